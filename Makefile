@@ -11,22 +11,28 @@ LIBDIR ?= $(PREFIX)/lib
 INCLUDEDIR ?= $(PREFIX)/include
 BINDIR ?= $(PREFIX)/bin
 DESTDIR ?=
-TARGET := $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR),target)
+# `make fuzz TARGET=name` names a fuzz target; everywhere else TARGET is cargo's folder.
+FUZZ_TARGET := $(TARGET)
+override TARGET := $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR),target)
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -1)
 ABI := $(shell sed -n 's/^\#define FERRY_ABI_MAJOR //p' include/ferry.h)
 
-.PHONY: help setup build demo docs test test-rdma test-cuda check bench bench-cuda compare overhead install deb fmt clean
+.PHONY: help setup build demo docs test test-rdma test-cuda sim chaos soak fuzz check bench bench-cuda compare overhead install deb fmt clean
 
 help:
 	@echo "make demo       two processes exchange a model's KV cache, by push and by pull"
 	@echo "make test       format, lints, all tests, C ABI under valgrind, install, demo; prints the seconds of each leg"
 	@echo "make test-rdma  only the RDMA tests, in a virtual machine with Soft-RoCE devices"
 	@echo "make test-cuda  only the CUDA tests, on this machine's GPU; $(TARGET)/cuda-leg can be copied to another machine"
+	@echo "make chaos      engines on hosts of their own under random real faults: ROUNDS=20 SEED=number; needs root or user namespaces"
+	@echo "make sim        SEEDS=n runs of whole engines on a simulated kernel, with faults, each contract checked"
+	@echo "make soak       processes in five languages under faults: MINUTES=10 SEED=number; checks each byte, memory, latency"
 	@echo "make check      format, lints, unit and C tests; the quick check while you work"
 	@echo "make bench      ferry beside raw sockets, row by row (about ten minutes, on a quiet machine)"
 	@echo "make bench-cuda ferry's copies from and to a GPU beside the driver's"
 	@echo "make compare    ferry beside Mooncake, NIXL and raw references (about 20 minutes, on a quiet machine)"
 	@echo "make overhead   the time that the C++, Python and Go bindings add to a call in C (some minutes)"
+	@echo "make fuzz       each fuzz target for SECONDS=60; TARGET=lane takes one. Installs the pinned nightly Rust"
 	@echo "make build      the libraries and ferry-bench, optimised"
 	@echo "make docs       the pages as a site with search, and the references of all languages, in $(TARGET)/docs"
 	@echo "make install    installs below PREFIX=$(PREFIX); DESTDIR= stages it"
@@ -51,6 +57,19 @@ test-rdma: setup
 test-cuda: setup
 	scripts/cuda.sh test
 
+# ROUNDS rounds; SEED repeats the rounds of a run that failed. The program enters namespaces of its own.
+chaos: setup
+	ROUNDS=$(ROUNDS) SEED=$(SEED) $(CARGO) test -p ferry --test chaos
+
+# FROM=n begins with another seed; RECORD=file remembers the seeds that have run, and goes on behind them.
+SEEDS ?= 1000
+sim: setup
+	CARGO=$(CARGO) scripts/sim.sh run --seeds $(SEEDS) $(if $(FROM),--from $(FROM)) $(if $(RECORD),--record $(RECORD))
+
+# At least 3 minutes. Needs python3 and, for the node in Go, Go; installs neither. RECORD=1 keeps the figures.
+soak: setup
+	RECORD=$(RECORD) scripts/soak.sh $(or $(MINUTES),10) $(SEED)
+
 check: setup
 	scripts/test.sh format clippy unit c
 
@@ -67,6 +86,9 @@ compare: build
 
 overhead: setup
 	scripts/overhead.sh
+
+fuzz:
+	scripts/fuzz.sh run $(or $(SECONDS),60) $(FUZZ_TARGET)
 
 # Fills the templates in ffi/ for this installation. Paths are relative if possible, so that the tree can be
 # moved.

@@ -15,6 +15,7 @@ DOCS = {
     "ferry": {"README.md": "ferry"},
     "Use": {
         "docs/contracts.md": "Contracts",
+        "RELIABILITY.md": "Reliability",
         "docs/security.md": "Security",
         "docs/settings.md": "Settings",
         "docs/paths.md": "Paths",
@@ -38,6 +39,7 @@ DOCS = {
         "docs/decisions/README.md": "Decisions",
         "docs/decisions/[0-9]*.md": "",
         "tests/standin/README.md": "Stand-ins for device libraries",
+        "engine/tests/chaos/runs.md": "Rounds of chaos",
         "CONTRIBUTING.md": "Working on ferry",
         "CHANGELOG.md": "Changelog",
     },

@@ -56,7 +56,7 @@ typedef int32_t ferry_status;
 #define FERRY_DRAINING 2
 
 /// An argument is wrong; the message names the argument. All of -1xx: the caller made a mistake, or the call
-/// is not possible now. The call did nothing.
+/// is not possible now. The call did nothing; FERRY_ERR_BUSY names the one exception.
 #define FERRY_ERR_INVALID (-100)
 
 /// The memory is outside every registered region, or the region never existed.
@@ -72,7 +72,9 @@ typedef int32_t ferry_status;
 /// engine or to an earlier incarnation of this engine.
 #define FERRY_ERR_STALE (-104)
 
-/// The object is in use, an operation is still in progress, or a callback made the call. Try again later.
+/// The object is in use, an operation is still in progress, or a callback made the call. Try again later. The
+/// call did nothing, except if it took a region back or closed a peer or an engine, and its timeout has passed:
+/// then that object stays closed for new work. A region is unchanged if the timeout was 0.
 #define FERRY_ERR_BUSY (-105)
 
 /// A limit is reached: room in a queue or table, a size, the caller's buffer.
@@ -485,6 +487,8 @@ typedef struct ferry_region_info {
     uint32_t kind;
     /// Number of the device in the peer's process, for the kinds that have one; otherwise 0.
     int32_t device;
+    /// Rises with each region that the peer registers: of two regions the one with the lower number came first.
+    uint64_t order;
 } ferry_region_info;
 
 /// One path to a peer.
@@ -654,20 +658,22 @@ ferry_status ferry_descriptor_import(ferry_engine *engine,
 /// Start without waiting.
 #define FERRY_START_NOW 0
 
-/// Start after a recorded CUDA event: options.event is the CUevent or cudaEvent_t, which must live until the
+/// Start after a recorded CUDA event: options.event is the CUevent or cudaEvent_t. The event must exist until the
 /// transfer is final. While it waits, the transfer keeps its place among ORDERED transfers and notifications.
 /// If the work before the event fails, the transfer fails.
 #define FERRY_START_AFTER_CUDA_EVENT 1
 
-/// Start after an event of AscendCL: options.event is the aclrtEvent.
+/// Start after an event of AscendCL: options.event is the aclrtEvent, which must exist until the transfer is final.
 #define FERRY_START_AFTER_ACL_EVENT 2
 
 /// Start after all work that a CUDA stream has been given so far: options.event is the CUstream or
-/// cudaStream_t; 0 is the default stream.
+/// cudaStream_t; 0 is the default stream. The stream must exist until the call returns, and its context until the
+/// transfer is final.
 #define FERRY_START_AFTER_CUDA_STREAM 3
 
 /// Start after all work that a stream of AscendCL has been given so far: options.event is the aclrtStream.
-/// Its context must be current in the calling thread; otherwise the call returns FERRY_ERR_UNSUPPORTED.
+/// The stream must exist until the call returns, and its context until the transfer is final. The context must be
+/// current in the calling thread; otherwise the call returns FERRY_ERR_UNSUPPORTED.
 #define FERRY_START_AFTER_ACL_STREAM 4
 
 /// Options of a transfer. Zero the struct, set struct_size to sizeof, then set the fields that you need. NULL
@@ -1025,16 +1031,18 @@ ferry_status ferry_notify(ferry_engine *engine,
 /// A session with the peer is established; either side may have connected.
 #define FERRY_EVENT_PEER_UP 3
 
-/// The peer is lost, and none of its transfers can land here any more: status is set. If the reason is known,
-/// data has a sentence: the failed operation, the addresses, the system's text for errno. UTF-8, not
-/// terminated.
+/// The peer is lost, and none of its transfers can land here any more: status and os_error are set. If the
+/// reason is known, data has a sentence: the failed operation, the addresses, the system's text for errno.
+/// UTF-8, not terminated.
 #define FERRY_EVENT_PEER_LOST 4
 
 /// Bytes of a peer were applied here after their lease had ended, because this process or the peer was
 /// suspended in the middle: region, address and length are set. The contents of that memory are undefined.
 #define FERRY_EVENT_LATE_APPLY 5
 
-/// A ferry_peer_connect_async has ended: user_data and status are set; peer is set if status is FERRY_OK.
+/// A ferry_peer_connect_async has ended: user_data and status are set. If status is FERRY_OK, peer is set.
+/// Otherwise os_error is set, and data has the sentence that ferry_peer_connect would have put into its
+/// ferry_error. UTF-8, not terminated.
 #define FERRY_EVENT_PEER_CONNECTED 6
 
 /// One event. Fields that the kind doesn't set are 0.
@@ -1051,11 +1059,11 @@ typedef struct ferry_event {
     uint64_t user_data;
     /// How the transfer or connect ended, or why the peer is lost.
     ferry_status status;
-    /// Always 0.
-    uint32_t reserved;
-    /// The bytes of a notification, or the sentence of FERRY_EVENT_PEER_LOST; NULL if empty. The caller owns
-    /// the data of a drained event until ferry_event_release. In a callback ferry owns the data, and it is
-    /// valid until the callback returns.
+    /// errno of the operating system behind a lost peer or a failed connect, or 0.
+    int32_t os_error;
+    /// The bytes of a notification, or the sentence of FERRY_EVENT_PEER_LOST or of a failed
+    /// FERRY_EVENT_PEER_CONNECTED; NULL if empty. The caller owns the data of a drained event until
+    /// ferry_event_release. In a callback ferry owns the data, and it is valid until the callback returns.
     const void *data;
     /// Length of data in bytes.
     size_t data_length;
@@ -1070,10 +1078,10 @@ typedef struct ferry_event {
 /// The function that ferry calls for each event of a queue, on its callback thread; see ferry_queue_callback.
 typedef void (*ferry_callback)(void *context, const struct ferry_event *event);
 
-/// Frees the data of a drained event and sets it to NULL. Only FERRY_EVENT_NOTIFICATION and
-/// FERRY_EVENT_PEER_LOST have data. The call does nothing for other events, for NULL, and for the same struct
-/// a second time. Of several copies of an event, release one. Any thread; also after the queue or engine is
-/// gone.
+/// Frees the data of a drained event and sets it to NULL. FERRY_EVENT_NOTIFICATION, FERRY_EVENT_PEER_LOST and
+/// a failed FERRY_EVENT_PEER_CONNECTED have data. The call does nothing for other events, for NULL, and for
+/// the same struct a second time. Of several copies of an event, release one. Any thread; also after the queue
+/// or engine is gone.
 void ferry_event_release(ferry_event *event);
 
 /* ---- Queues ------------------------------------------------------------------------------------ */

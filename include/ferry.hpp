@@ -544,8 +544,9 @@ public:
     }
     /// Starts the transfer after an event, or after the work that a stream has been given so far. `kind`
     /// is FERRY_START_AFTER_*; `handle` is the CUevent, CUstream, aclrtEvent or aclrtStream, and nullptr
-    /// is CUDA's default stream. The event or stream must live until the transfer is final. The context of an
-    /// aclrtStream must be current in the submitting thread.
+    /// is CUDA's default stream. An event must exist until the transfer is final. A stream must exist until the
+    /// submit returns, and its context until the transfer is final. The context of an aclrtStream must be
+    /// current in the submitting thread.
     TransferOptions &start_after(std::uint32_t kind, const void *handle) noexcept
     {
         c_.event_kind = kind;

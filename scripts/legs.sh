@@ -20,9 +20,21 @@ suite() {
     cargo test "${packages[@]}" "${@:2}"
 }
 
-format() { cargo fmt --all --check; }
-clippy() { cargo clippy --workspace --all-targets -- -D warnings; }
+format() { cargo fmt --all --check && cargo fmt --manifest-path sim/runs/Cargo.toml --check; }
+# Checks everything, and then what is shipped, which has less: the tests' feature `internals` is off. Code that
+# only tests use is dead there.
+clippy() {
+    cargo clippy --workspace --all-targets -- -D warnings &&
+        cargo clippy -p ferry -p ferry-ffi -p ferry-mooncake -p ferry-examples -- -D warnings &&
+        cargo clippy --locked --manifest-path sim/runs/Cargo.toml --target-dir "$target/sim" --all-targets -- -D warnings
+}
 unit() { cargo test -p ferry --lib && cargo test -p ferry --test imports --test plan_properties --test loom_region; }
+# Runs whole engines by seeds on the simulated kernel, in a build of their own: the seeds that showed bugs, and some
+# more. `make sim` runs as many as it is told.
+sim() {
+    cargo test --locked --release --manifest-path sim/runs/Cargo.toml --target-dir "$target/sim" &&
+        scripts/sim.sh run --seeds 400
+}
 # Builds the shipped files for the legs that use them.
 build() { scripts/build.sh; }
 # Runs every test of the workspace. The stand-ins are built first, once, for all of them.
@@ -90,7 +102,7 @@ golang() { bindings/go/test.sh; }
 # library is built together with everything else that is shipped, so the existing library is used.
 python() {
     scripts/setup.sh python || return 1
-    FERRY_CARGO_ARGS="-p ferry-mooncake -p ferry-bench" bindings/python/test.sh && bindings/python/mooncake/test.sh
+    FERRY_CARGO_ARGS="-p ferry-mooncake" bindings/python/test.sh && bindings/python/mooncake/test.sh
 }
 # Runs one program in five languages, each with each; the legs of the languages build it. Rust's is that of
 # `cargo test`.

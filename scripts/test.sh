@@ -13,13 +13,13 @@ SKIP=77
 # deadlines, however slow the deadline thread is. Most of the other legs use one processor, or wait: they run
 # in two lanes side by side, each in the order given here. A leg that writes a file which another leg reads is
 # in the same lane.
-alone=(format clippy build tests local_path standin)
+alone=(format clippy build tests local_path standin sim)
 lanes=(
     "c mooncake_c rdma cuda selftest agents demo"
     "cxx python golang exchange installed deb docs io_uring"
 )
 # Printed at the end of a full run.
-elsewhere="not run: make bench, bench-cuda, compare and overhead, which measure"
+elsewhere="not run: make bench, bench-cuda, compare and overhead, which measure; sim, chaos and fuzz, which draw more faults"
 
 # The time limit of a leg in seconds: several times its time on two processors from an empty target folder.
 bound_s() {
@@ -72,6 +72,12 @@ run() {
     { flock 8 && tell "$leg" "$status" $((SECONDS - started)); } 8>"$logs/lock"
 }
 
+# The lines of a leg's log that name what failed.
+named_failures() {
+    grep -aE '^test .* \.\.\. FAILED|panicked at|ended with status|did not end within|failed; once more|SUMMARY: |^error|: error:' \
+        "$logs/$1.log" | awk '!seen[$0]++' | head -n 40
+}
+
 tell() {
     local leg=$1 status=$2 seconds=$3
     case $status in
@@ -81,8 +87,10 @@ tell() {
         ;;
     "$SKIP") echo "skipped $leg: $(tail -1 "$logs/$leg.log")" ;;
     *)
-        echo "FAILED  $leg ($seconds s); the end of its output, all of which is in $logs/$leg.log:"
-        tail -n 300 "$logs/$leg.log"
+        echo "FAILED  $leg ($seconds s):"
+        named_failures "$leg"
+        echo "the end of its output, all of which is in $logs/$leg.log:"
+        tail -n 200 "$logs/$leg.log"
         ;;
     esac
 }
@@ -138,7 +146,13 @@ main() {
         case $status in
         0) passed=$((passed + 1)) ;;
         "$SKIP") skipped=$((skipped + 1)) ;;
-        *) failed=$((failed + 1)) ;;
+        *)
+            failed=$((failed + 1))
+            # Once more: the output above may be long.
+            echo "FAILED  $leg:"
+            named_failures "$leg"
+            tail -n 3 "$logs/$leg.log"
+            ;;
         esac
     done
     echo "$passed passed, $failed failed, $skipped skipped"

@@ -21,14 +21,10 @@ pub fn run_test(test: Test, arguments: TestArguments, out: &mut dyn Write) -> an
 }
 
 fn server(settings: &Settings, out: &mut dyn Write) -> anyhow::Result<()> {
-    let told = setup(settings);
-    let setup = Setup {
-        listen_address: Some(format!("0.0.0.0:{}", settings.said.port)),
-        // The smaller number of lanes counts: without -q the client chooses.
-        lanes: Some(told.lanes.unwrap_or(LANES_MAX)),
-        qps: Some(told.qps.unwrap_or(QPS_MAX)),
-        ..told
-    };
+    let address = format!("0.0.0.0:{}", settings.said.port);
+    // The smaller number of lanes counts: without -q the client chooses.
+    let setup = setup(settings).otherwise("lanes", LANES_MAX).otherwise("rdma_qps", QPS_MAX);
+    let setup = setup.with("listen_address", address);
     let terms = settings.said.terms(settings.test, &setup.config()?);
     let title = settings.test.title();
     serve(&setup, &terms, |address| {
@@ -41,7 +37,7 @@ fn server(settings: &Settings, out: &mut dyn Write) -> anyhow::Result<()> {
 
 fn client(settings: &Settings, host: &str, out: &mut dyn Write) -> anyhow::Result<()> {
     // Nobody dials the client: the server's transfers use the connections that the client opened.
-    let setup = Setup { listen_address: Some(String::new()), ..setup(settings) };
+    let setup = setup(settings).with("listen_address", "");
     let said = &settings.said;
     let manner = Manner {
         memory: said.memory,
@@ -64,20 +60,13 @@ fn client(settings: &Settings, host: &str, out: &mut dyn Write) -> anyhow::Resul
 
 fn setup(settings: &Settings) -> Setup {
     let said = &settings.said;
-    let (lanes, qps) = match said.transport {
-        Transport::Rdma => (None, said.lanes),
-        _ => (said.lanes, None),
-    };
-    Setup {
-        secret_file: said.secret_file.clone(),
-        transport: said.transport,
-        lanes,
-        qps,
-        rdma: said.rdma.clone(),
-        device: said.device,
-        spin_us: said.spin_us,
-        ..Setup::default()
-    }
+    let count = if said.transport == Transport::Rdma { "rdma_qps" } else { "lanes" };
+    Setup::on(said.device)
+        .given("secret_file", said.secret_file.as_ref().map(|path| path.display()))
+        .given("transports", said.transport.forced())
+        .given(count, said.lanes)
+        .given("spin_us", said.spin_us)
+        .with_all(said.rdma.settings())
 }
 
 /// Joins `host:port`, with the brackets that an IPv6 address needs.

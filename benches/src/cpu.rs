@@ -4,6 +4,9 @@ use std::fmt;
 use std::hint::black_box;
 use std::io;
 
+use rustix::io::Errno;
+use rustix::process::{getrlimit, setrlimit, Resource, Rlimit};
+use rustix::thread::{sched_getaffinity, sched_setaffinity, CpuSet, Pid};
 use serde::Serialize;
 
 use crate::dispense::Dispenser;
@@ -39,11 +42,11 @@ fn clock_seconds(clock: libc::clockid_t) -> io::Result<f64> {
 
 /// Copies the workload's blocks in their order with one thread of this process: the speed of the machine's memory, by
 /// which figures of different machines can be compared.
-pub fn memcpy(workload: &Workload, limit: Limit) -> io::Result<Sample> {
+pub fn memcpy(workload: &Workload, limit: Limit) -> anyhow::Result<Sample> {
     let walk = Walk::new(*workload);
     let mut source = private(workload.walk_bytes)?;
     let target = private(workload.walk_bytes)?;
-    walk.fill(walk.origin(), &mut source, 1);
+    walk.fill(walk.origin(), &mut source, 1)?;
     let cpu = own_cpu_seconds();
     let dispenser = Dispenser::new(limit);
     while let Some(number) = dispenser.take() {
@@ -58,26 +61,21 @@ pub fn memcpy(workload: &Workload, limit: Limit) -> io::Result<Sample> {
         black_box(target.address());
     }
     let seconds = dispenser.start().elapsed().as_secs_f64();
-    let transfers = dispenser.transfers();
-    let bytes = transfers * workload.transfer_bytes() as u64;
     let cpu_seconds = CpuSeconds { initiator: own_cpu_seconds() - cpu, target: 0.0 };
-    Ok(Sample { bytes, transfers, seconds, cpu_seconds })
+    Ok(Sample::of(workload, dispenser.transfers(), seconds, cpu_seconds))
 }
 
 /// Restricts threads to one CPU until dropped.
 pub struct Pinned {
-    /// Each thread by its id, with its former set of CPUs.
-    before: Vec<(libc::pid_t, libc::cpu_set_t)>,
+    /// Each thread, `None` the calling thread, with its former set of CPUs.
+    before: Vec<(Option<Pid>, CpuSet)>,
 }
-
-/// The calling thread, to the kernel.
-const THIS_THREAD: libc::pid_t = 0;
 
 impl Pinned {
     /// Pins the calling thread. The same thread must also drop this.
     pub fn to(cpu: usize) -> io::Result<Pinned> {
         let mut pinned = Pinned { before: Vec::with_capacity(1) };
-        pinned.add(THIS_THREAD, cpu)?;
+        pinned.add(None, cpu)?;
         Ok(pinned)
     }
 
@@ -86,29 +84,24 @@ impl Pinned {
         let mut pinned = Pinned { before: Vec::new() };
         for entry in std::fs::read_dir("/proc/self/task")? {
             let name = entry?.file_name();
-            let thread =
-                name.to_str().and_then(|name| name.parse().ok()).ok_or(io::ErrorKind::InvalidData)?;
-            match pinned.add(thread, cpu) {
+            let thread = name.to_str().and_then(|name| Pid::from_raw(name.parse().ok()?));
+            match pinned.add(Some(thread.ok_or(io::ErrorKind::InvalidData)?), cpu) {
                 // The thread has ended since it was listed.
-                Err(e) if e.raw_os_error() == Some(libc::ESRCH) => {}
+                Err(Errno::SRCH) => {}
                 other => other?,
             }
         }
         Ok(pinned)
     }
 
-    fn add(&mut self, thread: libc::pid_t, cpu: usize) -> io::Result<()> {
-        let before = affinity(thread)?;
-        if cpu >= libc::CPU_SETSIZE as usize {
-            return Err(io::ErrorKind::InvalidInput.into());
+    fn add(&mut self, thread: Option<Pid>, cpu: usize) -> Result<(), Errno> {
+        let before = sched_getaffinity(thread)?;
+        if cpu >= CpuSet::MAX_CPU {
+            return Err(Errno::INVAL);
         }
-        // SAFETY: all zeroes is the empty set, and `cpu` is below its size.
-        let only = unsafe {
-            let mut set: libc::cpu_set_t = std::mem::zeroed();
-            libc::CPU_SET(cpu, &mut set);
-            set
-        };
-        set_affinity(thread, &only)?;
+        let mut only = CpuSet::new();
+        only.set(cpu);
+        sched_setaffinity(thread, &only)?;
         self.before.push((thread, before));
         Ok(())
     }
@@ -118,49 +111,21 @@ impl Drop for Pinned {
     fn drop(&mut self) {
         for (thread, before) in &self.before {
             // Refused only if the thread or those CPUs are gone.
-            let _ = set_affinity(*thread, before);
+            let _ = sched_setaffinity(*thread, before);
         }
-    }
-}
-
-fn affinity(thread: libc::pid_t) -> io::Result<libc::cpu_set_t> {
-    // SAFETY: all zeroes is the empty set.
-    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    // SAFETY: the size given is that of `set`, which the kernel fills.
-    match unsafe { libc::sched_getaffinity(thread, size_of::<libc::cpu_set_t>(), &mut set) } {
-        0 => Ok(set),
-        _ => Err(io::Error::last_os_error()),
-    }
-}
-
-fn set_affinity(thread: libc::pid_t, set: &libc::cpu_set_t) -> io::Result<()> {
-    // SAFETY: the size given is that of `set`.
-    match unsafe { libc::sched_setaffinity(thread, size_of::<libc::cpu_set_t>(), set) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
     }
 }
 
 /// Returns the CPUs on which this thread may run, in order.
 pub fn allowed_cpus() -> io::Result<Vec<usize>> {
-    let set = affinity(THIS_THREAD)?;
-    // SAFETY: every number tested is below the set's size.
-    Ok((0..libc::CPU_SETSIZE as usize).filter(|&cpu| unsafe { libc::CPU_ISSET(cpu, &set) }).collect())
+    let set = sched_getaffinity(None)?;
+    Ok((0..CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu)).collect())
 }
 
-/// Raises the limit of descriptors to its maximum: the usual 1,024 do not suffice for a thousand peers.
+/// Raises the limit of descriptors to its maximum.
 pub fn raise_descriptor_limit() -> io::Result<()> {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: fills one rlimit, ours.
-    if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) } != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    limit.rlim_cur = limit.rlim_max;
-    // SAFETY: reads one rlimit, ours; every process may raise the soft limit to the hard one.
-    match unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
+    let limit = getrlimit(Resource::Nofile);
+    Ok(setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit })?)
 }
 
 /// The machine of the figures.
@@ -243,6 +208,6 @@ mod tests {
 
     #[test]
     fn a_cpu_that_cannot_be_is_refused() {
-        assert!(Pinned::to(libc::CPU_SETSIZE as usize).is_err());
+        assert!(Pinned::to(CpuSet::MAX_CPU).is_err());
     }
 }

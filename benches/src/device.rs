@@ -8,8 +8,7 @@ mod ascend;
 mod cuda;
 
 use std::ffi::CString;
-use std::sync::mpsc::{channel, sync_channel, Sender, SyncSender};
-use std::sync::{Mutex, PoisonError};
+use std::sync::mpsc::{channel, sync_channel, Sender};
 use std::thread::{self, JoinHandle};
 
 use anyhow::{bail, Context};
@@ -68,95 +67,75 @@ trait Held {
     fn copy_out(&self, offset: usize, into: &mut [u8]) -> anyhow::Result<()>;
 }
 
-enum Order {
-    CopyIn { offset: usize, from: Vec<u8>, done: SyncSender<anyhow::Result<()>> },
-    CopyOut { offset: usize, length: usize, done: SyncSender<anyhow::Result<Vec<u8>>> },
-}
+/// Work on the allocation's thread.
+type Order = Box<dyn FnOnce(&dyn Held) + Send>;
 
-/// Keeps failures, because `Store` has no errors: a caller must check `intact` after copying.
 pub struct DeviceMemory {
     address: u64,
     bytes: usize,
     /// Both fields are taken by drop.
     orders: Option<Sender<Order>>,
     thread: Option<JoinHandle<()>>,
-    failure: Mutex<Option<anyhow::Error>>,
 }
 
 impl DeviceMemory {
     pub fn new(at: Location, config: &Config, bytes: usize) -> anyhow::Result<DeviceMemory> {
         find(at, config)?;
         let libraries = (config.cuda_library.clone(), config.ascend_library.clone());
-        let (orders, taken) = channel();
-        let (tell, told) = sync_channel(1);
-        let hold = move || -> anyhow::Result<Box<dyn Held>> {
-            match at.kind {
-                MemoryKind::Cuda => cuda::allocate(at.device, &libraries.0, bytes),
-                _ => ascend::allocate(at.device, &libraries.1, bytes),
-            }
+        let allocate = move || match at.kind {
+            MemoryKind::Cuda => cuda::allocate(at.device, &libraries.0, bytes),
+            _ => ascend::allocate(at.device, &libraries.1, bytes),
         };
-        let thread = thread::Builder::new().name("device-memory".to_owned()).spawn(move || match hold() {
+        let (orders, taken) = channel::<Order>();
+        let (tell, told) = sync_channel(1);
+        let body = move || match allocate() {
             Err(error) => drop(tell.send(Err(error))),
             Ok(held) => {
                 let _ = tell.send(Ok(held.address()));
-                taken.into_iter().for_each(|order| obey(&*held, order));
+                taken.into_iter().for_each(|order| order(&*held));
             }
-        })?;
+        };
+        let thread = thread::Builder::new().name("device-memory".to_owned()).spawn(body)?;
         let address = told.recv().context("the thread for the device's memory has ended")?;
         let address = address.with_context(|| format!("{bytes} bytes of the device's memory"))?;
-        let failure = Mutex::new(None);
-        Ok(DeviceMemory { address, bytes, orders: Some(orders), thread: Some(thread), failure })
+        Ok(DeviceMemory { address, bytes, orders: Some(orders), thread: Some(thread) })
     }
 
     pub fn address(&self) -> u64 {
         self.address
     }
 
-    /// Fails if any byte could not be copied since the last call.
-    pub fn intact(&self) -> anyhow::Result<()> {
-        let failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner).take();
-        failure.map_or(Ok(()), |error| Err(error).context("copying between the device and the host"))
-    }
-
-    fn note(&self, error: anyhow::Error) {
-        self.failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
-    }
-
-    /// Makes the thread carry out an order, and waits.
-    fn ask<T>(&self, order: impl FnOnce(SyncSender<anyhow::Result<T>>) -> Order) -> anyhow::Result<T> {
+    /// Makes the thread copy `length` bytes at `offset`, and waits for the result.
+    fn copy<T: Send + 'static>(
+        &self,
+        (offset, length): (usize, usize),
+        copy: impl FnOnce(&dyn Held) -> anyhow::Result<T> + Send + 'static,
+    ) -> anyhow::Result<T> {
+        assert!(offset.checked_add(length).is_some_and(|end| end <= self.bytes), "within the memory");
         let (done, ended) = sync_channel(1);
         let orders = self.orders.as_ref().context("the memory is being freed")?;
-        orders.send(order(done)).ok().context("the thread for the device's memory has ended")?;
-        ended.recv().context("the thread for the device's memory has ended")?
-    }
-}
-
-fn obey(held: &dyn Held, order: Order) {
-    // The caller waits for the answer.
-    match order {
-        Order::CopyIn { offset, from, done } => drop(done.send(held.copy_in(offset, &from))),
-        Order::CopyOut { offset, length, done } => {
-            let mut into = vec![0; length];
-            let copied = held.copy_out(offset, &mut into);
-            drop(done.send(copied.map(|()| into)));
-        }
+        // The caller waits for the answer.
+        let order: Order = Box::new(move |held| drop(done.send(copy(held))));
+        orders.send(order).ok().context("the thread for the device's memory has ended")?;
+        let copied = ended.recv().context("the thread for the device's memory has ended")?;
+        copied.context("copying between the device and the host")
     }
 }
 
 impl Store for DeviceMemory {
-    fn copy_in(&mut self, offset: usize, from: &[u8]) {
-        assert!(offset.checked_add(from.len()).is_some_and(|end| end <= self.bytes), "within the memory");
-        let copied = self.ask(|done| Order::CopyIn { offset, from: from.to_vec(), done });
-        copied.unwrap_or_else(|error| self.note(error));
+    fn copy_in(&mut self, offset: usize, from: &[u8]) -> anyhow::Result<()> {
+        let from = from.to_vec();
+        self.copy((offset, from.len()), move |held| held.copy_in(offset, &from))
     }
 
-    fn copy_out(&self, offset: usize, into: &mut [u8]) {
-        let length = into.len();
-        assert!(offset.checked_add(length).is_some_and(|end| end <= self.bytes), "within the memory");
-        match self.ask(|done| Order::CopyOut { offset, length, done }) {
-            Ok(bytes) => into.copy_from_slice(&bytes),
-            Err(error) => self.note(error),
-        }
+    fn copy_out(&self, offset: usize, into: &mut [u8]) -> anyhow::Result<()> {
+        let mut copy = vec![0; into.len()];
+        let copied = self.copy((offset, into.len()), move |held| {
+            held.copy_out(offset, &mut copy)?;
+            Ok(copy)
+        });
+        into.copy_from_slice(&copied?);
+        Ok(())
     }
 }
 

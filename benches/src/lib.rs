@@ -2,8 +2,8 @@
 //!
 //! From the bottom up: memory and its contents (`memory`, `device`, `pattern`, `layout`, `walk`), the measurements and
 //! the `Engine` trait (`workload`), the two engines (`raw`, the references, and `subject`, ferry), the evaluation of
-//! figures (`stats`, `cpu`, `turns`), and the user's view (`options`, `role`, `commands`, `measure`, `table`,
-//! `report`, `selftest`, `compare`, `peers`, `rdma`).
+//! figures (`stats`, `figures`, `cpu`, `turns`), and the user's view (`options`, `role`, `commands`, `measure`,
+//! `table`, `report`, `selftest`, `compare`, `peers`, `rdma`).
 
 pub mod child;
 pub mod commands;
@@ -11,6 +11,7 @@ pub mod compare;
 pub mod cpu;
 pub mod device;
 pub mod dispense;
+pub mod figures;
 pub mod layout;
 pub mod measure;
 pub mod memory;

@@ -62,10 +62,11 @@ fn selftest(arguments: &SelftestArguments) -> anyhow::Result<()> {
 }
 
 fn selftest_pair(devices: [DeviceOptions; 2], spoil: bool) -> anyhow::Result<Pair> {
-    let ends = devices.map(|device| Setup { device, ..Setup::default() });
+    let ends = devices.map(Setup::on);
     let program = std::env::current_exe()?;
+    let memory = Origin::Alloc;
     let mut pair =
-        Pair::start(&PairConfig { program, memory_bytes: WALK_BYTES, ends, memory: Origin::Alloc })?;
+        Pair::start(&PairConfig { program, memory_bytes: WALK_BYTES, ends, memory, pingpong: false })?;
     if spoil {
         pair.client.spoil_checks();
     }
@@ -77,8 +78,8 @@ fn compare(arguments: &CompareArguments) -> anyhow::Result<()> {
     let reference = RawConfig::compared(&program, WALK_BYTES, &arguments.congestion_control);
     let mut reference = RawEngine::start_best(&reference)?;
     let end = compared_setup(arguments)?;
-    let config =
-        PairConfig { program, memory_bytes: WALK_BYTES, ends: [end.clone(), end], memory: arguments.memory };
+    let (ends, memory) = ([end.clone(), end], arguments.memory);
+    let config = PairConfig { program, memory_bytes: WALK_BYTES, ends, memory, pingpong: false };
     let mut pair = Pair::start(&config)?;
     let out = &mut io::stdout().lock();
     let comparison = compare::run_with_ferry(&arguments.plan, &mut reference, &mut pair, &config, out)?;
@@ -106,14 +107,11 @@ fn compare_rdma(arguments: RdmaCompareArguments) -> anyhow::Result<()> {
 
 /// Returns ferry's defaults, except where the reference differs from them: both then use the reference's.
 fn compared_setup(arguments: &CompareArguments) -> anyhow::Result<Setup> {
-    let defaults = Setup::default().config()?;
-    let congestion_control = &arguments.congestion_control;
-    Ok(Setup {
-        spin_us: Some(arguments.plan.spin_us).filter(|&spin_us| u64::from(spin_us) != defaults.spin_us),
-        // Raw sockets are the reference; the paths that ferry would choose on one host have rows of their own.
-        transport: Transport::Tcp,
-        congestion_control: (congestion_control != RawConfig::CONGESTION_CONTROL)
-            .then(|| congestion_control.clone()),
-        ..Setup::default()
-    })
+    let (spin_us, defaults) = (arguments.plan.spin_us, Setup::default().config()?);
+    let congestion_control = Some(&arguments.congestion_control);
+    // Raw sockets are the reference; the paths that ferry would choose on one host have rows of their own.
+    Ok(Setup::default()
+        .given("transports", Transport::Tcp.forced())
+        .given("spin_us", Some(spin_us).filter(|&spin_us| u64::from(spin_us) != defaults.spin_us))
+        .given("tcp_congestion", congestion_control.filter(|name| *name != RawConfig::CONGESTION_CONTROL)))
 }

@@ -5,15 +5,13 @@
 //! value, which the compiler vectorises: they run at the speed of memory.
 
 use std::fmt;
-use std::ops::Range;
 
 use crate::layout::mix;
 
 /// 2^64 divided by the golden ratio: odd, and every byte of the word changes from one to the next.
 const STEP: u64 = 0x9E37_79B9_7F4A_7C15;
 const WORD: usize = 8;
-/// Bytes checked between two looks at the accumulated difference: long enough to vectorise, short enough that finding
-/// the first wrong byte afterwards costs little.
+/// Bytes that are made and compared at once, in the cache.
 const CHUNK: usize = 512;
 
 /// The contents that one seed stands for.
@@ -66,41 +64,26 @@ impl Pattern {
 
     /// Compares `bytes` with the stream from `position` on; reports the first byte that differs.
     pub fn check(self, bytes: &[u8], position: u64) -> Result<(), Mismatch> {
-        let head = head_bytes(position, bytes.len());
-        self.check_bytewise(bytes, 0..head, position)?;
-        let mut at = head;
-        for chunk in bytes[head..].chunks_exact(CHUNK) {
-            let mut word = self.word((position + at as u64) / 8);
-            let mut difference = 0;
-            for found in chunk.chunks_exact(WORD) {
-                difference |= word ^ u64::from_le_bytes(found.try_into().expect("chunks of a word"));
-                word = word.wrapping_add(STEP);
-            }
-            if difference != 0 {
-                return self.check_bytewise(bytes, at..at + CHUNK, position);
-            }
-            at += CHUNK;
-        }
-        self.check_bytewise(bytes, at..bytes.len(), position)
-    }
-
-    fn check_bytewise(self, bytes: &[u8], range: Range<usize>, position: u64) -> Result<(), Mismatch> {
-        for at in range {
-            if bytes[at] != self.byte(position + at as u64) {
-                return Err(self.describe(bytes, at, position));
+        let mut expected = [0; CHUNK];
+        for (found, at) in bytes.chunks(CHUNK).zip((position..).step_by(CHUNK)) {
+            let expected = &mut expected[..found.len()];
+            self.fill(expected, at);
+            if found != expected {
+                let same =
+                    found.iter().zip(expected).take_while(|(found, expected)| found == expected).count();
+                return Err(self.describe(bytes, position, at + same as u64));
             }
         }
         Ok(())
     }
 
-    fn describe(self, bytes: &[u8], at: usize, position: u64) -> Mismatch {
-        let wrong = position + at as u64;
-        let word_start = wrong / 8 * 8;
+    /// Describes the wrong byte at `wrong` of the stream, of which `bytes` are the part from `position` on.
+    fn describe(self, bytes: &[u8], position: u64, wrong: u64) -> Mismatch {
         let expected = self.word(wrong / 8);
         let mut found = expected.to_le_bytes();
-        for (byte, stream_at) in found.iter_mut().zip(word_start..) {
+        for (byte, at) in found.iter_mut().zip(wrong / 8 * 8..) {
             // Bytes of the word outside the checked range are unknown; they keep the expected value.
-            let inside = stream_at.checked_sub(position).and_then(|offset| bytes.get(offset as usize));
+            let inside = at.checked_sub(position).and_then(|offset| bytes.get(offset as usize));
             *byte = inside.copied().unwrap_or(*byte);
         }
         let found = u64::from_le_bytes(found);

@@ -12,7 +12,7 @@ use crate::cpu::Machine;
 use crate::device::Described;
 use crate::options::{Settings, Test};
 use crate::stats::{median, Latency};
-use crate::workload::{CpuSeconds, Sample, GB, GIB};
+use crate::workload::{CpuSeconds, Sample};
 
 #[derive(Debug, Serialize)]
 pub struct Report {
@@ -61,28 +61,30 @@ impl Bandwidth {
     /// `batches` must not be empty.
     pub fn of(request_bytes: usize, requests_per_transfer: usize, batches: &[Sample]) -> Bandwidth {
         let sum = |part: fn(&Sample) -> f64| batches.iter().map(part).sum::<f64>();
-        let transfers: u64 = batches.iter().map(|batch| batch.transfers).sum();
-        let bytes: u64 = batches.iter().map(|batch| batch.bytes).sum();
-        let seconds = sum(|batch| batch.seconds);
-        let cpu_seconds = CpuSeconds {
-            initiator: sum(|batch| batch.cpu_seconds.initiator),
-            target: sum(|batch| batch.cpu_seconds.target),
+        let all = Sample {
+            transfers: batches.iter().map(|batch| batch.transfers).sum(),
+            bytes: batches.iter().map(|batch| batch.bytes).sum(),
+            seconds: sum(|batch| batch.seconds),
+            cpu_seconds: CpuSeconds {
+                initiator: sum(|batch| batch.cpu_seconds.initiator),
+                target: sum(|batch| batch.cpu_seconds.target),
+            },
         };
         let speeds: Vec<f64> = batches.iter().map(Sample::gb_per_second).collect();
         Bandwidth {
             request_bytes,
             requests_per_transfer,
-            transfers,
-            bytes,
-            seconds,
+            transfers: all.transfers,
+            bytes: all.bytes,
+            seconds: all.seconds,
             peak_gb_per_second: speeds.iter().copied().fold(0.0, f64::max),
-            average_gb_per_second: bytes as f64 / seconds / GB,
-            average_gib_per_second: bytes as f64 / seconds / GIB,
+            average_gb_per_second: all.gb_per_second(),
+            average_gib_per_second: all.gib_per_second(),
             median_gb_per_second: median(&speeds),
             batches_gb_per_second: speeds,
-            requests_per_second: transfers as f64 * requests_per_transfer as f64 / seconds,
-            cpu_seconds,
-            cpu_seconds_per_gib_both_ends: cpu_seconds.sum() / (bytes as f64 / GIB),
+            requests_per_second: all.transfers as f64 * requests_per_transfer as f64 / all.seconds,
+            cpu_seconds: all.cpu_seconds,
+            cpu_seconds_per_gib_both_ends: all.cpu_seconds_per_gib(),
         }
     }
 }

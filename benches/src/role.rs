@@ -30,18 +30,14 @@ impl Role {
     /// Serves the parent at the other end of standard input and output until it closes them.
     pub fn serve(&self) -> anyhow::Result<()> {
         let (from, to) = (io::stdin(), io::stdout());
+        // The usual 1,024 do not suffice for a thousand peers.
+        raise_descriptor_limit()?;
         match self {
             Role::RawTarget(options) => raw::serve(options, from.lock(), to.lock()),
             Role::SameHostTarget(options) => same_host::serve(options, from.lock(), to.lock()),
             Role::VerbsTarget(options) => verbs::serve(options, from.lock(), to.lock()),
-            Role::FerryTarget(setup) => {
-                raise_descriptor_limit()?;
-                serve_child(setup)
-            }
-            Role::FerryCrowd { engine, address, peers } => {
-                raise_descriptor_limit()?;
-                serve_crowd(engine, address, *peers)
-            }
+            Role::FerryTarget(setup) => serve_child(setup),
+            Role::FerryCrowd { engine, address, peers } => serve_crowd(engine, address, *peers),
         }
     }
 }

@@ -32,20 +32,18 @@ impl Latency {
         let squares: f64 = sorted.iter().map(|&ns| (ns as f64 - mean).powi(2)).sum();
         let stdev = if samples > 1 { (squares / (samples - 1) as f64).sqrt() } else { 0.0 };
         let us = |nanoseconds: u64| nanoseconds as f64 / 1e3;
-        let [p50_us, p90_us, p99_us, p99_9_us] =
-            [500, 900, 990, 999].map(|per_mille| us(percentile(&sorted, per_mille)));
-        let (min_us, max_us, mean_us, stdev_us) = (us(*min), us(*max), mean / 1e3, stdev / 1e3);
+        let percentile_us = |per_mille| us(percentile(&sorted, per_mille));
         Ok(Latency {
             request_bytes,
             samples,
-            min_us,
-            p50_us,
-            p90_us,
-            p99_us,
-            p99_9_us,
-            max_us,
-            mean_us,
-            stdev_us,
+            min_us: us(*min),
+            p50_us: percentile_us(500),
+            p90_us: percentile_us(900),
+            p99_us: percentile_us(990),
+            p99_9_us: percentile_us(999),
+            max_us: us(*max),
+            mean_us: mean / 1e3,
+            stdev_us: stdev / 1e3,
         })
     }
 }
@@ -162,10 +160,41 @@ pub fn tally(verdicts: impl IntoIterator<Item = Verdict>) -> String {
     format!("{met} met, {missed} missed, {} undecided", count(Verdict::Undecided))
 }
 
+/// The ratios of two sides' figures, round by round, beside the goal.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Judged {
+    pub goal: Option<Goal>,
+    /// `None` if a side was not measured.
+    pub ratio: Option<MedianInterval>,
+    /// `None` if there is no goal or no ratio.
+    pub verdict: Option<Verdict>,
+}
+
+impl Judged {
+    pub fn of(goal: Option<Goal>, ratios: &[f64]) -> Judged {
+        let ratio = MedianInterval::of(ratios);
+        let verdict = goal.zip(ratio).map(|(goal, ratio)| verdict(goal, &ratio));
+        Judged { goal, ratio, verdict }
+    }
+
+    /// Returns the median, its interval, the goal and the verdict for a table. `rounds` is the table's word for them.
+    pub fn cells(&self, rounds: &str) -> [String; 4] {
+        let none = || "–".to_owned();
+        let goal = self.goal.map_or("stated".to_owned(), |goal| goal.to_string());
+        let verdict = match (self.ratio, self.verdict) {
+            (None, _) => "not measured".to_owned(),
+            (Some(ratio), Some(_)) if !ratio.decides() => format!("undecided: too few {rounds}"),
+            (_, verdict) => verdict.map_or(String::new(), |verdict| verdict.to_string()),
+        };
+        let median = self.ratio.map_or_else(none, |ratio| format!("{:.3}", ratio.median));
+        [median, self.ratio.map_or_else(none, |ratio| ratio.ends()), goal, verdict]
+    }
+}
+
 /// A wider interval is a success only if all of it is on the right side.
 const WIDTH_MAX: f64 = 0.1;
 
-pub fn verdict(goal: Goal, interval: &MedianInterval) -> Verdict {
+fn verdict(goal: Goal, interval: &MedianInterval) -> Verdict {
     let (missed, reached) = match goal {
         Goal::AtLeast(target) => (interval.high < target, interval.low >= target),
         Goal::AtMost(target) => (interval.low > target, interval.high <= target),
@@ -268,5 +297,16 @@ mod tests {
         // Wide, and all of the interval is on the right side.
         assert_eq!(verdict(goal, &interval(0.70, 1.25)), Verdict::Met);
         assert_eq!(verdict(goal, &interval(0.70, 1.26)), Verdict::Undecided);
+    }
+
+    #[test]
+    fn a_table_says_why_there_is_no_verdict() {
+        let cells = |goal, ratios: &[f64]| Judged::of(goal, ratios).cells("rounds").join("|");
+        let goal = Some(Goal::AtLeast(0.9));
+        assert_eq!(cells(goal, &[1.0; 6]), "1.000|1.000 to 1.000|≥ 0.9|met");
+        assert_eq!(cells(goal, &[0.5; 6]), "0.500|0.500 to 0.500|≥ 0.9|MISSED");
+        assert_eq!(cells(goal, &[1.0; 5]), "1.000|1.000 to 1.000|≥ 0.9|undecided: too few rounds");
+        assert_eq!(cells(goal, &[]), "–|–|≥ 0.9|not measured");
+        assert_eq!(cells(None, &[1.0; 5]), "1.000|1.000 to 1.000|stated|");
     }
 }

@@ -136,23 +136,16 @@ pub fn banner(
     }
     writeln!(out, " Path            : {path}")?;
     self::devices(out, devices)?;
-    match settings.test {
-        Test::WriteBw | Test::ReadBw => {}
-        Test::WriteLat if settings.said.pingpong => writeln!(
-            out,
-            " Latency         : half a round trip between two applications that poll their memory"
-        )?,
-        Test::WriteLat => {
-            writeln!(out, " Latency         : from the call until done at the target: a whole round trip")?
+    let latency = match settings.test {
+        Test::WriteBw | Test::ReadBw => return rule(out),
+        Test::WriteLat if settings.said.pingpong => {
+            "half a round trip between two applications that poll their memory"
         }
-        Test::ReadLat => {
-            writeln!(out, " Latency         : from the call until the bytes are here: a whole round trip")?
-        }
-        Test::NotifyLat => writeln!(
-            out,
-            " Latency         : half a round trip between two applications that sleep on eventfds"
-        )?,
-    }
+        Test::WriteLat => "from the call until done at the target: a whole round trip",
+        Test::ReadLat => "from the call until the bytes are here: a whole round trip",
+        Test::NotifyLat => "half a round trip between two applications that sleep on eventfds",
+    };
+    writeln!(out, " Latency         : {latency}")?;
     rule(out)
 }
 

@@ -9,7 +9,7 @@ use std::thread;
 
 use crate::layout::BlockMap;
 use crate::memory::Store;
-use crate::pattern::{Mismatch, Pattern};
+use crate::pattern::Pattern;
 use crate::workload::{Operation, Workload};
 
 /// Data is made and checked in pieces that stay in the cache.
@@ -63,32 +63,31 @@ impl Walk {
     }
 
     /// Prepares `end` for a run: only the origin of the data is filled.
-    pub fn fill(&self, end: End, memory: &mut impl Store, seed: u64) {
-        if end == self.origin() {
-            fill(memory, self.workload.walk_bytes, seed);
+    pub fn fill(&self, end: End, memory: &mut impl Store, seed: u64) -> anyhow::Result<()> {
+        match end == self.origin() {
+            true => fill(memory, self.workload.walk_bytes, seed),
+            false => Ok(()),
         }
     }
 
-    /// Checks after `transfers` transfers, numbered from 0, that every block they moved to `end` is in its place.
-    pub fn check(&self, end: End, memory: &impl Store, seed: u64, transfers: u64) -> Result<(), Mismatch> {
+    /// Checks after `transfers` transfers, numbered from 0, that every block they moved to `end` is in its place. The
+    /// error is a `Mismatch`, or that of a copy.
+    pub fn check(&self, end: End, memory: &impl Store, seed: u64, transfers: u64) -> anyhow::Result<()> {
         if end == self.origin() {
             return Ok(());
         }
         let slots = (self.workload.slots() as u64).min(transfers) as usize;
         let blocks = slots * self.workload.blocks;
         let threads = thread::available_parallelism().map_or(1, usize::from).min(blocks.max(1));
-        let results: Vec<_> = thread::scope(|scope| {
+        let check = |mut part: Range<usize>| {
+            let mut copy = vec![0; PIECE_BYTES.min(self.workload.block_bytes)];
+            part.try_for_each(|index| self.check_block(memory, index, seed, &mut copy))
+        };
+        thread::scope(|scope| {
             let part = |t: usize| blocks * t / threads..blocks * (t + 1) / threads;
-            let check = |mut part: Range<usize>| {
-                move || {
-                    let mut copy = vec![0; PIECE_BYTES.min(self.workload.block_bytes)];
-                    part.try_for_each(|index| self.check_block(memory, index, seed, &mut copy))
-                }
-            };
-            let workers: Vec<_> = (0..threads).map(|t| scope.spawn(check(part(t)))).collect();
-            workers.into_iter().map(|worker| worker.join().expect("a check does not panic")).collect()
-        });
-        results.into_iter().collect()
+            let workers: Vec<_> = (0..threads).map(|t| scope.spawn(move || check(part(t)))).collect();
+            workers.into_iter().try_for_each(|worker| worker.join().expect("a check does not panic"))
+        })
     }
 
     fn check_block(
@@ -97,7 +96,7 @@ impl Walk {
         index: usize,
         seed: u64,
         copy: &mut [u8],
-    ) -> Result<(), Mismatch> {
+    ) -> anyhow::Result<()> {
         let (initiator, target) = self.pair_offsets(index);
         let (origin, here) = match self.origin() {
             End::Initiator => (initiator, target),
@@ -106,7 +105,7 @@ impl Walk {
         let mut at = 0;
         while at < self.workload.block_bytes {
             let piece = (self.workload.block_bytes - at).min(copy.len());
-            memory.copy_out(here + at, &mut copy[..piece]);
+            memory.copy_out(here + at, &mut copy[..piece])?;
             Pattern::new(seed).check(&copy[..piece], (origin + at) as u64)?;
             at += piece;
         }
@@ -120,13 +119,14 @@ impl Walk {
 }
 
 /// Fills the first `bytes` of a memory by their own offsets.
-pub fn fill(memory: &mut impl Store, bytes: usize, seed: u64) {
+pub fn fill(memory: &mut impl Store, bytes: usize, seed: u64) -> anyhow::Result<()> {
     let mut piece = vec![0; PIECE_BYTES.min(bytes)];
     for at in (0..bytes).step_by(PIECE_BYTES) {
         let piece = &mut piece[..PIECE_BYTES.min(bytes - at)];
         Pattern::new(seed).fill(piece, at as u64);
-        memory.copy_in(at, piece);
+        memory.copy_in(at, piece)?;
     }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -134,6 +134,7 @@ mod tests {
     use super::*;
     use crate::layout::Layout;
     use crate::memory::{private, spoil, Memory};
+    use crate::pattern::Mismatch;
 
     fn walk(operation: Operation) -> Walk {
         let layout = Layout::Scattered;
@@ -142,8 +143,8 @@ mod tests {
 
     fn move_block((from, origin): (&Memory, usize), (to, place): (&mut Memory, usize)) {
         let mut block = [0; 64];
-        from.copy_out(origin, &mut block);
-        to.copy_in(place, &block);
+        from.copy_out(origin, &mut block).expect("mapped");
+        to.copy_in(place, &block).expect("mapped");
     }
 
     /// Moves the bytes like a correct engine, with the CPU.
@@ -164,9 +165,9 @@ mod tests {
         for (operation, end) in [(Operation::Write, End::Target), (Operation::Read, End::Initiator)] {
             let (mut from, mut to) = both_ends();
             let walk = walk(operation);
-            walk.fill(walk.origin(), &mut from, 9);
+            walk.fill(walk.origin(), &mut from, 9).expect("mapped");
             carry_out(&walk, &from, &mut to, 3);
-            assert_eq!(walk.check(end, &to, 9, 3), Ok(()));
+            walk.check(end, &to, 9, 3).expect("as it was filled");
             assert!(walk.check(end, &to, 9, 4).is_err(), "the fourth transfer never happened");
             assert!(walk.check(end, &to, 10, 3).is_err(), "the data is of another run");
         }
@@ -176,18 +177,19 @@ mod tests {
     fn one_wrong_byte_or_two_swapped_blocks_fail() {
         let (mut from, mut to) = both_ends();
         let walk = walk(Operation::Write);
-        walk.fill(End::Initiator, &mut from, 9);
+        walk.fill(End::Initiator, &mut from, 9).expect("mapped");
         carry_out(&walk, &from, &mut to, 8);
-        spoil(&mut to, 777);
+        spoil(&mut to, 777).expect("mapped");
         assert!(walk.check(End::Target, &to, 9, 8).is_err());
-        spoil(&mut to, 777);
-        assert_eq!(walk.check(End::Target, &to, 9, 8), Ok(()));
+        spoil(&mut to, 777).expect("mapped");
+        walk.check(End::Target, &to, 9, 8).expect("the byte is mended");
         let (mut left, mut right) = ([0; 64], [0; 64]);
-        to.copy_out(128, &mut left);
-        to.copy_out(704, &mut right);
-        to.copy_in(128, &right);
-        to.copy_in(704, &left);
-        let mismatch = walk.check(End::Target, &to, 9, 8).expect_err("swapped");
+        to.copy_out(128, &mut left).expect("mapped");
+        to.copy_out(704, &mut right).expect("mapped");
+        to.copy_in(128, &right).expect("mapped");
+        to.copy_in(704, &left).expect("mapped");
+        let error = walk.check(End::Target, &to, 9, 8).expect_err("swapped");
+        let mismatch = error.downcast_ref::<Mismatch>().expect("wrong data");
         assert!(mismatch.belongs_at.is_some());
     }
 }

@@ -47,6 +47,11 @@ pub struct Workload {
 }
 
 impl Workload {
+    /// Makes a workload of transfers with one block.
+    pub fn single(operation: Operation, block_bytes: usize, walk_bytes: usize) -> Workload {
+        Workload { operation, layout: Layout::Contiguous, block_bytes, blocks: 1, walk_bytes }
+    }
+
     pub fn transfer_bytes(&self) -> usize {
         self.block_bytes * self.blocks
     }
@@ -89,15 +94,10 @@ pub fn format_bytes(bytes: usize) -> String {
 
 /// Formats a count with commas between thousands.
 pub fn format_count(count: usize) -> String {
-    let digits = count.to_string();
-    let mut text = String::new();
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
+    match count {
+        0..1_000 => count.to_string(),
+        _ => format!("{},{:03}", format_count(count / 1_000), count % 1_000),
     }
-    text
 }
 
 impl fmt::Display for Limit {
@@ -139,6 +139,11 @@ pub struct Sample {
 }
 
 impl Sample {
+    pub fn of(workload: &Workload, transfers: u64, seconds: f64, cpu_seconds: CpuSeconds) -> Sample {
+        let bytes = transfers * workload.transfer_bytes() as u64;
+        Sample { bytes, transfers, seconds, cpu_seconds }
+    }
+
     pub fn gb_per_second(&self) -> f64 {
         self.bytes as f64 / self.seconds / GB
     }
@@ -153,14 +158,6 @@ impl Sample {
     }
 }
 
-/// The CPUs on which the two ends of a latency run may execute.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Placement {
-    Anywhere,
-    Pinned { initiator_cpu: usize, target_cpu: usize },
-}
-
 /// Synchronous single-request transfers, one after the other.
 #[derive(Clone, Copy, Debug)]
 pub struct LatencyWorkload {
@@ -169,21 +166,20 @@ pub struct LatencyWorkload {
     pub samples: usize,
     /// Both ends poll for this long before they sleep; `None` leaves the time to the engine.
     pub spin: Option<Duration>,
-    pub placement: Placement,
+    /// The only CPUs on which the initiator and the target may execute; `None`: any.
+    pub cpus: Option<[usize; 2]>,
 }
 
 impl LatencyWorkload {
     /// Makes a workload for any CPUs, with the engine's own spinning.
     pub fn of(operation: Operation, bytes: usize, samples: usize) -> LatencyWorkload {
-        LatencyWorkload { operation, bytes, samples, spin: None, placement: Placement::Anywhere }
+        LatencyWorkload { operation, bytes, samples, spin: None, cpus: None }
     }
 
     /// Returns the workload of a single transfer, if each side has `memory_bytes`.
     pub fn single(&self, memory_bytes: usize) -> Workload {
-        let LatencyWorkload { operation, bytes, .. } = *self;
-        let layout = Layout::Contiguous;
-        let walk_bytes = bytes.saturating_mul(LATENCY_SLOTS).min(memory_bytes);
-        Workload { operation, layout, block_bytes: bytes, blocks: 1, walk_bytes }
+        let walk_bytes = self.bytes.saturating_mul(LATENCY_SLOTS).min(memory_bytes);
+        Workload::single(self.operation, self.bytes, walk_bytes)
     }
 }
 

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use ferry_bench::layout::Layout;
 use ferry_bench::raw::{RawConfig, RawEngine, SocketOptions, Tuning};
-use ferry_bench::workload::{Engine, LatencyWorkload, Limit, Operation, Placement, Workload, KIB, MIB};
+use ferry_bench::workload::{Engine, LatencyWorkload, Limit, Operation, Workload, KIB, MIB};
 
 const MEMORY_BYTES: usize = 8 * MIB;
 
@@ -51,10 +51,9 @@ fn a_timed_run_lasts_about_as_long_as_asked() {
 #[test]
 fn latency_is_taken_of_every_transfer() {
     let mut pair = start();
-    let placement = Placement::Anywhere;
     for (operation, bytes) in [(Operation::Write, 64), (Operation::Read, 4 * KIB)] {
         for spin in [Duration::ZERO, Duration::from_micros(50)] {
-            let workload = LatencyWorkload { operation, bytes, samples: 500, spin: Some(spin), placement };
+            let workload = LatencyWorkload { operation, bytes, samples: 500, spin: Some(spin), cpus: None };
             let nanoseconds = pair.latency(&workload).expect("right data");
             assert_eq!(nanoseconds.len(), 500);
             assert!(nanoseconds.iter().all(|&ns| ns > 0));

@@ -3,20 +3,18 @@
 use std::time::Duration;
 
 use ferry_bench::layout::Layout;
-use ferry_bench::raw::same_host::{SameHostConfig, SharedEngine, VmEngine};
-use ferry_bench::workload::{Engine, LatencyWorkload, Limit, Operation, Placement, Workload, KIB, MIB};
+use ferry_bench::raw::same_host::{Kind, SameHostConfig, SameHostEngine};
+use ferry_bench::workload::{Engine, LatencyWorkload, Limit, Operation, Workload, KIB, MIB};
 
 const MEMORY_BYTES: usize = 8 * MIB;
 
-fn config(threads: usize) -> SameHostConfig {
+fn start(kind: Kind, threads: usize) -> anyhow::Result<SameHostEngine> {
     let program = env!("CARGO_BIN_EXE_ferry-bench").into();
-    SameHostConfig { program, memory_bytes: MEMORY_BYTES, threads }
+    SameHostEngine::start(&SameHostConfig { program, kind, memory_bytes: MEMORY_BYTES, threads })
 }
 
-fn both(threads: usize) -> [Box<dyn Engine>; 2] {
-    let vm = VmEngine::start(&config(threads)).expect("the target starts");
-    let shared = SharedEngine::start(&config(threads)).expect("the target starts");
-    [Box::new(vm), Box::new(shared)]
+fn both(threads: usize) -> [SameHostEngine; 2] {
+    [Kind::Own, Kind::Shared].map(|kind| start(kind, threads).expect("the target starts"))
 }
 
 fn workload(operation: Operation, layout: Layout, block_bytes: usize, blocks: usize) -> Workload {
@@ -55,8 +53,8 @@ fn a_prepared_workload_has_a_setting_of_its_own() {
 fn latency_is_taken_of_every_transfer() {
     for mut engine in both(2) {
         for (operation, bytes) in [(Operation::Write, 4 * KIB), (Operation::Read, 64)] {
-            let (spin, placement) = (Some(Duration::ZERO), Placement::Anywhere);
-            let workload = LatencyWorkload { operation, bytes, samples: 500, spin, placement };
+            let (spin, cpus) = (Some(Duration::ZERO), None);
+            let workload = LatencyWorkload { operation, bytes, samples: 500, spin, cpus };
             let nanoseconds = engine.latency(&workload).expect("right data");
             assert_eq!(nanoseconds.len(), 500);
             assert!(nanoseconds.iter().all(|&ns| ns > 0));
@@ -73,12 +71,12 @@ fn what_does_not_fit_is_refused_and_harms_nothing() {
         assert!(engine.throughput(&Workload { blocks: 0, ..good }, Limit::Transfers(1)).is_err());
         assert!(engine.throughput(&good, Limit::Transfers(1)).is_ok());
     }
-    assert!(VmEngine::start(&config(0)).is_err());
+    assert!(start(Kind::Own, 0).is_err());
 }
 
 #[test]
 fn a_killed_target_is_an_error_and_no_hang() {
-    let mut engine = VmEngine::start(&config(2)).expect("the target starts");
+    let mut engine = start(Kind::Own, 2).expect("the target starts");
     // SAFETY: a signal to our own child, which has not been waited for, so the id is still its own.
     assert_eq!(unsafe { libc::kill(engine.target_pid() as libc::pid_t, libc::SIGKILL) }, 0);
     let workload = workload(Operation::Write, Layout::Contiguous, MIB, 1);
@@ -87,7 +85,7 @@ fn a_killed_target_is_an_error_and_no_hang() {
 
 #[test]
 fn dropping_the_engine_ends_the_target() {
-    let engine = SharedEngine::start(&config(1)).expect("the target starts");
+    let engine = start(Kind::Shared, 1).expect("the target starts");
     let pid = engine.target_pid();
     drop(engine);
     let command = std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();

@@ -7,7 +7,7 @@ mod support;
 
 use ferry_bench::layout::Layout;
 use ferry_bench::raw::verbs::{Port, VerbsConfig, VerbsEngine};
-use ferry_bench::workload::{Engine, LatencyWorkload, Limit, Operation, Placement, Workload, KIB};
+use ferry_bench::workload::{Engine, LatencyWorkload, Limit, Operation, Workload, KIB};
 use support::has_rdma;
 
 const MEMORY_BYTES: usize = 1024 * KIB;
@@ -58,8 +58,7 @@ fn latency_is_taken_of_every_transfer() {
     }
     let mut engine = VerbsEngine::start(&config(1)).expect("the target starts");
     for (operation, bytes) in [(Operation::Write, 2), (Operation::Write, 4 * KIB), (Operation::Read, 64)] {
-        let placement = Placement::Anywhere;
-        let workload = LatencyWorkload { operation, bytes, samples: 200, spin: None, placement };
+        let workload = LatencyWorkload { operation, bytes, samples: 200, spin: None, cpus: None };
         let nanoseconds = engine.latency(&workload).expect("right data");
         assert_eq!(nanoseconds.len(), 200);
         assert!(nanoseconds.iter().all(|&ns| ns > 0));

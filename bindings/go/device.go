@@ -72,8 +72,9 @@ func (o *RegionOptions) location() (C.uint32_t, C.int32_t) {
 }
 
 // A StartAfter is a point in a device's work after which a transfer starts. Until then the transfer keeps its
-// place among Ordered transfers, and the submit does not wait. The event or stream must live until the transfer is
-// final. The zero value starts the transfer at once.
+// place among Ordered transfers, and the submit does not wait. An event must exist until the transfer is final. A
+// stream must exist until the submit returns, and its context until the transfer is final. The zero value starts the
+// transfer at once.
 type StartAfter struct {
 	kind   uint32
 	handle uintptr

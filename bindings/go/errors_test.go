@@ -91,6 +91,12 @@ func TestConnectFails(t *testing.T) {
 	if _, err := e.Connect(ctx, address); !errors.Is(err, ErrUnreachable) && !errors.Is(err, context.DeadlineExceeded) {
 		t.Fatal(err)
 	}
+	var refused *Error
+	if _, err := e.Connect(soon(t), "127.0.0.1:1"); !errors.Is(err, ErrUnreachable) || !errors.Is(err, syscall.ECONNREFUSED) {
+		t.Errorf("a refused connect: %v", err)
+	} else if !errors.As(err, &refused) || !strings.Contains(refused.Message, "127.0.0.1:1") {
+		t.Errorf("a refused connect says %q", refused.Message)
+	}
 	gone, cancel := context.WithCancel(context.Background())
 	cancel()
 	if _, err := e.Connect(gone, address); !errors.Is(err, context.Canceled) || !errors.Is(err, ErrCancelled) {

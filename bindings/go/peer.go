@@ -6,6 +6,7 @@ import "C"
 
 import (
 	"context"
+	"syscall"
 	"time"
 	"unsafe"
 )
@@ -74,6 +75,7 @@ type RegionInfo struct {
 	Name    string
 	Kind    MemoryKind // what kind of memory it is there
 	Device  int32      // its number in the peer's process, for the kinds that have one; 0 otherwise
+	Order   uint64     // rises with each region that the peer registers
 }
 
 // PathInfo is one path to a peer, and why it is or is not chosen.
@@ -89,9 +91,14 @@ type connect chan connected
 type connected struct {
 	peer   C.ferry_peer
 	status Status
+	errno  syscall.Errno
+	why    string
 }
 
-func (c connect) complete(event *C.ferry_event) { c <- connected{event.peer, Status(event.status)} }
+func (c connect) complete(event *C.ferry_event) {
+	why := C.GoStringN((*C.char)(event.data), C.int(event.data_length))
+	c <- connected{event.peer, Status(event.status), syscall.Errno(event.os_error), why}
+}
 
 // Connect connects to the engine at "host:port", or returns the peer if the two are connected already. The
 // context's deadline and the setting connect_timeout_ms bound it. If the context ends first, the attempt ends
@@ -119,7 +126,7 @@ func (e *Engine) Connect(ctx context.Context, address string) (Peer, error) {
 	select {
 	case end := <-wait:
 		if end.status < 0 {
-			return Peer{}, e.connectError(ctx, address, end.status)
+			return Peer{}, end.failure(ctx)
 		}
 		return Peer{e, uint64(end.peer)}, nil
 	case <-ctx.Done():
@@ -128,10 +135,10 @@ func (e *Engine) Connect(ctx context.Context, address string) (Peer, error) {
 	}
 }
 
-func (e *Engine) connectError(ctx context.Context, address string, status Status) error {
-	err := newError("connect", status, nil)
-	err.Message = address
-	if status == ErrTimeout {
+func (c connected) failure(ctx context.Context) error {
+	err := newError("connect", c.status, nil)
+	err.OSError, err.Message = c.errno, c.why
+	if c.status == ErrTimeout {
 		if at, ok := ctx.Deadline(); ok && time.Until(at) <= 0 {
 			err.Context = context.DeadlineExceeded
 		}
@@ -210,32 +217,38 @@ func (p Peer) Info() (PeerInfo, error) {
 // Regions lists the regions that the peer has announced, in order of address. After Connect the list has all
 // regions of the peer; later changes follow shortly after they happen.
 func (p Peer) Regions() ([]RegionInfo, error) {
-	list, err := listOf(func(out *C.ferry_region_info, capacity C.size_t, count *C.size_t) error {
-		return p.call("regions", func(e *C.ferry_engine, peer C.ferry_peer, c *C.ferry_error) C.ferry_status {
-			return C.ferry_peer_regions(e, peer, out, C.sizeof_ferry_region_info, capacity, count, c)
-		})
-	})
-	regions := make([]RegionInfo, len(list))
-	for i := range list {
-		r := &list[i]
-		regions[i] = RegionInfo{Region(r.region), Access(r.access), uint64(r.address), uint64(r.length), C.GoString(&r.name[0]),
-			MemoryKind(r.kind), int32(r.device)}
+	ask := func(e *C.ferry_engine, peer C.ferry_peer, out *C.ferry_region_info, capacity C.size_t, count *C.size_t, c *C.ferry_error) C.ferry_status {
+		return C.ferry_peer_regions(e, peer, out, C.sizeof_ferry_region_info, capacity, count, c)
 	}
-	return regions, err
+	return listFrom(p, "regions", ask, func(r *C.ferry_region_info) RegionInfo {
+		return RegionInfo{Region(r.region), Access(r.access), uint64(r.address), uint64(r.length), C.GoString(&r.name[0]),
+			MemoryKind(r.kind), int32(r.device), uint64(r.order)}
+	})
 }
 
 // Paths lists every path to the peer, and why it is or is not chosen.
 func (p Peer) Paths() ([]PathInfo, error) {
-	list, err := listOf(func(out *C.ferry_path_info, capacity C.size_t, count *C.size_t) error {
-		return p.call("paths", func(e *C.ferry_engine, peer C.ferry_peer, c *C.ferry_error) C.ferry_status {
-			return C.ferry_peer_paths(e, peer, out, C.sizeof_ferry_path_info, capacity, count, c)
+	ask := func(e *C.ferry_engine, peer C.ferry_peer, out *C.ferry_path_info, capacity C.size_t, count *C.size_t, c *C.ferry_error) C.ferry_status {
+		return C.ferry_peer_paths(e, peer, out, C.sizeof_ferry_path_info, capacity, count, c)
+	}
+	return listFrom(p, "paths", ask, func(i *C.ferry_path_info) PathInfo {
+		return PathInfo{Transport(i.transport), i.chosen != 0, C.GoString(&i.why[0])}
+	})
+}
+
+// listFrom returns a list of the peer, with each item of C converted.
+func listFrom[T, R any](p Peer, op string,
+	ask func(*C.ferry_engine, C.ferry_peer, *T, C.size_t, *C.size_t, *C.ferry_error) C.ferry_status, convert func(*T) R) ([]R, error) {
+	list, err := listOf(func(out *T, capacity C.size_t, count *C.size_t) error {
+		return p.call(op, func(e *C.ferry_engine, peer C.ferry_peer, c *C.ferry_error) C.ferry_status {
+			return ask(e, peer, out, capacity, count, c)
 		})
 	})
-	paths := make([]PathInfo, len(list))
+	converted := make([]R, len(list))
 	for i := range list {
-		paths[i] = PathInfo{Transport(list[i].transport), list[i].chosen != 0, C.GoString(&list[i].why[0])}
+		converted[i] = convert(&list[i])
 	}
-	return paths, err
+	return converted, err
 }
 
 // Notify sends bytes to the peer's application, in order with the notifications of transfers to the peer, and

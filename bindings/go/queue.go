@@ -8,6 +8,7 @@ import (
 	"errors"
 	"os"
 	"sync"
+	"syscall"
 	"time"
 	"unsafe"
 )
@@ -26,7 +27,8 @@ type EventKind uint32
 const (
 	EventNotification EventKind = C.FERRY_EVENT_NOTIFICATION // Data is set
 	EventPeerUp       EventKind = C.FERRY_EVENT_PEER_UP      // a session is established, from whichever side
-	EventPeerLost     EventKind = C.FERRY_EVENT_PEER_LOST    // nothing of it can land here any more; Status is set
+	// EventPeerLost: nothing of the peer can land here any more. Status, Reason and OSError are set.
+	EventPeerLost EventKind = C.FERRY_EVENT_PEER_LOST
 	// EventLateApply: bytes of a peer were applied here after their lease had ended. Region, Address and Length
 	// are set; the contents of that memory are undefined.
 	EventLateApply EventKind = C.FERRY_EVENT_LATE_APPLY
@@ -37,6 +39,8 @@ type Event struct {
 	Kind    EventKind
 	Peer    Peer
 	Status  Status
+	Reason  string        // a sentence; empty if the reason is not known
+	OSError syscall.Errno // behind the loss, or 0
 	Data    []byte
 	Region  Region
 	Address uint64
@@ -153,8 +157,12 @@ func (q *Queue) drain(op string) (Event, bool, error) {
 		Address: uint64(c.address),
 		Length:  uint64(c.length),
 	}
-	if c.kind == C.FERRY_EVENT_NOTIFICATION {
-		event.Data = append([]byte{}, unsafe.Slice((*byte)(c.data), int(c.data_length))...)
+	bytes := unsafe.Slice((*byte)(c.data), int(c.data_length))
+	switch c.kind {
+	case C.FERRY_EVENT_NOTIFICATION:
+		event.Data = append([]byte{}, bytes...)
+	case C.FERRY_EVENT_PEER_LOST:
+		event.Reason, event.OSError = string(bytes), syscall.Errno(c.os_error)
 	}
 	C.ferry_event_release(&c)
 	return event, true, nil

@@ -98,6 +98,12 @@ func TestClosingAQueueWakesWhoWaits(t *testing.T) {
 	if event, err := first.Next(soon(t)); err != nil || event.Kind != EventPeerUp {
 		t.Fatal(event, err)
 	}
+	if err := near.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if event, err := first.Next(soon(t)); err != nil || event.Kind != EventPeerLost || event.Reason == "" {
+		t.Fatal(event, err)
+	}
 	failed := make(chan error)
 	go func() { _, err := first.Next(context.Background()); failed <- err }()
 	if err := first.Close(); err != nil {

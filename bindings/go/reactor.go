@@ -164,6 +164,11 @@ func (r *reactor) dispatch(events []C.ferry_event) {
 		} else {
 			r.unswept.Add(-1)
 		}
+		if event.data != nil {
+			// A copy: cgo passes no pointer into memory that has Go's pointers.
+			given := *event
+			C.ferry_event_release(&given)
+		}
 	}
 }
 

@@ -20,7 +20,8 @@ const (
 	Draining Status = C.FERRY_DRAINING
 )
 
-// The caller made a mistake, or the call is not possible now; the call did nothing.
+// The caller made a mistake, or the call is not possible now; the call did nothing. The exception is ErrBusy of a
+// Free, Disconnect or Shutdown that its context ended: the memory, the peer or the engine stays closed for new work.
 const (
 	ErrInvalid       Status = C.FERRY_ERR_INVALID
 	ErrNotRegistered Status = C.FERRY_ERR_NOT_REGISTERED

@@ -275,7 +275,7 @@ func TestThePeerInAllItsFunctions(t *testing.T) {
 		t.Fatal(info, err)
 	}
 	regions, err := p.peer.Regions()
-	if err != nil || len(regions) != 1 || regions[0] != (RegionInfo{p.there.Region(), RemoteRead | RemoteWrite, p.there.Address(), 4096, "there", MemoryHost, 0}) {
+	if err != nil || len(regions) != 1 || regions[0] != (RegionInfo{p.there.Region(), RemoteRead | RemoteWrite, p.there.Address(), 4096, "there", MemoryHost, 0, 1}) {
 		t.Fatal(regions, err)
 	}
 	paths, err := p.peer.Paths()

@@ -6,9 +6,10 @@
 //! Sides take turns, and the data of each is checked. `--rounds N` (101); FERRY_CUDA_LIBRARY names another
 //! driver library: on the stand-in the figures mean nothing.
 
-use ferry::device::{Direction, Limits, Piece, Queue, Start, Worker};
-use ferry::sys::cuda::{Api, Context, DeviceMemory, PinnedMemory, Stream};
+use ferry::internals::device::{Direction, Limits, Piece, Queue, Worker};
+use ferry::internals::sys::cuda::{Api, Context, DeviceMemory, PinnedMemory, Stream};
 use ferry::types::{Location, MemoryKind};
+use ferry::Start;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
@@ -22,13 +23,13 @@ fn main() {
     let rounds =
         words.iter().position(|word| word == "--rounds").and_then(|at| words.get(at + 1)?.parse().ok());
     let path = std::env::var("FERRY_CUDA_LIBRARY").unwrap_or_default();
-    let driver = match (ferry::transport::cuda::library(&path).open)() {
+    let driver = match (ferry::internals::transport::cuda::library(&path).open)() {
         Ok(driver) => driver,
         Err(error) => return println!("SKIPPED cuda bench: {error}"),
     };
-    println!("{}", driver.describe());
     let rounds: usize = rounds.unwrap_or(101);
-    let api = ferry::sys::cuda::load(&path).unwrap();
+    let api = ferry::internals::sys::cuda::load(&path).unwrap();
+    println!("CUDA {}.{} ({})", api.version / 1000, api.version % 1000 / 10, api.name);
     let context = Context::retain(api, 0).unwrap();
     let bench = Bench {
         api,
@@ -188,7 +189,7 @@ impl Bench {
     /// From the moment at which a stream may go on until a transfer that waits for it would begin.
     fn events(
         &self,
-        driver: &dyn ferry::device::Driver,
+        driver: &dyn ferry::internals::device::Driver,
         worker: &Worker,
         context: &std::sync::Arc<Context>,
         rounds: usize,

@@ -7,23 +7,24 @@ use crate::status::{Error, Result, Status};
 use crate::sys::clock;
 use crate::sys::health::{self, Health};
 use crate::sys::lock::{Condvar, Mutex, MutexGuard};
-use crate::types::{Monotonic, PeerId, Transport};
+use crate::sys::once::OnceLock;
+use crate::types::{LaneId, Monotonic, PeerId, RegionId, Transport};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
-use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Duration;
 
 pub enum Command {
     /// Connect to `address`, which was resolved to `resolved`. The reply is the peer's handle once the peer is up.
     Dial {
         address: String,
         resolved: Vec<SocketAddr>,
-        deadline: Instant,
+        deadline: Monotonic,
         reply: Reply<PeerId>,
     },
     /// Regions were registered or unregistered; announce the change to every peer.
-    RegionsAdded(Vec<u64>),
-    RegionsRemoved(Vec<u64>),
+    RegionsAdded(Vec<RegionId>),
+    RegionsRemoved(Vec<RegionId>),
     /// A struck transfer has posted slices: let them finish for a bounded time, then fence their lanes.
     Drain {
         peer: PeerId,
@@ -32,7 +33,7 @@ pub enum Command {
     /// A lane of any transport failed. Lane numbers are the session's.
     LaneLost {
         peer: PeerId,
-        lane: u32,
+        lane: LaneId,
         loss: Loss,
     },
     /// Frames wait for TCP lanes of these kinds (bits, as in `tcp::opening`), and no such lane is open.
@@ -45,7 +46,7 @@ pub enum Command {
         peer: PeerId,
         session_id: [u8; 16],
         slot: u32,
-        lane: u32,
+        lane: LaneId,
     },
     /// Ask the dialer of this session to open TCP lanes of these kinds.
     AskForLanes {
@@ -68,7 +69,7 @@ pub enum Command {
     },
     /// A message of a transport's service to the peer's service in this session: either `body`, or in `why` the reason
     /// for which no path will exist.
-    Tell {
+    ServiceMessage {
         peer: PeerId,
         session_id: [u8; 16],
         transport: Transport,
@@ -102,7 +103,7 @@ pub enum Command {
         peer: PeerId,
     },
     /// This peer has a transfer with a deadline, or lanes to check, before the loop's next check of the peer.
-    Look {
+    Check {
         peer: PeerId,
         at_ns: Monotonic,
     },

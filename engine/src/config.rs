@@ -191,7 +191,7 @@ impl Config {
         Config::from_variables(|name| lookup(name).filter(|_| !is_privileged))
     }
 
-    fn from_variables(lookup: impl Fn(&str) -> Option<OsString>) -> Result<Config> {
+    pub(crate) fn from_variables(lookup: impl Fn(&str) -> Option<OsString>) -> Result<Config> {
         let mut config = Config::default();
         let read = |setting: &Setting, config: &mut Config| {
             let variable = setting.variable();

@@ -5,11 +5,12 @@ use crate::complete::{Table, Transfer};
 use crate::config::Config;
 use crate::handle::Tag;
 use crate::notify::Hub;
-use crate::peer::{Peer, Surroundings};
+use crate::peer::{EngineParts, Peer};
 use crate::region::Registry;
 use crate::session::handshake::Local;
 use crate::stats::Stats;
 use crate::sys::health::Health;
+use crate::types::{PeerId, TransferId};
 use std::sync::Arc;
 
 /// The state that the control loop, the transports and the calls of an engine share.
@@ -22,14 +23,13 @@ pub struct Context {
     pub stats: Arc<Stats>,
     pub commands: Arc<Commands>,
     pub hub: Arc<Hub>,
-    pub peers: Table<Peer>,
-    pub transfers: Arc<Table<Transfer>>,
+    pub peers: Table<PeerId, Peer>,
+    pub transfers: Arc<Table<TransferId, Transfer>>,
     pub spin_ns: u64,
 }
 
 impl Context {
     pub fn new(config: Config, tag: Tag, local: Local, registry: Arc<Registry>, hub: Arc<Hub>) -> Context {
-        use crate::handle::Kind;
         let commands: Arc<Commands> = Arc::default();
         hub.set_health(commands.health.clone());
         Context {
@@ -39,8 +39,8 @@ impl Context {
             stats: Arc::default(),
             commands,
             hub,
-            peers: Table::new(Kind::Peer, tag, config.peers_max),
-            transfers: Arc::new(Table::new(Kind::Transfer, tag, config.transfers_max)),
+            peers: Table::new(tag, config.peers_max),
+            transfers: Arc::new(Table::new(tag, config.transfers_max)),
             spin_ns: config.spin_us * 1000,
             config,
         }
@@ -50,8 +50,8 @@ impl Context {
         &self.commands.health
     }
 
-    pub fn surroundings(&self) -> Surroundings {
-        Surroundings {
+    pub fn engine_parts(&self) -> EngineParts {
+        EngineParts {
             commands: self.commands.clone(),
             hub: self.hub.clone(),
             stats: self.stats.clone(),

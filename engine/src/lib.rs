@@ -1,6 +1,8 @@
 //! ferry: an embedded transfer engine. Moves registered memory between processes and tells the caller exactly when the
 //! memory is free again.
 //!
+//! Modules are private. The public modules and the names below are the library's interface in Rust.
+//!
 //! Imports between these modules point down the data path only (see `ARCHITECTURE.md`); `tests/imports.rs` has the
 //! order and enforces it.
 
@@ -8,35 +10,44 @@
 #[cfg(test)]
 extern crate self as ferry;
 
-pub mod api;
-pub mod command;
-pub mod complete;
+mod api;
+mod command;
+mod complete;
 pub mod config;
-pub mod context;
-pub mod control;
-pub mod handle;
+mod context;
+mod control;
+mod device;
+mod handle;
+#[cfg(feature = "internals")]
+#[doc(hidden)]
+pub mod internals;
 pub mod limits;
-pub mod loss;
-pub mod request_map;
+mod loss;
+pub mod notify;
+mod peer;
+mod plan;
+mod region;
+mod request_map;
+mod route;
+mod schedule;
+mod session;
+mod stage;
+mod stats;
 pub mod status;
+mod sys;
+mod transport;
+mod try_reserve;
 pub mod types;
 
-pub mod device;
-pub mod notify;
-pub mod peer;
-pub mod plan;
-pub mod region;
-pub mod route;
-mod schedule;
-pub mod session;
-pub mod stage;
-pub mod stats;
-pub mod sys;
-pub mod transport;
-mod try_reserve;
-
 pub use api::*;
+pub use complete::{
+    Fence, Notification, Progress, RequestResult, State, Transfer as TransferCore, TransferResult,
+};
 pub use config::Config;
+pub use device::Start;
+pub use peer::PeerState;
+pub use plan::blocks;
+pub use region::RegionSpec;
 pub use status::{Error, Status};
 
 /// Compiles the Rust program in engine/README.md.

@@ -30,13 +30,13 @@ pub const PEER_REGIONS_MAX: usize = 1 << 20;
 /// How long the control loop announces regions in one turn before it serves everything else.
 pub const ANNOUNCE_TURN_NS: u64 = 1_000_000;
 /// Pause between two announcements of regions, so that many changes go out together.
-pub const ANNOUNCE_REST_NS: u64 = 500_000;
+pub const ANNOUNCE_PAUSE_NS: u64 = 500_000;
 /// Bytes that may wait on a peer's control connection while regions are announced on it.
 pub const ANNOUNCE_BACKLOG_BYTES_MAX: usize = 1 << 20;
 /// Changes of regions that may not be announced to a connected peer yet.
 pub const ANNOUNCE_LOG_MAX: u64 = 4 << 20;
 /// Bytes of messages of transports' services that wait for a peer that has not got all announcements or does not read.
-pub const ANNOUNCE_WORDS_BYTES_MAX: usize = 16 << 20;
+pub const ANNOUNCE_WAITING_BYTES_MAX: usize = 16 << 20;
 /// Bytes of a region's name.
 pub const REGION_NAME_BYTES_MAX: usize = 63;
 /// Bytes of one handshake frame.
@@ -51,7 +51,7 @@ pub const STAGE_ALIGN: u64 = 16;
 /// Operations of one peer on device memory that are in progress here: more than a correct engine has.
 pub const STAGE_OPERATIONS_MAX: usize = 2048;
 /// Bytes of one peer's messages about these operations that are not processed yet.
-pub const STAGE_SAID_BYTES_MAX: usize = 32 << 20;
+pub const STAGE_QUEUED_BYTES_MAX: usize = 32 << 20;
 /// Pairs of devices, one here and one of the peer's, that reach each other across hosts.
 pub const BRIDGES_MAX: usize = 64;
 /// Handshakes in progress on the accepting side; others wait in the listener's backlog.
@@ -85,13 +85,13 @@ pub const RKEYS_PER_MESSAGE: usize = 8192;
 pub const PEER_RKEYS_MAX: usize = 1 << 20;
 /// Messages of one peer's RDMA service that are not processed yet, and the endpoints and regions that the peer may
 /// request or take back meanwhile.
-pub const RDMA_WORDS_MAX: usize = 4096;
+pub const RDMA_MESSAGES_MAX: usize = 4096;
 pub const RDMA_ENDPOINTS_MAX: usize = 2 * DEVICES_MAX;
 pub const RDMA_REVOKES_MAX: usize = 16 << 10;
 /// Notifications of one endpoint that were taken in and are not acknowledged yet.
 pub const RDMA_OWED_MAX: usize = 16 * NOTIFY_CREDITS as usize;
 /// Bytes of a notification that goes over RDMA; longer notifications go over TCP.
-pub const RDMA_WORD_BYTES_MAX: usize = 1015;
+pub const RDMA_NOTIFY_BYTES_MAX: usize = 1015;
 /// Streams of the program that one device library holds at a time.
 pub const HOLDS_MAX: usize = 1024;
 /// Allocations of one device that are exported, each by a descriptor.
@@ -99,10 +99,10 @@ pub const DEVICE_EXPORTS_MAX: usize = 1024;
 /// The longest `device_timeout_ms`; a peer may not state a longer timeout for its devices.
 pub const DEVICE_TIMEOUT_MS_MAX: u64 = 600_000;
 /// Time that a device gets to become idle after it was given up, and to report that.
-pub const DEVICE_REST_MS: u64 = 250;
+pub const DEVICE_IDLE_MS: u64 = 250;
 /// Bytes that the control loop reads of one connection in one turn.
 pub const CONTROL_TURN_BYTES: usize = 8 << 10;
 /// Bytes that are still read from a control connection that can no longer be written to.
-pub const LAST_WORDS_BYTES_MAX: usize = 1 << 20;
+pub const BROKEN_BYTES_MAX: usize = 1 << 20;
 /// Answers to one peer's messages that may wait to be written. A correct peer waits for an answer before it asks again.
 pub const ANSWERS_UNWRITTEN_MAX: u32 = 1024;

@@ -87,7 +87,7 @@ impl Loss {
     }
 
     /// Returns the loss for a cause that has its own text, for example of a device.
-    pub fn told(cause: Cause, text: impl Into<String>) -> Loss {
+    pub fn of(cause: Cause, text: impl Into<String>) -> Loss {
         Loss { cause, transport: Transport::Tcp, os_error: 0, text: text.into(), at: clock::wall() }
     }
 

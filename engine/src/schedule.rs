@@ -1,6 +1,7 @@
 //! The times at which keys are due: at most one time for each key, with the first due key found at once.
 
-use std::collections::{BTreeSet, HashMap};
+use crate::sys::map::HashMap;
+use std::collections::BTreeSet;
 use std::hash::Hash;
 
 pub struct Schedule<T, K = u64> {
@@ -10,7 +11,7 @@ pub struct Schedule<T, K = u64> {
 
 impl<T: Copy + Ord, K: Copy + Ord + Hash> Schedule<T, K> {
     pub fn new() -> Schedule<T, K> {
-        Schedule { by_time: BTreeSet::new(), by_key: HashMap::new() }
+        Schedule { by_time: BTreeSet::new(), by_key: HashMap::default() }
     }
 
     /// Sets when the key is due; None removes the key.
@@ -120,7 +121,7 @@ mod tests {
         fn each_has_one_time_and_what_is_due_comes_in_order(
             steps in prop::collection::vec((0..4u8, 0..8u64, 0..20u64), 0..60),
         ) {
-            let (mut times, mut list) = (Schedule::new(), HashMap::<u64, u64>::new());
+            let (mut times, mut list) = (Schedule::new(), HashMap::<u64, u64>::default());
             for (what, key, at) in steps {
                 match what {
                     0 => {

@@ -27,13 +27,15 @@ statuses! {
     Pending = 1, "PENDING";
     /// Struck by failure, cancel or deadline; the memory is not yet the caller's.
     Draining = 2, "DRAINING";
-    /// An argument is wrong; the message names it. Nothing was done (all of -1xx).
+    /// An argument is wrong; the message names it. Nothing was done (all of -1xx; `Busy` names the exception).
     Invalid = -100, "INVALID";
     NotRegistered = -101, "NOT_REGISTERED";
     Overlap = -102, "OVERLAP";
     Access = -103, "ACCESS";
     /// A handle or region that was replaced or unregistered, or belonged to an engine that has restarted since.
     Stale = -104, "STALE";
+    /// In use, in progress, or called in a callback. After the timeout of an unregister or a close, the region, peer
+    /// or engine stays closed for new work; a region is unchanged if the timeout was 0.
     Busy = -105, "BUSY";
     Limit = -106, "LIMIT";
     Unsupported = -107, "UNSUPPORTED";

@@ -1,10 +1,11 @@
 //! The plain data types that every step of the data path shares, for example a caller's request (`Request`) and the
 //! slice that a transport posts (`Slice`).
 
-mod ids;
+pub(crate) mod ids;
 mod time;
 
-pub use ids::PeerId;
+pub(crate) use ids::{BridgeId, OperationId};
+pub use ids::{LaneId, PeerId, QueueId, RegionId, TransferId};
 pub use time::{Boottime, Monotonic};
 
 /// Direction of a transfer, seen from the initiator.
@@ -18,14 +19,14 @@ pub enum Op {
 }
 
 /// One range of a transfer. Each address is valid in its own process; `length` is in bytes. `remote_region` is the
-/// handle that the peer's engine gave the region, or 0 for the region that is registered at that address now.
+/// handle that the peer's engine gave the region, or NONE for the region that is registered at that address now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[repr(C)]
 pub struct Request {
     pub local: u64,
     pub remote: u64,
     pub length: u64,
-    pub remote_region: u64,
+    pub remote_region: RegionId,
 }
 
 /// A range of memory that is contiguous on both sides and within one region on each. `plan` makes ranges of requests,
@@ -35,8 +36,8 @@ pub struct Range {
     pub local: u64,
     pub remote: u64,
     pub length: u64,
-    /// The requests' `remote_region`, as it goes on the wire; may be 0.
-    pub region: u64,
+    /// The requests' `remote_region`, as it goes on the wire; may be NONE.
+    pub region: RegionId,
     /// Position of the first request in the plan's order. The range begins where that request begins.
     pub first: u32,
     /// The number of requests, from `first` on, that the range may touch.
@@ -49,10 +50,42 @@ pub struct Range {
 pub struct Slice {
     pub local: u64,
     pub remote: u64,
-    pub region: u64,
+    pub region: RegionId,
     pub first_offset: u64,
     pub length: u32,
     pub first: u32,
+}
+
+/// Consecutive slices of one transfer: those from `first` on, without `end`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SliceRange {
+    pub first: u32,
+    pub end: u32,
+}
+
+impl SliceRange {
+    pub fn is_empty(self) -> bool {
+        self.first >= self.end
+    }
+
+    pub fn count(self) -> u32 {
+        self.end - self.first
+    }
+
+    /// Returns the indexes of the slices.
+    pub fn indexes(self) -> std::ops::Range<u32> {
+        self.first..self.end
+    }
+
+    /// Returns the slices before `index`, and the others.
+    pub fn split_at(self, index: u32) -> (SliceRange, SliceRange) {
+        (SliceRange { end: index, ..self }, SliceRange { first: index, ..self })
+    }
+
+    /// Returns the slices of this range; `slices` are the transfer's.
+    pub fn of(self, slices: &[Slice]) -> &[Slice] {
+        &slices[self.first as usize..self.end as usize]
+    }
 }
 
 /// The rights that a region grants to peers: bits of the C ABI's `access`. Without any right the memory is for this
@@ -198,7 +231,7 @@ impl Transport {
 }
 
 /// Returns the end of `[address, address + length)`; None if it overflows.
-pub fn end_of(address: u64, length: u64) -> Option<u64> {
+pub(crate) fn end_of(address: u64, length: u64) -> Option<u64> {
     address.checked_add(length)
 }
 

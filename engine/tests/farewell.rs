@@ -31,7 +31,7 @@ fn next<T>(queue: &Arc<Queue>, wanted: impl Fn(EventBody) -> Option<T>) -> T {
 /// In both directions, and many times: the Bye races with the ends of the lanes, which make the other side write to a
 /// connection that nobody reads any more.
 #[test]
-fn who_closes_is_missed_at_once() {
+fn an_engine_that_closes_is_lost_at_once() {
     for round in 0..30 {
         let (dialer, acceptor) = (engine(), engine());
         let queues = [&dialer, &acceptor].map(|engine| engine.queue(WHAT_PEERS, 16).unwrap());

@@ -6,9 +6,8 @@ mod common;
 use common::data::{check, contents, prepare};
 use common::inline::{waker, Next};
 use common::{request, Pair, PATIENCE};
-use ferry::complete::State;
-use ferry::types::{Op, Request};
-use ferry::{Status, TransferOptions};
+use ferry::types::{Op, RegionId, Request};
+use ferry::{State, Status, TransferOptions};
 use std::future::{Future, IntoFuture};
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
@@ -46,7 +45,7 @@ async fn all_kinds(pair: &Pair) {
     assert_eq!(result.state, State::Done);
     let bad = Request {
         remote: remote.address() + (32 << 20),
-        remote_region: 0,
+        remote_region: RegionId::NONE,
         ..request(&local, 0, &remote, 0, 8)
     };
     let error = pair.a.submit(pair.b_at_a, Op::Write, &[bad], &plain()).unwrap().await.unwrap_err();

@@ -14,9 +14,8 @@ mod gpu;
 use common::data::check;
 use common::standin;
 use common::{eventually, Pair, PATIENCE};
-use ferry::complete::TransferResult;
-use ferry::sys::cuda::DeviceMemory;
-use ferry::types::{Access, Op, Request, Transport};
+use ferry::internals::sys::cuda::DeviceMemory;
+use ferry::types::{Access, Op, RegionId, Request, Transport};
 use ferry::*;
 use gpu::{pattern, Gpu, MIB};
 use std::cell::Cell;
@@ -74,7 +73,7 @@ struct Bench {
 /// The source or destination of a transfer.
 #[derive(Clone, Copy)]
 struct Place {
-    region: u64,
+    region: RegionId,
     address: u64,
 }
 
@@ -104,7 +103,7 @@ impl Bench {
             true => (&self.pair.b, self.pair.a_at_b),
             false => (&self.pair.a, self.pair.b_at_a),
         };
-        common::hears_of(from, peer, region);
+        common::wait_for_region(from, peer, region);
         Place { region, address: memory.address }
     }
 
@@ -244,7 +243,7 @@ fn direct() {
     let (near, far) =
         (pair.a.alloc(4 * MIB, &RegionOptions::default()), pair.b.alloc(4 * MIB, &RegionOptions::default()));
     let (near, far) = (near.unwrap(), far.unwrap());
-    common::hears_of(&pair.a, pair.b_at_a, far.region());
+    common::wait_for_region(&pair.a, pair.b_at_a, far.region());
     let (here, there) =
         (bench.register(&pair.a, &source, Access::BOTH), bench.register(&pair.b, &target, Access::BOTH));
     assert_eq!(nic.count("dmabufs"), 2);
@@ -386,7 +385,7 @@ fn broken() {
         remote_region: there.region,
     };
     let transfer = pair.a.submit(pair.b_at_a, Op::Write, &[request], &TransferOptions::default()).unwrap();
-    assert_eq!(transfer.state(), complete::State::Pending);
+    assert_eq!(transfer.state(), State::Pending);
     nic.set("down", 1);
     let result = transfer.wait(Some(PATIENCE)).unwrap();
     is_done_by(&result, Transport::Tcp);
@@ -445,7 +444,7 @@ fn near() {
     let (source, target) = (gpu.device(BYTES), gpu.device(BYTES));
     let near = pair.a.alloc(2 * MIB, &RegionOptions::default()).unwrap();
     let far = pair.b.alloc(2 * MIB, &RegionOptions::default()).unwrap();
-    common::hears_of(&pair.a, pair.b_at_a, far.region());
+    common::wait_for_region(&pair.a, pair.b_at_a, far.region());
     let (here, there) =
         (bench.register(&pair.a, &source, Access::BOTH), bench.register(&pair.b, &target, Access::BOTH));
     // Whichever end the GPU is at. For host memory both NICs are equal.
@@ -483,7 +482,7 @@ fn answered() {
     let Bench { pair, nic, .. } = &bench;
     let near = pair.a.alloc(MIB, &RegionOptions::default()).unwrap();
     let far = pair.b.alloc(MIB, &RegionOptions::default()).unwrap();
-    common::hears_of(&pair.a, pair.b_at_a, far.region());
+    common::wait_for_region(&pair.a, pair.b_at_a, far.region());
     let lost = || pair.a.stats().unwrap().counts.lanes_lost;
     for (seed, status, expected) in [(1, REM_INV_REQ_ERR, Status::Ok), (2, REM_ACCESS_ERR, Status::Access)] {
         common::data::fill(&near, seed);

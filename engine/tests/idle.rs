@@ -4,9 +4,8 @@ mod common;
 
 use common::process::cpu_time_idle;
 use common::{request, run, Pair};
-use ferry::complete::State;
 use ferry::types::Op;
-use ferry::{Deadline, TransferOptions};
+use ferry::{Deadline, State, TransferOptions};
 use std::time::Duration;
 
 const PERIOD: Duration = Duration::from_secs(2);

@@ -18,6 +18,8 @@ use std::path::{Path, PathBuf};
 /// Top to bottom. A module may import from lines below its own; modules on one line do not import each other.
 /// `command` carries transfers, and `peer` sends commands, so `command` lies between the two.
 const LAYERS: &[&[&str]] = &[
+    // Hands parts of all modules on to tests.
+    &["internals"],
     &["api"],
     &["plan"],
     &["control"],
@@ -30,12 +32,12 @@ const LAYERS: &[&[&str]] = &[
     &["region"],
     &["device"],
     // Settings depend on the rights of the process.
-    &["config"],
+    &["config", "schedule"],
     &["sys"],
     // Plain data and its rules from here on. Modules on every layer ask `route` about a path.
     &["route"],
     &["stats"],
-    &["request_map", "handle", "loss", "try_reserve", "schedule"],
+    &["request_map", "handle", "loss", "try_reserve"],
     &["status"],
     &["limits", "types"],
 ];
@@ -49,7 +51,7 @@ const IMPORT_EXCEPTIONS: &[(&str, &str, &str)] =
     &[("engine/src/loss.rs", "sys::clock", "a loss has the time of day at which this side saw it")];
 
 /// Crates over the engine, whose files keep the same rules; they contain the C interfaces.
-const EDGES: &[&str] = &["ffi/src", "bindings/mooncake/src"];
+const EDGES: [&str; 2] = ["ffi/src", "bindings/mooncake/src"];
 
 /// Places where unsafe code is allowed, besides all of `EDGES`.
 const UNSAFE_IN: &[(&str, &str)] = &[
@@ -71,12 +73,13 @@ const PLAIN_ACCESS_IN: &[(&str, &str)] = &[
 /// Assertions outside tests: (file, macro, count, why it may stop the process).
 const ASSERTIONS: &[(&str, &str, usize, &str)] = &[
     ("engine/src/api/memory.rs", "unreachable", 1, "the mapping is taken only by drop"),
-    ("engine/src/complete/transfer.rs", "debug_assert", 1, "a unit settled twice would free memory early"),
+    ("engine/src/complete/transfer.rs", "debug_assert", 2, "memory freed early, or DONE without the bytes"),
     ("engine/src/handle.rs", "debug_assert", 1, "tables give only parts that fit"),
     ("engine/src/notify/queue.rs", "assert", 1, "a reservation used twice would lose another's event"),
     ("engine/src/region/gate.rs", "assert", 1, "left more often than entered: revoke would return early"),
     ("engine/src/session/handshake/wire.rs", "assert", 1, "our own frames are bounded by construction"),
     ("engine/src/sys/mapping.rs", "assert", 3, "bounds of an access to raw memory, as slices check"),
+    ("engine/src/sys/sim/mapping.rs", "assert", 3, "the same"),
     (
         "engine/src/sys/verbs/library.rs",
         "unreachable",
@@ -88,28 +91,9 @@ const ASSERTIONS: &[(&str, &str, usize, &str)] = &[
     ("engine/src/transport/tcp/wire.rs", "debug_assert", 1, "padding is below the alignment"),
 ];
 
-/// Parts of ferry that other crates may name, besides the items at its root: `a` is all of module `a`.
-const PUBLIC: &[&str] = &[
-    "api",
-    "complete::Fence",
-    "complete::Notification",
-    "complete::RequestResult",
-    "complete::State",
-    "complete::Transfer",
-    "complete::TransferResult",
-    "config",
-    "device::Start",
-    "limits",
-    "notify",
-    "peer::PeerState",
-    "plan::blocks",
-    "region::RegionSpec",
-    "status",
-    "types",
-];
-
-/// Parts that single files may name: (path's beginning, part, reason).
-const PUBLIC_TO: &[(&str, &str, &str)] = &[
+/// Internals of the engine that files of ferry-bench may name: (path's beginning, part of `ferry::internals`, reason).
+/// Other crates don't switch the feature on.
+const INTERNALS_IN: &[(&str, &str, &str)] = &[
     ("benches/src/device", "sys::acl", "plays the host program that allocates a device's memory"),
     ("benches/src/device", "sys::cuda", "the same"),
     (
@@ -122,8 +106,17 @@ const PUBLIC_TO: &[(&str, &str, &str)] = &[
     ("benches/src/subject", "sys::random_bytes", "draws the secret of a run"),
 ];
 
-/// Places where std's locks and threads may be named: the locks that mark a broken engine are made of them.
+/// Manifests that name the feature `internals`. The libraries that are shipped are built without it.
+const INTERNALS_BY: &[(&str, &str)] = &[
+    ("engine", "has the feature, and switches it on for its own tests"),
+    ("benches", "the references of ferry-bench use it"),
+    ("fuzz", "the fuzz targets call the parsers and the state machines"),
+];
+
+/// Places where std's locks and threads, or `sys::bare`, may be named: the locks that mark a broken engine are made of
+/// them.
 const BARE: &[(&str, &str)] = &[
+    ("engine/src/sys/bare.rs", "hands them on"),
     ("engine/src/sys/health.rs", "what is kept of a broken engine itself"),
     ("engine/src/sys/lock.rs", "wraps them"),
     ("engine/src/sys/thread.rs", "starts them"),
@@ -133,10 +126,12 @@ const BARE: &[(&str, &str)] = &[
     ),
     ("engine/src/region/mod.rs", "the same"),
 ];
+const BARE_LOCKS: [&str; 2] = ["sys", "bare"];
 const BARE_NAMES: &[&str] = &["Condvar", "Mutex", "RwLock", "Builder", "spawn"];
 
-/// Functions that read a clock, let a thread wait, draw at random or make a connection: (module of std or a crate, its
-/// names, empty for all). Only `sys` uses them, so that one place has all that a simulation must replace.
+/// What reads a clock, lets a thread wait, draws at random, makes a connection or asks the machine, and the variables
+/// by which threads hand work to each other: (module of std or a crate, its names, empty for all). Only `sys` uses
+/// them, so that one place has all that a simulation must replace.
 const OF_SYS: &[(&str, &[&str])] = &[
     ("Instant", &["now"]),
     ("SystemTime", &["now"]),
@@ -144,20 +139,81 @@ const OF_SYS: &[(&str, &[&str])] = &[
         "std",
         &[
             "now",
-            "sleep",
-            "park",
-            "park_timeout",
-            "yield_now",
+            "thread",
             "spin_loop",
+            "mpsc",
+            "atomic",
+            "Barrier",
+            "LazyLock",
+            "Once",
+            "OnceLock",
+            "thread_local",
             "TcpListener",
             "TcpStream",
+            "ToSocketAddrs",
             "UdpSocket",
+            "UnixDatagram",
+            "UnixListener",
+            "UnixStream",
+            "OwnedFd",
+            "env",
+            "fs",
+            "process",
+            "hash_map",
+            "hash_set",
+            "HashMap",
+            "HashSet",
+            "RandomState",
+            "DefaultHasher",
         ],
     ),
+    // These make a map with std's random hasher: `default` makes one with that of `sys::map`.
+    ("HashMap", &["from", "new", "with_capacity"]),
+    ("HashSet", &["from", "new", "with_capacity"]),
+    ("collections", &["hash_map", "hash_set", "HashMap", "HashSet"]),
     ("thread", &["sleep", "park", "park_timeout", "yield_now"]),
     ("hint", &["spin_loop"]),
     ("getrandom", &[]),
     ("socket2", &[]),
+];
+
+/// Places outside `sys` that may use them: (file, the path after its root, reason).
+const OF_SYS_EXCEPTIONS: &[(&str, &str, &str)] = &[
+    ("engine/src/config.rs", "env", "settings: a simulation passes its own"),
+    ("engine/src/config/secret.rs", "fs", "a setting that names a file"),
+    ("engine/src/config/secret.rs", "os::unix::fs", "the same"),
+    ("engine/src/transport/ascend/across.rs", "fs", "the addresses of real devices"),
+    ("engine/src/transport/rdma/discovery.rs", "fs", "the list of real devices"),
+    ("engine/src/transport/rdma/locality.rs", "fs", "where real devices are"),
+    ("engine/src/stats.rs", "sync::atomic", "counters: a thread that adds hands nothing over"),
+];
+
+/// Statics outside `sys` that are not a process's own (`sys::local::process_local`): (file, name, why all processes of
+/// a simulation may share it).
+const STATICS: &[(&str, &str, &str)] = &[
+    ("engine/src/config.rs", "SETTINGS", "a table of constants"),
+    ("engine/src/transport/tcp/landing.rs", "SINK_BYTES", "nothing reads these bytes"),
+];
+
+/// Names with which a thread waits. The threads of an engine wait in the driver of their turns alone (`sys::turns`), so
+/// that a simulation can take its place; `sys` keeps the start of threads and the wait of pollers to itself.
+const WAITS: &[&str] = &["Condvar", "sleep", "yield_now"];
+/// Places outside `sys` that may name them: (file, the wait).
+const WAITS_IN: &[(&str, &str)] = &[
+    ("engine/src/api/burial.rs", "teardown of a broken engine, on its last thread"),
+    ("engine/src/api/closing.rs", "a caller, for the threads to end"),
+    ("engine/src/command.rs", "a caller, for the control loop's answer"),
+    ("engine/src/device/worker.rs", "for copies under way, after a panic"),
+    ("engine/src/notify/dispatcher.rs", "a caller, for the end of a callback"),
+    ("engine/src/notify/waiter.rs", "a caller, for the end of a transfer or an event"),
+    ("engine/src/region/gate.rs", "a caller, for a region's users"),
+    ("engine/src/region/grants.rs", "a caller, for a region's users in other processes"),
+    ("engine/src/region/mod.rs", "the same, as the model checker has it"),
+    ("engine/src/region/teardown.rs", "a caller, for the region's other unregistration"),
+    ("engine/src/transport/ascend/across.rs", "for servers to end, when their device is closed"),
+    ("engine/src/transport/rdma/closing.rs", "for a device's last completions, for a bounded time"),
+    ("engine/src/transport/rdma/key_holders.rs", "a caller, for the peers that hold keys"),
+    ("engine/src/transport/rdma/path.rs", "a caller, for its transfer"),
 ];
 
 const LINES_MAX: usize = 500;
@@ -287,18 +343,22 @@ fn check_imports(file: &File, scan: &Scan, report: &mut Report) {
 fn check_unsafe(file: &File, scan: &Scan, report: &mut Report) {
     let edge = EDGES.iter().any(|folder| file.path.starts_with(folder));
     let allowed = edge || UNSAFE_IN.iter().any(|(at, _)| file.path.starts_with(at));
-    let lines: Vec<&str> = file.text.lines().collect();
-    for (at, token) in scan.tokens.iter().enumerate() {
-        let next = scan.tokens.get(at + 1).map_or("", |next| next.text.as_str());
+    for token in &scan.tokens {
         if token.is("extern") && !edge && !file.path.starts_with("engine/src/sys/") {
             report.add(file, token.line, "`extern`: foreign functions are declared in sys only");
         }
-        if !token.is("unsafe") {
-            continue;
-        }
-        if !allowed {
+        if token.is("unsafe") && !allowed {
             report.add(file, token.line, "unsafe code outside ffi, sys, transport and UNSAFE_IN");
         }
+    }
+    check_argued(file, scan, report);
+}
+
+/// Each unsafe block says why it is sound.
+fn check_argued(file: &File, scan: &Scan, report: &mut Report) {
+    let lines: Vec<&str> = file.text.lines().collect();
+    for (at, token) in scan.tokens.iter().enumerate().filter(|(_, token)| token.is("unsafe")) {
+        let next = scan.tokens.get(at + 1).map_or("", |next| next.text.as_str());
         let above = token.line.saturating_sub(1 + SAFETY_WITHIN_LINES);
         let argued = lines[above..token.line].iter().any(|line| line.contains("SAFETY:"));
         if matches!(next, "{" | "impl") && !argued {
@@ -384,6 +444,13 @@ fn check_bare(file: &File, scan: &Scan, report: &mut Report) {
             );
         }
     }
+    for path in scan
+        .paths(&module_of(&file.path))
+        .iter()
+        .filter(|path| path.parts.iter().zip(BARE_LOCKS).filter(|(part, name)| part == name).count() == 2)
+    {
+        report.add(file, path.line, "`sys::bare`: engines have the locks of `sys::lock`");
+    }
 }
 
 /// Checks that time, waiting, randomness and connections come from `sys`.
@@ -394,24 +461,62 @@ fn check_of_sys(file: &File, scan: &Scan, report: &mut Report) {
     for (root, names) in OF_SYS {
         let is_meant = |part: &String| names.is_empty() || names.contains(&part.as_str());
         for path in scan.paths_of(root).iter().filter(|path| path.parts.iter().any(is_meant)) {
-            report.add(file, path.line, format!("`{root}::{}`: sys has that", path.parts.join("::")));
+            let name = path.parts.join("::");
+            let excepted = |(at, what, _): &(&str, &str, &str)| *at == file.path && name.starts_with(what);
+            if !OF_SYS_EXCEPTIONS.iter().any(excepted) {
+                report.add(file, path.line, format!("`{root}::{name}`: sys has that"));
+            }
+        }
+    }
+    for call in scan.tokens.windows(3).filter(|it| it[0].is(".") && it[1].is("elapsed") && it[2].is("(")) {
+        report.add(file, call[1].line, "`elapsed()` reads a clock: sys::clock has `now`");
+    }
+}
+
+/// Checks that variables of threads and statics are those of `sys::local`.
+fn check_variables(file: &File, scan: &Scan, report: &mut Report) {
+    if file.path.starts_with("engine/src/sys/") {
+        return;
+    }
+    let own = scan.calls_of(&["local", "process_local"]);
+    for (at, token) in scan.tokens.iter().enumerate() {
+        let next = scan.tokens.get(at + 1).map_or("", |next| next.text.as_str());
+        if token.is("thread_local") && next == "!" {
+            report.add(file, token.line, "`thread_local!`: sys has `local`");
+        }
+        let is_static = token.is("static") && !(at > 0 && scan.tokens[at - 1].is("'"));
+        let listed = STATICS.iter().any(|(path, name, _)| *path == file.path && *name == next);
+        if is_static && !listed && !own.iter().any(|call| call.contains(&at)) {
+            report.add(file, token.line, format!("`static {next}`: sys has `process_local`"));
         }
     }
 }
 
-/// Reports paths into ferry that another crate, which knows it as `name`, may not use.
-fn check_public(file: &File, scan: &Scan, name: &str, modules: &[String], report: &mut Report) {
-    for path in scan.paths_of(name) {
-        let used = path.parts.join("::");
-        let within = |public: &str| {
-            used == *public || used.strip_prefix(public).is_some_and(|rest| rest.starts_with("::"))
+/// Checks that threads wait in `sys::turns`, and others in few places.
+fn check_waits(file: &File, scan: &Scan, report: &mut Report) {
+    if file.path.starts_with("engine/src/sys/") || WAITS_IN.iter().any(|(at, _)| file.path == *at) {
+        return;
+    }
+    for token in scan.tokens.iter().filter(|token| WAITS.iter().any(|name| token.is(name))) {
+        let what = format!("`{}` outside WAITS_IN: a thread's turn does not wait (sys::turns)", token.text);
+        report.add(file, token.line, what);
+    }
+}
+
+/// Reports internals of the engine that a file may not name.
+fn check_internals(file: &File, scan: &Scan, report: &mut Report) {
+    for path in scan.paths_of("ferry") {
+        // `use ferry as x` and `use ferry::*` hide what is named.
+        let parts = match path.parts.first().map(String::as_str) {
+            Some("internals") => &path.parts[1..],
+            Some("*") => &path.parts[..],
+            _ => continue,
         };
-        // A first part that is no module is an item that the root re-exports. `a::{self, …}` reads as `a`.
-        let first = path.parts.first().map_or("", String::as_str);
-        let internal = first == "*" || modules.iter().any(|module| module == first);
-        let granted = |(at, what, _): &(&str, &str, &str)| file.path.starts_with(at) && within(what);
-        if internal && !PUBLIC.iter().any(|public| within(public)) && !PUBLIC_TO.iter().any(granted) {
-            report.add(file, path.line, format!("`{name}::{used}` is not public API (PUBLIC)"));
+        let used = parts.join("::");
+        let within =
+            |part: &str| used == *part || used.strip_prefix(part).is_some_and(|rest| rest.starts_with("::"));
+        if !INTERNALS_IN.iter().any(|(at, part, _)| file.path.starts_with(at) && within(part)) {
+            report.add(file, path.line, format!("`ferry::internals::{used}` is not in INTERNALS_IN"));
         }
     }
 }
@@ -430,39 +535,51 @@ fn the_engine_keeps_its_import_table_and_house_rules() {
         check_panics(file, &scan, &mut report);
         check_bare(file, &scan, &mut report);
         check_of_sys(file, &scan, &mut report);
+        check_variables(file, &scan, &mut report);
+        check_waits(file, &scan, &mut report);
     }
     let paths: Vec<&str> = files.iter().map(|file| file.path.as_str()).collect();
-    for (path, ..) in ASSERTIONS.iter().filter(|(path, ..)| !paths.contains(path)) {
-        report.0.push(format!("engine/tests/imports.rs:1: ASSERTIONS names {path}, which is gone"));
+    let named = ASSERTIONS.iter().map(|(path, ..)| ("ASSERTIONS", path));
+    let named = named.chain(WAITS_IN.iter().map(|(path, _)| ("WAITS_IN", path)));
+    let named = named.chain(OF_SYS_EXCEPTIONS.iter().map(|(path, ..)| ("OF_SYS_EXCEPTIONS", path)));
+    let named = named.chain(STATICS.iter().map(|(path, ..)| ("STATICS", path)));
+    for (table, path) in named.filter(|(_, path)| !paths.contains(path)) {
+        report.0.push(format!("engine/tests/imports.rs:1: {table} names {path}, which is gone"));
     }
     report.assert_empty();
 }
 
 #[test]
-fn other_crates_keep_to_the_public_api() {
+fn the_crates_above_the_engine_keep_their_house_rules() {
     let mut report = Report::default();
-    let modules: Vec<String> = LAYERS.concat().into_iter().map(str::to_owned).collect();
-    for (folder, name) in [
-        ("ffi/src", "engine"),
-        ("bindings/mooncake/src", "ferry"),
-        ("benches", "ferry"),
-        ("examples", "ferry"),
-    ] {
-        for file in sources(folder) {
-            let scan = Scan::new(&file.text);
-            check_public(&file, &scan, name, &modules, &mut report);
-            if EDGES.contains(&folder) {
-                check_unsafe(&file, &scan, &mut report);
-                check_head(&file, &mut report);
-                check_panics(&file, &scan, &mut report);
-            }
-        }
+    for file in EDGES.map(sources).concat() {
+        let scan = Scan::new(&file.text);
+        check_unsafe(&file, &scan, &mut report);
+        check_head(&file, &mut report);
+        check_panics(&file, &scan, &mut report);
+    }
+    for file in sources("benches") {
+        check_internals(&file, &Scan::new(&file.text), &mut report);
+    }
+    for folder in ["engine", "ffi", "bindings/mooncake", "benches", "examples", "fuzz"] {
+        let manifest = std::fs::read_to_string(root().join(folder).join("Cargo.toml")).unwrap();
+        let named = manifest.contains("internals");
+        let listed = INTERNALS_BY.iter().any(|(by, _)| *by == folder);
+        assert_eq!(named, listed, "{folder}/Cargo.toml names `internals`, or INTERNALS_BY does");
+        assert!(!manifest.lines().any(|line| line.starts_with("default =")), "{folder} has default features");
     }
     report.assert_empty();
 }
 
 /// Returns files that no module names: they are never compiled, but look as if they were.
 fn orphans(files: &[File]) -> Vec<String> {
+    // `sim/a.rs` takes the place of `a.rs`.
+    let is_twin = |path: &str| {
+        let Some((folder, name)) = path.split_once("/sim/") else { return false };
+        let named = format!("#[cfg_attr(feature = \"sim\", path = \"sim/{name}\")]");
+        let own = format!("{folder}/mod.rs");
+        files.iter().any(|other| other.path == own && other.text.contains(&named))
+    };
     let is_named = |file: &File| {
         let (folder, name) = file.path.rsplit_once('/').unwrap_or_default();
         let (folder, name) = match name.trim_end_matches(".rs") {
@@ -482,18 +599,30 @@ fn orphans(files: &[File]) -> Vec<String> {
         siblings
             .filter(|other| other.path != file.path)
             .any(|other| names.iter().any(|it| other.text.contains(it)))
+            || is_twin(&file.path)
     };
     files.iter().filter(|file| !is_named(file)).map(|file| file.path.clone()).collect()
 }
 
 #[test]
 fn every_file_is_named_by_a_module() {
-    for folder in ["engine/src", "ffi/src", "bindings/mooncake/src", "benches/src", "examples/src"] {
+    for folder in [
+        "engine/src",
+        "ffi/src",
+        "bindings/mooncake/src",
+        "benches/src",
+        "examples/src",
+        "sim/kernel/src",
+        "sim/runs/src",
+    ] {
         assert_eq!(orphans(&read(folder)), Vec::<String>::new(), "{folder}");
     }
     let file = |path: &str, text: &str| File { path: path.into(), text: text.into() };
     let files = [file("a/src/lib.rs", "mod b;"), file("a/src/b/mod.rs", "mod c;"), file("a/src/b/d.rs", "")];
     assert_eq!(orphans(&files), ["a/src/b/d.rs"]);
+    let twin = "mod c; #[cfg_attr(feature = \"sim\", path = \"sim/e.rs\")] mod e;";
+    let files = [file("a/src/b/mod.rs", twin), file("a/src/b/sim/e.rs", ""), file("a/src/b/sim/f.rs", "")];
+    assert!(orphans(&files).ends_with(&["a/src/b/sim/f.rs".into()]) && orphans(&files).len() == 2);
 }
 
 /// The transport of the tests shows what a transport needs. No program that is shipped has it, and no number of the
@@ -522,7 +651,7 @@ fn the_transport_of_the_tests_is_short_and_theirs_alone() {
 #[test]
 fn comments_fit_a_line() {
     let mut report = Report::default();
-    for folder in ["engine", "ffi", "bindings/mooncake", "benches", "examples"] {
+    for folder in ["engine", "ffi", "bindings/mooncake", "benches", "examples", "sim"] {
         for file in read(folder) {
             for line in comments::too_long(&file.text) {
                 report.add(&file, line, format!("a comment of more than {} columns", comments::COLUMNS_MAX));
@@ -535,6 +664,18 @@ fn comments_fit_a_line() {
         "    // {most}\n    // {most}x\n//! {most}─{most}\n    f(\"{most} // \");\nf(\"{most}\"); // x"
     );
     assert_eq!(comments::too_long(&text), [2, 3, 5]);
+}
+
+/// The simulation panics where a program or a test is wrong, and says why files are long as all others do.
+#[test]
+fn the_simulation_keeps_heads_and_argues_unsafe_code() {
+    let mut report = Report::default();
+    for file in read("sim/kernel/src").into_iter().chain(read("sim/runs/src")) {
+        check_head(&file, &mut report);
+        let scan = Scan::new(&file.text);
+        check_argued(&file, &scan, &mut report);
+    }
+    report.assert_empty();
 }
 
 /// Runs the rules on a small example of everything that they forbid, and of code that only looks like it.
@@ -551,8 +692,9 @@ fn each_rule_can_fail() {
     check_panics(&file, &scan, &mut report);
     check_bare(&file, &scan, &mut report);
     check_of_sys(&file, &scan, &mut report);
-    let modules = ["session".to_owned(), "types".to_owned()];
-    check_public(&file, &scan, "ferry", &modules, &mut report);
+    check_variables(&file, &scan, &mut report);
+    check_internals(&file, &scan, &mut report);
+    check_waits(&file, &scan, &mut report);
     let mut found: Vec<usize> =
         report.0.iter().map(|line| line.split(':').nth(1).unwrap().parse().unwrap()).collect();
     let marked = text.lines().enumerate().filter(|(_, line)| line.contains("BAD"));

@@ -176,7 +176,7 @@ fn the_express_lane_carries_everything_as_long_as_it_is_alone() {
     a.write(peer, &requests, &TransferOptions::default()).unwrap();
 }
 
-/// No connection ends or is refused, but nobody answers any more. No lane stands on which that would show.
+/// No connection ends or is refused, but the peer does not answer any more. No lane stands that would show it.
 #[test]
 fn a_peer_that_falls_silent_before_a_lane_is_open_is_lost() {
     let b = engine("local,tcp", &[]);
@@ -252,7 +252,7 @@ fn the_first_of_both_ends_have_their_lanes_opened() {
         let write = |at: &Engine, peer, from: &Memory, to: &Memory| {
             let deadline = Deadline::After(PATIENCE);
             let options = TransferOptions { checksum: true, deadline, ..TransferOptions::default() };
-            common::hears_of(at, peer, to.region());
+            common::wait_for_region(at, peer, to.region());
             at.write(peer, &[request(from, 0, to, 0, MIB)], &options).unwrap();
         };
         let word = |at: &Engine, peer| at.notify(peer, b"word", Deadline::After(PATIENCE)).unwrap();

@@ -4,9 +4,8 @@
 mod common;
 
 use common::{engine, eventually, peer_of, request, Pair, PATIENCE};
-use ferry::complete::State;
 use ferry::types::Op;
-use ferry::{RegionOptions, TransferOptions};
+use ferry::{RegionOptions, State, TransferOptions};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -51,7 +50,7 @@ fn an_engine_without_a_peer_has_three_threads_at_most() {
     let _turn = alone();
     let a = engine(&EVERY_PATH);
     are_named(&["ferry-control", "ferry-local"]);
-    // Nor does memory need more, nor somebody who knocks and has not proven to be a peer.
+    // Registered memory needs no further thread, nor does a connection that has not proven to be a peer's.
     let local = a.alloc(MIB, &RegionOptions::default()).unwrap();
     let mut stranger = std::net::TcpStream::connect(a.address()).unwrap();
     std::io::Write::write_all(&mut stranger, b"GET / HTTP/1.0\r\n\r\n").unwrap();
@@ -110,7 +109,7 @@ fn place(thread: i32, cpus: &[usize]) {
     }
 }
 
-/// Whoever starts them: the control thread, or a thread of the program that has a transfer copied.
+/// Both starters are covered: the control thread, and a thread of the program whose transfer is copied.
 #[test]
 fn threads_that_start_later_have_the_signals_and_cpus_of_open() {
     let _turn = alone();

@@ -96,7 +96,7 @@ fn nobody_is_inside_after_a_successful_try() {
 }
 
 #[test]
-fn two_who_wait_are_both_woken() {
+fn two_waiters_are_both_woken() {
     explore(|| {
         let guarded = Guarded::new();
         let mut threads = visitors(&guarded, 1);
@@ -166,7 +166,7 @@ fn initiators(shared: &Arc<Shared>) -> Vec<thread::JoinHandle<()>> {
 }
 
 #[test]
-fn nobody_copies_behind_a_shut_door() {
+fn no_process_copies_behind_a_shut_gate() {
     explore(|| {
         let shared = Shared::new();
         let threads = initiators(&shared);
@@ -180,7 +180,7 @@ fn nobody_copies_behind_a_shut_door() {
 }
 
 #[test]
-fn nobody_copies_for_a_closed_session() {
+fn no_process_copies_for_a_closed_session() {
     explore(|| {
         let shared = Shared::new();
         let threads = initiators(&shared);
@@ -194,7 +194,7 @@ fn nobody_copies_for_a_closed_session() {
 }
 
 #[test]
-fn a_trial_shuts_an_empty_room_or_changes_nothing() {
+fn a_trial_shuts_an_idle_gate_or_changes_nothing() {
     explore(|| {
         let shared = Shared::new();
         let other = Arc::clone(&shared);

@@ -4,12 +4,11 @@
 mod common;
 
 use common::data::{contents, fill, pattern, Random};
-use common::{engine, eventually, hears_of, peer_of, request, Pair, PATIENCE};
-use ferry::complete::{Notification, State};
+use common::{engine, eventually, peer_of, request, wait_for_region, Pair, PATIENCE};
 use ferry::limits::{NOTIFY_BYTES_MAX, NOTIFY_CREDITS};
 use ferry::notify::{Callback, EventBody, Queue, WHAT_NOTIFICATIONS};
-use ferry::types::{Access, Op, PeerId, Request};
-use ferry::{Deadline, Engine, Memory, RegionOptions, Status, TransferOptions};
+use ferry::types::{Access, Op, PeerId, RegionId, Request};
+use ferry::{Deadline, Engine, Memory, Notification, RegionOptions, State, Status, TransferOptions};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
@@ -201,7 +200,7 @@ fn each_threads_notifications_come_in_its_order() {
 fn senders_wait_for_credits() {
     let pair = Pair::new(&[]);
     let (local, remote) = (memory(&pair.a, 4096), memory(&pair.b, 4096));
-    hears_of(&pair.a, pair.b_at_a, remote.region());
+    wait_for_region(&pair.a, pair.b_at_a, remote.region());
     let credits = NOTIFY_CREDITS as u64;
     let total = 3 * credits;
     let one = [request(&local, 0, &remote, 0, 8)];
@@ -296,7 +295,7 @@ fn failed_transfers_are_not_announced_and_later_ones_are() {
     let beyond = remote.address() + remote.length() as u64;
     for length in [16, 4096, 3 * MIB] {
         let good = request(&local, 0, &remote, 0, length);
-        let bad = Request { remote: beyond, remote_region: 0, ..good };
+        let bad = Request { remote: beyond, remote_region: RegionId::NONE, ..good };
         for requests in [vec![bad], vec![good, bad], vec![bad, good]] {
             let failing = pair.a.submit(pair.b_at_a, Op::Write, &requests, &notifying(b"no")).unwrap();
             let following = pair.a.submit(pair.b_at_a, Op::Write, &[good], &notifying(b"yes")).unwrap();
@@ -364,7 +363,7 @@ fn one_silent_application_holds_up_no_other_peer() {
             let (local, remote) = (memory(&hub, 8), memory(&quiet, 8));
             let one = [request(&local, 0, &remote, 0, 8)];
             // The memories are freed again by the time the transfer is dropped below.
-            hears_of(&hub, to_quiet, remote.region());
+            wait_for_region(&hub, to_quiet, remote.region());
             (hub.submit(to_quiet, Op::Write, &one, &notifying(b"quiet")).unwrap(), local, remote)
         })
         .collect();

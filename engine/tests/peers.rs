@@ -4,11 +4,9 @@ mod common;
 
 use common::data::{check, contents, fill, pattern, prepare};
 use common::{config, engine, eventually, peer_of, request, run, Pair, PATIENCE};
-use ferry::complete::State;
 use ferry::notify::{WHAT_NOTIFICATIONS, WHAT_PEERS, WHAT_TRANSFERS};
-use ferry::peer::PeerState;
 use ferry::types::{Op, Transport};
-use ferry::{Deadline, Descriptor, Engine, RegionOptions, Status, TransferOptions};
+use ferry::{Deadline, Descriptor, Engine, PeerState, RegionOptions, State, Status, TransferOptions};
 use std::net::TcpListener;
 use std::sync::Barrier;
 use std::time::{Duration, Instant};

@@ -2,12 +2,13 @@
 //! is lost, doubled or misplaced. A failing case prints its seed, and proptest keeps the seed; turn the case into a
 //! named test.
 
-use ferry::handle::{self, Kind, Parts, Tag};
-use ferry::plan::{plan, Plan, PlanInput};
-use ferry::region::{RegionMap, RegionSpec, Registry, RemoteMap, RemoteRegion, RemoteRegions};
-use ferry::request_map::requests_of;
-use ferry::route;
-use ferry::types::{Access, Location, Op, Request, Slice};
+use ferry::internals::handle::{self, Kind, Parts, Tag};
+use ferry::internals::plan::{plan, Plan, PlanInput};
+use ferry::internals::region::{RegionMap, Registry, RemoteMap, RemoteRegion, RemoteRegions};
+use ferry::internals::request_map::requests_of;
+use ferry::internals::route;
+use ferry::types::{Access, Location, Op, RegionId, Request, Slice};
+use ferry::RegionSpec;
 use proptest::prelude::*;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -34,6 +35,7 @@ impl World {
         let regions = RemoteRegions::new();
         let region = |number: u32| RemoteRegion {
             id: remote_handle(number),
+            order: u64::from(number) + 1,
             address: REMOTE + start_of(number, gaps),
             length: REGION_BYTES,
             access: Access::BOTH,
@@ -57,8 +59,9 @@ fn start_of(number: u32, gaps: &[bool]) -> u64 {
     (u64::from(number) + 1) * REGION_BYTES + before * 4096
 }
 
-fn remote_handle(number: u32) -> u64 {
-    handle::make(Kind::Region, Tag::from_random(2), Parts { index: number, generation: 5 })
+fn remote_handle(number: u32) -> RegionId {
+    let parts = Parts { index: number, generation: 5 };
+    RegionId::from_raw(handle::make(Kind::Region, Tag::from_random(2), parts))
 }
 
 /// The random parameters of a request; offsets are in units, so that some requests touch.
@@ -108,7 +111,7 @@ fn scattered(draws: &[Draw], gaps: &[bool], unit: u64) -> Vec<Request> {
             length,
             remote_region: match draw.naming {
                 Naming::Named => remote_handle(draw.remote.0),
-                Naming::Unnamed => 0,
+                Naming::Unnamed => RegionId::NONE,
                 Naming::UnknownHere => remote_handle(REGIONS + draw.remote.0),
             },
         }
@@ -131,7 +134,7 @@ fn lay_out(runs: Vec<Run>) -> Vec<Request> {
         local += u64::from(local_gap);
         remote += u64::from(remote_gap);
         for length in lengths {
-            let remote_region = if named { remote_handle(0) } else { 0 };
+            let remote_region = if named { remote_handle(0) } else { RegionId::NONE };
             requests.push(Request { local, remote, length, remote_region });
             local += length;
             remote += length;
@@ -141,8 +144,8 @@ fn lay_out(runs: Vec<Run>) -> Vec<Request> {
 }
 
 /// Returns (remote byte, local byte, region on the wire) of everything, sorted: planning must not change these.
-fn bytes_of(pieces: impl Iterator<Item = (u64, u64, u64, u64)>) -> Vec<(u64, u64, u64)> {
-    let byte_by_byte = |(local, remote, length, region): (u64, u64, u64, u64)| {
+fn bytes_of(pieces: impl Iterator<Item = (u64, u64, u64, RegionId)>) -> Vec<(u64, u64, RegionId)> {
+    let byte_by_byte = |(local, remote, length, region): (u64, u64, u64, RegionId)| {
         (0..length).map(move |byte| (remote + byte, local + byte, region))
     };
     let mut bytes: Vec<_> = pieces.flat_map(byte_by_byte).collect();
@@ -150,11 +153,11 @@ fn bytes_of(pieces: impl Iterator<Item = (u64, u64, u64, u64)>) -> Vec<(u64, u64
     bytes
 }
 
-fn bytes_of_requests(requests: &[Request]) -> Vec<(u64, u64, u64)> {
+fn bytes_of_requests(requests: &[Request]) -> Vec<(u64, u64, RegionId)> {
     bytes_of(requests.iter().map(|it| (it.local, it.remote, it.length, it.remote_region)))
 }
 
-fn bytes_of_slices(slices: &[Slice]) -> Vec<(u64, u64, u64)> {
+fn bytes_of_slices(slices: &[Slice]) -> Vec<(u64, u64, RegionId)> {
     bytes_of(slices.iter().map(|it| (it.local, it.remote, u64::from(it.length), it.region)))
 }
 
@@ -243,9 +246,9 @@ proptest! {
         }
         prop_assert_eq!(position as usize, requests.len());
 
-        let mut touched: Vec<u64> = plan.local_regions.iter().map(|region| region.id).collect();
+        let mut touched: Vec<RegionId> = plan.local_regions.iter().map(|region| region.id).collect();
         let expected = |request: &Request| world.local.find(request.local, request.length).unwrap().id;
-        let mut expected: Vec<u64> = requests.iter().map(expected).collect();
+        let mut expected: Vec<RegionId> = requests.iter().map(expected).collect();
         touched.sort_unstable();
         expected.sort_unstable();
         expected.dedup();

@@ -4,11 +4,10 @@
 mod common;
 
 use common::{engine, eventually, request, Pair, PATIENCE};
-use ferry::complete::State;
 use ferry::limits::NOTIFY_CREDITS;
 use ferry::notify::{Callback, Event, EventBody, Queue, WHAT_NOTIFICATIONS, WHAT_PEERS, WHAT_TRANSFERS};
 use ferry::types::{Op, Request};
-use ferry::{Deadline, Status, Transfer, TransferOptions};
+use ferry::{Deadline, State, Status, Transfer, TransferOptions};
 use std::collections::HashSet;
 use std::os::fd::RawFd;
 use std::sync::mpsc::channel;
@@ -259,7 +258,8 @@ fn peers_come_and_go_as_events() {
             queue.drain(events, 16);
         });
         let up = |events: &[Event]| count(events, |body| *body == EventBody::PeerUp) == 1;
-        let connected = EventBody::PeerConnect { user_data: 77, status: Status::Ok };
+        let connected =
+            EventBody::PeerConnect { user_data: 77, status: Status::Ok, os_error: 0, why: "".into() };
         up(&events[0]) && up(&events[1]) && events[0].iter().any(|event| event.body == connected)
     });
     b.close(Some(PATIENCE)).unwrap();
@@ -271,11 +271,18 @@ fn peers_come_and_go_as_events() {
     assert!(events[0].iter().all(|event| event.peer == peer), "{events:?}");
     // The listener is gone.
     a.connect_async(b.address(), Some(PATIENCE), &queues[0], 78).unwrap();
+    let expected = a.connect(b.address(), Some(PATIENCE)).unwrap_err();
     eventually("the failure is told", || {
         queues[0].drain(&mut events[0], 16);
-        events[0]
-            .iter()
-            .any(|event| event.body == EventBody::PeerConnect { user_data: 78, status: Status::Unreachable })
+        events[0].iter().any(|event| match &event.body {
+            EventBody::PeerConnect { user_data: 78, status, os_error, why } => {
+                assert_eq!((*status, *os_error), (Status::Unreachable, libc::ECONNREFUSED));
+                assert_eq!((expected.status, expected.os_error), (*status, *os_error));
+                assert_eq!(**why, *expected.message);
+                true
+            }
+            _ => false,
+        })
     });
 }
 

@@ -5,12 +5,10 @@ mod common;
 
 use common::data::{check, contents, fill, pattern};
 use common::process::thread_cpu_time;
-use common::{engine, eventually, hears_of, request, run, transport, Pair, PATIENCE};
-use ferry::complete::State;
+use common::{engine, eventually, request, run, transport, wait_for_region, Pair, PATIENCE};
 use ferry::limits::REGION_NAME_BYTES_MAX;
-use ferry::region::RegionSpec;
-use ferry::types::{Access, Op, PeerId, Request, Transport};
-use ferry::{Engine, RegionOptions, Status, TransferOptions};
+use ferry::types::{Access, Op, PeerId, RegionId, Request, Transport};
+use ferry::{Engine, RegionOptions, RegionSpec, State, Status, TransferOptions};
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -47,7 +45,7 @@ impl Field {
     }
 }
 
-fn register(engine: &Engine, specs: &[RegionSpec]) -> Vec<u64> {
+fn register(engine: &Engine, specs: &[RegionSpec]) -> Vec<RegionId> {
     // SAFETY: the field outlives the engine in each test here, and is read only when nothing moves.
     unsafe { engine.register_batch(specs.to_vec(), None) }.unwrap()
 }
@@ -102,10 +100,10 @@ fn thousands_of_regions_are_known_and_found() {
     eventually("all are gone", || count(&a, b_at_a) == 0);
     let b_at_c = c.connect(b.address(), Some(PATIENCE)).unwrap();
     assert_eq!(count(&c, b_at_c), 0);
-    let fresh: Vec<u64> = specs.iter().map(|spec| register(&b, std::slice::from_ref(spec))[0]).collect();
+    let fresh: Vec<RegionId> = specs.iter().map(|spec| register(&b, std::slice::from_ref(spec))[0]).collect();
     for (engine, peer) in [(&a, b_at_a), (&c, b_at_c)] {
         eventually("each is announced", || count(engine, peer) == REGIONS);
-        let known: HashSet<u64> =
+        let known: HashSet<RegionId> =
             engine.peer_regions(peer).unwrap().iter().map(|region| region.region).collect();
         assert_eq!(known, fresh.iter().copied().collect());
     }
@@ -174,7 +172,8 @@ fn a_hundred_thousand_regions_come_and_go_one_by_one() {
 
     let ((ids, cpu), took, longest) = probed(&c, b_at_c, || {
         let before = thread_cpu_time();
-        let ids: Vec<u64> = specs.iter().map(|spec| register(&b, std::slice::from_ref(spec))[0]).collect();
+        let ids: Vec<RegionId> =
+            specs.iter().map(|spec| register(&b, std::slice::from_ref(spec))[0]).collect();
         (ids, thread_cpu_time() - before)
     });
     println!(
@@ -245,7 +244,7 @@ fn what_comes_and_goes_while_a_peer_connects_is_known_in_the_end() {
     // Half of the regions stay unregistered.
     let gone = ids.split_off(ids.len() / 2);
     gone.iter().for_each(|id| b.unregister(*id, Some(common::at_once())).unwrap());
-    let live: HashSet<u64> = ids.into_iter().collect();
+    let live: HashSet<RegionId> = ids.into_iter().collect();
     for (engine, peer) in &peers {
         eventually("exactly what there is is known", || {
             let known = engine.peer_regions(*peer).unwrap();
@@ -263,14 +262,14 @@ fn names_are_told_up_to_their_limit() {
     let umlaut = pair.b.alloc(64, &named("Schlüssel ✓")).unwrap();
     let too_long = pair.b.alloc(64, &named("n".repeat(REGION_NAME_BYTES_MAX + 1)));
     assert_eq!(too_long.err().unwrap().status, Status::Invalid);
-    hears_of(&pair.a, pair.b_at_a, region.region());
-    hears_of(&pair.a, pair.b_at_a, umlaut.region());
+    wait_for_region(&pair.a, pair.b_at_a, region.region());
+    wait_for_region(&pair.a, pair.b_at_a, umlaut.region());
     let known = pair.a.peer_regions(pair.b_at_a).unwrap();
     let name = |id| known.iter().find(|region| region.region == id).unwrap().name.clone();
     assert_eq!((name(region.region()), name(umlaut.region())), (longest, "Schlüssel ✓".to_owned()));
 }
 
-/// A region without any right for peers: source and target of its own engine's transfers, and of nobody else's.
+/// A region without any right for peers: only its own engine's transfers may use it.
 #[test]
 fn a_region_that_grants_nothing_serves_its_own_engine_only() {
     let pair = Pair::new(&[]);
@@ -284,7 +283,7 @@ fn a_region_that_grants_nothing_serves_its_own_engine_only() {
     assert_eq!(run(&pair.a, pair.b_at_a, Op::Read, &out, &plain()).state, State::Done);
     check("read", &contents(&private), &pattern(1, PART));
     let a_at_b = common::peer_of(&pair.b, &pair.a);
-    hears_of(&pair.b, a_at_b, private.region());
+    wait_for_region(&pair.b, a_at_b, private.region());
     fill(&public, 3);
     for op in [Op::Read, Op::Write] {
         let back = [request(&public, 0, &private, 0, PART)];
@@ -316,13 +315,13 @@ fn regions_come_and_go_while_others_are_in_use() {
             let write = request(&local, 0, &region, 0, PART);
             if transport() == Transport::Rdma {
                 // Without keys RDMA can't be used.
-                hears_of(&pair.a, pair.b_at_a, region.region());
+                wait_for_region(&pair.a, pair.b_at_a, region.region());
             }
             let by_handle = run(&pair.a, pair.b_at_a, Op::Write, &[write], &plain());
-            let anonymous = Request { remote_region: 0, ..write };
+            let anonymous = Request { remote_region: RegionId::NONE, ..write };
             if transport() == Transport::Local {
                 // Only the target finds a region without a handle that is not known here.
-                hears_of(&pair.a, pair.b_at_a, region.region());
+                wait_for_region(&pair.a, pair.b_at_a, region.region());
             }
             let by_address = run(&pair.a, pair.b_at_a, Op::Write, &[anonymous], &plain());
             assert_eq!((by_handle.state, by_address.state), (State::Done, State::Done), "round {round}");
@@ -407,7 +406,7 @@ fn the_target_frees_memory_under_a_transfer() {
     let mut refused = 0;
     for round in 0..12 {
         let remote = pair.b.alloc(32 * MIB, &named("")).unwrap();
-        hears_of(&pair.a, pair.b_at_a, remote.region());
+        wait_for_region(&pair.a, pair.b_at_a, remote.region());
         let op = if round % 2 == 0 { Op::Write } else { Op::Read };
         let checksum = round % 3 == 0 && transport() == Transport::Tcp;
         let options = TransferOptions { checksum, ..plain() };

@@ -5,11 +5,10 @@ mod common;
 
 use common::data::pattern;
 use common::process::{cpu_time_idle, raise_descriptor_limit, status};
-use common::{engine, eventually, hears_of, PATIENCE};
-use ferry::complete::State;
+use common::{engine, eventually, wait_for_region, PATIENCE};
 use ferry::notify::{EventBody, WHAT_PEERS};
 use ferry::types::{Op, Request};
-use ferry::{Engine, Memory, RegionOptions, Status, TransferOptions};
+use ferry::{Engine, Memory, RegionOptions, State, Status, TransferOptions};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -114,7 +113,8 @@ fn a_thousand_peers() {
     assert_eq!(hub.peers().unwrap().len(), PEERS);
     eventually("all are up here too", || hub.stats().unwrap().peers_up == PEERS as u64);
     let more_kib = status("VmRSS").saturating_sub(memory_kib);
-    println!("{PEERS} peers connected in {connecting:?}");
+    let descriptors = std::fs::read_dir("/proc/self/fd").unwrap().count();
+    println!("{PEERS} peers connected in {connecting:?}; {descriptors} descriptors");
     println!("threads: {} before, {} after; memory: {more_kib} KiB more", threads, status("Threads"));
     // The first peer brings the threads that peers need: of lanes, and of device memory.
     let workers = 2 * std::thread::available_parallelism().unwrap().get().min(4) as u64;
@@ -143,7 +143,7 @@ fn reach_all(hub: &Engine) {
         .map(|peer| {
             let regions = hub.peer_regions(*peer).unwrap();
             assert_eq!((regions.len(), regions[0].name.as_str()), (1, "mine"));
-            hears_of(hub, *peer, regions[0].region);
+            wait_for_region(hub, *peer, regions[0].region);
             regions[0].clone()
         })
         .collect();

@@ -5,9 +5,8 @@ mod common;
 
 use common::data::{check, contents, fill, pattern, Random};
 use common::{engine, peer_of, request, transport, Pair, PATIENCE};
-use ferry::complete::State;
 use ferry::types::{Op, PeerId, Request, Transport};
-use ferry::{Engine, Memory, RegionOptions, Transfer, TransferOptions};
+use ferry::{Engine, Memory, RegionOptions, State, Transfer, TransferOptions};
 use std::sync::Barrier;
 
 const MIB: usize = 1 << 20;
@@ -63,7 +62,7 @@ fn move_share(
 fn both_ways(pair: &Pair, threads: usize) {
     let total = 2 * threads * SHARE;
     let (ours, theirs) = pair.memories(total, total);
-    common::hears_of(&pair.b, pair.a_at_b, ours.region());
+    common::wait_for_region(&pair.b, pair.a_at_b, ours.region());
     fill(&ours, 1);
     fill(&theirs, 2);
     let seed = Random::new("both ways").next();
@@ -126,7 +125,7 @@ fn saturated_ends_do_not_wait_for_each_other() {
     let pair = Pair::new(&settings);
     const PART: usize = 16 * MIB;
     let (ours, theirs) = pair.memories(4 * PART, 4 * PART);
-    common::hears_of(&pair.b, pair.a_at_b, ours.region());
+    common::wait_for_region(&pair.b, pair.a_at_b, ours.region());
     for _ in 0..3 {
         fill(&ours, 1);
         fill(&theirs, 2);

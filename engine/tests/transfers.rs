@@ -5,11 +5,10 @@ mod common;
 
 use common::data::{check, contents, fill, pattern, prepare, Random};
 use common::{peer_of, request, run, Pair, PATIENCE};
-use ferry::complete::{Fence, State};
+use ferry::blocks::{BlockIds, Layer};
 use ferry::notify::{EventBody, WHAT_TRANSFERS};
-use ferry::plan::blocks::{BlockIds, Layer};
-use ferry::types::{Access, Monotonic, Op, PeerId, Request};
-use ferry::{Deadline, Engine, Memory, RegionOptions, Status, TransferOptions};
+use ferry::types::{Access, Monotonic, Op, PeerId, RegionId, Request, TransferId};
+use ferry::{Deadline, Engine, Fence, Memory, RegionOptions, State, Status, TransferOptions};
 use std::time::{Duration, Instant};
 
 const MIB: usize = 1 << 20;
@@ -28,7 +27,7 @@ fn with_access(engine: &Engine, length: usize, access: Access) -> Memory {
 
 /// Returns a request by address alone, so that only the target can decide whether it may.
 fn anonymous(request: Request) -> Request {
-    Request { remote_region: 0, ..request }
+    Request { remote_region: RegionId::NONE, ..request }
 }
 
 /// Keeps `b` from reaching its lanes' end: enough bytes in flight that later transfers wait.
@@ -108,7 +107,8 @@ fn what_the_initiator_can_see_is_refused_before_anything_is_done() {
     fails(Request { remote: u64::MAX - 100, ..good }, Status::Invalid);
     fails(Request { remote: remote.address() + 4097, ..good }, Status::Invalid);
     // A region handle is no peer handle, and a peer handle is no region handle.
-    let error = pair.a.submit(PeerId::from_raw(remote.region()), Op::Write, &[good], &plain()).err().unwrap();
+    let error =
+        pair.a.submit(PeerId::from_raw(remote.region().raw()), Op::Write, &[good], &plain()).err().unwrap();
     assert_eq!(error.status, Status::Invalid);
     assert_eq!(pair.a.submit(pair.b_at_a, Op::Write, &[], &plain()).err().unwrap().status, Status::Invalid);
     // The last byte is fine.
@@ -151,10 +151,11 @@ fn the_target_refuses_single_requests() {
         let mut work = prepare(op, &local, &remote, &spans);
         // 1: nothing is registered there. 3: unregistered. 6: leaves the region. The initiator cannot know: the
         // regions are not in its list, or the request names none.
-        work.requests[1] = Request { remote: gone_address, remote_region: 0, ..work.requests[1] };
+        work.requests[1] =
+            Request { remote: gone_address, remote_region: RegionId::NONE, ..work.requests[1] };
         work.requests[3] = Request { remote: gone_address, remote_region: gone_region, ..work.requests[3] };
         let beyond = remote.address() + (8 * length - 1) as u64;
-        work.requests[6] = Request { remote: beyond, remote_region: 0, ..work.requests[6] };
+        work.requests[6] = Request { remote: beyond, remote_region: RegionId::NONE, ..work.requests[6] };
         let expected = [
             Status::Ok,
             Status::NotRegistered,
@@ -204,8 +205,11 @@ fn a_transfer_refused_whole_has_the_status_of_its_cause() {
     let pair = Pair::new(&[]);
     let local = memory(&pair.a, 4096);
     let remote = memory(&pair.b, 4096);
-    let bad =
-        Request { remote: remote.address() + 4096, remote_region: 0, ..request(&local, 0, &remote, 0, 64) };
+    let bad = Request {
+        remote: remote.address() + 4096,
+        remote_region: RegionId::NONE,
+        ..request(&local, 0, &remote, 0, 64)
+    };
     let transfer = pair.a.submit(pair.b_at_a, Op::Write, &[bad], &plain()).unwrap();
     let result = transfer.wait(Some(PATIENCE)).unwrap();
     assert_eq!((result.state, result.status), (State::Failed, Status::NotRegistered));
@@ -249,7 +253,7 @@ fn a_transfer_is_released_once_and_only_when_final() {
     assert_eq!(pair.a.release(core.handle).unwrap_err().status, Status::Stale);
     assert_eq!(pair.a.transfer(core.handle).err().unwrap().status, Status::Stale);
     assert_eq!(pair.b.release(core.handle).unwrap_err().status, Status::Stale, "another engine's");
-    assert_eq!(pair.a.release(0).unwrap_err().status, Status::Invalid);
+    assert_eq!(pair.a.release(TransferId::NONE).unwrap_err().status, Status::Invalid);
     // A `Transfer` releases itself, also when it is dropped before it is final.
     drop(pair.a.submit(pair.b_at_a, Op::Write, &whole, &plain()).unwrap());
     common::eventually("the dropped transfer is forgotten", || {
@@ -413,8 +417,11 @@ fn a_failed_ordered_transfer_fails_those_that_wait() {
     let mut rounds = 0;
     for round in 0..20 {
         let good = [request(&local, 0, &remote, 0, 4096)];
-        let bad =
-            [Request { remote: remote.address() + remote.length() as u64, remote_region: 0, ..good[0] }];
+        let bad = [Request {
+            remote: remote.address() + remote.length() as u64,
+            remote_region: RegionId::NONE,
+            ..good[0]
+        }];
         let long = [request(&local, MIB, &remote, MIB, 31 * MIB)];
         let aside = [request(&local, 0, &remote, 8192, 4096)];
         let submit =

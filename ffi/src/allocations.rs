@@ -15,7 +15,7 @@ pub struct Allocations(Mutex<HashMap<ferry_region, Allocation>>);
 enum Allocation {
     Held(Memory),
     /// A call is freeing this memory; the entry becomes `Held` again if the call fails.
-    Leaving,
+    Freeing,
 }
 
 impl Allocations {
@@ -32,7 +32,7 @@ impl Allocations {
         let mut map = self.lock();
         map.try_reserve(1)
             .map_err(|_| Error::new(Status::NoMemory, "no memory for the record of the allocation"))?;
-        map.insert(memory.region(), Allocation::Held(memory));
+        map.insert(memory.region().raw(), Allocation::Held(memory));
         Ok(())
     }
 
@@ -57,9 +57,9 @@ impl Allocations {
     fn take(&self, region: ferry_region) -> Result<Option<Memory>> {
         let mut map = self.lock();
         let Some(entry) = map.get_mut(&region) else { return Ok(None) };
-        match std::mem::replace(entry, Allocation::Leaving) {
+        match std::mem::replace(entry, Allocation::Freeing) {
             Allocation::Held(memory) => Ok(Some(memory)),
-            Allocation::Leaving => Err(Error::new(Status::Busy, "another call is freeing this memory")),
+            Allocation::Freeing => Err(Error::new(Status::Busy, "another call is freeing this memory")),
         }
     }
 }

@@ -8,9 +8,9 @@ use crate::options::{self, ferry_transfer_options};
 use crate::pointers::{slice, Out};
 use crate::status::ferry_status;
 use crate::versioned::{self, Versioned};
-use engine::plan::blocks::{expand, BlockIds, Layer};
+use engine::blocks::{expand, BlockIds, Layer};
 use engine::status::Result;
-use engine::types::PeerId;
+use engine::types::{PeerId, RegionId};
 use engine::{Error, Status};
 use std::ffi::c_void;
 
@@ -81,7 +81,7 @@ pub unsafe extern "C" fn ferry_transfer_submit_blocks(
             let local = ids(&blocks, blocks.local_blocks, "blocks.local_blocks")?;
             let remote = ids(&blocks, blocks.remote_blocks, "blocks.remote_blocks")?;
             let requests = expand(&layers(&blocks)?, local, remote)?;
-            out.set(engine.engine.submit_core(PeerId::from_raw(peer), op, &requests, &options)?.handle);
+            out.set(engine.engine.submit_core(PeerId::from_raw(peer), op, &requests, &options)?.handle.raw());
             Ok(())
         })
     }
@@ -127,7 +127,7 @@ unsafe fn layers(blocks: &ferry_blocks) -> Result<Vec<Layer>> {
         local_stride: local_stride[layer],
         remote_stride: remote_stride[layer],
         block_bytes: block_bytes[layer],
-        remote_region: remote_region.map_or(0, |regions| regions[layer]),
+        remote_region: RegionId::from_raw(remote_region.map_or(0, |regions| regions[layer])),
     }));
     Ok(layers)
 }

@@ -18,14 +18,16 @@ pub const FERRY_EVENT_TRANSFER: u32 = 1;
 pub const FERRY_EVENT_NOTIFICATION: u32 = 2;
 /// A session with the peer is established; either side may have connected.
 pub const FERRY_EVENT_PEER_UP: u32 = 3;
-/// The peer is lost, and none of its transfers can land here any more: status is set. If the reason is known,
-/// data has a sentence: the failed operation, the addresses, the system's text for errno. UTF-8, not
-/// terminated.
+/// The peer is lost, and none of its transfers can land here any more: status and os_error are set. If the
+/// reason is known, data has a sentence: the failed operation, the addresses, the system's text for errno.
+/// UTF-8, not terminated.
 pub const FERRY_EVENT_PEER_LOST: u32 = 4;
 /// Bytes of a peer were applied here after their lease had ended, because this process or the peer was
 /// suspended in the middle: region, address and length are set. The contents of that memory are undefined.
 pub const FERRY_EVENT_LATE_APPLY: u32 = 5;
-/// A ferry_peer_connect_async has ended: user_data and status are set; peer is set if status is FERRY_OK.
+/// A ferry_peer_connect_async has ended: user_data and status are set. If status is FERRY_OK, peer is set.
+/// Otherwise os_error is set, and data has the sentence that ferry_peer_connect would have put into its
+/// ferry_error. UTF-8, not terminated.
 pub const FERRY_EVENT_PEER_CONNECTED: u32 = 6;
 
 /// One event. Fields that the kind doesn't set are 0.
@@ -44,11 +46,11 @@ pub struct ferry_event {
     pub user_data: u64,
     /// How the transfer or connect ended, or why the peer is lost.
     pub status: ferry_status,
-    /// Always 0.
-    pub reserved: u32,
-    /// The bytes of a notification, or the sentence of FERRY_EVENT_PEER_LOST; NULL if empty. The caller owns
-    /// the data of a drained event until ferry_event_release. In a callback ferry owns the data, and it is
-    /// valid until the callback returns.
+    /// errno of the operating system behind a lost peer or a failed connect, or 0.
+    pub os_error: i32,
+    /// The bytes of a notification, or the sentence of FERRY_EVENT_PEER_LOST or of a failed
+    /// FERRY_EVENT_PEER_CONNECTED; NULL if empty. The caller owns the data of a drained event until
+    /// ferry_event_release. In a callback ferry owns the data, and it is valid until the callback returns.
     pub data: *const c_void,
     /// Length of data in bytes.
     pub data_length: usize,
@@ -68,10 +70,10 @@ unsafe impl Versioned for ferry_event {
 /// The function that ferry calls for each event of a queue, on its callback thread; see ferry_queue_callback.
 pub type ferry_callback = Option<unsafe extern "C" fn(context: *mut c_void, event: *const ferry_event)>;
 
-/// Frees the data of a drained event and sets it to NULL. Only FERRY_EVENT_NOTIFICATION and
-/// FERRY_EVENT_PEER_LOST have data. The call does nothing for other events, for NULL, and for the same struct
-/// a second time. Of several copies of an event, release one. Any thread; also after the queue or engine is
-/// gone.
+/// Frees the data of a drained event and sets it to NULL. FERRY_EVENT_NOTIFICATION, FERRY_EVENT_PEER_LOST and
+/// a failed FERRY_EVENT_PEER_CONNECTED have data. The call does nothing for other events, for NULL, and for
+/// the same struct a second time. Of several copies of an event, release one. Any thread; also after the queue
+/// or engine is gone.
 #[no_mangle]
 pub unsafe extern "C" fn ferry_event_release(event: *mut ferry_event) {
     quietly(|| {
@@ -94,7 +96,7 @@ impl ferry_event {
         transfer: 0,
         user_data: 0,
         status: FERRY_OK,
-        reserved: 0,
+        os_error: 0,
         data: ptr::null(),
         data_length: 0,
         region: 0,
@@ -108,24 +110,27 @@ impl ferry_event {
         match &event.body {
             EventBody::Transfer { transfer, user_data, status } => {
                 out.kind = FERRY_EVENT_TRANSFER;
-                (out.transfer, out.user_data, out.status) = (*transfer, *user_data, *status as ferry_status);
+                (out.transfer, out.user_data, out.status) =
+                    (transfer.raw(), *user_data, *status as ferry_status);
             }
             EventBody::Notification { bytes } => {
                 out.kind = FERRY_EVENT_NOTIFICATION;
                 out.lend_bytes(bytes);
             }
             EventBody::PeerUp => out.kind = FERRY_EVENT_PEER_UP,
-            EventBody::PeerLost { status, why } => {
-                (out.kind, out.status) = (FERRY_EVENT_PEER_LOST, *status as ferry_status);
+            EventBody::PeerLost { status, os_error, why } => {
+                (out.kind, out.status, out.os_error) =
+                    (FERRY_EVENT_PEER_LOST, *status as ferry_status, *os_error);
                 out.lend_bytes(why.as_bytes());
             }
             EventBody::LateApply { region, address, length } => {
                 out.kind = FERRY_EVENT_LATE_APPLY;
-                (out.region, out.address, out.length) = (*region, *address, *length);
+                (out.region, out.address, out.length) = (region.raw(), *address, *length);
             }
-            EventBody::PeerConnect { user_data, status } => {
-                out.kind = FERRY_EVENT_PEER_CONNECTED;
-                (out.user_data, out.status) = (*user_data, *status as ferry_status);
+            EventBody::PeerConnect { user_data, status, os_error, why } => {
+                (out.kind, out.user_data) = (FERRY_EVENT_PEER_CONNECTED, *user_data);
+                (out.status, out.os_error) = (*status as ferry_status, *os_error);
+                out.lend_bytes(why.as_bytes());
             }
         }
         out
@@ -137,7 +142,9 @@ impl ferry_event {
         let mut out = ferry_event::lend(&event);
         let bytes = match &mut event.body {
             EventBody::Notification { bytes } => std::mem::take(bytes),
-            EventBody::PeerLost { why, .. } => std::mem::take(why).into_boxed_bytes(),
+            EventBody::PeerLost { why, .. } | EventBody::PeerConnect { why, .. } => {
+                std::mem::take(why).into_boxed_bytes()
+            }
             _ => return out,
         };
         if !bytes.is_empty() {
@@ -157,7 +164,7 @@ impl ferry_event {
 mod tests {
     use super::*;
     use engine::notify::Credit;
-    use engine::types::PeerId;
+    use engine::types::{PeerId, RegionId};
     use std::sync::atomic::{AtomicU32, Ordering};
     use std::sync::Arc;
 
@@ -183,7 +190,7 @@ mod tests {
 
     #[test]
     fn a_late_apply_says_where() {
-        let body = EventBody::LateApply { region: 3, address: 4, length: 5 };
+        let body = EventBody::LateApply { region: RegionId::from_raw(3), address: 4, length: 5 };
         let event = ferry_event::give(Event::new(PeerId::from_raw(2), body));
         assert_eq!((event.kind, event.peer), (FERRY_EVENT_LATE_APPLY, 2));
         assert_eq!((event.region, event.address, event.length), (3, 4, 5));

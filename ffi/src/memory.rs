@@ -7,10 +7,9 @@ use crate::handles::{check_reserved, ferry_region, timeout};
 use crate::pointers::{slice, text, Out, OutList};
 use crate::status::ferry_status;
 use crate::versioned::{self, Versioned};
-use engine::region::RegionSpec;
 use engine::status::Result;
-use engine::types::{Access, Location, MemoryKind};
-use engine::{Error, RegionOptions, Status};
+use engine::types::{Access, Location, MemoryKind, RegionId};
+use engine::{Error, RegionOptions, RegionSpec, Status};
 use std::ffi::{c_char, c_void};
 use std::ptr;
 
@@ -115,7 +114,7 @@ pub unsafe extern "C" fn ferry_region_register(
             let engine = ferry_engine::live(engine)?;
             let out = Out::new(out_region, "out_region")?;
             let options = region_options(options)?;
-            out.set(engine.engine.register(address.cast(), length, &options)?);
+            out.set(engine.engine.register(address.cast(), length, &options)?.raw());
             Ok(())
         })
     }
@@ -156,7 +155,7 @@ pub unsafe extern "C" fn ferry_region_register_batch(
                 ..RegionSpec::default()
             }));
             let regions = engine.engine.register_batch(specs, location)?;
-            out.fill(regions);
+            out.fill(regions.into_iter().map(RegionId::raw));
             Ok(())
         })
     }
@@ -183,7 +182,7 @@ pub unsafe extern "C" fn ferry_region_unregister(
             if engine.allocations.has(region) {
                 return Err(Error::invalid("region is memory that ferry allocated; use ferry_memory_free"));
             }
-            engine.engine.unregister(region, timeout(timeout_ns))
+            engine.engine.unregister(RegionId::from_raw(region), timeout(timeout_ns))
         })
     }
 }
@@ -213,7 +212,7 @@ pub unsafe extern "C" fn ferry_memory_alloc(
             let (address, region) = (memory.address(), memory.region());
             engine.allocations.add(memory)?;
             out_address.set(ptr::with_exposed_provenance_mut(address as usize));
-            out_region.set(region);
+            out_region.set(region.raw());
             Ok(())
         })
     }
@@ -236,7 +235,7 @@ pub unsafe extern "C" fn ferry_memory_free(
                 return Ok(());
             }
             // Distinguishes a stale handle from a region that the caller registered.
-            engine.engine.check_region(region)?;
+            engine.engine.check_region(RegionId::from_raw(region))?;
             Err(Error::invalid("region is not memory that ferry allocated; use ferry_region_unregister"))
         })
     }

@@ -4,10 +4,9 @@ use crate::engine::ferry_engine;
 use crate::handles::{check_reserved, ferry_queue, FERRY_FOREVER};
 use crate::pointers::slice;
 use crate::versioned::{self, Versioned};
-use engine::device::Start;
 use engine::status::Result;
-use engine::types::{MemoryKind, Transport};
-use engine::{Deadline, Error, TransferOptions};
+use engine::types::{MemoryKind, QueueId, Transport};
+use engine::{Deadline, Error, Start, TransferOptions};
 use std::ffi::c_void;
 use std::time::Duration;
 
@@ -43,17 +42,19 @@ const _: () = assert!(FERRY_ALLOW_ASCEND == 1 << Transport::Ascend as u32);
 
 /// Start without waiting.
 pub const FERRY_START_NOW: u32 = 0;
-/// Start after a recorded CUDA event: options.event is the CUevent or cudaEvent_t, which must live until the
+/// Start after a recorded CUDA event: options.event is the CUevent or cudaEvent_t. The event must exist until the
 /// transfer is final. While it waits, the transfer keeps its place among ORDERED transfers and notifications.
 /// If the work before the event fails, the transfer fails.
 pub const FERRY_START_AFTER_CUDA_EVENT: u32 = 1;
-/// Start after an event of AscendCL: options.event is the aclrtEvent.
+/// Start after an event of AscendCL: options.event is the aclrtEvent, which must exist until the transfer is final.
 pub const FERRY_START_AFTER_ACL_EVENT: u32 = 2;
 /// Start after all work that a CUDA stream has been given so far: options.event is the CUstream or
-/// cudaStream_t; 0 is the default stream.
+/// cudaStream_t; 0 is the default stream. The stream must exist until the call returns, and its context until the
+/// transfer is final.
 pub const FERRY_START_AFTER_CUDA_STREAM: u32 = 3;
 /// Start after all work that a stream of AscendCL has been given so far: options.event is the aclrtStream.
-/// Its context must be current in the calling thread; otherwise the call returns FERRY_ERR_UNSUPPORTED.
+/// The stream must exist until the call returns, and its context until the transfer is final. The context must be
+/// current in the calling thread; otherwise the call returns FERRY_ERR_UNSUPPORTED.
 pub const FERRY_START_AFTER_ACL_STREAM: u32 = 4;
 
 /// Options of a transfer. Zero the struct, set struct_size to sizeof, then set the fields that you need. NULL
@@ -123,7 +124,7 @@ pub(crate) unsafe fn read<'a>(
     };
     let queue = match options.queue {
         0 => None,
-        handle => Some(engine.engine.hub()?.get(handle)?),
+        handle => Some(engine.engine.hub()?.get(QueueId::from_raw(handle))?),
     };
     Ok(TransferOptions {
         no_coalesce: options.flags & FERRY_TRANSFER_NO_COALESCE != 0,

@@ -7,9 +7,8 @@ use crate::handles::{ferry_peer, ferry_region};
 use crate::pointers::{copy_text, Out as ScalarOut};
 use crate::status::ferry_status;
 use crate::versioned::{Out, OutArray, Versioned};
-use engine::peer::PeerState;
 use engine::types::{PeerId, Transport};
-use engine::{PathInfo, PeerInfo, RemoteRegionInfo};
+use engine::{PathInfo, PeerInfo, PeerState, RemoteRegionInfo};
 use std::ffi::c_char;
 use std::mem::size_of;
 
@@ -98,6 +97,8 @@ pub struct ferry_region_info {
     pub kind: u32,
     /// Number of the device in the peer's process, for the kinds that have one; otherwise 0.
     pub device: i32,
+    /// Rises with each region that the peer registers: of two regions the one with the lower number came first.
+    pub order: u64,
 }
 
 // SAFETY: repr(C), begins with struct_size, integers only, no padding (asserted from C).
@@ -219,12 +220,13 @@ impl From<&RemoteRegionInfo> for ferry_region_info {
         let mut out = ferry_region_info {
             struct_size: size_of::<ferry_region_info>() as u32,
             access: info.access.0,
-            region: info.region,
+            region: info.region.raw(),
             address: info.address,
             length: info.length,
             name: [0; 64],
             kind: info.location.kind as u32,
             device: info.location.device,
+            order: info.order,
         };
         copy_text(&info.name, &mut out.name);
         out

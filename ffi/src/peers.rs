@@ -6,7 +6,7 @@ use crate::guard::call;
 use crate::handles::{ferry_peer, ferry_queue, timeout};
 use crate::pointers::{text, Out, OutList};
 use crate::status::ferry_status;
-use engine::types::PeerId;
+use engine::types::{PeerId, QueueId};
 use std::ffi::c_char;
 use std::time::Duration;
 
@@ -58,7 +58,7 @@ pub unsafe extern "C" fn ferry_peer_connect_async(
         call(error, || {
             let engine = ferry_engine::live(engine)?;
             let address = text(address, "address")?;
-            let queue = engine.engine.hub()?.get(queue)?;
+            let queue = engine.engine.hub()?.get(QueueId::from_raw(queue))?;
             engine.engine.connect_async(address, timeout(timeout_ns), &queue, user_data)
         })
     }

@@ -10,6 +10,7 @@ use crate::status::ferry_status;
 use crate::versioned::OutArray;
 use engine::notify::{self, Callback, Event};
 use engine::status::Result;
+use engine::types::QueueId;
 use engine::Error;
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
@@ -48,7 +49,7 @@ pub unsafe extern "C" fn ferry_queue_create(
         call(error, || {
             let engine = ferry_engine::live(engine)?;
             let out = Out::new(out_queue, "out_queue")?;
-            out.set(engine.engine.queue(what, capacity)?.handle());
+            out.set(engine.engine.queue(what, capacity)?.handle().raw());
             Ok(())
         })
     }
@@ -71,7 +72,7 @@ pub unsafe extern "C" fn ferry_queue_eventfd(
         call(error, || {
             let engine = ferry_engine::live(engine)?;
             let out = Out::new(out_fd, "out_fd")?;
-            out.set(engine.engine.hub()?.get(queue)?.eventfd());
+            out.set(engine.engine.hub()?.get(QueueId::from_raw(queue))?.eventfd());
             Ok(())
         })
     }
@@ -138,7 +139,7 @@ pub unsafe extern "C" fn ferry_queue_callback(
         call(error, || {
             let engine = ferry_engine::live(engine)?;
             let callback = callback.map(|function| bind(function, Context(context)));
-            engine.engine.hub()?.set_callback(queue, callback)
+            engine.engine.hub()?.set_callback(QueueId::from_raw(queue), callback)
         })
     }
 }
@@ -153,12 +154,12 @@ pub unsafe extern "C" fn ferry_queue_destroy(
     error: *mut ferry_error,
 ) -> ferry_status {
     // SAFETY: the pointers are the caller's for the length of the call.
-    unsafe { call(error, || ferry_engine::live(engine)?.engine.hub()?.destroy(queue)) }
+    unsafe { call(error, || ferry_engine::live(engine)?.engine.hub()?.destroy(QueueId::from_raw(queue))) }
 }
 
 fn drain(hub: &notify::Hub, queue: ferry_queue, max: usize) -> Result<Vec<Event>> {
     let mut events = Vec::new();
-    hub.get(queue)?.drain(&mut events, max);
+    hub.get(QueueId::from_raw(queue))?.drain(&mut events, max);
     Ok(events)
 }
 

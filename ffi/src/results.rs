@@ -7,9 +7,9 @@ use crate::handles::ferry_transfer;
 use crate::pointers::Out as ScalarOut;
 use crate::status::{ferry_status, FERRY_OK};
 use crate::versioned::{Out, OutArray, Versioned};
-use engine::complete::{RequestResult, Transfer, TransferResult};
 use engine::status::Result;
-use engine::{Engine, Error, Status};
+use engine::types::TransferId;
+use engine::{Engine, Error, RequestResult, Status, TransferCore, TransferResult};
 use std::mem::size_of;
 
 /// Every byte is at its destination and visible there.
@@ -141,7 +141,7 @@ pub unsafe extern "C" fn ferry_transfer_results(
             };
             let array = OutArray::new(out_results, element_size, capacity, "out_results")?;
             let count = ScalarOut::new(out_count, "out_count")?;
-            let core = engine.engine.transfer(transfer)?;
+            let core = engine.engine.transfer(TransferId::from_raw(transfer))?;
             if let Some(status) = unfinished(&core) {
                 return Ok(status);
             }
@@ -157,7 +157,7 @@ pub unsafe extern "C" fn ferry_transfer_results(
 }
 
 /// Returns PENDING or DRAINING, or None for a final transfer.
-pub(crate) fn unfinished(core: &Transfer) -> Option<ferry_status> {
+pub(crate) fn unfinished(core: &TransferCore) -> Option<ferry_status> {
     let state = core.state();
     // The states before the final states have the numbers of their statuses.
     (!state.is_final()).then_some(state as ferry_status)
@@ -178,7 +178,7 @@ impl Outcome {
     }
 
     /// Writes the result of a final transfer and returns its failure as the call's own.
-    pub fn tell(self, engine: &Engine, core: &Transfer, result: TransferResult) -> Result<ferry_status> {
+    pub fn tell(self, engine: &Engine, core: &TransferCore, result: TransferResult) -> Result<ferry_status> {
         self.done(&result);
         engine.result_or_error(core, result).map(|_| FERRY_OK)
     }
@@ -234,7 +234,7 @@ impl From<&RequestResult> for ferry_request_result {
 mod tests {
     use super::*;
     use crate::status::{FERRY_DRAINING, FERRY_PENDING};
-    use engine::complete::{Fence, Notification, State};
+    use engine::{Fence, Notification, State};
 
     /// The header needs literals; they must equal the engine's numbers.
     #[test]

@@ -8,10 +8,9 @@ use crate::options::{self, ferry_transfer_options};
 use crate::pointers::{slice, Out};
 use crate::results::{ferry_result, unfinished, Outcome};
 use crate::status::{ferry_status, FERRY_OK, FERRY_PENDING};
-use engine::complete::Transfer;
 use engine::status::Result;
-use engine::types::{MemoryKind, Op, PeerId, Request};
-use engine::{Error, Status, TransferOptions};
+use engine::types::{MemoryKind, Op, PeerId, Request, TransferId};
+use engine::{Error, Status, TransferCore, TransferOptions};
 use std::mem::{align_of, offset_of, size_of};
 use std::sync::Arc;
 
@@ -73,7 +72,7 @@ pub unsafe extern "C" fn ferry_transfer_submit(
             let out = Out::new(out_transfer, "out_transfer")?;
             let op = self::op(op)?;
             let (requests, options) = (self::requests(requests, count)?, options::read(engine, options)?);
-            out.set(engine.engine.submit_core(PeerId::from_raw(peer), op, requests, &options)?.handle);
+            out.set(engine.engine.submit_core(PeerId::from_raw(peer), op, requests, &options)?.handle.raw());
             Ok(())
         })
     }
@@ -98,7 +97,7 @@ pub unsafe extern "C" fn ferry_transfer_wait(
         call(error, || {
             let engine = ferry_engine::live(engine)?;
             let outcome = Outcome::new(out_result)?;
-            let core = engine.engine.transfer(transfer)?;
+            let core = engine.engine.transfer(TransferId::from_raw(transfer))?;
             match engine.engine.wait(&core, timeout(timeout_ns)) {
                 Ok(result) => outcome.tell(&engine.engine, &core, result),
                 Err(error) if error.status == Status::Timeout => {
@@ -129,9 +128,13 @@ pub unsafe extern "C" fn ferry_transfer_wait_any(
             let handles = slice(transfers, count, "transfers")?;
             let out = Out::new(out_index, "out_index")?;
             let find = |(index, handle): (usize, &u64)| {
-                engine.engine.transfer(*handle).map_err(|error| error.at_request(index as u64))
+                engine
+                    .engine
+                    .transfer(TransferId::from_raw(*handle))
+                    .map_err(|error| error.at_request(index as u64))
             };
-            let cores: Vec<Arc<Transfer>> = handles.iter().enumerate().map(find).collect::<Result<_>>()?;
+            let cores: Vec<Arc<TransferCore>> =
+                handles.iter().enumerate().map(find).collect::<Result<_>>()?;
             match engine.engine.wait_any(&cores, timeout(timeout_ns)) {
                 Ok(index) => {
                     out.set(index);
@@ -164,7 +167,7 @@ pub unsafe extern "C" fn ferry_transfer_progress(
             let engine = ferry_engine::live(engine)?;
             let confirmed = Out::new(out_bytes_confirmed, "out_bytes_confirmed")?;
             let total = Out::new(out_bytes_total, "out_bytes_total")?;
-            let core = engine.engine.transfer(transfer)?;
+            let core = engine.engine.transfer(TransferId::from_raw(transfer))?;
             engine.engine.poll(&core);
             let progress = core.progress();
             confirmed.set(progress.bytes_confirmed);
@@ -186,7 +189,7 @@ pub unsafe extern "C" fn ferry_transfer_cancel(
     unsafe {
         call(error, || {
             let engine = ferry_engine::live(engine)?;
-            engine.engine.cancel(&engine.engine.transfer(transfer)?)
+            engine.engine.cancel(&engine.engine.transfer(TransferId::from_raw(transfer))?)
         })
     }
 }
@@ -200,7 +203,7 @@ pub unsafe extern "C" fn ferry_transfer_release(
     error: *mut ferry_error,
 ) -> ferry_status {
     // SAFETY: the pointers are the caller's for the length of the call.
-    unsafe { call(error, || ferry_engine::live(engine)?.engine.release(transfer)) }
+    unsafe { call(error, || ferry_engine::live(engine)?.engine.release(TransferId::from_raw(transfer))) }
 }
 
 /// Makes a stream of the caller wait for a transfer: work given to the stream after this call begins when the
@@ -221,7 +224,7 @@ pub unsafe extern "C" fn ferry_transfer_stream_wait(
     unsafe {
         call(error, || -> Result<()> {
             let engine = &ferry_engine::live(engine)?.engine;
-            let transfer = engine.transfer(transfer)?;
+            let transfer = engine.transfer(TransferId::from_raw(transfer))?;
             let device = MemoryKind::from_number(kind).filter(|kind| kind.is_device());
             let device = device.ok_or_else(|| {
                 Error::invalid(format!("kind is {kind}, neither FERRY_MEMORY_CUDA nor FERRY_MEMORY_ASCEND"))

@@ -67,3 +67,19 @@ fn the_header_compiles_on_its_own_as_c_and_as_cpp() {
     let compilers = [("gcc", "-std=c99", "c"), ("g++", "-std=c++17", "c++"), ("clang", "-std=c99", "c")];
     check_compiles(&crate_dir().join("../include/ferry.h"), &crate_dir(), &compilers);
 }
+
+/// The engine's features are doors for its tests and for the simulation.
+#[test]
+fn the_shipped_libraries_have_no_feature_of_the_engine() {
+    let tree = output(
+        Command::new(env!("CARGO"))
+            .args(["tree", "--locked", "--offline", "--prefix", "none", "-e", "normal,build,features"])
+            .args(["-p", "ferry-ffi", "-p", "ferry-mooncake"])
+            .current_dir(crate_dir()),
+    );
+    assert!(tree.lines().any(|line| line.starts_with("ferry v")), "{tree}");
+    assert!(!tree.contains("ferry-sim-kernel"), "{tree}");
+    for line in tree.lines().filter(|line| line.starts_with("ferry feature")) {
+        assert!(line.starts_with("ferry feature \"default\""), "{line}");
+    }
+}

@@ -51,7 +51,6 @@ static void closing_makes_transfers_final_and_returns_waits(void)
     pthread_t thread;
     waiting waiting;
     CHECK_OK(ferry_queue_create(pair.a, FERRY_QUEUE_TRANSFERS, 1, &queue, NULL));
-    options.deadline_ns = FERRY_FOREVER;
     options.queue = queue;
     options.user_data = 11;
     waiting.pair = &pair;

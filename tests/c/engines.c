@@ -183,10 +183,11 @@ enum { NOTIFICATIONS_AHEAD = 1024 };
 ferry_transfer hold_transfer(const pair *pair, const ferry_transfer_options *options)
 {
     ferry_request request = range(pair, 0, 0, 8);
-    ferry_transfer_options ahead = new_options(), held = *options;
+    ferry_transfer_options ahead = new_options(), held = options != NULL ? *options : new_options();
     ferry_transfer transfer = 0;
     ahead.notify = held.notify = "ahead";
     ahead.notify_length = held.notify_length = 5;
+    held.deadline_ns = FERRY_FOREVER;
     for (int i = 0; i < NOTIFICATIONS_AHEAD; i++)
         CHECK_OK(ferry_write(pair->a, pair->peer, &request, 1, &ahead, NULL, NULL));
     CHECK_OK(ferry_transfer_submit(pair->a, pair->peer, FERRY_OP_WRITE, &request, 1, &held, &transfer,

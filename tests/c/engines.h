@@ -60,7 +60,8 @@ ferry_peer only_peer(ferry_engine *engine);
 int readable(int fd, int timeout_ms);
 /*
  * Submits a transfer of the pair's first 8 bytes that stays FERRY_PENDING until `let_go`: as many notifications
- * wait at b's application as a peer may send ahead, so the transfer's own notification must wait.
+ * wait at b's application as a peer may send ahead, so the transfer's own notification must wait. It has no
+ * deadline. `options` NULL: the defaults otherwise.
  */
 ferry_transfer hold_transfer(const pair *pair, const ferry_transfer_options *options);
 /* Drains b's notifications, that of the held transfer included. */

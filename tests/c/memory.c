@@ -141,6 +141,7 @@ static void peers_see_names_and_access(void)
         seen = 1;
         CHECK(strcmp(infos[i].name, "weights") == 0 && infos[i].access == FERRY_ACCESS_REMOTE_READ);
         CHECK(infos[i].address == (uintptr_t)bytes[3] && infos[i].length == 4096);
+        CHECK(infos[1 - i].order > 0 && infos[1 - i].order < infos[i].order);
     }
     CHECK(seen);
     CHECK_OK(ferry_region_unregister(pair.b, region, PATIENCE_NS, NULL));

@@ -2,6 +2,7 @@
 #define _POSIX_C_SOURCE 200809L
 #include "engines.h"
 
+#include <errno.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -75,6 +76,7 @@ static void an_asynchronous_connect_reports_to_its_queue(void)
     ferry_queue queue = 0, transfers = 0;
     ferry_error error = new_error();
     ferry_event event;
+    ferry_peer peer = 0;
     char address[64];
     CHECK_OK(ferry_queue_create(a, FERRY_QUEUE_PEERS, 1, &queue, NULL));
     CHECK_OK(ferry_queue_create(a, FERRY_QUEUE_TRANSFERS, 1, &transfers, NULL));
@@ -89,6 +91,12 @@ static void an_asynchronous_connect_reports_to_its_queue(void)
     CHECK_OK(ferry_peer_connect_async(a, address, PATIENCE_NS, queue, 78, NULL));
     event = next_event_of(a, queue, FERRY_EVENT_PEER_CONNECTED);
     CHECK(event.status == FERRY_ERR_UNREACHABLE && event.user_data == 78 && event.peer == 0);
+    CHECK_STATUS(ferry_peer_connect(a, address, PATIENCE_NS, &peer, &error), FERRY_ERR_UNREACHABLE);
+    CHECK(event.os_error == ECONNREFUSED && event.os_error == error.os_error);
+    CHECK(event.data_length == strlen(error.message));
+    CHECK(memcmp(event.data, error.message, event.data_length) == 0);
+    ferry_event_release(&event);
+    CHECK(event.data == NULL);
     end_engine(a);
     end_engine(b);
 }
@@ -108,6 +116,7 @@ static void room_for_asynchronous_connects_is_reserved(void)
     close(accept(fd, NULL, NULL));
     event = next_event(engine, queue);
     CHECK(event.kind == FERRY_EVENT_PEER_CONNECTED && event.user_data == 1 && event.status < 0);
+    ferry_event_release(&event);
     close(fd);
     CHECK_OK(ferry_queue_destroy(engine, queue, NULL));
     end_engine(engine);

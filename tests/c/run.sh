@@ -1,8 +1,6 @@
 #!/bin/sh
 # Builds the shipped libferry, and runs the C tests and the C example against it: plainly, linked statically,
-# and under valgrind. Warnings are errors. Arguments go to the test program (a filter).
-#
-# FERRY_SKIP_VALGRIND=1 skips valgrind, and prints that.
+# and under valgrind (valgrind.sh). Warnings are errors. Arguments go to the test program (a filter).
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)
@@ -38,19 +36,4 @@ echo "== C tests, static library"
 "$out/tests-static" "$@"
 echo "== examples/c/transfer.c"
 "$here/run-example.sh" "$out/transfer"
-
-if [ "${FERRY_SKIP_VALGRIND:-}" = 1 ]; then
-    echo "== SKIPPED: valgrind, because FERRY_SKIP_VALGRIND=1"
-    exit 0
-fi
-echo "== C tests, valgrind"
-# One log per process. valgrind is quiet, so a line in a forked child's log is an error too.
-rm -f "$out"/valgrind.*.log
-valgrind --quiet --leak-check=full --show-leak-kinds=definite,indirect,possible \
-    --errors-for-leak-kinds=definite,indirect,possible --error-exitcode=99 \
-    --suppressions="$here/valgrind.supp" --fair-sched=try --log-file="$out/valgrind.%p.log" \
-    "$out/tests" "$@" || { cat "$out"/valgrind.*.log; exit 1; }
-if grep -h '^==' "$out"/valgrind.*.log; then
-    echo "valgrind found errors" >&2
-    exit 1
-fi
+"$here/valgrind.sh" "$out" "$out/tests" "$@"

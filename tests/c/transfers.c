@@ -136,12 +136,9 @@ static void a_released_transfer_is_stale(void)
 static void a_pending_transfer_answers_at_once_and_holds_its_memory(void)
 {
     pair pair = open_pair(4096);
-    ferry_transfer_options options = new_options();
-    ferry_transfer transfer;
+    ferry_transfer transfer = hold_transfer(&pair, NULL);
     ferry_result result = new_result();
     size_t index = 7, count = 7;
-    options.deadline_ns = FERRY_FOREVER;
-    transfer = hold_transfer(&pair, &options);
     CHECK_STATUS(ferry_transfer_wait(pair.a, transfer, 0, &result, NULL), FERRY_PENDING);
     CHECK_STATUS(ferry_transfer_wait(pair.a, transfer, 1000, &result, NULL), FERRY_PENDING);
     CHECK(result.state == 0);
@@ -167,7 +164,6 @@ static void cancel(void)
     ferry_transfer transfer;
     ferry_result result = new_result();
     ferry_error error = new_error();
-    options.deadline_ns = FERRY_FOREVER;
     options.user_data = 5;
     transfer = hold_transfer(&pair, &options);
     CHECK_OK(ferry_transfer_cancel(pair.a, transfer, NULL));
@@ -217,9 +213,7 @@ static void a_deadline_ends_a_transfer(void)
     ferry_transfer_options options = new_options();
     ferry_request request = range(&pair, 0, 0, 8);
     ferry_result result = new_result();
-    ferry_transfer held;
-    options.deadline_ns = FERRY_FOREVER;
-    held = hold_transfer(&pair, &options);
+    ferry_transfer held = hold_transfer(&pair, NULL);
     options.deadline_ns = 20 * UINT64_C(1000000);
     options.notify = "late";
     options.notify_length = 4;
@@ -236,12 +230,9 @@ static void wait_any_says_which(void)
 {
     pair pair = open_pair(4096);
     ferry_request request = range(&pair, 0, 0, 8);
-    ferry_transfer_options options = new_options();
-    ferry_transfer transfers[3];
+    ferry_transfer transfers[3] = {hold_transfer(&pair, NULL)};
     ferry_error error = new_error();
     size_t index = 7;
-    options.deadline_ns = FERRY_FOREVER;
-    transfers[0] = hold_transfer(&pair, &options);
     CHECK_OK(ferry_transfer_submit(pair.a, pair.peer, FERRY_OP_READ, &request, 1, NULL, &transfers[1],
                                    NULL));
     transfers[2] = 0;

@@ -1,36 +1,38 @@
 //! `ferry-bench compare`, which `make bench` runs: compares a subject with the raw reference, row by row, in
 //! interleaved pairs, with a verdict on each target.
 
-mod beside;
-mod pairs;
+mod alone;
 mod rows;
 mod same_host;
 mod screen;
 mod standby;
-mod submission;
 mod yardstick;
 
 use std::io::Write;
 use std::time::Duration;
 
+use anyhow::Context;
 use clap::Args;
 use regex_lite::Regex;
 use serde::Serialize;
 
 use crate::cpu::{allowed_cpus, Machine};
+use crate::figures::{Quantity, Run};
 use crate::options::{from_to, parse_count, parse_rows, parse_seconds};
-use crate::stats::Latency;
+use crate::stats::{median, Goal, Judged, Latency};
 use crate::subject::{Pair, PairConfig};
-use crate::workload::{Engine, LatencyWorkload, Limit, Sample};
+use crate::turns;
+use crate::workload::{Engine, KIB};
 
-pub use pairs::Line;
 pub use rows::WALK_BYTES;
 pub use same_host::Unavailable;
 pub use standby::Cost;
 pub use yardstick::Standing;
 
-use pairs::interleave;
-use rows::{LatencyRow, ThroughputRow};
+use rows::Row;
+
+/// Bytes of each transfer whose time is taken.
+const BYTES: usize = 4 * KIB;
 
 /// How much is measured.
 #[derive(Args, Clone, Debug)]
@@ -62,6 +64,11 @@ impl Plan {
     fn wants(&self, row: &str) -> bool {
         self.rows.as_ref().is_none_or(|rows| rows.is_match(row))
     }
+
+    /// Returns the samples of one latency run.
+    fn samples_each(&self) -> usize {
+        self.samples.div_ceil(self.pairs)
+    }
 }
 
 /// All results of a comparison; also its JSON.
@@ -91,6 +98,53 @@ pub struct LatencyPair {
     pub subject: Latency,
 }
 
+/// One judged quantity of one row.
+#[derive(Clone, Debug, Serialize)]
+pub struct Line {
+    pub row: String,
+    pub quantity: &'static str,
+    pub reference_median: f64,
+    pub subject_median: f64,
+    #[serde(flatten)]
+    pub judged: Judged,
+    pub ratios: Vec<f64>,
+    /// The settings of each side for this row.
+    pub reference_settings: String,
+    pub subject_settings: String,
+}
+
+impl Line {
+    /// Judges values in pairs: the reference's and the subject's. Fails without a single pair.
+    pub fn judge(
+        row: &str,
+        quantity: &'static str,
+        goal: Goal,
+        pairs: &[(f64, f64)],
+    ) -> anyhow::Result<Line> {
+        let ratios: Vec<_> = pairs.iter().map(|(reference, subject)| subject / reference).collect();
+        let judged = Judged::of(Some(goal), &ratios);
+        judged.ratio.context("no pair was measured")?;
+        let (reference, subject): (Vec<_>, Vec<_>) = pairs.iter().copied().unzip();
+        Ok(Line {
+            row: row.to_owned(),
+            quantity,
+            reference_median: median(&reference),
+            subject_median: median(&subject),
+            judged,
+            ratios,
+            reference_settings: String::new(),
+            subject_settings: String::new(),
+        })
+    }
+}
+
+/// A comparison under way: prints each line as it is measured, and keeps it.
+struct Course<'a> {
+    plan: &'a Plan,
+    out: &'a mut dyn Write,
+    found: Comparison,
+}
+
 /// Prints all of `make bench`: `run`, the figures of ferry alone, and the final table.
 pub fn run_with_ferry(
     plan: &Plan,
@@ -99,125 +153,101 @@ pub fn run_with_ferry(
     config: &PairConfig,
     out: &mut dyn Write,
 ) -> anyhow::Result<Comparison> {
-    let mut comparison = run(plan, reference, &mut pair.client, out)?;
-    let lines = submission::lines(plan, &mut pair.client, |line| Ok(screen::line(out, line)?))?;
-    comparison.lines.extend(lines);
-    comparison.costs.extend(standby::idle(plan, pair)?);
-    comparison.costs.extend(standby::crowd(plan, &config.program)?);
-    beside::measure(plan, config, &mut comparison, out)?;
-    same_host::measure(plan, config, &mut comparison, out)?;
-    screen::standings(out, &comparison.standings)?;
-    screen::summary(out, &comparison)?;
-    Ok(comparison)
+    let mut course = Course::start(plan, reference, &mut pair.client, out)?;
+    course.sockets(reference, &mut pair.client)?;
+    alone::submission(&mut course, &mut pair.client)?;
+    course.found.costs.extend(standby::idle(plan, pair)?);
+    course.found.costs.extend(standby::crowd(plan, &config.program)?);
+    alone::beside(&mut course, config)?;
+    same_host::measure(&mut course, config)?;
+    screen::standings(course.out, &course.found.standings)?;
+    screen::summary(course.out, &course.found)?;
+    Ok(course.found)
 }
 
-/// Measures the reference and the subject on the plan's rows, and prints each row as it is measured.
-pub fn run(
-    plan: &Plan,
-    reference: &mut dyn Engine,
-    subject: &mut dyn Engine,
-    out: &mut dyn Write,
-) -> anyhow::Result<Comparison> {
-    let mut comparison = Comparison {
-        machine: Machine::describe(),
-        reference: reference.name().to_owned(),
-        reference_path: reference.path(),
-        subject: subject.name().to_owned(),
-        subject_path: subject.path(),
-        spin_us: plan.spin_us,
-        standings: Vec::new(),
-        lines: Vec::new(),
-        latencies: Vec::new(),
-        costs: Vec::new(),
-        unavailable: Vec::new(),
-    };
-    screen::heading(out, &comparison)?;
-    let mut throughput = rows::throughput();
-    throughput.retain(|row| plan.wants(&row.name));
-    let mut latency =
-        rows::latency(&allowed_cpus()?, Duration::from_micros(plan.spin_us.into()), plan.samples);
-    latency.retain(|row| plan.wants(&row.name));
-    measure_rows(plan, (&throughput, &latency), reference, subject, &mut comparison, out)?;
-    comparison.standings = yardstick::standings(plan, reference)?;
-    Ok(comparison)
-}
-
-/// Measures every row in turn, and prints each as it is measured.
-fn measure_rows(
-    plan: &Plan,
-    (throughput, latency): (&[ThroughputRow], &[LatencyRow]),
-    reference: &mut dyn Engine,
-    subject: &mut dyn Engine,
-    comparison: &mut Comparison,
-    out: &mut dyn Write,
-) -> anyhow::Result<()> {
-    for row in throughput {
-        for line in throughput_row(plan, row, reference, subject)? {
-            screen::line(out, &line)?;
-            comparison.lines.push(line);
-        }
+impl<'a> Course<'a> {
+    fn start(
+        plan: &'a Plan,
+        reference: &mut dyn Engine,
+        subject: &mut dyn Engine,
+        out: &'a mut dyn Write,
+    ) -> anyhow::Result<Course<'a>> {
+        let found = Comparison {
+            machine: Machine::describe(),
+            reference: reference.name().to_owned(),
+            reference_path: reference.path(),
+            subject: subject.name().to_owned(),
+            subject_path: subject.path(),
+            spin_us: plan.spin_us,
+            standings: Vec::new(),
+            lines: Vec::new(),
+            latencies: Vec::new(),
+            costs: Vec::new(),
+            unavailable: Vec::new(),
+        };
+        screen::heading(out, &found)?;
+        Ok(Course { plan, out, found })
     }
-    for row in latency {
-        let (lines, pooled) = latency_row(plan, row, reference, subject)?;
-        for line in lines {
-            screen::line(out, &line)?;
-            comparison.lines.push(line);
+
+    /// Measures the rows over TCP, and whether the reference itself is near the limit.
+    fn sockets(&mut self, reference: &mut dyn Engine, subject: &mut dyn Engine) -> anyhow::Result<()> {
+        let spin = Duration::from_micros(self.plan.spin_us.into());
+        let rows = rows::all(&allowed_cpus()?, spin, self.plan.samples_each());
+        for row in rows.iter().filter(|row| self.plan.wants(&row.name)) {
+            self.measure(row, reference, subject)?;
         }
-        screen::latency(out, &pooled)?;
-        comparison.latencies.push(pooled);
+        self.found.standings.extend(yardstick::over_tcp(self.plan, reference)?);
+        Ok(())
     }
-    Ok(())
-}
 
-fn throughput_row(
-    plan: &Plan,
-    row: &ThroughputRow,
-    reference: &mut dyn Engine,
-    subject: &mut dyn Engine,
-) -> anyhow::Result<Vec<Line>> {
-    reference.prepare(&row.reference)?;
-    subject.prepare(&row.workload)?;
-    let limit = Limit::Seconds(plan.seconds);
-    let samples = interleave(
-        plan.pairs,
-        || reference.throughput(&row.reference, limit),
-        || subject.throughput(&row.workload, limit),
-    )?;
-    let judge = |quantity, goal, of: fn(&Sample) -> f64| {
-        let pairs: Vec<_> = samples.iter().map(|(left, right)| (of(left), of(right))).collect();
-        Line::judge(&row.name, quantity, goal, &pairs)
-    };
-    let speed = judge("GB/s", row.goal, Sample::gb_per_second);
-    let cost = row.cpu_goal.map(|goal| judge("CPU s/GiB", goal, Sample::cpu_seconds_per_gib));
-    let settled = |line| Line {
-        reference_settings: reference.settings(&row.reference),
-        subject_settings: subject.settings(&row.workload),
-        ..line
-    };
-    [Some(speed), cost].into_iter().flatten().map(|line| line.map(settled)).collect()
-}
+    fn measure(
+        &mut self,
+        row: &Row,
+        reference: &mut dyn Engine,
+        subject: &mut dyn Engine,
+    ) -> anyhow::Result<()> {
+        row.reference.prepare(reference)?;
+        row.subject.prepare(subject)?;
+        let seconds = self.plan.seconds;
+        let runs = turns::pairs(
+            self.plan.pairs,
+            || row.reference.run(reference, seconds),
+            || row.subject.run(subject, seconds),
+        )?;
+        let settings = [row.reference.settings(reference), row.subject.settings(subject)];
+        self.add(&row.name, &row.goals, runs, settings)
+    }
 
-fn latency_row(
-    plan: &Plan,
-    row: &LatencyRow,
-    reference: &mut dyn Engine,
-    subject: &mut dyn Engine,
-) -> anyhow::Result<(Vec<Line>, LatencyPair)> {
-    let workload = LatencyWorkload { samples: plan.samples.div_ceil(plan.pairs), ..row.workload };
-    let runs = interleave(plan.pairs, || reference.latency(&workload), || subject.latency(&workload))?;
-    let of = |run: &[u64]| Latency::of(workload.bytes, run);
-    let each = runs.iter().map(|(left, right)| Ok((of(left)?, of(right)?)));
-    let each = each.collect::<anyhow::Result<Vec<_>>>()?;
-    let judge = |quantity, goal, of: fn(&Latency) -> f64| {
-        let pairs: Vec<_> = each.iter().map(|(left, right)| (of(left), of(right))).collect();
-        Line::judge(&row.name, quantity, goal, &pairs)
-    };
-    let p50 = judge("µs p50", row.p50_goal, |run| run.p50_us);
-    let p99 = row.p99_goal.map(|goal| judge("µs p99", goal, |run| run.p99_us));
-    let lines = [Some(p50), p99].into_iter().flatten().collect::<anyhow::Result<_>>()?;
-    let (left, right): (Vec<_>, Vec<_>) = runs.into_iter().unzip();
-    let (reference, subject) = (of(&left.concat())?, of(&right.concat())?);
-    Ok((lines, LatencyPair { row: row.name.clone(), reference, subject }))
+    /// Judges the pairs of a row: a line for each goal. Samples are pooled over all pairs.
+    fn add(
+        &mut self,
+        name: &str,
+        goals: &[(Quantity, Goal)],
+        runs: Vec<(Run, Run)>,
+        [reference_settings, subject_settings]: [String; 2],
+    ) -> anyhow::Result<()> {
+        for (quantity, goal) in goals {
+            let of = |run: &Run| run.figures[quantity];
+            let pairs: Vec<_> = runs.iter().map(|(left, right)| (of(left), of(right))).collect();
+            let line = Line {
+                reference_settings: reference_settings.clone(),
+                subject_settings: subject_settings.clone(),
+                ..Line::judge(name, quantity.unit(), *goal, &pairs)?
+            };
+            screen::line(self.out, &line)?;
+            self.found.lines.push(line);
+        }
+        let samples = |(left, right): (Run, Run)| (left.nanoseconds, right.nanoseconds);
+        let (left, right): (Vec<_>, Vec<_>) = runs.into_iter().map(samples).unzip();
+        if left.iter().any(|samples| !samples.is_empty()) {
+            let of = |samples: &[Vec<u64>]| Latency::of(BYTES, &samples.concat());
+            let (reference, subject) = (of(&left)?, of(&right)?);
+            let pooled = LatencyPair { row: name.to_owned(), reference, subject };
+            screen::latency(self.out, &pooled)?;
+            self.found.latencies.push(pooled);
+        }
+        Ok(())
+    }
 }
 
 #[cfg(test)]

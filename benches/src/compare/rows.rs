@@ -1,32 +1,30 @@
-//! The rows of `make bench`: the workloads of each side, and the ratio to reach.
+//! The rows of `make bench`: the work of each side, and the ratios to reach.
 
 use std::time::Duration;
 
+use crate::figures::{Job, Quantity};
 use crate::layout::Layout;
 use crate::stats::Goal;
-use crate::workload::{LatencyWorkload, Operation, Placement, Workload, KIB, MIB};
+use crate::workload::{LatencyWorkload, Operation, Workload, KIB, MIB};
 
 /// Larger than any cache of the machines at hand; both sides walk it.
 pub const WALK_BYTES: usize = 256 * MIB;
+pub const OPERATIONS: [Operation; 2] = [Operation::Write, Operation::Read];
 
-/// Throughput of the subject on `workload`, relative to the reference on `reference`.
 #[derive(Clone, Debug)]
-pub struct ThroughputRow {
+pub struct Row {
     pub name: String,
-    pub workload: Workload,
-    pub reference: Workload,
-    pub goal: Goal,
-    /// The goal for CPU seconds per GiB of both ends, where those are judged too.
-    pub cpu_goal: Option<Goal>,
+    pub reference: Job,
+    pub subject: Job,
+    /// The goals of the subject's figures, relative to the reference's.
+    pub goals: Vec<(Quantity, Goal)>,
 }
 
-#[derive(Clone, Debug)]
-pub struct LatencyRow {
-    pub name: String,
-    pub workload: LatencyWorkload,
-    pub p50_goal: Goal,
-    /// `None`: the p99 is stated, not judged.
-    pub p99_goal: Option<Goal>,
+impl Row {
+    /// Makes a row with the same work on both sides.
+    pub fn alike(name: String, job: Job, goals: Vec<(Quantity, Goal)>) -> Row {
+        Row { name, reference: job, subject: job, goals }
+    }
 }
 
 /// 16 requests of 1 MiB: the row by which others are measured.
@@ -42,48 +40,40 @@ fn blocks(operation: Operation, layout: Layout, block_bytes: usize, blocks: usiz
     Workload { operation, layout, block_bytes, blocks, walk_bytes: WALK_BYTES }
 }
 
-pub fn throughput() -> Vec<ThroughputRow> {
-    [Operation::Write, Operation::Read].into_iter().flat_map(throughput_of).collect()
+/// Returns the rows over TCP. `spin` is that of both sides, `samples` those of one latency run.
+pub fn all(cpus: &[usize], spin: Duration, samples: usize) -> Vec<Row> {
+    let latency = latency(cpus, spin, samples);
+    OPERATIONS.into_iter().flat_map(throughput).chain(latency).collect()
 }
 
-fn throughput_of(operation: Operation) -> [ThroughputRow; 4] {
-    let row = |workload: Workload, reference, goal, cpu_goal| ThroughputRow {
-        name: workload.to_string(),
-        workload,
-        reference,
-        goal: Goal::AtLeast(goal),
-        cpu_goal,
+fn throughput(operation: Operation) -> [Row; 4] {
+    let row = |subject: Workload, reference, goal| Row {
+        name: subject.to_string(),
+        reference: Job::Throughput(reference),
+        subject: Job::Throughput(subject),
+        goals: vec![(Quantity::GbPerSecond, Goal::AtLeast(goal))],
     };
     let mergeable = blocks(operation, Layout::Contiguous, 16 * KIB, 1_024);
     let [middle, small] = [16 * KIB, 4 * KIB].map(|bytes| scattered(operation, bytes));
-    [
-        row(large(operation), large(operation), 0.95, Some(Goal::AtMost(1.1))),
-        row(mergeable, large(operation), 0.95, None),
-        row(middle, middle, 0.9, None),
-        row(small, small, 0.8, None),
-    ]
+    let mut first = row(large(operation), large(operation), 0.95);
+    first.goals.push((Quantity::CpuSecondsPerGib, Goal::AtMost(1.1)));
+    [first, row(mergeable, large(operation), 0.95), row(middle, middle, 0.9), row(small, small, 0.8)]
 }
 
 /// A synchronous WRITE, with both ends on one CPU, and on two if there are two.
-pub fn latency(cpus: &[usize], spin: Duration, samples: usize) -> Vec<LatencyRow> {
-    let mut places = Vec::new();
-    if let [first, ..] = *cpus {
-        places.push(("both ends on one CPU", Placement::Pinned { initiator_cpu: first, target_cpu: first }));
-    }
-    if let [first, second, ..] = *cpus {
-        places.push(("ends on two CPUs", Placement::Pinned { initiator_cpu: first, target_cpu: second }));
-    }
-    let row = |(place, placement)| LatencyRow {
-        name: format!("WRITE 4 KiB synchronous, {place}"),
-        workload: LatencyWorkload {
-            operation: Operation::Write,
-            bytes: 4 * KIB,
-            samples,
-            spin: Some(spin),
-            placement,
-        },
-        p50_goal: Goal::AtMost(1.3),
-        p99_goal: Some(Goal::AtMost(2.0)),
-    };
-    places.into_iter().map(row).collect()
+fn latency(cpus: &[usize], spin: Duration, samples: usize) -> impl Iterator<Item = Row> {
+    let first = cpus.first().copied();
+    let one = first.map(|cpu| ("both ends on one CPU", [cpu, cpu]));
+    let two = first.zip(cpus.get(1).copied()).map(|(first, second)| ("ends on two CPUs", [first, second]));
+    one.into_iter().chain(two).map(move |(place, cpus)| {
+        let name = format!("WRITE 4 KiB synchronous, {place}");
+        let goals = vec![(Quantity::P50Us, Goal::AtMost(1.3)), (Quantity::P99Us, Goal::AtMost(2.0))];
+        Row::alike(name, synchronous(cpus, Some(spin), samples), goals)
+    })
+}
+
+/// Synchronous WRITEs of 4 KiB, with the initiator and the target on these CPUs.
+pub fn synchronous(cpus: [usize; 2], spin: Option<Duration>, samples: usize) -> Job {
+    let workload = LatencyWorkload::of(Operation::Write, 4 * KIB, samples);
+    Job::Latency(LatencyWorkload { spin, cpus: Some(cpus), ..workload })
 }

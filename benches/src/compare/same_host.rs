@@ -4,16 +4,16 @@
 //! ferry allocated with copies through a shared mapping from two threads.
 
 use serde::Serialize;
-use std::io::Write;
 
-use super::rows::{large, scattered, LatencyRow, ThroughputRow};
-use super::{measure_rows, screen, yardstick, Comparison, Plan, Standing};
+use super::rows::{large, scattered, synchronous, Row, OPERATIONS};
+use super::{screen, yardstick, Course, Plan};
 use crate::cpu::allowed_cpus;
+use crate::figures::{Job, Quantity};
 use crate::options::{Named, Transport};
-use crate::raw::same_host::{SameHostConfig, SharedEngine, VmEngine};
+use crate::raw::same_host::{Kind, SameHostConfig, SameHostEngine};
 use crate::stats::Goal;
-use crate::subject::{NoPath, Origin, Pair, PairConfig, Setup};
-use crate::workload::{Engine, LatencyWorkload, Operation, Placement, Workload, KIB};
+use crate::subject::{unavailable, Origin, Pair, PairConfig};
+use crate::workload::{Operation, Workload, KIB};
 
 /// ferry's default number of workers is the number of CPUs, up to this number.
 const WORKERS_MAX: usize = 4;
@@ -55,96 +55,66 @@ const SECTIONS: [Section; 2] = [
     },
 ];
 
-/// Measures both sections, and prints each line as it is measured. `config` is that of the other rows.
-pub fn measure(
-    plan: &Plan,
-    config: &PairConfig,
-    comparison: &mut Comparison,
-    out: &mut dyn Write,
-) -> anyhow::Result<()> {
-    for section in &SECTIONS {
-        section.measure(plan, config, comparison, out)?;
-    }
-    Ok(())
+/// Measures both sections. `config` is that of the other rows.
+pub fn measure(course: &mut Course, config: &PairConfig) -> anyhow::Result<()> {
+    SECTIONS.iter().try_for_each(|section| section.measure(course, config))
 }
 
 impl Section {
-    fn measure(
-        &self,
-        plan: &Plan,
-        config: &PairConfig,
-        comparison: &mut Comparison,
-        out: &mut dyn Write,
-    ) -> anyhow::Result<()> {
-        let (throughput, latency) = self.rows(plan)?;
-        let names = throughput.iter().map(|row| &row.name).chain(latency.iter().map(|row| &row.name));
-        let names: Vec<String> = names.cloned().collect();
-        if names.is_empty() {
+    fn measure(&self, course: &mut Course, config: &PairConfig) -> anyhow::Result<()> {
+        let cpus = allowed_cpus()?;
+        let mut rows = self.rows(&cpus, course.plan);
+        rows.retain(|row| course.plan.wants(&row.name));
+        if rows.is_empty() {
             return Ok(());
         }
-        let mut reference = self.reference(config)?;
-        let ends = config.ends.clone().map(|end| Setup { transport: Transport::Local, ..end });
-        let local = PairConfig { ends, memory: self.origin, ..config.clone() };
-        match Pair::start(&local) {
+        let threads = cpus.len().clamp(1, self.threads);
+        let kind = match self.origin {
+            Origin::Own => Kind::Own,
+            Origin::Alloc => Kind::Shared,
+        };
+        let (program, memory_bytes) = (config.program.clone(), config.memory_bytes);
+        let reference = &mut SameHostEngine::start(&SameHostConfig { program, kind, memory_bytes, threads })?;
+        let ends = config.ends.clone().map(|end| end.with("transports", Transport::Local.name()));
+        match Pair::start(&PairConfig { ends, memory: self.origin, ..config.clone() }) {
             Ok(mut pair) => {
-                screen::section(out, reference.as_ref(), &pair.client)?;
-                let rows = (&throughput[..], &latency[..]);
-                measure_rows(plan, rows, reference.as_mut(), &mut pair.client, comparison, out)?;
+                screen::section(course.out, reference, &pair.client)?;
+                rows.iter().try_for_each(|row| course.measure(row, reference, &mut pair.client))?;
             }
-            Err(error) if error.downcast_ref::<NoPath>().is_some() => {
-                for row in names {
+            Err(error) if unavailable(&error).is_some() => {
+                for Row { name: row, .. } in rows {
                     let unavailable = Unavailable { row, reason: format!("{error:#}") };
-                    screen::unavailable(out, &unavailable)?;
-                    comparison.unavailable.push(unavailable);
+                    screen::unavailable(course.out, &unavailable)?;
+                    course.found.unavailable.push(unavailable);
                 }
             }
             Err(error) => return Err(error),
         }
-        comparison.standings.extend(self.standings(plan, reference.as_mut())?);
+        // The measured figures are of two threads.
+        if threads == 2 {
+            let rows = self.workloads(Operation::Write).into_iter().zip(self.measured);
+            let rows = rows.map(|(workload, measured)| (self.name(&workload), workload, measured));
+            course.found.standings.extend(yardstick::standings(course.plan, rows, reference)?);
+        }
         Ok(())
     }
 
-    /// Judges the reference against the figures of two threads.
-    fn standings(&self, plan: &Plan, reference: &mut dyn Engine) -> anyhow::Result<Vec<Standing>> {
-        if self.threads()? != 2 {
-            return Ok(Vec::new());
-        }
-        let rows = self.workloads(Operation::Write).into_iter().zip(self.measured);
-        let rows = rows.map(|(workload, measured)| (self.name(&workload), workload, measured));
-        rows.filter(|(name, ..)| plan.wants(name))
-            .map(|(name, workload, measured)| yardstick::standing(plan, name, &workload, measured, reference))
-            .collect()
-    }
-
-    fn rows(&self, plan: &Plan) -> anyhow::Result<(Vec<ThroughputRow>, Vec<LatencyRow>)> {
-        let operations = [Operation::Write, Operation::Read];
-        let throughput = operations.into_iter().flat_map(|operation| {
-            let goals = self.goals.map(Goal::AtLeast);
-            self.workloads(operation).into_iter().zip(goals).map(|(workload, goal)| ThroughputRow {
-                name: self.name(&workload),
-                workload,
-                reference: workload,
-                goal,
-                cpu_goal: None,
-            })
-        });
-        let cpus = allowed_cpus()?;
+    fn rows(&self, cpus: &[usize], plan: &Plan) -> Vec<Row> {
+        let row = |(workload, goal): (Workload, f64)| {
+            let goals = vec![(Quantity::GbPerSecond, Goal::AtLeast(goal))];
+            Row::alike(self.name(&workload), Job::Throughput(workload), goals)
+        };
+        let throughput = OPERATIONS
+            .into_iter()
+            .flat_map(|operation| self.workloads(operation).into_iter().zip(self.goals));
         let initiator_cpu = cpus.first().copied().unwrap_or(0);
         let target_cpu = cpus.get(1).copied().unwrap_or(initiator_cpu);
-        let latency = self.latency_goal.map(|goal| LatencyRow {
-            name: format!("local, {}: WRITE 4 KiB synchronous", self.origin.name()),
-            workload: LatencyWorkload {
-                operation: Operation::Write,
-                bytes: 4 * KIB,
-                samples: plan.samples,
-                spin: None,
-                placement: Placement::Pinned { initiator_cpu, target_cpu },
-            },
-            p50_goal: Goal::AtMost(goal),
-            p99_goal: None,
+        let latency = self.latency_goal.map(|goal| {
+            let name = format!("local, {}: WRITE 4 KiB synchronous", self.origin.name());
+            let job = synchronous([initiator_cpu, target_cpu], None, plan.samples_each());
+            Row::alike(name, job, vec![(Quantity::P50Us, Goal::AtMost(goal))])
         });
-        let throughput = throughput.filter(|row| plan.wants(&row.name)).collect();
-        Ok((throughput, latency.into_iter().filter(|row| plan.wants(&row.name)).collect()))
+        throughput.map(row).chain(latency).collect()
     }
 
     fn workloads(&self, operation: Operation) -> [Workload; 3] {
@@ -153,18 +123,5 @@ impl Section {
 
     fn name(&self, workload: &Workload) -> String {
         format!("local, {}: {workload}", self.origin.name())
-    }
-
-    fn threads(&self) -> anyhow::Result<usize> {
-        Ok(allowed_cpus()?.len().clamp(1, self.threads))
-    }
-
-    fn reference(&self, config: &PairConfig) -> anyhow::Result<Box<dyn Engine>> {
-        let PairConfig { program, memory_bytes, .. } = config.clone();
-        let config = SameHostConfig { program, memory_bytes, threads: self.threads()? };
-        Ok(match self.origin {
-            Origin::Own => Box::new(VmEngine::start(&config)?),
-            Origin::Alloc => Box::new(SharedEngine::start(&config)?),
-        })
     }
 }

@@ -39,27 +39,20 @@ pub fn unavailable(out: &mut dyn Write, row: &Unavailable) -> io::Result<()> {
 /// Prints a line with its settings.
 pub fn line(out: &mut dyn Write, line: &Line) -> io::Result<()> {
     judged(out, line)?;
-    match line.reference_settings.is_empty() {
+    let (reference, subject) = (&line.reference_settings, &line.subject_settings);
+    match reference.is_empty() {
         true => Ok(()),
-        false => {
-            writeln!(out, "    reference {}; subject {}", line.reference_settings, line.subject_settings)
-        }
+        false => writeln!(out, "    reference {reference}; subject {subject}"),
     }
 }
 
 fn judged(out: &mut dyn Write, line: &Line) -> io::Result<()> {
+    let Line { row, quantity, reference_median, subject_median, .. } = line;
+    let ([ratio, interval, goal, verdict], count) = (line.judged.cells("pairs"), line.ratios.len());
     writeln!(
         out,
-        "{:<46} {:<10} {:>9.3} {:>9.3} {:>7.3} {:>17} {:>8} {:>3}  {}",
-        line.row,
-        line.quantity,
-        line.reference_median,
-        line.subject_median,
-        line.ratio.median,
-        line.ratio.ends(),
-        line.goal,
-        line.ratio.n,
-        if line.ratio.decides() { line.verdict.to_string() } else { "undecided: too few pairs".to_owned() }
+        "{row:<46} {quantity:<10} {reference_median:>9.3} {subject_median:>9.3} {ratio:>7} {interval:>17} \
+         {goal:>8} {count:>3}  {verdict}"
     )
 }
 
@@ -76,24 +69,18 @@ pub fn latency(out: &mut dyn Write, pair: &LatencyPair) -> io::Result<()> {
 }
 
 pub fn standings(out: &mut dyn Write, standings: &[Standing]) -> io::Result<()> {
-    writeln!(
-        out,
-        "\nDoes the reference count? At least 0.9 of the best measured, scaled by one-thread memcpy:"
-    )?;
-    for s in standings {
-        let answer = if s.counts { "counts" } else { "DOES NOT COUNT" };
+    let limit = "At least 0.9 of the best measured, scaled by one-thread memcpy:";
+    writeln!(out, "\nDoes the reference count? {limit}")?;
+    for standing in standings {
+        let Standing { row, settings, memcpy_gb_per_second: memcpy, .. } = standing;
+        let (reference, required) = (standing.reference_gb_per_second, standing.required_gb_per_second);
+        let answer = if standing.counts { "counts" } else { "DOES NOT COUNT" };
         writeln!(
             out,
-            "{:<46} memcpy {:.2} GB/s, reference {:.2} GB/s, required {:.2}: {answer}",
-            s.row, s.memcpy_gb_per_second, s.reference_gb_per_second, s.required_gb_per_second
+            "{row:<46} memcpy {memcpy:.2} GB/s, reference {reference:.2} GB/s, required {required:.2}: {answer}"
         )?;
-        writeln!(
-            out,
-            "    {}; {:.3} CPU s/GiB, {:.0} % of all CPUs busy",
-            s.settings,
-            s.reference_cpu_seconds_per_gib,
-            s.cpu_share_of_machine * 100.0
-        )?;
+        let (cost, busy) = (standing.reference_cpu_seconds_per_gib, standing.cpu_share_of_machine * 100.0);
+        writeln!(out, "    {settings}; {cost:.3} CPU s/GiB, {busy:.0} % of all CPUs busy")?;
     }
     Ok(())
 }
@@ -114,7 +101,7 @@ pub fn summary(out: &mut dyn Write, comparison: &Comparison) -> io::Result<()> {
     for row in &comparison.unavailable {
         unavailable(out, row)?;
     }
-    let lines = comparison.lines.iter().map(|line| line.verdict);
+    let lines = comparison.lines.iter().filter_map(|line| line.judged.verdict);
     let verdicts = lines.chain(comparison.costs.iter().filter_map(|cost| cost.verdict));
     write!(out, "{}", tally(verdicts))?;
     match comparison.unavailable.len() {

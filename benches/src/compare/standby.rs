@@ -1,16 +1,17 @@
 //! The costs of idle engines, and of a thousand peers: figures with a limit of their own instead of a reference.
 
 use std::fs;
+use std::io;
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::Context;
+use anyhow::{ensure, Context};
 use serde::Serialize;
 
 use super::Plan;
 use crate::child::ChildProcess;
-use crate::cpu::{child_cpu_seconds, own_cpu_seconds};
+use crate::cpu::child_cpu_seconds;
 use crate::role::Role;
 use crate::stats::Verdict;
 use crate::subject::{CrowdReply, Listening, Pair, SecretFile, Setup};
@@ -52,14 +53,20 @@ pub fn idle(plan: &Plan, pair: &Pair) -> anyhow::Result<Vec<Cost>> {
     if !plan.wants(IDLE_ROW) {
         return Ok(Vec::new());
     }
+    let percents = idle_percents(plan, &[std::process::id(), pair.target_pid()])?;
+    let quantities = ["% of a core, initiator", "% of a core, target"].into_iter().zip(percents);
+    let cost = |(quantity, percent)| Cost::limited(IDLE_ROW, quantity, percent, IDLE_PERCENT_MAX);
+    Ok(quantities.map(cost).collect())
+}
+
+/// Returns the CPU time of each process, in percent of a core.
+fn idle_percents(plan: &Plan, processes: &[u32]) -> anyhow::Result<Vec<f64>> {
     thread::sleep(SETTLE);
-    let (own, target, start) = (own_cpu_seconds(), child_cpu_seconds(pair.target_pid())?, Instant::now());
+    let cpu = || processes.iter().map(|pid| child_cpu_seconds(*pid)).collect::<io::Result<Vec<_>>>();
+    let (before, start) = (cpu()?, Instant::now());
     thread::sleep(Duration::from_secs_f64(plan.idle_seconds));
-    let percent = |cpu_seconds: f64| cpu_seconds / start.elapsed().as_secs_f64() * 100.0;
-    let (own, target) = (own_cpu_seconds() - own, child_cpu_seconds(pair.target_pid())? - target);
-    let cost =
-        |quantity, cpu_seconds| Cost::limited(IDLE_ROW, quantity, percent(cpu_seconds), IDLE_PERCENT_MAX);
-    Ok(vec![cost("% of a core, initiator", own), cost("% of a core, target", target)])
+    let (after, seconds) = (cpu()?, start.elapsed().as_secs_f64());
+    Ok(before.iter().zip(after).map(|(before, after)| (after - before) / seconds * 100.0).collect())
 }
 
 /// Connects `plan.peers` engines to one engine, and states that engine's resources.
@@ -69,29 +76,23 @@ pub fn crowd(plan: &Plan, program: &Path) -> anyhow::Result<Vec<Cost>> {
         return Ok(Vec::new());
     }
     let secret = SecretFile::create()?;
-    let setup = Setup { secret_file: Some(secret.path().to_owned()), ..Setup::default() };
+    let setup = Setup::default().with("secret_file", secret.path().display());
     let mut hub = ChildProcess::start(program, &Role::FerryTarget(setup.clone()))?;
     let Listening { address } = hub.reply().context("the engine that all connect to")?;
     let alone = Process::look(hub.pid())?;
     let mut crowds = Vec::with_capacity(CROWD_PROCESSES);
     for index in 0..CROWD_PROCESSES {
         let peers = plan.peers * (index + 1) / CROWD_PROCESSES - plan.peers * index / CROWD_PROCESSES;
-        crowds.push(start_crowd(program, &setup, &address, peers)?);
+        let (engine, address) = (setup.clone().with("workers", 1), address.clone());
+        let mut crowd = ChildProcess::start(program, &Role::FerryCrowd { engine, address, peers })?;
+        expect(&mut crowd, CrowdReply::Opened)?;
+        crowds.push(crowd);
     }
     let start = Instant::now();
-    for crowd in &mut crowds {
-        crowd.tell(&CrowdReply::Connect)?;
-    }
-    for crowd in &mut crowds {
-        let CrowdReply::Connected = crowd.reply().context("connecting the peers")? else {
-            anyhow::bail!("a process of peers did not connect");
-        };
-    }
+    crowds.iter_mut().try_for_each(|crowd| crowd.tell(&CrowdReply::Connect))?;
+    crowds.iter_mut().try_for_each(|crowd| expect(crowd, CrowdReply::Connected))?;
     let seconds = start.elapsed().as_secs_f64();
-    thread::sleep(SETTLE);
-    let (cpu, start) = (child_cpu_seconds(hub.pid())?, Instant::now());
-    thread::sleep(Duration::from_secs_f64(plan.idle_seconds));
-    let idle = (child_cpu_seconds(hub.pid())? - cpu) / start.elapsed().as_secs_f64() * 100.0;
+    let idle = idle_percents(plan, &[hub.pid()])?[0];
     let crowded = Process::look(hub.pid())?;
     let per_peer = (crowded.resident_kib - alone.resident_kib) / plan.peers as f64;
     Ok(vec![
@@ -104,15 +105,10 @@ pub fn crowd(plan: &Plan, program: &Path) -> anyhow::Result<Vec<Cost>> {
     ])
 }
 
-/// Starts a process whose engines are open and wait for the command to connect.
-fn start_crowd(program: &Path, setup: &Setup, address: &str, peers: usize) -> anyhow::Result<ChildProcess> {
-    let engine = Setup { workers: Some(1), ..setup.clone() };
-    let role = Role::FerryCrowd { engine, address: address.to_owned(), peers };
-    let mut crowd = ChildProcess::start(program, &role)?;
-    match crowd.reply().context("opening the peers' engines")? {
-        CrowdReply::Opened => Ok(crowd),
-        other => anyhow::bail!("a process of peers began with {other:?}"),
-    }
+fn expect(crowd: &mut ChildProcess, expected: CrowdReply) -> anyhow::Result<()> {
+    let reply: CrowdReply = crowd.reply().context("a process of peers")?;
+    ensure!(reply == expected, "a process of peers sent {reply:?} instead of {expected:?}");
+    Ok(())
 }
 
 /// The resources of a process, as `/proc` states them.

@@ -10,7 +10,7 @@ use super::rows::{large, scattered};
 use super::Plan;
 use crate::cpu::{allowed_cpus, memcpy};
 use crate::stats::median;
-use crate::workload::{Engine, Limit, Operation, Workload, GB, GIB, KIB};
+use crate::workload::{Engine, Limit, Operation, Sample, Workload, GB, GIB, KIB};
 
 /// One-thread memcpy of 1 MiB blocks on the machine of those measurements.
 const MEASURED_MEMCPY_GB_PER_SECOND: f64 = 6.3;
@@ -36,23 +36,30 @@ pub struct Standing {
     pub settings: String,
 }
 
-/// Measures memcpy and the reference in turn.
-pub fn standings(plan: &Plan, reference: &mut dyn Engine) -> anyhow::Result<Vec<Standing>> {
+/// Judges the reference on the rows over TCP.
+pub fn over_tcp(plan: &Plan, reference: &mut dyn Engine) -> anyhow::Result<Vec<Standing>> {
     let write = Operation::Write;
     let best = [
         (large(write), MEASURED_LARGE),
         (scattered(write, 16 * KIB), MEASURED_16_KIB),
         (scattered(write, 4 * KIB), MEASURED_4_KIB),
     ];
-    let wanted = best.iter().filter(|(workload, _)| plan.wants(&workload.to_string()));
-    let standing = |(workload, gib_per_second): &(Workload, f64)| {
-        standing(plan, workload.to_string(), workload, *gib_per_second, reference)
-    };
-    wanted.map(standing).collect()
+    let rows = best.into_iter().map(|(workload, measured)| (workload.to_string(), workload, measured));
+    standings(plan, rows, reference)
 }
 
-/// Compares a reference on one workload with earlier measurements of its kind.
-pub fn standing(
+/// Compares a reference with earlier measurements of its kind, in GiB/s: names, workloads and measured speeds.
+pub fn standings(
+    plan: &Plan,
+    rows: impl Iterator<Item = (String, Workload, f64)>,
+    reference: &mut dyn Engine,
+) -> anyhow::Result<Vec<Standing>> {
+    let wanted = rows.filter(|(name, ..)| plan.wants(name));
+    wanted.map(|(name, workload, measured)| standing(plan, name, &workload, measured, reference)).collect()
+}
+
+/// Measures memcpy and the reference in turn.
+fn standing(
     plan: &Plan,
     row: String,
     workload: &Workload,
@@ -62,25 +69,22 @@ pub fn standing(
     reference.prepare(workload)?;
     let limit = Limit::Seconds(plan.seconds);
     let cpus = allowed_cpus()?.len() as f64;
-    let (mut copies, mut speeds, mut costs, mut shares) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let (mut copies, mut samples) = (Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
         copies.push(memcpy(&large(Operation::Write), limit)?.gb_per_second());
-        let sample = reference.throughput(workload, limit)?;
-        speeds.push(sample.gb_per_second());
-        costs.push(sample.cpu_seconds_per_gib());
-        let busy = sample.cpu_seconds.initiator + sample.cpu_seconds.target;
-        shares.push(busy / sample.seconds / cpus);
+        samples.push(reference.throughput(workload, limit)?);
     }
+    let median_of = |figure: &dyn Fn(&Sample) -> f64| median(&samples.iter().map(figure).collect::<Vec<_>>());
     let memcpy_gb_per_second = median(&copies);
     let measured_share = measured_gib_per_second * GIB / GB / MEASURED_MEMCPY_GB_PER_SECOND;
     let required_gb_per_second = SHARE_MIN * measured_share * memcpy_gb_per_second;
-    let reference_gb_per_second = median(&speeds);
+    let reference_gb_per_second = median_of(&Sample::gb_per_second);
     Ok(Standing {
         row,
         memcpy_gb_per_second,
         reference_gb_per_second,
-        reference_cpu_seconds_per_gib: median(&costs),
-        cpu_share_of_machine: median(&shares),
+        reference_cpu_seconds_per_gib: median_of(&Sample::cpu_seconds_per_gib),
+        cpu_share_of_machine: median_of(&|sample| sample.cpu_seconds.sum() / sample.seconds / cpus),
         required_gb_per_second,
         counts: reference_gb_per_second >= required_gb_per_second,
         settings: reference.settings(workload),

@@ -3,7 +3,7 @@
 use std::ffi::c_void;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use ferry::sys::acl::{
+use ferry::internals::sys::acl::{
     Context, DeviceMemory, Library, Runtime, ACL_COPY_DEVICE_TO_HOST, ACL_COPY_HOST_TO_DEVICE,
 };
 
@@ -49,6 +49,22 @@ impl Allocation {
     fn at(&self, offset: usize) -> *mut c_void {
         (self.memory.address() + offset as u64) as *mut c_void
     }
+
+    /// Returns when all bytes are copied.
+    ///
+    /// # Safety
+    /// Both ranges are as long, memory of that kind, and stay so until then.
+    unsafe fn copy(
+        &self,
+        to: *mut c_void,
+        from: *const c_void,
+        length: usize,
+        kind: i32,
+    ) -> anyhow::Result<()> {
+        // SAFETY: the caller's promise.
+        let code = unsafe { (self.runtime.calls.aclrtMemcpy)(to, length, from, length, kind) };
+        Ok(self.runtime.check("aclrtMemcpy", code)?)
+    }
 }
 
 impl Held for Allocation {
@@ -57,32 +73,12 @@ impl Held for Allocation {
     }
 
     fn copy_in(&self, offset: usize, from: &[u8]) -> anyhow::Result<()> {
-        let (to, length) = (self.at(offset), from.len());
-        // SAFETY: both ranges are as long, the device's as the caller promises; the call returns when it has copied.
-        let code = unsafe {
-            (self.runtime.calls.aclrtMemcpy)(
-                to,
-                length,
-                from.as_ptr().cast(),
-                length,
-                ACL_COPY_HOST_TO_DEVICE,
-            )
-        };
-        Ok(self.runtime.check("aclrtMemcpy", code)?)
+        // SAFETY: the device's range lies within the allocation, as the caller promises.
+        unsafe { self.copy(self.at(offset), from.as_ptr().cast(), from.len(), ACL_COPY_HOST_TO_DEVICE) }
     }
 
     fn copy_out(&self, offset: usize, into: &mut [u8]) -> anyhow::Result<()> {
-        let (from, length) = (self.at(offset), into.len());
         // SAFETY: as in `copy_in`.
-        let code = unsafe {
-            (self.runtime.calls.aclrtMemcpy)(
-                into.as_mut_ptr().cast(),
-                length,
-                from,
-                length,
-                ACL_COPY_DEVICE_TO_HOST,
-            )
-        };
-        Ok(self.runtime.check("aclrtMemcpy", code)?)
+        unsafe { self.copy(into.as_mut_ptr().cast(), self.at(offset), into.len(), ACL_COPY_DEVICE_TO_HOST) }
     }
 }

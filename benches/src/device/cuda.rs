@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ferry::sys::cuda::{load, Api, Context, DeviceMemory};
+use ferry::internals::sys::cuda::{load, Api, Context, DeviceMemory, Failure};
 use ferry::Error;
 
 use super::{check_number, is_standin, Described, Held};
@@ -48,35 +48,36 @@ struct Allocation {
     memory: DeviceMemory,
 }
 
+impl Allocation {
+    /// Adds a copy to the default stream, and waits until the stream has passed it.
+    fn copied(&self, add: impl FnOnce(u64) -> Result<(), Failure>) -> anyhow::Result<()> {
+        let _entered = self.context.enter().map_err(Error::from)?;
+        add(self.memory.address).map_err(Error::from)?;
+        // SAFETY: the context is current, and every context has this stream.
+        unsafe { self.api.stream_synchronize(DEFAULT_STREAM) }.map_err(Error::from)?;
+        Ok(())
+    }
+}
+
 impl Held for Allocation {
     fn address(&self) -> u64 {
         self.memory.address
     }
 
     fn copy_in(&self, offset: usize, from: &[u8]) -> anyhow::Result<()> {
-        let (_entered, to) =
-            (self.context.enter().map_err(Error::from)?, self.memory.address + offset as u64);
         // SAFETY: both ranges live, the device's as the caller promises, until the stream has passed the copy, for
-        // which this waits.
-        unsafe {
-            self.api
-                .memcpy_host_to_device(to, from.as_ptr().cast(), from.len(), DEFAULT_STREAM)
-                .and_then(|()| self.api.stream_synchronize(DEFAULT_STREAM))
-        }
-        .map_err(Error::from)?;
-        Ok(())
+        // which `copied` waits.
+        self.copied(|base| unsafe {
+            let to = base + offset as u64;
+            self.api.memcpy_host_to_device(to, from.as_ptr().cast(), from.len(), DEFAULT_STREAM)
+        })
     }
 
     fn copy_out(&self, offset: usize, into: &mut [u8]) -> anyhow::Result<()> {
-        let (_entered, from) =
-            (self.context.enter().map_err(Error::from)?, self.memory.address + offset as u64);
         // SAFETY: as in `copy_in`.
-        unsafe {
-            self.api
-                .memcpy_device_to_host(into.as_mut_ptr().cast(), from, into.len(), DEFAULT_STREAM)
-                .and_then(|()| self.api.stream_synchronize(DEFAULT_STREAM))
-        }
-        .map_err(Error::from)?;
-        Ok(())
+        self.copied(|base| unsafe {
+            let from = base + offset as u64;
+            self.api.memcpy_device_to_host(into.as_mut_ptr().cast(), from, into.len(), DEFAULT_STREAM)
+        })
     }
 }

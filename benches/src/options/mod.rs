@@ -2,9 +2,8 @@
 //!
 //! clap and `parse` refuse malformed values; `settings` refuses contradictions and fills in a test's defaults.
 
-mod device;
+mod end;
 mod parse;
-mod rdma;
 mod settings;
 
 use std::path::PathBuf;
@@ -21,10 +20,9 @@ use crate::role::Role;
 use crate::subject::Origin;
 use crate::workload::Operation;
 
-pub use device::DeviceOptions;
+pub use end::{parse_mtu, DeviceOptions, RdmaOptions};
 use parse::parse_bytes;
 pub use parse::{from_to, parse_count, parse_rows, parse_seconds, Named};
-pub use rdma::{parse_mtu, RdmaOptions};
 pub use settings::Settings;
 
 const PORT: u16 = 18_515;
@@ -128,6 +126,13 @@ pub enum Transport {
     Tcp,
     Local,
     Rdma,
+}
+
+impl Transport {
+    /// Returns the name, unless every transport is allowed.
+    pub fn forced(self) -> Option<String> {
+        Some(self).filter(|transport| *transport != Transport::Auto).map(|transport| transport.name())
+    }
 }
 
 #[derive(Args, Debug, Clone)]
@@ -255,7 +260,7 @@ pub struct RdmaCompareArguments {
     #[command(flatten)]
     pub plan: two_devices::Plan,
     #[command(flatten)]
-    pub mooncake: two_devices::MooncakeOptions,
+    pub mooncake: two_devices::Mooncake,
     /// Write every figure of every round to this file as one JSON object
     #[arg(long)]
     pub json: Option<PathBuf>,

@@ -3,22 +3,16 @@
 
 use std::path::PathBuf;
 
-use anyhow::{anyhow, Context};
+use anyhow::{bail, Context};
 
 use super::agent::Refusal;
 use super::python::PythonEngine;
-use super::results::{Figures, Outcome, Taker};
+use super::results::{Outcome, Taker};
 use super::roster::Entry;
-use super::rows::{Quantity, Row, PEERS, PEER_WALK_BYTES, WALK_BYTES};
-use crate::stats::Latency;
-use crate::workload::{Engine, LatencyWorkload, Limit, Operation, Workload};
-
-/// The amount of one measurement.
-#[derive(Clone, Copy, Debug)]
-pub struct Amount {
-    pub seconds: f64,
-    pub samples: usize,
-}
+use super::rows::{Row, PEER_WALK_BYTES, WALK_BYTES};
+use super::Plan;
+use crate::figures::{Figures, Job};
+use crate::workload::Engine;
 
 /// An entry's running engines.
 struct Live {
@@ -30,34 +24,29 @@ struct Live {
 }
 
 impl Live {
-    fn bulk(&mut self) -> anyhow::Result<&mut dyn Engine> {
+    /// Returns the engine for a job: a latency is that of Python's users, for the bare system call too.
+    fn engine(&mut self, job: &Job) -> anyhow::Result<&mut dyn Engine> {
         let python = self.python.as_mut().map(|engine| engine as &mut dyn Engine);
-        let engine = self.reference.as_deref_mut().map(|engine| engine as &mut dyn Engine).or(python);
+        let reference = self.reference.as_mut().map(|engine| &mut **engine as &mut dyn Engine);
+        let engine = match job {
+            Job::Throughput(_) => reference.or(python),
+            Job::Latency(_) => python.or(reference),
+        };
         engine.context("it is not running")
     }
 
-    /// Returns the engine for latencies: a latency is that of Python's users, for the bare system call too.
-    fn single(&mut self) -> anyhow::Result<&mut dyn Engine> {
-        if self.python.is_none() {
-            return self.bulk();
-        }
-        self.python.as_mut().map(|engine| engine as &mut dyn Engine).context("it is not running")
-    }
-
-    fn rest(&mut self) {
-        self.python.iter_mut().for_each(PythonEngine::rest);
-    }
-
-    fn wake(&mut self) {
-        self.python.iter_mut().for_each(PythonEngine::wake);
+    /// Returns the path of the engine that moves the bulk.
+    fn path(&self) -> String {
+        let python = self.python.as_ref().map(Engine::path);
+        self.reference.as_ref().map(|engine| engine.path()).or(python).unwrap_or_default()
     }
 }
 
 /// One engine's place in the comparison.
 pub struct Place {
-    pub entry: Entry,
+    entry: Entry,
     live: Option<Live>,
-    taker: Taker,
+    pub taker: Taker,
     /// This binary, from which the raw reference starts its other end.
     program: PathBuf,
     spoil: bool,
@@ -74,20 +63,16 @@ impl Place {
         Place { entry, live: None, taker, program, spoil, out: None, runs: Vec::new() }
     }
 
-    pub fn taker(&self) -> &Taker {
-        &self.taker
-    }
-
     pub fn in_row(&self) -> bool {
         self.out.is_none()
     }
 
     /// Prepares for a row, untimed.
-    pub fn enter(&mut self, row: &Row) {
+    pub fn enter(&mut self, row: &Row, plan: &Plan) {
         self.runs.clear();
         self.out = self.inapplicable(row);
         if self.out.is_none() {
-            let ready = self.prepare(row);
+            let ready = self.prepare(row, plan);
             self.note(ready);
         }
         self.rest();
@@ -106,25 +91,17 @@ impl Place {
         Some(Outcome::NotApplicable { reason: reason.to_owned() })
     }
 
-    fn prepare(&mut self, row: &Row) -> anyhow::Result<()> {
-        let (targets, workload) = match row {
-            // Each round starts a pair of its own.
-            Row::Setup => return Ok(()),
-            Row::Throughput(workload) => (1, Some(workload)),
-            Row::Latency(_) => (1, None),
-            Row::Peers(workload) => (PEERS, Some(workload)),
+    fn prepare(&mut self, row: &Row, plan: &Plan) -> anyhow::Result<()> {
+        // Each round of setup steps starts a pair of its own.
+        let Some(job) = row.job(plan.samples) else { return Ok(()) };
+        let live = match self.live.take().filter(|live| live.targets == row.targets()) {
+            Some(live) => live,
+            None => self.start(row.targets())?,
         };
-        if self.live.as_ref().is_some_and(|live| live.targets != targets) {
-            self.live = None;
-        }
-        if self.live.is_none() {
-            self.live = Some(self.start(targets)?);
-        }
-        let Some(live) = &mut self.live else { return Ok(()) };
-        live.wake();
-        let engine = live.bulk()?;
-        self.taker.path = engine.path();
-        workload.map_or(Ok(()), |workload| engine.prepare(workload))
+        let live = self.live.insert(live);
+        live.python.iter_mut().for_each(PythonEngine::wake);
+        self.taker.path = live.path();
+        job.prepare(live.engine(&job)?)
     }
 
     fn start(&mut self, targets: usize) -> anyhow::Result<Live> {
@@ -134,10 +111,8 @@ impl Place {
         let area_bytes = if targets == 1 { WALK_BYTES } else { PEER_WALK_BYTES };
         let start = |launch| PythonEngine::start(self.entry.name, launch, targets, area_bytes);
         let mut python = launch.map(start).transpose()?;
-        self.taker.version = match &python {
-            Some(engine) => engine.version().to_owned(),
-            None => env!("CARGO_PKG_VERSION").to_owned(),
-        };
+        let version = python.as_ref().map_or(env!("CARGO_PKG_VERSION"), PythonEngine::version);
+        self.taker.version = version.to_owned();
         if self.spoil {
             python.iter_mut().for_each(PythonEngine::spoil_checks);
         }
@@ -145,35 +120,25 @@ impl Place {
     }
 
     /// Runs one round of the row.
-    pub fn run(&mut self, row: &Row, amount: Amount) {
+    pub fn run(&mut self, row: &Row, plan: &Plan) {
         if self.out.is_some() {
             return;
         }
-        let figures = self.measure(row, amount);
-        match figures {
-            Ok(figures) => self.runs.push(figures),
-            Err(error) => {
-                let round = self.runs.len() + 1;
-                self.note(Err(error.context(format!("round {round}"))));
-            }
-        }
+        let round = self.runs.len() + 1;
+        let measured = self.measure(row, plan).with_context(|| format!("round {round}"));
+        let noted = measured.map(|figures| self.runs.push(figures));
+        self.note(noted);
         self.rest();
     }
 
-    fn measure(&mut self, row: &Row, amount: Amount) -> anyhow::Result<Figures> {
-        if let (Row::Setup, Some(launch)) = (row, &self.entry.python) {
-            let took = PythonEngine::time_setup(launch)?;
-            let figures =
-                [(Quantity::ConnectMs, took.connect * 1e3), (Quantity::RegisterMs, took.register * 1e3)];
-            return Ok(figures.into());
-        }
+    fn measure(&mut self, row: &Row, plan: &Plan) -> anyhow::Result<Figures> {
+        let Some(job) = row.job(plan.samples) else {
+            let Some(launch) = &self.entry.python else { bail!("there is nothing to set up") };
+            return PythonEngine::time_setup(launch);
+        };
         let live = self.live.as_mut().context("it is not running")?;
-        live.wake();
-        match row {
-            Row::Throughput(workload) | Row::Peers(workload) => throughput(live.bulk()?, workload, amount),
-            Row::Latency(bytes) => latency(live.single()?, *bytes, amount),
-            Row::Setup => Err(anyhow!("there is nothing to set up")),
-        }
+        live.python.iter_mut().for_each(PythonEngine::wake);
+        Ok(job.run(live.engine(&job)?, plan.seconds)?.figures)
     }
 
     /// Returns the engine's outcome on the row.
@@ -187,9 +152,7 @@ impl Place {
     }
 
     fn rest(&mut self) {
-        if let Some(live) = &mut self.live {
-            live.rest();
-        }
+        self.live.iter_mut().filter_map(|live| live.python.as_mut()).for_each(PythonEngine::rest);
     }
 
     fn note(&mut self, result: anyhow::Result<()>) {
@@ -203,18 +166,4 @@ impl Place {
             false => Outcome::Failed { reason },
         });
     }
-}
-
-fn throughput(engine: &mut dyn Engine, workload: &Workload, amount: Amount) -> anyhow::Result<Figures> {
-    let sample = engine.throughput(workload, Limit::Seconds(amount.seconds))?;
-    Ok(Figures::from([
-        (Quantity::GbPerSecond, sample.gb_per_second()),
-        (Quantity::CpuSecondsPerGib, sample.cpu_seconds_per_gib()),
-    ]))
-}
-
-fn latency(engine: &mut dyn Engine, bytes: usize, amount: Amount) -> anyhow::Result<Figures> {
-    let nanoseconds = engine.latency(&LatencyWorkload::of(Operation::Write, bytes, amount.samples))?;
-    let latency = Latency::of(bytes, &nanoseconds)?;
-    Ok(Figures::from([(Quantity::P50Us, latency.p50_us), (Quantity::P99Us, latency.p99_us)]))
 }

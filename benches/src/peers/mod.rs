@@ -1,17 +1,14 @@
 //! `ferry-bench peers`, which `make compare` runs: ferry through its C ABI, the peers as their wheels install them,
 //! and the raw references, on one set of workloads, in turn, with every byte checked.
 //!
-//! From the bottom up: a process that drives an engine (`agent`), access to its memory (`foreign`), the two together
-//! (`member`), a pair of those as an `Engine` (`python`) beside those of `raw` (`reference`), the engines (`roster`),
-//! the workloads (`rows`), the measurements in turn (`field`), the results (`results`), the targets (`targets`), and
-//! the screen (`table`).
+//! From the bottom up: a process that drives an engine (`agent`), access to its memory (`foreign`), a pair of processes
+//! as an `Engine` (`python`), the engines (`roster`), the workloads (`rows`), the measurements in turn (`field`), the
+//! results (`results`), the targets (`targets`), and the screen (`table`).
 
 mod agent;
 mod field;
 mod foreign;
-mod member;
 mod python;
-mod reference;
 mod results;
 mod roster;
 mod rows;
@@ -30,12 +27,11 @@ use crate::cpu::Machine;
 use crate::options::{from_to, parse_rows, parse_seconds};
 use crate::turns::order;
 
-pub use member::Launch;
-pub use python::PythonEngine;
+pub use python::{Launch, PythonEngine};
 pub use results::{Outcome, Results};
 pub use roster::Places;
 
-use field::{Amount, Place};
+use field::Place;
 use results::{Cell, RowResult};
 use rows::Row;
 
@@ -91,7 +87,7 @@ pub fn run(
         rounds: plan.rounds,
         seconds: plan.seconds,
         samples: plan.samples,
-        engines: field.iter().map(|place| place.taker().clone()).collect(),
+        engines: field.iter().map(|place| place.taker.clone()).collect(),
         rows: found,
         targets: Vec::new(),
     };
@@ -111,13 +107,12 @@ fn measure(
     if matches!(row, Row::Setup | Row::Peers(_)) {
         field.iter_mut().for_each(Place::end);
     }
-    field.iter_mut().for_each(|place| place.enter(row));
-    let amount = Amount { seconds: plan.seconds, samples: plan.samples };
+    field.iter_mut().for_each(|place| place.enter(row, plan));
     // Pairs that start in each round take seconds, and no verdict depends on them.
     let rounds = if *row == Row::Setup { plan.rounds.min(SETUP_ROUNDS_MAX) } else { plan.rounds };
     for round in 0..rounds {
         for index in order(round, field.len()) {
-            field[index].run(row, amount);
+            field[index].run(row, plan);
         }
         write!(progress, ".")?;
         progress.flush()?;
@@ -125,6 +120,6 @@ fn measure(
             break;
         }
     }
-    let cells = field.iter_mut().map(|place| Cell::new(place.entry.name, place.leave())).collect();
+    let cells = field.iter_mut().map(|place| Cell::new(place.taker.engine, place.leave())).collect();
     Ok(RowResult { row: row.to_string(), cells })
 }

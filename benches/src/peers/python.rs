@@ -1,50 +1,71 @@
 //! An engine driven from Python, as an `Engine`: an agent that initiates, and agents that are its targets.
 
+use std::path::PathBuf;
+use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{bail, ensure, Context};
-use serde::Deserialize;
 use serde_json::{json, Value};
 
+use super::agent::{field, Agent};
 use super::foreign::ForeignMemory;
-use super::member::{Launch, Member, SETUP_TIMEOUT};
+use crate::cpu::child_cpu_seconds;
+use crate::figures::{Figures, Quantity};
 use crate::layout::mix;
 use crate::memory::spoil;
 use crate::walk::{End, Walk};
 use crate::workload::{CpuSeconds, Engine, LatencyWorkload, Limit, Sample, Workload, MIB};
 
+/// For filling memory, registering it, and building the lists of a workload, on a slow machine.
+const SETUP_TIMEOUT: Duration = Duration::from_secs(60);
 /// The time that a run may take beyond its own: an engine's slowest transfers, and its own timeouts.
 const RUN_TIMEOUT: Duration = Duration::from_secs(40);
 /// The first WRITE of a new pair.
 const FIRST_BYTES: usize = 64;
 const REGISTERED_BYTES: usize = 1 << 30;
 
-#[derive(Deserialize)]
-struct Connected {
-    path: String,
+/// The command that starts both ends of an engine.
+#[derive(Clone, Debug)]
+pub struct Launch {
+    pub python: PathBuf,
+    /// agent.py, with the engines beside it.
+    pub agent: PathBuf,
+    pub engine: String,
+    pub initiator: Value,
+    pub target: Value,
+    /// Environment variables of both.
+    pub variables: Vec<(String, String)>,
+    pub log: PathBuf,
+    /// The engine polls while it is idle, so it is stopped while others are measured.
+    pub polls_when_idle: bool,
 }
 
-#[derive(Deserialize)]
-struct Took {
-    seconds: f64,
+/// One end of a pair, and the place of its memory, as its peers have to know it.
+struct Member {
+    agent: Agent,
+    address: u64,
+    introduction: Value,
 }
 
-#[derive(Deserialize)]
-struct Run {
-    transfers: u64,
-    seconds: f64,
-}
+impl Member {
+    fn start(launch: &Launch, options: &Value, memory_bytes: usize) -> anyhow::Result<Member> {
+        let mut command = Command::new(&launch.python);
+        command.arg(&launch.agent).args([&launch.engine, &options.to_string()]);
+        command.envs(launch.variables.iter().cloned());
+        let mut agent = Agent::start(&mut command, &launch.log)?;
+        let mut area = agent.ask(&json!({"do": "memory", "bytes": memory_bytes}), SETUP_TIMEOUT)?;
+        let (address, introduction) = (field(&mut area, "address")?, area["introduction"].take());
+        Ok(Member { agent, address, introduction })
+    }
 
-#[derive(Deserialize)]
-struct Times {
-    nanoseconds: Vec<u64>,
-}
+    /// Returns its memory from this offset on.
+    fn memory(&self, offset: usize) -> anyhow::Result<ForeignMemory> {
+        ForeignMemory::open(self.agent.pid(), self.address + offset as u64)
+    }
 
-/// Durations of setup steps, in seconds.
-#[derive(Clone, Copy, Debug)]
-pub struct SetupSeconds {
-    pub connect: f64,
-    pub register: f64,
+    fn cpu_seconds(&self) -> anyhow::Result<f64> {
+        child_cpu_seconds(self.agent.pid()).context("the CPU time of an agent")
+    }
 }
 
 pub struct PythonEngine {
@@ -69,44 +90,41 @@ impl PythonEngine {
         targets: usize,
         area_bytes: usize,
     ) -> anyhow::Result<PythonEngine> {
-        let command = launch.command(&launch.target);
-        let start = |_| Member::start(&command, area_bytes).context("the target");
+        let start = |_| Member::start(launch, &launch.target, area_bytes).context("the target");
         let targets = (0..targets).map(start).collect::<anyhow::Result<Vec<_>>>()?;
-        let command = launch.command(&launch.initiator);
-        let mut initiator = Member::start(&command, area_bytes * targets.len())?;
-        let introductions: Vec<_> = targets.iter().map(|target| &target.area.introduction).collect();
+        let mut initiator = Member::start(launch, &launch.initiator, area_bytes * targets.len())?;
+        let introductions: Vec<_> = targets.iter().map(|target| &target.introduction).collect();
         let connect = json!({"do": "connect", "introductions": introductions});
-        let Connected { path } = initiator.agent.ask(&connect, SETUP_TIMEOUT)?;
-        let seed = mix(u64::from(initiator.agent.pid()));
-        let polls_when_idle = launch.polls_when_idle;
-        let name = name.to_owned();
+        let path = field(&mut initiator.agent.ask(&connect, SETUP_TIMEOUT)?, "path")?;
         Ok(PythonEngine {
-            name,
+            name: name.to_owned(),
             path,
-            polls_when_idle,
+            polls_when_idle: launch.polls_when_idle,
+            seed: mix(u64::from(initiator.agent.pid())),
             initiator,
             targets,
             area_bytes,
             walk: None,
-            seed,
             spoil: false,
         })
     }
 
     /// Times the setup of a new pair: from two open engines to the first WRITE done, and 1 GiB made ready at the
     /// initiator.
-    pub fn time_setup(launch: &Launch) -> anyhow::Result<SetupSeconds> {
-        let target = Member::start(&launch.command(&launch.target), MIB).context("the target")?;
-        let mut initiator = Member::start(&launch.command(&launch.initiator), MIB)?;
-        let first = json!({"do": "first", "introduction": target.area.introduction, "bytes": FIRST_BYTES});
-        let connect: Took = initiator.agent.ask(&first, SETUP_TIMEOUT)?;
+    pub fn time_setup(launch: &Launch) -> anyhow::Result<Figures> {
+        let target = Member::start(launch, &launch.target, MIB).context("the target")?;
+        let mut initiator = Member::start(launch, &launch.initiator, MIB)?;
+        let first = json!({"do": "first", "introduction": target.introduction, "bytes": FIRST_BYTES});
         let register = json!({"do": "register", "bytes": REGISTERED_BYTES});
-        let register: Took = initiator.agent.ask(&register, SETUP_TIMEOUT)?;
-        Ok(SetupSeconds { connect: connect.seconds, register: register.seconds })
+        let mut ms = |step| {
+            let seconds: f64 = field(&mut initiator.agent.ask(step, SETUP_TIMEOUT)?, "seconds")?;
+            anyhow::Ok(seconds * 1e3)
+        };
+        Ok([(Quantity::ConnectMs, ms(&first)?), (Quantity::RegisterMs, ms(&register)?)].into())
     }
 
     pub fn version(&self) -> &str {
-        &self.initiator.agent.opened().version
+        self.initiator.agent.version()
     }
 
     /// Damages one byte before each later check, which must find it.
@@ -151,25 +169,22 @@ impl PythonEngine {
             "remote": remote,
             "area_bytes": self.area_bytes,
         });
-        let _: Value = self.initiator.agent.ask(&message, SETUP_TIMEOUT)?;
+        self.initiator.agent.ask(&message, SETUP_TIMEOUT)?;
         Ok(walk)
     }
 
     /// Returns the memory at both ends of the transfers to target `index`, and their seed in this run.
     fn ends(&self, index: usize) -> anyhow::Result<(ForeignMemory, ForeignMemory, u64)> {
-        let here = self.initiator.area.address + (index * self.area_bytes) as u64;
-        let target = &self.targets[index];
-        let there = target.memory.at(target.area.address)?;
-        Ok((self.initiator.memory.at(here)?, there, mix(self.seed.wrapping_add(index as u64))))
+        let here = self.initiator.memory(index * self.area_bytes)?;
+        Ok((here, self.targets[index].memory(0)?, mix(self.seed.wrapping_add(index as u64))))
     }
 
     fn fill(&mut self, walk: &Walk) -> anyhow::Result<()> {
         self.seed = mix(self.seed.wrapping_add(1));
         for index in 0..self.targets.len() {
             let (mut here, mut there, seed) = self.ends(index)?;
-            walk.fill(End::Initiator, &mut here, seed);
-            walk.fill(End::Target, &mut there, seed);
-            here.intact().and(there.intact())?;
+            walk.fill(End::Initiator, &mut here, seed)?;
+            walk.fill(End::Target, &mut there, seed)?;
         }
         Ok(())
     }
@@ -183,10 +198,9 @@ impl PythonEngine {
             for (end, mut memory) in [(End::Initiator, here), (End::Target, there)] {
                 if self.spoil && end != walk.origin() {
                     // Damages the first block of the first transfer.
-                    walk.offsets_at(end, 0).take(1).for_each(|at| spoil(&mut memory, at));
+                    walk.offsets_at(end, 0).take(1).try_for_each(|at| spoil(&mut memory, at))?;
                 }
                 let checked = walk.check(end, &memory, seed, transfers);
-                memory.intact()?;
                 checked.with_context(|| format!("after {transfers} transfers"))?;
             }
         }
@@ -194,9 +208,8 @@ impl PythonEngine {
     }
 
     fn cpu_seconds(&self) -> anyhow::Result<CpuSeconds> {
-        let targets = self.targets.iter().map(|target| target.agent.cpu_seconds());
-        let target = targets.sum::<anyhow::Result<f64>>()?;
-        Ok(CpuSeconds { initiator: self.initiator.agent.cpu_seconds()?, target })
+        let target = self.targets.iter().map(Member::cpu_seconds).sum::<anyhow::Result<f64>>()?;
+        Ok(CpuSeconds { initiator: self.initiator.cpu_seconds()?, target })
     }
 }
 
@@ -225,16 +238,16 @@ impl Engine for PythonEngine {
         let before = self.cpu_seconds()?;
         let message = json!({"do": "throughput", "seconds": seconds});
         let timeout = RUN_TIMEOUT + Duration::from_secs_f64(seconds);
-        let run: Run = self.initiator.agent.ask(&message, timeout)?;
+        let mut run = self.initiator.agent.ask(&message, timeout)?;
+        let (transfers, seconds) = (field(&mut run, "transfers")?, field(&mut run, "seconds")?);
         let after = self.cpu_seconds()?;
-        self.check(&walk, run.transfers)?;
+        self.check(&walk, transfers)?;
         let cpu_seconds = CpuSeconds {
             initiator: after.initiator - before.initiator,
             target: after.target - before.target,
         };
-        let bytes = run.transfers * workload.transfer_bytes() as u64;
         self.walk = Some(walk);
-        Ok(Sample { bytes, transfers: run.transfers, seconds: run.seconds, cpu_seconds })
+        Ok(Sample::of(workload, transfers, seconds, cpu_seconds))
     }
 
     fn latency(&mut self, workload: &LatencyWorkload) -> anyhow::Result<Vec<u64>> {
@@ -242,9 +255,9 @@ impl Engine for PythonEngine {
         let walk = self.prepare_walk(&workload.single(self.area_bytes))?;
         self.fill(&walk)?;
         let message = json!({"do": "latency", "samples": samples});
-        let Times { nanoseconds } = self.initiator.agent.ask(&message, RUN_TIMEOUT)?;
+        let mut times = self.initiator.agent.ask(&message, RUN_TIMEOUT)?;
         self.check(&walk, samples as u64)?;
         self.walk = Some(walk);
-        Ok(nanoseconds)
+        field(&mut times, "nanoseconds")
     }
 }

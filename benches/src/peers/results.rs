@@ -4,13 +4,10 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::rows::Quantity;
-use super::targets::Judged;
+use super::targets::Verdict;
 use crate::cpu::Machine;
+use crate::figures::{Figures, Quantity};
 use crate::stats::{median, MedianInterval};
-
-/// Figures of one run.
-pub type Figures = BTreeMap<Quantity, f64>;
 
 /// The outcome of an engine on a row.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -113,7 +110,7 @@ pub struct Results {
     pub samples: usize,
     pub engines: Vec<Taker>,
     pub rows: Vec<RowResult>,
-    pub targets: Vec<Judged>,
+    pub targets: Vec<Verdict>,
 }
 
 impl Results {

@@ -1,13 +1,16 @@
 //! The engines in the comparison, and their settings. The reasons for the peers' best settings are in docs/bench.md
 //! ("Beside the peers").
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use serde_json::{json, Value};
 
-use super::member::Launch;
-use super::reference::Reference;
+use super::python::Launch;
+use super::rows::WALK_BYTES;
+use crate::raw::same_host::{Kind, SameHostConfig, SameHostEngine};
+use crate::raw::{RawConfig, RawEngine};
+use crate::workload::Engine;
 
 /// Names by which the targets refer to engines.
 pub const RAW_TCP: &str = "raw TCP";
@@ -60,29 +63,57 @@ pub struct Places {
     pub secret: PathBuf,
 }
 
+/// A raw reference of this program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reference {
+    Tcp,
+    /// This many threads reach the target's memory of this kind.
+    SameHost {
+        kind: Kind,
+        threads: usize,
+    },
+}
+
+impl Reference {
+    /// Starts the reference; `program` is this binary, whose child is the other end.
+    pub fn start(self, program: &Path) -> anyhow::Result<Box<dyn Engine>> {
+        let memory_bytes = WALK_BYTES;
+        Ok(match self {
+            Reference::Tcp => {
+                let config = RawConfig::compared(program, memory_bytes, RawConfig::CONGESTION_CONTROL);
+                Box::new(RawEngine::start_best(&config)?)
+            }
+            Reference::SameHost { kind, threads } => {
+                let program = program.to_owned();
+                let config = SameHostConfig { program, kind, memory_bytes, threads };
+                Box::new(SameHostEngine::start(&config)?)
+            }
+        })
+    }
+}
+
 pub fn entries(places: &Places) -> Vec<Entry> {
-    let mut entries = vec![raw_tcp()];
-    entries.extend([1, 2].map(|threads| raw_vm(places, threads)));
-    entries.push(raw_shared());
-    entries.extend(ferry_entries(places));
-    entries.extend(mooncake_entries(places));
-    entries.extend(nixl_entries(places));
-    entries
+    let raw = [raw_tcp(), raw_vm(places, 1), raw_vm(places, 2), raw_shared()];
+    let ferry = FERRY.map(|variant| ferry(places, variant));
+    let mooncake = MOONCAKES.map(|variant| mooncake(places, variant));
+    let nixl = NIXLS.map(|variant| nixl(places, variant));
+    raw.into_iter().chain(ferry).chain(mooncake).chain(nixl).collect()
 }
 
 fn raw_tcp() -> Entry {
     let settings =
         "sockets, gathering and scattering in place; best of 1, 2, 4 connections and 1 to 8 in flight \
                     per row; reno; latency from Rust, spinning 50 µs";
-    raw(RAW_TCP, settings.to_owned(), Reference::Tcp)
+    raw(RAW_TCP, settings, Reference::Tcp)
 }
 
 fn raw_shared() -> Entry {
     let settings = "two threads copy into and out of the target's mapping; latency from Rust";
-    raw(RAW_SHARED, settings.to_owned(), Reference::Shared { threads: 2 })
+    raw(RAW_SHARED, settings, Reference::SameHost { kind: Kind::Shared, threads: 2 })
 }
 
-fn raw(name: &'static str, settings: String, reference: Reference) -> Entry {
+fn raw(name: &'static str, settings: &str, reference: Reference) -> Entry {
+    let settings = settings.to_owned();
     Entry { name, settings, reference: Some(reference), python: None, absent: None }
 }
 
@@ -92,110 +123,96 @@ fn raw_vm(places: &Places, threads: usize) -> Entry {
         "process_vm_writev and readv from {threads} thread(s), best of several counts of blocks a call; latency, \
          and four peers, from Python"
     );
-    let options = json!({"threads": threads});
-    let mut entry = entry(places, name, settings, "vm", Roles::both(options), &[]);
-    entry.reference = Some(Reference::Vm { threads });
-    entry
+    let entry = python(places, name, settings, launch(places, "vm", json!({"threads": threads}), &[]));
+    Entry { reference: Some(Reference::SameHost { kind: Kind::Own, threads }), ..entry }
 }
 
-fn ferry_entries(places: &Places) -> Vec<Entry> {
-    let variants = [
-        (FERRY_TCP, "tcp", false),
-        (FERRY_LOCAL, "local", false),
-        (FERRY_LOCAL_ALLOCATED, "local", true),
-        (FERRY_AUTO, "auto", false),
-        (FERRY_AUTO_ALLOCATED, "auto", true),
-    ];
-    let entry = |(name, transports, allocated)| {
-        let memory = if allocated { "memory of ferry_memory_alloc" } else { "the caller's memory" };
-        let settings = format!("transports={transports}, secret, otherwise defaults; {memory}; 4 in flight");
-        let options = json!({
-            "library": places.library,
-            "settings": {"transports": transports, "secret_file": places.secret},
-            "allocated": allocated,
-        });
-        entry(places, name, settings, "ferry", Roles::both(options), &[])
-    };
-    variants.map(entry).into()
-}
-
-/// Queues long enough for 1,024 blocks and more: the default refuses a second batch of that size.
-const MOONCAKE_BEST_VARIABLES: [(&str, &str); 6] = [
-    ("MC_TCP_ENABLE_CONNECTION_POOL", "1"),
-    ("MC_TCP_LANES_PER_PEER", "8"),
-    ("MC_TCP_SLICE_SIZE", "1048576"),
-    ("MC_TCP_MAX_QUEUED_TRANSFERS_PER_PEER", "65535"),
-    ("MC_TCP_MAX_PENDING_ADMISSIONS_PER_PEER", "65535"),
-    ("MC_LOG_LEVEL", "WARNING"),
+/// Names, transports, and whether ferry allocates the memory.
+const FERRY: [(&str, &str, bool); 5] = [
+    (FERRY_TCP, "tcp", false),
+    (FERRY_LOCAL, "local", false),
+    (FERRY_LOCAL_ALLOCATED, "local", true),
+    (FERRY_AUTO, "auto", false),
+    (FERRY_AUTO_ALLOCATED, "auto", true),
 ];
 
-fn mooncake_entries(places: &Places) -> Vec<Entry> {
-    let variants = [(MOONCAKE, 1, &[][..]), (MOONCAKE_BEST, 2, &MOONCAKE_BEST_VARIABLES[..])];
-    let entry = |(name, in_flight, variables)| {
-        let settings = format!("{}; {in_flight} batch(es) in flight", stated(variables));
-        let options = json!({"in_flight": in_flight});
-        entry(places, name, settings, "mooncake", Roles::both(options), variables)
-    };
-    variants.map(entry).into()
+fn ferry(places: &Places, (name, transports, allocated): (&'static str, &str, bool)) -> Entry {
+    let memory = if allocated { "memory of ferry_memory_alloc" } else { "the caller's memory" };
+    let settings = format!("transports={transports}, secret, otherwise defaults; {memory}; 4 in flight");
+    let options = json!({
+        "library": places.library,
+        "settings": {"transports": transports, "secret_file": places.secret},
+        "allocated": allocated,
+    });
+    python(places, name, settings, launch(places, "ferry", options, &[]))
 }
 
-fn nixl_entries(places: &Places) -> Vec<Entry> {
-    let tcp = &[("UCX_TLS", "tcp")][..];
-    let variants = [
-        (NIXL_TCP, true, tcp),
-        (NIXL_TCP_BEST, false, tcp),
-        (NIXL_AUTO, true, &[][..]),
-        (NIXL_AUTO_BEST, false, &[][..]),
-    ];
-    let entry = |(name, progress, variables)| {
-        let thread = format!("progress thread {} at the initiator", if progress { "on" } else { "off" });
-        let settings = format!("{}, {thread}; requests made ahead, 2 in flight", stated(variables));
-        let initiator = json!({"progress_thread": progress, "in_flight": 2});
-        // The target needs the thread: nobody polls the target, so nothing else answers.
-        let roles = Roles { initiator, target: json!({}) };
-        let mut entry = entry(places, name, settings, "nixl", roles, variables);
-        entry.python.iter_mut().for_each(|launch| launch.polls_when_idle = true);
-        entry
-    };
-    variants.map(entry).into()
+type Variables = &'static [(&'static str, &'static str)];
+
+/// Names, batches in flight, and variables. Queues are long enough for 1,024 blocks and more: the default refuses a
+/// second batch of that size.
+const MOONCAKES: [(&str, usize, Variables); 2] = [
+    (MOONCAKE, 1, &[]),
+    (
+        MOONCAKE_BEST,
+        2,
+        &[
+            ("MC_TCP_ENABLE_CONNECTION_POOL", "1"),
+            ("MC_TCP_LANES_PER_PEER", "8"),
+            ("MC_TCP_SLICE_SIZE", "1048576"),
+            ("MC_TCP_MAX_QUEUED_TRANSFERS_PER_PEER", "65535"),
+            ("MC_TCP_MAX_PENDING_ADMISSIONS_PER_PEER", "65535"),
+            ("MC_LOG_LEVEL", "WARNING"),
+        ],
+    ),
+];
+
+fn mooncake(places: &Places, (name, in_flight, variables): (&'static str, usize, Variables)) -> Entry {
+    let settings = format!("{}; {in_flight} batch(es) in flight", stated(variables));
+    let options = json!({"in_flight": in_flight});
+    python(places, name, settings, launch(places, "mooncake", options, variables))
 }
 
-struct Roles {
-    initiator: Value,
-    target: Value,
+const UCX_TCP: Variables = &[("UCX_TLS", "tcp")];
+/// Names, whether the initiator has a progress thread, and variables.
+const NIXLS: [(&str, bool, Variables); 4] = [
+    (NIXL_TCP, true, UCX_TCP),
+    (NIXL_TCP_BEST, false, UCX_TCP),
+    (NIXL_AUTO, true, &[]),
+    (NIXL_AUTO_BEST, false, &[]),
+];
+
+fn nixl(places: &Places, (name, progress, variables): (&'static str, bool, Variables)) -> Entry {
+    let thread = format!("progress thread {} at the initiator", if progress { "on" } else { "off" });
+    let settings = format!("{}, {thread}; requests made ahead, 2 in flight", stated(variables));
+    let options = json!({"progress_thread": progress, "in_flight": 2});
+    let launch = launch(places, "nixl", options, variables);
+    // The target needs the thread: nobody polls the target, so nothing else answers.
+    python(places, name, settings, Launch { target: json!({}), polls_when_idle: true, ..launch })
 }
 
-impl Roles {
-    fn both(options: Value) -> Roles {
-        Roles { initiator: options.clone(), target: options }
-    }
-}
-
-fn entry(
-    places: &Places,
-    name: &'static str,
-    settings: String,
-    engine: &str,
-    roles: Roles,
-    variables: &[(&str, &str)],
-) -> Entry {
-    let launch = Launch {
+/// Returns the command that starts both ends with the same options.
+fn launch(places: &Places, engine: &str, options: Value, variables: Variables) -> Launch {
+    Launch {
         python: places.python.clone(),
         agent: places.scripts.join("agent.py"),
         engine: engine.to_owned(),
-        initiator: roles.initiator,
-        target: roles.target,
+        initiator: options.clone(),
+        target: options,
         variables: variables.iter().map(|&(key, value)| (key.to_owned(), value.to_owned())).collect(),
         log: places.log.clone(),
         polls_when_idle: false,
-    };
-    let failed = places.install.as_ref().map(|folder| folder.join(format!("{engine}.failed")));
+    }
+}
+
+fn python(places: &Places, name: &'static str, settings: String, launch: Launch) -> Entry {
+    let failed = places.install.as_ref().map(|folder| folder.join(format!("{}.failed", launch.engine)));
     let absent = failed.and_then(|path| std::fs::read_to_string(path).ok());
     let absent = absent.map(|reason| format!("it does not install: {}", reason.trim()));
     Entry { name, settings, reference: None, python: Some(launch), absent }
 }
 
-fn stated(variables: &[(&str, &str)]) -> String {
+fn stated(variables: Variables) -> String {
     match variables {
         [] => "defaults".to_owned(),
         set => set.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(" "),

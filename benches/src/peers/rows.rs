@@ -2,42 +2,16 @@
 
 use std::fmt;
 
-use serde::Serialize;
-
+use crate::figures::Job;
 use crate::layout::Layout;
-use crate::workload::{format_bytes, Operation, Workload, KIB, MIB};
+use crate::workload::{format_bytes, LatencyWorkload, Operation, Workload, KIB, MIB};
 
 /// Larger than the caches; both sides walk it.
 pub const WALK_BYTES: usize = 256 * MIB;
 /// Targets of the row with several, and the memory walked at each.
-pub const PEERS: usize = 4;
+const PEERS: usize = 4;
 pub const PEER_WALK_BYTES: usize = 64 * MIB;
 pub const LATENCY_BYTES: [usize; 3] = [64, 4 * KIB, 64 * KIB];
-
-/// A quantity measured of one engine in one round.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Quantity {
-    GbPerSecond,
-    CpuSecondsPerGib,
-    P50Us,
-    P99Us,
-    ConnectMs,
-    RegisterMs,
-}
-
-impl Quantity {
-    pub fn unit(self) -> &'static str {
-        match self {
-            Quantity::GbPerSecond => "GB/s",
-            Quantity::CpuSecondsPerGib => "CPU s/GiB",
-            Quantity::P50Us => "µs p50",
-            Quantity::P99Us => "µs p99",
-            Quantity::ConnectMs => "ms until the first WRITE is done",
-            Quantity::RegisterMs => "ms to register 1 GiB",
-        }
-    }
-}
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Row {
@@ -61,33 +35,43 @@ impl fmt::Display for Row {
     }
 }
 
-/// Returns the shapes of a transfer, as the columns of the table have them.
-pub fn shapes() -> [(usize, usize, Layout); 5] {
-    [
+impl Row {
+    /// Returns the work of one run, if the row is not about setup steps.
+    pub fn job(&self, samples: usize) -> Option<Job> {
+        match self {
+            Row::Throughput(workload) | Row::Peers(workload) => Some(Job::Throughput(*workload)),
+            Row::Latency(bytes) => Some(Job::Latency(LatencyWorkload::of(Operation::Write, *bytes, samples))),
+            Row::Setup => None,
+        }
+    }
+
+    pub fn targets(&self) -> usize {
+        if matches!(self, Row::Peers(_)) {
+            PEERS
+        } else {
+            1
+        }
+    }
+}
+
+/// Returns the workloads in the order of the table's columns.
+pub fn workloads(operation: Operation) -> Vec<Workload> {
+    let walk_bytes = WALK_BYTES;
+    let shapes = [
         (MIB, 16, Layout::Contiguous),
         (64 * KIB, 128, Layout::Contiguous),
         (16 * KIB, 1_024, Layout::Scattered),
         (4 * KIB, 1_024, Layout::Scattered),
         (16 * KIB, 1_024, Layout::Contiguous),
-    ]
+    ];
+    let workload =
+        |(block_bytes, blocks, layout)| Workload { operation, layout, block_bytes, blocks, walk_bytes };
+    shapes.map(workload).into()
 }
 
-pub fn workloads(operation: Operation) -> Vec<Workload> {
-    let workload = |(block_bytes, blocks, layout)| Workload {
-        operation,
-        layout,
-        block_bytes,
-        blocks,
-        walk_bytes: WALK_BYTES,
-    };
-    shapes().map(workload).into()
-}
-
-/// Returns the row with several peers.
+/// Returns the row with several peers: the first shape.
 pub fn peers() -> Row {
-    let [(block_bytes, blocks, layout), ..] = shapes();
-    let operation = Operation::Write;
-    Row::Peers(Workload { operation, layout, block_bytes, blocks, walk_bytes: PEER_WALK_BYTES })
+    Row::Peers(Workload { walk_bytes: PEER_WALK_BYTES, ..workloads(Operation::Write)[0] })
 }
 
 pub fn all() -> Vec<Row> {

@@ -4,7 +4,8 @@
 use std::io::{self, Write};
 
 use super::results::{Outcome, Results};
-use super::rows::{peers, workloads, Quantity, Row, LATENCY_BYTES};
+use super::rows::{peers, workloads, Row, LATENCY_BYTES};
+use crate::figures::Quantity;
 use crate::layout::Layout;
 use crate::stats::tally;
 use crate::workload::{format_bytes, format_count, Operation, Workload};
@@ -56,7 +57,9 @@ fn heading(out: &mut dyn Write, results: &Results) -> io::Result<()> {
 struct Column {
     head: String,
     row: String,
-    show: fn(&Outcome) -> Option<String>,
+    /// The quantities whose medians the column shows, and how.
+    quantities: &'static [Quantity],
+    show: fn(&[f64]) -> String,
 }
 
 struct Block {
@@ -65,23 +68,34 @@ struct Block {
 }
 
 fn blocks() -> [Block; 3] {
+    let bulk = |head, row: Row| Column {
+        head,
+        row: row.to_string(),
+        quantities: &[Quantity::GbPerSecond, Quantity::CpuSecondsPerGib],
+        show: |medians| format!("{:.2} ({:.2})", medians[0], medians[1]),
+    };
     let throughput = |operation| {
-        let column = |workload: Workload| Column {
-            head: shape(&workload),
-            row: Row::Throughput(workload).to_string(),
-            show: speed_and_cost,
-        };
+        let column = |workload: Workload| bulk(shape(&workload), Row::Throughput(workload));
         workloads(operation).into_iter().map(column).collect()
     };
     let latency = |bytes| Column {
         head: format!("{} WRITE, µs", format_bytes(bytes)),
         row: Row::Latency(bytes).to_string(),
-        show: latencies,
+        quantities: &[Quantity::P50Us, Quantity::P99Us],
+        show: |medians| format!("{:.1}/{:.1}", medians[0], medians[1]),
     };
-    let setup = |head: &str, show| Column { head: head.to_owned(), row: Row::Setup.to_string(), show };
-    let several = Column { head: "4 peers, GB/s".to_owned(), row: peers().to_string(), show: speed_and_cost };
+    let setup = |head: &str, quantities| Column {
+        head: head.to_owned(),
+        row: Row::Setup.to_string(),
+        quantities,
+        show: |medians| format!("{:.2}", medians[0]),
+    };
     let mut rest: Vec<_> = LATENCY_BYTES.map(latency).into();
-    rest.extend([setup("connect, ms", connect), setup("register 1 GiB, ms", register), several]);
+    rest.extend([
+        setup("connect, ms", &[Quantity::ConnectMs]),
+        setup("register 1 GiB, ms", &[Quantity::RegisterMs]),
+        bulk("4 peers, GB/s".to_owned(), peers()),
+    ]);
     [
         Block {
             title: "WRITE, GB/s (CPU seconds per GiB of both ends)",
@@ -105,37 +119,18 @@ fn shape(workload: &Workload) -> String {
     format!("{bytes} × {}{layout}", format_count(workload.blocks))
 }
 
-fn speed_and_cost(outcome: &Outcome) -> Option<String> {
-    let speed = outcome.median(Quantity::GbPerSecond)?;
-    let cost = outcome.median(Quantity::CpuSecondsPerGib)?;
-    Some(format!("{speed:.2} ({cost:.2})"))
-}
-
-fn latencies(outcome: &Outcome) -> Option<String> {
-    let (p50, p99) = (outcome.median(Quantity::P50Us)?, outcome.median(Quantity::P99Us)?);
-    Some(format!("{p50:.1}/{p99:.1}"))
-}
-
-fn connect(outcome: &Outcome) -> Option<String> {
-    Some(format!("{:.2}", outcome.median(Quantity::ConnectMs)?))
-}
-
-fn register(outcome: &Outcome) -> Option<String> {
-    Some(format!("{:.2}", outcome.median(Quantity::RegisterMs)?))
-}
-
 fn figures(results: &Results, columns: &[Column], notes: &mut Notes) -> Vec<Vec<String>> {
     let head = std::iter::once("engine".to_owned()).chain(columns.iter().map(|column| column.head.clone()));
     let mut rows = vec![head.collect::<Vec<_>>()];
     for engine in &results.engines {
-        let mut line = vec![engine.engine.to_owned()];
-        for column in columns {
+        let mut cell = |column: &Column| {
             let outcome = results.row(&column.row).and_then(|row| row.outcome(engine.engine));
-            line.push(outcome.map_or(String::new(), |outcome| {
-                (column.show)(outcome).unwrap_or_else(|| notes.mark(engine.engine, outcome))
-            }));
-        }
-        rows.push(line);
+            let Some(outcome) = outcome else { return String::new() };
+            let medians: Option<Vec<f64>> = column.quantities.iter().map(|it| outcome.median(*it)).collect();
+            medians.map_or_else(|| notes.mark(engine.engine, outcome), |medians| (column.show)(&medians))
+        };
+        let name = std::iter::once(engine.engine.to_owned());
+        rows.push(name.chain(columns.iter().map(&mut cell)).collect());
     }
     rows
 }
@@ -182,19 +177,12 @@ fn targets(out: &mut dyn Write, results: &Results) -> io::Result<()> {
         vec![["row", "quantity", "ferry", "beside", "ratio", "95 % interval", "target", "verdict"]
             .map(str::to_owned)
             .to_vec()];
-    for target in &results.targets {
-        let (ratio, interval) = match &target.ratio {
-            Some(ratio) => (format!("{:.3}", ratio.median), ratio.ends()),
-            None => ("–".to_owned(), "–".to_owned()),
-        };
-        let goal = target.goal.to_string();
-        let verdict = target.verdict.map_or("not measured".to_owned(), |verdict| verdict.to_string());
-        let (row, unit) = (target.row.clone(), target.quantity.unit().to_owned());
-        let (subject, beside) = (target.subject.to_owned(), target.beside.to_owned());
-        rows.push(vec![row, unit, subject, beside, ratio, interval, goal, verdict]);
-    }
+    rows.extend(results.targets.iter().map(|target| {
+        let named = [target.row.as_str(), target.quantity.unit(), target.subject, target.beside];
+        named.map(str::to_owned).into_iter().chain(target.judged.cells("rounds")).collect()
+    }));
     grid(out, &rows)?;
-    let verdicts: Vec<_> = results.targets.iter().filter_map(|target| target.verdict).collect();
+    let verdicts: Vec<_> = results.targets.iter().filter_map(|target| target.judged.verdict).collect();
     let unmeasured = results.targets.len() - verdicts.len();
     writeln!(out, "\n{}, {unmeasured} not measured", tally(verdicts))
 }
@@ -221,7 +209,8 @@ fn grid(out: &mut dyn Write, rows: &[Vec<String>]) -> io::Result<()> {
 mod tests {
     use super::*;
     use crate::cpu::Machine;
-    use crate::peers::results::{Cell, Figures, RowResult, Taker};
+    use crate::figures::Figures;
+    use crate::peers::results::{Cell, RowResult, Taker};
     use crate::peers::roster::{FERRY_LOCAL, FERRY_TCP, MOONCAKE};
     use crate::peers::targets::judge;
 

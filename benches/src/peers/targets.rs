@@ -4,9 +4,10 @@ use serde::Serialize;
 
 use super::results::{Outcome, Results, RowResult};
 use super::roster::*;
-use super::rows::{workloads, Quantity, Row, LATENCY_BYTES};
+use super::rows::{workloads, Row, LATENCY_BYTES};
+use crate::figures::Quantity;
 use crate::layout::Layout;
-use crate::stats::{verdict, Goal, MedianInterval, Verdict};
+use crate::stats::{Goal, Judged};
 use crate::workload::{Operation, Workload, KIB};
 
 /// A ratio to reach.
@@ -20,15 +21,14 @@ struct Target {
 
 /// The verdict on a target.
 #[derive(Clone, Debug, Serialize)]
-pub struct Judged {
+pub struct Verdict {
     pub row: String,
     pub quantity: Quantity,
     pub subject: &'static str,
     pub beside: &'static str,
-    pub goal: Goal,
-    /// `None` if a side was not measured; `reason` then says why.
-    pub ratio: Option<MedianInterval>,
-    pub verdict: Option<Verdict>,
+    #[serde(flatten)]
+    pub judged: Judged,
+    /// The reason, if a side was not measured.
     pub reason: Option<String>,
 }
 
@@ -51,7 +51,7 @@ const FORCED_ALLOCATED: Beside =
     Beside { name: "better of local and tcp", engines: &[FERRY_LOCAL_ALLOCATED, FERRY_TCP] };
 
 /// Judges all targets of the measured rows and engines.
-pub fn judge(results: &Results) -> Vec<Judged> {
+pub fn judge(results: &Results) -> Vec<Verdict> {
     let takes_part = |name: &&str| results.engines.iter().any(|engine| engine.engine == *name);
     let concerned = |target: &Target| {
         let beside = target.beside.engines.iter().any(takes_part);
@@ -112,16 +112,12 @@ fn latency(bytes: usize, targets: &mut Vec<Target>) {
     }
 }
 
-fn judge_one(row: Option<&RowResult>, target: Target) -> Judged {
+fn judge_one(row: Option<&RowResult>, target: Target) -> Verdict {
     let Target { row: name, quantity, subject, beside, goal } = target;
     let ratios = row.map(|row| ratios(row, quantity, subject, beside.engines, goal));
-    let (ratio, reason) = match ratios {
-        Some(Ok(ratios)) => (MedianInterval::of(&ratios), None),
-        Some(Err(reason)) => (None, Some(reason)),
-        None => (None, Some("the row was not measured".to_owned())),
-    };
-    let verdict = ratio.as_ref().map(|interval| verdict(goal, interval));
-    Judged { row: name, quantity, subject, beside: beside.name, goal, ratio, verdict, reason }
+    let ratios = ratios.unwrap_or_else(|| Err("the row was not measured".to_owned()));
+    let judged = Judged::of(Some(goal), ratios.as_deref().unwrap_or_default());
+    Verdict { row: name, quantity, subject, beside: beside.name, judged, reason: ratios.err() }
 }
 
 /// Returns the subject over the best of the references, round by round.
@@ -158,7 +154,9 @@ fn reason(outcome: &Outcome) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::peers::results::{Cell, Figures};
+    use crate::figures::Figures;
+    use crate::peers::results::Cell;
+    use crate::stats::Verdict;
 
     fn row(values: &[(&'static str, &[f64])]) -> RowResult {
         let cell = |(engine, values): &(&'static str, &[f64])| {
@@ -192,7 +190,7 @@ mod tests {
     fn a_wide_interval_that_lies_beyond_the_goal_decides() {
         let values: [(&str, &[f64]); 2] =
             [(FERRY_TCP, &[11.0, 12.0, 13.0, 14.0, 15.0, 16.0]), (MOONCAKE, &[1.0; 6])];
-        let verdict = |ratio| judge_one(Some(&row(&values)), target(MOONCAKE_EITHER, ratio)).verdict;
+        let verdict = |ratio| judge_one(Some(&row(&values)), target(MOONCAKE_EITHER, ratio)).judged.verdict;
         assert_eq!(verdict(10.0), Some(Verdict::Met));
         assert_eq!(verdict(12.0), Some(Verdict::Undecided));
         assert_eq!(verdict(16.5), Some(Verdict::Missed));
@@ -203,7 +201,7 @@ mod tests {
         let mut found = row(&[(FERRY_TCP, &[1.0; 6])]);
         found.cells.push(Cell::new(MOONCAKE, Outcome::Unavailable { reason: "no wheel".to_owned() }));
         let judged = judge_one(Some(&found), target(MOONCAKE_EITHER, 1.0));
-        assert_eq!((judged.verdict, judged.ratio.is_none()), (None, true));
+        assert_eq!((judged.judged.verdict, judged.judged.ratio.is_none()), (None, true));
         let reason = judged.reason.expect("a reason");
         assert!(reason.contains("no wheel") && reason.contains("not measured"), "{reason}");
     }

@@ -5,17 +5,14 @@
 //! is this same binary, started with a hidden subcommand, and stays up between runs so that they can be interleaved
 //! with another engine's.
 
-mod initiator;
+mod lane;
 mod passive;
 mod pieces;
 mod reference;
 pub mod same_host;
 mod socket;
-mod target;
 mod tcp;
 pub mod verbs;
-mod wire;
 
 pub use socket::SocketOptions;
-pub use target::{serve, TargetOptions};
-pub use tcp::{RawConfig, RawEngine, Tuning};
+pub use tcp::{serve, RawConfig, RawEngine, TargetOptions, Tuning};

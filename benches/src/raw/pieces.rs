@@ -1,6 +1,6 @@
 //! The memory of one transfer, gathered or scattered, cut to the limits of a system call.
 
-use super::wire::HEADER_BYTES;
+use super::socket::HEADER_BYTES;
 
 /// Bytes per system call. 64 KiB loses 15 %; more than 1 MiB gains nothing.
 const CALL_BYTES_MAX: usize = 1 << 20;

@@ -6,21 +6,32 @@ use std::io;
 use std::thread;
 use std::time::Instant;
 
-use anyhow::{ensure, Context};
+use anyhow::{bail, ensure, Context};
 use serde::Serialize;
 
-use super::passive::Passive;
+use super::passive::{Command, Reply};
 use crate::child::ChildProcess;
 use crate::cpu::{child_cpu_seconds, own_cpu_seconds, Pinned};
 use crate::dispense::Dispenser;
+use crate::layout::mix;
 use crate::memory::Memory;
 use crate::stats::median;
-use crate::walk::Walk;
-use crate::workload::{CpuSeconds, Engine, LatencyWorkload, Limit, Placement, Sample, Workload};
+use crate::walk::{End, Walk};
+use crate::workload::{CpuSeconds, Engine, LatencyWorkload, Limit, Sample, Workload};
 
 /// Each setting is tried this often, in rounds, so that a busy moment spoils one try of each.
 const TRIES: usize = 3;
 pub const TRY: Limit = Limit::Seconds(0.15);
+
+/// The initiator's memory in a run, and the walk through it.
+#[derive(Clone, Copy)]
+pub struct Ground<'a> {
+    pub walk: &'a Walk,
+    pub memory: &'a Memory,
+}
+
+/// The state of a run, and the target's data about it.
+pub type Ready<W> = anyhow::Result<(<W as Way>::Run, <W as Way>::Told)>;
 
 /// A method to move bytes.
 pub trait Way {
@@ -32,10 +43,8 @@ pub trait Way {
 
     fn name(&self) -> &'static str;
     fn path(&self) -> String;
-    /// Returns the settings worth trying for a workload.
+    /// Returns the settings worth trying for a workload. The first serves workloads that were not prepared.
     fn settings(&self) -> Vec<Self::Setting>;
-    /// Returns the setting for workloads that were not prepared.
-    fn usual(&self) -> Self::Setting;
     fn describe(&self, setting: Self::Setting, workload: &Workload) -> String;
     /// Prepares a run; fails if the setting is invalid here. `latency` is set for synchronous transfers.
     fn ready(
@@ -43,17 +52,11 @@ pub trait Way {
         workload: &Workload,
         setting: Self::Setting,
         latency: Option<&LatencyWorkload>,
-    ) -> anyhow::Result<(Self::Run, Self::Told)>;
+    ) -> Ready<Self>;
     /// Carries out the dispenser's transfers, and returns when the last of them was done.
-    fn drive(
-        &self,
-        walk: &Walk,
-        memory: &Memory,
-        run: &mut Self::Run,
-        dispenser: &Dispenser,
-    ) -> io::Result<Instant>;
+    fn drive(&self, ground: Ground, run: &mut Self::Run, dispenser: &Dispenser) -> io::Result<Instant>;
     /// Carries out transfer `number`, and returns when it is done.
-    fn carry(&self, walk: &Walk, memory: &Memory, run: &mut Self::Run, number: u64) -> io::Result<()>;
+    fn carry(&self, ground: Ground, run: &mut Self::Run, number: u64) -> io::Result<()>;
     /// Ends a run of synchronous transfers.
     fn end(&self) -> io::Result<()> {
         Ok(())
@@ -63,8 +66,10 @@ pub trait Way {
 /// Fields are dropped in this order: the method releases the memory and the target first.
 pub struct Reference<W: Way> {
     way: W,
-    target: Passive,
+    target: ChildProcess,
     memory: Memory,
+    /// Of the last run's data.
+    seed: u64,
     best: HashMap<Workload, W::Setting>,
 }
 
@@ -72,11 +77,8 @@ impl<W: Way> Reference<W> {
     /// `way` moves bytes between `memory` and the memory of `target`, which has sent everything that comes before its
     /// first run.
     pub fn new(way: W, target: ChildProcess, memory: Memory) -> Reference<W> {
-        Reference { way, target: Passive::new(target), memory, best: HashMap::new() }
-    }
-
-    pub fn way(&self) -> &W {
-        &self.way
+        let seed = mix(u64::from(target.pid()));
+        Reference { way, target, memory, seed, best: HashMap::new() }
     }
 
     pub fn way_mut(&mut self) -> &mut W {
@@ -94,18 +96,21 @@ impl<W: Way> Reference<W> {
         let target_before = child_cpu_seconds(self.target.pid())?;
         let own_before = own_cpu_seconds();
         let dispenser = Dispenser::new(limit);
-        let end = self.way.drive(&walk, &self.memory, &mut run, &dispenser).context("the raw run")?;
+        let end = self
+            .way
+            .drive(Ground { walk: &walk, memory: &self.memory }, &mut run, &dispenser)
+            .context("the raw run")?;
         let cpu_seconds = CpuSeconds {
             initiator: own_cpu_seconds() - own_before,
             target: child_cpu_seconds(self.target.pid())? - target_before,
         };
         let transfers = dispenser.transfers();
-        self.target.check(&walk, &self.memory, transfers)?;
+        self.check(&walk, transfers)?;
         let seconds = (end - dispenser.start()).as_secs_f64();
-        let bytes = transfers * workload.transfer_bytes() as u64;
-        Ok(Sample { bytes, transfers, seconds, cpu_seconds })
+        Ok(Sample::of(workload, transfers, seconds, cpu_seconds))
     }
 
+    /// Makes both ends fill their memory with data that no run had before.
     fn prepare_run(
         &mut self,
         workload: &Workload,
@@ -115,11 +120,34 @@ impl<W: Way> Reference<W> {
         let workload = workload.validated()?;
         ensure!(workload.walk_bytes <= self.memory.length(), "the workload walks more than there is memory");
         let (run, told) = self.way.ready(&workload, setting, latency)?;
-        Ok((self.target.prepare(&workload, &mut self.memory, told)?, run))
+        self.seed = mix(self.seed.wrapping_add(1));
+        let command = Command::Prepare { workload, seed: self.seed, told };
+        self.target.tell(&command).context("telling the raw target")?;
+        let walk = Walk::new(workload);
+        walk.fill(End::Initiator, &mut self.memory, self.seed)?;
+        match self.target.reply().context("the raw target")? {
+            Reply::Ready => Ok((walk, run)),
+            other => bail!("the raw target is not ready: {other:?}"),
+        }
+    }
+
+    /// Makes both ends check the data of the run.
+    fn check(&mut self, walk: &Walk, transfers: u64) -> anyhow::Result<()> {
+        self.target.tell(&Command::<()>::Check { transfers }).context("telling the raw target")?;
+        match self.target.reply().context("the raw target")? {
+            Reply::Right => {}
+            Reply::Failed { reason } => bail!("the raw target: {reason}"),
+            other => bail!("the raw target answered a check with {other:?}"),
+        }
+        walk.check(End::Initiator, &self.memory, self.seed, transfers).context("the raw initiator")
+    }
+
+    fn usual(&self) -> W::Setting {
+        self.way.settings()[0]
     }
 
     fn setting(&self, workload: &Workload) -> W::Setting {
-        self.best.get(workload).copied().unwrap_or(self.way.usual())
+        self.best.get(workload).copied().unwrap_or(self.usual())
     }
 }
 
@@ -153,19 +181,17 @@ impl<W: Way> Engine for Reference<W> {
     /// Runs on the calling thread.
     fn latency(&mut self, workload: &LatencyWorkload) -> anyhow::Result<Vec<u64>> {
         let single = workload.single(self.memory.length());
-        let (walk, mut run) = self.prepare_run(&single, self.way.usual(), Some(workload))?;
-        let _pinned = match workload.placement {
-            Placement::Anywhere => None,
-            Placement::Pinned { initiator_cpu, .. } => Some(Pinned::to(initiator_cpu)?),
-        };
+        let (walk, mut run) = self.prepare_run(&single, self.usual(), Some(workload))?;
+        let _pinned = workload.cpus.map(|[initiator, _]| Pinned::to(initiator)).transpose()?;
         let mut nanoseconds = Vec::with_capacity(workload.samples);
+        let ground = Ground { walk: &walk, memory: &self.memory };
         for number in 0..workload.samples as u64 {
             let start = Instant::now();
-            self.way.carry(&walk, &self.memory, &mut run, number).context("the raw latency run")?;
+            self.way.carry(ground, &mut run, number).context("the raw latency run")?;
             nanoseconds.push(start.elapsed().as_nanos() as u64);
         }
         self.way.end().context("the raw latency run")?;
-        self.target.check(&walk, &self.memory, workload.samples as u64)?;
+        self.check(&walk, workload.samples as u64)?;
         Ok(nanoseconds)
     }
 }

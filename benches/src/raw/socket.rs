@@ -1,19 +1,44 @@
 //! One TCP connection, driven directly: options, gather and scatter, and waiting.
+//!
+//! The connection carries 64-byte headers; a WRITE's payload follows its header, a READ's payload comes back without a
+//! header. Both ends know the layout, so no descriptor is sent: the reference has less work than any engine, and so is
+//! a limit.
 
 use std::io::{self, ErrorKind};
 use std::net::TcpStream;
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
-use ferry::sys::socket::{congestion, incoming_and_own_cpu, poll_readable, set_congestion};
+use ferry::internals::sys::socket::{congestion, incoming_and_own_cpu, poll_readable, set_congestion};
 use serde::{Deserialize, Serialize};
 use socket2::{Domain, Socket, Type};
 
 use super::pieces::Pieces;
-use super::wire::{Header, Kind, HEADER_BYTES};
 
 /// A peer that moves nothing for this long is broken; the run fails instead of hanging.
 const PROGRESS_TIMEOUT: Duration = Duration::from_secs(10);
+
+pub const HEADER_BYTES: usize = 64;
+const MAGIC: u32 = 0x5741_5246;
+/// The number in the header that ends a run.
+pub const END: u64 = u64::MAX;
+
+/// Makes the header of the transfer with this number: it starts the transfer, or says that a WRITE is in place. The
+/// first header of a connection has the pair's token, which strangers don't know.
+pub fn header(number: u64) -> [u8; HEADER_BYTES] {
+    let mut bytes = [0; HEADER_BYTES];
+    bytes[..4].copy_from_slice(&MAGIC.to_le_bytes());
+    bytes[8..16].copy_from_slice(&number.to_le_bytes());
+    bytes
+}
+
+/// Returns the number in a header.
+pub fn number(header: &[u8; HEADER_BYTES]) -> io::Result<u64> {
+    match header[..4] == MAGIC.to_le_bytes() {
+        true => Ok(u64::from_le_bytes(header[8..16].try_into().expect("eight bytes"))),
+        false => Err(io::Error::new(ErrorKind::InvalidData, "not a header: the stream is out of step")),
+    }
+}
 
 /// Settings of every connection of a pair.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -75,21 +100,15 @@ impl Link {
 
     /// Sends all pieces.
     pub fn send(&self, pieces: &mut Pieces) -> io::Result<()> {
-        while pieces.bytes() > 0 {
+        move_all(pieces, 0, |pieces| {
             let message = message(pieces.window());
             // SAFETY: the message names the pieces' iovecs, whose memory `push` was promised stays valid.
-            let sent = unsafe { libc::sendmsg(self.stream.as_raw_fd(), &message, libc::MSG_NOSIGNAL) };
-            match moved(sent) {
-                Ok(bytes) => pieces.advance(bytes),
-                Err(e) if e.kind() == ErrorKind::Interrupted => {}
-                Err(e) => return Err(no_progress(e)),
-            }
-        }
-        Ok(())
+            moved(unsafe { libc::sendmsg(self.stream.as_raw_fd(), &message, libc::MSG_NOSIGNAL) })
+        })
     }
 
-    pub fn send_header(&self, header: &Header) -> io::Result<()> {
-        let mut encoded = header.encode();
+    pub fn send_header(&self, number: u64) -> io::Result<()> {
+        let mut encoded = header(number);
         let mut pieces = Pieces::default();
         // SAFETY: `encoded` lives until the send below is over.
         unsafe { pieces.push(encoded.as_mut_ptr(), encoded.len()) };
@@ -98,34 +117,36 @@ impl Link {
 
     /// Tells the other end that this run is over.
     pub fn end(&self, wait: Wait) -> io::Result<()> {
-        self.send_header(&Header { kind: Kind::End, number: 0 })?;
-        self.receive_header(wait)?.expect(Kind::End).map(drop)
+        self.send_header(END)?;
+        self.expect_header(END, wait)
     }
 
     /// Receives until at most `bytes_left` of the pieces are still empty.
     pub fn receive(&self, pieces: &mut Pieces, bytes_left: usize, wait: Wait) -> io::Result<()> {
-        while pieces.bytes() > bytes_left {
-            let received = match wait {
-                Wait::Block => self.receive_some(pieces, 0),
-                Wait::Spin(longest) => self.receive_spinning(pieces, longest),
-            };
-            match received {
-                Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
-                Ok(bytes) => pieces.advance(bytes),
-                Err(e) if e.kind() == ErrorKind::Interrupted => {}
-                Err(e) => return Err(no_progress(e)),
-            }
-        }
-        Ok(())
+        move_all(pieces, bytes_left, |pieces| match wait {
+            Wait::Block => self.receive_some(pieces, 0),
+            Wait::Spin(longest) => self.receive_spinning(pieces, longest),
+        })
     }
 
-    pub fn receive_header(&self, wait: Wait) -> io::Result<Header> {
+    pub fn expect_header(&self, expected: u64, wait: Wait) -> io::Result<()> {
+        match self.receive_header(wait)? {
+            received if received == expected => Ok(()),
+            received => {
+                let text = format!("expected the header of {expected}, received that of {received}");
+                Err(io::Error::new(ErrorKind::InvalidData, text))
+            }
+        }
+    }
+
+    /// Returns the number in the next header.
+    pub fn receive_header(&self, wait: Wait) -> io::Result<u64> {
         let mut encoded = [0; HEADER_BYTES];
         let mut pieces = Pieces::default();
         // SAFETY: `encoded` lives until the receive below is over.
         unsafe { pieces.push(encoded.as_mut_ptr(), encoded.len()) };
         self.receive(&mut pieces, 0, wait)?;
-        Header::decode(&encoded)
+        number(&encoded)
     }
 
     fn receive_some(&self, pieces: &mut Pieces, flags: i32) -> io::Result<usize> {
@@ -173,10 +194,39 @@ fn moved(result: isize) -> io::Result<usize> {
     usize::try_from(result).map_err(|_| io::Error::last_os_error())
 }
 
-/// Maps the error of a blocking call that ran into its time limit.
-fn no_progress(error: io::Error) -> io::Error {
-    match error.kind() {
-        ErrorKind::WouldBlock => io::Error::new(ErrorKind::TimedOut, "no byte moved for 10 s"),
-        _ => error,
+/// Repeats the call until at most `bytes_left` of the pieces are left.
+fn move_all(
+    pieces: &mut Pieces,
+    bytes_left: usize,
+    call: impl Fn(&mut Pieces) -> io::Result<usize>,
+) -> io::Result<()> {
+    while pieces.bytes() > bytes_left {
+        match call(pieces) {
+            Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+            Ok(bytes) => pieces.advance(bytes),
+            Err(e) if e.kind() == ErrorKind::Interrupted => {}
+            // A blocking call ran into its time limit.
+            Err(e) if e.kind() == ErrorKind::WouldBlock => {
+                return Err(io::Error::new(ErrorKind::TimedOut, "no byte moved for 10 s"));
+            }
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn headers_survive_and_garbage_does_not() {
+        for sent in [0, 1, END - 1, END] {
+            assert_eq!(number(&header(sent)).expect("own header"), sent);
+        }
+        let mut bytes = header(1);
+        bytes[3] += 1;
+        assert!(number(&bytes).is_err(), "another magic");
+        assert!(number(&[0; HEADER_BYTES]).is_err(), "no magic");
     }
 }

@@ -2,15 +2,13 @@
 //! a verdict on each target. Meant for the virtual machine of `scripts/rdma-vm.sh`, in which absolute figures mean
 //! nothing and ratios within one boot do.
 //!
-//! `rows` has the workloads and their targets, `field` measures each side, with `perftest` (and `parse`) for other
-//! programs; `results` computes ratios, `screen` prints them.
+//! `rows` has the workloads and their targets, `field` measures each side, with `perftest` for other programs;
+//! `results` computes ratios and prints them.
 
 mod field;
-mod parse;
 mod perftest;
 mod results;
 mod rows;
-mod screen;
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -81,36 +79,26 @@ pub struct Places {
 }
 
 /// How Mooncake takes part.
-#[derive(Args, Clone, Debug)]
-pub struct MooncakeOptions {
+#[derive(Args, Clone, Debug, Serialize)]
+pub struct Mooncake {
     /// A Python with Mooncake's wheel, which then takes part
-    #[arg(long = "mooncake")]
-    mooncake: Option<PathBuf>,
+    #[serde(skip)]
+    #[arg(long = "mooncake", value_name = "MOONCAKE")]
+    python: Option<PathBuf>,
     /// Its batches in flight; 2 is what ferry has in the same rows
-    #[arg(long, default_value_t = 2, value_parser = parse_count)]
-    mooncake_in_flight: usize,
+    #[arg(long = "mooncake-in-flight", value_name = "MOONCAKE_IN_FLIGHT", default_value_t = 2, value_parser = parse_count)]
+    in_flight: usize,
     /// Where agent.py and its engines are
+    #[serde(skip)]
     #[arg(long, default_value = "benches/peers")]
     scripts: PathBuf,
 }
 
-impl MooncakeOptions {
-    /// Returns Mooncake's options, if it takes part.
+impl Mooncake {
+    /// Returns the options, if Mooncake takes part.
     pub fn asked(self) -> Option<Mooncake> {
-        let (scripts, in_flight) = (self.scripts, self.mooncake_in_flight);
-        self.mooncake.map(|python| Mooncake { python, scripts, in_flight })
+        self.python.is_some().then_some(self)
     }
-}
-
-#[derive(Clone, Debug, Serialize)]
-pub struct Mooncake {
-    /// A Python with Mooncake's wheel.
-    #[serde(skip)]
-    pub python: PathBuf,
-    /// The folder with agent.py.
-    #[serde(skip)]
-    pub scripts: PathBuf,
-    pub in_flight: usize,
 }
 
 impl Places {
@@ -136,14 +124,14 @@ pub fn run(plan: &Plan, places: &Places, out: &mut dyn Write) -> anyhow::Result<
         places: places.clone(),
         rows: Vec::new(),
     };
-    screen::heading(out, &results)?;
+    results.heading(out)?;
     let mut field = Field::new(plan.clone(), places.clone());
     for row in &rows {
         let found = measure(plan, row, &mut field);
-        screen::row(out, &found)?;
+        found.print(out)?;
         results.rows.push(found);
     }
-    screen::summary(out, &results)?;
+    results.summary(out)?;
     Ok(results)
 }
 

@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure, Context};
 
-use super::parse::{bytes_per_second, typical_ns};
 use super::Places;
 use crate::child::ended_within;
+use crate::workload::MIB;
 
 /// A server loads, opens its device and listens; a client then measures for a second or so.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
@@ -20,30 +20,20 @@ const RUN_TIMEOUT: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(5);
 /// The least that perftest accepts.
 const ITERATIONS_MIN: u64 = 5;
+/// The first heading of the line above the values.
+const FIRST_HEADING: &str = "#bytes";
 /// "LISTEN" in /proc/net/tcp.
 const LISTENING: &str = "0A";
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Tool {
-    WriteBw,
-    ReadBw,
-    WriteLat,
-}
-
-impl Tool {
-    pub fn name(self) -> &'static str {
-        match self {
-            Tool::WriteBw => "ib_write_bw",
-            Tool::ReadBw => "ib_read_bw",
-            Tool::WriteLat => "ib_write_lat",
-        }
-    }
-}
+pub const WRITE_BW: &str = "ib_write_bw";
+pub const READ_BW: &str = "ib_read_bw";
+const WRITE_LAT: &str = "ib_write_lat";
 
 /// The options of a bandwidth test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bandwidth {
-    pub tool: Tool,
+    /// The name of the program.
+    pub tool: &'static str,
     pub bytes: usize,
     /// Work requests posted at once.
     pub list: usize,
@@ -80,7 +70,7 @@ pub fn bandwidth(places: &Places, terms: &Bandwidth, bytes_wanted: f64) -> anyho
 /// Returns microseconds of the median.
 pub fn latency(places: &Places, bytes: usize, samples: usize) -> anyhow::Result<f64> {
     let arguments = vec![format!("-s{bytes}"), format!("-n{}", (samples as u64).max(ITERATIONS_MIN))];
-    twice(|| Ok(typical_ns(&run(places, Tool::WriteLat, arguments.clone())?)? / 1e3))
+    twice(|| Ok(typical_ns(&run(places, WRITE_LAT, arguments.clone())?)? / 1e3))
 }
 
 /// Under emulation one perftest run in dozens reports zeros, and the next run is normal: such a failure says nothing
@@ -90,15 +80,13 @@ fn twice(mut measure: impl FnMut() -> anyhow::Result<f64>) -> anyhow::Result<f64
 }
 
 /// Runs both ends; returns the client's output.
-fn run(places: &Places, tool: Tool, mut arguments: Vec<String>) -> anyhow::Result<String> {
+fn run(places: &Places, tool: &'static str, mut arguments: Vec<String>) -> anyhow::Result<String> {
     let port = free_port()?;
     arguments.extend(["-F".to_owned(), format!("-x{}", places.gid_index), format!("-p{port}")]);
     arguments.extend(places.inline_bytes.map(|bytes| format!("-I{bytes}")));
-    let device = |name: &str| format!("-d{name}");
-    let start = |device: String, host: Option<&str>| Running::start(tool, &arguments, device, host);
-    let mut server = start(device(&places.target), None)?;
+    let mut server = Running::start(tool, &arguments, &places.target, None)?;
     server.await_listening(port)?;
-    let mut client = start(device(&places.initiator), Some("127.0.0.1"))?;
+    let mut client = Running::start(tool, &arguments, &places.initiator, Some("127.0.0.1"))?;
     let printed = client.end().context("the client")?;
     server.end().context("the server")?;
     Ok(printed)
@@ -117,14 +105,13 @@ struct Running {
 
 impl Running {
     fn start(
-        tool: Tool,
+        name: &'static str,
         arguments: &[String],
-        device: String,
+        device: &str,
         host: Option<&str>,
     ) -> anyhow::Result<Running> {
-        let name = tool.name();
         let child = Command::new(name)
-            .arg(device)
+            .arg(format!("-d{device}"))
             .args(arguments)
             .args(host)
             .stdin(Stdio::null())
@@ -185,13 +172,94 @@ fn is_listening(port: u16) -> anyhow::Result<bool> {
     Ok(false)
 }
 
+/// Returns bytes per second on average, from the output of a bandwidth test of one size. "MB/sec" and "MiB/sec" are
+/// both 2^20 bytes: the printed name depends on the version, the number does not.
+fn bytes_per_second(output: &str) -> anyhow::Result<f64> {
+    let (heading, values) = table(output)?;
+    let unit = match heading.contains("Gb/sec") {
+        true => 1e9 / 8.0,
+        false => MIB as f64,
+    };
+    // bytes, iterations, peak, average, messages
+    let average = value(&values, 3)? * unit;
+    ensure!(average > 0.0, "perftest measured nothing: {}", values.join(" "));
+    Ok(average)
+}
+
+/// Returns nanoseconds of the median, "t_typical", from the output of a latency test of one size.
+fn typical_ns(output: &str) -> anyhow::Result<f64> {
+    let (heading, values) = table(output)?;
+    ensure!(heading.contains("t_typical[usec]"), "perftest measured no typical latency: {heading}");
+    // bytes, iterations, min, max, typical
+    let typical = value(&values, 4)? * 1e3;
+    ensure!(typical > 0.0, "perftest measured nothing: {}", values.join(" "));
+    Ok(typical)
+}
+
+fn table(output: &str) -> anyhow::Result<(&str, Vec<&str>)> {
+    let mut lines = output.lines().skip_while(|line| !line.trim_start().starts_with(FIRST_HEADING));
+    let heading = lines.next().context("perftest printed no headings")?;
+    let values = lines.next().context("perftest printed no values")?;
+    Ok((heading, values.split_whitespace().collect()))
+}
+
+fn value(values: &[&str], index: usize) -> anyhow::Result<f64> {
+    let word = values.get(index).with_context(|| format!("only {} values in a line", values.len()))?;
+    let number: f64 = word.parse().with_context(|| format!("{word} is no number"))?;
+    ensure!(number.is_finite(), "{word} is no number");
+    Ok(number)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const RULE: &str =
+        "---------------------------------------------------------------------------------------\n";
+    /// perftest 4.5 as Debian has it, in the virtual machine.
+    const BANDWIDTH: &str = "\
+ #bytes     #iterations    BW peak[MB/sec]    BW average[MB/sec]   MsgRate[Mpps]
+ 65536      500              64.30              49.68  \t\t   0.000795
+";
+    const LATENCY: &str = "\
+ #bytes #iterations    t_min[usec]    t_max[usec]  t_typical[usec]    t_avg[usec]    t_stdev[usec]   99% percentile[usec]   99.9% percentile[usec] 
+ 2       1000          19.22          10996.48      21.50    \t       230.47      \t1035.71\t\t6164.86 \t\t10996.48
+";
+
+    #[test]
+    fn what_debians_perftest_prints() {
+        let text = format!("{RULE} Mtu             : 4096[B]\n{RULE}{BANDWIDTH}{RULE}");
+        assert_eq!(bytes_per_second(&text).expect("a table"), 49.68 * MIB as f64);
+        let gbits = text.replace("MB/sec", "Gb/sec");
+        assert_eq!(bytes_per_second(&gbits).expect("a table"), 49.68e9 / 8.0);
+        assert_eq!(
+            bytes_per_second(&text.replace("MB/sec", "MiB/sec")).expect("a table"),
+            49.68 * MIB as f64
+        );
+        assert_eq!(typical_ns(&format!("{RULE}{LATENCY}{RULE}")).expect("a table"), 21_500.0);
+    }
+
+    #[test]
+    fn what_is_no_table_is_an_error() {
+        for text in [
+            "",
+            RULE,
+            " Couldn't connect to 127.0.0.1:18515\n",
+            " #bytes #iterations",
+            &BANDWIDTH.replace("49.68", "-nan"),
+            &BANDWIDTH.replace("49.68", "0.00"),
+            &BANDWIDTH.replace("49.68", "fast"),
+            &BANDWIDTH[..BANDWIDTH.find("49.68").expect("it is there")],
+        ] {
+            assert!(bytes_per_second(text).is_err(), "{text}");
+        }
+        assert!(typical_ns(BANDWIDTH).is_err());
+        assert!(typical_ns(&LATENCY[..LATENCY.find("21.50").expect("it is there")]).is_err());
+    }
+
     #[test]
     fn iterations_are_whole_lists_and_fill_the_queue_twice() {
-        let terms = Bandwidth { tool: Tool::WriteBw, bytes: 4_096, list: 100, tx_depth: 200 };
+        let terms = Bandwidth { tool: WRITE_BW, bytes: 4_096, list: 100, tx_depth: 200 };
         assert_eq!(terms.arguments(4_096.0 * 450.0), ["-N", "-n500", "-s4096", "-t200", "-l100"]);
         assert_eq!(terms.arguments(0.0)[1], "-n400");
         let single = Bandwidth { list: 1, tx_depth: 1, ..terms };

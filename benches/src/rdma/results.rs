@@ -1,11 +1,13 @@
-//! The results: every value of every round, and their ratios; also the JSON.
+//! The results: every value of every round, and their ratios; also the JSON, and the screen.
+
+use std::io::{self, Write};
 
 use serde::Serialize;
 
 use super::rows::{Held, Row, Side};
 use super::{Places, Plan};
 use crate::cpu::Machine;
-use crate::stats::{median, verdict, Goal, MedianInterval, Verdict};
+use crate::stats::{median, tally, Judged, Verdict};
 
 #[derive(Debug, Serialize)]
 pub struct Results {
@@ -38,7 +40,7 @@ pub struct Taken {
 }
 
 impl Taken {
-    pub fn median(&self) -> Option<f64> {
+    fn median(&self) -> Option<f64> {
         (self.failure.is_none() && !self.values.is_empty()).then(|| median(&self.values))
     }
 }
@@ -48,9 +50,8 @@ impl Taken {
 pub struct Ratio {
     pub of: String,
     pub to: String,
-    pub ratio: MedianInterval,
-    pub goal: Option<Goal>,
-    pub verdict: Option<Verdict>,
+    #[serde(flatten)]
+    pub judged: Judged,
 }
 
 impl RowResult {
@@ -81,32 +82,77 @@ impl RowResult {
         let find = |side| self.sides.iter().find(|taken| taken.side == side && taken.failure.is_none());
         let (of, to) = (find(of)?, find(to)?);
         let ratios: Vec<f64> = of.values.iter().zip(&to.values).map(|(of, to)| of / to).collect();
-        let ratio = MedianInterval::of(&ratios)?;
-        let verdict = goal.map(|goal| verdict(goal, &ratio));
-        Some(Ratio { of: of.name.clone(), to: to.name.clone(), ratio, goal, verdict })
+        let judged = Judged::of(goal, &ratios);
+        judged.ratio.map(|_| Ratio { of: of.name.clone(), to: to.name.clone(), judged })
     }
 
     /// Judges whether ferry posted as few work requests as possible.
-    pub fn requests_verdict(&self) -> Option<Verdict> {
+    fn requests_verdict(&self) -> Option<Verdict> {
         let (found, expected) = (self.requests_per_transfer?, self.requests_expected? as f64);
         Some(if found <= expected { Verdict::Met } else { Verdict::Missed })
     }
 
-    pub fn verdicts(&self) -> impl Iterator<Item = Verdict> + '_ {
-        self.ratios.iter().filter_map(|ratio| ratio.verdict).chain(self.requests_verdict())
+    /// Prints medians, then ratios.
+    pub fn print(&self, out: &mut dyn Write) -> io::Result<()> {
+        writeln!(out, "\n{}, {}", self.row, self.quantity)?;
+        for taken in &self.sides {
+            let Taken { name, settings, .. } = taken;
+            let failure = taken.failure.as_deref().unwrap_or("not measured");
+            match taken.median() {
+                Some(median) => writeln!(out, "  {name:<20} {median:>10.2}   {settings}")?,
+                None => writeln!(out, "  {name:<20} {failure}")?,
+            }
+        }
+        for Ratio { of, to, judged } in &self.ratios {
+            let ([median, interval, target, verdict], sides) =
+                (judged.cells("rounds"), format!("{of} : {to}"));
+            writeln!(out, "  {sides:<42} {median:>7} {interval:>17} {target:>9}  {verdict}")?;
+        }
+        if let (Some(found), Some(expected)) = (self.requests_per_transfer, self.requests_expected) {
+            let (name, target) = ("work requests of a transfer", format!("≤ {expected}"));
+            let verdict = self.requests_verdict().map_or(String::new(), |verdict| verdict.to_string());
+            writeln!(out, "  {name:<42} {found:>7.2} {:>17} {target:>9}  {verdict}", "")?;
+        }
+        Ok(())
+    }
+
+    fn verdicts(&self) -> impl Iterator<Item = Verdict> + '_ {
+        self.ratios.iter().filter_map(|ratio| ratio.judged.verdict).chain(self.requests_verdict())
     }
 }
 
 impl Results {
+    pub fn heading(&self, out: &mut dyn Write) -> io::Result<()> {
+        let (places, plan) = (&self.places, &self.plan);
+        writeln!(out, "machine    {}", self.machine)?;
+        let stated =
+            |value: Option<u32>| value.map_or("each side's own".to_owned(), |value| value.to_string());
+        let [mtu, pairs, inline] = [places.mtu, places.queue_pairs, places.inline_bytes].map(stated);
+        let Places { initiator, target, gid_index, .. } = places;
+        writeln!(
+            out,
+            "devices    {initiator} to {target}, GID index {gid_index}; MTU {mtu}, queue pairs {pairs}, \
+             inline {inline}"
+        )?;
+        let Plan { rounds, seconds, samples, .. } = plan;
+        writeln!(out, "plan       {rounds} rounds in turn, {seconds} s and {samples} samples each")?;
+        writeln!(out, "units      MB = 10^6 bytes; data of verbs and ferry checked after every run")
+    }
+
+    pub fn summary(&self, out: &mut dyn Write) -> io::Result<()> {
+        writeln!(out, "\n{}", tally(self.rows.iter().flat_map(RowResult::verdicts)))?;
+        for (side, reason) in self.failures() {
+            writeln!(out, "{side} was not measured everywhere: {reason}")?;
+        }
+        Ok(())
+    }
+
     /// Returns the sides that failed on some row, each with its first reason.
     pub fn failures(&self) -> Vec<(&str, &str)> {
         let mut found: Vec<(&str, &str)> = Vec::new();
         for taken in self.rows.iter().flat_map(|row| &row.sides) {
-            if let Some(reason) = &taken.failure {
-                if found.iter().all(|(name, _)| *name != taken.name) {
-                    found.push((&taken.name, reason));
-                }
-            }
+            let is_new = found.iter().all(|(name, _)| *name != taken.name);
+            found.extend(taken.failure.as_deref().filter(|_| is_new).map(|reason| (&*taken.name, reason)));
         }
         found
     }
@@ -142,7 +188,7 @@ mod tests {
             Side::Ferry(Visibility::AckedOnly) | Side::Verbs(_) => Some(99.0),
             Side::Mooncake => Some(60.0),
         });
-        let verdicts: Vec<_> = found.ratios.iter().map(|ratio| ratio.verdict).collect();
+        let verdicts: Vec<_> = found.ratios.iter().map(|ratio| ratio.judged.verdict).collect();
         let (met, missed) = (Some(Verdict::Met), Some(Verdict::Missed));
         assert_eq!(verdicts, [missed, met, None, None, None, None, met, met]);
         assert_eq!(
@@ -157,7 +203,7 @@ mod tests {
         let found = found(&row, |side| (!matches!(side, Side::Ferry(Visibility::Proven))).then_some(1.0));
         let of: Vec<_> = found.ratios.iter().map(|ratio| ratio.of.as_str()).collect();
         assert_eq!(of, ["ferry, acked only"]);
-        assert_eq!(found.ratios[0].verdict, Some(Verdict::Met));
+        assert_eq!(found.ratios[0].judged.verdict, Some(Verdict::Met));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::perftest::{Bandwidth, Tool};
+use super::perftest::{Bandwidth, READ_BW, WRITE_BW};
 use crate::layout::Layout;
 use crate::stats::Goal;
 use crate::workload::{format_bytes, Operation, Workload, KIB, MIB};
@@ -99,8 +99,8 @@ fn throughput(workload: Workload) -> Row {
     let merged = merged(&workload);
     let in_flight = (REQUESTS / merged.blocks).min(workload.walk_bytes / workload.transfer_bytes()).max(2);
     let tool = match workload.operation {
-        Operation::Write => Tool::WriteBw,
-        Operation::Read => Tool::ReadBw,
+        Operation::Write => WRITE_BW,
+        Operation::Read => READ_BW,
     };
     // A merged list is a run of large blocks, which perftest posts one by one.
     let list = if merged.blocks == workload.blocks { merged.blocks } else { 1 };
@@ -125,13 +125,12 @@ pub type Held = (Side, Side, Option<Goal>);
 impl Row {
     pub fn name(&self) -> String {
         match self {
-            Row::Throughput(Throughput {
-                workload: Workload { operation, block_bytes, blocks: 1, .. },
-                ..
-            }) => {
-                format!("{operation} {}", format_bytes(*block_bytes))
-            }
-            Row::Throughput(row) => row.workload.to_string(),
+            Row::Throughput(row) => match row.workload {
+                Workload { operation, block_bytes, blocks: 1, .. } => {
+                    format!("{operation} {}", format_bytes(block_bytes))
+                }
+                workload => workload.to_string(),
+            },
             Row::PingPong(bytes) => format!("WRITE {} ping-pong", format_bytes(*bytes)),
             Row::Done(bytes) => format!("WRITE {} until done", format_bytes(*bytes)),
         }
@@ -168,16 +167,16 @@ impl Row {
         let both = [Visibility::Proven, Visibility::AckedOnly];
         let ferry = both.map(Side::Ferry);
         match self {
-            Row::Throughput(_) => {
-                let to_perftest = ferry.map(|side| (side, Side::Perftest, Some(Goal::AtLeast(0.95))));
-                let to_same = both.map(|how| (Side::Ferry(how), Side::Verbs(how), None));
-                let reference = both.map(|how| (Side::Verbs(how), Side::Perftest, None));
-                let to_mooncake = ferry.map(|side| (side, Side::Mooncake, Some(Goal::AtLeast(1.5))));
-                [to_perftest, to_same, reference, to_mooncake].concat()
-            }
-            Row::PingPong(_) => ferry.map(|side| (side, Side::Perftest, Some(Goal::AtMost(1.15)))).to_vec(),
+            Row::Throughput(_) => [
+                ferry.map(|side| (side, Side::Perftest, Some(Goal::AtLeast(0.95)))),
+                both.map(|how| (Side::Ferry(how), Side::Verbs(how), None)),
+                both.map(|how| (Side::Verbs(how), Side::Perftest, None)),
+                ferry.map(|side| (side, Side::Mooncake, Some(Goal::AtLeast(1.5)))),
+            ]
+            .concat(),
+            Row::PingPong(_) => ferry.map(|side| (side, Side::Perftest, Some(Goal::AtMost(1.15)))).into(),
             Row::Done(_) => {
-                both.map(|how| (Side::Ferry(how), Side::Verbs(how), Some(Goal::AtMost(1.2)))).to_vec()
+                both.map(|how| (Side::Ferry(how), Side::Verbs(how), Some(Goal::AtMost(1.2)))).into()
             }
         }
     }

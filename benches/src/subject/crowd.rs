@@ -17,7 +17,7 @@ const CONNECTING_MAX: usize = 8;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The messages between parent and crowd, in this order.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
 pub enum CrowdReply {
     Opened,
     Connect,
@@ -26,7 +26,7 @@ pub enum CrowdReply {
 
 pub fn serve_crowd(setup: &Setup, address: &str, peers: usize) -> anyhow::Result<()> {
     // Nobody dials these engines, so a listener each would only cost a descriptor.
-    let setup = Setup { listen_address: Some(String::new()), ..setup.clone() };
+    let setup = setup.clone().with("listen_address", "");
     let engines = (0..peers).map(|_| setup.open()).collect::<anyhow::Result<Vec<_>>>()?;
     let (mut from, mut to) = (io::stdin().lock(), io::stdout().lock());
     write_line(&mut to, &CrowdReply::Opened)?;
@@ -43,15 +43,9 @@ pub fn serve_crowd(setup: &Setup, address: &str, peers: usize) -> anyhow::Result
 fn connect(engines: &[Engine], address: &str) -> anyhow::Result<()> {
     let part = engines.len().div_ceil(CONNECTING_MAX).max(1);
     thread::scope(|scope| {
-        let workers: Vec<_> = engines
-            .chunks(part)
-            .map(|part| {
-                scope.spawn(move || {
-                    part.iter()
-                        .try_for_each(|engine| engine.connect(address, Some(CONNECT_TIMEOUT)).map(drop))
-                })
-            })
-            .collect();
+        let dial = |engine: &Engine| engine.connect(address, Some(CONNECT_TIMEOUT)).map(drop);
+        let parts = engines.chunks(part);
+        let workers: Vec<_> = parts.map(|part| scope.spawn(move || part.iter().try_for_each(dial))).collect();
         let mut ends = workers.into_iter().map(|worker| worker.join().expect("a dialer does not panic"));
         ends.try_for_each(|end| end)
     })

@@ -5,7 +5,7 @@ use std::thread;
 use std::time::Instant;
 
 use anyhow::{ensure, Context};
-use ferry::types::{Op, PeerId, Request};
+use ferry::types::{Op, PeerId, RegionId, Request};
 use ferry::{Deadline, Engine, Transfer, TransferOptions};
 use serde::{Deserialize, Serialize};
 
@@ -22,7 +22,7 @@ pub struct Flight {
 }
 
 /// The figures of a run, before its data is checked.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Driven {
     pub transfers: u64,
     pub seconds: f64,
@@ -113,7 +113,7 @@ impl Route<'_> {
             local: self.local.address + here as u64,
             remote: self.remote.address + there as u64,
             length,
-            remote_region: self.remote.region,
+            remote_region: RegionId::from_raw(self.remote.region),
         }));
     }
 }

@@ -11,17 +11,17 @@
 //! never between a mark's arrival and the answer.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, AtomicU8, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{ensure, Context};
-use ferry::types::{Op, Request};
+use ferry::types::{Op, RegionId, Request};
 use ferry::Transfer;
 use serde::{Deserialize, Serialize};
 
 use super::drive::Route;
 use super::registered::Registered;
-use super::words::{look, mark, mark_bytes};
 use crate::memory::Store;
 use crate::pattern::Pattern;
 
@@ -86,9 +86,9 @@ impl PingPong {
     }
 
     /// Removes an earlier run's marks: no round's mark is 0 on the first use of a slot.
-    pub fn clear(&self, received: &mut Registered) {
+    pub fn clear(&self, received: &mut Registered) -> anyhow::Result<()> {
         let zeros = vec![0; self.bytes];
-        (0..self.slots).for_each(|slot| received.copy_in(self.offset(slot), &zeros));
+        (0..self.slots).try_for_each(|slot| received.copy_in(self.offset(slot), &zeros))
     }
 
     /// Checks that the last message of each slot is the one that the other end sent.
@@ -97,7 +97,7 @@ impl PingPong {
         let first = self.rounds.saturating_sub(self.slots as u64 - 1).max(1);
         for round in first..=self.rounds {
             let offset = self.offset(self.slot(round));
-            received.copy_out(offset, &mut message);
+            received.copy_out(offset, &mut message)?;
             let (body, found) = message.split_at(self.bytes - mark_bytes(self.bytes));
             Pattern::new(seed).check(body, offset as u64)?;
             ensure!(
@@ -111,6 +111,41 @@ impl PingPong {
 
 fn slot_bytes(bytes: usize) -> usize {
     bytes.div_ceil(SLOT_ALIGN) * SLOT_ALIGN
+}
+
+/// Returns the bytes of the mark at the end of a message of `bytes`: as many as one aligned load can take.
+fn mark_bytes(bytes: usize) -> usize {
+    let fits = [8, 4, 2, 1].into_iter().find(|&width| width <= bytes);
+    fits.expect("a message has at least one byte")
+}
+
+/// Returns `round` cut to a mark of `width` bytes.
+fn mark(round: u64, width: usize) -> u64 {
+    round & (u64::MAX >> (64 - 8 * width))
+}
+
+/// Returns the little-endian integer of `width` bytes at `offset`, which is aligned to `width`, as it is in memory
+/// now.
+fn look(memory: &Registered, offset: usize, width: usize) -> u64 {
+    let area = memory.area();
+    let end = offset.checked_add(width);
+    assert!(end.is_some_and(|end| end <= area.bytes), "within the memory");
+    let address = (area.address as usize + offset) as *mut u8;
+    assert!((address as usize).is_multiple_of(width), "aligned to its width");
+    // A device, the kernel, another process, or ferry's lane thread on their behalf writes here, outside the
+    // language's memory model. The best protection is an atomic: one load of the machine, neither torn nor cached nor
+    // moved before the poll that precedes it; Acquire keeps later reads behind it.
+    // SAFETY: in bounds and aligned (checked above), in memory that `memory` keeps mapped for the length of this
+    // borrow, in which no code of this program writes to it.
+    let value = unsafe {
+        match width {
+            1 => AtomicU8::from_ptr(address).load(Ordering::Acquire).into(),
+            2 => u16::from_le(AtomicU16::from_ptr(address.cast()).load(Ordering::Acquire)).into(),
+            4 => u32::from_le(AtomicU32::from_ptr(address.cast()).load(Ordering::Acquire)).into(),
+            _ => u64::from_le(AtomicU64::from_ptr(address.cast()).load(Ordering::Acquire)),
+        }
+    };
+    value
 }
 
 /// One end of a run.
@@ -131,14 +166,14 @@ impl<'a> Player<'a> {
         sent: &'a mut Registered,
         received: &'a Registered,
         seed: u64,
-    ) -> Player<'a> {
+    ) -> anyhow::Result<Player<'a>> {
         let mut message = vec![0; terms.bytes];
         for offset in (0..terms.slots).map(|slot| terms.offset(slot)) {
             Pattern::new(seed).fill(&mut message, offset as u64);
-            sent.copy_in(offset, &message);
+            sent.copy_in(offset, &message)?;
         }
         let under_way = VecDeque::with_capacity(terms.slots);
-        Player { terms, route, sent, received, under_way }
+        Ok(Player { terms, route, sent, received, under_way })
     }
 
     /// Marks the round's message and submits its transfer. Returns errors of earlier transfers.
@@ -149,14 +184,14 @@ impl<'a> Player<'a> {
         }
         let slot = self.terms.slot(round);
         let width = mark_bytes(self.terms.bytes);
-        self.sent.copy_in(self.terms.mark_offset(slot), &round.to_le_bytes()[..width]);
+        self.sent.copy_in(self.terms.mark_offset(slot), &round.to_le_bytes()[..width])?;
         let Route { engine, peer, local, remote, .. } = self.route;
         let offset = self.terms.offset(slot) as u64;
         let request = Request {
             local: local.address + offset,
             remote: remote.address + offset,
             length: self.terms.bytes as u64,
-            remote_region: remote.region,
+            remote_region: RegionId::from_raw(remote.region),
         };
         self.under_way.push_back(engine.submit(peer, Op::Write, &[request], &self.route.options())?);
         self.reap()
@@ -236,8 +271,9 @@ mod tests {
         for round in 1..=terms.rounds {
             let slot = terms.slot(round);
             Pattern::new(seed).fill(&mut message, terms.offset(slot) as u64);
-            memory.copy_in(terms.offset(slot), &message);
-            memory.copy_in(terms.mark_offset(slot), &round.to_le_bytes()[..mark_bytes(terms.bytes)]);
+            memory.copy_in(terms.offset(slot), &message).expect("mapped");
+            let mark = &round.to_le_bytes()[..mark_bytes(terms.bytes)];
+            memory.copy_in(terms.mark_offset(slot), mark).expect("mapped");
         }
         memory
     }
@@ -252,10 +288,16 @@ mod tests {
             assert!(PingPong { rounds: rounds + 1, ..terms }.check(&memory, 7).is_err(), "it never came");
             let first = terms.offset(terms.slot(rounds));
             for at in [first, first + bytes / 2, first + bytes - 1] {
-                spoil(&mut memory, at);
+                spoil(&mut memory, at).expect("mapped");
                 assert!(terms.check(&memory, 7).is_err(), "byte {at} of {bytes}");
-                spoil(&mut memory, at);
+                spoil(&mut memory, at).expect("mapped");
             }
         }
+    }
+
+    #[test]
+    fn a_mark_is_the_largest_word_that_fits() {
+        assert_eq!([1, 2, 3, 4, 7, 8, 9, 4_096].map(mark_bytes), [1, 2, 2, 4, 4, 8, 8, 8]);
+        assert_eq!([1, 2, 4, 8].map(|width| mark(0x1_0000_0102, width)), [2, 0x102, 0x102, 0x1_0000_0102]);
     }
 }

@@ -5,10 +5,10 @@ use std::time::Instant;
 use anyhow::{bail, Context};
 
 use super::client::{Client, ANSWER_TIMEOUT};
-use super::drive::Route;
+use super::drive::{Driven, Route};
 use super::pingpong::{PingPong, Player};
-use super::session::{Session, CLIENT_SILENCE_MAX};
-use super::wire::{Command, Outcome, Reply};
+use super::server::Session;
+use super::wire::{Command, Reply};
 use crate::cpu::own_cpu_seconds;
 use crate::layout::mix;
 use crate::memory::spoil;
@@ -17,19 +17,18 @@ impl Client {
     /// Returns the nanoseconds of each of `rounds` WRITEs of `bytes`, seen by the server's application in its memory,
     /// and its WRITE back, seen here. The terms of the session must include ping-pong.
     pub fn time_ping_pongs(&mut self, bytes: usize, rounds: usize) -> anyhow::Result<Vec<u64>> {
-        self.seed = mix(self.seed.wrapping_add(1));
-        let (seed, validate, acked_only) = (self.seed, self.manner.validate, self.manner.acked_only);
+        let (seed, validate, acked_only) = (self.new_seed(), self.manner.validate, self.manner.acked_only);
         let slots = PingPong::slots(bytes, self.outward.length().min(self.remote.bytes));
         let terms = PingPong { bytes, rounds: rounds as u64, slots, acked_only, validate, seed };
         let terms = terms.validated(self.outward.length())?;
         let inward = self.inward.as_mut().context("no memory was agreed upon for the server's WRITEs")?;
-        terms.clear(inward);
+        terms.clear(inward)?;
         self.channel.send(self.peer, &Command::PingPong(terms))?;
         self.expect_ready()?;
         let inward = self.inward.as_ref().context("it was there before")?;
         let (engine, local) = (&self.engine, self.outward.area());
         let route = Route { engine, peer: self.peer, local, remote: self.remote, acked_only };
-        let mut player = Player::new(terms, route, &mut self.outward, inward, seed);
+        let mut player = Player::new(terms, route, &mut self.outward, inward, seed)?;
         let mut nanoseconds = Vec::with_capacity(rounds);
         for round in 1..=terms.rounds {
             let start = Instant::now();
@@ -51,10 +50,10 @@ impl Session<'_> {
     pub(super) fn ping_pong(&mut self, terms: PingPong) -> anyhow::Result<Option<String>> {
         let (outward, remote) = self.outward.as_mut().context("no memory was agreed upon for --pingpong")?;
         let terms = terms.validated(self.inward.length().min(remote.bytes))?;
-        terms.clear(&mut self.inward);
+        terms.clear(&mut self.inward)?;
         let (engine, peer, acked_only) = (self.engine, self.peer, terms.acked_only);
         let route = Route { engine, peer, local: outward.area(), remote: *remote, acked_only };
-        let mut player = Player::new(terms, route, outward, &self.inward, mix(terms.seed));
+        let mut player = Player::new(terms, route, outward, &self.inward, mix(terms.seed))?;
         self.channel.send(peer, &Reply::Ready)?;
         let (cpu_before, start) = (own_cpu_seconds(), Instant::now());
         for round in 1..=terms.rounds {
@@ -62,19 +61,15 @@ impl Session<'_> {
             player.send(round)?;
         }
         player.finish()?;
-        let own_seconds = start.elapsed().as_secs_f64();
+        let own = Driven { transfers: terms.rounds, seconds: start.elapsed().as_secs_f64() };
         let cpu_seconds = own_cpu_seconds() - cpu_before;
-        let Command::Finish { spoil: spoiled, .. } = self.channel.receive(peer, CLIENT_SILENCE_MAX)? else {
+        let Command::Finish { spoil: spoiled, .. } = self.receive()? else {
             bail!("the client did not end the ping-pong");
         };
         if spoiled {
-            spoil(&mut self.inward, terms.last_offset());
+            spoil(&mut self.inward, terms.last_offset())?;
         }
         let checked = if terms.validate { terms.check(&self.inward, terms.seed) } else { Ok(()) };
-        let mismatch = checked.err().map(|mismatch| format!("at the server: {mismatch:#}"));
-        let own_transfers = terms.rounds;
-        let outcome = Outcome { cpu_seconds, mismatch: mismatch.clone(), own_transfers, own_seconds };
-        self.channel.send(peer, &Reply::Finished(outcome))?;
-        Ok(mismatch)
+        self.report(cpu_seconds, own, checked)
     }
 }

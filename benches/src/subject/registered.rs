@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::ValueEnum;
-use ferry::types::Location;
+use ferry::types::{Location, RegionId};
 use ferry::{Engine, RegionOptions};
 use serde::{Deserialize, Serialize};
 
 use super::wire::Area;
 use crate::device::DeviceMemory;
-use crate::memory::{populated, private, Memory, Store};
+use crate::memory::{populated, private, Store};
 
 /// The origin of host memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
@@ -27,20 +27,12 @@ pub enum Origin {
 const UNREGISTER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Populated and registered memory, until it is dropped.
-pub enum Registered {
-    Alloc(ferry::Memory),
-    Brought {
-        engine: Engine,
-        area: Area,
-        /// Taken by drop.
-        memory: Option<Brought>,
-    },
-}
-
-/// Memory that ferry did not allocate.
-pub enum Brought {
-    Own(Memory),
-    Device(DeviceMemory),
+pub struct Registered {
+    area: Area,
+    /// Taken by drop alone.
+    memory: Option<Box<dyn Store>>,
+    /// The engine of memory that ferry did not allocate, which must be unregistered.
+    engine: Option<Engine>,
 }
 
 impl Registered {
@@ -52,76 +44,55 @@ impl Registered {
         bytes: usize,
     ) -> anyhow::Result<Registered> {
         let options = RegionOptions { location: device, ..RegionOptions::default() };
-        let memory = match (device, origin) {
-            (Some(at), _) => Brought::Device(DeviceMemory::new(at, engine.config(), bytes)?),
-            (None, Origin::Own) => Brought::Own(private(bytes).context("mapping")?),
+        let (address, memory): (u64, Box<dyn Store>) = match (device, origin) {
+            (Some(at), _) => {
+                let memory = DeviceMemory::new(at, engine.config(), bytes)?;
+                (memory.address(), Box::new(memory))
+            }
+            (None, Origin::Own) => {
+                let memory = private(bytes)?;
+                (memory.address() as u64, Box::new(memory))
+            }
             (None, Origin::Alloc) => {
                 let memory = engine.alloc(bytes, &options).context("allocating")?;
-                return Ok(Registered::Alloc(populated(memory, bytes)));
+                let area = Area { region: memory.region().raw(), address: memory.address(), bytes };
+                let memory = Box::new(populated(memory, bytes)?);
+                return Ok(Registered { area, memory: Some(memory), engine: None });
             }
-        };
-        let address = match &memory {
-            Brought::Own(memory) => memory.address() as u64,
-            Brought::Device(memory) => memory.address(),
         };
         // SAFETY: the memory is freed only after drop has unregistered it, or never. No reference to its bytes exists
         // while transfers run, and Rust knows nothing of a device's memory.
         let region = unsafe { engine.register(address as *mut u8, bytes, &options) }?;
-        let area = Area { region, address, bytes };
-        Ok(Registered::Brought { engine: engine.clone(), area, memory: Some(memory) })
+        let area = Area { region: region.raw(), address, bytes };
+        Ok(Registered { area, memory: Some(memory), engine: Some(engine.clone()) })
     }
 
     /// Returns the area as the other end names it.
     pub fn area(&self) -> Area {
-        match self {
-            Registered::Alloc(memory) => {
-                Area { region: memory.region(), address: memory.address(), bytes: memory.length() }
-            }
-            Registered::Brought { area, .. } => *area,
-        }
+        self.area
     }
 
     pub fn length(&self) -> usize {
-        self.area().bytes
-    }
-
-    /// Fails if any byte could not be copied from or to a device since the last call.
-    pub fn intact(&self) -> anyhow::Result<()> {
-        match self {
-            Registered::Brought { memory: Some(Brought::Device(memory)), .. } => memory.intact(),
-            _ => Ok(()),
-        }
+        self.area.bytes
     }
 }
 
 impl Store for Registered {
-    fn copy_in(&mut self, offset: usize, from: &[u8]) {
-        match self {
-            Registered::Alloc(memory) => memory.copy_in(offset, from),
-            Registered::Brought { memory: Some(Brought::Own(memory)), .. } => memory.copy_in(offset, from),
-            Registered::Brought { memory: Some(Brought::Device(memory)), .. } => memory.copy_in(offset, from),
-            Registered::Brought { memory: None, .. } => unreachable!("taken by drop"),
-        }
+    fn copy_in(&mut self, offset: usize, from: &[u8]) -> anyhow::Result<()> {
+        self.memory.as_mut().expect("taken by drop alone").copy_in(offset, from)
     }
 
-    fn copy_out(&self, offset: usize, into: &mut [u8]) {
-        match self {
-            Registered::Alloc(memory) => memory.copy_out(offset, into),
-            Registered::Brought { memory: Some(Brought::Own(memory)), .. } => memory.copy_out(offset, into),
-            Registered::Brought { memory: Some(Brought::Device(memory)), .. } => {
-                memory.copy_out(offset, into)
-            }
-            Registered::Brought { memory: None, .. } => unreachable!("taken by drop"),
-        }
+    fn copy_out(&self, offset: usize, into: &mut [u8]) -> anyhow::Result<()> {
+        self.memory.as_ref().expect("taken by drop alone").copy_out(offset, into)
     }
 }
 
 impl Drop for Registered {
     fn drop(&mut self) {
-        let Registered::Brought { engine, area, memory } = self else { return };
-        if engine.unregister(area.region, Some(UNREGISTER_TIMEOUT)).is_err() {
+        let Some(engine) = &self.engine else { return };
+        if engine.unregister(RegionId::from_raw(self.area.region), Some(UNREGISTER_TIMEOUT)).is_err() {
             // Memory that may still be reached is never freed.
-            std::mem::forget(memory.take());
+            std::mem::forget(self.memory.take());
         }
     }
 }

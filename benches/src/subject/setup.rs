@@ -1,60 +1,64 @@
 //! Turns the benchmark's options into ferry's configuration: only given options differ from the defaults, and the
 //! differences can be printed.
 
-use std::path::PathBuf;
+use std::collections::BTreeMap;
 
 use anyhow::Context;
-use ferry::config::Transports;
 use ferry::{Config, Engine};
 use serde::{Deserialize, Serialize};
 
-use crate::options::{DeviceOptions, Named, RdmaOptions, Transport};
+use crate::device::{find, Described};
+use crate::options::DeviceOptions;
 
-/// The options of an end's engine.
+/// The settings of an end's engine that were chosen here, and the device whose memory the end uses.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Setup {
-    /// `None` keeps the default: a free port of the loopback address.
-    pub listen_address: Option<String>,
-    /// Without it, peers are this user on this host only.
-    pub secret_file: Option<PathBuf>,
-    pub transport: Transport,
-    pub lanes: Option<u32>,
-    /// Queue pairs to each device of a peer.
-    pub qps: Option<u32>,
-    pub rdma: RdmaOptions,
-    /// The device whose memory this end uses.
+    settings: BTreeMap<String, String>,
     pub device: DeviceOptions,
-    pub spin_us: Option<u32>,
-    /// `None` leaves the choice to ferry.
-    pub congestion_control: Option<String>,
-    /// Lane threads; `None` keeps the default.
-    pub workers: Option<usize>,
 }
 
 impl Setup {
+    /// Returns ferry's defaults, with memory of this device.
+    pub fn on(device: DeviceOptions) -> Setup {
+        Setup { device, settings: BTreeMap::new() }
+    }
+
+    /// Changes a setting of ferry's.
+    pub fn with(self, key: &str, value: impl ToString) -> Setup {
+        self.given(key, Some(value))
+    }
+
+    /// Changes a setting of ferry's, if it was given.
+    pub fn given(mut self, key: &str, value: Option<impl ToString>) -> Setup {
+        self.settings.extend(value.map(|value| (key.to_owned(), value.to_string())));
+        self
+    }
+
+    /// Changes all these settings.
+    pub fn with_all(self, settings: Vec<(&str, String)>) -> Setup {
+        settings.into_iter().fold(self, |setup, (key, value)| setup.with(key, value))
+    }
+
+    /// Changes a setting that was not given.
+    pub fn otherwise(mut self, key: &str, value: impl ToString) -> Setup {
+        self.settings.entry(key.to_owned()).or_insert(value.to_string());
+        self
+    }
+
     pub fn config(&self) -> anyhow::Result<Config> {
         let mut config = Config::new()?;
-        let mut set = |key: &str, value: Option<String>| match value {
-            Some(value) => config.set(key, &value),
-            None => Ok(()),
-        };
-        set("listen_address", self.listen_address.clone())?;
-        let path =
-            self.secret_file.as_ref().map(|path| path.to_str().context("the secret's path is not UTF-8"));
-        set("secret_file", path.transpose()?.map(str::to_owned))?;
-        let transport = Some(self.transport).filter(|transport| *transport != Transport::Auto);
-        set("transports", transport.map(|transport| transport.name()))?;
-        set("lanes", self.lanes.map(|lanes| lanes.to_string()))?;
-        set("rdma_qps", self.qps.map(|qps| qps.to_string()))?;
-        self.rdma.settings().into_iter().try_for_each(|(key, value)| set(key, Some(value)))?;
-        set("spin_us", self.spin_us.map(|us| us.to_string()))?;
-        set("tcp_congestion", self.congestion_control.clone())?;
-        set("workers", self.workers.map(|workers| workers.to_string()))?;
+        self.settings.iter().try_for_each(|(key, value)| config.set(key, value))?;
         Ok(config)
     }
 
     pub fn open(&self) -> anyhow::Result<Engine> {
         Engine::open(self.config()?).context("opening ferry's engine")
+    }
+
+    /// Returns the device of this end's memory, if the option names one. An error names the option.
+    pub fn described(&self, config: &Config) -> anyhow::Result<Option<Described>> {
+        let described = self.device.location().map(|at| find(at, config)).transpose();
+        described.with_context(|| self.device.argument().unwrap_or_default())
     }
 }
 
@@ -71,9 +75,4 @@ pub fn describe(config: &Config) -> String {
     let changed = if changed.is_empty() { "defaults".to_owned() } else { changed.join(" ") };
     let secret = if config.shared_secret().is_some() { "secret set" } else { "no secret: same user" };
     format!("{changed}, {secret}")
-}
-
-/// Returns whether every transport is allowed.
-pub fn is_auto(config: &Config) -> bool {
-    config.transports == Transports::AUTO
 }

@@ -12,10 +12,9 @@ use crate::engine::Engine;
 use crate::notices::encode;
 use crate::pointers::{list, null, opened, reserve, Out};
 use crate::types::*;
-use ferry::complete::TransferResult;
 use ferry::status::Result;
-use ferry::types::{Op, PeerId, Request};
-use ferry::{Error, Status, Transfer, TransferOptions};
+use ferry::types::{Op, PeerId, RegionId, Request};
+use ferry::{Error, Status, Transfer, TransferOptions, TransferResult};
 use std::collections::HashMap;
 use std::ffi::c_int;
 use std::sync::{Arc, Mutex};
@@ -204,7 +203,7 @@ fn sort(entries: &[TransferRequest]) -> Result<(Vec<Task>, Vec<Group>)> {
             remote: entry.target_offset,
             length: entry.length,
             // 0 means whatever region is registered there: the interface names memory by address alone.
-            remote_region: 0,
+            remote_region: RegionId::NONE,
         });
     }
     Ok((tasks, groups))

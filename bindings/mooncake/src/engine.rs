@@ -187,7 +187,7 @@ pub unsafe extern "C" fn installTransport(
     })
 }
 
-/// What has been installed stays.
+/// Installed transports stay installed.
 #[no_mangle]
 pub unsafe extern "C" fn uninstallTransport(engine: Option<&Engine>, proto: *const c_char) -> c_int {
     negative("uninstallTransport", || {

@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! call      every entry point: panics and errors become numbers, and lines of the log
-//! pointers  NULL, text, lists, what is written back       types   structs and constants
+//! pointers  NULL, text, lists, values written back       types   structs and constants
 //! engine segments memory batches notices links            one concept of the interface each
 //! ```
 //! The Python module `mooncake.engine` (`bindings/python/mooncake`) promises the same behaviour; their

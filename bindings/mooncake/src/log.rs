@@ -32,7 +32,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_are_for_who_may_ask_and_does() {
+    fn lines_are_for_processes_that_may_ask_and_do() {
         for (value, asked) in [(None, false), (Some(""), false), (Some("0"), false), (Some("1"), true)] {
             assert_eq!(is_asked(false, value.map(OsString::from)), asked, "{value:?}");
             assert!(!is_asked(true, value.map(OsString::from)), "{value:?}");

@@ -4,17 +4,16 @@ use crate::call::{lock, negative};
 use crate::engine::Engine;
 use crate::pointers::{list, opened, reserve, text};
 use crate::types::BufferEntry;
-use ferry::region::RegionSpec;
 use ferry::status::Result;
-use ferry::types::{Access, Location, MemoryKind};
-use ferry::{Error, Status};
+use ferry::types::{Access, Location, MemoryKind, RegionId};
+use ferry::{Error, RegionSpec, Status};
 use std::collections::HashMap;
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::Mutex;
 
 /// ferry's regions by their start. Any thread may use it.
 #[derive(Default)]
-pub struct Registered(Mutex<HashMap<u64, u64>>);
+pub struct Registered(Mutex<HashMap<u64, RegionId>>);
 
 impl Registered {
     /// Registers all of them or none.

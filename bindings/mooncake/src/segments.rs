@@ -60,7 +60,7 @@ impl Segments {
     /// Returns the segment's peer; connects again if the peer was lost.
     pub fn peer(&self, engine: &ferry::Engine, number: i32) -> Result<PeerId> {
         let (session, peer) = self.get(number)?;
-        let lost = engine.peer_info(peer).map_or(true, |info| info.state == ferry::peer::PeerState::Lost);
+        let lost = engine.peer_info(peer).map_or(true, |info| info.state == ferry::PeerState::Lost);
         if !lost {
             return Ok(peer);
         }

@@ -1,9 +1,7 @@
 #!/bin/sh
 # Builds the shipped libferry_mooncake.so and a program that knows only its interface, and runs the program
-# over TCP, over the path that ferry chooses on one host, and under valgrind. Warnings are errors. Arguments
-# go to the program (a filter).
-#
-# FERRY_SKIP_VALGRIND=1 skips valgrind, and prints that.
+# over TCP, over the path that ferry chooses on one host, and under valgrind (tests/c/valgrind.sh). Warnings are
+# errors. Arguments go to the program (a filter).
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../../.." && pwd)
@@ -37,19 +35,4 @@ read -r session address _ <"$out/answered"
 "$out/readme" "$session" "$address"
 exec 3>&-
 wait $!
-
-if [ "${FERRY_SKIP_VALGRIND:-}" = 1 ]; then
-    echo "== SKIPPED: valgrind, because FERRY_SKIP_VALGRIND=1"
-    exit 0
-fi
-echo "== valgrind"
-# One log per process. valgrind is quiet, so a line in a forked child's log is an error too.
-rm -f "$out"/valgrind.*.log
-FERRY_TRANSPORTS=tcp valgrind --quiet --leak-check=full --show-leak-kinds=definite,indirect,possible \
-    --errors-for-leak-kinds=definite,indirect,possible --error-exitcode=99 \
-    --suppressions="$root/tests/c/valgrind.supp" --fair-sched=try --log-file="$out/valgrind.%p.log" \
-    "$out/suite" "$@" || { cat "$out"/valgrind.*.log; exit 1; }
-if grep -h '^==' "$out"/valgrind.*.log; then
-    echo "valgrind found errors" >&2
-    exit 1
-fi
+FERRY_TRANSPORTS=tcp "$root/tests/c/valgrind.sh" "$out" "$out/suite" "$@"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import math
 import time
 from collections.abc import Coroutine
@@ -45,8 +46,12 @@ def test_many_loops_leave_nothing(pair: Pair) -> None:
 def test_connect(pair: Pair) -> None:
     async def main() -> None:
         assert await pair.source.connect_async(pair.target.address, 10) == pair.peer
-        with pytest.raises(ferry.UnreachableError, match="127.0.0.1:1"):
+        with pytest.raises(ferry.UnreachableError, match="127.0.0.1:1") as refused:
             await pair.source.connect_async("127.0.0.1:1", 5)
+        with pytest.raises(ferry.UnreachableError) as expected:
+            pair.source.connect("127.0.0.1:1", 5)
+        assert refused.value.os_error == errno.ECONNREFUSED
+        assert str(refused.value) == str(expected.value)
 
     run(main())
 

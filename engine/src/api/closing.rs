@@ -5,12 +5,12 @@ use crate::command::Command;
 use crate::complete::transfer::Strike;
 use crate::complete::Transfer;
 use crate::status::{Error, Result, Status};
+use crate::sys::atomic::Ordering;
 use crate::sys::clock;
 use crate::sys::pause;
+use crate::sys::thread::JoinHandle;
 use std::panic::{catch_unwind, AssertUnwindSafe};
-use std::sync::atomic::Ordering;
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 impl Inner {
@@ -48,7 +48,7 @@ impl Inner {
         let control = self.control.lock().take();
         control.into_iter().for_each(|thread| drop(thread.join()));
         let _ = catch_unwind(AssertUnwindSafe(|| self.workers.stop()));
-        // What is half written may well panic again, and each of them is more than the next needs.
+        // State that a panic left half written may panic again; the other threads are stopped nevertheless.
         for service in self.services.iter().rev() {
             let _ = catch_unwind(AssertUnwindSafe(|| service.stop()));
         }

@@ -103,7 +103,7 @@ impl Engine {
         let hold = self.inner.drivers.get(kind)?.hold(stream)?;
         let held = Arc::new(Held { hold, transfer: Arc::downgrade(transfer) });
         self.attend(transfer)?;
-        held.look();
+        held.check();
         Ok(())
     }
 }
@@ -116,7 +116,7 @@ struct Held {
 
 impl Held {
     /// Releases the stream if the transfer is final. Otherwise registers to look again when it is.
-    fn look(self: Arc<Held>) {
+    fn check(self: Arc<Held>) {
         let Some(transfer) = self.transfer.upgrade() else { return self.hold.release() };
         if !transfer.is_final() {
             transfer.waiter.register_waker(&Waker::from(self.clone()));
@@ -129,7 +129,7 @@ impl Held {
 
 impl Wake for Held {
     fn wake(self: Arc<Held>) {
-        self.look();
+        self.check();
     }
 }
 

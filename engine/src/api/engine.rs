@@ -16,23 +16,23 @@ use crate::session::handshake::{derive_secret, AuthPolicy, Local};
 #[cfg(test)]
 use crate::stage;
 use crate::status::{Error, Result, Status};
+use crate::sys::atomic::{AtomicU32, Ordering};
 use crate::sys::fork::ForkGuard;
 use crate::sys::host::{self, Process};
 use crate::sys::lock::Mutex;
 use crate::sys::poller::PollerKind;
 use crate::sys::tcp::Listener;
-use crate::sys::{self, socket, unix};
+use crate::sys::thread::JoinHandle;
+use crate::sys::{self, names, socket, thread, unix};
 use crate::transport::local::{self, Service};
 #[cfg(test)]
 use crate::transport::loopback;
 use crate::transport::rdma;
 use crate::transport::tcp::{self, worker::Workers};
 use crate::types::Transport;
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 pub(super) const OPEN: u32 = 0;
@@ -65,6 +65,14 @@ pub(super) struct Inner {
 impl Engine {
     /// Opens an engine: listens if the configuration says so, and starts the engine's threads.
     pub fn open(config: Config) -> Result<Engine> {
+        Engine::open_with(config, |_, _| ())
+    }
+
+    /// Opens an engine after `change` to its services: tests replace some.
+    pub(crate) fn open_with(
+        config: Config,
+        change: impl FnOnce(&Arc<Context>, &mut [Installed]),
+    ) -> Result<Engine> {
         config.validate()?;
         let guard = ForkGuard::new().map_err(|error| Error::system("mapping the fork marker", &error))?;
         let listener = listen(&config)?;
@@ -110,7 +118,7 @@ impl Engine {
         let drivers = Arc::new(devices::drivers(&context.config));
         let rdma = new_rdma(&context, &drivers)?;
         let stage = devices::stage(&context, drivers.clone());
-        let installed = vec![
+        let mut installed = vec![
             Installed {
                 transport: Transport::Local,
                 service: service.map(|service| service as Arc<dyn TransportService>),
@@ -126,6 +134,7 @@ impl Engine {
                 service: Ok(stage.clone() as Arc<dyn TransportService>),
             },
         ];
+        change(&context, &mut installed);
         let services: Vec<_> = installed.iter().filter_map(|it| it.service.clone().ok()).collect();
         let control = Control::new(Parts {
             context: context.clone(),
@@ -278,7 +287,7 @@ impl Inner {
 
 /// Returns the default number of threads for one purpose: the cores that this process may use, at most 4.
 fn cores() -> u32 {
-    std::thread::available_parallelism().map_or(1, |count| count.get() as u32).clamp(1, 4)
+    thread::available_parallelism().map_or(1, |count| count.get() as u32).clamp(1, 4)
 }
 
 /// Creates the table of grants by which other processes of this host copy. Err says why the same-host path is off.
@@ -344,10 +353,9 @@ fn new_workers(context: &Context) -> Result<Workers> {
 }
 
 fn resolve(address: &str) -> Result<Vec<SocketAddr>> {
-    let found = address.to_socket_addrs().map_err(|error| {
+    names::look_up(address).map_err(|error| {
         Error::invalid(format!("address: {address:?} is not a host:port that can be resolved: {error}"))
-    })?;
-    Ok(found.collect())
+    })
 }
 
 impl Engine {
@@ -393,7 +401,7 @@ fn place(listener: &Listener) -> Option<[u8; 16]> {
     let fd = listener.as_raw_fd();
     let mut hasher = blake3::Hasher::new_derive_key("ferry engine place v1");
     // Needed only on sandboxed kernels, which do not have a different boot id for each boot.
-    hasher.update(&std::fs::read("/etc/machine-id").unwrap_or_default());
+    hasher.update(&host::machine_id());
     hasher.update(&host::boot_id()?);
     hasher.update(&socket::network_namespace(fd)?.to_le_bytes());
     hasher.update(&socket::bound_interface(fd).unwrap_or(0).to_le_bytes());

@@ -9,7 +9,7 @@ use crate::status::{Error, Result, Status};
 use crate::sys::clock;
 use crate::sys::mapping::Mapping;
 use crate::sys::vm;
-use crate::types::{Access, Location, MemoryKind};
+use crate::types::{Access, Location, MemoryKind, RegionId};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -40,7 +40,12 @@ impl Engine {
     /// `[address, address + length)` stays mapped, readable and (for READs into it and remote WRITEs)
     /// writable until `unregister` has returned OK, and Rust holds no reference to it that concurrent
     /// writes by peers would invalidate.
-    pub unsafe fn register(&self, address: *mut u8, length: usize, options: &RegionOptions) -> Result<u64> {
+    pub unsafe fn register(
+        &self,
+        address: *mut u8,
+        length: usize,
+        options: &RegionOptions,
+    ) -> Result<RegionId> {
         let spec = RegionSpec {
             address: address as u64,
             length: length as u64,
@@ -61,7 +66,7 @@ impl Engine {
         &self,
         specs: Vec<RegionSpec>,
         stated: Option<Location>,
-    ) -> Result<Vec<u64>> {
+    ) -> Result<Vec<RegionId>> {
         self.call("registering memory", || {
             // SAFETY: the caller's promise is the same.
             unsafe { self.register_here(specs, stated) }
@@ -70,7 +75,11 @@ impl Engine {
 
     /// # Safety
     /// As for `register`, for each of them.
-    unsafe fn register_here(&self, mut specs: Vec<RegionSpec>, stated: Option<Location>) -> Result<Vec<u64>> {
+    unsafe fn register_here(
+        &self,
+        mut specs: Vec<RegionSpec>,
+        stated: Option<Location>,
+    ) -> Result<Vec<RegionId>> {
         let context = self.context()?;
         if let Some(stated) = stated.filter(|stated| stated.kind.is_device()) {
             self.inner.drivers.get(stated.kind)?;
@@ -81,7 +90,7 @@ impl Engine {
             spec.location = located.map_err(|error| error.at_request(index as u64))?;
         }
         let regions = context.registry.register(&specs)?;
-        let ids: Vec<u64> = regions.iter().map(|region| region.id).collect();
+        let ids: Vec<RegionId> = regions.iter().map(|region| region.id).collect();
         context.commands.push(Command::RegionsAdded(ids.clone()));
         Ok(ids)
     }
@@ -135,7 +144,7 @@ impl Engine {
 
     /// Takes a region back: after OK nothing reaches the memory. With a zero timeout, a region in use is BUSY and
     /// unchanged. After another timeout the region stays revoked for new work; call again.
-    pub fn unregister(&self, region: u64, timeout: Option<Duration>) -> Result<()> {
+    pub fn unregister(&self, region: RegionId, timeout: Option<Duration>) -> Result<()> {
         // A closed engine still unregisters, because the owner wants the memory back.
         self.inner.check_not_forked()?;
         let context = &self.inner.context;
@@ -149,7 +158,7 @@ impl Engine {
         result
     }
 
-    fn unregister_here(&self, region: u64, timeout: Option<Duration>) -> Result<()> {
+    fn unregister_here(&self, region: RegionId, timeout: Option<Duration>) -> Result<()> {
         let context = &self.inner.context;
         let result = context.registry.unregister(region, timeout);
         let revoked = context.registry.get(region).map_or(result.is_ok(), |region| region.is_revoked());
@@ -160,7 +169,7 @@ impl Engine {
     }
 
     /// Checks that the handle names a region, in use or revoked. STALE or NOT_REGISTERED otherwise.
-    pub fn check_region(&self, region: u64) -> Result<()> {
+    pub fn check_region(&self, region: RegionId) -> Result<()> {
         self.context()?.registry.get(region).map(|_| ())
     }
 
@@ -227,7 +236,7 @@ fn shares_more(registry: &Registry) -> bool {
 /// `free` waits instead. The drop waits for at most one second if peers hold RDMA keys of the memory.
 pub struct Memory {
     engine: Engine,
-    region: u64,
+    region: RegionId,
     mapping: Option<Mapping>,
 }
 
@@ -237,7 +246,7 @@ impl Memory {
         self.mapping.as_ref().unwrap_or_else(|| unreachable!())
     }
 
-    pub fn region(&self) -> u64 {
+    pub fn region(&self) -> RegionId {
         self.region
     }
 

@@ -23,7 +23,7 @@ impl Engine {
             counts: context.stats.counts(),
             peers_up: up as u64,
             regions: context.registry.snapshot().len() as u64,
-            transfers: context.transfers.len() as u64,
+            transfers: context.transfers.count() as u64,
         })
     }
 

@@ -80,10 +80,10 @@ impl Engine {
     pub fn peer_paths(&self, peer: PeerId) -> Result<Vec<PathInfo>> {
         let context = self.context()?;
         let peer = context.peers.get(peer)?;
-        let facts = ask_links(&peer, begin(context, &peer, asked_of_all(context)), |_, _| true);
+        let facts = ask_paths(&peer, begin(context, &peer, asked_of_all(context)), |_, _| true);
         let Decision { path, waits, .. } = route::decide(&facts);
         // An idle path counts as existing, because a transfer that needs it wakes it.
-        let is_there = !waits || facts.state(path) == PathState::Resting;
+        let is_there = !waits || facts.state(path) == PathState::Idle;
         let loss = peer.last_loss();
         let tell = |transport: Transport| {
             let mut why = match transport {
@@ -94,7 +94,7 @@ impl Engine {
                 why += "; transfers wait for it";
             }
             if let Some(loss) = loss.as_ref().filter(|loss| loss.transport == transport) {
-                let ago = loss.at.elapsed().unwrap_or_default().as_secs();
+                let ago = clock::wall().duration_since(loss.at).unwrap_or_default().as_secs();
                 why = format!("{why}; last lost {ago} s ago: {}", loss.text);
             }
             PathInfo { transport, chosen: transport == path && is_there, why }
@@ -152,17 +152,17 @@ pub(super) fn gather(
         remote.has_devices() && ranges.iter().any(|range| there(range).is_some_and(|at| at.kind.is_device()));
     memory.nics_here = memory.device_here
         && local.iter().filter(|region| region.is_device()).all(|region| why_staged(region).is_none());
-    ask_links(peer, facts, |path, alone| path.carries(ranges, remote, alone))
+    ask_paths(peer, facts, |path, alone| path.carries(ranges, remote, alone))
 }
 
 /// Asks each path on which the decision depends for its state and, once, whether the path reaches all ranges.
-fn ask_links(peer: &Peer, mut facts: Facts, reaches: impl Fn(&dyn Path, bool) -> bool) -> Facts {
+fn ask_paths(peer: &Peer, mut facts: Facts, reaches: impl Fn(&dyn Path, bool) -> bool) -> Facts {
     while let Some(transport) = route::asks(&facts) {
         let path = peer.path(transport);
         let state = match &path {
             Some(path) => match path.condition() {
                 Condition::Works => PathState::Open,
-                Condition::Resting => PathState::Resting,
+                Condition::Idle => PathState::Idle,
                 Condition::Broken => PathState::Broken,
             },
             // The path is gone since the facts were begun, so their version is old.
@@ -183,8 +183,8 @@ fn ask_links(peer: &Peer, mut facts: Facts, reaches: impl Fn(&dyn Path, bool) ->
 /// UNAVAILABLE with a reason for each path.
 pub(super) fn choose(peer: &Peer, facts: &Facts) -> Result<Transport> {
     let Decision { path, wake, .. } = route::decide(facts);
-    let resting = Transport::named().filter(|transport| wake & transport.bit() != 0);
-    resting.filter_map(|transport| peer.path(transport)).for_each(|path| path.rouse());
+    let idle = Transport::named().filter(|transport| wake & transport.bit() != 0);
+    idle.filter_map(|transport| peer.path(transport)).for_each(|path| path.rouse());
     if path != Transport::None {
         return Ok(path);
     }
@@ -217,7 +217,7 @@ fn sentence(peer: &Peer, facts: &Facts, transport: Transport) -> String {
         (Why::Worse(better), _) if transport == Transport::Tcp => {
             format!("the last resort, and {} is usable", better.name())
         }
-        (_, Some(own)) if why.is_told_by_path() => own,
+        (_, Some(own)) if why.is_explained_by_path() => own,
         _ => why.to_string(),
     }
 }

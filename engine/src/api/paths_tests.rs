@@ -105,7 +105,7 @@ fn told(two: &Two, wish: &Wish) -> (u64, [Transport; 2], Vec<PathInfo>) {
     let path = match route::decide(&facts).path {
         Transport::Staged => {
             let parts = begin_facts(context, &peer, &wish.options);
-            let hosts = route::decide(&ask_links(&peer, parts, |_, _| true)).path;
+            let hosts = route::decide(&ask_paths(&peer, parts, |_, _| true)).path;
             let same_host = peer.path(Transport::Local).is_some();
             let kinds = (MemoryKind::Cuda, MemoryKind::Cuda);
             let between = route::between_devices(&facts.asked, kinds, same_host, false).0;
@@ -195,7 +195,7 @@ impl Path for Sleeper {
     fn post(&self, _: Class, _: Option<Monotonic>, _: &mut After) {}
     fn nudge(&self, _: &mut After) {}
     fn condition(&self) -> Condition {
-        Condition::Resting
+        Condition::Idle
     }
     fn rouse(&self) {
         self.roused.fetch_add(1, Ordering::SeqCst);
@@ -203,7 +203,7 @@ impl Path for Sleeper {
 }
 
 #[test]
-fn telling_wakes_no_path_that_rests_and_a_transfer_does() {
+fn asking_wakes_no_idle_path_and_a_transfer_does() {
     let two = Two::new(&[("transports", "tcp,rdma")]);
     let peer = two.a.whole().peers.get(two.peer).unwrap();
     let sleeper = Arc::new(Sleeper::default());
@@ -219,7 +219,7 @@ fn telling_wakes_no_path_that_rests_and_a_transfer_does() {
     let paths = two.a.peer_paths(two.peer).unwrap();
     let told = |transport| paths.iter().find(|path| path.transport == transport).unwrap();
     assert!(told(Transport::Tcp).chosen && !told(Transport::Rdma).chosen);
-    assert!(told(Transport::Rdma).why.contains("at rest") && !told(Transport::Rdma).why.contains("wait"));
+    assert!(told(Transport::Rdma).why.contains("idle") && !told(Transport::Rdma).why.contains("wait"));
     assert_eq!(roused(), 0);
 
     assert_eq!((run(&here[0], &options()), roused()), (Transport::Tcp, 1));

@@ -5,10 +5,10 @@ use crate::command::{Command, Reply};
 use crate::notify::{Event, EventBody, Queue};
 use crate::peer::{Peer, PeerState};
 use crate::status::{Error, Result, Status};
+use crate::sys::atomic::Ordering;
 use crate::sys::clock;
-use crate::types::{Access, Location, PeerId};
+use crate::types::{Access, Location, PeerId, RegionId};
 use std::net::SocketAddr;
-use std::sync::atomic::Ordering;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -31,12 +31,14 @@ pub struct PeerInfo {
 /// A region of a peer, as announced here.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RemoteRegionInfo {
-    pub region: u64,
+    pub region: RegionId,
     pub address: u64,
     pub length: u64,
     pub access: Access,
     pub name: String,
     pub location: Location,
+    /// Rises with each region that the peer registers.
+    pub order: u64,
 }
 
 impl Engine {
@@ -64,9 +66,12 @@ impl Engine {
         queue.reserve_connect()?;
         let queue = queue.clone();
         let reply = Reply::new(move |result: Result<PeerId>| {
-            let (peer, status) =
-                result.map_or_else(|error| (PeerId::NONE, error.status), |peer| (peer, Status::Ok));
-            queue.push_reserved(Event::new(peer, EventBody::PeerConnect { user_data, status }), || ());
+            let (peer, status, os_error, why) = match result {
+                Ok(peer) => (peer, Status::Ok, 0, String::new()),
+                Err(error) => (PeerId::NONE, error.status, error.os_error, error.message),
+            };
+            let body = EventBody::PeerConnect { user_data, status, os_error, why: why.into() };
+            queue.push_reserved(Event::new(peer, body), || ());
         });
         // From here on the event reports the outcome: a reply that is dropped answers CLOSED.
         let _ = self.call("connecting", || self.dial(address, resolved, timeout, reply));
@@ -88,7 +93,7 @@ impl Engine {
         let context = self.context()?;
         let configured = Duration::from_millis(context.config.connect_timeout_ms);
         let patience = timeout.map_or(configured, |timeout| timeout.min(configured));
-        let deadline = clock::now() + patience;
+        let deadline = clock::monotonic_ns() + patience;
         context.commands.push(Command::Dial { address: address.to_owned(), resolved, deadline, reply });
         Ok(())
     }
@@ -130,6 +135,7 @@ impl Engine {
                 access: region.access,
                 name: region.name.clone(),
                 location: region.location,
+                order: region.order,
             })
             .collect();
         regions.sort_by_key(|region| region.address);

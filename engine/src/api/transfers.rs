@@ -19,7 +19,7 @@ use crate::route;
 use crate::status::{Error, Result, Status};
 use crate::sys::clock;
 use crate::transport::local;
-use crate::types::{MemoryKind, Monotonic, Op, PeerId, Request, Transport};
+use crate::types::{MemoryKind, Monotonic, Op, PeerId, Request, TransferId, Transport};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -188,7 +188,7 @@ impl Engine {
         Ok(core)
     }
 
-    pub fn transfer(&self, handle: u64) -> Result<Arc<Core>> {
+    pub fn transfer(&self, handle: TransferId) -> Result<Arc<Core>> {
         self.inner.check_not_forked()?;
         self.inner.context.transfers.get(handle)
     }
@@ -203,7 +203,7 @@ impl Engine {
     }
 
     /// Removes a final transfer and its results from the table. BUSY before the transfer is final.
-    pub fn release(&self, handle: u64) -> Result<()> {
+    pub fn release(&self, handle: TransferId) -> Result<()> {
         let core = self.transfer(handle)?;
         if !core.is_final() {
             return Err(Error::new(Status::Busy, "the transfer is not final; its results would be lost"));
@@ -223,7 +223,7 @@ pub(super) fn submit_to(context: &Context, peer: &Peer, spec: TransferSpec) -> R
     }
     // From here on the transfer holds its regions, and leaves them when it is final.
     entered.hand_over();
-    peer.look_at(core.spec.deadline_ns.min(core.spec.submitted_ns + context.progress_ns() / 4));
+    peer.check_at(core.spec.deadline_ns.min(core.spec.submitted_ns + context.progress_ns() / 4));
     Ok(core)
 }
 
@@ -337,7 +337,7 @@ pub struct Transfer {
 }
 
 impl Transfer {
-    pub fn handle(&self) -> u64 {
+    pub fn handle(&self) -> TransferId {
         self.core.handle
     }
 

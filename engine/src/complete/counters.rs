@@ -2,8 +2,8 @@
 
 use crate::complete::{State, Transfer};
 use crate::stats::Stats;
+use crate::sys::atomic::Ordering::Relaxed;
 use crate::types::Op;
-use std::sync::atomic::Ordering::Relaxed;
 
 impl Stats {
     pub fn finished(&self, state: State, transfer: &Transfer) {

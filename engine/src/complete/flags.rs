@@ -1,4 +1,4 @@
-//! What is true or not of a transfer from its beginning to its end.
+//! Properties of a transfer that hold from its beginning to its end.
 
 use std::fmt;
 use std::ops::BitOr;
@@ -11,25 +11,25 @@ impl TransferFlags {
     pub const NONE: TransferFlags = TransferFlags(0);
     /// The payload is verified end to end.
     pub const CHECKSUM: TransferFlags = TransferFlags(1);
-    /// Done when the target's NIC has acknowledged it; visible to the target's CPU or not.
+    /// The transfer is done when the target's NIC has acknowledged it, whether or not the target's CPU sees the data.
     pub const ACKED_ONLY: TransferFlags = TransferFlags(1 << 1);
-    /// The caller waits for it at once, and will drive what carries it.
+    /// The caller waits at once, and drives the transfer's path meanwhile.
     pub const AWAITED: TransferFlags = TransferFlags(1 << 2);
-    /// Of another transfer, in whose name it is counted.
+    /// A part of a staged transfer, which is counted instead of the part.
     pub const PART: TransferFlags = TransferFlags(1 << 3);
-    /// Waits, in its place in the outbox, until `Peer::start`.
+    /// The transfer keeps its place in the outbox and waits for `Peer::start`.
     pub const HELD: TransferFlags = TransferFlags(1 << 4);
-    /// Nothing of it is applied before earlier ones of these are done.
+    /// Nothing of the transfer is applied before earlier ORDERED transfers to the peer are done.
     pub const ORDERED: TransferFlags = TransferFlags(1 << 5);
-    /// Some of it is memory of a device: out of reach for TCP.
+    /// Some of the memory is a device's, which TCP does not reach.
     pub const DEVICE: TransferFlags = TransferFlags(1 << 6);
-    /// Some of the peer's memory was in no region that was known here: it may turn out to be a device's.
+    /// Some of the peer's memory is in no region that this engine knew at submit: the memory may be a device's.
     pub const UNKNOWN: TransferFlags = TransferFlags(1 << 7);
 
     const NAMES: [&str; 8] =
         ["CHECKSUM", "ACKED_ONLY", "AWAITED", "PART", "HELD", "ORDERED", "DEVICE", "UNKNOWN"];
 
-    /// These, or none if it is not so.
+    /// Returns these flags if `is_so` is true, otherwise none.
     pub fn when(self, is_so: bool) -> TransferFlags {
         if is_so {
             self
@@ -38,7 +38,7 @@ impl TransferFlags {
         }
     }
 
-    /// Whether all of these are set.
+    /// Returns whether all of `flags` are set.
     pub fn has(self, flags: TransferFlags) -> bool {
         self.0 & flags.0 == flags.0
     }

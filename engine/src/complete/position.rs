@@ -1,7 +1,7 @@
 //! A transfer's position in its peer's outbox, stored in the transfer itself: so the outbox finds the transfer without
 //! a search, and a struck transfer is counted once wherever it stood.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicU8, Ordering};
+use crate::sys::atomic::{AtomicBool, AtomicU64, AtomicU8, Ordering};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]

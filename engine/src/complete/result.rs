@@ -75,7 +75,7 @@ pub struct TransferResult {
 
 impl TransferResult {
     /// Returns the result of a transfer that this thread copied in one piece since `submitted_ns`.
-    pub fn at_once(user_data: u64, bytes: u64, submitted_ns: Monotonic) -> TransferResult {
+    pub(crate) fn at_once(user_data: u64, bytes: u64, submitted_ns: Monotonic) -> TransferResult {
         TransferResult {
             state: State::Done,
             status: Status::Ok,

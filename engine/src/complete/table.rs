@@ -14,10 +14,13 @@ mod tests;
 
 use crate::handle::{self, Kind, Parts, Tag};
 use crate::status::{Error, Result, Status};
+use crate::sys::atomic::{AtomicUsize, Ordering};
+use crate::sys::local::{local, process_local};
 use crate::sys::lock::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+use crate::types::{PeerId, TransferId};
 use std::cell::Cell;
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::marker::PhantomData;
 use std::sync::Arc;
 
 const SHARD_BITS: u32 = 4;
@@ -27,10 +30,38 @@ const SHARDS: usize = 1 << SHARD_BITS;
 /// thread with a million transfers a second repeats a handle after 76 hours.
 const FREE_ROWS_MIN: usize = 1024;
 
-pub struct Table<T> {
-    kind: Kind,
+/// A handle of this engine, which names objects of one kind.
+pub trait Handle: Copy {
+    const KIND: Kind;
+    fn from_raw(raw: u64) -> Self;
+    fn raw(self) -> u64;
+}
+
+macro_rules! handles {
+    ($($Id:ident: $kind:ident),*) => {
+        $(impl Handle for $Id {
+            const KIND: Kind = Kind::$kind;
+
+            #[inline]
+            fn from_raw(raw: u64) -> $Id {
+                $Id::from_raw(raw)
+            }
+
+            #[inline]
+            fn raw(self) -> u64 {
+                self.raw()
+            }
+        })*
+    };
+}
+
+handles! { PeerId: Peer, TransferId: Transfer }
+
+/// `Id` is the handle of a `T`.
+pub struct Table<Id, T> {
     tag: Tag,
     shards: [Shard<T>; SHARDS],
+    handles: PhantomData<fn(Id)>,
 }
 
 /// Two cache lines, because processors fetch lines in pairs.
@@ -53,21 +84,21 @@ struct Row<T> {
     value: Option<Arc<T>>,
 }
 
-impl<T> Table<T> {
+impl<Id: Handle, T> Table<Id, T> {
     /// Returns an empty table for at most `capacity` values, bounded by the number of indexes in a handle.
-    pub fn new(kind: Kind, tag: Tag, capacity: u32) -> Table<T> {
+    pub fn new(tag: Tag, capacity: u32) -> Table<Id, T> {
         let capacity = capacity.min(handle::INDEX_MAX + 1) as usize;
         let shards = std::array::from_fn(|shard| Shard {
             rows: RwLock::new(Rows { rows: Vec::new(), free: VecDeque::new() }),
             // Indexes below `capacity` that end in `shard`.
             rows_max: (capacity + SHARDS - 1 - shard) >> SHARD_BITS,
         });
-        Table { kind, tag, shards }
+        Table { tag, shards, handles: PhantomData }
     }
 
     /// Inserts the value that `make` returns for its handle. LIMIT if the table is full; `make` has then not run.
     /// `make` runs under a shard's lock: it must not use the table or block.
-    pub fn insert(&self, make: impl FnOnce(u64) -> Arc<T>) -> Result<Arc<T>> {
+    pub fn insert(&self, make: impl FnOnce(Id) -> Arc<T>) -> Result<Arc<T>> {
         let home = home_shard();
         for step in 0..SHARDS {
             let shard = (home + step) % SHARDS;
@@ -76,13 +107,13 @@ impl<T> Table<T> {
                 return Ok(self.fill(&mut rows, shard, row, make));
             }
         }
-        self.insert_when_crowded(make)
+        self.insert_with_all_locked(make)
     }
 
     /// Repeats the search with all shards locked. `insert` looks at a single shard at a time, so a row of another shard
     /// may come free meanwhile; only with every lock held is "full" certain.
     #[cold]
-    fn insert_when_crowded(&self, make: impl FnOnce(u64) -> Arc<T>) -> Result<Arc<T>> {
+    fn insert_with_all_locked(&self, make: impl FnOnce(Id) -> Arc<T>) -> Result<Arc<T>> {
         // Always locked in this order, and no other function locks two shards, so no deadlock is possible.
         let mut all: Vec<_> = self.shards.iter().map(Shard::write).collect();
         for (shard, rows) in all.iter_mut().enumerate() {
@@ -95,10 +126,10 @@ impl<T> Table<T> {
     }
 
     /// Fills a row. Changes nothing before `make` has returned, so that a panic in `make` leaves the table intact.
-    fn fill(&self, rows: &mut Rows<T>, shard: usize, row: u32, make: impl FnOnce(u64) -> Arc<T>) -> Arc<T> {
+    fn fill(&self, rows: &mut Rows<T>, shard: usize, row: u32, make: impl FnOnce(Id) -> Arc<T>) -> Arc<T> {
         let generation = rows.rows.get(row as usize).map_or(1, |row| handle::next_generation(row.generation));
         let index = row << SHARD_BITS | shard as u32;
-        let value = make(handle::make(self.kind, self.tag, Parts { index, generation }));
+        let value = make(Id::from_raw(handle::make(Id::KIND, self.tag, Parts { index, generation })));
         let filled = Row { generation, value: Some(value.clone()) };
         match rows.rows.get_mut(row as usize) {
             Some(vacant) => {
@@ -112,9 +143,8 @@ impl<T> Table<T> {
 
     /// Returns the value that `handle` names. INVALID for 0 or a handle of another kind; STALE for a handle of another
     /// engine, or if the value was removed.
-    pub fn get(&self, handle: impl Into<u64>) -> Result<Arc<T>> {
-        let handle = handle.into();
-        let parts = handle::parse(self.kind, self.tag, handle)?;
+    pub fn get(&self, handle: Id) -> Result<Arc<T>> {
+        let parts = handle::parse(Id::KIND, self.tag, handle.raw())?;
         let (shard, row) = locate(parts.index);
         let rows = self.shards[shard].read();
         match rows.rows.get(row).filter(|row| row.generation == parts.generation) {
@@ -125,9 +155,8 @@ impl<T> Table<T> {
 
     /// Removes and returns the value that `handle` names. Of several threads that remove it, one succeeds. Errors as in
     /// `get`.
-    pub fn remove(&self, handle: impl Into<u64>) -> Result<Arc<T>> {
-        let handle = handle.into();
-        let parts = handle::parse(self.kind, self.tag, handle)?;
+    pub fn remove(&self, handle: Id) -> Result<Arc<T>> {
+        let parts = handle::parse(Id::KIND, self.tag, handle.raw())?;
         let (shard, row) = locate(parts.index);
         let mut rows = self.shards[shard].write();
         let named = rows.rows.get_mut(row).filter(|row| row.generation == parts.generation);
@@ -145,21 +174,19 @@ impl<T> Table<T> {
         all
     }
 
-    pub fn len(&self) -> usize {
+    /// Returns how many objects the table has.
+    pub fn count(&self) -> usize {
         self.shards.iter().map(|shard| shard.read().live()).sum()
     }
 
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
     #[cold]
-    fn stale(&self, handle: u64) -> Error {
+    fn stale(&self, handle: Id) -> Error {
+        let handle = handle.raw();
         Error::new(Status::Stale, format!("{} handle {handle:#x} refers to a removed object", self.noun()))
     }
 
     fn noun(&self) -> String {
-        format!("{:?}", self.kind).to_lowercase()
+        format!("{:?}", Id::KIND).to_lowercase()
     }
 }
 
@@ -198,11 +225,11 @@ fn locate(index: u32) -> (usize, usize) {
 
 /// Returns the shard in which the calling thread looks first. Shards are assigned to threads in turn.
 fn home_shard() -> usize {
-    static NEXT: AtomicUsize = AtomicUsize::new(0);
-    thread_local!(static HOME: Cell<Option<usize>> = const { Cell::new(None) });
+    process_local!(static NEXT: AtomicUsize = AtomicUsize::new(0));
+    local!(static HOME: Cell<Option<usize>> = const { Cell::new(None) });
     HOME.get().unwrap_or_else(|| {
         // Relaxed: the number only spreads threads over shards, and orders nothing.
-        let home = NEXT.fetch_add(1, Ordering::Relaxed) % SHARDS;
+        let home = NEXT.with(|next| next.fetch_add(1, Ordering::Relaxed)) % SHARDS;
         HOME.set(Some(home));
         home
     })

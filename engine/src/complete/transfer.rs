@@ -17,10 +17,10 @@ use crate::notify::{Queue, Waiter, Wakers};
 use crate::region::Region;
 use crate::request_map::requests_of;
 use crate::status::Status;
+use crate::sys::atomic::{fence, AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::sys::clock;
 use crate::sys::lock::{Mutex, MutexGuard};
-use crate::types::{Monotonic, Op, PeerId, Request, Slice, Transport};
-use std::sync::atomic::{fence, AtomicBool, AtomicU32, AtomicU64, Ordering};
+use crate::types::{Monotonic, Op, PeerId, Request, Slice, SliceRange, TransferId, Transport};
 use std::sync::Arc;
 
 const PENDING: u32 = State::Pending as u32;
@@ -62,20 +62,20 @@ pub struct Failure {
 }
 
 pub struct Transfer {
-    pub handle: u64,
-    pub spec: TransferSpec,
+    pub handle: TransferId,
+    pub(crate) spec: TransferSpec,
     /// The notification's number; valid once the transfer is queued, if there is a notification.
-    pub notify_sequence: AtomicU64,
-    pub position: Position,
+    pub(crate) notify_sequence: AtomicU64,
+    pub(crate) position: Position,
     /// The notification was posted or given up; the thread that swaps this to true decides which.
     notify_taken: AtomicBool,
     started_ns: AtomicU64,
     /// The transport that carries the transfer, or the part that is not posted yet. Written under the outbox's lock.
     transport: AtomicU32,
-    /// See `note_carrier`; 0 is unknown.
-    carrier: AtomicU32,
+    /// See `report_transport`; 0 is unknown.
+    reported_transport: AtomicU32,
     /// How often the target's NIC refused a request of this transfer as invalid.
-    pub invalid: AtomicU32,
+    pub(crate) invalid: AtomicU32,
     /// PENDING, DRAINING or a final `State`. Partner: `detail`, written before a final value is stored.
     state: AtomicU32,
     settled: AtomicU32,
@@ -87,15 +87,15 @@ pub struct Transfer {
     attended: AtomicBool,
     /// The transfer's handle was dropped. Partner: `state`; the second of the two threads forgets the transfer.
     orphan: AtomicBool,
-    pub waiter: Waiter,
+    pub(crate) waiter: Waiter,
 }
 
 #[derive(Default)]
 struct Detail {
     strike: Option<Strike>,
     failures: Vec<Failure>,
-    /// Confirmed slices as [first, end), merged where adjacent.
-    confirmed: Vec<(u32, u32)>,
+    /// Confirmed slices, merged where adjacent.
+    confirmed: Vec<SliceRange>,
     fence: Option<Fence>,
     notification: Option<Notification>,
     result: Option<TransferResult>,
@@ -109,7 +109,7 @@ pub struct Strike {
 }
 
 impl Transfer {
-    pub fn new(handle: u64, spec: TransferSpec) -> Transfer {
+    pub(crate) fn new(handle: TransferId, spec: TransferSpec) -> Transfer {
         let units = spec.slices.len() as u32 + spec.notify.is_some() as u32;
         Transfer {
             handle,
@@ -118,7 +118,7 @@ impl Transfer {
             notify_taken: AtomicBool::new(spec.notify.is_none()),
             started_ns: AtomicU64::new(0),
             transport: AtomicU32::new(spec.transport as u32),
-            carrier: AtomicU32::new(0),
+            reported_transport: AtomicU32::new(0),
             invalid: AtomicU32::new(0),
             state: AtomicU32::new(PENDING),
             settled: AtomicU32::new(0),
@@ -153,24 +153,24 @@ impl Transfer {
         self.state.load(Ordering::Acquire) > DRAINING
     }
 
-    pub fn is_pending(&self) -> bool {
+    pub(crate) fn is_pending(&self) -> bool {
         self.state.load(Ordering::Acquire) == PENDING
     }
 
     /// True if the end of the transfer must be noticed without a call that asks for it.
-    pub fn is_attended(&self) -> bool {
+    pub(crate) fn is_attended(&self) -> bool {
         self.attended.load(Ordering::SeqCst)
     }
 
     /// Marks the transfer as attended: a thread is about to sleep until it is final. The transfer's path must be told
     /// too: `Path::attend`.
-    pub fn attend(&self) {
+    pub(crate) fn attend(&self) {
         self.attended.store(true, Ordering::SeqCst);
     }
 
     /// Marks the transfer as dropped by its owner. True if the transfer is final, so that the caller can forget it at
     /// once.
-    pub fn orphan(&self) -> bool {
+    pub(crate) fn orphan(&self) -> bool {
         self.orphan.store(true, Ordering::Relaxed);
         // Pairs with the fence in `is_orphan`: one of the two threads sees the other's store.
         fence(Ordering::SeqCst);
@@ -178,17 +178,17 @@ impl Transfer {
     }
 
     /// True if the thread that has just made the transfer final must forget it.
-    pub fn is_orphan(&self) -> bool {
+    pub(crate) fn is_orphan(&self) -> bool {
         fence(Ordering::SeqCst);
         self.orphan.load(Ordering::Relaxed)
     }
 
     /// Returns the number of slices, plus one if there is a notification.
-    pub fn units(&self) -> u32 {
+    pub(crate) fn units(&self) -> u32 {
         self.units
     }
 
-    pub fn bytes_confirmed(&self) -> u64 {
+    pub(crate) fn bytes_confirmed(&self) -> u64 {
         self.bytes_confirmed.load(Ordering::Relaxed)
     }
 
@@ -197,36 +197,36 @@ impl Transfer {
     }
 
     /// Returns the transport that carries the transfer; the last one if several did.
-    pub fn transport(&self) -> Transport {
+    pub(crate) fn transport(&self) -> Transport {
         Transport::from_number(self.transport.load(Ordering::Relaxed))
     }
 
     /// Sets the transport that the results name, where it differs from `transport`.
-    pub fn note_carrier(&self, carrier: Transport) {
-        self.carrier.store(carrier as u32, Ordering::Relaxed);
+    pub(crate) fn report_transport(&self, reported_transport: Transport) {
+        self.reported_transport.store(reported_transport as u32, Ordering::Relaxed);
     }
 
     /// Returns the transport that the results name.
-    fn carrier(&self) -> Transport {
-        match Transport::from_number(self.carrier.load(Ordering::Relaxed)) {
+    fn reported_transport(&self) -> Transport {
+        match Transport::from_number(self.reported_transport.load(Ordering::Relaxed)) {
             Transport::None if self.transport() == Transport::Staged => Transport::None,
             Transport::None => self.transport(),
-            carrier => carrier,
+            reported_transport => reported_transport,
         }
     }
 
     /// Sets the transport for the slices that are not posted yet, as the router decided. Under the outbox's lock.
-    pub fn set_via(&self, transport: Transport) {
+    pub(crate) fn set_transport(&self, transport: Transport) {
         self.transport.store(transport as u32, Ordering::Relaxed);
     }
 
     /// Records the time at which the first slice is posted.
-    pub fn mark_started(&self) {
+    pub(crate) fn mark_started(&self) {
         self.mark_started_at(clock::monotonic_ns);
     }
 
     /// Like `mark_started`, for a caller that knows the time; `now_ns` is called only for the first slice.
-    pub fn mark_started_at(&self, now_ns: impl FnOnce() -> Monotonic) {
+    pub(crate) fn mark_started_at(&self, now_ns: impl FnOnce() -> Monotonic) {
         if self.started_ns.load(Ordering::Relaxed) == 0 {
             self.started_ns.store(now_ns().ns(), Ordering::Relaxed);
         }
@@ -234,7 +234,7 @@ impl Transfer {
 
     /// Strikes the transfer: PENDING becomes DRAINING with this cause. False if the transfer was struck before or is
     /// final. The caller then drops the unposted slices.
-    pub fn strike(&self, strike: Strike, wakers: &mut Wakers) -> bool {
+    pub(crate) fn strike(&self, strike: Strike, wakers: &mut Wakers) -> bool {
         {
             let mut detail = self.detail();
             if self.state.compare_exchange(PENDING, DRAINING, Ordering::AcqRel, Ordering::Acquire).is_err() {
@@ -249,52 +249,58 @@ impl Transfer {
     }
 
     /// Claims the right to post the notification or to give it up. True for exactly one caller.
-    pub fn take_notification(&self) -> bool {
+    pub(crate) fn take_notification(&self) -> bool {
         !self.notify_taken.swap(true, Ordering::AcqRel)
     }
 
     /// Undoes `take_notification` for a frame that will be sent again. Under the outbox's lock.
-    pub fn return_notification(&self) {
+    pub(crate) fn return_notification(&self) {
         self.notify_taken.store(false, Ordering::Release);
     }
 
-    pub fn set_notification(&self, notification: Notification) {
+    pub(crate) fn set_notification(&self, notification: Notification) {
         self.detail().notification = Some(notification);
     }
 
     /// Records that the notification will not be sent: NOT_SENT, unless another outcome is recorded already.
-    pub fn give_up_notification(&self) {
+    pub(crate) fn give_up_notification(&self) {
         self.detail().notification.get_or_insert(Notification::NotSent);
     }
 
-    /// Records that slices [first, end) are in the target's memory (WRITE) or in local memory (READ), except
-    /// `failures`. Returns true if this settled the last unit.
-    pub fn confirm(&self, first: u32, end: u32, bytes: u64, failures: &[Failure], extra_units: u32) -> bool {
+    /// Records that these slices are in the target's memory (WRITE) or in local memory (READ), except `failures`.
+    /// Returns true if this settled the last unit.
+    pub(crate) fn confirm(
+        &self,
+        range: SliceRange,
+        bytes: u64,
+        failures: &[Failure],
+        extra_units: u32,
+    ) -> bool {
         if failures.is_empty() {
             self.bytes_confirmed.fetch_add(bytes, Ordering::Relaxed);
             // A transfer of one frame needs no list of confirmed slices: all of them are confirmed.
-            if (end - first) + extra_units < self.units {
-                self.detail().add_confirmed(first, end);
+            if range.count() + extra_units < self.units {
+                self.detail().add_confirmed(range);
             }
         } else {
             let mut detail = self.detail();
-            let mut from = first;
+            let SliceRange { mut first, end } = range;
             for failure in failures {
-                detail.add_confirmed(from, failure.slice);
-                from = failure.slice + 1;
+                detail.add_confirmed(SliceRange { first, end: failure.slice });
+                first = failure.slice + 1;
             }
-            detail.add_confirmed(from, end);
+            detail.add_confirmed(SliceRange { first, end });
             detail.failures.extend_from_slice(failures);
             let refused: u64 =
                 failures.iter().map(|f| self.spec.slices[f.slice as usize].length as u64).sum();
             self.bytes_confirmed.fetch_add(bytes.saturating_sub(refused), Ordering::Relaxed);
         }
-        self.settle(end - first + extra_units)
+        self.settle(range.count() + extra_units)
     }
 
     /// Settles `units` that were not confirmed and can no longer touch memory, as `fence` proves. Returns true if this
     /// settled the last unit.
-    pub fn abandon(&self, units: u32, fence: Fence) -> bool {
+    pub(crate) fn abandon(&self, units: u32, fence: Fence) -> bool {
         if units == 0 {
             return false;
         }
@@ -304,13 +310,13 @@ impl Transfer {
 
     /// Records the fence behind which posted units are queued again. The result names the fence unless the transfer
     /// ends DONE.
-    pub fn fenced(&self, fence: Fence) {
+    pub(crate) fn fenced(&self, fence: Fence) {
         let mut detail = self.detail();
         detail.fence = detail.fence.max(Some(fence));
     }
 
     /// Counts units as settled. True for exactly one call: the call that settles the last unit.
-    pub fn settle(&self, units: u32) -> bool {
+    pub(crate) fn settle(&self, units: u32) -> bool {
         // Contract 2: one call reaches the total. AcqRel: that caller sees everything that earlier callers recorded.
         let before = self.settled.fetch_add(units, Ordering::AcqRel);
         debug_assert!(before + units <= self.units, "a unit was settled twice");
@@ -318,18 +324,18 @@ impl Transfer {
     }
 
     /// True if all slices are settled and only the notification is left.
-    pub fn awaits_notification(&self) -> bool {
+    pub(crate) fn awaits_notification(&self) -> bool {
         self.spec.notify.is_some() && self.settled.load(Ordering::Acquire) + 1 == self.units
     }
 
     /// True if no slice has failed and the transfer is not struck, so that the notification may follow.
-    pub fn may_notify(&self) -> bool {
+    pub(crate) fn may_notify(&self) -> bool {
         self.is_pending() && self.detail().failures.is_empty()
     }
 
     /// Decides the result and leaves the regions. The thread that settled the last unit calls this once; `publish` then
     /// makes the transfer final.
-    pub fn conclude(&self) -> State {
+    pub(crate) fn conclude(&self) -> State {
         let mut detail = self.detail();
         let result = self.judge(&detail);
         let state = detail.result.insert(result).state;
@@ -338,7 +344,7 @@ impl Transfer {
     }
 
     /// Makes the transfer final.
-    pub fn publish(&self, state: State) {
+    pub(crate) fn publish(&self, state: State) {
         // Pairs with the Acquire in `is_final`: a thread that sees the transfer final sees its result, and everything
         // that was counted and queued before.
         self.state.store(state as u32, Ordering::Release);
@@ -346,7 +352,7 @@ impl Transfer {
 
     /// Decides the final state after everything that a broken engine posted is over: PANIC, unless the transfer was
     /// concluded before. None if the transfer is final.
-    pub fn condemn(&self) -> Option<State> {
+    pub(crate) fn condemn(&self) -> Option<State> {
         let mut detail = self.detail();
         if self.is_final() {
             return None;
@@ -363,7 +369,7 @@ impl Transfer {
     }
 
     /// Ends a transfer whose submit failed. Only threads that found the transfer in the table meanwhile see it.
-    pub fn discard(&self) {
+    pub(crate) fn discard(&self) {
         self.state.store(State::Failed as u32, Ordering::Release);
         self.waiter.notify_all(&mut Wakers::default());
     }
@@ -395,6 +401,10 @@ impl Transfer {
             Status::Cancelled => State::Cancelled,
             _ => State::Failed,
         };
+        debug_assert!(
+            status != Status::Ok || self.bytes_confirmed() == self.spec.bytes,
+            "a transfer ends DONE without its bytes"
+        );
         let notification = match (&self.spec.notify, detail.notification) {
             (None, _) => Notification::None,
             (Some(_), Some(known)) => known,
@@ -414,7 +424,7 @@ impl Transfer {
             finished_ns: clock::monotonic_ns(),
             requests_in: all,
             slices_out: self.spec.slices.len() as u64,
-            transport: self.carrier(),
+            transport: self.reported_transport(),
             os_error: detail.os_error(),
         }
     }
@@ -425,7 +435,7 @@ impl Transfer {
     }
 
     /// Returns the status of the result, also before `publish`.
-    pub fn concluded_status(&self) -> Status {
+    pub(crate) fn concluded_status(&self) -> Status {
         self.detail().result.as_ref().map_or(Status::Ok, |result| result.status)
     }
 
@@ -441,18 +451,18 @@ impl Transfer {
             .map(|index| RequestResult {
                 index,
                 status: Status::Ok,
-                transport: self.carrier(),
+                transport: self.reported_transport(),
                 bytes_confirmed: 0,
                 os_error: 0,
                 vendor_error: 0,
             })
             .collect();
         let one_frame = detail.confirmed.is_empty() && detail.failures.is_empty();
-        let everything = [(0, self.spec.slices.len() as u32)];
+        let everything = [SliceRange { first: 0, end: self.spec.slices.len() as u32 }];
         let confirmed_all = one_frame && self.bytes_confirmed.load(Ordering::Relaxed) == self.spec.bytes;
         let confirmed = if confirmed_all { &everything[..] } else { &detail.confirmed[..] };
-        for &(first, end) in confirmed {
-            for slice in &self.spec.slices[first as usize..end as usize] {
+        for range in confirmed {
+            for slice in range.of(&self.spec.slices) {
                 for (request, _, length) in requests_of(&self.spec.order, &self.spec.requests, slice) {
                     results[request as usize].bytes_confirmed += length;
                 }
@@ -484,13 +494,13 @@ impl Detail {
         std::iter::once(strike).chain(failures).find(|number| *number != 0).unwrap_or(0)
     }
 
-    fn add_confirmed(&mut self, first: u32, end: u32) {
-        if first >= end {
+    fn add_confirmed(&mut self, range: SliceRange) {
+        if range.is_empty() {
             return;
         }
         match self.confirmed.last_mut() {
-            Some(last) if last.1 == first => last.1 = end,
-            _ => self.confirmed.push((first, end)),
+            Some(last) if last.end == range.first => last.end = range.end,
+            _ => self.confirmed.push(range),
         }
     }
 }

@@ -272,7 +272,7 @@ fn a_secret_file_of_another_user_is_refused() {
 }
 
 #[test]
-fn who_has_more_rights_than_its_caller_heeds_no_variable() {
+fn a_process_with_more_rights_than_its_caller_heeds_no_variable() {
     let all = |asked: &str| match asked {
         "FERRY_CUDA_LIBRARY" | "FERRY_ASCEND_LIBRARY" | "FERRY_HIXL_LIBRARY" => Some("/tmp/evil.so".into()),
         "FERRY_SECRET_FILE" => Some("/etc/shadow".into()),

@@ -5,10 +5,12 @@ use super::*;
 use crate::command::Command;
 use crate::handle::Tag;
 use crate::peer::PeerState;
-use crate::region::{RegionSpec, Registry, RemoteRegions};
+use crate::region::remote::RemoteRegions;
+use crate::region::{RegionSpec, Registry};
+use crate::sys::map::HashSet;
+use crate::types::RegionId;
 use crate::{Config, Engine, RegionOptions};
 use proptest::prelude::*;
-use std::collections::HashSet;
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -43,15 +45,15 @@ fn any_step() -> impl Strategy<Value = Step> {
 
 struct World {
     registry: Registry,
-    live: Vec<u64>,
+    live: Vec<RegionId>,
     next_address: u64,
     /// Commands that the loop has not handled: (regions, gone).
-    commands: VecDeque<(Vec<u64>, bool)>,
-    news: News,
-    hearing: Hearing,
+    commands: VecDeque<(Vec<RegionId>, bool)>,
+    region_log: RegionLog,
+    announced: Announced,
     /// The peer's view, and the regions that were announced on this connection.
     remote: RemoteRegions,
-    told: HashSet<u64>,
+    announced_now: HashSet<RegionId>,
 }
 
 impl World {
@@ -61,10 +63,10 @@ impl World {
             live: Vec::new(),
             next_address: 1 << 20,
             commands: VecDeque::new(),
-            news: News::default(),
-            hearing: Hearing::default(),
+            region_log: RegionLog::default(),
+            announced: Announced::default(),
             remote: RemoteRegions::new(),
-            told: HashSet::new(),
+            announced_now: HashSet::default(),
         };
         world.begin();
         world
@@ -72,8 +74,8 @@ impl World {
 
     fn begin(&mut self) {
         self.remote.renew();
-        self.told.clear();
-        self.hearing.begin(self.registry.snapshot(), self.news.end());
+        self.announced_now.clear();
+        self.announced.begin(self.registry.snapshot(), self.region_log.end());
     }
 
     fn register(&mut self, count: u64) {
@@ -89,7 +91,7 @@ impl World {
             _ => (self.next_address / 64 + 1000) * 64,
         };
         let Ok(regions) = self.registry.register(&specs) else { return };
-        let ids: Vec<u64> = regions.iter().map(|region| region.id).collect();
+        let ids: Vec<RegionId> = regions.iter().map(|region| region.id).collect();
         self.live.extend(&ids);
         self.commands.push_back((ids, false));
     }
@@ -104,32 +106,32 @@ impl World {
 
     fn command(&mut self) {
         if let Some((ids, gone)) = self.commands.pop_front() {
-            self.news.push(&ids, gone);
+            self.region_log.push(&ids, gone);
         }
     }
 
     fn take(&mut self) {
-        let said = self.hearing.take(&self.news, &self.registry.snapshot());
-        assert!(said.came.len() <= REGIONS_PER_MESSAGE && said.gone.len() <= REGIONS_PER_MESSAGE);
-        for region in &said.came {
+        let piece = self.announced.take(&self.region_log, &self.registry.snapshot());
+        assert!(piece.came.len() <= REGIONS_PER_MESSAGE && piece.gone.len() <= REGIONS_PER_MESSAGE);
+        for region in &piece.came {
             assert!(!region.is_revoked(), "announced after its end");
-            assert!(self.told.insert(region.id), "told twice on one connection");
+            assert!(self.announced_now.insert(region.id), "told twice on one connection");
         }
-        self.remote.add(said.came.iter().map(|region| described(region)).collect());
-        self.remote.remove(&said.gone);
-        if said.is_all {
+        self.remote.add(piece.came.iter().map(|region| described(region)).collect());
+        self.remote.remove(&piece.gone);
+        if piece.is_all {
             self.remote.settle();
         }
     }
 
-    fn hear_everything(&mut self) {
+    fn receive_everything(&mut self) {
         while !self.commands.is_empty() {
             self.command();
         }
-        while !self.hearing.is_up_to(self.news.end()) {
+        while !self.announced.is_up_to(self.region_log.end()) {
             self.take();
         }
-        let known: HashSet<u64> = self.remote.snapshot().iter().map(|region| region.id).collect();
+        let known: HashSet<RegionId> = self.remote.snapshot().iter().map(|region| region.id).collect();
         assert_eq!(known, self.live.iter().copied().collect());
     }
 }
@@ -138,7 +140,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn who_has_heard_everything_knows_what_there_is(steps in proptest::collection::vec(any_step(), 1..60)) {
+    fn a_peer_that_has_every_announcement_knows_all_regions(steps in proptest::collection::vec(any_step(), 1..60)) {
         let mut world = World::new();
         for step in steps {
             match step {
@@ -149,41 +151,41 @@ proptest! {
                 Step::Take(count) => (0..count).for_each(|_| world.take()),
             }
         }
-        world.hear_everything();
+        world.receive_everything();
     }
 }
 
 #[test]
-fn a_word_waits_for_what_was_registered_before_it() {
+fn a_message_waits_for_the_regions_registered_before_it() {
     let mut world = World::new();
     world.register(600);
     world.command();
-    let word = |world: &World, nth: u8| Word {
-        before: world.news.end(),
+    let waiting = |world: &World, nth: u8| WaitingMessage {
+        before: world.region_log.end(),
         bytes: 1,
         message: transport_message(Transport::Rdma, vec![nth], String::new()),
     };
     let say = |world: &mut World, nth| {
-        let word = word(world, nth);
-        world.hearing.words_bytes += word.bytes;
-        world.hearing.words.push_back(word);
+        let waiting = waiting(world, nth);
+        world.announced.waiting_bytes += waiting.bytes;
+        world.announced.waiting.push_back(waiting);
     };
     say(&mut world, 1);
     world.register(1);
     world.command();
     say(&mut world, 2);
-    let mut heard = Vec::new();
-    while !world.hearing.is_up_to(world.news.end()) {
-        let said = world.hearing.take(&world.news, &world.registry.snapshot());
-        heard.extend(said.came.iter().map(|_| 0));
-        heard.extend(said.words.iter().map(|word| match word {
+    let mut received = Vec::new();
+    while !world.announced.is_up_to(world.region_log.end()) {
+        let piece = world.announced.take(&world.region_log, &world.registry.snapshot());
+        received.extend(piece.came.iter().map(|_| 0));
+        received.extend(piece.messages.iter().map(|waiting| match waiting {
             Message::Transport { body, .. } => body[0],
             _ => unreachable!(),
         }));
     }
-    let first = heard.iter().position(|it| *it == 1).unwrap();
+    let first = received.iter().position(|it| *it == 1).unwrap();
     assert!(first >= 600, "after {first} regions");
-    assert_eq!((heard.len(), heard[602]), (603, 2));
+    assert_eq!((received.len(), received[602]), (603, 2));
 }
 
 /// An engine with a small socket buffer, and a peer that has stopped reading.
@@ -238,8 +240,8 @@ impl Deaf {
     }
 
     /// Announces the removal of so many regions that no peer knows. Returns when the witness has heard everything.
-    fn news(&self, count: u64) {
-        let ids = (1..=count).collect();
+    fn change_regions(&self, count: u64) {
+        let ids = (1..=count).map(RegionId::from_raw).collect();
         self.engine.whole().commands.push(Command::RegionsRemoved(ids));
         let last = self.engine.alloc(8, &RegionOptions::default()).unwrap();
         let known = || self.witness.peer_regions(self.witness.peers().unwrap()[0]).unwrap();
@@ -263,13 +265,13 @@ fn wait_until(what: &str, is_so: impl Fn() -> bool) {
 }
 
 #[test]
-fn who_does_not_read_the_news_is_cut_off() {
+fn a_peer_that_does_not_read_announcements_is_disconnected() {
     let deaf = Deaf::new();
     // Messages that wait to be written are bounded. The rest stays in the log, which is bounded too.
-    deaf.news(ANNOUNCE_LOG_MAX / 3 * 2);
+    deaf.change_regions(ANNOUNCE_LOG_MAX / 3 * 2);
     assert_eq!(deaf.engine.peer_info(deaf.peer).unwrap().state, PeerState::Up);
     // The log is now too long for a peer that has not heard the first part, but not for the witness: a message, or
     // the changes that the loop has not handled, are less than the difference.
-    deaf.news(ANNOUNCE_LOG_MAX - 2 * REGIONS_PER_MESSAGE as u64);
+    deaf.change_regions(ANNOUNCE_LOG_MAX - 2 * REGIONS_PER_MESSAGE as u64);
     deaf.is_cut_off();
 }

@@ -3,26 +3,26 @@
 
 use crate::command::Reply;
 use crate::status::{Error, Result, Status};
-use crate::types::PeerId;
-use std::collections::{BTreeSet, HashMap};
-use std::time::Instant;
+use crate::sys::map::HashMap;
+use crate::types::{Monotonic, PeerId};
+use std::collections::BTreeSet;
 
 struct Caller {
     address: String,
-    until: Instant,
+    until: Monotonic,
     reply: Reply<PeerId>,
 }
 
 #[derive(Default)]
 pub struct Callers {
     waiting: HashMap<u64, Caller>,
-    by_deadline: BTreeSet<(Instant, u64)>,
+    by_deadline: BTreeSet<(Monotonic, u64)>,
     last: u64,
 }
 
 impl Callers {
     /// Adds a caller, which gets UNREACHABLE if it is not answered before `until`. Returns its number.
-    pub fn add(&mut self, address: &str, until: Instant, reply: Reply<PeerId>) -> u64 {
+    pub fn add(&mut self, address: &str, until: Monotonic, reply: Reply<PeerId>) -> u64 {
         self.last += 1;
         self.waiting.insert(self.last, Caller { address: address.to_owned(), until, reply });
         self.by_deadline.insert((until, self.last));
@@ -41,11 +41,11 @@ impl Callers {
     }
 
     /// Returns when the first caller stops waiting.
-    pub fn next(&self) -> Option<Instant> {
+    pub fn next(&self) -> Option<Monotonic> {
         self.by_deadline.first().map(|(until, _)| *until)
     }
 
-    pub fn expire(&mut self, now: Instant) {
+    pub fn expire(&mut self, now: Monotonic) {
         while let Some(&(_, caller)) = self.by_deadline.first().filter(|(until, _)| *until <= now) {
             let address = self.waiting.get(&caller).map_or("", |it| it.address.as_str());
             let error = Error::new(Status::Unreachable, format!("{address}: no session in time"));
@@ -61,7 +61,7 @@ mod tests {
 
     #[test]
     fn each_caller_has_its_own_deadline_and_one_answer() {
-        let (mut callers, now) = (Callers::default(), Instant::now());
+        let (mut callers, now) = (Callers::default(), Monotonic::ZERO);
         let at = |ms| now + Duration::from_millis(ms);
         let mut add = |ms| {
             let (reply, answer) = Reply::pair();

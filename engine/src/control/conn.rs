@@ -8,10 +8,9 @@ use crate::session::channel::Channel;
 use crate::session::handshake::{Acceptor, Dialer, Identity, Nonce};
 use crate::session::machine::Role;
 use crate::session::order::Order;
-use crate::types::PeerId;
+use crate::sys::fd::OwnedFd;
+use crate::types::{Monotonic, PeerId};
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
-use std::time::Instant;
 
 /// The purpose of a dial.
 pub enum Target {
@@ -47,7 +46,7 @@ pub struct ControlConn {
     /// Why nothing can be written any more. Messages that the peer sent before are still read.
     pub broken: Option<Failure>,
     /// Bytes that were read since `broken` was set.
-    pub last_words: usize,
+    pub bytes_since_broken: usize,
 }
 
 impl ControlConn {
@@ -152,11 +151,11 @@ pub struct Dialing {
     pub nonce: Option<Nonce>,
     pub pidfd: Option<OwnedFd>,
     /// When the last caller of `connect` stops waiting.
-    pub deadline: Instant,
+    pub deadline: Monotonic,
 }
 
 pub struct Conn {
     pub state: State,
     /// When the connection is closed unless its state has advanced. None once the connection carries a session.
-    pub deadline: Option<Instant>,
+    pub deadline: Option<Monotonic>,
 }

@@ -5,9 +5,9 @@ use super::conn::State;
 use super::Control;
 use crate::loss::{Cause, Failure};
 use crate::status::{Error, Status};
+use crate::sys::atomic::Ordering;
 use crate::sys::clock;
 use crate::types::{Monotonic, PeerId};
-use std::sync::atomic::Ordering;
 
 /// Number of lost peers whose handles still answer PEER_LOST; older handles become STALE.
 pub(super) const LOST_PEERS_KEPT: usize = 1024;
@@ -17,28 +17,21 @@ const SWEEP_NS: u64 = 2_000_000;
 
 impl Control {
     pub(super) fn next_timer_ns(&self) -> Option<Monotonic> {
-        let look = self.looks.first();
+        let check = self.checks.first();
         let alarm = self.alarms.first();
-        let rest = (self.accept_rests_until_ns > Monotonic::ZERO).then_some(self.accept_rests_until_ns);
-        let now = clock::now();
-        let half_open = self.half_open.first().map(|(at, _)| *at).into_iter();
-        let half_open = half_open.chain(self.callers.next());
-        let half_open = half_open.chain(self.crowded.next()).min();
-        let half_open = half_open.map(|at| {
-            clock::monotonic_ns()
-                + at.saturating_duration_since(now).as_nanos().min(u64::MAX as u128 / 2) as u64
-        });
-        [look, alarm, rest, half_open].into_iter().flatten().min()
+        let pause = (self.accept_paused_until_ns > Monotonic::ZERO).then_some(self.accept_paused_until_ns);
+        let half_open = self.half_open.first().map(|(at, _)| *at);
+        let dials = [self.callers.next(), self.repeated_dials.next()];
+        [check, alarm, pause, half_open].into_iter().chain(dials).flatten().min()
     }
 
-    pub(super) fn timers(&mut self) {
-        let now_ns = clock::monotonic_ns();
-        if self.accept_rests_until_ns > Monotonic::ZERO && self.accept_rests_until_ns <= now_ns {
-            self.accept_rests_until_ns = Monotonic::ZERO;
+    pub(super) fn timers(&mut self, now_ns: Monotonic) {
+        if self.accept_paused_until_ns > Monotonic::ZERO && self.accept_paused_until_ns <= now_ns {
+            self.accept_paused_until_ns = Monotonic::ZERO;
             self.accept_again();
         }
-        for peer in self.looks.take_due(now_ns) {
-            self.look(peer, now_ns);
+        for peer in self.checks.take_due(now_ns) {
+            self.check(peer, now_ns);
         }
         for peer in self.alarms.take_due(now_ns) {
             let mut actions = Vec::new();
@@ -48,23 +41,23 @@ impl Control {
             self.tcp.timer(peer, now_ns);
             self.act(peer, actions);
         }
-        self.expire_half_open();
+        self.expire_half_open(now_ns);
     }
 
     /// Queues the strike of transfers that are past their deadlines, fails stuck lanes, and schedules the next look.
-    fn look(&mut self, peer: PeerId, now_ns: Monotonic) {
+    fn check(&mut self, peer: PeerId, now_ns: Monotonic) {
         let progress_ns = self.context.progress_ns();
         let Some(session) = self.sessions.get(&peer) else { return };
-        let next_ns = session.peer.begin_look();
+        let next_ns = session.peer.begin_check();
         let since_ns = clock::boottime_ns().saturating_sub_ns(progress_ns);
         let stuck = self.tcp.stuck(peer, since_ns);
         match next_ns {
             // The sweep runs before the next look.
             Some(at_ns) if at_ns <= now_ns => {
                 self.sweeping.push_back(peer);
-                self.looks.lower(peer, now_ns + progress_ns / 4);
+                self.checks.lower(peer, now_ns + progress_ns / 4);
             }
-            Some(at_ns) => self.looks.lower(peer, at_ns.min(now_ns + progress_ns / 4)),
+            Some(at_ns) => self.checks.lower(peer, at_ns.min(now_ns + progress_ns / 4)),
             None => {}
         }
         stuck.into_iter().for_each(|(lane, loss)| self.lane_lost(peer, lane, loss));
@@ -96,15 +89,14 @@ impl Control {
             self.drained(handle);
         }
         let Some(session) = self.sessions.get(&handle) else { return };
-        if let Some(next_ns) = session.peer.begin_look() {
+        if let Some(next_ns) = session.peer.begin_check() {
             // Due transfers are struck. The next deadline may come before the scheduled look.
-            self.looks.lower(handle, next_ns.min(now_ns + self.context.progress_ns() / 4));
+            self.checks.lower(handle, next_ns.min(now_ns + self.context.progress_ns() / 4));
         }
         self.touch(handle);
     }
 
-    fn expire_half_open(&mut self) {
-        let now = clock::now();
+    fn expire_half_open(&mut self, now: Monotonic) {
         self.dial_again(now);
         while let Some(&(_, token)) = self.half_open.first().filter(|(at, _)| *at <= now) {
             let Some(conn) = self.take(token) else { return };

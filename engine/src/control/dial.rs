@@ -3,7 +3,7 @@
 
 use super::conn::{Answers, ControlConn, Dialing, State, Target};
 use super::stream::{Input, Stream};
-use super::waiting::{is_crowded, Later};
+use super::waiting::{lacks_room, RepeatedDial};
 use super::Control;
 use crate::command::Reply;
 use crate::config::Congestion;
@@ -14,12 +14,13 @@ use crate::session::handshake::{
 use crate::session::machine::Role;
 use crate::session::order::Order;
 use crate::status::{Error, Result, Status};
+use crate::sys::fd::{AsFd, OwnedFd};
 use crate::sys::poller::Ready;
 use crate::sys::{clock, socket, tcp, unix};
-use crate::types::PeerId;
+use crate::types::{Monotonic, PeerId};
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::time::{Duration, Instant};
+use std::os::fd::AsRawFd;
+use std::time::Duration;
 
 /// Sets the congestion control of an established lane. Within one host the default is an algorithm without pacing.
 pub(super) fn tune(socket: &OwnedFd, same_host: bool, context: &Context) {
@@ -37,7 +38,7 @@ impl Control {
         &mut self,
         address: String,
         resolved: Vec<SocketAddr>,
-        deadline: Instant,
+        deadline: Monotonic,
         reply: Reply<PeerId>,
     ) {
         let known = self.session_at(&address, &resolved);
@@ -56,7 +57,7 @@ impl Control {
     pub(super) fn redial(&mut self, peer: PeerId) {
         let Some(session) = self.sessions.get(&peer) else { return };
         let remote = session.remote;
-        let deadline = clock::now() + Duration::from_millis(self.context.config.connect_timeout_ms);
+        let deadline = clock::monotonic_ns() + Duration::from_millis(self.context.config.connect_timeout_ms);
         let target = Target::Again { peer };
         self.dial_next(target, vec![remote], deadline, Error::new(Status::Unreachable, "no address"));
     }
@@ -65,7 +66,7 @@ impl Control {
         &mut self,
         target: Target,
         mut addresses: Vec<SocketAddr>,
-        deadline: Instant,
+        deadline: Monotonic,
         mut last: Error,
     ) {
         while !addresses.is_empty() {
@@ -73,9 +74,8 @@ impl Control {
             match self.try_dial(remote) {
                 Ok((token, stream, dialer)) => {
                     // An address that does not answer leaves time for the others.
-                    let share =
-                        deadline.saturating_duration_since(clock::now()) / (addresses.len() as u32 + 1);
-                    let until = clock::now() + share;
+                    let share = deadline.saturating_sub(clock::monotonic_ns()) / (addresses.len() as u64 + 1);
+                    let until = clock::monotonic_ns() + share;
                     let dialing = Dialing {
                         stream,
                         dialer,
@@ -107,7 +107,7 @@ impl Control {
 
     /// Tries the next address: this one did not answer in its share of the time. The last address gets the rest of the
     /// time.
-    pub(super) fn dial_expired(&mut self, token: u64, dialing: Box<Dialing>, now: Instant) {
+    pub(super) fn dial_expired(&mut self, token: u64, dialing: Box<Dialing>, now: Monotonic) {
         if dialing.others.is_empty() && dialing.deadline > now {
             let deadline = dialing.deadline;
             return self.insert(token, State::Dialing(dialing), Some(deadline));
@@ -139,7 +139,7 @@ impl Control {
         token: u64,
         mut dialing: Box<Dialing>,
         event: &Ready,
-        deadline: Option<Instant>,
+        deadline: Option<Monotonic>,
     ) {
         if !dialing.connected {
             if let Some(error) = dialing.stream.connect_error() {
@@ -176,7 +176,7 @@ impl Control {
         token: u64,
         mut dialing: Box<Dialing>,
         step: HandshakeResult<Step>,
-        deadline: Option<Instant>,
+        deadline: Option<Monotonic>,
     ) {
         let step = match step {
             Ok(step) => step,
@@ -188,12 +188,12 @@ impl Control {
                 let awaited = by.filter(|_| refusal == Some(RefusalCode::Duplicate));
                 let is_new = matches!(dialing.target, Target::New { .. });
                 // A lack of room for another handshake is temporary.
-                if !is_new || !(awaited.is_some() || is_crowded(&error, refusal)) {
+                if !is_new || !(awaited.is_some() || lacks_room(&error, refusal)) {
                     return self.dial_failed(dialing.target, error, refusal);
                 }
                 let addresses = [vec![dialing.remote], dialing.others].concat();
                 let (target, deadline) = (dialing.target, dialing.deadline);
-                return self.dial_later(Later::new(target, addresses, deadline, error, awaited));
+                return self.repeat_dial(RepeatedDial::new(target, addresses, deadline, error, awaited));
             }
         };
         dialing.stream.out().extend_from_slice(&step.output);
@@ -240,7 +240,7 @@ impl Control {
                     order: Order::default(),
                     answers: Answers::default(),
                     broken: None,
-                    last_words: 0,
+                    bytes_since_broken: 0,
                 };
                 self.begin_control(token, control);
             }
@@ -253,7 +253,7 @@ impl Control {
         dial: u64,
         name: &[u8],
         nonce: &Nonce,
-        deadline: Option<Instant>,
+        deadline: Option<Monotonic>,
     ) -> Result<()> {
         let refused = |error: std::io::Error| Error {
             status: Status::Refused,
@@ -279,7 +279,7 @@ impl Control {
         mut stream: Stream,
         dial: u64,
         mut seen: Vec<u8>,
-        deadline: Option<Instant>,
+        deadline: Option<Monotonic>,
     ) {
         let ended = || Error::new(Status::Refused, "the peer did not accept the same-user proof");
         match stream.read(32 - seen.len()) {
@@ -290,11 +290,12 @@ impl Control {
         let Ok(key) = <[u8; 32]>::try_from(seen.as_slice()) else {
             return self.insert(token, State::ProofOut { stream, dial, seen }, deadline);
         };
-        let proof = unix::same_user_credentials(stream.as_fd()).map_err(|_| ended()).map(|who| Proof {
-            key: crate::session::handshake::Key::from(key),
-            pid: who.pid,
-            uid: who.uid,
-        });
+        let proof =
+            unix::same_user_credentials(stream.as_fd()).map_err(|_| ended()).map(|credentials| Proof {
+                key: crate::session::handshake::Key::from(key),
+                pid: credentials.pid,
+                uid: credentials.uid,
+            });
         self.proof_result(dial, proof);
     }
 

@@ -10,11 +10,14 @@ use crate::loss::{Cause, Failure, Loss};
 use crate::peer::{PeerState, Posted, What};
 use crate::session::message::Message;
 use crate::status::{Error, Status};
+use crate::sys::atomic::Ordering;
 use crate::sys::clock;
+use crate::sys::fd::OwnedFd;
+use crate::sys::lock::Mutex;
 use crate::sys::poller::Interest;
-use crate::types::PeerId;
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::sync::atomic::Ordering;
+use crate::types::{LaneId, PeerId, TransferId};
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
 
 pub(super) const PROCESS_ENDED: &str = "the peer's process has ended";
 
@@ -42,22 +45,22 @@ impl Control {
         let peer = self.pidfds.get(&token).map(|(_, peer)| *peer);
         self.forget_process(token);
         if let Some(peer) = peer {
-            self.lose(peer, Status::PeerLost, Some(Fence::Dead), Loss::told(Cause::Ended, PROCESS_ENDED));
+            self.lose(peer, Status::PeerLost, Some(Fence::Dead), Loss::of(Cause::Ended, PROCESS_ENDED));
         }
     }
 
     /// Closes the lanes on which a struck transfer is still posted: its time to drain is over.
-    pub(super) fn drain_over(&mut self, peer: PeerId, transfer: u64) {
+    pub(super) fn drain_over(&mut self, peer: PeerId, transfer: TransferId) {
         // A transfer whose submit failed is not in the table.
         let Some(transfer) = self.context.transfers.get(transfer).ok().filter(|it| !it.is_final()) else {
             return;
         };
         let handle = transfer.handle;
-        for lane in self.carriers(peer, handle) {
+        for lane in self.lanes_carrying(peer, handle) {
             self.lane_lost(
                 peer,
                 lane,
-                Loss::told(Cause::Ours, "a transfer that was stopped did not end in time"),
+                Loss::of(Cause::Ours, "a transfer that was stopped did not end in time"),
             );
         }
         if let Some(session) = self.sessions.get_mut(&peer).filter(|_| !transfer.is_final()) {
@@ -66,7 +69,7 @@ impl Control {
     }
 
     /// Closes a lane of any transport and fences its records. Does nothing if the lane was closed before.
-    pub(super) fn lane_lost(&mut self, peer: PeerId, lane: u32, loss: Loss) {
+    pub(super) fn lane_lost(&mut self, peer: PeerId, lane: LaneId, loss: Loss) {
         if let Some(closed) = self.close_lane(peer, lane) {
             self.lane_closed(peer, lane, closed, loss);
         }
@@ -78,8 +81,8 @@ impl Control {
         // Back to front: slices that are queued again keep their order.
         for posted in records.into_iter().rev() {
             match posted.what {
-                What::Slices { transfer, first, end, notified, .. } => {
-                    peer.release_run(&transfer, (first, end), notified, fence, &mut after)
+                What::Slices { transfer, range, notified, .. } => {
+                    peer.release_run(&transfer, range, notified, fence, &mut after)
                 }
                 What::Notify(transfer) => peer.release_notification(&transfer, &mut after),
                 What::Skip(sequence) => peer.release_skip(sequence),
@@ -166,25 +169,45 @@ impl Control {
         self.end_transports(handle);
         // The sweep strikes the peer's transfers; then the application is told of the loss.
         self.sweeping.push_back(handle);
-        self.tell_lost(peer, status);
+        self.report_lost(peer, status);
     }
 
     /// Fences a peer for the application. Replies when nothing of the peer can land here any more.
     pub(super) fn fence_peer(&mut self, peer: PeerId, reply: Reply<()>) {
-        if let Some(session) = self.sessions.get(&peer) {
+        let mut fenced = vec![peer];
+        if let Ok(known) = self.context.peers.get(peer) {
+            // Contract 6: the incarnation is fenced. It may have connected anew since the handle's session ended.
+            let theirs = (known.identity.engine_id, known.identity.incarnation);
             self.fences += 1;
-            let theirs = (session.identity.engine_id, session.identity.incarnation);
             self.fenced.insert(theirs, self.fences);
-            self.farewell(peer, Status::Refused, Loss::told(Cause::Ours, "the peer was fenced here"));
+            let latest = self.by_engine.get(&theirs.0).filter(|latest| **latest != peer);
+            let is_it = |latest: &&PeerId| {
+                self.sessions.get(*latest).is_some_and(|it| it.identity.incarnation == theirs.1)
+            };
+            fenced.extend(latest.filter(is_it));
         }
-        self.answer_when_drained(peer, reply);
+        // The last of them to be drained answers.
+        let reply = Arc::new(Mutex::new(Some(reply)));
+        let answer = |reply: Arc<Mutex<Option<Reply<()>>>>, result| {
+            if let Some(last) = Arc::into_inner(reply).and_then(|reply| reply.lock().take()) {
+                last.send(result);
+            }
+        };
+        for peer in fenced {
+            if self.sessions.contains_key(&peer) {
+                self.farewell(peer, Status::Refused, Loss::of(Cause::Ours, "the peer was fenced here"));
+            }
+            let reply = reply.clone();
+            self.answer_when_drained(peer, Reply::new(move |result| answer(reply, result)));
+        }
+        answer(reply, Ok(()));
     }
 
     pub(super) fn close_peer(&mut self, peer: PeerId, reply: Reply<()>) {
         if !self.sessions.contains_key(&peer) {
             return reply.send(Ok(()));
         }
-        self.farewell(peer, Status::Closed, Loss::told(Cause::Ours, "the peer was closed here"));
+        self.farewell(peer, Status::Closed, Loss::of(Cause::Ours, "the peer was closed here"));
         match self.sessions.get_mut(&peer) {
             Some(session) => session.closing.push(reply),
             None => reply.send(Ok(())),
@@ -196,7 +219,7 @@ impl Control {
     /// help.
     pub(super) fn misbehaved(&mut self, peer: PeerId) {
         let text = "the peer sent a message that the protocol does not allow";
-        self.farewell(peer, Status::Corrupt, Loss::told(Cause::Damaged, text));
+        self.farewell(peer, Status::Corrupt, Loss::of(Cause::Damaged, text));
     }
 
     /// Ends a session on purpose. The lanes are closed before the Bye is sent.
@@ -208,7 +231,7 @@ impl Control {
         }
         // The peer takes a Bye as CONFIRMED, so the lanes must be closed before it is sent.
         self.end_transports(peer);
-        self.say_last(peer, Message::Bye { status: status as i32 });
+        self.send_last(peer, Message::Bye { status: status as i32 });
         self.lose(peer, status, None, loss);
     }
 }

@@ -4,7 +4,7 @@
 use super::conn::{Answers, ControlConn, State};
 use super::greeting::{Greeting, GREETING_BYTES};
 use super::stream::{Input, Stream};
-use super::{Control, ACCEPT_REST_NS, CROWD_PATIENCE, CROWD_REST_NS, LISTENER, PROOFS};
+use super::{Control, ACCEPT_PAUSE_NS, LISTENER, PROOFS, STRANGERS_PAUSE_NS, STRANGER_PATIENCE};
 use crate::limits::HANDSHAKES_MAX;
 use crate::session::handshake::{
     peek_kind, refusal, refusal_with, Acceptor, Auth, Established, HandshakeError, Next, Peek, Proof,
@@ -12,12 +12,14 @@ use crate::session::handshake::{
 };
 use crate::session::machine::Role;
 use crate::session::order::Order;
+use crate::sys::atomic::Ordering;
+use crate::sys::fd::{AsFd, OwnedFd};
 use crate::sys::poller::Interest;
 use crate::sys::{clock, unix};
+use crate::types::Monotonic;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::os::fd::AsRawFd;
+use std::time::Duration;
 
 /// Connections accepted in one turn, before other events are handled.
 const ACCEPTS_PER_TURN: usize = 64;
@@ -26,21 +28,21 @@ impl Control {
     pub(super) fn accept(&mut self) {
         for _ in 0..ACCEPTS_PER_TURN {
             if !self.has_room() {
-                return self.rest_accepting(CROWD_REST_NS);
+                return self.pause_accepting(STRANGERS_PAUSE_NS);
             }
             let Some(listener) = &self.listener else { return };
             match listener.accept() {
-                Ok((socket, remote)) => self.welcome(socket, remote),
+                Ok((socket, remote)) => self.add_stranger(socket, remote),
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return,
-                Err(error) if unix::is_exhaustion(&error) => return self.rest_accepting(ACCEPT_REST_NS),
+                Err(error) if unix::is_exhaustion(&error) => return self.pause_accepting(ACCEPT_PAUSE_NS),
                 Err(_) => {}
             }
         }
     }
 
     /// Stops accepting for a while, for lack of descriptors, memory or room. The backlog waits; peers are still served.
-    fn rest_accepting(&mut self, rest_ns: u64) {
-        self.accept_rests_until_ns = clock::monotonic_ns() + rest_ns;
+    fn pause_accepting(&mut self, pause_ns: u64) {
+        self.accept_paused_until_ns = clock::monotonic_ns() + pause_ns;
         self.watch_listener(false);
     }
 
@@ -63,7 +65,7 @@ impl Control {
         self.watch_proofs(true);
     }
 
-    fn welcome(&mut self, socket: OwnedFd, remote: SocketAddr) {
+    fn add_stranger(&mut self, socket: OwnedFd, remote: SocketAddr) {
         let token = self.token();
         let Ok(stream) = Stream::new(socket, token, &self.poller, false) else { return };
         let deadline = Some(self.handshake_deadline());
@@ -72,13 +74,13 @@ impl Control {
 
     /// Returns whether another stranger can be accepted. An honest handshake takes a few round trips, so a thousand
     /// dialers at once are all served: the rest waits in the backlog. If the maximum is reached, the oldest connection
-    /// is refused once it has had CROWD_PATIENCE, so idle connections cannot block others for long.
+    /// is refused once it has had STRANGER_PATIENCE, so idle connections cannot block others for long.
     fn has_room(&mut self) -> bool {
         if self.strangers.len() < HANDSHAKES_MAX {
             return true;
         }
         let longest = Duration::from_millis(self.context.config.handshake_timeout_ms);
-        let patient_until = clock::now() + longest.saturating_sub(CROWD_PATIENCE);
+        let patient_until = clock::monotonic_ns() + longest.saturating_sub(STRANGER_PATIENCE);
         let Some(&(deadline, oldest)) = self.strangers.first() else { return true };
         if deadline > patient_until {
             return false;
@@ -102,7 +104,7 @@ impl Control {
         mut stream: Stream,
         mut seen: Vec<u8>,
         remote: SocketAddr,
-        deadline: Option<Instant>,
+        deadline: Option<Monotonic>,
     ) {
         // Nothing beyond the greeting may be read here: the bytes that follow belong to the lane.
         match stream.read(GREETING_BYTES - seen.len()) {
@@ -148,7 +150,7 @@ impl Control {
         mut stream: Stream,
         acceptor: Box<Acceptor>,
         remote: SocketAddr,
-        deadline: Option<Instant>,
+        deadline: Option<Monotonic>,
     ) {
         match stream.read(usize::MAX) {
             Ok(Input::Bytes(bytes)) => self.feed_acceptor(token, stream, acceptor, remote, deadline, &bytes),
@@ -167,7 +169,7 @@ impl Control {
         mut stream: Stream,
         mut acceptor: Box<Acceptor>,
         remote: SocketAddr,
-        deadline: Option<Instant>,
+        deadline: Option<Monotonic>,
         bytes: &[u8],
     ) {
         let now_ns = clock::monotonic_ns();
@@ -191,7 +193,7 @@ impl Control {
     }
 
     /// Sends the refusal. The connection is closed when the other side has closed it or its deadline has passed.
-    fn refuse(&mut self, token: u64, mut stream: Stream, reply: &[u8], deadline: Option<Instant>) {
+    fn refuse(&mut self, token: u64, mut stream: Stream, reply: &[u8], deadline: Option<Monotonic>) {
         self.count_refusal();
         stream.out().extend_from_slice(reply);
         if stream.flush(&self.poller).is_ok() && !reply.is_empty() {
@@ -199,7 +201,7 @@ impl Control {
         }
     }
 
-    pub(super) fn ending(&mut self, token: u64, mut stream: Stream, deadline: Option<Instant>) {
+    pub(super) fn ending(&mut self, token: u64, mut stream: Stream, deadline: Option<Monotonic>) {
         // Closing a socket with unread input sends a reset, which could overtake the refusal. So read until the end.
         match stream.read(usize::MAX) {
             Ok(Input::Bytes(_)) | Ok(Input::Nothing) => {
@@ -251,7 +253,7 @@ impl Control {
             order: Order::default(),
             answers: Answers::default(),
             broken: None,
-            last_words: 0,
+            bytes_since_broken: 0,
         };
         self.begin_control(token, control);
     }
@@ -285,7 +287,7 @@ impl Control {
                 Ok(socket) => socket,
                 // An immediate retry would fail again.
                 Err(error) if unix::is_exhaustion(&error) => {
-                    self.accept_rests_until_ns = clock::monotonic_ns() + ACCEPT_REST_NS;
+                    self.accept_paused_until_ns = clock::monotonic_ns() + ACCEPT_PAUSE_NS;
                     return self.watch_proofs(false);
                 }
                 Err(_) => return,
@@ -311,7 +313,7 @@ impl Control {
         token: u64,
         mut stream: Stream,
         mut seen: Vec<u8>,
-        deadline: Option<Instant>,
+        deadline: Option<Monotonic>,
     ) {
         match stream.read(32 - seen.len()) {
             Ok(Input::Bytes(bytes)) => seen.extend_from_slice(&bytes),
@@ -321,10 +323,12 @@ impl Control {
         let Ok(nonce) = seen.as_slice().try_into() else {
             return self.insert(token, State::ProofIn { stream, seen }, deadline);
         };
-        let Ok(who) = unix::same_user_credentials(stream.as_fd()) else { return self.count_refusal() };
+        let Ok(credentials) = unix::same_user_credentials(stream.as_fd()) else {
+            return self.count_refusal();
+        };
         let Ok(key) = crate::session::handshake::Key::random() else { return };
         let bytes = *key.bytes();
-        let proof = Proof { key, pid: who.pid, uid: who.uid };
+        let proof = Proof { key, pid: credentials.pid, uid: credentials.uid };
         if self.issued.insert(nonce, proof, clock::monotonic_ns()).is_ok() {
             stream.out().extend_from_slice(&bytes);
             let _ = stream.flush(&self.poller);

@@ -12,12 +12,11 @@ use crate::peer::PathStatus;
 use crate::route::FASTER;
 use crate::session::machine::Role;
 use crate::session::message::Message;
+use crate::sys::fd::OwnedFd;
 use crate::sys::tcp;
 use crate::transport::tcp::opening::{ALL, EXPRESS};
 use crate::transport::tcp::service::Candidate;
-use crate::types::{PeerId, Transport};
-use std::os::fd::OwnedFd;
-use std::time::Instant;
+use crate::types::{LaneId, Monotonic, PeerId, Transport};
 
 impl Control {
     /// Opens lanes before a transfer needs them, if TCP is the best path or may soon be.
@@ -26,12 +25,12 @@ impl Control {
         if !self.context.config.transports.allows(Transport::Tcp) {
             return;
         }
-        let ways = || FASTER.iter().map(|transport| (*transport, session.peer.path_status(*transport)));
+        let statuses = || FASTER.iter().map(|transport| (*transport, session.peer.path_status(*transport)));
         let is_settled = |transport: Transport| session.paths_settled & transport.bit() != 0;
-        let broke =
-            ways().any(|(transport, way)| is_settled(transport) && matches!(way, PathStatus::Pending(_)));
-        let is_best =
-            ways().all(|(transport, way)| is_settled(transport) && !matches!(way, PathStatus::Open(..)));
+        let broke = statuses()
+            .any(|(transport, status)| is_settled(transport) && matches!(status, PathStatus::Pending(_)));
+        let is_best = statuses()
+            .all(|(transport, status)| is_settled(transport) && !matches!(status, PathStatus::Open(..)));
         if broke {
             self.tcp.want(peer, ALL);
         } else if is_best {
@@ -53,12 +52,12 @@ impl Control {
     /// Asks the dialer of this session for lanes.
     pub(super) fn ask_for_lanes(&mut self, peer: PeerId, session_id: [u8; 16], kinds: u32) {
         if self.sessions.get(&peer).is_some_and(|session| session.session_id == session_id) {
-            self.say(peer, Message::OpenLanes { kinds });
+            self.send(peer, Message::OpenLanes { kinds });
         }
     }
 
     /// Dials a lane of this session.
-    pub(super) fn open_lane(&mut self, peer: PeerId, session_id: [u8; 16], slot: u32, lane: u32) {
+    pub(super) fn open_lane(&mut self, peer: PeerId, session_id: [u8; 16], slot: u32, lane: LaneId) {
         let is_it = |session: &&PeerSession| session.session_id == session_id && session.conn.is_some();
         let Some(session) = self.sessions.get(&peer).filter(is_it) else { return };
         let greeting = Greeting { session_id: session.session_id, lane, slot };
@@ -88,12 +87,15 @@ impl Control {
         session.greetings.remove(&greeting.lane);
         let loss = Loss::new(failure, &format!("TCP lane {}, to {}", greeting.lane, session.remote));
         self.tcp.not_opened(peer, greeting.slot, loss);
+        // Another engine may listen there now, behind a control connection that nothing moves on. Only an unanswered
+        // Ping shows that, and no transfer may be waiting whose check would send one.
+        self.ping(peer, None);
         // The session's alarm ends the pause before the next attempt.
         self.touch(peer);
     }
 
     /// Closes the connection of this lane if its greeting is in flight. The lane can no longer be attached.
-    pub(super) fn forget_greeting(&mut self, peer: PeerId, lane: u32) {
+    pub(super) fn forget_greeting(&mut self, peer: PeerId, lane: LaneId) {
         let Some(session) = self.sessions.get_mut(&peer) else { return };
         let Some(token) = session.greetings.remove(&lane) else { return };
         if let Some(State::Greeting { greeting, .. }) = self.take(token).map(|conn| conn.state) {
@@ -117,7 +119,7 @@ impl Control {
         peer: PeerId,
         greeting: Greeting,
         mut seen: Vec<u8>,
-        deadline: Option<Instant>,
+        deadline: Option<Monotonic>,
     ) {
         let is_awaited = |session: &&PeerSession| session.greetings.get(&greeting.lane) == Some(&token);
         let Some(session) = self.sessions.get(&peer).filter(is_awaited) else { return };
@@ -169,7 +171,7 @@ impl Control {
         if let Some(older) = self.tcp.attached(peer, slot) {
             // The peer lost the older lane, and this engine has not noticed.
             let text = "the peer replaced the lane by another lane";
-            self.lane_lost(peer, older, Loss::told(Cause::Closed, text));
+            self.lane_lost(peer, older, Loss::of(Cause::Closed, text));
         }
         if self.tcp.attach(peer, Candidate { lane, slot, socket }) {
             self.answer_connects(peer);
@@ -187,3 +189,7 @@ impl Control {
             && self.tcp.takes(session.peer.handle, greeting.lane, greeting.slot)
     }
 }
+
+#[cfg(test)]
+#[path = "lanes_tests.rs"]
+mod tests;

@@ -9,11 +9,10 @@ use crate::limits::CONTROL_TURN_BYTES;
 use crate::loss::Loss;
 use crate::peer::Closed;
 use crate::session::message::Message;
+use crate::sys::atomic::Ordering;
 use crate::sys::clock;
-use crate::types::PeerId;
-use std::collections::hash_map::{Entry, HashMap};
-use std::sync::atomic::Ordering;
-use std::time::Instant;
+use crate::sys::map::{Entry, HashMap};
+use crate::types::{LaneId, Monotonic, PeerId};
 
 #[derive(Default)]
 pub struct LateLanes {
@@ -32,7 +31,7 @@ impl LateLanes {
 
 impl Control {
     /// Handles a lane that is closed, or becomes late because its device may still access memory.
-    pub(super) fn lane_closed(&mut self, peer: PeerId, lane: u32, closed: Closed, loss: Loss) {
+    pub(super) fn lane_closed(&mut self, peer: PeerId, lane: LaneId, closed: Closed, loss: Loss) {
         let Some(session) = self.sessions.get_mut(&peer) else { return };
         // The first close recorded the reason.
         if !session.late_lanes.contains_key(&lane) {
@@ -65,7 +64,7 @@ impl Control {
         self.act(peer, actions);
     }
 
-    fn late_lane_closed(&mut self, peer: PeerId, lane: u32, is_asked: bool) {
+    fn late_lane_closed(&mut self, peer: PeerId, lane: LaneId, is_asked: bool) {
         let Some(session) = self.sessions.get(&peer) else { return };
         let (engine, is_last) = (session.identity.engine_id, session.late_lanes.is_empty());
         if let Some(count) = self.late.by_engine.get_mut(&engine) {
@@ -81,40 +80,40 @@ impl Control {
             self.part(peer);
         }
         if let Some(current) = self.by_engine.get(&engine).copied().filter(|_| !self.late.has(&engine)) {
-            self.hear_on(current);
+            self.queue_announcements(current);
         }
     }
 
     /// Returns true if the peer's fence of this lane is answered later, because the lane is late.
-    pub(super) fn answers_late(&mut self, peer: PeerId, lane: u32) -> bool {
+    pub(super) fn answers_late(&mut self, peer: PeerId, lane: LaneId) -> bool {
         let late = self.sessions.get_mut(&peer).and_then(|session| session.late_lanes.get_mut(&lane));
         late.map(|is_asked| *is_asked = true).is_some()
     }
 
     /// Sends the last message of a session, now or when all its lanes are closed.
-    pub(super) fn say_last(&mut self, peer: PeerId, word: Message) {
+    pub(super) fn send_last(&mut self, peer: PeerId, message: Message) {
         let Some(session) = self.sessions.get_mut(&peer) else { return };
         if session.late_lanes.is_empty() {
-            return self.say(peer, word);
+            return self.send(peer, message);
         }
         let Some(token) = session.conn.take() else { return };
         if let Some(State::Control(control)) = self.take(token).map(|conn| conn.state) {
             let deadline = Some(self.handshake_deadline());
             self.insert(token, State::Parting(control), deadline);
-            self.late.parting.insert(peer, (token, word));
+            self.late.parting.insert(peer, (token, message));
         }
     }
 
     fn part(&mut self, peer: PeerId) {
-        let Some((token, word)) = self.late.parting.remove(&peer) else { return };
+        let Some((token, message)) = self.late.parting.remove(&peer) else { return };
         if let Some(State::Parting(mut control)) = self.take(token).map(|conn| conn.state) {
-            let sealed = control.channel.seal(&word.encode(), control.stream.out());
+            let sealed = control.channel.seal(&message.encode(), control.stream.out());
             let _ = sealed.map(|()| control.stream.flush(&self.poller)); // on failure the connection just ends
         }
     }
 
     /// Reads and discards input of a connection on which only the Bye is still to be sent.
-    pub(super) fn parting(&mut self, token: u64, mut control: Box<ControlConn>, deadline: Option<Instant>) {
+    pub(super) fn parting(&mut self, token: u64, mut control: Box<ControlConn>, deadline: Option<Monotonic>) {
         let stands = control.stream.flush(&self.poller).is_ok();
         if let (true, Ok(Input::Bytes(_) | Input::Nothing)) =
             (stands, control.stream.read(CONTROL_TURN_BYTES))
@@ -123,3 +122,7 @@ impl Control {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "late_lanes_tests.rs"]
+mod tests;

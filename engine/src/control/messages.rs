@@ -8,17 +8,17 @@ use crate::complete::Fence;
 use crate::loss::{Cause, Loss};
 use crate::session::message::Message;
 use crate::status::{Error, Status};
+use crate::sys::atomic::Ordering;
 use crate::sys::clock;
-use crate::types::PeerId;
-use std::sync::atomic::Ordering;
+use crate::types::{LaneId, PeerId};
 
 impl Control {
-    pub(super) fn say(&mut self, peer: PeerId, message: Message) {
-        self.say_all(peer, [message]);
+    pub(super) fn send(&mut self, peer: PeerId, message: Message) {
+        self.send_all(peer, [message]);
     }
 
     /// Sends messages in this order, with as few system calls as possible.
-    pub(super) fn say_all(&mut self, peer: PeerId, messages: impl IntoIterator<Item = Message>) {
+    pub(super) fn send_all(&mut self, peer: PeerId, messages: impl IntoIterator<Item = Message>) {
         let Some(token) = self.sessions.get(&peer).and_then(|session| session.conn) else { return };
         let Some(State::Control(control)) = self.conns.get_mut(&token).map(|conn| &mut conn.state) else {
             return;
@@ -39,7 +39,7 @@ impl Control {
                 return self.misbehaved(peer);
             }
         }
-        self.say(peer, message);
+        self.send(peer, message);
         if let Some(State::Control(control)) = self.conns.get_mut(&token).map(|conn| &mut conn.state) {
             control.answers.add(control.stream.progress().1);
         }
@@ -55,7 +55,7 @@ impl Control {
             Message::RegionsAdd(regions) => session.peer.remote.add(std::mem::take(regions)),
             Message::RegionsRemove(ids) => session.peer.remote.remove(ids),
             Message::Ping { nonce } => {
-                self.tell_a_little(peer);
+                self.announce_ahead(peer);
                 let pong = Message::Pong { nonce: *nonce, clock_ns: clock::boottime_ns() };
                 return self.answer(peer, pong);
             }
@@ -71,7 +71,7 @@ impl Control {
             Message::HasEnded { pid, started } => return self.has_ended(peer, *pid, *started),
             Message::Ended { pid, started } => return self.ended(peer, *pid, *started),
             Message::Transport { transport, why, body } => {
-                return self.transport_said(peer, *transport, why.clone(), body.clone());
+                return self.service_message(peer, *transport, why.clone(), body.clone());
             }
             Message::OpenLanes { kinds } => {
                 if !self.tcp.asked(peer, *kinds) {
@@ -88,12 +88,12 @@ impl Control {
             Message::Bye { .. } => {
                 // The peer closed its lanes before it sent the Bye. Its last acknowledgements have
                 // arrived, so closing our lanes confirms everything.
-                self.tcp.take_the_rest(peer);
+                self.tcp.receive_remaining(peer);
                 return self.lose(
                     peer,
                     Status::PeerLost,
                     Some(Fence::Confirmed),
-                    Loss::told(Cause::Closed, "the peer ended the session"),
+                    Loss::of(Cause::Closed, "the peer ended the session"),
                 );
             }
             _ => {}
@@ -110,13 +110,13 @@ impl Control {
 
     /// Fences a lane for the peer: nothing of the lane can land here when the answer is sent. The fence also covers a
     /// lane that is not attached yet, because its greeting or its welcome is still in flight.
-    fn fence(&mut self, peer: PeerId, lane: u32) {
+    fn fence(&mut self, peer: PeerId, lane: LaneId) {
         if let Some(session) = self.sessions.get(&peer) {
             session.lane_numbers.fence(lane);
         }
         self.forget_greeting(peer, lane);
         // Contract 3: the lane is closed before the fence is acknowledged.
-        self.lane_lost(peer, lane, Loss::told(Cause::Closed, format!("the peer gave up lane {lane}")));
+        self.lane_lost(peer, lane, Loss::of(Cause::Closed, format!("the peer gave up lane {lane}")));
         if !self.answers_late(peer, lane) {
             self.answer(peer, Message::FenceAck { lane });
         }

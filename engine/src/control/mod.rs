@@ -3,7 +3,7 @@
 //! `sessions` carries out what the session machines decide, `announce` announces this engine's regions to peers,
 //! `deadlines` handles timers.
 
-mod announce;
+pub mod announce;
 mod callers;
 mod conn;
 mod deadlines;
@@ -35,36 +35,38 @@ use crate::session::machine::Timing;
 use crate::session::message::Message;
 use crate::status::{Error, Result, Status};
 use crate::sys::clock;
+use crate::sys::fd::OwnedFd;
 use crate::sys::health;
-use crate::sys::pause;
+use crate::sys::map::{HashMap, HashSet};
 use crate::sys::poller::{Interest, Poller, PollerKind, Ready};
 use crate::sys::socket;
 use crate::sys::tcp::Listener;
+use crate::sys::thread::JoinHandle;
+use crate::sys::turns::{self, Next, Turns};
 use crate::transport::tcp;
 use crate::types::{Monotonic, PeerId};
-use announce::News;
+use announce::RegionLog;
 use callers::Callers;
 use conn::{Conn, State};
 use late_lanes::LateLanes;
 use names::{names_of, Names};
 use sessions::PeerSession;
-use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::collections::{BTreeSet, VecDeque};
+use std::os::fd::AsRawFd;
 use std::sync::Arc;
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use transports::DrainingPeer;
-use waiting::Crowd;
+use waiting::RepeatedDials;
 
 const LISTENER: u64 = 1;
 const PROOFS: u64 = 2;
 const FIRST_TOKEN: u64 = 16;
 /// Pause of the listener after the system ran out of descriptors or memory.
-const ACCEPT_REST_NS: u64 = 100_000_000;
+const ACCEPT_PAUSE_NS: u64 = 100_000_000;
 /// Pause of the listener while the maximum number of strangers (unauthenticated inbound connections) is open.
-const CROWD_REST_NS: u64 = 5_000_000;
+const STRANGERS_PAUSE_NS: u64 = 5_000_000;
 /// How long a stranger keeps its place while the maximum is reached; then the next connection takes that place.
-const CROWD_PATIENCE: Duration = Duration::from_millis(500);
+const STRANGER_PATIENCE: Duration = Duration::from_millis(500);
 
 /// The parts that the control loop is made of.
 pub struct Parts {
@@ -85,9 +87,9 @@ pub struct Control {
     services: Vec<Installed>,
     conns: HashMap<u64, Conn>,
     /// Connections that are not yet authenticated, by deadline.
-    half_open: BTreeSet<(Instant, u64)>,
+    half_open: BTreeSet<(Monotonic, u64)>,
     /// The half-open connections that other processes opened.
-    strangers: BTreeSet<(Instant, u64)>,
+    strangers: BTreeSet<(Monotonic, u64)>,
     /// Connections that have no session yet, by the names under which callers of `connect` find them.
     pending: Names<u64>,
     sessions: HashMap<PeerId, PeerSession>,
@@ -102,7 +104,7 @@ pub struct Control {
     /// When the timer of each session's machine, or of its lanes, is due.
     alarms: Schedule<Monotonic, PeerId>,
     /// When each peer's transfers are checked for deadlines, and its lanes for progress.
-    looks: Schedule<Monotonic, PeerId>,
+    checks: Schedule<Monotonic, PeerId>,
     /// Peers that have transfers to end, in turns. A peer may be queued twice.
     sweeping: VecDeque<PeerId>,
     /// Peers that have newly draining transfers: `touch` runs once for all transfers of a peer.
@@ -116,17 +118,17 @@ pub struct Control {
     /// Received messages, with their connection and its peer. Handled when the connection is back in `conns`.
     inbox: VecDeque<(u64, PeerId, Message)>,
     callers: Callers,
-    crowded: Crowd,
+    repeated_dials: RepeatedDials,
     /// Lost peers that may still access this engine's memory. The PeerLost event follows when they no longer can.
     draining: HashMap<PeerId, DrainingPeer>,
     /// Closed lanes that their devices still use.
     late: LateLanes,
     /// Regions that were added or removed and are not yet announced to all peers.
-    news: News,
+    region_log: RegionLog,
     /// Lost peers in the order of their loss.
     lost: VecDeque<PeerId>,
     next_token: u64,
-    accept_rests_until_ns: Monotonic,
+    accept_paused_until_ns: Monotonic,
     stopping: bool,
 }
 
@@ -151,80 +153,53 @@ impl Control {
             proof_listener: parts.proofs,
             tcp: parts.tcp,
             services: parts.services,
-            draining: HashMap::new(),
+            draining: HashMap::default(),
             late: LateLanes::default(),
-            conns: HashMap::new(),
+            conns: HashMap::default(),
             half_open: BTreeSet::new(),
             strangers: BTreeSet::new(),
             pending: Names::default(),
-            sessions: HashMap::new(),
+            sessions: HashMap::default(),
             names: Names::default(),
-            by_session_id: HashMap::new(),
-            by_engine: HashMap::new(),
-            by_place: HashMap::new(),
+            by_session_id: HashMap::default(),
+            by_engine: HashMap::default(),
+            by_place: HashMap::default(),
             alarms: Schedule::new(),
-            looks: Schedule::new(),
+            checks: Schedule::new(),
             sweeping: VecDeque::new(),
-            drained: HashSet::new(),
-            pidfds: HashMap::new(),
-            fenced: HashMap::new(),
+            drained: HashSet::default(),
+            pidfds: HashMap::default(),
+            fenced: HashMap::default(),
             fences: 0,
             issued: ProofTable::new(handshake_ns),
             inbox: VecDeque::new(),
             callers: Callers::default(),
-            crowded: Crowd::default(),
-            news: News::default(),
+            repeated_dials: RepeatedDials::default(),
+            region_log: RegionLog::default(),
             lost: VecDeque::new(),
             next_token: FIRST_TOKEN,
-            accept_rests_until_ns: Monotonic::ZERO,
+            accept_paused_until_ns: Monotonic::ZERO,
             stopping: false,
         })
     }
 
     pub fn start(self) -> Result<JoinHandle<()>> {
-        let mut control = self;
-        crate::sys::thread::spawn("ferry-control", move || {
-            let poller = control.poller.clone();
-            health::woken_by(&|| poller.wake(), || control.run());
-        })
-        .map_err(|error| Error::system("starting the control thread", &error))
+        let poller = self.poller.clone();
+        turns::start("ferry-control", "starting", poller, move || Some(self))
+            .map_err(|error| Error::system("starting the control thread", &error))
     }
 
-    fn run(&mut self) {
-        let mut ready: Vec<Ready> = Vec::new();
-        while !self.is_over() {
-            let next_ns = self.next_timer_ns().into_iter().chain(self.news.next_ns()).min();
-            let mut timeout = next_ns.map(|at| at.saturating_sub(clock::monotonic_ns()));
-            if !self.sweeping.is_empty() {
-                timeout = Some(0);
-            }
-            ready.clear();
-            if self.poller.wait(&mut ready, timeout).is_err() {
-                pause::yield_now();
-            }
-            health::doing("working off commands");
-            for command in self.context.commands.take() {
-                self.command(command);
-            }
-            for peer in std::mem::take(&mut self.drained) {
-                self.touch(peer);
-            }
-            // Regions are announced before messages are read: a peer's Ping is answered after the regions that
-            // existed before it were announced.
-            health::doing("announcing regions");
-            self.announce();
-            health::doing("reading what peers say");
-            for event in &ready {
-                self.event(event);
-            }
-            health::doing("looking at the time");
-            self.timers();
-            health::doing("ending transfers");
-            self.sweep();
+    fn next_turn(&self) -> Next {
+        match self.sweeping.is_empty() {
+            true => Next::at(self.next_timer_ns().into_iter().chain(self.region_log.next_ns()).min()),
+            false => Next::AFTER_A_LOOK,
         }
+    }
+
+    fn end(&mut self) {
         self.conns.clear();
         // A forked child may hold a copy of the listening socket. Closing ours would not end it, and peers would
-        // still connect to a listener that nobody serves.
+        // still connect to a listener that no thread serves.
         self.proof_listener.as_ref().map(AsRawFd::as_raw_fd).into_iter().for_each(socket::shutdown);
     }
 
@@ -252,11 +227,11 @@ impl Control {
         }
     }
 
-    fn handshake_deadline(&self) -> Instant {
-        clock::now() + Duration::from_millis(self.context.config.handshake_timeout_ms)
+    fn handshake_deadline(&self) -> Monotonic {
+        clock::monotonic_ns() + Duration::from_millis(self.context.config.handshake_timeout_ms)
     }
 
-    fn insert(&mut self, token: u64, state: State, deadline: Option<Instant>) {
+    fn insert(&mut self, token: u64, state: State, deadline: Option<Monotonic>) {
         self.take(token);
         if let Some(at) = deadline {
             self.half_open.insert((at, token));
@@ -314,8 +289,8 @@ impl Control {
             Command::Dial { address, resolved, deadline, reply } => {
                 self.dial(address, resolved, deadline, reply)
             }
-            Command::RegionsAdded(ids) => self.tell_added(&ids),
-            Command::RegionsRemoved(ids) => self.tell_removed(&ids),
+            Command::RegionsAdded(ids) => self.note_added(&ids),
+            Command::RegionsRemoved(ids) => self.note_removed(&ids),
             Command::Drain { peer, transfer } => {
                 let now_ns = clock::monotonic_ns();
                 if let Some(session) = self.sessions.get_mut(&peer) {
@@ -334,8 +309,8 @@ impl Control {
                 self.path_settled(peer, transport, why, pending)
             }
             Command::PathBroken { peer, transport } => self.path_broken(peer, transport),
-            Command::Tell { peer, session_id, transport, body, why } => {
-                self.tell_transport(peer, session_id, transport, body, why)
+            Command::ServiceMessage { peer, session_id, transport, body, why } => {
+                self.send_service_message(peer, session_id, transport, body, why)
             }
             Command::Misbehaved { peer, session_id } => {
                 if self.sessions.get(&peer).is_some_and(|session| session.session_id == session_id) {
@@ -347,14 +322,14 @@ impl Control {
                 peer,
                 Status::PeerLost,
                 Some(Fence::Dead),
-                Loss::told(Cause::Ended, ending::PROCESS_ENDED),
+                Loss::of(Cause::Ended, ending::PROCESS_ENDED),
             ),
-            Command::Grant { peer, limit } => self.say(peer, Message::Grant { limit }),
+            Command::Grant { peer, limit } => self.send(peer, Message::Grant { limit }),
             Command::RefreshClock { peer } => {
                 self.ping(peer, None);
             }
             Command::PeerIdle { peer } => self.touch(peer),
-            Command::Look { peer, at_ns } => self.looks.lower(peer, at_ns),
+            Command::Check { peer, at_ns } => self.checks.lower(peer, at_ns),
             Command::Sweep { peer } => self.sweeping.push_back(peer),
             Command::Probe { peer, reply } => self.ping(peer, Some(reply)),
             Command::FencePeer { peer, reply } => self.fence_peer(peer, reply),
@@ -366,7 +341,7 @@ impl Control {
     /// Ends every session with a Bye and accepts no new sessions.
     fn end_sessions(&mut self) {
         self.stopping = true;
-        self.crowded.clear();
+        self.repeated_dials.clear();
         if let Some(listener) = self.listener.take() {
             self.poller.remove(listener.as_raw_fd(), LISTENER);
             socket::shutdown(listener.as_raw_fd());
@@ -378,7 +353,36 @@ impl Control {
         half_open.into_iter().for_each(|token| drop(self.take(token)));
         let peers: Vec<PeerId> = self.sessions.keys().copied().collect();
         for peer in peers {
-            self.farewell(peer, Status::Closed, Loss::told(Cause::Ours, "this engine is closed"));
+            self.farewell(peer, Status::Closed, Loss::of(Cause::Ours, "this engine is closed"));
         }
+    }
+}
+
+impl Turns for Control {
+    fn turn(&mut self, now: Monotonic, ready: &[Ready]) -> Next {
+        health::doing("working off commands");
+        for command in self.context.commands.take() {
+            self.command(command);
+        }
+        for peer in std::mem::take(&mut self.drained) {
+            self.touch(peer);
+        }
+        // Regions are announced before messages are read: a peer's Ping is answered after the regions that
+        // existed before it were announced.
+        health::doing("announcing regions");
+        self.announce();
+        health::doing("reading what peers say");
+        for event in ready {
+            self.event(event);
+        }
+        health::doing("looking at the time");
+        self.timers(now);
+        health::doing("ending transfers");
+        self.sweep();
+        if self.is_over() {
+            self.end();
+            return Next::Over;
+        }
+        self.next_turn()
     }
 }

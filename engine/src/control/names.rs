@@ -4,21 +4,21 @@
 use super::conn::{Conn, State, Target};
 use super::Control;
 use crate::session::handshake::Identity;
-use crate::types::PeerId;
-use std::collections::hash_map::Entry;
-use std::collections::{BTreeSet, HashMap};
+use crate::sys::map::{Entry, HashMap};
+use crate::types::{Monotonic, PeerId};
+use std::collections::BTreeSet;
 use std::hash::Hash;
 use std::net::{IpAddr, SocketAddr};
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Name {
     /// The address that the application gave to `connect`.
-    Asked(String),
+    Given(String),
     /// The address that the other end claims, and the IP address that it came from. The claim alone proves nothing:
     /// clones of a machine may all claim the same address.
-    Said(String, IpAddr),
+    Claimed(String, IpAddr),
     /// The address that is dialed.
-    At(SocketAddr),
+    Dialed(SocketAddr),
     /// The engine that has answered, and its incarnation.
     Engine([u8; 16], u64),
 }
@@ -31,31 +31,36 @@ pub struct Names<W, N = Name> {
 
 impl<W, N> Default for Names<W, N> {
     fn default() -> Names<W, N> {
-        Names { by_name: HashMap::new(), of: HashMap::new() }
+        Names { by_name: HashMap::default(), of: HashMap::default() }
     }
 }
 
 impl<W: Copy + Eq + Hash + Ord, N: Clone + Eq + Hash> Names<W, N> {
-    /// Replaces the names of `who`.
-    pub fn set(&mut self, who: W, names: Vec<N>) {
-        for name in self.of.remove(&who).unwrap_or_default() {
+    /// Replaces the names of `owner`.
+    pub fn set(&mut self, owner: W, names: Vec<N>) {
+        for name in self.of.remove(&owner).unwrap_or_default() {
             if let Entry::Occupied(mut all) = self.by_name.entry(name) {
-                all.get_mut().remove(&who);
+                all.get_mut().remove(&owner);
                 if all.get().is_empty() {
                     all.remove();
                 }
             }
         }
         for name in &names {
-            self.by_name.entry(name.clone()).or_default().insert(who);
+            self.by_name.entry(name.clone()).or_default().insert(owner);
         }
         if !names.is_empty() {
-            self.of.insert(who, names);
+            self.of.insert(owner, names);
         }
     }
 
     pub fn find(&self, name: &N) -> impl Iterator<Item = W> + '_ {
         self.by_name.get(name).into_iter().flatten().copied()
+    }
+
+    /// Returns the latest owner of a name. The cost does not grow with the number of owners: clones share a name.
+    pub fn latest(&self, name: &N) -> Option<W> {
+        self.by_name.get(name)?.last().copied()
     }
 }
 
@@ -64,14 +69,14 @@ pub fn names_of(state: &State) -> Vec<Name> {
     match state {
         State::Dialing(dialing) => {
             let Target::New { address, .. } = &dialing.target else { return Vec::new() };
-            let mut names = vec![Name::Asked(address.clone()), Name::At(dialing.remote)];
+            let mut names = vec![Name::Given(address.clone()), Name::Dialed(dialing.remote)];
             names.extend(
                 dialing.dialer.other_end().map(|(engine, incarnation)| Name::Engine(engine, incarnation)),
             );
             names
         }
         State::Control(control) if control.peer.is_none() => {
-            vec![Name::Said(control.identity.address.clone(), control.remote.ip())]
+            vec![Name::Claimed(control.identity.address.clone(), control.remote.ip())]
         }
         _ => Vec::new(),
     }
@@ -82,18 +87,18 @@ impl Control {
     pub(super) fn name_session(&mut self, peer: PeerId) {
         let named = self.sessions.get(&peer).filter(|session| !session.machine.is_given_up());
         let names = named.map(|session| {
-            let dialed = (!session.dialed.is_empty()).then(|| Name::Asked(session.dialed.clone()));
-            let said = Name::Said(session.identity.address.clone(), session.remote.ip());
-            dialed.into_iter().chain([said]).collect()
+            let dialed = (!session.dialed.is_empty()).then(|| Name::Given(session.dialed.clone()));
+            let claimed = Name::Claimed(session.identity.address.clone(), session.remote.ip());
+            dialed.into_iter().chain([claimed]).collect()
         });
         self.names.set(peer, names.unwrap_or_default());
     }
 
     /// Returns the session that a caller of `connect` with this address gets. The session need not be UP.
     pub(super) fn session_at(&self, address: &str, resolved: &[SocketAddr]) -> Option<PeerId> {
-        let said = resolved.iter().map(|at| Name::Said(address.to_owned(), at.ip()));
-        let names = std::iter::once(Name::Asked(address.to_owned())).chain(said);
-        names.flat_map(|name| self.names.find(&name).last()).next()
+        let claimed = resolved.iter().map(|at| Name::Claimed(address.to_owned(), at.ip()));
+        let names = std::iter::once(Name::Given(address.to_owned())).chain(claimed);
+        names.into_iter().find_map(|name| self.names.latest(&name))
     }
 
     /// Adds a caller to a dial in progress, or to a connection whose session is about to begin. Returns false if there
@@ -102,11 +107,11 @@ impl Control {
         &mut self,
         address: &str,
         resolved: &[SocketAddr],
-        deadline: std::time::Instant,
+        deadline: Monotonic,
         caller: u64,
     ) -> bool {
-        let said = resolved.iter().map(|at| Name::Said(address.to_owned(), at.ip()));
-        let names = std::iter::once(Name::Asked(address.to_owned())).chain(said);
+        let claimed = resolved.iter().map(|at| Name::Claimed(address.to_owned(), at.ip()));
+        let names = std::iter::once(Name::Given(address.to_owned())).chain(claimed);
         let found: Vec<u64> = names.flat_map(|name| self.pending.find(&name).collect::<Vec<_>>()).collect();
         let now_asked = self.fences;
         found.into_iter().any(|token| {
@@ -141,10 +146,10 @@ impl Control {
             Some(Conn { state: State::Dialing(dialing), .. }) => dialing.dialer.other_end().is_none(),
             _ => false,
         };
-        let at = theirs.address.parse::<SocketAddr>().ok().map(Name::At);
+        let at = theirs.address.parse::<SocketAddr>().ok().map(Name::Dialed);
         let answered = Name::Engine(theirs.engine_id, theirs.incarnation);
         self.pending.find(&answered).next().is_some()
-            || self.pending.find(&Name::Asked(theirs.address.clone())).any(unanswered)
+            || self.pending.find(&Name::Given(theirs.address.clone())).any(unanswered)
             || at.is_some_and(|at| self.pending.find(&at).any(unanswered))
     }
 }
@@ -179,14 +184,14 @@ mod tests {
     fn one_among_many_costs_little() {
         const COUNT: u64 = 10_000;
         let mut names = Names::default();
-        let of = |who: u64| vec![Counted(who), Counted(COUNT + who)];
-        (0..COUNT).for_each(|who| names.set(who, of(who)));
+        let of = |owner: u64| vec![Counted(owner), Counted(COUNT + owner)];
+        (0..COUNT).for_each(|owner| names.set(owner, of(owner)));
         COMPARED.set(0);
-        for who in 0..100 {
-            assert_eq!(names.find(&Counted(COUNT + who)).collect::<Vec<_>>(), [who]);
-            names.set(who, Vec::new());
-            assert_eq!(names.find(&Counted(who)).count(), 0);
-            names.set(who, of(who));
+        for owner in 0..100 {
+            assert_eq!(names.find(&Counted(COUNT + owner)).collect::<Vec<_>>(), [owner]);
+            names.set(owner, Vec::new());
+            assert_eq!(names.find(&Counted(owner)).count(), 0);
+            names.set(owner, of(owner));
         }
         // Six searches for each, and sometimes a comparison with a name of similar hash.
         assert!(COMPARED.get() < 100 * 12, "{} comparisons", COMPARED.get());
@@ -195,22 +200,22 @@ mod tests {
     proptest! {
         /// Compares the names with a plain list.
         #[test]
-        fn who_has_a_name_is_found_by_it(
+        fn the_owners_of_a_name_are_found_by_it(
             steps in prop::collection::vec((0..8u64, prop::collection::vec(0..6u64, 0..4)), 0..60),
         ) {
             let name = |number: u64| Name::Engine([1; 16], number);
-            let (mut names, mut list) = (Names::<u64>::default(), HashMap::<u64, Vec<u64>>::new());
-            for (who, theirs) in steps {
-                names.set(who, theirs.iter().map(|it| name(*it)).collect());
-                list.insert(who, theirs);
+            let (mut names, mut list) = (Names::<u64>::default(), HashMap::<u64, Vec<u64>>::default());
+            for (owner, theirs) in steps {
+                names.set(owner, theirs.iter().map(|it| name(*it)).collect());
+                list.insert(owner, theirs);
                 for number in 0..6 {
                     let mut have: Vec<u64> =
-                        list.iter().filter(|(_, names)| names.contains(&number)).map(|(who, _)| *who).collect();
+                        list.iter().filter(|(_, names)| names.contains(&number)).map(|(owner, _)| *owner).collect();
                     have.sort_unstable();
                     prop_assert_eq!(names.find(&name(number)).collect::<Vec<_>>(), have);
                 }
             }
-            list.keys().for_each(|who| names.set(*who, Vec::new()));
+            list.keys().for_each(|owner| names.set(*owner, Vec::new()));
             prop_assert!(names.by_name.is_empty() && names.of.is_empty(), "nothing is left");
         }
     }

@@ -4,11 +4,11 @@
 use super::conn::{ControlConn, Offered, State};
 use super::stream::Input;
 use super::Control;
-use crate::limits::{CONTROL_TURN_BYTES, LAST_WORDS_BYTES_MAX};
+use crate::limits::{BROKEN_BYTES_MAX, CONTROL_TURN_BYTES};
 use crate::loss::{Cause, Failure};
 use crate::session::message::Message;
 use crate::status::{Error, Status};
-use std::time::Instant;
+use crate::types::Monotonic;
 
 impl Control {
     /// Sends our Start after the handshake, and waits for the peer's.
@@ -28,7 +28,7 @@ impl Control {
     }
 
     /// Runs one turn of a connection: reads and handles a bounded piece. The poller reports the rest again.
-    pub(super) fn control(&mut self, token: u64, mut control: Box<ControlConn>, deadline: Option<Instant>) {
+    pub(super) fn control(&mut self, token: u64, mut control: Box<ControlConn>, deadline: Option<Monotonic>) {
         // If writing fails, the peer may have sent the reason before: input that has arrived is still read.
         if control.broken.is_none() {
             let flushed = control.stream.flush(&self.poller);
@@ -37,8 +37,8 @@ impl Control {
         let ended = match control.stream.read(CONTROL_TURN_BYTES) {
             Ok(Input::Bytes(bytes)) => {
                 control.input.extend_from_slice(&bytes);
-                control.last_words += if control.broken.is_some() { bytes.len() } else { 0 };
-                control.broken.filter(|_| control.last_words > LAST_WORDS_BYTES_MAX)
+                control.bytes_since_broken += if control.broken.is_some() { bytes.len() } else { 0 };
+                control.broken.filter(|_| control.bytes_since_broken > BROKEN_BYTES_MAX)
             }
             Ok(Input::Nothing) => control.broken,
             Ok(Input::End) => Some(Failure::new(Cause::Closed, "the peer closed the connection")),
@@ -53,7 +53,7 @@ impl Control {
         self.read_messages(token, control, deadline);
     }
 
-    fn read_messages(&mut self, token: u64, mut control: Box<ControlConn>, deadline: Option<Instant>) {
+    fn read_messages(&mut self, token: u64, mut control: Box<ControlConn>, deadline: Option<Monotonic>) {
         let before = control.peer;
         let handled = self.handle_messages(token, &mut control);
         let peer = control.peer;
@@ -64,7 +64,7 @@ impl Control {
                 if let (Some(peer), None) = (peer, before) {
                     self.started(peer, token);
                 }
-                peer.into_iter().for_each(|peer| self.hear_on(peer));
+                peer.into_iter().for_each(|peer| self.queue_announcements(peer));
                 self.drain_inbox();
             }
             Ok(false) => {

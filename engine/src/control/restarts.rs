@@ -7,11 +7,15 @@
 //!   HasEnded{pid, started} ─▶   if both engines count pids and times alike and are proven
 //!                          ◀─ Ended{pid, started}: DEAD          no answer: LEASE
 //! ```
+//! A host that crashed comes back as another place. A new engine at the address and IP address of a known engine makes
+//! this engine ask the known engine whether it is there.
+//!
 //! A taken place proves that a listener was closed, not that a process has ended: the process may still hold lanes
 //! and write. Only its host can say that the process has ended. The new engine runs there and asks the kernel.
 
 use super::conn::ControlConn;
 use super::ending::PROCESS_ENDED;
+use super::names::Name;
 use super::sessions::PeerSession;
 use super::Control;
 use crate::complete::Fence;
@@ -34,6 +38,14 @@ impl Control {
         (is_other && session.remote.ip() == control.remote.ip()).then_some(known)
     }
 
+    /// Returns the latest peer that claims the new engine's address and came from its IP address. Its host may have
+    /// crashed and come back as another place: a question to it finds out. It may also stand, as a clone behind one
+    /// translated address, so it is not given up. Each new engine asks one peer, so no crowd of clones costs more.
+    pub(super) fn namesake(&self, control: &ControlConn) -> Option<PeerId> {
+        let name = Name::Claimed(control.identity.address.clone(), control.remote.ip());
+        self.names.latest(&name)
+    }
+
     /// Replaces `old` by `peer`, whose engine is at the same place: callers that wait for `old` get `peer`, and `old`
     /// is lost.
     pub(super) fn succeed(&mut self, old: PeerId, peer: PeerId) {
@@ -44,7 +56,7 @@ impl Control {
                 session.forerunners.push(old);
             }
         }
-        self.lose(old, Status::PeerLost, None, Loss::told(Cause::Ended, IN_ITS_PLACE));
+        self.lose(old, Status::PeerLost, None, Loss::of(Cause::Ended, IN_ITS_PLACE));
     }
 
     /// Asks a new peer whether the processes of its forerunners have ended.
@@ -52,7 +64,7 @@ impl Control {
         let Some(session) = self.sessions.get(&peer) else { return };
         let asked: Vec<Process> = self.attested(session).map(|(_, process)| process).collect();
         for Process { pid, started, .. } in asked {
-            self.say(peer, Message::HasEnded { pid, started });
+            self.send(peer, Message::HasEnded { pid, started });
         }
     }
 
@@ -81,7 +93,7 @@ impl Control {
         let is_it = |process: &Process| (process.pid, process.started) == (pid, started);
         let olds = self.attested(session).filter(|(_, process)| is_it(process)).map(|(old, _)| old);
         for old in olds.collect::<Vec<PeerId>>() {
-            self.lose(old, Status::PeerLost, Some(Fence::Dead), Loss::told(Cause::Ended, PROCESS_ENDED));
+            self.lose(old, Status::PeerLost, Some(Fence::Dead), Loss::of(Cause::Ended, PROCESS_ENDED));
         }
     }
 }

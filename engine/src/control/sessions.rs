@@ -1,7 +1,7 @@
 //! Begins sessions on authenticated connections and carries out the actions that `session::machine` decides.
 //! `messages` handles the messages of a session, `ending` handles lost lanes, lost connections and lost peers.
 
-use super::announce::Hearing;
+use super::announce::Announced;
 use super::conn::{ControlConn, Offered, State, Target};
 use super::restarts::IN_ITS_PLACE;
 use super::Control;
@@ -14,11 +14,12 @@ use crate::peer::{LaneNumbers, Peer, PeerIdentity, PeerState, Posted, SessionInf
 use crate::session::handshake::Identity;
 use crate::session::machine::{Action, Machine, Role};
 use crate::status::Status;
+use crate::sys::atomic::Ordering;
 use crate::sys::clock;
-use crate::types::{Monotonic, PeerId};
-use std::collections::{HashMap, VecDeque};
+use crate::sys::map::HashMap;
+use crate::types::{LaneId, Monotonic, PeerId};
+use std::collections::VecDeque;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
 pub(super) type Actions = Vec<Action<Posted>>;
@@ -40,17 +41,17 @@ pub struct PeerSession {
     pub waiting: Vec<u64>,
     /// Connections of lanes that we dialed and that the peer has not welcomed, by lane. They end with the session's
     /// control connection.
-    pub(super) greetings: HashMap<u32, u64>,
+    pub(super) greetings: HashMap<LaneId, u64>,
     /// Earlier peer objects of this engine's incarnation. The peer's Ready confirms that their lanes are closed.
     predecessors: Vec<PeerId>,
     /// The peer's association id for us, which our next Start repeats.
-    remote_link: u64,
-    pub(super) hearing: Hearing,
+    remote_association: u64,
+    pub(super) announced: Announced,
     pub(super) probes: Vec<(u64, Monotonic, Reply<u64>)>,
     pub(super) closing: Vec<Reply<()>>,
     pub(super) pidfd: Option<u64>,
     /// Lanes that are being closed (`Closed::Soon`); true if the peer asked for their fence on this connection.
-    pub(super) late_lanes: HashMap<u32, bool>,
+    pub(super) late_lanes: HashMap<LaneId, bool>,
     /// Why the session was given up, and the fence that holds for its records.
     pub(super) ended: Option<(Status, Fence)>,
     was_up: bool,
@@ -87,7 +88,7 @@ impl Control {
             Some(session) => Offered {
                 peer: Some(session.peer.handle),
                 association: session.peer.association_id(),
-                known: session.remote_link,
+                known: session.remote_association,
                 fresh,
             },
             None => Offered { peer: None, association: 0, known: 0, fresh },
@@ -115,7 +116,7 @@ impl Control {
             // The peer resumes its association, which numbers notifications. If ours was given up after our Start
             // offered it, this connection cannot be used; the Start on the next connection no longer offers it.
             let old = old.filter(|old| same && control.offered.peer == Some(*old))?;
-            self.drop_connection(old, Loss::told(Cause::Closed, "the peer has connected anew"));
+            self.drop_connection(old, Loss::of(Cause::Closed, "the peer has connected anew"));
             self.replace_session(old, token, control);
             return Some(old);
         }
@@ -132,9 +133,9 @@ impl Control {
                 // The peer may still have open lanes of this session. Its Ready confirms that they are closed.
                 predecessors.push(old);
             }
-            self.lose(old, Status::PeerLost, None, Loss::told(Cause::Ended, IN_ITS_PLACE));
+            self.lose(old, Status::PeerLost, None, Loss::of(Cause::Ended, IN_ITS_PLACE));
         }
-        let forerunner = self.forerunner(control);
+        let (forerunner, namesake) = (self.forerunner(control), self.namesake(control));
         let peer = self.new_session(token, control, fresh)?;
         self.by_engine.insert(theirs.engine_id, peer);
         if let Some(place) = theirs.place {
@@ -146,6 +147,9 @@ impl Control {
         self.join(peer, waiting);
         if let Some(old) = forerunner {
             self.succeed(old, peer);
+        }
+        if let Some(other) = namesake {
+            self.ping(other, None);
         }
         Some(peer)
     }
@@ -257,11 +261,9 @@ impl Control {
             reads_max: theirs.reads_max,
         };
         let engine = (theirs.engine_id, theirs.incarnation);
-        let (association_id, around) = (control.offered.fresh, self.context.surroundings());
-        let made = self
-            .context
-            .peers
-            .insert(|handle| Arc::new(Peer::new(PeerId::from_raw(handle), identity, association_id, around)));
+        let (association_id, parts) = (control.offered.fresh, self.context.engine_parts());
+        let made =
+            self.context.peers.insert(|handle| Arc::new(Peer::new(handle, identity, association_id, parts)));
         let peer = match made {
             Ok(peer) => peer,
             Err(error) => {
@@ -284,14 +286,14 @@ impl Control {
             dialed: String::new(),
             conn: Some(token),
             waiting: Vec::new(),
-            greetings: HashMap::new(),
+            greetings: HashMap::default(),
             predecessors: Vec::new(),
-            remote_link: fresh,
-            hearing: Hearing::default(),
+            remote_association: fresh,
+            announced: Announced::default(),
             probes: Vec::new(),
             closing: Vec::new(),
             pidfd: None,
-            late_lanes: HashMap::new(),
+            late_lanes: HashMap::default(),
             ended: None,
             was_up: false,
             paths_settled: 0,
@@ -325,7 +327,7 @@ impl Control {
             session.machine.connected(clock::monotonic_ns(), role);
         }
         self.begin_transports(peer, role == Role::Dialer);
-        self.tell_all(peer);
+        self.announce_all(peer);
         self.touch(peer);
         self.probe_again(peer);
         self.ask_for_forerunners(peer);
@@ -336,14 +338,14 @@ impl Control {
         let mut queue: VecDeque<Action<Posted>> = actions.into();
         while let Some(action) = queue.pop_front() {
             match action {
-                Action::Send(message) => self.say(peer, message),
+                Action::Send(message) => self.send(peer, message),
                 Action::Dial => self.redial(peer),
                 Action::DrainOver(transfer) => self.drain_over(peer, transfer),
                 Action::Release(records, fence) => self.release(peer, records, fence),
                 Action::Up => self.up(peer),
                 Action::DropControl => {
                     let text = "the peer did not answer in time on the control connection";
-                    self.drop_connection(peer, Loss::told(Cause::Silent, text))
+                    self.drop_connection(peer, Loss::of(Cause::Silent, text))
                 }
                 Action::GiveUp(status) => self.given_up(peer, status),
             }
@@ -374,7 +376,7 @@ impl Control {
         if over {
             if let Some(session) = self.sessions.remove(&peer) {
                 self.by_session_id.remove(&session.session_id);
-                self.looks.set(peer, None);
+                self.checks.set(peer, None);
                 session.peer.set_tcp_path(None);
                 session.closing.into_iter().for_each(|reply| reply.send(Ok(())));
                 self.retire(peer);

@@ -1,10 +1,11 @@
 //! A non-blocking TCP or UNIX stream with bounded buffers, for the control loop.
 
+use crate::sys::fd::{AsFd, BorrowedFd, OwnedFd};
 use crate::sys::poller::{Interest, Poller};
 use crate::sys::socket;
 use crate::sys::tcp;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 
 /// Bytes that may wait to be written. A peer that lets more pile up does not read its control channel.

@@ -3,6 +3,7 @@
 use super::deadlines::LOST_PEERS_KEPT;
 use crate::command::{Command, Reply};
 use crate::status::Result;
+use crate::sys::clock;
 use crate::types::PeerId;
 use crate::{Config, Engine, Status};
 use std::net::{SocketAddr, TcpListener};
@@ -10,16 +11,30 @@ use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::{Duration, Instant};
 
-const BOUND: Duration = Duration::from_secs(20);
+pub(super) const BOUND: Duration = Duration::from_secs(20);
 
-fn engine(settings: &[(&str, &str)]) -> Engine {
+pub(super) fn config(settings: &[(&str, &str)]) -> Config {
     let mut config = Config::default();
     for (key, value) in
         [("transports", "tcp"), ("lease_ms", "300"), ("drain_ms", "20")].iter().chain(settings)
     {
         config.set(key, value).unwrap();
     }
-    Engine::open(config).unwrap()
+    config
+}
+
+pub(super) fn engine(settings: &[(&str, &str)]) -> Engine {
+    Engine::open(config(settings)).unwrap()
+}
+
+/// Waits until a condition holds that other threads make true.
+#[track_caller]
+pub(super) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let end = Instant::now() + BOUND;
+    while !is_so() {
+        assert!(Instant::now() < end, "never: {what}");
+        thread::yield_now();
+    }
 }
 
 /// Returns when the loop has handled every earlier command.
@@ -103,7 +118,8 @@ fn dial(
     let (told, result) = mpsc::channel();
     let begun = Instant::now();
     let reply = Reply::new(move |result| drop(told.send((begun.elapsed(), result))));
-    let (address, resolved, deadline) = (address.to_owned(), at.to_vec(), begun + timeout);
+    let (address, resolved) = (address.to_owned(), at.to_vec());
+    let deadline = clock::monotonic_ns() + timeout;
     engine.whole().commands.push(Command::Dial { address, resolved, deadline, reply });
     result
 }

@@ -8,7 +8,7 @@ use crate::loss::{Cause, Loss};
 use crate::notify::EventBody;
 use crate::peer::{Closed, PathStatus, Peer, TransportService};
 use crate::status::{Result, Status};
-use crate::types::{PeerId, Transport};
+use crate::types::{LaneId, PeerId, TransferId, Transport};
 use std::sync::Arc;
 
 /// A lost peer whose posted data may still land here.
@@ -36,7 +36,7 @@ impl Control {
     }
 
     /// Closes a lane of any transport. Returns None if no transport has the lane.
-    pub(super) fn close_lane(&self, peer: PeerId, lane: u32) -> Option<Closed> {
+    pub(super) fn close_lane(&self, peer: PeerId, lane: LaneId) -> Option<Closed> {
         self.each_transport().find_map(|transport| transport.close_lane(peer, lane))
     }
 
@@ -58,7 +58,7 @@ impl Control {
                 Ok(service) => service.begin(session.session_info(dialer)),
                 Err(why) => {
                     let (transport, why) = (beside.transport, why.clone());
-                    self.say(
+                    self.send(
                         peer,
                         announce::transport_message(transport, Vec::new(), format!("at the peer: {why}")),
                     );
@@ -69,7 +69,7 @@ impl Control {
     }
 
     /// Sends a transport's message to the peer, if the session is still the session that the message was meant for.
-    pub(super) fn tell_transport(
+    pub(super) fn send_service_message(
         &mut self,
         peer: PeerId,
         session_id: [u8; 16],
@@ -78,12 +78,12 @@ impl Control {
         why: String,
     ) {
         if self.sessions.get(&peer).is_some_and(|session| session.session_id == session_id) {
-            self.say_to_transport(peer, transport, body, why);
+            self.queue_service_message(peer, transport, body, why);
         }
     }
 
     /// Passes a message of the peer's transport service to ours, or the peer's reason why no path is possible.
-    pub(super) fn transport_said(&mut self, peer: PeerId, transport: u8, why: String, body: Vec<u8>) {
+    pub(super) fn service_message(&mut self, peer: PeerId, transport: u8, why: String, body: Vec<u8>) {
         let Some(service) = self.service(Transport::from_number(transport as u32)) else { return };
         let taken = match why.is_empty() {
             true => service.message(peer, &body),
@@ -144,13 +144,13 @@ impl Control {
     pub(super) fn path_mended(&mut self, peer: PeerId) {
         if self.sessions.get(&peer).is_some_and(|session| session.path_broken) {
             let text = "the session is connected anew, to make a broken path again";
-            self.drop_connection(peer, Loss::told(Cause::Ours, text));
+            self.drop_connection(peer, Loss::of(Cause::Ours, text));
         }
     }
 
     /// Returns the lanes on which frames of this transfer are posted.
-    pub(super) fn carriers(&self, peer: PeerId, transfer: u64) -> Vec<u32> {
-        self.each_transport().flat_map(|transport| transport.carriers(peer, transfer)).collect()
+    pub(super) fn lanes_carrying(&self, peer: PeerId, transfer: TransferId) -> Vec<LaneId> {
+        self.each_transport().flat_map(|transport| transport.lanes_carrying(peer, transfer)).collect()
     }
 
     /// Ends every path: the session is over, or its connection is lost.
@@ -166,12 +166,12 @@ impl Control {
         }
         lanes.extend(self.tcp.end(peer));
         for (lane, closed) in lanes {
-            self.lane_closed(peer, lane, closed, Loss::told(Cause::Ours, "the session's connection is over"));
+            self.lane_closed(peer, lane, closed, Loss::of(Cause::Ours, "the session's connection is over"));
         }
     }
 
     /// Reports a lost peer to the application as soon as nothing of the peer can land here any more.
-    pub(super) fn tell_lost(&mut self, peer: Arc<Peer>, why: Status) {
+    pub(super) fn report_lost(&mut self, peer: Arc<Peer>, why: Status) {
         let handle = peer.handle;
         for (transport, service) in self.each_service() {
             service.forget(handle);
@@ -201,8 +201,9 @@ impl Control {
         }
         let Some(draining) = self.draining.remove(&peer) else { return };
         self.each_service().for_each(|(_, service)| service.all_quiet(peer));
-        let why = draining.peer.last_loss().map_or(String::new(), |loss| loss.text);
-        draining.peer.event(EventBody::PeerLost { status: draining.why, why: why.into() });
+        let loss = draining.peer.last_loss();
+        let (os_error, why) = loss.map_or((0, String::new()), |loss| (loss.os_error, loss.text));
+        draining.peer.event(EventBody::PeerLost { status: draining.why, os_error, why: why.into() });
         draining.waiting.into_iter().for_each(|reply| reply.send(Ok(())));
     }
 

@@ -6,84 +6,84 @@ use super::Control;
 use crate::session::handshake::RefusalCode;
 use crate::status::{Error, Status};
 use crate::sys::clock;
-use crate::types::PeerId;
-use std::collections::hash_map::Entry;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use crate::sys::map::{Entry, HashMap};
+use crate::types::{Monotonic, PeerId};
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// The shortest pause before a dial is repeated.
 const PAUSE_MS: u64 = 50;
 
 /// A dial to be repeated after a pause: the peer had no room for another handshake, or dials us itself.
-pub struct Later {
-    pub at: Instant,
+pub struct RepeatedDial {
+    pub at: Monotonic,
     target: Target,
     addresses: Vec<SocketAddr>,
-    deadline: Instant,
+    deadline: Monotonic,
     /// The error that the callers get when their deadline has passed.
     error: Error,
     /// The engine that dials us; the session of its dial may be established first.
     awaited: Option<([u8; 16], u64)>,
 }
 
-impl Later {
+impl RepeatedDial {
     pub fn new(
         target: Target,
         addresses: Vec<SocketAddr>,
-        deadline: Instant,
+        deadline: Monotonic,
         error: Error,
         awaited: Option<([u8; 16], u64)>,
-    ) -> Later {
+    ) -> RepeatedDial {
         // A random pause, so that dialers do not retry in step.
         let pause = Duration::from_millis(PAUSE_MS + crate::sys::random_u64() % PAUSE_MS);
-        Later { at: clock::now() + pause, target, addresses, deadline, error, awaited }
+        RepeatedDial { at: clock::monotonic_ns() + pause, target, addresses, deadline, error, awaited }
     }
 }
 
 /// The time of a repeated dial, and a unique number.
-type Turn = (Instant, u64);
+type Turn = (Monotonic, u64);
 
 /// The dials to be repeated, by their time and by the engine that dials us.
 #[derive(Default)]
-pub struct Crowd {
-    by_time: BTreeMap<Turn, Later>,
+pub struct RepeatedDials {
+    by_time: BTreeMap<Turn, RepeatedDial>,
     by_engine: HashMap<([u8; 16], u64), BTreeSet<Turn>>,
     last: u64,
 }
 
-impl Crowd {
-    fn push(&mut self, later: Later) {
+impl RepeatedDials {
+    fn push(&mut self, repeated: RepeatedDial) {
         self.last += 1;
-        let key = (later.at, self.last);
-        if let Some(engine) = later.awaited {
+        let key = (repeated.at, self.last);
+        if let Some(engine) = repeated.awaited {
             self.by_engine.entry(engine).or_default().insert(key);
         }
-        self.by_time.insert(key, later);
+        self.by_time.insert(key, repeated);
     }
 
     /// Returns when the first dial is repeated.
-    pub fn next(&self) -> Option<Instant> {
+    pub fn next(&self) -> Option<Monotonic> {
         self.by_time.first_key_value().map(|((at, _), _)| *at)
     }
 
-    fn take(&mut self, key: (Instant, u64)) -> Option<Later> {
-        let later = self.by_time.remove(&key)?;
-        if let Some(Entry::Occupied(mut keys)) = later.awaited.map(|engine| self.by_engine.entry(engine)) {
+    fn take(&mut self, key: (Monotonic, u64)) -> Option<RepeatedDial> {
+        let repeated = self.by_time.remove(&key)?;
+        if let Some(Entry::Occupied(mut keys)) = repeated.awaited.map(|engine| self.by_engine.entry(engine)) {
             keys.get_mut().remove(&key);
             if keys.get().is_empty() {
                 keys.remove();
             }
         }
-        Some(later)
+        Some(repeated)
     }
 
-    fn take_due(&mut self, now: Instant) -> Vec<Later> {
+    fn take_due(&mut self, now: Monotonic) -> Vec<RepeatedDial> {
         let keys: Vec<_> = self.by_time.keys().take_while(|(at, _)| *at <= now).copied().collect();
         keys.into_iter().filter_map(|key| self.take(key)).collect()
     }
 
-    fn take_awaiting(&mut self, engine: ([u8; 16], u64)) -> Vec<Later> {
+    fn take_awaiting(&mut self, engine: ([u8; 16], u64)) -> Vec<RepeatedDial> {
         let keys = self.by_engine.remove(&engine).unwrap_or_default();
         keys.into_iter().filter_map(|key| self.take(key)).collect()
     }
@@ -129,20 +129,20 @@ impl Control {
 
     /// Repeats a dial after its pause, if its deadline has not passed by then. If the engine dials us and its session
     /// exists already, the callers get that session; it is found by engine id and incarnation.
-    pub(super) fn dial_later(&mut self, later: Later) {
-        let here = later.awaited.and_then(|engine| self.session_of(engine));
-        match (here, later) {
-            (Some(peer), Later { target: Target::New { address, waiting, .. }, .. }) => {
+    pub(super) fn repeat_dial(&mut self, repeated: RepeatedDial) {
+        let here = repeated.awaited.and_then(|engine| self.session_of(engine));
+        match (here, repeated) {
+            (Some(peer), RepeatedDial { target: Target::New { address, waiting, .. }, .. }) => {
                 self.join_by_name(peer, address, waiting)
             }
-            (_, Later { at, target, deadline, mut error, awaited, .. }) if at >= deadline => {
+            (_, RepeatedDial { at, target, deadline, mut error, awaited, .. }) if at >= deadline => {
                 if awaited.is_some() {
                     error.status = Status::Unreachable;
                     error.message += ": the peer dials this engine, but its session did not come in time";
                 }
                 self.dial_failed(target, error, None)
             }
-            (_, later) => self.crowded.push(later),
+            (_, repeated) => self.repeated_dials.push(repeated),
         }
     }
 
@@ -152,19 +152,21 @@ impl Control {
         (session.identity.incarnation == incarnation && !session.machine.is_given_up()).then_some(peer)
     }
 
-    pub(super) fn dial_again(&mut self, now: Instant) {
-        for later in self.crowded.take_due(now) {
-            match later.awaited.and_then(|engine| self.session_of(engine)) {
-                Some(_) => self.dial_later(later),
-                None => self.dial_next(later.target, later.addresses, later.deadline, later.error),
+    pub(super) fn dial_again(&mut self, now: Monotonic) {
+        for repeated in self.repeated_dials.take_due(now) {
+            match repeated.awaited.and_then(|engine| self.session_of(engine)) {
+                Some(_) => self.repeat_dial(repeated),
+                None => {
+                    self.dial_next(repeated.target, repeated.addresses, repeated.deadline, repeated.error)
+                }
             }
         }
     }
 
     /// Gives a new session to the callers that waited for its engine to dial us.
     pub(super) fn take_awaiting(&mut self, peer: PeerId, engine: ([u8; 16], u64)) {
-        for later in self.crowded.take_awaiting(engine) {
-            if let Target::New { address, waiting, .. } = later.target {
+        for repeated in self.repeated_dials.take_awaiting(engine) {
+            if let Target::New { address, waiting, .. } = repeated.target {
                 self.join_by_name(peer, address, waiting);
             }
         }
@@ -173,7 +175,7 @@ impl Control {
 
 /// Returns whether the peer had no room for another handshake: it said so, or the backlog of its proof socket was
 /// full.
-pub(super) fn is_crowded(error: &Error, refusal: Option<RefusalCode>) -> bool {
+pub(super) fn lacks_room(error: &Error, refusal: Option<RefusalCode>) -> bool {
     refusal == Some(RefusalCode::TooMany) || error.os_error == libc::EAGAIN
 }
 
@@ -183,14 +185,14 @@ mod tests {
     use proptest::prelude::*;
 
     /// Makes a dial that its target's peer identifies.
-    fn later(peer: PeerId, at: Instant, awaited: Option<u64>) -> Later {
+    fn repeated(peer: PeerId, at: Monotonic, awaited: Option<u64>) -> RepeatedDial {
         let error = Error::new(Status::Unreachable, "");
         let awaited = awaited.map(|engine| ([0; 16], engine));
-        Later { at, ..Later::new(Target::Again { peer }, Vec::new(), at, error, awaited) }
+        RepeatedDial { at, ..RepeatedDial::new(Target::Again { peer }, Vec::new(), at, error, awaited) }
     }
 
-    fn peers(taken: Vec<Later>) -> Vec<PeerId> {
-        let peer = |it: Later| match it.target {
+    fn peers(taken: Vec<RepeatedDial>) -> Vec<PeerId> {
+        let peer = |it: RepeatedDial| match it.target {
             Target::Again { peer } => Some(peer),
             Target::New { .. } => None,
         };
@@ -202,11 +204,11 @@ mod tests {
     proptest! {
         /// Compares the crowd with a plain list.
         #[test]
-        fn a_crowd_is_found_by_time_and_by_engine(
+        fn repeated_dials_are_found_by_time_and_by_engine(
             steps in prop::collection::vec((0..3u8, 0..6u64, 0..20u64), 0..60),
         ) {
-            let (begun, mut crowd, mut last) = (Instant::now(), Crowd::default(), 0);
-            let mut list: Vec<(PeerId, Instant, Option<u64>)> = Vec::new();
+            let (begun, mut dials, mut last) = (Monotonic::ZERO, RepeatedDials::default(), 0);
+            let mut list: Vec<(PeerId, Monotonic, Option<u64>)> = Vec::new();
             for (what, engine, ms) in steps {
                 let at = begun + Duration::from_millis(ms);
                 let mut gone: Vec<PeerId> = Vec::new();
@@ -214,20 +216,20 @@ mod tests {
                     0 => {
                         last += 1;
                         let awaited = (engine > 0).then_some(engine);
-                        crowd.push(later(PeerId::from_raw(last), at, awaited));
+                        dials.push(repeated(PeerId::from_raw(last), at, awaited));
                         list.push((PeerId::from_raw(last), at, awaited));
                     }
                     1 => {
                         gone.extend(list.extract_if(.., |it| it.1 <= at).map(|it| it.0));
-                        prop_assert_eq!(peers(crowd.take_due(at)), gone);
+                        prop_assert_eq!(peers(dials.take_due(at)), gone);
                     }
                     _ => {
                         gone.extend(list.extract_if(.., |it| it.2 == Some(engine)).map(|it| it.0));
-                        prop_assert_eq!(peers(crowd.take_awaiting(([0; 16], engine))), gone);
+                        prop_assert_eq!(peers(dials.take_awaiting(([0; 16], engine))), gone);
                     }
                 }
-                prop_assert_eq!(crowd.next(), list.iter().map(|it| it.1).min());
-                let awaited = crowd.by_engine.values().map(BTreeSet::len).sum::<usize>();
+                prop_assert_eq!(dials.next(), list.iter().map(|it| it.1).min());
+                let awaited = dials.by_engine.values().map(BTreeSet::len).sum::<usize>();
                 prop_assert_eq!(awaited, list.iter().filter(|it| it.2.is_some()).count());
             }
         }

@@ -6,8 +6,8 @@ use super::{Driver, Queue};
 use crate::status::{Error, Result, Status};
 use crate::sys::loader::{self, Changes};
 use crate::sys::lock::{Mutex, MutexGuard};
+use crate::sys::map::HashMap;
 use crate::types::{Location, MemoryKind};
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,12 +24,12 @@ pub struct Drivers {
     libraries: Vec<Library>,
     limits: Limits,
     open: Mutex<Open>,
-    looked: Mutex<Looked>,
+    last_check: Mutex<LastCheck>,
 }
 
 /// The libraries that the program had open at the last look, and the loader's count before that look.
 #[derive(Default)]
-struct Looked {
+struct LastCheck {
     at: Option<Changes>,
     are_loaded: Vec<bool>,
 }
@@ -48,7 +48,7 @@ fn stopped() -> Error {
 impl Drivers {
     /// Opens no library yet.
     pub fn new(libraries: Vec<Library>, limits: Limits) -> Drivers {
-        Drivers { libraries, limits, open: Mutex::default(), looked: Mutex::default() }
+        Drivers { libraries, limits, open: Mutex::default(), last_check: Mutex::default() }
     }
 
     /// Returns the time after which a copy that began has ended, or its device counts as broken.
@@ -76,14 +76,14 @@ impl Drivers {
     /// since the last look.
     pub fn loaded(&self) -> Vec<Arc<dyn Driver>> {
         let now = loader::changes();
-        let mut looked = self.looked.lock();
-        if now.is_none() || looked.at != now {
+        let mut last_check = self.last_check.lock();
+        if now.is_none() || last_check.at != now {
             let are_loaded = self.libraries.iter().map(|library| (library.is_loaded)()).collect();
-            *looked = Looked { at: now, are_loaded };
+            *last_check = LastCheck { at: now, are_loaded };
         }
-        let kinds = self.libraries.iter().zip(&looked.are_loaded).filter(|(_, is_loaded)| **is_loaded);
+        let kinds = self.libraries.iter().zip(&last_check.are_loaded).filter(|(_, is_loaded)| **is_loaded);
         let kinds: Vec<MemoryKind> = kinds.map(|(library, _)| library.kind).collect();
-        drop(looked);
+        drop(last_check);
         kinds.into_iter().filter_map(|kind| self.get(kind).ok()).collect()
     }
 
@@ -158,7 +158,7 @@ impl Drivers {
 mod tests {
     use super::*;
     use crate::device::{Allocation, Batch, Direction, Hold, Piece, Point, Start};
-    use std::sync::atomic::{AtomicUsize, Ordering};
+    use crate::sys::atomic::{AtomicUsize, Ordering};
     use std::sync::Barrier;
     use std::time::Duration;
 
@@ -193,9 +193,6 @@ mod tests {
     impl Driver for Slow {
         fn kind(&self) -> MemoryKind {
             MemoryKind::Cuda
-        }
-        fn describe(&self) -> String {
-            String::new()
         }
         fn locate(&self, _address: u64) -> Result<Option<Allocation>> {
             Ok(None)
@@ -244,8 +241,8 @@ mod tests {
     /// Registering memory asks each time, and looking for files takes longer than the rest of that call.
     #[test]
     fn libraries_are_looked_for_when_the_program_opens_some_and_not_each_time() {
-        let looks = Arc::new(AtomicUsize::new(0));
-        let counter = looks.clone();
+        let checks = Arc::new(AtomicUsize::new(0));
+        let counter = checks.clone();
         let library = Library {
             kind: MemoryKind::Cuda,
             is_loaded: Box::new(move || {
@@ -257,7 +254,7 @@ mod tests {
         let drivers = Drivers::new(vec![library], LIMITS);
         // Other tests may open libraries too, but less often than this loop asks.
         (0..1000).for_each(|_| assert!(drivers.loaded().is_empty()));
-        let before = looks.load(Ordering::SeqCst);
+        let before = checks.load(Ordering::SeqCst);
         assert!((1..500).contains(&before), "{before} looks");
         let open = || {
             // SAFETY: a system library, whose constructors may run at any time.
@@ -267,7 +264,7 @@ mod tests {
         };
         let library = open();
         drivers.loaded();
-        assert!(looks.load(Ordering::SeqCst) > before);
+        assert!(checks.load(Ordering::SeqCst) > before);
         // SAFETY: opened above.
         unsafe { libc::dlclose(library) };
     }

@@ -11,18 +11,16 @@ pub use drivers::{Drivers, Library};
 pub use worker::{Job, Limits, Worker};
 
 use crate::status::{Error, Result, Status};
+use crate::sys::fd::OwnedFd;
+use crate::sys::host;
 use crate::sys::proven::Proven;
 use crate::types::{Location, MemoryKind, PeerId};
 use std::net::IpAddr;
-use std::os::fd::OwnedFd;
 
 /// A device library that is loaded and works. Any thread may call it.
 pub trait Driver: Send + Sync {
     /// `Cuda` or `Ascend`.
     fn kind(&self) -> MemoryKind;
-
-    /// Returns versions and devices, as text for people.
-    fn describe(&self) -> String;
 
     /// Returns the allocation at `address`: memory of one of the library's devices, or host memory that the library
     /// pinned or manages. None for other memory. Does not detect freed memory: its address may belong to another
@@ -59,13 +57,13 @@ pub trait Driver: Send + Sync {
 
     /// Returns this process's number in its driver, which a lending peer passes to `borrower`.
     fn process_id(&self) -> i32 {
-        std::process::id() as i32
+        host::pid()
     }
 
-    /// Returns the process number for `Queue::export`. `said` is the importing process's own `process_id`. An error if
-    /// that cannot be the number of the process that was proven to be the peer's.
-    fn borrower(&self, said: i32, _proven: &Proven) -> Result<i32> {
-        Ok(said)
+    /// Returns the process number for `Queue::export`. `claimed` is the importing process's own `process_id`. An error
+    /// if that cannot be the number of the process that was proven to be the peer's.
+    fn borrower(&self, claimed: i32, _proven: &Proven) -> Result<i32> {
+        Ok(claimed)
     }
 
     /// Returns the PCI function of a device, as sysfs names it ("0000:3b:00.0"). None: the library does not tell.

@@ -3,18 +3,21 @@
 
 use super::{Batch, Direction, Driver, Piece, Point, Queue};
 use crate::status::{Error, Result, Status};
+use crate::sys::atomic::{AtomicBool, Ordering};
 use crate::sys::health;
-use crate::sys::lock::{Condvar, Mutex, MutexGuard};
+use crate::sys::lock::{Mutex, MutexGuard};
+use crate::sys::mpsc;
 use crate::sys::pause;
+use crate::sys::poller::Ready;
+use crate::sys::thread::JoinHandle;
+use crate::sys::turns::{self, Awaited, HasWork, Next, Sleeper, Turns};
 use crate::sys::{clock, sched, thread};
-use crate::types::{Boottime, Location};
+use crate::types::{Boottime, Location, Monotonic};
 use std::collections::VecDeque;
 use std::mem::ManuallyDrop;
-use std::panic::{catch_unwind, resume_unwind, AssertUnwindSafe};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::Arc;
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// The time for which the thread polls without a pause after an event.
 const SPIN: Duration = Duration::from_micros(50);
@@ -53,9 +56,7 @@ enum Order {
 }
 
 pub struct Worker {
-    pub at: Location,
-    orders: Mutex<Orders>,
-    changed: Condvar,
+    orders: Arc<Awaited<Orders>>,
     thread: Mutex<Option<JoinHandle<()>>>,
     /// The queue is open.
     opened: AtomicBool,
@@ -67,20 +68,28 @@ pub struct Worker {
 struct Orders {
     list: VecDeque<Order>,
     stopping: bool,
+    /// The thread polls for the end of copies, and looks for orders between two polls.
+    polling: bool,
     /// The thread has panicked: orders are dropped.
     gone: bool,
 }
 
+impl HasWork for Orders {
+    fn has_work(&self) -> bool {
+        !self.polling && (self.stopping || !self.list.is_empty())
+    }
+}
+
 struct Running {
     batch: Batch,
-    since: Instant,
+    since: Monotonic,
     done: Done,
 }
 
 impl Worker {
     /// Starts the thread and opens the device on it; fails if opening fails.
     pub fn start(driver: Arc<dyn Driver>, at: Location, limits: Limits) -> Result<Arc<Worker>> {
-        let (tell, told) = std::sync::mpsc::sync_channel(1);
+        let (tell, told) = mpsc::sync_channel(1);
         let open = move || {
             let (queue, result) = match driver.open(at.device, limits.batch_bytes, limits.depth) {
                 Ok(queue) => (Some(queue), Ok(())),
@@ -108,28 +117,23 @@ impl Worker {
         ended: impl FnOnce() + Send + 'static,
     ) -> Result<Arc<Worker>> {
         let worker = Arc::new(Worker {
-            at,
-            orders: Mutex::default(),
-            changed: Condvar::new(),
+            orders: Arc::default(),
             thread: Mutex::new(None),
             opened: AtomicBool::new(false),
             quitting: AtomicBool::new(false),
         });
         let own = worker.clone();
-        let ended = AtEnd(Some(ended));
-        let body = move || {
-            let _ended = ended;
+        let ended = AtEnd(Some(Box::new(ended)));
+        let make = move || {
             health::doing("opening a device");
-            if let Some(queue) = open() {
-                own.opened.store(true, Ordering::SeqCst);
-                let (running, points) = (VecDeque::new(), Vec::new());
-                let work =
-                    Loop { worker: &own, queue, limits, running, points, failed: None, given_up: false };
-                health::doing("copying");
-                health::woken_by(&|| own.changed.notify_all(), || work.run());
-            }
+            let ended = ended;
+            let queue = open()?;
+            own.opened.store(true, Ordering::SeqCst);
+            sched::sleep_exactly();
+            Some(Loop::new(own, queue, limits, ended))
         };
-        let thread = thread::spawn(format!("ferry-{}-{}", at.kind.name(), at.device), body)
+        let name = format!("ferry-{}-{}", at.kind.name(), at.device);
+        let thread = turns::start(name, "copying", worker.orders.clone(), make)
             .map_err(|error| thread::not_started("a device's thread", &error))?;
         *worker.thread.lock() = Some(thread);
         Ok(worker)
@@ -152,7 +156,7 @@ impl Worker {
     /// Makes the thread end after the orders given so far. Does not wait.
     pub fn finish(&self) {
         self.lock().stopping = true;
-        self.changed.notify_all();
+        self.orders.wake();
     }
 
     /// Ends the thread after the orders given so far, and waits for its end.
@@ -180,15 +184,7 @@ impl Worker {
         }
         orders.list.push_back(order);
         drop(orders);
-        self.changed.notify_all();
-    }
-
-    /// Sleeps until a change, or until the time is over.
-    fn pause<'a>(&self, orders: MutexGuard<'a, Orders>, time: Option<Duration>) -> MutexGuard<'a, Orders> {
-        match time {
-            Some(time) => self.changed.wait_timeout(orders, time).0,
-            None => self.changed.wait(orders),
-        }
+        self.orders.wake();
     }
 
     fn lock(&self) -> MutexGuard<'_, Orders> {
@@ -197,9 +193,9 @@ impl Worker {
 }
 
 /// Calls the function when dropped, in a panic too.
-struct AtEnd<F: FnOnce()>(Option<F>);
+struct AtEnd(Option<Box<dyn FnOnce() + Send>>);
 
-impl<F: FnOnce()> Drop for AtEnd<F> {
+impl Drop for AtEnd {
     fn drop(&mut self) {
         if let Some(call) = self.0.take() {
             call();
@@ -207,38 +203,55 @@ impl<F: FnOnce()> Drop for AtEnd<F> {
     }
 }
 
-struct Loop<'a> {
-    worker: &'a Worker,
+/// The thread between its turns.
+struct Loop {
+    worker: Arc<Worker>,
     queue: Box<dyn Queue>,
     limits: Limits,
     running: VecDeque<Running>,
     points: Vec<(Box<dyn Point>, Done)>,
+    /// When something last began or ended.
+    busy_since: Monotonic,
+    /// The value of `Orders::polling`.
+    polling: bool,
     /// The reason why nothing is started any more.
     failed: Option<Error>,
     /// Batches under way have been told to stop.
     given_up: bool,
+    /// Dropped last.
+    _ended: AtEnd,
 }
 
-impl Loop<'_> {
-    fn run(mut self) {
-        // Unwind safety: `self` is only wound up afterwards.
-        if let Err(payload) = catch_unwind(AssertUnwindSafe(|| self.work())) {
-            health::exempt(|| self.wind_up());
-            resume_unwind(payload);
+impl Turns for Loop {
+    /// Takes one order, and looks once for what has ended.
+    fn turn(&mut self, now: Monotonic, _: &[Ready]) -> Next {
+        let order = self.next_order();
+        let begun = order.is_some();
+        if let Some(order) = order {
+            self.start(order);
         }
+        if self.worker.quitting.load(Ordering::SeqCst) && !self.given_up {
+            self.give_up(Error::new(Status::Unavailable, "the engine is being closed"));
+        }
+        let ended = self.poll(now);
+        if begun || ended {
+            self.busy_since = clock::monotonic_ns();
+            return Next::Again;
+        }
+        self.next_turn(now)
     }
 
-    /// Winds up after a panic: the copies under way end, or are stopped, before the thread ends. If they
-    /// cannot be stopped, their memory stays in use for ever.
-    fn wind_up(self) {
-        let Loop { worker, queue, limits, running, .. } = self;
+    /// The copies under way end, or are stopped, before the thread ends. If they cannot be stopped, their memory stays
+    /// in use for ever.
+    fn abandon(self: Box<Self>) {
+        let Loop { worker, queue, limits, running, .. } = *self;
         let mut queue = ManuallyDrop::new(queue);
         let since = clock::now();
         let ended = catch_unwind(AssertUnwindSafe(|| {
             let mut left = running.iter().map(|it| it.batch).peekable();
             while let Some(batch) = left.peek() {
                 match queue.is_done(*batch) {
-                    Ok(false) if since.elapsed() > limits.timeout => return queue.abort(),
+                    Ok(false) if clock::now().duration_since(since) > limits.timeout => return queue.abort(),
                     Ok(false) => pause::sleep(PAUSE),
                     _ => drop(left.next()),
                 }
@@ -257,56 +270,49 @@ impl Loop<'_> {
         };
         drop(left);
     }
+}
 
-    fn work(&mut self) {
-        sched::sleep_exactly();
-        let mut busy_since = clock::now();
-        while let Some(order) = self.next(busy_since) {
-            if let Some(order) = order {
-                busy_since = clock::now();
-                self.start(order);
-            }
-            if self.worker.quitting.load(Ordering::SeqCst) && !self.given_up {
-                self.give_up(Error::new(Status::Unavailable, "the engine is being closed"));
-            }
-            if self.look() {
-                busy_since = clock::now();
-            }
+impl Loop {
+    fn new(worker: Arc<Worker>, queue: Box<dyn Queue>, limits: Limits, ended: AtEnd) -> Loop {
+        Loop {
+            worker,
+            queue,
+            limits,
+            running: VecDeque::new(),
+            points: Vec::new(),
+            busy_since: Monotonic::ZERO,
+            polling: false,
+            failed: None,
+            given_up: false,
+            _ended: ended,
         }
     }
 
-    /// Returns the next order that can begin; Some(None) after a short wait while something is under way; None at the
-    /// end.
-    fn next(&mut self, busy_since: Instant) -> Option<Option<Order>> {
-        let worker = self.worker;
-        let mut orders = worker.lock();
-        loop {
-            // A failed device takes every order at once, and fails it.
-            let full = self.running.len() >= self.limits.depth && self.failed.is_none();
-            if !full {
-                if let Some(order) = orders.list.pop_front() {
-                    return Some(Some(order));
-                }
-            }
-            if self.running.is_empty() && self.points.is_empty() {
-                if orders.stopping {
-                    return None;
-                }
-                drop(orders);
-                let is_left = self.queue.tidy();
-                orders = worker.lock();
-                if orders.list.is_empty() && !orders.stopping {
-                    orders = worker.pause(orders, is_left.then_some(TIDY_PAUSE));
-                }
-                continue;
-            }
-            drop(orders);
-            if busy_since.elapsed() > SPIN {
-                pause::sleep(PAUSE);
-            } else {
-                pause::spin();
-            }
-            return Some(None);
+    /// Returns the next order if it can begin. A failed device takes every order at once, and fails it.
+    fn next_order(&mut self) -> Option<Order> {
+        let is_full = self.running.len() >= self.limits.depth && self.failed.is_none();
+        (!is_full).then(|| self.worker.lock().list.pop_front())?
+    }
+
+    /// Nothing has begun or ended in this turn.
+    fn next_turn(&mut self, now: Monotonic) -> Next {
+        let polling = !self.running.is_empty() || !self.points.is_empty();
+        if polling != self.polling {
+            self.polling = polling;
+            self.worker.lock().polling = polling;
+        }
+        if polling && now <= self.busy_since + SPIN {
+            pause::spin();
+            return Next::Again;
+        }
+        if polling {
+            return Next::At(clock::monotonic_ns() + PAUSE);
+        }
+        let is_left = self.queue.tidy();
+        let orders = self.worker.lock();
+        match orders.stopping && orders.list.is_empty() {
+            true => Next::Over,
+            false => Next::at(is_left.then(|| now + TIDY_PAUSE)),
         }
     }
 
@@ -321,9 +327,11 @@ impl Loop<'_> {
                     Some(error) => Err(error.clone()),
                 };
                 match started {
-                    Ok(batch) => {
-                        self.running.push_back(Running { batch, since: clock::now(), done: job.done })
-                    }
+                    Ok(batch) => self.running.push_back(Running {
+                        batch,
+                        since: clock::monotonic_ns(),
+                        done: job.done,
+                    }),
                     Err(error) => {
                         self.note(&error);
                         (job.done)(Err(error));
@@ -339,12 +347,12 @@ impl Loop<'_> {
     }
 
     /// Polls for ended batches and reached points. Returns whether any has ended.
-    fn look(&mut self) -> bool {
-        let mut ended = self.look_at_points();
+    fn poll(&mut self, now: Monotonic) -> bool {
+        let mut ended = self.poll_points();
         while let Some(first) = self.running.front() {
             match self.queue.is_done(first.batch) {
                 Ok(false) => {
-                    if first.since.elapsed() > self.limits.timeout && !self.given_up {
+                    if now > first.since + self.limits.timeout && !self.given_up {
                         let seconds = self.limits.timeout.as_secs_f32();
                         let text = format!("a copy on the device took longer than {seconds} s");
                         self.give_up(Error::new(Status::Unavailable, text));
@@ -363,7 +371,7 @@ impl Loop<'_> {
         ended
     }
 
-    fn look_at_points(&mut self) -> bool {
+    fn poll_points(&mut self) -> bool {
         let before = self.points.len();
         for (point, reached) in std::mem::take(&mut self.points) {
             match point.is_reached() {
@@ -389,5 +397,52 @@ impl Loop<'_> {
         if matches!(error.status, Status::Unavailable | Status::PeerLost) {
             self.failed.get_or_insert_with(|| error.clone());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::types::MemoryKind;
+
+    /// A device whose copies end when the flag is set.
+    struct Hanging(Arc<AtomicBool>);
+
+    impl Queue for Hanging {
+        fn copy(&mut self, _: Direction, _: &[Piece]) -> Result<Batch> {
+            Ok(Batch(0))
+        }
+        fn is_done(&mut self, _: Batch) -> Result<bool> {
+            Ok(self.0.load(Ordering::SeqCst))
+        }
+        fn abort(&mut self) -> bool {
+            true
+        }
+    }
+
+    /// Orders that wait behind a full device do not keep the thread from its pauses between two polls.
+    #[test]
+    fn a_full_device_is_polled_with_pauses() {
+        let at = Location { kind: MemoryKind::Cuda, device: 0 };
+        let limits = Limits { batch_bytes: 1, depth: 1, timeout: Duration::from_secs(60) };
+        let worker = Worker::start_with(at, limits, || None, || ()).unwrap();
+        let done = Arc::new(AtomicBool::new(false));
+        let mut thread = Loop::new(worker.clone(), Box::new(Hanging(done.clone())), limits, AtEnd(None));
+        for _ in 0..2 {
+            let (direction, not_after_ns) = (Direction::HostToDevice, Boottime::NEVER);
+            worker.copy(Job { direction, pieces: Vec::new(), not_after_ns, done: Box::new(|_| ()) });
+        }
+        assert!(worker.lock().has_work());
+        assert_eq!(thread.turn(Monotonic::ZERO, &[]), Next::Again, "the first copy has begun");
+        assert_eq!(thread.turn(Monotonic::ZERO, &[]), Next::Again, "for a while there is no pause");
+        assert!(matches!(thread.turn(clock::monotonic_ns() + SPIN, &[]), Next::At(_)));
+        assert!(!worker.lock().has_work(), "the second copy waits for the first");
+        done.store(true, Ordering::SeqCst);
+        (0..2).for_each(|_| assert_eq!(thread.turn(Monotonic::ZERO, &[]), Next::Again));
+        assert_eq!(thread.turn(Monotonic::ZERO, &[]), Next::WhenWoken);
+        assert!(!worker.lock().has_work());
+        worker.finish();
+        assert!(worker.lock().has_work());
+        assert_eq!(thread.turn(Monotonic::ZERO, &[]), Next::Over);
     }
 }

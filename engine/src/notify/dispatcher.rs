@@ -9,14 +9,17 @@ use super::event::Event;
 use super::guard;
 use super::queue::Queue;
 use crate::status::{Error, Result, Status};
-use crate::sys::health::{self, Health};
-use crate::sys::lock::{Condvar, Mutex};
-use crate::sys::thread;
+use crate::sys::health::Health;
+use crate::sys::local::local;
+use crate::sys::lock::Condvar;
+use crate::sys::once::OnceLock;
+use crate::sys::poller::Ready;
+use crate::sys::thread::JoinHandle;
+use crate::sys::turns::{self, Awaited, HasWork, Next, Turns};
+use crate::types::{Monotonic, QueueId};
 use std::cell::Cell;
 use std::collections::VecDeque;
-use std::panic::{catch_unwind, AssertUnwindSafe};
-use std::sync::{Arc, OnceLock, Weak};
-use std::thread::JoinHandle;
+use std::sync::{Arc, Weak};
 
 /// The application's callback. Runs on the callback thread, under no lock. A callback may submit, and may set or unset
 /// callbacks. A panic in a callback ends only that call.
@@ -24,9 +27,7 @@ pub type Callback = Arc<dyn Fn(&Event) + Send + Sync>;
 
 #[derive(Default)]
 pub(super) struct Dispatcher {
-    state: Mutex<State>,
-    /// The thread waits for `ready` or `closing`.
-    work: Condvar,
+    state: Arc<Awaited<State>>,
     /// Other threads wait here for the end of a turn, or of the thread.
     turned: Condvar,
     health: OnceLock<Arc<Health>>,
@@ -36,8 +37,8 @@ pub(super) struct Dispatcher {
 struct State {
     /// Queues with events, each at most once (ensured by the queue's `scheduled`).
     ready: VecDeque<Weak<Queue>>,
-    /// Handle of the queue whose turn it is; 0 is no handle.
-    running: u64,
+    /// Handle of the queue whose turn it is, or NONE.
+    running: QueueId,
     /// Counts turns, so that a waiter does not also wait for the queue's next turn.
     turn: u64,
     closing: bool,
@@ -46,10 +47,16 @@ struct State {
     thread: Option<JoinHandle<()>>,
 }
 
-thread_local! {
+local! {
     /// On a callback thread: the address of its dispatcher, and the queue whose turn it is. User code on that thread (a
     /// callback, or an object dropped after it) sees these values.
-    static INSIDE: Cell<(usize, u64)> = const { Cell::new((0, 0)) };
+    static INSIDE: Cell<(usize, QueueId)> = const { Cell::new((0, QueueId::NONE)) };
+}
+
+impl HasWork for State {
+    fn has_work(&self) -> bool {
+        self.closing || !self.ready.is_empty()
+    }
 }
 
 impl Dispatcher {
@@ -69,8 +76,11 @@ impl Dispatcher {
         let (this, later) = (self.clone(), self.clone());
         // The teardown of a broken engine does not wait for this thread, because a callback may take long. The thread
         // then delivers the remaining events.
-        let start =
-            || thread::spawn_apart("ferry-callback", move || this.run(), move || later.run_to_the_end());
+        let start = || {
+            let first = move || Some(Caller::new(this, false));
+            let after = move || Some(Caller::new(later, true));
+            turns::start_apart("ferry-callback", "calling back", self.state.clone(), first, after)
+        };
         let thread = match self.health.get() {
             Some(health) => health.within(start),
             None => start(),
@@ -85,7 +95,7 @@ impl Dispatcher {
         let mut state = self.state.lock();
         if !state.closing {
             state.ready.push_back(queue);
-            self.work.notify_one();
+            self.state.wake_one();
         }
     }
 
@@ -95,13 +105,13 @@ impl Dispatcher {
     }
 
     /// True if the calling thread is inside the callback of this queue.
-    pub fn is_inside_of(&self, queue: u64) -> bool {
+    pub fn is_inside_of(&self, queue: QueueId) -> bool {
         INSIDE.get() == (self.address(), queue)
     }
 
     /// Waits for the end of the turn of `queue` that is running now, if any. Inside a callback returns at once, because
     /// the thread would wait for itself.
-    pub fn wait_for_turn(&self, queue: u64) {
+    pub fn wait_for_turn(&self, queue: QueueId) {
         if self.is_inside() {
             return;
         }
@@ -118,7 +128,7 @@ impl Dispatcher {
         let mut state = self.state.lock();
         state.closing = true;
         state.ready.clear();
-        self.work.notify_one();
+        self.state.wake_one();
         if self.is_inside() {
             return;
         }
@@ -132,57 +142,27 @@ impl Dispatcher {
         let _ = thread.map(JoinHandle::join);
     }
 
-    fn run(&self) {
-        health::woken_by(&|| self.work.notify_all(), || self.serve());
-    }
-
-    /// Delivers the remaining events of a broken engine after its teardown. A panic is reported to nobody.
-    fn run_to_the_end(&self) {
-        let _ = catch_unwind(AssertUnwindSafe(|| self.serve()));
-        self.ended();
-    }
-
     fn ended(&self) {
         self.state.lock().alive = false;
         self.turned.notify_all();
     }
 
-    fn serve(&self) {
-        let _stopping = Stopping(self);
-        INSIDE.set((self.address(), 0));
-        health::doing("calling back");
-        while let Some(queue) = self.next_queue() {
-            INSIDE.set((self.address(), queue.handle()));
-            let again = take_turn(&queue);
-            INSIDE.set((self.address(), 0));
-            self.end_turn(&queue, again);
-            // This may drop the last reference, and with it events and credits, which are user code.
-            guard(|| drop(queue));
-        }
-        self.ended();
-    }
-
-    fn next_queue(&self) -> Option<Arc<Queue>> {
+    /// Returns the queue whose turn it is; None if there is none, or if the engine is closing, which the flag tells.
+    fn next_queue(&self) -> (Option<Arc<Queue>>, bool) {
         let mut state = self.state.lock();
-        loop {
-            if state.closing {
-                return None;
-            }
-            match state.ready.pop_front() {
-                Some(queue) => {
-                    if let Some(queue) = queue.upgrade() {
-                        state.running = queue.handle();
-                        return Some(queue);
-                    }
-                }
-                None => state = self.work.wait(state),
+        while !state.closing {
+            let Some(queue) = state.ready.pop_front() else { break };
+            if let Some(queue) = queue.upgrade() {
+                state.running = queue.handle();
+                return (Some(queue), false);
             }
         }
+        (None, state.closing)
     }
 
     fn end_turn(&self, queue: &Arc<Queue>, again: bool) {
         let mut state = self.state.lock();
-        state.running = 0;
+        state.running = QueueId::NONE;
         state.turn += 1;
         if again && !state.closing {
             // The queue goes behind the others, so that a busy queue does not starve them.
@@ -197,20 +177,51 @@ impl Dispatcher {
     }
 }
 
-/// Ends the present turn if the thread unwinds, so that no thread waits for that turn.
-struct Stopping<'a>(&'a Dispatcher);
+/// The thread between its turns, each of which is one queue's.
+struct Caller {
+    dispatcher: Arc<Dispatcher>,
+    /// The engine is broken and over: no thread follows this one.
+    is_last: bool,
+}
 
-impl Drop for Stopping<'_> {
-    fn drop(&mut self) {
-        if !std::thread::panicking() {
-            return;
-        }
-        INSIDE.set((0, 0));
-        let mut state = self.0.state.lock();
-        state.running = 0;
+impl Caller {
+    fn new(dispatcher: Arc<Dispatcher>, is_last: bool) -> Caller {
+        INSIDE.set((dispatcher.address(), QueueId::NONE));
+        Caller { dispatcher, is_last }
+    }
+}
+
+impl Turns for Caller {
+    fn turn(&mut self, _: Monotonic, _: &[Ready]) -> Next {
+        let dispatcher = &*self.dispatcher;
+        let queue = match dispatcher.next_queue() {
+            (Some(queue), _) => queue,
+            (None, false) => return Next::WhenWoken,
+            (None, true) => {
+                dispatcher.ended();
+                return Next::Over;
+            }
+        };
+        INSIDE.set((dispatcher.address(), queue.handle()));
+        let again = take_turn(&queue);
+        INSIDE.set((dispatcher.address(), QueueId::NONE));
+        dispatcher.end_turn(&queue, again);
+        // This may drop the last reference, and with it events and credits, which are user code.
+        guard(|| drop(queue));
+        Next::Again
+    }
+
+    /// Ends the present turn, so that no thread waits for that turn.
+    fn abandon(self: Box<Self>) {
+        INSIDE.set((0, QueueId::NONE));
+        let mut state = self.dispatcher.state.lock();
+        state.running = QueueId::NONE;
         state.turn += 1;
         drop(state);
-        self.0.turned.notify_all();
+        self.dispatcher.turned.notify_all();
+        if self.is_last {
+            self.dispatcher.ended();
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! Events that a queue carries to the application, from `complete` (transfers) or `session` (notifications, peers).
 
 use crate::status::Status;
-use crate::types::PeerId;
+use crate::types::{PeerId, RegionId, TransferId};
 use std::fmt;
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ pub struct Event {
 pub enum EventBody {
     /// A transfer is final.
     Transfer {
-        transfer: u64,
+        transfer: TransferId,
         user_data: u64,
         status: Status,
     },
@@ -31,12 +31,14 @@ pub enum EventBody {
     /// Nothing of the peer can land here any more.
     PeerLost {
         status: Status,
+        /// The errno behind the loss, or 0.
+        os_error: i32,
         /// Why the session ended, as text.
         why: Box<str>,
     },
     /// Bytes of a fenced transfer landed here: their receive outlasted its lease.
     LateApply {
-        region: u64,
+        region: RegionId,
         address: u64,
         length: u64,
     },
@@ -44,6 +46,10 @@ pub enum EventBody {
     PeerConnect {
         user_data: u64,
         status: Status,
+        /// The errno behind a failure, or 0.
+        os_error: i32,
+        /// Why the connect failed, as text; empty if it succeeded.
+        why: Box<str>,
     },
 }
 

@@ -10,6 +10,7 @@ use crate::status::{Error, Result, Status};
 use crate::sys::eventfd::EventFd;
 use crate::sys::health::Health;
 use crate::sys::lock::{Mutex, RwLock};
+use crate::types::QueueId;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -40,12 +41,12 @@ struct Slot {
 }
 
 impl Hub {
-    pub fn new(tag: Tag) -> Hub {
+    pub(crate) fn new(tag: Tag) -> Hub {
         Hub { tag, dispatcher: Arc::default(), routes: Mutex::default(), slots: RwLock::default() }
     }
 
     /// Sets the engine to which the callback thread belongs.
-    pub fn set_health(&self, health: Arc<Health>) {
+    pub(crate) fn set_health(&self, health: Arc<Health>) {
         self.dispatcher.set_health(health);
     }
 
@@ -53,7 +54,7 @@ impl Hub {
     /// for notifications starts with those that arrived while no queue took them. INVALID for no or unknown kinds and
     /// for a capacity of 0 or above 2^20, BUSY if another queue takes notifications, LIMIT for too many queues, SYSTEM
     /// if the eventfd cannot be created, CLOSED after `close`.
-    pub fn create(&self, what: u32, capacity: usize) -> Result<Arc<Queue>> {
+    pub(crate) fn create(&self, what: u32, capacity: usize) -> Result<Arc<Queue>> {
         if what == 0 || what & !(WHAT_TRANSFERS | WHAT_NOTIFICATIONS | WHAT_PEERS) != 0 {
             return Err(Error::invalid(format!("what: {what:#x} is not a set of known kinds of events")));
         }
@@ -79,7 +80,7 @@ impl Hub {
     }
 
     /// Puts the queue that `make` returns for a slot's handle into that slot. LIMIT if no slot is left.
-    fn place(&self, routes: &mut Routes, make: impl FnOnce(u64) -> Arc<Queue>) -> Result<Arc<Queue>> {
+    fn place(&self, routes: &mut Routes, make: impl FnOnce(QueueId) -> Arc<Queue>) -> Result<Arc<Queue>> {
         let mut slots = self.slots.write();
         // Unused slots are taken before vacant slots, so that the handle of a destroyed queue stays recognisable for
         // long.
@@ -93,15 +94,15 @@ impl Hub {
         let slot = &mut slots[index as usize];
         slot.generation = handle::next_generation(slot.generation);
         let parts = Parts { index, generation: slot.generation };
-        let queue = make(handle::make(Kind::Queue, self.tag, parts));
+        let queue = make(QueueId::from_raw(handle::make(Kind::Queue, self.tag, parts)));
         slot.queue = Some(queue.clone());
         Ok(queue)
     }
 
     /// Returns the queue of this handle. INVALID for 0 or another kind of handle; STALE for another engine's handle or
     /// a destroyed queue.
-    pub fn get(&self, handle: u64) -> Result<Arc<Queue>> {
-        let parts = handle::parse(Kind::Queue, self.tag, handle)?;
+    pub fn get(&self, handle: QueueId) -> Result<Arc<Queue>> {
+        let parts = handle::parse(Kind::Queue, self.tag, handle.raw())?;
         let slots = self.slots.read();
         let slot = slots.get(parts.index as usize).filter(|slot| slot.generation == parts.generation);
         let queue = slot.and_then(|slot| slot.queue.clone());
@@ -112,7 +113,7 @@ impl Hub {
     /// inside another queue's callback). The queue's notifications wait for the next queue that takes notifications;
     /// its other events are dropped. BUSY while transfers have yet to report to the queue, and inside its own callback.
     /// Errors for the handle as in `get`.
-    pub fn destroy(&self, handle: u64) -> Result<()> {
+    pub fn destroy(&self, handle: QueueId) -> Result<()> {
         let closed = {
             let mut routes = self.routes.lock();
             let queue = self.get(handle)?;
@@ -122,7 +123,7 @@ impl Hub {
             let Closed { notifications, dropped, callback } = queue.close()?;
             routes.backlog.extend(notifications);
             routes.subscriber.take_if(|subscriber| subscriber.handle() == handle);
-            let index = handle::parse(Kind::Queue, self.tag, handle)?.index;
+            let index = handle::parse(Kind::Queue, self.tag, handle.raw())?.index;
             let mut slots = self.slots.write();
             let slot = slots[index as usize].queue.take();
             routes.free.push_back(index);
@@ -135,7 +136,7 @@ impl Hub {
     }
 
     /// Delivers a peer's notification to the queue that takes notifications, or keeps it for the next such queue.
-    pub fn notification(&self, event: Event) {
+    pub(crate) fn notification(&self, event: Event) {
         let mut routes = self.routes.lock();
         match &routes.subscriber {
             Some(queue) => queue.push_unreserved(event),
@@ -145,7 +146,7 @@ impl Hub {
 
     /// Delivers a peer event to every queue that takes peer events. The event replaces a waiting event of the same kind
     /// about the same peer.
-    pub fn peer_event(&self, event: Event) {
+    pub(crate) fn peer_event(&self, event: Event) {
         for queue in self.queues() {
             if queue.what() & WHAT_PEERS != 0 {
                 queue.push_unreserved(Event::new(event.peer, event.body.clone()));
@@ -156,7 +157,7 @@ impl Hub {
     /// Sets or unsets (None) the callback that gets a queue's events on ferry's callback thread. Returns after a
     /// running call of the old callback has ended. Inside a callback does not wait: the change takes effect with the
     /// next event. Errors for the handle as in `get`, SYSTEM if the thread cannot be started, CLOSED after `close`.
-    pub fn set_callback(&self, handle: u64, callback: Option<Callback>) -> Result<()> {
+    pub fn set_callback(&self, handle: QueueId, callback: Option<Callback>) -> Result<()> {
         let old = {
             // While `routes` is held, neither the queue is destroyed nor the hub closed.
             let routes = self.routes.lock();
@@ -175,18 +176,18 @@ impl Hub {
     }
 
     /// Wakes threads that poll a queue, because the engine is broken.
-    pub fn rouse(&self) {
+    pub(crate) fn rouse(&self) {
         self.queues().iter().for_each(|queue| queue.rouse());
     }
 
     /// True if the calling thread is inside a callback of this hub.
-    pub fn in_callback(&self) -> bool {
+    pub(crate) fn in_callback(&self) -> bool {
         self.dispatcher.is_inside()
     }
 
     /// Unsets all callbacks, ends the callback thread and, unless called inside a callback, waits for that thread.
     /// Events still reach the queues and can be drained.
-    pub fn close(&self) {
+    pub(crate) fn close(&self) {
         let callbacks: Vec<Callback> = {
             let mut routes = self.routes.lock();
             routes.closed = true;
@@ -220,7 +221,7 @@ mod tests {
         let second = hub.create(WHAT_TRANSFERS, 1).unwrap();
         let other = second.clone();
         let place = || {
-            let mut given = 0;
+            let mut given = QueueId::NONE;
             let make = |handle| {
                 given = handle;
                 other.clone()
@@ -231,9 +232,9 @@ mod tests {
         assert_eq!(place().unwrap_err().status, Status::Limit);
         hub.destroy(second.handle()).unwrap();
         hub.destroy(first.handle()).unwrap();
-        let generation = 1 << handle::INDEX_BITS;
-        assert_eq!(place().unwrap(), second.handle() + generation);
-        assert_eq!(place().unwrap(), first.handle() + generation);
+        let next = |queue: &Queue| QueueId::from_raw(queue.handle().raw() + (1 << handle::INDEX_BITS));
+        assert_eq!(place().unwrap(), next(&second));
+        assert_eq!(place().unwrap(), next(&first));
         assert_eq!(place().unwrap_err().status, Status::Limit);
     }
 }

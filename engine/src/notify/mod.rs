@@ -19,12 +19,12 @@ mod queue;
 mod tests;
 mod waiter;
 
-pub use deferred::{is_waking, Wakers};
+pub(crate) use deferred::{is_waking, Wakers};
 pub use dispatcher::Callback;
 pub use event::{Credit, Event, EventBody};
 pub use hub::Hub;
 pub use queue::Queue;
-pub use waiter::{wait_any, Signal, Subscription, Waiter};
+pub(crate) use waiter::{wait_any, Waiter};
 
 use crate::sys::health;
 use std::panic::{catch_unwind, AssertUnwindSafe};

@@ -9,8 +9,9 @@
 //! A gap is skipped when its turn comes. Gaps never outnumber events for long.
 
 use super::event::{Event, EventBody};
+use crate::sys::map::HashMap;
 use crate::types::PeerId;
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 
 /// Gaps that are tolerated even if the events are fewer.
 const GAPS_MIN: usize = 64;
@@ -100,7 +101,7 @@ mod tests {
     use crate::status::Status;
 
     fn lost(peer: PeerId, status: Status) -> Event {
-        Event::new(peer, EventBody::PeerLost { status, why: "gone".into() })
+        Event::new(peer, EventBody::PeerLost { status, os_error: 0, why: "gone".into() })
     }
 
     fn bodies(pending: &mut Pending) -> Vec<(PeerId, EventBody)> {
@@ -108,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_word_about_a_peer_comes_last() {
+    fn the_newest_event_about_a_peer_comes_last() {
         let mut pending = Pending::default();
         let bytes = EventBody::Notification { bytes: [5].into() };
         assert!(pending.push(Event::new(PeerId::from_raw(1), EventBody::PeerUp), Room::Unreserved).is_none());
@@ -117,7 +118,7 @@ mod tests {
         let replaced = pending.push(Event::new(PeerId::from_raw(1), EventBody::PeerUp), Room::Unreserved);
         assert_eq!(replaced.unwrap().body, EventBody::PeerUp);
         assert_eq!(pending.len(), 3);
-        let lost = EventBody::PeerLost { status: Status::Timeout, why: "gone".into() };
+        let lost = EventBody::PeerLost { status: Status::Timeout, os_error: 0, why: "gone".into() };
         assert_eq!(
             bodies(&mut pending),
             [
@@ -142,7 +143,12 @@ mod tests {
     fn connects_of_different_callers_are_all_kept() {
         let mut pending = Pending::default();
         for _ in 0..3 {
-            let body = EventBody::PeerConnect { user_data: 7, status: Status::Refused };
+            let body = EventBody::PeerConnect {
+                user_data: 7,
+                status: Status::Refused,
+                os_error: 0,
+                why: "wrong".into(),
+            };
             assert!(pending.push(Event::new(PeerId::NONE, body), Room::Reserved).is_none());
         }
         assert_eq!(pending.len(), 3);

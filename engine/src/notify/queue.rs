@@ -11,12 +11,14 @@ use super::pending::{Pending, Room};
 use super::{WHAT_NOTIFICATIONS, WHAT_PEERS, WHAT_TRANSFERS};
 use crate::status::{Error, Result, Status};
 use crate::sys::eventfd::EventFd;
+use crate::sys::fd::{AsFd, BorrowedFd};
 use crate::sys::lock::Mutex;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use crate::types::QueueId;
+use std::os::fd::{AsRawFd, RawFd};
 use std::sync::{Arc, Weak};
 
 pub struct Queue {
-    handle: u64,
+    handle: QueueId,
     what: u32,
     capacity: usize,
     eventfd: EventFd,
@@ -45,7 +47,7 @@ struct Inner {
 
 impl Queue {
     pub(super) fn new(
-        handle: u64,
+        handle: QueueId,
         what: u32,
         capacity: usize,
         eventfd: EventFd,
@@ -62,19 +64,19 @@ impl Queue {
         })
     }
 
-    pub fn handle(&self) -> u64 {
+    pub fn handle(&self) -> QueueId {
         self.handle
     }
 
     /// Returns the kinds of events that the queue takes: `WHAT_` bits.
-    pub fn what(&self) -> u32 {
+    pub(crate) fn what(&self) -> u32 {
         self.what
     }
 
     /// Reserves room for a transfer's event before the transfer is submitted. LIMIT if as many transfers as the queue
     /// has room for are in progress or wait to be drained, CLOSED if the queue was destroyed, INVALID if the queue does
     /// not take transfers. Notifications and peer events, which a peer could send at will, take no room from transfers.
-    pub fn reserve(&self) -> Result<()> {
+    pub(crate) fn reserve(&self) -> Result<()> {
         if self.what & WHAT_TRANSFERS == 0 {
             return Err(Error::invalid("the queue does not take transfers"));
         }
@@ -82,7 +84,7 @@ impl Queue {
     }
 
     /// Reserves room for the outcome of an asynchronous connect. INVALID if the queue does not take peer events.
-    pub fn reserve_connect(&self) -> Result<()> {
+    pub(crate) fn reserve_connect(&self) -> Result<()> {
         if self.what & WHAT_PEERS == 0 {
             return Err(Error::invalid("the queue does not take peer events"));
         }
@@ -102,14 +104,14 @@ impl Queue {
     }
 
     /// Returns a reservation after a submit that failed.
-    pub fn unreserve(&self) {
+    pub(crate) fn unreserve(&self) {
         self.inner.lock().give_back_reservation();
     }
 
     /// Adds the event for which room was reserved. `publish` runs under the queue's lock, so that no thread sees the
     /// event before the published state, or the state before the event. `publish` must not block or use the queue.
     /// Never blocks, never fails, never runs user code.
-    pub fn push_reserved(&self, event: Event, publish: impl FnOnce()) {
+    pub(crate) fn push_reserved(&self, event: Event, publish: impl FnOnce()) {
         self.push(event, Room::Reserved, publish);
     }
 

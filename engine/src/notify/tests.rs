@@ -7,7 +7,7 @@ mod routes;
 use super::*;
 use crate::handle::Tag;
 use crate::status::Status;
-use crate::types::PeerId;
+use crate::types::{PeerId, TransferId};
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
@@ -19,7 +19,7 @@ fn hub() -> Hub {
 fn transfer(number: u64) -> Event {
     Event::new(
         PeerId::from_raw(1),
-        EventBody::Transfer { transfer: number, user_data: number, status: Status::Ok },
+        EventBody::Transfer { transfer: TransferId::from_raw(number), user_data: number, status: Status::Ok },
     )
 }
 

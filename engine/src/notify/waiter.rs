@@ -22,13 +22,13 @@ use std::sync::{Arc, PoisonError};
 use std::task::Waker;
 use std::time::Instant;
 
+#[cfg(not(all(test, loom)))]
+use crate::sys::{
+    atomic::{fence, AtomicUsize, Ordering},
+    bare::{Condvar, Mutex, MutexGuard},
+};
 #[cfg(all(test, loom))]
 use loom::sync::{
-    atomic::{fence, AtomicUsize, Ordering},
-    Condvar, Mutex, MutexGuard,
-};
-#[cfg(not(all(test, loom)))]
-use std::sync::{
     atomic::{fence, AtomicUsize, Ordering},
     Condvar, Mutex, MutexGuard,
 };

@@ -85,7 +85,7 @@ fn threads_take_turns_without_losing_one() {
 }
 
 #[test]
-fn everyone_who_waits_is_woken() {
+fn every_waiter_is_woken() {
     for _ in 0..200 {
         let (waiter, ready) = (Waiter::new(), AtomicBool::new(false));
         std::thread::scope(|scope| {

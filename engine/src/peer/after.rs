@@ -10,6 +10,7 @@
 use super::outbox::Class;
 use super::{Path, Peer};
 use crate::notify::Wakers;
+use crate::sys::thread;
 use crate::types::Transport;
 use std::sync::Arc;
 
@@ -129,7 +130,7 @@ enum Act {
 impl Drop for After<'_> {
     fn drop(&mut self) {
         // A broken engine posts nothing more; its teardown wakes the tasks.
-        if !std::thread::panicking() {
+        if !thread::panicking() {
             self.flush();
         }
     }

@@ -6,10 +6,10 @@ use crate::handle::Tag;
 use crate::notify::Hub;
 use crate::peer::outbox::Class;
 use crate::stats::Stats;
+use crate::sys::atomic::{AtomicU64, Ordering};
 use crate::sys::clock;
-use crate::types::Monotonic;
+use crate::types::{Monotonic, TransferId};
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,12 +43,12 @@ pub struct PeerIdentity {
 
 /// The parts of its engine that a peer uses.
 #[derive(Clone)]
-pub struct Surroundings {
+pub struct EngineParts {
     pub commands: Arc<Commands>,
     pub hub: Arc<Hub>,
     pub stats: Arc<Stats>,
     /// The engine's transfers. A transfer whose handle was dropped leaves the table when it is final.
-    pub transfers: Arc<Table<Transfer>>,
+    pub transfers: Arc<Table<TransferId, Transfer>>,
     pub lease_ns: u64,
     pub express_bytes_max: u64,
 }
@@ -57,8 +57,6 @@ pub struct Surroundings {
 pub struct PeerStats {
     pub round_trip_ns: AtomicU64,
     pub sessions: AtomicU64,
-    pub bytes_written: AtomicU64,
-    pub bytes_read: AtomicU64,
     /// CLOCK_MONOTONIC time of the last submit of an EXPRESS transfer. A hint: pairs with nothing.
     conversed_ns: AtomicU64,
 }

@@ -5,6 +5,7 @@ use super::inbox::{Accepted, Arrival};
 use super::Peer;
 use crate::command::Command;
 use crate::notify::{Credit, Event, EventBody};
+use crate::types::RegionId;
 use std::sync::Arc;
 
 /// A frame with data and a notification that a lane is receiving. Dropping the guard ends the arrival.
@@ -39,21 +40,21 @@ impl Peer {
             return true;
         };
         for bytes in ready {
-            self.around.stats.notification_received();
-            self.around.hub.notification(Event {
+            self.engine.stats.notification_received();
+            self.engine.hub.notification(Event {
                 peer: self.handle,
                 body: EventBody::Notification { bytes },
                 credit: Some(self.credit()),
             });
         }
         if let Some(limit) = inbox.grant() {
-            self.around.commands.push(Command::Grant { peer: self.handle, limit });
+            self.engine.commands.push(Command::Grant { peer: self.handle, limit });
         }
         true
     }
 
     fn credit(&self) -> Credit {
-        let (inbox, commands, peer) = (self.inbox.clone(), self.around.commands.clone(), self.handle);
+        let (inbox, commands, peer) = (self.inbox.clone(), self.engine.commands.clone(), self.handle);
         Credit::new(Arc::new(move || {
             if let Some(limit) = inbox.lock().take() {
                 commands.push(Command::Grant { peer, limit });
@@ -67,9 +68,9 @@ impl Peer {
     }
 
     /// Reports that data of the peer may have been applied after its lease was over.
-    pub fn late_apply(&self, region: u64, address: u64, length: u64) {
-        self.around.stats.late_apply();
-        self.around.hub.peer_event(Event {
+    pub fn late_apply(&self, region: RegionId, address: u64, length: u64) {
+        self.engine.stats.late_apply();
+        self.engine.hub.peer_event(Event {
             peer: self.handle,
             body: EventBody::LateApply { region, address, length },
             credit: None,

@@ -2,13 +2,14 @@
 //!
 //! Each frame from the peer carries its CLOCK_BOOTTIME at sending. The peer's clock has moved on when the frame
 //! arrives, so `sample - now` is a lower bound of the offset between the clocks. The bound ages by `DRIFT`, the assumed
-//! bound of either clock's rate error, so the estimate stays early.
+//! bound of the difference between the clocks' rates, so the estimate stays early.
 
+use crate::sys::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use crate::types::Boottime;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
-/// Assumed bound of the clock rate error: 1/1000.
-const DRIFT: u64 = 1000;
+/// Assumed bound of the difference between the rates of two clocks. Each is wrong by at most 1/1000, in either
+/// direction: 1.001 / 0.999 is a little more than 1 + 1/500.
+const DRIFT: u64 = 499;
 
 #[derive(Debug)]
 pub struct LeaseClock {
@@ -62,8 +63,8 @@ impl LeaseClock {
         }
         let peer_now_ns =
             now_ns.ns().wrapping_add_signed(self.offset_ns.load(Ordering::Relaxed)).saturating_sub(early_ns);
-        // The lease also runs on the peer's clock, which may be slow by the same bound.
-        let lease_ns = self.lease_ns - self.lease_ns / (DRIFT / 4);
+        // The lease also runs on the peer's clock, which may be slow by the same bound. Twice the bound is taken off.
+        let lease_ns = self.lease_ns - self.lease_ns / (DRIFT / 2);
         Some(Boottime::from_ns(peer_now_ns).saturating_add(lease_ns))
     }
 
@@ -89,9 +90,24 @@ mod tests {
         clock.sample(at(100 * SECOND), at(10 * SECOND));
         let fresh = clock.not_after(at(10 * SECOND)).unwrap();
         assert!(fresh <= at(102 * SECOND) && fresh > at(101 * SECOND + 900_000_000));
-        // 100 s later the peer shows at least 199.9 s.
+        // 100 s later the peer shows at least 199.8 s.
         let aged = clock.not_after(at(110 * SECOND)).unwrap();
-        assert_eq!(aged - fresh, 100 * SECOND - SECOND / 10);
+        assert_eq!(aged - fresh, 100 * SECOND - 100 * SECOND / 499);
+    }
+
+    /// Our clock gains 0.1 % and the peer's loses 0.1 %: both are as wrong as they may be. A frame that is posted long
+    /// after the sample is refused when our clock shows the end of the lease.
+    #[test]
+    fn two_clocks_that_are_wrong_in_opposite_directions_end_the_lease_in_time() {
+        let (lease, passed) = (3 * SECOND, 100 * SECOND);
+        let (gains, loses) = (|ns: u64| ns + ns / 1000, |ns: u64| ns - ns / 1000);
+        let (here, there) = (|ns| at(SECOND + gains(ns)), |ns| at(9 * SECOND + loses(ns)));
+        let clock = LeaseClock::new(lease);
+        clock.sample(there(0), here(0));
+        let not_after = clock.not_after(here(passed)).unwrap();
+        // Our clock shows the lease's end a little before that much time has passed.
+        let over = passed + lease - lease / 1000;
+        assert!(there(over) > not_after, "the peer still applies a frame whose lease is over");
     }
 
     #[test]
@@ -101,7 +117,7 @@ mod tests {
         // Sent a moment later, read only 50 s after that: we were stopped.
         clock.sample(at(100 * SECOND + 1), at(60 * SECOND));
         let not_after = clock.not_after(at(60 * SECOND)).unwrap();
-        assert!(not_after > at(150 * SECOND + SECOND * 9 / 10), "{not_after} has expired before it is sent");
+        assert!(not_after > at(150 * SECOND + SECOND * 8 / 10), "{not_after} has expired before it is sent");
         assert!(not_after < at(151 * SECOND));
     }
 
@@ -119,8 +135,9 @@ mod tests {
     fn a_sample_too_old_is_refused_at_the_bound() {
         let clock = LeaseClock::new(SECOND);
         clock.sample(at(SECOND), at(SECOND));
-        assert!(clock.not_after(at(SECOND + 125 * SECOND)).is_some());
-        assert!(clock.not_after(at(SECOND + 125 * SECOND + 1000)).is_none());
+        let bound = SECOND / 8 * 499;
+        assert!(clock.not_after(at(SECOND + bound)).is_some());
+        assert!(clock.not_after(at(SECOND + bound + 1000)).is_none());
     }
 
     #[test]

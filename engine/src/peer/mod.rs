@@ -23,7 +23,7 @@ pub mod tests;
 mod transport;
 
 pub use after::{After, Left};
-pub use identity::{PeerIdentity, PeerState, PeerStats, Surroundings};
+pub use identity::{EngineParts, PeerIdentity, PeerState, PeerStats};
 pub use inbox::Arrival;
 pub use incoming::Arriving;
 pub use lane_numbers::LaneNumbers;
@@ -37,15 +37,15 @@ use crate::complete::{Fence, Notification, State, Transfer, TransferFlags};
 use crate::loss::{Cause, Loss};
 use crate::notify::{Event, EventBody};
 use crate::region::remote::RemoteRegions;
-use crate::route::ORDER;
+use crate::route::{NOTIFIERS, ORDER};
 use crate::status::{Error, Result, Status};
+use crate::sys::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::sys::lock::{Mutex, RwLock};
-use crate::types::{PeerId, Slice, Transport};
+use crate::types::{PeerId, Slice, SliceRange, Transport};
 use inbox::Inbox;
 use lease::LeaseClock;
 use outbox::{Class, OrderedNext, Outbox, PullLimits, Pulled};
 use paths::Standing;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::Arc;
 use strike::SWEEP_TURN;
 
@@ -57,7 +57,7 @@ pub struct Peer {
     /// Identifies this object in session starts, so that each side learns whether the other side still has its state.
     association_id: u64,
     pub stats: PeerStats,
-    around: Surroundings,
+    engine: EngineParts,
     state: AtomicU32,
     /// Why the peer is lost, as a status number; 0 while it is not lost.
     lost: AtomicU32,
@@ -71,8 +71,8 @@ pub struct Peer {
     /// True from a request to `sweep` until the control loop has swept everything. Set after the work was put into the
     /// outbox; pairs with the outbox's lock.
     sweeping: AtomicBool,
-    /// CLOCK_MONOTONIC time at which the control loop next checks this peer. See `look_at`.
-    look_ns: AtomicU64,
+    /// CLOCK_MONOTONIC time at which the control loop next checks this peer. See `check_at`.
+    check_ns: AtomicU64,
     /// The last loss of a lane or of the control connection that this engine did not cause on purpose.
     last_loss: Mutex<Option<Loss>>,
     /// Called after a frame is taken from the outbox and before it is posted.
@@ -93,12 +93,12 @@ impl Drop for Busy<'_> {
 }
 
 impl Peer {
-    pub fn new(handle: PeerId, identity: PeerIdentity, association_id: u64, around: Surroundings) -> Peer {
+    pub fn new(handle: PeerId, identity: PeerIdentity, association_id: u64, engine: EngineParts) -> Peer {
         Peer {
             handle,
             identity,
             remote: RemoteRegions::new(),
-            clock: LeaseClock::new(around.lease_ns),
+            clock: LeaseClock::new(engine.lease_ns),
             association_id,
             stats: PeerStats::default(),
             state: AtomicU32::new(PeerState::Connecting as u32),
@@ -112,13 +112,13 @@ impl Peer {
             standing: Standing::default(),
             active: AtomicU64::new(0),
             sweeping: AtomicBool::new(false),
-            look_ns: AtomicU64::new(u64::MAX),
+            check_ns: AtomicU64::new(u64::MAX),
             last_loss: Mutex::new(None),
             #[cfg(test)]
             pulled: tests::Hook::default(),
             #[cfg(test)]
             taken: tests::Hook::default(),
-            around,
+            engine,
         }
     }
 
@@ -141,7 +141,7 @@ impl Peer {
 
     /// Counts and records the loss of a lane or of the control connection.
     pub fn note_loss(&self, loss: Loss) {
-        self.around.stats.losses[loss.cause as usize].fetch_add(1, Ordering::Relaxed);
+        self.engine.stats.losses[loss.cause as usize].fetch_add(1, Ordering::Relaxed);
         if loss.cause != Cause::Ours {
             *self.last_loss.lock() = Some(loss);
         }
@@ -182,7 +182,7 @@ impl Peer {
         // Pairs with `set_lost`: either this thread sees the loss, or the control loop, which reads the count after the
         // loss, sees zero.
         if self.active.fetch_sub(1, Ordering::SeqCst) == 1 && self.lost.load(Ordering::SeqCst) != 0 {
-            self.around.commands.push(Command::PeerIdle { peer: self.handle });
+            self.engine.commands.push(Command::PeerIdle { peer: self.handle });
         }
     }
 
@@ -193,7 +193,7 @@ impl Peer {
     }
 
     pub fn class_of(&self, transfer: &Transfer) -> Class {
-        Outbox::class_of(transfer, self.around.express_bytes_max)
+        Outbox::class_of(transfer, self.engine.express_bytes_max)
     }
 
     /// Queues a transfer and posts what can be posted now.
@@ -264,8 +264,7 @@ impl Peer {
 
     /// Requests that queued notifications are posted.
     fn post_notifications(&self, after: &mut After) {
-        after.post(Transport::Tcp, Class::Express);
-        after.post(Transport::Rdma, Class::Express);
+        NOTIFIERS.iter().for_each(|transport| after.post(*transport, Class::Express));
     }
 
     /// Posts everything that is queued, on all transports.
@@ -290,12 +289,12 @@ impl Peer {
         self.outbox.lock().front(transport, express)
     }
 
-    /// Settles an acknowledged frame: slices [first, end) are done except `failures`. `notified`: the frame also
-    /// carried the transfer's notification.
+    /// Settles an acknowledged frame: its slices are done except `failures`. `notified`: the frame also carried the
+    /// transfer's notification.
     pub fn confirm(
         &self,
         transfer: &Arc<Transfer>,
-        run: (u32, u32),
+        range: SliceRange,
         bytes: u64,
         failures: &[Failure],
         notified: bool,
@@ -311,7 +310,7 @@ impl Peer {
             transfer.set_notification(Notification::NotSent);
             self.skip(transfer, after);
         }
-        let last = transfer.confirm(run.0, run.1, bytes, failures, notified as u32);
+        let last = transfer.confirm(range, bytes, failures, notified as u32);
         self.settled(transfer, last, after);
     }
 
@@ -322,8 +321,10 @@ impl Peer {
         self.settled(transfer, last, after);
     }
 
-    /// Settles `units` of the transfer that were not confirmed and can no longer touch memory.
+    /// Settles `units` of a struck transfer that were not confirmed and can no longer touch memory. If the peer is lost
+    /// and the sweep has not struck the transfer yet, this function strikes it.
     pub fn abandon(&self, transfer: &Arc<Transfer>, units: u32, fence: Fence, after: &mut After) {
+        self.strike_if_lost(transfer, after);
         let last = transfer.abandon(units, fence);
         self.settled(transfer, last, after);
     }
@@ -352,8 +353,9 @@ impl Peer {
         queued
     }
 
-    /// Ends a notification that will not be sent, or not be sent again.
+    /// Ends a notification that will not be sent, or not be sent again. Strikes the transfer as `abandon` does.
     fn give_up_notification(&self, transfer: &Arc<Transfer>, after: &mut After) {
+        self.strike_if_lost(transfer, after);
         transfer.give_up_notification();
         self.skip(transfer, after);
         if transfer.settle(1) {
@@ -383,14 +385,14 @@ impl Peer {
     /// Makes the transfer final. `publish` comes after everything that a thread may rely on when it sees the final
     /// state: statistics, the order of later transfers, and the event in the queue.
     fn finish(&self, transfer: &Arc<Transfer>, after: &mut After) {
-        if self.around.commands.health.is_broken() {
+        if self.engine.commands.health.is_broken() {
             return; // its outcome may be wrong: `api/burial.rs` makes the transfer final
         }
         let state = transfer.conclude();
         if !transfer.spec.flags.has(TransferFlags::PART) {
-            self.around.stats.finished(state, transfer);
+            self.engine.stats.finished(state, transfer);
         }
-        let express_bytes_max = self.around.express_bytes_max;
+        let express_bytes_max = self.engine.express_bytes_max;
         let next = self.outbox.lock().ended(transfer, state == State::Done, express_bytes_max);
         match &transfer.spec.queue {
             Some(queue) => {
@@ -405,7 +407,7 @@ impl Peer {
         }
         if transfer.is_orphan() {
             // A handle that was dropped just now may have removed the transfer already.
-            let _ = self.around.transfers.remove(transfer.handle);
+            let _ = self.engine.transfers.remove(transfer.handle);
         }
         self.one_less();
         transfer.waiter.notify_all(after.wakers());
@@ -434,14 +436,14 @@ impl Peer {
     }
 
     pub fn event(&self, body: EventBody) {
-        self.around.hub.peer_event(Event { peer: self.handle, body, credit: None });
+        self.engine.hub.peer_event(Event { peer: self.handle, body, credit: None });
     }
 
     pub fn association_id(&self) -> u64 {
         self.association_id
     }
 
-    pub fn around(&self) -> &Surroundings {
-        &self.around
+    pub fn engine(&self) -> &EngineParts {
+        &self.engine
     }
 }

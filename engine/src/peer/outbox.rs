@@ -20,14 +20,14 @@ use crate::complete::position::Place;
 use crate::complete::{Transfer, TransferFlags};
 use crate::limits::{FRAME_DESCRIPTORS_MAX, NOTIFY_CREDITS};
 use crate::route::{self, Asked, Facts, Memory, PathState};
-use crate::types::{Op, Slice, Transport};
+use crate::sys::atomic::Ordering;
+use crate::types::{Op, Slice, SliceRange, Transport};
 use ends::Stray;
 use live::Live;
 use notifications::{Notifications, Queued};
 use ordered::Ordered;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
 /// A transfer up to this size is posted between the frames of larger transfers.
@@ -75,8 +75,7 @@ type Runs = BTreeMap<Spot, Run>;
 pub enum Pulled {
     Slices {
         transfer: Arc<Transfer>,
-        first: u32,
-        end: u32,
+        range: SliceRange,
         bytes: u32,
         with_notification: bool,
         /// The peer's memory turned out to be device memory, although no known region says so.
@@ -92,7 +91,7 @@ pub struct PullLimits {
     /// At most `FRAME_DESCRIPTORS_MAX`.
     pub descriptors_max: usize,
     /// The largest notification that may be posted on its own; None: notifications are not posted.
-    pub word_bytes_max: Option<usize>,
+    pub notification_bytes_max: Option<usize>,
     pub read: bool,
     pub write: bool,
 }
@@ -101,7 +100,7 @@ impl PullLimits {
     /// Data of both directions, without notifications.
     pub const fn data(frame_bytes_max: u32) -> PullLimits {
         let descriptors_max = FRAME_DESCRIPTORS_MAX;
-        PullLimits { frame_bytes_max, descriptors_max, word_bytes_max: None, read: true, write: true }
+        PullLimits { frame_bytes_max, descriptors_max, notification_bytes_max: None, read: true, write: true }
     }
 }
 
@@ -224,19 +223,15 @@ impl Outbox {
     }
 
     /// Queues slices of a lost lane again, at their old position. `notified`: together with the notification.
-    pub fn requeue(
-        &mut self,
-        transfer: Arc<Transfer>,
-        (first, end): (u32, u32),
-        class: Class,
-        notified: bool,
-    ) {
+    pub fn requeue(&mut self, transfer: Arc<Transfer>, range: SliceRange, class: Class, notified: bool) {
+        let SliceRange { first, end } = range;
         self.push_run(Run { transfer, next: first, end, is_device: false, is_replay: notified }, class);
     }
 
     /// Queues slices to be staged, because their path does not reach the memory.
-    pub fn stage(&mut self, transfer: Arc<Transfer>, first: u32, end: u32, class: Class) {
-        transfer.set_via(Transport::Staged);
+    pub fn stage(&mut self, transfer: Arc<Transfer>, range: SliceRange, class: Class) {
+        let SliceRange { first, end } = range;
+        transfer.set_transport(Transport::Staged);
         self.push_run(Run { transfer, next: first, end, is_device: true, is_replay: false }, class);
     }
 
@@ -262,7 +257,7 @@ impl Outbox {
         let path = route::decide(&self.facts(transfer, is_replay)).path;
         match path {
             Transport::None => self.stranded.push_back(transfer.clone()),
-            path if path != transfer.transport() => transfer.set_via(path),
+            path if path != transfer.transport() => transfer.set_transport(path),
             _ => {}
         }
         transfer.transport()
@@ -323,9 +318,11 @@ impl Outbox {
             return None;
         }
         if express {
-            let bytes_max = limits.word_bytes_max.filter(|_| limits.write);
-            if let Some(word) = bytes_max.and_then(|bytes_max| self.pull_notification(transport, bytes_max)) {
-                return Some(word);
+            let bytes_max = limits.notification_bytes_max.filter(|_| limits.write);
+            if let Some(notification) =
+                bytes_max.and_then(|bytes_max| self.pull_notification(transport, bytes_max))
+            {
+                return Some(notification);
             }
             return self.pull_run(transport, Class::Express, limits);
         }
@@ -338,8 +335,7 @@ impl Outbox {
     }
 
     fn pull_notification(&mut self, transport: Transport, bytes_max: usize) -> Option<Pulled> {
-        let rdma = self.is_open(Transport::Rdma);
-        Some(match self.notifications.pull(transport, rdma, self.notify_limit, bytes_max)? {
+        Some(match self.notifications.pull(transport, self.open, self.notify_limit, bytes_max)? {
             (_, Queued::Notify(transfer)) => Pulled::Notify(transfer),
             (sequence, Queued::Skip) => Pulled::Skip(sequence),
         })
@@ -372,7 +368,8 @@ impl Outbox {
                 && !transfer.spec.flags.has(TransferFlags::UNKNOWN)
                 && transfer.notify_sequence.load(Ordering::Relaxed) < notify_limit;
             let with_notification = (is_replay || may_notify) && transfer.take_notification();
-            return Some(Pulled::Slices { transfer, first, end, bytes, with_notification, is_device });
+            let range = SliceRange { first, end };
+            return Some(Pulled::Slices { transfer, range, bytes, with_notification, is_device });
         }
         None
     }
@@ -392,8 +389,7 @@ impl Outbox {
     pub fn has_work(&self, transport: Transport, express: bool) -> bool {
         let runs = &self.lineups[transport as usize].runs;
         if express {
-            self.notifications.has(transport, self.is_open(Transport::Rdma))
-                || runs[0].iter().any(|queue| !queue.is_empty())
+            self.notifications.has(transport, self.open) || runs[0].iter().any(|queue| !queue.is_empty())
         } else {
             runs[1..].iter().flatten().any(|queue| !queue.is_empty())
         }
@@ -428,7 +424,7 @@ impl Outbox {
     }
 
     /// Removes the transfer's notification if it is queued. Returns whether it was.
-    pub fn drop_word(&mut self, transfer: &Transfer) -> bool {
+    pub fn drop_notification(&mut self, transfer: &Transfer) -> bool {
         transfer.spec.notify.is_some() && self.notifications.drop_notify(transfer)
     }
 

@@ -7,7 +7,7 @@ use crate::region::grants::Use;
 use crate::region::RemoteMap;
 use crate::status::Result;
 use crate::sys::proven::Proven;
-use crate::types::{MemoryKind, Monotonic, Op, Range, Slice};
+use crate::types::{MemoryKind, Monotonic, Op, Range, RegionId, Slice};
 use std::sync::Arc;
 
 /// Posts the frames that `Peer::pull` returns, and settles them by `Peer::confirm`. Implemented by each transport. Any
@@ -37,7 +37,7 @@ pub trait Path: Send + Sync {
     fn condition(&self) -> Condition {
         Condition::Works
     }
-    /// Restores a resting path.
+    /// Restores an idle path.
     fn rouse(&self) {}
     /// Returns the number of lanes in use, for the statistics.
     fn lanes(&self) -> usize {
@@ -58,7 +58,7 @@ pub trait Path: Send + Sync {
 pub enum Condition {
     Works,
     /// Closed because it was unused. `Path::rouse` restores it.
-    Resting,
+    Idle,
     /// Failed, and neither its replacement nor its shutdown has been reported.
     Broken,
 }
@@ -69,7 +69,7 @@ pub trait SameHost {
     /// then succeeds or reports the reason. The caller has entered the local region. `now_ns`: CLOCK_MONOTONIC.
     fn copy_now(&self, op: Op, slice: &Slice, now_ns: Monotonic) -> bool;
     /// Keeps a region of the peer's registered until the returned guard is dropped.
-    fn keep_registered(&self, region: u64, use_: Use) -> Result<Kept>;
+    fn keep_registered(&self, region: RegionId, use_: Use) -> Result<Kept>;
     /// Returns the peer's process if its identity is proven.
     fn process(&self) -> Option<Arc<Proven>>;
 }

@@ -3,8 +3,8 @@
 use super::path::{Path, PathStatus};
 use super::{Peer, PeerState, SWEEP_TURN};
 use crate::route::{Asked, Facts, PathState};
+use crate::sys::atomic::{AtomicU64, Ordering};
 use crate::types::Transport;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
 const STATE_BITS: u32 = 3;

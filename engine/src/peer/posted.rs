@@ -2,7 +2,7 @@
 //! lane is lost they go to the session's machine, which decides when they can no longer touch memory.
 
 use crate::complete::Transfer;
-use crate::types::Monotonic;
+use crate::types::{Monotonic, SliceRange};
 use std::sync::Arc;
 
 /// One frame or batch that was posted and not yet acknowledged.
@@ -15,7 +15,7 @@ pub struct Posted {
 }
 
 pub enum What {
-    Slices { transfer: Arc<Transfer>, first: u32, end: u32, bytes: u32, notified: bool },
+    Slices { transfer: Arc<Transfer>, range: SliceRange, bytes: u32, notified: bool },
     Notify(Arc<Transfer>),
     Skip(u64),
 }

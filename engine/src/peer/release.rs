@@ -3,6 +3,7 @@
 
 use super::{After, Peer};
 use crate::complete::{Fence, Notification, Transfer};
+use crate::types::SliceRange;
 use std::sync::Arc;
 
 impl Peer {
@@ -11,7 +12,7 @@ impl Peer {
     pub fn release_run(
         &self,
         transfer: &Arc<Transfer>,
-        run: (u32, u32),
+        range: SliceRange,
         notified: bool,
         fence: Fence,
         after: &mut After,
@@ -28,7 +29,7 @@ impl Peer {
                     transfer.return_notification();
                 }
                 transfer.fenced(fence);
-                outbox.requeue(transfer.clone(), run, class, notified);
+                outbox.requeue(transfer.clone(), range, class, notified);
                 drop(outbox);
                 return self.strike_stranded();
             }
@@ -37,7 +38,7 @@ impl Peer {
             transfer.set_notification(Notification::Unknown);
             self.skip(transfer, after);
         }
-        self.abandon(transfer, run.1 - run.0 + notified as u32, fence, after);
+        self.abandon(transfer, range.count() + notified as u32, fence, after);
     }
 
     /// Releases a notification that was posted on its own. A target that has its number drops a repetition.

@@ -6,7 +6,7 @@ use super::{After, Peer};
 use crate::complete::transfer::Failure;
 use crate::complete::{Transfer, TransferFlags};
 use crate::route;
-use crate::types::Transport;
+use crate::types::{SliceRange, Transport};
 use std::sync::Arc;
 
 impl Peer {
@@ -14,7 +14,7 @@ impl Peer {
     pub fn answered(
         &self,
         transfer: &Arc<Transfer>,
-        run: (u32, u32),
+        range: SliceRange,
         bytes: u64,
         failures: &[Failure],
         notified: bool,
@@ -25,33 +25,33 @@ impl Peer {
         let has_unknown = flags.has(TransferFlags::UNKNOWN) && !flags.has(TransferFlags::PART);
         let may_be_device = |failure: &Failure| route::stages_refused(has_unknown, failure.status);
         if !failures.iter().any(may_be_device) {
-            return self.confirm(transfer, run, bytes, failures, notified, after);
+            return self.confirm(transfer, range, bytes, failures, notified, after);
         }
         let failure_of = |slice: u32| failures.iter().find(|failure| failure.slice == slice);
         let slices: Vec<(u32, Option<&Failure>)> =
-            (run.0..run.1).map(|slice| (slice, failure_of(slice))).collect();
+            range.indexes().map(|slice| (slice, failure_of(slice))).collect();
         let is_doubtful = |failure: Option<&Failure>| failure.is_some_and(may_be_device);
-        for stretch in slices.chunk_by(|a, b| is_doubtful(a.1) == is_doubtful(b.1)) {
-            let (first, end) = (stretch[0].0, stretch[0].0 + stretch.len() as u32);
-            if is_doubtful(stretch[0].1) && self.stage(transfer, first, end, after) {
+        for group in slices.chunk_by(|a, b| is_doubtful(a.1) == is_doubtful(b.1)) {
+            let range = SliceRange { first: group[0].0, end: group[0].0 + group.len() as u32 };
+            if is_doubtful(group[0].1) && self.stage(transfer, range, after) {
                 continue;
             }
-            let failures: Vec<Failure> = stretch.iter().filter_map(|(_, failure)| failure.copied()).collect();
-            let slices = &transfer.spec.slices[first as usize..end as usize];
+            let failures: Vec<Failure> = group.iter().filter_map(|(_, failure)| failure.copied()).collect();
+            let slices = range.of(&transfer.spec.slices);
             let bytes = slices.iter().map(|slice| u64::from(slice.length)).sum();
-            self.confirm(transfer, (first, end), bytes, &failures, false, after);
+            self.confirm(transfer, range, bytes, &failures, false, after);
         }
     }
 
     /// Queues refused slices to be staged. Returns false if the transfer was struck or the peer is lost.
-    fn stage(&self, transfer: &Arc<Transfer>, first: u32, end: u32, after: &mut After) -> bool {
+    fn stage(&self, transfer: &Arc<Transfer>, range: SliceRange, after: &mut After) -> bool {
         {
             let mut outbox = self.outbox.lock();
             // Checked under the lock, as in `release_run`.
             if !transfer.is_pending() || self.lost().is_some() {
                 return false;
             }
-            outbox.stage(transfer.clone(), first, end, self.class_of(transfer));
+            outbox.stage(transfer.clone(), range, self.class_of(transfer));
         }
         // A thread that drives the transfer may sleep for an answer on its old path.
         after.wake(Transport::Tcp);

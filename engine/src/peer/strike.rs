@@ -7,8 +7,8 @@ use crate::command::Command;
 use crate::complete::position::Place;
 use crate::complete::transfer::Strike;
 use crate::complete::{Fence, Transfer};
+use crate::sys::atomic::Ordering;
 use crate::types::Monotonic;
-use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
 /// Transfers struck, and runs moved, in one turn of a peer's sweep.
@@ -24,22 +24,22 @@ impl Peer {
         if !transfer.strike(strike, after.wakers()) {
             return false;
         }
-        let (dropped, word, doomed) = {
+        let (dropped, notification, doomed) = {
             let mut outbox = self.outbox.lock();
             if transfer.position.place() == Place::New {
                 // `submit` has not queued the transfer yet. It will see the strike.
                 return true;
             }
-            (outbox.drop_unposted(transfer), outbox.drop_word(transfer), outbox.has_doomed())
+            (outbox.drop_unposted(transfer), outbox.drop_notification(transfer), outbox.has_doomed())
         };
-        let skips = word || (transfer.spec.notify.is_some() && transfer.take_notification());
+        let skips = notification || (transfer.spec.notify.is_some() && transfer.take_notification());
         if skips {
             self.give_up_notification(transfer, after);
         }
         self.abandon(transfer, dropped, Fence::Confirmed, after);
         self.attend(transfer);
         if !transfer.is_final() {
-            self.around.commands.push(Command::Drain { peer: self.handle, transfer: transfer.clone() });
+            self.engine.commands.push(Command::Drain { peer: self.handle, transfer: transfer.clone() });
         }
         if doomed {
             self.sweep_soon();
@@ -47,18 +47,31 @@ impl Peer {
         true
     }
 
+    /// Strikes a transfer of a lost peer before the sweep comes to it. Contract 1: without a strike, a transfer whose
+    /// last unit is given up would end DONE.
+    pub(super) fn strike_if_lost(&self, transfer: &Arc<Transfer>, after: &mut After) {
+        if let Some(strike) = self.strike_of_loss() {
+            self.stop(transfer, strike, after);
+        }
+    }
+
+    /// Returns the strike for each transfer of a lost peer; None if the peer is not lost.
+    fn strike_of_loss(&self) -> Option<Strike> {
+        let os_error = || self.last_loss.lock().as_ref().map_or(0, |loss| loss.os_error);
+        self.lost().map(|status| Strike { status, os_error: os_error() })
+    }
+
     /// Requests a sweep of this peer. Call it after the work to sweep was put into the outbox.
     pub(super) fn sweep_soon(&self) {
         if !self.sweeping.swap(true, Ordering::AcqRel) {
-            self.around.commands.push(Command::Sweep { peer: self.handle });
+            self.engine.commands.push(Command::Sweep { peer: self.handle });
         }
     }
 
     /// Strikes due transfers and moves runs of shut transports, at most one turn of each. Returns whether work is left.
     /// Only the control loop calls; it finds transfers whose deadline is due without a request.
     pub fn sweep(&self, now_ns: Monotonic) -> bool {
-        let os_error = || self.last_loss.lock().as_ref().map_or(0, |loss| loss.os_error);
-        let lost = self.lost().map(|status| Strike { status, os_error: os_error() });
+        let lost = self.strike_of_loss();
         let mut after = self.after();
         for _ in 0..SWEEP_TURN {
             let next = self.outbox.lock().next_end(lost, now_ns);
@@ -97,20 +110,20 @@ impl Peer {
     }
 
     /// Requests a check of this peer's deadlines and lanes at `at_ns` at the latest. Cheap if one is planned.
-    pub fn look_at(&self, at_ns: Monotonic) {
+    pub fn check_at(&self, at_ns: Monotonic) {
         let later = |planned: u64| planned > at_ns.ns();
-        if later(self.look_ns.load(Ordering::Acquire))
-            && later(self.look_ns.fetch_min(at_ns.ns(), Ordering::AcqRel))
+        if later(self.check_ns.load(Ordering::Acquire))
+            && later(self.check_ns.fetch_min(at_ns.ns(), Ordering::AcqRel))
         {
-            self.around.commands.push(Command::Look { peer: self.handle, at_ns });
+            self.engine.commands.push(Command::Check { peer: self.handle, at_ns });
         }
     }
 
     /// Begins a check. Returns the next deadline of the pending transfers, u64::MAX if none has a deadline, None if no
     /// transfer is pending.
-    pub fn begin_look(&self) -> Option<Monotonic> {
+    pub fn begin_check(&self) -> Option<Monotonic> {
         // Reset first: a concurrent submit that the outbox does not show yet lowers the value again.
-        self.look_ns.store(u64::MAX, Ordering::Release);
+        self.check_ns.store(u64::MAX, Ordering::Release);
         self.outbox.lock().next_deadline_ns()
     }
 }

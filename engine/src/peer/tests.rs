@@ -1,18 +1,20 @@
 //! A peer's queued, lost and given-up work, without a transport.
 
 use super::outbox::{PullLimits, Pulled};
-use super::{Path, PathStatus, Peer, PeerIdentity, PeerState, Surroundings};
+use super::{EngineParts, Path, PathStatus, Peer, PeerIdentity, PeerState};
 use crate::complete::transfer::{Failure, Strike};
 use crate::complete::{Fence, Notification, State, Table, Transfer, TransferFlags, TransferSpec};
-use crate::handle::{Kind, Tag};
-use crate::limits::FRAME_DESCRIPTORS_MAX;
+use crate::handle::Tag;
+use crate::limits::{FRAME_DESCRIPTORS_MAX, NOTIFY_BYTES_MAX, RDMA_NOTIFY_BYTES_MAX};
 use crate::notify::Hub;
 use crate::peer::outbox::Class;
 use crate::peer::After;
 use crate::region::RemoteMap;
 use crate::route::{Asked, PathState};
 use crate::status::Status;
-use crate::types::{Monotonic, Op, PeerId, Range, Request, Slice, Transport};
+use crate::types::{
+    Monotonic, Op, PeerId, Range, RegionId, Request, Slice, SliceRange, TransferId, Transport,
+};
 use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex};
 
@@ -60,15 +62,15 @@ pub fn peer_with(handle: u64) -> Arc<Peer> {
         lanes_max: 1,
         reads_max: 16,
     };
-    let around = Surroundings {
+    let engine = EngineParts {
         commands: Arc::default(),
         hub: Arc::new(Hub::new(Tag::from_random(1))),
         stats: Arc::default(),
-        transfers: Arc::new(Table::new(Kind::Transfer, Tag::from_random(1), 16)),
+        transfers: Arc::new(Table::new(Tag::from_random(1), 16)),
         lease_ns: 1_000_000_000,
         express_bytes_max: u64::from(64 * KIB),
     };
-    Arc::new(Peer::new(PeerId::from_raw(handle), identity, 1, around))
+    Arc::new(Peer::new(PeerId::from_raw(handle), identity, 1, engine))
 }
 
 /// Submits a WRITE of this many slices of 64 KiB, with a notification.
@@ -93,13 +95,17 @@ fn submit_with(
     let slice = |index: u64| Slice {
         local: at(index),
         remote: at(index),
-        region: 9,
+        region: RegionId::from_raw(9),
         first_offset: 0,
         length,
         first: index as u32,
     };
-    let request =
-        |index| Request { local: at(index), remote: at(index), length: length.into(), remote_region: 9 };
+    let request = |index| Request {
+        local: at(index),
+        remote: at(index),
+        length: length.into(),
+        remote_region: RegionId::from_raw(9),
+    };
     let mut spec = TransferSpec {
         peer: peer.handle,
         op: Op::Write,
@@ -119,13 +125,19 @@ fn submit_with(
         allowed: u64::MAX,
     };
     change(&mut spec);
-    let transfer = Arc::new(Transfer::new(handle, spec));
+    let transfer = Arc::new(Transfer::new(TransferId::from_raw(handle), spec));
     peer.submit(transfer.clone()).unwrap();
     transfer
 }
 
 fn limits(frame_bytes_max: u32, descriptors_max: usize) -> PullLimits {
-    PullLimits { frame_bytes_max, descriptors_max, word_bytes_max: Some(1000), read: true, write: true }
+    PullLimits {
+        frame_bytes_max,
+        descriptors_max,
+        notification_bytes_max: Some(1000),
+        read: true,
+        write: true,
+    }
 }
 
 const WIDE: u32 = 1024 * KIB;
@@ -136,10 +148,10 @@ fn pull(peer: &Peer, express: bool, frame_bytes_max: u32) -> Option<Pulled> {
 
 /// Pulls the only transfer's data, which must be one frame with its notification.
 #[track_caller]
-fn pull_whole(peer: &Peer, frame_bytes_max: u32) -> (u32, u32) {
+fn pull_whole(peer: &Peer, frame_bytes_max: u32) -> SliceRange {
     match pull(peer, false, frame_bytes_max) {
-        Some(Pulled::Slices { first, end, with_notification: true, .. }) => (first, end),
-        Some(Pulled::Slices { first, end, .. }) => panic!("slices {first} to {end} without the number"),
+        Some(Pulled::Slices { range, with_notification: true, .. }) => range,
+        Some(Pulled::Slices { range, .. }) => panic!("{range:?} without the number"),
         _ => panic!("no data is queued"),
     }
 }
@@ -164,13 +176,18 @@ fn what_went_with_its_number_goes_again_with_it_and_whole() {
     let peer = peer();
     let transfer = submit(&peer, 1, 8);
     let run = pull_whole(&peer, WIDE);
-    assert_eq!(run, (0, 8));
+    assert_eq!(run, SliceRange { first: 0, end: 8 });
     // Its lane is lost, and the current limits are small.
     peer.release_run(&transfer, run, true, Fence::Confirmed, &mut peer.after());
-    assert_eq!(pull_whole(&peer, 128 * KIB), (0, 8));
+    assert_eq!(pull_whole(&peer, 128 * KIB), run);
     peer.release_run(&transfer, run, true, Fence::Confirmed, &mut peer.after());
     match peer.pull(Transport::Tcp, false, limits(WIDE, 3)) {
-        Some(Pulled::Slices { first: 0, end: 8, with_notification: true, bytes, .. }) => {
+        Some(Pulled::Slices {
+            range: SliceRange { first: 0, end: 8 },
+            with_notification: true,
+            bytes,
+            ..
+        }) => {
             assert_eq!(bytes, 8 * 64 * KIB);
         }
         _ => panic!("cut by the number of descriptors"),
@@ -186,10 +203,13 @@ fn what_went_without_a_number_goes_again_as_it_fits() {
     let transfer = submit(&peer, 1, 8);
     assert!(matches!(
         pull(&peer, false, 128 * KIB),
-        Some(Pulled::Slices { first: 0, end: 2, with_notification: false, .. })
+        Some(Pulled::Slices { range: SliceRange { first: 0, end: 2 }, with_notification: false, .. })
     ));
-    peer.release_run(&transfer, (0, 2), false, Fence::Confirmed, &mut peer.after());
-    assert!(matches!(pull(&peer, false, 64 * KIB), Some(Pulled::Slices { first: 0, end: 1, .. })));
+    peer.release_run(&transfer, SliceRange { first: 0, end: 2 }, false, Fence::Confirmed, &mut peer.after());
+    assert!(matches!(
+        pull(&peer, false, 64 * KIB),
+        Some(Pulled::Slices { range: SliceRange { first: 0, end: 1 }, .. })
+    ));
 }
 
 #[test]
@@ -207,7 +227,7 @@ fn a_number_that_was_posted_is_skipped_when_its_frame_is_given_up() {
 }
 
 #[test]
-fn a_number_that_was_posted_is_skipped_when_its_word_is_given_up() {
+fn a_number_that_was_posted_is_skipped_when_its_notification_is_given_up() {
     let peer = peer();
     let transfer = submit(&peer, 1, 0);
     assert!(matches!(pull(&peer, true, WIDE), Some(Pulled::Notify(_))));
@@ -229,12 +249,12 @@ fn what_waits_to_go_again_is_in_doubt_when_it_is_struck() {
     peer.release_run(&transfer, run, true, Fence::Confirmed, &mut peer.after());
     assert!(peer.strike(&transfer, CANCEL));
     assert_eq!(transfer.result().unwrap().notification, Notification::Unknown);
-    let word = submit(&peer, 2, 0);
+    let notification = submit(&peer, 2, 0);
     assert!(matches!(pull(&peer, true, WIDE), Some(Pulled::Skip(0))));
     assert!(matches!(pull(&peer, true, WIDE), Some(Pulled::Notify(_))));
-    peer.release_notification(&word, &mut peer.after());
-    assert!(peer.strike(&word, CANCEL));
-    assert_eq!(word.result().unwrap().notification, Notification::Unknown);
+    peer.release_notification(&notification, &mut peer.after());
+    assert!(peer.strike(&notification, CANCEL));
+    assert_eq!(notification.result().unwrap().notification, Notification::Unknown);
     // A notification that was never posted is NOT_SENT.
     let fresh = submit(&peer, 3, 2);
     assert!(peer.strike(&fresh, CANCEL));
@@ -247,11 +267,15 @@ fn what_waits_to_go_again_is_in_doubt_when_it_is_struck() {
 fn what_is_confirmed_all_the_same_is_done_and_not_cancelled() {
     let peer = peer();
     for late in [CANCEL, Strike { status: Status::Timeout, os_error: libc::ETIMEDOUT }] {
-        let with_word = submit(&peer, 1, 2);
+        let with_notification = submit(&peer, 1, 2);
         let run = pull_whole(&peer, WIDE);
         let alone = submit_with(&peer, 2, 2, |spec| spec.notify = None);
-        assert!(matches!(pull(&peer, false, WIDE), Some(Pulled::Slices { first: 0, end: 2, .. })));
-        for (transfer, notification) in [(&with_word, Notification::Delivered), (&alone, Notification::None)]
+        assert!(matches!(
+            pull(&peer, false, WIDE),
+            Some(Pulled::Slices { range: SliceRange { first: 0, end: 2 }, .. })
+        ));
+        for (transfer, notification) in
+            [(&with_notification, Notification::Delivered), (&alone, Notification::None)]
         {
             assert!(peer.strike(transfer, late));
             let notified = notification == Notification::Delivered;
@@ -261,6 +285,60 @@ fn what_is_confirmed_all_the_same_is_done_and_not_cancelled() {
             assert_eq!((result.fence, result.notification), (Fence::Confirmed, notification));
         }
     }
+}
+
+/// The records of a lost peer's lanes may be released before the sweep strikes their transfers.
+#[test]
+fn what_a_lost_peer_leaves_never_ends_ok() {
+    let peer = peer();
+    let (data, unposted) = (submit_plain(&peer, 1, 2), submit_plain(&peer, 2, 2));
+    assert!(matches!(
+        pull(&peer, false, 64 * KIB),
+        Some(Pulled::Slices { range: SliceRange { first: 0, end: 1 }, .. })
+    ));
+    let notification = submit(&peer, 3, 0);
+    assert!(matches!(pull_notification(&peer, Transport::Tcp), Some(Pulled::Notify(_))));
+    peer.set_lost(Status::Closed);
+    peer.release_run(&data, SliceRange { first: 0, end: 1 }, false, Fence::Lease, &mut peer.after());
+    peer.release_notification(&notification, &mut peer.after());
+    let ended = |transfer: &Transfer| {
+        let result = transfer.result().unwrap();
+        (result.state, result.status, result.fence, result.notification)
+    };
+    assert_eq!(ended(&data), (State::Failed, Status::Closed, Fence::Lease, Notification::None));
+    assert_eq!(
+        ended(&notification),
+        (State::Failed, Status::Closed, Fence::Confirmed, Notification::Unknown)
+    );
+    assert!(unposted.is_pending());
+    assert!(!peer.sweep(Monotonic::from_ns(1)));
+    assert_eq!(ended(&unposted), (State::Failed, Status::Closed, Fence::Confirmed, Notification::None));
+}
+
+#[test]
+fn data_confirmed_by_a_lost_peer_does_not_end_ok_without_its_notification() {
+    let peer = peer();
+    let transfer = submit(&peer, 1, 2);
+    assert!(matches!(
+        pull(&peer, false, 64 * KIB),
+        Some(Pulled::Slices { range: SliceRange { first: 0, end: 1 }, .. })
+    ));
+    assert!(matches!(
+        pull(&peer, false, 64 * KIB),
+        Some(Pulled::Slices { range: SliceRange { first: 1, end: 2 }, .. })
+    ));
+    peer.set_lost(Status::PeerLost);
+    peer.confirm(
+        &transfer,
+        SliceRange { first: 0, end: 2 },
+        u64::from(2 * 64 * KIB),
+        &[],
+        false,
+        &mut peer.after(),
+    );
+    let result = transfer.result().unwrap();
+    assert_eq!((result.state, result.status), (State::Failed, Status::PeerLost));
+    assert_eq!(result.notification, Notification::NotSent);
 }
 
 /// The target does not decide a number whose data it refused: it waits for the skip.
@@ -294,6 +372,44 @@ pub fn open(peer: &Peer, transport: Transport) {
     peer.set_path(transport, PathStatus::Open(Arc::new(Still), String::new()));
 }
 
+/// Each transport takes the notifications that the router leaves to it, the lowest number first.
+#[test]
+fn notifications_apart_from_data_change_their_transport_with_the_path_of_rdma() {
+    let peer = peer();
+    let submit = |number: u64, allowed: u64, bytes: usize| {
+        submit_with(&peer, number, 0, |spec| {
+            (spec.allowed, spec.notify) = (allowed, Some(vec![number as u8; bytes].into()));
+        })
+    };
+    let (all, tcp, longest) = (u64::MAX, Transport::Tcp.bit(), RDMA_NOTIFY_BYTES_MAX);
+    let wishes = [(all, longest + 1), (all, 1), (all, longest), (tcp, 1), (all, 1), (all, 1), (tcp, 1)];
+    let transfers: Vec<_> =
+        (0..).zip(wishes).map(|(number, (allowed, bytes))| submit(number, allowed, bytes)).collect();
+    let words =
+        PullLimits { notification_bytes_max: Some(NOTIFY_BYTES_MAX), ..limits(WIDE, FRAME_DESCRIPTORS_MAX) };
+    let pull = |transport| match peer.pull(transport, true, words) {
+        Some(Pulled::Notify(transfer)) => Some(Ok(transfer.handle.raw())),
+        Some(Pulled::Skip(number)) => Some(Err(number)),
+        Some(Pulled::Slices { .. }) => panic!("data is queued"),
+        None => None,
+    };
+    open(&peer, Transport::Rdma);
+    assert_eq!([pull(Transport::Rdma), pull(Transport::Tcp)], [Some(Ok(1)), Some(Ok(0))]);
+    // A notification that was posted is given up: RDMA carries the skip of its number, before higher numbers.
+    assert!(peer.strike(&transfers[1], CANCEL));
+    peer.release_notification(&transfers[1], &mut peer.after());
+    assert_eq!([pull(Transport::Rdma), pull(Transport::Rdma)], [Some(Err(1)), Some(Ok(2))]);
+    assert!(peer.strike(&transfers[5], CANCEL), "not posted yet");
+    peer.set_path(Transport::Rdma, PathStatus::Pending("it is being made again".into()));
+    assert!(!peer.has_work(Transport::Rdma, true));
+    assert_eq!([pull(Transport::Tcp), pull(Transport::Tcp)], [Some(Ok(3)), Some(Ok(4))]);
+    open(&peer, Transport::Rdma);
+    assert_eq!([pull(Transport::Tcp), pull(Transport::Tcp)], [Some(Ok(6)), None]);
+    assert!(peer.has_work(Transport::Rdma, true) && !peer.has_work(Transport::Tcp, true));
+    assert_eq!([pull(Transport::Rdma), pull(Transport::Rdma)], [Some(Err(5)), None]);
+    assert!(!peer.has_work(Transport::Rdma, true));
+}
+
 /// Data that may have arrived with its notification is not posted on a path that does not know notification numbers.
 #[test]
 fn what_went_with_its_number_stays_on_tcp() {
@@ -317,11 +433,14 @@ fn what_turned_out_to_be_a_device_s_does_not_go_back_to_tcp() {
     open(&peer, Transport::Staged);
     let transfer =
         submit_with(&peer, 1, 2, |spec| (spec.flags, spec.notify) = (TransferFlags::UNKNOWN, None));
-    assert!(matches!(pull(&peer, false, WIDE), Some(Pulled::Slices { first: 0, end: 2, .. })));
+    assert!(matches!(
+        pull(&peer, false, WIDE),
+        Some(Pulled::Slices { range: SliceRange { first: 0, end: 2 }, .. })
+    ));
     let refused = |slice| Failure { slice, status: Status::Unsupported, os_error: 0, vendor_error: 0 };
     peer.answered(
         &transfer,
-        (0, 2),
+        SliceRange { first: 0, end: 2 },
         u64::from(2 * 64 * KIB),
         &[refused(0), refused(1)],
         false,
@@ -331,7 +450,10 @@ fn what_turned_out_to_be_a_device_s_does_not_go_back_to_tcp() {
     assert!(pull(&peer, false, WIDE).is_none(), "it is queued for TCP");
     open(&peer, Transport::Staged);
     let staged = peer.pull(Transport::Staged, false, limits(WIDE, FRAME_DESCRIPTORS_MAX));
-    assert!(matches!(staged, Some(Pulled::Slices { first: 0, end: 2, is_device: true, .. })));
+    assert!(matches!(
+        staged,
+        Some(Pulled::Slices { range: SliceRange { first: 0, end: 2 }, is_device: true, .. })
+    ));
 }
 
 #[test]
@@ -357,7 +479,7 @@ fn whatever_bears_on_a_path_is_another_version() {
     is_new("a path says so");
     peer.remote.add(Vec::new());
     is_new("regions are announced");
-    peer.remote.remove(&[1]);
+    peer.remote.remove(&[RegionId::from_raw(1)]);
     is_new("regions are gone");
     peer.set_path(Transport::Rdma, PathStatus::Pending(String::new()));
     is_new("a path is made again");

@@ -4,7 +4,7 @@ use super::path::Path;
 use super::{LaneNumbers, Peer, Posted};
 use crate::command::Command;
 use crate::status::Result;
-use crate::types::{PeerId, Transport};
+use crate::types::{LaneId, PeerId, RegionId, TransferId, Transport};
 use std::sync::Arc;
 
 /// The result of closing a lane of a `TransportService`.
@@ -37,8 +37,8 @@ pub trait TransportService: Send + Sync {
     fn is_still(&self) -> bool {
         true
     }
-    /// A session is up. The services of the two sides exchange messages by `Command::Tell`. `Command::PathSettled` soon
-    /// reports whether a path exists, and reports every later change.
+    /// A session is up. The services of the two sides exchange messages by `Command::ServiceMessage`. Soon
+    /// `Command::PathSettled` reports whether a path exists; it reports every later change, too.
     fn begin(&self, session_info: SessionInfo);
     /// Handles a message of the peer's service. False: the message violates the protocol or a limit, and the session
     /// must end.
@@ -48,22 +48,22 @@ pub trait TransportService: Send + Sync {
     /// Returns the path from when it is settled until it ends, and the text on what makes it fast or slow.
     fn path(&self, peer: PeerId) -> Option<(Arc<dyn Path>, String)>;
     /// Returns the messages about newly registered regions (at a session's begin: all regions). They reach the peer's
-    /// service before its engine learns of the regions, and before any later `Command::Tell`.
-    fn regions_added(&self, _peer: PeerId, _ids: &[u64]) -> Vec<Vec<u8>> {
+    /// service before its engine learns of the regions, and before any later `Command::ServiceMessage`.
+    fn regions_added(&self, _peer: PeerId, _ids: &[RegionId]) -> Vec<Vec<u8>> {
         Vec::new()
     }
-    fn regions_removed(&self, _ids: &[u64]) {}
+    fn regions_removed(&self, _ids: &[RegionId]) {}
     /// Returns the lanes that carry unacknowledged frames of this transfer.
-    fn carriers(&self, _peer: PeerId, _transfer: u64) -> Vec<u32> {
+    fn lanes_carrying(&self, _peer: PeerId, _transfer: TransferId) -> Vec<LaneId> {
         Vec::new()
     }
     /// Closes a lane, or returns the records of a lane that has finished closing. None if no such lane exists.
-    fn close_lane(&self, _peer: PeerId, _lane: u32) -> Option<Closed> {
+    fn close_lane(&self, _peer: PeerId, _lane: LaneId) -> Option<Closed> {
         None
     }
     /// Ends the session's path: posts nothing more and admits no new access of the peer. Returns the lanes that it
     /// closed.
-    fn end(&self, peer: PeerId) -> Vec<(u32, Closed)>;
+    fn end(&self, peer: PeerId) -> Vec<(LaneId, Closed)>;
     /// Stops watching the process of a peer that is permanently lost.
     fn forget(&self, _peer: PeerId) {}
     /// Nothing of a lost peer can land here any more, on any transport.
@@ -95,14 +95,14 @@ pub struct SessionInfo {
 
 impl SessionInfo {
     /// Tells the other side's service something, or, with `why`, that there will be no path.
-    pub fn tell(&self, transport: Transport, body: Vec<u8>, why: String) {
+    pub fn send(&self, transport: Transport, body: Vec<u8>, why: String) {
         let (peer, session_id) = (self.peer.handle, self.session_id);
-        self.peer.around().commands.push(Command::Tell { peer, session_id, transport, body, why });
+        self.peer.engine().commands.push(Command::ServiceMessage { peer, session_id, transport, body, why });
     }
 
     /// There is a path now, or there is none and will be none.
     pub fn settled(&self, transport: Transport, why: Option<String>) {
         let peer = self.peer.handle;
-        self.peer.around().commands.push(Command::PathSettled { peer, transport, why, pending: false });
+        self.peer.engine().commands.push(Command::PathSettled { peer, transport, why, pending: false });
     }
 }

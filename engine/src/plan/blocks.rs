@@ -10,7 +10,7 @@
 use crate::limits::REQUESTS_MAX;
 use crate::status::{Error, Result, Status};
 use crate::try_reserve::reserve;
-use crate::types::Request;
+use crate::types::{RegionId, Request};
 
 /// Block ids in the caller's format, borrowed for the call only.
 #[derive(Clone, Copy, Debug)]
@@ -27,7 +27,7 @@ pub struct Layer {
     pub local_stride: u64,
     pub remote_stride: u64,
     pub block_bytes: u64,
-    pub remote_region: u64,
+    pub remote_region: RegionId,
 }
 
 /// Returns a request for each layer and pair of ids, layer by layer: index = layer * pairs + pair.
@@ -145,7 +145,7 @@ mod tests {
         local_stride: 10,
         remote_stride: 20,
         block_bytes: 10,
-        remote_region: 7,
+        remote_region: RegionId::from_raw(7),
     };
 
     fn fails(layer: Layer, local: &[i64], remote: &[i64]) -> String {
@@ -160,7 +160,9 @@ mod tests {
         let requests = expand(&[LAYER, second], BlockIds::I32(&[3, 0]), BlockIds::I64(&[1, 2])).unwrap();
         let spans: Vec<_> = requests.iter().map(|request| (request.local, request.remote)).collect();
         assert_eq!(spans, [(1030, 2020), (1000, 2040), (5030, 2020), (5000, 2040)]);
-        assert!(requests.iter().all(|request| (request.length, request.remote_region) == (10, 7)));
+        assert!(requests
+            .iter()
+            .all(|request| (request.length, request.remote_region) == (10, RegionId::from_raw(7))));
     }
 
     #[test]

@@ -7,7 +7,7 @@ use crate::region::tree::Place;
 use crate::region::{Region, RegionMap, RemoteRegion};
 use crate::status::{Error, Result, Status};
 use crate::try_reserve::{push, reserve};
-use crate::types::{end_of, Op, Request};
+use crate::types::{end_of, Op, RegionId, Request};
 use std::sync::Arc;
 
 /// In `Home::remote`: the address is in no known region.
@@ -39,7 +39,7 @@ impl<'a> Checker<'a> {
             bytes: 0,
             has_unknown: false,
             local: LocalSide { map: input.local, last: None, seen: Vec::new(), touched: Vec::new() },
-            remote: RemoteSide { input, named: 0, last: None },
+            remote: RemoteSide { input, named: RegionId::NONE, last: None },
         }
     }
 
@@ -156,18 +156,18 @@ fn mark(words: &mut [u64], index: u32) -> bool {
 
 struct RemoteSide<'a> {
     input: &'a PlanInput<'a>,
-    /// The `remote_region` for which `last` was looked up; 0 at first, when nothing was looked up.
-    named: u64,
-    /// The region named by `named`, if the map knows it. If `named` is 0, the region that was last found by address.
+    /// The `remote_region` for which `last` was looked up; NONE at first, when nothing was looked up.
+    named: RegionId,
+    /// The region named by `named`, if the map knows it. If `named` is NONE, the region that was last found by address.
     last: Option<(Place, &'a RemoteRegion)>,
 }
 
 impl<'a> RemoteSide<'a> {
     /// Returns the place of the request's region, or UNKNOWN.
     #[inline]
-    fn find(&mut self, named: u64, remote: u64, length: u64) -> Result<u32, Fault> {
+    fn find(&mut self, named: RegionId, remote: u64, length: u64) -> Result<u32, Fault> {
         if named != self.named {
-            let found = if named == 0 { None } else { self.look_up(named)? };
+            let found = if named == RegionId::NONE { None } else { self.look_up(named)? };
             self.remember(found)?;
             self.named = named;
         }
@@ -177,15 +177,15 @@ impl<'a> RemoteSide<'a> {
         }
     }
 
-    fn look_up(&self, named: u64) -> Result<Option<(Place, &'a RemoteRegion)>, Fault> {
-        handle::parse(Kind::Region, self.input.remote_tag, named)
+    fn look_up(&self, named: RegionId) -> Result<Option<(Place, &'a RemoteRegion)>, Fault> {
+        handle::parse(Kind::Region, self.input.remote_tag, named.raw())
             .map_err(|error| fault(error.status, format!("remote_region: {}", error.message)))?;
         Ok(self.input.remote.place_of(named))
     }
 
     /// Handles a range that is not inside the remembered region, or has no remembered region.
     fn outside(&mut self, remote: u64, length: u64) -> Result<u32, Fault> {
-        if self.named == 0 {
+        if self.named == RegionId::NONE {
             let found = self.input.remote.find_place(remote, length);
             self.remember(found)?;
             return Ok(found.map_or(UNKNOWN, |(place, _)| place));

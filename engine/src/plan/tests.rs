@@ -5,8 +5,9 @@ use super::blocks::{expand, BlockIds, Layer};
 use super::*;
 use crate::handle::{self, Kind, Parts};
 use crate::limits::REQUESTS_MAX;
-use crate::region::{RegionSpec, Registry, RemoteRegion, RemoteRegions};
-use crate::types::{Access, Location};
+use crate::region::remote::RemoteRegions;
+use crate::region::{RegionSpec, Registry, RemoteRegion};
+use crate::types::{Access, Location, RegionId};
 
 const MIB: u64 = 1 << 20;
 
@@ -34,6 +35,7 @@ impl World {
             (0..3u32)
                 .map(|index| RemoteRegion {
                     id: remote_handle(index),
+                    order: u64::from(index) + 1,
                     address: (16 + u64::from(index)) * MIB,
                     length: MIB,
                     access: rights[index as usize],
@@ -62,12 +64,12 @@ impl World {
     }
 }
 
-fn remote_handle(index: u32) -> u64 {
-    handle::make(Kind::Region, Tag::from_random(9), Parts { index, generation: 1 })
+fn remote_handle(index: u32) -> RegionId {
+    RegionId::from_raw(handle::make(Kind::Region, Tag::from_random(9), Parts { index, generation: 1 }))
 }
 
 fn request(local: u64, remote: u64, length: u64) -> Request {
-    Request { local, remote, length, remote_region: 0 }
+    Request { local, remote, length, remote_region: RegionId::NONE }
 }
 
 fn naming(region: u32, local: u64, remote: u64, length: u64) -> Request {
@@ -173,9 +175,9 @@ fn remote_handles_of_another_engine_or_kind_are_refused() {
     let foreign = handle::make(Kind::Region, Tag::from_random(10), parts);
     let peer = handle::make(Kind::Peer, world.tag, parts);
     let of = |remote_region| [Request { remote_region, ..request(MIB, 16 * MIB, 1) }];
-    assert_eq!(world.fails(&of(foreign)).0, Status::Stale);
-    assert_eq!(world.fails(&of(peer)).0, Status::Invalid);
-    assert_eq!(world.fails(&of(1)).0, Status::Stale);
+    assert_eq!(world.fails(&of(RegionId::from_raw(foreign))).0, Status::Stale);
+    assert_eq!(world.fails(&of(RegionId::from_raw(peer))).0, Status::Invalid);
+    assert_eq!(world.fails(&of(RegionId::from_raw(1))).0, Status::Stale);
 }
 
 #[test]

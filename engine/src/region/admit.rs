@@ -4,24 +4,24 @@
 use super::{Region, RegionMap};
 use crate::handle::{Kind, Tag};
 use crate::status::Status;
-use crate::types::{end_of, Op};
+use crate::types::{end_of, Op, RegionId};
 use std::sync::Arc;
 
 /// Returns the region in which the peer may run `op` on `[address, address + length)`. `named` is the region's handle,
-/// or 0 for any region that contains the range. Contract 9: every access of a peer passes this check.
+/// or NONE for any region that contains the range. Contract 9: every access of a peer passes this check.
 pub fn admit(
     map: &RegionMap,
     tag: Tag,
     op: Op,
-    (named, address, length): (u64, u64, u64),
+    (named, address, length): (RegionId, u64, u64),
 ) -> Result<&Arc<Region>, Status> {
     if length == 0 || end_of(address, length).is_none() {
         return Err(Status::Invalid);
     }
-    let region = if named == 0 {
+    let region = if named == RegionId::NONE {
         map.find(address, length).ok_or(Status::NotRegistered)?
     } else {
-        crate::handle::parse(Kind::Region, tag, named).map_err(|error| error.status)?;
+        crate::handle::parse(Kind::Region, tag, named.raw()).map_err(|error| error.status)?;
         let region = map.get(named).ok_or(Status::Stale)?;
         if !region.contains(address, length) {
             return Err(Status::Invalid);

@@ -10,15 +10,15 @@
 use super::shared_gate::{self, Entry};
 use crate::handle::INDEX_MAX;
 use crate::status::{Error, Result, Status};
+use crate::sys::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use crate::sys::clock;
+use crate::sys::fd::OwnedFd;
 use crate::sys::health;
 use crate::sys::lock::{Mutex, MutexGuard};
 use crate::sys::mapping::SharedWords;
 use crate::sys::pause;
-use crate::types::Access;
+use crate::types::{Access, RegionId};
 use std::io;
-use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -39,18 +39,18 @@ const PAUSE_MAX: Duration = Duration::from_millis(1);
 /// The time that an initiator waits for a trial to end before it takes the region for shut.
 const TRIAL_PATIENCE: Duration = Duration::from_secs(1);
 
-fn slot(region: u64) -> usize {
-    (region & INDEX_MAX as u64) as usize
+fn slot(region: RegionId) -> usize {
+    (region.raw() & INDEX_MAX as u64) as usize
 }
 
 /// Returns a field of a region's entry on a board.
-fn entry(board: &SharedWords, region: u64, word: usize) -> &AtomicU64 {
+fn entry(board: &SharedWords, region: RegionId, word: usize) -> &AtomicU64 {
     board.word(slot(region) * ENTRY_WORDS + word)
 }
 
 /// Returns the gate's state on a board while this region is open.
-fn open_word(region: u64) -> u64 {
-    region & !(INDEX_MAX as u64)
+fn open_word(region: RegionId) -> u64 {
+    region.raw() & !(INDEX_MAX as u64)
 }
 
 /// The reason why an initiator is inside a region.
@@ -158,7 +158,7 @@ impl Grants {
     }
 
     /// Opens a region that is about to be registered.
-    pub(super) fn open(&self, id: u64, address: u64, length: u64, access: Access) {
+    pub(super) fn open(&self, id: RegionId, address: u64, length: u64, access: Access) {
         self.slots_used.fetch_max(slot(id) + 1, Ordering::SeqCst);
         for (word, value) in [(ADDRESS, address), (LENGTH, length), (ACCESS, u64::from(access.0))] {
             entry(&self.board, id, word).store(value, Ordering::Relaxed);
@@ -168,7 +168,7 @@ impl Grants {
 
     /// Shuts the region for good if it is idle and `agreed` (called only then) returns true; otherwise changes
     /// nothing. Also true for an idle region that was shut before.
-    pub(super) fn shut_if_idle(&self, region: u64, agreed: impl FnOnce() -> bool) -> bool {
+    pub(super) fn shut_if_idle(&self, region: RegionId, agreed: impl FnOnce() -> bool) -> bool {
         let word = entry(&self.board, region, WORD);
         if word.load(Ordering::SeqCst) == 0 {
             return self.is_idle(region) && agreed();
@@ -181,13 +181,18 @@ impl Grants {
         idle
     }
 
-    pub(super) fn shut(&self, region: u64) {
+    pub(super) fn shut(&self, region: RegionId) {
         shared_gate::shut(entry(&self.board, region, WORD));
     }
 
     /// Waits until no other process is inside a region that is shut; false when the deadline came first. Also ends
     /// when `gone` returns true: the region is unregistered, and the counts in its slot belong to another region.
-    pub(super) fn wait_idle(&self, region: u64, deadline: Option<Instant>, gone: impl Fn() -> bool) -> bool {
+    pub(super) fn wait_idle(
+        &self,
+        region: RegionId,
+        deadline: Option<Instant>,
+        gone: impl Fn() -> bool,
+    ) -> bool {
         let mut pause = PAUSE_MIN;
         while !self.is_idle(region) && !gone() {
             if deadline.is_some_and(|deadline| clock::now() >= deadline) {
@@ -200,7 +205,7 @@ impl Grants {
         true
     }
 
-    fn is_idle(&self, region: u64) -> bool {
+    fn is_idle(&self, region: RegionId) -> bool {
         self.lock().iter().all(|tally| tally.is_idle(slot(region)))
     }
 }
@@ -232,11 +237,11 @@ impl Grant {
     }
 
     /// Enters a region, which stays registered until the guard is dropped. STALE when it is shut.
-    pub fn enter(&self, region: u64) -> Result<Inside<'_>> {
+    pub fn enter(&self, region: RegionId) -> Result<Inside<'_>> {
         self.enter_for(region, Use::Copy)
     }
 
-    fn enter_for(&self, region: u64, use_: Use) -> Result<Inside<'_>> {
+    fn enter_for(&self, region: RegionId, use_: Use) -> Result<Inside<'_>> {
         let users = self.tally.word(count_of(slot(region), use_));
         let (word, closed) = (entry(&self.board, region, WORD), self.tally.word(CLOSED));
         let mut until = None;
@@ -257,7 +262,7 @@ impl Grant {
     }
 
     /// Enters a region for an unbounded time, until the `Stay` is dropped.
-    pub fn stay(self: &Arc<Grant>, region: u64, use_: Use) -> Result<Stay> {
+    pub fn stay(self: &Arc<Grant>, region: RegionId, use_: Use) -> Result<Stay> {
         std::mem::forget(self.enter_for(region, use_)?);
         Ok(Stay { grant: self.clone(), count: count_of(slot(region), use_) })
     }
@@ -277,7 +282,7 @@ impl Grant {
 pub struct Inside<'a> {
     users: &'a AtomicU64,
     board: &'a SharedWords,
-    region: u64,
+    region: RegionId,
 }
 
 impl Inside<'_> {
@@ -314,11 +319,11 @@ mod tests {
     use super::*;
     use crate::handle::{make, Kind, Parts, Tag};
 
-    fn region(index: u32, generation: u32) -> u64 {
-        make(Kind::Region, Tag::from_random(9), Parts { index, generation })
+    fn region(index: u32, generation: u32) -> RegionId {
+        RegionId::from_raw(make(Kind::Region, Tag::from_random(9), Parts { index, generation }))
     }
 
-    fn open(grants: &Grants, region: u64) {
+    fn open(grants: &Grants, region: RegionId) {
         grants.open(region, 1 << 30, 4096, Access::REMOTE_READ);
     }
 
@@ -375,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn who_stays_holds_the_region_until_it_goes() {
+    fn a_stay_holds_the_region_until_it_is_dropped() {
         for use_ in [Use::Copy, Use::Map] {
             let (grants, tally, grant) = granted();
             let (grant, region) = (Arc::new(grant), region(5, 1));

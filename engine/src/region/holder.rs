@@ -3,9 +3,11 @@
 
 use super::{Region, RegionSpec};
 use crate::status::Result;
+use crate::sys::once::OnceLock;
+use crate::types::RegionId;
 use std::any::Any;
 use std::fmt;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Instant;
 
 /// A region's memory as the devices know it, opaque except to its holder. Dropping it deregisters the memory.
@@ -17,11 +19,11 @@ pub trait Holder: Send + Sync {
     /// `request_index`.
     fn pin(&self, specs: &[RegionSpec]) -> Result<Vec<Pin>>;
     /// Gives the region's keys to no further peer, and asks the peers that hold keys to release them.
-    fn revoke(&self, region: u64);
+    fn revoke(&self, region: RegionId);
     /// Revokes the region's keys for good if no peer holds one and `revoke` returns true. Returns whether it did.
-    fn revoke_if_unheld(&self, region: u64, revoke: &mut dyn FnMut() -> bool) -> bool;
+    fn revoke_if_unheld(&self, region: RegionId, revoke: &mut dyn FnMut() -> bool) -> bool;
     /// Waits until no peer can reach the region: each released its keys, or its endpoints are destroyed.
-    fn wait_unheld(&self, region: u64, deadline: Option<Instant>) -> bool;
+    fn wait_unheld(&self, region: RegionId, deadline: Option<Instant>) -> bool;
     /// Deregisters the region's memory, which no peer can reach any more.
     fn unpin(&self, region: &Region);
 }
@@ -30,9 +32,9 @@ pub trait Holder: Send + Sync {
 /// region (see `grants`) for as long as it has the memory mapped.
 pub trait Lender: Send + Sync {
     /// Asks the processes that have the region mapped to unmap it.
-    fn recall(&self, region: u64);
+    fn recall(&self, region: RegionId);
     /// Frees the driver's state of the loan once no process has the region mapped. May take a moment.
-    fn take_back(&self, region: u64);
+    fn take_back(&self, region: RegionId);
 }
 
 /// The place of an optional part of the engine, which is created after the registry.

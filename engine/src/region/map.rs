@@ -4,6 +4,7 @@
 use super::table::Table;
 use super::tree::{Order, Tree};
 use super::Region;
+use crate::types::RegionId;
 use std::sync::Arc;
 
 #[derive(Clone, Debug, Default)]
@@ -69,7 +70,7 @@ impl RegionMap {
     }
 
     /// Returns the region with exactly this handle (generation and engine included), revoked or not.
-    pub fn get(&self, handle: u64) -> Option<&Arc<Region>> {
+    pub fn get(&self, handle: RegionId) -> Option<&Arc<Region>> {
         self.at(Region::index_of(handle)).filter(|region| region.id == handle)
     }
 
@@ -103,11 +104,7 @@ impl RegionMap {
         self.newest
     }
 
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.by_address.len()
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.by_address.is_empty()
     }
 }

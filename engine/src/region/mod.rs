@@ -25,22 +25,22 @@ mod unregister_tests;
 pub use admit::admit;
 pub use map::RegionMap;
 pub use registry::Registry;
-pub use remote::{RemoteMap, RemoteRegion, RemoteRegions};
+pub use remote::{RemoteMap, RemoteRegion};
 
 use crate::handle::INDEX_MAX;
 use crate::status::{Error, Result, Status};
-use crate::types::{Access, Location};
+use crate::sys::fd::OwnedFd;
+use crate::types::{Access, Location, RegionId};
 use gate::Gate;
 use holder::Pin;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use teardown::Teardown;
 
 /// The atomics and locks of `gate`. The loom test replaces this module by loom's types.
 mod sync {
+    pub(super) use crate::sys::atomic::{fence, AtomicU64, Ordering};
+    pub(super) use crate::sys::bare::{Condvar, Mutex};
     pub(super) use crate::sys::clock::now;
-    pub(super) use std::sync::atomic::{fence, AtomicU64, Ordering};
-    pub(super) use std::sync::{Condvar, Mutex};
 }
 
 /// A request to register `length` bytes at `address`, with the access that peers get.
@@ -74,7 +74,7 @@ impl Default for RegionSpec {
 #[derive(Debug)]
 pub struct Region {
     /// The handle: index, generation and engine tag.
-    pub id: u64,
+    pub id: RegionId,
     /// The number of this region among all that its registry ever registered, from 1.
     pub order: u64,
     pub address: u64,
@@ -94,7 +94,7 @@ pub struct Region {
 
 impl Region {
     fn new(
-        (id, order): (u64, u64),
+        (id, order): (RegionId, u64),
         spec: &RegionSpec,
         memfd: Option<Arc<OwnedFd>>,
         pin: Option<Pin>,
@@ -120,8 +120,8 @@ impl Region {
         Region::index_of(self.id)
     }
 
-    fn index_of(handle: u64) -> u32 {
-        handle as u32 & INDEX_MAX
+    fn index_of(handle: RegionId) -> u32 {
+        handle.raw() as u32 & INDEX_MAX
     }
 
     /// Starts a use. Returns false, and needs no `leave`, when the region is revoked. Never blocks. Any thread. Pairs

@@ -9,18 +9,18 @@ use super::{admit, reserve, Region, RegionMap, RegionSpec};
 use crate::handle::{self, Kind, Parts, Tag, GENERATION_MAX, INDEX_MAX};
 use crate::limits::REGION_NAME_BYTES_MAX;
 use crate::status::{Error, Result, Status};
+use crate::sys::atomic::{AtomicU64, Ordering};
 use crate::sys::clock;
+use crate::sys::fd::OwnedFd;
 use crate::sys::health;
 use crate::sys::lock::{Mutex, MutexGuard, RwLock};
 use crate::sys::random_u64;
-use crate::types::{end_of, Access, Op};
-use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicU64, Ordering};
+use crate::types::{end_of, Access, Op, RegionId};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// The longest time before a thread that waits for a region notices that the engine is broken.
-const LOOK_AGAIN: Duration = Duration::from_millis(50);
+const RECHECK: Duration = Duration::from_millis(50);
 
 #[derive(Debug)]
 pub struct Registry {
@@ -109,7 +109,7 @@ impl Registry {
         let mut fresh = Vec::new();
         reserve(&mut fresh, specs.len())?;
         for (nth, spec) in specs.iter().enumerate() {
-            let id = handle::make(Kind::Region, self.tag, slots.upcoming(nth));
+            let id = RegionId::from_raw(handle::make(Kind::Region, self.tag, slots.upcoming(nth)));
             let order = slots.registered + 1 + nth as u64;
             let region = Arc::new(Region::new((id, order), spec, memfd.clone(), pins.get(nth).cloned()));
             map.add(region.clone()).map_err(|other| overlaps(&region, &other).at_request(nth as u64))?;
@@ -134,7 +134,7 @@ impl Registry {
     /// BUSY with a timeout of 0: the region is in use and unchanged, or another call is unregistering it. BUSY with a
     /// longer timeout: still in use but revoked for good, so no new use begins; call again. STALE: unregistered
     /// before, or another engine's. NOT_REGISTERED: no such region was ever registered.
-    pub fn unregister(&self, handle: u64, timeout: Option<Duration>) -> Result<()> {
+    pub fn unregister(&self, handle: RegionId, timeout: Option<Duration>) -> Result<()> {
         let region = self.get(handle)?;
         let busy = |what| Error::new(Status::Busy, format!("region {handle:#x} {what}"));
         // A deadline beyond the clock's range is no deadline.
@@ -191,7 +191,7 @@ impl Registry {
 
     /// Takes the region out of a broken engine that has ended. Threads of this engine that were inside do not count
     /// any more; only other processes are waited for. BUSY at the deadline; STALE if the region is gone.
-    pub fn discard(&self, handle: u64, deadline: Option<Instant>) -> Result<()> {
+    pub fn discard(&self, handle: RegionId, deadline: Option<Instant>) -> Result<()> {
         let region = self.get(handle)?;
         let busy = || Error::new(Status::Busy, format!("region {handle:#x} is in use"));
         let gone_already = || region.teardown.is_gone();
@@ -218,7 +218,7 @@ impl Registry {
     /// Waits until no thread of this engine is inside; unwinds when the engine breaks.
     fn wait_here(&self, region: &Region, deadline: Option<Instant>) -> bool {
         loop {
-            let soon = clock::now() + LOOK_AGAIN;
+            let soon = clock::now() + RECHECK;
             let until = deadline.map_or(soon, |deadline| deadline.min(soon));
             if region.gate.wait_idle(Some(until)) {
                 return true;
@@ -244,18 +244,18 @@ impl Registry {
     }
 
     /// Returns the region with this handle, revoked or not; `Region::enter` tells. Errors as in `unregister`.
-    pub fn get(&self, handle: u64) -> Result<Arc<Region>> {
+    pub fn get(&self, handle: RegionId) -> Result<Arc<Region>> {
         if let Some(region) = self.snapshot().get(handle) {
             return Ok(Arc::clone(region));
         }
-        let parts = handle::parse(Kind::Region, self.tag, handle)?;
+        let parts = handle::parse(Kind::Region, self.tag, handle.raw())?;
         self.lock_slots().check_live(handle, parts)?;
         // The region was registered between the two looks.
         self.snapshot().get(handle).cloned().ok_or_else(|| gone(handle))
     }
 
     /// Returns the region in which a peer may run `op` on this range: see `admit`.
-    pub fn admit(&self, op: Op, wanted: (u64, u64, u64)) -> Result<Arc<Region>, Status> {
+    pub fn admit(&self, op: Op, wanted: (RegionId, u64, u64)) -> Result<Arc<Region>, Status> {
         admit(&self.snapshot(), self.tag, op, wanted).cloned()
     }
 
@@ -343,7 +343,7 @@ impl Slots {
         }
     }
 
-    fn check_live(&self, handle: u64, parts: Parts) -> Result<()> {
+    fn check_live(&self, handle: RegionId, parts: Parts) -> Result<()> {
         match self.all.get(parts.index as usize) {
             Some(slot) if slot.live && slot.generation == parts.generation => Ok(()),
             Some(slot) if (self.first..slot.generation).contains(&parts.generation) => Err(gone(handle)),
@@ -352,7 +352,7 @@ impl Slots {
     }
 }
 
-fn gone(handle: u64) -> Error {
+fn gone(handle: RegionId) -> Error {
     Error::new(Status::Stale, format!("region {handle:#x} has been unregistered"))
 }
 
@@ -406,9 +406,9 @@ mod tests {
         slots.take(1);
         slots.all[0].generation = GENERATION_MAX;
         let last = Parts { index: 0, generation: GENERATION_MAX };
-        assert!(slots.check_live(1, last).is_ok());
+        assert!(slots.check_live(RegionId::from_raw(1), last).is_ok());
         slots.give_back(0);
-        assert_eq!(slots.check_live(1, last).unwrap_err().status, Status::Stale);
+        assert_eq!(slots.check_live(RegionId::from_raw(1), last).unwrap_err().status, Status::Stale);
         slots.reserve(1).unwrap();
         assert_eq!(slots.upcoming(0), Parts { index: 1, generation: 1 });
     }
@@ -422,7 +422,9 @@ mod tests {
             assert!(first <= GENERATION_MAX / 2, "{first} leaves few to come");
             slots.take(1);
             slots.give_back(0);
-            let status = |generation| slots.check_live(1, Parts { index: 0, generation }).unwrap_err().status;
+            let status = |generation| {
+                slots.check_live(RegionId::from_raw(1), Parts { index: 0, generation }).unwrap_err().status
+            };
             assert_eq!(
                 [first - 1, first, first + 1].map(status),
                 [Status::NotRegistered, Status::Stale, Status::NotRegistered]

@@ -5,9 +5,9 @@
 use super::range_contains;
 use super::tree::{Order, Place, Tree};
 use crate::handle::INDEX_MAX;
+use crate::sys::atomic::{AtomicU64, Ordering};
 use crate::sys::lock::{Mutex, MutexGuard, RwLock};
-use crate::types::{end_of, Access, Location};
-use std::sync::atomic::{AtomicU64, Ordering};
+use crate::types::{end_of, Access, Location, RegionId};
 use std::sync::Arc;
 
 /// No engine can register more at once. Further regions of a peer are ignored.
@@ -16,7 +16,9 @@ const REGIONS_MAX: usize = INDEX_MAX as usize + 1;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RemoteRegion {
     /// The handle that the peer's engine gave the region.
-    pub id: u64,
+    pub id: RegionId,
+    /// The `Region::order` that the peer gave the region.
+    pub order: u64,
     pub address: u64,
     pub length: u64,
     pub access: Access,
@@ -41,7 +43,7 @@ pub struct RemoteRegions {
     version: AtomicU64,
     /// Held throughout a change, so that two changes never start from the same map. `map` is written only under this
     /// lock, and only for a moment. Between `renew` and `settle` it has the regions that the peer announced again.
-    anew: Mutex<Option<RemoteMap>>,
+    renewed: Mutex<Option<RemoteMap>>,
 }
 
 impl RemoteRegions {
@@ -52,11 +54,11 @@ impl RemoteRegions {
     /// Adds announced regions. A region with a known id replaces the older one. Ignores regions that overflow, are
     /// empty or have no id, and regions beyond `REGIONS_MAX`.
     pub fn add(&self, regions: Vec<RemoteRegion>) {
-        let mut anew = self.change();
+        let mut renewed = self.change();
         let mut map = RemoteMap::clone(&self.snapshot());
         for region in regions.into_iter().filter(is_sane).map(Arc::new) {
-            if let Some(anew) = &mut *anew {
-                anew.add(region.clone());
+            if let Some(renewed) = &mut *renewed {
+                renewed.add(region.clone());
             }
             map.add(region);
         }
@@ -64,12 +66,12 @@ impl RemoteRegions {
     }
 
     /// Removes the regions with these ids; unknown ids are ignored.
-    pub fn remove(&self, ids: &[u64]) {
-        let mut anew = self.change();
+    pub fn remove(&self, ids: &[RegionId]) {
+        let mut renewed = self.change();
         let mut map = RemoteMap::clone(&self.snapshot());
         for id in ids {
-            if let Some(anew) = &mut *anew {
-                anew.remove(*id);
+            if let Some(renewed) = &mut *renewed {
+                renewed.remove(*id);
             }
             map.remove(*id);
         }
@@ -86,8 +88,8 @@ impl RemoteRegions {
 
     /// Ends the announcement: regions that the peer did not announce again are forgotten.
     pub fn settle(&self) {
-        let mut anew = self.change();
-        if let Some(map) = anew.take() {
+        let mut renewed = self.change();
+        if let Some(map) = renewed.take() {
             self.publish(map);
         }
     }
@@ -103,7 +105,7 @@ impl RemoteRegions {
     }
 
     fn change(&self) -> MutexGuard<'_, Option<RemoteMap>> {
-        self.anew.lock()
+        self.renewed.lock()
     }
 
     /// Publishes a map. The caller holds the lock of `change`.
@@ -131,8 +133,8 @@ struct ByAddress;
 impl Order for ByAddress {
     type Item = Arc<RemoteRegion>;
     /// Several regions may start at one address.
-    type Key = (u64, u64);
-    fn key(region: &Arc<RemoteRegion>) -> (u64, u64) {
+    type Key = (u64, RegionId);
+    fn key(region: &Arc<RemoteRegion>) -> (u64, RegionId) {
         (region.address, region.id)
     }
     fn end(region: &Arc<RemoteRegion>) -> u64 {
@@ -144,8 +146,8 @@ struct ById;
 
 impl Order for ById {
     type Item = Arc<RemoteRegion>;
-    type Key = u64;
-    fn key(region: &Arc<RemoteRegion>) -> u64 {
+    type Key = RegionId;
+    fn key(region: &Arc<RemoteRegion>) -> RegionId {
         region.id
     }
 }
@@ -166,7 +168,7 @@ impl RemoteMap {
         self.by_address.insert(region);
     }
 
-    fn remove(&mut self, id: u64) {
+    fn remove(&mut self, id: RegionId) {
         if let Some(old) = self.by_id.remove(id) {
             self.devices -= usize::from(old.location.kind.is_device());
             self.by_address.remove(ByAddress::key(&old));
@@ -179,7 +181,7 @@ impl RemoteMap {
     }
 
     /// Returns the region with exactly this handle.
-    pub fn get(&self, id: u64) -> Option<&RemoteRegion> {
+    pub fn get(&self, id: RegionId) -> Option<&RemoteRegion> {
         self.by_id.get(id).map(|region| &**region)
     }
 
@@ -189,9 +191,9 @@ impl RemoteMap {
     }
 
     /// Returns the location of the range's memory, if a region is known.
-    pub fn location_at(&self, region: u64, address: u64, length: u64) -> Option<Location> {
+    pub fn location_at(&self, region: RegionId, address: u64, length: u64) -> Option<Location> {
         let region = match region {
-            0 => self.find(address, length),
+            RegionId::NONE => self.find(address, length),
             id => self.get(id),
         };
         region.map(|region| region.location)
@@ -212,7 +214,7 @@ impl RemoteMap {
 
     /// As `find`, with the region's place: a number that rises with the address and names the region within this map.
     pub(crate) fn find_place(&self, address: u64, length: u64) -> Option<(Place, &RemoteRegion)> {
-        let until = (address, u64::MAX);
+        let until = (address, RegionId::from_raw(u64::MAX));
         let contains = |(_, region): &(Place, &Arc<RemoteRegion>)| region.contains(address, length);
         // If regions overlap, another region than the last that starts at or before the range may contain it. Then the
         // region that ends last of all that start there contains it, if any does.
@@ -222,7 +224,7 @@ impl RemoteMap {
     }
 
     /// As `get`, with the region's place, like `find_place`.
-    pub(crate) fn place_of(&self, id: u64) -> Option<(Place, &RemoteRegion)> {
+    pub(crate) fn place_of(&self, id: RegionId) -> Option<(Place, &RemoteRegion)> {
         let region = self.by_id.get(id)?;
         self.by_address.find(ByAddress::key(region)).map(|(place, region)| (place, &**region))
     }
@@ -236,7 +238,7 @@ impl RemoteRegion {
 }
 
 fn is_sane(region: &RemoteRegion) -> bool {
-    region.id != 0 && region.length != 0 && end_of(region.address, region.length).is_some()
+    region.id != RegionId::NONE && region.length != 0 && end_of(region.address, region.length).is_some()
 }
 
 #[cfg(test)]
@@ -247,7 +249,8 @@ mod tests {
 
     fn region(id: u64, address: u64, length: u64) -> RemoteRegion {
         RemoteRegion {
-            id,
+            id: RegionId::from_raw(id),
+            order: id,
             address,
             length,
             access: Access::BOTH,
@@ -258,7 +261,7 @@ mod tests {
     }
 
     fn id_at(regions: &RemoteRegions, address: u64, length: u64) -> Option<u64> {
-        regions.snapshot().find(address, length).map(|region| region.id)
+        regions.snapshot().find(address, length).map(|region| region.id.raw())
     }
 
     #[test]
@@ -268,10 +271,13 @@ mod tests {
         regions.add(vec![region(3, 100, 64)]);
         assert_eq!((id_at(&regions, 4096, 64), id_at(&regions, 4096, 65)), (Some(1), None));
         let before = regions.snapshot();
-        regions.remove(&[1, 99]);
+        regions.remove(&[1, 99].map(RegionId::from_raw));
         assert_eq!((id_at(&regions, 4096, 64), id_at(&regions, 8255, 1)), (None, Some(2)));
         assert_eq!((before.len(), regions.snapshot().len()), (3, 2));
-        assert!(regions.snapshot().get(1).is_none() && regions.snapshot().get(3).is_some());
+        assert!(
+            regions.snapshot().get(RegionId::from_raw(1)).is_none()
+                && regions.snapshot().get(RegionId::from_raw(3)).is_some()
+        );
     }
 
     #[test]
@@ -281,9 +287,9 @@ mod tests {
         regions.renew();
         regions.add(vec![region(2, 8192, 32), region(3, 100, 64)]);
         assert_eq!((id_at(&regions, 4096, 64), id_at(&regions, 8192, 64)), (Some(1), None));
-        regions.remove(&[3]);
+        regions.remove(&[RegionId::from_raw(3)]);
         regions.settle();
-        let left: Vec<u64> = regions.snapshot().iter().map(|region| region.id).collect();
+        let left: Vec<u64> = regions.snapshot().iter().map(|region| region.id.raw()).collect();
         assert_eq!(left, [2]);
         // A settle without a renew forgets nothing.
         regions.settle();
@@ -297,7 +303,7 @@ mod tests {
         assert_eq!((id_at(&regions, 4096, 1), id_at(&regions, 8192, 1)), (None, Some(1)));
         regions.add(vec![region(1, 50, 1)]);
         assert_eq!((id_at(&regions, 8192, 1), id_at(&regions, 50, 1)), (None, Some(1)));
-        assert_eq!(regions.snapshot().iter().map(|region| region.id).collect::<Vec<_>>(), [1, 2]);
+        assert_eq!(regions.snapshot().iter().map(|region| region.id.raw()).collect::<Vec<_>>(), [1, 2]);
     }
 
     #[test]
@@ -334,9 +340,9 @@ mod tests {
 
     /// An announcement of a peer.
     #[derive(Clone, Debug)]
-    enum Said {
+    enum Change {
         Add(Vec<RemoteRegion>),
-        Remove(Vec<u64>),
+        Remove(Vec<RegionId>),
         Renew,
         Settle,
     }
@@ -344,39 +350,41 @@ mod tests {
     /// The regions by id, and the regions announced again.
     #[derive(Default)]
     struct Model {
-        known: BTreeMap<u64, RemoteRegion>,
-        anew: Option<BTreeMap<u64, RemoteRegion>>,
+        known: BTreeMap<RegionId, RemoteRegion>,
+        renewed: Option<BTreeMap<RegionId, RemoteRegion>>,
     }
 
     impl Model {
-        fn hear(&mut self, said: &Said) {
-            match said {
-                Said::Add(regions) => {
+        fn apply(&mut self, change: &Change) {
+            match change {
+                Change::Add(regions) => {
                     for region in regions.iter().filter(|region| is_sane(region)) {
                         self.known.insert(region.id, region.clone());
-                        self.anew.iter_mut().for_each(|anew| drop(anew.insert(region.id, region.clone())));
+                        self.renewed
+                            .iter_mut()
+                            .for_each(|renewed| drop(renewed.insert(region.id, region.clone())));
                     }
                 }
-                Said::Remove(ids) => {
+                Change::Remove(ids) => {
                     self.known.retain(|id, _| !ids.contains(id));
-                    self.anew.iter_mut().for_each(|anew| anew.retain(|id, _| !ids.contains(id)));
+                    self.renewed.iter_mut().for_each(|renewed| renewed.retain(|id, _| !ids.contains(id)));
                 }
-                Said::Renew => self.anew = Some(BTreeMap::new()),
-                Said::Settle => self.known = self.anew.take().unwrap_or(std::mem::take(&mut self.known)),
+                Change::Renew => self.renewed = Some(BTreeMap::new()),
+                Change::Settle => self.known = self.renewed.take().unwrap_or(std::mem::take(&mut self.known)),
             }
         }
     }
 
-    fn hear(regions: &RemoteRegions, said: Said) {
-        match said {
-            Said::Add(these) => regions.add(these),
-            Said::Remove(ids) => regions.remove(&ids),
-            Said::Renew => regions.renew(),
-            Said::Settle => regions.settle(),
+    fn apply(regions: &RemoteRegions, change: Change) {
+        match change {
+            Change::Add(these) => regions.add(these),
+            Change::Remove(ids) => regions.remove(&ids),
+            Change::Renew => regions.renew(),
+            Change::Settle => regions.settle(),
         }
     }
 
-    fn check(map: &RemoteMap, model: &BTreeMap<u64, RemoteRegion>) {
+    fn check(map: &RemoteMap, model: &BTreeMap<RegionId, RemoteRegion>) {
         let mut expected: Vec<&RemoteRegion> = model.values().collect();
         expected.sort_by_key(|region| (region.address, region.id));
         assert!(map.iter().eq(expected.iter().copied()));
@@ -399,7 +407,10 @@ mod tests {
                 }
             }
         }
-        assert!(map.get(1 << 40).is_none() && map.place_of(1 << 40).is_none());
+        assert!(
+            map.get(RegionId::from_raw(1 << 40)).is_none()
+                && map.place_of(RegionId::from_raw(1 << 40)).is_none()
+        );
     }
 
     fn any_region() -> impl Strategy<Value = RemoteRegion> {
@@ -412,12 +423,12 @@ mod tests {
         })
     }
 
-    fn any_said() -> impl Strategy<Value = Said> {
+    fn any_change() -> impl Strategy<Value = Change> {
         prop_oneof![
-            4 => proptest::collection::vec(any_region(), 0..120).prop_map(Said::Add),
-            3 => proptest::collection::vec(0..300u64, 0..60).prop_map(Said::Remove),
-            1 => Just(Said::Renew),
-            1 => Just(Said::Settle),
+            4 => proptest::collection::vec(any_region(), 0..120).prop_map(Change::Add),
+            3 => proptest::collection::vec((0..300u64).prop_map(RegionId::from_raw), 0..60).prop_map(Change::Remove),
+            1 => Just(Change::Renew),
+            1 => Just(Change::Settle),
         ]
     }
 
@@ -427,13 +438,13 @@ mod tests {
         /// Announcements may overlap, repeat, or be missing: the map holds the same as a list would, and earlier
         /// snapshots do not change.
         #[test]
-        fn the_map_is_what_the_peer_said(said in proptest::collection::vec(any_said(), 1..24)) {
+        fn the_map_is_what_the_peer_said(changes in proptest::collection::vec(any_change(), 1..24)) {
             let (regions, mut model) = (RemoteRegions::new(), Model::default());
             let mut before = Vec::new();
-            for said in said {
+            for change in changes {
                 before.push((regions.snapshot(), model.known.clone()));
-                model.hear(&said);
-                hear(&regions, said);
+                model.apply(&change);
+                apply(&regions, change);
                 check(&regions.snapshot(), &model.known);
             }
             before.iter().for_each(|(map, known)| check(map, known));

@@ -16,7 +16,7 @@ enum Stage {
     #[default]
     Standing,
     /// A thread has the `Claim`.
-    Leaving,
+    Ending,
     /// The handle's index and its slot may belong to another region.
     Gone,
 }
@@ -59,10 +59,10 @@ impl Teardown {
             match *stage {
                 Stage::Gone => return Claimed::Gone,
                 Stage::Standing => {
-                    *stage = Stage::Leaving;
+                    *stage = Stage::Ending;
                     return Claimed::Mine(Claim { teardown: self, end: Stage::Standing });
                 }
-                Stage::Leaving => {}
+                Stage::Ending => {}
             }
             let left =
                 deadline.map_or(Duration::from_secs(3600), |at| at.saturating_duration_since(clock::now()));

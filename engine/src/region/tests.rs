@@ -51,7 +51,7 @@ fn wrong_specs_are_named_and_nothing_is_registered() {
         let error = registry.register(&[spec(1 << 30, 1), bad]).unwrap_err();
         assert_eq!((error.status, error.request_index), (Status::Invalid, Some(1)));
     }
-    assert!(registry.snapshot().is_empty());
+    assert_eq!(registry.snapshot().len(), 0);
     let longest = RegionSpec { name: "x".repeat(REGION_NAME_BYTES_MAX), ..spec(u64::MAX - 1, 1) };
     assert!(registry.register(&[longest]).is_ok());
 }
@@ -104,11 +104,11 @@ fn each_way_a_handle_can_be_wrong_has_its_status() {
     assert_ne!(first.id, second.id);
     for call in [Registry::unregister, |registry: &Registry, handle, _| registry.get(handle).map(drop)] {
         assert_eq!(status(call(&registry, first.id, TRY)), Status::Stale);
-        let never = second.id + 1;
+        let never = RegionId::from_raw(second.id.raw() + 1);
         assert_eq!(status(call(&registry, never, TRY)), Status::NotRegistered);
-        let next_generation = second.id + u64::from(INDEX_MAX) + 1;
+        let next_generation = RegionId::from_raw(second.id.raw() + u64::from(INDEX_MAX) + 1);
         assert_eq!(status(call(&registry, next_generation, TRY)), Status::NotRegistered);
-        assert_eq!(status(call(&registry, 0, TRY)), Status::Invalid);
+        assert_eq!(status(call(&registry, RegionId::NONE, TRY)), Status::Invalid);
         let foreign = register(&Registry::new(Tag::from_random(78), None), 4096, 64).id;
         assert_eq!(status(call(&registry, foreign, TRY)), Status::Stale);
     }
@@ -124,14 +124,14 @@ fn each_way_a_peer_can_be_wrong_has_its_status() {
     let region = register(&registry, 4096, 64);
     let map = registry.snapshot();
     let admit = |named| super::admit(&map, tag, Op::Read, (named, 4096, 64)).map(|it| it.id);
-    assert_eq!((admit(region.id), admit(0)), (Ok(region.id), Ok(region.id)));
+    assert_eq!((admit(region.id), admit(RegionId::NONE)), (Ok(region.id), Ok(region.id)));
     let parts = |index, generation| Parts { index, generation };
-    let own = parse(Kind::Region, tag, region.id).unwrap();
-    let other = |kind, tag, parts| make(kind, tag, parts);
+    let own = parse(Kind::Region, tag, region.id.raw()).unwrap();
+    let other = |kind, tag, parts| RegionId::from_raw(make(kind, tag, parts));
     for (named, status) in [
         (other(Kind::Peer, tag, own), Status::Invalid),
         (other(Kind::Transfer, tag, own), Status::Invalid),
-        (region.id & !(GENERATION_MAX as u64) << INDEX_BITS, Status::Invalid),
+        (RegionId::from_raw(region.id.raw() & !(GENERATION_MAX as u64) << INDEX_BITS), Status::Invalid),
         (other(Kind::Region, Tag::from_random(6), own), Status::Stale),
         (other(Kind::Region, tag, parts(own.index, next_generation(own.generation))), Status::Stale),
         (other(Kind::Region, tag, parts(own.index + 1, own.generation)), Status::Stale),
@@ -209,6 +209,7 @@ fn leaving_without_entering_is_a_broken_invariant() {
 /// A restarted program registers the same memory in the same order, and its engine may draw the same tag.
 #[test]
 fn the_regions_of_two_engines_with_one_tag_have_different_handles() {
-    let ids: std::collections::HashSet<u64> = (0..8).map(|_| register(&registry(), 4096, 64).id).collect();
+    let ids: std::collections::HashSet<RegionId> =
+        (0..8).map(|_| register(&registry(), 4096, 64).id).collect();
     assert_eq!(ids.len(), 8, "by chance two are the same once in five million times");
 }

@@ -5,6 +5,7 @@ use super::grants::{Grant, Grants, Use};
 use super::holder::Holder;
 use super::*;
 use crate::handle::Tag;
+use crate::types::RegionId;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{mpsc, Barrier, Mutex};
 use std::thread;
@@ -13,7 +14,7 @@ use std::time::{Duration, Instant};
 const BOUND: Option<Duration> = Some(Duration::from_secs(30));
 const ROUNDS: usize = 500;
 
-fn register(registry: &Registry) -> u64 {
+fn register(registry: &Registry) -> RegionId {
     let spec = RegionSpec { address: 4096, length: 64, ..RegionSpec::default() };
     registry.register(&[spec]).unwrap()[0].id
 }
@@ -33,11 +34,11 @@ impl Holder for Slow {
     fn pin(&self, _specs: &[RegionSpec]) -> Result<Vec<Pin>> {
         Ok(Vec::new())
     }
-    fn revoke(&self, _region: u64) {}
-    fn revoke_if_unheld(&self, _region: u64, revoke: &mut dyn FnMut() -> bool) -> bool {
+    fn revoke(&self, _region: RegionId) {}
+    fn revoke_if_unheld(&self, _region: RegionId, revoke: &mut dyn FnMut() -> bool) -> bool {
         revoke()
     }
-    fn wait_unheld(&self, _region: u64, _deadline: Option<Instant>) -> bool {
+    fn wait_unheld(&self, _region: RegionId, _deadline: Option<Instant>) -> bool {
         true
     }
     /// A second call finds nothing to do, as in a list of registrations.
@@ -88,11 +89,11 @@ impl Holder for Keyed {
     fn pin(&self, _specs: &[RegionSpec]) -> Result<Vec<Pin>> {
         Ok(Vec::new())
     }
-    fn revoke(&self, _region: u64) {}
-    fn revoke_if_unheld(&self, _region: u64, revoke: &mut dyn FnMut() -> bool) -> bool {
+    fn revoke(&self, _region: RegionId) {}
+    fn revoke_if_unheld(&self, _region: RegionId, revoke: &mut dyn FnMut() -> bool) -> bool {
         !self.has_keys.load(Ordering::SeqCst) && revoke()
     }
-    fn wait_unheld(&self, _region: u64, _deadline: Option<Instant>) -> bool {
+    fn wait_unheld(&self, _region: RegionId, _deadline: Option<Instant>) -> bool {
         !self.has_keys.load(Ordering::SeqCst)
     }
     fn unpin(&self, _region: &Region) {
@@ -156,7 +157,7 @@ fn a_late_call_does_not_shut_the_next_region_in_the_slot() {
 }
 
 #[test]
-fn who_unregisters_second_does_not_shut_the_next_region_in_the_slot() {
+fn a_second_unregister_does_not_shut_the_next_region_in_the_slot() {
     let (registry, _grants, grant) = shared();
     let both = Barrier::new(2);
     let mut id = register(&registry);
@@ -171,7 +172,7 @@ fn who_unregisters_second_does_not_shut_the_next_region_in_the_slot() {
             let second = scope.spawn(race);
             (race(), second.join().unwrap())
         });
-        let fresh: Vec<u64> =
+        let fresh: Vec<RegionId> =
             [&first, &second].into_iter().filter_map(|it| it.as_ref().ok()).copied().collect();
         assert_eq!(fresh.len(), 1, "{first:?} {second:?}");
         drop(grant.enter(fresh[0]).unwrap_or_else(|error| panic!("round {round}: {error}")));
@@ -180,7 +181,7 @@ fn who_unregisters_second_does_not_shut_the_next_region_in_the_slot() {
 }
 
 #[test]
-fn who_waits_for_a_region_does_not_wait_for_the_next_in_its_slot() {
+fn a_waiter_for_a_region_does_not_wait_for_the_next_in_its_slot() {
     let (registry, _grants, grant) = shared();
     let mut waited = 0;
     for _ in 0..200 {

@@ -1,13 +1,14 @@
 //! Decides which path carries a transfer. `obstacle` has one rule per line: the reason that keeps a path from carrying
 //! the transfer. The first path in `ORDER` without an obstacle carries the transfer; the obstacles of the others are
-//! the reasons that callers read.
+//! the reasons that callers read. `NotificationPaths` decides for a notification that is posted apart from its data.
 
 use super::facts::{Asked, Facts, PathState};
 use super::why::Why;
+use crate::limits::RDMA_NOTIFY_BYTES_MAX;
 use crate::status::Status;
 use crate::types::{MemoryKind, Transport};
 
-/// Best first. Exactly one of the last two is left when nothing is faster: what has memory of devices is staged,
+/// Best first. Exactly one of the last two is left when nothing is faster: a transfer of device memory is staged,
 /// the rest goes by TCP.
 pub const ORDER: &[Transport] = &[
     Transport::Local,
@@ -37,14 +38,14 @@ pub fn decide(facts: &Facts) -> Decision {
     for &path in ORDER {
         match obstacle(facts, path) {
             None => return Decision { path, waits: facts.state(path) != PathState::Open, wake },
-            Some(Why::Resting) => wake |= path.bit(),
+            Some(Why::Idle) => wake |= path.bit(),
             Some(_) => {}
         }
     }
     // No path is left that stands or is sure to come, so the transfer waits for a faster path that is being made or
     // made again. Not for device memory, which such a path may not reach when it stands.
     let may_come = |transport: &Transport| {
-        let state = matches!(obstacle(facts, *transport), Some(Why::Pending | Why::Broken | Why::Resting));
+        let state = matches!(obstacle(facts, *transport), Some(Why::Pending | Why::Broken | Why::Idle));
         state && !facts.is_lost && !facts.memory.has_device()
     };
     let path = FASTER.iter().copied().find(may_come);
@@ -100,7 +101,7 @@ fn obstacle(facts: &Facts, transport: Transport) -> Option<Why> {
         // TCP and staging are waited for whatever the other paths do, because these two are sure to come.
         PathState::Pending if matches!(transport, Transport::Tcp | Transport::Staged) => None,
         PathState::Pending => Some(Why::Pending),
-        PathState::Resting => Some(Why::Resting),
+        PathState::Idle => Some(Why::Idle),
         PathState::Broken => Some(Why::Broken),
     }
 }
@@ -125,6 +126,40 @@ pub fn copies_at_once(asked: &Asked) -> bool {
 /// may be a device's that was not announced here (`has_unknown`).
 pub fn stages_refused(has_unknown: bool, status: Status) -> bool {
     has_unknown && matches!(status, Status::Unsupported | Status::Access)
+}
+
+/// The transports that carry notifications which are posted apart from their data. Each posts the notifications that
+/// `NotificationPaths` leaves to it.
+pub const NOTIFIERS: &[Transport] = &[Transport::Tcp, Transport::Rdma];
+
+/// The paths that may carry a notification which is posted apart from its data. The path of the data has no bearing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotificationPaths {
+    /// RDMA while its path is open, and TCP otherwise.
+    RdmaOrTcp,
+    TcpOnly,
+}
+
+impl NotificationPaths {
+    /// A skip is shorter than any notification, and no transfer restricts its paths.
+    pub const OF_SKIPS: NotificationPaths = NotificationPaths::RdmaOrTcp;
+
+    /// Decides the paths of a notification of this length. `allowed`: as in `Asked`, of its transfer. TCP carries
+    /// notifications whatever is allowed.
+    pub fn of(allowed: u64, bytes: usize) -> NotificationPaths {
+        match allowed & Transport::Rdma.bit() != 0 && bytes <= RDMA_NOTIFY_BYTES_MAX {
+            true => NotificationPaths::RdmaOrTcp,
+            false => NotificationPaths::TcpOnly,
+        }
+    }
+
+    /// Decides which transport posts the notification now. `open`: mask of `Transport::bit`, the open paths.
+    pub fn now(self, open: u64) -> Transport {
+        match self {
+            NotificationPaths::RdmaOrTcp if open & Transport::Rdma.bit() != 0 => Transport::Rdma,
+            _ => Transport::Tcp,
+        }
+    }
 }
 
 /// How staged slices move between the memory of two devices.

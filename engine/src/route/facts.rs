@@ -16,7 +16,7 @@ pub enum PathState {
     /// The path does not exist and is not being made.
     Shut = 2,
     /// Given up because it was idle. Made again when a transfer wakes it.
-    Resting = 3,
+    Idle = 3,
     /// The path has failed, and its replacement or end has not been reported yet.
     Broken = 4,
 }

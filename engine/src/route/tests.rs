@@ -2,9 +2,10 @@
 //! general statements about the bytes of slices.
 
 use super::*;
+use crate::limits::{NOTIFY_BYTES_MAX, RDMA_NOTIFY_BYTES_MAX};
 use crate::plan::Range;
 use crate::status::Status;
-use crate::types::{MemoryKind, Request, Slice, Transport};
+use crate::types::{MemoryKind, RegionId, Request, Slice, Transport};
 use proptest::prelude::*;
 use PathState::*;
 use Transport::{Cuda, Local, Loopback, None as Nothing, Rdma, Staged, Tcp};
@@ -73,18 +74,12 @@ fn rows_of_host_memory() -> Vec<Row> {
         ("a path says what it reaches", unreached(facts(), Local), Rdma, 0, (Local, Why::Unreached)),
         ("a path that is being made is not waited for", apart(Pending, Open), Tcp, 0, (Rdma, Why::Pending)),
         ("nor one that has failed", apart(Broken, Open), Tcp, 0, (Rdma, Why::Broken)),
-        ("one that rests is woken", apart(Resting, Open), Tcp, Rdma.bit(), (Rdma, Why::Resting)),
-        (
-            "not for what it may not carry",
-            only(apart(Resting, Open), &[Tcp]),
-            Tcp,
-            0,
-            (Rdma, Why::NotAllowed),
-        ),
-        ("nor for checksums", summed(apart(Resting, Open)), Tcp, 0, (Rdma, Why::Checksum)),
+        ("an idle path is woken", apart(Idle, Open), Tcp, Rdma.bit(), (Rdma, Why::Idle)),
+        ("not for what it may not carry", only(apart(Idle, Open), &[Tcp]), Tcp, 0, (Rdma, Why::NotAllowed)),
+        ("nor for checksums", summed(apart(Idle, Open)), Tcp, 0, (Rdma, Why::Checksum)),
         (
             "nor where there is a better one",
-            with(|facts| facts.set_state(Rdma, Resting)),
+            with(|facts| facts.set_state(Rdma, Idle)),
             Local,
             0,
             (Tcp, Why::Worse(Local)),
@@ -92,7 +87,7 @@ fn rows_of_host_memory() -> Vec<Row> {
         ("TCP is waited for first", apart(Pending, Pending), Tcp, 0, (Rdma, Why::Pending)),
         ("then what may come", only(apart(Pending, Open), &[Rdma]), Rdma, 0, (Tcp, Why::NotAllowed)),
         ("or comes again", only(apart(Broken, Open), &[Rdma]), Rdma, 0, (Rdma, Why::Broken)),
-        ("or rests", only(apart(Resting, Open), &[Rdma]), Rdma, Rdma.bit(), (Rdma, Why::Resting)),
+        ("or is idle", only(apart(Idle, Open), &[Rdma]), Rdma, Rdma.bit(), (Rdma, Why::Idle)),
         ("not what will not come", only(apart(Shut, Open), &[Rdma]), Nothing, 0, (Rdma, Why::Shut)),
         (
             "nor what does not reach it",
@@ -172,10 +167,10 @@ fn rows_of_devices() -> Vec<Row> {
         ),
         (
             "it is staged meanwhile",
-            device(|facts| facts.set_state(Rdma, Resting)),
+            device(|facts| facts.set_state(Rdma, Idle)),
             Staged,
             Rdma.bit(),
-            (Rdma, Why::Resting),
+            (Rdma, Why::Idle),
         ),
         (
             "and its parts ask again, whatever is allowed",
@@ -267,6 +262,27 @@ fn what_is_refused_as_a_device_s_is_staged_once() {
     assert!(!stages_refused(true, Status::Stale));
 }
 
+#[test]
+fn a_notification_apart_from_its_data_has_a_path_of_its_own() {
+    let longest = RDMA_NOTIFY_BYTES_MAX;
+    for (rule, allowed, bytes, open, path) in [
+        ("RDMA carries short notifications", u64::MAX, 4, mask(&[Rdma]), Rdma),
+        ("also beside a better path for data", u64::MAX, 4, mask(&[Local, Rdma, Staged]), Rdma),
+        ("also if TCP is not allowed", mask(&[Rdma]), 0, mask(&[Rdma]), Rdma),
+        ("TCP does while RDMA is not open", u64::MAX, 4, mask(&[Local, Staged, Loopback]), Tcp),
+        ("and while no path is", u64::MAX, 4, 0, Tcp),
+        ("and if RDMA is not allowed", !Rdma.bit(), 4, u64::MAX, Tcp),
+        ("whatever is allowed", mask(&[Local]), 4, mask(&[Local]), Tcp),
+        ("the longest one by RDMA", u64::MAX, longest, u64::MAX, Rdma),
+        ("is followed by the shortest one by TCP", u64::MAX, longest + 1, u64::MAX, Tcp),
+    ] {
+        assert_eq!(NotificationPaths::of(allowed, bytes).now(open), path, "{rule}");
+    }
+    for (open, path) in [(Rdma.bit(), Rdma), (!Rdma.bit(), Tcp)] {
+        assert_eq!(NotificationPaths::OF_SKIPS.now(open), path, "a skip is a short notification");
+    }
+}
+
 /// Each reason has a text, and no two share it.
 #[test]
 fn every_reason_has_words_of_its_own() {
@@ -284,7 +300,7 @@ fn every_reason_has_words_of_its_own() {
         NicsHere,
         Unreached,
         Replay,
-        Why::Resting,
+        Why::Idle,
         Why::Broken,
         Why::Pending,
         Why::Shut,
@@ -297,7 +313,8 @@ fn every_reason_has_words_of_its_own() {
 }
 
 fn any_facts() -> impl Strategy<Value = Facts> {
-    let state = prop_oneof![3 => Just(Open), 1 => Just(Pending), 1 => Just(Shut), 1 => Just(Resting), 1 => Just(Broken)];
+    let state =
+        prop_oneof![3 => Just(Open), 1 => Just(Pending), 1 => Just(Shut), 1 => Just(Idle), 1 => Just(Broken)];
     let states = prop::collection::vec(state, Transport::COUNT);
     let allowed = prop_oneof![1 => Just(u64::MAX), 2 => 0..1u64 << Transport::COUNT];
     let reaches = prop::array::uniform3(prop::option::of(any::<bool>()));
@@ -355,7 +372,7 @@ proptest! {
         }
         // Only an idle path is woken that may carry the transfer and is no worse than the chosen path.
         for transport in ALL.into_iter().filter(|transport| wake & transport.bit() != 0) {
-            prop_assert_eq!(facts.state(transport), Resting);
+            prop_assert_eq!(facts.state(transport), Idle);
             let mut awake = facts;
             awake.set_state(transport, Open);
             prop_assert_eq!(decide(&awake).path, transport);
@@ -377,7 +394,7 @@ proptest! {
                 Why::Unreached => prop_assert_eq!(facts.reaches(transport), Some(false)),
                 Why::Pending => prop_assert_eq!(facts.state(transport), Pending),
                 Why::Shut => prop_assert_eq!(facts.state(transport), Shut),
-                Why::Resting => prop_assert_eq!(facts.state(transport), Resting),
+                Why::Idle => prop_assert_eq!(facts.state(transport), Idle),
                 Why::Broken => prop_assert_eq!(facts.state(transport), Broken),
                 Why::Replay => prop_assert!(facts.is_replay),
                 Why::DeviceMemory | Why::OneHost | Why::NicsHere => prop_assert!(facts.memory.has_device()),
@@ -392,7 +409,7 @@ proptest! {
 
     /// Paths are asked until the decision depends on no further answer, each path once.
     #[test]
-    fn each_link_is_asked_once(facts in any_facts(), answers in prop::array::uniform3(any::<bool>())) {
+    fn each_path_is_asked_once(facts in any_facts(), answers in prop::array::uniform3(any::<bool>())) {
         let mut facts = facts;
         let mut asked = Vec::new();
         while let Some(transport) = asks(&facts) {
@@ -403,6 +420,23 @@ proptest! {
         }
         let Decision { path, waits, .. } = decide(&facts);
         prop_assert!(waits || !FASTER.contains(&path) || facts.reaches(path) == Some(true));
+    }
+
+    /// A transport posts a notification if it is one that is asked for notifications, and RDMA exactly if it is open,
+    /// allowed, and takes notifications of that length.
+    #[test]
+    fn each_notification_is_posted_by_a_transport_that_is_asked(
+        allowed in any::<u64>(),
+        open in any::<u64>(),
+        bytes in 0..=NOTIFY_BYTES_MAX,
+        short in 0..2 * RDMA_NOTIFY_BYTES_MAX,
+    ) {
+        for bytes in [bytes, short] {
+            let path = NotificationPaths::of(allowed, bytes).now(open);
+            prop_assert!(NOTIFIERS.contains(&path));
+            let goes_by_rdma = open & allowed & mask(&[Rdma]) != 0 && bytes < RDMA_NOTIFY_BYTES_MAX + 1;
+            prop_assert_eq!(path == Rdma, goes_by_rdma);
+        }
     }
 
     /// A copy past the queue uses the path that the router would choose.
@@ -421,22 +455,35 @@ proptest! {
 
 #[test]
 fn slices_stop_at_the_limit() {
-    let range = |length| Range { local: 0, remote: 1 << 40, length, region: 0, first: 0, count: 1 };
-    let requests = [Request { local: 0, remote: 1 << 40, length: 10, remote_region: 0 }];
+    let range =
+        |length| Range { local: 0, remote: 1 << 40, length, region: RegionId::NONE, first: 0, count: 1 };
+    let requests = [Request { local: 0, remote: 1 << 40, length: 10, remote_region: RegionId::NONE }];
     let of = |limit| slice(&[range(10)], &[], &requests, limit);
     assert_eq!(of(0).unwrap_err().status, Status::Invalid);
     assert_eq!(of(10).unwrap().len(), 1);
     assert_eq!(of(1).unwrap().len(), 10);
-    let last = Slice { local: 9, remote: (1 << 40) + 9, region: 0, first_offset: 9, length: 1, first: 0 };
+    let last = Slice {
+        local: 9,
+        remote: (1 << 40) + 9,
+        region: RegionId::NONE,
+        first_offset: 9,
+        length: 1,
+        first: 0,
+    };
     assert_eq!(of(9).unwrap()[1], last);
 }
 
 #[test]
 fn a_slice_knows_the_request_in_which_it_begins() {
     let requests: Vec<Request> = (0..4)
-        .map(|nth| Request { local: nth * 3000, remote: nth * 3000, length: 3000, remote_region: 0 })
+        .map(|nth| Request {
+            local: nth * 3000,
+            remote: nth * 3000,
+            length: 3000,
+            remote_region: RegionId::NONE,
+        })
         .collect();
-    let merged = Range { local: 0, remote: 0, length: 12000, region: 0, first: 0, count: 4 };
+    let merged = Range { local: 0, remote: 0, length: 12000, region: RegionId::NONE, first: 0, count: 4 };
     let slices = slice(&[merged], &[], &requests, 4096).unwrap();
     let begins: Vec<_> = slices.iter().map(|slice| (slice.first, slice.first_offset)).collect();
     assert_eq!(begins, [(0, 0), (1, 1096), (2, 2192)]);
@@ -446,8 +493,8 @@ fn a_slice_knows_the_request_in_which_it_begins() {
 
 #[test]
 fn more_slices_than_memory_is_an_error() {
-    let requests = [Request { local: 0, remote: 0, length: u64::MAX, remote_region: 0 }];
-    let whole = Range { local: 0, remote: 0, length: u64::MAX, region: 0, first: 0, count: 1 };
+    let requests = [Request { local: 0, remote: 0, length: u64::MAX, remote_region: RegionId::NONE }];
+    let whole = Range { local: 0, remote: 0, length: u64::MAX, region: RegionId::NONE, first: 0, count: 1 };
     assert_eq!(slice(&[whole, whole], &[], &requests, 1).unwrap_err().status, Status::NoMemory);
     assert_eq!(slice(&[whole], &[], &requests, 1).unwrap_err().status, Status::NoMemory);
 }

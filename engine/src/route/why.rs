@@ -25,7 +25,7 @@ pub enum Why {
     NicsHere,
     Unreached,
     Replay,
-    Resting,
+    Idle,
     Broken,
     /// The path's own text says why.
     Pending,
@@ -34,7 +34,7 @@ pub enum Why {
 
 impl Why {
     /// True if the path's own text gives the better reason.
-    pub fn is_told_by_path(self) -> bool {
+    pub fn is_explained_by_path(self) -> bool {
         matches!(self, Why::Pending | Why::Shut)
     }
 }
@@ -54,7 +54,7 @@ impl fmt::Display for Why {
             Why::NicsHere => "the NICs do not reach the device's memory here",
             Why::Unreached => "a remote region can't be reached",
             Why::Replay => "only tcp can send a frame with a notification again",
-            Why::Resting => "at rest, made again when something is queued",
+            Why::Idle => "idle, made again when something is queued",
             Why::Broken => "it has failed, and its replacement or end is not known yet",
             Why::Pending => "it is being made",
             Why::Shut => "there is none",

@@ -50,6 +50,7 @@ impl Channel {
     /// calls, if a message does not verify; the session must end then.
     ///
     /// Moves the rest of the buffer to its front. For many small messages in one buffer use `open_next`.
+    #[cfg(feature = "internals")]
     pub fn open(&mut self, input: &mut Vec<u8>) -> Result<Option<Vec<u8>>> {
         Ok(self.open_next(input)?.map(|(plaintext, consumed)| {
             input.drain(..consumed);

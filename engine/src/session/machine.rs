@@ -17,14 +17,14 @@ use crate::complete::Fence;
 use crate::limits::FENCES_WAITING_MAX;
 use crate::session::message::Message;
 use crate::status::Status;
-use crate::types::Monotonic;
+use crate::types::{LaneId, Monotonic, TransferId};
 use std::collections::BTreeSet;
 
 /// Drains that end in one call of the timer. The rest follows in the next call.
 const DRAINS_PER_TURN: usize = 64;
 
 /// Shortest time between two checks of a struck transfer, even if the drain is shorter.
-const LOOK_AGAIN_NS_MIN: u64 = 10_000_000;
+const RECHECK_NS_MIN: u64 = 10_000_000;
 
 /// A record: a frame that was posted and is not acknowledged.
 pub trait Carried {
@@ -58,7 +58,7 @@ pub enum Action<R> {
     /// Dial the control connection again.
     Dial,
     /// If this transfer is not final, close the lanes on which it is posted.
-    DrainOver(u64),
+    DrainOver(TransferId),
     /// Release these records: they can access no memory any more.
     Release(Vec<R>, Fence),
     /// The session can carry transfers.
@@ -78,7 +78,7 @@ enum Connection {
 }
 
 struct FenceWait<R> {
-    lane: u32,
+    lane: LaneId,
     /// When the fence was asked for; None while the session has no connection.
     asked_ns: Option<Monotonic>,
     records: Vec<R>,
@@ -90,7 +90,7 @@ pub struct Machine<R> {
     connection: Connection,
     fences: Vec<FenceWait<R>>,
     /// The end of each drain, and its transfer.
-    drains: BTreeSet<(Monotonic, u64)>,
+    drains: BTreeSet<(Monotonic, TransferId)>,
     ping: Option<(u64, Monotonic)>,
     next_nonce: u64,
 }
@@ -144,7 +144,7 @@ impl<R: Carried> Machine<R> {
     }
 
     /// Fences a lane that is closed and can no longer access memory on this side. `records`: the lane's records.
-    pub fn lane_lost(&mut self, now_ns: Monotonic, lane: u32, records: Vec<R>, out: &mut Vec<Action<R>>) {
+    pub fn lane_lost(&mut self, now_ns: Monotonic, lane: LaneId, records: Vec<R>, out: &mut Vec<Action<R>>) {
         let connected = self.is_connected();
         if connected {
             out.push(Action::Send(Message::Fence { lane }));
@@ -234,11 +234,6 @@ impl<R: Carried> Machine<R> {
         }
     }
 
-    /// Gives the peer up as DEAD: its process has ended and accesses no memory any more.
-    pub fn peer_dead(&mut self, out: &mut Vec<Action<R>>) {
-        self.give_up(Status::PeerLost, Some(Fence::Dead), out);
-    }
-
     /// Ends the session from this side. Without a known fence, records wait for the end of their leases.
     pub fn give_up(&mut self, status: Status, fence: Option<Fence>, out: &mut Vec<Action<R>>) {
         if let Some(fence) = fence {
@@ -261,14 +256,14 @@ impl<R: Carried> Machine<R> {
     }
 
     /// Starts the drain of a struck transfer that has posted slices.
-    pub fn drain(&mut self, now_ns: Monotonic, transfer: u64) {
+    pub fn drain(&mut self, now_ns: Monotonic, transfer: TransferId) {
         self.drains.insert((now_ns + self.timing.drain_ns, transfer));
     }
 
     /// Continues the drain of a transfer whose lanes are closed and that is not final. Its fence is pending, or a
     /// thread had pulled slices and not posted them yet. The next check closes the lanes of such slices.
-    pub fn drain_on(&mut self, now_ns: Monotonic, transfer: u64) {
-        self.drains.insert((now_ns + self.timing.drain_ns.max(LOOK_AGAIN_NS_MIN), transfer));
+    pub fn drain_on(&mut self, now_ns: Monotonic, transfer: TransferId) {
+        self.drains.insert((now_ns + self.timing.drain_ns.max(RECHECK_NS_MIN), transfer));
     }
 
     /// Sends a Ping, unless one is unanswered. Returns the nonce of the Ping.

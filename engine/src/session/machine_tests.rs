@@ -1,10 +1,14 @@
 //! Tests of the session machine, on a clock that the tests advance.
 
 use super::*;
-use crate::types::Boottime;
+use crate::types::{Boottime, LaneId, TransferId};
 use proptest::prelude::*;
 
 const MS: u64 = 1_000_000;
+
+fn id(lane: u32) -> LaneId {
+    LaneId::from_raw(lane)
+}
 
 fn at(ns: u64) -> Monotonic {
     Monotonic::from_ns(ns)
@@ -58,7 +62,7 @@ fn timer(machine: &mut Machine<Record>, now_ns: u64) -> Vec<Action<Record>> {
 #[test]
 fn fences_that_nobody_answers_are_bounded() {
     let (mut machine, mut out) = (up(Role::Acceptor), Vec::new());
-    let mut lanes = 3..;
+    let mut lanes = (3..).map(LaneId::from_raw);
     while !out.contains(&Action::DropControl) {
         out.clear();
         let lane = lanes.next().unwrap();
@@ -71,7 +75,7 @@ fn fences_that_nobody_answers_are_bounded() {
 
 /// A peer with many regions announces them for a while before its Ready. A silent peer is given up.
 #[test]
-fn who_goes_on_announcing_is_waited_for() {
+fn a_peer_that_goes_on_announcing_is_waited_for() {
     let mut machine: Machine<Record> = Machine::new(Role::Acceptor, TIMING, Monotonic::ZERO);
     let (mut out, answer) = (Vec::new(), TIMING.answer_ns);
     machine.connected(Monotonic::ZERO, Role::Acceptor);
@@ -91,13 +95,13 @@ fn who_goes_on_announcing_is_waited_for() {
 fn a_lost_lane_is_fenced_and_released_once() {
     let mut machine = up(Role::Dialer);
     let mut out = Vec::new();
-    machine.lane_lost(at(MS), 1, vec![record(7, 3000 * MS, false)], &mut out);
-    assert_eq!(out, [Action::Send(Message::Fence { lane: 1 })]);
+    machine.lane_lost(at(MS), id(1), vec![record(7, 3000 * MS, false)], &mut out);
+    assert_eq!(out, [Action::Send(Message::Fence { lane: id(1) })]);
     out.clear();
-    machine.message(at(2 * MS), &Message::FenceAck { lane: 1 }, &mut out);
+    machine.message(at(2 * MS), &Message::FenceAck { lane: id(1) }, &mut out);
     assert_eq!(out, [Action::Release(vec![record(7, 3000 * MS, false)], Fence::Confirmed)]);
     out.clear();
-    machine.message(at(3 * MS), &Message::FenceAck { lane: 1 }, &mut out);
+    machine.message(at(3 * MS), &Message::FenceAck { lane: id(1) }, &mut out);
     assert_eq!(out, [], "a second acknowledgement releases nothing");
     assert!(machine.is_idle());
 }
@@ -106,7 +110,7 @@ fn a_lost_lane_is_fenced_and_released_once() {
 fn a_silent_target_releases_struck_records_at_their_own_lease_and_innocent_ones_with_the_last() {
     let mut machine = up(Role::Acceptor);
     let records = vec![record(1, 500 * MS, true), record(2, 600 * MS, false), record(3, 800 * MS, false)];
-    machine.lane_lost(Monotonic::ZERO, 1, records, &mut Vec::new());
+    machine.lane_lost(Monotonic::ZERO, id(1), records, &mut Vec::new());
     assert_eq!(machine.next_timer(), Some(Monotonic::from_ns(500 * MS)));
     assert_eq!(timer(&mut machine, 500 * MS - 1), []);
     assert_eq!(
@@ -129,7 +133,7 @@ fn a_silent_target_releases_struck_records_at_their_own_lease_and_innocent_ones_
 fn a_lost_connection_is_redialed_with_backoff_and_given_up() {
     let mut machine = up(Role::Dialer);
     machine.control_lost(Monotonic::ZERO);
-    machine.lane_lost(Monotonic::ZERO, 1, vec![record(1, 9000 * MS, false)], &mut Vec::new());
+    machine.lane_lost(Monotonic::ZERO, id(1), vec![record(1, 9000 * MS, false)], &mut Vec::new());
     let (mut now, mut dials) = (0, Vec::new());
     loop {
         let mut out = timer(&mut machine, now);
@@ -156,7 +160,7 @@ fn a_lost_connection_is_redialed_with_backoff_and_given_up() {
 fn the_peers_ready_on_a_new_connection_is_the_fence_of_the_old_lanes() {
     let mut machine = up(Role::Dialer);
     machine.control_lost(Monotonic::ZERO);
-    machine.lane_lost(Monotonic::ZERO, 1, vec![record(1, 3000 * MS, false)], &mut Vec::new());
+    machine.lane_lost(Monotonic::ZERO, id(1), vec![record(1, 3000 * MS, false)], &mut Vec::new());
     let mut out = timer(&mut machine, 0);
     assert_eq!(out, [Action::Dial]);
     out.clear();
@@ -170,24 +174,24 @@ fn the_peers_ready_on_a_new_connection_is_the_fence_of_the_old_lanes() {
 fn a_ready_says_nothing_of_the_lanes_of_its_own_connection() {
     let mut machine = up(Role::Dialer);
     machine.control_lost(Monotonic::ZERO);
-    machine.lane_lost(Monotonic::ZERO, 1, vec![record(1, 3000 * MS, false)], &mut Vec::new());
+    machine.lane_lost(Monotonic::ZERO, id(1), vec![record(1, 3000 * MS, false)], &mut Vec::new());
     let mut out = Vec::new();
     machine.connected(at(MS), Role::Dialer);
-    machine.lane_lost(at(MS), 3, vec![record(2, 3000 * MS, false)], &mut out);
+    machine.lane_lost(at(MS), id(3), vec![record(2, 3000 * MS, false)], &mut out);
     out.clear();
     machine.message(at(2 * MS), &Message::Ready { notify_limit: 0 }, &mut out);
     assert_eq!(out, [Action::Release(vec![record(1, 3000 * MS, false)], Fence::Confirmed), Action::Up]);
     out.clear();
-    machine.message(at(2 * MS), &Message::FenceAck { lane: 3 }, &mut out);
+    machine.message(at(2 * MS), &Message::FenceAck { lane: id(3) }, &mut out);
     assert_eq!(out, [Action::Release(vec![record(2, 3000 * MS, false)], Fence::Confirmed)]);
 }
 
 #[test]
 fn a_dead_process_releases_everything_at_once() {
     let mut machine = up(Role::Acceptor);
-    machine.lane_lost(Monotonic::ZERO, 2, vec![record(5, 3000 * MS, true)], &mut Vec::new());
+    machine.lane_lost(Monotonic::ZERO, id(2), vec![record(5, 3000 * MS, true)], &mut Vec::new());
     let mut out = Vec::new();
-    machine.peer_dead(&mut out);
+    machine.give_up(Status::PeerLost, Some(Fence::Dead), &mut out);
     let released = Action::Release(vec![record(5, 3000 * MS, true)], Fence::Dead);
     assert_eq!(out, [released, Action::GiveUp(Status::PeerLost)]);
 }
@@ -195,9 +199,9 @@ fn a_dead_process_releases_everything_at_once() {
 #[test]
 fn drains_and_pings_end_on_time() {
     let mut machine = up(Role::Dialer);
-    machine.drain(Monotonic::ZERO, 42);
+    machine.drain(Monotonic::ZERO, TransferId::from_raw(42));
     assert_eq!(timer(&mut machine, 100 * MS - 1), []);
-    assert_eq!(timer(&mut machine, 100 * MS), [Action::DrainOver(42)]);
+    assert_eq!(timer(&mut machine, 100 * MS), [Action::DrainOver(TransferId::from_raw(42))]);
     let mut out = Vec::new();
     let nonce = machine.ping(at(200 * MS), &mut out);
     assert_eq!(machine.ping(at(201 * MS), &mut out), nonce, "one question at a time");
@@ -212,7 +216,7 @@ fn drains_and_pings_end_on_time() {
 #[test]
 fn an_empty_fence_waits_for_its_answer_and_not_for_a_lease() {
     let mut machine = up(Role::Acceptor);
-    machine.lane_lost(Monotonic::ZERO, 1, vec![], &mut Vec::new());
+    machine.lane_lost(Monotonic::ZERO, id(1), vec![], &mut Vec::new());
     assert_eq!(machine.next_timer(), Some(Monotonic::from_ns(1000 * MS)));
     machine.control_lost(at(5 * MS));
     assert!(machine.is_idle(), "nobody is left to answer, and nothing to release");
@@ -233,9 +237,9 @@ proptest! {
                     next_id += 1;
                     let lease = now + amount * MS;
                     waiting.insert(next_id, (lease, lane));
-                    machine.lane_lost(at(now), lane, vec![record(next_id, lease, flag)], &mut out);
+                    machine.lane_lost(at(now), id(lane), vec![record(next_id, lease, flag)], &mut out);
                 },
-                2 => { let lane = (amount % 8) as u32; machine.message(at(now), &Message::FenceAck { lane }, &mut out) }
+                2 => { let lane = LaneId::from_raw((amount % 8) as u32); machine.message(at(now), &Message::FenceAck { lane }, &mut out) }
                 3 => machine.control_lost(at(now)),
                 4 => { if !machine.is_given_up() { machine.connected(at(now), Role::Dialer); next_lane += 2; lanes = vec![next_lane - 1, next_lane] } }
                 5 => machine.message(at(now), &Message::Ready { notify_limit: 0 }, &mut out),
@@ -270,17 +274,17 @@ fn assert_timer_settles(machine: &mut Machine<Record>, now_ns: u64) {
 #[test]
 fn a_lane_lost_empty_waits_for_its_answer_without_spinning() {
     let mut machine = up(Role::Dialer);
-    machine.lane_lost(at(MS), 1, Vec::new(), &mut Vec::new());
+    machine.lane_lost(at(MS), id(1), Vec::new(), &mut Vec::new());
     assert_timer_settles(&mut machine, 2 * MS);
     assert_eq!(machine.next_timer(), Some(Monotonic::from_ns(MS + TIMING.answer_ns)));
-    machine.message(at(3 * MS), &Message::FenceAck { lane: 1 }, &mut Vec::new());
+    machine.message(at(3 * MS), &Message::FenceAck { lane: id(1) }, &mut Vec::new());
     assert!(machine.is_idle());
 }
 
 #[test]
 fn a_lane_whose_lease_is_over_waits_for_its_answer_without_spinning() {
     let mut machine = up(Role::Dialer);
-    machine.lane_lost(at(MS), 1, vec![record(1, 500 * MS, false)], &mut Vec::new());
+    machine.lane_lost(at(MS), id(1), vec![record(1, 500 * MS, false)], &mut Vec::new());
     assert_timer_settles(&mut machine, 500 * MS);
     assert_eq!(machine.next_timer(), Some(Monotonic::from_ns(MS + TIMING.answer_ns)));
 }
@@ -288,9 +292,9 @@ fn a_lane_whose_lease_is_over_waits_for_its_answer_without_spinning() {
 #[test]
 fn lanes_lost_empty_with_their_connection_leave_nothing_to_wait_for() {
     let mut machine = up(Role::Acceptor);
-    machine.lane_lost(at(MS), 1, Vec::new(), &mut Vec::new());
+    machine.lane_lost(at(MS), id(1), Vec::new(), &mut Vec::new());
     machine.control_lost(at(2 * MS));
-    machine.lane_lost(at(2 * MS), 2, Vec::new(), &mut Vec::new());
+    machine.lane_lost(at(2 * MS), id(2), Vec::new(), &mut Vec::new());
     assert!(machine.is_idle());
     assert_timer_settles(&mut machine, 3 * MS);
 }

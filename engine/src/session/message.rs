@@ -3,7 +3,7 @@
 
 use crate::limits::{REGIONS_PER_MESSAGE, REGION_NAME_BYTES_MAX};
 use crate::region::remote::RemoteRegion;
-use crate::types::{Access, Boottime, Location, MemoryKind};
+use crate::types::{Access, Boottime, LaneId, Location, MemoryKind, RegionId};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message {
@@ -16,7 +16,7 @@ pub enum Message {
         fresh: u64,
     },
     RegionsAdd(Vec<RemoteRegion>),
-    RegionsRemove(Vec<u64>),
+    RegionsRemove(Vec<RegionId>),
     /// Every region so far is announced, and nothing of an earlier session can land here any more.
     Ready {
         notify_limit: u64,
@@ -30,10 +30,10 @@ pub enum Message {
     },
     /// Asks for a FenceAck, which says that nothing of this lane can land any more.
     Fence {
-        lane: u32,
+        lane: LaneId,
     },
     FenceAck {
-        lane: u32,
+        lane: LaneId,
     },
     Grant {
         limit: u64,
@@ -130,13 +130,13 @@ impl Message {
             Message::RegionsRemove(ids) => {
                 out.push(3);
                 out.extend_from_slice(&(ids.len() as u32).to_le_bytes());
-                ids.iter().for_each(|id| out.extend_from_slice(&id.to_le_bytes()));
+                ids.iter().for_each(|id| out.extend_from_slice(&id.raw().to_le_bytes()));
             }
             Message::Ready { notify_limit } => numbers(4, &[*notify_limit]),
             Message::Ping { nonce } => numbers(5, &[*nonce]),
             Message::Pong { nonce, clock_ns } => numbers(6, &[*nonce, clock_ns.ns()]),
-            Message::Fence { lane } => numbers(7, &[*lane as u64]),
-            Message::FenceAck { lane } => numbers(8, &[*lane as u64]),
+            Message::Fence { lane } => numbers(7, &[u64::from(lane.raw())]),
+            Message::FenceAck { lane } => numbers(8, &[u64::from(lane.raw())]),
             Message::Grant { limit } => numbers(9, &[*limit]),
             Message::Bye { status } => numbers(10, &[*status as i64 as u64]),
             Message::HasEnded { pid, started } => numbers(12, &[*pid as u64, *started]),
@@ -145,7 +145,7 @@ impl Message {
             Message::Transport { transport, why, body } => {
                 out.extend_from_slice(&[11, *transport]);
                 encode_text(why, &mut out);
-                // The sender of `Command::Tell` bounds the body: see `CHANNEL_MESSAGE_MAX`.
+                // The sender of `Command::ServiceMessage` bounds the body: see `CHANNEL_MESSAGE_MAX`.
                 out.extend_from_slice(&(body.len() as u16).to_le_bytes());
                 out.extend_from_slice(body);
             }
@@ -163,13 +163,15 @@ impl Message {
             }
             3 => {
                 let count = reader.count()?;
-                Message::RegionsRemove((0..count).map(|_| reader.u64()).collect::<Result<_, _>>()?)
+                Message::RegionsRemove(
+                    (0..count).map(|_| reader.u64().map(RegionId::from_raw)).collect::<Result<_, _>>()?,
+                )
             }
             4 => Message::Ready { notify_limit: reader.u64()? },
             5 => Message::Ping { nonce: reader.u64()? },
             6 => Message::Pong { nonce: reader.u64()?, clock_ns: Boottime::from_ns(reader.u64()?) },
-            7 => Message::Fence { lane: reader.small()? },
-            8 => Message::FenceAck { lane: reader.small()? },
+            7 => Message::Fence { lane: LaneId::from_raw(reader.small()?) },
+            8 => Message::FenceAck { lane: LaneId::from_raw(reader.small()?) },
             9 => Message::Grant { limit: reader.u64()? },
             10 => Message::Bye { status: reader.u64()? as i32 },
             11 => Message::Transport { transport: reader.u8()?, why: reader.text()?, body: reader.body()? },
@@ -197,7 +199,7 @@ pub fn encode_text(text: &str, out: &mut Vec<u8>) {
 const STAGING: u8 = 0x80;
 
 fn encode_region(region: &RemoteRegion, out: &mut Vec<u8>) {
-    for value in [region.id, region.address, region.length] {
+    for value in [region.id.raw(), region.order, region.address, region.length] {
         out.extend_from_slice(&value.to_le_bytes());
     }
     out.push(region.access.0 as u8);
@@ -208,7 +210,8 @@ fn encode_region(region: &RemoteRegion, out: &mut Vec<u8>) {
 }
 
 fn decode_region(reader: &mut Reader) -> Result<RemoteRegion, BadMessage> {
-    let (id, address, length) = (reader.u64()?, reader.u64()?, reader.u64()?);
+    let (id, order) = (RegionId::from_raw(reader.u64()?), reader.u64()?);
+    let (address, length) = (reader.u64()?, reader.u64()?);
     let access = Access(reader.u8()? as u32);
     let kind = reader.u8()?;
     let staging = kind & STAGING != 0;
@@ -219,7 +222,7 @@ fn decode_region(reader: &mut Reader) -> Result<RemoteRegion, BadMessage> {
         return Err(BadMessage);
     }
     let name = std::str::from_utf8(reader.take(name_bytes)?).map_err(|_| BadMessage)?.to_owned();
-    Ok(RemoteRegion { id, address, length, access, name, location, staging })
+    Ok(RemoteRegion { id, order, address, length, access, name, location, staging })
 }
 
 #[cfg(test)]
@@ -229,7 +232,8 @@ mod tests {
 
     fn region(name: &str) -> RemoteRegion {
         RemoteRegion {
-            id: 9,
+            id: RegionId::from_raw(9),
+            order: 5,
             address: 4096,
             length: 64,
             access: Access::BOTH,
@@ -243,12 +247,12 @@ mod tests {
         vec![
             Message::Start { association: 1, known: u64::MAX, fresh: 7 },
             Message::RegionsAdd(vec![region(""), region(&"x".repeat(REGION_NAME_BYTES_MAX))]),
-            Message::RegionsRemove(vec![3, 4]),
+            Message::RegionsRemove([3, 4].map(RegionId::from_raw).into()),
             Message::Ready { notify_limit: 7 },
             Message::Ping { nonce: 5 },
             Message::Pong { nonce: 5, clock_ns: Boottime::from_ns(6) },
-            Message::Fence { lane: u32::MAX },
-            Message::FenceAck { lane: 0 },
+            Message::Fence { lane: LaneId::from_raw(u32::MAX) },
+            Message::FenceAck { lane: LaneId::from_raw(0) },
             Message::Grant { limit: 8 },
             Message::Bye { status: -301 },
             Message::HasEnded { pid: 7, started: u64::MAX },
@@ -274,7 +278,7 @@ mod tests {
     fn counts_and_names_are_bounded() {
         let full = Message::RegionsAdd(vec![region("n"); REGIONS_PER_MESSAGE]);
         assert_eq!(Message::decode(&full.encode()), Ok(full));
-        let over = Message::RegionsRemove(vec![1; REGIONS_PER_MESSAGE + 1]);
+        let over = Message::RegionsRemove(vec![RegionId::from_raw(1); REGIONS_PER_MESSAGE + 1]);
         assert_eq!(Message::decode(&over.encode()), Err(BadMessage));
         let long = Message::RegionsAdd(vec![region(&"x".repeat(REGION_NAME_BYTES_MAX + 1))]);
         assert_eq!(Message::decode(&long.encode()), Err(BadMessage));

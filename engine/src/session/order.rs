@@ -36,7 +36,7 @@ mod tests {
     use super::*;
     use crate::limits::REGIONS_PER_MESSAGE;
     use crate::region::remote::RemoteRegion;
-    use crate::types::{Access, Location};
+    use crate::types::{Access, Location, RegionId};
 
     #[test]
     fn ready_is_said_once() {
@@ -49,7 +49,8 @@ mod tests {
     #[test]
     fn as_many_regions_as_an_engine_can_have_and_no_more() {
         let region = RemoteRegion {
-            id: 1,
+            id: RegionId::from_raw(1),
+            order: 1,
             address: 0,
             length: 1,
             access: Access::BOTH,
@@ -60,7 +61,7 @@ mod tests {
         let full = Message::RegionsAdd(vec![region.clone(); REGIONS_PER_MESSAGE]);
         let mut order = Order::default();
         assert!((0..PEER_REGIONS_MAX / REGIONS_PER_MESSAGE).all(|_| order.takes(&full)));
-        assert!(order.takes(&Message::RegionsRemove(vec![1])));
+        assert!(order.takes(&Message::RegionsRemove(vec![RegionId::from_raw(1)])));
         assert!(order.takes(&Message::RegionsAdd(vec![region.clone()])));
         assert!(!order.takes(&Message::RegionsAdd(vec![region])));
     }

@@ -15,13 +15,13 @@ use super::event::{Event, Inbox};
 use super::mapped::Pair;
 use super::operation::{Method, Operation, Step};
 use super::service::Stage;
-use super::wire::{layout, Message, Place};
+use super::wire::{layout, BridgeSlotId, Message};
 use crate::complete::Fence;
 use crate::device::{Attachment, Direction, Job, Piece, Worker};
 use crate::limits::{BRIDGES_MAX, STAGE_SLOT_BYTES};
 use crate::status::{Error, Result, Status};
 use crate::sys::lock::{Mutex, MutexGuard};
-use crate::types::{Boottime, Op, PeerId, Transport};
+use crate::types::{Boottime, BridgeId, Op, OperationId, PeerId, Transport};
 use std::sync::Arc;
 
 /// The largest page size of devices; memory of bridges is whole pages of it.
@@ -35,9 +35,9 @@ pub fn bytes_of(slots: u32) -> u64 {
 /// The state of a bridge.
 pub enum Bridge {
     /// The peer was asked for memory of its device.
-    Asked(u64),
+    Asked(BridgeId),
     /// Memory of the device here is being attached to the peer's.
-    Attaching(u64, Attached),
+    Attaching(BridgeId, Attached),
     Open(Arc<Span>),
     /// The bridge could not be built: runs go through the hosts until the next connection.
     Refused,
@@ -53,7 +53,7 @@ impl Bridge {
         matches!(self, Bridge::Attaching(..) | Bridge::Open(_) | Bridge::Broken)
     }
 
-    fn id(&self) -> Option<u64> {
+    fn id(&self) -> Option<BridgeId> {
         match self {
             Bridge::Asked(id) | Bridge::Attaching(id, _) => Some(*id),
             Bridge::Open(span) => Some(span.id),
@@ -73,7 +73,7 @@ impl Drop for Attached {
 
 /// An open bridge.
 pub struct Span {
-    id: u64,
+    id: BridgeId,
     attached: Attached,
     /// The first slot's address, here and at the peer.
     local: u64,
@@ -88,15 +88,15 @@ impl Span {
 }
 
 /// A slot at each end, for one operation.
-pub struct Berth {
+pub struct BridgeSlot {
     span: Arc<Span>,
     slot: u32,
 }
 
-impl Berth {
-    fn take(span: &Arc<Span>) -> Option<Berth> {
+impl BridgeSlot {
+    fn take(span: &Arc<Span>) -> Option<BridgeSlot> {
         let slot = span.free().pop()?;
-        Some(Berth { span: span.clone(), slot })
+        Some(BridgeSlot { span: span.clone(), slot })
     }
 
     /// Returns the address of the slot here.
@@ -104,8 +104,8 @@ impl Berth {
         self.span.local + u64::from(self.slot) * STAGE_SLOT_BYTES
     }
 
-    pub fn place(&self) -> Place {
-        Place { bridge: self.span.id, slot: self.slot }
+    pub fn id(&self) -> BridgeSlotId {
+        BridgeSlotId { bridge: self.span.id, slot: self.slot }
     }
 
     fn piece(&self, op: Op, length: u64) -> Piece {
@@ -115,7 +115,7 @@ impl Berth {
     }
 }
 
-impl Drop for Berth {
+impl Drop for BridgeSlot {
     fn drop(&mut self) {
         self.span.free().push(self.slot);
     }
@@ -123,7 +123,7 @@ impl Drop for Berth {
 
 impl Stage {
     /// Gives an operation a slot of its bridge, or asks the peer for a bridge.
-    pub fn cross(&mut self, peer: PeerId, op: u64) {
+    pub fn cross(&mut self, peer: PeerId, op: OperationId) {
         let Some(side) = self.sides.get_mut(&peer) else { return };
         let connected = side.is_connected();
         let Some(operation) = side.operations.get_mut(&op) else { return };
@@ -133,8 +133,8 @@ impl Stage {
             Some(Bridge::Asked(_) | Bridge::Attaching(..)) => {}
             Some(Bridge::Refused | Bridge::Broken) => self.stage_instead(peer, op),
             Some(Bridge::Open(span)) => {
-                operation.berth = Berth::take(span);
-                match (operation.berth.is_some(), operation.op()) {
+                operation.bridge_slot = BridgeSlot::take(span);
+                match (operation.bridge_slot.is_some(), operation.op()) {
                     (false, _) => {}
                     (true, Op::Write) => self.copy(peer, op),
                     (true, Op::Read) => self.ask(peer, op),
@@ -146,39 +146,45 @@ impl Stage {
                 self.stage_instead(peer, op);
             }
             None if connected => {
-                let bridge = self.next_bridge;
+                let bridge = BridgeId::from_raw(self.next_bridge);
                 self.next_bridge += 1;
                 side.bridges.insert(pair, Bridge::Asked(bridge));
                 let slots = self.bridge_slots;
-                self.say(peer, Message::Expose { bridge, at: pair.1, slots });
+                self.send(peer, Message::Expose { bridge, at: pair.1, slots });
             }
             None => {}
         }
     }
 
-    fn bridge(&mut self, peer: PeerId, id: u64) -> Option<(Pair, &mut Bridge)> {
+    fn bridge(&mut self, peer: PeerId, id: BridgeId) -> Option<(Pair, &mut Bridge)> {
         let side = self.sides.get_mut(&peer)?;
         let found = side.bridges.iter_mut().find(|(_, bridge)| bridge.id() == Some(id));
         found.map(|(pair, bridge)| (*pair, bridge))
     }
 
     /// Handles EXPOSED: attaches the device here to the peer's memory.
-    pub fn exposed(&mut self, peer: PeerId, id: u64, slots: u32, offer: Vec<u8>) {
+    pub fn exposed(&mut self, peer: PeerId, id: BridgeId, slots: u32, offer: Vec<u8>) {
         let pair = match self.bridge(peer, id) {
             Some((pair, Bridge::Asked(_))) => pair,
             Some(_) => return,
-            None => return self.say(peer, Message::Conceal { bridge: id }), // not wanted any more
+            None => return self.send(peer, Message::Conceal { bridge: id }), // not wanted any more
         };
         if let Err(error) = self.attach(peer, (id, pair), slots, offer) {
-            self.say(peer, Message::Conceal { bridge: id });
+            self.send(peer, Message::Conceal { bridge: id });
             self.refuse_bridge(peer, id, &error);
         }
     }
 
-    fn attach(&mut self, peer: PeerId, (id, pair): (u64, Pair), slots: u32, offer: Vec<u8>) -> Result<()> {
+    fn attach(
+        &mut self,
+        peer: PeerId,
+        (id, pair): (BridgeId, Pair),
+        slots: u32,
+        offer: Vec<u8>,
+    ) -> Result<()> {
         let Some(side) = self.sides.get(&peer) else { return Ok(()) };
         if slots == 0 || slots > self.bridge_slots {
-            return Err(Error::invalid("EXPOSED: the number of slots is 0 or larger than was asked for"));
+            return Err(Error::invalid("EXPOSED: the number of slots is 0 or larger than requested"));
         }
         let (at, host) = (pair.0, side.peer.identity.hosts.1);
         let driver = self.drivers.get(at.kind)?;
@@ -200,7 +206,7 @@ impl Stage {
         Ok(())
     }
 
-    pub fn attached(&mut self, peer: PeerId, id: u64, result: Result<(u64, u64, u32)>) {
+    pub fn attached(&mut self, peer: PeerId, id: BridgeId, result: Result<(u64, u64, u32)>) {
         let Some((_, bridge @ Bridge::Attaching(..))) = self.bridge(peer, id) else { return };
         match result {
             Err(error) => return self.refuse_bridge(peer, id, &error),
@@ -212,12 +218,12 @@ impl Stage {
                 *bridge = Bridge::Open(Arc::new(Span { id, attached, local, remote, free }));
             }
         }
-        self.look_at_waiting(peer);
+        self.check_waiting(peer);
     }
 
     /// Handles the end of a bridge's thread: the device here has detached, unless something failed. After a failure
     /// data may still be written to the peer's memory, so CONCEAL is not sent and the peer keeps it.
-    pub fn detached(&mut self, peer: PeerId, id: u64) {
+    pub fn detached(&mut self, peer: PeerId, id: BridgeId) {
         if let Some((_, Bridge::Attaching(..))) = self.bridge(peer, id) {
             self.refuse_bridge(peer, id, &Error::new(Status::Unavailable, "attaching the device failed"));
         }
@@ -227,76 +233,76 @@ impl Stage {
         if let Some((_, worker)) = self.attached.remove(&id) {
             worker.stop();
         }
-        self.say(peer, Message::Conceal { bridge: id });
+        self.send(peer, Message::Conceal { bridge: id });
     }
 
     /// Forgets all bridges of a lost peer.
     pub fn forget_bridges(&mut self, peer: PeerId) {
         if let Some(side) = self.sides.get_mut(&peer) {
             side.bridges.clear();
-            side.shown.clear();
+            side.exposures.clear();
         }
         let broken = &mut self.broken;
         self.attached.retain(|id, (of, _)| *of != peer || !broken.remove(id));
     }
 
     /// Marks the bridge between these devices as unusable.
-    pub fn refuse_bridge(&mut self, peer: PeerId, id: u64, error: &Error) {
+    pub fn refuse_bridge(&mut self, peer: PeerId, id: BridgeId, error: &Error) {
         let is_broken = self.broken.contains(&id);
         let Some((pair, bridge)) = self.bridge(peer, id) else { return };
         *bridge = if is_broken { Bridge::Broken } else { Bridge::Refused };
         self.note_obstacle(peer, pair.0.kind, &error.message);
-        self.look_at_waiting(peer);
+        self.check_waiting(peer);
     }
 
     /// Takes an operation's bridge out of use: the target may still use the slot there.
-    pub fn retire_bridge(&mut self, peer: PeerId, op: u64) {
+    pub fn retire_bridge(&mut self, peer: PeerId, op: OperationId) {
         let Some(side) = self.sides.get_mut(&peer) else { return };
-        let berth = side.operations.get(&op).and_then(|operation| operation.berth.as_ref());
-        let Some(id) = berth.map(|berth| berth.span.id) else { return };
+        let bridge_slot = side.operations.get(&op).and_then(|operation| operation.bridge_slot.as_ref());
+        let Some(id) = bridge_slot.map(|bridge_slot| bridge_slot.span.id) else { return };
         side.bridges.retain(|_, bridge| bridge.id() != Some(id));
     }
 
     /// Copies between the two slots of a bridge, by the devices.
-    pub fn carry(&mut self, peer: PeerId, op: u64) {
+    pub fn carry(&mut self, peer: PeerId, op: OperationId) {
         let Some(operation) = self.operation(peer, op) else { return };
-        let Some(berth) = operation.berth.take() else { return };
+        let Some(bridge_slot) = operation.bridge_slot.take() else { return };
         operation.step = Step::Move;
         let (_, length) = layout(operation.slices().iter().map(|slice| slice.length));
-        let pieces = vec![berth.piece(operation.op(), length)];
+        let pieces = vec![bridge_slot.piece(operation.op(), length)];
         let direction = match operation.op() {
             Op::Write => Direction::DeviceToHost,
             Op::Read => Direction::HostToDevice,
         };
-        let (inbox, span) = (self.inbox.clone(), berth.span.clone());
-        let done = Box::new(move |result| inbox.push(Event::Carried { peer, op, berth, result }));
+        let (inbox, span) = (self.inbox.clone(), bridge_slot.span.clone());
+        let done = Box::new(move |result| inbox.push(Event::Carried { peer, op, bridge_slot, result }));
         span.attached.0.copy(Job { direction, pieces, not_after_ns: Boottime::NEVER, done });
     }
 
-    pub fn carried(&mut self, peer: PeerId, op: u64, berth: Berth, result: Result<()>) {
+    pub fn carried(&mut self, peer: PeerId, op: OperationId, bridge_slot: BridgeSlot, result: Result<()>) {
         if let Err(error) = &result {
-            self.broken.insert(berth.span.id);
-            self.refuse_bridge(peer, berth.span.id, error);
+            self.broken.insert(bridge_slot.span.id);
+            self.refuse_bridge(peer, bridge_slot.span.id, error);
         }
         let here = |operation: &&mut Operation| operation.step == Step::Move;
         let Some(operation) = self.operation(peer, op).filter(here) else {
             // The operation was struck and has ended.
-            drop(berth);
-            return self.look_at_waiting(peer);
+            drop(bridge_slot);
+            return self.check_waiting(peer);
         };
         match (result, operation.op()) {
             // The target was not told about the data, so staging can start over.
             (Err(_), _) => self.stage_instead(peer, op),
             (Ok(()), kind) => {
                 if let Method::Bridged((at, _)) = operation.method {
-                    operation.transfer.note_carrier(Transport::of_devices(at.kind));
+                    operation.transfer.report_transport(Transport::of_devices(at.kind));
                 }
-                operation.berth = Some(berth);
+                operation.bridge_slot = Some(bridge_slot);
                 match kind {
                     _ if operation.is_struck() => self.finish(peer, op, Some(Fence::Confirmed)),
                     Op::Write => self.ask(peer, op),
                     Op::Read => {
-                        self.say(peer, Message::Release { op });
+                        self.send(peer, Message::Release { op });
                         self.copy(peer, op);
                     }
                 }
@@ -305,7 +311,7 @@ impl Stage {
     }
 
     /// Returns the bridges that the peer must keep.
-    pub fn bridges(&self, peer: PeerId) -> Vec<u64> {
+    pub fn bridges(&self, peer: PeerId) -> Vec<BridgeId> {
         self.attached.iter().filter(|(_, (of, _))| *of == peer).map(|(id, _)| *id).collect()
     }
 }

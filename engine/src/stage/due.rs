@@ -5,8 +5,9 @@ use super::operation::Step;
 use super::service::Stage;
 use crate::complete::Fence;
 use crate::schedule::Schedule;
-use crate::types::{Monotonic, PeerId};
-use std::collections::{BTreeSet, HashSet, VecDeque};
+use crate::sys::map::HashSet;
+use crate::types::{Monotonic, OperationId, PeerId};
+use std::collections::{BTreeSet, VecDeque};
 
 /// Peers and operations, by handle.
 pub struct Due {
@@ -18,22 +19,22 @@ pub struct Due {
     /// Peers for which something has ended, perhaps the last thing of a lost peer.
     pub ended: BTreeSet<PeerId>,
     /// The times at which waiting operations are looked at. A time may be too early, never too late.
-    pub looks: Schedule<Monotonic, (PeerId, u64)>,
+    pub checks: Schedule<Monotonic, (PeerId, OperationId)>,
     /// The number of peers and operations looked at.
     #[cfg(test)]
-    pub looked: u64,
+    pub checked: u64,
 }
 
 impl Due {
     pub fn new() -> Due {
         Due {
             queued: VecDeque::new(),
-            is_queued: HashSet::new(),
+            is_queued: HashSet::default(),
             talking: BTreeSet::new(),
             ended: BTreeSet::new(),
-            looks: Schedule::new(),
+            checks: Schedule::new(),
             #[cfg(test)]
-            looked: 0,
+            checked: 0,
         }
     }
 
@@ -48,35 +49,35 @@ impl Due {
     pub fn next_queued(&mut self) -> Option<PeerId> {
         let peer = self.queued.pop_front()?;
         self.is_queued.remove(&peer);
-        self.look();
+        self.count_check();
         Some(peer)
     }
 
-    fn look(&mut self) {
+    fn count_check(&mut self) {
         #[cfg(test)]
         {
-            self.looked += 1;
+            self.checked += 1;
         }
     }
 }
 
 impl Stage {
     /// Returns the next time at which an operation must be looked at.
-    pub fn next_look_ns(&self) -> Option<Monotonic> {
-        self.due.looks.first()
+    pub fn next_check_ns(&self) -> Option<Monotonic> {
+        self.due.checks.first()
     }
 
     /// Schedules the look at an operation that waits for an answer, after its times changed.
-    pub fn plan(&mut self, peer: PeerId, op: u64) {
-        let waiting = self.at(peer, op, Step::Answer).map(|operation| operation.look_ns());
-        self.due.looks.set((peer, op), waiting.filter(|at_ns| *at_ns != Monotonic::NEVER));
+    pub fn plan(&mut self, peer: PeerId, op: OperationId) {
+        let waiting = self.at(peer, op, Step::Answer).map(|operation| operation.check_ns());
+        self.due.checks.set((peer, op), waiting.filter(|at_ns| *at_ns != Monotonic::NEVER));
     }
 
-    pub fn look_at_time(&mut self, now_ns: Monotonic) {
-        for (peer, op) in self.due.looks.take_due(now_ns) {
-            self.due.look();
+    pub fn check_due(&mut self, now_ns: Monotonic) {
+        for (peer, op) in self.due.checks.take_due(now_ns) {
+            self.due.count_check();
             let Some(operation) = self.at(peer, op, Step::Answer) else { continue };
-            if operation.look_ns() > now_ns {
+            if operation.check_ns() > now_ns {
                 self.plan(peer, op); // its time was extended
                 continue;
             }
@@ -98,13 +99,13 @@ impl Stage {
     /// Sends the queued messages, and forgets lost peers that have nothing left.
     pub fn flush(&mut self) {
         for peer in std::mem::take(&mut self.due.talking) {
-            self.due.look();
+            self.due.count_check();
             if let Some(side) = self.sides.get_mut(&peer) {
                 side.flush(&self.commands);
             }
         }
         for peer in std::mem::take(&mut self.due.ended) {
-            self.due.look();
+            self.due.count_check();
             self.forget_if_over(peer);
         }
     }

@@ -1,17 +1,16 @@
 //! The events of the stage's thread, and the inbox in which other threads leave them.
 
-use super::bridge::Berth;
-use super::bridge_target::Shown;
-use super::mapped::{Mapped, Place};
+use super::bridge::BridgeSlot;
+use super::bridge_target::Exposure;
+use super::mapped::{Mapped, MappingKey};
 use crate::peer::SessionInfo;
 use crate::region::Region;
 use crate::status::Result;
-use crate::sys::lock::{Condvar, Mutex};
-use crate::types::PeerId;
+use crate::sys::turns::{Awaited, HasWork};
+use crate::types::{BridgeId, OperationId, PeerId, RegionId, TransferId};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::task::Waker;
-use std::time::Duration;
 
 pub enum Event {
     Begin(SessionInfo),
@@ -20,24 +19,24 @@ pub enum Event {
     Forget(PeerId),
     /// Nothing of the lost peer can land here any more.
     Quiet(PeerId),
-    Said(PeerId, Vec<u8>),
+    Received(PeerId, Vec<u8>),
     /// Slices were queued for this peer.
     Post(PeerId),
-    Struck(PeerId, u64),
+    Struck(PeerId, TransferId),
     /// A part of an operation is final.
     Moved {
         peer: PeerId,
-        op: u64,
+        op: OperationId,
     },
     /// Copies of an operation have ended; `Served` is the same event of a peer's operation.
     Copied {
         peer: PeerId,
-        op: u64,
+        op: OperationId,
         result: Result<()>,
     },
     Served {
         peer: PeerId,
-        op: u64,
+        op: OperationId,
         blocks: Vec<u32>,
         result: Result<()>,
     },
@@ -45,7 +44,7 @@ pub enum Event {
     Mapped {
         peer: PeerId,
         session: Option<[u8; 16]>,
-        place: Place,
+        key: MappingKey,
         result: Result<Arc<Mapped>>,
     },
     /// A device here has exported this region for a peer.
@@ -55,60 +54,55 @@ pub enum Event {
         result: Result<Vec<u8>>,
     },
     /// This region is being unregistered.
-    Recall(u64),
+    Recall(RegionId),
     /// A device here has made memory for a peer's bridge.
-    Shown {
+    Exposed {
         peer: PeerId,
-        bridge: u64,
-        result: Result<(Arc<Shown>, Vec<u8>)>,
+        bridge: BridgeId,
+        result: Result<(Arc<Exposure>, Vec<u8>)>,
     },
     /// A device here is attached to a peer's device, or could not be attached.
     Attached {
         peer: PeerId,
-        bridge: u64,
+        bridge: BridgeId,
         result: Result<(u64, u64, u32)>,
     },
     /// The device is detached again.
     Detached {
         peer: PeerId,
-        bridge: u64,
+        bridge: BridgeId,
     },
     /// Devices have moved the data of a bridge.
     Carried {
         peer: PeerId,
-        op: u64,
-        berth: Berth,
+        op: OperationId,
+        bridge_slot: BridgeSlot,
         result: Result<()>,
     },
     Stop,
 }
 
 #[derive(Default)]
-pub struct Inbox {
-    events: Mutex<VecDeque<Event>>,
-    changed: Condvar,
+pub struct Events(VecDeque<Event>);
+
+impl HasWork for Events {
+    fn has_work(&self) -> bool {
+        !self.0.is_empty()
+    }
 }
+
+/// The stage's thread sleeps while it is empty.
+pub type Inbox = Awaited<Events>;
 
 impl Inbox {
     pub fn push(&self, event: Event) {
-        self.events.lock().push_back(event);
-        self.changed.notify_one();
+        self.lock().0.push_back(event);
+        self.wake_one();
     }
 
-    pub fn wake(&self) {
-        self.changed.notify_all();
-    }
-
-    /// Returns the events that have come, after at most `timeout`.
-    pub fn take(&self, timeout: Option<Duration>) -> VecDeque<Event> {
-        let mut events = self.events.lock();
-        if events.is_empty() {
-            events = match timeout {
-                Some(timeout) => self.changed.wait_timeout(events, timeout).0,
-                None => self.changed.wait(events),
-            };
-        }
-        std::mem::take(&mut *events)
+    /// Returns the events that have come.
+    pub fn take(&self) -> VecDeque<Event> {
+        std::mem::take(&mut self.lock().0)
     }
 }
 

@@ -11,9 +11,10 @@ use crate::region::holder::Lender;
 use crate::region::Region;
 use crate::status::{Error, Result, Status};
 use crate::sys::lock::{Mutex, MutexGuard};
-use crate::types::{Location, MemoryKind, PeerId, Transport};
-use std::collections::HashMap;
-use std::sync::{mpsc, Arc};
+use crate::sys::map::HashMap;
+use crate::sys::mpsc;
+use crate::types::{Location, MemoryKind, PeerId, RegionId, Transport};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// The time in which a device must withdraw an export.
@@ -36,9 +37,9 @@ pub struct Loans {
 /// Loans by region.
 #[derive(Default)]
 struct Lent {
-    loans: HashMap<u64, Vec<Loan>>,
+    loans: HashMap<RegionId, Vec<Loan>>,
     /// Loans of lost peers that devices are withdrawing. Unregister waits for these too.
-    leaving: HashMap<u64, Vec<mpsc::Receiver<()>>>,
+    withdrawing: HashMap<RegionId, Vec<mpsc::Receiver<()>>>,
 }
 
 impl Loans {
@@ -50,14 +51,14 @@ impl Loans {
         self.all.lock()
     }
 
-    fn find(&self, region: u64, peer: PeerId) -> Option<Vec<u8>> {
+    fn find(&self, region: RegionId, peer: PeerId) -> Option<Vec<u8>> {
         let all = self.lock();
         all.loans.get(&region)?.iter().find(|loan| loan.peer == peer).map(|loan| loan.memory.clone())
     }
 
     /// Withdraws a loan on its device; the receiver hears when that is over.
     fn withdraw(&self, loan: Loan) -> mpsc::Receiver<()> {
-        let (over, heard) = mpsc::sync_channel(1);
+        let (over, receiver) = mpsc::sync_channel(1);
         if let Ok(worker) = self.drivers.worker(loan.at) {
             worker.with(move |queue| {
                 if let Ok(queue) = queue {
@@ -66,21 +67,21 @@ impl Loans {
                 let _ = over.send(());
             });
         }
-        heard
+        receiver
     }
 
     /// Withdraws the loans of a peer that can send nothing any more. Waits for no device.
     pub fn take_back_from(&self, peer: PeerId) {
         let mut all = self.lock();
-        let Lent { loans, leaving } = &mut *all;
-        leaving.retain(|_, heard| {
-            heard.retain(|heard| heard.try_recv() == Err(mpsc::TryRecvError::Empty));
-            !heard.is_empty()
+        let Lent { loans, withdrawing } = &mut *all;
+        withdrawing.retain(|_, receivers| {
+            receivers.retain(|receiver| receiver.try_recv() == Err(mpsc::TryRecvError::Empty));
+            !receivers.is_empty()
         });
         loans.retain(|region, loans| {
             for loan in loans.extract_if(.., |loan| loan.peer == peer) {
                 // Done under the lock, so that a thread finds the loan in one of the two maps.
-                leaving.entry(*region).or_default().push(self.withdraw(loan));
+                withdrawing.entry(*region).or_default().push(self.withdraw(loan));
             }
             !loans.is_empty()
         });
@@ -88,31 +89,31 @@ impl Loans {
 }
 
 impl Lender for Loans {
-    fn recall(&self, region: u64) {
+    fn recall(&self, region: RegionId) {
         self.inbox.push(Event::Recall(region));
     }
 
-    fn take_back(&self, region: u64) {
+    fn take_back(&self, region: RegionId) {
         let mut all = self.lock();
         let loans = all.loans.remove(&region).unwrap_or_default();
-        let mut heard = all.leaving.remove(&region).unwrap_or_default();
+        let mut receivers = all.withdrawing.remove(&region).unwrap_or_default();
         drop(all);
-        heard.extend(loans.into_iter().map(|loan| self.withdraw(loan)));
+        receivers.extend(loans.into_iter().map(|loan| self.withdraw(loan)));
         // Bounded wait; a device that hangs keeps the memory it has.
-        for heard in heard {
-            let _ = heard.recv_timeout(PATIENCE);
+        for receiver in receivers {
+            let _ = receiver.recv_timeout(PATIENCE);
         }
     }
 }
 
 impl Stage {
     /// Handles BORROW: a peer wants to map a region.
-    pub fn lend(&mut self, peer: PeerId, id: u64, kind: MemoryKind, process: i32) {
+    pub fn lend(&mut self, peer: PeerId, id: RegionId, kind: MemoryKind, process: i32) {
         if let Some(memory) = self.loans.find(id, peer) {
-            return self.say(peer, Message::Lent { region: id, memory });
+            return self.send(peer, Message::Lent { region: id, memory });
         }
         if let Err(error) = self.try_lend(peer, id, kind, process) {
-            self.say(peer, Message::refused(id, &error));
+            self.send(peer, Message::refused(id, &error));
         }
     }
 
@@ -127,7 +128,7 @@ impl Stage {
         }
     }
 
-    fn try_lend(&mut self, peer: PeerId, id: u64, kind: MemoryKind, process: i32) -> Result<()> {
+    fn try_lend(&mut self, peer: PeerId, id: RegionId, kind: MemoryKind, process: i32) -> Result<()> {
         let Some(side) = self.sides.get_mut(&peer) else { return Ok(()) };
         if side.lending.contains(&id) {
             return Ok(()); // the first request's answer serves all
@@ -171,18 +172,18 @@ impl Stage {
                 let loan = Loan { peer, at: region.location, memory: memory.clone() };
                 // Recorded before the region is left: unregistering takes back all recorded loans.
                 self.loans.lock().loans.entry(id).or_default().push(loan);
-                self.say(peer, Message::Lent { region: id, memory });
+                self.send(peer, Message::Lent { region: id, memory });
             }
-            Err(error) => self.say(peer, Message::refused(id, &error)),
+            Err(error) => self.send(peer, Message::refused(id, &error)),
         }
         region.leave();
     }
 
-    pub fn recall(&mut self, region: u64) {
+    pub fn recall(&mut self, region: RegionId) {
         let peers: Vec<PeerId> = match self.loans.lock().loans.get(&region) {
             Some(loans) => loans.iter().map(|loan| loan.peer).collect(),
             None => return,
         };
-        peers.into_iter().for_each(|peer| self.say(peer, Message::Recalled { region }));
+        peers.into_iter().for_each(|peer| self.send(peer, Message::Recalled { region }));
     }
 }

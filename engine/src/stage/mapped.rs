@@ -17,11 +17,11 @@ use crate::peer::{Kept, Path};
 use crate::region::grants::Use;
 use crate::status::{Error, Result, Status};
 use crate::sys::clock;
-use crate::types::{end_of, Location, Monotonic, Op, PeerId, Slice, Transport};
+use crate::types::{end_of, Location, Monotonic, Op, OperationId, PeerId, RegionId, Slice, Transport};
 use std::sync::Arc;
 
 /// A region of the peer, and the device here that reaches it.
-pub type Place = (u64, Location);
+pub type MappingKey = (RegionId, Location);
 
 /// A device here and a device of the peer.
 pub type Pair = (Location, Location);
@@ -92,18 +92,18 @@ pub fn device(at: Location) -> Location {
 
 impl Stage {
     /// Copies over mapped memory, or first asks for the mappings that are missing.
-    pub fn reach(&mut self, peer: PeerId, op: u64) {
-        let Some(places) = self.places(peer, op) else { return self.stage_instead(peer, op) };
+    pub fn reach(&mut self, peer: PeerId, op: OperationId) {
+        let Some(mapping_keys) = self.mapping_keys(peer, op) else { return self.stage_instead(peer, op) };
         let now_ns = clock::monotonic_ns();
-        for place in &places {
+        for key in &mapping_keys {
             let Some(side) = self.sides.get_mut(&peer) else { return };
-            if side.is_connected() && side.reached.get(place).is_none_or(|reach| reach.is_due(now_ns)) {
-                side.reached.insert(*place, Reach::Asked);
-                self.borrow(peer, *place);
+            if side.is_connected() && side.reached.get(key).is_none_or(|reach| reach.is_due(now_ns)) {
+                side.reached.insert(*key, Reach::Asked);
+                self.borrow(peer, *key);
             }
         }
         let Some(side) = self.sides.get(&peer) else { return };
-        let all = || places.iter().map(|place| side.reached.get(place));
+        let all = || mapping_keys.iter().map(|key| side.reached.get(key));
         if all().any(|reach| matches!(reach, Some(Reach::Refused { .. }))) {
             return self.stage_instead(peer, op);
         }
@@ -116,25 +116,25 @@ impl Stage {
     }
 
     /// Returns the regions to map for an operation, each once. None: the peer's regions have changed.
-    fn places(&self, peer: PeerId, op: u64) -> Option<Vec<Place>> {
-        let mut places = Vec::new();
-        for (_, place, _) in self.spots(peer, op)? {
-            if !places.contains(&place) {
-                places.push(place);
+    fn mapping_keys(&self, peer: PeerId, op: OperationId) -> Option<Vec<MappingKey>> {
+        let mut mapping_keys = Vec::new();
+        for (_, key, _) in self.spots(peer, op)? {
+            if !mapping_keys.contains(&key) {
+                mapping_keys.push(key);
             }
         }
-        Some(places)
+        Some(mapping_keys)
     }
 
     /// Returns each slice of an operation with its region, its device, and its offset in the region.
-    fn spots(&self, peer: PeerId, op: u64) -> Option<Vec<(Slice, Place, u64)>> {
+    fn spots(&self, peer: PeerId, op: OperationId) -> Option<Vec<(Slice, MappingKey, u64)>> {
         let side = self.sides.get(&peer)?;
         let operation = side.operations.get(&op)?;
         let (local, remote) = (self.registry.snapshot(), side.peer.remote.snapshot());
         let spot = |slice: &Slice| {
             let length = u64::from(slice.length);
             let region = match slice.region {
-                0 => remote.find(slice.remote, length)?,
+                RegionId::NONE => remote.find(slice.remote, length)?,
                 id => remote.get(id)?,
             };
             let inside = region.contains(slice.remote, length) && region.access.allows(operation.op());
@@ -144,40 +144,40 @@ impl Stage {
         operation.slices().iter().map(spot).collect()
     }
 
-    fn borrow(&mut self, peer: PeerId, place: Place) {
-        let (region, at) = place;
+    fn borrow(&mut self, peer: PeerId, key: MappingKey) {
+        let (region, at) = key;
         match self.drivers.get(at.kind) {
             Ok(driver) => {
-                self.say(peer, Message::Borrow { region, kind: at.kind, process: driver.process_id() });
+                self.send(peer, Message::Borrow { region, kind: at.kind, process: driver.process_id() });
             }
-            Err(error) => self.refuse(peer, place, &error),
+            Err(error) => self.refuse(peer, key, &error),
         }
     }
 
     /// Handles LENT: maps the region for each device that waits.
-    pub fn lent(&mut self, peer: PeerId, region: u64, memory: &[u8]) {
+    pub fn lent(&mut self, peer: PeerId, region: RegionId, memory: &[u8]) {
         let Some(side) = self.sides.get(&peer) else { return };
         let asked =
-            side.reached.iter().filter(|(place, reach)| place.0 == region && matches!(reach, Reach::Asked));
-        let asked: Vec<Place> = asked.map(|(place, _)| *place).collect();
-        for place in asked {
-            if let Err(error) = self.map(peer, place, memory.to_vec()) {
-                self.refuse(peer, place, &error);
+            side.reached.iter().filter(|(key, reach)| key.0 == region && matches!(reach, Reach::Asked));
+        let asked: Vec<MappingKey> = asked.map(|(key, _)| *key).collect();
+        for key in asked {
+            if let Err(error) = self.map(peer, key, memory.to_vec()) {
+                self.refuse(peer, key, &error);
             }
         }
-        self.look_at_waiting(peer);
+        self.check_waiting(peer);
     }
 
-    fn map(&mut self, peer: PeerId, place: Place, memory: Vec<u8>) -> Result<()> {
+    fn map(&mut self, peer: PeerId, key: MappingKey, memory: Vec<u8>) -> Result<()> {
         let Some(side) = self.sides.get_mut(&peer) else { return Ok(()) };
         let none = || Error::new(Status::Unavailable, "the same-host path to the peer is gone");
         let path = side.peer.path(Transport::Local).ok_or_else(none)?;
         let here = path.same_host().ok_or_else(none)?;
         let owner = here.process().ok_or_else(unproven)?;
-        let length = side.peer.remote.snapshot().get(place.0).ok_or_else(none)?.length;
-        let kept = here.keep_registered(place.0, Use::Map)?;
-        let worker = self.drivers.worker(place.1)?;
-        side.reached.insert(place, Reach::Mapping);
+        let length = side.peer.remote.snapshot().get(key.0).ok_or_else(none)?.length;
+        let kept = here.keep_registered(key.0, Use::Map)?;
+        let worker = self.drivers.worker(key.1)?;
+        side.reached.insert(key, Reach::Mapping);
         let (inbox, own, session) = (self.inbox.clone(), worker.clone(), side.session());
         worker.with(move |queue| {
             let borrowed = Borrowed { exported: &memory, length, peer, owner: &owner };
@@ -185,53 +185,54 @@ impl Stage {
                 let kept = Some(kept);
                 Arc::new(Mapped { address, length, worker: own, path, kept })
             });
-            inbox.push(Event::Mapped { peer, session, place, result });
+            inbox.push(Event::Mapped { peer, session, key, result });
         });
         Ok(())
     }
 
     /// Handles the result of a device's mapping.
-    pub fn mapped(&mut self, peer: PeerId, place: Place, result: Result<Arc<Mapped>>) {
+    pub fn mapped(&mut self, peer: PeerId, key: MappingKey, result: Result<Arc<Mapped>>) {
         let Some(side) = self.sides.get_mut(&peer) else { return };
-        let Some(reach @ Reach::Mapping) = side.reached.get_mut(&place) else { return };
+        let Some(reach @ Reach::Mapping) = side.reached.get_mut(&key) else { return };
         match result {
             Ok(mapped) => *reach = Reach::Mapped(mapped),
-            Err(error) => self.refuse(peer, place, &error),
+            Err(error) => self.refuse(peer, key, &error),
         }
-        self.look_at_waiting(peer);
+        self.check_waiting(peer);
     }
 
-    fn refuse(&mut self, peer: PeerId, place: Place, error: &Error) {
-        self.note_obstacle(peer, place.1.kind, &error.message);
+    fn refuse(&mut self, peer: PeerId, key: MappingKey, error: &Error) {
+        self.note_obstacle(peer, key.1.kind, &error.message);
         if let Some(side) = self.sides.get_mut(&peer) {
-            side.reached.insert(place, Reach::refused(error.status, clock::monotonic_ns()));
+            side.reached.insert(key, Reach::refused(error.status, clock::monotonic_ns()));
         }
     }
 
-    pub fn refused(&mut self, peer: PeerId, region: u64, error: &Error) {
+    pub fn refused(&mut self, peer: PeerId, region: RegionId, error: &Error) {
         let Some(side) = self.sides.get(&peer) else { return };
-        let places: Vec<Place> = side.reached.keys().filter(|place| place.0 == region).copied().collect();
-        places.into_iter().for_each(|place| self.refuse(peer, place, error));
-        self.look_at_waiting(peer);
+        let mapping_keys: Vec<MappingKey> =
+            side.reached.keys().filter(|key| key.0 == region).copied().collect();
+        mapping_keys.into_iter().for_each(|key| self.refuse(peer, key, error));
+        self.check_waiting(peer);
     }
 
     /// Handles RECALLED: mappings of the region are closed as soon as the last copy has ended.
-    pub fn recalled(&mut self, peer: PeerId, region: u64) {
+    pub fn recalled(&mut self, peer: PeerId, region: RegionId) {
         if let Some(side) = self.sides.get_mut(&peer) {
-            side.reached.retain(|place, _| place.0 != region);
+            side.reached.retain(|key, _| key.0 != region);
         }
-        self.look_at_waiting(peer);
+        self.check_waiting(peer);
     }
 
-    pub fn look_at_waiting(&mut self, peer: PeerId) {
+    pub fn check_waiting(&mut self, peer: PeerId) {
         let Some(side) = self.sides.get(&peer) else { return };
         let waiting = side.operations.iter().filter(|(_, it)| it.step == Step::Reach);
-        let waiting: Vec<u64> = waiting.map(|(op, _)| *op).collect();
+        let waiting: Vec<OperationId> = waiting.map(|(op, _)| *op).collect();
         waiting.into_iter().for_each(|op| self.begin(peer, op));
     }
 
     /// Starts the copies over mapped memory, one batch for each device here.
-    fn copy_over(&mut self, peer: PeerId, op: u64) {
+    fn copy_over(&mut self, peer: PeerId, op: OperationId) {
         let Some((batches, held)) = self.plan_over(peer, op) else { return self.stage_instead(peer, op) };
         if let Some(operation) = self.operation(peer, op) {
             operation.held = held;
@@ -241,51 +242,51 @@ impl Stage {
     }
 
     /// Plans the copies. None: a region is being unregistered, or the session is over.
-    fn plan_over(&self, peer: PeerId, op: u64) -> Option<(Batches, Vec<Held>)> {
+    fn plan_over(&self, peer: PeerId, op: OperationId) -> Option<(Batches, Vec<Held>)> {
         let side = self.sides.get(&peer)?;
         let operation = side.operations.get(&op)?;
         let (mut batches, mut held, mut entered) = (Batches::new(), Vec::new(), Vec::new());
-        for (slice, place, offset) in self.spots(peer, op)? {
-            let Some(Reach::Mapped(mapped)) = side.reached.get(&place) else { return None };
+        for (slice, key, offset) in self.spots(peer, op)? {
+            let Some(Reach::Mapped(mapped)) = side.reached.get(&key) else { return None };
             // The region's length may have changed since it was mapped.
             if end_of(offset, u64::from(slice.length)).is_none_or(|end| end > mapped.length) {
                 return None;
             }
-            if !entered.contains(&place) {
-                entered.push(place);
-                let kept = mapped.path.same_host()?.keep_registered(place.0, Use::Copy).ok()?;
+            if !entered.contains(&key) {
+                entered.push(key);
+                let kept = mapped.path.same_host()?.keep_registered(key.0, Use::Copy).ok()?;
                 held.push((kept, mapped.clone()));
             }
             let (here, there) = (slice.local, mapped.address + offset);
             let (to, from) = if operation.op() == Op::Write { (there, here) } else { (here, there) };
-            add(&mut batches, place.1, Piece { to, from, length: u64::from(slice.length) });
+            add(&mut batches, key.1, Piece { to, from, length: u64::from(slice.length) });
         }
         Some((batches, held))
     }
 
     /// Ends copies over mapped memory.
-    pub fn copied_over(&mut self, peer: PeerId, op: u64) {
+    pub fn copied_over(&mut self, peer: PeerId, op: OperationId) {
         let Some(operation) = self.operation(peer, op) else { return };
         operation.held.clear();
         if let Method::Mapped(kind) = operation.method {
-            operation.transfer.note_carrier(Transport::of_devices(kind));
+            operation.transfer.report_transport(Transport::of_devices(kind));
         }
         self.finish(peer, op, None);
     }
 
     /// Stages the run through host memory instead.
-    pub fn stage_instead(&mut self, peer: PeerId, op: u64) {
+    pub fn stage_instead(&mut self, peer: PeerId, op: OperationId) {
         let Some(operation) = self.operation(peer, op) else { return };
         if operation.is_struck() {
             return self.finish(peer, op, Some(Fence::Confirmed));
         }
-        let (transfer, first, end) = (operation.transfer.clone(), operation.first, operation.end);
+        let (transfer, range) = (operation.transfer.clone(), operation.range);
         if let Some(side) = self.sides.get_mut(&peer) {
             side.operations.remove(&op);
         }
-        self.say(peer, Message::Release { op });
+        self.send(peer, Message::Release { op });
         self.under_way -= 1;
-        self.split(peer, &transfer, (first, end), true, false);
+        self.split(peer, &transfer, range, true, false);
     }
 }
 

@@ -35,6 +35,6 @@ mod staged_peer;
 mod steps;
 #[cfg(test)]
 pub mod tests;
-mod wire;
+pub mod wire;
 
 pub use service::{Mover, Part, Service, Settings};

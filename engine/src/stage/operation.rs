@@ -1,15 +1,15 @@
 //! A run of slices of one transfer under way: its step, and its requests to the target. All slices of a run are alike:
 //! device memory or host memory here, and there. `steps` takes it from one step to the next.
 
-use super::bridge::Berth;
+use super::bridge::BridgeSlot;
 use super::mapped::{Held, Pair};
 use super::ring::Slot;
 use super::wire::{layout, Block, Blocks, Fault};
 use crate::complete::transfer::Failure;
 use crate::complete::Transfer;
-use crate::limits::DEVICE_REST_MS;
+use crate::limits::DEVICE_IDLE_MS;
 use crate::status::Status;
-use crate::types::{Boottime, MemoryKind, Monotonic, Op, Request, Slice};
+use crate::types::{Boottime, MemoryKind, Monotonic, Op, RegionId, Request, Slice, SliceRange};
 use std::sync::Arc;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,8 +35,7 @@ pub enum Method {
 
 pub struct Operation {
     pub transfer: Arc<Transfer>,
-    pub first: u32,
-    pub end: u32,
+    pub range: SliceRange,
     pub local_device: bool,
     pub remote_device: bool,
     pub method: Method,
@@ -44,9 +43,9 @@ pub struct Operation {
     pub step: Step,
     pub slot: Option<Slot>,
     /// BRIDGED: the slots, unless the devices are copying between them.
-    pub berth: Option<Berth>,
+    pub bridge_slot: Option<BridgeSlot>,
     /// The target's slot: its region and address.
-    pub remote: Option<(u64, u64)>,
+    pub remote: Option<(RegionId, u64)>,
     pub part: Option<Arc<Transfer>>,
     /// Batches of copies under way.
     pub copying: u32,
@@ -62,24 +61,23 @@ pub struct Operation {
 }
 
 impl Operation {
-    /// Makes an operation of slices [first, end), which are alike.
+    /// Makes an operation of these slices, which are alike.
     pub fn new(
         transfer: Arc<Transfer>,
-        run: (u32, u32),
+        range: SliceRange,
         (local_device, remote_device): (bool, bool),
         method: Method,
     ) -> Operation {
         Operation {
             transfer,
-            first: run.0,
-            end: run.1,
+            range,
             local_device,
             remote_device,
             method,
             held: Vec::new(),
             step: Step::Grant,
             slot: None,
-            berth: None,
+            bridge_slot: None,
             remote: None,
             part: None,
             copying: 0,
@@ -94,7 +92,7 @@ impl Operation {
 
     /// Resets the operation to its beginning.
     pub fn reset(&mut self) {
-        (self.remote, self.berth) = (None, None);
+        (self.remote, self.bridge_slot) = (None, None);
         (self.lease_until_ns, self.exposed_until_ns) = (Monotonic::ZERO, Monotonic::ZERO);
         self.failures.clear();
         self.part_failed = false;
@@ -109,12 +107,12 @@ impl Operation {
     /// have `timeout_ms` for each. Copies that last longer cannot be stopped; waiting on would let the target hold the
     /// transfer for ever.
     pub fn extend(&mut self, until_ns: Monotonic, timeout_ms: u64) {
-        let last_ns = self.lease_until_ns + (timeout_ms + DEVICE_REST_MS) * 1_000_000;
+        let last_ns = self.lease_until_ns + (timeout_ms + DEVICE_IDLE_MS) * 1_000_000;
         self.exposed_until_ns = self.exposed_until_ns.max(until_ns.min(last_ns));
     }
 
     pub fn slices(&self) -> &[Slice] {
-        &self.transfer.spec.slices[self.first as usize..self.end as usize]
+        self.range.of(&self.transfer.spec.slices)
     }
 
     pub fn op(&self) -> Op {
@@ -124,7 +122,7 @@ impl Operation {
     /// Returns each slice that has not failed, with its offset in a slot.
     pub fn good(&self) -> impl Iterator<Item = (&Slice, u64)> {
         let (offsets, _) = layout(self.slices().iter().map(|slice| slice.length));
-        let failed = |at: usize| self.failures.iter().any(|it| it.slice == self.first + at as u32);
+        let failed = |at: usize| self.failures.iter().any(|it| it.slice == self.range.first + at as u32);
         let places = self.slices().iter().zip(offsets).enumerate();
         places.filter(move |(at, _)| !failed(*at)).map(|(_, place)| place)
     }
@@ -135,7 +133,7 @@ impl Operation {
 
     /// Fails every slice that has not failed yet.
     pub fn fail(&mut self, (status, vendor_error): (Status, i32)) {
-        for slice in self.first..self.end {
+        for slice in self.range.indexes() {
             if !self.failures.iter().any(|failure| failure.slice == slice) {
                 self.failures.push(Failure { slice, status, os_error: 0, vendor_error });
             }
@@ -164,8 +162,8 @@ impl Operation {
 
     /// Returns the address of its slot here.
     pub fn slot_address(&self) -> u64 {
-        match (&self.berth, &self.slot) {
-            (Some(berth), _) => berth.address(),
+        match (&self.bridge_slot, &self.slot) {
+            (Some(bridge_slot), _) => bridge_slot.address(),
             (None, Some(slot)) => slot.address(),
             (None, None) => 0,
         }
@@ -174,24 +172,24 @@ impl Operation {
     pub fn blocks(&self, not_after_ns: Boottime) -> Blocks {
         let block =
             |slice: &Slice| Block { region: slice.region, address: slice.remote, length: slice.length };
-        let place = self.berth.as_ref().map(Berth::place);
-        Blocks { not_after_ns, place, list: self.slices().iter().map(block).collect() }
+        let bridge_slot = self.bridge_slot.as_ref().map(BridgeSlot::id);
+        Blocks { not_after_ns, bridge_slot, list: self.slices().iter().map(block).collect() }
     }
 
     pub fn index_of(&self, slice: &Slice) -> u32 {
         let at = self.slices().iter().position(|other| std::ptr::eq(other, slice));
-        self.first + at.unwrap_or(0) as u32
+        self.range.first + at.unwrap_or(0) as u32
     }
 
     pub fn take_faults(&mut self, faults: &[Fault]) {
-        let count = self.end - self.first;
+        let count = self.range.count();
         let known = faults.iter().filter(|fault| fault.block < count);
-        self.failures.extend(known.map(|fault| fault.at(self.first)));
+        self.failures.extend(known.map(|fault| fault.at(self.range.first)));
         self.failures.sort_unstable_by_key(|failure| failure.slice);
         self.failures.dedup_by_key(|failure| failure.slice);
     }
 
-    pub fn look_ns(&self) -> Monotonic {
+    pub fn check_ns(&self) -> Monotonic {
         match self.is_struck() {
             true => self.exposed_until_ns.min(self.ask_again_ns),
             false => self.ask_again_ns,

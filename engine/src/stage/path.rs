@@ -6,8 +6,8 @@ use crate::peer::outbox::Class;
 use crate::peer::{After, Devices, Path};
 use crate::region::RemoteMap;
 use crate::sys::lock::{Mutex, MutexGuard};
+use crate::sys::map::HashMap;
 use crate::types::{MemoryKind, Monotonic, PeerId, Range};
-use std::collections::HashMap;
 use std::sync::Arc;
 
 pub struct StagedPath {

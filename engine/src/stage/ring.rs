@@ -7,7 +7,7 @@ use crate::limits::STAGE_SLOT_BYTES;
 use crate::region::{RegionSpec, Registry};
 use crate::status::{Error, Result};
 use crate::sys::mapping::Mapping;
-use crate::types::{Access, MemoryKind};
+use crate::types::{Access, MemoryKind, RegionId};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 
 pub struct Slot {
     memory: Mapping,
-    pub region: u64,
+    pub region: RegionId,
     /// The device libraries that have pinned the slot.
     locked_by: Vec<MemoryKind>,
 }
@@ -90,7 +90,7 @@ impl Ring {
 
     /// Gives a slot up for good and makes room for another: data for its region is refused from here on. Nothing of
     /// this process uses the slot. Returns the region, which must be announced as removed.
-    pub fn retire(&mut self, slot: Slot) -> u64 {
+    pub fn retire(&mut self, slot: Slot) -> RegionId {
         let region = slot.region;
         let over = self.registry.unregister(region, Some(PATIENCE)).is_ok();
         for kind in slot.locked_by.iter().filter(|_| over) {

@@ -8,7 +8,7 @@ use crate::complete::{Transfer, TransferFlags};
 use crate::limits::{DEVICE_PIECE_BYTES, FRAME_DESCRIPTORS_MAX, STAGE_BYTES};
 use crate::peer::outbox::{PullLimits, Pulled};
 use crate::route::{self, Asked, Between};
-use crate::types::{Location, PeerId, Slice, Transport};
+use crate::types::{Location, OperationId, PeerId, Slice, SliceRange, Transport};
 use std::sync::Arc;
 
 impl Stage {
@@ -23,31 +23,30 @@ impl Stage {
                     None => STAGE_BYTES,
                 },
                 descriptors_max: FRAME_DESCRIPTORS_MAX,
-                word_bytes_max: None,
+                notification_bytes_max: None,
                 read: true,
                 write: true,
             };
             let pull = |express| side.peer.pull(Transport::Staged, express, limits);
-            let Some(Pulled::Slices { transfer, first, end, is_device, .. }) =
-                pull(true).or_else(|| pull(false))
+            let Some(Pulled::Slices { transfer, range, is_device, .. }) = pull(true).or_else(|| pull(false))
             else {
                 continue; // a thread that queues slices sends an event
             };
             self.due.queue(peer);
             transfer.mark_started();
-            self.split(peer, &transfer, (first, end), is_device, true);
+            self.split(peer, &transfer, range, is_device, true);
             self.watch(peer, &transfer);
         }
     }
 
-    /// Makes operations of slices [first, end): one for each run of alike slices that fits a slot, if the run needs
-    /// one. `is_device`: the peer's memory is a device's, even if its announcement is missing. `over`: devices may
-    /// copy directly.
+    /// Makes operations of these slices: one for each run of alike slices that fits a slot, if the run needs one.
+    /// `is_device`: the peer's memory is a device's, even if its announcement is missing. `over`: devices may copy
+    /// directly.
     pub fn split(
         &mut self,
         peer: PeerId,
         transfer: &Arc<Transfer>,
-        (first, end): (u32, u32),
+        range: SliceRange,
         is_device: bool,
         over: bool,
     ) {
@@ -55,7 +54,7 @@ impl Stage {
         let (local, remote) = (self.registry.snapshot(), side.peer.remote.snapshot());
         let same_host = side.peer.path(Transport::Local).is_some();
         let device = |at: Location| at.kind.is_device().then(|| device(at));
-        let slices = &transfer.spec.slices[first as usize..end as usize];
+        let slices = range.of(&transfer.spec.slices);
         let kinds = slices.iter().map(|slice: &Slice| {
             let length = u64::from(slice.length);
             let here = local.find(slice.local, length).and_then(|region| device(region.location));
@@ -67,20 +66,20 @@ impl Stage {
             (here.is_some(), there.is_some() || is_device, method)
         });
         let kinds: Vec<_> = kinds.collect();
-        let mut at = first;
+        let mut at = range.first;
         for alike in kinds.chunk_by(|a, b| a == b) {
             let (local_device, remote_device, method) = alike[0];
-            let stretch_end = at + alike.len() as u32;
-            while at < stretch_end {
-                let run_end = match method {
-                    Method::Mapped(_) => stretch_end,
-                    _ => at + fitting(&transfer.spec.slices[at as usize..stretch_end as usize]),
+            let alike_end = at + alike.len() as u32;
+            while at < alike_end {
+                let left = SliceRange { first: at, end: alike_end };
+                let run = match method {
+                    Method::Mapped(_) => left,
+                    _ => SliceRange { end: at + fitting(left.of(&transfer.spec.slices)), ..left },
                 };
                 let devices = (local_device, remote_device);
-                let operation = Operation::new(transfer.clone(), (at, run_end), devices, method);
-                at = run_end;
-                let op = self.next_op;
-                self.next_op += 1;
+                let operation = Operation::new(transfer.clone(), run, devices, method);
+                at = run.end;
+                let op = self.draw_operation();
                 self.under_way += 1;
                 if let Some(side) = self.sides.get_mut(&peer) {
                     side.operations.insert(op, operation);
@@ -90,9 +89,16 @@ impl Stage {
         }
     }
 
+    /// Returns the number of a new operation.
+    pub fn draw_operation(&mut self) -> OperationId {
+        let number = self.next_op;
+        self.next_op += 1;
+        OperationId::from_raw(number)
+    }
+
     /// Splits an operation anew if some of the peer's memory was announced as device memory since the operation began.
     /// False: nothing changed.
-    pub fn split_again(&mut self, peer: PeerId, op: u64) -> bool {
+    pub fn split_again(&mut self, peer: PeerId, op: OperationId) -> bool {
         let Some(side) = self.sides.get_mut(&peer) else { return false };
         let remote = side.peer.remote.snapshot();
         let is_device = |slice: &Slice| {
@@ -105,7 +111,7 @@ impl Stage {
         }
         let Some(operation) = side.operations.remove(&op) else { return false };
         self.under_way -= 1;
-        self.split(peer, &operation.transfer, (operation.first, operation.end), false, false);
+        self.split(peer, &operation.transfer, operation.range, false, false);
         self.give_back(operation.slot);
         true
     }

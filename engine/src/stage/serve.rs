@@ -2,7 +2,7 @@
 //! like any access of a peer (region, generation, rights, bounds). The region is entered while the device copies.
 //! No copy begins after the initiator's time is over.
 
-use super::bridge_target::Seat;
+use super::bridge_target::ExposedSlot;
 use super::event::Event;
 use super::mapped::device;
 use super::ring::Slot;
@@ -14,8 +14,8 @@ use crate::limits::STAGE_OPERATIONS_MAX;
 use crate::region::Region;
 use crate::status::{Error, Result, Status};
 use crate::sys::clock;
-use crate::types::{Boottime, Location, Op, PeerId};
-use std::collections::HashSet;
+use crate::sys::map::HashSet;
+use crate::types::{Boottime, Location, Op, OperationId, PeerId, RegionId};
 use std::sync::Arc;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,7 +24,7 @@ enum State {
     Waiting,
     Copying,
     /// Copied, and the peer was told.
-    Told,
+    Reported,
 }
 
 pub struct Served {
@@ -34,7 +34,7 @@ pub struct Served {
     /// The operation's number in the queue for a slot.
     asked: u64,
     /// The slot, if it belongs to a bridge.
-    seat: Option<Seat>,
+    exposed: Option<ExposedSlot>,
     blocks: Option<Blocks>,
     faults: Vec<Fault>,
     /// The regions that are entered while copies run.
@@ -61,7 +61,7 @@ impl Served {
             state: State::Waiting,
             slot: None,
             asked: 0,
-            seat: None,
+            exposed: None,
             blocks,
             faults: Vec::new(),
             regions: Vec::new(),
@@ -75,26 +75,26 @@ impl Served {
         self.faults.extend(blocks.map(|block| Fault { block, status, vendor_error }));
     }
 
-    fn place(&self) -> (u64, u64) {
-        self.slot.as_ref().map_or((0, 0), |slot| (slot.region, slot.address()))
+    fn host_slot(&self) -> (RegionId, u64) {
+        self.slot.as_ref().map_or((RegionId::NONE, 0), |slot| (slot.region, slot.address()))
     }
 
     fn slot_address(&self) -> u64 {
-        self.seat.as_ref().map_or(self.place().1, Seat::address)
+        self.exposed.as_ref().map_or(self.host_slot().1, ExposedSlot::address)
     }
 
     fn has_slot(&self) -> bool {
-        self.slot.is_some() || self.seat.is_some()
+        self.slot.is_some() || self.exposed.is_some()
     }
 }
 
 impl Stage {
-    fn guest(&mut self, peer: PeerId, op: u64) -> Option<&mut Served> {
+    fn find_served(&mut self, peer: PeerId, op: OperationId) -> Option<&mut Served> {
         self.sides.get_mut(&peer)?.served.get_mut(&op)
     }
 
     /// Adds an operation of the peer's. False when the peer has more of them than a correct engine.
-    fn enter(&mut self, peer: PeerId, op: u64, served: Served) -> bool {
+    fn enter(&mut self, peer: PeerId, op: OperationId, served: Served) -> bool {
         let Some(side) = self.sides.get_mut(&peer) else { return false };
         if side.served.len() >= STAGE_OPERATIONS_MAX {
             self.misbehaved(peer);
@@ -104,24 +104,24 @@ impl Stage {
         true
     }
 
-    fn add(&mut self, peer: PeerId, op: u64, served: Served) {
+    fn add(&mut self, peer: PeerId, op: OperationId, served: Served) {
         if !self.enter(peer, op, served) {
             return;
         }
         let number = self.slots_asked.last_key_value().map_or(0, |(number, _)| number + 1);
         self.slots_asked.insert(number, (peer, op));
-        if let Some(served) = self.guest(peer, op) {
+        if let Some(served) = self.find_served(peer, op) {
             served.asked = number;
         }
         self.give_slots();
     }
 
-    pub fn wanted(&mut self, peer: PeerId, op: u64) {
-        match self.guest(peer, op) {
+    pub fn wanted(&mut self, peer: PeerId, op: OperationId) {
+        match self.find_served(peer, op) {
             None => self.add(peer, op, Served::new(Op::Write, None)),
             Some(served) if served.slot.is_some() => {
-                let (region, address) = served.place();
-                self.say(peer, Message::Grant { op, region, address });
+                let (region, address) = served.host_slot();
+                self.send(peer, Message::Grant { op, region, address });
             }
             Some(_) => {}
         }
@@ -131,7 +131,7 @@ impl Stage {
     pub fn give_slots(&mut self) {
         while let Some((peer, op)) = self.slots_asked.values().next().copied() {
             let waits = |served: &mut Served| served.slot.is_none() && served.state == State::Waiting;
-            if !self.guest(peer, op).is_some_and(waits) {
+            if !self.find_served(peer, op).is_some_and(waits) {
                 self.slots_asked.pop_first();
                 continue;
             }
@@ -140,7 +140,7 @@ impl Stage {
                 taken => taken,
             };
             self.slots_asked.pop_first();
-            let Some(served) = self.guest(peer, op) else { continue };
+            let Some(served) = self.find_served(peer, op) else { continue };
             match taken {
                 Ok(Some((slot, is_new))) => {
                     let (region, address) = (slot.region, slot.address());
@@ -150,66 +150,68 @@ impl Stage {
                         self.commands.push(Command::RegionsAdded(vec![region]));
                     }
                     match is_write {
-                        true => self.say(peer, Message::Grant { op, region, address }),
+                        true => self.send(peer, Message::Grant { op, region, address }),
                         false => self.copy_blocks(peer, op),
                     }
                 }
                 Ok(None) => {}
                 Err(error) => {
-                    served.state = State::Told;
+                    served.state = State::Reported;
                     served.fail(0..1, cause(&error));
                     let faults = served.faults.clone();
-                    self.say(peer, Message::Done { op, faults });
+                    self.send(peer, Message::Done { op, faults });
                 }
             }
         }
     }
 
-    pub fn committed(&mut self, peer: PeerId, op: u64, blocks: Blocks) {
-        match self.guest(peer, op).is_some() || self.take_seat(peer, op, Op::Write, &blocks) {
+    pub fn committed(&mut self, peer: PeerId, op: OperationId, blocks: Blocks) {
+        match self.find_served(peer, op).is_some() || self.take_exposed_slot(peer, op, Op::Write, &blocks) {
             true => self.asked(peer, op, blocks),
-            false => self.say(peer, Message::Unknown { op }),
+            false => self.send(peer, Message::Unknown { op }),
         }
     }
 
-    pub fn fetched(&mut self, peer: PeerId, op: u64, blocks: Blocks) {
-        match self.guest(peer, op).is_some() || self.take_seat(peer, op, Op::Read, &blocks) {
+    pub fn fetched(&mut self, peer: PeerId, op: OperationId, blocks: Blocks) {
+        match self.find_served(peer, op).is_some() || self.take_exposed_slot(peer, op, Op::Read, &blocks) {
             true => self.asked(peer, op, blocks),
-            false if blocks.place.is_some() => self.say(peer, Message::Unknown { op }),
+            false if blocks.bridge_slot.is_some() => self.send(peer, Message::Unknown { op }),
             false => self.add(peer, op, Served::new(Op::Read, Some(blocks))),
         }
     }
 
     /// Gives an operation the bridge slot that its message names.
-    fn take_seat(&mut self, peer: PeerId, op: u64, kind: Op, blocks: &Blocks) -> bool {
-        let Some(seat) = blocks.place.and_then(|place| self.seat(peer, place)) else { return false };
+    fn take_exposed_slot(&mut self, peer: PeerId, op: OperationId, kind: Op, blocks: &Blocks) -> bool {
+        let Some(exposed) = blocks.bridge_slot.and_then(|id| self.exposed_slot(peer, id)) else {
+            return false;
+        };
         let Some(side) = self.sides.get_mut(&peer) else { return false };
         // The peer may take the slot for free while a copy still uses it.
-        if side.served.values().filter_map(|it| it.seat.as_ref()).any(|taken| taken.is_same(&seat)) {
+        if side.served.values().filter_map(|it| it.exposed.as_ref()).any(|taken| taken.is_same(&exposed)) {
             return false;
         }
-        self.enter(peer, op, Served { seat: Some(seat), ..Served::new(kind, None) })
+        self.enter(peer, op, Served { exposed: Some(exposed), ..Served::new(kind, None) })
     }
 
-    fn asked(&mut self, peer: PeerId, op: u64, blocks: Blocks) {
-        let Some(served) = self.guest(peer, op) else { return };
+    fn asked(&mut self, peer: PeerId, op: OperationId, blocks: Blocks) {
+        let Some(served) = self.find_served(peer, op) else { return };
         served.blocks = Some(blocks);
         match served.state {
             State::Waiting if served.has_slot() => self.copy_blocks(peer, op),
             State::Waiting | State::Copying => {}
-            State::Told => self.tell(peer, op),
+            State::Reported => self.report(peer, op),
         }
     }
 
     /// Copies between the slot and the blocks, if the initiator's time is not over.
-    fn copy_blocks(&mut self, peer: PeerId, op: u64) {
+    fn copy_blocks(&mut self, peer: PeerId, op: OperationId) {
         let now_ns = clock::boottime_ns();
         let in_time = |served: &mut Served| served.blocks.as_ref().is_some_and(|it| now_ns < it.not_after_ns);
-        if !self.guest(peer, op).is_some_and(in_time) || !self.let_in(peer) {
+        if !self.find_served(peer, op).is_some_and(in_time) || !self.begin_peer_copy(peer) {
             return; // the initiator asks again, or has given up
         }
         let batches = self.check(peer, op);
-        let Some(served) = self.guest(peer, op) else { return };
+        let Some(served) = self.find_served(peer, op) else { return };
         served.state = State::Copying;
         // Counts one extra, so that no batch is the last while others are being started.
         served.copying = 1;
@@ -220,18 +222,18 @@ impl Stage {
     }
 
     /// Returns the blocks that may be copied, by device, with their regions entered. Refused blocks become faults.
-    fn check(&mut self, peer: PeerId, op: u64) -> Vec<Batch> {
+    fn check(&mut self, peer: PeerId, op: OperationId) -> Vec<Batch> {
         let registry = self.registry.clone();
         let mut batches: Vec<Batch> = Vec::new();
-        let Some(served) = self.guest(peer, op) else { return batches };
+        let Some(served) = self.find_served(peer, op) else { return batches };
         let Some(blocks) = served.blocks.clone() else { return batches };
-        let (slot_at, seat) = (served.slot_address(), served.seat.as_ref().map(Seat::at));
+        let (slot_at, exposed) = (served.slot_address(), served.exposed.as_ref().map(ExposedSlot::at));
         let (offsets, _) = layout(blocks.list.iter().map(|block| block.length));
         for (at, (block, offset)) in blocks.list.iter().zip(offsets).enumerate() {
             let wanted = (block.region, block.address, u64::from(block.length));
             let admitted = registry.admit(served.op, wanted).and_then(|region| match region {
                 region if !region.is_device() => Err(Status::Unsupported),
-                region if seat.is_some_and(|seat| seat.kind != device(region.location).kind) => {
+                region if exposed.is_some_and(|exposed| exposed.kind != device(region.location).kind) => {
                     Err(Status::Unsupported)
                 }
                 region if !region.enter() => Err(Status::Stale),
@@ -260,7 +262,7 @@ impl Stage {
         batches
     }
 
-    fn start(&mut self, peer: PeerId, op: u64, Batch { at, blocks, pieces }: Batch) {
+    fn start(&mut self, peer: PeerId, op: OperationId, Batch { at, blocks, pieces }: Batch) {
         let Some(served) = self.sides.get_mut(&peer).and_then(|side| side.served.get_mut(&op)) else {
             return;
         };
@@ -274,7 +276,7 @@ impl Stage {
             Ok(worker) => {
                 served.copying += 1;
                 let direction = match served.op {
-                    _ if served.seat.is_some() => Direction::DeviceToDevice,
+                    _ if served.exposed.is_some() => Direction::DeviceToDevice,
                     Op::Write => Direction::HostToDevice,
                     Op::Read => Direction::DeviceToHost,
                 };
@@ -288,8 +290,8 @@ impl Stage {
     }
 
     /// Ends a batch. After the last batch it leaves the regions and tells the peer.
-    pub fn served(&mut self, peer: PeerId, op: u64, blocks: &[u32], result: Result<(), Error>) {
-        let Some(served) = self.guest(peer, op) else { return };
+    pub fn served(&mut self, peer: PeerId, op: OperationId, blocks: &[u32], result: Result<(), Error>) {
+        let Some(served) = self.find_served(peer, op) else { return };
         served.copying -= 1;
         match result {
             Err(error) if error.status == Status::Timeout => served.not_begun = true,
@@ -305,10 +307,10 @@ impl Stage {
             served.faults.clear();
             let regions = std::mem::take(&mut served.regions);
             regions.iter().for_each(|region| region.leave());
-            self.let_out(peer);
+            self.end_peer_copy(peer);
             return self.copy_blocks(peer, op);
         }
-        served.state = State::Told;
+        served.state = State::Reported;
         served.faults.sort_unstable_by_key(|fault| fault.block);
         let (released, is_write) = (served.released, served.op == Op::Write);
         let late = served.blocks.as_ref().is_some_and(|it| clock::boottime_ns() >= it.not_after_ns);
@@ -317,7 +319,7 @@ impl Stage {
         // The data is in place: the slot is free, even if the answer is lost.
         let slot = if is_write { served.slot.take() } else { None };
         regions.iter().for_each(|region| region.leave());
-        self.let_out(peer);
+        self.end_peer_copy(peer);
         if let (true, true, Some(block), Some(side)) = (late, is_write, first, self.sides.get(&peer)) {
             side.peer.late_apply(block.region, block.address, u64::from(block.length));
         }
@@ -326,39 +328,39 @@ impl Stage {
         }
         match released {
             true => self.released(peer, op),
-            false => self.tell(peer, op),
+            false => self.report(peer, op),
         }
         self.give_slots();
     }
 
-    fn tell(&mut self, peer: PeerId, op: u64) {
-        let Some(served) = self.guest(peer, op) else { return };
-        let (faults, (region, address)) = (served.faults.clone(), served.place());
+    fn report(&mut self, peer: PeerId, op: OperationId) {
+        let Some(served) = self.find_served(peer, op) else { return };
+        let (faults, (region, address)) = (served.faults.clone(), served.host_slot());
         let message = match served.op {
             Op::Read if served.has_slot() => Message::Ready { op, region, address, faults },
             _ => Message::Done { op, faults },
         };
-        self.say(peer, message);
+        self.send(peer, message);
     }
 
     /// Handles STOP: the initiator gave the operation up, so copies that have not begun never begin.
-    pub fn stopped(&mut self, peer: PeerId, op: u64) {
-        match self.guest(peer, op).map(|served| served.state) {
+    pub fn stopped(&mut self, peer: PeerId, op: OperationId) {
+        match self.find_served(peer, op).map(|served| served.state) {
             Some(State::Copying) => {
                 let timeout_ms = self.drivers.timeout().as_millis() as u64;
-                self.say(peer, Message::Busy { op, timeout_ms });
+                self.send(peer, Message::Busy { op, timeout_ms });
             }
-            Some(State::Told) => self.tell(peer, op),
+            Some(State::Reported) => self.report(peer, op),
             Some(State::Waiting) => {
                 self.released(peer, op);
-                self.say(peer, Message::Unknown { op });
+                self.send(peer, Message::Unknown { op });
             }
-            None => self.say(peer, Message::Unknown { op }),
+            None => self.send(peer, Message::Unknown { op }),
         }
     }
 
     /// Handles RELEASE: the initiator does not need the operation any more.
-    pub fn released(&mut self, peer: PeerId, op: u64) {
+    pub fn released(&mut self, peer: PeerId, op: OperationId) {
         let Some(side) = self.sides.get_mut(&peer) else { return };
         match side.served.get_mut(&op) {
             Some(served) if served.state == State::Copying => served.released = true,
@@ -383,9 +385,9 @@ impl Stage {
     }
 
     /// Releases all operations of the peer except those in `but`.
-    pub fn drop_served(&mut self, peer: PeerId, but: &HashSet<u64>) {
+    pub fn drop_served(&mut self, peer: PeerId, but: &HashSet<OperationId>) {
         let Some(side) = self.sides.get(&peer) else { return };
-        let gone: Vec<u64> = side.served.keys().filter(|op| !but.contains(op)).copied().collect();
+        let gone: Vec<OperationId> = side.served.keys().filter(|op| !but.contains(op)).copied().collect();
         gone.into_iter().for_each(|op| self.released(peer, op));
     }
 }

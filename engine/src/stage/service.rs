@@ -13,17 +13,19 @@ use super::wire::{Message, MESSAGE_BYTES};
 use crate::command::{Command, Commands};
 use crate::complete::Transfer;
 use crate::device::{Drivers, Worker};
-use crate::limits::STAGE_SAID_BYTES_MAX;
+use crate::limits::STAGE_QUEUED_BYTES_MAX;
 use crate::peer::{Closed, Path, Peer, SessionInfo, TransportService};
 use crate::region::Registry;
 use crate::status::{Error, Result, Status};
 use crate::sys::lock::Mutex;
-use crate::sys::{clock, health, thread};
-use crate::types::{Access, MemoryKind, Op, PeerId, Request, Transport};
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use crate::sys::map::{HashMap, HashSet};
+use crate::sys::thread::JoinHandle;
+use crate::sys::{thread, turns};
+use crate::types::{
+    Access, BridgeId, LaneId, MemoryKind, Monotonic, Op, OperationId, PeerId, RegionId, Request, Transport,
+};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
-use std::thread::JoinHandle;
-use std::time::Duration;
 
 /// A transfer of host memory that staging submits for a transfer of device memory.
 pub struct Part<'a> {
@@ -51,18 +53,18 @@ pub struct Settings {
 /// The state that other threads may look at.
 #[derive(Default)]
 struct Shared {
-    links: HashMap<PeerId, Arc<StagedPath>>,
+    paths: HashMap<PeerId, Arc<StagedPath>>,
     /// The peers' copies from and to devices here. An entry exists while the peer's session stands or copies are under
     /// way.
-    served: HashMap<PeerId, Guest>,
+    served: HashMap<PeerId, ServedPeer>,
 }
 
 #[derive(Default)]
-struct Guest {
+struct ServedPeer {
     copying: u32,
-    welcome: bool,
+    may_begin: bool,
     /// Bytes of messages from the peer that the thread has not decoded yet.
-    said_bytes: usize,
+    queued_bytes: usize,
 }
 
 pub struct Service {
@@ -99,15 +101,15 @@ impl Service {
             commands: commands.clone(),
             mover,
             loans: loans.clone(),
-            sides: HashMap::new(),
+            sides: HashMap::default(),
             due: Due::new(),
             slots_wanted: VecDeque::new(),
             slots_asked: BTreeMap::new(),
             next_op: 1,
             under_way: 0,
             under_way_max: settings.slots as usize * 2,
-            attached: HashMap::new(),
-            broken: HashSet::new(),
+            attached: HashMap::default(),
+            broken: HashSet::default(),
             next_bridge: 1,
             bridge_slots: settings.slots,
         };
@@ -138,15 +140,9 @@ impl Service {
         }
         // The thread takes the stage over when it runs: one that could not be started leaves it here.
         let kept = self.start.clone();
-        let started = thread::spawn("ferry-stage", move || {
-            health::doing("staging");
+        let started = turns::start("ferry-stage", "staging", self.inbox.clone(), move || {
             let stage = kept.lock().take();
-            let mut running = Running { stage, kept };
-            if let Some(stage) = &mut running.stage {
-                let inbox = stage.inbox.clone();
-                health::woken_by(&|| inbox.wake(), || stage.run());
-            }
-            drop(running.stage.take());
+            Some(Running { stage, kept })
         });
         *thread = Some(started.map_err(|error| thread::not_started("the thread for device memory", &error))?);
         // Nothing was lent before there was a peer.
@@ -177,8 +173,8 @@ impl TransportService for Service {
         {
             let mut shared = self.shared.lock();
             let path = || Arc::new(StagedPath::new(peer, self.inbox.clone(), self.drivers.clone()));
-            shared.links.entry(peer).or_insert_with(path);
-            shared.served.entry(peer).or_default().welcome = true;
+            shared.paths.entry(peer).or_insert_with(path);
+            shared.served.entry(peer).or_default().may_begin = true;
         }
         self.inbox.push(Event::Begin(session_info));
         let transport = Transport::Staged;
@@ -186,13 +182,13 @@ impl TransportService for Service {
     }
 
     fn message(&self, peer: PeerId, body: &[u8]) -> bool {
-        if let Some(guest) = self.shared.lock().served.get_mut(&peer) {
-            guest.said_bytes += body.len();
-            if guest.said_bytes > STAGE_SAID_BYTES_MAX {
+        if let Some(served_peer) = self.shared.lock().served.get_mut(&peer) {
+            served_peer.queued_bytes += body.len();
+            if served_peer.queued_bytes > STAGE_QUEUED_BYTES_MAX {
                 return false;
             }
         }
-        self.inbox.push(Event::Said(peer, body.to_vec()));
+        self.inbox.push(Event::Received(peer, body.to_vec()));
         true
     }
 
@@ -202,25 +198,25 @@ impl TransportService for Service {
     }
 
     fn path(&self, peer: PeerId) -> Option<(Arc<dyn Path>, String)> {
-        let path: Arc<dyn Path> = self.shared.lock().links.get(&peer)?.clone();
+        let path: Arc<dyn Path> = self.shared.lock().paths.get(&peer)?.clone();
         Some((path, String::new()))
     }
 
-    fn end(&self, peer: PeerId) -> Vec<(u32, Closed)> {
-        if let Some(guest) = self.shared.lock().served.get_mut(&peer) {
-            guest.welcome = false;
+    fn end(&self, peer: PeerId) -> Vec<(LaneId, Closed)> {
+        if let Some(served_peer) = self.shared.lock().served.get_mut(&peer) {
+            served_peer.may_begin = false;
         }
         self.inbox.push(Event::End(peer));
         Vec::new()
     }
 
     fn forget(&self, peer: PeerId) {
-        self.shared.lock().links.remove(&peer);
+        self.shared.lock().paths.remove(&peer);
         self.inbox.push(Event::Forget(peer));
     }
 
     fn is_quiet(&self, peer: PeerId) -> bool {
-        self.shared.lock().served.get(&peer).is_none_or(|guest| guest.copying == 0)
+        self.shared.lock().served.get(&peer).is_none_or(|served_peer| served_peer.copying == 0)
     }
 
     fn all_quiet(&self, peer: PeerId) {
@@ -243,44 +239,29 @@ pub(super) struct Stage {
     pub due: Due,
     /// (peer, operation) that wait for an outgoing slot; below, peers' operations that wait for an incoming slot, in
     /// order.
-    pub slots_wanted: VecDeque<(PeerId, u64)>,
-    pub slots_asked: BTreeMap<u64, (PeerId, u64)>,
+    pub slots_wanted: VecDeque<(PeerId, OperationId)>,
+    pub slots_asked: BTreeMap<u64, (PeerId, OperationId)>,
     pub next_op: u64,
     pub under_way: usize,
     pub under_way_max: usize,
     /// The peers and threads of bridges, by bridge number.
-    pub attached: HashMap<u64, (PeerId, Arc<Worker>)>,
+    pub attached: HashMap<BridgeId, (PeerId, Arc<Worker>)>,
     /// Bridges that failed in use.
-    pub broken: HashSet<u64>,
+    pub broken: HashSet<BridgeId>,
     pub next_bridge: u64,
     /// The number of slots of each bridge.
     pub bridge_slots: u32,
 }
 
 impl Stage {
-    fn run(&mut self) {
-        loop {
-            let timeout = self
-                .next_look_ns()
-                .map(|at_ns| Duration::from_nanos(at_ns.saturating_sub(clock::monotonic_ns())));
-            for event in self.inbox.take(timeout) {
-                if matches!(event, Event::Stop) {
-                    return self.end();
-                }
-                self.event(event);
-            }
-            self.turn();
-        }
-    }
-
     /// Does the work that events and time have made due.
-    pub fn turn(&mut self) {
-        self.look_at_time(clock::monotonic_ns());
+    pub fn turn(&mut self, now: Monotonic) {
+        self.check_due(now);
         self.pump();
         self.flush();
     }
 
-    fn end(&mut self) {
+    pub fn end(&mut self) {
         for side in std::mem::take(&mut self.sides).into_values() {
             let served = side.served.into_values().filter_map(|served| served.slot);
             served.chain(side.lost_slots).for_each(|slot| self.incoming.give(slot));
@@ -307,13 +288,13 @@ impl Stage {
                     side.lost = true;
                 }
                 self.forget_bridges(peer);
-                self.drop_served(peer, &HashSet::new());
+                self.drop_served(peer, &HashSet::default());
                 self.due.ended.insert(peer);
             }
             Event::Quiet(peer) => {
                 self.loans.take_back_from(peer);
                 let slots = self.sides.get_mut(&peer).map(|side| std::mem::take(&mut side.lost_slots));
-                let regions: Vec<u64> =
+                let regions: Vec<RegionId> =
                     slots.into_iter().flatten().map(|slot| self.incoming.retire(slot)).collect();
                 if !regions.is_empty() {
                     self.commands.push(Command::RegionsRemoved(regions));
@@ -321,7 +302,7 @@ impl Stage {
                 self.due.ended.insert(peer);
                 self.give_slots();
             }
-            Event::Said(peer, body) => self.said(peer, &body),
+            Event::Received(peer, body) => self.received(peer, &body),
             Event::Post(peer) => {
                 self.due.queue(peer);
                 // The same-host path may have opened or closed too.
@@ -332,17 +313,17 @@ impl Stage {
             Event::Moved { peer, op } => self.moved(peer, op),
             Event::Copied { peer, op, result } => self.copied(peer, op, result),
             Event::Served { peer, op, blocks, result } => self.served(peer, op, &blocks, result),
-            Event::Mapped { peer, session, place, result } => {
+            Event::Mapped { peer, session, key, result } => {
                 if self.sides.get(&peer).is_some_and(|side| side.session == session) {
-                    self.mapped(peer, place, result);
+                    self.mapped(peer, key, result);
                 }
             }
             Event::Exported { peer, region, result } => self.exported(peer, &region, result),
             Event::Recall(region) => self.recall(region),
-            Event::Shown { peer, bridge, result } => self.shown(peer, bridge, result),
+            Event::Exposed { peer, bridge, result } => self.exposure_made(peer, bridge, result),
             Event::Attached { peer, bridge, result } => self.attached(peer, bridge, result),
             Event::Detached { peer, bridge } => self.detached(peer, bridge),
-            Event::Carried { peer, op, berth, result } => self.carried(peer, op, berth, result),
+            Event::Carried { peer, op, bridge_slot, result } => self.carried(peer, op, bridge_slot, result),
         }
     }
 
@@ -354,14 +335,14 @@ impl Stage {
         side.bridges.retain(|_, bridge| bridge.stands());
         side.lost = false;
         self.due.queue(handle);
-        let ops: Vec<u64> = side.operations.keys().copied().collect();
-        self.say(handle, Message::Live { ops: ops.clone(), bridges: self.bridges(handle) });
-        ops.into_iter().for_each(|op| self.say_again(handle, op));
+        let ops: Vec<OperationId> = side.operations.keys().copied().collect();
+        self.send(handle, Message::Live { ops: ops.clone(), bridges: self.bridges(handle) });
+        ops.into_iter().for_each(|op| self.repeat_messages(handle, op));
     }
 
-    fn said(&mut self, peer: PeerId, body: &[u8]) {
-        if let Some(guest) = self.shared.lock().served.get_mut(&peer) {
-            guest.said_bytes = guest.said_bytes.saturating_sub(body.len());
+    fn received(&mut self, peer: PeerId, body: &[u8]) {
+        if let Some(served_peer) = self.shared.lock().served.get_mut(&peer) {
+            served_peer.queued_bytes = served_peer.queued_bytes.saturating_sub(body.len());
         }
         match Message::decode_all(body) {
             Ok(messages) => messages.into_iter().for_each(|message| self.message_from(peer, message)),
@@ -384,9 +365,9 @@ impl Stage {
             Message::Release { op } => self.released(peer, op),
             Message::Live { ops, bridges } => {
                 self.drop_served(peer, &ops.into_iter().collect());
-                let bridges: HashSet<u64> = bridges.into_iter().collect();
+                let bridges: HashSet<BridgeId> = bridges.into_iter().collect();
                 if let Some(side) = self.sides.get_mut(&peer) {
-                    side.shown.retain(|bridge, _| bridges.contains(bridge));
+                    side.exposures.retain(|bridge, _| bridges.contains(bridge));
                 }
             }
             Message::Grant { op, region, address } => self.granted(peer, op, (region, address)),
@@ -411,7 +392,7 @@ impl Stage {
     }
 
     /// Queues a message to the peer, which is sent at the end of this turn; drops it while there is no session.
-    pub fn say(&mut self, peer: PeerId, message: Message) {
+    pub fn send(&mut self, peer: PeerId, message: Message) {
         let Some(side) = self.sides.get_mut(&peer).filter(|side| side.session.is_some()) else { return };
         message.encode(&mut side.out);
         self.due.talking.insert(peer);
@@ -429,24 +410,24 @@ impl Stage {
 
     /// Records why memory of this kind could not be mapped, for the reason of the route.
     pub fn note_obstacle(&self, peer: PeerId, kind: MemoryKind, why: &str) {
-        if let Some(path) = self.shared.lock().links.get(&peer) {
+        if let Some(path) = self.shared.lock().paths.get(&peer) {
             path.note_obstacle(kind, why);
         }
     }
 
     /// Begins a copy that the peer asked for; false when its session is over.
-    pub fn let_in(&self, peer: PeerId) -> bool {
+    pub fn begin_peer_copy(&self, peer: PeerId) -> bool {
         let mut shared = self.shared.lock();
-        let guest = shared.served.get_mut(&peer).filter(|guest| guest.welcome);
-        guest.map(|guest| guest.copying += 1).is_some()
+        let served_peer = shared.served.get_mut(&peer).filter(|served_peer| served_peer.may_begin);
+        served_peer.map(|served_peer| served_peer.copying += 1).is_some()
     }
 
-    /// Ends a copy that `let_in` began.
-    pub fn let_out(&self, peer: PeerId) {
+    /// Ends a copy that `begin_peer_copy` began.
+    pub fn end_peer_copy(&self, peer: PeerId) {
         let mut shared = self.shared.lock();
-        let Some(guest) = shared.served.get_mut(&peer) else { return };
-        guest.copying -= 1;
-        if guest.copying == 0 && !guest.welcome {
+        let Some(served_peer) = shared.served.get_mut(&peer) else { return };
+        served_peer.copying -= 1;
+        if served_peer.copying == 0 && !served_peer.may_begin {
             self.commands.push(Command::TransportQuiet { peer });
         }
     }

@@ -1,15 +1,16 @@
 //! The stage's state of one peer.
 
 use super::bridge::Bridge;
-use super::bridge_target::Shown;
-use super::mapped::{Pair, Place, Reach};
+use super::bridge_target::Exposure;
+use super::mapped::{MappingKey, Pair, Reach};
 use super::operation::Operation;
 use super::ring::Slot;
 use super::serve::Served;
 use crate::command::{Command, Commands};
 use crate::peer::Peer;
-use crate::types::{MemoryKind, Transport};
-use std::collections::{BTreeMap, HashMap, HashSet};
+use crate::sys::map::{HashMap, HashSet};
+use crate::types::{BridgeId, MemoryKind, OperationId, RegionId, TransferId, Transport};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::task::Waker;
 
@@ -18,22 +19,22 @@ pub struct StagedPeer {
     pub peer: Arc<Peer>,
     /// The current session, if any.
     pub session: Option<[u8; 16]>,
-    pub operations: BTreeMap<u64, Operation>,
-    pub served: HashMap<u64, Served>,
+    pub operations: BTreeMap<OperationId, Operation>,
+    pub served: HashMap<OperationId, Served>,
     /// The wakers that report when one of these transfers is struck.
-    pub watched: HashMap<u64, Waker>,
+    pub watched: HashMap<TransferId, Waker>,
     /// The peer's memory that devices here reach, in the current session.
-    pub reached: HashMap<Place, Reach>,
+    pub reached: HashMap<MappingKey, Reach>,
     /// Regions that the peer wants to map, while its process is not yet known.
-    pub borrowers: HashMap<u64, (MemoryKind, i32)>,
+    pub borrowers: HashMap<RegionId, (MemoryKind, i32)>,
     /// Pairs of devices that reach each other. They outlast connections.
     pub bridges: HashMap<Pair, Bridge>,
     /// Memory here for the peer's bridges; None while it is being made.
-    pub shown: HashMap<u64, Option<Arc<Shown>>>,
+    pub exposures: HashMap<BridgeId, Option<Arc<Exposure>>>,
     /// The number of requests to devices for such memory, including those for bridges no longer wanted.
-    pub showing: usize,
+    pub exposing: usize,
     /// Regions that devices are exporting for the peer.
-    pub lending: HashSet<u64>,
+    pub lending: HashSet<RegionId>,
     /// Encoded messages to send.
     pub out: Vec<u8>,
     /// Slots that the peer used when it was lost.
@@ -47,14 +48,14 @@ impl StagedPeer {
             peer,
             session: None,
             operations: BTreeMap::new(),
-            served: HashMap::new(),
-            watched: HashMap::new(),
-            reached: HashMap::new(),
-            borrowers: HashMap::new(),
-            bridges: HashMap::new(),
-            shown: HashMap::new(),
-            showing: 0,
-            lending: HashSet::new(),
+            served: HashMap::default(),
+            watched: HashMap::default(),
+            reached: HashMap::default(),
+            borrowers: HashMap::default(),
+            bridges: HashMap::default(),
+            exposures: HashMap::default(),
+            exposing: 0,
+            lending: HashSet::default(),
             out: Vec::new(),
             lost_slots: Vec::new(),
             lost: false,
@@ -86,6 +87,6 @@ impl StagedPeer {
         let body = std::mem::take(&mut self.out);
         let Some(session_id) = self.session else { return };
         let (peer, transport, why) = (self.peer.handle, Transport::Staged, String::new());
-        commands.push(Command::Tell { peer, session_id, transport, body, why });
+        commands.push(Command::ServiceMessage { peer, session_id, transport, body, why });
     }
 }

@@ -20,9 +20,9 @@ use crate::complete::transfer::{Failure, Strike};
 use crate::complete::{Fence, State, TransferFlags};
 use crate::device::{Direction, Job, Piece};
 use crate::status::{Error, Result, Status};
+use crate::sys::atomic::Ordering;
 use crate::sys::clock;
-use crate::types::{Boottime, Location, Monotonic, Op, PeerId};
-use std::sync::atomic::Ordering;
+use crate::types::{Boottime, Location, Monotonic, Op, OperationId, PeerId, RegionId, TransferId};
 
 /// The pause before the next try when the peer's clock is not known precisely enough.
 const CLOCK_PAUSE_NS: u64 = 2_000_000;
@@ -40,16 +40,16 @@ pub fn add(batches: &mut Batches, at: Location, piece: Piece) {
 }
 
 impl Stage {
-    pub fn operation(&mut self, peer: PeerId, op: u64) -> Option<&mut Operation> {
+    pub fn operation(&mut self, peer: PeerId, op: OperationId) -> Option<&mut Operation> {
         self.sides.get_mut(&peer)?.operations.get_mut(&op)
     }
 
     /// Returns the operation if it is at this step.
-    pub fn at(&mut self, peer: PeerId, op: u64, step: Step) -> Option<&mut Operation> {
+    pub fn at(&mut self, peer: PeerId, op: OperationId, step: Step) -> Option<&mut Operation> {
         self.operation(peer, op).filter(|operation| operation.step == step)
     }
 
-    pub fn begin(&mut self, peer: PeerId, op: u64) {
+    pub fn begin(&mut self, peer: PeerId, op: OperationId) {
         let Some(operation) = self.operation(peer, op) else { return };
         match operation.method {
             Method::Mapped(_) => return self.reach(peer, op),
@@ -59,7 +59,7 @@ impl Stage {
         match (operation.remote_device, operation.op()) {
             (true, Op::Write) => {
                 operation.step = Step::Grant;
-                self.say(peer, Message::Want { op });
+                self.send(peer, Message::Want { op });
             }
             (true, Op::Read) => self.ask(peer, op),
             (false, _) => self.find_slot(peer, op),
@@ -67,7 +67,7 @@ impl Stage {
     }
 
     /// Waits for a slot here if a device takes part here; otherwise starts the move.
-    fn find_slot(&mut self, peer: PeerId, op: u64) {
+    fn find_slot(&mut self, peer: PeerId, op: OperationId) {
         let Some(operation) = self.operation(peer, op) else { return };
         if !operation.local_device {
             return self.move_part(peer, op);
@@ -103,12 +103,12 @@ impl Stage {
     }
 
     /// Copies between the slot and the devices here, in one batch for each device.
-    pub fn copy(&mut self, peer: PeerId, op: u64) {
+    pub fn copy(&mut self, peer: PeerId, op: OperationId) {
         let started = self.try_copy(peer, op);
         self.note_start(peer, op, started);
     }
 
-    pub fn note_start(&mut self, peer: PeerId, op: u64, started: Result<()>) {
+    pub fn note_start(&mut self, peer: PeerId, op: OperationId, started: Result<()>) {
         if let Err(error) = started {
             // Copies that were started report their end; the last of them ends the operation.
             match self.operation(peer, op) {
@@ -118,7 +118,7 @@ impl Stage {
         }
     }
 
-    fn try_copy(&mut self, peer: PeerId, op: u64) -> Result<()> {
+    fn try_copy(&mut self, peer: PeerId, op: OperationId) -> Result<()> {
         let Some(operation) = self.sides.get_mut(&peer).and_then(|side| side.operations.get_mut(&op)) else {
             return Ok(());
         };
@@ -144,7 +144,7 @@ impl Stage {
     pub fn start_copies(
         &mut self,
         peer: PeerId,
-        op: u64,
+        op: OperationId,
         direction: Direction,
         batches: Batches,
     ) -> Result<()> {
@@ -165,7 +165,7 @@ impl Stage {
         Ok(())
     }
 
-    pub fn copied(&mut self, peer: PeerId, op: u64, result: Result<()>) {
+    pub fn copied(&mut self, peer: PeerId, op: OperationId, result: Result<()>) {
         let Some(operation) = self.operation(peer, op) else { return };
         operation.copying -= 1;
         if let Err(error) = result {
@@ -177,7 +177,7 @@ impl Stage {
         let to_be_moved = !operation.has_failed() && !operation.is_struck();
         match operation.op() {
             _ if matches!(operation.method, Method::Mapped(_)) => self.copied_over(peer, op),
-            Op::Write if to_be_moved && operation.berth.is_some() => self.carry(peer, op),
+            Op::Write if to_be_moved && operation.bridge_slot.is_some() => self.carry(peer, op),
             Op::Write if to_be_moved => self.move_part(peer, op),
             Op::Write if operation.is_struck() => self.finish(peer, op, Some(Fence::Confirmed)),
             _ => self.finish(peer, op, None),
@@ -185,7 +185,7 @@ impl Stage {
     }
 
     /// Submits a part between the two sides' host memories, on any path.
-    fn move_part(&mut self, peer: PeerId, op: u64) {
+    fn move_part(&mut self, peer: PeerId, op: OperationId) {
         let Some(side) = self.sides.get_mut(&peer) else { return };
         let Some(operation) = side.operations.get_mut(&op) else { return };
         operation.step = Step::Move;
@@ -215,7 +215,7 @@ impl Stage {
         }
     }
 
-    pub fn moved(&mut self, peer: PeerId, op: u64) {
+    pub fn moved(&mut self, peer: PeerId, op: OperationId) {
         let Some(part) = self.at(peer, op, Step::Move).and_then(|operation| operation.part.clone()) else {
             return;
         };
@@ -225,7 +225,7 @@ impl Stage {
         let Some(operation) = self.at(peer, op, Step::Move).filter(|_| part.is_final()) else { return };
         operation.part = None;
         let Some(result) = part.result() else { return };
-        operation.transfer.note_carrier(result.transport);
+        operation.transfer.report_transport(result.transport);
         let struck = operation.is_struck();
         let mut stale = false;
         if result.state != State::Done {
@@ -257,7 +257,7 @@ impl Stage {
             }
             (false, Op::Read) if operation.local_device && !operation.has_failed() => {
                 if operation.remote.take().is_some() {
-                    self.say(peer, Message::Release { op });
+                    self.send(peer, Message::Release { op });
                 }
                 self.copy(peer, op);
             }
@@ -266,12 +266,12 @@ impl Stage {
     }
 
     /// Asks the target to copy, or asks again to extend the time.
-    pub fn ask(&mut self, peer: PeerId, op: u64) {
+    pub fn ask(&mut self, peer: PeerId, op: OperationId) {
         self.try_ask(peer, op);
         self.plan(peer, op);
     }
 
-    fn try_ask(&mut self, peer: PeerId, op: u64) {
+    fn try_ask(&mut self, peer: PeerId, op: OperationId) {
         let Some(side) = self.sides.get_mut(&peer) else { return };
         let connected = side.is_connected();
         let Some(operation) = side.operations.get_mut(&op) else { return };
@@ -292,40 +292,40 @@ impl Stage {
             Op::Write => Message::Commit { op, blocks },
             Op::Read => Message::Fetch { op, blocks },
         };
-        self.say(peer, message);
+        self.send(peer, message);
     }
 
     /// Repeats, on a new connection, the messages that the target may not have received.
-    pub fn say_again(&mut self, peer: PeerId, op: u64) {
+    pub fn repeat_messages(&mut self, peer: PeerId, op: OperationId) {
         match self.operation(peer, op).map(|operation| (operation.step, operation.is_struck())) {
             Some((Step::Reach, _)) => self.begin(peer, op),
-            Some((Step::Grant, _)) => self.say(peer, Message::Want { op }),
+            Some((Step::Grant, _)) => self.send(peer, Message::Want { op }),
             Some((Step::Answer, false)) => self.ask(peer, op),
             Some((Step::Answer, true)) => self.stop(peer, op),
             _ => {}
         }
     }
 
-    pub fn granted(&mut self, peer: PeerId, op: u64, slot: (u64, u64)) {
+    pub fn granted(&mut self, peer: PeerId, op: OperationId, slot: (RegionId, u64)) {
         match self.operation(peer, op) {
             Some(operation) if operation.step == Step::Grant && operation.op() == Op::Write => {
                 operation.remote = Some(slot);
                 self.find_slot(peer, op);
             }
             Some(_) => {}
-            None => self.say(peer, Message::Release { op }),
+            None => self.send(peer, Message::Release { op }),
         }
     }
 
-    pub fn ready(&mut self, peer: PeerId, op: u64, slot: (u64, u64), faults: &[Fault]) {
+    pub fn ready(&mut self, peer: PeerId, op: OperationId, slot: (RegionId, u64), faults: &[Fault]) {
         let Some(operation) = self.operation(peer, op) else {
-            return self.say(peer, Message::Release { op });
+            return self.send(peer, Message::Release { op });
         };
         if operation.step != Step::Answer || operation.op() != Op::Read {
             return;
         }
         operation.take_faults(faults);
-        let bridged = operation.berth.is_some();
+        let bridged = operation.bridge_slot.is_some();
         operation.remote = Some(slot).filter(|_| !bridged);
         match operation.is_struck() {
             true => self.finish(peer, op, Some(Fence::Confirmed)),
@@ -336,9 +336,9 @@ impl Stage {
     }
 
     /// Handles DONE. For a WRITE at ANSWER: the data is in the blocks. Otherwise: the target could not begin.
-    pub fn done(&mut self, peer: PeerId, op: u64, faults: &[Fault]) {
+    pub fn done(&mut self, peer: PeerId, op: OperationId, faults: &[Fault]) {
         let Some(operation) = self.operation(peer, op) else {
-            return self.say(peer, Message::Release { op });
+            return self.send(peer, Message::Release { op });
         };
         if !matches!(operation.step, Step::Answer | Step::Grant) {
             return;
@@ -352,7 +352,7 @@ impl Stage {
         self.finish(peer, op, None);
     }
 
-    pub fn unknown(&mut self, peer: PeerId, op: u64) {
+    pub fn unknown(&mut self, peer: PeerId, op: OperationId) {
         match self.at(peer, op, Step::Answer).map(|operation| operation.is_struck()) {
             Some(true) => self.finish(peer, op, Some(Fence::Confirmed)),
             Some(false) => {
@@ -364,7 +364,7 @@ impl Stage {
     }
 
     /// Handles BUSY: the target is alive and still copies.
-    pub fn busy(&mut self, peer: PeerId, op: u64, timeout_ms: u64) {
+    pub fn busy(&mut self, peer: PeerId, op: OperationId, timeout_ms: u64) {
         let Some(lease_ns) = self.sides.get(&peer).map(|side| side.peer.clock.lease_ns()) else { return };
         if let Some(operation) = self.at(peer, op, Step::Answer) {
             operation.extend(clock::monotonic_ns() + lease_ns, timeout_ms);
@@ -372,16 +372,16 @@ impl Stage {
     }
 
     /// Asks the target to begin nothing more of a struck operation, and to report what still runs.
-    pub fn stop(&mut self, peer: PeerId, op: u64) {
+    pub fn stop(&mut self, peer: PeerId, op: OperationId) {
         let Some(lease_ns) = self.sides.get(&peer).map(|side| side.peer.clock.lease_ns()) else { return };
         if let Some(operation) = self.at(peer, op, Step::Answer) {
             operation.ask_again_ns = clock::monotonic_ns() + lease_ns / 4;
-            self.say(peer, Message::Stop { op });
+            self.send(peer, Message::Stop { op });
         }
         self.plan(peer, op);
     }
 
-    fn begin_again(&mut self, peer: PeerId, op: u64) {
+    fn begin_again(&mut self, peer: PeerId, op: OperationId) {
         let Some(operation) = self.operation(peer, op) else { return };
         operation.restarts += 1;
         let again = operation.restarts <= RESTARTS_MAX && !operation.is_struck();
@@ -391,9 +391,8 @@ impl Stage {
             let error = Error::new(Status::PeerLost, "the peer forgot the operation under way");
             return self.fail(peer, op, &error);
         }
-        self.say(peer, Message::Release { op });
-        let renewed = self.next_op;
-        self.next_op += 1;
+        self.send(peer, Message::Release { op });
+        let renewed = self.draw_operation();
         let Some(side) = self.sides.get_mut(&peer) else { return };
         let Some(mut operation) = side.operations.remove(&op) else { return };
         operation.reset();
@@ -402,11 +401,11 @@ impl Stage {
     }
 
     /// Handles a struck transfer: gives up steps that have not begun; steps under way end soon.
-    pub fn struck(&mut self, peer: PeerId, transfer: u64) {
+    pub fn struck(&mut self, peer: PeerId, transfer: TransferId) {
         let Some(side) = self.sides.get(&peer) else { return };
         let ours = |it: &Operation| it.transfer.handle == transfer && it.is_struck();
         let ours = side.operations.iter().filter(|(_, operation)| ours(operation));
-        let ops: Vec<u64> = ours.map(|(op, _)| *op).collect();
+        let ops: Vec<OperationId> = ours.map(|(op, _)| *op).collect();
         for op in ops {
             let Some(operation) = self.operation(peer, op) else { continue };
             match operation.step {
@@ -427,7 +426,7 @@ impl Stage {
         }
     }
 
-    fn fail(&mut self, peer: PeerId, op: u64, error: &Error) {
+    fn fail(&mut self, peer: PeerId, op: OperationId, error: &Error) {
         if let Some(operation) = self.operation(peer, op) {
             operation.fail(cause(error));
         }
@@ -443,47 +442,43 @@ impl Stage {
 
     /// Ends an operation that cannot touch memory any more. `given_up`: the transfer was struck, and this fence proves
     /// that the memory is the caller's again.
-    pub fn finish(&mut self, peer: PeerId, op: u64, given_up: Option<Fence>) {
+    pub fn finish(&mut self, peer: PeerId, op: OperationId, given_up: Option<Fence>) {
         let Some(side) = self.sides.get_mut(&peer) else { return };
         let Some(mut operation) = side.operations.remove(&op) else { return };
         let object = side.peer.clone();
         self.under_way -= 1;
-        self.due.looks.set((peer, op), None);
+        self.due.checks.set((peer, op), None);
         self.due.ended.insert(peer);
         if operation.remote_device && !matches!(operation.method, Method::Mapped(_)) {
-            self.say(peer, Message::Release { op });
+            self.send(peer, Message::Release { op });
         }
         let slot = operation.slot.take();
         self.give_back(slot);
         if operation.method != Method::Hosts && given_up.is_none() {
             let bytes = operation.good().map(|(slice, _)| u64::from(slice.length)).sum();
-            object.around().stats.bytes_device.fetch_add(bytes, Ordering::Relaxed);
+            object.engine().stats.bytes_device.fetch_add(bytes, Ordering::Relaxed);
         }
         // A failed part says something about the peer's memory; a failed copy of this side does not.
         let doubtful = operation.part_failed && !operation.remote_device;
-        let Operation { transfer, first, end, mut failures, berth, .. } = operation;
+        let Operation { transfer, range, mut failures, bridge_slot, .. } = operation;
         match given_up {
-            Some(fence) => object.abandon(&transfer, end - first, fence, &mut object.after()),
+            Some(fence) => object.abandon(&transfer, range.count(), fence, &mut object.after()),
             None => {
                 failures.sort_unstable_by_key(|failure| failure.slice);
-                let slices = &transfer.spec.slices[first as usize..end as usize];
+                let slices = range.of(&transfer.spec.slices);
                 let bytes = slices.iter().map(|slice| u64::from(slice.length)).sum();
                 match doubtful {
-                    true => {
-                        object.answered(&transfer, (first, end), bytes, &failures, false, &mut object.after())
-                    }
-                    false => {
-                        object.confirm(&transfer, (first, end), bytes, &failures, false, &mut object.after())
-                    }
+                    true => object.answered(&transfer, range, bytes, &failures, false, &mut object.after()),
+                    false => object.confirm(&transfer, range, bytes, &failures, false, &mut object.after()),
                 }
             }
         }
         if let Some(side) = self.sides.get_mut(&peer).filter(|_| transfer.is_final()) {
             side.watched.remove(&transfer.handle);
         }
-        if berth.is_some() {
-            drop(berth);
-            self.look_at_waiting(peer);
+        if bridge_slot.is_some() {
+            drop(bridge_slot);
+            self.check_waiting(peer);
         }
     }
 }

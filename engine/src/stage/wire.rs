@@ -16,7 +16,7 @@ use crate::limits::{
 };
 use crate::session::message::{BadMessage, Reader};
 use crate::status::{Error, Status};
-use crate::types::{end_of, Boottime, Location, MemoryKind};
+use crate::types::{end_of, Boottime, BridgeId, Location, MemoryKind, OperationId, RegionId};
 
 /// The most bytes to collect before sending, well below the limit of the channel.
 pub const MESSAGE_BYTES: usize = 32 << 10;
@@ -28,16 +28,16 @@ const LIVE_MAX: usize = STAGE_OPERATIONS_MAX;
 /// A block of the target's device memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Block {
-    /// As in a request: 0 means any region that contains the block.
-    pub region: u64,
+    /// As in a request: NONE means any region that contains the block.
+    pub region: RegionId,
     pub address: u64,
     pub length: u32,
 }
 
 /// A slot of a bridge, which the initiator numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
-    pub bridge: u64,
+pub struct BridgeSlotId {
+    pub bridge: BridgeId,
     pub slot: u32,
 }
 
@@ -47,7 +47,7 @@ pub struct Blocks {
     /// On the target's clock.
     pub not_after_ns: Boottime,
     /// The slot, if it belongs to a bridge.
-    pub place: Option<Place>,
+    pub bridge_slot: Option<BridgeSlotId>,
     pub list: Vec<Block>,
 }
 
@@ -62,48 +62,48 @@ pub struct Fault {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message {
     /// The initiator asks for a slot at the target to write into.
-    Want { op: u64 },
+    Want { op: OperationId },
     /// The slot. It belongs to the initiator until COMMIT is answered or RELEASE comes.
-    Grant { op: u64, region: u64, address: u64 },
+    Grant { op: OperationId, region: RegionId, address: u64 },
     /// The slot is filled: copy it to these blocks. A repetition extends the time.
-    Commit { op: u64, blocks: Blocks },
+    Commit { op: OperationId, blocks: Blocks },
     /// Copy these blocks into a slot. A repetition extends the time.
-    Fetch { op: u64, blocks: Blocks },
+    Fetch { op: OperationId, blocks: Blocks },
     /// The slot to read, which the target keeps until RELEASE.
-    Ready { op: u64, region: u64, address: u64, faults: Vec<Fault> },
+    Ready { op: OperationId, region: RegionId, address: u64, faults: Vec<Fault> },
     /// The data is in the blocks and visible there, except in the faulty ones.
-    Done { op: u64, faults: Vec<Fault> },
+    Done { op: OperationId, faults: Vec<Fault> },
     /// The initiator does not need the operation any more.
-    Release { op: u64 },
+    Release { op: OperationId },
     /// All operations and bridges of the initiator; the first message on a new connection.
-    Live { ops: Vec<u64>, bridges: Vec<u64> },
+    Live { ops: Vec<OperationId>, bridges: Vec<BridgeId> },
     /// The target does not know the operation, and nothing of it happens there.
-    Unknown { op: u64 },
+    Unknown { op: OperationId },
     /// The initiator has given the operation up: no copy of it may begin.
-    Stop { op: u64 },
+    Stop { op: OperationId },
     /// A device still copies. `timeout_ms` after the lease the copy has ended, or the device counts as broken.
-    Busy { op: u64, timeout_ms: u64 },
+    Busy { op: OperationId, timeout_ms: u64 },
     /// The initiator wants to map this region of device memory. `process` is its number in its driver for this kind of
     /// memory; it runs on the same host.
-    Borrow { region: u64, kind: MemoryKind, process: i32 },
+    Borrow { region: RegionId, kind: MemoryKind, process: i32 },
     /// The driver's description of the memory.
-    Lent { region: u64, memory: Vec<u8> },
+    Lent { region: RegionId, memory: Vec<u8> },
     /// The region cannot be mapped, for this reason.
-    Refused { region: u64, status: Status, why: String },
+    Refused { region: RegionId, status: Status, why: String },
     /// The region is being unregistered: close the mapping.
-    Recalled { region: u64 },
+    Recalled { region: RegionId },
     /// The initiator wants memory of this device for a bridge, of `slots` slots.
-    Expose { bridge: u64, at: Location, slots: u32 },
+    Expose { bridge: BridgeId, at: Location, slots: u32 },
     /// The memory has at most `slots` slots; `offer` lets the initiator's device attach.
-    Exposed { bridge: u64, slots: u32, offer: Vec<u8> },
+    Exposed { bridge: BridgeId, slots: u32, offer: Vec<u8> },
     /// The target has no memory for the bridge, for this reason.
-    Hidden { bridge: u64, status: Status, why: String },
+    Hidden { bridge: BridgeId, status: Status, why: String },
     /// The initiator's device has detached.
-    Conceal { bridge: u64 },
+    Conceal { bridge: BridgeId },
 }
 
 /// Bridges are numbered from 1.
-const NO_PLACE: Place = Place { bridge: 0, slot: 0 };
+const NO_BRIDGE_SLOT: BridgeSlotId = BridgeSlotId { bridge: BridgeId::NONE, slot: 0 };
 
 /// Returns the offsets of blocks of these lengths in a slot, and the bytes that they take.
 pub fn layout(lengths: impl Iterator<Item = u32>) -> (Vec<u64>, u64) {
@@ -125,68 +125,69 @@ impl Fault {
 }
 
 impl Message {
-    pub fn refused(region: u64, error: &Error) -> Message {
+    pub fn refused(region: RegionId, error: &Error) -> Message {
         Message::Refused { region, status: error.status, why: short(error) }
     }
 
-    pub fn hidden(bridge: u64, error: &Error) -> Message {
+    pub fn hidden(bridge: BridgeId, error: &Error) -> Message {
         Message::Hidden { bridge, status: error.status, why: short(error) }
     }
 
     pub fn encode(&self, out: &mut Vec<u8>) {
         match self {
-            Message::Want { op } => numbers(out, 1, &[*op]),
-            Message::Grant { op, region, address } => numbers(out, 2, &[*op, *region, *address]),
+            Message::Want { op } => numbers(out, 1, &[op.raw()]),
+            Message::Grant { op, region, address } => numbers(out, 2, &[op.raw(), region.raw(), *address]),
             Message::Commit { op, blocks } => {
-                numbers(out, 3, &[*op]);
+                numbers(out, 3, &[op.raw()]);
                 blocks.encode(out);
             }
             Message::Fetch { op, blocks } => {
-                numbers(out, 4, &[*op]);
+                numbers(out, 4, &[op.raw()]);
                 blocks.encode(out);
             }
             Message::Ready { op, region, address, faults } => {
-                numbers(out, 5, &[*op, *region, *address]);
+                numbers(out, 5, &[op.raw(), region.raw(), *address]);
                 encode_faults(faults, out);
             }
             Message::Done { op, faults } => {
-                numbers(out, 6, &[*op]);
+                numbers(out, 6, &[op.raw()]);
                 encode_faults(faults, out);
             }
-            Message::Release { op } => numbers(out, 7, &[*op]),
+            Message::Release { op } => numbers(out, 7, &[op.raw()]),
             Message::Live { ops, bridges } => {
                 numbers(out, 8, &[ops.len() as u64, bridges.len() as u64]);
-                ops.iter().chain(bridges).for_each(|one| out.extend_from_slice(&one.to_le_bytes()));
+                let (ops, bridges) = (ops.iter().map(|op| op.raw()), bridges.iter().map(|id| id.raw()));
+                ops.chain(bridges).for_each(|one| out.extend_from_slice(&one.to_le_bytes()));
             }
-            Message::Unknown { op } => numbers(out, 9, &[*op]),
-            Message::Stop { op } => numbers(out, 10, &[*op]),
-            Message::Busy { op, timeout_ms } => numbers(out, 11, &[*op, *timeout_ms]),
+            Message::Unknown { op } => numbers(out, 9, &[op.raw()]),
+            Message::Stop { op } => numbers(out, 10, &[op.raw()]),
+            Message::Busy { op, timeout_ms } => numbers(out, 11, &[op.raw(), *timeout_ms]),
             Message::Borrow { region, kind, process } => {
-                numbers(out, 12, &[*region]);
+                numbers(out, 12, &[region.raw()]);
                 out.extend_from_slice(&(*kind as u32).to_le_bytes());
                 out.extend_from_slice(&process.to_le_bytes());
             }
-            Message::Lent { region, memory } => named_bytes(out, 13, *region, memory),
+            Message::Lent { region, memory } => named_bytes(out, 13, region.raw(), memory),
             Message::Refused { region, status, why } => {
-                named_bytes(out, 14, *region, why.as_bytes());
+                named_bytes(out, 14, region.raw(), why.as_bytes());
                 out.extend_from_slice(&(*status as i32).to_le_bytes());
             }
-            Message::Recalled { region } => numbers(out, 15, &[*region]),
+            Message::Recalled { region } => numbers(out, 15, &[region.raw()]),
             Message::Expose { bridge, at, slots } => {
-                numbers(out, 16, &[*bridge]);
+                numbers(out, 16, &[bridge.raw()]);
                 out.extend_from_slice(&(at.kind as u32).to_le_bytes());
                 out.extend_from_slice(&at.device.to_le_bytes());
                 out.extend_from_slice(&slots.to_le_bytes());
             }
             Message::Exposed { bridge, slots, offer } => {
-                named_bytes(out, 17, *bridge, offer);
+                named_bytes(out, 17, bridge.raw(), offer);
                 out.extend_from_slice(&slots.to_le_bytes());
             }
             Message::Hidden { bridge, status, why } => {
-                named_bytes(out, 18, *bridge, why.as_bytes());
+                named_bytes(out, 18, bridge.raw(), why.as_bytes());
                 out.extend_from_slice(&(*status as i32).to_le_bytes());
             }
-            Message::Conceal { bridge } => numbers(out, 19, &[*bridge]),
+            Message::Conceal { bridge } => numbers(out, 19, &[bridge.raw()]),
         }
     }
 
@@ -202,54 +203,59 @@ impl Message {
 
     fn decode(reader: &mut Reader) -> Result<Message, BadMessage> {
         Ok(match reader.u8()? {
-            1 => Message::Want { op: reader.u64()? },
-            2 => Message::Grant { op: reader.u64()?, region: reader.u64()?, address: decode_slot(reader)? },
-            3 => Message::Commit { op: reader.u64()?, blocks: Blocks::decode(reader)? },
-            4 => Message::Fetch { op: reader.u64()?, blocks: Blocks::decode(reader)? },
+            1 => Message::Want { op: decode_op(reader)? },
+            2 => Message::Grant {
+                op: decode_op(reader)?,
+                region: decode_region(reader)?,
+                address: decode_slot(reader)?,
+            },
+            3 => Message::Commit { op: decode_op(reader)?, blocks: Blocks::decode(reader)? },
+            4 => Message::Fetch { op: decode_op(reader)?, blocks: Blocks::decode(reader)? },
             5 => Message::Ready {
-                op: reader.u64()?,
-                region: reader.u64()?,
+                op: decode_op(reader)?,
+                region: decode_region(reader)?,
                 address: decode_slot(reader)?,
                 faults: decode_faults(reader)?,
             },
-            6 => Message::Done { op: reader.u64()?, faults: decode_faults(reader)? },
-            7 => Message::Release { op: reader.u64()? },
+            6 => Message::Done { op: decode_op(reader)?, faults: decode_faults(reader)? },
+            7 => Message::Release { op: decode_op(reader)? },
             8 => {
                 let (ops, bridges) = (bounded(reader.u64()?, LIVE_MAX)?, bounded(reader.u64()?, LIVE_MAX)?);
-                let mut list = |count| (0..count).map(|_| reader.u64()).collect::<Result<_, _>>();
-                Message::Live { ops: list(ops)?, bridges: list(bridges)? }
+                let ops = (0..ops).map(|_| decode_op(reader)).collect::<Result<_, _>>()?;
+                let bridges = (0..bridges).map(|_| decode_bridge(reader)).collect::<Result<_, _>>()?;
+                Message::Live { ops, bridges }
             }
-            9 => Message::Unknown { op: reader.u64()? },
-            10 => Message::Stop { op: reader.u64()? },
+            9 => Message::Unknown { op: decode_op(reader)? },
+            10 => Message::Stop { op: decode_op(reader)? },
             11 => Message::Busy {
-                op: reader.u64()?,
+                op: decode_op(reader)?,
                 timeout_ms: bounded(reader.u64()?, DEVICE_TIMEOUT_MS_MAX as usize)? as u64,
             },
             12 => Message::Borrow {
-                region: reader.u64()?,
+                region: decode_region(reader)?,
                 kind: decode_kind(reader)?,
                 process: reader.u32()? as i32,
             },
-            13 => Message::Lent { region: reader.u64()?, memory: decode_bytes(reader)? },
+            13 => Message::Lent { region: decode_region(reader)?, memory: decode_bytes(reader)? },
             14 => {
-                let (region, why) = (reader.u64()?, decode_text(reader)?);
+                let (region, why) = (decode_region(reader)?, decode_text(reader)?);
                 Message::Refused { region, status: decode_failure(reader)?, why }
             }
-            15 => Message::Recalled { region: reader.u64()? },
+            15 => Message::Recalled { region: decode_region(reader)? },
             16 => Message::Expose {
-                bridge: reader.u64()?,
+                bridge: decode_bridge(reader)?,
                 at: Location { kind: decode_kind(reader)?, device: reader.u32()? as i32 },
                 slots: reader.u32()?,
             },
             17 => {
-                let (bridge, offer) = (reader.u64()?, decode_bytes(reader)?);
+                let (bridge, offer) = (decode_bridge(reader)?, decode_bytes(reader)?);
                 Message::Exposed { bridge, slots: reader.u32()?, offer }
             }
             18 => {
-                let (bridge, why) = (reader.u64()?, decode_text(reader)?);
+                let (bridge, why) = (decode_bridge(reader)?, decode_text(reader)?);
                 Message::Hidden { bridge, status: decode_failure(reader)?, why }
             }
-            19 => Message::Conceal { bridge: reader.u64()? },
+            19 => Message::Conceal { bridge: decode_bridge(reader)? },
             _ => return Err(BadMessage),
         })
     }
@@ -257,13 +263,13 @@ impl Message {
 
 impl Blocks {
     fn encode(&self, out: &mut Vec<u8>) {
-        let Place { bridge, slot } = self.place.unwrap_or(NO_PLACE);
+        let BridgeSlotId { bridge, slot } = self.bridge_slot.unwrap_or(NO_BRIDGE_SLOT);
         out.extend_from_slice(&self.not_after_ns.ns().to_le_bytes());
-        out.extend_from_slice(&bridge.to_le_bytes());
+        out.extend_from_slice(&bridge.raw().to_le_bytes());
         out.extend_from_slice(&slot.to_le_bytes());
         out.extend_from_slice(&(self.list.len() as u64).to_le_bytes());
         for block in &self.list {
-            out.extend_from_slice(&block.region.to_le_bytes());
+            out.extend_from_slice(&block.region.raw().to_le_bytes());
             out.extend_from_slice(&block.address.to_le_bytes());
             out.extend_from_slice(&block.length.to_le_bytes());
         }
@@ -271,20 +277,32 @@ impl Blocks {
 
     /// Decodes blocks; refuses a list that is empty or does not fit a slot.
     fn decode(reader: &mut Reader) -> Result<Blocks, BadMessage> {
-        let (not_after_ns, place) =
-            (Boottime::from_ns(reader.u64()?), Place { bridge: reader.u64()?, slot: reader.u32()? });
-        let place = Some(place).filter(|place| *place != NO_PLACE);
+        let not_after_ns = Boottime::from_ns(reader.u64()?);
+        let bridge_slot = BridgeSlotId { bridge: decode_bridge(reader)?, slot: reader.u32()? };
+        let bridge_slot = Some(bridge_slot).filter(|bridge_slot| *bridge_slot != NO_BRIDGE_SLOT);
         let count = bounded(reader.u64()?, FRAME_DESCRIPTORS_MAX)?;
         let block = |reader: &mut Reader| {
-            Ok(Block { region: reader.u64()?, address: reader.u64()?, length: reader.u32()? })
+            Ok(Block { region: decode_region(reader)?, address: reader.u64()?, length: reader.u32()? })
         };
         let list: Vec<Block> = (0..count).map(|_| block(reader)).collect::<Result<_, _>>()?;
         let bytes: u64 = list.iter().map(|block| u64::from(block.length)).sum();
         if list.is_empty() || bytes > u64::from(STAGE_BYTES) {
             return Err(BadMessage);
         }
-        Ok(Blocks { not_after_ns: Boottime::from_ns(not_after_ns.ns()), place, list })
+        Ok(Blocks { not_after_ns: Boottime::from_ns(not_after_ns.ns()), bridge_slot, list })
     }
+}
+
+fn decode_op(reader: &mut Reader) -> Result<OperationId, BadMessage> {
+    reader.u64().map(OperationId::from_raw)
+}
+
+fn decode_bridge(reader: &mut Reader) -> Result<BridgeId, BadMessage> {
+    reader.u64().map(BridgeId::from_raw)
+}
+
+fn decode_region(reader: &mut Reader) -> Result<RegionId, BadMessage> {
+    reader.u64().map(RegionId::from_raw)
 }
 
 fn numbers(out: &mut Vec<u8>, kind: u8, values: &[u64]) {
@@ -356,37 +374,55 @@ mod tests {
     use proptest::prelude::*;
 
     fn all() -> Vec<Message> {
-        let block = |at: u64| Block { region: 5, address: at << 20, length: 4096 };
-        let blocks =
-            Blocks { not_after_ns: Boottime::from_ns(77), place: None, list: (1..4).map(block).collect() };
-        let placed = Blocks { place: Some(Place { bridge: 1, slot: 63 }), ..blocks.clone() };
+        let block = |at: u64| Block { region: RegionId::from_raw(5), address: at << 20, length: 4096 };
+        let blocks = Blocks {
+            not_after_ns: Boottime::from_ns(77),
+            bridge_slot: None,
+            list: (1..4).map(block).collect(),
+        };
+        let placed = Blocks {
+            bridge_slot: Some(BridgeSlotId { bridge: BridgeId::from_raw(1), slot: 63 }),
+            ..blocks.clone()
+        };
         let faults = vec![Fault { block: 2, status: Status::Stale, vendor_error: -7 }];
         vec![
-            Message::Want { op: 1 },
-            Message::Grant { op: 1, region: 2, address: 3 },
-            Message::Commit { op: 1, blocks: blocks.clone() },
-            Message::Fetch { op: u64::MAX, blocks },
-            Message::Fetch { op: 7, blocks: placed },
-            Message::Ready { op: 1, region: 2, address: 3, faults: faults.clone() },
-            Message::Done { op: 1, faults },
-            Message::Release { op: 9 },
-            Message::Live { ops: vec![1, 2, 3], bridges: vec![4, 5] },
-            Message::Unknown { op: 4 },
-            Message::Stop { op: 5 },
-            Message::Busy { op: 6, timeout_ms: DEVICE_TIMEOUT_MS_MAX },
-            Message::Borrow { region: 1, kind: MemoryKind::Ascend, process: 4711 },
-            Message::Lent { region: 2, memory: (0..=255).chain(0..=255).collect() },
-            Message::Refused { region: 3, status: Status::Access, why: "no".into() },
-            Message::Recalled { region: 4 },
-            Message::Expose { bridge: 1, at: Location { kind: MemoryKind::Ascend, device: 7 }, slots: 8 },
-            Message::Exposed { bridge: 1, slots: 8, offer: vec![1, 2, 3] },
-            Message::Hidden { bridge: 2, status: Status::Unsupported, why: "off".into() },
-            Message::Conceal { bridge: 1 },
+            Message::Want { op: OperationId::from_raw(1) },
+            Message::Grant { op: OperationId::from_raw(1), region: RegionId::from_raw(2), address: 3 },
+            Message::Commit { op: OperationId::from_raw(1), blocks: blocks.clone() },
+            Message::Fetch { op: OperationId::from_raw(u64::MAX), blocks },
+            Message::Fetch { op: OperationId::from_raw(7), blocks: placed },
+            Message::Ready {
+                op: OperationId::from_raw(1),
+                region: RegionId::from_raw(2),
+                address: 3,
+                faults: faults.clone(),
+            },
+            Message::Done { op: OperationId::from_raw(1), faults },
+            Message::Release { op: OperationId::from_raw(9) },
+            Message::Live {
+                ops: [1, 2, 3].map(OperationId::from_raw).into(),
+                bridges: [4, 5].map(BridgeId::from_raw).into(),
+            },
+            Message::Unknown { op: OperationId::from_raw(4) },
+            Message::Stop { op: OperationId::from_raw(5) },
+            Message::Busy { op: OperationId::from_raw(6), timeout_ms: DEVICE_TIMEOUT_MS_MAX },
+            Message::Borrow { region: RegionId::from_raw(1), kind: MemoryKind::Ascend, process: 4711 },
+            Message::Lent { region: RegionId::from_raw(2), memory: (0..=255).chain(0..=255).collect() },
+            Message::Refused { region: RegionId::from_raw(3), status: Status::Access, why: "no".into() },
+            Message::Recalled { region: RegionId::from_raw(4) },
+            Message::Expose {
+                bridge: BridgeId::from_raw(1),
+                at: Location { kind: MemoryKind::Ascend, device: 7 },
+                slots: 8,
+            },
+            Message::Exposed { bridge: BridgeId::from_raw(1), slots: 8, offer: vec![1, 2, 3] },
+            Message::Hidden { bridge: BridgeId::from_raw(2), status: Status::Unsupported, why: "off".into() },
+            Message::Conceal { bridge: BridgeId::from_raw(1) },
         ]
     }
 
     #[test]
-    fn words_round_trip_alone_and_together() {
+    fn messages_round_trip_alone_and_together() {
         let mut together = Vec::new();
         for message in all() {
             let mut alone = Vec::new();
@@ -405,13 +441,13 @@ mod tests {
         let decode = |list: Vec<Block>| {
             let mut bytes = Vec::new();
             Message::Commit {
-                op: 1,
-                blocks: Blocks { not_after_ns: Boottime::from_ns(1), place: None, list },
+                op: OperationId::from_raw(1),
+                blocks: Blocks { not_after_ns: Boottime::from_ns(1), bridge_slot: None, list },
             }
             .encode(&mut bytes);
             Message::decode_all(&bytes).is_ok()
         };
-        let block = |length| Block { region: 1, address: 4096, length };
+        let block = |length| Block { region: RegionId::from_raw(1), address: 4096, length };
         assert!(decode(vec![block(STAGE_BYTES)]));
         assert!(!decode(vec![block(STAGE_BYTES), block(1)]));
         assert!(!decode(vec![block(u32::MAX); 4]));
@@ -422,14 +458,19 @@ mod tests {
 
     #[test]
     fn a_full_list_fits_a_message_and_its_blocks_a_slot() {
-        let list =
-            vec![Block { region: 1, address: 1, length: STAGE_BYTES / 512 - 1 }; FRAME_DESCRIPTORS_MAX];
+        let list = vec![
+            Block { region: RegionId::from_raw(1), address: 1, length: STAGE_BYTES / 512 - 1 };
+            FRAME_DESCRIPTORS_MAX
+        ];
         let (offsets, end) = layout(list.iter().map(|block| block.length));
         assert!(end <= crate::limits::STAGE_SLOT_BYTES);
         assert!(offsets.iter().all(|offset| offset % STAGE_ALIGN == 0));
         let mut bytes = Vec::new();
-        Message::Commit { op: 1, blocks: Blocks { not_after_ns: Boottime::from_ns(1), place: None, list } }
-            .encode(&mut bytes);
+        Message::Commit {
+            op: OperationId::from_raw(1),
+            blocks: Blocks { not_after_ns: Boottime::from_ns(1), bridge_slot: None, list },
+        }
+        .encode(&mut bytes);
         assert!(bytes.len() < MESSAGE_BYTES);
     }
 

@@ -22,22 +22,14 @@ pub struct Piece {
     pub length: usize,
 }
 
-/// Copies one range. Its writes are visible to other threads and processes before any later store of this thread.
-///
-/// # Safety
-/// Both ranges are mapped, `from` for reading and `to` for writing, until this returns, and they do not
-/// overlap. No reference to their bytes exists here; another process may change them meanwhile, and each
-/// byte is then old or new.
-pub unsafe fn copy(from: *const u8, to: *mut u8, length: usize) {
-    // SAFETY: the caller's promise, of the only piece.
-    unsafe { copy_all(&[Piece { from, to, length }]) };
-}
-
 /// Copies the pieces in order. The sum of their lengths decides the method, and they share one fence: for scattered
-/// blocks this is much faster than one `copy` each.
+/// blocks this is much faster than one call each. The writes are visible to other threads and processes before any
+/// later store of this thread.
 ///
 /// # Safety
-/// As for `copy`, of each piece. Where targets overlap, the order of the writes is not defined.
+/// Both ranges of each piece are mapped, `from` for reading and `to` for writing, until this returns, and they do not
+/// overlap. No reference to their bytes exists here; another process may change them meanwhile, and each byte is then
+/// old or new. Where targets overlap, the order of the writes is not defined.
 pub unsafe fn copy_all(pieces: &[Piece]) {
     let bytes = pieces.iter().fold(0, |sum: usize, piece| sum.saturating_add(piece.length));
     if bytes < STREAM_BYTES_MIN {
@@ -52,7 +44,7 @@ pub unsafe fn copy_all(pieces: &[Piece]) {
 }
 
 /// # Safety
-/// As for `copy`.
+/// As for `copy_all`.
 unsafe fn plain(piece: Piece) {
     // SAFETY: valid and disjoint, as the caller promises.
     unsafe { std::ptr::copy_nonoverlapping(piece.from, piece.to, piece.length) };
@@ -86,7 +78,7 @@ unsafe fn stream_all(pieces: &[Piece]) {
 /// Copies a piece with stores that wait for a fence.
 ///
 /// # Safety
-/// As for `copy`; the CPU has what `kernel` needs.
+/// As for `copy_all`; the CPU has what `kernel` needs.
 #[cfg(target_arch = "x86_64")]
 unsafe fn stream(kernel: x86::Kernel, piece: Piece) {
     let Piece { from, to, length } = piece;

@@ -21,7 +21,7 @@ fn assert_copied(from: &[u8], to: &[u8], at: usize, what: &str) {
 fn copy_at(from: &[u8], to: &mut [u8], at: usize) {
     assert!(at + from.len() <= to.len());
     // SAFETY: two live allocations of this test, and the range fits (asserted).
-    unsafe { copy(from.as_ptr(), to.as_mut_ptr().add(at), from.len()) };
+    unsafe { copy_all(&[Piece { from: from.as_ptr(), to: to.as_mut_ptr().add(at), length: from.len() }]) };
 }
 
 /// Lengths on both sides of every step that a copy takes.

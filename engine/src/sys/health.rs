@@ -10,24 +10,31 @@
 //! enters through `call`. An `Undertaker`, also from `api`, takes the engine from broken to over. A thread-local
 //! variable says which engine a thread works for, so that a lock need not know its engine.
 
+use super::atomic::{fence, AtomicBool, AtomicUsize, Ordering};
+use super::bare::thread::{current, panicking, ThreadId};
+use super::bare::{Condvar, Mutex, MutexGuard, PoisonError};
+use super::clock;
+use super::local::{local, process_local};
+use super::once::OnceLock;
 use super::origin::Origin;
 use crate::status::{Error, Result, Status};
 use std::any::Any;
 use std::cell::Cell;
 use std::panic::{catch_unwind, resume_unwind, AssertUnwindSafe};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::thread::{panicking, ThreadId};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Pause between two alarms while threads have yet to stop: a thread that was about to sleep misses the first alarm.
 const ALARM_PAUSE: Duration = Duration::from_millis(2);
 const ALARM_PAUSE_MAX: Duration = Duration::from_millis(100);
 
-/// Broken engines of this process. Locks check this count; only if it is not zero do they check the thread's engine.
-static BROKEN: AtomicUsize = AtomicUsize::new(0);
+process_local! {
+    /// Broken engines of this process. Locks check this count; only if it is not zero do they check the engine of the
+    /// thread.
+    static BROKEN: AtomicUsize = AtomicUsize::new(0);
+}
 
-thread_local! {
+local! {
     static HERE: Cell<Here> = const { Cell::new(Here::NOWHERE) };
 }
 
@@ -64,12 +71,12 @@ pub struct Health {
     /// Ordered with the locks, which are released after it was set.
     broken: AtomicBool,
     story: OnceLock<Story>,
-    said: OnceLock<String>,
+    panic_text: OnceLock<String>,
     state: Mutex<State>,
     changed: Condvar,
     alarms: Mutex<Alarms>,
     undertaker: Mutex<Option<Arc<dyn Undertaker>>>,
-    /// What the thread that opened the engine had.
+    /// The signal mask and CPUs of the thread that opened the engine.
     pub(super) origin: Origin,
     #[cfg(test)]
     pub bombs: super::bombs_tests::Bombs,
@@ -112,7 +119,7 @@ impl Health {
         Arc::new(Health {
             broken: AtomicBool::new(false),
             story: OnceLock::new(),
-            said: OnceLock::new(),
+            panic_text: OnceLock::new(),
             state: Mutex::default(),
             changed: Condvar::new(),
             alarms: Mutex::default(),
@@ -137,18 +144,18 @@ impl Health {
 
     pub fn error(&self) -> Error {
         let (thread, doing) = self.story.get().map_or(("a thread", "working"), |it| (&it.thread, it.doing));
-        let said = self.said.get().map_or(String::new(), |said| format!(": {said}"));
-        Error::new(Status::Panic, format!("a bug in ferry: {thread} panicked while {doing}{said}"))
+        let panic_text = self.panic_text.get().map_or(String::new(), |panic_text| format!(": {panic_text}"));
+        Error::new(Status::Panic, format!("a bug in ferry: {thread} panicked while {doing}{panic_text}"))
     }
 
     /// Marks the engine as broken. Takes no lock: it may be called under any lock.
     fn mark(&self) {
-        let thread = std::thread::current();
+        let thread = current();
         let name = thread.name().filter(|name| name.starts_with("ferry-"));
         let name = name.unwrap_or("a thread of the program");
         let _ = self.story.set(Story { id: thread.id(), thread: name.to_owned(), doing: HERE.get().doing });
         if !self.broken.swap(true, Ordering::SeqCst) {
-            BROKEN.fetch_add(1, Ordering::SeqCst);
+            BROKEN.with(|broken| broken.fetch_add(1, Ordering::SeqCst));
         }
     }
 
@@ -158,8 +165,8 @@ impl Health {
             self.mark();
             let text = payload.downcast_ref::<&str>().map(|text| (*text).to_owned());
             let text = text.or_else(|| payload.downcast_ref::<String>().cloned());
-            if self.story.get().is_some_and(|story| story.id == std::thread::current().id()) {
-                let _ = self.said.set(text.unwrap_or_else(|| "no text".into()));
+            if self.story.get().is_some_and(|story| story.id == current().id()) {
+                let _ = self.panic_text.set(text.unwrap_or_else(|| "no text".into()));
             }
         }
         discard(payload);
@@ -306,7 +313,7 @@ impl Health {
                 }
                 Phase::Open | Phase::Burying => {}
             }
-            let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
+            let left = deadline.map(|at| at.saturating_duration_since(clock::now()));
             match left {
                 Some(Duration::ZERO) => {
                     let text = format!("{}; work that it had begun is not over yet", self.error().message);
@@ -321,10 +328,6 @@ impl Health {
         Ok(())
     }
 
-    pub fn is_over(&self) -> bool {
-        self.state().phase == Phase::Over
-    }
-
     fn state(&self) -> MutexGuard<'_, State> {
         lock(&self.state)
     }
@@ -333,7 +336,7 @@ impl Health {
 impl Drop for Health {
     fn drop(&mut self) {
         if self.is_broken() {
-            BROKEN.fetch_sub(1, Ordering::SeqCst);
+            BROKEN.with(|broken| broken.fetch_sub(1, Ordering::SeqCst));
         }
     }
 }
@@ -386,16 +389,21 @@ pub fn doing(what: &'static str) {
 pub fn check() {
     #[cfg(test)]
     here().into_iter().filter(|_| !HERE.get().exempt).for_each(|health| health.bombs.pass());
-    if BROKEN.load(Ordering::Relaxed) != 0 {
+    if BROKEN.with(|broken| broken.load(Ordering::Relaxed)) != 0 {
         stop();
     }
+}
+
+#[cfg(test)]
+pub fn prolong_turn() {
+    here().into_iter().for_each(|health| health.bombs.prolong_turn());
 }
 
 /// Like `check`, for a thread that has just announced itself without a lock. The fence guarantees that either this
 /// thread stops, or a thread that looks for it after the engine broke sees it.
 #[inline]
 pub fn check_seen() {
-    std::sync::atomic::fence(Ordering::SeqCst);
+    fence(Ordering::SeqCst);
     check();
 }
 

@@ -5,21 +5,7 @@ use super::unix;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 
-/// A process, with the namespaces that its pid and start time belong to. The inode of a namespace is reused only after
-/// the namespace and all its processes are gone. Equal inodes therefore mean either the same namespace, or that the
-/// other process has ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Process {
-    /// The boot id, drawn by the kernel at boot.
-    pub boot: [u8; 16],
-    /// The inode of the pid namespace.
-    pub pids: u64,
-    /// The inode of the time namespace, which shifts start times; 0 if the kernel has none.
-    pub times: u64,
-    pub pid: u32,
-    /// In clock ticks since boot. Together with the pid this identifies the process.
-    pub started: u64,
-}
+pub use super::process::Process;
 
 impl Process {
     /// Returns this process, or None if the kernel does not give all data or /proc is of another pid namespace.
@@ -39,11 +25,16 @@ impl Process {
             started: started("self")?,
         })
     }
+}
 
-    /// True if pids and start times of the other process have the same meaning here.
-    pub fn counts_like(&self, other: &Process) -> bool {
-        (self.boot, self.pids, self.times) == (other.boot, other.pids, other.times)
-    }
+/// Returns the pid of this process, in its own pid namespace.
+pub fn pid() -> i32 {
+    std::process::id() as i32
+}
+
+/// Returns the pid namespace of this process, or 0 if that is unknown.
+pub fn pid_namespace() -> u64 {
+    fs::metadata("/proc/self/ns/pid").map_or(0, |namespace| namespace.ino())
 }
 
 /// True if the process with this pid and start time is known to have ended, with all its threads and its memory. False
@@ -83,6 +74,17 @@ pub fn boot_id() -> Option<[u8; 16]> {
     let digits: String = text.trim().chars().filter(|c| *c != '-').collect();
     let number = u128::from_str_radix(&digits, 16).ok().filter(|_| digits.len() == 32)?;
     Some(number.to_be_bytes())
+}
+
+/// Returns the id that was given to this machine when it was set up; nothing if it has none.
+pub fn machine_id() -> Vec<u8> {
+    fs::read("/etc/machine-id").unwrap_or_default()
+}
+
+/// Returns whom the kernel lets trace this process, as Yama counts it; nothing if the kernel has no Yama.
+pub fn ptrace_scope() -> String {
+    let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
+    scope.trim().to_owned()
 }
 
 /// Returns field 22 of /proc/PID/stat. Field 2, in parentheses, may contain anything, so the search starts after it.

@@ -1,12 +1,22 @@
-//! The dynamic loader's counts of opened and closed libraries. Reads no file.
+//! The dynamic loader: opens libraries, and counts those that were opened and closed. To count reads no file.
 
 use libc::{c_int, c_void, dl_phdr_info, size_t};
+use std::ffi::CStr;
 
 /// How many libraries were opened and closed so far. Equal counts mean that none was opened or closed in between.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Changes {
     opened: u64,
     closed: u64,
+}
+
+/// Opens a library. Null if it is not installed, or, with RTLD_NOLOAD, not open.
+///
+/// # Safety
+/// The library's constructors may run in this process.
+pub unsafe fn open(name: &CStr, flags: c_int) -> *mut c_void {
+    // SAFETY: the name is a C string; the caller answers for the library.
+    unsafe { libc::dlopen(name.as_ptr(), flags) }
 }
 
 /// Returns None if the loader does not count.

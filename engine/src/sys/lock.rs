@@ -2,11 +2,11 @@
 //! that takes a lock of a broken engine stops there (`health`). Poisoning adds no information, so `lock` returns no
 //! `Result`.
 
+use super::bare::thread::panicking;
+use super::bare::{self as sync, PoisonError, TryLockError};
 use super::health;
 use std::fmt;
 use std::ops::{Deref, DerefMut};
-use std::sync::{self, PoisonError, TryLockError};
-use std::thread::panicking;
 use std::time::Duration;
 
 /// Dropped before the lock beside it is released. Contract 14: no other thread sees half-written state.

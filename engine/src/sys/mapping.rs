@@ -126,7 +126,7 @@ fn map(length: usize, rights: libc::c_int, flags: libc::c_int, fd: libc::c_int) 
     Ok(Mapping { address, length, memfd: None })
 }
 
-/// Words (u64) that processes share. `region::door` defines their meaning.
+/// Words (u64) that processes share. `region::grants` defines their meaning.
 #[derive(Debug)]
 pub struct SharedWords(Mapping);
 

@@ -1,9 +1,10 @@
 //! Another process of this host that was proven to be the peer's. `transport::local` proves it. `stage` passes it to
 //! the device drivers, which take memory from that process and from no other.
 
-use super::unix;
+use super::fd::{AsFd, OwnedFd};
+use super::{host, unix};
 use std::io;
-use std::os::fd::{AsFd, OwnedFd, RawFd};
+use std::os::fd::RawFd;
 use std::sync::Arc;
 
 #[derive(Debug)]
@@ -21,7 +22,7 @@ impl Proven {
 
     /// True if this is the current process. No other process has its pid while it lives.
     pub fn is_self(&self) -> bool {
-        self.pid == std::process::id() as i32
+        self.pid == host::pid()
     }
 
     /// Duplicates a descriptor of that process, by its number there (pidfd_getfd; Linux 5.6), close-on-exec. Fails

@@ -5,11 +5,11 @@
 
 use std::sync::atomic::{AtomicU64, AtomicU8, Ordering::Relaxed};
 
+pub use super::parts::for_each_part;
+
 const WORD: usize = size_of::<u64>();
 /// Words per loop iteration: enough to make a loop of atomics as fast as the cache.
 const TURN: usize = 8;
-/// The size of the parts that `for_each_part` passes on: small enough for the stack and the nearest cache.
-const PART_BYTES: usize = 4096;
 
 /// Copies from shared memory.
 ///
@@ -67,22 +67,6 @@ pub unsafe fn copy_in(to: *mut u8, from: &[u8]) {
     unsafe { bytes_in(to.add(at), words.remainder()) };
 }
 
-/// Calls `look` with the bytes part by part, each as it was when it was copied.
-///
-/// # Safety
-/// As for `copy_out`.
-pub unsafe fn for_each_part(from: *const u8, length: usize, mut look: impl FnMut(&[u8])) {
-    let mut part = [0; PART_BYTES];
-    let mut at = 0;
-    while at < length {
-        let part = &mut part[..PART_BYTES.min(length - at)];
-        // SAFETY: inside, by the caller's promise; the part is this function's own.
-        unsafe { copy_out(from.add(at), part) };
-        look(part);
-        at += part.len();
-    }
-}
-
 /// # Safety
 /// A mapped, aligned word. A relaxed load of a word writes nothing, so the word may be read-only.
 #[inline(always)]
@@ -122,6 +106,7 @@ unsafe fn bytes_in(to: *mut u8, from: &[u8]) {
 mod tests {
     use super::*;
     use crate::sys::mapping::Mapping;
+    use crate::sys::parts::PART_BYTES;
     use std::sync::atomic::AtomicBool;
 
     fn pattern(bytes: usize) -> Vec<u8> {

@@ -129,6 +129,7 @@ pub fn set_congestion(fd: RawFd, name: &str) -> io::Result<()> {
 }
 
 /// Returns the congestion control in use.
+#[cfg(feature = "internals")]
 pub fn congestion(fd: RawFd) -> String {
     let mut name = [0u8; 16];
     let mut length = name.len() as libc::socklen_t;
@@ -221,7 +222,7 @@ mod tests {
 
     /// A program that leaves SIGPIPE at its default must survive the end of a peer.
     #[test]
-    fn who_writes_to_nobody_lives() {
+    fn a_write_to_a_closed_socket_kills_no_process() {
         let mut child = Command::new(std::env::current_exe().unwrap());
         child.args(["--exact", "sys::socket::tests::writes_to_nobody", "--ignored", "--nocapture"]);
         let output = child.env(ROLE, "1").output().unwrap();

@@ -2,14 +2,19 @@
 //! counts its threads and handles their panics. A thread blocks the signals, and runs on the CPUs, of the thread which
 //! opened the engine, as they were then (`origin`), whenever it is started.
 
+use super::bare::thread::{Builder, Scope, ScopedJoinHandle};
 use super::health;
 use super::origin::undisturbed;
 use crate::status::{Error, Status};
 use std::io;
-use std::thread::{Builder, JoinHandle, Scope, ScopedJoinHandle};
+
+pub use super::bare::thread::{available_parallelism, panicking, scope, JoinHandle};
 
 /// Starts a thread. If its starter works for an engine, that engine counts the thread until it ends.
-pub fn spawn(name: impl Into<String>, body: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
+pub(super) fn spawn(
+    name: impl Into<String>,
+    body: impl FnOnce() + Send + 'static,
+) -> io::Result<JoinHandle<()>> {
     let builder = Builder::new().name(name.into());
     let Some(health) = health::ambient() else { return builder.spawn(body) };
     health.begins();
@@ -28,7 +33,7 @@ pub fn not_started(what: &str, error: &io::Error) -> Error {
 
 /// Starts a thread that touches no registered memory and runs the program's code, which can't be stopped. Once a
 /// broken engine is over, the thread runs `after`.
-pub fn spawn_apart(
+pub(super) fn spawn_apart(
     name: impl Into<String>,
     body: impl FnOnce() + Send + 'static,
     after: impl FnOnce() + Send + 'static,

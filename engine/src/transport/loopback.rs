@@ -4,20 +4,18 @@
 //! A session has one lane, for both directions. The dialer leaves the lane in `OFFERED` and tells its number; the
 //! acceptor takes the lane from there and answers. One thread of each engine copies what that engine posts.
 
-use crate::command::Command;
 use crate::complete::{transfer::Failure, Fence};
-use crate::context::Context;
-use crate::limits::FRAME_BYTES_MAX;
 use crate::loss::{Cause, Loss};
 use crate::peer::outbox::{PullLimits, Pulled};
 use crate::peer::{After, Closed, Path, Peer, SessionInfo, TransportService};
 use crate::region::{self, RegionMap, RemoteMap};
 use crate::status::{Error, Status};
-use crate::sys::{clock, health, lock::Mutex, racing, thread};
-use crate::types::{Boottime, Op, PeerId, Range, Slice, Transport};
-use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, OnceLock};
-use std::thread::{JoinHandle, Thread};
+use crate::sys::poller::{Poller, PollerKind, Ready};
+use crate::sys::turns::{self, Next, Turns};
+use crate::sys::{clock, lock::Mutex, map::HashMap, once::OnceLock, racing, thread::JoinHandle};
+use crate::types::{Boottime, LaneId, Monotonic, Op, PeerId, Range, RegionId, Slice, Transport};
+use crate::{command::Command, context::Context};
+use std::{collections::BTreeMap, sync::Arc};
 
 const TRANSPORT: Transport = Transport::Loopback;
 
@@ -26,7 +24,7 @@ static OFFERED: Mutex<BTreeMap<[u8; 16], Arc<Lane>>> = Mutex::new(BTreeMap::new(
 
 #[derive(Default)]
 struct Lane {
-    number: u32,
+    number: LaneId,
     /// The dialer's end and the acceptor's.
     ends: [OnceLock<End>; 2],
     /// Whether the lane is closed. Locked while a frame is copied and settled.
@@ -42,7 +40,7 @@ impl Lane {
     fn close(&self) -> Closed {
         if !std::mem::replace(&mut *self.closed.lock(), true) {
             for End(context, peer) in self.ends.iter().filter_map(OnceLock::get) {
-                let loss = Loss::told(Cause::Closed, "an engine closed the lane").over(TRANSPORT);
+                let loss = Loss::of(Cause::Closed, "an engine closed the lane").over(TRANSPORT);
                 context.commands.push(Command::LaneLost { peer: peer.handle, lane: self.number, loss });
             }
         }
@@ -59,13 +57,13 @@ impl Lane {
         };
         let mut after = peer.after(); // dropped after the lock
         let closed = self.closed.lock();
-        let limits = PullLimits::data(FRAME_BYTES_MAX);
+        let limits = PullLimits::data(crate::limits::FRAME_BYTES_MAX);
         let pulled = if *closed { None } else { peer.pull(TRANSPORT, express, limits) };
-        let Some(Pulled::Slices { transfer, first, end, .. }) = pulled else { return false };
+        let Some(Pulled::Slices { transfer, range, .. }) = pulled else { return false };
         transfer.mark_started();
         let map = target.0.registry.snapshot();
-        let (mut stop, mut bytes, mut failures) = (first, 0, Vec::new());
-        for slice in &transfer.spec.slices[first as usize..end as usize] {
+        let (mut stop, mut bytes, mut failures) = (range.first, 0, Vec::new());
+        for slice in range.of(&transfer.spec.slices) {
             match target.copy(&map, transfer.spec.op, slice, not_after_ns) {
                 Ok(true) => {}
                 Ok(false) => break,
@@ -74,11 +72,12 @@ impl Lane {
             bytes += u64::from(slice.length);
             stop += 1;
         }
-        if first < stop {
-            peer.answered(&transfer, (first, stop), bytes, &failures, false, &mut after);
+        let (done, left) = range.split_at(stop);
+        if !done.is_empty() {
+            peer.answered(&transfer, done, bytes, &failures, false, &mut after);
         }
-        if stop < end {
-            peer.release_run(&transfer, (stop, end), false, Fence::Confirmed, &mut after);
+        if !left.is_empty() {
+            peer.release_run(&transfer, left, false, Fence::Confirmed, &mut after);
         }
         true
     }
@@ -114,20 +113,21 @@ impl End {
     }
 }
 
-/// Wakes the engine's thread, which posts all classes, EXPRESS too: this path need not be fast.
-struct LoopbackPath(Thread);
+/// The sleeper of the engine's thread, which posts all classes, EXPRESS too: this path need not be fast.
+struct LoopbackPath(Arc<Poller>);
 
 impl Path for LoopbackPath {
     fn carries(&self, ranges: &[Range], known: &RemoteMap, alone: bool) -> bool {
-        alone || ranges.iter().all(|it| it.region != 0 || known.find(it.remote, it.length).is_some())
+        let found = |it: &Range| known.find(it.remote, it.length).is_some();
+        alone || ranges.iter().all(|it| it.region != RegionId::NONE || found(it))
     }
 
     fn nudge(&self, _after: &mut After) {
-        self.0.unpark();
+        self.0.wake();
     }
 }
 
-pub struct Service(Arc<Context>, Mutex<State>);
+pub struct Service(Arc<Context>, Mutex<State>, Arc<Poller>);
 
 #[derive(Default)]
 struct State {
@@ -141,17 +141,9 @@ impl Service {
     /// The service of an engine whose settings name this transport.
     pub fn installed(context: &Arc<Context>) -> Result<Arc<dyn TransportService>, String> {
         let is_named = context.config.transports.0 & TRANSPORT.bit() != 0;
-        let service = is_named.then(|| Arc::new(Service(context.clone(), Mutex::default())) as _);
-        service.ok_or_else(|| "not named by the settings".into())
-    }
-
-    fn run(&self) {
-        while self.1.lock().thread.is_some() {
-            let lanes: Vec<_> = self.1.lock().lanes.values().cloned().collect();
-            let step = |(lane, side): &(Arc<Lane>, usize)| lane.step(*side, true) | lane.step(*side, false);
-            while lanes.iter().fold(false, |more, lane| step(lane) | more) {}
-            std::thread::park();
-        }
+        let poller = Poller::new(PollerKind::Epoll).map_err(|error| error.message)?;
+        let service = || Arc::new(Service(context.clone(), Mutex::default(), Arc::new(poller))) as _;
+        is_named.then(service).ok_or_else(|| "not named by the settings".into())
     }
 
     /// This engine's end of a lane. Contract 3: a lane whose number is taken or fenced carries nothing.
@@ -165,21 +157,29 @@ impl Service {
     }
 }
 
+impl Turns for Arc<Service> {
+    fn turn(&mut self, _: Monotonic, _: &[Ready]) -> Next {
+        let lanes: Vec<_> = self.1.lock().lanes.values().cloned().collect();
+        let step = |(lane, side): &(Arc<Lane>, usize)| lane.step(*side, true) | lane.step(*side, false);
+        match (lanes.iter().fold(false, |more, lane| step(lane) | more), &self.1.lock().thread) {
+            (true, _) => Next::Again,
+            (_, None) => Next::Over,
+            _ => Next::WhenWoken,
+        }
+    }
+}
+
 impl TransportService for Service {
     fn start(self: Arc<Self>) -> Result<(), Error> {
         let (service, mut state) = (self.clone(), self.1.lock());
-        let thread = thread::spawn("ferry-loopback", move || {
-            let own = std::thread::current();
-            health::doing("copying");
-            health::woken_by(&|| own.unpark(), || service.run());
-        });
+        let thread = turns::start("ferry-loopback", "copying", self.2.clone(), || Some(service));
         state.thread = Some(thread.map_err(|error| Error::system("starting ferry-loopback", &error))?);
         Ok(())
     }
 
     fn stop(&self) {
         let thread = self.1.lock().thread.take();
-        thread.iter().for_each(|thread| thread.thread().unpark());
+        self.2.wake();
         thread.into_iter().for_each(|thread| drop(thread.join()));
     }
 
@@ -193,14 +193,16 @@ impl TransportService for Service {
         if info.dialer {
             let lane = Arc::new(Lane { number: info.lane_numbers.draw(), ..Lane::default() });
             OFFERED.lock().insert(info.session_id, lane.clone());
-            info.tell(TRANSPORT, lane.number.to_le_bytes().to_vec(), String::new());
+            info.send(TRANSPORT, lane.number.raw().to_le_bytes().to_vec(), String::new());
             state.lanes.insert(info.peer.handle, self.attach(&info, lane));
         }
         state.sessions.insert(info.peer.handle, info);
     }
 
     fn message(&self, peer: PeerId, body: &[u8]) -> bool {
-        let Ok(number) = body.try_into().map(u32::from_le_bytes) else { return false };
+        let Ok(number) = body.try_into().map(|bytes| LaneId::from_raw(u32::from_le_bytes(bytes))) else {
+            return false;
+        };
         let State { sessions, lanes, .. } = &mut *self.1.lock();
         let Some(info) = sessions.get(&peer) else { return true };
         let mut why = None;
@@ -209,7 +211,7 @@ impl TransportService for Service {
                 Some(lane) => drop(lanes.insert(peer, self.attach(info, lane))),
                 None => why = Some("the peer is in another process".to_owned()),
             }
-            info.tell(TRANSPORT, body.to_vec(), why.clone().unwrap_or_default());
+            info.send(TRANSPORT, body.to_vec(), why.clone().unwrap_or_default());
         }
         info.settled(TRANSPORT, why);
         true
@@ -222,12 +224,11 @@ impl TransportService for Service {
     }
 
     fn path(&self, peer: PeerId) -> Option<(Arc<dyn Path>, String)> {
-        let state = self.1.lock();
-        let thread = state.thread.as_ref().filter(|_| state.lanes.contains_key(&peer))?;
-        Some((Arc::new(LoopbackPath(thread.thread().clone())), "within one process".into()))
+        let lane = self.1.lock().lanes.contains_key(&peer);
+        lane.then(|| (Arc::new(LoopbackPath(self.2.clone())) as _, "within one process".into()))
     }
 
-    fn close_lane(&self, peer: PeerId, number: u32) -> Option<Closed> {
+    fn close_lane(&self, peer: PeerId, number: LaneId) -> Option<Closed> {
         let lanes = &mut self.1.lock().lanes;
         let (lane, _) = lanes.get(&peer).filter(|(lane, _)| lane.number == number)?;
         let closed = lane.close();
@@ -237,7 +238,7 @@ impl TransportService for Service {
         Some(closed)
     }
 
-    fn end(&self, peer: PeerId) -> Vec<(u32, Closed)> {
+    fn end(&self, peer: PeerId) -> Vec<(LaneId, Closed)> {
         let mut state = self.1.lock();
         state.sessions.remove(&peer).map(|info| OFFERED.lock().remove(&info.session_id));
         state.lanes.remove(&peer).into_iter().map(|(lane, _)| (lane.number, lane.close())).collect()

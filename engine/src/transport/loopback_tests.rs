@@ -21,7 +21,9 @@ fn a_lane_that_closes_amid_a_transfer_is_replaced() {
     let (a, b) = (setup.pair.a.whole().clone(), setup.pair.b.whole().clone());
     let (b_at_a, a_at_b) = (setup.pair.b_at_a, setup.pair.a_at_b);
     let lengths = 6 << 20;
-    for (op, closer, peer, lane) in [(Op::Write, &a, b_at_a, 1), (Op::Read, &b, a_at_b, 2)] {
+    for (op, closer, peer, lane) in
+        [(Op::Write, &a, b_at_a, LaneId::from_raw(1)), (Op::Read, &b, a_at_b, LaneId::from_raw(2))]
+    {
         let (local, remote) = setup.memories(lengths);
         let spans: Vec<_> = (0..6).map(|nth| (nth << 20, nth << 20, 1 << 20)).collect();
         let work = prepare(op, &local, &remote, &spans);
@@ -30,7 +32,7 @@ fn a_lane_that_closes_amid_a_transfer_is_replaced() {
         let commands = closer.commands.clone();
         a.peers.get(b_at_a).unwrap().pulled.set(move |_| {
             if !closed.swap(true, Ordering::SeqCst) {
-                let loss = Loss::told(Cause::Ours, "the test closes the lane").over(TRANSPORT);
+                let loss = Loss::of(Cause::Ours, "the test closes the lane").over(TRANSPORT);
                 commands.push(Command::LaneLost { peer, lane, loss });
             }
         });

@@ -56,3 +56,45 @@ id! {
     /// This engine's handle of a peer.
     PeerId(u64)
 }
+
+id! {
+    /// The handle of a region, as the engine that registered the memory gave it.
+    ///
+    /// ```compile_fail,E0308
+    /// use ferry::types::{PeerId, RegionId};
+    /// assert!(PeerId::NONE == RegionId::NONE);
+    /// ```
+    RegionId(u64)
+}
+
+id! {
+    /// This engine's handle of a transfer.
+    TransferId(u64)
+}
+
+id! {
+    /// This engine's handle of an event queue.
+    QueueId(u64)
+}
+
+id! {
+    /// The number of a lane in its session.
+    LaneId(u32)
+}
+
+impl LaneId {
+    /// Returns the number after this one; the last number follows itself.
+    pub const fn next(self) -> LaneId {
+        LaneId(self.0.saturating_add(1))
+    }
+}
+
+id! {
+    /// The number of an operation of staging, which the initiator of the transfer draws.
+    OperationId(u64)
+}
+
+id! {
+    /// The number of a bridge of staging, which the initiator draws.
+    BridgeId(u64)
+}

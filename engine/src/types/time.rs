@@ -103,6 +103,15 @@ moment! {
     Monotonic
 }
 
+/// The moment this long after; at most NEVER.
+impl Add<Duration> for Monotonic {
+    type Output = Monotonic;
+    #[inline]
+    fn add(self, length: Duration) -> Monotonic {
+        self.saturating_add_duration(length)
+    }
+}
+
 moment! {
     /// A moment on CLOCK_BOOTTIME, which leases use because that clock also runs while the machine sleeps.
     Boottime

@@ -1,8 +1,8 @@
 //! Copies between host and device, contiguous and scattered, and waiting for the program's streams.
 
 use crate::npu::{alone, cause, expect, finish, good, host_slice, pattern, Npu, KIB, MIB, VERSIONS};
-use ferry::device::{Direction, Piece, Start};
-use ferry::Status;
+use ferry::internals::device::{Direction, Piece};
+use ferry::{Start, Status};
 use std::ptr::null_mut;
 
 fn piece(to: u64, from: u64, length: usize) -> Piece {
@@ -194,7 +194,7 @@ fn points_are_reached_when_the_programs_stream_is_there() {
         assert!(!recorded.is_reached().unwrap() && !now.is_reached().unwrap());
         npu.release_until(|| now.is_reached().unwrap());
         assert!(recorded.is_reached().unwrap());
-        drop((recorded, now));
+        drop(recorded);
         // The program's event is the program's.
         // SAFETY: created above, destroyed once.
         good(unsafe { (calls.aclrtDestroyEvent)(event) });
@@ -204,6 +204,8 @@ fn points_are_reached_when_the_programs_stream_is_there() {
         assert_eq!(held.status, Status::Unsupported);
         // SAFETY: as above; nothing is left in it.
         good(unsafe { (calls.aclrtDestroyStream)(stream) });
+        assert!(now.is_reached().unwrap(), "a point needs its stream no longer");
+        drop(now);
         npu.free(device);
         npu.free_host(host);
         npu.end();

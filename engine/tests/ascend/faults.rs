@@ -1,7 +1,7 @@
 //! Fails every call that can fail: checks the reported error, and that nothing is leaked or touched too late.
 
 use crate::npu::{alone, cause, expect, finish, host_slice, pattern, Npu, MIB};
-use ferry::device::{Direction, Job, Limits, Piece, Worker};
+use ferry::internals::device::{Direction, Job, Limits, Piece, Worker};
 use ferry::status::Result;
 use ferry::types::{Boottime, Location, MemoryKind};
 use ferry::Status;

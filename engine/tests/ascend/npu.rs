@@ -1,10 +1,10 @@
 //! The driver under test, the program around it and the stand-in's knobs, in a process for each test.
 
 use crate::standin;
-use ferry::device::{Batch, Driver, Queue};
+use ferry::internals::device::{Batch, Driver, Queue};
+use ferry::internals::sys::acl::{Library, ACL_COPY_DEVICE_TO_HOST, ACL_COPY_HOST_TO_DEVICE};
+use ferry::internals::transport::ascend;
 use ferry::status::{Error, Result};
-use ferry::sys::acl::{Library, ACL_COPY_DEVICE_TO_HOST, ACL_COPY_HOST_TO_DEVICE};
-use ferry::transport::ascend;
 use std::cell::Cell;
 use std::ffi::{c_char, c_int, c_long, c_void, CString};
 use std::path::PathBuf;

@@ -1,11 +1,11 @@
 //! Finds the library, its initialization, and the location of an address.
 
-use crate::npu::{alone, calls, good, Npu, MIB, VERSIONS};
-use ferry::device::{Allocation, Direction, Job, Limits, Piece, Start, Worker};
-use ferry::sys::acl::Library;
-use ferry::transport::ascend;
+use crate::npu::{alone, calls, good, Npu, MIB};
+use ferry::internals::device::{Allocation, Direction, Job, Limits, Piece, Worker};
+use ferry::internals::sys::acl::Library;
+use ferry::internals::transport::ascend;
 use ferry::types::{Boottime, Location, MemoryKind};
-use ferry::Status;
+use ferry::{Start, Status};
 use std::ffi::c_void;
 use std::ptr::null_mut;
 use std::sync::mpsc::sync_channel;
@@ -78,24 +78,6 @@ fn without_a_device_all_memory_is_the_hosts() {
             npu.fault(fault, "*", 500_000);
             assert_eq!(npu.driver.locate(plain.as_ptr() as u64).unwrap(), None);
             assert!(npu.with_queue(0, MIB, 1, |_| ()).is_err());
-            npu.end();
-        });
-    }
-}
-
-#[test]
-fn versions_say_what_they_lack() {
-    for version in VERSIONS {
-        alone(versions_say_what_they_lack, version, &[("SOC", "Ascend910_9382")], |mut npu| {
-            npu.start(0);
-            let text = npu.driver.describe();
-            assert!(text.contains("Ascend910_9382") && text.contains("2 devices"), "{text}");
-            let lacks =
-                |name: &str| text.split_once(", without ").is_some_and(|(_, list)| list.contains(name));
-            let newer = |than: &str| npu.path.split("cann-").nth(1).unwrap() > than;
-            assert_eq!(lacks("aclrtIpcMemImportByKey"), !newer("8.3"), "{text}");
-            assert_eq!(lacks("aclrtMemcpyBatchAsync"), !newer("8.5"), "{text}");
-            assert_eq!(lacks("aclrtMemGetAddressRange"), !newer("9.0"), "{text}");
             npu.end();
         });
     }

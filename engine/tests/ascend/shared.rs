@@ -1,10 +1,10 @@
 //! Memory of other processes: one process exports; another process, which it starts, imports, reads and writes.
 
 use crate::npu::{alone, cause, expect, finish, host_slice, pattern, Npu, MIB};
-use ferry::device::{Borrowed, Direction, Piece};
+use ferry::internals::device::{Borrowed, Direction, Piece};
+use ferry::internals::sys::proven::Proven;
+use ferry::internals::sys::unix;
 use ferry::limits::DEVICE_EXPORTS_MAX;
-use ferry::sys::proven::Proven;
-use ferry::sys::unix;
 use ferry::types::PeerId;
 use ferry::Status;
 use std::fmt::Write as _;
@@ -95,7 +95,7 @@ fn importer() {
             let line = line.unwrap();
             let words: Vec<&str> = line.split(' ').collect();
             let number = |at: usize| words[at].parse::<usize>().unwrap();
-            let copy = |queue: &mut dyn ferry::device::Queue, direction, to, from, length| {
+            let copy = |queue: &mut dyn ferry::internals::device::Queue, direction, to, from, length| {
                 let batch = queue.copy(direction, &[Piece { to, from, length }])?;
                 finish(queue, batch)
             };
@@ -237,9 +237,9 @@ fn what_can_not_be_shared_is_unavailable() {
 
 /// Whitelists hold the driver's process numbers, which differ from the numbers in a container.
 #[test]
-fn only_who_was_meant_imports() {
+fn only_the_chosen_process_imports() {
     for offset in ["0", "100000"] {
-        alone(only_who_was_meant_imports, "9.1", &[("PID_OFFSET", offset)], |mut npu| {
+        alone(only_the_chosen_process_imports, "9.1", &[("PID_OFFSET", offset)], |mut npu| {
             npu.start(0);
             let memory = npu.device_memory(MIB);
             let mapped = npu.mapped_memory(0, 2 * MIB);

@@ -79,7 +79,7 @@ impl Random {
     pub fn new(what: &str) -> Random {
         let seed = match std::env::var("FERRY_TEST_SEED") {
             Ok(text) => text.parse().expect("FERRY_TEST_SEED is a number"),
-            Err(_) => ferry::sys::random_u64(),
+            Err(_) => ferry::internals::sys::random_u64(),
         };
         println!("{what}: FERRY_TEST_SEED={seed}");
         Random::seeded(seed)

@@ -9,8 +9,7 @@ pub mod role;
 pub mod standin;
 pub mod suite;
 
-use ferry::complete::TransferResult;
-use ferry::types::{Op, PeerId, Request, Transport};
+use ferry::types::{Op, PeerId, RegionId, Request, Transport};
 use ferry::*;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -81,7 +80,7 @@ impl Pair {
         let options = RegionOptions::default();
         let (local, remote) = (self.a.alloc(local_bytes, &options), self.b.alloc(remote_bytes, &options));
         let remote = remote.unwrap();
-        hears_of(&self.a, self.b_at_a, remote.region());
+        wait_for_region(&self.a, self.b_at_a, remote.region());
         (local.unwrap(), remote)
     }
 }
@@ -89,7 +88,7 @@ impl Pair {
 /// Returns the handle of `whom` at `at`, once `whom` has connected there.
 pub fn peer_of(at: &Engine, whom: &Engine) -> PeerId {
     let described = whom.descriptor().ok().map(|descriptor| descriptor.incarnation);
-    let live = |peer: &PeerInfo| peer.state != ferry::peer::PeerState::Lost;
+    let live = |peer: &PeerInfo| peer.state != ferry::PeerState::Lost;
     let found: Vec<PeerId> = at
         .peers()
         .unwrap()
@@ -104,7 +103,7 @@ pub fn peer_of(at: &Engine, whom: &Engine) -> PeerId {
 }
 
 /// Waits until `engine` knows this region of the peer.
-pub fn hears_of(engine: &Engine, peer: PeerId, region: u64) {
+pub fn wait_for_region(engine: &Engine, peer: PeerId, region: RegionId) {
     eventually("the region is announced", || {
         engine.peer_regions(peer).unwrap().iter().any(|known| known.region == region)
     });

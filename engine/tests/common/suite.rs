@@ -5,10 +5,9 @@
 //! that are missing, misplaced or outside the named ranges all show.
 
 use super::data::{check, contents, prepare, Random, Span, Work};
-use super::{eventually, hears_of, request, run, Pair, Settings, PATIENCE};
-use ferry::complete::{Fence, Notification, Progress, State};
+use super::{eventually, request, run, wait_for_region, Pair, Settings, PATIENCE};
 use ferry::types::{Op, Transport};
-use ferry::{Memory, RegionOptions, Status, TransferOptions};
+use ferry::{Fence, Memory, Notification, Progress, RegionOptions, State, Status, TransferOptions};
 
 pub const BOTH: [Op; 2] = [Op::Write, Op::Read];
 const FRAME: usize = 1 << 20;
@@ -47,7 +46,7 @@ impl Setup {
         let (a, b) =
             (self.pair.a.alloc(length, &options).unwrap(), self.pair.b.alloc(length, &options).unwrap());
         // On this host only the session announces the region.
-        hears_of(&self.pair.a, self.pair.b_at_a, b.region());
+        wait_for_region(&self.pair.a, self.pair.b_at_a, b.region());
         (a, b)
     }
 

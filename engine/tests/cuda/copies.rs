@@ -1,9 +1,9 @@
 //! Kinds of memory, and copies between them: each direction and method, few and many pieces, one device and two.
 
 use crate::gpu::{copy, gpu, host_bytes, pattern, shuffled, standin, standin_of, wait, Gpu, MIB};
-use ferry::device::{Allocation, Direction, Piece, Queue};
+use ferry::internals::device::{Allocation, Direction, Piece, Queue};
+use ferry::internals::sys::cuda::{Context, DeviceMemory};
 use ferry::status::Status;
-use ferry::sys::cuda::{Context, DeviceMemory};
 use ferry::types::{Location, MemoryKind};
 
 fn managed(gpu: &Gpu, bytes: usize) -> u64 {
@@ -299,7 +299,6 @@ fn the_caller_s_context_is_as_it_was() {
         assert_eq!(gpu.current(), before, "pin");
         driver.unpin(page);
         assert_eq!(gpu.current(), before, "unpin");
-        driver.describe();
         assert!(driver.pci_address(0).is_some_and(|it| it.len() == 12));
         let _ = driver.dmabuf(device.address, 4096);
         assert_eq!(gpu.current(), before, "dmabuf");

@@ -1,9 +1,9 @@
 //! Calls of the library that fail, copies that don't end, memory that is gone.
 
 use crate::gpu::{copy, host_bytes, pattern, standin, standin_of, wait, Gpu, MIB, PATIENCE};
-use ferry::device::{Direction, Job, Limits, Piece, Worker};
+use ferry::internals::device::{Direction, Job, Limits, Piece, Worker};
+use ferry::internals::sys::cuda::{Context, DeviceMemory};
 use ferry::status::Status;
-use ferry::sys::cuda::{Context, DeviceMemory};
 use ferry::types::{Boottime, Location, MemoryKind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{mpsc, Arc};
@@ -15,7 +15,7 @@ fn blocks(device: u64, host: u64, count: u64) -> Vec<Piece> {
 }
 
 /// Makes a scattered copy that must work: nothing of the failed copy is left behind.
-fn still_works(gpu: &Gpu, queue: &mut dyn ferry::device::Queue) {
+fn still_works(gpu: &Gpu, queue: &mut dyn ferry::internals::device::Queue) {
     let (device, host) = (gpu.device(MIB), gpu.pinned(MIB));
     gpu.put(device.address, &pattern(9, MIB));
     copy(queue, Direction::DeviceToHost, &blocks(device.address, host.address, 32)).unwrap();

@@ -2,9 +2,9 @@
 //! stand-in's knobs.
 
 use crate::standin;
-use ferry::device::{Batch, Direction, Driver, Piece, Queue};
+use ferry::internals::device::{Batch, Direction, Driver, Piece, Queue};
+use ferry::internals::sys::cuda::{Api, Context, DeviceMemory, PinnedMemory, Stream};
 use ferry::status::Result;
-use ferry::sys::cuda::{Api, Context, DeviceMemory, PinnedMemory, Stream};
 use std::ffi::{c_char, c_int, c_long, c_void, CString};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -113,7 +113,7 @@ pub fn gpu(test: &str) -> Option<Gpu> {
     if !is_real() {
         return Some(open(standin_library("12.8").to_str().unwrap()));
     }
-    match ferry::sys::cuda::load("") {
+    match ferry::internals::sys::cuda::load("") {
         Ok(_) => Some(open("")),
         Err(error) => {
             eprintln!("SKIPPED {test}: {error}");
@@ -138,7 +138,7 @@ pub fn standin_of(test: &str, version: &str) -> Option<Gpu> {
 fn open(path: &str) -> Gpu {
     static ALONE: Mutex<()> = Mutex::new(());
     let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let library = ferry::transport::cuda::library(path);
+    let library = ferry::internals::transport::cuda::library(path);
     let standin = (!path.is_empty()).then(|| Standin::find(path)).flatten();
     if let Some(standin) = &standin {
         for (knob, value) in [
@@ -155,7 +155,7 @@ fn open(path: &str) -> Gpu {
         }
     }
     let driver = (library.open)().unwrap();
-    let api = ferry::sys::cuda::load(path).unwrap();
+    let api = ferry::internals::sys::cuda::load(path).unwrap();
     let program = Context::retain(api, 0).unwrap();
     // Complaints at the start: the program's context, and memory that a failed context of an earlier test kept.
     let complaints = standin.as_ref().map_or((0, 0), |standin| {
@@ -278,7 +278,7 @@ impl Gpu {
     }
 }
 
-fn error(failure: ferry::sys::cuda::Failure) -> ferry::Error {
+fn error(failure: ferry::internals::sys::cuda::Failure) -> ferry::Error {
     failure.into()
 }
 

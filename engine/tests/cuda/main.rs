@@ -9,6 +9,8 @@ mod copies;
 mod faults;
 mod gpu;
 mod loading;
+#[path = "../common/mapped.rs"]
+mod mapped;
 mod ptx;
 mod shared;
 #[path = "../common/standin.rs"]

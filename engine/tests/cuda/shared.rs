@@ -1,11 +1,12 @@
 //! Memory of another process: exported by one process and imported by the other, in both directions.
 
 use crate::gpu::{copy, gpu, host_bytes, is_real, pattern, standin, Gpu, MIB};
-use ferry::device::{Borrowed, Direction, Piece, Queue};
+use crate::mapped::Mapped;
+use ferry::internals::device::{Borrowed, Direction, Piece, Queue};
+use ferry::internals::sys::proven::Proven;
+use ferry::internals::sys::unix;
 use ferry::limits::DEVICE_EXPORTS_MAX;
 use ferry::status::{Result, Status};
-use ferry::sys::proven::Proven;
-use ferry::sys::unix;
 use ferry::types::PeerId;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -144,7 +145,7 @@ fn check_sharing(gpu: &Gpu, address: u64, opening: &str) {
     assert_eq!(other.ask(&format!("exchange {} {length} {theirs} 33", imported[1].0)), "true", "{opening}");
     assert!(gpu.get(start, length) == pattern(33, length));
     assert_eq!(other.ask(&format!("close {}", imported[1].0)), "closed");
-    assert!(other.ask(&format!("close {}", imported[1].0)).contains("nothing was imported"));
+    assert!(other.ask(&format!("close {}", imported[1].0)).contains("no import is at"));
     assert!(other.ask("import 0102 1").starts_with("INVALID"));
     other.end();
 }
@@ -160,53 +161,8 @@ fn two_processes_share_ordinary_device_memory() {
 }
 
 /// Memory that the program maps by hand.
-struct Mapped<'a> {
-    gpu: &'a Gpu,
-    address: u64,
-    bytes: usize,
-}
-
-#[repr(C)]
-#[derive(Default)]
-struct Properties {
-    kind: i32,
-    handles: i32,
-    location: (i32, i32),
-    security: usize,
-    flags: [u8; 8],
-}
-
-impl Mapped<'_> {
-    fn new(gpu: &Gpu, bytes: usize, handles: i32) -> Mapped<'_> {
-        // SAFETY: the driver's function of this name has this type; `Properties` is laid out as its argument.
-        let create: unsafe extern "C" fn(*mut u64, usize, *const Properties, u64) -> i32 =
-            unsafe { std::mem::transmute(gpu.symbol("cuMemCreate")) };
-        let properties = Properties { kind: 1, handles, location: (1, 0), ..Properties::default() };
-        let _entered = gpu.program().enter().unwrap();
-        let (mut allocation, mut address) = (0, 0);
-        let access = ferry::sys::cuda::MemAccess::read_write(0);
-        // SAFETY: results and arguments live on this stack; each call gets what the one before it made, and Drop ends
-        // it.
-        unsafe {
-            assert_eq!(create(&mut allocation, bytes, &properties, 0), 0);
-            assert!(gpu.api.mem_address_reserve(&mut address, bytes, 0, 0, 0).is_ok());
-            assert!(gpu.api.mem_map(address, bytes, 0, allocation, 0).is_ok());
-            assert!(gpu.api.mem_set_access(address, bytes, &access, 1).is_ok());
-            assert!(gpu.api.mem_release(allocation).is_ok());
-        }
-        Mapped { gpu, address, bytes }
-    }
-}
-
-impl Drop for Mapped<'_> {
-    fn drop(&mut self) {
-        let _entered = self.gpu.program().enter().unwrap();
-        // SAFETY: mapped by `new`; the test does not use the memory again.
-        unsafe {
-            assert!(self.gpu.api.mem_unmap(self.address, self.bytes).is_ok());
-            assert!(self.gpu.api.mem_address_free(self.address, self.bytes).is_ok());
-        }
-    }
+fn mapped(gpu: &Gpu, handles: i32) -> Mapped {
+    Mapped::new(gpu.program().clone(), gpu.symbol("cuMemCreate"), 2 * MIB, handles)
 }
 
 #[test]
@@ -218,7 +174,7 @@ fn two_processes_share_memory_that_was_mapped_by_hand() {
     // The other process is our child: Yama lets us read its memory, but not the child ours.
     // SAFETY: no memory is involved.
     unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::PR_SET_PTRACER_ANY) };
-    let memory = Mapped::new(&gpu, 2 * MIB, 1);
+    let memory = mapped(&gpu, 1);
     check_sharing(&gpu, memory.address, "cuMemImportFromShareableHandle");
 }
 
@@ -229,7 +185,7 @@ fn memory_that_can_t_be_shared_says_why() {
     }
     let Some(gpu) = gpu("memory_that_can_t_be_shared_says_why") else { return };
     let mut queue = gpu.queue(1);
-    let memory = Mapped::new(&gpu, 2 * MIB, 0);
+    let memory = mapped(&gpu, 0);
     let error = queue.export(memory.address, 4096, 1).unwrap_err();
     assert_eq!(error.status, Status::Unavailable);
     assert!(error.message.contains("cudaMallocAsync"), "{error}");
@@ -299,7 +255,7 @@ fn an_export_that_claims_to_be_of_this_process_is_refused() {
         return;
     }
     let Some(gpu) = gpu("an_export_that_claims_to_be_of_this_process_is_refused") else { return };
-    let (memory, mapped) = (gpu.device(MIB), Mapped::new(&gpu, 2 * MIB, 1));
+    let (memory, mapped) = (gpu.device(MIB), mapped(&gpu, 1));
     let mut queue = gpu.queue(1);
     let child = Stranger::start();
     let (other, own) = (proven(child.0.id()), proven(std::process::id()));
@@ -332,18 +288,18 @@ fn an_export_that_claims_to_be_of_this_process_is_refused() {
 
 /// A process's claims about its memory's size and its identity are checked.
 #[test]
-fn what_is_imported_is_as_long_as_it_was_said_to_be_and_of_who_was_proven() {
+fn an_import_has_the_promised_length_and_the_proven_owner() {
     if std::env::var_os("FERRY_TEST_OTHER").is_some() {
         return;
     }
-    let Some(gpu) = gpu("what_is_imported_is_as_long_as_it_was_said_to_be_and_of_who_was_proven") else {
+    let Some(gpu) = gpu("an_import_has_the_promised_length_and_the_proven_owner") else {
         return;
     };
     // SAFETY: no memory is involved.
     unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::PR_SET_PTRACER_ANY) };
     let mut queue = gpu.queue(1);
     let mut other = Other::start();
-    let (memory, mapped) = (gpu.device(2 * MIB), Mapped::new(&gpu, 2 * MIB, 1));
+    let (memory, mapped) = (gpu.device(2 * MIB), mapped(&gpu, 1));
     for address in [memory.address, mapped.address] {
         let exported = queue.export(address, 4096, other.child.id() as i32).unwrap();
         let mut import = |bytes: &[u8], length: usize| other.ask(&format!("import {} {length}", hex(bytes)));
@@ -385,7 +341,7 @@ fn exports_that_cost_a_descriptor_are_bounded() {
         files.rlim_cur = files.rlim_max;
         assert_eq!(libc::setrlimit(libc::RLIMIT_NOFILE, &files), 0);
     }
-    let (ordinary, memory) = (gpu.device(MIB), Mapped::new(&gpu, 2 * MIB, 1));
+    let (ordinary, memory) = (gpu.device(MIB), mapped(&gpu, 1));
     let mut queue = gpu.queue(1);
     let exported: Vec<_> =
         (0..DEVICE_EXPORTS_MAX).map(|_| queue.export(memory.address, 4096, 1).unwrap()).collect();
@@ -409,7 +365,7 @@ fn an_import_that_fails_leaves_nothing_behind() {
         ("cuMemSetAccess", 217),
     ] {
         let Some(gpu) = standin("an_import_that_fails_leaves_nothing_behind") else { return };
-        let memory = Mapped::new(&gpu, 2 * MIB, 1);
+        let memory = mapped(&gpu, 1);
         let mut queue = gpu.queue(1);
         let exported = queue.export(memory.address, 4096, 1).unwrap();
         // As if it had another number, so that its memory is not taken for our own; the descriptor is ours.

@@ -1,9 +1,10 @@
 //! The program's own streams: waiting for them, and making them wait.
 
 use crate::gpu::{copy, gpu, host_bytes, pattern, standin, Gpu, MIB, PATIENCE};
-use ferry::device::{Direction, Piece, Point, Start};
+use ferry::internals::device::{Direction, Piece, Point};
+use ferry::internals::sys::cuda::{DeviceMemory, PinnedMemory, Stream};
 use ferry::status::Status;
-use ferry::sys::cuda::{DeviceMemory, PinnedMemory, Stream};
+use ferry::Start;
 use std::time::Instant;
 
 /// A stream of the program, and memory that shows the stream's progress.
@@ -102,6 +103,31 @@ fn a_point_is_reached_when_the_work_before_it_is_done() {
     let _entered = gpu.program().enter().unwrap();
     // SAFETY: created above, destroyed once; nothing waits for it any more.
     assert!(unsafe { gpu.api.event_destroy(event) }.is_ok(), "it stays the program's");
+}
+
+/// The driver ends the work of a destroyed stream.
+#[test]
+fn a_stream_is_needed_for_the_call_only() {
+    let Some(gpu) = gpu("a_stream_is_needed_for_the_call_only") else { return };
+    let (before, behind) = (Program::new(&gpu), Program::new(&gpu));
+    let stream = Stream::new(gpu.program()).unwrap();
+    before.block(stream.raw);
+    let point = gpu.driver().point(Start::Stream(stream.raw as u64)).unwrap();
+    drop(stream);
+    let early = is_reached(&gpu, &*point);
+    before.go();
+    until("the point is not reached", || is_reached(&gpu, &*point));
+    assert!(!early, "the stream's work had not ended");
+    drop(point);
+
+    let stream = Stream::new(gpu.program()).unwrap();
+    let hold = gpu.driver().hold(stream.raw as u64).unwrap();
+    behind.work(stream.raw);
+    drop(stream);
+    let early = behind.has_worked();
+    hold.release();
+    until("the stream does not go on", || behind.has_worked());
+    assert!(!early, "the stream is held");
 }
 
 #[test]

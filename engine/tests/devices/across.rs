@@ -11,11 +11,11 @@ const NPUS: (&str, &str) = ("ascend0", "ascend0");
 
 /// Moves the whole of both memories, and checks which path carried the transfer.
 #[track_caller]
-fn moves(ends: &mut Ends, what: &str, (local, remote): (Memory, Memory), carrier: &str) {
+fn moves(ends: &mut Ends, what: &str, (local, remote): (Memory, Memory), transport: &str) {
     for op in BOTH {
         let ended = ends.attempt(op, "-", local, remote, &whole(local));
-        let found = (ended.state.as_str(), ended.requests.as_str(), ended.carrier.as_str());
-        assert_eq!(found, ("Done", "OK/0", carrier), "{what} {op:?}");
+        let found = (ended.state.as_str(), ended.requests.as_str(), ended.transport.as_str());
+        assert_eq!(found, ("Done", "OK/0", transport), "{what} {op:?}");
         ends.assert_moved(what, op, local, remote, &whole(local));
     }
 }
@@ -70,7 +70,7 @@ fn many_at_once_share_the_slots() {
         .collect();
     for transfer in begun {
         let ended = ends.wait(transfer);
-        assert_eq!((ended.state.as_str(), ended.carrier.as_str()), ("Done", "ascend"), "{ended:?}");
+        assert_eq!((ended.state.as_str(), ended.transport.as_str()), ("Done", "ascend"), "{ended:?}");
     }
     let (here, there) = (ends.a.contents(local), ends.b.contents(remote));
     assert!(here == there, "both are the same where something went");
@@ -97,7 +97,7 @@ fn host_memory_goes_its_own_way() {
     // Transfers with checksums are sent by the hosts.
     let (local, remote) = places[0];
     let ended = ends.attempt(Op::Write, "checksum", local, remote, &whole(local));
-    assert_eq!((ended.state.as_str(), ended.carrier.as_str()), ("Done", "tcp"), "{ended:?}");
+    assert_eq!((ended.state.as_str(), ended.transport.as_str()), ("Done", "tcp"), "{ended:?}");
     ends.end();
 }
 
@@ -194,7 +194,7 @@ fn what_hangs_is_given_up() {
         moves(&mut ends, "before", (local, remote), "ascend");
         ends.a.knob("hixl", "HANG", "1");
         let ended = ends.attempt(op, "-", local, remote, &whole(local));
-        assert_eq!((ended.state.as_str(), ended.carrier.as_str()), ("Done", "tcp"), "{op:?} {ended:?}");
+        assert_eq!((ended.state.as_str(), ended.transport.as_str()), ("Done", "tcp"), "{op:?} {ended:?}");
         ends.assert_moved("hung", op, local, remote, &whole(local));
         assert!(why(&mut ends).contains("took longer than 0.3 s"));
         ends.a.knob("hixl", "HANG", "");

@@ -3,7 +3,7 @@
 use crate::common::data::{check, pattern, Random, Span};
 use crate::common::{role, standin, PATIENCE};
 use crate::role::{FOLDER, LIBRARIES};
-use ferry::types::{Op, PeerId};
+use ferry::types::{Op, PeerId, RegionId};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command};
@@ -27,7 +27,7 @@ pub fn library(place: &str) -> Option<&str> {
 #[derive(Clone, Copy, Debug)]
 pub struct Memory {
     index: usize,
-    pub region: u64,
+    pub region: RegionId,
     pub address: u64,
     pub bytes: usize,
 }
@@ -121,7 +121,12 @@ impl End {
         };
         let index = self.places;
         self.places += 1;
-        Ok(Memory { index, region: region.parse().unwrap(), address: address.parse().unwrap(), bytes })
+        Ok(Memory {
+            index,
+            region: RegionId::from_raw(region.parse().unwrap()),
+            address: address.parse().unwrap(),
+            bytes,
+        })
     }
 
     #[track_caller]
@@ -334,18 +339,19 @@ pub struct Ended {
     /// Status and library's code of the requests; neighbours with the same values are given once.
     pub requests: String,
     /// The transport that carried the last data.
-    pub carrier: String,
+    pub transport: String,
 }
 
 impl Ended {
     #[track_caller]
     fn parse(answer: &str) -> Ended {
         let words: Vec<&str> = answer.split(' ').collect();
-        let [state, status, bytes, requests, carrier] = words[..] else { panic!("wait: {answer}") };
+        let [state, status, bytes, requests, transport] = words[..] else { panic!("wait: {answer}") };
         let bytes = bytes.parse().unwrap_or_else(|_| panic!("wait: {answer}"));
         let text = str::to_owned;
-        let (state, status, requests, carrier) = (text(state), text(status), text(requests), text(carrier));
-        Ended { state, status, bytes, requests, carrier }
+        let (state, status, requests, transport) =
+            (text(state), text(status), text(requests), text(transport));
+        Ended { state, status, bytes, requests, transport }
     }
 }
 

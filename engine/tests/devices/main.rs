@@ -9,6 +9,8 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod ends;
+#[path = "../common/mapped.rs"]
+mod mapped;
 mod program;
 mod role;
 

@@ -13,7 +13,7 @@ fn memory_of_the_other_namespace_is_never_taken_for_one_s_own() {
     let what = "memory_of_the_other_namespace_is_never_taken_for_one_s_own";
     let Some(mut ends) = Ends::in_namespaces(what, "transports=auto") else { return };
     let back = ends.b.number(&format!("connect {}", ends.a.address));
-    let mut carriers = Vec::new();
+    let mut transports = Vec::new();
     for round in 0..ROUNDS {
         let (local, remote) = ends.places(("cuda-mapped0", "cuda-mapped0"), 2 * MIB);
         ends.b.ok(&format!("knows {back} {}", local.region));
@@ -30,12 +30,12 @@ fn memory_of_the_other_namespace_is_never_taken_for_one_s_own() {
         assert!(ends.b.ask(&format!("wait {transfer}")).starts_with("Done"));
         let (ours, theirs) = (pattern(2 * round, 2 * MIB), pattern(2 * round + 1, 2 * MIB));
         let expected = |own: &[u8], other: &[u8]| [&own[..MIB], &other[..MIB]].concat();
-        let what = format!("round {round}, {}", written.carrier);
+        let what = format!("round {round}, {}", written.transport);
         check(&format!("{what}, here"), &ends.a.contents(local), &expected(&ours, &theirs));
         check(&format!("{what}, there"), &ends.b.contents(remote), &expected(&theirs, &ours));
-        carriers.push(written.carrier);
+        transports.push(written.transport);
     }
-    println!("carried by {carriers:?}");
+    println!("carried by {transports:?}");
     ends.end();
 }
 
@@ -48,7 +48,7 @@ fn a_handle_of_another_namespace_is_not_opened() {
     for op in BOTH {
         ends.case(what, op, "-", local, remote, &whole(local));
         let ended = ends.run(op, "-", &list(local, remote, &whole(local)));
-        assert_ne!(ended.carrier, "cuda", "{op:?}");
+        assert_ne!(ended.transport, "cuda", "{op:?}");
     }
     let way = ends.a.ask(&format!("way {} cuda", ends.peer));
     assert!(way.contains("another pid namespace"), "{way}");

@@ -1,8 +1,9 @@
 //! Plays the host program in a test's process: allocates, fills and reads memory of the host and of the stand-ins'
 //! devices by the libraries' own calls, and turns the stand-ins' knobs.
 
-use ferry::sys::acl::{self, Library, Runtime, ACL_COPY_DEVICE_TO_HOST, ACL_COPY_HOST_TO_DEVICE};
-use ferry::sys::cuda;
+use crate::mapped::Mapped;
+use ferry::internals::sys::acl::{self, Library, Runtime, ACL_COPY_DEVICE_TO_HOST, ACL_COPY_HOST_TO_DEVICE};
+use ferry::internals::sys::cuda;
 use std::ffi::{c_char, c_int, c_long, c_void, CString};
 use std::sync::Arc;
 
@@ -41,7 +42,7 @@ impl Program {
         if let Some(device) = place.strip_prefix("cuda-mapped") {
             let context = cuda::Context::retain(cuda::load(&self.cuda)?, device.parse().unwrap())?;
             let create = self.symbol("cuda", "cuMemCreate");
-            return Ok(Bytes::Mapped(Mapped::new(context, create, bytes)));
+            return Ok(Bytes::Mapped(Mapped::new(context, create, bytes, 1)));
         }
         if let Some(device) = place.strip_prefix("cuda") {
             let context = cuda::Context::retain(cuda::load(&self.cuda)?, device.parse().unwrap())?;
@@ -98,58 +99,6 @@ impl Program {
         let release = self.symbol(library, "standin_release");
         // SAFETY: as in `set`.
         unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn()>(release)() }
-    }
-}
-
-/// Memory that the program maps itself, exportable as a descriptor.
-pub struct Mapped {
-    context: Arc<cuda::Context>,
-    address: u64,
-    bytes: usize,
-}
-
-#[repr(C)]
-#[derive(Default)]
-struct Properties {
-    kind: i32,
-    handles: i32,
-    location: (i32, i32),
-    security: usize,
-    flags: [u8; 8],
-}
-
-impl Mapped {
-    fn new(context: Arc<cuda::Context>, create: *mut c_void, bytes: usize) -> Mapped {
-        let (api, ordinal) = (context.api, context.ordinal);
-        let properties = Properties { kind: 1, handles: 1, location: (1, ordinal), ..Properties::default() };
-        let access = cuda::MemAccess::read_write(ordinal);
-        let (mut allocation, mut address) = (0, 0);
-        {
-            let _entered = context.enter().unwrap();
-            // SAFETY: the driver's function of this name has this type; results and arguments live on this stack, each
-            // call gets what the one before it made, and Drop ends it.
-            unsafe {
-                let create: unsafe extern "C" fn(*mut u64, usize, *const Properties, u64) -> i32 =
-                    std::mem::transmute(create);
-                assert_eq!(create(&mut allocation, bytes, &properties, 0), 0);
-                assert!(api.mem_address_reserve(&mut address, bytes, 0, 0, 0).is_ok());
-                assert!(api.mem_map(address, bytes, 0, allocation, 0).is_ok());
-                assert!(api.mem_set_access(address, bytes, &access, 1).is_ok());
-                assert!(api.mem_release(allocation).is_ok());
-            }
-        }
-        Mapped { context, address, bytes }
-    }
-}
-
-impl Drop for Mapped {
-    fn drop(&mut self) {
-        let _entered = self.context.enter().unwrap();
-        // SAFETY: mapped by `new`; the program does not use the memory again.
-        unsafe {
-            assert!(self.context.api.mem_unmap(self.address, self.bytes).is_ok());
-            assert!(self.context.api.mem_address_free(self.address, self.bytes).is_ok());
-        }
     }
 }
 

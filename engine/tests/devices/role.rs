@@ -5,7 +5,7 @@ use crate::common::data::pattern;
 use crate::common::{eventually, PATIENCE};
 use crate::program::{Bytes, Program};
 use ferry::notify::{EventBody, Queue, WHAT_NOTIFICATIONS};
-use ferry::types::{Location, MemoryKind, Op, PeerId, Request};
+use ferry::types::{Location, MemoryKind, Op, PeerId, RegionId, Request};
 use ferry::{Config, Deadline, Engine, RegionOptions, Transfer, TransferOptions};
 use std::io::{BufRead, Write};
 use std::path::PathBuf;
@@ -19,7 +19,7 @@ pub const FOLDER: &str = "DEVICES_FOLDER";
 struct Place {
     /// None: the memory was freed under its region.
     bytes: Option<Bytes>,
-    region: u64,
+    region: RegionId,
 }
 
 struct Role {
@@ -62,7 +62,7 @@ fn requests(words: &[&str]) -> Vec<Request> {
     let one = |word: &&str| {
         let numbers: Vec<u64> = word.split(':').map(number).collect();
         let [local, remote, length, remote_region] = numbers[..] else { panic!("{word}") };
-        Request { local, remote, length, remote_region }
+        Request { local, remote, length, remote_region: RegionId::from_raw(remote_region) }
     };
     words.iter().map(one).collect()
 }
@@ -133,7 +133,7 @@ impl Role {
             }
             ["connect", address] => Ok(self.engine().connect(address, Some(PATIENCE))?.to_string()),
             ["knows", peer, region] => {
-                let (peer, region) = (number(peer), number(region));
+                let (peer, region) = (number(peer), RegionId::from_raw(number(region)));
                 eventually("the region is announced", || {
                     self.engine()
                         .peer_regions(PeerId::from_raw(peer))
@@ -197,8 +197,8 @@ impl Role {
                 let requests: Vec<_> =
                     requests.iter().map(|(status, code)| format!("{status}/{code}")).collect();
                 let (state, status) = (result.state, result.status);
-                let (bytes, carrier) = (result.bytes_confirmed, result.transport.name());
-                Ok(format!("{state:?} {status} {bytes} {} {carrier}", requests.join(",")))
+                let (bytes, transport) = (result.bytes_confirmed, result.transport.name());
+                Ok(format!("{state:?} {status} {bytes} {} {transport}", requests.join(",")))
             }
             // Answers the next notification's text, and the content of the memory at that moment.
             ["notified", index] => {

@@ -3,11 +3,11 @@
 
 use crate::child::Child;
 use crate::support::*;
-use ferry::complete::{Fence, State, TransferResult};
 use ferry::notify::{EventBody, Queue, WHAT_PEERS};
-use ferry::peer::PeerState;
 use ferry::types::{Op, PeerId};
-use ferry::{Deadline, Engine, Memory, Status, Transfer, TransferOptions};
+use ferry::{
+    Deadline, Engine, Fence, Memory, PeerState, State, Status, Transfer, TransferOptions, TransferResult,
+};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
 use std::sync::{Arc, Mutex};
@@ -149,16 +149,16 @@ fn clones_that_listen_at_any_address_are_never_taken_for_one_another() {
         let thread = child.number("own_network");
         assert_eq!(child.ask("open listen_address=0.0.0.0:7000"), "0.0.0.0:7000");
         let namespace = format!("/proc/{}/task/{thread}/ns/net", child.pid());
-        let door = Relay::new("127.0.0.1:7000", Some(namespace));
-        (child, door)
+        let relay = Relay::new("127.0.0.1:7000", Some(namespace));
+        (child, relay)
     };
-    let ((mut first, door), (mut second, other_door)) = (clone(), clone());
+    let ((mut first, relay), (mut second, other_relay)) = (clone(), clone());
     let ((region, remote), (region2, remote2)) = (first.alloc(BYTES, 0), second.alloc(BYTES, 0));
-    let peer = connect(&a, &door.address);
+    let peer = connect(&a, &relay.address);
     let requests = rounds(memory.address(), remote, region, BYTES, 16);
     let transfer = a.submit(peer, Op::Write, &requests, &without_deadline()).unwrap();
     wait_until("the first bytes land", || first.peek(remote, 8) != [0; 8]);
-    let peer2 = connect(&a, &other_door.address);
+    let peer2 = connect(&a, &other_relay.address);
     assert_ne!(peer, peer2);
     let result = finish(&transfer);
     assert_eq!((result.state, result.fence), (State::Done, Fence::Confirmed), "{result:?}");
@@ -191,7 +191,7 @@ fn what_was_posted_to_a_process_that_was_started_anew_is_dead_on_its_hosts_word(
 
 /// A peer without a proof is not believed.
 #[test]
-fn the_word_of_a_peer_that_proves_nothing_is_no_proof() {
+fn the_claim_of_a_peer_that_proves_nothing_is_no_proof() {
     let _turn = alone();
     let open = "secret= same_user=false allow_unauthenticated=true";
     let (mut child, address) = Child::engine(open);
@@ -210,11 +210,11 @@ fn a_process_that_lives_is_not_dead_because_another_answers_in_its_place() {
     let _turn = alone();
     let settings = "lease_ms=3000";
     let (mut child, address) = Child::engine(settings);
-    let door = Relay::new(&address, None);
+    let relay = Relay::new(&address, None);
     let posted =
-        Posted::to(&mut child, &door.address, &[("lease_ms", "3000"), ("progress_timeout_ms", "1000")]);
+        Posted::to(&mut child, &relay.address, &[("lease_ms", "3000"), ("progress_timeout_ms", "1000")]);
     let (mut other, there) = Child::engine(settings);
-    door.lead_to(&there);
+    relay.lead_to(&there);
     // The stopped peer's silence breaks the connection, and the redial reaches the other engine.
     wait_for_loss(&posted.events, posted.peer);
     assert!(!posted.transfer.state().is_final(), "lost at once, and not yet at an end");

@@ -3,9 +3,9 @@
 
 use crate::role;
 use crate::support::{config, fill, pattern, rounds, BOUND};
+use ferry::internals::sys::unix;
 use ferry::notify::{EventBody, WHAT_PEERS};
-use ferry::sys::unix;
-use ferry::types::{Op, PeerId, Transport};
+use ferry::types::{Op, PeerId, RegionId, Transport};
 use ferry::{Deadline, Engine, Memory, RegionOptions, TransferOptions};
 use std::io::{BufRead, ErrorKind, Write};
 use std::process::ChildStdin;
@@ -71,10 +71,10 @@ impl Child {
 
     /// Allocates memory of the child; returns (region, address).
     #[track_caller]
-    pub fn alloc(&mut self, bytes: usize, seed: u64) -> (u64, u64) {
+    pub fn alloc(&mut self, bytes: usize, seed: u64) -> (RegionId, u64) {
         let answer = self.ask(&format!("alloc {bytes} {seed}"));
         let (region, address) = answer.split_once(' ').unwrap_or_else(|| panic!("alloc: {answer}"));
-        (region.parse().unwrap(), address.parse().unwrap())
+        (RegionId::from_raw(region.parse().unwrap()), address.parse().unwrap())
     }
 
     pub fn pid(&self) -> i32 {
@@ -83,10 +83,10 @@ impl Child {
 
     /// Registers memory that ferry did not allocate; returns (region, address).
     #[track_caller]
-    pub fn own(&mut self, bytes: usize) -> (u64, u64) {
+    pub fn own(&mut self, bytes: usize) -> (RegionId, u64) {
         let answer = self.ask(&format!("own {bytes}"));
         let (region, address) = answer.split_once(' ').unwrap_or_else(|| panic!("own: {answer}"));
-        (region.parse().unwrap(), address.parse().unwrap())
+        (RegionId::from_raw(region.parse().unwrap()), address.parse().unwrap())
     }
 
     fn signal(&self, signal: i32) {
@@ -242,8 +242,13 @@ impl Role {
             "connect" => status(self.engine().connect(words[1], Some(Duration::from_secs(5)))),
             // write PEER REGION ADDRESS BYTES: the first memory, once.
             "write" => {
-                let requests =
-                    rounds(self.memories[0].address(), number(3), number(2), number(4) as usize, 1);
+                let requests = rounds(
+                    self.memories[0].address(),
+                    number(3),
+                    RegionId::from_raw(number(2)),
+                    number(4) as usize,
+                    1,
+                );
                 status(
                     self.engine()
                         .write(PeerId::from_raw(number(1)), &requests, &TransferOptions::default())
@@ -253,8 +258,13 @@ impl Role {
             // flood PEER REGION ADDRESS BYTES: the first memory, again and again, in the background.
             "flood" => {
                 let (engine, counter) = (self.engine().clone(), self.rounds.clone());
-                let requests =
-                    rounds(self.memories[0].address(), number(3), number(2), number(4) as usize, 4);
+                let requests = rounds(
+                    self.memories[0].address(),
+                    number(3),
+                    RegionId::from_raw(number(2)),
+                    number(4) as usize,
+                    4,
+                );
                 let peer = number(1);
                 std::thread::spawn(move || {
                     let options = TransferOptions {

@@ -2,7 +2,7 @@
 
 use crate::child::{usage, Child};
 use crate::support::*;
-use ferry::sys::unix;
+use ferry::internals::sys::unix;
 use ferry::types::{Op, Request};
 use ferry::{Engine, RegionOptions, Status};
 use std::time::Duration;
@@ -113,7 +113,7 @@ fn ticks(pid: i32) -> u64 {
 }
 
 /// Returns the abstract sockets of engines that listen in this network namespace.
-fn doors() -> Vec<String> {
+fn listening_names() -> Vec<String> {
     let all = std::fs::read_to_string("/proc/net/unix").unwrap();
     let names = all.lines().filter(|line| line.contains(" 00010000 "));
     names.filter_map(|line| Some(line.split_once(" @ferry-")?.1)).map(|hex| format!("ferry-{hex}")).collect()
@@ -122,11 +122,11 @@ fn doors() -> Vec<String> {
 /// Without descriptors no connection is accepted, and processes that connect to the same-host sockets wait: no thread
 /// retries accept in a loop meanwhile.
 #[test]
-fn who_knocks_while_there_is_no_descriptor_costs_nothing() {
+fn connections_without_a_free_descriptor_cost_nothing() {
     let _turn = alone();
-    let before = doors();
+    let before = listening_names();
     let (mut child, address) = Child::engine("transports=auto secret=");
-    let new: Vec<String> = doors().into_iter().filter(|name| !before.contains(name)).collect();
+    let new: Vec<String> = listening_names().into_iter().filter(|name| !before.contains(name)).collect();
     assert_eq!(new.len(), 2, "the socket for proofs, and the socket for paths: {new:?}");
     assert_eq!(child.ask("nofile 64"), "0");
     child.ask("hoard");

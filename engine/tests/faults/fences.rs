@@ -2,9 +2,8 @@
 
 use crate::child::Child;
 use crate::support::*;
-use ferry::complete::State;
 use ferry::types::Op;
-use ferry::{Deadline, Status, TransferOptions};
+use ferry::{Deadline, State, Status, TransferOptions};
 use std::time::Duration;
 
 const BYTES: usize = 16 * MIB;

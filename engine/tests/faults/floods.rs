@@ -5,9 +5,8 @@
 
 use crate::proxy::{Passing, Proxy, Verdict, Way};
 use crate::support::*;
-use ferry::complete::State;
 use ferry::types::{Op, PeerId};
-use ferry::{Deadline, Engine, Memory, Status, Transfer, TransferOptions};
+use ferry::{Deadline, Engine, Memory, State, Status, Transfer, TransferOptions, TransferResult};
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
@@ -20,7 +19,7 @@ const POSTED: usize = 1000;
 const EACH: Duration = Duration::from_nanos(if cfg!(debug_assertions) { 5_000 } else { 1_600 });
 /// For a submit, of its thread's CPU time, including a frame's system call.
 const SUBMIT: Duration = Duration::from_micros(40);
-/// Of the control thread's CPU time while another peer waits for its answer.
+/// Of the control thread's CPU time while another peer waits for its answer, on a machine with its CPUs to itself.
 const WAIT: Duration = Duration::from_millis(20);
 
 fn control_threads() -> HashSet<String> {
@@ -137,10 +136,19 @@ impl Scene {
         );
         // The time includes the probes.
         assert!(spent < EACH * transfers.len() as u32, "{spent:?} for {what} {}", transfers.len());
-        assert!(longest < WAIT, "a healthy peer waited for {longest:?} of work");
+        // A probe that waits for one unbounded turn waits for nearly all of the work.
+        assert!(longest < WAIT.max(spent / 4), "a healthy peer waited for {longest:?} of {spent:?} of work");
         for transfer in transfers {
             finish(transfer);
         }
+    }
+}
+
+/// Asserts that each transfer ended as `expected` says, and tells of the first that did not.
+fn assert_all(transfers: &[Transfer], expected: impl Fn(&TransferResult) -> bool) {
+    for (number, transfer) in transfers.iter().enumerate() {
+        let result = transfer.result().unwrap();
+        assert!(expected(&result), "transfer {number}: {result:?}");
     }
 }
 
@@ -151,7 +159,7 @@ fn a_lost_peer_with_many_transfers_costs_little_and_nobody_waits() {
     let transfers = scene.flood(|| Deadline::Never, false);
     // The peer sends a Bye.
     scene.end("losing", &transfers, || scene.deaf.close(None).unwrap());
-    assert!(transfers.iter().all(|transfer| transfer.result().unwrap().status == Status::PeerLost));
+    assert_all(&transfers, |result| result.status == Status::PeerLost);
 }
 
 #[test]
@@ -161,7 +169,7 @@ fn a_closed_peer_with_many_transfers_costs_little_and_nobody_waits() {
     let transfers = scene.flood(|| Deadline::Never, false);
     // Posted transfers wait for their lease.
     scene.end("closing", &transfers, || scene.a.close_peer(scene.peer, Some(BOUND)).unwrap());
-    assert!(transfers.iter().all(|transfer| transfer.result().unwrap().status == Status::Closed));
+    assert_all(&transfers, |result| result.status == Status::Closed);
 }
 
 #[test]
@@ -177,7 +185,7 @@ fn many_deadlines_at_once_cost_little_and_nobody_waits() {
     assert!(!first.state().is_final(), "the machine is too slow to queue {FLOOD} transfers in time");
     finish(&first);
     scene.end("expiring", &transfers, || ());
-    assert!(transfers.iter().all(|transfer| transfer.result().unwrap().state == State::TimedOut));
+    assert_all(&transfers, |result| result.state == State::TimedOut);
 }
 
 #[test]
@@ -186,10 +194,7 @@ fn many_ordered_transfers_fail_with_the_first_and_nobody_waits() {
     let scene = scene();
     let transfers = scene.flood(|| Deadline::Never, true);
     scene.end("failing the first of", &transfers, || transfers[0].cancel().unwrap());
-    for transfer in &transfers {
-        let result = transfer.result().unwrap();
-        assert_eq!((result.state, result.bytes_confirmed), (State::Cancelled, 0));
-    }
+    assert_all(&transfers, |result| (result.state, result.bytes_confirmed) == (State::Cancelled, 0));
 }
 
 /// A transfer without a handle is forgotten when it is final, and costs no later submit anything.

@@ -68,7 +68,7 @@ fn a_forked_child_gets_closed_and_the_parent_does_not_notice() {
         let pid = fork(|| try_everything(&a, peer, &local, &remote));
         a.write(peer, &[request(&local, &remote, 0, 4096)], &options()).unwrap();
         assert_eq!(join(pid), 0, "the number of the call that did not answer CLOSED");
-        assert_eq!(finish(&transfer).state, ferry::complete::State::Done);
+        assert_eq!(finish(&transfer).state, ferry::State::Done);
     }
     assert_pattern(&remote, 4, 0, 8 * MIB);
 }

@@ -2,11 +2,9 @@
 
 use crate::child::Child;
 use crate::support::*;
-use ferry::complete::{Fence, State};
 use ferry::notify::{EventBody, Queue, WHAT_PEERS};
-use ferry::peer::PeerState;
 use ferry::types::{Op, PeerId};
-use ferry::{Deadline, Status, TransferOptions};
+use ferry::{Deadline, Fence, PeerState, State, Status, TransferOptions};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 

@@ -3,10 +3,9 @@
 
 use crate::proxy::{Passing, Proxy, Verdict, Way};
 use crate::support::*;
-use ferry::complete::State;
 use ferry::notify::{EventBody, Queue, WHAT_NOTIFICATIONS};
 use ferry::types::{Op, PeerId};
-use ferry::{Deadline, Engine, Memory, Status, TransferOptions};
+use ferry::{Deadline, Engine, Memory, State, Status, TransferOptions};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,7 +32,7 @@ fn scene(settings: &[(&str, &str)]) -> Scene {
     Scene { a, b, proxy, peer, local, remote }
 }
 
-fn drain_words(queue: &Queue, into: &mut Vec<u64>) {
+fn drain_numbers(queue: &Queue, into: &mut Vec<u64>) {
     let mut events = Vec::new();
     queue.drain(&mut events, 1024);
     for event in events {
@@ -46,7 +45,7 @@ fn drain_words(queue: &Queue, into: &mut Vec<u64>) {
 /// lost. Every transfer must be DONE, its data in place, and each notification delivered once.
 fn survive(scene: &Scene, count: u64, mut harm: impl FnMut(&Scene, u64)) -> u64 {
     let queue = scene.b.queue(WHAT_NOTIFICATIONS, 16).unwrap();
-    let mut words = Vec::new();
+    let mut numbers = Vec::new();
     for round in 0..count {
         fill(&scene.local, round + 1);
         let sizes = [BYTES / 2, BYTES / 4, 64 << 10, 4096, 8];
@@ -74,13 +73,13 @@ fn survive(scene: &Scene, count: u64, mut harm: impl FnMut(&Scene, u64)) -> u64 
         scene.local.write(0, &vec![0; at]);
         scene.a.read(scene.peer, &[back], &options()).unwrap();
         assert_pattern(&scene.local, round + 1, 0, at);
-        drain_words(&queue, &mut words);
+        drain_numbers(&queue, &mut numbers);
     }
     wait_until("the last notification comes", || {
-        drain_words(&queue, &mut words);
-        words.len() as u64 >= count * 5
+        drain_numbers(&queue, &mut numbers);
+        numbers.len() as u64 >= count * 5
     });
-    assert_eq!(words, (0..count * 5).collect::<Vec<_>>());
+    assert_eq!(numbers, (0..count * 5).collect::<Vec<_>>());
     scene.a.stats().unwrap().counts.lanes_lost
 }
 
@@ -151,10 +150,10 @@ fn a_repetition_behind_a_delivered_notification_is_not_applied_again() {
         let options = TransferOptions { notify: Some(&word), checksum, ..options() };
         let request = request(&scene.local, &target, 0, 4096);
         let transfer = scene.a.submit(scene.peer, Op::Write, &[request], &options).unwrap();
-        let mut words = Vec::new();
+        let mut numbers = Vec::new();
         wait_until("the notification comes", || {
-            drain_words(&queue, &mut words);
-            !words.is_empty()
+            drain_numbers(&queue, &mut numbers);
+            !numbers.is_empty()
         });
         assert_pattern(&target, 3, 0, 4096);
         // The application has its data, unregisters the region and unmaps the memory.
@@ -163,8 +162,8 @@ fn a_repetition_behind_a_delivered_notification_is_not_applied_again() {
         muffled.store(false, Ordering::SeqCst);
         let result = finish(&transfer);
         assert_eq!(result.state, State::Done, "{result:?}");
-        drain_words(&queue, &mut words);
-        assert_eq!(words, [5]);
+        drain_numbers(&queue, &mut numbers);
+        assert_eq!(numbers, [5]);
     }
 }
 

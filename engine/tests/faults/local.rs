@@ -4,10 +4,9 @@
 use crate::child::Child;
 use crate::proxy::Proxy;
 use crate::support::*;
-use ferry::complete::State;
 use ferry::notify::{EventBody, WHAT_PEERS};
 use ferry::types::{Access, Op, PeerId, Request, Transport};
-use ferry::{Deadline, Engine, Memory, RegionOptions, Status, TransferOptions};
+use ferry::{Deadline, Engine, Memory, RegionOptions, State, Status, TransferOptions};
 use std::time::Duration;
 
 const LOCAL: (&str, &str) = ("transports", "local");

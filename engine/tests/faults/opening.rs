@@ -3,9 +3,8 @@
 
 use crate::proxy::{Passing, Proxy, Verdict};
 use crate::support::*;
-use ferry::complete::State;
 use ferry::types::{Op, PeerId, Request};
-use ferry::{Deadline, Engine, Transfer, TransferOptions};
+use ferry::{Deadline, Engine, State, Transfer, TransferOptions};
 use std::sync::{Arc, Mutex};
 
 const ROUNDS: usize = 40;

@@ -2,15 +2,14 @@
 //! ever touched.
 
 use crate::support::*;
-use ferry::complete::{Fence, State};
-use ferry::types::{Access, Op, PeerId, Request};
-use ferry::{Deadline, Engine, Memory, RegionOptions, Status, TransferOptions};
+use ferry::types::{Access, Op, PeerId, RegionId, Request};
+use ferry::{Deadline, Engine, Fence, Memory, RegionOptions, State, Status, TransferOptions};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 const PAGE: usize = 4096;
 
-fn region(engine: &Engine, address: u64, bytes: usize, access: Access) -> u64 {
+fn region(engine: &Engine, address: u64, bytes: usize, access: Access) -> RegionId {
     let options = RegionOptions { access, ..RegionOptions::default() };
     // SAFETY: the tests register parts of mappings that outlive their engines, through raw addresses.
     unsafe { engine.register(address as *mut u8, bytes, &options) }.unwrap()
@@ -45,7 +44,7 @@ fn each_wrong_range_is_refused_and_nothing_else_is_touched() {
     let read_only = region(&b, at + PAGE as u64, PAGE, Access::REMOTE_READ);
     let writable = region(&b, at + 3 * PAGE as u64, PAGE, Access::REMOTE_WRITE);
     a.probe(peer, None).unwrap();
-    let ask = |op, remote: u64, length: usize, remote_region: u64| {
+    let ask = |op, remote: u64, length: usize, remote_region: RegionId| {
         let request = Request { local: local.address(), remote, length: length as u64, remote_region };
         match a.submit(peer, op, &[request], &options()) {
             Ok(transfer) => finish(&transfer).status,
@@ -55,19 +54,19 @@ fn each_wrong_range_is_refused_and_nothing_else_is_touched() {
     let page = |n: usize| at + (n * PAGE) as u64;
     for (op, remote, length, region, expected) in [
         (Op::Write, page(1), PAGE, read_only, Status::Access),
-        (Op::Write, page(1), PAGE, 0, Status::Access),
+        (Op::Write, page(1), PAGE, RegionId::NONE, Status::Access),
         (Op::Read, page(3), PAGE, writable, Status::Access),
-        (Op::Read, page(3), PAGE, 0, Status::Access),
+        (Op::Read, page(3), PAGE, RegionId::NONE, Status::Access),
         // The last valid byte, and the first invalid one.
         (Op::Write, page(4) - 8, 16, writable, Status::Invalid),
         (Op::Write, page(3) - 8, 16, writable, Status::Invalid),
-        (Op::Write, page(4) - 8, 16, 0, Status::NotRegistered),
-        (Op::Write, page(3) - 8, 16, 0, Status::NotRegistered),
-        (Op::Write, page(5), 8, 0, Status::NotRegistered),
+        (Op::Write, page(4) - 8, 16, RegionId::NONE, Status::NotRegistered),
+        (Op::Write, page(3) - 8, 16, RegionId::NONE, Status::NotRegistered),
+        (Op::Write, page(5), 8, RegionId::NONE, Status::NotRegistered),
         (Op::Write, u64::MAX - 7, 16, writable, Status::Invalid),
-        (Op::Write, u64::MAX - 7, 16, 0, Status::Invalid),
+        (Op::Write, u64::MAX - 7, 16, RegionId::NONE, Status::Invalid),
         (Op::Write, page(3), 0, writable, Status::Invalid),
-        (Op::Write, page(3), 8, 12345, Status::Stale),
+        (Op::Write, page(3), 8, RegionId::from_raw(12345), Status::Stale),
         (Op::Write, page(3), 8, local.region(), Status::Stale),
     ] {
         assert_eq!(
@@ -98,7 +97,7 @@ fn partial_failure_names_the_requests_and_touches_only_the_others() {
                 local: local.address() + (i * each) as u64,
                 remote: if i % 3 == 2 { 4096 } else { remote.address() + (2 * i * each) as u64 },
                 length: each as u64,
-                remote_region: 0,
+                remote_region: RegionId::NONE,
             })
             .collect();
         let transfer = a
@@ -127,7 +126,7 @@ fn storm<'a>(
     a: &'a Engine,
     peer: PeerId,
     local: &'a Memory,
-    target: (u64, u64, usize),
+    target: (u64, RegionId, usize),
     over: &'a AtomicBool,
 ) {
     let (remote, remote_region, bytes) = target;

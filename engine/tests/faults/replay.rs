@@ -4,10 +4,11 @@
 
 use crate::proxy::{Passing, Proxy, Verdict, Way};
 use crate::support::*;
-use ferry::complete::{Notification, State};
 use ferry::notify::{EventBody, Queue, WHAT_NOTIFICATIONS};
-use ferry::types::{Op, PeerId, Request};
-use ferry::{Deadline, Engine, Memory, RegionOptions, Status, Transfer, TransferOptions};
+use ferry::types::{Op, PeerId, RegionId, Request};
+use ferry::{
+    Deadline, Engine, Memory, Notification, RegionOptions, State, Status, Transfer, TransferOptions,
+};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,7 +25,7 @@ struct Scene {
     proxy: Proxy,
     local: Memory,
     queue: Arc<Queue>,
-    words: Vec<u64>,
+    numbers: Vec<u64>,
     loses: Arc<Loses>,
 }
 
@@ -76,7 +77,7 @@ impl Scene {
         let local = alloc(&a, BYTES);
         fill(&local, 3);
         let queue = b.queue(WHAT_NOTIFICATIONS, 16).unwrap();
-        Scene { a, b, peer, proxy, local, queue, words: Vec::new(), loses }
+        Scene { a, b, peer, proxy, local, queue, numbers: Vec::new(), loses }
     }
 
     /// Allocates memory of the target that the initiator knows: data for an unknown region is sent without its number.
@@ -102,17 +103,17 @@ impl Scene {
         self.queue.drain(&mut events, 1024);
         for event in events {
             let EventBody::Notification { bytes } = event.body else { panic!("not a notification") };
-            self.words.push(u64::from_le_bytes(bytes[..].try_into().unwrap()));
+            self.numbers.push(u64::from_le_bytes(bytes[..].try_into().unwrap()));
         }
     }
 
     #[track_caller]
-    fn wait_for_words(&mut self, expected: &[u64]) {
+    fn wait_for_numbers(&mut self, expected: &[u64]) {
         wait_until("the notifications come", || {
             self.look();
-            self.words.len() >= expected.len()
+            self.numbers.len() >= expected.len()
         });
-        assert_eq!(self.words, expected);
+        assert_eq!(self.numbers, expected);
     }
 
     /// Sends small transfers one after another while `act` runs, so that large ones are gentle.
@@ -136,7 +137,7 @@ impl Scene {
 }
 
 /// Returns requests that a gentle lane would send in several frames.
-fn pieces(local: &Memory, remote: u64, remote_region: u64) -> Vec<Request> {
+fn pieces(local: &Memory, remote: u64, remote_region: RegionId) -> Vec<Request> {
     let piece = |at: usize| Request {
         local: local.address() + at as u64,
         remote: remote + at as u64,
@@ -158,7 +159,7 @@ fn a_gentle_replay_is_not_applied_over_what_the_application_wrote() {
         let requests = pieces(&scene.local, remote.address(), remote.region());
         let transfer = scene.submit(&requests, 5);
         // The notification without an answer is repeated only with its data.
-        scene.wait_for_words(&[5]);
+        scene.wait_for_numbers(&[5]);
         assert_pattern(&remote, 3, 0, BYTES);
         fill(&remote, 9);
         let result = scene.while_conversing(|| {
@@ -167,7 +168,7 @@ fn a_gentle_replay_is_not_applied_over_what_the_application_wrote() {
         });
         assert_eq!((result.state, result.notification), (State::Done, Notification::Delivered));
         assert_pattern(&remote, 9, 0, BYTES);
-        scene.wait_for_words(&[5]);
+        scene.wait_for_numbers(&[5]);
     }
 }
 
@@ -188,7 +189,7 @@ fn a_replay_that_is_accepted_after_a_refusal_announces_what_it_says() {
     scene.loses.control_back.store(true, Ordering::SeqCst);
     scene.lose_answers();
     scene.b.unregister(second, Some(BOUND)).unwrap();
-    let requests = pieces(&scene.local, ground, 0);
+    let requests = pieces(&scene.local, ground, RegionId::NONE);
     let transfer = scene.submit(&requests, 5);
     wait_until("half of it is refused", || {
         scene.b.stats().unwrap().counts.requests_refused >= PIECES as u64 / 2
@@ -200,7 +201,7 @@ fn a_replay_that_is_accepted_after_a_refusal_announces_what_it_says() {
         finish(&transfer)
     });
     assert_eq!((result.state, result.notification), (State::Done, Notification::Delivered), "{result:?}");
-    scene.wait_for_words(&[5]);
+    scene.wait_for_numbers(&[5]);
     let mut found = vec![0u8; BYTES];
     // SAFETY: the memory is leaked, and nobody writes it any more.
     unsafe { std::ptr::copy_nonoverlapping(ground as *const u8, found.as_mut_ptr(), BYTES) };
@@ -251,14 +252,16 @@ fn hold_up(given_up: GivenUp, apart: bool) {
     }
     let first = scene.submit(&requests, 0);
     match given_up {
-        GivenUp::Unanswered => scene.wait_for_words(&[0]),
+        GivenUp::Unanswered => scene.wait_for_numbers(&[0]),
         _ => wait_until("it is posted", || scene.loses.lost(slot) > 0),
     }
     if given_up == GivenUp::Waiting {
+        let lost = || scene.a.stats().unwrap().counts.lanes_lost;
+        let all = lost() + scene.a.peer_info(scene.peer).unwrap().lanes as u64;
         scene.proxy.refuse(true);
         scene.proxy.cut(false);
-        // All connections but one are lanes. A peer that has answered has answered the lanes' fences too.
-        wait_until("the lanes are lost", || scene.a.stats().unwrap().counts.lanes_lost >= stand as u64 - 1);
+        wait_until("the lanes are lost", || lost() >= all);
+        // A peer that has answered has answered the lanes' fences too.
         scene.a.probe(scene.peer, None).unwrap();
     }
     first.cancel().unwrap();
@@ -266,8 +269,8 @@ fn hold_up(given_up: GivenUp, apart: bool) {
     assert_eq!((result.status, result.notification), (Status::Cancelled, Notification::Unknown));
     scene.proxy.refuse(false);
     if given_up == GivenUp::LostTwice {
-        let words = if apart { 2 } else { 1 };
-        wait_until("the skip is lost", || scene.loses.lost(0) >= words);
+        let numbers = if apart { 2 } else { 1 };
+        wait_until("the skip is lost", || scene.loses.lost(0) >= numbers);
         scene.loses.forth.store(0, Ordering::SeqCst);
         scene.proxy.cut(false);
     }
@@ -275,5 +278,5 @@ fn hold_up(given_up: GivenUp, apart: bool) {
         scene.a.notify(scene.peer, &word.to_le_bytes(), Deadline::After(BOUND)).unwrap();
     }
     let came = if given_up == GivenUp::Unanswered { &[0][..] } else { &[] };
-    scene.wait_for_words(&[came, &[1, 2, 3]].concat());
+    scene.wait_for_numbers(&[came, &[1, 2, 3]].concat());
 }

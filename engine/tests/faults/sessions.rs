@@ -1,9 +1,8 @@
 //! Sessions that both sides make, repeatedly, and load in both directions.
 
 use crate::support::*;
-use ferry::complete::State;
 use ferry::types::{Op, PeerId};
-use ferry::{Deadline, Engine, TransferOptions};
+use ferry::{Deadline, Engine, State, TransferOptions};
 use std::sync::Barrier;
 
 #[test]

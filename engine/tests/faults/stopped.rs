@@ -3,9 +3,8 @@
 
 use crate::child::Child;
 use crate::support::*;
-use ferry::complete::{Fence, State};
 use ferry::types::{Op, Request};
-use ferry::{limits, Deadline, Status, TransferOptions};
+use ferry::{limits, Deadline, Fence, State, Status, TransferOptions};
 use std::time::{Duration, Instant};
 
 const BYTES: usize = 64 * MIB;

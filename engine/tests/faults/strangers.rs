@@ -2,9 +2,9 @@
 
 use crate::child::Child;
 use crate::support::*;
+use ferry::internals::session::handshake::{preamble, KIND_CONTROL, KIND_LANE};
+use ferry::internals::sys::unix;
 use ferry::limits::HANDSHAKES_MAX;
-use ferry::session::handshake::{preamble, KIND_CONTROL, KIND_LANE};
-use ferry::sys::unix;
 use ferry::{Engine, Status};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};

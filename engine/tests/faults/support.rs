@@ -1,6 +1,6 @@
 //! Shared by all fault tests: quick configurations, positional data, bounded waiting.
 
-use ferry::types::{PeerId, Request};
+use ferry::types::{PeerId, RegionId, Request};
 use ferry::{Config, Engine, Memory, RegionOptions, Transfer, TransferOptions};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -63,7 +63,7 @@ pub fn open_lanes(from: &Engine, to: &Engine, peer: PeerId) {
 }
 
 /// Opens every lane to a peer by reading a region of the peer.
-pub fn open_lanes_to(from: &Engine, peer: PeerId, (region, remote): (u64, u64)) {
+pub fn open_lanes_to(from: &Engine, peer: PeerId, (region, remote): (RegionId, u64)) {
     let local = alloc(from, MIB);
     from.read(peer, &rounds(local.address(), remote, region, MIB, 1), &options()).unwrap();
     wait_until("every lane is open", || from.peer_info(peer).unwrap().lanes == 3);
@@ -130,7 +130,7 @@ pub fn request(local: &Memory, remote: &Memory, offset: usize, bytes: usize) -> 
 }
 
 /// Returns requests for the whole memory in `rounds` rounds: long enough to be met in the middle.
-pub fn rounds(local: u64, remote: u64, remote_region: u64, bytes: usize, rounds: usize) -> Vec<Request> {
+pub fn rounds(local: u64, remote: u64, remote_region: RegionId, bytes: usize, rounds: usize) -> Vec<Request> {
     let one = Request { local, remote, length: bytes as u64, remote_region };
     vec![one; rounds]
 }
@@ -151,7 +151,7 @@ pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
 
 /// Waits for a final state of any kind.
 #[track_caller]
-pub fn finish(transfer: &Transfer) -> ferry::complete::TransferResult {
+pub fn finish(transfer: &Transfer) -> ferry::TransferResult {
     transfer.wait(Some(BOUND)).expect("a transfer must become final")
 }
 
@@ -162,7 +162,7 @@ impl Dice {
     pub fn new(name: &str) -> Dice {
         let seed = match std::env::var("FAULTS_SEED") {
             Ok(text) => text.parse().expect("FAULTS_SEED is a number"),
-            Err(_) => ferry::sys::random_u64(),
+            Err(_) => ferry::internals::sys::random_u64(),
         };
         println!("{name}: FAULTS_SEED={seed}");
         Dice(seed)

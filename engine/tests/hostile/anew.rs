@@ -1,15 +1,13 @@
 //! Peers in the place of earlier processes: their reports about the earlier process count only if they are proven and
 //! of its host.
 
-use crate::hostile::{Door, Hostile, HostileLane, Who, PATIENCE};
+use crate::hostile::{Hostile, HostileLane, HostileListener, Who, PATIENCE};
 use crate::support::{alloc, engine, eventually, regions, REMOTE, REMOTE_REGION};
-use ferry::complete::{Fence, State};
-use ferry::peer::PeerState;
-use ferry::session::handshake::AuthPolicy;
-use ferry::session::message::Message;
-use ferry::sys::host::Process;
+use ferry::internals::session::handshake::AuthPolicy;
+use ferry::internals::session::message::Message;
+use ferry::internals::sys::host::Process;
 use ferry::types::{Op, PeerId, Request};
-use ferry::{Engine, Memory, Transfer, TransferOptions};
+use ferry::{Engine, Fence, Memory, PeerState, State, Transfer, TransferOptions};
 use std::net::TcpStream;
 
 const LEASE: (&str, &str) = ("lease_ms", "1500");
@@ -54,7 +52,7 @@ fn dial_from_elsewhere(engine: &Engine, who: &Who) -> Hostile {
 struct Posted {
     engine: Engine,
     handle: PeerId,
-    door: Door,
+    listener: HostileListener,
     peer: Hostile,
     _lanes: Vec<HostileLane>,
     _memory: Memory,
@@ -63,13 +61,14 @@ struct Posted {
 
 impl Posted {
     fn to(who: Who, settings: &[(&str, &str)]) -> Posted {
-        let (engine, door) = (engine(&[&[LEASE, MANY_TRIES], settings].concat()), Door::open(who));
+        let (engine, listener) =
+            (engine(&[&[LEASE, MANY_TRIES], settings].concat()), HostileListener::open(who));
         let memory = alloc(&engine, 4096);
         let (peer, mut lanes, handle) = std::thread::scope(|scope| {
-            let connecting = scope.spawn(|| engine.connect(&door.address, Some(PATIENCE)).unwrap());
-            let mut peer = door.accept();
+            let connecting = scope.spawn(|| engine.connect(&listener.address, Some(PATIENCE)).unwrap());
+            let mut peer = listener.accept();
             let lanes = peer.up();
-            peer.say(&regions(&[(REMOTE_REGION, REMOTE, 1 << 20)]));
+            peer.send(&regions(&[(REMOTE_REGION, REMOTE, 1 << 20)]));
             peer.sync();
             (peer, lanes, connecting.join().unwrap())
         });
@@ -77,8 +76,8 @@ impl Posted {
         let request =
             Request { local: memory.address(), remote: REMOTE, length: 8, remote_region: REMOTE_REGION };
         let transfer = engine.submit(handle, Op::Write, &[request], &TransferOptions::default()).unwrap();
-        assert!(lanes[0].hear().is_some(), "it is posted");
-        Posted { engine, handle, door, peer, _lanes: lanes, _memory: memory, transfer }
+        assert!(lanes[0].receive().is_some(), "it is posted");
+        Posted { engine, handle, listener, peer, _lanes: lanes, _memory: memory, transfer }
     }
 
     fn state(&self) -> PeerState {
@@ -89,7 +88,7 @@ impl Posted {
     #[track_caller]
     fn ends(self, other: &mut Hostile) -> Fence {
         eventually("the peer is lost", || self.state() == PeerState::Lost);
-        other.say(&ended());
+        other.send(&ended());
         other.sync();
         let result = self.transfer.wait(Some(PATIENCE)).unwrap();
         assert_eq!(result.state, State::Failed);
@@ -120,7 +119,7 @@ fn a_peer_at_another_address_takes_nobody_s_place() {
     let posted = Posted::to(who(10), &[]);
     let mut other = dial_from_elsewhere(&posted.engine, &who(11));
     let _lanes = other.up();
-    other.say(&ended());
+    other.send(&ended());
     other.sync();
     assert_eq!(posted.state(), PeerState::Up);
     assert!(posted.transfer.result().is_none());
@@ -136,16 +135,16 @@ fn a_peer_of_another_address_tells_of_no_process_here() {
     next.0.engine_id = [0; 16];
     let mut other = dial_from_elsewhere(&posted.engine, &next);
     let _lanes = other.up();
-    posted.door.hand_over_to(next);
+    posted.listener.hand_over_to(next);
     drop(posted.peer.raw().shutdown(std::net::Shutdown::Both));
-    let mut again = posted.door.accept();
+    let mut again = posted.listener.accept();
     again.start();
     assert_eq!(posted.ends(&mut other), Fence::Lease);
 }
 
 /// Only proven peers are told of processes of this host.
 #[test]
-fn only_the_proven_hear_of_processes() {
+fn only_proven_peers_are_told_of_processes() {
     let mut child = std::process::Command::new("true").spawn().unwrap();
     let pid = child.id();
     child.wait().unwrap();
@@ -154,8 +153,8 @@ fn only_the_proven_hear_of_processes() {
         let who = if is_proven { Who::new() } else { unproven(Who::new()) };
         let mut peer = Hostile::dial(engine.address(), &who);
         let _lanes = peer.up();
-        peer.say_all(&[Message::HasEnded { pid, started: 1 }, Message::Ping { nonce: 5 }]);
-        let told = peer.hear_until(|message| match message {
+        peer.send_all(&[Message::HasEnded { pid, started: 1 }, Message::Ping { nonce: 5 }]);
+        let told = peer.receive_until(|message| match message {
             Message::Ended { pid: which, .. } => Some(*which == pid),
             Message::Pong { nonce: 5, .. } => Some(false),
             _ => None,

@@ -1,14 +1,13 @@
 //! False answers: acknowledgements and data for frames that were not sent, or READs that were not asked.
 
-use crate::hostile::{Door, Who, PATIENCE};
+use crate::hostile::{HostileListener, Who, PATIENCE};
 use crate::support::{alloc, engine, eventually, Attacked, REMOTE, REMOTE_REGION};
-use ferry::complete::State;
+use ferry::internals::notify::push;
+use ferry::internals::session::message::Message;
+use ferry::internals::transport::tcp::wire::{Header, Kind};
 use ferry::notify::{Event, EventBody, WHAT_TRANSFERS};
-use ferry::peer::PeerState;
-use ferry::session::message::Message;
-use ferry::transport::tcp::wire::{Header, Kind};
 use ferry::types::{Op, PeerId, Request};
-use ferry::{Transfer, TransferOptions};
+use ferry::{PeerState, State, Transfer, TransferOptions};
 use std::time::{Duration, Instant};
 
 const MIB: usize = 1 << 20;
@@ -26,7 +25,7 @@ fn assert_ends_the_lane(mut all: Attacked, transfer: &Transfer) {
     eventually("something comes of it", || lost() > 0 || transfer.state() != State::Pending);
     assert_eq!(transfer.state(), State::Pending, "the answer was believed");
     all.replace_lane(1);
-    let frame = all.lanes[1].hear().unwrap();
+    let frame = all.lanes[1].receive().unwrap();
     assert!(frame.payload == pattern(1), "other bytes than those that were submitted");
     let ack = Header { sequence: frame.header.sequence, ..all.lanes[1].header() };
     assert!(all.lanes[1].send(ack, &[], b"", b""));
@@ -54,7 +53,7 @@ fn an_acknowledgement_of_what_was_never_sent_ends_the_lane() {
         let memory = alloc(&all.engine, MIB);
         memory.write(0, &pattern(1));
         let transfer = all.submit(Op::Write, &memory, MIB);
-        assert_eq!(all.lanes[1].hear().unwrap().header.sequence, 1);
+        assert_eq!(all.lanes[1].receive().unwrap().header.sequence, 1);
         let header = Header { sequence, ..all.lanes[1].header() };
         assert!(all.lanes[1].send(header, &[], b"", b""));
         assert_ends_the_lane(all, &transfer);
@@ -67,12 +66,12 @@ fn an_acknowledgement_said_twice_ends_the_lane() {
     let memory = alloc(&all.engine, MIB);
     memory.write(0, &pattern(1));
     let transfer = all.submit(Op::Write, &memory, MIB);
-    assert_eq!(all.lanes[1].hear().unwrap().header.sequence, 1);
+    assert_eq!(all.lanes[1].receive().unwrap().header.sequence, 1);
     let header = Header { sequence: 1, ..all.lanes[1].header() };
     assert!(all.lanes[1].send(header, &[], b"", b""));
     assert_eq!(transfer.wait(Some(PATIENCE)).unwrap().state, State::Done);
     assert!(all.lanes[1].send(header, &[], b"", b""));
-    all.lanes[1].hear_end();
+    all.lanes[1].receive_end();
 }
 
 #[test]
@@ -80,19 +79,19 @@ fn data_that_nobody_asked_for_ends_the_lane() {
     let mut all = Attacked::new(&[]);
     let header = Header { kind: Kind::Data, sequence: 1, ..all.lanes[1].header() };
     assert!(all.lanes[1].send(header, &[], b"", b"data"));
-    all.lanes[1].hear_end();
+    all.lanes[1].receive_end();
     all.replace_lane(1);
     let memory = alloc(&all.engine, MIB);
     let transfer = all.submit(Op::Read, &memory, MIB);
-    let asked = all.lanes[1].hear().unwrap().header;
+    let asked = all.lanes[1].receive().unwrap().header;
     assert_eq!((asked.kind, asked.sequence), (Kind::Read, 1));
     let header = Header { kind: Kind::Data, sequence: 2, ..all.lanes[1].header() };
     // The header suffices: the lane may end before the whole frame is sent.
     let _ = all.lanes[1].send(header, &[], b"", &pattern(1));
-    all.lanes[1].hear_end();
+    all.lanes[1].receive_end();
     assert_eq!(transfer.state(), State::Pending);
     all.replace_lane(1);
-    let asked = all.lanes[1].hear().unwrap().header;
+    let asked = all.lanes[1].receive().unwrap().header;
     let header = Header { kind: Kind::Data, sequence: asked.sequence, ..all.lanes[1].header() };
     assert!(all.lanes[1].send(header, &[], b"", &pattern(1)));
     assert_eq!(transfer.wait(Some(PATIENCE)).unwrap().state, State::Done);
@@ -112,9 +111,9 @@ fn a_transfer_is_not_final_before_its_event_is_queued() {
         Request { local: memory.address(), remote: REMOTE, length: 8, remote_region: REMOTE_REGION };
     let options = TransferOptions { queue: Some(queue.clone()), ..TransferOptions::default() };
     let transfer = all.engine.submit(PeerId::from_raw(all.handle), Op::Write, &[request], &options).unwrap();
-    let frame = all.lanes[0].hear().unwrap();
-    queue.reserve().unwrap();
-    queue.push_reserved(Event { peer: PeerId::NONE, body: EventBody::PeerUp, credit: None }, || {
+    let frame = all.lanes[0].receive().unwrap();
+    let event = Event { peer: PeerId::NONE, body: EventBody::PeerUp, credit: None };
+    let pushed = push(&queue, event, || {
         let ack = Header { sequence: frame.header.sequence, ..all.lanes[0].header() };
         assert!(all.lanes[0].send(ack, &[], b"", b""));
         // The counter rises just before the event.
@@ -125,6 +124,7 @@ fn a_transfer_is_not_final_before_its_event_is_queued() {
             std::thread::yield_now();
         }
     });
+    pushed.unwrap();
     assert_eq!(transfer.wait(Some(PATIENCE)).unwrap().state, State::Done);
     let mut events = Vec::new();
     assert_eq!(queue.drain(&mut events, 8), 2);
@@ -135,14 +135,14 @@ fn a_transfer_is_not_final_before_its_event_is_queued() {
 #[test]
 fn a_probe_outlives_the_connection_that_it_was_asked_on() {
     let engine = engine(&[("reconnect_timeout_ms", "60000"), ("connect_timeout_ms", "60000")]);
-    let (engine, door) = (&engine, Door::open(Who::new()));
+    let (engine, listener) = (&engine, HostileListener::open(Who::new()));
     std::thread::scope(|scope| {
-        let connecting = scope.spawn(|| engine.connect(&door.address, Some(PATIENCE)));
-        let mut first = door.accept();
+        let connecting = scope.spawn(|| engine.connect(&listener.address, Some(PATIENCE)));
+        let mut first = listener.accept();
         let _lanes = first.up();
         let peer = connecting.join().unwrap().unwrap();
         let asked = scope.spawn(move || engine.probe(peer, None));
-        while !matches!(first.hear_any(), Some(Message::Ping { .. })) {}
+        while !matches!(first.receive_any(), Some(Message::Ping { .. })) {}
         let (association, known) = (first.association, first.known);
         drop(first);
         while engine.peer_info(peer).unwrap().state != PeerState::Down {
@@ -151,7 +151,7 @@ fn a_probe_outlives_the_connection_that_it_was_asked_on() {
         let later = scope.spawn(move || engine.probe(peer, None));
         // The control loop takes the command before any input of the new connection.
         engine.probe(peer, Some(Duration::from_millis(20))).unwrap_err();
-        let mut second = door.accept();
+        let mut second = listener.accept();
         (second.association, second.known) = (association, known);
         let _lanes = second.up();
         let end = Instant::now() + PATIENCE;

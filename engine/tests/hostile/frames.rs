@@ -2,11 +2,10 @@
 
 use crate::hostile::{Hostile, HostileLane, Who, PATIENCE};
 use crate::support::{alloc, engine, eventually, Attacked};
-use ferry::complete::State;
+use ferry::internals::transport::tcp::wire::{Descriptor, Header, Kind};
 use ferry::limits::FRAME_BYTES_MAX;
-use ferry::transport::tcp::wire::{Descriptor, Header, Kind};
-use ferry::types::Op;
-use ferry::{Engine, Memory};
+use ferry::types::{Op, RegionId};
+use ferry::{Engine, Memory, State};
 
 const DESCRIPTORS: usize = 512;
 
@@ -21,7 +20,7 @@ fn scene(settings: &[(&str, &str)]) -> (Engine, Memory, Hostile, Vec<HostileLane
 
 /// Returns descriptors of unregistered memory: each is refused.
 fn nowhere() -> Vec<Descriptor> {
-    vec![Descriptor { address: 8, region: 0, length: 8 }; DESCRIPTORS]
+    vec![Descriptor { address: 8, region: RegionId::NONE, length: 8 }; DESCRIPTORS]
 }
 
 #[test]
@@ -35,12 +34,12 @@ fn a_sequence_that_does_not_follow_the_last_one_ends_the_lane() {
                 let header = Header { kind, sequence, ..lane.header() };
                 let payload: &[u8] = if kind == Kind::Write { &[0; 8] } else { &[] };
                 assert!(lane.send(header, &[place], b"", payload));
-                assert_eq!(lane.hear().unwrap().header.sequence, sequence);
+                assert_eq!(lane.receive().unwrap().header.sequence, sequence);
             }
             let header = Header { kind, sequence: bad, ..lane.header() };
             let payload: &[u8] = if kind == Kind::Write { &[0xff; 8] } else { &[] };
             lane.send(header, &[place], b"", payload);
-            assert!(lane.hear().is_none(), "{kind:?} {bad} after {good} was answered");
+            assert!(lane.receive().is_none(), "{kind:?} {bad} after {good} was answered");
             lanes[1] = peer.lane(1);
         }
     }
@@ -58,17 +57,17 @@ fn frames_without_a_sequence_leave_the_engine_serving_others() {
     let payload = [0; DESCRIPTORS * 8];
     let frames: Vec<u8> = (0..3).flat_map(|_| lanes[1].frame(header, &nowhere(), b"", &payload)).collect();
     let _ = std::io::Write::write_all(&mut lanes[1].socket, &frames);
-    lanes[1].hear_end();
+    lanes[1].receive_end();
     let mut other = Hostile::dial(engine.address(), &Who::new());
     let mut lanes = other.up();
     let place = Descriptor { address: memory.address(), region: memory.region(), length: 8 };
     let header = Header { kind: Kind::Write, sequence: 1, ..lanes[1].header() };
     assert!(lanes[1].send(header, &[place], b"", &[1; 8]));
-    assert_eq!(lanes[1].hear().unwrap().header.sequence, 1, "the lanes' thread is gone");
+    assert_eq!(lanes[1].receive().unwrap().header.sequence, 1, "the lanes' thread is gone");
 }
 
 #[test]
-fn who_reads_no_acknowledgements_is_stopped_at_the_window() {
+fn a_peer_that_reads_no_acknowledgements_is_stopped_at_the_window() {
     // The sockets hold acknowledgements beyond the window.
     let (engine, _memory, _peer, mut lanes) = scene(&[("socket_buffer_bytes", "65536")]);
     let lost = || engine.stats().unwrap().counts.lanes_lost;
@@ -92,7 +91,7 @@ fn a_write_whose_payload_is_not_what_it_says_ends_the_lane() {
         // Looks like the rest of the frame.
         let header = Header { kind: Kind::Write, sequence: 2, ..lanes[1].header() };
         lanes[1].send(header, &[place(8)], b"", &[0xff; 8]);
-        lanes[1].hear_end();
+        lanes[1].receive_end();
         lanes[1] = peer.lane(1);
     }
     let mut found = [7; 16];
@@ -112,12 +111,12 @@ fn a_read_of_more_than_a_frame_ends_the_lane() {
     for places in [vec![place(FRAME_BYTES_MAX + 1)], vec![place(half), place(half), place(1)]] {
         let header = Header { kind: Kind::Read, sequence: 1, ..lanes[1].header() };
         lanes[1].send(header, &places, b"", b"");
-        assert!(lanes[1].hear().is_none(), "{} bytes were answered in one frame", FRAME_BYTES_MAX + 1);
+        assert!(lanes[1].receive().is_none(), "{} bytes were answered in one frame", FRAME_BYTES_MAX + 1);
         lanes[1] = peer.lane(1);
     }
     let header = Header { kind: Kind::Read, sequence: 1, ..lanes[1].header() };
     assert!(lanes[1].send(header, &[place(half), place(half)], b"", b""));
-    assert_eq!(lanes[1].hear().unwrap().header.payload_bytes, FRAME_BYTES_MAX);
+    assert_eq!(lanes[1].receive().unwrap().header.payload_bytes, FRAME_BYTES_MAX);
 }
 
 /// An answer to a READ must have exactly the length that was asked for.
@@ -127,14 +126,14 @@ fn an_answer_of_another_length_ends_the_lane() {
     let memory = alloc(&all.engine, 4096);
     for bytes in [0, 4095, 4097] {
         let transfer = all.submit(Op::Read, &memory, 4096);
-        let asked = all.lanes[0].hear().unwrap().header;
+        let asked = all.lanes[0].receive().unwrap().header;
         let header = Header { kind: Kind::Data, sequence: asked.sequence, ..all.lanes[0].header() };
         all.lanes[0].send(header, &[], b"", &[0xff; 4097][..bytes]);
-        all.lanes[0].hear_end();
+        all.lanes[0].receive_end();
         assert!(!transfer.state().is_final(), "{bytes} bytes for 4096");
         all.replace_lane(0);
         // The engine asks again, and gets the data.
-        let asked = all.lanes[0].hear().unwrap().header;
+        let asked = all.lanes[0].receive().unwrap().header;
         let header = Header { kind: Kind::Data, sequence: asked.sequence, ..all.lanes[0].header() };
         assert!(all.lanes[0].send(header, &[], b"", &[1; 4096]));
         assert_eq!(transfer.wait(Some(PATIENCE)).unwrap().state, State::Done);
@@ -152,7 +151,7 @@ fn answers_that_bring_what_no_answer_has_end_the_lane() {
     {
         let header = lanes[1].header();
         lanes[1].send(header, descriptors, extra, payload);
-        lanes[1].hear_end();
+        lanes[1].receive_end();
         lanes[1] = peer.lane(1);
     }
 }

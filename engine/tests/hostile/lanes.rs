@@ -3,8 +3,8 @@
 
 use crate::hostile::{Hostile, HostileLane, Who, PATIENCE};
 use crate::support::{alloc, engine, eventually};
-use ferry::session::message::Message;
-use ferry::transport::tcp::wire::{Descriptor, Header, Kind};
+use ferry::internals::session::message::Message;
+use ferry::internals::transport::tcp::wire::{Descriptor, Header, Kind};
 use ferry::{Engine, Memory};
 use std::io::{Read, Write};
 use std::time::Duration;
@@ -43,7 +43,7 @@ impl Scene {
 fn strike(lane: &mut HostileLane, place: Descriptor) -> Option<u64> {
     let header = Header { kind: Kind::Write, sequence: 1, ..lane.header() };
     lane.send(header, &[place], b"", &vec![7; place.length as usize]);
-    lane.hear().map(|answer| answer.header.sequence)
+    lane.receive().map(|answer| answer.header.sequence)
 }
 
 /// In the middle of a frame, and between two frames.
@@ -58,11 +58,11 @@ fn a_fence_is_acknowledged_when_its_lane_is_closed() {
         let (first, rest) = frame.split_at(if has_begun { frame.len() - MIB } else { 0 });
         lane.socket.write_all(first).unwrap();
         let fenced = lane.id;
-        scene.peer.say(&Message::Fence { lane: fenced });
-        scene.peer.hear_until(|message| (*message == Message::FenceAck { lane: fenced }).then_some(()));
+        scene.peer.send(&Message::Fence { lane: fenced });
+        scene.peer.receive_until(|message| (*message == Message::FenceAck { lane: fenced }).then_some(()));
         let lane = &mut scene.lanes[1];
         let _ = lane.socket.write_all(rest);
-        assert!(lane.hear().is_none(), "the lane was fenced");
+        assert!(lane.receive().is_none(), "the lane was fenced");
         assert!(scene.is_zero(), "bytes landed behind a fence");
         scene.lanes[1] = scene.peer.lane(1);
     }
@@ -107,7 +107,7 @@ fn flood(lane: &mut HostileLane, place: Descriptor) {
 fn nothing_lands_behind(
     scene: &mut Scene,
     ask: impl FnOnce(&mut Hostile, &Engine) + Send,
-    is_word: impl Fn(&Message) -> bool,
+    is_expected: impl Fn(&Message) -> bool,
 ) {
     let place = scene.place(8);
     let Scene { engine, peer, lanes, memory, .. } = scene;
@@ -129,7 +129,7 @@ fn nothing_lands_behind(
         }
         control.set_nonblocking(false).unwrap();
         // The engine sends all its other messages before that message.
-        while !is_word(&peer.hear_any().expect("the engine ended the session")) {}
+        while !is_expected(&peer.receive_any().expect("the engine ended the session")) {}
         let last = number();
         flooding.join().unwrap();
         assert_eq!(number(), last, "bytes landed after the message");
@@ -160,10 +160,10 @@ fn a_fence_of_a_lane_that_is_busy_is_acknowledged_when_the_lane_is_closed() {
     let mut scene = Scene::new(&[]);
     for _ in 0..300 {
         let lane = scene.lanes[1].id;
-        let fence = |peer: &mut Hostile, _: &Engine| peer.say(&Message::Fence { lane });
+        let fence = |peer: &mut Hostile, _: &Engine| peer.send(&Message::Fence { lane });
         nothing_lands_behind(&mut scene, fence, |word| *word == Message::FenceAck { lane });
         // The engine sends its peer a fence, too.
-        scene.peer.say(&Message::FenceAck { lane });
+        scene.peer.send(&Message::FenceAck { lane });
         scene.lanes[1] = scene.peer.lane(1);
     }
 }

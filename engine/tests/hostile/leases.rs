@@ -3,12 +3,11 @@
 
 use crate::hostile::{Hostile, HostileLane, Who, PATIENCE};
 use crate::support::{alloc, engine, eventually, Attacked};
-use ferry::complete::{Fence, State};
+use ferry::internals::sys::clock;
+use ferry::internals::transport::tcp::wire::{Descriptor, Header, Kind};
 use ferry::notify::{EventBody, WHAT_PEERS};
-use ferry::sys::clock;
-use ferry::transport::tcp::wire::{Descriptor, Header, Kind};
 use ferry::types::{Boottime, Op};
-use ferry::{Engine, Memory};
+use ferry::{Engine, Fence, Memory, State};
 use std::io::{Read, Write};
 use std::time::Instant;
 
@@ -55,7 +54,7 @@ fn a_frame_whose_lease_is_over_is_not_applied() {
             ..lane.header()
         };
         lane.send(header, &[place], b"", &vec![7; length]);
-        assert!(lane.hear().is_none(), "{length} bytes were acknowledged");
+        assert!(lane.receive().is_none(), "{length} bytes were acknowledged");
         assert!(scene.is_zero(), "bytes landed after their lease");
         scene.lanes[1] = scene.peer.lane(1);
     }
@@ -73,7 +72,7 @@ fn what_comes_of_a_frame_after_its_lease_is_not_applied() {
     lane.socket.write_all(first).unwrap();
     eventually("the lease is over", || clock::boottime_ns() > not_after_ns);
     let _ = lane.socket.write_all(rest);
-    assert!(lane.hear().is_none(), "the frame was acknowledged");
+    assert!(lane.receive().is_none(), "the frame was acknowledged");
     let mut last = vec![1; BYTES / 2];
     scene.memory.read(BYTES / 2, &mut last);
     assert!(last.iter().all(|byte| *byte == 0), "bytes landed after their lease");
@@ -96,7 +95,7 @@ fn a_receive_that_outlasts_its_lease_is_told() {
         let not_after_ns = clock::boottime_ns() + ahead_ns;
         let header = Header { kind: Kind::Write, sequence, not_after_ns, ..lane.header() };
         lane.send(header, &[place], b"", &payload);
-        if lane.hear().is_none() {
+        if lane.receive().is_none() {
             ahead_ns += ahead_ns / 8;
             (sequence, scene.lanes[1]) = (0, scene.peer.lane(1));
         } else {
@@ -153,7 +152,7 @@ fn lease_is_said_when_the_lease_of_each_frame_is_over() {
         let mut not_after_ns = 0;
         for _ in 0..2 {
             not_after_ns =
-                all.lanes[1].hear().unwrap().header.not_after_ns.max(Boottime::from_ns(not_after_ns)).ns();
+                all.lanes[1].receive().unwrap().header.not_after_ns.max(Boottime::from_ns(not_after_ns)).ns();
         }
         transfer.cancel().unwrap();
         let result = transfer.wait(Some(PATIENCE)).unwrap();

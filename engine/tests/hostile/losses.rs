@@ -3,12 +3,11 @@
 
 use crate::hostile::{Hostile, HostileLane, Who};
 use crate::support::{alloc, engine, eventually, Attacked, REMOTE, REMOTE_REGION};
-use ferry::complete::State;
+use ferry::internals::session::message::Message;
+use ferry::internals::transport::tcp::wire::{Descriptor, Header, Kind};
 use ferry::notify::{EventBody, WHAT_PEERS, WHAT_TRANSFERS};
-use ferry::session::message::Message;
-use ferry::transport::tcp::wire::{Descriptor, Header, Kind};
-use ferry::types::{Op, PeerId, Request, Transport};
-use ferry::{Engine, Status, TransferOptions};
+use ferry::types::{Op, PeerId, RegionId, Request, Transport};
+use ferry::{Engine, State, Status, TransferOptions};
 use std::io::Write;
 use std::time::Duration;
 
@@ -66,7 +65,7 @@ fn a_forged_frame_is_told_as_forged() {
 fn a_replayed_frame_is_told_as_forged() {
     let replay = |mut lane: HostileLane| {
         let header = Header { kind: Kind::Read, sequence: 1, ..lane.header() };
-        let nowhere = Descriptor { address: 8, region: 0, length: 8 };
+        let nowhere = Descriptor { address: 8, region: RegionId::NONE, length: 8 };
         let frame = lane.frame(header, &[nowhere], b"", b"");
         lane.socket.write_all(&frame).unwrap();
         let _ = lane.socket.write_all(&frame);
@@ -112,7 +111,7 @@ fn what_a_lost_peer_leaves_undone_says_why() {
     let queue = all.engine.queue(WHAT_PEERS, 16).unwrap();
     let memory = alloc(&all.engine, 4096);
     let transfer = all.submit(Op::Write, &memory, 4096);
-    assert!(all.lanes[0].hear().is_some());
+    assert!(all.lanes[0].receive().is_some());
     let mut forged = all.peer.seal_all([&Message::Ping { nonce: 1 }]);
     *forged.last_mut().unwrap() ^= 1;
     all.peer.raw().write_all(&forged).unwrap();
@@ -134,6 +133,31 @@ fn what_a_lost_peer_leaves_undone_says_why() {
     assert_eq!(count(engine, "forged").0, 1);
 }
 
+#[test]
+fn a_peer_lost_by_a_reset_is_told_with_its_errno() {
+    let engine = engine(&[("reconnect_timeout_ms", "0")]);
+    let queue = engine.queue(WHAT_PEERS, 16).unwrap();
+    let mut peer = Hostile::dial(engine.address(), &Who::new());
+    let lanes = peer.up();
+    peer.sync();
+    // Without lingering, closing resets the connection.
+    socket2::SockRef::from(&peer.raw()).set_linger(Some(Duration::ZERO)).unwrap();
+    drop(peer);
+    let mut events = Vec::new();
+    eventually("the loss is told", || {
+        queue.drain(&mut events, 16);
+        events.iter().any(|event| match &event.body {
+            EventBody::PeerLost { os_error, why, .. } => {
+                assert_eq!(*os_error, libc::ECONNRESET, "{why}");
+                assert!(why.contains("Connection reset by peer"), "{why}");
+                true
+            }
+            _ => false,
+        })
+    });
+    drop(lanes);
+}
+
 /// The event of a loss comes after the events of all transfers that were queued for that peer, however many turns
 /// ending them took: on one queue those events stand before the loss's.
 #[test]
@@ -149,7 +173,7 @@ fn a_loss_is_told_after_the_transfers_that_it_ended() {
     let submit = || all.engine.submit(PeerId::from_raw(all.handle), Op::Write, &[one], &options()).unwrap();
     let transfers: Vec<_> = (0..COUNT).map(|_| submit()).collect();
     let mut events = Vec::new();
-    all.peer.say(&Message::Bye { status: Status::Closed as i32 });
+    all.peer.send(&Message::Bye { status: Status::Closed as i32 });
     let lost = |body: &EventBody| matches!(body, EventBody::PeerLost { .. });
     eventually("the loss is told", || {
         queue.drain(&mut events, 2 * COUNT);

@@ -1,4 +1,4 @@
-//! Hostile peers with the secret: any messages, in any order and amount, harm nobody but the hostile peer.
+//! Hostile peers with the secret: any messages, in any order and amount, harm only the hostile peer.
 //! `common/hostile` is such a peer; `common/proxy` harms the traffic between two correct engines.
 
 #[path = "../common/hostile/mod.rs"]
@@ -14,9 +14,10 @@ mod frames;
 mod lanes;
 mod leases;
 mod losses;
+mod messages;
 mod numbers;
 mod opening;
 mod proofs;
 mod rights;
 mod smoke;
-mod words;
+mod storm;

@@ -2,8 +2,9 @@
 
 use crate::hostile::{Hostile, Who, PATIENCE};
 use crate::support::{alloc, engine};
+use ferry::internals::transport::tcp::wire::{flags, Descriptor, Header, Kind, FAULT_BYTES};
 use ferry::notify::WHAT_NOTIFICATIONS;
-use ferry::transport::tcp::wire::{flags, Descriptor, Header, Kind, FAULT_BYTES};
+use ferry::types::{LaneId, RegionId};
 use ferry::Memory;
 use std::io::Write;
 use std::time::Instant;
@@ -42,17 +43,17 @@ fn what_one_lane_still_takes_in_no_other_takes_in_beside_it() {
         std::thread::yield_now();
     }
     let _ = lanes[2].socket.write_all(&second);
-    assert!(lanes[2].hear().is_none(), "a second lane takes in the same");
+    assert!(lanes[2].receive().is_none(), "a second lane takes in the same");
     assert_eq!(queue.pending(), 0);
     lanes[1].socket.write_all(rest).unwrap();
-    assert_eq!(lanes[1].hear().unwrap().header.kind, Kind::Ack);
+    assert_eq!(lanes[1].receive().unwrap().header.kind, Kind::Ack);
     assert_eq!(queue.pending(), 1);
     assert_eq!(bytes_of(&memory, BYTES), vec![1; BYTES]);
     // With the lane gone, or the data taken in, the number is known.
-    let mut lane = peer.open_lane(99, 2).unwrap();
+    let mut lane = peer.open_lane(LaneId::from_raw(99), 2).unwrap();
     let header = Header { kind: Kind::Write, flags: flags::NOTIFY, sequence: 1, ..lane.header() };
     assert!(lane.send(header, &[target], &notice, &vec![3; BYTES]));
-    assert_eq!(lane.hear().unwrap().header.kind, Kind::Ack);
+    assert_eq!(lane.receive().unwrap().header.kind, Kind::Ack);
     assert_eq!(bytes_of(&memory, BYTES), vec![1; BYTES]);
 }
 
@@ -73,16 +74,16 @@ fn the_number_of_data_that_was_refused_in_part_is_open() {
             let targets = [piece(0, memory.region()), piece(4, region)];
             let targets = if payload.is_empty() { &[][..] } else { &targets[..] };
             assert!(lane.send(header, targets, extra, payload));
-            let ack = lane.hear().unwrap();
+            let ack = lane.receive().unwrap();
             assert_eq!((ack.header.kind, ack.header.sequence), (Kind::Ack, sequence));
             ack.extra.len() / FAULT_BYTES
         };
-        let unknown = memory.region() ^ 1 << 20;
+        let unknown = RegionId::from_raw(memory.region().raw() ^ 1 << 20);
         assert_eq!(say(1, flags::NOTIFY, unknown, &notice(0), b"one ----"), 1);
-        assert_eq!(say(2, flags::NOTIFY, 0, &notice(1), b""), 0);
+        assert_eq!(say(2, flags::NOTIFY, RegionId::NONE, &notice(1), b""), 0);
         assert_eq!(queue.pending(), 0);
         match skips {
-            true => assert_eq!(say(3, flags::SKIP, 0, &0u64.to_le_bytes(), b""), 0),
+            true => assert_eq!(say(3, flags::SKIP, RegionId::NONE, &0u64.to_le_bytes(), b""), 0),
             false => assert_eq!(say(3, flags::NOTIFY, memory.region(), &notice(0), b"two two "), 0),
         }
         assert_eq!(queue.pending(), if skips { 1 } else { 2 });

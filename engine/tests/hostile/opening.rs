@@ -1,13 +1,12 @@
 //! Lanes are opened on demand: messages meanwhile that no correct engine sends.
 
-use crate::hostile::{Door, Hostile, Who, PATIENCE};
+use crate::hostile::{Hostile, HostileListener, Who, PATIENCE};
 use crate::support::{alloc, engine, eventually, regions, REMOTE, REMOTE_REGION};
-use ferry::control::greeting::{Greeting, GREETING_BYTES};
-use ferry::peer::PeerState;
-use ferry::session::message::Message;
-use ferry::transport::tcp::wire::Header;
-use ferry::types::{Op, Request, Transport};
-use ferry::{Deadline, Status, TransferOptions};
+use ferry::internals::control::greeting::{Greeting, GREETING_BYTES};
+use ferry::internals::session::message::Message;
+use ferry::internals::transport::tcp::wire::Header;
+use ferry::types::{LaneId, Op, Request, Transport};
+use ferry::{Deadline, PeerState, Status, TransferOptions};
 use std::io::{Read, Write};
 use std::time::Duration;
 
@@ -17,8 +16,8 @@ fn a_dialer_that_asks_for_lanes_is_sent_off() {
     let engine = engine(&[]);
     let mut peer = Hostile::dial(engine.address(), &Who::new());
     let _lanes = peer.up();
-    peer.say(&Message::OpenLanes { kinds: 3 });
-    assert_eq!(peer.hear_end(), Some(Status::Corrupt as i32));
+    peer.send(&Message::OpenLanes { kinds: 3 });
+    assert_eq!(peer.receive_end(), Some(Status::Corrupt as i32));
 }
 
 /// A stranger who saw a session's number on the network lacks its key.
@@ -31,19 +30,19 @@ fn a_greeting_without_the_key_opens_no_lane() {
     let refused = || engine.stats().unwrap().counts.handshakes_refused;
     let before = refused();
     let key = std::mem::replace(&mut peer.lane_key, [7; 32]);
-    assert!(peer.open_lane(10, 1).is_none(), "a forged greeting is answered");
+    assert!(peer.open_lane(LaneId::from_raw(10), 1).is_none(), "a forged greeting is answered");
     assert_eq!(refused(), before + 1);
     peer.lane_key = key;
-    assert!(peer.open_lane(10, 1).is_some(), "its number is not used up");
+    assert!(peer.open_lane(LaneId::from_raw(10), 1).is_some(), "its number is not used up");
     assert_eq!(engine.peer_info(handle).unwrap().state, PeerState::Up);
 }
 
 #[test]
 fn a_welcome_without_the_key_opens_no_lane() {
-    let (engine, door) = (engine(&[]), Door::open(Who::new()));
+    let (engine, listener) = (engine(&[]), HostileListener::open(Who::new()));
     std::thread::scope(|scope| {
-        let connecting = scope.spawn(|| engine.connect(&door.address, Some(PATIENCE)).unwrap());
-        let mut peer = door.accept();
+        let connecting = scope.spawn(|| engine.connect(&listener.address, Some(PATIENCE)).unwrap());
+        let mut peer = listener.accept();
         peer.start();
         peer.ready();
         let mut socket = peer.listener().unwrap().accept().unwrap().0;
@@ -66,20 +65,20 @@ fn a_welcome_without_the_key_opens_no_lane() {
 /// Without end, of every kind and of none, before Ready and after.
 #[test]
 fn lanes_that_are_asked_for_without_end_are_opened_once() {
-    let (engine, door) = (engine(&[]), Door::open(Who::new()));
+    let (engine, listener) = (engine(&[]), HostileListener::open(Who::new()));
     std::thread::scope(|scope| {
-        let connecting = scope.spawn(|| engine.connect(&door.address, Some(PATIENCE)).unwrap());
-        let mut peer = door.accept();
+        let connecting = scope.spawn(|| engine.connect(&listener.address, Some(PATIENCE)).unwrap());
+        let mut peer = listener.accept();
         peer.start();
         let ask = || (0..10_000u32).map(|at| Message::OpenLanes { kinds: [0, !0, 2, 3, 4][at as usize % 5] });
-        peer.say_all(&ask().collect::<Vec<_>>());
+        peer.send_all(&ask().collect::<Vec<_>>());
         peer.ready();
         let lanes: Vec<_> = (0..peer.slots).map(|slot| peer.lane(slot)).collect();
-        peer.say_all(&ask().collect::<Vec<_>>());
+        peer.send_all(&ask().collect::<Vec<_>>());
         peer.sync();
         let handle = connecting.join().unwrap();
         eventually("all lanes stand", || engine.peer_info(handle).unwrap().lanes == lanes.len());
-        assert_eq!(lanes.iter().map(|lane| lane.id).max(), Some(lanes.len() as u32));
+        assert_eq!(lanes.iter().map(|lane| lane.id.raw()).max(), Some(lanes.len() as u32));
         let listener = peer.listener().unwrap();
         listener.set_nonblocking(true).unwrap();
         assert!(listener.accept().is_err(), "one more was dialed");
@@ -89,24 +88,24 @@ fn lanes_that_are_asked_for_without_end_are_opened_once() {
 /// The number of a lane is fenced before it is dialed, and while its greeting is under way.
 #[test]
 fn a_lane_that_is_fenced_before_it_is_open_is_opened_by_another_number() {
-    let (engine, door) = (engine(&[]), Door::open(Who::new()));
+    let (engine, listener) = (engine(&[]), HostileListener::open(Who::new()));
     let memory = alloc(&engine, 4096);
     std::thread::scope(|scope| {
-        let connecting = scope.spawn(|| engine.connect(&door.address, Some(PATIENCE)).unwrap());
-        let mut peer = door.accept();
+        let connecting = scope.spawn(|| engine.connect(&listener.address, Some(PATIENCE)).unwrap());
+        let mut peer = listener.accept();
         peer.start();
-        (1..=3).for_each(|lane| peer.say(&Message::Fence { lane }));
+        (1..=3).map(LaneId::from_raw).for_each(|lane| peer.send(&Message::Fence { lane }));
         peer.ready();
-        peer.say(&regions(&[(REMOTE_REGION, REMOTE, 1 << 20)]));
+        peer.send(&regions(&[(REMOTE_REGION, REMOTE, 1 << 20)]));
         let listener = peer.listener().unwrap().try_clone().unwrap();
-        let mut last = 0;
-        while last < 6 {
+        let mut last = LaneId::NONE;
+        while last < LaneId::from_raw(6) {
             let mut bytes = [0; GREETING_BYTES];
             let mut socket = listener.accept().unwrap().0;
             // The engine may give up an early lane before it has greeted.
             if socket.read_exact(&mut bytes).is_ok() {
                 last = Greeting::decode(&bytes).0.lane;
-                peer.say(&Message::Fence { lane: last });
+                peer.send(&Message::Fence { lane: last });
                 assert_eq!(socket.read(&mut bytes).unwrap(), 0, "lane {last} is given up");
             }
         }
@@ -115,7 +114,7 @@ fn a_lane_that_is_fenced_before_it_is_open_is_opened_by_another_number() {
         let request =
             Request { local: memory.address(), remote: REMOTE, length: 8, remote_region: REMOTE_REGION };
         let transfer = engine.submit(handle, Op::Write, &[request], &TransferOptions::default()).unwrap();
-        let frame = lane.hear().unwrap();
+        let frame = lane.receive().unwrap();
         let header = Header { sequence: frame.header.sequence, ..lane.header() };
         assert!(lane.send(header, &[], b"", b""));
         assert_eq!(transfer.wait(Some(PATIENCE)).unwrap().status, Status::Ok);
@@ -127,10 +126,11 @@ fn a_lane_that_is_fenced_before_it_is_open_is_opened_by_another_number() {
 fn a_session_and_an_engine_end_while_a_lane_is_being_opened() {
     for how in 0..4 {
         // The greeting ends with its session, not by its own timeout.
-        let (engine, door) = (engine(&[("handshake_timeout_ms", "600000")]), Door::open(Who::new()));
+        let (engine, listener) =
+            (engine(&[("handshake_timeout_ms", "600000")]), HostileListener::open(Who::new()));
         std::thread::scope(|scope| {
-            let connecting = scope.spawn(|| engine.connect(&door.address, Some(PATIENCE)));
-            let mut peer = door.accept();
+            let connecting = scope.spawn(|| engine.connect(&listener.address, Some(PATIENCE)));
+            let mut peer = listener.accept();
             peer.start();
             peer.ready();
             let mut opening = peer.listener().unwrap().accept().unwrap().0;
@@ -151,12 +151,12 @@ fn a_session_and_an_engine_end_while_a_lane_is_being_opened() {
             } else {
                 // Control connection and lanes are connected again.
                 opening.read_to_end(&mut Vec::new()).unwrap();
-                let mut again = door.accept();
+                let mut again = listener.accept();
                 (again.association, again.known) = (peer.association, peer.known);
                 again.start();
                 again.ready();
                 let mut lane = again.lane(0);
-                let frame = lane.hear().unwrap();
+                let frame = lane.receive().unwrap();
                 let header = Header { sequence: frame.header.sequence, ..lane.header() };
                 assert!(lane.send(header, &[], b"", b""));
                 assert!(word.join().unwrap().is_ok() && connecting.join().unwrap().is_ok());
@@ -168,14 +168,14 @@ fn a_session_and_an_engine_end_while_a_lane_is_being_opened() {
 /// A transfer that waits for a lane without a welcome is final at once when it is cancelled or times out.
 #[test]
 fn what_waits_for_a_lane_is_cancelled_and_ends_at_its_deadline() {
-    let (engine, door) = (engine(&[]), Door::open(Who::new()));
+    let (engine, listener) = (engine(&[]), HostileListener::open(Who::new()));
     let memory = alloc(&engine, 1 << 20);
     std::thread::scope(|scope| {
-        let connecting = scope.spawn(|| engine.connect(&door.address, Some(PATIENCE)));
-        let mut peer = door.accept();
+        let connecting = scope.spawn(|| engine.connect(&listener.address, Some(PATIENCE)));
+        let mut peer = listener.accept();
         peer.start();
         peer.ready();
-        peer.say(&regions(&[(REMOTE_REGION, REMOTE, 64 << 20)]));
+        peer.send(&regions(&[(REMOTE_REGION, REMOTE, 64 << 20)]));
         let _opening = peer.listener().unwrap().accept().unwrap();
         peer.sync();
         let handle = engine.peers().unwrap()[0];

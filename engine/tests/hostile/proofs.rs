@@ -2,8 +2,8 @@
 
 use crate::hostile::{Who, PATIENCE};
 use crate::support::{engine, eventually};
-use ferry::session::handshake::{Acceptor, AuthPolicy};
-use ferry::sys::{clock, unix};
+use ferry::internals::session::handshake::{Acceptor, AuthPolicy};
+use ferry::internals::sys::{clock, unix};
 use ferry::Status;
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -33,11 +33,11 @@ fn the_nonce_of_a_proof_is_not_shown_to_another_user() {
     let mut who = Who::new();
     who.0.auth = AuthPolicy { same_user: true, ..AuthPolicy::default() };
     who.0.unix_name = Some(name);
-    let door = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = door.local_addr().unwrap().to_string();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
     std::thread::scope(|scope| {
         let connecting = scope.spawn(|| engine.connect(&address, Some(PATIENCE)).unwrap_err());
-        let mut socket = door.accept().unwrap().0;
+        let mut socket = listener.accept().unwrap().0;
         let mut bytes = [0; 4096];
         let count = socket.read(&mut bytes).unwrap();
         let mut acceptor = Acceptor::new(&who.0).unwrap();

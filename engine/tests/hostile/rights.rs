@@ -3,8 +3,8 @@
 
 use crate::hostile::{Hostile, HostileLane, Who};
 use crate::support::{alloc, engine, eventually};
-use ferry::transport::tcp::wire::{Descriptor, Fault, Header, Kind};
-use ferry::types::{Access, Op};
+use ferry::internals::transport::tcp::wire::{Descriptor, Fault, Header, Kind};
+use ferry::types::{Access, Op, RegionId};
 use ferry::{Engine, RegionOptions, Status};
 use std::io::Write;
 use std::time::Duration;
@@ -26,7 +26,7 @@ impl Ground {
         self.at as u64 + offset as u64
     }
 
-    fn register(&self, engine: &Engine, offset: usize, length: usize, access: Access) -> u64 {
+    fn register(&self, engine: &Engine, offset: usize, length: usize, access: Access) -> RegionId {
         let options = RegionOptions { access, ..RegionOptions::default() };
         // SAFETY: it is mapped for ever, and read and written by raw pointers alone.
         unsafe { engine.register(self.at.add(offset), length, &options) }.unwrap()
@@ -57,7 +57,7 @@ impl Asker {
         let header = Header { kind, sequence: *sequence, ..self.lane.header() };
         let payload = vec![0xff; if op == Op::Write { place.length as usize } else { 0 }];
         assert!(self.lane.send(header, &[place], b"", &payload));
-        let answer = self.lane.hear().expect("the lane stands");
+        let answer = self.lane.receive().expect("the lane stands");
         let faults = Fault::decode_all(&answer.extra).unwrap();
         let status = faults.first().map_or(Status::Ok, |fault| fault.status);
         let expected = if op == Op::Read && status == Status::Ok { place.length as usize } else { 0 };
@@ -83,36 +83,39 @@ fn a_target_reaches_what_is_granted_and_nothing_else() {
     let whole = PAGE as u32;
     for (op, address, length, region, expected) in [
         (Op::Write, page(1), whole, readable, Status::Access),
-        (Op::Write, page(1), whole, 0, Status::Access),
+        (Op::Write, page(1), whole, RegionId::NONE, Status::Access),
         (Op::Read, page(3), whole, writable, Status::Access),
-        (Op::Read, page(3), whole, 0, Status::Access),
+        (Op::Read, page(3), whole, RegionId::NONE, Status::Access),
         // One byte beyond either end, of a named region and of whichever region is there.
         (Op::Write, page(4) - 8, 9, writable, Status::Invalid),
         (Op::Write, page(3) - 1, 8, writable, Status::Invalid),
-        (Op::Write, page(4) - 8, 9, 0, Status::NotRegistered),
-        (Op::Write, page(3) - 1, 8, 0, Status::NotRegistered),
+        (Op::Write, page(4) - 8, 9, RegionId::NONE, Status::NotRegistered),
+        (Op::Write, page(3) - 1, 8, RegionId::NONE, Status::NotRegistered),
         (Op::Read, page(2) - 8, 9, readable, Status::Invalid),
         (Op::Read, page(1) - 1, 8, readable, Status::Invalid),
-        (Op::Read, page(2) - 8, 9, 0, Status::NotRegistered),
-        (Op::Read, page(1) - 1, 8, 0, Status::NotRegistered),
+        (Op::Read, page(2) - 8, 9, RegionId::NONE, Status::NotRegistered),
+        (Op::Read, page(1) - 1, 8, RegionId::NONE, Status::NotRegistered),
         // At another region than the named one.
         (Op::Write, page(3), 8, readable, Status::Invalid),
         (Op::Read, page(1), 8, writable, Status::Invalid),
-        (Op::Write, page(6), 8, 0, Status::NotRegistered),
+        (Op::Write, page(6), 8, RegionId::NONE, Status::NotRegistered),
         (Op::Write, u64::MAX - 7, 9, writable, Status::Invalid),
-        (Op::Write, u64::MAX - 7, 9, 0, Status::Invalid),
+        (Op::Write, u64::MAX - 7, 9, RegionId::NONE, Status::Invalid),
         (Op::Write, page(3), 0, writable, Status::Invalid),
         // Unregistered, of another engine, of a future generation.
         (Op::Write, page(5), 8, gone, Status::Stale),
         (Op::Read, page(5), 8, gone, Status::Stale),
         (Op::Write, page(3), 8, foreign.region(), Status::Stale),
-        (Op::Write, page(3), 8, writable + (1 << 20), Status::Stale),
+        (Op::Write, page(3), 8, RegionId::from_raw(writable.raw() + (1 << 20)), Status::Stale),
     ] {
         let place = Descriptor { address, region, length };
         assert_eq!(asker.ask(op, place), expected, "{op:?} {place:?}");
     }
     assert!(ground.bytes().iter().all(|byte| *byte == 0), "something was touched");
-    assert_eq!(asker.ask(Op::Write, Descriptor { address: page(4) - 8, region: 0, length: 8 }), Status::Ok);
+    assert_eq!(
+        asker.ask(Op::Write, Descriptor { address: page(4) - 8, region: RegionId::NONE, length: 8 }),
+        Status::Ok
+    );
     let all = Descriptor { address: page(1), region: readable, length: whole };
     assert_eq!(asker.ask(Op::Read, all), Status::Ok);
     let bytes = ground.bytes();
@@ -138,7 +141,7 @@ fn what_comes_for_memory_that_is_unregistered_meanwhile_is_thrown_away() {
     engine.unregister(region, Some(Duration::from_secs(20))).unwrap();
     ground.fill(3);
     lane.socket.write_all(rest).unwrap();
-    let answer = lane.hear().expect("the lane stands");
+    let answer = lane.receive().expect("the lane stands");
     let faults = Fault::decode_all(&answer.extra).unwrap();
     assert_eq!(faults.iter().map(|fault| fault.status).collect::<Vec<_>>(), [Status::Stale]);
     assert!(ground.bytes().iter().all(|byte| *byte == 3), "bytes landed after unregister's OK");

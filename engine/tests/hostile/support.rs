@@ -1,9 +1,9 @@
 //! Shared by the tests of hostile peers: engines that such a peer can talk to.
 
-use crate::hostile::{Door, Hostile, HostileLane, Who, PATIENCE, SECRET};
-use ferry::region::RemoteRegion;
-use ferry::session::message::Message;
-use ferry::types::{Access, Location, Op, PeerId, Request};
+use crate::hostile::{Hostile, HostileLane, HostileListener, Who, PATIENCE, SECRET};
+use ferry::internals::region::RemoteRegion;
+use ferry::internals::session::message::Message;
+use ferry::types::{Access, Location, Op, PeerId, RegionId, Request};
 use ferry::{Config, Engine, Memory, RegionOptions, Transfer, TransferOptions};
 use std::time::Instant;
 
@@ -23,9 +23,10 @@ pub fn alloc(engine: &Engine, bytes: usize) -> Memory {
 }
 
 /// Returns an announcement of regions of host memory: (handle, address, length).
-pub fn regions(all: &[(u64, u64, u64)]) -> Message {
-    let region = |&(id, address, length): &(u64, u64, u64)| RemoteRegion {
+pub fn regions(all: &[(RegionId, u64, u64)]) -> Message {
+    let region = |&(id, address, length): &(RegionId, u64, u64)| RemoteRegion {
         id,
+        order: id.raw(),
         address,
         length,
         access: Access::BOTH,
@@ -42,13 +43,13 @@ pub struct Attacked {
     /// The hostile peer's handle at the engine.
     pub handle: u64,
     #[allow(dead_code)]
-    door: Door,
+    listener: HostileListener,
     pub peer: Hostile,
     pub lanes: Vec<HostileLane>,
 }
 
 pub const REMOTE: u64 = 1 << 32;
-pub const REMOTE_REGION: u64 = 7 << 48 | 1 << 20;
+pub const REMOTE_REGION: RegionId = RegionId::from_raw(7 << 48 | 1 << 20);
 
 impl Attacked {
     pub fn new(extra: &[(&str, &str)]) -> Attacked {
@@ -57,16 +58,16 @@ impl Attacked {
 
     pub fn by(who: Who, extra: &[(&str, &str)]) -> Attacked {
         let engine = engine(extra);
-        let door = Door::open(who);
+        let listener = HostileListener::open(who);
         let (peer, lanes, handle) = std::thread::scope(|scope| {
-            let connecting = scope.spawn(|| engine.connect(&door.address, Some(PATIENCE)).unwrap());
-            let mut peer = door.accept();
+            let connecting = scope.spawn(|| engine.connect(&listener.address, Some(PATIENCE)).unwrap());
+            let mut peer = listener.accept();
             let lanes = peer.up();
-            peer.say(&regions(&[(REMOTE_REGION, REMOTE, 64 << 20)]));
+            peer.send(&regions(&[(REMOTE_REGION, REMOTE, 64 << 20)]));
             peer.sync();
             (peer, lanes, connecting.join().unwrap())
         });
-        let all = Attacked { engine, handle: handle.raw(), door, peer, lanes };
+        let all = Attacked { engine, handle: handle.raw(), listener, peer, lanes };
         all.wait_for_lanes();
         all
     }
@@ -94,11 +95,11 @@ impl Attacked {
     /// The engine has given up the lane in this slot: fences it as a correct peer does, and takes the next lane.
     pub fn replace_lane(&mut self, slot: usize) {
         let lost = self.lanes[slot].id;
-        self.peer.hear_until(|message| (*message == Message::Fence { lane: lost }).then_some(()));
+        self.peer.receive_until(|message| (*message == Message::Fence { lane: lost }).then_some(()));
         self.lanes[slot] = self.peer.lane(slot as u32);
         assert_eq!(self.lanes[slot].slot, slot as u32);
         self.wait_for_lanes();
-        self.peer.say(&Message::FenceAck { lane: lost });
+        self.peer.send(&Message::FenceAck { lane: lost });
     }
 }
 

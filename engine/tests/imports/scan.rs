@@ -1,6 +1,8 @@
 //! A scanner for Rust sources that is just good enough for `imports.rs`: tokens without comments and without code that
 //! only tests compile, and the paths that start at a crate's root.
 
+use std::ops::Range;
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Word,
@@ -77,6 +79,17 @@ impl Scan {
             }
         }
         paths
+    }
+
+    /// Returns the tokens of each call of these macros.
+    pub fn calls_of(&self, macros: &[&str]) -> Vec<Range<usize>> {
+        let is_call = |at: &usize| {
+            self.is(at + 1, "!")
+                && self.tokens.len() > at + 2
+                && macros.iter().any(|name| self.tokens[*at].is(name))
+        };
+        let calls = (0..self.tokens.len()).filter(is_call);
+        calls.map(|at| at..closed(&self.tokens, at + 2)).collect()
     }
 
     fn is(&self, at: usize, text: &str) -> bool {

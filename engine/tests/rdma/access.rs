@@ -2,7 +2,7 @@
 
 use crate::guest::{self, elsewhere, enter, knows, leads_over, memories, pair};
 use crate::support::*;
-use ferry::types::{Access, Op, Request};
+use ferry::types::{Access, Op, RegionId, Request};
 use ferry::{RegionOptions, Status};
 use std::time::Duration;
 
@@ -27,14 +27,14 @@ fn a_region_without_the_right_is_refused_and_nothing_moves() {
     });
     for (op, memory, region, length, expected) in [
         (Op::Write, &read_only, read_only.region(), PAGE, Status::Access),
-        (Op::Write, &read_only, 0, PAGE, Status::Access),
+        (Op::Write, &read_only, RegionId::NONE, PAGE, Status::Access),
         (Op::Read, &write_only, write_only.region(), PAGE, Status::Access),
-        (Op::Read, &write_only, 0, PAGE, Status::Access),
+        (Op::Read, &write_only, RegionId::NONE, PAGE, Status::Access),
         // The first invalid byte.
         (Op::Write, &write_only, write_only.region(), PAGE + 8, Status::Invalid),
         (Op::Write, &write_only, stale, PAGE, Status::Stale),
         (Op::Write, &gone, stale, PAGE, Status::Stale),
-        (Op::Write, &gone, 0, PAGE, Status::NotRegistered),
+        (Op::Write, &gone, RegionId::NONE, PAGE, Status::NotRegistered),
     ] {
         let one = Request {
             local: local.address(),

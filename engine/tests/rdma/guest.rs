@@ -2,7 +2,7 @@
 //! hosts.
 
 use crate::support::{self, alone, wait_until};
-use ferry::types::{PeerId, Transport};
+use ferry::types::{PeerId, RegionId, Transport};
 use ferry::{Engine, Memory};
 use std::io::Write;
 use std::process::Command;
@@ -147,7 +147,7 @@ pub fn memories(a: &Engine, b: &Engine, peer: PeerId, bytes: usize, seed: u64) -
 }
 
 /// Waits until `engine` knows this region of the peer.
-pub fn knows(engine: &Engine, peer: PeerId, region: u64) {
+pub fn knows(engine: &Engine, peer: PeerId, region: RegionId) {
     wait_until("the region is announced", || {
         engine.peer_regions(peer).unwrap().iter().any(|known| known.region == region)
     });

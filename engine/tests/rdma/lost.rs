@@ -4,10 +4,9 @@
 use crate::child::Child;
 use crate::guest::{connect, engine, enter, is_quiet, knows, words};
 use crate::support::*;
-use ferry::complete::{Fence, State};
 use ferry::notify::{EventBody, Queue, WHAT_PEERS};
 use ferry::types::{Op, PeerId, Transport};
-use ferry::{Deadline, Status, TransferOptions};
+use ferry::{Deadline, Fence, State, Status, TransferOptions};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 

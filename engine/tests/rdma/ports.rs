@@ -4,9 +4,8 @@
 use crate::guest::{self, connect, down, engine, enter, leads_over, memories, pair, path, sent, up};
 use crate::proxy::Proxy;
 use crate::support::*;
-use ferry::complete::{State, TransferResult};
 use ferry::types::{Op, PeerId, Transport};
-use ferry::{Deadline, Engine, Memory, Status, Transfer, TransferOptions};
+use ferry::{Deadline, Engine, Memory, State, Status, Transfer, TransferOptions, TransferResult};
 use std::time::{Duration, Instant};
 
 const BYTES: usize = 8 * MIB;

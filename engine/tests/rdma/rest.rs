@@ -11,7 +11,7 @@ const IDLE: (&str, &str) = ("rdma_idle_ms", "1500");
 
 fn at_rest(engines: [(&Engine, u64); 2], before: [usize; 2]) {
     for (engine, peer) in engines {
-        wait_until("the endpoints rest", || path(engine, PeerId::from_raw(peer)).1.contains("at rest"));
+        wait_until("the endpoints rest", || path(engine, PeerId::from_raw(peer)).1.contains("idle"));
     }
     wait_until("the queue pairs are gone", || ["rva0", "rvb1"].map(queue_pairs) == before);
 }

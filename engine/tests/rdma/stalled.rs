@@ -6,9 +6,8 @@ use crate::guest::{
     calm, connect, disturb, engine, enter, is_quiet, knows, leads_over, memories, words, DRAIN, LEASE,
 };
 use crate::support::*;
-use ferry::complete::{Fence, State};
 use ferry::types::{Op, PeerId};
-use ferry::{Deadline, Engine, Memory, Status, Transfer, TransferOptions};
+use ferry::{Deadline, Engine, Fence, Memory, State, Status, Transfer, TransferOptions};
 use std::time::{Duration, Instant};
 
 const BYTES: usize = 2 * MIB;

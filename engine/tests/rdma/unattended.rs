@@ -45,8 +45,8 @@ fn what_is_asked_for_is_found() {
 }
 
 #[test]
-fn who_sleeps_is_woken_at_once() {
-    let Some(_guest) = enter("unattended::who_sleeps_is_woken_at_once") else { return };
+fn a_sleeping_thread_is_woken_at_once() {
+    let Some(_guest) = enter("unattended::a_sleeping_thread_is_woken_at_once") else { return };
     quickest("wait_any", |a, peer, one| {
         let core = a.submit_core(PeerId::from_raw(peer), Op::Write, one, &options()).unwrap();
         a.wait_any(std::slice::from_ref(&core), Some(BOUND)).unwrap();

@@ -4,9 +4,8 @@
 use crate::child::Child;
 use crate::guest::{engine, enter, is_quiet, knows, memories, pair, words, LEASE};
 use crate::support::*;
-use ferry::complete::State;
 use ferry::types::{Op, PeerId};
-use ferry::{Deadline, Engine, Memory, Status, TransferOptions};
+use ferry::{Deadline, Engine, Memory, State, Status, TransferOptions};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 

@@ -4,7 +4,8 @@
 use crate::common::inline::{waker, Next};
 use crate::guest::{enter, leads_over, memories, pair};
 use crate::support::*;
-use ferry::types::{Op, PeerId, Request};
+use ferry::internals::complete::register_waker;
+use ferry::types::{Op, PeerId, Request, TransferId};
 use ferry::{Engine, Memory, TransferOptions};
 use std::future::{Future, IntoFuture};
 use std::pin::pin;
@@ -54,9 +55,9 @@ impl Setting {
 
     /// Submits a transfer whose completion raises no event, with a task to be woken: the state of a future in the
     /// middle of its first poll.
-    fn unattended(&self, next: &Arc<Next>) -> u64 {
+    fn unattended(&self, next: &Arc<Next>) -> TransferId {
         let core = self.a.submit_core(self.peer, Op::Write, &self.one(), &options().awaited()).unwrap();
-        core.waiter.register_waker(&waker(next));
+        register_waker(&core, &waker(next));
         if core.is_final() {
             waker(next).wake();
         }
@@ -65,7 +66,7 @@ impl Setting {
 
     /// Asserts that the transfer's task is woken, whichever thread settles the transfer, and that the task ends.
     #[track_caller]
-    fn ends(&self, first: u64, next: &Next) {
+    fn ends(&self, first: TransferId, next: &Next) {
         self.a.wait(&self.a.transfer(first).unwrap(), Some(BOUND)).unwrap();
         next.assert_done();
         self.a.release(first).unwrap();
@@ -74,8 +75,8 @@ impl Setting {
 
 /// The thread that posts the next transfer settles earlier ones first.
 #[test]
-fn a_task_woken_by_who_posts_may_wait_there() {
-    let Some(_guest) = enter("wakers::a_task_woken_by_who_posts_may_wait_there") else { return };
+fn a_task_woken_by_a_posting_thread_may_wait_there() {
+    let Some(_guest) = enter("wakers::a_task_woken_by_a_posting_thread_may_wait_there") else { return };
     let setting = Setting::new();
     let mut inside = 0;
     for _ in 0..ROUNDS {
@@ -93,8 +94,8 @@ fn a_task_woken_by_who_posts_may_wait_there() {
 
 /// A thread that waits for another transfer settles this one.
 #[test]
-fn a_task_woken_by_who_waits_may_wait_there() {
-    let Some(_guest) = enter("wakers::a_task_woken_by_who_waits_may_wait_there") else { return };
+fn a_task_woken_by_a_waiting_thread_may_wait_there() {
+    let Some(_guest) = enter("wakers::a_task_woken_by_a_waiting_thread_may_wait_there") else { return };
     let setting = Setting::new();
     for _ in 0..ROUNDS {
         let next = setting.next(false);

@@ -7,7 +7,7 @@
 
 use super::geometry::{Geometry, HALVES};
 use super::pattern::{self, Mismatches, Place, UNTOUCHED};
-use ferry::plan::blocks::Layer;
+use ferry::blocks::Layer;
 use ferry::status::Result;
 use ferry::{Engine, Memory, RegionOptions, RemoteRegionInfo};
 

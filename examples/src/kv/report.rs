@@ -1,6 +1,6 @@
 //! Figures of the transfers, and the table that shows them.
 
-use ferry::complete::TransferResult;
+use ferry::TransferResult;
 use std::time::Duration;
 
 /// Sums over transfers, one per layer.

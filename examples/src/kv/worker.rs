@@ -6,8 +6,8 @@ use super::geometry::{block_table, LLAMA_3_1_8B};
 use super::message::Message;
 use super::report::Moved;
 use super::story;
+use ferry::blocks::BlockIds;
 use ferry::notify::{Event, EventBody, Queue, WHAT_NOTIFICATIONS, WHAT_PEERS, WHAT_TRANSFERS};
-use ferry::plan::blocks::BlockIds;
 use ferry::types::{Op, PeerId};
 use ferry::{Config, Engine, RemoteRegionInfo, Transfer, TransferOptions};
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
@@ -104,7 +104,7 @@ impl Bench {
             let event = next(&self.inbox)?;
             match event.body {
                 EventBody::Notification { bytes } => return Ok((event.peer, Message::decode(&bytes)?)),
-                EventBody::PeerLost { status, why } => {
+                EventBody::PeerLost { status, why, .. } => {
                     return Err(format!("the other worker is lost: {status}: {why}").into())
                 }
                 _ => {}

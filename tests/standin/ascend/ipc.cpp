@@ -71,16 +71,13 @@ int aclrtIpcMemImportByKey(void **address, const char *key, uint64_t flags) {
     auto range = std::make_shared<Range>();
     range->backing = open_backing(shared.process, shared.file, shared.size, shared.device);
     if (range->backing == nullptr) return fail(ACL_ERROR_RT_IPC, "the memory is gone");
-    range->base = reserve_addresses(shared.size, shared.page);
     range->size = shared.size;
     range->device = shared.device;
     range->page = shared.page;
     range->key = key;
     range->imported = true;
     range->access = flags == 0 ? uint64_t(1) << shared.device : ~0ULL;
-    if (range->base == 0 || !map_backing(range->base, shared.size, *range->backing, 0, false) || !add_range(range)) {
-        return fail(ACL_ERROR_BAD_ALLOC, "no addresses left");
-    }
+    if (!place_range(range, false)) return fail(ACL_ERROR_BAD_ALLOC, "no addresses left");
     mark_open(key, true);
     all.imports[key] = range->base;
     *address = reinterpret_cast<void *>(range->base);

@@ -23,13 +23,10 @@ int aclrtMalloc(void **address, size_t size, int policy) {
     if (range->backing == nullptr) {
         return fail(ACL_ERROR_RT_DEVICE_MEMORY_ALLOCATION, "no %zu bytes left on device %d", size, current->device);
     }
-    range->base = reserve_addresses(range->backing->size, page);
     range->size = size;
     range->device = current->device;
     range->page = page;
-    if (range->base == 0 || !map_backing(range->base, size, *range->backing, 0, false) || !add_range(range)) {
-        return fail(ACL_ERROR_BAD_ALLOC, "no addresses left");
-    }
+    if (!place_range(range, false)) return fail(ACL_ERROR_BAD_ALLOC, "no addresses left");
     *address = reinterpret_cast<void *>(range->base);
     return 0;
 }
@@ -60,11 +57,8 @@ int aclrtMallocHost(void **address, size_t size) {
     range->kind = Kind::host;
     range->backing = make_backing(size, devices_max - 1, "acl-host");
     if (range->backing == nullptr) return fail(ACL_ERROR_RT_MEMORY_ALLOCATION, "no %zu bytes of host memory", size);
-    range->base = reserve_addresses(size, page_bytes);
     range->size = size;
-    if (range->base == 0 || !map_backing(range->base, size, *range->backing, 0, true) || !add_range(range)) {
-        return fail(ACL_ERROR_BAD_ALLOC, "no addresses left");
-    }
+    if (!place_range(range, true)) return fail(ACL_ERROR_BAD_ALLOC, "no addresses left");
     *address = reinterpret_cast<void *>(range->base);
     return 0;
 }

@@ -61,7 +61,7 @@ void clear() {
     for (const RangeRef &range : all_ranges()) drop_range(range);
     for (const Physical *one : all.physical) delete one;
     all.physical.clear();
-    for (const auto &entry : all.reservations) release_addresses(entry.first, entry.second.size);
+    for (const auto &entry : all.reservations) release_addresses(entry.first, entry.second);
     all.reservations.clear();
     for (const Context *context : all.contexts) delete context;
     all.contexts.clear();

@@ -39,9 +39,6 @@ struct Physical {
     bool imported = false;
     std::string name; // under which it was exported or imported
 };
-struct Reservation {
-    size_t size;
-};
 struct Export { // of an IPC key
     uintptr_t base;
     uint64_t id;
@@ -57,7 +54,7 @@ struct State {
     std::map<void *, StreamRef> streams; // by handle; default streams have none
     std::set<Event *> events;
     std::set<Physical *> physical;
-    std::map<uintptr_t, Reservation> reservations;
+    Reservations reservations;
     std::map<uintptr_t, uintptr_t> registrations; // host address to shadow
     std::map<std::string, Export> exports;        // IPC keys
     std::map<std::string, uintptr_t> imports;     // IPC keys to addresses

@@ -142,7 +142,7 @@ int aclrtReserveMemAddress(void **address, size_t size, size_t alignment, void *
     const uintptr_t base = reserve_addresses(round_up(size, huge_bytes), huge_bytes);
     if (base == 0) return fail(ACL_ERROR_BAD_ALLOC, "no addresses left");
     const Hold hold(state().lock);
-    state().reservations[base] = {round_up(size, huge_bytes)};
+    state().reservations[base] = round_up(size, huge_bytes);
     *address = reinterpret_cast<void *>(base);
     return 0;
 }
@@ -153,7 +153,7 @@ int aclrtReleaseMemAddress(void *address) {
     const auto found = state().reservations.find(reinterpret_cast<uintptr_t>(address));
     CHECK_ARGUMENT(found != state().reservations.end());
     if (!ranges_of(found->first).empty()) return fail(ACL_ERROR_RT_PARAM_INVALID, "memory is still mapped there");
-    release_addresses(found->first, found->second.size);
+    release_addresses(found->first, found->second);
     state().reservations.erase(found);
     return 0;
 }
@@ -168,23 +168,12 @@ int aclrtMapMem(void *address, size_t size, size_t offset, void *handle, uint64_
     Physical *one = physical_of(handle);
     if (one == nullptr) return fail(ACL_ERROR_RT_INVALID_HANDLE, "no such physical memory: %p", handle);
     CHECK_ARGUMENT(size == one->size);
-    auto reservation = all.reservations.upper_bound(base);
-    CHECK_ARGUMENT(reservation != all.reservations.begin());
-    --reservation;
-    CHECK_ARGUMENT(base - reservation->first <= reservation->second.size);
-    CHECK_ARGUMENT(size <= reservation->second.size - (base - reservation->first));
-    for (const RangeRef &other : ranges_of(reservation->first)) {
+    const RangeRef range = range_within(all.reservations, base, size, one->backing, one);
+    CHECK_ARGUMENT(range != nullptr);
+    for (const RangeRef &other : ranges_of(range->reservation)) {
         CHECK_ARGUMENT(other->device == one->backing->device);
         CHECK_ARGUMENT(other->imported == one->imported);
     }
-    auto range = std::make_shared<Range>();
-    range->base = base;
-    range->size = size;
-    range->backing = one->backing;
-    range->device = one->backing->device;
-    range->page = huge_bytes;
-    range->reservation = reservation->first;
-    range->handle = one;
     range->imported = one->imported;
     range->access = uint64_t(1) << range->device;
     if (!add_range(range)) return fail(ACL_ERROR_RT_PARAM_INVALID, "something is mapped there");

@@ -134,6 +134,28 @@ bool add_range(const RangeRef &range) {
     return true;
 }
 
+bool place_range(const RangeRef &range, bool accessible) {
+    range->base = reserve_addresses(round_up(range->size, range->page), range->page);
+    return range->base != 0 && map_backing(range->base, range->size, *range->backing, 0, accessible) && add_range(range);
+}
+
+RangeRef range_within(const Reservations &all, uintptr_t base, size_t size, std::shared_ptr<Backing> backing, void *handle) {
+    auto reservation = all.upper_bound(base);
+    if (reservation == all.begin()) return nullptr;
+    --reservation;
+    const size_t before = base - reservation->first;
+    if (before > reservation->second || size > reservation->second - before) return nullptr;
+    auto range = std::make_shared<Range>();
+    range->base = base;
+    range->size = size;
+    range->device = backing->device;
+    range->backing = std::move(backing);
+    range->page = huge_bytes;
+    range->reservation = reservation->first;
+    range->handle = handle;
+    return range;
+}
+
 void drop_range(const RangeRef &range) {
     {
         State &all = state();

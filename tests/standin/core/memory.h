@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -75,6 +76,13 @@ void hide_addresses(uintptr_t at, size_t size);
 
 // Adds a range to the table; false if it overlaps a known range.
 bool add_range(const RangeRef &range);
+// Maps a range's backing at addresses of its own and adds the range; false if no addresses are left.
+bool place_range(const RangeRef &range, bool accessible);
+// The sizes of reserved addresses by their bases.
+using Reservations = std::map<uintptr_t, size_t>;
+// Returns a range for physical memory, known as `handle`, that is to be mapped at reserved addresses; null if no
+// reservation has all of them.
+RangeRef range_within(const Reservations &all, uintptr_t base, size_t size, std::shared_ptr<Backing> backing, void *handle);
 // Removes a range from the table and unmaps it, unless it is the program's memory or part of a reservation.
 void drop_range(const RangeRef &range);
 RangeRef find_range(const void *address);

@@ -54,7 +54,7 @@ struct State {
     std::map<void *, StreamRef> streams;
     std::set<Event *> events;
     std::set<Physical *> physical;
-    std::map<uintptr_t, size_t> reservations;
+    Reservations reservations;
     std::map<uint64_t, std::string> exports;  // IPC names by the range's id
     std::map<std::string, Import> imports;    // by name
     std::map<void *, Context *> modules;

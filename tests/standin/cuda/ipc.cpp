@@ -51,14 +51,11 @@ CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *address, CUipcMemHandle handle, unsi
     auto range = std::make_shared<Range>();
     range->backing = open_backing(shared.process, shared.file, shared.size, shared.device);
     if (range->backing == nullptr) return CUDA_ERROR_MAP_FAILED;
-    range->base = reserve_addresses(shared.size, page_bytes);
     range->size = shared.size;
     range->device = shared.device;
     range->key = name;
     range->imported = true;
-    if (range->base == 0 || !map_backing(range->base, shared.size, *range->backing, 0, false) || !add_range(range)) {
-        return CUDA_ERROR_MAP_FAILED;
-    }
+    if (!place_range(range, false)) return CUDA_ERROR_MAP_FAILED;
     current()->peers |= uint64_t(1) << shared.device;
     mark_open(name, true);
     all.imports[name] = {range->base, 1};

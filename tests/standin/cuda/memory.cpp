@@ -23,14 +23,10 @@ CUresult allocate(CUdeviceptr *address, size_t size, Kind kind, const char *labe
     auto range = std::make_shared<Range>();
     range->backing = make_backing(size, kind == Kind::host ? devices_max - 1 : device, label);
     if (range->backing == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
-    range->base = reserve_addresses(size, page_bytes);
     range->size = size;
     range->kind = kind;
     range->device = device;
-    if (range->base == 0 || !map_backing(range->base, size, *range->backing, 0, kind != Kind::device) ||
-        !add_range(range)) {
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
+    if (!place_range(range, kind != Kind::device)) return CUDA_ERROR_OUT_OF_MEMORY;
     *address = range->base;
     return CUDA_SUCCESS;
 }

@@ -154,25 +154,15 @@ CUresult cuStreamGetCtx(CUstream handle, CUcontext *context) {
     return CUDA_SUCCESS;
 }
 
-CUresult cuStreamWaitValue32_v2(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned int flags) {
-    ENTER_WITH_CONTEXT();
-    return wait_value(stream, address, value, flags, 32);
-}
-
-CUresult cuStreamWaitValue64_v2(CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned int flags) {
-    ENTER_WITH_CONTEXT();
-    return wait_value(stream, address, value, flags, 64);
-}
-
-CUresult cuStreamWriteValue32_v2(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned int flags) {
-    ENTER_WITH_CONTEXT();
-    return write_value(stream, address, value, flags, 32);
-}
-
-CUresult cuStreamWriteValue64_v2(CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned int flags) {
-    ENTER_WITH_CONTEXT();
-    return write_value(stream, address, value, flags, 64);
-}
+#define WITH_VALUE(name, bits, act)                                                                                    \
+    CUresult name(CUstream stream, CUdeviceptr address, cuuint##bits##_t value, unsigned int flags) {                  \
+        ENTER_WITH_CONTEXT();                                                                                          \
+        return act(stream, address, value, flags, bits);                                                               \
+    }
+WITH_VALUE(cuStreamWaitValue32_v2, 32, wait_value)
+WITH_VALUE(cuStreamWaitValue64_v2, 64, wait_value)
+WITH_VALUE(cuStreamWriteValue32_v2, 32, write_value)
+WITH_VALUE(cuStreamWriteValue64_v2, 64, write_value)
 
 CUresult cuLaunchHostFunc(CUstream handle, CUhostFn function, void *argument) {
     ENTER_WITH_CONTEXT();

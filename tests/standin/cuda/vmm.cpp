@@ -121,19 +121,8 @@ CUresult cuMemMap(CUdeviceptr address, size_t size, size_t offset, CUmemGenericA
     const Hold hold(all.lock);
     Physical *one = physical_of(handle);
     CHECK_ARGUMENT(one != nullptr && size <= one->size);
-    auto reservation = all.reservations.upper_bound(address);
-    CHECK_ARGUMENT(reservation != all.reservations.begin());
-    --reservation;
-    CHECK_ARGUMENT(address - reservation->first < reservation->second);
-    CHECK_ARGUMENT(size <= reservation->second - (address - reservation->first));
-    auto range = std::make_shared<Range>();
-    range->base = address;
-    range->size = size;
-    range->backing = one->backing;
-    range->device = one->backing->device;
-    range->page = huge_bytes;
-    range->reservation = reservation->first;
-    range->handle = one;
+    const RangeRef range = range_within(all.reservations, address, size, one->backing, one);
+    CHECK_ARGUMENT(range != nullptr);
     range->access = 0; // until cuMemSetAccess
     CHECK_ARGUMENT(add_range(range));
     if (!map_backing(address, size, *one->backing, 0, false)) return CUDA_ERROR_MAP_FAILED;

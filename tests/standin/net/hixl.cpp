@@ -139,6 +139,18 @@ template <typename T> T *find(std::set<T *> &all, void *handle) {
     return found == all.end() ? nullptr : *found;
 }
 
+template <typename T> HixlStatus keep(std::set<T *> &all, std::unique_ptr<T> made, void **handle) {
+    const std::lock_guard<std::mutex> hold(state().lock);
+    *handle = made.get();
+    all.insert(made.release());
+    return HIXL_SUCCESS;
+}
+
+// Of the description of a server or a client.
+template <typename T> bool has_address(const T &desc) {
+    return desc.server_ip != nullptr && desc.server_port != 0 && desc.server_port <= 65535;
+}
+
 #define ENTER()                                                                                                        \
     static Call call(__func__);                                                                                        \
     if (const int code = call.enter()) return static_cast<HixlStatus>(code);                                           \
@@ -232,7 +244,7 @@ __attribute__((destructor)) void at_exit() {
 HixlStatus HixlCSServerCreate(const HixlServerDesc *desc, const HixlServerConfig *, void **handle) {
     ENTER();
     if (desc == nullptr || handle == nullptr || desc->endpoint_list == nullptr || desc->endpoint_list_num == 0 ||
-        desc->server_ip == nullptr || desc->server_port == 0 || desc->server_port > 65535) {
+        !has_address(*desc)) {
         return HIXL_PARAM_INVALID;
     }
     auto made = std::make_unique<HixlServer>();
@@ -241,10 +253,7 @@ HixlStatus HixlCSServerCreate(const HixlServerDesc *desc, const HixlServerConfig
     for (const EndpointDesc &endpoint : made->endpoints) {
         if (needs_device(endpoint) && !standin_acl_has_context()) return HIXL_FAILED;
     }
-    const std::lock_guard<std::mutex> hold(state().lock);
-    *handle = made.get();
-    state().servers.insert(made.release());
-    return HIXL_SUCCESS;
+    return keep(state().servers, std::move(made), handle);
 }
 
 HixlStatus HixlCSServerRegMem(void *handle, const char *tag, const CommMem *memory, void **memory_handle) {
@@ -286,7 +295,7 @@ HixlStatus HixlCSServerDestroy(void *handle) {
 HixlStatus HixlCSClientCreate(const HixlClientDesc *desc, const HixlClientConfig *, void **handle) {
     ENTER();
     if (desc == nullptr || handle == nullptr || desc->local_endpoint == nullptr || desc->remote_endpoint == nullptr ||
-        desc->server_ip == nullptr || desc->server_port == 0 || desc->server_port > 65535) {
+        !has_address(*desc)) {
         return HIXL_PARAM_INVALID;
     }
     if (desc->local_endpoint->protocol != desc->remote_endpoint->protocol) return HIXL_PARAM_INVALID;
@@ -295,10 +304,7 @@ HixlStatus HixlCSClientCreate(const HixlClientDesc *desc, const HixlClientConfig
     made->local = *desc->local_endpoint;
     made->remote = *desc->remote_endpoint;
     made->port = static_cast<uint16_t>(desc->server_port);
-    const std::lock_guard<std::mutex> hold(state().lock);
-    *handle = made.get();
-    state().clients.insert(made.release());
-    return HIXL_SUCCESS;
+    return keep(state().clients, std::move(made), handle);
 }
 
 HixlStatus HixlCSClientRegMem(void *handle, const char *tag, const CommMem *memory, void **memory_handle) {

@@ -39,15 +39,21 @@ void unmap(CUdeviceptr address) {
 
 std::string hex(const CUipcMemHandle &handle) { return std::string(handle.reserved, sizeof handle.reserved); }
 
-// Receives a descriptor by SCM_RIGHTS, over the socket that is descriptor 0 of this process.
-void send_file(int socket, int file) {
+// A byte and room for a descriptor (SCM_RIGHTS).
+struct FileMessage {
     char byte = 0, control[CMSG_SPACE(sizeof(int))] = {};
     iovec part = {&byte, 1};
     msghdr message = {};
-    message.msg_iov = &part;
-    message.msg_iovlen = 1;
-    message.msg_control = control;
-    message.msg_controllen = sizeof control;
+    FileMessage() {
+        message.msg_iov = &part;
+        message.msg_iovlen = 1;
+        message.msg_control = control;
+        message.msg_controllen = sizeof control;
+    }
+};
+void send_file(int socket, int file) {
+    FileMessage sent;
+    msghdr &message = sent.message;
     cmsghdr *header = CMSG_FIRSTHDR(&message);
     header->cmsg_level = SOL_SOCKET;
     header->cmsg_type = SCM_RIGHTS;
@@ -63,16 +69,10 @@ int receive_file(const std::string &path) {
     CHECK(bind(listener, reinterpret_cast<sockaddr *>(&address), sizeof address) == 0 && listen(listener, 1) == 0);
     said("listening");
     const int peer = accept(listener, nullptr, nullptr);
-    char byte, control[CMSG_SPACE(sizeof(int))];
-    iovec part = {&byte, 1};
-    msghdr message = {};
-    message.msg_iov = &part;
-    message.msg_iovlen = 1;
-    message.msg_control = control;
-    message.msg_controllen = sizeof control;
-    CHECK(recvmsg(peer, &message, 0) == 1);
+    FileMessage received;
+    CHECK(recvmsg(peer, &received.message, 0) == 1);
     int file;
-    memcpy(&file, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof file);
+    memcpy(&file, CMSG_DATA(CMSG_FIRSTHDR(&received.message)), sizeof file);
     close(peer);
     close(listener);
     return file;

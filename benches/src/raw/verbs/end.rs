@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 
 use anyhow::{anyhow, ensure, Context as _};
-use ferry::sys::verbs::{
+use ferry::internals::sys::verbs::{
     device_names, wc, Chain, Completion, Context, Cq, LocalSide, Mr, Pd, PortState, Qp, QpSpec, Remote, Srq,
 };
 
@@ -61,7 +61,7 @@ impl End {
             let pair =
                 Qp::new(&pd, &completions, (&receives, &completions), &spec).context("a queue pair")?;
             pair.to_init(PORT_NUMBER).context("INIT")?;
-            Ok(Queue { pair, psn: ferry::sys::random_u64() as u32 >> 8 })
+            Ok(Queue { pair, psn: ferry::internals::sys::random_u64() as u32 >> 8 })
         };
         let queues = (0..port.queues).map(queue).collect::<anyhow::Result<Vec<_>>>()?;
         let mtu = found.mtu_bytes.min(port.mtu);

@@ -10,17 +10,15 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use anyhow::{ensure, Context};
-use ferry::sys::verbs::{Chain, Mr};
+use ferry::internals::sys::verbs::{Chain, Mr};
 
 use super::end::{Completed, End};
-use super::target::VerbsTargetOptions;
-use super::{Place, Port};
+use super::{Place, Port, VerbsTargetOptions};
 use crate::child::ChildProcess;
 use crate::dispense::Dispenser;
 use crate::memory::{private, Memory};
-use crate::raw::reference::{Reference, Way};
+use crate::raw::reference::{Ground, Ready, Reference, Way};
 use crate::role::Role;
-use crate::walk::Walk;
 use crate::workload::{LatencyWorkload, Operation, Workload};
 
 /// Work requests under way on all queue pairs together, as perftest's -t: more would only queue.
@@ -100,7 +98,8 @@ impl Verbs {
         (REQUESTS / workload.blocks).max(LISTS_MIN * self.end.queues()).min(workload.slots())
     }
 
-    fn post(&self, walk: &Walk, memory: &Memory, number: u64, run: &mut Run, index: usize) -> io::Result<()> {
+    fn post(&self, ground: Ground, run: &mut Run, number: u64, index: usize) -> io::Result<()> {
+        let Ground { walk, memory } = ground;
         let Workload { operation, block_bytes, .. } = *walk.workload();
         let (here, there) = (memory.address() as u64, self.remote.address);
         let (id, lkey, rkey, length) =
@@ -140,10 +139,8 @@ impl Way for Verbs {
 
     /// Nothing is tuned per workload.
     fn settings(&self) -> Vec<()> {
-        Vec::new()
+        vec![()]
     }
-
-    fn usual(&self) {}
 
     fn describe(&self, (): (), workload: &Workload) -> String {
         let visibility = if self.flush { "proven" } else { "acked only" };
@@ -152,12 +149,7 @@ impl Way for Verbs {
         format!("{queues}, {lists} lists under way, {visibility}")
     }
 
-    fn ready(
-        &self,
-        workload: &Workload,
-        (): (),
-        latency: Option<&LatencyWorkload>,
-    ) -> anyhow::Result<(Run, ())> {
+    fn ready(&self, workload: &Workload, (): (), latency: Option<&LatencyWorkload>) -> Ready<Self> {
         let block_bytes = u32::try_from(workload.block_bytes).context("a block of 4 GiB or more")?;
         ensure!(workload.blocks < REQUESTS_MAX, "a list of {} work requests is too long", workload.blocks);
         let count = if latency.is_some() { 1 } else { self.lists(workload) };
@@ -168,13 +160,7 @@ impl Way for Verbs {
     }
 
     /// Keeps all chains under way, each on its queue pair.
-    fn drive(
-        &self,
-        walk: &Walk,
-        memory: &Memory,
-        run: &mut Run,
-        dispenser: &Dispenser,
-    ) -> io::Result<Instant> {
+    fn drive(&self, ground: Ground, run: &mut Run, dispenser: &Dispenser) -> io::Result<Instant> {
         let count = run.chains.len();
         let mut free: Vec<usize> = (0..count).rev().collect();
         while let Some(number) = dispenser.take() {
@@ -182,7 +168,7 @@ impl Way for Verbs {
                 self.end.poll(&mut run.done, |chain| free.push(chain as usize))?;
             }
             let Some(chain) = free.pop() else { break };
-            self.post(walk, memory, number, run, chain)?;
+            self.post(ground, run, number, chain)?;
         }
         while free.len() < count {
             self.end.poll(&mut run.done, |chain| free.push(chain as usize))?;
@@ -190,8 +176,8 @@ impl Way for Verbs {
         Ok(Instant::now())
     }
 
-    fn carry(&self, walk: &Walk, memory: &Memory, run: &mut Run, number: u64) -> io::Result<()> {
-        self.post(walk, memory, number, run, 0)?;
+    fn carry(&self, ground: Ground, run: &mut Run, number: u64) -> io::Result<()> {
+        self.post(ground, run, number, 0)?;
         let mut is_done = false;
         while !is_done {
             self.end.poll(&mut run.done, |_| is_done = true)?;

@@ -5,17 +5,25 @@
 //! way. Where ferry proves that WRITEs are visible by a READ behind them, each list here can have the same READ behind
 //! it. The target registers its memory, sends its place, and sleeps.
 //!
-//! `end` is either process's part of its device, through ferry's bindings; `target` and `initiator` are the two
-//! processes.
+//! `end` is either process's part of its device, through ferry's bindings; `initiator` is the active process. The
+//! target is here.
 
 mod end;
 mod initiator;
-mod target;
+
+use std::io::{BufRead, Write};
 
 use serde::{Deserialize, Serialize};
 
+use super::passive;
+use crate::child::{read_line, write_line};
+use crate::memory::private;
+use end::End;
+
 pub use initiator::{VerbsConfig, VerbsEngine};
-pub use target::{serve, VerbsTargetOptions};
+
+/// The target posts nothing, but a queue needs room.
+const TARGET_REQUESTS: usize = 1;
 
 /// One end's device, and the options of its queue pairs.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -44,4 +52,25 @@ struct Place {
     address: u64,
     rkey: u32,
     queues: Vec<Address>,
+}
+
+/// The options with which the parent starts the target.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct VerbsTargetOptions {
+    pub port: Port,
+    pub memory_bytes: usize,
+}
+
+/// Serves one parent, over the given control pipe, until the parent closes the pipe.
+pub fn serve(options: &VerbsTargetOptions, mut from: impl BufRead, mut to: impl Write) -> anyhow::Result<()> {
+    let mut memory = private(options.memory_bytes)?;
+    // Declared after the memory, and so dropped before it.
+    let end = End::open(&options.port, TARGET_REQUESTS, TARGET_REQUESTS)?;
+    let region = end.register(&memory)?;
+    let place = Place { address: memory.address() as u64, rkey: region.rkey(), queues: end.addresses() };
+    write_line(&mut to, &place)?;
+    let Some(others) = read_line::<Vec<Address>>(&mut from)? else { return Ok(()) };
+    end.connect(&others)?;
+    write_line(&mut to, &others.len())?;
+    passive::serve(&mut memory, from, to, |_, ()| Ok(()))
 }

@@ -41,6 +41,16 @@ static void begin(void)
     CHECK(segment > LOCAL_SEGMENT);
 }
 
+/* Begins over TCP with these variables and values, ended by NULL, which later engines do not see. */
+static void begin_with(const char *const *settings)
+{
+    const char *const *one;
+    setenv("FERRY_TRANSPORTS", "tcp", 1);
+    for (one = settings; *one != NULL; one += 2) setenv(one[0], one[1], 1);
+    begin();
+    for (one = settings; *one != NULL; one += 2) unsetenv(one[0]);
+}
+
 static void end(void)
 {
     destroyTransferEngine(engine);
@@ -596,24 +606,25 @@ static void a_peer_that_does_not_answer_is_no_new_segment(void)
     end();
 }
 
+/* Pauses the peer, and writes until a write does not complete; returns its outcome. */
+static int wrote_to_a_paused_peer(void)
+{
+    int outcome;
+    peer_pause(&other);
+    do outcome = wrote(0, MEMORY_BYTES);
+    while (outcome == STATUS_COMPLETED);
+    return outcome;
+}
+
 /* The peer is stopped for longer than the session waits, so that the session is given up; then it runs again. The
  * segment keeps its number, and the memory is the same. */
 static void a_peer_that_comes_back_has_the_number_that_it_had(void)
 {
-    int outcome;
-    setenv("FERRY_TRANSPORTS", "tcp", 1);
-    setenv("FERRY_LEASE_MS", "300", 1);
-    setenv("FERRY_PROGRESS_TIMEOUT_MS", "300", 1);
-    setenv("FERRY_RECONNECT_TIMEOUT_MS", "0", 1);
-    begin();
-    unsetenv("FERRY_LEASE_MS");
-    unsetenv("FERRY_PROGRESS_TIMEOUT_MS");
-    unsetenv("FERRY_RECONNECT_TIMEOUT_MS");
+    const char *settings[] = {"FERRY_LEASE_MS", "300", "FERRY_PROGRESS_TIMEOUT_MS", "300", "FERRY_RECONNECT_TIMEOUT_MS", "0",
+                              NULL};
+    begin_with(settings);
     pattern_fill(memory, 1, 0, MEMORY_BYTES);
-    peer_pause(&other);
-    do outcome = wrote(0, MEMORY_BYTES);
-    while (outcome == STATUS_COMPLETED);
-    CHECK(outcome == STATUS_FAILED);
+    CHECK(wrote_to_a_paused_peer() == STATUS_FAILED);
     kill(other.pid, SIGCONT);
     pattern_fill(memory, 2, 0, MEMORY_BYTES);
     CHECK(openSegmentNoCache(engine, other.session) == segment);
@@ -624,17 +635,9 @@ static void a_peer_that_comes_back_has_the_number_that_it_had(void)
 
 static void a_deadline_is_a_status_of_its_own(void)
 {
-    int outcome;
-    setenv("FERRY_DEADLINE_MS", "200", 1);
-    setenv("FERRY_LEASE_MS", "500", 1);
-    setenv("FERRY_TRANSPORTS", "tcp", 1);
-    begin();
-    unsetenv("FERRY_DEADLINE_MS");
-    unsetenv("FERRY_LEASE_MS");
-    peer_pause(&other);
-    do outcome = wrote(0, MEMORY_BYTES);
-    while (outcome == STATUS_COMPLETED);
-    CHECK(outcome == STATUS_TIMEOUT);
+    const char *settings[] = {"FERRY_DEADLINE_MS", "200", "FERRY_LEASE_MS", "500", NULL};
+    begin_with(settings);
+    CHECK(wrote_to_a_paused_peer() == STATUS_TIMEOUT);
     end();
 }
 
@@ -713,10 +716,8 @@ static void destroying_ends_what_is_under_way(void)
     batch_id_t batch;
     pthread_t poller;
     transfer_request_t one;
-    setenv("FERRY_LEASE_MS", "500", 1);
-    setenv("FERRY_TRANSPORTS", "tcp", 1);
-    begin();
-    unsetenv("FERRY_LEASE_MS");
+    const char *settings[] = {"FERRY_LEASE_MS", "500", NULL};
+    begin_with(settings);
     one = request(OPCODE_READ, 0, 0, MEMORY_BYTES);
     memset(memory, 0, sizeof memory);
     CHECK(peer_ask(&other, "fill", 3, 0, MEMORY_BYTES) == 1);

@@ -197,7 +197,13 @@ def managed_buffers(pair: Pair) -> None:
 
 
 def first_buffer(pair: Pair) -> None:
-    equal(pair.a.engine.get_first_buffer_address(pair.b.session), pair.b.address)
+    far = module.TransferEngine()
+    equal(far.initialize("127.0.0.1", "P2PHANDSHAKE", "tcp", ""), 0)
+    memory = (ctypes.c_ubyte * 12288)()
+    pieces = [ctypes.addressof(memory) + at for at in (4096, 0, 8192)]
+    for piece in pieces:
+        equal(far.register_memory(piece, 4096), 0)
+    equal(pair.a.engine.get_first_buffer_address(f"127.0.0.1:{far.get_rpc_port()}"), pieces[0])
 
 
 def opcodes_and_notices(pair: Pair) -> None:

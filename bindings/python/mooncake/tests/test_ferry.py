@@ -110,6 +110,33 @@ def test_a_secret_is_read_and_who_has_another_is_refused(tmp_path, monkeypatch):
         assert stranger.begins_with() == bytes(8)
 
 
+def test_the_first_buffer_is_the_first_registered_that_still_is():
+    near, far = module.TransferEngine(), module.TransferEngine()
+    for engine in (near, far):
+        assert engine.initialize("127.0.0.1", "P2PHANDSHAKE", "tcp", "") == 0
+    session = f"127.0.0.1:{far.get_rpc_port()}"
+    memory = (ctypes.c_ubyte * (4 * 4096))()
+    third, first, second, fourth = (ctypes.addressof(memory) + 4096 * page for page in range(4))
+
+    def becomes(address):
+        end = time.monotonic() + 10
+        while (found := near.get_first_buffer_address(session)) != address:
+            assert time.monotonic() < end, f"{found:#x}, not {address:#x}"
+
+    assert near.get_first_buffer_address(session) == 0
+    assert far.batch_register_memory([first, second], [4096, 4096]) == 0
+    assert far.register_memory(third, 4096) == 0
+    becomes(first)
+    # Of the next two regions one takes the first one's handle, and neither its place.
+    assert far.unregister_memory(first) == 0
+    assert far.register_memory(first, 4096) == 0
+    assert far.register_memory(fourth, 4096) == 0
+    for address in (second, third, first, fourth):
+        becomes(address)
+        assert far.unregister_memory(address) == 0
+    becomes(0)
+
+
 def test_a_peer_that_is_killed_fails_what_comes_and_its_successor_is_reached():
     engine, memory, address = opened()
     with Peer() as first:

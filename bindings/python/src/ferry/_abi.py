@@ -80,6 +80,7 @@ class CRegionInfo(ctypes.Structure):
         ("name", c_char * 64),
         ("kind", c_uint32),
         ("device", c_int32),
+        ("order", c_uint64),
     ]
 
 
@@ -168,7 +169,7 @@ class CEvent(ctypes.Structure):
         ("transfer", c_uint64),
         ("user_data", c_uint64),
         ("status", c_int32),
-        ("reserved", c_uint32),
+        ("os_error", c_int32),
         ("data", c_void_p),
         ("data_length", c_size_t),
         ("region", c_uint64),

@@ -79,7 +79,8 @@ class Error(Exception):
 
 
 class CallerError(Error):
-    """The caller made a mistake, or the call is not possible now; the call did nothing."""
+    """The caller made a mistake, or the call is not possible now; the call did nothing. BusyError names the
+    exception."""
 
 
 class InvalidError(CallerError, ValueError):
@@ -91,7 +92,9 @@ class StaleError(CallerError):
 
 
 class BusyError(CallerError):
-    """BUSY: the object is in use, or an operation is in progress; try again later."""
+    """BUSY: the object is in use, or an operation is in progress; try again later. After the timeout of an
+    unregister, a free or a close, the region, peer or engine stays closed for new work; a region is unchanged
+    if the timeout was 0."""
 
 
 class UnsupportedError(CallerError):

@@ -42,6 +42,8 @@ class RemoteRegion(NamedTuple):
     """The kind of memory at the peer."""
     device: int
     """Number of the device in the peer's process, for the kinds that have one; otherwise 0."""
+    order: int
+    """Rises with each region that the peer registers: of two regions the lower number came first."""
 
 
 class PeerInfo(NamedTuple):
@@ -130,6 +132,7 @@ class Peer:
                 row.name.decode(errors="replace"),
                 MemoryKind(row.kind),
                 row.device,
+                row.order,
             )
             for row in rows
         ]

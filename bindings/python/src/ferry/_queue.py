@@ -24,7 +24,6 @@ from ._errors import (
     call,
     error_class,
     nanoseconds,
-    status_name,
 )
 from ._peer import Peer
 
@@ -56,10 +55,13 @@ class Event(NamedTuple):
     user_data: int
     status: int
     data: bytes
-    """The bytes of a notification, or, for PEER_LOST, a sentence that says why (UTF-8)."""
+    """The bytes of a notification, or, for PEER_LOST and a failed PEER_CONNECTED, a sentence that says why
+    (UTF-8)."""
     region: int
     address: int
     length: int
+    os_error: int = 0
+    """errno behind PEER_LOST or a failed PEER_CONNECTED, or 0."""
 
 
 class Queue:
@@ -135,7 +137,7 @@ class Queue:
             self._forget("connect", number, future)
         if event.status != Status.OK or event.peer is None:
             raise error_class(event.status)(
-                event.status, f"connecting to {address}: {status_name(event.status)}"
+                event.status, event.data.decode(errors="replace"), os_error=event.os_error
             )
         return event.peer
 
@@ -226,6 +228,7 @@ class Queue:
             found.region,
             found.address,
             found.length,
+            found.os_error,
         )
 
     def _hand_out(self, event: Event) -> None:

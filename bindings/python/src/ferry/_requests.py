@@ -58,7 +58,8 @@ class Options(TypedDict, total=False):
     start_after: object
     """The event or stream of a device after which the transfer starts; for a stream, after all its work so
     far. Either an object of torch or torch_npu or with `__cuda_stream__`, which ferry holds; or a pair of
-    a `StartAfter` and a handle, which must live until the transfer is final."""
+    a `StartAfter` and a handle. The event of a handle must exist until the transfer is final; the stream of a
+    handle must exist until the call returns, and its context until the transfer is final."""
 
 
 class SubmitOptions(Options, total=False):

@@ -1,15 +1,15 @@
 //! Tests of `table`: exact capacity, checked handles, reuse, threads.
 
 use super::*;
-use std::collections::HashSet;
+use crate::sys::map::HashSet;
 use std::sync::Mutex;
 use std::time::Instant;
 
-fn table(capacity: u32) -> Table<u64> {
-    Table::new(Kind::Transfer, Tag::from_random(77), capacity)
+fn table(capacity: u32) -> Table<TransferId, TransferId> {
+    Table::new(Tag::from_random(77), capacity)
 }
 
-fn insert(table: &Table<u64>) -> Result<u64> {
+fn insert(table: &Table<TransferId, TransferId>) -> Result<TransferId> {
     table.insert(Arc::new).map(|handle| *handle)
 }
 
@@ -17,8 +17,8 @@ fn insert(table: &Table<u64>) -> Result<u64> {
 fn capacity_is_exact() {
     for capacity in [0, 1, 15, 16, 17, 100] {
         let table = table(capacity);
-        let handles: HashSet<u64> = (0..capacity).map(|_| insert(&table).unwrap()).collect();
-        assert_eq!((handles.len(), table.len()), (capacity as usize, capacity as usize));
+        let handles: HashSet<TransferId> = (0..capacity).map(|_| insert(&table).unwrap()).collect();
+        assert_eq!((handles.len(), table.count()), (capacity as usize, capacity as usize));
         assert_eq!(insert(&table).unwrap_err().status, Status::Limit);
         if let Some(handle) = handles.iter().next() {
             table.remove(*handle).unwrap();
@@ -34,25 +34,27 @@ fn handles_are_checked() {
     let table = table(8);
     let handle = insert(&table).unwrap();
     assert_eq!(*table.get(handle).unwrap(), handle);
-    let other = Table::<u64>::new(Kind::Transfer, Tag::from_random(78), 8);
-    let kind = Table::<u64>::new(Kind::Peer, Tag::from_random(77), 8);
-    assert_eq!(table.get(0u64).unwrap_err().status, Status::Invalid);
-    assert_eq!(kind.get(handle).unwrap_err().status, Status::Invalid);
+    let other = Table::<TransferId, TransferId>::new(Tag::from_random(78), 8);
+    let kind = Table::<PeerId, PeerId>::new(Tag::from_random(77), 8);
+    assert_eq!(table.get(TransferId::NONE).unwrap_err().status, Status::Invalid);
+    assert_eq!(kind.get(PeerId::from_raw(handle.raw())).unwrap_err().status, Status::Invalid);
     assert_eq!(other.get(handle).unwrap_err().status, Status::Stale);
     // Generations and indexes that were never given out.
-    assert_eq!(table.get(handle + (1 << handle::INDEX_BITS)).unwrap_err().status, Status::Stale);
-    assert_eq!(table.get(handle | u64::from(handle::INDEX_MAX)).unwrap_err().status, Status::Stale);
+    let later = TransferId::from_raw(handle.raw() + (1 << handle::INDEX_BITS));
+    let beyond = TransferId::from_raw(handle.raw() | u64::from(handle::INDEX_MAX));
+    assert_eq!(table.get(later).unwrap_err().status, Status::Stale);
+    assert_eq!(table.get(beyond).unwrap_err().status, Status::Stale);
     table.remove(handle).unwrap();
     assert_eq!(table.get(handle).unwrap_err().status, Status::Stale);
     assert_eq!(table.remove(handle).unwrap_err().status, Status::Stale);
-    assert!(table.is_empty());
+    assert_eq!(table.count(), 0);
 }
 
 #[test]
 fn freed_rows_are_reused_oldest_first_in_a_new_generation() {
     let table = table(3);
-    let first: Vec<u64> = (0..3).map(|_| insert(&table).unwrap()).collect();
-    let index = |handle: u64| handle & u64::from(handle::INDEX_MAX);
+    let first: Vec<TransferId> = (0..3).map(|_| insert(&table).unwrap()).collect();
+    let index = |handle: TransferId| handle.raw() & u64::from(handle::INDEX_MAX);
     for &gone in &first {
         table.remove(gone).unwrap();
     }
@@ -83,14 +85,14 @@ fn a_panic_while_making_leaves_the_table_whole() {
     let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         let _ = table.insert(|_| std::panic::resume_unwind(Box::new(())));
     }));
-    assert!(panicked.is_err() && table.is_empty());
+    assert!(panicked.is_err() && table.count() == 0);
     insert(&table).unwrap();
 }
 
 #[test]
 fn threads_share_a_crowded_table_without_losing_or_doubling_a_row() {
     const THREADS: usize = 4;
-    let (table, seen) = (table(THREADS as u32), Mutex::new(HashSet::new()));
+    let (table, seen) = (table(THREADS as u32), Mutex::new(HashSet::default()));
     std::thread::scope(|scope| {
         for _ in 0..THREADS {
             scope.spawn(|| {
@@ -107,7 +109,7 @@ fn threads_share_a_crowded_table_without_losing_or_doubling_a_row() {
             });
         }
     });
-    assert!(table.is_empty());
+    assert_eq!(table.count(), 0);
 }
 
 /// Prints the cost and asserts nothing about time: `cargo test --release table_cost -- --ignored --nocapture`.
@@ -117,7 +119,7 @@ fn table_cost() {
     const ROUNDS: u32 = 2_000_000;
     for threads in [1, 2, 4] {
         let table = table(1 << 16);
-        let value = Arc::new(0);
+        let value = Arc::new(TransferId::NONE);
         let start = Instant::now();
         std::thread::scope(|scope| {
             for _ in 0..threads {
@@ -125,7 +127,7 @@ fn table_cost() {
                 let (table, value) = (&table, Arc::new(*value));
                 scope.spawn(move || {
                     for _ in 0..ROUNDS {
-                        let mut handle = 0;
+                        let mut handle = TransferId::NONE;
                         table
                             .insert(|given| {
                                 handle = given;

@@ -1,6 +1,7 @@
 //! Callbacks: where they run, what they may do, and when they are gone.
 
 use super::*;
+use crate::types::QueueId;
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{channel, Receiver, Sender};
 use std::sync::{Barrier, Mutex};
@@ -16,7 +17,7 @@ fn receive<T>(receiver: &Receiver<T>) -> T {
 }
 
 /// Runs `body` once on the callback thread, inside the callback of a queue of its own.
-fn inside<T: Send + 'static>(hub: &Arc<Hub>, body: impl Fn(&Hub, u64) -> T + Send + Sync + 'static) -> T {
+fn inside<T: Send + 'static>(hub: &Arc<Hub>, body: impl Fn(&Hub, QueueId) -> T + Send + Sync + 'static) -> T {
     let queue = hub.create(WHAT_TRANSFERS, 1).unwrap();
     let (result, receiver): (Sender<T>, _) = channel();
     let (hub_inside, handle) = (hub.clone(), queue.handle());

@@ -175,7 +175,15 @@ fn a_connect_takes_room_in_the_queue_it_was_given() {
     assert_eq!(queue.reserve_connect().unwrap_err().status, Status::Limit);
     assert_eq!(hub.destroy(queue.handle()).unwrap_err().status, Status::Busy);
     queue.push_reserved(
-        Event::new(PeerId::NONE, EventBody::PeerConnect { user_data: 9, status: Status::Refused }),
+        Event::new(
+            PeerId::NONE,
+            EventBody::PeerConnect {
+                user_data: 9,
+                status: Status::Refused,
+                os_error: 0,
+                why: "wrong".into(),
+            },
+        ),
         || (),
     );
     assert_eq!(queue.reserve_connect().unwrap_err().status, Status::Limit);

@@ -1,7 +1,7 @@
 //! The hub: creating and destroying queues, and the routing of events.
 
 use super::*;
-use crate::types::PeerId;
+use crate::types::{PeerId, QueueId};
 
 #[test]
 fn create_checks_what_it_is_given() {
@@ -21,10 +21,11 @@ fn handles_are_checked() {
     let hub = hub();
     let handle = hub.create(WHAT_TRANSFERS, 1).unwrap().handle();
     let status = |handle| hub.get(handle).err().map(|error| error.status);
-    assert_eq!(status(0), Some(Status::Invalid));
-    assert_eq!(status(handle ^ 1 << 62), Some(Status::Invalid));
-    assert_eq!(status(handle ^ 1 << 48), Some(Status::Stale), "another engine");
-    assert_eq!(status(handle + 1), Some(Status::Stale));
+    let other = QueueId::from_raw;
+    assert_eq!(status(QueueId::NONE), Some(Status::Invalid));
+    assert_eq!(status(other(handle.raw() ^ 1 << 62)), Some(Status::Invalid));
+    assert_eq!(status(other(handle.raw() ^ 1 << 48)), Some(Status::Stale), "another engine");
+    assert_eq!(status(other(handle.raw() + 1)), Some(Status::Stale));
     assert_eq!(status(handle), None);
     hub.destroy(handle).unwrap();
     assert_eq!(status(handle), Some(Status::Stale));
@@ -62,7 +63,7 @@ fn notifications_wait_for_a_subscriber_and_survive_it_in_order() {
 }
 
 #[test]
-fn destroy_waits_for_nobody_who_has_yet_to_report() {
+fn destroy_does_not_wait_for_events_to_come() {
     let hub = hub();
     let queue = hub.create(WHAT_TRANSFERS | WHAT_NOTIFICATIONS, 2).unwrap();
     hub.notification(notification(0));
@@ -84,13 +85,13 @@ fn peer_events_go_to_every_queue_that_takes_them() {
         hub.peer_event(Event::new(PeerId::from_raw(3), EventBody::PeerUp));
         hub.peer_event(Event::new(
             PeerId::from_raw(3),
-            EventBody::PeerLost { status: Status::PeerLost, why: "gone".into() },
+            EventBody::PeerLost { status: Status::PeerLost, os_error: 0, why: "gone".into() },
         ));
     }
     hub.peer_event(Event::new(PeerId::from_raw(4), EventBody::PeerUp));
     for queue in &queues[..2] {
         let events = drain(queue, usize::MAX);
-        let lost = EventBody::PeerLost { status: Status::PeerLost, why: "gone".into() };
+        let lost = EventBody::PeerLost { status: Status::PeerLost, os_error: 0, why: "gone".into() };
         let got: Vec<_> = events.into_iter().map(|event| (event.peer, event.body)).collect();
         let (up, other) = (PeerId::from_raw(3), PeerId::from_raw(4));
         assert_eq!(got, [(up, EventBody::PeerUp), (up, lost), (other, EventBody::PeerUp)]);

@@ -3,13 +3,14 @@
 
 use crate::complete::position::Place;
 use crate::complete::Transfer;
+use crate::types::TransferId;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 #[derive(Default)]
 pub struct Ordered {
     /// The handle of the active transfer.
-    active: Option<u64>,
+    active: Option<TransferId>,
     /// In order of submission.
     behind: VecDeque<Arc<Transfer>>,
     /// Transfers behind a failed one, to be struck for that. Kept apart, so that none of them starts and no later
@@ -43,7 +44,7 @@ impl Ordered {
     }
 
     /// Ends the active transfer. If it is `done`, the next one becomes active and is returned.
-    pub fn ended(&mut self, handle: u64, done: bool) -> Option<Arc<Transfer>> {
+    pub fn ended(&mut self, handle: TransferId, done: bool) -> Option<Arc<Transfer>> {
         if self.active != Some(handle) {
             return None;
         }

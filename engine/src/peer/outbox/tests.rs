@@ -7,17 +7,19 @@ use crate::command::{Command, Commands};
 use crate::complete::position::Place;
 use crate::complete::transfer::{Failure, Strike};
 use crate::complete::{Fence, State, Table, Transfer, TransferFlags, TransferSpec};
-use crate::handle::{Kind, Tag};
+use crate::handle::Tag;
 use crate::limits::{FRAME_DESCRIPTORS_MAX, NOTIFY_BYTES_MAX};
 use crate::notify::Hub;
 use crate::peer::strike::SWEEP_TURN;
 use crate::peer::After;
-use crate::peer::{Path, PathStatus, Peer, PeerIdentity, Surroundings};
+use crate::peer::{EngineParts, Path, PathStatus, Peer, PeerIdentity};
 use crate::region::RemoteMap;
 use crate::status::Status;
-use crate::types::{Monotonic, Op, PeerId, Range, Request, Slice, Transport};
+use crate::sys::map::HashSet;
+use crate::types::{
+    Monotonic, Op, PeerId, Range, RegionId, Request, Slice, SliceRange, TransferId, Transport,
+};
 use proptest::prelude::*;
-use std::collections::HashSet;
 use std::sync::Arc;
 
 const SLICE_BYTES: u32 = 1000;
@@ -45,15 +47,15 @@ fn peer() -> Peer {
         lanes_max: 1,
         reads_max: 16,
     };
-    let around = Surroundings {
+    let engine = EngineParts {
         commands: Arc::new(Commands::default()),
         hub: Arc::new(Hub::new(Tag::from_random(1))),
         stats: Arc::default(),
-        transfers: Arc::new(Table::new(Kind::Transfer, Tag::from_random(1), 16)),
+        transfers: Arc::new(Table::new(Tag::from_random(1), 16)),
         lease_ns: 1_000_000_000,
         express_bytes_max: 4000,
     };
-    Peer::new(PeerId::from_raw(7), identity, 1, around)
+    Peer::new(PeerId::from_raw(7), identity, 1, engine)
 }
 
 #[derive(Clone, Debug)]
@@ -84,11 +86,12 @@ const PLAIN: Wish = Wish {
 fn transfer(handle: u64, wish: &Wish) -> Arc<Transfer> {
     let length = u64::from(SLICE_BYTES);
     let at = |number: u32| u64::from(number) * length;
-    let requests = |number| Request { local: at(number), remote: at(number), length, remote_region: 0 };
+    let requests =
+        |number| Request { local: at(number), remote: at(number), length, remote_region: RegionId::NONE };
     let slices = |first| Slice {
         local: at(first),
         remote: at(first),
-        region: 0,
+        region: RegionId::NONE,
         first_offset: 0,
         length: SLICE_BYTES,
         first,
@@ -116,20 +119,20 @@ fn transfer(handle: u64, wish: &Wish) -> Arc<Transfer> {
         transport,
         allowed,
     };
-    Arc::new(Transfer::new(handle, spec))
+    Arc::new(Transfer::new(TransferId::from_raw(handle), spec))
 }
 
 const LIMITS: PullLimits = PullLimits {
     frame_bytes_max: 3 * SLICE_BYTES,
     descriptors_max: FRAME_DESCRIPTORS_MAX,
-    word_bytes_max: Some(NOTIFY_BYTES_MAX),
+    notification_bytes_max: Some(NOTIFY_BYTES_MAX),
     read: true,
     write: true,
 };
 
 /// A frame that was pulled and is not answered.
 enum Out {
-    Run(Arc<Transfer>, (u32, u32), bool),
+    Run(Arc<Transfer>, SliceRange, bool),
     Queued(Arc<Transfer>),
     Skip(u64),
 }
@@ -159,8 +162,8 @@ impl World {
     fn pull(&mut self, transport: Transport, express: bool) -> bool {
         let Some(pulled) = self.peer.pull(transport, express, LIMITS) else { return false };
         self.out.push(match pulled {
-            Pulled::Slices { transfer, first, end, with_notification, .. } => {
-                Out::Run(transfer, (first, end), with_notification)
+            Pulled::Slices { transfer, range, with_notification, .. } => {
+                Out::Run(transfer, range, with_notification)
             }
             Pulled::Notify(transfer) => Out::Queued(transfer),
             Pulled::Skip(sequence) => Out::Skip(sequence),
@@ -172,7 +175,7 @@ impl World {
     fn answer(&mut self, at: usize, lost: bool) {
         match (self.out.swap_remove(at), lost) {
             (Out::Run(transfer, run, notified), false) => {
-                let bytes = u64::from(run.1 - run.0) * u64::from(SLICE_BYTES);
+                let bytes = u64::from(run.count()) * u64::from(SLICE_BYTES);
                 self.peer.confirm(&transfer, run, bytes, &[], notified, &mut self.peer.after());
             }
             (Out::Run(transfer, run, notified), true) => {
@@ -191,7 +194,7 @@ impl World {
 
     /// Sweeps as the control loop does, without the turns of other peers in between.
     fn sweep(&mut self) {
-        self.peer.around().commands.take();
+        self.peer.engine().commands.take();
         while self.peer.sweep(self.now_ns) {}
     }
 
@@ -219,7 +222,7 @@ impl World {
 fn higher_priority_goes_first_and_equals_go_in_order() {
     let mut world = World::new();
     let priorities = [0, 5, 3, 5, 0, 9, 3];
-    let handles: Vec<u64> = priorities
+    let handles: Vec<TransferId> = priorities
         .iter()
         .map(|priority| world.submit(&Wish { priority: *priority, ..PLAIN }).handle)
         .collect();
@@ -228,8 +231,8 @@ fn higher_priority_goes_first_and_equals_go_in_order() {
         Out::Run(transfer, ..) => transfer.handle,
         _ => unreachable!(),
     };
-    let order: Vec<u64> = world.out.iter().map(handle).collect();
-    let expected: Vec<u64> = [5, 1, 3, 2, 6, 0, 4].iter().map(|at| handles[*at]).collect();
+    let order: Vec<TransferId> = world.out.iter().map(handle).collect();
+    let expected: Vec<TransferId> = [5, 1, 3, 2, 6, 0, 4].iter().map(|at| handles[*at]).collect();
     assert_eq!(order, expected);
 }
 
@@ -245,10 +248,10 @@ fn what_a_lost_lane_carried_goes_where_it_stood_before() {
     let mut seen = Vec::new();
     while world.pull(Transport::Tcp, false) {
         let Some(Out::Run(transfer, run, _)) = world.out.last() else { unreachable!() };
-        seen.push((transfer.handle, *run));
+        seen.push((transfer.handle, run.first, run.end));
     }
     let [a, b] = [first.handle, second.handle];
-    let runs = [(a, (0, 3)), (a, (3, 6)), (a, (6, 9)), (b, (0, 3)), (b, (3, 6)), (b, (6, 9))];
+    let runs = [(a, 0, 3), (a, 3, 6), (a, 6, 9), (b, 0, 3), (b, 3, 6), (b, 6, 9)];
     assert_eq!(seen, runs);
 }
 
@@ -277,13 +280,16 @@ fn a_replay_with_its_notification_goes_by_tcp_alone() {
     let other = transfer(2, &Wish { slices: 2, ..PLAIN });
     outbox.submit(replay.clone(), Class::Express);
     let first = outbox.pull(Transport::Tcp, true, LIMITS);
-    assert!(matches!(first, Some(Pulled::Slices { with_notification: true, first: 0, end: 2, .. })));
+    assert!(matches!(
+        first,
+        Some(Pulled::Slices { with_notification: true, range: SliceRange { first: 0, end: 2 }, .. })
+    ));
     for (it, notified) in [(&replay, true), (&other, false)] {
-        it.set_via(Transport::Staged);
-        outbox.requeue(it.clone(), (0, 2), Class::Express, notified);
+        it.set_transport(Transport::Staged);
+        outbox.requeue(it.clone(), SliceRange { first: 0, end: 2 }, Class::Express, notified);
     }
     let mut pull = |transport| match outbox.pull(transport, true, LIMITS)? {
-        Pulled::Slices { transfer, end, .. } => Some((transfer.handle, end)),
+        Pulled::Slices { transfer, range, .. } => Some((transfer.handle, range.end)),
         _ => None,
     };
     assert_eq!(pull(Transport::Staged), Some((other.handle, 2)));
@@ -315,7 +321,14 @@ fn those_behind_an_ordered_transfer_that_is_refused_fail_with_it() {
     assert!(world.pull(Transport::Tcp, true) && !world.pull(Transport::Tcp, true), "one has its turn");
     world.out.clear();
     let refused = Failure { slice: 0, status: Status::Stale, os_error: 0, vendor_error: 0 };
-    world.peer.confirm(&all[0], (0, 1), 0, &[refused], false, &mut world.peer.after());
+    world.peer.confirm(
+        &all[0],
+        SliceRange { first: 0, end: 1 },
+        0,
+        &[refused],
+        false,
+        &mut world.peer.after(),
+    );
     world.run_dry();
     let states: Vec<_> = all.iter().map(|it| it.state()).collect();
     assert_eq!(states, [State::Failed, State::Cancelled, State::Cancelled]);
@@ -344,9 +357,9 @@ fn what_waits_for_a_transport_that_goes_away_goes_another_way_a_turn_at_a_time()
     let count = 1000;
     let all: Vec<_> = (0..count).map(|_| world.submit(&Wish { local: true, ..PLAIN })).collect();
     let stuck: Vec<_> = (0..count).map(|_| world.submit(&Wish { only_local: true, ..PLAIN })).collect();
-    world.peer.around().commands.take();
+    world.peer.engine().commands.take();
     world.peer.set_path(Transport::Local, PathStatus::Shut(String::new()));
-    let asked = world.peer.around().commands.take();
+    let asked = world.peer.engine().commands.take();
     assert!(matches!(asked.front(), Some(Command::Sweep { peer }) if peer.raw() == 7));
     assert!(!world.pull(Transport::Local, true), "the transport carries nothing any more");
     let mut turns = 1;
@@ -435,7 +448,7 @@ fn step() -> impl Strategy<Value = Step> {
 struct Model {
     slices: Vec<(Arc<Transfer>, u32)>,
     /// Transfers that were added before.
-    seen: HashSet<u64>,
+    seen: HashSet<TransferId>,
 }
 
 impl Model {
@@ -449,30 +462,26 @@ impl Model {
         self.slices.retain(|(transfer, _)| transfer.is_pending());
     }
 
-    fn key(transfer: &Transfer, slice: u32) -> (std::cmp::Reverse<u32>, u64, u32) {
+    fn key(transfer: &Transfer, slice: u32) -> (std::cmp::Reverse<u32>, TransferId, u32) {
         // Handles are in order of submission.
         (std::cmp::Reverse(transfer.spec.priority), transfer.handle, slice)
     }
 
     /// Removes a pulled run, which must begin with the first slice of its kind.
-    fn pulled(
-        &mut self,
-        transfer: &Arc<Transfer>,
-        (first, end): (u32, u32),
-        class: impl Fn(&Transfer) -> Class,
-    ) {
+    fn pulled(&mut self, transfer: &Arc<Transfer>, range: SliceRange, class: impl Fn(&Transfer) -> Class) {
         let alike = |other: &Transfer| {
             class(other) == class(transfer)
                 && other.spec.op == transfer.spec.op
                 && other.transport() == transfer.transport()
         };
-        let mine = Model::key(transfer, first);
+        let mine = Model::key(transfer, range.first);
         let before =
             self.slices.iter().find(|(other, slice)| alike(other) && Model::key(other, *slice) < mine);
         assert!(before.is_none(), "{} left before {}", transfer.handle, before.unwrap().0.handle);
         let had = self.slices.len();
-        self.slices.retain(|(other, slice)| other.handle != transfer.handle || !(first..end).contains(slice));
-        assert_eq!(had - self.slices.len(), (end - first) as usize, "slices left that were not queued");
+        self.slices
+            .retain(|(other, slice)| other.handle != transfer.handle || !range.indexes().contains(slice));
+        assert_eq!(had - self.slices.len(), range.count() as usize, "slices left that were not queued");
     }
 
     fn queue(&mut self, transfer: &Arc<Transfer>, slices: std::ops::Range<u32>) {
@@ -513,7 +522,7 @@ proptest! {
                     if let Some((transfer, run)) = run.filter(|(it, _)| lost && it.is_pending()) {
                         // Only after the model knows the transfer; otherwise its slices would be added twice.
                         model.catch_up(&world.all);
-                        model.queue(&transfer, run.0..run.1);
+                        model.queue(&transfer, run.indexes());
                     }
                 }
                 Step::Strike(at) if !world.all.is_empty() => {

@@ -43,7 +43,6 @@ struct Answered {
     share: Key,
     peer: Identity,
     auth: Auth,
-    version: u16,
 }
 
 impl Acceptor {
@@ -145,20 +144,19 @@ impl Acceptor {
         noise::write(&mut noise, &payload, &mut answer)?;
         wire::put_frame(output, FrameType::Answer, &answer);
         let (channel, hash) = noise::finish(noise)?;
-        let version = agreement.version;
-        self.state = State::AwaitConfirm(Box::new(Answered { channel, hash, share, peer, auth, version }));
+        self.state = State::AwaitConfirm(Box::new(Answered { channel, hash, share, peer, auth }));
         Ok(Next::More)
     }
 }
 
 fn on_confirm(answered: Answered, fields: &[u8], output: &mut Vec<u8>) -> HandshakeResult<Next> {
-    let Answered { mut channel, hash, share, peer, auth, version } = answered;
+    let Answered { mut channel, hash, share, peer, auth } = answered;
     let confirmed = channel.decrypt(fields).ok().and_then(|payload| <[u8; 32]>::try_from(payload).ok());
     let dialer_share = confirmed.ok_or_else(|| HandshakeError::malformed("CONFIRM does not verify"))?;
     let (session_id, lane_key) = noise::session_keys(&hash, &Key::from(dialer_share), &share);
     let mut welcome = Vec::new();
     channel.encrypt(&[], &mut welcome)?;
     wire::put_frame(output, FrameType::Welcome, &welcome);
-    let established = Established { peer, channel, session_id, lane_key, auth, version };
+    let established = Established { peer, channel, session_id, lane_key, auth };
     Ok(Next::Done(Box::new(established)))
 }

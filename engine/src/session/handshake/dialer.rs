@@ -37,7 +37,6 @@ struct Negotiated {
 struct Opened {
     noise: snow::HandshakeState,
     acceptor: Hello,
-    version: u16,
     mode: Mode,
     auth: Auth,
 }
@@ -178,7 +177,7 @@ impl Dialer {
         boottime_ns: Boottime,
         output: &mut Vec<u8>,
     ) -> HandshakeResult<()> {
-        let Negotiated { acceptor, agreement } = negotiated;
+        let acceptor = negotiated.acceptor;
         let (psk, auth) = noise::credentials(mode, &self.local, proof)
             .ok_or_else(|| Error::invalid("no key to open with"))?;
         let mut noise = noise::start(Role::Dialer, &self.hello, &acceptor, mode, &psk)?;
@@ -187,13 +186,12 @@ impl Dialer {
         let mut fields = vec![mode as u8];
         noise::write(&mut noise, &payload, &mut fields)?;
         wire::put_frame(output, FrameType::Open, &fields);
-        let version = agreement.version;
-        self.state = State::AwaitAnswer(Box::new(Opened { noise, acceptor, version, mode, auth }));
+        self.state = State::AwaitAnswer(Box::new(Opened { noise, acceptor, mode, auth }));
         Ok(())
     }
 
     fn on_answer(&mut self, opened: Opened, fields: &[u8], output: &mut Vec<u8>) -> HandshakeResult<Next> {
-        let Opened { mut noise, acceptor, version, mode, auth } = opened;
+        let Opened { mut noise, acceptor, mode, auth } = opened;
         let payload = noise::read(&mut noise, fields, mode)?;
         let mut payload = Fields(&payload);
         let answer = payload.array().zip(identity::decode(&acceptor, payload));
@@ -205,7 +203,7 @@ impl Dialer {
         channel.encrypt(share.bytes(), &mut confirmation)?;
         wire::put_frame(output, FrameType::Confirm, &confirmation);
         let (session_id, lane_key) = noise::session_keys(&hash, &share, &Key::from(acceptor_share));
-        let established = Established { peer, channel, session_id, lane_key, auth, version };
+        let established = Established { peer, channel, session_id, lane_key, auth };
         self.state = State::AwaitWelcome(Box::new(established));
         Ok(Next::More)
     }

@@ -45,7 +45,6 @@ impl Mode {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Agreement {
-    pub version: u16,
     pub mode: Mode,
     /// True if the mode is SameUser and both sides allow a session without proof. Ends on two hosts cannot prove
     /// SameUser, and neither end knows beforehand that the hosts differ.
@@ -162,7 +161,6 @@ impl Hello {
         if (self.engine_id, self.incarnation) == (theirs.engine_id, theirs.incarnation) {
             return Err(Error::invalid("the address leads back to this engine itself").into());
         }
-        let version = common_version(theirs.versions)?;
         let (ours, theirs) = (self.offers, theirs.offers);
         let Some(mode) = choose(ours, theirs) else {
             let text = match (ours.has(Offers::SECRET), theirs.has(Offers::SECRET)) {
@@ -174,7 +172,7 @@ impl Hello {
             return Err(HandshakeError::refuse(RefusalCode::AuthRequired, text));
         };
         let unproven_allowed = mode == Mode::SameUser && ours.has(Offers::NONE) && theirs.has(Offers::NONE);
-        Ok(Agreement { version, mode, unproven_allowed })
+        Ok(Agreement { mode, unproven_allowed })
     }
 }
 

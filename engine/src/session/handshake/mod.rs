@@ -27,7 +27,7 @@ mod key;
 mod noise;
 mod proof;
 mod refusal;
-mod wire;
+pub mod wire;
 
 #[cfg(test)]
 pub(crate) mod tests;
@@ -35,13 +35,10 @@ pub(crate) mod tests;
 pub use acceptor::Acceptor;
 pub use dialer::Dialer;
 pub use identity::Identity;
-pub use key::{derive_secret, Key, SECRET_BYTES_MIN};
+pub use key::{derive_secret, Key};
 pub use proof::{Nonce, Proof, ProofTable};
 pub use refusal::{refusal, refusal_with, HandshakeError, HandshakeResult, RefusalCode};
-pub use wire::{
-    peek_kind, preamble, Peek, INPUT_BYTES_MAX, KIND_CONTROL, KIND_LANE, MAGIC, WIRE_VERSION,
-    WIRE_VERSION_MIN,
-};
+pub use wire::{peek_kind, preamble, Peek, KIND_LANE};
 
 use super::channel::Channel;
 use crate::sys::host::Process;
@@ -100,8 +97,6 @@ pub struct Established {
     /// The key from which the keys of the session's lanes are derived.
     pub lane_key: Key,
     pub auth: Auth,
-    /// The wire version agreed on.
-    pub version: u16,
 }
 
 /// The driver's next step: write `output` (may be empty), then do `next`.

@@ -8,6 +8,7 @@ use super::{Auth, Local, Proof};
 use crate::limits::HANDSHAKE_BYTES_MAX;
 use crate::session::channel::Channel;
 use crate::status::{Error, Result, Status};
+use crate::sys::random;
 
 const PATTERN: &str = "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s";
 const PROLOGUE: &[u8] = b"ferry session handshake 1";
@@ -40,7 +41,9 @@ pub(super) fn start(
     }
     prologue.push(mode as u8);
     let params = PATTERN.parse().map_err(failed)?;
-    let builder = snow::Builder::new(params).prologue(&prologue).and_then(|b| b.psk(0, psk.bytes()));
+    let builder = snow::Builder::with_resolver(params, random::resolver())
+        .prologue(&prologue)
+        .and_then(|b| b.psk(0, psk.bytes()));
     let builder = builder.map_err(failed)?;
     match role {
         Role::Dialer => builder.build_initiator().map_err(failed),
@@ -97,4 +100,27 @@ pub(super) fn session_keys(hash: &[u8; 32], dialer: &Key, acceptor: &Key) -> ([u
 /// Converts an error that the peer did not cause: no random bytes, or wrong use of the library.
 fn failed(error: snow::Error) -> Error {
     Error::new(Status::System, format!("noise: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::support::local;
+    use super::*;
+
+    /// Two handshakes with the same hellos and key still have keys of their own.
+    #[test]
+    fn each_handshake_draws_its_key() {
+        let hello = |n, role| Hello::new(&local(n), role).unwrap();
+        let (ours, theirs) = (hello(1, Role::Dialer), hello(2, Role::Acceptor));
+        let first_message = || {
+            let mut noise = start(Role::Dialer, &ours, &theirs, Mode::None, &Key::from(NO_KEY)).unwrap();
+            let mut message = Vec::new();
+            write(&mut noise, b"", &mut message).unwrap();
+            message
+        };
+        let (one, other) = (first_message(), first_message());
+        assert_eq!(one.len(), other.len());
+        // The public key comes first.
+        assert_ne!(one[..32], other[..32]);
+    }
 }

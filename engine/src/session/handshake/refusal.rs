@@ -16,6 +16,7 @@ macro_rules! refusal_codes {
         pub enum RefusalCode { $($(#[$doc])* $name = $number,)* }
 
         impl RefusalCode {
+            #[cfg(test)]
             pub const ALL: &'static [RefusalCode] = &[$(RefusalCode::$name),*];
             pub fn from_number(number: u8) -> Option<RefusalCode> {
                 match number { $($number => Some(RefusalCode::$name),)* _ => None }

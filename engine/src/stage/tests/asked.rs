@@ -3,25 +3,33 @@
 
 use super::super::event::Event;
 use super::super::service::{Mover, Part, Service, Settings, Stage};
-use super::super::wire::{Block, Blocks, Fault, Message, Place as Slot};
+use super::super::wire::{Block, Blocks, BridgeSlotId, Fault, Message};
 use super::*;
 use crate::command::{Command, Commands};
 use crate::complete::Transfer;
 use crate::device::{Drivers, Limits};
 use crate::handle::Tag;
-use crate::limits::{BRIDGES_MAX, STAGE_SAID_BYTES_MAX};
+use crate::limits::{BRIDGES_MAX, STAGE_QUEUED_BYTES_MAX};
 use crate::peer::outbox::Class;
 use crate::peer::tests::peer_with;
 use crate::peer::{After, Kept, Path, PathStatus, Peer, SameHost, SessionInfo, TransportService};
 use crate::region::grants::{Grants, Use};
 use crate::region::{Region, RegionSpec, Registry, RemoteMap};
 use crate::status::{Error, Result};
-use crate::sys::{clock, proven::Proven};
-use crate::types::{Access, Boottime, Location, Monotonic, Range, Slice};
+use crate::sys::clock;
+use crate::sys::proven::Proven;
+use crate::sys::turns::Sleeper;
+use crate::types::{Access, Boottime, BridgeId, Location, Monotonic, OperationId, Range, RegionId, Slice};
+use std::collections::VecDeque;
 
 const PEER: u64 = 7;
 const BYTES: u64 = 4096;
 const DEVICE: Location = Location { kind: MemoryKind::Cuda, device: 0 };
+/// The numbers of the peer's operations.
+const FIRST: OperationId = OperationId::from_raw(1);
+const SECOND: OperationId = OperationId::from_raw(2);
+const THIRD: OperationId = OperationId::from_raw(3);
+const FOURTH: OperationId = OperationId::from_raw(4);
 
 struct Nowhere;
 
@@ -51,7 +59,7 @@ impl SameHost for Near {
     fn copy_now(&self, _: Op, _: &Slice, _: Monotonic) -> bool {
         false
     }
-    fn keep_registered(&self, _: u64, _: Use) -> Result<Kept> {
+    fn keep_registered(&self, _: RegionId, _: Use) -> Result<Kept> {
         Err(Error::new(Status::Unavailable, "nothing is registered"))
     }
     fn process(&self) -> Option<Arc<Proven>> {
@@ -91,7 +99,7 @@ impl Target {
             key: [7; 32],
             lane_numbers: Arc::default(),
         });
-        stage.inbox.take(Some(Duration::ZERO)).into_iter().for_each(|event| stage.event(event));
+        stage.inbox.take().into_iter().for_each(|event| stage.event(event));
         let mut target = Target { fake, registry, commands, service, stage, peer, _turn: turn };
         assert!(matches!(target.answers()[..], [Message::Live { .. }]));
         target
@@ -105,40 +113,46 @@ impl Target {
 
     /// Returns the messages sent to the peer so far. Events of devices are not handled meanwhile.
     fn answers(&mut self) -> Vec<Message> {
-        self.stage.turn();
+        self.stage.turn(clock::monotonic_ns());
         let bodies = self.commands.take().into_iter().filter_map(|command| match command {
-            Command::Tell { body, .. } => Some(body),
+            Command::ServiceMessage { body, .. } => Some(body),
             _ => None,
         });
         bodies.flat_map(|body| Message::decode_all(&body).unwrap()).collect()
     }
 
     /// Handles a message as if the peer had sent it.
-    fn hear(&mut self, message: Message) {
+    fn receive(&mut self, message: Message) {
         let mut body = Vec::new();
         message.encode(&mut body);
-        self.stage.event(Event::Said(PeerId::from_raw(PEER), body));
+        self.stage.event(Event::Received(PeerId::from_raw(PEER), body));
     }
 
     /// Returns the answer to a message, after the devices have ended their part.
     fn ask(&mut self, message: Message) -> Message {
-        self.hear(message);
+        self.receive(message);
         loop {
             if let Some(message) = self.answers().pop() {
                 return message;
             }
-            let events = self.stage.inbox.take(Some(BOUND));
+            let events = self.events();
             assert!(!events.is_empty(), "no answer");
             events.into_iter().for_each(|event| self.stage.event(event));
         }
+    }
+
+    /// Returns the events that have come, after the first one has.
+    fn events(&self) -> VecDeque<Event> {
+        self.stage.inbox.sleep(&mut Vec::new(), Some(BOUND.as_nanos() as u64));
+        self.stage.inbox.take()
     }
 
     fn begun(&self) -> u64 {
         self.fake.begun.load(Ordering::SeqCst)
     }
 
-    fn hides(&mut self, bridge: u64, slots: u32) -> bool {
-        self.hear(Message::Expose { bridge, at: DEVICE, slots });
+    fn hides(&mut self, bridge: BridgeId, slots: u32) -> bool {
+        self.receive(Message::Expose { bridge, at: DEVICE, slots });
         matches!(self.answers()[..], [Message::Hidden { bridge: it, .. }] if it == bridge)
     }
 }
@@ -147,7 +161,7 @@ impl Target {
 impl Drop for Target {
     fn drop(&mut self) {
         if !std::thread::panicking() {
-            self.hear(Message::Live { ops: Vec::new(), bridges: Vec::new() });
+            self.receive(Message::Live { ops: Vec::new(), bridges: Vec::new() });
             let kept = [&self.fake.shown, &self.fake.exported];
             until("devices have let go", || kept.iter().all(|kept| kept.load(Ordering::SeqCst) == 0));
         }
@@ -178,7 +192,7 @@ fn blocks_are_checked_against_the_rights_and_bounds_of_their_regions() {
         address: region.address.wrapping_add(offset),
         length,
     };
-    let nameless = |block: Block| Block { region: 0, ..block };
+    let nameless = |block: Block| Block { region: RegionId::NONE, ..block };
     for op in [Op::Write, Op::Read] {
         let (may, may_not) = if op == Op::Write { (&write, &read) } else { (&read, &write) };
         let cases = [
@@ -198,19 +212,20 @@ fn blocks_are_checked_against_the_rights_and_bounds_of_their_regions() {
         };
         let expected: Vec<Fault> = cases.iter().enumerate().filter_map(fault).collect();
         let list = cases.iter().map(|case| case.0).collect();
-        let blocks = Blocks { not_after_ns: later_ns(), place: None, list };
+        let blocks = Blocks { not_after_ns: later_ns(), bridge_slot: None, list };
         let before = target.fake.copies.load(Ordering::SeqCst);
         let faults = match op {
             Op::Write => {
-                assert!(matches!(target.ask(Message::Want { op: 1 }), Message::Grant { op: 1, .. }));
-                let Message::Done { op: 1, faults } = target.ask(Message::Commit { op: 1, blocks }) else {
+                assert!(matches!(target.ask(Message::Want { op: FIRST }), Message::Grant { op: FIRST, .. }));
+                let Message::Done { op: FIRST, faults } = target.ask(Message::Commit { op: FIRST, blocks })
+                else {
                     panic!()
                 };
                 faults
             }
             Op::Read => {
-                let answer = target.ask(Message::Fetch { op: 2, blocks });
-                let Message::Ready { op: 2, faults, .. } = answer else { panic!("{answer:?}") };
+                let answer = target.ask(Message::Fetch { op: SECOND, blocks });
+                let Message::Ready { op: SECOND, faults, .. } = answer else { panic!("{answer:?}") };
                 faults
             }
         };
@@ -229,13 +244,17 @@ fn blocks_are_checked_against_the_rights_and_bounds_of_their_regions() {
 fn nothing_begins_when_the_lease_is_over_and_all_of_it_when_there_is_another() {
     let mut target = Target::new();
     let region = target.region(DEVICE, Access::BOTH);
-    assert!(matches!(target.ask(Message::Want { op: 1 }), Message::Grant { op: 1, .. }));
+    assert!(matches!(target.ask(Message::Want { op: FIRST }), Message::Grant { op: FIRST, .. }));
     let begun = target.begun();
     let list = vec![Block { region: region.id, address: region.address, length: 64 }];
-    let blocks = |not_after_ns| Blocks { not_after_ns, place: None, list: list.clone() };
+    let blocks = |not_after_ns| Blocks { not_after_ns, bridge_slot: None, list: list.clone() };
     for message in [|op, blocks| Message::Commit { op, blocks }, |op, blocks| Message::Fetch { op, blocks }] {
-        let op = if matches!(message(1, blocks(Boottime::ZERO)), Message::Commit { .. }) { 1 } else { 2 };
-        target.hear(message(op, blocks(clock::boottime_ns())));
+        let op = if matches!(message(FIRST, blocks(Boottime::ZERO)), Message::Commit { .. }) {
+            FIRST
+        } else {
+            SECOND
+        };
+        target.receive(message(op, blocks(clock::boottime_ns())));
         // A copy enters the region first, on this thread.
         assert!(target.answers().is_empty() && region.is_idle(), "it has begun");
         let answer = target.ask(message(op, blocks(later_ns())));
@@ -252,23 +271,23 @@ fn bridges_are_bounded_by_what_is_shown_and_by_what_devices_are_busy_with() {
     let mut target = Target::new();
     let _region = target.region(DEVICE, Access::BOTH);
     let most = BRIDGES_MAX as u64;
-    assert!((1..=most).all(|bridge| !target.hides(bridge, 1)));
-    (1..=most).for_each(|bridge| target.hear(Message::Conceal { bridge }));
-    assert!(target.hides(most + 1, 1), "the device has answered for none of them");
+    assert!((1..=most).map(BridgeId::from_raw).all(|bridge| !target.hides(bridge, 1)));
+    (1..=most).map(BridgeId::from_raw).for_each(|bridge| target.receive(Message::Conceal { bridge }));
+    assert!(target.hides(BridgeId::from_raw(most + 1), 1), "the device has answered for none of them");
     let exposed = |target: &mut Target, bridge| {
         matches!(target.ask(Message::Expose { bridge, at: DEVICE, slots: 1 }), Message::Exposed { .. })
     };
     let mut answered = 0;
     while answered < most {
-        let events = target.stage.inbox.take(Some(BOUND));
+        let events = target.events();
         assert!(!events.is_empty());
         answered += events.len() as u64;
         events.into_iter().for_each(|event| target.stage.event(event));
     }
-    assert!((100..100 + most).all(|bridge| exposed(&mut target, bridge)));
-    assert!(target.hides(99, 1), "so many are shown");
-    target.hear(Message::Conceal { bridge: 100 });
-    assert!(exposed(&mut target, 99));
+    assert!((100..100 + most).map(BridgeId::from_raw).all(|bridge| exposed(&mut target, bridge)));
+    assert!(target.hides(BridgeId::from_raw(99), 1), "so many are shown");
+    target.receive(Message::Conceal { bridge: BridgeId::from_raw(100) });
+    assert!(exposed(&mut target, BridgeId::from_raw(99)));
 }
 
 #[test]
@@ -277,35 +296,35 @@ fn a_bridge_has_its_number_and_its_slots_alone() {
     let region = target.region(DEVICE, Access::BOTH);
     let ascend = target.region(Location { kind: MemoryKind::Ascend, ..DEVICE }, Access::BOTH);
     let exposures = target.fake.exposures.load(Ordering::SeqCst);
-    let shown = target.ask(Message::Expose { bridge: 1, at: DEVICE, slots: 1 });
-    assert!(matches!(shown, Message::Exposed { bridge: 1, slots: 1, .. }));
-    assert!(target.hides(1, 1), "the number is a bridge's");
-    assert!(target.hides(2, 0), "no slots");
+    let shown = target.ask(Message::Expose { bridge: BridgeId::from_raw(1), at: DEVICE, slots: 1 });
+    assert!(matches!(shown, Message::Exposed { bridge, slots: 1, .. } if bridge == BridgeId::from_raw(1)));
+    assert!(target.hides(BridgeId::from_raw(1), 1), "the number is a bridge's");
+    assert!(target.hides(BridgeId::from_raw(2), 0), "no slots");
     assert_eq!(target.fake.exposures.load(Ordering::SeqCst) - exposures, 1);
     let mut commit = |op, (bridge, slot), region: &Region| {
         let list = vec![Block { region: region.id, address: region.address, length: 64 }];
-        let place = Some(Slot { bridge, slot });
-        let answer =
-            target.ask(Message::Commit { op, blocks: Blocks { not_after_ns: later_ns(), place, list } });
-        target.hear(Message::Release { op });
+        let bridge_slot = Some(BridgeSlotId { bridge: BridgeId::from_raw(bridge), slot });
+        let answer = target
+            .ask(Message::Commit { op, blocks: Blocks { not_after_ns: later_ns(), bridge_slot, list } });
+        target.receive(Message::Release { op });
         answer
     };
-    assert_eq!(commit(1, (1, 1), &region), Message::Unknown { op: 1 }, "a slot beyond its last");
-    assert_eq!(commit(2, (2, 0), &region), Message::Unknown { op: 2 }, "no such bridge");
+    assert_eq!(commit(FIRST, (1, 1), &region), Message::Unknown { op: FIRST }, "a slot beyond its last");
+    assert_eq!(commit(SECOND, (2, 0), &region), Message::Unknown { op: SECOND }, "no such bridge");
     let unsupported = Fault { block: 0, status: Status::Unsupported, vendor_error: 0 };
-    let refused = Message::Done { op: 3, faults: vec![unsupported] };
-    assert_eq!(commit(3, (1, 0), &ascend), refused, "memory of another library's device");
-    assert_eq!(commit(4, (1, 0), &region), Message::Done { op: 4, faults: Vec::new() });
+    let refused = Message::Done { op: THIRD, faults: vec![unsupported] };
+    assert_eq!(commit(THIRD, (1, 0), &ascend), refused, "memory of another library's device");
+    assert_eq!(commit(FOURTH, (1, 0), &region), Message::Done { op: FOURTH, faults: Vec::new() });
 }
 
 #[test]
-fn words_that_nobody_has_looked_at_are_bounded() {
+fn messages_that_are_not_handled_yet_are_bounded() {
     let target = Target::new();
     let messages = vec![0xff; MIB];
-    let waiting = STAGE_SAID_BYTES_MAX / MIB;
+    let waiting = STAGE_QUEUED_BYTES_MAX / MIB;
     assert!((0..waiting).all(|_| target.service.message(PeerId::from_raw(PEER), &messages)));
     assert!(!target.service.message(PeerId::from_raw(PEER), &messages), "one more than can wait");
-    let said = target.stage.inbox.take(Some(Duration::ZERO));
+    let said = target.stage.inbox.take();
     assert_eq!(said.len(), waiting, "what was one too many is not kept");
 }
 

@@ -1,13 +1,13 @@
 //! Devices that reach devices of another host: their transfers, and the slots of runs whose end is unknown.
 
-use super::forgotten::hear;
+use super::forgotten::receive;
 use super::*;
 use crate::complete::Fence;
 use crate::device::{Batch, Direction, Limits, Piece, Queue, Worker};
 use crate::peer::TransportService;
 use crate::region::RemoteRegion;
 use crate::stage::wire::{Block, Blocks, Message};
-use crate::types::{Boottime, Location};
+use crate::types::{Boottime, BridgeId, Location, OperationId};
 use crate::Error;
 use std::sync::atomic::AtomicU32;
 
@@ -94,7 +94,7 @@ fn a_bridge_outlasts_the_connection() {
 
 /// A target that stops after it was asked: a copy there may still read the slot, so the slot is not used again.
 #[test]
-fn a_slot_whose_end_nobody_told_is_not_used_again() {
+fn a_slot_without_a_reported_end_is_not_used_again() {
     for op in [Op::Write, Op::Read] {
         let two = crossing(&[("deadline_ms", "0")]);
         let (local, remote) = (two.place(&two.a, Some(0), MIB), two.place(&two.b, Some(1), MIB));
@@ -127,10 +127,10 @@ fn what_the_target_forgot_goes_over_another_bridge() {
     for op in [Op::Write, Op::Read] {
         let two = crossing(&[("lease_ms", "600")]);
         let (local, remote) = (two.place(&two.a, Some(0), MIB), two.place(&two.b, Some(1), MIB));
-        let guest = two.b.peers().unwrap()[0];
+        let initiator = two.b.peers().unwrap()[0];
         two.cross(op, &local, &remote);
         assert_eq!(attachments(&two), 1);
-        hear(&two.b, guest, Message::Conceal { bridge: 1 });
+        receive(&two.b, initiator, Message::Conceal { bridge: BridgeId::from_raw(1) });
         until("it is taken back", || kept(&two).0 == 0);
         two.cross(op, &local, &remote);
         assert_eq!(attachments(&two), 2);
@@ -140,20 +140,32 @@ fn what_the_target_forgot_goes_over_another_bridge() {
 
 /// Messages that come too late, and messages that no engine should send.
 #[test]
-fn words_about_bridges_that_are_none_change_nothing() {
+fn messages_about_unknown_bridges_change_nothing() {
     let two = crossing(&[]);
     let (local, remote) = (two.place(&two.a, Some(0), MIB), two.place(&two.b, Some(1), MIB));
-    let guest = two.b.peers().unwrap()[0];
+    let initiator = two.b.peers().unwrap()[0];
     let at = Location { kind: MemoryKind::Cuda, device: 1 };
-    hear(&two.a, two.peer, Message::Exposed { bridge: 9, slots: 8, offer: vec![1; 8] });
-    hear(&two.a, two.peer, Message::Hidden { bridge: 9, status: Status::Unsupported, why: String::new() });
-    hear(&two.b, guest, Message::Conceal { bridge: 9 });
-    // No slots, and a device that no region is of.
+    receive(
+        &two.a,
+        two.peer,
+        Message::Exposed { bridge: BridgeId::from_raw(9), slots: 8, offer: vec![1; 8] },
+    );
+    receive(
+        &two.a,
+        two.peer,
+        Message::Hidden { bridge: BridgeId::from_raw(9), status: Status::Unsupported, why: String::new() },
+    );
+    receive(&two.b, initiator, Message::Conceal { bridge: BridgeId::from_raw(9) });
+    // A message with no slots, and a message with a device that has no region.
     for (at, slots) in [(at, 0), (Location { device: 0, ..at }, 1)] {
-        hear(&two.b, guest, Message::Expose { bridge: 77, at, slots });
+        receive(&two.b, initiator, Message::Expose { bridge: BridgeId::from_raw(77), at, slots });
     }
     two.cross(Op::Write, &local, &remote);
-    hear(&two.a, two.peer, Message::Exposed { bridge: 1, slots: 8, offer: vec![1; 8] });
+    receive(
+        &two.a,
+        two.peer,
+        Message::Exposed { bridge: BridgeId::from_raw(1), slots: 8, offer: vec![1; 8] },
+    );
     two.cross(Op::Read, &local, &remote);
     assert_eq!((attachments(&two), kept(&two)), (1, (1, 1)));
 }
@@ -163,12 +175,14 @@ fn words_about_bridges_that_are_none_change_nothing() {
 fn bridges_are_bounded() {
     let two = crossing(&[]);
     let _remote = two.place(&two.b, Some(1), MIB);
-    let guest = two.b.peers().unwrap()[0];
+    let initiator = two.b.peers().unwrap()[0];
     let at = Location { kind: MemoryKind::Cuda, device: 1 };
     let most = crate::limits::BRIDGES_MAX as u64;
     let mut body = Vec::new();
-    (101..=101 + most).for_each(|bridge| Message::Expose { bridge, at, slots: 1 }.encode(&mut body));
-    two.b.stage().message(guest, &body);
+    (101..=101 + most)
+        .map(BridgeId::from_raw)
+        .for_each(|bridge| Message::Expose { bridge, at, slots: 1 }.encode(&mut body));
+    two.b.stage().message(initiator, &body);
     // The real initiator has not asked for them, and has them concealed.
     let exposures = || two.fake.exposures.load(Ordering::SeqCst);
     until("all that may be were shown", || exposures() >= most && kept(&two).0 == 0);
@@ -190,7 +204,8 @@ fn pairs_of_devices_are_bounded() {
     let known = announced.snapshot().get(remote.region).unwrap().clone();
     for device in 2..2 + most {
         // As if the peer had announced memory of a device that it does not have.
-        let (region, address) = (known.id ^ (device as u64) << 40, known.address + ((device as u64) << 40));
+        let region = RegionId::from_raw(known.id.raw() ^ (device as u64) << 40);
+        let address = known.address + ((device as u64) << 40);
         let location = Location { device, ..known.location };
         announced.add(vec![RemoteRegion { id: region, address, location, ..known.clone() }]);
         let nowhere = Place { address, region, host: None, fake: two.fake.clone() };
@@ -208,34 +223,38 @@ fn pairs_of_devices_are_bounded() {
 fn what_does_not_live_is_taken_back() {
     let two = crossing(&[]);
     let (local, remote) = (two.place(&two.a, Some(0), MIB), two.place(&two.b, Some(1), MIB));
-    let guest = two.b.peers().unwrap()[0];
+    let initiator = two.b.peers().unwrap()[0];
     two.cross(Op::Write, &local, &remote);
-    hear(&two.b, guest, Message::Live { ops: Vec::new(), bridges: vec![1, 7] });
+    receive(
+        &two.b,
+        initiator,
+        Message::Live { ops: Vec::new(), bridges: [1, 7].map(BridgeId::from_raw).into() },
+    );
     two.cross(Op::Read, &local, &remote);
     assert_eq!((attachments(&two), kept(&two)), (1, (1, 1)));
-    hear(&two.b, guest, Message::Live { ops: Vec::new(), bridges: vec![7] });
+    receive(&two.b, initiator, Message::Live { ops: Vec::new(), bridges: vec![BridgeId::from_raw(7)] });
     until("it is taken back", || kept(&two).0 == 0);
 }
 
 /// A second run in a slot that is in use does not begin: the target does not trust the peer's choice of slots.
 #[test]
-fn a_slot_that_is_taken_is_nobody_else_s() {
+fn a_taken_slot_is_not_given_again() {
     let two = crossing(&[]);
     let (local, remote) = (two.place(&two.a, Some(0), MIB), two.place(&two.b, Some(1), MIB));
-    let guest = two.b.peers().unwrap()[0];
+    let initiator = two.b.peers().unwrap()[0];
     two.cross(Op::Write, &local, &remote);
     let begun = || two.fake.begun.load(Ordering::SeqCst);
     let before = begun();
     let block = Block { region: remote.region, address: remote.address, length: 64 };
-    let place = Some(crate::stage::wire::Place { bridge: 1, slot: 3 });
+    let bridge_slot = Some(crate::stage::wire::BridgeSlotId { bridge: BridgeId::from_raw(1), slot: 3 });
     let mut body = Vec::new();
-    for op in 1001..1100 {
-        let blocks = Blocks { not_after_ns: Boottime::NEVER, place, list: vec![block] };
+    for op in (1001..1100).map(OperationId::from_raw) {
+        let blocks = Blocks { not_after_ns: Boottime::NEVER, bridge_slot, list: vec![block] };
         Message::Commit { op, blocks }.encode(&mut body);
     }
-    two.b.stage().message(guest, &body);
+    two.b.stage().message(initiator, &body);
     two.cross(Op::Read, &local, &remote);
-    // One of those, and of the READ a copy there, one across and one here.
+    // One copy for the commits, and three for the READ: a copy there, a copy across and a copy here.
     assert_eq!(begun() - before, 4);
 }
 
@@ -290,8 +309,8 @@ fn a_lost_peer_s_bridges_are_taken_back() {
     let two = crossing(&[]);
     let (local, remote) = (two.place(&two.a, Some(0), MIB), two.place(&two.b, Some(1), MIB));
     two.cross(Op::Write, &local, &remote);
-    let guest = two.b.peers().unwrap()[0];
-    two.b.fence(guest, Some(BOUND)).unwrap();
+    let initiator = two.b.peers().unwrap()[0];
+    two.b.fence(initiator, Some(BOUND)).unwrap();
     until("nothing of it is left", || kept(&two) == (0, 0));
 }
 

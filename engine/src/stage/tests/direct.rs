@@ -43,7 +43,7 @@ fn between_devices_there_is_one_copy_and_no_host_memory() {
     assert!(why(&two.a, two.peer, Transport::Cuda).1.starts_with("taken where"));
 }
 
-/// Staged for now.
+/// The transfer is staged until the device has memory for the mapping.
 #[test]
 fn a_device_without_memory_for_a_mapping_is_asked_again() {
     let two = shared();
@@ -124,12 +124,12 @@ fn unregister_recalls_what_is_lent() {
     until("it copies", || two.fake.begun.load(Ordering::SeqCst) > begun);
     let before = copied(&two).1;
     two.b.unregister(remote.region, Some(BOUND)).unwrap();
-    // What was begun has ended, and is closed and withdrawn.
+    // The copy that had begun has ended, its mapping is closed, and the export is withdrawn.
     assert_eq!((mapped(&two), two.fake.exported.load(Ordering::SeqCst), copied(&two).1), (0, 0, before + 1));
     two.fake.delay_us.store(0, Ordering::SeqCst);
     let result = transfer.wait(Some(BOUND)).unwrap();
     assert_eq!(result.state, State::Done);
-    // It may get as far as a slot of the initiator's.
+    // The transfer may get as far as a slot of the initiator.
     remote.write(0, &pattern(7, MIB));
     let (result, _) = two.run(Op::Write, &requests, &options());
     assert_eq!((result.status, copied(&two).1), (Status::Stale, before + 1));
@@ -222,8 +222,8 @@ fn after_a_fence_no_device_of_the_peer_copies() {
         (0..8).map(|_| two.a.submit(two.peer, Op::Write, &blocks, &options()).unwrap()).collect();
     until("it copies", || two.fake.begun.load(Ordering::SeqCst) > begun);
     let known = |handle: &PeerId| two.b.peer_info(*handle).is_ok_and(|it| it.address == two.a.address());
-    let guest = two.b.peers().unwrap().into_iter().find(known).unwrap();
-    two.b.fence(guest, Some(BOUND)).unwrap();
+    let initiator = two.b.peers().unwrap().into_iter().find(known).unwrap();
+    two.b.fence(initiator, Some(BOUND)).unwrap();
     let copies = copied(&two);
     remote.write(0, &pattern(5, 8 * MIB));
     for transfer in &transfers {

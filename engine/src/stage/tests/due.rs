@@ -11,7 +11,8 @@ use crate::peer::tests::peer_with;
 use crate::peer::{Peer, SessionInfo, TransportService};
 use crate::region::Registry;
 use crate::status::{Error, Result, Status};
-use crate::types::PeerId;
+use crate::sys::clock;
+use crate::types::{OperationId, PeerId};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -48,7 +49,7 @@ fn stage() -> (Stage, Arc<Service>) {
 }
 
 fn work_off(stage: &mut Stage) {
-    for event in stage.inbox.take(Some(Duration::ZERO)) {
+    for event in stage.inbox.take() {
         stage.event(event);
     }
 }
@@ -56,9 +57,9 @@ fn work_off(stage: &mut Stage) {
 /// Runs a turn. Returns the number of peers and operations looked at.
 fn turn(stage: &mut Stage) -> u64 {
     work_off(stage);
-    let before = stage.due.looked;
-    stage.turn();
-    stage.due.looked - before
+    let before = stage.due.checked;
+    stage.turn(clock::monotonic_ns());
+    stage.due.checked - before
 }
 
 #[test]
@@ -70,8 +71,8 @@ fn a_turn_costs_the_peers_that_something_concerns() {
     service.path(PeerId::from_raw(5)).unwrap().0.nudge(&mut peer_with(5).after());
     assert_eq!(turn(&mut stage), 1, "something was queued");
     let mut said = Vec::new();
-    Message::Stop { op: 1 }.encode(&mut said);
-    stage.event(Event::Said(PeerId::from_raw(7), said));
+    Message::Stop { op: OperationId::from_raw(1) }.encode(&mut said);
+    stage.event(Event::Received(PeerId::from_raw(7), said));
     assert_eq!(turn(&mut stage), 1, "an answer");
     service.end(PeerId::from_raw(9));
     service.forget(PeerId::from_raw(9));
@@ -86,11 +87,14 @@ fn a_turn_looks_at_the_operations_whose_time_has_come() {
     turn(&mut stage);
     let soon_ns = crate::sys::clock::monotonic_ns() + 1_000_000_000;
     for op in 1..=PEERS {
-        stage.due.looks.set((PeerId::from_raw(op), op), Some(soon_ns + 1_000_000_000_000 * (op % 2)));
+        stage.due.checks.set(
+            (PeerId::from_raw(op), OperationId::from_raw(op)),
+            Some(soon_ns + 1_000_000_000_000 * (op % 2)),
+        );
     }
-    let before = stage.due.looked;
-    stage.look_at_time(soon_ns - 1);
-    assert_eq!(stage.due.looked - before, 0);
-    stage.look_at_time(soon_ns);
-    assert_eq!(stage.due.looked - before, PEERS / 2);
+    let before = stage.due.checked;
+    stage.check_due(soon_ns - 1);
+    assert_eq!(stage.due.checked - before, 0);
+    stage.check_due(soon_ns);
+    assert_eq!(stage.due.checked - before, PEERS / 2);
 }

@@ -9,8 +9,8 @@ fn after(event: u64) -> TransferOptions<'static> {
     TransferOptions { start: Some((MemoryKind::Cuda, Start::Event(event))), ..options() }
 }
 
-/// Nothing moves before the event: of what is small or large, of host memory or a device's; and what is
-/// ORDERED behind it waits too.
+/// Nothing moves before the event, whether the transfer is small or large and whose memory it uses. ORDERED
+/// transfers behind it wait, too.
 #[test]
 fn a_transfer_starts_after_its_event() {
     for transports in ["tcp", "local"] {
@@ -54,7 +54,7 @@ fn an_event_that_does_not_come_or_fails_ends_the_transfer() {
     assert_eq!(cancelled.wait(Some(BOUND)).unwrap().state, State::Cancelled);
     let (failed, _) = two.run(Op::Write, &requests, &after(fake::FAILED));
     assert_eq!((failed.state, failed.status), (State::Failed, Status::System));
-    // It comes too late for those.
+    // The event fires too late for the struck transfers.
     two.fake.events.lock().unwrap().push(9);
     std::thread::sleep(Duration::from_millis(20));
     assert!(remote.read(0, MIB) == pattern(1, MIB));

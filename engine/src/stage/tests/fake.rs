@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Not canonical on any machine: a touch faults.
+/// Addresses that are canonical on no machine: every access faults.
 const FIRST: u64 = 0x0100_0000_0000_0000;
 
 #[derive(Default)]
@@ -21,52 +21,54 @@ pub struct Fake {
     memories: Mutex<BTreeMap<u64, (i32, Vec<u8>)>>,
     locked: Mutex<Vec<(u64, u64)>>,
     next: AtomicU64,
-    /// What each batch takes.
+    /// Duration of each batch.
     pub delay_us: AtomicU64,
-    /// Batches to go before one fails with this code; below 0 none does.
+    /// The number of batches before the one that fails; below 0 no batch fails.
     pub fail_in: AtomicI32,
     pub hangs: AtomicBool,
+    /// How often a batch was asked for its end, and hung.
+    pub hung: AtomicU64,
     /// Whether `abort` can tell that everything has stopped.
     pub aborts: AtomicBool,
-    /// Batches that were begun.
+    /// The number of batches begun.
     pub begun: AtomicU64,
-    /// Pieces that were copied.
+    /// The number of pieces copied.
     pub copies: AtomicU64,
-    /// Of which from device to device.
+    /// The number of pieces copied from device to device.
     pub crossings: AtomicU64,
-    /// Locking host memory waits as long as this is set.
+    /// Pinning host memory waits while this is true.
     pub lock_waits: AtomicBool,
-    /// Events that have come; FAILED fails.
+    /// The events that have fired. FAILED is the event of work that failed.
     pub events: Mutex<Vec<u64>>,
-    /// Whether memory can be mapped by others.
+    /// Whether other processes can map memory.
     pub shares: AtomicBool,
-    /// Why the next memory can't be mapped.
+    /// The status with which the next import fails.
     pub import_fails: Mutex<Option<Status>>,
-    /// Memory that is mapped once more, by where it is.
+    /// The real address of imported memory, by the address of the import.
     pub mapped: Mutex<BTreeMap<u64, u64>>,
-    /// What is exported and was not withdrawn.
+    /// The number of exports that were not withdrawn.
     pub exported: AtomicI32,
-    /// Withdrawing waits as long as this is set, and what does.
+    /// Withdrawals wait while this is true; below, the number that wait.
     pub withdraw_waits: AtomicBool,
     pub withdrawing: AtomicI32,
-    /// Streams that wait.
+    /// Streams that are held.
     pub streams: Mutex<Vec<u64>>,
-    /// Whether devices reach those of other hosts, ...
+    /// Whether devices reach devices of other hosts.
     pub crosses: AtomicBool,
-    /// ... but not at this moment: what is on its way stays there.
+    /// Copies to devices of other hosts do not end while this is true.
     pub crossing_hangs: AtomicBool,
-    /// Memory that is exposed, and memory that is attached.
+    /// The number of pieces of memory that are exposed, and that are attached.
     pub shown: AtomicI32,
     pub attached: AtomicI32,
-    /// How often some was attached, and exposed.
+    /// How often memory was attached, and exposed.
     pub attachments: AtomicU64,
     pub exposures: AtomicU64,
-    /// What is on its way between such memories.
+    /// The number of copies under way to or from devices of other hosts.
     pub crossing: AtomicI32,
-    /// Attaching waits as long as this is set, and what does.
+    /// Attaching waits while this is true; below, the number of queues that wait.
     pub attach_waits: AtomicBool,
     pub waiting_to_attach: AtomicI32,
-    /// Threads that wait to lock host memory.
+    /// The number of threads that wait to pin host memory.
     pub waiting: AtomicI32,
 }
 
@@ -110,7 +112,7 @@ impl Fake {
         lock(&KNOWN).get_or_insert_with(fresh).clone()
     }
 
-    /// Memory of a device, filled with a byte.
+    /// Allocates memory of a device, filled with a byte.
     pub fn alloc(&self, device: i32, bytes: usize, fill: u8) -> u64 {
         let address = FIRST + self.next.fetch_add(1 << 32, Ordering::Relaxed);
         lock(&self.memories).insert(address, (device, vec![fill; bytes]));
@@ -133,7 +135,7 @@ impl Fake {
         lock(&self.locked).iter().any(|(base, all)| address >= *base && address + length <= base + all)
     }
 
-    /// Where what is mapped here really is.
+    /// Returns the real address of imported memory.
     fn behind(&self, address: u64) -> u64 {
         let mapped = lock(&self.mapped);
         match mapped.range(..=address).next_back() {
@@ -175,10 +177,6 @@ impl Fake {
 impl Driver for Fake {
     fn kind(&self) -> MemoryKind {
         MemoryKind::Cuda
-    }
-
-    fn describe(&self) -> String {
-        "a device for tests".into()
     }
 
     fn locate(&self, address: u64) -> Result<Option<Allocation>> {
@@ -250,9 +248,9 @@ struct FakeQueue {
     depth: usize,
     next: u64,
     running: VecDeque<(u64, Instant, Direction, Vec<Piece>, bool)>,
-    /// Of what is attached to another host's, where its memory begins.
+    /// The address of the memory here that is attached to a device of another host.
     attached: Option<u64>,
-    /// What it exposes.
+    /// The addresses that this queue exposes.
     exposed: Vec<u64>,
 }
 
@@ -306,7 +304,11 @@ impl Queue for FakeQueue {
             if *at > batch.0 {
                 break;
             }
-            if Instant::now() < *due || self.hangs() {
+            if self.hangs() {
+                self.fake.hung.fetch_add(1, Ordering::SeqCst);
+                return Ok(false);
+            }
+            if Instant::now() < *due {
                 return Ok(false);
             }
             if *fails {
@@ -316,7 +318,7 @@ impl Queue for FakeQueue {
                 return if this { Err(error) } else { Ok(false) };
             }
             for piece in pieces {
-                // What goes from slot to slot is no copy of a device's.
+                // A copy between slots is not counted as a copy of this device.
                 if self.attached.is_some() {
                     self.fake.crossing.fetch_sub(1, Ordering::SeqCst);
                     self.fake.carry_out(Direction::DeviceToDevice, piece);
@@ -359,7 +361,7 @@ impl Queue for FakeQueue {
         self.fake.exported.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// Elsewhere than the memory itself.
+    /// Returns an address other than that of the memory itself.
     fn import(&mut self, borrowed: &Borrowed<'_>) -> Result<u64> {
         assert!(borrowed.owner.is_self());
         if let Some(status) = lock(&self.fake.import_fails).take() {

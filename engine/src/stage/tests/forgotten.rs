@@ -7,12 +7,14 @@ use crate::device::{Direction, Job, Limits, Piece, Worker};
 use crate::notify::{EventBody, WHAT_PEERS};
 use crate::peer::TransportService;
 use crate::stage::wire::Message;
-use crate::types::{Boottime, Location, PeerId};
+use crate::sys::clock;
+use crate::sys::health::Health;
+use crate::types::{Boottime, Location, OperationId, PeerId};
 use std::sync::atomic::AtomicU64;
 use std::sync::mpsc::channel;
 
 /// Handles a message as if the peer had sent it.
-pub fn hear(engine: &Engine, peer: PeerId, message: Message) {
+pub fn receive(engine: &Engine, peer: PeerId, message: Message) {
     let mut body = Vec::new();
     message.encode(&mut body);
     engine.stage().message(peer, &body);
@@ -24,7 +26,7 @@ pub fn hear(engine: &Engine, peer: PeerId, message: Message) {
 fn what_the_target_forgot_begins_again_with_a_new_number() {
     let two = Two::new(&[("transports", "tcp"), ("lease_ms", "600")]);
     let (local, remote) = (two.place(&two.a, None, MIB), two.place(&two.b, Some(0), MIB));
-    let guest = two.b.peers().unwrap()[0];
+    let initiator = two.b.peers().unwrap()[0];
     local.write(0, &pattern(4, MIB));
     two.fake.delay_us.store(200_000, Ordering::SeqCst);
     let count = |what: &AtomicU64| what.load(Ordering::SeqCst);
@@ -34,11 +36,11 @@ fn what_the_target_forgot_begins_again_with_a_new_number() {
     let transfer = two.a.submit(two.peer, Op::Write, &requests, &options()).unwrap();
     until("the first copy has begun", || begun() == 1);
     // The first operation of an engine has the number 1.
-    hear(&two.b, guest, Message::Release { op: 1 });
+    receive(&two.b, initiator, Message::Release { op: OperationId::from_raw(1) });
     until("the first copy has ended", || ended() == 1);
     two.fake.hangs.store(true, Ordering::SeqCst);
     until("the second copy has begun", || begun() == 2);
-    hear(&two.a, two.peer, Message::Done { op: 1, faults: Vec::new() });
+    receive(&two.a, two.peer, Message::Done { op: OperationId::from_raw(1), faults: Vec::new() });
     let early = transfer.wait(Some(Duration::from_millis(300)));
     assert!(early.is_err(), "the first number's answer ended it");
     two.fake.hangs.store(false, Ordering::SeqCst);
@@ -55,9 +57,10 @@ fn a_target_that_forgets_every_time_is_given_up() {
     two.fake.hangs.store(true, Ordering::SeqCst);
     let requests = [request(&local, &remote, (0, 0), 4096)];
     let transfer = two.a.submit(two.peer, Op::Write, &requests, &options()).unwrap();
-    // It begins again three times, each time with the next number. Only what waits for an answer listens.
+    // The run begins again three times, each time with the next number. Only a run that waits for an answer takes
+    // UNKNOWN.
     until("it is given up", || {
-        (1..=4).for_each(|op| hear(&two.a, two.peer, Message::Unknown { op }));
+        (1..=4).map(OperationId::from_raw).for_each(|op| receive(&two.a, two.peer, Message::Unknown { op }));
         transfer.state().is_final()
     });
     let result = transfer.wait(Some(BOUND)).unwrap();
@@ -65,7 +68,7 @@ fn a_target_that_forgets_every_time_is_given_up() {
     two.fake.hangs.store(false, Ordering::SeqCst);
 }
 
-/// The device took longer than the initiator's lease: counted at the target, and said with what was written.
+/// The device took longer than the initiator's lease: the target counts that, and reports the range that was written.
 #[test]
 fn a_copy_that_ends_after_its_lease_is_a_late_apply() {
     let two = Two::new(&[("transports", "tcp"), ("lease_ms", "300"), ("drain_ms", "50")]);
@@ -77,7 +80,7 @@ fn a_copy_that_ends_after_its_lease_is_a_late_apply() {
     two.fake.delay_us.store(900_000, Ordering::SeqCst);
     let options = TransferOptions { deadline: Deadline::After(Duration::from_millis(100)), ..options() };
     let (result, _) = two.run(Op::Write, &[request(&local, &remote, (0, 64), 4096)], &options);
-    // All of it had begun before the deadline, and is there.
+    // All copies had begun before the deadline, and their data is there.
     assert_eq!((result.state, result.fence), (State::Done, Fence::Confirmed));
     let (mut seen, mut all) = (Vec::new(), Vec::new());
     until("LATE_APPLY comes", || {
@@ -121,4 +124,49 @@ fn what_waits_for_a_device_of_no_use_fails_at_once() {
         assert_eq!(told.recv_timeout(BOUND).expect("it has ended"), (number, Ok(())));
     }
     worker.stop();
+}
+
+/// The device's thread begins a turn within the lease of a copy, and comes to the copy after the lease.
+#[test]
+fn a_turn_that_outlasts_a_lease_begins_no_copy() {
+    let two = Two::new(&[("transports", "tcp")]);
+    let (from, to) = (two.fake.alloc(0, 4096, 1), two.fake.alloc(0, 4096, 2));
+    let (health, limits) = (Health::new(), Limits { batch_bytes: MIB, depth: 2, timeout: BOUND });
+    let at = Location { kind: MemoryKind::Cuda, device: 0 };
+    let worker = health.within(|| Worker::start(two.fake.clone(), at, limits)).unwrap();
+    let (tell, told) = channel();
+    let copy = |length: Duration| {
+        let begun = two.fake.begun.load(Ordering::SeqCst);
+        let tell = tell.clone();
+        worker.copy(Job {
+            direction: Direction::DeviceToDevice,
+            pieces: vec![Piece { to, from, length: 4096 }],
+            not_after_ns: clock::boottime_ns() + length.as_nanos() as u64,
+            done: Box::new(move |result| tell.send(result.map_err(|it| it.status)).unwrap()),
+        });
+        (told.recv_timeout(BOUND).unwrap(), two.fake.begun.load(Ordering::SeqCst) - begun)
+    };
+    assert_eq!(copy(BOUND), (Ok(()), 1));
+    health.bombs.prolong("ferry-cuda", Duration::from_millis(400));
+    assert_eq!(copy(Duration::from_millis(200)), (Err(Status::Timeout), 0));
+    assert!(health.bombs.is_prolonged());
+    worker.stop();
+}
+
+/// The stage's thread begins a turn within the lease of a copy, and learns of the copy's end after the lease.
+#[test]
+fn a_turn_that_outlasts_a_lease_tells_of_the_late_apply() {
+    let two = Two::new(&[("transports", "tcp"), ("lease_ms", "600"), ("drain_ms", "50")]);
+    let (local, remote) = (two.place(&two.a, None, MIB), two.place(&two.b, Some(0), MIB));
+    let late = || two.b.stats().unwrap().counts.late_applies;
+    two.done(Op::Write, &[request(&local, &remote, (0, 0), 4096)]);
+    let begun = two.fake.begun.load(Ordering::SeqCst);
+    two.fake.delay_us.store(200_000, Ordering::SeqCst);
+    let transfer = two.a.submit(two.peer, Op::Write, &[request(&local, &remote, (0, 64), 4096)], &options());
+    until("the copy has begun", || two.fake.begun.load(Ordering::SeqCst) > begun);
+    two.b.whole().health().bombs.prolong("ferry-stage", Duration::from_millis(900));
+    let result = transfer.unwrap().wait(Some(BOUND)).unwrap();
+    assert_eq!(result.state, State::Done);
+    assert!(two.b.whole().health().bombs.is_prolonged());
+    assert_eq!(late(), 1);
 }

@@ -3,8 +3,9 @@
 use super::*;
 use crate::peer::{PeerState, TransportService};
 use crate::stage::wire::Message;
+use crate::types::OperationId;
 
-/// A slot at the end of all addresses: what lies at an offset in it would lie nowhere.
+/// A slot at the end of all addresses: an offset in the slot would be beyond them.
 #[test]
 fn a_slot_that_can_be_no_memory_ends_the_session() {
     let two = Two::new(&[("transports", "tcp"), ("staging_slots", "2")]);
@@ -16,7 +17,9 @@ fn a_slot_that_can_be_no_memory_ends_the_session() {
     until("both of the target's slots are in use", || two.fake.begun.load(Ordering::SeqCst) >= begun + 2);
     // The next run waits for one.
     let mut body = Vec::new();
-    (1..16).for_each(|op| Message::Grant { op, region: 7, address: u64::MAX - 4096 }.encode(&mut body));
+    (1..16).map(OperationId::from_raw).for_each(|op| {
+        Message::Grant { op, region: RegionId::from_raw(7), address: u64::MAX - 4096 }.encode(&mut body)
+    });
     assert!(two.a.stage().message(two.peer, &body));
     until("the session is over", || two.a.peer_info(two.peer).unwrap().state == PeerState::Lost);
     two.fake.hangs.store(false, Ordering::SeqCst);

@@ -15,7 +15,7 @@ mod unannounced;
 
 use crate::complete::{State, TransferResult};
 use crate::device::Start;
-use crate::types::{MemoryKind, Op, PeerId, Request, Transport};
+use crate::types::{MemoryKind, Op, PeerId, RegionId, Request, Transport};
 use crate::{Config, Deadline, Engine, Memory, RegionOptions, Status, TransferOptions};
 use fake::Fake;
 use std::sync::atomic::Ordering;
@@ -40,7 +40,7 @@ pub struct Two {
 /// Memory of one of the two, of the host or of the device, and its region.
 pub struct Place {
     pub address: u64,
-    pub region: u64,
+    pub region: RegionId,
     host: Option<Memory>,
     fake: Arc<Fake>,
 }
@@ -108,7 +108,7 @@ impl Two {
             }
             Some(device) => {
                 let address = fake.alloc(device, bytes, 0xee);
-                // SAFETY: nobody but the device's copies can touch it, and it is never freed.
+                // SAFETY: only the device's copies can touch the memory, and it is never freed.
                 let region = unsafe { engine.register(address as *mut u8, bytes, &options) }.unwrap();
                 Place { address, region, host: None, fake }
             }
@@ -145,7 +145,7 @@ pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Each 8 bytes say where they belong.
+/// Each 8 bytes encode their place.
 fn pattern(seed: u64, bytes: usize) -> Vec<u8> {
     (0..bytes.div_ceil(8) as u64).flat_map(|at| (seed << 48 | at).to_le_bytes()).take(bytes).collect()
 }
@@ -304,7 +304,7 @@ fn rights_and_bounds_hold_for_memory_of_devices() {
     // SAFETY: as in `place`.
     let region = unsafe { two.b.register(address as *mut u8, MIB, &options_read) }.unwrap();
     let wanted = Request { local: local.address, remote: address, length: 64, remote_region: region };
-    // Not told yet or told: the target refuses, or we do.
+    // The target refuses, or, if the unregistration was already announced, this engine does.
     let refused = match two.a.submit(two.peer, Op::Write, &[wanted], &options()) {
         Err(error) => error.status,
         Ok(transfer) => transfer.wait(Some(BOUND)).unwrap().status,

@@ -30,6 +30,7 @@ fn breaks(thread: &'static str, hangs: bool, aborts: bool) {
         if hangs {
             two.fake.aborts.store(aborts, Ordering::SeqCst);
             two.fake.hangs.store(true, Ordering::SeqCst);
+            until("a copy hangs", || two.fake.hung.load(Ordering::SeqCst) > 0);
         }
         let bomb = two.a.whole().health().bombs.lay(thread, left);
         until("it goes off", || bomb.gone_off.get().is_some());
@@ -43,7 +44,7 @@ fn breaks(thread: &'static str, hangs: bool, aborts: bool) {
     let busy = two.a.unregister(from.region, Some(Duration::ZERO)).unwrap_err();
     assert_eq!(busy.status, Status::Busy, "{busy}");
     if hangs && !aborts {
-        // What can't be stopped may write for ever.
+        // A copy that cannot be stopped may write for ever.
         let busy = two.a.unregister(from.region, Some(BOUND)).unwrap_err();
         assert_eq!(busy.status, Status::Busy, "{busy}");
         assert!(two.a.close(Some(BOUND)).is_err_and(|error| error.status == Status::Panic));
@@ -52,7 +53,7 @@ fn breaks(thread: &'static str, hangs: bool, aborts: bool) {
     two.a.unregister(from.region, Some(BOUND)).unwrap();
     assert!(toil.elapsed() >= LEASE, "within the lease");
     two.a.close(Some(BOUND)).unwrap();
-    // What the device had begun has ended: the memory is the program's again.
+    // The copies that the device had begun have ended: the memory is the program's again.
     let ours = vec![0x5a; 8 * MIB];
     from.write(0, &ours);
     assert!(from.read(0, 8 * MIB) == ours);

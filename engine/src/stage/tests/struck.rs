@@ -138,9 +138,9 @@ fn slots_of_a_lost_peer_come_back() {
         };
         let transfer = other.submit(peer, Op::Write, &[wanted], &options()).unwrap();
         let known = |handle: &PeerId| two.b.peer_info(*handle).is_ok_and(|it| it.address == other.address());
-        let guest = two.b.peers().unwrap().into_iter().find(known).unwrap();
+        let initiator = two.b.peers().unwrap().into_iter().find(known).unwrap();
         std::thread::sleep(Duration::from_millis(10 + round * 7));
-        two.b.fence(guest, Some(BOUND)).unwrap();
+        two.b.fence(initiator, Some(BOUND)).unwrap();
         let copies = two.fake.copies.load(Ordering::SeqCst);
         let started = Instant::now();
         let result = transfer.wait(Some(BOUND)).unwrap();
@@ -219,7 +219,7 @@ fn a_target_whose_device_hangs_for_good_holds_a_struck_transfer_for_its_timeout(
     }
 }
 
-/// What waits for its turn on a device past the lease begins again with more time, and is right.
+/// A copy that waits for its turn on a device past the lease begins again with more time, and is correct.
 #[test]
 fn copies_that_queue_beyond_the_lease_are_done_all_the_same() {
     let two = Two::new(&[("transports", "tcp"), ("lease_ms", "300"), ("drain_ms", "50")]);

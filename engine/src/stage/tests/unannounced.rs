@@ -3,10 +3,11 @@
 
 use super::*;
 use crate::notify::{EventBody, WHAT_NOTIFICATIONS};
+use crate::types::RegionId;
 
-/// As if the announcement of these had not come.
+/// Makes the engine forget the announcement of these regions.
 fn forget(two: &Two, places: &[&Place]) {
-    let regions: Vec<u64> = places.iter().map(|place| place.region).collect();
+    let regions: Vec<RegionId> = places.iter().map(|place| place.region).collect();
     two.a.whole().peers.get(two.peer).unwrap().remote.remove(&regions);
 }
 
@@ -30,7 +31,7 @@ fn memory_of_a_device_that_is_not_announced_yet_is_staged() {
                         continue; // there an address alone means nothing before it is announced
                     }
                     local.write(0, &pattern(op as u64 | 0x300, 8 * MIB));
-                    requests.iter_mut().for_each(|request| request.remote_region = 0);
+                    requests.iter_mut().for_each(|request| request.remote_region = RegionId::NONE);
                     two.done(op, &requests);
                     check(&requests, op, &local, &remote);
                 }
@@ -39,8 +40,8 @@ fn memory_of_a_device_that_is_not_announced_yet_is_staged() {
     }
 }
 
-/// What is announced while its bytes are in a slot here: neither the slots nor the host's share of a run are in its
-/// way.
+/// The memory is announced while its bytes are in a slot here. The taken slots and the host memory of the same run do
+/// not keep the transfer from its end.
 #[test]
 fn memory_of_a_device_that_is_announced_in_mid_transfer() {
     for transports in ["tcp", "auto"] {
@@ -66,7 +67,7 @@ fn memory_of_a_device_that_is_announced_in_mid_transfer() {
     }
 }
 
-/// Some of it is host memory, some known, and the rest is told from that by the target alone.
+/// Some of the memory is host memory, some is known device memory, and only the target can tell what the rest is.
 #[test]
 fn a_batch_of_what_is_announced_and_what_is_not() {
     for transports in ["tcp", "auto"] {
@@ -114,7 +115,7 @@ fn a_notification_comes_after_data_that_was_staged_after_all() {
     }
 }
 
-/// What is refused for another reason still is: the rights are the target's to grant.
+/// Slices that the target refuses for another reason stay refused: the target grants the rights.
 #[test]
 fn rights_hold_for_what_is_not_announced_yet() {
     for transports in ["tcp", "local", "auto"] {
@@ -125,7 +126,7 @@ fn rights_hold_for_what_is_not_announced_yet() {
         let device = two.fake.alloc(0, MIB, 1);
         let host = vec![1u8; MIB].leak().as_ptr() as u64;
         for address in [device, host] {
-            // SAFETY: memory of the device or the host that is never freed, and nobody else touches.
+            // SAFETY: memory of the device or the host that is never freed, and that no other thread touches.
             let region = unsafe { two.b.register(address as *mut u8, MIB, &options) }.unwrap();
             until("the region is announced", || {
                 two.a.peer_regions(two.peer).unwrap().iter().any(|it| it.region == region)

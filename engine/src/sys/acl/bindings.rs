@@ -19,9 +19,6 @@ pub const ACL_NO_PERMISSION: i32 = 207006;
 pub const ACL_OUT_OF_DEVICE_MEMORY: i32 = 207018;
 pub const ACL_DEVICE_ERRORS_MIN: i32 = 507000;
 pub const ACL_IPC: i32 = 507022;
-pub const ACL_STREAM_TIMEOUT: i32 = 507046;
-pub const ACL_EVENT_TIMEOUT: i32 = 507047;
-pub const ACL_DRIVER: i32 = 507899;
 pub const ACL_HOST_REGISTERED_BEFORE: i32 = 507910;
 pub const ACL_HOST_NOT_REGISTERED: i32 = 507911;
 pub const ACL_DEVICE_ERRORS_MAX: i32 = 507999;
@@ -34,7 +31,6 @@ pub const ACL_AT_HOST: i32 = 0;
 pub const ACL_AT_DEVICE: i32 = 1;
 pub const ACL_AT_UNREGISTERED: i32 = 2;
 pub const ACL_AT_MANAGED: i32 = 3;
-pub const ACL_AT_HOST_NUMA: i32 = 4;
 pub const ACL_HOST_REGISTER_MAPPED: i32 = 0;
 pub const ACL_STREAM_FAST_LAUNCH: i32 = 1;
 pub const ACL_STREAM_FAST_SYNC: i32 = 2;
@@ -44,13 +40,11 @@ pub const ACL_STOP_ON_FAILURE: i32 = 1;
 pub const ACL_EVENT_PROGRESS: i32 = 2;
 pub const ACL_EVENT_NOT_READY: i32 = 0;
 pub const ACL_EVENT_COMPLETE: i32 = 1;
-pub const ACL_SHARE_DEFAULT: i32 = 1;
 pub const ACL_IPC_ENABLE_PEER_ACCESS: i32 = 1;
 pub const ACL_IPC_KEY_BYTES: i32 = 65;
 pub const HIXL_PARAMETER: i32 = 103900;
 pub const HIXL_TIMEOUT: i32 = 103901;
 pub const HIXL_NOT_CONNECTED: i32 = 103902;
-pub const HIXL_FAILED: i32 = 503900;
 pub const HIXL_OVER_HCCS: i32 = 0;
 pub const HIXL_OVER_ROCE: i32 = 1;
 pub const HIXL_ADDRESS_IPV4: i32 = 0;
@@ -90,9 +84,6 @@ pub type aclFinalizeReference = ::std::option::Option<
     unsafe extern "C" fn(left: *mut u64) -> ::std::os::raw::c_int,
 >;
 pub type aclGetRecentErrMsg = ::std::option::Option<
-    unsafe extern "C" fn() -> *const ::std::os::raw::c_char,
->;
-pub type aclrtGetSocName = ::std::option::Option<
     unsafe extern "C" fn() -> *const ::std::os::raw::c_char,
 >;
 pub type aclrtGetDeviceCount = ::std::option::Option<

@@ -31,9 +31,6 @@
 /* From here on what the device or its driver reports. */
 #define ACL_DEVICE_ERRORS_MIN 507000
 #define ACL_IPC 507022
-#define ACL_STREAM_TIMEOUT 507046
-#define ACL_EVENT_TIMEOUT 507047
-#define ACL_DRIVER 507899
 #define ACL_HOST_REGISTERED_BEFORE 507910
 #define ACL_HOST_NOT_REGISTERED 507911
 #define ACL_DEVICE_ERRORS_MAX 507999
@@ -49,7 +46,6 @@
 #define ACL_AT_DEVICE 1
 #define ACL_AT_UNREGISTERED 2
 #define ACL_AT_MANAGED 3
-#define ACL_AT_HOST_NUMA 4
 #define ACL_HOST_REGISTER_MAPPED 0
 #define ACL_STREAM_FAST_LAUNCH 1
 #define ACL_STREAM_FAST_SYNC 2
@@ -61,7 +57,6 @@
 #define ACL_EVENT_PROGRESS 2
 #define ACL_EVENT_NOT_READY 0
 #define ACL_EVENT_COMPLETE 1
-#define ACL_SHARE_DEFAULT 1
 #define ACL_IPC_ENABLE_PEER_ACCESS 1
 /* With the terminating zero. */
 #define ACL_IPC_KEY_BYTES 65
@@ -93,7 +88,6 @@ typedef int (*aclFinalize)(void);
 typedef int (*aclFinalizeReference)(uint64_t *left);
 /* Of the calling thread's last failed call; may be NULL. */
 typedef const char *(*aclGetRecentErrMsg)(void);
-typedef const char *(*aclrtGetSocName)(void);
 
 /* ---- devices and contexts; a thread has at most one current context ---- */
 
@@ -171,7 +165,6 @@ typedef int (*aclrtUnmapMem)(void *address);
 #define HIXL_PARAMETER 103900
 #define HIXL_TIMEOUT 103901
 #define HIXL_NOT_CONNECTED 103902
-#define HIXL_FAILED 503900
 #define HIXL_OVER_HCCS 0
 #define HIXL_OVER_ROCE 1
 #define HIXL_ADDRESS_IPV4 0

@@ -24,7 +24,8 @@ calls! {
     required: HixlCSServerCreate, HixlCSServerRegMem, HixlCSServerUnregMem, HixlCSServerListen,
         HixlCSServerDestroy, HixlCSClientCreate, HixlCSClientRegMem, HixlCSClientConnect,
         HixlCSClientGetRemoteMem, HixlCSClientBatchPutAsync, HixlCSClientBatchGetAsync,
-        HixlCSClientBatchPutSync, HixlCSClientQueryCompleteStatus, HixlCSClientDestroy;
+        HixlCSClientQueryCompleteStatus, HixlCSClientDestroy;
+    mark: HixlCSClientBatchPutSync;
 }
 
 pub struct Hixl {
@@ -57,7 +58,7 @@ impl Hixl {
             _ => Status::Unavailable,
         };
         let why = match code as i32 {
-            ffi::HIXL_TIMEOUT => " (the time was over)",
+            ffi::HIXL_TIMEOUT => " (timeout)",
             ffi::HIXL_NOT_CONNECTED => " (not connected)",
             _ => "",
         };
@@ -205,7 +206,7 @@ impl Client {
             unsafe { (calls.HixlCSClientGetRemoteMem)(raw, &mut list, &mut tags, &mut count, timeout_ms) };
         library.check("HixlCSClientGetRemoteMem", code)?;
         if count != 1 || list.is_null() {
-            let text = format!("HIXL shows {count} pieces of memory where there should be one");
+            let text = format!("HIXL reports {count} pieces of memory instead of one");
             return Err(Error::new(Status::Unavailable, text).over(Transport::Ascend));
         }
         // SAFETY: the list has as many entries as it says, until the next such call.
@@ -258,8 +259,8 @@ impl Client {
         let query = self.library.calls.HixlCSClientQueryCompleteStatus;
         // SAFETY: from `start`, and not seen to end, as the caller says; the number outlives the call.
         let code = unsafe { query(self.raw, moving.0, &mut status) };
-        let told = self.library.check("HixlCSClientQueryCompleteStatus", code);
-        let told = match (told, status) {
+        let result = self.library.check("HixlCSClientQueryCompleteStatus", code);
+        let result = match (result, status) {
             (Ok(()), ffi::HIXL_COMPLETED) => Ok(true),
             (Ok(()), ffi::HIXL_WAITING) => Ok(false),
             (Ok(()), status) => {
@@ -269,7 +270,7 @@ impl Client {
             }
             (Err(error), _) => Err(error),
         };
-        told.inspect_err(|_| self.failed = true)
+        result.inspect_err(|_| self.failed = true)
     }
 
     /// Notes that started pieces may still be moving at both ends.

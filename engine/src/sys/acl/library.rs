@@ -10,14 +10,14 @@ use std::ffi::{c_char, c_int, c_void, CStr};
 use std::ops::Deref;
 use std::sync::Arc;
 
-/// Its file names in the order of trial: before and after the runtime became a library of its own.
+/// The library's file names in the order of trial: before and after the runtime became a library of its own.
 const NAMES: [&str; 2] = ["libascendcl.so", "libacl_rt.so"];
 /// The most characters of the library's own text in an error.
 const TEXT_CHARS_MAX: usize = 300;
 
 calls! {
     Calls
-    required: aclInit, aclFinalize, aclGetRecentErrMsg, aclrtGetSocName, aclrtGetDeviceCount,
+    required: aclInit, aclFinalize, aclGetRecentErrMsg, aclrtGetDeviceCount,
         aclrtGetPhyDevIdByLogicDevId, aclrtCreateContext, aclrtDestroyContext, aclrtSetCurrentContext,
         aclrtGetCurrentContext, aclrtDeviceCanAccessPeer, aclrtDeviceEnablePeerAccess, aclrtMalloc, aclrtFree,
         aclrtMallocHost, aclrtFreeHost, aclrtHostRegister, aclrtHostUnregister, aclrtPointerGetAttributes,
@@ -98,9 +98,13 @@ impl Library {
     }
 
     /// Returns the name of the device model, if the library has one.
+    #[cfg(feature = "internals")]
     pub fn soc_name(&self) -> Option<String> {
+        let object = Object::open(&self.name).ok()?;
+        // SAFETY: the type is that of the function of this name.
+        let ask = unsafe { object.find::<unsafe extern "C" fn() -> *const c_char>("aclrtGetSocName\0") }?;
         // SAFETY: NULL, or a C string that stays.
-        unsafe { text_of((self.calls.aclrtGetSocName)()) }
+        unsafe { text_of(ask()) }
     }
 
     pub fn device_count(&self) -> Result<i32> {

@@ -2,13 +2,14 @@
 //! open because it has threads of its own.
 
 use crate::status::{Error, Result, Status};
+use crate::sys::loader;
 use crate::types::Transport;
 use std::ffi::{c_int, c_void, CStr, CString};
 
 macro_rules! calls {
-    ($table:ident required: $($name:ident),+; $(optional: $($maybe:ident),+;)?) => {
+    ($table:ident required: $($name:ident),+; $(mark: $mark:ident;)? $(optional: $($maybe:ident),+;)?) => {
         /// The library's functions. Fields have the functions' names, which errors repeat; some versions lack the
-        /// optional ones.
+        /// optional ones. The mark is not called: its presence tells of the version.
         #[allow(non_snake_case)]
         pub struct $table {
             $(pub $name: <ffi::$name as IntoIterator>::Item,)+
@@ -24,6 +25,11 @@ macro_rules! calls {
                     let $name = unsafe { object.find(concat!(stringify!($name), "\0")) }
                         .ok_or_else(|| unavailable(format!("{library} has no {}", stringify!($name))))?;
                 )+
+                $(
+                    // SAFETY: as above.
+                    unsafe { object.find::<<ffi::$mark as IntoIterator>::Item>(concat!(stringify!($mark), "\0")) }
+                        .ok_or_else(|| unavailable(format!("{library} has no {}", stringify!($mark))))?;
+                )?
                 $($(
                     // SAFETY: as above.
                     #[allow(non_snake_case)]
@@ -31,14 +37,6 @@ macro_rules! calls {
                 )+)?
                 Ok($table { $($name,)+ $($($maybe,)+)? })
             }
-
-            $(
-                /// Returns the optional functions that this version lacks.
-                pub fn absent(&self) -> Vec<&'static str> {
-                    let all = [$((stringify!($maybe), self.$maybe.is_some())),+];
-                    all.into_iter().filter(|(_, there)| !there).map(|(name, _)| name).collect()
-                }
-            )?
         }
     };
 }
@@ -76,7 +74,7 @@ impl Object {
         let path = CString::new(name)
             .map_err(|_| Error::invalid(format!("{name:?} can't be the name of a library")))?;
         // SAFETY: a C string, borrowed for the call. Naming a library allows its constructors to run.
-        let object = unsafe { libc::dlopen(path.as_ptr(), flags | libc::RTLD_NOW | libc::RTLD_LOCAL) };
+        let object = unsafe { loader::open(&path, flags | libc::RTLD_NOW | libc::RTLD_LOCAL) };
         if !object.is_null() {
             return Ok(Object(object));
         }

@@ -4,8 +4,9 @@
 
 use super::{result, CopyAttributes, Failure, Handle, HostFn, IpcHandle, MemAccess};
 use crate::status::{Error, Result, Status};
+use crate::sys::loader;
 use crate::sys::lock::Mutex;
-use std::collections::HashMap;
+use crate::sys::map::HashMap;
 use std::ffi::{c_char, c_void, CStr, CString};
 
 /// CUDA 12.0, as `cuDriverGetVersion` counts (1000 × major + 10 × minor): pointers have mappings that can be
@@ -16,11 +17,11 @@ pub const VERSION_MIN: i32 = 12_000;
 /// missing; calling one then returns NOT_SUPPORTED, as a driver without the feature does.
 macro_rules! functions {
     (
-        required { $($name:ident = $symbol:literal ($($arg:ident: $type:ty),*);)* }
+        required { $($(#[$when:meta])* $name:ident = $symbol:literal ($($arg:ident: $type:ty),*);)* }
         optional { $($maybe:ident = $maybe_symbol:literal ($($maybe_arg:ident: $maybe_type:ty),*);)* }
     ) => {
         struct Table {
-            $($name: unsafe extern "C" fn($($type),*) -> i32,)*
+            $($(#[$when])* $name: unsafe extern "C" fn($($type),*) -> i32,)*
             $($maybe: Option<unsafe extern "C" fn($($maybe_type),*) -> i32>,)*
         }
 
@@ -28,7 +29,7 @@ macro_rules! functions {
             /// Fails with the name of the first required function that is missing.
             fn find(library: &Opened) -> Result<Table, &'static str> {
                 Ok(Table {
-                    $($name: match library.symbol(concat!($symbol, "\0")) {
+                    $($(#[$when])* $name: match library.symbol(concat!($symbol, "\0")) {
                         // SAFETY: the driver's function of this name has this signature in every version
                         // from VERSION_MIN on, and the library is never closed.
                         Some(address) => unsafe {
@@ -53,7 +54,7 @@ macro_rules! functions {
         /// handles are of things that still exist.
         #[allow(clippy::too_many_arguments, clippy::missing_safety_doc)]
         impl Api {
-            $(pub unsafe fn $name(&'static self, $($arg: $type),*) -> Result<(), Failure> {
+            $($(#[$when])* pub unsafe fn $name(&'static self, $($arg: $type),*) -> Result<(), Failure> {
                 // SAFETY: the caller's promise.
                 self.check($symbol, unsafe { (self.table.$name)($($arg),*) })
             })*
@@ -76,6 +77,7 @@ functions! {
         get_error_string = "cuGetErrorString" (code: i32, text: *mut *const c_char);
         device_get = "cuDeviceGet" (device: *mut i32, ordinal: i32);
         device_get_count = "cuDeviceGetCount" (count: *mut i32);
+        #[cfg(feature = "internals")]
         device_get_name = "cuDeviceGetName" (name: *mut c_char, length: i32, device: i32);
         device_get_attribute = "cuDeviceGetAttribute" (value: *mut i32, attribute: i32, device: i32);
         device_can_access_peer = "cuDeviceCanAccessPeer" (can: *mut i32, device: i32, peer: i32);
@@ -146,8 +148,10 @@ functions! {
 pub struct Api {
     table: Table,
     /// Encoded like VERSION_MIN.
+    #[cfg(feature = "internals")]
     pub version: i32,
     /// The name under which the library was opened.
+    #[cfg(feature = "internals")]
     pub name: String,
 }
 
@@ -160,19 +164,20 @@ impl Api {
     }
 
     /// Returns the driver's name of this result, and its description.
-    pub(super) fn explain(&self, code: i32) -> (String, String) {
-        let read = |ask: unsafe extern "C" fn(i32, *mut *const c_char) -> i32, otherwise: &str| {
+    pub(super) fn explain(&'static self, code: i32) -> (String, String) {
+        type Ask = unsafe fn(&'static Api, i32, *mut *const c_char) -> Result<(), Failure>;
+        let read = |ask: Ask, otherwise: &str| {
             let mut text = std::ptr::null();
             // SAFETY: `text` lives on this stack. An unknown code leaves or makes it NULL.
-            let code = unsafe { ask(code, &mut text) };
-            if code != result::SUCCESS || text.is_null() {
+            let known = unsafe { ask(self, code, &mut text) };
+            if known.is_err() || text.is_null() {
                 return otherwise.to_owned();
             }
             // SAFETY: the driver's texts are constants, and end in NUL.
             unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
         };
-        let name = read(self.table.get_error_name, "an unknown error");
-        (name, read(self.table.get_error_string, "the driver has no text for it"))
+        let name = read(Api::get_error_name, "an unknown error");
+        (name, read(Api::get_error_string, "the driver has no text for it"))
     }
 }
 
@@ -191,7 +196,7 @@ fn name_or_default(path: &str) -> &str {
 pub fn is_loaded(path: &str) -> bool {
     let Ok(name) = CString::new(name_or_default(path)) else { return false };
     // SAFETY: with RTLD_NOLOAD nothing is loaded, and none of the library's code runs.
-    let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
+    let handle = unsafe { loader::open(&name, libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
     if !handle.is_null() {
         // SAFETY: gives back the reference that dlopen took; the program's own stays.
         unsafe { libc::dlclose(handle) };
@@ -228,7 +233,13 @@ fn open(name: &str) -> Result<&'static Api> {
     }
     let table = Table::find(&library).map_err(|symbol| unavailable(format!("{name} lacks {symbol}")))?;
     // Kept for good, once for each name, because the library is not closed either.
-    let api: &'static Api = Box::leak(Box::new(Api { table, version, name: name.into() }));
+    let api: &'static Api = Box::leak(Box::new(Api {
+        table,
+        #[cfg(feature = "internals")]
+        version,
+        #[cfg(feature = "internals")]
+        name: name.into(),
+    }));
     // SAFETY: takes no pointers. Further calls, also the program's, do nothing.
     unsafe { api.init(0) }?;
     Ok(api)
@@ -241,7 +252,7 @@ impl Opened {
     fn new(name: &str) -> Result<Opened, String> {
         let path = CString::new(name).map_err(|_| "the library's name has a NUL byte in it".to_owned())?;
         // SAFETY: the library is the one that the program's owner installed or named; its constructors run.
-        let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+        let handle = unsafe { loader::open(&path, libc::RTLD_NOW | libc::RTLD_LOCAL) };
         if !handle.is_null() {
             return Ok(Opened(handle));
         }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 pub struct DeviceMemory {
     pub address: u64,
+    #[cfg(feature = "internals")]
     pub length: usize,
     context: Arc<Context>,
 }
@@ -16,7 +17,12 @@ impl DeviceMemory {
         let mut address = 0;
         // SAFETY: the result lives on this stack; Drop frees the memory.
         unsafe { context.api.mem_alloc(&mut address, length) }?;
-        Ok(DeviceMemory { address, length, context: context.clone() })
+        Ok(DeviceMemory {
+            address,
+            #[cfg(feature = "internals")]
+            length,
+            context: context.clone(),
+        })
     }
 }
 
@@ -33,6 +39,7 @@ impl Drop for DeviceMemory {
 /// memory that the driver allocates, but not for memory that is registered later.)
 pub struct PinnedMemory {
     pub address: u64,
+    #[cfg(feature = "internals")]
     pub length: usize,
     context: Arc<Context>,
 }
@@ -45,7 +52,12 @@ impl PinnedMemory {
         let mut address: *mut c_void = std::ptr::null_mut();
         // SAFETY: the result lives on this stack; Drop frees the memory.
         unsafe { context.api.mem_host_alloc(&mut address, length, PORTABLE_AND_MAPPED) }?;
-        Ok(PinnedMemory { address: address as u64, length, context: context.clone() })
+        Ok(PinnedMemory {
+            address: address as u64,
+            #[cfg(feature = "internals")]
+            length,
+            context: context.clone(),
+        })
     }
 
     pub fn pointer<T>(&self) -> *mut T {

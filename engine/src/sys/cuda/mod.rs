@@ -15,7 +15,7 @@ mod gate;
 mod memory;
 mod stream;
 
-pub use api::{is_loaded, load, Api, VERSION_MIN};
+pub use api::{is_loaded, load, Api};
 pub use context::{Context, Entered};
 pub use failure::Failure;
 pub use gate::Gate;

@@ -94,6 +94,7 @@ impl Poller {
     }
 
     /// Returns the kind in use: `Epoll` or `IoUring`, never `Auto`.
+    #[cfg(test)]
     pub fn kind(&self) -> PollerKind {
         match &self.backend {
             Backend::Epoll(_) => PollerKind::Epoll,
@@ -136,7 +137,7 @@ impl Poller {
     ///
     /// With io_uring the waiting thread may change, which costs a new ring. A thread whose engine is broken stops
     /// here.
-    pub fn wait(&self, out: &mut Vec<Ready>, timeout_ns: Option<u64>) -> io::Result<()> {
+    pub(in crate::sys) fn wait(&self, out: &mut Vec<Ready>, timeout_ns: Option<u64>) -> io::Result<()> {
         health::check();
         out.clear();
         match &self.backend {

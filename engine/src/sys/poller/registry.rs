@@ -13,7 +13,7 @@
 
 use super::epoll::{mask, ready};
 use super::{Interest, Ready};
-use std::collections::HashMap;
+use crate::sys::map::HashMap;
 use std::io;
 use std::os::fd::RawFd;
 

@@ -73,11 +73,6 @@ impl Chain {
         self.length == 0
     }
 
-    #[inline]
-    pub fn is_full(&self) -> bool {
-        self.length == self.capacity
-    }
-
     pub fn capacity(&self) -> usize {
         self.capacity
     }
@@ -97,40 +92,21 @@ impl Chain {
         inline: bool,
     ) {
         let part = Part { id, local, lkey, length, flags: if inline { INLINE } else { 0 } };
-        self.push(part, ffi::ibv_wr_opcode::IBV_WR_RDMA_WRITE, Some((remote, rkey)), None);
+        self.push(part, ffi::ibv_wr_opcode::IBV_WR_RDMA_WRITE, Some((remote, rkey)));
     }
 
     /// Adds an RDMA READ from `remote` to `local`.
     #[inline]
     pub fn read(&mut self, id: u64, local: u64, lkey: u32, remote: u64, rkey: u32, length: u32) {
         let part = Part { id, local, lkey, length, flags: 0 };
-        self.push(part, ffi::ibv_wr_opcode::IBV_WR_RDMA_READ, Some((remote, rkey)), None);
+        self.push(part, ffi::ibv_wr_opcode::IBV_WR_RDMA_READ, Some((remote, rkey)));
     }
 
     /// Adds a SEND, which takes the next receive of the peer's SRQ.
     #[inline]
     pub fn send(&mut self, id: u64, local: u64, lkey: u32, length: u32, inline: bool) {
         let part = Part { id, local, lkey, length, flags: if inline { INLINE } else { 0 } };
-        self.push(part, ffi::ibv_wr_opcode::IBV_WR_SEND, None, None);
-    }
-
-    /// Like `write`, but also takes a receive from the peer's SRQ, whose completion carries `immediate`.
-    #[allow(clippy::too_many_arguments)]
-    #[inline]
-    pub fn write_immediate(
-        &mut self,
-        id: u64,
-        local: u64,
-        lkey: u32,
-        remote: u64,
-        rkey: u32,
-        length: u32,
-        immediate: u32,
-        inline: bool,
-    ) {
-        let part = Part { id, local, lkey, length, flags: if inline { INLINE } else { 0 } };
-        let opcode = ffi::ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM;
-        self.push(part, opcode, Some((remote, rkey)), Some(immediate));
+        self.push(part, ffi::ibv_wr_opcode::IBV_WR_SEND, None);
     }
 
     /// Makes the last request signalled; panics if there is none. Other requests complete only if they fail.
@@ -142,7 +118,7 @@ impl Chain {
     }
 
     #[inline(always)]
-    fn push(&mut self, part: Part, opcode: u32, remote: Option<(u64, u32)>, immediate: Option<u32>) {
+    fn push(&mut self, part: Part, opcode: u32, remote: Option<(u64, u32)>) {
         assert!(self.length < self.capacity, "the chain is full");
         // SAFETY: an entry of the box (checked above), to which `&mut self` is the only way.
         let entry = unsafe { &mut *self.entry(self.length) };
@@ -153,9 +129,6 @@ impl Chain {
         entry.wr.num_sge = libc::c_int::from(part.length != 0);
         if let Some((address, rkey)) = remote {
             entry.wr.wr.rdma = ffi::rdma_t { remote_addr: address, rkey };
-        }
-        if let Some(immediate) = immediate {
-            entry.wr.imm_data_invalidated_rkey_union.imm_data = immediate.to_be();
         }
         entry.sge = ffi::ibv_sge { addr: part.local, length: part.length, lkey: part.lkey };
         self.length += 1;
@@ -239,10 +212,9 @@ mod tests {
         for length in [1, 4, 2, 3, 4, 1, 4] {
             chain.clear();
             for id in 0..length {
-                assert!(!chain.is_full());
                 chain.send(id, 0, 0, 8, false);
             }
-            assert_eq!((chain.len() as u64, chain.is_full()), (length, length == 4));
+            assert_eq!(chain.len() as u64, length);
             assert_eq!(ids(&mut chain), (0..length).collect::<Vec<_>>());
         }
         assert_eq!(ids(&mut Chain::new(0)), []);
@@ -256,7 +228,7 @@ mod tests {
             chain.clear();
             chain.write(1, 0x1000, 10, 0x2000, 20, 300, true);
             chain.read(2, 0x1001, 11, 0x2001, 21, 301);
-            chain.write_immediate(3, 0x1002, 12, 0x2002, 22, 0, 0x0102_0304, false);
+            chain.write(3, 0x1002, 12, 0x2002, 22, 0, false);
             chain.signal_last();
             chain.send(4, 0x1003, 13, 303, false);
             let all = entries(&chain);
@@ -265,7 +237,7 @@ mod tests {
             let expected = [
                 opcode::IBV_WR_RDMA_WRITE,
                 opcode::IBV_WR_RDMA_READ,
-                opcode::IBV_WR_RDMA_WRITE_WITH_IMM,
+                opcode::IBV_WR_RDMA_WRITE,
                 opcode::IBV_WR_SEND,
             ];
             assert_eq!(opcodes, expected);
@@ -285,9 +257,6 @@ mod tests {
                 let at = index as u64;
                 assert_eq!((rdma.remote_addr, u64::from(rdma.rkey)), (0x2000 + at, 20 + at));
             }
-            // SAFETY: 32 bits, however they are looked at.
-            let immediate = unsafe { wr(2).imm_data_invalidated_rkey_union.imm_data };
-            assert_eq!(immediate.to_ne_bytes(), [1, 2, 3, 4]);
         }
     }
 

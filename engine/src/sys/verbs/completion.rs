@@ -2,7 +2,7 @@
 //!
 //! A sleeper arms the queue and then polls it once more: a completion from before arming raises no event.
 
-use super::{check, created, library, set_nonblocking, Context};
+use super::{check, created, library, set_nonblocking, wc, Context};
 use rdma_mummy_sys as ffi;
 use std::io;
 use std::os::fd::RawFd;
@@ -157,30 +157,10 @@ impl Completion {
         self.0.qp_num
     }
 
-    /// Valid only on success; numbered as in verbs.h.
-    #[inline]
-    pub fn opcode(&self) -> u32 {
-        self.0.opcode
-    }
-
-    /// True if the completion is of a receive. Valid only on success: after a failure only the id tells.
-    #[inline]
-    pub fn is_receive(&self) -> bool {
-        self.0.opcode & ffi::ibv_wc_opcode::IBV_WC_RECV != 0
-    }
-
     /// Valid only on success: the number of bytes received or read.
     #[inline]
     pub fn bytes(&self) -> u32 {
         self.0.byte_len
-    }
-
-    /// Returns the immediate of a WRITE, as a number. None after failures.
-    #[inline]
-    pub fn immediate(&self) -> Option<u32> {
-        let present = self.is_success() && self.0.wc_flags & ffi::ibv_wc_flags::IBV_WC_WITH_IMM.0 != 0;
-        // SAFETY: 32 bits, however they are looked at.
-        present.then(|| u32::from_be(unsafe { self.0.imm_data_invalidated_rkey_union.imm_data }))
     }
 }
 
@@ -195,50 +175,5 @@ impl std::fmt::Debug for Completion {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let (id, status, vendor) = (self.id(), wc::name(self.status()), self.vendor_error());
         write!(f, "{status} (work request {id:#x}, QP {}, vendor error {vendor:#x})", self.qp_number())
-    }
-}
-
-/// The status numbers of verbs.h.
-pub mod wc {
-    pub const SUCCESS: u32 = 0;
-    pub const LOC_LEN_ERR: u32 = 1;
-    pub const LOC_QP_OP_ERR: u32 = 2;
-    pub const LOC_PROT_ERR: u32 = 4;
-    pub const WR_FLUSH_ERR: u32 = 5;
-    pub const MW_BIND_ERR: u32 = 6;
-    pub const BAD_RESP_ERR: u32 = 7;
-    pub const LOC_ACCESS_ERR: u32 = 8;
-    pub const REM_INV_REQ_ERR: u32 = 9;
-    pub const REM_ACCESS_ERR: u32 = 10;
-    pub const REM_OP_ERR: u32 = 11;
-    pub const RETRY_EXC_ERR: u32 = 12;
-    pub const RNR_RETRY_EXC_ERR: u32 = 13;
-    pub const REM_ABORT_ERR: u32 = 16;
-    pub const FATAL_ERR: u32 = 19;
-    pub const RESP_TIMEOUT_ERR: u32 = 20;
-    pub const GENERAL_ERR: u32 = 21;
-
-    /// Returns the name that libibverbs's tools print.
-    pub fn name(status: u32) -> &'static str {
-        match status {
-            SUCCESS => "success",
-            LOC_LEN_ERR => "local length error",
-            LOC_QP_OP_ERR => "local QP operation error",
-            LOC_PROT_ERR => "local protection error",
-            WR_FLUSH_ERR => "work request flushed",
-            MW_BIND_ERR => "memory window bind error",
-            BAD_RESP_ERR => "bad response error",
-            LOC_ACCESS_ERR => "local access error",
-            REM_INV_REQ_ERR => "remote invalid request error",
-            REM_ACCESS_ERR => "remote access error",
-            REM_OP_ERR => "remote operation error",
-            RETRY_EXC_ERR => "transport retry counter exceeded",
-            RNR_RETRY_EXC_ERR => "RNR retry counter exceeded",
-            REM_ABORT_ERR => "remote aborted",
-            FATAL_ERR => "fatal error",
-            RESP_TIMEOUT_ERR => "response timeout error",
-            GENERAL_ERR => "general error",
-            _ => "unknown error",
-        }
     }
 }

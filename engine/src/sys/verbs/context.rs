@@ -3,7 +3,6 @@
 use super::device::{name_of, DeviceList};
 use super::{check, created, library, set_nonblocking};
 use rdma_mummy_sys as ffi;
-use std::ffi::c_char;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::RawFd;
@@ -14,17 +13,13 @@ use std::sync::Arc;
 #[derive(Clone, Debug)]
 pub struct Limits {
     pub qp_wr_max: u32,
-    pub sge_max: u32,
     pub cqe_max: u32,
-    pub qp_max: u32,
     pub srq_wr_max: u32,
     /// RDMA READs that one QP serves at a time.
     pub rd_atom_target_max: u8,
     /// RDMA READs that one QP may have in flight at a time.
     pub rd_atom_initiator_max: u8,
     pub mr_bytes_max: u64,
-    pub vendor_id: u32,
-    pub fw: String,
     pub ports: u8,
     pub is_iwarp: bool,
 }
@@ -155,15 +150,11 @@ impl Limits {
     fn nothing() -> Limits {
         Limits {
             qp_wr_max: 0,
-            sge_max: 0,
             cqe_max: 0,
-            qp_max: 0,
             srq_wr_max: 0,
             rd_atom_target_max: 0,
             rd_atom_initiator_max: 0,
             mr_bytes_max: 0,
-            vendor_id: 0,
-            fw: String::new(),
             ports: 0,
             is_iwarp: false,
         }
@@ -181,22 +172,12 @@ fn query_limits(context: NonNull<ffi::ibv_context>) -> io::Result<Limits> {
     let small = |number: libc::c_int| u8::try_from(number.max(0)).unwrap_or(u8::MAX);
     Ok(Limits {
         qp_wr_max: count(device.max_qp_wr),
-        sge_max: count(device.max_sge),
         cqe_max: count(device.max_cqe),
-        qp_max: count(device.max_qp),
         srq_wr_max: count(device.max_srq_wr),
         rd_atom_target_max: small(device.max_qp_rd_atom),
         rd_atom_initiator_max: small(device.max_qp_init_rd_atom),
         mr_bytes_max: device.max_mr_size,
-        vendor_id: device.vendor_id,
-        fw: text(&device.fw_ver),
         ports: device.phys_port_cnt,
         is_iwarp: transport == ffi::ibv_transport_type::IBV_TRANSPORT_IWARP,
     })
-}
-
-/// Up to the terminating zero, or all of it.
-fn text(chars: &[c_char]) -> String {
-    let bytes: Vec<u8> = chars.iter().map(|char| *char as u8).take_while(|byte| *byte != 0).collect();
-    String::from_utf8_lossy(&bytes).into_owned()
 }

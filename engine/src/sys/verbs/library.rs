@@ -9,6 +9,7 @@
 //! registered pages out of children (MADV_DONTFORK): the parent is safe, and a child that touches such a page dies.
 //! The call must come before any registration in the process.
 
+use crate::sys::loader;
 use rdma_mummy_sys::*;
 use std::ffi::{c_char, c_int, c_uint, c_void, CStr, CString};
 use std::io;
@@ -23,7 +24,7 @@ pub fn open() -> Result<(), &'static str> {
 
 fn load() -> Result<Library, String> {
     // SAFETY: a constant name; the library's constructors are its own business.
-    let handle = unsafe { libc::dlopen(c"libibverbs.so.1".as_ptr(), libc::RTLD_LAZY | libc::RTLD_LOCAL) };
+    let handle = unsafe { loader::open(c"libibverbs.so.1", libc::RTLD_LAZY | libc::RTLD_LOCAL) };
     if handle.is_null() {
         return Err(why("libibverbs.so.1 can't be opened"));
     }

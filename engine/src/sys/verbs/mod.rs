@@ -18,6 +18,7 @@ mod library;
 mod memory;
 mod port;
 mod queue_pair;
+pub mod wc;
 
 #[cfg(test)]
 mod device_tests;
@@ -25,11 +26,11 @@ mod device_tests;
 mod tests;
 
 pub use chain::Chain;
-pub use completion::{wc, Channel, Completion, Cq};
-pub use context::{Context, Event, Limits};
+pub use completion::{Channel, Completion, Cq};
+pub use context::Context;
 pub use device::device_names;
 pub use memory::{Mr, Pd};
-pub use port::{Gid, GidKind, Port, PortState};
+pub use port::{Gid, GidKind, PortState};
 pub use queue_pair::{LocalSide, Qp, QpSpec, Remote, Srq};
 
 use rdma_mummy_sys as ffi;

@@ -110,7 +110,6 @@ pub struct LocalSide {
 pub struct Qp {
     raw: NonNull<ffi::ibv_qp>,
     number: u32,
-    send_wr: u32,
     inline_bytes: u32,
     /// Dropped after the QP.
     _cqs: [Arc<Cq>; 2],
@@ -165,7 +164,6 @@ impl Qp {
                 raw,
                 // SAFETY: just made.
                 number: unsafe { raw.as_ref().qp_num },
-                send_wr: attributes.cap.max_send_wr,
                 inline_bytes: attributes.cap.max_inline_data,
                 _cqs: [cq.clone(), receive_cq.clone()],
                 _srq: srq.clone(),
@@ -176,11 +174,6 @@ impl Qp {
 
     pub fn number(&self) -> u32 {
         self.number
-    }
-
-    /// Returns how many requests fit, at least as many as asked.
-    pub fn send_wr(&self) -> u32 {
-        self.send_wr
     }
 
     /// Returns how many bytes an inline request may have.

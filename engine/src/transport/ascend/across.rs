@@ -68,7 +68,7 @@ impl Offer {
     }
 
     fn decode(bytes: &[u8]) -> Result<Offer> {
-        let refuse = || Error::invalid("what the peer's device offers is not understood");
+        let refuse = || Error::invalid("the offer of the peer's device cannot be decoded");
         let &[VERSION, protocol, p0, p1, a, b, c, d, d0, d1, d2, d3] = bytes else { return Err(refuse()) };
         let all = [Protocol::Hccs, Protocol::Roce];
         let protocol = all.into_iter().find(|known| *known as u8 == protocol).ok_or_else(refuse)?;
@@ -118,7 +118,7 @@ fn address_in(text: &str, physical: u32) -> Option<Ipv4Addr> {
 }
 
 /// The memory that one queue exposes. Used and dropped under the queue's context.
-pub struct Shown {
+pub struct Exposures {
     runtime: Arc<Runtime>,
     device: i32,
     fabric: Option<Fabric>,
@@ -127,14 +127,14 @@ pub struct Shown {
     ending: Vec<Server>,
 }
 
-impl Shown {
-    pub fn new(runtime: &Arc<Runtime>, device: i32, fabric: Option<Fabric>) -> Shown {
-        Shown { runtime: runtime.clone(), device, fabric, servers: Vec::new(), ending: Vec::new() }
+impl Exposures {
+    pub fn new(runtime: &Arc<Runtime>, device: i32, fabric: Option<Fabric>) -> Exposures {
+        Exposures { runtime: runtime.clone(), device, fabric, servers: Vec::new(), ending: Vec::new() }
     }
 
     pub fn expose(&mut self, length: u64, host: IpAddr) -> Result<Exposed> {
         if self.tidy() && self.ending.len() >= ENDING_MAX {
-            let text = "too much memory was taken back to which devices of other hosts are still attached";
+            let text = "devices of other hosts are still attached to too much memory that was taken back";
             return Err(Error::new(Status::NoMemory, text).over(Transport::Ascend));
         }
         let fabric = wanted(self.fabric.as_ref())?;
@@ -168,11 +168,11 @@ impl Shown {
     }
 }
 
-impl Drop for Shown {
+impl Drop for Exposures {
     fn drop(&mut self) {
         self.ending.append(&mut self.servers);
         let since = clock::now();
-        while self.tidy() && since.elapsed() < PATIENCE {
+        while self.tidy() && clock::now().duration_since(since) < PATIENCE {
             pause::sleep(PAUSE);
         }
     }
@@ -180,7 +180,7 @@ impl Drop for Shown {
 
 fn wanted(fabric: Option<&Fabric>) -> Result<&Fabric> {
     fabric.ok_or_else(|| {
-        let text = "the setting ascend_fabric is off, so devices of other hosts reach none of these";
+        let text = "the setting ascend_fabric is off, so devices of other hosts cannot reach these devices";
         Error::new(Status::Unsupported, text).over(Transport::Ascend)
     })
 }
@@ -225,7 +225,7 @@ pub fn attach(
     let client = Client::connect(library, ends, (host, offer.port), (memory, length), fabric.patience)?;
     let (local, (remote, there)) = (client.address(), client.remote());
     if there < length {
-        let text = format!("the peer shows {there} bytes instead of {length}");
+        let text = format!("the peer exposes {there} bytes instead of {length}");
         return Err(Error::new(Status::Unavailable, text).over(Transport::Ascend));
     }
     let running = VecDeque::new();
@@ -249,12 +249,16 @@ impl Queue for Attached {
         let (op, sides, length) = match (direction, pieces) {
             (Direction::DeviceToHost, [piece]) => (Op::Write, (piece.from, piece.to), piece.length),
             (Direction::HostToDevice, [piece]) => (Op::Read, (piece.to, piece.from), piece.length),
-            _ => return Err(Error::invalid("one piece at a time, from or to the memory that is attached")),
+            _ => {
+                return Err(Error::invalid(
+                    "this queue copies one piece at a time, from or to attached memory",
+                ))
+            }
         };
         let (begin, all) = self.local;
         let inside = sides.0.checked_sub(begin).is_some_and(|at| at <= all && length <= all - at);
         if !inside {
-            return Err(Error::invalid("the piece is not within the memory that is attached"));
+            return Err(Error::invalid("the piece is not within the attached memory"));
         }
         // SAFETY: the local side is within the client's memory, as was seen above.
         let moving = unsafe { self.client.start(op, sides, length) }.map_err(|error| self.lose(error))?;
@@ -283,7 +287,7 @@ impl Queue for Attached {
     /// Operations that cannot be stopped go on in memory that is kept for good.
     fn abort(&mut self) -> bool {
         if !self.running.is_empty() {
-            self.lose(Error::new(Status::Unavailable, "what the devices moved was given up"));
+            self.lose(Error::new(Status::Unavailable, "the copies between the devices were given up"));
         }
         true
     }

@@ -39,7 +39,7 @@ impl Contexts {
         // Held so that the context outlives its use.
         let open = self.lock();
         let shared = open.first().copied();
-        std::thread::scope(|scope| {
+        crate::sys::thread::scope(|scope| {
             let body = || {
                 let _own = enter(runtime, shared)?;
                 Ok(work())

@@ -7,10 +7,11 @@ use super::queue::AscendQueue;
 use crate::device::{Allocation, Attachment, Driver, Hold, Point, Queue, Start};
 use crate::status::{Error, Result, Status};
 use crate::sys::acl::{self, Event, Library, Runtime};
+use crate::sys::host;
 use crate::sys::lock::{Mutex, MutexGuard};
+use crate::sys::map::HashSet;
 use crate::sys::proven::Proven;
 use crate::types::{Location, MemoryKind, Transport};
-use std::collections::HashSet;
 use std::ffi::{c_void, CStr};
 use std::net::IpAddr;
 use std::ptr::null_mut;
@@ -67,16 +68,6 @@ impl Ascend {
 impl Driver for Ascend {
     fn kind(&self) -> MemoryKind {
         MemoryKind::Ascend
-    }
-
-    fn describe(&self) -> String {
-        let soc = self.library.soc_name().unwrap_or_else(|| "unknown devices".into());
-        let count =
-            self.library.device_count().map_or_else(|_| "not begun".into(), |n| format!("{n} devices"));
-        let absent = self.library.calls.absent();
-        let lacks =
-            if absent.is_empty() { String::new() } else { format!(", without {}", absent.join(", ")) };
-        format!("AscendCL ({}), {soc}, {count}{lacks}", self.library.name)
     }
 
     fn locate(&self, address: u64) -> Result<Option<Allocation>> {
@@ -160,19 +151,19 @@ impl Driver for Ascend {
 
     fn process_id(&self) -> i32 {
         let mut process = 0;
-        let told = self.library.calls.aclrtDeviceGetBareTgid.is_some_and(|call| {
+        let has_answered = self.library.calls.aclrtDeviceGetBareTgid.is_some_and(|call| {
             // SAFETY: the number outlives the call.
             unsafe { call(&mut process) == 0 }
         });
-        if told {
+        if has_answered {
             process
         } else {
-            std::process::id() as i32
+            host::pid()
         }
     }
 
-    fn borrower(&self, said: i32, proven: &Proven) -> Result<i32> {
-        Ascend::check_borrower(self.process_id(), said, proven)
+    fn borrower(&self, claimed: i32, proven: &Proven) -> Result<i32> {
+        Ascend::check_borrower(self.process_id(), claimed, proven)
     }
 }
 
@@ -182,16 +173,16 @@ impl Ascend {
     /// proven process, and no other number is accepted. In a container `own` differs from the kernel's number of this
     /// process, and the kernel does not show the host's numbers. Then the proven process, which could pass the memory
     /// on anyway, is trusted, except if it names this engine's own process.
-    fn check_borrower(own: i32, said: i32, proven: &Proven) -> Result<i32> {
-        let is_known_here = own == std::process::id() as i32;
+    fn check_borrower(own: i32, claimed: i32, proven: &Proven) -> Result<i32> {
+        let is_known_here = own == host::pid();
         let fits = match is_known_here {
-            true => said == proven.pid,
-            false => (said == own) == proven.is_self(),
+            true => claimed == proven.pid,
+            false => (claimed == own) == proven.is_self(),
         };
-        if said > 0 && fits {
-            return Ok(said);
+        if claimed > 0 && fits {
+            return Ok(claimed);
         }
-        let text = format!("the peer says that its process is {said}, the kernel that it is {}", proven.pid);
+        let text = format!("the peer claims process {claimed}, but the kernel names process {}", proven.pid);
         Err(Error::new(Status::Access, text).over(Transport::Ascend))
     }
 }
@@ -255,16 +246,18 @@ mod tests {
 
     #[test]
     fn a_process_is_let_in_by_the_number_that_the_kernel_shows_here() {
-        let own = std::process::id() as i32;
+        let own = host::pid();
         let pidfd = Arc::new(unix::pidfd_of(own).unwrap());
         let proven = |pid| Proven::new(pid, pidfd.clone());
         let (me, other, hidden) = (proven(own), proven(own + 1), proven(0));
         let check =
-            |own, said, proven| Ascend::check_borrower(own, said, proven).map_err(|error| error.status);
+            |own, claimed, proven| Ascend::check_borrower(own, claimed, proven).map_err(|error| error.status);
         // Outside of containers.
         assert_eq!((check(own, own + 1, &other), check(own, own, &me)), (Ok(own + 1), Ok(own)));
-        for (said, proven) in [(own, &other), (own + 2, &other), (own + 1, &me), (0, &hidden), (7, &hidden)] {
-            assert_eq!(check(own, said, proven), Err(Status::Access), "{said} {proven:?}");
+        for (claimed, proven) in
+            [(own, &other), (own + 2, &other), (own + 1, &me), (0, &hidden), (7, &hidden)]
+        {
+            assert_eq!(check(own, claimed, proven), Err(Status::Access), "{claimed} {proven:?}");
         }
         // In a container, where the host numbers processes differently.
         let bare = own + 1000;
@@ -272,8 +265,10 @@ mod tests {
             (check(bare, bare + 1, &other), check(bare, bare + 1, &hidden)),
             (Ok(bare + 1), Ok(bare + 1))
         );
-        for (said, proven) in [(bare, &other), (bare, &hidden), (bare + 1, &me), (0, &other), (-1, &hidden)] {
-            assert_eq!(check(bare, said, proven), Err(Status::Access), "{said} {proven:?}");
+        for (claimed, proven) in
+            [(bare, &other), (bare, &hidden), (bare + 1, &me), (0, &other), (-1, &hidden)]
+        {
+            assert_eq!(check(bare, claimed, proven), Err(Status::Access), "{claimed} {proven:?}");
         }
     }
 

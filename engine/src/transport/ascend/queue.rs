@@ -8,7 +8,7 @@
 //! stream:   … copies of batch 7 │ word 7 = 1 │ copies of batch 8 │ word 8 = 1 …
 //! ```
 
-use super::across::{Fabric, Shown};
+use super::across::{Exposures, Fabric};
 use super::contexts::Contexts;
 use super::driver::location_of;
 use super::gather::{self, Across, Scratch, Step};
@@ -16,19 +16,19 @@ use super::share::Sharing;
 use crate::device::{Batch, Borrowed, Direction, Exposed, Piece, Queue};
 use crate::status::{Error, Result, Status};
 use crate::sys::acl::{self, Context, DeviceMemory, PinnedMemory, Runtime, Stream};
+use crate::sys::atomic::{AtomicU64, Ordering};
+use crate::sys::map::HashSet;
 use crate::types::Transport;
-use std::collections::HashSet;
 use std::mem::ManuallyDrop;
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
 /// The distance between two flags: a cache line.
-const WORD_STRIDE: usize = 64;
+const FLAG_STRIDE: usize = 64;
 /// The number of looks at a flag before the stream is queried.
-const LOOKS: u32 = 256;
+const POLLS_PER_QUERY: u32 = 256;
 /// The time in which a stopped stream must become idle.
-const REST_MS: i32 = 100;
+const STOP_MS: i32 = 100;
 
 pub struct AscendQueue {
     runtime: Arc<Runtime>,
@@ -45,7 +45,7 @@ pub struct AscendQueue {
     first: u64,
     /// For each slot, the error with which its batch under way will fail when it has ended.
     failures: Vec<Option<Error>>,
-    looks: u32,
+    polls: u32,
     /// The reason why no copies are accepted any more; nothing is under way then.
     lost: Option<Error>,
 }
@@ -55,9 +55,9 @@ struct Held {
     stream: Stream,
     _scratch: DeviceMemory,
     one: DeviceMemory,
-    words: PinnedMemory,
+    flags: PinnedMemory,
     sharing: Sharing,
-    shown: Shown,
+    exposures: Exposures,
     context: Context,
 }
 
@@ -71,27 +71,35 @@ impl AscendQueue {
         depth: usize,
     ) -> Result<AscendQueue> {
         if batch_bytes == 0 || depth == 0 {
-            return Err(Error::invalid("a queue of copies needs room: batch_bytes and depth are at least 1"));
+            return Err(Error::invalid("batch_bytes and depth must be at least 1"));
         }
         let context = Context::create(&runtime, device)?;
-        let words = PinnedMemory::new(&runtime, depth * WORD_STRIDE)?;
+        let flags = PinnedMemory::new(&runtime, depth * FLAG_STRIDE)?;
         let one = DeviceMemory::holding(&runtime, &1u64.to_ne_bytes())?;
         let scratch = DeviceMemory::new(&runtime, batch_bytes)?;
         let stream = Stream::create(&runtime)?;
         let sharing = Sharing::new(&runtime, device);
-        let shown = Shown::new(&runtime, device, fabric);
+        let exposures = Exposures::new(&runtime, device, fabric);
         contexts.add(&context);
         Ok(AscendQueue {
             contexts,
             device,
             depth,
             scratch: Scratch { address: scratch.address(), length: batch_bytes as u64 },
-            held: ManuallyDrop::new(Held { stream, _scratch: scratch, one, words, sharing, shown, context }),
-            reached: HashSet::from([device]),
+            held: ManuallyDrop::new(Held {
+                stream,
+                _scratch: scratch,
+                one,
+                flags,
+                sharing,
+                exposures,
+                context,
+            }),
+            reached: HashSet::from_iter([device]),
             next: 0,
             first: 0,
             failures: vec![None; depth],
-            looks: 0,
+            polls: 0,
             lost: None,
             runtime,
         })
@@ -101,11 +109,11 @@ impl AscendQueue {
         (batch % self.depth as u64) as usize
     }
 
-    fn word(&self, place: usize) -> &AtomicU64 {
-        let word = self.held.words.address().wrapping_byte_add(place * WORD_STRIDE);
+    fn flag(&self, place: usize) -> &AtomicU64 {
+        let flag = self.held.flags.address().wrapping_byte_add(place * FLAG_STRIDE);
         // SAFETY: one of `depth` flags in pinned memory that lives as long as the queue. The device writes
         // eight aligned bytes at once, and other code only through the atomic.
-        unsafe { AtomicU64::from_ptr(word.cast()) }
+        unsafe { AtomicU64::from_ptr(flag.cast()) }
     }
 
     /// Adds the batch's copies to the stream. `begun` is set when some of them were added.
@@ -190,32 +198,32 @@ impl AscendQueue {
         match &idle {
             Ok(false) => return Ok(false),
             // The flag may have been written after the last look.
-            Ok(true) if self.word(self.place(batch)).load(Ordering::Acquire) == 1 => return Ok(true),
+            Ok(true) if self.flag(self.place(batch)).load(Ordering::Acquire) == 1 => return Ok(true),
             // The flag's copy could not be added to the stream.
             Ok(true) if self.failures[self.place(batch)].is_some() => return Ok(true),
             _ => {}
         }
-        if !self.rest() {
+        if !self.stop_stream() {
             return Ok(false);
         }
-        let told = idle.and_then(|_| self.held.stream.wait(1)).err();
-        let told =
-            told.unwrap_or_else(|| Error::new(Status::Unavailable, "the stream stopped, without a reason"));
-        let message = format!("copies on Ascend device {} have failed: {}", self.device, told.message);
-        let lost = Error { status: Status::Unavailable, message, ..told };
+        let error = idle.and_then(|_| self.held.stream.wait(1)).err();
+        let error =
+            error.unwrap_or_else(|| Error::new(Status::Unavailable, "the stream stopped, without a reason"));
+        let message = format!("copies on Ascend device {} have failed: {}", self.device, error.message);
+        let lost = Error { status: Status::Unavailable, message, ..error };
         self.lost = Some(lost.clone());
         Err(lost)
     }
 
     /// Stops the stream, and returns whether nothing is under way any more. A time-out or an error of stopping proves
     /// nothing.
-    fn rest(&self) -> bool {
+    fn stop_stream(&self) -> bool {
         let stream = &self.held.stream;
         if matches!(stream.is_idle(), Ok(true)) {
             return true;
         }
         let _ = stream.abort();
-        let _ = stream.wait(REST_MS);
+        let _ = stream.wait(STOP_MS);
         matches!(stream.is_idle(), Ok(true))
     }
 }
@@ -234,10 +242,10 @@ impl Queue for AscendQueue {
         if !begun && result.is_err() {
             return result.map(|()| Batch(batch));
         }
-        self.word(place).store(0, Ordering::Relaxed);
-        let word: *const AtomicU64 = self.word(place);
-        let told = Piece { to: word as u64, from: self.held.one.address(), length: size_of::<u64>() as u64 };
-        let marked = self.add(acl::ACL_COPY_DEVICE_TO_HOST, &told, &mut begun);
+        self.flag(place).store(0, Ordering::Relaxed);
+        let flag: *const AtomicU64 = self.flag(place);
+        let mark = Piece { to: flag as u64, from: self.held.one.address(), length: size_of::<u64>() as u64 };
+        let marked = self.add(acl::ACL_COPY_DEVICE_TO_HOST, &mark, &mut begun);
         if !begun {
             return marked.map(|()| Batch(batch));
         }
@@ -256,13 +264,13 @@ impl Queue for AscendQueue {
             return Ok(true);
         }
         // Pairs with the device, whose copies before the flag are visible once the flag is.
-        let mut done = self.word(place).load(Ordering::Acquire) == 1;
+        let mut done = self.flag(place).load(Ordering::Acquire) == 1;
         if !done {
             if let Some(lost) = &self.lost {
                 return Err(lost.clone());
             }
-            self.looks += 1;
-            if self.looks.is_multiple_of(LOOKS) {
+            self.polls += 1;
+            if self.polls.is_multiple_of(POLLS_PER_QUERY) {
                 done = self.ask(batch.0)?;
             }
         }
@@ -274,13 +282,13 @@ impl Queue for AscendQueue {
     }
 
     fn abort(&mut self) -> bool {
-        let at_rest = self.rest();
-        if at_rest {
+        let is_stopped = self.stop_stream();
+        if is_stopped {
             let text = format!("copies on Ascend device {} were stopped", self.device);
             let error = Error::new(Status::Unavailable, text).over(Transport::Ascend);
             self.lost.get_or_insert(error);
         }
-        at_rest
+        is_stopped
     }
 
     fn export(&mut self, address: u64, length: u64, pid: i32) -> Result<Vec<u8>> {
@@ -300,21 +308,21 @@ impl Queue for AscendQueue {
     }
 
     fn expose(&mut self, length: u64, host: IpAddr) -> Result<Exposed> {
-        self.held.shown.expose(length, host)
+        self.held.exposures.expose(length, host)
     }
 
     fn conceal(&mut self, address: u64) {
-        self.held.shown.conceal(address);
+        self.held.exposures.conceal(address);
     }
 
     fn tidy(&mut self) -> bool {
-        self.held.shown.tidy()
+        self.held.exposures.tidy()
     }
 }
 
 impl Drop for AscendQueue {
     fn drop(&mut self) {
-        if !self.rest() {
+        if !self.stop_stream() {
             return;
         }
         self.contexts.remove(&self.held.context);

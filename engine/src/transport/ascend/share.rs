@@ -31,15 +31,15 @@ type Key = [u8; KEY_BYTES];
 
 /// The methods by which an allocation can be imported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Ways {
+struct Methods {
     /// A C string.
     key: Option<Key>,
     handle: Option<u64>,
 }
 
-impl Ways {
+impl Methods {
     /// Returns whether both name the same allocation by some method.
-    fn meets(&self, other: &Ways) -> bool {
+    fn meets(&self, other: &Methods) -> bool {
         let same_key = self.key.is_some() && self.key == other.key;
         same_key || self.handle.is_some() && self.handle == other.handle
     }
@@ -52,13 +52,13 @@ struct Exported {
     offset: u64,
     /// The allocation's length.
     length: u64,
-    ways: Ways,
+    methods: Methods,
 }
 
 impl Exported {
     fn encode(&self) -> Vec<u8> {
         let has = |there, flag| if there { flag } else { 0 };
-        let Ways { key, handle } = self.ways;
+        let Methods { key, handle } = self.methods;
         let mut out = vec![VERSION, has(key.is_some(), HAS_KEY) | has(handle.is_some(), HAS_HANDLE)];
         out.extend(self.device.to_le_bytes());
         out.extend(self.offset.to_le_bytes());
@@ -70,7 +70,7 @@ impl Exported {
 
     /// INVALID for bytes that `encode` does not make.
     fn decode(bytes: &[u8]) -> Result<Exported> {
-        let wrong = || Error::invalid("exported Ascend memory: not what this version of ferry exports");
+        let wrong = || Error::invalid("exported Ascend memory: not in the format of this version of ferry");
         let bytes: &[u8; BYTES] = bytes.try_into().map_err(|_| wrong())?;
         let mut rest = &bytes[..];
         let (version, flags) = (take::<1>(&mut rest)[0], take::<1>(&mut rest)[0]);
@@ -84,11 +84,11 @@ impl Exported {
         if version != VERSION || !flags_known || offset >= length || flags & HAS_KEY != 0 && !is_text {
             return Err(wrong());
         }
-        let ways = Ways {
+        let methods = Methods {
             key: (flags & HAS_KEY != 0).then_some(key),
             handle: (flags & HAS_HANDLE != 0).then_some(handle),
         };
-        Ok(Exported { device, offset, length, ways })
+        Ok(Exported { device, offset, length, methods })
     }
 }
 
@@ -118,8 +118,8 @@ pub struct Sharing {
 struct Export {
     base: u64,
     length: u64,
-    ways: Ways,
-    /// The reference behind `ways.handle`.
+    methods: Methods,
+    /// The reference behind `methods.handle`.
     physical: *mut c_void,
     /// Calls of `export` that were not withdrawn. At 0 the export ends as soon as its importers allow it.
     users: u32,
@@ -129,7 +129,7 @@ struct Import {
     /// The allocation's length, and the peer that lends it.
     length: u64,
     peer: PeerId,
-    ways: Ways,
+    methods: Methods,
     /// The handle by which it was opened; None if it was opened by key.
     physical: Option<*mut c_void>,
     users: u32,
@@ -164,10 +164,10 @@ impl Sharing {
             }
         };
         self.exports[at].users += 1;
-        let ways = self.exports[at].ways;
+        let methods = self.exports[at].methods;
         let exported = physical_device(&self.runtime, self.device)
-            .map(|device| Exported { device, offset: address - base, length: whole, ways }.encode());
-        let allowed = exported.and_then(|exported| self.allow(&ways, pid).map(|()| exported));
+            .map(|device| Exported { device, offset: address - base, length: whole, methods }.encode());
+        let allowed = exported.and_then(|exported| self.allow(&methods, pid).map(|()| exported));
         if allowed.is_err() {
             self.exports[at].users -= 1;
             self.end_unused();
@@ -177,7 +177,7 @@ impl Sharing {
 
     pub fn withdraw(&mut self, exported: &[u8]) {
         let Ok(exported) = Exported::decode(exported) else { return };
-        let found = self.exports.iter_mut().find(|one| one.ways == exported.ways && one.users > 0);
+        let found = self.exports.iter_mut().find(|one| one.methods == exported.methods && one.users > 0);
         if let Some(export) = found {
             export.users -= 1;
         }
@@ -187,33 +187,33 @@ impl Sharing {
     /// Imports memory. An allocation's properties stay as they were at its first import.
     pub fn import(&mut self, borrowed: &Borrowed<'_>) -> Result<u64> {
         let peer = borrowed.peer;
-        let Exported { device, offset, length, ways } = Exported::decode(borrowed.exported)?;
+        let Exported { device, offset, length, methods } = Exported::decode(borrowed.exported)?;
         let refuse = |text: &str| {
             Err(Error::invalid(format!("exported Ascend memory: {text}")).over(Transport::Ascend))
         };
         if borrowed.length > length - offset {
-            return refuse("it is shorter than what is wanted of it");
+            return refuse("it is shorter than the requested range");
         }
-        if let Some((base, import)) = self.imports.iter_mut().find(|(_, one)| one.ways.meets(&ways)) {
-            if (import.length, import.peer, import.ways) != (length, peer, ways) {
-                return refuse("it contradicts what was imported before");
+        if let Some((base, import)) = self.imports.iter_mut().find(|(_, one)| one.methods.meets(&methods)) {
+            if (import.length, import.peer, import.methods) != (length, peer, methods) {
+                return refuse("it contradicts an earlier import");
             }
             import.users += 1;
             return Ok(base + offset);
         }
         let same = physical_device(&self.runtime, self.device)? == device;
-        let (base, physical) = match ways.key.map(|key| self.import_key(&key, same)) {
+        let (base, physical) = match methods.key.map(|key| self.import_key(&key, same)) {
             Some(Ok(base)) => (base, None),
-            Some(Err(error)) if ways.handle.is_none() || error.status == Status::Access => {
+            Some(Err(error)) if methods.handle.is_none() || error.status == Status::Access => {
                 return Err(error);
             }
             // No key, or a key that cannot be imported here (PCIe).
             _ => {
-                let (base, physical) = self.import_handle(ways.handle.unwrap_or(0), length, device)?;
+                let (base, physical) = self.import_handle(methods.handle.unwrap_or(0), length, device)?;
                 (base, Some(physical))
             }
         };
-        let import = Import { length, peer, ways, physical, users: 1 };
+        let import = Import { length, peer, methods, physical, users: 1 };
         if !is_all_there(range_of(&self.runtime, base), base, length) {
             let _ = self.end_import(base, &import);
             return refuse("the allocation is smaller than the peer claims");
@@ -223,7 +223,7 @@ impl Sharing {
     }
 
     pub fn close(&mut self, imported: u64) -> Result<()> {
-        let unknown = || Error::invalid(format!("nothing imported is at {imported:#x}"));
+        let unknown = || Error::invalid(format!("no import is at {imported:#x}"));
         let (base, import) = self.find_mut(imported).ok_or_else(unknown)?;
         import.users -= 1;
         if import.users > 0 {
@@ -254,7 +254,7 @@ impl Sharing {
             return Err(error.over(Transport::Ascend));
         }
         let (physical, handle) = handle.map_or((null_mut(), None), |(raw, number)| (raw, Some(number)));
-        Ok(Export { base, length, ways: Ways { key: key.ok(), handle }, physical, users: 0 })
+        Ok(Export { base, length, methods: Methods { key: key.ok(), handle }, physical, users: 0 })
     }
 
     fn export_key(&self, base: u64, length: u64) -> Result<Key> {
@@ -288,16 +288,16 @@ impl Sharing {
     }
 
     /// Allows a process to import the memory.
-    fn allow(&self, ways: &Ways, pid: i32) -> Result<()> {
+    fn allow(&self, methods: &Methods, pid: i32) -> Result<()> {
         let (runtime, calls) = (&self.runtime, &self.runtime.calls);
         let mut pids = [pid];
-        if let Some(key) = ways.key {
+        if let Some(key) = methods.key {
             let allow = runtime.need("aclrtIpcMemSetImportPid", calls.aclrtIpcMemSetImportPid)?;
             // SAFETY: a C string and a list of one, which outlive the call.
             let code = unsafe { allow(key.as_ptr().cast(), pids.as_mut_ptr(), 1) };
             runtime.check("aclrtIpcMemSetImportPid", code)?;
         }
-        if let Some(handle) = ways.handle {
+        if let Some(handle) = methods.handle {
             // SAFETY: a list of one, which outlives the call.
             let code = unsafe { (calls.aclrtMemSetPidToShareableHandle)(handle, pids.as_mut_ptr(), 1) };
             runtime.check("aclrtMemSetPidToShareableHandle", code)?;
@@ -361,7 +361,7 @@ impl Sharing {
 
     fn end_import(&self, base: u64, import: &Import) -> Result<()> {
         let (runtime, calls) = (&self.runtime, &self.runtime.calls);
-        match (import.physical, import.ways.key) {
+        match (import.physical, import.methods.key) {
             (Some(physical), _) => {
                 // SAFETY: made by `import_handle`; no copy under way uses it, as the trait says.
                 let codes = unsafe {
@@ -396,7 +396,7 @@ impl Sharing {
             unsafe { (self.runtime.calls.aclrtFreePhysical)(export.physical) };
             export.physical = null_mut();
         }
-        export.ways.key.is_none_or(|key| self.close_key(&key).is_ok())
+        export.methods.key.is_none_or(|key| self.close_key(&key).is_ok())
     }
 }
 
@@ -418,14 +418,19 @@ mod tests {
     fn example() -> Exported {
         let mut key = [b'k'; KEY_BYTES];
         key[KEY_BYTES - 1] = 0;
-        Exported { device: 3, offset: 4096, length: 8192, ways: Ways { key: Some(key), handle: Some(9) } }
+        Exported {
+            device: 3,
+            offset: 4096,
+            length: 8192,
+            methods: Methods { key: Some(key), handle: Some(9) },
+        }
     }
 
     #[test]
     fn what_is_exported_is_read_back() {
         let both = example();
-        let key = Exported { ways: Ways { handle: None, ..both.ways }, ..both };
-        let handle = Exported { ways: Ways { key: None, ..both.ways }, ..both };
+        let key = Exported { methods: Methods { handle: None, ..both.methods }, ..both };
+        let handle = Exported { methods: Methods { key: None, ..both.methods }, ..both };
         for exported in [both, key, handle] {
             let bytes = exported.encode();
             assert!(bytes.len() == BYTES && BYTES <= 512);

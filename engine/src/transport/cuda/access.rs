@@ -6,8 +6,8 @@ use super::contexts::Contexts;
 use super::locate;
 use crate::status::{Error, Result};
 use crate::sys::cuda::Context;
+use crate::sys::map::HashMap;
 use crate::types::MemoryKind;
-use std::collections::HashMap;
 use std::sync::Arc;
 
 pub struct Reach {
@@ -20,7 +20,7 @@ pub struct Reach {
 
 impl Reach {
     pub fn new(contexts: &Arc<Contexts>) -> Reach {
-        Reach { contexts: contexts.clone(), peers: HashMap::new(), known: Vec::new() }
+        Reach { contexts: contexts.clone(), peers: HashMap::default(), known: Vec::new() }
     }
 
     /// Forgets the allocations that were checked for the batch before.

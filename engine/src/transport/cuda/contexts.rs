@@ -3,7 +3,7 @@
 use crate::status::Result;
 use crate::sys::cuda::{result, Api, Context, Entered, Failure, Handle, STREAM_LEGACY, STREAM_PER_THREAD};
 use crate::sys::lock::{Mutex, MutexGuard};
-use std::collections::HashMap;
+use crate::sys::map::HashMap;
 use std::sync::{Arc, Weak};
 
 pub struct Contexts {

@@ -12,10 +12,10 @@ use crate::sys::cuda::{
     ATTRIBUTE_PCI_DOMAIN, ATTRIBUTE_RDMA_WRITES_ORDERING, RANGE_HANDLE_DMA_BUF_FD,
     RDMA_WRITES_ORDERED_FOR_OWNER,
 };
+use crate::sys::fd::OwnedFd;
 use crate::sys::memory::page_bytes;
 use crate::types::{end_of, MemoryKind};
-use std::ffi::{c_char, CStr};
-use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::fd::FromRawFd;
 use std::sync::Arc;
 
 struct Cuda {
@@ -34,7 +34,7 @@ fn check_direct(context: &Context) -> Result<()> {
         return refuse(format!("device {} or its driver has no dma-buf", context.ordinal));
     }
     if context.attribute(ATTRIBUTE_RDMA_WRITES_ORDERING)? < RDMA_WRITES_ORDERED_FOR_OWNER {
-        return refuse(format!("device {} sees what a NIC has written only after a flush", context.ordinal));
+        return refuse(format!("device {} sees the writes of a NIC only after a flush", context.ordinal));
     }
     Ok(())
 }
@@ -48,30 +48,6 @@ pub fn open(path: &str) -> Result<Arc<dyn Driver>> {
 impl Driver for Cuda {
     fn kind(&self) -> MemoryKind {
         MemoryKind::Cuda
-    }
-
-    fn describe(&self) -> String {
-        let version = self.api.version;
-        let mut text = format!("CUDA {}.{} ({})", version / 1000, version % 1000 / 10, self.api.name);
-        let mut count = 0;
-        // SAFETY: the result lives on this stack.
-        let _ = unsafe { self.api.device_get_count(&mut count) };
-        for ordinal in 0..count {
-            let mut name = [0 as c_char; 128];
-            let mut device = 0;
-            // SAFETY: the results live on this stack; the name ends in NUL within the length given.
-            let named = unsafe {
-                self.api
-                    .device_get(&mut device, ordinal)
-                    .and_then(|()| self.api.device_get_name(name.as_mut_ptr(), name.len() as i32, device))
-            };
-            if named.is_ok() {
-                // SAFETY: as above.
-                let name = unsafe { CStr::from_ptr(name.as_ptr()) };
-                text.push_str(&format!(", {ordinal}: {}", name.to_string_lossy()));
-            }
-        }
-        text
     }
 
     fn locate(&self, address: u64) -> Result<Option<Allocation>> {

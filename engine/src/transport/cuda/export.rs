@@ -14,12 +14,13 @@ use super::locate::attributes;
 use crate::limits::DEVICE_EXPORTS_MAX;
 use crate::status::{Error, Result, Status};
 use crate::sys::cuda::{pointer, Api, IpcHandle, HANDLE_TYPE_POSIX_FD};
-use crate::sys::lock::{Mutex, MutexGuard};
-use crate::sys::{random_u64, unix};
+use crate::sys::fd::{AsFd, OwnedFd};
+use crate::sys::local::process_local;
+use crate::sys::lock::Mutex;
+use crate::sys::map::HashMap;
+use crate::sys::{host, random_u64, unix};
 use crate::types::end_of;
-use std::collections::HashMap;
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::os::unix::fs::MetadataExt;
+use std::os::fd::{AsRawFd, FromRawFd, RawFd};
 
 pub const EXPORTED_BYTES: usize = 124;
 
@@ -45,22 +46,19 @@ pub struct Exported {
     pub handle: IpcHandle,
 }
 
-/// The exports of this process's queues, by number: address and length.
-static OWN: Mutex<Option<HashMap<u64, (u64, u64)>>> = Mutex::new(None);
-
-fn own() -> MutexGuard<'static, Option<HashMap<u64, (u64, u64)>>> {
-    OWN.lock()
+process_local! {
+    /// The exports of this process's queues, by number: address and length.
+    static OWN: Mutex<Option<HashMap<u64, (u64, u64)>>> = Mutex::new(None);
 }
 
-/// Returns the pid namespace of this process, or 0 if that is unknown.
-pub fn pid_namespace() -> u64 {
-    std::fs::metadata("/proc/self/ns/pid").map_or(0, |namespace| namespace.ino())
+fn own<R>(act: impl FnOnce(&mut HashMap<u64, (u64, u64)>) -> R) -> R {
+    OWN.with(|own| act(own.lock().get_or_insert_default()))
 }
 
 impl Exported {
     /// Returns whether a queue of this process exports exactly this.
     pub fn is_own(&self) -> bool {
-        own().as_ref().is_some_and(|all| all.get(&self.number) == Some(&(self.address, self.length)))
+        own(|all| all.get(&self.number) == Some(&(self.address, self.length)))
     }
 
     fn encode(&self) -> Vec<u8> {
@@ -77,7 +75,7 @@ impl Exported {
 
     /// INVALID for bytes that `encode` cannot have made.
     pub fn decode(bytes: &[u8]) -> Result<Exported> {
-        let wrong = || Error::invalid("exported: this is not what a queue for CUDA exports");
+        let wrong = || Error::invalid("exported: these bytes are no export of a CUDA queue");
         if bytes.len() != EXPORTED_BYTES {
             return Err(wrong());
         }
@@ -127,9 +125,9 @@ impl Exports {
         };
         let mut exported = Exported {
             kind: Kind::Handle,
-            pid: std::process::id() as i32,
+            pid: host::pid(),
             number: random_u64(),
-            namespace: pid_namespace(),
+            namespace: host::pid_namespace(),
             address,
             length,
             base,
@@ -145,8 +143,8 @@ impl Exports {
         }
         if types as i32 & HANDLE_TYPE_POSIX_FD == 0 {
             let text = format!(
-                "the memory at {address:#x} can't be reached from another process: it is of a pool \
-                 (cudaMallocAsync), or was created without an exportable handle"
+                "the memory at {address:#x} can't be reached from another process: it belongs to a \
+                 pool (cudaMallocAsync), or was created without an exportable handle"
             );
             return Err(Error::new(Status::Unavailable, text));
         }
@@ -167,7 +165,7 @@ impl Exports {
     fn keep(&mut self, exported: &Exported, descriptor: Option<OwnedFd>) -> Vec<u8> {
         let Exported { number, address, length, .. } = *exported;
         self.0.insert(number, descriptor);
-        own().get_or_insert_default().insert(number, (address, length));
+        own(|all| all.insert(number, (address, length)));
         exported.encode()
     }
 
@@ -187,9 +185,7 @@ impl Drop for Exports {
 }
 
 fn forget(number: u64) {
-    if let Some(all) = own().as_mut() {
-        all.remove(&number);
-    }
+    own(|all| all.remove(&number));
 }
 
 impl Exported {

@@ -9,9 +9,9 @@ use super::contexts::Contexts;
 use crate::device::Hold;
 use crate::limits::HOLDS_MAX;
 use crate::status::{Error, Result, Status};
+use crate::sys::atomic::{AtomicBool, AtomicU32, Ordering};
 use crate::sys::cuda::{result, Api, Entered, Event, Gate, Handle, PinnedMemory};
 use crate::sys::lock::{Mutex, MutexGuard};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::Arc;
 
 /// The flags of a driver, made on demand.
@@ -23,18 +23,18 @@ pub struct Flags {
 #[derive(Default)]
 struct Made {
     list: Vec<Arc<Flag>>,
-    words: Words,
+    unused: UnusedFlags,
 }
 
 /// The unused flags of the newest page. Each is given out once: a stream may wait for a flag without bound, even after
 /// the flag has left the list.
 #[derive(Default)]
-struct Words {
+struct UnusedFlags {
     page: Option<Arc<PinnedMemory>>,
     given: usize,
 }
 
-impl Words {
+impl UnusedFlags {
     fn next(&mut self, contexts: &Contexts) -> Result<(Arc<PinnedMemory>, usize)> {
         let page = match self.page.take().filter(|_| self.given < FLAGS_PER_PAGE) {
             Some(page) => page,
@@ -92,11 +92,11 @@ impl Flags {
             Some(flag) => flag,
             None => {
                 if made.list.len() >= HOLDS_MAX {
-                    let text = format!("{HOLDS_MAX} streams are held, or were and have not gone on yet");
+                    let text = format!("{HOLDS_MAX} streams are held or have not resumed yet");
                     return Err(Error::new(Status::Limit, text));
                 }
                 let event = Event::new(contexts.api, context)?;
-                let (page, at) = made.words.next(contexts)?;
+                let (page, at) = made.unused.next(contexts)?;
                 let flag = Arc::new(Flag { event, context, at, page });
                 made.list.push(flag.clone());
                 flag
@@ -129,7 +129,8 @@ impl Drop for Flags {
 /// all work of the device wait for the hold too.
 pub fn hold(contexts: &Contexts, flags: &Flags, stream: u64) -> Result<Box<dyn Hold>> {
     let (api, stream) = (contexts.api, stream as Handle);
-    // SAFETY: the program's promise is that the stream exists until the transfer is final.
+    // SAFETY: the program's promise is that the stream exists until this call returns, and its context until the
+    // stream has gone past.
     let (_entered, context) = unsafe { contexts.enter_stream(stream) }?;
     refuse_capture(api, stream)?;
     let flag = flags.take(contexts, context)?;

@@ -5,15 +5,16 @@
 //! same number may be another process, or this one. So descriptors are taken from the process that the same-host path
 //! has proven, by its pidfd, and this process's own exports are recognised by its own list.
 
-use super::export::{pid_namespace, Exported, Kind};
+use super::export::{Exported, Kind};
 use crate::device::Borrowed;
 use crate::status::{Error, Result, Status};
 use crate::sys::cuda::{
     Context, Failure, IpcHandle, MemAccess, HANDLE_TYPE_POSIX_FD, IPC_LAZY_ENABLE_PEER_ACCESS,
 };
+use crate::sys::host::pid_namespace;
+use crate::sys::map::HashMap;
 use crate::sys::proven::Proven;
 use crate::types::{end_of, PeerId};
-use std::collections::HashMap;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
@@ -42,7 +43,7 @@ struct Opened {
 
 impl Imports {
     pub fn new(context: &Arc<Context>) -> Imports {
-        Imports { context: context.clone(), opened: HashMap::new(), ranges: HashMap::new() }
+        Imports { context: context.clone(), opened: HashMap::default(), ranges: HashMap::default() }
     }
 
     /// See `Queue::import`. The queue's context is current on this thread.
@@ -51,7 +52,9 @@ impl Imports {
         let exported = Exported::decode(borrowed.exported)?;
         if borrowed.length > exported.length {
             let (there, wanted) = (exported.length, borrowed.length);
-            return Err(Error::invalid(format!("exported: {there} bytes, of which {wanted} are wanted")));
+            return Err(Error::invalid(format!(
+                "exported: {there} bytes, fewer than the {wanted} bytes requested"
+            )));
         }
         if owner.is_self() {
             return self.import_own(&exported);
@@ -65,7 +68,7 @@ impl Imports {
             self.opened.insert(key, opened);
         }
         let Some(opened) = self.opened.get_mut(&key).filter(|opened| exported.span <= opened.span) else {
-            return Err(Error::invalid("exported: it contradicts what was imported before"));
+            return Err(Error::invalid("exported: it contradicts an earlier import"));
         };
         opened.uses += 1;
         let address = opened.address + (exported.address - exported.base);
@@ -85,7 +88,7 @@ impl Imports {
     /// See `Queue::close`.
     pub fn close(&mut self, imported: u64) -> Result<()> {
         let Some((key, count)) = self.ranges.get_mut(&imported) else {
-            return Err(Error::invalid(format!("imported: nothing was imported at {imported:#x}")));
+            return Err(Error::invalid(format!("imported: no import is at {imported:#x}")));
         };
         let key = *key;
         *count -= 1;
@@ -135,7 +138,7 @@ impl Imports {
         // SAFETY: opened above, and nothing uses it.
         let _ = unsafe { api.ipc_close_mem_handle(address) };
         known?;
-        Err(Error::invalid(format!("exported: {} bytes of memory that has {bytes}", exported.span)))
+        Err(Error::invalid(format!("exported: {} bytes of an allocation of {bytes} bytes", exported.span)))
     }
 
     /// Takes the descriptor out of the other process and maps its memory.

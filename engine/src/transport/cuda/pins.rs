@@ -5,8 +5,8 @@ use super::locate;
 use crate::status::{Error, Result, Status};
 use crate::sys::cuda::{result, Context};
 use crate::sys::lock::Mutex;
+use crate::sys::map::HashMap;
 use crate::types::{end_of, MemoryKind};
-use std::collections::HashMap;
 use std::ffi::c_void;
 use std::sync::Arc;
 

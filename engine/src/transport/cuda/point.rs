@@ -22,7 +22,8 @@ pub fn point(contexts: &Contexts, at: Start) -> Result<Box<dyn Point>> {
         Start::Event(event) => return Ok(Box::new(Theirs { api, event: event as Handle })),
         Start::Stream(stream) => stream as Handle,
     };
-    // SAFETY: the program's promise is that the stream exists until the transfer is final.
+    // SAFETY: the program's promise is that the stream exists until this call returns, and its context until the
+    // transfer is final.
     let (_entered, context) = unsafe { contexts.enter_stream(stream) }?;
     refuse_capture(api, stream)?;
     let event = Event::new(api, context)?;

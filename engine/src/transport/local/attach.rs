@@ -6,6 +6,7 @@
 //! process that the kernel names as the other end, the receiver reaches the right memory.
 
 use crate::sys::packet::DESCRIPTORS_MAX;
+use crate::types::RegionId;
 
 pub const PACKET_BYTES_MAX: usize = 96;
 pub const PROOF_BYTES: usize = 32;
@@ -16,9 +17,9 @@ pub enum Packet {
     /// The first packet of each side; carries the board and the receiver's tally.
     Attach { session: [u8; 16], mac: [u8; PROOF_BYTES], value_at: u64 },
     /// A region that can be mapped; carries its memfd.
-    Region { id: u64, address: u64, length: u64 },
+    Region { id: RegionId, address: u64, length: u64 },
     /// The region is not registered any more.
-    Gone { id: u64 },
+    Gone { id: RegionId },
     /// All regions that exist so far were announced.
     Settled,
 }
@@ -35,11 +36,13 @@ impl Packet {
             }
             Packet::Region { id, address, length } => {
                 out.push(2);
-                [id, address, length].into_iter().for_each(|it| out.extend_from_slice(&it.to_le_bytes()));
+                [id.raw(), *address, *length]
+                    .into_iter()
+                    .for_each(|it| out.extend_from_slice(&it.to_le_bytes()));
             }
             Packet::Gone { id } => {
                 out.push(3);
-                out.extend_from_slice(&id.to_le_bytes());
+                out.extend_from_slice(&id.raw().to_le_bytes());
             }
             Packet::Settled => out.push(4),
         }
@@ -65,11 +68,11 @@ impl Packet {
                 value_at: number(&rest[48..])?,
             }),
             (2, 24) => Some(Packet::Region {
-                id: number(&rest[..8])?,
+                id: RegionId::from_raw(number(&rest[..8])?),
                 address: number(&rest[8..16])?,
                 length: number(&rest[16..])?,
             }),
-            (3, 8) => Some(Packet::Gone { id: number(rest)? }),
+            (3, 8) => Some(Packet::Gone { id: RegionId::from_raw(number(rest)?) }),
             (4, 0) => Some(Packet::Settled),
             _ => None,
         }
@@ -123,8 +126,8 @@ mod tests {
         let keys = Keys::new(&[1; 32], [2; 16]);
         vec![
             keys.attach(true, 77),
-            Packet::Region { id: 5, address: 1 << 40, length: 9 },
-            Packet::Gone { id: u64::MAX },
+            Packet::Region { id: RegionId::from_raw(5), address: 1 << 40, length: 9 },
+            Packet::Gone { id: RegionId::from_raw(u64::MAX) },
             Packet::Settled,
         ]
     }

@@ -9,15 +9,15 @@ use crate::peer::{After, Peer};
 use crate::region::grants::Grant;
 use crate::region::{range_contains, RemoteMap};
 use crate::status::Status;
+use crate::sys::atomic::Ordering;
 use crate::sys::copy::{self, Piece};
 use crate::sys::health;
 use crate::sys::proven::Proven;
 use crate::sys::socket::IoVec;
 use crate::sys::vm;
-use crate::types::{Monotonic, Op, Slice};
+use crate::types::{Monotonic, Op, RegionId, Slice, SliceRange};
 use std::cell::OnceCell;
 use std::io;
-use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
 /// Vectors of one system call on each side. Measurements showed no gain from more.
@@ -49,18 +49,16 @@ enum Outcome {
 }
 
 impl Copier {
-    /// Copies slices [first, end) and settles them. Broken: the slices that were not copied were released to the
-    /// outbox.
+    /// Copies these slices and settles them. Broken: the slices that were not copied were released to the outbox.
     pub fn run(
         &self,
         peer: &Peer,
         transfer: &Arc<Transfer>,
-        first: u32,
-        end: u32,
+        range: SliceRange,
         now_ns: Monotonic,
         after: &mut After,
     ) -> Result<(), Broken> {
-        let slices = &transfer.spec.slices[first as usize..end as usize];
+        let slices = range.of(&transfer.spec.slices);
         let mut failures = Vec::new();
         let mut at = 0;
         let known = Known { peer, map: OnceCell::new() };
@@ -69,20 +67,20 @@ impl Copier {
                 break false;
             }
             let Some(region) = known.region_of(&slices[at]) else {
-                failures.push(failure(first, at, Status::NotRegistered, 0));
+                failures.push(failure(range.first, at, Status::NotRegistered, 0));
                 at += 1;
                 continue;
             };
             let rest = &slices[at..];
             let same = |slice: &&Slice| {
                 slice.region == rest[0].region
-                    && (slice.region != 0 || known.region_of(slice) == Some(region))
+                    && (slice.region != RegionId::NONE || known.region_of(slice) == Some(region))
             };
             let run = &rest[..rest.iter().take_while(same).count()];
             match self.copy(transfer.spec.op, region, run, now_ns) {
                 Outcome::Copied => at += run.len(),
                 Outcome::Failed(slice, status, os_error) => {
-                    failures.push(failure(first, at + slice, status, os_error));
+                    failures.push(failure(range.first, at + slice, status, os_error));
                     at += slice + 1;
                 }
                 Outcome::Broken(slice) => {
@@ -91,16 +89,17 @@ impl Copier {
                 }
             }
         };
-        let stop = first + at as u32;
-        if at > 0 {
+        let (done, left) = range.split_at(range.first + at as u32);
+        if !done.is_empty() {
             let length = |slice: &Slice| u64::from(slice.length);
             let bytes: u64 = slices[..at].iter().map(length).sum();
-            let refused: u64 = failures.iter().map(|it| length(&slices[(it.slice - first) as usize])).sum();
-            peer.around().stats.bytes_local.fetch_add(bytes - refused, Ordering::Relaxed);
-            peer.answered(transfer, (first, stop), bytes, &failures, false, after);
+            let refused: u64 =
+                failures.iter().map(|it| length(&slices[(it.slice - range.first) as usize])).sum();
+            peer.engine().stats.bytes_local.fetch_add(bytes - refused, Ordering::Relaxed);
+            peer.answered(transfer, done, bytes, &failures, false, after);
         }
-        if stop < end {
-            peer.release_run(transfer, (stop, end), false, Fence::Confirmed, after);
+        if !left.is_empty() {
+            peer.release_run(transfer, left, false, Fence::Confirmed, after);
         }
         if broken {
             return Err(Broken);
@@ -114,12 +113,12 @@ impl Copier {
         let Some(region) = known.region_of(slice) else { return false };
         let copied = matches!(self.copy(op, region, std::slice::from_ref(slice), now_ns), Outcome::Copied);
         if copied {
-            peer.around().stats.bytes_local.fetch_add(slice.length as u64, Ordering::Relaxed);
+            peer.engine().stats.bytes_local.fetch_add(slice.length as u64, Ordering::Relaxed);
         }
         copied
     }
 
-    fn copy(&self, op: Op, region: u64, run: &[Slice], now_ns: Monotonic) -> Outcome {
+    fn copy(&self, op: Op, region: RegionId, run: &[Slice], now_ns: Monotonic) -> Outcome {
         let Ok(inside) = self.grant.enter(region) else {
             return match self.grant.is_closed() {
                 true => Outcome::Broken(0),
@@ -142,13 +141,26 @@ impl Copier {
         let run = if valid == 0 { return Outcome::Failed(0, Status::Invalid, 0) } else { &run[..valid] };
         let outcome = match (self.mappings.get(region), &self.by_call) {
             (Some(mapping), _) => copy_mapped(op, &mapping, run),
-            (None, Ok(())) => self.copy_by_call(op, run),
+            (None, Ok(())) => self.unless_ended(self.copy_by_call(op, run)),
             // The mapping was removed after the submit: the region is unregistered, or about to be.
             (None, Err(_)) => Outcome::Failed(0, Status::Stale, 0),
         };
         drop(inside);
         match outcome {
             Outcome::Copied if valid < all => Outcome::Failed(valid, Status::Invalid, 0),
+            outcome => outcome,
+        }
+    }
+
+    /// The memory of a process that is being killed may go in the middle of a copy: no fault of a region then.
+    fn unless_ended(&self, outcome: Outcome) -> Outcome {
+        match outcome {
+            // A time before the last check, so that the process is checked again.
+            Outcome::Failed(done, Status::System, libc::EFAULT)
+                if self.process.has_ended(Monotonic::ZERO) =>
+            {
+                Outcome::Broken(done)
+            }
             outcome => outcome,
         }
     }
@@ -240,8 +252,8 @@ struct Known<'a> {
 
 impl Known<'_> {
     /// Returns the region that a slice names. If the slice names none, returns the region at its address now.
-    fn region_of(&self, slice: &Slice) -> Option<u64> {
-        if slice.region != 0 {
+    fn region_of(&self, slice: &Slice) -> Option<RegionId> {
+        if slice.region != RegionId::NONE {
             return Some(slice.region);
         }
         let map = self.map.get_or_init(|| self.peer.remote.snapshot());

@@ -1,11 +1,12 @@
 //! The threads that copy for one peer. Each peer has its own threads because a copy may wait for a page of the peer's
 //! process. They start when there is work and end after a time without work.
 
-use crate::sys::health;
-use crate::sys::lock::{Condvar, Mutex, MutexGuard};
-use crate::sys::thread;
+use crate::sys::lock::MutexGuard;
+use crate::sys::poller::Ready;
+use crate::sys::thread::JoinHandle;
+use crate::sys::turns::{self, Awaited, HasWork, Next, Sleeper, Turns};
+use crate::types::Monotonic;
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// A thread without work ends after this time.
@@ -14,8 +15,7 @@ const PATIENCE: Duration = Duration::from_millis(500);
 pub struct CopyThreads {
     /// How many threads may copy at one time, including callers that wait.
     threads_max: usize,
-    state: Mutex<State>,
-    called: Condvar,
+    state: Arc<Awaited<State>>,
 }
 
 #[derive(Default)]
@@ -31,9 +31,15 @@ struct State {
     closed: bool,
 }
 
+impl HasWork for State {
+    fn has_work(&self) -> bool {
+        self.calls > 0 || self.closed
+    }
+}
+
 impl CopyThreads {
     pub fn new(threads_max: usize) -> CopyThreads {
-        CopyThreads { threads_max, state: Mutex::default(), called: Condvar::new() }
+        CopyThreads { threads_max, state: Arc::default() }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -54,12 +60,7 @@ impl CopyThreads {
 
     /// Calls up to `wanted` threads; each runs `work` once for a call. Returns false if no thread exists and none could
     /// be started.
-    pub fn call(
-        &self,
-        wanted: usize,
-        work: &Arc<dyn Fn() + Send + Sync>,
-        copy_threads: &Arc<CopyThreads>,
-    ) -> bool {
+    pub fn call(&self, wanted: usize, work: &Arc<dyn Fn() + Send + Sync>) -> bool {
         let mut state = self.lock();
         if state.closed {
             return false;
@@ -69,14 +70,13 @@ impl CopyThreads {
         state.calls += new_calls;
         let awake = state.asleep.min(new_calls);
         for _ in 0..awake {
-            self.called.notify_one();
+            self.state.wake_one();
         }
         let missing = (new_calls - awake).min(self.threads_max.saturating_sub(state.alive));
         for _ in 0..missing {
-            let (copy_threads, work) = (copy_threads.clone(), work.clone());
-            let started = thread::spawn("ferry-copy", move || {
-                health::doing("copying");
-                health::woken_by(&|| copy_threads.called.notify_all(), || copy_threads.run(&*work));
+            let (own, work) = (self.state.clone(), work.clone());
+            let started = turns::start("ferry-copy", "copying", self.state.clone(), move || {
+                Some(CopyThread { state: own, work, is_asleep: false, ends_ns: None })
             });
             let Ok(started) = started else { break };
             state.threads.retain(|thread| !thread.is_finished());
@@ -93,46 +93,53 @@ impl CopyThreads {
     pub fn close(&self) -> Vec<JoinHandle<()>> {
         let mut state = self.lock();
         state.closed = true;
-        self.called.notify_all();
+        self.state.wake();
         std::mem::take(&mut state.threads)
     }
+}
 
-    fn run(&self, work: &(dyn Fn() + Send + Sync)) {
-        let mut state = self.lock();
-        loop {
-            if state.closed {
-                state.alive -= 1;
-                return;
-            }
-            if state.calls > 0 {
-                state.calls -= 1;
-                drop(state);
-                work();
-                state = self.lock();
-                continue;
-            }
-            state.asleep += 1;
-            let (woken, waited) = self.called.wait_timeout(state, PATIENCE);
-            state = woken;
-            state.asleep -= 1;
-            if waited && state.calls == 0 {
-                state.alive -= 1;
-                return;
-            }
+/// A thread between its turns.
+struct CopyThread {
+    state: Arc<Awaited<State>>,
+    work: Arc<dyn Fn() + Send + Sync>,
+    /// It is counted in `State::asleep`.
+    is_asleep: bool,
+    /// When it ends unless it is called before. None while it works.
+    ends_ns: Option<Monotonic>,
+}
+
+impl Turns for CopyThread {
+    fn turn(&mut self, now: Monotonic, _: &[Ready]) -> Next {
+        let mut state = self.state.lock();
+        state.asleep -= usize::from(std::mem::take(&mut self.is_asleep));
+        if state.calls > 0 && !state.closed {
+            state.calls -= 1;
+            drop(state);
+            (self.work)();
+            self.ends_ns = None;
+            return Next::Again;
         }
+        let ends_ns = *self.ends_ns.get_or_insert(now + PATIENCE);
+        if state.closed || ends_ns <= now {
+            state.alive -= 1;
+            return Next::Over;
+        }
+        state.asleep += 1;
+        self.is_asleep = true;
+        Next::At(ends_ns)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::atomic::{AtomicUsize, Ordering};
+    use crate::sys::atomic::{AtomicUsize, Ordering};
     use std::sync::mpsc::channel;
 
     #[test]
     fn every_call_is_answered_and_threads_are_bounded() {
-        let copy_threads = Arc::new(CopyThreads::new(2));
-        let (done, heard) = channel();
+        let copy_threads = CopyThreads::new(2);
+        let (done, ended) = channel();
         let inside = Arc::new((AtomicUsize::new(0), AtomicUsize::new(0)));
         let watched = inside.clone();
         let work: Arc<dyn Fn() + Send + Sync> = Arc::new(move || {
@@ -142,12 +149,30 @@ mod tests {
             let _ = done.send(());
         });
         for _ in 0..100 {
-            assert!(copy_threads.call(8, &work, &copy_threads));
-            heard.recv_timeout(Duration::from_secs(60)).unwrap();
+            assert!(copy_threads.call(8, &work));
+            ended.recv_timeout(Duration::from_secs(60)).unwrap();
         }
         assert!(inside.1.load(Ordering::SeqCst) <= 2);
         copy_threads.close().into_iter().for_each(|thread| thread.join().unwrap());
-        assert!(!copy_threads.call(1, &work, &copy_threads), "closed");
+        assert!(!copy_threads.call(1, &work), "closed");
+    }
+
+    /// A thread ends when it has had no work for its patience, and not while it is called.
+    #[test]
+    fn a_thread_without_work_ends() {
+        let state = Arc::<Awaited<State>>::default();
+        state.lock().alive = 1;
+        let work: Arc<dyn Fn() + Send + Sync> = Arc::new(|| ());
+        let mut thread = CopyThread { state: state.clone(), work, is_asleep: false, ends_ns: None };
+        let mut turn = |ms| thread.turn(Monotonic::ZERO + Duration::from_millis(ms), &[]);
+        let at = |ms| Monotonic::ZERO + (PATIENCE + Duration::from_millis(ms));
+        assert_eq!((turn(1), turn(400)), (Next::At(at(1)), Next::At(at(1))));
+        assert_eq!(state.lock().asleep, 1);
+        state.lock().calls = 1;
+        assert_eq!((turn(501), turn(502)), (Next::Again, Next::At(at(502))));
+        assert_eq!(turn(1002), Next::Over);
+        let state = state.lock();
+        assert_eq!((state.asleep, state.alive), (0, 0));
     }
 
     #[test]

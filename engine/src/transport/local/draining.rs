@@ -7,9 +7,8 @@ use super::sessions::Sessions;
 use crate::command::Command;
 use crate::region::grants::Tally;
 use crate::sys::clock;
-use crate::types::PeerId;
+use crate::types::{Monotonic, PeerId};
 use std::sync::{Arc, Weak};
-use std::time::Instant;
 
 pub struct Draining {
     pub tally: Arc<Tally>,
@@ -22,18 +21,18 @@ impl Service {
     /// Returns whether, after `shut`, no thread of this process copies by a path and no other process copies here.
     pub fn is_still(&self) -> bool {
         let now_ns = clock::monotonic_ns();
-        let mut paths = self.lock();
-        for draining in paths.draining.values_mut().flatten() {
+        let mut sessions = self.lock();
+        for draining in sessions.draining.values_mut().flatten() {
             self.is_over(draining);
         }
-        for (peer, session) in &paths.sessions {
+        for (peer, session) in &sessions.all {
             let ended =
-                paths.processes.get(peer).is_some_and(|(_, path)| path.copier().process.has_ended(now_ns));
+                sessions.processes.get(peer).is_some_and(|(_, path)| path.copier().process.has_ended(now_ns));
             session.tally.iter().filter(|_| ended).for_each(|tally| self.grants.bury(tally));
         }
-        drop(paths);
-        let links: Vec<_> = self.links.lock().iter().filter_map(Weak::upgrade).collect();
-        self.grants.all_quiet() && links.iter().all(|path| path.copier().grant.is_quiet())
+        drop(sessions);
+        let all_paths: Vec<_> = self.all_paths.lock().iter().filter_map(Weak::upgrade).collect();
+        self.grants.all_quiet() && all_paths.iter().all(|path| path.copier().grant.is_quiet())
     }
 
     /// Returns whether the peer's process neither copies here nor has memory mapped.
@@ -46,8 +45,8 @@ impl Service {
     }
 
     /// Checks a peer's ended paths, and forgets those on which nothing moves any more.
-    pub(super) fn let_go(&self, paths: &mut Sessions, peer: PeerId, now: Instant) {
-        let Some(all) = paths.draining.get_mut(&peer) else { return };
+    pub(super) fn let_go(&self, sessions: &mut Sessions, peer: PeerId, now: Monotonic) {
+        let Some(all) = sessions.draining.get_mut(&peer) else { return };
         let mut changed = false;
         all.retain_mut(|draining| {
             let before = draining.quiet;
@@ -56,10 +55,10 @@ impl Service {
             !over
         });
         match all.is_empty() {
-            true => drop(paths.draining.remove(&peer)),
-            false => paths.fading_times.set(peer, Some(now + RETRY)),
+            true => drop(sessions.draining.remove(&peer)),
+            false => sessions.draining_times.set(peer, Some(now + RETRY)),
         }
-        if changed && !paths.fades(peer) {
+        if changed && !sessions.is_draining(peer) {
             self.commands.push(Command::TransportQuiet { peer });
         }
     }
@@ -67,7 +66,7 @@ impl Service {
 
 impl Sessions {
     /// Returns whether a process of this peer still copies here.
-    pub fn fades(&self, peer: PeerId) -> bool {
+    pub fn is_draining(&self, peer: PeerId) -> bool {
         self.draining.get(&peer).is_some_and(|all| all.iter().any(|it| !it.quiet))
     }
 }

@@ -3,8 +3,9 @@
 
 use crate::limits::PEER_MAPS_MAX;
 use crate::sys::lock::RwLock;
+use crate::sys::map::HashMap;
 use crate::sys::mapping::Mapping;
-use std::collections::HashMap;
+use crate::types::RegionId;
 use std::sync::Arc;
 
 /// One region of the peer, mapped.
@@ -28,23 +29,23 @@ impl Mapped {
 }
 
 #[derive(Default)]
-pub struct Mappings(RwLock<HashMap<u64, Arc<Mapped>>>);
+pub struct Mappings(RwLock<HashMap<RegionId, Arc<Mapped>>>);
 
 impl Mappings {
     /// Adds a mapping. Returns false if the peer exceeds the number of mappings that an engine may have.
     #[must_use]
-    pub fn add(&self, region: u64, mapped: Mapped) -> bool {
+    pub fn add(&self, region: RegionId, mapped: Mapped) -> bool {
         let mut all = self.0.write();
         all.insert(region, Arc::new(mapped));
         all.len() <= PEER_MAPS_MAX
     }
 
     /// Removes a mapping. The memory is unmapped when the last copy that uses it ends.
-    pub fn remove(&self, region: u64) {
+    pub fn remove(&self, region: RegionId) {
         self.0.write().remove(&region);
     }
 
-    pub fn get(&self, region: u64) -> Option<Arc<Mapped>> {
+    pub fn get(&self, region: RegionId) -> Option<Arc<Mapped>> {
         self.0.read().get(&region).cloned()
     }
 }
@@ -69,8 +70,8 @@ mod tests {
     fn as_many_as_an_engine_can_have_and_no_more() {
         let mappings = Mappings::default();
         let mapped = || Mapped::new(1 << 40, Mapping::private(4096).unwrap());
-        assert!((0..PEER_MAPS_MAX as u64).all(|region| mappings.add(region, mapped())));
-        assert!(mappings.add(0, mapped()), "a repeated region counts once");
-        assert!(!mappings.add(u64::MAX, mapped()));
+        assert!((0..PEER_MAPS_MAX as u64).all(|region| mappings.add(RegionId::from_raw(region), mapped())));
+        assert!(mappings.add(RegionId::from_raw(0), mapped()), "a repeated region counts once");
+        assert!(!mappings.add(RegionId::from_raw(u64::MAX), mapped()));
     }
 }

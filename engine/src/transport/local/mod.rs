@@ -10,7 +10,7 @@
 //! `draining` watches paths that have ended. `control` begins and ends the paths with the sessions
 //! (`peer::TransportService`). Notifications go over the other transports, after the data.
 
-mod attach;
+pub mod attach;
 mod copier;
 mod copy_threads;
 mod draining;

@@ -9,13 +9,14 @@ use crate::peer::{After, Kept, Path, Peer, SameHost};
 use crate::region::grants::Use;
 use crate::region::RemoteMap;
 use crate::status::Result;
+use crate::sys::atomic::{AtomicBool, Ordering};
 use crate::sys::clock;
+use crate::sys::once::OnceLock;
 use crate::sys::pause;
 use crate::sys::proven::Proven;
-use crate::types::{Monotonic, Op, Range, Slice, Transport};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
-use std::thread::JoinHandle;
+use crate::sys::thread::JoinHandle;
+use crate::types::{Monotonic, Op, Range, RegionId, Slice, Transport};
+use std::sync::{Arc, Weak};
 
 /// Bytes of one piece: small enough that two threads end together, large enough that taking a piece costs little beside
 /// copying it.
@@ -28,7 +29,7 @@ pub type OnBroken = Box<dyn Fn() + Send + Sync>;
 pub struct LocalPath {
     peer: Arc<Peer>,
     copier: Copier,
-    copy_threads: Arc<CopyThreads>,
+    copy_threads: CopyThreads,
     /// The work of a copy thread when it is called. Set once, when the path is made.
     work: OnceLock<Arc<dyn Fn() + Send + Sync>>,
     spin_ns: u64,
@@ -47,7 +48,7 @@ impl LocalPath {
         let path = Arc::new(LocalPath {
             peer,
             copier,
-            copy_threads: Arc::new(CopyThreads::new(threads)),
+            copy_threads: CopyThreads::new(threads),
             work: OnceLock::new(),
             // If only one thread may copy, as on a single CPU, a spinning thread would take its CPU.
             spin_ns: if threads > 1 { spin_ns } else { 0 },
@@ -80,8 +81,7 @@ impl LocalPath {
         if self.closed.load(Ordering::SeqCst) {
             return false;
         }
-        let Some(Pulled::Slices { transfer, first, end, .. }) =
-            self.peer.pull(Transport::Local, express, ALL)
+        let Some(Pulled::Slices { transfer, range, .. }) = self.peer.pull(Transport::Local, express, ALL)
         else {
             return false;
         };
@@ -91,7 +91,7 @@ impl LocalPath {
             .filter(|submitted_ns| *submitted_ns == transfer.spec.submitted_ns)
             .unwrap_or_else(clock::monotonic_ns);
         transfer.mark_started_at(|| now_ns);
-        if let Err(Broken) = self.copier.run(&self.peer, &transfer, first, end, now_ns, after) {
+        if let Err(Broken) = self.copier.run(&self.peer, &transfer, range, now_ns, after) {
             self.closed.store(true, Ordering::SeqCst);
             (self.on_broken)();
         }
@@ -135,7 +135,7 @@ impl LocalPath {
     /// Calls copy threads. Returns false if no thread exists and none could be started.
     fn call(&self, threads: usize) -> bool {
         let Some(work) = self.work.get().filter(|_| !self.closed.load(Ordering::SeqCst)) else { return true };
-        self.copy_threads.call(threads, work, &self.copy_threads)
+        self.copy_threads.call(threads, work)
     }
 }
 
@@ -149,11 +149,11 @@ impl Path for LocalPath {
             // The peer's board knows whether a named region exists, where it is, and what it grants. Only an unnamed
             // range must be found in the announced regions. Memory that system calls don't reach must be mapped here.
             let id = match range.region {
-                0 => known.find(range.remote, range.length).map(|region| region.id),
+                RegionId::NONE => known.find(range.remote, range.length).map(|region| region.id),
                 id => Some(id),
             };
             let Some(id) = id else { return alone };
-            last = Some((id, range.region != 0));
+            last = Some((id, range.region != RegionId::NONE));
             self.copier.by_call.is_ok() || self.copier.mappings.get(id).is_some()
         })
     }
@@ -207,7 +207,7 @@ impl SameHost for LocalPath {
         !self.closed.load(Ordering::SeqCst) && self.copier.copy_one(&self.peer, op, slice, now_ns)
     }
 
-    fn keep_registered(&self, region: u64, use_: Use) -> Result<Kept> {
+    fn keep_registered(&self, region: RegionId, use_: Use) -> Result<Kept> {
         self.copier.grant.stay(region, use_).map(|stay| Box::new(stay) as Kept)
     }
 

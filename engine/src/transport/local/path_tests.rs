@@ -12,7 +12,7 @@ use crate::status::Status;
 use crate::sys::mapping::Mapping;
 use crate::transport::local::mappings::Mappings;
 use crate::transport::local::process::Process;
-use crate::types::{Access, Request};
+use crate::types::{Access, Request, TransferId};
 use crate::{Config, Engine};
 use std::sync::atomic::AtomicU32;
 use std::time::Duration;
@@ -27,7 +27,7 @@ fn engine() -> Engine {
 }
 
 /// A WRITE that only the local path may carry.
-fn write(peer: &Peer, (local, remote, region): (u64, u64, u64)) -> Arc<Transfer> {
+fn write(peer: &Peer, (local, remote, region): (u64, u64, RegionId)) -> Arc<Transfer> {
     let length = BYTES as u32;
     let spec = TransferSpec {
         peer: peer.handle,
@@ -47,7 +47,7 @@ fn write(peer: &Peer, (local, remote, region): (u64, u64, u64)) -> Arc<Transfer>
         transport: Transport::Local,
         allowed: Transport::Local.bit(),
     };
-    Arc::new(Transfer::new(1, spec))
+    Arc::new(Transfer::new(TransferId::from_raw(1), spec))
 }
 
 /// The process ends while a transfer waits, and another process gets its pid: this test's own, so that a wrong write

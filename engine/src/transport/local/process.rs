@@ -1,13 +1,13 @@
 //! The peer's process: its pid, and whether that pid is still this process's.
 
+use crate::sys::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::sys::fd::{AsFd, BorrowedFd, OwnedFd};
 use crate::sys::packet::{poll, Polled};
 use crate::sys::proven::Proven;
 use crate::sys::socket::IoVec;
-use crate::sys::{unix, vm};
+use crate::sys::{host, unix, vm};
 use crate::types::Monotonic;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Arc;
 
 /// How long a check that the process lives is trusted. The kernel gives its pid to another process only after it has
@@ -124,8 +124,7 @@ fn ptrace_hint(error: &io::Error) -> String {
     if error.raw_os_error() != Some(libc::EPERM) {
         return String::new();
     }
-    let scope = std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
-    match scope.trim() {
+    match &*host::ptrace_scope() {
         "" | "0" => " (a container's limits, or a process that may not be traced)".into(),
         scope => format!(" (kernel.yama.ptrace_scope is {scope}; see the setting local_any_tracer)"),
     }
@@ -174,17 +173,17 @@ mod tests {
     /// A time from before the last check is no reason to trust that check.
     #[test]
     fn an_old_time_is_no_belief_that_it_lives() {
-        const LOOK_NS: u64 = 1_000_000_000;
+        const CHECK_NS: u64 = 1_000_000_000;
         let mut child = std::process::Command::new("sleep").arg("600").spawn().unwrap();
         let pid = child.id() as i32;
-        let times = [0, 1, LOOK_NS - 1, LOOK_NS + BELIEF_NS + 1, u64::MAX];
+        let times = [0, 1, CHECK_NS - 1, CHECK_NS + BELIEF_NS + 1, u64::MAX];
         let all: Vec<_> = times.iter().map(|old_ns| (Process::numbered(pid, pid), *old_ns)).collect();
-        assert!(all.iter().all(|(process, _)| !process.has_ended(Monotonic::from_ns(LOOK_NS))));
+        assert!(all.iter().all(|(process, _)| !process.has_ended(Monotonic::from_ns(CHECK_NS))));
         child.kill().unwrap();
         child.wait().unwrap();
         for (process, old_ns) in &all {
             assert!(
-                !process.has_ended(Monotonic::from_ns(LOOK_NS + BELIEF_NS)),
+                !process.has_ended(Monotonic::from_ns(CHECK_NS + BELIEF_NS)),
                 "a check is trusted for this long"
             );
             assert!(process.has_ended(Monotonic::from_ns(*old_ns)), "{old_ns}");

@@ -28,10 +28,16 @@ fn service() -> Arc<Service> {
 }
 
 /// Does one turn of the thread. Returns how many sessions it looked after.
-fn turn(service: &Service) -> u64 {
-    let before = service.looked.load(Ordering::Relaxed);
-    service.look_around(&mut service.lock());
-    service.looked.load(Ordering::Relaxed) - before
+fn turn(service: &Arc<Service>) -> u64 {
+    let before = service.served.load(Ordering::Relaxed);
+    service.clone().turn(clock::monotonic_ns(), &[]);
+    service.served.load(Ordering::Relaxed) - before
+}
+
+/// Returns how long the thread may sleep.
+fn left(service: &Service) -> Option<Duration> {
+    let now = clock::monotonic_ns();
+    service.lock().next_due(now).map(|at| Duration::from_nanos(at.saturating_sub(now)))
 }
 
 #[test]
@@ -39,10 +45,10 @@ fn an_event_costs_the_sessions_that_it_concerns() {
     let service = service();
     assert_eq!(turn(&service), PEERS, "each has just begun");
     assert_eq!(turn(&service), 0);
-    assert!(service.next_timer().is_some_and(|left| left > PATIENCE / 2), "nothing is to be done");
+    assert!(left(&service).is_some_and(|left| left > PATIENCE / 2), "nothing is to be done");
     let nobody = unix::listen_abstract(unix::PACKETS.into()).unwrap().1;
     service.message(PeerId::from_raw(4), &nobody);
-    assert_eq!(service.next_timer(), Some(Duration::ZERO));
+    assert_eq!(left(&service), Some(Duration::ZERO));
     assert_eq!(turn(&service), 1);
     service.end(PeerId::from_raw(7));
     assert_eq!(turn(&service), 0);
@@ -56,11 +62,11 @@ fn an_event_costs_the_sessions_that_it_concerns() {
 fn regions_that_go_are_told_of_by_the_thread_in_turns() {
     let service = service();
     turn(&service);
-    let ids: Vec<u64> = (0..20).collect();
+    let ids: Vec<RegionId> = (0..20).map(RegionId::from_raw).collect();
     service.regions_removed(&ids);
     assert_eq!(service.lock().gone, ids, "the caller has told nobody");
     let mut turns = 0;
-    while service.next_timer() == Some(Duration::ZERO) {
+    while left(&service) == Some(Duration::ZERO) {
         turns += 1;
         turn(&service);
     }

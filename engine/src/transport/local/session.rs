@@ -13,14 +13,14 @@ use super::process::{Obstacle, Process};
 use crate::peer::SessionInfo;
 use crate::region::grants::{Grant, Grants, Tally};
 use crate::region::{Region, RegionMap};
+use crate::sys::fd::{AsFd, BorrowedFd, OwnedFd};
+use crate::sys::map::{Entry, HashMap};
 use crate::sys::mapping::Mapping;
 use crate::sys::{memfd, packet, unix};
-use std::collections::hash_map::Entry;
-use std::collections::{BTreeMap, HashMap};
+use crate::types::{Monotonic, RegionId};
+use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::time::Instant;
 
 /// Why a path is not available, for `ferry_peer_paths`.
 pub type Why = String;
@@ -45,7 +45,7 @@ pub struct Session {
     /// The poller's token of the socket; 0 before it has one.
     pub socket_token: u64,
     /// Set until the path is open.
-    pub deadline: Option<Instant>,
+    pub deadline: Option<Monotonic>,
     pub tally: Option<Arc<Tally>>,
     /// Set when the other side has attached. Filled until SETTLED arrives, then moved to the path.
     pub copier: Option<Copier>,
@@ -55,7 +55,7 @@ pub struct Session {
     /// The system allows no more descriptors in flight now, and will not report when it does: retried by time.
     pub is_stalled: bool,
     /// The regions announced to the other side and still registered, with the numbers of their packets.
-    told: HashMap<u64, u64>,
+    announced: HashMap<RegionId, u64>,
 }
 
 /// The effect of a packet.
@@ -64,12 +64,12 @@ pub enum Step {
     /// The other side has announced all its regions: the path can be opened.
     Settled,
     /// A region was announced after SETTLED.
-    Mapped(u64, Mapped),
-    Unmapped(u64),
+    Mapped(RegionId, Mapped),
+    Unmapped(RegionId),
 }
 
 impl Session {
-    pub fn new(session_info: SessionInfo, deadline: Instant) -> Session {
+    pub fn new(session_info: SessionInfo, deadline: Monotonic) -> Session {
         let keys = Keys::new(&session_info.key, session_info.session_id);
         let value = Box::new(keys.value(session_info.dialer));
         Session {
@@ -85,7 +85,7 @@ impl Session {
             outgoing: BTreeMap::new(),
             next_number: 0,
             is_stalled: false,
-            told: HashMap::new(),
+            announced: HashMap::default(),
         }
     }
 
@@ -135,16 +135,16 @@ impl Session {
     }
 
     /// Announces every region that can be mapped, then SETTLED.
-    pub fn tell_all(&mut self, regions: &RegionMap) {
-        regions.shared().iter().for_each(|region| self.tell(region));
+    pub fn announce_all(&mut self, regions: &RegionMap) {
+        regions.shared().iter().for_each(|region| self.announce(region));
         self.push(&Packet::Settled, Vec::new());
     }
 
-    /// Announces a region. Does nothing before the other side is connected: `tell_all` follows then.
-    pub fn tell(&mut self, region: &Region) {
+    /// Announces a region. Does nothing before the other side is connected: `announce_all` follows then.
+    pub fn announce(&mut self, region: &Region) {
         let Some(memfd) = region.memfd.as_ref().filter(|_| self.socket.is_some()) else { return };
-        if let Entry::Vacant(told) = self.told.entry(region.id) {
-            told.insert(self.next_number);
+        if let Entry::Vacant(announced) = self.announced.entry(region.id) {
+            announced.insert(self.next_number);
             let packet = Packet::Region { id: region.id, address: region.address, length: region.length };
             self.push(&packet, vec![memfd.clone()]);
         }
@@ -152,8 +152,8 @@ impl Session {
 
     /// Announces that a region is not registered any more. An announcement that is still queued is dropped instead, so
     /// that the queue stays small while the other process is stopped.
-    pub fn tell_gone(&mut self, id: u64) {
-        let Some(number) = self.told.remove(&id) else { return };
+    pub fn announce_gone(&mut self, id: RegionId) {
+        let Some(number) = self.announced.remove(&id) else { return };
         if self.outgoing.remove(&number).is_none() {
             self.push(&Packet::Gone { id }, Vec::new());
         }
@@ -261,9 +261,9 @@ pub fn receive(socket: BorrowedFd<'_>) -> Result<Option<(Packet, Vec<OwnedFd>)>,
 }
 
 fn map(memfd: Option<OwnedFd>, address: u64, length: u64) -> Result<Mapped, Why> {
-    let told = || "the peer announced a region without its memory".to_string();
-    let memfd = memfd.ok_or_else(told)?;
-    let length = usize::try_from(length).ok().filter(|length| *length > 0).ok_or_else(told)?;
+    let no_memory = || "the peer announced a region without its memory".to_string();
+    let memfd = memfd.ok_or_else(no_memory)?;
+    let length = usize::try_from(length).ok().filter(|length| *length > 0).ok_or_else(no_memory)?;
     let mapping = memfd::check(memfd.as_fd(), length).and_then(|()| Mapping::of(memfd.as_fd(), length, true));
     Ok(Mapped::new(address, mapping.map_err(|error| format!("mapping the peer's memory: {error}"))?))
 }

@@ -4,27 +4,27 @@ use super::draining::Draining;
 use super::path::LocalPath;
 use super::session::Session;
 use crate::schedule::Schedule;
-use crate::types::PeerId;
-use std::collections::{BTreeSet, HashMap, VecDeque};
-use std::os::fd::OwnedFd;
+use crate::sys::fd::OwnedFd;
+use crate::sys::map::HashMap;
+use crate::sys::thread::JoinHandle;
+use crate::types::{Monotonic, PeerId, RegionId};
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
-use std::thread::JoinHandle;
-use std::time::Instant;
 
 /// Sessions told of removed regions in one turn, before the lock is released to other threads.
-const TOLD_PER_TURN: usize = 4096;
+const ANNOUNCED_PER_TURN: usize = 4096;
 
 pub struct Sessions {
     /// By the peer's handle, from the session's begin to its end.
-    pub sessions: HashMap<PeerId, Session>,
+    pub all: HashMap<PeerId, Session>,
     /// The peers by session id, which the dialer's ATTACH names.
     pub by_id: HashMap<[u8; 16], PeerId>,
-    /// Sessions that have work: a thread that changes a session adds it, except in `look_after`.
+    /// Sessions that have work: a thread that changes a session adds it, except in `serve`.
     pub work: BTreeSet<PeerId>,
     /// When the other sessions are looked after next.
-    pub times: Schedule<Instant, PeerId>,
+    pub times: Schedule<Monotonic, PeerId>,
     /// Removed regions that the sessions were not told of yet.
-    pub gone: VecDeque<u64>,
+    pub gone: VecDeque<RegionId>,
     pub open: HashMap<PeerId, Arc<LocalPath>>,
     /// The text on each open path, for `ferry_peer_paths`.
     pub how: HashMap<PeerId, String>,
@@ -33,13 +33,13 @@ pub struct Sessions {
     /// Ended paths whose process still copied here, or had device memory mapped; by peer.
     pub draining: HashMap<PeerId, Vec<Draining>>,
     /// When the draining paths are checked next.
-    pub fading_times: Schedule<Instant, PeerId>,
+    pub draining_times: Schedule<Monotonic, PeerId>,
     /// Copy threads of paths that have ended.
-    pub leaving: Vec<JoinHandle<()>>,
+    pub ending_threads: Vec<JoinHandle<()>>,
     /// Accepted connections that have not sent a packet yet, by token.
     pub strangers: HashMap<u64, OwnedFd>,
     /// When their time is over.
-    pub strangers_times: Schedule<Instant>,
+    pub strangers_times: Schedule<Monotonic>,
     /// The peer whose socket or process a token stands for.
     pub tokens: HashMap<u64, PeerId>,
     pub next_token: u64,
@@ -49,20 +49,20 @@ impl Sessions {
     /// Returns an empty state. Tokens begin above `next_token`.
     pub fn new(next_token: u64) -> Sessions {
         Sessions {
-            sessions: HashMap::new(),
-            by_id: HashMap::new(),
+            all: HashMap::default(),
+            by_id: HashMap::default(),
             work: BTreeSet::new(),
             times: Schedule::new(),
             gone: VecDeque::new(),
-            open: HashMap::new(),
-            how: HashMap::new(),
-            processes: HashMap::new(),
-            draining: HashMap::new(),
-            fading_times: Schedule::new(),
-            leaving: Vec::new(),
-            strangers: HashMap::new(),
+            open: HashMap::default(),
+            how: HashMap::default(),
+            processes: HashMap::default(),
+            draining: HashMap::default(),
+            draining_times: Schedule::new(),
+            ending_threads: Vec::new(),
+            strangers: HashMap::default(),
             strangers_times: Schedule::new(),
-            tokens: HashMap::new(),
+            tokens: HashMap::default(),
             next_token,
         }
     }
@@ -73,28 +73,28 @@ impl Sessions {
     }
 
     /// Returns when the next timer is due; `now` if work waits.
-    pub fn next_look(&self, now: Instant) -> Option<Instant> {
+    pub fn next_due(&self, now: Monotonic) -> Option<Monotonic> {
         if !self.work.is_empty() || !self.gone.is_empty() {
             return Some(now);
         }
-        [self.times.first(), self.fading_times.first(), self.strangers_times.first()]
+        [self.times.first(), self.draining_times.first(), self.strangers_times.first()]
             .into_iter()
             .flatten()
             .min()
     }
 
     /// Tells sessions which regions were removed, one turn of it.
-    pub fn tell_gone(&mut self) {
-        let mut told = 0;
-        while told < TOLD_PER_TURN {
+    pub fn announce_gone(&mut self) {
+        let mut announced = 0;
+        while announced < ANNOUNCED_PER_TURN {
             let Some(id) = self.gone.pop_front() else { return };
-            for (peer, session) in &mut self.sessions {
-                session.tell_gone(id);
+            for (peer, session) in &mut self.all {
+                session.announce_gone(id);
                 if session.has_outgoing() {
                     self.work.insert(*peer);
                 }
             }
-            told += self.sessions.len().max(1);
+            announced += self.all.len().max(1);
         }
     }
 }

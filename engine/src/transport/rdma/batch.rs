@@ -14,7 +14,7 @@
 use super::device::Device;
 use super::keys::{KeyMap, RegionKeys};
 use super::memory::Pinned;
-use super::notifications::{Notifications, Word};
+use super::notifications::{Notifications, SendBody};
 use super::wire::DeviceOffer;
 use crate::complete::transfer::Failure;
 use crate::complete::{Transfer, TransferFlags};
@@ -22,7 +22,7 @@ use crate::peer::{After, Peer};
 use crate::region::{RegionMap, RemoteMap};
 use crate::status::Status;
 use crate::sys::verbs::Chain;
-use crate::types::{Location, Monotonic, Op, Slice};
+use crate::types::{Location, Monotonic, Op, RegionId, Slice, SliceRange};
 use std::sync::Arc;
 
 const SLICE_BITS: u32 = 16;
@@ -75,11 +75,10 @@ impl WrId {
     }
 }
 
-/// The slices [first, end) of a transfer.
+/// Slices of a transfer.
 pub struct Run {
     pub transfer: Arc<Transfer>,
-    pub first: u32,
-    pub end: u32,
+    pub range: SliceRange,
     pub bytes: u32,
 }
 
@@ -98,10 +97,10 @@ pub struct Batch {
 
 impl Batch {
     /// Settles a completed batch: frees its slot and confirms its run to the peer.
-    pub fn settle(self, peer: &Peer, words: &Notifications, after: &mut After) {
-        self.slot.into_iter().for_each(|slot| words.give_back(slot));
-        if let Some(Run { transfer, first, end, bytes }) = &self.run {
-            peer.confirm(transfer, (*first, *end), u64::from(*bytes), &self.failures, false, after);
+    pub fn settle(self, peer: &Peer, notifications: &Notifications, after: &mut After) {
+        self.slot.into_iter().for_each(|slot| notifications.give_back(slot));
+        if let Some(Run { transfer, range, bytes }) = &self.run {
+            peer.confirm(transfer, *range, u64::from(*bytes), &self.failures, false, after);
         }
     }
 }
@@ -131,7 +130,7 @@ struct Unproven {
 /// A region of the peer, with its keys.
 #[derive(Clone, Copy)]
 struct Target<'a> {
-    region: u64,
+    region: RegionId,
     keys: &'a Arc<RegionKeys>,
     place: Location,
 }
@@ -160,21 +159,21 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// Adds slices [first, end) of a transfer as batch `sequence`. Returns the slices that can't be posted.
-    pub fn add(&mut self, transfer: &Transfer, (first, end): (u32, u32), sequence: u64) -> Vec<Failure> {
+    /// Adds these slices of a transfer as batch `sequence`. Returns the slices that can't be posted.
+    pub fn add(&mut self, transfer: &Transfer, range: SliceRange, sequence: u64) -> Vec<Failure> {
         let mut failures = Vec::new();
         let (mut local, mut remote): (Option<&Pinned>, Option<Target>) = (None, None);
         let proves = transfer.spec.op == Op::Write && !transfer.spec.flags.has(TransferFlags::ACKED_ONLY);
-        for index in first..end {
+        for index in range.indexes() {
             let slice = &transfer.spec.slices[index as usize];
             if local.is_none_or(|it| slice.local < it.address || slice.local - it.address >= it.length) {
                 let region = self.local_regions.find(slice.local, slice.length as u64);
                 local = region.and_then(|region| Pinned::of(region));
             }
-            if remote.is_none_or(|target| slice.region == 0 || target.region != slice.region) {
+            if remote.is_none_or(|target| slice.region == RegionId::NONE || target.region != slice.region) {
                 remote = self.target_of(slice);
             }
-            let id = WrId::new(self.qp, sequence, (index - first) as u64);
+            let id = WrId::new(self.qp, sequence, (index - range.first) as u64);
             let posted = match (local, remote) {
                 (Some(local), Some(target)) => {
                     if proves {
@@ -182,7 +181,7 @@ impl<'a> Builder<'a> {
                     }
                     self.add_slice(transfer.spec.op, slice, local, target.keys, id)
                 }
-                (Some(_), None) if slice.region != 0 => Err(Status::Stale),
+                (Some(_), None) if slice.region != RegionId::NONE => Err(Status::Stale),
                 _ => Err(Status::NotRegistered),
             };
             if let Err(status) = posted {
@@ -221,8 +220,8 @@ impl<'a> Builder<'a> {
     }
 
     /// Adds a notification.
-    pub fn add_word(&mut self, slot: u32, word: &Word, sequence: u64) {
-        let (address, length, lkey) = self.device.words.write(slot, word);
+    pub fn add_send(&mut self, slot: u32, body: &SendBody, sequence: u64) {
+        let (address, length, lkey) = self.device.notifications.write(slot, body);
         self.last_id = WrId::new(self.qp, sequence, 0);
         self.chain.send(self.last_id.0, address, lkey, length, length <= self.inline_bytes);
     }
@@ -230,7 +229,7 @@ impl<'a> Builder<'a> {
     /// Finds the region that a slice names or, if it names none, the region that is at its address now.
     fn target_of(&self, slice: &Slice) -> Option<Target<'a>> {
         let region = match slice.region {
-            0 => Some(self.remote_regions.find(slice.remote, slice.length as u64)?),
+            RegionId::NONE => Some(self.remote_regions.find(slice.remote, slice.length as u64)?),
             id => self.remote_regions.get(id),
         };
         let id = region.map_or(slice.region, |region| region.id);

@@ -9,13 +9,12 @@ use crate::complete::transfer::Failure;
 use crate::complete::Transfer;
 use crate::peer::{After, Posted, What};
 use crate::status::Status;
+use crate::sys::atomic::Ordering;
 use crate::sys::clock;
 use crate::sys::pause;
 use crate::sys::verbs::wc;
-use crate::types::Monotonic;
-use std::sync::atomic::Ordering;
+use crate::types::{Monotonic, RegionId, SliceRange};
 use std::sync::Arc;
-use std::time::Instant;
 
 /// Upper bound on how long a packet may still be in the network after its endpoint is gone.
 const FABRIC_DRAIN_NS: u64 = 1_000_000_000;
@@ -54,7 +53,7 @@ impl Endpoint {
     }
 
     /// Reaps owed completions, at most until `until`. Returns true once no completion is owed.
-    pub fn flush(&self, until: Instant) -> bool {
+    pub fn flush(&self, until: Monotonic) -> bool {
         let mut after = self.peer.after();
         let owed = || self.flights.iter().any(|flight| flight.state.lock().last.is_some());
         loop {
@@ -62,7 +61,7 @@ impl Endpoint {
             if !owed() && !self.is_held() {
                 return true;
             }
-            if clock::now() >= until {
+            if clock::monotonic_ns() >= until {
                 return false;
             }
             if settled == 0 {
@@ -106,8 +105,9 @@ impl Endpoint {
         records: &mut Vec<Posted>,
         after: &mut After,
     ) {
-        batch.slot.into_iter().for_each(|slot| self.device.words.give_back(slot));
-        let Some(Run { transfer, first, end, .. }) = batch.run else { return };
+        batch.slot.into_iter().for_each(|slot| self.device.notifications.give_back(slot));
+        let Some(Run { transfer, range, .. }) = batch.run else { return };
+        let SliceRange { mut first, end } = range;
         let ours = error.filter(|(id, _, _)| id.is_of(batch.sequence));
         let mut bad: Vec<Failure> = batch.failures;
         if let Some((slice, vendor_error)) = ours.and_then(|it| refused(&transfer, first, it)) {
@@ -116,27 +116,33 @@ impl Endpoint {
             bad.push(Failure { slice, status, os_error: libc::EREMOTEIO, vendor_error });
         }
         bad.sort_unstable_by_key(|failure| failure.slice);
-        let mut from = first;
         for failure in bad {
-            self.add_record(&transfer, (from, failure.slice), lease_until_ns, records);
+            self.add_record(&transfer, SliceRange { first, end: failure.slice }, lease_until_ns, records);
             let (slice, length) = (failure.slice, transfer.spec.slices[failure.slice as usize].length);
-            self.peer.confirm(&transfer, (slice, slice + 1), length as u64, &[failure], false, after);
-            from = slice + 1;
+            self.peer.confirm(
+                &transfer,
+                SliceRange { first: slice, end: slice + 1 },
+                length as u64,
+                &[failure],
+                false,
+                after,
+            );
+            first = slice + 1;
         }
-        self.add_record(&transfer, (from, end), lease_until_ns, records);
+        self.add_record(&transfer, SliceRange { first, end }, lease_until_ns, records);
     }
 
     fn add_record(
         &self,
         transfer: &Arc<Transfer>,
-        (first, end): (u32, u32),
+        range: SliceRange,
         lease_until_ns: Monotonic,
         records: &mut Vec<Posted>,
     ) {
-        if first < end {
-            let slices = &transfer.spec.slices[first as usize..end as usize];
+        if !range.is_empty() {
+            let slices = range.of(&transfer.spec.slices);
             let bytes = slices.iter().map(|slice| slice.length).sum();
-            let what = What::Slices { transfer: transfer.clone(), first, end, bytes, notified: false };
+            let what = What::Slices { transfer: transfer.clone(), range, bytes, notified: false };
             records.push(Posted { sequence: 0, lease_until_ns, what });
         }
     }
@@ -145,7 +151,7 @@ impl Endpoint {
     /// access.
     fn why_refused(&self, transfer: &Transfer, slice: u32) -> Status {
         let slice = &transfer.spec.slices[slice as usize];
-        match slice.region != 0 && self.keys.snapshot().get(slice.region).is_none() {
+        match slice.region != RegionId::NONE && self.keys.snapshot().get(slice.region).is_none() {
             true => Status::Stale,
             false => Status::Access,
         }

@@ -3,22 +3,22 @@
 
 use super::endpoint::Endpoint;
 use super::locality::{Place, SYSFS};
-use super::notifications::{self, Notifications, Word};
+use super::notifications::{self, Notifications, SendBody};
 use super::topology::choose_gid;
 use super::wire::DeviceOffer;
 use super::DeviceSettings;
 use crate::limits::SPLIT_BYTES_MIN;
 use crate::peer::{After, Left};
 use crate::status::Error;
+use crate::sys::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sys::lock::{Mutex, MutexGuard, RwLock};
+use crate::sys::map::HashMap;
 use crate::sys::mapping::Mapping;
 use crate::sys::poller::{Interest, Poller, PollerKind};
 use crate::sys::verbs::{Channel, Completion, Context, Cq, Gid, Mr, Pd, PortState};
 use crate::types::Transport;
-use std::collections::HashMap;
 use std::io;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 /// The cookie of the completion queue for receives.
@@ -53,7 +53,7 @@ pub struct Device {
     pub pd: Arc<Pd>,
     /// The completion channel of all its completion queues.
     pub channel: Arc<Channel>,
-    pub words: Notifications,
+    pub notifications: Notifications,
     /// Completions of receives on any endpoint.
     pub received: Arc<Cq>,
     receiver: Mutex<Vec<Completion>>,
@@ -74,7 +74,7 @@ pub struct Device {
     /// Whether the device's thread ticks. Ordered with the endpoints' counts of chains in flight.
     ticking: AtomicBool,
     /// The device's thread sleeps on this.
-    pub poller: Poller,
+    pub poller: Arc<Poller>,
     /// Payload that this engine moved as initiator.
     pub bytes: AtomicU64,
     pub work_requests: AtomicU64,
@@ -91,8 +91,8 @@ impl Device {
 
     fn make(index: usize, context: &Arc<Context>, settings: &DeviceSettings) -> io::Result<Device> {
         let (pd, channel) = (Pd::new(context)?, Channel::new(context)?);
-        let poller = Poller::new(PollerKind::Epoll).map_err(io::Error::other)?;
-        let words = Notifications::new(&pd)?;
+        let poller = Arc::new(Poller::new(PollerKind::Epoll).map_err(io::Error::other)?);
+        let notifications = Notifications::new(&pd)?;
         let received =
             Cq::new(context, RECEIVED_MAX.min(context.limits().cqe_max), Some(&channel), RECEIVED)?;
         received.arm()?;
@@ -104,7 +104,7 @@ impl Device {
         let device = Device {
             index,
             channel,
-            words,
+            notifications,
             received,
             receiver: Mutex::new(vec![Completion::default(); 32]),
             port: ports.clone().find(is_active).unwrap_or(1),
@@ -123,7 +123,7 @@ impl Device {
             work_requests: AtomicU64::new(0),
             pd,
         };
-        device.look();
+        device.refresh_port();
         Ok(device)
     }
 
@@ -156,7 +156,7 @@ impl Device {
     }
 
     /// Reads the state of the port again. Returns true if peers must be told.
-    pub fn look(&self) -> bool {
+    pub fn refresh_port(&self) -> bool {
         let found = self.find_address().map_err(|why| format!("{} port {}: {why}", self.name(), self.port));
         let mut address = self.address.write();
         let key = |address: &Result<Address, String>| {
@@ -275,10 +275,10 @@ impl Device {
     /// endpoint of one peer must not stay for another peer's flood. Returns true if more may have arrived.
     pub fn receive(&self) -> bool {
         let mut completions = self.receiver.lock();
-        let (mut heard, mut taken) = (Vec::new(), 0);
+        let (mut received, mut taken) = (Vec::new(), 0);
         while let Ok(count) = self.received.poll(&mut completions) {
             for completion in &completions[..count] {
-                heard.extend(self.hear(completion));
+                received.extend(self.handle_receive(completion));
             }
             taken += count;
             if count < completions.len() || taken >= RECEIVED_MAX as usize {
@@ -287,25 +287,25 @@ impl Device {
         }
         drop(completions);
         // Not under the lock: a thread that closes an endpoint receives, too.
-        for (endpoint, left) in heard {
+        for (endpoint, left) in received {
             After::resume(&endpoint.peer, left).flush();
         }
         taken >= RECEIVED_MAX as usize
     }
 
     /// Handles one receive. Returns its endpoint and the work that is left for the endpoint's peer.
-    fn hear(&self, completion: &Completion) -> Option<(Arc<Endpoint>, Left)> {
-        let mut heard = None;
+    fn handle_receive(&self, completion: &Completion) -> Option<(Arc<Endpoint>, Left)> {
+        let mut received = None;
         let slot = completion.id() as u32;
         if completion.is_success() {
             let mut bytes = notifications::buffer();
-            let length = self.words.read(slot, completion.bytes(), &mut bytes);
+            let length = self.notifications.read(slot, completion.bytes(), &mut bytes);
             let by_qp = self.by_qp.lock();
             let endpoint = by_qp.get(&completion.qp_number()).and_then(Weak::upgrade);
             drop(by_qp);
-            heard = endpoint.map(|endpoint| {
+            received = endpoint.map(|endpoint| {
                 let mut after = endpoint.peer.after();
-                if endpoint.hear(Word::decode(&bytes[..length]), &mut after) {
+                if endpoint.handle_send(SendBody::decode(&bytes[..length]), &mut after) {
                     after.nudge(Transport::Rdma);
                 }
                 let left = after.set_aside();
@@ -313,8 +313,8 @@ impl Device {
             });
         }
         // An error here means that the device is broken, which its port or its endpoints report.
-        let _ = self.words.feed(slot);
-        heard
+        let _ = self.notifications.feed(slot);
+        received
     }
 
     /// Returns the endpoint whose completion queue has this cookie, if the endpoint still exists.
@@ -324,7 +324,7 @@ impl Device {
 
     /// Notes small work whose completion no thread sleeps for. Its caller asks for it, or the second tick from now
     /// settles it.
-    pub fn look_later(&self) {
+    pub fn ensure_ticking(&self) {
         if !self.ticking.load(Ordering::SeqCst) && !self.ticking.swap(true, Ordering::SeqCst) {
             self.poller.wake();
         }

@@ -6,10 +6,11 @@ use super::locality::{Place, SYSFS};
 use super::memory::Pinned;
 use crate::device::{DmaBuf, Drivers};
 use crate::region::{Region, RegionSpec};
+use crate::sys::once::OnceLock;
 use crate::types::Access;
 use std::io;
 use std::path::Path;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 /// The source of dma-bufs.
 pub struct Direct {

@@ -14,19 +14,20 @@ use super::unacknowledged::Unacknowledged;
 use super::wire::{DeviceOffer, Side};
 use crate::command::{Command, Commands};
 use crate::complete::{Transfer, TransferFlags};
-use crate::limits::{FRAME_DESCRIPTORS_MAX, RDMA_WORD_BYTES_MAX};
+use crate::limits::{FRAME_DESCRIPTORS_MAX, RDMA_NOTIFY_BYTES_MAX};
 use crate::loss::{Cause, Loss};
 use crate::peer::outbox::{PullLimits, Pulled};
 use crate::peer::{After, Peer};
 use crate::region::Registry;
+use crate::sys::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use crate::sys::clock;
 use crate::sys::lock::Mutex;
+use crate::sys::once::OnceLock;
 use crate::sys::verbs::{Chain, Completion, Cq, LocalSide, Qp, QpSpec, Remote};
-use crate::types::{Monotonic, Transport};
+use crate::types::{LaneId, Monotonic, TransferId, Transport};
 use std::collections::VecDeque;
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 /// Chains in flight on one queue pair: while one completes, the others keep the device busy.
 const CHAINS_MAX: u32 = 4;
@@ -41,7 +42,7 @@ const RNR_RETRIES: u8 = 6;
 
 /// The arguments of `Endpoint::new`.
 pub struct Parts {
-    pub lane: u32,
+    pub lane: LaneId,
     pub device: Arc<Device>,
     pub remote: DeviceOffer,
     pub peer: Arc<Peer>,
@@ -52,7 +53,7 @@ pub struct Parts {
 }
 
 pub struct Endpoint {
-    pub lane: u32,
+    pub lane: LaneId,
     pub device: Arc<Device>,
     pub remote: DeviceOffer,
     pub(super) peer: Arc<Peer>,
@@ -146,7 +147,7 @@ impl Endpoint {
             let qp = Qp::new(
                 &device.pd,
                 &cq,
-                (&device.words.srq, &device.received),
+                (&device.notifications.srq, &device.received),
                 &QpSpec { send_wr: wrs(at), inline_bytes },
             )?;
             qp.to_init(device.port)?;
@@ -331,11 +332,11 @@ impl Endpoint {
             }
             let descriptors_max = slices.min(FRAME_DESCRIPTORS_MAX);
             // A notification may only be pulled if there is a slot for it.
-            slot = slot.or_else(|| if qp == 0 { self.device.words.take() } else { None });
+            slot = slot.or_else(|| if qp == 0 { self.device.notifications.take() } else { None });
             let limits = PullLimits {
                 frame_bytes_max: CHAIN_BYTES - total,
                 descriptors_max,
-                word_bytes_max: slot.map(|_| RDMA_WORD_BYTES_MAX),
+                notification_bytes_max: slot.map(|_| RDMA_NOTIFY_BYTES_MAX),
                 read: true,
                 write: true,
             };
@@ -345,7 +346,7 @@ impl Endpoint {
             let mut batch =
                 Batch { sequence, run: None, failures: Vec::new(), slot: None, posted_ns: Monotonic::NEVER };
             match pulled {
-                Pulled::Slices { transfer, first, end, bytes, .. } => {
+                Pulled::Slices { transfer, range, bytes, .. } => {
                     // The caller submitted this transfer a moment ago and waits for it. Avoid reading the clock again.
                     batch.posted_ns = match transfer.spec.flags.has(TransferFlags::AWAITED)
                         && !transfer.is_attended()
@@ -356,19 +357,19 @@ impl Endpoint {
                     };
                     transfer.mark_started_at(|| batch.posted_ns);
                     only = Some(transfer.clone()).filter(|_| sender.staged.is_empty());
-                    batch.failures = builder.add(&transfer, (first, end), sequence);
-                    batch.run = Some(Run { transfer, first, end, bytes });
+                    batch.failures = builder.add(&transfer, range, sequence);
+                    batch.run = Some(Run { transfer, range, bytes });
                     total += bytes;
                 }
-                word => {
+                notification => {
                     only = None;
                     batch.slot = slot.take();
-                    self.add_word(&mut builder, batch.slot, word, sequence);
+                    self.add_notification(&mut builder, batch.slot, notification, sequence);
                 }
             }
             sender.staged.push(batch);
         }
-        slot.into_iter().for_each(|slot| self.device.words.give_back(slot));
+        slot.into_iter().for_each(|slot| self.device.notifications.give_back(slot));
         if sender.staged.is_empty() {
             return false;
         }
@@ -379,14 +380,15 @@ impl Endpoint {
                 // After the chain was counted: a thread that is about to sleep checks the count last.
                 match only.filter(|transfer| !transfer.is_attended()) {
                     Some(transfer) if transfer.spec.flags.has(TransferFlags::AWAITED) => {}
-                    Some(_) if qp == 0 => self.device.look_later(),
+                    Some(_) if qp == 0 => self.device.ensure_ticking(),
                     _ => self.ensure_watched(after),
                 }
             }
             // Nothing of it could be posted. The batches settle with their failures.
-            None => {
-                sender.staged.drain(..).for_each(|batch| batch.settle(&self.peer, &self.device.words, after))
-            }
+            None => sender
+                .staged
+                .drain(..)
+                .for_each(|batch| batch.settle(&self.peer, &self.device.notifications, after)),
         }
         true
     }
@@ -417,7 +419,7 @@ impl Endpoint {
             let why =
                 self.why.get_or_init(|| format!("{} to {}: {why}", self.device.name(), self.remote.name));
             let loss =
-                Loss::told(Cause::System, format!("RDMA lane {}, {why}", self.lane)).over(Transport::Rdma);
+                Loss::of(Cause::System, format!("RDMA lane {}, {why}", self.lane)).over(Transport::Rdma);
             self.commands.push(Command::LaneLost { peer: self.peer.handle, lane: self.lane, loss });
         }
     }
@@ -474,7 +476,7 @@ impl Endpoint {
         self.send.lock().qps.is_empty()
     }
 
-    pub fn carries(&self, transfer: u64) -> bool {
+    pub fn carries(&self, transfer: TransferId) -> bool {
         let ours = |batch: &Batch| batch.run.as_ref().is_some_and(|run| run.transfer.handle == transfer);
         self.unacknowledged.carries(transfer)
             || self.flights.iter().any(|flight| flight.state.lock().batches.iter().any(ours))

@@ -5,11 +5,11 @@
 mod late;
 
 use super::path::RdmaPath;
-use super::wire::{KeysOffer, Side, Word};
+use super::wire::{KeysOffer, Message, Side};
 use crate::complete::{State, TransferResult};
 use crate::limits::RDMA_ENDPOINTS_MAX;
 use crate::peer::TransportService;
-use crate::types::{Op, PeerId, Request, Transport};
+use crate::types::{LaneId, Op, PeerId, RegionId, Request, Transport};
 use crate::{Config, Deadline, Engine, Memory, RegionOptions, Status, TransferOptions};
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -52,7 +52,7 @@ impl Two {
         };
         let (a, b) = (open("rva0,rvb0"), open("rva1,rvb1"));
         let peer = a.connect(b.address(), Some(BOUND)).unwrap();
-        let path = |engine: &Engine| engine.rdma().unwrap().links().remove(0);
+        let path = |engine: &Engine| engine.rdma().unwrap().paths().remove(0);
         let (here, there) = (path(&a), path(&b));
         let two = Two { a, b, peer, here, there };
         two.lanes_without(&[]);
@@ -72,8 +72,8 @@ impl Two {
     }
 
     /// Returns the lanes of both pairs of devices, once both are open at both ends and none is in `old`.
-    fn lanes_without(&self, old: &[u32]) -> Vec<u32> {
-        let lanes = |path: &RdmaPath| -> Vec<u32> { path.endpoints().iter().map(|it| it.lane).collect() };
+    fn lanes_without(&self, old: &[LaneId]) -> Vec<LaneId> {
+        let lanes = |path: &RdmaPath| -> Vec<LaneId> { path.endpoints().iter().map(|it| it.lane).collect() };
         until("both endpoints stand", || {
             let (here, there) = (lanes(&self.here), lanes(&self.there));
             here.len() == 2 && here == there && !here.iter().any(|lane| old.contains(lane))
@@ -233,7 +233,7 @@ fn a_wrong_key_costs_its_request_alone() {
             assert!(contents(to, n * EACH, EACH) == whole, "{op:?}: request {n} has wrong bytes");
         }
         until("the endpoint is made anew", || {
-            let now: Vec<u32> = two.here.endpoints().iter().map(|it| it.lane).collect();
+            let now: Vec<LaneId> = two.here.endpoints().iter().map(|it| it.lane).collect();
             now.len() == 2 && now != lanes
         });
         local.write(0, &pattern(7, COUNT * EACH));
@@ -247,7 +247,7 @@ fn a_wrong_key_costs_its_request_alone() {
 }
 
 /// Replaces a region's keys by wrong ones, on both devices of the peer. Returns the right ones.
-fn spoil(path: &RdmaPath, region: u64) -> Vec<KeysOffer> {
+fn spoil(path: &RdmaPath, region: RegionId) -> Vec<KeysOffer> {
     let keys = path.keys.snapshot().get(region).unwrap().clone();
     let offers = (0..2u8).map(|device| KeysOffer {
         region,
@@ -277,15 +277,15 @@ fn a_peer_gets_no_more_endpoints_than_there_can_be() {
     let (service, peer) = (two.b.rdma().unwrap(), two.b.peers().unwrap()[0]);
     let count = || service.lock().all.get(&peer).map_or(0, |session| session.entries.len());
     let stood = count();
-    let ask = |lane: u32| {
+    let ask = |lane: LaneId| {
         let side = Side { mtu: 1024, reads_max: 1, qps: vec![(1, 1), (2, 2)] };
-        assert!(service.message(peer, &Word::Connect { lane, own: 0, other: 0, side }.encode()));
+        assert!(service.message(peer, &Message::Connect { lane, own: 0, other: 0, side }.encode()));
     };
-    (0..RDMA_ENDPOINTS_MAX as u32 + 4).for_each(|lane| ask(1000 + lane));
+    (0..RDMA_ENDPOINTS_MAX as u32 + 4).for_each(|lane| ask(LaneId::from_raw(1000 + lane)));
     let is_heard = || service.lock().all.get(&peer).is_none_or(|session| session.inbox.is_empty());
     // The service makes endpoints one after the other, and the last words of a turn are still being worked off.
     until("each is answered", || is_heard() && (count() > stood));
-    ask(5000);
+    ask(LaneId::from_raw(5000));
     until("the last is answered", is_heard);
     assert!(count() <= RDMA_ENDPOINTS_MAX, "{} endpoints", count());
 }

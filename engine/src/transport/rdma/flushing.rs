@@ -11,23 +11,24 @@ use crate::peer::{Closed, Posted};
 use crate::schedule::Schedule;
 use crate::sys::clock;
 use crate::sys::lock::MutexGuard;
-use crate::types::PeerId;
-use std::collections::{BTreeMap, HashMap};
+use crate::sys::map::HashMap;
+use crate::types::{LaneId, Monotonic, PeerId, RegionId};
+use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How long the control loop waits for the completions that queue pairs in error owe. Devices flush in microseconds.
 const FLUSH_NOW: Duration = Duration::from_millis(2);
 /// How long flushing may take in all. Then the queue pairs are destroyed, which ends their work requests, too.
 const FLUSH_PATIENCE: Duration = Duration::from_millis(500);
-const LOOK: Duration = Duration::from_millis(1);
+const CHECK_INTERVAL: Duration = Duration::from_millis(1);
 
 /// A lane: its peer and its number.
-type Key = (PeerId, u32);
+type Key = (PeerId, LaneId);
 
 struct Left {
     endpoint: Arc<Endpoint>,
-    until: Instant,
+    until: Monotonic,
     /// The control loop was told that the lane will be closed soon.
     is_asked: bool,
 }
@@ -35,11 +36,11 @@ struct Left {
 pub struct Flushing {
     endpoints: BTreeMap<Key, Left>,
     /// When the service checks each endpoint. Unset while the closing thread still waits for it.
-    times: Schedule<Instant, Key>,
+    times: Schedule<Monotonic, Key>,
     /// Records of endpoints that have ended since, until the control loop collects them.
     records: HashMap<Key, Vec<Posted>>,
     /// Regions that a peer has given up meanwhile, by peer.
-    let_go: HashMap<PeerId, Vec<u64>>,
+    let_go: HashMap<PeerId, Vec<RegionId>>,
 }
 
 impl Flushing {
@@ -47,18 +48,18 @@ impl Flushing {
         Flushing {
             endpoints: BTreeMap::new(),
             times: Schedule::new(),
-            records: HashMap::new(),
-            let_go: HashMap::new(),
+            records: HashMap::default(),
+            let_go: HashMap::default(),
         }
     }
 
     /// True if closed endpoints of this peer still exist.
     pub fn has(&self, peer: PeerId) -> bool {
-        self.endpoints.range((peer, 0)..=(peer, u32::MAX)).next().is_some()
+        self.endpoints.range((peer, LaneId::NONE)..=(peer, LaneId::from_raw(u32::MAX))).next().is_some()
     }
 
     /// Returns the state of a lane that was left here: Soon, or Quiet with its records. None for any other lane.
-    pub fn ask(&mut self, peer: PeerId, lane: u32) -> Option<Closed> {
+    pub fn ask(&mut self, peer: PeerId, lane: LaneId) -> Option<Closed> {
         if let Some(left) = self.endpoints.get_mut(&(peer, lane)) {
             left.is_asked = true;
             return Some(Closed::Soon);
@@ -66,25 +67,25 @@ impl Flushing {
         self.records.remove(&(peer, lane)).map(Closed::Quiet)
     }
 
-    pub fn next(&self) -> Option<Instant> {
+    pub fn next(&self) -> Option<Monotonic> {
         self.times.first()
     }
 
     /// Notes regions whose keys the peer has given up. Its closed endpoints could still use the keys.
-    pub fn let_go(&mut self, peer: PeerId, regions: &[u64]) {
+    pub fn let_go(&mut self, peer: PeerId, regions: &[RegionId]) {
         self.let_go.entry(peer).or_default().extend(regions);
     }
 
     /// Enters endpoints that are being closed. Must be called before the sessions' lock is released.
     fn begin(&mut self, peer: PeerId, endpoints: &[Arc<Endpoint>]) {
         for endpoint in endpoints {
-            let until = clock::now() + FLUSH_PATIENCE;
+            let until = clock::monotonic_ns() + FLUSH_PATIENCE;
             let left = Left { endpoint: endpoint.clone(), until, is_asked: false };
             self.endpoints.insert((peer, endpoint.lane), left);
         }
     }
 
-    fn take_due(&mut self, now: Instant) -> Vec<(Key, Arc<Endpoint>, bool)> {
+    fn take_due(&mut self, now: Monotonic) -> Vec<(Key, Arc<Endpoint>, bool)> {
         let due = self.times.take_due(now).into_iter();
         let left = due.filter_map(|key| self.endpoints.get(&key).map(|left| (key, left)));
         left.map(|(key, left)| (key, left.endpoint.clone(), left.until <= now)).collect()
@@ -99,26 +100,26 @@ impl Service {
         mut sessions: MutexGuard<'_, Sessions>,
         peer: PeerId,
         endpoints: Vec<Arc<Endpoint>>,
-    ) -> Vec<(u32, Closed)> {
-        sessions.leaving.begin(peer, &endpoints);
+    ) -> Vec<(LaneId, Closed)> {
+        sessions.flushing.begin(peer, &endpoints);
         // If other endpoints flush late already, don't wait again.
-        let is_late = sessions.leaving.next().is_some();
+        let is_late = sessions.flushing.next().is_some();
         drop(sessions);
         endpoints.iter().for_each(|endpoint| endpoint.begin_close());
-        let patience = clock::now() + if is_late { Duration::ZERO } else { FLUSH_NOW };
+        let patience = clock::monotonic_ns() + if is_late { Duration::ZERO } else { FLUSH_NOW };
         let close = |endpoint: Arc<Endpoint>| {
             let key = (peer, endpoint.lane);
             if !endpoint.flush(patience) {
-                self.lock().leaving.times.set(key, Some(clock::now() + LOOK));
+                self.lock().flushing.times.set(key, Some(clock::monotonic_ns() + CHECK_INTERVAL));
                 self.poller.wake();
                 return (endpoint.lane, Closed::Soon);
             }
             // Contract 3: a lane is Quiet only once its queue pairs are destroyed.
             let records = endpoint.end_close();
             let mut sessions = self.lock();
-            match sessions.leaving.endpoints.remove(&key).is_some_and(|left| left.is_asked) {
+            match sessions.flushing.endpoints.remove(&key).is_some_and(|left| left.is_asked) {
                 true => {
-                    sessions.leaving.records.insert(key, records);
+                    sessions.flushing.records.insert(key, records);
                     self.give_up(peer, endpoint.lane);
                     (endpoint.lane, Closed::Soon)
                 }
@@ -133,10 +134,10 @@ impl Service {
     /// Once the peer's last closed endpoint is gone, releases the keys that waited for that, and all of the peer's
     /// keys if its session has ended.
     fn release_left(&self, sessions: &mut Sessions, peer: PeerId) {
-        if sessions.leaving.has(peer) {
+        if sessions.flushing.has(peer) {
             return;
         }
-        let let_go = sessions.leaving.let_go.remove(&peer).unwrap_or_default();
+        let let_go = sessions.flushing.let_go.remove(&peer).unwrap_or_default();
         self.key_holders.release(&let_go, peer);
         if !sessions.all.contains_key(&peer) {
             self.key_holders.release_all(peer);
@@ -146,17 +147,17 @@ impl Service {
     }
 
     /// Checks the endpoints that are due, and ends those that have flushed or whose time is over.
-    pub(super) fn end_leaving(&self, now: Instant) {
-        let due = self.lock().leaving.take_due(now);
+    pub(super) fn end_flushed(&self, now: Monotonic) {
+        let due = self.lock().flushing.take_due(now);
         for ((peer, lane), endpoint, is_late) in due {
             if !endpoint.flush(now) && !endpoint.ends_late(is_late) {
-                self.lock().leaving.times.set((peer, lane), Some(now + LOOK));
+                self.lock().flushing.times.set((peer, lane), Some(now + CHECK_INTERVAL));
                 continue;
             }
             let records = endpoint.end_close();
             let mut sessions = self.lock();
-            sessions.leaving.endpoints.remove(&(peer, lane));
-            sessions.leaving.records.insert((peer, lane), records);
+            sessions.flushing.endpoints.remove(&(peer, lane));
+            sessions.flushing.records.insert((peer, lane), records);
             self.give_up(peer, lane);
             self.release_left(&mut sessions, peer);
         }

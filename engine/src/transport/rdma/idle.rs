@@ -3,24 +3,24 @@
 //! wanted.
 
 use super::service::Service;
-use super::wire::Word;
+use super::wire::Message;
 use crate::sys::clock;
 use crate::types::PeerId;
 
 impl Service {
     /// Handles IDLE: the peer has posted nothing for a while. If this side is idle, too, the dialer gives up the
     /// endpoints, and an acceptor answers IDLE.
-    pub(super) fn heard_idle(&self, peer: PeerId, id: [u8; 16]) {
-        let now = clock::now();
+    pub(super) fn peer_is_idle(&self, peer: PeerId, id: [u8; 16]) {
+        let now = clock::monotonic_ns();
         let lanes = self.with(peer, id, |session| {
             if !session.is_idle(now, self.settings.idle) {
                 return Vec::new();
             }
             if session.session_info.dialer {
-                return session.rest();
+                return session.give_up_idle();
             }
-            self.tell(session, &Word::Idle);
-            session.rest();
+            self.send(session, &Message::Idle);
+            session.give_up_idle();
             Vec::new()
         });
         lanes.into_iter().flatten().for_each(|lane| self.give_up(peer, lane));
@@ -30,10 +30,10 @@ impl Service {
     pub(super) fn wake(&self, peer: PeerId, id: [u8; 16]) {
         self.with(peer, id, |session| {
             if session.wake(&self.devices) && !session.session_info.dialer {
-                self.tell(session, &Word::Wake);
+                self.send(session, &Message::Wake);
             }
         });
-        self.say_state(peer);
+        self.report_state(peer);
     }
 
     /// Returns the session's id if something is queued while the session's endpoints are given up.

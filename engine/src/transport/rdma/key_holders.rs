@@ -5,7 +5,7 @@ use super::device::Device;
 use super::direct::Direct;
 use super::memory::{self, Pinned};
 use super::service::Service;
-use super::wire::{KeysOffer, Word};
+use super::wire::{KeysOffer, Message};
 use crate::limits::{REGIONS_PER_MESSAGE, RKEYS_PER_MESSAGE};
 use crate::region::holder::{Holder, Pin};
 use crate::region::{Region, RegionSpec};
@@ -13,10 +13,10 @@ use crate::status::Result;
 use crate::sys::clock;
 use crate::sys::health;
 use crate::sys::lock::{Condvar, Mutex, MutexGuard};
-use crate::types::{Access, PeerId};
-use std::collections::hash_map::Entry;
-use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, OnceLock};
+use crate::sys::map::{Entry, HashMap, HashSet};
+use crate::sys::once::OnceLock;
+use crate::types::{Access, PeerId, RegionId};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 pub struct KeyHolders {
@@ -25,17 +25,17 @@ pub struct KeyHolders {
     state: Mutex<State>,
     released: Condvar,
     /// Asks the holders of a region to give up its keys. Set once, before the first session.
-    ask: OnceLock<Box<dyn Fn(u64) + Send + Sync>>,
+    ask: OnceLock<Box<dyn Fn(RegionId) + Send + Sync>>,
 }
 
 #[derive(Default)]
 struct State {
     /// Peers by region.
-    holders: HashMap<u64, HashSet<PeerId>>,
+    holders: HashMap<RegionId, HashSet<PeerId>>,
     /// Regions by peer, the inverse of `holders`. Neither map keeps empty sets.
-    regions: HashMap<PeerId, HashSet<u64>>,
+    regions: HashMap<PeerId, HashSet<RegionId>>,
     /// Regions whose keys are given to no further peer.
-    revoked: HashSet<u64>,
+    revoked: HashSet<RegionId>,
 }
 
 impl KeyHolders {
@@ -49,7 +49,7 @@ impl KeyHolders {
         }
     }
 
-    pub fn set_ask(&self, ask: impl Fn(u64) + Send + Sync + 'static) {
+    pub fn set_ask(&self, ask: impl Fn(RegionId) + Send + Sync + 'static) {
         let _ = self.ask.set(Box::new(ask));
     }
 
@@ -58,7 +58,7 @@ impl KeyHolders {
     }
 
     /// Enters the peer as a holder of the region's keys. Returns false if the peer must not get them.
-    pub fn give(&self, region: u64, peer: PeerId) -> bool {
+    pub fn give(&self, region: RegionId, peer: PeerId) -> bool {
         let mut state = self.lock();
         let may = !state.revoked.contains(&region);
         if may {
@@ -69,12 +69,12 @@ impl KeyHolders {
     }
 
     /// Returns the peers that hold keys of the region.
-    pub fn holders(&self, region: u64) -> Vec<PeerId> {
+    pub fn holders(&self, region: RegionId) -> Vec<PeerId> {
         self.lock().holders.get(&region).map(|peers| peers.iter().copied().collect()).unwrap_or_default()
     }
 
     /// Notes that the peer can't reach these regions any more.
-    pub fn release(&self, regions: &[u64], peer: PeerId) {
+    pub fn release(&self, regions: &[RegionId], peer: PeerId) {
         let mut state = self.lock();
         for region in regions {
             take(&mut state.holders, *region, peer);
@@ -104,7 +104,7 @@ fn take<A: Eq + std::hash::Hash, B: Eq + std::hash::Hash>(sets: &mut HashMap<A, 
 }
 
 impl State {
-    fn is_held(&self, region: u64) -> bool {
+    fn is_held(&self, region: RegionId) -> bool {
         self.holders.contains_key(&region)
     }
 }
@@ -115,7 +115,7 @@ impl Holder for KeyHolders {
         Ok(pinned.into_iter().map(|pinned| pinned as Pin).collect())
     }
 
-    fn revoke(&self, region: u64) {
+    fn revoke(&self, region: RegionId) {
         let held = {
             let mut state = self.lock();
             state.revoked.insert(region);
@@ -126,7 +126,7 @@ impl Holder for KeyHolders {
         }
     }
 
-    fn revoke_if_unheld(&self, region: u64, revoke: &mut dyn FnMut() -> bool) -> bool {
+    fn revoke_if_unheld(&self, region: RegionId, revoke: &mut dyn FnMut() -> bool) -> bool {
         let mut state = self.lock();
         if state.is_held(region) || !revoke() {
             return false;
@@ -135,7 +135,7 @@ impl Holder for KeyHolders {
         true
     }
 
-    fn wait_unheld(&self, region: u64, deadline: Option<Instant>) -> bool {
+    fn wait_unheld(&self, region: RegionId, deadline: Option<Instant>) -> bool {
         let wait = || {
             let mut state = self.lock();
             while state.is_held(region) {
@@ -166,7 +166,7 @@ impl Holder for KeyHolders {
 
 impl Service {
     /// Returns the keys of a region as messages for a peer; none if the region is being unregistered.
-    pub(super) fn keys_of(&self, region: &Region, peer: PeerId) -> Vec<Word> {
+    pub(super) fn keys_of(&self, region: &Region, peer: PeerId) -> Vec<Message> {
         let Some(pinned) = Pinned::of(region) else { return Vec::new() };
         if region.is_revoked() || !self.key_holders.give(region.id, peer) {
             return Vec::new();
@@ -177,10 +177,10 @@ impl Service {
             self.key_holders.release(&[region.id], peer);
             return Vec::new();
         }
-        let mut words = Vec::new();
+        let mut messages = Vec::new();
         for (device, pieces) in pinned.devices.iter().enumerate() {
             for (part, keys) in pieces.keys.chunks(RKEYS_PER_MESSAGE).enumerate() {
-                words.push(Word::Keys(KeysOffer {
+                messages.push(Message::Keys(KeysOffer {
                     region: region.id,
                     address: region.address,
                     length: region.length,
@@ -193,30 +193,30 @@ impl Service {
                 }));
             }
         }
-        words
+        messages
     }
 
     pub(super) fn ask_holders(&self) {
         let sessions = &mut *self.lock();
         let regions = std::mem::take(&mut sessions.revoking);
-        let mut by_peer: HashMap<PeerId, Vec<u64>> = HashMap::new();
+        let mut by_peer: HashMap<PeerId, Vec<RegionId>> = HashMap::default();
         for region in regions {
             self.key_holders
                 .holders(region)
                 .into_iter()
                 .for_each(|peer| by_peer.entry(peer).or_default().push(region));
         }
-        let now = clock::now();
+        let now = clock::monotonic_ns();
         for (peer, regions) in by_peer {
             let Some(session) = sessions.all.get_mut(&peer) else {
                 // Its session has ended. It has no endpoint once its closed endpoints are gone.
-                if !sessions.leaving.has(peer) {
+                if !sessions.flushing.has(peer) {
                     self.key_holders.release(&regions, peer);
                 }
                 continue;
             };
             for part in regions.chunks(REGIONS_PER_MESSAGE) {
-                self.tell(session, &Word::Revoke(part.to_vec()));
+                self.send(session, &Message::Revoke(part.to_vec()));
             }
             session.asked.extend(regions.into_iter().map(|region| (now, region)));
             sessions.work.insert(peer);
@@ -227,14 +227,18 @@ impl Service {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::atomic::{AtomicU64, Ordering};
+    use crate::sys::atomic::{AtomicU64, Ordering};
+
+    fn region(number: u64) -> RegionId {
+        RegionId::from_raw(number)
+    }
 
     fn held() -> (Arc<KeyHolders>, Arc<AtomicU64>) {
         let (held, asked) =
             (Arc::new(KeyHolders::new(Vec::new(), Direct::new(None))), Arc::new(AtomicU64::new(0)));
         let counter = asked.clone();
         held.set_ask(move |region| {
-            counter.fetch_add(region, Ordering::SeqCst);
+            counter.fetch_add(region.raw(), Ordering::SeqCst);
         });
         (held, asked)
     }
@@ -243,36 +247,36 @@ mod tests {
     fn keys_that_are_held_are_waited_for() {
         let (held, asked) = held();
         assert!(
-            held.give(7, PeerId::from_raw(1))
-                && held.give(7, PeerId::from_raw(2))
-                && held.give(8, PeerId::from_raw(1))
+            held.give(region(7), PeerId::from_raw(1))
+                && held.give(region(7), PeerId::from_raw(2))
+                && held.give(region(8), PeerId::from_raw(1))
         );
-        assert!(!held.revoke_if_unheld(7, &mut || true), "two peers hold it");
-        held.revoke(7);
+        assert!(!held.revoke_if_unheld(region(7), &mut || true), "two peers hold it");
+        held.revoke(region(7));
         assert_eq!(asked.load(Ordering::SeqCst), 7);
-        assert!(!held.give(7, PeerId::from_raw(3)), "nobody gets it any more");
-        held.release(&[7], PeerId::from_raw(1));
-        assert!(!held.wait_unheld(7, Some(Instant::now())));
+        assert!(!held.give(region(7), PeerId::from_raw(3)), "nobody gets it any more");
+        held.release(&[region(7)], PeerId::from_raw(1));
+        assert!(!held.wait_unheld(region(7), Some(Instant::now())));
         let waiter = held.clone();
-        let waiting = std::thread::spawn(move || waiter.wait_unheld(7, None));
+        let waiting = std::thread::spawn(move || waiter.wait_unheld(region(7), None));
         held.release_all(PeerId::from_raw(2));
         assert!(waiting.join().unwrap());
-        assert_eq!(held.holders(8), [PeerId::from_raw(1)]);
+        assert_eq!(held.holders(region(8)), [PeerId::from_raw(1)]);
     }
 
     /// A lost peer costs as much as it holds, not as much as there is.
     #[test]
     fn a_peer_is_found_by_what_it_holds() {
         let (held, _) = held();
-        for region in 1..=10 {
-            (1..=region).for_each(|peer| assert!(held.give(region, PeerId::from_raw(peer))));
+        for number in 1..=10 {
+            (1..=number).for_each(|peer| assert!(held.give(region(number), PeerId::from_raw(peer))));
         }
         let of = |peer: PeerId| held.lock().regions.get(&peer).map_or(0, HashSet::len);
         assert_eq!((of(PeerId::from_raw(1)), of(PeerId::from_raw(10)), of(PeerId::from_raw(11))), (10, 1, 0));
-        held.release(&[3, 4], PeerId::from_raw(1));
+        held.release(&[3, 4].map(RegionId::from_raw), PeerId::from_raw(1));
         held.release_all(PeerId::from_raw(2));
         assert_eq!(
-            (of(PeerId::from_raw(1)), of(PeerId::from_raw(2)), held.holders(2)),
+            (of(PeerId::from_raw(1)), of(PeerId::from_raw(2)), held.holders(region(2))),
             (8, 0, vec![PeerId::from_raw(1)])
         );
         (1..=10).for_each(|peer| held.release_all(PeerId::from_raw(peer)));
@@ -286,26 +290,32 @@ mod tests {
         let (held, _) = held();
         let registry = crate::region::Registry::new(crate::handle::Tag::from_random(1), None);
         let spec = RegionSpec { address: 4096, length: 64, ..RegionSpec::default() };
-        let region = registry.register(&[spec]).unwrap().remove(0);
+        let gone = registry.register(&[spec]).unwrap().remove(0);
         assert!(
-            held.give(region.id, PeerId::from_raw(1))
-                && held.give(region.id, PeerId::from_raw(2))
-                && held.give(8, PeerId::from_raw(2))
+            held.give(gone.id, PeerId::from_raw(1))
+                && held.give(gone.id, PeerId::from_raw(2))
+                && held.give(region(8), PeerId::from_raw(2))
         );
-        held.unpin(&region);
+        held.unpin(&gone);
         let state = held.lock();
-        assert_eq!(state.holders, HashMap::from([(8, HashSet::from([PeerId::from_raw(2)]))]));
-        assert_eq!(state.regions, HashMap::from([(PeerId::from_raw(2), HashSet::from([8]))]));
+        assert_eq!(
+            state.holders,
+            HashMap::from_iter([(region(8), HashSet::from_iter([PeerId::from_raw(2)]))])
+        );
+        assert_eq!(
+            state.regions,
+            HashMap::from_iter([(PeerId::from_raw(2), HashSet::from_iter([region(8)]))])
+        );
     }
 
     #[test]
     fn what_nobody_holds_goes_at_once_if_it_is_idle() {
         let (held, asked) = held();
-        assert!(!held.revoke_if_unheld(7, &mut || false));
-        assert!(held.give(7, PeerId::from_raw(1)), "nothing has changed");
-        held.release(&[7], PeerId::from_raw(1));
-        assert!(held.revoke_if_unheld(7, &mut || true));
-        assert!(!held.give(7, PeerId::from_raw(1)));
+        assert!(!held.revoke_if_unheld(region(7), &mut || false));
+        assert!(held.give(region(7), PeerId::from_raw(1)), "nothing has changed");
+        held.release(&[region(7)], PeerId::from_raw(1));
+        assert!(held.revoke_if_unheld(region(7), &mut || true));
+        assert!(!held.give(region(7), PeerId::from_raw(1)));
         assert_eq!(asked.load(Ordering::SeqCst), 0);
     }
 }

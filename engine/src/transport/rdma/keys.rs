@@ -5,15 +5,15 @@ use super::wire::KeysOffer;
 use crate::limits::{DEVICES_MAX, PEER_RKEYS_MAX, SPLIT_BYTES_MIN};
 use crate::region::range_contains;
 use crate::region::tree::{Order, Tree};
+use crate::sys::atomic::{AtomicBool, Ordering};
 use crate::sys::lock::{Mutex, RwLock};
-use crate::types::end_of;
-use std::sync::atomic::{AtomicBool, Ordering};
+use crate::types::{end_of, RegionId};
 use std::sync::Arc;
 
 /// A remote region, with the keys known so far.
 #[derive(Clone, Debug, Default)]
 pub struct RegionKeys {
-    region: u64,
+    region: RegionId,
     pub address: u64,
     pub length: u64,
     /// Whether peers may READ the region, so that a READ of it can prove a WRITE visible.
@@ -37,8 +37,8 @@ pub struct ByRegion;
 
 impl Order for ByRegion {
     type Item = Arc<RegionKeys>;
-    type Key = u64;
-    fn key(keys: &Arc<RegionKeys>) -> u64 {
+    type Key = RegionId;
+    fn key(keys: &Arc<RegionKeys>) -> RegionId {
         keys.region
     }
 }
@@ -134,7 +134,7 @@ impl Keys {
         });
     }
 
-    pub fn remove(&self, regions: &[u64]) {
+    pub fn remove(&self, regions: &[RegionId]) {
         self.change(|map, count| {
             let gone = regions.iter().filter_map(|region| map.remove(*region));
             *count -= gone.map(|region| region.count()).sum::<usize>();
@@ -168,7 +168,7 @@ mod tests {
 
     fn offer(first: u32, rkeys: &[u32]) -> KeysOffer {
         KeysOffer {
-            region: 9,
+            region: RegionId::from_raw(9),
             address: MIB,
             length: 2 * MIB + MIB / 2,
             readable: true,
@@ -185,7 +185,7 @@ mod tests {
         let keys = Keys::default();
         keys.add(offer(0, &[7, 8]));
         keys.add(offer(2, &[9]));
-        let region = keys.snapshot().get(9).unwrap().clone();
+        let region = keys.snapshot().get(RegionId::from_raw(9)).unwrap().clone();
         assert_eq!(region.find(1, MIB), Some((7, MIB)));
         assert_eq!(region.find(1, 3 * MIB - 1), Some((8, 1)));
         assert_eq!(region.find(1, 3 * MIB), Some((9, MIB / 2)));
@@ -196,7 +196,7 @@ mod tests {
         let all = 2 * MIB + MIB / 2;
         assert!(region.covers(1, MIB, all) && !region.covers(1, MIB, all + 1) && !region.covers(1, MIB, 0));
         assert!(keys.splits());
-        keys.remove(&[9]);
+        keys.remove(&[RegionId::from_raw(9)]);
         assert!(keys.snapshot().is_empty());
     }
 
@@ -205,16 +205,16 @@ mod tests {
         let keys = Keys::default();
         keys.add(offer(0, &[7]));
         keys.add(offer(2, &[9]));
-        assert_eq!(keys.snapshot().get(9).unwrap().find(1, 2 * MIB), None);
-        assert!(!keys.snapshot().get(9).unwrap().covers(1, MIB, 2 * MIB + MIB / 2));
+        assert_eq!(keys.snapshot().get(RegionId::from_raw(9)).unwrap().find(1, 2 * MIB), None);
+        assert!(!keys.snapshot().get(RegionId::from_raw(9)).unwrap().covers(1, MIB, 2 * MIB + MIB / 2));
         keys.add(offer(0, &[1, 2, 3]));
-        assert_eq!(keys.snapshot().get(9).unwrap().find(1, 2 * MIB), Some((2, MIB)));
+        assert_eq!(keys.snapshot().get(RegionId::from_raw(9)).unwrap().find(1, 2 * MIB), Some((2, MIB)));
         keys.add(KeysOffer { piece_bytes: MIB - 1, ..offer(0, &[5]) });
-        assert_eq!(keys.snapshot().get(9).unwrap().find(1, MIB), Some((1, MIB)));
+        assert_eq!(keys.snapshot().get(RegionId::from_raw(9)).unwrap().find(1, MIB), Some((1, MIB)));
     }
 
     #[test]
-    fn words_that_make_no_sense_are_no_keys_and_divide_by_nothing() {
+    fn offers_that_make_no_sense_are_no_keys_and_divide_by_nothing() {
         let keys = Keys::default();
         let whole = || KeysOffer { length: 9, piece_bytes: 9, ..offer(0, &[7]) };
         for nonsense in [
@@ -237,20 +237,25 @@ mod tests {
             let _ = region.find(1, 0);
         }
         keys.add(whole());
-        assert_eq!(keys.snapshot().get(9).unwrap().find(1, MIB + 8), Some((7, 1)));
+        assert_eq!(keys.snapshot().get(RegionId::from_raw(9)).unwrap().find(1, MIB + 8), Some((7, 1)));
     }
 
     #[test]
     fn keys_are_counted_and_bounded() {
         let keys = Keys::default();
-        let many = |region| KeysOffer { region, length: 8192 * MIB, rkeys: vec![1; 8192], ..offer(0, &[]) };
+        let many = |region| KeysOffer {
+            region: RegionId::from_raw(region),
+            length: 8192 * MIB,
+            rkeys: vec![1; 8192],
+            ..offer(0, &[])
+        };
         let most = (PEER_RKEYS_MAX / 8192) as u64;
-        let has = |region| keys.snapshot().get(region).is_some();
+        let has = |region| keys.snapshot().get(RegionId::from_raw(region)).is_some();
         (0..most).for_each(|region| keys.add(many(region)));
         keys.add(many(0)); // replaces, so it does not count twice
         keys.add(many(most));
         assert!(has(0) && has(most - 1) && !has(most));
-        keys.remove(&[3]);
+        keys.remove(&[RegionId::from_raw(3)]);
         keys.add(many(most));
         assert!(has(most) && !has(3));
     }

@@ -7,6 +7,7 @@ use crate::complete::Fence;
 use crate::loss::{Cause, Loss};
 use crate::peer::{Closed, PeerState, TransportService};
 use crate::transport::rdma::endpoint::Endpoint;
+use crate::types::LaneId;
 use crate::Transfer;
 
 /// Longer than a test takes: nothing here ends because its lease is over.
@@ -75,7 +76,7 @@ fn what_an_endpoint_carried_is_not_final_before_it_is_gone() {
         // The other end may still list the old endpoint, because it has heard nothing of the loss yet.
         until("the devices are paired anew", || {
             let (here, there) = (two.here.endpoints(), two.there.endpoints());
-            let stands = |lane: u32| lane != lanes[0] && there.iter().any(|it| it.lane == lane);
+            let stands = |lane: LaneId| lane != lanes[0] && there.iter().any(|it| it.lane == lane);
             here.len() == 2 && here.iter().all(|it| stands(it.lane))
         });
         // The control threads serve everything else meanwhile.
@@ -89,7 +90,7 @@ fn what_an_endpoint_carried_is_not_final_before_it_is_gone() {
         // lost a second time still owes its answers.
         let initiator = two.b.peers().unwrap()[0];
         if !held_here {
-            let loss = Loss::told(Cause::Ours, "once more");
+            let loss = Loss::of(Cause::Ours, "once more");
             two.b.whole().commands.push(Command::LaneLost { peer: initiator, lane: lanes[0], loss });
             two.b.probe(initiator, Some(BOUND)).unwrap();
             assert_eq!(two.b.unregister(there.region(), Some(SHORT)).unwrap_err().status, Status::Busy);
@@ -109,8 +110,8 @@ fn what_an_endpoint_carried_is_not_final_before_it_is_gone() {
 
 /// A thread that closes a late endpoint is held up only briefly; the service waits for the device.
 #[test]
-fn a_late_endpoint_keeps_who_closes_it_for_a_moment() {
-    if !is_here("late::a_late_endpoint_keeps_who_closes_it_for_a_moment") {
+fn a_late_endpoint_keeps_its_closing_thread_for_a_moment() {
+    if !is_here("late::a_late_endpoint_keeps_its_closing_thread_for_a_moment") {
         return;
     }
     let two = two();
@@ -131,11 +132,11 @@ fn keys_let_go_of_while_an_endpoint_closes_are_released_with_it() {
     if !is_here("late::keys_let_go_of_while_an_endpoint_closes_are_released_with_it") {
         return;
     }
-    const REGION: u64 = 70;
+    const REGION: RegionId = RegionId::from_raw(70);
     let two = two();
     let (service, endpoint) = (two.a.rdma().unwrap(), two.here.endpoints()[0].clone());
     assert!(service.key_holders.give(REGION, two.peer));
-    service.lock().leaving.let_go(two.peer, &[REGION]);
+    service.lock().flushing.let_go(two.peer, &[REGION]);
     assert_eq!(service.key_holders.holders(REGION), [two.peer]);
     assert!(matches!(service.close_lane(two.peer, endpoint.lane), Some(Closed::Quiet(_))));
     assert!(service.key_holders.holders(REGION).is_empty());

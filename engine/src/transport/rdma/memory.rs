@@ -6,13 +6,13 @@ use super::device::Device;
 use super::direct::{Direct, Source};
 use crate::region::{Region, RegionSpec};
 use crate::status::{Error, Result, Status};
+use crate::sys::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::sys::lock::Mutex;
 use crate::sys::memory::{lock_limit, node_of};
 use crate::sys::verbs::Mr;
 use crate::types::Access;
 use std::io;
 use std::os::fd::AsRawFd;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::Arc;
 
 /// Threads that register at the same time: pinning pages scales up to that number.
@@ -110,7 +110,7 @@ pub fn pin(devices: &[Arc<Device>], direct: &Direct, specs: &[RegionSpec]) -> Re
             }
         }
     };
-    std::thread::scope(|scope| {
+    crate::sys::thread::scope(|scope| {
         for _ in 1..THREADS_MAX.min(jobs.len()) {
             // If no thread can be started, this thread does all the work.
             let _ = crate::sys::thread::spawn_scoped(scope, "ferry-register", work);

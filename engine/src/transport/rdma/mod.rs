@@ -41,9 +41,8 @@ mod setup;
 mod topology;
 mod transport;
 mod unacknowledged;
-mod wire;
+pub mod wire;
 
-pub use device::DeviceStats;
 pub use direct::{why_staged, Direct};
 pub use service::{Service, Settings};
 

@@ -2,7 +2,7 @@
 //! one such queue, and its poller keeps the queue fed. Each notification stays in a slot of registered memory until
 //! its SEND has completed. The target's engine acknowledges notifications by another SEND (`unacknowledged`).
 
-use crate::limits::RDMA_WORD_BYTES_MAX;
+use crate::limits::RDMA_NOTIFY_BYTES_MAX;
 use crate::sys::lock::Mutex;
 use crate::sys::mapping::Mapping;
 use crate::sys::verbs::{Mr, Pd, Srq};
@@ -13,14 +13,14 @@ const NOTIFY: u8 = 1;
 const SKIP: u8 = 2;
 const ACKS: u8 = 3;
 const HEADER_BYTES: usize = 9;
-const SLOT_BYTES: usize = RDMA_WORD_BYTES_MAX + HEADER_BYTES;
+const SLOT_BYTES: usize = RDMA_NOTIFY_BYTES_MAX + HEADER_BYTES;
 /// Slots to receive into, and slots to send from.
 const RECEIVES: u32 = 512;
 const SENDS: u32 = 256;
 
 /// The content of one SEND.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Word<'a> {
+pub enum SendBody<'a> {
     /// A notification, with its number among the sender's.
     Notify(u64, &'a [u8]),
     /// Gives up this number: no notification with it will come.
@@ -30,7 +30,7 @@ pub enum Word<'a> {
 }
 
 /// Numbers that one SEND can acknowledge.
-pub const ACKS_MAX: usize = RDMA_WORD_BYTES_MAX / 8;
+pub const ACKS_MAX: usize = RDMA_NOTIFY_BYTES_MAX / 8;
 
 pub struct Notifications {
     /// Declared before the memory, so that the registration is dropped first.
@@ -48,9 +48,9 @@ impl Notifications {
         // SAFETY: the mapping is kept beside its registration, which is dropped first.
         let key = unsafe { pd.register(memory.address() as u64, length as u64, false, false, false) }?;
         let free = Mutex::new((receives..receives + SENDS).collect());
-        let words = Notifications { key, memory, srq: Srq::new(pd, receives)?, free };
-        (0..receives).try_for_each(|slot| words.feed(slot))?;
-        Ok(words)
+        let notifications = Notifications { key, memory, srq: Srq::new(pd, receives)?, free };
+        (0..receives).try_for_each(|slot| notifications.feed(slot))?;
+        Ok(notifications)
     }
 
     fn address(&self, slot: u32) -> u64 {
@@ -81,9 +81,9 @@ impl Notifications {
     }
 
     /// Writes the content of a SEND into a slot. Returns its address, length and key.
-    pub fn write(&self, slot: u32, word: &Word) -> (u64, u32, u32) {
+    pub fn write(&self, slot: u32, body: &SendBody) -> (u64, u32, u32) {
         let mut bytes = [0; SLOT_BYTES];
-        let length = word.encode(&mut bytes);
+        let length = body.encode(&mut bytes);
         self.memory.write(slot as usize * SLOT_BYTES, &bytes[..length]);
         (self.address(slot), length as u32, self.key.lkey())
     }
@@ -94,24 +94,24 @@ pub fn buffer() -> [u8; SLOT_BYTES] {
     [0; SLOT_BYTES]
 }
 
-impl<'a> Word<'a> {
+impl<'a> SendBody<'a> {
     fn encode(&self, into: &mut [u8; SLOT_BYTES]) -> usize {
         let (kind, number) = match self {
-            Word::Notify(number, _) => (NOTIFY, *number),
-            Word::Skip(number) => (SKIP, *number),
-            Word::Acks(numbers) => (ACKS, numbers.len() as u64),
+            SendBody::Notify(number, _) => (NOTIFY, *number),
+            SendBody::Skip(number) => (SKIP, *number),
+            SendBody::Acks(numbers) => (ACKS, numbers.len() as u64),
         };
         into[0] = kind;
         into[1..HEADER_BYTES].copy_from_slice(&number.to_le_bytes());
         let body = &mut into[HEADER_BYTES..];
         HEADER_BYTES
             + match self {
-                Word::Notify(_, bytes) => {
+                SendBody::Notify(_, bytes) => {
                     body[..bytes.len()].copy_from_slice(bytes);
                     bytes.len()
                 }
-                Word::Skip(_) => 0,
-                Word::Acks(numbers) => {
+                SendBody::Skip(_) => 0,
+                SendBody::Acks(numbers) => {
                     let places = body.chunks_exact_mut(8).zip(numbers);
                     places.for_each(|(place, number)| place.copy_from_slice(&number.to_le_bytes()));
                     numbers.len() * 8
@@ -120,15 +120,15 @@ impl<'a> Word<'a> {
     }
 
     /// Returns None if the bytes are not valid.
-    pub fn decode(bytes: &'a [u8]) -> Option<Word<'a>> {
+    pub fn decode(bytes: &'a [u8]) -> Option<SendBody<'a>> {
         let (header, body) = bytes.split_at_checked(HEADER_BYTES)?;
         let number = |bytes: &[u8]| Some(u64::from_le_bytes(bytes.try_into().ok()?));
         let first = number(&header[1..])?;
         match header[0] {
-            NOTIFY => Some(Word::Notify(first, body)),
-            SKIP if body.is_empty() => Some(Word::Skip(first)),
+            NOTIFY => Some(SendBody::Notify(first, body)),
+            SKIP if body.is_empty() => Some(SendBody::Skip(first)),
             ACKS if body.len() as u64 == first.checked_mul(8)? => {
-                Some(Word::Acks(body.chunks_exact(8).filter_map(number).collect()))
+                Some(SendBody::Acks(body.chunks_exact(8).filter_map(number).collect()))
             }
             _ => None,
         }
@@ -140,21 +140,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_round_trip_and_nonsense_is_none() {
-        let longest = [7; RDMA_WORD_BYTES_MAX];
-        for word in [
-            Word::Notify(u64::MAX, &longest),
-            Word::Notify(0, &[]),
-            Word::Skip(5),
-            Word::Acks((0..ACKS_MAX as u64).collect()),
+    fn bodies_round_trip_and_nonsense_is_none() {
+        let longest = [7; RDMA_NOTIFY_BYTES_MAX];
+        for body in [
+            SendBody::Notify(u64::MAX, &longest),
+            SendBody::Notify(0, &[]),
+            SendBody::Skip(5),
+            SendBody::Acks((0..ACKS_MAX as u64).collect()),
         ] {
             let mut bytes = buffer();
-            let length = word.encode(&mut bytes);
-            assert_eq!(Word::decode(&bytes[..length]), Some(word));
-            assert_eq!(Word::decode(&bytes[..HEADER_BYTES - 1]), None);
+            let length = body.encode(&mut bytes);
+            assert_eq!(SendBody::decode(&bytes[..length]), Some(body));
+            assert_eq!(SendBody::decode(&bytes[..HEADER_BYTES - 1]), None);
         }
-        assert_eq!(Word::decode(&[4, 0, 0, 0, 0, 0, 0, 0, 0]), None);
-        assert_eq!(Word::decode(&[ACKS, 1, 0, 0, 0, 0, 0, 0, 0, 7]), None);
-        assert_eq!(Word::decode(&[SKIP, 0, 0, 0, 0, 0, 0, 0, 0, 1]), None);
+        assert_eq!(SendBody::decode(&[4, 0, 0, 0, 0, 0, 0, 0, 0]), None);
+        assert_eq!(SendBody::decode(&[ACKS, 1, 0, 0, 0, 0, 0, 0, 0, 7]), None);
+        assert_eq!(SendBody::decode(&[SKIP, 0, 0, 0, 0, 0, 0, 0, 0, 1]), None);
     }
 }

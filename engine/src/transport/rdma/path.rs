@@ -12,11 +12,11 @@ use crate::notify::is_waking;
 use crate::peer::outbox::Class;
 use crate::peer::{After, Condition, Path, Peer};
 use crate::region::{Region, Registry, RemoteMap};
+use crate::sys::atomic::{AtomicBool, Ordering};
 use crate::sys::clock;
 use crate::sys::lock::{Mutex, RwLock};
 use crate::sys::pause;
-use crate::types::{Monotonic, Range, Slice, Transport};
-use std::sync::atomic::{AtomicBool, Ordering};
+use crate::types::{Monotonic, Range, RegionId, Slice, Transport};
 use std::sync::Arc;
 
 /// Polls of the completion queues between two readings of the clock.
@@ -33,7 +33,7 @@ pub struct RdmaPath {
     /// Something was queued since the dispatcher last looked. Set before trying the lock, cleared under it.
     wanted: AtomicBool,
     /// The endpoints were given up because they were idle, and nothing has been queued since.
-    rests: AtomicBool,
+    given_up: AtomicBool,
     /// Wakes the service's thread, which then makes the endpoints again.
     call: Box<dyn Fn() + Send + Sync>,
     spin_ns: u64,
@@ -53,26 +53,26 @@ impl RdmaPath {
             endpoints: RwLock::default(),
             dispatch: Mutex::new(()),
             wanted: AtomicBool::new(false),
-            rests: AtomicBool::new(false),
+            given_up: AtomicBool::new(false),
             call,
             spin_ns,
         }
     }
 
     /// Notes that the endpoints were given up until something is to be posted.
-    pub fn rest(&self) {
-        self.rests.store(true, Ordering::SeqCst);
+    pub fn note_given_up(&self) {
+        self.given_up.store(true, Ordering::SeqCst);
         self.peer.note_change();
     }
 
     /// True unless the endpoints were given up and nothing has been queued since.
     pub fn is_wanted(&self) -> bool {
-        !self.rests.load(Ordering::SeqCst)
+        !self.given_up.load(Ordering::SeqCst)
     }
 
     /// Asks the service for endpoints if they were given up.
     fn want(&self) {
-        if self.rests.swap(false, Ordering::SeqCst) {
+        if self.given_up.swap(false, Ordering::SeqCst) {
             self.peer.note_change();
             (self.call)();
         }
@@ -84,7 +84,7 @@ impl RdmaPath {
         self.peer.note_change();
     }
 
-    pub fn remove_keys(&self, regions: &[u64]) {
+    pub fn remove_keys(&self, regions: &[RegionId]) {
         self.keys.remove(regions);
         self.peer.note_change();
     }
@@ -189,7 +189,7 @@ impl RdmaPath {
     fn ends_of(&self, slice: &Slice) -> (Option<Arc<Region>>, Option<Arc<RegionKeys>>) {
         let here = self.registry.snapshot().find(slice.local, 1).cloned();
         let there = match slice.region {
-            0 => self.peer.remote.snapshot().find(slice.remote, 1).map(|region| region.id),
+            RegionId::NONE => self.peer.remote.snapshot().find(slice.remote, 1).map(|region| region.id),
             id => Some(id),
         };
         (here, there.and_then(|id| self.keys.snapshot().get(id).cloned()))
@@ -234,7 +234,7 @@ impl Path for RdmaPath {
         let device = endpoint.remote.index as usize;
         ranges.iter().all(|range| {
             let id = match range.region {
-                0 => known.find(range.remote, range.length).map(|region| region.id),
+                RegionId::NONE => known.find(range.remote, range.length).map(|region| region.id),
                 id => Some(id),
             };
             match id.and_then(|id| keys.get(id)) {
@@ -288,7 +288,7 @@ impl Path for RdmaPath {
         transfer.attend();
         for (endpoint, ours) in endpoints.iter().zip(watched) {
             if ours {
-                endpoint.rest(&mut after);
+                endpoint.unwatch(&mut after);
             }
         }
         // A thread that found these endpoints watched may have relied on this thread, which leaves now.
@@ -312,7 +312,7 @@ impl Path for RdmaPath {
         match (self.endpoints().is_empty(), self.is_wanted()) {
             (false, _) => Condition::Works,
             (true, true) => Condition::Broken,
-            (true, false) => Condition::Resting,
+            (true, false) => Condition::Idle,
         }
     }
 
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_waits_who_may_not_or_for_room_that_does_not_come() {
+    fn only_a_chain_that_may_wait_waits_for_room_that_comes() {
         assert_eq!(chosen(&[with(2, 12), with(8, 0)], false), Some(0));
         assert_eq!(chosen(&[with(2, 12), Candidate { moves: false, ..with(8, 0) }], true), Some(0));
     }

@@ -5,15 +5,14 @@
 use super::device::{Device, RECEIVED};
 use super::endpoint::Endpoint;
 use crate::status::{Error, Result};
-use crate::sys::clock;
-use crate::sys::health;
+use crate::sys::atomic::{AtomicBool, Ordering};
 use crate::sys::lock::Mutex;
 use crate::sys::pause;
 use crate::sys::poller::{Interest, Ready};
+use crate::sys::thread::JoinHandle;
+use crate::sys::turns::{self, Next, Turns};
 use crate::types::{Monotonic, Transport};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
-use std::thread::JoinHandle;
 
 const CHANNEL: u64 = 1;
 /// Rounds of polling between two checks of the completion channel.
@@ -31,6 +30,8 @@ pub struct Polling {
 /// An endpoint that this thread polls.
 struct Watched {
     endpoint: Arc<Endpoint>,
+    /// How long the endpoint is polled after its last completion.
+    spin_ns: u64,
     until_ns: Monotonic,
 }
 
@@ -43,12 +44,10 @@ impl Polling {
             .map_err(system)?;
         let polling =
             Arc::new(Polling { device, spin_ns, stopping: AtomicBool::new(false), thread: Mutex::new(None) });
-        let own = polling.clone();
-        let thread = crate::sys::thread::spawn("ferry-rdma-poll", move || {
-            health::doing("reaping completions");
-            health::woken_by(&|| own.device.poller.wake(), || own.run());
-        })
-        .map_err(|error| Error::system("starting a thread for an RDMA device", &error))?;
+        let (own, poller) = (polling.clone(), polling.device.poller.clone());
+        let make = move || Some(Loop { polling: own, watched: Vec::new(), rounds: 0, ticks: false });
+        let thread = turns::start("ferry-rdma-poll", "reaping completions", poller, make)
+            .map_err(|error| Error::system("starting a thread for an RDMA device", &error))?;
         *polling.thread.lock() = Some(thread);
         Ok(polling)
     }
@@ -63,44 +62,6 @@ impl Polling {
         self.device.poller.remove(self.device.channel.fd(), CHANNEL);
     }
 
-    fn run(&self) {
-        let mut ready: Vec<Ready> = Vec::new();
-        let mut watched: Vec<Watched> = Vec::new();
-        while !self.stopping.load(Ordering::SeqCst) {
-            ready.clear();
-            let timeout_ns = self.device.is_ticking().then_some(TICK_NS);
-            if self.device.poller.wait(&mut ready, timeout_ns).is_err() {
-                pause::yield_now();
-            }
-            if timeout_ns.is_some() {
-                self.device.tick();
-            }
-            self.collect(&mut watched);
-            while !watched.is_empty() {
-                for _ in 0..ROUNDS {
-                    watched.retain_mut(|it| self.poll(it));
-                }
-                self.collect(&mut watched);
-            }
-        }
-    }
-
-    /// Takes the reports of the completion channel.
-    fn collect(&self, watched: &mut Vec<Watched>) {
-        while let Ok(Some(cookie)) = self.device.channel.next() {
-            if cookie == RECEIVED {
-                self.receive();
-                continue;
-            }
-            let Some(endpoint) = self.device.endpoint(cookie) else { continue };
-            endpoint.watch_reported();
-            let until_ns = clock::monotonic_ns().saturating_add(self.spin_ns);
-            if !watched.iter().any(|it| Arc::ptr_eq(&it.endpoint, &endpoint)) {
-                watched.push(Watched { endpoint, until_ns });
-            }
-        }
-    }
-
     /// Takes in notifications, and arms the queue for the next ones.
     fn receive(&self) {
         while self.device.receive() {}
@@ -109,22 +70,75 @@ impl Polling {
             while self.device.receive() {}
         }
     }
+}
 
-    /// Polls an endpoint once. Returns false when the endpoint is left to the completion channel again.
-    fn poll(&self, it: &mut Watched) -> bool {
-        let mut after = it.endpoint.peer.after();
-        let settled = it.endpoint.reap(&mut after);
-        let now_ns = clock::monotonic_ns();
+/// The state of the thread between its turns.
+struct Loop {
+    polling: Arc<Polling>,
+    watched: Vec<Watched>,
+    /// Rounds of polling since the completion channel was checked.
+    rounds: u32,
+    /// The thread has slept for one tick at most.
+    ticks: bool,
+}
+
+impl Turns for Loop {
+    /// While endpoints are watched, a turn is one round of polling.
+    fn turn(&mut self, now: Monotonic, _: &[Ready]) -> Next {
+        if std::mem::take(&mut self.ticks) {
+            self.polling.device.tick();
+        }
+        if self.watched.is_empty() || self.rounds == ROUNDS {
+            self.rounds = 0;
+            self.collect(now);
+        }
+        if !self.watched.is_empty() {
+            self.rounds += 1;
+            self.watched.retain_mut(|it| it.poll(now));
+            return Next::Again;
+        }
+        if self.polling.stopping.load(Ordering::SeqCst) {
+            return Next::Over;
+        }
+        self.ticks = self.polling.device.is_ticking();
+        Next::at(self.ticks.then(|| now + TICK_NS))
+    }
+}
+
+impl Loop {
+    /// Takes the reports of the completion channel.
+    fn collect(&mut self, now: Monotonic) {
+        let Polling { device, spin_ns, .. } = &*self.polling;
+        while let Ok(Some(cookie)) = device.channel.next() {
+            if cookie == RECEIVED {
+                self.polling.receive();
+                continue;
+            }
+            let Some(endpoint) = device.endpoint(cookie) else { continue };
+            endpoint.watch_reported();
+            let until_ns = now.saturating_add(*spin_ns);
+            if !self.watched.iter().any(|it| Arc::ptr_eq(&it.endpoint, &endpoint)) {
+                self.watched.push(Watched { endpoint, spin_ns: *spin_ns, until_ns });
+            }
+        }
+    }
+}
+
+impl Watched {
+    /// Polls the endpoint once. Returns false when the endpoint is left to the completion channel again.
+    fn poll(&mut self, now: Monotonic) -> bool {
+        let mut after = self.endpoint.peer.after();
+        let settled = self.endpoint.reap(&mut after);
         if settled > 0 {
-            it.until_ns = now_ns.saturating_add(self.spin_ns);
+            self.until_ns = now.saturating_add(self.spin_ns);
             after.nudge(Transport::Rdma);
             after.flush();
         }
-        if it.endpoint.has_work() && now_ns < it.until_ns && !it.endpoint.is_broken() {
+        if self.endpoint.has_work() && now < self.until_ns && !self.endpoint.is_broken() {
             pause::spin();
             return true;
         }
-        it.endpoint.rest(&mut after);
+        self.endpoint.unwatch(&mut after);
         false
     }
 }

@@ -4,7 +4,7 @@
 //! ```text
 //! ASLEEP ─ a chain is posted that no thread drives ─▶ ARMED ─ the channel reports ─▶ WATCHED by the poller
 //!    ▲ └────────── a thread begins to drive ──────────────────▶ WATCHED by it            │
-//!    └── nothing is under way ◀─ rest ──────────────────────────────────────────────────┘
+//!    └── nothing is under way ◀─ unwatch ───────────────────────────────────────────────┘
 //! ```
 //! Chains are counted before they are posted, and the count is read after `watch` has changed, so that one of two
 //! threads always sees the other.
@@ -12,11 +12,11 @@
 use super::batch::{Batch, WrId};
 use super::endpoint::{Endpoint, Reaper, CHAIN_BYTES};
 use crate::peer::After;
+use crate::sys::atomic::Ordering;
 use crate::sys::clock;
 use crate::sys::lock::MutexGuard;
 use crate::sys::verbs::{wc, Completion};
 use crate::types::{Monotonic, Transport};
-use std::sync::atomic::Ordering;
 
 /// States of `watch`, which says what sees the next completion: nothing, because none is owed or their owner reaps
 /// them; the completion channel; a polling thread.
@@ -47,7 +47,7 @@ impl Endpoint {
         }
         // Under the lock: batches settle in the order of their completions, and the thread that closes the endpoint
         // waits for this lock (contract 3).
-        reaper.done.drain(..).for_each(|batch| batch.settle(&self.peer, &self.device.words, after));
+        reaper.done.drain(..).for_each(|batch| batch.settle(&self.peer, &self.device.notifications, after));
         drop(reaper);
         self.settled.fetch_add(settled as u64, Ordering::Release);
         settled
@@ -135,19 +135,19 @@ impl Endpoint {
         }
     }
 
-    /// Makes the calling thread the poller until `rest`. Returns false if another thread polls or the channel is
+    /// Makes the calling thread the poller until `unwatch`. Returns false if another thread polls or the channel is
     /// armed.
     pub fn watch(&self) -> bool {
         self.watch.compare_exchange(ASLEEP, WATCHED, Ordering::SeqCst, Ordering::SeqCst).is_ok()
     }
 
-    /// Makes the calling thread the poller until `rest`, after the channel has reported.
+    /// Makes the calling thread the poller until `unwatch`, after the channel has reported.
     pub fn watch_reported(&self) {
         self.watch.store(WATCHED, Ordering::SeqCst);
     }
 
     /// Ends the polling. The channel announces completions that are still owed.
-    pub fn rest(&self, after: &mut After) {
+    pub fn unwatch(&self, after: &mut After) {
         self.watch.store(ASLEEP, Ordering::SeqCst);
         if self.chains.load(Ordering::SeqCst) > 0 {
             self.ensure_watched(after);

@@ -2,15 +2,16 @@
 //! and is reset once an endpoint of the pair opens.
 
 use super::session::Pair;
-use std::collections::HashMap;
-use std::time::{Duration, Instant};
+use crate::sys::map::HashMap;
+use crate::types::Monotonic;
+use std::time::Duration;
 
 pub const PAUSE_MIN: Duration = Duration::from_millis(50);
 pub const PAUSE_MAX: Duration = Duration::from_secs(5);
 
 #[derive(Default)]
 pub struct Retries {
-    due: HashMap<Pair, Instant>,
+    due: HashMap<Pair, Monotonic>,
     /// The last pause of each pair whose attempts have failed since its endpoint was last open.
     pauses: HashMap<Pair, Duration>,
 }
@@ -23,7 +24,7 @@ impl Retries {
     }
 
     /// Makes the pair due at once.
-    pub fn now(&mut self, pair: Pair, now: Instant) {
+    pub fn now(&mut self, pair: Pair, now: Monotonic) {
         self.due.insert(pair, now);
     }
 
@@ -33,7 +34,7 @@ impl Retries {
     }
 
     /// Schedules the next attempt after a longer pause.
-    pub fn failed(&mut self, pair: Pair, now: Instant) {
+    pub fn failed(&mut self, pair: Pair, now: Monotonic) {
         let pause = self.pauses.get(&pair).map_or(PAUSE_MIN, |pause| (*pause * 2).min(PAUSE_MAX));
         self.pauses.insert(pair, pause);
         self.due.insert(pair, now + pause);
@@ -44,11 +45,11 @@ impl Retries {
         self.pauses.remove(&pair);
     }
 
-    pub fn due(&self, now: Instant) -> Vec<Pair> {
+    pub fn due(&self, now: Monotonic) -> Vec<Pair> {
         self.due.iter().filter(|(_, at)| **at <= now).map(|(pair, _)| *pair).collect()
     }
 
-    pub fn next(&self) -> Option<Instant> {
+    pub fn next(&self) -> Option<Monotonic> {
         self.due.values().min().copied()
     }
 
@@ -65,7 +66,7 @@ mod tests {
     #[test]
     fn the_pause_doubles_until_an_endpoint_is_open() {
         let (mut retries, pair, other) = (Retries::default(), (0, 1), (1, 1));
-        let mut now = Instant::now();
+        let mut now = Monotonic::ZERO;
         retries.now(pair, now);
         for round in 0..12 {
             assert_eq!(retries.due(now), [pair], "round {round}");
@@ -74,7 +75,7 @@ mod tests {
             retries.failed(pair, now);
             let pause = (PAUSE_MIN * (1 << round)).min(PAUSE_MAX);
             assert_eq!(retries.next(), Some(now + pause), "round {round}");
-            now += pause;
+            now = now + pause;
         }
         // Another pair has its own pause. `now` shortens the wait for the next try, but not the pause.
         retries.failed(other, now);
@@ -84,7 +85,7 @@ mod tests {
         assert_eq!(retries.next(), Some(now + PAUSE_MIN));
         retries.failed(pair, now);
         assert_eq!(retries.due(now + PAUSE_MAX).len(), 2);
-        assert!(!retries.due(now + PAUSE_MAX - Duration::from_millis(1)).contains(&pair));
+        assert!(!retries.due(now + (PAUSE_MAX - Duration::from_millis(1))).contains(&pair));
         retries.begun(pair);
         retries.opened(pair);
         retries.failed(pair, now);

@@ -12,24 +12,23 @@ use super::path::RdmaPath;
 use super::poller::Polling;
 use super::session::{Pair, Session, Stage};
 use super::sessions::Sessions;
-use super::wire::Word;
+use super::wire::Message;
 use super::DeviceSettings;
 use crate::command::{Command, Commands};
 use crate::loss::{Cause, Loss};
 use crate::region::holder::Holder;
 use crate::region::Registry;
 use crate::status::{Error, Result};
+use crate::sys::atomic::{AtomicBool, Ordering};
 use crate::sys::clock;
-use crate::sys::health;
 use crate::sys::lock::{Mutex, MutexGuard};
-use crate::sys::pause;
 use crate::sys::poller::{Poller, PollerKind, Ready};
-use crate::types::{PeerId, Transport};
+use crate::sys::thread::JoinHandle;
+use crate::sys::turns::{self, Next, Turns};
+use crate::types::{LaneId, Monotonic, PeerId, RegionId, Transport};
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const FIRST_DEVICE: u64 = 16;
 
@@ -63,7 +62,7 @@ pub struct Service {
     thread: Mutex<Option<JoinHandle<()>>>,
     /// Number of sessions that were looked after.
     #[cfg(test)]
-    looked: std::sync::atomic::AtomicU64,
+    served: crate::sys::atomic::AtomicU64,
 }
 
 impl Service {
@@ -107,7 +106,7 @@ impl Service {
             stopping: AtomicBool::new(false),
             thread: Mutex::new(None),
             #[cfg(test)]
-            looked: Default::default(),
+            served: Default::default(),
         });
         let weak = Arc::downgrade(&service);
         key_holders.set_ask(move |region| {
@@ -126,11 +125,9 @@ impl Service {
             pollings.push(Polling::start(device.clone(), self.settings.spin_ns)?);
         }
         let service = self.clone();
-        let thread = crate::sys::thread::spawn("ferry-rdma", move || {
-            health::doing("keeping endpoints");
-            health::woken_by(&|| service.poller.wake(), || service.run());
-        })
-        .map_err(|error| Error::system("starting the thread for RDMA", &error))?;
+        let poller = self.poller.clone();
+        let thread = turns::start("ferry-rdma", "keeping endpoints", poller, move || Some(service))
+            .map_err(|error| Error::system("starting the thread for RDMA", &error))?;
         *self.thread.lock() = Some(thread);
         Ok(())
     }
@@ -148,7 +145,7 @@ impl Service {
 
     /// Returns the paths to all peers.
     #[cfg(test)]
-    pub fn links(&self) -> Vec<Arc<RdmaPath>> {
+    pub fn paths(&self) -> Vec<Arc<RdmaPath>> {
         self.lock().all.values().map(|session| session.path.clone()).collect()
     }
 
@@ -161,73 +158,51 @@ impl Service {
         self.sessions.lock()
     }
 
-    fn run(&self) {
-        let mut ready: Vec<Ready> = Vec::new();
-        while !self.stopping.load(Ordering::SeqCst) {
-            let timeout = self.next_look().map(|at| at.saturating_duration_since(clock::now()));
-            ready.clear();
-            if self.poller.wait(&mut ready, timeout.map(|left| left.as_nanos() as u64)).is_err() {
-                pause::yield_now();
-            }
-            for event in &ready {
-                if let Some(device) = event.token.checked_sub(FIRST_DEVICE) {
-                    self.device_event(device as usize);
-                }
-            }
-            self.turn();
-        }
-    }
-
     /// Handles pending work: suspected devices, revoked keys, closed endpoints, and sessions that are due.
-    fn turn(&self) {
+    fn work_off(&self, now: Monotonic) {
         let suspected = std::mem::take(&mut self.lock().suspected);
-        suspected.into_iter().for_each(|index| self.look_at(&self.devices[index]));
+        suspected.into_iter().for_each(|index| self.check_device(&self.devices[index]));
         self.ask_holders();
-        let now = clock::now();
-        self.end_leaving(now);
-        self.take_due(now).into_iter().for_each(|peer| self.look_after(peer, now));
+        self.end_flushed(now);
+        self.take_due(now).into_iter().for_each(|peer| self.serve(peer, now));
     }
 
     fn silence(&self) -> Duration {
         Duration::from_nanos(self.settings.lease_ns)
     }
 
-    fn next_look(&self) -> Option<Instant> {
-        self.lock().next_look(clock::now())
-    }
-
-    fn take_due(&self, now: Instant) -> BTreeSet<PeerId> {
+    fn take_due(&self, now: Monotonic) -> BTreeSet<PeerId> {
         let mut due = self.lock().take_due(now);
         due.extend(std::mem::take(&mut *self.wanted.lock()));
         due
     }
 
-    pub(super) fn tell(&self, session: &Session, word: &Word) {
-        self.commands.push(Command::Tell {
+    pub(super) fn send(&self, session: &Session, message: &Message) {
+        self.commands.push(Command::ServiceMessage {
             peer: session.session_info.peer.handle,
             session_id: session.session_info.session_id,
             transport: Transport::Rdma,
-            body: word.encode(),
+            body: message.encode(),
             why: String::new(),
         });
     }
 
-    pub(super) fn offer(&self) -> Word {
+    pub(super) fn offer(&self) -> Message {
         let (devices, whys): (Vec<_>, Vec<_>) =
             self.devices.iter().map(|device| device.offer()).partition(|offer| offer.is_ok());
         let whys: Vec<String> = whys.into_iter().filter_map(std::result::Result::err).collect();
-        Word::Offer { devices: devices.into_iter().flatten().collect(), why: whys.join("; ") }
+        Message::Offer { devices: devices.into_iter().flatten().collect(), why: whys.join("; ") }
     }
 
     /// Drains the events of a device and looks at its port, which may have come up or gone down.
     fn device_event(&self, index: usize) {
         let Some(device) = self.devices.get(index) else { return };
         while let Ok(Some(_)) = device.pd.context().next_event() {}
-        self.look_at(device);
+        self.check_device(device);
     }
 
-    fn look_at(&self, device: &Arc<Device>) {
-        if !device.look() {
+    fn check_device(&self, device: &Arc<Device>) {
+        if !device.refresh_port() {
             return;
         }
         if !device.is_up() {
@@ -237,7 +212,7 @@ impl Service {
         let mut sessions = self.lock();
         let Sessions { all, work, .. } = &mut *sessions;
         for (peer, session) in all.iter_mut() {
-            self.tell(session, &offer);
+            self.send(session, &offer);
             session.plan(&self.devices);
             work.insert(*peer);
         }
@@ -245,15 +220,15 @@ impl Service {
         drop(sessions);
         // If the last port is down, transfers that wait for an endpoint wait in vain, whichever thread closed the last
         // one.
-        peers.into_iter().for_each(|peer| self.say_state(peer));
+        peers.into_iter().for_each(|peer| self.report_state(peer));
         self.poller.wake();
     }
 
-    fn look_after(&self, peer: PeerId, now: Instant) {
+    fn serve(&self, peer: PeerId, now: Monotonic) {
         #[cfg(test)]
-        self.looked.fetch_add(1, Ordering::Relaxed);
-        while let Some((word, id)) = self.next_word(peer) {
-            self.heard(peer, id, word);
+        self.served.fetch_add(1, Ordering::Relaxed);
+        while let Some((message, id)) = self.next_message(peer) {
+            self.handle_message(peer, id, message);
         }
         self.time(peer, now);
         self.settle(peer);
@@ -263,12 +238,13 @@ impl Service {
     /// Schedules the next check of this session.
     fn plan(&self, peer: PeerId) {
         let mut sessions = self.lock();
-        let next = |session: &Session| session.next_look(clock::now(), self.silence(), self.settings.idle);
+        let next =
+            |session: &Session| session.next_due(clock::monotonic_ns(), self.silence(), self.settings.idle);
         let at = sessions.all.get(&peer).and_then(next);
         sessions.times.set(peer, at);
     }
 
-    fn next_word(&self, peer: PeerId) -> Option<(Word, [u8; 16])> {
+    fn next_message(&self, peer: PeerId) -> Option<(Message, [u8; 16])> {
         let mut sessions = self.lock();
         let session = sessions.all.get_mut(&peer)?;
         Some((session.inbox.pop_front()?, session.session_info.session_id))
@@ -285,93 +261,97 @@ impl Service {
         sessions.all.get_mut(&peer).filter(|session| session.session_info.session_id == id).map(act)
     }
 
-    fn heard(&self, peer: PeerId, id: [u8; 16], word: Word) {
-        match word {
-            Word::Offer { devices, why } => {
+    fn handle_message(&self, peer: PeerId, id: [u8; 16], message: Message) {
+        match message {
+            Message::Offer { devices, why } => {
                 let gone = self
                     .with(peer, id, |session| session.offered(devices, why, &self.devices))
                     .unwrap_or_default();
                 gone.into_iter().for_each(|lane| self.give_up(peer, lane));
-                self.say_state(peer);
+                self.report_state(peer);
             }
-            Word::Revoked(regions) => {
+            Message::Revoked(regions) => {
                 let asked = self.with(peer, id, |session| session.let_go(&regions)).unwrap_or_default();
-                self.release(&mut self.lock().leaving, &asked, peer);
+                self.release(&mut self.lock().flushing, &asked, peer);
             }
             // `message` has taken these in on arrival.
-            Word::Keys(_) | Word::Revoke(_) => {}
-            Word::Connect { lane, own, other, side } => self.answer(peer, id, lane, (other, own), side),
-            Word::Accept { lane, side } => self.accepted(peer, id, lane, side),
-            Word::Refuse { lane, why } => self.close_quietly(peer, id, lane, &why),
-            Word::Established { lane } => {
+            Message::Keys(_) | Message::Revoke(_) => {}
+            Message::Connect { lane, own, other, side } => self.answer(peer, id, lane, (other, own), side),
+            Message::Accept { lane, side } => self.accepted(peer, id, lane, side),
+            Message::Refuse { lane, why } => self.close_quietly(peer, id, lane, &why),
+            Message::Established { lane } => {
                 self.with(peer, id, |session| session.opened(lane, Stage::Answered));
-                self.say_state(peer);
+                self.report_state(peer);
             }
-            Word::Idle => self.heard_idle(peer, id),
-            Word::Wake => self.wake(peer, id),
-            Word::Settled { .. } => {
+            Message::Idle => self.peer_is_idle(peer, id),
+            Message::Wake => self.wake(peer, id),
+            Message::Settled { .. } => {
                 self.with(peer, id, |session| session.is_settled = true);
-                self.say_state(peer);
+                self.report_state(peer);
             }
         }
     }
 
     /// Releases the peer's keys of these regions, as soon as all its closed endpoints are destroyed.
-    fn release(&self, leaving: &mut Flushing, regions: &[u64], peer: PeerId) {
-        match leaving.has(peer) {
-            true => leaving.let_go(peer, regions),
+    fn release(&self, flushing: &mut Flushing, regions: &[RegionId], peer: PeerId) {
+        match flushing.has(peer) {
+            true => flushing.let_go(peer, regions),
             false => self.key_holders.release(regions, peer),
         }
     }
 
     /// Asks the control loop to close an endpoint and to fence its lane.
-    pub(super) fn give_up(&self, peer: PeerId, lane: u32) {
-        let loss = Loss::told(Cause::Ours, format!("RDMA lane {lane} was given up")).over(Transport::Rdma);
+    pub(super) fn give_up(&self, peer: PeerId, lane: LaneId) {
+        let loss = Loss::of(Cause::Ours, format!("RDMA lane {lane} was given up")).over(Transport::Rdma);
         self.commands.push(Command::LaneLost { peer, lane, loss });
     }
 
     /// Handles timeouts and probes that were answered.
-    fn time(&self, peer: PeerId, now: Instant) {
+    fn time(&self, peer: PeerId, now: Monotonic) {
         if let Some(id) = self.wanted(peer) {
             self.wake(peer, id);
         }
         if self.lock().all.get_mut(&peer).is_some_and(|session| session.gives_up(now)) {
-            self.say_state(peer);
+            self.report_state(peer);
         }
-        let Some((id, due, stuck, proven)) = self.look_at_time(peer, now) else { return };
+        let Some((id, due, stuck, proven)) = self.check_times(peer, now) else { return };
         due.into_iter().for_each(|pair| self.ask(peer, id, pair));
         stuck.into_iter().for_each(|lane| self.give_up(peer, lane));
         for lane in &proven {
             self.with(peer, id, |session| {
                 session.opened(*lane, Stage::Probing);
-                self.tell(session, &Word::Established { lane: *lane });
+                self.send(session, &Message::Established { lane: *lane });
             });
         }
         if !proven.is_empty() {
-            self.say_state(peer);
+            self.report_state(peer);
         }
     }
 
     #[allow(clippy::type_complexity)]
-    fn look_at_time(&self, peer: PeerId, now: Instant) -> Option<([u8; 16], Vec<Pair>, Vec<u32>, Vec<u32>)> {
+    fn check_times(
+        &self,
+        peer: PeerId,
+        now: Monotonic,
+    ) -> Option<([u8; 16], Vec<Pair>, Vec<LaneId>, Vec<LaneId>)> {
         let sessions = &mut *self.lock();
         let session = sessions.all.get_mut(&peer)?;
         for regions in session.take_acks() {
-            self.tell(session, &Word::Revoked(regions));
+            self.send(session, &Message::Revoked(regions));
         }
         if session.asks_idle(now, self.settings.idle) {
-            self.tell(session, &Word::Idle);
+            self.send(session, &Message::Idle);
         }
         let mut stuck = session.stuck(now);
         let silence = self.silence();
-        let overdue: Vec<u64> =
+        let overdue: Vec<RegionId> =
             session.asked.iter().filter(|(since, _)| *since + silence <= now).map(|(_, it)| *it).collect();
         if !overdue.is_empty() {
             // A peer that keeps its keys for too long loses the endpoints through which it could use them.
             stuck.extend(session.entries.keys());
             if session.entries.is_empty() {
                 session.asked.retain(|(_, region)| !overdue.contains(region));
-                self.release(&mut sessions.leaving, &overdue, peer);
+                self.release(&mut sessions.flushing, &overdue, peer);
             }
         }
         let proven = session.entries.iter().filter(|(_, entry)| {
@@ -386,18 +366,18 @@ impl Service {
         let mut sessions = self.lock();
         let Some(session) = sessions.all.get_mut(&peer).filter(|session| !session.is_settled) else { return };
         let hopeless = session.why_not(&self.devices).is_some_and(|(_, pending)| !pending);
-        if session.is_tried() || hopeless || session.is_late(clock::now()) {
+        if session.is_tried() || hopeless || session.is_late(clock::monotonic_ns()) {
             session.is_settled = true;
             if session.session_info.dialer {
-                self.tell(session, &Word::Settled { why: String::new() });
+                self.send(session, &Message::Settled { why: String::new() });
             }
             drop(sessions);
-            self.say_state(peer);
+            self.report_state(peer);
         }
     }
 
     /// Tells the control loop whether there is a path. Reports nothing before the first attempts are over.
-    pub(super) fn say_state(&self, peer: PeerId) {
+    pub(super) fn report_state(&self, peer: PeerId) {
         let sessions = self.lock();
         let Some(session) = sessions.all.get(&peer) else { return };
         let why = session.why_not(&self.devices);
@@ -407,6 +387,21 @@ impl Service {
         let pending = why.as_ref().is_some_and(|(_, pending)| *pending);
         let why = why.map(|(why, _)| why);
         self.commands.push(Command::PathSettled { peer, transport: Transport::Rdma, why, pending });
+    }
+}
+
+impl Turns for Arc<Service> {
+    fn turn(&mut self, now: Monotonic, ready: &[Ready]) -> Next {
+        for event in ready {
+            if let Some(device) = event.token.checked_sub(FIRST_DEVICE) {
+                self.device_event(device as usize);
+            }
+        }
+        self.work_off(now);
+        match self.stopping.load(Ordering::SeqCst) {
+            true => Next::Over,
+            false => Next::at(self.lock().next_due(now)),
+        }
     }
 }
 

@@ -6,7 +6,7 @@ use super::*;
 use crate::handle::Tag;
 use crate::peer::tests::peer_with;
 use crate::peer::{Path, SessionInfo, TransportService};
-use crate::types::PeerId;
+use crate::types::{LaneId, PeerId};
 
 const PEERS: u64 = 1000;
 
@@ -43,10 +43,10 @@ fn service() -> Arc<Service> {
 }
 
 /// Runs a turn of the service's thread. Returns the number of sessions that were looked after.
-fn turn(service: &Service) -> u64 {
-    let before = service.looked.load(Ordering::Relaxed);
-    service.turn();
-    service.looked.load(Ordering::Relaxed) - before
+fn turn(service: &Arc<Service>) -> u64 {
+    let before = service.served.load(Ordering::Relaxed);
+    service.clone().turn(clock::monotonic_ns(), &[]);
+    service.served.load(Ordering::Relaxed) - before
 }
 
 #[test]
@@ -54,31 +54,32 @@ fn an_event_costs_the_sessions_that_it_concerns() {
     let service = service();
     assert_eq!(turn(&service), PEERS, "each has just begun");
     assert_eq!(turn(&service), 0);
-    assert!(service.next_look().is_none_or(|at| at > Instant::now()), "nothing is to be done");
-    assert!(service.message(PeerId::from_raw(5), &Word::Idle.encode()));
-    assert!(service.next_look().is_some_and(|at| at <= Instant::now()));
+    let now = clock::monotonic_ns();
+    assert!(service.lock().next_due(now).is_none_or(|at| at > now), "nothing is to be done");
+    assert!(service.message(PeerId::from_raw(5), &Message::Idle.encode()));
+    assert!(service.lock().next_due(now).is_some_and(|at| at <= now));
     assert_eq!(turn(&service), 1, "a word");
     let call = service.lock().all.get(&PeerId::from_raw(8)).map(|session| session.path.clone()).unwrap();
-    call.rest();
+    call.note_given_up();
     call.rouse();
     assert_eq!(turn(&service), 1, "its endpoints are wanted");
-    service.key_holders.give(70, PeerId::from_raw(9));
-    service.key_holders.revoke(70);
+    service.key_holders.give(RegionId::from_raw(70), PeerId::from_raw(9));
+    service.key_holders.revoke(RegionId::from_raw(70));
     assert_eq!(turn(&service), 1, "keys are asked for");
     service.end(PeerId::from_raw(9));
     assert_eq!(turn(&service), 0);
-    assert!(service.key_holders.holders(70).is_empty(), "it has none any more");
+    assert!(service.key_holders.holders(RegionId::from_raw(70)).is_empty(), "it has none any more");
 }
 
 /// Returns the service's reason for refusing a CONNECT of this lane, if it refuses.
-fn refusal(service: &Service, peer: PeerId, lane: u32) -> Option<String> {
+fn refusal(service: &Arc<Service>, peer: PeerId, lane: LaneId) -> Option<String> {
     let side = Side { mtu: 1024, reads_max: 1, qps: vec![(1, 1), (2, 2)] };
     service.commands.take();
-    assert!(service.message(peer, &Word::Connect { lane, own: 0, other: 0, side }.encode()));
-    service.turn();
+    assert!(service.message(peer, &Message::Connect { lane, own: 0, other: 0, side }.encode()));
+    turn(service);
     service.commands.take().into_iter().find_map(|command| match command {
-        Command::Tell { body, .. } => match Word::decode(&body) {
-            Ok(Word::Refuse { lane: refused, why }) if refused == lane => Some(why),
+        Command::ServiceMessage { body, .. } => match Message::decode(&body) {
+            Ok(Message::Refuse { lane: refused, why }) if refused == lane => Some(why),
             _ => None,
         },
         _ => None,
@@ -95,13 +96,13 @@ fn an_endpoint_whose_number_is_taken_or_fenced_is_refused() {
         .get(&PeerId::from_raw(5))
         .map(|session| session.session_info.lane_numbers.clone())
         .unwrap();
-    assert!(numbers.take(3));
-    numbers.fence(4);
-    for lane in [3, 4] {
+    assert!(numbers.take(LaneId::from_raw(3)));
+    numbers.fence(LaneId::from_raw(4));
+    for lane in [3, 4].map(LaneId::from_raw) {
         let why = refusal(&service, PeerId::from_raw(5), lane).unwrap();
         assert!(why.contains("was taken or fenced"), "{why}");
     }
-    let why = refusal(&service, PeerId::from_raw(5), 6).unwrap();
+    let why = refusal(&service, PeerId::from_raw(5), LaneId::from_raw(6)).unwrap();
     assert!(why.contains("no such device"), "{why}");
-    assert!(!numbers.is_free(6), "TCP's lanes may not have it either");
+    assert!(!numbers.is_free(LaneId::from_raw(6)), "TCP's lanes may not have it either");
 }

@@ -14,13 +14,15 @@ use super::endpoint::Endpoint;
 use super::path::RdmaPath;
 use super::retries::Retries;
 use super::topology::pair;
-use super::wire::{DeviceOffer, Side, Word};
-use crate::limits::{RDMA_ENDPOINTS_MAX, RDMA_REVOKES_MAX, RDMA_WORDS_MAX};
+use super::wire::{DeviceOffer, Message, Side};
+use crate::limits::{RDMA_ENDPOINTS_MAX, RDMA_MESSAGES_MAX, RDMA_REVOKES_MAX};
 use crate::peer::SessionInfo;
 use crate::sys::clock;
-use std::collections::{HashMap, VecDeque};
+use crate::sys::map::HashMap;
+use crate::types::{LaneId, Monotonic, RegionId};
+use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Time limit for one step of making an endpoint.
 pub const PATIENCE: Duration = Duration::from_secs(3);
@@ -42,19 +44,19 @@ pub struct Entry {
     pub own: Side,
     pub stage: Stage,
     /// Applies to every stage except Open.
-    pub deadline: Instant,
+    pub deadline: Monotonic,
 }
 
 /// Regions that the peer revokes, each with a mark for every endpoint that may use their keys. Marks of one endpoint
 /// never decrease, so an endpoint that has not passed its mark in the first entry has not passed any later one.
 /// Entries are therefore answered in order, and only the first is checked, however many regions a peer revokes.
-struct LettingGo<E>(VecDeque<(Vec<u64>, Marks<E>)>);
+struct LettingGo<E>(VecDeque<(Vec<RegionId>, Marks<E>)>);
 
 type Marks<E> = Vec<(E, u64)>;
 
 impl<E> LettingGo<E> {
     /// Takes the leading entries whose marks every endpoint has passed.
-    fn take(&mut self, is_past: impl Fn(&E, u64) -> bool) -> Vec<Vec<u64>> {
+    fn take(&mut self, is_past: impl Fn(&E, u64) -> bool) -> Vec<Vec<RegionId>> {
         let mut taken = Vec::new();
         while let Some((regions, marks)) = self.0.pop_front() {
             if !marks.iter().all(|(endpoint, mark)| is_past(endpoint, *mark)) {
@@ -70,31 +72,31 @@ impl<E> LettingGo<E> {
 pub struct Session {
     pub session_info: SessionInfo,
     pub path: Arc<RdmaPath>,
-    /// Messages from the peer that are not handled yet. `hear` bounds their number.
-    pub inbox: VecDeque<Word>,
+    /// Messages from the peer that are not handled yet. `queue_message` bounds their number.
+    pub inbox: VecDeque<Message>,
     /// The peer's devices, once the peer has offered them, and its reason why others are missing.
     theirs: Option<(Vec<DeviceOffer>, String)>,
-    pub entries: HashMap<u32, Entry>,
+    pub entries: HashMap<LaneId, Entry>,
     retries: Retries,
     /// The last error of each pair that was tried since the session began; empty if its endpoint opened.
     tried: HashMap<Pair, String>,
     /// Both sides know the result of the first attempts.
     pub is_settled: bool,
-    begun: Instant,
+    begun: Monotonic,
     /// When the last endpoint was lost, if the peer had one.
-    parted: Option<Instant>,
+    parted: Option<Monotonic>,
     /// How long to wait, from then on, for devices that are down.
     patience: Duration,
     /// Regions whose keys the peer was asked to give up, and when it was asked.
-    pub asked: Vec<(Instant, u64)>,
+    pub asked: Vec<(Monotonic, RegionId)>,
     /// Regions that the peer revokes and that posted work may still use.
     acks: LettingGo<Arc<Endpoint>>,
     /// The sum of the endpoints' marks when it last changed, and the time of that change.
-    posted: (u64, Instant),
+    posted: (u64, Monotonic),
     /// When the peer was last asked whether it is idle, too.
-    idle_asked: Instant,
+    idle_asked: Monotonic,
     /// The endpoints were given up, and are made again only when something is queued.
-    rests: bool,
+    given_up: bool,
 }
 
 impl Session {
@@ -103,30 +105,30 @@ impl Session {
         session_info: SessionInfo,
         path: Arc<RdmaPath>,
         patience: Duration,
-        parted: Option<Instant>,
+        parted: Option<Monotonic>,
     ) -> Session {
         Session {
             session_info,
             path,
             inbox: VecDeque::new(),
             theirs: None,
-            entries: HashMap::new(),
+            entries: HashMap::default(),
             retries: Retries::default(),
-            tried: HashMap::new(),
+            tried: HashMap::default(),
             is_settled: false,
-            begun: clock::now(),
+            begun: clock::monotonic_ns(),
             parted,
             patience,
             asked: Vec::new(),
             acks: LettingGo(VecDeque::new()),
-            posted: (0, clock::now()),
-            idle_asked: clock::now(),
-            rests: false,
+            posted: (0, clock::monotonic_ns()),
+            idle_asked: clock::monotonic_ns(),
+            given_up: false,
         }
     }
 
     /// Checks whether the peer may open an endpoint with this lane number, and takes the number.
-    pub fn admit(&self, lane: u32, theirs: &Side) -> std::result::Result<(), String> {
+    pub fn admit(&self, lane: LaneId, theirs: &Side) -> std::result::Result<(), String> {
         if self.session_info.dialer || theirs.qps.len() < 2 {
             return Err("only the dialer asks for endpoints, and each has at least two queue pairs".into());
         }
@@ -141,7 +143,7 @@ impl Session {
     }
 
     /// True if nothing was posted here for `period`. Zero means never.
-    pub fn is_idle(&mut self, now: Instant, period: Duration) -> bool {
+    pub fn is_idle(&mut self, now: Monotonic, period: Duration) -> bool {
         let posted = self.entries.values().map(|entry| entry.endpoint.mark()).sum();
         if posted != self.posted.0 {
             self.posted = (posted, now);
@@ -150,7 +152,7 @@ impl Session {
     }
 
     /// True if the dialer is to ask the peer whether it is idle, too. At most once per period.
-    pub fn asks_idle(&mut self, now: Instant, period: Duration) -> bool {
+    pub fn asks_idle(&mut self, now: Monotonic, period: Duration) -> bool {
         if !self.session_info.dialer || now < self.idle_asked + period {
             return false;
         }
@@ -159,24 +161,24 @@ impl Session {
     }
 
     /// Marks the endpoints as given up until something is queued, and returns their lanes.
-    pub fn rest(&mut self) -> Vec<u32> {
-        self.rests = true;
-        self.path.rest();
+    pub fn give_up_idle(&mut self) -> Vec<LaneId> {
+        self.given_up = true;
+        self.path.note_given_up();
         self.entries.keys().copied().collect()
     }
 
     /// Asks for endpoints again. Returns true if they had been given up.
     pub fn wake(&mut self, ours: &[Arc<Device>]) -> bool {
-        let rested = std::mem::take(&mut self.rests);
-        if rested {
+        let were_given_up = std::mem::take(&mut self.given_up);
+        if were_given_up {
             self.plan(ours);
         }
-        rested
+        were_given_up
     }
 
     /// True if something is queued while the endpoints are given up.
     pub fn is_wanted(&self) -> bool {
-        self.rests && self.path.is_wanted()
+        self.given_up && self.path.is_wanted()
     }
 
     pub fn their_device(&self, index: u8) -> Option<&DeviceOffer> {
@@ -184,7 +186,7 @@ impl Session {
     }
 
     /// Takes in the peer's new devices, and plans pairs anew. Returns the lanes whose device is gone.
-    pub fn offered(&mut self, devices: Vec<DeviceOffer>, why: String, ours: &[Arc<Device>]) -> Vec<u32> {
+    pub fn offered(&mut self, devices: Vec<DeviceOffer>, why: String, ours: &[Arc<Device>]) -> Vec<LaneId> {
         self.theirs = Some((devices, why));
         self.plan(ours);
         let gone = self.entries.iter().filter(|(_, entry)| self.their_device(entry.pair.1).is_none());
@@ -197,9 +199,9 @@ impl Session {
         let ours: Vec<DeviceOffer> = ours.iter().filter_map(|device| device.offer().ok()).collect();
         let wanted: Vec<Pair> =
             pair(&ours, theirs).into_iter().map(|(a, b)| (ours[a].index, theirs[b].index)).collect();
-        let now = clock::now();
+        let now = clock::monotonic_ns();
         self.retries.keep(&wanted);
-        for pair in wanted.into_iter().filter(|_| !self.rests) {
+        for pair in wanted.into_iter().filter(|_| !self.given_up) {
             if !self.entries.values().any(|entry| entry.pair == pair) {
                 self.retries.now(pair, now);
             }
@@ -207,12 +209,12 @@ impl Session {
     }
 
     /// Returns the pairs that are due to be tried.
-    pub fn due(&self, now: Instant) -> Vec<Pair> {
+    pub fn due(&self, now: Monotonic) -> Vec<Pair> {
         self.retries.due(now)
     }
 
     /// Adds an endpoint whose pair is being tried; `opened` or `failed` reports the result.
-    pub fn add(&mut self, lane: u32, entry: Entry) {
+    pub fn add(&mut self, lane: LaneId, entry: Entry) {
         self.retries.begun(entry.pair);
         self.entries.insert(lane, entry);
     }
@@ -220,13 +222,13 @@ impl Session {
     /// Records a failed attempt, and schedules the next one.
     pub fn failed(&mut self, pair: Pair, why: String) {
         self.tried.insert(pair, why);
-        if self.session_info.dialer && !self.rests {
-            self.retries.failed(pair, clock::now());
+        if self.session_info.dialer && !self.given_up {
+            self.retries.failed(pair, clock::monotonic_ns());
         }
     }
 
     /// Takes an endpoint out. The caller closes it.
-    pub fn take(&mut self, lane: u32, why: &str) -> Option<Arc<Endpoint>> {
+    pub fn take(&mut self, lane: LaneId, why: &str) -> Option<Arc<Endpoint>> {
         let entry = self.entries.remove(&lane)?;
         self.failed(entry.pair, why.into());
         self.publish();
@@ -239,10 +241,10 @@ impl Session {
     }
 
     /// Opens an endpoint that works both ways. Ignored if the lane is not at this `stage`.
-    pub fn opened(&mut self, lane: u32, stage: Stage) {
+    pub fn opened(&mut self, lane: LaneId, stage: Stage) {
         if let Some(entry) = self.entries.get_mut(&lane).filter(|entry| entry.stage == stage) {
             entry.stage = Stage::Open;
-            self.rests = false;
+            self.given_up = false;
             self.tried.insert(entry.pair, String::new());
             self.retries.opened(entry.pair);
         }
@@ -259,17 +261,17 @@ impl Session {
             .collect();
         open.sort_by_key(|(device, _)| *device);
         self.parted = match open.is_empty() {
-            true => self.parted.or_else(|| (!self.path.endpoints().is_empty()).then(clock::now)),
+            true => self.parted.or_else(|| (!self.path.endpoints().is_empty()).then(clock::monotonic_ns)),
             false => None,
         };
         self.path.set(open.into_iter().map(|(_, endpoint)| endpoint).collect());
     }
 
     /// Returns when the last endpoint was lost: now, if the session ends while endpoints are open or given up as idle.
-    pub fn parted(&self) -> Option<Instant> {
-        let open = self.rests || self.entries.values().any(|entry| entry.stage == Stage::Open);
+    pub fn parted(&self) -> Option<Monotonic> {
+        let open = self.given_up || self.entries.values().any(|entry| entry.stage == Stage::Open);
         if open {
-            Some(clock::now())
+            Some(clock::monotonic_ns())
         } else {
             self.parted
         }
@@ -285,7 +287,7 @@ impl Session {
     }
 
     /// Returns true, once, when devices that are down have been waited for long enough.
-    pub fn gives_up(&mut self, now: Instant) -> bool {
+    pub fn gives_up(&mut self, now: Monotonic) -> bool {
         self.parted.take_if(|since| *since + self.patience <= now).is_some()
     }
 
@@ -304,7 +306,7 @@ impl Session {
             Some((devices, why)) if devices.is_empty() => {
                 Some((format!("at the peer: {why}"), self.parted.is_some()))
             }
-            Some(_) if self.rests => None,
+            Some(_) if self.given_up => None,
             Some(_) => {
                 let mut whys: Vec<&str> = self.tried.values().map(String::as_str).collect();
                 whys.retain(|why| !why.is_empty());
@@ -318,8 +320,8 @@ impl Session {
     /// Describes the path for a person.
     pub fn how(&self) -> String {
         let open = self.entries.values().filter(|entry| entry.stage == Stage::Open);
-        if self.rests {
-            return "at rest, made again when something is queued".into();
+        if self.given_up {
+            return "idle, made again when something is queued".into();
         }
         let mut names: Vec<String> = open
             .map(|entry| format!("{} to {}", entry.endpoint.device.name(), entry.endpoint.remote.name))
@@ -329,19 +331,19 @@ impl Session {
     }
 
     /// Queues a message. Returns false if too many messages from the peer are queued.
-    pub fn hear(&mut self, word: Word) -> bool {
-        self.inbox.push_back(word);
-        self.inbox.len() <= RDMA_WORDS_MAX
+    pub fn queue_message(&mut self, message: Message) -> bool {
+        self.inbox.push_back(message);
+        self.inbox.len() <= RDMA_MESSAGES_MAX
     }
 
     /// Removes the regions that the peer was asked for, and returns them. The peer may still hold keys of any others.
-    pub fn let_go(&mut self, regions: &[u64]) -> Vec<u64> {
-        let said = self.asked.extract_if(.., |(_, region)| regions.contains(region));
-        said.map(|(_, region)| region).collect()
+    pub fn let_go(&mut self, regions: &[RegionId]) -> Vec<RegionId> {
+        let answered = self.asked.extract_if(.., |(_, region)| regions.contains(region));
+        answered.map(|(_, region)| region).collect()
     }
 
     /// Removes the keys of regions that the peer revokes. Returns false if the peer revokes more than it can have.
-    pub fn revoked(&mut self, regions: Vec<u64>) -> bool {
+    pub fn revoked(&mut self, regions: Vec<RegionId>) -> bool {
         self.path.remove_keys(&regions);
         // Taking the mark waits for a thread that is posting with these keys.
         let marks = self.entries.values().map(|entry| (entry.endpoint.clone(), entry.endpoint.mark()));
@@ -350,13 +352,13 @@ impl Session {
     }
 
     /// Returns the revoked regions that no posted work uses any more.
-    pub fn take_acks(&mut self) -> Vec<Vec<u64>> {
+    pub fn take_acks(&mut self) -> Vec<Vec<RegionId>> {
         self.acks.take(|endpoint, mark| endpoint.is_past(mark))
     }
 
     /// Returns when to check this session again if no message arrives. `silence`: how long a peer may keep keys after
     /// it was asked for them. `idle`: how long unused endpoints are kept; zero means for ever.
-    pub fn next_look(&self, now: Instant, silence: Duration, idle: Duration) -> Option<Instant> {
+    pub fn next_due(&self, now: Monotonic, silence: Duration, idle: Duration) -> Option<Monotonic> {
         if self.is_wanted() {
             return Some(now);
         }
@@ -382,12 +384,12 @@ impl Session {
     }
 
     /// True if the first attempts have taken too long, at either side.
-    pub fn is_late(&self, now: Instant) -> bool {
+    pub fn is_late(&self, now: Monotonic) -> bool {
         !self.is_settled && now >= self.begun + 2 * PATIENCE
     }
 
     /// Returns the lanes that did not reach their next stage in time.
-    pub fn stuck(&self, now: Instant) -> Vec<u32> {
+    pub fn stuck(&self, now: Monotonic) -> Vec<LaneId> {
         let late = |entry: &Entry| entry.stage != Stage::Open && entry.deadline <= now;
         self.entries.iter().filter(|(_, entry)| late(entry)).map(|(lane, _)| *lane).collect()
     }
@@ -417,21 +419,21 @@ mod tests {
     }
 
     #[test]
-    fn words_that_nobody_has_looked_at_are_bounded() {
+    fn messages_that_are_not_handled_yet_are_bounded() {
         let mut session = session();
-        assert!((0..RDMA_WORDS_MAX).all(|_| session.hear(Word::Idle)));
-        assert!(!session.hear(Word::Idle), "one more than can wait");
+        assert!((0..RDMA_MESSAGES_MAX).all(|_| session.queue_message(Message::Idle)));
+        assert!(!session.queue_message(Message::Idle), "one more than can wait");
         session.inbox.clear();
-        assert!(session.hear(Word::Idle), "they were looked at");
+        assert!(session.queue_message(Message::Idle), "they were looked at");
     }
 
     #[test]
     fn regions_that_a_peer_takes_back_are_bounded() {
         let mut session = session();
-        assert!((0..RDMA_REVOKES_MAX as u64).all(|region| session.revoked(vec![region])));
-        assert!(!session.revoked(vec![0]), "one more than can wait");
+        assert!((0..RDMA_REVOKES_MAX as u64).all(|region| session.revoked(vec![RegionId::from_raw(region)])));
+        assert!(!session.revoked(vec![RegionId::from_raw(0)]), "one more than can wait");
         assert_eq!(session.take_acks().len(), RDMA_REVOKES_MAX + 1);
-        assert!(session.revoked(vec![0]), "they were answered");
+        assert!(session.revoked(vec![RegionId::from_raw(0)]), "they were answered");
     }
 
     /// While one endpoint makes no progress, each call checks only the first entry, however many regions a peer
@@ -439,20 +441,21 @@ mod tests {
     #[test]
     fn what_is_let_go_of_is_answered_in_order_and_looked_at_once() {
         let mut acks = LettingGo(VecDeque::new());
-        (0..RDMA_REVOKES_MAX as u64).for_each(|at| acks.0.push_back((vec![at], vec![(0, at), (1, at)])));
-        let looks = Cell::new(0);
+        (0..RDMA_REVOKES_MAX as u64)
+            .for_each(|at| acks.0.push_back((vec![RegionId::from_raw(at)], vec![(0, at), (1, at)])));
+        let checks = Cell::new(0);
         let mut take = |past: [u64; 2]| {
-            looks.set(0);
+            checks.set(0);
             let taken = acks.take(|endpoint: &usize, mark| {
-                looks.set(looks.get() + 1);
+                checks.set(checks.get() + 1);
                 past[*endpoint] > mark
             });
             taken.concat()
         };
         assert_eq!(take([9000, 0]), []);
-        assert_eq!(looks.get(), 2);
-        assert_eq!(take([9000, 3]), [0, 1, 2]);
-        assert_eq!(looks.get(), 8);
+        assert_eq!(checks.get(), 2);
+        assert_eq!(take([9000, 3]), [0, 1, 2].map(RegionId::from_raw));
+        assert_eq!(checks.get(), 8);
         assert_eq!(take([9000, 9000]).len(), 8997);
     }
 }

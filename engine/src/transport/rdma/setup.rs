@@ -4,17 +4,17 @@
 use super::endpoint::{Endpoint, Parts};
 use super::service::Service;
 use super::session::{Entry, Pair, Session, Stage, PATIENCE};
-use super::wire::{Side, Word};
+use super::wire::{Message, Side};
 use crate::peer::Closed;
 use crate::sys::clock;
-use crate::types::PeerId;
+use crate::types::{LaneId, PeerId};
 
 impl Service {
     fn make(
         &self,
         peer: PeerId,
         id: [u8; 16],
-        (lane, pair, qps): (u32, Pair, u32),
+        (lane, pair, qps): (LaneId, Pair, u32),
     ) -> std::result::Result<Entry, String> {
         let device = self.devices.get(pair.0 as usize).ok_or("no such device")?.clone();
         device.address()?;
@@ -35,7 +35,7 @@ impl Service {
             .ok_or("the device was not offered")?;
         let endpoint = Endpoint::new(parts).map_err(|error| format!("{}: {error}", device.name()))?;
         let own = endpoint.side(crate::sys::random_u64() as u32 & 0xff_ffff)?;
-        Ok(Entry { endpoint, pair, own, stage: Stage::Asked, deadline: clock::now() + PATIENCE })
+        Ok(Entry { endpoint, pair, own, stage: Stage::Asked, deadline: clock::monotonic_ns() + PATIENCE })
     }
 
     /// The dialer's first step: makes its end, and sends CONNECT.
@@ -51,7 +51,7 @@ impl Service {
                             .failed(pair, format!("the peer fenced lane {lane} before it was opened"));
                     }
                     let side = entry.own.clone();
-                    self.tell(session, &Word::Connect { lane, own: pair.0, other: pair.1, side });
+                    self.send(session, &Message::Connect { lane, own: pair.0, other: pair.1, side });
                     session.add(lane, entry);
                 });
             }
@@ -60,7 +60,7 @@ impl Service {
     }
 
     /// The acceptor's step: makes and connects its end, and sends ACCEPT or REFUSE.
-    pub(super) fn answer(&self, peer: PeerId, id: [u8; 16], lane: u32, pair: Pair, theirs: Side) {
+    pub(super) fn answer(&self, peer: PeerId, id: [u8; 16], lane: LaneId, pair: Pair, theirs: Side) {
         let Some(admitted) = self.with(peer, id, |session| session.admit(lane, &theirs)) else { return };
         // Failures of pairs that can't exist are not kept: a peer could name 65,536 of them.
         let is_pair = |session: &Session| {
@@ -71,15 +71,15 @@ impl Service {
         let made = admitted.and_then(|()| self.make(peer, id, (lane, pair, qps)));
         let connected = made.and_then(|entry| {
             entry.endpoint.connect(&entry.own, &theirs)?;
-            Ok(Entry { stage: Stage::Answered, deadline: clock::now() + 2 * PATIENCE, ..entry })
+            Ok(Entry { stage: Stage::Answered, deadline: clock::monotonic_ns() + 2 * PATIENCE, ..entry })
         });
         self.with(peer, id, |session| match connected {
             Ok(entry) => {
-                self.tell(session, &Word::Accept { lane, side: entry.own.clone() });
+                self.send(session, &Message::Accept { lane, side: entry.own.clone() });
                 session.add(lane, entry);
             }
             Err(why) => {
-                self.tell(session, &Word::Refuse { lane, why: format!("at the peer: {why}") });
+                self.send(session, &Message::Refuse { lane, why: format!("at the peer: {why}") });
                 if is_pair(session) {
                     session.failed(pair, why);
                 }
@@ -88,11 +88,11 @@ impl Service {
     }
 
     /// The dialer's second step: connects its end, and probes whether the other end answers.
-    pub(super) fn accepted(&self, peer: PeerId, id: [u8; 16], lane: u32, theirs: Side) {
+    pub(super) fn accepted(&self, peer: PeerId, id: [u8; 16], lane: LaneId, theirs: Side) {
         let found = self.with(peer, id, |session| {
             let entry = session.entries.get_mut(&lane).filter(|entry| entry.stage == Stage::Asked)?;
             entry.stage = Stage::Probing;
-            entry.deadline = clock::now() + PATIENCE;
+            entry.deadline = clock::monotonic_ns() + PATIENCE;
             Some((entry.endpoint.clone(), entry.own.clone()))
         });
         let Some((endpoint, own)) = found.flatten() else { return };
@@ -103,7 +103,7 @@ impl Service {
     }
 
     /// Closes an endpoint that never carried anything.
-    pub(super) fn close_quietly(&self, peer: PeerId, id: [u8; 16], lane: u32, why: &str) {
+    pub(super) fn close_quietly(&self, peer: PeerId, id: [u8; 16], lane: LaneId, why: &str) {
         let mut sessions = self.lock();
         let session = sessions.all.get_mut(&peer).filter(|session| session.session_info.session_id == id);
         let unused =

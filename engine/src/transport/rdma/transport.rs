@@ -3,9 +3,9 @@
 use super::path::RdmaPath;
 use super::service::Service;
 use super::session::Session;
-use super::wire::Word;
+use super::wire::Message;
 use crate::peer::{Closed, Path, SessionInfo, TransportService};
-use crate::types::PeerId;
+use crate::types::{LaneId, PeerId, RegionId, TransferId};
 use std::sync::Arc;
 
 impl TransportService for Service {
@@ -31,7 +31,7 @@ impl TransportService for Service {
         let session = Session::new(session_info, Arc::new(path), self.settings.patience, parted);
         // The control loop asks for the regions' keys in turns, and sends this offer after them, so that the peer has
         // the keys before an endpoint exists.
-        self.tell(&session, &self.offer());
+        self.send(&session, &self.offer());
         sessions.all.insert(peer, session);
         sessions.work.insert(peer);
         drop(sessions);
@@ -39,17 +39,17 @@ impl TransportService for Service {
     }
 
     fn message(&self, peer: PeerId, body: &[u8]) -> bool {
-        let Ok(word) = Word::decode(body) else { return false };
+        let Ok(message) = Message::decode(body) else { return false };
         let mut sessions = self.lock();
         let Some(session) = sessions.all.get_mut(&peer) else { return true };
-        let taken = match word {
+        let taken = match message {
             // Take keys in before the next message is read: that message may announce the region to submitters.
-            Word::Keys(keys) => {
+            Message::Keys(keys) => {
                 session.path.add_keys(keys);
                 return true;
             }
-            Word::Revoke(regions) => session.revoked(regions),
-            word => session.hear(word),
+            Message::Revoke(regions) => session.revoked(regions),
+            message => session.queue_message(message),
         };
         sessions.work.insert(peer);
         drop(sessions);
@@ -60,7 +60,7 @@ impl TransportService for Service {
     fn refused(&self, peer: PeerId, why: String) -> bool {
         let mut sessions = self.lock();
         let Some(session) = sessions.all.get_mut(&peer) else { return true };
-        let taken = session.hear(Word::Offer { devices: Vec::new(), why });
+        let taken = session.queue_message(Message::Offer { devices: Vec::new(), why });
         sessions.work.insert(peer);
         drop(sessions);
         self.poller.wake();
@@ -76,26 +76,26 @@ impl TransportService for Service {
         })
     }
 
-    fn regions_added(&self, peer: PeerId, ids: &[u64]) -> Vec<Vec<u8>> {
+    fn regions_added(&self, peer: PeerId, ids: &[RegionId]) -> Vec<Vec<u8>> {
         // Sessions begin and end on the calling thread, so a region revoked meanwhile finds the session to ask.
         if !self.lock().all.contains_key(&peer) {
             return Vec::new();
         }
         let map = self.registry.snapshot();
         let regions = ids.iter().filter_map(|id| map.get(*id));
-        regions.flat_map(|region| self.keys_of(region, peer)).map(|word| word.encode()).collect()
+        regions.flat_map(|region| self.keys_of(region, peer)).map(|message| message.encode()).collect()
     }
 
-    fn carriers(&self, peer: PeerId, transfer: u64) -> Vec<u32> {
+    fn lanes_carrying(&self, peer: PeerId, transfer: TransferId) -> Vec<LaneId> {
         let sessions = self.lock();
         let Some(session) = sessions.all.get(&peer) else { return Vec::new() };
         let carrying = session.entries.iter().filter(|(_, entry)| entry.endpoint.carries(transfer));
         carrying.map(|(lane, _)| *lane).collect()
     }
 
-    fn close_lane(&self, peer: PeerId, lane: u32) -> Option<Closed> {
+    fn close_lane(&self, peer: PeerId, lane: LaneId) -> Option<Closed> {
         let mut sessions = self.lock();
-        if let Some(closed) = sessions.leaving.ask(peer, lane) {
+        if let Some(closed) = sessions.flushing.ask(peer, lane) {
             return Some(closed);
         }
         let session = sessions.all.get_mut(&peer)?;
@@ -105,12 +105,12 @@ impl TransportService for Service {
         // The device may be at fault. The service checks its port, and tells all peers if the port is down.
         sessions.suspected.insert(endpoint.device.index);
         let closed = self.close(sessions, peer, vec![endpoint]).pop().map(|(_, closed)| closed);
-        self.say_state(peer);
+        self.report_state(peer);
         self.poller.wake();
         closed
     }
 
-    fn end(&self, peer: PeerId) -> Vec<(u32, Closed)> {
+    fn end(&self, peer: PeerId) -> Vec<(LaneId, Closed)> {
         let mut sessions = self.lock();
         let Some(mut session) = sessions.all.remove(&peer) else { return Vec::new() };
         sessions.times.set(peer, None);
@@ -127,6 +127,6 @@ impl TransportService for Service {
 
     /// The peer is quiet once the queue pairs of all its endpoints are destroyed.
     fn is_quiet(&self, peer: PeerId) -> bool {
-        !self.lock().leaving.has(peer)
+        !self.lock().flushing.has(peer)
     }
 }

@@ -4,16 +4,16 @@
 
 use super::batch::{Batch, Builder};
 use super::endpoint::Endpoint;
-use super::notifications::{Word, ACKS_MAX};
+use super::notifications::{SendBody, ACKS_MAX};
 use crate::complete::Transfer;
 use crate::limits::RDMA_OWED_MAX;
 use crate::peer::outbox::Pulled;
 use crate::peer::After;
 use crate::peer::What;
+use crate::sys::atomic::Ordering;
 use crate::sys::lock::Mutex;
-use crate::types::Monotonic;
-use std::collections::HashMap;
-use std::sync::atomic::Ordering;
+use crate::sys::map::HashMap;
+use crate::types::{Monotonic, TransferId};
 use std::sync::Arc;
 
 #[derive(Default)]
@@ -52,7 +52,7 @@ impl Unacknowledged {
         owed.drain(..count).collect()
     }
 
-    pub fn carries(&self, transfer: u64) -> bool {
+    pub fn carries(&self, transfer: TransferId) -> bool {
         let ours = |it: &Arc<Transfer>| it.handle == transfer;
         self.unacked.lock().values().any(|what| matches!(what, What::Notify(transfer) if ours(transfer)))
     }
@@ -65,11 +65,11 @@ impl Unacknowledged {
 
 impl Endpoint {
     /// Handles a SEND from the peer. Returns true if it must be acknowledged.
-    pub fn hear(&self, word: Option<Word>, after: &mut After) -> bool {
-        let (number, body) = match word {
-            Some(Word::Notify(number, body)) => (number, Some(Box::from(body))),
-            Some(Word::Skip(number)) => (number, None),
-            Some(Word::Acks(numbers)) => {
+    pub fn handle_send(&self, body: Option<SendBody>, after: &mut After) -> bool {
+        let (number, body) = match body {
+            Some(SendBody::Notify(number, body)) => (number, Some(Box::from(body))),
+            Some(SendBody::Skip(number)) => (number, None),
+            Some(SendBody::Acks(numbers)) => {
                 let known = numbers.into_iter().filter_map(|number| self.unacknowledged.acknowledged(number));
                 known.for_each(|what| {
                     if let What::Notify(transfer) = what {
@@ -100,18 +100,24 @@ impl Endpoint {
     }
 
     /// Adds a notification or a skip to a chain.
-    pub(super) fn add_word(&self, builder: &mut Builder, slot: Option<u32>, word: Pulled, sequence: u64) {
+    pub(super) fn add_notification(
+        &self,
+        builder: &mut Builder,
+        slot: Option<u32>,
+        pulled: Pulled,
+        sequence: u64,
+    ) {
         // `PullLimits` allows notifications only with a slot.
         let Some(slot) = slot else { return };
-        match word {
+        match pulled {
             Pulled::Notify(transfer) | Pulled::Slices { transfer, .. } => {
                 let number = transfer.notify_sequence.load(Ordering::Relaxed);
                 let body = transfer.spec.notify.as_deref().unwrap_or_default();
-                builder.add_word(slot, &Word::Notify(number, body), sequence);
+                builder.add_send(slot, &SendBody::Notify(number, body), sequence);
                 self.unacknowledged.sent(number, What::Notify(transfer));
             }
             Pulled::Skip(number) => {
-                builder.add_word(slot, &Word::Skip(number), sequence);
+                builder.add_send(slot, &SendBody::Skip(number), sequence);
                 self.unacknowledged.sent(number, What::Skip(number));
             }
         }
@@ -120,9 +126,9 @@ impl Endpoint {
     /// Adds the owed acknowledgements to a chain, ahead of its other work.
     pub(super) fn add_acks(&self, builder: &mut Builder, next_sequence: &mut u64, staged: &mut Vec<Batch>) {
         while self.unacknowledged.owes() && builder.chain.len() + 2 < builder.chain.capacity() {
-            let Some(slot) = self.device.words.take() else { return };
+            let Some(slot) = self.device.notifications.take() else { return };
             *next_sequence += 1;
-            builder.add_word(slot, &Word::Acks(self.unacknowledged.take_owed(ACKS_MAX)), *next_sequence);
+            builder.add_send(slot, &SendBody::Acks(self.unacknowledged.take_owed(ACKS_MAX)), *next_sequence);
             let (sequence, failures) = (*next_sequence, Vec::new());
             staged.push(Batch {
                 sequence,

@@ -10,6 +10,7 @@
 
 use crate::limits::{DEVICES_MAX, QPS_MAX, REGIONS_PER_MESSAGE, RKEYS_PER_MESSAGE};
 use crate::session::message::{encode_text, BadMessage, Reader};
+use crate::types::{LaneId, RegionId};
 
 /// A device that peers can reach now.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,7 +32,7 @@ pub struct DeviceOffer {
 /// Some of the keys of a region on one of the sender's devices.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeysOffer {
-    pub region: u64,
+    pub region: RegionId,
     pub address: u64,
     pub length: u64,
     pub readable: bool,
@@ -54,7 +55,7 @@ pub struct Side {
 
 /// A message between two RDMA services.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Word {
+pub enum Message {
     /// All devices of the sender that peers can reach; replaces earlier offers. `why`: the reason why others are
     /// missing.
     Offer {
@@ -63,26 +64,26 @@ pub enum Word {
     },
     Keys(KeysOffer),
     /// Asks the peer to stop using the keys of these regions, and to answer REVOKED when no posted work uses them.
-    Revoke(Vec<u64>),
-    Revoked(Vec<u64>),
+    Revoke(Vec<RegionId>),
+    Revoked(Vec<RegionId>),
     /// The dialer's end of a new endpoint, between two devices by number.
     Connect {
-        lane: u32,
+        lane: LaneId,
         own: u8,
         other: u8,
         side: Side,
     },
     Accept {
-        lane: u32,
+        lane: LaneId,
         side: Side,
     },
     Refuse {
-        lane: u32,
+        lane: LaneId,
         why: String,
     },
     /// A READ of the dialer has come back, so the endpoint works both ways.
     Established {
-        lane: u32,
+        lane: LaneId,
     },
     /// Each pair of devices was tried.
     Settled {
@@ -94,78 +95,78 @@ pub enum Word {
     Wake,
 }
 
-impl Word {
+impl Message {
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(64);
         match self {
-            Word::Offer { devices, why } => {
+            Message::Offer { devices, why } => {
                 out.extend_from_slice(&[1, devices.len() as u8]);
                 devices.iter().for_each(|device| device.encode(&mut out));
                 encode_text(why, &mut out);
             }
-            Word::Keys(keys) => {
+            Message::Keys(keys) => {
                 out.extend_from_slice(&[2, keys.readable as u8, keys.device, keys.detour]);
-                for value in [keys.region, keys.address, keys.length, keys.piece_bytes] {
+                for value in [keys.region.raw(), keys.address, keys.length, keys.piece_bytes] {
                     out.extend_from_slice(&value.to_le_bytes());
                 }
                 out.extend_from_slice(&keys.first.to_le_bytes());
                 out.extend_from_slice(&(keys.rkeys.len() as u32).to_le_bytes());
                 keys.rkeys.iter().for_each(|key| out.extend_from_slice(&key.to_le_bytes()));
             }
-            Word::Revoke(regions) => encode_ids(3, regions, &mut out),
-            Word::Revoked(regions) => encode_ids(4, regions, &mut out),
-            Word::Connect { lane, own, other, side } => {
+            Message::Revoke(regions) => encode_ids(3, regions, &mut out),
+            Message::Revoked(regions) => encode_ids(4, regions, &mut out),
+            Message::Connect { lane, own, other, side } => {
                 encode_lane(5, *lane, &mut out);
                 out.extend_from_slice(&[*own, *other]);
                 side.encode(&mut out);
             }
-            Word::Accept { lane, side } => {
+            Message::Accept { lane, side } => {
                 encode_lane(6, *lane, &mut out);
                 side.encode(&mut out);
             }
-            Word::Refuse { lane, why } => {
+            Message::Refuse { lane, why } => {
                 encode_lane(7, *lane, &mut out);
                 encode_text(why, &mut out);
             }
-            Word::Established { lane } => encode_lane(8, *lane, &mut out),
-            Word::Settled { why } => {
+            Message::Established { lane } => encode_lane(8, *lane, &mut out),
+            Message::Settled { why } => {
                 out.push(9);
                 encode_text(why, &mut out);
             }
-            Word::Idle => out.push(10),
-            Word::Wake => out.push(11),
+            Message::Idle => out.push(10),
+            Message::Wake => out.push(11),
         }
         out
     }
 
-    pub fn decode(bytes: &[u8]) -> Result<Word, BadMessage> {
+    pub fn decode(bytes: &[u8]) -> Result<Message, BadMessage> {
         let mut reader = Reader(bytes);
-        let word = match reader.u8()? {
+        let message = match reader.u8()? {
             1 => {
                 let count = bounded(reader.u8()? as usize, DEVICES_MAX)?;
                 let devices =
                     (0..count).map(|_| DeviceOffer::decode(&mut reader)).collect::<Result<_, _>>()?;
-                Word::Offer { devices, why: reader.text()? }
+                Message::Offer { devices, why: reader.text()? }
             }
-            2 => Word::Keys(decode_keys(&mut reader)?),
-            3 => Word::Revoke(decode_ids(&mut reader)?),
-            4 => Word::Revoked(decode_ids(&mut reader)?),
-            5 => Word::Connect {
-                lane: reader.u32()?,
+            2 => Message::Keys(decode_keys(&mut reader)?),
+            3 => Message::Revoke(decode_ids(&mut reader)?),
+            4 => Message::Revoked(decode_ids(&mut reader)?),
+            5 => Message::Connect {
+                lane: decode_lane(&mut reader)?,
                 own: reader.u8()?,
                 other: reader.u8()?,
                 side: Side::decode(&mut reader)?,
             },
-            6 => Word::Accept { lane: reader.u32()?, side: Side::decode(&mut reader)? },
-            7 => Word::Refuse { lane: reader.u32()?, why: reader.text()? },
-            8 => Word::Established { lane: reader.u32()? },
-            9 => Word::Settled { why: reader.text()? },
-            10 => Word::Idle,
-            11 => Word::Wake,
+            6 => Message::Accept { lane: decode_lane(&mut reader)?, side: Side::decode(&mut reader)? },
+            7 => Message::Refuse { lane: decode_lane(&mut reader)?, why: reader.text()? },
+            8 => Message::Established { lane: decode_lane(&mut reader)? },
+            9 => Message::Settled { why: reader.text()? },
+            10 => Message::Idle,
+            11 => Message::Wake,
             _ => return Err(BadMessage),
         };
         if reader.0.is_empty() {
-            Ok(word)
+            Ok(message)
         } else {
             Err(BadMessage)
         }
@@ -187,25 +188,29 @@ fn boolean(byte: u8) -> Result<bool, BadMessage> {
     }
 }
 
-fn encode_lane(kind: u8, lane: u32, out: &mut Vec<u8>) {
+fn encode_lane(kind: u8, lane: LaneId, out: &mut Vec<u8>) {
     out.push(kind);
-    out.extend_from_slice(&lane.to_le_bytes());
+    out.extend_from_slice(&lane.raw().to_le_bytes());
 }
 
-fn encode_ids(kind: u8, ids: &[u64], out: &mut Vec<u8>) {
+fn decode_lane(reader: &mut Reader) -> Result<LaneId, BadMessage> {
+    reader.u32().map(LaneId::from_raw)
+}
+
+fn encode_ids(kind: u8, ids: &[RegionId], out: &mut Vec<u8>) {
     out.push(kind);
     out.extend_from_slice(&(ids.len() as u32).to_le_bytes());
-    ids.iter().for_each(|id| out.extend_from_slice(&id.to_le_bytes()));
+    ids.iter().for_each(|id| out.extend_from_slice(&id.raw().to_le_bytes()));
 }
 
-fn decode_ids(reader: &mut Reader) -> Result<Vec<u64>, BadMessage> {
+fn decode_ids(reader: &mut Reader) -> Result<Vec<RegionId>, BadMessage> {
     let count = bounded(reader.u32()? as usize, REGIONS_PER_MESSAGE)?;
-    (0..count).map(|_| reader.u64()).collect()
+    (0..count).map(|_| reader.u64().map(RegionId::from_raw)).collect()
 }
 
 fn decode_keys(reader: &mut Reader) -> Result<KeysOffer, BadMessage> {
     let (readable, device, detour) = (boolean(reader.u8()?)?, reader.u8()?, reader.u8()?);
-    let (region, address, length) = (reader.u64()?, reader.u64()?, reader.u64()?);
+    let (region, address, length) = (RegionId::from_raw(reader.u64()?), reader.u64()?, reader.u64()?);
     let (piece_bytes, first) = (reader.u64()?, reader.u32()?);
     let count = bounded(reader.u32()? as usize, RKEYS_PER_MESSAGE)?;
     let rkeys = (0..count).map(|_| reader.u32()).collect::<Result<_, _>>()?;
@@ -263,7 +268,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn all() -> Vec<Word> {
+    fn all() -> Vec<Message> {
         let device = DeviceOffer {
             index: 3,
             is_ethernet: true,
@@ -276,7 +281,7 @@ mod tests {
             name: "mlx5_0".into(),
         };
         let keys = KeysOffer {
-            region: 5,
+            region: RegionId::from_raw(5),
             address: 4096,
             length: 1 << 33,
             readable: true,
@@ -288,44 +293,47 @@ mod tests {
         };
         let side = Side { mtu: 1024, reads_max: 4, qps: vec![(17, 3); QPS_MAX as usize + 1] };
         vec![
-            Word::Offer { devices: vec![device; DEVICES_MAX], why: "one is down".into() },
-            Word::Keys(keys),
-            Word::Revoke(vec![3; REGIONS_PER_MESSAGE]),
-            Word::Revoked(vec![]),
-            Word::Connect { lane: u32::MAX, own: 0, other: 255, side: side.clone() },
-            Word::Accept { lane: 1 << 31, side },
-            Word::Refuse { lane: 7, why: "no".into() },
-            Word::Established { lane: 7 },
-            Word::Settled { why: String::new() },
-            Word::Idle,
-            Word::Wake,
+            Message::Offer { devices: vec![device; DEVICES_MAX], why: "one is down".into() },
+            Message::Keys(keys),
+            Message::Revoke(vec![RegionId::from_raw(3); REGIONS_PER_MESSAGE]),
+            Message::Revoked(vec![]),
+            Message::Connect { lane: LaneId::from_raw(u32::MAX), own: 0, other: 255, side: side.clone() },
+            Message::Accept { lane: LaneId::from_raw(1 << 31), side },
+            Message::Refuse { lane: LaneId::from_raw(7), why: "no".into() },
+            Message::Established { lane: LaneId::from_raw(7) },
+            Message::Settled { why: String::new() },
+            Message::Idle,
+            Message::Wake,
         ]
     }
 
     #[test]
-    fn every_word_round_trips_and_fits_a_message_and_no_prefix_or_extension_is_one() {
-        for word in all() {
-            let bytes = word.encode();
+    fn every_message_round_trips_within_the_bound_and_no_prefix_or_extension_is_one() {
+        for message in all() {
+            let bytes = message.encode();
             assert!(bytes.len() <= crate::session::channel::CHANNEL_MESSAGE_MAX - 300);
-            assert_eq!(Word::decode(&bytes), Ok(word));
-            (0..bytes.len()).for_each(|end| assert_eq!(Word::decode(&bytes[..end]), Err(BadMessage)));
-            assert_eq!(Word::decode(&[&bytes[..], &[0]].concat()), Err(BadMessage));
+            assert_eq!(Message::decode(&bytes), Ok(message));
+            (0..bytes.len()).for_each(|end| assert_eq!(Message::decode(&bytes[..end]), Err(BadMessage)));
+            assert_eq!(Message::decode(&[&bytes[..], &[0]].concat()), Err(BadMessage));
         }
     }
 
     #[test]
     fn counts_are_bounded() {
-        let over = Word::Revoke(vec![1; REGIONS_PER_MESSAGE + 1]);
-        assert_eq!(Word::decode(&over.encode()), Err(BadMessage));
+        let over = Message::Revoke(vec![RegionId::from_raw(1); REGIONS_PER_MESSAGE + 1]);
+        assert_eq!(Message::decode(&over.encode()), Err(BadMessage));
         let side = Side { mtu: 1024, reads_max: 4, qps: vec![(1, 1); QPS_MAX as usize + 2] };
-        assert_eq!(Word::decode(&Word::Accept { lane: 1, side }.encode()), Err(BadMessage));
+        assert_eq!(
+            Message::decode(&Message::Accept { lane: LaneId::from_raw(1), side }.encode()),
+            Err(BadMessage)
+        );
     }
 
     proptest! {
         #[test]
         fn garbage_never_panics_and_what_decodes_is_canonical(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
-            if let Ok(word) = Word::decode(&bytes) {
-                prop_assert_eq!(Word::decode(&word.encode()), Ok(word));
+            if let Ok(message) = Message::decode(&bytes) {
+                prop_assert_eq!(Message::decode(&message.encode()), Ok(message));
             }
         }
     }

@@ -26,7 +26,7 @@ pub fn admit<'a>(
 mod tests {
     use super::*;
     use crate::region::{RegionSpec, Registry};
-    use crate::types::{Location, MemoryKind};
+    use crate::types::{Location, MemoryKind, RegionId};
 
     #[test]
     fn memory_of_a_device_is_not_for_system_calls() {
@@ -38,7 +38,7 @@ mod tests {
         let map = registry.snapshot();
         for op in [Op::Read, Op::Write] {
             for (region, expected) in regions.iter().zip([Some(Status::Unsupported), None]) {
-                for named in [region.id, 0] {
+                for named in [region.id, RegionId::NONE] {
                     let wanted = Descriptor { address: region.address, region: named, length: 64 };
                     assert_eq!(admit(&map, tag, op, &wanted).err(), expected, "{op:?} {wanted:?}");
                 }

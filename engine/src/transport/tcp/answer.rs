@@ -71,10 +71,6 @@ impl Answers {
         self.reads.pop_front()
     }
 
-    pub fn is_empty(&self) -> bool {
-        !self.ack_due && self.reads.is_empty()
-    }
-
     pub fn clear(&mut self) {
         *self = Answers::default();
     }

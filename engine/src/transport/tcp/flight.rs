@@ -10,7 +10,7 @@
 
 use crate::peer::{Posted, What};
 use crate::transport::tcp::wire::{Fault, Malformed};
-use crate::types::{Monotonic, Op};
+use crate::types::{Monotonic, Op, TransferId};
 use std::collections::VecDeque;
 
 /// The records in the order of their answers: WRITEs are acknowledged in order, READs are answered in order.
@@ -76,11 +76,12 @@ impl Flight {
         for (so_far, now) in self.written.iter_mut().zip(written) {
             *so_far = now.max(*so_far);
         }
+        // Checked before any record is taken: all records of a lane that ends are returned by `take_all`.
+        if self.ahead.iter().any(|(upto, _)| *upto > self.written[at(Op::Write)]) {
+            return Err(Malformed::Sequence);
+        }
         let mut settled = Vec::new();
         for (upto, mut faults) in std::mem::take(&mut self.ahead) {
-            if upto > self.written[at(Op::Write)] {
-                return Err(Malformed::Sequence);
-            }
             while let Some(posted) = self.take_acknowledged(upto) {
                 let rest =
                     faults.split_off(faults.partition_point(|fault| fault.sequence <= posted.sequence));
@@ -119,8 +120,8 @@ impl Flight {
         // Sequences are consecutive.
         let index = fault.sequence.checked_sub(first.sequence);
         let posted = index.and_then(|index| self.writes.get(index as usize));
-        let Some(Posted { what: What::Slices { first, end, .. }, .. }) = posted else { return false };
-        fault.sequence > self.acknowledged && u32::from(fault.descriptor) < end - first
+        let Some(Posted { what: What::Slices { range, .. }, .. }) = posted else { return false };
+        fault.sequence > self.acknowledged && u32::from(fault.descriptor) < range.count()
     }
 
     /// Takes the next record of the WRITEs up to `upto`.
@@ -169,7 +170,7 @@ impl Flight {
     }
 
     /// Returns whether a record of this transfer is in flight.
-    pub fn carries(&self, transfer: u64) -> bool {
+    pub fn carries(&self, transfer: TransferId) -> bool {
         let ours = |posted: &Posted| posted.transfer().is_some_and(|other| other.handle == transfer);
         self.writes.iter().any(ours) || self.reads.iter().any(ours)
     }

@@ -3,12 +3,13 @@ use crate::complete::transfer::TransferSpec;
 use crate::complete::Transfer;
 use crate::complete::TransferFlags;
 use crate::status::Status;
-use crate::types::{PeerId, Slice, Transport};
+use crate::types::{PeerId, RegionId, Slice, SliceRange, TransferId, Transport};
 use std::sync::Arc;
 
 /// `count` slices of one transfer.
 fn slices(op: Op, count: u32) -> What {
-    let slice = Slice { local: 0, remote: 0, length: 8, region: 1, first_offset: 0, first: 0 };
+    let slice =
+        Slice { local: 0, remote: 0, length: 8, region: RegionId::from_raw(1), first_offset: 0, first: 0 };
     let spec = TransferSpec {
         peer: PeerId::from_raw(1),
         op,
@@ -27,8 +28,8 @@ fn slices(op: Op, count: u32) -> What {
         transport: Transport::Tcp,
         allowed: Transport::Tcp.bit(),
     };
-    let transfer = Arc::new(Transfer::new(1, spec));
-    What::Slices { transfer, first: 0, end: count, bytes: 8 * count, notified: false }
+    let transfer = Arc::new(Transfer::new(TransferId::from_raw(1), spec));
+    What::Slices { transfer, range: SliceRange { first: 0, end: count }, bytes: 8 * count, notified: false }
 }
 
 /// Returns a flight with WRITEs of two slices each. The kernel has the first `written` of them.
@@ -72,12 +73,24 @@ fn what_is_acknowledged_while_it_is_sent_is_settled_afterwards() {
 }
 
 #[test]
-fn the_end_of_a_send_finds_out_who_acknowledged_too_much() {
+fn the_end_of_a_send_finds_acknowledgements_of_too_much() {
     let mut flight = flight(4, 2);
     flight.begin_send();
     assert_eq!(flight.acknowledge(4, &[]), Ok(Acknowledged::Later));
     assert!(matches!(flight.end_send([3, 0]), Err(Malformed::Sequence)));
     assert_eq!(flight.take_all().len(), 4, "nothing was confirmed");
+}
+
+/// Of two acknowledgements that came during a send the second is of a frame that the kernel does not have whole. The
+/// lane ends, and the frames of the first come back with the others: their transfers must end.
+#[test]
+fn an_acknowledgement_of_too_much_loses_no_record_of_those_before_it() {
+    let mut flight = flight(4, 1);
+    flight.begin_send();
+    assert_eq!(flight.acknowledge(2, &[]), Ok(Acknowledged::Later));
+    assert_eq!(flight.acknowledge(4, &[]), Ok(Acknowledged::Later));
+    assert!(flight.end_send([3, 0]).is_err());
+    assert_eq!(flight.take_all().iter().map(|posted| posted.sequence).collect::<Vec<_>>(), [1, 2, 3, 4]);
 }
 
 #[test]

@@ -5,6 +5,7 @@ use crate::complete::Failure;
 use crate::limits::{FRAME_DESCRIPTORS_MAX, NOTIFY_BYTES_MAX};
 use crate::peer::{After, Arrival, Arriving, Posted, What};
 use crate::status::Status;
+use crate::sys::atomic::Ordering;
 use crate::transport::tcp::admit::admit;
 use crate::transport::tcp::answer::ReadJob;
 use crate::transport::tcp::flight::Acknowledged;
@@ -15,7 +16,6 @@ use crate::transport::tcp::wire::{
     flags, Descriptor, Fault, Header, Kind, Malformed, DESCRIPTOR_BYTES, EXTRA_BYTES_MAX,
 };
 use crate::types::{Boottime, Op};
-use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
 /// A frame whose payload is being received.
@@ -121,13 +121,13 @@ impl Frame {
 const _: () = assert!(EXTRA_BYTES_MAX == size_of::<u64>() + NOTIFY_BYTES_MAX);
 
 fn read_notice(header: &Header, extra: &[u8]) -> Result<Option<Notice>, Malformed> {
-    let word = header.flags & (flags::NOTIFY | flags::SKIP);
-    if word == 0 {
+    let kind = header.flags & (flags::NOTIFY | flags::SKIP);
+    if kind == 0 {
         return if extra.is_empty() { Ok(None) } else { Err(Malformed::PayloadMismatch) };
     }
-    let skip = word == flags::SKIP;
+    let skip = kind == flags::SKIP;
     let (head, body) = extra.split_first_chunk::<8>().ok_or(Malformed::PayloadMismatch)?;
-    if (skip && !body.is_empty()) || word == flags::NOTIFY | flags::SKIP {
+    if (skip && !body.is_empty()) || kind == flags::NOTIFY | flags::SKIP {
         return Err(Malformed::PayloadMismatch);
     }
     let sequence = u64::from_le_bytes(*head);
@@ -245,14 +245,14 @@ fn begin_data(lane: &Lane, header: &Header, extra: &[u8], landing: &mut Landing)
     faults.sort_unstable_by_key(|fault| fault.descriptor);
     landing.reset(header.sequence, Boottime::ZERO);
     let flight = lane.flight.lock();
-    let What::Slices { transfer, first, end, .. } = &flight.answered(header.sequence)?.what else {
+    let What::Slices { transfer, range, .. } = &flight.answered(header.sequence)?.what else {
         return Err(Malformed::Sequence.into());
     };
     if header.descriptors != 0 || faults.iter().any(|fault| fault.sequence != header.sequence) {
         return Err(Malformed::PayloadMismatch.into());
     }
     let mut refused = faults.iter().map(|fault| fault.descriptor).peekable();
-    for (index, slice) in transfer.spec.slices[*first as usize..*end as usize].iter().enumerate() {
+    for (index, slice) in range.of(&transfer.spec.slices).iter().enumerate() {
         if refused.next_if_eq(&(index as u16)).is_none() {
             let descriptor = index as u16;
             landing.push(Piece { address: slice.local, length: slice.length, region: OWN, descriptor });
@@ -311,17 +311,17 @@ pub(super) fn acknowledge(
 /// waits for the last.
 pub(super) fn settle(lane: &Lane, posted: Posted, faults: &[Fault], after: &mut After) {
     match &posted.what {
-        What::Slices { transfer, first, end, bytes, notified } => {
+        What::Slices { transfer, range, bytes, notified } => {
             let failures: Vec<Failure> = faults
                 .iter()
                 .map(|fault| Failure {
-                    slice: first + fault.descriptor as u32,
+                    slice: range.first + fault.descriptor as u32,
                     status: fault.status,
                     os_error: 0,
                     vendor_error: 0,
                 })
                 .collect();
-            lane.peer.answered(transfer, (*first, *end), *bytes as u64, &failures, *notified, after);
+            lane.peer.answered(transfer, *range, *bytes as u64, &failures, *notified, after);
         }
         What::Notify(transfer) => lane.peer.confirm_notification(transfer, after),
         What::Skip(_) => {}

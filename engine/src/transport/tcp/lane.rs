@@ -15,9 +15,12 @@ use crate::loss::{Failure, Loss};
 use crate::peer::outbox::{PullLimits, Pulled};
 use crate::peer::{After, Peer, Posted};
 use crate::session::machine::Carried;
+use crate::sys::atomic::{fence, AtomicBool, AtomicU64, Ordering};
 use crate::sys::clock;
 use crate::sys::eventfd::EventFd;
+use crate::sys::fd::OwnedFd;
 use crate::sys::lock::Mutex;
+use crate::sys::once::OnceLock;
 use crate::sys::poller::Interest;
 use crate::sys::socket;
 use crate::transport::tcp::answer::Answers;
@@ -26,14 +29,13 @@ use crate::transport::tcp::rx::{Rx, RxTurn};
 use crate::transport::tcp::tx::{Tx, TxTurn};
 use crate::transport::tcp::wire::Sealer;
 use crate::transport::tcp::worker::Worker;
-use crate::types::{Boottime, Monotonic, Op, Transport};
+use crate::types::{Boottime, LaneId, Monotonic, Op, TransferId, Transport};
 use std::net::SocketAddr;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
-use std::sync::atomic::{fence, AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::Arc;
 
 /// Receive turns after the peer has left; they empty the socket's buffer.
-const REST_TURNS_MAX: usize = 16;
+const REMAINING_TURNS_MAX: usize = 16;
 
 impl Carried for Posted {
     fn lease_until_ns(&self) -> Monotonic {
@@ -46,7 +48,7 @@ impl Carried for Posted {
 
 /// The parts of a new lane.
 pub struct LaneSpec {
-    pub id: u32,
+    pub id: LaneId,
     pub slot: u32,
     pub socket: OwnedFd,
     pub send_key: [u8; 32],
@@ -56,7 +58,7 @@ pub struct LaneSpec {
 }
 
 pub struct Lane {
-    pub id: u32,
+    pub id: LaneId,
     pub slot: u32,
     pub peer: Arc<Peer>,
     pub context: Arc<Context>,
@@ -305,9 +307,10 @@ impl Lane {
         }
         // Remove it from the poller at once: a socket at its end would be reported without end.
         self.worker.remove(self.fd(), self.token);
-        socket::shutdown(self.fd());
         let loss = self.loss(failure);
-        self.peer.around().commands.push(Command::LaneLost { peer: self.peer.handle, lane: self.id, loss });
+        // Before the socket is shut: otherwise the peer notices, and its fence may come first and be the cause.
+        self.peer.engine().commands.push(Command::LaneLost { peer: self.peer.handle, lane: self.id, loss });
+        socket::shutdown(self.fd());
     }
 
     /// Returns a loss of this lane, with its addresses.
@@ -331,10 +334,10 @@ impl Lane {
     }
 
     /// Receives what has arrived on a lane that the peer has closed, before this end closes it.
-    pub fn take_the_rest(self: &Arc<Self>) {
+    pub fn receive_remaining(self: &Arc<Self>) {
         let mut after = self.peer.after();
         let mut rx = self.rx.lock();
-        for _ in 0..REST_TURNS_MAX {
+        for _ in 0..REMAINING_TURNS_MAX {
             if self.is_closed() || !rx.run(self, &mut after).again {
                 return;
             }
@@ -374,7 +377,7 @@ impl Lane {
         let flight = self.flight.lock();
         PullLimits {
             descriptors_max: FRAME_DESCRIPTORS_MAX,
-            word_bytes_max: Some(NOTIFY_BYTES_MAX),
+            notification_bytes_max: Some(NOTIFY_BYTES_MAX),
             frame_bytes_max: self.frame_bytes_max.min(frame_bytes),
             write: flight.count(Op::Write) < frames,
             read: flight.count(Op::Read) < self.peer_reads_max && flight.read_bytes() < read_bytes,
@@ -382,7 +385,7 @@ impl Lane {
     }
 
     /// Returns whether an unacknowledged frame of this transfer is on the lane.
-    pub fn carries(&self, transfer: u64) -> bool {
+    pub fn carries(&self, transfer: TransferId) -> bool {
         self.flight.lock().carries(transfer)
     }
 

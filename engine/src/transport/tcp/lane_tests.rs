@@ -9,7 +9,7 @@ use crate::sys::poller::PollerKind;
 use crate::transport::tcp::incoming::acknowledge;
 use crate::transport::tcp::wire::{Header, Kind};
 use crate::transport::tcp::worker::Workers;
-use crate::types::{Boottime, Monotonic};
+use crate::types::{Boottime, LaneId, Monotonic};
 use crate::{Config, Engine};
 use std::os::unix::net::UnixStream;
 use std::sync::mpsc::{channel, TryRecvError};
@@ -34,7 +34,7 @@ fn lane_of(a: &Engine, peer: Arc<Peer>) -> (Arc<Lane>, UnixStream) {
     let (ours, theirs) = UnixStream::pair().unwrap();
     ours.set_nonblocking(true).unwrap();
     let spec = LaneSpec {
-        id: 99,
+        id: LaneId::from_raw(99),
         slot: 1,
         socket: ours.into(),
         send_key: [1; 32],
@@ -77,10 +77,10 @@ fn assert_close_waits_for<T>(side: impl FnOnce(&Lane) -> MutexGuard<'_, T>) {
 /// Posts a WRITE that the lane has sent whole and that is not acknowledged yet.
 fn sent(lane: &Lane) -> Arc<Transfer> {
     let transfer = submit_plain(&lane.peer, 1, 8);
-    let Some(Pulled::Slices { first, end, bytes, .. }) = lane.pull(lane.windows()) else {
+    let Some(Pulled::Slices { range, bytes, .. }) = lane.pull(lane.windows()) else {
         panic!("nothing is queued")
     };
-    let what = What::Slices { transfer: transfer.clone(), first, end, bytes, notified: false };
+    let what = What::Slices { transfer: transfer.clone(), range, bytes, notified: false };
     let mut flight = lane.flight.lock();
     let sequence = flight.launch(Op::Write, Monotonic::NEVER, what);
     assert!(flight.end_send([sequence, 0]).unwrap().is_empty());
@@ -90,7 +90,7 @@ fn sent(lane: &Lane) -> Arc<Transfer> {
 /// A thread has taken an acknowledgement and not applied it when the lane is closed: the fence must not precede the
 /// outcome. Work that follows the outcome is done under no lock: a task can close the lane that woke it.
 #[test]
-fn closing_waits_for_who_applies_what_it_took() {
+fn closing_waits_for_a_thread_that_applies_outcomes() {
     let a = engine();
     let (lane, _other_end) = lane_of(&a, peer());
     let transfer = sent(&lane);
@@ -144,11 +144,11 @@ const ACKNOWLEDGEMENT: Header = Header {
 };
 
 #[test]
-fn closing_waits_for_who_receives() {
+fn closing_waits_for_a_thread_that_receives() {
     assert_close_waits_for(|lane| lane.rx.lock());
 }
 
 #[test]
-fn closing_waits_for_who_sends() {
+fn closing_waits_for_a_thread_that_sends() {
     assert_close_waits_for(|lane| lane.tx.lock());
 }

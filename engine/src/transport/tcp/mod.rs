@@ -18,6 +18,8 @@ pub mod incoming;
 pub mod landing;
 pub mod lane;
 pub mod lanes;
+#[cfg(test)]
+mod lease_tests;
 pub mod opening;
 pub mod path;
 pub mod rx;

@@ -9,7 +9,7 @@
 //! ```
 //! The dialer of the session opens its lanes. The acceptor asks the dialer to open them.
 
-use crate::types::Monotonic;
+use crate::types::{LaneId, Monotonic};
 
 /// The kinds of lanes, as bits: slot 0, and all other slots.
 pub const EXPRESS: u32 = 1;
@@ -42,12 +42,12 @@ pub struct Pauses {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Slot {
     Idle,
-    Attached(u32),
+    Attached(LaneId),
     /// `pause_ns`: the pause before the next try if this one fails.
     Opening {
         pause_ns: u64,
     },
-    Resting {
+    Pausing {
         until_ns: Monotonic,
         pause_ns: u64,
     },
@@ -62,7 +62,7 @@ pub struct Opening {
     dialed: Option<bool>,
     /// The highest lane number attached in each slot since the session began. Numbers rise, so the dialer has given up
     /// any lane with a lower number.
-    used: Vec<u32>,
+    used: Vec<LaneId>,
 }
 
 impl Opening {
@@ -73,7 +73,7 @@ impl Opening {
             slots: vec![Slot::Idle; lanes as usize],
             wanted: 0,
             dialed: None,
-            used: vec![0; lanes as usize],
+            used: vec![LaneId::NONE; lanes as usize],
         }
     }
 
@@ -81,7 +81,7 @@ impl Opening {
     pub fn begin(&mut self, dialed: bool) -> Vec<Step> {
         self.dialed = Some(dialed);
         self.slots.fill(Slot::Idle);
-        self.used.fill(0);
+        self.used.fill(LaneId::NONE);
         let wanted = std::mem::take(&mut self.wanted);
         self.want(wanted)
     }
@@ -122,11 +122,11 @@ impl Opening {
     }
 
     /// Returns whether a lane with this number may be attached in this slot.
-    pub fn takes(&self, slot: u32, lane: u32) -> bool {
+    pub fn takes(&self, slot: u32, lane: LaneId) -> bool {
         self.dialed.is_some() && self.used.get(slot as usize).is_some_and(|used| lane > *used)
     }
 
-    pub fn attached(&mut self, slot: u32, lane: u32) {
+    pub fn attached(&mut self, slot: u32, lane: LaneId) {
         if let Some(place) = self.slots.get_mut(slot as usize) {
             *place = Slot::Attached(lane);
             self.used[slot as usize] = lane;
@@ -137,13 +137,13 @@ impl Opening {
     pub fn failed(&mut self, now_ns: Monotonic, slot: u32) {
         if let Some(place) = self.slots.get_mut(slot as usize) {
             if let Slot::Opening { pause_ns } = *place {
-                *place = Slot::Resting { until_ns: now_ns.saturating_add(pause_ns), pause_ns };
+                *place = Slot::Pausing { until_ns: now_ns.saturating_add(pause_ns), pause_ns };
             }
         }
     }
 
     /// Notes that an attached lane is lost.
-    pub fn lost(&mut self, lane: u32) -> Option<Step> {
+    pub fn lost(&mut self, lane: LaneId) -> Option<Step> {
         let slot = self.slots.iter().position(|slot| *slot == Slot::Attached(lane))?;
         self.slots[slot] = Slot::Idle;
         self.open(slot, self.pauses.min_ns)
@@ -152,7 +152,7 @@ impl Opening {
     /// Returns when to call `timer` next.
     pub fn next_timer(&self) -> Option<Monotonic> {
         let until = |slot: &Slot| match slot {
-            Slot::Resting { until_ns, .. } => Some(*until_ns),
+            Slot::Pausing { until_ns, .. } => Some(*until_ns),
             _ => None,
         };
         self.slots.iter().filter_map(until).min()
@@ -162,7 +162,7 @@ impl Opening {
         let mut steps = Vec::new();
         for slot in 0..self.slots.len() {
             match self.slots[slot] {
-                Slot::Resting { until_ns, pause_ns } if until_ns <= now_ns => {
+                Slot::Pausing { until_ns, pause_ns } if until_ns <= now_ns => {
                     self.slots[slot] = Slot::Idle;
                     steps.extend(self.open(slot, (pause_ns * 2).min(self.pauses.max_ns)));
                 }

@@ -6,6 +6,10 @@ use proptest::prelude::*;
 const MS: u64 = 1_000_000;
 const PAUSES: Pauses = Pauses { min_ns: 20 * MS, max_ns: 1000 * MS };
 
+fn lane(number: u32) -> LaneId {
+    LaneId::from_raw(number)
+}
+
 /// Returns the state of a dialer's session with an express lane and two bulk lanes.
 fn dialer() -> Opening {
     let mut opening = Opening::new(3, PAUSES);
@@ -29,8 +33,8 @@ fn an_acceptor_asks_for_lanes_and_asks_again_on_the_next_connection() {
     assert_eq!(opening.want(BULK), [], "there is nobody to ask");
     assert_eq!(opening.begin(false), [Step::Ask(BULK)]);
     assert_eq!(opening.want(ALL), [Step::Ask(EXPRESS)]);
-    opening.attached(0, 1);
-    assert_eq!(opening.lost(1), None, "the dialer opens the next one");
+    opening.attached(0, lane(1));
+    assert_eq!(opening.lost(lane(1)), None, "the dialer opens the next one");
     opening.end();
     assert_eq!(opening.begin(false), [Step::Ask(ALL)]);
 }
@@ -39,9 +43,9 @@ fn an_acceptor_asks_for_lanes_and_asks_again_on_the_next_connection() {
 fn what_was_wanted_is_opened_on_the_next_connection() {
     let mut opening = dialer();
     opening.want(EXPRESS);
-    opening.attached(0, 1);
+    opening.attached(0, lane(1));
     opening.end();
-    assert_eq!(opening.lost(1), None, "there is no connection");
+    assert_eq!(opening.lost(lane(1)), None, "there is no connection");
     assert_eq!(opening.begin(true), [Step::Open(0)]);
 }
 
@@ -49,9 +53,9 @@ fn what_was_wanted_is_opened_on_the_next_connection() {
 fn a_lost_lane_is_opened_again_at_once() {
     let mut opening = dialer();
     opening.want(ALL);
-    opening.attached(1, 2);
-    assert_eq!(opening.lost(2), Some(Step::Open(1)));
-    assert_eq!(opening.lost(2), None);
+    opening.attached(1, lane(2));
+    assert_eq!(opening.lost(lane(2)), Some(Step::Open(1)));
+    assert_eq!(opening.lost(lane(2)), None);
 }
 
 #[test]
@@ -69,8 +73,8 @@ fn a_lane_that_cannot_be_opened_is_tried_after_pauses_that_double() {
     }
     assert_eq!(pauses, [20, 40, 80, 160, 320, 640, 1000, 1000]);
     // After a lane was attached, the pauses begin anew.
-    opening.attached(0, 99);
-    opening.lost(99);
+    opening.attached(0, lane(99));
+    opening.lost(lane(99));
     opening.failed(now, 0);
     assert_eq!(opening.next_timer(), Some(now + 20 * MS));
 }
@@ -79,14 +83,19 @@ fn a_lane_that_cannot_be_opened_is_tried_after_pauses_that_double() {
 #[test]
 fn an_older_lane_replaces_none() {
     let mut opening = Opening::new(2, PAUSES);
-    assert!(!opening.takes(0, 1), "there is no session");
+    assert!(!opening.takes(0, lane(1)), "there is no session");
     opening.begin(false);
-    assert!(opening.takes(0, 1) && !opening.takes(0, 0) && !opening.takes(2, 1));
-    opening.attached(0, 5);
-    assert!(!opening.takes(0, 5) && !opening.takes(0, 4) && opening.takes(0, 6) && opening.takes(1, 4));
+    assert!(opening.takes(0, lane(1)) && !opening.takes(0, lane(0)) && !opening.takes(2, lane(1)));
+    opening.attached(0, lane(5));
+    assert!(
+        !opening.takes(0, lane(5))
+            && !opening.takes(0, lane(4))
+            && opening.takes(0, lane(6))
+            && opening.takes(1, lane(4))
+    );
     opening.end();
     opening.begin(false);
-    assert!(opening.takes(0, 1), "another session, other lanes");
+    assert!(opening.takes(0, lane(1)), "another session, other lanes");
 }
 
 proptest! {
@@ -129,7 +138,7 @@ proptest! {
             for step in taken {
                 let Step::Open(slot) = step else { panic!("{step:?}") };
                 last += 1;
-                under_way.push((slot, last));
+                under_way.push((slot, lane(last)));
             }
             for slot in 0..3 {
                 let is_wanted = opening.wanted & kind(slot) != 0 && opening.dialed.is_some();
@@ -138,7 +147,7 @@ proptest! {
                     Slot::Idle => false,
                     Slot::Attached(_) => !is_under_way,
                     Slot::Opening { .. } => is_under_way,
-                    Slot::Resting { until_ns, .. } => !is_under_way && opening.next_timer() <= Some(until_ns),
+                    Slot::Pausing { until_ns, .. } => !is_under_way && opening.next_timer() <= Some(until_ns),
                 };
                 prop_assert_eq!(is_on_its_way, is_wanted, "slot {}", slot);
             }

@@ -6,13 +6,13 @@ use crate::complete::Transfer;
 use crate::peer::outbox::Class;
 use crate::peer::{After, Path, Peer};
 use crate::region::RemoteMap;
+use crate::sys::atomic::{AtomicBool, AtomicU32, Ordering};
 use crate::sys::lock::RwLock;
 use crate::sys::pause;
 use crate::sys::{clock, socket};
 use crate::transport::tcp::lane::Lane;
 use crate::transport::tcp::worker::GAP_SPINS;
 use crate::types::{Monotonic, Range, Transport};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 
 /// The lanes by slot: slot 0 is the express lane, the others carry bulk.
@@ -52,14 +52,14 @@ impl TcpPath {
         {
             return;
         }
-        // After the bit is set: `set` calls `tell_express` under the lock too, so the later call sees both changes.
-        self.tell_express(&self.slots.read());
-        peer.around().commands.push(Command::WantLanes { peer: peer.handle, kinds: kind });
+        // After the bit is set: `set` calls `update_express` under the lock too, so the later call sees both changes.
+        self.update_express(&self.slots.read());
+        peer.engine().commands.push(Command::WantLanes { peer: peer.handle, kinds: kind });
     }
 
     /// Lets the express lane pull bulk only if bulk was queued and no bulk lane is attached: a peer that exchanges only
     /// small messages does not pay for the check with each frame.
-    fn tell_express(&self, slots: &[Option<Arc<Lane>>]) {
+    fn update_express(&self, slots: &[Option<Arc<Lane>>]) {
         let is_wanted = self.wanted.load(Ordering::Relaxed) & BULK != 0;
         if let Some((Some(express), bulk)) = slots.split_first() {
             express.set_alone(is_wanted && bulk.iter().all(Option::is_none));
@@ -71,7 +71,7 @@ impl TcpPath {
         if let Some(place) = slots.get_mut(slot as usize) {
             *place = lane;
         }
-        self.tell_express(&slots);
+        self.update_express(&slots);
     }
 
     pub fn get(&self, slot: u32) -> Option<Arc<Lane>> {

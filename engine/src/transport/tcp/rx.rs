@@ -11,6 +11,7 @@
 
 use crate::loss::{Cause, Failure};
 use crate::peer::After;
+use crate::sys::atomic::Ordering;
 use crate::sys::clock;
 use crate::sys::socket::{self, IoVec};
 use crate::transport::tcp::incoming::{Frame, Order};
@@ -19,7 +20,6 @@ use crate::transport::tcp::lane::Lane;
 use crate::transport::tcp::wire::{Header, Malformed, Sealer, HEADER_BYTES, META_BYTES_MAX};
 use crate::types::Boottime;
 use std::io;
-use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
 /// How far a receive may read beyond the current frame.

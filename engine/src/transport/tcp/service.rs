@@ -12,12 +12,12 @@ use crate::limits::LANES_MAX;
 use crate::loss::{Cause, Failure, Loss};
 use crate::peer::{Closed, LaneNumbers, Path, Peer, SessionInfo, TransportService};
 use crate::status::Result;
+use crate::sys::atomic::{AtomicU64, Ordering};
 use crate::sys::clock;
+use crate::sys::fd::OwnedFd;
 use crate::sys::lock::{Mutex, MutexGuard};
-use crate::types::{Boottime, Monotonic, PeerId};
-use std::collections::HashMap;
-use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicU64, Ordering};
+use crate::sys::map::HashMap;
+use crate::types::{Boottime, LaneId, Monotonic, PeerId, TransferId};
 use std::sync::Arc;
 
 /// The longest pause before a lane is dialed again.
@@ -34,7 +34,7 @@ struct Session {
     peer: Arc<Peer>,
     path: Arc<TcpPath>,
     opening: Opening,
-    lanes: HashMap<u32, Arc<Lane>>,
+    lanes: HashMap<LaneId, Arc<Lane>>,
     dialed: bool,
     id: [u8; 16],
     key: [u8; 32],
@@ -43,7 +43,7 @@ struct Session {
 
 /// A connection that has proven to belong to the session, to be attached as a lane.
 pub struct Candidate {
-    pub lane: u32,
+    pub lane: LaneId,
     pub slot: u32,
     pub socket: OwnedFd,
 }
@@ -72,7 +72,7 @@ impl Service {
         let session = Session {
             path,
             opening: Opening::new(lanes, pauses),
-            lanes: HashMap::new(),
+            lanes: HashMap::default(),
             dialed: false,
             id: [0; 16],
             key: [0; 32],
@@ -114,12 +114,12 @@ impl Service {
     }
 
     /// Returns whether a lane of this session with this number may be attached in this slot.
-    pub fn takes(&self, peer: PeerId, lane: u32, slot: u32) -> bool {
+    pub fn takes(&self, peer: PeerId, lane: LaneId, slot: u32) -> bool {
         self.with(peer, |session| session.opening.takes(slot, lane)).unwrap_or(false)
     }
 
     /// Returns the lane that is attached in a slot.
-    pub fn attached(&self, peer: PeerId, slot: u32) -> Option<u32> {
+    pub fn attached(&self, peer: PeerId, slot: u32) -> Option<LaneId> {
         self.with(peer, |session| session.path.get(slot).map(|lane| lane.id)).flatten()
     }
 
@@ -179,7 +179,7 @@ impl Service {
     }
 
     /// Returns lanes with frames in flight that have received nothing since `since_ns` (CLOCK_BOOTTIME).
-    pub fn stuck(&self, peer: PeerId, since_ns: Boottime) -> Vec<(u32, Loss)> {
+    pub fn stuck(&self, peer: PeerId, since_ns: Boottime) -> Vec<(LaneId, Loss)> {
         let silent = Failure::new(Cause::Silent, "nothing moved for progress_timeout_ms");
         let stuck = self.lanes(peer).into_iter().filter(|lane| lane.is_stuck(since_ns));
         stuck.map(|lane| (lane.id, lane.loss(silent))).collect()
@@ -196,8 +196,8 @@ impl Service {
     }
 
     /// Receives what has arrived on lanes that the peer has closed on purpose.
-    pub fn take_the_rest(&self, peer: PeerId) {
-        self.lanes(peer).iter().for_each(|lane| lane.take_the_rest());
+    pub fn receive_remaining(&self, peer: PeerId) {
+        self.lanes(peer).iter().for_each(|lane| lane.receive_remaining());
     }
 
     fn lanes(&self, peer: PeerId) -> Vec<Arc<Lane>> {
@@ -232,12 +232,12 @@ impl TransportService for Service {
         self.with(peer, |session| (session.path.clone() as Arc<dyn Path>, String::new()))
     }
 
-    fn carriers(&self, peer: PeerId, transfer: u64) -> Vec<u32> {
-        let carriers = self.lanes(peer).into_iter().filter(|lane| lane.carries(transfer));
-        carriers.map(|lane| lane.id).collect()
+    fn lanes_carrying(&self, peer: PeerId, transfer: TransferId) -> Vec<LaneId> {
+        let carrying = self.lanes(peer).into_iter().filter(|lane| lane.carries(transfer));
+        carrying.map(|lane| lane.id).collect()
     }
 
-    fn close_lane(&self, peer: PeerId, lane: u32) -> Option<Closed> {
+    fn close_lane(&self, peer: PeerId, lane: LaneId) -> Option<Closed> {
         let (path, lane) =
             self.with(peer, |session| Some((session.path.clone(), session.lanes.remove(&lane)?)))??;
         path.set(lane.slot, None);
@@ -250,7 +250,7 @@ impl TransportService for Service {
         Some(Closed::Quiet(records))
     }
 
-    fn end(&self, peer: PeerId) -> Vec<(u32, Closed)> {
+    fn end(&self, peer: PeerId) -> Vec<(LaneId, Closed)> {
         self.with(peer, |session| session.opening.end());
         let lanes = self.lanes(peer);
         lanes.iter().filter_map(|lane| Some((lane.id, self.close_lane(peer, lane.id)?))).collect()

@@ -10,6 +10,7 @@ use crate::loss::{Cause, Failure};
 use crate::peer::outbox::Pulled;
 use crate::peer::{After, What};
 use crate::region::Region;
+use crate::sys::atomic::Ordering;
 use crate::sys::socket::{self, IoVec};
 use crate::sys::{clock, racing};
 use crate::transport::tcp::answer::ReadJob;
@@ -21,7 +22,6 @@ use crate::transport::tcp::wire::{
 };
 use crate::types::{Boottime, Op, Slice};
 use std::collections::VecDeque;
-use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
 /// No frame is added to a batch beyond these.
@@ -66,7 +66,7 @@ pub struct Tx {
     /// Our own frames in the batch that the kernel does not have whole: end offset, operation, sequence.
     ends: VecDeque<(usize, Op, u64)>,
     /// Whether the flight knows that these frames are being sent.
-    is_told: bool,
+    has_begun_send: bool,
     /// Regions of peers' READs in the batch, entered around each system call.
     serving: Vec<Arc<Region>>,
     /// The earliest end of those READs' leases, on our CLOCK_BOOTTIME.
@@ -86,7 +86,7 @@ impl Tx {
             bytes: 0,
             sent: 0,
             ends: VecDeque::new(),
-            is_told: false,
+            has_begun_send: false,
             serving: Vec::new(),
             serve_until_ns: Boottime::NEVER,
             vectors: Vec::new(),
@@ -234,18 +234,18 @@ impl Tx {
         let Some(pulled) = lane.pull(limits) else { return false };
         let base = Header { not_after_ns, ..Tx::header(Kind::Write, 0, now_ns) };
         match pulled {
-            Pulled::Slices { transfer, first, end, bytes, with_notification, .. } => {
+            Pulled::Slices { transfer, range, bytes, with_notification, .. } => {
                 transfer.mark_started();
-                let what = What::Slices { transfer, first, end, bytes, notified: with_notification };
+                let what = What::Slices { transfer, range, bytes, notified: with_notification };
                 self.add_slices(lane, base, what);
             }
             Pulled::Notify(transfer) => {
                 let sequence = transfer.notify_sequence.load(Ordering::Relaxed);
                 let bytes = transfer.spec.notify.clone().unwrap_or_default();
-                self.add_word(lane, base, flags::NOTIFY, sequence, &bytes, What::Notify(transfer));
+                self.add_notification(lane, base, flags::NOTIFY, sequence, &bytes, What::Notify(transfer));
             }
             Pulled::Skip(sequence) => {
-                self.add_word(lane, base, flags::SKIP, sequence, &[], What::Skip(sequence));
+                self.add_notification(lane, base, flags::SKIP, sequence, &[], What::Skip(sequence));
             }
         }
         true
@@ -265,10 +265,18 @@ impl Tx {
     /// Notes that the whole frame is in the batch.
     fn launched(&mut self, op: Op, sequence: u64) {
         self.ends.push_back((self.bytes, op, sequence));
-        self.is_told = true;
+        self.has_begun_send = true;
     }
 
-    fn add_word(&mut self, lane: &Lane, base: Header, flag: u8, sequence: u64, bytes: &[u8], what: What) {
+    fn add_notification(
+        &mut self,
+        lane: &Lane,
+        base: Header,
+        flag: u8,
+        sequence: u64,
+        bytes: &[u8],
+        what: What,
+    ) {
         let frame = self.launch(lane, base.clock_ns, Op::Write, what);
         let header = Header { flags: flag, extra_bytes: 8 + bytes.len() as u32, sequence: frame, ..base };
         let start = self.meta.len();
@@ -281,10 +289,10 @@ impl Tx {
     }
 
     fn add_slices(&mut self, lane: &Lane, base: Header, what: What) {
-        let What::Slices { transfer, first, end, bytes, notified } = &what else { return };
-        let (transfer, first, end, bytes, notified) = (transfer.clone(), *first, *end, *bytes, *notified);
+        let What::Slices { transfer, range, bytes, notified } = &what else { return };
+        let (transfer, range, bytes, notified) = (transfer.clone(), *range, *bytes, *notified);
         let spec = &transfer.spec;
-        let slices = &spec.slices[first as usize..end as usize];
+        let slices = range.of(&spec.slices);
         let sequence = self.launch(lane, base.clock_ns, spec.op, what);
         let notification = if notified { spec.notify.as_deref() } else { None };
         let mut header = Header {
@@ -342,7 +350,7 @@ impl Tx {
             return Err(Failure::new(Cause::Lease, "the lease of a READ was over before it was answered"));
         }
         let has_own = !self.ends.is_empty();
-        if has_own && !self.is_told {
+        if has_own && !self.has_begun_send {
             lane.flight.lock().begin_send();
         }
         // SAFETY: each vector is `meta`, which is not touched during the call, or memory of a region
@@ -365,7 +373,7 @@ impl Tx {
 
     /// Notes which of our frames the kernel has whole, and settles those that the peer acknowledged during the call.
     fn confirm_written(&mut self, lane: &Lane, after: &mut After) -> Result<(), Failure> {
-        self.is_told = false;
+        self.has_begun_send = false;
         let mut written = [0; 2];
         while let Some((_, op, sequence)) = self.ends.front().filter(|(end, ..)| *end <= self.sent) {
             written[flight::at(*op)] = *sequence;

@@ -14,7 +14,7 @@
 use crate::limits;
 use crate::loss::{Cause, Failure};
 use crate::status::Status;
-use crate::types::Boottime;
+use crate::types::{Boottime, LaneId, RegionId};
 
 pub const HEADER_BYTES: usize = 72;
 pub const DESCRIPTOR_BYTES: usize = 24;
@@ -84,7 +84,7 @@ pub struct Header {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Descriptor {
     pub address: u64,
-    pub region: u64,
+    pub region: RegionId,
     pub length: u32,
 }
 
@@ -211,7 +211,7 @@ impl Header {
 impl Descriptor {
     pub fn encode(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.address.to_le_bytes());
-        out.extend_from_slice(&self.region.to_le_bytes());
+        out.extend_from_slice(&self.region.raw().to_le_bytes());
         out.extend_from_slice(&(self.length as u64).to_le_bytes());
     }
 
@@ -219,7 +219,7 @@ impl Descriptor {
     pub fn decode_all(meta: &[u8], count: usize) -> impl Iterator<Item = Descriptor> + '_ {
         meta[..count * DESCRIPTOR_BYTES].chunks_exact(DESCRIPTOR_BYTES).map(|bytes| Descriptor {
             address: u64_at(bytes, 0),
-            region: u64_at(bytes, 8),
+            region: RegionId::from_raw(u64_at(bytes, 8)),
             length: u32_at(bytes, 16),
         })
     }
@@ -290,9 +290,9 @@ impl Sealer {
 }
 
 /// Derives the key of one direction of one lane from the session's lane key.
-pub fn lane_key(session_lane_key: &[u8; 32], lane: u32, from_dialer: bool) -> [u8; 32] {
+pub fn lane_key(session_lane_key: &[u8; 32], lane: LaneId, from_dialer: bool) -> [u8; 32] {
     let mut input = [0u8; 5];
-    input[..4].copy_from_slice(&lane.to_le_bytes());
+    input[..4].copy_from_slice(&lane.raw().to_le_bytes());
     input[4] = from_dialer as u8;
     *blake3::keyed_hash(session_lane_key, &input).as_bytes()
 }
@@ -319,7 +319,7 @@ mod tests {
     fn sealed(sealer: &mut Sealer) -> Vec<u8> {
         let mut out = Vec::new();
         sealer.seal(&header(1, 3), &mut out, |out| {
-            Descriptor { address: 1, region: 2, length: 9 }.encode(out);
+            Descriptor { address: 1, region: RegionId::from_raw(2), length: 9 }.encode(out);
             out.extend_from_slice(b"abc");
         });
         out
@@ -331,7 +331,7 @@ mod tests {
         let (first, second) = (sealed(&mut tx), sealed(&mut tx));
         assert_eq!(Header::decode(first[..HEADER_BYTES].try_into().unwrap()), Ok(header(1, 3)));
         let descriptor = Descriptor::decode_all(&first[HEADER_BYTES..], 1).next().unwrap();
-        assert_eq!(descriptor, Descriptor { address: 1, region: 2, length: 9 });
+        assert_eq!(descriptor, Descriptor { address: 1, region: RegionId::from_raw(2), length: 9 });
         assert_eq!(first.len() % 64, 0, "payload is aligned");
         assert_eq!(rx.open(&second), Err(Malformed::Count));
         assert_eq!(rx.open(&first), Ok(()));
@@ -353,9 +353,10 @@ mod tests {
     /// A frame of one lane and direction is refused on another lane, and in the other direction.
     #[test]
     fn each_direction_of_each_lane_has_a_key_of_its_own() {
-        let ways = [(1, true), (1, false), (2, true), (2, false), (1 << 31, true), (256, true)];
-        for (from, to) in ways.iter().flat_map(|from| ways.map(|to| (*from, to))) {
-            let sealer = |(lane, from_dialer)| Sealer::new(lane_key(&[9; 32], lane, from_dialer));
+        let directions = [(1, true), (1, false), (2, true), (2, false), (1 << 31, true), (256, true)];
+        for (from, to) in directions.iter().flat_map(|from| directions.map(|to| (*from, to))) {
+            let sealer =
+                |(lane, from_dialer)| Sealer::new(lane_key(&[9; 32], LaneId::from_raw(lane), from_dialer));
             let opened = sealer(to).open(&sealed(&mut sealer(from)));
             assert_eq!(opened.is_ok(), from == to, "{from:?} {to:?}");
         }

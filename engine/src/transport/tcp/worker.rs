@@ -6,28 +6,30 @@
 //! thread.
 
 use crate::status::Result;
+use crate::sys::atomic::{AtomicBool, Ordering};
 use crate::sys::clock;
 use crate::sys::health;
 use crate::sys::lock::{Mutex, RwLock};
+use crate::sys::map::HashMap;
+use crate::sys::mpsc;
 use crate::sys::pause;
 use crate::sys::poller::{Interest, Poller, PollerKind, Ready};
 use crate::sys::sched;
 use crate::sys::socket;
 use crate::sys::thread;
+use crate::sys::thread::JoinHandle;
+use crate::sys::turns::{self, Next, Turns};
 use crate::transport::tcp::lane::Lane;
 use crate::transport::tcp::lanes::Lanes;
 use crate::types::Monotonic;
-use std::collections::HashMap;
 use std::io;
 use std::os::fd::RawFd;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{mpsc, Arc};
-use std::thread::JoinHandle;
+use std::sync::Arc;
 
 /// Spinning pays for a gap that is shorter than this many spins.
 pub const GAP_SPINS: u64 = 4;
-/// While spinning on one lane, poll all other lanes after this many tries.
-const TRIES_PER_POLL: u32 = 8;
+/// While spinning on one lane, look at all other lanes after this many tries.
+const TRIES_PER_LOOK: u32 = 8;
 
 /// An engine's lane threads, by what they carry. A message that waits for a bulk lane's turn, or whose
 /// thread is one of many that always have work, waits for milliseconds: express lanes have threads of
@@ -73,7 +75,7 @@ impl Workers {
         Ok(())
     }
 
-    /// Ends the threads. Nobody starts them any more.
+    /// Ends the threads, which are not started again.
     pub fn stop(&self) {
         let all = || self.bulk.iter().chain(&self.express);
         all().for_each(|worker| worker.stop());
@@ -82,7 +84,7 @@ impl Workers {
 }
 
 pub struct Worker {
-    poller: Poller,
+    poller: Arc<Poller>,
     lanes: RwLock<HashMap<u64, Arc<Lane>>>,
     all: Arc<Lanes>,
     kicked: Mutex<Vec<Arc<Lane>>>,
@@ -95,8 +97,8 @@ pub struct Worker {
 impl Worker {
     fn new(kind: PollerKind, spin_ns: u64, all: &Arc<Lanes>) -> Result<Arc<Worker>> {
         Ok(Arc::new(Worker {
-            poller: Poller::new(kind)?,
-            lanes: RwLock::new(HashMap::new()),
+            poller: Arc::new(Poller::new(kind)?),
+            lanes: RwLock::new(HashMap::default()),
             all: all.clone(),
             kicked: Mutex::new(Vec::new()),
             has_kicks: AtomicBool::new(false),
@@ -116,10 +118,10 @@ impl Worker {
         let mut thread = self.thread.lock();
         if thread.is_none() {
             let (worker, starting) = (self.clone(), starting.clone());
-            let started = thread::spawn(name(), move || {
+            let started = turns::start(name(), "starting", self.poller.clone(), move || {
                 first();
                 drop(starting);
-                health::woken_by(&|| worker.poller.wake(), || worker.run());
+                Some(LaneThread::new(worker))
             });
             *thread = Some(started.map_err(|error| thread::not_started("a lane thread", &error))?);
         }
@@ -173,52 +175,6 @@ impl Worker {
         self.lanes.read().get(&token).cloned()
     }
 
-    fn run(&self) {
-        let mut ready: Vec<Ready> = Vec::new();
-        let mut again: Vec<Arc<Lane>> = Vec::new();
-        let mut talker: Option<Arc<Lane>> = None;
-        let (mut idle_since_ns, mut spin_pays) = (Monotonic::ZERO, true);
-        while !self.stop.load(Ordering::Acquire) {
-            self.run_kicks();
-            let timeout = if again.is_empty() { None } else { Some(0) };
-            if timeout.is_none() && spin_pays {
-                if let Some(lane) = talker.take() {
-                    if self.spin(&lane) {
-                        talker = Some(lane);
-                        continue;
-                    }
-                    spin_pays = false;
-                }
-            }
-            ready.clear();
-            if idle_since_ns == Monotonic::ZERO {
-                idle_since_ns = clock::monotonic_ns();
-            }
-            if self.poller.wait(&mut ready, timeout).is_err() {
-                // Only a broken descriptor table leads here; the lanes then fail by their timeouts.
-                pause::yield_now();
-            }
-            if !ready.is_empty() {
-                spin_pays = clock::monotonic_ns() - idle_since_ns < GAP_SPINS * self.spin_ns;
-                idle_since_ns = Monotonic::ZERO;
-            }
-            for lane in std::mem::take(&mut again) {
-                self.receive(&lane, &mut again, &mut talker);
-            }
-            for event in &ready {
-                let Some(lane) = self.lane(event.token) else { continue };
-                if event.writable {
-                    health::doing("sending");
-                    lane.writable();
-                }
-                if event.readable || event.hangup {
-                    self.receive(&lane, &mut again, &mut talker);
-                }
-            }
-        }
-        self.kicked.lock().clear();
-    }
-
     fn run_kicks(&self) {
         if self.has_kicks.swap(false, Ordering::AcqRel) {
             let kicked = std::mem::take(&mut *self.kicked.lock());
@@ -227,57 +183,152 @@ impl Worker {
         }
     }
 
-    fn receive(&self, lane: &Arc<Lane>, again: &mut Vec<Arc<Lane>>, talker: &mut Option<Arc<Lane>>) {
+    /// Decides whether to poll this lane, which has just received, before sleeping. Counts the spins that begin.
+    fn may_spin(&self, lane: &Lane) -> bool {
+        if self.spin_ns == 0 {
+            return false;
+        }
+        let (incoming, own) = socket::incoming_and_own_cpu(lane.fd());
+        if incoming != own {
+            lane.context.stats.spins.fetch_add(1, Ordering::Relaxed);
+        }
+        incoming != own
+    }
+}
+
+/// The state of a lane thread between its turns.
+struct LaneThread {
+    worker: Arc<Worker>,
+    /// Lanes that had more to receive when their turn was over.
+    again: Vec<Arc<Lane>>,
+    /// The express lane that received last.
+    talker: Option<Arc<Lane>>,
+    spin: Option<Spin>,
+    /// When the thread began to wait for its sockets; None while it has work.
+    idle_since_ns: Option<Monotonic>,
+    spin_pays: bool,
+}
+
+/// The thread polls this lane instead of sleeping.
+struct Spin {
+    lane: Arc<Lane>,
+    /// Zero before the first try.
+    end_ns: Monotonic,
+    tries: u32,
+}
+
+impl Turns for LaneThread {
+    fn turn(&mut self, now: Monotonic, ready: &[Ready]) -> Next {
+        match self.spin.take() {
+            Some(spin) => match self.poll(spin, now, ready) {
+                Polled::Nothing(next) => return next,
+                // The poller is level-triggered: the next wait reports unhandled events again.
+                Polled::Received => {}
+                Polled::GivenUp => self.serve(now, ready),
+            },
+            None => self.serve(now, ready),
+        }
+        if self.worker.stop.load(Ordering::Acquire) {
+            self.worker.kicked.lock().clear();
+            return Next::Over;
+        }
+        self.worker.run_kicks();
+        self.next_turn()
+    }
+}
+
+/// How a try of a spin ended.
+enum Polled {
+    Nothing(Next),
+    Received,
+    GivenUp,
+}
+
+impl LaneThread {
+    fn new(worker: Arc<Worker>) -> LaneThread {
+        LaneThread {
+            worker,
+            again: Vec::new(),
+            talker: None,
+            spin: None,
+            idle_since_ns: None,
+            spin_pays: true,
+        }
+    }
+
+    /// Receives and sends on the lanes that are ready, and receives on those that had more.
+    fn serve(&mut self, now: Monotonic, ready: &[Ready]) {
+        if !ready.is_empty() {
+            let longest_ns = GAP_SPINS * self.worker.spin_ns;
+            let idle_since_ns = self.idle_since_ns.take();
+            self.spin_pays = idle_since_ns.is_none_or(|since_ns| now.saturating_sub(since_ns) < longest_ns);
+        }
+        for lane in std::mem::take(&mut self.again) {
+            self.receive(&lane);
+        }
+        for event in ready {
+            let Some(lane) = self.worker.lane(event.token) else { continue };
+            if event.writable {
+                health::doing("sending");
+                lane.writable();
+            }
+            if event.readable || event.hangup {
+                self.receive(&lane);
+            }
+        }
+    }
+
+    fn receive(&mut self, lane: &Arc<Lane>) {
         health::doing("receiving");
         let turn = lane.drive_rx(false);
-        if turn.again && !again.iter().any(|other| other.token == lane.token) {
-            again.push(lane.clone());
+        if turn.again && !self.again.iter().any(|other| other.token == lane.token) {
+            self.again.push(lane.clone());
         }
         // Bulk is received late, in large pieces, rather than at once in small ones.
         if turn.bytes > 0 && lane.is_express() {
-            *talker = Some(lane.clone());
+            self.talker = Some(lane.clone());
         }
     }
 
-    /// Spins briefly for the next message on a lane, without sleeping. Returns true if one arrived.
-    fn spin(&self, lane: &Arc<Lane>) -> bool {
-        let (incoming, own) = socket::incoming_and_own_cpu(lane.fd());
-        if self.spin_ns == 0 || incoming == own {
-            return false;
+    fn next_turn(&mut self) -> Next {
+        if !self.again.is_empty() {
+            return Next::AFTER_A_LOOK;
         }
-        let stats = &lane.context.stats;
-        stats.spins.fetch_add(1, Ordering::Relaxed);
-        let found = self.poll_briefly(lane);
-        if !found {
-            stats.spins_vain.fetch_add(1, Ordering::Relaxed);
+        if let Some(lane) = self.talker.take_if(|_| self.spin_pays) {
+            if self.worker.may_spin(&lane) {
+                self.spin = Some(Spin { lane, end_ns: Monotonic::ZERO, tries: 0 });
+                return Next::Again;
+            }
+            self.spin_pays = false;
         }
-        found
+        self.idle_since_ns.get_or_insert_with(clock::monotonic_ns);
+        Next::WhenWoken
     }
 
-    fn poll_briefly(&self, lane: &Arc<Lane>) -> bool {
-        let end_ns = clock::monotonic_ns() + self.spin_ns;
-        let mut tries = 0;
-        let mut ready = Vec::new();
-        while clock::monotonic_ns() < end_ns {
-            let turn = lane.drive_rx(false);
-            if turn.bytes > 0 {
-                return true;
-            }
-            if self.has_kicks.load(Ordering::Relaxed) || self.stop.load(Ordering::Relaxed) || lane.is_closed()
-            {
-                return false;
-            }
-            tries += 1;
-            if tries % TRIES_PER_POLL == 0 {
-                // The poller is level-triggered: the next wait reports unhandled events again.
-                let _ = self.poller.wait(&mut ready, Some(0));
-                if ready.iter().any(|event| event.token != lane.token) {
-                    return false;
-                }
-                ready.clear();
-            }
-            pause::spin();
+    /// Looks for the next message on a lane, once.
+    fn poll(&mut self, mut spin: Spin, now: Monotonic, ready: &[Ready]) -> Polled {
+        let worker = &self.worker;
+        if spin.end_ns == Monotonic::ZERO {
+            spin.end_ns = now + worker.spin_ns;
         }
-        false
+        let is_over = now >= spin.end_ns || ready.iter().any(|event| event.token != spin.lane.token);
+        if !is_over {
+            if spin.lane.drive_rx(false).bytes > 0 {
+                self.talker = Some(spin.lane);
+                return Polled::Received;
+            }
+            let is_wanted = worker.has_kicks.load(Ordering::Relaxed) || worker.stop.load(Ordering::Relaxed);
+            if !is_wanted && !spin.lane.is_closed() {
+                pause::spin();
+                spin.tries += 1;
+                let looks = spin.tries.is_multiple_of(TRIES_PER_LOOK);
+                self.spin = Some(spin);
+                return Polled::Nothing(if looks { Next::AFTER_A_LOOK } else { Next::Again });
+            }
+        }
+        spin.lane.context.stats.spins_vain.fetch_add(1, Ordering::Relaxed);
+        self.spin_pays = false;
+        self.idle_since_ns = Some(now);
+        Polled::GivenUp
     }
 }

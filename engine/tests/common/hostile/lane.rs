@@ -1,10 +1,11 @@
 //! A lane of the hostile peer: frames sealed with the right key, with any content.
 
-use ferry::control::greeting::Greeting;
-use ferry::sys::clock;
-use ferry::transport::tcp::wire::{
+use ferry::internals::control::greeting::Greeting;
+use ferry::internals::sys::clock;
+use ferry::internals::transport::tcp::wire::{
     lane_key, Descriptor, Header, Kind, Sealer, DESCRIPTOR_BYTES, HEADER_BYTES,
 };
+use ferry::types::LaneId;
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 
@@ -19,7 +20,7 @@ pub struct Received {
 
 /// A lane of a session.
 pub struct HostileLane {
-    pub id: u32,
+    pub id: LaneId,
     pub slot: u32,
     pub socket: TcpStream,
     sealer: Sealer,
@@ -88,7 +89,7 @@ impl HostileLane {
     }
 
     /// Returns the next frame, or None when the engine has closed the lane.
-    pub fn hear(&mut self) -> Option<Received> {
+    pub fn receive(&mut self) -> Option<Received> {
         let mut frame = self.take(HEADER_BYTES)?;
         let header = Header::decode(frame[..].try_into().unwrap()).unwrap();
         frame.extend_from_slice(&self.take(header.meta_bytes())?);
@@ -103,8 +104,8 @@ impl HostileLane {
     }
 
     /// Reads until the engine closes the lane.
-    pub fn hear_end(&mut self) {
-        while self.hear().is_some() {}
+    pub fn receive_end(&mut self) {
+        while self.receive().is_some() {}
     }
 
     fn take(&mut self, count: usize) -> Option<Vec<u8>> {

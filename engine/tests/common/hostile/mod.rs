@@ -2,7 +2,7 @@
 //! with blocking sockets, and sends whatever the test asks, in any order.
 //!
 //! ```text
-//! let mut peer = Hostile::dial(engine.address(), Who::new());     or Door::open(who) … door.accept()
+//! let mut peer = Hostile::dial(engine.address(), Who::new());     or HostileListener::open(who) … listener.accept()
 //! peer.start(); peer.ready();                                     or peer.up(), which opens the lanes too
 //! let mut lane = peer.lane(0);                                    greeted by the dialer
 //! lane.send(Header { kind: Kind::Write, sequence: 7, ..lane.header() }, &[descriptor], b"", b"payload");
@@ -15,13 +15,14 @@ mod lane;
 #[allow(unused_imports)]
 pub use lane::{HostileLane, Received};
 
-use ferry::control::greeting::{Greeting, GREETING_BYTES, WELCOME_BYTES};
-use ferry::session::channel::Channel;
-use ferry::session::handshake::{
+use ferry::internals::control::greeting::{Greeting, GREETING_BYTES, WELCOME_BYTES};
+use ferry::internals::session::channel::Channel;
+use ferry::internals::session::handshake::{
     derive_secret, peek_kind, Acceptor, AuthPolicy, Dialer, Established, Identity, Local, Next, Peek,
 };
-use ferry::session::message::Message;
-use ferry::sys::{clock, random_u64};
+use ferry::internals::session::message::Message;
+use ferry::internals::sys::{clock, random_u64};
+use ferry::types::LaneId;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
@@ -60,18 +61,18 @@ impl Who {
 }
 
 /// A listener for engines that connect to the hostile peer.
-pub struct Door {
+pub struct HostileListener {
     pub address: String,
     who: Who,
     listener: TcpListener,
 }
 
-impl Door {
-    pub fn open(mut who: Who) -> Door {
+impl HostileListener {
+    pub fn open(mut who: Who) -> HostileListener {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
         who.0.address.clone_from(&address);
-        Door { address, who, listener }
+        HostileListener { address, who, listener }
     }
 
     /// Lets another identity listen here from now on.
@@ -114,7 +115,7 @@ pub struct Hostile {
     pub known: u64,
     /// The number of lanes of the session, including the express lane.
     pub slots: u32,
-    next_lane: u32,
+    next_lane: LaneId,
     listener: Option<TcpListener>,
     /// The engine's listener, or the engine's end of the connection.
     remote: SocketAddr,
@@ -159,7 +160,7 @@ impl Hostile {
             lane_key: *established.lane_key.bytes(),
             association: 0,
             known: 0,
-            next_lane: 1,
+            next_lane: LaneId::from_raw(1),
             listener,
             remote: socket.peer_addr().unwrap(),
             socket,
@@ -189,12 +190,12 @@ impl Hostile {
     }
 
     /// Sends a message; ignores an error if the engine has ended the session.
-    pub fn say(&mut self, message: &Message) {
-        self.say_bytes(&message.encode());
+    pub fn send(&mut self, message: &Message) {
+        self.send_bytes(&message.encode());
     }
 
     /// Sends these bytes in place of a message.
-    pub fn say_bytes(&mut self, plain: &[u8]) {
+    pub fn send_bytes(&mut self, plain: &[u8]) {
         let mut sealed = Vec::new();
         self.channel.seal(plain, &mut sealed).unwrap();
         let _ = self.socket.write_all(&sealed);
@@ -208,7 +209,7 @@ impl Hostile {
     }
 
     /// Sends many messages in one write.
-    pub fn say_all<'a>(&mut self, messages: impl IntoIterator<Item = &'a Message>) {
+    pub fn send_all<'a>(&mut self, messages: impl IntoIterator<Item = &'a Message>) {
         let sealed = self.seal_all(messages);
         let _ = self.socket.write_all(&sealed);
     }
@@ -219,7 +220,7 @@ impl Hostile {
     }
 
     /// Returns the next message, pings included; None when the engine has ended the connection.
-    pub fn hear_any(&mut self) -> Option<Message> {
+    pub fn receive_any(&mut self) -> Option<Message> {
         loop {
             if let Some(plain) = self.channel.open(&mut self.input).unwrap() {
                 return Some(Message::decode(&plain).unwrap());
@@ -230,10 +231,12 @@ impl Hostile {
     }
 
     /// Returns the next message; answers pings.
-    pub fn hear(&mut self) -> Option<Message> {
+    pub fn receive(&mut self) -> Option<Message> {
         loop {
-            match self.hear_any()? {
-                Message::Ping { nonce } => self.say(&Message::Pong { nonce, clock_ns: clock::boottime_ns() }),
+            match self.receive_any()? {
+                Message::Ping { nonce } => {
+                    self.send(&Message::Pong { nonce, clock_ns: clock::boottime_ns() })
+                }
                 message => return Some(message),
             }
         }
@@ -241,9 +244,9 @@ impl Hostile {
 
     /// Reads until `pick` takes a message; drops the others.
     #[track_caller]
-    pub fn hear_until<T>(&mut self, mut pick: impl FnMut(&Message) -> Option<T>) -> T {
+    pub fn receive_until<T>(&mut self, mut pick: impl FnMut(&Message) -> Option<T>) -> T {
         loop {
-            let message = self.hear().expect("the engine ended the session");
+            let message = self.receive().expect("the engine ended the session");
             if let Some(picked) = pick(&message) {
                 return picked;
             }
@@ -251,9 +254,9 @@ impl Hostile {
     }
 
     /// Reads until the engine ends the connection; returns the status of its Bye, if there was a Bye.
-    pub fn hear_end(&mut self) -> Option<i32> {
+    pub fn receive_end(&mut self) -> Option<i32> {
         let mut bye = None;
-        while let Some(message) = self.hear() {
+        while let Some(message) = self.receive() {
             if let Message::Bye { status } = message {
                 bye = Some(status);
             }
@@ -264,8 +267,8 @@ impl Hostile {
     /// Exchanges Start, with `link` and `known` as they are; stores the engine's values for the next time.
     pub fn start(&mut self) {
         let fresh = random_u64().max(1);
-        self.say(&Message::Start { association: self.association, known: self.known, fresh });
-        let theirs = self.hear_until(|message| match message {
+        self.send(&Message::Start { association: self.association, known: self.known, fresh });
+        let theirs = self.receive_until(|message| match message {
             Message::Start { association, known, fresh } => Some((*association, *known, *fresh)),
             _ => None,
         });
@@ -277,15 +280,15 @@ impl Hostile {
 
     /// Sends Ready, and waits for the engine's Ready.
     pub fn ready(&mut self) {
-        self.say(&Message::Ready { notify_limit: 1024 });
-        self.hear_until(|message| matches!(message, Message::Ready { .. }).then_some(()));
+        self.send(&Message::Ready { notify_limit: 1024 });
+        self.receive_until(|message| matches!(message, Message::Ready { .. }).then_some(()));
     }
 
     /// Waits until the engine has handled all earlier messages: it answers a ping.
     pub fn sync(&mut self) {
         let asked = random_u64();
-        self.say(&Message::Ping { nonce: asked });
-        self.hear_until(|message| {
+        self.send(&Message::Ping { nonce: asked });
+        self.receive_until(|message| {
             matches!(message, Message::Pong { nonce, .. } if *nonce == asked).then_some(())
         });
     }
@@ -295,7 +298,7 @@ impl Hostile {
         self.start();
         self.ready();
         if self.listener.is_some() {
-            self.say(&Message::OpenLanes { kinds: 3 });
+            self.send(&Message::OpenLanes { kinds: 3 });
         }
         let mut lanes: Vec<HostileLane> = (0..self.slots).map(|slot| self.lane(slot)).collect();
         lanes.sort_by_key(|lane| lane.slot);
@@ -306,8 +309,9 @@ impl Hostile {
     /// that the engine opens.
     pub fn lane(&mut self, slot: u32) -> HostileLane {
         let Some(listener) = &self.listener else {
-            self.next_lane += 1;
-            return self.open_lane(self.next_lane - 1, slot).expect("the engine refused the lane");
+            let lane = self.next_lane;
+            self.next_lane = lane.next();
+            return self.open_lane(lane, slot).expect("the engine refused the lane");
         };
         let mut socket = patient(listener.accept().unwrap().0);
         let mut bytes = [0; GREETING_BYTES];
@@ -324,7 +328,7 @@ impl Hostile {
     }
 
     /// Greets the engine with these numbers; None when the engine closes the connection.
-    pub fn open_lane(&self, lane: u32, slot: u32) -> Option<HostileLane> {
+    pub fn open_lane(&self, lane: LaneId, slot: u32) -> Option<HostileLane> {
         let greeting = Greeting { session_id: self.session_id, lane, slot };
         let mut socket = patient(TcpStream::connect(self.remote).unwrap());
         socket.write_all(&greeting.encode(&self.lane_key)).unwrap();

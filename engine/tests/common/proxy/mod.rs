@@ -7,8 +7,8 @@ mod connection;
 pub use connection::Seen;
 
 use connection::Connection;
-use ferry::control::greeting::{Greeting, GREETING_BYTES, PREAMBLE_BYTES};
-use ferry::session::handshake::{peek_kind, Peek};
+use ferry::internals::control::greeting::{Greeting, GREETING_BYTES, PREAMBLE_BYTES};
+use ferry::internals::session::handshake::{peek_kind, Peek};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

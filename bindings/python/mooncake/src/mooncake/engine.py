@@ -202,14 +202,14 @@ class TransferEngine:
         return ctypes.string_at(index(source_address), index(length))
 
     def get_first_buffer_address(self, session: str) -> int:
-        """Returns the lowest address of the peer's registered memory, or 0."""
+        """Returns the address of the first memory that the peer registered and has not unregistered, or 0."""
         try:
             self._open()
             regions = self._sessions.with_peer(session, lambda peer: peer.regions())
         except ferry.Error as error:
             LOG.error("get_first_buffer_address: %s", error)
             return 0
-        return regions[0].address if regions else 0
+        return min(regions, key=lambda region: region.order).address if regions else 0
 
     # --- Transfers, awaited -------------------------------------------------------------------------------
 
@@ -224,8 +224,7 @@ class TransferEngine:
         notify: TransferNotify | None = None,
         transport_hint: str = "",
     ) -> int:
-        words = [column([value], name) for value, name in zip((buffer, peer_buffer_address, length), COLUMNS)]
-        return self._move(target_hostname, words, opcode, notify)
+        return self._move(target_hostname, ([buffer], [peer_buffer_address], [length]), opcode, notify)
 
     @coded
     def batch_transfer_sync(
@@ -238,10 +237,7 @@ class TransferEngine:
         notify: TransferNotify | None = None,
         transport_hint: str = "",
     ) -> int:
-        words = [
-            column(values, name) for values, name in zip((buffers, peer_buffer_addresses, lengths), COLUMNS)
-        ]
-        return self._move(target_hostname, words, opcode, notify)
+        return self._move(target_hostname, (buffers, peer_buffer_addresses, lengths), opcode, notify)
 
     def transfer_sync_write(
         self,
@@ -298,11 +294,8 @@ class TransferEngine:
         opcode: TransferOpcode,
     ) -> int:
         """Returns the batch's number, or 0 if it could not be started."""
-        words = [
-            column(values, name) for values, name in zip((buffers, peer_buffer_addresses, lengths), COLUMNS)
-        ]
         try:
-            requests = requests_of(*words)
+            requests = requests_of(buffers, peer_buffer_addresses, lengths)
             if requests is None:
                 return 0
             self._open()
@@ -372,11 +365,11 @@ class TransferEngine:
     def _move(
         self,
         session: str,
-        columns: Sequence[Sequence[int]],
+        lists: tuple[Sequence[int], Sequence[int], Sequence[int]],
         opcode: TransferOpcode,
         notify: TransferNotify | None,
     ) -> int:
-        requests = requests_of(*columns)
+        requests = requests_of(*lists)
         self._open()
         self._inbox.collect()
         if requests is None:
@@ -386,10 +379,7 @@ class TransferEngine:
 
         def move(peer: ferry.Peer) -> None:
             options: dict[str, Any] = {} if notify is None else {"notify": encode(notify)}
-            if opcode is TransferOpcode.Read:
-                peer.read(requests, **options)
-            else:
-                peer.write(requests, **options)
+            (peer.read if opcode is TransferOpcode.Read else peer.write)(requests, **options)
 
         self._sessions.with_peer(session, move)
         return OK
@@ -446,8 +436,9 @@ def rdma_devices() -> list[str]:
     return sorted(entry.name for entry in place.iterdir()) if place.is_dir() else []
 
 
-def requests_of(local: Any, remote: Any, lengths: Any) -> ferry.Requests | None:
-    """Returns None if there is nothing to move."""
+def requests_of(*lists: Sequence[int]) -> ferry.Requests | None:
+    """Returns requests from the lists that COLUMNS names; None if there is nothing to move."""
+    local, remote, lengths = map(column, lists, COLUMNS)
     if not len(local) == len(remote) == len(lengths):
         message = f"{len(local)} buffers, {len(remote)} peer_buffer_addresses and {len(lengths)} lengths"
         raise ferry.InvalidError(ferry.Status.INVALID, message)

@@ -45,7 +45,7 @@ fn ends_in_different_modes_do_not_understand_each_other() {
 }
 
 #[test]
-fn a_mode_that_was_not_agreed_is_refused_by_whoever_accepts() {
+fn a_mode_that_was_not_agreed_is_refused_by_the_acceptor() {
     let mut refused = 0;
     for dialer in policies(1) {
         for acceptor in policies(2) {

@@ -1,6 +1,7 @@
 //! Tests that a third party between the ends can stop a handshake, and nothing more: no altered byte leads to two
 //! sessions that differ, and no input causes a panic or unbounded memory.
 
+use super::super::wire::{INPUT_BYTES_MAX, KIND_CONTROL};
 use super::super::*;
 use super::support::*;
 use super::{policies, proof};

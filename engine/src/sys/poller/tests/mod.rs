@@ -3,7 +3,7 @@
 
 use super::{Interest, Poller, PollerKind, Ready, READY_MAX};
 use crate::sys::clock::monotonic_ns;
-use std::collections::HashSet;
+use crate::sys::map::HashSet;
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
 use std::os::fd::AsRawFd;
@@ -184,7 +184,7 @@ fn two_thousand_are_each_reported(poller: &Poller) {
         far.write_all(b"x").unwrap();
     }
     // Nothing is read: fairness alone must bring each of them round.
-    let mut seen = HashSet::new();
+    let mut seen = HashSet::default();
     for _ in 0..COUNT {
         if seen.len() as u64 == COUNT {
             break;

@@ -1,0 +1,3 @@
+//! The simulated side of `sys::eventfd`.
+
+pub use ferry_sim_kernel::eventfd::EventFd;

@@ -1,0 +1,3 @@
+//! The simulated side of `sys::pause`.
+
+pub use ferry_sim_kernel::task::{sleep, spin, yield_now};

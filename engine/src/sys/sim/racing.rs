@@ -1,0 +1,44 @@
+//! The simulated side of `sys::racing`. A copy goes piece by piece, and others run between two pieces; each piece is
+//! told to those that watch registered memory.
+
+use ferry_sim_kernel::memory::copied;
+use ferry_sim_kernel::point;
+
+pub use crate::sys::parts::for_each_part;
+
+const WORD: usize = size_of::<u64>();
+/// Moved between two points.
+const PIECE_BYTES: usize = 1024;
+
+/// Calls `copy` with the place and the length of each piece. Every piece but the first begins at a word's start.
+fn pieces(address: usize, length: usize, mut copy: impl FnMut(usize, usize)) {
+    let mut done = 0;
+    while done < length {
+        if done > 0 {
+            point();
+        }
+        let piece = (PIECE_BYTES - (address + done) % WORD).min(length - done);
+        copy(done, piece);
+        done += piece;
+    }
+}
+
+/// # Safety
+/// As in the product.
+pub unsafe fn copy_out(from: *const u8, into: &mut [u8]) {
+    pieces(from as usize, into.len(), |at, length| {
+        let to = into[at..][..length].as_mut_ptr();
+        // SAFETY: inside, by the caller's promise and the bounds above.
+        unsafe { copied(from.add(at), to, length, "read") };
+    });
+}
+
+/// # Safety
+/// As in the product.
+pub unsafe fn copy_in(to: *mut u8, from: &[u8]) {
+    pieces(to as usize, from.len(), |at, length| {
+        let from = from[at..][..length].as_ptr();
+        // SAFETY: as in `copy_out`.
+        unsafe { copied(from, to.add(at), length, "write") };
+    });
+}

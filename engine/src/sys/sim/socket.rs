@@ -1,0 +1,49 @@
+//! The simulated side of `sys::socket`.
+
+use crate::sys::fd::AsFd;
+use ferry_sim_kernel::poller::{poll, Interest};
+use ferry_sim_kernel::{net, process};
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, RawFd};
+
+pub use ferry_sim_kernel::net::{
+    pending_error, receive, receive_vectors, send, send_vectors, shutdown, IoVec, IOV_MAX,
+};
+
+pub fn ends(socket: &impl AsFd) -> (Option<SocketAddr>, Option<SocketAddr>) {
+    match net::ends(socket.as_fd().as_raw_fd()) {
+        Ok((own, other)) => (Some(own), Some(other)),
+        Err(_) => (None, None),
+    }
+}
+
+pub fn poll_readable(fds: &[RawFd], timeout_ns: u64) {
+    let polled: Vec<(RawFd, Interest)> =
+        fds.iter().map(|fd| (*fd, Interest { read: true, write: false })).collect();
+    // A descriptor that is none is not waited for, as in the product.
+    let _ = poll(&polled, Some(timeout_ns));
+}
+
+/// The kernel does not say.
+pub fn incoming_and_own_cpu(_fd: RawFd) -> (i32, i32) {
+    (-1, 0)
+}
+
+pub fn set_congestion(_fd: RawFd, _name: &str) -> io::Result<()> {
+    Ok(())
+}
+
+#[cfg(feature = "internals")]
+pub fn congestion(_fd: RawFd) -> String {
+    String::new()
+}
+
+/// One namespace on each host.
+pub fn network_namespace(_fd: RawFd) -> Option<u64> {
+    Some(u64::from(process::current().host().number()))
+}
+
+pub fn bound_interface(_fd: RawFd) -> io::Result<u32> {
+    Ok(0)
+}

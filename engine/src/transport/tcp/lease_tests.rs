@@ -1,0 +1,52 @@
+//! A lane thread's turn begins within the lease of a frame and outlasts it: nothing is received or answered by then,
+//! because the lease is checked against the clock and not against the time at which the turn began. Contract 4.
+
+use super::drain_tests::{engine, stand, BOUND};
+use crate::loss::Cause;
+use crate::types::{Op, Request};
+use crate::{Deadline, RegionOptions, TransferOptions};
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+const BYTES: usize = 128 << 10;
+/// Longer than the lease of `engine`.
+const TURN: Duration = Duration::from_millis(600);
+
+#[test]
+fn a_turn_that_outlasts_a_lease_neither_receives_nor_answers() {
+    let (a, b) = (engine(), engine());
+    let peer = a.connect(b.address(), Some(BOUND)).unwrap();
+    let options = RegionOptions::default();
+    let (here, there) = (a.alloc(BYTES, &options).unwrap(), b.alloc(BYTES, &options).unwrap());
+    let request = |length| Request {
+        local: here.address(),
+        remote: there.address(),
+        length,
+        remote_region: there.region(),
+    };
+    let options = || TransferOptions { deadline: Deadline::Never, ..TransferOptions::default() };
+    let submit = |op, length| a.submit(peer, op, &[request(length)], &options()).unwrap();
+    let late = || b.whole().stats.losses[Cause::Lease as usize].load(Ordering::SeqCst);
+    for (thread, length) in [("ferry-express", 8), ("ferry-lane", BYTES as u64)] {
+        for op in [Op::Write, Op::Read] {
+            // A turn that began before the frame was posted may be the one that is prolonged, and end within the lease.
+            let refused = (0..10).any(|_| {
+                // The lanes that the last round lost stand again.
+                stand(&a, &b, peer, submit(Op::Write, BYTES as u64));
+                let before = late();
+                b.whole().health().bombs.prolong(thread, TURN);
+                let result = submit(op, length).wait(Some(BOUND)).unwrap();
+                assert!(b.whole().health().bombs.is_prolonged(), "no turn of {thread} has begun");
+                // The lane that replaces the lost one brings the transfer to its end.
+                assert_eq!(result.status, crate::Status::Ok, "{op:?}: {result:?}");
+                // The initiator need not wait for the target's control loop, which counts.
+                let began = Instant::now();
+                while late() == before && began.elapsed() < TURN {
+                    std::thread::yield_now();
+                }
+                late() > before
+            });
+            assert!(refused, "{op:?} of {length} bytes by {thread} was not refused");
+        }
+    }
+}

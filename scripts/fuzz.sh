@@ -1,0 +1,132 @@
+#!/bin/bash
+# Fuzzes the targets of fuzz/src/lib.rs with libFuzzer.
+#
+#   scripts/fuzz.sh run SECONDS [TARGET...]   each target (or these) for so many seconds, on one core, at low priority
+#   scripts/fuzz.sh replay TARGET FILE...     one target on these inputs
+#   scripts/fuzz.sh minimise TARGET...        replaces the corpora in fuzz/corpus by small ones that reach as much
+#   scripts/fuzz.sh hostile ROUNDS [SEED]     the hostile peer against a live engine (engine/tests/hostile/storm)
+#   scripts/fuzz.sh build                     the program alone; prints its path
+#
+# All but the build are under AddressSanitizer; FERRY_FUZZ_SANITIZER=none does without it and is two to five times
+# faster. `run` adds its executions to fuzz/executions.tsv. An input that breaks a target is kept in target/fuzz/found.
+# The compiler is a pinned nightly, which is installed if it is missing; FERRY_NIGHTLY names another one.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
+nightly=${FERRY_NIGHTLY:-nightly-2026-05-20}
+sanitizer=${FERRY_FUZZ_SANITIZER:-address}
+triple=$(rustc -vV | sed -n 's/^host: //p')
+work=$target/fuzz
+counts=fuzz/executions.tsv
+
+toolchain() {
+    rustup run "$nightly" rustc --version >/dev/null 2>&1 && return
+    echo "installing the toolchain $nightly" >&2
+    rustup toolchain install "$nightly" --profile minimal >&2
+}
+
+flags() {
+    local flags="-Cdebug-assertions"
+    [ "$sanitizer" = none ] || flags+=" -Zsanitizer=$sanitizer"
+    echo "$flags"
+}
+
+build() {
+    toolchain
+    local coverage="-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
+        -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
+        -Cllvm-args=-sanitizer-coverage-trace-compares"
+    # With --target, build scripts and macros are built without these flags.
+    RUSTFLAGS="$(flags) $coverage" cargo "+$nightly" build --quiet --profile fuzz --target "$triple" \
+        --target-dir "$work/$sanitizer" -p ferry-fuzz --features libfuzzer >&2
+    echo "$work/$sanitizer/$triple/fuzz/ferry-fuzz"
+}
+
+targets() {
+    sed -n 's/^    \(parser\|states\)("\([a-z_]*\)".*/\2/p' fuzz/src/lib.rs
+}
+
+# Adds a run to the counts: one line for each target and sanitizer.
+record() {
+    local name=$1 executions=$2 seconds=$3 features=$4
+    (
+        flock 9
+        [ -s "$counts" ] || printf 'target\tsanitizer\texecutions\tseconds\tfeatures\tdate\n' >"$counts"
+        awk -F'\t' -v OFS='\t' -v name="$name" -v with="$sanitizer" -v n="$executions" -v s="$seconds" \
+            -v f="$features" -v date="$(date -u +%F)" '
+            $1 == name && $2 == with { $3 += n; $4 += s; if (f > $5) $5 = f; $6 = date; done = 1 }
+            { print }
+            END { if (!done) print name, with, n, s, f, date }' "$counts" >"$work/counts"
+        cp "$work/counts" "$counts"
+    ) 9>"$work/counts.lock"
+}
+
+fuzz_one() {
+    local program=$1 name=$2 seconds=$3 log status=0
+    mkdir -p "$work/corpus/$name" "$work/found" "$work/logs" "fuzz/corpus/$name"
+    log=$work/logs/$name.$sanitizer.log
+    FERRY_FUZZ_TARGET=$name nice -n 19 "$program" -max_total_time="$seconds" -max_len=4096 -timeout=20 \
+        -rss_limit_mb=4096 -print_final_stats=1 -artifact_prefix="$work/found/$name-" \
+        "$work/corpus/$name" "fuzz/corpus/$name" >"$log" 2>&1 || status=$?
+    local executions features
+    executions=$(sed -n 's/^stat::number_of_executed_units: *//p' "$log" | tail -1)
+    features=$(sed -n 's/.* ft: \([0-9]*\).*/\1/p' "$log" | tail -1)
+    [ -z "$executions" ] || record "$name" "$executions" "$seconds" "${features:-0}"
+    printf '%-16s %12s executions, %6s features\n' "$name" "${executions:-0}" "${features:-0}"
+    if [ "$status" -ne 0 ]; then
+        tail -n 40 "$log"
+        echo "$name: the target has failed; an input that breaks it is in $work/found"
+        return 1
+    fi
+}
+
+run() {
+    local seconds=$1 failed=0 name
+    shift
+    mkdir -p "$work"
+    [ $# -gt 0 ] || mapfile -t all < <(targets)
+    [ $# -eq 0 ] || all=("$@")
+    # A copy: the next build may replace the program while this run goes on.
+    program=$(mktemp "$work/run.XXXXXX")
+    trap 'rm -f "$program"' EXIT
+    cp "$(build)" "$program"
+    chmod +x "$program"
+    for name in "${all[@]}"; do fuzz_one "$program" "$name" "$seconds" || failed=1; done
+    return $failed
+}
+
+replay() {
+    local program name=$1
+    shift
+    program=$(build)
+    FERRY_FUZZ_TARGET=$name "$program" "$@"
+}
+
+# The largest number of inputs that a corpus keeps.
+inputs_max=40
+minimise() {
+    local program name from to
+    program=$(build)
+    for name in "$@"; do
+        from=$work/corpus/$name to=$work/minimised/$name
+        rm -rf "$to" && mkdir -p "$to" "$from" "fuzz/corpus/$name"
+        FERRY_FUZZ_TARGET=$name "$program" -set_cover_merge=1 -max_len=4096 "$to" "fuzz/corpus/$name" "$from" 2>/dev/null
+        # Inputs that found a bug have a name, and stay.
+        find "fuzz/corpus/$name" -type f -regextype posix-extended -regex '.*/[0-9a-f]{40}' -delete
+        # Small ones first, and some of every size.
+        find "$to" -type f -size -3k -printf '%s %p\n' | sort -n | cut -d' ' -f2 |
+            awk -v most=$inputs_max '{ all[NR] = $0 } END { step = NR > most ? NR / most : 1
+                for (at = 1; at <= NR; at += step) print all[int(at)] }' |
+            xargs -r -I{} cp {} "fuzz/corpus/$name/"
+    done
+}
+
+# The test has a time limit of its own: the number of rounds.
+hostile() {
+    toolchain
+    RUSTFLAGS="$(flags)" FERRY_HOSTILE_ROUNDS=$1 FERRY_HOSTILE_SEED=${2:-} cargo "+$nightly" test --quiet \
+        --profile fuzz --target "$triple" --target-dir "$work/$sanitizer-tests" -p ferry --test hostile -- \
+        --nocapture storm
+}
+
+"$@"

@@ -1,0 +1,168 @@
+//! Memory that processes get from their kernel: whole pages, zeroed, at the same addresses in each run and in each
+//! process of the operating system, so that an order by address repeats. No address is given twice in a run: a late
+//! access to memory that was given back hits nobody else's, and `memory` sees it.
+
+use crate::fd::{errno, BorrowedFd, Kind, OwnedFd};
+use crate::process::ProcessId;
+use crate::world::{point, with};
+use std::io;
+use std::sync::OnceLock;
+
+const BASE: u64 = 0x2000_0000_0000;
+const BYTES: u64 = 1 << 38;
+const PAGE_BYTES: u64 = 4096;
+
+struct Block {
+    process: ProcessId,
+    address: u64,
+    length: u64,
+}
+
+/// What the arena has given in this run.
+#[derive(Default)]
+pub(crate) struct Arena {
+    /// By address.
+    blocks: Vec<Block>,
+    next: u64,
+}
+
+/// Reserves the addresses, once in a process of the operating system. False if something else has them.
+fn is_reserved() -> bool {
+    static RESERVED: OnceLock<bool> = OnceLock::new();
+    *RESERVED.get_or_init(|| {
+        let rights = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
+        // SAFETY: a fresh mapping; it replaces none.
+        let at = unsafe { libc::mmap(BASE as *mut libc::c_void, BYTES as usize, rights, flags, -1, 0) };
+        at as u64 == BASE
+    })
+}
+
+impl Arena {
+    fn allocate(&mut self, process: ProcessId, length: u64) -> Option<u64> {
+        // A page between two blocks belongs to nobody.
+        let taken = length.max(1).checked_next_multiple_of(PAGE_BYTES)?.checked_add(PAGE_BYTES)?;
+        if taken > BYTES - self.next || !is_reserved() {
+            return None;
+        }
+        let address = BASE + self.next;
+        self.next += taken;
+        self.blocks.push(Block { process, address, length });
+        Some(address)
+    }
+
+    fn free(&mut self, address: u64) {
+        if let Ok(at) = self.blocks.binary_search_by_key(&address, |block| block.address) {
+            self.blocks.remove(at);
+        }
+    }
+
+    /// Returns how many bytes from `address` on, at most `length`, the process has here.
+    pub fn reach(&self, process: ProcessId, address: u64, length: u64) -> u64 {
+        let behind = self.blocks.partition_point(|block| block.address <= address);
+        let Some(block) = behind.checked_sub(1).map(|at| &self.blocks[at]) else { return 0 };
+        match block.process == process {
+            true => (block.address + block.length).saturating_sub(address).min(length),
+            false => 0,
+        }
+    }
+
+    /// True if the address is one that the arena gives.
+    pub fn has(address: u64) -> bool {
+        (BASE..BASE + BYTES).contains(&address)
+    }
+
+    /// Makes all memory zeroes for the next run.
+    pub fn clear(&mut self) {
+        if self.next > 0 {
+            // SAFETY: these pages are the arena's, and its run is over.
+            unsafe { libc::madvise(BASE as *mut libc::c_void, self.next as usize, libc::MADV_DONTNEED) };
+        }
+        *self = Arena::default();
+    }
+}
+
+/// Gives the running task's process whole pages of zeroes. None if there are no addresses left.
+pub fn allocate(length: usize) -> Option<u64> {
+    point();
+    with(|world| {
+        let here = world.here();
+        world.arena.allocate(here, length as u64)
+    })
+}
+
+/// Takes back what `allocate` gave. Its bytes stay as they are.
+pub fn free(address: u64) {
+    point();
+    with(|world| world.arena.free(address));
+}
+
+/// Returns a descriptor of new memory, which other processes may have too, at the same address. It belongs to the
+/// running task's process, and stays until the run is over.
+pub fn share(length: usize) -> io::Result<OwnedFd> {
+    point();
+    with(|world| {
+        let here = world.here();
+        world.check_room(here, 1)?;
+        match world.arena.allocate(here, length as u64) {
+            Some(address) => world.open(here, Kind::Memory(address, length)),
+            None => errno(libc::ENOMEM),
+        }
+    })
+}
+
+/// Returns the address and the length of memory behind a descriptor. EINVAL if it is no such descriptor.
+pub fn shared(fd: BorrowedFd<'_>) -> io::Result<(u64, usize)> {
+    point();
+    with(|world| match *world.kind(fd.file(world)?) {
+        Kind::Memory(address, length) => Ok((address, length)),
+        _ => errno(libc::EINVAL),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fd::AsFd;
+    use crate::{process, run, Options};
+
+    #[test]
+    fn memory_is_zeroed_at_the_same_place_in_each_run_and_nobody_else_s() {
+        let mut seen = Vec::new();
+        for _ in 0..2 {
+            run(1, Options::default(), || {
+                let (one, other) = (allocate(5000).unwrap(), allocate(1).unwrap());
+                // SAFETY: given just now, and longer than a word.
+                let word = unsafe { &mut *(one as *mut u64) };
+                assert_eq!(
+                    (std::mem::replace(word, 7), one % PAGE_BYTES, other - one),
+                    (0, 0, 3 * PAGE_BYTES)
+                );
+                let (own, foreign) = (process::current(), process::host("h").start("p"));
+                let reach = |of, from| with(|world| world.arena.reach(of, from, 9000));
+                assert_eq!([reach(own, one), reach(own, one + 4990), reach(own, one + 5000)], [5000, 10, 0]);
+                assert_eq!((reach(foreign, one), reach(own, one - 1), reach(own, other)), (0, 0, 1));
+                free(one);
+                assert_eq!((reach(own, one), reach(own, other)), (0, 1));
+                assert!(allocate(1).unwrap() > other && allocate(usize::MAX).is_none());
+                seen.push(one);
+            })
+            .check();
+        }
+        assert_eq!(seen[0], seen[1]);
+    }
+
+    #[test]
+    fn shared_memory_is_at_one_address_for_all_that_have_its_descriptor() {
+        run(1, Options::default(), || {
+            let (fd, other) = (share(100).unwrap(), share(7).unwrap());
+            let copy = fd.try_clone().unwrap();
+            assert_eq!(shared(fd.as_fd()).unwrap(), shared(copy.as_fd()).unwrap());
+            assert_ne!(shared(fd.as_fd()).unwrap(), shared(other.as_fd()).unwrap());
+            let event = crate::eventfd::EventFd::new().unwrap();
+            assert_eq!(shared(event.as_fd()).unwrap_err().raw_os_error(), Some(libc::EINVAL));
+            assert_eq!(share(usize::MAX).unwrap_err().raw_os_error(), Some(libc::ENOMEM));
+        })
+        .check();
+    }
+}

@@ -1,0 +1,23 @@
+//! Seeds that showed a bug of the engine. Each run begins with them.
+
+pub struct Bug {
+    pub seed: u64,
+    /// What the seed showed before the engine was mended.
+    pub showed: &'static str,
+}
+
+pub const BUGS: &[Bug] = &[
+    Bug {
+        seed: 43,
+        showed: "a host crashed between the connect and its first lane: nobody asked whether the peer was still there, \
+                 and each later connect waited with the first for ever",
+    },
+    Bug {
+        seed: 661,
+        showed: "peer_fence by the handle of a lost session returned OK and fenced nobody, though the same incarnation \
+                 had connected anew and wrote",
+    },
+    Bug { seed: 1743, showed: "as seed 661, with a transfer of many frames" },
+    Bug { seed: 60483, showed: "as seed 585" },
+    Bug { seed: 61244, showed: "as seed 585" },
+];

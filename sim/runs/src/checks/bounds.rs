@@ -1,0 +1,78 @@
+//! How long things may take, and what may be left.
+
+use crate::ledger::{Book, Ledger, Phase, TransferId};
+use ferry_sim_kernel::clock::virtual_ns;
+
+const SECOND: u64 = 1_000_000_000;
+/// What threads that are put aside, and pauses of the application, may add to a bound.
+pub const SLACK_NS: u64 = 3 * SECOND;
+
+impl Ledger {
+    /// Returns until when a transfer is final. None if only the peer's return or loss ends it.
+    fn due_ns(&self, id: TransferId, lease_ns: u64) -> Option<u64> {
+        let transfer = &self.transfers[id];
+        let deadline = transfer.wish.deadline_ns.map(|ns| transfer.invoked_ns.saturating_add(ns + ns / 500));
+        let struck = deadline.into_iter().chain(transfer.struck_ns).min()?;
+        let frozen_ns = self.lives[transfer.wish.from].frozen_ns() - transfer.frozen_before_ns;
+        Some(struck + lease_ns + lease_ns / 500 + SLACK_NS + frozen_ns)
+    }
+}
+
+/// Finds transfers that are not final in time. `lease_ns` is by slot.
+pub fn check_bounds(book: &Book, lease_ns: &[u64]) {
+    let now = virtual_ns();
+    let late = book.with(|ledger| {
+        let mut late = ledger.live(|it| ledger.lives[it.wish.from].is_alive);
+        late.retain(|(id, _)| {
+            let slot = ledger.lives[ledger.transfers[*id].wish.from].slot;
+            ledger.due_ns(*id, lease_ns[slot]).is_some_and(|due| due < now)
+        });
+        late
+    });
+    for (id, core) in late {
+        if !core.is_final() {
+            book.with(|ledger| {
+                if ledger.transfers[id].phase == Phase::Live {
+                    ledger.fail(format!(
+                        "{} should have ended by now: {:?}",
+                        ledger.told(id),
+                        core.progress()
+                    ));
+                }
+            });
+        }
+    }
+}
+
+/// Looks at the books when all engines are closed.
+pub fn check_books(book: &Book) {
+    book.with(|ledger| {
+        let open = (0..ledger.transfers.len()).find(|id| {
+            let it = &ledger.transfers[*id];
+            matches!(it.phase, Phase::Live | Phase::Submitting) && ledger.lives[it.wish.from].is_alive
+        });
+        if let Some(id) = open {
+            ledger.fail(format!("{} has not ended", ledger.told(id)));
+        }
+        let silent = (0..ledger.transfers.len()).find(|id| {
+            let it = &ledger.transfers[*id];
+            it.phase == Phase::Seen && it.wish.queued && it.events != 1 && ledger.lives[it.wish.from].is_alive
+        });
+        if let Some(id) = silent {
+            ledger.fail(format!("{} has had {} events", ledger.told(id), ledger.transfers[id].events));
+        }
+        let untold = ledger.lates.iter().position(|late| !late.is_told && ledger.lives[late.to].is_alive);
+        if let Some(at) = untold {
+            let id = ledger.lates[at].transfer;
+            ledger.fail(format!(
+                "{} was written after its end, and no LATE_APPLY was delivered",
+                ledger.told(id)
+            ));
+        }
+        for life in 0..ledger.lives.len() {
+            if ledger.lives[life].is_alive {
+                ledger.check_free_memory(life);
+            }
+        }
+    });
+}

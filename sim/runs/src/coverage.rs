@@ -1,0 +1,180 @@
+//! States × faults: what engines and transfers were doing when a fault struck.
+
+use crate::ledger::{Book, Phase, View};
+use crate::plan::FAULTS;
+use ferry::types::Op;
+use ferry::State;
+use ferry_sim_kernel::net;
+use ferry_sim_kernel::process::ProcessId;
+use std::collections::BTreeMap;
+
+pub const STATES: [&str; 22] = [
+    "session: none",
+    "session: connecting",
+    "session: up",
+    "session: lost",
+    "session: fenced",
+    "session: closing",
+    "lanes: none",
+    "lanes: one",
+    "lanes: several",
+    "transfer: submitting",
+    "transfer: pending",
+    "transfer: draining",
+    "transfer: final, unseen",
+    "transfer: orphan",
+    "WRITE in progress",
+    "READ in progress",
+    "ORDERED waits",
+    "notification under way",
+    "large in progress",
+    "many in progress",
+    "region: unregistering",
+    "engine: opening",
+];
+
+/// Bits of `STATES` for each of `FAULTS`.
+pub type Reached = [u32; FAULTS.len()];
+
+/// Pairs that no run can reach.
+const IMPOSSIBLE: [(&str, &str); 0] = [];
+
+/// Returns the states that are there now.
+pub fn states(book: &Book) -> u32 {
+    let mut bits = 0;
+    let mut set = |name: &str| {
+        let at = STATES.iter().position(|state| *state == name).expect("a state of the list");
+        bits |= 1 << at;
+    };
+    let cores = book.with(|ledger| ledger.live(|_| true));
+    let states: Vec<State> = cores.iter().map(|(_, core)| core.state()).collect();
+    for state in &states {
+        set(match state {
+            State::Pending => "transfer: pending",
+            State::Draining => "transfer: draining",
+            _ => "transfer: final, unseen",
+        });
+    }
+    if states.iter().filter(|state| !state.is_final()).count() > 4 {
+        set("many in progress");
+    }
+    let mut lanes: BTreeMap<(ProcessId, ProcessId), usize> = BTreeMap::new();
+    for connected in net::connections() {
+        *lanes.entry((connected.dialer.0, connected.acceptor.0)).or_default() += 1;
+    }
+    for count in lanes.values() {
+        set(match count {
+            1 => "lanes: none",
+            2 => "lanes: one",
+            _ => "lanes: several",
+        });
+    }
+    book.with(|ledger| {
+        for (nth, (id, _)) in cores.iter().enumerate() {
+            let transfer = &ledger.transfers[*id];
+            if states[nth].is_final() {
+                continue;
+            }
+            set(if transfer.wish.op == Op::Write { "WRITE in progress" } else { "READ in progress" });
+            if transfer.pieces.iter().map(|piece| piece.length).sum::<u64>() > 64 << 10 {
+                set("large in progress");
+            }
+            if !transfer.needs.is_empty() {
+                set("ORDERED waits");
+            }
+            if transfer.wish.note.is_some() {
+                set("notification under way");
+            }
+        }
+        for transfer in &ledger.transfers {
+            match transfer.phase {
+                Phase::Submitting => set("transfer: submitting"),
+                Phase::Orphan => set("transfer: orphan"),
+                _ => {}
+            }
+        }
+        for life in ledger.lives.iter().filter(|life| life.is_alive) {
+            if life.unregistering > 0 {
+                set("region: unregistering");
+            }
+            if !life.is_ready {
+                set("engine: opening");
+            }
+            if life.views.is_empty() {
+                set("session: none");
+            }
+            for view in life.views.values() {
+                set(match view {
+                    View::Connecting => "session: connecting",
+                    View::Up => "session: up",
+                    View::Lost => "session: lost",
+                    View::Fenced => "session: fenced",
+                    View::Closing => "session: closing",
+                });
+            }
+        }
+    });
+    bits
+}
+
+/// In how many seeds each pair was reached.
+#[derive(Clone)]
+pub struct Table {
+    counts: Vec<[u64; FAULTS.len()]>,
+    seeds: u64,
+}
+
+impl Table {
+    pub fn new() -> Table {
+        Table { counts: vec![[0; FAULTS.len()]; STATES.len()], seeds: 0 }
+    }
+
+    pub fn add(&mut self, reached: &Reached) {
+        self.seeds += 1;
+        for (fault, bits) in reached.iter().enumerate() {
+            for (state, row) in self.counts.iter_mut().enumerate() {
+                row[fault] += u64::from(bits >> state & 1);
+            }
+        }
+    }
+
+    /// Returns the state, the fault and the count of each pair, first the number of seeds (as state and fault of none).
+    pub fn entries(&self) -> impl Iterator<Item = (usize, usize, u64)> + '_ {
+        let all = self.counts.iter().enumerate();
+        let pairs = all.flat_map(|(state, row)| {
+            row.iter().enumerate().map(move |(fault, count)| (state, fault, *count))
+        });
+        std::iter::once((STATES.len(), 0, self.seeds)).chain(pairs)
+    }
+
+    /// Adds an entry of another table.
+    pub fn count(&mut self, state: usize, fault: usize, count: u64) {
+        match self.counts.get_mut(state).and_then(|row| row.get_mut(fault)) {
+            Some(cell) => *cell += count,
+            None => self.seeds += count,
+        }
+    }
+
+    /// Prints in how many of ten thousand seeds each pair was reached, and names the pairs that none reached.
+    pub fn print(&self) {
+        println!("\nstates × faults: seeds of 10,000 in which the fault struck in the state");
+        print!("{:<24}", "");
+        FAULTS.iter().for_each(|fault| print!("{:>11}", fault));
+        println!();
+        let mut missing = Vec::new();
+        for (state, row) in STATES.iter().zip(&self.counts) {
+            print!("{state:<24}");
+            for (fault, count) in FAULTS.iter().zip(row) {
+                print!("{:>11}", count * 10_000 / self.seeds.max(1));
+                if *count == 0 && !IMPOSSIBLE.contains(&(state, fault)) {
+                    missing.push(format!("{state} × {fault}"));
+                }
+            }
+            println!();
+        }
+        match missing.is_empty() {
+            true => println!("every pair was reached"),
+            false => println!("{} pairs were not reached: {}", missing.len(), missing.join("; ")),
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! ferry-sim: runs whole engines by seeds on the simulated kernel, under faults, and checks the contracts.
+
+mod actor;
+mod bugs;
+mod checks;
+mod coverage;
+mod draw;
+mod faults;
+mod fleet;
+mod ledger;
+mod memory;
+mod notes;
+mod plan;
+mod program;
+mod seed;
+mod wishes;
+
+use bugs::BUGS;
+use clap::{Parser, Subcommand};
+use ferry_sim_kernel::trace::Story;
+use fleet::Orders;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Instant;
+
+#[derive(Parser)]
+#[command(about = "Runs engines on a simulated kernel by seeds, and checks the contracts")]
+struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Runs one seed and tells how it ends.
+    Replay {
+        seed: u64,
+        /// Prints each event.
+        #[arg(long)]
+        story: bool,
+    },
+    /// Runs seeds in several processes, beginning with those that showed a bug, and prints what they reached.
+    Run {
+        #[arg(long, default_value_t = 1_000)]
+        seeds: u64,
+        #[arg(long, default_value_t = 1)]
+        from: u64,
+        /// Processes at a time; 0 takes one for each processor.
+        #[arg(long, default_value_t = 0)]
+        jobs: usize,
+        /// The seeds that have run are appended to this file, and not run again.
+        #[arg(long)]
+        record: Option<PathBuf>,
+    },
+    /// Prints the seeds that showed a bug.
+    Bugs,
+    /// Runs these seeds in this process, for `run`.
+    #[command(hide = true)]
+    Work {
+        #[arg(value_delimiter = ',')]
+        seeds: Vec<u64>,
+    },
+}
+
+fn main() -> ExitCode {
+    // A panic of a task is a failure of its seed, or of what a fault forces; either way its text is enough.
+    std::panic::set_hook(Box::new(|panic| eprintln!("{panic}")));
+    match Args::parse().command {
+        Command::Replay { seed, story } => {
+            let begin = Instant::now();
+            let verdict = seed::play(seed, if story { Story::Print } else { Story::None });
+            let outcome = &verdict.outcome;
+            println!(
+                "seed {seed}: hash {:016x}, {} transfers, {} faults, {} steps, {} switches, {} ms of virtual time, {} ms",
+                outcome.hash,
+                verdict.transfers,
+                verdict.faults,
+                outcome.steps,
+                outcome.switches,
+                outcome.end_ns / 1_000_000,
+                begin.elapsed().as_millis()
+            );
+            outcome.failures.iter().for_each(|failure| println!("FAILED: {failure}"));
+            ExitCode::from(u8::from(!outcome.failures.is_empty()))
+        }
+        Command::Run { seeds, from, jobs, record } => {
+            let processors = std::thread::available_parallelism().map_or(1, usize::from);
+            let orders = Orders { seeds, from, jobs: if jobs == 0 { processors } else { jobs }, record };
+            match fleet::run(&orders) {
+                Ok(good) => ExitCode::from(u8::from(!good)),
+                Err(error) => {
+                    eprintln!("ferry-sim: {error}");
+                    ExitCode::from(2)
+                }
+            }
+        }
+        Command::Bugs => {
+            BUGS.iter().for_each(|bug| println!("{:>8}  {}", bug.seed, bug.showed));
+            ExitCode::SUCCESS
+        }
+        Command::Work { seeds } => {
+            fleet::work(&seeds);
+            ExitCode::SUCCESS
+        }
+    }
+}

@@ -1,0 +1,310 @@
+//! What a seed draws before its run: hosts, engines with their settings and programs, and the faults in their order.
+
+use crate::draw::Draw;
+use ferry_sim_kernel::net::Faults;
+
+const SECRET: &str = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
+const PORT: u16 = 7000;
+const MS: u64 = 1_000_000;
+
+pub struct Plan {
+    pub hosts: usize,
+    pub engines: Vec<EnginePlan>,
+    /// Each with its pause before, in milliseconds.
+    pub faults: Vec<(u64, Fault)>,
+    /// What the network does by itself while faults happen.
+    pub network: Faults,
+    /// The network alters bytes, so most transfers ask for CHECKSUM: nothing else protects their payload.
+    pub alters: bool,
+}
+
+/// An engine, its program and its place. A restart follows the same plan.
+#[derive(Clone)]
+pub struct EnginePlan {
+    pub host: usize,
+    pub port: u16,
+    pub settings: Vec<(&'static str, String)>,
+    /// The engines to which its program makes transfers.
+    pub peers: Vec<usize>,
+    pub threads: usize,
+    /// Accepted transfers that its program makes in all, over all restarts.
+    pub transfers: usize,
+    pub memories: Vec<MemoryPlan>,
+    /// The most transfers that a thread has in progress.
+    pub window: usize,
+    /// The longest pause of a thread between two steps, and of the thread that drains events.
+    pub pause_us: u64,
+    pub drain_us: u64,
+    pub lease_ns: u64,
+    pub deadline_ns: u64,
+    /// The largest transfer.
+    pub bytes_max: u64,
+}
+
+#[derive(Clone)]
+pub struct MemoryPlan {
+    pub bytes: u64,
+    /// As `Access`.
+    pub access: u32,
+}
+
+/// A fault, with the milliseconds after which it is undone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    Partition {
+        a: usize,
+        b: usize,
+        ms: u64,
+    },
+    PartitionOneWay {
+        from: usize,
+        to: usize,
+        ms: u64,
+    },
+    Reset,
+    Delay {
+        ms: u64,
+    },
+    Flip,
+    Replay,
+    Refuse {
+        ms: u64,
+    },
+    Hang {
+        from: usize,
+        to: usize,
+        ms: u64,
+    },
+    /// The process dies; another is started in its place.
+    Kill {
+        engine: usize,
+        ms: u64,
+    },
+    /// The engine closes in good order; another is started in its place.
+    Leave {
+        engine: usize,
+        ms: u64,
+    },
+    Crash {
+        host: usize,
+        ms: u64,
+    },
+    Stop {
+        engine: usize,
+        ms: u64,
+    },
+    Suspend {
+        host: usize,
+        ms: u64,
+    },
+    Descriptors {
+        engine: usize,
+        ms: u64,
+    },
+    Threads {
+        engine: usize,
+        ms: u64,
+    },
+    Drift {
+        host: usize,
+        ppm: i64,
+    },
+    /// The application drains no events.
+    Slow {
+        engine: usize,
+        ms: u64,
+    },
+    /// Sends and receives are partial.
+    Short {
+        ms: u64,
+    },
+}
+
+pub const FAULTS: [&str; 18] = [
+    "partition",
+    "one way",
+    "reset",
+    "delay",
+    "flip",
+    "replay",
+    "refuse",
+    "hang",
+    "kill",
+    "leave",
+    "crash",
+    "stop",
+    "suspend",
+    "no fds",
+    "no threads",
+    "drift",
+    "slow",
+    "short",
+];
+
+impl Fault {
+    /// The fault's place in `FAULTS`.
+    pub fn number(self) -> usize {
+        match self {
+            Fault::Partition { .. } => 0,
+            Fault::PartitionOneWay { .. } => 1,
+            Fault::Reset => 2,
+            Fault::Delay { .. } => 3,
+            Fault::Flip => 4,
+            Fault::Replay => 5,
+            Fault::Refuse { .. } => 6,
+            Fault::Hang { .. } => 7,
+            Fault::Kill { .. } => 8,
+            Fault::Leave { .. } => 9,
+            Fault::Crash { .. } => 10,
+            Fault::Stop { .. } => 11,
+            Fault::Suspend { .. } => 12,
+            Fault::Descriptors { .. } => 13,
+            Fault::Threads { .. } => 14,
+            Fault::Drift { .. } => 15,
+            Fault::Slow { .. } => 16,
+            Fault::Short { .. } => 17,
+        }
+    }
+}
+
+impl Plan {
+    pub fn new(seed: u64) -> Plan {
+        let mut draw = Draw::new(seed, 1);
+        let hosts = *draw.pick(&[1, 2, 2, 2, 3, 3, 4]);
+        let count = *draw.pick(&[2, 2, 2, 2, 2, 3, 3, 3, 4, 4, 5, 6, 8]);
+        let transfers = draw.between(104, 140) as usize;
+        let mut engines: Vec<EnginePlan> =
+            (0..count).map(|at| engine(&mut draw, at, count, hosts, transfers)).collect();
+        // Of the engines of some seeds, those of one host use the same-host path.
+        if Draw::new(seed, 2).percent(30) {
+            engines
+                .iter_mut()
+                .for_each(|engine| engine.settings.push(("transports", "tcp,local".to_owned())));
+        }
+        let alters = draw.percent(30);
+        let mut faults: Vec<(u64, Fault)> = Vec::new();
+        for _ in 0..draw.between(10, 16) {
+            let mut drawn = fault(&mut draw, count, hosts);
+            if !alters && matches!(drawn, Fault::Flip | Fault::Replay) {
+                drawn = Fault::Reset;
+            }
+            faults.push((draw.log_uniform(1, 400), drawn));
+        }
+        // A restart is among them.
+        if !faults.iter().any(|(_, fault)| matches!(fault, Fault::Kill { .. })) {
+            let at = draw.below(faults.len());
+            faults[at].1 = Fault::Kill { engine: draw.below(count), ms: draw.log_uniform(1, 2_000) };
+        }
+        let network = Faults {
+            delay_ppm: *draw.pick(&[0, 0, 1_000, 10_000]),
+            delay_ns: (MS / 10, draw.log_uniform(1, 200) * MS),
+            hang_ppm: *draw.pick(&[0, 0, 20_000]),
+            refuse_ppm: *draw.pick(&[0, 0, 20_000]),
+            reset_ppm: *draw.pick(&[0, 0, 0, 500]),
+            buffer_bytes: *draw.pick(&[(16 << 10, 4 << 20), (4 << 10, 32 << 10), (64 << 10, 256 << 10)]),
+            ..Faults::default()
+        };
+        Plan { hosts, engines, faults, network, alters }
+    }
+}
+
+fn engine(draw: &mut Draw, at: usize, count: usize, hosts: usize, transfers: usize) -> EnginePlan {
+    let mut peers: Vec<usize> = (0..count).filter(|peer| *peer != at).collect();
+    // Handshakes are what a seed spends most time on.
+    while peers.len() > 2 || (peers.len() > 1 && draw.percent(50)) {
+        peers.swap_remove(draw.below(peers.len()));
+    }
+    let lease_ms = draw.log_uniform(50, 1_500);
+    let deadline_ms = if draw.percent(5) { 0 } else { draw.log_uniform(50, 5_000) };
+    let bytes_max = *draw.pick(&[4 << 10, 32 << 10, 32 << 10, 200 << 10, 2 << 20]);
+    let mut settings = vec![("secret", SECRET.to_owned()), ("transports", "tcp".to_owned())];
+    let mut set = |key, value: u64| settings.push((key, value.to_string()));
+    set("lease_ms", lease_ms);
+    set("drain_ms", draw.between(0, lease_ms / 2));
+    set("deadline_ms", deadline_ms);
+    set("progress_timeout_ms", draw.log_uniform(100, 2_000));
+    set("connect_timeout_ms", draw.log_uniform(50, 2_000));
+    set("handshake_timeout_ms", draw.log_uniform(50, 2_000));
+    set("reconnect_timeout_ms", if draw.percent(10) { 0 } else { draw.log_uniform(50, 3_000) });
+    set("reconnect_backoff_ms", draw.log_uniform(1, 100));
+    set("lanes", draw.between(1, 3));
+    set("workers", *draw.pick(&[1, 1, 1, 2]));
+    set("frame_bytes_max", *draw.pick(&[64 << 10, 64 << 10, 128 << 10, 1 << 20]));
+    set("express_bytes_max", *draw.pick(&[0, 1 << 10, 8 << 10, 64 << 10]));
+    set("spin_us", *draw.pick(&[0, 0, 5, 50]));
+    set("socket_buffer_bytes", *draw.pick(&[0, 0, 64 << 10]));
+    set("transfers_max", *draw.pick(&[4, 16, 1 << 10]));
+    let memories = (0..draw.between(1, 3)).map(|nth| MemoryPlan {
+        bytes: (16 * bytes_max).clamp(64 << 10, 4 << 20) + draw.between(0, 64) * 8,
+        // The first can be read and written, so that there is always something to do.
+        access: if nth == 0 { 3 } else { *draw.pick(&[3, 3, 1, 2, 0]) },
+    });
+    let memories: Vec<MemoryPlan> = memories.collect();
+    EnginePlan {
+        host: if at < hosts { at } else { draw.below(hosts) },
+        port: PORT + at as u16,
+        settings,
+        peers,
+        threads: *draw.pick(&[1, 1, 2, 2, 3]),
+        transfers: transfers.div_ceil(count),
+        memories,
+        window: *draw.pick(&[1, 2, 4, 8]),
+        pause_us: draw.log_uniform(100, 60_000),
+        drain_us: draw.log_uniform(1_000, 100_000),
+        lease_ns: lease_ms * MS,
+        deadline_ns: deadline_ms * MS,
+        bytes_max,
+    }
+}
+
+fn fault(draw: &mut Draw, engines: usize, hosts: usize) -> Fault {
+    let (a, b) = (draw.below(hosts), draw.below(hosts));
+    let (engine, host) = (draw.below(engines), draw.below(hosts));
+    let ms = draw.log_uniform(1, 3_000);
+    match draw.below(26) {
+        0 | 1 => Fault::Partition { a, b, ms },
+        2 | 3 => Fault::PartitionOneWay { from: a, to: b, ms },
+        4 | 5 => Fault::Reset,
+        6 => Fault::Delay { ms },
+        7 | 24 => Fault::Flip,
+        8 | 25 => Fault::Replay,
+        9 => Fault::Refuse { ms },
+        10 => Fault::Hang { from: a, to: b, ms },
+        11 | 12 => Fault::Kill { engine, ms },
+        13 => Fault::Leave { engine, ms },
+        14 => Fault::Crash { host, ms },
+        15..=17 => Fault::Stop { engine, ms },
+        18 => Fault::Suspend { host, ms },
+        19 => Fault::Descriptors { engine, ms },
+        20 => Fault::Threads { engine, ms },
+        // The documented bound, with room for rounding.
+        21 => Fault::Drift { host, ppm: draw.between(0, 1_990) as i64 - 995 },
+        22 => Fault::Slow { engine, ms },
+        _ => Fault::Short { ms },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_seed_is_a_hundred_transfers_ten_faults_and_a_restart() {
+        for seed in 0..500 {
+            let plan = Plan::new(seed);
+            assert!(plan.engines.iter().map(|engine| engine.transfers).sum::<usize>() >= 100);
+            assert!(plan.faults.len() >= 10);
+            assert!(plan.faults.iter().any(|(_, fault)| matches!(fault, Fault::Kill { .. })));
+            assert!(plan.engines.iter().all(|engine| !engine.peers.is_empty() && engine.host < plan.hosts));
+        }
+    }
+
+    #[test]
+    fn every_fault_is_drawn() {
+        let mut seen = [false; FAULTS.len()];
+        for (_, fault) in (0..100).flat_map(|seed| Plan::new(seed).faults) {
+            seen[fault.number()] = true;
+        }
+        assert!(seen.iter().all(|seen| *seen), "{seen:?}");
+    }
+}

@@ -1,0 +1,243 @@
+//! The program of one process: opens an engine, registers memory, starts the application's threads, drains events, and
+//! closes the engine when it is told to leave.
+
+use crate::actor::Actor;
+use crate::checks::bounds::SLACK_NS;
+use crate::draw::Draw;
+use crate::ledger::{Book, Life, LifeId};
+use crate::memory::{Memory, MemoryId};
+use crate::plan::{EnginePlan, Plan};
+use ferry::notify::{Event, EventBody, Queue, WHAT_NOTIFICATIONS, WHAT_PEERS};
+use ferry::status::Status;
+use ferry::types::{Access, PeerId, RegionId};
+use ferry::{Config, Engine, PeerState, RegionOptions};
+use ferry_sim_kernel::clock::virtual_ns;
+use ferry_sim_kernel::process::HostId;
+use ferry_sim_kernel::{arena, memory, task};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+const RETRY: Duration = Duration::from_millis(20);
+/// Events that are taken at once.
+const EVENTS: usize = 16;
+
+/// What every task of a run knows.
+#[derive(Clone)]
+pub struct World {
+    pub seed: u64,
+    pub book: Book,
+    pub plan: Rc<Plan>,
+    pub hosts: Rc<Vec<HostId>>,
+}
+
+/// One life: the program's tasks share this.
+#[derive(Clone)]
+pub struct Program {
+    pub world: World,
+    pub plan: EnginePlan,
+    pub slot: usize,
+    pub life: LifeId,
+    pub engine: Engine,
+}
+
+/// Starts the process of a slot.
+pub fn start(world: &World, slot: usize) {
+    let plan = world.plan.engines[slot].clone();
+    let host = world.hosts[plan.host];
+    let life = world.book.with(|ledger| ledger.lives.len());
+    let process = host.start(&format!("e{slot}.{life}"));
+    world.book.with(|ledger| {
+        ledger.lives.push(Life::new(slot, process));
+        ledger.slots[slot].life = Some(life);
+    });
+    let world = world.clone();
+    process.spawn("main", move || run(world, plan, slot, life)).expect("a fresh process has threads");
+}
+
+fn run(world: World, plan: EnginePlan, slot: usize, life: LifeId) {
+    let book = world.book.clone();
+    let engine = open(&world, &plan);
+    let program = Program { world, plan, slot, life, engine };
+    let incarnation = program.engine.descriptor().expect("the engine listens").incarnation;
+    book.with(|ledger| {
+        ledger.lives[life].incarnation = incarnation;
+        ledger.slots[slot].address = program.engine.address().to_owned();
+    });
+    for memory in &program.plan.memories {
+        program.register(memory.bytes, memory.access);
+    }
+    let events = persist(|| program.engine.queue(WHAT_NOTIFICATIONS | WHAT_PEERS, 64));
+    book.with(|ledger| {
+        ledger.lives[life].is_ready = true;
+        ledger.lives[life].threads_left = program.plan.threads;
+    });
+    for nth in 0..program.plan.threads {
+        let program = program.clone();
+        persist(|| {
+            let program = program.clone();
+            task::spawn(&format!("app{nth}"), move || Actor::new(program, nth).run())
+        });
+    }
+    program.serve(&events);
+    program.close();
+    book.with(|ledger| ledger.lives[life].is_ready = false);
+    // Events may still be drained.
+    program.drain(&events, 1 << 10);
+    book.with(|ledger| ledger.slots[slot].life = None);
+}
+
+/// Repeats what may fail because the process has too few descriptors or threads.
+fn persist<T, E: std::fmt::Display>(mut act: impl FnMut() -> Result<T, E>) -> T {
+    loop {
+        match act() {
+            Ok(value) => return value,
+            Err(error) => ferry_sim_kernel::trace::event("again", &[], || format!("tries again: {error}")),
+        }
+        task::sleep(RETRY);
+    }
+}
+
+fn open(world: &World, plan: &EnginePlan) -> Engine {
+    loop {
+        let mut config = Config::default();
+        let address = format!("{}:{}", world.hosts[plan.host].address(), plan.port);
+        config.set("listen_address", &address).expect("an address");
+        for (key, value) in &plan.settings {
+            config.set(key, value).expect("a setting");
+        }
+        match Engine::open(config) {
+            Ok(engine) => return engine,
+            Err(error) => world.book.with(|ledger| ledger.check_call("opening an engine", &error)),
+        }
+        task::sleep(RETRY);
+    }
+}
+
+impl Program {
+    pub fn is_leaving(&self) -> bool {
+        self.world.book.with(|ledger| ledger.lives[self.life].leaves || ledger.has_failed)
+    }
+
+    /// Adds a memory and registers it.
+    fn register(&self, bytes: u64, access: u32) {
+        let address = arena::allocate(bytes as usize).expect("the arena has room");
+        let id = self.world.book.with(|ledger| {
+            let (region, old, claims) = (None, Vec::new(), BTreeMap::new());
+            let life = self.life;
+            ledger.memories.push(Memory { life, address, bytes, access, region, old, goes: false, claims });
+            let id = ledger.memories.len() - 1;
+            ledger.lives[life].memories.push(id);
+            id
+        });
+        memory::register(ferry_sim_kernel::process::current(), id as u64, address, bytes);
+        persist(|| self.register_again(id));
+    }
+
+    /// Registers a memory, which becomes another region.
+    pub fn register_again(&self, id: MemoryId) -> ferry::status::Result<RegionId> {
+        let (address, bytes, access) = self.world.book.with(|ledger| {
+            let memory = &ledger.memories[id];
+            (memory.address, memory.bytes, memory.access)
+        });
+        let options = RegionOptions { access: Access(access), ..RegionOptions::default() };
+        // SAFETY: memory of the arena, which stays until the run is over; nobody holds references to it across a point.
+        let region = unsafe { self.engine.register(address as *mut u8, bytes as usize, &options) }?;
+        self.world.book.with(|ledger| {
+            ledger.memories[id].region = Some(region);
+            ledger.memories[id].goes = false;
+        });
+        Ok(region)
+    }
+
+    /// Drains events until the process leaves and its threads have ended.
+    fn serve(&self, events: &Queue) {
+        let mut draw = Draw::new(self.world.seed, 1_000 + self.life as u64);
+        loop {
+            let (ends, is_slow) = self.world.book.with(|ledger| {
+                let life = &ledger.lives[self.life];
+                let ends = (life.leaves || ledger.has_failed) && life.threads_left == 0;
+                (ends, ledger.slots[self.slot].is_slow && !ledger.is_calm)
+            });
+            if ends {
+                return;
+            }
+            if !is_slow {
+                self.drain(events, EVENTS);
+            }
+            task::sleep(Duration::from_micros(draw.between(self.plan.drain_us / 2, self.plan.drain_us)));
+        }
+    }
+
+    fn drain(&self, events: &Queue, most: usize) {
+        let mut all: Vec<Event> = Vec::new();
+        events.drain(&mut all, most);
+        let tick = self.world.book.with(|ledger| ledger.tick());
+        for event in all {
+            let of = self.life_behind(event.peer);
+            let is_lost = matches!(event.body, EventBody::PeerLost { .. });
+            let is_only = is_lost && of.is_some_and(|of| self.has_no_session(of));
+            self.world.book.with(|ledger| match &event.body {
+                EventBody::Notification { bytes } => ledger.arrived(self.life, of, bytes),
+                body => ledger.heard((self.life, tick), event.peer.raw(), of, is_only, body),
+            });
+        }
+    }
+
+    /// Returns the life behind a handle.
+    pub fn life_behind(&self, peer: PeerId) -> Option<LifeId> {
+        let known = self.world.book.with(|ledger| ledger.lives[self.life].handles.get(&peer.raw()).copied());
+        if known.is_some() {
+            return known;
+        }
+        let incarnation = self.engine.peer_info(peer).ok()?.incarnation;
+        self.world.book.with(|ledger| {
+            let of = ledger.life_named(incarnation)?;
+            ledger.lives[self.life].handles.insert(peer.raw(), of);
+            Some(of)
+        })
+    }
+
+    /// True if no session with that life stands, and no thread connects to it.
+    fn has_no_session(&self, other: LifeId) -> bool {
+        let incarnation = self.world.book.with(|ledger| ledger.lives[other].incarnation);
+        let all = self.engine.peers().unwrap_or_default();
+        let infos = all.into_iter().filter_map(|peer| self.engine.peer_info(peer).ok());
+        let stands =
+            infos.filter(|it| it.incarnation == incarnation && it.state != PeerState::Lost).count() > 0;
+        !stands
+            && self.world.book.with(|ledger| {
+                let slot = ledger.lives[other].slot;
+                !ledger.lives[self.life].busy.contains(&slot)
+            })
+    }
+
+    /// Closes the engine, which takes as long as its transfers need at most.
+    fn close(&self) {
+        let frozen = || self.world.book.with(|ledger| ledger.lives[self.life].frozen_ns());
+        let (since, frozen_before) = (virtual_ns(), frozen());
+        loop {
+            match self.engine.close(Some(Duration::from_millis(500))) {
+                Ok(()) => return,
+                Err(error) if error.status == Status::Busy => {}
+                Err(error) => {
+                    self.world.book.with(|ledger| ledger.fail(format!("closing an engine failed: {error}")));
+                    return;
+                }
+            }
+            let passed = virtual_ns() - since - (frozen() - frozen_before);
+            if passed > self.plan.lease_ns + self.plan.lease_ns / 500 + SLACK_NS {
+                self.world.book.with(|ledger| {
+                    let name = ledger.named(self.life);
+                    ledger.fail(format!("{name} cannot close its engine"));
+                });
+                return;
+            }
+        }
+    }
+
+    pub fn queue(&self, what: u32, capacity: usize) -> Arc<Queue> {
+        persist(|| self.engine.queue(what, capacity))
+    }
+}

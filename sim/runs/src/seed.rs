@@ -1,0 +1,165 @@
+//! One seed from its plan to its verdict: starts the programs, makes the faults happen, lets everything calm down, and
+//! looks at the books.
+
+use crate::checks::access::observer;
+use crate::checks::bounds::{check_books, check_bounds};
+use crate::coverage::{self, Reached};
+use crate::faults::Director;
+use crate::ledger::{Book, Slot};
+use crate::plan::{Plan, FAULTS};
+use crate::program::{self, World};
+use ferry_sim_kernel::clock::virtual_ns;
+use ferry_sim_kernel::trace::Story;
+use ferry_sim_kernel::{net, process, run, task, Options, Outcome};
+use std::cell::Cell;
+use std::rc::Rc;
+use std::time::Duration;
+
+const SECOND: u64 = 1_000_000_000;
+/// How often the bounds are looked at.
+const LOOK_NS: u64 = 100_000_000;
+/// Within this time after the last fault all pairs transfer again, and after it all notifications have arrived.
+const CALM_NS: u64 = 180 * SECOND;
+const ARRIVAL_NS: u64 = 60 * SECOND;
+const STEPS_MAX: u64 = 60_000_000;
+
+/// What a seed came to.
+pub struct Verdict {
+    pub outcome: Outcome,
+    pub transfers: usize,
+    pub faults: usize,
+    pub reached: Reached,
+}
+
+pub fn play(seed: u64, story: Story) -> Verdict {
+    let book = Book::default();
+    let options = Options {
+        story,
+        steps_max: STEPS_MAX,
+        time_max_ns: 1_200 * SECOND,
+        observer: Some(observer(&book)),
+        ..Options::default()
+    };
+    let told = Rc::new(Cell::new((0, [0; FAULTS.len()])));
+    let (its_book, its_told) = (book.clone(), told.clone());
+    let outcome = run(seed, options, move || body(seed, its_book, &its_told));
+    let (faults, reached) = told.get();
+    let transfers = book.with(|ledger| ledger.transfers.len());
+    // Values of engines must not be dropped outside of their world.
+    std::mem::forget(book);
+    Verdict { outcome, transfers, faults, reached }
+}
+
+fn body(seed: u64, book: Book, told: &Cell<(usize, Reached)>) {
+    let plan = Rc::new(Plan::new(seed));
+    let hosts = Rc::new((0..plan.hosts).map(|at| process::host(&format!("h{at}"))).collect::<Vec<_>>());
+    net::set_faults(plan.network.clone());
+    book.with(|ledger| {
+        let slots = plan.engines.iter().map(|engine| Slot { left: engine.transfers, ..Slot::default() });
+        ledger.slots = slots.collect();
+    });
+    let world = World { seed, book: book.clone(), plan: plan.clone(), hosts };
+    (0..plan.engines.len()).for_each(|slot| program::start(&world, slot));
+    let mut director = Director::new(world);
+    let watch = Watch { book, lease_ns: plan.engines.iter().map(|engine| engine.lease_ns).collect() };
+    let mut reached = [0; FAULTS.len()];
+    let mut struck = 0;
+    for (pause_ms, fault) in &plan.faults {
+        watch.wait_until(virtual_ns() + pause_ms * 1_000_000, &mut director, |_| false);
+        let states = coverage::states(&watch.book);
+        // What finds nothing to harm tries again for a while.
+        for _ in 0..50 {
+            if director.strike(*fault) {
+                reached[fault.number()] |= states;
+                struck += 1;
+                break;
+            }
+            watch.wait_until(virtual_ns() + 20_000_000, &mut director, |_| false);
+        }
+        if watch.has_failed() {
+            break;
+        }
+    }
+    told.set((struck, reached));
+    let slots = plan.engines.len();
+    // Faults end by themselves while the rest of the transfers is made.
+    let is_made = |book: &Book| book.with(|ledger| ledger.slots.iter().all(|slot| slot.left == 0));
+    watch.wait_until(virtual_ns() + 5 * SECOND, &mut director, is_made);
+    director.calm();
+    watch.book.with(|ledger| ledger.is_calm = true);
+    let is_good = |book: &Book| {
+        book.with(|ledger| {
+            (0..slots).all(|slot| {
+                let life = ledger.life_of(slot).filter(|life| !ledger.lives[*life].leaves);
+                let has = |peer: &usize| life.is_some_and(|life| ledger.passed.contains(&(life, *peer)));
+                ledger.slots[slot].left == 0 && plan.engines[slot].peers.iter().all(has)
+            })
+        })
+    };
+    watch.wait_until(virtual_ns() + CALM_NS, &mut director, is_good);
+    if !watch.has_failed() && (!is_good(&watch.book) || director.is_incomplete()) {
+        watch.book.with(|ledger| {
+            let mut missing = Vec::new();
+            for (slot, engine) in plan.engines.iter().enumerate() {
+                let life = ledger.life_of(slot);
+                let peers = engine.peers.iter();
+                let failed =
+                    peers.filter(|peer| !life.is_some_and(|life| ledger.passed.contains(&(life, **peer))));
+                let failed: Vec<usize> = failed.copied().collect();
+                if ledger.slots[slot].left > 0 || !failed.is_empty() {
+                    let life = life.map(|life| ledger.named(life));
+                    missing.push(format!(
+                        "{life:?} has {} transfers left, and {failed:?}",
+                        ledger.slots[slot].left
+                    ));
+                }
+            }
+            ledger.fail(format!(
+                "the faults are over, and not all pairs transfer again: {}",
+                missing.join("; ")
+            ));
+        });
+    }
+    let has_arrived = |book: &Book| book.with(|ledger| ledger.undelivered().is_none());
+    watch.wait_until(virtual_ns() + ARRIVAL_NS, &mut director, has_arrived);
+    watch.book.with(|ledger| {
+        if let Some(lost) = ledger.undelivered().filter(|_| !ledger.has_failed) {
+            ledger.fail(lost);
+        }
+        ledger.lives.iter_mut().for_each(|life| life.leaves = true);
+    });
+    let is_empty = |book: &Book| book.with(|ledger| ledger.slots.iter().all(|slot| slot.life.is_none()));
+    watch.wait_until(virtual_ns() + CALM_NS, &mut director, is_empty);
+    if !watch.has_failed() {
+        if !is_empty(&watch.book) {
+            watch.book.with(|ledger| ledger.fail("not all engines are closed"));
+        }
+        check_books(&watch.book);
+    }
+}
+
+struct Watch {
+    book: Book,
+    /// By slot.
+    lease_ns: Vec<u64>,
+}
+
+impl Watch {
+    fn has_failed(&self) -> bool {
+        self.book.with(|ledger| ledger.has_failed)
+    }
+
+    /// Waits, undoes faults and looks at the bounds, until then, until `ends`, or until the run has failed.
+    fn wait_until(&self, until_ns: u64, director: &mut Director, ends: impl Fn(&Book) -> bool) {
+        let mut look_ns = virtual_ns() + LOOK_NS;
+        while !self.has_failed() && virtual_ns() < until_ns && !ends(&self.book) {
+            let next = until_ns.min(director.next_ns()).min(virtual_ns() + LOOK_NS / 5);
+            task::sleep(Duration::from_nanos(next.saturating_sub(virtual_ns()).max(1)));
+            director.undo_due();
+            if virtual_ns() >= look_ns {
+                check_bounds(&self.book, &self.lease_ns);
+                look_ns = virtual_ns() + LOOK_NS;
+            }
+        }
+    }
+}
