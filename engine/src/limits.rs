@@ -54,6 +54,8 @@ pub const STAGE_OPERATIONS_MAX: usize = 2048;
 pub const STAGE_QUEUED_BYTES_MAX: usize = 32 << 20;
 /// Pairs of devices, one here and one of the peer's, that reach each other across hosts.
 pub const BRIDGES_MAX: usize = 64;
+/// How long a connection stays open for the peer to take the Bye on it; an engine that closes waits for that.
+pub const FAREWELL_NS: u64 = 500_000_000;
 /// Handshakes in progress on the accepting side; others wait in the listener's backlog.
 pub const HANDSHAKES_MAX: usize = 512;
 /// Data lanes per peer, the express lane not counted.

@@ -103,9 +103,10 @@ pub enum State {
         acceptor: Box<Acceptor>,
         remote: SocketAddr,
     },
-    /// Refused: closes when the reason is written.
+    /// The last bytes are written or wait to be: a refusal, or the Bye of a session. Open until the peer ends it.
     Ending {
         stream: Stream,
+        is_refused: bool,
     },
     Dialing(Box<Dialing>),
     /// Another process proves that it runs as our user.
@@ -135,7 +136,10 @@ impl State {
     pub fn is_stranger(&self) -> bool {
         matches!(
             self,
-            State::Fresh { .. } | State::Accepting { .. } | State::Ending { .. } | State::ProofIn { .. }
+            State::Fresh { .. }
+                | State::Accepting { .. }
+                | State::Ending { is_refused: true, .. }
+                | State::ProofIn { .. }
         )
     }
 }

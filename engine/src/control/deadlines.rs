@@ -112,7 +112,7 @@ impl Control {
                         self.dial_failed(target, Error::new(Status::Unreachable, text), None);
                     }
                 }
-                State::Parting(_) => {}
+                State::Parting(_) | State::Ending { is_refused: false, .. } => {}
                 _ => {
                     self.context.stats.handshakes_refused.fetch_add(1, Ordering::Relaxed);
                 }

@@ -1,7 +1,7 @@
 //! Ends lanes, connections and sessions: releases the records of closed lanes, handles broken connections, and
 //! removes peers that are given up, closed or fenced. `session::machine` decides; `sessions` begins the sessions.
 
-use super::conn::ControlConn;
+use super::conn::{ControlConn, State};
 use super::sessions::Actions;
 use super::Control;
 use crate::command::Reply;
@@ -231,7 +231,11 @@ impl Control {
         }
         // The peer takes a Bye as CONFIRMED, so the lanes must be closed before it is sent.
         self.end_transports(peer);
-        self.send_last(peer, Message::Bye { status: status as i32 });
+        let token = self.sessions.get(&peer).and_then(|session| session.conn);
+        let conn = token.and_then(|token| Some((token, self.take(token)?.state)));
         self.lose(peer, status, None, loss);
+        if let Some((token, State::Control(control))) = conn {
+            self.send_last(peer, token, control, Message::Bye { status: status as i32 });
+        }
     }
 }

@@ -15,7 +15,7 @@ use crate::session::order::Order;
 use crate::sys::atomic::Ordering;
 use crate::sys::fd::{AsFd, OwnedFd};
 use crate::sys::poller::Interest;
-use crate::sys::{clock, unix};
+use crate::sys::{clock, socket, unix};
 use crate::types::Monotonic;
 use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
@@ -197,16 +197,26 @@ impl Control {
         self.count_refusal();
         stream.out().extend_from_slice(reply);
         if stream.flush(&self.poller).is_ok() && !reply.is_empty() {
-            self.insert(token, State::Ending { stream }, deadline);
+            self.insert(token, State::Ending { stream, is_refused: true }, deadline);
         }
     }
 
-    pub(super) fn ending(&mut self, token: u64, mut stream: Stream, deadline: Option<Monotonic>) {
-        // Closing a socket with unread input sends a reset, which could overtake the refusal. So read until the end.
+    pub(super) fn ending(
+        &mut self,
+        token: u64,
+        mut stream: Stream,
+        is_refused: bool,
+        deadline: Option<Monotonic>,
+    ) {
+        // Closing a socket with unread input sends a reset, which could overtake the last bytes. So read until the end.
         match stream.read(usize::MAX) {
             Ok(Input::Bytes(_)) | Ok(Input::Nothing) => {
                 if stream.flush(&self.poller).is_ok() {
-                    self.insert(token, State::Ending { stream }, deadline);
+                    if stream.backlog() == 0 {
+                        // Both sides may say farewell at once: each waits for the other's end of writing.
+                        socket::shutdown_writes(stream.fd());
+                    }
+                    self.insert(token, State::Ending { stream, is_refused }, deadline);
                 }
             }
             Ok(Input::End) | Err(_) => {}

@@ -5,7 +5,7 @@
 use super::conn::{ControlConn, State};
 use super::stream::Input;
 use super::Control;
-use crate::limits::CONTROL_TURN_BYTES;
+use crate::limits::{CONTROL_TURN_BYTES, FAREWELL_NS};
 use crate::loss::Loss;
 use crate::peer::Closed;
 use crate::session::message::Message;
@@ -13,6 +13,7 @@ use crate::sys::atomic::Ordering;
 use crate::sys::clock;
 use crate::sys::map::{Entry, HashMap};
 use crate::types::{LaneId, Monotonic, PeerId};
+use std::time::Duration;
 
 #[derive(Default)]
 pub struct LateLanes {
@@ -90,25 +91,30 @@ impl Control {
         late.map(|is_asked| *is_asked = true).is_some()
     }
 
-    /// Sends the last message of a session, now or when all its lanes are closed.
-    pub(super) fn send_last(&mut self, peer: PeerId, message: Message) {
-        let Some(session) = self.sessions.get_mut(&peer) else { return };
-        if session.late_lanes.is_empty() {
-            return self.send(peer, message);
-        }
-        let Some(token) = session.conn.take() else { return };
-        if let Some(State::Control(control)) = self.take(token).map(|conn| conn.state) {
-            let deadline = Some(self.handshake_deadline());
-            self.insert(token, State::Parting(control), deadline);
-            self.late.parting.insert(peer, (token, message));
+    /// Sends the last message of a session that is over, now or when all its lanes are closed.
+    pub(super) fn send_last(
+        &mut self,
+        peer: PeerId,
+        token: u64,
+        control: Box<ControlConn>,
+        message: Message,
+    ) {
+        let is_late = self.sessions.get(&peer).is_some_and(|session| !session.late_lanes.is_empty());
+        let deadline = Some(self.handshake_deadline());
+        self.insert(token, State::Parting(control), deadline);
+        self.late.parting.insert(peer, (token, message));
+        if !is_late {
+            self.part(peer);
         }
     }
 
     fn part(&mut self, peer: PeerId) {
         let Some((token, message)) = self.late.parting.remove(&peer) else { return };
-        if let Some(State::Parting(mut control)) = self.take(token).map(|conn| conn.state) {
-            let sealed = control.channel.seal(&message.encode(), control.stream.out());
-            let _ = sealed.map(|()| control.stream.flush(&self.poller)); // on failure the connection just ends
+        let Some(State::Parting(mut control)) = self.take(token).map(|conn| conn.state) else { return };
+        // On failure the connection just ends.
+        if control.channel.seal(&message.encode(), control.stream.out()).is_ok() {
+            let deadline = Some(clock::monotonic_ns() + Duration::from_nanos(FAREWELL_NS));
+            self.ending(token, control.stream, false, deadline);
         }
     }
 

@@ -203,11 +203,14 @@ impl Control {
         self.proof_listener.as_ref().map(AsRawFd::as_raw_fd).into_iter().for_each(socket::shutdown);
     }
 
-    /// Returns true when the loop was told to stop, no lost peer can still copy, and every transfer is final. A
-    /// transfer that was submitted while the engine began to close may still wait for its fence.
+    /// Returns true when the loop was told to stop, no lost peer can still copy, every transfer is final, and each peer
+    /// has taken its Bye or let FAREWELL_NS pass. A transfer that was submitted while the engine began to close may
+    /// still wait for its fence.
     fn is_over(&self) -> bool {
         self.stopping
             && self.draining.is_empty()
+            // Since the loop was told to stop, only strangers and connections with a Bye are half open.
+            && self.half_open.len() == self.strangers.len()
             && self.sessions.values().all(|session| session.peer.active() == 0)
     }
 
@@ -270,7 +273,7 @@ impl Control {
             State::Accepting { stream, acceptor, remote } => {
                 self.accepting(token, stream, acceptor, remote, deadline)
             }
-            State::Ending { stream } => self.ending(token, stream, deadline),
+            State::Ending { stream, is_refused } => self.ending(token, stream, is_refused, deadline),
             State::ProofIn { stream, seen } => self.proof_in(token, stream, seen, deadline),
             State::Dialing(dialing) => self.dialing(token, dialing, event, deadline),
             State::ProofOut { stream, dial, seen } => self.proof_out(token, stream, dial, seen, deadline),
@@ -346,8 +349,9 @@ impl Control {
             self.poller.remove(listener.as_raw_fd(), LISTENER);
             socket::shutdown(listener.as_raw_fd());
         }
-        let is_parting =
-            |token: &u64| self.conns.get(token).is_some_and(|conn| matches!(conn.state, State::Parting(_)));
+        let parts =
+            |state: &State| matches!(state, State::Parting(_) | State::Ending { is_refused: false, .. });
+        let is_parting = |token: &u64| self.conns.get(token).is_some_and(|conn| parts(&conn.state));
         let half_open = self.half_open.iter().map(|(_, token)| *token).filter(|token| !is_parting(token));
         let half_open: Vec<u64> = half_open.collect();
         half_open.into_iter().for_each(|token| drop(self.take(token)));

@@ -86,6 +86,12 @@ pub fn shutdown(fd: RawFd) {
     unsafe { libc::shutdown(fd, libc::SHUT_RDWR) };
 }
 
+/// Ends the stream to the other end. Input is still received.
+pub fn shutdown_writes(fd: RawFd) {
+    // SAFETY: as above.
+    unsafe { libc::shutdown(fd, libc::SHUT_WR) };
+}
+
 /// Sleeps until one of the descriptors is readable (or in error), a signal comes, or the timeout.
 pub fn poll_readable(fds: &[RawFd], timeout_ns: u64) {
     let mut polled = [libc::pollfd { fd: -1, events: libc::POLLIN, revents: 0 }; 2];

@@ -1,9 +1,11 @@
 //! Sessions that both sides make, repeatedly, and load in both directions.
 
+use crate::proxy::{Passing, Proxy, Verdict, Way};
 use crate::support::*;
 use ferry::types::{Op, PeerId};
-use ferry::{Deadline, Engine, State, TransferOptions};
+use ferry::{Deadline, Engine, State, Status, TransferOptions};
 use std::sync::Barrier;
+use std::time::Duration;
 
 #[test]
 fn simultaneous_connects_give_both_sides_a_peer_that_works() {
@@ -199,4 +201,30 @@ fn many_threads_of_small_transfers_both_ways_all_end() {
     });
     assert_pattern(&ma, 1, 0, 16 * MIB);
     assert_pattern(&mb, 1, 0, 16 * MIB);
+}
+
+/// A process between the two engines ends both connections when one of them takes no more bytes. The engine that leaves
+/// must not cause that before its Bye has passed.
+#[test]
+fn a_farewell_arrives_while_the_other_side_keeps_sending() {
+    let _turn = alone();
+    for close_peer in [false, true] {
+        let settings = [("reconnect_timeout_ms", "60000"), ("progress_timeout_ms", "60000")];
+        let (a, b) = (engine(&settings), engine(&settings));
+        let proxy = Proxy::new(b.address());
+        let to_b = connect(&a, &proxy.address);
+        wait_until("b knows its peer", || b.peers().unwrap().len() == 1);
+        proxy.judge(|passing: &mut Passing| match passing.way {
+            Way::Forth => Verdict::Pass,
+            Way::Back => Verdict::Delay(Duration::from_millis(50)),
+        });
+        match close_peer {
+            true => b.close_peer(b.peers().unwrap()[0], Some(BOUND)).unwrap(),
+            false => b.close(Some(BOUND)).unwrap(),
+        }
+        wait_until(
+            "a is told",
+            || matches!(a.probe(to_b, Some(Duration::from_millis(1))), Err(error) if error.status == Status::PeerLost),
+        );
+    }
 }

@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, RawFd};
 
 pub use ferry_sim_kernel::net::{
-    pending_error, receive, receive_vectors, send, send_vectors, shutdown, IoVec, IOV_MAX,
+    pending_error, receive, receive_vectors, send, send_vectors, shutdown, shutdown_writes, IoVec, IOV_MAX,
 };
 
 pub fn ends(socket: &impl AsFd) -> (Option<SocketAddr>, Option<SocketAddr>) {

@@ -21,7 +21,7 @@ pub use fault::{
 };
 pub use stream::{
     ends, pending_error, receive, receive_vectors, released, send, send_vectors, set_zero_copy, shutdown,
-    IoVec, IOV_MAX,
+    shutdown_writes, IoVec, IOV_MAX,
 };
 
 pub(crate) use stream::Cursor;

@@ -306,14 +306,23 @@ pub fn released(number: RawFd) -> io::Result<u64> {
 
 /// Shuts both directions.
 pub fn shutdown(number: RawFd) {
+    shut(number, true);
+}
+
+/// Shuts the direction to the other end.
+pub fn shutdown_writes(number: RawFd) {
+    shut(number, false);
+}
+
+fn shut(number: RawFd, reads_too: bool) {
     let _ = call(number, |world, id| {
-        if world.local_shutdown(id) {
+        if reads_too && world.local_shutdown(id) {
             return Ok(());
         }
         let end = world.stream(id)?;
         match world.end(end).phase {
             Phase::Up => {
-                world.end(end).shut_read = true;
+                world.end(end).shut_read |= reads_too;
                 if !std::mem::replace(&mut world.end(end).shut_write, true) {
                     world.push(end, Content::Fin);
                 }
