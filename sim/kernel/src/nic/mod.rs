@@ -26,6 +26,7 @@ mod verbs;
 mod wire;
 
 pub use fault::{break_queue_pair, cut, mend, mend_all, set_faults, set_port, states, Faults, States};
+pub use responder::READ_AGAIN;
 pub use verbs::{
     device_names, Chain, Channel, Completion, Context, Cq, Event, Gid, GidKind, Limits, LocalSide, Mr, Pd,
     Port, PortState, Qp, QpSpec, Remote, Srq,

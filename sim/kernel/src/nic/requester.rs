@@ -19,12 +19,8 @@ const BURST_ENDS_PPM: u32 = 300_000;
 const NOT_READY_NS: (u64, u64) = (640_000, 1_300_000);
 /// Of queue pairs that fail: packets still leave.
 const LINGERS_PPM: u32 = 500_000;
-/// Of timers: so early that packets are repeated which are not lost.
-const EARLY_PPM: u32 = 10_000;
-/// How long a piece takes into memory, and how long seldom.
-pub(super) const LANDING_NS: (u64, u64) = (10, 5_000);
-pub(super) const LATE_LANDING_NS: (u64, u64) = (5_000, 3_000_000);
-pub(super) const LATE_LANDING_PPM: u32 = 50_000;
+/// How long a piece takes into memory when nothing delays it.
+const LANDING_NS: (u64, u64) = (10, 5_000);
 
 /// The number of tries that never end.
 const FOR_EVER: u8 = 7;
@@ -121,7 +117,8 @@ impl World {
         Step::Sent
     }
 
-    /// Sends a packet of a queue pair on its way. Packets of one direction keep their order.
+    /// Sends a packet of a queue pair on its way. Packets of one direction keep their order, except those that a fault
+    /// delays.
     pub(super) fn emit(&mut self, serial: u64, psn: Psn, body: Body) {
         let Some(qp) = self.nics.qps.get(&serial) else { return };
         let (from, to, actor) = ((qp.device, qp.number), qp.to, qp.process);
@@ -129,15 +126,17 @@ impl World {
         if self.is_lost(from.0, to.0) {
             return;
         }
+        let (ppm, (least, most)) = (self.nics.faults.overtaken_ppm, self.nics.faults.overtaken_ns);
+        let behind_ns = if self.nics.rng.chance(ppm) { self.nics.rng.log_uniform(least, most) } else { 0 };
         let now = self.now;
         let Some(qp) = self.nics.qps.get_mut(&serial) else { return };
         qp.last_at = qp.last_at.max(now + ns);
-        let at = qp.last_at;
+        let at = qp.last_at + behind_ns;
         self.plan(at, Event::Nic(Due::Arrive(Box::new(Packet { from, to, actor, psn, body }))));
     }
 
     fn start_timer(&mut self, serial: u64) {
-        let early = self.nics.rng.chance(EARLY_PPM);
+        let early = self.nics.rng.chance(self.nics.faults.early_ppm);
         let Some(qp) = self.nics.qps.get_mut(&serial) else { return };
         let Some(ns) = qp.timeout_ns else { return };
         // The last try is never early.
@@ -354,8 +353,9 @@ impl World {
         actor: crate::process::ProcessId,
         of: Option<Psn>,
     ) {
-        let (least, most) = match self.nics.rng.chance(LATE_LANDING_PPM) {
-            true => LATE_LANDING_NS,
+        let late_ns = self.nics.faults.late_landing_ns;
+        let (least, most) = match self.nics.rng.chance(self.nics.faults.late_landing_ppm) {
+            true => late_ns,
             false => LANDING_NS,
         };
         let at = self.now + self.nics.rng.log_uniform(least, most);

@@ -13,6 +13,9 @@ use crate::world::World;
 const ANSWER_NS: (u64, u64) = (50, 5_000);
 const LATE_ANSWER_NS: (u64, u64) = (5_000, 1_000_000);
 const LATE_ANSWER_PPM: u32 = 20_000;
+/// The access of a READ whose packet came twice. The requester may have the first answer since long: it then drops this
+/// one.
+pub const READ_AGAIN: &str = "RDMA READ again";
 /// What may be added to a packet's time on its way.
 const JITTER_NS: u64 = 2_000;
 
@@ -244,7 +247,8 @@ impl World {
         let found = self.reached(serial, read.rkey, read.address, length).filter(|it| it.remote_read);
         let bytes = match found {
             Some(found) => {
-                self.touch(actor, found.process, read.address, length, false, "RDMA READ");
+                let by = if is_again { READ_AGAIN } else { "RDMA READ" };
+                self.touch(actor, found.process, read.address, length, false, by);
                 memory::read(read.address, length as usize)
             }
             None if length == 0 => Vec::new(),
