@@ -189,7 +189,6 @@ struct QpState {
     paused_until: u64,
     /// In error, and packets may still leave.
     lingers: bool,
-    reads_out: usize,
     reads_out_max: usize,
     /// None: packets are awaited for ever.
     timeout_ns: Option<u64>,

@@ -3,7 +3,7 @@
 
 use super::completion::Finish;
 use super::wire::{Body, Due, Landing, Op, Packet, Psn, Read, Refusal, Send};
-use super::{status, State};
+use super::{status, QpState, State};
 use crate::timer::Event;
 use crate::world::World;
 
@@ -24,6 +24,14 @@ const LANDING_NS: (u64, u64) = (10, 5_000);
 
 /// The number of tries that never end.
 const FOR_EVER: u8 = 7;
+
+impl QpState {
+    /// Returns the READs that were sent, since the last step back, and not wholly answered.
+    fn reads_out(&self) -> usize {
+        let is_out = |send: &&Send| send.end().since(self.next) <= 0 && send.end().since(self.oldest) > 0;
+        self.sends.iter().filter(|send| send.request.op == Op::Read).filter(is_out).count()
+    }
+}
 
 enum Step {
     Sent,
@@ -83,10 +91,9 @@ impl World {
         let (device, pd, process) = (qp.device, qp.pd, qp.process);
         let is_last = nth + 1 == send.pieces;
         let body = if request.op == Op::Read {
-            if qp.reads_out >= qp.reads_out_max {
+            if qp.reads_out() >= qp.reads_out_max {
                 return Step::Rests;
             }
-            qp.reads_out += 1;
             qp.next = send.end();
             let (address, length) = (request.remote + offset, u64::from(request.length) - offset);
             Body::Read(Read { address, rkey: request.rkey, length, piece_bytes: send.piece_bytes })
@@ -166,7 +173,7 @@ impl World {
     /// Sends again from the oldest packet that is unanswered.
     fn go_back(&mut self, serial: u64) {
         let Some(qp) = self.nics.qps.get_mut(&serial) else { return };
-        (qp.next, qp.reads_out, qp.deadline) = (qp.oldest, 0, None);
+        (qp.next, qp.deadline) = (qp.oldest, None);
         let number = qp.number;
         self.note("again", &[number.into()], |_| format!("queue pair {number} sends again"));
         self.plan_send(serial);
@@ -305,13 +312,10 @@ impl World {
         if length != bytes.len() {
             return;
         }
-        let (request, is_last) = (send.request, nth as u32 + 1 == send.pieces);
+        let request = send.request;
         // Whatever is before the READ has been answered before it.
         self.answered(serial, psn);
         let Some(qp) = self.nics.qps.get_mut(&serial).filter(|qp| qp.oldest == psn) else { return };
-        if is_last {
-            qp.reads_out = qp.reads_out.saturating_sub(1);
-        }
         let actor = qp.process;
         self.land(serial, (request.lkey, request.local + offset), bytes.to_vec(), actor, Some(first));
         self.advance(serial, psn.plus(1));

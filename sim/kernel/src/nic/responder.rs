@@ -123,7 +123,9 @@ impl World {
                 let found = self.reached(serial, read.rkey, read.address, read.length);
                 let found = found.filter(|it| it.remote_read).is_some() || read.length == 0;
                 let Some(qp) = self.nics.qps.get(&serial) else { return };
-                let reads = qp.replies.iter().filter(|reply| matches!(reply, Reply::Read { .. })).count();
+                // A repeated READ gives its place up to a new one: the other end may have its answer since long.
+                let is_new = |reply: &&Reply| matches!(reply, Reply::Read { is_again: false, .. });
+                let reads = qp.replies.iter().filter(is_new).count();
                 match () {
                     () if reads >= qp.reads_max => self.refuse(serial, psn, Refusal::Invalid),
                     () if !found => self.refuse(serial, psn, Refusal::Access),
