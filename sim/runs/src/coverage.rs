@@ -4,11 +4,11 @@ use crate::ledger::{Book, Phase, View};
 use crate::plan::{Plan, FAULTS};
 use ferry::types::Op;
 use ferry::State;
-use ferry_sim_kernel::{net, nic};
 use ferry_sim_kernel::process::ProcessId;
+use ferry_sim_kernel::{net, nic};
 use std::collections::BTreeMap;
 
-pub const STATES: [&str; 30] = [
+pub const STATES: [&str; 29] = [
     "session: none",
     "session: connecting",
     "session: up",
@@ -38,17 +38,15 @@ pub const STATES: [&str; 30] = [
     "NIC: pieces land",
     "NIC: completes late",
     "NIC: queue pair in error",
-    "NIC: of a dead process",
 ];
 
 /// Those of `STATES` that NICs are in. Faults wait for them.
-pub const RDMA_STATES: [&str; 6] = [
+pub const RDMA_STATES: [&str; 5] = [
     "RDMA in progress",
     "NIC: sends again",
     "NIC: pieces land",
     "NIC: completes late",
     "NIC: queue pair in error",
-    "NIC: of a dead process",
 ];
 
 /// Bits of `STATES` for each of `FAULTS`.
@@ -60,14 +58,8 @@ const IMPOSSIBLE: [(&str, &str); 0] = [];
 /// Returns the states of `RDMA_STATES` that are there now.
 pub fn rdma_states() -> Vec<&'static str> {
     let nics = nic::states();
-    let is_there = [
-        nics.posted > 0,
-        nics.sending_again > 0,
-        nics.landing > 0,
-        nics.late > 0,
-        nics.in_error > 0,
-        nics.of_the_dead > 0,
-    ];
+    let is_there =
+        [nics.posted > 0, nics.sending_again > 0, nics.landing > 0, nics.late > 0, nics.in_error > 0];
     RDMA_STATES.into_iter().zip(is_there).filter(|(_, is)| *is).map(|(state, _)| state).collect()
 }
 

@@ -70,7 +70,9 @@ pub fn harm(draw: &mut Draw, steps: &mut Vec<Step>, nics: &[Vec<Abilities>]) {
     }
     for step in steps {
         if draw.percent(60) {
-            step.waits_for = Some(*draw.pick(&coverage::RDMA_STATES));
+            // Pieces land in microseconds, so more faults wait for that.
+            let short = draw.percent(30).then_some("NIC: pieces land");
+            step.waits_for = short.or_else(|| Some(*draw.pick(&coverage::RDMA_STATES)));
         }
     }
 }
@@ -105,7 +107,8 @@ mod tests {
         assert!((900..1_100).contains(&with.len()), "{}", with.len());
         assert!(with.iter().all(|plan| hosts_with_nics(plan) >= 2));
         assert!(with.iter().filter(|plan| hosts_with_nics(plan) < plan.hosts).count() > 50);
-        let settings = |plan: &Plan| plan.engines.iter().flat_map(|it| it.settings.clone()).collect::<Vec<_>>();
+        let settings =
+            |plan: &Plan| plan.engines.iter().flat_map(|it| it.settings.clone()).collect::<Vec<_>>();
         for text in ["tcp", "tcp,rdma", "rdma", "tcp,rdma,local", "rdma,local"] {
             let is_drawn = with.iter().any(|it| settings(it).contains(&("transports", text.to_owned())));
             assert!(is_drawn, "no engine has {text}");

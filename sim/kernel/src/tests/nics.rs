@@ -2,7 +2,9 @@
 
 use super::net::{hosts, within};
 use super::seeded;
-use crate::nic::{self, status, Chain, Completion, Context, Cq, Faults, LocalSide, Mr, Pd, Qp, QpSpec, Remote, Srq};
+use crate::nic::{
+    self, status, Chain, Completion, Context, Cq, Faults, LocalSide, Mr, Pd, Qp, QpSpec, Remote, Srq,
+};
 use crate::process::ProcessId;
 use crate::{arena, clock, memory, random_u64, task};
 use std::sync::Arc;
@@ -187,7 +189,8 @@ fn a_key_that_is_taken_back_is_refused_and_what_has_arrived_has_landed() {
             let (a, b) = ends(4);
             a.write(&b, 1);
             assert_eq!(reaped(&a.cq, 1), [(1, status::SUCCESS)]);
-            let (old, End { key, memory, qp: _qp, srq: _srq, cq: _cq, received: _received, .. }) = (b.key.rkey(), b);
+            let (old, End { key, memory, qp: _qp, srq: _srq, cq: _cq, received: _received, .. }) =
+                (b.key.rkey(), b);
             drop(key);
             assert_eq!(memory::read(memory + u64::from(PIECE), 1), [0xaa], "it lands before the key ends");
             let mut chain = Chain::new(2);
