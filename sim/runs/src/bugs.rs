@@ -8,6 +8,16 @@ pub struct Bug {
 
 pub const BUGS: &[Bug] = &[
     Bug {
+        seed: 4,
+        showed: "RDMA never opened if the acceptor's rdma_qps was smaller than the dialer's: it took the dialer's number as \
+                 its own and refused",
+    },
+    Bug {
+        seed: 6921,
+        showed: "an endpoint that closed took a queue pair's number away that another endpoint had by then, and the \
+                 notifications to that one were dropped: a transfer without a deadline never ended",
+    },
+    Bug {
         seed: 43,
         showed: "a host crashed between the connect and its first lane: nobody asked whether the peer was still there, \
                  and each later connect waited with the first for ever",

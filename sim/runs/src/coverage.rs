@@ -1,14 +1,14 @@
 //! States × faults: what engines and transfers were doing when a fault struck.
 
 use crate::ledger::{Book, Phase, View};
-use crate::plan::FAULTS;
+use crate::plan::{Plan, FAULTS};
 use ferry::types::Op;
 use ferry::State;
-use ferry_sim_kernel::net;
 use ferry_sim_kernel::process::ProcessId;
+use ferry_sim_kernel::{net, nic};
 use std::collections::BTreeMap;
 
-pub const STATES: [&str; 22] = [
+pub const STATES: [&str; 29] = [
     "session: none",
     "session: connecting",
     "session: up",
@@ -31,6 +31,22 @@ pub const STATES: [&str; 22] = [
     "many in progress",
     "region: unregistering",
     "engine: opening",
+    "TCP in progress",
+    "same host in progress",
+    "RDMA in progress",
+    "NIC: sends again",
+    "NIC: pieces land",
+    "NIC: completes late",
+    "NIC: queue pair in error",
+];
+
+/// Those of `STATES` that NICs are in. Faults wait for them.
+pub const RDMA_STATES: [&str; 5] = [
+    "RDMA in progress",
+    "NIC: sends again",
+    "NIC: pieces land",
+    "NIC: completes late",
+    "NIC: queue pair in error",
 ];
 
 /// Bits of `STATES` for each of `FAULTS`.
@@ -39,8 +55,16 @@ pub type Reached = [u32; FAULTS.len()];
 /// Pairs that no run can reach.
 const IMPOSSIBLE: [(&str, &str); 0] = [];
 
+/// Returns the states of `RDMA_STATES` that are there now.
+pub fn rdma_states() -> Vec<&'static str> {
+    let nics = nic::states();
+    let is_there =
+        [nics.posted > 0, nics.sending_again > 0, nics.landing > 0, nics.late > 0, nics.in_error > 0];
+    RDMA_STATES.into_iter().zip(is_there).filter(|(_, is)| *is).map(|(state, _)| state).collect()
+}
+
 /// Returns the states that are there now.
-pub fn states(book: &Book) -> u32 {
+pub fn states(book: &Book, plan: &Plan) -> u32 {
     let mut bits = 0;
     let mut set = |name: &str| {
         let at = STATES.iter().position(|state| *state == name).expect("a state of the list");
@@ -58,6 +82,7 @@ pub fn states(book: &Book) -> u32 {
     if states.iter().filter(|state| !state.is_final()).count() > 4 {
         set("many in progress");
     }
+    rdma_states().into_iter().for_each(&mut set);
     let mut lanes: BTreeMap<(ProcessId, ProcessId), usize> = BTreeMap::new();
     for connected in net::connections() {
         *lanes.entry((connected.dialer.0, connected.acceptor.0)).or_default() += 1;
@@ -74,6 +99,11 @@ pub fn states(book: &Book) -> u32 {
             let transfer = &ledger.transfers[*id];
             if states[nth].is_final() {
                 continue;
+            }
+            let [from, to] = [transfer.wish.from, transfer.wish.to].map(|life| &ledger.lives[life]);
+            let [from, to] = [from, to].map(|life| &plan.engines[life.slot]);
+            if let Some(transport) = plan.transport_state(from, to) {
+                set(transport);
             }
             set(if transfer.wish.op == Op::Write { "WRITE in progress" } else { "READ in progress" });
             if transfer.pieces.iter().map(|piece| piece.length).sum::<u64>() > 64 << 10 {

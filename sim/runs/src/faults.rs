@@ -5,6 +5,7 @@ use crate::plan::Fault;
 use crate::program::{self, World};
 use ferry_sim_kernel::clock::virtual_ns;
 use ferry_sim_kernel::net::{self, Faults};
+use ferry_sim_kernel::nic::{self, NicId};
 use ferry_sim_kernel::process::{HostId, ProcessId};
 use ferry_sim_kernel::random_u64;
 
@@ -31,18 +32,22 @@ enum Act {
     Descriptors(ProcessId),
     Threads(ProcessId),
     Fast(usize),
+    MendNics(HostId, HostId),
+    PortUp(NicId),
+    NicRates,
 }
 
 pub struct Director {
     world: World,
     rates: Faults,
+    nic_rates: nic::Faults,
     undo: Vec<Undo>,
 }
 
 impl Director {
     pub fn new(world: World) -> Director {
         let rates = world.plan.network.clone();
-        Director { world, rates, undo: Vec::new() }
+        Director { world, rates, nic_rates: nic::Faults::default(), undo: Vec::new() }
     }
 
     fn book(&self) -> &Book {
@@ -131,6 +136,23 @@ impl Director {
                 self.book().with(|ledger| ledger.slots[engine].is_slow = true);
                 self.later(ms, Act::Fast(engine));
             }
+            Fault::CutNics { from, to, ms } => {
+                nic::cut(hosts[from], hosts[to]);
+                self.later(ms, Act::MendNics(hosts[from], hosts[to]));
+            }
+            Fault::Port { nic, ms } => {
+                let nic = self.world.nics[nic];
+                nic::set_port(nic, false);
+                self.later(ms, Act::PortUp(nic));
+            }
+            Fault::BreakQueuePair => return nic::break_queue_pair(random_u64()),
+            Fault::LoseOfNics { ms } => self.rate_nics(ms, |rates| rates.loss_ppm = 200_000),
+            Fault::Overtake { ms } => self.rate_nics(ms, |rates| rates.overtaken_ppm = 300_000),
+            Fault::Late { ms } => self.rate_nics(ms, |rates| {
+                (rates.late_ppm, rates.late_ns.1) = (500_000, 700 * MS);
+                (rates.late_landing_ppm, rates.late_landing_ns.1) = (500_000, 50 * MS);
+            }),
+            Fault::SendAgain { ms } => self.rate_nics(ms, |rates| rates.early_ppm = 500_000),
         }
         true
     }
@@ -156,6 +178,12 @@ impl Director {
         change(&mut self.rates);
         net::set_faults(self.rates.clone());
         self.later(ms, Act::Rates);
+    }
+
+    fn rate_nics(&mut self, ms: u64, change: impl FnOnce(&mut nic::Faults)) {
+        change(&mut self.nic_rates);
+        nic::set_faults(self.nic_rates.clone());
+        self.later(ms, Act::NicRates);
     }
 
     /// Returns the life at a slot that is there and not leaving.
@@ -241,6 +269,12 @@ impl Director {
             Act::Descriptors(process) => process.set_descriptors_max(DESCRIPTORS),
             Act::Threads(process) => process.fail_spawns_after(None),
             Act::Fast(slot) => self.book().with(|ledger| ledger.slots[slot].is_slow = false),
+            Act::MendNics(from, to) => nic::mend(from, to),
+            Act::PortUp(nic) => nic::set_port(nic, true),
+            Act::NicRates => {
+                self.nic_rates = nic::Faults::default();
+                nic::set_faults(self.nic_rates.clone());
+            }
         }
     }
 
@@ -265,6 +299,10 @@ impl Director {
         self.undo_due();
         net::set_faults(Faults::default());
         net::heal_all();
+        if !self.world.nics.is_empty() {
+            nic::set_faults(nic::Faults::default());
+            nic::mend_all();
+        }
     }
 
     /// True if a process is yet to be started.

@@ -9,6 +9,7 @@ mod faults;
 mod fleet;
 mod ledger;
 mod memory;
+mod nics;
 mod notes;
 mod plan;
 mod program;

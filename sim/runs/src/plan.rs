@@ -1,7 +1,9 @@
 //! What a seed draws before its run: hosts, engines with their settings and programs, and the faults in their order.
 
 use crate::draw::Draw;
+use crate::nics;
 use ferry_sim_kernel::net::Faults;
+use ferry_sim_kernel::nic::Abilities;
 
 const SECRET: &str = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
 const PORT: u16 = 7000;
@@ -9,9 +11,10 @@ const MS: u64 = 1_000_000;
 
 pub struct Plan {
     pub hosts: usize,
+    /// By host.
+    pub nics: Vec<Vec<Abilities>>,
     pub engines: Vec<EnginePlan>,
-    /// Each with its pause before, in milliseconds.
-    pub faults: Vec<(u64, Fault)>,
+    pub faults: Vec<Step>,
     /// What the network does by itself while faults happen.
     pub network: Faults,
     /// The network alters bytes, so most transfers ask for CHECKSUM: nothing else protects their payload.
@@ -46,6 +49,15 @@ pub struct MemoryPlan {
     pub bytes: u64,
     /// As `Access`.
     pub access: u32,
+}
+
+/// A fault, and when it strikes.
+#[derive(Clone, Copy, Debug)]
+pub struct Step {
+    pub pause_ms: u64,
+    pub fault: Fault,
+    /// A state of `coverage::STATES`: the fault waits for it, for a short while.
+    pub waits_for: Option<&'static str>,
 }
 
 /// A fault, with the milliseconds after which it is undone.
@@ -118,9 +130,36 @@ pub enum Fault {
     Short {
         ms: u64,
     },
+    /// NICs of one host do not reach those of another, while streams do.
+    CutNics {
+        from: usize,
+        to: usize,
+        ms: u64,
+    },
+    /// The port of a NIC, by its number among all, goes down.
+    Port {
+        nic: usize,
+        ms: u64,
+    },
+    BreakQueuePair,
+    LoseOfNics {
+        ms: u64,
+    },
+    /// Packets of NICs overtake each other.
+    Overtake {
+        ms: u64,
+    },
+    /// Pieces land late, and completions come late.
+    Late {
+        ms: u64,
+    },
+    /// NICs send again what is not lost.
+    SendAgain {
+        ms: u64,
+    },
 }
 
-pub const FAULTS: [&str; 18] = [
+pub const FAULTS: [&str; 25] = [
     "partition",
     "one way",
     "reset",
@@ -139,6 +178,13 @@ pub const FAULTS: [&str; 18] = [
     "drift",
     "slow",
     "short",
+    "nic cut",
+    "port",
+    "broken qp",
+    "nic loss",
+    "overtake",
+    "nic late",
+    "again",
 ];
 
 impl Fault {
@@ -163,7 +209,22 @@ impl Fault {
             Fault::Drift { .. } => 15,
             Fault::Slow { .. } => 16,
             Fault::Short { .. } => 17,
+            Fault::CutNics { .. } => 18,
+            Fault::Port { .. } => 19,
+            Fault::BreakQueuePair => 20,
+            Fault::LoseOfNics { .. } => 21,
+            Fault::Overtake { .. } => 22,
+            Fault::Late { .. } => 23,
+            Fault::SendAgain { .. } => 24,
         }
+    }
+}
+
+impl EnginePlan {
+    /// The last setting of a key holds.
+    pub fn uses(&self, transport: &str) -> bool {
+        let all = self.settings.iter().rfind(|(key, _)| *key == "transports");
+        all.is_some_and(|(_, names)| names.split(',').any(|name| name == transport))
     }
 }
 
@@ -182,18 +243,18 @@ impl Plan {
                 .for_each(|engine| engine.settings.push(("transports", "tcp,local".to_owned())));
         }
         let alters = draw.percent(30);
-        let mut faults: Vec<(u64, Fault)> = Vec::new();
+        let mut faults: Vec<Step> = Vec::new();
         for _ in 0..draw.between(10, 16) {
             let mut drawn = fault(&mut draw, count, hosts);
             if !alters && matches!(drawn, Fault::Flip | Fault::Replay) {
                 drawn = Fault::Reset;
             }
-            faults.push((draw.log_uniform(1, 400), drawn));
+            faults.push(Step { pause_ms: draw.log_uniform(1, 400), fault: drawn, waits_for: None });
         }
         // A restart is among them.
-        if !faults.iter().any(|(_, fault)| matches!(fault, Fault::Kill { .. })) {
+        if !faults.iter().any(|step| matches!(step.fault, Fault::Kill { .. })) {
             let at = draw.below(faults.len());
-            faults[at].1 = Fault::Kill { engine: draw.below(count), ms: draw.log_uniform(1, 2_000) };
+            faults[at].fault = Fault::Kill { engine: draw.below(count), ms: draw.log_uniform(1, 2_000) };
         }
         let network = Faults {
             delay_ppm: *draw.pick(&[0, 0, 1_000, 10_000]),
@@ -204,7 +265,25 @@ impl Plan {
             buffer_bytes: *draw.pick(&[(16 << 10, 4 << 20), (4 << 10, 32 << 10), (64 << 10, 256 << 10)]),
             ..Faults::default()
         };
-        Plan { hosts, engines, faults, network, alters }
+        let mut draw = Draw::new(seed, 3);
+        let nics = nics::nics(&mut draw, hosts);
+        if nics.iter().any(|nics| !nics.is_empty()) {
+            nics::set_up(&mut draw, &mut engines, &nics);
+            nics::harm(&mut draw, &mut faults, &nics);
+        }
+        Plan { hosts, nics, engines, faults, network, alters }
+    }
+
+    /// Returns the state of `coverage::STATES` of a transfer between these engines, unless it may take RDMA: then the
+    /// NICs tell.
+    pub fn transport_state(&self, from: &EnginePlan, to: &EnginePlan) -> Option<&'static str> {
+        let both = |transport| from.uses(transport) && to.uses(transport);
+        let have_nics = [from, to].iter().all(|engine| !self.nics[engine.host].is_empty());
+        match () {
+            () if from.host == to.host && both("local") => Some("same host in progress"),
+            () if have_nics && both("rdma") => None,
+            () => Some("TCP in progress"),
+        }
     }
 }
 
@@ -294,7 +373,7 @@ mod tests {
             let plan = Plan::new(seed);
             assert!(plan.engines.iter().map(|engine| engine.transfers).sum::<usize>() >= 100);
             assert!(plan.faults.len() >= 10);
-            assert!(plan.faults.iter().any(|(_, fault)| matches!(fault, Fault::Kill { .. })));
+            assert!(plan.faults.iter().any(|step| matches!(step.fault, Fault::Kill { .. })));
             assert!(plan.engines.iter().all(|engine| !engine.peers.is_empty() && engine.host < plan.hosts));
         }
     }
@@ -302,8 +381,8 @@ mod tests {
     #[test]
     fn every_fault_is_drawn() {
         let mut seen = [false; FAULTS.len()];
-        for (_, fault) in (0..100).flat_map(|seed| Plan::new(seed).faults) {
-            seen[fault.number()] = true;
+        for step in (0..100).flat_map(|seed| Plan::new(seed).faults) {
+            seen[step.fault.number()] = true;
         }
         assert!(seen.iter().all(|seen| *seen), "{seen:?}");
     }

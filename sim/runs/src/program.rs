@@ -12,6 +12,7 @@ use ferry::status::Status;
 use ferry::types::{Access, PeerId, RegionId};
 use ferry::{Config, Engine, PeerState, RegionOptions};
 use ferry_sim_kernel::clock::virtual_ns;
+use ferry_sim_kernel::nic::NicId;
 use ferry_sim_kernel::process::HostId;
 use ferry_sim_kernel::{arena, memory, task};
 use std::collections::BTreeMap;
@@ -30,6 +31,8 @@ pub struct World {
     pub book: Book,
     pub plan: Rc<Plan>,
     pub hosts: Rc<Vec<HostId>>,
+    /// Of all hosts.
+    pub nics: Rc<Vec<NicId>>,
 }
 
 /// One life: the program's tasks share this.

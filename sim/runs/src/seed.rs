@@ -6,11 +6,11 @@ use crate::checks::bounds::{check_books, check_bounds};
 use crate::coverage::{self, Reached};
 use crate::faults::Director;
 use crate::ledger::{Book, Slot};
-use crate::plan::{Plan, FAULTS};
+use crate::plan::{Plan, Step, FAULTS};
 use crate::program::{self, World};
 use ferry_sim_kernel::clock::virtual_ns;
 use ferry_sim_kernel::trace::Story;
-use ferry_sim_kernel::{net, process, run, task, Options, Outcome};
+use ferry_sim_kernel::{net, nic, process, run, task, Options, Outcome};
 use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
@@ -21,6 +21,9 @@ const LOOK_NS: u64 = 100_000_000;
 /// Within this time after the last fault all pairs transfer again, and after it all notifications have arrived.
 const CALM_NS: u64 = 180 * SECOND;
 const ARRIVAL_NS: u64 = 60 * SECOND;
+/// How long a fault waits for the state that it is to strike in, and how often it looks.
+const AIM_NS: u64 = 20_000_000;
+const AIM_STEP: Duration = Duration::from_micros(20);
 const STEPS_MAX: u64 = 60_000_000;
 
 /// What a seed came to.
@@ -58,15 +61,19 @@ fn body(seed: u64, book: Book, told: &Cell<(usize, Reached)>) {
         let slots = plan.engines.iter().map(|engine| Slot { left: engine.transfers, ..Slot::default() });
         ledger.slots = slots.collect();
     });
-    let world = World { seed, book: book.clone(), plan: plan.clone(), hosts };
+    let has_nics = |at: usize| plan.nics[at].iter().map(move |abilities| (at, abilities.clone()));
+    let nics = (0..plan.hosts).flat_map(has_nics).map(|(at, abilities)| nic::add(hosts[at], abilities));
+    let nics = Rc::new(nics.collect::<Vec<_>>());
+    let world = World { seed, book: book.clone(), plan: plan.clone(), hosts, nics };
     (0..plan.engines.len()).for_each(|slot| program::start(&world, slot));
     let mut director = Director::new(world);
     let watch = Watch { book, lease_ns: plan.engines.iter().map(|engine| engine.lease_ns).collect() };
     let mut reached = [0; FAULTS.len()];
     let mut struck = 0;
-    for (pause_ms, fault) in &plan.faults {
+    for Step { pause_ms, fault, waits_for } in &plan.faults {
         watch.wait_until(virtual_ns() + pause_ms * 1_000_000, &mut director, |_| false);
-        let states = coverage::states(&watch.book);
+        wait_for(*waits_for);
+        let states = coverage::states(&watch.book, &plan);
         // What finds nothing to harm tries again for a while.
         for _ in 0..50 {
             if director.strike(*fault) {
@@ -135,6 +142,15 @@ fn body(seed: u64, book: Book, told: &Cell<(usize, Reached)>) {
             watch.book.with(|ledger| ledger.fail("not all engines are closed"));
         }
         check_books(&watch.book);
+    }
+}
+
+/// Waits until NICs are in this state, for a short while: otherwise most faults would find them idle.
+fn wait_for(state: Option<&'static str>) {
+    let Some(state) = state else { return };
+    let until_ns = virtual_ns() + AIM_NS;
+    while virtual_ns() < until_ns && !coverage::rdma_states().contains(&state) {
+        task::sleep(AIM_STEP);
     }
 }
 

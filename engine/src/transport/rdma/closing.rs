@@ -79,7 +79,7 @@ impl Endpoint {
         self.send.lock().qps.clear();
         // Taking the lock waits for a thread that still settles what it reaped.
         self.reap_with(self.reaper.lock(), &mut after);
-        self.device.remove(self.cookie, &self.qp_numbers);
+        self.device.forget(self.cookie, &self.qp_numbers, self);
         let lease_ns = self.peer.clock.lease_ns().max(FABRIC_DRAIN_NS);
         let lease_until_ns = clock::monotonic_ns() + lease_ns;
         let unknown = self.unacknowledged.take_unacked().into_iter();

@@ -253,14 +253,8 @@ impl Device {
         by_qp.extend(qps.iter().map(|number| (*number, Arc::downgrade(endpoint))));
     }
 
-    /// Removes a closed endpoint. The caller has taken in its notifications (`receive`).
-    pub fn remove(&self, cookie: u64, qps: &[u32]) {
-        self.lock().remove(&cookie);
-        let mut by_qp = self.by_qp.lock();
-        qps.iter().for_each(|number| drop(by_qp.remove(number)));
-    }
-
-    /// Removes an endpoint that is being dropped. If it was closed long ago, other endpoints have its numbers by now.
+    /// Removes an endpoint that is closed, whose notifications the caller has taken in, or that is being dropped. Other
+    /// endpoints may have its numbers by now: those of destroyed queue pairs are given again.
     pub fn forget(&self, cookie: u64, qps: &[u32], endpoint: *const Endpoint) {
         self.lock().remove(&cookie);
         let mut by_qp = self.by_qp.lock();

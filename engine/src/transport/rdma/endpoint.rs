@@ -199,15 +199,16 @@ impl Endpoint {
     pub fn connect(&self, own: &Side, other: &Side) -> Result<(), String> {
         let address = self.device.address()?;
         let mut sender = self.send.lock();
-        // The acceptor may have made fewer queue pairs.
-        sender.qps.truncate(other.qps.len());
-        if sender.qps.len() != other.qps.len() || sender.qps.len() < 2 {
+        // Each end has as many as its own settings allow. Both use those that have a partner.
+        let count = sender.qps.len().min(other.qps.len());
+        if count < 2 {
             return Err(format!(
-                "the numbers of queue pairs must agree and be at least 2: {} here, {} there",
+                "both ends need at least 2 queue pairs: {} here, {} there",
                 sender.qps.len(),
                 other.qps.len()
             ));
         }
+        sender.qps.truncate(count);
         self.qps_used.store(sender.qps.len(), Ordering::Release);
         let limits = self.device.pd.context().limits();
         let (timeout, retries) = self.device.patience();

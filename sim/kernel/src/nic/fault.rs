@@ -10,6 +10,14 @@ use crate::world::{point, with, World};
 pub struct Faults {
     /// Of packets: lost.
     pub loss_ppm: u32,
+    /// Of packets: so much later that others overtake them.
+    pub overtaken_ppm: u32,
+    pub overtaken_ns: (u64, u64),
+    /// Of timers: so early that packets are sent again which are not lost.
+    pub early_ppm: u32,
+    /// Of pieces: so much later in memory.
+    pub late_landing_ppm: u32,
+    pub late_landing_ns: (u64, u64),
     /// Of completions: so much later.
     pub late_ppm: u32,
     pub late_ns: (u64, u64),
@@ -18,7 +26,16 @@ pub struct Faults {
 impl Default for Faults {
     /// What happens without a fault.
     fn default() -> Faults {
-        Faults { loss_ppm: 0, late_ppm: 2_000, late_ns: (20_000, 2_000_000) }
+        Faults {
+            loss_ppm: 0,
+            overtaken_ppm: 0,
+            overtaken_ns: (1_000, 1_000_000),
+            early_ppm: 10_000,
+            late_landing_ppm: 50_000,
+            late_landing_ns: (5_000, 3_000_000),
+            late_ppm: 2_000,
+            late_ns: (20_000, 2_000_000),
+        }
     }
 }
 

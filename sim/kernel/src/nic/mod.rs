@@ -26,6 +26,7 @@ mod verbs;
 mod wire;
 
 pub use fault::{break_queue_pair, cut, mend, mend_all, set_faults, set_port, states, Faults, States};
+pub use responder::READ_AGAIN;
 pub use verbs::{
     device_names, Chain, Channel, Completion, Context, Cq, Event, Gid, GidKind, Limits, LocalSide, Mr, Pd,
     Port, PortState, Qp, QpSpec, Remote, Srq,
@@ -188,7 +189,6 @@ struct QpState {
     paused_until: u64,
     /// In error, and packets may still leave.
     lingers: bool,
-    reads_out: usize,
     reads_out_max: usize,
     /// None: packets are awaited for ever.
     timeout_ns: Option<u64>,

@@ -163,7 +163,6 @@ impl World {
             send_at: None,
             paused_until: 0,
             lingers: false,
-            reads_out: 0,
             reads_out_max: 0,
             timeout_ns: None,
             deadline: None,

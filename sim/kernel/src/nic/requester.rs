@@ -3,7 +3,7 @@
 
 use super::completion::Finish;
 use super::wire::{Body, Due, Landing, Op, Packet, Psn, Read, Refusal, Send};
-use super::{status, State};
+use super::{status, QpState, State};
 use crate::timer::Event;
 use crate::world::World;
 
@@ -19,15 +19,19 @@ const BURST_ENDS_PPM: u32 = 300_000;
 const NOT_READY_NS: (u64, u64) = (640_000, 1_300_000);
 /// Of queue pairs that fail: packets still leave.
 const LINGERS_PPM: u32 = 500_000;
-/// Of timers: so early that packets are repeated which are not lost.
-const EARLY_PPM: u32 = 10_000;
-/// How long a piece takes into memory, and how long seldom.
-pub(super) const LANDING_NS: (u64, u64) = (10, 5_000);
-pub(super) const LATE_LANDING_NS: (u64, u64) = (5_000, 3_000_000);
-pub(super) const LATE_LANDING_PPM: u32 = 50_000;
+/// How long a piece takes into memory when nothing delays it.
+const LANDING_NS: (u64, u64) = (10, 5_000);
 
 /// The number of tries that never end.
 const FOR_EVER: u8 = 7;
+
+impl QpState {
+    /// Returns the READs that were sent, since the last step back, and not wholly answered.
+    fn reads_out(&self) -> usize {
+        let is_out = |send: &&Send| send.end().since(self.next) <= 0 && send.end().since(self.oldest) > 0;
+        self.sends.iter().filter(|send| send.request.op == Op::Read).filter(is_out).count()
+    }
+}
 
 enum Step {
     Sent,
@@ -87,10 +91,9 @@ impl World {
         let (device, pd, process) = (qp.device, qp.pd, qp.process);
         let is_last = nth + 1 == send.pieces;
         let body = if request.op == Op::Read {
-            if qp.reads_out >= qp.reads_out_max {
+            if qp.reads_out() >= qp.reads_out_max {
                 return Step::Rests;
             }
-            qp.reads_out += 1;
             qp.next = send.end();
             let (address, length) = (request.remote + offset, u64::from(request.length) - offset);
             Body::Read(Read { address, rkey: request.rkey, length, piece_bytes: send.piece_bytes })
@@ -121,7 +124,8 @@ impl World {
         Step::Sent
     }
 
-    /// Sends a packet of a queue pair on its way. Packets of one direction keep their order.
+    /// Sends a packet of a queue pair on its way. Packets of one direction keep their order, except those that a fault
+    /// delays.
     pub(super) fn emit(&mut self, serial: u64, psn: Psn, body: Body) {
         let Some(qp) = self.nics.qps.get(&serial) else { return };
         let (from, to, actor) = ((qp.device, qp.number), qp.to, qp.process);
@@ -129,15 +133,17 @@ impl World {
         if self.is_lost(from.0, to.0) {
             return;
         }
+        let (ppm, (least, most)) = (self.nics.faults.overtaken_ppm, self.nics.faults.overtaken_ns);
+        let behind_ns = if self.nics.rng.chance(ppm) { self.nics.rng.log_uniform(least, most) } else { 0 };
         let now = self.now;
         let Some(qp) = self.nics.qps.get_mut(&serial) else { return };
         qp.last_at = qp.last_at.max(now + ns);
-        let at = qp.last_at;
+        let at = qp.last_at + behind_ns;
         self.plan(at, Event::Nic(Due::Arrive(Box::new(Packet { from, to, actor, psn, body }))));
     }
 
     fn start_timer(&mut self, serial: u64) {
-        let early = self.nics.rng.chance(EARLY_PPM);
+        let early = self.nics.rng.chance(self.nics.faults.early_ppm);
         let Some(qp) = self.nics.qps.get_mut(&serial) else { return };
         let Some(ns) = qp.timeout_ns else { return };
         // The last try is never early.
@@ -167,7 +173,7 @@ impl World {
     /// Sends again from the oldest packet that is unanswered.
     fn go_back(&mut self, serial: u64) {
         let Some(qp) = self.nics.qps.get_mut(&serial) else { return };
-        (qp.next, qp.reads_out, qp.deadline) = (qp.oldest, 0, None);
+        (qp.next, qp.deadline) = (qp.oldest, None);
         let number = qp.number;
         self.note("again", &[number.into()], |_| format!("queue pair {number} sends again"));
         self.plan_send(serial);
@@ -306,13 +312,10 @@ impl World {
         if length != bytes.len() {
             return;
         }
-        let (request, is_last) = (send.request, nth as u32 + 1 == send.pieces);
+        let request = send.request;
         // Whatever is before the READ has been answered before it.
         self.answered(serial, psn);
         let Some(qp) = self.nics.qps.get_mut(&serial).filter(|qp| qp.oldest == psn) else { return };
-        if is_last {
-            qp.reads_out = qp.reads_out.saturating_sub(1);
-        }
         let actor = qp.process;
         self.land(serial, (request.lkey, request.local + offset), bytes.to_vec(), actor, Some(first));
         self.advance(serial, psn.plus(1));
@@ -354,8 +357,9 @@ impl World {
         actor: crate::process::ProcessId,
         of: Option<Psn>,
     ) {
-        let (least, most) = match self.nics.rng.chance(LATE_LANDING_PPM) {
-            true => LATE_LANDING_NS,
+        let late_ns = self.nics.faults.late_landing_ns;
+        let (least, most) = match self.nics.rng.chance(self.nics.faults.late_landing_ppm) {
+            true => late_ns,
             false => LANDING_NS,
         };
         let at = self.now + self.nics.rng.log_uniform(least, most);

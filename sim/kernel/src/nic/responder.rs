@@ -13,6 +13,9 @@ use crate::world::World;
 const ANSWER_NS: (u64, u64) = (50, 5_000);
 const LATE_ANSWER_NS: (u64, u64) = (5_000, 1_000_000);
 const LATE_ANSWER_PPM: u32 = 20_000;
+/// The access of a READ whose packet came twice. The requester may have the first answer since long: it then drops this
+/// one.
+pub const READ_AGAIN: &str = "RDMA READ again";
 /// What may be added to a packet's time on its way.
 const JITTER_NS: u64 = 2_000;
 
@@ -120,7 +123,9 @@ impl World {
                 let found = self.reached(serial, read.rkey, read.address, read.length);
                 let found = found.filter(|it| it.remote_read).is_some() || read.length == 0;
                 let Some(qp) = self.nics.qps.get(&serial) else { return };
-                let reads = qp.replies.iter().filter(|reply| matches!(reply, Reply::Read { .. })).count();
+                // A repeated READ gives its place up to a new one: the other end may have its answer since long.
+                let is_new = |reply: &&Reply| matches!(reply, Reply::Read { is_again: false, .. });
+                let reads = qp.replies.iter().filter(is_new).count();
                 match () {
                     () if reads >= qp.reads_max => self.refuse(serial, psn, Refusal::Invalid),
                     () if !found => self.refuse(serial, psn, Refusal::Access),
@@ -244,7 +249,8 @@ impl World {
         let found = self.reached(serial, read.rkey, read.address, length).filter(|it| it.remote_read);
         let bytes = match found {
             Some(found) => {
-                self.touch(actor, found.process, read.address, length, false, "RDMA READ");
+                let by = if is_again { READ_AGAIN } else { "RDMA READ" };
+                self.touch(actor, found.process, read.address, length, false, by);
                 memory::read(read.address, length as usize)
             }
             None if length == 0 => Vec::new(),

@@ -4,6 +4,7 @@ mod bench;
 mod explore;
 mod faults;
 mod net;
+mod nics;
 mod pollers;
 mod processes;
 mod sync;

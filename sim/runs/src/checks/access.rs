@@ -5,6 +5,7 @@ use crate::memory::UNREGISTERED;
 use ferry::types::Op;
 use ferry::{Fence, State};
 use ferry_sim_kernel::memory::{Access, Observer};
+use ferry_sim_kernel::nic;
 
 /// Returns the observer of a run. It runs where nothing switches, so it may ask transfers for their states.
 pub fn observer(book: &Book) -> Observer {
@@ -25,6 +26,9 @@ impl Ledger {
         let owner = memory.life;
         if !self.lives[owner].is_alive {
             return;
+        }
+        if access.by == nic::READ_AGAIN {
+            return self.saw_read_again(access);
         }
         let (mut at, end) = (access.offset, access.offset + access.length);
         let mut touched = Vec::new();
@@ -50,6 +54,15 @@ impl Ledger {
                 let side = if claim.is_remote { "remote" } else { "local" };
                 self.fail(format!("{access} in the {side} range of {transfer}: {wrong}"));
             }
+        }
+    }
+
+    /// A NIC answers a READ whose packet came twice, perhaps after the READ's end: nobody takes the answer then. Only
+    /// the registration's end stops that.
+    fn saw_read_again(&mut self, access: &Access) {
+        let memory = &self.memories[access.label as usize];
+        if access.write || memory.region.is_none() || memory.access & 1 == 0 {
+            self.fail(format!("{}: it is not registered for that", self.told_access(access)));
         }
     }
 
