@@ -29,6 +29,8 @@ pub struct Orders {
     pub from: u64,
     pub jobs: usize,
     pub record: Option<PathBuf>,
+    /// Ends at the first seed that fails, and prints no table.
+    pub first: bool,
 }
 
 /// What a worker told.
@@ -120,13 +122,19 @@ pub fn run(orders: &Orders) -> std::io::Result<bool> {
             break;
         }
         fleet.listen(record.as_mut())?;
+        if orders.first && !fleet.failures.is_empty() {
+            fleet.stop()?;
+            break;
+        }
         if told.elapsed() > Duration::from_secs(10) {
             told = Instant::now();
             fleet.tell(total, begin);
         }
     }
     fleet.tell(total, begin);
-    fleet.table.print();
+    if !orders.first {
+        fleet.table.print();
+    }
     for (seed, failure) in &fleet.failures {
         println!("seed {seed} FAILED: {failure}\n  ferry-sim replay {seed} --story");
     }
@@ -190,6 +198,14 @@ impl Fleet {
             std::thread::spawn(move || read(number, output, &sender));
         }
         self.workers.insert(number, Worker { child, seed: None, since: Instant::now(), repeats });
+        Ok(())
+    }
+
+    fn stop(&mut self) -> std::io::Result<()> {
+        for worker in self.workers.values_mut() {
+            worker.child.kill()?;
+            worker.child.wait()?;
+        }
         Ok(())
     }
 
@@ -301,7 +317,7 @@ mod tests {
     fn a_record_is_resumed_behind_its_seeds() {
         let path = std::env::temp_dir().join(format!("ferry-sim-record-{}", std::process::id()));
         std::fs::write(&path, "5 3\n10 1\n").unwrap();
-        let orders = Orders { seeds: 4, from: 4, jobs: 1, record: Some(path.clone()) };
+        let orders = Orders { seeds: 4, from: 4, jobs: 1, record: Some(path.clone()), first: false };
         let all = batches(&orders).unwrap();
         std::fs::remove_file(path).unwrap();
         let fresh: Vec<u64> =

@@ -52,6 +52,9 @@ enum Command {
         /// The seeds that have run are appended to this file, and not run again.
         #[arg(long)]
         record: Option<PathBuf>,
+        /// Ends at the first seed that fails, and prints no table.
+        #[arg(long)]
+        first: bool,
     },
     /// Prints the seeds that showed a bug.
     Bugs,
@@ -84,9 +87,10 @@ fn main() -> ExitCode {
             outcome.failures.iter().for_each(|failure| println!("FAILED: {failure}"));
             ExitCode::from(u8::from(!outcome.failures.is_empty()))
         }
-        Command::Run { seeds, from, jobs, record } => {
+        Command::Run { seeds, from, jobs, record, first } => {
             let processors = std::thread::available_parallelism().map_or(1, usize::from);
-            let orders = Orders { seeds, from, jobs: if jobs == 0 { processors } else { jobs }, record };
+            let orders =
+                Orders { seeds, from, jobs: if jobs == 0 { processors } else { jobs }, record, first };
             match fleet::run(&orders) {
                 Ok(good) => ExitCode::from(u8::from(!good)),
                 Err(error) => {
