@@ -267,6 +267,7 @@ ferry_status ferry_engine_open(const ferry_config *config,
 ///
 /// After FERRY_OK every later call returns FERRY_ERR_CLOSED, with two exceptions: ferry_queue_drain first
 /// returns the events that are left in its queue, and ferry_engine_close returns FERRY_OK again.
+/// A peer that does not take the end of its session delays the call by half a second at most.
 /// FERRY_ERR_BUSY: transfers are not final within the timeout. The engine is still closing, and threads can
 /// still wait for transfers; call again. Also FERRY_ERR_BUSY inside a callback. In a forked child the call
 /// does nothing and returns FERRY_OK.

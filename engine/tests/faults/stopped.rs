@@ -154,3 +154,18 @@ fn stopped_initiator_resumes_and_replays() {
     }
     assert_pattern(&target, 3, 0, BYTES);
 }
+
+/// An engine that closes waits until its peers have taken the end of their sessions, but not for a stopped peer.
+#[test]
+fn a_stopped_peer_delays_a_close_by_a_moment() {
+    let _turn = alone();
+    let (mut child, address) = Child::engine("");
+    let a = engine(&[]);
+    connect(&a, &address);
+    child.stop();
+    let began = Instant::now();
+    a.close(Some(BOUND)).unwrap();
+    let (took, most) = (began.elapsed(), Duration::from_nanos(limits::FAREWELL_NS) + SLACK);
+    assert!(took < most, "the engine took {took:?} to close");
+    child.resume();
+}
