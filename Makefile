@@ -17,7 +17,7 @@ override TARGET := $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR),target)
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -1)
 ABI := $(shell sed -n 's/^\#define FERRY_ABI_MAJOR //p' include/ferry.h)
 
-.PHONY: help setup build demo docs test test-rdma test-cuda sim chaos soak fuzz check bench bench-cuda compare overhead install deb fmt clean
+.PHONY: help setup build demo docs test test-rdma test-cuda sim chaos soak fuzz sanitize check bench bench-cuda compare overhead install deb fmt clean
 
 help:
 	@echo "make demo       two processes exchange a model's KV cache, by push and by pull"
@@ -33,6 +33,7 @@ help:
 	@echo "make compare    ferry beside Mooncake, NIXL and raw references (about 20 minutes, on a quiet machine)"
 	@echo "make overhead   the time that the C++, Python and Go bindings add to a call in C (some minutes)"
 	@echo "make fuzz       each fuzz target for SECONDS=60; TARGET=lane takes one. Installs the pinned nightly Rust"
+	@echo "make sanitize   the C suite under AddressSanitizer and ThreadSanitizer. Installs the pinned nightly Rust"
 	@echo "make build      the libraries and ferry-bench, optimised"
 	@echo "make docs       the pages as a site with search, and the references of all languages, in $(TARGET)/docs"
 	@echo "make install    installs below PREFIX=$(PREFIX); DESTDIR= stages it"
@@ -89,6 +90,10 @@ overhead: setup
 
 fuzz:
 	scripts/fuzz.sh run $(or $(SECONDS),60) $(FUZZ_TARGET)
+
+sanitize: setup
+	scripts/sanitize.sh address
+	scripts/sanitize.sh thread
 
 # Fills the templates in ffi/ for this installation. Paths are relative if possible, so that the tree can be
 # moved.

@@ -9,21 +9,15 @@
 #
 # All but the build are under AddressSanitizer; FERRY_FUZZ_SANITIZER=none does without it and is two to five times
 # faster. `run` adds its executions to fuzz/executions.tsv. An input that breaks a target is kept in target/fuzz/found.
-# The compiler is a pinned nightly, which is installed if it is missing; FERRY_NIGHTLY names another one.
+# The compiler is a pinned nightly (scripts/nightly.sh), which is installed if it is missing.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
-nightly=${FERRY_NIGHTLY:-nightly-2026-05-20}
+# shellcheck source=scripts/nightly.sh
+source scripts/nightly.sh
 sanitizer=${FERRY_FUZZ_SANITIZER:-address}
-triple=$(rustc -vV | sed -n 's/^host: //p')
 work=$target/fuzz
 counts=fuzz/executions.tsv
-
-toolchain() {
-    rustup run "$nightly" rustc --version >/dev/null 2>&1 && return
-    echo "installing the toolchain $nightly" >&2
-    rustup toolchain install "$nightly" --profile minimal >&2
-}
 
 flags() {
     local flags="-Cdebug-assertions"
