@@ -258,12 +258,13 @@ def test_the_pages_checks_see_ferry(tmp_path):
     )
     assert process.stdout.readline() == "open\n"
     (check,) = [text for text in blocks_of("sh") if "/proc/$PID" in text]
-    seen = subprocess.run(
-        ["bash", "-euc", check],
-        env={**os.environ, "PID": str(process.pid)},
-        capture_output=True,
-        text=True,
-    )
+    environment = {**os.environ, "PID": str(process.pid)}
+    deadline = time.monotonic() + 30
+    while True:
+        seen = subprocess.run(["bash", "-euc", check], env=environment, capture_output=True, text=True)
+        # A thread sets its name when it first runs, which may be after `initialize` has returned.
+        if "ferry-control" in seen.stdout or time.monotonic() > deadline:
+            break
     said = process.communicate()[1]
     assert seen.returncode == 0, seen.stderr
     assert "ferry-control" in seen.stdout and "libferry.so" in seen.stdout
