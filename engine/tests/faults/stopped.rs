@@ -159,7 +159,7 @@ fn stopped_initiator_resumes_and_replays() {
 #[test]
 fn a_stopped_peer_delays_a_close_by_a_moment() {
     let _turn = alone();
-    let (mut child, address) = Child::engine("");
+    let (child, address) = Child::engine("");
     let a = engine(&[]);
     connect(&a, &address);
     child.stop();
