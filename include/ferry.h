@@ -630,8 +630,8 @@ ferry_status ferry_descriptor_import(ferry_engine *engine,
 /// Post each request as it is, in the caller's order; do not merge neighbours.
 #define FERRY_TRANSFER_NO_COALESCE 1
 
-/// Apply no byte before the earlier ORDERED transfers to the peer are done. If one of them fails, this
-/// transfer fails with FERRY_ERR_CANCELLED and moves nothing.
+/// Apply no byte before the earlier ORDERED transfers to the peer are done. If one that is not final yet
+/// fails, this transfer fails with FERRY_ERR_CANCELLED and moves nothing.
 #define FERRY_TRANSFER_ORDERED 2
 
 /// Verify the payload end to end; a mismatch is FERRY_ERR_CORRUPT. Such transfers use TCP.

@@ -12,8 +12,8 @@ use std::time::Duration;
 
 /// Post each request as it is, in the caller's order; do not merge neighbours.
 pub const FERRY_TRANSFER_NO_COALESCE: u32 = 1;
-/// Apply no byte before the earlier ORDERED transfers to the peer are done. If one of them fails, this
-/// transfer fails with FERRY_ERR_CANCELLED and moves nothing.
+/// Apply no byte before the earlier ORDERED transfers to the peer are done. If one that is not final yet
+/// fails, this transfer fails with FERRY_ERR_CANCELLED and moves nothing.
 pub const FERRY_TRANSFER_ORDERED: u32 = 2;
 /// Verify the payload end to end; a mismatch is FERRY_ERR_CORRUPT. Such transfers use TCP.
 pub const FERRY_TRANSFER_CHECKSUM: u32 = 4;

@@ -214,6 +214,9 @@ impl Peer {
                 let posted = outbox.submit(transfer.clone(), class);
                 transport = transfer.transport();
                 if !posted {
+                    if outbox.has_doomed() {
+                        self.sweep_soon();
+                    }
                     return Ok(());
                 }
             } else {

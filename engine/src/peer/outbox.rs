@@ -435,7 +435,7 @@ impl Outbox {
         if !transfer.spec.flags.has(TransferFlags::ORDERED) {
             return OrderedNext::Nothing;
         }
-        match self.ordered.ended(transfer.handle, done) {
+        match self.ordered.ended(transfer, done) {
             Some(next) => {
                 let class = Outbox::class_of(&next, express_bytes_max);
                 self.push_all(next.clone(), class);

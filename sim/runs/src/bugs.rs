@@ -18,6 +18,12 @@ pub const BUGS: &[Bug] = &[
                  notifications to that one were dropped: a transfer without a deadline never ended",
     },
     Bug {
+        seed: 3315,
+        showed: "an ORDERED transfer that was submitted after an earlier one had failed, but before those behind that one \
+                 were struck, was DONE",
+    },
+    Bug { seed: 12614, showed: "as seed 3315, on the same host" },
+    Bug {
         seed: 43,
         showed: "a host crashed between the connect and its first lane: nobody asked whether the peer was still there, \
                  and each later connect waited with the first for ever",

@@ -221,14 +221,6 @@ pub struct Transfer {
     pub accesses: u64,
 }
 
-impl Transfer {
-    /// True if a cancel or its deadline struck it before this moment.
-    pub fn is_struck_before(&self, ns: u64) -> bool {
-        let deadline = self.wish.deadline_ns.map(|deadline| self.invoked_ns.saturating_add(deadline));
-        deadline.into_iter().chain(self.struck_ns).any(|struck| struck <= ns)
-    }
-}
-
 pub struct Late {
     pub from: LifeId,
     pub to: LifeId,

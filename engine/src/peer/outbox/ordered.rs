@@ -1,5 +1,5 @@
-//! ORDERED transfers: one at a time is active, the others wait behind it. When one fails, those that wait
-//! behind it fail too; transfers submitted later do not.
+//! ORDERED transfers: one at a time is active, the others wait behind it. When one fails, those that wait behind it fail
+//! too, and so do those submitted before all of these have ended (contract 11).
 
 use crate::complete::position::Place;
 use crate::complete::Transfer;
@@ -13,14 +13,21 @@ pub struct Ordered {
     active: Option<TransferId>,
     /// In order of submission.
     behind: VecDeque<Arc<Transfer>>,
-    /// Transfers behind a failed one, to be struck for that. Kept apart, so that none of them starts and no later
-    /// transfer fails with them. A transfer that is struck for another reason stays until its turn.
+    /// Transfers behind a failed one, to be struck for that. Kept apart, so that none of them starts. A transfer that is
+    /// struck for another reason stays until its turn.
     doomed: VecDeque<Arc<Transfer>>,
+    /// How many transfers left `behind` because they will not be done, and have not ended.
+    failing: usize,
 }
 
 impl Ordered {
-    /// Adds a transfer. Returns true if it is active now; otherwise it waits.
+    /// Adds a transfer. Returns true if it is active now; otherwise it waits or is doomed.
     pub fn submit(&mut self, transfer: &Arc<Transfer>) -> bool {
+        if self.failing > 0 {
+            transfer.position.set_place(Place::Behind);
+            self.doom([transfer.clone()].into());
+            return false;
+        }
         if self.active.is_some() {
             transfer.position.set_place(Place::Behind);
             self.behind.push_back(transfer.clone());
@@ -40,12 +47,14 @@ impl Ordered {
         };
         let mut failed = self.behind.split_off(place);
         failed.pop_front();
+        self.fails(transfer);
         self.doom(failed);
     }
 
-    /// Ends the active transfer. If it is `done`, the next one becomes active and is returned.
-    pub fn ended(&mut self, handle: TransferId, done: bool) -> Option<Arc<Transfer>> {
-        if self.active != Some(handle) {
+    /// A transfer has ended. If it was active and is `done`, the next one becomes active and is returned.
+    pub fn ended(&mut self, transfer: &Transfer, done: bool) -> Option<Arc<Transfer>> {
+        self.failing -= transfer.position.is_failing() as usize;
+        if self.active != Some(transfer.handle) {
             return None;
         }
         self.active = None;
@@ -59,7 +68,13 @@ impl Ordered {
         Some(next)
     }
 
+    fn fails(&mut self, transfer: &Transfer) {
+        transfer.position.set_failing();
+        self.failing += 1;
+    }
+
     fn doom(&mut self, mut failed: VecDeque<Arc<Transfer>>) {
+        failed.iter().for_each(|transfer| self.fails(transfer));
         match self.doomed.is_empty() {
             true => self.doomed = failed,
             false => self.doomed.append(&mut failed),

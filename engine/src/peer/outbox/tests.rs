@@ -298,19 +298,23 @@ fn a_replay_with_its_notification_goes_by_tcp_alone() {
 }
 
 #[test]
-fn those_behind_an_ordered_transfer_fail_with_it_and_later_ones_do_not() {
+fn those_before_the_end_of_an_ordered_transfer_that_fails_fail_with_it_and_later_ones_do_not() {
     let mut world = World::new();
     let ordered = Wish { ordered: true, ..PLAIN };
     let early: Vec<_> = (0..200).map(|_| world.submit(&ordered)).collect();
     let strike = Strike { status: Status::Timeout, os_error: 0 };
     assert!(world.peer.strike(&early[100], strike));
+    let states = |of: &[Arc<Transfer>]| of.iter().map(|it| it.state()).collect::<Vec<_>>();
+    assert_eq!(early[100].state(), State::TimedOut);
+    assert_eq!(early[101].state(), State::Pending, "the sweep strikes it");
     let late = world.submit(&ordered);
     world.run_dry();
-    let states = |of: &[Arc<Transfer>]| of.iter().map(|it| it.state()).collect::<Vec<_>>();
     assert_eq!(states(&early[..100]), [State::Done; 100]);
-    assert_eq!(early[100].state(), State::TimedOut);
     assert_eq!(states(&early[101..]), [State::Cancelled; 99]);
-    assert_eq!(late.state(), State::Done);
+    assert_eq!(late.state(), State::Cancelled);
+    let later = world.submit(&ordered);
+    world.run_dry();
+    assert_eq!(later.state(), State::Done);
 }
 
 /// Those behind an ORDERED transfer also fail if the target refuses its data, so that it ends without a strike.

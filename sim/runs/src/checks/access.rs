@@ -177,10 +177,6 @@ impl Ledger {
                 (None, Some(core)) => core.state(),
                 (None, None) => continue,
             };
-            if it.is_struck_before(self.transfers[id].returned_ns) {
-                // One that was struck before the other was submitted does not count, and ends when it can.
-                continue;
-            }
             let finished_ns = it.result.as_ref().map(|result| result.finished_ns.ns());
             // The last byte may have arrived a moment before the state says so.
             let is_whole = it.core.as_ref().map(|core| core.progress());
