@@ -20,6 +20,9 @@ cache=$target/rdma-vm
 
 TIMED_OUT=124
 BROKEN=125
+# A processor of the guest that does not leave its kernel for a minute ends the machine: Soft-RoCE may hang when
+# a port goes down.
+watchdog="watchdog_thresh=30 softlockup_panic=1"
 # In the order of loading; dependencies are found and put first. rdma_rxe doesn't name crc32_generic, and
 # without its checksum fails with "failed to add".
 MODULES=(virtio_pci virtio_net 9pnet_virtio 9p crc32_generic ib_core ib_uverbs rdma_rxe rdma_ucm veth dummy sch_netem)
@@ -114,7 +117,7 @@ boot() {
     # If this script is killed, its machine ends too.
     setpriv --pdeathsig TERM timeout -k 5 "$limit" qemu-system-x86_64 -accel tcg,thread=multi -cpu max -smp 2 -m 3072 -no-reboot \
         -display none -monitor none -parallel none -serial "file:$work/console" -nic none \
-        -kernel "$vmlinuz" -initrd "$work/initrd" -append "console=ttyS0 quiet tsc=reliable panic=-1 oops=panic" \
+        -kernel "$vmlinuz" -initrd "$work/initrd" -append "console=ttyS0 quiet tsc=reliable panic=-1 oops=panic $watchdog" \
         -virtfs "local,path=/,mount_tag=host,security_model=none,readonly=on,multidevs=remap" \
         -virtfs "local,path=${work//,/,,}/share,mount_tag=share,security_model=none" \
         </dev/null 9>&- &

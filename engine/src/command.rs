@@ -94,8 +94,8 @@ pub enum Command {
         peer: PeerId,
         limit: u64,
     },
-    /// The sample of the peer's clock is too old to post with.
-    RefreshClock {
+    /// Ask the peer for a sign of life: see `Peer::ask`.
+    Ask {
         peer: PeerId,
     },
     /// The last transfer of a lost peer, or the last activity that counted like a transfer, has ended.

@@ -1,6 +1,6 @@
 //! The state that the parts of an engine share: settings, tables, and the queues between threads.
 
-use crate::command::{Command, Commands};
+use crate::command::Commands;
 use crate::complete::{Table, Transfer};
 use crate::config::Config;
 use crate::handle::Tag;
@@ -59,11 +59,6 @@ impl Context {
             lease_ns: self.config.lease_ms * 1_000_000,
             express_bytes_max: self.config.express_bytes_max,
         }
-    }
-
-    /// Requests a new sample of the peer's clock. Waiting frames are posted when it arrives.
-    pub fn refresh_clock(&self, peer: &Peer) {
-        self.commands.push(Command::RefreshClock { peer: peer.handle });
     }
 
     /// Returns how long after a post its progress is checked.

@@ -133,6 +133,13 @@ impl Control {
         self.act(peer, actions);
     }
 
+    pub(super) fn ask(&mut self, peer: PeerId) {
+        if let Some(session) = self.sessions.get(&peer) {
+            session.peer.is_asked();
+        }
+        self.ping(peer, None);
+    }
+
     pub(super) fn ping(&mut self, peer: PeerId, reply: Option<Reply<u64>>) {
         let mut actions = Actions::new();
         let now_ns = clock::monotonic_ns();

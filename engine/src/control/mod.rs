@@ -328,9 +328,7 @@ impl Control {
                 Loss::of(Cause::Ended, ending::PROCESS_ENDED),
             ),
             Command::Grant { peer, limit } => self.send(peer, Message::Grant { limit }),
-            Command::RefreshClock { peer } => {
-                self.ping(peer, None);
-            }
+            Command::Ask { peer } => self.ask(peer),
             Command::PeerIdle { peer } => self.touch(peer),
             Command::Check { peer, at_ns } => self.checks.lower(peer, at_ns),
             Command::Sweep { peer } => self.sweeping.push_back(peer),

@@ -68,6 +68,11 @@ impl LeaseClock {
         Some(Boottime::from_ns(peer_now_ns).saturating_add(lease_ns))
     }
 
+    /// Returns how long ago the last sample was taken; since the beginning of the clock if there was none.
+    pub fn age_ns(&self, now_ns: Boottime) -> u64 {
+        now_ns.saturating_sub(Boottime::from_ns(self.sampled_ns.load(Ordering::Acquire)))
+    }
+
     pub fn lease_ns(&self) -> u64 {
         self.lease_ns
     }

@@ -71,6 +71,8 @@ pub struct Peer {
     /// True from a request to `sweep` until the control loop has swept everything. Set after the work was put into the
     /// outbox; pairs with the outbox's lock.
     sweeping: AtomicBool,
+    /// True from a call of `ask` until the control loop asks the peer.
+    asking: AtomicBool,
     /// CLOCK_MONOTONIC time at which the control loop next checks this peer. See `check_at`.
     check_ns: AtomicU64,
     /// The last loss of a lane or of the control connection that this engine did not cause on purpose.
@@ -112,6 +114,7 @@ impl Peer {
             standing: Standing::default(),
             active: AtomicU64::new(0),
             sweeping: AtomicBool::new(false),
+            asking: AtomicBool::new(false),
             check_ns: AtomicU64::new(u64::MAX),
             last_loss: Mutex::new(None),
             #[cfg(test)]
@@ -170,6 +173,19 @@ impl Peer {
         if self.outbox.lock().has_stranded() {
             self.sweep_soon();
         }
+    }
+
+    /// Asks the peer soon for a sign of life, which has a sample of its clock. A peer that does not answer is lost. What
+    /// waits for the sample is posted when it arrives.
+    pub fn ask(&self) {
+        if !self.asking.swap(true, Ordering::AcqRel) {
+            self.engine.commands.push(Command::Ask { peer: self.handle });
+        }
+    }
+
+    /// The control loop asks the peer now; a later `ask` asks again.
+    pub fn is_asked(&self) {
+        self.asking.store(false, Ordering::Release);
     }
 
     /// Returns the number of transfers that are not final, plus the `Busy` guards.

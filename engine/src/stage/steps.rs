@@ -15,7 +15,6 @@ use super::operation::{Method, Operation, Step};
 use super::ring::Slot;
 use super::service::{cause, Part, Stage};
 use super::wire::{Fault, Message};
-use crate::command::Command;
 use crate::complete::transfer::{Failure, Strike};
 use crate::complete::{Fence, State, TransferFlags};
 use crate::device::{Direction, Job, Piece};
@@ -283,7 +282,7 @@ impl Stage {
         }
         let Some(not_after_ns) = side.peer.clock.not_after(clock::boottime_ns()) else {
             operation.ask_again_ns = now_ns + CLOCK_PAUSE_NS;
-            return self.commands.push(Command::RefreshClock { peer });
+            return side.peer.ask();
         };
         operation.lend_until(now_ns + lease_ns);
         operation.ask_again_ns = now_ns + lease_ns / 2;

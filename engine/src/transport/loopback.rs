@@ -50,9 +50,9 @@ impl Lane {
     /// Copies one frame of this end's engine and settles it. False if none waits or none can go.
     fn step(&self, side: usize, express: bool) -> bool {
         let (own, target) = (self.ends[side].get(), self.ends[1 - side].get());
-        let (Some(End(context, peer)), Some(target)) = (own, target) else { return false };
+        let (Some(End(_, peer)), Some(target)) = (own, target) else { return false };
         let Some(not_after_ns) = peer.clock.not_after(clock::boottime_ns()) else {
-            context.refresh_clock(peer);
+            peer.ask();
             return false;
         };
         let mut after = peer.after(); // dropped after the lock

@@ -3,7 +3,7 @@
 
 use crate::child::Child;
 use crate::support::*;
-use ferry::types::{Op, Request};
+use ferry::types::{Op, Request, Transport};
 use ferry::{limits, Deadline, Fence, State, Status, TransferOptions};
 use std::time::{Duration, Instant};
 
@@ -167,5 +167,23 @@ fn a_stopped_peer_delays_a_close_by_a_moment() {
     a.close(Some(BOUND)).unwrap();
     let (took, most) = (began.elapsed(), Duration::from_nanos(limits::FAREWELL_NS) + SLACK);
     assert!(took < most, "the engine took {took:?} to close");
+    child.resume();
+}
+
+/// A transfer that finds no path posts nothing, so nothing else would show that the peer's host has crashed.
+#[test]
+fn a_silent_peer_to_which_no_path_is_left_is_lost_in_time() {
+    let _turn = alone();
+    let (mut child, address) = Child::engine("");
+    let (region, remote) = child.alloc(4096, 0);
+    let a = engine(&[]);
+    let memory = alloc(&a, 4096);
+    let peer = connect(&a, &address);
+    let options = TransferOptions { transports_allowed: Transport::Rdma.bit(), ..options() };
+    let request = [Request { local: memory.address(), remote, length: 4096, remote_region: region }];
+    let submit = || a.submit(peer, Op::Write, &request, &options).map(drop).unwrap_err().status;
+    assert_eq!(submit(), Status::Unavailable);
+    child.stop();
+    wait_until("the peer is lost", || submit() == Status::PeerLost);
     child.resume();
 }

@@ -22,6 +22,12 @@ pub const BUGS: &[Bug] = &[
         showed: "an ORDERED transfer that was submitted after an earlier one had failed, but before those behind that one \
                  were struck, was DONE",
     },
+    Bug {
+        seed: 22208,
+        showed: "a host crashed after its engine had said that its port was down: transfers by RDMA alone posted nothing, \
+                 and nobody asked whether the engine was there",
+    },
+    Bug { seed: 30753, showed: "as seed 22208" },
     Bug { seed: 12614, showed: "as seed 3315, on the same host" },
     Bug {
         seed: 43,

@@ -227,7 +227,7 @@ impl Tx {
         let now_ns = clock::boottime_ns();
         let Some(not_after_ns) = lane.peer.clock.not_after(now_ns) else {
             if lane.has_work() {
-                lane.context.refresh_clock(&lane.peer);
+                lane.peer.ask();
             }
             return false;
         };
