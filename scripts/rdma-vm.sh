@@ -20,8 +20,8 @@ cache=$target/rdma-vm
 
 TIMED_OUT=124
 BROKEN=125
-# A processor of the guest that does not leave its kernel for a minute ends the machine: Soft-RoCE may hang when
-# a port goes down.
+# A processor of the guest that does not leave its kernel for a minute ends the machine: Soft-RoCE of Linux 6.1 may
+# loop for ever in its tasklet when a port goes down under traffic, about once in 20 times.
 watchdog="watchdog_thresh=30 softlockup_panic=1"
 # In the order of loading; dependencies are found and put first. rdma_rxe doesn't name crc32_generic, and
 # without its checksum fails with "failed to add".

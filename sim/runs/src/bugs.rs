@@ -27,6 +27,11 @@ pub const BUGS: &[Bug] = &[
         showed: "a host crashed after its engine had said that its port was down: transfers by RDMA alone posted nothing, \
                  and nobody asked whether the engine was there",
     },
+    Bug {
+        seed: 30680,
+        showed: "idle RDMA endpoints were given up while the next attempt of another pair was due: the service's thread \
+                 looped without a pause",
+    },
     Bug { seed: 30753, showed: "as seed 22208" },
     Bug { seed: 12614, showed: "as seed 3315, on the same host" },
     Bug {

@@ -33,6 +33,11 @@ impl Retries {
         self.due.remove(&pair);
     }
 
+    /// Tries no pair until it is made due again.
+    pub fn stop(&mut self) {
+        self.due.clear();
+    }
+
     /// Schedules the next attempt after a longer pause.
     pub fn failed(&mut self, pair: Pair, now: Monotonic) {
         let pause = self.pauses.get(&pair).map_or(PAUSE_MIN, |pause| (*pause * 2).min(PAUSE_MAX));

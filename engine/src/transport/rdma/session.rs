@@ -163,6 +163,7 @@ impl Session {
     /// Marks the endpoints as given up until something is queued, and returns their lanes.
     pub fn give_up_idle(&mut self) -> Vec<LaneId> {
         self.given_up = true;
+        self.retries.stop();
         self.path.note_given_up();
         self.entries.keys().copied().collect()
     }
@@ -240,11 +241,12 @@ impl Session {
         self.entries.drain().map(|(_, entry)| entry.endpoint).collect()
     }
 
-    /// Opens an endpoint that works both ways. Ignored if the lane is not at this `stage`.
+    /// Opens an endpoint that works both ways. Ignored if the lane is not at this `stage`. An acceptor learns by this
+    /// that the endpoints are wanted again.
     pub fn opened(&mut self, lane: LaneId, stage: Stage) {
         if let Some(entry) = self.entries.get_mut(&lane).filter(|entry| entry.stage == stage) {
             entry.stage = Stage::Open;
-            self.given_up = false;
+            self.given_up &= self.session_info.dialer;
             self.tried.insert(entry.pair, String::new());
             self.retries.opened(entry.pair);
         }
@@ -404,23 +406,18 @@ mod tests {
     use std::cell::Cell;
 
     /// A session with no endpoints. It needs no device.
-    fn session() -> Session {
+    fn session(dialer: bool) -> Session {
         let peer = peer_with(7);
         let registry = Arc::new(Registry::new(Tag::from_random(1), None));
         let path = Arc::new(RdmaPath::new(peer.clone(), registry, 0, Box::new(|| {})));
-        let session_info = SessionInfo {
-            peer,
-            dialer: false,
-            session_id: [1; 16],
-            key: [7; 32],
-            lane_numbers: Arc::default(),
-        };
+        let session_info =
+            SessionInfo { peer, dialer, session_id: [1; 16], key: [7; 32], lane_numbers: Arc::default() };
         Session::new(session_info, path, PATIENCE, None)
     }
 
     #[test]
     fn messages_that_are_not_handled_yet_are_bounded() {
-        let mut session = session();
+        let mut session = session(false);
         assert!((0..RDMA_MESSAGES_MAX).all(|_| session.queue_message(Message::Idle)));
         assert!(!session.queue_message(Message::Idle), "one more than can wait");
         session.inbox.clear();
@@ -429,11 +426,24 @@ mod tests {
 
     #[test]
     fn regions_that_a_peer_takes_back_are_bounded() {
-        let mut session = session();
+        let mut session = session(false);
         assert!((0..RDMA_REVOKES_MAX as u64).all(|region| session.revoked(vec![RegionId::from_raw(region)])));
         assert!(!session.revoked(vec![RegionId::from_raw(0)]), "one more than can wait");
         assert_eq!(session.take_acks().len(), RDMA_REVOKES_MAX + 1);
         assert!(session.revoked(vec![RegionId::from_raw(0)]), "they were answered");
+    }
+
+    /// While the endpoints are given up no pair is tried, also not one whose last attempt has failed. A pair that is due
+    /// and not tried would be due at once, again and again.
+    #[test]
+    fn no_pair_is_due_while_the_endpoints_are_given_up() {
+        let mut session = session(true);
+        session.failed((0, 0), "it did not answer".into());
+        let later = clock::monotonic_ns() + 2 * PATIENCE;
+        assert_eq!(session.due(later), [(0, 0)]);
+        session.give_up_idle();
+        session.failed((0, 1), "the device is down".into());
+        assert_eq!(session.due(later), []);
     }
 
     /// While one endpoint makes no progress, each call checks only the first entry, however many regions a peer
