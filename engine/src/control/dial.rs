@@ -184,6 +184,10 @@ impl Control {
                 dialing.stream.out().extend_from_slice(&reply);
                 let _ = dialing.stream.flush(&self.poller);
                 error.message = format!("{}: {}", dialing.remote, error.message);
+                // Both fenced each other: the peer's own `connect`, which lifts its fence, must not meet this fence.
+                if let (Some(theirs), Some(RefusalCode::Fenced)) = (by, refusal) {
+                    self.lift_fence(theirs, Some(&dialing.target));
+                }
                 // The peer dialed us at the same time, or before, and the session of its dial stays.
                 let awaited = by.filter(|_| refusal == Some(RefusalCode::Duplicate));
                 let is_new = matches!(dialing.target, Target::New { .. });

@@ -39,6 +39,25 @@ fn peer_fence_under_a_flood_stops_it_for_good_until_lifted() {
     }
 }
 
+/// Each side's own `connect` lifts its own fence, in either order, also if the other side still refuses.
+#[test]
+fn engines_that_fenced_each_other_meet_again() {
+    let _turn = alone();
+    let (a, b, peer) = pair(&[]);
+    let back = b.peers().unwrap()[0];
+    a.fence(peer, Some(BOUND)).unwrap();
+    b.fence(back, Some(BOUND)).unwrap();
+    let refused = a.connect(b.address(), Some(BOUND)).unwrap_err();
+    assert_eq!(refused.status, Status::Refused, "{refused}");
+    let back = connect(&b, a.address());
+    let peer = connect(&a, b.address());
+    let (local, remote) = (alloc(&a, MIB), alloc(&b, MIB));
+    fill(&local, 5);
+    a.write(peer, &[request(&local, &remote, 0, MIB)], &options()).unwrap();
+    assert_pattern(&remote, 5, 0, MIB);
+    b.read(back, &[request(&remote, &local, 0, MIB)], &options()).unwrap();
+}
+
 /// Fences a peer that is stopped: the fence needs no answer, and frames that the peer still sends are refused.
 #[test]
 fn peer_fence_of_a_stopped_initiator_returns_and_holds() {

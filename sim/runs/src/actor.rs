@@ -237,7 +237,6 @@ impl Actor {
         };
         if let Some((peer, of)) = found {
             self.program.world.book.with(|ledger| {
-                ledger.lives[life].fencing.remove(&of);
                 ledger.lives[life].peers.insert(slot, peer);
                 ledger.view(life, of, View::Up);
             });
@@ -297,17 +296,7 @@ impl Actor {
         let slot = self.any_peer();
         let Some((peer, of)) = self.peer(slot).filter(|_| self.take(slot)) else { return };
         let life = self.program.life;
-        let may = self.program.world.book.with(|ledger| {
-            let may = !ledger.lives[of].fencing.contains(&life);
-            if may {
-                ledger.part(life, of);
-                ledger.lives[life].fencing.insert(of);
-            }
-            may
-        });
-        if !may {
-            return self.give_back(slot);
-        }
+        self.program.world.book.with(|ledger| ledger.part(life, of));
         match self.program.engine.fence(peer, Some(Duration::from_secs(10))) {
             Ok(()) => self.program.world.book.with(|ledger| {
                 let now = ledger.tick();

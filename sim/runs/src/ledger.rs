@@ -91,8 +91,6 @@ pub struct Life {
     /// Slots to which a thread connects, or whose peer it closes or fences.
     pub busy: BTreeSet<usize>,
     pub views: BTreeMap<usize, View>,
-    /// Lives that a thread is about to fence, or has fenced. Two that fence each other never meet again.
-    pub fencing: BTreeSet<LifeId>,
     /// Lives that were fenced, and to which it has not connected since.
     pub fenced: BTreeSet<LifeId>,
     /// Lives with which a session has ended: what was delivered to or from them may be lost.
@@ -119,7 +117,6 @@ impl Life {
             peers: BTreeMap::new(),
             busy: BTreeSet::new(),
             views: BTreeMap::new(),
-            fencing: BTreeSet::new(),
             fenced: BTreeSet::new(),
             parted: BTreeSet::new(),
             unregistering: 0,
