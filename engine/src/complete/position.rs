@@ -21,8 +21,6 @@ pub struct Position {
     place: AtomicU8,
     /// The start event has not fired yet.
     held: AtomicBool,
-    /// Waited behind an earlier ORDERED transfer, and will not be done.
-    failing: AtomicBool,
     order: AtomicU64,
 }
 
@@ -31,7 +29,6 @@ impl Position {
         Position {
             place: AtomicU8::new(Place::New as u8),
             held: AtomicBool::new(held),
-            failing: AtomicBool::new(false),
             order: AtomicU64::new(0),
         }
     }
@@ -56,14 +53,6 @@ impl Position {
 
     pub fn start(&self) {
         self.held.store(false, Ordering::Relaxed);
-    }
-
-    pub fn is_failing(&self) -> bool {
-        self.failing.load(Ordering::Relaxed)
-    }
-
-    pub fn set_failing(&self) {
-        self.failing.store(true, Ordering::Relaxed);
     }
 
     /// Returns the transfer's number among the peer's transfers, in order of submission.

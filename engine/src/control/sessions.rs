@@ -166,8 +166,8 @@ impl Control {
         self.lift_fence(theirs, control.target.as_ref())
     }
 
-    /// Lifts the application's fence of this incarnation if a later `connect` by the application reached it (contract 6);
-    /// a redial does not lift a fence. Returns whether the incarnation is not fenced now.
+    /// Lifts the application's fence of this incarnation if a later `connect` by the application reached it (contract
+    /// 6); a redial does not lift a fence. Returns whether the incarnation is not fenced now.
     pub(super) fn lift_fence(&mut self, theirs: ([u8; 16], u64), target: Option<&Target>) -> bool {
         let Some(&fence) = self.fenced.get(&theirs) else { return true };
         let lifts = matches!(target, Some(Target::New { asked, .. }) if *asked >= fence);

@@ -175,8 +175,8 @@ impl Peer {
         }
     }
 
-    /// Asks the peer soon for a sign of life, which has a sample of its clock. A peer that does not answer is lost. What
-    /// waits for the sample is posted when it arrives.
+    /// Asks the peer soon for a sign of life, which has a sample of its clock. A peer that does not answer is lost.
+    /// What waits for the sample is posted when it arrives.
     pub fn ask(&self) {
         if !self.asking.swap(true, Ordering::AcqRel) {
             self.engine.commands.push(Command::Ask { peer: self.handle });

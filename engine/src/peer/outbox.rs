@@ -430,7 +430,7 @@ impl Outbox {
 
     /// Removes an ended transfer. If it was the active ORDERED transfer, the next one starts if it is `done`; otherwise
     /// all transfers behind it are struck next.
-    pub fn ended(&mut self, transfer: &Transfer, done: bool, express_bytes_max: u64) -> OrderedNext {
+    pub fn ended(&mut self, transfer: &Arc<Transfer>, done: bool, express_bytes_max: u64) -> OrderedNext {
         self.live.remove(transfer);
         if !transfer.spec.flags.has(TransferFlags::ORDERED) {
             return OrderedNext::Nothing;

@@ -76,7 +76,7 @@ impl Outbox {
     /// the peer is lost (`lost` is the strike), or its deadline is past.
     pub fn next_end(&mut self, lost: Option<Strike>, now_ns: Monotonic) -> Option<(Arc<Transfer>, Strike)> {
         let strike = |status| Strike { status, os_error: 0 };
-        if let Some(transfer) = self.ordered.pop_doomed() {
+        if let Some(transfer) = self.ordered.next_doomed() {
             return Some((transfer, strike(Status::Cancelled)));
         }
         if let Some(transfer) = self.stranded.pop_front() {

@@ -1,5 +1,5 @@
-//! ORDERED transfers: one at a time is active, the others wait behind it. When one fails, those that wait behind it fail
-//! too, and so do those submitted before all of these have ended (contract 11).
+//! ORDERED transfers: one at a time is active, the others wait behind it. When one fails, those that wait behind it
+//! fail too, and so do those submitted before the application can see the end of all of these (contract 11).
 
 use crate::complete::position::Place;
 use crate::complete::Transfer;
@@ -13,19 +13,21 @@ pub struct Ordered {
     active: Option<TransferId>,
     /// In order of submission.
     behind: VecDeque<Arc<Transfer>>,
-    /// Transfers behind a failed one, to be struck for that. Kept apart, so that none of them starts. A transfer that is
-    /// struck for another reason stays until its turn.
+    /// The last active transfer, if it was not done and the application cannot see that yet.
+    failed: Option<Arc<Transfer>>,
+    /// Transfers that waited and will not be done, to be struck for that. Kept apart, so that none of them starts.
+    /// Those at the front stay until the application can see their end.
     doomed: VecDeque<Arc<Transfer>>,
-    /// How many transfers left `behind` because they will not be done, and have not ended.
-    failing: usize,
+    /// How many at the front of `doomed` were struck.
+    struck: usize,
 }
 
 impl Ordered {
     /// Adds a transfer. Returns true if it is active now; otherwise it waits or is doomed.
     pub fn submit(&mut self, transfer: &Arc<Transfer>) -> bool {
-        if self.failing > 0 {
+        if self.is_failing() {
             transfer.position.set_place(Place::Behind);
-            self.doom([transfer.clone()].into());
+            self.doomed.push_back(transfer.clone());
             return false;
         }
         if self.active.is_some() {
@@ -37,28 +39,36 @@ impl Ordered {
         true
     }
 
-    /// Removes a struck transfer that waited, and dooms those behind it, because it will not be done. Each transfer is
-    /// doomed at most once, so the total number of moves is linear.
+    /// Contract 11: returns whether the application could not see yet that each transfer that failed is final.
+    fn is_failing(&mut self) -> bool {
+        self.failed.take_if(|transfer| transfer.is_final());
+        while self.doomed.front().is_some_and(|transfer| transfer.is_final()) {
+            self.doomed.pop_front();
+            self.struck = self.struck.saturating_sub(1);
+        }
+        self.failed.is_some() || !self.doomed.is_empty()
+    }
+
+    /// Dooms a struck transfer that waited and those behind it, because it will not be done. Each transfer is doomed at
+    /// most once, so the total number of moves is linear.
     pub fn drop_one(&mut self, transfer: &Transfer) {
         let order = transfer.position.order();
         // Not found: the transfer is doomed already.
-        let Ok(place) = self.behind.binary_search_by_key(&order, |other| other.position.order()) else {
-            return;
-        };
-        let mut failed = self.behind.split_off(place);
-        failed.pop_front();
-        self.fails(transfer);
-        self.doom(failed);
+        if let Ok(place) = self.behind.binary_search_by_key(&order, |other| other.position.order()) {
+            let failed = self.behind.split_off(place);
+            self.doom(failed);
+        }
     }
 
-    /// A transfer has ended. If it was active and is `done`, the next one becomes active and is returned.
-    pub fn ended(&mut self, transfer: &Transfer, done: bool) -> Option<Arc<Transfer>> {
-        self.failing -= transfer.position.is_failing() as usize;
+    /// A transfer has ended, which the application cannot see yet. If it was active and is `done`, the next one becomes
+    /// active and is returned.
+    pub fn ended(&mut self, transfer: &Arc<Transfer>, done: bool) -> Option<Arc<Transfer>> {
         if self.active != Some(transfer.handle) {
             return None;
         }
         self.active = None;
         if !done {
+            self.failed = Some(transfer.clone());
             let failed = std::mem::take(&mut self.behind);
             self.doom(failed);
             return None;
@@ -68,13 +78,7 @@ impl Ordered {
         Some(next)
     }
 
-    fn fails(&mut self, transfer: &Transfer) {
-        transfer.position.set_failing();
-        self.failing += 1;
-    }
-
     fn doom(&mut self, mut failed: VecDeque<Arc<Transfer>>) {
-        failed.iter().for_each(|transfer| self.fails(transfer));
         match self.doomed.is_empty() {
             true => self.doomed = failed,
             false => self.doomed.append(&mut failed),
@@ -82,11 +86,13 @@ impl Ordered {
     }
 
     /// Returns the next transfer to strike because an earlier one failed.
-    pub fn pop_doomed(&mut self) -> Option<Arc<Transfer>> {
-        self.doomed.pop_front()
+    pub fn next_doomed(&mut self) -> Option<Arc<Transfer>> {
+        let transfer = self.doomed.get(self.struck)?.clone();
+        self.struck += 1;
+        Some(transfer)
     }
 
     pub fn has_doomed(&self) -> bool {
-        !self.doomed.is_empty()
+        self.struck < self.doomed.len()
     }
 }

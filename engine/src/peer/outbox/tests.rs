@@ -2,7 +2,7 @@
 //! (`Transfer::settle` asserts that), frames leave in their order, ORDERED transfers run one after the other, and in
 //! the end nothing is left. Above 500 lines because all tests share the model, its wishes and its world.
 
-use super::{Class, Outbox, PullLimits, Pulled};
+use super::{Class, Ordered, Outbox, PullLimits, Pulled};
 use crate::command::{Command, Commands};
 use crate::complete::position::Place;
 use crate::complete::transfer::{Failure, Strike};
@@ -315,6 +315,28 @@ fn those_before_the_end_of_an_ordered_transfer_that_fails_fail_with_it_and_later
     let later = world.submit(&ordered);
     world.run_dry();
     assert_eq!(later.state(), State::Done);
+}
+
+/// The outbox knows of an end before the application can see it. What is submitted between the two fails too.
+#[test]
+fn an_ordered_transfer_fails_until_the_end_of_those_before_it_can_be_seen() {
+    let mut ordered = Ordered::default();
+    let [active, doomed, early, later, latest] = [1, 2, 3, 4, 5].map(|handle| transfer(handle, &PLAIN));
+    assert!(ordered.submit(&active) && !ordered.submit(&doomed));
+    assert!(ordered.ended(&active, false).is_none());
+    assert!(!ordered.submit(&early), "nobody can see that the active one is final");
+    active.publish(State::Failed);
+    let struck =
+        |ordered: &mut Ordered| std::iter::from_fn(|| ordered.next_doomed()).map(|it| it.handle).collect();
+    let all: Vec<_> = struck(&mut ordered);
+    assert_eq!(all, [doomed.handle, early.handle]);
+    doomed.publish(State::Cancelled);
+    assert!(!ordered.submit(&later), "nobody can see that the third one is final");
+    let all: Vec<_> = struck(&mut ordered);
+    assert_eq!(all, [later.handle]);
+    early.publish(State::Cancelled);
+    later.publish(State::Cancelled);
+    assert!(ordered.submit(&latest));
 }
 
 /// Those behind an ORDERED transfer also fail if the target refuses its data, so that it ends without a strike.

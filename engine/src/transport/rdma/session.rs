@@ -433,8 +433,8 @@ mod tests {
         assert!(session.revoked(vec![RegionId::from_raw(0)]), "they were answered");
     }
 
-    /// While the endpoints are given up no pair is tried, also not one whose last attempt has failed. A pair that is due
-    /// and not tried would be due at once, again and again.
+    /// While the endpoints are given up no pair is tried, also not one whose last attempt has failed. A pair that is
+    /// due and not tried would be due at once, again and again.
     #[test]
     fn no_pair_is_due_while_the_endpoints_are_given_up() {
         let mut session = session(true);
