@@ -139,9 +139,7 @@ func (c connected) failure(ctx context.Context) error {
 	err := newError("connect", c.status, nil)
 	err.OSError, err.Message = c.errno, c.why
 	if c.status == ErrTimeout {
-		if at, ok := ctx.Deadline(); ok && time.Until(at) <= 0 {
-			err.Context = context.DeadlineExceeded
-		}
+		err.Context = over(ctx)
 	}
 	return err
 }

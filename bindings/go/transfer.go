@@ -68,7 +68,7 @@ func (p Peer) Read(ctx context.Context, requests []Request, options *TransferOpt
 }
 
 func (p Peer) transfer(ctx context.Context, op Op, requests []Request, options *TransferOptions) (Result, error) {
-	if cause := ctx.Err(); cause != nil {
+	if cause := over(ctx); cause != nil {
 		return Result{}, ended(op.String(), cause)
 	}
 	var deadline C.uint64_t

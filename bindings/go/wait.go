@@ -34,6 +34,17 @@ func timeoutOf(ctx context.Context) C.uint64_t {
 	return nanoseconds(time.Until(deadline))
 }
 
+// over returns why the context has ended, or nil. The context's own timer may fire after its deadline.
+func over(ctx context.Context) error {
+	if cause := ctx.Err(); cause != nil {
+		return cause
+	}
+	if timeoutOf(ctx) == 0 {
+		return context.DeadlineExceeded
+	}
+	return nil
+}
+
 // How long a thread stays in a repeatable waiting call before the context is checked.
 const turn = 50 * time.Millisecond
 
@@ -48,11 +59,7 @@ func inTurns(ctx context.Context, op string, call func(timeout C.uint64_t, c *C.
 		if !again {
 			return failure(op, status, &c)
 		}
-		cause := ctx.Err()
-		if cause == nil && timeoutOf(ctx) == 0 {
-			cause = context.DeadlineExceeded // the context's own timer has not fired yet
-		}
-		if cause != nil {
+		if cause := over(ctx); cause != nil {
 			err := newError(op, Status(status), &c)
 			err.Context = cause
 			return err

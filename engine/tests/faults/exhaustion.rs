@@ -219,12 +219,14 @@ fn a_hundred_sessions_of_one_engine_leak_nothing() {
         a.close_peer(peer, Some(BOUND)).unwrap();
     };
     let descriptors = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+    let before = descriptors();
     session();
-    let mut before = 0;
-    wait_until("the first session is gone at both ends", || {
-        before = descriptors();
-        b.stats().unwrap().peers_up == 0
-    });
+    // The lane threads of a session that rests before its end go to sleep instead of looking for more.
+    let resting = connect(&a, b.address());
+    std::thread::sleep(Duration::from_millis(20));
+    a.notify(resting, b"after a rest", ferry::Deadline::Default).unwrap();
+    a.close_peer(resting, Some(BOUND)).unwrap();
+    wait_until("descriptors are as before the first session", || descriptors() <= before);
     (0..100).for_each(|_| session());
     wait_until("descriptors are as before", || descriptors() <= before);
     assert_eq!(a.stats().unwrap().transfers, 0);

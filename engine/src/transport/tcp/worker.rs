@@ -294,7 +294,8 @@ impl LaneThread {
         if !self.again.is_empty() {
             return Next::AFTER_A_LOOK;
         }
-        if let Some(lane) = self.talker.take_if(|_| self.spin_pays) {
+        // A thread that sleeps holds no lane, so that the lane's socket is closed with the lane.
+        if let Some(lane) = self.talker.take().filter(|_| self.spin_pays) {
             if self.worker.may_spin(&lane) {
                 self.spin = Some(Spin { lane, end_ns: Monotonic::ZERO, tries: 0 });
                 return Next::Again;
