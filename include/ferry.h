@@ -1038,7 +1038,8 @@ ferry_status ferry_notify(ferry_engine *engine,
 #define FERRY_EVENT_PEER_LOST 4
 
 /// Bytes of a peer were applied here after their lease had ended, because this process or the peer was
-/// suspended in the middle: region, address and length are set. The contents of that memory are undefined.
+/// suspended in the middle: region, address and length are set. The contents of that memory are undefined. If
+/// more bytes of a region are late before the event is drained, one event names the range that spans all of them.
 #define FERRY_EVENT_LATE_APPLY 5
 
 /// A ferry_peer_connect_async has ended: user_data and status are set. If status is FERRY_OK, peer is set.

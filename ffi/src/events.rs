@@ -23,7 +23,8 @@ pub const FERRY_EVENT_PEER_UP: u32 = 3;
 /// UTF-8, not terminated.
 pub const FERRY_EVENT_PEER_LOST: u32 = 4;
 /// Bytes of a peer were applied here after their lease had ended, because this process or the peer was
-/// suspended in the middle: region, address and length are set. The contents of that memory are undefined.
+/// suspended in the middle: region, address and length are set. The contents of that memory are undefined. If
+/// more bytes of a region are late before the event is drained, one event names the range that spans all of them.
 pub const FERRY_EVENT_LATE_APPLY: u32 = 5;
 /// A ferry_peer_connect_async has ended: user_data and status are set. If status is FERRY_OK, peer is set.
 /// Otherwise os_error is set, and data has the sentence that ferry_peer_connect would have put into its

@@ -36,7 +36,8 @@ pub enum EventBody {
         /// Why the session ended, as text.
         why: Box<str>,
     },
-    /// Bytes of a fenced transfer landed here: their receive outlasted its lease.
+    /// Bytes of a fenced transfer landed here: their receive outlasted its lease. If more than one piece of a region is
+    /// late, the range spans all of them.
     LateApply {
         region: RegionId,
         address: u64,
@@ -51,6 +52,21 @@ pub enum EventBody {
         /// Why the connect failed, as text; empty if it succeeded.
         why: Box<str>,
     },
+}
+
+impl EventBody {
+    /// Makes late bytes include those of an older event in the same region, which this event replaces.
+    pub(super) fn include(&mut self, older: &EventBody) {
+        if let (
+            EventBody::LateApply { address, length, .. },
+            EventBody::LateApply { address: before, length: bytes, .. },
+        ) = (self, older)
+        {
+            let end = (*address + *length).max(before + bytes);
+            *address = (*address).min(*before);
+            *length = end - *address;
+        }
+    }
 }
 
 impl Event {

@@ -1,16 +1,17 @@
 //! The events that wait in a queue, first in, first out. Plain data under `queue`'s lock.
 //!
 //! The number of events of each kind is bounded: transfers and connects by reserved room, notifications by the senders'
-//! credits, peer events because a newer event replaces the waiting event of the same kind. The newer event goes to the
-//! end, so that the last event about a peer is the newest:
+//! credits, peer events because a newer event replaces the waiting event of the same subject. The newer event goes to
+//! the end, so that the last event about a peer is the newest:
 //! ```text
 //! waiting  up(1) lost(1) bytes(2)      + up(1)      becomes      ---- lost(1) bytes(2) up(1)
 //! ```
-//! A gap is skipped when its turn comes. Gaps never outnumber events for long.
+//! A late apply that replaces another one in the same region names the bytes of both and those between them. A gap is
+//! skipped when its turn comes. Gaps never outnumber events for long.
 
 use super::event::{Event, EventBody};
 use crate::sys::map::HashMap;
-use crate::types::PeerId;
+use crate::types::{PeerId, RegionId};
 use std::collections::VecDeque;
 
 /// Gaps that are tolerated even if the events are fewer.
@@ -23,8 +24,13 @@ pub(super) enum Room {
     Unreserved,
 }
 
-/// The peer and the kind of a peer event; a newer event with the same subject replaces the older event.
-type Subject = (PeerId, u8);
+/// What a peer event is about; a newer event with the same subject replaces the older event.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+enum Subject {
+    Up(PeerId),
+    Lost(PeerId),
+    Late(PeerId, RegionId),
+}
 
 #[derive(Default)]
 pub(super) struct Pending {
@@ -46,11 +52,14 @@ impl Pending {
     }
 
     /// Adds an event. Returns the event that it replaces, for the caller to drop outside its lock.
-    pub fn push(&mut self, event: Event, room: Room) -> Option<Event> {
+    pub fn push(&mut self, mut event: Event, room: Room) -> Option<Event> {
         let number = self.front + self.entries.len() as u64;
         let older = subject(&event).and_then(|subject| self.subjects.insert(subject, number));
-        self.entries.push_back(Some((event, room)));
         let replaced = older.and_then(|number| self.entries[(number - self.front) as usize].take());
+        if let Some((older, _)) = &replaced {
+            event.body.include(&older.body);
+        }
+        self.entries.push_back(Some((event, room)));
         self.gaps += usize::from(replaced.is_some());
         if self.gaps > GAPS_MIN.max(self.len()) {
             self.close_gaps();
@@ -89,9 +98,9 @@ fn subject(event: &Event) -> Option<Subject> {
     match event.body {
         // Every connect has its own caller, which waits for the event.
         EventBody::Transfer { .. } | EventBody::Notification { .. } | EventBody::PeerConnect { .. } => None,
-        EventBody::PeerUp => Some((event.peer, 0)),
-        EventBody::PeerLost { .. } => Some((event.peer, 1)),
-        EventBody::LateApply { .. } => Some((event.peer, 2)),
+        EventBody::PeerUp => Some(Subject::Up(event.peer)),
+        EventBody::PeerLost { .. } => Some(Subject::Lost(event.peer)),
+        EventBody::LateApply { region, .. } => Some(Subject::Late(event.peer, region)),
     }
 }
 
@@ -128,6 +137,21 @@ mod tests {
             ]
         );
         assert!(pending.is_empty() && pending.subjects.is_empty());
+    }
+
+    #[test]
+    fn no_late_bytes_are_forgotten() {
+        let mut pending = Pending::default();
+        let late = |region, address, length| {
+            let region = RegionId::from_raw(region);
+            Event::new(PeerId::from_raw(1), EventBody::LateApply { region, address, length })
+        };
+        assert!(pending.push(late(5, 1000, 10), Room::Unreserved).is_none());
+        assert!(pending.push(late(6, 50, 1), Room::Unreserved).is_none());
+        assert!(pending.push(late(5, 4000, 100), Room::Unreserved).is_some());
+        assert!(pending.push(late(5, 2000, 10), Room::Unreserved).is_some());
+        let all: Vec<_> = bodies(&mut pending).into_iter().map(|(_, body)| body).collect();
+        assert_eq!(all, [late(6, 50, 1).body, late(5, 1000, 3100).body]);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use crate::sys::socket::{IoVec, IOV_MAX};
 use crate::sys::{clock, racing};
 use crate::transport::tcp::lane::Lane;
 use crate::transport::tcp::wire::Fault;
-use crate::types::Boottime;
+use crate::types::{Boottime, RegionId};
 use std::cell::UnsafeCell;
 use std::sync::Arc;
 
@@ -134,10 +134,26 @@ impl Landing {
         if bytes == 0 || self.not_after_ns == Boottime::ZERO || clock::boottime_ns() <= self.not_after_ns {
             return;
         }
-        let piece = &self.pieces[self.next.min(self.pieces.len() - 1)];
-        if let Some(region) = self.regions.get(piece.region as usize) {
-            lane.peer.late_apply(region.id, piece.address, piece.length as u64);
+        for (region, begin, end) in self.spans(bytes) {
+            lane.peer.late_apply(region, begin, end - begin);
         }
+    }
+
+    /// Returns where the next `bytes` go: for each region, the begin of the first piece and the end of the last one.
+    fn spans(&self, bytes: usize) -> impl Iterator<Item = (RegionId, u64, u64)> + '_ {
+        let mut left = bytes + self.offset as usize;
+        let written = self.pieces[self.next..].iter().take_while(|piece| {
+            let reached = left > 0;
+            left = left.saturating_sub(piece.length as usize);
+            reached
+        });
+        let written: Vec<&Piece> = written.collect();
+        self.regions.iter().enumerate().filter_map(move |(index, region)| {
+            let here = || written.iter().filter(|piece| piece.region as usize == index);
+            let begin = here().map(|piece| piece.address).min()?;
+            let end = here().map(|piece| piece.address + u64::from(piece.length)).max()?;
+            Some((region.id, begin, end))
+        })
     }
 
     /// Appends vectors for the rest of the payload, as many as fit, and returns their bytes. The addresses are valid
@@ -243,5 +259,33 @@ impl Landing {
         }
         self.leave();
         whole.then(|| hasher.finalize())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::handle::Tag;
+    use crate::region::{RegionSpec, Registry};
+
+    #[test]
+    fn late_bytes_are_told_region_by_region_and_refused_ones_are_not() {
+        let registry = Registry::new(Tag::from_random(3), None);
+        let spec = |address| RegionSpec { address, length: 4096, ..RegionSpec::default() };
+        let regions = registry.register(&[spec(4096), spec(65_536)]).unwrap();
+        let [one, other] = [regions[0].id, regions[1].id];
+        let mut landing = Landing::default();
+        let [at_one, at_other] = [0, 1].map(|nth| landing.region_index(&regions[nth]));
+        let places = [(0, SINK), (4096, at_one), (65_536, at_other), (5000, at_one), (6000, at_one)];
+        for (address, region) in places {
+            landing.push(Piece { address, length: 100, region, descriptor: 0 });
+        }
+        let spans = |landing: &Landing, bytes| landing.spans(bytes).collect::<Vec<_>>();
+        assert_eq!(spans(&landing, 100), []);
+        assert_eq!(spans(&landing, 101), [(one, 4096, 4196)]);
+        assert_eq!(spans(&landing, 400), [(one, 4096, 5100), (other, 65_536, 65_636)]);
+        landing.advance(350);
+        assert_eq!(spans(&landing, 50), [(one, 5000, 5100)]);
+        assert_eq!(spans(&landing, 51), [(one, 5000, 6100)]);
     }
 }
