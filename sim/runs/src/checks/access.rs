@@ -122,13 +122,6 @@ impl Ledger {
             return Some("it is final".into());
         }
         match (&transfer.result, transfer.is_over) {
-            // A READ that was sent again over another lane: the target reads its own memory, and the bytes are dropped.
-            (Some(result), _)
-                if result.state == State::Done && !access.write && transfer.wish.op == Op::Read =>
-            {
-                let is_registered = self.memories[access.label as usize].region.is_some();
-                return (!is_registered).then(|| "its memory is not registered any more".into());
-            }
             (Some(result), _) if result.fence != Fence::Lease => {
                 return Some(format!("it is final, {:?}", result.fence));
             }
@@ -164,7 +157,6 @@ impl Ledger {
             let Suspect { transfer, told, .. } = suspect;
             if suspect.is_late {
                 match fence {
-                    _ if state == State::Done && !suspect.write => {}
                     Fence::Lease => self.landed_late(transfer, suspect.write),
                     _ => self.fail(format!("{told} after the end of {}: {fence:?}", self.told(ended))),
                 }
