@@ -41,12 +41,17 @@ impl Ordered {
 
     /// Contract 11: returns whether the application could not see yet that each transfer that failed is final.
     fn is_failing(&mut self) -> bool {
+        self.forget_final();
+        self.failed.is_some() || !self.doomed.is_empty()
+    }
+
+    /// Drops what the application can see the end of.
+    fn forget_final(&mut self) {
         self.failed.take_if(|transfer| transfer.is_final());
         while self.doomed.front().is_some_and(|transfer| transfer.is_final()) {
             self.doomed.pop_front();
             self.struck = self.struck.saturating_sub(1);
         }
-        self.failed.is_some() || !self.doomed.is_empty()
     }
 
     /// Dooms a struck transfer that waited and those behind it, because it will not be done. Each transfer is doomed at
@@ -63,6 +68,7 @@ impl Ordered {
     /// A transfer has ended, which the application cannot see yet. If it was active and is `done`, the next one becomes
     /// active and is returned.
     pub fn ended(&mut self, transfer: &Arc<Transfer>, done: bool) -> Option<Arc<Transfer>> {
+        self.forget_final();
         if self.active != Some(transfer.handle) {
             return None;
         }

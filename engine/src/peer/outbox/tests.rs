@@ -335,6 +335,8 @@ fn an_ordered_transfer_fails_until_the_end_of_those_before_it_can_be_seen() {
     let all: Vec<_> = struck(&mut ordered);
     assert_eq!(all, [later.handle]);
     early.publish(State::Cancelled);
+    assert!(ordered.ended(&later, false).is_none());
+    assert_eq!(Arc::strong_count(&early), 1, "those that are final are not kept until the next submission");
     later.publish(State::Cancelled);
     assert!(ordered.submit(&latest));
 }
