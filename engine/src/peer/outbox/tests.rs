@@ -339,6 +339,13 @@ fn an_ordered_transfer_fails_until_the_end_of_those_before_it_can_be_seen() {
     assert_eq!(Arc::strong_count(&early), 1, "those that are final are not kept until the next submission");
     later.publish(State::Cancelled);
     assert!(ordered.submit(&latest));
+    // Nobody waits behind this one.
+    assert!(ordered.ended(&latest, false).is_none());
+    let [early, anew] = [6, 7].map(|handle| transfer(handle, &PLAIN));
+    assert!(!ordered.submit(&early), "nobody can see that the fifth one is final");
+    latest.publish(State::Failed);
+    early.publish(State::Cancelled);
+    assert!(ordered.submit(&anew));
 }
 
 /// Those behind an ORDERED transfer also fail if the target refuses its data, so that it ends without a strike.
