@@ -25,7 +25,13 @@ pub struct Actor {
     /// The memory that this thread takes back.
     going: Option<MemoryId>,
     nth: usize,
+    /// Looks at transfers since the last one ended.
+    vain: u32,
 }
+
+/// A thread that has looked so often in vain rests between its looks, so that a lease of a second is not waited for in
+/// millions of them.
+const VAIN_MAX: u32 = 10_000;
 
 pub struct Flight {
     pub id: TransferId,
@@ -46,7 +52,7 @@ impl Actor {
     pub fn new(program: Program, nth: usize) -> Actor {
         let draw = Draw::new(program.world.seed, 2_000 + (program.life * 8 + nth) as u64);
         let queue = program.queue(WHAT_TRANSFERS, 64);
-        Actor { program, draw, queue, flights: Vec::new(), going: None, nth }
+        Actor { program, draw, queue, flights: Vec::new(), going: None, nth, vain: 0 }
     }
 
     pub fn run(mut self) {
@@ -77,6 +83,10 @@ impl Actor {
     }
 
     fn pause(&mut self) {
+        self.vain += 1;
+        if self.vain > VAIN_MAX {
+            task::sleep(REST);
+        }
         let most = self.program.plan.pause_us;
         if self.draw.percent(90) {
             task::sleep(Duration::from_micros(self.draw.log_uniform(most / 64 + 1, most)));
@@ -129,6 +139,7 @@ impl Actor {
 
     /// The transfer at this place is final: compares, and releases it.
     fn end(&mut self, at: usize) {
+        self.vain = 0;
         let flight = self.flights.swap_remove(at);
         let (result, requests) = (flight.core.result(), flight.core.results());
         let again = flight.core.result();
