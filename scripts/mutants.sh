@@ -44,7 +44,7 @@ command_fails() {
 
 # Prints how the bug that is now in the copy was found. Fails if it was not.
 find_one() {
-    local name=$1 tool=$2 log=$work/logs/$1.log seed count
+    local name=$1 tool=$2 log=$work/logs/$1.log seed ran count=0 from=0
     if [ "$tool" != simulation ]; then
         (cd "$tree" && bash -c "${tool%% -- *} --no-run") >"$log" 2>&1 || { echo "does not compile"; return 1; }
         command_fails "$tool" "$log" || { echo "is not found by: $tool"; return 1; }
@@ -52,15 +52,21 @@ find_one() {
         return
     fi
     build >"$log" 2>&1 || { echo "does not compile"; return 1; }
-    if "$CARGO_TARGET_DIR/sim/release/ferry-sim" run --from 0 --seeds "$seeds" --jobs 1 --first >"$log" 2>&1; then
-        echo "is not found by $seeds seeds"
-        return 1
-    fi
-    seed=$(sed -n 's/^seed \([0-9]*\) FAILED.*/\1/p' "$log" | head -1)
-    count=$(sed -n 's/^\([0-9]*\) seeds ran.*/\1/p' "$log")
-    [ -n "$seed" ] && [ -n "$count" ] || { echo "the simulation broke"; return 1; }
-    "$work/sound" replay "$seed" >>"$log" 2>&1 || { echo "seed $seed fails without the bug"; return 1; }
-    echo "seed $seed after $((count + 1))"
+    while [ "$count" -lt "$seeds" ]; do
+        "$CARGO_TARGET_DIR/sim/release/ferry-sim" run --from "$from" --seeds $((seeds - count)) --jobs 1 --first \
+            >"$log" 2>&1 && break
+        seed=$(sed -n 's/^seed \([0-9]*\) FAILED.*/\1/p' "$log" | head -1)
+        [ -n "$seed" ] || { echo "the simulation broke"; return 1; }
+        ran=$(sed -n 's/^\([0-9]*\) seeds ran.*/\1/p' "$log")
+        if "$work/sound" replay "$seed" >/dev/null 2>&1; then
+            echo "seed $seed after $((count + ran))"
+            return
+        fi
+        # Fails without the bug, too.
+        count=$((count + ran)) from=$((seed + 1))
+    done
+    echo "is not found by $seeds seeds"
+    return 1
 }
 
 # Puts one line in the place of an earlier one of the same name.
