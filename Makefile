@@ -17,7 +17,7 @@ override TARGET := $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR),target)
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -1)
 ABI := $(shell sed -n 's/^\#define FERRY_ABI_MAJOR //p' include/ferry.h)
 
-.PHONY: help setup build demo docs test test-rdma test-cuda sim chaos soak fuzz sanitize check bench bench-cuda compare overhead install deb fmt clean
+.PHONY: help setup build demo docs test test-rdma test-cuda sim sim-mutants chaos soak fuzz sanitize check bench bench-cuda compare overhead install deb fmt clean
 
 help:
 	@echo "make demo       two processes exchange a model's KV cache, by push and by pull"
@@ -26,6 +26,7 @@ help:
 	@echo "make test-cuda  only the CUDA tests, on this machine's GPU; $(TARGET)/cuda-leg can be copied to another machine"
 	@echo "make chaos      engines on hosts of their own under random real faults: ROUNDS=20 SEED=number; needs root or user namespaces"
 	@echo "make sim        SEEDS=n runs of whole engines on a simulated kernel, with faults, each contract checked"
+	@echo "make sim-mutants each bug of sim/mutants planted in a copy of HEAD, and found by the simulation or its test: MUTANTS='name ...'"
 	@echo "make soak       processes in five languages under faults: MINUTES=10 SEED=number; checks each byte, memory, latency"
 	@echo "make check      format, lints, unit and C tests; the quick check while you work"
 	@echo "make bench      ferry beside raw sockets, row by row (about ten minutes, on a quiet machine)"
@@ -66,6 +67,10 @@ chaos: setup
 SEEDS ?= 1000
 sim: setup
 	CARGO=$(CARGO) scripts/sim.sh run --seeds $(SEEDS) $(if $(FROM),--from $(FROM)) $(if $(RECORD),--record $(RECORD))
+
+# MUTANTS='name ...' takes only these. SEEDS=n, as many as the simulation may need for one. RECORD=1 keeps the table.
+sim-mutants: setup
+	CARGO=$(CARGO) SEEDS=$(if $(filter command% environment%,$(origin SEEDS)),$(SEEDS)) RECORD=$(RECORD) scripts/mutants.sh run $(MUTANTS)
 
 # At least 3 minutes. Needs python3 and, for the node in Go, Go; installs neither. RECORD=1 keeps the figures.
 soak: setup

@@ -30,9 +30,9 @@ clippy() {
 }
 unit() { cargo test -p ferry --lib && cargo test -p ferry --test imports --test plan_properties --test loom_region; }
 # Runs whole engines by seeds on the simulated kernel, in a build of their own: the seeds that showed bugs, and some
-# more. `make sim` runs as many as it is told.
+# more. `make sim` runs as many as it is told. A planted bug whose patch no longer applies is found here.
 sim() {
-    cargo test --locked --release --manifest-path sim/runs/Cargo.toml --target-dir "$target/sim" &&
+    scripts/mutants.sh check && cargo test --locked --release --manifest-path sim/runs/Cargo.toml --target-dir "$target/sim" &&
         scripts/sim.sh run --seeds 400
 }
 # Builds the shipped files for the legs that use them.

@@ -44,7 +44,7 @@ command_fails() {
 
 # Prints how the bug that is now in the copy was found. Fails if it was not.
 find_one() {
-    local name=$1 tool=$2 log=$work/logs/$1.log seed ran count=0 from=0
+    local name=$1 tool=$2 log=$work/logs/$1.log seed count=0 from=0
     if [ "$tool" != simulation ]; then
         (cd "$tree" && bash -c "${tool%% -- *} --no-run") >"$log" 2>&1 || { echo "does not compile"; return 1; }
         command_fails "$tool" "$log" || { echo "is not found by: $tool"; return 1; }
@@ -57,13 +57,13 @@ find_one() {
             >"$log" 2>&1 && break
         seed=$(sed -n 's/^seed \([0-9]*\) FAILED.*/\1/p' "$log" | head -1)
         [ -n "$seed" ] || { echo "the simulation broke"; return 1; }
-        ran=$(sed -n 's/^\([0-9]*\) seeds ran.*/\1/p' "$log")
+        count=$((count + 1 + $(sed -n 's/^\([0-9]*\) seeds ran.*/\1/p' "$log")))
         if "$work/sound" replay "$seed" >/dev/null 2>&1; then
-            echo "seed $seed after $((count + ran))"
+            echo "seed $seed after $count"
             return
         fi
         # Fails without the bug, too.
-        count=$((count + ran)) from=$((seed + 1))
+        from=$((seed + 1))
     done
     echo "is not found by $seeds seeds"
     return 1
@@ -116,10 +116,12 @@ run() {
 }
 
 check() {
-    local patch failed=0
+    local patch word failed=0
     for patch in "$patches"/*.patch; do
         git apply --check "$patch" || { echo "does not apply: ${patch##*/}"; failed=1; }
-        grep -q '^contract: [0-9]' "$patch" && grep -q '^tool: .' "$patch" || { echo "has no head: ${patch##*/}"; failed=1; }
+        for word in 'contract: [0-9]' 'tool: .'; do
+            grep -q "^$word" "$patch" || { echo "does not say its ${word%%:*}: ${patch##*/}"; failed=1; }
+        done
     done
     return $failed
 }
