@@ -83,6 +83,8 @@ impl Ledger {
                 state == State::Cancelled && (transfer.struck_ns.is_some() || transfer.wish.ordered)
             }
             Status::Corrupt => self.is_altered,
+            // No kernel call of a transfer fails but for a peer that is gone.
+            Status::System => false,
             Status::Panic | Status::Invalid | Status::Pending | Status::Draining => false,
             _ => true,
         };
