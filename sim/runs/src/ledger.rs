@@ -42,6 +42,8 @@ pub struct Ledger {
     pub notes: Vec<Note>,
     /// Late writes that the target must be told of.
     pub lates: Vec<Late>,
+    /// When a life was last told of late writes of another.
+    pub told_ns: BTreeMap<(LifeId, LifeId), u64>,
     /// Accesses that only the result of a transfer can justify.
     pub suspects: Vec<Suspect>,
     /// Counts the calls of all applications: what returned before another began is before it.
@@ -232,6 +234,7 @@ pub struct Suspect {
     /// It came after the end of its own transfer; otherwise, before the ORDERED one that failed.
     pub is_late: bool,
     pub write: bool,
+    pub at_ns: u64,
     pub told: String,
 }
 

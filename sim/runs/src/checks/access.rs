@@ -4,6 +4,7 @@ use crate::ledger::{Book, Kind, Late, Ledger, LifeId, Phase, Suspect, TransferId
 use crate::memory::UNREGISTERED;
 use ferry::types::Op;
 use ferry::{Fence, State};
+use ferry_sim_kernel::clock::virtual_ns;
 use ferry_sim_kernel::memory::{Access, Observer};
 use ferry_sim_kernel::nic;
 
@@ -126,7 +127,7 @@ impl Ledger {
                 return Some(format!("it is final, {:?}", result.fence));
             }
             // A call without a handle does not tell its fence.
-            (Some(_), _) | (None, true) => self.landed_late(id, access.write),
+            (Some(_), _) | (None, true) => self.landed_late(id, access.write, virtual_ns()),
             // The result is behind a lock: it is looked at when the application has it.
             (None, false) => self.suspect(id, id, true, access),
         }
@@ -135,15 +136,17 @@ impl Ledger {
 
     fn suspect(&mut self, until: TransferId, transfer: TransferId, is_late: bool, access: &Access) {
         let told = self.told_access(access);
-        self.suspects.push(Suspect { until, transfer, is_late, write: access.write, told });
+        let (write, at_ns) = (access.write, virtual_ns());
+        self.suspects.push(Suspect { until, transfer, is_late, write, at_ns, told });
     }
 
-    /// The target's application must hear of a write.
-    fn landed_late(&mut self, transfer: TransferId, write: bool) {
+    /// The target's application must hear of a write, if it has not heard of it since.
+    fn landed_late(&mut self, transfer: TransferId, write: bool, at_ns: u64) {
         if write {
             let wish = &self.transfers[transfer].wish;
             let (from, to) = (wish.from, wish.to);
-            self.lates.push(Late { from, to, transfer, is_told: false });
+            let is_told = self.told_ns.get(&(to, from)).is_some_and(|told_ns| *told_ns >= at_ns);
+            self.lates.push(Late { from, to, transfer, is_told });
         }
     }
 
@@ -154,10 +157,10 @@ impl Ledger {
             None => return,
         };
         for suspect in self.suspects.extract_if(.., |it| it.until == ended).collect::<Vec<_>>() {
-            let Suspect { transfer, told, .. } = suspect;
+            let Suspect { transfer, told, at_ns, .. } = suspect;
             if suspect.is_late {
                 match fence {
-                    Fence::Lease => self.landed_late(transfer, suspect.write),
+                    Fence::Lease => self.landed_late(transfer, suspect.write, at_ns),
                     _ => self.fail(format!("{told} after the end of {}: {fence:?}", self.told(ended))),
                 }
             } else if state != State::Done && finished_ns > self.transfers[transfer].returned_own_ns {

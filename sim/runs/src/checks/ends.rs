@@ -5,7 +5,7 @@ use ferry::notify::EventBody;
 use ferry::status::{Error, Status};
 use ferry::types::Op;
 use ferry::{Notification, RequestResult, State, TransferResult};
-use ferry_sim_kernel::trace;
+use ferry_sim_kernel::{clock::virtual_ns, trace};
 
 impl Ledger {
     /// The application sees the end of a transfer.
@@ -64,7 +64,8 @@ impl Ledger {
         }
         for (nth, request) in requests.iter().enumerate() {
             let whole = request.status == Status::Ok;
-            if whole != (request.bytes_confirmed == transfer.pieces[nth].length) {
+            let is_system = request.status == Status::System;
+            if is_system || whole != (request.bytes_confirmed == transfer.pieces[nth].length) {
                 return Some(format!("the result of request {nth} is {request:?}"));
             }
             if let Some(wrong) = self.wrong_data(id, nth).filter(|_| whole) {
@@ -180,6 +181,7 @@ impl Ledger {
             EventBody::LateApply { .. } => {
                 let late = self.lates.iter_mut().filter(|late| (late.to, late.from) == (at, other));
                 late.for_each(|late| late.is_told = true);
+                self.told_ns.insert((at, other), virtual_ns());
             }
             _ => {}
         }
