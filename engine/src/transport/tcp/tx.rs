@@ -33,6 +33,7 @@ const TURN_BYTES: usize = 4 * FRAME_BYTES_MAX as usize;
 
 /// The lane ends; the peer sends its other READs again on another lane, where they are admitted anew.
 const REGION_GONE: Failure = Failure::new(Cause::Ours, "a region that a READ names was unregistered");
+const LEASE_OVER: Failure = Failure::new(Cause::Lease, "the lease of a READ was over before it was answered");
 
 pub enum TxTurn {
     /// Nothing left to send.
@@ -191,7 +192,7 @@ impl Tx {
     fn add_answer(&mut self, lane: &Lane) -> Result<bool, Failure> {
         let Some(job) = lane.answers.lock().take_read() else { return Ok(false) };
         let payload: usize = job.pieces.iter().map(|(_, length)| *length as usize).sum();
-        let checksum = if job.checksum { checksum_of_answer(&job).ok_or(REGION_GONE)? } else { 0 };
+        let checksum = if job.checksum { checksum_of_answer(&job)? } else { 0 };
         let header = Header {
             flags: if job.checksum { flags::CHECKSUM } else { 0 },
             payload_bytes: payload as u32,
@@ -347,7 +348,7 @@ impl Tx {
         // A peer's READ is answered only while its regions are registered and its lease runs.
         let entered = enter_all(&self.serving).ok_or(REGION_GONE)?;
         if clock_is_past(self.serve_until_ns) {
-            return Err(Failure::new(Cause::Lease, "the lease of a READ was over before it was answered"));
+            return Err(LEASE_OVER);
         }
         let has_own = !self.ends.is_empty();
         if has_own && !self.has_begun_send {
@@ -406,11 +407,15 @@ fn clock_is_past(until_ns: Boottime) -> bool {
     until_ns != Boottime::NEVER && clock::boottime_ns() > until_ns
 }
 
-/// Returns the checksum of a READ's bytes; None if one of its regions is revoked.
-fn checksum_of_answer(job: &ReadJob) -> Option<u32> {
-    let entered = enter_all(&job.regions)?;
+/// Returns the checksum of a READ's bytes. Fails if one of its regions is revoked, or its lease is over: a READ may wait
+/// long behind a peer that does not receive.
+fn checksum_of_answer(job: &ReadJob) -> Result<u32, Failure> {
+    let entered = enter_all(&job.regions).ok_or(REGION_GONE)?;
     let mut hasher = crc32fast::Hasher::new();
     for (address, length) in &job.pieces {
+        if clock_is_past(job.not_after_ns) {
+            return Err(LEASE_OVER);
+        }
         // SAFETY: the piece lies in a region that is entered. Its owner keeps the memory mapped until unregister
         // returns, and unregister waits until the region is left. Racing writers only make the value meaningless.
         unsafe {
@@ -418,7 +423,7 @@ fn checksum_of_answer(job: &ReadJob) -> Option<u32> {
         }
     }
     drop(entered);
-    Some(hasher.finalize())
+    Ok(hasher.finalize())
 }
 
 fn checksum_of(slices: &[Slice]) -> u32 {
@@ -451,5 +456,28 @@ pub fn enter_all(regions: &[Arc<Region>]) -> Option<Entered<'_>> {
 impl Drop for Entered<'_> {
     fn drop(&mut self) {
         self.0.iter().for_each(|region| region.leave());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_not_read_for_a_checksum_after_the_lease() {
+        let bytes = *b"123456789";
+        let job = |not_after_ns| ReadJob {
+            sequence: 1,
+            not_after_ns,
+            checksum: true,
+            pieces: vec![(bytes.as_ptr() as u64, bytes.len() as u32)],
+            regions: Vec::new(),
+            faults: Vec::new(),
+        };
+        // The check value of CRC-32.
+        assert_eq!(checksum_of_answer(&job(Boottime::NEVER)).unwrap(), 0xcbf4_3926);
+        let over = job(clock::boottime_ns());
+        while !clock_is_past(over.not_after_ns) {}
+        assert_eq!(checksum_of_answer(&over).unwrap_err().cause, Cause::Lease);
     }
 }
