@@ -248,6 +248,33 @@ fn a_redial_does_not_lift_a_fence() {
     });
 }
 
+/// Both sides fence each other while one redials, and the redial is refused because of the other's fence: only a refused
+/// `connect` lifts this side's own fence.
+#[test]
+fn a_refused_redial_does_not_lift_a_fence() {
+    let times = [("reconnect_timeout_ms", "20000"), ("lease_ms", "400")];
+    let (dialer, acceptor) = (engine(&times), engine(&times));
+    let proxy = Proxy::new(acceptor.address());
+    let peer = dialer.connect(&proxy.address, Some(PATIENCE)).unwrap();
+    let back = acceptor.peers().unwrap()[0];
+    let before = proxy.connections().len();
+    proxy.judge(move |passing: &mut Passing| match passing.connection >= before {
+        true => Verdict::Hold,
+        false => Verdict::Pass,
+    });
+    proxy.cut(true);
+    let redial =
+        proxy.wait_for("the redial is held", |seen| seen.connection >= before && seen.holds(Way::Forth));
+    acceptor.fence(back, Some(PATIENCE)).unwrap();
+    dialer.fence(peer, Some(PATIENCE)).unwrap();
+    proxy.judge(|_| Verdict::Pass);
+    proxy.release_all();
+    proxy.wait_for("the redial is refused", |seen| seen.connection == redial.connection && !seen.is_open);
+    let refused = acceptor.connect(dialer.address(), Some(PATIENCE)).unwrap_err();
+    assert_eq!(refused.status, Status::Refused, "{refused}");
+    dialer.connect(acceptor.address(), Some(PATIENCE)).unwrap();
+}
+
 /// A peer is closed while its redial is past the handshake: the application hears of no new peer.
 #[test]
 fn a_redial_of_a_peer_that_was_given_up_makes_no_session() {
