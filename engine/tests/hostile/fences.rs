@@ -248,8 +248,8 @@ fn a_redial_does_not_lift_a_fence() {
     });
 }
 
-/// Both sides fence each other while one redials, and the redial is refused because of the other's fence: only a refused
-/// `connect` lifts this side's own fence.
+/// Both sides fence each other while one redials, and the redial is refused because of the other's fence: only a
+/// refused `connect` lifts this side's own fence.
 #[test]
 fn a_refused_redial_does_not_lift_a_fence() {
     let times = [("reconnect_timeout_ms", "20000"), ("lease_ms", "400")];
