@@ -6,6 +6,7 @@ use crate::fd::{errno, BorrowedFd, Kind, OwnedFd};
 use crate::process::ProcessId;
 use crate::world::{point, with};
 use std::io;
+use std::ops::Range;
 use std::sync::OnceLock;
 
 const BASE: u64 = 0x2000_0000_0000;
@@ -82,6 +83,25 @@ impl Arena {
     }
 }
 
+/// Returns the parts of a range whose pages were ever touched, as offsets: all other pages are zeroes, and to look at
+/// them would cost a page fault each. The range begins at a page.
+pub fn touched(address: u64, length: u64) -> Vec<Range<u64>> {
+    let pages = length.div_ceil(PAGE_BYTES) as usize;
+    let mut there = vec![0_u8; pages];
+    // SAFETY: `there` has a byte for each page of the range.
+    let told = unsafe { libc::mincore(address as *mut libc::c_void, length as usize, there.as_mut_ptr()) };
+    assert_eq!(told, 0, "the arena is mapped: {}", io::Error::last_os_error());
+    let mut parts: Vec<Range<u64>> = Vec::new();
+    for page in (0..pages).filter(|page| there[*page] & 1 != 0) {
+        let (from, to) = (page as u64 * PAGE_BYTES, length.min((page as u64 + 1) * PAGE_BYTES));
+        match parts.last_mut().filter(|last| last.end == from) {
+            Some(last) => last.end = to,
+            None => parts.push(from..to),
+        }
+    }
+    parts
+}
+
 /// Gives the running task's process whole pages of zeroes. None if there are no addresses left.
 pub fn allocate(length: usize) -> Option<u64> {
     point();
@@ -150,6 +170,20 @@ mod tests {
             .check();
         }
         assert_eq!(seen[0], seen[1]);
+    }
+
+    #[test]
+    fn only_touched_pages_are_told() {
+        run(1, Options::default(), || {
+            let (bytes, page) = (9 * PAGE_BYTES - 5, PAGE_BYTES);
+            let at = allocate(bytes as usize).unwrap();
+            for offset in [page, 2 * page + 7, bytes - 1] {
+                // SAFETY: given just now, and the offset lies in it.
+                unsafe { *((at + offset) as *mut u8) = 1 };
+            }
+            assert_eq!(touched(at, bytes), [page..3 * page, 8 * page..bytes]);
+        })
+        .check();
     }
 
     #[test]

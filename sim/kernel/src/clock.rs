@@ -35,6 +35,9 @@ impl HostClock {
     }
 
     fn passed(&self, now: u64) -> u64 {
+        if self.drift_ppb == 0 {
+            return now - self.since;
+        }
         let elapsed = i128::from(now - self.since);
         (elapsed + elapsed * i128::from(self.drift_ppb) / BILLION) as u64
     }
@@ -44,7 +47,11 @@ impl HostClock {
         if self.suspended_at.is_some() {
             return None;
         }
-        let local = i128::from(shown.saturating_sub(self.base));
+        let local = shown.saturating_sub(self.base);
+        if self.drift_ppb == 0 {
+            return Some(local.saturating_add(self.since));
+        }
+        let local = i128::from(local);
         let rate = BILLION + i128::from(self.drift_ppb);
         let elapsed = (local * BILLION + rate - 1) / rate;
         Some(u64::try_from(elapsed).unwrap_or(u64::MAX).saturating_add(self.since))

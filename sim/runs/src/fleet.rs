@@ -215,13 +215,13 @@ impl Fleet {
             Ok((number, told)) => self.take(number, told, record)?,
             Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {}
         }
+        let mut slow = Vec::new();
         for worker in self.workers.values_mut().filter(|worker| worker.since.elapsed() > PATIENCE) {
-            if let Some(seed) = worker.seed {
-                self.failures.entry(seed).or_insert_with(|| format!("takes more than {PATIENCE:?}"));
-            }
+            slow.extend(worker.seed);
             worker.child.kill()?;
             worker.since = Instant::now();
         }
+        slow.into_iter().for_each(|seed| self.fail(seed, format!("takes more than {PATIENCE:?}")));
         Ok(())
     }
 
@@ -236,7 +236,7 @@ impl Fleet {
                     let known = self.hashes.entry(seed).or_insert_with(|| hash.clone());
                     if *known != hash {
                         let text = format!("two processes disagree: {known} and {hash}");
-                        self.failures.entry(seed).or_insert(text);
+                        self.fail(seed, text);
                     }
                 }
                 if repeats {
@@ -250,9 +250,7 @@ impl Fleet {
                     writeln!(record, "{seed} 1")?;
                 }
             }
-            Told::Failed(seed, text) => {
-                self.failures.entry(seed).or_insert(text);
-            }
+            Told::Failed(seed, text) => self.fail(seed, text),
             Told::Reached(state, fault, count) => {
                 if !worker.repeats {
                     self.table.count(state, fault, count);
@@ -261,12 +259,20 @@ impl Fleet {
             Told::Gone => {
                 let status = worker.child.wait()?;
                 if let Some(seed) = worker.seed.filter(|_| !status.success()) {
-                    self.failures.entry(seed).or_insert_with(|| format!("its process ended: {status}"));
+                    self.fail(seed, format!("its process ended: {status}"));
                 }
                 self.workers.remove(&number);
             }
         }
         Ok(())
+    }
+
+    /// Tells of a seed's first failure at once: a run may take hours.
+    fn fail(&mut self, seed: u64, text: String) {
+        self.failures.entry(seed).or_insert_with(|| {
+            println!("seed {seed} FAILED: {text}");
+            text
+        });
     }
 
     fn tell(&self, total: u64, begin: Instant) {

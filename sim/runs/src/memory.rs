@@ -5,6 +5,7 @@ use crate::draw::Draw;
 use crate::ledger::{Ledger, LifeId, Phase, TransferId};
 use ferry::types::{Op, RegionId};
 use ferry::Fence;
+use ferry_sim_kernel::arena;
 use std::collections::BTreeMap;
 
 pub type MemoryId = usize;
@@ -87,11 +88,12 @@ impl Memory {
 
 /// Fills memory so that each eight bytes say where they belong. `flip` is all zeroes or all ones.
 fn fill(into: &mut [u8], salt: u64, flip: u64) {
-    for (at, word) in into.chunks_mut(8).enumerate() {
-        let bytes = (pattern(salt, at) ^ flip).to_le_bytes();
-        let length = word.len();
-        word.copy_from_slice(&bytes[..length]);
+    let (words, rest) = into.as_chunks_mut::<8>();
+    let behind = pattern(salt, words.len()) ^ flip;
+    for (at, word) in words.iter_mut().enumerate() {
+        *word = (pattern(salt, at) ^ flip).to_le_bytes();
     }
+    rest.iter_mut().zip(behind.to_le_bytes()).for_each(|(byte, of)| *byte = of);
 }
 
 fn pattern(salt: u64, at: usize) -> u64 {
@@ -100,11 +102,18 @@ fn pattern(salt: u64, at: usize) -> u64 {
 
 /// Returns the place of the first byte that is not the pattern's.
 fn mismatch(bytes: &[u8], salt: u64) -> Option<usize> {
-    let wrong = bytes.chunks(8).enumerate().find(|(at, word)| {
-        let length = word.len();
-        **word != pattern(salt, *at).to_le_bytes()[..length]
-    });
-    wrong.map(|(at, _)| at * 8)
+    let (words, rest) = bytes.as_chunks::<8>();
+    let wrong = words.iter().enumerate().position(|(at, word)| *word != pattern(salt, at).to_le_bytes());
+    let behind = pattern(salt, words.len()).to_le_bytes();
+    wrong.or((*rest != behind[..rest.len()]).then_some(words.len())).map(|word| word * 8)
+}
+
+/// Returns the place of the first byte that is not zero. Most memory is, so whole lines are looked at first.
+fn first_byte(bytes: &[u8]) -> Option<usize> {
+    let (lines, rest) = bytes.as_chunks::<64>();
+    let is_written = |line: &[u8; 64]| line.iter().fold(0, |all, byte| all | byte) != 0;
+    let at = lines.iter().position(is_written).map_or(bytes.len() - rest.len(), |line| line * 64);
+    bytes[at..].iter().position(|byte| *byte != 0).map(|byte| at + byte)
 }
 
 fn salt(id: TransferId, piece: usize) -> u64 {
@@ -151,7 +160,7 @@ impl Ledger {
             let memory = &self.memories[block.memory];
             let end = block.offset + block.length;
             for (from, length) in [(block.offset - GUARD, GUARD), (end, GUARD.min(memory.bytes - end))] {
-                if memory.bytes_at(from, length).iter().any(|byte| *byte != 0) {
+                if first_byte(memory.bytes_at(from, length)).is_some() {
                     wrong = Some(format!("{} bytes at {from} of memory {}", length, block.memory));
                 }
             }
@@ -225,12 +234,16 @@ impl Ledger {
     pub fn check_free_memory(&mut self, life: LifeId) {
         for id in self.lives[life].memories.clone() {
             let memory = &self.memories[id];
+            let touched = arena::touched(memory.address, memory.bytes);
             let mut at = 0;
             let mut wrong = None;
             let ends = memory.claims.iter().map(|(offset, claim)| (*offset, offset + claim.length));
             for (begin, end) in ends.chain([(memory.bytes, memory.bytes)]) {
-                let free = memory.bytes_at(at, begin - at);
-                wrong = wrong.or(free.iter().position(|byte| *byte != 0).map(|byte| at + byte as u64));
+                for part in &touched {
+                    let (from, to) = (at.max(part.start), begin.min(part.end));
+                    let found = (from < to).then(|| first_byte(memory.bytes_at(from, to - from))).flatten();
+                    wrong = wrong.or(found.map(|byte| from + byte as u64));
+                }
                 at = end;
             }
             if let Some(at) = wrong {
@@ -245,5 +258,26 @@ impl Block {
     pub fn is_near(&self, other: &Block) -> bool {
         let near = |a: &Block, b: &Block| a.offset < b.offset + b.length + GUARD;
         self.memory == other.memory && near(self, other) && near(other, self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wrong_byte_is_found_at_its_place() {
+        for length in (0..200).chain([4096 + 5]) {
+            let (mut zeroes, mut filled) = (vec![0; length], vec![0; length]);
+            fill(&mut filled, 7, 0);
+            assert_eq!((first_byte(&zeroes), mismatch(&filled, 7)), (None, None));
+            for at in [0, 7, 8, 63, 64, length.saturating_sub(1)].into_iter().filter(|at| *at < length) {
+                zeroes[at] = 1;
+                filled[at] ^= 1;
+                assert_eq!((first_byte(&zeroes), mismatch(&filled, 7)), (Some(at), Some(at & !7)));
+                zeroes[at] = 0;
+                filled[at] ^= 1;
+            }
+        }
     }
 }
