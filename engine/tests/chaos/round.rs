@@ -412,9 +412,11 @@ impl<'a> Round<'a> {
             for _ in 0..10 {
                 self.turn();
             }
+            // A process may die of a fault that is over, and is started anew.
+            self.end_faults(false);
             let operations = &self.operations;
             open.retain(|(_, _, tried)| tried.is_none_or(|id| operations[id as usize].status != "OK"));
-            if began.elapsed() > CALM {
+            if !open.is_empty() && began.elapsed() > CALM {
                 self.fail(format!("pairs that move nothing after the faults: {open:?}"));
             }
         }
