@@ -176,6 +176,48 @@ fn a_request_meets_the_end_of_a_sweep() {
     });
 }
 
+/// A thread asks for a sweep while the sweep of an earlier request ends: its transfer is not forgotten.
+#[test]
+fn a_second_request_meets_the_end_of_a_sweep() {
+    explore(2, || {
+        let wish = || Wish { slices: 1, ordered: true, ..Wish::default() };
+        let rig = Rig::new(wish(), wish());
+        let third = wish().transfer(3);
+        rig.submit(&rig.first);
+        rig.submit(&rig.second);
+        let Some(Pulled::Slices { range, .. }) = pull(&rig.peer, 1) else { panic!("no data") };
+        rig.peer.strike(&rig.first, CANCEL);
+        rig.peer.release_run(&rig.first, range, false, Fence::Confirmed, &mut rig.peer.after());
+        let late = third.clone();
+        let submits = start(&rig, "submits", move |rig| rig.submit(&late));
+        // The sweep that the failure has asked for.
+        control(&rig.peer);
+        join([submits]);
+        control(&rig.peer);
+        rig.serve();
+        check_end(&rig.peer, &[&rig.first, &rig.second, &third]);
+    });
+}
+
+/// The last transfer of a peer ends while the peer is lost: either the control loop finds the peer idle after the loss,
+/// or it is told.
+#[test]
+fn a_loss_meets_the_last_end() {
+    explore(2, || {
+        let rig = Rig::new(Wish { slices: 1, ..Wish::default() }, Wish::default());
+        rig.submit(&rig.first);
+        let Some(Pulled::Slices { range, .. }) = pull(&rig.peer, 1) else { panic!("no data") };
+        let settles = start(&rig, "settles", move |rig| confirm(&rig.peer, &rig.first, range, false));
+        rig.peer.set_lost(Status::PeerLost);
+        while rig.peer.sweep(Monotonic::ZERO) {}
+        let was_idle = rig.peer.active() == 0;
+        join([settles]);
+        let told = control(&rig.peer);
+        check_end(&rig.peer, &[&rig.first]);
+        assert!(was_idle || told, "nobody tells the control loop that the lost peer is idle");
+    });
+}
+
 /// No byte of an ORDERED transfer is posted before the one ahead of it is done.
 #[test]
 fn an_ordered_transfer_waits_for_the_one_ahead() {
