@@ -176,26 +176,33 @@ fn a_request_meets_the_end_of_a_sweep() {
     });
 }
 
-/// A thread asks for a sweep while the sweep of an earlier request ends: its transfer is not forgotten.
+/// A failure asks for a sweep while the sweep of an earlier failure ends: what it dooms is not forgotten.
 #[test]
 fn a_second_request_meets_the_end_of_a_sweep() {
     explore(2, || {
         let wish = || Wish { slices: 1, ordered: true, ..Wish::default() };
         let rig = Rig::new(wish(), wish());
-        let third = wish().transfer(3);
+        let [third, fourth] = [3, 4].map(|handle| wish().transfer(handle));
         rig.submit(&rig.first);
         rig.submit(&rig.second);
         let Some(Pulled::Slices { range, .. }) = pull(&rig.peer, 1) else { panic!("no data") };
         rig.peer.strike(&rig.first, CANCEL);
         rig.peer.release_run(&rig.first, range, false, Fence::Confirmed, &mut rig.peer.after());
-        let late = third.clone();
-        let submits = start(&rig, "submits", move |rig| rig.submit(&late));
-        // The sweep that the failure has asked for.
+        let later = [third.clone(), fourth.clone()];
+        let fails = start(&rig, "fails", move |rig| {
+            later.iter().for_each(|transfer| rig.submit(transfer));
+            // Nothing is posted while the first failure cancels what is submitted.
+            if let Some(Pulled::Slices { transfer, range, .. }) = pull(&rig.peer, 1) {
+                rig.peer.strike(&transfer, CANCEL);
+                rig.peer.release_run(&transfer, range, false, Fence::Confirmed, &mut rig.peer.after());
+            }
+        });
+        // The sweep that the first failure has asked for.
         control(&rig.peer);
-        join([submits]);
+        join([fails]);
         control(&rig.peer);
         rig.serve();
-        check_end(&rig.peer, &[&rig.first, &rig.second, &third]);
+        check_end(&rig.peer, &[&rig.first, &rig.second, &third, &fourth]);
     });
 }
 
