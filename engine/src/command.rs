@@ -11,7 +11,7 @@ use crate::sys::once::OnceLock;
 use crate::types::{LaneId, Monotonic, PeerId, RegionId, Transport};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 pub enum Command {
@@ -131,32 +131,50 @@ pub enum Command {
 
 /// The sender's end of an answer. If it is dropped without an answer, the answer is CLOSED, or PANIC in a broken
 /// engine.
-pub struct Reply<T>(Option<Box<dyn FnOnce(Result<T>) + Send>>);
+pub struct Reply<T> {
+    answer: Option<Box<dyn FnOnce(Result<T>) + Send>>,
+    /// The caller's end. None: an answer is always awaited.
+    place: Option<Weak<Answer<T>>>,
+}
 
 impl<T: Send + 'static> Reply<T> {
     pub fn new(answer: impl FnOnce(Result<T>) + Send + 'static) -> Reply<T> {
-        Reply(Some(Box::new(answer)))
+        Reply { answer: Some(Box::new(answer)), place: None }
     }
 
     /// Returns a reply and the place where its answer appears.
     pub fn pair() -> (Reply<T>, Arc<Answer<T>>) {
         let answer = Arc::new(Answer { slot: Mutex::new(None), filled: Condvar::new() });
-        let place = answer.clone();
-        (Reply::new(move |result| place.fill(result)), answer)
+        let place = Arc::downgrade(&answer);
+        let fill = move |result| {
+            place.upgrade().inspect(|place| place.fill(result));
+        };
+        (Reply { answer: Some(Box::new(fill)), place: Some(Arc::downgrade(&answer)) }, answer)
+    }
+
+    /// Returns a reply that answers by `answer`, and is awaited as long as this reply is.
+    pub fn with(&self, answer: impl FnOnce(Result<T>) + Send + 'static) -> Reply<T> {
+        Reply { answer: Some(Box::new(answer)), place: self.place.clone() }
     }
 }
 
 impl<T> Reply<T> {
     pub fn send(mut self, result: Result<T>) {
-        if let Some(answer) = self.0.take() {
+        if let Some(answer) = self.answer.take() {
             answer(result);
         }
+    }
+
+    /// Returns false when the caller has stopped waiting. A list that drops such replies before it takes another has as
+    /// many as threads wait, however often the application calls with a short timeout.
+    pub fn is_awaited(&self) -> bool {
+        self.place.as_ref().is_none_or(|place| place.strong_count() > 0)
     }
 }
 
 impl<T> Drop for Reply<T> {
     fn drop(&mut self) {
-        if let Some(answer) = self.0.take() {
+        if let Some(answer) = self.answer.take() {
             let closed = || Error::new(Status::Closed, "the engine is closed");
             answer(Err(health::why_stopped().unwrap_or_else(closed)));
         }
@@ -261,6 +279,18 @@ impl Commands {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_reply_is_awaited_until_its_caller_gives_up() {
+        let (reply, answer) = Reply::pair();
+        let also = reply.with(|_: Result<()>| ());
+        assert!(reply.is_awaited() && also.is_awaited());
+        assert_eq!(answer.wait(Some(Duration::ZERO), "it").unwrap_err().status, Status::Timeout);
+        drop(answer);
+        assert!(!reply.is_awaited() && !also.is_awaited());
+        reply.send(Ok(()));
+        assert!(Reply::<()>::new(|_| ()).is_awaited(), "an event is always awaited");
+    }
 
     #[test]
     fn nothing_waits_for_a_loop_that_has_ended() {

@@ -109,5 +109,7 @@ pub const DEVICE_IDLE_MS: u64 = 250;
 pub const CONTROL_TURN_BYTES: usize = 8 << 10;
 /// Bytes that are still read from a control connection that can no longer be written to.
 pub const BROKEN_BYTES_MAX: usize = 1 << 20;
+/// Incarnations of peers that the application may have fenced, until it connects to them again.
+pub const FENCED_MAX: usize = 1 << 20;
 /// Answers to one peer's messages that may wait to be written. A correct peer waits for an answer before it asks again.
 pub const ANSWERS_UNWRITTEN_MAX: u32 = 1024;

@@ -33,14 +33,17 @@ const FREE_ROWS_MIN: usize = 1024;
 /// A handle of this engine, which names objects of one kind.
 pub trait Handle: Copy {
     const KIND: Kind;
+    /// What fills the table, and in brackets the setting that bounds the table: the end of LIMIT's message.
+    const FULL: &str;
     fn from_raw(raw: u64) -> Self;
     fn raw(self) -> u64;
 }
 
 macro_rules! handles {
-    ($($Id:ident: $kind:ident),*) => {
+    ($($Id:ident: $kind:ident, $full:literal;)*) => {
         $(impl Handle for $Id {
             const KIND: Kind = Kind::$kind;
+            const FULL: &str = $full;
 
             #[inline]
             fn from_raw(raw: u64) -> $Id {
@@ -55,7 +58,10 @@ macro_rules! handles {
     };
 }
 
-handles! { PeerId: Peer, TransferId: Transfer }
+handles! {
+    PeerId: Peer, "peers are known (peers_max)";
+    TransferId: Transfer, "transfers are not yet released (transfers_max)";
+}
 
 /// `Id` is the handle of a `T`.
 pub struct Table<Id, T> {
@@ -122,7 +128,7 @@ impl<Id: Handle, T> Table<Id, T> {
             }
         }
         let capacity: usize = self.shards.iter().map(|shard| shard.rows_max).sum();
-        Err(Error::new(Status::Limit, format!("all {capacity} {} handles are in use", self.noun())))
+        Err(Error::new(Status::Limit, full::<Id>(capacity)))
     }
 
     /// Fills a row. Changes nothing before `make` has returned, so that a panic in `make` leaves the table intact.
@@ -216,6 +222,11 @@ impl<T> Shard<T> {
     fn write(&self) -> RwLockWriteGuard<'_, Rows<T>> {
         self.rows.write()
     }
+}
+
+/// Returns LIMIT's message for a table of this capacity.
+pub fn full<Id: Handle>(capacity: usize) -> String {
+    format!("{capacity} {}", Id::FULL)
 }
 
 /// Returns the shard and the row of a handle's index.

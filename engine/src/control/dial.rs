@@ -49,7 +49,7 @@ impl Control {
         if self.wait_with(&address, &resolved, deadline, caller) {
             return;
         }
-        let target = Target::New { address, asked: self.fences, waiting: vec![caller] };
+        let target = Target::New { address, asked: self.fenced.count(), waiting: vec![caller] };
         self.dial_next(target, resolved, deadline, Error::invalid("address: resolves to nothing"));
     }
 

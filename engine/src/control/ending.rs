@@ -178,8 +178,9 @@ impl Control {
         if let Ok(known) = self.context.peers.get(peer) {
             // Contract 6: the incarnation is fenced. It may have connected anew since the handle's session ended.
             let theirs = (known.identity.engine_id, known.identity.incarnation);
-            self.fences += 1;
-            self.fenced.insert(theirs, self.fences);
+            if let Err(full) = self.fenced.add(theirs) {
+                return reply.send(Err(full));
+            }
             let latest = self.by_engine.get(&theirs.0).filter(|latest| **latest != peer);
             let is_it = |latest: &&PeerId| {
                 self.sessions.get(*latest).is_some_and(|it| it.identity.incarnation == theirs.1)
@@ -187,6 +188,7 @@ impl Control {
             fenced.extend(latest.filter(is_it));
         }
         // The last of them to be drained answers.
+        let awaited = reply.with(|_| ());
         let reply = Arc::new(Mutex::new(Some(reply)));
         let answer = |reply: Arc<Mutex<Option<Reply<()>>>>, result| {
             if let Some(last) = Arc::into_inner(reply).and_then(|reply| reply.lock().take()) {
@@ -198,7 +200,7 @@ impl Control {
                 self.farewell(peer, Status::Refused, Loss::of(Cause::Ours, "the peer was fenced here"));
             }
             let reply = reply.clone();
-            self.answer_when_drained(peer, Reply::new(move |result| answer(reply, result)));
+            self.answer_when_drained(peer, awaited.with(move |result| answer(reply, result)));
         }
         answer(reply, Ok(()));
     }
@@ -209,7 +211,10 @@ impl Control {
         }
         self.farewell(peer, Status::Closed, Loss::of(Cause::Ours, "the peer was closed here"));
         match self.sessions.get_mut(&peer) {
-            Some(session) => session.closing.push(reply),
+            Some(session) => {
+                session.closing.retain(Reply::is_awaited);
+                session.closing.push(reply)
+            }
             None => reply.send(Ok(())),
         }
         self.touch(peer);

@@ -232,12 +232,15 @@ impl Control {
         leftover: Vec<u8>,
         remote: SocketAddr,
     ) {
+        let deadline = Some(self.handshake_deadline());
         if let Some(code) = self.objection(&established) {
-            let deadline = Some(self.handshake_deadline());
             return self.refuse(token, stream, &refusal(code), deadline);
         }
+        if let Some(text) = self.full_for(&established.peer) {
+            let reply = refusal_with(RefusalCode::NoRoom, &text);
+            return self.refuse(token, stream, &reply, deadline);
+        }
         if let Err(error) = self.prepare() {
-            let deadline = Some(self.handshake_deadline());
             let reply = refusal_with(RefusalCode::NoThread, &error.message);
             return self.refuse(token, stream, &reply, deadline);
         }
@@ -271,7 +274,7 @@ impl Control {
     /// Returns the reason why an authenticated engine gets no session, if any.
     fn objection(&self, established: &Established) -> Option<RefusalCode> {
         let theirs = &established.peer;
-        if self.fenced.contains_key(&(theirs.engine_id, theirs.incarnation)) {
+        if self.fenced.has(&(theirs.engine_id, theirs.incarnation)) {
             return Some(RefusalCode::Fenced);
         }
         // If both dialed at once, the session that the engine with the smaller id dialed stays.

@@ -146,9 +146,8 @@ impl Control {
         match self.sessions.get_mut(&peer).filter(|session| !session.machine.is_given_up()) {
             Some(session) => {
                 let nonce = session.machine.ping(now_ns, &mut actions);
-                if let Some(reply) = reply {
-                    session.probes.push((nonce, now_ns, reply));
-                }
+                session.probes.retain(|(_, _, reply)| reply.is_awaited());
+                session.probes.extend(reply.map(|reply| (nonce, now_ns, reply)));
             }
             None => {
                 if let Some(reply) = reply {

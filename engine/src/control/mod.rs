@@ -17,6 +17,7 @@ mod messages;
 mod names;
 mod reading;
 mod restarts;
+mod room;
 mod sessions;
 mod stream;
 #[cfg(test)]
@@ -50,6 +51,7 @@ use callers::Callers;
 use conn::{Conn, State};
 use late_lanes::LateLanes;
 use names::{names_of, Names};
+use room::Fenced;
 use sessions::PeerSession;
 use std::collections::{BTreeSet, VecDeque};
 use std::os::fd::AsRawFd;
@@ -111,9 +113,7 @@ pub struct Control {
     drained: HashSet<PeerId>,
     /// The peers' processes, by the token of their pidfd: readable when the process has ended.
     pidfds: HashMap<u64, (OwnedFd, PeerId)>,
-    /// Incarnations that the application fenced, and the count of fences (`fences`) at that time.
-    fenced: HashMap<([u8; 16], u64), u64>,
-    fences: u64,
+    fenced: Fenced,
     issued: ProofTable,
     /// Received messages, with their connection and its peer. Handled when the connection is back in `conns`.
     inbox: VecDeque<(u64, PeerId, Message)>,
@@ -169,8 +169,7 @@ impl Control {
             sweeping: VecDeque::new(),
             drained: HashSet::default(),
             pidfds: HashMap::default(),
-            fenced: HashMap::default(),
-            fences: 0,
+            fenced: Fenced::default(),
             issued: ProofTable::new(handshake_ns),
             inbox: VecDeque::new(),
             callers: Callers::default(),

@@ -113,7 +113,7 @@ impl Control {
         let claimed = resolved.iter().map(|at| Name::Claimed(address.to_owned(), at.ip()));
         let names = std::iter::once(Name::Given(address.to_owned())).chain(claimed);
         let found: Vec<u64> = names.flat_map(|name| self.pending.find(&name).collect::<Vec<_>>()).collect();
-        let now_asked = self.fences;
+        let now_asked = self.fenced.count();
         found.into_iter().any(|token| {
             let target = match self.conns.get_mut(&token).map(|conn| &mut conn.state) {
                 Some(State::Dialing(dialing)) => {

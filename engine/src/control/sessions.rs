@@ -169,12 +169,11 @@ impl Control {
     /// Lifts the application's fence of this incarnation if a later `connect` by the application reached it (contract
     /// 6); a redial does not lift a fence. Returns whether the incarnation is not fenced now.
     pub(super) fn lift_fence(&mut self, theirs: ([u8; 16], u64), target: Option<&Target>) -> bool {
-        let Some(&fence) = self.fenced.get(&theirs) else { return true };
-        let lifts = matches!(target, Some(Target::New { asked, .. }) if *asked >= fence);
-        if lifts {
-            self.fenced.remove(&theirs);
-        }
-        lifts
+        let asked = match target {
+            Some(Target::New { asked, .. }) => Some(*asked),
+            _ => None,
+        };
+        self.fenced.lift(&theirs, asked)
     }
 
     /// Releases the records of earlier peer objects as CONFIRMED. The peer said Ready, so it has closed the lanes of
@@ -267,6 +266,7 @@ impl Control {
         };
         let engine = (theirs.engine_id, theirs.incarnation);
         let (association_id, parts) = (control.offered.fresh, self.context.engine_parts());
+        self.make_room_for_a_peer();
         let made =
             self.context.peers.insert(|handle| Arc::new(Peer::new(handle, identity, association_id, parts)));
         let peer = match made {

@@ -185,7 +185,10 @@ impl Control {
     /// Replies when nothing of this peer, whose session is over, can land here any more.
     pub(super) fn answer_when_drained(&mut self, peer: PeerId, reply: Reply<()>) {
         match self.draining.get_mut(&peer) {
-            Some(draining) => draining.waiting.push(reply),
+            Some(draining) => {
+                draining.waiting.retain(Reply::is_awaited);
+                draining.waiting.push(reply)
+            }
             None => reply.send(Ok(())),
         }
     }

@@ -97,7 +97,9 @@ impl Queue {
             return Err(Error::new(Status::Closed, "the queue has been destroyed"));
         }
         if inner.reserved + inner.pending_reserved >= self.capacity {
-            return Err(Error::new(Status::Limit, "queue is full"));
+            let capacity = self.capacity;
+            let text = format!("the queue's room for {capacity} transfers and connects is taken (capacity)");
+            return Err(Error::new(Status::Limit, text));
         }
         inner.reserved += 1;
         Ok(())

@@ -1,6 +1,6 @@
 //! Refusals of handshakes: the reason codes of the wire format, and the error with its code and the bytes to send to
 //! the other end. Used by `dialer`, `acceptor`, and the control loop, which refuses for reasons of its own
-//! (DUPLICATE, TOO_MANY, FENCED).
+//! (DUPLICATE, TOO_MANY, FENCED, NO_ROOM).
 
 use super::wire::{self, FrameType};
 use crate::status::{Error, Status};
@@ -44,12 +44,15 @@ refusal_codes! {
     Malformed = 8, Refused, "malformed handshake";
     /// The text says which, and why.
     NoThread = 9, Limit, "a thread that sessions need cannot be started";
+    /// The acceptor knows as many peers as it may. The text has the number.
+    NoRoom = 10, Refused, "as many peers are known as may be";
 }
 
 impl RefusalCode {
     /// Whether another try may find it otherwise.
     pub fn passes(self) -> bool {
-        matches!(self, RefusalCode::Duplicate | RefusalCode::TooMany | RefusalCode::NoThread)
+        use RefusalCode::{Duplicate, NoRoom, NoThread, TooMany};
+        matches!(self, Duplicate | TooMany | NoThread | NoRoom)
     }
 }
 
