@@ -1,0 +1,172 @@
+//! A peer that floods an engine does not slow that engine's other peers down: while it floods, the p99 of a well-behaved
+//! peer's small WRITEs and READs is at most three times its p99 alone.
+//!
+//! The engine is in this process, the well-behaved peer and the flooding peer are processes of their own (`honest`,
+//! `floods`). The flooding process has the lowest priority and the rate of a 10 Gbit/s NIC: with all of them on one
+//! machine, the scheduler would decide otherwise. The test is about what queues inside the engine. Each round measures
+//! alone and flooded, one right after the other, in turns of order; the median of the rounds' ratios counts, so that
+//! load of the machine which comes and goes changes nothing.
+
+#[path = "../common/hostile/mod.rs"]
+mod hostile;
+// Only parts of it are needed here.
+#[allow(dead_code)]
+#[path = "../common/role.rs"]
+mod role;
+
+mod floods;
+mod honest;
+
+use ferry::notify::WHAT_NOTIFICATIONS;
+use ferry::{Config, Engine, Memory, RegionOptions};
+use hostile::{PATIENCE, SECRET};
+use std::io::Write;
+use std::process::{Child, ChildStdin};
+use std::sync::mpsc::Receiver;
+use std::sync::Arc;
+
+/// Rounds of a flood. Odd, for the median.
+const ROUNDS: usize = 9;
+/// The most by which the p99 may grow.
+const GROWTH_MAX: f64 = 3.0;
+/// Where the engine is, and its memory: address of the engine, address of the memory, region.
+const HUB: &str = "FERRY_TEST_HUB";
+/// Bytes of the engine's memory; `honest` uses the first piece and the floods use the rest.
+const GROUND_BYTES: usize = 64 << 20;
+const HONEST_BYTES: usize = 1 << 20;
+
+/// Opens an engine over TCP with the secret of the hostile peer.
+fn engine(extra: &[(&str, &str)]) -> Engine {
+    let mut config = Config::default();
+    for (key, value) in [("transports", "tcp"), ("secret", SECRET)].iter().chain(extra) {
+        config.set(key, value).unwrap();
+    }
+    Engine::open(config).unwrap()
+}
+
+/// What a child knows of the engine.
+struct Hub {
+    address: String,
+    memory: u64,
+    region: u64,
+}
+
+impl Hub {
+    fn of_parent() -> Option<Hub> {
+        let text = std::env::var(HUB).ok()?;
+        let words: Vec<&str> = text.split(' ').collect();
+        let number = |at: usize| words[at].parse().unwrap();
+        Some(Hub { address: words[0].to_owned(), memory: number(1), region: number(2) })
+    }
+}
+
+/// A child process in one of the roles.
+struct Actor {
+    process: Child,
+    input: ChildStdin,
+    answers: Receiver<String>,
+}
+
+impl Actor {
+    fn start(role: &str, hub: &str) -> Actor {
+        let (process, input, answers) = role::start(role, |command| {
+            command.env(HUB, hub);
+        });
+        let mut actor = Actor { process, input, answers };
+        assert_eq!(actor.answer(), "ready");
+        actor
+    }
+
+    fn answer(&mut self) -> String {
+        self.answers.recv_timeout(PATIENCE).expect("the child answers")
+    }
+
+    fn ask(&mut self, command: &str) -> String {
+        writeln!(self.input, "{command}").unwrap();
+        self.answer()
+    }
+}
+
+impl Drop for Actor {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// The engine that is flooded, and both peers.
+struct Scene {
+    _hub: Engine,
+    _ground: Memory,
+    honest: Actor,
+    floods: Actor,
+}
+
+impl Scene {
+    fn open() -> Scene {
+        let hub = engine(&[]);
+        let ground = hub.alloc(GROUND_BYTES, &RegionOptions::default()).unwrap();
+        // The application takes notifications as they come.
+        let queue = hub.queue(WHAT_NOTIFICATIONS, 1).unwrap();
+        hub.hub().unwrap().set_callback(queue.handle(), Some(Arc::new(|_| ()))).unwrap();
+        let place = format!("{} {} {}", hub.address(), ground.address(), ground.region().raw());
+        let (honest, floods) =
+            (Actor::start("honest::honest_role", &place), Actor::start("floods::flood_role", &place));
+        Scene { _hub: hub, _ground: ground, honest, floods }
+    }
+
+    /// Returns p50 and p99 of the well-behaved peer, in nanoseconds.
+    fn measure(&mut self) -> [f64; 2] {
+        let answer = self.honest.ask("measure");
+        let mut numbers = answer.split(' ').map(|it| it.parse().unwrap());
+        [numbers.next().unwrap(), numbers.next().unwrap()]
+    }
+
+    /// Also returns the rate of the flood, in units of work a second.
+    fn flooded(&mut self, flood: &str) -> ([f64; 2], u64) {
+        assert_eq!(self.floods.ask(&format!("start {flood}")), "started");
+        let measured = self.measure();
+        (measured, self.floods.ask("stop").parse().unwrap())
+    }
+
+    /// Returns the median of the rounds' ratios flooded : alone, of p50 and p99.
+    fn rounds(&mut self, flood: &str, rate: u64) -> [f64; 2] {
+        let mut ratios = [Vec::new(), Vec::new()];
+        let (mut lines, mut best) = (Vec::new(), 0);
+        for round in 0..ROUNDS {
+            let (alone, (flooded, done)) = if round % 2 == 0 {
+                (self.measure(), self.flooded(flood))
+            } else {
+                let flooded = self.flooded(flood);
+                (self.measure(), flooded)
+            };
+            best = best.max(done);
+            (0..2).for_each(|at| ratios[at].push(flooded[at] / alone[at]));
+            let us = |ns: [f64; 2]| format!("{:.0}/{:.0}", ns[0] / 1e3, ns[1] / 1e3);
+            lines.push(format!("{} -> {} us ({done}/s)", us(alone), us(flooded)));
+        }
+        let median = ratios.map(|mut all| {
+            all.sort_by(f64::total_cmp);
+            all[ROUNDS / 2]
+        });
+        println!("{flood}: p50 x {:.2}, p99 x {:.2}; p50/p99 alone -> flooded:", median[0], median[1]);
+        lines.iter().for_each(|line| println!("    {line}"));
+        assert!(best >= rate / 10, "{flood}: the flood did not get through, {best} of {rate} a second");
+        median
+    }
+}
+
+#[test]
+fn a_flood_slows_no_other_peer_down() {
+    let mut scene = Scene::open();
+    scene.measure();
+    let only = std::env::var("FERRY_TEST_FLOOD").ok();
+    let mut slow = Vec::new();
+    for (flood, rate) in floods::ALL.iter().filter(|it| only.as_ref().is_none_or(|only| only == it.0)) {
+        let [_, p99] = scene.rounds(flood, *rate);
+        if p99 > GROWTH_MAX {
+            slow.push(format!("{flood}: p99 x {p99:.2}"));
+        }
+    }
+    assert!(slow.is_empty(), "{slow:?}");
+}
