@@ -2,7 +2,7 @@
 //! does not do. A flood runs on a thread of its own from `start` to `stop`.
 
 use crate::hostile::{Hostile, HostileLane, Who, PATIENCE};
-use crate::{engine, Hub, GROUND_BYTES, HONEST_BYTES};
+use crate::{engine, prioritise, Hub, GROUND_BYTES, HONEST_BYTES};
 use ferry::internals::transport::tcp::wire::{Descriptor, Header, Kind};
 use ferry::types::{Op, PeerId, RegionId, Request};
 use ferry::{Deadline, Engine, Memory, RegionOptions, Transfer, TransferOptions};
@@ -223,8 +223,7 @@ fn flood(name: &str, run: &mut Run, flooders: &[Flooder]) {
 #[ignore = "a role of a_flood_slows_no_other_peer_down"]
 fn flood_role() {
     let Some(hub) = Hub::of_parent() else { return };
-    // SAFETY: no pointers. The threads that follow inherit the priority.
-    unsafe { libc::nice(19) };
+    assert!(prioritise(19), "a lower priority is always allowed");
     let flooders = [Flooder::new(&hub), Flooder::new(&hub)];
     println!("@@ ready");
     let mut commands = std::io::stdin().lines().map_while(Result::ok);
