@@ -11,6 +11,8 @@ use std::time::{Duration, Instant};
 const BYTES: usize = 64;
 /// Regions that one transfer names.
 const REQUESTS: usize = 64;
+/// Regions that an application with more of them uses at a time.
+const IN_USE: usize = 1000;
 /// Transfers that are measured, each way.
 const TRANSFERS: usize = 400;
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -86,19 +88,21 @@ pub fn measure(size: usize) {
     tell(size, "register, us", each(own.as_secs_f64() * 1e6));
     tell(size, "announce, both ends, us of CPU", each(announced.as_secs_f64() * 1e6));
 
-    let mut pieces = scattered(size);
     let local =
         |piece: usize| Request { local: many.at(piece), remote: one.at(0), length: 8, remote_region: single };
-    let looked_up = submits(&a, b_at_a, || pieces.by_ref().take(REQUESTS).map(local).collect());
-    tell(size, "look up a local region, ns", looked_up);
     let remote = |piece: usize| Request {
         local: one.at(0),
         remote: many.at(piece),
         length: 8,
         remote_region: regions[piece],
     };
-    let looked_up = submits(&b, a_at_b, || pieces.by_ref().take(REQUESTS).map(remote).collect());
-    tell(size, "look up a peer's region, ns", looked_up);
+    // Of all regions, each most likely not in a cache; and of a thousand in use that lie far apart.
+    for (of, in_use) in [("any", size), ("a used", IN_USE)] {
+        let mut pieces = scattered(in_use).map(|nth| nth * (size / in_use));
+        let mut all = |make: &dyn Fn(usize) -> Request| pieces.by_ref().take(REQUESTS).map(make).collect();
+        tell(size, &format!("look up {of} local region, ns"), submits(&a, b_at_a, || all(&local)));
+        tell(size, &format!("look up {of} region of the peer, ns"), submits(&b, a_at_b, || all(&remote)));
+    }
 
     let began = Instant::now();
     let own_before = thread_cpu_time();

@@ -36,7 +36,7 @@ const BYTES_PER_SECOND: u64 = 1_250_000_000;
 const CALLS_PER_SECOND: u64 = 50_000;
 /// Connections and sessions.
 const CONNECTIONS_PER_SECOND: u64 = 2_000;
-const SESSIONS_PER_SECOND: u64 = 200;
+const SESSIONS_PER_SECOND: u64 = 100;
 const LOOKS_PER_SECOND: u64 = 1000;
 const PIECE: usize = 1 << 20;
 const PIECES_IN_FLIGHT: usize = 64;

@@ -2,10 +2,14 @@
 //! peer's small WRITEs and READs is at most three times its p99 alone.
 //!
 //! The engine is in this process, the well-behaved peer and the flooding peer are processes of their own (`honest`,
-//! `floods`). The flooding process has the lowest priority and the rate of a 10 Gbit/s NIC: with all of them on one
-//! machine, the scheduler would decide otherwise. The test is about what queues inside the engine. Each round measures
-//! alone and flooded, one right after the other, in turns of order; the median of the rounds' ratios counts, so that
-//! load of the machine which comes and goes changes nothing.
+//! `floods`). The flooding process has the lowest priority and the rate of a 10 Gbit/s NIC, and the other two have a high
+//! one if that is allowed: with all of them on one machine, the scheduler would decide otherwise. The test is about
+//! what queues inside the engine.
+//!
+//! Each round measures alone and flooded, one right after the other, in turns of order. Load of the machine comes and
+//! goes, and can only add. So two figures count, and one of them must hold: the median of the rounds' ratios, and the
+//! ratio of the lower quartiles, which are of moments in which the machine was quiet. An engine that queues its peers
+//! behind one another has it in every round, and in both.
 
 #[path = "../common/hostile/mod.rs"]
 mod hostile;
@@ -129,31 +133,37 @@ impl Scene {
         (measured, self.floods.ask("stop").parse().unwrap())
     }
 
-    /// Returns the median of the rounds' ratios flooded : alone, of p50 and p99.
-    fn rounds(&mut self, flood: &str, rate: u64) -> [f64; 2] {
-        let mut ratios = [Vec::new(), Vec::new()];
-        let (mut lines, mut best) = (Vec::new(), 0);
+    /// Measures rounds, and returns by how much the p99 grows.
+    fn growth(&mut self, flood: &str, rate: u64) -> f64 {
+        let (mut alone, mut flooded, mut best) = (Vec::new(), Vec::new(), 0);
+        println!("{flood}: p50/p99 alone -> flooded, us (units of the flood a second)");
         for round in 0..ROUNDS {
-            let (alone, (flooded, done)) = if round % 2 == 0 {
-                (self.measure(), self.flooded(flood))
-            } else {
-                let flooded = self.flooded(flood);
-                (self.measure(), flooded)
-            };
-            best = best.max(done);
-            (0..2).for_each(|at| ratios[at].push(flooded[at] / alone[at]));
+            let first = (round % 2 == 0).then(|| self.measure());
+            let (during, done) = self.flooded(flood);
+            let without = first.unwrap_or_else(|| self.measure());
             let us = |ns: [f64; 2]| format!("{:.0}/{:.0}", ns[0] / 1e3, ns[1] / 1e3);
-            lines.push(format!("{} -> {} us ({done}/s)", us(alone), us(flooded)));
+            println!("    {} -> {} ({done})", us(without), us(during));
+            best = best.max(done);
+            alone.push(without);
+            flooded.push(during);
         }
-        let median = ratios.map(|mut all| {
-            all.sort_by(f64::total_cmp);
-            all[ROUNDS / 2]
-        });
-        println!("{flood}: p50 x {:.2}, p99 x {:.2}; p50/p99 alone -> flooded:", median[0], median[1]);
-        lines.iter().for_each(|line| println!("    {line}"));
         assert!(best >= rate / 10, "{flood}: the flood did not get through, {best} of {rate} a second");
-        median
+        let of = |at: usize| {
+            let ratios = flooded.iter().zip(&alone).map(|(during, without)| during[at] / without[at]);
+            let quiet = |all: &[[f64; 2]]| ranked(all.iter().map(|it| it[at]), ROUNDS / 4);
+            (ranked(ratios, ROUNDS / 2), quiet(&flooded) / quiet(&alone))
+        };
+        let ((p50, p50_quiet), (p99, p99_quiet)) = (of(0), of(1));
+        println!("{flood}: median of ratios: p50 x {p50:.2}, p99 x {p99:.2}; quiet: {p50_quiet:.2}, {p99_quiet:.2}");
+        p99.min(p99_quiet)
     }
+}
+
+/// Returns the figure of this rank, the smallest being 0.
+fn ranked(all: impl Iterator<Item = f64>, rank: usize) -> f64 {
+    let mut all: Vec<f64> = all.collect();
+    all.sort_by(f64::total_cmp);
+    all[rank]
 }
 
 /// Sets the priority of the calling thread, and of threads and processes that it starts. Returns whether it may.
@@ -173,9 +183,9 @@ fn a_flood_slows_no_other_peer_down() {
     let only = std::env::var("FERRY_TEST_FLOOD").ok();
     let mut slow = Vec::new();
     for (flood, rate) in floods::ALL.iter().filter(|it| only.as_ref().is_none_or(|only| only == it.0)) {
-        let [_, p99] = scene.rounds(flood, *rate);
-        if p99 > GROWTH_MAX {
-            slow.push(format!("{flood}: p99 x {p99:.2}"));
+        let growth = scene.growth(flood, *rate);
+        if growth > GROWTH_MAX {
+            slow.push(format!("{flood}: p99 x {growth:.2}"));
         }
     }
     assert!(slow.is_empty(), "{slow:?}");
