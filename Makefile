@@ -17,7 +17,7 @@ override TARGET := $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR),target)
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -1)
 ABI := $(shell sed -n 's/^\#define FERRY_ABI_MAJOR //p' include/ferry.h)
 
-.PHONY: help setup build demo docs test test-rdma test-cuda sim sim-mutants chaos soak fuzz sanitize check bench bench-cuda compare overhead install deb fmt clean
+.PHONY: help setup build demo docs test test-rdma test-cuda sim sim-mutants chaos soak scale fuzz sanitize check bench bench-cuda compare overhead install deb fmt clean
 
 help:
 	@echo "make demo       two processes exchange a model's KV cache, by push and by pull"
@@ -28,6 +28,7 @@ help:
 	@echo "make sim        SEEDS=n runs of whole engines on a simulated kernel, with faults, each contract checked"
 	@echo "make sim-mutants each bug of sim/mutants planted in a copy of HEAD, and found by the simulation or its test: MUTANTS='name ...'"
 	@echo "make soak       processes in five languages under faults: MINUTES=10 SEED=number; checks each byte, memory, latency"
+	@echo "make scale      what a peer and a region cost, up to 10,000 and 100,000 of them; fails if the cost of one grows"
 	@echo "make check      format, lints, unit and C tests; the quick check while you work"
 	@echo "make bench      ferry beside raw sockets, row by row (about ten minutes, on a quiet machine)"
 	@echo "make bench-cuda ferry's copies from and to a GPU beside the driver's"
@@ -75,6 +76,10 @@ sim-mutants: setup
 # At least 3 minutes. Needs python3 and, for the node in Go, Go; installs neither. RECORD=1 keeps the figures.
 soak: setup
 	RECORD=$(RECORD) scripts/soak.sh $(or $(MINUTES),10) $(SEED)
+
+# RECORD=1 keeps the figures and draws docs/pictures/scale.svg.
+scale: setup
+	RECORD=$(RECORD) CARGO=$(CARGO) scripts/scale.sh
 
 check: setup
 	scripts/test.sh format clippy unit c
