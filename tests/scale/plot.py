@@ -7,7 +7,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 FIGURES = HERE / "figures.tsv"
 PICTURE = HERE.parents[1] / "docs/pictures/scale.svg"
-WIDTH, HEIGHT, LEFT, TOP, GAP = 250, 90, 50, 64, 58
+WIDTH, HEIGHT, LEFT, TOP, GAP = 250, 90, 50, 72, 58
 COLUMNS = 3
 COLOUR = {"peers": "#0969da", "regions": "#bc6c1a"}
 STYLE = """<style>
@@ -33,7 +33,7 @@ def read() -> Costs:
 def panel(at: int, of: str, cost: str, points: list[tuple[int, float]]) -> list[str]:
     """One cost: sizes from left to right, each as far from the next, since each is about three times the one before."""
     x, y = LEFT + at % COLUMNS * (WIDTH + GAP), TOP + at // COLUMNS * (HEIGHT + GAP)
-    most = max(value for _, value in points) * 1.3
+    most = max(value for _, value in points) * 1.3 or 1
     step = WIDTH / (len(points) - 1)
     places = [(x + step * nth, y + HEIGHT * (1 - value / most)) for nth, (_, value) in enumerate(points)]
     parts = [
@@ -44,7 +44,7 @@ def panel(at: int, of: str, cost: str, points: list[tuple[int, float]]) -> list[
     for nth, ((px, py), (size, value)) in enumerate(zip(places, points)):
         anchor = "start" if nth == 0 else "end" if nth == len(points) - 1 else "middle"
         parts.append(f'<circle cx="{px:.1f}" cy="{py:.1f}" r="2.5" fill="{COLOUR[of]}"/>')
-        parts.append(f'<text class="small" x="{px:.1f}" y="{py - 6:.1f}" text-anchor="{anchor}">{value:.3g}</text>')
+        parts.append(f'<text class="small" x="{px:.1f}" y="{py - 6:.1f}" text-anchor="{anchor}">{value:,.{0 if value >= 100 else 2}f}</text>')
         parts.append(f'<text class="small" x="{px:.1f}" y="{y + HEIGHT + 14}" text-anchor="{anchor}">{size:,}</text>')
     line = " ".join(f"{px:.1f},{py:.1f}" for px, py in places)
     return parts + [f'<polyline stroke="{COLOUR[of]}" points="{line}"/>']
