@@ -1,5 +1,5 @@
-//! The bounds of tables that grow with the peers that an engine has known: the table of peers, and the incarnations that
-//! the application fenced. `inbound` and `sessions` ask before they add a peer, `ending` before it fences.
+//! The bounds of tables that grow with the peers that an engine has known: the table of peers, and the incarnations
+//! that the application fenced. `inbound` and `sessions` ask before they add a peer, `ending` before it fences.
 
 use super::conn::State;
 use super::Control;
@@ -13,8 +13,8 @@ use crate::types::PeerId;
 /// An engine's id and incarnation.
 pub(super) type Incarnation = ([u8; 16], u64);
 
-/// The incarnations that the application fenced. Contract 6: none is forgotten before the application connects to it, so
-/// a full table refuses further fences.
+/// The incarnations that the application fenced. Contract 6: none is forgotten before the application connects to it,
+/// so a full table refuses further fences.
 #[derive(Default)]
 pub(super) struct Fenced {
     /// The count of fences at the time of each incarnation's latest fence.

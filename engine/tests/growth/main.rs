@@ -1,5 +1,6 @@
-//! What a peer and a region cost an engine, from few to very many: 100 to 10,000 peers, 1,000 to 100,000 regions. A cost
-//! of one must not grow with the number of all. `make scale` runs it, prints the table, keeps the figures and draws them.
+//! What a peer and a region cost an engine, from few to very many: 100 to 10,000 peers, 1,000 to 100,000 regions. A
+//! cost of one must not grow with the number of all. `make scale` runs it, prints the table, keeps the figures and
+//! draws them.
 //!
 //! Each size runs in a process of its own, this program again, so that its memory is that size's. `peers` and `regions`
 //! measure; the program fails if a cost at the largest size is more than twice the median of the smaller sizes.

@@ -1,10 +1,10 @@
-//! A peer that floods an engine does not slow that engine's other peers down: while it floods, the p99 of a well-behaved
-//! peer's small WRITEs and READs is at most three times its p99 alone.
+//! A peer that floods an engine does not slow that engine's other peers down: while it floods, the p99 of a
+//! well-behaved peer's small WRITEs and READs is at most three times its p99 alone.
 //!
 //! The engine is in this process, the well-behaved peer and the flooding peer are processes of their own (`honest`,
-//! `floods`). The flooding process has the lowest priority and the rate of a 10 Gbit/s NIC, and the other two have a high
-//! one if that is allowed: with all of them on one machine, the scheduler would decide otherwise. The test is about
-//! what queues inside the engine.
+//! `floods`). The flooding process has the lowest priority and the rate of a 10 Gbit/s NIC, and the other two have a
+//! high one if that is allowed: with all of them on one machine, the scheduler would decide otherwise. The test is
+//! about what queues inside the engine.
 //!
 //! Each round measures alone and flooded, one right after the other, in turns of order. Load of the machine comes and
 //! goes, and can only add. So two figures count, and one of them must hold: the median of the rounds' ratios, and the
