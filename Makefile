@@ -17,7 +17,7 @@ override TARGET := $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR),target)
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -1)
 ABI := $(shell sed -n 's/^\#define FERRY_ABI_MAJOR //p' include/ferry.h)
 
-.PHONY: help setup build demo docs test test-rdma test-cuda sim sim-mutants chaos soak scale fuzz sanitize check bench bench-cuda compare overhead install deb fmt clean
+.PHONY: help setup build demo docs test test-rdma test-cuda sim sim-mutants chaos soak scale fuzz sanitize miri prove check bench bench-cuda compare overhead install deb fmt clean
 
 help:
 	@echo "make demo       two processes exchange a model's KV cache, by push and by pull"
@@ -35,7 +35,9 @@ help:
 	@echo "make compare    ferry beside Mooncake, NIXL and raw references (about 20 minutes, on a quiet machine)"
 	@echo "make overhead   the time that the C++, Python and Go bindings add to a call in C (some minutes)"
 	@echo "make fuzz       each fuzz target for SECONDS=60; TARGET=lane takes one. Installs the pinned nightly Rust"
-	@echo "make sanitize   the C suite under AddressSanitizer and ThreadSanitizer. Installs the pinned nightly Rust"
+	@echo "make sanitize   the suites in C, Python and Go under AddressSanitizer and ThreadSanitizer. Installs the pinned nightly Rust"
+	@echo "make miri       tests of the engine's own decisions and tables under Miri. Installs the pinned nightly Rust"
+	@echo "make prove      an hour of looking for faults: sanitize, miri, fuzz, chaos, soak and sim, each with a time limit; SEED=number"
 	@echo "make build      the libraries and ferry-bench, optimised"
 	@echo "make docs       the pages as a site with search, and the references of all languages, in $(TARGET)/docs"
 	@echo "make install    installs below PREFIX=$(PREFIX); DESTDIR= stages it"
@@ -101,9 +103,17 @@ overhead: setup
 fuzz:
 	scripts/fuzz.sh run $(or $(SECONDS),60) $(FUZZ_TARGET)
 
+# SUITES='c python go' takes only these.
 sanitize: setup
-	scripts/sanitize.sh address
-	scripts/sanitize.sh thread
+	scripts/sanitize.sh address $(SUITES)
+	scripts/sanitize.sh thread $(SUITES)
+
+miri: setup
+	scripts/miri.sh
+
+# PARTS='miri sim' takes only these.
+prove: setup
+	SEED=$(SEED) scripts/prove.sh $(PARTS)
 
 # Fills the templates in ffi/ for this installation. Paths are relative if possible, so that the tree can be
 # moved.

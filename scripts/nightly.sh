@@ -1,5 +1,5 @@
-# The pinned nightly Rust, for the scripts that source this file: fuzz.sh and sanitize.sh. FERRY_NIGHTLY names
-# another one.
+# The pinned nightly Rust, for the scripts that source this file: fuzz.sh, sanitize.sh and miri.sh. FERRY_NIGHTLY
+# names another one.
 nightly=${FERRY_NIGHTLY:-nightly-2026-05-20}
 triple=$(rustc -vV | sed -n 's/^host: //p')
 

@@ -19,7 +19,7 @@ lanes=(
     "cxx python golang exchange installed deb docs io_uring"
 )
 # Printed at the end of a full run.
-elsewhere="not run: make bench, bench-cuda, compare and overhead, which measure; sim, chaos and fuzz, which draw more faults; sanitize and soak"
+elsewhere="not run: make bench, bench-cuda, compare and overhead, which measure; sim, chaos and fuzz, which draw more faults; sanitize, miri and soak; make prove, which runs some of each"
 
 # The time limit of a leg in seconds: several times its time on two processors from an empty target folder.
 bound_s() {
@@ -30,17 +30,8 @@ bound_s() {
     esac
 }
 
-# Kills the remaining processes of a session; each leg has its own session.
-end_session() {
-    local stat line pid words
-    for stat in /proc/[0-9]*/stat; do
-        { read -r line <"$stat"; } 2>/dev/null || continue
-        # The name, in parentheses, may have blanks.
-        read -ra words <<<"${line##*) }"
-        pid=${line%% *}
-        [ "${words[3]:-}" != "$1" ] || kill -KILL "$pid" 2>/dev/null
-    done
-}
+# shellcheck source=scripts/session.sh
+source scripts/session.sh
 end_all() {
     local file
     trap '' INT TERM HUP

@@ -156,14 +156,14 @@ func (r *reactor) drain(events []C.ferry_event) int {
 func (r *reactor) dispatch(events []C.ferry_event) {
 	for i := range events {
 		event := &events[i]
-		if event.kind != C.FERRY_EVENT_TRANSFER && event.kind != C.FERRY_EVENT_PEER_CONNECTED {
-			continue
+		if event.kind == C.FERRY_EVENT_TRANSFER || event.kind == C.FERRY_EVENT_PEER_CONNECTED {
+			if who := r.take(uint64(event.user_data)); who != nil {
+				who.complete(event)
+			} else {
+				r.unswept.Add(-1)
+			}
 		}
-		if who := r.take(uint64(event.user_data)); who != nil {
-			who.complete(event)
-		} else {
-			r.unswept.Add(-1)
-		}
+		// Also of an event that nobody waits for: PEER_LOST has its reason.
 		if event.data != nil {
 			// A copy: cgo passes no pointer into memory that has Go's pointers.
 			given := *event

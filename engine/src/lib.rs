@@ -11,6 +11,8 @@
 extern crate self as ferry;
 
 mod api;
+#[cfg(test)]
+mod cases;
 mod command;
 mod complete;
 pub mod config;

@@ -137,7 +137,7 @@ impl World {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(64))]
+    #![proptest_config(crate::cases::most(64))]
 
     #[test]
     fn a_peer_that_has_every_announcement_knows_all_regions(steps in proptest::collection::vec(any_step(), 1..60)) {

@@ -89,7 +89,7 @@ fn check(map: &RegionMap, model: &Model) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(32))]
+    #![proptest_config(crate::cases::most(32))]
 
     #[test]
     fn the_registry_is_the_list_of_what_was_registered(steps in proptest::collection::vec(any_step(), 1..60)) {

@@ -433,7 +433,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(32))]
+        #![proptest_config(crate::cases::most(32))]
 
         /// Announcements may overlap, repeat, or be missing: the map holds the same as a list would, and earlier
         /// snapshots do not change.

@@ -77,7 +77,7 @@ fn same_around(tree: &Tree<Pairs>, model: &BTreeMap<u64, u64>, key: u64) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(24))]
+    #![proptest_config(crate::cases::most(24))]
 
     /// Runs of keys come and go, so that there are three levels at times; each earlier copy stays as it was.
     #[test]

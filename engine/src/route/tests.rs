@@ -353,7 +353,7 @@ fn fits(facts: &Facts, transport: Transport) -> bool {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(4096))]
+    #![proptest_config(crate::cases::most(4096))]
 
     /// The chosen path may carry the transfer, or is waited for; and if a path fits, a fitting path is chosen.
     #[test]

@@ -198,7 +198,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(64))]
+        #![proptest_config(crate::cases::most(64))]
         #[test]
         fn no_input_panics_or_opens(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
             let (_, mut b) = channels();

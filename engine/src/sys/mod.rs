@@ -44,6 +44,8 @@ pub mod mpsc;
 pub mod names;
 #[cfg_attr(feature = "sim", path = "sim/once.rs")]
 pub mod once;
+// Miri has neither signal masks nor CPUs.
+#[cfg_attr(all(miri, not(feature = "sim")), path = "sim/origin.rs")]
 #[cfg_attr(feature = "sim", path = "sim/origin.rs")]
 mod origin;
 #[cfg_attr(feature = "sim", path = "sim/packet.rs")]
@@ -51,6 +53,8 @@ pub mod packet;
 mod parts;
 #[cfg_attr(feature = "sim", path = "sim/pause.rs")]
 pub mod pause;
+#[cfg(all(test, miri))]
+mod planted;
 #[cfg_attr(feature = "sim", path = "sim/poller.rs")]
 pub mod poller;
 mod process;

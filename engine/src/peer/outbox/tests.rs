@@ -525,7 +525,7 @@ impl Model {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(256))]
+    #![proptest_config(crate::cases::most(256))]
 
     #[test]
     fn each_unit_is_settled_once_and_frames_leave_in_order(

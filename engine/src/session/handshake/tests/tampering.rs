@@ -50,7 +50,7 @@ fn no_flipped_bit_goes_unnoticed() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(256))]
+    #![proptest_config(crate::cases::most(256))]
 
     #[test]
     fn garbage_neither_panics_nor_establishes_nor_piles_up(
