@@ -38,6 +38,8 @@ pub mod mapping;
 pub mod memfd;
 #[cfg_attr(feature = "sim", path = "sim/memory.rs")]
 pub mod memory;
+#[cfg_attr(feature = "sim", path = "sim/moment.rs")]
+pub mod moment;
 #[cfg_attr(feature = "sim", path = "sim/mpsc.rs")]
 pub mod mpsc;
 #[cfg_attr(feature = "sim", path = "sim/names.rs")]

@@ -8,7 +8,7 @@
 //!    ├ sync, local          locks, atomics and thread-local variables, all made of points
 //!    ├ clock, process       hosts with clocks that drift, processes that stop and die
 //!    ├ arena, memory        memory at repeated addresses, and who touched which registered part of it
-//!    ├ trace                the story of a run
+//!    ├ trace, moment        the story of a run; how often it came to situations that are looked for
 //!    ├ explore              every schedule of a short program, in place of one that a seed draws
 //!    ├ fd, poller, eventfd  descriptors, and waiting for them
 //!    ├ net, unix, vm        streams between hosts, sockets within one, copies between processes
@@ -27,6 +27,7 @@ pub mod explore;
 pub mod fd;
 pub mod local;
 pub mod memory;
+pub mod moment;
 pub mod net;
 pub mod nic;
 pub mod poller;

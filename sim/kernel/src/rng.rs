@@ -5,6 +5,7 @@
 /// Chances are given in parts per million.
 pub const MILLION: u32 = 1_000_000;
 
+#[derive(Clone)]
 pub(crate) struct Rng(fastrand::Rng);
 
 impl Rng {

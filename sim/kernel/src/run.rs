@@ -64,6 +64,8 @@ pub struct Outcome {
     pub naps: u64,
     pub end_ns: u64,
     pub failures: Vec<String>,
+    /// How often each moment of `moment` was reached; those that were not are missing.
+    pub moments: Vec<(&'static str, u64)>,
     /// With `Story::Keep`, the events as sentences.
     pub story: String,
 }
@@ -125,6 +127,7 @@ pub(crate) fn run_with<'a>(
         naps: world.naps,
         end_ns: world.now,
         failures: std::mem::take(&mut world.failures),
+        moments: std::mem::take(&mut world.moments),
         story: world.trace.take_story(),
     });
     (outcome, script)

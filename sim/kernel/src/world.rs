@@ -70,6 +70,8 @@ pub(crate) struct World {
     pub memory: Memory,
     pub arena: Arena,
     pub trace: Trace,
+    /// How often each moment was reached.
+    pub moments: Vec<(&'static str, u64)>,
     pub options: Options,
     /// Tells this world's objects from those of an earlier one.
     pub serial: u64,
@@ -115,6 +117,7 @@ impl World {
             memory: Memory::new(options.observer.take()),
             arena: Arena::default(),
             trace: Trace::new(options.story),
+            moments: Vec::new(),
             options,
             serial,
             #[cfg(debug_assertions)]

@@ -11,6 +11,7 @@ use crate::region::RemoteMap;
 use crate::status::Result;
 use crate::sys::atomic::{AtomicBool, Ordering};
 use crate::sys::clock;
+use crate::sys::moment;
 use crate::sys::once::OnceLock;
 use crate::sys::pause;
 use crate::sys::proven::Proven;
@@ -91,6 +92,7 @@ impl LocalPath {
             .filter(|submitted_ns| *submitted_ns == transfer.spec.submitted_ns)
             .unwrap_or_else(clock::monotonic_ns);
         transfer.mark_started_at(|| now_ns);
+        moment::reached_if("a strike between pull and launch", || !transfer.is_pending());
         if let Err(Broken) = self.copier.run(&self.peer, &transfer, range, now_ns, after) {
             self.closed.store(true, Ordering::SeqCst);
             (self.on_broken)();

@@ -22,6 +22,7 @@ use crate::region::Registry;
 use crate::sys::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use crate::sys::clock;
 use crate::sys::lock::Mutex;
+use crate::sys::moment;
 use crate::sys::once::OnceLock;
 use crate::sys::verbs::{Chain, Completion, Cq, LocalSide, Qp, QpSpec, Remote};
 use crate::types::{LaneId, Monotonic, TransferId, Transport};
@@ -399,6 +400,9 @@ impl Endpoint {
         {
             // Enter the batches before posting: the completion may come at once.
             let mut state = self.flights[qp].state.lock();
+            let mut runs = sender.staged.iter().filter_map(|batch| batch.run.as_ref());
+            let is_struck = || runs.any(|run| !run.transfer.is_pending());
+            moment::reached_if("a strike between pull and launch", is_struck);
             state.last = Some(last);
             state.batches.extend(sender.staged.drain(..));
         }

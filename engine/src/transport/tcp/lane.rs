@@ -20,6 +20,7 @@ use crate::sys::clock;
 use crate::sys::eventfd::EventFd;
 use crate::sys::fd::OwnedFd;
 use crate::sys::lock::Mutex;
+use crate::sys::moment;
 use crate::sys::once::OnceLock;
 use crate::sys::poller::Interest;
 use crate::sys::socket;
@@ -228,6 +229,7 @@ impl Lane {
             return RxTurn::default();
         }
         let turn = rx.run(self, &mut after);
+        moment::reached_if("a caller drives a lane", || caller && turn.settled);
         drop(rx);
         if let Some(failure) = turn.failed {
             self.fail(failure);

@@ -10,6 +10,7 @@ pub use once::OnceLock;
 pub use rw::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use crate::clock;
+use crate::moment;
 use crate::wait::WaitQueue;
 use crate::world::{is_running, point, try_with};
 use std::cell::UnsafeCell;
@@ -59,7 +60,11 @@ impl<T: ?Sized> Mutex<T> {
     #[inline]
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         point();
-        self.take().then(|| MutexGuard { mutex: self, not_send: PhantomData })
+        if !self.take() {
+            moment::reached(moment::BUSY_LOCK);
+            return None;
+        }
+        Some(MutexGuard { mutex: self, not_send: PhantomData })
     }
 
     pub fn get_mut(&mut self) -> &mut T {
