@@ -1,6 +1,7 @@
 //! An application's thread: submits transfers, waits for them in one of several ways, cancels some, connects, fences
 //! and closes peers, and takes memory back in the midst of it. `wishes` draws what it submits.
 
+use crate::calls::Guest;
 use crate::draw::Draw;
 use crate::ledger::{LifeId, TransferId, View};
 use crate::memory::MemoryId;
@@ -11,9 +12,17 @@ use ferry::types::PeerId;
 use ferry::TransferCore;
 use ferry_sim_kernel::clock::virtual_ns;
 use ferry_sim_kernel::task;
+use std::cell::RefCell;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+/// Transfers whose events a queue has room for.
+const QUEUE_ROOM: usize = 64;
+/// The longest time before a hasty thread cancels.
+const SPINS_MAX: u64 = 300;
+/// Events that are taken at once.
+const EVENTS: usize = 16;
 /// The pause of a thread that has nothing to do.
 const REST: Duration = Duration::from_millis(5);
 
@@ -22,9 +31,13 @@ pub struct Actor {
     pub draw: Draw,
     pub queue: Arc<Queue>,
     flights: Vec<Flight>,
+    /// What the callback of its queue has submitted.
+    foundlings: Rc<RefCell<Vec<Flight>>>,
     /// The memory that this thread takes back.
     going: Option<MemoryId>,
     nth: usize,
+    /// How often it has set a callback.
+    sets: u64,
     /// Looks at transfers since the last one ended.
     vain: u32,
 }
@@ -51,13 +64,38 @@ pub enum Style {
 impl Actor {
     pub fn new(program: Program, nth: usize) -> Actor {
         let draw = Draw::new(program.world.seed, 2_000 + (program.life * 8 + nth) as u64);
-        let queue = program.queue(WHAT_TRANSFERS, 64);
-        Actor { program, draw, queue, flights: Vec::new(), going: None, nth, vain: 0 }
+        let queue = program.queue(WHAT_TRANSFERS, QUEUE_ROOM);
+        Actor::of(program, draw, queue, nth)
+    }
+
+    fn of(program: Program, draw: Draw, queue: Arc<Queue>, nth: usize) -> Actor {
+        let foundlings = Rc::default();
+        Actor { program, draw, queue, flights: Vec::new(), foundlings, going: None, nth, sets: 0, vain: 0 }
+    }
+
+    /// Sets the queue's callback, or keeps it set for the most part.
+    fn call_back(&mut self, leaves: bool) {
+        if self.program.is_called_back(&self.queue) {
+            if leaves || self.draw.percent(3) {
+                self.program.unset_callback(&self.queue);
+            }
+        } else if !leaves {
+            let (seed, life) = (self.program.world.seed, self.program.life);
+            let draw = Draw::new(seed, 100_000 + (life * 8 + self.nth) as u64 + (self.sets << 20));
+            self.sets += 1;
+            let actor = Actor::of(self.program.clone(), draw, self.queue.clone(), self.nth);
+            let guest = Guest::new(actor, self.foundlings.clone());
+            self.program.call_back(&self.queue, move |event| guest.take(event));
+        }
     }
 
     pub fn run(mut self) {
         loop {
             let leaves = self.program.is_leaving();
+            if self.program.plan.calls_back {
+                self.call_back(leaves);
+                self.flights.append(&mut self.foundlings.borrow_mut());
+            }
             if leaves && self.flights.is_empty() {
                 break;
             }
@@ -173,21 +211,31 @@ impl Actor {
 
     fn drain_queue(&mut self) {
         let mut events: Vec<Event> = Vec::new();
-        self.queue.drain(&mut events, 16);
-        for event in events {
-            let life = self.program.life;
-            self.program.world.book.with(|ledger| match event.body {
-                EventBody::Transfer { user_data, status, .. } => {
-                    ledger.ended_by_event(life, user_data, status)
-                }
-                body => ledger.fail(format!("a queue of transfers has {body:?}")),
-            });
-        }
+        while self.queue.drain(&mut events, EVENTS) == EVENTS {}
+        events.iter().for_each(|event| self.learn(event));
+    }
+
+    /// An event of the queue was taken.
+    pub fn learn(&self, event: &Event) {
+        let life = self.program.life;
+        self.program.world.book.with(|ledger| match &event.body {
+            EventBody::Transfer { user_data, status, .. } => ledger.ended_by_event(life, *user_data, *status),
+            body => ledger.fail(format!("a queue of transfers has {body:?}")),
+        });
+    }
+
+    pub fn take_flights(&mut self) -> Vec<Flight> {
+        std::mem::take(&mut self.flights)
     }
 
     pub fn fly(&mut self, id: TransferId, core: Arc<TransferCore>) {
         let style = *self.draw.pick(&[Style::Wait, Style::Wait, Style::Poll, Style::Drain, Style::Spin]);
         self.flights.push(Flight { id, core, style });
+        // So that a strike meets the threads that post.
+        if self.program.plan.is_hasty && self.draw.percent(30) {
+            (0..self.draw.log_uniform(1, SPINS_MAX)).for_each(|_| task::spin());
+            self.cancel(self.flights.len() - 1);
+        }
     }
 
     /// Fails the run if a call fails with another status than these.

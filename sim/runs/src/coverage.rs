@@ -1,9 +1,12 @@
 //! States × faults: what engines and transfers were doing when a fault struck.
 
+use crate::calls;
+use crate::checks::bounds::UNTOLD;
 use crate::ledger::{Book, Phase, View};
 use crate::plan::{Plan, FAULTS};
 use ferry::types::Op;
 use ferry::State;
+use ferry_sim_kernel::moment::BUSY_LOCK;
 use ferry_sim_kernel::process::ProcessId;
 use ferry_sim_kernel::{net, nic};
 use std::collections::BTreeMap;
@@ -49,6 +52,22 @@ pub const RDMA_STATES: [&str; 5] = [
     "NIC: queue pair in error",
 ];
 
+/// Moments that runs must come to: the engine and the kernel name them (`moment`), the callbacks' checker (`calls`) its
+/// own.
+pub const MOMENTS: [&str; 7] = [
+    BUSY_LOCK,
+    "a caller drives a lane",
+    "a strike between pull and launch",
+    calls::SUBMITS,
+    calls::WAITS,
+    calls::UNSET,
+    UNTOLD,
+];
+
+/// The least share of seeds that must reach each moment, and how many seeds it takes to judge that.
+const MOMENT_PERCENT_MIN: u64 = 1;
+const SEEDS_JUDGED_MIN: u64 = 400;
+
 /// Bits of `STATES` for each of `FAULTS`.
 pub type Reached = [u32; FAULTS.len()];
 
@@ -61,6 +80,11 @@ pub fn rdma_states() -> Vec<&'static str> {
     let is_there =
         [nics.posted > 0, nics.sending_again > 0, nics.landing > 0, nics.late > 0, nics.in_error > 0];
     RDMA_STATES.into_iter().zip(is_there).filter(|(_, is)| *is).map(|(state, _)| state).collect()
+}
+
+/// True if these bits of `states` have that one.
+pub fn is_there(bits: u32, name: &str) -> bool {
+    STATES.iter().position(|state| *state == name).is_some_and(|at| bits >> at & 1 == 1)
 }
 
 /// Returns the states that are there now.
@@ -147,20 +171,24 @@ pub fn states(book: &Book, plan: &Plan) -> u32 {
     bits
 }
 
-/// In how many seeds each pair was reached.
+/// In how many seeds each pair and each moment was reached.
 #[derive(Clone)]
 pub struct Table {
     counts: Vec<[u64; FAULTS.len()]>,
+    moments: [u64; MOMENTS.len()],
     seeds: u64,
 }
 
 impl Table {
     pub fn new() -> Table {
-        Table { counts: vec![[0; FAULTS.len()]; STATES.len()], seeds: 0 }
+        Table { counts: vec![[0; FAULTS.len()]; STATES.len()], moments: [0; MOMENTS.len()], seeds: 0 }
     }
 
-    pub fn add(&mut self, reached: &Reached) {
+    pub fn add(&mut self, reached: &Reached, moments: &[(&str, u64)]) {
         self.seeds += 1;
+        for (name, count) in MOMENTS.iter().zip(&mut self.moments) {
+            *count += u64::from(moments.iter().any(|(known, _)| known == name));
+        }
         for (fault, bits) in reached.iter().enumerate() {
             for (state, row) in self.counts.iter_mut().enumerate() {
                 row[fault] += u64::from(bits >> state & 1);
@@ -175,6 +203,26 @@ impl Table {
             row.iter().enumerate().map(move |(fault, count)| (state, fault, *count))
         });
         std::iter::once((STATES.len(), 0, self.seeds)).chain(pairs)
+    }
+
+    /// Returns in how many seeds each moment was reached.
+    pub fn moments(&self) -> impl Iterator<Item = (usize, u64)> + '_ {
+        self.moments.iter().copied().enumerate()
+    }
+
+    pub fn count_moment(&mut self, moment: usize, count: u64) {
+        if let Some(cell) = self.moments.get_mut(moment) {
+            *cell += count;
+        }
+    }
+
+    /// Returns the moments that too few seeds reached, once there are enough seeds to tell. `beyond`: clocks are wrong
+    /// beyond the bound, without which `UNTOLD` is none of the moments.
+    pub fn rare_moments(&self, beyond: bool) -> Vec<&'static str> {
+        let is_rare = |count: &u64| count * 100 < self.seeds * MOMENT_PERCENT_MIN;
+        let all = MOMENTS.into_iter().zip(&self.moments).filter(|_| self.seeds >= SEEDS_JUDGED_MIN);
+        let all = all.filter(|(name, _)| beyond || *name != UNTOLD);
+        all.filter(|(_, count)| is_rare(count)).map(|(name, _)| name).collect()
     }
 
     /// Adds an entry of another table.
@@ -206,5 +254,27 @@ impl Table {
             true => println!("every pair was reached"),
             false => println!("{} pairs were not reached: {}", missing.len(), missing.join("; ")),
         }
+        for (name, count) in MOMENTS.iter().zip(&self.moments) {
+            println!("{name}: in {:.1} % of the seeds", *count as f64 * 100.0 / self.seeds.max(1) as f64);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_moment_below_one_percent_is_rare_once_there_are_enough_seeds() {
+        let mut table = Table::new();
+        let none = [0; FAULTS.len()];
+        (0..4).for_each(|_| table.add(&none, &[(BUSY_LOCK, 9)]));
+        assert_eq!(table.rare_moments(true), [""; 0], "four seeds tell nothing");
+        (4..400).for_each(|_| table.add(&none, &[]));
+        assert!(!table.rare_moments(true).contains(&BUSY_LOCK), "four of 400 are one percent");
+        assert_eq!(table.rare_moments(true).len(), MOMENTS.len() - 1);
+        assert_eq!(table.rare_moments(false).len(), MOMENTS.len() - 2);
+        table.add(&none, &[]);
+        assert!(table.rare_moments(true).contains(&BUSY_LOCK));
     }
 }

@@ -2,7 +2,7 @@
 //! leak; collects what they tell; runs every hundredth seed a second time, in another worker; keeps the record.
 //!
 //! A worker prints a line for each fact: `begin SEED`, `end SEED HASH TRANSFERS FAULTS`, `failed SEED TEXT`, and at its
-//! end `reached STATE FAULT COUNT`. A worker that dies, or that takes too long for a seed, has failed that seed.
+//! end `reached STATE FAULT COUNT` and `moment MOMENT COUNT`. A worker that dies, or that takes too long for a seed, has failed that seed.
 
 use crate::bugs::BUGS;
 use crate::coverage::Table;
@@ -31,6 +31,8 @@ pub struct Orders {
     pub record: Option<PathBuf>,
     /// Ends at the first seed that fails, and prints no table.
     pub first: bool,
+    /// Clocks are more wrong than the contracts assume.
+    pub beyond: bool,
 }
 
 /// What a worker told.
@@ -44,17 +46,18 @@ enum Told {
     },
     Failed(u64, String),
     Reached(usize, usize, u64),
+    Moment(usize, u64),
     /// Its output has ended.
     Gone,
 }
 
 /// Runs seeds in this process and prints what a fleet reads.
-pub fn work(seeds: &[u64]) {
+pub fn work(seeds: &[u64], beyond: bool) {
     let mut table = Table::new();
     for seed in seeds {
         println!("begin {seed}");
-        let Verdict { outcome, transfers, faults, reached } = play(*seed, Story::None);
-        table.add(&reached);
+        let Verdict { outcome, transfers, faults, reached } = play(*seed, beyond, Story::None);
+        table.add(&reached, &outcome.moments);
         for failure in &outcome.failures {
             println!("failed {seed} {}", failure.replace('\n', " "));
         }
@@ -62,6 +65,9 @@ pub fn work(seeds: &[u64]) {
     }
     for (state, fault, count) in table.entries() {
         println!("reached {state} {fault} {count}");
+    }
+    for (moment, count) in table.moments() {
+        println!("moment {moment} {count}");
     }
 }
 
@@ -116,7 +122,7 @@ pub fn run(orders: &Orders) -> std::io::Result<bool> {
     loop {
         while fleet.workers.len() < orders.jobs {
             let Some((seeds, repeats)) = batches.pop() else { break };
-            fleet.start(&seeds, repeats)?;
+            fleet.start(&seeds, repeats, orders.beyond)?;
         }
         if fleet.workers.is_empty() {
             break;
@@ -136,10 +142,13 @@ pub fn run(orders: &Orders) -> std::io::Result<bool> {
         fleet.table.print();
     }
     for (seed, failure) in &fleet.failures {
-        println!("seed {seed} FAILED: {failure}\n  ferry-sim replay {seed} --story");
+        let beyond = if orders.beyond { " --beyond" } else { "" };
+        println!("seed {seed} FAILED: {failure}\n  ferry-sim replay {seed}{beyond} --story");
     }
     println!("{} seeds ran, {} of them twice; {} failed", fleet.done, fleet.repeated, fleet.failures.len());
-    Ok(fleet.failures.is_empty())
+    let rare = if orders.first { Vec::new() } else { fleet.table.rare_moments(orders.beyond) };
+    rare.iter().for_each(|moment| println!("FAILED: less than 1 % of the seeds came to {moment}"));
+    Ok(fleet.failures.is_empty() && rare.is_empty())
 }
 
 /// Cuts the seeds into batches: first the named ones, and behind each its seeds that run twice. Those of the record are
@@ -149,7 +158,8 @@ fn batches(orders: &Orders) -> std::io::Result<Vec<(Vec<u64>, bool)>> {
         Some(path) if path.exists() => ranges(path)?,
         _ => Vec::new(),
     };
-    let named: Vec<u64> = BUGS.iter().map(|bug| bug.seed).collect();
+    // What they showed is about clocks within the bound.
+    let named: Vec<u64> = BUGS.iter().map(|bug| bug.seed).filter(|_| !orders.beyond).collect();
     let fresh = (orders.from..).filter(|seed| !known.iter().any(|range| range.contains(seed)));
     let fresh: Vec<u64> = fresh.take(orders.seeds as usize).collect();
     let mut batches = Vec::new();
@@ -182,12 +192,13 @@ fn append(path: &Path) -> std::io::Result<File> {
 }
 
 impl Fleet {
-    fn start(&mut self, seeds: &[u64], repeats: bool) -> std::io::Result<()> {
+    fn start(&mut self, seeds: &[u64], repeats: bool, beyond: bool) -> std::io::Result<()> {
         let list: Vec<String> = seeds.iter().map(u64::to_string).collect();
         let mut command = Command::new(std::env::current_exe()?);
         command
             .arg("work")
             .arg(list.join(","))
+            .args(beyond.then_some("--beyond"))
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::null());
@@ -256,6 +267,11 @@ impl Fleet {
                     self.table.count(state, fault, count);
                 }
             }
+            Told::Moment(moment, count) => {
+                if !worker.repeats {
+                    self.table.count_moment(moment, count);
+                }
+            }
             Told::Gone => {
                 let status = worker.child.wait()?;
                 if let Some(seed) = worker.seed.filter(|_| !status.success()) {
@@ -310,6 +326,7 @@ fn parse(line: &str) -> Option<Told> {
             transfers: words.get(1)?.parse().ok()?,
             faults: words.get(2)?.parse().ok()?,
         },
+        "moment" => Told::Moment(seed as usize, words.first()?.parse().ok()?),
         "reached" => Told::Reached(seed as usize, words.first()?.parse().ok()?, words.get(1)?.parse().ok()?),
         _ => return None,
     })
@@ -323,7 +340,8 @@ mod tests {
     fn a_record_is_resumed_behind_its_seeds() {
         let path = std::env::temp_dir().join(format!("ferry-sim-record-{}", std::process::id()));
         std::fs::write(&path, "5 3\n10 1\n").unwrap();
-        let orders = Orders { seeds: 4, from: 4, jobs: 1, record: Some(path.clone()), first: false };
+        let orders =
+            Orders { seeds: 4, from: 4, jobs: 1, record: Some(path.clone()), first: false, beyond: false };
         let all = batches(&orders).unwrap();
         std::fs::remove_file(path).unwrap();
         let fresh: Vec<u64> =
@@ -341,6 +359,7 @@ mod tests {
             parse("end 7 ab 100 12"),
             Some(Told::End { seed: 7, transfers: 100, faults: 12, .. })
         ));
+        assert!(matches!(parse("moment 2 5"), Some(Told::Moment(2, 5))));
         assert!(matches!(parse("reached 3 4 5"), Some(Told::Reached(3, 4, 5))));
         assert!(parse("else").is_none());
     }

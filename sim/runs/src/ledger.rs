@@ -7,6 +7,7 @@
 //! memory  a range that is registered, and its claims: parts that belong to one transfer at a time (`memory`)
 //! ```
 
+use crate::calls::Calls;
 use crate::memory::{Block, Memory, MemoryId};
 use crate::notes::Note;
 use ferry::types::{Op, PeerId};
@@ -53,6 +54,8 @@ pub struct Ledger {
     pub is_calm: bool,
     /// The network alters data at times.
     pub is_altered: bool,
+    /// Clocks are more wrong than the contracts assume.
+    pub beyond: Option<Beyond>,
     /// Each pair's exam that was passed.
     pub passed: BTreeSet<(LifeId, usize)>,
 }
@@ -64,6 +67,14 @@ pub struct Slot {
     /// Transfers that are yet to be accepted.
     pub left: usize,
     pub is_slow: bool,
+}
+
+/// What may break where clocks are more wrong than the contracts assume: a target takes a frame although its lease is
+/// over by the initiator's clock, and so does not know that it is late. Everything else holds.
+pub struct Beyond {
+    pub gain_ppm_max: u64,
+    /// By slot.
+    pub lease_ns: Vec<u64>,
 }
 
 /// What one life thinks of another engine's process.
@@ -98,6 +109,7 @@ pub struct Life {
     /// Lives with which a session has ended: what was delivered to or from them may be lost.
     pub parted: BTreeSet<LifeId>,
     pub unregistering: usize,
+    pub calls: Calls,
     freezes: u32,
     frozen_at: u64,
     frozen_ns: u64,
@@ -122,6 +134,7 @@ impl Life {
             fenced: BTreeSet::new(),
             parted: BTreeSet::new(),
             unregistering: 0,
+            calls: Calls::default(),
             freezes: 0,
             frozen_at: 0,
             frozen_ns: 0,
@@ -372,6 +385,21 @@ impl Ledger {
     pub fn live(&self, of: impl Fn(&Transfer) -> bool) -> Vec<(TransferId, Arc<TransferCore>)> {
         let all = self.transfers.iter().enumerate().filter(|(_, it)| it.phase == Phase::Live && of(it));
         all.filter_map(|(id, it)| Some((id, it.core.clone()?))).collect()
+    }
+
+    /// True if a frame of this transfer may have been given up by its lease by now, and may land later, because clocks
+    /// are wrong beyond the bound. Such a transfer may have gone on to be DONE.
+    pub fn may_land_untold(&self, id: TransferId) -> bool {
+        let Some(Beyond { gain_ppm_max, lease_ns }) = &self.beyond else { return false };
+        let transfer = &self.transfers[id];
+        let lease_ns = lease_ns[self.lives[transfer.wish.from].slot];
+        virtual_ns() - transfer.invoked_ns >= lease_ns * 1_000_000 / (1_000_000 + gain_ppm_max)
+    }
+
+    /// Returns by how much a time that a clock measures may be longer than it says, beyond the bound.
+    pub fn stretch_ns(&self, ns: u64) -> u64 {
+        let ppm = self.beyond.as_ref().map_or(0, |beyond| beyond.gain_ppm_max);
+        ns * ppm / (1_000_000 - ppm)
     }
 
     /// True if a transfer's end was seen and it was DONE.

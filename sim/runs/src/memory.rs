@@ -182,7 +182,8 @@ impl Ledger {
         let transfer = &self.transfers[id];
         let fence = transfer.result.as_ref().map(|result| result.fence);
         let awaits_note = transfer.wish.note.is_some_and(|note| self.notes[note].keeps_data());
-        let keeps_remote = !was_refused && (fence.is_none_or(|fence| fence == Fence::Lease) || awaits_note);
+        let may_land = fence.is_none_or(|fence| fence == Fence::Lease) || self.may_land_untold(id);
+        let keeps_remote = !was_refused && (may_land || awaits_note);
         for pair in transfer.blocks.clone() {
             for (side, block) in pair.into_iter().enumerate() {
                 if side == 0 || !keeps_remote {
@@ -196,7 +197,8 @@ impl Ledger {
     pub fn release_remote(&mut self, id: TransferId) {
         let transfer = &self.transfers[id];
         let fence = transfer.result.as_ref().map(|result| result.fence);
-        if transfer.phase == Phase::Seen && fence.is_some_and(|fence| fence != Fence::Lease) {
+        let is_free = fence.is_some_and(|fence| fence != Fence::Lease) && !self.may_land_untold(id);
+        if transfer.phase == Phase::Seen && is_free {
             for [_, remote] in transfer.blocks.clone() {
                 self.unclaim(remote);
             }

@@ -8,9 +8,22 @@ use ferry_sim_kernel::nic::Abilities;
 const SECRET: &str = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
 const PORT: u16 = 7000;
 const MS: u64 = 1_000_000;
+/// Seeds in which engines call back. They come from a stream of their own, so the others are what they were before.
+/// With this stream those are all seeds that showed a bug by then.
+const CALLBACKS_PERCENT: u32 = 25;
+const CALLBACKS_STREAM: u64 = 53;
+/// As for callbacks.
+const HASTY_PERCENT: u32 = 15;
+const HASTY_STREAM: u64 = 36;
+/// How wrong clocks may be, by the contracts, with room for rounding.
+const GAIN_PPM_MAX: u64 = 995;
 
 pub struct Plan {
     pub hosts: usize,
+    /// By host: what its clocks gain at first, in parts per million.
+    pub gains_ppm: Vec<i64>,
+    /// No clock is more wrong.
+    pub gain_ppm_max: u64,
     /// By host.
     pub nics: Vec<Vec<Abilities>>,
     pub engines: Vec<EnginePlan>,
@@ -42,6 +55,10 @@ pub struct EnginePlan {
     pub deadline_ns: u64,
     /// The largest transfer.
     pub bytes_max: u64,
+    /// Its queues have callbacks.
+    pub calls_back: bool,
+    /// Its threads cancel many transfers at once.
+    pub is_hasty: bool,
 }
 
 #[derive(Clone)]
@@ -271,7 +288,61 @@ impl Plan {
             nics::set_up(&mut draw, &mut engines, &nics);
             nics::harm(&mut draw, &mut faults, &nics);
         }
-        Plan { hosts, nics, engines, faults, network, alters }
+        let mut draw = Draw::new(seed, CALLBACKS_STREAM);
+        if draw.percent(CALLBACKS_PERCENT) {
+            engines.iter_mut().for_each(|engine| engine.calls_back = draw.percent(70));
+        }
+        let is_hasty = Draw::new(seed, HASTY_STREAM).percent(HASTY_PERCENT);
+        engines.iter_mut().for_each(|engine| engine.is_hasty = is_hasty);
+        Plan {
+            hosts,
+            gains_ppm: vec![0; hosts],
+            gain_ppm_max: GAIN_PPM_MAX,
+            nics,
+            engines,
+            faults,
+            network,
+            alters,
+        }
+    }
+
+    /// The same plan with clocks that are more wrong than the contracts assume: those of every other host gain, the
+    /// others lose. Most faults stop a target whose clock loses, for about a lease of an initiator whose clock gains.
+    pub fn beyond(seed: u64) -> Plan {
+        let mut plan = Plan::new(seed);
+        let mut draw = Draw::new(seed, 5);
+        let most = draw.log_uniform(20 * GAIN_PPM_MAX, 500 * GAIN_PPM_MAX);
+        let first = draw.below(2);
+        let mut gain = |host: usize| {
+            let gain = draw.between(most / 2, most) as i64;
+            if host % 2 == first {
+                gain
+            } else {
+                -gain
+            }
+        };
+        plan.gain_ppm_max = most;
+        plan.gains_ppm = (0..plan.hosts).map(&mut gain).collect();
+        for step in &mut plan.faults {
+            if let Fault::Drift { host, ppm } = &mut step.fault {
+                *ppm = gain(*host);
+            }
+        }
+        let gains = |engine: usize| plan.gains_ppm[plan.engines[engine].host] > 0;
+        let from = (0..plan.engines.len()).filter(|engine| gains(*engine));
+        let pairs = from.flat_map(|from| plan.engines[from].peers.iter().map(move |to| (from, *to)));
+        let pairs: Vec<(usize, usize)> = pairs.filter(|(_, to)| !gains(*to)).collect();
+        let is_kept = |fault| matches!(fault, Fault::Kill { .. } | Fault::Drift { .. });
+        for step in plan.faults.iter_mut().filter(|step| !pairs.is_empty() && !is_kept(step.fault)) {
+            if draw.percent(70) {
+                let (from, engine) = *draw.pick(&pairs);
+                let share_ppm = draw.between(1_000_000 - most / 2, 1_000_000 + 2 * most);
+                let ms = plan.engines[from].lease_ns / 1_000_000 * share_ppm / MS;
+                step.fault = Fault::Stop { engine, ms };
+                step.waits_for = Some("WRITE in progress");
+            }
+        }
+        plan
     }
 
     /// Returns the state of `coverage::STATES` of a transfer between these engines, unless it may take RDMA: then the
@@ -333,6 +404,8 @@ fn engine(draw: &mut Draw, at: usize, count: usize, hosts: usize, transfers: usi
         lease_ns: lease_ms * MS,
         deadline_ns: deadline_ms * MS,
         bytes_max,
+        calls_back: false,
+        is_hasty: false,
     }
 }
 
@@ -356,8 +429,7 @@ fn fault(draw: &mut Draw, engines: usize, hosts: usize) -> Fault {
         18 => Fault::Suspend { host, ms },
         19 => Fault::Descriptors { engine, ms },
         20 => Fault::Threads { engine, ms },
-        // The documented bound, with room for rounding.
-        21 => Fault::Drift { host, ppm: draw.between(0, 1_990) as i64 - 995 },
+        21 => Fault::Drift { host, ppm: draw.between(0, 2 * GAIN_PPM_MAX) as i64 - GAIN_PPM_MAX as i64 },
         22 => Fault::Slow { engine, ms },
         _ => Fault::Short { ms },
     }
@@ -376,6 +448,37 @@ mod tests {
             assert!(plan.faults.iter().any(|step| matches!(step.fault, Fault::Kill { .. })));
             assert!(plan.engines.iter().all(|engine| !engine.peers.is_empty() && engine.host < plan.hosts));
         }
+    }
+
+    #[test]
+    fn seeds_that_showed_a_bug_neither_call_back_nor_haste() {
+        let has = |seed: u64, it: fn(&EnginePlan) -> bool| Plan::new(seed).engines.iter().any(it);
+        let count = |it| (0..1_000).filter(|seed| has(*seed, it)).count();
+        assert!((200..260).contains(&count(|engine| engine.calls_back)));
+        assert!((120..180).contains(&count(|engine| engine.is_hasty)));
+        let of_bug = |it| crate::bugs::BUGS.iter().any(|bug| has(bug.seed, it));
+        assert!(!of_bug(|engine| engine.calls_back || engine.is_hasty));
+    }
+
+    #[test]
+    fn beyond_the_bound_each_clock_is_wrong_and_the_rest_is_the_same() {
+        let mut stops = 0;
+        for seed in 0..200 {
+            let (plan, beyond) = (Plan::new(seed), Plan::beyond(seed));
+            assert!(plan.gains_ppm.iter().all(|gain| *gain == 0));
+            assert!(beyond.gains_ppm.iter().all(|gain| gain.unsigned_abs() > 1_000));
+            for (one, other) in plan.faults.iter().zip(&beyond.faults) {
+                match (one.fault, other.fault) {
+                    (Fault::Drift { ppm: one, .. }, Fault::Drift { ppm: other, .. }) => {
+                        assert!(one.unsigned_abs() < 1_000 && other.unsigned_abs() > 1_000);
+                        assert!(other.unsigned_abs() <= beyond.gain_ppm_max);
+                    }
+                    (Fault::Kill { .. }, other) => assert_eq!(one.fault, other),
+                    (_, other) => stops += usize::from(other != one.fault),
+                }
+            }
+        }
+        assert!(stops > 200, "{stops}");
     }
 
     #[test]

@@ -85,6 +85,7 @@ fn run(world: World, plan: EnginePlan, slot: usize, life: LifeId) {
     }
     program.serve(&events);
     program.close();
+    program.callback_is_gone(&events);
     book.with(|ledger| ledger.lives[life].is_ready = false);
     // Events may still be drained.
     program.drain(&events, 1 << 10);
@@ -176,10 +177,27 @@ impl Program {
             if ends {
                 return;
             }
-            if !is_slow {
-                self.drain(events, EVENTS);
+            match self.plan.calls_back {
+                true => self.call_back_on(events, is_slow, &mut draw),
+                false if is_slow => {}
+                false => self.drain(events, EVENTS),
             }
             task::sleep(Duration::from_micros(draw.between(self.plan.drain_us / 2, self.plan.drain_us)));
+        }
+    }
+
+    /// Keeps the callback set, but for a while at times, in which events are drained; unset where nobody takes events.
+    fn call_back_on(&self, events: &Queue, is_slow: bool, draw: &mut Draw) {
+        let is_set = self.is_called_back(events);
+        if is_set && (is_slow || draw.percent(5)) {
+            self.unset_callback(events);
+        } else if !is_set && !is_slow {
+            self.drain(events, EVENTS);
+            let program = self.clone();
+            self.call_back(events, move |event| {
+                let tick = program.world.book.with(|ledger| ledger.tick());
+                program.hear(event, tick);
+            });
         }
     }
 
@@ -187,15 +205,21 @@ impl Program {
         let mut all: Vec<Event> = Vec::new();
         events.drain(&mut all, most);
         let tick = self.world.book.with(|ledger| ledger.tick());
+        // Each credit goes back before the next event is looked at.
         for event in all {
-            let of = self.life_behind(event.peer);
-            let is_lost = matches!(event.body, EventBody::PeerLost { .. });
-            let is_only = is_lost && of.is_some_and(|of| self.has_no_session(of));
-            self.world.book.with(|ledger| match &event.body {
-                EventBody::Notification { bytes } => ledger.arrived(self.life, of, bytes),
-                body => ledger.heard((self.life, tick), event.peer.raw(), of, is_only, body),
-            });
+            self.hear(&event, tick);
         }
+    }
+
+    /// An event was taken before this tick.
+    fn hear(&self, event: &Event, tick: u64) {
+        let of = self.life_behind(event.peer);
+        let is_lost = matches!(event.body, EventBody::PeerLost { .. });
+        let is_only = is_lost && of.is_some_and(|of| self.has_no_session(of));
+        self.world.book.with(|ledger| match &event.body {
+            EventBody::Notification { bytes } => ledger.arrived(self.life, of, bytes),
+            body => ledger.heard((self.life, tick), event.peer.raw(), of, is_only, body),
+        });
     }
 
     /// Returns the life behind a handle.

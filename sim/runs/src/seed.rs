@@ -5,7 +5,7 @@ use crate::checks::access::observer;
 use crate::checks::bounds::{check_books, check_bounds};
 use crate::coverage::{self, Reached};
 use crate::faults::Director;
-use crate::ledger::{Book, Slot};
+use crate::ledger::{Beyond, Book, Slot};
 use crate::plan::{Plan, Step, FAULTS};
 use crate::program::{self, World};
 use ferry_sim_kernel::clock::virtual_ns;
@@ -34,7 +34,8 @@ pub struct Verdict {
     pub reached: Reached,
 }
 
-pub fn play(seed: u64, story: Story) -> Verdict {
+/// Runs a seed. `beyond`: with clocks that are more wrong than the contracts assume.
+pub fn play(seed: u64, beyond: bool, story: Story) -> Verdict {
     let book = Book::default();
     let options = Options {
         story,
@@ -45,7 +46,7 @@ pub fn play(seed: u64, story: Story) -> Verdict {
     };
     let told = Rc::new(Cell::new((0, [0; FAULTS.len()])));
     let (its_book, its_told) = (book.clone(), told.clone());
-    let outcome = run(seed, options, move || body(seed, its_book, &its_told));
+    let outcome = run(seed, options, move || body(seed, beyond, its_book, &its_told));
     let (faults, reached) = told.get();
     let transfers = book.with(|ledger| ledger.transfers.len());
     // Values of engines must not be dropped outside of their world.
@@ -53,14 +54,19 @@ pub fn play(seed: u64, story: Story) -> Verdict {
     Verdict { outcome, transfers, faults, reached }
 }
 
-fn body(seed: u64, book: Book, told: &Cell<(usize, Reached)>) {
-    let plan = Rc::new(Plan::new(seed));
+fn body(seed: u64, beyond: bool, book: Book, told: &Cell<(usize, Reached)>) {
+    let plan = Rc::new(if beyond { Plan::beyond(seed) } else { Plan::new(seed) });
     let hosts = Rc::new((0..plan.hosts).map(|at| process::host(&format!("h{at}"))).collect::<Vec<_>>());
     net::set_faults(plan.network.clone());
     book.with(|ledger| {
         let slots = plan.engines.iter().map(|engine| Slot { left: engine.transfers, ..Slot::default() });
         ledger.slots = slots.collect();
+        let lease_ns = plan.engines.iter().map(|engine| engine.lease_ns).collect();
+        ledger.beyond = beyond.then_some(Beyond { gain_ppm_max: plan.gain_ppm_max, lease_ns });
     });
+    for (host, gain_ppm) in hosts.iter().zip(&plan.gains_ppm).filter(|_| beyond) {
+        host.set_drift_ppm(*gain_ppm);
+    }
     let has_nics = |at: usize| plan.nics[at].iter().map(move |abilities| (at, abilities.clone()));
     let nics = (0..plan.hosts).flat_map(has_nics).map(|(at, abilities)| nic::add(hosts[at], abilities));
     let nics = Rc::new(nics.collect::<Vec<_>>());
@@ -72,7 +78,7 @@ fn body(seed: u64, book: Book, told: &Cell<(usize, Reached)>) {
     let mut struck = 0;
     for Step { pause_ms, fault, waits_for } in &plan.faults {
         watch.wait_until(virtual_ns() + pause_ms * 1_000_000, &mut director, |_| false);
-        wait_for(*waits_for);
+        wait_for(*waits_for, &watch.book, &plan);
         let states = coverage::states(&watch.book, &plan);
         // What finds nothing to harm tries again for a while.
         for _ in 0..50 {
@@ -145,11 +151,15 @@ fn body(seed: u64, book: Book, told: &Cell<(usize, Reached)>) {
     }
 }
 
-/// Waits until NICs are in this state, for a short while: otherwise most faults would find them idle.
-fn wait_for(state: Option<&'static str>) {
+/// Waits for this state, for a short while: otherwise most faults of NICs would find them idle.
+fn wait_for(state: Option<&'static str>, book: &Book, plan: &Plan) {
     let Some(state) = state else { return };
     let until_ns = virtual_ns() + AIM_NS;
-    while virtual_ns() < until_ns && !coverage::rdma_states().contains(&state) {
+    let is_there = || match coverage::RDMA_STATES.contains(&state) {
+        true => coverage::rdma_states().contains(&state),
+        false => coverage::is_there(coverage::states(book, plan), state),
+    };
+    while virtual_ns() < until_ns && !is_there() {
         task::sleep(AIM_STEP);
     }
 }

@@ -1,13 +1,14 @@
 //! What an application's thread submits: drawn requests in ranges that are free at both ends.
 
 use crate::actor::Actor;
+use crate::calls::SUBMITS;
 use crate::ledger::{Kind, Ledger, LifeId, Piece, TransferId, Wish};
 use crate::memory::{Block, MemoryId};
 use crate::notes::{payload, BYTES_MIN};
 use ferry::status::{Error, Status};
 use ferry::types::{Op, PeerId, RegionId, Request};
 use ferry::{Deadline, Notification, TransferOptions};
-use ferry_sim_kernel::{clock, task};
+use ferry_sim_kernel::{clock, moment, task};
 use std::time::Duration;
 
 /// The memories, the ranges and the requests of a transfer.
@@ -34,6 +35,20 @@ impl Actor {
         let at_once = self.draw.percent(8);
         let queued = !at_once && self.draw.percent(40);
         self.submit((slot, peer, to), op, shape, queued, at_once);
+    }
+
+    /// Submits something inside a callback, which neither connects nor waits.
+    pub fn transfer_inside(&mut self) {
+        let (slot, life) = (self.any_peer(), self.program.life);
+        let known = self.program.world.book.with(|ledger| ledger.lives[life].peers.get(&slot).copied());
+        let Some((peer, to)) = known.and_then(|peer| Some((peer, self.program.life_behind(peer)?))) else {
+            return;
+        };
+        let op = if self.draw.percent(65) { Op::Write } else { Op::Read };
+        let Some(shape) = self.shape(op, to) else { return };
+        moment::reached(SUBMITS);
+        let queued = self.draw.percent(60);
+        self.submit((slot, peer, to), op, shape, queued, false);
     }
 
     fn submit(

@@ -142,7 +142,7 @@ impl Ledger {
             return Some("it is final".into());
         }
         match (&transfer.result, transfer.is_over) {
-            (Some(result), _) if result.fence != Fence::Lease => {
+            (Some(result), _) if self.proves_end(id, result.fence, result.state) => {
                 return Some(format!("it is final, {:?}", result.fence));
             }
             // A call without a handle does not tell its fence.
@@ -151,6 +151,11 @@ impl Ledger {
             (None, false) => self.suspect(id, id, true, access),
         }
         None
+    }
+
+    /// True if nothing of a transfer with this end can land any more.
+    fn proves_end(&self, id: TransferId, fence: Fence, state: State) -> bool {
+        fence != Fence::Lease && (state != State::Done || !self.may_land_untold(id))
     }
 
     fn suspect(&mut self, until: TransferId, transfer: TransferId, is_late: bool, access: &Access) {
@@ -178,9 +183,9 @@ impl Ledger {
         for suspect in self.suspects.extract_if(.., |it| it.until == ended).collect::<Vec<_>>() {
             let Suspect { transfer, told, at_ns, .. } = suspect;
             if suspect.is_late {
-                match fence {
-                    Fence::Lease => self.landed_late(transfer, suspect.write, at_ns),
-                    _ => self.fail(format!("{told} after the end of {}: {fence:?}", self.told(ended))),
+                match self.proves_end(ended, fence, state) {
+                    false => self.landed_late(transfer, suspect.write, at_ns),
+                    true => self.fail(format!("{told} after the end of {}: {fence:?}", self.told(ended))),
                 }
             } else if state != State::Done && finished_ns > self.transfers[transfer].returned_own_ns {
                 // One that failed before the other was submitted does not count.
