@@ -217,12 +217,14 @@ impl Table {
     }
 
     /// Returns the moments that too few seeds reached, once there are enough seeds to tell. `beyond`: clocks are wrong
-    /// beyond the bound, without which `UNTOLD` is none of the moments.
+    /// beyond the bound. Then some seed must come to `UNTOLD`; otherwise the checkers let none.
     pub fn rare_moments(&self, beyond: bool) -> Vec<&'static str> {
-        let is_rare = |count: &u64| count * 100 < self.seeds * MOMENT_PERCENT_MIN;
+        let is_rare = |(name, count): &(&str, &u64)| match *name == UNTOLD {
+            true => beyond && **count == 0,
+            false => **count * 100 < self.seeds * MOMENT_PERCENT_MIN,
+        };
         let all = MOMENTS.into_iter().zip(&self.moments).filter(|_| self.seeds >= SEEDS_JUDGED_MIN);
-        let all = all.filter(|(name, _)| beyond || *name != UNTOLD);
-        all.filter(|(_, count)| is_rare(count)).map(|(name, _)| name).collect()
+        all.filter(is_rare).map(|(name, _)| name).collect()
     }
 
     /// Adds an entry of another table.

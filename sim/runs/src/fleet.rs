@@ -147,7 +147,7 @@ pub fn run(orders: &Orders) -> std::io::Result<bool> {
     }
     println!("{} seeds ran, {} of them twice; {} failed", fleet.done, fleet.repeated, fleet.failures.len());
     let rare = if orders.first { Vec::new() } else { fleet.table.rare_moments(orders.beyond) };
-    rare.iter().for_each(|moment| println!("FAILED: less than 1 % of the seeds came to {moment}"));
+    rare.iter().for_each(|moment| println!("FAILED: too few seeds came to {moment}"));
     Ok(fleet.failures.is_empty() && rare.is_empty())
 }
 

@@ -1,6 +1,7 @@
 //! ferry-sim: runs whole engines by seeds on the simulated kernel, under faults, and checks the contracts.
 
 mod actor;
+mod beyond;
 mod bugs;
 mod calls;
 mod checks;

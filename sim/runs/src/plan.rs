@@ -7,7 +7,7 @@ use ferry_sim_kernel::nic::Abilities;
 
 const SECRET: &str = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
 const PORT: u16 = 7000;
-const MS: u64 = 1_000_000;
+pub const MS: u64 = 1_000_000;
 /// Seeds in which engines call back. They come from a stream of their own, so the others are what they were before.
 /// With this stream those are all seeds that showed a bug by then.
 const CALLBACKS_PERCENT: u32 = 25;
@@ -16,7 +16,7 @@ const CALLBACKS_STREAM: u64 = 53;
 const HASTY_PERCENT: u32 = 15;
 const HASTY_STREAM: u64 = 36;
 /// How wrong clocks may be, by the contracts, with room for rounding.
-const GAIN_PPM_MAX: u64 = 995;
+pub const GAIN_PPM_MAX: u64 = 995;
 
 pub struct Plan {
     pub hosts: usize,
@@ -306,45 +306,6 @@ impl Plan {
         }
     }
 
-    /// The same plan with clocks that are more wrong than the contracts assume: those of every other host gain, the
-    /// others lose. Most faults stop a target whose clock loses, for about a lease of an initiator whose clock gains.
-    pub fn beyond(seed: u64) -> Plan {
-        let mut plan = Plan::new(seed);
-        let mut draw = Draw::new(seed, 5);
-        let most = draw.log_uniform(20 * GAIN_PPM_MAX, 500 * GAIN_PPM_MAX);
-        let first = draw.below(2);
-        let mut gain = |host: usize| {
-            let gain = draw.between(most / 2, most) as i64;
-            if host % 2 == first {
-                gain
-            } else {
-                -gain
-            }
-        };
-        plan.gain_ppm_max = most;
-        plan.gains_ppm = (0..plan.hosts).map(&mut gain).collect();
-        for step in &mut plan.faults {
-            if let Fault::Drift { host, ppm } = &mut step.fault {
-                *ppm = gain(*host);
-            }
-        }
-        let gains = |engine: usize| plan.gains_ppm[plan.engines[engine].host] > 0;
-        let from = (0..plan.engines.len()).filter(|engine| gains(*engine));
-        let pairs = from.flat_map(|from| plan.engines[from].peers.iter().map(move |to| (from, *to)));
-        let pairs: Vec<(usize, usize)> = pairs.filter(|(_, to)| !gains(*to)).collect();
-        let is_kept = |fault| matches!(fault, Fault::Kill { .. } | Fault::Drift { .. });
-        for step in plan.faults.iter_mut().filter(|step| !pairs.is_empty() && !is_kept(step.fault)) {
-            if draw.percent(70) {
-                let (from, engine) = *draw.pick(&pairs);
-                let share_ppm = draw.between(1_000_000 - most / 2, 1_000_000 + 2 * most);
-                let ms = plan.engines[from].lease_ns / 1_000_000 * share_ppm / MS;
-                step.fault = Fault::Stop { engine, ms };
-                step.waits_for = Some("WRITE in progress");
-            }
-        }
-        plan
-    }
-
     /// Returns the state of `coverage::STATES` of a transfer between these engines, unless it may take RDMA: then the
     /// NICs tell.
     pub fn transport_state(&self, from: &EnginePlan, to: &EnginePlan) -> Option<&'static str> {
@@ -458,27 +419,6 @@ mod tests {
         assert!((120..180).contains(&count(|engine| engine.is_hasty)));
         let of_bug = |it| crate::bugs::BUGS.iter().any(|bug| has(bug.seed, it));
         assert!(!of_bug(|engine| engine.calls_back || engine.is_hasty));
-    }
-
-    #[test]
-    fn beyond_the_bound_each_clock_is_wrong_and_the_rest_is_the_same() {
-        let mut stops = 0;
-        for seed in 0..200 {
-            let (plan, beyond) = (Plan::new(seed), Plan::beyond(seed));
-            assert!(plan.gains_ppm.iter().all(|gain| *gain == 0));
-            assert!(beyond.gains_ppm.iter().all(|gain| gain.unsigned_abs() > 1_000));
-            for (one, other) in plan.faults.iter().zip(&beyond.faults) {
-                match (one.fault, other.fault) {
-                    (Fault::Drift { ppm: one, .. }, Fault::Drift { ppm: other, .. }) => {
-                        assert!(one.unsigned_abs() < 1_000 && other.unsigned_abs() > 1_000);
-                        assert!(other.unsigned_abs() <= beyond.gain_ppm_max);
-                    }
-                    (Fault::Kill { .. }, other) => assert_eq!(one.fault, other),
-                    (_, other) => stops += usize::from(other != one.fault),
-                }
-            }
-        }
-        assert!(stops > 200, "{stops}");
     }
 
     #[test]
