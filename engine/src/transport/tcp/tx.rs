@@ -256,12 +256,12 @@ impl Tx {
     fn launch(&mut self, lane: &Lane, now_ns: Boottime, op: Op, what: What) -> u64 {
         let lease_until_ns = clock::monotonic_ns() + lane.peer.clock.lease_ns();
         let mut flight = lane.flight.lock();
-        let is_struck = || matches!(&what, What::Slices { transfer, .. } if !transfer.is_pending());
-        moment::reached_if("a strike between pull and launch", is_struck);
         if flight.count(op) == 0 {
             // The progress timeout of a lane starts when a frame is in flight again.
             lane.progress_ns.store(now_ns.ns(), Ordering::Relaxed);
         }
+        let is_struck = || matches!(&what, What::Slices { transfer, .. } if !transfer.is_pending());
+        moment::reached_if("a strike between pull and launch", is_struck);
         flight.launch(op, lease_until_ns, what)
     }
 
