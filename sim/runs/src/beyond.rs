@@ -5,8 +5,8 @@ use crate::draw::Draw;
 use crate::plan::{Fault, Plan, Step, GAIN_PPM_MAX, MS};
 
 /// How wrong the clocks are at most, and the shortest lease. With a short lease, such clocks differ by a lease long
-/// before an initiator asks for a sample (`LeaseClock::not_after`). Until then a target that is ahead refuses each frame,
-/// and the initiator opens lane after lane without a pause, which takes all steps of a run.
+/// before an initiator asks for a sample (`LeaseClock::not_after`). Until then a target that is ahead refuses each
+/// frame, and the initiator opens lane after lane without a pause, which takes all steps of a run.
 const GAIN_PPM_BEYOND: u64 = 30 * GAIN_PPM_MAX;
 const LEASE_MS_BEYOND: u64 = 400;
 /// Faults that are replaced by stops, and stops that are added.
