@@ -2,8 +2,8 @@
 //! leak; collects what they tell; runs every hundredth seed a second time, in another worker; keeps the record.
 //!
 //! A worker prints a line for each fact: `begin SEED`, `end SEED HASH TRANSFERS FAULTS`, `failed SEED TEXT`, and at its
-//! end `reached STATE FAULT COUNT` and `moment MOMENT COUNT`. A worker that dies, or that takes too long for a seed, has
-//! failed that seed.
+//! end `reached STATE FAULT COUNT` and `moment MOMENT COUNT`. A worker that dies, or that takes too long for a seed,
+//! has failed that seed.
 
 use crate::bugs::BUGS;
 use crate::coverage::Table;
