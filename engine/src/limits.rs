@@ -57,7 +57,8 @@ pub const BRIDGES_MAX: usize = 64;
 /// How long a connection stays open for the peer to take the Bye on it; an engine that closes waits for that.
 pub const FAREWELL_NS: u64 = 500_000_000;
 
-/// A peer that was silent for longer than this is asked whether it is there when a transfer finds no path.
+/// A peer that was silent for longer than this is asked whether it is there when a transfer finds no path, or when the
+/// application connects to the peer again.
 pub const SILENCE_NS: u64 = 1_000_000_000;
 /// Handshakes in progress on the accepting side; others wait in the listener's backlog.
 pub const HANDSHAKES_MAX: usize = 512;

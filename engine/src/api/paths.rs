@@ -5,7 +5,6 @@ use super::transfers::TransferOptions;
 use super::Engine;
 use crate::complete::TransferResult;
 use crate::context::Context;
-use crate::limits::SILENCE_NS;
 use crate::peer::{Condition, Path, PathStatus, Peer};
 use crate::plan::{self, PlanInput};
 use crate::region::{Region, RemoteMap, RemoteRegion};
@@ -192,10 +191,8 @@ pub(super) fn choose(peer: &Peer, facts: &Facts) -> Result<Transport> {
     if let Some(why) = peer.lost() {
         return Err(Error::new(why, "the peer is lost; connect again"));
     }
-    // What the peer said of its paths may be out of date: nothing is posted that could show that its host has crashed.
-    if peer.clock.age_ns(clock::boottime_ns()) > SILENCE_NS {
-        peer.ask();
-    }
+    // What the peer said of its paths may be out of date.
+    peer.ask_if_silent();
     let mut text = "no path is left by the setting `transports` and options.transports_allowed".to_owned();
     for (nth, transport) in Transport::named().enumerate() {
         let why = sentence(peer, facts, transport);

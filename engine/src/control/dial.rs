@@ -44,6 +44,10 @@ impl Control {
         let known = self.session_at(&address, &resolved);
         let caller = self.callers.add(&address, deadline, reply);
         if let Some(peer) = known {
+            // The caller gets the session that stands, and the next caller another one if the peer is not there.
+            if let Some(session) = self.sessions.get(&peer) {
+                session.peer.ask_if_silent();
+            }
             return self.join(peer, vec![caller]);
         }
         if self.wait_with(&address, &resolved, deadline, caller) {

@@ -34,12 +34,14 @@ pub use transport::{Closed, Installed, SessionInfo, TransportService};
 use crate::command::Command;
 use crate::complete::transfer::Failure;
 use crate::complete::{Fence, Notification, State, Transfer, TransferFlags};
+use crate::limits::SILENCE_NS;
 use crate::loss::{Cause, Loss};
 use crate::notify::{Event, EventBody};
 use crate::region::remote::RemoteRegions;
 use crate::route::{NOTIFIERS, ORDER};
 use crate::status::{Error, Result, Status};
 use crate::sys::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use crate::sys::clock;
 use crate::sys::lock::{Mutex, RwLock};
 use crate::types::{PeerId, Slice, SliceRange, Transport};
 use inbox::Inbox;
@@ -180,6 +182,14 @@ impl Peer {
     pub fn ask(&self) {
         if !self.asking.swap(true, Ordering::AcqRel) {
             self.engine.commands.push(Command::Ask { peer: self.handle });
+        }
+    }
+
+    /// Asks a peer that was silent for longer than SILENCE_NS: an application wants something of the peer, and perhaps
+    /// nothing is posted that would show that the peer's host has crashed.
+    pub fn ask_if_silent(&self) {
+        if self.clock.age_ns(clock::boottime_ns()) > SILENCE_NS {
+            self.ask();
         }
     }
 

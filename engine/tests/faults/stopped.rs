@@ -4,7 +4,7 @@
 use crate::child::Child;
 use crate::support::*;
 use ferry::types::{Op, Request, Transport};
-use ferry::{limits, Deadline, Fence, State, Status, TransferOptions};
+use ferry::{limits, Deadline, Fence, PeerState, State, Status, TransferOptions};
 use std::time::{Duration, Instant};
 
 const BYTES: usize = 64 * MIB;
@@ -168,6 +168,23 @@ fn a_stopped_peer_delays_a_close_by_a_moment() {
     let (took, most) = (began.elapsed(), Duration::from_nanos(limits::FAREWELL_NS) + SLACK);
     assert!(took < most, "the engine took {took:?} to close");
     child.resume();
+}
+
+/// An application that transfers nothing and connects again and again must not get, for ever, the session of a peer
+/// that is not there any more.
+#[test]
+fn a_connect_to_a_silent_peer_asks_whether_it_is_there() {
+    let _turn = alone();
+    let (mut child, address) = Child::engine("");
+    let a = engine(&[]);
+    let peer = connect(&a, &address);
+    child.stop();
+    wait_until("the peer is not up", || {
+        let _ = a.connect(&address, Some(Duration::ZERO));
+        a.peer_info(peer).is_ok_and(|info| info.state != PeerState::Up)
+    });
+    child.resume();
+    wait_until("the peer is there again", || a.connect(&address, Some(Duration::from_secs(1))).is_ok());
 }
 
 /// A transfer that finds no path posts nothing, so nothing else would show that the peer's host has crashed.

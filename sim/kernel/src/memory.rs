@@ -245,7 +245,7 @@ mod tests {
             clock::boottime_ns();
             accessed(here, 0x1000, 8, false, "read");
             task::sleep(Duration::from_millis(5));
-            task::spawn("other", || clock::boottime_ns()).unwrap().join().unwrap();
+            task::spawn("other", clock::boottime_ns).unwrap().join().unwrap();
             accessed(here, 0x1000, 8, false, "read");
         })
         .check();
