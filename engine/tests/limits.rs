@@ -6,8 +6,8 @@ mod common;
 
 use common::process::raise_descriptor_limit;
 use common::*;
-use ferry::limits::NOTIFY_BYTES_MAX;
-use ferry::notify::{EventBody, WHAT_PEERS, WHAT_TRANSFERS};
+use ferry::limits::{self, NOTIFY_BYTES_MAX};
+use ferry::notify::{EventBody, WHAT_NOTIFICATIONS, WHAT_PEERS, WHAT_TRANSFERS};
 use ferry::types::{Access, Op};
 use ferry::{Deadline, Engine, Error, RegionSpec, Status, TransferOptions};
 use std::time::Duration;
@@ -56,6 +56,13 @@ const BOUNDS: &[Bound] = &[
         status: Status::Refused,
         words: &["2 peers are known", "peers_max"],
         meet: peers_there,
+    },
+    Bound {
+        name: "events that lost peers leave behind",
+        most: 1,
+        status: Status::Refused,
+        words: &["1024 events wait for the application", "peers_max"],
+        meet: events_of_lost_peers,
     },
     Bound {
         name: "queues",
@@ -181,6 +188,29 @@ fn peers_there(bound: &Bound) {
         },
     );
     assert!(here > bound.most);
+}
+
+/// As many notifications wait as one peer may leave, and no queue takes them; then a queue drains them.
+fn events_of_lost_peers(bound: &Bound) {
+    let hub = engine(&[("peers_max", "1")]);
+    let leave = |count: usize| {
+        let other = engine(&[]);
+        let peer = other.connect(hub.address(), Some(PATIENCE))?;
+        (0..count).for_each(|_| other.notify(peer, b"left", Deadline::After(PATIENCE)).unwrap());
+        other.close(Some(PATIENCE)).unwrap();
+        eventually("the hub notices", || {
+            hub.peers().unwrap().iter().all(|it| hub.probe(*it, Some(PATIENCE)).is_err())
+        });
+        Ok(())
+    };
+    let credits = limits::NOTIFY_CREDITS as usize;
+    leave(credits - 1).unwrap();
+    leave(1).unwrap();
+    bound.check(leave(1).err());
+    let mut events = Vec::new();
+    hub.queue(WHAT_NOTIFICATIONS, 1).unwrap().drain(&mut events, credits);
+    assert_eq!(events.len(), credits);
+    leave(1).expect("room is usable again");
 }
 
 fn queues(bound: &Bound) {

@@ -4,7 +4,7 @@
 use super::conn::State;
 use super::Control;
 use crate::complete::table;
-use crate::limits::FENCED_MAX;
+use crate::limits::{FENCED_MAX, NOTIFY_CREDITS};
 use crate::session::handshake::Identity;
 use crate::status::{Error, Result, Status};
 use crate::sys::map::HashMap;
@@ -56,12 +56,22 @@ impl Fenced {
 }
 
 impl Control {
-    /// Returns the reason why no further peer can be known here, if `peers_max` are. An engine that comes again has a
-    /// place. Handshakes that are over and have no peer yet count, so that a crowd is refused with the reason.
+    /// Returns the reason why no further peer can be known here: `peers_max` are, or peers that are lost by now have
+    /// left more events than `peers_max` peers can. An engine that comes again has a place. Handshakes that are over
+    /// and have no peer yet count, so that a crowd is refused with the reason.
     pub(super) fn full_for(&self, theirs: &Identity) -> Option<String> {
         let peers_max = self.context.config.peers_max as usize;
+        if self.by_engine.contains_key(&theirs.engine_id) {
+            return None;
+        }
+        let events_max = peers_max * NOTIFY_CREDITS as usize;
+        if self.context.hub.unreserved() >= events_max {
+            return Some(format!(
+                "{events_max} events wait for the application (1024 for each of peers_max)"
+            ));
+        }
         let known = self.context.peers.count().saturating_sub(self.lost.len());
-        if self.by_engine.contains_key(&theirs.engine_id) || known + self.half_open.len() < peers_max {
+        if known + self.half_open.len() < peers_max {
             return None;
         }
         let has_no_peer = |token: &u64| match self.conns.get(token).map(|conn| &conn.state) {

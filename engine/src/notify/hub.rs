@@ -144,6 +144,12 @@ impl Hub {
         }
     }
 
+    /// Returns how many notifications and peer events wait for the application.
+    pub(crate) fn unreserved(&self) -> usize {
+        let backlog = self.routes.lock().backlog.len();
+        backlog + self.queues().iter().map(|queue| queue.unreserved()).sum::<usize>()
+    }
+
     /// Delivers a peer event to every queue that takes peer events. The event replaces a waiting event of the same kind
     /// about the same peer.
     pub(crate) fn peer_event(&self, event: Event) {

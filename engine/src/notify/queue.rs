@@ -176,6 +176,12 @@ impl Queue {
         self.inner.lock().pending.len()
     }
 
+    /// Returns the number of waiting events for which no room was reserved: notifications and peer events.
+    pub(super) fn unreserved(&self) -> usize {
+        let inner = self.inner.lock();
+        inner.pending.len() - inner.pending_reserved
+    }
+
     fn raise(&self, inner: &mut Inner) {
         if inner.watched && !inner.raised {
             inner.raised = true;
