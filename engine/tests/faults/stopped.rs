@@ -175,7 +175,7 @@ fn a_stopped_peer_delays_a_close_by_a_moment() {
 #[test]
 fn a_connect_to_a_silent_peer_asks_whether_it_is_there() {
     let _turn = alone();
-    let (mut child, address) = Child::engine("");
+    let (child, address) = Child::engine("");
     let a = engine(&[]);
     let peer = connect(&a, &address);
     child.stop();
