@@ -42,8 +42,8 @@ impl Ledger {
         if access.by == nic::READ_AGAIN {
             return self.saw_read_again(access);
         }
-        // A thread that was stopped in the midst of its reads goes on, perhaps after the transfer's end: nobody takes what
-        // it read then. Only the registration's end stops that.
+        // A thread that was stopped in the midst of its reads goes on, perhaps after the transfer's end: nobody takes
+        // what it read then. Only the registration's end stops that.
         let may_be_late = memory.region.is_some()
             && memory.was_asked(access.offset, access.length)
             && is_of_a_stopped_reader(access);
