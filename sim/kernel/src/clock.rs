@@ -105,11 +105,7 @@ pub fn monotonic_ns() -> u64 {
 /// Returns CLOCK_BOOTTIME of this host.
 pub fn boottime_ns() -> u64 {
     point();
-    with(|world| {
-        let (now, current) = (world.now, world.current);
-        world.tasks[current].looked_ns = now;
-        world.clock_here().boottime(now)
-    })
+    with(|world| world.clock_here().boottime(world.now))
 }
 
 /// Returns the monotonic clock as an `Instant`. Only differences mean something: the origin is another in each run.

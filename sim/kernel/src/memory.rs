@@ -8,8 +8,6 @@ use crate::world::{with, World};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Access {
     pub ns: u64,
-    /// When the running task last read the boottime clock: leases are checked against it.
-    pub looked_ns: u64,
     /// The process whose memory it is.
     pub process: ProcessId,
     /// What `register` was told.
@@ -172,8 +170,7 @@ impl World {
             }
             let process = range.process;
             let (label, offset, length) = (range.label, from - range.address, to - from);
-            let looked_ns = self.tasks[self.current].looked_ns;
-            let access = Access { ns: self.now, looked_ns, process, label, offset, length, write, by, actor };
+            let access = Access { ns: self.now, process, label, offset, length, write, by, actor };
             self.note_access(&access);
             if self.memory.observer.is_some() || self.no_switch > 0 {
                 self.memory.made.push(access);
@@ -224,32 +221,4 @@ pub(crate) fn read(address: u64, length: usize) -> Vec<u8> {
 pub(crate) fn write(address: u64, bytes: &[u8]) {
     // SAFETY: as in `read`.
     unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), address as *mut u8, bytes.len()) };
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{clock, process, run, task, Options};
-    use std::cell::RefCell;
-    use std::rc::Rc;
-    use std::time::Duration;
-
-    #[test]
-    fn an_access_says_when_its_own_task_last_looked_at_the_clock() {
-        let seen = Rc::new(RefCell::new(Vec::new()));
-        let sink = seen.clone();
-        let observer: Observer = Box::new(move |access| sink.borrow_mut().push(access.ns - access.looked_ns));
-        run(1, Options { observer: Some(observer), ..Options::default() }, || {
-            let here = process::current();
-            register(here, 0, 0x1000, 64);
-            clock::boottime_ns();
-            accessed(here, 0x1000, 8, false, "read");
-            task::sleep(Duration::from_millis(5));
-            task::spawn("other", clock::boottime_ns).unwrap().join().unwrap();
-            accessed(here, 0x1000, 8, false, "read");
-        })
-        .check();
-        let seen = seen.borrow();
-        assert!(seen[0] < 1_000_000 && seen[1] >= 5_000_000, "{seen:?}");
-    }
 }

@@ -56,8 +56,6 @@ pub(crate) struct Task {
     token: bool,
     parked: Option<Ticket>,
     pub joiners: Vec<Ticket>,
-    /// When the task last read the boottime clock, in virtual time.
-    pub looked_ns: u64,
     pub locals: Table,
 }
 
@@ -133,7 +131,6 @@ impl World {
             token: false,
             parked: None,
             joiners: Vec::new(),
-            looked_ns: 0,
             locals: Table::new(),
         };
         match self.tasks.get_mut(index) {

@@ -295,9 +295,6 @@ impl Ledger {
         for pair in &blocks {
             for (side, block) in pair.iter().enumerate() {
                 let refuses = side == 1 && wish.kind != Kind::Good;
-                if side == 1 {
-                    self.memories[block.memory].asked.push((block.offset, block.length));
-                }
                 self.memories[block.memory].claim(id, *block, side == 1, refuses);
             }
         }

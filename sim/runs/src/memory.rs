@@ -30,8 +30,6 @@ pub struct Memory {
     pub goes: bool,
     /// By their begin.
     pub claims: BTreeMap<u64, Claim>,
-    /// What peers' transfers have named so far: offset and length.
-    pub asked: Vec<(u64, u64)>,
 }
 
 pub struct Claim {
@@ -70,11 +68,6 @@ impl Memory {
     pub fn claim(&mut self, transfer: TransferId, block: Block, is_remote: bool, refuses: bool) {
         let cut = refuses.then_some("the request must be refused");
         self.claims.insert(block.offset, Claim { length: block.length, transfer, is_remote, cut });
-    }
-
-    /// True if a peer's transfer has named this part.
-    pub fn was_asked(&self, offset: u64, length: u64) -> bool {
-        self.asked.iter().any(|(from, bytes)| *from <= offset && offset + length <= from + bytes)
     }
 
     /// Returns the bytes of a part, now.

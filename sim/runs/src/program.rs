@@ -128,19 +128,9 @@ impl Program {
     fn register(&self, bytes: u64, access: u32) {
         let address = arena::allocate(bytes as usize).expect("the arena has room");
         let id = self.world.book.with(|ledger| {
-            let (region, old, claims, asked) = (None, Vec::new(), BTreeMap::new(), Vec::new());
+            let (region, old, claims) = (None, Vec::new(), BTreeMap::new());
             let life = self.life;
-            ledger.memories.push(Memory {
-                life,
-                address,
-                bytes,
-                access,
-                region,
-                old,
-                goes: false,
-                claims,
-                asked,
-            });
+            ledger.memories.push(Memory { life, address, bytes, access, region, old, goes: false, claims });
             let id = ledger.memories.len() - 1;
             ledger.lives[life].memories.push(id);
             id

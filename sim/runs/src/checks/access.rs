@@ -8,9 +8,6 @@ use ferry_sim_kernel::clock::virtual_ns;
 use ferry_sim_kernel::memory::{Access, Observer};
 use ferry_sim_kernel::nic;
 
-/// What the engine's own reads of registered memory are called, such as those for a checksum.
-const READ: &str = "read";
-
 /// Returns the observer of a run. It runs where nothing switches, so it may ask transfers for their states.
 pub fn observer(book: &Book) -> Observer {
     let book = book.clone();
@@ -24,14 +21,6 @@ struct Touched {
     cut: Option<&'static str>,
 }
 
-/// A target looks at the lease before it reads what a READ asks for, or a WRITE's bytes for their checksum. A thread
-/// takes less time than this to read all of a frame, unless it is stopped meanwhile.
-const STOPPED_NS: u64 = 1_000_000;
-
-fn is_of_a_stopped_reader(access: &Access) -> bool {
-    access.by == READ && !access.write && access.ns - access.looked_ns > STOPPED_NS
-}
-
 impl Ledger {
     fn saw(&mut self, access: &Access) {
         let memory = &self.memories[access.label as usize];
@@ -42,11 +31,6 @@ impl Ledger {
         if access.by == nic::READ_AGAIN {
             return self.saw_read_again(access);
         }
-        // A thread that was stopped in the midst of its reads goes on, perhaps after the transfer's end: nobody takes
-        // what it read then. Only the registration's end stops that.
-        let may_be_late = memory.region.is_some()
-            && memory.was_asked(access.offset, access.length)
-            && is_of_a_stopped_reader(access);
         let (mut at, end) = (access.offset, access.offset + access.length);
         let mut touched = Vec::new();
         let first = memory.claims.range(..=at).next_back().map_or(at, |(offset, _)| *offset);
@@ -61,14 +45,11 @@ impl Ledger {
             touched.push(Touched { transfer: claim.transfer, is_remote: claim.is_remote, cut: claim.cut });
             at = behind;
         }
-        if at < end && !may_be_late {
+        if at < end {
             self.fail(format!("{} where no transfer has a range ({at})", self.told_access(access)));
         }
         for claim in touched {
             self.transfers[claim.transfer].accesses += 1;
-            if may_be_late {
-                continue;
-            }
             if let Some(wrong) = self.forbids(access, owner, &claim) {
                 let (access, transfer) = (self.told_access(access), self.told(claim.transfer));
                 let side = if claim.is_remote { "remote" } else { "local" };
@@ -222,27 +203,5 @@ impl Ledger {
             }
         }
         None
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use ferry_sim_kernel::{process, run, Options};
-
-    #[test]
-    fn only_a_read_of_a_thread_that_was_stopped_is_late_by_right() {
-        run(1, Options::default(), || {
-            let (process, actor) = (process::current(), process::current());
-            let (ns, label, offset, length) = (5 * STOPPED_NS, 0, 0, 8);
-            let is_late_by_right = |write, by, looked_ns| {
-                let access = Access { ns, looked_ns, process, label, offset, length, write, by, actor };
-                is_of_a_stopped_reader(&access)
-            };
-            assert!(is_late_by_right(false, READ, 4 * STOPPED_NS - 1));
-            assert!(!is_late_by_right(false, READ, 4 * STOPPED_NS));
-            assert!(!is_late_by_right(true, READ, 0) && !is_late_by_right(false, "send", 0));
-        })
-        .check();
     }
 }
