@@ -5,7 +5,7 @@
 
 use std::sync::atomic::{AtomicU64, AtomicU8, Ordering::Relaxed};
 
-pub use super::parts::for_each_part;
+pub use super::parts::{for_each_part, try_each_part};
 
 const WORD: usize = size_of::<u64>();
 /// Words per loop iteration: enough to make a loop of atomics as fast as the cache.

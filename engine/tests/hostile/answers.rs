@@ -4,10 +4,10 @@ use crate::hostile::{HostileListener, Who, PATIENCE};
 use crate::support::{alloc, engine, eventually, Attacked, REMOTE, REMOTE_REGION};
 use ferry::internals::notify::push;
 use ferry::internals::session::message::Message;
-use ferry::internals::transport::tcp::wire::{Header, Kind};
+use ferry::internals::transport::tcp::wire::{flags, Header, Kind};
 use ferry::notify::{Event, EventBody, WHAT_TRANSFERS};
 use ferry::types::{Op, PeerId, Request};
-use ferry::{PeerState, State, Transfer, TransferOptions};
+use ferry::{Fence, PeerState, State, Status, Transfer, TransferOptions};
 use std::time::{Duration, Instant};
 
 const MIB: usize = 1 << 20;
@@ -98,6 +98,55 @@ fn data_that_nobody_asked_for_ends_the_lane() {
     let mut found = vec![0; MIB];
     memory.read(0, &mut found);
     assert!(found == pattern(1));
+}
+
+/// A READ with a checksum whose answer was altered ends CORRUPT, but not before the lane's fence: the answer may have
+/// been completed by bytes that somebody repeated, while the peer still reads its memory for the rest.
+#[test]
+fn an_altered_answer_is_final_behind_the_fence_of_its_lane() {
+    let mut all = Attacked::new(&[]);
+    let memory = alloc(&all.engine, MIB);
+    let request = |at: u64| Request {
+        local: memory.address() + at,
+        remote: REMOTE + at,
+        length: MIB as u64 / 2,
+        remote_region: REMOTE_REGION,
+    };
+    let options = TransferOptions { checksum: true, ..TransferOptions::default() };
+    let peer = PeerId::from_raw(all.handle);
+    let transfer =
+        all.engine.submit(peer, Op::Read, &[request(0), request(MIB as u64 / 2)], &options).unwrap();
+    let asked = all.lanes[1].receive().unwrap();
+    assert_eq!(asked.header.flags, flags::CHECKSUM);
+    let answer = Header {
+        kind: Kind::Data,
+        flags: flags::CHECKSUM,
+        sequence: asked.header.sequence,
+        checksum: crc32fast::hash(&pattern(1)),
+        ..all.lanes[1].header()
+    };
+    let mut altered = pattern(1);
+    altered[MIB - 1] ^= 1;
+    assert!(all.lanes[1].send(answer, &[], b"", &altered));
+    let lost = all.lanes[1].id;
+    all.peer.receive_until(|message| (*message == Message::Fence { lane: lost }).then_some(()));
+    assert_eq!(transfer.state(), State::Pending, "the peer has not confirmed that it reads no more");
+    all.lanes[1] = all.peer.lane(1);
+    all.peer.send(&Message::FenceAck { lane: lost });
+    let result = transfer.wait(Some(PATIENCE)).unwrap();
+    assert_eq!((result.status, result.fence), (Status::Corrupt, Fence::Confirmed), "{result:?}");
+    assert_eq!(result.bytes_confirmed, 0);
+    // The READ is not sent again, and the next one is answered.
+    let transfer = all.submit(Op::Read, &memory, 8);
+    assert_eq!(all.lanes[0].receive().unwrap().header.sequence, 1);
+    let answer = Header { kind: Kind::Data, sequence: 1, ..all.lanes[0].header() };
+    assert!(all.lanes[0].send(answer, &[], b"", b"12345678"));
+    assert_eq!(transfer.wait(Some(PATIENCE)).unwrap().state, State::Done);
+    let why = all.engine.peer_paths(peer).unwrap();
+    assert!(
+        format!("{why:?}").contains("the checksum of a READ's answer does not match its bytes"),
+        "{why:?}"
+    );
 }
 
 /// While a test holds the queue, no event can enter it, so a transfer that reports there must not be final, even if

@@ -4,7 +4,7 @@
 use ferry_sim_kernel::memory::copied;
 use ferry_sim_kernel::point;
 
-pub use crate::sys::parts::for_each_part;
+pub use crate::sys::parts::{for_each_part, try_each_part};
 
 const WORD: usize = size_of::<u64>();
 /// Moved between two points.

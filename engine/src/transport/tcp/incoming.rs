@@ -15,7 +15,7 @@ use crate::transport::tcp::rx::{Broken, RxTurn};
 use crate::transport::tcp::wire::{
     flags, Descriptor, Fault, Header, Kind, Malformed, DESCRIPTOR_BYTES, EXTRA_BYTES_MAX,
 };
-use crate::types::{Boottime, Op};
+use crate::types::{Boottime, Op, SliceRange};
 use std::sync::Arc;
 
 /// A frame whose payload is being received.
@@ -177,7 +177,7 @@ fn finish_write(
     notification: Option<Notice>,
     landing: &mut Landing,
 ) -> Result<(), Broken> {
-    if header.flags & flags::CHECKSUM != 0 && landing.checksum().is_some_and(|sum| sum != header.checksum) {
+    if header.flags & flags::CHECKSUM != 0 && landing.checksum()?.is_some_and(|sum| sum != header.checksum) {
         (0..header.descriptors).for_each(|descriptor| landing.fault(descriptor, Status::Corrupt));
     }
     landing.faults.sort_unstable_by_key(|fault| fault.descriptor);
@@ -271,13 +271,17 @@ fn finish_data(
     landing: &mut Landing,
     after: &mut After,
 ) -> Result<(), Broken> {
-    if header.flags & flags::CHECKSUM != 0 && landing.checksum().is_some_and(|sum| sum != header.checksum) {
+    let is_altered =
+        header.flags & flags::CHECKSUM != 0 && landing.checksum()?.is_some_and(|sum| sum != header.checksum);
+    let mut flight = lane.flight.lock();
+    if is_altered {
         let corrupt =
             |piece: u16| Fault { sequence: header.sequence, descriptor: piece, status: Status::Corrupt };
         faults.extend(landing.descriptors().map(corrupt));
         faults.sort_unstable_by_key(|fault| fault.descriptor);
+        flight.corrupt(|range| failures(range, &faults));
+        return Err(Broken::Altered);
     }
-    let mut flight = lane.flight.lock();
     let posted = flight.take_answered().ok_or(Malformed::Sequence)?;
     settle(lane, posted, &faults, after);
     Ok(())
@@ -312,18 +316,22 @@ pub(super) fn acknowledge(
 pub(super) fn settle(lane: &Lane, posted: Posted, faults: &[Fault], after: &mut After) {
     match &posted.what {
         What::Slices { transfer, range, bytes, notified } => {
-            let failures: Vec<Failure> = faults
-                .iter()
-                .map(|fault| Failure {
-                    slice: range.first + fault.descriptor as u32,
-                    status: fault.status,
-                    os_error: 0,
-                    vendor_error: 0,
-                })
-                .collect();
+            let failures = failures(*range, faults);
             lane.peer.answered(transfer, *range, *bytes as u64, &failures, *notified, after);
         }
         What::Notify(transfer) => lane.peer.confirm_notification(transfer, after),
-        What::Skip(_) => {}
+        // The flight does not take a corrupt READ as answered, and a skip has nothing to settle.
+        What::Corrupt { .. } | What::Skip(_) => {}
     }
+}
+
+/// Returns the failures of a frame's slices for the faults of its descriptors.
+fn failures(range: SliceRange, faults: &[Fault]) -> Vec<Failure> {
+    let failure = |fault: &Fault| Failure {
+        slice: range.first + u32::from(fault.descriptor),
+        status: fault.status,
+        os_error: 0,
+        vendor_error: 0,
+    };
+    faults.iter().map(failure).collect()
 }

@@ -122,16 +122,20 @@ impl Landing {
 
     /// Contract 4: refuses an access after the lease. Called before each access, between `enter` and `leave`.
     pub fn check_lease(&self) -> Result<(), LeaseOver> {
-        if self.left > 0 && self.not_after_ns != Boottime::ZERO && clock::boottime_ns() > self.not_after_ns {
+        if self.left > 0 && self.is_late() {
             return Err(LeaseOver);
         }
         Ok(())
     }
 
+    fn is_late(&self) -> bool {
+        self.not_after_ns != Boottime::ZERO && clock::boottime_ns() > self.not_after_ns
+    }
+
     /// Reports an access that wrote `bytes` if the lease ended meanwhile: the bytes may have landed late. Called after
     /// each access.
     pub fn check_late(&self, lane: &Lane, bytes: usize) {
-        if bytes == 0 || self.not_after_ns == Boottime::ZERO || clock::boottime_ns() <= self.not_after_ns {
+        if bytes == 0 || !self.is_late() {
             return;
         }
         for (region, begin, end) in self.spans(bytes) {
@@ -242,50 +246,32 @@ impl Landing {
         self.pieces.iter().map(|piece| piece.descriptor)
     }
 
-    /// Returns the CRC-32 of the pieces in memory; None if a part of them may not be read (any more).
-    pub fn checksum(&mut self) -> Option<u32> {
+    /// Returns the CRC-32 of the pieces in memory; None if a part of them may not be read (any more). Contract 2: stops
+    /// when the lease ends.
+    pub fn checksum(&mut self) -> Result<Option<u32>, LeaseOver> {
         self.enter();
         // A diverted piece names memory that may not be read. Pieces of a repeated frame are diverted without a fault.
         let whole = self.faults.is_empty()
             && self.entered.iter().all(|entered| *entered)
             && self.pieces.iter().all(|piece| piece.region != SINK);
-        let mut hasher = crc32fast::Hasher::new();
-        if whole {
-            for piece in &self.pieces {
-                let (address, length) = (piece.address as *const u8, piece.length as usize);
-                // SAFETY: as in `copy_from`: entered, hence mapped.
-                unsafe { racing::for_each_part(address, length, |part| hasher.update(part)) };
-            }
-        }
+        let sum = if whole { self.sum().map(Some) } else { Ok(None) };
         self.leave();
-        whole.then(|| hasher.finalize())
+        sum
+    }
+
+    /// Returns the CRC-32 of the pieces, whose regions are entered.
+    fn sum(&self) -> Result<u32, LeaseOver> {
+        let mut hasher = crc32fast::Hasher::new();
+        let in_time = || if self.is_late() { Err(LeaseOver) } else { Ok(()) };
+        for piece in &self.pieces {
+            let (address, length) = (piece.address as *const u8, piece.length as usize);
+            // SAFETY: as in `copy_from`: entered, hence mapped.
+            unsafe { racing::try_each_part(address, length, in_time, |part| hasher.update(part)) }?;
+        }
+        Ok(hasher.finalize())
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::handle::Tag;
-    use crate::region::{RegionSpec, Registry};
-
-    #[test]
-    fn late_bytes_are_told_region_by_region_and_refused_ones_are_not() {
-        let registry = Registry::new(Tag::from_random(3), None);
-        let spec = |address| RegionSpec { address, length: 4096, ..RegionSpec::default() };
-        let regions = registry.register(&[spec(4096), spec(65_536)]).unwrap();
-        let [one, other] = [regions[0].id, regions[1].id];
-        let mut landing = Landing::default();
-        let [at_one, at_other] = [0, 1].map(|nth| landing.region_index(&regions[nth]));
-        let places = [(0, SINK), (4096, at_one), (65_536, at_other), (5000, at_one), (6000, at_one)];
-        for (address, region) in places {
-            landing.push(Piece { address, length: 100, region, descriptor: 0 });
-        }
-        let spans = |landing: &Landing, bytes| landing.spans(bytes).collect::<Vec<_>>();
-        assert_eq!(spans(&landing, 100), []);
-        assert_eq!(spans(&landing, 101), [(one, 4096, 4196)]);
-        assert_eq!(spans(&landing, 400), [(one, 4096, 5100), (other, 65_536, 65_636)]);
-        landing.advance(350);
-        assert_eq!(spans(&landing, 50), [(one, 5000, 5100)]);
-        assert_eq!(spans(&landing, 51), [(one, 5000, 6100)]);
-    }
-}
+#[path = "landing_tests.rs"]
+mod tests;

@@ -61,6 +61,8 @@ pub enum Broken {
     Expired,
     /// Another lane is still receiving the data that this frame repeats. The frame is sent again on another lane.
     Busy,
+    /// The answer to a READ is not what the peer sent. The lane's fence settles the READ.
+    Altered,
     /// The peer closed the connection.
     Closed,
     Refused(io::Error),
@@ -86,6 +88,9 @@ impl Broken {
                 Failure::new(Cause::Lease, "the lease of a frame was over before it was placed")
             }
             Broken::Busy => Failure::new(Cause::Ours, "another lane is receiving the same frame"),
+            Broken::Altered => {
+                Failure::new(Cause::Damaged, "the checksum of a READ's answer does not match its bytes")
+            }
             Broken::Closed => Failure::new(Cause::Closed, "the peer closed the connection"),
             Broken::Refused(error) => Failure::system("receiving", error),
         }

@@ -409,19 +409,19 @@ fn clock_is_past(until_ns: Boottime) -> bool {
     until_ns != Boottime::NEVER && clock::boottime_ns() > until_ns
 }
 
-/// Returns the checksum of a READ's bytes. Fails if one of its regions is revoked, or if its lease is over: a READ may
-/// wait long behind a peer that does not receive.
+/// Returns the checksum of a READ's bytes. Fails if one of its regions is revoked, or once its lease is over: a READ may
+/// wait long behind a peer that does not receive, and this thread may be stopped between two parts.
 fn checksum_of_answer(job: &ReadJob) -> Result<u32, Failure> {
     let entered = enter_all(&job.regions).ok_or(REGION_GONE)?;
     let mut hasher = crc32fast::Hasher::new();
     for (address, length) in &job.pieces {
-        if clock_is_past(job.not_after_ns) {
-            return Err(LEASE_OVER);
-        }
+        let in_time = || if clock_is_past(job.not_after_ns) { Err(LEASE_OVER) } else { Ok(()) };
         // SAFETY: the piece lies in a region that is entered. Its owner keeps the memory mapped until unregister
         // returns, and unregister waits until the region is left. Racing writers only make the value meaningless.
         unsafe {
-            racing::for_each_part(*address as *const u8, *length as usize, |part| hasher.update(part));
+            racing::try_each_part(*address as *const u8, *length as usize, in_time, |part| {
+                hasher.update(part)
+            })?;
         }
     }
     drop(entered);
@@ -481,5 +481,20 @@ mod tests {
         let over = job(clock::boottime_ns());
         while !clock_is_past(over.not_after_ns) {}
         assert_eq!(checksum_of_answer(&over).unwrap_err().cause, Cause::Lease);
+    }
+
+    #[test]
+    fn reading_for_a_checksum_stops_when_the_lease_ends() {
+        let bytes = vec![0u8; 64 << 20];
+        let job = ReadJob {
+            sequence: 1,
+            // Longer than the first part takes, and shorter than all.
+            not_after_ns: clock::boottime_ns() + 500_000,
+            checksum: true,
+            pieces: vec![(bytes.as_ptr() as u64, bytes.len() as u32)],
+            regions: Vec::new(),
+            faults: Vec::new(),
+        };
+        assert_eq!(checksum_of_answer(&job).unwrap_err().cause, Cause::Lease);
     }
 }

@@ -1,0 +1,42 @@
+//! What is told of late bytes, and when reading for a checksum stops.
+
+use super::*;
+use crate::handle::Tag;
+use crate::region::{RegionSpec, Registry};
+
+#[test]
+fn late_bytes_are_told_region_by_region_and_refused_ones_are_not() {
+    let registry = Registry::new(Tag::from_random(3), None);
+    let spec = |address| RegionSpec { address, length: 4096, ..RegionSpec::default() };
+    let regions = registry.register(&[spec(4096), spec(65_536)]).unwrap();
+    let [one, other] = [regions[0].id, regions[1].id];
+    let mut landing = Landing::default();
+    let [at_one, at_other] = [0, 1].map(|nth| landing.region_index(&regions[nth]));
+    let places = [(0, SINK), (4096, at_one), (65_536, at_other), (5000, at_one), (6000, at_one)];
+    for (address, region) in places {
+        landing.push(Piece { address, length: 100, region, descriptor: 0 });
+    }
+    let spans = |landing: &Landing, bytes| landing.spans(bytes).collect::<Vec<_>>();
+    assert_eq!(spans(&landing, 100), []);
+    assert_eq!(spans(&landing, 101), [(one, 4096, 4196)]);
+    assert_eq!(spans(&landing, 400), [(one, 4096, 5100), (other, 65_536, 65_636)]);
+    landing.advance(350);
+    assert_eq!(spans(&landing, 50), [(one, 5000, 5100)]);
+    assert_eq!(spans(&landing, 51), [(one, 5000, 6100)]);
+}
+
+#[test]
+fn reading_for_a_checksum_stops_when_the_lease_ends() {
+    let bytes = vec![0u8; 64 << 20];
+    let mut landing = Landing::default();
+    let piece =
+        Piece { address: bytes.as_ptr() as u64, length: bytes.len() as u32, region: OWN, descriptor: 0 };
+    // Longer than the first part takes, and shorter than all.
+    landing.reset(1, clock::boottime_ns() + 500_000);
+    landing.push(piece);
+    assert!(matches!(landing.checksum(), Err(LeaseOver)));
+    // A READ's answer has no lease.
+    landing.reset(1, Boottime::ZERO);
+    landing.push(Piece { length: 9, ..piece });
+    assert!(matches!(landing.checksum(), Ok(Some(sum)) if sum == crc32fast::hash(&[0; 9])));
+}
