@@ -24,6 +24,8 @@ pub struct Memory {
     pub access: u32,
     /// None while it is not registered.
     pub region: Option<RegionId>,
+    /// Its owner registers it: a peer may know the region before the owner does.
+    pub comes: bool,
     /// Regions that it was before.
     pub old: Vec<RegionId>,
     /// Its owner is about to unregister it.
@@ -49,6 +51,11 @@ pub struct Block {
 }
 
 impl Memory {
+    /// True if its engine may have it registered.
+    pub fn may_be_registered(&self) -> bool {
+        self.comes || self.region.is_some()
+    }
+
     /// Finds a free place.
     pub fn find(&self, draw: &mut Draw, length: u64) -> Option<u64> {
         for _ in 0..TRIES {

@@ -129,8 +129,9 @@ impl Program {
         let address = arena::allocate(bytes as usize).expect("the arena has room");
         let id = self.world.book.with(|ledger| {
             let (region, old, claims) = (None, Vec::new(), BTreeMap::new());
+            let (goes, comes) = (false, false);
             let life = self.life;
-            ledger.memories.push(Memory { life, address, bytes, access, region, old, goes: false, claims });
+            ledger.memories.push(Memory { life, address, bytes, access, region, old, goes, comes, claims });
             let id = ledger.memories.len() - 1;
             ledger.lives[life].memories.push(id);
             id
@@ -142,17 +143,22 @@ impl Program {
     /// Registers a memory, which becomes another region.
     pub fn register_again(&self, id: MemoryId) -> ferry::status::Result<RegionId> {
         let (address, bytes, access) = self.world.book.with(|ledger| {
-            let memory = &ledger.memories[id];
+            let memory = &mut ledger.memories[id];
+            memory.comes = true;
             (memory.address, memory.bytes, memory.access)
         });
         let options = RegionOptions { access: Access(access), ..RegionOptions::default() };
         // SAFETY: memory of the arena, which stays until the run is over; nobody holds references to it across a point.
-        let region = unsafe { self.engine.register(address as *mut u8, bytes as usize, &options) }?;
+        let region = unsafe { self.engine.register(address as *mut u8, bytes as usize, &options) };
         self.world.book.with(|ledger| {
-            ledger.memories[id].region = Some(region);
-            ledger.memories[id].goes = false;
+            let memory = &mut ledger.memories[id];
+            memory.comes = false;
+            if let Ok(region) = region {
+                memory.region = Some(region);
+                memory.goes = false;
+            }
         });
-        Ok(region)
+        region
     }
 
     /// Drains events until the process leaves and its threads have ended.

@@ -280,7 +280,9 @@ impl World {
         };
         let Some(device) = device else { return };
         let host = self.nics.devices[device as usize].host;
-        if self.clock_of(host).suspended_at.is_some() {
+        // What a NIC has received is written by the bus, which does not wait for the processors.
+        let is_of_bus = matches!(due, Due::Land(..));
+        if self.clock_of(host).suspended_at.is_some() && !is_of_bus {
             return self.nics.asleep.push((host, due));
         }
         match due {

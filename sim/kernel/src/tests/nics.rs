@@ -162,6 +162,34 @@ fn a_write_takes_its_bytes_and_lands_at_any_time_and_a_read_behind_it_proves_it(
     assert!(before > 20 && after > 2, "landed before the completion {before}, after it {after}");
 }
 
+/// A lease can't bound what lands when a host wakes up.
+#[test]
+fn what_a_suspended_hosts_nic_has_received_does_not_wait_until_the_host_wakes() {
+    let mut received = 0;
+    for seed in 0..100 {
+        let seen = std::rc::Rc::new(std::cell::Cell::new(false));
+        let theirs = seen.clone();
+        seeded(seed, move || {
+            let (a, b) = ends(4);
+            nic::set_faults(Faults { late_landing_ppm: 1_000_000, ..Faults::default() });
+            let host = b.process.host();
+            a.write(&b, 1);
+            task::sleep(Duration::from_nanos(random_u64() % 100_000));
+            host.suspend();
+            let landed = || b.bytes(1) == [0xaa; PIECE as usize];
+            let at_once = landed();
+            task::sleep(Duration::from_secs(1));
+            let before = landed();
+            host.wake_up();
+            assert_eq!(landed(), before, "it lands when the host wakes up");
+            theirs.set(before && !at_once);
+        })
+        .check();
+        received += u32::from(seen.get());
+    }
+    assert!(received > 10, "only {received} WRITEs were received and had not landed");
+}
+
 #[test]
 fn what_is_posted_when_a_queue_pair_fails_is_flushed_once_each_and_in_order() {
     for seed in 0..50 {

@@ -62,7 +62,7 @@ impl Ledger {
     /// the registration's end stops that.
     fn saw_read_again(&mut self, access: &Access) {
         let memory = &self.memories[access.label as usize];
-        if access.write || memory.region.is_none() || memory.access & 1 == 0 {
+        if access.write || !memory.may_be_registered() || memory.access & 1 == 0 {
             self.fail(format!("{}: it is not registered for that", self.told_access(access)));
         }
     }
@@ -86,7 +86,7 @@ impl Ledger {
         if ![from, to].map(|life| self.lives[life].process).contains(&access.actor) {
             return Some("a third process does it".into());
         }
-        let is_registered = self.memories[access.label as usize].region.is_some();
+        let is_registered = self.memories[access.label as usize].may_be_registered();
         let may_be_another = transfer.wish.names_none && claim.is_remote && is_registered;
         // What a peer reads does not land: a fence and a loss end its writes.
         let lands = access.write || claim.cut == Some(UNREGISTERED) || transfer.wish.kind != Kind::Good;
