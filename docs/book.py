@@ -19,6 +19,7 @@ DOCS = {
         "docs/security.md": "Security",
         "docs/settings.md": "Settings",
         "docs/paths.md": "Paths",
+        "docs/losses.md": "Losing a peer",
         "docs/devices.md": "Memory of devices",
         "docs/operations.md": "Operations",
         "docs/engines.md": "vLLM, SGLang and LMCache",

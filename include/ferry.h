@@ -1030,7 +1030,8 @@ ferry_status ferry_notify(ferry_engine *engine,
 /// The peer has sent bytes: data and data_length are set.
 #define FERRY_EVENT_NOTIFICATION 2
 
-/// A session with the peer is established; either side may have connected.
+/// A session with the peer is established; either side may have connected. A queue that takes
+/// FERRY_QUEUE_PEER_STATES gets the event again when the peer's connection stands again.
 #define FERRY_EVENT_PEER_UP 3
 
 /// The peer is lost, and none of its transfers can land here any more: status and os_error are set. If the
@@ -1048,6 +1049,11 @@ ferry_status ferry_notify(ferry_engine *engine,
 /// ferry_error. UTF-8, not terminated.
 #define FERRY_EVENT_PEER_CONNECTED 6
 
+/// The connection to the peer is lost: status and os_error are set, and data has a sentence that says why. UTF-8,
+/// not terminated. ferry connects again, and what was submitted waits; FERRY_EVENT_PEER_UP follows, or
+/// FERRY_EVENT_PEER_LOST. If the state changes again before the event is drained, the newest state is told.
+#define FERRY_EVENT_PEER_DOWN 7
+
 /// One event. Fields that the kind doesn't set are 0.
 typedef struct ferry_event {
     /// Out: how many bytes were written.
@@ -1060,12 +1066,12 @@ typedef struct ferry_event {
     ferry_transfer transfer;
     /// The value from ferry_transfer_options or from ferry_peer_connect_async.
     uint64_t user_data;
-    /// How the transfer or connect ended, or why the peer is lost.
+    /// How the transfer or connect ended, or why the peer is lost or down.
     ferry_status status;
-    /// errno of the operating system behind a lost peer or a failed connect, or 0.
+    /// errno of the operating system behind a peer that is lost or down, or a failed connect, or 0.
     int32_t os_error;
-    /// The bytes of a notification, or the sentence of FERRY_EVENT_PEER_LOST or of a failed
-    /// FERRY_EVENT_PEER_CONNECTED; NULL if empty. The caller owns the data of a drained event until
+    /// The bytes of a notification, or the sentence of FERRY_EVENT_PEER_LOST, of FERRY_EVENT_PEER_DOWN or of a
+    /// failed FERRY_EVENT_PEER_CONNECTED; NULL if empty. The caller owns the data of a drained event until
     /// ferry_event_release. In a callback ferry owns the data, and it is valid until the callback returns.
     const void *data;
     /// Length of data in bytes.
@@ -1081,10 +1087,10 @@ typedef struct ferry_event {
 /// The function that ferry calls for each event of a queue, on its callback thread; see ferry_queue_callback.
 typedef void (*ferry_callback)(void *context, const struct ferry_event *event);
 
-/// Frees the data of a drained event and sets it to NULL. FERRY_EVENT_NOTIFICATION, FERRY_EVENT_PEER_LOST and
-/// a failed FERRY_EVENT_PEER_CONNECTED have data. The call does nothing for other events, for NULL, and for
-/// the same struct a second time. Of several copies of an event, release one. Any thread; also after the queue
-/// or engine is gone.
+/// Frees the data of a drained event and sets it to NULL. FERRY_EVENT_NOTIFICATION, FERRY_EVENT_PEER_LOST,
+/// FERRY_EVENT_PEER_DOWN and a failed FERRY_EVENT_PEER_CONNECTED have data. The call does nothing for other
+/// events, for NULL, and for the same struct a second time. Of several copies of an event, release one. Any
+/// thread; also after the queue or engine is gone.
 void ferry_event_release(ferry_event *event);
 
 /* ---- Queues ------------------------------------------------------------------------------------ */
@@ -1099,6 +1105,9 @@ void ferry_event_release(ferry_event *event);
 
 /// Peers that come up or are lost, late applies, and the outcome of ferry_peer_connect_async.
 #define FERRY_QUEUE_PEERS 4
+
+/// Connections of known peers that go down (FERRY_EVENT_PEER_DOWN), and stand again (FERRY_EVENT_PEER_UP).
+#define FERRY_QUEUE_PEER_STATES 8
 
 /// Creates a queue for the kinds of events in `what`, FERRY_QUEUE_* bits.
 ///

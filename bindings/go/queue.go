@@ -19,6 +19,7 @@ type What uint32
 const (
 	Notifications What = C.FERRY_QUEUE_NOTIFICATIONS // of all peers; one queue of an engine at a time
 	Peers         What = C.FERRY_QUEUE_PEERS         // peers that come and go, and late applies
+	PeerStates    What = C.FERRY_QUEUE_PEER_STATES   // connections of known peers that go down or stand again
 )
 
 // EventKind is the kind of an event. A program should ignore unknown kinds.
@@ -26,7 +27,12 @@ type EventKind uint32
 
 const (
 	EventNotification EventKind = C.FERRY_EVENT_NOTIFICATION // Data is set
-	EventPeerUp       EventKind = C.FERRY_EVENT_PEER_UP      // a session is established, from whichever side
+	// EventPeerUp: a session is established, from whichever side; a queue for PeerStates gets it each time the
+	// connection stands again.
+	EventPeerUp EventKind = C.FERRY_EVENT_PEER_UP
+	// EventPeerDown: the connection is lost and made again; EventPeerUp or EventPeerLost follows. Status, Reason
+	// and OSError are set.
+	EventPeerDown EventKind = C.FERRY_EVENT_PEER_DOWN
 	// EventPeerLost: nothing of the peer can land here any more. Status, Reason and OSError are set.
 	EventPeerLost EventKind = C.FERRY_EVENT_PEER_LOST
 	// EventLateApply: bytes of a peer were applied here after their lease had ended. Region, Address and Length
@@ -63,8 +69,8 @@ type Queue struct {
 // that came while no queue took them; ErrBusy while another queue takes them.
 func (e *Engine) Queue(what What) (*Queue, error) {
 	const op = "queue"
-	if what == 0 || what&^(Notifications|Peers) != 0 {
-		return nil, invalid(op, "what is %#x; it must be Notifications, Peers or both", uint32(what))
+	if what == 0 || what&^(Notifications|Peers|PeerStates) != 0 {
+		return nil, invalid(op, "what is %#x; it must be one or more of Notifications, Peers and PeerStates", uint32(what))
 	}
 	if err := e.enter(op); err != nil {
 		return nil, err
@@ -161,7 +167,7 @@ func (q *Queue) drain(op string) (Event, bool, error) {
 	switch c.kind {
 	case C.FERRY_EVENT_NOTIFICATION:
 		event.Data = append([]byte{}, bytes...)
-	case C.FERRY_EVENT_PEER_LOST:
+	case C.FERRY_EVENT_PEER_LOST, C.FERRY_EVENT_PEER_DOWN:
 		event.Reason, event.OSError = string(bytes), syscall.Errno(c.os_error)
 	}
 	C.ferry_event_release(&c)

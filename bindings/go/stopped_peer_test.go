@@ -112,3 +112,32 @@ func (s *slow) requests() []Request {
 }
 
 var overTCP = &TransferOptions{Transports: AllowTCP}
+
+// A peer that is killed and one that is stopped are down before they are lost; one that continues is up again.
+func TestAPeerThatGoesDownIsTold(t *testing.T) {
+	config := Config{"transports": "tcp", "keepalive_ms": "600", "reconnect_timeout_ms": "60000"}
+	s := newSlow(t, config)
+	queue, err := s.engine.Queue(PeerStates)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer queue.Close()
+	next := func(kind EventKind) Event {
+		t.Helper()
+		event, err := queue.Next(soon(t))
+		if err != nil || event.Kind != kind || event.Peer != s.peer {
+			t.Fatal(event, err)
+		}
+		return event
+	}
+	s.stop(t)
+	if event := next(EventPeerDown); event.Status != ErrTimeout || event.Reason == "" {
+		t.Fatal(event)
+	}
+	s.resume()
+	next(EventPeerUp)
+	s.command.Process.Kill()
+	if event := next(EventPeerDown); event.Status >= 0 || event.Reason == "" {
+		t.Fatal(event)
+	}
+}

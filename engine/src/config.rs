@@ -148,6 +148,8 @@ settings! {
         "How long ferry redials a lost peer before its transfers fail with PEER_LOST, and how long transfers that only RDMA may carry wait for RDMA ports that went down before they fail with UNAVAILABLE; 0 does neither.";
     reconnect_backoff_ms: u64 = 20, Valid::Range(1, 1000),
         "Pause before the second redial; it doubles with each further redial, up to a second.";
+    keepalive_ms: u64 = 60_000, Valid::Range(0, 3_600_000),
+        "How long a peer may be silent before its connection counts as lost (event PEER_DOWN); a peer that is silent for two thirds of it is asked for a sign of life; 0 asks only while something is under way.";
     handshake_timeout_ms: u64 = 5000, Valid::Range(1, 600_000),
         "How long a new connection may take to authenticate.";
     transfers_max: u32 = 65_536, Valid::Range(1, HANDLES),

@@ -19,6 +19,16 @@ macro_rules! causes {
             pub fn name(self) -> &'static str {
                 match self { $(Cause::$variant => $name,)* }
             }
+
+            /// Returns the status of what fails for this cause.
+            pub fn status(self) -> Status {
+                match self {
+                    Cause::Damaged | Cause::Forged => Status::Corrupt,
+                    Cause::Silent | Cause::Lease => Status::Timeout,
+                    Cause::System => Status::System,
+                    Cause::Closed | Cause::Ended | Cause::Ours => Status::PeerLost,
+                }
+            }
         }
     };
 }
@@ -55,12 +65,7 @@ impl Failure {
     }
 
     pub fn status(&self) -> Status {
-        match self.cause {
-            Cause::Damaged | Cause::Forged => Status::Corrupt,
-            Cause::Silent | Cause::Lease => Status::Timeout,
-            Cause::System => Status::System,
-            Cause::Closed | Cause::Ended | Cause::Ours => Status::PeerLost,
-        }
+        self.cause.status()
     }
 }
 

@@ -36,7 +36,7 @@ fn an_engine_that_closes_is_lost_at_once() {
         let (dialer, acceptor) = (engine(), engine());
         let queues = [&dialer, &acceptor].map(|engine| engine.queue(WHAT_PEERS, 16).unwrap());
         dialer.connect(acceptor.address(), Some(Duration::from_secs(10))).unwrap();
-        next(&queues[1], |body| (body == EventBody::PeerUp).then_some(()));
+        next(&queues[1], |body| (body == EventBody::PeerUp { again: false }).then_some(()));
         let (leaver, stayer) = if round % 2 == 0 { (dialer, &queues[1]) } else { (acceptor, &queues[0]) };
         leaver.close(Some(Duration::from_secs(10))).unwrap();
         let status = next(stayer, |body| match body {

@@ -257,7 +257,7 @@ fn peers_come_and_go_as_events() {
         queues.iter().zip(&mut events).for_each(|(queue, events)| {
             queue.drain(events, 16);
         });
-        let up = |events: &[Event]| count(events, |body| *body == EventBody::PeerUp) == 1;
+        let up = |events: &[Event]| count(events, |body| *body == EventBody::PeerUp { again: false }) == 1;
         let connected =
             EventBody::PeerConnect { user_data: 77, status: Status::Ok, os_error: 0, why: "".into() };
         up(&events[0]) && up(&events[1]) && events[0].iter().any(|event| event.body == connected)
@@ -267,7 +267,7 @@ fn peers_come_and_go_as_events() {
         queues[0].drain(&mut events[0], 16);
         count(&events[0], |body| matches!(body, EventBody::PeerLost { .. })) == 1
     });
-    let peer = events[0].iter().find(|event| event.body == EventBody::PeerUp).unwrap().peer;
+    let peer = events[0].iter().find(|event| event.body == EventBody::PeerUp { again: false }).unwrap().peer;
     assert!(events[0].iter().all(|event| event.peer == peer), "{events:?}");
     // The listener is gone.
     a.connect_async(b.address(), Some(PATIENCE), &queues[0], 78).unwrap();

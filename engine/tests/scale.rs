@@ -19,15 +19,18 @@ const BYTES: usize = 4096;
 /// Tells a child where the hub is.
 const HUB: &str = "FERRY_TEST_HUB";
 const IDLE: Duration = Duration::from_secs(2);
+/// The default of keepalive_ms.
+const KEEPALIVE_MS: u64 = 60_000;
 
 struct Brood(Vec<Child>);
 
 impl Brood {
-    fn start(hub: &str) -> Brood {
+    fn start(hub: &str, keepalive_ms: u64) -> Brood {
         let start = |_| {
             Command::new(std::env::current_exe().unwrap())
                 .args(["--exact", "child", "--nocapture"])
                 .env(HUB, hub)
+                .env("FERRY_KEEPALIVE_MS", keepalive_ms.to_string())
                 .stdin(Stdio::piped())
                 .stdout(Stdio::piped())
                 .spawn()
@@ -104,7 +107,7 @@ fn a_thousand_peers() {
         return;
     }
     let hub = engine(&[]);
-    let mut brood = Brood::start(hub.address());
+    let mut brood = Brood::start(hub.address(), KEEPALIVE_MS);
     brood.step("ready");
     let (threads, memory_kib) = (status("Threads"), status("VmRSS"));
     let before = Instant::now();
@@ -128,6 +131,26 @@ fn a_thousand_peers() {
 
     reach_all(&hub);
     println!("after a transfer to each: {} KiB more", status("VmRSS").saturating_sub(memory_kib));
+    drop((brood, hub));
+    keep_alive();
+}
+
+/// Measures at a higher rate than the default's how much CPU the questions to silent peers take: each peer is asked once
+/// in the period.
+fn keep_alive() {
+    const FASTER: u64 = 10;
+    let often = KEEPALIVE_MS / FASTER;
+    let hub = engine(&[("keepalive_ms", &often.to_string())]);
+    let mut brood = Brood::start(hub.address(), often);
+    brood.step("ready");
+    brood.step("connect");
+    eventually("all are up", || hub.stats().unwrap().peers_up == PEERS as u64);
+    let lost = || hub.stats().unwrap().counts.sessions_lost;
+    let period = Duration::from_millis(often * 2 / 3);
+    let took = cpu_time_idle(period).min(cpu_time_idle(period));
+    println!("keepalive_ms={often}: {took:?} of CPU in {period:?}");
+    assert_eq!((lost(), hub.stats().unwrap().peers_up), (0, PEERS as u64), "all of them answer");
+    assert!(took > Duration::ZERO && took / (FASTER as u32) < period / 1000, "{took:?} of {period:?}");
 }
 
 /// WRITEs a different pattern to every peer, all in flight together, and READs them back.

@@ -8,6 +8,7 @@ use crate::handles::{ferry_peer, ferry_region, ferry_transfer};
 use crate::status::{ferry_status, FERRY_OK};
 use crate::versioned::Versioned;
 use engine::notify::{Event, EventBody};
+use engine::Status;
 use std::ffi::c_void;
 use std::mem::size_of;
 use std::ptr;
@@ -16,7 +17,8 @@ use std::ptr;
 pub const FERRY_EVENT_TRANSFER: u32 = 1;
 /// The peer has sent bytes: data and data_length are set.
 pub const FERRY_EVENT_NOTIFICATION: u32 = 2;
-/// A session with the peer is established; either side may have connected.
+/// A session with the peer is established; either side may have connected. A queue that takes
+/// FERRY_QUEUE_PEER_STATES gets the event again when the peer's connection stands again.
 pub const FERRY_EVENT_PEER_UP: u32 = 3;
 /// The peer is lost, and none of its transfers can land here any more: status and os_error are set. If the
 /// reason is known, data has a sentence: the failed operation, the addresses, the system's text for errno.
@@ -30,6 +32,11 @@ pub const FERRY_EVENT_LATE_APPLY: u32 = 5;
 /// Otherwise os_error is set, and data has the sentence that ferry_peer_connect would have put into its
 /// ferry_error. UTF-8, not terminated.
 pub const FERRY_EVENT_PEER_CONNECTED: u32 = 6;
+
+/// The connection to the peer is lost: status and os_error are set, and data has a sentence that says why. UTF-8,
+/// not terminated. ferry connects again, and what was submitted waits; FERRY_EVENT_PEER_UP follows, or
+/// FERRY_EVENT_PEER_LOST. If the state changes again before the event is drained, the newest state is told.
+pub const FERRY_EVENT_PEER_DOWN: u32 = 7;
 
 /// One event. Fields that the kind doesn't set are 0.
 #[repr(C)]
@@ -45,12 +52,12 @@ pub struct ferry_event {
     pub transfer: ferry_transfer,
     /// The value from ferry_transfer_options or from ferry_peer_connect_async.
     pub user_data: u64,
-    /// How the transfer or connect ended, or why the peer is lost.
+    /// How the transfer or connect ended, or why the peer is lost or down.
     pub status: ferry_status,
-    /// errno of the operating system behind a lost peer or a failed connect, or 0.
+    /// errno of the operating system behind a peer that is lost or down, or a failed connect, or 0.
     pub os_error: i32,
-    /// The bytes of a notification, or the sentence of FERRY_EVENT_PEER_LOST or of a failed
-    /// FERRY_EVENT_PEER_CONNECTED; NULL if empty. The caller owns the data of a drained event until
+    /// The bytes of a notification, or the sentence of FERRY_EVENT_PEER_LOST, of FERRY_EVENT_PEER_DOWN or of a
+    /// failed FERRY_EVENT_PEER_CONNECTED; NULL if empty. The caller owns the data of a drained event until
     /// ferry_event_release. In a callback ferry owns the data, and it is valid until the callback returns.
     pub data: *const c_void,
     /// Length of data in bytes.
@@ -71,10 +78,10 @@ unsafe impl Versioned for ferry_event {
 /// The function that ferry calls for each event of a queue, on its callback thread; see ferry_queue_callback.
 pub type ferry_callback = Option<unsafe extern "C" fn(context: *mut c_void, event: *const ferry_event)>;
 
-/// Frees the data of a drained event and sets it to NULL. FERRY_EVENT_NOTIFICATION, FERRY_EVENT_PEER_LOST and
-/// a failed FERRY_EVENT_PEER_CONNECTED have data. The call does nothing for other events, for NULL, and for
-/// the same struct a second time. Of several copies of an event, release one. Any thread; also after the queue
-/// or engine is gone.
+/// Frees the data of a drained event and sets it to NULL. FERRY_EVENT_NOTIFICATION, FERRY_EVENT_PEER_LOST,
+/// FERRY_EVENT_PEER_DOWN and a failed FERRY_EVENT_PEER_CONNECTED have data. The call does nothing for other
+/// events, for NULL, and for the same struct a second time. Of several copies of an event, release one. Any
+/// thread; also after the queue or engine is gone.
 #[no_mangle]
 pub unsafe extern "C" fn ferry_event_release(event: *mut ferry_event) {
     quietly(|| {
@@ -118,11 +125,14 @@ impl ferry_event {
                 out.kind = FERRY_EVENT_NOTIFICATION;
                 out.lend_bytes(bytes);
             }
-            EventBody::PeerUp => out.kind = FERRY_EVENT_PEER_UP,
+            EventBody::PeerUp { .. } => out.kind = FERRY_EVENT_PEER_UP,
+            EventBody::PeerDown { status, os_error, why } => {
+                out.kind = FERRY_EVENT_PEER_DOWN;
+                out.lend_loss(*status, *os_error, why);
+            }
             EventBody::PeerLost { status, os_error, why } => {
-                (out.kind, out.status, out.os_error) =
-                    (FERRY_EVENT_PEER_LOST, *status as ferry_status, *os_error);
-                out.lend_bytes(why.as_bytes());
+                out.kind = FERRY_EVENT_PEER_LOST;
+                out.lend_loss(*status, *os_error, why);
             }
             EventBody::LateApply { region, address, length } => {
                 out.kind = FERRY_EVENT_LATE_APPLY;
@@ -130,8 +140,7 @@ impl ferry_event {
             }
             EventBody::PeerConnect { user_data, status, os_error, why } => {
                 (out.kind, out.user_data) = (FERRY_EVENT_PEER_CONNECTED, *user_data);
-                (out.status, out.os_error) = (*status as ferry_status, *os_error);
-                out.lend_bytes(why.as_bytes());
+                out.lend_loss(*status, *os_error, why);
             }
         }
         out
@@ -143,15 +152,20 @@ impl ferry_event {
         let mut out = ferry_event::lend(&event);
         let bytes = match &mut event.body {
             EventBody::Notification { bytes } => std::mem::take(bytes),
-            EventBody::PeerLost { why, .. } | EventBody::PeerConnect { why, .. } => {
-                std::mem::take(why).into_boxed_bytes()
-            }
+            EventBody::PeerDown { why, .. }
+            | EventBody::PeerLost { why, .. }
+            | EventBody::PeerConnect { why, .. } => std::mem::take(why).into_boxed_bytes(),
             _ => return out,
         };
         if !bytes.is_empty() {
             out.data = Box::into_raw(bytes).cast::<c_void>();
         }
         out
+    }
+
+    fn lend_loss(&mut self, status: Status, os_error: i32, why: &str) {
+        (self.status, self.os_error) = (status as ferry_status, os_error);
+        self.lend_bytes(why.as_bytes());
     }
 
     fn lend_bytes(&mut self, bytes: &[u8]) {
@@ -168,6 +182,21 @@ mod tests {
     use engine::types::{PeerId, RegionId};
     use std::sync::atomic::{AtomicU32, Ordering};
     use std::sync::Arc;
+
+    #[test]
+    fn the_sentence_of_a_peer_that_is_down_is_the_callers() {
+        let why: Box<str> = "control connection: the peer closed the connection".into();
+        let body = EventBody::PeerDown { status: Status::PeerLost, os_error: 104, why: why.clone() };
+        let mut event = ferry_event::give(Event::new(PeerId::from_raw(9), body));
+        let told = (event.kind, event.peer, event.status, event.os_error);
+        assert_eq!(told, (FERRY_EVENT_PEER_DOWN, 9, Status::PeerLost as ferry_status, 104));
+        // SAFETY: the bytes that the event owns until its release.
+        let bytes = unsafe { std::slice::from_raw_parts(event.data.cast::<u8>(), event.data_length) };
+        assert_eq!(bytes, why.as_bytes());
+        // SAFETY: an event that ferry filled.
+        unsafe { ferry_event_release(&mut event) };
+        assert!(event.data.is_null());
+    }
 
     #[test]
     fn a_drained_notification_is_released_once_and_its_credit_goes_back_at_once() {

@@ -21,10 +21,13 @@ pub const FERRY_QUEUE_TRANSFERS: u32 = 1;
 pub const FERRY_QUEUE_NOTIFICATIONS: u32 = 2;
 /// Peers that come up or are lost, late applies, and the outcome of ferry_peer_connect_async.
 pub const FERRY_QUEUE_PEERS: u32 = 4;
+/// Connections of known peers that go down (FERRY_EVENT_PEER_DOWN), and stand again (FERRY_EVENT_PEER_UP).
+pub const FERRY_QUEUE_PEER_STATES: u32 = 8;
 
 const _: () = assert!(FERRY_QUEUE_TRANSFERS == notify::WHAT_TRANSFERS);
 const _: () = assert!(FERRY_QUEUE_NOTIFICATIONS == notify::WHAT_NOTIFICATIONS);
 const _: () = assert!(FERRY_QUEUE_PEERS == notify::WHAT_PEERS);
+const _: () = assert!(FERRY_QUEUE_PEER_STATES == notify::WHAT_PEER_STATES);
 
 /// Creates a queue for the kinds of events in `what`, FERRY_QUEUE_* bits.
 ///

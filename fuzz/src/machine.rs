@@ -109,6 +109,8 @@ pub fn run(data: &[u8]) {
     let timing = Timing {
         drain_ns: u64::from(input.drain_ms) * MS,
         answer_ns: (u64::from(input.answer_ms) + 1) * MS,
+        // Off in one input of four.
+        keepalive_ns: u64::from(input.answer_ms % 4) * u64::from(input.drain_ms) * MS,
         reconnect_ns: u64::from(input.reconnect_ms) * 4 * MS,
         backoff_min_ns: MS,
         backoff_max_ns: 8 * MS,
@@ -245,6 +247,7 @@ impl World {
     /// Passes a message on if the control loop would: it ends the session at an answer that nobody asked for.
     fn message(&mut self, message: &Message, out: &mut Vec<Action<Held>>) {
         if self.connection != 0 && !self.given_up && self.machine.expects(message) {
+            self.machine.heard(self.now_ns);
             self.machine.message(self.now_ns, message, out);
         }
     }

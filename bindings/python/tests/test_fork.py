@@ -172,7 +172,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_a_parent_that_is_killed_is_lost_although_its_child_lives(pair: Pair) -> None:
-    with pair.target.queue(peers=True) as queue:
+    with pair.target.queue(peers=True, peer_states=True) as queue:
         parent = subprocess.Popen(
             [sys.executable, "-c", PARENT, pair.target.address],
             stdin=subprocess.PIPE,
@@ -185,8 +185,9 @@ def test_a_parent_that_is_killed_is_lost_although_its_child_lives(pair: Pair) ->
         parent.stdin.write("die\n")
         parent.stdin.flush()
         assert parent.wait(20) == -signal.SIGKILL
-        lost = next_of(queue, ferry.EventKind.PEER_LOST)
-        assert lost.peer in engines
+        *_, down, lost = until(queue, ferry.EventKind.PEER_LOST)
+        assert down.kind == ferry.EventKind.PEER_DOWN and down.status < 0 and down.data, down
+        assert lost.peer in engines and lost.peer == down.peer
         # The pipe ends with the child, which was refused and exited by itself.
         assert parent.stdout.read() == "refused\n"
         parent.stdin.close()
@@ -223,13 +224,19 @@ def test_an_interpreter_ends_with_everything_left_open() -> None:
 
 
 def next_of(queue: ferry.Queue, kind: int) -> ferry.Event:
-    """Returns the next event of a kind; polls the descriptor as programs without an event loop do."""
+    return until(queue, kind)[-1]
+
+
+def until(queue: ferry.Queue, kind: int) -> list[ferry.Event]:
+    """Returns the events up to the next of a kind; polls the descriptor as programs without an event loop do."""
     poller = select.poll()
     poller.register(queue, select.POLLIN)
+    events = []
     while True:
         for event in queue.drain():
+            events.append(event)
             if event.kind == kind:
-                return event
+                return events
         assert poller.poll(20_000), "nothing came in 20 seconds"
 
 

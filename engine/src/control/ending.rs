@@ -7,6 +7,7 @@ use super::Control;
 use crate::command::Reply;
 use crate::complete::Fence;
 use crate::loss::{Cause, Failure, Loss};
+use crate::notify::EventBody;
 use crate::peer::{PeerState, Posted, What};
 use crate::session::message::Message;
 use crate::status::{Error, Status};
@@ -104,6 +105,11 @@ impl Control {
         // A fence that was asked for on this connection is not answered any more.
         session.late_lanes.values_mut().for_each(|is_asked| *is_asked = false);
         session.peer.set_state(PeerState::Down);
+        // The application knows of a loss that it asked for, and of a session that it was never told of it knows nothing.
+        if session.was_up && loss.cause != Cause::Ours {
+            let (status, os_error) = (loss.cause.status(), loss.os_error);
+            session.peer.event(EventBody::PeerDown { status, os_error, why: loss.text.as_str().into() });
+        }
         session.peer.note_loss(loss);
         self.context.stats.sessions_lost.fetch_add(1, Ordering::Relaxed);
         self.take(token);

@@ -51,6 +51,7 @@ impl Control {
             return self.misbehaved(peer);
         }
         let now_ns = clock::monotonic_ns();
+        session.machine.heard(now_ns);
         match &mut message {
             Message::RegionsAdd(regions) => session.peer.remote.add(std::mem::take(regions)),
             Message::RegionsRemove(ids) => session.peer.remote.remove(ids),
@@ -65,7 +66,7 @@ impl Control {
                     session.peer.stats.round_trip_ns.store(now_ns - asked_ns, Ordering::Relaxed);
                     reply.send(Ok(now_ns - asked_ns));
                 }
-                session.peer.post_all();
+                session.peer.post_waiting();
             }
             Message::Fence { lane } => return self.fence(peer, *lane),
             Message::HasEnded { pid, started } => return self.has_ended(peer, *pid, *started),

@@ -223,6 +223,7 @@ impl Control {
         Timing {
             drain_ns: config.drain_ms * 1_000_000,
             answer_ns: self.context.progress_ns(),
+            keepalive_ns: config.keepalive_ms * 1_000_000,
             reconnect_ns: config.reconnect_timeout_ms * 1_000_000,
             backoff_min_ns: config.reconnect_backoff_ms * 1_000_000,
             backoff_max_ns: 1_000_000_000,

@@ -54,7 +54,8 @@ pub struct PeerSession {
     pub(super) late_lanes: HashMap<LaneId, bool>,
     /// Why the session was given up, and the fence that holds for its records.
     pub(super) ended: Option<(Status, Fence)>,
-    was_up: bool,
+    /// The application was told that the session is up.
+    pub(super) was_up: bool,
     /// Mask of the transports other than TCP that have reported whether a path exists.
     pub paths_settled: u64,
     /// True if a path broke for an unknown reason and the peer has not answered since.
@@ -363,9 +364,8 @@ impl Control {
         session.peer.set_state(PeerState::Up);
         session.peer.stats.sessions.fetch_add(1, Ordering::Relaxed);
         self.context.stats.sessions_up.fetch_add(1, Ordering::Relaxed);
-        if !std::mem::replace(&mut session.was_up, true) {
-            session.peer.event(EventBody::PeerUp);
-        }
+        let again = std::mem::replace(&mut session.was_up, true);
+        session.peer.event(EventBody::PeerUp { again });
         session.peer.post_all();
         self.answer_connects(peer);
     }

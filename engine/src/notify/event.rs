@@ -1,5 +1,6 @@
 //! Events that a queue carries to the application, from `complete` (transfers) or `session` (notifications, peers).
 
+use super::{WHAT_PEERS, WHAT_PEER_STATES};
 use crate::status::Status;
 use crate::types::{PeerId, RegionId, TransferId};
 use std::fmt;
@@ -18,16 +19,19 @@ pub struct Event {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EventBody {
     /// A transfer is final.
-    Transfer {
-        transfer: TransferId,
-        user_data: u64,
-        status: Status,
-    },
+    Transfer { transfer: TransferId, user_data: u64, status: Status },
     /// Bytes from the peer.
-    Notification {
-        bytes: Box<[u8]>,
+    Notification { bytes: Box<[u8]> },
+    /// The peer's session stands, for the first time or `again` after a PeerDown.
+    PeerUp { again: bool },
+    /// The peer's connection is lost. What was submitted waits while it is made again; PeerUp or PeerLost follows.
+    PeerDown {
+        status: Status,
+        /// The errno behind the loss, or 0.
+        os_error: i32,
+        /// Why the connection was lost, as text.
+        why: Box<str>,
     },
-    PeerUp,
     /// Nothing of the peer can land here any more.
     PeerLost {
         status: Status,
@@ -38,11 +42,7 @@ pub enum EventBody {
     },
     /// Bytes of a fenced transfer landed here: their receive outlasted its lease. If more than one piece of a region is
     /// late, the range spans all of them.
-    LateApply {
-        region: RegionId,
-        address: u64,
-        length: u64,
-    },
+    LateApply { region: RegionId, address: u64, length: u64 },
     /// An asynchronous connect has ended.
     PeerConnect {
         user_data: u64,
@@ -55,6 +55,14 @@ pub enum EventBody {
 }
 
 impl EventBody {
+    /// Returns the kinds of events, `WHAT_` bits, that a queue takes to get this event about a peer.
+    pub(super) fn what(&self) -> u32 {
+        match self {
+            EventBody::PeerDown { .. } | EventBody::PeerUp { again: true } => WHAT_PEER_STATES,
+            _ => WHAT_PEERS,
+        }
+    }
+
     /// Makes late bytes include those of an older event in the same region, which this event replaces.
     pub(super) fn include(&mut self, older: &EventBody) {
         if let (

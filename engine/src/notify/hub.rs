@@ -4,7 +4,7 @@
 use super::dispatcher::{Callback, Dispatcher};
 use super::event::Event;
 use super::queue::{Closed, Queue};
-use super::{QUEUES_MAX, QUEUE_CAPACITY_MAX, WHAT_NOTIFICATIONS, WHAT_PEERS, WHAT_TRANSFERS};
+use super::{QUEUES_MAX, QUEUE_CAPACITY_MAX, WHAT_ALL, WHAT_NOTIFICATIONS};
 use crate::handle::{self, Kind, Parts, Tag};
 use crate::status::{Error, Result, Status};
 use crate::sys::eventfd::EventFd;
@@ -55,7 +55,7 @@ impl Hub {
     /// for a capacity of 0 or above 2^20, BUSY if another queue takes notifications, LIMIT for too many queues, SYSTEM
     /// if the eventfd cannot be created, CLOSED after `close`.
     pub(crate) fn create(&self, what: u32, capacity: usize) -> Result<Arc<Queue>> {
-        if what == 0 || what & !(WHAT_TRANSFERS | WHAT_NOTIFICATIONS | WHAT_PEERS) != 0 {
+        if what == 0 || what & !(WHAT_ALL) != 0 {
             return Err(Error::invalid(format!("what: {what:#x} is not a set of known kinds of events")));
         }
         if !(1..=QUEUE_CAPACITY_MAX).contains(&capacity) {
@@ -150,11 +150,12 @@ impl Hub {
         backlog + self.queues().iter().map(|queue| queue.unreserved()).sum::<usize>()
     }
 
-    /// Delivers a peer event to every queue that takes peer events. The event replaces a waiting event of the same kind
-    /// about the same peer.
+    /// Delivers a peer event to every queue that takes such events. The event replaces a waiting event of the same kind
+    /// about the same peer; PeerDown and the PeerUp behind it count as one kind.
     pub(crate) fn peer_event(&self, event: Event) {
+        let what = event.body.what();
         for queue in self.queues() {
-            if queue.what() & WHAT_PEERS != 0 {
+            if queue.what() & what != 0 {
                 queue.push_unreserved(Event::new(event.peer, event.body.clone()));
             }
         }
@@ -217,6 +218,7 @@ impl Drop for Hub {
 
 #[cfg(test)]
 mod tests {
+    use super::super::WHAT_TRANSFERS;
     use super::*;
 
     /// Puts one queue into every slot, because that many queues would take as many descriptors.

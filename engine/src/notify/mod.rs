@@ -36,6 +36,9 @@ pub const WHAT_TRANSFERS: u32 = 1;
 pub const WHAT_NOTIFICATIONS: u32 = 2;
 /// Peers that appear or are lost.
 pub const WHAT_PEERS: u32 = 4;
+/// Connections of known peers that go down or stand again.
+pub const WHAT_PEER_STATES: u32 = 8;
+const WHAT_ALL: u32 = WHAT_TRANSFERS | WHAT_NOTIFICATIONS | WHAT_PEERS | WHAT_PEER_STATES;
 
 /// The most events for which a queue may have room.
 const QUEUE_CAPACITY_MAX: usize = 1 << 20;

@@ -28,6 +28,7 @@ pub(super) enum Room {
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum Subject {
     Up(PeerId),
+    State(PeerId),
     Lost(PeerId),
     Late(PeerId, RegionId),
 }
@@ -98,7 +99,8 @@ fn subject(event: &Event) -> Option<Subject> {
     match event.body {
         // Every connect has its own caller, which waits for the event.
         EventBody::Transfer { .. } | EventBody::Notification { .. } | EventBody::PeerConnect { .. } => None,
-        EventBody::PeerUp => Some(Subject::Up(event.peer)),
+        EventBody::PeerUp { again: false } => Some(Subject::Up(event.peer)),
+        EventBody::PeerUp { again: true } | EventBody::PeerDown { .. } => Some(Subject::State(event.peer)),
         EventBody::PeerLost { .. } => Some(Subject::Lost(event.peer)),
         EventBody::LateApply { region, .. } => Some(Subject::Late(event.peer, region)),
     }
@@ -121,11 +123,14 @@ mod tests {
     fn the_newest_event_about_a_peer_comes_last() {
         let mut pending = Pending::default();
         let bytes = EventBody::Notification { bytes: [5].into() };
-        assert!(pending.push(Event::new(PeerId::from_raw(1), EventBody::PeerUp), Room::Unreserved).is_none());
+        assert!(pending
+            .push(Event::new(PeerId::from_raw(1), EventBody::PeerUp { again: false }), Room::Unreserved)
+            .is_none());
         pending.push(lost(PeerId::from_raw(1), Status::Timeout), Room::Unreserved);
         pending.push(Event::new(PeerId::from_raw(2), bytes.clone()), Room::Unreserved);
-        let replaced = pending.push(Event::new(PeerId::from_raw(1), EventBody::PeerUp), Room::Unreserved);
-        assert_eq!(replaced.unwrap().body, EventBody::PeerUp);
+        let replaced = pending
+            .push(Event::new(PeerId::from_raw(1), EventBody::PeerUp { again: false }), Room::Unreserved);
+        assert_eq!(replaced.unwrap().body, EventBody::PeerUp { again: false });
         assert_eq!(pending.len(), 3);
         let lost = EventBody::PeerLost { status: Status::Timeout, os_error: 0, why: "gone".into() };
         assert_eq!(
@@ -133,10 +138,30 @@ mod tests {
             [
                 (PeerId::from_raw(1), lost),
                 (PeerId::from_raw(2), bytes),
-                (PeerId::from_raw(1), EventBody::PeerUp)
+                (PeerId::from_raw(1), EventBody::PeerUp { again: false })
             ]
         );
         assert!(pending.is_empty() && pending.subjects.is_empty());
+    }
+
+    #[test]
+    fn of_the_states_of_a_connection_the_newest_is_told() {
+        let mut pending = Pending::default();
+        let peer = PeerId::from_raw(1);
+        let down = || EventBody::PeerDown { status: Status::Timeout, os_error: 0, why: "silent".into() };
+        let (first, again) = (EventBody::PeerUp { again: false }, EventBody::PeerUp { again: true });
+        let told = |bodies: &[EventBody], pending: &mut Pending| {
+            for body in bodies {
+                pending.push(Event::new(peer, body.clone()), Room::Unreserved);
+            }
+            self::bodies(pending).into_iter().map(|(_, body)| body).collect::<Vec<_>>()
+        };
+        assert_eq!(
+            told(&[first.clone(), down(), again.clone()], &mut pending),
+            [first.clone(), again.clone()]
+        );
+        assert_eq!(told(&[down(), again, down()], &mut pending), [down()]);
+        assert_eq!(told(&[first.clone(), down()], &mut pending), [first, down()], "it came up before");
     }
 
     #[test]

@@ -302,6 +302,13 @@ impl Peer {
         ORDER.iter().for_each(|transport| after.nudge(*transport));
     }
 
+    /// As `post_all`, but wakes no thread if nothing can wait: answers of idle peers are many.
+    pub fn post_waiting(&self) {
+        if self.active() > 0 || !self.outbox.lock().is_empty() {
+            self.post_all();
+        }
+    }
+
     pub fn pull(&self, transport: Transport, express: bool, limits: PullLimits) -> Option<Pulled> {
         let pulled = self.outbox.lock().pull(transport, express, limits);
         #[cfg(test)]

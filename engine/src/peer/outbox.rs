@@ -395,6 +395,12 @@ impl Outbox {
         }
     }
 
+    /// Returns whether nothing waits to be posted.
+    pub fn is_empty(&self) -> bool {
+        let mut runs = self.lineups.iter().flat_map(|lineup| lineup.runs.iter().flatten());
+        self.notifications.is_empty() && runs.all(BTreeMap::is_empty)
+    }
+
     /// Removes all unposted slices of a struck transfer and returns their number. ORDERED transfers behind it are
     /// struck next, because it will not be done.
     pub fn drop_unposted(&mut self, transfer: &Transfer) -> u32 {

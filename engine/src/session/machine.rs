@@ -40,6 +40,8 @@ pub struct Timing {
     pub drain_ns: u64,
     /// Time limit for an answer on the control connection.
     pub answer_ns: u64,
+    /// How long a peer that is up may be silent; 0: for ever, while nothing is under way.
+    pub keepalive_ns: u64,
     /// Time limit for connecting again before the peer is given up.
     pub reconnect_ns: u64,
     pub backoff_min_ns: u64,
@@ -93,6 +95,8 @@ pub struct Machine<R> {
     drains: BTreeSet<(Monotonic, TransferId)>,
     ping: Option<(u64, Monotonic)>,
     next_nonce: u64,
+    /// The last sign of life.
+    heard_ns: Monotonic,
 }
 
 impl<R: Carried> Machine<R> {
@@ -111,6 +115,7 @@ impl<R: Carried> Machine<R> {
             drains: BTreeSet::new(),
             ping: None,
             next_nonce: 1,
+            heard_ns: now_ns,
         }
     }
 
@@ -141,6 +146,31 @@ impl<R: Carried> Machine<R> {
         self.role = role;
         self.connection = Connection::Starting { since_ns: now_ns };
         self.ping = None;
+        self.heard(now_ns);
+    }
+
+    /// Notes a sign of life at this time. The timer asks a peer that is silent for too long.
+    pub fn heard(&mut self, at_ns: Monotonic) {
+        self.heard_ns = self.heard_ns.max(at_ns);
+    }
+
+    /// A third of the time that a peer may be silent: it is asked after two thirds, and has the third one to answer.
+    fn third_ns(&self) -> Option<u64> {
+        Some(self.timing.keepalive_ns / 3).filter(|third| *third > 0)
+    }
+
+    /// Returns when the peer is asked for a sign of life.
+    fn asks_ns(&self) -> Option<Monotonic> {
+        let third_ns = self.third_ns().filter(|_| self.is_up() && self.ping.is_none())?;
+        Some(self.heard_ns + 2 * third_ns)
+    }
+
+    /// Returns until when the answer to the Ping must have come. What else is heard of the peer counts for its life.
+    fn pong_ns(&self) -> Option<Monotonic> {
+        let (_, asked_ns) = self.ping?;
+        let answer_ns = asked_ns + self.timing.answer_ns;
+        let alive_ns = asked_ns.max(self.heard_ns);
+        Some(self.third_ns().map_or(answer_ns, |third_ns| answer_ns.min(alive_ns + third_ns)))
     }
 
     /// Fences a lane that is closed and can no longer access memory on this side. `records`: the lane's records.
@@ -296,11 +326,13 @@ impl<R: Carried> Machine<R> {
             records.chain(whole).chain(wait.asked_ns.map(|asked| asked + answer))
         });
         let drains = self.drains.first().map(|(at_ns, _)| *at_ns);
-        let ping = self.ping.map(|(_, asked_ns)| asked_ns + answer);
-        connection.into_iter().chain(fences).chain(drains).chain(ping).min()
+        connection.into_iter().chain(fences).chain(drains).chain(self.pong_ns()).chain(self.asks_ns()).min()
     }
 
     pub fn timer(&mut self, now_ns: Monotonic, out: &mut Vec<Action<R>>) {
+        if self.asks_ns().is_some_and(|at_ns| at_ns <= now_ns) {
+            self.ping(now_ns, out);
+        }
         self.time_connection(now_ns, out);
         self.time_fences(now_ns, out);
         // If drains are left, `next_timer` is due at once.
@@ -316,7 +348,7 @@ impl<R: Carried> Machine<R> {
     fn time_connection(&mut self, now_ns: Monotonic, out: &mut Vec<Action<R>>) {
         let silent = |asked_ns: Monotonic| asked_ns + self.timing.answer_ns <= now_ns;
         let unanswered = self.fences.iter().filter_map(|wait| wait.asked_ns).any(silent)
-            || self.ping.is_some_and(|(_, asked_ns)| silent(asked_ns));
+            || self.pong_ns().is_some_and(|until_ns| until_ns <= now_ns);
         match &mut self.connection {
             Connection::Down { give_up_ns, redial_ns, dialing, .. } => {
                 if *give_up_ns <= now_ns {

@@ -16,6 +16,7 @@ fn at(ns: u64) -> Monotonic {
 const TIMING: Timing = Timing {
     drain_ns: 100 * MS,
     answer_ns: 1000 * MS,
+    keepalive_ns: 0,
     reconnect_ns: 5000 * MS,
     backoff_min_ns: 20 * MS,
     backoff_max_ns: 1000 * MS,
@@ -297,4 +298,63 @@ fn lanes_lost_empty_with_their_connection_leave_nothing_to_wait_for() {
     machine.lane_lost(at(2 * MS), id(2), Vec::new(), &mut Vec::new());
     assert!(machine.is_idle());
     assert_timer_settles(&mut machine, 3 * MS);
+}
+
+const KEEPALIVE: Timing = Timing { keepalive_ns: 900 * MS, ..TIMING };
+
+/// Returns a machine that is up since 0 and keeps its peer alive.
+fn kept() -> Machine<Record> {
+    let mut machine = up(Role::Acceptor);
+    machine.timing = KEEPALIVE;
+    machine
+}
+
+#[test]
+fn a_silent_peer_is_asked_after_two_thirds_of_the_time_and_down_after_all_of_it() {
+    let mut machine = kept();
+    assert_eq!(machine.next_timer(), Some(at(600 * MS)));
+    assert_eq!(timer(&mut machine, 600 * MS - 1), []);
+    assert_eq!(timer(&mut machine, 600 * MS), [Action::Send(Message::Ping { nonce: 1 })]);
+    assert_timer_settles(&mut machine, 600 * MS);
+    assert_eq!(machine.next_timer(), Some(at(900 * MS)));
+    assert_eq!(timer(&mut machine, 900 * MS - 1), []);
+    assert_eq!(timer(&mut machine, 900 * MS), [Action::DropControl]);
+}
+
+#[test]
+fn a_peer_that_gives_signs_of_life_is_not_asked_and_one_that_answers_stays_up() {
+    let mut machine = kept();
+    for nth in 1..10 {
+        machine.heard(at(nth * 500 * MS));
+        assert_eq!(timer(&mut machine, nth * 500 * MS + 499 * MS), [], "it has just been heard");
+    }
+    machine.heard(at(MS));
+    let (asked, answered) = (9 * 500 * MS + 600 * MS, 9 * 500 * MS + 700 * MS);
+    assert_eq!(machine.next_timer(), Some(at(asked)), "an older sign takes nothing from a newer one");
+    assert_eq!(timer(&mut machine, asked), [Action::Send(Message::Ping { nonce: 1 })]);
+    machine.heard(at(answered));
+    machine.message(at(answered), &Message::Pong { nonce: 1, clock_ns: Boottime::ZERO }, &mut Vec::new());
+    assert_eq!(timer(&mut machine, asked + 300 * MS), []);
+    assert_eq!(machine.next_timer(), Some(at(answered + 600 * MS)));
+}
+
+/// Lanes may hear of a peer whose control thread is busy. The answer is still due, in `answer_ns`.
+#[test]
+fn signs_of_life_prolong_the_wait_for_an_answer_but_not_for_ever() {
+    let mut machine = kept();
+    assert_eq!(timer(&mut machine, 600 * MS), [Action::Send(Message::Ping { nonce: 1 })]);
+    for now in [899, 1198, 1497] {
+        machine.heard(at(now * MS));
+        assert_eq!(timer(&mut machine, now * MS + 2 * MS), []);
+    }
+    assert_eq!(machine.next_timer(), Some(at(600 * MS + KEEPALIVE.answer_ns)));
+    assert_eq!(timer(&mut machine, 600 * MS + KEEPALIVE.answer_ns), [Action::DropControl]);
+}
+
+#[test]
+fn an_idle_peer_is_not_asked_without_keepalive_and_one_that_is_down_never() {
+    assert_eq!(up(Role::Dialer).next_timer(), None);
+    let mut machine = kept();
+    machine.control_lost(at(MS));
+    assert_eq!(machine.next_timer(), Some(at(MS + TIMING.reconnect_ns)));
 }

@@ -13,7 +13,7 @@ pub(super) const PART_BYTES: usize = 4096;
 pub unsafe fn for_each_part(from: *const u8, length: usize, look: impl FnMut(&[u8])) {
     let always = || Ok::<(), Infallible>(());
     // SAFETY: the caller's promise.
-    let Ok(()) = (unsafe { try_each_part(from, length, always, look) });
+    let Ok(()) = unsafe { try_each_part(from, length, always, look) };
 }
 
 /// As `for_each_part`, but asks before each part whether its bytes may be read. The first refusal ends the call.

@@ -96,11 +96,11 @@ impl Node {
                         EventBody::PeerLost { status, why, .. } => {
                             tell(&format!("lost {} {status} {why}", event.peer))
                         }
-                        EventBody::PeerUp => {
+                        EventBody::PeerUp { .. } => {
                             let address = engine.peer_info(event.peer).map(|info| info.address);
                             tell(&format!("up {} {}", event.peer, address.unwrap_or_default()));
                         }
-                        EventBody::PeerConnect { .. } => {}
+                        EventBody::PeerDown { .. } | EventBody::PeerConnect { .. } => {}
                     }
                 }
             }

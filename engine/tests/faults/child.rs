@@ -305,7 +305,7 @@ impl Role {
                 let mut out = Vec::new();
                 crate::support::wait_until("a peer event comes", || queue.drain(&mut out, 1) == 1);
                 match &out[0].body {
-                    EventBody::PeerUp => "PEER_UP".into(),
+                    EventBody::PeerUp { .. } => "PEER_UP".into(),
                     EventBody::PeerLost { status, .. } => format!("PEER_LOST {status}"),
                     EventBody::LateApply { .. } => "LATE_APPLY".into(),
                     other => format!("{other:?}"),

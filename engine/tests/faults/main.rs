@@ -18,6 +18,7 @@ mod exhaustion;
 mod fences;
 mod floods;
 mod fork;
+mod heard;
 mod killed;
 mod lanes;
 mod local;

@@ -161,7 +161,7 @@ fn a_transfer_is_not_final_before_its_event_is_queued() {
     let options = TransferOptions { queue: Some(queue.clone()), ..TransferOptions::default() };
     let transfer = all.engine.submit(PeerId::from_raw(all.handle), Op::Write, &[request], &options).unwrap();
     let frame = all.lanes[0].receive().unwrap();
-    let event = Event { peer: PeerId::NONE, body: EventBody::PeerUp, credit: None };
+    let event = Event { peer: PeerId::NONE, body: EventBody::PeerUp { again: false }, credit: None };
     let pushed = push(&queue, event, || {
         let ack = Header { sequence: frame.header.sequence, ..all.lanes[0].header() };
         assert!(all.lanes[0].send(ack, &[], b"", b""));

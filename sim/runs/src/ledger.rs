@@ -99,6 +99,8 @@ pub struct Life {
     pub memories: Vec<MemoryId>,
     /// The lives behind its handles.
     pub handles: BTreeMap<u64, LifeId>,
+    /// Handles of which it was told that their peers are lost.
+    pub parted: BTreeSet<u64>,
     /// The handle that its program uses for a slot.
     pub peers: BTreeMap<usize, PeerId>,
     /// Slots to which a thread connects, or whose peer it closes or fences.
@@ -128,6 +130,7 @@ impl Life {
             leaves: false,
             memories: Vec::new(),
             handles: BTreeMap::new(),
+            parted: BTreeSet::new(),
             peers: BTreeMap::new(),
             busy: BTreeSet::new(),
             views: BTreeMap::new(),

@@ -7,7 +7,7 @@ use crate::draw::Draw;
 use crate::ledger::{Book, Life, LifeId};
 use crate::memory::{Memory, MemoryId};
 use crate::plan::{EnginePlan, Plan};
-use ferry::notify::{Event, EventBody, Queue, WHAT_NOTIFICATIONS, WHAT_PEERS};
+use ferry::notify::{Event, EventBody, Queue, WHAT_NOTIFICATIONS, WHAT_PEERS, WHAT_PEER_STATES};
 use ferry::status::Status;
 use ferry::types::{Access, PeerId, RegionId};
 use ferry::{Config, Engine, PeerState, RegionOptions};
@@ -71,7 +71,8 @@ fn run(world: World, plan: EnginePlan, slot: usize, life: LifeId) {
     for memory in &program.plan.memories {
         program.register(memory.bytes, memory.access);
     }
-    let events = persist(|| program.engine.queue(WHAT_NOTIFICATIONS | WHAT_PEERS, 64));
+    let what = WHAT_NOTIFICATIONS | WHAT_PEERS | WHAT_PEER_STATES;
+    let events = persist(|| program.engine.queue(what, 64));
     book.with(|ledger| {
         ledger.lives[life].is_ready = true;
         ledger.lives[life].threads_left = program.plan.threads;

@@ -227,10 +227,15 @@ class Engine:
         transfers: bool = False,
         notifications: bool = False,
         peers: bool = False,
+        peer_states: bool = False,
         capacity: int = 1024,
     ) -> Queue:
-        """Creates a queue for the given kinds of events."""
-        return create_queue(self, transfers, notifications, peers, capacity)
+        """Creates a queue for the given kinds of events.
+
+        `peers` are those that come up or are lost, `peer_states` the connections of known peers that go down
+        (PEER_DOWN) and stand again (PEER_UP).
+        """
+        return create_queue(self, transfers, notifications, peers, capacity, peer_states)
 
     def _loop_queue(self) -> Queue:
         """The queue through which the running event loop awaits transfers and connects."""

@@ -14,7 +14,14 @@ from enum import IntEnum
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ._abi import QUEUE_NOTIFICATIONS, QUEUE_PEERS, QUEUE_TRANSFERS, CEvent, library
+from ._abi import (
+    QUEUE_NOTIFICATIONS,
+    QUEUE_PEER_STATES,
+    QUEUE_PEERS,
+    QUEUE_TRANSFERS,
+    CEvent,
+    library,
+)
 from ._errors import (
     BusyError,
     ClosedError,
@@ -42,6 +49,7 @@ class EventKind(IntEnum):
     PEER_LOST = 4
     LATE_APPLY = 5
     PEER_CONNECTED = 6
+    PEER_DOWN = 7
 
 
 class Event(NamedTuple):
@@ -55,13 +63,13 @@ class Event(NamedTuple):
     user_data: int
     status: int
     data: bytes
-    """The bytes of a notification, or, for PEER_LOST and a failed PEER_CONNECTED, a sentence that says why
-    (UTF-8)."""
+    """The bytes of a notification, or, for PEER_DOWN, PEER_LOST and a failed PEER_CONNECTED, a sentence that says
+    why (UTF-8)."""
     region: int
     address: int
     length: int
     os_error: int = 0
-    """errno behind PEER_LOST or a failed PEER_CONNECTED, or 0."""
+    """errno behind PEER_DOWN, PEER_LOST or a failed PEER_CONNECTED, or 0."""
 
 
 class Queue:
@@ -309,11 +317,19 @@ def _wake(waiter: asyncio.Future[None]) -> None:
         waiter.set_result(None)
 
 
-def create_queue(engine: Engine, transfers: bool, notifications: bool, peers: bool, capacity: int) -> Queue:
+def create_queue(
+    engine: Engine,
+    transfers: bool,
+    notifications: bool,
+    peers: bool,
+    capacity: int,
+    peer_states: bool = False,
+) -> Queue:
     what = (
         (QUEUE_TRANSFERS if transfers else 0)
         | (QUEUE_NOTIFICATIONS if notifications else 0)
         | (QUEUE_PEERS if peers else 0)
+        | (QUEUE_PEER_STATES if peer_states else 0)
     )
     handle = c_uint64()
     call(library.ferry_queue_create, engine._pointer, what, capacity, addressof(handle))

@@ -6,11 +6,11 @@ use crate::types::{PeerId, QueueId};
 #[test]
 fn create_checks_what_it_is_given() {
     let hub = hub();
-    for (what, capacity) in [(0, 1), (8, 1), (WHAT_TRANSFERS | 1 << 31, 1), (1, 0), (1, (1 << 20) + 1)] {
+    for (what, capacity) in [(0, 1), (16, 1), (WHAT_TRANSFERS | 1 << 31, 1), (1, 0), (1, (1 << 20) + 1)] {
         let refused = hub.create(what, capacity).err().map(|error| error.status);
         assert_eq!(refused, Some(Status::Invalid), "{what} {capacity}");
     }
-    for (what, capacity) in [(1, 1), (2, 1), (4, 1 << 20)] {
+    for (what, capacity) in [(1, 1), (2, 1), (4, 1 << 20), (8, 1)] {
         let queue = hub.create(what, capacity).unwrap();
         assert_eq!((queue.what(), hub.get(queue.handle()).unwrap().handle()), (what, queue.handle()));
     }
@@ -82,21 +82,52 @@ fn peer_events_go_to_every_queue_that_takes_them() {
     let queues = [WHAT_PEERS, WHAT_PEERS | WHAT_TRANSFERS, WHAT_TRANSFERS | WHAT_NOTIFICATIONS]
         .map(|what| hub.create(what, 1).unwrap());
     for _ in 0..1000 {
-        hub.peer_event(Event::new(PeerId::from_raw(3), EventBody::PeerUp));
+        hub.peer_event(Event::new(PeerId::from_raw(3), EventBody::PeerUp { again: false }));
         hub.peer_event(Event::new(
             PeerId::from_raw(3),
             EventBody::PeerLost { status: Status::PeerLost, os_error: 0, why: "gone".into() },
         ));
     }
-    hub.peer_event(Event::new(PeerId::from_raw(4), EventBody::PeerUp));
+    hub.peer_event(Event::new(PeerId::from_raw(4), EventBody::PeerUp { again: false }));
     for queue in &queues[..2] {
         let events = drain(queue, usize::MAX);
         let lost = EventBody::PeerLost { status: Status::PeerLost, os_error: 0, why: "gone".into() };
         let got: Vec<_> = events.into_iter().map(|event| (event.peer, event.body)).collect();
         let (up, other) = (PeerId::from_raw(3), PeerId::from_raw(4));
-        assert_eq!(got, [(up, EventBody::PeerUp), (up, lost), (other, EventBody::PeerUp)]);
+        assert_eq!(
+            got,
+            [
+                (up, EventBody::PeerUp { again: false }),
+                (up, lost),
+                (other, EventBody::PeerUp { again: false })
+            ]
+        );
     }
     assert_eq!(queues[2].pending(), 0);
+}
+
+/// A program that knows no states of connections sees no event that it does not know.
+#[test]
+fn states_of_connections_go_to_queues_that_take_them_and_to_no_others() {
+    let hub = hub();
+    let [peers, states, both] = [WHAT_PEERS, WHAT_PEER_STATES, WHAT_PEERS | WHAT_PEER_STATES]
+        .map(|what| hub.create(what, 1).unwrap());
+    let down = EventBody::PeerDown { status: Status::Timeout, os_error: 0, why: "silent".into() };
+    let (first, again) = (EventBody::PeerUp { again: false }, EventBody::PeerUp { again: true });
+    let lost = EventBody::PeerLost { status: Status::Timeout, os_error: 0, why: "silent".into() };
+    let mut seen: [Vec<EventBody>; 3] = Default::default();
+    for body in [&first, &down, &again, &down, &lost] {
+        hub.peer_event(Event::new(PeerId::from_raw(3), body.clone()));
+        for (seen, queue) in seen.iter_mut().zip([&peers, &states, &both]) {
+            seen.extend(drain(queue, 8).into_iter().map(|event| event.body));
+        }
+    }
+    let expected: [&[EventBody]; 3] = [
+        &[first.clone(), lost.clone()],
+        &[down.clone(), again.clone(), down.clone()],
+        &[first, down.clone(), again, down, lost],
+    ];
+    assert_eq!(seen.each_ref().map(Vec::as_slice), expected);
 }
 
 #[test]

@@ -161,7 +161,7 @@ impl Ledger {
     ) {
         let Some(other) = of else { return };
         match body {
-            EventBody::PeerUp => {
+            EventBody::PeerUp { again: false } => {
                 self.lives[at].handles.insert(peer, other);
                 self.view(at, other, View::Up);
             }
@@ -169,6 +169,7 @@ impl Ledger {
                 trace::event("lost", &[at as u64, other as u64], || {
                     format!("{} has lost {}: {status}, {why}", self.named(at), self.named(other))
                 });
+                self.lives[at].parted.insert(peer);
                 self.part(at, other);
                 if self.life_of(self.lives[other].slot) == Some(other) || !self.lives[other].is_alive {
                     self.view(at, other, View::Lost);
@@ -177,6 +178,13 @@ impl Ledger {
                     self.cut_between(other, at, drained, "PEER_LOST was delivered");
                 }
                 self.cut_own(at, peer);
+            }
+            EventBody::PeerDown { .. } | EventBody::PeerUp { again: true } => {
+                let life = &self.lives[at];
+                if !life.handles.contains_key(&peer) || life.parted.contains(&peer) {
+                    let (at, other) = (self.named(at), self.named(other));
+                    self.fail(format!("{at} is told {body:?} of {other}, which is not up or lost already"));
+                }
             }
             EventBody::LateApply { .. } => {
                 let late = self.lates.iter_mut().filter(|late| (late.to, late.from) == (at, other));
