@@ -6,15 +6,17 @@ use crate::device::Driver;
 use crate::limits::SHARED_MEMORIES_MAX;
 use crate::region::{range_contains, RegionSpec, Registry};
 use crate::status::{Error, Result, Status};
-use crate::sys::clock;
 use crate::sys::mapping::Mapping;
-use crate::sys::vm;
+use crate::sys::{clock, memory, vm};
 use crate::types::{Access, Location, MemoryKind, RegionId};
 use std::sync::Arc;
 use std::time::Duration;
 
 /// How long dropping a `Memory` waits for peers to give up its RDMA keys.
 const DROP_PATIENCE: Duration = Duration::from_secs(1);
+
+/// Smaller allocations are not compared with the memory that is left: that would take longer than the allocation.
+const CHECKED_BYTES: usize = 1 << 20;
 
 /// The options of a registration.
 #[derive(Clone, Debug)]
@@ -187,6 +189,7 @@ impl Engine {
             return Err(Error::new(Status::Unsupported, text));
         }
         let context = self.context()?;
+        check_left(length)?;
         let no_memory = |error| Error::system("allocating memory", &error);
         // Processes of this host can map shared memory. Each piece takes a descriptor, so their number is bounded.
         let shared = shares_more(&context.registry).then(|| Mapping::shared(length));
@@ -225,6 +228,21 @@ fn check_mapped(address: u64, length: u64) -> Result<()> {
         return Err(Error::invalid(text));
     }
     Ok(())
+}
+
+/// Refuses more than the machine or a control group has left. The kernel would grant the memory, and kill a process when
+/// the memory is used.
+fn check_left(length: usize) -> Result<()> {
+    if length < CHECKED_BYTES {
+        return Ok(());
+    }
+    match memory::left().filter(|left| left.bytes < length as u64) {
+        None => Ok(()),
+        Some(memory::Left { bytes, of }) => {
+            let text = format!("length: {length} bytes are asked for, and {bytes} are left ({of})");
+            Err(Error { os_error: libc::ENOMEM, ..Error::new(Status::NoMemory, text) })
+        }
+    }
 }
 
 /// True if another allocation may take a descriptor so that other processes can map it.
@@ -304,6 +322,23 @@ impl Drop for Memory {
 mod tests {
     use super::*;
     use crate::Config;
+
+    /// Without the refusal the kernel would end this process. Shared memory is allocated at once, other memory later.
+    #[test]
+    fn more_memory_than_is_left_is_refused() {
+        for transports in ["local", "tcp"] {
+            let mut config = Config::default();
+            config.set("transports", transports).unwrap();
+            let engine = Engine::open(config).unwrap();
+            let left = memory::left().unwrap().bytes;
+            for length in [2 * left, 200 << 40] {
+                let refused = engine.alloc(length as usize, &RegionOptions::default()).err().unwrap();
+                assert_eq!((refused.status, refused.os_error), (Status::NoMemory, libc::ENOMEM));
+                assert!(refused.message.contains("are left (the "), "{refused}");
+            }
+            engine.alloc(2 * CHECKED_BYTES, &RegionOptions::default()).unwrap();
+        }
+    }
 
     /// Each shared piece takes a descriptor, so their number is bounded.
     #[test]

@@ -1,12 +1,15 @@
 //! Page-aligned memory from the kernel: memory that `api::memory` hands out, and memory that processes of one host
 //! share (`region::grants`, `transport::local`).
 
-use super::{memfd, racing};
+use super::{memfd, memory, racing};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicU64;
 use std::sync::Arc;
+
+/// Pages that are allocated at a time: a multiple of every page's size.
+const CHUNK_BYTES: usize = 256 << 20;
 
 /// A mapped range, unmapped when dropped.
 #[derive(Debug)]
@@ -38,7 +41,7 @@ impl Mapping {
         memfd::seal(&fd)?;
         let mut mapping = map(length, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED, fd.as_raw_fd())?;
         mapping.wish_huge_pages();
-        mapping.populate(&fd)?;
+        mapping.populate(&fd, || memory::left().map(|left| left.bytes))?;
         mapping.memfd = Some(Arc::new(fd));
         Ok(mapping)
     }
@@ -57,9 +60,22 @@ impl Mapping {
         unsafe { libc::madvise(self.address().cast(), self.length, libc::MADV_HUGEPAGE) };
     }
 
-    fn populate(&self, fd: &OwnedFd) -> io::Result<()> {
+    /// Allocates all pages, chunk by chunk. ENOMEM before a chunk for which no memory is left: the kernel would kill
+    /// processes instead.
+    fn populate(&self, fd: &OwnedFd, left: impl Fn() -> Option<u64>) -> io::Result<()> {
+        for at in (0..self.length).step_by(CHUNK_BYTES) {
+            let chunk = CHUNK_BYTES.min(self.length - at);
+            if self.length > CHUNK_BYTES && left().is_some_and(|left| left < chunk as u64) {
+                return Err(io::Error::from_raw_os_error(libc::ENOMEM));
+            }
+            self.populate_chunk(fd, at, chunk)?;
+        }
+        Ok(())
+    }
+
+    fn populate_chunk(&self, fd: &OwnedFd, at: usize, length: usize) -> io::Result<()> {
         // SAFETY: the range is mapped; this faults its pages in, as writing zeros would.
-        if unsafe { libc::madvise(self.address().cast(), self.length, libc::MADV_POPULATE_WRITE) } == 0 {
+        if unsafe { libc::madvise(self.address().add(at).cast(), length, libc::MADV_POPULATE_WRITE) } == 0 {
             return Ok(());
         }
         let error = io::Error::last_os_error();
@@ -68,7 +84,7 @@ impl Mapping {
         }
         // Before Linux 5.14: allocates the same pages, without huge ones.
         // SAFETY: no memory of ours is involved; the length fitted ftruncate.
-        if unsafe { libc::fallocate(fd.as_raw_fd(), 0, 0, self.length as libc::off_t) } < 0 {
+        if unsafe { libc::fallocate(fd.as_raw_fd(), 0, at as libc::off_t, length as libc::off_t) } < 0 {
             return Err(io::Error::last_os_error());
         }
         Ok(())
@@ -163,5 +179,31 @@ impl SharedWords {
         // SAFETY: inside the mapping (checked above), aligned because pages are, and never accessed but
         // as an atomic on either side. The memfd's size is sealed, so the page is there.
         unsafe { AtomicU64::from_ptr(self.0.address().cast::<u64>().add(index)) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    /// Others take memory meanwhile: the pages that are there are given back with the mapping.
+    #[test]
+    fn a_chunk_for_which_no_memory_is_left_is_not_allocated() {
+        let fd = memfd::create(c"ferry-test", 3 * CHUNK_BYTES).unwrap();
+        let rights = libc::PROT_READ | libc::PROT_WRITE;
+        let mapping = map(3 * CHUNK_BYTES, rights, libc::MAP_SHARED, fd.as_raw_fd()).unwrap();
+        let asked = Cell::new(0);
+        let left = || {
+            asked.set(asked.get() + 1);
+            Some(if asked.get() == 1 { CHUNK_BYTES as u64 } else { CHUNK_BYTES as u64 - 1 })
+        };
+        let refused = mapping.populate(&fd, left).unwrap_err();
+        assert_eq!(refused.raw_os_error(), Some(libc::ENOMEM));
+        // SAFETY: all-zero is a valid stat.
+        let mut stat: libc::stat = unsafe { std::mem::zeroed() };
+        // SAFETY: `stat` lives on this stack for the duration of the call.
+        assert_eq!(unsafe { libc::fstat(fd.as_raw_fd(), &mut stat) }, 0);
+        assert_eq!(stat.st_blocks as usize * 512, CHUNK_BYTES, "the first chunk is there, and no more");
     }
 }
