@@ -202,6 +202,14 @@ impl World {
         self.out.iter().find(clash).map(drop)
     }
 
+    /// Returns whether the target has this number.
+    fn has(&mut self, number: u64) -> bool {
+        let arrival = self.inbox.arrives(number);
+        assert_ne!(arrival, Arrival::Busy);
+        self.inbox.departs(number);
+        arrival == Arrival::Duplicate
+    }
+
     /// The target takes a number: the notification's, or a skip.
     fn reaches(&mut self, number: u64, is_skip: bool) {
         match self.inbox.accept(number, (!is_skip).then(|| number.to_le_bytes().into())) {
@@ -232,8 +240,12 @@ impl World {
         match out {
             Out::Run(transfer, range, notified) => {
                 let count = range.count();
+                // A target refuses nothing of a frame whose number it has: it drops the frame.
+                let number = notification_number(&transfer);
+                let is_repeated = notified && self.has(number);
+                let refused = if is_repeated || refused < 128 { 0 } else { refused };
                 let failures: Vec<Failure> = (0..count)
-                    .filter(|nth| refused & (1 << (nth % 8)) != 0 && refused >= 128)
+                    .filter(|nth| refused & (1 << (nth % 8)) != 0)
                     .map(|nth| Failure {
                         slice: range.first + nth,
                         status: Status::Stale,
@@ -242,10 +254,6 @@ impl World {
                     })
                     .collect();
                 if notified && failures.is_empty() {
-                    let number = notification_number(&transfer);
-                    let arrival = self.inbox.arrives(number);
-                    assert_ne!(arrival, Arrival::Busy);
-                    self.inbox.departs(number);
                     self.reaches(number, false);
                 }
                 let bytes = u64::from(count) * u64::from(SLICE_BYTES);

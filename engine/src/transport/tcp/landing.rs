@@ -166,7 +166,9 @@ impl Landing {
         let mut bytes = 0;
         let mut skip = self.offset;
         for piece in &self.pieces[self.next..] {
-            let (mut address, mut length) = (piece.address + skip as u64, (piece.length - skip) as usize);
+            let mut length = (piece.length - skip) as usize;
+            // A refused piece's address is the peer's word: the sum may overflow.
+            let mut address = if piece.region == SINK { 0 } else { piece.address + u64::from(skip) };
             skip = 0;
             while length > 0 {
                 if out.len() + 1 >= IOV_MAX {

@@ -40,3 +40,14 @@ fn reading_for_a_checksum_stops_when_the_lease_ends() {
     landing.push(Piece { length: 9, ..piece });
     assert!(matches!(landing.checksum(), Ok(Some(sum)) if sum == crc32fast::hash(&[0; 9])));
 }
+
+/// The peer names an address at the end of the address space, and its payload comes in two receives.
+#[test]
+fn a_refused_piece_may_have_any_address() {
+    let mut landing = Landing::default();
+    landing.reset(1, Boottime::ZERO);
+    landing.push(Piece { address: u64::MAX, length: 100, region: SINK, descriptor: 0 });
+    landing.advance(60);
+    let mut vectors = Vec::new();
+    assert_eq!(landing.vectors(&mut vectors), 40);
+}
