@@ -1,4 +1,5 @@
-# ferry. Each target installs the packages that it needs, then runs.
+# ferry. Each target looks for the packages that it needs, installs those that are missing, then runs. Building needs
+# fewer than the tests: docs/building.md.
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := build
@@ -17,7 +18,7 @@ override TARGET := $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR),target)
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -1)
 ABI := $(shell sed -n 's/^\#define FERRY_ABI_MAJOR //p' include/ferry.h)
 
-.PHONY: help setup build demo docs test test-rdma test-cuda sim sim-mutants chaos soak scale fuzz sanitize miri prove check bench bench-cuda compare overhead install deb fmt clean
+.PHONY: help setup setup-tests build demo docs test test-rdma test-cuda sim sim-mutants chaos soak scale fuzz sanitize miri prove check bench bench-cuda compare overhead install deb fmt clean
 
 help:
 	@echo "make demo       two processes exchange a model's KV cache, by push and by pull"
@@ -53,17 +54,17 @@ demo: setup
 	$(CARGO) build --release -p ferry-examples --bin kv_demo
 	$(TARGET)/release/kv_demo
 
-test: setup
+test: setup-tests
 	scripts/test.sh
 
-test-rdma: setup
+test-rdma: setup-tests
 	scripts/test.sh rdma
 
-test-cuda: setup
+test-cuda: setup-tests
 	scripts/cuda.sh test
 
 # ROUNDS rounds; SEED repeats the rounds of a run that failed. The program enters namespaces of its own.
-chaos: setup
+chaos: setup-tests
 	ROUNDS=$(ROUNDS) SEED=$(SEED) $(CARGO) test -p ferry --test chaos
 
 # FROM=n begins with another seed; RECORD=file remembers the seeds that have run, and goes on behind them.
@@ -76,14 +77,14 @@ sim-mutants: setup
 	CARGO=$(CARGO) SEEDS=$(if $(filter command% environment%,$(origin SEEDS)),$(SEEDS)) RECORD=$(RECORD) scripts/mutants.sh run $(MUTANTS)
 
 # At least 3 minutes. Needs python3 and, for the node in Go, Go; installs neither. RECORD=1 keeps the figures.
-soak: setup
+soak: setup-tests
 	RECORD=$(RECORD) scripts/soak.sh $(or $(MINUTES),10) $(SEED)
 
 # RECORD=1 keeps the figures and draws docs/pictures/scale.svg.
 scale: setup
 	RECORD=$(RECORD) CARGO=$(CARGO) scripts/scale.sh
 
-check: setup
+check: setup-tests
 	scripts/test.sh format clippy unit c
 
 bench: build
@@ -97,14 +98,14 @@ bench-cuda: setup
 compare: build
 	scripts/compare.sh $(COMPARE)
 
-overhead: setup
+overhead: setup-tests
 	scripts/overhead.sh
 
 fuzz:
 	scripts/fuzz.sh run $(or $(SECONDS),60) $(FUZZ_TARGET)
 
 # SUITES='c python go' takes only these.
-sanitize: setup
+sanitize: setup-tests
 	scripts/sanitize.sh address $(SUITES)
 	scripts/sanitize.sh thread $(SUITES)
 
@@ -112,7 +113,7 @@ miri: setup
 	scripts/miri.sh
 
 # PARTS='miri sim' takes only these.
-prove: setup
+prove: setup-tests
 	SEED=$(SEED) scripts/prove.sh $(PARTS)
 
 # Fills the templates in ffi/ for this installation. Paths are relative if possible, so that the tree can be

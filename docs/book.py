@@ -14,6 +14,7 @@ ROOT = Path(__file__).resolve().parents[1]
 DOCS = {
     "ferry": {"README.md": "ferry"},
     "Use": {
+        "docs/building.md": "Building",
         "docs/contracts.md": "Contracts",
         "RELIABILITY.md": "Reliability",
         "docs/security.md": "Security",

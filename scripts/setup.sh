@@ -1,18 +1,24 @@
 #!/bin/bash
-# Installs the packages that ferry's targets need and this machine lacks, and prints what it does. Packages
-# come from apt; the user installs a missing or old Rust toolchain, and the script prints the exact commands.
-# `compare`, `rdma`, `deb`, `python` or `docs` installs only what these targets and tests need in addition.
+# Checks that this machine has what building ferry needs, and installs with apt-get what is missing. If nothing
+# is missing the script changes nothing and asks nothing. Without apt-get it prints the command of the machine's
+# package manager. The user installs a missing or old Rust toolchain; the script prints the exact commands.
+# docs/building.md lists the packages by distribution.
+#
+# usage: setup.sh [PART]   PART is `tests` (building, and what the tests run), or `compare`, `rdma`, `deb`,
+#                          `python` or `docs`, which install only what these need in addition to building
 set -euo pipefail
 cd "$(dirname "$0")/.."
 PATH=$PATH:/usr/sbin:/sbin
 
 packages=()
 need() { command -v "$1" >/dev/null 2>&1 || packages+=("$2"); }
+has_header() { echo "#include <$1>" | cc -E -x "${2:-c}" - >/dev/null 2>&1; }
 
-# bindgen opens libclang to read the declarations of libibverbs while ferry is built.
+# bindgen opens libclang to read the declarations of the verbs while ferry is built.
 has_libclang() {
     local folder found
-    for folder in "${LIBCLANG_PATH:-}" $(ldconfig -p | sed -n 's|.*=> \(.*\)/libclang.*|\1|p') /usr/lib/llvm-*/lib; do
+    for folder in "${LIBCLANG_PATH:-}" $(ldconfig -p 2>/dev/null | sed -n 's|.*=> \(.*\)/libclang.*|\1|p') \
+        /usr/lib/llvm-*/lib /usr/lib/llvm*/lib /usr/lib64 /usr/lib; do
         for found in "$folder"/libclang.so* "$folder"/libclang-[0-9]*.so*; do
             [ ! -e "$found" ] || return 0
         done
@@ -20,16 +26,32 @@ has_libclang() {
     return 1
 }
 
+# Prints the command that installs what building needs, for package managers other than apt-get.
+command_of_this_machine() {
+    local manager
+    for manager in dnf zypper pacman apk; do
+        command -v "$manager" >/dev/null 2>&1 || continue
+        sed -n "s/.*\`\($manager [^\`]*\)\`.*/\1/p" docs/building.md
+        return
+    done
+}
+
 install_packages() {
+    local as_root=() command
     [ ${#packages[@]} -gt 0 ] || return 0
-    echo "setup: installing ${packages[*]} with apt-get"
-    if [ "$(id -u)" -eq 0 ]; then
-        as_root=()
-    elif command -v sudo >/dev/null 2>&1; then
-        as_root=(sudo)
-    else
-        echo "setup: run this as root, then try again:  apt-get install -y ${packages[*]}" >&2
+    if ! command -v apt-get >/dev/null 2>&1; then
+        command=$(command_of_this_machine)
+        echo "setup: this machine lacks what these packages of Debian have: ${packages[*]}" >&2
+        [ -z "$command" ] || echo "setup: what building needs is installed by:  $command" >&2
         exit 1
+    fi
+    echo "setup: installing ${packages[*]} with apt-get"
+    if [ "$(id -u)" -ne 0 ]; then
+        if ! command -v sudo >/dev/null 2>&1; then
+            echo "setup: run this as root, then try again:  apt-get install -y ${packages[*]}" >&2
+            exit 1
+        fi
+        as_root=(sudo)
     fi
     "${as_root[@]}" apt-get update -q
     "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -q "${packages[@]}"
@@ -88,25 +110,41 @@ docs() {
     python
 }
 
-case ${1:-} in
+# What a build needs: a C compiler with the headers of libc and Linux, CMake, libclang, and the tools that all of
+# these use. The headers of libibverbs come with a crate.
+build() {
+    need cc gcc
+    need make make
+    need cmake cmake
+    need objcopy binutils
+    has_header stdio.h || packages+=(libc6-dev)
+    has_header rdma/ib_user_verbs.h || packages+=(linux-libc-dev)
+    has_libclang || packages+=(libclang-dev)
+}
+
+# What the tests compile and run in addition.
+tests() {
+    need g++ g++
+    need pkg-config pkg-config
+    need valgrind valgrind
+    need ip iproute2
+    has_header gtest/gtest.h c++ || packages+=(libgtest-dev)
+    has_header infiniband/verbs.h || packages+=(libibverbs-dev)
+}
+
+part=${1:-build}
+case $part in
+build) build ;;
+tests) build && tests ;;
 compare | rdma | deb | python | docs)
-    "$1"
+    "$part"
     exit
     ;;
+*)
+    echo "setup: $part is no part; the parts are build, tests, compare, rdma, deb, python and docs" >&2
+    exit 2
+    ;;
 esac
-
-need gcc gcc
-need g++ g++
-need make make
-need ld binutils
-need pkg-config pkg-config
-need valgrind valgrind
-need ip iproute2
-need cmake cmake
-[ -e /usr/include/stdio.h ] || packages+=(libc6-dev)
-[ -e /usr/include/gtest/gtest.h ] || packages+=(libgtest-dev)
-[ -e /usr/include/infiniband/verbs.h ] || packages+=(libibverbs-dev)
-has_libclang || packages+=(libclang-dev)
 install_packages
 
 wanted=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
@@ -120,6 +158,7 @@ command -v cargo >/dev/null 2>&1 || advice "there is no cargo on this machine"
 found=$(rustc --version | cut -d' ' -f2)
 oldest=$(printf '%s\n%s\n' "$wanted" "$found" | sort -V | head -1)
 [ "$oldest" = "$wanted" ] || advice "rustc is $found"
-for part in fmt clippy; do
-    cargo "$part" --version >/dev/null 2>&1 || advice "cargo $part is missing (rustup component add rustfmt clippy)"
+[ "$part" = tests ] || exit 0
+for tool in fmt clippy; do
+    cargo "$tool" --version >/dev/null 2>&1 || advice "cargo $tool is missing (rustup component add rustfmt clippy)"
 done
