@@ -18,7 +18,7 @@ override TARGET := $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR),target)
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -1)
 ABI := $(shell sed -n 's/^\#define FERRY_ABI_MAJOR //p' include/ferry.h)
 
-.PHONY: help setup setup-tests build demo docs test test-rdma test-cuda sim sim-mutants chaos soak scale fuzz sanitize miri prove check bench bench-cuda compare overhead install deb fmt clean
+.PHONY: help setup setup-tests build demo docs test test-rdma test-cuda sim sim-mutants chaos soak scale fuzz sanitize miri prove check bench bench-cuda compare overhead install install-debug deb fmt clean
 
 help:
 	@echo "make demo       two processes exchange a model's KV cache, by push and by pull"
@@ -42,10 +42,14 @@ help:
 	@echo "make build      the libraries and ferry-bench, optimised"
 	@echo "make docs       the pages as a site with search, and the references of all languages, in $(TARGET)/docs"
 	@echo "make install    installs below PREFIX=$(PREFIX); DESTDIR= stages it"
-	@echo "make deb        Debian packages libferry0 and libferry-dev, in $(TARGET)/debian"
+	@echo "make install-debug  the same, with debug information in files of its own"
+	@echo "make deb        Debian packages libferry0, libferry0-dbgsym and libferry-dev, in $(TARGET)/debian"
 
 setup:
 	@scripts/setup.sh
+
+setup-tests:
+	@scripts/setup.sh tests
 
 build: setup
 	CARGO=$(CARGO) scripts/build.sh
@@ -124,22 +128,34 @@ FILL = sed -e 's|@PREFIX@|$(PREFIX)|; s|@LIBDIR@|$(call RELOCATABLE,$(LIBDIR))|'
 	-e 's|@VERSION_MAJOR@|$(word 1,$(subst ., ,$(VERSION)))|; s|@VERSION_MINOR@|$(word 2,$(subst ., ,$(VERSION)))|' \
 	-e "s|@INCLUDE_FROM_CMAKE@|$$(realpath -m --relative-to='$(LIBDIR)/cmake/ferry' '$(INCLUDEDIR)')|"
 
+# The installed files have no debug information: libferry.so is eight times as large with it. Each names the file
+# `.debug/NAME.debug` beside it, which `make install-debug` installs, and where debuggers look.
+STRIP = scripts/strip.sh
+LIBRARIES = libferry libferry_mooncake
 install: build
 	install -d $(DESTDIR)$(LIBDIR)/pkgconfig $(DESTDIR)$(LIBDIR)/cmake/ferry $(DESTDIR)$(INCLUDEDIR) $(DESTDIR)$(BINDIR)
-	install -m 755 $(TARGET)/release/libferry.so $(DESTDIR)$(LIBDIR)/libferry.so.$(VERSION)
+	for name in $(LIBRARIES); do $(STRIP) $(TARGET)/release/$$name.so $(TARGET)/stripped/$$name.so.$(VERSION); done
+	$(STRIP) $(TARGET)/release/ferry-bench $(TARGET)/stripped/ferry-bench
+	install -m 755 $(TARGET)/stripped/libferry.so.$(VERSION) $(DESTDIR)$(LIBDIR)/libferry.so.$(VERSION)
 	ln -sf libferry.so.$(VERSION) $(DESTDIR)$(LIBDIR)/libferry.so.$(ABI)
 	ln -sf libferry.so.$(ABI) $(DESTDIR)$(LIBDIR)/libferry.so
-	install -m 755 $(TARGET)/release/libferry_mooncake.so $(DESTDIR)$(LIBDIR)/libferry_mooncake.so.$(VERSION)
+	install -m 755 $(TARGET)/stripped/libferry_mooncake.so.$(VERSION) $(DESTDIR)$(LIBDIR)/libferry_mooncake.so.$(VERSION)
 	ln -sf libferry_mooncake.so.$(VERSION) $(DESTDIR)$(LIBDIR)/libferry_mooncake.so.0
 	ln -sf libferry_mooncake.so.0 $(DESTDIR)$(LIBDIR)/libferry_mooncake.so
-	ffi/abi/localize.sh $(TARGET)/release/libferry.a $(TARGET)/release/libferry-local.a
-	install -m 644 $(TARGET)/release/libferry-local.a $(DESTDIR)$(LIBDIR)/libferry.a
+	ffi/abi/localize.sh $(TARGET)/release/libferry.a $(TARGET)/stripped/libferry.a
+	strip --strip-debug --enable-deterministic-archives $(TARGET)/stripped/libferry.a
+	install -m 644 $(TARGET)/stripped/libferry.a $(DESTDIR)$(LIBDIR)/libferry.a
 	install -m 644 include/ferry.h include/ferry.hpp bindings/mooncake/ferry_mooncake.h $(DESTDIR)$(INCLUDEDIR)
 	@$(FILL) ffi/ferry.pc.in > $(DESTDIR)$(LIBDIR)/pkgconfig/ferry.pc
 	@$(FILL) bindings/mooncake/ferry-mooncake.pc.in > $(DESTDIR)$(LIBDIR)/pkgconfig/ferry-mooncake.pc
 	@$(FILL) ffi/ferryConfig.cmake.in > $(DESTDIR)$(LIBDIR)/cmake/ferry/ferryConfig.cmake
 	@$(FILL) ffi/ferryConfigVersion.cmake.in > $(DESTDIR)$(LIBDIR)/cmake/ferry/ferryConfigVersion.cmake
-	install -m 755 $(TARGET)/release/ferry-bench $(DESTDIR)$(BINDIR)/ferry-bench
+	install -m 755 $(TARGET)/stripped/ferry-bench $(DESTDIR)$(BINDIR)/ferry-bench
+
+install-debug: install
+	install -d $(DESTDIR)$(LIBDIR)/.debug $(DESTDIR)$(BINDIR)/.debug
+	install -m 644 $(LIBRARIES:%=$(TARGET)/stripped/.debug/%.so.$(VERSION).debug) $(DESTDIR)$(LIBDIR)/.debug
+	install -m 644 $(TARGET)/stripped/.debug/ferry-bench.debug $(DESTDIR)$(BINDIR)/.debug
 
 docs: setup
 	@scripts/setup.sh docs

@@ -1,6 +1,6 @@
 #!/bin/bash
-# Makes two Debian packages from `make install`: the libraries, and the files for building programs (headers,
-# static library, pkg-config and CMake files, ferry-bench). Names, version and licence come from Cargo's
+# Makes three Debian packages from `make install-debug`: the libraries, their debug information, and the files for
+# building programs (headers, static library, pkg-config and CMake files, ferry-bench). Names, version and licence come from Cargo's
 # metadata of the crate ferry-ffi, the description from the crate ferry, dependencies from dpkg-shlibdeps. The
 # maintainer is in the metadata too; DEBEMAIL and DEBFULLNAME override it.
 #
@@ -22,14 +22,25 @@ architecture=$(dpkg --print-architecture)
 folder=/usr/lib/$(dpkg-architecture -qDEB_HOST_MULTIARCH)
 abi=${library#libferry}
 
-make install PREFIX=/usr LIBDIR="$folder" DESTDIR="$work/$development"
+make install-debug PREFIX=/usr LIBDIR="$folder" DESTDIR="$work/$development"
 mkdir -p "$work/$library$folder"
 mv "$work/$development$folder"/libferry.so.{"$version","$abi"} "$work/$development$folder"/libferry_mooncake.so.{"$version",0} \
     "$work/$library$folder/"
 libraries=("$work/$library$folder"/libferry{,_mooncake}.so."$version")
-strip --strip-unneeded "${libraries[@]}" "$work/$development/usr/bin/ferry-bench"
-strip --strip-debug --enable-deterministic-archives "$work/$development$folder/libferry.a"
 chmod 644 "${libraries[@]}"
+
+# Debuggers find the debug information of packages by the build ID of the library.
+debug=$library-dbgsym
+build_ids=()
+for file in "${libraries[@]}"; do
+    id=$(readelf -n "$file" | sed -n 's/.*Build ID: //p')
+    [ -n "$id" ] || { echo "deb.sh: the linker gave $file no build ID" >&2; exit 1; }
+    build_ids+=("$id")
+    place=$work/$debug/usr/lib/debug/.build-id/${id:0:2}
+    mkdir -p "$place"
+    mv "$work/$development$folder/.debug/$(basename "$file").debug" "$place/${id:2}.debug"
+done
+rm -r "$work/$development$folder/.debug" "$work/$development/usr/bin/.debug"
 
 maintainer() {
     local known
@@ -47,9 +58,9 @@ needs() { # prints the libraries that these files are linked with, as a Depends 
     (cd "$work/shlibs" && dpkg-shlibdeps -O "${@/#/-e}" 2>/dev/null) | sed 's/^shlibs:Depends=//'
 }
 
-# Arguments: package, Depends, and the second line of its description
+# Arguments: package, Depends, the second line of its description, its section, and further fields
 pack() {
-    local package=$1 depends=$2 about=$3 tree=$work/$1 doc
+    local package=$1 depends=$2 about=$3 section=$4 tree=$work/$1 doc
     doc=$tree/usr/share/doc/$package
     mkdir -p "$tree/DEBIAN" "$doc"
     {
@@ -66,9 +77,10 @@ pack() {
         echo "Version: $version"
         echo "Architecture: $architecture"
         echo "Maintainer: $(maintainer)"
-        echo "Section: $(field metadata.deb.section)"
+        echo "Section: $section"
         echo "Priority: optional"
         echo "Depends: $depends"
+        for further in "${@:5}"; do echo "$further"; done
         echo "Installed-Size: $(du -k -s --apparent-size "$tree" | cut -f1)"
         echo "Description: $(of ferry description)"
         echo " $about"
@@ -82,6 +94,9 @@ pack() {
 mkdir -p "$work/$library/DEBIAN"
 printf '%s\n' "libferry $abi $library (>= $version)" "libferry_mooncake 0 $library (>= $version)" >"$work/$library/DEBIAN/shlibs"
 echo "activate-noawait ldconfig" >"$work/$library/DEBIAN/triggers"
-pack "$library" "$(needs "${libraries[@]}")" "These are the shared libraries."
+section=$(field metadata.deb.section)
+pack "$library" "$(needs "${libraries[@]}")" "These are the shared libraries." "$section"
+pack "$debug" "$library (= $version)" "This is the debug information of the shared libraries." debug \
+    "Auto-Built-Package: debug-symbols" "Build-Ids: ${build_ids[*]}"
 pack "$development" "$library (= $version), $(needs "$work/$development/usr/bin/ferry-bench")" \
-    "These are the files for building programs in C and C++, and ferry-bench."
+    "These are the files for building programs in C and C++, and ferry-bench." libdevel

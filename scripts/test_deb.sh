@@ -39,11 +39,20 @@ database --install "$target"/debian/*.deb
 [ "$(dpkg-query --admindir="$root/var/lib/dpkg" -W -f '${db:Status-Status}' libferry-dev)" = installed ]
 [ "$(dpkg-query --admindir="$root/var/lib/dpkg" -W -f '${db:Status-Status}' libferry0)" = installed ]
 libdir=$root/usr/lib/$(dpkg-architecture -qDEB_HOST_MULTIARCH)
+# The package of debug information has the two libraries' files, by their build IDs.
+for library in libferry libferry_mooncake; do
+    id=$(readelf -n "$libdir/$library.so" | sed -n 's/.*Build ID: //p')
+    debug=$root/usr/lib/debug/.build-id/${id:0:2}/${id:2}.debug
+    readelf -SW "$debug" | grep '\.debug_info' >/dev/null
+    if readelf -SW "$libdir/$library.so" | grep '\.debug_'; then echo "$library.so has debug information"; exit 1; fi
+    [ "$(readelf -n "$debug" | sed -n 's/.*Build ID: //p')" = "$id" ]
+done
+if [ "$(find "$root" -name '*.debug' | wc -l)" -ne 2 ]; then find "$root" -name '*.debug'; exit 1; fi
 tests/installed/programs.sh "$root/usr" "$libdir" "$work/build"
 "$root/usr/bin/ferry-bench" --version
 database --remove libferry-dev
 [ ! -e "$root/usr/include/ferry.h" ]
-database --purge libferry-dev libferry0
+database --purge libferry-dev libferry0-dbgsym libferry0
 after=$(listing)
 [ "$before" = "$after" ] || { diff <(echo "$before") <(echo "$after"); exit 1; }
 echo "the packages were installed, ran and were removed"

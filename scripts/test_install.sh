@@ -1,13 +1,19 @@
 #!/bin/bash
 # Installs into a folder, moves the folder, and builds the examples from there as a user would
-# (tests/installed/programs.sh), then the first programs of the pages (tests/installed/readme.sh).
+# (tests/installed/programs.sh), then the first programs of the pages (tests/installed/readme.sh). Checks before that
+# what building asks for (tests/installed/setup.sh), and that nothing installed has debug information
+# (tests/installed/stripped.sh).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
+tests/installed/setup.sh
 make install PREFIX=/opt/ferry DESTDIR="$work/stage"
+if find "$work/stage" -name '*.debug' | grep .; then echo "make install has installed debug information"; exit 1; fi
+make install-debug PREFIX=/opt/ferry DESTDIR="$work/stage"
 grep -q '^prefix=/opt/ferry$' "$work/stage/opt/ferry/lib/pkgconfig/ferry.pc"
 mv "$work/stage/opt/ferry" "$work/moved"
+tests/installed/stripped.sh "$work/moved" "$work/moved/lib"
 tests/installed/programs.sh "$work/moved" "$work/moved/lib" "$work/build"
 tests/installed/readme.sh "$work/moved" "$work/build"
 "$work/moved/bin/ferry-bench" --version
