@@ -106,11 +106,10 @@ deb() {
     scripts/setup.sh deb && scripts/test_deb.sh
 }
 golang() { bindings/go/test.sh; }
-# Tests the package in a virtual environment, and the module of Mooncake's name on top of it. The wheel's
-# library is built together with everything else that is shipped, so the existing library is used.
+# Tests the package in a virtual environment, and the module of Mooncake's name on top of it.
 python() {
     scripts/setup.sh python || return 1
-    FERRY_CARGO_ARGS="-p ferry-mooncake" bindings/python/test.sh && bindings/python/mooncake/test.sh
+    bindings/python/test.sh && bindings/python/mooncake/test.sh
 }
 # Runs one program in five languages, each with each; the legs of the languages build it. Rust's is that of
 # `cargo test`.

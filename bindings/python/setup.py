@@ -1,8 +1,8 @@
-"""Builds libferry.so with cargo and puts it, stripped, into the package.
+"""Puts libferry.so, stripped, into the package.
 
-FERRY_LIBRARY names a library that is already built. FERRY_CARGO_ARGS are further arguments for cargo, such as
-packages to build at the same time. The wheel is for every Python 3 of the platform, because ctypes opens the
-library at run time.
+The library is the one that FERRY_LIBRARY names, or that cargo builds, or, without cargo or without the Rust
+sources, one that is already built: docs/building.md. FERRY_CARGO_ARGS are further arguments for cargo. The
+wheel is for every Python 3 of the platform, because ctypes opens the library at run time.
 """
 
 import json
@@ -30,16 +30,21 @@ def version() -> str:
     return re.search(r"^Version: (.+)", Path(__file__).with_name("PKG-INFO").read_text(), re.MULTILINE)[1]
 
 
-def library() -> Path:
-    """Returns the library that FERRY_LIBRARY names, or builds one."""
-    named = os.environ.get("FERRY_LIBRARY")
-    if named:
-        return Path(named)
-    if not (REPOSITORY / "ffi" / "Cargo.toml").exists():
-        raise SystemExit("ferry: no Rust sources here; set FERRY_LIBRARY to a libferry.so of this version")
-    command = ["cargo", "build", "--release", "-p", "ferry-ffi", "--message-format=json-render-diagnostics"]
-    command += os.environ.get("FERRY_CARGO_ARGS", "").split()
-    built = subprocess.run(command, cwd=REPOSITORY, stdout=subprocess.PIPE, check=True, text=True)
+def built_by_cargo() -> Path:
+    """Returns the library of this checkout.
+
+    The packages are those of scripts/build.sh: cargo chooses the features of dependencies by the packages
+    that are named together, and so compiles nothing again after `make build`.
+    """
+    command = ["cargo", "build", "--release", "-p", "ferry-ffi", "-p", "ferry-mooncake"]
+    command += ["--message-format=json-render-diagnostics", *os.environ.get("FERRY_CARGO_ARGS", "").split()]
+    built = subprocess.run(command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True)
+    if built.returncode != 0:
+        raise SystemExit(
+            "ferry: cargo could not build libferry.so. `make setup` finds what is missing, and "
+            "docs/building.md lists it. "
+            "FERRY_LIBRARY=/path/to/libferry.so takes a library that is already built."
+        )
     names = [
         name
         for message in map(json.loads, built.stdout.splitlines())
@@ -49,13 +54,45 @@ def library() -> Path:
     return Path(names[-1])
 
 
+def installed() -> Path | None:
+    """Returns the library of this version that pkg-config knows."""
+    if shutil.which("pkg-config") is None:
+        return None
+    command = ["pkg-config", "--variable=libdir", f"ferry = {version()}"]
+    found = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    path = Path(found.stdout.strip(), "libferry.so")
+    return path if found.returncode == 0 and path.is_file() else None
+
+
+def library() -> Path:
+    """Returns the library for the package."""
+    named = os.environ.get("FERRY_LIBRARY")
+    if named:
+        return Path(named)
+    checkout = (REPOSITORY / "ffi" / "Cargo.toml").exists()
+    if checkout and shutil.which("cargo") is not None:
+        return built_by_cargo()
+    built = REPOSITORY / os.environ.get("CARGO_TARGET_DIR", "target") / "release" / "libferry.so"
+    found = built if checkout and built.is_file() else installed()
+    if found is None:
+        raise SystemExit(
+            f"ferry: there is no cargo with the Rust sources, and pkg-config knows no ferry {version()}; "
+            "set FERRY_LIBRARY to a libferry.so of this version"
+        )
+    return found
+
+
 class BuildWithLibrary(build_py):
     def run(self) -> None:
         super().run()
         target = Path(self.build_lib, "ferry", "libferry.so")
         target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(library(), target)
-        subprocess.run(["strip", "--strip-unneeded", str(target)], check=True)
+        found = library()
+        print(f"ferry: the package gets {found}")
+        shutil.copyfile(found, target)
+        # A machine without a compiler has no strip; an installed library is stripped already.
+        if shutil.which("strip") is not None:
+            subprocess.run(["strip", "--strip-unneeded", str(target)], check=True)
 
 
 class PlatformWheel(bdist_wheel):

@@ -22,6 +22,7 @@ python=$work/venv/bin/python
 wheel=$(echo "$work"/wheel/ferry-*.whl)
 "$python" -m pip install --quiet --disable-pip-version-check "$wheel"
 
+tests/installed/wheel.sh "$python"
 tests/standin/build.sh "$work/../standin"
 FERRY_TEST_STANDIN=$(realpath "$work/../standin")
 export FERRY_TEST_STANDIN
