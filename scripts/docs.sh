@@ -20,7 +20,7 @@ venv=$target/docs-venv
 [ -x "$venv/bin/python" ] || python3 -m venv "$venv"
 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check -r bindings/python/requirements-docs.txt
 FERRY_LIBRARY=$(realpath "$target/release/libferry.so") PYTHONPATH=bindings/python/src:bindings/python/mooncake/src \
-    "$venv/bin/python" -m pdoc --output-directory "$out/python" ferry mooncake.engine
+    "$venv/bin/python" docs/reference.py "$out/python"
 
 if command -v go >/dev/null; then
     (cd bindings/go && GOTOOLCHAIN=local GOPROXY=off go doc -all .) >"$out/go/ferry.txt"

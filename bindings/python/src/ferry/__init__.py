@@ -27,6 +27,7 @@ from ._errors import (
     UnsupportedError,
 )
 from ._memory import Memory, Region
+from ._numbers import Transport
 from ._peer import Path, Peer, PeerInfo, PeerState, RemoteRegion
 from ._queue import Event, EventKind, Queue
 from ._requests import REQUEST_DTYPE, Blocks, Options, Requests, SubmitOptions
@@ -39,7 +40,6 @@ from ._results import (
     RequestResult,
     Result,
     State,
-    Transport,
 )
 from ._transfer import Transfer
 
@@ -95,3 +95,10 @@ __all__ = [
     "settings",
     "version",
 ]
+
+# Classes and exceptions print under the name by which programs know them: ferry.BusyError, not
+# ferry._errors.BusyError.
+for _name in __all__:
+    if isinstance(globals()[_name], type):
+        globals()[_name].__module__ = __name__
+del _name

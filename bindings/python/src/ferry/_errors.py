@@ -6,16 +6,16 @@ import builtins
 import math
 from collections.abc import Callable, Sequence
 from ctypes import addressof, c_size_t, create_string_buffer, sizeof
-from enum import IntEnum
 from typing import TYPE_CHECKING
 
 from ._abi import FOREVER, NO_INDEX, CError, library
+from ._numbers import Number, Transport, number
 
 if TYPE_CHECKING:
     from ._results import RequestResult, Result
 
 
-class Status(IntEnum):
+class Status(Number):
     """The outcome of a call or a transfer; the numbers are those of ferry.h."""
 
     OK = 0
@@ -48,7 +48,7 @@ class Status(IntEnum):
 class Error(Exception):
     """A call or a transfer failed.
 
-    `status` is a number of `Status`, or one that a newer library added; `status_name` is its name.
+    `status_name` is the name of `status` in the library, also if a newer library added the status.
     `request_index` is the index of the failed request or buffer, if the error concerns one. For a failed
     transfer, `result` has its end and `results` its failed requests.
     """
@@ -63,13 +63,13 @@ class Error(Exception):
         vendor_error: int = 0,
         transport: int = 0,
     ) -> None:
-        self.status = status
+        self.status = number(Status, status)
         self.status_name = status_name(status)
         self.message = message
         self.request_index = request_index
         self.os_error = os_error
         self.vendor_error = vendor_error
-        self.transport = transport
+        self.transport = number(Transport, transport)
         self.result: Result | None = None
         self.results: Sequence[RequestResult] = ()
         super().__init__(status, message)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ._abi import CRegionOptions, library
 from ._buffers import Pin, host_buffer
 from ._devices import Held, held
-from ._errors import ClosedError, Error, call, invalid, nanoseconds
+from ._errors import ClosedError, Error, StaleError, call, invalid, nanoseconds
 from ._results import Access, MemoryKind
 
 if TYPE_CHECKING:
@@ -49,8 +49,8 @@ class Region:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # A closed engine has no regions.
-        with suppress(ClosedError):
+        # A closed engine has no regions, and the block may have unregistered this one.
+        with suppress(ClosedError, StaleError):
             self.unregister()
 
     def __repr__(self) -> str:
@@ -166,6 +166,9 @@ class Memory:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self.handle == 0:
+            # The block has freed the memory.
+            return
         try:
             self.free()
         except ClosedError:

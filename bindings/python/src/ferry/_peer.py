@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 from ctypes import addressof, c_uint64, sizeof
-from enum import IntEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ._abi import READ, WRITE, CPathInfo, CPeerInfo, CRegionInfo, library
+from ._abi import READ, WRITE, CPathInfo, CPeerInfo, CRegionInfo, CRequestResult, library
 from ._errors import ClosedError, Error, call, nanoseconds
+from ._numbers import Number, Transport, number
 from ._requests import Blocks, give_back, options_of, requests_of
-from ._results import RESULT_BYTES, Access, MemoryKind, RequestResult, Result, Transport
+from ._results import RESULT_BYTES, Access, MemoryKind, RequestResult, Result
 from ._transfer import Transfer
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     ShowsProgress = Callable[[int, int], object]
 
 
-class PeerState(IntEnum):
+class PeerState(Number):
     CONNECTING = 0
     UP = 1
     DOWN = 2
@@ -68,8 +68,8 @@ class Path(NamedTuple):
 
 def only_result(result: Result, error: Error) -> RequestResult:
     """Returns the outcome of the only request of a transfer."""
-    return RequestResult(
-        sizeof(RequestResult),
+    fields = CRequestResult(
+        sizeof(CRequestResult),
         error.status,
         0,
         result.bytes_confirmed,
@@ -77,6 +77,7 @@ def only_result(result: Result, error: Error) -> RequestResult:
         error.vendor_error,
         result.transport,
     )
+    return RequestResult.from_buffer_copy(fields)
 
 
 class Peer:
@@ -108,7 +109,7 @@ class Peer:
         found = CPeerInfo(struct_size=sizeof(CPeerInfo))
         call(library.ferry_peer_get_info, self._engine._pointer, self.handle, addressof(found))
         return PeerInfo(
-            PeerState(found.state),
+            number(PeerState, found.state),
             bytes(found.engine_id),
             found.incarnation,
             found.round_trip_ns / 1e9,
@@ -130,7 +131,7 @@ class Peer:
                 row.length,
                 Access(row.access),
                 row.name.decode(errors="replace"),
-                MemoryKind(row.kind),
+                number(MemoryKind, row.kind),
                 row.device,
                 row.order,
             )
@@ -150,7 +151,8 @@ class Peer:
 
         rows = listed(CPathInfo, library.ferry_peer_paths, self._engine._pointer, self.handle)
         return [
-            Path(Transport(row.transport), bool(row.chosen), row.why.decode(errors="replace")) for row in rows
+            Path(number(Transport, row.transport), bool(row.chosen), row.why.decode(errors="replace"))
+            for row in rows
         ]
 
     def probe(self, timeout: float | None = None) -> float:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 from collections import deque
 from ctypes import addressof, c_int, c_size_t, c_uint64, sizeof, string_at
-from enum import IntEnum
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -32,6 +31,7 @@ from ._errors import (
     error_class,
     nanoseconds,
 )
+from ._numbers import Number, number
 from ._peer import Peer
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 _BATCH = 64
 
 
-class EventKind(IntEnum):
+class EventKind(Number):
     TRANSFER = 1
     NOTIFICATION = 2
     PEER_UP = 3
@@ -55,13 +55,13 @@ class EventKind(IntEnum):
 class Event(NamedTuple):
     """One event; fields that its kind doesn't set are 0, None or empty."""
 
-    kind: int
-    """A number of `EventKind`; ignore unknown kinds."""
+    kind: EventKind
+    """Ignore kinds that you don't know: a newer library may add some."""
     peer: Peer | None
     transfer: int
     """`Transfer.handle` of the transfer that is final."""
     user_data: int
-    status: int
+    status: Status
     data: bytes
     """The bytes of a notification, or, for PEER_DOWN, PEER_LOST and a failed PEER_CONNECTED, a sentence that says
     why (UTF-8)."""
@@ -186,7 +186,8 @@ class Queue:
     ) -> None:
         try:
             self.destroy()
-        except ClosedError:
+        except (ClosedError, StaleError):
+            # The engine is closed, or the block has destroyed the queue.
             pass
         except Error:
             if error is None:
@@ -227,11 +228,11 @@ class Queue:
         library.ferry_event_release(addressof(found))
         peer = Peer(self._engine, found.peer) if found.peer else None
         return Event(
-            found.kind,
+            number(EventKind, found.kind),
             peer,
             found.transfer,
             found.user_data,
-            found.status,
+            number(Status, found.status),
             data,
             found.region,
             found.address,

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from ctypes import addressof, c_size_t, sizeof
-from enum import IntEnum, IntFlag
+from enum import IntFlag
 from typing import TYPE_CHECKING, NamedTuple
 
 from ._abi import RESULTS_ALL, CRequestResult, CResult, library
-from ._errors import call, status_name
+from ._errors import Status, call, status_name
+from ._numbers import Number, Transport, number
 
 if TYPE_CHECKING:
     from ._engine import Engine
@@ -20,7 +21,7 @@ class Access(IntFlag):
     REMOTE_WRITE = 2
 
 
-class MemoryKind(IntEnum):
+class MemoryKind(Number):
     """The kind of a region's memory; AUTO, only for registration, lets the engine detect the kind."""
 
     AUTO = 0
@@ -31,16 +32,7 @@ class MemoryKind(IntEnum):
     CUDA_PINNED = 5
 
 
-class Transport(IntEnum):
-    NONE = 0
-    TCP = 1
-    LOCAL = 2
-    RDMA = 3
-    CUDA = 4
-    ASCEND = 5
-
-
-class State(IntEnum):
+class State(Number):
     """How a transfer ended."""
 
     DONE = 3
@@ -49,7 +41,7 @@ class State(IntEnum):
     TIMED_OUT = 6
 
 
-class Fence(IntEnum):
+class Fence(Number):
     """Why the memory is the caller's again."""
 
     CONFIRMED = 1
@@ -57,7 +49,7 @@ class Fence(IntEnum):
     LEASE = 3
 
 
-class NotificationState(IntEnum):
+class NotificationState(Number):
     """The outcome of a transfer's notification."""
 
     NONE = 0
@@ -73,14 +65,19 @@ class Progress(NamedTuple):
     bytes_total: int
 
 
+_state = CResult.state.__get__
+_status = CResult.status.__get__
+_fence = CResult.fence.__get__
+_notification = CResult.notification.__get__
+_transport = CResult.transport.__get__
+_request_status = CRequestResult.status.__get__
+_request_transport = CRequestResult.transport.__get__
+
+
 class Result(CResult):
     """How a transfer ended. Times are time.monotonic_ns()."""
 
-    state: int
-    status: int
-    fence: int
-    notification: int
-    transport: int
+    # The fields of the struct, by their names in ferry.h; the properties below give the numbers of enums.
     os_error: int
     user_data: int
     bytes_confirmed: int
@@ -91,9 +88,30 @@ class Result(CResult):
     started_ns: int
     finished_ns: int
 
+    @property
+    def state(self) -> State:
+        return number(State, _state(self))
+
+    @property
+    def status(self) -> Status:
+        return number(Status, _status(self))
+
+    @property
+    def fence(self) -> Fence:
+        return number(Fence, _fence(self))
+
+    @property
+    def notification(self) -> NotificationState:
+        return number(NotificationState, _notification(self))
+
+    @property
+    def transport(self) -> Transport:
+        """The transport that carried the transfer."""
+        return number(Transport, _transport(self))
+
     def __repr__(self) -> str:
         return (
-            f"<ferry.Result {State(self.state).name} {status_name(self.status)}, "
+            f"<ferry.Result {self.state.name} {status_name(self.status)}, "
             f"{self.bytes_confirmed} bytes, {self.requests_failed} of {self.requests_in} requests failed>"
         )
 
@@ -101,12 +119,18 @@ class Result(CResult):
 class RequestResult(CRequestResult):
     """How one request ended; `request_index` is its index in the caller's list."""
 
-    status: int
     request_index: int
     bytes_confirmed: int
     os_error: int
     vendor_error: int
-    transport: int
+
+    @property
+    def status(self) -> Status:
+        return number(Status, _request_status(self))
+
+    @property
+    def transport(self) -> Transport:
+        return number(Transport, _request_transport(self))
 
     def __repr__(self) -> str:
         return f"<ferry.RequestResult [{self.request_index}] {status_name(self.status)}>"

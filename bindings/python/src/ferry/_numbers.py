@@ -1,0 +1,36 @@
+"""The base of the enums that mirror numbers of the library (`Status`, `State`, `EventKind` and others), and
+the enum that both errors and results have."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import TypeVar
+
+Kind = TypeVar("Kind", bound="Number")
+
+
+class Number(IntEnum):
+    """A number of the library. Equal to the plain number, as in programs that compare with numbers."""
+
+
+def number(kind: type[Kind], value: int) -> Kind:
+    """Returns the member with this value.
+
+    A number that a newer library added becomes a member of its own, which is named by the number. A program
+    that prints the number, or compares it with those that it knows, continues.
+    """
+    found = kind._value2member_map_.get(value)
+    if found is None:
+        found = int.__new__(kind, value)
+        found._name_ = str(value)
+        found._value_ = value
+    return found  # type: ignore[return-value]
+
+
+class Transport(Number):
+    NONE = 0
+    TCP = 1
+    LOCAL = 2
+    RDMA = 3
+    CUDA = 4
+    ASCEND = 5
