@@ -9,8 +9,9 @@
  * - Any thread may make any call, unless its documentation says otherwise. ferry borrows nothing beyond a
  *   call, except registered memory, the memory of transfers, and callbacks.
  * - Timeouts and deadlines are nanoseconds from now. Timeout 0 only looks, FERRY_FOREVER waits.
- * - In structs with a struct_size, the caller sets it to sizeof, so that programs and libraries of
- *   different versions agree. Zero the other fields; reserved fields must be 0.
+ * - Structs begin with a struct_size, so that programs and libraries of different versions agree. The caller
+ *   sets it to sizeof and zeroes the other fields: `ferry_transfer_options options =
+ *   FERRY_TRANSFER_OPTIONS_INIT;` does both. Reserved fields must be 0. ferry_request has no struct_size.
  * - In a forked child, every call on an inherited engine returns FERRY_ERR_CLOSED; closing and freeing
  *   do nothing. The child may open its own engines.
  * - ferry installs no signal handlers and prints nothing. A call that runs out of memory returns
@@ -136,10 +137,11 @@ const char *ferry_version(void);
 
 /* ---- Errors ------------------------------------------------------------------------------------ */
 
-/// Why a call failed. The caller sets struct_size to sizeof(ferry_error) before the call. The call fills the
-/// other fields when it returns a negative status, and leaves them alone otherwise. NULL is allowed wherever
-/// a ferry_error is. If struct_size is below the size in this version, the call does nothing and returns
-/// FERRY_ERR_INVALID.
+/// Why a call failed. The caller sets struct_size to sizeof(ferry_error) before the call, by FERRY_ERROR_INIT for
+/// example. The call fills the other fields when it returns a negative status, and leaves them alone otherwise.
+/// NULL is allowed wherever a ferry_error is. If struct_size is 0, the call takes the struct as that of this
+/// version, the first, so that a program that only zeroes its errors learns why a call failed. If struct_size is
+/// not 0 and below the size in this version, the call does nothing and returns FERRY_ERR_INVALID.
 typedef struct ferry_error {
     /// In: sizeof(ferry_error). Out: how many bytes were written.
     uint32_t struct_size;
@@ -158,6 +160,10 @@ typedef struct ferry_error {
     /// A sentence for people: UTF-8, terminated, cut if it is too long. Programs must not parse it.
     char message[256];
 } ferry_error;
+
+/// Initializes a ferry_error: its struct_size, and zero in all other fields.
+#define FERRY_ERROR_INIT \
+    { (uint32_t)sizeof(ferry_error), 0, 0, 0, 0, 0, 0, {0} }
 
 /* ---- Handles ----------------------------------------------------------------------------------- */
 
@@ -204,6 +210,10 @@ typedef struct ferry_setting_info {
     /// What the setting does, in one sentence.
     const char *description;
 } ferry_setting_info;
+
+/// Initializes a ferry_setting_info: its struct_size, and zero in all other fields.
+#define FERRY_SETTING_INFO_INIT \
+    { (uint32_t)sizeof(ferry_setting_info), 0, NULL, NULL, NULL, NULL, NULL }
 
 /// Creates a configuration from the defaults and the FERRY_* environment variables, which override the
 /// defaults. Free it with ferry_config_free.
@@ -336,6 +346,10 @@ typedef struct ferry_region_options {
     const char *name;
 } ferry_region_options;
 
+/// Initializes a ferry_region_options: its struct_size, and zero in all other fields.
+#define FERRY_REGION_OPTIONS_INIT \
+    { (uint32_t)sizeof(ferry_region_options), 0, 0, 0, 0, 0, NULL }
+
 /// Options of allocated memory, as in ferry_region_options.
 typedef struct ferry_alloc_options {
     /// sizeof(ferry_alloc_options).
@@ -353,6 +367,10 @@ typedef struct ferry_alloc_options {
     /// Name under which peers find the region: at most 63 bytes, copied. NULL means no name.
     const char *name;
 } ferry_alloc_options;
+
+/// Initializes a ferry_alloc_options: its struct_size, and zero in all other fields.
+#define FERRY_ALLOC_OPTIONS_INIT \
+    { (uint32_t)sizeof(ferry_alloc_options), 0, 0, 0, 0, 0, NULL }
 
 /// Registers `length` bytes at `address` and announces the region to every peer. Transfers may run meanwhile.
 ///
@@ -473,6 +491,10 @@ typedef struct ferry_peer_info {
     char address[264];
 } ferry_peer_info;
 
+/// Initializes a ferry_peer_info: its struct_size, and zero in all other fields.
+#define FERRY_PEER_INFO_INIT \
+    { (uint32_t)sizeof(ferry_peer_info), 0, {0}, 0, 0, 0, 0, 0, {0} }
+
 /// A region that a peer registered.
 typedef struct ferry_region_info {
     /// Out: how many bytes were written.
@@ -495,6 +517,10 @@ typedef struct ferry_region_info {
     uint64_t order;
 } ferry_region_info;
 
+/// Initializes a ferry_region_info: its struct_size, and zero in all other fields.
+#define FERRY_REGION_INFO_INIT \
+    { (uint32_t)sizeof(ferry_region_info), 0, 0, 0, 0, {0}, 0, 0, 0 }
+
 /// One path to a peer.
 typedef struct ferry_path_info {
     /// Out: how many bytes were written.
@@ -508,6 +534,10 @@ typedef struct ferry_path_info {
     /// Why the path is or is not chosen, for people; terminated, cut if it is too long.
     char why[240];
 } ferry_path_info;
+
+/// Initializes a ferry_path_info: its struct_size, and zero in all other fields.
+#define FERRY_PATH_INFO_INIT \
+    { (uint32_t)sizeof(ferry_path_info), 0, 0, 0, {0} }
 
 /// Returns information about a peer. FERRY_ERR_STALE if the engine has forgotten the peer.
 ferry_status ferry_peer_get_info(ferry_engine *engine,
@@ -712,6 +742,10 @@ typedef struct ferry_transfer_options {
     uint64_t event;
 } ferry_transfer_options;
 
+/// Initializes a ferry_transfer_options: its struct_size, and zero in all other fields.
+#define FERRY_TRANSFER_OPTIONS_INIT \
+    { (uint32_t)sizeof(ferry_transfer_options), 0, 0, 0, 0, NULL, 0, 0, 0, 0, 0 }
+
 /* ---- Transfers: results ------------------------------------------------------------------------ */
 
 /// Every byte is at its destination and visible there.
@@ -773,6 +807,10 @@ typedef struct ferry_request_result {
     uint32_t reserved;
 } ferry_request_result;
 
+/// Initializes a ferry_request_result: its struct_size, and zero in all other fields.
+#define FERRY_REQUEST_RESULT_INIT \
+    { (uint32_t)sizeof(ferry_request_result), 0, 0, 0, 0, 0, 0, 0 }
+
 /// How a transfer ended. The caller sets struct_size before the call. Times are CLOCK_MONOTONIC, in
 /// nanoseconds.
 typedef struct ferry_result {
@@ -810,6 +848,10 @@ typedef struct ferry_result {
     /// When the transfer became final.
     uint64_t finished_ns;
 } ferry_result;
+
+/// Initializes a ferry_result: its struct_size, and zero in all other fields.
+#define FERRY_RESULT_INIT \
+    { (uint32_t)sizeof(ferry_result), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
 /// Lists the outcome of each request of a final transfer, in the caller's order; `which` is FERRY_RESULTS_*.
 /// The call can be repeated until the transfer is released. Returns FERRY_PENDING or FERRY_DRAINING, and
@@ -998,6 +1040,10 @@ typedef struct ferry_blocks {
     const void *remote_blocks;
 } ferry_blocks;
 
+/// Initializes a ferry_blocks: its struct_size, and zero in all other fields.
+#define FERRY_BLOCKS_INIT \
+    { (uint32_t)sizeof(ferry_blocks), 0, 0, NULL, NULL, NULL, NULL, NULL, NULL, 0, NULL, NULL }
+
 /// Starts a transfer of blocks. Behaves as ferry_transfer_submit otherwise.
 ferry_status ferry_transfer_submit_blocks(ferry_engine *engine,
                                           ferry_peer peer,
@@ -1086,6 +1132,10 @@ typedef struct ferry_event {
     /// How many late bytes there may be.
     uint64_t length;
 } ferry_event;
+
+/// Initializes a ferry_event: its struct_size, and zero in all other fields.
+#define FERRY_EVENT_INIT \
+    { (uint32_t)sizeof(ferry_event), 0, 0, 0, 0, 0, 0, NULL, 0, 0, 0, 0 }
 
 /// The function that ferry calls for each event of a queue, on its callback thread; see ferry_queue_callback.
 typedef void (*ferry_callback)(void *context, const struct ferry_event *event);
@@ -1233,6 +1283,10 @@ typedef struct ferry_stats {
     /// Payload bytes that devices of this engine copied by themselves from or to memory of a peer's devices.
     uint64_t bytes_device;
 } ferry_stats;
+
+/// Initializes a ferry_stats: its struct_size, and zero in all other fields.
+#define FERRY_STATS_INIT \
+    { (uint32_t)sizeof(ferry_stats), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
 /// Reads the engine's statistics.
 ferry_status ferry_engine_stats(const ferry_engine *engine,

@@ -8,10 +8,11 @@ use engine::Error;
 use std::ffi::c_char;
 use std::mem::size_of;
 
-/// Why a call failed. The caller sets struct_size to sizeof(ferry_error) before the call. The call fills the
-/// other fields when it returns a negative status, and leaves them alone otherwise. NULL is allowed wherever
-/// a ferry_error is. If struct_size is below the size in this version, the call does nothing and returns
-/// FERRY_ERR_INVALID.
+/// Why a call failed. The caller sets struct_size to sizeof(ferry_error) before the call, by FERRY_ERROR_INIT for
+/// example. The call fills the other fields when it returns a negative status, and leaves them alone otherwise.
+/// NULL is allowed wherever a ferry_error is. If struct_size is 0, the call takes the struct as that of this
+/// version, the first, so that a program that only zeroes its errors learns why a call failed. If struct_size is
+/// not 0 and below the size in this version, the call does nothing and returns FERRY_ERR_INVALID.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ferry_error {
@@ -64,14 +65,19 @@ impl ErrorOut {
     /// Returns INVALID if `error` cannot be filled.
     ///
     /// # Safety
-    /// `error` is NULL, or points to at least `struct_size` bytes that the caller owns for the length
-    /// of the call.
+    /// `error` is NULL, or points to a ferry_error of any version, with at least `struct_size` bytes, which the
+    /// caller owns for the length of the call.
     pub unsafe fn new(error: *mut ferry_error) -> Result<ErrorOut, ferry_status> {
         if error.is_null() {
             return Ok(ErrorOut(None));
         }
         if !is_usable(error) {
             return Err(FERRY_ERR_INVALID);
+        }
+        // SAFETY: not NULL, aligned; the caller has set the struct's first field, to 0 or its size.
+        if unsafe { error.cast::<u32>().read() } == 0 {
+            // SAFETY: as above; no version of the struct is smaller than the first.
+            return Ok(ErrorOut(Some(unsafe { versioned::Out::of_first_version(error) })));
         }
         // SAFETY: not NULL, aligned, and the caller's promise.
         let out = unsafe { versioned::Out::new(error, "error") };

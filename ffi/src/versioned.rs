@@ -95,6 +95,15 @@ impl<T: Versioned> Out<T> {
         Ok(Out { pointer, size })
     }
 
+    /// The same for a struct whose struct_size the caller has left 0: it has what the first version has.
+    ///
+    /// # Safety
+    /// `pointer` is not NULL, aligned, and points to a T of the first version or a later one, which the caller
+    /// owns for as long as this lives.
+    pub unsafe fn of_first_version(pointer: *mut T) -> Out<T> {
+        Out { pointer, size: T::SIZE_MIN }
+    }
+
     pub fn set(self, value: &T) {
         // SAFETY: the promise of `new`: `size` bytes are the caller's.
         unsafe { fill(self.pointer.cast(), self.size, value) };
@@ -224,6 +233,15 @@ mod tests {
             assert_eq!(buffer[1], late, "size {size}");
             assert_eq!(buffer[2..], [u64::MAX; 2]);
         }
+    }
+
+    #[test]
+    fn an_output_of_the_first_version_gets_no_more_than_that_has() {
+        let mut buffer = [0, u64::MAX];
+        // SAFETY: 16 aligned bytes.
+        let out = unsafe { Out::of_first_version(buffer.as_mut_ptr().cast::<Sample>()) };
+        out.set(&Sample { struct_size: 0, early: 1, late: 2 });
+        assert_eq!(buffer, [1 << 32 | 8, u64::MAX]);
     }
 
     #[test]

@@ -59,8 +59,9 @@ const OPENING: &str = r#"/** @file
  * - Any thread may make any call, unless its documentation says otherwise. ferry borrows nothing beyond a
  *   call, except registered memory, the memory of transfers, and callbacks.
  * - Timeouts and deadlines are nanoseconds from now. Timeout 0 only looks, FERRY_FOREVER waits.
- * - In structs with a struct_size, the caller sets it to sizeof, so that programs and libraries of
- *   different versions agree. Zero the other fields; reserved fields must be 0.
+ * - Structs begin with a struct_size, so that programs and libraries of different versions agree. The caller
+ *   sets it to sizeof and zeroes the other fields: `ferry_transfer_options options =
+ *   FERRY_TRANSFER_OPTIONS_INIT;` does both. Reserved fields must be 0. ferry_request has no struct_size.
  * - In a forked child, every call on an inherited engine returns FERRY_ERR_CLOSED; closing and freeing
  *   do nothing. The child may open its own engines.
  * - ferry installs no signal handlers and prints nothing. A call that runs out of memory returns
@@ -132,11 +133,48 @@ fn tidy(section: &str) -> String {
     lines.join("\n")
 }
 
+/// Adds an initializer behind each struct with a struct_size. It names every field, because compilers warn of fields
+/// that an initializer lacks; C and C++ alike take it.
+fn with_initializers(section: &str) -> String {
+    let mut text = String::new();
+    let mut fields: Vec<String> = Vec::new();
+    for line in section.lines() {
+        text += line;
+        text.push('\n');
+        let code = line.trim();
+        if let Some(name) = code.strip_prefix("} ").and_then(|rest| rest.strip_suffix(';')) {
+            if let Some((first, others)) = fields.split_first().filter(|(first, _)| first.ends_with(" struct_size;")) {
+                assert!(first.starts_with("uint32_t "), "{name}: {first}");
+                text += &initializer(name, others);
+            }
+            fields.clear();
+        } else if code.ends_with(';') && !code.starts_with("typedef") {
+            fields.push(code.to_owned());
+        }
+    }
+    text.trim_end().to_owned()
+}
+
+/// Returns the macro of one struct, whose further fields are declared so.
+fn initializer(name: &str, others: &[String]) -> String {
+    let empty = |field: &String| match field {
+        field if field.ends_with("];") => ", {0}",
+        field if field.contains('*') => ", NULL",
+        _ => ", 0",
+    };
+    let macro_name = format!("{}_INIT", name.to_uppercase());
+    let values: String = others.iter().map(empty).collect();
+    format!(
+        "\n/// Initializes a {name}: its struct_size, and zero in all other fields.\n\
+         #define {macro_name} \\\n    {{ (uint32_t)sizeof({name}){values} }}\n"
+    )
+}
+
 fn generate() -> String {
     let mut header = OPENING.to_owned();
     for (file, title, introduction) in SECTIONS {
         header += &banner(title, introduction);
-        write!(header, "\n{}\n", tidy(&section(file))).unwrap();
+        write!(header, "\n{}\n", with_initializers(&tidy(&section(file)))).unwrap();
     }
     header + CLOSING
 }

@@ -43,9 +43,29 @@ static void an_error_of_a_wrong_size_stops_the_call(void)
     error.struct_size = sizeof error - 1;
     CHECK_INVALID(ferry_config_new(&config, &error));
     CHECK(config == NULL && error.status == 0);
-    error.struct_size = 0;
+    error.struct_size = 1;
     CHECK_INVALID(ferry_config_new(&config, &error));
-    CHECK(config == NULL);
+    CHECK(config == NULL && error.status == 0);
+}
+
+/* A program that zeroes its errors and sets no struct_size learns the reason too; nothing is written behind the
+ * struct of the first version, which has 288 bytes. */
+static void a_zeroed_error_is_one_of_the_first_version(void)
+{
+    struct {
+        ferry_error known;
+        uint64_t behind;
+    } error;
+    ferry_config *config = NULL;
+    memset(&error, 0, sizeof error);
+    error.behind = UINT64_C(0x5a5a5a5a5a5a5a5a);
+    CHECK_OK(ferry_config_new(&config, &error.known));
+    CHECK(error.known.struct_size == 0 && error.known.status == 0);
+    CHECK_INVALID(ferry_config_set(config, "lanes", "99", &error.known));
+    CHECK(error.known.struct_size == 288 && error.known.status == FERRY_ERR_INVALID);
+    CHECK_MESSAGE(error.known, "1 to 16");
+    CHECK(error.behind == UINT64_C(0x5a5a5a5a5a5a5a5a));
+    ferry_config_free(config);
 }
 
 static void an_error_of_a_newer_version_is_filled_as_far_as_known(void)
@@ -113,5 +133,6 @@ static void the_address_is_returned_by_the_rules_of_texts(void)
 
 SUITE(basics, CASE(status_names), CASE(version_is_the_header_s),
       CASE(errors_are_filled_on_failure_only), CASE(an_error_of_a_wrong_size_stops_the_call),
+      CASE(a_zeroed_error_is_one_of_the_first_version),
       CASE(an_error_of_a_newer_version_is_filled_as_far_as_known), CASE(statistics_count),
       CASE(the_address_is_returned_by_the_rules_of_texts));

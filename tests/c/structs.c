@@ -22,6 +22,35 @@ static void element_sizes(void)
     end_pair(&pair);
 }
 
+/* The initializer of a struct sets its size, and zeroes all other bytes. */
+#define CHECK_INIT(type, initializer)                                                              \
+    do {                                                                                           \
+        const type made = initializer;                                                             \
+        type expected;                                                                             \
+        memset(&expected, 0, sizeof expected);                                                     \
+        expected.struct_size = sizeof expected;                                                    \
+        CHECK(memcmp(&made, &expected, sizeof made) == 0);                                         \
+    } while (0)
+
+static void initializers(void)
+{
+    static ferry_transfer_options of_static_duration = FERRY_TRANSFER_OPTIONS_INIT;
+    CHECK(of_static_duration.struct_size == sizeof of_static_duration);
+    CHECK_INIT(ferry_error, FERRY_ERROR_INIT);
+    CHECK_INIT(ferry_setting_info, FERRY_SETTING_INFO_INIT);
+    CHECK_INIT(ferry_region_options, FERRY_REGION_OPTIONS_INIT);
+    CHECK_INIT(ferry_alloc_options, FERRY_ALLOC_OPTIONS_INIT);
+    CHECK_INIT(ferry_peer_info, FERRY_PEER_INFO_INIT);
+    CHECK_INIT(ferry_region_info, FERRY_REGION_INFO_INIT);
+    CHECK_INIT(ferry_path_info, FERRY_PATH_INFO_INIT);
+    CHECK_INIT(ferry_transfer_options, FERRY_TRANSFER_OPTIONS_INIT);
+    CHECK_INIT(ferry_request_result, FERRY_REQUEST_RESULT_INIT);
+    CHECK_INIT(ferry_result, FERRY_RESULT_INIT);
+    CHECK_INIT(ferry_blocks, FERRY_BLOCKS_INIT);
+    CHECK_INIT(ferry_event, FERRY_EVENT_INIT);
+    CHECK_INIT(ferry_stats, FERRY_STATS_INIT);
+}
+
 static void structs_of_other_sizes(void)
 {
     pair pair = open_pair(4096);
@@ -152,5 +181,6 @@ static void misaligned_pointers(void)
     end_pair(&pair);
 }
 
-SUITE(structs, CASE(element_sizes), CASE(structs_of_other_sizes), CASE(fields_that_must_be_zero),
+SUITE(structs, CASE(element_sizes), CASE(initializers), CASE(structs_of_other_sizes),
+      CASE(fields_that_must_be_zero),
       CASE(transfer_options_that_mean_nothing), CASE(misaligned_pointers));
