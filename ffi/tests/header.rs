@@ -143,7 +143,9 @@ fn with_initializers(section: &str) -> String {
         text.push('\n');
         let code = line.trim();
         if let Some(name) = code.strip_prefix("} ").and_then(|rest| rest.strip_suffix(';')) {
-            if let Some((first, others)) = fields.split_first().filter(|(first, _)| first.ends_with(" struct_size;")) {
+            if let Some((first, others)) =
+                fields.split_first().filter(|(first, _)| first.ends_with(" struct_size;"))
+            {
                 assert!(first.starts_with("uint32_t "), "{name}: {first}");
                 text += &initializer(name, others);
             }
