@@ -7,8 +7,8 @@
  * - Errors. A call that can fail returns a Result. Test it (`if (!result)`, status(), message()), or call
  *   value(), which throws ferry::Error on failure; without exceptions it ends the process instead. Nothing
  *   else here throws, except std::bad_alloc where a std::string or std::vector is returned.
- * - Ownership. A type that owns a resource is move-only and releases it in its destructor. Objects made from
- *   an engine must not outlive the engine; the Engine itself may be moved.
+ * - Ownership. A type that owns a resource is move-only and releases it in its destructor. An engine and the
+ *   objects made from it are destroyed in any order: each object keeps its engine alive.
  * - Threads. Calls are const: any thread may make them at any time on one object. Moving, assigning and
  *   destroying an object needs exclusive access.
  * - Waiting. A timeout is any std::chrono duration, or ferry::forever; zero only looks. The documentation
@@ -331,28 +331,42 @@ private:
     const typename Options::C *c_ = nullptr;
 };
 
+class Engine;
+
 namespace detail {
+
+/// What an object holds of its engine: a share. The engine is closed and freed with the last share. Of an engine that
+/// comes from ferry.h as a bare pointer there is none: the program keeps that engine.
+using Share = std::shared_ptr<ferry_engine>;
+/// Wraps a bare pointer. Allocates nothing.
+inline Share borrowed(ferry_engine *engine) noexcept { return Share(std::shared_ptr<void>(), engine); }
 
 /// A handle and its engine. A move empties the source.
 template <class Handle> class Owned {
 public:
     Owned() noexcept = default;
-    /// Takes ownership of a handle.
-    Owned(ferry_engine *engine, Handle handle) noexcept : engine_(engine), handle_(handle) {}
+    /// Takes ownership of a handle, and keeps the engine alive.
+    /// @{
+    Owned(Share engine, Handle handle) noexcept : engine_(std::move(engine)), handle_(handle) {}
+    inline Owned(const Engine &engine, Handle handle) noexcept;
+    /// @}
+    /// Takes ownership of a handle. The engine must outlive this object.
+    Owned(ferry_engine *engine, Handle handle) noexcept : engine_(borrowed(engine)), handle_(handle) {}
     /// Leaves `other` empty.
     Owned(Owned &&other) noexcept
-        : engine_(std::exchange(other.engine_, nullptr)), handle_(std::exchange(other.handle_, Handle{}))
+        : engine_(std::move(other.engine_)), handle_(std::exchange(other.handle_, Handle{}))
     {
     }
     /// The engine of the handle; NULL if empty.
-    ferry_engine *engine() const noexcept { return engine_; }
+    ferry_engine *engine() const noexcept { return engine_.get(); }
     /// The handle for ferry.h; this object still owns it. 0 if empty.
     Handle handle() const noexcept { return handle_; }
-    /// Gives up ownership.
+    /// Gives up ownership of the handle, and the share of the engine.
     Handle detach() noexcept
     {
-        engine_ = nullptr;
-        return std::exchange(handle_, Handle{});
+        const Handle handle = std::exchange(handle_, Handle{});
+        engine_.reset();
+        return handle;
     }
     /// True if this object owns a handle.
     explicit operator bool() const noexcept { return handle_ != Handle{}; }
@@ -363,11 +377,11 @@ protected:
     /// For derived classes.
     void swap(Owned &other) noexcept
     {
-        std::swap(engine_, other.engine_);
+        engine_.swap(other.engine_);
         std::swap(handle_, other.handle_);
     }
-    ferry_engine *engine_ = nullptr; ///< NULL if empty.
-    Handle handle_{};                ///< 0 if empty.
+    Share engine_;    ///< Empty if this object is.
+    Handle handle_{}; ///< 0 if empty.
 };
 
 /// Fetches a list in two steps: asks for the number of elements, then for all of them.
@@ -634,13 +648,13 @@ public:
     /// @}
     ~Region()
     {
-        if (*this) ferry_region_unregister(engine_, handle_, FERRY_FOREVER, nullptr);
+        if (*this) ferry_region_unregister(engine(), handle_, FERRY_FOREVER, nullptr);
     }
     /// Unregisters early. After FERRY_ERR_BUSY the region is in use, and this object still owns it.
     Result<void> unregister(Timeout timeout = forever)
     {
         Result<void> result;
-        if (result.take(ferry_region_unregister(engine_, handle_, timeout.ns(), result.slot()))) detach();
+        if (result.take(ferry_region_unregister(engine(), handle_, timeout.ns(), result.slot()))) detach();
         return result;
     }
 };
@@ -650,9 +664,11 @@ public:
 class Memory : public detail::Owned<ferry_region> {
 public:
     Memory() noexcept = default;
-    /// Takes ownership of memory of ferry_memory_alloc.
-    Memory(ferry_engine *engine, ferry_region region, void *address, std::size_t size) noexcept
-        : Owned(engine, region), address_(address), size_(size)
+    /// Takes ownership of memory of ferry_memory_alloc. The engine is an Engine, which this object keeps alive, or a
+    /// pointer of ferry.h.
+    template <class Origin>
+    Memory(Origin &&engine, ferry_region region, void *address, std::size_t size) noexcept
+        : Owned(std::forward<Origin>(engine), region), address_(address), size_(size)
     {
     }
     /// Leaves the other empty. Assignment first destroys the old value, as the destructor does.
@@ -673,7 +689,7 @@ public:
     /// @}
     ~Memory()
     {
-        if (*this) ferry_memory_free(engine_, handle_, FERRY_FOREVER, nullptr);
+        if (*this) ferry_memory_free(engine(), handle_, FERRY_FOREVER, nullptr);
     }
     /// Start of the memory: page-aligned, zeroed when it was allocated.
     std::byte *data() const noexcept { return static_cast<std::byte *>(address_); }
@@ -685,7 +701,7 @@ public:
     Result<void> free(Timeout timeout = forever)
     {
         Result<void> result;
-        if (!result.take(ferry_memory_free(engine_, handle_, timeout.ns(), result.slot()))) return result;
+        if (!result.take(ferry_memory_free(engine(), handle_, timeout.ns(), result.slot()))) return result;
         detach();
         address_ = nullptr;
         size_ = 0;
@@ -706,7 +722,7 @@ struct Progress {
 };
 
 /// A submitted transfer. The destructor releases it. If the transfer is not final, the destructor first
-/// cancels it and waits, because its memory is not the caller's before. Transfer(engine.c(),
+/// cancels it and waits, because its memory is not the caller's before. Transfer(engine,
 /// event->transfer) takes ownership of the transfer of an event; detach() gives up ownership until then.
 class [[nodiscard]] Transfer : public detail::Owned<ferry_transfer> {
 public:
@@ -723,24 +739,24 @@ public:
     /// @}
     ~Transfer()
     {
-        if (!*this || ferry_transfer_release(engine_, handle_, nullptr) != FERRY_ERR_BUSY) return;
-        ferry_transfer_cancel(engine_, handle_, nullptr);
-        ferry_transfer_wait(engine_, handle_, FERRY_FOREVER, nullptr, nullptr);
-        ferry_transfer_release(engine_, handle_, nullptr);
+        if (!*this || ferry_transfer_release(engine(), handle_, nullptr) != FERRY_ERR_BUSY) return;
+        ferry_transfer_cancel(engine(), handle_, nullptr);
+        ferry_transfer_wait(engine(), handle_, FERRY_FOREVER, nullptr, nullptr);
+        ferry_transfer_release(engine(), handle_, nullptr);
     }
     /// Waits until the transfer is final, and returns its outcome: ok() if it is done, pending() if the
     /// timeout passes first. Writes `out_result` when the transfer is final.
     Result<void> wait(Timeout timeout = forever, TransferResult *out_result = nullptr) const noexcept
     {
         Result<void> result;
-        result.take(ferry_transfer_wait(engine_, handle_, timeout.ns(), out_result, result.slot()));
+        result.take(ferry_transfer_wait(engine(), handle_, timeout.ns(), out_result, result.slot()));
         return result;
     }
     /// Returns the progress: bytes confirmed at their destination, and all bytes. Never waits.
     Result<Progress> progress() const noexcept
     {
         Result<Progress> result;
-        result.take(ferry_transfer_progress(engine_, handle_, &result->bytes_confirmed, &result->bytes_total,
+        result.take(ferry_transfer_progress(engine(), handle_, &result->bytes_confirmed, &result->bytes_total,
                                             result.slot()));
         return result;
     }
@@ -748,7 +764,7 @@ public:
     Result<void> cancel() const noexcept
     {
         Result<void> result;
-        result.take(ferry_transfer_cancel(engine_, handle_, result.slot()));
+        result.take(ferry_transfer_cancel(engine(), handle_, result.slot()));
         return result;
     }
     /// Makes a CUstream or cudaStream_t wait until the transfer is final, however it ended; nullptr is
@@ -757,14 +773,14 @@ public:
     {
         Result<void> result;
         const auto handle = static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(stream));
-        result.take(ferry_transfer_stream_wait(engine_, handle_, handle, kind, result.slot()));
+        result.take(ferry_transfer_stream_wait(engine(), handle_, handle, kind, result.slot()));
         return result;
     }
     /// Releases a final transfer early. FERRY_ERR_BUSY before it is final.
     Result<void> release() noexcept
     {
         Result<void> result;
-        if (result.take(ferry_transfer_release(engine_, handle_, result.slot()))) detach();
+        if (result.take(ferry_transfer_release(engine(), handle_, result.slot()))) detach();
         return result;
     }
     /// Lists the outcome of each request of a final transfer; FERRY_RESULTS_ALL or FERRY_RESULTS_FAILED.
@@ -772,7 +788,7 @@ public:
     {
         return detail::list<RequestResult>(
             [&](RequestResult *items, std::size_t capacity, std::size_t *count, ferry_error *error) {
-                return ferry_transfer_results(engine_, handle_, which, items, sizeof *items, capacity, count, error);
+                return ferry_transfer_results(engine(), handle_, which, items, sizeof *items, capacity, count, error);
             });
     }
     /// Writes the outcomes into the caller's array. Returns the number of outcomes; if it is above the
@@ -780,7 +796,7 @@ public:
     Result<std::size_t> results(std::uint32_t which, Span<RequestResult> out_results) const noexcept
     {
         Result<std::size_t> result;
-        result.take(ferry_transfer_results(engine_, handle_, which, out_results.data(), sizeof(RequestResult),
+        result.take(ferry_transfer_results(engine(), handle_, which, out_results.data(), sizeof(RequestResult),
                                            out_results.size(), &*result, result.slot()));
         return result;
     }
@@ -844,17 +860,22 @@ private:
 
 /* ---- Peers ------------------------------------------------------------------------------------- */
 
-/// A peer, by its handle. It owns nothing and may be copied. Several connects to one engine return the
-/// same peer, so no Peer ends the session: close() does, or a Session, or the engine. Peer(engine.c(),
+/// A peer, by its handle. It may be copied, and keeps its engine alive. Several connects to one engine return the
+/// same peer, so no Peer ends the session: close() does, or a Session, or the end of the engine. Peer(engine,
 /// event->peer) is the peer of an event.
 class Peer {
 public:
     Peer() noexcept = default;
-    /// Wraps a handle of ferry.h.
-    Peer(ferry_engine *engine, ferry_peer handle) noexcept : engine_(engine), handle_(handle) {}
+    /// Wraps a handle, and keeps the engine alive.
+    /// @{
+    Peer(detail::Share engine, ferry_peer handle) noexcept : engine_(std::move(engine)), handle_(handle) {}
+    inline Peer(const Engine &engine, ferry_peer handle) noexcept;
+    /// @}
+    /// Wraps a handle of ferry.h. The engine must outlive this object.
+    Peer(ferry_engine *engine, ferry_peer handle) noexcept : engine_(detail::borrowed(engine)), handle_(handle) {}
     /// The engine and the handle.
     /// @{
-    ferry_engine *engine() const noexcept { return engine_; }
+    ferry_engine *engine() const noexcept { return engine_.get(); }
     ferry_peer handle() const noexcept { return handle_; }
     /// @}
     /// True if this is a peer.
@@ -871,7 +892,7 @@ public:
                        TransferResult *out_result = nullptr) const noexcept
     {
         Result<void> result;
-        result.take(ferry_write(engine_, handle_, requests.data(), requests.size(), options.c(), out_result,
+        result.take(ferry_write(engine(), handle_, requests.data(), requests.size(), options.c(), out_result,
                                 result.slot()));
         return result;
     }
@@ -880,7 +901,7 @@ public:
                       TransferResult *out_result = nullptr) const noexcept
     {
         Result<void> result;
-        result.take(ferry_read(engine_, handle_, requests.data(), requests.size(), options.c(), out_result,
+        result.take(ferry_read(engine(), handle_, requests.data(), requests.size(), options.c(), out_result,
                                result.slot()));
         return result;
     }
@@ -891,7 +912,7 @@ public:
                          TransferResult *out_result = nullptr) const noexcept
     {
         Result<void> result;
-        result.take(ferry_transfer_try(engine_, handle_, op, requests.data(), requests.size(), options.c(), out_result,
+        result.take(ferry_transfer_try(engine(), handle_, op, requests.data(), requests.size(), options.c(), out_result,
                                        result.slot()));
         return result;
     }
@@ -902,7 +923,7 @@ public:
     {
         Result<Transfer> result;
         ferry_transfer transfer = 0;
-        if (result.take(ferry_transfer_submit(engine_, handle_, op, requests.data(), requests.size(), options.c(),
+        if (result.take(ferry_transfer_submit(engine(), handle_, op, requests.data(), requests.size(), options.c(),
                                               &transfer, result.slot())))
             *result = Transfer(engine_, transfer);
         return result;
@@ -913,7 +934,7 @@ public:
     {
         Result<Transfer> result;
         ferry_transfer transfer = 0;
-        if (result.take(ferry_transfer_submit_blocks(engine_, handle_, op, blocks.c(), options.c(), &transfer,
+        if (result.take(ferry_transfer_submit_blocks(engine(), handle_, op, blocks.c(), options.c(), &transfer,
                                                      result.slot())))
             *result = Transfer(engine_, transfer);
         return result;
@@ -923,7 +944,7 @@ public:
     Result<void> notify(Bytes bytes, Timeout deadline = std::chrono::nanoseconds(0)) const noexcept
     {
         Result<void> result;
-        result.take(ferry_notify(engine_, handle_, bytes.data(), bytes.size(), deadline.ns(), result.slot()));
+        result.take(ferry_notify(engine(), handle_, bytes.data(), bytes.size(), deadline.ns(), result.slot()));
         return result;
     }
 
@@ -931,7 +952,7 @@ public:
     Result<PeerInfo> info() const noexcept
     {
         Result<PeerInfo> result;
-        result.take(ferry_peer_get_info(engine_, handle_, &*result, result.slot()));
+        result.take(ferry_peer_get_info(engine(), handle_, &*result, result.slot()));
         return result;
     }
     /// Lists the regions that the peer has announced, in order of address.
@@ -939,7 +960,7 @@ public:
     {
         return detail::list<RegionInfo>(
             [&](RegionInfo *items, std::size_t capacity, std::size_t *count, ferry_error *error) {
-                return ferry_peer_regions(engine_, handle_, items, sizeof *items, capacity, count, error);
+                return ferry_peer_regions(engine(), handle_, items, sizeof *items, capacity, count, error);
             });
     }
     /// Returns the first region of this name; FERRY_ERR_NOT_REGISTERED if the peer has announced no such
@@ -962,7 +983,7 @@ public:
     {
         return detail::list<PathInfo>(
             [&](PathInfo *items, std::size_t capacity, std::size_t *count, ferry_error *error) {
-                return ferry_peer_paths(engine_, handle_, items, sizeof *items, capacity, count, error);
+                return ferry_peer_paths(engine(), handle_, items, sizeof *items, capacity, count, error);
             });
     }
     /// Sends a probe and waits for the answer; returns the round trip.
@@ -970,7 +991,7 @@ public:
     {
         Result<std::chrono::nanoseconds> result;
         std::uint64_t round_trip_ns = 0;
-        if (result.take(ferry_peer_probe(engine_, handle_, timeout.ns(), &round_trip_ns, result.slot())))
+        if (result.take(ferry_peer_probe(engine(), handle_, timeout.ns(), &round_trip_ns, result.slot())))
             *result = std::chrono::nanoseconds(static_cast<std::int64_t>(round_trip_ns));
         return result;
     }
@@ -978,19 +999,20 @@ public:
     Result<void> fence(Timeout timeout = forever) const noexcept
     {
         Result<void> result;
-        result.take(ferry_peer_fence(engine_, handle_, timeout.ns(), result.slot()));
+        result.take(ferry_peer_fence(engine(), handle_, timeout.ns(), result.slot()));
         return result;
     }
     /// Closes the session, for every user of this peer.
     Result<void> close(Timeout timeout = forever) const noexcept
     {
         Result<void> result;
-        result.take(ferry_peer_close(engine_, handle_, timeout.ns(), result.slot()));
+        result.take(ferry_peer_close(engine(), handle_, timeout.ns(), result.slot()));
         return result;
     }
 
 private:
-    ferry_engine *engine_ = nullptr;
+    friend class Session;
+    detail::Share engine_;
     ferry_peer handle_ = 0;
 };
 
@@ -1000,7 +1022,7 @@ class Session : public detail::Owned<ferry_peer> {
 public:
     Session() noexcept = default;
     /// Takes over the session of a connected peer.
-    explicit Session(const Peer &peer) noexcept : Owned(peer.engine(), peer.handle()) {}
+    explicit Session(const Peer &peer) noexcept : Owned(peer.engine_, peer.handle_) {}
     /// Leaves the other empty. Assignment first destroys the old value, as the destructor does.
     /// @{
     Session(Session &&) noexcept = default;
@@ -1013,7 +1035,7 @@ public:
     /// @}
     ~Session()
     {
-        if (*this) ferry_peer_close(engine_, handle_, FERRY_FOREVER, nullptr);
+        if (*this) ferry_peer_close(engine(), handle_, FERRY_FOREVER, nullptr);
     }
     /// The peer of the session.
     Peer peer() const noexcept { return {engine_, handle_}; }
@@ -1090,8 +1112,8 @@ public:
     ~Queue()
     {
         if (!*this) return;
-        ferry_queue_callback(engine_, handle_, nullptr, nullptr, nullptr);
-        ferry_queue_destroy(engine_, handle_, nullptr);
+        ferry_queue_callback(engine(), handle_, nullptr, nullptr, nullptr);
+        ferry_queue_destroy(engine(), handle_, nullptr);
     }
     /// Returns a descriptor for poll or an event loop; it is readable when drain has events. Poll, drain
     /// until a drain returns fewer events than it had room for, and poll again. ferry owns the
@@ -1099,7 +1121,7 @@ public:
     Result<int> fd() const noexcept
     {
         Result<int> result;
-        result.take(ferry_queue_eventfd(engine_, handle_, &*result, result.slot()));
+        result.take(ferry_queue_eventfd(engine(), handle_, &*result, result.slot()));
         return result;
     }
     /// Takes up to storage.size() events, oldest first; returns the filled part of `storage`. Never
@@ -1109,7 +1131,7 @@ public:
         Result<Span<Event>> result;
         std::size_t count = 0;
         for (Event &event : storage) event.reset();
-        if (result.take(ferry_queue_drain(engine_, handle_, storage.empty() ? nullptr : &storage[0].c_, sizeof(Event),
+        if (result.take(ferry_queue_drain(engine(), handle_, storage.empty() ? nullptr : &storage[0].c_, sizeof(Event),
                                           storage.size(), &count, result.slot())))
             *result = Span<Event>(storage.data(), count);
         return result;
@@ -1145,21 +1167,21 @@ public:
             (*static_cast<Function *>(context))(*event);
         };
         void *context = const_cast<void *>(static_cast<const void *>(std::addressof(function)));
-        result.take(ferry_queue_callback(engine_, handle_, call, context, result.slot()));
+        result.take(ferry_queue_callback(engine(), handle_, call, context, result.slot()));
         return result;
     }
     /// Removes the callback. Returns when it no longer runs.
     Result<void> no_callback() const noexcept
     {
         Result<void> result;
-        result.take(ferry_queue_callback(engine_, handle_, nullptr, nullptr, result.slot()));
+        result.take(ferry_queue_callback(engine(), handle_, nullptr, nullptr, result.slot()));
         return result;
     }
     /// Destroys the queue early. FERRY_ERR_BUSY while a transfer or connect has yet to report to it.
     Result<void> destroy() noexcept
     {
         Result<void> result;
-        if (result.take(ferry_queue_destroy(engine_, handle_, result.slot()))) detach();
+        if (result.take(ferry_queue_destroy(engine(), handle_, result.slot()))) detach();
         return result;
     }
 };
@@ -1178,18 +1200,25 @@ inline TransferOptions &TransferOptions::queue(const Queue &queue, Completion &c
 
 /* ---- Engines ----------------------------------------------------------------------------------- */
 
-/// An engine registers memory, connects to peers, and moves bytes. The destructor closes and frees it,
-/// and waits until its transfers are final. All objects made from the engine must be destroyed first.
+/// An engine registers memory, connects to peers, and moves bytes. The engine and all objects made from it may be
+/// destroyed in any order, on any thread but ferry's callback thread: the last of them closes and frees the engine, and
+/// waits until its transfers are final. close() ends the engine earlier.
 class Engine {
 public:
     /// Empty; assign an engine to it.
     Engine() noexcept = default;
+    /// Leaves the other empty. Assignment gives up the share of the old engine.
+    /// @{
+    Engine(Engine &&) noexcept = default;
+    Engine &operator=(Engine &&) noexcept = default;
+    /// @}
+    ~Engine() = default;
     /// Opens an engine: listens where the configuration says, and starts its threads.
     static Result<Engine> open(const Config &config = Config())
     {
         Result<Engine> result;
         ferry_engine *engine = nullptr;
-        if (result.take(ferry_engine_open(config.c(), &engine, result.slot()))) result->c_.reset(engine);
+        if (result.take(ferry_engine_open(config.c(), &engine, result.slot()))) result->c_.reset(engine, Free());
         return result;
     }
     /// Refuses new work and makes all transfers final; nothing touches registered memory afterwards.
@@ -1215,7 +1244,7 @@ public:
         void *address = nullptr;
         ferry_region region = 0;
         if (result.take(ferry_memory_alloc(c(), size, options.c(), &address, &region, result.slot())))
-            *result = Memory(c(), region, address, size);
+            *result = Memory(c_, region, address, size);
         return result;
     }
     /// Registers the caller's memory, of the host or of a device (a CUdeviceptr as void *). It must stay
@@ -1227,7 +1256,7 @@ public:
         Result<Region> result;
         ferry_region region = 0;
         if (result.take(ferry_region_register(c(), address, size, options.c(), &region, result.slot())))
-            *result = Region(c(), region);
+            *result = Region(c_, region);
         return result;
     }
     /// Registers several pieces of memory, all or none, and announces them together. Returns regions in
@@ -1244,7 +1273,7 @@ public:
         result->reserve(regions.size());
         if (result.take(ferry_region_register_batch(c(), addresses.data(), sizes.data(), addresses.size(), options.c(),
                                                     regions.data(), result.slot())))
-            for (ferry_region region : regions) result->emplace_back(c(), region);
+            for (ferry_region region : regions) result->emplace_back(c_, region);
         return result;
     }
 
@@ -1254,7 +1283,7 @@ public:
         Result<Peer> result;
         ferry_peer peer = 0;
         if (result.take(ferry_peer_connect(c(), address.c_str(), timeout.ns(), &peer, result.slot())))
-            *result = Peer(c(), peer);
+            *result = Peer(c_, peer);
         return result;
     }
     /// Starts to connect, without waiting: the queue gets one FERRY_EVENT_PEER_CONNECTED with
@@ -1280,7 +1309,7 @@ public:
         ferry_peer peer = 0;
         if (result.take(ferry_descriptor_import(c(), descriptor.data(), descriptor.size(), timeout.ns(), &peer,
                                                 result.slot())))
-            *result = Peer(c(), peer);
+            *result = Peer(c_, peer);
         return result;
     }
     /// Returns this engine's descriptor, with which other engines connect; at most 300 bytes.
@@ -1300,7 +1329,7 @@ public:
             });
         if (!handles) return Result<std::vector<Peer>>(handles);
         Result<std::vector<Peer>> result;
-        for (ferry_peer handle : *handles) result->emplace_back(c(), handle);
+        for (ferry_peer handle : *handles) result->emplace_back(c_, handle);
         return result;
     }
 
@@ -1310,7 +1339,7 @@ public:
     {
         Result<Queue> result;
         ferry_queue queue = 0;
-        if (result.take(ferry_queue_create(c(), what, capacity, &queue, result.slot()))) *result = Queue(c(), queue);
+        if (result.take(ferry_queue_create(c(), what, capacity, &queue, result.slot()))) *result = Queue(c_, queue);
         return result;
     }
     /// Waits until one of several transfers is final; returns its index in the list. pending() if the
@@ -1347,8 +1376,17 @@ private:
     struct Free {
         void operator()(ferry_engine *engine) const noexcept { ferry_engine_free(engine); }
     };
-    std::unique_ptr<ferry_engine, Free> c_;
+    template <class Handle> friend class detail::Owned;
+    friend class Peer;
+    detail::Share c_;
 };
+
+template <class Handle>
+inline detail::Owned<Handle>::Owned(const Engine &engine, Handle handle) noexcept : Owned(engine.c_, handle)
+{
+}
+
+inline Peer::Peer(const Engine &engine, ferry_peer handle) noexcept : Peer(engine.c_, handle) {}
 
 /* ---- Coroutines -------------------------------------------------------------------------------- */
 

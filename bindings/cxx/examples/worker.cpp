@@ -157,7 +157,7 @@ private:
         const ferry::Span<ferry::Event> events = queue_.drain(events_).value();
         for (const ferry::Event &event : events) {
             if (event->kind == FERRY_EVENT_TRANSFER) {
-                const ferry::Transfer transfer(engine_.c(), event->transfer);
+                const ferry::Transfer transfer(engine_, event->transfer);
                 transfer.wait(0ns).value(); // throws why it failed
                 Slot &slot = slots_[event->user_data];
                 under_way_--;
@@ -200,7 +200,7 @@ public:
                 std::memcpy(&arrival, event.bytes().data(), sizeof arrival);
                 check(arrival);
                 arrived++;
-                ferry::Peer(engine_.c(), event->peer).notify(arrival.blocks).value();
+                ferry::Peer(engine_, event->peer).notify(arrival.blocks).value();
             }
             if (events.empty()) wait_for(inbox_);
         }

@@ -22,7 +22,7 @@ compile() { # program, then flags and sources
     shift
     "$CXX" "${warnings[@]}" -I"$root/include" -I"$here" "$@" "$out/libferry.so.0" -Wl,-rpath,"$out" -pthread -o "$program"
 }
-compile suite -std=c++17 "${sanitizers[@]}" "$here/suite.cpp" "$here/count.cpp" -lgtest -lgtest_main
+compile suite -std=c++17 "${sanitizers[@]}" "$here/suite.cpp" "$here/lifetimes.cpp" "$here/count.cpp" -lgtest -lgtest_main
 standin=$target/standin
 "$root/tests/standin/build.sh" "$standin"
 devices() { # program, folder of the stand-in, then flags

@@ -59,6 +59,22 @@ TEST(Results, PendingIsNeitherOkNorAFailure)
     EXPECT_THROW(result.value(), ferry::Error);
 }
 
+// The initializers of ferry.h are C++ too, also with all warnings.
+TEST(Structs, AreInitializedAsInC)
+{
+    ferry_transfer_options options = FERRY_TRANSFER_OPTIONS_INIT;
+    const ferry_transfer_options zeroed{};
+    EXPECT_EQ(options.struct_size, sizeof options);
+    options.struct_size = 0;
+    EXPECT_EQ(std::memcmp(&options, &zeroed, sizeof options), 0);
+    ferry_error error = FERRY_ERROR_INIT;
+    EXPECT_EQ(ferry_config_set(nullptr, "lanes", "2", &error), FERRY_ERR_INVALID);
+    EXPECT_STREQ(error.message, "config is NULL");
+    const ferry_blocks blocks = FERRY_BLOCKS_INIT;
+    const ferry_region_info info = FERRY_REGION_INFO_INIT;
+    EXPECT_EQ(blocks.struct_size + info.struct_size, sizeof blocks + sizeof info);
+}
+
 TEST(Parameters, TimeoutsSaturate)
 {
     EXPECT_EQ(ferry::Timeout(5ms).ns(), 5000000u);
