@@ -3,6 +3,8 @@ package ferry
 import (
 	"context"
 	"errors"
+	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -104,8 +106,119 @@ func TestConnectFails(t *testing.T) {
 	}
 }
 
+// A listener that accepts and never answers, in place of an engine.
+func silent(t *testing.T) string {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { listener.Close() })
+	return listener.Addr().String()
+}
+
+// Whichever notices the deadline first, the context or ferry: the error has both statuses, the context's error, and
+// the reason.
+func TestAConnectWhoseDeadlinePassesSaysWhy(t *testing.T) {
+	address := silent(t)
+	e := newEngine(t, nil)
+	descriptor, err := newEngine(t, Config{"advertise_address": address}).Descriptor()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, connect := range map[string]func(ctx context.Context) error{
+		"connect": func(ctx context.Context) error { _, err := e.Connect(ctx, address); return err },
+		"import":  func(ctx context.Context) error { _, err := e.Import(ctx, descriptor); return err },
+	} {
+		for range 5 {
+			ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
+			err := connect(ctx)
+			cancel()
+			for _, cause := range []error{ErrTimeout, context.DeadlineExceeded} {
+				if !errors.Is(err, cause) {
+					t.Errorf("%s: %v is not %v", name, err, cause)
+				}
+			}
+			if !strings.Contains(err.Error(), address) || !strings.Contains(err.Error(), "no answer") {
+				t.Errorf("%s: no reason: %v", name, err)
+			}
+		}
+	}
+}
+
+// A context that ends before the deadline that it tells, which ferry has too.
+type early struct {
+	context.Context
+	deadline time.Time
+}
+
+func (e early) Deadline() (time.Time, bool) { return e.deadline, true }
+
+// The context's timer fires first: the reason of ferry is waited for, for a short time.
+func TestAContextThatIsFirstLearnsTheReason(t *testing.T) {
+	address := silent(t)
+	e := newEngine(t, nil)
+	for ferryLater, reason := range map[time.Duration]bool{30 * time.Millisecond: true, time.Hour: false} {
+		inner, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
+		began := time.Now()
+		_, err := e.Connect(early{inner, began.Add(20*time.Millisecond + ferryLater)}, address)
+		cancel()
+		if !errors.Is(err, ErrTimeout) || !errors.Is(err, context.DeadlineExceeded) || strings.Contains(err.Error(), "no answer") != reason {
+			t.Errorf("%v later: %v", ferryLater, err)
+		}
+	}
+}
+
+// The same for goroutines that connect at once and wait elsewhere.
+func TestConnectsInTheBackgroundSayWhy(t *testing.T) {
+	e := newEngine(t, Config{"connect_timeout_ms": "50"})
+	address := silent(t)
+	ended := make(chan error)
+	for _, to := range []string{address, "127.0.0.1:1"} {
+		go func() { _, err := e.Connect(context.Background(), to); ended <- err }()
+	}
+	for range 2 {
+		err := <-ended
+		var failed *Error
+		if !errors.As(err, &failed) || failed.Status != ErrUnreachable || failed.Message == "" || failed.Context != nil {
+			t.Errorf("%#v", err)
+		}
+	}
+	waits := make(chan error)
+	patient := newEngine(t, nil)
+	go func() { _, err := patient.Connect(context.Background(), address); waits <- err }()
+	if err := patient.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-waits; !errors.Is(err, ErrClosed) || !strings.Contains(err.Error(), "the engine is closed") {
+		t.Error(err)
+	}
+}
+
+// Connects that their contexts end leave their events behind; these are swept, and the count stays right.
+func TestAbandonedConnectsAreSwept(t *testing.T) {
+	e := newEngine(t, nil)
+	address := silent(t)
+	for range 3 {
+		ctx, cancel := context.WithCancel(context.Background())
+		time.AfterFunc(time.Millisecond, cancel)
+		if _, err := e.Connect(ctx, address); !errors.Is(err, context.Canceled) {
+			t.Fatal(err)
+		}
+	}
+	if left := e.connects.unswept.Load(); left != 3 {
+		t.Errorf("%d events are expected by nobody, not 3", left)
+	}
+}
+
+func TestStatusesPrintAsTheirNames(t *testing.T) {
+	result := Result{Status: ErrPartial}
+	if told := fmt.Sprintf("%s %v %s %d", result.Status, OK, ErrTimeout, ErrTimeout); told != "PARTIAL OK TIMEOUT -200" {
+		t.Error(told)
+	}
+}
+
 func TestStatusesAreErrorsByTheirNames(t *testing.T) {
-	if ErrTimeout.Error() != "ferry: TIMEOUT" || OK.String() != "OK" || Status(-999).String() != "UNKNOWN" {
+	if ErrTimeout.Error() != "TIMEOUT" || OK.String() != "OK" || Status(-999).String() != "UNKNOWN" {
 		t.Fatal(ErrTimeout, OK, Status(-999))
 	}
 	err := error(&Error{Op: "write", Status: ErrSystem, OSError: syscall.ECONNRESET, RequestIndex: 2, Message: "what", Context: context.Canceled})

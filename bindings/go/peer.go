@@ -101,8 +101,9 @@ func (c connect) complete(event *C.ferry_event) {
 }
 
 // Connect connects to the engine at "host:port", or returns the peer if the two are connected already. The
-// context's deadline and the setting connect_timeout_ms bound it. If the context ends first, the attempt ends
-// by itself in the background.
+// context's deadline and the setting connect_timeout_ms bound it. The Message of the error says what failed last. If
+// the deadline of the context has passed, errors.Is finds ErrTimeout and context.DeadlineExceeded, whatever the Status.
+// If the context is cancelled, the attempt ends by itself in the background.
 func (e *Engine) Connect(ctx context.Context, address string) (Peer, error) {
 	const op = "connect"
 	if cause := ctx.Err(); cause != nil {
@@ -125,23 +126,29 @@ func (e *Engine) Connect(ctx context.Context, address string) (Peer, error) {
 	}
 	select {
 	case end := <-wait:
-		if end.status < 0 {
-			return Peer{}, end.failure(ctx)
-		}
-		return Peer{e, uint64(end.peer)}, nil
+		return end.peerOf(e, ctx)
 	case <-ctx.Done():
-		r.take(id)
+		if end, ok := late(ctx, wait); ok {
+			return end.peerOf(e, ctx)
+		}
+		if r.take(id) != nil {
+			r.leftBehind() // its event is still to come
+		}
 		return Peer{}, ended(op, ctx.Err())
 	}
 }
 
-func (c connected) failure(ctx context.Context) error {
+// peerOf returns the peer, or why there is none.
+func (c connected) peerOf(e *Engine, ctx context.Context) (Peer, error) {
+	switch {
+	case c.status >= 0:
+		return Peer{e, uint64(c.peer)}, nil
+	case c.status == ErrClosed && c.why == "":
+		return Peer{}, closedError("connect")
+	}
 	err := newError("connect", c.status, nil)
 	err.OSError, err.Message = c.errno, c.why
-	if c.status == ErrTimeout {
-		err.Context = over(ctx)
-	}
-	return err
+	return Peer{}, because(err, ctx)
 }
 
 // Import connects to the engine that a Descriptor names; ErrStale if another engine answers at its address.

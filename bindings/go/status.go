@@ -9,8 +9,8 @@ import (
 	"syscall"
 )
 
-// A Status is the outcome of a call or a transfer. The negative ones are errors: compare with errors.Is(err,
-// ferry.ErrTimeout). The numbers are fixed; ferry.h documents each.
+// A Status is the outcome of a call or a transfer; it prints as its name, "TIMEOUT". The negative ones are errors:
+// compare with errors.Is(err, ferry.ErrTimeout). The numbers are fixed; ferry.h documents each.
 type Status int32
 
 // These are not errors.
@@ -62,7 +62,8 @@ const (
 // String returns the name of the status: its C constant without FERRY_ and FERRY_ERR_.
 func (s Status) String() string { return C.GoString(C.ferry_status_name(C.ferry_status(s))) }
 
-func (s Status) Error() string { return "ferry: " + s.String() }
+// Error returns the name too: package fmt prints an error by this function, also a Status of a result.
+func (s Status) Error() string { return s.String() }
 
 // An Error says why a call or a transfer failed. It unwraps to its Status, to the errno of the failure, and
 // to the error of the context that ended the call: errors.Is finds any of them.
@@ -115,7 +116,8 @@ func (e *Error) Unwrap() []error {
 		causes = append(causes, e.Context)
 	}
 	if e.Status != ErrTimeout && isDeadline(e.Context) {
-		// Whether ferry's deadline or the context's passed first is a matter of nanoseconds.
+		// Whether ferry's deadline or the context's passed first is a matter of nanoseconds, and a connect without an
+		// answer until then is UNREACHABLE.
 		causes = append(causes, ErrTimeout)
 	}
 	return causes

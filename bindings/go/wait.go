@@ -80,8 +80,40 @@ func aside(ctx context.Context, op string, call func() error) error {
 	go func() { result <- call() }()
 	select {
 	case err := <-result:
-		return err
+		return because(err, ctx)
 	case <-ctx.Done():
+		if err, ok := late(ctx, result); ok {
+			return because(err, ctx)
+		}
 		return ended(op, ctx.Err())
 	}
+}
+
+// How long a call whose deadline has passed waits for the error of ferry, which has the same deadline: that error has
+// the reason.
+const grace = 100 * time.Millisecond
+
+// late returns what ferry answers shortly after the context's deadline; false if nothing comes, or if the context ended
+// otherwise.
+func late[T any](ctx context.Context, answers <-chan T) (answer T, ok bool) {
+	if !isDeadline(ctx.Err()) {
+		return answer, false
+	}
+	timer := time.NewTimer(grace)
+	defer timer.Stop()
+	select {
+	case answer = <-answers:
+		return answer, true
+	case <-timer.C:
+		return answer, false
+	}
+}
+
+// because adds the end of the context to an error of ferry that it explains: nothing answered until then.
+func because(err error, ctx context.Context) error {
+	var e *Error
+	if errors.As(err, &e) && e.Context == nil && (e.Status == ErrTimeout || e.Status == ErrUnreachable) {
+		e.Context = over(ctx)
+	}
+	return err
 }
