@@ -1,6 +1,21 @@
 //! ferry: an embedded transfer engine. Moves registered memory between processes and tells the caller exactly when the
 //! memory is free again.
 //!
+//! **Begin with [`Engine`]**: every call is one of its methods, or of what they return.
+//!
+//! | | |
+//! |---|---|
+//! | [`Engine::open`] | opens an engine, with the settings of a [`Config`] |
+//! | [`Engine::alloc`], [`Engine::register`] | memory that peers reach; [`Memory::view`] reads and writes its bytes |
+//! | [`Engine::connect`], [`Engine::peer_regions`] | a peer, by its `host:port`, and the memory that it offers |
+//! | [`Engine::write`], [`Engine::read`] | moves bytes by lists of [`types::Request`], and waits |
+//! | [`Engine::submit`] | the same without waiting: a [`Transfer`], which can be waited for or awaited |
+//! | [`Engine::queue`] | events: transfers, notifications, peers ([`notify`]) |
+//! | [`Error`], [`Status`] | why a call failed |
+//! | [`Engine::close`] | after its Ok nothing touches the memory |
+//!
+//! Two programs that can be pasted are in `engine/README.md`, and the promises in `docs/contracts.md`.
+//!
 //! Modules are private. The public modules and the names below are the library's interface in Rust.
 //!
 //! Imports between these modules point down the data path only (see `ARCHITECTURE.md`); `tests/imports.rs` has the

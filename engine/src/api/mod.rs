@@ -16,6 +16,7 @@ mod metrics;
 mod paths;
 mod peers;
 mod transfers;
+mod view;
 mod waiting;
 
 pub use descriptor::Descriptor;
@@ -26,3 +27,4 @@ pub use metrics::EngineStats;
 pub use paths::PathInfo;
 pub use peers::{PeerInfo, RemoteRegionInfo};
 pub use transfers::{Deadline, Transfer, TransferOptions};
+pub use view::MemoryView;
