@@ -1,38 +1,112 @@
 #!/bin/bash
-# Builds the first programs of README.md and bindings/cxx/README.md from an installed ferry, by the commands
-# there, each in its own folder.
+# Builds the first programs of the pages, by the commands there, each in its own folder: the program of
+# bindings/cxx/README.md, and the pairs of target and initiator in C, C++, Python, Go and Rust. Then every target runs
+# with every initiator. C and C++ take an installed ferry, Python and Go its library, Rust the crate of this checkout.
 #
 # usage: readme.sh PREFIX WORK
 set -euo pipefail
 root=$(cd "$(dirname "$0")/../.." && pwd)
 prefix=$1 work=$(cd "$2" && pwd)
-block() { # language, page: the first block of that language
-    awk -v fence="\`\`\`$1" '$0 == fence { on = 1; next } /^```/ { if (on) exit } on' "$2"
+target=${CARGO_TARGET_DIR:-$root/target}
+case $target in /*) ;; *) target=$root/$target ;; esac
+block() { # language and words behind it, page, and which: the n-th block that opens with exactly these
+    awk -v fence="\`\`\`$1" -v wanted="${3:-1}" '/^```/ { if (on) exit; on = $0 == fence && ++found == wanted; next } on' "$2"
 }
-export PKG_CONFIG_PATH=$prefix/lib/pkgconfig
+export PKG_CONFIG_PATH=$prefix/lib/pkgconfig PYTHONDONTWRITEBYTECODE=1
 unset LD_LIBRARY_PATH
+languages=(c c++ python)
+declare -A targets initiators
+read -ra flags <<<"$(pkg-config --define-variable=prefix="$prefix" --cflags --libs ferry) -Wl,-rpath,$prefix/lib"
 
-echo "== README.md, in C, and its Python program for the C program to talk to"
-mkdir -p "$work/readme-c" "$work/readme-cxx"
+echo "== README.md and ffi/README.md, in C"
+mkdir -p "$work/readme-c" "$work/readme-cxx" "$work/readme-python"
 cd "$work/readme-c"
-block c "$root/README.md" >first.c
-# shellcheck disable=SC2046 # flags are meant to split
-cc -std=c99 -Wall -Wextra -Wpedantic -Werror first.c $(pkg-config --define-variable=prefix="$prefix" --cflags --libs ferry) \
-    -Wl,-rpath,"$prefix/lib" -o first
-block python "$root/README.md" >inbox.py
-coproc PYTHONPATH=$root/bindings/python/src FERRY_LIBRARY=$prefix/lib/libferry.so PYTHONDONTWRITEBYTECODE=1 python3 inbox.py
-server=$!
-trap 'kill $server' EXIT
-read -r address <&"${COPROC[0]}"
-[ "$(./first "$address")" = "the bytes are in the peer's memory" ]
-read -r told <&"${COPROC[0]}"
-[ "$told" = "b'there it is' b'hello'" ]
-if ./first 127.0.0.1:1 2>said; then exit 1; fi
-grep -q '^UNREACHABLE: ' said
+block c "$root/ffi/README.md" >target.c
+block c "$root/README.md" >initiator.c
+for program in target initiator; do
+    cc -std=c99 -Wall -Wextra -Wpedantic -Werror $program.c "${flags[@]}" -o $program
+done
+targets[c]=$PWD/target initiators[c]=$PWD/initiator
+# What is wrong is said, also without a call that failed.
+if ./initiator 2>said; then exit 1; fi
+grep -q '^usage: ' said
+if ./initiator 127.0.0.1:1 2>said; then exit 1; fi
+grep -q '^UNREACHABLE: 127.0.0.1:1: ' said
 
-echo "== bindings/cxx/README.md, with CMake"
+echo "== bindings/cxx/README.md, with CMake and without"
 cd "$work/readme-cxx"
 block cmake "$root/bindings/cxx/README.md" >CMakeLists.txt
 block cpp "$root/bindings/cxx/README.md" >first.cpp
 cmake -B build -DCMAKE_PREFIX_PATH="$prefix" >log && cmake --build build >>log || { cat log; exit 1; }
 [ "$(build/first)" = '"sent", and the last word is 7' ]
+for program in target initiator; do
+    block "cpp $program" "$root/bindings/cxx/README.md" >$program.cpp
+    c++ -std=c++17 -Wall -Wextra -Wpedantic -Werror $program.cpp "${flags[@]}" -o $program
+done
+targets[c++]=$PWD/target initiators[c++]=$PWD/initiator
+
+cd "$work/readme-python"
+block python "$root/README.md" >target.py
+block python "$root/bindings/python/README.md" >named.py
+cmp target.py named.py
+block python "$root/bindings/python/README.md" 2 >initiator.py
+python="env PYTHONPATH=$root/bindings/python/src FERRY_LIBRARY=$prefix/lib/libferry.so python3"
+targets[python]="$python $PWD/target.py" initiators[python]="$python $PWD/initiator.py"
+
+if command -v go >/dev/null; then
+    echo "== bindings/go/README.md"
+    languages+=(go)
+    mkdir -p "$work/readme-go"/{target,initiator}
+    cd "$work/readme-go"
+    for program in target initiator; do block "go $program" "$root/bindings/go/README.md" >$program/main.go; done
+    export GOTOOLCHAIN=local GOPROXY=off GOFLAGS= GOWORK=off
+    go mod init first 2>log && go mod edit -require ferry@v0.0.0 -replace ferry="$root/bindings/go"
+    # The installed files were moved; the page's user sets LD_LIBRARY_PATH instead.
+    for program in target initiator; do
+        CGO_CFLAGS="-I$prefix/include" CGO_LDFLAGS="-L$prefix/lib -Wl,-rpath,$prefix/lib" go build -o run-$program ./$program
+    done
+    targets[go]=$PWD/run-target initiators[go]=$PWD/run-initiator
+else
+    echo "SKIPPED: the programs of bindings/go/README.md, because go is not installed"
+fi
+
+echo "== engine/README.md, in a crate of its own with a path dependency"
+languages+=(rust)
+# Outside of the checkout: cargo would make the crate a member of its workspace. The build is kept.
+case $work in "$root"/*) echo "WORK lies in the checkout"; exit 2 ;; esac
+rm -rf "$work/readme-rust"
+mkdir "$work/readme-rust"
+cd "$work/readme-rust"
+cargo new --quiet --vcs none first && cd first
+# The versions of the checkout, and nothing from the network.
+cp "$root/Cargo.lock" .
+cargo add --quiet --offline ferry --path "$root/engine"
+mkdir src/bin
+block rust,no_run "$root/engine/README.md" 1 >src/bin/target.rs
+block rust,no_run "$root/engine/README.md" 2 >src/bin/initiator.rs
+CARGO_TARGET_DIR=$target/readme-rust cargo build --quiet --offline --bins
+targets[rust]=$target/readme-rust/debug/target initiators[rust]=$target/readme-rust/debug/initiator
+
+echo "== every target with every initiator"
+server=
+trap '[ -z "$server" ] || kill $server' EXIT
+pairs=0
+for serves in "${languages[@]}"; do
+    expected="there it is: hello"
+    [ "$serves" != python ] || expected="b'there it is' b'hello'"
+    coproc TARGET { exec ${targets[$serves]}; }
+    server=$TARGET_PID
+    told=${TARGET[0]}
+    read -r -t 60 address <&"$told"
+    for writes in "${languages[@]}"; do
+        said=$(timeout 60 ${initiators[$writes]} "$address")
+        [ "$writes" = python ] || [ "$said" = "the bytes are in the peer's memory" ] || { echo "$writes said: $said"; exit 1; }
+        read -r -t 60 line <&"$told" || { echo "the target in $serves was silent about the initiator in $writes"; exit 1; }
+        [ "$line" = "$expected" ] || { echo "the target in $serves told: $line"; exit 1; }
+        pairs=$((pairs + 1))
+    done
+    kill "$server"
+    wait "$server" 2>/dev/null || true
+    server=
+done
+echo "$pairs pairs of the pages' programs exchanged their bytes"
