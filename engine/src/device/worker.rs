@@ -6,6 +6,7 @@ use crate::status::{Error, Result, Status};
 use crate::sys::atomic::{AtomicBool, Ordering};
 use crate::sys::health;
 use crate::sys::lock::{Mutex, MutexGuard};
+use crate::sys::moment;
 use crate::sys::mpsc;
 use crate::sys::pause;
 use crate::sys::poller::Ready;
@@ -361,6 +362,7 @@ impl Loop {
                 }
                 result => {
                     ended = true;
+                    moment::reached_if("a copy ends after its device was given up", || self.given_up);
                     let result = result.map(|_| ()).inspect_err(|error| self.note(error));
                     if let Some(running) = self.running.pop_front() {
                         (running.done)(result);

@@ -15,6 +15,7 @@ use crate::region::Region;
 use crate::status::{Error, Result, Status};
 use crate::sys::clock;
 use crate::sys::map::HashSet;
+use crate::sys::moment;
 use crate::types::{Boottime, Location, Op, OperationId, PeerId, RegionId};
 use std::sync::Arc;
 
@@ -320,6 +321,7 @@ impl Stage {
         let slot = if is_write { served.slot.take() } else { None };
         regions.iter().for_each(|region| region.leave());
         self.end_peer_copy(peer);
+        moment::reached_if("a device has written after the lease", || late && is_write);
         if let (true, true, Some(block), Some(side)) = (late, is_write, first, self.sides.get(&peer)) {
             side.peer.late_apply(block.region, block.address, u64::from(block.length));
         }

@@ -1,6 +1,8 @@
 //! The transports. Each folder is one transport and imports none of the others.
 
 pub mod ascend;
+// The feature `sim` takes the devices of the simulated kernel in place of CUDA's.
+#[cfg_attr(feature = "sim", path = "sim/cuda.rs")]
 pub mod cuda;
 pub mod local;
 #[cfg(test)]

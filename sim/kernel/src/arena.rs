@@ -1,6 +1,7 @@
 //! Memory that processes get from their kernel: whole pages, zeroed, at the same addresses in each run and in each
 //! process of the operating system, so that an order by address repeats. No address is given twice in a run: a late
-//! access to memory that was given back hits nobody else's, and `memory` sees it.
+//! access to memory that was given back hits nobody else's, and `memory` sees it. Memory of devices (`device`) has an
+//! area of its own, which no call of the kernel reaches.
 
 use crate::fd::{errno, BorrowedFd, Kind, OwnedFd};
 use crate::process::ProcessId;
@@ -9,9 +10,42 @@ use std::io;
 use std::ops::Range;
 use std::sync::OnceLock;
 
-const BASE: u64 = 0x2000_0000_0000;
-const BYTES: u64 = 1 << 38;
 const PAGE_BYTES: u64 = 4096;
+
+/// Addresses that are reserved once in a process of the operating system.
+pub(crate) struct Area {
+    base: u64,
+    bytes: u64,
+    is_reserved: OnceLock<bool>,
+}
+
+/// The memory of hosts.
+pub(crate) static HOSTS: Area = Area::new(0x2000_0000_0000, 1 << 38);
+/// The memory of devices.
+pub(crate) static DEVICES: Area = Area::new(0x3000_0000_0000, 1 << 38);
+
+impl Area {
+    const fn new(base: u64, bytes: u64) -> Area {
+        Area { base, bytes, is_reserved: OnceLock::new() }
+    }
+
+    pub fn has(&self, address: u64) -> bool {
+        (self.base..self.base + self.bytes).contains(&address)
+    }
+
+    /// False if something else has the addresses.
+    fn is_reserved(&self) -> bool {
+        *self.is_reserved.get_or_init(|| {
+            let rights = libc::PROT_READ | libc::PROT_WRITE;
+            let flags =
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
+            let wanted = self.base as *mut libc::c_void;
+            // SAFETY: a fresh mapping; it replaces none.
+            let at = unsafe { libc::mmap(wanted, self.bytes as usize, rights, flags, -1, 0) };
+            at == wanted
+        })
+    }
+}
 
 struct Block {
     process: ProcessId,
@@ -20,33 +54,25 @@ struct Block {
 }
 
 /// What the arena has given in this run.
-#[derive(Default)]
 pub(crate) struct Arena {
+    area: &'static Area,
     /// By address.
     blocks: Vec<Block>,
     next: u64,
 }
 
-/// Reserves the addresses, once in a process of the operating system. False if something else has them.
-fn is_reserved() -> bool {
-    static RESERVED: OnceLock<bool> = OnceLock::new();
-    *RESERVED.get_or_init(|| {
-        let rights = libc::PROT_READ | libc::PROT_WRITE;
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
-        // SAFETY: a fresh mapping; it replaces none.
-        let at = unsafe { libc::mmap(BASE as *mut libc::c_void, BYTES as usize, rights, flags, -1, 0) };
-        at as u64 == BASE
-    })
-}
-
 impl Arena {
-    fn allocate(&mut self, process: ProcessId, length: u64) -> Option<u64> {
+    pub fn new(area: &'static Area) -> Arena {
+        Arena { area, blocks: Vec::new(), next: 0 }
+    }
+
+    pub fn allocate(&mut self, process: ProcessId, length: u64) -> Option<u64> {
         // A page between two blocks belongs to nobody.
         let taken = length.max(1).checked_next_multiple_of(PAGE_BYTES)?.checked_add(PAGE_BYTES)?;
-        if taken > BYTES - self.next || !is_reserved() {
+        if taken > self.area.bytes - self.next || !self.area.is_reserved() {
             return None;
         }
-        let address = BASE + self.next;
+        let address = self.area.base + self.next;
         self.next += taken;
         self.blocks.push(Block { process, address, length });
         Some(address)
@@ -68,18 +94,14 @@ impl Arena {
         }
     }
 
-    /// True if the address is one that the arena gives.
-    pub fn has(address: u64) -> bool {
-        (BASE..BASE + BYTES).contains(&address)
-    }
-
     /// Makes all memory zeroes for the next run.
     pub fn clear(&mut self) {
         if self.next > 0 {
+            let base = self.area.base as *mut libc::c_void;
             // SAFETY: these pages are the arena's, and its run is over.
-            unsafe { libc::madvise(BASE as *mut libc::c_void, self.next as usize, libc::MADV_DONTNEED) };
+            unsafe { libc::madvise(base, self.next as usize, libc::MADV_DONTNEED) };
         }
-        *self = Arena::default();
+        *self = Arena::new(self.area);
     }
 }
 

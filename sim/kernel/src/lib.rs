@@ -13,6 +13,7 @@
 //!    ├ fd, poller, eventfd  descriptors, and waiting for them
 //!    ├ net, unix, vm        streams between hosts, sockets within one, copies between processes
 //!    ├ nic                  RDMA devices, as libibverbs shows them
+//!    ├ device               devices with memory of their own, and their copies
 //!    └ rng, timer, world    the seed's numbers, what is due when, the state behind all of it
 //! ```
 //! A point is a place where another task may run: each lock, each access to an atomic, each call of the kernel.
@@ -22,6 +23,7 @@
 
 pub mod arena;
 pub mod clock;
+pub mod device;
 pub mod eventfd;
 pub mod explore;
 pub mod fd;

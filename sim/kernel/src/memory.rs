@@ -1,6 +1,7 @@
 //! Registered memory. Programs name ranges of real memory; whoever reads or writes memory in the kernel's place says so
 //! here, and the observer of the run hears of each access that touches a range.
 
+use crate::device;
 use crate::process::ProcessId;
 use crate::world::{with, World};
 
@@ -107,6 +108,9 @@ pub unsafe fn copied(from: *const u8, to: *mut u8, length: usize, by: &'static s
     with(|world| {
         let here = world.here();
         for (address, write) in [(from as u64, false), (to as u64, true)] {
+            if device::has(address) {
+                world.fail(format!("a processor touches memory of a device ({by})"));
+            }
             world.touch_of(None, here, address, length as u64, write, by);
         }
         // SAFETY: the caller's promise. One thread runs all tasks, so nobody writes meanwhile.
@@ -152,7 +156,7 @@ impl World {
     }
 
     /// Like `touch`; without a process, for the ranges of all of them.
-    fn touch_of(
+    pub(crate) fn touch_of(
         &mut self,
         process: Option<ProcessId>,
         actor: ProcessId,

@@ -149,6 +149,7 @@ impl World {
         std::mem::take(&mut self.process(id).statics).forget();
         self.close_all(id);
         self.nics_of_dead(id);
+        self.devices_of_dead(id);
         // The next point of a task that killed its own process looks at its state.
         self.alarm = 0;
     }

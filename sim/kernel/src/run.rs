@@ -152,6 +152,7 @@ impl Drop for Scene {
             std::mem::take(&mut process.statics).forget();
         }
         world.arena.clear();
+        world.devices.memory.clear();
     }
 }
 
@@ -224,6 +225,14 @@ pub(crate) fn fire_due() {
                 with(|world| {
                     world.no_switch += 1;
                     world.nic_due(due);
+                    world.no_switch -= 1;
+                });
+                memory::tell();
+            }
+            Event::Device(due) => {
+                with(|world| {
+                    world.no_switch += 1;
+                    world.device_due(due);
                     world.no_switch -= 1;
                 });
                 memory::tell();

@@ -1,7 +1,8 @@
-//! The events that are due at a virtual time: the ends of waits, the arrivals of packets, the work of NICs, and calls
-//! that a program or a fault has planned. `run` fires them; events of one time fire in the order in which they were
+//! The events that are due at a virtual time: the ends of waits, the arrivals of packets, the work of NICs and
+//! devices, and calls that a program or a fault has planned. `run` fires them; events of one time fire in the order in which they were
 //! planned.
 
+use crate::device;
 use crate::net::Arrival;
 use crate::nic::Due;
 use crate::wait::Ticket;
@@ -13,6 +14,7 @@ pub(crate) enum Event {
     Wait(Ticket),
     Net(Arrival),
     Nic(Due),
+    Device(device::Due),
     /// Runs outside of every task: it must not block.
     Call(Box<dyn FnOnce()>),
 }

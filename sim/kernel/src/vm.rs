@@ -1,7 +1,8 @@
 //! Copies between the memory of two processes of one host (`process_vm_readv`). A copy takes time: it goes piece by
 //! piece, others run between two pieces, and the end of the other process ends it.
 
-use crate::arena::Arena;
+use crate::arena;
+use crate::device;
 use crate::fd::errno;
 use crate::memory;
 use crate::net::{Cursor, IoVec};
@@ -12,8 +13,11 @@ use std::io;
 impl World {
     /// Returns how many bytes from `address` on, at most `length`, a copy finds in the memory of a process.
     fn reach(&self, process: ProcessId, address: u64, length: u64) -> u64 {
+        if device::has(address) {
+            return 0;
+        }
         let registered = self.memory.reach(process, address, length);
-        let unknown = if self.options.strict_copies || Arena::has(address) { 0 } else { length };
+        let unknown = if self.options.strict_copies || arena::HOSTS.has(address) { 0 } else { length };
         registered.max(self.arena.reach(process, address, length)).max(unknown)
     }
 
@@ -42,8 +46,8 @@ pub unsafe fn read(pid: i32, local: &[IoVec], remote: &[IoVec]) -> io::Result<us
 }
 
 /// Returns how many bytes were copied. Fewer than all if the other process's memory is neither registered there nor of
-/// the arena (see `Options::strict_copies`), or the process ends meanwhile. ESRCH: no such process; EFAULT: no byte
-/// could be copied.
+/// the arena (see `Options::strict_copies`), memory is a device's, or the process ends meanwhile. ESRCH: no such
+/// process; EFAULT: no byte could be copied.
 fn copy(pid: i32, local: &[IoVec], remote: &[IoVec], write: bool) -> io::Result<usize> {
     point();
     let (here, there) = with(|world| {
@@ -68,7 +72,7 @@ fn copy(pid: i32, local: &[IoVec], remote: &[IoVec], write: bool) -> io::Result<
             while let (Some(own), Some(other)) = (near.peek(), far.peek()) {
                 let length = own.length.min(other.length).min(most - count);
                 let length = world.reach(there, other.address, length as u64) as usize;
-                if length == 0 {
+                if length == 0 || device::has(own.address) {
                     break;
                 }
                 match write {

@@ -2,7 +2,8 @@
 //! operating system's process at a time (`run`), and all its tasks run on one thread, so a short borrow that contains
 //! no switch is exclusive. `with` is that borrow; no code inside may call the public functions of this crate.
 
-use crate::arena::Arena;
+use crate::arena::{self, Arena};
+use crate::device::Devices;
 use crate::explore::Script;
 use crate::fd::Files;
 use crate::memory::Memory;
@@ -66,6 +67,7 @@ pub(crate) struct World {
     pub files: Files,
     pub net: Net,
     pub nics: Nics,
+    pub devices: Devices,
     pub locals: Locals,
     pub memory: Memory,
     pub arena: Arena,
@@ -113,9 +115,10 @@ impl World {
             files: Files::default(),
             net: Net::new(options.faults.clone()),
             nics: Nics::new(seed),
+            devices: Devices::new(seed),
             locals: Locals::default(),
             memory: Memory::new(options.observer.take()),
-            arena: Arena::default(),
+            arena: Arena::new(&arena::HOSTS),
             trace: Trace::new(options.story),
             moments: Vec::new(),
             options,

@@ -8,10 +8,10 @@ use ferry::types::Op;
 use ferry::State;
 use ferry_sim_kernel::moment::BUSY_LOCK;
 use ferry_sim_kernel::process::ProcessId;
-use ferry_sim_kernel::{net, nic};
+use ferry_sim_kernel::{device, net, nic};
 use std::collections::BTreeMap;
 
-pub const STATES: [&str; 29] = [
+pub const STATES: [&str; 32] = [
     "session: none",
     "session: connecting",
     "session: up",
@@ -41,6 +41,9 @@ pub const STATES: [&str; 29] = [
     "NIC: pieces land",
     "NIC: completes late",
     "NIC: queue pair in error",
+    "device: copies in",
+    "device: copies out",
+    "device: stands",
 ];
 
 /// Those of `STATES` that NICs are in. Faults wait for them.
@@ -52,12 +55,17 @@ pub const RDMA_STATES: [&str; 5] = [
     "NIC: queue pair in error",
 ];
 
+/// Those of `STATES` that devices are in: one copies to its memory, or from it, or stands while it copies.
+pub const DEVICE_STATES: [&str; 3] = ["device: copies in", "device: copies out", "device: stands"];
+
 /// Moments that runs must come to: the engine and the kernel name them (`moment`), the callbacks' checker (`calls`) its
 /// own.
-pub const MOMENTS: [&str; 7] = [
+pub const MOMENTS: [&str; 9] = [
     BUSY_LOCK,
     "a caller drives a lane",
     "a strike between pull and launch",
+    "a copy ends after its device was given up",
+    "a device has written after the lease",
     calls::SUBMITS,
     calls::WAITS,
     calls::UNSET,
@@ -80,6 +88,13 @@ pub fn rdma_states() -> Vec<&'static str> {
     let is_there =
         [nics.posted > 0, nics.sending_again > 0, nics.landing > 0, nics.late > 0, nics.in_error > 0];
     RDMA_STATES.into_iter().zip(is_there).filter(|(_, is)| *is).map(|(state, _)| state).collect()
+}
+
+/// Returns the states of `DEVICE_STATES` that are there now.
+pub fn device_states() -> Vec<&'static str> {
+    let devices = device::states();
+    let is_there = [devices.coming_in > 0, devices.going_out > 0, devices.standing > 0];
+    DEVICE_STATES.into_iter().zip(is_there).filter(|(_, is)| *is).map(|(state, _)| state).collect()
 }
 
 /// True if these bits of `states` have that one.
@@ -106,7 +121,7 @@ pub fn states(book: &Book, plan: &Plan) -> u32 {
     if states.iter().filter(|state| !state.is_final()).count() > 4 {
         set("many in progress");
     }
-    rdma_states().into_iter().for_each(&mut set);
+    rdma_states().into_iter().chain(device_states()).for_each(&mut set);
     let mut lanes: BTreeMap<(ProcessId, ProcessId), usize> = BTreeMap::new();
     for connected in net::connections() {
         *lanes.entry((connected.dialer.0, connected.acceptor.0)).or_default() += 1;

@@ -4,10 +4,12 @@ use crate::ledger::{Book, LifeId};
 use crate::plan::Fault;
 use crate::program::{self, World};
 use ferry_sim_kernel::clock::virtual_ns;
+use ferry_sim_kernel::device;
 use ferry_sim_kernel::net::{self, Faults};
 use ferry_sim_kernel::nic::{self, NicId};
 use ferry_sim_kernel::process::{HostId, ProcessId};
 use ferry_sim_kernel::random_u64;
+use std::time::Duration;
 
 const MS: u64 = 1_000_000;
 /// Descriptors that a process may have while it has too few.
@@ -35,19 +37,22 @@ enum Act {
     MendNics(HostId, HostId),
     PortUp(NicId),
     NicRates,
+    DeviceRates,
 }
 
 pub struct Director {
     world: World,
     rates: Faults,
     nic_rates: nic::Faults,
+    device_rates: device::Faults,
     undo: Vec<Undo>,
 }
 
 impl Director {
     pub fn new(world: World) -> Director {
         let rates = world.plan.network.clone();
-        Director { world, rates, nic_rates: nic::Faults::default(), undo: Vec::new() }
+        let (nic_rates, device_rates) = (nic::Faults::default(), device::Faults::default());
+        Director { world, rates, nic_rates, device_rates, undo: Vec::new() }
     }
 
     fn book(&self) -> &Book {
@@ -153,6 +158,9 @@ impl Director {
                 (rates.late_landing_ppm, rates.late_landing_ns.1) = (500_000, 50 * MS);
             }),
             Fault::SendAgain { ms } => self.rate_nics(ms, |rates| rates.early_ppm = 500_000),
+            Fault::SlowDevices { ms } => self.rate_devices(ms, |rates| rates.slowness = 10),
+            Fault::FailCopies { ms } => self.rate_devices(ms, |rates| rates.fail_ppm = 300_000),
+            Fault::HangDevice { ms, can_stop } => device::hang(Duration::from_millis(ms), can_stop),
         }
         true
     }
@@ -184,6 +192,12 @@ impl Director {
         change(&mut self.nic_rates);
         nic::set_faults(self.nic_rates.clone());
         self.later(ms, Act::NicRates);
+    }
+
+    fn rate_devices(&mut self, ms: u64, change: impl FnOnce(&mut device::Faults)) {
+        change(&mut self.device_rates);
+        device::set_faults(self.device_rates.clone());
+        self.later(ms, Act::DeviceRates);
     }
 
     /// Returns the life at a slot that is there and not leaving.
@@ -275,6 +289,10 @@ impl Director {
                 self.nic_rates = nic::Faults::default();
                 nic::set_faults(self.nic_rates.clone());
             }
+            Act::DeviceRates => {
+                self.device_rates = device::Faults::default();
+                device::set_faults(self.device_rates.clone());
+            }
         }
     }
 
@@ -302,6 +320,9 @@ impl Director {
         if !self.world.nics.is_empty() {
             nic::set_faults(nic::Faults::default());
             nic::mend_all();
+        }
+        if self.world.plan.devices.iter().any(|count| *count > 0) {
+            device::calm();
         }
     }
 

@@ -6,6 +6,7 @@ mod bugs;
 mod calls;
 mod checks;
 mod coverage;
+mod devices;
 mod draw;
 mod faults;
 mod fleet;

@@ -22,6 +22,8 @@ pub struct Memory {
     pub address: u64,
     pub bytes: u64,
     pub access: u32,
+    /// The device whose memory it is.
+    pub device: Option<i32>,
     /// None while it is not registered.
     pub region: Option<RegionId>,
     /// Its owner registers it: a peer may know the region before the owner does.

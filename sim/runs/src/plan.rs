@@ -1,5 +1,6 @@
 //! What a seed draws before its run: hosts, engines with their settings and programs, and the faults in their order.
 
+use crate::devices;
 use crate::draw::Draw;
 use crate::nics;
 use ferry_sim_kernel::net::Faults;
@@ -26,6 +27,8 @@ pub struct Plan {
     pub gain_ppm_max: u64,
     /// By host.
     pub nics: Vec<Vec<Abilities>>,
+    /// By host: how many devices it has.
+    pub devices: Vec<usize>,
     pub engines: Vec<EnginePlan>,
     pub faults: Vec<Step>,
     /// What the network does by itself while faults happen.
@@ -52,6 +55,8 @@ pub struct EnginePlan {
     pub pause_us: u64,
     pub drain_us: u64,
     pub lease_ns: u64,
+    /// After this time its devices count as broken.
+    pub device_timeout_ns: u64,
     pub deadline_ns: u64,
     /// The largest transfer.
     pub bytes_max: u64,
@@ -66,6 +71,8 @@ pub struct MemoryPlan {
     pub bytes: u64,
     /// As `Access`.
     pub access: u32,
+    /// The device of the engine's host whose memory it is; None for memory of the host.
+    pub device: Option<i32>,
 }
 
 /// A fault, and when it strikes.
@@ -174,9 +181,22 @@ pub enum Fault {
     SendAgain {
         ms: u64,
     },
+    SlowDevices {
+        ms: u64,
+    },
+    /// Copies of devices fail.
+    FailCopies {
+        ms: u64,
+    },
+    /// A device that copies stands. `can_stop`: an engine that gives its copies up stops them; otherwise they go on
+    /// later.
+    HangDevice {
+        ms: u64,
+        can_stop: bool,
+    },
 }
 
-pub const FAULTS: [&str; 25] = [
+pub const FAULTS: [&str; 29] = [
     "partition",
     "one way",
     "reset",
@@ -202,6 +222,10 @@ pub const FAULTS: [&str; 25] = [
     "overtake",
     "nic late",
     "again",
+    "dev slow",
+    "dev fails",
+    "dev stands",
+    "dev late",
 ];
 
 impl Fault {
@@ -233,6 +257,10 @@ impl Fault {
             Fault::Overtake { .. } => 22,
             Fault::Late { .. } => 23,
             Fault::SendAgain { .. } => 24,
+            Fault::SlowDevices { .. } => 25,
+            Fault::FailCopies { .. } => 26,
+            Fault::HangDevice { can_stop: true, .. } => 27,
+            Fault::HangDevice { can_stop: false, .. } => 28,
         }
     }
 }
@@ -294,11 +322,13 @@ impl Plan {
         }
         let is_hasty = Draw::new(seed, HASTY_STREAM).percent(HASTY_PERCENT);
         engines.iter_mut().for_each(|engine| engine.is_hasty = is_hasty);
+        let devices = devices::draw(seed, hosts, &mut engines, &mut faults);
         Plan {
             hosts,
             gains_ppm: vec![0; hosts],
             gain_ppm_max: GAIN_PPM_MAX,
             nics,
+            devices,
             engines,
             faults,
             network,
@@ -349,6 +379,7 @@ fn engine(draw: &mut Draw, at: usize, count: usize, hosts: usize, transfers: usi
         bytes: (16 * bytes_max).clamp(64 << 10, 4 << 20) + draw.between(0, 64) * 8,
         // The first can be read and written, so that there is always something to do.
         access: if nth == 0 { 3 } else { *draw.pick(&[3, 3, 1, 2, 0]) },
+        device: None,
     });
     let memories: Vec<MemoryPlan> = memories.collect();
     EnginePlan {
@@ -363,6 +394,7 @@ fn engine(draw: &mut Draw, at: usize, count: usize, hosts: usize, transfers: usi
         pause_us: draw.log_uniform(100, 60_000),
         drain_us: draw.log_uniform(1_000, 100_000),
         lease_ns: lease_ms * MS,
+        device_timeout_ns: 0,
         deadline_ns: deadline_ms * MS,
         bytes_max,
         calls_back: false,

@@ -6,15 +6,16 @@ use crate::checks::bounds::SLACK_NS;
 use crate::draw::Draw;
 use crate::ledger::{Book, Life, LifeId};
 use crate::memory::{Memory, MemoryId};
-use crate::plan::{EnginePlan, Plan};
+use crate::plan::{EnginePlan, MemoryPlan, Plan, MS};
+use ferry::limits::DEVICE_IDLE_MS;
 use ferry::notify::{Event, EventBody, Queue, WHAT_NOTIFICATIONS, WHAT_PEERS, WHAT_PEER_STATES};
 use ferry::status::Status;
-use ferry::types::{Access, PeerId, RegionId};
+use ferry::types::{Access, Location, MemoryKind, PeerId, RegionId};
 use ferry::{Config, Engine, PeerState, RegionOptions};
 use ferry_sim_kernel::clock::virtual_ns;
 use ferry_sim_kernel::nic::NicId;
 use ferry_sim_kernel::process::HostId;
-use ferry_sim_kernel::{arena, memory, task};
+use ferry_sim_kernel::{arena, device, memory, process, task};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -69,7 +70,7 @@ fn run(world: World, plan: EnginePlan, slot: usize, life: LifeId) {
         ledger.slots[slot].address = program.engine.address().to_owned();
     });
     for memory in &program.plan.memories {
-        program.register(memory.bytes, memory.access);
+        program.register(memory);
     }
     let what = WHAT_NOTIFICATIONS | WHAT_PEERS | WHAT_PEER_STATES;
     let events = persist(|| program.engine.queue(what, 64));
@@ -126,29 +127,37 @@ impl Program {
     }
 
     /// Adds a memory and registers it.
-    fn register(&self, bytes: u64, access: u32) {
-        let address = arena::allocate(bytes as usize).expect("the arena has room");
+    fn register(&self, plan: &MemoryPlan) {
+        let MemoryPlan { bytes, access, device } = *plan;
+        let address = match device {
+            Some(ordinal) => device::allocate(ordinal, bytes as usize),
+            None => arena::allocate(bytes as usize),
+        };
+        let address = address.expect("the arena has room");
         let id = self.world.book.with(|ledger| {
             let (region, old, claims) = (None, Vec::new(), BTreeMap::new());
             let (goes, comes) = (false, false);
             let life = self.life;
-            ledger.memories.push(Memory { life, address, bytes, access, region, old, goes, comes, claims });
+            let new = Memory { life, address, bytes, access, device, region, old, goes, comes, claims };
+            ledger.memories.push(new);
             let id = ledger.memories.len() - 1;
             ledger.lives[life].memories.push(id);
             id
         });
-        memory::register(ferry_sim_kernel::process::current(), id as u64, address, bytes);
+        memory::register(process::current(), id as u64, address, bytes);
         persist(|| self.register_again(id));
     }
 
     /// Registers a memory, which becomes another region.
     pub fn register_again(&self, id: MemoryId) -> ferry::status::Result<RegionId> {
-        let (address, bytes, access) = self.world.book.with(|ledger| {
+        let (address, bytes, access, device) = self.world.book.with(|ledger| {
             let memory = &mut ledger.memories[id];
             memory.comes = true;
-            (memory.address, memory.bytes, memory.access)
+            (memory.address, memory.bytes, memory.access, memory.device)
         });
-        let options = RegionOptions { access: Access(access), ..RegionOptions::default() };
+        // Of some memory the program says where it is, of other memory ferry finds out.
+        let stated = device.filter(|_| id % 2 == 0).map(|device| Location { kind: MemoryKind::Cuda, device });
+        let options = RegionOptions { access: Access(access), location: stated, ..RegionOptions::default() };
         // SAFETY: memory of the arena, which stays until the run is over; nobody holds references to it across a point.
         let region = unsafe { self.engine.register(address as *mut u8, bytes as usize, &options) };
         self.world.book.with(|ledger| {
@@ -261,13 +270,23 @@ impl Program {
                 }
             }
             let passed = virtual_ns() - since - (frozen() - frozen_before);
-            if passed > self.plan.lease_ns + self.plan.lease_ns / 500 + SLACK_NS {
+            if passed > self.plan.lease_ns + self.plan.lease_ns / 500 + self.devices_ns() + SLACK_NS {
                 self.world.book.with(|ledger| {
                     let name = ledger.named(self.life);
                     ledger.fail(format!("{name} cannot close its engine"));
                 });
                 return;
             }
+        }
+    }
+
+    /// Returns by how much devices may delay the close, here or at a peer.
+    fn devices_ns(&self) -> u64 {
+        let engines = &self.world.plan.engines;
+        let timeouts = self.plan.peers.iter().map(|peer| engines[*peer].device_timeout_ns);
+        match timeouts.max().unwrap_or(0) {
+            0 => 0,
+            of_peer => of_peer + DEVICE_IDLE_MS * MS + device::stood_ns(process::current()),
         }
     }
 

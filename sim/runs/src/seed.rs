@@ -10,7 +10,7 @@ use crate::plan::{Plan, Step, FAULTS};
 use crate::program::{self, World};
 use ferry_sim_kernel::clock::virtual_ns;
 use ferry_sim_kernel::trace::Story;
-use ferry_sim_kernel::{net, nic, process, run, task, Options, Outcome};
+use ferry_sim_kernel::{device, net, nic, process, run, task, Options, Outcome};
 use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
@@ -70,10 +70,13 @@ fn body(seed: u64, beyond: bool, book: Book, told: &Cell<(usize, Reached)>) {
     let has_nics = |at: usize| plan.nics[at].iter().map(move |abilities| (at, abilities.clone()));
     let nics = (0..plan.hosts).flat_map(has_nics).map(|(at, abilities)| nic::add(hosts[at], abilities));
     let nics = Rc::new(nics.collect::<Vec<_>>());
+    for (host, count) in hosts.iter().zip(&plan.devices) {
+        (0..*count).for_each(|_| _ = device::add(*host));
+    }
     let world = World { seed, book: book.clone(), plan: plan.clone(), hosts, nics };
     (0..plan.engines.len()).for_each(|slot| program::start(&world, slot));
     let mut director = Director::new(world);
-    let watch = Watch { book, lease_ns: plan.engines.iter().map(|engine| engine.lease_ns).collect() };
+    let watch = Watch { book, plan: plan.clone() };
     let mut reached = [0; FAULTS.len()];
     let mut struck = 0;
     for Step { pause_ms, fault, waits_for } in &plan.faults {
@@ -155,9 +158,10 @@ fn body(seed: u64, beyond: bool, book: Book, told: &Cell<(usize, Reached)>) {
 fn wait_for(state: Option<&'static str>, book: &Book, plan: &Plan) {
     let Some(state) = state else { return };
     let until_ns = virtual_ns() + AIM_NS;
-    let is_there = || match coverage::RDMA_STATES.contains(&state) {
-        true => coverage::rdma_states().contains(&state),
-        false => coverage::is_there(coverage::states(book, plan), state),
+    let is_there = || match state {
+        _ if coverage::RDMA_STATES.contains(&state) => coverage::rdma_states().contains(&state),
+        _ if coverage::DEVICE_STATES.contains(&state) => coverage::device_states().contains(&state),
+        _ => coverage::is_there(coverage::states(book, plan), state),
     };
     while virtual_ns() < until_ns && !is_there() {
         task::sleep(AIM_STEP);
@@ -166,8 +170,7 @@ fn wait_for(state: Option<&'static str>, book: &Book, plan: &Plan) {
 
 struct Watch {
     book: Book,
-    /// By slot.
-    lease_ns: Vec<u64>,
+    plan: Rc<Plan>,
 }
 
 impl Watch {
@@ -183,7 +186,7 @@ impl Watch {
             task::sleep(Duration::from_nanos(next.saturating_sub(virtual_ns()).max(1)));
             director.undo_due();
             if virtual_ns() >= look_ns {
-                check_bounds(&self.book, &self.lease_ns);
+                check_bounds(&self.book, &self.plan);
                 look_ns = virtual_ns() + LOOK_NS;
             }
         }

@@ -184,8 +184,10 @@ impl Actor {
     /// A write that must be DONE, to a peer that must be reached.
     pub fn exam(&mut self, slot: usize) -> bool {
         let Some((peer, to)) = self.peer(slot) else { return false };
-        let theirs = self.program.world.book.with(|ledger| ledger.usable(to, Op::Write, Kind::Good));
-        let own = self.program.world.book.with(|ledger| ledger.lives[self.program.life].memories[0]);
+        let (own, theirs) = self.program.world.book.with(|ledger| {
+            let theirs = ledger.usable(to, Op::Write, Kind::Good);
+            (ledger.for_exam(self.program.life), ledger.devices_first(theirs))
+        });
         if theirs.is_empty() {
             // Perhaps that life is over, and nothing else finds that out.
             self.forget(slot, peer);

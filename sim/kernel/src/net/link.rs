@@ -102,5 +102,6 @@ impl World {
     pub(crate) fn host_hears(&mut self, host: HostId, since: u64) {
         self.try_again(since, |_, to| to == host);
         self.nics_wake_up(host);
+        self.devices_wake_up(host);
     }
 }

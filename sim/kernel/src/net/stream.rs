@@ -2,6 +2,7 @@
 //! run between two pieces, as they may while a real kernel copies.
 
 use super::{Chunk, Content, Phase, StreamEnd};
+use crate::device;
 use crate::fd::{call, errno, FileId, Kind};
 use crate::memory;
 use crate::poller::Ready;
@@ -171,13 +172,17 @@ enum Begun {
     Stream(FileId, StreamEnd),
 }
 
-/// Moves bytes piece by piece until the vectors or the limit are used up, or `piece` has no more.
+/// Moves bytes piece by piece until the vectors or the limit are used up, or `piece` has no more. EFAULT if memory is a
+/// device's.
 fn transfer(
     number: RawFd,
     vectors: &[IoVec],
     direction: usize,
     piece: impl Fn(&mut World, StreamEnd, &mut Cursor, usize) -> io::Result<usize>,
 ) -> io::Result<usize> {
+    if vectors.iter().any(|vector| device::has(vector.address)) {
+        return errno(libc::EFAULT);
+    }
     let begun = call(number, |world, id| match world.local_transfer(id, vectors, direction == WRITE) {
         Some(moved) => moved.map(Begun::Done),
         None => Ok(Begun::Stream(id, world.stream(id)?)),

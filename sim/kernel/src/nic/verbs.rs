@@ -224,6 +224,9 @@ impl Pd {
         _relaxed: bool,
     ) -> io::Result<Mr> {
         point();
+        if crate::device::has(address) {
+            return crate::fd::errno(libc::EFAULT);
+        }
         with(|world| {
             let (pd, process) = (self.number, world.here());
             let memory = Registered { pd, process, address, length, remote_read, remote_write };
@@ -232,7 +235,7 @@ impl Pd {
         })
     }
 
-    /// No memory of a simulation is a device's.
+    /// NICs of a simulation do not reach memory of devices.
     ///
     /// # Safety
     /// Nothing happens.

@@ -1,6 +1,7 @@
 //! Tests of the simulated kernel, by part.
 
 mod bench;
+mod devices;
 mod explore;
 mod faults;
 mod net;

@@ -1,6 +1,7 @@
 //! How long things may take, and what may be left.
 
 use crate::ledger::{Book, Ledger, Phase, TransferId};
+use crate::plan::Plan;
 use ferry_sim_kernel::clock::virtual_ns;
 use ferry_sim_kernel::moment;
 
@@ -12,24 +13,26 @@ pub const SLACK_NS: u64 = 3 * SECOND;
 
 impl Ledger {
     /// Returns until when a transfer is final. None if only the peer's return or loss ends it.
-    fn due_ns(&self, id: TransferId, lease_ns: u64) -> Option<u64> {
+    fn due_ns(&self, id: TransferId, lease_ns: u64, devices_ns: u64) -> Option<u64> {
         let transfer = &self.transfers[id];
         let deadline = transfer.wish.deadline_ns.map(|ns| transfer.invoked_ns.saturating_add(ns + ns / 500));
         let struck = deadline.into_iter().chain(transfer.struck_ns).min()?;
         let frozen_ns = self.lives[transfer.wish.from].frozen_ns() - transfer.frozen_before_ns;
-        let stretched_ns = self.stretch_ns(struck - transfer.invoked_ns + lease_ns);
-        Some(struck + lease_ns + lease_ns / 500 + stretched_ns + SLACK_NS + frozen_ns)
+        let stretched_ns = self.stretch_ns(struck - transfer.invoked_ns + lease_ns + devices_ns);
+        Some(struck + lease_ns + lease_ns / 500 + devices_ns + stretched_ns + SLACK_NS + frozen_ns)
     }
 }
 
-/// Finds transfers that are not final in time. `lease_ns` is by slot.
-pub fn check_bounds(book: &Book, lease_ns: &[u64]) {
+/// Finds transfers that are not final in time.
+pub fn check_bounds(book: &Book, plan: &Plan) {
     let now = virtual_ns();
     let late = book.with(|ledger| {
         let mut late = ledger.live(|it| ledger.lives[it.wish.from].is_alive);
         late.retain(|(id, _)| {
             let slot = ledger.lives[ledger.transfers[*id].wish.from].slot;
-            ledger.due_ns(*id, lease_ns[slot]).is_some_and(|due| due < now)
+            let devices_ns = ledger.devices_ns(*id, |slot| plan.engines[slot].device_timeout_ns);
+            let due = ledger.due_ns(*id, plan.engines[slot].lease_ns, devices_ns);
+            due.is_some_and(|due| due < now)
         });
         late
     });

@@ -5,6 +5,7 @@ use ferry::notify::EventBody;
 use ferry::status::{Error, Status};
 use ferry::types::Op;
 use ferry::{Notification, RequestResult, State, TransferResult};
+use ferry_sim_kernel::device::Failure;
 use ferry_sim_kernel::{clock::virtual_ns, trace};
 
 impl Ledger {
@@ -64,8 +65,11 @@ impl Ledger {
         }
         for (nth, request) in requests.iter().enumerate() {
             let whole = request.status == Status::Ok;
+            // No kernel call of a transfer fails but for a peer that is gone. A device's copy may.
+            let of_device = request.vendor_error == Failure::Copy.code() && self.has_devices(id);
             let is_system = request.status == Status::System;
-            if is_system || whole != (request.bytes_confirmed == transfer.pieces[nth].length) {
+            if (is_system && !of_device) || whole != (request.bytes_confirmed == transfer.pieces[nth].length)
+            {
                 return Some(format!("the result of request {nth} is {request:?}"));
             }
             if let Some(wrong) = self.wrong_data(id, nth).filter(|_| whole) {
@@ -84,8 +88,8 @@ impl Ledger {
                 state == State::Cancelled && (transfer.struck_ns.is_some() || transfer.wish.ordered)
             }
             Status::Corrupt => self.is_altered,
-            // No kernel call of a transfer fails but for a peer that is gone.
-            Status::System => false,
+            // The requests tell whether a device's copy failed.
+            Status::System => self.has_devices(id),
             Status::Panic | Status::Invalid | Status::Pending | Status::Draining => false,
             _ => true,
         };
