@@ -42,10 +42,6 @@ pub struct Actor {
     vain: u32,
 }
 
-/// A thread that has looked so often in vain rests between its looks, so that a lease of a second is not waited for in
-/// millions of them.
-const VAIN_MAX: u32 = 10_000;
-
 pub struct Flight {
     pub id: TransferId,
     pub core: Arc<TransferCore>,
@@ -122,7 +118,7 @@ impl Actor {
 
     fn pause(&mut self) {
         self.vain += 1;
-        if self.vain > VAIN_MAX {
+        if self.vain > self.program.plan.vain_max {
             task::sleep(REST);
         }
         let most = self.program.plan.pause_us;

@@ -38,6 +38,8 @@ pub fn draw(seed: u64, hosts: usize, engines: &mut [EnginePlan], steps: &mut Vec
 fn set_up(draw: &mut Draw, engine: &mut EnginePlan, devices: usize) {
     let timeout_ms = draw.log_uniform(50, 400);
     engine.device_timeout_ns = timeout_ms * MS;
+    // A device stands for seconds.
+    engine.vain_max = 200;
     engine.settings.push(("device_timeout_ms", timeout_ms.to_string()));
     engine.settings.push(("staging_slots", draw.pick(&[2, 2, 4, 8]).to_string()));
     if devices == 0 || draw.percent(10) {

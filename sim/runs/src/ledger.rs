@@ -106,6 +106,8 @@ pub struct Life {
     /// Slots to which a thread connects, or whose peer it closes or fences.
     pub busy: BTreeSet<usize>,
     pub views: BTreeMap<usize, View>,
+    /// The handles whose loss it was told.
+    pub lost: BTreeSet<u64>,
     /// Lives that were fenced, and to which it has not connected since.
     pub fenced: BTreeSet<LifeId>,
     /// Lives with which a session has ended: what was delivered to or from them may be lost.
@@ -134,6 +136,7 @@ impl Life {
             peers: BTreeMap::new(),
             busy: BTreeSet::new(),
             views: BTreeMap::new(),
+            lost: BTreeSet::new(),
             fenced: BTreeSet::new(),
             parted: BTreeSet::new(),
             unregistering: 0,

@@ -64,6 +64,9 @@ pub struct EnginePlan {
     pub calls_back: bool,
     /// Its threads cancel many transfers at once.
     pub is_hasty: bool,
+    /// A thread that has looked at its transfers so often in vain rests between its looks, so that a lease of a second
+    /// is not waited for in millions of them.
+    pub vain_max: u32,
 }
 
 #[derive(Clone)]
@@ -399,6 +402,7 @@ fn engine(draw: &mut Draw, at: usize, count: usize, hosts: usize, transfers: usi
         bytes_max,
         calls_back: false,
         is_hasty: false,
+        vain_max: 10_000,
     }
 }
 

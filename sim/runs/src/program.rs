@@ -221,7 +221,10 @@ impl Program {
     fn hear(&self, event: &Event, tick: u64) {
         let of = self.life_behind(event.peer);
         let is_lost = matches!(event.body, EventBody::PeerLost { .. });
-        let is_only = is_lost && of.is_some_and(|of| self.has_no_session(of));
+        let is_only = is_lost && of.is_some_and(|of| self.has_no_session(of, event.peer));
+        if is_lost {
+            self.world.book.with(|ledger| ledger.lives[self.life].lost.insert(event.peer.raw()));
+        }
         self.world.book.with(|ledger| match &event.body {
             EventBody::Notification { bytes } => ledger.arrived(self.life, of, bytes),
             body => ledger.heard((self.life, tick), event.peer.raw(), of, is_only, body),
@@ -242,13 +245,20 @@ impl Program {
         })
     }
 
-    /// True if no session with that life stands, and no thread connects to it.
-    fn has_no_session(&self, other: LifeId) -> bool {
-        let incarnation = self.world.book.with(|ledger| ledger.lives[other].incarnation);
+    /// True if no session with that life stands, no thread connects to it, and the loss of each earlier session was
+    /// told, too. `but`: the peer whose loss is told now.
+    fn has_no_session(&self, other: LifeId, but: PeerId) -> bool {
+        let (incarnation, lost) = self
+            .world
+            .book
+            .with(|ledger| (ledger.lives[other].incarnation, ledger.lives[self.life].lost.clone()));
         let all = self.engine.peers().unwrap_or_default();
         let infos = all.into_iter().filter_map(|peer| self.engine.peer_info(peer).ok());
-        let stands =
-            infos.filter(|it| it.incarnation == incarnation && it.state != PeerState::Lost).count() > 0;
+        let mut of_other = infos.filter(|it| it.incarnation == incarnation);
+        let stands = of_other.any(|it| {
+            let is_told = it.handle == but || lost.contains(&it.handle.raw());
+            it.state != PeerState::Lost || !is_told
+        });
         !stands
             && self.world.book.with(|ledger| {
                 let slot = ledger.lives[other].slot;

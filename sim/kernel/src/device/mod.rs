@@ -25,7 +25,7 @@ mod queue;
 
 pub use fault::{calm, hang, is_broken, set_faults, states, stood_ns, Faults, States};
 pub use memory::{allocate, has, locate, pin, unpin, Allocation};
-pub use queue::{Direction, Failure, Piece, Queue};
+pub use queue::{Direction, Failure, Piece, Queue, COPIES};
 
 use crate::arena::{self, Arena};
 use crate::process::{HostId, ProcessId};

@@ -14,6 +14,8 @@ use std::time::Duration;
 /// How long the library takes to look for the end of a batch, and while the device stands.
 const LOOK_NS: (u64, u64) = (300, 3_000);
 const STUCK_NS: (u64, u64) = (100_000, 1_000_000);
+/// What makes the accesses of a device.
+pub const COPIES: &str = "device";
 /// The shortest pause before a part.
 const GAP_NS_MIN: u64 = 100;
 /// Of failing batches: so many of a million are not even started; of failures: so many break the device.
@@ -360,7 +362,7 @@ impl World {
                 self.fail(format!("a device copies {told} memory that was taken back meanwhile"));
                 return;
             }
-            self.touch_of(None, process, address, length, write, "device");
+            self.touch_of(None, process, address, length, write, COPIES);
         }
         // SAFETY: the promise of `copy`, and both were looked up just now. One thread runs all tasks, so nobody looks at
         // the bytes meanwhile; memory of a device and of a host is apart, and so are two ranges of one batch.

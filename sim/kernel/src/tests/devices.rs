@@ -76,7 +76,7 @@ fn parts_move_in_any_order_among_batches_while_others_run_and_each_is_told() {
         let (log, between) = (Log::default(), Rc::new(Cell::new(0)));
         let (told, counts) = (log.clone(), between.clone());
         let observer = Box::new(move |it: &Access| {
-            assert!(it.length <= 4096 && it.actor == it.process && it.by == "device" && it.ns > 0);
+            assert!(it.length <= 4096 && it.actor == it.process && it.by == device::COPIES && it.ns > 0);
             told.add(format!("{}{}:{}", if it.write { "w" } else { "r" }, it.label, it.offset / 4096));
         });
         run(seed, Options { observer: Some(observer), ..Options::default() }, move || {

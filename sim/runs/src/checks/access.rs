@@ -6,7 +6,7 @@ use ferry::types::Op;
 use ferry::{Fence, State};
 use ferry_sim_kernel::clock::virtual_ns;
 use ferry_sim_kernel::memory::{Access, Observer};
-use ferry_sim_kernel::nic;
+use ferry_sim_kernel::{device, nic};
 
 /// Returns the observer of a run. It runs where nothing switches, so it may ask transfers for their states.
 pub fn observer(book: &Book) -> Observer {
@@ -90,6 +90,9 @@ impl Ledger {
         let may_be_another = transfer.wish.names_none && claim.is_remote && is_registered;
         // What a peer reads does not land: a fence and a loss end its writes.
         let lands = access.write || claim.cut == Some(UNREGISTERED) || transfer.wish.kind != Kind::Good;
+        // What has come from a lost peer is the initiator's, whose device may copy it until the transfer is final.
+        let is_own = !claim.is_remote && access.by == device::COPIES && claim.cut != Some(UNREGISTERED);
+        let lands = lands && !is_own;
         if let Some(why) = claim.cut.filter(|why| lands && (*why != UNREGISTERED || !may_be_another)) {
             return Some(why.into());
         }
