@@ -195,6 +195,8 @@ impl Control {
                 self.sessions.get(*latest).is_some_and(|it| it.identity.incarnation == theirs.1)
             };
             fenced.extend(latest.filter(is_it));
+            // A device may copy for an earlier session for long.
+            fenced.extend(self.draining_of(theirs).filter(|earlier| *earlier != peer));
         }
         // The last of them to be drained answers.
         let awaited = reply.with(|_| ());

@@ -193,6 +193,13 @@ impl Control {
         }
     }
 
+    /// Returns the lost peers of an incarnation of which something can still land here.
+    pub(super) fn draining_of(&self, theirs: ([u8; 16], u64)) -> impl Iterator<Item = PeerId> + '_ {
+        let all = self.draining.iter();
+        let is_theirs = move |peer: &Peer| (peer.identity.engine_id, peer.identity.incarnation) == theirs;
+        all.filter(move |(_, draining)| is_theirs(&draining.peer)).map(|(handle, _)| *handle)
+    }
+
     /// Delivers the PeerLost event and the replies if the peer's transfers are struck and every transport is quiet.
     pub(super) fn drained(&mut self, peer: PeerId) {
         // The peer's transfers are struck first: their events come before the event of the loss.

@@ -62,7 +62,10 @@ impl Ring {
     fn make(&self) -> Result<Slot> {
         let length = STAGE_SLOT_BYTES.next_multiple_of(4096) as usize;
         let shares = self.registry.has_grants() && self.access.0 != 0;
-        let memory = if shares { Mapping::shared(length) } else { Mapping::private(length) }
+        // Without a descriptor for the slot the peers of this host copy instead of mapping it.
+        let shared = if shares { Mapping::shared(length).ok() } else { None };
+        let memory = shared
+            .map_or_else(|| Mapping::private(length), Ok)
             .map_err(|error| Error::system("allocating memory for staging", &error))?;
         let spec = RegionSpec {
             address: memory.address() as u64,

@@ -254,11 +254,11 @@ impl Program {
             .with(|ledger| (ledger.lives[other].incarnation, ledger.lives[self.life].lost.clone()));
         let all = self.engine.peers().unwrap_or_default();
         let infos = all.into_iter().filter_map(|peer| self.engine.peer_info(peer).ok());
-        let mut of_other = infos.filter(|it| it.incarnation == incarnation);
-        let stands = of_other.any(|it| {
+        let stands = infos.filter(|it| it.incarnation == incarnation).filter(|it| {
             let is_told = it.handle == but || lost.contains(&it.handle.raw());
             it.state != PeerState::Lost || !is_told
         });
+        let stands = stands.count() > 0;
         !stands
             && self.world.book.with(|ledger| {
                 let slot = ledger.lives[other].slot;

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::command::Command;
+use crate::peer::PeerState;
 use crate::types::PeerId;
 
 #[test]
@@ -154,6 +155,34 @@ fn slots_of_a_lost_peer_come_back() {
     let requests = [request(&local, &remote, (0, 0), 64 * MIB)];
     two.done(Op::Write, &requests);
     check(&requests, Op::Write, &local, &remote);
+}
+
+/// A peer closes its session while a device here copies for it, and connects again: a fence by the new session's handle
+/// waits for the copy, which is the same engine's.
+#[test]
+fn a_fence_waits_for_copies_of_an_earlier_session() {
+    let settings =
+        [("transports", "tcp"), ("lease_ms", "100"), ("drain_ms", "20"), ("device_timeout_ms", "50")];
+    let two = Two::new(&settings);
+    let (local, remote) = (two.place(&two.a, None, MIB), two.place(&two.b, Some(0), MIB));
+    let before = two.fake.hung.load(Ordering::SeqCst);
+    two.fake.aborts.store(false, Ordering::SeqCst);
+    two.fake.hangs.store(true, Ordering::SeqCst);
+    let requests = [request(&local, &remote, (0, 0), 4096)];
+    two.a.submit(two.peer, Op::Write, &requests, &options()).unwrap();
+    until("the device hangs", || two.fake.hung.load(Ordering::SeqCst) > before);
+    two.a.close_peer(two.peer, Some(BOUND)).unwrap();
+    two.a.connect(two.b.address(), Some(BOUND)).unwrap();
+    let is_up = |peer: &PeerId| {
+        two.b.peer_info(*peer).is_ok_and(|it| it.address == two.a.address() && it.state == PeerState::Up)
+    };
+    let find = || two.b.peers().unwrap().into_iter().find(is_up);
+    until("the peer is there again", || find().is_some());
+    let again = find().unwrap();
+    let error = two.b.fence(again, Some(Duration::from_millis(300))).unwrap_err();
+    assert_eq!(error.status, Status::Timeout, "{error}");
+    two.fake.hangs.store(false, Ordering::SeqCst);
+    two.b.fence(again, Some(BOUND)).unwrap();
 }
 
 /// A target that stands still after it was asked: the initiator is final when its lease is over, and nothing of
