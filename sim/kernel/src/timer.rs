@@ -1,6 +1,6 @@
 //! The events that are due at a virtual time: the ends of waits, the arrivals of packets, the work of NICs and
-//! devices, and calls that a program or a fault has planned. `run` fires them; events of one time fire in the order in which they were
-//! planned.
+//! devices, and calls that a program or a fault has planned. `run` fires them; events of one time fire in the order in
+//! which they were planned.
 
 use crate::device;
 use crate::net::Arrival;

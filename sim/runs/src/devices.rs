@@ -1,6 +1,6 @@
 //! What a seed draws about devices: which hosts have some, which memories of engines are a device's, the settings of
-//! staging, and which faults strike devices. All of it comes from a stream of its own, so a seed without devices is what
-//! it was before there were any. Here are also the questions that checkers ask about memory of devices.
+//! staging, and which faults strike devices. All of it comes from a stream of its own, so a seed without devices is
+//! what it was before there were any. Here are also the questions that checkers ask about memory of devices.
 
 use crate::coverage;
 use crate::draw::Draw;

@@ -2,7 +2,7 @@
 
 pub use ferry_sim_kernel::vm::{read, write};
 
-/// No memory of a simulation is a device's.
+/// Host memory of a simulation is always mapped.
 pub fn has_ends(_address: u64, _length: u64) -> bool {
     true
 }

@@ -1,5 +1,5 @@
-//! The simulated side of `transport::cuda`: the devices of the simulated kernel, under the kind of CUDA's. A process has
-//! the library open if its host has a device. `device::worker` holds the queues, and `stage` plans their copies.
+//! The simulated side of `transport::cuda`: the devices of the simulated kernel, under the kind of CUDA's. A process
+//! has the library open if its host has a device. `device::worker` holds the queues, and `stage` plans their copies.
 //! Nothing maps memory of another process, so the stage carries all of it through slots.
 
 use crate::device::{
@@ -80,8 +80,8 @@ impl DeviceQueue for Copies {
             Direction::DeviceToHost => device::Direction::DeviceToHost,
             Direction::DeviceToDevice => device::Direction::DeviceToDevice,
         };
-        // SAFETY: memory of the arena, which stays until the run is over; whoever asks for a copy has entered the region
-        // and holds the slot until the batch has ended.
+        // SAFETY: memory of the arena, which stays until the run is over; whoever asks for a copy has entered the
+        // region and holds the slot until the batch has ended.
         unsafe { self.0.copy(direction, &pieces) }.map(Batch).map_err(error_of)
     }
 

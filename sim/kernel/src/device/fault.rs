@@ -41,8 +41,8 @@ pub fn set_faults(faults: Faults) {
     });
 }
 
-/// Lets the device that moves one of the next parts stand for so long, in the midst of its copies. `can_stop`: a program
-/// that gives the copies up stops them; otherwise they go on. Another hang that is yet to begin is replaced.
+/// Lets the device that moves one of the next parts stand for so long, in the midst of its copies. `can_stop`: a
+/// program that gives the copies up stops them; otherwise they go on. Another hang that is yet to begin is replaced.
 pub fn hang(time: Duration, can_stop: bool) {
     point();
     with(|world| world.devices.hang = Some(Hang { ns: time.as_nanos() as u64, can_stop }));

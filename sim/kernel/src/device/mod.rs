@@ -2,8 +2,8 @@
 //! its memory and pinned memory of its host, and takes the liberties that a real one has, because a program must not
 //! rely on less:
 //!
-//! - A copy moves in parts of a page at most, in any order, among all batches that are under way. Others run between two
-//!   parts, and see each part as it moves.
+//! - A copy moves in parts of a page at most, in any order, among all batches that are under way. Others run between
+//!   two parts, and see each part as it moves.
 //! - A batch may fail after some of its parts, or when it is started. A device may break: then nothing of it moves any
 //!   more, and nothing can be started.
 //! - A device may stand for any time. Calls of its library take longer meanwhile. To stop what is under way helps, or
@@ -17,15 +17,18 @@
 //!  copy ─▶ batches under way ─▶ step: a part of any batch ─▶ memory (the observer is told)
 //!                 └── is_done, in the order of the batches          fault: slow, failing, standing
 //! ```
-//! `memory` has what processes allocate and pin, `queue` what they hold, `fault` what happens to devices.
+//! `memory` has what processes allocate and pin, `queue` what they hold, `step` the device's own work, `fault` what
+//! happens to devices.
 
 mod fault;
 mod memory;
 mod queue;
+mod step;
 
 pub use fault::{calm, hang, is_broken, set_faults, states, stood_ns, Faults, States};
 pub use memory::{allocate, has, locate, pin, unpin, Allocation};
-pub use queue::{Direction, Failure, Piece, Queue, COPIES};
+pub use queue::{Direction, Failure, Piece, Queue};
+pub use step::COPIES;
 
 use crate::arena::{self, Arena};
 use crate::process::{HostId, ProcessId};

@@ -1,12 +1,10 @@
-//! A queue of copies on one device, as one thread of a process holds it, and the steps in which the device moves them.
-//! What a correct program never asks of a device is a failure of the run: more batches than it said, memory that is
-//! neither pinned nor the device's, memory that is taken back under a copy.
+//! A queue of copies on one device, as one thread of a process holds it; `step` moves them. What a correct program
+//! never asks of a device is a failure of the run: more batches than it said, memory that is neither pinned nor the
+//! device's, memory that is taken back under a copy.
 
-use super::{has, Due, PART_BYTES};
+use super::{has, PART_BYTES};
 use crate::process::ProcessId;
-use crate::rng::MILLION;
 use crate::task;
-use crate::timer::Event;
 use crate::world::{is_running, point, try_with, with, World};
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -14,13 +12,8 @@ use std::time::Duration;
 /// How long the library takes to look for the end of a batch, and while the device stands.
 const LOOK_NS: (u64, u64) = (300, 3_000);
 const STUCK_NS: (u64, u64) = (100_000, 1_000_000);
-/// What makes the accesses of a device.
-pub const COPIES: &str = "device";
-/// The shortest pause before a part.
-const GAP_NS_MIN: u64 = 100;
-/// Of failing batches: so many of a million are not even started; of failures: so many break the device.
+/// Of failing batches: so many of a million are not even started.
 const NOT_STARTED_PPM: u32 = 300_000;
-const BREAKS_PPM: u32 = 100_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
@@ -55,13 +48,13 @@ impl Failure {
 }
 
 pub(super) struct BatchState {
-    number: u64,
+    pub number: u64,
     pub direction: Direction,
     /// What has yet to move, in parts of a page at most.
-    parts: Vec<Piece>,
+    pub parts: Vec<Piece>,
     /// The batch fails when no more parts than these are left.
-    fails_at: Option<usize>,
-    failure: Option<Failure>,
+    pub fails_at: Option<usize>,
+    pub failure: Option<Failure>,
 }
 
 impl BatchState {
@@ -72,7 +65,7 @@ impl BatchState {
 
 pub(super) struct QueueState {
     pub process: ProcessId,
-    ordinal: i32,
+    pub ordinal: i32,
     batch_bytes: u64,
     depth: usize,
     /// Those whose end was not told, in their order.
@@ -93,7 +86,7 @@ impl QueueState {
     }
 
     /// Ends all that is under way.
-    fn break_down(&mut self) {
+    pub fn break_down(&mut self) {
         self.broken = true;
         for batch in self.batches.iter_mut().filter(|batch| !batch.has_ended()) {
             batch.parts.clear();
@@ -271,24 +264,6 @@ impl World {
         Ok(number)
     }
 
-    /// Draws a failure. It may be that of the whole device.
-    fn failure_of(&mut self, serial: u64) -> Failure {
-        let breaks = self.devices.rng.chance(BREAKS_PPM);
-        if breaks {
-            if let Some(queue) = self.devices.queues.get_mut(&serial) {
-                queue.break_down();
-            }
-        }
-        self.note("device fails", &[serial, breaks.into()], |_| {
-            format!("a copy of queue {serial} fails{}", if breaks { ", and the device breaks" } else { "" })
-        });
-        if breaks {
-            Failure::Broken
-        } else {
-            Failure::Copy
-        }
-    }
-
     fn look_for_end(&mut self, serial: u64, batch: u64) -> Result<bool, Failure> {
         let Some(queue) = self.devices.queues.get_mut(&serial) else { return Err(Failure::Broken) };
         let Some(first) = queue.batches.front() else { return Ok(true) };
@@ -306,75 +281,4 @@ impl World {
         });
         failure.map_or(Ok(true), Err)
     }
-
-    /// Plans the next part, if something is under way.
-    pub(super) fn plan_step(&mut self, serial: u64) {
-        let (slowness, most) = (self.devices.faults.slowness, self.devices.gap_ns_max);
-        let Some(queue) = self.devices.queues.get(&serial) else { return };
-        if queue.step_at.is_some() || !queue.is_busy() {
-            return;
-        }
-        let gap_ns = slowness * self.devices.rng.log_uniform(GAP_NS_MIN, most);
-        let at = queue.stands_until.max(self.now + gap_ns);
-        if let Some(queue) = self.devices.queues.get_mut(&serial) {
-            queue.step_at = Some(at);
-        }
-        self.plan(at, Event::Device(Due { queue: serial, at }));
-    }
-
-    /// Moves a part of some batch.
-    pub(super) fn queue_steps(&mut self, due: Due) {
-        let Some(queue) = self.devices.queues.get_mut(&due.queue) else { return };
-        // Another step was planned in its place.
-        if queue.step_at != Some(due.at) {
-            return;
-        }
-        queue.step_at = None;
-        if queue.stands_until <= self.now {
-            self.move_part(due.queue);
-            if self.devices.queues.get(&due.queue).is_some_and(QueueState::is_busy) {
-                self.may_stand(due.queue);
-            }
-        }
-        self.plan_step(due.queue);
-    }
-
-    fn move_part(&mut self, serial: u64) {
-        let Some(queue) = self.devices.queues.get_mut(&serial) else { return };
-        let open = queue.batches.iter_mut().filter(|batch| !batch.has_ended());
-        let mut open: Vec<&mut BatchState> = open.collect();
-        if open.is_empty() {
-            return;
-        }
-        let chosen = self.devices.rng.index(open.len());
-        let batch = &mut *open[chosen];
-        let part = batch.parts.swap_remove(self.devices.rng.index(batch.parts.len()));
-        let (process, ordinal) = (queue.process, queue.ordinal);
-        let fails = batch.fails_at == Some(batch.parts.len());
-        if fails {
-            batch.parts.clear();
-        }
-        let number = batch.number;
-        let Piece { to, from, length } = part;
-        for (address, write) in [(from, false), (to, true)] {
-            if !self.device_reaches((process, ordinal), address, length) {
-                let told = if write { "to" } else { "from" };
-                self.fail(format!("a device copies {told} memory that was taken back meanwhile"));
-                return;
-            }
-            self.touch_of(None, process, address, length, write, COPIES);
-        }
-        // SAFETY: the promise of `copy`, and both were looked up just now. One thread runs all tasks, so nobody looks at
-        // the bytes meanwhile; memory of a device and of a host is apart, and so are two ranges of one batch.
-        unsafe { std::ptr::copy_nonoverlapping(from as *const u8, to as *mut u8, length as usize) };
-        if fails {
-            let failure = self.failure_of(serial);
-            let Some(queue) = self.devices.queues.get_mut(&serial) else { return };
-            if let Some(batch) = queue.batches.iter_mut().find(|batch| batch.number == number) {
-                batch.failure = Some(failure);
-            }
-        }
-    }
 }
-
-const _: () = assert!(NOT_STARTED_PPM < MILLION && BREAKS_PPM < MILLION);
