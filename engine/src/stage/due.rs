@@ -62,9 +62,9 @@ impl Due {
 }
 
 impl Stage {
-    /// Returns the next time at which an operation must be looked at.
+    /// Returns the next time at which an operation, or slots that were given up, must be looked at.
     pub fn next_check_ns(&self) -> Option<Monotonic> {
-        self.due.checks.first()
+        self.due.checks.first().into_iter().chain(self.tidy_at).min()
     }
 
     /// Schedules the look at an operation that waits for an answer, after its times changed.

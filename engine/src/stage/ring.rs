@@ -11,8 +11,10 @@ use crate::types::{Access, MemoryKind, RegionId};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The time in which peers must release the keys of a slot that is given up.
+/// The time in which peers must release the keys of a slot when the ring ends.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// The stage's thread waits for no peer. Zero would leave a region as it is that is in use.
+const AT_ONCE: Duration = Duration::from_nanos(1);
 
 pub struct Slot {
     memory: Mapping,
@@ -34,12 +36,14 @@ pub struct Ring {
     /// Slots that may still be made.
     unmade: u32,
     free: Vec<Slot>,
+    /// Slots that were given up, and that someone may still reach.
+    leaving: Vec<Slot>,
 }
 
 impl Ring {
     /// Makes a ring of up to `slots` slots, which are allocated on demand, with these rights for peers.
     pub fn new(registry: Arc<Registry>, drivers: Arc<Drivers>, slots: u32, access: Access) -> Ring {
-        Ring { registry, drivers, access, unmade: slots, free: Vec::new() }
+        Ring { registry, drivers, access, unmade: slots, free: Vec::new(), leaving: Vec::new() }
     }
 
     /// Takes a slot. The flag tells whether it must be announced to peers. None: all slots are taken.
@@ -91,28 +95,50 @@ impl Ring {
         Ok(())
     }
 
-    /// Gives a slot up for good and makes room for another: data for its region is refused from here on. Nothing of
-    /// this process uses the slot. Returns the region, which must be announced as removed.
+    /// Gives a slot up for good: data for its region is refused from here on. Nothing of this process uses the slot, but
+    /// a peer may still have its keys; until the peer has released them, another slot is not made in its place (`tidy`).
+    /// Returns the region, which must be announced as removed.
     pub fn retire(&mut self, slot: Slot) -> RegionId {
         let region = slot.region;
-        let over = self.registry.unregister(region, Some(PATIENCE)).is_ok();
-        for kind in slot.locked_by.iter().filter(|_| over) {
-            if let Ok(driver) = self.drivers.get(*kind) {
-                driver.unpin(slot.address());
-            }
-        }
-        match over {
+        match self.free_memory(&slot, AT_ONCE) {
             true => self.unmade += 1,
-            // The region still has a user: its memory is leaked rather than freed under that user.
-            false => std::mem::forget(slot),
+            false => self.leaving.push(slot),
         }
         region
     }
 
-    /// Retires all slots that are not taken.
+    /// Frees the slots that were given up and that nobody reaches any more. Returns whether some are left.
+    pub fn tidy(&mut self) -> bool {
+        for slot in std::mem::take(&mut self.leaving) {
+            match self.free_memory(&slot, Duration::ZERO) {
+                true => self.unmade += 1,
+                false => self.leaving.push(slot),
+            }
+        }
+        !self.leaving.is_empty()
+    }
+
+    /// Returns false if the slot's region still has a user.
+    fn free_memory(&self, slot: &Slot, patience: Duration) -> bool {
+        if self.registry.unregister(slot.region, Some(patience)).is_err() {
+            return false;
+        }
+        for kind in &slot.locked_by {
+            if let Ok(driver) = self.drivers.get(*kind) {
+                driver.unpin(slot.address());
+            }
+        }
+        true
+    }
+
+    /// Frees all slots that are not taken.
     pub fn end(&mut self) {
-        for slot in std::mem::take(&mut self.free) {
-            self.retire(slot);
+        let all = std::mem::take(&mut self.free).into_iter().chain(std::mem::take(&mut self.leaving));
+        for slot in all {
+            if !self.free_memory(&slot, PATIENCE) {
+                // The region still has a user: its memory is leaked rather than freed under that user.
+                std::mem::forget(slot);
+            }
         }
     }
 }

@@ -20,12 +20,16 @@ use crate::status::{Error, Result, Status};
 use crate::sys::lock::Mutex;
 use crate::sys::map::{HashMap, HashSet};
 use crate::sys::thread::JoinHandle;
-use crate::sys::{thread, turns};
+use crate::sys::{clock, thread, turns};
 use crate::types::{
     Access, BridgeId, LaneId, MemoryKind, Monotonic, Op, OperationId, PeerId, RegionId, Request, Transport,
 };
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
+
+/// The pause between two looks at slots that were given up.
+pub(super) const TIDY_PAUSE: Duration = Duration::from_millis(50);
 
 /// A transfer of host memory that staging submits for a transfer of device memory.
 pub struct Part<'a> {
@@ -105,6 +109,7 @@ impl Service {
             due: Due::new(),
             slots_wanted: VecDeque::new(),
             slots_asked: BTreeMap::new(),
+            tidy_at: None,
             next_op: 1,
             under_way: 0,
             under_way_max: settings.slots as usize * 2,
@@ -241,6 +246,8 @@ pub(super) struct Stage {
     /// order.
     pub slots_wanted: VecDeque<(PeerId, OperationId)>,
     pub slots_asked: BTreeMap<u64, (PeerId, OperationId)>,
+    /// When slots that were given up are looked at again.
+    pub tidy_at: Option<Monotonic>,
     pub next_op: u64,
     pub under_way: usize,
     pub under_way_max: usize,
@@ -257,8 +264,17 @@ impl Stage {
     /// Does the work that events and time have made due.
     pub fn turn(&mut self, now: Monotonic) {
         self.check_due(now);
+        if self.tidy_at.is_some_and(|at| at <= now) {
+            self.tidy(now);
+            self.give_slots();
+        }
         self.pump();
         self.flush();
+    }
+
+    /// Frees slots that were given up, and plans the next look if some are left.
+    fn tidy(&mut self, now: Monotonic) {
+        self.tidy_at = self.incoming.tidy().then(|| now + TIDY_PAUSE);
     }
 
     pub fn end(&mut self) {
@@ -298,6 +314,7 @@ impl Stage {
                     slots.into_iter().flatten().map(|slot| self.incoming.retire(slot)).collect();
                 if !regions.is_empty() {
                     self.commands.push(Command::RegionsRemoved(regions));
+                    self.tidy(clock::monotonic_ns());
                 }
                 self.due.ended.insert(peer);
                 self.give_slots();

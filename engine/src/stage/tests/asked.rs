@@ -91,18 +91,22 @@ impl Target {
         let (commands, peer) = (Arc::<Commands>::default(), peer_with(PEER));
         let settings = Settings { slots: 2 };
         let service = Service::new(settings, registry.clone(), drivers, commands.clone(), Box::new(Nowhere));
-        let mut stage = service.take_stage().unwrap();
-        service.begin(SessionInfo {
-            peer: peer.clone(),
+        let stage = service.take_stage().unwrap();
+        let mut target = Target { fake, registry, commands, service, stage, peer, _turn: turn };
+        target.begin();
+        target
+    }
+
+    fn begin(&mut self) {
+        self.service.begin(SessionInfo {
+            peer: self.peer.clone(),
             dialer: false,
             session_id: [1; 16],
             key: [7; 32],
             lane_numbers: Arc::default(),
         });
-        stage.inbox.take().into_iter().for_each(|event| stage.event(event));
-        let mut target = Target { fake, registry, commands, service, stage, peer, _turn: turn };
-        assert!(matches!(target.answers()[..], [Message::Live { .. }]));
-        target
+        self.stage.inbox.take().into_iter().for_each(|event| self.stage.event(event));
+        assert!(matches!(self.answers()[..], [Message::Live { .. }]));
     }
 
     fn region(&self, location: Location, access: Access) -> Arc<Region> {
@@ -266,6 +270,35 @@ fn nothing_begins_when_the_lease_is_over_and_all_of_it_when_there_is_another() {
 }
 
 /// Memory that is shown counts, and so do requests that a device still works on, wanted or not.
+/// A lost peer's slot that someone may still reach is given up, and another is made in its place when nobody does.
+#[test]
+fn a_slot_that_is_still_reached_makes_room_later_and_nobody_waits_for_it() {
+    let mut target = Target::new();
+    let want = |op| Message::Want { op: OperationId::from_raw(op) };
+    let Message::Grant { region, .. } = target.ask(want(1)) else { panic!("no slot") };
+    assert!(matches!(target.ask(want(2)), Message::Grant { .. }), "the other slot");
+    let reached = target.registry.get(region).unwrap();
+    assert!(reached.enter());
+    let peer = PeerId::from_raw(PEER);
+    target.stage.event(Event::Forget(peer));
+    target.stage.event(Event::Quiet(peer));
+    assert!(reached.is_revoked(), "data for it is refused");
+    target.begin();
+    assert!(
+        matches!(target.ask(want(3)), Message::Grant { .. }),
+        "the slot that nobody reaches has made room"
+    );
+    target.receive(want(4));
+    assert!(target.answers().is_empty(), "the other has not");
+    let at = target.stage.next_check_ns().unwrap();
+    target.stage.turn(at);
+    assert!(target.answers().is_empty());
+    reached.leave();
+    target.stage.turn(target.stage.next_check_ns().unwrap());
+    assert!(matches!(target.answers()[..], [Message::Grant { .. }]));
+    assert_eq!(target.stage.next_check_ns(), None);
+}
+
 #[test]
 fn bridges_are_bounded_by_what_is_shown_and_by_what_devices_are_busy_with() {
     let mut target = Target::new();
