@@ -319,12 +319,13 @@ impl Stage {
         let first = served.blocks.as_ref().and_then(|it| it.list.first()).copied();
         // The data is in place: the slot is free, even if the answer is lost.
         let slot = if is_write { served.slot.take() } else { None };
-        regions.iter().for_each(|region| region.leave());
-        self.end_peer_copy(peer);
         moment::reached_if("a device has written after the lease", || late && is_write);
+        // The application hears of it before unregister and a fence return, and before PEER_LOST.
         if let (true, true, Some(block), Some(side)) = (late, is_write, first, self.sides.get(&peer)) {
             side.peer.late_apply(block.region, block.address, u64::from(block.length));
         }
+        regions.iter().for_each(|region| region.leave());
+        self.end_peer_copy(peer);
         if let Some(slot) = slot {
             self.incoming.give(slot);
         }

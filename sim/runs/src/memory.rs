@@ -30,8 +30,9 @@ pub struct Memory {
     pub comes: bool,
     /// Regions that it was before.
     pub old: Vec<RegionId>,
-    /// Its owner is about to unregister it.
+    /// Its owner is about to unregister it, or to register it again.
     pub goes: bool,
+    pub comes: bool,
     /// By their begin.
     pub claims: BTreeMap<u64, Claim>,
 }

@@ -163,6 +163,8 @@ impl Ledger {
         is_only: bool,
         body: &EventBody,
     ) {
+        // A closed engine tells no more who a peer is. What was written late is the range of a transfer.
+        let of = of.or_else(|| self.initiator_of(at, body));
         let Some(other) = of else { return };
         match body {
             EventBody::PeerUp { again: false } => {
@@ -191,12 +193,27 @@ impl Ledger {
                 }
             }
             EventBody::LateApply { .. } => {
+                trace::event("late", &[at as u64, other as u64], || {
+                    format!("{} is told of a late write of {}", self.named(at), self.named(other))
+                });
                 let late = self.lates.iter_mut().filter(|late| (late.to, late.from) == (at, other));
                 late.for_each(|late| late.is_told = true);
                 self.told_ns.insert((at, other), virtual_ns());
             }
             _ => {}
         }
+    }
+
+    /// Returns whose late write an event tells of.
+    fn initiator_of(&self, at: LifeId, body: &EventBody) -> Option<LifeId> {
+        let EventBody::LateApply { address, .. } = body else { return None };
+        let is_meant = |id: TransferId| {
+            self.transfers[id].blocks.iter().any(|[_, remote]| {
+                let from = self.memories[remote.memory].address + remote.offset;
+                (from..from + remote.length).contains(address)
+            })
+        };
+        self.lates.iter().find(|late| late.to == at && is_meant(late.transfer)).map(|late| late.from)
     }
 
     pub fn view(&mut self, at: LifeId, other: LifeId, view: View) {
