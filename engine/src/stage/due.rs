@@ -67,15 +67,20 @@ impl Stage {
         self.due.checks.first().into_iter().chain(self.tidy_at).min()
     }
 
-    /// Schedules the look at an operation that waits for an answer, after its times changed.
+    /// Schedules the look at an operation that waits for the peer, after its times changed.
     pub fn plan(&mut self, peer: PeerId, op: OperationId) {
-        let waiting = self.at(peer, op, Step::Answer).map(|operation| operation.check_ns());
+        let waits = self.operation(peer, op).filter(|it| matches!(it.step, Step::Answer | Step::Grant));
+        let waiting = waits.map(|operation| operation.check_ns());
         self.due.checks.set((peer, op), waiting.filter(|at_ns| *at_ns != Monotonic::NEVER));
     }
 
     pub fn check_due(&mut self, now_ns: Monotonic) {
         for (peer, op) in self.due.checks.take_due(now_ns) {
             self.due.count_check();
+            if self.at(peer, op, Step::Grant).is_some() {
+                self.look_after(peer, op, now_ns);
+                continue;
+            }
             let Some(operation) = self.at(peer, op, Step::Answer) else { continue };
             if operation.check_ns() > now_ns {
                 self.plan(peer, op); // its time was extended

@@ -53,7 +53,7 @@ pub struct Operation {
     /// The part could not be submitted or failed. The peer's memory may be device memory that is not announced yet.
     pub part_failed: bool,
     /// ANSWER: the end of the lease for beginning, the end of the wait for copies that began, and the time to ask
-    /// again.
+    /// again. GRANT has only the last.
     lease_until_ns: Monotonic,
     pub exposed_until_ns: Monotonic,
     pub ask_again_ns: Monotonic,

@@ -25,6 +25,8 @@ use crate::types::{Boottime, Location, Monotonic, Op, OperationId, PeerId, Regio
 
 /// The pause before the next try when the peer's clock is not known precisely enough.
 const CLOCK_PAUSE_NS: u64 = 2_000_000;
+/// The pause between two looks whether a peer is still there that has no slot to give yet.
+const LOOK_NS: u64 = 1_000_000_000;
 /// The number of times that a run begins again after the target forgot it.
 const RESTARTS_MAX: u32 = 3;
 
@@ -58,11 +60,24 @@ impl Stage {
         match (operation.remote_device, operation.op()) {
             (true, Op::Write) => {
                 operation.step = Step::Grant;
+                operation.ask_again_ns = clock::monotonic_ns() + LOOK_NS;
                 self.send(peer, Message::Want { op });
+                self.plan(peer, op);
             }
             (true, Op::Read) => self.ask(peer, op),
             (false, _) => self.find_slot(peer, op),
         }
+    }
+
+    /// Asks a silent peer that owes a slot whether it is there: nothing is posted that would show that its host has
+    /// crashed.
+    pub fn look_after(&mut self, peer: PeerId, op: OperationId, now_ns: Monotonic) {
+        let Some(side) = self.sides.get_mut(&peer) else { return };
+        side.peer.ask_if_silent();
+        if let Some(operation) = side.operations.get_mut(&op) {
+            operation.ask_again_ns = now_ns + LOOK_NS;
+        }
+        self.plan(peer, op);
     }
 
     /// Waits for a slot here if a device takes part here; otherwise starts the move.

@@ -55,6 +55,16 @@ pub const BUGS: &[Bug] = &[
         showed: "a process without a free descriptor had no shared memory for a slot of staging: transfers of device \
                  memory ended SYSTEM",
     },
+    Bug {
+        seed: 22353,
+        showed: "slots of lost peers that other peers held keys of were given up for good, so no transfer to a device of \
+                 that engine was staged any more",
+    },
+    Bug {
+        seed: 24061,
+        showed: "a host crashed while a WRITE to a device there waited for a slot: nobody asked whether it was there, and \
+                 the transfer never ended",
+    },
     Bug { seed: 60483, showed: "as seed 585" },
     Bug { seed: 61244, showed: "as seed 585" },
 ];
