@@ -32,7 +32,6 @@ pub struct Memory {
     pub old: Vec<RegionId>,
     /// Its owner is about to unregister it, or to register it again.
     pub goes: bool,
-    pub comes: bool,
     /// By their begin.
     pub claims: BTreeMap<u64, Claim>,
 }
