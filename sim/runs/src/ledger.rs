@@ -100,7 +100,7 @@ pub struct Life {
     /// The lives behind its handles.
     pub handles: BTreeMap<u64, LifeId>,
     /// Handles of which it was told that their peers are lost.
-    pub parted: BTreeSet<u64>,
+    pub told_lost: BTreeSet<u64>,
     /// The handle that its program uses for a slot.
     pub peers: BTreeMap<usize, PeerId>,
     /// Slots to which a thread connects, or whose peer it closes or fences.
@@ -132,7 +132,7 @@ impl Life {
             leaves: false,
             memories: Vec::new(),
             handles: BTreeMap::new(),
-            parted: BTreeSet::new(),
+            told_lost: BTreeSet::new(),
             peers: BTreeMap::new(),
             busy: BTreeSet::new(),
             views: BTreeMap::new(),
