@@ -99,8 +99,6 @@ pub struct Life {
     pub memories: Vec<MemoryId>,
     /// The lives behind its handles.
     pub handles: BTreeMap<u64, LifeId>,
-    /// Handles of which it was told that their peers are lost.
-    pub told_lost: BTreeSet<u64>,
     /// The handle that its program uses for a slot.
     pub peers: BTreeMap<usize, PeerId>,
     /// Slots to which a thread connects, or whose peer it closes or fences.
@@ -132,7 +130,6 @@ impl Life {
             leaves: false,
             memories: Vec::new(),
             handles: BTreeMap::new(),
-            told_lost: BTreeSet::new(),
             peers: BTreeMap::new(),
             busy: BTreeSet::new(),
             views: BTreeMap::new(),

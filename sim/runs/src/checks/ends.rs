@@ -175,7 +175,6 @@ impl Ledger {
                 trace::event("lost", &[at as u64, other as u64], || {
                     format!("{} has lost {}: {status}, {why}", self.named(at), self.named(other))
                 });
-                self.lives[at].told_lost.insert(peer);
                 self.part(at, other);
                 if self.life_of(self.lives[other].slot) == Some(other) || !self.lives[other].is_alive {
                     self.view(at, other, View::Lost);
@@ -187,7 +186,7 @@ impl Ledger {
             }
             EventBody::PeerDown { .. } | EventBody::PeerUp { again: true } => {
                 let life = &self.lives[at];
-                if !life.handles.contains_key(&peer) || life.told_lost.contains(&peer) {
+                if !life.handles.contains_key(&peer) || life.lost.contains(&peer) {
                     let (at, other) = (self.named(at), self.named(other));
                     self.fail(format!("{at} is told {body:?} of {other}, which is not up or lost already"));
                 }
