@@ -269,7 +269,6 @@ fn nothing_begins_when_the_lease_is_over_and_all_of_it_when_there_is_another() {
     assert_eq!(target.begun() - begun, 2);
 }
 
-/// Memory that is shown counts, and so do requests that a device still works on, wanted or not.
 /// A lost peer's slot that someone may still reach is given up, and another is made in its place when nobody does.
 #[test]
 fn a_slot_that_is_still_reached_makes_room_later_and_nobody_waits_for_it() {
@@ -299,6 +298,7 @@ fn a_slot_that_is_still_reached_makes_room_later_and_nobody_waits_for_it() {
     assert_eq!(target.stage.next_check_ns(), None);
 }
 
+/// Memory that is shown counts, and so do requests that a device still works on, wanted or not.
 #[test]
 fn bridges_are_bounded_by_what_is_shown_and_by_what_devices_are_busy_with() {
     let mut target = Target::new();
