@@ -114,7 +114,7 @@ pub fn measure(size: usize) {
     let address = format!("127.0.1.{}:0", size.ilog2());
     let settings = [("transports", "tcp"), ("secret", SECRET), ("listen_address", address.as_str())];
     // The scripted peers answer no Ping after their connect.
-    for (key, value) in settings.iter().chain(&[("progress_timeout_ms", "600000")]) {
+    for (key, value) in settings.iter().chain(&[("progress_timeout_ms", "600000"), ("keepalive_ms", "0")]) {
         config.set(key, value).unwrap();
     }
     let engine = Engine::open(config).unwrap();
