@@ -156,7 +156,8 @@ impl Program {
             (memory.address, memory.bytes, memory.access, memory.device)
         });
         // Of some memory the program says where it is, of other memory ferry finds out.
-        let stated = device.filter(|_| id % 2 == 0).map(|device| Location { kind: MemoryKind::Cuda, device });
+        let stated =
+            device.filter(|_| id.is_multiple_of(2)).map(|device| Location { kind: MemoryKind::Cuda, device });
         let options = RegionOptions { access: Access(access), location: stated, ..RegionOptions::default() };
         // SAFETY: memory of the arena, which stays until the run is over; nobody holds references to it across a point.
         let region = unsafe { self.engine.register(address as *mut u8, bytes as usize, &options) };
