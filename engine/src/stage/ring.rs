@@ -95,9 +95,9 @@ impl Ring {
         Ok(())
     }
 
-    /// Gives a slot up for good: data for its region is refused from here on. Nothing of this process uses the slot, but
-    /// a peer may still have its keys; until the peer has released them, another slot is not made in its place (`tidy`).
-    /// Returns the region, which must be announced as removed.
+    /// Gives a slot up for good: data for its region is refused from here on. Nothing of this process uses the slot,
+    /// but a peer may still have its keys; until the peer has released them, another slot is not made in its place
+    /// (`tidy`). Returns the region, which must be announced as removed.
     pub fn retire(&mut self, slot: Slot) -> RegionId {
         let region = slot.region;
         match self.free_memory(&slot, AT_ONCE) {
