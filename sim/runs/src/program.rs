@@ -253,13 +253,21 @@ impl Program {
             .world
             .book
             .with(|ledger| (ledger.lives[other].incarnation, ledger.lives[self.life].lost.clone()));
-        let all = self.engine.peers().unwrap_or_default();
-        let infos = all.into_iter().filter_map(|peer| self.engine.peer_info(peer).ok());
-        let stands = infos.filter(|it| it.incarnation == incarnation).filter(|it| {
-            let is_told = it.handle == but || lost.contains(&it.handle.raw());
-            it.state != PeerState::Lost || !is_told
-        });
-        let stands = stands.count() > 0;
+        let stands = match self.engine.peers() {
+            Ok(all) => {
+                let infos = all.into_iter().filter_map(|peer| self.engine.peer_info(peer).ok());
+                let stand = infos.filter(|it| it.incarnation == incarnation).filter(|it| {
+                    let is_told = it.handle == but || lost.contains(&it.handle.raw());
+                    it.state != PeerState::Lost || !is_told
+                });
+                stand.count() > 0
+            }
+            // A closed engine tells of no peers. Copies may be under way for those that the program knew.
+            Err(_) => self.world.book.with(|ledger| {
+                let known = ledger.lives[self.life].handles.iter().filter(|(_, of)| **of == other);
+                known.map(|(peer, _)| *peer).any(|peer| peer != but.raw() && !lost.contains(&peer))
+            }),
+        };
         !stands
             && self.world.book.with(|ledger| {
                 let slot = ledger.lives[other].slot;
