@@ -346,10 +346,9 @@ template <class Handle> class Owned {
 public:
     Owned() noexcept = default;
     /// Takes ownership of a handle, and keeps the engine alive.
-    /// @{
     Owned(Share engine, Handle handle) noexcept : engine_(std::move(engine)), handle_(handle) {}
+    /// As above, with a share of this engine.
     inline Owned(const Engine &engine, Handle handle) noexcept;
-    /// @}
     /// Takes ownership of a handle. The engine must outlive this object.
     Owned(ferry_engine *engine, Handle handle) noexcept : engine_(borrowed(engine)), handle_(handle) {}
     /// Leaves `other` empty.

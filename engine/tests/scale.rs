@@ -135,8 +135,8 @@ fn a_thousand_peers() {
     keep_alive();
 }
 
-/// Measures at a higher rate than the default's how much CPU the questions to silent peers take: each peer is asked once
-/// in the period.
+/// Measures at a higher rate than the default's how much CPU the questions to silent peers take: each peer is asked
+/// once in the period.
 fn keep_alive() {
     const FASTER: u64 = 10;
     let often = KEEPALIVE_MS / FASTER;

@@ -18,7 +18,7 @@ static void what_cannot_be_created(void)
     ferry_engine *engine = open_engine();
     ferry_queue queue = 0, first = 0;
     CHECK_INVALID(ferry_queue_create(engine, 0, 1, &queue, NULL));
-    CHECK_INVALID(ferry_queue_create(engine, 8, 1, &queue, NULL));
+    CHECK_INVALID(ferry_queue_create(engine, 16, 1, &queue, NULL));
     CHECK_INVALID(ferry_queue_create(engine, FERRY_QUEUE_TRANSFERS, 0, &queue, NULL));
     CHECK_INVALID(ferry_queue_create(engine, FERRY_QUEUE_TRANSFERS, (1 << 20) + 1, &queue, NULL));
     CHECK_OK(ferry_queue_create(engine, FERRY_QUEUE_NOTIFICATIONS, 1, &first, NULL));

@@ -228,7 +228,7 @@ def next_of(queue: ferry.Queue, kind: int) -> ferry.Event:
 
 
 def until(queue: ferry.Queue, kind: int) -> list[ferry.Event]:
-    """Returns the events up to the next of a kind; polls the descriptor as programs without an event loop do."""
+    """Returns the events up to the next of a kind; polls as a program without an event loop does."""
     poller = select.poll()
     poller.register(queue, select.POLLIN)
     events = []

@@ -230,8 +230,8 @@ fn check_mapped(address: u64, length: u64) -> Result<()> {
     Ok(())
 }
 
-/// Refuses more than the machine or a control group has left. The kernel would grant the memory, and kill a process when
-/// the memory is used.
+/// Refuses more than the machine or a control group has left. The kernel would grant the memory, and kill a process
+/// when the memory is used.
 fn check_left(length: usize) -> Result<()> {
     if length < CHECKED_BYTES {
         return Ok(());

@@ -102,7 +102,7 @@ fn a_stopped_peer_is_down_after_keepalive_ms_and_up_again_when_it_continues() {
     assert_eq!(misplaced(&child.peek(remote, MIB), 3, 0), None);
 }
 
-/// A host or a link that is gone sends nothing, not even a reset. Both ends learn of it, also the end that only accepts.
+/// A host or a link that is gone sends nothing, not even a reset. Both ends learn of it, also the acceptor.
 #[test]
 fn a_link_that_is_cut_is_told_at_both_ends() {
     let _turn = alone();

@@ -63,8 +63,8 @@ class Event(NamedTuple):
     user_data: int
     status: Status
     data: bytes
-    """The bytes of a notification, or, for PEER_DOWN, PEER_LOST and a failed PEER_CONNECTED, a sentence that says
-    why (UTF-8)."""
+    """The bytes of a notification, or, for PEER_DOWN, PEER_LOST and a failed PEER_CONNECTED, a sentence that
+    says why (UTF-8)."""
     region: int
     address: int
     length: int

@@ -143,8 +143,8 @@ impl Flight {
         self.reads.pop_front()
     }
 
-    /// Notes that the answer to the oldest READ is complete and is not what the peer sent. Contract 2: the lane ends, and
-    /// its fence settles the READ, because the peer may still read for it. Bytes that somebody repeated on the way
+    /// Notes that the answer to the oldest READ is complete and is not what the peer sent. Contract 2: the lane ends,
+    /// and its fence settles the READ, because the peer may still read for it. Bytes that somebody repeated on the way
     /// complete an answer before the peer has sent the last of it.
     pub fn corrupt(&mut self, failures: impl FnOnce(SliceRange) -> Vec<Failure>) {
         let Some(Posted { what, .. }) = self.reads.front_mut() else { return };

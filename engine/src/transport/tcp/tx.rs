@@ -409,8 +409,8 @@ fn clock_is_past(until_ns: Boottime) -> bool {
     until_ns != Boottime::NEVER && clock::boottime_ns() > until_ns
 }
 
-/// Returns the checksum of a READ's bytes. Fails if one of its regions is revoked, or once its lease is over: a READ may
-/// wait long behind a peer that does not receive, and this thread may be stopped between two parts.
+/// Returns the checksum of a READ's bytes. Fails if one of its regions is revoked, or once its lease is over: a READ
+/// may wait long behind a peer that does not receive, and this thread may be stopped between two parts.
 fn checksum_of_answer(job: &ReadJob) -> Result<u32, Failure> {
     let entered = enter_all(&job.regions).ok_or(REGION_GONE)?;
     let mut hasher = crc32fast::Hasher::new();
