@@ -128,9 +128,11 @@ fn an_altered_answer_is_final_behind_the_fence_of_its_lane() {
     let mut altered = pattern(1);
     altered[MIB - 1] ^= 1;
     assert!(all.lanes[1].send(answer, &[], b"", &altered));
+    let ended = || all.engine.stats().unwrap().counts.lanes_lost > 0 || transfer.state() != State::Pending;
+    eventually("something comes of it", ended);
+    assert_eq!(transfer.state(), State::Pending, "the peer has not confirmed that it reads no more");
     let lost = all.lanes[1].id;
     all.peer.receive_until(|message| (*message == Message::Fence { lane: lost }).then_some(()));
-    assert_eq!(transfer.state(), State::Pending, "the peer has not confirmed that it reads no more");
     all.lanes[1] = all.peer.lane(1);
     all.peer.send(&Message::FenceAck { lane: lost });
     let result = transfer.wait(Some(PATIENCE)).unwrap();

@@ -10,8 +10,14 @@ use std::time::Instant;
 /// Opens an engine over TCP, with the hostile peer's secret and times that a slow machine keeps; `extra` overrides.
 pub fn engine(extra: &[(&str, &str)]) -> Engine {
     let mut config = Config::default();
-    let own =
-        [("transports", "tcp"), ("secret", SECRET), ("progress_timeout_ms", "20000"), ("lease_ms", "20000")];
+    let own = [
+        ("transports", "tcp"),
+        ("secret", SECRET),
+        ("progress_timeout_ms", "20000"),
+        ("lease_ms", "20000"),
+        // An engine that has nothing to say is silent, which ends a test that waits for its word.
+        ("keepalive_ms", "0"),
+    ];
     for (key, value) in own.iter().chain(extra) {
         config.set(key, value).unwrap();
     }
