@@ -105,7 +105,8 @@ impl Control {
         // A fence that was asked for on this connection is not answered any more.
         session.late_lanes.values_mut().for_each(|is_asked| *is_asked = false);
         session.peer.set_state(PeerState::Down);
-        // The application knows of a loss that it asked for, and knows nothing of a session that it was not told of.
+        // What this side ends itself is no news: the application asked for it, or the connection is made anew at once.
+        // Of a session that was never up the application was told nothing.
         if session.was_up && loss.cause != Cause::Ours {
             let (status, os_error) = (loss.cause.status(), loss.os_error);
             session.peer.event(EventBody::PeerDown { status, os_error, why: loss.text.as_str().into() });

@@ -55,7 +55,7 @@ impl Hub {
     /// for a capacity of 0 or above 2^20, BUSY if another queue takes notifications, LIMIT for too many queues, SYSTEM
     /// if the eventfd cannot be created, CLOSED after `close`.
     pub(crate) fn create(&self, what: u32, capacity: usize) -> Result<Arc<Queue>> {
-        if what == 0 || what & !(WHAT_ALL) != 0 {
+        if what == 0 || what & !WHAT_ALL != 0 {
             return Err(Error::invalid(format!("what: {what:#x} is not a set of known kinds of events")));
         }
         if !(1..=QUEUE_CAPACITY_MAX).contains(&capacity) {
