@@ -1,4 +1,4 @@
-//! Transfers as futures, under runtimes without knowledge of ferry: tokio with one thread and with several, and
+//! Transfers and events as futures, under runtimes without knowledge of ferry: tokio with one thread and with several, and
 //! tokio-uring.
 
 mod common;
@@ -6,6 +6,7 @@ mod common;
 use common::data::{check, contents, prepare};
 use common::inline::{waker, Next};
 use common::{request, Pair, PATIENCE};
+use ferry::notify::{EventBody, WHAT_NOTIFICATIONS, WHAT_TRANSFERS};
 use ferry::types::{Op, RegionId, Request};
 use ferry::{State, Status, TransferOptions};
 use std::future::{Future, IntoFuture};
@@ -206,4 +207,35 @@ fn a_thread_and_a_task_wait_for_the_same_transfer() {
             assert_eq!(awaited, waiting.join().unwrap());
         });
     }
+}
+
+/// Tasks wait for events beside transfers, in a runtime with one thread: no event is lost, and the end of the engine
+/// wakes the task.
+#[test]
+fn events_are_awaited() {
+    let pair = Pair::new(&[]);
+    let (local, remote) = pair.memories(4096, 4096);
+    let words = pair.b.queue(WHAT_NOTIFICATIONS, 8).unwrap();
+    let ends = pair.a.queue(WHAT_TRANSFERS, 64).unwrap();
+    let one = [request(&local, 0, &remote, 0, 64)];
+    current_thread().block_on(async {
+        for round in 0..500u64 {
+            let bytes = round.to_le_bytes();
+            let options = TransferOptions {
+                notify: Some(&bytes),
+                queue: Some(ends.clone()),
+                user_data: round,
+                ..TransferOptions::default()
+            };
+            drop(pair.a.submit(pair.b_at_a, Op::Write, &one, &options).unwrap());
+            let (word, end) = tokio::join!(pair.b.event(&words), pair.a.event(&ends));
+            assert_eq!(word.unwrap().body, EventBody::Notification { bytes: Box::from(bytes) });
+            let EventBody::Transfer { user_data, status, .. } = end.unwrap().body else { panic!() };
+            assert_eq!((user_data, status), (round, Status::Ok));
+        }
+        let stay = pair.b.event(&words);
+        let close = async { pair.b.close(Some(PATIENCE)).unwrap() };
+        let (last, ()) = tokio::join!(stay, close);
+        assert_eq!(last.unwrap_err().status, Status::Closed);
+    });
 }

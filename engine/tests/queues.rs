@@ -221,6 +221,7 @@ fn a_call_that_would_wait_is_busy_in_a_callback() {
     let waiting = pair.a.submit_core(pair.b_at_a, Op::Write, &one, &forever).unwrap();
     let (sender, receiver) = channel();
     let (inner, pending) = (Arc::downgrade(&pair), waiting.clone());
+    let empty = pair.a.queue(WHAT_PEERS, 1).unwrap();
     let callback: Callback = Arc::new(move |_| {
         let Some(pair) = inner.upgrade() else { return };
         let before = pair.a.stats().unwrap().counts.transfers_submitted;
@@ -228,6 +229,8 @@ fn a_call_that_would_wait_is_busy_in_a_callback() {
         let statuses = [
             pair.a.wait(&pending, shortly).err(),
             pair.a.wait_any(std::slice::from_ref(&pending), shortly).err(),
+            pair.a.wait_all(std::slice::from_ref(&pending), shortly).err(),
+            pair.a.wait_event(&empty, shortly).err(),
             pair.a.write(pair.b_at_a, &one, &plain).err(),
             pair.a.read(pair.b_at_a, &one, &plain).err(),
             pair.a.notify(pair.b_at_a, b"word", Deadline::After(Duration::from_millis(1))).err(),
@@ -240,7 +243,7 @@ fn a_call_that_would_wait_is_busy_in_a_callback() {
     let queue = pair.a.queue(WHAT_TRANSFERS, 16).unwrap();
     pair.a.hub().unwrap().set_callback(queue.handle(), Some(callback)).unwrap();
     drop(pair.a.submit(pair.b_at_a, Op::Write, &one, &reporting(&queue, 0)).unwrap());
-    assert_eq!(receiver.recv_timeout(PATIENCE).unwrap(), ([Some(Status::Busy); 6], 0));
+    assert_eq!(receiver.recv_timeout(PATIENCE).unwrap(), ([Some(Status::Busy); 8], 0));
     pair.a.hub().unwrap().set_callback(queue.handle(), None).unwrap();
     pair.a.cancel(&waiting).unwrap();
 }
@@ -327,6 +330,65 @@ fn wait_any_names_one_that_is_final() {
             pair.a.release(core.handle).unwrap();
         }
     }
+}
+
+#[test]
+fn wait_all_ends_with_the_last_and_tells_the_first_that_is_not_done() {
+    let pair = Pair::new(&[]);
+    let (local, remote) = pair.memories(16 * MIB, 16 * MIB);
+    assert_eq!(Transfer::wait_all(&[], None).unwrap_err().status, Status::Invalid);
+    let submit = |length: usize, options: &TransferOptions| {
+        pair.a.submit(pair.b_at_a, Op::Write, &[request(&local, 0, &remote, 0, length)], options).unwrap()
+    };
+    for _ in 0..20 {
+        let all = [16 * MIB, 64, 100_000, 64].map(|length| submit(length, &TransferOptions::default()));
+        Transfer::wait_all(&all, Some(PATIENCE)).unwrap();
+        assert!(all.iter().all(|transfer| transfer.state() == State::Done));
+    }
+    // The other end takes no notifications: the third waits for room, and the fourth behind it.
+    (0..NOTIFY_CREDITS).for_each(|_| pair.a.notify(pair.b_at_a, b"fill", Deadline::Default).unwrap());
+    let with_word = |deadline| TransferOptions { notify: Some(b"word"), deadline, ..TransferOptions::default() };
+    let late = with_word(Deadline::After(Duration::from_millis(20)));
+    let all = [
+        submit(64, &TransferOptions::default()),
+        submit(64, &with_word(Deadline::Never)),
+        submit(64, &late),
+    ];
+    all[0].wait(Some(PATIENCE)).unwrap();
+    let pending = Transfer::wait_all(&all, Some(Duration::from_nanos(1))).unwrap_err();
+    assert_eq!((pending.status, pending.request_index), (Status::Timeout, Some(1)));
+    all[1].cancel().unwrap();
+    let error = Transfer::wait_all(&all, Some(PATIENCE)).unwrap_err();
+    assert_eq!(error.status, Status::Cancelled, "{error}");
+    let states = all.map(|transfer| transfer.state());
+    assert_eq!(states, [State::Done, State::Cancelled, State::TimedOut]);
+}
+
+#[test]
+fn a_wait_for_an_event_ends_with_the_event_and_with_the_engine() {
+    let pair = Pair::new(&[]);
+    let queue = pair.b.queue(WHAT_NOTIFICATIONS | WHAT_PEERS, 8).unwrap();
+    let next = |timeout| pair.b.wait_event(&queue, timeout).map(|event| event.body);
+    let word = EventBody::Notification { bytes: Box::from(*b"word") };
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| loop {
+            match next(Some(PATIENCE)).unwrap() {
+                EventBody::PeerUp { .. } => {}
+                other => return other,
+            }
+        });
+        pair.a.notify(pair.b_at_a, b"word", Deadline::Default).unwrap();
+        assert_eq!(thread.join().unwrap(), word);
+        assert_eq!(next(Some(Duration::from_millis(1))).unwrap_err().status, Status::Timeout);
+        assert_eq!(next(Some(Duration::ZERO)).unwrap_err().status, Status::Timeout);
+        pair.a.notify(pair.b_at_a, b"word", Deadline::Default).unwrap();
+        let thread = scope.spawn(|| [next(None), next(None), next(None)]);
+        pair.b.close(Some(PATIENCE)).unwrap();
+        let ends = thread.join().unwrap().map(|end| end.map_err(|error| error.status));
+        assert_eq!(ends[0], Ok(word.clone()));
+        // Closing tells that the peer is lost, or nothing; then the engine is over.
+        assert_eq!(ends[2], Err(Status::Closed));
+    });
 }
 
 /// Many threads on one transfer: some wait for it, some wait for any of several, some only look.

@@ -40,6 +40,8 @@ impl Inner {
         self.context.hub.close();
         health.set_undertaker(None);
         self.state.store(CLOSED, Ordering::Release);
+        // Who waits for an event learns that there will be none.
+        self.context.hub.rouse();
         Ok(())
     }
 

@@ -1,11 +1,14 @@
-//! Transfers as futures, for any runtime. The thread that makes the transfer final calls the waker; no thread or timer
-//! of a runtime is needed.
+//! Transfers and events as futures, for any runtime. The thread that makes the transfer final calls the waker, for
+//! events the callback thread; no thread or timer of a runtime is needed.
 
 use super::transfers::Transfer;
+use super::Engine;
 use crate::complete::TransferResult;
+use crate::notify::{Event, Queue};
 use crate::status::Result;
 use std::future::{Future, IntoFuture};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 /// Resolves when the transfer is final: Ok if the transfer is DONE, otherwise the error of `Transfer::wait_done`.
@@ -41,6 +44,33 @@ impl Future for TransferFuture {
         // Checked after registering: a completion in between is seen here, and a later completion calls the waker.
         match core.result() {
             Some(result) => Poll::Ready(self.0.engine.result_or_error(core, result)),
+            None => Poll::Pending,
+        }
+    }
+}
+
+/// Resolves to the next event of a queue: see [`Engine::event`].
+pub struct EventFuture {
+    engine: Engine,
+    queue: Arc<Queue>,
+}
+
+impl Engine {
+    /// Returns a future of the queue's next event. Errors as of `wait_event`, without TIMEOUT and BUSY; SYSTEM if the
+    /// callback thread, which calls the wakers, cannot be started. No event is lost if the future is dropped.
+    ///
+    /// An executor may run the task inside the waker. Calls that wait are BUSY there, as in a callback.
+    pub fn event(&self, queue: &Arc<Queue>) -> EventFuture {
+        EventFuture { engine: self.clone(), queue: queue.clone() }
+    }
+}
+
+impl Future for EventFuture {
+    type Output = Result<Event>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        match self.engine.poll_event(&self.queue, context.waker()) {
+            Some(found) => Poll::Ready(found),
             None => Poll::Pending,
         }
     }

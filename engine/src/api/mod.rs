@@ -21,7 +21,7 @@ mod waiting;
 
 pub use descriptor::Descriptor;
 pub use engine::Engine;
-pub use future::TransferFuture;
+pub use future::{EventFuture, TransferFuture};
 pub use memory::{Memory, RegionOptions};
 pub use metrics::EngineStats;
 pub use paths::PathInfo;

@@ -369,6 +369,17 @@ impl Transfer {
         self.engine.result_or_error(&self.core, result)
     }
 
+    /// Waits until every transfer of the list, all of one engine, is final. Returns an error unless each is DONE: that
+    /// of the first that is not. TIMEOUT also if one is not final in time; all continue. INVALID for an empty list.
+    pub fn wait_all(transfers: &[Transfer], timeout: Option<Duration>) -> Result<()> {
+        let cores: Vec<_> = transfers.iter().map(|transfer| transfer.core.clone()).collect();
+        let engine = &transfers.first().ok_or_else(|| Error::invalid("transfers: the list is empty"))?.engine;
+        match engine.wait_all(&cores, timeout)? {
+            None => Ok(()),
+            Some(index) => engine.result_or_error(&cores[index], transfers[index].wait(None)?).map(|_| ()),
+        }
+    }
+
     pub fn cancel(&self) -> Result<()> {
         self.engine.cancel(&self.core)
     }

@@ -1,12 +1,14 @@
-//! Waits for transfers: the work that the waiting thread does for the engine, and how the thread sleeps.
+//! Waits for transfers and events: the work that the waiting thread does for the engine, and how the thread sleeps.
 
 use super::Engine;
 use crate::complete::{Transfer as Core, TransferResult};
+use crate::notify::{Event, Queue};
 use crate::peer::outbox::Class;
 use crate::status::{Error, Result, Status};
 use crate::sys::clock;
 use crate::types::{Monotonic, Transport};
 use std::sync::Arc;
+use std::task::Waker;
 use std::time::Duration;
 
 impl Engine {
@@ -107,5 +109,57 @@ impl Engine {
         let ready = || found().map(Some).or_else(|| health.is_broken().then_some(None));
         let ended = crate::notify::wait_any(cores.iter().map(|core| &core.waiter), ready, deadline);
         ended.flatten().ok_or_else(|| self.why_not_final("none of the transfers is final yet"))
+    }
+
+    /// Waits until every transfer of the list is final, and returns the index of the first that is not DONE; None if
+    /// each is. TIMEOUT, with the index of the first that is not final, if the time is over first: all go on. BUSY in a
+    /// callback. INVALID for an empty list.
+    pub fn wait_all(&self, cores: &[Arc<Core>], timeout: Option<Duration>) -> Result<Option<usize>> {
+        self.inner.check_not_forked()?;
+        if cores.is_empty() {
+            return Err(Error::invalid("transfers: the list is empty"));
+        }
+        let deadline = timeout.and_then(|timeout| clock::now().checked_add(timeout));
+        for (index, core) in cores.iter().enumerate() {
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(clock::now()));
+            self.wait(core, left).map_err(|error| error.at_request(index as u64))?;
+        }
+        Ok(cores.iter().position(|core| core.concluded_status() != Status::Ok))
+    }
+
+    /// Waits until the queue has an event, and takes the oldest. TIMEOUT if none comes in time, BUSY in a callback
+    /// unless there is an event, STALE if the queue is destroyed, CLOSED when the engine is closed and its last event
+    /// is taken.
+    pub fn wait_event(&self, queue: &Queue, timeout: Option<Duration>) -> Result<Event> {
+        let mut events = self.wait_events(queue, 1, timeout)?;
+        events.pop().ok_or_else(|| Error::invalid("max is 0"))
+    }
+
+    /// Waits like `wait_event`, and takes up to `max` events, at least one, oldest first.
+    pub fn wait_events(&self, queue: &Queue, max: usize, timeout: Option<Duration>) -> Result<Vec<Event>> {
+        let over = || self.over();
+        let now = || queue.sleep(max, over, Some(clock::now()));
+        match now() {
+            Err(error) if error.status == Status::Timeout && timeout != Some(Duration::ZERO) => {
+                self.check_may_block()?;
+                let deadline = timeout.and_then(|timeout| clock::now().checked_add(timeout));
+                queue.sleep(max, over, deadline)
+            }
+            looked => looked,
+        }
+    }
+
+    /// Takes the queue's next event; None if there is none yet: then the task is woken when there is.
+    pub(super) fn poll_event(&self, queue: &Queue, task: &Waker) -> Option<Result<Event>> {
+        // A thread that wakes tasks is not started for an engine that has ended; its last events can still be taken.
+        if let Err(error) = self.over().and_then(|()| self.inner.context.hub.start_waking()) {
+            return Some(self.wait_event(queue, Some(Duration::ZERO)).map_err(|_| error));
+        }
+        queue.poll(task, || self.over())
+    }
+
+    /// Says how the engine has ended, if it has.
+    fn over(&self) -> Result<()> {
+        self.check_not_closed().and_then(|()| self.check_health())
     }
 }

@@ -1,5 +1,5 @@
 //! The callback thread of an engine. It passes the events of queues that have a callback to the callbacks, one event at
-//! a time, with the queues in turn. `hub` starts and stops the thread; `queue` schedules a queue that has events.
+//! a time, with the queues in turn, and wakes the tasks that wait for an event (`sleep`). `hub` starts and stops the thread; `queue` schedules a queue that has events.
 //!
 //! The thread records which queue's turn it is before it looks for that queue's callback. A thread that removes a
 //! callback removes it first and then waits for the end of the queue's turn. Then either the callback thread found the
@@ -225,10 +225,13 @@ impl Turns for Caller {
     }
 }
 
-/// Passes one event to the callback; false if the queue had none, or has no callback. Event and callback are dropped
-/// before the turn ends, so that nothing of a callback is left when unsetting it has returned.
+/// Wakes the tasks that wait, and passes one event to the callback; false if the queue had none, or has no callback.
+/// Event and callback are dropped before the turn ends, so that nothing of a callback is left when unsetting it has
+/// returned.
 fn take_turn(queue: &Queue) -> bool {
-    let Some((callback, event)) = queue.take_turn() else { return false };
+    let (tasks, turn) = queue.take_turn();
+    tasks.wake();
+    let Some((callback, event)) = turn else { return false };
     guard(|| callback(&event));
     guard(|| drop(event));
     guard(|| drop(callback));

@@ -120,7 +120,7 @@ impl Hub {
             if self.dispatcher.is_inside_of(handle) {
                 return Err(Error::new(Status::Busy, "the queue's callback is running on this thread"));
             }
-            let Closed { notifications, dropped, callback } = queue.close()?;
+            let Closed { notifications, dropped, callback, tasks } = queue.close()?;
             routes.backlog.extend(notifications);
             routes.subscriber.take_if(|subscriber| subscriber.handle() == handle);
             let index = handle::parse(Kind::Queue, self.tag, handle.raw())?.index;
@@ -128,9 +128,11 @@ impl Hub {
             let slot = slots[index as usize].queue.take();
             routes.free.push_back(index);
             // The last references, and the objects that they hold, are dropped outside the locks.
-            (dropped, callback, slot, queue)
+            (dropped, callback, tasks, slot, queue)
         };
         self.dispatcher.wait_for_turn(handle);
+        let (.., tasks, _, _) = &closed;
+        tasks.wake();
         drop(closed);
         Ok(())
     }
@@ -182,9 +184,15 @@ impl Hub {
         Ok(())
     }
 
-    /// Wakes threads that poll a queue, because the engine is broken.
+    /// Wakes threads and tasks that wait for events, because the engine is broken or closed.
     pub(crate) fn rouse(&self) {
         self.queues().iter().for_each(|queue| queue.rouse());
+    }
+
+    /// Starts the thread that wakes tasks, which is the callback thread. SYSTEM if the thread cannot be started, CLOSED
+    /// after `close`.
+    pub(crate) fn start_waking(&self) -> Result<()> {
+        self.dispatcher.start()
     }
 
     /// True if the calling thread is inside a callback of this hub.

@@ -1,5 +1,5 @@
-//! A queue of events. `hub` and the thread that ends a transfer push events. The application drains them, or
-//! `dispatcher` takes them singly for a callback.
+//! A queue of events. `hub` and the thread that ends a transfer push events. The application drains them, sleeps until
+//! there are some (`sleep`), or `dispatcher` takes them singly for a callback.
 //!
 //! The wake-up contract is arm and drain. The eventfd is written when the first event comes to an empty, armed queue.
 //! It is written again only after a drain that returned fewer events than requested has armed the queue. Both happen
@@ -8,6 +8,8 @@
 use super::dispatcher::{Callback, Dispatcher};
 use super::event::{Event, EventBody};
 use super::pending::{Pending, Room};
+use super::sleep::Tasks;
+use super::waiter::Signal;
 use super::{WHAT_NOTIFICATIONS, WHAT_PEERS, WHAT_TRANSFERS};
 use crate::status::{Error, Result, Status};
 use crate::sys::eventfd::EventFd;
@@ -25,17 +27,19 @@ pub struct Queue {
     dispatcher: Arc<Dispatcher>,
     /// This queue, for the dispatcher's list.
     me: Weak<Queue>,
-    inner: Mutex<Inner>,
+    pub(super) inner: Mutex<Inner>,
+    /// Raised for the threads that sleep until there is an event.
+    pub(super) signal: Signal,
 }
 
 #[derive(Default)]
-struct Inner {
-    pending: Pending,
+pub(super) struct Inner {
+    pub pending: Pending,
     /// Submitted transfers and started connects whose event is yet to come.
     reserved: usize,
     /// Events in `pending` that had a reservation. `reserved` and this add up to at most `capacity`.
     pending_reserved: usize,
-    closed: bool,
+    pub closed: bool,
     /// The eventfd was requested. Before that no system call is spent on it.
     watched: bool,
     /// The eventfd is readable.
@@ -43,6 +47,10 @@ struct Inner {
     callback: Option<Callback>,
     /// The dispatcher has this queue in its list, or is about to return to it.
     scheduled: bool,
+    /// Threads that sleep, or are about to.
+    pub sleepers: usize,
+    /// Tasks that wait for an event.
+    pub tasks: Tasks,
 }
 
 impl Queue {
@@ -61,6 +69,7 @@ impl Queue {
             dispatcher,
             me: me.clone(),
             inner: Mutex::default(),
+            signal: Signal::new(),
         })
     }
 
@@ -131,8 +140,11 @@ impl Queue {
         }
         let replaced = inner.pending.push(event, room);
         self.raise(&mut inner);
-        let schedule = inner.must_schedule();
+        let (schedule, sleepers) = (inner.must_schedule(), inner.sleepers);
         drop(inner);
+        if sleepers > 0 {
+            self.signal.raise();
+        }
         if schedule {
             self.dispatcher.schedule(self.me.clone());
         }
@@ -154,21 +166,28 @@ impl Queue {
     /// Moves up to `max` events to the end of `out`, oldest first, and returns how many. Fewer than
     /// `max` means that the queue was empty and is armed: the next event makes the eventfd readable.
     pub fn drain(&self, out: &mut Vec<Event>, max: usize) -> usize {
-        let mut inner = self.inner.lock();
+        self.take(&mut self.inner.lock(), out, max)
+    }
+
+    pub(super) fn take(&self, inner: &mut Inner, out: &mut Vec<Event>, max: usize) -> usize {
         let count = max.min(inner.pending.len());
         out.reserve(count);
         out.extend((0..count).map_while(|_| inner.pop()));
         if count < max {
-            self.arm(&mut inner);
+            self.arm(inner);
         }
         count
     }
 
-    /// Makes the eventfd readable, with or without an event: the engine is broken, and the caller of `drain` gets the
-    /// error.
+    /// Wakes all that wait for events, with or without an event: the engine is broken or closed, and each of them gets
+    /// the error. Called under no lock, because tasks are woken.
     pub(super) fn rouse(&self) {
         let mut inner = self.inner.lock();
         self.raise(&mut inner);
+        let tasks = inner.tasks.take();
+        drop(inner);
+        self.signal.raise();
+        tasks.wake();
     }
 
     /// Returns the number of waiting events.
@@ -208,18 +227,19 @@ impl Queue {
         old
     }
 
-    /// Returns the next event and its callback, for the dispatcher. None ends the turns of this queue until it is
-    /// scheduled again.
-    pub(super) fn take_turn(&self) -> Option<(Callback, Event)> {
+    /// Returns the tasks that wait, and the next event and its callback, for the dispatcher. No event ends the turns of
+    /// this queue until it is scheduled again.
+    pub(super) fn take_turn(&self) -> (Tasks, Option<(Callback, Event)>) {
         let mut inner = self.inner.lock();
+        let tasks = inner.tasks.take();
         let callback = inner.callback.clone();
         let turn = callback.and_then(|callback| inner.pop().map(|event| (callback, event)));
         inner.scheduled = turn.is_some();
-        if inner.pending.is_empty() {
+        if turn.is_some() && inner.pending.is_empty() {
             // As after a drain that emptied the queue: the callback took the events that made the eventfd readable.
             self.arm(&mut inner);
         }
-        turn
+        (tasks, turn)
     }
 
     /// Closes the queue and returns its undelivered notifications, in order. BUSY while the event of a transfer or a
@@ -241,7 +261,10 @@ impl Queue {
             }
         }
         self.arm(&mut inner);
-        Ok(Closed { notifications, dropped, callback: inner.callback.take() })
+        let (callback, tasks) = (inner.callback.take(), inner.tasks.take());
+        drop(inner);
+        self.signal.raise();
+        Ok(Closed { notifications, dropped, callback, tasks })
     }
 }
 
@@ -258,6 +281,8 @@ pub(super) struct Closed {
     pub notifications: Vec<Event>,
     pub dropped: Vec<Event>,
     pub callback: Option<Callback>,
+    /// To be woken: they get STALE.
+    pub tasks: Tasks,
 }
 
 impl Inner {
@@ -275,6 +300,7 @@ impl Inner {
 
     /// True if the dispatcher must be told of this queue; true only once until the dispatcher has served the queue.
     fn must_schedule(&mut self) -> bool {
-        self.callback.is_some() && !std::mem::replace(&mut self.scheduled, true)
+        let wanted = self.callback.is_some() || !self.tasks.is_empty();
+        wanted && !std::mem::replace(&mut self.scheduled, true)
     }
 }

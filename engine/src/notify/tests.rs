@@ -3,6 +3,7 @@
 mod callbacks;
 mod queue;
 mod routes;
+mod sleep;
 
 use super::*;
 use crate::handle::Tag;

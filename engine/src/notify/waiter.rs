@@ -79,6 +79,23 @@ impl Signal {
     }
 }
 
+impl Signal {
+    /// Sleeps until `ready` returns a value. None if `deadline` passed first. `ready` is called under no lock.
+    pub fn wait_for<R>(&self, ready: impl Fn() -> Option<R>, deadline: Option<Instant>) -> Option<R> {
+        let found = Cell::new(None);
+        self.wait_until(
+            || {
+                let result = ready();
+                let is_ready = result.is_some();
+                found.set(result);
+                is_ready
+            },
+            deadline,
+        );
+        found.into_inner()
+    }
+}
+
 /// One transfer's waiters.
 #[derive(Default)]
 pub struct Waiter {
@@ -189,17 +206,7 @@ pub fn wait_any<'a, R>(
     }
     let signal = Arc::new(Signal::new());
     let _subscriptions: Vec<_> = waiters.into_iter().map(|waiter| waiter.subscribe(signal.clone())).collect();
-    let found = Cell::new(None);
-    signal.wait_until(
-        || {
-            let result = ready();
-            let is_ready = result.is_some();
-            found.set(result);
-            is_ready
-        },
-        deadline,
-    );
-    found.into_inner()
+    signal.wait_for(ready, deadline)
 }
 
 /// Adds one to `waiting` for as long as this lives.

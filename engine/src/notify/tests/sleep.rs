@@ -1,0 +1,158 @@
+//! Threads and tasks that wait until a queue has an event.
+
+use super::super::sleep;
+use super::*;
+use crate::status::{Error, Result};
+use std::sync::atomic::AtomicBool;
+use std::sync::mpsc::{channel, Sender};
+use std::sync::Mutex;
+use std::task::{Wake, Waker};
+use std::time::{Duration, Instant};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn soon() -> Option<Instant> {
+    Instant::now().checked_add(PATIENCE)
+}
+
+/// The engine goes on.
+fn on() -> Result<()> {
+    Ok(())
+}
+
+fn asleep(queue: &Queue, threads: usize) {
+    let end = Instant::now() + PATIENCE;
+    while queue.inner.lock().sleepers < threads {
+        assert!(Instant::now() < end, "no thread sleeps");
+        std::thread::yield_now();
+    }
+}
+
+/// The waker of a task that says its number.
+struct Task(Mutex<Sender<usize>>, usize);
+
+impl Wake for Task {
+    fn wake(self: Arc<Self>) {
+        self.0.lock().unwrap().send(self.1).unwrap();
+    }
+}
+
+#[test]
+fn a_sleeping_thread_gets_the_event_or_learns_why_there_is_none() {
+    let hub = hub();
+    let queue = hub.create(WHAT_TRANSFERS, 8).unwrap();
+    let none = queue.sleep(8, on, Some(Instant::now())).unwrap_err();
+    assert_eq!((none.status, queue.inner.lock().sleepers), (Status::Timeout, 0));
+    let closed = AtomicBool::new(false);
+    let over = || match closed.load(Ordering::SeqCst) {
+        true => Err(Error::new(Status::Closed, "closed")),
+        false => Ok(()),
+    };
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| queue.sleep(8, over, soon()).unwrap());
+        asleep(&queue, 1);
+        submit(&queue, 5);
+        assert_eq!(thread.join().unwrap().iter().map(number).collect::<Vec<_>>(), [5]);
+        // An end wakes as well, and comes behind the last event.
+        let thread = scope.spawn(|| queue.sleep(1, over, soon()));
+        asleep(&queue, 1);
+        closed.store(true, Ordering::SeqCst);
+        queue.rouse();
+        assert_eq!(thread.join().unwrap().unwrap_err().status, Status::Closed);
+        submit(&queue, 6);
+        assert_eq!(number(&queue.sleep(1, over, None).unwrap()[0]), 6);
+        assert_eq!(queue.sleep(1, over, None).unwrap_err().status, Status::Closed);
+        closed.store(false, Ordering::SeqCst);
+        let thread = scope.spawn(|| queue.sleep(1, over, soon()));
+        asleep(&queue, 1);
+        hub.destroy(queue.handle()).unwrap();
+        assert_eq!(thread.join().unwrap().unwrap_err().status, Status::Stale);
+    });
+}
+
+/// A wait that empties the queue arms the eventfd, as a drain does.
+#[test]
+fn a_wait_and_a_poller_do_not_deceive_each_other() {
+    let hub = hub();
+    let queue = hub.create(WHAT_TRANSFERS, 8).unwrap();
+    let fd = queue.eventfd();
+    submit(&queue, 1);
+    assert!(readable(fd, 0));
+    assert_eq!(queue.sleep(8, on, None).unwrap().len(), 1);
+    assert!(!readable(fd, 0), "the events are taken");
+    submit(&queue, 2);
+    assert!(readable(fd, 0), "and the next one is told");
+    hub.rouse();
+    assert!(queue.sleep(1, on, None).is_ok() && queue.sleep(1, on, Some(Instant::now())).is_err());
+    assert!(readable(fd, 0), "an end is told until a drain finds nothing");
+}
+
+#[test]
+fn each_event_goes_to_one_sleeper_and_none_is_lost() {
+    const EVENTS: u64 = 20_000;
+    const SLEEPERS: usize = 3;
+    let hub = hub();
+    let queue = hub.create(WHAT_TRANSFERS, 64).unwrap();
+    let end = AtomicBool::new(false);
+    let over = || match end.load(Ordering::SeqCst) {
+        true => Err(Error::new(Status::Closed, "closed")),
+        false => Ok(()),
+    };
+    let mut found: Vec<u64> = std::thread::scope(|scope| {
+        let sleepers: Vec<_> = (0..SLEEPERS)
+            .map(|_| {
+                scope.spawn(|| {
+                    let mut found = Vec::new();
+                    while let Ok(events) = queue.sleep(2, over, soon()) {
+                        assert!((1..=2).contains(&events.len()));
+                        found.extend(events.iter().map(number));
+                    }
+                    found
+                })
+            })
+            .collect();
+        for event in 0..EVENTS {
+            while queue.reserve().is_err() {
+                std::thread::yield_now();
+            }
+            queue.push_reserved(transfer(event), || ());
+        }
+        end.store(true, Ordering::SeqCst);
+        queue.rouse();
+        sleepers.into_iter().flat_map(|sleeper| sleeper.join().unwrap()).collect()
+    });
+    found.sort_unstable();
+    assert!(found.into_iter().eq(0..EVENTS));
+}
+
+#[test]
+fn a_task_is_woken_by_each_event_that_it_waits_for_and_by_the_end() {
+    let hub = hub();
+    hub.start_waking().unwrap();
+    let queue = hub.create(WHAT_TRANSFERS, 8).unwrap();
+    let (sender, receiver) = channel();
+    let task = |number| Waker::from(Arc::new(Task(Mutex::new(sender.clone()), number)));
+    let woken = || receiver.recv_timeout(PATIENCE).expect("the task is woken");
+    let waker = task(0);
+    for event in 0..100 {
+        assert!(queue.poll(&waker, on).is_none() && queue.poll(&waker, on).is_none());
+        submit(&queue, event);
+        assert_eq!(woken(), 0);
+        assert_eq!(number(&queue.poll(&waker, on).unwrap().unwrap()), event);
+    }
+    // Polled with an event there, the task is woken once more at most, and then only with the next event.
+    submit(&queue, 100);
+    assert_eq!(woken(), 0);
+    assert!(queue.poll(&waker, on).is_some() && receiver.try_recv().is_err());
+    // The bound: the oldest task makes room, and looks again.
+    (1..=sleep::TASKS_MAX).for_each(|number| assert!(queue.poll(&task(number), on).is_none()));
+    assert_eq!(woken(), 0);
+    hub.rouse();
+    let mut all: Vec<_> = (1..=sleep::TASKS_MAX).map(|_| woken()).collect();
+    all.sort_unstable();
+    assert!(all.into_iter().eq(1..=sleep::TASKS_MAX));
+    assert!(queue.poll(&waker, on).is_none());
+    hub.destroy(queue.handle()).unwrap();
+    assert_eq!(woken(), 0);
+    assert_eq!(queue.poll(&waker, on).unwrap().unwrap_err().status, Status::Stale);
+}
