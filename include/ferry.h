@@ -497,7 +497,7 @@ typedef struct ferry_peer_info {
 
 /// A region that a peer registered.
 typedef struct ferry_region_info {
-    /// Out: how many bytes were written.
+    /// In, for ferry_peer_region: sizeof(ferry_region_info). Out: how many bytes were written.
     uint32_t struct_size;
     /// FERRY_ACCESS_* bits.
     uint32_t access;
@@ -554,6 +554,14 @@ ferry_status ferry_peer_regions(ferry_engine *engine,
                                 size_t capacity,
                                 size_t *out_count,
                                 ferry_error *error);
+
+/// Returns the region of a peer that has this name; of several, the region that was registered last.
+/// FERRY_ERR_NOT_REGISTERED: the peer has announced no region of this name. The caller sets struct_size.
+ferry_status ferry_peer_region(ferry_engine *engine,
+                               ferry_peer peer,
+                               const char *name,
+                               ferry_region_info *out_region,
+                               ferry_error *error);
 
 /// Lists every path to a peer, chosen or not, and why. Returns lists as ferry_config_settings does.
 ferry_status ferry_peer_paths(ferry_engine *engine,
@@ -931,6 +939,20 @@ ferry_status ferry_transfer_wait_any(ferry_engine *engine,
                                      size_t *out_index,
                                      ferry_error *error);
 
+/// Waits until every transfer of the list is final, and returns FERRY_OK if each is done. Otherwise returns the
+/// status of the first in the list that is not done, fills ferry_error as ferry_transfer_wait does for that
+/// transfer, and sets *out_index (may be NULL) to its index.
+///
+/// FERRY_PENDING: the timeout has passed, and *out_index is the index of the first transfer that is not final; all go
+/// on. If the error is the call's own, *out_index is SIZE_MAX: FERRY_ERR_STALE or FERRY_ERR_INVALID for a handle,
+/// FERRY_ERR_INVALID for an empty list, FERRY_ERR_BUSY inside a callback unless all are final or the timeout is 0.
+ferry_status ferry_transfer_wait_all(ferry_engine *engine,
+                                     const ferry_transfer *transfers,
+                                     size_t count,
+                                     uint64_t timeout_ns,
+                                     size_t *out_index,
+                                     ferry_error *error);
+
 /// Returns the progress of a transfer: the bytes confirmed to be at their destination, and the bytes of all
 /// requests.
 ///
@@ -1049,6 +1071,63 @@ ferry_status ferry_transfer_submit_blocks(ferry_engine *engine,
                                           ferry_peer peer,
                                           uint32_t op,
                                           const ferry_blocks *blocks,
+                                          const ferry_transfer_options *options,
+                                          ferry_transfer *out_transfer,
+                                          ferry_error *error);
+
+/* ---- Transfers of layers of equal shape -------------------------------------------------------- */
+
+/// Pairs of blocks in layers of equal shape, one layer behind the other at equal distances, as in a cache that is one
+/// tensor on each side. ferry makes one request for each l of layer_count layers, from first_layer on, and each pair i:
+///
+///     local  = local_base  + (first_layer + l) * local_layer_stride  + local_blocks[i]  * local_stride
+///     remote = remote_base + (first_layer + l) * remote_layer_stride + remote_blocks[i] * remote_stride
+///     length = block_bytes
+///
+/// with the index l * pair_count + i. Zero the struct, set struct_size to sizeof, then set the other fields. ferry
+/// borrows nothing after the call.
+typedef struct ferry_layers {
+    /// sizeof(ferry_layers).
+    uint32_t struct_size;
+    /// Size of one block id: 4 for int32_t, 8 for int64_t. Not looked at without lists of ids.
+    uint32_t id_bytes;
+    /// Number of the first layer.
+    size_t first_layer;
+    /// How many layers; not 0.
+    size_t layer_count;
+    /// Address of block 0 of layer 0 in this process.
+    uint64_t local_base;
+    /// Address of block 0 of layer 0 in the peer's process.
+    uint64_t remote_base;
+    /// Bytes from one local layer to the next.
+    uint64_t local_layer_stride;
+    /// Bytes from one layer of the peer to the next.
+    uint64_t remote_layer_stride;
+    /// Bytes from one local block to the next, at least block_bytes; 0 means block_bytes.
+    uint64_t local_stride;
+    /// Bytes from one block of the peer to the next, at least block_bytes; 0 means block_bytes.
+    uint64_t remote_stride;
+    /// Bytes of one block; not 0.
+    uint64_t block_bytes;
+    /// ferry_request.remote_region of all requests.
+    ferry_region remote_region;
+    /// How many pairs of blocks; not 0.
+    size_t pair_count;
+    /// Ids of the local blocks. NULL means 0 to pair_count - 1.
+    const void *local_blocks;
+    /// Ids of the peer's blocks, paired with local_blocks. NULL means 0 to pair_count - 1.
+    const void *remote_blocks;
+} ferry_layers;
+
+/// Initializes a ferry_layers: its struct_size, and zero in all other fields.
+#define FERRY_LAYERS_INIT \
+    { (uint32_t)sizeof(ferry_layers), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, NULL, NULL }
+
+/// Starts a transfer of blocks in layers of equal shape. Behaves as ferry_transfer_submit otherwise.
+ferry_status ferry_transfer_submit_layers(ferry_engine *engine,
+                                          ferry_peer peer,
+                                          uint32_t op,
+                                          const ferry_layers *layers,
                                           const ferry_transfer_options *options,
                                           ferry_transfer *out_transfer,
                                           ferry_error *error);
@@ -1202,6 +1281,22 @@ ferry_status ferry_queue_drain(ferry_engine *engine,
                                size_t capacity,
                                size_t *out_count,
                                ferry_error *error);
+
+/// Waits until the queue has events, then takes up to `capacity` events as ferry_queue_drain does; after
+/// FERRY_OK there is at least one. No descriptor and no loop are needed.
+///
+/// FERRY_PENDING: the timeout has passed, and *out_count is 0. FERRY_ERR_BUSY inside a callback, unless there are
+/// events or the timeout is 0. FERRY_ERR_STALE: the queue was destroyed meanwhile. FERRY_ERR_CLOSED and
+/// FERRY_ERR_PANIC as of ferry_queue_drain; closing the engine ends the wait. Several threads may wait for one
+/// queue; each event goes to one thread. Signals do not end the wait.
+ferry_status ferry_queue_wait(ferry_engine *engine,
+                              ferry_queue queue,
+                              uint64_t timeout_ns,
+                              ferry_event *out_events,
+                              size_t element_size,
+                              size_t capacity,
+                              size_t *out_count,
+                              ferry_error *error);
 
 /// Sets the callback of a queue. ferry calls it with each event on its callback thread, one event at a time
 /// and under no lock. NULL removes the callback. The call returns when the old callback no longer runs;

@@ -13,7 +13,7 @@
  *   destroying an object needs exclusive access.
  * - Waiting. A timeout is any std::chrono duration, or ferry::forever; zero only looks. The documentation
  *   names the destructors that wait. A queue's callback cannot wait: destroy such objects elsewhere.
- * - Allocation. submit, write, read, notify, wait, drain and dispatch allocate nothing here.
+ * - Allocation. submit, write, read, notify, wait, next, drain and dispatch allocate nothing here.
  *
  * The file is above 500 lines because it is copied, installed and included alone.
  */
@@ -857,6 +857,61 @@ private:
     ferry_blocks c_{};
 };
 
+/// Blocks of layers of equal shape, one layer behind the other, as in a cache that is one tensor; the fields are
+/// those of ferry_layers, which has the formula. Set them, or start from two dense caches of the same shape:
+///
+///     ferry::Layers layers(memory.data(), *peer.region("kv"), layer_bytes, block_bytes);
+///     layers.range(5).blocks(count);                  // the first blocks of layer 5
+///     auto push = peer.submit(FERRY_OP_WRITE, layers);
+struct Layers : ferry_layers {
+    /// No layers and no blocks.
+    Layers() noexcept : ferry_layers{} { struct_size = sizeof(ferry_layers); }
+    /// Layers of `layer_bytes`, which begin at `local` and at the start of the region.
+    Layers(const void *local, const RegionInfo &remote, std::uint64_t layer_bytes, std::uint64_t block_size) noexcept
+        : Layers()
+    {
+        local_base = static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(local));
+        remote_base = remote.address;
+        local_layer_stride = remote_layer_stride = layer_bytes;
+        block_bytes = block_size;
+        remote_region = remote.region;
+    }
+    /// Moves these layers.
+    Layers &range(std::size_t first, std::size_t count = 1) noexcept
+    {
+        first_layer = first;
+        layer_count = count;
+        return *this;
+    }
+    /// Moves the first blocks of each layer.
+    Layers &blocks(std::size_t count) noexcept
+    {
+        pair_count = count;
+        local_blocks = remote_blocks = nullptr;
+        return *this;
+    }
+    /// Moves these pairs of blocks. Borrows the lists, which have ids of std::int32_t or std::int64_t.
+    /// FERRY_ERR_INVALID if their lengths differ.
+    template <class LocalIds, class RemoteIds>
+    Result<void> pairs(const LocalIds &local_ids, const RemoteIds &remote_ids) noexcept
+    {
+        using Id = std::remove_cv_t<std::remove_reference_t<decltype(*std::data(local_ids))>>;
+        using RemoteId = std::remove_cv_t<std::remove_reference_t<decltype(*std::data(remote_ids))>>;
+        static_assert(std::is_same_v<Id, RemoteId>, "both lists have ids of one type");
+        static_assert(std::is_same_v<Id, std::int32_t> || std::is_same_v<Id, std::int64_t>);
+        Result<void> result;
+        if (std::size(local_ids) != std::size(remote_ids)) {
+            result.fail(FERRY_ERR_INVALID, "the lists of local and remote block ids have different lengths");
+        } else {
+            id_bytes = sizeof(Id);
+            pair_count = std::size(local_ids);
+            local_blocks = std::data(local_ids);
+            remote_blocks = std::data(remote_ids);
+        }
+        return result;
+    }
+};
+
 /* ---- Peers ------------------------------------------------------------------------------------- */
 
 /// A peer, by its handle. It may be copied, and keeps its engine alive. Several connects to one engine return the
@@ -938,6 +993,17 @@ public:
             *result = Transfer(engine_, transfer);
         return result;
     }
+    /// Starts a transfer of blocks in layers of equal shape.
+    Result<Transfer> submit(std::uint32_t op, const Layers &layers,
+                            OrDefault<TransferOptions> options = {}) const noexcept
+    {
+        Result<Transfer> result;
+        ferry_transfer transfer = 0;
+        if (result.take(ferry_transfer_submit_layers(engine(), handle_, op, &layers, options.c(), &transfer,
+                                                     result.slot())))
+            *result = Transfer(engine_, transfer);
+        return result;
+    }
     /// Sends bytes to the peer's application. Returns when the peer has taken them in. A deadline of
     /// zero means the setting deadline_ms.
     Result<void> notify(Bytes bytes, Timeout deadline = std::chrono::nanoseconds(0)) const noexcept
@@ -962,19 +1028,14 @@ public:
                 return ferry_peer_regions(engine(), handle_, items, sizeof *items, capacity, count, error);
             });
     }
-    /// Returns the first region of this name; FERRY_ERR_NOT_REGISTERED if the peer has announced no such
-    /// region.
+    /// Returns the region of this name, of several the region that was registered last; FERRY_ERR_NOT_REGISTERED if
+    /// the peer has announced no such region.
     Result<RegionInfo> region(std::string_view name) const
     {
-        Result<std::vector<RegionInfo>> all = regions();
+        const std::string terminated(name);
         Result<RegionInfo> result;
-        if (!all) return Result<RegionInfo>(all);
-        for (const RegionInfo &found : *all) {
-            if (name != found.name) continue;
-            *result = found;
-            return result;
-        }
-        result.fail(FERRY_ERR_NOT_REGISTERED, "the peer has no region of this name");
+        result->struct_size = sizeof(RegionInfo);
+        result.take(ferry_peer_region(engine(), handle_, terminated.c_str(), &*result, result.slot()));
         return result;
     }
     /// Lists every path to the peer, chosen or not, and why.
@@ -1133,6 +1194,27 @@ public:
         if (result.take(ferry_queue_drain(engine(), handle_, storage.empty() ? nullptr : &storage[0].c_, sizeof(Event),
                                           storage.size(), &count, result.slot())))
             *result = Span<Event>(storage.data(), count);
+        return result;
+    }
+    /// Waits until there are events, then takes them as drain does. pending() if the timeout passes first. BUSY in a
+    /// callback. Destroying the queue or closing the engine on another thread ends the wait.
+    Result<Span<Event>> wait(Span<Event> storage, Timeout timeout = forever) const noexcept
+    {
+        Result<Span<Event>> result;
+        std::size_t count = 0;
+        for (Event &event : storage) event.reset();
+        if (result.take(ferry_queue_wait(engine(), handle_, timeout.ns(), storage.empty() ? nullptr : &storage[0].c_,
+                                         sizeof(Event), storage.size(), &count, result.slot())))
+            *result = Span<Event>(storage.data(), count);
+        return result;
+    }
+    /// Waits for the next event and takes it. Otherwise as wait.
+    Result<Event> next(Timeout timeout = forever) const noexcept
+    {
+        Result<Event> result;
+        std::size_t count = 0;
+        result.take(ferry_queue_wait(engine(), handle_, timeout.ns(), &result->c_, sizeof(Event), 1, &count,
+                                     result.slot()));
         return result;
     }
     /// Drains once. For each event it calls the event's Completion, or `other(Event &)` for transfers
@@ -1349,6 +1431,27 @@ public:
         result.take(ferry_transfer_wait_any(c(), transfers.data(), transfers.size(), timeout.ns(), &*result,
                                             result.slot()));
         return result;
+    }
+
+    /// Waits until every transfer of the list is final: ok() if each is done, otherwise the failure of the first that is
+    /// not done, whose index `out_index` gets. pending() if the timeout passes first; then the index of the first that
+    /// is not final.
+    Result<void> wait_all(Span<const ferry_transfer> transfers, Timeout timeout = forever,
+                          std::size_t *out_index = nullptr) const noexcept
+    {
+        Result<void> result;
+        result.take(ferry_transfer_wait_all(c(), transfers.data(), transfers.size(), timeout.ns(), out_index,
+                                            result.slot()));
+        return result;
+    }
+    /// Waits until all of these transfers are final.
+    Result<void> wait_all(Span<const Transfer> transfers, Timeout timeout = forever,
+                          std::size_t *out_index = nullptr) const
+    {
+        std::vector<ferry_transfer> handles;
+        handles.reserve(transfers.size());
+        for (const Transfer &transfer : transfers) handles.push_back(transfer.handle());
+        return wait_all(handles, timeout, out_index);
     }
 
     /// Returns the counters since the engine was opened, and the current number of objects.

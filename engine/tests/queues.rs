@@ -347,13 +347,11 @@ fn wait_all_ends_with_the_last_and_tells_the_first_that_is_not_done() {
     }
     // The other end takes no notifications: the third waits for room, and the fourth behind it.
     (0..NOTIFY_CREDITS).for_each(|_| pair.a.notify(pair.b_at_a, b"fill", Deadline::Default).unwrap());
-    let with_word = |deadline| TransferOptions { notify: Some(b"word"), deadline, ..TransferOptions::default() };
+    let with_word =
+        |deadline| TransferOptions { notify: Some(b"word"), deadline, ..TransferOptions::default() };
     let late = with_word(Deadline::After(Duration::from_millis(20)));
-    let all = [
-        submit(64, &TransferOptions::default()),
-        submit(64, &with_word(Deadline::Never)),
-        submit(64, &late),
-    ];
+    let all =
+        [submit(64, &TransferOptions::default()), submit(64, &with_word(Deadline::Never)), submit(64, &late)];
     all[0].wait(Some(PATIENCE)).unwrap();
     let pending = Transfer::wait_all(&all, Some(Duration::from_nanos(1))).unwrap_err();
     assert_eq!((pending.status, pending.request_index), (Status::Timeout, Some(1)));

@@ -78,8 +78,9 @@ pub unsafe extern "C" fn ferry_transfer_submit_blocks(
             let blocks = versioned::read(blocks, "blocks")?;
             let blocks = blocks.ok_or_else(|| Error::invalid("blocks is NULL"))?;
             let options = options::read(engine, options)?;
-            let local = ids(&blocks, blocks.local_blocks, "blocks.local_blocks")?;
-            let remote = ids(&blocks, blocks.remote_blocks, "blocks.remote_blocks")?;
+            let pairs = blocks.pair_count;
+            let local = ids(blocks.id_bytes, blocks.local_blocks, pairs, "blocks.local_blocks")?;
+            let remote = ids(blocks.id_bytes, blocks.remote_blocks, pairs, "blocks.remote_blocks")?;
             let requests = expand(&layers(&blocks)?, local, remote)?;
             out.set(engine.engine.submit_core(PeerId::from_raw(peer), op, &requests, &options)?.handle.raw());
             Ok(())
@@ -87,15 +88,20 @@ pub unsafe extern "C" fn ferry_transfer_submit_blocks(
     }
 }
 
+/// Returns a list of block ids. The error names the struct of the list, which is the beginning of `what`.
+///
 /// # Safety
-/// `list` is NULL or `pair_count` ids of `id_bytes` that are the caller's for `'a`.
-unsafe fn ids<'a>(blocks: &ferry_blocks, list: *const c_void, what: &str) -> Result<BlockIds<'a>> {
+/// `list` is NULL or `pairs` ids of `id_bytes` that are the caller's for `'a`.
+pub unsafe fn ids<'a>(id_bytes: u32, list: *const c_void, pairs: usize, what: &str) -> Result<BlockIds<'a>> {
     // SAFETY: the caller's promise.
     unsafe {
-        match blocks.id_bytes {
-            4 => Ok(BlockIds::I32(slice(list.cast(), blocks.pair_count, what)?)),
-            8 => Ok(BlockIds::I64(slice(list.cast(), blocks.pair_count, what)?)),
-            size => Err(Error::invalid(format!("blocks.id_bytes is {size}, neither 4 nor 8"))),
+        match id_bytes {
+            4 => Ok(BlockIds::I32(slice(list.cast(), pairs, what)?)),
+            8 => Ok(BlockIds::I64(slice(list.cast(), pairs, what)?)),
+            size => {
+                let of = what.split('.').next().unwrap_or_default();
+                Err(Error::invalid(format!("{of}.id_bytes is {size}, neither 4 nor 8")))
+            }
         }
     }
 }

@@ -7,7 +7,7 @@
 //! pointers   NULL, alignment, text, slices            ┐
 //! versioned  struct_size in, struct_size out          ├ what comes in and goes out
 //! handles    handles, timeouts, operations            ┘
-//! status error config engine memory peers descriptor transfers options blocks results notify queues
+//! status error config engine memory peers descriptor transfers options blocks layers results notify queues
 //! events stats                one C concept each
 //! ```
 //! `README.md` beside this crate states the contract as a whole.
@@ -27,6 +27,7 @@ pub mod error;
 pub mod events;
 mod guard;
 pub mod handles;
+pub mod layers;
 pub mod memory;
 pub mod notify;
 pub mod options;

@@ -4,7 +4,7 @@ use crate::engine::ferry_engine;
 use crate::error::ferry_error;
 use crate::guard::call;
 use crate::handles::{ferry_peer, ferry_region};
-use crate::pointers::{copy_text, Out as ScalarOut};
+use crate::pointers::{copy_text, text, Out as ScalarOut};
 use crate::status::ferry_status;
 use crate::versioned::{Out, OutArray, Versioned};
 use engine::types::{PeerId, Transport};
@@ -81,7 +81,7 @@ unsafe impl Versioned for ferry_peer_info {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ferry_region_info {
-    /// Out: how many bytes were written.
+    /// In, for ferry_peer_region: sizeof(ferry_region_info). Out: how many bytes were written.
     pub struct_size: u32,
     /// FERRY_ACCESS_* bits.
     pub access: u32,
@@ -167,6 +167,28 @@ pub unsafe extern "C" fn ferry_peer_regions(
             let regions = engine.engine.peer_regions(PeerId::from_raw(peer))?;
             array.fill(regions.iter().map(ferry_region_info::from));
             count.set(regions.len());
+            Ok(())
+        })
+    }
+}
+
+/// Returns the region of a peer that has this name; of several, the region that was registered last.
+/// FERRY_ERR_NOT_REGISTERED: the peer has announced no region of this name. The caller sets struct_size.
+#[no_mangle]
+pub unsafe extern "C" fn ferry_peer_region(
+    engine: *mut ferry_engine,
+    peer: ferry_peer,
+    name: *const c_char,
+    out_region: *mut ferry_region_info,
+    error: *mut ferry_error,
+) -> ferry_status {
+    // SAFETY: the pointers are the caller's for the length of the call.
+    unsafe {
+        call(error, || {
+            let engine = ferry_engine::live(engine)?;
+            let name = text(name, "name")?;
+            let out = Out::new(out_region, "out_region")?;
+            out.set(&(&engine.engine.peer_region(PeerId::from_raw(peer), name)?).into());
             Ok(())
         })
     }

@@ -4,14 +4,14 @@ use crate::engine::ferry_engine;
 use crate::error::ferry_error;
 use crate::events::{ferry_callback, ferry_event};
 use crate::guard::call;
-use crate::handles::ferry_queue;
+use crate::handles::{ferry_queue, timeout};
 use crate::pointers::{reference, Out};
-use crate::status::ferry_status;
+use crate::status::{ferry_status, FERRY_OK, FERRY_PENDING};
 use crate::versioned::OutArray;
 use engine::notify::{self, Callback, Event};
 use engine::status::Result;
 use engine::types::QueueId;
-use engine::Error;
+use engine::{Error, Status};
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 
@@ -117,6 +117,50 @@ pub unsafe extern "C" fn ferry_queue_drain(
             count.set(events.len());
             array.fill(events.into_iter().map(ferry_event::give));
             Ok(())
+        })
+    }
+}
+
+/// Waits until the queue has events, then takes up to `capacity` events as ferry_queue_drain does; after
+/// FERRY_OK there is at least one. No descriptor and no loop are needed.
+///
+/// FERRY_PENDING: the timeout has passed, and *out_count is 0. FERRY_ERR_BUSY inside a callback, unless there are
+/// events or the timeout is 0. FERRY_ERR_STALE: the queue was destroyed meanwhile. FERRY_ERR_CLOSED and
+/// FERRY_ERR_PANIC as of ferry_queue_drain; closing the engine ends the wait. Several threads may wait for one
+/// queue; each event goes to one thread. Signals do not end the wait.
+#[no_mangle]
+pub unsafe extern "C" fn ferry_queue_wait(
+    engine: *mut ferry_engine,
+    queue: ferry_queue,
+    timeout_ns: u64,
+    out_events: *mut ferry_event,
+    element_size: usize,
+    capacity: usize,
+    out_count: *mut usize,
+    error: *mut ferry_error,
+) -> ferry_status {
+    // SAFETY: the pointers are the caller's for the length of the call.
+    unsafe {
+        call(error, || {
+            let engine = &reference(engine, "engine")?.engine;
+            if capacity == 0 {
+                return Err(Error::invalid("capacity is 0"));
+            }
+            let array = OutArray::new(out_events, element_size, capacity, "out_events")?;
+            let count = Out::new(out_count, "out_count")?;
+            let queue = engine.hub_of_closed()?.get(QueueId::from_raw(queue))?;
+            match engine.wait_events(&queue, array.capacity(), timeout(timeout_ns)) {
+                Ok(events) => {
+                    count.set(events.len());
+                    array.fill(events.into_iter().map(ferry_event::give));
+                    Ok(FERRY_OK)
+                }
+                Err(error) if error.status == Status::Timeout => {
+                    count.set(0);
+                    Ok(FERRY_PENDING)
+                }
+                Err(error) => Err(error),
+            }
         })
     }
 }

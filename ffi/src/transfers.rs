@@ -5,12 +5,12 @@ use crate::error::ferry_error;
 use crate::guard::call;
 use crate::handles::{ferry_peer, ferry_region, ferry_transfer, op, timeout, FERRY_FOREVER};
 use crate::options::{self, ferry_transfer_options};
-use crate::pointers::{slice, Out};
+use crate::pointers::{slice, Out, OutList};
 use crate::results::{ferry_result, unfinished, Outcome};
 use crate::status::{ferry_status, FERRY_OK, FERRY_PENDING};
 use engine::status::Result;
 use engine::types::{MemoryKind, Op, PeerId, Request, TransferId};
-use engine::{Error, Status, TransferCore, TransferOptions};
+use engine::{Engine, Error, Status, TransferCore, TransferOptions};
 use std::mem::{align_of, offset_of, size_of};
 use std::sync::Arc;
 
@@ -125,16 +125,8 @@ pub unsafe extern "C" fn ferry_transfer_wait_any(
     unsafe {
         call(error, || {
             let engine = ferry_engine::live(engine)?;
-            let handles = slice(transfers, count, "transfers")?;
             let out = Out::new(out_index, "out_index")?;
-            let find = |(index, handle): (usize, &u64)| {
-                engine
-                    .engine
-                    .transfer(TransferId::from_raw(*handle))
-                    .map_err(|error| error.at_request(index as u64))
-            };
-            let cores: Vec<Arc<TransferCore>> =
-                handles.iter().enumerate().map(find).collect::<Result<_>>()?;
+            let cores = cores(&engine.engine, slice(transfers, count, "transfers")?)?;
             match engine.engine.wait_any(&cores, timeout(timeout_ns)) {
                 Ok(index) => {
                     out.set(index);
@@ -145,6 +137,56 @@ pub unsafe extern "C" fn ferry_transfer_wait_any(
             }
         })
     }
+}
+
+/// Waits until every transfer of the list is final, and returns FERRY_OK if each is done. Otherwise returns the
+/// status of the first in the list that is not done, fills ferry_error as ferry_transfer_wait does for that
+/// transfer, and sets *out_index (may be NULL) to its index.
+///
+/// FERRY_PENDING: the timeout has passed, and *out_index is the index of the first transfer that is not final; all go
+/// on. If the error is the call's own, *out_index is SIZE_MAX: FERRY_ERR_STALE or FERRY_ERR_INVALID for a handle,
+/// FERRY_ERR_INVALID for an empty list, FERRY_ERR_BUSY inside a callback unless all are final or the timeout is 0.
+#[no_mangle]
+pub unsafe extern "C" fn ferry_transfer_wait_all(
+    engine: *mut ferry_engine,
+    transfers: *const ferry_transfer,
+    count: usize,
+    timeout_ns: u64,
+    out_index: *mut usize,
+    error: *mut ferry_error,
+) -> ferry_status {
+    // SAFETY: the pointers are the caller's for the length of the call.
+    unsafe {
+        call(error, || {
+            // NULL is a list without room.
+            let out = OutList::new(out_index, usize::from(!out_index.is_null()), "out_index")?;
+            let tell = |index: usize| out.fill([index]);
+            tell(usize::MAX);
+            let engine = &ferry_engine::live(engine)?.engine;
+            let cores = cores(engine, slice(transfers, count, "transfers")?)?;
+            match engine.wait_all(&cores, timeout(timeout_ns)) {
+                Ok(None) => Ok(FERRY_OK),
+                Ok(Some(index)) => {
+                    tell(index);
+                    let result = cores[index].result().ok_or_else(|| Error::invalid("transfers"))?;
+                    engine.result_or_error(&cores[index], result).map(|_| FERRY_OK)
+                }
+                Err(error) if error.status == Status::Timeout => {
+                    tell(error.request_index.map_or(usize::MAX, |index| index as usize));
+                    Ok(FERRY_PENDING)
+                }
+                Err(error) => Err(error),
+            }
+        })
+    }
+}
+
+/// Returns the transfers of these handles. The error names the handle by its index.
+fn cores(engine: &Engine, handles: &[u64]) -> Result<Vec<Arc<TransferCore>>> {
+    let find = |(index, handle): (usize, &u64)| {
+        engine.transfer(TransferId::from_raw(*handle)).map_err(|error| error.at_request(index as u64))
+    };
+    handles.iter().enumerate().map(find).collect()
 }
 
 /// Returns the progress of a transfer: the bytes confirmed to be at their destination, and the bytes of all

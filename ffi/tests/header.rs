@@ -38,6 +38,7 @@ const SECTIONS: &[(&str, &str, &str)] = &[
          on either side. Deadline and cancel are requests; the final state is the promise.",
     ),
     ("blocks", "Transfers of blocks", "For paged memory: a KV cache is a table of equal blocks per layer."),
+    ("layers", "Transfers of layers of equal shape", ""),
     ("notify", "Notifications", ""),
     ("events", "Events", ""),
     (

@@ -110,6 +110,7 @@ static void null_for_transfers(void)
     ferry_request request = range(&pair, 0, 0, 64);
     ferry_transfer transfer = 0;
     ferry_blocks blocks = {0};
+    ferry_layers layers = FERRY_LAYERS_INIT;
     uint64_t done = 7;
     size_t index = 0;
     blocks.struct_size = sizeof blocks;
@@ -128,11 +129,21 @@ static void null_for_transfers(void)
                "blocks");
     CHECK_NULL(ferry_transfer_submit_blocks(a, pair.peer, FERRY_OP_READ, &blocks, NULL, NULL, &error),
                "out_transfer");
+    CHECK_NULL(ferry_transfer_submit_layers(NULL, pair.peer, FERRY_OP_READ, &layers, NULL, &transfer, &error),
+               "engine");
+    CHECK_NULL(ferry_transfer_submit_layers(a, pair.peer, FERRY_OP_READ, NULL, NULL, &transfer, &error),
+               "layers");
+    CHECK_NULL(ferry_transfer_submit_layers(a, pair.peer, FERRY_OP_READ, &layers, NULL, NULL, &error),
+               "out_transfer");
     CHECK_NULL(ferry_transfer_wait(NULL, 1, 0, NULL, &error), "engine");
     CHECK_NULL(ferry_transfer_wait_any(NULL, &transfer, 1, 0, &index, &error), "engine");
     CHECK_NULL(ferry_transfer_wait_any(a, NULL, 1, 0, &index, &error), "transfers");
     CHECK_NULL(ferry_transfer_wait_any(a, &transfer, 1, 0, NULL, &error), "out_index");
     CHECK_BAD(ferry_transfer_wait_any(a, &transfer, 0, 0, &index, &error), "the list is empty");
+    CHECK_NULL(ferry_transfer_wait_all(NULL, &transfer, 1, 0, &index, &error), "engine");
+    CHECK(index == SIZE_MAX);
+    CHECK_NULL(ferry_transfer_wait_all(a, NULL, 1, 0, &index, &error), "transfers");
+    CHECK_BAD(ferry_transfer_wait_all(a, &transfer, 0, 0, NULL, &error), "the list is empty");
     CHECK_NULL(ferry_transfer_progress(NULL, 1, &done, &done, &error), "engine");
     CHECK_NULL(ferry_transfer_progress(a, 1, NULL, &done, &error), "out_bytes_confirmed");
     CHECK_NULL(ferry_transfer_progress(a, 1, &done, NULL, &error), "out_bytes_total");
@@ -174,6 +185,10 @@ static void null_for_queues(void)
     CHECK_NULL(ferry_queue_drain(engine, queue, NULL, sizeof event, 1, &count, &error), "out_events");
     CHECK_NULL(ferry_queue_drain(engine, queue, &event, sizeof event, 1, NULL, &error), "out_count");
     CHECK_BAD(ferry_queue_drain(engine, queue, &event, sizeof event, 0, &count, &error), "capacity is 0");
+    CHECK_NULL(ferry_queue_wait(NULL, queue, 0, &event, sizeof event, 1, &count, &error), "engine");
+    CHECK_NULL(ferry_queue_wait(engine, queue, 0, NULL, sizeof event, 1, &count, &error), "out_events");
+    CHECK_NULL(ferry_queue_wait(engine, queue, 0, &event, sizeof event, 1, NULL, &error), "out_count");
+    CHECK_BAD(ferry_queue_wait(engine, queue, 0, &event, sizeof event, 0, &count, &error), "capacity is 0");
     CHECK_NULL(ferry_queue_callback(NULL, queue, NULL, NULL, &error), "engine");
     CHECK_NULL(ferry_queue_destroy(NULL, queue, &error), "engine");
     CHECK(fd == -7 && count == 7);

@@ -1,4 +1,4 @@
-/* submit_blocks: paged memory by block ids, permuted on both sides. */
+/* submit_blocks and submit_layers: paged memory by block ids, permuted on both sides. */
 #include "engines.h"
 
 enum { LAYERS = 3, BLOCKS = 32, PAIRS = 12, BLOCK_BYTES = 512 };
@@ -165,6 +165,84 @@ static void wrong_lists_are_named(void)
     end_pair(&pair);
 }
 
+static ferry_layers new_layers(const pair *pair)
+{
+    ferry_layers layers = FERRY_LAYERS_INIT;
+    layers.layer_count = LAYERS;
+    layers.local_base = (uintptr_t)pair->a_memory;
+    layers.remote_base = (uintptr_t)pair->b_memory;
+    layers.local_layer_stride = layers.remote_layer_stride = BLOCKS * BLOCK_BYTES;
+    layers.block_bytes = BLOCK_BYTES;
+    layers.remote_region = pair->b_region;
+    layers.pair_count = PAIRS;
+    return layers;
+}
+
+static void layers_of_equal_shape_need_no_table(void)
+{
+    pair pair = open_pair(LAYERS * BLOCKS * BLOCK_BYTES);
+    ferry_layers layers = new_layers(&pair);
+    ferry_transfer transfers[LAYERS];
+    ferry_result result = new_result();
+    size_t index = 0;
+    /* Layer by layer, as a program that pushes each layer when the layer is computed. */
+    fill(pair.a_memory, pair.length, 5);
+    layers.layer_count = 1;
+    layers.id_bytes = 4;
+    layers.local_blocks = local32;
+    layers.remote_blocks = remote32;
+    for (; layers.first_layer < LAYERS; layers.first_layer++)
+        CHECK_OK(ferry_transfer_submit_layers(pair.a, pair.peer, FERRY_OP_WRITE, &layers, NULL,
+                                              &transfers[layers.first_layer], NULL));
+    CHECK_OK(ferry_transfer_wait_all(pair.a, transfers, LAYERS, PATIENCE_NS, NULL, NULL));
+    CHECK(is_in_place(&pair, 5));
+    /* Without ids: the first blocks of the last two layers, with gaps between the local blocks, as one slice each. */
+    memset(pair.a_memory, 0, pair.length);
+    fill(pair.b_memory, pair.length, 6);
+    layers = new_layers(&pair);
+    layers.first_layer = 1;
+    layers.layer_count = 2;
+    layers.local_stride = 2 * BLOCK_BYTES;
+    CHECK_OK(ferry_transfer_submit_layers(pair.a, pair.peer, FERRY_OP_READ, &layers, NULL, transfers, NULL));
+    CHECK_OK(ferry_transfer_wait_all(pair.a, transfers, 1, PATIENCE_NS, &index, NULL));
+    CHECK_OK(ferry_transfer_wait(pair.a, transfers[0], 0, &result, NULL));
+    CHECK(result.requests_in == 2 * PAIRS);
+    CHECK(is_zero(pair.a_memory, BLOCKS * BLOCK_BYTES));
+    for (size_t i = 0; i < 2 * PAIRS; i++) {
+        size_t layer = 1 + i / PAIRS, block = i % PAIRS, from = (layer * BLOCKS + block) * BLOCK_BYTES;
+        CHECK(holds(pair.a_memory, from + block * BLOCK_BYTES, BLOCK_BYTES, 6, from));
+        CHECK(is_zero(pair.a_memory + from + (block + 1) * BLOCK_BYTES, BLOCK_BYTES));
+    }
+    end_pair(&pair);
+}
+
+static void wrong_layers_are_named(void)
+{
+    pair pair = open_pair(LAYERS * BLOCKS * BLOCK_BYTES);
+    ferry_layers layers;
+    ferry_transfer transfer = 0;
+    ferry_error error = new_error();
+#define CHECK_REFUSED(change, part)                                                                \
+    do {                                                                                           \
+        layers = new_layers(&pair);                                                                \
+        change;                                                                                    \
+        CHECK_INVALID(ferry_transfer_submit_layers(pair.a, pair.peer, FERRY_OP_WRITE, &layers, NULL, \
+                                                   &transfer, &error));                            \
+        CHECK_MESSAGE(error, part);                                                                \
+    } while (0)
+    CHECK_REFUSED(layers.layer_count = 0, "layers is empty");
+    CHECK_REFUSED(layers.pair_count = 0, "is empty");
+    CHECK_REFUSED(layers.block_bytes = 0, "block_bytes is 0");
+    CHECK_REFUSED(layers.struct_size = 80, "layers.struct_size");
+    CHECK_REFUSED(layers.local_blocks = local32, "layers.id_bytes is 0");
+    CHECK_REFUSED(layers.remote_stride = BLOCK_BYTES - 1, "remote_stride 511 is less than block_bytes 512");
+    CHECK_REFUSED(layers.first_layer = SIZE_MAX, "layers.first_layer + layers.layer_count overflows");
+    CHECK_REFUSED(layers.remote_layer_stride = UINT64_MAX, "layer 1: remote_base");
+#undef CHECK_REFUSED
+    CHECK(transfer == 0);
+    end_pair(&pair);
+}
+
 SUITE(blocks, CASE(permuted_ids_of_either_size_go_where_they_belong),
       CASE(the_ids_are_borrowed_for_the_call_only), CASE(blocks_can_be_pulled),
-      CASE(wrong_lists_are_named));
+      CASE(wrong_lists_are_named), CASE(layers_of_equal_shape_need_no_table), CASE(wrong_layers_are_named));

@@ -20,6 +20,7 @@ static const char *first_of_transfers(const pair *pair, ferry_queue queue, ferry
     uint64_t address = (uintptr_t)pair->a_memory, stride = 8;
     int32_t block = 0;
     ferry_blocks blocks;
+    ferry_layers layers = FERRY_LAYERS_INIT;
     uint64_t done = 0, total = 0;
     size_t count = 0;
     memset(&blocks, 0, sizeof blocks);
@@ -29,12 +30,17 @@ static const char *first_of_transfers(const pair *pair, ferry_queue queue, ferry
     blocks.local_base = blocks.remote_base = &address;
     blocks.local_stride = blocks.remote_stride = blocks.block_bytes = &stride;
     blocks.local_blocks = blocks.remote_blocks = &block;
+    layers.layer_count = layers.pair_count = 1;
+    layers.local_base = layers.remote_base = address;
+    layers.block_bytes = stride;
     options.queue = queue;
     REFUSES(ferry_transfer_submit(a, pair->peer, FERRY_OP_WRITE, &request, 1, &options, &transfer, NULL));
     REFUSES(ferry_transfer_submit_blocks(a, pair->peer, FERRY_OP_WRITE, &blocks, NULL, &transfer, NULL));
+    REFUSES(ferry_transfer_submit_layers(a, pair->peer, FERRY_OP_WRITE, &layers, NULL, &transfer, NULL));
     REFUSES(ferry_transfer_wait(a, transfer, FERRY_FOREVER, NULL, NULL));
     REFUSES(ferry_transfer_wait(a, transfer, 0, NULL, NULL));
     REFUSES(ferry_transfer_wait_any(a, &transfer, 1, FERRY_FOREVER, &count, NULL));
+    REFUSES(ferry_transfer_wait_all(a, &transfer, 1, FERRY_FOREVER, &count, NULL));
     REFUSES(ferry_transfer_progress(a, transfer, &done, &total, NULL));
     REFUSES(ferry_transfer_cancel(a, transfer, NULL));
     REFUSES(ferry_transfer_results(a, transfer, 0, NULL, sizeof(ferry_request_result), 0, &count, NULL));
@@ -52,6 +58,7 @@ static const char *first_of_peers(const pair *pair, ferry_queue queue)
     ferry_engine *a = pair->a;
     ferry_peer peer = 0;
     ferry_peer_info info;
+    ferry_region_info region = FERRY_REGION_INFO_INIT;
     char descriptor[512];
     size_t count = 0;
     info.struct_size = sizeof info;
@@ -63,6 +70,7 @@ static const char *first_of_peers(const pair *pair, ferry_queue queue)
     REFUSES(ferry_peer_close(a, pair->peer, FERRY_FOREVER, NULL));
     REFUSES(ferry_peer_get_info(a, pair->peer, &info, NULL));
     REFUSES(ferry_peer_regions(a, pair->peer, NULL, sizeof(ferry_region_info), 0, &count, NULL));
+    REFUSES(ferry_peer_region(a, pair->peer, "name", &region, NULL));
     REFUSES(ferry_peer_paths(a, pair->peer, NULL, sizeof(ferry_path_info), 0, &count, NULL));
     REFUSES(ferry_descriptor_export(a, descriptor, sizeof descriptor, &count, NULL));
     REFUSES(ferry_descriptor_import(a, "FERRYDSC", 8, FERRY_FOREVER, &peer, NULL));
@@ -90,6 +98,7 @@ static const char *first_of_the_rest(const pair *pair, ferry_queue queue)
     REFUSES(ferry_queue_create(a, FERRY_QUEUE_PEERS, 1, &other, NULL));
     REFUSES(ferry_queue_eventfd(a, queue, &fd, NULL));
     REFUSES(ferry_queue_drain(a, queue, &event, sizeof event, 1, &count, NULL));
+    REFUSES(ferry_queue_wait(a, queue, FERRY_FOREVER, &event, sizeof event, 1, &count, NULL));
     REFUSES(ferry_queue_callback(a, queue, ignore, NULL, NULL));
     REFUSES(ferry_queue_callback(a, queue, NULL, NULL, NULL));
     REFUSES(ferry_queue_destroy(a, queue, NULL));

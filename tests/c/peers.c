@@ -257,7 +257,37 @@ static void a_descriptor_with_a_flipped_bit_is_refused(void)
     end_engine(b);
 }
 
-SUITE(peers, CASE(connecting_twice_is_the_same_peer), CASE(where_nobody_can_be_reached),
+static void a_region_is_found_by_its_name(void)
+{
+    pair pair = open_pair(4096);
+    ferry_region_options options = FERRY_REGION_OPTIONS_INIT;
+    ferry_region_info found = FERRY_REGION_INFO_INIT;
+    ferry_error error = new_error();
+    static char first[4096], second[4096];
+    ferry_region older = 0, newer = 0;
+    ferry_peer peer = 0;
+    CHECK_STATUS(ferry_peer_region(pair.a, pair.peer, "cache", &found, &error), FERRY_ERR_NOT_REGISTERED);
+    CHECK_MESSAGE(error, "name: the peer has announced no region named \"cache\"");
+    CHECK(found.region == 0);
+    options.access = FERRY_ACCESS_REMOTE_READ;
+    options.name = "cache";
+    CHECK_OK(ferry_region_register(pair.b, second, sizeof second, &options, &older, NULL));
+    CHECK_OK(ferry_region_register(pair.b, first, sizeof first, &options, &newer, NULL));
+    /* A new engine has all regions when it is connected. */
+    ferry_engine *late = open_engine();
+    CHECK_OK(ferry_peer_connect(late, address_of(pair.b), PATIENCE_NS, &peer, NULL));
+    CHECK_OK(ferry_peer_region(late, peer, "cache", &found, NULL));
+    CHECK(found.region == newer && found.address == (uintptr_t)first && found.length == sizeof first);
+    CHECK(found.access == FERRY_ACCESS_REMOTE_READ && found.struct_size == sizeof found);
+    CHECK_INVALID(ferry_peer_region(late, peer, NULL, &found, &error));
+    CHECK_MESSAGE(error, "name is NULL");
+    CHECK_INVALID(ferry_peer_region(late, peer, "cache", NULL, &error));
+    CHECK_MESSAGE(error, "out_region is NULL");
+    end_engine(late);
+    end_pair(&pair);
+}
+
+SUITE(peers, CASE(a_region_is_found_by_its_name), CASE(connecting_twice_is_the_same_peer), CASE(where_nobody_can_be_reached),
       CASE(a_peer_with_another_secret_is_refused), CASE(an_asynchronous_connect_reports_to_its_queue),
       CASE(room_for_asynchronous_connects_is_reserved), CASE(probe_and_info),
       CASE(paths_say_which_is_taken_and_why), CASE(a_closed_peer_is_lost),

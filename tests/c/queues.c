@@ -1,6 +1,8 @@
 /* Queues: room, arming and draining as poll(2) sees them, handles. */
 #include "engines.h"
 
+#include <pthread.h>
+
 static ferry_transfer submit_to(const pair *pair, ferry_queue queue, uint64_t user_data)
 {
     ferry_request request = range(pair, 0, 0, 8);
@@ -113,6 +115,52 @@ static void room_is_reserved_at_submit(void)
     end_pair(&pair);
 }
 
+typedef struct {
+    ferry_engine *engine;
+    ferry_queue queue;
+    ferry_event events[4];
+    size_t count;
+    ferry_status status;
+} sleeper;
+
+/* Waits without an end, on a thread of its own. */
+static void *sleep_on_queue(void *argument)
+{
+    sleeper *sleeper = argument;
+    sleeper->status = ferry_queue_wait(sleeper->engine, sleeper->queue, FERRY_FOREVER, sleeper->events,
+                                       sizeof sleeper->events[0], 4, &sleeper->count, NULL);
+    return NULL;
+}
+
+static void a_wait_ends_with_an_event_and_with_the_queue_and_with_the_engine(void)
+{
+    pair pair = open_pair(4096);
+    sleeper sleeper = {pair.a, 0, {{0}}, 7, FERRY_OK};
+    ferry_transfer transfer;
+    pthread_t thread;
+    CHECK_OK(ferry_queue_create(pair.a, FERRY_QUEUE_TRANSFERS, 8, &sleeper.queue, NULL));
+    CHECK_STATUS(ferry_queue_wait(pair.a, sleeper.queue, 0, sleeper.events, sizeof sleeper.events[0], 4,
+                                  &sleeper.count, NULL), FERRY_PENDING);
+    CHECK(sleeper.count == 0);
+    CHECK_STATUS(ferry_queue_wait(pair.a, sleeper.queue, 1000000, sleeper.events, sizeof sleeper.events[0], 4,
+                                  &sleeper.count, NULL), FERRY_PENDING);
+    CHECK(pthread_create(&thread, NULL, sleep_on_queue, &sleeper) == 0);
+    transfer = submit_to(&pair, sleeper.queue, 77);
+    CHECK(pthread_join(thread, NULL) == 0);
+    CHECK_OK(sleeper.status);
+    CHECK(sleeper.count == 1 && sleeper.events[0].transfer == transfer && sleeper.events[0].user_data == 77);
+    CHECK(pthread_create(&thread, NULL, sleep_on_queue, &sleeper) == 0);
+    CHECK_OK(ferry_queue_destroy(pair.a, sleeper.queue, NULL));
+    CHECK(pthread_join(thread, NULL) == 0);
+    CHECK_STATUS(sleeper.status, FERRY_ERR_STALE);
+    CHECK_OK(ferry_queue_create(pair.a, FERRY_QUEUE_TRANSFERS, 8, &sleeper.queue, NULL));
+    CHECK(pthread_create(&thread, NULL, sleep_on_queue, &sleeper) == 0);
+    CHECK_OK(ferry_engine_close(pair.a, PATIENCE_NS, NULL));
+    CHECK(pthread_join(thread, NULL) == 0);
+    CHECK_STATUS(sleeper.status, FERRY_ERR_CLOSED);
+    end_pair(&pair);
+}
+
 static void destroyed_and_foreign_queues_are_stale(void)
 {
     ferry_engine *a = open_engine(), *b = open_engine();
@@ -126,6 +174,8 @@ static void destroyed_and_foreign_queues_are_stale(void)
     CHECK_STATUS(ferry_queue_destroy(a, queue, NULL), FERRY_ERR_STALE);
     CHECK_STATUS(ferry_queue_eventfd(a, queue, &fd, NULL), FERRY_ERR_STALE);
     CHECK_STATUS(ferry_queue_drain(a, queue, &event, sizeof event, 1, &count, NULL), FERRY_ERR_STALE);
+    CHECK_STATUS(ferry_queue_wait(a, queue, FERRY_FOREVER, &event, sizeof event, 1, &count, NULL),
+                 FERRY_ERR_STALE);
     CHECK_STATUS(ferry_queue_callback(a, queue, NULL, NULL, NULL), FERRY_ERR_STALE);
     CHECK_INVALID(ferry_queue_destroy(a, 0, NULL));
     CHECK(fd == -7 && count == 7);
@@ -176,6 +226,7 @@ static void elements_stand_as_far_apart_as_the_caller_says(void)
 
 SUITE(queues, CASE(what_cannot_be_created), CASE(the_descriptor_is_readable_until_a_drain_comes_short),
       CASE(an_event_says_which_transfer_ended_how), CASE(room_is_reserved_at_submit),
+      CASE(a_wait_ends_with_an_event_and_with_the_queue_and_with_the_engine),
       CASE(destroyed_and_foreign_queues_are_stale),
       CASE(a_queue_with_transfers_under_way_is_not_destroyed),
       CASE(elements_stand_as_far_apart_as_the_caller_says));

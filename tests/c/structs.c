@@ -47,6 +47,7 @@ static void initializers(void)
     CHECK_INIT(ferry_request_result, FERRY_REQUEST_RESULT_INIT);
     CHECK_INIT(ferry_result, FERRY_RESULT_INIT);
     CHECK_INIT(ferry_blocks, FERRY_BLOCKS_INIT);
+    CHECK_INIT(ferry_layers, FERRY_LAYERS_INIT);
     CHECK_INIT(ferry_event, FERRY_EVENT_INIT);
     CHECK_INIT(ferry_stats, FERRY_STATS_INIT);
 }

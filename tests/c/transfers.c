@@ -247,7 +247,34 @@ static void wait_any_says_which(void)
     end_pair(&pair);
 }
 
-SUITE(transfers, CASE(write_and_read_move_exactly_what_they_name), CASE(the_target_can_write_back),
+static void wait_all_names_the_first_that_is_not_done(void)
+{
+    pair pair = open_pair(MIB);
+    ferry_request request = range(&pair, 0, 0, MIB);
+    ferry_error error = new_error();
+    ferry_transfer all[4] = {0};
+    size_t index = 9;
+    for (size_t i = 0; i < 3; i++)
+        CHECK_OK(ferry_transfer_submit(pair.a, pair.peer, FERRY_OP_WRITE, &request, 1, NULL, &all[i], NULL));
+    CHECK_OK(ferry_transfer_wait_all(pair.a, all, 3, PATIENCE_NS, &index, NULL));
+    CHECK(index == SIZE_MAX);
+    all[3] = all[2];
+    all[2] = hold_transfer(&pair, NULL);
+    CHECK_STATUS(ferry_transfer_wait_all(pair.a, all, 4, 0, &index, NULL), FERRY_PENDING);
+    CHECK(index == 2);
+    CHECK_STATUS(ferry_transfer_wait_all(pair.a, all, 4, 1000000, &index, NULL), FERRY_PENDING);
+    CHECK(index == 2);
+    CHECK_OK(ferry_transfer_cancel(pair.a, all[2], NULL));
+    CHECK_STATUS(ferry_transfer_wait_all(pair.a, all, 4, PATIENCE_NS, &index, &error), FERRY_ERR_CANCELLED);
+    CHECK(index == 2);
+    CHECK_MESSAGE(error, "the first with CANCELLED");
+    CHECK_OK(ferry_transfer_release(pair.a, all[1], NULL));
+    CHECK_STATUS(ferry_transfer_wait_all(pair.a, all, 4, 0, &index, &error), FERRY_ERR_STALE);
+    CHECK(index == SIZE_MAX && error.request_index == 1);
+    end_pair(&pair);
+}
+
+SUITE(transfers, CASE(wait_all_names_the_first_that_is_not_done), CASE(write_and_read_move_exactly_what_they_name), CASE(the_target_can_write_back),
       CASE(options_with_every_flag_move_data_too), CASE(submit_wait_results_release),
       CASE(a_released_transfer_is_stale), CASE(a_pending_transfer_answers_at_once_and_holds_its_memory),
       CASE(cancel), CASE(progress_tells_how_far_a_transfer_is), CASE(a_deadline_ends_a_transfer), CASE(wait_any_says_which));

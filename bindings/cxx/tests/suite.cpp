@@ -187,6 +187,48 @@ TEST(Transfers, AnyOfSeveralIsWaitedFor)
     must(transfers[index].wait(0ns));
 }
 
+TEST(Transfers, AllOfSeveralAreWaitedFor)
+{
+    Pair pair;
+    std::vector<ferry::Transfer> transfers;
+    for (int i = 0; i < 3; i++) transfers.push_back(must(pair.peer.submit(FERRY_OP_WRITE, pair.range(0, 0, 4096))));
+    must(pair.a.wait_all(transfers, patience));
+    for (const ferry::Transfer &transfer : transfers) must(transfer.wait(0ns));
+    transfers.push_back(hold_transfer(pair, {}));
+    std::size_t index = 0;
+    EXPECT_TRUE(pair.a.wait_all(transfers, 1ms, &index).pending());
+    EXPECT_EQ(index, 3u);
+    must(transfers[3].cancel());
+    EXPECT_EQ(pair.a.wait_all(transfers, patience, &index).status(), FERRY_ERR_CANCELLED);
+    EXPECT_EQ(index, 3u);
+    EXPECT_EQ(pair.a.wait_all(ferry::Span<const ferry_transfer>()).status(), FERRY_ERR_INVALID);
+}
+
+TEST(Transfers, LayersOfEqualShapeNeedNoTables)
+{
+    constexpr std::size_t blocks = 8, size = 512, layer_bytes = blocks * size;
+    Pair pair(4 * layer_bytes);
+    const ferry::RegionInfo remote = must(pair.peer.region("b"));
+    fill(pair.a_memory, 5);
+    ferry::Layers layers(pair.a_memory.data(), remote, layer_bytes, size);
+    std::vector<ferry::Transfer> pushes;
+    for (std::size_t layer = 0; layer < 4; layer++)
+        pushes.push_back(must(pair.peer.submit(FERRY_OP_WRITE, layers.range(layer).blocks(blocks))));
+    must(pair.a.wait_all(pushes, patience));
+    EXPECT_EQ(misplaced(pair.b_memory, 0, 4 * layer_bytes, 5, 0), 0u);
+    const std::vector<std::int32_t> from = {1, 2, 7}, to = {0, 3, 5};
+    fill(pair.a_memory, 6);
+    must(layers.pairs(from, to));
+    must(must(pair.peer.submit(FERRY_OP_WRITE, layers.range(2, 2))).wait(patience));
+    for (std::size_t layer = 2; layer < 4; layer++)
+        for (std::size_t i = 0; i < from.size(); i++)
+            EXPECT_EQ(misplaced(pair.b_memory, layer * layer_bytes + to[i] * size, size, 6,
+                                layer * layer_bytes + from[i] * size), 0u);
+    EXPECT_EQ(misplaced(pair.b_memory, 0, 2 * layer_bytes, 5, 0), 0u);
+    EXPECT_EQ(layers.pairs(from, std::vector<std::int32_t>{1}).status(), FERRY_ERR_INVALID);
+    EXPECT_EQ(pair.peer.submit(FERRY_OP_WRITE, ferry::Layers()).status(), FERRY_ERR_INVALID);
+}
+
 TEST(Transfers, OneThatFallsOutOfScopeIsQuietFirst)
 {
     Pair pair;
@@ -323,6 +365,11 @@ TEST(Transfers, TheDataPathAllocatesNothing)
         ferry::Transfer transfer(pair.a.c(), events[0]->transfer);
         must(transfer.wait(0ns));
         must(transfer.progress());
+        must(pair.peer.submit(FERRY_OP_WRITE, {pair.range(0, 0, 8)}, ferry::TransferOptions().queue(queue))).detach();
+        events = must(queue.wait(storage, patience));
+        ferry::Transfer another(pair.a.c(), events[0]->transfer);
+        const ferry_transfer both[] = {transfer.handle(), another.handle()};
+        must(pair.a.wait_all(both, patience));
         (void)pair.peer.at_once(FERRY_OP_WRITE, pair.range(0, 0, 8));
     }
     EXPECT_EQ(allocations.load(), before);
@@ -429,7 +476,7 @@ TEST(Queues, AnEventOutlivesItsQueueAndEngine)
         Pair pair;
         ferry::Queue inbox = must(pair.b.queue(FERRY_QUEUE_NOTIFICATIONS, 4));
         must(pair.peer.notify("kept"));
-        event = next_event(inbox, FERRY_EVENT_NOTIFICATION);
+        event = must(inbox.next(patience));
     }
     ferry::Event moved = std::move(event);
     EXPECT_EQ(moved.text(), "kept");
@@ -445,6 +492,9 @@ TEST(Queues, OneArrayIsDrainedIntoForEver)
     ferry::Event storage[2];
     EXPECT_EQ(must(inbox.drain(storage)).size(), 0u);
     EXPECT_EQ(inbox.drain({}).status(), FERRY_ERR_INVALID);
+    EXPECT_EQ(inbox.wait({}).status(), FERRY_ERR_INVALID);
+    EXPECT_TRUE(inbox.wait(storage, 1ms).pending());
+    EXPECT_TRUE(inbox.next(0ns).pending());
     int seen = 0;
     for (int i = 0; i < 10; i++) must(pair.peer.notify(std::to_string(i)));
     while (seen < 10) {

@@ -142,6 +142,18 @@ impl Engine {
         Ok(regions)
     }
 
+    /// Returns the peer's region of this name; of several, the region that was registered last. NOT_REGISTERED if the
+    /// peer has announced none.
+    pub fn peer_region(&self, peer: PeerId, name: &str) -> Result<RemoteRegionInfo> {
+        let regions = self.peer_regions(peer)?;
+        let newest =
+            regions.into_iter().filter(|region| &*region.name == name).max_by_key(|region| region.order);
+        newest.ok_or_else(|| {
+            let text = format!("name: the peer has announced no region named {name:?}");
+            Error::new(Status::NotRegistered, text)
+        })
+    }
+
     /// Sends a probe to the peer and returns the round trip.
     pub fn probe(&self, peer: PeerId, timeout: Option<Duration>) -> Result<Duration> {
         let peer = self.peer(peer)?;

@@ -11,12 +11,15 @@ use crate::limits::REQUESTS_MAX;
 use crate::status::{Error, Result, Status};
 use crate::try_reserve::reserve;
 use crate::types::{RegionId, Request};
+use std::ops::Range;
 
 /// Block ids in the caller's format, borrowed for the call only.
 #[derive(Clone, Copy, Debug)]
 pub enum BlockIds<'a> {
     I32(&'a [i32]),
     I64(&'a [i64]),
+    /// The ids 0, 1, 2 and so on, this many.
+    First(usize),
 }
 
 /// The place of one layer's blocks on both sides, in bytes. `remote_region` is as in `Request`.
@@ -28,6 +31,58 @@ pub struct Layer {
     pub remote_stride: u64,
     pub block_bytes: u64,
     pub remote_region: RegionId,
+}
+
+/// Layers of equal shape, one behind the other at equal distances, as in a cache that is one tensor.
+#[derive(Clone, Copy, Debug)]
+pub struct EqualLayers {
+    /// Address of block 0 of layer 0.
+    pub local_base: u64,
+    pub remote_base: u64,
+    /// Bytes from one layer to the next.
+    pub local_layer_stride: u64,
+    pub remote_layer_stride: u64,
+    /// Bytes from one block to the next. 0 means `block_bytes`: without gaps.
+    pub local_stride: u64,
+    pub remote_stride: u64,
+    pub block_bytes: u64,
+    /// As in `Request`.
+    pub remote_region: RegionId,
+}
+
+impl EqualLayers {
+    /// Returns the layers with these numbers. INVALID if an address overflows or the range is empty, LIMIT for more
+    /// layers than a transfer may have requests.
+    pub fn layers(&self, numbers: Range<usize>) -> Result<Vec<Layer>> {
+        if numbers.is_empty() {
+            return Err(Error::invalid("layers is empty"));
+        }
+        if numbers.len() > REQUESTS_MAX {
+            let message = format!("{} layers are more than {REQUESTS_MAX} requests", numbers.len());
+            return Err(Error::new(Status::Limit, message));
+        }
+        let stride = |stride: u64| if stride == 0 { self.block_bytes } else { stride };
+        let base = |side: &str, base: u64, stride: u64, number: usize| {
+            let offset = stride.checked_mul(number as u64);
+            offset.and_then(|offset| base.checked_add(offset)).ok_or_else(|| {
+                let sum = format!("{side}_base {base:#x} + {number} * {side}_layer_stride {stride}");
+                Error::invalid(format!("layer {number}: {sum} overflows"))
+            })
+        };
+        let mut layers = Vec::new();
+        reserve(&mut layers, numbers.len())?;
+        for number in numbers {
+            layers.push(Layer {
+                local_base: base("local", self.local_base, self.local_layer_stride, number)?,
+                remote_base: base("remote", self.remote_base, self.remote_layer_stride, number)?,
+                local_stride: stride(self.local_stride),
+                remote_stride: stride(self.remote_stride),
+                block_bytes: self.block_bytes,
+                remote_region: self.remote_region,
+            });
+        }
+        Ok(layers)
+    }
 }
 
 /// Returns a request for each layer and pair of ids, layer by layer: index = layer * pairs + pair.
@@ -75,6 +130,7 @@ impl BlockIds<'_> {
         match self {
             BlockIds::I32(ids) => ids.len(),
             BlockIds::I64(ids) => ids.len(),
+            BlockIds::First(count) => *count,
         }
     }
 
@@ -83,6 +139,7 @@ impl BlockIds<'_> {
         match self {
             BlockIds::I32(ids) => ids[pair] as u64,
             BlockIds::I64(ids) => ids[pair] as u64,
+            BlockIds::First(_) => pair as u64,
         }
     }
 
@@ -91,6 +148,7 @@ impl BlockIds<'_> {
         let negative = match self {
             BlockIds::I32(ids) => ids.iter().position(|&id| id < 0),
             BlockIds::I64(ids) => ids.iter().position(|&id| id < 0),
+            BlockIds::First(_) => None,
         };
         if let Some(pair) = negative {
             return Err(Error::invalid(format!("{name}[{pair}] is negative")).at_request(pair as u64));
@@ -193,6 +251,34 @@ mod tests {
         assert!(fails(beyond, &ids, &ids).contains("remote_ids[0] 3 * remote_stride 20"));
         let wide = Layer { local_stride: u64::MAX, ..LAYER };
         assert!(fails(wide, &[i64::MAX], &[0]).contains("overflows"));
+    }
+
+    #[test]
+    fn equal_layers_lie_at_equal_distances() {
+        let cache = EqualLayers {
+            local_base: 1000,
+            remote_base: 2000,
+            local_layer_stride: 100,
+            remote_layer_stride: 300,
+            local_stride: 0,
+            remote_stride: 20,
+            block_bytes: 10,
+            remote_region: RegionId::from_raw(7),
+        };
+        let spans = |numbers: Range<usize>, ids: BlockIds| {
+            let requests = expand(&cache.layers(numbers)?, ids, ids)?;
+            Ok(requests.iter().map(|request| (request.local, request.remote)).collect::<Vec<_>>())
+        };
+        let expected = [(1200, 2600), (1210, 2620), (1300, 2900), (1310, 2920)];
+        assert_eq!(spans(2..4, BlockIds::First(2)).unwrap(), expected);
+        assert_eq!(spans(0..1, BlockIds::I32(&[4])).unwrap(), [(1040, 2080)]);
+        let status = |result: Result<Vec<_>>| result.unwrap_err().status;
+        assert_eq!(status(spans(3..3, BlockIds::First(1))), Status::Invalid);
+        assert_eq!(status(spans(0..REQUESTS_MAX + 1, BlockIds::First(1))), Status::Limit);
+        assert_eq!(status(spans(0..2, BlockIds::First(REQUESTS_MAX))), Status::Limit);
+        let far = EqualLayers { remote_layer_stride: u64::MAX / 2, ..cache };
+        let error = far.layers(2..4).unwrap_err();
+        assert!(error.message.starts_with("layer 2: remote_base 0x7d0 + 2 * remote_layer_stride"), "{error}");
     }
 
     #[test]
