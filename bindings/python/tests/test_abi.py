@@ -39,6 +39,7 @@ STRUCTS = {
     "ferry_request_result": _abi.CRequestResult,
     "ferry_result": _abi.CResult,
     "ferry_blocks": _abi.CBlocks,
+    "ferry_layers": _abi.CLayers,
     "ferry_event": _abi.CEvent,
     "ferry_stats": _abi.CStats,
     "ferry_setting_info": _abi.CSetting,

@@ -206,6 +206,8 @@ def test_control_c_ends_a_wait_and_its_transfer(silent: Pair) -> None:
     waits: list[Callable[[], object]] = [
         lambda: blocker.wait(60),
         lambda: source.wait_any([blocker], 60),
+        lambda: source.wait_all([blocker], 60),
+        lambda: source.queue(peers=True).wait(60),
         lambda: peer.write([request, request], notify=b"x", deadline=60),
     ]
     for wait in waits:

@@ -26,6 +26,7 @@ from ._errors import (
     UnreachableError,
     UnsupportedError,
 )
+from ._layers import LayerBlocks, Layers
 from ._memory import Memory, Region
 from ._numbers import Transport
 from ._peer import Path, Peer, PeerInfo, PeerState, RemoteRegion
@@ -60,6 +61,8 @@ __all__ = [
     "EventKind",
     "Fence",
     "InvalidError",
+    "LayerBlocks",
+    "Layers",
     "Memory",
     "MemoryKind",
     "NotificationState",

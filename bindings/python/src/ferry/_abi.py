@@ -162,6 +162,26 @@ class CBlocks(ctypes.Structure):
     ]
 
 
+class CLayers(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("id_bytes", c_uint32),
+        ("first_layer", c_size_t),
+        ("layer_count", c_size_t),
+        ("local_base", c_uint64),
+        ("remote_base", c_uint64),
+        ("local_layer_stride", c_uint64),
+        ("remote_layer_stride", c_uint64),
+        ("local_stride", c_uint64),
+        ("remote_stride", c_uint64),
+        ("block_bytes", c_uint64),
+        ("remote_region", c_uint64),
+        ("pair_count", c_size_t),
+        ("local_blocks", c_void_p),
+        ("remote_blocks", c_void_p),
+    ]
+
+
 class CEvent(ctypes.Structure):
     _fields_ = [
         ("struct_size", c_uint32),
@@ -226,6 +246,7 @@ _FALLIBLE = {
     "memory_free": "pii",
     "peer_get_info": "pip",
     "peer_regions": "pipzzp",
+    "peer_region": "pisp",
     "peer_paths": "pipzzp",
     "peer_connect": "psip",
     "peer_connect_async": "psiii",
@@ -238,8 +259,10 @@ _FALLIBLE = {
     "transfer_results": "piupzzp",
     "transfer_submit": "piupzpp",
     "transfer_submit_blocks": "piuppp",
+    "transfer_submit_layers": "piuppp",
     "transfer_wait": "piip",
     "transfer_wait_any": "ppzip",
+    "transfer_wait_all": "ppzip",
     "transfer_progress": "pipp",
     "transfer_cancel": "pi",
     "transfer_release": "pi",
@@ -250,6 +273,7 @@ _FALLIBLE = {
     "queue_create": "puzp",
     "queue_eventfd": "pip",
     "queue_drain": "pipzzp",
+    "queue_wait": "piipzzp",
     "queue_destroy": "pi",
 }
 _PLAIN = {"config_free": "p", "engine_free": "p", "event_release": "p"}

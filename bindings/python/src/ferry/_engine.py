@@ -251,21 +251,39 @@ class Engine:
 
     def wait_any(self, transfers: Sequence[Transfer], timeout: float | None = None) -> int:
         """Waits until one of the transfers is final, however it ended; returns its index in the list."""
-        handles = (c_uint64 * len(transfers))(*(transfer.handle for transfer in transfers))
         index = c_size_t()
+        status = self._wait_for(library.ferry_transfer_wait_any, transfers, timeout, index)
+        if status != Status.OK:
+            raise PendingError(status, "none of the transfers is final")
+        return index.value
+
+    def wait_all(self, transfers: Sequence[Transfer], timeout: float | None = None) -> None:
+        """Waits until all of the transfers are final; raises as `Transfer.wait` for the first that is not
+        done. PendingError: the timeout has passed, and all go on."""
+        index = c_size_t()
+        try:
+            status = self._wait_for(library.ferry_transfer_wait_all, transfers, timeout, index)
+        except Error:
+            if index.value < len(transfers):
+                # The error of the transfer, with its result.
+                transfers[index.value].wait(0)
+            raise
+        if status != Status.OK:
+            raise PendingError(status, f"transfers[{index.value}] is not final yet")
+
+    def _wait_for(
+        self, function: Any, transfers: Sequence[Transfer], timeout: float | None, index: c_size_t
+    ) -> int:
+        """Waits for several transfers, in turns, so that the interpreter handles signals."""
+        handles = (c_uint64 * len(transfers))(*(transfer.handle for transfer in transfers))
         remaining = nanoseconds(timeout)
         until = time.monotonic_ns() + remaining
-        function = library.ferry_transfer_wait_any
         while True:
-            # In turns, so that the interpreter handles signals.
             turn = min(remaining, TURN_NS)
             status = call(function, self._pointer, addressof(handles), len(transfers), turn, addressof(index))
             remaining = until - time.monotonic_ns()
             if status == Status.OK or remaining <= 0:
-                break
-        if status != Status.OK:
-            raise PendingError(status, "none of the transfers is final")
-        return index.value
+                return status
 
     def stats(self) -> dict[str, int]:
         """Returns the counters since the engine was opened and the current number of objects, by their

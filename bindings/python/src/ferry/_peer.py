@@ -8,7 +8,8 @@ from ctypes import addressof, c_uint64, sizeof
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ._abi import READ, WRITE, CPathInfo, CPeerInfo, CRegionInfo, CRequestResult, library
-from ._errors import ClosedError, Error, call, nanoseconds
+from ._errors import ClosedError, Error, Status, call, nanoseconds
+from ._layers import LayerBlocks
 from ._numbers import Number, Transport, number
 from ._requests import Blocks, give_back, options_of, requests_of
 from ._results import RESULT_BYTES, Access, MemoryKind, RequestResult, Result
@@ -44,6 +45,19 @@ class RemoteRegion(NamedTuple):
     """Number of the device in the peer's process, for the kinds that have one; otherwise 0."""
     order: int
     """Rises with each region that the peer registers: of two regions the lower number came first."""
+
+
+def remote_region(row: CRegionInfo) -> RemoteRegion:
+    return RemoteRegion(
+        row.region,
+        row.address,
+        row.length,
+        Access(row.access),
+        row.name.decode(errors="replace"),
+        number(MemoryKind, row.kind),
+        row.device,
+        row.order,
+    )
 
 
 class PeerInfo(NamedTuple):
@@ -124,26 +138,20 @@ class Peer:
         from ._engine import listed
 
         rows = listed(CRegionInfo, library.ferry_peer_regions, self._engine._pointer, self.handle)
-        return [
-            RemoteRegion(
-                row.region,
-                row.address,
-                row.length,
-                Access(row.access),
-                row.name.decode(errors="replace"),
-                number(MemoryKind, row.kind),
-                row.device,
-                row.order,
-            )
-            for row in rows
-        ]
+        return [remote_region(row) for row in rows]
 
     def region(self, name: str) -> RemoteRegion:
-        """Returns the region of this name; KeyError if the peer has announced no such region."""
-        for region in self.regions():
-            if region.name == name:
-                return region
-        raise KeyError(name)
+        """Returns the region of this name, of several the region that was registered last; KeyError if the
+        peer has announced no such region."""
+        found = CRegionInfo(struct_size=sizeof(CRegionInfo))
+        place = addressof(found)
+        try:
+            call(library.ferry_peer_region, self._engine._pointer, self.handle, name.encode(), place)
+        except Error as error:
+            if error.status == Status.NOT_REGISTERED:
+                raise KeyError(name) from None
+            raise
+        return remote_region(found)
 
     def paths(self) -> list[Path]:
         """Lists every path to the peer, chosen or not, and why."""
@@ -213,11 +221,11 @@ class Peer:
         """Starts a READ. Behaves as `submit_write` otherwise."""
         return self._submit(READ, requests, options)
 
-    def submit_write_blocks(self, blocks: Blocks, **options: Unpack[SubmitOptions]) -> Transfer:
-        """Starts a WRITE of blocks."""
+    def submit_write_blocks(self, blocks: Blocks | LayerBlocks, **options: Unpack[SubmitOptions]) -> Transfer:
+        """Starts a WRITE of blocks: `Blocks`, or what `Layers.blocks` returns."""
         return self._submit_blocks(WRITE, blocks, options)
 
-    def submit_read_blocks(self, blocks: Blocks, **options: Unpack[SubmitOptions]) -> Transfer:
+    def submit_read_blocks(self, blocks: Blocks | LayerBlocks, **options: Unpack[SubmitOptions]) -> Transfer:
         """Starts a READ of blocks."""
         return self._submit_blocks(READ, blocks, options)
 
@@ -279,8 +287,10 @@ class Peer:
             if given is not requests:
                 give_back(given)
 
-    def _submit_blocks(self, op: int, blocks: Blocks, options: Any) -> Transfer:
-        return self._start(library.ferry_transfer_submit_blocks, options, op, blocks._address)
+    def _submit_blocks(self, op: int, blocks: Blocks | LayerBlocks, options: Any) -> Transfer:
+        equal = isinstance(blocks, LayerBlocks)
+        function = library.ferry_transfer_submit_layers if equal else library.ferry_transfer_submit_blocks
+        return self._start(function, options, op, blocks._address)
 
     def _start(self, function: Any, options: Any, *what: int) -> Transfer:
         if self._engine._orphans:

@@ -8,6 +8,7 @@ events stay in `_backlog`.
 from __future__ import annotations
 
 import itertools
+import time
 from collections import deque
 from ctypes import addressof, c_int, c_size_t, c_uint64, sizeof, string_at
 from types import TracebackType
@@ -25,6 +26,7 @@ from ._errors import (
     BusyError,
     ClosedError,
     Error,
+    PendingError,
     StaleError,
     Status,
     call,
@@ -33,6 +35,7 @@ from ._errors import (
 )
 from ._numbers import Number, number
 from ._peer import Peer
+from ._transfer import TURN_NS
 
 if TYPE_CHECKING:
     import asyncio
@@ -103,6 +106,20 @@ class Queue:
         while self._backlog:
             taken.append(self._backlog.popleft())
         return taken
+
+    def wait(self, timeout: float | None = None) -> Event:
+        """Waits for the next event and takes it, on the calling thread; PendingError: none came in time.
+
+        Destroying the queue (StaleError) or closing the engine (ClosedError) ends the wait.
+        """
+        remaining = nanoseconds(timeout)
+        until = time.monotonic_ns() + remaining
+        while not self._backlog:
+            # In turns, so that the interpreter handles signals. An event may be another coroutine's.
+            if not self._take(min(max(remaining, 0), TURN_NS)) and remaining <= 0:
+                raise PendingError(Status.PENDING, "the queue has no event yet")
+            remaining = until - time.monotonic_ns()
+        return self._backlog.popleft()
 
     async def next(self) -> Event:
         """Returns the next event; waits for it in the running event loop."""
@@ -205,23 +222,25 @@ class Queue:
 
     def _pump(self) -> None:
         """Drains the library's queue to its end, which arms the descriptor, and delivers the events."""
-        count = c_size_t(_BATCH)
+        while self._take() == _BATCH:
+            pass
+
+    def _take(self, timeout_ns: int | None = None) -> int:
+        """Takes a batch of events, with a timeout after waiting for them, and delivers them."""
+        count = c_size_t()
         events = (CEvent * _BATCH)()
-        while count.value == _BATCH:
-            call(
-                library.ferry_queue_drain,
-                self._engine._pointer,
-                self.handle,
-                addressof(events),
-                sizeof(CEvent),
-                _BATCH,
-                addressof(count),
-            )
-            for place in range(count.value):
-                self._hand_out(self._event(events[place]))
+        place = addressof(events), sizeof(CEvent), _BATCH, addressof(count)
+        queue = self._engine._pointer, self.handle
+        if timeout_ns is None:
+            call(library.ferry_queue_drain, *queue, *place)
+        else:
+            call(library.ferry_queue_wait, *queue, timeout_ns, *place)
+        for index in range(count.value):
+            self._hand_out(self._event(events[index]))
         for waiter in self._next_waiters:
             if self._backlog:
                 waiter.get_loop().call_soon_threadsafe(_wake, waiter)
+        return count.value
 
     def _event(self, found: CEvent) -> Event:
         data = string_at(found.data, found.data_length) if found.data_length else b""
