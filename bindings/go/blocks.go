@@ -59,11 +59,16 @@ func (b *Blocks) check(op string) error {
 	if b.RemoteRegion != nil && len(b.RemoteRegion) != layers {
 		return invalid(op, "RemoteRegion has %d layers, LocalBase has %d", len(b.RemoteRegion), layers)
 	}
-	if b.LocalBlocks.count != b.RemoteBlocks.count {
-		return invalid(op, "RemoteBlocks has %d ids, LocalBlocks has %d", b.RemoteBlocks.count, b.LocalBlocks.count)
+	return samePairs(op, b.LocalBlocks, b.RemoteBlocks)
+}
+
+// samePairs compares two lists of ids, of which ferry gets one length and one size.
+func samePairs(op string, local, remote BlockIDs) error {
+	if local.count != remote.count {
+		return invalid(op, "RemoteBlocks has %d ids, LocalBlocks has %d", remote.count, local.count)
 	}
-	if b.LocalBlocks.idBytes != b.RemoteBlocks.idBytes {
-		return invalid(op, "RemoteBlocks has ids of %d bytes, LocalBlocks of %d", b.RemoteBlocks.idBytes, b.LocalBlocks.idBytes)
+	if local.idBytes != remote.idBytes {
+		return invalid(op, "RemoteBlocks has ids of %d bytes, LocalBlocks of %d", remote.idBytes, local.idBytes)
 	}
 	return nil
 }
@@ -110,11 +115,21 @@ func (p Peer) SubmitBlocks(op Op, blocks *Blocks, options *TransferOptions) (*Tr
 		local_blocks:  pinned(blocks.LocalBlocks.first),
 		remote_blocks: pinned(blocks.RemoteBlocks.first),
 	}
+	return p.start(op, options, func(o *C.ferry_go_options, notify unsafe.Pointer, length C.size_t,
+		t *Transfer, c *C.ferry_error) C.ferry_status {
+		return C.ferry_go_submit_blocks(e.handle, C.ferry_peer(p.handle), C.uint32_t(op), &full, o, notify, length,
+			&t.handle, c)
+	})
+}
+
+// start submits a transfer of blocks by the call, and expects its end.
+func (p Peer) start(op Op, options *TransferOptions, call func(*C.ferry_go_options, unsafe.Pointer, C.size_t,
+	*Transfer, *C.ferry_error) C.ferry_status) (*Transfer, error) {
+	e := p.engine
 	t := &Transfer{engine: e, op: op, id: e.reactor.ids.Add(1), keep: bool(options.keep()), done: make(chan struct{})}
 	options_, notify, notifyLength := e.reactor.options(options, t.id, 0)
 	var c C.ferry_error
-	status := C.ferry_go_submit_blocks(e.handle, C.ferry_peer(p.handle), C.uint32_t(op), &full,
-		&options_, notify, notifyLength, &t.handle, &c)
+	status := call(&options_, notify, notifyLength, t, &c)
 	if status < 0 {
 		return nil, newError(op.String(), Status(status), &c)
 	}

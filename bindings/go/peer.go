@@ -225,10 +225,27 @@ func (p Peer) Regions() ([]RegionInfo, error) {
 	ask := func(e *C.ferry_engine, peer C.ferry_peer, out *C.ferry_region_info, capacity C.size_t, count *C.size_t, c *C.ferry_error) C.ferry_status {
 		return C.ferry_peer_regions(e, peer, out, C.sizeof_ferry_region_info, capacity, count, c)
 	}
-	return listFrom(p, "regions", ask, func(r *C.ferry_region_info) RegionInfo {
-		return RegionInfo{Region(r.region), Access(r.access), uint64(r.address), uint64(r.length), C.GoString(&r.name[0]),
-			MemoryKind(r.kind), int32(r.device), uint64(r.order)}
+	return listFrom(p, "regions", ask, newRegionInfo)
+}
+
+// Region returns the region of this name, of several the region that was registered last; ErrNotRegistered if the peer
+// has announced no such region.
+func (p Peer) Region(name string) (RegionInfo, error) {
+	text := C.CString(name)
+	defer C.free(unsafe.Pointer(text))
+	info := C.ferry_region_info{struct_size: C.sizeof_ferry_region_info}
+	err := p.call("region", func(e *C.ferry_engine, peer C.ferry_peer, c *C.ferry_error) C.ferry_status {
+		return C.ferry_peer_region(e, peer, text, &info, c)
 	})
+	if err != nil {
+		return RegionInfo{}, err
+	}
+	return newRegionInfo(&info), nil
+}
+
+func newRegionInfo(r *C.ferry_region_info) RegionInfo {
+	return RegionInfo{Region(r.region), Access(r.access), uint64(r.address), uint64(r.length), C.GoString(&r.name[0]),
+		MemoryKind(r.kind), int32(r.device), uint64(r.order)}
 }
 
 // Paths lists every path to the peer, and why it is or is not chosen.

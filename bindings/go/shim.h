@@ -31,6 +31,11 @@ ferry_status ferry_go_submit_blocks(ferry_engine *engine, ferry_peer peer, uint3
                                     const ferry_go_options *options, const void *notify, size_t notify_length,
                                     ferry_transfer *out_transfer, ferry_error *error);
 
+/* Submits layers of equal shape, without polling. */
+ferry_status ferry_go_submit_layers(ferry_engine *engine, ferry_peer peer, uint32_t op, const ferry_layers *layers,
+                                    const ferry_go_options *options, const void *notify, size_t notify_length,
+                                    ferry_transfer *out_transfer, ferry_error *error);
+
 /* Waits with timeout 0; releases a transfer that is done, unless `keep` is set. */
 ferry_status ferry_go_look(ferry_engine *engine, ferry_transfer transfer, bool keep, ferry_result *out_result,
                            ferry_error *error);

@@ -319,6 +319,18 @@ func (t *Transfer) Cancel() {
 	C.ferry_transfer_cancel(t.engine.handle, t.handle, nil)
 }
 
+// WaitAll returns when every transfer is final, with the error of the first in the list that is not done. It behaves as
+// Transfer.Wait otherwise: if the context ends first, all are cancelled.
+func WaitAll(ctx context.Context, transfers ...*Transfer) error {
+	var first error
+	for _, t := range transfers {
+		if _, err := t.Wait(ctx); err != nil && first == nil {
+			first = err
+		}
+	}
+	return first
+}
+
 // Wait returns when the transfer is final, however it ended. If the context ends first, Wait cancels the
 // transfer and still waits until it is final; if the transfer is done by then, there is no error. Any number
 // of goroutines may wait.

@@ -149,6 +149,105 @@ func TestBlocksMergeNeighbours(t *testing.T) {
 	}
 }
 
+func TestLayersOfEqualShape(t *testing.T) {
+	const size, blocks, layers = 512, 8, 4
+	const layer = size * blocks
+	p := newPair(t, layers*layer, nil)
+	remote, err := p.peer.Region("there")
+	if err != nil || remote.Region != p.there.Region() {
+		t.Fatal(remote, err)
+	}
+	fill(p.here.Bytes(), 5)
+	cache := Layers{LocalBase: p.here.Address(), RemoteBase: remote.Address, RemoteRegion: remote.Region,
+		LayerBytes: layer, BlockBytes: size, Count: 1, Blocks: blocks}
+	var pushes []*Transfer
+	for ; cache.First < layers; cache.First++ {
+		push, err := p.peer.SubmitLayers(Write, &cache, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		pushes = append(pushes, push)
+	}
+	if err := WaitAll(soon(t), pushes...); err != nil {
+		t.Fatal(err)
+	}
+	check(t, p.there.Bytes(), 5)
+
+	fill(p.here.Bytes(), 6)
+	cache.First, cache.Count, cache.Blocks = 2, 2, 0
+	cache.LocalBlocks, cache.RemoteBlocks = IDs([]int32{1, 2, 7}), IDs([]int32{0, 3, 5})
+	push, err := p.peer.SubmitLayers(Write, &cache, &TransferOptions{Notify: []byte("layers")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if result, err := push.Wait(soon(t)); err != nil || result.RequestsIn != 6 || result.Notification != Delivered {
+		t.Fatalf("%+v %v", result, err)
+	}
+	for number := 2; number < layers; number++ {
+		for i, local := range []int{1, 2, 7} {
+			to := []int{0, 3, 5}[i]
+			got, want := p.there.Bytes()[number*layer+to*size:][:size], p.here.Bytes()[number*layer+local*size:][:size]
+			if string(got) != string(want) {
+				t.Fatalf("layer %d, pair %d", number, i)
+			}
+		}
+	}
+	check(t, p.there.Bytes()[:2*layer], 5)
+
+	for want, wrong := range map[string]func(*Layers){
+		"First -1":                      func(l *Layers) { l.First = -1 },
+		"RemoteBlocks has 1 ids":        func(l *Layers) { l.RemoteBlocks = IDs([]int32{1}) },
+		"RemoteBlocks has ids of 8":     func(l *Layers) { l.RemoteBlocks = IDs([]int64{1, 2, 3}) },
+		"there are lists of blocks":     func(l *Layers) { l.Blocks = 1 },
+		"block_bytes is 0":              func(l *Layers) { l.BlockBytes = 0 },
+		"local_ids is empty":            func(l *Layers) { l.LocalBlocks, l.RemoteBlocks = BlockIDs{}, BlockIDs{} },
+		"remote_stride 8 is less than ": func(l *Layers) { l.RemoteStride = 8 },
+	} {
+		bad := cache
+		wrong(&bad)
+		if _, err := p.peer.SubmitLayers(Write, &bad, nil); !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", want, err)
+		}
+	}
+	if _, err := p.peer.SubmitLayers(Write, nil, nil); !errors.Is(err, ErrInvalid) {
+		t.Error(err)
+	}
+}
+
+func TestWaitAllReturnsTheFirstThatIsNotDone(t *testing.T) {
+	p := newPair(t, 4096, nil)
+	submit := func(options *TransferOptions) *Transfer {
+		transfer, err := p.peer.Submit(Write, []Request{p.request(0, 64)}, options)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return transfer
+	}
+	// The far engine's application takes no notifications: one of these never ends by itself.
+	all := []*Transfer{submit(nil)}
+	for range 5000 {
+		all = append(all, submit(&TransferOptions{Notify: []byte("word"), Deadline: Forever}))
+	}
+	if err := WaitAll(soon(t), all[:2]...); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(soon(t))
+	cancel()
+	if err := WaitAll(ctx, all...); !errors.Is(err, context.Canceled) {
+		t.Fatal(err)
+	}
+	for i, transfer := range all {
+		select {
+		case <-transfer.Done():
+		default:
+			t.Fatalf("transfer %d is not final", i)
+		}
+	}
+	if _, err := p.peer.Region("no such"); !errors.Is(err, ErrNotRegistered) {
+		t.Fatal(err)
+	}
+}
+
 func TestMemoryOfAnotherAllocator(t *testing.T) {
 	p := newPair(t, 4096, nil)
 	mapping, err := syscall.Mmap(-1, 0, 4096, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_ANON|syscall.MAP_PRIVATE)

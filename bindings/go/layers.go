@@ -1,0 +1,91 @@
+package ferry
+
+// #include "shim.h"
+import "C"
+
+import (
+	"runtime"
+	"unsafe"
+)
+
+// Layers are blocks of layers of equal shape, one layer behind the other, as in a cache that is one tensor on each
+// side. ferry makes one request for each layer l of Count layers, from First on, and for each pair i of blocks:
+//
+//	local  = LocalBase  + (First + l) * LayerBytes       + LocalBlocks[i]  * LocalStride
+//	remote = RemoteBase + (First + l) * RemoteLayerBytes + RemoteBlocks[i] * RemoteStride
+//	length = BlockBytes
+//
+// with the index l * pairs + i. ferry merges neighbours.
+type Layers struct {
+	// Addresses of block 0 of layer 0.
+	LocalBase, RemoteBase uint64
+	// Bytes from one layer to the next. RemoteLayerBytes 0 means LayerBytes.
+	LayerBytes, RemoteLayerBytes uint64
+	// Bytes from one block to the next, at least BlockBytes; 0 means BlockBytes.
+	LocalStride, RemoteStride uint64
+	BlockBytes                uint64
+	// As in Request.
+	RemoteRegion Region
+	// The first layer, and how many.
+	First, Count int
+	// Blocks moves the blocks 0 to Blocks-1 of each layer, if LocalBlocks and RemoteBlocks are empty.
+	Blocks int
+	// LocalBlocks and RemoteBlocks have the same length and the same type.
+	LocalBlocks, RemoteBlocks BlockIDs
+}
+
+// SubmitLayers starts a transfer of blocks in layers of equal shape. It behaves as Submit otherwise.
+func (p Peer) SubmitLayers(op Op, layers *Layers, options *TransferOptions) (*Transfer, error) {
+	switch {
+	case layers == nil:
+		return nil, invalid(op.String(), "layers is nil")
+	case layers.First < 0 || layers.Count < 0 || layers.Blocks < 0:
+		return nil, invalid(op.String(), "layers: First %d, Count %d and Blocks %d must not be negative", layers.First,
+			layers.Count, layers.Blocks)
+	case layers.Blocks != 0 && layers.LocalBlocks.count+layers.RemoteBlocks.count != 0:
+		return nil, invalid(op.String(), "layers: Blocks is %d, and there are lists of blocks as well", layers.Blocks)
+	}
+	if err := samePairs(op.String(), layers.LocalBlocks, layers.RemoteBlocks); err != nil {
+		return nil, err
+	}
+	e := p.engine
+	if e == nil {
+		return nil, invalid(op.String(), "peer: it is the zero Peer")
+	}
+	if err := e.enter(op.String()); err != nil {
+		return nil, err
+	}
+	defer e.leave()
+	full := C.ferry_layers{
+		struct_size:         C.sizeof_ferry_layers,
+		id_bytes:            C.uint32_t(layers.LocalBlocks.idBytes),
+		first_layer:         C.size_t(layers.First),
+		layer_count:         C.size_t(layers.Count),
+		local_base:          C.uint64_t(layers.LocalBase),
+		remote_base:         C.uint64_t(layers.RemoteBase),
+		local_layer_stride:  C.uint64_t(layers.LayerBytes),
+		remote_layer_stride: C.uint64_t(layers.RemoteLayerBytes),
+		local_stride:        C.uint64_t(layers.LocalStride),
+		remote_stride:       C.uint64_t(layers.RemoteStride),
+		block_bytes:         C.uint64_t(layers.BlockBytes),
+		remote_region:       C.ferry_region(layers.RemoteRegion),
+		pair_count:          C.size_t(layers.Blocks),
+	}
+	if layers.RemoteLayerBytes == 0 {
+		full.remote_layer_stride = full.local_layer_stride
+	}
+	// The struct holds addresses of Go arrays, which must not move during the call.
+	var pinner runtime.Pinner
+	defer pinner.Unpin()
+	if layers.LocalBlocks.count != 0 {
+		pinner.Pin(layers.LocalBlocks.first)
+		pinner.Pin(layers.RemoteBlocks.first)
+		full.pair_count = C.size_t(layers.LocalBlocks.count)
+		full.local_blocks, full.remote_blocks = layers.LocalBlocks.first, layers.RemoteBlocks.first
+	}
+	return p.start(op, options, func(o *C.ferry_go_options, notify unsafe.Pointer, length C.size_t,
+		t *Transfer, c *C.ferry_error) C.ferry_status {
+		return C.ferry_go_submit_layers(e.handle, C.ferry_peer(p.handle), C.uint32_t(op), &full, o, notify, length,
+			&t.handle, c)
+	})
+}
