@@ -108,6 +108,11 @@ pub mod notify {
         hub.create(what, capacity)
     }
 
+    /// Sleeps until the queue has events, and takes one. STALE if the queue was destroyed.
+    pub fn sleep(queue: &Queue) -> Result<Vec<Event>> {
+        queue.sleep(1, || Ok(()), None)
+    }
+
     /// Takes room for the end of a transfer.
     pub fn reserve(queue: &Queue) -> Result<()> {
         queue.reserve()

@@ -152,7 +152,7 @@ impl Actor {
                     }
                 }
                 Style::Poll => engine.poll(&core),
-                Style::Drain => {}
+                Style::Drain => self.await_events(),
                 Style::Spin => {
                     for _ in 0..100 {
                         if core.is_final() {
@@ -202,6 +202,14 @@ impl Actor {
         if !self.flights.is_empty() && self.draw.percent(20) {
             let at = self.draw.below(self.flights.len());
             self.cancel(at);
+        }
+    }
+
+    fn await_events(&mut self) {
+        let patience = Duration::from_micros(self.draw.log_uniform(10, 30_000));
+        match self.program.engine.wait_events(&self.queue, EVENTS, Some(patience)) {
+            Ok(events) => events.iter().for_each(|event| self.learn(event)),
+            Err(error) => self.expect(&error, &[Status::Timeout, Status::Closed]),
         }
     }
 

@@ -187,6 +187,11 @@ impl Program {
             match self.plan.calls_back {
                 true => self.call_back_on(events, is_slow, &mut draw),
                 false if is_slow => {}
+                // The programs of every other life sleep until there are events.
+                false if self.life.is_multiple_of(2) => {
+                    self.await_events(events, Duration::from_micros(self.plan.drain_us));
+                    continue;
+                }
                 false => self.drain(events, EVENTS),
             }
             task::sleep(Duration::from_micros(draw.between(self.plan.drain_us / 2, self.plan.drain_us)));
@@ -208,9 +213,23 @@ impl Program {
         }
     }
 
+    fn await_events(&self, events: &Queue, patience: Duration) {
+        match self.engine.wait_events(events, EVENTS, Some(patience)) {
+            Ok(all) => self.hear_all(all),
+            Err(error) if error.status == Status::Timeout => {}
+            Err(error) => {
+                self.world.book.with(|ledger| ledger.fail(format!("waiting for events failed: {error}")))
+            }
+        }
+    }
+
     fn drain(&self, events: &Queue, most: usize) {
         let mut all: Vec<Event> = Vec::new();
         events.drain(&mut all, most);
+        self.hear_all(all);
+    }
+
+    fn hear_all(&self, all: Vec<Event>) {
         let tick = self.world.book.with(|ledger| ledger.tick());
         // Each credit goes back before the next event is looked at.
         for event in all {

@@ -2,7 +2,7 @@
 
 use crate::rig::*;
 use ferry::internals::handle::Tag;
-use ferry::internals::notify::{create, hub, push};
+use ferry::internals::notify::{create, hub, push, sleep};
 use ferry::notify::{Event, EventBody, Hub, Queue, WHAT_TRANSFERS};
 use ferry::types::{PeerId, TransferId};
 use ferry::Status;
@@ -12,7 +12,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 struct Rig {
-    _hub: Hub,
+    hub: Hub,
     queue: Arc<Queue>,
     published: AtomicU64,
 }
@@ -26,7 +26,7 @@ fn event(nth: u64) -> Event {
 fn rig(capacity: usize) -> Rc<Rig> {
     let hub = hub(Tag::from_random(1));
     let queue = create(&hub, WHAT_TRANSFERS, capacity).unwrap();
-    Rc::new(Rig { _hub: hub, queue, published: AtomicU64::new(0) })
+    Rc::new(Rig { hub, queue, published: AtomicU64::new(0) })
 }
 
 impl Rig {
@@ -59,5 +59,44 @@ fn a_program_that_polls_the_eventfd_gets_every_event() {
         join([pushes]);
         rig.queue.drain(&mut events, 1);
         assert_eq!(events.len(), 2);
+    });
+}
+
+/// Two threads sleep until there is an event while another thread pushes two. Each gets one: no wake-up is lost.
+#[test]
+fn threads_that_sleep_get_every_event() {
+    explore(2, || {
+        let rig = rig(4);
+        let sleeps = |rig: &Rig| {
+            assert_eq!(sleep(&rig.queue).unwrap().len(), 1);
+            assert!(rig.published.load(Relaxed) >= 1, "an event before its state");
+        };
+        let sleepers = [start(&rig, "first", sleeps), start(&rig, "second", sleeps)];
+        rig.push(1);
+        rig.push(2);
+        join(sleepers);
+        assert_eq!(rig.queue.pending(), 0);
+    });
+}
+
+/// A thread sleeps, an event comes, and the queue is destroyed. The thread gets the event, or learns the end.
+#[test]
+fn a_thread_that_sleeps_learns_that_the_queue_is_gone() {
+    explore(3, || {
+        let rig = rig(4);
+        let sleeps = start(&rig, "sleeps", |rig| {
+            let first = sleep(&rig.queue);
+            let ends = match first {
+                Ok(events) => {
+                    assert_eq!(events.len(), 1);
+                    sleep(&rig.queue)
+                }
+                end => end,
+            };
+            assert_eq!(ends.unwrap_err().status, Status::Stale);
+        });
+        rig.push(1);
+        rig.hub.destroy(rig.queue.handle()).unwrap();
+        join([sleeps]);
     });
 }
