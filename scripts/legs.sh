@@ -111,19 +111,23 @@ python() {
     scripts/setup.sh python || return 1
     bindings/python/test.sh && bindings/python/mooncake/test.sh
 }
-# Runs one program in five languages, each with each; the legs of the languages build it. Rust's is that of
+# Runs two programs in five languages, each with each; the legs of the languages build them. Rust's are those of
 # `cargo test`.
 exchange() {
-    local programs=("rust=$target/debug/exchange" "c=$target/cxx-tests/exchange-c" "c++=$target/cxx-tests/exchange")
+    local program programs python=$target/python/venv/bin/python
     suite ferry-examples --test programs --no-run || return 1
-    programs+=("python=$target/python/venv/bin/python bindings/python/examples/exchange.py")
-    if [ -x "$target/go/exchange" ]; then
-        programs+=("go=$target/go/exchange")
-        export LD_LIBRARY_PATH=$target/go/prefix/lib
-    else
-        echo "SKIPPED: the pairs with Go, because its program was not built"
-    fi
-    tests/exchange.sh "${programs[@]}"
+    [ ! -x "$target/go/exchange" ] || export LD_LIBRARY_PATH=$target/go/prefix/lib
+    for program in exchange handoff; do
+        programs=("rust=$target/debug/$program" "c=$target/cxx-tests/$program-c" "c++=$target/cxx-tests/$program")
+        programs+=("python=$python bindings/python/examples/$program.py")
+        if [ -x "$target/go/$program" ]; then
+            programs+=("go=$target/go/$program")
+        else
+            echo "SKIPPED: the pairs with Go, because its program was not built"
+        fi
+        "tests/$program.sh" "${programs[@]}" || return 1
+    done
+    FERRY_TRANSPORTS=tcp tests/handoff.sh "${programs[@]}"
 }
 # Runs both ends on loopback: with host memory, and with memory of the stand-ins' devices.
 selftest() {

@@ -37,7 +37,7 @@ fi
 go vet ./...
 go test -race -timeout 300s ./...
 go test -timeout 300s ./...
-go build -o "$built/exchange" ./examples/exchange
+for example in exchange handoff; do go build -o "$built/$example" "./examples/$example"; done
 
 # The program of README.md, in a new module that is made as README.md says.
 fresh=$(mktemp -d)
@@ -51,4 +51,5 @@ awk '/^```go$/ { inside = 1; next } /^```$/ { if (inside) exit } inside' README.
     [ "$printed" = "5 bytes over local: written hello" ] || { echo "README.md's program printed: $printed"; exit 1; }
 )
 "$root/tests/exchange.sh" "go=$built/exchange"
+"$root/tests/handoff.sh" "go=$built/handoff"
 go test -run '^$' -bench . -benchtime 200ms -timeout 300s .

@@ -380,7 +380,7 @@ fn a_wait_for_an_event_ends_with_the_event_and_with_the_engine() {
         assert_eq!(next(Some(Duration::from_millis(1))).unwrap_err().status, Status::Timeout);
         assert_eq!(next(Some(Duration::ZERO)).unwrap_err().status, Status::Timeout);
         pair.a.notify(pair.b_at_a, b"word", Deadline::Default).unwrap();
-        let thread = scope.spawn(|| [next(None), next(None), next(None)]);
+        let thread = scope.spawn(|| [(); 3].map(|()| next(Some(PATIENCE))));
         pair.b.close(Some(PATIENCE)).unwrap();
         let ends = thread.join().unwrap().map(|end| end.map_err(|error| error.status));
         assert_eq!(ends[0], Ok(word.clone()));

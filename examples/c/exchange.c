@@ -9,19 +9,16 @@
  *
  * cc -std=c99 exchange.c -lferry
  */
-#define _POSIX_C_SOURCE 200809L
 #include <ferry.h>
 
-#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #define SECOND UINT64_C(1000000000)
-enum { BYTES = 1 << 20, PATIENCE_S = 30, REGIONS_MAX = 64 };
+enum { BYTES = 1 << 20, PATIENCE_S = 30 };
 
-static ferry_error error;
+static ferry_error error = FERRY_ERROR_INIT;
 
 /* The bytes of the server at the start, and the bytes that the client writes. */
 static unsigned char first(size_t i) { return (unsigned char)(i * 7 + 3); }
@@ -57,44 +54,31 @@ static void check(const unsigned char *memory, unsigned char (*pattern)(size_t))
 
 static unsigned char *allocate(ferry_engine *engine, const char *name)
 {
-    ferry_alloc_options options;
+    ferry_alloc_options options = FERRY_ALLOC_OPTIONS_INIT;
     ferry_region region;
     void *memory;
-    memset(&options, 0, sizeof options);
-    options.struct_size = sizeof options;
     options.access = FERRY_ACCESS_REMOTE_READ | FERRY_ACCESS_REMOTE_WRITE;
     options.name = name;
     must(ferry_memory_alloc(engine, BYTES, &options, &memory, &region, &error), "alloc");
     return memory;
 }
 
-static int64_t now_ms(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
-}
-
-/* Waits for an event of this kind, and with this text unless it is NULL; returns 0 if none came in time. */
+/* Waits for an event of this kind, and with this text unless it is NULL; returns 0 if none came in time. Each event may
+   take the whole time: of other events there are few. */
 static int await(ferry_engine *engine, ferry_queue queue, uint32_t kind, const char *text, int timeout_s)
 {
-    struct pollfd entry = {-1, POLLIN, 0};
-    int64_t end_ms = now_ms() + timeout_s * 1000;
-    must(ferry_queue_eventfd(engine, queue, &entry.fd, &error), "eventfd");
     for (;;) {
         ferry_event event;
         size_t count;
-        int64_t left_ms = end_ms - now_ms();
-        must(ferry_queue_drain(engine, queue, &event, sizeof event, 1, &count, &error), "drain");
-        if (count == 1) {
-            int found = event.kind == kind
-                && (text == NULL
-                    || (event.data_length == strlen(text) && memcmp(event.data, text, event.data_length) == 0));
-            ferry_event_release(&event);
-            if (found) return 1;
-        } else if (left_ms <= 0 || poll(&entry, 1, (int)left_ms) <= 0) {
-            return 0;
-        }
+        int found;
+        ferry_status status = ferry_queue_wait(engine, queue, timeout_s * SECOND, &event, sizeof event, 1, &count, &error);
+        if (status == FERRY_PENDING) return 0;
+        must(status, "wait");
+        found = event.kind == kind
+            && (text == NULL
+                || (event.data_length == strlen(text) && memcmp(event.data, text, event.data_length) == 0));
+        ferry_event_release(&event);
+        if (found) return 1;
     }
 }
 
@@ -119,26 +103,20 @@ static void serve(ferry_engine *engine)
 static void use(ferry_engine *engine, const char *address)
 {
     unsigned char *memory = allocate(engine, NULL);
-    ferry_region_info regions[REGIONS_MAX];
-    ferry_transfer_options options;
+    ferry_region_info region = FERRY_REGION_INFO_INIT;
+    ferry_transfer_options options = FERRY_TRANSFER_OPTIONS_INIT;
     ferry_request all;
     ferry_peer peer;
-    size_t count, found = 0;
     must(ferry_peer_connect(engine, address, PATIENCE_S * SECOND, &peer, &error), "connect");
-    must(ferry_peer_regions(engine, peer, regions, sizeof regions[0], REGIONS_MAX, &count, &error), "regions");
-    if (count > REGIONS_MAX) count = REGIONS_MAX;
-    while (found < count && strcmp(regions[found].name, "exchange") != 0) found++;
-    if (found == count) fail("the peer has no region named \"exchange\"");
-    if (regions[found].length != BYTES) fail("the region is not of 1 MiB");
+    must(ferry_peer_region(engine, peer, "exchange", &region, &error), "region");
+    if (region.length != BYTES) fail("the region is not of 1 MiB");
     all.local = (uint64_t)(uintptr_t)memory;
-    all.remote = regions[found].address;
+    all.remote = region.address;
     all.length = BYTES;
-    all.remote_region = regions[found].region;
+    all.remote_region = region.region;
     must(ferry_read(engine, peer, &all, 1, NULL, NULL, &error), "read");
     check(memory, first);
     fill(memory, second);
-    memset(&options, 0, sizeof options);
-    options.struct_size = sizeof options;
     options.notify = "done";
     options.notify_length = 4;
     must(ferry_write(engine, peer, &all, 1, &options, NULL, &error), "write");
@@ -148,7 +126,6 @@ static void use(ferry_engine *engine, const char *address)
 int main(int argc, char **argv)
 {
     ferry_engine *engine;
-    error.struct_size = sizeof error;
     must(ferry_engine_open(NULL, &engine, &error), "open");
     if (argc == 2 && strcmp(argv[1], "serve") == 0) {
         serve(engine);

@@ -123,11 +123,11 @@ typedef struct {
     ferry_status status;
 } sleeper;
 
-/* Waits without an end, on a thread of its own. */
+/* Waits, on a thread of its own. */
 static void *sleep_on_queue(void *argument)
 {
     sleeper *sleeper = argument;
-    sleeper->status = ferry_queue_wait(sleeper->engine, sleeper->queue, FERRY_FOREVER, sleeper->events,
+    sleeper->status = ferry_queue_wait(sleeper->engine, sleeper->queue, PATIENCE_NS, sleeper->events,
                                        sizeof sleeper->events[0], 4, &sleeper->count, NULL);
     return NULL;
 }

@@ -9,7 +9,6 @@
 
 #include <cstdio>
 #include <cstring>
-#include <poll.h>
 
 namespace {
 
@@ -36,17 +35,15 @@ bool holds(const ferry::Memory &memory, unsigned char (*pattern)(std::size_t))
     return true;
 }
 
-// Waits for an event of this kind; false if none came in time.
-bool await(const ferry::Queue &queue, std::uint32_t kind, const char *text, std::chrono::milliseconds timeout)
+// Waits for an event of this kind; false if none came in time. Each event may take the whole time: of other events there
+// are few.
+bool await(const ferry::Queue &queue, std::uint32_t kind, const char *text, std::chrono::seconds timeout)
 {
-    ferry::Event storage[8];
-    const auto end = std::chrono::steady_clock::now() + timeout;
     for (;;) {
-        for (const ferry::Event &event : queue.drain(storage).value())
-            if (event->kind == kind && (text == nullptr || event.text() == text)) return true;
-        const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(end - std::chrono::steady_clock::now());
-        pollfd entry = {queue.fd().value(), POLLIN, 0};
-        if (left.count() <= 0 || poll(&entry, 1, static_cast<int>(left.count())) <= 0) return false;
+        ferry::Result<ferry::Event> event = queue.next(timeout);
+        if (event.pending()) return false;
+        event.check();
+        if ((*event)->kind == kind && (text == nullptr || event->text() == text)) return true;
     }
 }
 

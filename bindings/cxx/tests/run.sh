@@ -39,11 +39,13 @@ if echo '#include <coroutine>' | "$CXX" -std=c++20 -x c++ -fsyntax-only - 2>/dev
 else
     echo "SKIPPED: coroutines; $CXX has none"
 fi
-for example in worker exchange; do
+for example in worker exchange handoff; do
     compile "$example" -std=c++17 "${sanitizers[@]}" "$root/bindings/cxx/examples/$example.cpp"
 done
-"$CC" -std=c99 -g -O1 -Wall -Wextra -Wpedantic -Werror -Wconversion -Wno-sign-conversion -I"$root/include" \
-    "$root/examples/c/exchange.c" "$out/libferry.so.0" -Wl,-rpath,"$out" -o "$out/exchange-c"
+for example in exchange handoff; do
+    "$CC" -std=c99 -g -O1 -Wall -Wextra -Wpedantic -Werror -Wconversion -Wno-sign-conversion -I"$root/include" \
+        "$root/examples/c/$example.c" "$out/libferry.so.0" -Wl,-rpath,"$out" -o "$out/$example-c"
+done
 compile overhead -std=c++17 -O2 "$root/bindings/cxx/bench/overhead.cpp"
 
 # Every program of the README, unchanged.
@@ -64,6 +66,7 @@ for transports in tcp local,tcp; do
     for library in cuda ascend; do timeout 300 "$out/devices-$library" --gtest_brief=1; done
     for program in "${programs[@]}" worker; do timeout 120 "$out/$program"; done
     "$root/tests/exchange.sh" "c++=$out/exchange" "c=$out/exchange-c"
+    "$root/tests/handoff.sh" "c++=$out/handoff" "c=$out/handoff-c"
 done
 if "$out/exchange" connect 127.0.0.1:1 2>/dev/null || "$out/exchange-c" connect 127.0.0.1:1 2>/dev/null; then
     echo "exchange: a client without a server did not fail"

@@ -4,7 +4,6 @@ exchange.py serve              prints "ADDRESS host:port", and OK after the peer
 exchange.py connect HOST:PORT  reads the peer's memory, writes it, and prints OK
 """
 
-import selectors
 import sys
 
 import ferry
@@ -23,14 +22,9 @@ SECOND = pattern(11, 5)
 
 def notification(queue: ferry.Queue, seconds: float) -> bytes:
     """Returns the next notification of any peer."""
-    with selectors.DefaultSelector() as selector:
-        selector.register(queue, selectors.EVENT_READ)
-        while True:
-            for event in queue.drain():
-                if event.kind == ferry.EventKind.NOTIFICATION:
-                    return event.data
-            if not selector.select(seconds):
-                sys.exit(f"no notification came in {seconds} seconds")
+    while (event := queue.wait(seconds)).kind != ferry.EventKind.NOTIFICATION:
+        pass
+    return event.data
 
 
 def check(found: bytes, wanted: bytes, whose: str) -> None:

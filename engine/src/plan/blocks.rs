@@ -51,6 +51,26 @@ pub struct EqualLayers {
 }
 
 impl EqualLayers {
+    /// Returns the layers of two caches without gaps, which begin at these addresses.
+    pub fn dense(
+        local_base: u64,
+        remote_base: u64,
+        remote_region: RegionId,
+        layer_bytes: u64,
+        block_bytes: u64,
+    ) -> EqualLayers {
+        EqualLayers {
+            local_base,
+            remote_base,
+            local_layer_stride: layer_bytes,
+            remote_layer_stride: layer_bytes,
+            local_stride: 0,
+            remote_stride: 0,
+            block_bytes,
+            remote_region,
+        }
+    }
+
     /// Returns the layers with these numbers. INVALID if an address overflows or the range is empty, LIMIT for more
     /// layers than a transfer may have requests.
     pub fn layers(&self, numbers: Range<usize>) -> Result<Vec<Layer>> {

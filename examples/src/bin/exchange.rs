@@ -5,10 +5,9 @@
 //! exchange connect HOST:PORT   reads the server's memory, checks it, and writes the answer into it
 //! ```
 
-use ferry::notify::{EventBody, Queue, WHAT_NOTIFICATIONS};
+use ferry::notify::{EventBody, WHAT_NOTIFICATIONS};
 use ferry::types::Request;
 use ferry::{Config, Engine, RegionOptions, TransferOptions};
-use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use std::error::Error;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -52,9 +51,9 @@ fn serve() -> Result<(), Box<dyn Error>> {
     memory.write(0, &pattern(first));
     let queue = engine.queue(WHAT_NOTIFICATIONS, 1)?;
     println!("ADDRESS {}", engine.address());
-    let word = notification(&queue)?;
-    if word != b"done" {
-        return Err(format!("the notification is {:?}", String::from_utf8_lossy(&word)).into());
+    match engine.wait_event(&queue, Some(PATIENCE))?.body {
+        EventBody::Notification { bytes } if *bytes == *b"done" => {}
+        other => return Err(format!("the event is {other:?}").into()),
     }
     // The notification comes after its data: every byte is in place.
     let mut here = vec![0; BYTES];
@@ -68,11 +67,10 @@ fn connect(address: &str) -> Result<(), Box<dyn Error>> {
     let engine = Engine::open(Config::new()?)?;
     let memory = engine.alloc(BYTES, &RegionOptions::default())?;
     let peer = engine.connect(address, Some(PATIENCE))?;
-    let regions = engine.peer_regions(peer)?;
-    let there = regions
-        .iter()
-        .find(|region| region.name == NAME && region.length == BYTES as u64)
-        .ok_or_else(|| format!("the peer has no region {NAME:?} of {BYTES} bytes"))?;
+    let there = engine.peer_region(peer, NAME)?;
+    if there.length != BYTES as u64 {
+        return Err(format!("the region is of {} bytes, not {BYTES}", there.length).into());
+    }
     let all = [Request {
         local: memory.address(),
         remote: there.address,
@@ -87,23 +85,6 @@ fn connect(address: &str) -> Result<(), Box<dyn Error>> {
     engine.write(peer, &all, &TransferOptions { notify: Some(b"done"), ..Default::default() })?;
     engine.close(Some(PATIENCE))?;
     Ok(())
-}
-
-/// Waits for the first notification and returns its bytes.
-fn notification(queue: &Queue) -> Result<Vec<u8>, Box<dyn Error>> {
-    let patience = Timespec { tv_sec: PATIENCE.as_secs() as i64, tv_nsec: 0 };
-    let mut events = Vec::new();
-    loop {
-        queue.drain(&mut events, 1);
-        match events.pop().map(|event| event.body) {
-            Some(EventBody::Notification { bytes }) => return Ok(bytes.to_vec()),
-            Some(_) => {}
-            None if poll(&mut [PollFd::new(queue, PollFlags::IN)], Some(&patience))? == 0 => {
-                return Err("no notification came".into());
-            }
-            None => {}
-        }
-    }
 }
 
 fn pattern(byte: fn(usize) -> u8) -> Vec<u8> {

@@ -7,10 +7,9 @@ use super::message::Message;
 use super::report::Moved;
 use super::story;
 use ferry::blocks::BlockIds;
-use ferry::notify::{Event, EventBody, Queue, WHAT_NOTIFICATIONS, WHAT_PEERS, WHAT_TRANSFERS};
+use ferry::notify::{EventBody, Queue, WHAT_NOTIFICATIONS, WHAT_PEERS, WHAT_TRANSFERS};
 use ferry::types::{Op, PeerId};
 use ferry::{Config, Engine, RemoteRegionInfo, Transfer, TransferOptions};
-use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use std::error::Error;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -20,7 +19,7 @@ pub type Outcome<T = ()> = Result<T, Box<dyn Error>>;
 /// Layers in flight: one moves while the next is submitted.
 const LAYERS_IN_FLIGHT: usize = 2;
 /// Longer than any step of the demonstration; a longer wait means that the other worker is lost.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Option<Duration> = Some(Duration::from_secs(60));
 
 /// The parent's orders for both workers.
 #[derive(Clone, Debug)]
@@ -101,7 +100,7 @@ impl Bench {
     /// Waits for the next notification; returns it and its sender.
     fn hear(&self) -> Outcome<(PeerId, Message)> {
         loop {
-            let event = next(&self.inbox)?;
+            let event = self.engine.wait_event(&self.inbox, PATIENCE)?;
             match event.body {
                 EventBody::Notification { bytes } => return Ok((event.peer, Message::decode(&bytes)?)),
                 EventBody::PeerLost { status, why, .. } => {
@@ -133,7 +132,8 @@ impl Worker {
 
     /// Waits until the other worker has left, so that none of its work is cut off, and leaves too.
     pub fn leave_second(&self) -> Outcome {
-        while !matches!(next(&self.bench.inbox)?.body, EventBody::PeerLost { .. }) {}
+        let Bench { engine, inbox, .. } = &self.bench;
+        while !matches!(engine.wait_event(inbox, PATIENCE)?.body, EventBody::PeerLost { .. }) {}
         self.leave()
     }
 
@@ -157,7 +157,8 @@ impl Worker {
             if flying.is_empty() {
                 break;
             }
-            let EventBody::Transfer { user_data, .. } = next(&self.bench.done)?.body else { continue };
+            let event = self.bench.engine.wait_event(&self.bench.done, PATIENCE)?;
+            let EventBody::Transfer { user_data, .. } = event.body else { continue };
             let at =
                 flying.iter().position(|(layer, _)| *layer as u64 == user_data).ok_or("unknown transfer")?;
             // The transfer is final, so this does not wait; an error if it did not end as DONE.
@@ -189,16 +190,4 @@ impl Worker {
         (0..cache.layers()).for_each(|layer| wrong.add(cache.check(pass, layer)));
         wrong.explain().map_or(Ok(()), |why| Err(why.into()))
     }
-}
-
-/// Waits for the next event of a queue: polls its eventfd, then drains.
-fn next(queue: &Queue) -> Outcome<Event> {
-    let patience = Timespec { tv_sec: PATIENCE.as_secs() as i64, tv_nsec: 0 };
-    let mut events = Vec::new();
-    while queue.drain(&mut events, 1) == 0 {
-        if poll(&mut [PollFd::new(queue, PollFlags::IN)], Some(&patience))? == 0 {
-            return Err(format!("nothing came within {} s", PATIENCE.as_secs()).into());
-        }
-    }
-    events.pop().ok_or_else(|| "drain said there was one".into())
 }

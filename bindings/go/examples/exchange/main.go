@@ -84,26 +84,23 @@ func connect(ctx context.Context, address string) error {
 	if err != nil {
 		return err
 	}
-	regions, err := peer.Regions()
+	region, err := peer.Region(name)
 	if err != nil {
 		return err
 	}
-	for _, region := range regions {
-		if region.Name != name || region.Length != size {
-			continue
-		}
-		all := []ferry.Request{{Local: memory.Address(), Remote: region.Address, Length: size, RemoteRegion: region.Region}}
-		if _, err := peer.Read(ctx, all, nil); err != nil {
-			return err
-		}
-		if err := check(memory.Bytes(), first); err != nil {
-			return err
-		}
-		fill(memory.Bytes(), second)
-		_, err := peer.Write(ctx, all, &ferry.TransferOptions{Notify: []byte("done")})
+	if region.Length != size {
+		return fmt.Errorf("the region is of %d bytes, not %d", region.Length, size)
+	}
+	all := []ferry.Request{{Local: memory.Address(), Remote: region.Address, Length: size, RemoteRegion: region.Region}}
+	if _, err := peer.Read(ctx, all, nil); err != nil {
 		return err
 	}
-	return fmt.Errorf("the peer has no region %q of %d bytes", name, size)
+	if err := check(memory.Bytes(), first); err != nil {
+		return err
+	}
+	fill(memory.Bytes(), second)
+	_, err = peer.Write(ctx, all, &ferry.TransferOptions{Notify: []byte("done")})
+	return err
 }
 
 func fill(bytes []byte, pattern func(int) byte) {
