@@ -109,8 +109,8 @@ pub mod notify {
     }
 
     /// Sleeps until the queue has events, and takes one. STALE if the queue was destroyed.
-    pub fn sleep(queue: &Queue) -> Result<Vec<Event>> {
-        queue.sleep(1, || Ok(()), None)
+    pub fn wait_for_event(queue: &Queue) -> Result<Vec<Event>> {
+        queue.wait_for_events(1, || Ok(()), None)
     }
 
     /// Takes room for the end of a transfer.

@@ -1,5 +1,5 @@
-//! Transfers and events as futures, under runtimes without knowledge of ferry: tokio with one thread and with several, and
-//! tokio-uring.
+//! Transfers and events as futures, under runtimes without knowledge of ferry: tokio with one thread and with several,
+//! and tokio-uring.
 
 mod common;
 

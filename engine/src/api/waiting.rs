@@ -138,12 +138,12 @@ impl Engine {
     /// Waits like `wait_event`, and takes up to `max` events, at least one, oldest first.
     pub fn wait_events(&self, queue: &Queue, max: usize, timeout: Option<Duration>) -> Result<Vec<Event>> {
         let over = || self.over();
-        let now = || queue.sleep(max, over, Some(clock::now()));
+        let now = || queue.wait_for_events(max, over, Some(clock::now()));
         match now() {
             Err(error) if error.status == Status::Timeout && timeout != Some(Duration::ZERO) => {
                 self.check_may_block()?;
                 let deadline = timeout.and_then(|timeout| clock::now().checked_add(timeout));
-                queue.sleep(max, over, deadline)
+                queue.wait_for_events(max, over, deadline)
             }
             looked => looked,
         }

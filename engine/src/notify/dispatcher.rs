@@ -1,5 +1,6 @@
 //! The callback thread of an engine. It passes the events of queues that have a callback to the callbacks, one event at
-//! a time, with the queues in turn, and wakes the tasks that wait for an event (`sleep`). `hub` starts and stops the thread; `queue` schedules a queue that has events.
+//! a time, with the queues in turn, and wakes the tasks that wait for an event (`wake`). `hub` starts and stops the
+//! thread; `queue` schedules a queue that has events.
 //!
 //! The thread records which queue's turn it is before it looks for that queue's callback. A thread that removes a
 //! callback removes it first and then waits for the end of the queue's turn. Then either the callback thread found the

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! complete, session ──► hub ──► queue ──► drain (eventfd says when)      pending: the events themselves
-//!                                   ├───► sleep: threads that sleep until there is an event, and tasks
+//!                                   ├───► wake: threads that sleep until there is an event, and tasks
 //!                                   └───► dispatcher ──► callback, and the wakers of tasks
 //! complete ──► waiter ──► threads and futures that wait for one transfer, or for any of several
 //!                └──────► later: the futures' wakers, when the thread's locks are gone
@@ -16,10 +16,10 @@ mod event;
 mod hub;
 mod pending;
 mod queue;
-mod sleep;
 #[cfg(test)]
 mod tests;
 mod waiter;
+mod wake;
 
 pub(crate) use deferred::{is_waking, Wakers};
 pub use dispatcher::Callback;

@@ -1,5 +1,5 @@
 //! A queue of events. `hub` and the thread that ends a transfer push events. The application drains them, sleeps until
-//! there are some (`sleep`), or `dispatcher` takes them singly for a callback.
+//! there are some (`wake`), or `dispatcher` takes them singly for a callback.
 //!
 //! The wake-up contract is arm and drain. The eventfd is written when the first event comes to an empty, armed queue.
 //! It is written again only after a drain that returned fewer events than requested has armed the queue. Both happen
@@ -8,8 +8,8 @@
 use super::dispatcher::{Callback, Dispatcher};
 use super::event::{Event, EventBody};
 use super::pending::{Pending, Room};
-use super::sleep::Tasks;
 use super::waiter::Signal;
+use super::wake::Tasks;
 use super::{WHAT_NOTIFICATIONS, WHAT_PEERS, WHAT_TRANSFERS};
 use crate::status::{Error, Result, Status};
 use crate::sys::eventfd::EventFd;

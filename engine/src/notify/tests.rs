@@ -3,7 +3,7 @@
 mod callbacks;
 mod queue;
 mod routes;
-mod sleep;
+mod wake;
 
 use super::*;
 use crate::handle::Tag;

@@ -2,7 +2,7 @@
 
 use crate::rig::*;
 use ferry::internals::handle::Tag;
-use ferry::internals::notify::{create, hub, push, sleep};
+use ferry::internals::notify::{create, hub, push, wait_for_event};
 use ferry::notify::{Event, EventBody, Hub, Queue, WHAT_TRANSFERS};
 use ferry::types::{PeerId, TransferId};
 use ferry::Status;
@@ -68,7 +68,7 @@ fn threads_that_sleep_get_every_event() {
     explore(2, || {
         let rig = rig(4);
         let sleeps = |rig: &Rig| {
-            assert_eq!(sleep(&rig.queue).unwrap().len(), 1);
+            assert_eq!(wait_for_event(&rig.queue).unwrap().len(), 1);
             assert!(rig.published.load(Relaxed) >= 1, "an event before its state");
         };
         let sleepers = [start(&rig, "first", sleeps), start(&rig, "second", sleeps)];
@@ -85,11 +85,11 @@ fn a_thread_that_sleeps_learns_that_the_queue_is_gone() {
     explore(3, || {
         let rig = rig(4);
         let sleeps = start(&rig, "sleeps", |rig| {
-            let first = sleep(&rig.queue);
+            let first = wait_for_event(&rig.queue);
             let ends = match first {
                 Ok(events) => {
                     assert_eq!(events.len(), 1);
-                    sleep(&rig.queue)
+                    wait_for_event(&rig.queue)
                 }
                 end => end,
             };

@@ -1,6 +1,6 @@
 //! Threads and tasks that wait until a queue has an event.
 
-use super::super::sleep;
+use super::super::wake;
 use super::*;
 use crate::status::{Error, Result};
 use std::sync::atomic::AtomicBool;
@@ -41,7 +41,7 @@ impl Wake for Task {
 fn a_sleeping_thread_gets_the_event_or_learns_why_there_is_none() {
     let hub = hub();
     let queue = hub.create(WHAT_TRANSFERS, 8).unwrap();
-    let none = queue.sleep(8, on, Some(Instant::now())).unwrap_err();
+    let none = queue.wait_for_events(8, on, Some(Instant::now())).unwrap_err();
     assert_eq!((none.status, queue.inner.lock().sleepers), (Status::Timeout, 0));
     let closed = AtomicBool::new(false);
     let over = || match closed.load(Ordering::SeqCst) {
@@ -49,21 +49,21 @@ fn a_sleeping_thread_gets_the_event_or_learns_why_there_is_none() {
         false => Ok(()),
     };
     std::thread::scope(|scope| {
-        let thread = scope.spawn(|| queue.sleep(8, over, soon()).unwrap());
+        let thread = scope.spawn(|| queue.wait_for_events(8, over, soon()).unwrap());
         asleep(&queue, 1);
         submit(&queue, 5);
         assert_eq!(thread.join().unwrap().iter().map(number).collect::<Vec<_>>(), [5]);
         // An end wakes as well, and comes behind the last event.
-        let thread = scope.spawn(|| queue.sleep(1, over, soon()));
+        let thread = scope.spawn(|| queue.wait_for_events(1, over, soon()));
         asleep(&queue, 1);
         closed.store(true, Ordering::SeqCst);
         queue.rouse();
         assert_eq!(thread.join().unwrap().unwrap_err().status, Status::Closed);
         submit(&queue, 6);
-        assert_eq!(number(&queue.sleep(1, over, None).unwrap()[0]), 6);
-        assert_eq!(queue.sleep(1, over, None).unwrap_err().status, Status::Closed);
+        assert_eq!(number(&queue.wait_for_events(1, over, None).unwrap()[0]), 6);
+        assert_eq!(queue.wait_for_events(1, over, None).unwrap_err().status, Status::Closed);
         closed.store(false, Ordering::SeqCst);
-        let thread = scope.spawn(|| queue.sleep(1, over, soon()));
+        let thread = scope.spawn(|| queue.wait_for_events(1, over, soon()));
         asleep(&queue, 1);
         hub.destroy(queue.handle()).unwrap();
         assert_eq!(thread.join().unwrap().unwrap_err().status, Status::Stale);
@@ -78,12 +78,15 @@ fn a_wait_and_a_poller_do_not_deceive_each_other() {
     let fd = queue.eventfd();
     submit(&queue, 1);
     assert!(readable(fd, 0));
-    assert_eq!(queue.sleep(8, on, None).unwrap().len(), 1);
+    assert_eq!(queue.wait_for_events(8, on, None).unwrap().len(), 1);
     assert!(!readable(fd, 0), "the events are taken");
     submit(&queue, 2);
     assert!(readable(fd, 0), "and the next one is told");
     hub.rouse();
-    assert!(queue.sleep(1, on, None).is_ok() && queue.sleep(1, on, Some(Instant::now())).is_err());
+    assert!(
+        queue.wait_for_events(1, on, None).is_ok()
+            && queue.wait_for_events(1, on, Some(Instant::now())).is_err()
+    );
     assert!(readable(fd, 0), "an end is told until a drain finds nothing");
 }
 
@@ -103,7 +106,7 @@ fn each_event_goes_to_one_sleeper_and_none_is_lost() {
             .map(|_| {
                 scope.spawn(|| {
                     let mut found = Vec::new();
-                    while let Ok(events) = queue.sleep(2, over, soon()) {
+                    while let Ok(events) = queue.wait_for_events(2, over, soon()) {
                         assert!((1..=2).contains(&events.len()));
                         found.extend(events.iter().map(number));
                     }
@@ -145,12 +148,12 @@ fn a_task_is_woken_by_each_event_that_it_waits_for_and_by_the_end() {
     assert_eq!(woken(), 0);
     assert!(queue.poll(&waker, on).is_some() && receiver.try_recv().is_err());
     // The bound: the oldest task makes room, and looks again.
-    (1..=sleep::TASKS_MAX).for_each(|number| assert!(queue.poll(&task(number), on).is_none()));
+    (1..=wake::TASKS_MAX).for_each(|number| assert!(queue.poll(&task(number), on).is_none()));
     assert_eq!(woken(), 0);
     hub.rouse();
-    let mut all: Vec<_> = (1..=sleep::TASKS_MAX).map(|_| woken()).collect();
+    let mut all: Vec<_> = (1..=wake::TASKS_MAX).map(|_| woken()).collect();
     all.sort_unstable();
-    assert!(all.into_iter().eq(1..=sleep::TASKS_MAX));
+    assert!(all.into_iter().eq(1..=wake::TASKS_MAX));
     assert!(queue.poll(&waker, on).is_none());
     hub.destroy(queue.handle()).unwrap();
     assert_eq!(woken(), 0);

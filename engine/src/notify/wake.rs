@@ -48,7 +48,7 @@ impl Queue {
     /// Sleeps until the queue has events, and takes up to `max`, oldest first. TIMEOUT if `deadline` passed first; None
     /// is no deadline. STALE if the queue was destroyed, otherwise the error of `over`, which says whether the engine
     /// has ended: its last events are still taken.
-    pub(crate) fn sleep(
+    pub(crate) fn wait_for_events(
         &self,
         max: usize,
         over: impl Fn() -> Result<()>,
@@ -61,7 +61,7 @@ impl Queue {
     }
 
     /// Takes the next event for a task; None if there is none and more may come: then the callback thread wakes the
-    /// task with the next event. Errors as in `sleep`.
+    /// task with the next event. Errors as in `wait_for_events`.
     pub(crate) fn poll(&self, waker: &Waker, over: impl Fn() -> Result<()>) -> Option<Result<Event>> {
         let displaced = self.inner.lock().tasks.add(waker);
         displaced.into_iter().for_each(deferred::call);
