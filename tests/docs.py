@@ -72,6 +72,11 @@ def out_of_date():
         yield f"docs/operations.md: no row for {metric}"
     for metric in sorted(told - metrics):
         yield f"docs/operations.md: {metric} is no metric"
+    settings = set(re.findall(r"^\| `(\w+)` \|", (ROOT / "docs/settings.md").read_text(), re.M))
+    for page in ("operations", "containers", "engines"):
+        for variable in sorted(set(re.findall(r"\bFERRY_(?!TRANSFER_|MEMORY_)([A-Z_]+)\b", (ROOT / f"docs/{page}.md").read_text()))):
+            if variable.lower() not in settings and variable not in ("CUDA_LIBRARY", "ASCEND_LIBRARY"):
+                yield f"docs/{page}.md: FERRY_{variable} is no setting"
     contracts = (ROOT / "ARCHITECTURE.md").read_text().split("\n## Contracts and the tests that hold them\n")[1]
     tests = re.findall(r"`(\w+)`", contracts.split("\n## ")[0].split("---|\n")[1])
     sources = "".join(file.read_text() for file in (ROOT / "engine").glob("**/*.rs"))
