@@ -79,7 +79,7 @@ fn enter(namespace: &str) -> std::io::Result<()> {
     }
 }
 
-fn is_root(test: &str) -> bool {
+pub fn is_root(test: &str) -> bool {
     // SAFETY: no arguments, no memory.
     let root = unsafe { libc::geteuid() } == 0;
     if !root {
