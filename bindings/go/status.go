@@ -116,8 +116,8 @@ func (e *Error) Unwrap() []error {
 		causes = append(causes, e.Context)
 	}
 	if e.Status != ErrTimeout && isDeadline(e.Context) {
-		// Whether ferry's deadline or the context's passed first is a matter of nanoseconds, and a connect without an
-		// answer until then is UNREACHABLE.
+		// Whether ferry's deadline or the context's passed first is a matter of nanoseconds, and a call whose work goes on
+		// in the background answers BUSY.
 		causes = append(causes, ErrTimeout)
 	}
 	return causes

@@ -112,7 +112,7 @@ func late[T any](ctx context.Context, answers <-chan T) (answer T, ok bool) {
 // because adds the end of the context to an error of ferry that it explains: nothing answered until then.
 func because(err error, ctx context.Context) error {
 	var e *Error
-	if errors.As(err, &e) && e.Context == nil && (e.Status == ErrTimeout || e.Status == ErrUnreachable) {
+	if errors.As(err, &e) && e.Context == nil && e.Status == ErrTimeout {
 		e.Context = over(ctx)
 	}
 	return err

@@ -12,6 +12,10 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+/// How long a connect whose timeout has passed waits for the control loop's answer. The loop answers at once, unless its
+/// thread has no processor; then the caller must not wait for it.
+const ANSWER_GRACE: Duration = Duration::from_millis(100);
+
 /// The present state of a peer.
 #[derive(Clone, Debug)]
 pub struct PeerInfo {
@@ -43,13 +47,15 @@ pub struct RemoteRegionInfo {
 
 impl Engine {
     /// Connects to the engine at `host:port` and waits until transfers can be submitted. For a connected peer, returns
-    /// its handle at once.
+    /// its handle at once. TIMEOUT if `timeout`, or the setting connect_timeout_ms, passes before that.
     pub fn connect(&self, address: &str, timeout: Option<Duration>) -> Result<PeerId> {
         let resolved = self.resolve_open(address)?;
         self.call("connecting", || {
             let (reply, answer) = Reply::pair();
             self.dial(address, resolved, timeout, reply)?;
-            answer.wait(timeout, &format!("connecting to {address}"))
+            // The control loop answers when the timeout has passed, and says at which step the attempt stood.
+            let patience = timeout.map(|timeout| timeout.saturating_add(ANSWER_GRACE));
+            answer.wait(patience, &format!("connecting to {address}"))
         })
     }
 

@@ -21,7 +21,7 @@ pub struct Callers {
 }
 
 impl Callers {
-    /// Adds a caller, which gets UNREACHABLE if it is not answered before `until`. Returns its number.
+    /// Adds a caller, which gets TIMEOUT if it is not answered before `until`. Returns its number.
     pub fn add(&mut self, address: &str, until: Monotonic, reply: Reply<PeerId>) -> u64 {
         self.last += 1;
         self.waiting.insert(self.last, Caller { address: address.to_owned(), until, reply });
@@ -48,7 +48,7 @@ impl Callers {
     pub fn expire(&mut self, now: Monotonic) {
         while let Some(&(_, caller)) = self.by_deadline.first().filter(|(until, _)| *until <= now) {
             let address = self.waiting.get(&caller).map_or("", |it| it.address.as_str());
-            let error = Error::new(Status::Unreachable, format!("{address}: no session in time"));
+            let error = Error::new(Status::Timeout, format!("{address}: no answer in time"));
             self.answer(caller, Err(error));
         }
     }
@@ -73,10 +73,7 @@ mod tests {
         callers.answer(other.0, Ok(PeerId::from_raw(7)));
         callers.expire(at(49));
         let error = early.1.wait(Some(Duration::ZERO), "").unwrap_err();
-        assert_eq!(
-            (error.status, error.message.as_str()),
-            (Status::Unreachable, "there:1: no session in time")
-        );
+        assert_eq!((error.status, error.message.as_str()), (Status::Timeout, "there:1: no answer in time"));
         assert_eq!(other.1.wait(Some(Duration::ZERO), "").unwrap(), PeerId::from_raw(7));
         callers.fail(vec![early.0, late.0], &Error::new(Status::Refused, "no"));
         assert_eq!(late.1.wait(Some(Duration::ZERO), "").unwrap_err().status, Status::Refused);

@@ -112,7 +112,7 @@ impl Control {
                 State::Control(mut control) => {
                     if let Some(target) = control.target.take() {
                         let text = format!("{}: no session in time", control.remote);
-                        self.dial_failed(target, Error::new(Status::Unreachable, text), None);
+                        self.dial_failed(target, Error::new(Status::Timeout, text), None);
                     }
                 }
                 State::Parting(_) | State::Ending { is_refused: false, .. } => {}

@@ -117,7 +117,7 @@ impl Control {
             return self.insert(token, State::Dialing(dialing), Some(deadline));
         }
         let what = if dialing.connected { "no answer to the handshake" } else { "no connection" };
-        let error = Error::new(Status::Unreachable, format!("{}: {what} in time", dialing.remote));
+        let error = Error::new(Status::Timeout, format!("{}: {what} in time", dialing.remote));
         let Dialing { target, others, deadline, .. } = *dialing;
         self.dial_next(target, others, deadline, error);
     }

@@ -137,7 +137,7 @@ impl Control {
             }
             (_, RepeatedDial { at, target, deadline, mut error, awaited, .. }) if at >= deadline => {
                 if awaited.is_some() {
-                    error.status = Status::Unreachable;
+                    error.status = Status::Timeout;
                     error.message += ": the peer dials this engine, but its session did not come in time";
                 }
                 self.dial_failed(target, error, None)

@@ -1,0 +1,93 @@
+//! Connects that come to nothing: the status and the sentence of each, whether a thread waits or an event tells.
+//! `peers.rs` has the connects that lead to a peer, `faults/strangers.rs` listeners that are no engines.
+
+mod common;
+
+use common::{engine, eventually, PATIENCE};
+use ferry::notify::{Event, EventBody, WHAT_PEERS};
+use ferry::{Engine, Error, Status};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::time::{Duration, Instant};
+
+const SHORT: Duration = Duration::from_millis(150);
+
+/// Connects without waiting, and returns what the event tells.
+fn by_event(engine: &Engine, address: &str, timeout: Option<Duration>) -> (Status, i32, String) {
+    let queue = engine.queue(WHAT_PEERS, 8).unwrap();
+    engine.connect_async(address, timeout, &queue, 5).unwrap();
+    let mut events: Vec<Event> = Vec::new();
+    eventually("the event", || queue.drain(&mut events, 8) > 0);
+    match &events[0].body {
+        EventBody::PeerConnect { user_data: 5, status, os_error, why } => {
+            (*status, *os_error, why.to_string())
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+fn told(error: &Error) -> (Status, i32, String) {
+    (error.status, error.os_error, error.message.clone())
+}
+
+/// Returns a listener that takes connections and never says a word.
+fn silent() -> (TcpListener, SocketAddr) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = listener.local_addr().unwrap();
+    (listener, at)
+}
+
+/// Returns a listener whose backlog is full: the kernel drops what asks for a connection, as a firewall does.
+fn full() -> (socket2::Socket, TcpStream, SocketAddr) {
+    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    socket.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+    socket.listen(0).unwrap();
+    let at = socket.local_addr().unwrap().as_socket().unwrap();
+    let first = TcpStream::connect(at).unwrap();
+    (socket, first, at)
+}
+
+#[test]
+fn a_connect_whose_time_passes_ends_with_timeout() {
+    let patient = engine(&[]);
+    let hasty = engine(&[("connect_timeout_ms", "150")]);
+    let ((_silent, silent), (_full, _first, full)) = (silent(), full());
+    // The caller's timeout, or the engine's setting.
+    for (from, timeout) in [(&patient, Some(SHORT)), (&hasty, None), (&hasty, PATIENCE.into())] {
+        for (at, step) in [(silent, "no answer to the handshake in time"), (full, "no connection in time")] {
+            let expected = (Status::Timeout, 0, format!("{at}: {step}"));
+            let begun = Instant::now();
+            assert_eq!(told(&from.connect(&at.to_string(), timeout).unwrap_err()), expected);
+            assert!(begun.elapsed() >= SHORT && begun.elapsed() < PATIENCE / 2, "{:?}", begun.elapsed());
+            assert_eq!(by_event(from, &at.to_string(), timeout), expected);
+        }
+    }
+}
+
+/// A connect that joins an attempt that runs keeps its own deadline, and so does the connect that began the attempt.
+#[test]
+fn a_connect_that_joins_another_keeps_its_own_deadline() {
+    let engine = engine(&[]);
+    let (_listener, at) = silent();
+    let (at, queue) = (at.to_string(), engine.queue(WHAT_PEERS, 8).unwrap());
+    engine.connect_async(&at, Some(6 * SHORT), &queue, 7).unwrap();
+    let begun = Instant::now();
+    let joined = told(&engine.connect(&at, Some(SHORT)).unwrap_err());
+    assert_eq!(joined, (Status::Timeout, 0, format!("{at}: no answer in time")));
+    assert!(begun.elapsed() >= SHORT && begun.elapsed() < 5 * SHORT, "{:?}", begun.elapsed());
+    let mut events = Vec::new();
+    assert_eq!(queue.drain(&mut events, 8), 0, "the first connect has time left");
+    eventually("the first connect ends", || queue.drain(&mut events, 8) > 0);
+    assert!(matches!(&events[0].body, EventBody::PeerConnect { user_data: 7, status: Status::Timeout, .. }));
+}
+
+/// A refused connection is an answer: the connect does not wait for its timeout.
+#[test]
+fn a_refused_connection_is_unreachable() {
+    let engine = engine(&[]);
+    let free = silent().1.to_string();
+    let begun = Instant::now();
+    let error = engine.connect(&free, Some(PATIENCE)).unwrap_err();
+    assert!(begun.elapsed() < PATIENCE / 2);
+    assert_eq!((error.status, error.os_error), (Status::Unreachable, libc::ECONNREFUSED));
+    assert_eq!(by_event(&engine, &free, Some(PATIENCE)), told(&error));
+}
