@@ -18,6 +18,15 @@ pub enum Op {
     Write = 2,
 }
 
+impl Op {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Op::Read => "READ",
+            Op::Write => "WRITE",
+        }
+    }
+}
+
 /// One range of a transfer. Each address is valid in its own process; `length` is in bytes. `remote_region` is the
 /// handle that the peer's engine gave the region, or NONE for the region that is registered at that address now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]

@@ -86,7 +86,9 @@ static void one_stale_region_fails_its_requests_only(void)
     CHECK(result.requests_failed == 2 && result.bytes_confirmed == 64);
     CHECK(result.notification == FERRY_NOTIFICATION_NOT_SENT);
     CHECK(error.request_index == 1 && error.transport == FERRY_TRANSPORT_TCP);
-    CHECK_MESSAGE(error, "2 of 4 requests failed, the first with STALE");
+    CHECK_MESSAGE(error, "2 of 4 requests failed, the first with STALE; the peer: remote 0x");
+    CHECK_MESSAGE(error, "+ 32 names region 0x");
+    CHECK_MESSAGE(error, "which is no longer registered there");
     CHECK_OK(ferry_transfer_results(pair.a, transfer, FERRY_RESULTS_ALL, results, sizeof results[0], 4,
                                     &count, NULL));
     CHECK(count == 4);

@@ -13,6 +13,9 @@ mod engine;
 mod future;
 mod memory;
 mod metrics;
+mod outcome;
+#[cfg(test)]
+mod outcome_tests;
 mod paths;
 mod peers;
 mod transfers;

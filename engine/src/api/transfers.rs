@@ -390,32 +390,6 @@ impl Transfer {
     }
 }
 
-impl Engine {
-    /// Returns Ok if the transfer is DONE. Otherwise returns an error that names the first failed request and, if that
-    /// may be the reason, why the peer's last lane was lost. `result` must be this transfer's.
-    pub fn result_or_error(&self, core: &Core, result: TransferResult) -> Result<TransferResult> {
-        if result.state == State::Done {
-            return Ok(result);
-        }
-        let first = core.results().into_iter().find(|request| request.status != Status::Ok);
-        let why = first.map_or(result.status, |request| request.status);
-        let vendor_error = first.map_or(0, |request| request.vendor_error);
-        let code = if vendor_error == 0 { String::new() } else { format!(", code {vendor_error}") };
-        let (failed, all) = (result.requests_failed, result.requests_in);
-        let mut text = format!("{failed} of {all} requests failed, the first with {why}{code}");
-        let may_be = matches!(why, Status::PeerLost | Status::Timeout | Status::Corrupt);
-        let peer = self.inner.context.peers.get(core.spec.peer).ok().filter(|_| may_be);
-        if let Some(loss) = peer.and_then(|peer| peer.last_loss()) {
-            text += &format!("; last lost: {}", loss.text);
-        }
-        let mut error = Error::new(result.status, text).over(result.transport);
-        error.os_error = result.os_error;
-        error.vendor_error = vendor_error;
-        error.request_index = first.map(|request| request.index);
-        Err(error)
-    }
-}
-
 impl Drop for Transfer {
     fn drop(&mut self) {
         if self.engine.is_forked() {

@@ -445,6 +445,19 @@ impl Transfer {
         self.request_results(&detail).collect()
     }
 
+    /// Returns the first failed slice behind the result of a request, and why it failed. None if no slice failed: the
+    /// transfer was struck.
+    pub(crate) fn first_failure(&self, result: &RequestResult) -> Option<(Failure, Slice)> {
+        let detail = self.detail();
+        let is_behind = |failure: &&Failure| {
+            let slice = &self.spec.slices[failure.slice as usize];
+            let mut requests = requests_of(&self.spec.order, &self.spec.requests, slice);
+            failure.status == result.status && requests.any(|(index, _, _)| u64::from(index) == result.index)
+        };
+        let first = *detail.failures.iter().filter(is_behind).min_by_key(|failure| failure.slice)?;
+        Some((first, self.spec.slices[first.slice as usize]))
+    }
+
     fn request_results(&self, detail: &Detail) -> std::vec::IntoIter<RequestResult> {
         let strike = detail.strike.unwrap_or(Strike { status: Status::Ok, os_error: 0 });
         let mut results: Vec<RequestResult> = (0..self.spec.requests.len() as u64)

@@ -7,7 +7,7 @@ use crate::region::tree::Place;
 use crate::region::{Region, RegionMap, RemoteRegion};
 use crate::status::{Error, Result, Status};
 use crate::try_reserve::{push, reserve};
-use crate::types::{end_of, Op, RegionId, Request};
+use crate::types::{end_of, RegionId, Request};
 use std::sync::Arc;
 
 /// In `Home::remote`: the address is in no known region.
@@ -62,10 +62,10 @@ impl<'a> Checker<'a> {
             return Err(fault(Status::Invalid, "length is 0"));
         }
         if end_of(local, length).is_none() {
-            return Err(fault(Status::Invalid, format!("local {local:#x} + length {length:#x} overflows")));
+            return Err(fault(Status::Invalid, format!("local {local:#x} + {length} overflows")));
         }
         if end_of(remote, length).is_none() {
-            return Err(fault(Status::Invalid, format!("remote {remote:#x} + length {length:#x} overflows")));
+            return Err(fault(Status::Invalid, format!("remote {remote:#x} + {length} overflows")));
         }
         let local = self.local.find(local, length)?;
         let remote = self.remote.find(remote_region, remote, length)?;
@@ -122,7 +122,7 @@ impl LocalSide<'_> {
 
     fn search(&mut self, local: u64, length: u64) -> Result<u32, Fault> {
         let Some(region) = self.map.find(local, length).filter(|region| !region.is_revoked()) else {
-            let message = format!("local {local:#x} + {length:#x} is not inside one registered region");
+            let message = format!("local {local:#x} + {length} is not inside one registered region");
             return Err(fault(Status::NotRegistered, message));
         };
         let index = region.index();
@@ -168,7 +168,7 @@ impl<'a> RemoteSide<'a> {
     fn find(&mut self, named: RegionId, remote: u64, length: u64) -> Result<u32, Fault> {
         if named != self.named {
             let found = if named == RegionId::NONE { None } else { self.look_up(named)? };
-            self.remember(found)?;
+            self.remember(found, remote, length)?;
             self.named = named;
         }
         match self.last {
@@ -187,31 +187,32 @@ impl<'a> RemoteSide<'a> {
     fn outside(&mut self, remote: u64, length: u64) -> Result<u32, Fault> {
         if self.named == RegionId::NONE {
             let found = self.input.remote.find_place(remote, length);
-            self.remember(found)?;
+            self.remember(found, remote, length)?;
             return Ok(found.map_or(UNKNOWN, |(place, _)| place));
         }
         // A named region that the map does not know is newer than the announcements received so far, or is gone: the
         // target decides.
         let Some((_, region)) = self.last else { return Ok(UNKNOWN) };
         let (start, all) = (region.address, region.length);
-        let message =
-            format!("remote {remote:#x} + {length:#x} leaves the remote region at {start:#x} + {all:#x}");
+        let message = format!("remote {remote:#x} + {length} leaves the remote region at {start:#x} + {all}");
         Err(fault(Status::Invalid, message))
     }
 
     /// Remembers the region, and checks once for all following requests that the region grants the operation.
-    fn remember(&mut self, found: Option<(Place, &'a RemoteRegion)>) -> Result<(), Fault> {
+    fn remember(
+        &mut self,
+        found: Option<(Place, &'a RemoteRegion)>,
+        remote: u64,
+        length: u64,
+    ) -> Result<(), Fault> {
         self.last = found;
         let op = self.input.op;
         let Some((_, region)) = self.last.filter(|(_, region)| !region.access.allows(op)) else {
             return Ok(());
         };
-        let verb = match op {
-            Op::Read => "READ",
-            Op::Write => "WRITE",
-        };
-        let (id, start) = (region.id, region.address);
-        let message = format!("remote is in region {id:#x} at {start:#x}, which does not grant {verb}");
+        let (id, verb) = (region.id, op.name());
+        let message =
+            format!("remote {remote:#x} + {length} is in region {id:#x}, which does not grant {verb}");
         Err(fault(Status::Access, message))
     }
 }

@@ -43,11 +43,11 @@ fn a_region_without_the_right_is_refused_and_nothing_moves() {
             remote_region: region,
         };
         let one = Request { remote: one.remote + (length - length.min(PAGE)) as u64, ..one };
-        let status = match a.submit(peer, op, &[one], &options()) {
-            Ok(transfer) => finish(&transfer).status,
-            Err(error) => error.status,
-        };
-        assert_eq!(status, expected, "{op:?} {region:#x} {length}");
+        let error =
+            a.submit(peer, op, &[one], &options()).and_then(|transfer| transfer.wait_done()).unwrap_err();
+        assert_eq!(error.status, expected, "{op:?} {region:#x} {length}");
+        let range = format!("remote {:#x} + {}", one.remote, one.length);
+        assert!(error.message.contains(&range), "{error}");
     }
     for memory in [&read_only, &write_only, &gone] {
         assert_zero(memory, 0, PAGE);

@@ -113,7 +113,10 @@ impl Endpoint {
         if let Some((slice, vendor_error)) = ours.and_then(|it| refused(&transfer, first, it)) {
             let status = self.why_refused(&transfer, slice);
             bad.retain(|failure| failure.slice != slice);
-            bad.push(Failure { slice, status, os_error: libc::EREMOTEIO, vendor_error });
+            // EREMOTEIO: the target's NIC answered.
+            let ours = matches!(vendor_error as u32, wc::LOC_PROT_ERR | wc::LOC_LEN_ERR);
+            let os_error = if ours { libc::EIO } else { libc::EREMOTEIO };
+            bad.push(Failure { slice, status, os_error, vendor_error });
         }
         bad.sort_unstable_by_key(|failure| failure.slice);
         for failure in bad {
