@@ -10,7 +10,7 @@ mod tests;
 mod value;
 
 pub use secret::{Secret, SecretFile};
-pub(crate) use value::is_any_address;
+pub(crate) use value::{is_address, is_any_address};
 pub use value::{AscendFabric, Congestion, Names, TcpPoller, Transports, Valid};
 
 use crate::limits;

@@ -103,7 +103,17 @@ impl Error {
     pub fn system(what: impl Into<String>, error: &std::io::Error) -> Error {
         let os_error = error.raw_os_error().unwrap_or(0);
         let status = if os_error == libc::ENOMEM { Status::NoMemory } else { Status::System };
-        Error { os_error, ..Error::new(status, format!("{}: {error}", what.into())) }
+        Error { os_error, ..Error::new(status, format!("{}: {}", what.into(), reason(error))) }
+    }
+
+    /// Returns the error for an address that cannot be reached. Limits of this machine do not mean that: for them this is
+    /// `system`.
+    pub fn unreachable(address: impl Into<String>, error: &std::io::Error) -> Error {
+        let system = Error::system(address, error);
+        match system.os_error {
+            libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::ENOBUFS => system,
+            _ => Error { status: Status::Unreachable, ..system },
+        }
     }
 
     pub fn at_request(mut self, index: u64) -> Error {
@@ -115,6 +125,16 @@ impl Error {
         self.transport = transport;
         self
     }
+}
+
+/// Returns the reason of an operating-system error as the system words it: "Connection refused". Rust's own text repeats
+/// the number, which `Error::os_error` has.
+pub fn reason(error: &std::io::Error) -> String {
+    let mut text = error.to_string();
+    if let Some(number) = error.raw_os_error() {
+        text.truncate(text.strip_suffix(&format!(" (os error {number})")).unwrap_or(&text).len());
+    }
+    text
 }
 
 #[cfg(test)]
@@ -135,5 +155,11 @@ mod tests {
         assert_eq!((full.status, full.os_error), (Status::System, libc::EMFILE));
         let memory = Error::system("map", &std::io::Error::from_raw_os_error(libc::ENOMEM));
         assert_eq!(memory.status, Status::NoMemory);
+        let refused = Error::unreachable("there:1", &std::io::Error::from_raw_os_error(libc::ECONNREFUSED));
+        assert_eq!((refused.status, refused.os_error), (Status::Unreachable, libc::ECONNREFUSED));
+        assert_eq!(refused.message, "there:1: Connection refused");
+        let full = Error::unreachable("there:1", &std::io::Error::from_raw_os_error(libc::ENFILE));
+        assert_eq!(full.status, Status::System);
+        assert_eq!(reason(&std::io::Error::other("no (os error 5)")), "no (os error 5)");
     }
 }

@@ -91,3 +91,34 @@ fn a_refused_connection_is_unreachable() {
     assert_eq!((error.status, error.os_error), (Status::Unreachable, libc::ECONNREFUSED));
     assert_eq!(by_event(&engine, &free, Some(PATIENCE)), told(&error));
 }
+
+/// A name that nobody knows may be known later, as a pod's is; a text that is no address is the caller's mistake.
+#[test]
+fn an_unknown_name_is_unreachable_and_a_malformed_address_invalid() {
+    let engine = engine(&[]);
+    let queue = engine.queue(WHAT_PEERS, 8).unwrap();
+    let unknown = "no.such.host.invalid:7000";
+    for error in [
+        engine.connect(unknown, Some(PATIENCE)).unwrap_err(),
+        engine.connect_async(unknown, Some(PATIENCE), &queue, 5).unwrap_err(),
+    ] {
+        assert_eq!(error.status, Status::Unreachable, "{error}");
+        let reason = error.message.strip_prefix("no.such.host.invalid:7000: the name was not found: ");
+        assert!(
+            reason.is_some_and(|reason| !reason.is_empty() && !reason.contains("failed to lookup")),
+            "{error}"
+        );
+    }
+    for malformed in
+        ["", "nowhere", "127.0.0.1", "127.0.0.1:99999", "no.such.host.invalid:", "two words:1", "::1:1"]
+    {
+        let error = engine.connect(malformed, Some(PATIENCE)).unwrap_err();
+        assert_eq!(
+            (error.status, error.message),
+            (Status::Invalid, format!("address: {malformed:?} is no \"host:port\""))
+        );
+        let error = engine.connect_async(malformed, Some(PATIENCE), &queue, 5).unwrap_err();
+        assert_eq!(error.status, Status::Invalid, "{error}");
+    }
+    assert_eq!(queue.drain(&mut Vec::new(), 8), 0, "a call that fails reports nothing to the queue");
+}

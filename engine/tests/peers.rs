@@ -129,7 +129,7 @@ fn unreachable_peers_are_named() {
     let error = a.connect(&free, Some(PATIENCE)).unwrap_err();
     assert_eq!((error.status, error.os_error), (Status::Unreachable, libc::ECONNREFUSED), "{error}");
     assert!(error.message.contains(&free));
-    for nonsense in ["", "nowhere", "127.0.0.1", "127.0.0.1:99999", "no.such.host.invalid:1"] {
+    for nonsense in ["", "nowhere", "127.0.0.1", "127.0.0.1:99999"] {
         assert_eq!(a.connect(nonsense, Some(PATIENCE)).unwrap_err().status, Status::Invalid, "{nonsense:?}");
     }
     // A listener that sends nothing.

@@ -16,9 +16,9 @@ use std::time::Duration;
 /// A restarted peer has a new handle. The attempt ends after the setting connect_timeout_ms at the latest.
 /// The lookup of a name may block beyond the timeout.
 ///
-/// FERRY_ERR_UNREACHABLE: nothing answers. FERRY_ERR_TIMEOUT: nothing answers in time. FERRY_ERR_NOT_FERRY,
-/// FERRY_ERR_VERSION, FERRY_ERR_REFUSED. FERRY_ERR_INVALID: `address` is no "host:port". FERRY_ERR_BUSY
-/// inside a callback.
+/// FERRY_ERR_UNREACHABLE: nothing answers, or nobody knows the name. FERRY_ERR_TIMEOUT: nothing answers in time.
+/// FERRY_ERR_NOT_FERRY, FERRY_ERR_VERSION, FERRY_ERR_REFUSED. FERRY_ERR_INVALID: `address` is no "host:port".
+/// FERRY_ERR_BUSY inside a callback.
 #[no_mangle]
 pub unsafe extern "C" fn ferry_peer_connect(
     engine: *mut ferry_engine,

@@ -15,7 +15,7 @@ use crate::region::Registry;
 use crate::session::handshake::{derive_secret, AuthPolicy, Local};
 #[cfg(test)]
 use crate::stage;
-use crate::status::{Error, Result, Status};
+use crate::status::{reason, Error, Result, Status};
 use crate::sys::atomic::{AtomicU32, Ordering};
 use crate::sys::fork::ForkGuard;
 use crate::sys::host::{self, Process};
@@ -296,7 +296,7 @@ fn grants(config: &Config) -> std::result::Result<Arc<Grants>, String> {
     if !config.local || (transports != 0 && transports & Transport::Local.bit() == 0) {
         return Err("switched off by the settings".into());
     }
-    Grants::new().map(Arc::new).map_err(|error| format!("shared memory: {error}"))
+    Grants::new().map(Arc::new).map_err(|error| format!("shared memory: {}", reason(&error)))
 }
 
 fn new_service(context: &Context, grants: Arc<Grants>) -> Result<Arc<Service>> {
@@ -352,16 +352,15 @@ fn new_workers(context: &Context) -> Result<Workers> {
     Workers::new(count, kind, context.spin_ns)
 }
 
-fn resolve(address: &str) -> Result<Vec<SocketAddr>> {
-    names::look_up(address).map_err(|error| {
-        Error::invalid(format!("address: {address:?} is not a host:port that can be resolved: {error}"))
-    })
-}
-
 impl Engine {
-    /// Resolves `address`. May ask a name server, so the control thread must not call this.
+    /// Resolves a peer's `address`. May ask a name server, so the control thread must not call this. INVALID for a text
+    /// that is no host:port. UNREACHABLE for a name that nobody knows: the peer may not be there yet.
     pub(super) fn resolve(address: &str) -> Result<Vec<SocketAddr>> {
-        resolve(address)
+        if !crate::config::is_address(address) {
+            return Err(Error::invalid(format!("address: {address:?} is no \"host:port\"")));
+        }
+        names::look_up(address)
+            .map_err(|error| Error::unreachable(format!("{address}: the name was not found"), &error))
     }
 }
 
@@ -369,9 +368,11 @@ fn listen(config: &Config) -> Result<Option<Listener>> {
     if config.listen_address.is_empty() {
         return Ok(None);
     }
-    let address = resolve(&config.listen_address)?.into_iter().next().ok_or_else(|| {
-        Error::invalid(format!("listen_address: {:?} resolves to no address", config.listen_address))
-    })?;
+    let wanted = &config.listen_address;
+    let none =
+        |why: &str| Error::invalid(format!("listen_address: {wanted:?} is no address of this host: {why}"));
+    let found = names::look_up(wanted).map_err(|error| none(&reason(&error)))?;
+    let address = found.into_iter().next().ok_or_else(|| none("the name has no address"))?;
     let what = |error: std::io::Error| Error::system(format!("listening on {address}"), &error);
     Listener::bind(address, config.socket_buffer_bytes as usize).map(Some).map_err(what)
 }

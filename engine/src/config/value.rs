@@ -209,6 +209,11 @@ pub(super) fn split_address(address: &str) -> Option<(&str, u16)> {
     (!host.is_empty() && host.bytes().all(plain)).then_some((host, port))
 }
 
+/// True if the text has the form of an address that can be connected to.
+pub fn is_address(address: &str) -> bool {
+    split_address(address).is_some()
+}
+
 /// True if the host is the address that stands for all addresses of the listening host. A peer that dials it would
 /// reach its own host.
 pub fn is_any_address(address: &str) -> bool {

@@ -53,8 +53,9 @@ impl Control {
         if self.wait_with(&address, &resolved, deadline, caller) {
             return;
         }
+        let none = Error::new(Status::Unreachable, format!("{address}: the name has no address"));
         let target = Target::New { address, asked: self.fenced.count(), waiting: vec![caller] };
-        self.dial_next(target, resolved, deadline, Error::invalid("address: resolves to nothing"));
+        self.dial_next(target, resolved, deadline, none);
     }
 
     /// Dials a peer whose session lost its connection.
@@ -101,7 +102,7 @@ impl Control {
 
     fn try_dial(&mut self, remote: SocketAddr) -> Result<(u64, Stream, Dialer)> {
         let (dialer, first) = Dialer::start(&self.context.local)?;
-        let what = |error: std::io::Error| unreachable_because(remote, &error);
+        let what = |error: std::io::Error| Error::unreachable(remote.to_string(), &error);
         let socket = tcp::dial(remote, self.context.config.socket_buffer_bytes as usize).map_err(what)?;
         let token = self.token();
         let mut stream = Stream::new(socket, token, &self.poller, true).map_err(what)?;
@@ -147,7 +148,7 @@ impl Control {
     ) {
         if !dialing.connected {
             if let Some(error) = dialing.stream.connect_error() {
-                let error = unreachable_because(dialing.remote, &error);
+                let error = Error::unreachable(dialing.remote.to_string(), &error);
                 let Dialing { target, others, deadline, .. } = *dialing;
                 return self.dial_next(target, others, deadline, error);
             }
@@ -157,7 +158,7 @@ impl Control {
             dialing.connected = true;
         }
         if let Err(error) = dialing.stream.flush(&self.poller) {
-            let error = unreachable_because(dialing.remote, &error);
+            let error = Error::unreachable(dialing.remote.to_string(), &error);
             return self.dial_failed(dialing.target, error, None);
         }
         let step = match dialing.stream.read(usize::MAX) {
@@ -168,7 +169,7 @@ impl Control {
                 return self.dial_failed(dialing.target, Error::new(Status::Unreachable, text), None);
             }
             Err(error) => {
-                let error = unreachable_because(dialing.remote, &error);
+                let error = Error::unreachable(dialing.remote.to_string(), &error);
                 return self.dial_failed(dialing.target, error, None);
             }
         };
@@ -206,7 +207,7 @@ impl Control {
         };
         dialing.stream.out().extend_from_slice(&step.output);
         if let Err(error) = dialing.stream.flush(&self.poller) {
-            let error = unreachable_because(dialing.remote, &error);
+            let error = Error::unreachable(dialing.remote.to_string(), &error);
             return self.dial_failed(dialing.target, error, None);
         }
         match step.next {
@@ -312,14 +313,5 @@ impl Control {
         let State::Dialing(mut dialing) = conn.state else { return };
         let step = dialing.dialer.proof(proof, clock::boottime_ns());
         self.dial_step(dial, dialing, step, conn.deadline);
-    }
-}
-
-fn unreachable_because(remote: SocketAddr, error: &std::io::Error) -> Error {
-    let system = Error::system(remote.to_string(), error);
-    match error.raw_os_error() {
-        // Limits of this machine do not mean that the peer is unreachable.
-        Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::ENOBUFS) => system,
-        _ => Error { status: Status::Unreachable, ..system },
     }
 }
