@@ -1,7 +1,7 @@
 //! Why a lane or a session's connection was lost. Only the first cause that this side saw is kept, because its
 //! consequences (a reset after a refused frame, for example) explain nothing.
 
-use crate::status::Status;
+use crate::status::{reason, Status};
 use crate::sys::clock;
 use crate::types::Transport;
 use std::io;
@@ -86,7 +86,7 @@ impl Loss {
         let Failure { cause, what, os_error } = failure;
         let mut text = format!("{where_}: {what}");
         if os_error != 0 {
-            text += &format!(": {}", io::Error::from_raw_os_error(os_error));
+            text += &format!(": {}", reason(&io::Error::from_raw_os_error(os_error)));
         }
         Loss { cause, transport: Transport::Tcp, os_error, text, at: clock::wall() }
     }
@@ -110,7 +110,7 @@ mod tests {
     fn a_loss_says_operation_place_and_errno() {
         let error = io::Error::from_raw_os_error(libc::ECONNRESET);
         let loss = Loss::new(Failure::system("receiving", &error), "lane 3, a to b");
-        assert_eq!(loss.text, "lane 3, a to b: receiving: Connection reset by peer (os error 104)");
+        assert_eq!(loss.text, "lane 3, a to b: receiving: Connection reset by peer");
         assert_eq!((loss.cause, loss.os_error), (Cause::System, libc::ECONNRESET));
         let loss = Loss::new(Failure::new(Cause::Forged, "a frame's MAC is wrong"), "lane 1, a to b");
         assert_eq!(loss.text, "lane 1, a to b: a frame's MAC is wrong");

@@ -106,8 +106,8 @@ impl Error {
         Error { os_error, ..Error::new(status, format!("{}: {}", what.into(), reason(error))) }
     }
 
-    /// Returns the error for an address that cannot be reached. Limits of this machine do not mean that: for them this is
-    /// `system`.
+    /// Returns the error for an address that cannot be reached. A limit of this machine does not mean that, and is an
+    /// error as of `system`.
     pub fn unreachable(address: impl Into<String>, error: &std::io::Error) -> Error {
         let system = Error::system(address, error);
         match system.os_error {
@@ -127,8 +127,8 @@ impl Error {
     }
 }
 
-/// Returns the reason of an operating-system error as the system words it: "Connection refused". Rust's own text repeats
-/// the number, which `Error::os_error` has.
+/// Returns the reason of an operating-system error as the system words it: "Connection refused". Rust's own text
+/// repeats the number, which `Error::os_error` has.
 pub fn reason(error: &std::io::Error) -> String {
     let mut text = error.to_string();
     if let Some(number) = error.raw_os_error() {

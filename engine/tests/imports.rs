@@ -53,6 +53,9 @@ const IMPORT_EXCEPTIONS: &[(&str, &str, &str)] =
 /// Crates over the engine, whose files keep the same rules; they contain the C interfaces.
 const EDGES: [&str; 2] = ["ffi/src", "bindings/mooncake/src"];
 
+/// Files that word operating-system errors: `status::reason`, and the resolver's errors, which have no number.
+const REASONS_IN: [&str; 2] = ["engine/src/status.rs", "engine/src/sys/names.rs"];
+
 /// Places where unsafe code is allowed, besides all of `EDGES`.
 const UNSAFE_IN: &[(&str, &str)] = &[
     ("engine/src/sys/", "the operating system's edge"),
@@ -503,6 +506,39 @@ fn check_waits(file: &File, scan: &Scan, report: &mut Report) {
     }
 }
 
+/// Checks that no text has an operating-system error in Rust's words, which end in "(os error 111)": `status::reason`
+/// has the system's own. By name: in a text, `error` is such an error, and errors of other kinds have other names.
+fn check_reasons(file: &File, scan: &Scan, report: &mut Report) {
+    if REASONS_IN.contains(&file.path.as_str()) {
+        return;
+    }
+    let tokens = &scan.tokens;
+    for literal in tokens.iter().filter(|token| token.kind == Kind::Literal && token.text.contains("{error}"))
+    {
+        // thiserror's attribute formats the field `error`, an error of ferry.
+        if literal.text != "{error}" {
+            report.add(file, literal.line, "an operating-system error in a text: `status::reason` words it");
+        }
+    }
+    for call in tokens.windows(4).filter(|it| it[0].is("error") && it[2].is("to_string") && it[3].is("(")) {
+        report.add(file, call[0].line, "`error.to_string()`: `status::reason` words it");
+    }
+    for call in scan.calls_of(&["format", "format_args", "write"]) {
+        for at in call {
+            let (before, after) = (&tokens[at - 1], tokens.get(at + 1));
+            let is_argument =
+                tokens[at].is("error") && before.is(",") && after.is_some_and(|it| it.is(",") || it.is(")"));
+            if is_argument || tokens[at].is("last_os_error") {
+                report.add(
+                    file,
+                    tokens[at].line,
+                    "an operating-system error in a text: `status::reason` words it",
+                );
+            }
+        }
+    }
+}
+
 /// Reports internals of the engine that a file may not name.
 fn check_internals(file: &File, scan: &Scan, report: &mut Report) {
     for path in scan.paths_of("ferry") {
@@ -537,6 +573,7 @@ fn the_engine_keeps_its_import_table_and_house_rules() {
         check_of_sys(file, &scan, &mut report);
         check_variables(file, &scan, &mut report);
         check_waits(file, &scan, &mut report);
+        check_reasons(file, &scan, &mut report);
     }
     let paths: Vec<&str> = files.iter().map(|file| file.path.as_str()).collect();
     let named = ASSERTIONS.iter().map(|(path, ..)| ("ASSERTIONS", path));
@@ -557,6 +594,7 @@ fn the_crates_above_the_engine_keep_their_house_rules() {
         check_unsafe(&file, &scan, &mut report);
         check_head(&file, &mut report);
         check_panics(&file, &scan, &mut report);
+        check_reasons(&file, &scan, &mut report);
     }
     for file in sources("benches") {
         check_internals(&file, &Scan::new(&file.text), &mut report);
@@ -695,6 +733,7 @@ fn each_rule_can_fail() {
     check_variables(&file, &scan, &mut report);
     check_internals(&file, &scan, &mut report);
     check_waits(&file, &scan, &mut report);
+    check_reasons(&file, &scan, &mut report);
     let mut found: Vec<usize> =
         report.0.iter().map(|line| line.split(':').nth(1).unwrap().parse().unwrap()).collect();
     let marked = text.lines().enumerate().filter(|(_, line)| line.contains("BAD"));

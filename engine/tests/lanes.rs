@@ -150,7 +150,7 @@ fn what_waits_for_a_lane_that_cannot_be_opened_ends_at_its_deadline_with_the_cau
     let cause = ["; last lost: TCP lane ", ", to 127.0.0.1:"];
     assert!(cause.iter().all(|part| error.message.contains(part)), "{}", error.message);
     // The proxy accepts and closes; the moment at which the engine notices is random.
-    let ends = ["the peer closed the connection", "Connection reset by peer (os error 104)"];
+    let ends = ["the peer closed the connection", "Connection reset by peer"];
     assert!(ends.iter().any(|end| error.message.ends_with(end)), "{}", error.message);
     assert_eq!(a.stats().unwrap().counts.sessions_lost, 0, "the peer is there");
     // Later transfers succeed once lanes can be opened.

@@ -53,11 +53,13 @@ extern jmp_buf harness_failed;
 #define CHECK_OK(call) CHECK_STATUS(call, FERRY_OK)
 #define CHECK_INVALID(call) CHECK_STATUS(call, FERRY_ERR_INVALID)
 
-/* The message of the last error contains this text. */
+/* The message of the last error contains this text, and no number of an errno in Rust's words: os_error has it. */
 #define CHECK_MESSAGE(error, part)                                                                 \
     do {                                                                                           \
         if (strstr((error).message, (part)) == NULL)                                               \
             FAIL("the message \"%s\" doesn't say \"%s\"", (error).message, (part));                \
+        if (strstr((error).message, "os error") != NULL)                                           \
+            FAIL("the message \"%s\" repeats os_error", (error).message);                          \
     } while (0)
 
 #endif

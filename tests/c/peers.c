@@ -91,6 +91,7 @@ static void an_asynchronous_connect_reports_to_its_queue(void)
     CHECK(event.status == FERRY_ERR_UNREACHABLE && event.user_data == 78 && event.peer == 0);
     CHECK_STATUS(ferry_peer_connect(a, address, PATIENCE_NS, &peer, &error), FERRY_ERR_UNREACHABLE);
     CHECK(event.os_error == ECONNREFUSED && event.os_error == error.os_error);
+    CHECK_MESSAGE(error, ": Connection refused");
     CHECK(event.data_length == strlen(error.message));
     CHECK(memcmp(event.data, error.message, event.data_length) == 0);
     ferry_event_release(&event);

@@ -39,7 +39,7 @@ pub fn caught<T>(name: &str, body: impl FnOnce() -> Result<T>) -> Result<T> {
         std::mem::forget(payload);
         Err(Error::new(Status::Panic, "a bug in ferry; the call's effect is unknown"))
     });
-    outcome.inspect_err(|error| log::line(format_args!("{name}: {error}")))
+    outcome.inspect_err(|failed| log::line(format_args!("{name}: {failed}")))
 }
 
 /// Locks a mutex and ignores poison: the code under the locks of this crate keeps the data consistent at each

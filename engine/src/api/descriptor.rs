@@ -52,7 +52,8 @@ impl Descriptor {
             return Err(corrupt("the checksum does not match"));
         }
         if version != VERSION {
-            let text = format!("descriptor: version {version}, this engine reads {VERSION}");
+            let text =
+                format!("the descriptor has version {version}, and this engine reads version {VERSION}");
             return Err(Error::new(Status::Version, text));
         }
         let mut engine_id = [0; 16];

@@ -12,8 +12,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long a connect whose timeout has passed waits for the control loop's answer. The loop answers at once, unless its
-/// thread has no processor; then the caller must not wait for it.
+/// How long a connect whose timeout has passed waits for the control loop's answer. The loop answers at once, unless
+/// its thread has no processor; then the caller must not wait for it.
 const ANSWER_GRACE: Duration = Duration::from_millis(100);
 
 /// The present state of a peer.

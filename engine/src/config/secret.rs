@@ -2,7 +2,7 @@
 //! handshake in `session` derives its keys from these bytes.
 
 use super::value::{Valid, Value};
-use crate::status::{Error, Result};
+use crate::status::{reason, Error, Result};
 use crate::sys::host;
 use std::fmt;
 use std::fs::{File, OpenOptions};
@@ -83,7 +83,7 @@ impl SecretFile {
     pub fn read(path: &str) -> Result<SecretFile> {
         let refuse = |what: &str, error: std::io::Error| Error {
             os_error: error.raw_os_error().unwrap_or(0),
-            ..Error::invalid(format!("{what}: {error}"))
+            ..Error::invalid(format!("{what}: {}", reason(&error)))
         };
         // O_NONBLOCK: opening a FIFO by mistake must not hang.
         let opened = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path);

@@ -165,7 +165,7 @@ impl Control {
             Ok(Input::Bytes(bytes)) => dialing.dialer.input(&bytes, clock::boottime_ns()),
             Ok(Input::Nothing) => return self.insert(token, State::Dialing(dialing), deadline),
             Ok(Input::End) => {
-                let text = format!("{}: closed the connection during the handshake", dialing.remote);
+                let text = format!("{}: the peer closed the connection during the handshake", dialing.remote);
                 return self.dial_failed(dialing.target, Error::new(Status::Unreachable, text), None);
             }
             Err(error) => {
@@ -266,7 +266,7 @@ impl Control {
     ) -> Result<()> {
         let refused = |error: std::io::Error| Error {
             status: Status::Refused,
-            ..Error::system("proving to be the same user", &error)
+            ..Error::system("the proof to run as the same user failed", &error)
         };
         let socket = unix::connect_abstract(name, unix::Type::STREAM).map_err(refused)?;
         unix::same_user_credentials(socket.as_fd()).map_err(refused)?;

@@ -80,7 +80,8 @@ impl Channel {
         out.resize(start + plaintext.len() + TAG_BYTES, 0);
         let written = self.transport.write_message(plaintext, &mut out[start..]);
         // Fails only if the 64-bit counter is exhausted, which takes longer than any session lasts.
-        written.map_err(|error| Error::new(Status::Closed, format!("sealing a control message: {error}")))?;
+        written
+            .map_err(|failed| Error::new(Status::Closed, format!("sealing a control message: {failed}")))?;
         Ok(())
     }
 

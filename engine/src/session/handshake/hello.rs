@@ -163,12 +163,13 @@ impl Hello {
         }
         let (ours, theirs) = (self.offers, theirs.offers);
         let Some(mode) = choose(ours, theirs) else {
-            let text = match (ours.has(Offers::SECRET), theirs.has(Offers::SECRET)) {
-                (true, _) => "one end has a shared secret, its peer has no secret",
-                (_, true) => "one end has no secret, its peer requires a shared secret",
-                _ => "neither a shared secret nor a same-user proof that both ends offer",
+            // The text must be true at either end.
+            let text = match ours.has(Offers::SECRET) || theirs.has(Offers::SECRET) {
+                true => "one end has a secret, and the other has none",
+                false => {
+                    "neither end has a secret, and not both offer to prove that they run as the same user"
+                }
             };
-            let text = format!("{}: {text}", RefusalCode::AuthRequired.text());
             return Err(HandshakeError::refuse(RefusalCode::AuthRequired, text));
         };
         let unproven_allowed = mode == Mode::SameUser && ours.has(Offers::NONE) && theirs.has(Offers::NONE);
@@ -197,7 +198,7 @@ fn common_version((min, max): (u16, u16)) -> HandshakeResult<u16> {
     }
     // The text must be true at either end.
     let text = format!(
-        "no wire version in common: one end speaks {min} to {max}, the other {WIRE_VERSION_MIN} to {WIRE_VERSION}"
+        "one end speaks the wire versions {min} to {max}, the other {WIRE_VERSION_MIN} to {WIRE_VERSION}"
     );
     Err(HandshakeError::refuse(RefusalCode::Version, text))
 }

@@ -98,8 +98,8 @@ pub(super) fn session_keys(hash: &[u8; 32], dialer: &Key, acceptor: &Key) -> ([u
 }
 
 /// Converts an error that the peer did not cause: no random bytes, or wrong use of the library.
-fn failed(error: snow::Error) -> Error {
-    Error::new(Status::System, format!("noise: {error}"))
+fn failed(cause: snow::Error) -> Error {
+    Error::new(Status::System, format!("noise: {cause}"))
 }
 
 #[cfg(test)]

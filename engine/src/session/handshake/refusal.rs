@@ -30,22 +30,22 @@ macro_rules! refusal_codes {
 }
 
 refusal_codes! {
-    BadSecret = 1, Refused, "wrong secret";
+    BadSecret = 1, Refused, "the two ends have different secrets";
     /// One side requires more than the other offers; usually only one side has a secret.
-    AuthRequired = 2, Refused, "authentication required";
-    SameUserFailed = 3, Refused, "not proven to be the same user on the same host";
+    AuthRequired = 2, Refused, "the two ends have no way in common to authenticate each other";
+    SameUserFailed = 3, Refused, "the two ends are not proven to run as the same user on the same host";
     /// A session between these two engines exists, or the other side dials one.
-    Duplicate = 4, Refused, "duplicate session";
-    TooMany = 5, Refused, "too many handshakes in progress";
+    Duplicate = 4, Refused, "the two engines have a session already, or are about to have one";
+    TooMany = 5, Refused, "the peer has too many handshakes in progress";
     /// The acceptor has declared this incarnation of the dialer dead.
-    Fenced = 6, Refused, "this incarnation has been fenced";
-    Version = 7, Version, "no wire version in common";
+    Fenced = 6, Refused, "the peer has fenced this incarnation of the engine";
+    Version = 7, Version, "the two ends have no version of the wire format in common";
     /// The input is not a handshake, or was altered in transit.
-    Malformed = 8, Refused, "malformed handshake";
+    Malformed = 8, Refused, "the handshake is malformed";
     /// The text says which, and why.
     NoThread = 9, Limit, "a thread that sessions need cannot be started";
     /// The acceptor knows as many peers as it may. The text has the number.
-    NoRoom = 10, Refused, "as many peers are known as may be";
+    NoRoom = 10, Refused, "the peer knows as many peers as it may";
 }
 
 impl RefusalCode {
@@ -123,9 +123,11 @@ impl HandshakeError {
         // Escaped: the text is printed in logs and on terminals, and a third party may have written it.
         let text = String::from_utf8_lossy(text).escape_debug().to_string();
         let message = match refusal {
-            Some(code) if text.is_empty() || text == code.text() => format!("peer refused: {}", code.text()),
-            Some(code) => format!("peer refused: {}: {text}", code.text()),
-            None => format!("peer refused with unknown code {number}: {text}"),
+            Some(code) if text.is_empty() || text == code.text() => {
+                format!("the peer refused the session: {}", code.text())
+            }
+            Some(code) => format!("the peer refused the session: {}: {text}", code.text()),
+            None => format!("the peer refused the session with the unknown code {number}: {text}"),
         };
         let status = refusal.map_or(Status::Refused, RefusalCode::status);
         HandshakeError { error: Error::new(status, message), refusal, by: None, reply: Vec::new() }
@@ -157,8 +159,20 @@ mod tests {
             let received = HandshakeError::received(&body);
             assert_eq!(received.refusal, Some(code));
             assert_eq!(received.error.status, code.status());
-            assert!(received.error.message.contains(code.text()));
+            assert_eq!(received.error.message, format!("the peer refused the session: {}", code.text()));
         }
+    }
+
+    /// A refusal that carries more than its code says both, once, and this side's own error says the same.
+    #[test]
+    fn a_refusal_s_text_follows_the_reason_of_its_code() {
+        let ours = HandshakeError::refuse(RefusalCode::NoRoom, "7 peers are known (peers_max)");
+        assert_eq!(ours.error.message, "7 peers are known (peers_max)");
+        let mut frames = wire::Frames::default();
+        frames.push(&ours.reply).unwrap();
+        let theirs = HandshakeError::received(&frames.next().unwrap().unwrap().1).error.message;
+        let expected = "the peer refused the session: the peer knows as many peers as it may: 7 peers are known (peers_max)";
+        assert_eq!(theirs, expected);
     }
 
     #[test]

@@ -69,7 +69,7 @@ impl Library {
                 Err(error) => drop(reason.get_or_insert(error)),
             }
         }
-        Err(reason.unwrap_or_else(|| unavailable("no name to open".into())))
+        Err(reason.unwrap_or_else(|| unavailable("there is no name of a library to open".into())))
     }
 
     /// True if the program has the library open already. Opens nothing.

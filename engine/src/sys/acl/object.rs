@@ -80,7 +80,10 @@ impl Object {
         }
         // SAFETY: NULL, or a C string of this thread that stands until its next call of the loader.
         let text = unsafe { libc::dlerror().as_ref().map(|text| CStr::from_ptr(text).to_string_lossy()) };
-        Err(unavailable(text.map_or_else(|| format!("{name} can't be opened"), |text| text.into_owned())))
+        Err(unavailable(text.map_or_else(
+            || format!("{name} can't be opened"),
+            |text| format!("the library can't be opened: {text}"),
+        )))
     }
 
     /// The function of this name, which ends with a zero.

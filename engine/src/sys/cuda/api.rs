@@ -262,7 +262,8 @@ impl Opened {
             return Err(format!("{name} can't be opened"));
         }
         // SAFETY: as above, and it ends in NUL.
-        Err(unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned())
+        let text = unsafe { CStr::from_ptr(text) }.to_string_lossy();
+        Err(format!("the driver's library can't be opened: {text}"))
     }
 
     /// Checked first: an old driver may lack other functions because of its age.

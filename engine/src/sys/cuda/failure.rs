@@ -55,7 +55,7 @@ impl From<Failure> for Error {
     fn from(failure: Failure) -> Error {
         let (name, text) = failure.api.explain(failure.code);
         let Failure { function, code, .. } = failure;
-        let message = format!("{function}: {name} ({code}): {text}");
+        let message = format!("{function} failed with {name} ({code}): {text}");
         Error { vendor_error: code, ..Error::new(failure.status(), message) }
     }
 }

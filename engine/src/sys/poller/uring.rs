@@ -9,6 +9,7 @@
 use super::epoll::Epoll;
 use super::registry::{Completion, Registry, Step};
 use super::{Doorbell, Interest, Ready, READY_MAX};
+use crate::status::reason;
 use crate::sys::clock::monotonic_ns;
 use crate::sys::lock::Mutex;
 use io_uring::types::{Fd, SubmitArgs, Timespec};
@@ -245,14 +246,17 @@ impl Ring {
 }
 
 pub(super) fn probe() -> Result<(), String> {
-    let ring = build().map_err(|error| format!("io_uring_setup: {error}"))?;
+    let ring = build()
+        .map_err(|error| format!("io_uring can't be used: io_uring_setup failed: {}", reason(&error)))?;
     if !ring.params().is_feature_ext_arg() || !ring.params().is_feature_nodrop() {
         return Err(
             "io_uring lacks timeouts per wait or a lossless completion queue (before Linux 5.11)".into()
         );
     }
     let mut known = Probe::new();
-    ring.submitter().register_probe(&mut known).map_err(|error| format!("io_uring probe: {error}"))?;
+    ring.submitter()
+        .register_probe(&mut known)
+        .map_err(|error| format!("io_uring can't be used: its probe failed: {}", reason(&error)))?;
     for (code, name) in [(opcode::PollAdd::CODE, "POLL_ADD"), (opcode::PollRemove::CODE, "POLL_REMOVE")] {
         if !known.is_supported(code) {
             return Err(format!("io_uring lacks {name}"));

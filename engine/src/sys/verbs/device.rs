@@ -1,6 +1,7 @@
 //! Lists the RDMA devices, or says why it can't.
 
 use super::{created, library};
+use crate::status::reason;
 use rdma_mummy_sys as ffi;
 use std::ffi::CStr;
 use std::io;
@@ -12,7 +13,7 @@ pub fn device_names() -> Result<Vec<String>, String> {
     library::open()?;
     let list = DeviceList::new().map_err(|error| match error.raw_os_error() {
         Some(libc::ENOSYS) => "the kernel has no RDMA support (ib_uverbs is not loaded)".to_owned(),
-        _ => format!("libibverbs can't list devices: {error}"),
+        _ => format!("libibverbs can't list devices: {}", reason(&error)),
     })?;
     Ok(list.devices().filter_map(|device| name_of(device).map(str::to_owned)).collect())
 }

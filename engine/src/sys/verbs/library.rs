@@ -9,6 +9,7 @@
 //! registered pages out of children (MADV_DONTFORK): the parent is safe, and a child that touches such a page dies.
 //! The call must come before any registration in the process.
 
+use crate::status::reason;
 use crate::sys::loader;
 use rdma_mummy_sys::*;
 use std::ffi::{c_char, c_int, c_uint, c_void, CStr, CString};
@@ -38,7 +39,7 @@ fn load() -> Result<Library, String> {
         errno => Err(format!(
             "libibverbs can't make fork safe, as this kernel needs it (ibv_fork_init: {}): was memory registered \
              in this process before?",
-            io::Error::from_raw_os_error(errno)
+            reason(&io::Error::from_raw_os_error(errno))
         )),
     }
 }
@@ -46,16 +47,17 @@ fn load() -> Result<Library, String> {
 /// Returns the text of the loader's last failure in this thread.
 fn why(unknown: &str) -> String {
     // SAFETY: no arguments.
-    let reason = unsafe { libc::dlerror() };
-    if reason.is_null() {
+    let text = unsafe { libc::dlerror() };
+    if text.is_null() {
         return unknown.to_owned();
     }
     // SAFETY: a C string that is this thread's until its next call into the loader.
-    unsafe { CStr::from_ptr(reason) }.to_string_lossy().into_owned()
+    let text = unsafe { CStr::from_ptr(text) }.to_string_lossy();
+    format!("{unknown}: {text}")
 }
 
 fn find(handle: *mut c_void, name: &str) -> Result<*mut c_void, String> {
-    let name = CString::new(name).map_err(|error| error.to_string())?;
+    let name = CString::new(name).map_err(|zero| zero.to_string())?;
     // SAFETY: the library is open, and stays so.
     let symbol = unsafe { libc::dlsym(handle, name.as_ptr()) };
     if symbol.is_null() {

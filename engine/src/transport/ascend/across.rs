@@ -9,7 +9,7 @@
 
 use super::driver::physical_device;
 use crate::device::{Attachment, Batch, Direction, Exposed, Piece, Queue};
-use crate::status::{Error, Result, Status};
+use crate::status::{reason, Error, Result, Status};
 use crate::sys::acl::{self, Client, Context, DeviceMemory, Hixl, Moving, Runtime, Server};
 use crate::sys::clock;
 use crate::sys::pause;
@@ -105,8 +105,12 @@ fn network_address(protocol: Protocol, physical: u32) -> Result<Ipv4Addr> {
         return Ok(Ipv4Addr::UNSPECIFIED);
     }
     let unavailable = |text: String| Error::new(Status::Unavailable, text).over(Transport::Ascend);
-    let text = std::fs::read_to_string(ADDRESSES)
-        .map_err(|error| unavailable(format!("{ADDRESSES} has the devices' addresses: {error}")))?;
+    let text = std::fs::read_to_string(ADDRESSES).map_err(|error| {
+        unavailable(format!(
+            "{ADDRESSES}, which has the devices' addresses, can't be read: {}",
+            reason(&error)
+        ))
+    })?;
     address_in(&text, physical)
         .ok_or_else(|| unavailable(format!("{ADDRESSES} has no address_{physical}, an IPv4 address")))
 }

@@ -1,5 +1,6 @@
 //! The peer's process: its pid, and whether that pid is still this process's.
 
+use crate::status::reason;
 use crate::sys::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sys::fd::{AsFd, BorrowedFd, OwnedFd};
 use crate::sys::packet::{poll, Polled};
@@ -99,9 +100,11 @@ impl Process {
         match unsafe { vm::read(self.pid, &local, &remote) } {
             Ok(count) if count == expected.len() && found == expected => Ok(()),
             Ok(_) => Err(Obstacle::Strange("the peer's process is not where the kernel says it is".into())),
-            Err(error) => {
-                Err(Obstacle::Unreadable(format!("process_vm_readv: {error}{}", ptrace_hint(&error))))
-            }
+            Err(error) => Err(Obstacle::Unreadable(format!(
+                "process_vm_readv: {}{}",
+                reason(&error),
+                ptrace_hint(&error)
+            ))),
         }
     }
 

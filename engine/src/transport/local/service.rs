@@ -13,7 +13,7 @@ use crate::limits::{HANDSHAKES_MAX, LOCAL_PACKETS_PER_TURN};
 use crate::peer::{Closed, Path, SessionInfo, TransportService};
 use crate::region::grants::Grants;
 use crate::region::Registry;
-use crate::status::{Error, Result};
+use crate::status::{reason, Error, Result};
 use crate::sys::atomic::{AtomicBool, Ordering};
 use crate::sys::clock;
 use crate::sys::fd::{AsFd, OwnedFd};
@@ -260,7 +260,7 @@ impl Service {
         let Some(socket) = &session.socket else { return Ok(()) };
         let watched = self.poller.add(socket.as_raw_fd(), token, READ);
         sessions.tokens.insert(token, peer);
-        watched.map_err(|error| format!("epoll: {error}"))
+        watched.map_err(|error| format!("the peer can't be watched by epoll: {}", reason(&error)))
     }
 
     fn settle(&self, sessions: &mut Sessions, peer: PeerId) {
@@ -292,7 +292,9 @@ impl Service {
         sessions.how.insert(peer, how);
         match watched {
             Ok(()) => session.session_info.settled(Transport::Local, None),
-            Err(error) => self.fail(sessions, peer, format!("epoll: {error}")),
+            Err(error) => {
+                self.fail(sessions, peer, format!("the peer can't be watched by epoll: {}", reason(&error)))
+            }
         }
     }
 

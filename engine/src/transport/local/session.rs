@@ -13,6 +13,7 @@ use super::process::{Obstacle, Process};
 use crate::peer::SessionInfo;
 use crate::region::grants::{Grant, Grants, Tally};
 use crate::region::{Region, RegionMap};
+use crate::status::reason;
 use crate::sys::fd::{AsFd, BorrowedFd, OwnedFd};
 use crate::sys::map::{Entry, HashMap};
 use crate::sys::mapping::Mapping;
@@ -117,7 +118,7 @@ impl Session {
             Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
                 return Err("the peer is on another host, or in another network namespace".into());
             }
-            Err(error) => return Err(format!("AF_UNIX: {error}")),
+            Err(error) => return Err(format!("the AF_UNIX connection failed: {}", reason(&error))),
         };
         check_user(socket.as_fd())?;
         self.socket = Some(socket);
@@ -127,7 +128,9 @@ impl Session {
 
     /// Admits the other process to the grants, and sends ATTACH.
     pub fn attach(&mut self, grants: &Grants) -> Result<(), Why> {
-        let (tally, fd) = grants.admit().map_err(|error| format!("grants: {error}"))?;
+        let (tally, fd) = grants
+            .admit()
+            .map_err(|error| format!("the page of grants can't be shared: {}", reason(&error)))?;
         self.tally = Some(tally);
         let attach = self.keys.attach(self.session_info.dialer, self.value.as_ptr() as u64);
         self.push(&attach, vec![grants.board().clone(), Arc::new(fd)]);
@@ -182,7 +185,7 @@ impl Session {
                     self.is_stalled = true;
                     return Ok(());
                 }
-                Err(error) => return Err(format!("AF_UNIX: {error}")),
+                Err(error) => return Err(format!("the AF_UNIX connection failed: {}", reason(&error))),
             };
         }
         Ok(())
@@ -228,8 +231,12 @@ impl Session {
         let ([board, tally], Some(socket)) = (descriptors, &self.socket) else {
             return Err("the peer's ATTACH carries no grants".into());
         };
-        let grant = Arc::new(Grant::new(board, tally).map_err(|error| format!("grants: {error}"))?);
-        let process = Process::of(socket.as_fd()).map_err(|error| format!("pidfd: {error}"))?;
+        let grant = Arc::new(
+            Grant::new(board, tally)
+                .map_err(|error| format!("the page of grants can't be shared: {}", reason(&error)))?,
+        );
+        let process = Process::of(socket.as_fd())
+            .map_err(|error| format!("the peer's process can't be watched: {}", reason(&error)))?;
         let found = process.prove(value_at, &self.keys.value(theirs));
         let proven = process.proven(&found);
         Ok(Copier {
@@ -244,7 +251,7 @@ impl Session {
 
 /// Checks that the other end has the same effective user.
 pub fn check_user(socket: BorrowedFd<'_>) -> Result<(), Why> {
-    unix::same_user_credentials(socket).map(|_| ()).map_err(|error| error.to_string())
+    unix::same_user_credentials(socket).map(|_| ()).map_err(|error| reason(&error))
 }
 
 pub fn receive(socket: BorrowedFd<'_>) -> Result<Option<(Packet, Vec<OwnedFd>)>, Why> {
@@ -256,7 +263,7 @@ pub fn receive(socket: BorrowedFd<'_>) -> Result<Option<(Packet, Vec<OwnedFd>)>,
             None => Err("the peer sent an unknown packet over AF_UNIX".into()),
         },
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
-        Err(error) => Err(format!("AF_UNIX: {error}")),
+        Err(error) => Err(format!("the AF_UNIX connection failed: {}", reason(&error))),
     }
 }
 
@@ -265,5 +272,8 @@ fn map(memfd: Option<OwnedFd>, address: u64, length: u64) -> Result<Mapped, Why>
     let memfd = memfd.ok_or_else(no_memory)?;
     let length = usize::try_from(length).ok().filter(|length| *length > 0).ok_or_else(no_memory)?;
     let mapping = memfd::check(memfd.as_fd(), length).and_then(|()| Mapping::of(memfd.as_fd(), length, true));
-    Ok(Mapped::new(address, mapping.map_err(|error| format!("mapping the peer's memory: {error}"))?))
+    Ok(Mapped::new(
+        address,
+        mapping.map_err(|error| format!("mapping the peer's memory: {}", reason(&error)))?,
+    ))
 }

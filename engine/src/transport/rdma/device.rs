@@ -9,7 +9,7 @@ use super::wire::DeviceOffer;
 use super::DeviceSettings;
 use crate::limits::SPLIT_BYTES_MIN;
 use crate::peer::{After, Left};
-use crate::status::Error;
+use crate::status::{reason, Error};
 use crate::sys::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sys::lock::{Mutex, MutexGuard, RwLock};
 use crate::sys::map::HashMap;
@@ -82,11 +82,12 @@ pub struct Device {
 
 impl Device {
     pub fn open(index: usize, name: &str, settings: &DeviceSettings) -> Result<Device, String> {
-        let context = Context::open(name).map_err(|error| format!("{name}: opening the device: {error}"))?;
+        let context = Context::open(name)
+            .map_err(|error| format!("{name}: the device can't be opened: {}", reason(&error)))?;
         if context.limits().is_iwarp {
             return Err(format!("{name}: iWARP is not supported"));
         }
-        Device::make(index, &context, settings).map_err(|error| format!("{name}: {error}"))
+        Device::make(index, &context, settings).map_err(|error| format!("{name}: {}", reason(&error)))
     }
 
     fn make(index: usize, context: &Arc<Context>, settings: &DeviceSettings) -> io::Result<Device> {
@@ -169,7 +170,7 @@ impl Device {
 
     fn find_address(&self) -> Result<Address, String> {
         let context = self.pd.context();
-        let port = context.port(self.port).map_err(|error| error.to_string())?;
+        let port = context.port(self.port).map_err(|error| reason(&error))?;
         if port.state != PortState::Active {
             return Err("the port is down".into());
         }

@@ -6,6 +6,7 @@ use super::locality::{Place, SYSFS};
 use super::memory::Pinned;
 use crate::device::{DmaBuf, Drivers};
 use crate::region::{Region, RegionSpec};
+use crate::status::reason;
 use crate::sys::once::OnceLock;
 use crate::types::Access;
 use std::io;
@@ -73,7 +74,7 @@ impl Source {
     /// Notes that a NIC refused the memory. Returns false for host memory, which every NIC must accept.
     pub fn refused(&self, nic: &str, error: &io::Error) -> bool {
         if self.buffer.is_some() {
-            let _ = self.why.set(format!("{nic} refuses its dma-buf: {error}"));
+            let _ = self.why.set(format!("{nic} refuses its dma-buf: {}", reason(error)));
         }
         self.buffer.is_some()
     }

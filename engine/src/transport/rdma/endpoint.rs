@@ -19,6 +19,7 @@ use crate::loss::{Cause, Loss};
 use crate::peer::outbox::{PullLimits, Pulled};
 use crate::peer::{After, Peer};
 use crate::region::Registry;
+use crate::status::reason;
 use crate::sys::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use crate::sys::clock;
 use crate::sys::lock::Mutex;
@@ -234,8 +235,10 @@ impl Endpoint {
                 retries,
                 rnr_retries: RNR_RETRIES,
             };
-            qp.to_rtr(&to).map_err(|error| format!("{}: to RTR: {error}", self.device.name()))?;
-            qp.to_rts(&from).map_err(|error| format!("{}: to RTS: {error}", self.device.name()))?;
+            let name = self.device.name();
+            let what = |to: &str, error| format!("{name}: a queue pair can't {to}: {}", reason(&error));
+            qp.to_rtr(&to).map_err(|error| what("be made to receive", error))?;
+            qp.to_rts(&from).map_err(|error| what("be made to send", error))?;
         }
         Ok(())
     }
@@ -414,7 +417,7 @@ impl Endpoint {
         // before their batches are settled: by a completion, or after the queue pair was destroyed. The scratch page
         // belongs to the device, which the endpoint holds.
         if let Err((_, error)) = unsafe { qps[qp].post(&mut chains[qp]) } {
-            self.fail(format!("posting a chain: {error}"));
+            self.fail(format!("posting a chain failed: {}", reason(&error)));
         }
     }
 

@@ -5,7 +5,7 @@
 use super::device::Device;
 use super::direct::{Direct, Source};
 use crate::region::{Region, RegionSpec};
-use crate::status::{Error, Result, Status};
+use crate::status::{reason, Error, Result, Status};
 use crate::sys::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::sys::lock::Mutex;
 use crate::sys::memory::{lock_limit, node_of};
@@ -172,8 +172,9 @@ fn explain(device: &Device, job: &Job, error: &io::Error) -> Error {
     let mut explained = match lock_limit() {
         Ok(Some(limit)) if no_room => {
             let text = format!(
-                "{what}: {error}; ulimit -l (RLIMIT_MEMLOCK) lets this process lock {limit} bytes: raise it, or \
-                 set rdma to false"
+                "{what}: {}; ulimit -l (RLIMIT_MEMLOCK) lets this process lock {limit} bytes: raise it, or \
+                 set rdma to false",
+                reason(error)
             );
             Error { os_error: libc::ENOMEM, ..Error::new(Status::NoMemory, text) }
         }

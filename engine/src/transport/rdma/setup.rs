@@ -6,6 +6,7 @@ use super::service::Service;
 use super::session::{Entry, Pair, Session, Stage, PATIENCE};
 use super::wire::{Message, Side};
 use crate::peer::Closed;
+use crate::status::reason;
 use crate::sys::clock;
 use crate::types::{LaneId, PeerId};
 
@@ -33,7 +34,8 @@ impl Service {
             })
             .flatten()
             .ok_or("the device was not offered")?;
-        let endpoint = Endpoint::new(parts).map_err(|error| format!("{}: {error}", device.name()))?;
+        let endpoint =
+            Endpoint::new(parts).map_err(|error| format!("{}: {}", device.name(), reason(&error)))?;
         let own = endpoint.side(crate::sys::random_u64() as u32 & 0xff_ffff)?;
         Ok(Entry { endpoint, pair, own, stage: Stage::Asked, deadline: clock::monotonic_ns() + PATIENCE })
     }

@@ -113,7 +113,7 @@ fn a_wrong_secret_is_refused_on_both_sides() {
     let pump = Pump::new(&with_secret(1, 9), &with_secret(2, 8), Wire::default()).run();
     for end in [error(pump.ends.0), error(pump.ends.1)] {
         assert_eq!((end.error.status, end.refusal), (Status::Refused, Some(RefusalCode::BadSecret)));
-        assert!(end.error.message.contains("wrong secret"));
+        assert!(end.error.message.contains("different secrets"));
     }
 }
 
