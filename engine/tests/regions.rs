@@ -351,6 +351,10 @@ fn memory_in_use_is_not_freed() {
     let transfer = pair.a.submit(pair.b_at_a, Op::Write, &one, &options).unwrap();
     let (local, error) = local.free(Some(Duration::ZERO)).err().unwrap();
     assert_eq!(error.status, Status::Busy);
+    let (region, at) = (local.region(), local.address());
+    let who = if common::transport() == Transport::Tcp { pair.b.address().to_owned() } else { String::new() };
+    let says = format!("region {region:#x} is in use: at {at:#x} + 64 has 1 transfer with {who}");
+    assert!(error.message.starts_with(&says), "{error}");
     // Nothing changed: the region may be used for more transfers.
     assert_eq!(run(&pair.a, pair.b_at_a, Op::Write, &one, &plain()).state, State::Done);
     let (local, error) = local.free(Some(Duration::from_millis(10))).err().unwrap();

@@ -148,7 +148,8 @@ static void a_pending_transfer_answers_at_once_and_holds_its_memory(void)
                                         NULL), FERRY_PENDING);
     CHECK(index == 7 && count == 7);
     CHECK_STATUS(ferry_transfer_release(pair.a, transfer, NULL), FERRY_ERR_BUSY);
-    CHECK_STATUS(ferry_memory_free(pair.a, pair.a_region, 0, NULL), FERRY_ERR_BUSY);
+    CHECK_STATUS(ferry_memory_free(pair.a, pair.a_region, 0, &error), FERRY_ERR_BUSY);
+    CHECK_MESSAGE(error, "is in use: at 0x");
     let_go(&pair);
     CHECK_OK(ferry_transfer_wait(pair.a, transfer, PATIENCE_NS, &result, NULL));
     CHECK(result.notification == FERRY_NOTIFICATION_DELIVERED);

@@ -162,7 +162,8 @@ impl Engine {
 
     fn unregister_here(&self, region: RegionId, timeout: Option<Duration>) -> Result<()> {
         let context = &self.inner.context;
-        let result = context.registry.unregister(region, timeout);
+        let result =
+            context.registry.unregister(region, timeout).map_err(|error| self.with_users(region, error));
         let revoked = context.registry.get(region).map_or(result.is_ok(), |region| region.is_revoked());
         if revoked {
             context.commands.push(Command::RegionsRemoved(vec![region]));

@@ -19,6 +19,7 @@ mod outcome_tests;
 mod paths;
 mod peers;
 mod transfers;
+mod unrest;
 mod view;
 mod waiting;
 

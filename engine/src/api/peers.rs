@@ -1,5 +1,6 @@
 //! Peers: engines that this engine connects to, and engines that connect to it.
 
+use super::unrest::name_of;
 use super::Engine;
 use crate::command::{Command, Reply};
 use crate::notify::{Event, EventBody, Queue};
@@ -178,16 +179,24 @@ impl Engine {
     pub fn fence(&self, peer: PeerId, timeout: Option<Duration>) -> Result<()> {
         let peer = self.peer(peer)?;
         self.call("fencing a peer", || {
+            let name = name_of(&peer);
             let (reply, answer) = Reply::pair();
             // Contract 6: the answer comes when the peer's lanes are closed.
             self.context()?.commands.push(Command::FencePeer { peer: peer.handle, reply });
-            answer.wait(timeout, "fencing the peer")
+            answer.wait(timeout, "").map_err(|error| match error.status {
+                Status::Timeout => {
+                    let text = format!("fencing {name} takes longer: {}", self.unrest_of(&peer));
+                    Error::new(Status::Timeout, text)
+                }
+                _ => error,
+            })
         })
     }
 
     /// Ends the session with a peer and waits until its transfers are final. They fail with CLOSED.
     pub fn close_peer(&self, peer: PeerId, timeout: Option<Duration>) -> Result<()> {
         let peer = self.peer(peer)?;
+        let name = name_of(&peer);
         let closed = self.call("closing a peer", || {
             let (reply, answer) = Reply::pair();
             self.context()?.commands.push(Command::ClosePeer { peer: peer.handle, reply });
@@ -195,7 +204,9 @@ impl Engine {
         });
         closed.map_err(|error| match error.status {
             Status::Timeout => {
-                Error::new(Status::Busy, "transfers are still draining; the peer is still closing")
+                let active = peer.active();
+                let text = format!("{name} is still closing: {active} transfers to it are not final yet");
+                Error::new(Status::Busy, text)
             }
             _ => error,
         })

@@ -73,6 +73,10 @@ pub trait TransportService: Send + Sync {
     fn is_quiet(&self, _peer: PeerId) -> bool {
         true
     }
+    /// Returns what of the peer is not quiet, as a sentence for people; None once it is.
+    fn unrest(&self, _peer: PeerId) -> Option<String> {
+        None
+    }
 }
 
 /// A transport's service, or why this engine has none.

@@ -56,6 +56,11 @@ impl Gate {
         self.state.load(Ordering::SeqCst) & !REVOKED == 0
     }
 
+    /// Returns the number of users. Only advice, like `is_idle`.
+    pub(crate) fn users(&self) -> u64 {
+        self.state.load(Ordering::SeqCst) & !REVOKED
+    }
+
     /// Returns whether the gate is revoked. Only advice: the bit may be set the moment after. Pairs with `revoke`.
     pub(crate) fn is_revoked(&self) -> bool {
         self.state.load(Ordering::SeqCst) & REVOKED != 0

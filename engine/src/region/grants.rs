@@ -63,6 +63,15 @@ pub enum Use {
     Map,
 }
 
+/// How a process is inside a region, by the counts that the process keeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProcessUse {
+    /// 0 if the process has no pid here.
+    pub pid: i32,
+    pub copies: u64,
+    pub mappings: u64,
+}
+
 /// Returns the position of a count in a tally.
 fn count_of(slot: usize, use_: Use) -> usize {
     match use_ {
@@ -84,6 +93,8 @@ pub struct Grants {
 /// One initiator's uses of this engine's memory.
 #[derive(Debug)]
 pub struct Tally {
+    /// The initiator's pid here; 0 if it has none.
+    pid: i32,
     words: SharedWords,
     /// The process is known to be gone: its counts are void.
     dead: AtomicBool,
@@ -105,10 +116,11 @@ impl Grants {
         &self.board_fd
     }
 
-    /// Admits one more process, and returns its tally and the descriptor to pass to it.
-    pub fn admit(&self) -> io::Result<(Arc<Tally>, OwnedFd)> {
+    /// Admits one more process, and returns its tally and the descriptor to pass to it. `pid`: 0 if the process has none
+    /// here.
+    pub fn admit(&self, pid: i32) -> io::Result<(Arc<Tally>, OwnedFd)> {
         let (words, fd) = SharedWords::new(TALLY_WORDS, false)?;
-        let tally = Arc::new(Tally { words, dead: AtomicBool::new(false) });
+        let tally = Arc::new(Tally { pid, words, dead: AtomicBool::new(false) });
         self.lock().push(tally.clone());
         Ok((tally, fd))
     }
@@ -205,12 +217,30 @@ impl Grants {
         true
     }
 
+    /// Returns the processes inside a region. Only advice: processes come and go.
+    pub(super) fn users(&self, region: RegionId) -> Vec<ProcessUse> {
+        let uses = |tally: &Arc<Tally>| {
+            let count = |use_| tally.words.word(count_of(slot(region), use_)).load(Ordering::SeqCst);
+            ProcessUse { pid: tally.pid, copies: count(Use::Copy), mappings: count(Use::Map) }
+        };
+        let living =
+            self.lock().iter().filter(|tally| !tally.dead.load(Ordering::SeqCst)).map(uses).collect();
+        let mut inside: Vec<ProcessUse> = living;
+        inside.retain(|it| it.copies > 0 || it.mappings > 0);
+        inside
+    }
+
     fn is_idle(&self, region: RegionId) -> bool {
         self.lock().iter().all(|tally| tally.is_idle(slot(region)))
     }
 }
 
 impl Tally {
+    /// Returns the process whose tally this is; 0 if it has no pid here.
+    pub fn pid(&self) -> i32 {
+        self.pid
+    }
+
     fn is_idle(&self, slot: usize) -> bool {
         self.dead.load(Ordering::SeqCst) || self.has_none(slot, Use::Copy) && self.has_none(slot, Use::Map)
     }
@@ -333,7 +363,7 @@ mod tests {
 
     fn granted() -> (Grants, Arc<Tally>, Grant) {
         let grants = Grants::new().unwrap();
-        let (tally, fd) = grants.admit().unwrap();
+        let (tally, fd) = grants.admit(7).unwrap();
         let grant = Grant::new(grants.board(), &fd).unwrap();
         (grants, tally, grant)
     }

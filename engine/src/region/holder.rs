@@ -4,7 +4,7 @@
 use super::{Region, RegionSpec};
 use crate::status::Result;
 use crate::sys::once::OnceLock;
-use crate::types::RegionId;
+use crate::types::{PeerId, RegionId};
 use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
@@ -24,6 +24,10 @@ pub trait Holder: Send + Sync {
     fn revoke_if_unheld(&self, region: RegionId, revoke: &mut dyn FnMut() -> bool) -> bool;
     /// Waits until no peer can reach the region: each released its keys, or its endpoints are destroyed.
     fn wait_unheld(&self, region: RegionId, deadline: Option<Instant>) -> bool;
+    /// Returns the peers that can reach the region. Only advice: they come and go.
+    fn holders(&self, _region: RegionId) -> Vec<PeerId> {
+        Vec::new()
+    }
     /// Deregisters the region's memory, which no peer can reach any more.
     fn unpin(&self, region: &Region);
 }

@@ -2,7 +2,7 @@
 //! `RegionMap` after every change, which shares its unchanged nodes with the one before. `api` calls the registry;
 //! every part of the engine reads the map.
 
-use super::grants::Grants;
+use super::grants::{Grants, ProcessUse};
 use super::holder::{Holder, HolderSlot, Lender, LenderSlot};
 use super::teardown::Claimed;
 use super::{admit, reserve, Region, RegionMap, RegionSpec};
@@ -15,7 +15,7 @@ use crate::sys::fd::OwnedFd;
 use crate::sys::health;
 use crate::sys::lock::{Mutex, MutexGuard, RwLock};
 use crate::sys::random_u64;
-use crate::types::{end_of, Access, Op, RegionId};
+use crate::types::{end_of, Access, Op, PeerId, RegionId};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -243,6 +243,15 @@ impl Registry {
         })
     }
 
+    /// Returns who is inside a region. Only advice: users come and go.
+    pub fn users(&self, region: &Region) -> Users {
+        Users {
+            here: region.gate.users(),
+            processes: self.grants.as_ref().map_or_else(Vec::new, |grants| grants.users(region.id)),
+            holders: self.holder.get().map_or_else(Vec::new, |holder| holder.holders(region.id)),
+        }
+    }
+
     /// Returns the region with this handle, revoked or not; `Region::enter` tells. Errors as in `unregister`.
     pub fn get(&self, handle: RegionId) -> Result<Arc<Region>> {
         if let Some(region) = self.snapshot().get(handle) {
@@ -350,6 +359,15 @@ impl Slots {
             _ => Err(Error::new(Status::NotRegistered, format!("no region {handle:#x} was ever registered"))),
         }
     }
+}
+
+/// The users that an unregister waits for.
+pub struct Users {
+    /// Uses in this process: transfers, accesses of peers, copies of devices.
+    pub here: u64,
+    pub processes: Vec<ProcessUse>,
+    /// Peers with RDMA keys.
+    pub holders: Vec<PeerId>,
 }
 
 fn gone(handle: RegionId) -> Error {

@@ -120,7 +120,7 @@ fn memory_whose_keys_a_peer_has_is_in_use() {
 /// With processes of this host: their gates are found by the slot, which the next region gets.
 fn shared() -> (Registry, Arc<Grants>, Arc<Grant>) {
     let grants = Arc::new(Grants::new().unwrap());
-    let (_tally, fd) = grants.admit().unwrap();
+    let (_tally, fd) = grants.admit(7).unwrap();
     let grant = Arc::new(Grant::new(grants.board(), &fd).unwrap());
     (Registry::new(Tag::from_random(77), Some(grants.clone())), grants, grant)
 }

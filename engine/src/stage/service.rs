@@ -224,6 +224,11 @@ impl TransportService for Service {
         self.shared.lock().served.get(&peer).is_none_or(|served_peer| served_peer.copying == 0)
     }
 
+    fn unrest(&self, peer: PeerId) -> Option<String> {
+        let copying = self.shared.lock().served.get(&peer).map_or(0, |served_peer| served_peer.copying);
+        (copying > 0).then(|| format!("{copying} of its copies run on devices here"))
+    }
+
     fn all_quiet(&self, peer: PeerId) {
         self.inbox.push(Event::Quiet(peer));
     }

@@ -51,11 +51,21 @@ fn a_stopped_initiator_keeps_memory_busy_until_it_goes_on() {
     let _turn = alone();
     let b = engine(&[LOCAL]);
     let (child, _, memory) = stopped_in_a_copy(&b);
+    let (region, address) = (memory.region(), memory.address());
+    let says_who = |error: &ferry::Error| {
+        let says = format!("region {region:#x} is in use: at {address:#x} + {BYTES} has ");
+        // The child's threads copy, one or several.
+        let who =
+            error.message.strip_prefix(&says).and_then(|rest| rest.strip_suffix(&child.pid().to_string()));
+        assert!(matches!(who, Some(it) if it.contains(" of process ") && !it.starts_with('0')), "{error}");
+    };
     // Nothing has changed; afterwards the region is revoked, and still in use.
     let (memory, error) = memory.free(Some(Duration::ZERO)).err().unwrap();
     assert_eq!(error.status, Status::Busy);
+    says_who(&error);
     let (memory, error) = memory.free(Some(Duration::from_millis(20))).err().unwrap();
     assert_eq!(error.status, Status::Busy);
+    says_who(&error);
     child.resume();
     memory.free(Some(BOUND)).map_err(|(_, error)| error).unwrap();
 }
@@ -84,6 +94,9 @@ fn a_fence_waits_for_the_copy_and_the_loss_is_told_behind_it() {
     let (child, peer, memory) = stopped_in_a_copy(&b);
     let error = b.fence(peer, Some(Duration::from_millis(50))).unwrap_err();
     assert_eq!(error.status, Status::Timeout);
+    let pid = child.pid();
+    let name = format!("fencing an engine of 127.0.0.1 that does not listen (process {pid}) takes longer: ");
+    assert_eq!(error.message, name + &format!("its process {pid} has not ended a copy here"));
     let mut events = Vec::new();
     queue.drain(&mut events, 16);
     let told = |events: &[ferry::notify::Event]| {

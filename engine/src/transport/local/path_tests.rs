@@ -63,7 +63,7 @@ fn what_has_waited_is_not_written_to_a_process_that_has_ended_since() {
         memory
     });
     let grants = Arc::new(Grants::new().unwrap());
-    let (_tally, fd) = grants.admit().unwrap();
+    let (_tally, fd) = grants.admit(7).unwrap();
     let registry = Registry::new(Tag::from_random(9), Some(grants.clone()));
     let (address, length) = (there.address() as u64, BYTES as u64);
     let spec = RegionSpec { address, length, access: Access::BOTH, ..RegionSpec::default() };

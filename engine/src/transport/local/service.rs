@@ -462,6 +462,13 @@ impl TransportService for Service {
     fn is_quiet(&self, peer: PeerId) -> bool {
         !self.lock().is_draining(peer)
     }
+
+    fn unrest(&self, peer: PeerId) -> Option<String> {
+        let sessions = self.lock();
+        let copying = sessions.draining.get(&peer).into_iter().flatten().filter(|it| !it.quiet);
+        let pids: Vec<String> = copying.map(|it| it.tally.pid().to_string()).collect();
+        (!pids.is_empty()).then(|| format!("its process {} has not ended a copy here", pids.join(", ")))
+    }
 }
 
 impl Turns for Arc<Service> {

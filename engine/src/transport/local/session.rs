@@ -128,8 +128,9 @@ impl Session {
 
     /// Admits the other process to the grants, and sends ATTACH.
     pub fn attach(&mut self, grants: &Grants) -> Result<(), Why> {
+        let credentials = self.socket.as_ref().and_then(|socket| unix::peer_credentials(socket.as_fd()).ok());
         let (tally, fd) = grants
-            .admit()
+            .admit(credentials.map_or(0, |credentials| credentials.pid))
             .map_err(|error| format!("the page of grants can't be shared: {}", reason(&error)))?;
         self.tally = Some(tally);
         let attach = self.keys.attach(self.session_info.dialer, self.value.as_ptr() as u64);

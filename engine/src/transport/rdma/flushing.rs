@@ -55,7 +55,13 @@ impl Flushing {
 
     /// True if closed endpoints of this peer still exist.
     pub fn has(&self, peer: PeerId) -> bool {
-        self.endpoints.range((peer, LaneId::NONE)..=(peer, LaneId::from_raw(u32::MAX))).next().is_some()
+        self.left_of(peer).next().is_some()
+    }
+
+    /// Returns the closed endpoints of this peer that still exist.
+    pub fn left_of(&self, peer: PeerId) -> impl Iterator<Item = LaneId> + '_ {
+        let all = (peer, LaneId::NONE)..=(peer, LaneId::from_raw(u32::MAX));
+        self.endpoints.range(all).map(|((_, lane), _)| *lane)
     }
 
     /// Returns the state of a lane that was left here: Soon, or Quiet with its records. None for any other lane.

@@ -68,11 +68,6 @@ impl KeyHolders {
         may
     }
 
-    /// Returns the peers that hold keys of the region.
-    pub fn holders(&self, region: RegionId) -> Vec<PeerId> {
-        self.lock().holders.get(&region).map(|peers| peers.iter().copied().collect()).unwrap_or_default()
-    }
-
     /// Notes that the peer can't reach these regions any more.
     pub fn release(&self, regions: &[RegionId], peer: PeerId) {
         let mut state = self.lock();
@@ -150,6 +145,10 @@ impl Holder for KeyHolders {
         };
         let released = &self.released;
         health::woken_by(&|| released.notify_all(), wait)
+    }
+
+    fn holders(&self, region: RegionId) -> Vec<PeerId> {
+        self.lock().holders.get(&region).map(|peers| peers.iter().copied().collect()).unwrap_or_default()
     }
 
     fn unpin(&self, region: &Region) {

@@ -129,4 +129,9 @@ impl TransportService for Service {
     fn is_quiet(&self, peer: PeerId) -> bool {
         !self.lock().flushing.has(peer)
     }
+
+    fn unrest(&self, peer: PeerId) -> Option<String> {
+        let left = self.lock().flushing.left_of(peer).count();
+        (left > 0).then(|| format!("{left} of its RDMA endpoints are not destroyed yet"))
+    }
 }

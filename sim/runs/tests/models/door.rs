@@ -31,7 +31,7 @@ fn spec(at: u64, access: Access) -> RegionSpec {
 fn rig() -> Rc<Rig> {
     let grants = Arc::new(Grants::new().unwrap());
     let registry = Registry::new(Tag::from_random(9), Some(grants.clone()));
-    let (_tally, fd) = grants.admit().unwrap();
+    let (_tally, fd) = grants.admit(7).unwrap();
     let grant = Grant::new(grants.board(), &fd).unwrap();
     let region = registry.register(&[spec(0x10000, Access::REMOTE_WRITE)]).unwrap()[0].id;
     Rc::new(Rig { registry, grants, grant, region, users: AtomicU64::new(0) })
