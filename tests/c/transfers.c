@@ -138,6 +138,7 @@ static void a_pending_transfer_answers_at_once_and_holds_its_memory(void)
     pair pair = open_pair(4096);
     ferry_transfer transfer = hold_transfer(&pair, NULL);
     ferry_result result = new_result();
+    ferry_error error = new_error();
     size_t index = 7, count = 7;
     CHECK_STATUS(ferry_transfer_wait(pair.a, transfer, 0, &result, NULL), FERRY_PENDING);
     CHECK_STATUS(ferry_transfer_wait(pair.a, transfer, 1000, &result, NULL), FERRY_PENDING);
