@@ -582,9 +582,9 @@ ferry_status ferry_peer_paths(ferry_engine *engine,
 /// A restarted peer has a new handle. The attempt ends after the setting connect_timeout_ms at the latest.
 /// The lookup of a name may block beyond the timeout.
 ///
-/// FERRY_ERR_UNREACHABLE: nothing answers. FERRY_ERR_TIMEOUT: nothing answers in time. FERRY_ERR_NOT_FERRY,
-/// FERRY_ERR_VERSION, FERRY_ERR_REFUSED. FERRY_ERR_INVALID: `address` is no "host:port". FERRY_ERR_BUSY
-/// inside a callback.
+/// FERRY_ERR_UNREACHABLE: nothing answers, or nobody knows the name. FERRY_ERR_TIMEOUT: nothing answers in time.
+/// FERRY_ERR_NOT_FERRY, FERRY_ERR_VERSION, FERRY_ERR_REFUSED. FERRY_ERR_INVALID: `address` is no "host:port".
+/// FERRY_ERR_BUSY inside a callback.
 ferry_status ferry_peer_connect(ferry_engine *engine,
                                 const char *address,
                                 uint64_t timeout_ns,
@@ -774,7 +774,8 @@ typedef struct ferry_transfer_options {
 /// The peer's process is known to be gone.
 #define FERRY_FENCE_DEAD 2
 
-/// The target's lease on the data has ended.
+/// The target's lease on the data has ended. A transfer that is DONE has this fence if a part of it was sent again
+/// behind a lease: the target reports late bytes of the first sending by FERRY_EVENT_LATE_APPLY.
 #define FERRY_FENCE_LEASE 3
 
 /// The transfer had no notification.

@@ -308,8 +308,7 @@ impl Transfer {
         self.settle(units)
     }
 
-    /// Records the fence behind which posted units are queued again. The result names the fence unless the transfer
-    /// ends DONE.
+    /// Records the fence behind which posted units are queued again. The result names the weakest of them.
     pub(crate) fn fenced(&self, fence: Fence) {
         let mut detail = self.detail();
         detail.fence = detail.fence.max(Some(fence));
@@ -413,8 +412,8 @@ impl Transfer {
         TransferResult {
             state,
             status,
-            // DONE implies that all is confirmed, whatever fences came before.
-            fence: detail.fence.filter(|_| state != State::Done).unwrap_or(Fence::Confirmed),
+            // Also of a transfer that is DONE: bytes that were sent again behind a lease may still land a second time.
+            fence: detail.fence.unwrap_or(Fence::Confirmed),
             notification,
             user_data: self.spec.user_data,
             bytes_confirmed: self.bytes_confirmed.load(Ordering::Relaxed),

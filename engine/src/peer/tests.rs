@@ -287,6 +287,30 @@ fn what_is_confirmed_all_the_same_is_done_and_not_cancelled() {
     }
 }
 
+/// A part is sent again behind a lease: a target that was stopped in the midst of the first sending may still apply that
+/// after the end. So the fence of a transfer that is DONE is not CONFIRMED.
+#[test]
+fn what_was_sent_again_behind_a_lease_keeps_that_fence() {
+    let peer = peer();
+    for (first, second, expected) in [
+        (Fence::Lease, Fence::Confirmed, Fence::Lease),
+        (Fence::Confirmed, Fence::Lease, Fence::Lease),
+        (Fence::Confirmed, Fence::Confirmed, Fence::Confirmed),
+    ] {
+        let transfer = submit_plain(&peer, 1, 2);
+        let mut posted = || match pull(&peer, false, WIDE) {
+            Some(Pulled::Slices { range, .. }) => range,
+            _ => panic!("slices wait"),
+        };
+        for fence in [first, second] {
+            peer.release_run(&transfer, posted(), false, fence, &mut peer.after());
+        }
+        peer.confirm(&transfer, posted(), u64::from(2 * 64 * KIB), &[], false, &mut peer.after());
+        let result = transfer.result().unwrap();
+        assert_eq!((result.state, result.fence), (State::Done, expected));
+    }
+}
+
 /// The records of a lost peer's lanes may be released before the sweep strikes their transfers.
 #[test]
 fn what_a_lost_peer_leaves_never_ends_ok() {

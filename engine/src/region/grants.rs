@@ -116,8 +116,8 @@ impl Grants {
         &self.board_fd
     }
 
-    /// Admits one more process, and returns its tally and the descriptor to pass to it. `pid`: 0 if the process has none
-    /// here.
+    /// Admits one more process, and returns its tally and the descriptor to pass to it. `pid`: 0 if the process has
+    /// none here.
     pub fn admit(&self, pid: i32) -> io::Result<(Arc<Tally>, OwnedFd)> {
         let (words, fd) = SharedWords::new(TALLY_WORDS, false)?;
         let tally = Arc::new(Tally { pid, words, dead: AtomicBool::new(false) });
