@@ -292,6 +292,15 @@ ferry_status ferry_engine_close(ferry_engine *engine,
 /// engine, and in a forked child, it does nothing, and the engine's memory is never returned.
 void ferry_engine_free(ferry_engine *engine);
 
+/// Returns what the owner of the engine should know although the engine has opened: one sentence on each line, "" if
+/// there is nothing. Such a sentence names a FERRY_* variable of the environment that is no setting, and the setting
+/// with the nearest name. Returns texts as ferry_config_get does.
+ferry_status ferry_engine_warnings(const ferry_engine *engine,
+                                   char *buffer,
+                                   size_t capacity,
+                                   size_t *out_length,
+                                   ferry_error *error);
+
 /// Returns the "host:port" at which peers reach the engine, or "" if it does not listen. Returns texts as
 /// ferry_config_get does.
 ferry_status ferry_engine_address(const ferry_engine *engine,
@@ -485,7 +494,7 @@ typedef struct ferry_peer_info {
     uint64_t transfers_active;
     /// TCP connections that carry data now; 0 until data is first sent over TCP.
     uint32_t lanes;
-    /// 1 if the peer has proven that it is on this host, else 0.
+    /// 1 if the peer has proven that it is on this host, by its user or over the same-host path, else 0.
     uint32_t same_host;
     /// "host:port" at which the peer can be reached, terminated; "" if the peer doesn't listen.
     char address[264];

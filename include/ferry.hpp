@@ -1318,6 +1318,14 @@ public:
         });
     }
 
+    /// Returns what the owner of the engine should know although the engine has opened: one sentence on each line.
+    Result<std::string> warnings() const
+    {
+        return detail::text<std::string>([&](char *buffer, std::size_t size, std::size_t *length, ferry_error *error) {
+            return ferry_engine_warnings(c(), buffer, size, length, error);
+        });
+    }
+
     /// Allocates `size` bytes of registered memory.
     Result<Memory> alloc(std::size_t size, OrDefault<AllocOptions> options = {}) const noexcept
     {

@@ -32,6 +32,7 @@ import "C"
 
 import (
 	"context"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"unsafe"
@@ -146,6 +147,20 @@ func (e *Engine) Address() string {
 		return ""
 	}
 	return string(text)
+}
+
+// Warnings returns what the owner of the engine should know although the engine has opened: FERRY_* variables of the
+// environment that are no settings, each with the setting of the nearest name. Empty if there is nothing, or the engine
+// is closed.
+func (e *Engine) Warnings() []string {
+	text, err := e.bytes("warnings", func(buffer unsafe.Pointer, capacity C.size_t, length *C.size_t,
+		c *C.ferry_error) C.ferry_status {
+		return C.ferry_engine_warnings(e.handle, (*C.char)(buffer), capacity, length, c)
+	})
+	if err != nil || len(text) == 0 {
+		return nil
+	}
+	return strings.Split(string(text), "\n")
 }
 
 // Metrics returns the statistics in Prometheus' text format.

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -251,5 +252,25 @@ func TestEveryStatusHasAConstant(t *testing.T) {
 		if !strings.Contains(string(source), "= C."+match[1]+"\n") {
 			t.Errorf("%s has no constant", match[1])
 		}
+	}
+}
+
+// A variable that looks like a setting and is none is told, and does not stop the engine.
+func TestWarnings(t *testing.T) {
+	if told := newEngine(t, nil).Warnings(); told != nil {
+		t.Errorf("nothing to warn of: %q", told)
+	}
+	t.Setenv("FERRY_LANE", "4")
+	t.Setenv("FERRY_BOAT", "yes")
+	e := newEngine(t, nil)
+	expected := []string{
+		"FERRY_BOAT is not a setting, and changes nothing",
+		"FERRY_LANE is not a setting; did you mean FERRY_LANES?",
+	}
+	if told := e.Warnings(); !slices.Equal(told, expected) {
+		t.Errorf("%q", told)
+	}
+	if err := e.Close(); err != nil || e.Warnings() != nil {
+		t.Errorf("closed: %v, %q", err, e.Warnings())
 	}
 }

@@ -1,14 +1,18 @@
 //! The settings of an engine: one table with the default, the valid values and the documentation of each.
 //! Stands beside the data path; `api` reads the configuration once at open and passes numbers to the steps
 //! below. `value` has the types of settings, `secret` the setting that must never be shown, `ascend` the
-//! names that other software has for some settings.
+//! names that other software has for some settings, `environment` what the process's variables gave.
 
 mod ascend;
+mod environment;
 mod secret;
 #[cfg(test)]
 mod tests;
 mod value;
 
+#[cfg(feature = "internals")]
+pub(crate) use environment::is_known;
+pub use environment::Environment;
 pub use secret::{Secret, SecretFile};
 pub(crate) use value::{is_address, is_any_address};
 pub use value::{AscendFabric, Congestion, Names, TcpPoller, Transports, Valid};
@@ -37,11 +41,15 @@ macro_rules! settings {
     ($($name:ident: $type:ty = $default:expr, $valid:expr, $doc:literal;)*) => {
         /// The settings of an engine. The fields may be assigned directly; `validate` then checks them.
         #[derive(Clone, Debug)]
-        pub struct Config { $(#[doc = $doc] pub $name: $type,)* }
+        pub struct Config {
+            $(#[doc = $doc] pub $name: $type,)*
+            #[doc(hidden)]
+            pub environment: Environment,
+        }
 
         impl Default for Config {
             /// Returns the built-in defaults; ignores the environment.
-            fn default() -> Config { Config { $($name: $default,)* } }
+            fn default() -> Config { Config { $($name: $default,)* environment: Environment::default() } }
         }
 
         static SETTINGS: &[Setting] = &[$(Setting {
@@ -169,8 +177,8 @@ impl Setting {
         format!("FERRY_{}", self.name.to_ascii_uppercase())
     }
 
-    /// Returns the error that refuses a value. Does not repeat the value of a secret, nor of the secret's file:
-    /// that value may be the secret, pasted in the wrong place.
+    /// Returns the error that refuses a value of `key`, the variable or the setting's name. Does not repeat the value
+    /// of a secret, nor of the secret's file: that value may be the secret, pasted in the wrong place.
     fn refuse(&self, key: &str, text: &str, cause: &Error) -> Error {
         let is_secret = matches!(self.valid, Valid::Secret | Valid::SecretFile);
         let given = if is_secret { "the value given".into() } else { format!("{text:?}") };
@@ -186,11 +194,22 @@ impl Config {
     /// capabilities of its file) ignores all of them: they name libraries to load and files to read. `validate`
     /// checks the rules between settings, because the caller may still correct what the environment set.
     pub fn new() -> Result<Config> {
-        Config::from_environment(host::has_more_rights_than_its_caller(), |name| std::env::var_os(name))
+        let is_privileged = host::has_more_rights_than_its_caller();
+        let mut config = Config::from_environment(is_privileged, |name| std::env::var_os(name))?;
+        if !is_privileged {
+            config.environment.warnings = environment::unknown(std::env::vars_os().map(|(name, _)| name));
+        }
+        Ok(config)
     }
 
     fn from_environment(is_privileged: bool, lookup: impl Fn(&str) -> Option<OsString>) -> Result<Config> {
         Config::from_variables(|name| lookup(name).filter(|_| !is_privileged))
+    }
+
+    /// Returns what the environment has that looks like a setting and is none, as sentences. `Engine::warnings` repeats
+    /// them.
+    pub fn warnings(&self) -> &[String] {
+        &self.environment.warnings
     }
 
     pub(crate) fn from_variables(lookup: impl Fn(&str) -> Option<OsString>) -> Result<Config> {
@@ -202,7 +221,10 @@ impl Config {
                 return Err(Error::invalid(format!("{variable}: the value is not UTF-8")));
             };
             (setting.write)(config, text, &setting.valid)
-                .map_err(|cause| setting.refuse(&variable, text, &cause))
+                .map_err(|cause| setting.refuse(&variable, text, &cause))?;
+            let shown = (setting.read)(config);
+            config.environment.gave(setting, shown);
+            Ok(())
         };
         // `ascend` comes first: it decides whether the other names count. ferry's own names come last.
         SETTINGS
@@ -230,7 +252,14 @@ impl Config {
             "secret_file" if self.secret_file.is_set() => self.secret = Secret::default(),
             _ => {}
         }
+        self.environment.overridden(key);
         Ok(())
+    }
+
+    /// Returns the name under which the caller gave a setting: the environment variable, or the key.
+    pub(crate) fn name_of(&self, key: &'static str) -> String {
+        let shown = |setting: &Setting| self.environment.name_of(setting, &(setting.read)(self));
+        find(key).map_or_else(|| key.to_owned(), shown)
     }
 
     /// Returns a setting in the form that `set` takes; None for an unknown key. A secret reads as a placeholder.
@@ -258,24 +287,31 @@ impl Config {
     pub fn validate(&self) -> Result<()> {
         if let Some(setting) = SETTINGS.iter().find(|setting| !(setting.is_valid)(self, &setting.valid)) {
             let cause = Error::invalid("out of range");
-            return Err(setting.refuse(setting.name, &(setting.read)(self), &cause));
+            return Err(setting.refuse(&self.name_of(setting.name), &(setting.read)(self), &cause));
         }
         if self.drain_ms >= self.lease_ms {
+            let (drain_ms, lease_ms) = (self.name_of("drain_ms"), self.name_of("lease_ms"));
             let (drain, lease) = (self.drain_ms, self.lease_ms);
-            return Err(Error::invalid(format!("drain_ms ({drain}) must be less than lease_ms ({lease})")));
+            return Err(Error::invalid(format!(
+                "{drain_ms} ({drain}) must be less than {lease_ms} ({lease})"
+            )));
         }
         if self.advertised_host().is_some() && self.listen_address.is_empty() {
-            return Err(Error::invalid(
-                "advertise_address: port 0 stands for the bound port, but listen_address is empty",
-            ));
+            let (advertise, listen) = (self.name_of("advertise_address"), self.name_of("listen_address"));
+            return Err(Error::invalid(format!(
+                "{advertise}: port 0 stands for the bound port, but {listen} is empty"
+            )));
         }
         if self.secret.is_set() && self.secret_file.is_set() {
-            return Err(Error::invalid("secret and secret_file are both set; keep one"));
+            let (secret, file) = (self.name_of("secret"), self.name_of("secret_file"));
+            return Err(Error::invalid(format!("{secret} and {file} are both set; keep one")));
         }
         if self.shared_secret().is_none() && !self.same_user && !self.allow_unauthenticated {
-            return Err(Error::invalid(
-                "no peer could be accepted: set secret, secret_file, same_user or allow_unauthenticated",
-            ));
+            let same_user = self.name_of("same_user");
+            return Err(Error::invalid(format!(
+                "no peer could be accepted, because {same_user} is false: set secret, secret_file, same_user or \
+                 allow_unauthenticated"
+            )));
         }
         Ok(())
     }
@@ -288,10 +324,19 @@ fn find(key: &str) -> Option<&'static Setting> {
 fn unknown(key: &str) -> Error {
     // A key may be any text of the caller: bound the part that is compared and repeated.
     let key: String = key.chars().take(64).collect();
-    let distance = |setting: &&Setting| edit_distance(&key, setting.name);
-    let near = SETTINGS.iter().min_by_key(distance).filter(|s| distance(s) <= (s.name.len() / 3).max(2));
-    let hint = near.map_or(String::new(), |setting| format!("; did you mean {:?}?", setting.name));
+    let hint = nearest(&key).map_or(String::new(), |setting| format!("; did you mean {:?}?", setting.name));
     Error::new(Status::Invalid, format!("unknown setting {key:?}{hint}"))
+}
+
+/// Returns the setting that `key` likely means: one of a similar name, or one whose name goes on after it, as with a
+/// unit.
+fn nearest(key: &str) -> Option<&'static Setting> {
+    let distance = |setting: &&Setting| edit_distance(key, setting.name);
+    let near = SETTINGS.iter().min_by_key(distance).filter(|it| distance(it) <= (it.name.len() / 3).max(2));
+    near.or_else(|| {
+        let goes_on = |it: &&Setting| it.name.strip_prefix(key).is_some_and(|rest| rest.starts_with('_'));
+        SETTINGS.iter().find(goes_on)
+    })
 }
 
 /// Returns Levenshtein's distance, one row at a time: `row[j]` is the distance between the part of `a` read so

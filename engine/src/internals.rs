@@ -67,6 +67,11 @@ pub mod config {
     use crate::status::Result;
     use std::ffi::OsString;
 
+    /// Returns whether some part of ferry reads a variable of this name.
+    pub fn is_known(variable: &str) -> bool {
+        crate::config::is_known(variable)
+    }
+
     /// Reads the settings from these variables, as `Config::new` does from the environment.
     pub fn from_variables(lookup: impl Fn(&str) -> Option<OsString>) -> Result<Config> {
         Config::from_variables(lookup)

@@ -114,3 +114,6 @@ pub const BROKEN_BYTES_MAX: usize = 1 << 20;
 pub const FENCED_MAX: usize = 1 << 20;
 /// Answers to one peer's messages that may wait to be written. A correct peer waits for an answer before it asks again.
 pub const ANSWERS_UNWRITTEN_MAX: u32 = 1024;
+
+/// Warnings about an engine's environment that name a variable; one more tells how many were left out.
+pub const WARNINGS_MAX: usize = 16;

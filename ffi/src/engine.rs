@@ -115,6 +115,26 @@ pub unsafe extern "C" fn ferry_engine_free(engine: *mut ferry_engine) {
     });
 }
 
+/// Returns what the owner of the engine should know although the engine has opened: one sentence on each line, "" if
+/// there is nothing. Such a sentence names a FERRY_* variable of the environment that is no setting, and the setting
+/// with the nearest name. Returns texts as ferry_config_get does.
+#[no_mangle]
+pub unsafe extern "C" fn ferry_engine_warnings(
+    engine: *const ferry_engine,
+    buffer: *mut c_char,
+    capacity: usize,
+    out_length: *mut usize,
+    error: *mut ferry_error,
+) -> ferry_status {
+    // SAFETY: the pointers are the caller's for the length of the call.
+    unsafe {
+        call(error, || {
+            let engine = ferry_engine::live(engine)?;
+            BytesOut::new(buffer.cast(), capacity, out_length)?.put_text(&engine.engine.warnings().join("\n"))
+        })
+    }
+}
+
 /// Returns the "host:port" at which peers reach the engine, or "" if it does not listen. Returns texts as
 /// ferry_config_get does.
 #[no_mangle]

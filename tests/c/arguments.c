@@ -25,6 +25,9 @@ static void null_for_configurations_and_engines(void)
     CHECK_NULL(ferry_engine_address(NULL, text, 8, &length, &error), "engine");
     CHECK_NULL(ferry_engine_address(engine, NULL, 8, &length, &error), "buffer");
     CHECK_NULL(ferry_engine_address(engine, text, 8, NULL, &error), "out_length");
+    CHECK_NULL(ferry_engine_warnings(NULL, text, 8, &length, &error), "engine");
+    CHECK_NULL(ferry_engine_warnings(engine, NULL, 8, &length, &error), "buffer");
+    CHECK_NULL(ferry_engine_warnings(engine, text, 8, NULL, &error), "out_length");
     stats.struct_size = sizeof stats;
     CHECK_NULL(ferry_engine_stats(NULL, &stats, &error), "engine");
     CHECK_NULL(ferry_engine_stats(engine, NULL, &error), "out_stats");

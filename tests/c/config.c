@@ -107,6 +107,32 @@ static void settings_that_contradict_each_other_do_not_open(void)
     ferry_config_free(config);
 }
 
+/* Of an engine that is opened without a configuration, and of one whose configuration read the environment. */
+static void a_variable_that_is_no_setting_is_told(void)
+{
+    const char *expected = "FERRY_BOAT is not a setting, and changes nothing\n"
+                           "FERRY_LANE is not a setting; did you mean FERRY_LANES?";
+    char text[256];
+    size_t length = 7;
+    ferry_config *config = NULL;
+    ferry_engine *engine = open_engine(), *plain = NULL;
+    CHECK_OK(ferry_engine_warnings(engine, text, sizeof text, &length, NULL));
+    CHECK(length == 0 && text[0] == 0);
+    end_engine(engine);
+    CHECK(setenv("FERRY_LANE", "1", 1) == 0 && setenv("FERRY_BOAT", "1", 1) == 0);
+    CHECK_OK(ferry_engine_open(NULL, &plain, NULL));
+    CHECK_OK(ferry_config_new(&config, NULL));
+    CHECK(unsetenv("FERRY_LANE") == 0 && unsetenv("FERRY_BOAT") == 0);
+    CHECK_OK(ferry_engine_open(config, &engine, NULL));
+    ferry_config_free(config);
+    CHECK_OK(ferry_engine_warnings(plain, text, sizeof text, &length, NULL));
+    CHECK(length == strlen(expected) && strcmp(text, expected) == 0);
+    CHECK_OK(ferry_engine_warnings(engine, text, sizeof text, &length, NULL));
+    CHECK(strcmp(text, expected) == 0);
+    end_engine(engine);
+    end_engine(plain);
+}
+
 static void a_port_in_use_is_a_system_error_with_its_errno(void)
 {
     ferry_engine *first = open_engine(), *second = NULL;
@@ -116,6 +142,7 @@ static void a_port_in_use_is_a_system_error_with_its_errno(void)
     CHECK_OK(ferry_config_set(config, "listen_address", address_of(first), NULL));
     CHECK_STATUS(ferry_engine_open(config, &second, &error), FERRY_ERR_SYSTEM);
     CHECK(error.os_error != 0 && second == NULL);
+    CHECK_MESSAGE(error, "listen_address: listening on ");
     ferry_config_free(config);
     end_engine(first);
 }
@@ -124,4 +151,5 @@ SUITE(config, CASE(set_and_get), CASE(text_must_be_utf8),
       CASE(the_settings_are_listed_and_their_defaults_valid),
       CASE(the_environment_gives_defaults_that_settings_override),
       CASE(settings_that_contradict_each_other_do_not_open),
+      CASE(a_variable_that_is_no_setting_is_told),
       CASE(a_port_in_use_is_a_system_error_with_its_errno));

@@ -103,6 +103,7 @@ static const char *first_of_the_rest(const pair *pair, ferry_queue queue)
     REFUSES(ferry_queue_callback(a, queue, NULL, NULL, NULL));
     REFUSES(ferry_queue_destroy(a, queue, NULL));
     REFUSES(ferry_engine_address(a, text, sizeof text, &count, NULL));
+    REFUSES(ferry_engine_warnings(a, text, sizeof text, &count, NULL));
     REFUSES(ferry_engine_stats(a, &stats, NULL));
     REFUSES(ferry_engine_metrics(a, NULL, 0, &count, NULL));
     return NULL;

@@ -620,6 +620,15 @@ TEST(Moves, EmptyTheSourceAndEndWhatWasThere)
     must(pair.peer.write(pair.range(0, 0, 8)));
 }
 
+TEST(Engines, WarnOfVariablesThatAreNoSettings)
+{
+    EXPECT_EQ(must(open_engine().warnings()), "");
+    ASSERT_EQ(setenv("FERRY_LANE", "4", 1), 0);
+    const ferry::Engine engine = open_engine();
+    ASSERT_EQ(unsetenv("FERRY_LANE"), 0);
+    EXPECT_EQ(must(engine.warnings()), "FERRY_LANE is not a setting; did you mean FERRY_LANES?");
+}
+
 static_assert(!std::is_copy_constructible_v<ferry::Config> && std::is_nothrow_move_constructible_v<ferry::Config>);
 static_assert(!std::is_copy_constructible_v<ferry::Engine> && std::is_nothrow_move_constructible_v<ferry::Engine>);
 static_assert(!std::is_copy_constructible_v<ferry::Region> && std::is_nothrow_move_constructible_v<ferry::Region>);

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import threading
+import warnings
 
 import pytest
 from conftest import LENGTH, Pair
@@ -184,3 +185,21 @@ def test_knowing(pair: Pair) -> None:
     assert "ferry_transfers_done" in pair.source.metrics()
     assert ferry.version().startswith("0.")
     assert "DONE" in repr(pair.peer.write([pair.request()]))
+
+
+def test_a_variable_that_is_no_setting_is_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    with warnings.catch_warnings(record=True) as issued:
+        warnings.simplefilter("always")
+        with ferry.Engine(listen_address="") as engine:
+            assert engine.warnings == []
+        assert not issued
+        monkeypatch.setenv("FERRY_LANE", "4")
+        monkeypatch.setenv("FERRY_BOAT", "yes")
+        with ferry.Engine(listen_address="") as engine:
+            expected = [
+                "FERRY_BOAT is not a setting, and changes nothing",
+                "FERRY_LANE is not a setting; did you mean FERRY_LANES?",
+            ]
+            assert engine.warnings == expected
+        assert [str(it.message) for it in issued] == expected
+        assert all(it.category is RuntimeWarning and it.filename == __file__ for it in issued)

@@ -190,6 +190,12 @@ impl Engine {
         &self.inner.address
     }
 
+    /// Returns what the engine's owner should know although the engine has opened, as sentences: `FERRY_*` variables of
+    /// the environment that are no settings. Empty for a `Config` that did not read the environment.
+    pub fn warnings(&self) -> &[String] {
+        self.config().warnings()
+    }
+
     pub fn config(&self) -> &Config {
         &self.inner.context.config
     }
@@ -368,12 +374,11 @@ fn listen(config: &Config) -> Result<Option<Listener>> {
     if config.listen_address.is_empty() {
         return Ok(None);
     }
-    let wanted = &config.listen_address;
-    let none =
-        |why: &str| Error::invalid(format!("listen_address: {wanted:?} is no address of this host: {why}"));
+    let (wanted, name) = (&config.listen_address, config.name_of("listen_address"));
+    let none = |why: &str| Error::invalid(format!("{name}: {wanted:?} is no address of this host: {why}"));
     let found = names::look_up(wanted).map_err(|error| none(&reason(&error)))?;
     let address = found.into_iter().next().ok_or_else(|| none("the name has no address"))?;
-    let what = |error: std::io::Error| Error::system(format!("listening on {address}"), &error);
+    let what = |error: std::io::Error| Error::system(format!("{name}: listening on {address}"), &error);
     Listener::bind(address, config.socket_buffer_bytes as usize).map(Some).map_err(what)
 }
 

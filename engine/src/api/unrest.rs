@@ -1,6 +1,6 @@
 //! What a call waits for that ended with BUSY or TIMEOUT: the users of a region, or what of a fenced peer has not
-//! ended.
-//! For people; `memory` and `peers` put the sentences into their errors. Users come and go, so a sentence may be late.
+//! ended. For people; `memory` and `peers` put the sentences into their errors. Users come and go, so a sentence may be
+//! late.
 
 use super::Engine;
 use crate::peer::Peer;

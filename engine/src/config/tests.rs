@@ -342,3 +342,60 @@ fn rules_between_settings() {
     let assigned = Config { lanes: 17, ..Config::default() };
     assert!(assigned.validate().unwrap_err().message.contains("lanes"));
 }
+
+/// An error names what the user has to change: the variable, or the key if the program has set the value itself.
+#[test]
+fn an_error_between_settings_names_the_variable_that_gave_the_value() {
+    let given = |asked: &str| match asked {
+        "FERRY_DRAIN_MS" => Some("400".into()),
+        "FERRY_SAME_USER" => Some("false".into()),
+        "FERRY_ADVERTISE_ADDRESS" => Some("10.0.0.1:0".into()),
+        _ => None,
+    };
+    let says = |config: &Config| config.validate().unwrap_err().message;
+    let mut config = Config::from_variables(given).unwrap();
+    config.set("lease_ms", "300").unwrap();
+    assert_eq!(says(&config), "FERRY_DRAIN_MS (400) must be less than lease_ms (300)");
+    // Set to the same value by the program: the variable does not count any more.
+    config.set("drain_ms", "400").unwrap();
+    assert_eq!(says(&config), "drain_ms (400) must be less than lease_ms (300)");
+    config.set("drain_ms", "20").unwrap();
+    assert!(says(&config).starts_with("no peer could be accepted, because FERRY_SAME_USER is false: "));
+    // Assigned by the program, in Rust.
+    config.same_user = true;
+    config.listen_address = String::new();
+    let zero = "port 0 stands for the bound port, but listen_address is empty";
+    assert_eq!(says(&config), format!("FERRY_ADVERTISE_ADDRESS: {zero}"));
+    config.advertise_address = "10.0.0.2:0".into();
+    assert_eq!(says(&config), format!("advertise_address: {zero}"));
+}
+
+#[test]
+fn a_variable_that_is_no_setting_is_told_with_the_nearest() {
+    let told = |names: &[&str]| environment::unknown(names.iter().map(|name| (*name).into()));
+    let known = [
+        "FERRY_LANES",
+        "FERRY_SECRET_FILE",
+        "FERRY_TEST_SEED",
+        "FERRY_LIBRARY",
+        "FERRY_SIM_STORY",
+        "FERRYBOAT",
+    ];
+    assert!(told(&known).is_empty());
+    assert_eq!(
+        told(&["FERRY_XYZZY", "FERRY_LANE", "FERRY_LEASE", "FERRY_LIBRARY_", "PATH"]),
+        [
+            "FERRY_LANE is not a setting; did you mean FERRY_LANES?",
+            "FERRY_LEASE is not a setting; did you mean FERRY_LEASE_MS?",
+            "FERRY_LIBRARY_ is not a setting, and changes nothing",
+            "FERRY_XYZZY is not a setting, and changes nothing",
+        ]
+    );
+    let many: Vec<String> =
+        (0..crate::limits::WARNINGS_MAX + 3).map(|nth| format!("FERRY_STRANGE_{nth:03}")).collect();
+    let many = environment::unknown(many.iter().map(|name| name.into()));
+    assert_eq!(many.len(), crate::limits::WARNINGS_MAX + 1);
+    assert_eq!(many.last().unwrap(), "3 more variables that begin with FERRY_ are not settings");
+    let odd = environment::unknown([format!("FERRY_\u{1b}{}", "x".repeat(9000)).into()].into_iter());
+    assert!(odd[0].len() < 200 && !odd[0].contains('\u{1b}'), "{}", odd[0]);
+}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+import warnings
 import weakref
 from collections.abc import Callable, Sequence
 from ctypes import addressof, c_size_t, c_uint64, c_void_p, sizeof
@@ -100,6 +101,8 @@ class Engine:
         finally:
             library.ferry_config_free(config)
         self._pointer = pointer.value or 0
+        for sentence in self.warnings:
+            warnings.warn(sentence, RuntimeWarning, stacklevel=2)
 
     def close(self, timeout: float | None = None) -> None:
         """Closes the engine; afterwards neither the engine nor a peer touches registered memory.
@@ -138,6 +141,13 @@ class Engine:
     def address(self) -> str:
         """host:port at which peers reach the engine; empty if the engine does not listen."""
         return text(library.ferry_engine_address, self._pointer).decode()
+
+    @property
+    def warnings(self) -> list[str]:
+        """What the owner of the engine should know although the engine has opened: FERRY_* variables of the
+        environment that are no settings, each with the setting of the nearest name. Opening the engine also
+        issues them as RuntimeWarning."""
+        return text(library.ferry_engine_warnings, self._pointer).decode().splitlines()
 
     @property
     def descriptor(self) -> bytes:

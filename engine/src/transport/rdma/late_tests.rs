@@ -6,6 +6,7 @@ use crate::command::Command;
 use crate::complete::Fence;
 use crate::loss::{Cause, Loss};
 use crate::peer::{Closed, PeerState, TransportService};
+use crate::region::holder::Holder;
 use crate::transport::rdma::endpoint::Endpoint;
 use crate::types::LaneId;
 use crate::Transfer;
