@@ -303,6 +303,10 @@ ferry_status ferry_engine_warnings(const ferry_engine *engine,
 
 /// Returns the "host:port" at which peers reach the engine, or "" if it does not listen. Returns texts as
 /// ferry_config_get does.
+///
+/// An engine that listens at any address (0.0.0.0, [::]) tells the host of advertise_address if that is set, else the
+/// source address of the default route, else the only address that an interface has besides the loopback. If there is
+/// none of these, the engine does not open (FERRY_ERR_INVALID).
 ferry_status ferry_engine_address(const ferry_engine *engine,
                                   char *buffer,
                                   size_t capacity,

@@ -14,7 +14,7 @@ mod value;
 pub(crate) use environment::is_known;
 pub use environment::Environment;
 pub use secret::{Secret, SecretFile};
-pub(crate) use value::{is_address, is_any_address};
+pub(crate) use value::is_address;
 pub use value::{AscendFabric, Congestion, Names, TcpPoller, Transports, Valid};
 
 use crate::limits;
@@ -71,7 +71,7 @@ settings! {
     listen_address: String = "127.0.0.1:0".into(), Valid::ListenAddress,
         "The host:port to listen at; port 0 takes a free port, and an empty value disables listening.";
     advertise_address: String = String::new(), Valid::PeerAddress,
-        "The host:port that peers are told to connect to; an empty value derives it from the bound address, and tells peers nothing if that is any address (`0.0.0.0`, `[::]`).";
+        "The host:port that peers are told to connect to; an empty value derives it from the bound address, and from the default route or the only interface if that is any address (`0.0.0.0`, `[::]`).";
     secret_file: SecretFile = SecretFile::default(), Valid::SecretFile,
         "A file with the secret that all peers share, read when the setting is set; replaces `secret`.";
     secret: Secret = Secret::default(), Valid::Secret,

@@ -137,6 +137,10 @@ pub unsafe extern "C" fn ferry_engine_warnings(
 
 /// Returns the "host:port" at which peers reach the engine, or "" if it does not listen. Returns texts as
 /// ferry_config_get does.
+///
+/// An engine that listens at any address (0.0.0.0, [::]) tells the host of advertise_address if that is set, else the
+/// source address of the default route, else the only address that an interface has besides the loopback. If there is
+/// none of these, the engine does not open (FERRY_ERR_INVALID).
 #[no_mangle]
 pub unsafe extern "C" fn ferry_engine_address(
     engine: *const ferry_engine,

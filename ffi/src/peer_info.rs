@@ -66,7 +66,7 @@ pub struct ferry_peer_info {
     pub transfers_active: u64,
     /// TCP connections that carry data now; 0 until data is first sent over TCP.
     pub lanes: u32,
-    /// 1 if the peer has proven that it is on this host, else 0.
+    /// 1 if the peer has proven that it is on this host, by its user or over the same-host path, else 0.
     pub same_host: u32,
     /// "host:port" at which the peer can be reached, terminated; "" if the peer doesn't listen.
     pub address: [c_char; 264],

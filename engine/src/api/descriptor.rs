@@ -71,15 +71,13 @@ impl Descriptor {
 }
 
 impl Engine {
-    /// Returns this engine's descriptor. UNAVAILABLE if the engine does not listen or does not know the address at
-    /// which peers reach it: a descriptor would be of no use.
+    /// Returns this engine's descriptor. UNAVAILABLE if the engine does not listen: a descriptor would be of no use.
     pub fn descriptor(&self) -> Result<Descriptor> {
         let local = &self.context()?.local;
         if local.address.is_empty() {
             return Err(Error::new(
                 Status::Unavailable,
-                "the engine does not listen, or listens on any address and advertise_address is not set, so it cannot \
-                 be described",
+                "the engine does not listen and has no advertise_address, so it cannot be described",
             ));
         }
         Ok(Descriptor {

@@ -2,7 +2,7 @@
 
 use super::burial::Remains;
 use super::devices;
-use crate::config::{is_any_address, Config, TcpPoller};
+use crate::config::{Config, TcpPoller};
 use crate::context::Context;
 use crate::control::{Control, Parts};
 use crate::device::Drivers;
@@ -23,7 +23,7 @@ use crate::sys::lock::Mutex;
 use crate::sys::poller::PollerKind;
 use crate::sys::tcp::Listener;
 use crate::sys::thread::JoinHandle;
-use crate::sys::{self, names, socket, thread, unix};
+use crate::sys::{self, addresses, names, socket, thread, unix};
 use crate::transport::local::{self, Service};
 #[cfg(test)]
 use crate::transport::loopback;
@@ -92,7 +92,7 @@ impl Engine {
             // Random, so that no other engine has the same id, not even an engine on a clone of this machine.
             engine_id: random_id(),
             incarnation: sys::random_u64().max(1),
-            address: if is_any_address(&address) { String::new() } else { address.clone() },
+            address: address.clone(),
             tag: tag.number(),
             lanes_max: config.lanes,
             frame_bytes_max: config.frame_bytes_max,
@@ -185,7 +185,8 @@ impl Engine {
     }
 
     /// Returns the "host:port" at which peers reach this engine; "" if the engine does not listen. If the engine
-    /// listens on any address and `advertise_address` is not set, this is the bound address, and peers get no address.
+    /// listens at any address and `advertise_address` is not set, the host is the source address of the default route
+    /// or, without one, the only address of an interface besides the loopback.
     pub fn address(&self) -> &str {
         &self.inner.address
     }
@@ -388,9 +389,40 @@ fn advertised(config: &Config, listener: Option<&Listener>) -> Result<String> {
     let bound = listener.address().map_err(|error| Error::system("reading the listen address", &error))?;
     Ok(match (config.advertised_host(), config.advertise_address.as_str()) {
         (Some(host), _) => format!("{host}:{}", bound.port()),
+        (None, "") if bound.ip().is_unspecified() => reachable(config, bound)?.to_string(),
         (None, "") => bound.to_string(),
         (None, address) => address.to_owned(),
     })
+}
+
+/// Returns the address that peers of an engine that listens at any address reach: that of the default route, or the
+/// only one that an interface has besides the loopback. A guess among several would be wrong for some peers.
+fn reachable(config: &Config, bound: SocketAddr) -> Result<SocketAddr> {
+    // A socket of IPv6 also takes connections over IPv4.
+    let families = if bound.is_ipv6() { &[true, false][..] } else { &[false] };
+    if let Some(ip) = families.iter().find_map(|v6| addresses::of_default_route(*v6)) {
+        return Ok(SocketAddr::new(ip, bound.port()));
+    }
+    let read = |error: std::io::Error| Error::system("reading the addresses of this host", &error);
+    let mut found = Vec::new();
+    for v6 in families {
+        found.extend(addresses::of_interfaces(*v6).map_err(read)?);
+    }
+    if let [ip] = found[..] {
+        return Ok(SocketAddr::new(ip, bound.port()));
+    }
+    let (listen, advertise) = (config.name_of("listen_address"), config.name_of("advertise_address"));
+    let why = match found.is_empty() {
+        true => "only the loopback has an address here".to_owned(),
+        false => {
+            let all: Vec<String> = found.iter().take(8).map(ToString::to_string).collect();
+            format!("there is no default route, and this host has several addresses ({})", all.join(", "))
+        }
+    };
+    Err(Error::invalid(format!(
+        "{listen}: {bound} is any address, and ferry can't tell which one peers reach: {why}; set {advertise}, or listen \
+         at one address"
+    )))
 }
 
 fn random_id() -> [u8; 16] {

@@ -26,6 +26,7 @@ pub struct PeerInfo {
     /// "host:port" at which the peer can be dialed; "" if the peer does not listen or does not announce an address.
     pub address: String,
     pub state: PeerState,
+    /// The peer has proven that it is on this host.
     pub same_host: bool,
     /// The last probe's round trip in nanoseconds; 0 before the first probe.
     pub round_trip_ns: u64,
@@ -122,7 +123,7 @@ impl Engine {
             incarnation: peer.identity.incarnation,
             address: peer.identity.address.clone(),
             state: peer.state(),
-            same_host: peer.identity.same_host,
+            same_host: peer.same_host(),
             round_trip_ns: peer.stats.round_trip_ns.load(Ordering::Relaxed),
             transfers_active: peer.active(),
             lanes: peer.tcp_path().map_or(0, |path| path.lanes()),

@@ -216,7 +216,7 @@ pub fn is_address(address: &str) -> bool {
 
 /// True if the host is the address that stands for all addresses of the listening host. A peer that dials it would
 /// reach its own host.
-pub fn is_any_address(address: &str) -> bool {
+fn is_any_address(address: &str) -> bool {
     let host = split_address(address).map(|(host, _)| host);
     host.is_some_and(|host| host.parse().is_ok_and(|ip: std::net::IpAddr| ip.is_unspecified()))
 }

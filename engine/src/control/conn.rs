@@ -34,6 +34,8 @@ pub struct ControlConn {
     pub pidfd: Option<OwnedFd>,
     /// True if the other end has proven the shared secret, or that it runs as our user.
     pub is_proven: bool,
+    /// The peer has proven that it runs on this host.
+    pub same_host: bool,
     /// The session's peer, once the peer's Start has arrived.
     pub peer: Option<PeerId>,
     /// The purpose of the dial, while the connection has no session.

@@ -23,9 +23,9 @@ use std::os::fd::AsRawFd;
 use std::time::Duration;
 
 /// Sets the congestion control of an established lane. Within one host the default is an algorithm without pacing.
-pub(super) fn tune(socket: &OwnedFd, same_host: bool, context: &Context) {
+pub(super) fn tune(socket: &OwnedFd, is_near: bool, context: &Context) {
     let name = match &context.config.tcp_congestion {
-        Congestion::Auto if same_host => "reno",
+        Congestion::Auto if is_near => "reno",
         Congestion::Auto | Congestion::System => return,
         Congestion::Named(name) => name.as_str(),
     };
@@ -244,6 +244,7 @@ impl Control {
                     remote,
                     pidfd,
                     is_proven: established.auth != Auth::None,
+                    same_host: matches!(established.auth, Auth::SameUser { .. }),
                     peer: None,
                     target: Some(target),
                     order: Order::default(),

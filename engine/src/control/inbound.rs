@@ -261,6 +261,7 @@ impl Control {
             remote,
             pidfd,
             is_proven: established.auth != Auth::None,
+            same_host: matches!(established.auth, Auth::SameUser { .. }),
             peer: None,
             target: None,
             order: Order::default(),

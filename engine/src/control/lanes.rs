@@ -167,7 +167,7 @@ impl Control {
             }
             return;
         }
-        tune(&socket, session.peer.identity.same_host, &self.context);
+        tune(&socket, session.peer.identity.is_near(), &self.context);
         if let Some(older) = self.tcp.attached(peer, slot) {
             // The peer lost the older lane, and this engine has not noticed.
             let text = "the peer replaced the lane by another lane";

@@ -259,7 +259,7 @@ impl Control {
             incarnation: theirs.incarnation,
             address: theirs.address.clone(),
             tag: Tag::from_random(theirs.tag),
-            same_host: theirs_at.is_loopback() || Some(theirs_at) == ours_at,
+            same_host: control.same_host,
             hosts: (ours_at.unwrap_or(Ipv4Addr::UNSPECIFIED.into()), theirs_at),
             frame_bytes_max: theirs.frame_bytes_max.min(self.context.local.frame_bytes_max),
             lanes_max: theirs.lanes_max,

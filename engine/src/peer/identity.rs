@@ -31,6 +31,8 @@ pub struct PeerIdentity {
     /// "host:port" to dial; "" if the peer does not listen.
     pub address: String,
     pub tag: Tag,
+    /// The peer has proven, in the handshake, that it runs as the same user on this host. `Peer::same_host` also knows
+    /// of the same-host path's proof.
     pub same_host: bool,
     /// The addresses of the first connection: this end's and the peer's.
     pub hosts: (IpAddr, IpAddr),
@@ -39,6 +41,15 @@ pub struct PeerIdentity {
     /// The number of TCP lanes without the express lane, and the READs that the peer serves at once on each lane.
     pub lanes_max: u32,
     pub reads_max: u32,
+}
+
+impl PeerIdentity {
+    /// Whether the two addresses say that the traffic stays within this host. Proves nothing: a proxy or a tunnel on
+    /// this host has such an address too.
+    pub fn is_near(&self) -> bool {
+        let (ours, theirs) = self.hosts;
+        theirs.is_loopback() || ours == theirs
+    }
 }
 
 /// The parts of its engine that a peer uses.

@@ -69,6 +69,8 @@ pub struct Peer {
     /// Indexed by transport number. TCP's element is unused: TCP's path is in `path`.
     paths: [RwLock<PathStatus>; Transport::COUNT],
     standing: Standing,
+    /// The same-host path has proven that the peer's process is on this host. Never unset.
+    found_here: AtomicBool,
     active: AtomicU64,
     /// True from a request to `sweep` until the control loop has swept everything. Set after the work was put into the
     /// outbox; pairs with the outbox's lock.
@@ -114,6 +116,7 @@ impl Peer {
                 RwLock::new(PathStatus::Pending("the session is being established".into()))
             }),
             standing: Standing::default(),
+            found_here: AtomicBool::new(false),
             active: AtomicU64::new(0),
             sweeping: AtomicBool::new(false),
             asking: AtomicBool::new(false),

@@ -59,6 +59,12 @@ impl Peer {
         }
     }
 
+    /// Returns whether the peer has proven that it is on this host: in the handshake, by the user that it runs as, or
+    /// by the same-host path. Addresses prove nothing.
+    pub fn same_host(&self) -> bool {
+        self.identity.same_host || self.found_here.load(Ordering::Relaxed)
+    }
+
     /// Returns whether the transport's path is still being established.
     pub fn is_pending(&self, transport: Transport) -> bool {
         matches!(&*self.paths[transport as usize].read(), PathStatus::Pending(_))
@@ -76,6 +82,9 @@ impl Peer {
             PathStatus::Pending(_) => PathState::Pending,
             PathStatus::Shut(_) => PathState::Shut,
         };
+        if transport == Transport::Local && state == PathState::Open {
+            self.found_here.store(true, Ordering::Relaxed);
+        }
         // The path is entered before its state is Open: a transfer routed to it must find it.
         let more = if state == PathState::Open {
             let more = self.move_lineup(transport, state);

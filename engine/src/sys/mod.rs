@@ -5,6 +5,7 @@
 //! product's file says what both promise.
 
 pub mod acl;
+pub mod addresses;
 #[cfg_attr(feature = "sim", path = "sim/atomic.rs")]
 pub mod atomic;
 #[cfg_attr(feature = "sim", path = "sim/bare.rs")]

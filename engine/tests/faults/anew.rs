@@ -147,7 +147,8 @@ fn clones_that_listen_at_any_address_are_never_taken_for_one_another() {
     let clone = || {
         let mut child = Child::start();
         let thread = child.number("own_network");
-        assert_eq!(child.ask("open listen_address=0.0.0.0:7000"), "0.0.0.0:7000");
+        let told = "192.0.2.9:7000";
+        assert_eq!(child.ask(&format!("open listen_address=0.0.0.0:7000 advertise_address={told}")), told);
         let namespace = format!("/proc/{}/task/{thread}/ns/net", child.pid());
         let relay = Relay::new("127.0.0.1:7000", Some(namespace));
         (child, relay)

@@ -89,20 +89,6 @@ fn an_advertised_port_of_0_is_told_as_the_one_that_is_bound() {
     }
 }
 
-/// "Any address" is an address to listen on, not to connect to: a peer that was told this address would dial its own
-/// host.
-#[test]
-fn any_address_is_listened_on_and_told_to_nobody() {
-    let _turn = alone();
-    let (a, b) = (engine(&[]), engine(&[("listen_address", "0.0.0.0:0")]));
-    let port = b.address().strip_prefix("0.0.0.0:").unwrap();
-    assert_eq!(b.descriptor().unwrap_err().status, ferry::Status::Unavailable);
-    let peer = connect(&a, &format!("127.0.0.1:{port}"));
-    assert_eq!(a.peer_info(peer).unwrap().address, "");
-    let told = engine(&[("listen_address", "0.0.0.0:0"), ("advertise_address", "127.0.0.1:0")]);
-    assert_eq!(told.descriptor().unwrap().address, told.address());
-}
-
 #[test]
 fn many_connects_at_once_are_one_peer() {
     let _turn = alone();
