@@ -186,7 +186,7 @@ pub fn initiator(transports: &str, thread: &'static str) {
             assert!(*at - since < AT_ONCE, "{nth} took {:?}", *at - since);
         }
         still_in_use(&two, &endless, since);
-        let over = two.a.unregister(two.from.region(), Some(BOUND));
+        let over = two.from.unregister(Some(BOUND));
         let took = since.elapsed();
         over.unwrap();
         assert!(took >= LEASE, "the memory came back after {took:?}, within the lease");
@@ -203,7 +203,7 @@ pub fn initiator(transports: &str, thread: &'static str) {
 
 /// Checks the state between the panic and the end of the lease.
 fn still_in_use(two: &Two, endless: &Core, since: Instant) {
-    let busy = two.a.unregister(two.from.region(), Some(Duration::ZERO)).unwrap_err();
+    let busy = two.from.unregister(Some(Duration::ZERO)).unwrap_err();
     let submitted = two.a.submit_core(two.peer, Op::Write, &two.request(64), &TransferOptions::default());
     let known = two.a.peers();
     let closed = two.a.close(Some(Duration::ZERO)).unwrap_err();
@@ -312,7 +312,7 @@ fn nothing_lands_at_a_target_that_broke() {
             let bomb = two.b.whole().health().bombs.lay(thread, left);
             until("it is broken", || two.b.check_health().is_err());
             let since = *bomb.gone_off.get().unwrap();
-            two.b.unregister(two.to.region(), Some(BOUND)).unwrap();
+            two.to.unregister(Some(BOUND)).unwrap();
             assert!(since.elapsed() >= LEASE);
             let ours = vec![0xa5; two.to.length()];
             two.to.write(0, &ours);

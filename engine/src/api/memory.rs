@@ -144,9 +144,19 @@ impl Engine {
         Ok(location)
     }
 
-    /// Takes a region back: after OK nothing reaches the memory. With a zero timeout, a region in use is BUSY and
-    /// unchanged. After another timeout the region stays revoked for new work; call again.
+    /// Takes a region back that was registered: after OK nothing reaches the memory. With a zero timeout, a region in
+    /// use is BUSY and unchanged. After another timeout the region stays revoked for new work; call again. INVALID for
+    /// memory that `alloc` returned: see [`Memory::unregister`].
     pub fn unregister(&self, region: RegionId, timeout: Option<Duration>) -> Result<()> {
+        self.inner.check_not_forked()?;
+        if self.inner.context.registry.get(region).is_ok_and(|region| region.allocated) {
+            let text = "region: ferry allocated this memory; its Memory unregisters or frees it";
+            return Err(Error::invalid(text));
+        }
+        self.unregister_any(region, timeout)
+    }
+
+    fn unregister_any(&self, region: RegionId, timeout: Option<Duration>) -> Result<()> {
         // A closed engine still unregisters, because the owner wants the memory back.
         self.inner.check_not_forked()?;
         let context = &self.inner.context;
@@ -208,10 +218,7 @@ impl Engine {
         };
         // The `Memory` owns the mapping, unmaps it only after unregister has returned OK, and gives out no references
         // to its bytes. So the memory fulfils the conditions of `register`.
-        let region = match mapping.memfd() {
-            Some(memfd) => context.registry.register_shared(spec, memfd.clone())?.id,
-            None => context.registry.register(&[spec])?[0].id,
-        };
+        let region = context.registry.register_allocated(spec, mapping.memfd().cloned())?.id;
         context.commands.push(Command::RegionsAdded(vec![region]));
         Ok(Memory { engine: self.clone(), region, mapping: Some(mapping) })
     }
@@ -291,14 +298,20 @@ impl Memory {
         self.mapping().write(offset, from);
     }
 
-    /// Unregisters and unmaps the memory. On failure returns the memory with the error.
+    /// Unregisters the memory and leaves it mapped: after OK no peer and no transfer reaches it, and this program may
+    /// still read and write it. Waits and fails as [`Engine::unregister`] does; STALE if it was unregistered before.
+    pub fn unregister(&self, timeout: Option<Duration>) -> Result<()> {
+        self.engine.unregister_any(self.region, timeout)
+    }
+
+    /// Unregisters the memory, unless that was done before, and unmaps it. On failure returns the memory with the error.
     pub fn free(mut self, timeout: Option<Duration>) -> std::result::Result<(), (Memory, Error)> {
-        match self.engine.unregister(self.region, timeout) {
-            Ok(()) => {
+        match self.unregister(timeout) {
+            Err(error) if error.status != Status::Stale => Err((self, error)),
+            _ => {
                 drop(self.mapping.take());
                 Ok(())
             }
-            Err(error) => Err((self, error)),
         }
     }
 }
@@ -306,14 +319,17 @@ impl Memory {
 impl Drop for Memory {
     fn drop(&mut self) {
         let Some(mapping) = self.mapping.take() else { return };
-        if self.engine.unregister(self.region, Some(Duration::ZERO)).is_ok() {
-            return;
+        match self.unregister(Some(Duration::ZERO)) {
+            Ok(()) => return,
+            // Unregistered before.
+            Err(error) if error.status == Status::Stale => return,
+            Err(_) => {}
         }
         // Wait only for peers to give up RDMA keys, not for transfers that use the memory.
         let registry = &self.engine.inner.context.registry;
         let patient = !self.engine.is_forked() && self.engine.check_health().is_ok();
         let idle = patient && registry.get(self.region).is_ok_and(|region| region.is_idle());
-        if !idle || self.engine.unregister(self.region, Some(DROP_PATIENCE)).is_err() {
+        if !idle || self.unregister(Some(DROP_PATIENCE)).is_err() {
             std::mem::forget(mapping);
         }
     }
@@ -338,6 +354,44 @@ mod tests {
                 assert!(refused.message.contains("are left (the "), "{refused}");
             }
             engine.alloc(2 * CHECKED_BYTES, &RegionOptions::default()).unwrap();
+        }
+    }
+
+    /// Whether these bytes are mapped there. Other tests may map other memory at an address that was unmapped.
+    fn holds(address: u64, expected: &[u8; 4]) -> bool {
+        use std::os::unix::fs::FileExt;
+        let mut found = [0; 4];
+        let memory = std::fs::File::open("/proc/self/mem").unwrap();
+        memory.read_exact_at(&mut found, address).is_ok() && found == *expected
+    }
+
+    /// As in C: a region whose memory ferry owns is given back by its owner alone, whatever the transport maps.
+    #[test]
+    fn memory_of_alloc_is_unregistered_by_its_memory_alone() {
+        for transports in ["local", "tcp"] {
+            let mut config = Config::default();
+            config.set("transports", transports).unwrap();
+            let engine = Engine::open(config).unwrap();
+            let memory = engine.alloc(64, &RegionOptions::default()).unwrap();
+            let (address, region) = (memory.address(), memory.region());
+            let refused = engine.unregister(region, None).unwrap_err();
+            assert_eq!(refused.status, Status::Invalid, "{refused}");
+            assert_eq!(engine.stats().unwrap().regions, 1, "nothing has changed");
+            memory.unregister(None).unwrap();
+            assert_eq!(engine.stats().unwrap().regions, 0);
+            assert_eq!(memory.unregister(None).unwrap_err().status, Status::Stale);
+            assert_eq!(engine.unregister(region, None).unwrap_err().status, Status::Stale);
+            // Still mapped, until it is freed.
+            memory.write(0, b"mine");
+            memory.free(None).map_err(|(_, error)| error).unwrap();
+            assert!(!holds(address, b"mine"), "it is unmapped");
+            let dropped = engine.alloc(64, &RegionOptions::default()).unwrap();
+            let address = dropped.address();
+            dropped.write(0, b"ours");
+            dropped.unregister(None).unwrap();
+            assert!(holds(address, b"ours"));
+            drop(dropped);
+            assert!(!holds(address, b"ours"), "it is unmapped");
         }
     }
 

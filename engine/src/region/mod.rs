@@ -69,6 +69,17 @@ impl Default for RegionSpec {
     }
 }
 
+/// Whose memory a region is, and the memfd by which processes of this host map it.
+#[derive(Clone)]
+enum Backing {
+    /// The application's own.
+    Callers,
+    /// A buffer of ferry's, for staging.
+    Staging(Arc<OwnedFd>),
+    /// Allocated by ferry for the application.
+    Allocated(Option<Arc<OwnedFd>>),
+}
+
 /// A registered region. Its memory may be touched, by this engine or for a peer, only between a successful `enter` and
 /// the matching `leave`. Unregister waits for the last leave.
 #[derive(Debug)]
@@ -86,6 +97,8 @@ pub struct Region {
     pub staging: bool,
     /// The memfd that other processes of this host can map, if ferry allocated the memory.
     pub memfd: Option<Arc<OwnedFd>>,
+    /// ferry allocated the memory for the application: only its `Memory` unregisters the region.
+    pub allocated: bool,
     /// The memory as RDMA devices know it, if the host has such devices.
     pub pin: Option<Pin>,
     gate: Gate,
@@ -93,12 +106,13 @@ pub struct Region {
 }
 
 impl Region {
-    fn new(
-        (id, order): (RegionId, u64),
-        spec: &RegionSpec,
-        memfd: Option<Arc<OwnedFd>>,
-        pin: Option<Pin>,
-    ) -> Region {
+    fn new((id, order): (RegionId, u64), spec: &RegionSpec, backing: Backing, pin: Option<Pin>) -> Region {
+        let allocated = matches!(backing, Backing::Allocated(_));
+        let memfd = match backing {
+            Backing::Callers => None,
+            Backing::Staging(memfd) => Some(memfd),
+            Backing::Allocated(memfd) => memfd,
+        };
         Region {
             id,
             order,
@@ -109,6 +123,7 @@ impl Region {
             location: spec.location,
             staging: spec.staging,
             memfd,
+            allocated,
             pin,
             gate: Gate::new(),
             teardown: Teardown::default(),

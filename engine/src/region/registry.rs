@@ -5,7 +5,7 @@
 use super::grants::{Grants, ProcessUse};
 use super::holder::{Holder, HolderSlot, Lender, LenderSlot};
 use super::teardown::Claimed;
-use super::{admit, reserve, Region, RegionMap, RegionSpec};
+use super::{admit, reserve, Backing, Region, RegionMap, RegionSpec};
 use crate::handle::{self, Kind, Parts, Tag, GENERATION_MAX, INDEX_MAX};
 use crate::limits::REGION_NAME_BYTES_MAX;
 use crate::status::{Error, Result, Status};
@@ -88,15 +88,21 @@ impl Registry {
     /// region, even a revoked one that is not yet unregistered, or within the batch. LIMIT: out of handles. Any
     /// thread; transfers may run.
     pub fn register(&self, specs: &[RegionSpec]) -> Result<Vec<Arc<Region>>> {
-        self.register_backed(specs, None)
+        self.register_backed(specs, Backing::Callers)
     }
 
     /// Registers memory that other processes of this host can map.
     pub fn register_shared(&self, spec: RegionSpec, memfd: Arc<OwnedFd>) -> Result<Arc<Region>> {
-        Ok(self.register_backed(&[spec], Some(memfd))?.remove(0))
+        Ok(self.register_backed(&[spec], Backing::Staging(memfd))?.remove(0))
     }
 
-    fn register_backed(&self, specs: &[RegionSpec], memfd: Option<Arc<OwnedFd>>) -> Result<Vec<Arc<Region>>> {
+    /// Registers memory that ferry allocated for the application, which gives it back by its `Memory`. `memfd`: other
+    /// processes of this host can map it.
+    pub fn register_allocated(&self, spec: RegionSpec, memfd: Option<Arc<OwnedFd>>) -> Result<Arc<Region>> {
+        Ok(self.register_backed(&[spec], Backing::Allocated(memfd))?.remove(0))
+    }
+
+    fn register_backed(&self, specs: &[RegionSpec], backing: Backing) -> Result<Vec<Arc<Region>>> {
         for (index, spec) in specs.iter().enumerate() {
             check(spec).map_err(|error| error.at_request(index as u64))?;
         }
@@ -111,7 +117,7 @@ impl Registry {
         for (nth, spec) in specs.iter().enumerate() {
             let id = RegionId::from_raw(handle::make(Kind::Region, self.tag, slots.upcoming(nth)));
             let order = slots.registered + 1 + nth as u64;
-            let region = Arc::new(Region::new((id, order), spec, memfd.clone(), pins.get(nth).cloned()));
+            let region = Arc::new(Region::new((id, order), spec, backing.clone(), pins.get(nth).cloned()));
             map.add(region.clone()).map_err(|other| overlaps(&region, &other).at_request(nth as u64))?;
             fresh.push(region);
         }

@@ -288,9 +288,8 @@ impl Role {
                 "OK".into()
             }
             "unregister" => {
-                let region = self.memories[number(1) as usize].region();
                 let timeout = Some(Duration::from_millis(number(2)));
-                status(self.engine().unregister(region, timeout).map(|()| "OK"))
+                status(self.memories[number(1) as usize].unregister(timeout).map(|()| "OK"))
             }
             "fence" => status(
                 self.engine().fence(PeerId::from_raw(number(1)), Some(Duration::from_secs(5))).map(|()| "OK"),

@@ -45,7 +45,7 @@ fn try_everything(a: &Engine, peer: PeerId, local: &Memory, remote: &Memory) -> 
         closed(a.submit(peer, Op::Write, &requests, &options()).map(|_| ())),
         closed(a.connect("127.0.0.1:1", Some(BOUND)).map(|_| ())),
         closed(a.notify(peer, b"x", Default::default())),
-        closed(a.unregister(local.region(), Some(BOUND))),
+        closed(local.unregister(Some(BOUND))),
         closed(a.fence(peer, Some(BOUND))),
         closed(a.close_peer(peer, Some(BOUND))),
         closed(a.peers().map(|_| ())),

@@ -86,7 +86,7 @@ fn kill_the_initiator(settings: &[(&str, &str)], child_settings: &str) {
     assert_eq!(wait_for_loss(&queue, peer), Status::PeerLost);
     // The memory is ours from here on: our writes stay.
     fill(&target, 8);
-    b.unregister(target.region(), Some(Duration::ZERO)).unwrap();
+    target.unregister(Some(Duration::ZERO)).unwrap();
     assert_pattern(&target, 8, 0, BYTES);
 }
 

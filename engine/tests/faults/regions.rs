@@ -256,15 +256,15 @@ fn unregistering_local_memory_in_use_is_busy_or_waits() {
     fill(&local, 5);
     let requests = rounds(local.address(), remote.address(), remote.region(), BYTES, 64);
     let transfer = a.submit(peer, Op::Write, &requests, &options()).unwrap();
-    assert_eq!(a.unregister(local.region(), Some(Duration::ZERO)).unwrap_err().status, Status::Busy);
+    assert_eq!(local.unregister(Some(Duration::ZERO)).unwrap_err().status, Status::Busy);
     // Nothing changed: the region can be used.
     a.write(peer, &[request(&local, &remote, 0, 8)], &options()).unwrap();
-    let waited = a.unregister(local.region(), Some(Duration::from_millis(1))).unwrap_err();
+    let waited = local.unregister(Some(Duration::from_millis(1))).unwrap_err();
     assert_eq!(waited.status, Status::Busy);
     // Now the region is revoked for new work.
     let refused = a.submit(peer, Op::Write, &[request(&local, &remote, 0, 8)], &options());
     assert_eq!(refused.map(|_| ()).unwrap_err().status, Status::NotRegistered);
-    a.unregister(local.region(), Some(BOUND)).unwrap();
+    local.unregister(Some(BOUND)).unwrap();
     // The transfer no longer uses its memory, so that it is final or about to be.
     assert_eq!(finish(&transfer).state, State::Done);
     assert_pattern(&remote, 5, 0, BYTES);

@@ -48,7 +48,7 @@ fn stop_in_mid_transfer(settings: &[(&str, &str)], child_settings: &str) {
     assert_pattern(&there, 7, 0, MIB);
 
     // The transfer is not final before the deadline, and the memory stays in use meanwhile.
-    let busy = a.unregister(memory.region(), Some(Duration::ZERO)).unwrap_err();
+    let busy = memory.unregister(Some(Duration::ZERO)).unwrap_err();
     assert_eq!(busy.status, Status::Busy);
     wait_until("the transfer drains", || transfer.state() != State::Pending);
     let struck = submitted.elapsed();

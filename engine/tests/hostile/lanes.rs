@@ -178,7 +178,7 @@ fn an_answer_is_not_read_from_memory_that_is_unregistered() {
     let header = Header { kind: Kind::Read, sequence: 1, ..lane.header() };
     assert!(lane.send(header, &[place], b"", b""));
     assert_eq!(lane.socket.peek(&mut [0; 16]).unwrap(), 16, "the answer has begun");
-    scene.engine.unregister(scene.memory.region(), Some(Duration::from_secs(20))).unwrap();
+    scene.memory.unregister(Some(Duration::from_secs(20))).unwrap();
     scene.memory.write(0, &vec![9; MIB]);
     let (mut found, lane) = (Vec::new(), &mut scene.lanes[1]);
     let _ = Read::take(&lane.socket, MIB as u64).read_to_end(&mut found);

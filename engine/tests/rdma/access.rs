@@ -21,7 +21,7 @@ fn a_region_without_the_right_is_refused_and_nothing_moves() {
     let gone = alloc(&b, PAGE);
     let stale = gone.region();
     knows(&a, peer, stale);
-    b.unregister(stale, None).unwrap();
+    gone.unregister(None).unwrap();
     wait_until("that is known here", || {
         a.peer_regions(peer).unwrap().iter().all(|known| known.region != stale)
     });

@@ -95,7 +95,7 @@ fn a_killed_initiator_is_lost_and_leaves_the_target_its_memory() {
     // The memory is ours from here on: our writes stay.
     fill(&target, 8);
     is_quiet(|| read(&target, 0, BYTES), Duration::from_millis(500));
-    b.unregister(target.region(), Some(Duration::ZERO)).unwrap();
+    target.unregister(Some(Duration::ZERO)).unwrap();
     assert_pattern(&target, 8, 0, BYTES);
 }
 
@@ -146,5 +146,5 @@ fn a_fence_against_a_stopped_initiator_returns_and_nothing_lands_behind_it() {
     child.resume();
     is_quiet(|| read(&target, 0, BYTES), Duration::from_millis(1000));
     assert_pattern(&target, 9, 0, BYTES);
-    b.unregister(target.region(), Some(Duration::ZERO)).unwrap();
+    target.unregister(Some(Duration::ZERO)).unwrap();
 }

@@ -66,19 +66,19 @@ fn unregister_at_the_target_under_a_storm_returns_and_nothing_lands_later() {
             storm(scope, &a, peer, (&local, &sink), &remote, &over);
             wait_until("the storm blows", || read(&remote, BYTES - 8, 8) != [0; 8]);
             // With a timeout of 0 nothing changes: the peer has its keys.
-            let busy = b.unregister(remote.region(), Some(Duration::ZERO)).unwrap_err();
+            let busy = remote.unregister(Some(Duration::ZERO)).unwrap_err();
             assert_eq!(busy.status, Status::Busy);
             remote.write(BYTES - 8, &[0; 8]);
             wait_until("the storm blows on", || read(&remote, BYTES - 8, 8) != [0; 8]);
             let started = Instant::now();
-            b.unregister(remote.region(), None).unwrap();
+            remote.unregister(None).unwrap();
             println!("round {round}: unregister took {:?}", started.elapsed());
             assert!(started.elapsed() < LEASE + SLACK, "unregister took {:?}", started.elapsed());
             remote.write(0, &pattern(9, 0, BYTES));
         });
         is_quiet(|| read(&remote, 0, BYTES), Duration::from_millis(200));
         assert_pattern(&remote, 9, 0, BYTES);
-        assert_eq!(b.unregister(remote.region(), None).unwrap_err().status, Status::Stale);
+        assert_eq!(remote.unregister(None).unwrap_err().status, Status::Stale);
         // The peer still works.
         a.write(peer, &[request(&local, &other, 0, BYTES)], &options()).unwrap();
         assert_pattern(&other, 5, 0, BYTES);
@@ -95,17 +95,14 @@ fn unregister_at_the_initiator_waits_for_the_transfer() {
     let (local, remote) = memories(&a, &b, peer, BYTES, 5);
     let requests = rounds(local.address(), remote.address(), remote.region(), BYTES, 16);
     let transfer = a.submit(peer, Op::Write, &requests, &options()).unwrap();
-    assert_eq!(a.unregister(local.region(), Some(Duration::ZERO)).unwrap_err().status, Status::Busy);
+    assert_eq!(local.unregister(Some(Duration::ZERO)).unwrap_err().status, Status::Busy);
     // Nothing has changed: the region can be used.
     let more = a.submit(peer, Op::Write, &[request(&local, &remote, 0, 8)], &options()).unwrap();
-    assert_eq!(
-        a.unregister(local.region(), Some(Duration::from_millis(1))).unwrap_err().status,
-        Status::Busy
-    );
+    assert_eq!(local.unregister(Some(Duration::from_millis(1))).unwrap_err().status, Status::Busy);
     // Now the region is revoked for new work.
     let refused = a.submit(peer, Op::Write, &[request(&local, &remote, 0, 8)], &options());
     assert_eq!(refused.map(|_| ()).unwrap_err().status, Status::NotRegistered);
-    a.unregister(local.region(), Some(BOUND)).unwrap();
+    local.unregister(Some(BOUND)).unwrap();
     assert_eq!((finish(&transfer).state, finish(&more).state), (State::Done, State::Done));
     assert_pattern(&remote, 5, 0, BYTES);
 }
@@ -126,9 +123,9 @@ fn unregister_while_a_writer_is_stopped_takes_the_lease_and_nothing_lands_later(
     child.ask(&format!("flood {there} {} {} {BYTES}", remote.region(), remote.address()));
     wait_until("the flood flows", || child.number("rounds") > 0);
     child.stop();
-    assert_eq!(b.unregister(remote.region(), Some(Duration::ZERO)).unwrap_err().status, Status::Busy);
+    assert_eq!(remote.unregister(Some(Duration::ZERO)).unwrap_err().status, Status::Busy);
     let started = Instant::now();
-    b.unregister(remote.region(), Some(BOUND)).unwrap();
+    remote.unregister(Some(BOUND)).unwrap();
     let took = started.elapsed();
     println!("unregister took {took:?} of a lease of {LEASE:?}");
     assert!(took < LEASE + SLACK, "{took:?}");

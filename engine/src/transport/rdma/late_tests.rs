@@ -94,15 +94,15 @@ fn what_an_endpoint_carried_is_not_final_before_it_is_gone() {
             let loss = Loss::of(Cause::Ours, "once more");
             two.b.whole().commands.push(Command::LaneLost { peer: initiator, lane: lanes[0], loss });
             two.b.probe(initiator, Some(BOUND)).unwrap();
-            assert_eq!(two.b.unregister(there.region(), Some(SHORT)).unwrap_err().status, Status::Busy);
+            assert_eq!(there.unregister(Some(SHORT)).unwrap_err().status, Status::Busy);
         }
         assert!(!transfer.state().is_final(), "held here: {held_here}: it is {:?}", transfer.state());
-        let busy = two.a.unregister(local.region(), Some(Duration::ZERO)).unwrap_err();
+        let busy = local.unregister(Some(Duration::ZERO)).unwrap_err();
         assert_eq!(busy.status, Status::Busy);
         drop(slow);
         assert_eq!(transfer.wait(Some(BOUND)).unwrap().state, State::Done);
         assert!(contents(&remote, 0, BYTES) == pattern(7, BYTES));
-        two.b.unregister(there.region(), Some(BOUND)).unwrap();
+        there.unregister(Some(BOUND)).unwrap();
         // An unacknowledged fence would have ended the session in time.
         let lost = [&two.a, &two.b].map(|it| it.whole().stats.sessions_lost.load(Ordering::Relaxed));
         assert_eq!(lost, [0, 0], "held here: {held_here}");
@@ -192,10 +192,10 @@ fn a_peer_is_fenced_when_its_endpoints_are_gone() {
         "nobody has told it that its lanes are closed: {:?}",
         transfer.state()
     );
-    assert_eq!(two.b.unregister(remote.region(), Some(SHORT)).unwrap_err().status, Status::Busy);
+    assert_eq!(remote.unregister(Some(SHORT)).unwrap_err().status, Status::Busy);
     drop(slow);
     two.b.fence(initiator, Some(BOUND)).unwrap();
-    two.b.unregister(remote.region(), Some(BOUND)).unwrap();
+    remote.unregister(Some(BOUND)).unwrap();
     let result = transfer.wait(Some(BOUND)).unwrap();
     assert_eq!((result.state, result.fence), (State::Failed, Fence::Confirmed), "{result:?}");
 }
