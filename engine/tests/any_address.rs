@@ -63,7 +63,7 @@ fn pair_of(name: &str, address: &str) -> [String; 4] {
     ]
 }
 
-fn network<'a>(parts: &'a [String]) -> Vec<&'a str> {
+fn network(parts: &[String]) -> Vec<&str> {
     ["link set lo up"].into_iter().chain(parts.iter().map(String::as_str)).collect()
 }
 
