@@ -304,7 +304,8 @@ impl Memory {
         self.engine.unregister_any(self.region, timeout)
     }
 
-    /// Unregisters the memory, unless that was done before, and unmaps it. On failure returns the memory with the error.
+    /// Unregisters the memory, unless that was done before, and unmaps it. On failure returns the memory with the
+    /// error.
     pub fn free(mut self, timeout: Option<Duration>) -> std::result::Result<(), (Memory, Error)> {
         match self.unregister(timeout) {
             Err(error) if error.status != Status::Stale => Err((self, error)),

@@ -287,8 +287,8 @@ fn what_is_confirmed_all_the_same_is_done_and_not_cancelled() {
     }
 }
 
-/// A part is sent again behind a lease: a target that was stopped in the midst of the first sending may still apply that
-/// after the end. So the fence of a transfer that is DONE is not CONFIRMED.
+/// A part is sent again behind a lease: a target that was stopped in the midst of the first sending may still apply
+/// that after the end. So the fence of a transfer that is DONE is not CONFIRMED.
 #[test]
 fn what_was_sent_again_behind_a_lease_keeps_that_fence() {
     let peer = peer();
@@ -298,7 +298,7 @@ fn what_was_sent_again_behind_a_lease_keeps_that_fence() {
         (Fence::Confirmed, Fence::Confirmed, Fence::Confirmed),
     ] {
         let transfer = submit_plain(&peer, 1, 2);
-        let mut posted = || match pull(&peer, false, WIDE) {
+        let posted = || match pull(&peer, false, WIDE) {
             Some(Pulled::Slices { range, .. }) => range,
             _ => panic!("slices wait"),
         };
