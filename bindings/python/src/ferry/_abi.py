@@ -237,6 +237,7 @@ _FALLIBLE = {
     "engine_open": "pp",
     "engine_close": "pi",
     "engine_address": "ppzp",
+    "engine_warnings": "ppzp",
     "engine_stats": "pp",
     "engine_metrics": "ppzp",
     "region_register": "ppzpp",
