@@ -4,7 +4,7 @@
 use crate::child::Child;
 use crate::guest::{connect, engine, enter, is_quiet, knows, words};
 use crate::support::*;
-use ferry::notify::{EventBody, Queue, WHAT_PEERS};
+use ferry::notify::{EventBody, Queue, WHAT_PEERS, WHAT_PEER_STATES};
 use ferry::types::{Op, PeerId, Transport};
 use ferry::{Deadline, Fence, State, Status, TransferOptions};
 use std::sync::Arc;
@@ -29,6 +29,52 @@ fn wait_for_loss(queue: &Arc<Queue>, peer: PeerId) -> Status {
 
 /// The last moment at which the child can be reached, and slack for a busy machine.
 const LOST_WITHIN: Duration = Duration::from_millis(3000 + 1500 + 3000);
+
+/// The kernel of a killed process closes its connection, so the other end hears of the kill long before its NIC does or
+/// its timers. From the end of the process, because an emulated kernel takes some 100 ms to take the process down.
+const TOLD_WITHIN: Duration = Duration::from_millis(100);
+
+/// A peer that is killed in mid-transfer over RDMA is down at once, whichever end moves the bytes.
+#[test]
+fn a_killed_peer_is_told_as_down_at_once() {
+    let Some(_guest) = enter("lost::a_killed_peer_is_told_as_down_at_once") else { return };
+    for is_target in [true, false] {
+        let (mut child, address) = Child::engine(&words(1, &[]));
+        let (region, remote) = child.alloc(BYTES, 3);
+        let a = engine(0, &[]);
+        let queue = a.queue(WHAT_PEERS | WHAT_PEER_STATES, 16).unwrap();
+        let memory = alloc(&a, BYTES);
+        let peer = connect(&a, &address);
+        knows(&a, peer, region);
+        let transfer = is_target.then(|| {
+            fill(&memory, 7);
+            let requests = rounds(memory.address(), remote, region, BYTES, 256);
+            let endless = TransferOptions { deadline: Deadline::Never, ..options() };
+            let transfer = a.submit(peer, Op::Write, &requests, &endless).unwrap();
+            wait_until("the first bytes land", || child.peek(remote, 8) == pattern(7, 0, 8)[..]);
+            transfer
+        });
+        if !is_target {
+            let there = child.ask(&format!("connect {}", a.address()));
+            child.ask(&format!("flood {there} {} {} {BYTES}", memory.region(), memory.address()));
+            wait_until("the flood flows", || child.number("rounds") > 1);
+        }
+        let mut events = Vec::new();
+        while queue.drain(&mut events, 16) > 0 {}
+        events.clear();
+        let killed = Instant::now();
+        child.kill();
+        let ended = Instant::now();
+        wait_until("PEER_DOWN comes", || {
+            queue.drain(&mut events, 16);
+            events.iter().any(|event| event.peer == peer && matches!(event.body, EventBody::PeerDown { .. }))
+        });
+        let (took, teardown) = (ended.elapsed(), ended - killed);
+        println!("told {took:?} after the end, which took {teardown:?}; the killed peer was the target: {is_target}");
+        assert!(took < TOLD_WITHIN, "{took:?}");
+        drop(transfer);
+    }
+}
 
 #[test]
 fn transfers_to_a_killed_target_fail_in_time() {
