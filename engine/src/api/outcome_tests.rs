@@ -9,7 +9,9 @@ use crate::{Config, Memory};
 use std::time::Duration;
 
 const BOUND: Duration = Duration::from_secs(20);
-const LENGTH: u64 = 8192;
+const LENGTH: u64 = 4 * FRAME;
+/// The most bytes of a piece.
+const FRAME: u64 = 64 << 10;
 
 struct Rig {
     a: Engine,
@@ -24,6 +26,7 @@ impl Rig {
         let engine = || {
             let mut config = Config::default();
             config.set("transports", over.name()).unwrap();
+            config.set("frame_bytes_max", &FRAME.to_string()).unwrap();
             Engine::open(config).unwrap()
         };
         let (a, b) = (engine(), engine());
@@ -70,9 +73,11 @@ fn a_refusal_names_the_side_and_the_range() {
         let write = |remote, length, named| rig.refused(Op::Write, remote, length, named);
         let sentence = format!("remote {at:#x} + 4096 is in region {id:#x}, which does not grant WRITE");
         says(&write(at, 4096, id), Status::Access, &sentence);
-        let sentence =
-            format!("remote {:#x} + 4097 is not inside region {id:#x}, which the request names", at + 4096);
-        says(&write(at + 4096, 4097, id), Status::Invalid, &sentence);
+        let sentence = format!(
+            "remote {:#x} + 4097 is not inside region {id:#x}, which the request names",
+            at + LENGTH - 4096
+        );
+        says(&write(at + LENGTH - 4096, 4097, id), Status::Invalid, &sentence);
         drop(readable);
         let gone = rig.target(Access::BOTH);
         let (at, id) = (gone.address(), gone.region());
@@ -91,8 +96,8 @@ fn a_refusal_without_a_region_names_the_range() {
     let at = readable.address();
     let error = rig.refused(Op::Write, at, 4096, RegionId::NONE);
     says(&error, Status::Access, &format!("remote {at:#x} + 4096 is in a region that does not grant WRITE"));
-    let error = rig.refused(Op::Read, at + 4096, 4097, RegionId::NONE);
-    let sentence = format!("remote {:#x} + 4097 is in no region registered there", at + 4096);
+    let error = rig.refused(Op::Read, at + LENGTH - 4096, 4097, RegionId::NONE);
+    let sentence = format!("remote {:#x} + 4097 is in no region registered there", at + LENGTH - 4096);
     says(&error, Status::NotRegistered, &sentence);
     let region = rig.b.whole().registry.snapshot().get(readable.region()).unwrap().clone();
     assert!(region.enter());
@@ -145,4 +150,8 @@ fn a_refusal_names_the_piece_of_the_first_refused_request() {
          no longer registered there"
     );
     assert_eq!((error.status, error.message, error.request_index), (Status::Partial, expected, Some(1)));
+    // Of the pieces of one request it is the first.
+    let sentence =
+        format!("remote {at:#x} + {FRAME} names region {gone:#x}, which is no longer registered there");
+    says(&rig.refused(Op::Write, at, 3 * FRAME, gone), Status::Stale, &sentence);
 }
