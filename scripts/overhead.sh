@@ -2,7 +2,7 @@
 # Measures what the bindings add to a call, against C: a synchronous WRITE of 64 bytes to an engine of the
 # same process, and the submission of 100,000 pairs of blocks of which nothing merges. Each benchmark
 # alternates between C and its own language in one process; this script alternates between the bindings.
-# Prints medians over the rounds.
+# Prints medians over the rounds. At the end, what mooncake.engine adds to ferry's own Python.
 #
 # usage: overhead.sh [ROUNDS]    default 5, about 10 seconds each
 set -euo pipefail
@@ -58,3 +58,8 @@ for what, (head, unit, digits) in HEADS.items():
             c, own, more, ratio = map(statistics.median, zip(*taken))
             print(f"| {side} | {c / unit:.{digits}f} | {own / unit:.{digits}f} | {more / unit:+.{digits}f} | {ratio:.2f} |")
 END
+
+echo
+echo "mooncake.engine beside ferry's own Python: medians, difference, ratio and its quartiles"
+PYTHONPATH=$PYTHONPATH:$PWD/bindings/python/mooncake/src \
+    "$out/venv/bin/python" bindings/python/mooncake/benches/overhead.py $((3 * rounds))

@@ -15,8 +15,9 @@ python=$work/venv/bin/python
 
 rm -rf build
 "$python" -m pip install --quiet --disable-pip-version-check --no-deps --force-reinstall .
-"$python" -m mypy src
+"$python" -m mypy src benches
 MOONCAKE_C_LIBRARY=$work/../release/libferry_mooncake.so "$python" -m pytest
+"$python" benches/overhead.py 2
 
 # Mooncake's wheel links libibverbs but does not contain it.
 theirs=$work/mooncake

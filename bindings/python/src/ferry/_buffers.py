@@ -119,6 +119,7 @@ def numbers(source: Any, name: str, item_bytes: tuple[int, ...] = (8,)) -> memor
 
 def integers(source: Sequence[int], name: str) -> array[int]:
     try:
-        return array("Q", source)
+        # "Q" is as wide, and takes more than twice as long.
+        return array("L", source)
     except (TypeError, OverflowError) as error:
         raise invalid(f"{name}: {error}") from None

@@ -94,6 +94,13 @@ class Requests:
         self._count = length // 4
 
     @classmethod
+    def _of_words(cls, words: array[int]) -> Requests:
+        """Takes over an array of 64-bit integers that has the library's layout."""
+        made = cls.__new__(cls)
+        made._set(words)
+        return made
+
+    @classmethod
     def from_columns(
         cls, local: Numbers, remote: Numbers, length: Numbers | int, remote_region: Numbers | int = 0
     ) -> Requests:
@@ -105,20 +112,18 @@ class Requests:
             if isinstance(column, int):
                 repeated[name] = column
             else:
-                views[name] = numbers(column, name).cast("B").cast("Q")
+                views[name] = numbers(column, name).cast("B").cast("L")
         counts = {name: len(view) for name, view in views.items()}
         if len(set(counts.values())) != 1:
             raise invalid(f"columns have different lengths, or no column is an array: {counts}")
         count = next(iter(counts.values()))
         for name, number in repeated.items():
             views[name] = memoryview(integers([number], name) * count)
-        words = array("Q", bytes(REQUEST_BYTES * count))
+        words = array("L", bytes(REQUEST_BYTES * count))
         whole = memoryview(words)
         for place, name in enumerate(columns):
             whole[place::4] = views[name]
-        made = cls.__new__(cls)
-        made._set(words)
-        return made
+        return cls._of_words(words)
 
     def __len__(self) -> int:
         return self._count

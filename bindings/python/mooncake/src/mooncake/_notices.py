@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import struct
+import time
 from collections import deque
+from itertools import chain
 
 import ferry
 
 _LENGTH = struct.Struct("<I")
+# Looking costs as much as a small transfer. A sender has room for 1,024 notices in between.
+PAUSE_NS = 1_000_000
 
 
 class TransferNotify:
@@ -44,20 +48,31 @@ def decode(data: bytes) -> TransferNotify | None:
 
 class Inbox:
     """Notices that have arrived and were not asked for. A sender waits when the library holds 1,024 of its
-    notices, so every operation of the engine calls `collect`."""
+    notices, so every operation of the engine calls `collect`, which looks once a millisecond."""
 
     def __init__(self, engine: ferry.Engine) -> None:
-        self._queue = engine.queue(notifications=True)
+        self._queues: tuple[ferry.Queue, ...] = (engine.queue(notifications=True),)
         self._found: deque[TransferNotify] = deque()
+        self._due_ns = 0
+
+    def listen_to(self, engine: ferry.Engine) -> None:
+        """Collects the notices of another engine too."""
+        self._queues += (engine.queue(notifications=True),)
 
     def collect(self) -> None:
-        for event in self._queue.drain():
+        now = time.monotonic_ns()
+        if now >= self._due_ns:
+            self._due_ns = now + PAUSE_NS
+            self._look()
+
+    def _look(self) -> None:
+        for event in chain.from_iterable(queue.drain() for queue in self._queues):
             notice = decode(event.data) if event.kind == ferry.EventKind.NOTIFICATION else None
             if notice is not None:
                 self._found.append(notice)
 
     def take(self) -> list[TransferNotify]:
-        self.collect()
+        self._look()
         taken = []
         while self._found:
             taken.append(self._found.popleft())

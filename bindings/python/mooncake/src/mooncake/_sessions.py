@@ -5,9 +5,11 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import ferry
+
+from ._own import Own
 
 LOG = logging.getLogger("mooncake.engine")
 CONNECT_SECONDS = 10.0
@@ -18,24 +20,25 @@ T = TypeVar("T")
 class Sessions:
     """The peers of one engine by their sessions. Any thread may use it."""
 
-    def __init__(self, engine: ferry.Engine) -> None:
+    def __init__(self, engine: ferry.Engine, own: Own) -> None:
         self._engine = engine
+        self._own = own
         self._lock = threading.Lock()
         self._peers: dict[str, ferry.Peer] = {}
 
-    def with_peer(self, session: str, act: Callable[[ferry.Peer], T]) -> T:
-        """Acts on the session's peer. If the peer was lost before the call, connects again once: the call
-        has then moved nothing."""
+    def with_peer(self, session: str, act: Callable[..., T], *arguments: Any, **named: Any) -> T:
+        """Calls `act` with the session's peer and the arguments. If the peer was lost before the call,
+        connects again once: the call has then moved nothing."""
         peer = self._peers.get(session)
         if peer is not None:
             try:
-                return act(peer)
+                return act(peer, *arguments, **named)
             except (ferry.PeerLostError, ferry.InvalidError, ferry.StaleError) as error:
                 # A result means that a transfer took place; its outcome is the answer.
                 if error.result is not None or not self._is_gone(peer):
                     raise
                 self._forget(session, peer)
-        return act(self._connect(session))
+        return act(self._connect(session), *arguments, **named)
 
     def _is_gone(self, peer: ferry.Peer) -> bool:
         try:
@@ -49,7 +52,12 @@ class Sessions:
                 del self._peers[session]
 
     def _connect(self, session: str) -> ferry.Peer:
-        peer = self._engine.connect(session, timeout=CONNECT_SECONDS)
+        try:
+            peer = self._engine.connect(session, timeout=CONNECT_SECONDS)
+        except ferry.InvalidError:
+            if not self._own.is_at(session):
+                raise
+            peer = self._own.peer(CONNECT_SECONDS)
         with self._lock:
             known = self._peers.setdefault(session, peer)
         if known is peer:

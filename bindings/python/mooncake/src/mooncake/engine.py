@@ -19,7 +19,7 @@ import os
 import socket
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
 from itertools import count
 from operator import index
@@ -28,9 +28,10 @@ from typing import Any
 
 import ferry
 
-from ._codes import FAILED, coded, column
+from ._codes import FAILED, code_of, coded, column, request_of, requests_of
 from ._memory import OK, Registered
 from ._notices import Inbox, TransferNotify, encode
+from ._own import Own, host_of
 from ._sessions import Sessions
 
 __all__ = ["Read", "TransferEngine", "TransferNotify", "TransferOpcode", "Write"]
@@ -56,6 +57,7 @@ class TransferOpcode(Enum):
 
 
 Read, Write = TransferOpcode.Read, TransferOpcode.Write
+_READ, _WRITE = ferry.Peer.read, ferry.Peer.write
 
 
 class TransferEngine:
@@ -102,8 +104,9 @@ class TransferEngine:
         bracketed = f"[{host}]" if ":" in host else host
         engine = ferry.Engine(listen_address=f"{bracketed}:0", **settings)
         self._memory = Registered(engine)
-        self._sessions = Sessions(engine)
         self._inbox = Inbox(engine)
+        self._own = Own(engine, self._memory, self._inbox)
+        self._sessions = Sessions(engine, self._own)
         self._engine = engine
         LOG.info(
             "initialize: ferry %s at %s, transports %s",
@@ -147,7 +150,13 @@ class TransferEngine:
     @coded
     def send_probe(self, peer: str) -> int:
         """Returns 0 if the peer answers."""
-        self._open().connect(peer, timeout=5.0).probe(timeout=5.0)
+        engine = self._open()
+        try:
+            engine.connect(peer, timeout=5.0).probe(timeout=5.0)
+        except ferry.InvalidError:
+            # The engine has refused to connect to itself: it answers.
+            if not self._own.is_at(peer):
+                raise
         return OK
 
     # --- Memory -------------------------------------------------------------------------------------------
@@ -205,7 +214,7 @@ class TransferEngine:
         """Returns the address of the first memory that the peer registered and has not unregistered, or 0."""
         try:
             self._open()
-            regions = self._sessions.with_peer(session, lambda peer: peer.regions())
+            regions = self._sessions.with_peer(session, ferry.Peer.regions)
         except ferry.Error as error:
             LOG.error("get_first_buffer_address: %s", error)
             return 0
@@ -213,7 +222,6 @@ class TransferEngine:
 
     # --- Transfers, awaited -------------------------------------------------------------------------------
 
-    @coded
     def transfer_sync(
         self,
         target_hostname: str,
@@ -224,9 +232,9 @@ class TransferEngine:
         notify: TransferNotify | None = None,
         transport_hint: str = "",
     ) -> int:
-        return self._move(target_hostname, ([buffer], [peer_buffer_address], [length]), opcode, notify)
+        numbers = (buffer, peer_buffer_address, length)
+        return self._move(target_hostname, request_of, numbers, opcode, notify)
 
-    @coded
     def batch_transfer_sync(
         self,
         target_hostname: str,
@@ -237,7 +245,8 @@ class TransferEngine:
         notify: TransferNotify | None = None,
         transport_hint: str = "",
     ) -> int:
-        return self._move(target_hostname, (buffers, peer_buffer_addresses, lengths), opcode, notify)
+        lists = (buffers, peer_buffer_addresses, lengths)
+        return self._move(target_hostname, requests_of, lists, opcode, notify)
 
     def transfer_sync_write(
         self,
@@ -247,7 +256,7 @@ class TransferEngine:
         length: int,
         transport_hint: str = "",
     ) -> int:
-        return self.transfer_sync(target_hostname, buffer, peer_buffer_address, length, TransferOpcode.Write)
+        return self._move(target_hostname, request_of, (buffer, peer_buffer_address, length), Write)
 
     def transfer_sync_read(
         self,
@@ -257,7 +266,7 @@ class TransferEngine:
         length: int,
         transport_hint: str = "",
     ) -> int:
-        return self.transfer_sync(target_hostname, buffer, peer_buffer_address, length, TransferOpcode.Read)
+        return self._move(target_hostname, request_of, (buffer, peer_buffer_address, length), Read)
 
     def batch_transfer_sync_write(
         self,
@@ -267,9 +276,7 @@ class TransferEngine:
         lengths: Sequence[int],
         transport_hint: str = "",
     ) -> int:
-        return self.batch_transfer_sync(
-            target_hostname, buffers, peer_buffer_addresses, lengths, TransferOpcode.Write
-        )
+        return self._move(target_hostname, requests_of, (buffers, peer_buffer_addresses, lengths), Write)
 
     def batch_transfer_sync_read(
         self,
@@ -279,9 +286,7 @@ class TransferEngine:
         lengths: Sequence[int],
         transport_hint: str = "",
     ) -> int:
-        return self.batch_transfer_sync(
-            target_hostname, buffers, peer_buffer_addresses, lengths, TransferOpcode.Read
-        )
+        return self._move(target_hostname, requests_of, (buffers, peer_buffer_addresses, lengths), Read)
 
     # --- Transfers, started -------------------------------------------------------------------------------
 
@@ -300,7 +305,8 @@ class TransferEngine:
                 return 0
             self._open()
             self._inbox.collect()
-            transfer = self._sessions.with_peer(target_hostname, lambda peer: submit(peer, opcode, requests))
+            submit = ferry.Peer.submit_read if opcode is Read else ferry.Peer.submit_write
+            transfer = self._sessions.with_peer(target_hostname, submit, requests)
         except ferry.Error as error:
             LOG.error("batch_transfer_async: %s", error)
             return 0
@@ -365,24 +371,28 @@ class TransferEngine:
     def _move(
         self,
         session: str,
-        lists: tuple[Sequence[int], Sequence[int], Sequence[int]],
+        make: Callable[..., ferry.Requests | None],
+        numbers: tuple[Any, Any, Any],
         opcode: TransferOpcode,
-        notify: TransferNotify | None,
+        notify: TransferNotify | None = None,
     ) -> int:
-        requests = requests_of(*lists)
-        self._open()
-        self._inbox.collect()
-        if requests is None:
-            if notify is not None:
-                self._sessions.with_peer(session, lambda peer: peer.notify(encode(notify)))
+        """Makes requests of the numbers, and moves them. This is the path of every call that waits: each
+        step of it counts beside a small transfer."""
+        try:
+            requests = make(*numbers)
+            if self._engine is None:
+                self._open()
+            self._inbox.collect()
+            options = {} if notify is None else {"notify": encode(notify)}
+            if requests is not None:
+                move = _READ if opcode is Read else _WRITE
+                self._sessions.with_peer(session, move, requests, **options)
+            elif notify is not None:
+                self._sessions.with_peer(session, ferry.Peer.notify, encode(notify))
             return OK
-
-        def move(peer: ferry.Peer) -> None:
-            options: dict[str, Any] = {} if notify is None else {"notify": encode(notify)}
-            (peer.read if opcode is TransferOpcode.Read else peer.write)(requests, **options)
-
-        self._sessions.with_peer(session, move)
-        return OK
+        except ferry.Error as error:
+            LOG.error("a transfer with %s: %s", session, error)
+            return code_of(error)
 
     def _outcome(self, number: int, pause: float | None) -> int:
         """Returns the outcome of a batch; PENDING only without a `pause` to wait in."""
@@ -407,16 +417,6 @@ class TransferEngine:
 # Some callers look for it on the class.
 setattr(TransferEngine, "TransferOpcode", TransferOpcode)
 
-COLUMNS = ("buffers", "peer_buffer_addresses", "lengths")
-
-
-def host_of(hostname: str) -> str:
-    """Returns the host without its port, if it has one."""
-    if hostname.startswith("["):
-        return hostname[1:].partition("]")[0]
-    host, _, port = hostname.rpartition(":")
-    return host if host and ":" not in host and port.isdigit() else hostname
-
 
 def may_listen(host: str) -> bool:
     """True if only this host can reach it, or peers must prove themselves, or proof is not wanted."""
@@ -434,21 +434,6 @@ def may_listen(host: str) -> bool:
 def rdma_devices() -> list[str]:
     place = Path("/sys/class/infiniband")
     return sorted(entry.name for entry in place.iterdir()) if place.is_dir() else []
-
-
-def requests_of(*lists: Sequence[int]) -> ferry.Requests | None:
-    """Returns requests from the lists that COLUMNS names; None if there is nothing to move."""
-    local, remote, lengths = map(column, lists, COLUMNS)
-    if not len(local) == len(remote) == len(lengths):
-        message = f"{len(local)} buffers, {len(remote)} peer_buffer_addresses and {len(lengths)} lengths"
-        raise ferry.InvalidError(ferry.Status.INVALID, message)
-    return ferry.Requests.from_columns(local, remote, lengths) if len(local) else None
-
-
-def submit(peer: ferry.Peer, opcode: TransferOpcode, requests: ferry.Requests) -> ferry.Transfer:
-    if opcode is TransferOpcode.Read:
-        return peer.submit_read(requests)
-    return peer.submit_write(requests)
 
 
 def look(transfer: ferry.Transfer, pause: float | None) -> int:
