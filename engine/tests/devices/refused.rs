@@ -32,7 +32,10 @@ fn a_wrong_place_is_refused_and_named() {
 fn a_library_that_is_switched_off_or_absent_says_so() {
     for (settings, named) in [
         ("cuda=false ascend=false", "UNAVAILABLE: cuda is switched off by the settings"),
-        ("cuda_library=/nowhere/libcuda.so", "UNAVAILABLE: the driver's library can't be opened: /nowhere/libcuda.so: "),
+        (
+            "cuda_library=/nowhere/libcuda.so",
+            "UNAVAILABLE: the driver's library can't be opened: /nowhere/libcuda.so: ",
+        ),
     ] {
         let mut ends = Ends::new(settings);
         let answer = ends.a.ask("hint cuda0 cuda 0");
