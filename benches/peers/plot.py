@@ -10,9 +10,13 @@ import matplotlib
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plot  # noqa: E402  (the backend comes first)
-from matplotlib import ticker  # noqa: E402
+from matplotlib import colors, ticker  # noqa: E402
 
-FAMILIES = {"raw": "Greys", "ferry": "Blues", "Mooncake": "Oranges", "NIXL": "Greens"}
+# The colours of benches/src/palette.rs (Okabe and Ito), which colour-blind readers can tell apart.
+FAMILIES = {"raw": "#767676", "ferry": "#0072b2", "Mooncake": "#e69f00", "NIXL": "#009e73"}
+OTHER = "#d55e00"
+# Engines of one family differ in brightness and in hatching.
+HATCHES = ["", "//", "..", "xx", "\\\\"]
 
 
 def main(source, out):
@@ -60,8 +64,11 @@ def draw(axis, engines, title, rows, quantity, scale):
                 heights.append(median["median"])
                 errors[0].append(median["median"] - median["low"])
                 errors[1].append(median["high"] - median["median"])
-        shade = colour(engine, engines)
-        axis.bar(places, heights, width, yerr=errors, label=engine, color=shade, error_kw={"lw": 0.6})
+        shade, hatch = look(engine, engines)
+        axis.bar(
+            places, heights, width, yerr=errors, label=engine, color=shade, hatch=hatch, edgecolor="white",
+            linewidth=0, error_kw={"lw": 0.6},
+        )
     axis.set_title(title, fontsize=10)
     axis.set_yscale(scale)
     if scale == "log":
@@ -78,12 +85,15 @@ def median_of(row, engine, quantity):
     return cells[0]["medians"].get(quantity) if cells else None
 
 
-def colour(engine, engines):
-    """Engines of one family have shades of one colour."""
+def look(engine, engines):
+    """Engines of one family have shades of one colour, and hatches of their own."""
     family = engine.split()[0]
     members = [name for name in engines if name.split()[0] == family]
-    shade = 0.35 + 0.5 * (members.index(engine) + 1) / len(members)
-    return matplotlib.colormaps[FAMILIES.get(family, "Purples")](shade)
+    place = members.index(engine)
+    share = 1 - 0.55 * place / len(members)
+    red, green, blue = colors.to_rgb(FAMILIES.get(family, OTHER))
+    shade = tuple(1 - share * (1 - part) for part in (red, green, blue))
+    return shade, HATCHES[place % len(HATCHES)]
 
 
 if __name__ == "__main__":

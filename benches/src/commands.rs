@@ -8,6 +8,7 @@ use ferry::limits::{LANES_MAX, QPS_MAX};
 
 use crate::measure;
 use crate::options::{Settings, Test, TestArguments, Transport};
+use crate::plot;
 use crate::report::write_json;
 use crate::subject::{serve, Client, Manner, Setup, Term};
 
@@ -27,7 +28,7 @@ fn server(settings: &Settings, out: &mut dyn Write) -> anyhow::Result<()> {
     let setup = setup.with("listen_address", address);
     let terms = settings.said.terms(settings.test, &setup.config()?);
     let title = settings.test.title();
-    serve(&setup, &terms, |address| {
+    serve(&setup, &terms, out, |address, out| {
         writeln!(out, "ferry {title}: waiting for a client on {address}")?;
         out.flush()
     })?;
@@ -55,7 +56,8 @@ fn client(settings: &Settings, host: &str, out: &mut dyn Write) -> anyhow::Resul
         client.spoil_checks();
     }
     let report = measure::run(settings, &mut client, out)?;
-    write_json(said.json.as_deref(), &report)
+    write_json(said.json.as_deref(), &report)?;
+    plot::write(said.plot.as_deref(), || plot::of_report(&report, said.report_gbits))
 }
 
 fn setup(settings: &Settings) -> Setup {

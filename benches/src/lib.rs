@@ -3,7 +3,7 @@
 //! From the bottom up: memory and its contents (`memory`, `device`, `pattern`, `layout`, `walk`), the measurements and
 //! the `Engine` trait (`workload`), the two engines (`raw`, the references, and `subject`, ferry), the evaluation of
 //! figures (`stats`, `figures`, `cpu`, `turns`), and the user's view (`options`, `role`, `commands`, `measure`,
-//! `table`, `report`, `selftest`, `compare`, `peers`, `rdma`).
+//! `table`, `progress`, `plot`, `palette`, `report`, `selftest`, `compare`, `peers`, `rdma`).
 
 pub mod child;
 pub mod commands;
@@ -16,8 +16,11 @@ pub mod layout;
 pub mod measure;
 pub mod memory;
 pub mod options;
+pub mod palette;
 pub mod pattern;
 pub mod peers;
+pub mod plot;
+pub mod progress;
 pub mod raw;
 pub mod rdma;
 pub mod report;

@@ -15,7 +15,7 @@ use ferry_bench::options::{
 use ferry_bench::raw::{RawConfig, RawEngine};
 use ferry_bench::report::write_json;
 use ferry_bench::subject::{Origin, Pair, PairConfig, SecretFile, Setup};
-use ferry_bench::{peers, rdma, selftest};
+use ferry_bench::{peers, plot, rdma, selftest};
 
 fn main() -> ExitCode {
     match run(Cli::parse().command) {
@@ -83,7 +83,8 @@ fn compare(arguments: &CompareArguments) -> anyhow::Result<()> {
     let mut pair = Pair::start(&config)?;
     let out = &mut io::stdout().lock();
     let comparison = compare::run_with_ferry(&arguments.plan, &mut reference, &mut pair, &config, out)?;
-    write_json(arguments.json.as_deref(), &comparison)
+    write_json(arguments.json.as_deref(), &comparison)?;
+    plot::write(arguments.plot.as_deref(), || plot::of_comparison(&comparison))
 }
 
 fn compare_peers(arguments: PeersArguments) -> anyhow::Result<()> {

@@ -5,14 +5,15 @@ use std::io::Write;
 use anyhow::Context;
 
 use crate::options::Settings;
-use crate::report::{Bandwidth, Report, SizeResult};
+use crate::progress::Progress;
+use crate::report::{Bandwidth, Report, SizeResult, WarmUp};
 use crate::stats::Latency;
 use crate::subject::PingPong;
 use crate::table::{self, BandwidthColumns};
 use crate::workload::{Engine, LatencyWorkload, Limit, Sample, Workload, LATENCY_SLOTS, MIB};
 
 /// A size's transfers run in this many batches: the fastest batch is the peak.
-const BATCHES: u64 = 5;
+pub const BATCHES: u64 = 5;
 /// Memory walked on each side, and the bound on blocks, which keeps the maps of tiny sizes small.
 const WALK_BYTES: usize = 256 * MIB;
 const WALK_BLOCKS_MAX: usize = 1 << 16;
@@ -32,41 +33,72 @@ pub fn memory_bytes(settings: &Settings) -> anyhow::Result<usize> {
     settings.sizes.iter().map(walked).try_fold(1, |largest, bytes| Ok(bytes?.max(largest)))
 }
 
-/// Runs the test over all its sizes.
+/// Runs the test over all its sizes. The other end's user sees the rows too.
 pub fn run(settings: &Settings, engine: &mut dyn Engine, out: &mut dyn Write) -> anyhow::Result<Report> {
     table::banner(out, settings, engine.name(), &engine.path(), &engine.devices())?;
-    let columns = BandwidthColumns { gbits: settings.said.report_gbits, cpu_util: settings.said.cpu_util };
-    match settings.test.is_bandwidth() {
-        true => writeln!(out, "{}", columns.heading())?,
-        false => writeln!(out, "{}", table::latency_heading())?,
-    }
-    let mut sizes = Vec::with_capacity(settings.sizes.len());
-    for &bytes in &settings.sizes {
-        sizes.push(match settings.test.is_bandwidth() {
-            true => bandwidth(settings, bytes, engine, columns, out)?,
-            false => latency(settings, bytes, engine, out)?,
-        });
-    }
+    let said = &settings.said;
+    let no_peak = said.perftest.no_peak;
+    let columns = BandwidthColumns { gbits: said.report_gbits, no_peak, cpu_util: said.cpu_util };
+    let heading = match settings.test.is_bandwidth() {
+        true => columns.heading(),
+        false => table::latency_heading().to_owned(),
+    };
+    say(engine, out, &heading)?;
+    let mut warm_up = settings.warm_up;
+    let sizes = loop {
+        let mut sizes = Vec::with_capacity(settings.sizes.len());
+        for &bytes in &settings.sizes {
+            let progress = Progress::start(settings, warm_up, bytes);
+            let (result, nanoseconds) = match settings.test.is_bandwidth() {
+                true => (bandwidth(settings, warm_up, bytes, engine)?, Vec::new()),
+                false => latency(settings, warm_up, bytes, engine)?,
+            };
+            drop(progress);
+            let row = match &result {
+                SizeResult::Bandwidth(bandwidth) => columns.row(bandwidth),
+                SizeResult::Latency(latency) => table::latency_row(latency),
+            };
+            say(engine, out, &row)?;
+            if said.unsorted {
+                table::unsorted(out, &nanoseconds)?;
+            }
+            if said.histogram {
+                table::histogram(out, &nanoseconds)?;
+            }
+            sizes.push(result);
+        }
+        if !said.perftest.run_infinitely {
+            break sizes;
+        }
+        // The next rows are warm.
+        warm_up = None;
+    };
     table::rule(out)?;
     Ok(Report::new(settings, engine.path(), engine.devices(), sizes))
 }
 
+/// Prints a line of the table here and at the other end.
+fn say(engine: &mut dyn Engine, out: &mut dyn Write, line: &str) -> anyhow::Result<()> {
+    writeln!(out, "{line}")?;
+    engine.tell(line)
+}
+
 fn bandwidth(
     settings: &Settings,
+    warm_up: Option<Limit>,
     bytes: usize,
     engine: &mut dyn Engine,
-    columns: BandwidthColumns,
-    out: &mut dyn Write,
 ) -> anyhow::Result<SizeResult> {
     let workload = workload(settings, bytes)?;
     engine.prepare(&workload)?;
-    let batches = batches(settings.limit)
+    let cold = warm_up.map(|limit| engine.throughput(&workload, limit)).transpose()?;
+    let parts = if settings.said.perftest.no_peak { vec![settings.limit] } else { batches(settings.limit) };
+    let batches = parts
         .into_iter()
         .map(|limit| engine.throughput(&workload, limit))
         .collect::<anyhow::Result<Vec<Sample>>>()?;
     let result = Bandwidth::of(bytes, settings.requests, &batches);
-    writeln!(out, "{}", columns.row(&result))?;
-    Ok(SizeResult::Bandwidth(result))
+    Ok(SizeResult::Bandwidth(Bandwidth { warm_up: cold.as_ref().map(WarmUp::of), ..result }))
 }
 
 fn workload(settings: &Settings, bytes: usize) -> anyhow::Result<Workload> {
@@ -89,12 +121,13 @@ fn batches(limit: Limit) -> Vec<Limit> {
     }
 }
 
+/// Returns the figures of a size, and its samples in the order taken.
 fn latency(
     settings: &Settings,
+    warm_up: Option<Limit>,
     bytes: usize,
     engine: &mut dyn Engine,
-    out: &mut dyn Write,
-) -> anyhow::Result<SizeResult> {
+) -> anyhow::Result<(SizeResult, Vec<u64>)> {
     // There and back: both directions are equal, so a half is one of them.
     let halved = settings.said.pingpong || !settings.test.is_memory();
     let mut timed = |samples| {
@@ -111,29 +144,23 @@ fn latency(
             false => nanoseconds?,
         })
     };
-    let nanoseconds = match settings.limit {
-        Limit::Transfers(count) => timed(count as usize)?,
+    let mut samples = |limit| match limit {
+        Limit::Transfers(count) => timed(count as usize),
         Limit::Seconds(seconds) => {
             let mut all = Vec::new();
             let mut spent = 0;
             let seconds = if halved { seconds / 2.0 } else { seconds };
             while (spent as f64) < seconds * 1e9 && all.len() < LATENCY_SAMPLES_MAX {
-                let run = timed(LATENCY_RUN_SAMPLES as usize)?;
+                let run: Vec<u64> = timed(LATENCY_RUN_SAMPLES as usize)?;
                 spent += run.iter().sum::<u64>();
                 all.extend(run);
             }
-            all
+            Ok(all)
         }
     };
-    let latency = Latency::of(bytes, &nanoseconds)?;
-    writeln!(out, "{}", table::latency_row(&latency))?;
-    if settings.said.unsorted {
-        table::unsorted(out, &nanoseconds)?;
-    }
-    if settings.said.histogram {
-        table::histogram(out, &nanoseconds)?;
-    }
-    Ok(SizeResult::Latency(latency))
+    warm_up.map(&mut samples).transpose()?;
+    let nanoseconds = samples(settings.limit)?;
+    Ok((SizeResult::Latency(Latency::of(bytes, &nanoseconds)?), nanoseconds))
 }
 
 #[cfg(test)]

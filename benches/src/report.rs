@@ -52,9 +52,23 @@ pub struct Bandwidth {
     /// The batch in the middle.
     pub median_gb_per_second: f64,
     pub batches_gb_per_second: Vec<f64>,
+    /// What ran before and is in no other figure.
+    pub warm_up: Option<WarmUp>,
     pub requests_per_second: f64,
     pub cpu_seconds: CpuSeconds,
     pub cpu_seconds_per_gib_both_ends: f64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct WarmUp {
+    pub transfers: u64,
+    pub gb_per_second: f64,
+}
+
+impl WarmUp {
+    pub fn of(sample: &Sample) -> WarmUp {
+        WarmUp { transfers: sample.transfers, gb_per_second: sample.gb_per_second() }
+    }
 }
 
 impl Bandwidth {
@@ -82,6 +96,7 @@ impl Bandwidth {
             average_gib_per_second: all.gib_per_second(),
             median_gb_per_second: median(&speeds),
             batches_gb_per_second: speeds,
+            warm_up: None,
             requests_per_second: all.transfers as f64 * requests_per_transfer as f64 / all.seconds,
             cpu_seconds: all.cpu_seconds,
             cpu_seconds_per_gib_both_ends: all.cpu_seconds_per_gib(),
@@ -115,6 +130,8 @@ impl Report {
                 "rdma": said.rdma,
                 "acked_only": said.acked_only,
                 "data_validation": said.data_validation,
+                // `null`: none.
+                "warm_up": settings.warm_up.map(|limit| limit.to_string()),
             }),
             machine: Machine::describe(),
             path,

@@ -20,6 +20,7 @@ const LATENCY: &str = " #bytes #iterations    t_min[usec]    t_max[usec]  t_typi
 const BANDWIDTH: &str = " #bytes     #iterations    BW peak[_/sec]    BW average[_/sec]   MsgRate[Mpps]";
 const CPU_UTIL: &str = "    CPU_Util[%]";
 const STANDIN: &str = "no device has moved a byte; the figures are a stand-in's and say nothing about speed";
+const TERMINAL_COLUMNS: usize = 80;
 /// Three significant digits: no bucket is off by more than a thousandth.
 const HISTOGRAM_DIGITS: u8 = 3;
 
@@ -27,6 +28,8 @@ const HISTOGRAM_DIGITS: u8 = 3;
 #[derive(Clone, Copy, Debug)]
 pub struct BandwidthColumns {
     pub gbits: bool,
+    /// perftest's -N: the column stays, with 0.00.
+    pub no_peak: bool,
     pub cpu_util: bool,
 }
 
@@ -44,7 +47,7 @@ impl BandwidthColumns {
         let mut values = vec![
             row.request_bytes.to_string(),
             row.transfers.to_string(),
-            bandwidth(row.peak_gb_per_second),
+            bandwidth(if self.no_peak { 0.0 } else { row.peak_gb_per_second }),
             bandwidth(row.average_gb_per_second),
             format!("{:.6}", row.requests_per_second / 1e6),
         ];
@@ -96,6 +99,23 @@ pub fn rule(out: &mut dyn Write) -> io::Result<()> {
     writeln!(out, "{RULE}")
 }
 
+/// Prints a long text under its name, in lines that fit a terminal. A word that is longer stays whole.
+fn wrapped(out: &mut dyn Write, name: &str, text: &str) -> io::Result<()> {
+    let mut line = name.to_owned();
+    let mut is_empty = true;
+    for word in text.split_whitespace() {
+        if !is_empty && line.chars().count() + 1 + word.chars().count() > TERMINAL_COLUMNS {
+            writeln!(out, "{line}")?;
+            line = " ".repeat(name.len());
+            is_empty = true;
+        }
+        let gap = if is_empty { "" } else { " " };
+        line = line + gap + word;
+        is_empty = false;
+    }
+    writeln!(out, "{line}")
+}
+
 /// Prints the devices of the memory, and that a stand-in's times mean nothing.
 fn devices(out: &mut dyn Write, devices: &[Option<Described>; 2]) -> io::Result<()> {
     for (end, device) in ["Client", "Server"].into_iter().zip(devices) {
@@ -134,7 +154,12 @@ pub fn banner(
     if is_rdma {
         writeln!(out, " RDMA            : {}", rdma(settings))?;
     }
-    writeln!(out, " Path            : {path}")?;
+    wrapped(out, " Path            : ", path)?;
+    let warm_up = match settings.warm_up {
+        Some(limit) => format!("{limit} of each size, not counted"),
+        None => "off: the first, cold transfers count".to_owned(),
+    };
+    writeln!(out, " Warm-up         : {warm_up}")?;
     self::devices(out, devices)?;
     let latency = match settings.test {
         Test::WriteBw | Test::ReadBw => return rule(out),
@@ -190,7 +215,7 @@ mod tests {
 
     #[test]
     fn bandwidth_values_stand_under_their_headings() {
-        let columns = BandwidthColumns { gbits: false, cpu_util: true };
+        let columns = BandwidthColumns { gbits: false, no_peak: false, cpu_util: true };
         let gb = |mib_per_second: f64| mib_per_second * MIB as f64 / GB;
         let row = Bandwidth {
             request_bytes: 65_536,
@@ -203,6 +228,7 @@ mod tests {
             average_gib_per_second: 0.0,
             median_gb_per_second: 0.0,
             batches_gb_per_second: Vec::new(),
+            warm_up: None,
             requests_per_second: 94_408.0,
             cpu_seconds: CpuSeconds { initiator: 1.75, target: 2.0 },
             cpu_seconds_per_gib_both_ends: 0.0,
@@ -212,9 +238,10 @@ mod tests {
             " 65536      1000           6000.00             5900.50               0.094408         187.50",
         );
         assert_eq!(format!("{}\n{}", columns.heading(), columns.row(&row)), expected);
-        let gbits = BandwidthColumns { gbits: true, cpu_util: false };
+        let gbits = BandwidthColumns { gbits: true, no_peak: true, cpu_util: false };
         assert!(gbits.heading().contains("BW peak[Gb/sec]    BW average[Gb/sec]   MsgRate[Mpps]"));
-        assert!(gbits.row(&row).contains(" 50.33 "), "6,000 MiB/s is 50.33 Gb/s: {}", gbits.row(&row));
+        let text = gbits.row(&row);
+        assert!(text.contains(" 0.00 ") && text.contains(" 49.50 "), "5,900.5 MiB/s are 49.50 Gb/s: {text}");
     }
 
     #[test]
@@ -252,6 +279,38 @@ mod tests {
         let text = banner_of("write_bw --transport rdma --acked-only host", "rdma (why)");
         assert!(text.contains("visibility: acked only\n"), "{text}");
         assert!(!banner_of("write_bw host", "tcp (why); not used: rdma (x)").contains("visibility"));
+    }
+
+    #[test]
+    fn a_long_path_fits_a_terminal_and_loses_no_word() {
+        let path = "tcp (the best usable path); not used: local (the peer is on another host, or in another \
+                    network namespace), rdma (no device); lanes 4, workers 2";
+        let text = banner_of("write_bw host", path);
+        let from = text.find(" Path ").expect("a path");
+        let to = text.find(" Warm-up ").expect("a warm-up");
+        let lines: Vec<_> = text[from..to].lines().collect();
+        assert!(lines.len() > 2 && lines.iter().all(|line| line.chars().count() <= 80), "{text}");
+        assert!(lines[1..].iter().all(|line| line.starts_with(&" ".repeat(19))), "{text}");
+        let words: Vec<_> = lines.iter().flat_map(|line| line.split_whitespace()).collect();
+        assert_eq!(words.join(" "), format!("Path : {path}"));
+        let exact = format!("{} {}", "x".repeat(30), "y".repeat(30));
+        assert!(
+            banner_of("write_bw host", &exact).contains(&format!(": {exact}\n")),
+            "80 columns are one line"
+        );
+        let longer = format!("{exact}y");
+        assert!(!banner_of("write_bw host", &longer).contains(&longer), "81 columns are two");
+    }
+
+    #[test]
+    fn the_banner_says_what_is_left_out() {
+        for (line, expected) in [
+            ("write_bw -n 1000 host", ": 200 transfers of each size, not counted\n"),
+            ("write_bw --warm-up 0 host", ": off: the first, cold transfers count\n"),
+        ] {
+            let text = banner_of(line, "tcp");
+            assert!(text.contains(expected), "{text}");
+        }
     }
 
     #[test]

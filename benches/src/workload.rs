@@ -198,6 +198,11 @@ pub trait Engine {
         [None, None]
     }
 
+    /// Shows lines of the table to the other end's user, untimed, if a user sits there.
+    fn tell(&mut self, _lines: &str) -> anyhow::Result<()> {
+        Ok(())
+    }
+
     /// Prepares for a workload, untimed, once before it is measured: for tuning and for touching memory.
     fn prepare(&mut self, workload: &Workload) -> anyhow::Result<()>;
 

@@ -81,6 +81,87 @@ fn both_directions_at_once_are_summed_and_checked() {
     }
 }
 
+/// The lines of a table from its heading on, without the rule.
+fn table(out: &str) -> Vec<&str> {
+    let lines = out.lines().skip_while(|line| !line.starts_with(" #bytes"));
+    lines.filter(|line| line.starts_with(' ')).collect()
+}
+
+#[test]
+fn the_server_shows_the_clients_table() {
+    for (test, line) in
+        [("write_bw", "-a -n 5 -t 2 --report_gbits"), ("write_lat", "-n 20"), ("notify_lat", "-n 20")]
+    {
+        let (client, server) = measure(test, "", line);
+        assert_success(&server);
+        let rows = table(&client.out);
+        assert_eq!(rows.len(), if line.starts_with("-a") { 24 } else { 2 }, "{}", client.out);
+        assert_eq!(table(&server.out), rows, "{}", server.out);
+    }
+}
+
+#[test]
+fn cold_transfers_are_measured_apart() {
+    let (client, report) = json_of("write_bw", "-n 50 -s 64k --data_validation");
+    assert!(
+        client.out.contains(" Warm-up         : 10 transfers of each size, not counted"),
+        "{}",
+        client.out
+    );
+    let size = &report["sizes"][0];
+    assert_eq!((&size["transfers"], &size["warm_up"]["transfers"]), (&50.into(), &10.into()));
+    assert!(size["warm_up"]["gb_per_second"].is_f64(), "{report}");
+    let (client, report) = json_of("write_bw", "-n 50 -s 64k --warm-up 0");
+    assert!(client.out.contains(" Warm-up         : off"), "{}", client.out);
+    assert!(report["sizes"][0]["warm_up"].is_null() && report["options"]["warm_up"].is_null(), "{report}");
+    let (_, report) = json_of("write_lat", "-n 20 --warm-up 30");
+    assert_eq!(report["sizes"][0]["samples"], 20);
+    assert_eq!(report["options"]["warm_up"], "30 transfers");
+}
+
+#[test]
+fn without_a_peak_there_is_one_batch() {
+    let (client, report) = json_of("write_bw", "-N -n 20 -F -c RC");
+    let size = &report["sizes"][0];
+    assert_eq!(
+        (&size["transfers"], size["batches_gb_per_second"].as_array().map(Vec::len)),
+        (&20.into(), Some(1))
+    );
+    let row = table(&client.out)[1].split_whitespace().nth(2).map(str::to_owned);
+    assert_eq!(row.as_deref(), Some("0.00"), "{}", client.out);
+}
+
+#[test]
+fn an_endless_test_shows_row_after_row_until_it_is_stopped() {
+    let server = Server::start("write_bw", "");
+    let rows = server.rows_of_endless_client("write_bw", "--run_infinitely -D 1 -s 64k -t 4", 2);
+    assert!(rows.iter().all(|row| row.starts_with(" 65536 ")), "{rows:?}");
+    assert_failure(&server.end(), &["the other end is lost"]);
+}
+
+#[test]
+fn a_plot_is_drawn_of_every_size() {
+    let file = support::temporary("svg");
+    let (client, _) = measure("read_bw", "", &format!("-a -n 5 --plot {}", file.display()));
+    assert_success(&client);
+    let svg = std::fs::read_to_string(&file).expect("the file was written");
+    std::fs::remove_file(&file).expect("removable");
+    // Two lines, average and peak, of 23 sizes.
+    assert_eq!(svg.matches("<circle").count(), 46, "{svg}");
+    assert!(
+        svg.starts_with("<svg ") && svg.ends_with("</svg>\n") && svg.contains("READ BW Test, GB/s"),
+        "{svg}"
+    );
+}
+
+#[test]
+fn what_is_piped_has_no_bar_and_no_colour() {
+    let (client, server) = measure("write_bw", "", "-D 1 -s 64k -t 4");
+    assert_success(&client);
+    assert_eq!((client.errors.as_str(), server.errors.as_str()), ("", ""));
+    assert!(!client.out.contains('\x1b') && !client.out.contains('\r'), "{}", client.out);
+}
+
 #[test]
 fn a_duration_lasts_and_samples_are_listed() {
     let (_, report) = json_of("write_bw", "-D 1 -s 64k -t 4");

@@ -35,8 +35,12 @@ fn the_selftest_fails_on_one_wrong_byte() {
 #[test]
 fn a_tiny_comparison_has_every_kind_of_row() {
     let rows = "^WRITE 4 KiB × 1,024|two CPUs|one CPU|submitted by|idle|peers connected";
+    let plot = temporary("svg");
+    let plot_path = plot.display().to_string();
     let (ended, report) = json(&[
         "compare",
+        "--plot",
+        &plot_path,
         "--rows",
         rows,
         "--pairs",
@@ -52,6 +56,10 @@ fn a_tiny_comparison_has_every_kind_of_row() {
     ]);
     assert!(ended.out.contains("Final table") && ended.out.contains("too few pairs"), "{}", ended.out);
     let lines = report["lines"].as_array().expect("a list");
+    let svg = std::fs::read_to_string(&plot).expect("the plot was written");
+    std::fs::remove_file(&plot).expect("removable");
+    assert!(lines.iter().all(|line| svg.contains(line["row"].as_str().expect("a name"))), "{svg}");
+    assert!(!ended.out.contains('\x1b'), "no terminal, no colours: {}", ended.out);
     let has =
         |text: &str| lines.iter().any(|line| line["row"].as_str().is_some_and(|row| row.contains(text)));
     assert!(has("WRITE 4 KiB × 1,024 scattered") && has("WRITE 64 KiB submitted by 4 threads"), "{report}");

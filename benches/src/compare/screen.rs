@@ -3,6 +3,7 @@
 use std::io::{self, Write};
 
 use super::{Comparison, Cost, LatencyPair, Line, Standing, Unavailable};
+use crate::palette;
 use crate::stats::{tally, Goal, Latency};
 use crate::workload::Engine;
 
@@ -49,10 +50,12 @@ pub fn line(out: &mut dyn Write, line: &Line) -> io::Result<()> {
 fn judged(out: &mut dyn Write, line: &Line) -> io::Result<()> {
     let Line { row, quantity, reference_median, subject_median, .. } = line;
     let ([ratio, interval, goal, verdict], count) = (line.judged.cells("pairs"), line.ratios.len());
+    let wanted = palette::is_wanted();
+    let reference = palette::paint(&format!("{reference_median:>9.3}"), palette::GREY, wanted);
+    let subject = palette::paint(&format!("{subject_median:>9.3}"), palette::BLUE, wanted);
     writeln!(
         out,
-        "{row:<46} {quantity:<10} {reference_median:>9.3} {subject_median:>9.3} {ratio:>7} {interval:>17} \
-         {goal:>8} {count:>3}  {verdict}"
+        "{row:<46} {quantity:<10} {reference} {subject} {ratio:>7} {interval:>17} {goal:>8} {count:>3}  {verdict}"
     )
 }
 

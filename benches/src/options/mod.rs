@@ -4,6 +4,7 @@
 
 mod end;
 mod parse;
+mod perftest;
 mod settings;
 
 use std::path::PathBuf;
@@ -21,8 +22,9 @@ use crate::subject::Origin;
 use crate::workload::Operation;
 
 pub use end::{parse_mtu, DeviceOptions, RdmaOptions};
-use parse::parse_bytes;
 pub use parse::{from_to, parse_count, parse_rows, parse_seconds, Named};
+use parse::{parse_bytes, parse_warm_up};
+pub use perftest::PerftestOptions;
 pub use settings::Settings;
 
 const PORT: u16 = 18_515;
@@ -151,6 +153,10 @@ pub struct TestArguments {
     /// Run each size this many seconds instead of a number of transfers
     #[arg(short = 'D', long = "duration", conflicts_with = "iterations", value_parser = clap::value_parser!(u32).range(1..=86_400))]
     pub duration_seconds: Option<u32>,
+    /// Transfers of each size before those that count, or seconds with -D; 0 counts the cold ones too [default: a
+    /// fifth of -n or -D, at most 1 s; 100 transfers for latency]
+    #[arg(long = "warm-up", value_name = "COUNT", value_parser = parse_warm_up)]
+    pub warm_up: Option<f64>,
     /// Transfers in flight [default: 128]
     #[arg(short = 't', long = "tx-depth", value_parser = parse_count)]
     pub tx_depth: Option<usize>,
@@ -206,6 +212,11 @@ pub struct TestArguments {
     /// Write everything measured to this file as one JSON object
     #[arg(long)]
     pub json: Option<PathBuf>,
+    /// Draw the figures by size into this file, as SVG
+    #[arg(long)]
+    pub plot: Option<PathBuf>,
+    #[command(flatten)]
+    pub perftest: PerftestOptions,
     /// Damage a byte before each check, to see the check fail
     #[arg(long, hide = true)]
     pub spoil: bool,
@@ -232,6 +243,9 @@ pub struct CompareArguments {
     /// Write everything measured to this file as one JSON object
     #[arg(long)]
     pub json: Option<PathBuf>,
+    /// Draw the ratios by row into this file, as SVG
+    #[arg(long)]
+    pub plot: Option<PathBuf>,
     #[command(flatten)]
     pub plan: compare::Plan,
     /// ferry's memory in the rows over TCP; those of one machine have each kind

@@ -31,6 +31,13 @@ pub fn parse_count(text: &str) -> Result<usize, String> {
     }
 }
 
+pub fn parse_warm_up(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(count) if (0.0..=1e9).contains(&count) => Ok(count),
+        _ => Err("a number from 0 to 10^9".to_owned()),
+    }
+}
+
 pub fn parse_rows(text: &str) -> Result<Regex, String> {
     Regex::new(text).map_err(|error| error.to_string())
 }

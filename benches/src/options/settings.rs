@@ -8,12 +8,19 @@ use ferry::Config;
 
 use super::{Named, Test, TestArguments, Transport};
 use crate::layout::Layout;
+use crate::measure::BATCHES;
 use crate::subject::{Origin, Term};
 use crate::workload::{Limit, Operation};
 
 const BANDWIDTH_BYTES: usize = 65_536;
 const LATENCY_BYTES: usize = 2;
 const ITERATIONS: Limit = Limit::Transfers(1_000);
+/// A row of --run_infinitely, if -D says nothing else.
+const ENDLESS_ROW: Limit = Limit::Seconds(5.0);
+/// Enough to walk all memory once, on any machine where that takes less.
+const WARM_UP_SECONDS_MAX: f64 = 1.0;
+/// More than `LATENCY_SLOTS`: each slot has been used.
+const WARM_UP_SAMPLES: u64 = 100;
 const TX_DEPTH: usize = 128;
 /// `-a` measures powers of two from 2^1 to 2^23.
 const ALL_SIZES_LOG2: std::ops::RangeInclusive<u32> = 1..=23;
@@ -24,6 +31,8 @@ pub struct Settings {
     pub test: Test,
     pub sizes: Vec<usize>,
     pub limit: Limit,
+    /// What each size runs before the limit, uncounted: the first transfers find no pages and no lanes.
+    pub warm_up: Option<Limit>,
     pub tx_depth: usize,
     pub requests: usize,
     /// All other options, as given.
@@ -34,10 +43,12 @@ impl TestArguments {
     /// Returns the settings for `test`, or a sentence that names the contradiction.
     pub fn settle(self, test: Test) -> Result<Settings, String> {
         self.refuse_contradictions(test)?;
+        let limit = self.limit().unwrap_or(ITERATIONS);
         Ok(Settings {
             test,
             sizes: self.sizes(test).unwrap_or_else(|| vec![default_bytes(test)]),
-            limit: self.limit().unwrap_or(ITERATIONS),
+            limit,
+            warm_up: self.warm_up(test, limit)?,
             tx_depth: self.tx_depth.unwrap_or(default_depth(test)),
             requests: self.requests.unwrap_or(1),
             said: self,
@@ -78,7 +89,30 @@ impl TestArguments {
     /// Returns the run's limit, if given.
     fn limit(&self) -> Option<Limit> {
         let seconds = self.duration_seconds.map(|seconds| Limit::Seconds(f64::from(seconds)));
-        seconds.or(self.iterations.map(Limit::Transfers))
+        let endless = self.perftest.run_infinitely.then_some(ENDLESS_ROW);
+        seconds.or(endless).or(self.iterations.map(Limit::Transfers))
+    }
+
+    fn warm_up(&self, test: Test, limit: Limit) -> Result<Option<Limit>, String> {
+        let Some(said) = self.warm_up else {
+            return Ok(Some(match (test.is_bandwidth(), limit) {
+                // The walk begins anew in each batch, so one more batch touches the pages of all.
+                (true, Limit::Transfers(count)) => Limit::Transfers(count.div_ceil(BATCHES)),
+                (true, Limit::Seconds(seconds)) => {
+                    Limit::Seconds((seconds / BATCHES as f64).min(WARM_UP_SECONDS_MAX))
+                }
+                (false, Limit::Transfers(count)) => Limit::Transfers(count.min(WARM_UP_SAMPLES)),
+                (false, Limit::Seconds(_)) => Limit::Transfers(WARM_UP_SAMPLES),
+            }));
+        };
+        match limit {
+            _ if said == 0.0 => Ok(None),
+            Limit::Seconds(_) => Ok(Some(Limit::Seconds(said))),
+            Limit::Transfers(_) if said.fract() == 0.0 => Ok(Some(Limit::Transfers(said as u64))),
+            Limit::Transfers(_) => {
+                Err(format!("--warm-up {said} is no number of transfers; it is of seconds with -D"))
+            }
+        }
     }
 
     /// Returns the sizes, if given. Those of a notification end earlier.
@@ -114,6 +148,7 @@ impl TestArguments {
         if self.acked_only && test.operation() != Some(Operation::Write) {
             return Err(format!("--acked-only belongs to WRITE tests, and {} is none", test.title()));
         }
+        self.perftest.refuse_meaningless(test)?;
         self.rdma.refuse_without_rdma(self.transport, self.acked_only)?;
         if let Some(option) = self.device.argument() {
             if test == Test::NotifyLat {
@@ -129,8 +164,9 @@ impl TestArguments {
         if test == Test::NotifyLat && self.size.is_some_and(|size| size > NOTIFY_BYTES_MAX) {
             return Err(format!("a notification has at most {NOTIFY_BYTES_MAX} bytes"));
         }
-        if self.host.is_none() && self.json.is_some() {
-            return Err("--json is the client's: name the HOST to measure against".to_owned());
+        let of_client = [("--json", self.json.is_some()), ("--plot", self.plot.is_some())];
+        if let Some((option, _)) = of_client.iter().find(|option| option.1 && self.host.is_none()) {
+            return Err(format!("{option} is the client's: name the HOST to measure against"));
         }
         Ok(())
     }

@@ -66,6 +66,35 @@ fn options_of_rdma_go_with_rdma_and_auto() {
 }
 
 #[test]
+fn perftests_options_with_a_meaning_are_taken() {
+    let s = settle("write_bw -F -N -c RC --perform_warm_up --run_infinitely host").expect("a client");
+    assert!(s.said.perftest.no_peak && s.said.perftest.run_infinitely);
+    assert_eq!((s.limit, s.warm_up), (Limit::Seconds(5.0), Some(Limit::Seconds(1.0))));
+    assert_eq!(settle("write_bw --run_infinitely -D 2 host").expect("a client").limit, Limit::Seconds(2.0));
+    assert_eq!(settle("write_bw -F").expect("a server").limit, Limit::Transfers(1_000));
+}
+
+#[test]
+fn cold_transfers_are_left_out_unless_they_are_wanted() {
+    for (line, expected) in [
+        ("write_bw host", Some(Limit::Transfers(200))),
+        ("write_bw -n 6 host", Some(Limit::Transfers(2))),
+        ("write_bw -n 1 host", Some(Limit::Transfers(1))),
+        ("read_bw -D 2 host", Some(Limit::Seconds(0.4))),
+        ("read_bw -D 60 host", Some(Limit::Seconds(1.0))),
+        ("write_lat host", Some(Limit::Transfers(100))),
+        ("notify_lat -n 99 host", Some(Limit::Transfers(99))),
+        ("read_lat -D 5 host", Some(Limit::Transfers(100))),
+        ("write_bw --warm-up 7 host", Some(Limit::Transfers(7))),
+        ("write_bw --warm-up 0.5 -D 5 host", Some(Limit::Seconds(0.5))),
+        ("write_bw --warm-up 0 host", None),
+        ("write_lat --warm-up 0 -D 5 host", None),
+    ] {
+        assert_eq!(settle(line).expect(line).warm_up, expected, "{line}");
+    }
+}
+
+#[test]
 fn sizes_have_a_first_and_a_last() {
     assert_eq!(settle("write_bw -s 1 host").expect("the smallest").sizes, [1]);
     assert_eq!(settle("write_bw -s 1024m host").expect("the largest").sizes, [1 << 30]);
@@ -87,7 +116,18 @@ fn contradictions_name_the_option() {
         ("write_lat --layout scattered host", "--layout scattered"),
         ("write_lat -a -H host", "one size"),
         ("notify_lat --data_validation host", "carries none"),
-        ("write_bw --json out.json", "HOST"),
+        ("write_bw --json out.json", "--json is the client's: name the HOST"),
+        ("write_bw --plot out.svg", "--plot is the client's: name the HOST"),
+        ("write_bw -R host", "--transport rdma"),
+        ("write_bw -r 512 host", "-t sets the transfers in flight"),
+        ("write_bw -c UC host", "-c UC: over RDMA ferry uses RC"),
+        ("write_lat -N host", "-N belongs to bandwidth"),
+        ("write_bw --run_infinitely -n 5 host", "--iters"),
+        ("write_bw --run_infinitely -a host", "--all"),
+        ("write_bw --run_infinitely --json x host", "--json"),
+        ("write_bw --warm-up 1.5 -n 10 host", "--warm-up 1.5 is no number of transfers"),
+        ("write_bw --warm-up=-1 host", "from 0"),
+        ("write_bw --warm-up NaN host", "from 0"),
         ("write_bw -n 0 host", "--iters"),
         ("write_bw -t 0 host", "from 1"),
         ("write_bw -D 0 host", "--duration"),

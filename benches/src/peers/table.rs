@@ -7,6 +7,7 @@ use super::results::{Outcome, Results};
 use super::rows::{peers, workloads, Row, LATENCY_BYTES};
 use crate::figures::Quantity;
 use crate::layout::Layout;
+use crate::palette;
 use crate::stats::tally;
 use crate::workload::{format_bytes, format_count, Operation, Workload};
 
@@ -192,8 +193,13 @@ fn grid(out: &mut dyn Write, rows: &[Vec<String>]) -> io::Result<()> {
     let Some(head) = rows.first() else { return Ok(()) };
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
     let widths: Vec<_> = (0..head.len()).map(width).collect();
+    let wanted = palette::is_wanted();
     let line = |out: &mut dyn Write, row: &[String]| {
-        let cells = row.iter().zip(&widths).map(|(cell, width)| format!(" {cell:<width$} |"));
+        let cells = row.iter().zip(&widths).map(|(cell, width)| {
+            let padded = format!("{cell:<width$}");
+            let colour = palette::of_engine(cell);
+            format!(" {} |", colour.map_or(padded.clone(), |it| palette::paint(&padded, it, wanted)))
+        });
         writeln!(out, "|{}", cells.collect::<String>())
     };
     line(out, head)?;

@@ -236,6 +236,10 @@ impl Engine for Client {
         self.devices.clone()
     }
 
+    fn tell(&mut self, lines: &str) -> anyhow::Result<()> {
+        self.channel.send(self.peer, &Command::Table { lines: lines.to_owned() })
+    }
+
     /// Nothing is tuned: one configuration serves every workload.
     fn prepare(&mut self, _: &Workload) -> anyhow::Result<()> {
         Ok(())

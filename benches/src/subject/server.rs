@@ -23,15 +23,17 @@ use crate::walk::{End, Walk};
 /// A client checks its data, prints, and may be stopped for a look; none of that takes hours.
 const CLIENT_SILENCE_MAX: Duration = Duration::from_secs(6 * 3_600);
 
-/// Serves one client and returns after the client's goodbye. First passes the address to `listening`.
+/// Serves one client and returns after the client's goodbye. First passes the address to `listening`. The client's
+/// table goes to `out`.
 pub fn serve(
     setup: &Setup,
     terms: &[Term],
-    listening: impl FnOnce(&str) -> io::Result<()>,
+    out: &mut dyn Write,
+    listening: impl FnOnce(&str, &mut dyn Write) -> io::Result<()>,
 ) -> anyhow::Result<()> {
     let engine = setup.open()?;
     let mut channel = Channel::new(&engine)?;
-    listening(engine.address())?;
+    listening(engine.address(), out)?;
     let (peer, hello) = channel.receive_first()?;
     let mut session = match welcome(&engine, &mut channel, peer, (setup, terms), hello) {
         Ok(session) => session,
@@ -41,7 +43,7 @@ pub fn serve(
             return Err(error);
         }
     };
-    session.serve()
+    session.serve(out)
 }
 
 fn welcome<'a>(
@@ -77,10 +79,16 @@ pub fn serve_child(setup: &Setup) -> anyhow::Result<()> {
         let _ = io::stdin().lock().read(&mut [0]);
         std::process::exit(0);
     });
-    serve(setup, &[], |address| {
+    // The parent reads one line alone; its own table is on its screen.
+    serve(setup, &[], &mut io::sink(), |address, _| {
         write_line(&mut io::stdout().lock(), &Listening { address: address.to_owned() })?;
         io::stdout().flush()
     })
+}
+
+/// Removes what would command a terminal.
+fn printable(lines: &str) -> String {
+    lines.chars().filter(|letter| *letter == '\n' || !letter.is_control()).collect()
 }
 
 /// One client: memory, runs, checks.
@@ -96,13 +104,17 @@ pub struct Session<'a> {
 
 impl Session<'_> {
     /// Serves the client until its goodbye. Fails if the client vanishes, or if its data was wrong.
-    pub fn serve(&mut self) -> anyhow::Result<()> {
+    pub fn serve(&mut self, out: &mut dyn Write) -> anyhow::Result<()> {
         let mut wrong = None;
         loop {
             let served = match self.receive()? {
                 Command::Prepare(preparation) => self.run(&preparation),
                 Command::PingPong(terms) => self.ping_pong(terms),
                 Command::Echo { count } => self.echo(count).map(|()| None),
+                Command::Table { lines } => {
+                    writeln!(out, "{}", printable(&lines))?;
+                    Ok(None)
+                }
                 Command::Bye => break,
                 other => bail!("an unexpected message: {other:?}"),
             };
@@ -192,5 +204,15 @@ impl Session<'_> {
             self.channel.send_bytes(self.peer, &bytes)?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clients_table_can_only_print() {
+        assert_eq!(printable("a\tb\x1b[2J\r\n µs\x7f\u{9b}"), "ab[2J\n µs");
     }
 }

@@ -9,7 +9,7 @@ use crate::device::Described;
 use crate::workload::{Limit, Workload};
 
 /// The version of these messages. Ends of different versions refuse each other.
-pub const VERSION: u32 = 5;
+pub const VERSION: u32 = 6;
 
 /// Registered memory that the other end may name.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
@@ -62,6 +62,8 @@ pub enum Command {
     PingPong(PingPong),
     /// Send the next `count` notifications back as they are; answered by `Ready` before the first.
     Echo { count: usize },
+    /// Print these lines: the server shows the client's table, row by row.
+    Table { lines: String },
     /// The session is over. The server's process ends with success.
     Bye,
 }

@@ -78,6 +78,22 @@ impl Server {
         run_in(environment, &words.collect::<Vec<_>>())
     }
 
+    /// Starts a client that never ends, reads this many rows of its table, and stops it.
+    pub fn rows_of_endless_client(&self, test: &str, options: &str, count: usize) -> Vec<String> {
+        let mut child = program()
+            .args([test, "-p", &self.port.to_string(), "127.0.0.1"])
+            .args(options.split_whitespace())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the client starts");
+        let out = BufReader::new(child.stdout.take().expect("piped"));
+        let lines = out.lines().map(|line| line.expect("readable"));
+        let rows = lines.skip_while(|line| !line.starts_with(" #bytes")).skip(1).take(count).collect();
+        child.kill().expect("it runs until it is stopped");
+        child.wait().expect("a child of ours");
+        rows
+    }
+
     /// Waits for the server's end.
     pub fn end(mut self) -> Ended {
         let (mut out, mut errors) = (String::new(), String::new());
