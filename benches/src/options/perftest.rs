@@ -48,10 +48,12 @@ impl PerftestOptions {
         }
         match self.connection.as_deref() {
             None | Some("RC" | "rc") => {}
-            Some(other) => return Err(format!(
+            Some(other) => {
+                return Err(format!(
                 "-c {other}: over RDMA ferry uses RC (reliable connections) alone. Leave -c out or say -c \
                      RC; --transport chooses between RDMA, TCP and the same host"
-            )),
+            ))
+            }
         }
         match self.no_peak && !test.is_bandwidth() {
             true => Err(format!("-N belongs to bandwidth tests, and {} is none", test.title())),
