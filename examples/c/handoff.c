@@ -121,7 +121,7 @@ static void decode(void)
             snprintf(text, sizeof text, "%.*s", (int)event.data_length, (const char *)event.data);
             check(cache, strtoul(text + strlen("layer "), NULL, 10) % LAYERS, "pushed");
             come++;
-        } else if (event.peer == prefill) { /* PEER_DOWN, or PEER_LOST */
+        } else if (event.peer == prefill && event.kind != FERRY_EVENT_LATE_APPLY) { /* PEER_DOWN, or PEER_LOST */
             /* After the fence nothing of the dead worker lands in the cache: the next one may have it. */
             must(ferry_peer_fence(engine, prefill, 10 * SECOND, &error), "fence");
             printf("LOST after %zu layers: %.*s\n", come, (int)event.data_length, (const char *)event.data);

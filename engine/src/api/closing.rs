@@ -23,7 +23,7 @@ impl Inner {
         }
         let deadline = timeout.and_then(|timeout| clock::now().checked_add(timeout));
         let _ = self.state.compare_exchange(OPEN, CLOSING, Ordering::AcqRel, Ordering::Acquire);
-        let _turn = self.closing.lock();
+        let turn = self.closing.lock();
         if self.state.load(Ordering::Acquire) == CLOSED {
             return Ok(());
         }
@@ -40,7 +40,9 @@ impl Inner {
         self.context.hub.close();
         health.set_undertaker(None);
         self.state.store(CLOSED, Ordering::Release);
-        // Who waits for an event learns that there will be none.
+        // Who waits for an event learns that there will be none. Under no lock: an executor may run a task here, and the
+        // task may close, too.
+        drop(turn);
         self.context.hub.rouse();
         Ok(())
     }

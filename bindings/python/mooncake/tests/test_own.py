@@ -131,9 +131,9 @@ def test_every_name_of_itself_but_no_other(own):
     assert own.engine.get_first_buffer_address(own.session) == own.ours
     assert own.engine.transfer_sync_write(f"localhost:{port}", own.ours, own.theirs, BYTES) == 0
     assert own.holds()
-    for nobody in (f":{port}", f"no.such.host.invalid:{port}"):
-        assert own.engine.transfer_sync_write(nobody, own.ours, own.theirs, 8) == -100
-        assert own.engine.send_probe(nobody) == -100
+    for nobody, code in ((f":{port}", -100), (f"no.such.host.invalid:{port}", -300)):
+        assert own.engine.transfer_sync_write(nobody, own.ours, own.theirs, 8) == code
+        assert own.engine.send_probe(nobody) == code
 
 
 def test_others_still_reach_it(own):

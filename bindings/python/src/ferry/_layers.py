@@ -71,7 +71,7 @@ class Layers:
         of the peer's blocks, paired with `local`. Arrays of 32 or 64-bit integers are used in place.
         """
         numbered = range(layers, layers + 1) if isinstance(layers, int) else layers
-        if numbered.step != 1 or numbered.start < 0:
+        if numbered.step != 1 or not 0 <= numbered.start <= numbered.stop < 2**63:
             raise invalid(f"layers: {layers!r} is not a number or a range of ascending layers")
         made = CLayers(struct_size=sizeof(CLayers), first_layer=numbered.start, layer_count=len(numbered))
         for name, value in self._fields.items():
