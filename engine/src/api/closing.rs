@@ -40,8 +40,8 @@ impl Inner {
         self.context.hub.close();
         health.set_undertaker(None);
         self.state.store(CLOSED, Ordering::Release);
-        // Who waits for an event learns that there will be none. Under no lock: an executor may run a task here, and the
-        // task may close, too.
+        // Who waits for an event learns that there will be none. Under no lock: an executor may run a task here, and
+        // the task may close, too.
         drop(turn);
         self.context.hub.rouse();
         Ok(())
