@@ -1034,6 +1034,10 @@ public:
     {
         const std::string terminated(name);
         Result<RegionInfo> result;
+        if (name.find('\0') != std::string_view::npos) {
+            result.fail(FERRY_ERR_NOT_REGISTERED, "name: the name of a region has no zero");
+            return result;
+        }
         result->struct_size = sizeof(RegionInfo);
         result.take(ferry_peer_region(engine(), handle_, terminated.c_str(), &*result, result.slot()));
         return result;

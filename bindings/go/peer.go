@@ -6,6 +6,7 @@ import "C"
 
 import (
 	"context"
+	"strings"
 	"syscall"
 	"time"
 	"unsafe"
@@ -231,6 +232,11 @@ func (p Peer) Regions() ([]RegionInfo, error) {
 // Region returns the region of this name, of several the region that was registered last; ErrNotRegistered if the peer
 // has announced no such region.
 func (p Peer) Region(name string) (RegionInfo, error) {
+	if strings.IndexByte(name, 0) >= 0 { // C would see the name end there
+		err := newError("region", ErrNotRegistered, nil)
+		err.Message = "name: the name of a region has no zero"
+		return RegionInfo{}, err
+	}
 	text := C.CString(name)
 	defer C.free(unsafe.Pointer(text))
 	info := C.ferry_region_info{struct_size: C.sizeof_ferry_region_info}

@@ -243,8 +243,10 @@ func TestWaitAllReturnsTheFirstThatIsNotDone(t *testing.T) {
 			t.Fatalf("transfer %d is not final", i)
 		}
 	}
-	if _, err := p.peer.Region("no such"); !errors.Is(err, ErrNotRegistered) {
-		t.Fatal(err)
+	for _, unknown := range []string{"no such", "there\x00"} {
+		if _, err := p.peer.Region(unknown); !errors.Is(err, ErrNotRegistered) {
+			t.Fatal(unknown, err)
+		}
 	}
 }
 

@@ -19,6 +19,8 @@ pub const LANE_READS_MAX: usize = 64;
 pub const LANE_READ_BYTES_MAX: u64 = 8 << 20;
 /// Bytes of one notification.
 pub const NOTIFY_BYTES_MAX: usize = 16 << 10;
+/// Tasks that wait for events of one queue.
+pub const EVENT_TASKS_MAX: usize = 1024;
 /// Notifications from one peer that the target holds for its application.
 pub const NOTIFY_CREDITS: u32 = 1024;
 /// Requests of one transfer.

@@ -8,7 +8,7 @@ use common::inline::{waker, Next};
 use common::{request, Pair, PATIENCE};
 use ferry::notify::{EventBody, WHAT_NOTIFICATIONS, WHAT_TRANSFERS};
 use ferry::types::{Op, RegionId, Request};
-use ferry::{State, Status, TransferOptions};
+use ferry::{Deadline, State, Status, TransferOptions};
 use std::future::{Future, IntoFuture};
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
@@ -233,9 +233,39 @@ fn events_are_awaited() {
             let EventBody::Transfer { user_data, status, .. } = end.unwrap().body else { panic!() };
             assert_eq!((user_data, status), (round, Status::Ok));
         }
+        // A future that loses a race takes no event with it.
+        for _ in 0..100 {
+            let race = tokio::time::timeout(Duration::from_micros(10), pair.b.event(&words));
+            assert!(race.await.is_err());
+        }
+        pair.a.notify(pair.b_at_a, b"kept", Deadline::Default).unwrap();
+        let kept = pair.b.event(&words).await.unwrap();
+        assert_eq!(kept.body, EventBody::Notification { bytes: Box::from(*b"kept") });
         let stay = pair.b.event(&words);
         let close = async { pair.b.close(Some(PATIENCE)).unwrap() };
         let (last, ()) = tokio::join!(stay, close);
         assert_eq!(last.unwrap_err().status, Status::Closed);
     });
+}
+
+/// The end of an engine wakes a task that runs in its waker and closes the engine, too.
+#[test]
+fn a_task_that_runs_in_its_waker_may_close_the_engine() {
+    struct Closes(ferry::Engine, std::sync::mpsc::Sender<Result<(), Status>>);
+    impl std::task::Wake for Closes {
+        fn wake(self: std::sync::Arc<Self>) {
+            let closed = self.0.close(Some(PATIENCE)).map_err(|error| error.status);
+            self.1.send(closed).unwrap();
+        }
+    }
+    let pair = Pair::new(&[]);
+    let queue = pair.b.queue(WHAT_NOTIFICATIONS, 8).unwrap();
+    let (sender, receiver) = std::sync::mpsc::channel();
+    let waker = Waker::from(std::sync::Arc::new(Closes(pair.b.clone(), sender)));
+    let mut event = pin!(pair.b.event(&queue));
+    assert!(event.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    // Of its own, so that two closes that wait for each other fail the test.
+    let b = pair.b.clone();
+    std::thread::spawn(move || b.close(Some(PATIENCE)).unwrap());
+    assert_eq!(receiver.recv_timeout(PATIENCE).expect("the task closes"), Ok(()));
 }

@@ -65,7 +65,8 @@ void decode()
             // Every byte of the layer is here: the notification comes behind the data.
             check(cache, std::stoul(text.substr(std::strlen("layer "))), "pushed");
             come++;
-        } else if (prefill && event->peer == prefill.handle()) { // PEER_DOWN, or PEER_LOST
+        } else if (event->kind != FERRY_EVENT_LATE_APPLY && prefill && event->peer == prefill.handle()) {
+            // PEER_DOWN, or PEER_LOST.
             // After the fence nothing of the dead worker lands in the cache: the next one may have it.
             prefill.fence(10s).check();
             std::printf("LOST after %zu layers: %s\n", come, text.c_str());

@@ -413,6 +413,7 @@ TEST(Memories, AccessIsWhatWasGranted)
     must(pair.peer.read(request));
     EXPECT_EQ(pair.peer.write(request).status(), FERRY_ERR_ACCESS);
     EXPECT_EQ(pair.peer.region("no such").status(), FERRY_ERR_NOT_REGISTERED);
+    EXPECT_EQ(pair.peer.region(std::string_view("guarded\0", 8)).status(), FERRY_ERR_NOT_REGISTERED);
 }
 
 TEST(Peers, AreKnownByTheirHandles)

@@ -36,7 +36,8 @@ def decode() -> None:
                 # Every byte of the layer is here: the notification comes behind the data.
                 check(cache, int(event.data.removeprefix(b"layer ")), "pushed")
                 layers += 1
-            elif prefill and event.peer == prefill:  # PEER_DOWN, or PEER_LOST
+            elif prefill and event.peer == prefill and event.kind != ferry.EventKind.LATE_APPLY:
+                # PEER_DOWN, or PEER_LOST.
                 # After the fence nothing of the dead worker lands in the cache: the next one may have it.
                 prefill.fence(10)
                 print(f"LOST after {layers} layers: {event.data.decode()}", flush=True)

@@ -50,7 +50,10 @@ def test_layers_of_equal_shape(pair: Pair) -> None:
     wrong: list[tuple[tuple[Any, ...], str]] = [
         ((range(0, 4, 2), 1), "layers"),
         ((range(3, 3), 1), "layers is empty"),
-        ((0, -1), "is empty"),
+        ((0, 0), "is empty"),
+        ((0, -1), "no number of blocks"),
+        ((0, 2**64 + 1), "no number of blocks"),
+        ((2**64, 1), "layers"),
         ((0, [1, 2], [1]), "2 ids of 8 bytes, 1 of 8"),
         ((0, [1]), "1 ids of 8 bytes, 0 of 8"),
         ((0, 1, [1]), "a list of ids in local"),
@@ -68,8 +71,9 @@ def test_the_newest_region_of_a_name(pair: Pair) -> None:
             found = late.connect(pair.target.address, timeout=10).region("cache")
             assert (found.handle, found.address) == (second.handle, second.address)
             assert first.handle != second.handle
-    with pytest.raises(KeyError, match="no such"):
-        pair.peer.region("no such")
+    for unknown in ("no such", "inbox\0"):
+        with pytest.raises(KeyError):
+            pair.peer.region(unknown)
 
 
 def test_a_thread_waits_for_events(pair: Pair) -> None:

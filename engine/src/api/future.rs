@@ -53,25 +53,41 @@ impl Future for TransferFuture {
 pub struct EventFuture {
     engine: Engine,
     queue: Arc<Queue>,
+    /// Under which the queue knows the task; 0 before the first poll.
+    number: u64,
 }
 
 impl Engine {
     /// Returns a future of the queue's next event. Errors as of `wait_event`, without TIMEOUT and BUSY; SYSTEM if the
     /// callback thread, which calls the wakers, cannot be started. No event is lost if the future is dropped.
     ///
-    /// An executor may run the task inside the waker. Calls that wait are BUSY there, as in a callback.
+    /// LIMIT if 1,024 other tasks wait for events of the queue.
+    ///
+    /// An executor may run the task inside the waker. On the callback thread calls that wait are BUSY, as in callbacks.
+    /// The end of a queue or an engine wakes the task on the thread that ends the queue or the engine.
     pub fn event(&self, queue: &Arc<Queue>) -> EventFuture {
-        EventFuture { engine: self.clone(), queue: queue.clone() }
+        EventFuture { engine: self.clone(), queue: queue.clone(), number: 0 }
     }
 }
 
 impl Future for EventFuture {
     type Output = Result<Event>;
 
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        match self.engine.poll_event(&self.queue, context.waker()) {
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        if self.number == 0 {
+            self.number = self.queue.next_future();
+        }
+        match self.engine.poll_event(&self.queue, self.number, context.waker()) {
             Some(found) => Poll::Ready(found),
             None => Poll::Pending,
+        }
+    }
+}
+
+impl Drop for EventFuture {
+    fn drop(&mut self) {
+        if self.number != 0 && !self.engine.is_forked() {
+            self.queue.forget(self.number);
         }
     }
 }

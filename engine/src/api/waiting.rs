@@ -137,6 +137,9 @@ impl Engine {
 
     /// Waits like `wait_event`, and takes up to `max` events, at least one, oldest first.
     pub fn wait_events(&self, queue: &Queue, max: usize, timeout: Option<Duration>) -> Result<Vec<Event>> {
+        if max == 0 {
+            return Err(Error::invalid("max is 0"));
+        }
         let over = || self.over();
         let now = || queue.wait_for_events(max, over, Some(clock::now()));
         match now() {
@@ -150,12 +153,12 @@ impl Engine {
     }
 
     /// Takes the queue's next event; None if there is none yet: then the task is woken when there is.
-    pub(super) fn poll_event(&self, queue: &Queue, task: &Waker) -> Option<Result<Event>> {
+    pub(super) fn poll_event(&self, queue: &Queue, future: u64, task: &Waker) -> Option<Result<Event>> {
         // A thread that wakes tasks is not started for an engine that has ended; its last events can still be taken.
         if let Err(error) = self.over().and_then(|()| self.inner.context.hub.start_waking()) {
             return Some(self.wait_event(queue, Some(Duration::ZERO)).map_err(|_| error));
         }
-        queue.poll(task, || self.over())
+        queue.poll(future, task, || self.over())
     }
 
     /// Says how the engine has ended, if it has.

@@ -114,7 +114,7 @@ impl Hub {
     /// its other events are dropped. BUSY while transfers have yet to report to the queue, and inside its own callback.
     /// Errors for the handle as in `get`.
     pub fn destroy(&self, handle: QueueId) -> Result<()> {
-        let closed = {
+        let (tasks, closed) = {
             let mut routes = self.routes.lock();
             let queue = self.get(handle)?;
             if self.dispatcher.is_inside_of(handle) {
@@ -128,10 +128,9 @@ impl Hub {
             let slot = slots[index as usize].queue.take();
             routes.free.push_back(index);
             // The last references, and the objects that they hold, are dropped outside the locks.
-            (dropped, callback, tasks, slot, queue)
+            (tasks, (dropped, callback, slot, queue))
         };
         self.dispatcher.wait_for_turn(handle);
-        let (.., tasks, _, _) = &closed;
         tasks.wake();
         drop(closed);
         Ok(())

@@ -51,6 +51,8 @@ pub(super) struct Inner {
     pub sleepers: usize,
     /// Tasks that wait for an event.
     pub tasks: Tasks,
+    /// The number of the last future that waited.
+    pub futures: u64,
 }
 
 impl Queue {

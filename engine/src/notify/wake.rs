@@ -5,19 +5,18 @@
 //! No event is missed: who waits is counted under the queue's lock, looks at the queue afterwards, and sleeps only if
 //! the signal has not been raised since. A push under the same lock comes before that look, or finds the count.
 
-use super::deferred;
 use super::event::Event;
 use super::queue::Queue;
+use super::{deferred, guard};
+use crate::limits::EVENT_TASKS_MAX;
 use crate::status::{Error, Result, Status};
 use std::task::Waker;
 use std::time::Instant;
 
-/// The most tasks that wait for one queue. Beyond this number the oldest task is woken: it looks and registers again.
-pub(super) const TASKS_MAX: usize = 64;
-
-/// The wakers of tasks, oldest first.
+/// The wakers of tasks that wait, each with the number of its future. A future that has resolved or was dropped has
+/// none, so that the bound is one of tasks that do wait.
 #[derive(Default)]
-pub(super) struct Tasks(Vec<Waker>);
+pub(super) struct Tasks(Vec<(u64, Waker)>);
 
 impl Tasks {
     pub fn is_empty(&self) -> bool {
@@ -28,19 +27,28 @@ impl Tasks {
         std::mem::take(self)
     }
 
-    /// Adds a task unless it is here already. Returns the task that has to make room.
-    fn add(&mut self, waker: &Waker) -> Option<Waker> {
-        if self.0.iter().any(|known| known.will_wake(waker)) {
-            return None;
+    /// Sets the waker of a future. Returns the earlier one, to be dropped under no lock. LIMIT if too many wait.
+    fn set(&mut self, future: u64, waker: &Waker) -> Result<Option<Waker>> {
+        if let Some((_, known)) = self.0.iter_mut().find(|(number, _)| *number == future) {
+            return Ok((!known.will_wake(waker)).then(|| std::mem::replace(known, waker.clone())));
         }
-        let oldest = (self.0.len() >= TASKS_MAX).then(|| self.0.remove(0));
-        self.0.push(waker.clone());
-        oldest
+        if self.0.len() >= EVENT_TASKS_MAX {
+            let text = format!("{EVENT_TASKS_MAX} tasks wait for events of the queue");
+            return Err(Error::new(Status::Limit, text));
+        }
+        self.0.push((future, waker.clone()));
+        Ok(None)
+    }
+
+    /// Removes the waker of a future, to be dropped under no lock.
+    fn remove(&mut self, future: u64) -> Option<Waker> {
+        let place = self.0.iter().position(|(number, _)| *number == future)?;
+        Some(self.0.swap_remove(place).1)
     }
 
     /// Wakes the tasks. The calling thread must hold no lock of the engine.
-    pub fn wake(&self) {
-        self.0.iter().cloned().for_each(deferred::call);
+    pub fn wake(self) {
+        self.0.into_iter().for_each(|(_, waker)| deferred::call(waker));
     }
 }
 
@@ -60,14 +68,37 @@ impl Queue {
         found.unwrap_or_else(|| Err(Error::new(Status::Timeout, "the queue has no event yet")))
     }
 
+    /// Returns a number for a future that waits for events.
+    pub(crate) fn next_future(&self) -> u64 {
+        let mut inner = self.inner.lock();
+        inner.futures += 1;
+        inner.futures
+    }
+
     /// Takes the next event for a task; None if there is none and more may come: then the callback thread wakes the
-    /// task with the next event. Errors as in `wait_for_events`.
-    pub(crate) fn poll(&self, waker: &Waker, over: impl Fn() -> Result<()>) -> Option<Result<Event>> {
-        let displaced = self.inner.lock().tasks.add(waker);
-        displaced.into_iter().for_each(deferred::call);
+    /// task with the next event. `future` is the number under which the task waits. Errors as in `wait_for_events`,
+    /// and LIMIT if too many tasks wait.
+    pub(crate) fn poll(
+        &self,
+        future: u64,
+        waker: &Waker,
+        over: impl Fn() -> Result<()>,
+    ) -> Option<Result<Event>> {
+        let earlier = self.inner.lock().tasks.set(future, waker);
+        match earlier {
+            Ok(earlier) => guard(|| drop(earlier)),
+            Err(full) => return Some(Err(full)),
+        }
         // After the task was added: an event that comes later wakes the task.
         let events = self.look(1, over)?;
+        self.forget(future);
         events.map(|mut events| events.pop()).transpose()
+    }
+
+    /// The future of this number waits no more.
+    pub(crate) fn forget(&self, future: u64) {
+        let waker = self.inner.lock().tasks.remove(future);
+        guard(|| drop(waker));
     }
 
     /// Takes events; None if there is none and more may come.

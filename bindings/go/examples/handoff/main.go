@@ -52,14 +52,8 @@ func run(ctx context.Context, engine *ferry.Engine, args []string) error {
 	if len(args) < 2 || len(args) > 3 || args[0] != "prefill" {
 		return fmt.Errorf("usage: handoff decode | prefill HOST:PORT [DIES_IN]")
 	}
-	diesIn := layers
-	if len(args) == 3 {
-		diesIn, err = strconv.Atoi(args[2])
-	}
-	if err != nil {
-		return err
-	}
-	return prefill(ctx, engine, cache, args[1], diesIn)
+	args = append(args, "") // without DIES_IN
+	return prefill(ctx, engine, cache, args[1], args[2])
 }
 
 func content(layer int) []byte {
@@ -111,7 +105,7 @@ func decode(ctx context.Context, engine *ferry.Engine, cache *ferry.Memory) erro
 				return err
 			}
 			come++
-		case event.Peer == worker: // EventPeerDown, or EventPeerLost
+		case event.Peer == worker && event.Kind != ferry.EventLateApply: // EventPeerDown, or EventPeerLost
 			// After the fence nothing of the dead worker lands in the cache: the next one may have it.
 			if err := worker.Fence(ctx); err != nil {
 				return err
@@ -146,7 +140,7 @@ func pull(ctx context.Context, engine *ferry.Engine, worker ferry.Peer) error {
 	return err
 }
 
-func prefill(ctx context.Context, engine *ferry.Engine, cache *ferry.Memory, address string, diesIn int) error {
+func prefill(ctx context.Context, engine *ferry.Engine, cache *ferry.Memory, address, diesIn string) error {
 	queue, err := engine.Queue(ferry.Notifications)
 	if err != nil {
 		return err
@@ -168,7 +162,7 @@ func prefill(ctx context.Context, engine *ferry.Engine, cache *ferry.Memory, add
 			return err
 		}
 		pushes = append(pushes, push)
-		if one.First == diesIn {
+		if strconv.Itoa(one.First) == diesIn {
 			syscall.Kill(os.Getpid(), syscall.SIGKILL)
 		}
 	}

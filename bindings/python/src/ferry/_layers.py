@@ -82,7 +82,9 @@ class Layers:
         if isinstance(local, int):
             if remote is not None:
                 raise invalid("remote: ids of the peer's blocks need a list of ids in local")
-            made.pair_count = max(local, 0)
+            if not 0 <= local < 2**63:
+                raise invalid(f"local: {local} is no number of blocks")
+            made.pair_count = local
             return LayerBlocks(made, held)
         ids = [numbers(local, "local", (4, 8)), numbers([] if remote is None else remote, "remote", (4, 8))]
         if ids[0].itemsize != ids[1].itemsize or len(ids[0]) != len(ids[1]):

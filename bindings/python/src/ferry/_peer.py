@@ -143,6 +143,8 @@ class Peer:
     def region(self, name: str) -> RemoteRegion:
         """Returns the region of this name, of several the region that was registered last; KeyError if the
         peer has announced no such region."""
+        if "\0" in name:  # C would see the name end there.
+            raise KeyError(name)
         found = CRegionInfo(struct_size=sizeof(CRegionInfo))
         place = addressof(found)
         try:

@@ -237,7 +237,8 @@ class Queue:
             call(library.ferry_queue_wait, *queue, timeout_ns, *place)
         for index in range(count.value):
             self._hand_out(self._event(events[index]))
-        for waiter in self._next_waiters:
+        # A copy: a loop may add and remove waiters while another thread takes events.
+        for waiter in list(self._next_waiters):
             if self._backlog:
                 waiter.get_loop().call_soon_threadsafe(_wake, waiter)
         return count.value

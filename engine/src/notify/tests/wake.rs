@@ -1,7 +1,7 @@
 //! Threads and tasks that wait until a queue has an event.
 
-use super::super::wake;
 use super::*;
+use crate::limits::EVENT_TASKS_MAX;
 use crate::status::{Error, Result};
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{channel, Sender};
@@ -137,25 +137,40 @@ fn a_task_is_woken_by_each_event_that_it_waits_for_and_by_the_end() {
     let task = |number| Waker::from(Arc::new(Task(Mutex::new(sender.clone()), number)));
     let woken = || receiver.recv_timeout(PATIENCE).expect("the task is woken");
     let waker = task(0);
+    let future = queue.next_future();
     for event in 0..100 {
-        assert!(queue.poll(&waker, on).is_none() && queue.poll(&waker, on).is_none());
+        assert!(queue.poll(future, &waker, on).is_none() && queue.poll(future, &waker, on).is_none());
         submit(&queue, event);
         assert_eq!(woken(), 0);
-        assert_eq!(number(&queue.poll(&waker, on).unwrap().unwrap()), event);
+        assert_eq!(number(&queue.poll(future, &waker, on).unwrap().unwrap()), event);
     }
-    // Polled with an event there, the task is woken once more at most, and then only with the next event.
-    submit(&queue, 100);
-    assert_eq!(woken(), 0);
-    assert!(queue.poll(&waker, on).is_some() && receiver.try_recv().is_err());
-    // The bound: the oldest task makes room, and looks again.
-    (1..=wake::TASKS_MAX).for_each(|number| assert!(queue.poll(&task(number), on).is_none()));
-    assert_eq!(woken(), 0);
+    // A future that has its event waits no more, and neither does one that was dropped.
+    assert!(queue.inner.lock().tasks.is_empty());
+    assert!(queue.poll(future, &waker, on).is_none());
+    queue.forget(future);
+    assert!(queue.inner.lock().tasks.is_empty());
+    // The last waker of a future counts.
+    assert!(queue.poll(future, &waker, on).is_none() && queue.poll(future, &task(7), on).is_none());
     hub.rouse();
-    let mut all: Vec<_> = (1..=wake::TASKS_MAX).map(|_| woken()).collect();
-    all.sort_unstable();
-    assert!(all.into_iter().eq(1..=wake::TASKS_MAX));
-    assert!(queue.poll(&waker, on).is_none());
+    assert_eq!(woken(), 7);
+    assert!(queue.poll(future, &waker, on).is_none());
     hub.destroy(queue.handle()).unwrap();
     assert_eq!(woken(), 0);
-    assert_eq!(queue.poll(&waker, on).unwrap().unwrap_err().status, Status::Stale);
+    assert_eq!(queue.poll(future, &waker, on).unwrap().unwrap_err().status, Status::Stale);
+    assert!(receiver.try_recv().is_err() && queue.inner.lock().tasks.is_empty());
+}
+
+/// Beyond the bound a task is refused: woken to wait again, tasks would wake each other without an end.
+#[test]
+fn as_many_tasks_wait_for_a_queue_as_the_limit_says() {
+    let hub = hub();
+    let queue = hub.create(WHAT_TRANSFERS, 8).unwrap();
+    let futures: Vec<_> = (0..EVENT_TASKS_MAX).map(|_| queue.next_future()).collect();
+    futures.iter().for_each(|future| assert!(queue.poll(*future, Waker::noop(), on).is_none()));
+    let one_more = queue.next_future();
+    let full = queue.poll(one_more, Waker::noop(), on).unwrap().unwrap_err();
+    assert_eq!((full.status, &*full.message), (Status::Limit, "1024 tasks wait for events of the queue"));
+    assert!(queue.poll(futures[0], Waker::noop(), on).is_none(), "those that wait may poll again");
+    queue.forget(futures[9]);
+    assert!(queue.poll(one_more, Waker::noop(), on).is_none());
 }

@@ -63,7 +63,17 @@ class Registered:
         until peers of that engine know its memory."""
         with self._lock:
             self._mirror, self._settle = engine, settle
-            self._reflect([(address, held.length) for address, held in self._all.items()])
+            try:
+                self._reflect([(address, held.length) for address, held in self._all.items()])
+            except ferry.Error:
+                self._mirror = None
+                raise
+
+    def mirror_no_more(self) -> None:
+        """Forgets the other engine, which is closed: its registrations are over."""
+        with self._lock:
+            self._mirror = None
+            self._mirrored.clear()
 
     def register(self, addresses: Sequence[int], lengths: Sequence[int], location: str) -> int:
         """Registers all of them or none."""
@@ -85,10 +95,8 @@ class Registered:
 
     def unregister(self, addresses: Sequence[int]) -> int:
         """Unregisters all that are known; fails if some are unknown."""
-        found = [self._remove(address, ferry.Region) for address in addresses]
-        for region in filter(None, found):
-            region.unregister()
-        return NOT_REGISTERED if None in found else OK
+        known = [self._end(address, ferry.Region, ferry.Region.unregister) for address in addresses]
+        return OK if all(known) else NOT_REGISTERED
 
     def allocate(self, length: int) -> int:
         memory = self._engine.alloc(length)
@@ -102,11 +110,7 @@ class Registered:
         return memory.address
 
     def free(self, address: int) -> int:
-        memory = self._remove(address, ferry.Memory)
-        if memory is None:
-            return NOT_REGISTERED
-        memory.free()
-        return OK
+        return OK if self._end(address, ferry.Memory, ferry.Memory.free) else NOT_REGISTERED
 
     def _reflect(self, places: list[tuple[int, int]]) -> None:
         if self._mirror is not None and places:
@@ -114,15 +118,24 @@ class Registered:
             self._mirrored.update((region.address, region) for region in regions)
             self._settle()
 
-    def _remove(self, address: int, kind: type[Kind]) -> Kind | None:
-        """Forgets memory of this kind, after nothing of the engine's own transfers can reach it as a
-        target."""
+    def _end(self, address: int, kind: type[Kind], end: Callable[[Kind], None]) -> bool:
+        """Ends memory of this kind, after nothing of the engine's own transfers can reach it as a target.
+        Memory that cannot be ended stays known. False if the memory is unknown."""
         with self._lock:
             held = self._all.get(address)
             if held is None or not isinstance(held.it, kind):
-                return None
+                return False
             del self._all[address]
             mirrored = self._mirrored.pop(address, None)
-        if mirrored is not None:
-            mirrored.unregister()
-        return held.it
+        try:
+            if mirrored is not None:
+                mirrored.unregister()
+                mirrored = None
+            end(held.it)
+        except ferry.Error:
+            with self._lock:
+                self._all[address] = held
+                if mirrored is not None:
+                    self._mirrored[address] = mirrored
+            raise
+        return True

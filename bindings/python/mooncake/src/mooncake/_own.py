@@ -37,9 +37,10 @@ class Own:
 
     def is_at(self, session: str) -> bool:
         """Returns whether the session that the engine has just refused as INVALID is its own. ferry refuses
-        so a name that can't be resolved, and the engine itself."""
+        so a malformed address, and the engine itself."""
         port = self._engine.address.rpartition(":")[2]
-        if session.rpartition(":")[2] != port:
+        host, _, theirs = session.rpartition(":")
+        if theirs != port or (":" in host and not host.startswith("[")):
             return False
         try:
             return bool(socket.getaddrinfo(host_of(session), port))
@@ -53,8 +54,13 @@ class Own:
                 mirror = ferry.Engine(
                     listen_address="127.0.0.1:0", advertise_address="", transports=TRANSPORTS
                 )
-                self._memory.mirror_in(mirror, self._settle)
-                self._inbox.listen_to(mirror)
+                try:
+                    self._memory.mirror_in(mirror, self._settle)
+                    self._inbox.listen_to(mirror)
+                except ferry.Error:
+                    self._memory.mirror_no_more()
+                    mirror.close()
+                    raise
                 self._mirror = mirror
             self._peer = self._engine.connect(self._mirror.address, timeout=timeout)
             return self._peer
