@@ -272,7 +272,7 @@ def test_the_pages_checks_see_ferry(tmp_path):
 
 
 def test_the_pages_python_check_runs():
-    (check,) = [text for text in blocks_of("sh") if "python -c" in text]
+    (check,) = [text for text in blocks_of("sh") if "python -c 'import ferry" in text]
     environment = {
         **os.environ,
         "PATH": str(Path(sys.executable).parent) + os.pathsep + os.environ["PATH"],
