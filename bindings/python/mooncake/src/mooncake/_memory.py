@@ -63,11 +63,7 @@ class Registered:
         until peers of that engine know its memory."""
         with self._lock:
             self._mirror, self._settle = engine, settle
-            try:
-                self._reflect([(address, held.length) for address, held in self._all.items()])
-            except ferry.Error:
-                self._mirror = None
-                raise
+            self._reflect([(address, held.length) for address, held in self._all.items()])
 
     def mirror_no_more(self) -> None:
         """Forgets the other engine, which is closed: its registrations are over."""
