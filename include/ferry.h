@@ -1271,7 +1271,8 @@ ferry_status ferry_queue_create(ferry_engine *engine,
                                 ferry_queue *out_queue,
                                 ferry_error *error);
 
-/// Returns a descriptor for poll, epoll or an event loop. It is readable when ferry_queue_drain has events.
+/// Returns a descriptor for poll, epoll or an event loop. It is readable when ferry_queue_drain has events, and when
+/// the engine has been closed or is broken.
 ///
 /// ferry owns the descriptor: don't read, write or close it. It becomes readable with the first event after a
 /// drain that returned fewer events than it had room for. So poll, drain until a drain returns fewer, and

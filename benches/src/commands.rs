@@ -25,7 +25,9 @@ fn server(settings: &Settings, out: &mut dyn Write) -> anyhow::Result<()> {
     let address = format!("0.0.0.0:{}", settings.said.port);
     // The smaller number of lanes counts: without -q the client chooses.
     let setup = setup(settings).otherwise("lanes", LANES_MAX).otherwise("rdma_qps", QPS_MAX);
-    let setup = setup.with("listen_address", address);
+    // Clients know where they dial: a host of several networks needs no address of its own choice.
+    let setup =
+        setup.with("listen_address", address).with_unless_set("advertise_address", host_name() + ":0");
     let terms = settings.said.terms(settings.test, &setup.config()?);
     let title = settings.test.title();
     serve(&setup, &terms, out, |address, out| {
@@ -34,6 +36,18 @@ fn server(settings: &Settings, out: &mut dyn Write) -> anyhow::Result<()> {
     })?;
     writeln!(out, "ferry {title}: served")?;
     Ok(())
+}
+
+/// Returns the name of this host.
+fn host_name() -> String {
+    let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    // A name with other characters is no host of an address.
+    let is_host = !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '.');
+    if is_host {
+        name
+    } else {
+        "localhost".to_owned()
+    }
 }
 
 fn client(settings: &Settings, host: &str, out: &mut dyn Write) -> anyhow::Result<()> {

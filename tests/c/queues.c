@@ -138,6 +138,7 @@ static void a_wait_ends_with_an_event_and_with_the_queue_and_with_the_engine(voi
     sleeper sleeper = {pair.a, 0, {{0}}, 7, FERRY_OK};
     ferry_transfer transfer;
     pthread_t thread;
+    int fd = -1;
     CHECK_OK(ferry_queue_create(pair.a, FERRY_QUEUE_TRANSFERS, 8, &sleeper.queue, NULL));
     CHECK_STATUS(ferry_queue_wait(pair.a, sleeper.queue, 0, sleeper.events, sizeof sleeper.events[0], 4,
                                   &sleeper.count, NULL), FERRY_PENDING);
@@ -154,8 +155,11 @@ static void a_wait_ends_with_an_event_and_with_the_queue_and_with_the_engine(voi
     CHECK(pthread_join(thread, NULL) == 0);
     CHECK_STATUS(sleeper.status, FERRY_ERR_STALE);
     CHECK_OK(ferry_queue_create(pair.a, FERRY_QUEUE_TRANSFERS, 8, &sleeper.queue, NULL));
+    CHECK_OK(ferry_queue_eventfd(pair.a, sleeper.queue, &fd, NULL));
+    CHECK(!readable(fd, 0));
     CHECK(pthread_create(&thread, NULL, sleep_on_queue, &sleeper) == 0);
     CHECK_OK(ferry_engine_close(pair.a, PATIENCE_NS, NULL));
+    CHECK(readable(fd, 0));
     CHECK(pthread_join(thread, NULL) == 0);
     CHECK_STATUS(sleeper.status, FERRY_ERR_CLOSED);
     end_pair(&pair);

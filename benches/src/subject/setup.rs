@@ -45,6 +45,14 @@ impl Setup {
         self
     }
 
+    /// Changes a setting that neither was given nor has a variable in the environment.
+    pub fn with_unless_set(self, key: &str, value: impl ToString) -> Setup {
+        match std::env::var_os(format!("FERRY_{}", key.to_uppercase())) {
+            Some(_) => self,
+            None => self.otherwise(key, value),
+        }
+    }
+
     pub fn config(&self) -> anyhow::Result<Config> {
         let mut config = Config::new()?;
         self.settings.iter().try_for_each(|(key, value)| config.set(key, value))?;
