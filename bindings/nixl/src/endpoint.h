@@ -1,0 +1,49 @@
+// One engine of ferry with the queue of its events, and what peers must know to reach it.
+#pragma once
+
+#include <ferry.h>
+
+#include <memory>
+#include <string>
+
+#include "settings.h"
+
+namespace ferry_nixl {
+
+// What an agent's connection information says. `mailbox` is memory of the engine whose contents mean nothing: NIXL sends
+// notifications without a transfer and without waiting, and ferry attaches notifications to transfers. So such a
+// notification goes with a WRITE of the mailbox.
+struct Address {
+    std::string descriptor;
+    std::uint64_t mailbox = 0;
+    ferry_region mailbox_region = 0;
+
+    std::string encode() const;
+    // Returns false if the bytes are not from this plugin.
+    static bool decode(const std::string &bytes, Address &out);
+};
+
+class Endpoint {
+public:
+    // Returns nullptr and a sentence in `why` if the engine does not open.
+    static std::unique_ptr<Endpoint> open(const ferry_config *config, std::string &why);
+    // Ends the engine: afterwards it touches no memory. All threads that use it must have ended.
+    ~Endpoint();
+    Endpoint(const Endpoint &) = delete;
+    Endpoint &operator=(const Endpoint &) = delete;
+
+    // Makes every transfer final, and ends every wait. Again: does nothing.
+    void close();
+
+    ferry_engine *engine = nullptr;
+    ferry_queue queue = 0;
+    int readable = -1;
+    Address address;
+
+private:
+    Endpoint() = default;
+    ferry_status prepare(const ferry_config *config, ferry_error &error);
+    std::uint64_t mailbox = 0;
+};
+
+} // namespace ferry_nixl

@@ -1,0 +1,173 @@
+#include "peer.h"
+
+#include <atomic>
+#include <future>
+#include <system_error>
+#include <thread>
+
+#include "log.h"
+#include "status.h"
+
+namespace ferry_nixl {
+namespace {
+
+// Transfers and notifications that wait for one connection.
+constexpr std::size_t WAITING_MAX = 65'536;
+
+struct Arrival : Waiter {
+    std::promise<nixl_status_t> outcome;
+    void reached(ferry_peer) override { outcome.set_value(NIXL_SUCCESS); }
+    void failed(nixl_status_t status, const std::string &why) override { outcome.set_value(refuse(status, why)); }
+};
+
+// A notification without a transfer. Its end is told to the queue of the endpoint.
+struct Notification : Waiter, std::enable_shared_from_this<Notification> {
+    Notification(std::shared_ptr<Peer> peer, std::string bytes) : peer(std::move(peer)), bytes(std::move(bytes)) {}
+    void reached(ferry_peer handle) override
+    {
+        ferry_transfer_options options = FERRY_TRANSFER_OPTIONS_INIT;
+        options.queue = peer->from.queue;
+        options.notify = bytes.data();
+        options.notify_length = bytes.size();
+        const Address &target = peer->address;
+        const ferry_request word = {peer->from.address.mailbox, target.mailbox, 8, target.mailbox_region};
+        ferry_error error = FERRY_ERROR_INIT;
+        ferry_transfer transfer;
+        const ferry_status status =
+            ferry_transfer_submit(peer->from.engine, handle, FERRY_OP_WRITE, &word, 1, &options, &transfer, &error);
+        if (status == FERRY_OK) return;
+        if (!again && peer->lost(handle)) {
+            again = true;
+            peer->reach(shared_from_this());
+            return;
+        }
+        failed(nixl_status(status), text_of(error));
+    }
+    void failed(nixl_status_t status, const std::string &why) override
+    {
+        result = refuse(status, "a notification for agent " + peer->agent + " was not sent: " + why);
+    }
+
+    std::shared_ptr<Peer> peer;
+    std::string bytes;
+    bool again = false;
+    std::atomic<nixl_status_t> result{NIXL_SUCCESS};
+};
+
+} // namespace
+
+void Dials::begin()
+{
+    const std::lock_guard<std::mutex> lock(mutex);
+    running++;
+}
+
+void Dials::end()
+{
+    const std::lock_guard<std::mutex> lock(mutex);
+    if (--running == 0) none.notify_all();
+}
+
+void Dials::wait()
+{
+    std::unique_lock<std::mutex> lock(mutex);
+    none.wait(lock, [this] { return running == 0; });
+}
+
+void Peer::reach(std::shared_ptr<Waiter> waiter)
+{
+    ferry_peer now = 0;
+    {
+        const std::lock_guard<std::mutex> lock(mutex);
+        if (handle != 0 && !dialling) {
+            now = handle;
+        } else if (waiting.size() < WAITING_MAX) {
+            waiting.push_back(std::move(waiter));
+            if (dialling) return;
+            dialling = true;
+        }
+    }
+    if (now != 0) {
+        waiter->reached(now);
+    } else if (waiter != nullptr) {
+        waiter->failed(NIXL_ERR_NOT_ALLOWED, std::to_string(WAITING_MAX) + " wait for the connection to agent " + agent);
+    } else {
+        start_dialling();
+    }
+}
+
+void Peer::start_dialling()
+{
+    dials.begin();
+    try {
+        std::thread([self = shared_from_this()]() mutable {
+            self->dial();
+            Dials &count = self->dials;
+            self.reset();
+            count.end();
+        }).detach();
+    } catch (const std::system_error &error) {
+        std::deque<std::shared_ptr<Waiter>> batch;
+        {
+            const std::lock_guard<std::mutex> lock(mutex);
+            batch.swap(waiting);
+            dialling = false;
+        }
+        dials.end();
+        for (const auto &waiter : batch)
+            waiter->failed(NIXL_ERR_BACKEND, std::string("no thread to connect with: ") + error.what());
+    }
+}
+
+void Peer::dial()
+{
+    ferry_peer found = 0;
+    ferry_error error = FERRY_ERROR_INIT;
+    // The setting connect_timeout_ms bounds the attempt.
+    const ferry_status status = ferry_descriptor_import(from.engine, address.descriptor.data(),
+                                                        address.descriptor.size(), FERRY_FOREVER, &found, &error);
+    for (;;) {
+        std::deque<std::shared_ptr<Waiter>> batch;
+        {
+            const std::lock_guard<std::mutex> lock(mutex);
+            if (waiting.empty() || status != FERRY_OK) dialling = false;
+            if (!dialling) handle = status == FERRY_OK ? found : 0;
+            batch.swap(waiting);
+        }
+        if (status != FERRY_OK) {
+            // Another incarnation answers there: the agent that was meant is gone.
+            const nixl_status_t told = status == FERRY_ERR_STALE ? NIXL_ERR_REMOTE_DISCONNECT : nixl_status(status);
+            for (const auto &waiter : batch) waiter->failed(told, "agent " + agent + " is not reached: " + text_of(error));
+            return;
+        }
+        if (batch.empty()) return;
+        for (const auto &waiter : batch) waiter->reached(found);
+    }
+}
+
+bool Peer::lost(ferry_peer failed)
+{
+    ferry_peer_info info = FERRY_PEER_INFO_INIT;
+    const ferry_status status = ferry_peer_get_info(from.engine, failed, &info, nullptr);
+    if (status == FERRY_OK && info.state != FERRY_PEER_LOST) return false;
+    const std::lock_guard<std::mutex> lock(mutex);
+    if (handle == failed) handle = 0;
+    return true;
+}
+
+nixl_status_t Peer::connect()
+{
+    const auto arrival = std::make_shared<Arrival>();
+    std::future<nixl_status_t> outcome = arrival->outcome.get_future();
+    reach(arrival);
+    return outcome.get();
+}
+
+nixl_status_t Peer::notify(std::string bytes)
+{
+    const auto notification = std::make_shared<Notification>(shared_from_this(), std::move(bytes));
+    reach(notification);
+    return notification->result;
+}
+
+} // namespace ferry_nixl

@@ -1,0 +1,69 @@
+// A remote agent: its address, and the session with its engine. NIXL expects no call to wait for a connection, so a
+// thread of its own dials, and what is to be sent waits meanwhile.
+#pragma once
+
+#include <ferry.h>
+
+#include <condition_variable>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "endpoint.h"
+#include "nixl_abi.h"
+
+namespace ferry_nixl {
+
+// Something that is to be sent to a peer. Exactly one of the two is called, once for each `Peer::reach`.
+class Waiter {
+public:
+    virtual ~Waiter() = default;
+    virtual void reached(ferry_peer peer) = 0;
+    virtual void failed(nixl_status_t status, const std::string &why) = 0;
+};
+
+// Counts the threads that dial, so that an agent ends after them.
+class Dials {
+public:
+    void begin();
+    void end();
+    void wait();
+
+private:
+    std::mutex mutex;
+    std::condition_variable none;
+    std::size_t running = 0;
+};
+
+class Peer : public std::enable_shared_from_this<Peer> {
+public:
+    Peer(const Endpoint &from, Dials &dials, std::string agent, Address address)
+        : from(from), dials(dials), agent(std::move(agent)), address(std::move(address)) {}
+
+    // Calls the waiter now, or from another thread as soon as the peer is connected or cannot be. In order.
+    void reach(std::shared_ptr<Waiter> waiter);
+    // Connects now, and waits for the outcome.
+    nixl_status_t connect();
+    // Sends bytes to the peer's application, behind what was sent before, without waiting.
+    nixl_status_t notify(std::string bytes);
+    // A call with this handle has failed. Returns true if the session is at its end: the next `reach` dials again.
+    bool lost(ferry_peer handle);
+
+    const Endpoint &from;
+    Dials &dials;
+    const std::string agent;
+    const Address address;
+
+private:
+    void start_dialling();
+    // Connects, and calls those that wait until nobody does.
+    void dial();
+
+    std::mutex mutex;
+    ferry_peer handle = 0;
+    bool dialling = false;
+    std::deque<std::shared_ptr<Waiter>> waiting;
+};
+
+} // namespace ferry_nixl
