@@ -6,6 +6,9 @@
 namespace ferry_nixl {
 namespace {
 
+constexpr auto AT_ONCE = std::chrono::microseconds(20);
+constexpr std::uint64_t PATIENCE_NS = 100'000;
+
 // The status of a transfer for NIXL, which has one for all requests: that of the first request that failed.
 nixl_status_t status_of(ferry_engine *engine, ferry_transfer transfer, const ferry_result &result)
 {
@@ -92,7 +95,12 @@ void Request::look()
     ferry_engine *engine = peer->from.engine;
     ferry_result result = FERRY_RESULT_INIT;
     ferry_error error = FERRY_ERROR_INIT;
-    const ferry_status status = ferry_transfer_wait(engine, transfer, 0, &result, &error);
+    // An application that asks again at once has nothing else to do: its thread copies, or leaves the core to those that
+    // do, instead of asking a few thousand times.
+    const auto now = Clock::now();
+    const std::uint64_t patience_ns = now - looked < AT_ONCE ? PATIENCE_NS : 0;
+    const ferry_status status = ferry_transfer_wait(engine, transfer, patience_ns, &result, &error);
+    looked = patience_ns == 0 ? now : Clock::now();
     if (result.state == 0) {
         // Without a result a negative status is the call's own: the engine is at its end, and moves nothing more.
         if (status < 0) conclude(nixl_status(status), text_of(error));

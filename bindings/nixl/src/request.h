@@ -3,6 +3,7 @@
 
 #include <ferry.h>
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -61,6 +62,8 @@ private:
     // A peer that was lost was dialled once more for this post.
     bool again = false;
     bool cancelled = false;
+    using Clock = std::chrono::steady_clock;
+    Clock::time_point looked;
 };
 
 } // namespace ferry_nixl
