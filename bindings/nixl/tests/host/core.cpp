@@ -37,6 +37,9 @@ nixlBackendPlugin *load(const std::string &path)
     return plugin;
 }
 
+// The same, for a copy of this library that a test opens by itself.
+extern "C" __attribute__((visibility("default"))) nixlBackendPlugin *host_load(const char *path) { return load(path); }
+
 Backend create(nixlBackendPlugin *plugin, const std::string &agent, nixl_b_params_t parameters, const std::string &type)
 {
     const nixlBackendInitParams init = {agent, type, &parameters, true, 0, 0, false};
