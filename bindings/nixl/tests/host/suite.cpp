@@ -175,9 +175,11 @@ TEST(Memory, IsRegisteredTwiceAndInParts)
     EXPECT_EQ(pair.b->deregisterMem(again), NIXL_SUCCESS);
     EXPECT_EQ(run(*pair.a, handle), NIXL_ERR_NOT_FOUND) << "none is left";
     EXPECT_EQ(pair.a->releaseReqH(handle), NIXL_SUCCESS);
+    std::vector<std::uint64_t> other(64);
+    host::add(*pair.a, &other[16], 256);
     nixlBlobDesc across;
-    across.addr = reinterpret_cast<std::uintptr_t>(pair.here.data()) - 8;
-    across.len = 16;
+    across.addr = reinterpret_cast<std::uintptr_t>(&other[8]);
+    across.len = 128;
     nixlBackendMD *none = nullptr;
     EXPECT_EQ(pair.a->registerMem(across, DRAM_SEG, none), NIXL_ERR_NOT_ALLOWED);
     EXPECT_EQ(pair.a->registerMem(across, FILE_SEG, none), NIXL_ERR_NOT_SUPPORTED);
