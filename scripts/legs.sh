@@ -111,6 +111,8 @@ python() {
     scripts/setup.sh python || return 1
     bindings/python/test.sh && bindings/python/mooncake/test.sh
 }
+# Tests the plugin for NIXL under a stand-in for NIXL's core, and in the wheel.
+nixl() { scripts/setup.sh python && bindings/nixl/test.sh; }
 # Runs two programs in five languages, each with each; the legs of the languages build them. Rust's are those of
 # `cargo test`.
 exchange() {

@@ -15,7 +15,7 @@ SKIP=77
 # in the same lane.
 alone=(format clippy build tests local_path standin sim)
 lanes=(
-    "c mooncake_c rdma cuda selftest agents demo"
+    "c mooncake_c nixl rdma cuda selftest agents demo"
     "cxx python golang exchange installed deb docs io_uring"
 )
 # Printed at the end of a full run.
