@@ -18,7 +18,7 @@ override TARGET := $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR),target)
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -1)
 ABI := $(shell sed -n 's/^\#define FERRY_ABI_MAJOR //p' include/ferry.h)
 
-.PHONY: help setup setup-tests build demo docs test test-rdma test-cuda sim sim-mutants chaos soak scale fuzz sanitize miri prove check bench bench-cuda compare overhead install install-debug deb fmt clean
+.PHONY: help setup setup-tests build demo docs test test-rdma test-cuda sim sim-mutants chaos soak scale test-engines fuzz sanitize miri prove check bench bench-cuda compare overhead install install-nixl install-debug deb fmt clean
 
 help:
 	@echo "make demo       two processes exchange a model's KV cache, by push and by pull"
@@ -35,6 +35,7 @@ help:
 	@echo "make bench-cuda ferry's copies from and to a GPU beside the driver's"
 	@echo "make compare    ferry beside Mooncake, NIXL and raw references (about 20 minutes, on a quiet machine)"
 	@echo "make overhead   the time that the C++, Python and Go bindings add to a call in C (some minutes)"
+	@echo "make test-engines  vLLM and LMCache over the plugin for NIXL, on this CPU; installs their wheels (6 GB)"
 	@echo "make fuzz       each fuzz target for SECONDS=60; TARGET=lane takes one. Installs the pinned nightly Rust"
 	@echo "make sanitize   the suites in C, Python and Go under AddressSanitizer and ThreadSanitizer. Installs the pinned nightly Rust"
 	@echo "make miri       tests of the engine's own decisions and tables under Miri. Installs the pinned nightly Rust"
@@ -43,6 +44,7 @@ help:
 	@echo "make docs       the pages as a site with search, and the references of all languages, in $(TARGET)/docs"
 	@echo "make install    installs below PREFIX=$(PREFIX); DESTDIR= stages it"
 	@echo "make install-debug  the same, with debug information in files of its own"
+	@echo "make install-nixl   the same, with the plugin for NIXL in $(LIBDIR)/ferry/nixl; needs a C++ compiler"
 	@echo "make deb        Debian packages libferry0, libferry0-dbgsym and libferry-dev, in $(TARGET)/debian"
 
 setup:
@@ -66,6 +68,10 @@ test-rdma: setup-tests
 
 test-cuda: setup-tests
 	scripts/cuda.sh test
+
+# Real engines over the plugin for NIXL; installs their wheels, 6 GB. PARTS='matrix vllm' takes these.
+test-engines: setup-tests
+	scripts/engines.sh $(PARTS)
 
 # ROUNDS rounds; SEED repeats the rounds of a run that failed. The program enters namespaces of its own.
 chaos: setup-tests
@@ -151,6 +157,12 @@ install: build
 	@$(FILL) ffi/ferryConfig.cmake.in > $(DESTDIR)$(LIBDIR)/cmake/ferry/ferryConfig.cmake
 	@$(FILL) ffi/ferryConfigVersion.cmake.in > $(DESTDIR)$(LIBDIR)/cmake/ferry/ferryConfigVersion.cmake
 	install -m 755 $(TARGET)/stripped/ferry-bench $(DESTDIR)$(BINDIR)/ferry-bench
+
+# The plugin for NIXL, which needs a C++ compiler. NIXL_PLUGIN_DIR is then $(LIBDIR)/ferry/nixl.
+install-nixl: install
+	FERRY_LIBRARY=$(TARGET)/release/libferry.so bindings/nixl/build.sh $(TARGET)/nixl
+	install -d $(DESTDIR)$(LIBDIR)/ferry/nixl
+	install -m 755 -s $(TARGET)/nixl/libplugin_FERRY.so $(DESTDIR)$(LIBDIR)/ferry/nixl/libplugin_FERRY.so
 
 install-debug: install
 	install -d $(DESTDIR)$(LIBDIR)/.debug $(DESTDIR)$(BINDIR)/.debug

@@ -10,10 +10,13 @@ trap 'rm -rf "$work"' EXIT
 tests/installed/setup.sh
 make install PREFIX=/opt/ferry DESTDIR="$work/stage"
 if find "$work/stage" -name '*.debug' | grep .; then echo "make install has installed debug information"; exit 1; fi
-make install-debug PREFIX=/opt/ferry DESTDIR="$work/stage"
+make install-debug install-nixl PREFIX=/opt/ferry DESTDIR="$work/stage"
 grep -q '^prefix=/opt/ferry$' "$work/stage/opt/ferry/lib/pkgconfig/ferry.pc"
 mv "$work/stage/opt/ferry" "$work/moved"
 tests/installed/stripped.sh "$work/moved" "$work/moved/lib"
 tests/installed/programs.sh "$work/moved" "$work/moved/lib" "$work/build"
 tests/installed/readme.sh "$work/moved" "$work/build"
 "$work/moved/bin/ferry-bench" --version
+# The plugin for NIXL finds the library that was installed with it.
+found=$(env -u LD_LIBRARY_PATH ldd "$work/moved/lib/ferry/nixl/libplugin_FERRY.so" | sed -n 's/.*libferry.so.0 => \(.*\) (.*/\1/p')
+[ "$(realpath "$found")" = "$(realpath "$work/moved/lib/libferry.so")" ] || { echo "the plugin finds $found"; exit 1; }
