@@ -25,8 +25,13 @@ python=$venv/bin/python
 quiet=(--quiet --disable-pip-version-check)
 "$python" -m pip install "${quiet[@]}" --no-deps "nixl-cu12==$version"
 "$python" -m pip install "${quiet[@]}" -c bindings/python/requirements-test.txt numpy pytest ruff
-"$python" -m ruff format --config bindings/python/pyproject.toml --check "$here/tests"
-"$python" -m ruff check --config bindings/python/pyproject.toml "$here/tests"
+rm -rf "$work/wheels" "$here/python/build"
+"$python" -m pip wheel "${quiet[@]}" --no-deps --wheel-dir "$work/wheels" "./$here/python" ./bindings/python
+"$python" -m pip install "${quiet[@]}" --force-reinstall --no-deps "$work"/wheels/*.whl
+rm -rf "$here/python/build" "$here"/python/src/*.egg-info
+"$python" -m ruff format --config bindings/python/pyproject.toml --check "$here" tests/engines
+"$python" -m ruff check --config bindings/python/pyproject.toml "$here" tests/engines
+"$python" -m pytest -q -p no:cacheprovider "$here/python/tests"
 
 plugin=$work/none
 export PYTHONDONTWRITEBYTECODE=1

@@ -1,10 +1,10 @@
 """vLLM on a CPU hands KV caches from a prefill engine to a decode engine over NIXL.
 
-    vllm_handoff.py BACKEND [CASE]...      CASE: pull, push, pull-killed, pull-stopped, pull-restarted, push-killed, ...
+    vllm_handoff.py BACKEND [CASE]...      CASE: pull, push, pull-killed, pull-stopped, pull-restarted, ...
 
-Each engine is a process. The model is tiny, random, and made here; its weights are large enough that its tokens depend
-on every block of the KV cache. Prints a line for each case; the exit status counts the cases that failed. With a
-BACKEND other than FERRY nothing fails: the figures are for the record.
+Each engine is a process. The model is tiny, random, and made here; its weights are large enough that its
+tokens depend on every block of the KV cache. Prints a line for each case; the exit status counts the cases
+that failed. With a BACKEND other than FERRY nothing fails: the figures are for the record.
 """
 
 from __future__ import annotations
@@ -60,7 +60,9 @@ def make_model(folder: str) -> None:
 def prompts() -> list[list[int]]:
     """Prompts of several whole blocks; the last token of each lies in a block of its own."""
     chosen = random.Random(5)
-    return [[chosen.randrange(3, 512) for _ in range(BLOCK * chosen.randint(3, 12) + 1)] for _ in range(PROMPTS)]
+    return [
+        [chosen.randrange(3, 512) for _ in range(BLOCK * chosen.randint(3, 12) + 1)] for _ in range(PROMPTS)
+    ]
 
 
 class Engine:
@@ -143,7 +145,7 @@ def strike(pipe: Connection, how: str, pid: int) -> None:
 
 
 def swap_blocks() -> None:
-    """Breaks the transfers of this process: two blocks of each change places, of the first and the last layer.
+    """Breaks the transfers of this process: blocks of the first and the last layer change places.
 
     Two blocks of one layer would not do: attention does not ask where a key lies.
     """
@@ -151,7 +153,16 @@ def swap_blocks() -> None:
 
     genuine = nixl._api.nixl_agent.make_prepped_xfer
 
-    def make(self: Any, operation: str, local: Any, local_ids: Any, remote: Any, remote_ids: Any, *rest: Any, **o: Any) -> Any:
+    def make(
+        self: Any,
+        operation: str,
+        local: Any,
+        local_ids: Any,
+        remote: Any,
+        remote_ids: Any,
+        *rest: Any,
+        **o: Any,
+    ) -> Any:
         ids = list(local_ids)
         if len(ids) > 1:
             ids[0], ids[-1] = ids[-1], ids[0]
@@ -222,13 +233,17 @@ class Pair:
         self.place = (folder, model, backend, mode)
         self.connector = "NixlPushConnector" if mode == "push" else "NixlConnector"
         self.port = port
-        self.decode = Process(folder, f"{mode}-decode", model, self.connector, backend, "kv_consumer", port + 1)
+        self.decode = Process(
+            folder, f"{mode}-decode", model, self.connector, backend, "kv_consumer", port + 1
+        )
         self.decode.ready()
         self.start_prefill()
 
     def start_prefill(self) -> None:
         folder, model, backend, mode = self.place
-        self.prefill = Process(folder, f"{mode}-prefill", model, self.connector, backend, "kv_producer", self.port)
+        self.prefill = Process(
+            folder, f"{mode}-prefill", model, self.connector, backend, "kv_producer", self.port
+        )
         self.pid = self.prefill.ready()
 
     def close(self) -> None:
@@ -278,7 +293,9 @@ def survives(pair: Pair, how: str, mode: str, expected: list[list[int]], limit_s
         pair.start_prefill()
         again = pair.run(tokens, 16, 60)
         if again["tokens"] != expected[longest] or again["cached"] != len(tokens):
-            raise Failure(f"{said}; with the new prefiller {again['cached']} of {len(tokens)} tokens were loaded")
+            raise Failure(
+                f"{said}; with the new prefiller {again['cached']} of {len(tokens)} tokens were loaded"
+            )
         said += "; the new prefiller serves"
     if answer["seconds"] > limit_s:
         raise Failure(said)
