@@ -134,6 +134,8 @@ def strike(pipe: Connection, how: str, pid: int) -> None:
             return state
         # A stopped process cannot serve; so the transfer is surely under way when the process is killed.
         os.kill(pid, signal.SIGSTOP)
+        while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":
+            time.sleep(0.001)
         state = genuine(self, *arguments, **options)
         if how != "stopped":
             time.sleep(0.05)
@@ -284,7 +286,7 @@ def survives(pair: Pair, how: str, mode: str, expected: list[list[int]], limit_s
     struck = pair.prefill if mode == "push" else pair.decode
     struck.ask("strike", how, pair.pid)
     answer = pair.run(tokens, 16, limit_s + 25)
-    outcome = "recomputed" if answer["tokens"] == expected[longest] else f"finish reason {answer['reason']}"
+    outcome = f"finish reason {answer['reason']}, {answer['cached']} of {len(tokens)} tokens loaded"
     if answer["tokens"] != expected[longest] and answer["reason"] != "error":
         raise Failure(f"wrong tokens, {answer}")
     said = f"answered after {answer['seconds']:.1f} s, {outcome}"
