@@ -94,7 +94,9 @@ run_lmcache() {
     timeout 900 "$work/lmcache/bin/python" tests/engines/lmcache_channel.py "$@"
 }
 vllm() { NIXL_PLUGIN_DIR=$plugin run_vllm FERRY; }
-lmcache() { NIXL_PLUGIN_DIR=$plugin run_lmcache FERRY; }
+lmcache() {
+    NIXL_PLUGIN_DIR=$plugin run_lmcache FERRY && NIXL_PLUGIN_DIR=$plugin FERRY_TRANSPORTS=tcp run_lmcache FERRY
+}
 ucx() { run_vllm UCX && run_lmcache UCX; }
 
 [ $# -gt 0 ] || set -- matrix vllm lmcache

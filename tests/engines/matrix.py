@@ -1,6 +1,6 @@
 """An agent of one NIXL: hands its metadata to the agent of another through files, and moves data both ways.
 
-    matrix.py NAME OTHER FOLDER      matrix.py refused     expects that the plugin is not served, in a sentence
+    matrix.py NAME OTHER FOLDER      matrix.py refused     expects that NIXL does not get the plugin
 
 Each side writes the other's memory, reads it back, and tells. Exits with 0 if all bytes are right.
 """

@@ -31,7 +31,7 @@ STARTS_S = 300.0
 
 
 def make_model(folder: str) -> None:
-    """Writes a Llama of four layers with random weights."""
+    """Writes a Llama with random weights, whose KV cache has 24 KiB a token."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -39,10 +39,10 @@ def make_model(folder: str) -> None:
         vocab_size=512,
         hidden_size=128,
         intermediate_size=256,
-        num_hidden_layers=4,
+        num_hidden_layers=6,
         num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=32,
+        num_key_value_heads=4,
+        head_dim=128,
         max_position_embeddings=2048,
         bos_token_id=1,
         eos_token_id=2,

@@ -40,8 +40,8 @@ def mirror(root: Path, alias: str | None = None) -> Path:
     """Makes a tree of links to NIXL's libraries, with ferry among the plugins; returns its folder of plugins.
 
     The tree has the shape of the installed wheel: NIXL's own plugins find their libraries by their place.
-    With an alias ferry also stands in for that backend, in place of NIXL's own. A tree that this function made
-    before is made anew. FolderError if there is no NIXL, or if `root` holds anything else.
+    With an alias ferry also stands in for that backend, in place of NIXL's own. A tree of this function
+    is made anew. FolderError if there is no NIXL, or if `root` holds anything else.
     """
     package, site = nixl()
     libraries = site / f".{package}.mesonpy.libs"
