@@ -25,6 +25,11 @@ DOCS = {
         "docs/operations.md": "Operations",
         "docs/containers.md": "Containers and Kubernetes",
         "docs/engines.md": "vLLM, SGLang and LMCache",
+        "docs/nixl.md": "ferry inside NIXL",
+        "docs/nixl-vllm.md": "vLLM over NIXL",
+        "docs/nixl-sglang.md": "SGLang over NIXL",
+        "docs/nixl-lmcache.md": "LMCache over NIXL",
+        "docs/nixl-dynamo.md": "Dynamo over NIXL",
     },
     "Languages": {
         "ffi/README.md": "C",
@@ -34,6 +39,8 @@ DOCS = {
         "bindings/go/README.md": "Go",
         "bindings/python/mooncake/README.md": "mooncake.engine over ferry",
         "bindings/mooncake/README.md": "Mooncake's C interface over ferry",
+        "bindings/nixl/README.md": "The plugin for NIXL",
+        "bindings/nixl/python/README.md": "The wheel ferry-nixl",
     },
     "Speed": {"docs/results.md": "Results", "docs/bench.md": "Benchmarks"},
     "Inside": {

@@ -34,6 +34,9 @@ install() {
 install tools numpy matplotlib
 install mooncake "mooncake-transfer-engine-non-cuda==$MOONCAKE"
 install nixl --no-deps "nixl==$NIXL" "nixl-cu12==$NIXL"
+# ferry's plugin for NIXL, with the library that it needs.
+FERRY_LIBRARY=$target/release/libferry.so bindings/nixl/build.sh "$work/plugin"
+cp "$target/release/libferry.so" "$work/plugin/libferry.so.0"
 
 # Runs in its own network namespace: without other traffic, and with one congestion control for all peers that
 # don't choose their own. bbr, a common default, costs the peers up to half of their speed over loopback, and
@@ -52,5 +55,6 @@ fi
 : >"$work/agents.log"
 "${namespace[@]}" "$target/release/ferry-bench" peers \
     --python "$venv/bin/python" --scripts benches/peers --library "$target/release/libferry.so" \
+    --plugins "$(cd "$work/plugin" && pwd)" \
     --install "$work" --log "$work/agents.log" --json "$results/compare.json" "$@" | tee "$results/compare.md"
 "$venv/bin/python" benches/peers/plot.py "$results/compare.json" "$results/compare"

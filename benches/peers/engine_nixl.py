@@ -1,5 +1,6 @@
-"""NIXL over UCX, as its wheels install it. UCX's settings are environment variables, set by the starter
-of the process. Options: "progress_thread", "in_flight"."""
+"""NIXL over UCX, as its wheels install it, or over ferry's plugin. UCX's settings are environment variables, set
+by the starter of the process. Options: "progress_thread", "in_flight"; for ferry "plugins", the folder of the
+plugin, and "parameters", the backend's."""
 
 import base64
 import os
@@ -18,9 +19,20 @@ class Engine:
 
     def __init__(self, options):
         self.in_flight = options.get("in_flight", 2)
+        self.backend = "FERRY" if "plugins" in options else "UCX"
         name = "agent-%d" % os.getpid()
-        config = nixl_agent_config(enable_prog_thread=options.get("progress_thread", True))
+        backends = []
+        if self.backend == "UCX":
+            backends = ["UCX"]
+        else:
+            os.environ["NIXL_PLUGIN_DIR"] = options["plugins"]
+        config = nixl_agent_config(
+            enable_prog_thread=options.get("progress_thread", True), backends=backends
+        )
         self.agent = nixl_agent(name, config)
+        if self.backend == "FERRY":
+            self.agent.create_backend("FERRY", options["parameters"])
+            self.transports = options["parameters"]["transports"]
         self.registered = []
 
     def allocate(self, bytes):
@@ -40,6 +52,8 @@ class Engine:
         return Peer(name, introduction["address"])
 
     def path(self, peer):
+        if self.backend == "FERRY":
+            return "ferry's plugin, transports=" + self.transports
         return "UCX, UCX_TLS=" + os.environ.get("UCX_TLS", "all")
 
     def prepare(self, operation, peer, requests):

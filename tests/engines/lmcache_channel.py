@@ -2,8 +2,8 @@
 
     lmcache_channel.py BACKEND
 
-Half of the chunks are read and half are written, in batches of 1 to 64. When the channel says that a batch is
-there, every byte is compared at once: the pools of both processes are mapped here. Two processes that only spin
+Half of the chunks are read and half are written, in batches of 1 to 64. When the channel says that a batch
+is there, every byte is compared at once: the pools of both processes are mapped here. Processes that only spin
 keep the cores busy.
 """
 

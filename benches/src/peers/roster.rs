@@ -28,6 +28,8 @@ pub const NIXL_TCP: &str = "NIXL UCX-TCP default";
 pub const NIXL_TCP_BEST: &str = "NIXL UCX-TCP best";
 pub const NIXL_AUTO: &str = "NIXL auto default";
 pub const NIXL_AUTO_BEST: &str = "NIXL auto best";
+pub const NIXL_FERRY_TCP: &str = "NIXL over ferry, tcp";
+pub const NIXL_FERRY_AUTO: &str = "NIXL over ferry, auto";
 
 /// A reference of this program, an engine driven from Python, or a reference for the bulk and Python for the rest.
 #[derive(Clone, Debug)]
@@ -52,6 +54,9 @@ pub struct Places {
     /// ferry's library
     #[arg(long, default_value = "target/release/libferry.so")]
     pub library: PathBuf,
+    /// The folder of libplugin_FERRY.so
+    #[arg(long, default_value = "target/nixl")]
+    pub plugins: PathBuf,
     /// What the engines print is appended to this file
     #[arg(long, default_value = "/dev/null")]
     pub log: PathBuf,
@@ -97,7 +102,8 @@ pub fn entries(places: &Places) -> Vec<Entry> {
     let ferry = FERRY.map(|variant| ferry(places, variant));
     let mooncake = MOONCAKES.map(|variant| mooncake(places, variant));
     let nixl = NIXLS.map(|variant| nixl(places, variant));
-    raw.into_iter().chain(ferry).chain(mooncake).chain(nixl).collect()
+    let over_ferry = NIXLS_OVER_FERRY.map(|variant| nixl_over_ferry(places, variant));
+    raw.into_iter().chain(ferry).chain(mooncake).chain(nixl).chain(over_ferry).collect()
 }
 
 fn raw_tcp() -> Entry {
@@ -191,6 +197,22 @@ fn nixl(places: &Places, (name, progress, variables): (&'static str, bool, Varia
     python(places, name, settings, Launch { target: json!({}), polls_when_idle: true, ..launch })
 }
 
+/// Names, and the transports that ferry may use.
+const NIXLS_OVER_FERRY: [(&str, &str); 2] = [(NIXL_FERRY_TCP, "tcp"), (NIXL_FERRY_AUTO, "auto")];
+
+/// NIXL with ferry's plugin, as the programs that call NIXL get ferry.
+fn nixl_over_ferry(places: &Places, (name, transports): (&'static str, &str)) -> Entry {
+    let settings = format!("ferry's plugin, transports={transports}, secret; requests made ahead, 4 in flight");
+    let options = json!({
+        "plugins": places.plugins,
+        "parameters": {
+            "transports": transports, "secret_file": places.secret, "listen_address": "127.0.0.1:0",
+        },
+        "in_flight": 4,
+    });
+    python(places, name, settings, launch(places, "nixl", options, &[]))
+}
+
 /// Returns the command that starts both ends with the same options.
 fn launch(places: &Places, engine: &str, options: Value, variables: Variables) -> Launch {
     Launch {
@@ -225,7 +247,8 @@ mod tests {
 
     fn places(install: Option<PathBuf>) -> Places {
         let path = || PathBuf::from("x");
-        Places { python: path(), scripts: path(), library: path(), secret: path(), log: path(), install }
+        let (python, scripts, library, plugins) = (path(), path(), path(), path());
+        Places { python, scripts, library, plugins, secret: path(), log: path(), install }
     }
 
     #[test]

@@ -45,6 +45,7 @@ const SHARED: Beside = Beside { name: RAW_SHARED, engines: &[RAW_SHARED] };
 const NIXL: Beside =
     Beside { name: "NIXL's best", engines: &[NIXL_AUTO_BEST, NIXL_AUTO, NIXL_TCP_BEST, NIXL_TCP] };
 const NIXL_OVER_TCP: Beside = Beside { name: "NIXL's best over TCP", engines: &[NIXL_TCP_BEST, NIXL_TCP] };
+const FERRYS_OWN_TCP: Beside = Beside { name: FERRY_TCP, engines: &[FERRY_TCP] };
 const MOONCAKE_EITHER: Beside = Beside { name: "Mooncake's best", engines: &[MOONCAKE_BEST, MOONCAKE] };
 const FORCED: Beside = Beside { name: "better of local and tcp", engines: &[FERRY_LOCAL, FERRY_TCP] };
 const FORCED_ALLOCATED: Beside =
@@ -94,6 +95,10 @@ fn throughput(workload: &Workload, targets: &mut Vec<Target>) {
     };
     add(FERRY_TCP, NIXL_OVER_TCP, nixl);
     add(FERRY_TCP, MOONCAKE_EITHER, mooncake);
+    // ferry's plugin beside NIXL's own backends, and beside ferry without NIXL.
+    add(NIXL_FERRY_TCP, NIXL_OVER_TCP, 1.0);
+    add(NIXL_FERRY_AUTO, NIXL, 1.0);
+    add(NIXL_FERRY_TCP, FERRYS_OWN_TCP, 0.9);
 }
 
 fn latency(bytes: usize, targets: &mut Vec<Target>) {
@@ -109,6 +114,7 @@ fn latency(bytes: usize, targets: &mut Vec<Target>) {
     for quantity in [Quantity::P50Us, Quantity::P99Us] {
         add(FERRY_TCP, quantity, NIXL_OVER_TCP, 1.0);
         add(FERRY_TCP, quantity, MOONCAKE_EITHER, 1.0);
+        add(NIXL_FERRY_TCP, quantity, NIXL_OVER_TCP, 1.0);
     }
 }
 
