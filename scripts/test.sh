@@ -19,7 +19,7 @@ lanes=(
     "cxx python golang exchange installed deb docs io_uring"
 )
 # Printed at the end of a full run.
-elsewhere="not run: make bench, bench-cuda, compare and overhead, which measure; sim, chaos and fuzz, which draw more faults; sanitize, miri and soak; make prove, which runs some of each"
+elsewhere="not run: make bench, bench-cuda, compare and overhead, which measure; sim, chaos and fuzz, which draw more faults; sanitize, miri and soak; make prove, which runs some of each; make test-engines, which runs vLLM and LMCache"
 
 # The time limit of a leg in seconds: several times its time on two processors from an empty target folder.
 bound_s() {
