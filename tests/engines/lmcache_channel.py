@@ -3,7 +3,7 @@
     lmcache_channel.py BACKEND
 
 Half of the chunks are read and half are written, in batches of 1 to 64. When the channel says that a batch
-is there, every byte is compared at once: the pools of both processes are mapped here. Processes that only spin
+is there, every byte is compared at once: both pools are mapped here. Processes that only spin
 keep the cores busy.
 """
 

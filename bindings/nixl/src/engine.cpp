@@ -1,6 +1,7 @@
 #include "engine.h"
 
 #include <poll.h>
+#include <unistd.h>
 
 #include <cstring>
 
@@ -58,6 +59,11 @@ Engine::Engine(const nixlBackendInitParams &init, Config with, std::unique_ptr<E
 // The core calls nothing else meanwhile. First all that is under way ends, then the threads, then the engines.
 Engine::~Engine()
 {
+    if (getpid() != process) {
+        // A forked child has neither the threads nor the engines' connections, and must not wait for them.
+        new std::vector<std::thread>(std::move(readers));
+        return;
+    }
     {
         const std::lock_guard<std::mutex> lock(spool_mutex);
         ending = true;
@@ -271,6 +277,8 @@ nixl_status_t Engine::genNotif(const std::string &agent, const std::string &mess
         return refuse(NIXL_ERR_INVALID_PARAM, "a notification has at most " + std::to_string(NOTICE_BYTES_MAX) + " bytes");
     if (agent == localAgent) {
         const std::lock_guard<std::mutex> lock(spool_mutex);
+        if (spool.is_full())
+            return refuse(NIXL_ERR_NOT_ALLOWED, "as many notifications wait for the application as may wait");
         spool.put(localAgent, message);
         return NIXL_SUCCESS;
     }
@@ -311,10 +319,10 @@ bool Engine::drain(const Endpoint &from) const
 
 void Engine::take(const Endpoint &from, const ferry_event &event) const
 {
-    const std::string text(static_cast<const char *>(event.data), event.data_length);
+    const char *data = static_cast<const char *>(event.data);
     switch (event.kind) {
     case FERRY_EVENT_NOTIFICATION:
-        spool.take(event.peer, static_cast<const char *>(event.data), event.data_length);
+        if (data != nullptr) spool.take(event.peer, data, event.data_length);
         break;
     case FERRY_EVENT_TRANSFER:
         if (event.status != FERRY_OK)
@@ -323,7 +331,7 @@ void Engine::take(const Endpoint &from, const ferry_event &event) const
         break;
     case FERRY_EVENT_PEER_LOST:
         spool.forget(event.peer);
-        log(Level::Info, "a peer is lost: " + text);
+        log(Level::Info, "a peer is lost: " + (data == nullptr ? name_of(event.status) : std::string(data, event.data_length)));
         break;
     case FERRY_EVENT_LATE_APPLY:
         log(Level::Error, "a peer that was suspended in the middle of a transfer has written " +

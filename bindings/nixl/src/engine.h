@@ -3,6 +3,7 @@
 #pragma once
 
 #include <ferry.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <condition_variable>
@@ -96,6 +97,7 @@ private:
     mutable bool ending = false;
 
     mutable std::vector<std::thread> readers;
+    const pid_t process = getpid();
 };
 
 } // namespace ferry_nixl

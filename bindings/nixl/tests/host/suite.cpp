@@ -341,6 +341,16 @@ TEST(Notices, NobodyAsksForDoNotStopTheSender)
     EXPECT_EQ(pair.a->releaseReqH(handle), NIXL_SUCCESS);
 }
 
+TEST(Notices, ToOneselfAreBounded)
+{
+    const host::Backend a = agent("a");
+    const std::string long_one(ferry_nixl::NOTICE_BYTES_MAX, 'x');
+    for (int i = 0; i < 5; i++) EXPECT_EQ(a->genNotif("a", long_one), NIXL_SUCCESS);
+    EXPECT_EQ(a->genNotif("a", "one more"), NIXL_ERR_NOT_ALLOWED);
+    EXPECT_EQ(notices(*a, 5).size(), 5U);
+    EXPECT_EQ(a->genNotif("a", "one more"), NIXL_SUCCESS);
+}
+
 TEST(Notices, OfATransferThatFailsAreNotTold)
 {
     Pair pair;
@@ -436,6 +446,25 @@ TEST(Threads, CallAtTheSameTime)
     for (std::thread &thread : threads) thread.join();
     EXPECT_EQ(wrong, 0);
     EXPECT_EQ(notices(*pair.b, 4 * 66).size(), 4U * 66);
+}
+
+TEST(Forked, ChildrenEndWithoutWaitingForThreadsThatTheyDoNotHave)
+{
+    Pair pair;
+    nixlBackendReqH *handle = pair.write();
+    EXPECT_EQ(run(*pair.a, handle), NIXL_SUCCESS);
+    const pid_t child = fork();
+    if (child == 0) {
+        alarm(10);
+        pair.a.reset();
+        pair.b.reset();
+        _exit(0);
+    }
+    int status = -1;
+    EXPECT_EQ(waitpid(child, &status, 0), child);
+    EXPECT_EQ(status, 0);
+    EXPECT_EQ(run(*pair.a, handle), NIXL_SUCCESS);
+    EXPECT_EQ(pair.a->releaseReqH(handle), NIXL_SUCCESS);
 }
 
 // A target in another process, whose memory this process sees too.
