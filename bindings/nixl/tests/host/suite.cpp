@@ -267,6 +267,30 @@ TEST(Requests, AreCheckedBeforeTheyArePrepared)
     EXPECT_EQ(pair.a->releaseReqH(handle), NIXL_SUCCESS) << "never posted";
 }
 
+TEST(Requests, OfOneSmallRangeAreDoneAtOnceOnThisHost)
+{
+    Pair pair;
+    ASSERT_EQ(pair.a->connect("b"), NIXL_SUCCESS);
+    const host::List none;
+    for (nixl_xfer_op_t op : {NIXL_WRITE, NIXL_READ}) {
+        nixlBackendReqH *handle = prepare(*pair.a, op, list(pair.here.data(), 4096, pair.local),
+                                          list(pair.there.data(), 4096, pair.memory.remote), "b");
+        for (std::uint64_t turn = 1; turn < 4; turn++) {
+            (op == NIXL_WRITE ? pair.here : pair.there)[511] = turn;
+            EXPECT_EQ(pair.a->postXfer(op, none.get(), none.get(), "", handle, nullptr), NIXL_SUCCESS);
+            EXPECT_EQ((op == NIXL_WRITE ? pair.there : pair.here)[511], turn);
+            EXPECT_EQ(pair.a->checkXfer(handle), NIXL_SUCCESS);
+        }
+        EXPECT_EQ(pair.a->releaseReqH(handle), NIXL_SUCCESS);
+    }
+    // What cannot be is told as of any other transfer.
+    nixlBackendReqH *handle = prepare(*pair.a, NIXL_WRITE, list(pair.here.data(), 4096, pair.local),
+                                      list(pair.there.data(), 4096, pair.memory.remote), "b");
+    EXPECT_EQ(pair.b->deregisterMem(pair.memory.local), NIXL_SUCCESS);
+    EXPECT_EQ(run(*pair.a, handle), NIXL_ERR_NOT_FOUND);
+    EXPECT_EQ(pair.a->releaseReqH(handle), NIXL_SUCCESS);
+}
+
 TEST(Requests, OutliveTheirMetadata)
 {
     Pair pair;
