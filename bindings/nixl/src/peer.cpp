@@ -135,8 +135,9 @@ void Peer::dial()
             batch.swap(waiting);
         }
         if (status != FERRY_OK) {
-            // Another incarnation answers there: the agent that was meant is gone.
-            const nixl_status_t told = status == FERRY_ERR_STALE ? NIXL_ERR_REMOTE_DISCONNECT : nixl_status(status);
+            // Another incarnation answers there, or nobody does: the agent that was meant is gone.
+            const bool gone = status == FERRY_ERR_STALE || status == FERRY_ERR_TIMEOUT;
+            const nixl_status_t told = gone ? NIXL_ERR_REMOTE_DISCONNECT : nixl_status(status);
             for (const auto &waiter : batch) waiter->failed(told, "agent " + agent + " is not reached: " + text_of(error));
             return;
         }

@@ -14,7 +14,11 @@ namespace {
 // within seconds, because it can compute again what it does not get: silence for 2 seconds, then 2 seconds for the
 // peer to come back.
 const std::pair<const char *, const char *> DEFAULTS[] = {
-    {"keepalive_ms", "2000"}, {"progress_timeout_ms", "2000"}, {"reconnect_timeout_ms", "2000"}};
+    {"connect_timeout_ms", "3000"},
+    {"keepalive_ms", "2000"},
+    {"progress_timeout_ms", "2000"},
+    {"reconnect_timeout_ms", "2000"},
+};
 const char HIDDEN[] = "(hidden)";
 
 std::vector<ferry_setting_info> known_settings()

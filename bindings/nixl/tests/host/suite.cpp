@@ -681,6 +681,20 @@ TEST(Peers, ThatAreStoppedFailTransfersWithinSeconds)
     EXPECT_EQ(a->releaseReqH(handle), NIXL_SUCCESS);
 }
 
+TEST(Peers, ThatAreStoppedBeforeTheyAreDialledFailTransfersWithinSeconds)
+{
+    const host::Backend a = agent("a");
+    Other other(*a, 1 << 16);
+    other.stop();
+    std::vector<std::uint64_t> here(1 << 13, 1);
+    nixlBackendMD *local = host::add(*a, here.data(), 1 << 16);
+    nixlBackendReqH *handle = prepare(*a, NIXL_READ, list(here.data(), 1 << 16, local), other.all(), "other");
+    const auto start = Clock::now();
+    EXPECT_EQ(run(*a, handle), NIXL_ERR_REMOTE_DISCONNECT);
+    EXPECT_LT(Clock::now() - start, 5s);
+    EXPECT_EQ(a->releaseReqH(handle), NIXL_SUCCESS);
+}
+
 } // namespace
 
 int main(int argc, char **argv)
