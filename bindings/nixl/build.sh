@@ -17,6 +17,7 @@ if [ -z "$library" ]; then
     library=$target/release/libferry.so
 fi
 : "${CXX:=g++}"
+command -v "$CXX" >/dev/null || { echo "the plugin for NIXL needs a C++ compiler: install g++, or set CXX" >&2; exit 1; }
 read -ra flags <<<"${CXXFLAGS:--O2}"
 "$CXX" -std=c++17 -Wall -Wextra "${flags[@]}" -fPIC -fvisibility=hidden -shared -I"$root/include" \
     "$root"/bindings/nixl/src/*.cpp "$library" -pthread -Wl,--no-undefined -Wl,-soname,libplugin_FERRY.so \

@@ -202,7 +202,8 @@ const NIXLS_OVER_FERRY: [(&str, &str); 2] = [(NIXL_FERRY_TCP, "tcp"), (NIXL_FERR
 
 /// NIXL with ferry's plugin, as the programs that call NIXL get ferry.
 fn nixl_over_ferry(places: &Places, (name, transports): (&'static str, &str)) -> Entry {
-    let settings = format!("ferry's plugin, transports={transports}, secret; requests made ahead, 4 in flight");
+    let settings =
+        format!("ferry's plugin, transports={transports}, secret; requests made ahead, 4 in flight");
     let options = json!({
         "plugins": places.plugins,
         "parameters": {

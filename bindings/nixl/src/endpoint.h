@@ -10,9 +10,9 @@
 
 namespace ferry_nixl {
 
-// What an agent's connection information says. `mailbox` is memory of the engine whose contents mean nothing: NIXL sends
-// notifications without a transfer and without waiting, and ferry attaches notifications to transfers. So such a
-// notification goes with a WRITE of the mailbox.
+// What an agent's connection information says. `mailbox` is memory of the engine whose contents mean nothing: NIXL
+// sends notifications without a transfer and without waiting, and ferry attaches notifications to transfers. So such
+// a notification goes with a WRITE of the mailbox.
 struct Address {
     std::string descriptor;
     std::uint64_t mailbox = 0;

@@ -24,6 +24,11 @@ struct Handle : nixlBackendReqH {
     std::shared_ptr<Request> request;
 };
 
+nixl_status_t too_long()
+{
+    return refuse(NIXL_ERR_INVALID_PARAM, "a notification has at most " + std::to_string(NOTICE_BYTES_MAX) + " bytes");
+}
+
 std::shared_ptr<Request> request_of(nixlBackendReqH *handle) { return static_cast<Handle *>(handle)->request; }
 
 } // namespace
@@ -198,8 +203,9 @@ std::shared_ptr<Peer> Engine::self() const
     return peer;
 }
 
-nixl_status_t Engine::prepXfer(const nixl_xfer_op_t &op, const nixl_meta_dlist_t &local, const nixl_meta_dlist_t &remote,
-                               const std::string &agent, nixlBackendReqH *&handle, const nixlBackendOptionalArgs *) const
+nixl_status_t Engine::prepXfer(const nixl_xfer_op_t &op, const nixl_meta_dlist_t &local,
+                               const nixl_meta_dlist_t &remote, const std::string &agent, nixlBackendReqH *&handle,
+                               const nixlBackendOptionalArgs *) const
 {
     const std::size_t count = local.descs.size();
     if (count == 0 || count != remote.descs.size())
@@ -211,7 +217,8 @@ nixl_status_t Engine::prepXfer(const nixl_xfer_op_t &op, const nixl_meta_dlist_t
         const nixlMetaDesc &from = local.descs[i], &to = remote.descs[i];
         const auto *target = static_cast<const Target *>(to.metadataP);
         if (from.len != to.len || from.metadataP == nullptr || target == nullptr)
-            return refuse(NIXL_ERR_INVALID_PARAM, "range " + std::to_string(i) + " has two lengths or is not registered");
+            return refuse(NIXL_ERR_INVALID_PARAM,
+                          "range " + std::to_string(i) + " has two lengths or is not registered");
         ranges[i] = {from.addr, to.addr, from.len, target->own == nullptr ? target->remote : target->own->mirror};
     }
     const std::uint32_t direction = op == NIXL_READ ? FERRY_OP_READ : FERRY_OP_WRITE;
@@ -230,9 +237,7 @@ nixl_status_t Engine::postXfer(const nixl_xfer_op_t &, const nixl_meta_dlist_t &
 {
     Notice notice;
     if (options != nullptr && options->hasNotif) {
-        if (options->notifMsg.size() > NOTICE_BYTES_MAX)
-            return refuse(NIXL_ERR_INVALID_PARAM, "a notification has at most " + std::to_string(NOTICE_BYTES_MAX) +
-                                                      " bytes");
+        if (options->notifMsg.size() > NOTICE_BYTES_MAX) return too_long();
         const std::uint64_t id = next_notice++;
         notice.pieces = cut(localAgent, options->notifMsg, id);
         if (notice.pieces.size() > 1) notice.given_up = give_up(localAgent, id);
@@ -273,8 +278,7 @@ nixl_status_t Engine::getNotifs(notif_list_t &out)
 
 nixl_status_t Engine::genNotif(const std::string &agent, const std::string &message) const
 {
-    if (message.size() > NOTICE_BYTES_MAX)
-        return refuse(NIXL_ERR_INVALID_PARAM, "a notification has at most " + std::to_string(NOTICE_BYTES_MAX) + " bytes");
+    if (message.size() > NOTICE_BYTES_MAX) return too_long();
     if (agent == localAgent) {
         const std::lock_guard<std::mutex> lock(spool_mutex);
         if (spool.is_full())
@@ -307,8 +311,8 @@ bool Engine::drain(const Endpoint &from) const
     ferry_event events[64];
     std::size_t count = 0;
     do {
-        const ferry_status status = ferry_queue_drain(from.engine, from.queue, events, sizeof *events, 64, &count, nullptr);
-        if (status != FERRY_OK) return false;
+        if (ferry_queue_drain(from.engine, from.queue, events, sizeof *events, 64, &count, nullptr) != FERRY_OK)
+            return false;
         for (std::size_t i = 0; i < count; i++) {
             take(from, events[i]);
             ferry_event_release(&events[i]);
@@ -331,7 +335,8 @@ void Engine::take(const Endpoint &from, const ferry_event &event) const
         break;
     case FERRY_EVENT_PEER_LOST:
         spool.forget(event.peer);
-        log(Level::Info, "a peer is lost: " + (data == nullptr ? name_of(event.status) : std::string(data, event.data_length)));
+        log(Level::Info, "a peer is lost: " + name_of(event.status) + ": " +
+                             (data == nullptr ? "" : std::string(data, event.data_length)));
         break;
     case FERRY_EVENT_LATE_APPLY:
         log(Level::Error, "a peer that was suspended in the middle of a transfer has written " +

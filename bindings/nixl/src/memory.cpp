@@ -24,7 +24,8 @@ nixl_status_t register_in(ferry_engine *engine, const Region &region, ferry_regi
     void *address = reinterpret_cast<void *>(region.address);
     const ferry_status status = ferry_region_register(engine, address, region.length, nullptr, &out, &error);
     if (status == FERRY_OK) return NIXL_SUCCESS;
-    return refuse(nixl_status(status), "registering " + range_of(region.address, region.length) + ": " + text_of(error));
+    const std::string range = range_of(region.address, region.length);
+    return refuse(nixl_status(status), "registering " + range + ": " + text_of(error));
 }
 
 // ferry bounds how long a region stays in use: a transfer by its deadline, a peer that is gone by its lease.

@@ -112,10 +112,12 @@ public:
     virtual nixl_status_t checkXfer(nixlBackendReqH *handle) const = 0;
     virtual nixl_status_t releaseReqH(nixlBackendReqH *handle) const = 0;
     // Memory views are for kernels of a device.
-    virtual nixl_status_t prepMemView(const nixl_remote_meta_dlist_t &, void *&, const nixlBackendOptionalArgs *) const {
+    virtual nixl_status_t prepMemView(const nixl_remote_meta_dlist_t &, void *&, const nixlBackendOptionalArgs *) const
+    {
         return NIXL_ERR_NOT_SUPPORTED;
     }
-    virtual nixl_status_t prepMemView(const nixl_meta_dlist_t &, void *&, const nixlBackendOptionalArgs *) const {
+    virtual nixl_status_t prepMemView(const nixl_meta_dlist_t &, void *&, const nixlBackendOptionalArgs *) const
+    {
         return NIXL_ERR_NOT_SUPPORTED;
     }
     virtual void releaseMemView(void *) const {}
@@ -127,12 +129,14 @@ public:
     virtual nixl_status_t loadLocalMD(nixlBackendMD *metadata, nixlBackendMD *&out) = 0;
     virtual nixl_status_t getNotifs(notif_list_t &out) = 0;
     virtual nixl_status_t genNotif(const std::string &agent, const std::string &message) const = 0;
-    virtual nixl_status_t queryMem(const nixl_reg_dlist_t &, std::vector<nixl_query_resp_t> &) const {
+    virtual nixl_status_t queryMem(const nixl_reg_dlist_t &, std::vector<nixl_query_resp_t> &) const
+    {
         return NIXL_ERR_NOT_SUPPORTED;
     }
     virtual nixl_status_t estimateXferCost(const nixl_xfer_op_t &, const nixl_meta_dlist_t &, const nixl_meta_dlist_t &,
                                            const std::string &, nixlBackendReqH *const &, std::chrono::microseconds &,
-                                           std::chrono::microseconds &, int &, const void *) const {
+                                           std::chrono::microseconds &, int &, const void *) const
+    {
         return NIXL_ERR_NOT_SUPPORTED;
     }
 

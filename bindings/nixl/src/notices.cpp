@@ -67,7 +67,10 @@ std::vector<std::string> cut(const std::string &sender, const std::string &messa
     return pieces;
 }
 
-std::string give_up(const std::string &sender, std::uint64_t id) { return encode(head_of(GIVEN_UP, sender, id), sender); }
+std::string give_up(const std::string &sender, std::uint64_t id)
+{
+    return encode(head_of(GIVEN_UP, sender, id), sender);
+}
 
 void Spool::take(ferry_peer peer, const char *bytes, std::size_t length)
 {
