@@ -82,7 +82,6 @@ class Engine:
                 kv_load_failure_policy="recompute",
                 kv_connector_extra_config={"backends": [backend]},
             )
-        self.requests = 0
         self.llm = LLM(
             model=model,
             dtype="float32",
@@ -96,9 +95,12 @@ class Engine:
         )
 
     def generate(
-        self, tokens: list[int], count: int, parameters: dict[str, Any] | None, limit_s: float
+        self, name: str, tokens: list[int], count: int, parameters: dict[str, Any] | None, limit_s: float
     ) -> dict[str, Any]:
-        """Answers one prompt; a request that is not done in time is aborted, with the reason "none"."""
+        """Answers one prompt; a request that is not done in time is aborted, with the reason "none".
+
+        The push connector finds the two sides of a request by their common name.
+        """
         from vllm import SamplingParams
 
         sampling = SamplingParams(
@@ -109,8 +111,6 @@ class Engine:
             extra_args={"kv_transfer_params": parameters} if parameters else None,
         )
         start = time.monotonic()
-        self.requests += 1
-        name = f"request-{self.requests}"
         self.llm.llm_engine.add_request(name, {"prompt_token_ids": tokens}, sampling)
         while time.monotonic() - start < limit_s:
             for output in self.llm.llm_engine.step():
@@ -246,6 +246,7 @@ class Pair:
         self.place = (folder, model, backend, mode)
         self.connector = "NixlPushConnector" if mode == "push" else "NixlConnector"
         self.port = port
+        self.requests = 0
         self.decode = Process(
             folder, f"{mode}-decode", model, self.connector, backend, "kv_consumer", port + 1
         )
@@ -265,11 +266,13 @@ class Pair:
 
     def run(self, tokens: list[int], count: int, within_s: float) -> dict[str, Any]:
         parameters = {"do_remote_decode": True, "do_remote_prefill": False}
-        first = self.prefill.ask("generate", tokens, 1, parameters, 60)
+        self.requests += 1
+        name = f"request-{self.requests}"
+        first = self.prefill.ask("generate", name, tokens, 1, parameters, 60)
         handed = first["parameters"]
         handed.pop("remote_prefill_cached_tokens", None)
         answer: dict[str, Any] = self.decode.ask(
-            "generate", tokens, count, handed, within_s, within_s=within_s + 60
+            "generate", name, tokens, count, handed, within_s, within_s=within_s + 60
         )
         return answer
 
@@ -339,7 +342,7 @@ def main() -> int:
     make_model(model)
     alone = Process(folder, "alone", model, None, backend, "", 0)
     alone.ready()
-    expected = [alone.ask("generate", tokens, 16, None, 60)["tokens"] for tokens in prompts()]
+    expected = [alone.ask("generate", "alone", tokens, 16, None, 60)["tokens"] for tokens in prompts()]
     alone.close()
     failed = 0
     for turn, case in enumerate(cases):
