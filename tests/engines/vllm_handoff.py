@@ -9,6 +9,7 @@ that failed. With a BACKEND other than FERRY nothing fails: the figures are for 
 
 from __future__ import annotations
 
+import ctypes
 import json
 import multiprocessing
 import os
@@ -28,6 +29,7 @@ ANSWER_S = 5.0
 # For other backends, whose decoders may never answer.
 PATIENCE_S = 30.0
 STARTS_S = 300.0
+PR_SET_PDEATHSIG = 1
 
 
 def make_model(folder: str) -> None:
@@ -184,11 +186,21 @@ def swap_blocks() -> None:
     nixl._api.nixl_agent.make_prepped_xfer = make
 
 
-def serve(pipe: Connection, log: str, arguments: tuple[Any, ...]) -> None:
+def end_with(runner: int) -> None:
+    """The kernel kills this process together with its runner: a stopped engine never sees that its pipe has ended."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl")
+    if os.getppid() != runner:
+        raise SystemExit("the runner ended before its engine began")
+
+
+def serve(pipe: Connection, log: str, runner: int, arguments: tuple[Any, ...]) -> None:
     """An engine's process: does what the test asks for until the pipe ends."""
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
+    end_with(runner)
     engine = Engine(*arguments)
     pipe.send(os.getpid())
     while True:
@@ -213,7 +225,9 @@ class Process:
         context = multiprocessing.get_context("spawn")
         self.pipe, theirs = context.Pipe()
         self.log = Path(folder, f"{name}.log")
-        self.process = context.Process(target=serve, args=(theirs, str(self.log), arguments), daemon=True)
+        self.process = context.Process(
+            target=serve, args=(theirs, str(self.log), os.getpid(), arguments), daemon=True
+        )
         self.process.start()
         theirs.close()
 
