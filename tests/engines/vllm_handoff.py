@@ -190,7 +190,7 @@ def swap_blocks() -> None:
 
 
 def end_with(runner: int) -> None:
-    """The kernel kills this process together with its runner: a stopped engine never sees that its pipe has ended."""
+    """The kernel kills this process with its runner: a stopped engine never sees that its pipe has ended."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl")
