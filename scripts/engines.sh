@@ -31,7 +31,7 @@ environment() { # the virtual environment of this name, made once
 install() {
     local name=$1 mark=$work/$1.installed
     shift
-    [ "$(cat "$mark" 2>/dev/null)" = "$*" ] && return
+    [ "$(cat "$mark" 2>/dev/null)" = "$* nixl==$NIXL" ] && return
     environment "$name"
     echo "engines: installing $* (log: $work/$name.log)"
     "$work/$name/bin/python" -m pip install --quiet uv >"$work/$name.log" 2>&1
@@ -42,7 +42,7 @@ install() {
     # The package `nixl` chooses by torch's build which of the two is imported.
     "$work/$name/bin/uv" pip install --python "$work/$name/bin/python" --no-deps "nixl==$NIXL" "nixl-cu12==$NIXL" \
         "nixl-cu13==$NIXL" >>"$work/$name.log" 2>&1
-    echo "$*" >"$mark"
+    echo "$* nixl==$NIXL" >"$mark"
 }
 
 # Two versions of NIXL in two processes.
