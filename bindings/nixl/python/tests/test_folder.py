@@ -66,6 +66,17 @@ def test_under_an_alias(tmp_path: Path) -> None:
     assert moved("UCX", folder) == "DONE True True True False"
 
 
+@pytest.mark.parametrize("alias", ["", "../UCX", "U CX"])
+def test_an_alias_that_is_no_name_of_a_backend_is_refused(tmp_path: Path, alias: str) -> None:
+    refused = run("-m", "ferry_nixl", "folder", str(tmp_path / "plugins"), "--alias", alias)
+    assert refused.returncode == 1
+    assert (
+        refused.stderr
+        == f'ferry_nixl: "{alias}" is no name of a backend: letters, digits and _ only, as in UCX\n'
+    )
+    assert os.listdir(tmp_path) == []
+
+
 def test_a_folder_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "theirs").write_text("x")
     refused = run("-m", "ferry_nixl", "folder", str(tmp_path))

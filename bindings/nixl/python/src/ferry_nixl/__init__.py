@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
+import re
 from pathlib import Path
 
 __all__ = ["FolderError", "mirror", "plugins"]
@@ -41,8 +42,12 @@ def mirror(root: Path, alias: str | None = None) -> Path:
 
     The tree has the shape of the installed wheel: NIXL's own plugins find their libraries by their place.
     With an alias ferry also stands in for that backend, in place of NIXL's own. A tree of this function
-    is made anew. FolderError if there is no NIXL, or if `root` holds anything else.
+    is made anew. FolderError if there is no NIXL, if `root` holds anything else, or if the alias is no name
+    of a backend; then nothing is made.
     """
+    # NIXL asks for libplugin_NAME.so: a name with a slash would be a file outside the tree.
+    if alias is not None and re.fullmatch(r"[A-Za-z0-9_]+", alias) is None:
+        raise FolderError(f'"{alias}" is no name of a backend: letters, digits and _ only, as in UCX')
     package, site = nixl()
     libraries = site / f".{package}.mesonpy.libs"
     own = libraries / "plugins"
