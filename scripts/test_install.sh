@@ -17,6 +17,9 @@ tests/installed/stripped.sh "$work/moved" "$work/moved/lib"
 tests/installed/programs.sh "$work/moved" "$work/moved/lib" "$work/build"
 tests/installed/readme.sh "$work/moved" "$work/build"
 "$work/moved/bin/ferry-bench" --version
-# The plugin for NIXL finds the library that was installed with it.
-found=$(env -u LD_LIBRARY_PATH ldd "$work/moved/lib/ferry/nixl/libplugin_FERRY.so" | sed -n 's/.*libferry.so.0 => \(.*\) (.*/\1/p')
+# The plugin for NIXL finds the library that was installed with it, can be loaded, and is stripped.
+plugin=$work/moved/lib/ferry/nixl/libplugin_FERRY.so
+if readelf -SW "$plugin" | grep '\.symtab'; then echo "the plugin has symbols"; exit 1; fi
+env -u LD_LIBRARY_PATH python3 -c 'import ctypes, sys; ctypes.CDLL(sys.argv[1]).nixl_plugin_init' "$plugin"
+found=$(env -u LD_LIBRARY_PATH ldd "$plugin" | sed -n 's/.*libferry.so.0 => \(.*\) (.*/\1/p')
 [ "$(realpath "$found")" = "$(realpath "$work/moved/lib/libferry.so")" ] || { echo "the plugin finds $found"; exit 1; }
