@@ -1,5 +1,6 @@
 """Tests of the agents without any peer: test_peers.py LIBFERRY.so, run by scripts/test.sh. Standard library
-only, as agent.py and the ferry engine are."""
+only, as agent.py and the ferry engine are. With a second argument, the folder of ferry's plugin for NIXL, only
+the engine of NIXL over ferry is tested, which needs the wheel: bindings/nixl/test.sh runs that."""
 
 import ctypes
 import json
@@ -15,6 +16,7 @@ import ferry_c
 HERE = os.path.dirname(os.path.abspath(__file__))
 INCLUDE = os.path.join(HERE, "..", "..", "include")
 LIBRARY = None
+PLUGINS = None
 BLOCK, BLOCKS, SLOTS = 4096, 8, 4
 BYTES = BLOCK * BLOCKS * SLOTS
 
@@ -159,6 +161,20 @@ class FerryAllocatedTests(FerryTests):
     allocated = True
 
 
+class NixlOverFerryTests(PairTests, unittest.TestCase):
+    def engine(self):
+        return "nixl", {"plugins": PLUGINS, "parameters": {"transports": "tcp"}}
+
+    def test_it_is_ferrys_plugin(self):
+        agent = Agent(*self.engine())
+        self.addCleanup(agent.end)
+        self.assertNotIn("error", agent.hello)
+        with open("/proc/%d/maps" % agent.process.pid) as maps:
+            files = maps.read()
+        self.assertIn(os.path.join(PLUGINS, "libplugin_FERRY.so"), files)
+        self.assertNotIn("libplugin_UCX", files)
+
+
 class DeclarationTests(unittest.TestCase):
     def test_structs_are_the_headers(self):
         compiler = shutil.which("cc")
@@ -203,4 +219,8 @@ def layout_declared():
 
 if __name__ == "__main__":
     LIBRARY = os.path.abspath(sys.argv.pop(1))
+    if len(sys.argv) > 1 and os.path.isdir(sys.argv[1]):
+        PLUGINS = os.path.realpath(sys.argv.pop(1))  # as the kernel names mapped files
+        unittest.main(defaultTest="NixlOverFerryTests")
+    del NixlOverFerryTests
     unittest.main()
