@@ -78,7 +78,7 @@ END
         said=$(NIXL_PLUGIN_DIR=$plugin timeout 60 "$work/nixl-$version/bin/python" tests/engines/matrix.py refused 2>&1)
         grep -q 'is no NIXL from 1.0.0 on' <<<"$said" && grep -q '^refused: ' <<<"$said" ||
             { echo "NIXL $version: $said"; return 1; }
-        echo "ok      NIXL $version is refused: $(grep 'from 1.0.0 on' <<<"$said" | sed 's/.*FERRY\] //' | cut -c1-100)"
+        echo "ok      NIXL $version is refused: $(grep 'from 1.0.0 on' <<<"$said" | sed 's/.*FERRY\] //; s|^/[^ ]*/||')"
     done
 }
 
