@@ -135,6 +135,11 @@ class Engine:
         self.llm.llm_engine.step()
 
 
+def condition(pid: int) -> str:
+    """The kernel's letter for a process; T is stopped."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
 def strike(pipe: Connection, how: str, pid: int) -> None:
     """Ends or stops the prefiller as soon as the next transfer is under way."""
     import nixl._api
@@ -150,7 +155,7 @@ def strike(pipe: Connection, how: str, pid: int) -> None:
             return state
         # A stopped process cannot serve; so the transfer is surely under way when the process is killed.
         os.kill(pid, signal.SIGSTOP)
-        while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":
+        while condition(pid) != "T":
             time.sleep(0.001)
         state = genuine(self, *arguments, **options)
         if how != "stopped":
@@ -311,6 +316,14 @@ def tokens_agree(pair: Pair, expected: list[list[int]]) -> str:
     return f"{PROMPTS} prompts, tokens equal, all loaded; {differ} of 5 differ with two blocks swapped"
 
 
+def was_struck(pair: Pair, how: str) -> bool:
+    """Whether the prefiller is gone or stopped; one that was never struck gives the right tokens too."""
+    if how == "stopped":
+        return condition(pair.pid) == "T"
+    pair.prefill.process.join(ANSWER_S)
+    return pair.prefill.process.exitcode == -signal.SIGKILL
+
+
 def survives(pair: Pair, how: str, mode: str, expected: list[list[int]], limit_s: float) -> str:
     """The prefiller goes away in the middle of a transfer."""
     longest = max(range(PROMPTS), key=lambda number: len(prompts()[number]))
@@ -319,6 +332,8 @@ def survives(pair: Pair, how: str, mode: str, expected: list[list[int]], limit_s
     struck = pair.prefill if mode == "push" else pair.decode
     struck.ask("strike", how, pair.pid)
     answer = pair.run(tokens, 16, limit_s)
+    if not was_struck(pair, how):
+        raise Failure(f"the prefiller was to be {how} in mid-transfer, and lives on")
     if answer["reason"] == "none":
         # vLLM's push decoder waits for its prefiller alone, and asks NIXL nothing meanwhile.
         said = f"{MISSED}no answer within {limit_s:.0f} s"
