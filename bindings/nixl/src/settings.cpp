@@ -11,13 +11,13 @@ namespace ferry_nixl {
 namespace {
 
 // Where the plugin's default differs from ferry's. A serving engine must hear of a peer that is stopped or unreachable
-// within seconds, because it can compute again what it does not get: silence for 2 seconds, then 2 seconds for the
-// peer to come back.
+// within seconds, because it can compute again what it does not get: silence for 1.5 seconds, then 1.5 seconds for
+// the peer to come back.
 const std::pair<const char *, const char *> DEFAULTS[] = {
     {"connect_timeout_ms", "3000"},
-    {"keepalive_ms", "2000"},
-    {"progress_timeout_ms", "2000"},
-    {"reconnect_timeout_ms", "2000"},
+    {"keepalive_ms", "1500"},
+    {"progress_timeout_ms", "1500"},
+    {"reconnect_timeout_ms", "1500"},
 };
 const char HIDDEN[] = "(hidden)";
 

@@ -215,7 +215,7 @@ def test_metadata_that_is_not_ferrys(capfd: pytest.CaptureFixture[str], two: Two
 def test_parameters_are_ferrys_settings(capfd: pytest.CaptureFixture[str]) -> None:
     own = agent("here", {"lanes": "4", "deadline_ms": "1000"})
     parameters = own.get_plugin_params(BACKEND)
-    assert parameters["lanes"] == "2" and parameters["keepalive_ms"] == "2000"
+    assert parameters["lanes"] == "2" and parameters["keepalive_ms"] == "1500"
     assert sorted(own.get_plugin_mem_types(BACKEND)) == ["DRAM_SEG", "VRAM_SEG"]
     agent("again", parameters)
     with pytest.raises(nixl.nixlBackendError):

@@ -125,7 +125,7 @@ TEST(Guard, AnEngineWithMoreFunctionsIsRefused)
 TEST(Parameters, EachSettingIsOneAndIsTakenBack)
 {
     nixl_b_params_t all = plugin()->get_backend_options();
-    EXPECT_EQ(all.at("keepalive_ms"), "2000");
+    EXPECT_EQ(all.at("keepalive_ms"), "1500");
     EXPECT_EQ(all.at("lanes"), "2");
     EXPECT_NE(host::create(plugin(), "a", all), nullptr);
     all["lanes"] = "0";
