@@ -275,12 +275,17 @@ TEST(Requests, OfOneSmallRangeAreDoneAtOnceOnThisHost)
     for (nixl_xfer_op_t op : {NIXL_WRITE, NIXL_READ}) {
         nixlBackendReqH *handle = prepare(*pair.a, op, list(pair.here.data(), 4096, pair.local),
                                           list(pair.there.data(), 4096, pair.memory.remote), "b");
-        for (std::uint64_t turn = 1; turn < 4; turn++) {
+        // The path of this host is proven shortly after the session is up, and a busy lane is left to its owner.
+        int at_once = 0;
+        for (std::uint64_t turn = 1; turn < 1000 && at_once < 3; turn++) {
             (op == NIXL_WRITE ? pair.here : pair.there)[511] = turn;
-            EXPECT_EQ(pair.a->postXfer(op, none.get(), none.get(), "", handle, nullptr), NIXL_SUCCESS);
+            const nixl_status_t posted = pair.a->postXfer(op, none.get(), none.get(), "", handle, nullptr);
+            at_once += posted == NIXL_SUCCESS;
+            EXPECT_EQ(finish(*pair.a, handle, posted), NIXL_SUCCESS);
             EXPECT_EQ((op == NIXL_WRITE ? pair.there : pair.here)[511], turn);
-            EXPECT_EQ(pair.a->checkXfer(handle), NIXL_SUCCESS);
         }
+        EXPECT_EQ(at_once, 3);
+        EXPECT_EQ(pair.a->checkXfer(handle), NIXL_SUCCESS);
         EXPECT_EQ(pair.a->releaseReqH(handle), NIXL_SUCCESS);
     }
     // What cannot be is told as of any other transfer.
@@ -476,6 +481,9 @@ TEST(Threads, CallAtTheSameTime)
 
 TEST(Forked, ChildrenEndWithoutWaitingForThreadsThatTheyDoNotHave)
 {
+#ifdef __SANITIZE_THREAD__
+    GTEST_SKIP() << "ThreadSanitizer does not follow a fork of a process with threads";
+#endif
     Pair pair;
     nixlBackendReqH *handle = pair.write();
     EXPECT_EQ(run(*pair.a, handle), NIXL_SUCCESS);
