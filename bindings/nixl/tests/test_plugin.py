@@ -249,6 +249,11 @@ def test_memory_is_deregistered_under_a_transfer() -> None:
 
 
 def test_a_release_returns_when_nothing_can_land(capsys: pytest.CaptureFixture[str]) -> None:
+    # On a busy machine this thread may come when the transfer is over: then once more.
+    assert any(released_in_the_middle(capsys) for _ in range(20))
+
+
+def released_in_the_middle(capsys: pytest.CaptureFixture[str]) -> bool:
     two = Two(words=8 << 20, parameters={"transports": "tcp"} if BACKEND == "FERRY" else {})
     handle = two.prepare("WRITE")
     two.own.transfer(handle)
@@ -273,8 +278,9 @@ def test_a_release_returns_when_nothing_can_land(capsys: pytest.CaptureFixture[s
             f"\n{BACKEND}: released with {8 * landed} of {two.memory.nbytes} bytes at the target; "
             f"then {8 * (later - landed)} more landed, {8 * wrong} of them written after the release"
         )
-    assert BACKEND != "FERRY" or 0 < landed < two.memory.size
     two.peer.close()
+    assert landed > 0
+    return bool(landed < two.memory.size)
 
 
 def test_several_threads_call_at_once(two: Two) -> None:

@@ -611,20 +611,23 @@ private:
 // 67,108,864 bytes are on their way. The release is asked for as NIXL's core does: once, and a second time if the first
 // is refused. When it has returned, not one more byte may change at the target; a target that was stopped in the middle
 // may not go on with what its sockets hold.
-void released_in_the_middle(bool stopped)
+//
+// Returns false if this thread came too late, on a busy machine: the transfer was over before.
+bool released_in_the_middle(bool stopped)
 {
     constexpr std::size_t BYTES = 64 << 20;
     const host::Backend a = agent("a", {{"transports", "tcp"}});
     Other other(*a, BYTES);
     std::vector<std::uint64_t> here(BYTES / 8, ~std::uint64_t(0));
     nixlBackendMD *local = host::add(*a, here.data(), BYTES);
-    ASSERT_EQ(a->connect("other"), NIXL_SUCCESS);
+    EXPECT_EQ(a->connect("other"), NIXL_SUCCESS);
     nixlBackendReqH *handle = prepare(*a, NIXL_WRITE, list(here.data(), BYTES, local), other.all(), "other");
     const host::List none;
-    ASSERT_EQ(a->postXfer(NIXL_WRITE, none.get(), none.get(), "", handle, nullptr), NIXL_IN_PROG);
+    EXPECT_EQ(a->postXfer(NIXL_WRITE, none.get(), none.get(), "", handle, nullptr), NIXL_IN_PROG);
     const auto last = Clock::now() + 10s;
     while (static_cast<volatile std::uint64_t *>(other.memory)[0] == 0 && Clock::now() < last) {}
     if (stopped) other.stop();
+    if (stopped && other.landed() == BYTES / 8) return false;
     const auto start = Clock::now();
     const nixl_status_t first = a->releaseReqH(handle);
     EXPECT_EQ(first, stopped ? NIXL_ERR_REPOST_ACTIVE : NIXL_SUCCESS);
@@ -635,30 +638,38 @@ void released_in_the_middle(bool stopped)
     }
     const std::size_t landed = other.landed();
     EXPECT_GT(landed, 0U);
-    EXPECT_LT(landed, BYTES / 8) << "the transfer was over before the release";
+    if (landed == BYTES / 8) return false;
     std::fill(here.begin(), here.end(), 1);
     if (stopped) other.go_on();
     // The target answers behind all that its sockets held; then a little more, for what a thread may still copy.
     std::string own;
-    ASSERT_EQ(a->getConnInfo(own), NIXL_SUCCESS);
+    EXPECT_EQ(a->getConnInfo(own), NIXL_SUCCESS);
     EXPECT_EQ(a->genNotif("other", own), NIXL_SUCCESS);
     EXPECT_EQ(notices(*a, 1).size(), 1U);
     const auto watched = Clock::now() + 500ms;
     if (!stopped) {
-        while (Clock::now() < watched) ASSERT_EQ(other.landed(), landed);
+        while (Clock::now() < watched) EXPECT_EQ(other.landed(), landed);
     } else {
         // A process that is stopped between its look at the clock and the access may make that one access when it goes
         // on: at most a frame. ferry tells the application there (LATE_APPLY).
         const std::size_t more = other.landed() - landed;
         EXPECT_LE(more, (std::size_t(1) << 20) / 8);
         EXPECT_TRUE(more == 0 || other.said("bytes after its lease")) << more;
-        while (Clock::now() < watched) ASSERT_EQ(other.landed(), landed + more);
+        while (Clock::now() < watched) EXPECT_EQ(other.landed(), landed + more);
     }
     EXPECT_EQ(std::count(other.memory, other.memory + BYTES / 8, 1U), 0) << "bytes of after the release were sent";
+    return true;
 }
 
-TEST(Release, InTheMiddleReturnsWhenNothingCanLand) { released_in_the_middle(false); }
-TEST(Release, OfATransferToAStoppedPeerReturnsWhenNothingCanLand) { released_in_the_middle(true); }
+void in_the_middle_once(bool stopped)
+{
+    for (int i = 0; i < 20; i++)
+        if (released_in_the_middle(stopped)) return;
+    FAIL() << "the transfer was over before the release, 20 times";
+}
+
+TEST(Release, InTheMiddleReturnsWhenNothingCanLand) { in_the_middle_once(false); }
+TEST(Release, OfATransferToAStoppedPeerReturnsWhenNothingCanLand) { in_the_middle_once(true); }
 
 TEST(Release, OfATransferWhosePeerIsStillDialled)
 {
