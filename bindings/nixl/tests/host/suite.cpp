@@ -562,7 +562,7 @@ public:
     static int serve(int memory_fd, std::size_t bytes)
     {
         void *memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, memory_fd, 0);
-        const host::Backend self = host::create(plugin(), "other", {{"transports", "tcp"}});
+        const host::Backend self = host::create(plugin(), "other");
         nixlBackendMD *metadata = host::add(*self, memory, bytes);
         std::string info, region;
         self->getConnInfo(info);
@@ -699,6 +699,24 @@ TEST(Peers, ThatAreStoppedFailTransfersWithinSeconds)
     const auto start = Clock::now();
     EXPECT_EQ(run(*a, handle), NIXL_ERR_REMOTE_DISCONNECT);
     EXPECT_LT(Clock::now() - start, 5s);
+    EXPECT_EQ(a->releaseReqH(handle), NIXL_SUCCESS);
+}
+
+TEST(Notices, ThatAStoppedPeerHasNotTakenInFailTheTransferThoughItsDataIsThere)
+{
+    const host::Backend a = agent("a", {{"transports", "local"}});
+    Other other(*a, 1 << 16);
+    std::vector<std::uint64_t> here(1 << 13, 1);
+    nixlBackendMD *local = host::add(*a, here.data(), 1 << 16);
+    ASSERT_EQ(a->connect("other"), NIXL_SUCCESS);
+    nixlBackendReqH *handle = prepare(*a, NIXL_WRITE, list(here.data(), 1 << 16, local), other.all(), "other");
+    EXPECT_EQ(run(*a, handle), NIXL_SUCCESS);
+    std::fill(other.memory, other.memory + (1 << 13), 0);
+    // The copy needs nothing of the peer's threads; only they take the notification in.
+    other.stop();
+    const nixlBackendOptionalArgs told = {"not taken in", true, ""};
+    EXPECT_EQ(run(*a, handle, &told), NIXL_ERR_REMOTE_DISCONNECT);
+    EXPECT_EQ(other.landed(), std::size_t(1) << 13);
     EXPECT_EQ(a->releaseReqH(handle), NIXL_SUCCESS);
 }
 
