@@ -289,8 +289,8 @@ nixl_status_t Engine::genNotif(const std::string &agent, const std::string &mess
     const std::shared_ptr<Peer> peer = find(agent);
     if (peer == nullptr) return NIXL_ERR_NOT_FOUND;
     for (const std::string &piece : cut(localAgent, message, next_notice++)) {
-        const nixl_status_t status = peer->notify(piece);
-        if (status != NIXL_SUCCESS) return status;
+        const nixl_status_t status = peer->notify(piece)->wait(0);
+        if (status < 0) return status;
     }
     return NIXL_SUCCESS;
 }
@@ -329,8 +329,7 @@ void Engine::take(const Endpoint &from, const ferry_event &event) const
         if (data != nullptr) spool.take(event.peer, data, event.data_length);
         break;
     case FERRY_EVENT_TRANSFER:
-        if (event.status != FERRY_OK)
-            log(Level::Warning, "a notification was not delivered: " + name_of(event.status));
+        Notification::end(event.user_data, event.status);
         ferry_transfer_release(from.engine, event.transfer, nullptr);
         break;
     case FERRY_EVENT_PEER_LOST:

@@ -1,6 +1,6 @@
 #include "peer.h"
 
-#include <atomic>
+#include <chrono>
 #include <future>
 #include <system_error>
 #include <thread>
@@ -20,41 +20,77 @@ struct Arrival : Waiter {
     void failed(nixl_status_t status, const std::string &why) override { outcome.set_value(refuse(status, why)); }
 };
 
-// A notification without a transfer. Its end is told to the queue of the endpoint.
-struct Notification : Waiter, std::enable_shared_from_this<Notification> {
-    Notification(std::shared_ptr<Peer> peer, std::string bytes) : peer(std::move(peer)), bytes(std::move(bytes)) {}
-    void reached(ferry_peer handle) override
+} // namespace
+
+void Notification::reached(ferry_peer handle)
+{
+    ferry_transfer_options options = FERRY_TRANSFER_OPTIONS_INIT;
+    options.queue = peer->from.queue;
+    options.notify = bytes.data();
+    options.notify_length = bytes.size();
+    const Address &target = peer->address;
+    const ferry_request word = {peer->from.address.mailbox, target.mailbox, 8, target.mailbox_region};
+    ferry_error error = FERRY_ERROR_INIT;
     {
-        ferry_transfer_options options = FERRY_TRANSFER_OPTIONS_INIT;
-        options.queue = peer->from.queue;
-        options.notify = bytes.data();
-        options.notify_length = bytes.size();
-        const Address &target = peer->address;
-        const ferry_request word = {peer->from.address.mailbox, target.mailbox, 8, target.mailbox_region};
-        ferry_error error = FERRY_ERROR_INIT;
-        ferry_transfer transfer;
-        const ferry_status status =
-            ferry_transfer_submit(peer->from.engine, handle, FERRY_OP_WRITE, &word, 1, &options, &transfer, &error);
-        if (status == FERRY_OK) return;
-        if (!again && peer->lost(handle)) {
-            again = true;
-            peer->reach(shared_from_this());
+        const std::lock_guard<std::mutex> lock(mutex);
+        // It may have been cancelled while the peer was dialled.
+        if (result != NIXL_IN_PROG) return;
+        auto kept = std::make_unique<std::shared_ptr<Notification>>(shared_from_this());
+        options.user_data = reinterpret_cast<std::uint64_t>(kept.get());
+        if (ferry_transfer_submit(peer->from.engine, handle, FERRY_OP_WRITE, &word, 1, &options, &transfer, &error) ==
+            FERRY_OK) {
+            kept.release();
             return;
         }
-        failed(nixl_status(status), text_of(error));
     }
-    void failed(nixl_status_t status, const std::string &why) override
-    {
-        result = refuse(status, "a notification for agent " + peer->agent + " was not sent: " + why);
+    if (!again && peer->lost(handle)) {
+        again = true;
+        peer->reach(shared_from_this());
+        return;
     }
+    failed(nixl_status(error.status), text_of(error));
+}
 
-    std::shared_ptr<Peer> peer;
-    std::string bytes;
-    bool again = false;
-    std::atomic<nixl_status_t> result{NIXL_SUCCESS};
-};
+void Notification::failed(nixl_status_t status, const std::string &why)
+{
+    const std::lock_guard<std::mutex> lock(mutex);
+    if (result == NIXL_IN_PROG)
+        conclude(refuse(status, "a notification for agent " + peer->agent + " was not sent: " + why));
+}
 
-} // namespace
+void Notification::end(std::uint64_t user_data, ferry_status status)
+{
+    const std::unique_ptr<std::shared_ptr<Notification>> kept(
+        reinterpret_cast<std::shared_ptr<Notification> *>(user_data));
+    Notification &self = **kept;
+    const std::lock_guard<std::mutex> lock(self.mutex);
+    self.conclude(nixl_status(status));
+    if (status != FERRY_OK)
+        log(Level::Warning, "a notification for agent " + self.peer->agent + " was not delivered: " + name_of(status));
+}
+
+void Notification::conclude(nixl_status_t status)
+{
+    result = status;
+    ended.notify_all();
+}
+
+void Notification::cancel()
+{
+    const std::lock_guard<std::mutex> lock(mutex);
+    if (result != NIXL_IN_PROG) return;
+    if (transfer == 0)
+        conclude(NIXL_ERR_CANCELED);
+    else
+        ferry_transfer_cancel(peer->from.engine, transfer, nullptr);
+}
+
+nixl_status_t Notification::wait(std::uint64_t timeout_ns)
+{
+    std::unique_lock<std::mutex> lock(mutex);
+    ended.wait_for(lock, std::chrono::nanoseconds(timeout_ns), [this] { return result != NIXL_IN_PROG; });
+    return result;
+}
 
 void Dials::begin()
 {
@@ -164,11 +200,11 @@ nixl_status_t Peer::connect()
     return outcome.get();
 }
 
-nixl_status_t Peer::notify(std::string bytes)
+std::shared_ptr<Notification> Peer::notify(std::string bytes)
 {
-    const auto notification = std::make_shared<Notification>(shared_from_this(), std::move(bytes));
+    auto notification = std::make_shared<Notification>(shared_from_this(), std::move(bytes));
     reach(notification);
-    return notification->result;
+    return notification;
 }
 
 } // namespace ferry_nixl

@@ -36,6 +36,34 @@ private:
     std::size_t running = 0;
 };
 
+class Peer;
+
+// Bytes for the peer's application that go without a transfer of NIXL, with one of their own. The queue of the endpoint
+// is told of its end, and the engine passes that on.
+class Notification : public Waiter, public std::enable_shared_from_this<Notification> {
+public:
+    Notification(std::shared_ptr<Peer> peer, std::string bytes) : peer(std::move(peer)), bytes(std::move(bytes)) {}
+
+    void reached(ferry_peer handle) override;
+    void failed(nixl_status_t status, const std::string &why) override;
+    // The event's user_data brings the notification back; called once for each that was submitted.
+    static void end(std::uint64_t user_data, ferry_status status);
+    void cancel();
+    // SUCCESS if the peer has the bytes, a failure, or IN_PROG when the time is over.
+    nixl_status_t wait(std::uint64_t timeout_ns);
+
+private:
+    void conclude(nixl_status_t status);
+
+    const std::shared_ptr<Peer> peer;
+    const std::string bytes;
+    std::mutex mutex;
+    std::condition_variable ended;
+    ferry_transfer transfer = 0;
+    bool again = false;
+    nixl_status_t result = NIXL_IN_PROG;
+};
+
 class Peer : public std::enable_shared_from_this<Peer> {
 public:
     Peer(const Endpoint &from, Dials &dials, std::string agent, Address address)
@@ -46,7 +74,7 @@ public:
     // Connects now, and waits for the outcome.
     nixl_status_t connect();
     // Sends bytes to the peer's application, behind what was sent before, without waiting.
-    nixl_status_t notify(std::string bytes);
+    std::shared_ptr<Notification> notify(std::string bytes);
     // A call with this handle has failed. Returns true if the session is at its end: the next `reach` dials again.
     bool lost(ferry_peer handle);
 

@@ -33,10 +33,10 @@ nixl_status_t Request::post(Notice with)
         state = State::Waiting;
         again = cancelled = false;
         notice = std::move(with);
-    }
-    for (std::size_t i = 0; i + 1 < notice.pieces.size(); i++) {
-        const nixl_status_t status = peer->notify(notice.pieces[i]);
-        if (status != NIXL_SUCCESS) failed(status, "its notification was not sent");
+        ahead.clear();
+        ahead_status = NIXL_SUCCESS;
+        for (std::size_t i = 0; i + 1 < notice.pieces.size(); i++)
+            ahead.push_back(peer->notify(notice.pieces[i]));
     }
     peer->reach(shared_from_this());
     return check();
@@ -85,6 +85,7 @@ void Request::conclude(nixl_status_t status, const std::string &why)
     if (!why.empty())
         log(Level::Error, std::string(op == FERRY_OP_READ ? "a READ from" : "a WRITE to") + " agent " + peer->agent + ": " +
                               why);
+    for (const auto &piece : ahead) piece->cancel();
     if (!notice.given_up.empty()) peer->notify(notice.given_up);
 }
 
@@ -111,10 +112,14 @@ void Request::look()
         if (status < 0) conclude(nixl_status(status), text_of(error));
         return;
     }
+    // Notifications arrive in order, so the pieces that went ahead are at their end, or almost.
+    if (!ahead_has_ended()) return;
     const nixl_status_t told = status_of(engine, transfer, result);
     ferry_transfer_release(engine, transfer, nullptr);
     if (result.state != FERRY_STATE_DONE)
         conclude(told, cancelled ? "" : text_of(error));
+    else if (ahead_status != NIXL_SUCCESS)
+        conclude(ahead_status, "the data has arrived, but its notification has not");
     else if (result.notification == FERRY_NOTIFICATION_NONE || result.notification == FERRY_NOTIFICATION_DELIVERED)
         conclude(NIXL_SUCCESS, "");
     else
@@ -124,6 +129,7 @@ void Request::look()
 bool Request::end(std::uint64_t timeout_ns)
 {
     ferry_transfer of;
+    std::vector<std::shared_ptr<Notification>> pieces;
     {
         const std::lock_guard<std::mutex> lock(mutex);
         if (state == State::Waiting) conclude(NIXL_ERR_CANCELED, "");
@@ -131,9 +137,23 @@ bool Request::end(std::uint64_t timeout_ns)
         cancelled = true;
         of = transfer;
         ferry_transfer_cancel(peer->from.engine, of, nullptr);
+        pieces = ahead;
+        for (const auto &piece : pieces) piece->cancel();
     }
     ferry_transfer_wait(peer->from.engine, of, timeout_ns, nullptr, nullptr);
+    for (const auto &piece : pieces) piece->wait(timeout_ns);
     return check() != NIXL_IN_PROG;
+}
+
+bool Request::ahead_has_ended()
+{
+    while (!ahead.empty()) {
+        const nixl_status_t status = ahead.back()->wait(0);
+        if (status == NIXL_IN_PROG) return false;
+        if (status != NIXL_SUCCESS) ahead_status = status;
+        ahead.pop_back();
+    }
+    return true;
 }
 
 bool Request::touches(std::uintptr_t address, std::size_t length) const

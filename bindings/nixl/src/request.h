@@ -50,6 +50,7 @@ private:
     // With the mutex held.
     void conclude(nixl_status_t status, const std::string &why);
     void look();
+    bool ahead_has_ended();
 
     const std::shared_ptr<Peer> peer;
     const std::uint32_t op;
@@ -59,6 +60,9 @@ private:
     ferry_transfer transfer = 0;
     nixl_status_t outcome = NIXL_ERR_NOT_POSTED;
     Notice notice;
+    // The pieces of the notification that went ahead. The transfer is done only with all of them.
+    std::vector<std::shared_ptr<Notification>> ahead;
+    nixl_status_t ahead_status = NIXL_SUCCESS;
     // A peer that was lost was dialled once more for this post.
     bool again = false;
     bool cancelled = false;

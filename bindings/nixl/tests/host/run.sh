@@ -25,7 +25,7 @@ FERRY_LIBRARY=$out/libferry.so.0 CXXFLAGS="${flags[*]} -Werror" "$root/bindings/
 compile() { "$CXX" -std=c++17 -Wall -Wextra -Werror "${flags[@]}" -I"$root/include" "$@"; }
 # -Bsymbolic: a copy calls its own functions, so that the plugin sees the copy.
 compile -fPIC -shared -Wl,-Bsymbolic "$here/core.cpp" -o "$out/libcore.so"
-compile "$here/suite.cpp" "$root/bindings/nixl/src/notices.cpp" "$root/bindings/nixl/src/log.cpp" "$out/libcore.so" \
+compile "$here"/{suite,notices,stopped}.cpp "$root/bindings/nixl/src/notices.cpp" "$root/bindings/nixl/src/log.cpp" "$out/libcore.so" \
     "$out/libferry.so.0" -Wl,-rpath,"$out" -lgtest -pthread -o "$out/suite"
 
 # Copies of the core, beside plugins of engines with a vtable of so many bytes.
