@@ -34,6 +34,22 @@ bool Address::decode(const std::string &bytes, Address &out)
     return true;
 }
 
+std::uint64_t Underway::add(std::shared_ptr<Notification> notification)
+{
+    const std::lock_guard<std::mutex> lock(mutex);
+    by_number.emplace(next, std::move(notification));
+    return next++;
+}
+
+std::shared_ptr<Notification> Underway::take(std::uint64_t number)
+{
+    const std::lock_guard<std::mutex> lock(mutex);
+    const auto found = by_number.find(number);
+    std::shared_ptr<Notification> taken = std::move(found->second);
+    by_number.erase(found);
+    return taken;
+}
+
 std::unique_ptr<Endpoint> Endpoint::open(const ferry_config *config, std::string &why)
 {
     std::unique_ptr<Endpoint> made(new Endpoint);

@@ -3,7 +3,10 @@
 
 #include <ferry.h>
 
+#include <cstdint>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 
 #include "settings.h"
@@ -23,6 +26,20 @@ struct Address {
     static bool decode(const std::string &bytes, Address &out);
 };
 
+class Notification;
+
+// The notifications that are on their way, by the number that the event of their end brings back. Any thread.
+class Underway {
+public:
+    std::uint64_t add(std::shared_ptr<Notification> notification);
+    std::shared_ptr<Notification> take(std::uint64_t number);
+
+private:
+    std::mutex mutex;
+    std::map<std::uint64_t, std::shared_ptr<Notification>> by_number;
+    std::uint64_t next = 1;
+};
+
 class Endpoint {
 public:
     // Returns nullptr and a sentence in `why` if the engine does not open.
@@ -39,6 +56,7 @@ public:
     ferry_queue queue = 0;
     int readable = -1;
     Address address;
+    mutable Underway underway;
 
 private:
     Endpoint() = default;

@@ -329,7 +329,7 @@ void Engine::take(const Endpoint &from, const ferry_event &event) const
         if (data != nullptr) spool.take(event.peer, data, event.data_length);
         break;
     case FERRY_EVENT_TRANSFER:
-        Notification::end(event.user_data, event.status);
+        from.underway.take(event.user_data)->end(event.status);
         ferry_transfer_release(from.engine, event.transfer, nullptr);
         break;
     case FERRY_EVENT_PEER_LOST:

@@ -35,13 +35,11 @@ void Notification::reached(ferry_peer handle)
         const std::lock_guard<std::mutex> lock(mutex);
         // It may have been cancelled while the peer was dialled.
         if (result != NIXL_IN_PROG) return;
-        auto kept = std::make_unique<std::shared_ptr<Notification>>(shared_from_this());
-        options.user_data = reinterpret_cast<std::uint64_t>(kept.get());
+        options.user_data = peer->from.underway.add(shared_from_this());
         if (ferry_transfer_submit(peer->from.engine, handle, FERRY_OP_WRITE, &word, 1, &options, &transfer, &error) ==
-            FERRY_OK) {
-            kept.release();
+            FERRY_OK)
             return;
-        }
+        peer->from.underway.take(options.user_data);
     }
     if (!again && peer->lost(handle)) {
         again = true;
@@ -58,15 +56,12 @@ void Notification::failed(nixl_status_t status, const std::string &why)
         conclude(refuse(status, "a notification for agent " + peer->agent + " was not sent: " + why));
 }
 
-void Notification::end(std::uint64_t user_data, ferry_status status)
+void Notification::end(ferry_status status)
 {
-    const std::unique_ptr<std::shared_ptr<Notification>> kept(
-        reinterpret_cast<std::shared_ptr<Notification> *>(user_data));
-    Notification &self = **kept;
-    const std::lock_guard<std::mutex> lock(self.mutex);
-    self.conclude(nixl_status(status));
+    const std::lock_guard<std::mutex> lock(mutex);
+    conclude(nixl_status(status));
     if (status != FERRY_OK)
-        log(Level::Warning, "a notification for agent " + self.peer->agent + " was not delivered: " + name_of(status));
+        log(Level::Warning, "a notification for agent " + peer->agent + " was not delivered: " + name_of(status));
 }
 
 void Notification::conclude(nixl_status_t status)

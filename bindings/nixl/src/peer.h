@@ -46,8 +46,8 @@ public:
 
     void reached(ferry_peer handle) override;
     void failed(nixl_status_t status, const std::string &why) override;
-    // The event's user_data brings the notification back; called once for each that was submitted.
-    static void end(std::uint64_t user_data, ferry_status status);
+    // Called once if the bytes were submitted, with the status of their transfer.
+    void end(ferry_status status);
     void cancel();
     // SUCCESS if the peer has the bytes, a failure, or IN_PROG when the time is over.
     nixl_status_t wait(std::uint64_t timeout_ns);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import multiprocessing
 import os
 import signal
@@ -15,6 +16,7 @@ from nixl_cu12._api import nixl_agent, nixl_agent_config
 
 BACKEND = os.environ.get("NIXL_TEST_BACKEND", "FERRY")
 PATIENCE_S = 30.0
+PR_SET_PDEATHSIG = 1
 
 
 def agent(name: str, parameters: dict[str, str] | None = None) -> nixl_agent:
@@ -56,6 +58,8 @@ def told(of: nixl_agent, count: int) -> dict[str, list[bytes]]:
 
 def serve(pipe: Connection, name: str, words: int, parameters: dict[str, str], file: str) -> None:
     """Does what the test asks for until the pipe ends."""
+    # A peer that is stopped would outlive tests that are killed: it never sees that the pipe has ended.
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     own = agent(name, parameters)
     memory = np.memmap(file, dtype="u8", mode="r+", shape=(words,))
     registration = registered(own, memory)
