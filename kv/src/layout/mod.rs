@@ -1,0 +1,109 @@
+//! What one rank of an inference engine holds of a paged KV cache. `plan` compares two layouts, and `wire` turns a
+//! layout into the bytes that peers exchange.
+//!
+//! A layout names every layer of the model, and describes the memory of those that its own rank holds. All ranks of
+//! one instance differ only in their [`Shard`]'s ranks and in their memory, so either side can tell from one layout
+//! which heads, layers and tokens each rank of the other side has.
+
+/// The layout of one rank's cache.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Layout {
+    pub key: ModelKey,
+    pub shard: Shard,
+    pub groups: Vec<Group>,
+    /// The layers of all stages, in the order of computation.
+    pub layers: Vec<Layer>,
+}
+
+/// What two caches must have in common so that one can use the other's bytes. Compared field by field.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ModelKey {
+    pub model: String,
+    pub revision: String,
+    /// The data type of the cache and how its scales are found, for example "fp8_e4m3, scales per tensor".
+    pub cache: String,
+    /// The position encoding and its scaling.
+    pub rope: String,
+}
+
+/// How many ranks share a cache, and which of them this rank is. The number of a rank is
+/// `(pp_rank * pcp_size + pcp_rank) * tp_size + tp_rank`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shard {
+    /// Tensor parallelism: the heads are divided among the ranks. With more ranks than heads, heads are replicated.
+    pub tp_rank: u32,
+    pub tp_size: u32,
+    /// Pipeline parallelism: each layer names its stage.
+    pub pp_rank: u32,
+    pub pp_size: u32,
+    /// Prefill context parallelism: tokens are divided among the ranks.
+    pub pcp_rank: u32,
+    pub pcp_size: u32,
+    /// Decode context parallelism: the ranks that would hold replicas of a head divide its tokens. The rank within it is
+    /// `tp_rank % dcp_size`.
+    pub dcp_size: u32,
+    /// Context parallel ranks take turns of this many tokens. The rank of a token's turn is
+    /// `pcp_rank * dcp_size + tp_rank % dcp_size`.
+    pub turn_tokens: u32,
+}
+
+/// Layers that share their block ids.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Group {
+    pub kind: GroupKind,
+    /// Tokens of this rank in one block. 1 for State.
+    pub block_tokens: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GroupKind {
+    /// Each token's keys and values, from the first token on.
+    Full,
+    /// The keys and values of the last `tokens` tokens.
+    Window { tokens: u32 },
+    /// A latent vector for each token, which all ranks hold alike. A layer with several sub-caches is several layers.
+    Latent,
+    /// A state of fixed size instead of one for each token; the blocks are copied whole.
+    State,
+}
+
+/// One tensor of the cache: of a layer, or of a sub-cache of a layer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Layer {
+    /// The same on all ranks and both sides, for example "model.layers.7.self_attn.attn".
+    pub name: String,
+    /// Index into `Layout::groups`.
+    pub group: u32,
+    /// The pipeline stage (`Shard::pp_rank`) that holds this layer.
+    pub stage: u32,
+    /// KV heads of the whole model; 1 for Latent.
+    pub heads: u32,
+    /// 2 for keys and values, which lie `strides.pair` apart; 1 if the tensor has one kind of row.
+    pub pairs: u32,
+    /// Elements of one row: of one token, head, and key or value.
+    pub elements: u32,
+    /// Bytes of one element.
+    pub element_bytes: u32,
+    /// Where the layer lies; only in a layout of its stage.
+    pub memory: Option<LayerMemory>,
+}
+
+/// The place of the byte of (block, pair, head, token, element):
+/// `address + block * strides.block + pair * strides.pair + head * strides.head + token * strides.token
+///  + element * strides.element`, where head counts from the rank's first and token from the block's first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LayerMemory {
+    pub address: u64,
+    pub blocks: u64,
+    pub strides: Strides,
+}
+
+/// In bytes. What a stride leaves out between elements is padding, which is not moved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Strides {
+    pub block: u64,
+    pub pair: u64,
+    pub head: u64,
+    pub token: u64,
+    pub element: u64,
+}

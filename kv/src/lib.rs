@@ -1,0 +1,11 @@
+//! ferry-kv: hands paged KV caches from prefill workers to decode workers that may be sharded differently.
+//!
+//! | | |
+//! |---|---|
+//! | [`layout`] | describes one rank's cache: groups, layers, strides, shard. Travels as bytes |
+//! | [`plan`] | which ranks exchange which bytes. Pure |
+//!
+//! This crate uses ferry's public interface alone.
+
+pub mod layout;
+pub mod plan;
