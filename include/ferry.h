@@ -732,6 +732,9 @@ ferry_status ferry_descriptor_import(ferry_engine *engine,
 /// current in the calling thread; otherwise the call returns FERRY_ERR_UNSUPPORTED.
 #define FERRY_START_AFTER_ACL_STREAM 4
 
+/// How many channels of notifications there are.
+#define FERRY_CHANNELS_MAX 16
+
 /// Options of a transfer. Zero the struct, set struct_size to sizeof, then set the fields that you need. NULL
 /// means all defaults.
 typedef struct ferry_transfer_options {
@@ -761,11 +764,17 @@ typedef struct ferry_transfer_options {
     uint32_t event_kind;
     /// The event or stream to start after; must be 0 with FERRY_START_NOW.
     uint64_t event;
+    /// The channel of the notification: 0 to FERRY_CHANNELS_MAX - 1. A queue that takes notifications names its channel
+    /// (ferry_queue_create_channel). Channels keep the notifications of libraries that share an engine apart. Each has
+    /// an order and credits of its own.
+    uint32_t channel;
+    /// 0.
+    uint32_t reserved;
 } ferry_transfer_options;
 
 /// Initializes a ferry_transfer_options: its struct_size, and zero in all other fields.
 #define FERRY_TRANSFER_OPTIONS_INIT \
-    { (uint32_t)sizeof(ferry_transfer_options), 0, 0, 0, 0, NULL, 0, 0, 0, 0, 0 }
+    { (uint32_t)sizeof(ferry_transfer_options), 0, 0, 0, 0, NULL, 0, 0, 0, 0, 0, 0, 0 }
 
 /* ---- Transfers: results ------------------------------------------------------------------------ */
 
@@ -1224,11 +1233,15 @@ typedef struct ferry_event {
     uint64_t address;
     /// How many late bytes there may be.
     uint64_t length;
+    /// The channel of a notification.
+    uint32_t channel;
+    /// 0.
+    uint32_t reserved;
 } ferry_event;
 
 /// Initializes a ferry_event: its struct_size, and zero in all other fields.
 #define FERRY_EVENT_INIT \
-    { (uint32_t)sizeof(ferry_event), 0, 0, 0, 0, 0, 0, NULL, 0, 0, 0, 0 }
+    { (uint32_t)sizeof(ferry_event), 0, 0, 0, 0, 0, 0, NULL, 0, 0, 0, 0, 0, 0 }
 
 /// The function that ferry calls for each event of a queue, on its callback thread; see ferry_queue_callback.
 typedef void (*ferry_callback)(void *context, const struct ferry_event *event);
@@ -1246,7 +1259,7 @@ void ferry_event_release(ferry_event *event);
 /// Transfers that were submitted with this queue.
 #define FERRY_QUEUE_TRANSFERS 1
 
-/// Notifications of all peers; at most one queue of an engine takes them.
+/// Notifications of all peers on one channel; at most one queue of an engine takes those of a channel.
 #define FERRY_QUEUE_NOTIFICATIONS 2
 
 /// Peers that come up or are lost, late applies, and the outcome of ferry_peer_connect_async.
@@ -1263,13 +1276,22 @@ void ferry_event_release(ferry_event *event);
 /// one peer, the queue keeps the newest. A queue that takes notifications starts with those that came while no
 /// queue took them.
 ///
-/// FERRY_ERR_BUSY: another queue takes notifications. FERRY_ERR_LIMIT above 4096 queues. FERRY_ERR_SYSTEM:
+/// Its notifications are those of channel 0. FERRY_ERR_BUSY: another queue takes them. FERRY_ERR_LIMIT above 4096 queues. FERRY_ERR_SYSTEM:
 /// the system is out of descriptors.
 ferry_status ferry_queue_create(ferry_engine *engine,
                                 uint32_t what,
                                 size_t capacity,
                                 ferry_queue *out_queue,
                                 ferry_error *error);
+
+/// Creates a queue as ferry_queue_create does, which takes the notifications of `channel` instead of those of channel 0.
+/// `channel` is 0 to FERRY_CHANNELS_MAX - 1. FERRY_ERR_BUSY: another queue takes the notifications of this channel.
+ferry_status ferry_queue_create_channel(ferry_engine *engine,
+                                        uint32_t what,
+                                        size_t capacity,
+                                        uint32_t channel,
+                                        ferry_queue *out_queue,
+                                        ferry_error *error);
 
 /// Returns a descriptor for poll, epoll or an event loop. It is readable when ferry_queue_drain has events, and when
 /// the engine has been closed or is broken.

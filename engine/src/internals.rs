@@ -110,7 +110,7 @@ pub mod notify {
 
     /// Creates a queue for these kinds of events.
     pub fn create(hub: &Hub, what: u32, capacity: usize) -> Result<Arc<Queue>> {
-        hub.create(what, capacity)
+        hub.create(what, capacity, 0)
     }
 
     /// Sleeps until the queue has events, and takes one. STALE if the queue was destroyed.

@@ -23,6 +23,8 @@ pub const NOTIFY_BYTES_MAX: usize = 16 << 10;
 pub const EVENT_TASKS_MAX: usize = 1024;
 /// Notifications from one peer that the target holds for its application.
 pub const NOTIFY_CREDITS: u32 = 1024;
+/// Channels of notifications: their numbers are below this one. Each has its own order and its own credits.
+pub const CHANNELS_MAX: u16 = 16;
 /// Requests of one transfer.
 pub const REQUESTS_MAX: usize = 1 << 24;
 /// Regions in one control message.

@@ -2,6 +2,7 @@
 //! slice that a transport posts (`Slice`).
 
 pub(crate) mod ids;
+pub(crate) mod numbers;
 mod time;
 
 pub(crate) use ids::{BridgeId, OperationId};

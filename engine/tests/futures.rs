@@ -229,7 +229,7 @@ fn events_are_awaited() {
             };
             drop(pair.a.submit(pair.b_at_a, Op::Write, &one, &options).unwrap());
             let (word, end) = tokio::join!(pair.b.event(&words), pair.a.event(&ends));
-            assert_eq!(word.unwrap().body, EventBody::Notification { bytes: Box::from(bytes) });
+            assert_eq!(word.unwrap().body, EventBody::Notification { channel: 0, bytes: Box::from(bytes) });
             let EventBody::Transfer { user_data, status, .. } = end.unwrap().body else { panic!() };
             assert_eq!((user_data, status), (round, Status::Ok));
         }
@@ -240,7 +240,7 @@ fn events_are_awaited() {
         }
         pair.a.notify(pair.b_at_a, b"kept", Deadline::Default).unwrap();
         let kept = pair.b.event(&words).await.unwrap();
-        assert_eq!(kept.body, EventBody::Notification { bytes: Box::from(*b"kept") });
+        assert_eq!(kept.body, EventBody::Notification { channel: 0, bytes: Box::from(*b"kept") });
         let stay = pair.b.event(&words);
         let close = async { pair.b.close(Some(PATIENCE)).unwrap() };
         let (last, ()) = tokio::join!(stay, close);

@@ -5,10 +5,12 @@ mod common;
 
 use common::data::{contents, fill, pattern, Random};
 use common::{engine, eventually, peer_of, request, wait_for_region, Pair, PATIENCE};
-use ferry::limits::{NOTIFY_BYTES_MAX, NOTIFY_CREDITS};
+use ferry::limits::{CHANNELS_MAX, NOTIFY_BYTES_MAX, NOTIFY_CREDITS};
 use ferry::notify::{Callback, EventBody, Queue, WHAT_NOTIFICATIONS};
 use ferry::types::{Access, Op, PeerId, RegionId, Request};
-use ferry::{Deadline, Engine, Memory, Notification, RegionOptions, State, Status, TransferOptions};
+use ferry::{
+    Deadline, Engine, Memory, Notification, RegionOptions, State, Status, Transfer, TransferOptions,
+};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
@@ -33,7 +35,7 @@ fn drain(queue: &Queue, into: &mut Vec<(PeerId, Box<[u8]>)>) {
     let mut events = Vec::new();
     queue.drain(&mut events, 1 << 20);
     for event in events {
-        let EventBody::Notification { bytes } = &event.body else { panic!("{event:?}") };
+        let EventBody::Notification { bytes, .. } = &event.body else { panic!("{event:?}") };
         into.push((event.peer, bytes.clone()));
     }
 }
@@ -105,7 +107,7 @@ fn delivered_when_the_data_is_visible() {
         let (verdicts, seen) = channel();
         let (target, image) = (remote.clone(), pattern(5, total));
         let callback: Callback = Arc::new(move |event| {
-            let EventBody::Notification { bytes } = &event.body else { return };
+            let EventBody::Notification { bytes, .. } = &event.body else { return };
             let number = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap()) as usize;
             let (at, length) = (number(0), number(8));
             let mut found = vec![0; length];
@@ -228,6 +230,59 @@ fn senders_wait_for_credits() {
     transfers.into_iter().for_each(|transfer| {
         transfer.wait_done().unwrap();
     });
+}
+
+/// A channel whose notifications nobody takes has used up its credits; the others go on, each in its order.
+#[test]
+fn a_channel_that_nobody_drains_holds_up_no_other() {
+    let pair = Pair::new(&[]);
+    let send = |channel: u16, number: u64| {
+        let bytes = number.to_le_bytes();
+        let options = TransferOptions { channel, ..notifying(&bytes) };
+        pair.a.submit(pair.b_at_a, Op::Write, &[], &options).unwrap()
+    };
+    let credits = u64::from(NOTIFY_CREDITS);
+    let flood: Vec<_> = (0..2 * credits).map(|number| send(1, number)).collect();
+    let (zero, last) = (listen(&pair.b), channel_of(&pair.b, CHANNELS_MAX - 1));
+    let others: Vec<_> =
+        (0..2 * credits).flat_map(|number| [send(0, number), send(CHANNELS_MAX - 1, number)]).collect();
+    let in_order = |queue: &Queue| {
+        for (number, (_, bytes)) in collect(queue, 2 * credits as usize).into_iter().enumerate() {
+            assert_eq!(*bytes, (number as u64).to_le_bytes());
+        }
+    };
+    in_order(&zero);
+    in_order(&last);
+    Transfer::wait_all(&others, Some(PATIENCE)).unwrap();
+    let done = || flood.iter().filter(|transfer| transfer.state() == State::Done).count() as u64;
+    eventually("the flood has used its credits", || done() == credits);
+    // The queue of a channel begins with what came before it.
+    in_order(&channel_of(&pair.b, 1));
+    Transfer::wait_all(&flood, Some(PATIENCE)).unwrap();
+}
+
+fn channel_of(engine: &Engine, channel: u16) -> Arc<Queue> {
+    engine.channel_queue(WHAT_NOTIFICATIONS, 1, channel).unwrap()
+}
+
+#[test]
+fn a_channel_that_does_not_exist_is_refused() {
+    let pair = Pair::new(&[]);
+    let options = TransferOptions { channel: CHANNELS_MAX, ..notifying(b"word") };
+    let refused = pair.a.submit(pair.b_at_a, Op::Write, &[], &options).err().unwrap();
+    assert_eq!(refused.to_string(), "INVALID: options.channel: 16 is not 0 to 15");
+    let refused = pair.b.channel_queue(WHAT_NOTIFICATIONS, 1, CHANNELS_MAX).err().unwrap();
+    assert_eq!(refused.to_string(), "INVALID: channel: 16 is not 0 to 15");
+    let taken = channel_of(&pair.b, 2);
+    let refused = pair.b.channel_queue(WHAT_NOTIFICATIONS, 1, 2).err().unwrap();
+    assert_eq!(refused.to_string(), "BUSY: another queue takes the notifications of channel 2");
+    // Without a notification there is nothing to send, and a READ sends none.
+    let nothing = TransferOptions::default();
+    for (op, options) in [(Op::Write, &nothing), (Op::Read, &notifying(b"word"))] {
+        let refused = pair.a.submit(pair.b_at_a, op, &[], options).err().unwrap();
+        assert!(refused.status == Status::Invalid && refused.message.starts_with("requests:"), "{refused}");
+    }
+    drop(taken);
 }
 
 /// A thread that notifies blocks while there are no credits, and continues when there are.

@@ -367,7 +367,7 @@ fn a_wait_for_an_event_ends_with_the_event_and_with_the_engine() {
     let pair = Pair::new(&[]);
     let queue = pair.b.queue(WHAT_NOTIFICATIONS | WHAT_PEERS, 8).unwrap();
     let next = |timeout| pair.b.wait_event(&queue, timeout).map(|event| event.body);
-    let word = EventBody::Notification { bytes: Box::from(*b"word") };
+    let word = EventBody::Notification { channel: 0, bytes: Box::from(*b"word") };
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| loop {
             match next(Some(PATIENCE)).unwrap() {

@@ -104,7 +104,9 @@ FIELD(ferry_transfer_options, transports_allowed, 48, 8)
 FIELD(ferry_transfer_options, priority, 56, 4)
 FIELD(ferry_transfer_options, event_kind, 60, 4)
 FIELD(ferry_transfer_options, event, 64, 8)
-SIZE(ferry_transfer_options, 72)
+FIELD(ferry_transfer_options, channel, 72, 4)
+FIELD(ferry_transfer_options, reserved, 76, 4)
+SIZE(ferry_transfer_options, 80)
 
 /* ferry_request_result */
 FIELD(ferry_request_result, struct_size, 0, 4)
@@ -189,7 +191,9 @@ FIELD(ferry_event, data_length, 48, 8)
 FIELD(ferry_event, region, 56, 8)
 FIELD(ferry_event, address, 64, 8)
 FIELD(ferry_event, length, 72, 8)
-SIZE(ferry_event, 80)
+FIELD(ferry_event, channel, 80, 4)
+FIELD(ferry_event, reserved, 84, 4)
+SIZE(ferry_event, 88)
 
 /* ferry_stats */
 FIELD(ferry_stats, struct_size, 0, 4)

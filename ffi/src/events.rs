@@ -68,6 +68,10 @@ pub struct ferry_event {
     pub address: u64,
     /// How many late bytes there may be.
     pub length: u64,
+    /// The channel of a notification.
+    pub channel: u32,
+    /// 0.
+    pub reserved: u32,
 }
 
 // SAFETY: repr(C), begins with struct_size, integers and a raw pointer, no padding (asserted from C).
@@ -110,6 +114,8 @@ impl ferry_event {
         region: 0,
         address: 0,
         length: 0,
+        channel: 0,
+        reserved: 0,
     };
 
     /// Makes the event of a callback; `event` keeps its bytes.
@@ -121,8 +127,8 @@ impl ferry_event {
                 (out.transfer, out.user_data, out.status) =
                     (transfer.raw(), *user_data, *status as ferry_status);
             }
-            EventBody::Notification { bytes } => {
-                out.kind = FERRY_EVENT_NOTIFICATION;
+            EventBody::Notification { channel, bytes } => {
+                (out.kind, out.channel) = (FERRY_EVENT_NOTIFICATION, u32::from(*channel));
                 out.lend_bytes(bytes);
             }
             EventBody::PeerUp { .. } => out.kind = FERRY_EVENT_PEER_UP,
@@ -151,7 +157,7 @@ impl ferry_event {
     pub fn give(mut event: Event) -> ferry_event {
         let mut out = ferry_event::lend(&event);
         let bytes = match &mut event.body {
-            EventBody::Notification { bytes } => std::mem::take(bytes),
+            EventBody::Notification { bytes, .. } => std::mem::take(bytes),
             EventBody::PeerDown { why, .. }
             | EventBody::PeerLost { why, .. }
             | EventBody::PeerConnect { why, .. } => std::mem::take(why).into_boxed_bytes(),
@@ -205,7 +211,7 @@ mod tests {
         let credit = Credit::new(Arc::new(move || {
             count.fetch_add(1, Ordering::Relaxed);
         }));
-        let body = EventBody::Notification { bytes: Box::from(*b"bytes") };
+        let body = EventBody::Notification { channel: 0, bytes: Box::from(*b"bytes") };
         let mut event = ferry_event::give(Event { peer: PeerId::from_raw(7), body, credit: Some(credit) });
         assert_eq!(returned.load(Ordering::Relaxed), 1);
         assert_eq!((event.kind, event.peer, event.data_length), (FERRY_EVENT_NOTIFICATION, 7, 5));

@@ -89,6 +89,22 @@ pub struct ferry_transfer_options {
     pub event_kind: u32,
     /// The event or stream to start after; must be 0 with FERRY_START_NOW.
     pub event: u64,
+    /// The channel of the notification: 0 to FERRY_CHANNELS_MAX - 1. A queue that takes notifications names its channel
+    /// (ferry_queue_create_channel). Channels keep the notifications of libraries that share an engine apart. Each has
+    /// an order and credits of its own.
+    pub channel: u32,
+    /// 0.
+    pub reserved: u32,
+}
+
+/// How many channels of notifications there are.
+pub const FERRY_CHANNELS_MAX: u32 = 16;
+const _: () = assert!(FERRY_CHANNELS_MAX == engine::limits::CHANNELS_MAX as u32);
+
+/// Converts the number of a channel. `what` names the argument.
+pub(crate) fn channel(number: u32, what: &str) -> Result<u16> {
+    u16::try_from(number)
+        .map_err(|_| Error::invalid(format!("{what}: {number} is not 0 to {}", FERRY_CHANNELS_MAX - 1)))
 }
 
 // SAFETY: repr(C), begins with struct_size, integers and a raw pointer, no padding (asserted from C).
@@ -136,6 +152,7 @@ pub(crate) unsafe fn read<'a>(
         user_data: options.user_data,
         queue,
         notify,
+        channel: channel(options.channel, "options.channel")?,
         transports_allowed: options.transports_allowed,
         priority: options.priority,
         start: start(options.event_kind, options.event)?,
@@ -153,7 +170,9 @@ fn check(options: &ferry_transfer_options) -> Result<()> {
         let message = format!("options.transports_allowed has unknown bits {unknown_transports:#x}");
         return Err(Error::invalid(message));
     }
+    check_reserved(u64::from(options.reserved), "options.reserved")?;
     if options.notify.is_null() {
+        check_reserved(u64::from(options.channel), "options.channel (without notify)")?;
         check_reserved(options.notify_length as u64, "options.notify_length (without notify)")?;
     }
     Ok(())

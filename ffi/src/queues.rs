@@ -5,6 +5,7 @@ use crate::error::ferry_error;
 use crate::events::{ferry_callback, ferry_event};
 use crate::guard::call;
 use crate::handles::{ferry_queue, timeout};
+use crate::options;
 use crate::pointers::{reference, Out};
 use crate::status::{ferry_status, FERRY_OK, FERRY_PENDING};
 use crate::versioned::OutArray;
@@ -17,7 +18,7 @@ use std::sync::Arc;
 
 /// Transfers that were submitted with this queue.
 pub const FERRY_QUEUE_TRANSFERS: u32 = 1;
-/// Notifications of all peers; at most one queue of an engine takes them.
+/// Notifications of all peers on one channel; at most one queue of an engine takes those of a channel.
 pub const FERRY_QUEUE_NOTIFICATIONS: u32 = 2;
 /// Peers that come up or are lost, late applies, and the outcome of ferry_peer_connect_async.
 pub const FERRY_QUEUE_PEERS: u32 = 4;
@@ -37,7 +38,7 @@ const _: () = assert!(FERRY_QUEUE_PEER_STATES == notify::WHAT_PEER_STATES);
 /// one peer, the queue keeps the newest. A queue that takes notifications starts with those that came while no
 /// queue took them.
 ///
-/// FERRY_ERR_BUSY: another queue takes notifications. FERRY_ERR_LIMIT above 4096 queues. FERRY_ERR_SYSTEM:
+/// Its notifications are those of channel 0. FERRY_ERR_BUSY: another queue takes them. FERRY_ERR_LIMIT above 4096 queues. FERRY_ERR_SYSTEM:
 /// the system is out of descriptors.
 #[no_mangle]
 pub unsafe extern "C" fn ferry_queue_create(
@@ -53,6 +54,29 @@ pub unsafe extern "C" fn ferry_queue_create(
             let engine = ferry_engine::live(engine)?;
             let out = Out::new(out_queue, "out_queue")?;
             out.set(engine.engine.queue(what, capacity)?.handle().raw());
+            Ok(())
+        })
+    }
+}
+
+/// Creates a queue as ferry_queue_create does, which takes the notifications of `channel` instead of those of channel 0.
+/// `channel` is 0 to FERRY_CHANNELS_MAX - 1. FERRY_ERR_BUSY: another queue takes the notifications of this channel.
+#[no_mangle]
+pub unsafe extern "C" fn ferry_queue_create_channel(
+    engine: *mut ferry_engine,
+    what: u32,
+    capacity: usize,
+    channel: u32,
+    out_queue: *mut ferry_queue,
+    error: *mut ferry_error,
+) -> ferry_status {
+    // SAFETY: the pointers are the caller's for the length of the call.
+    unsafe {
+        call(error, || {
+            let engine = ferry_engine::live(engine)?;
+            let out = Out::new(out_queue, "out_queue")?;
+            let channel = options::channel(channel, "channel")?;
+            out.set(engine.engine.channel_queue(what, capacity, channel)?.handle().raw());
             Ok(())
         })
     }

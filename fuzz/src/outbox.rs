@@ -143,7 +143,7 @@ impl World {
                 };
                 self.peer.set_path(Transport::Local, status);
             }
-            Step::Grant(limit) => self.peer.grant(limit.into()),
+            Step::Grant(limit) => assert!(self.peer.grant(limit.into())),
             Step::Take(count) => (0..count).for_each(|_| self.take()),
             Step::Lost => self.peer.set_lost(Status::PeerLost),
             Step::Answer { .. } | Step::Lose { .. } => {}

@@ -106,6 +106,7 @@ impl Wish {
             flags: self.flags,
             priority: self.priority,
             notify: (self.notify || self.slices.is_empty()).then(|| Box::from(&b"word"[..])),
+            channel: 0,
             submitted_ns: Monotonic::ZERO,
             deadline_ns: self.deadline_ns,
             user_data: 0,

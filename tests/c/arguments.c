@@ -181,6 +181,8 @@ static void null_for_queues(void)
     int fd = -7;
     CHECK_NULL(ferry_queue_create(NULL, FERRY_QUEUE_PEERS, 1, &queue, &error), "engine");
     CHECK_NULL(ferry_queue_create(engine, FERRY_QUEUE_PEERS, 1, NULL, &error), "out_queue");
+    CHECK_NULL(ferry_queue_create_channel(NULL, FERRY_QUEUE_PEERS, 1, 1, &queue, &error), "engine");
+    CHECK_NULL(ferry_queue_create_channel(engine, FERRY_QUEUE_PEERS, 1, 1, NULL, &error), "out_queue");
     CHECK_OK(ferry_queue_create(engine, FERRY_QUEUE_PEERS, 1, &queue, NULL));
     CHECK_NULL(ferry_queue_eventfd(NULL, queue, &fd, &error), "engine");
     CHECK_NULL(ferry_queue_eventfd(engine, queue, NULL, &error), "out_fd");

@@ -96,6 +96,7 @@ static const char *first_of_the_rest(const pair *pair, ferry_queue queue)
     REFUSES(ferry_memory_alloc(a, 64, NULL, &memory, &region, NULL));
     REFUSES(ferry_memory_free(a, pair->a_region, FERRY_FOREVER, NULL));
     REFUSES(ferry_queue_create(a, FERRY_QUEUE_PEERS, 1, &other, NULL));
+    REFUSES(ferry_queue_create_channel(a, FERRY_QUEUE_PEERS, 1, 1, &other, NULL));
     REFUSES(ferry_queue_eventfd(a, queue, &fd, NULL));
     REFUSES(ferry_queue_drain(a, queue, &event, sizeof event, 1, &count, NULL));
     REFUSES(ferry_queue_wait(a, queue, FERRY_FOREVER, &event, sizeof event, 1, &count, NULL));

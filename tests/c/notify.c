@@ -1,4 +1,5 @@
 /* Notifications: without data and after data, in order, and the owner of their bytes. */
+#include "arguments.h"
 #include "engines.h"
 
 static void notifications_alone_and_with_data_come_in_order(void)
@@ -94,6 +95,45 @@ static void a_drained_notification_outlives_queue_and_engine(void)
     ferry_event_release(&event);
 }
 
+/* A notification without data, sent without waiting, on a channel of its own. */
+static void a_channel_has_a_queue_of_its_own(void)
+{
+    pair pair = open_pair(4096);
+    ferry_queue application = 0, library = 0;
+    ferry_transfer transfer = 0;
+    ferry_transfer_options options = new_options();
+    ferry_event event;
+    CHECK_OK(ferry_queue_create(pair.b, FERRY_QUEUE_NOTIFICATIONS, 16, &application, NULL));
+    CHECK_OK(ferry_queue_create_channel(pair.b, FERRY_QUEUE_NOTIFICATIONS, 16, 15, &library, NULL));
+    CHECK_STATUS(ferry_queue_create_channel(pair.b, FERRY_QUEUE_NOTIFICATIONS, 16, 15, &library, NULL), FERRY_ERR_BUSY);
+    options.notify = "fifteen";
+    options.notify_length = 7;
+    options.channel = 15;
+    CHECK_OK(ferry_transfer_submit(pair.a, pair.peer, FERRY_OP_WRITE, NULL, 0, &options, &transfer, NULL));
+    CHECK_OK(ferry_transfer_wait(pair.a, transfer, PATIENCE_NS, NULL, NULL));
+    CHECK_OK(ferry_transfer_release(pair.a, transfer, NULL));
+    CHECK_OK(ferry_notify(pair.a, pair.peer, "zero", 4, 0, NULL));
+    event = next_event(pair.b, library);
+    CHECK(event.channel == 15 && event.data_length == 7 && memcmp(event.data, "fifteen", 7) == 0);
+    ferry_event_release(&event);
+    event = next_event(pair.b, application);
+    CHECK(event.channel == 0 && event.data_length == 4 && memcmp(event.data, "zero", 4) == 0);
+    ferry_event_release(&event);
+    options.channel = FERRY_CHANNELS_MAX;
+    CHECK_BAD(ferry_transfer_submit(pair.a, pair.peer, FERRY_OP_WRITE, NULL, 0, &options, &transfer, &error),
+              "options.channel: 16 is not 0 to 15");
+    CHECK_BAD(ferry_queue_create_channel(pair.b, FERRY_QUEUE_NOTIFICATIONS, 16, 65536, &library, &error),
+              "channel: 65536 is not 0 to 15");
+    options.channel = 1;
+    options.notify = NULL;
+    options.notify_length = 0;
+    CHECK_BAD(ferry_transfer_submit(pair.a, pair.peer, FERRY_OP_WRITE, NULL, 0, &options, &transfer, &error),
+              "options.channel (without notify)");
+    options.channel = 0;
+    CHECK_BAD(ferry_transfer_submit(pair.a, pair.peer, FERRY_OP_WRITE, NULL, 0, &options, &transfer, &error), "requests");
+    end_pair(&pair);
+}
+
 static void notifications_wait_for_a_queue_that_takes_them(void)
 {
     pair pair = open_pair(4096);
@@ -116,4 +156,4 @@ static void notifications_wait_for_a_queue_that_takes_them(void)
 SUITE(notify, CASE(notifications_alone_and_with_data_come_in_order),
       CASE(a_notification_comes_behind_its_data), CASE(the_shortest_and_the_longest),
       CASE(a_drained_notification_outlives_queue_and_engine),
-      CASE(notifications_wait_for_a_queue_that_takes_them));
+      CASE(a_channel_has_a_queue_of_its_own), CASE(notifications_wait_for_a_queue_that_takes_them));

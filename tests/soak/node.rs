@@ -80,7 +80,7 @@ fn check_what_comes(soak: &Memory, queue: &Queue, ending: &AtomicBool) {
             let _ = poll(&mut [PollFd::new(queue, PollFlags::IN)], Some(&pause));
         }
         for event in events.drain(..) {
-            let EventBody::Notification { bytes } = event.body else { continue };
+            let EventBody::Notification { bytes, .. } = event.body else { continue };
             let Some(notice) = Notice::decode(&bytes) else { continue };
             let found = &mut found[..notice.bytes];
             soak.read(notice.slot * SLOT_BYTES, found);

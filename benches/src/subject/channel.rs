@@ -71,7 +71,7 @@ impl Channel {
             };
             match event.body {
                 _ if from.is_some_and(|from| from != event.peer) => {}
-                EventBody::Notification { bytes } => return Ok((event.peer, bytes)),
+                EventBody::Notification { bytes, .. } => return Ok((event.peer, bytes)),
                 EventBody::PeerLost { status, why, .. } if from.is_some() => {
                     bail!("the other end is lost: {status}: {why}")
                 }

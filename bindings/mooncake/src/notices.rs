@@ -63,7 +63,7 @@ impl Inbox {
 
 fn notice(event: &Event) -> Option<(&[u8], &[u8])> {
     match &event.body {
-        EventBody::Notification { bytes } => decode(bytes),
+        EventBody::Notification { bytes, .. } => decode(bytes),
         _ => None,
     }
 }

@@ -245,8 +245,15 @@ impl Engine {
     }
 
     /// Creates a queue for events of the kinds in `what` (`notify::WHAT_*`) with room for `capacity` transfers.
+    /// Its notifications are those of channel 0.
     pub fn queue(&self, what: u32, capacity: usize) -> Result<Arc<Queue>> {
-        self.context()?.hub.create(what, capacity)
+        self.channel_queue(what, capacity, 0)
+    }
+
+    /// Creates a queue as `queue` does, for the notifications of `channel`, below `limits::CHANNELS_MAX`. Channels keep
+    /// the notifications of libraries that share an engine apart; each has an order and credits of its own.
+    pub fn channel_queue(&self, what: u32, capacity: usize, channel: u16) -> Result<Arc<Queue>> {
+        self.context()?.hub.create(what, capacity, channel)
     }
 
     /// Returns the engine's queues.

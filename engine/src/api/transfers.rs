@@ -10,7 +10,7 @@ use crate::complete::{
 use crate::context::Context;
 use crate::device::Start;
 use crate::limits::NOTIFY_BYTES_MAX;
-use crate::notify::Queue;
+use crate::notify::{check_channel, Queue};
 use crate::peer::Peer;
 use crate::plan::blocks::{expand, BlockIds, Layer};
 use crate::plan::{self, PlanInput};
@@ -51,6 +51,8 @@ pub struct TransferOptions<'a> {
     pub queue: Option<Arc<Queue>>,
     /// Delivered to the peer after the data is visible there.
     pub notify: Option<&'a [u8]>,
+    /// The channel of the notification, below `limits::CHANNELS_MAX`.
+    pub channel: u16,
     /// Mask of `Transport::bit`; 0 allows all transports that the engine's settings allow.
     pub transports_allowed: u64,
     /// Higher goes first among transfers of about the same size.
@@ -70,7 +72,8 @@ impl TransferOptions<'_> {
 
 impl Engine {
     /// Starts a transfer of all `requests`. On an error nothing was started. The arguments are not borrowed after the
-    /// return, but the memory that the requests name belongs to the transfer until the transfer is final.
+    /// return, but the memory that the requests name belongs to the transfer until the transfer is final. A WRITE with
+    /// a notification may have no requests: it sends the notification alone, without waiting as `notify` does.
     pub fn submit(
         &self,
         peer: PeerId,
@@ -141,8 +144,8 @@ impl Engine {
         requests: &[Request],
         options: &TransferOptions,
     ) -> Result<Arc<Core>> {
-        if requests.is_empty() {
-            return Err(Error::invalid("requests: the list is empty"));
+        if requests.is_empty() && !(op == Op::Write && options.notify.is_some()) {
+            return Err(Error::invalid("requests: the list is empty, and there is no notification to send"));
         }
         self.submit_parts(peer, op, requests, options)
     }
@@ -232,7 +235,7 @@ fn check_options(options: &TransferOptions) -> Result<()> {
         let text = format!("options.notify_length is above {NOTIFY_BYTES_MAX}");
         return Err(Error::new(Status::Limit, text));
     }
-    Ok(())
+    check_channel(options.channel, "options.channel")
 }
 
 /// Plans, routes and slices a transfer. This is the part of a submit that needs no lock.
@@ -293,6 +296,7 @@ pub(super) fn prepare(
             | TransferFlags::UNKNOWN.when(has_unknown),
         priority: options.priority,
         notify: options.notify.map(Box::from),
+        channel: options.channel,
         submitted_ns,
         deadline_ns: deadline.map_or(Monotonic::NEVER, |ns| submitted_ns.saturating_add(ns)),
         user_data: options.user_data,

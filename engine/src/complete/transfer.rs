@@ -39,6 +39,8 @@ pub struct TransferSpec {
     pub flags: TransferFlags,
     pub priority: u32,
     pub notify: Option<Box<[u8]>>,
+    /// The notification's channel.
+    pub channel: u16,
     /// On CLOCK_MONOTONIC, like the deadline.
     pub submitted_ns: Monotonic,
     /// `Monotonic::NEVER` is no deadline.

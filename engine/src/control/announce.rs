@@ -234,7 +234,7 @@ impl Control {
         }
         let piece = session.announced.take(&self.region_log, &self.context.registry.snapshot());
         let more = !session.announced.is_up_to(end);
-        let ready = piece.is_all.then(|| Message::Ready { notify_limit: session.peer.granted() });
+        let limits = if piece.is_all { session.peer.granted() } else { Vec::new() };
         let mut messages = Vec::new();
         let ids: Vec<RegionId> = piece.came.iter().map(|region| region.id).collect();
         if !ids.is_empty() {
@@ -248,7 +248,9 @@ impl Control {
         if !piece.gone.is_empty() {
             messages.push(Message::RegionsRemove(piece.gone));
         }
-        messages.extend(ready);
+        // A connection may have been lost with its grants. Ready has the limit of channel 0.
+        messages.extend(limits.iter().skip(1).map(|limit| Message::Grant { limit: *limit }));
+        messages.extend(limits.first().map(|limit| Message::Ready { notify_limit: *limit }));
         messages.extend(piece.messages);
         self.send_all(peer, messages);
         more

@@ -80,10 +80,16 @@ impl Control {
                 }
                 return;
             }
-            Message::Grant { limit } => session.peer.grant(*limit),
+            Message::Grant { limit } => {
+                if !session.peer.grant(*limit) {
+                    return self.misbehaved(peer);
+                }
+            }
             Message::Ready { notify_limit } => {
                 session.peer.remote.settle();
-                session.peer.grant(*notify_limit);
+                if !session.peer.grant(*notify_limit) {
+                    return self.misbehaved(peer);
+                }
                 self.confirm_predecessors(peer);
             }
             Message::Bye { .. } => {

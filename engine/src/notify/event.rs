@@ -20,8 +20,8 @@ pub struct Event {
 pub enum EventBody {
     /// A transfer is final.
     Transfer { transfer: TransferId, user_data: u64, status: Status },
-    /// Bytes from the peer.
-    Notification { bytes: Box<[u8]> },
+    /// Bytes from the peer, on one of its channels.
+    Notification { channel: u16, bytes: Box<[u8]> },
     /// The peer's session stands, for the first time or `again` after a PeerDown.
     PeerUp { again: bool },
     /// The peer's connection is lost. What was submitted waits while it is made again; PeerUp or PeerLost follows.
@@ -60,6 +60,14 @@ impl EventBody {
         match self {
             EventBody::PeerDown { .. } | EventBody::PeerUp { again: true } => WHAT_PEER_STATES,
             _ => WHAT_PEERS,
+        }
+    }
+
+    /// Returns the channel of a notification.
+    pub(super) fn channel(&self) -> Option<u16> {
+        match self {
+            EventBody::Notification { channel, .. } => Some(*channel),
+            _ => None,
         }
     }
 

@@ -6,12 +6,13 @@ use super::event::Event;
 use super::queue::{Closed, Queue};
 use super::{QUEUES_MAX, QUEUE_CAPACITY_MAX, WHAT_ALL, WHAT_NOTIFICATIONS};
 use crate::handle::{self, Kind, Parts, Tag};
+use crate::limits::CHANNELS_MAX;
 use crate::status::{Error, Result, Status};
 use crate::sys::eventfd::EventFd;
 use crate::sys::health::Health;
 use crate::sys::lock::{Mutex, RwLock};
 use crate::types::QueueId;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 pub struct Hub {
@@ -26,13 +27,22 @@ pub struct Hub {
 
 #[derive(Default)]
 struct Routes {
-    /// The queue that takes notifications.
-    subscriber: Option<Arc<Queue>>,
-    /// Notifications that arrive while no queue takes them. The senders' credits bound their number.
-    backlog: VecDeque<Event>,
+    /// The queues that take notifications, by channel.
+    subscribers: BTreeMap<u16, Arc<Queue>>,
+    /// Notifications of channels that no queue takes now. The senders' credits bound their number.
+    backlog: BTreeMap<u16, VecDeque<Event>>,
     /// Vacant slots, longest unused first.
     free: VecDeque<u32>,
     closed: bool,
+}
+
+impl Routes {
+    /// Keeps a notification for the next queue that takes its channel.
+    fn keep(&mut self, event: Event) {
+        if let Some(channel) = event.body.channel() {
+            self.backlog.entry(channel).or_default().push_back(event);
+        }
+    }
 }
 
 struct Slot {
@@ -51,30 +61,34 @@ impl Hub {
     }
 
     /// Creates a queue for the kinds of events in `what` (`WHAT_` bits), with room for `capacity` transfers. A queue
-    /// for notifications starts with those that arrived while no queue took them. INVALID for no or unknown kinds and
-    /// for a capacity of 0 or above 2^20, BUSY if another queue takes notifications, LIMIT for too many queues, SYSTEM
-    /// if the eventfd cannot be created, CLOSED after `close`.
-    pub(crate) fn create(&self, what: u32, capacity: usize) -> Result<Arc<Queue>> {
+    /// for notifications takes those of `channel`, and starts with those that arrived while no queue took them. INVALID
+    /// for no or unknown kinds, for a capacity of 0 or above 2^20 and for a channel that does not exist, BUSY if another
+    /// queue takes this channel's notifications, LIMIT for too many queues, SYSTEM if the eventfd cannot be created,
+    /// CLOSED after `close`.
+    pub(crate) fn create(&self, what: u32, capacity: usize, channel: u16) -> Result<Arc<Queue>> {
         if what == 0 || what & !WHAT_ALL != 0 {
             return Err(Error::invalid(format!("what: {what:#x} is not a set of known kinds of events")));
         }
         if !(1..=QUEUE_CAPACITY_MAX).contains(&capacity) {
             return Err(Error::invalid(format!("capacity: {capacity} is not 1 to {QUEUE_CAPACITY_MAX}")));
         }
+        check_channel(channel, "channel")?;
         let eventfd = EventFd::new().map_err(|error| Error::system("creating an eventfd", &error))?;
         let mut routes = self.routes.lock();
         if routes.closed {
             return Err(Error::new(Status::Closed, "the engine is closing"));
         }
-        if what & WHAT_NOTIFICATIONS != 0 && routes.subscriber.is_some() {
-            return Err(Error::new(Status::Busy, "another queue takes notifications"));
+        if what & WHAT_NOTIFICATIONS != 0 && routes.subscribers.contains_key(&channel) {
+            let text = format!("another queue takes the notifications of channel {channel}");
+            return Err(Error::new(Status::Busy, text));
         }
         let queue = self.place(&mut routes, |handle| {
             Queue::new(handle, what, capacity, eventfd, self.dispatcher.clone())
         })?;
         if what & WHAT_NOTIFICATIONS != 0 {
-            routes.backlog.drain(..).for_each(|event| queue.push_unreserved(event));
-            routes.subscriber = Some(queue.clone());
+            let waiting = routes.backlog.remove(&channel).into_iter().flatten();
+            waiting.for_each(|event| queue.push_unreserved(event));
+            routes.subscribers.insert(channel, queue.clone());
         }
         Ok(queue)
     }
@@ -121,8 +135,8 @@ impl Hub {
                 return Err(Error::new(Status::Busy, "the queue's callback is running on this thread"));
             }
             let Closed { notifications, dropped, callback, tasks } = queue.close()?;
-            routes.backlog.extend(notifications);
-            routes.subscriber.take_if(|subscriber| subscriber.handle() == handle);
+            notifications.into_iter().for_each(|event| routes.keep(event));
+            routes.subscribers.retain(|_, subscriber| subscriber.handle() != handle);
             let index = handle::parse(Kind::Queue, self.tag, handle.raw())?.index;
             let mut slots = self.slots.write();
             let slot = slots[index as usize].queue.take();
@@ -136,18 +150,18 @@ impl Hub {
         Ok(())
     }
 
-    /// Delivers a peer's notification to the queue that takes notifications, or keeps it for the next such queue.
+    /// Delivers a peer's notification to the queue that takes its channel, or keeps it for the next such queue.
     pub(crate) fn notification(&self, event: Event) {
         let mut routes = self.routes.lock();
-        match &routes.subscriber {
+        match event.body.channel().and_then(|channel| routes.subscribers.get(&channel)) {
             Some(queue) => queue.push_unreserved(event),
-            None => routes.backlog.push_back(event),
+            None => routes.keep(event),
         }
     }
 
     /// Returns how many notifications and peer events wait for the application.
     pub(crate) fn unreserved(&self) -> usize {
-        let backlog = self.routes.lock().backlog.len();
+        let backlog: usize = self.routes.lock().backlog.values().map(VecDeque::len).sum();
         backlog + self.queues().iter().map(|queue| queue.unreserved()).sum::<usize>()
     }
 
@@ -217,6 +231,14 @@ impl Hub {
     }
 }
 
+/// INVALID unless there is such a channel. `what` names the argument.
+pub(crate) fn check_channel(channel: u16, what: &str) -> Result<()> {
+    match channel < CHANNELS_MAX {
+        true => Ok(()),
+        false => Err(Error::invalid(format!("{what}: {channel} is not 0 to {}", CHANNELS_MAX - 1))),
+    }
+}
+
 impl Drop for Hub {
     fn drop(&mut self) {
         self.close();
@@ -232,8 +254,8 @@ mod tests {
     #[test]
     fn slots_are_bounded_and_reused_oldest_first_in_a_new_generation() {
         let hub = Hub::new(Tag::from_random(1));
-        let first = hub.create(WHAT_TRANSFERS, 1).unwrap();
-        let second = hub.create(WHAT_TRANSFERS, 1).unwrap();
+        let first = hub.create(WHAT_TRANSFERS, 1, 0).unwrap();
+        let second = hub.create(WHAT_TRANSFERS, 1, 0).unwrap();
         let other = second.clone();
         let place = || {
             let mut given = QueueId::NONE;

@@ -24,6 +24,7 @@ mod wake;
 pub(crate) use deferred::{is_waking, Wakers};
 pub use dispatcher::Callback;
 pub use event::{Credit, Event, EventBody};
+pub(crate) use hub::check_channel;
 pub use hub::Hub;
 pub use queue::Queue;
 pub(crate) use waiter::{wait_any, Waiter};
@@ -34,7 +35,7 @@ use std::panic::{catch_unwind, AssertUnwindSafe};
 /// The kinds of events that a queue takes, as bits of the C ABI's `what`. This bit: the ends of transfers that were
 /// submitted with the queue.
 pub const WHAT_TRANSFERS: u32 = 1;
-/// Notifications of all peers; only one queue at a time takes them.
+/// Notifications of all peers on one channel; only one queue at a time takes those of a channel.
 pub const WHAT_NOTIFICATIONS: u32 = 2;
 /// Peers that appear or are lost.
 pub const WHAT_PEERS: u32 = 4;

@@ -122,7 +122,7 @@ mod tests {
     #[test]
     fn the_newest_event_about_a_peer_comes_last() {
         let mut pending = Pending::default();
-        let bytes = EventBody::Notification { bytes: [5].into() };
+        let bytes = EventBody::Notification { channel: 0, bytes: [5].into() };
         assert!(pending
             .push(Event::new(PeerId::from_raw(1), EventBody::PeerUp { again: false }), Room::Unreserved)
             .is_none());
@@ -210,7 +210,7 @@ mod tests {
             if round % 1000 == 0 {
                 let bytes = Box::from(round.to_le_bytes());
                 pending.push(
-                    Event::new(PeerId::from_raw(9), EventBody::Notification { bytes }),
+                    Event::new(PeerId::from_raw(9), EventBody::Notification { channel: 0, bytes }),
                     Room::Unreserved,
                 );
             }
@@ -221,7 +221,7 @@ mod tests {
         assert_eq!(order.len(), 13);
         for (position, (_, body)) in order[..10].iter().enumerate() {
             let bytes = Box::from((position as u64 * 1000).to_le_bytes());
-            assert_eq!(*body, EventBody::Notification { bytes });
+            assert_eq!(*body, EventBody::Notification { channel: 0, bytes });
         }
         assert_eq!(order[10..].iter().map(|(peer, _)| peer.raw()).collect::<Vec<_>>(), [1, 2, 0]);
     }

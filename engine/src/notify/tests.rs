@@ -25,14 +25,17 @@ fn transfer(number: u64) -> Event {
 }
 
 fn notification(number: u64) -> Event {
-    Event::new(PeerId::from_raw(2), EventBody::Notification { bytes: Box::from(number.to_le_bytes()) })
+    Event::new(
+        PeerId::from_raw(2),
+        EventBody::Notification { channel: 0, bytes: Box::from(number.to_le_bytes()) },
+    )
 }
 
 /// Returns the number that `transfer` or `notification` was given.
 fn number(event: &Event) -> u64 {
     match &event.body {
         EventBody::Transfer { user_data, .. } => *user_data,
-        EventBody::Notification { bytes } => u64::from_le_bytes(bytes[..].try_into().unwrap()),
+        EventBody::Notification { bytes, .. } => u64::from_le_bytes(bytes[..].try_into().unwrap()),
         other => panic!("{other:?} has no number"),
     }
 }

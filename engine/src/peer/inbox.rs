@@ -1,12 +1,19 @@
-//! Incoming notifications of one peer, restored to the order of submission. Lanes enter them as they arrive. The next
-//! in order is delivered to the hub at once, the others are held. The credits granted to the peer bound their number.
+//! Incoming notifications of one peer, restored to the order of submission in each channel. Lanes enter them as they
+//! arrive. The next in order is delivered to the hub at once, the others are held. The credits granted to the peer bound
+//! their number.
 
-use crate::limits::NOTIFY_CREDITS;
+use crate::limits::{CHANNELS_MAX, NOTIFY_CREDITS};
+use crate::types::numbers::{channel_of, number, place_of};
 use std::collections::BTreeMap;
 
 /// A notification's bytes; None for a number that was skipped.
 type Body = Option<Box<[u8]>>;
 
+/// The inboxes of the channels, up to the highest that was used.
+#[derive(Debug, Default)]
+pub struct Inboxes(Vec<Inbox>);
+
+/// The notifications of one channel, by their places in its order.
 #[derive(Debug, Default)]
 pub struct Inbox {
     next: u64,
@@ -38,6 +45,27 @@ pub enum Accepted {
     Duplicate,
     /// Above the granted limit: the peer violates the protocol.
     Overrun,
+}
+
+impl Inboxes {
+    /// Returns the inbox of this number's channel, and the number's place there. None if there is no such channel.
+    pub fn of(&mut self, number: u64) -> Option<(&mut Inbox, u64)> {
+        let channel = channel_of(number);
+        if channel >= CHANNELS_MAX {
+            return None;
+        }
+        let at = usize::from(channel);
+        for _ in self.0.len()..=at {
+            self.0.push(Inbox::new());
+        }
+        Some((&mut self.0[at], place_of(number)))
+    }
+
+    /// Returns the limits that were last granted, as numbers. The first is channel 0's, even if it was not used.
+    pub fn granted(&mut self) -> Vec<u64> {
+        let _ = self.of(0);
+        (0..CHANNELS_MAX).zip(&self.0).map(|(channel, inbox)| number(channel, inbox.granted())).collect()
+    }
 }
 
 impl Inbox {
@@ -137,6 +165,23 @@ mod tests {
         assert_eq!(inbox.accept(1, bytes("b")), Accepted::Deliver(vec![]));
         inbox.departs(1);
         assert_eq!((inbox.arrives(1), inbox.arrives(0)), (Arrival::Duplicate, Arrival::Busy));
+    }
+
+    #[test]
+    fn channels_do_not_know_of_each_other() {
+        let mut inboxes = Inboxes::default();
+        assert_eq!(inboxes.granted(), [NOTIFY_CREDITS.into()]);
+        let (inbox, place) = inboxes.of(number(2, 1)).unwrap();
+        assert_eq!(place, 1);
+        assert_eq!(inbox.accept(place, bytes("b")), Accepted::Deliver(vec![]));
+        let (other, place) = inboxes.of(0).unwrap();
+        assert_eq!(other.accept(place, bytes("x")), Accepted::Deliver(vec![b"x".as_slice().into()]));
+        let credits = u64::from(NOTIFY_CREDITS);
+        assert_eq!(inboxes.granted(), [0, 1, 2].map(|channel| number(channel, credits)));
+        assert!(
+            inboxes.of(number(CHANNELS_MAX - 1, 0)).is_some()
+                && inboxes.of(number(CHANNELS_MAX, 0)).is_none()
+        );
     }
 
     #[test]

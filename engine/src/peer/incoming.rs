@@ -5,6 +5,7 @@ use super::inbox::{Accepted, Arrival};
 use super::Peer;
 use crate::command::Command;
 use crate::notify::{Credit, Event, EventBody};
+use crate::types::numbers::{channel_of, number};
 use crate::types::RegionId;
 use std::sync::Arc;
 
@@ -16,23 +17,30 @@ pub struct Arriving {
 
 impl Drop for Arriving {
     fn drop(&mut self) {
-        self.peer.inbox.lock().departs(self.sequence);
+        if let Some((inbox, place)) = self.peer.inbox.lock().of(self.sequence) {
+            inbox.departs(place);
+        }
     }
 }
 
 impl Peer {
     /// Begins to receive data that carries this notification. Returns whether to apply the data; with Fresh, also a
-    /// guard.
-    pub fn arrives(self: &Arc<Self>, sequence: u64) -> (Arrival, Option<Arriving>) {
-        let arrival = self.inbox.lock().arrives(sequence);
+    /// guard. None if the number's channel does not exist.
+    pub fn arrives(self: &Arc<Self>, sequence: u64) -> Option<(Arrival, Option<Arriving>)> {
+        let mut inboxes = self.inbox.lock();
+        let (inbox, place) = inboxes.of(sequence)?;
+        let arrival = inbox.arrives(place);
         let fresh = arrival == Arrival::Fresh;
-        (arrival, fresh.then(|| Arriving { peer: self.clone(), sequence }))
+        Some((arrival, fresh.then(|| Arriving { peer: self.clone(), sequence })))
     }
 
-    /// Delivers a notification (None: a skip). Returns false if the peer exceeded its credits.
+    /// Delivers a notification (None: a skip). Returns false if the peer exceeded its credits, or if the number's
+    /// channel does not exist.
     pub fn deliver(&self, sequence: u64, body: Option<Box<[u8]>>) -> bool {
+        let channel = channel_of(sequence);
         // The hub is entered under the lock, so that two lanes cannot swap their notifications.
-        let mut inbox = self.inbox.lock();
+        let mut inboxes = self.inbox.lock();
+        let Some((inbox, sequence)) = inboxes.of(sequence) else { return false };
         let Accepted::Deliver(ready) = (match inbox.accept(sequence, body) {
             Accepted::Overrun => return false,
             other => other,
@@ -43,27 +51,28 @@ impl Peer {
             self.engine.stats.notification_received();
             self.engine.hub.notification(Event {
                 peer: self.handle,
-                body: EventBody::Notification { bytes },
-                credit: Some(self.credit()),
+                body: EventBody::Notification { channel, bytes },
+                credit: Some(self.credit(channel)),
             });
         }
         if let Some(limit) = inbox.grant() {
-            self.engine.commands.push(Command::Grant { peer: self.handle, limit });
+            self.engine.commands.push(Command::Grant { peer: self.handle, limit: number(channel, limit) });
         }
         true
     }
 
-    fn credit(&self) -> Credit {
+    fn credit(&self, channel: u16) -> Credit {
         let (inbox, commands, peer) = (self.inbox.clone(), self.engine.commands.clone(), self.handle);
         Credit::new(Arc::new(move || {
-            if let Some(limit) = inbox.lock().take() {
-                commands.push(Command::Grant { peer, limit });
+            let limit = inbox.lock().of(number(channel, 0)).and_then(|(inbox, _)| inbox.take());
+            if let Some(limit) = limit {
+                commands.push(Command::Grant { peer, limit: number(channel, limit) });
             }
         }))
     }
 
-    /// Returns the limit of notification numbers that was last granted.
-    pub fn granted(&self) -> u64 {
+    /// Returns the limits of notification numbers that were last granted; the first is channel 0's.
+    pub fn granted(&self) -> Vec<u64> {
         self.inbox.lock().granted()
     }
 

@@ -44,7 +44,7 @@ use crate::sys::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::sys::clock;
 use crate::sys::lock::{Mutex, RwLock};
 use crate::types::{PeerId, Slice, SliceRange, Transport};
-use inbox::Inbox;
+use inbox::Inboxes;
 use lease::LeaseClock;
 use outbox::{Class, OrderedNext, Outbox, PullLimits, Pulled};
 use paths::Standing;
@@ -64,7 +64,7 @@ pub struct Peer {
     /// Why the peer is lost, as a status number; 0 while it is not lost.
     lost: AtomicU32,
     outbox: Mutex<Outbox>,
-    inbox: Arc<Mutex<Inbox>>,
+    inbox: Arc<Mutex<Inboxes>>,
     path: RwLock<Option<Arc<dyn Path>>>,
     /// Indexed by transport number. TCP's element is unused: TCP's path is in `path`.
     paths: [RwLock<PathStatus>; Transport::COUNT],
@@ -110,7 +110,7 @@ impl Peer {
             state: AtomicU32::new(PeerState::Connecting as u32),
             lost: AtomicU32::new(0),
             outbox: Mutex::new(Outbox::new()),
-            inbox: Arc::new(Mutex::new(Inbox::new())),
+            inbox: Arc::new(Mutex::new(Inboxes::default())),
             path: RwLock::new(None),
             paths: std::array::from_fn(|_| {
                 RwLock::new(PathStatus::Pending("the session is being established".into()))
@@ -467,11 +467,14 @@ impl Peer {
         }
     }
 
-    /// Raises the limit of notification numbers that the target accepts, and posts those that waited for it.
-    pub fn grant(&self, limit: u64) {
-        if self.outbox.lock().grant(limit) {
+    /// Raises the limit of a channel's notification numbers that the target accepts, and posts those that waited for
+    /// it. Returns false if there is no such channel.
+    pub fn grant(&self, limit: u64) -> bool {
+        let granted = self.outbox.lock().grant(limit);
+        if granted == Some(true) {
             self.post_notifications(&mut self.after());
         }
+        granted.is_some()
     }
 
     pub fn event(&self, body: EventBody) {

@@ -18,7 +18,7 @@ mod tests;
 
 use crate::complete::position::Place;
 use crate::complete::{Transfer, TransferFlags};
-use crate::limits::{FRAME_DESCRIPTORS_MAX, NOTIFY_CREDITS};
+use crate::limits::FRAME_DESCRIPTORS_MAX;
 use crate::route::{self, Asked, Facts, Memory, PathState};
 use crate::sys::atomic::Ordering;
 use crate::types::{Op, Slice, SliceRange, Transport};
@@ -146,8 +146,6 @@ pub struct Outbox {
     live: Live,
     ordered: Ordered,
     next_order: u64,
-    notify_next: u64,
-    notify_limit: u64,
 }
 
 fn side(op: Op) -> usize {
@@ -156,7 +154,7 @@ fn side(op: Op) -> usize {
 
 impl Outbox {
     pub fn new() -> Outbox {
-        Outbox { notify_limit: NOTIFY_CREDITS as u64, pending: u64::MAX, ..Outbox::default() }
+        Outbox { pending: u64::MAX, ..Outbox::default() }
     }
 
     pub fn class_of(transfer: &Transfer, express_bytes_max: u64) -> Class {
@@ -176,8 +174,8 @@ impl Outbox {
         self.next_order += 1;
         self.live.insert(&transfer);
         if transfer.spec.notify.is_some() {
-            transfer.notify_sequence.store(self.notify_next, Ordering::Relaxed);
-            self.notify_next += 1;
+            let number = self.notifications.next_number(transfer.spec.channel);
+            transfer.notify_sequence.store(number, Ordering::Relaxed);
         }
         if transfer.spec.flags.has(TransferFlags::ORDERED) && !self.ordered.submit(&transfer) {
             return false;
@@ -300,10 +298,10 @@ impl Outbox {
         self.notifications.push_skip(sequence);
     }
 
-    /// Raises the limit of notification numbers. Returns whether notifications are queued.
-    pub fn grant(&mut self, limit: u64) -> bool {
-        self.notify_limit = self.notify_limit.max(limit);
-        !self.notifications.is_empty()
+    /// Raises the limit of a channel's notification numbers. Returns whether notifications are queued; None if there
+    /// is no such channel.
+    pub fn grant(&mut self, limit: u64) -> Option<bool> {
+        self.notifications.grant(limit).then(|| !self.notifications.is_empty())
     }
 
     fn is_open(&self, transport: Transport) -> bool {
@@ -335,14 +333,14 @@ impl Outbox {
     }
 
     fn pull_notification(&mut self, transport: Transport, bytes_max: usize) -> Option<Pulled> {
-        Some(match self.notifications.pull(transport, self.open, self.notify_limit, bytes_max)? {
+        Some(match self.notifications.pull(transport, self.open, bytes_max)? {
             (_, Queued::Notify(transfer)) => Pulled::Notify(transfer),
             (sequence, Queued::Skip) => Pulled::Skip(sequence),
         })
     }
 
     fn pull_run(&mut self, transport: Transport, class: Class, limits: PullLimits) -> Option<Pulled> {
-        let notify_limit = self.notify_limit;
+        let notifications = &self.notifications;
         let lineup = &mut self.lineups[transport as usize];
         for side in lineup.sides(class) {
             if !(if side == 1 { limits.write } else { limits.read }) {
@@ -366,7 +364,7 @@ impl Outbox {
                 && transfer.spec.notify.is_some()
                 // Slices refused in this frame may be staged, and the notification must follow them.
                 && !transfer.spec.flags.has(TransferFlags::UNKNOWN)
-                && transfer.notify_sequence.load(Ordering::Relaxed) < notify_limit;
+                && notifications.is_granted(transfer.notify_sequence.load(Ordering::Relaxed));
             let with_notification = (is_replay || may_notify) && transfer.take_notification();
             let range = SliceRange { first, end };
             return Some(Pulled::Slices { transfer, range, bytes, with_notification, is_device });

@@ -117,6 +117,7 @@ fn submit_with(
         flags: TransferFlags::NONE,
         priority: 0,
         notify: Some(Box::from(*b"word")),
+        channel: 0,
         submitted_ns: Monotonic::from_ns(1),
         deadline_ns: Monotonic::NEVER,
         user_data: 0,

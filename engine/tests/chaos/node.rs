@@ -89,7 +89,7 @@ impl Node {
                 for event in events.drain(..) {
                     match &event.body {
                         EventBody::Transfer { user_data, .. } => final_state(&transfers, *user_data),
-                        EventBody::Notification { bytes } => notified(&arena, bytes),
+                        EventBody::Notification { bytes, .. } => notified(&arena, bytes),
                         EventBody::LateApply { address, length, .. } => {
                             tell(&format!("late {} {length}", address - arena::AT));
                         }

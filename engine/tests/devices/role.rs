@@ -205,7 +205,7 @@ impl Role {
                 let queue = self.notifications.clone().unwrap();
                 let mut events = Vec::new();
                 eventually("a notification comes", || queue.drain(&mut events, 1) == 1);
-                let EventBody::Notification { bytes } = &events[0].body else { panic!("{events:?}") };
+                let EventBody::Notification { bytes, .. } = &events[0].body else { panic!("{events:?}") };
                 let text = String::from_utf8_lossy(bytes).into_owned();
                 Ok(format!("{text} {}", self.dump(index)))
             }

@@ -36,7 +36,7 @@ fn drain_numbers(queue: &Queue, into: &mut Vec<u64>) {
     let mut events = Vec::new();
     queue.drain(&mut events, 1024);
     for event in events {
-        let EventBody::Notification { bytes } = event.body else { panic!("not a notification") };
+        let EventBody::Notification { bytes, .. } = event.body else { panic!("not a notification") };
         into.push(u64::from_le_bytes(bytes[..].try_into().unwrap()));
     }
 }

@@ -14,6 +14,7 @@ mod role;
 mod support;
 
 mod anew;
+mod channels;
 mod containers;
 mod exhaustion;
 mod fences;

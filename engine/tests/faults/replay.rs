@@ -102,7 +102,7 @@ impl Scene {
         let mut events = Vec::new();
         self.queue.drain(&mut events, 1024);
         for event in events {
-            let EventBody::Notification { bytes } = event.body else { panic!("not a notification") };
+            let EventBody::Notification { bytes, .. } = event.body else { panic!("not a notification") };
             self.numbers.push(u64::from_le_bytes(bytes[..].try_into().unwrap()));
         }
     }

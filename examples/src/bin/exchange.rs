@@ -52,7 +52,7 @@ fn serve() -> Result<(), Box<dyn Error>> {
     let queue = engine.queue(WHAT_NOTIFICATIONS, 1)?;
     println!("ADDRESS {}", engine.address());
     match engine.wait_event(&queue, Some(PATIENCE))?.body {
-        EventBody::Notification { bytes } if *bytes == *b"done" => {}
+        EventBody::Notification { bytes, .. } if *bytes == *b"done" => {}
         other => return Err(format!("the event is {other:?}").into()),
     }
     // The notification comes after its data: every byte is in place.

@@ -55,8 +55,8 @@ fn decode() -> Outcome {
         let event = engine.wait_event(&queue, PATIENCE)?;
         match event.body {
             EventBody::PeerUp { .. } => (prefill, layers) = (event.peer, 0),
-            EventBody::Notification { bytes } if *bytes == *b"pull" => break,
-            EventBody::Notification { bytes } => {
+            EventBody::Notification { bytes, .. } if *bytes == *b"pull" => break,
+            EventBody::Notification { bytes, .. } => {
                 // Every byte of the layer is here: the notification comes behind the data.
                 let text = std::str::from_utf8(&bytes)?;
                 check(&cache, text.trim_start_matches("layer ").parse()?, "pushed")?;
@@ -104,7 +104,7 @@ fn prefill(address: &str, dies_in: usize) -> Outcome {
     Transfer::wait_all(&pushes, None)?;
     engine.notify(peer, b"pull", Deadline::Default)?;
     match engine.wait_event(&queue, PATIENCE)?.body {
-        EventBody::Notification { bytes } if *bytes == *b"done" => Ok(()),
+        EventBody::Notification { bytes, .. } if *bytes == *b"done" => Ok(()),
         other => Err(format!("the decoder is not done: {other:?}").into()),
     }
 }

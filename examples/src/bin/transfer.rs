@@ -31,7 +31,7 @@ fn serve() -> Result<(), Box<dyn Error>> {
 
     loop {
         match next(&news)?.body {
-            EventBody::Notification { bytes } => {
+            EventBody::Notification { bytes, .. } => {
                 // The data of a notification's transfer is in place by now.
                 let mut word = [0; 5];
                 inbox.read(0, &mut word);

@@ -102,7 +102,7 @@ impl Bench {
         loop {
             let event = self.engine.wait_event(&self.inbox, PATIENCE)?;
             match event.body {
-                EventBody::Notification { bytes } => return Ok((event.peer, Message::decode(&bytes)?)),
+                EventBody::Notification { bytes, .. } => return Ok((event.peer, Message::decode(&bytes)?)),
                 EventBody::PeerLost { status, why, .. } => {
                     return Err(format!("the other worker is lost: {status}: {why}").into())
                 }

@@ -246,7 +246,7 @@ impl Program {
             self.world.book.with(|ledger| ledger.lives[self.life].lost.insert(event.peer.raw()));
         }
         self.world.book.with(|ledger| match &event.body {
-            EventBody::Notification { bytes } => ledger.arrived(self.life, of, bytes),
+            EventBody::Notification { bytes, .. } => ledger.arrived(self.life, of, bytes),
             body => ledger.heard((self.life, tick), event.peer.raw(), of, is_only, body),
         });
     }

@@ -18,7 +18,7 @@ fn receive<T>(receiver: &Receiver<T>) -> T {
 
 /// Runs `body` once on the callback thread, inside the callback of a queue of its own.
 fn inside<T: Send + 'static>(hub: &Arc<Hub>, body: impl Fn(&Hub, QueueId) -> T + Send + Sync + 'static) -> T {
-    let queue = hub.create(WHAT_TRANSFERS, 1).unwrap();
+    let queue = hub.create(WHAT_TRANSFERS, 1, 0).unwrap();
     let (result, receiver): (Sender<T>, _) = channel();
     let (hub_inside, handle) = (hub.clone(), queue.handle());
     let callback: Callback = Arc::new(move |_| result.send(body(&hub_inside, handle)).unwrap());
@@ -30,7 +30,7 @@ fn inside<T: Send + 'static>(hub: &Arc<Hub>, body: impl Fn(&Hub, QueueId) -> T +
 #[test]
 fn events_come_in_order_those_before_it_was_set_first() {
     let hub = hub();
-    let queue = hub.create(WHAT_TRANSFERS, 100).unwrap();
+    let queue = hub.create(WHAT_TRANSFERS, 100, 0).unwrap();
     let fd = queue.eventfd();
     (0..3).for_each(|n| submit(&queue, n));
     let (callback, receiver) = sender();
@@ -57,7 +57,7 @@ fn a_thread_knows_whether_it_is_inside() {
 fn a_callback_may_push_drain_create_and_destroy() {
     let hub = Arc::new(hub());
     let statuses = inside(&hub, |hub, own| {
-        let queue = hub.create(WHAT_TRANSFERS | WHAT_NOTIFICATIONS, 2).unwrap();
+        let queue = hub.create(WHAT_TRANSFERS | WHAT_NOTIFICATIONS, 2, 0).unwrap();
         submit(&queue, 7);
         hub.notification(notification(8));
         assert_eq!(numbers(&queue), [7, 8]);
@@ -72,7 +72,7 @@ fn a_callback_may_push_drain_create_and_destroy() {
 #[test]
 fn a_callback_feeds_its_own_queue_and_ends_itself() {
     let hub = Arc::new(hub());
-    let queue = hub.create(WHAT_TRANSFERS, 2).unwrap();
+    let queue = hub.create(WHAT_TRANSFERS, 2, 0).unwrap();
     let (done, receiver) = channel();
     let (hub_inside, queue_inside) = (hub.clone(), queue.clone());
     let callback: Callback = Arc::new(move |event| {
@@ -93,7 +93,7 @@ fn a_callback_feeds_its_own_queue_and_ends_itself() {
 #[test]
 fn a_panic_ends_one_call_only() {
     let hub = hub();
-    let queue = hub.create(WHAT_NOTIFICATIONS, 1).unwrap();
+    let queue = hub.create(WHAT_NOTIFICATIONS, 1, 0).unwrap();
     let (returned, (sender, receiver)) = (Arc::new(AtomicUsize::new(0)), channel());
     let callback: Callback = Arc::new(move |event| {
         if number(event).is_multiple_of(2) {
@@ -112,7 +112,7 @@ fn a_panic_ends_one_call_only() {
 #[test]
 fn unsetting_returns_after_the_running_call_and_leaves_nothing_of_it() {
     let hub = hub();
-    let queue = hub.create(WHAT_TRANSFERS, 2).unwrap();
+    let queue = hub.create(WHAT_TRANSFERS, 2, 0).unwrap();
     for destroy in [false, true] {
         let (started, release, ended) =
             (Arc::new(Barrier::new(2)), Arc::new(Barrier::new(2)), AtomicBool::new(false));
@@ -145,7 +145,7 @@ fn unsetting_returns_after_the_running_call_and_leaves_nothing_of_it() {
 #[test]
 fn no_call_begins_after_unsetting_has_returned() {
     let hub = hub();
-    let queue = hub.create(WHAT_TRANSFERS, 1 << 10).unwrap();
+    let queue = hub.create(WHAT_TRANSFERS, 1 << 10, 0).unwrap();
     let (may_run, calls) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
     let mut drained = 0;
     for round in 0..2000 {
@@ -175,7 +175,7 @@ fn callbacks_of_several_queues_run_one_at_a_time() {
     let hub = hub();
     let (running, most, done) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)), channel());
     let last = Arc::new(Mutex::new(done.0));
-    let queues = [(); 3].map(|()| hub.create(WHAT_TRANSFERS, EVENTS as usize).unwrap());
+    let queues = [(); 3].map(|()| hub.create(WHAT_TRANSFERS, EVENTS as usize, 0).unwrap());
     for queue in &queues {
         let (running, most, last) = (running.clone(), most.clone(), last.clone());
         let callback: Callback = Arc::new(move |event| {
@@ -199,7 +199,7 @@ fn callbacks_of_several_queues_run_one_at_a_time() {
 #[test]
 fn after_close_queues_can_only_be_drained() {
     let hub = hub();
-    let queue = hub.create(WHAT_TRANSFERS, 4).unwrap();
+    let queue = hub.create(WHAT_TRANSFERS, 4, 0).unwrap();
     let (callback, receiver) = sender();
     hub.set_callback(queue.handle(), Some(callback.clone())).unwrap();
     submit(&queue, 0);
@@ -211,7 +211,7 @@ fn after_close_queues_can_only_be_drained() {
     assert_eq!(numbers(&queue), [1]);
     assert_eq!(hub.set_callback(queue.handle(), Some(callback)).unwrap_err().status, Status::Closed);
     hub.set_callback(queue.handle(), None).unwrap();
-    assert_eq!(hub.create(WHAT_TRANSFERS, 1).err().unwrap().status, Status::Closed);
+    assert_eq!(hub.create(WHAT_TRANSFERS, 1, 0).err().unwrap().status, Status::Closed);
 }
 
 #[test]
@@ -228,7 +228,7 @@ fn closing_inside_a_callback_does_not_wait_for_itself() {
 #[test]
 fn the_last_reference_may_go_inside_a_callback() {
     let hub = Arc::new(hub());
-    let queue = hub.create(WHAT_TRANSFERS, 1).unwrap();
+    let queue = hub.create(WHAT_TRANSFERS, 1, 0).unwrap();
     let last = Arc::new(Mutex::new(Some(hub.clone())));
     let (done, receiver) = channel();
     let callback: Callback = Arc::new(move |_| {

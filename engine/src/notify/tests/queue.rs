@@ -10,7 +10,7 @@ const FOREVER_MS: i32 = 60_000;
 fn room_is_reserved_exactly() {
     let hub = hub();
     for capacity in [1, 2, 7] {
-        let queue = hub.create(WHAT_TRANSFERS, capacity).unwrap();
+        let queue = hub.create(WHAT_TRANSFERS, capacity, 0).unwrap();
         for _ in 0..capacity {
             queue.reserve().unwrap();
         }
@@ -30,9 +30,9 @@ fn room_is_reserved_exactly() {
 #[test]
 fn only_a_live_queue_for_transfers_reserves() {
     let hub = hub();
-    let peers = hub.create(WHAT_PEERS | WHAT_NOTIFICATIONS, 1).unwrap();
+    let peers = hub.create(WHAT_PEERS | WHAT_NOTIFICATIONS, 1, 0).unwrap();
     assert_eq!(peers.reserve().unwrap_err().status, Status::Invalid);
-    let queue = hub.create(WHAT_TRANSFERS, 1).unwrap();
+    let queue = hub.create(WHAT_TRANSFERS, 1, 0).unwrap();
     hub.destroy(queue.handle()).unwrap();
     assert_eq!(queue.reserve().unwrap_err().status, Status::Closed);
     assert_eq!(drain(&queue, 1).len(), 0);
@@ -41,7 +41,7 @@ fn only_a_live_queue_for_transfers_reserves() {
 #[test]
 fn notifications_take_no_room_from_transfers() {
     let hub = hub();
-    let queue = hub.create(WHAT_TRANSFERS | WHAT_NOTIFICATIONS, 1).unwrap();
+    let queue = hub.create(WHAT_TRANSFERS | WHAT_NOTIFICATIONS, 1, 0).unwrap();
     (0..10).for_each(|n| hub.notification(notification(n)));
     submit(&queue, 10);
     assert_eq!(queue.reserve().unwrap_err().status, Status::Limit);
@@ -52,7 +52,7 @@ fn notifications_take_no_room_from_transfers() {
 #[test]
 fn one_write_an_edge_and_armed_by_a_short_drain() {
     let hub = hub();
-    let queue = hub.create(WHAT_TRANSFERS, 8).unwrap();
+    let queue = hub.create(WHAT_TRANSFERS, 8, 0).unwrap();
     let fd = queue.eventfd();
     assert!(!readable(fd, 0));
     (0..3).for_each(|n| submit(&queue, n));
@@ -75,7 +75,7 @@ fn one_write_an_edge_and_armed_by_a_short_drain() {
 #[test]
 fn an_eventfd_asked_for_late_knows_what_came_before() {
     let hub = hub();
-    let queue = hub.create(WHAT_TRANSFERS, 8).unwrap();
+    let queue = hub.create(WHAT_TRANSFERS, 8, 0).unwrap();
     submit(&queue, 0);
     let fd = queue.eventfd();
     assert!(readable(fd, 0));
@@ -93,7 +93,7 @@ fn no_event_is_lost_and_no_wake_up_is_idle_under_concurrent_producers() {
     const EVENTS: u64 = 20_000;
     const CAPACITY: usize = 64;
     let hub = hub();
-    let queue = hub.create(WHAT_TRANSFERS | WHAT_NOTIFICATIONS, CAPACITY).unwrap();
+    let queue = hub.create(WHAT_TRANSFERS | WHAT_NOTIFICATIONS, CAPACITY, 0).unwrap();
     let fd = queue.eventfd();
     std::thread::scope(|scope| {
         for producer in 0..PRODUCERS {
@@ -139,7 +139,7 @@ fn no_event_is_lost_and_no_wake_up_is_idle_under_concurrent_producers() {
 fn concurrent_reservations_never_exceed_the_capacity() {
     const CAPACITY: usize = 3;
     let hub = hub();
-    let queue = hub.create(WHAT_TRANSFERS, CAPACITY).unwrap();
+    let queue = hub.create(WHAT_TRANSFERS, CAPACITY, 0).unwrap();
     let held = AtomicUsize::new(0);
     std::thread::scope(|scope| {
         for _ in 0..4 {
@@ -170,7 +170,7 @@ fn concurrent_reservations_never_exceed_the_capacity() {
 #[test]
 fn a_connect_takes_room_in_the_queue_it_was_given() {
     let hub = hub();
-    let queue = hub.create(WHAT_PEERS, 1).unwrap();
+    let queue = hub.create(WHAT_PEERS, 1, 0).unwrap();
     queue.reserve_connect().unwrap();
     assert_eq!(queue.reserve_connect().unwrap_err().status, Status::Limit);
     assert_eq!(hub.destroy(queue.handle()).unwrap_err().status, Status::Busy);
@@ -190,6 +190,6 @@ fn a_connect_takes_room_in_the_queue_it_was_given() {
     assert_eq!(queue.drain(&mut Vec::new(), 2), 1);
     queue.reserve_connect().unwrap();
     queue.unreserve();
-    let transfers = hub.create(WHAT_TRANSFERS, 1).unwrap();
+    let transfers = hub.create(WHAT_TRANSFERS, 1, 0).unwrap();
     assert_eq!(transfers.reserve_connect().unwrap_err().status, Status::Invalid);
 }

@@ -7,11 +7,11 @@ use crate::types::{PeerId, QueueId};
 fn create_checks_what_it_is_given() {
     let hub = hub();
     for (what, capacity) in [(0, 1), (16, 1), (WHAT_TRANSFERS | 1 << 31, 1), (1, 0), (1, (1 << 20) + 1)] {
-        let refused = hub.create(what, capacity).err().map(|error| error.status);
+        let refused = hub.create(what, capacity, 0).err().map(|error| error.status);
         assert_eq!(refused, Some(Status::Invalid), "{what} {capacity}");
     }
     for (what, capacity) in [(1, 1), (2, 1), (4, 1 << 20), (8, 1)] {
-        let queue = hub.create(what, capacity).unwrap();
+        let queue = hub.create(what, capacity, 0).unwrap();
         assert_eq!((queue.what(), hub.get(queue.handle()).unwrap().handle()), (what, queue.handle()));
     }
 }
@@ -19,7 +19,7 @@ fn create_checks_what_it_is_given() {
 #[test]
 fn handles_are_checked() {
     let hub = hub();
-    let handle = hub.create(WHAT_TRANSFERS, 1).unwrap().handle();
+    let handle = hub.create(WHAT_TRANSFERS, 1, 0).unwrap().handle();
     let status = |handle| hub.get(handle).err().map(|error| error.status);
     let other = QueueId::from_raw;
     assert_eq!(status(QueueId::NONE), Some(Status::Invalid));
@@ -36,18 +36,18 @@ fn handles_are_checked() {
 #[test]
 fn one_queue_at_a_time_takes_notifications() {
     let hub = hub();
-    let first = hub.create(WHAT_NOTIFICATIONS, 1).unwrap();
-    assert_eq!(hub.create(WHAT_NOTIFICATIONS | WHAT_PEERS, 1).err().unwrap().status, Status::Busy);
-    hub.create(WHAT_PEERS, 1).unwrap();
+    let first = hub.create(WHAT_NOTIFICATIONS, 1, 0).unwrap();
+    assert_eq!(hub.create(WHAT_NOTIFICATIONS | WHAT_PEERS, 1, 0).err().unwrap().status, Status::Busy);
+    hub.create(WHAT_PEERS, 1, 0).unwrap();
     hub.destroy(first.handle()).unwrap();
-    hub.create(WHAT_NOTIFICATIONS, 1).unwrap();
+    hub.create(WHAT_NOTIFICATIONS, 1, 0).unwrap();
 }
 
 #[test]
 fn notifications_wait_for_a_subscriber_and_survive_it_in_order() {
     let hub = hub();
     (0..3).for_each(|n| hub.notification(notification(n)));
-    let first = hub.create(WHAT_TRANSFERS | WHAT_NOTIFICATIONS, 1).unwrap();
+    let first = hub.create(WHAT_TRANSFERS | WHAT_NOTIFICATIONS, 1, 0).unwrap();
     let fd = first.eventfd();
     assert!(readable(fd, 0));
     hub.notification(notification(3));
@@ -57,7 +57,7 @@ fn notifications_wait_for_a_subscriber_and_survive_it_in_order() {
     hub.destroy(first.handle()).unwrap();
     assert!(!readable(fd, 0) && first.pending() == 0);
     hub.notification(notification(5));
-    let second = hub.create(WHAT_NOTIFICATIONS, 1).unwrap();
+    let second = hub.create(WHAT_NOTIFICATIONS, 1, 0).unwrap();
     hub.notification(notification(6));
     assert_eq!(numbers(&second), [2, 3, 4, 5, 6], "the transfer's event went with its queue");
 }
@@ -65,7 +65,7 @@ fn notifications_wait_for_a_subscriber_and_survive_it_in_order() {
 #[test]
 fn destroy_does_not_wait_for_events_to_come() {
     let hub = hub();
-    let queue = hub.create(WHAT_TRANSFERS | WHAT_NOTIFICATIONS, 2).unwrap();
+    let queue = hub.create(WHAT_TRANSFERS | WHAT_NOTIFICATIONS, 2, 0).unwrap();
     hub.notification(notification(0));
     queue.reserve().unwrap();
     assert_eq!(hub.destroy(queue.handle()).unwrap_err().status, Status::Busy);
@@ -80,7 +80,7 @@ fn destroy_does_not_wait_for_events_to_come() {
 fn peer_events_go_to_every_queue_that_takes_them() {
     let hub = hub();
     let queues = [WHAT_PEERS, WHAT_PEERS | WHAT_TRANSFERS, WHAT_TRANSFERS | WHAT_NOTIFICATIONS]
-        .map(|what| hub.create(what, 1).unwrap());
+        .map(|what| hub.create(what, 1, 0).unwrap());
     for _ in 0..1000 {
         hub.peer_event(Event::new(PeerId::from_raw(3), EventBody::PeerUp { again: false }));
         hub.peer_event(Event::new(
@@ -111,7 +111,7 @@ fn peer_events_go_to_every_queue_that_takes_them() {
 fn states_of_connections_go_to_queues_that_take_them_and_to_no_others() {
     let hub = hub();
     let [peers, states, both] = [WHAT_PEERS, WHAT_PEER_STATES, WHAT_PEERS | WHAT_PEER_STATES]
-        .map(|what| hub.create(what, 1).unwrap());
+        .map(|what| hub.create(what, 1, 0).unwrap());
     let down = EventBody::PeerDown { status: Status::Timeout, os_error: 0, why: "silent".into() };
     let (first, again) = (EventBody::PeerUp { again: false }, EventBody::PeerUp { again: true });
     let lost = EventBody::PeerLost { status: Status::Timeout, os_error: 0, why: "silent".into() };
@@ -136,7 +136,7 @@ fn a_credit_goes_back_once_and_only_when_the_event_is_taken() {
     let count = || returned.load(Ordering::SeqCst);
     let send = |n| hub.notification(Event { credit: credit(&returned), ..notification(n) });
     (0..4).for_each(send);
-    let queue = hub.create(WHAT_NOTIFICATIONS, 1).unwrap();
+    let queue = hub.create(WHAT_NOTIFICATIONS, 1, 0).unwrap();
     assert_eq!(count(), 0);
     let taken = drain(&queue, 2);
     assert_eq!(count(), 0, "the application is still looking at them");
@@ -145,7 +145,7 @@ fn a_credit_goes_back_once_and_only_when_the_event_is_taken() {
     hub.destroy(queue.handle()).unwrap();
     drop(queue);
     assert_eq!(count(), 2, "what waits keeps its credit");
-    let queue = hub.create(WHAT_NOTIFICATIONS, 1).unwrap();
+    let queue = hub.create(WHAT_NOTIFICATIONS, 1, 0).unwrap();
     drop(drain(&queue, 1));
     assert_eq!(count(), 3);
     drop((hub, queue));
@@ -160,7 +160,7 @@ fn notifications_keep_their_order_while_subscribers_come_and_go() {
         scope.spawn(|| (0..EVENTS).for_each(|n| hub.notification(notification(n))));
         let mut next = 0;
         while next < EVENTS {
-            let queue = hub.create(WHAT_NOTIFICATIONS, 1).unwrap();
+            let queue = hub.create(WHAT_NOTIFICATIONS, 1, 0).unwrap();
             for event in drain(&queue, 5) {
                 assert_eq!(number(&event), next);
                 next += 1;

@@ -40,7 +40,7 @@ impl Wake for Task {
 #[test]
 fn a_sleeping_thread_gets_the_event_or_learns_why_there_is_none() {
     let hub = hub();
-    let queue = hub.create(WHAT_TRANSFERS, 8).unwrap();
+    let queue = hub.create(WHAT_TRANSFERS, 8, 0).unwrap();
     let none = queue.wait_for_events(8, on, Some(Instant::now())).unwrap_err();
     assert_eq!((none.status, queue.inner.lock().sleepers), (Status::Timeout, 0));
     let closed = AtomicBool::new(false);
@@ -74,7 +74,7 @@ fn a_sleeping_thread_gets_the_event_or_learns_why_there_is_none() {
 #[test]
 fn a_wait_and_a_poller_do_not_deceive_each_other() {
     let hub = hub();
-    let queue = hub.create(WHAT_TRANSFERS, 8).unwrap();
+    let queue = hub.create(WHAT_TRANSFERS, 8, 0).unwrap();
     let fd = queue.eventfd();
     submit(&queue, 1);
     assert!(readable(fd, 0));
@@ -95,7 +95,7 @@ fn each_event_goes_to_one_sleeper_and_none_is_lost() {
     const EVENTS: u64 = 20_000;
     const SLEEPERS: usize = 3;
     let hub = hub();
-    let queue = hub.create(WHAT_TRANSFERS, 64).unwrap();
+    let queue = hub.create(WHAT_TRANSFERS, 64, 0).unwrap();
     let end = AtomicBool::new(false);
     let over = || match end.load(Ordering::SeqCst) {
         true => Err(Error::new(Status::Closed, "closed")),
@@ -132,7 +132,7 @@ fn each_event_goes_to_one_sleeper_and_none_is_lost() {
 fn a_task_is_woken_by_each_event_that_it_waits_for_and_by_the_end() {
     let hub = hub();
     hub.start_waking().unwrap();
-    let queue = hub.create(WHAT_TRANSFERS, 8).unwrap();
+    let queue = hub.create(WHAT_TRANSFERS, 8, 0).unwrap();
     let (sender, receiver) = channel();
     let task = |number| Waker::from(Arc::new(Task(Mutex::new(sender.clone()), number)));
     let woken = || receiver.recv_timeout(PATIENCE).expect("the task is woken");
@@ -164,7 +164,7 @@ fn a_task_is_woken_by_each_event_that_it_waits_for_and_by_the_end() {
 #[test]
 fn as_many_tasks_wait_for_a_queue_as_the_limit_says() {
     let hub = hub();
-    let queue = hub.create(WHAT_TRANSFERS, 8).unwrap();
+    let queue = hub.create(WHAT_TRANSFERS, 8, 0).unwrap();
     let futures: Vec<_> = (0..EVENT_TASKS_MAX).map(|_| queue.next_future()).collect();
     futures.iter().for_each(|future| assert!(queue.poll(*future, Waker::noop(), on).is_none()));
     let one_more = queue.next_future();

@@ -112,6 +112,7 @@ fn transfer(handle: u64, wish: &Wish) -> Arc<Transfer> {
         flags: TransferFlags::HELD.when(wish.held) | TransferFlags::ORDERED.when(wish.ordered),
         priority: wish.priority,
         notify: (wish.notify || wish.slices == 0).then(|| Box::from(&b"word"[..])),
+        channel: 0,
         submitted_ns: Monotonic::ZERO,
         deadline_ns: wish.deadline_ns,
         user_data: 0,
@@ -577,7 +578,7 @@ proptest! {
                     // The model has no runs that are being moved.
                     world.sweep();
                 }
-                Step::Grant => world.peer.grant(1 << 20),
+                Step::Grant => assert!(world.peer.grant(1 << 20)),
                 _ => {}
             }
         }

@@ -107,7 +107,9 @@ fn a_notification_comes_after_data_that_was_staged_after_all() {
             let transfer = two.a.submit(two.peer, Op::Write, &requests, &options).unwrap();
             let mut events = Vec::new();
             until("the notification", || queue.drain(&mut events, 1) == 1);
-            let EventBody::Notification { bytes } = &events[0].body else { panic!("{:?}", events[0].body) };
+            let EventBody::Notification { bytes, .. } = &events[0].body else {
+                panic!("{:?}", events[0].body)
+            };
             assert_eq!(&bytes[..], text.as_bytes());
             assert!(remote.read(0, 4096) == pattern(5, 4096), "the data is not there");
             assert_eq!(transfer.wait(Some(BOUND)).unwrap().state, State::Done);

@@ -40,6 +40,7 @@ fn write(peer: &Peer, (local, remote, region): (u64, u64, RegionId)) -> Arc<Tran
         flags: TransferFlags::NONE,
         priority: 0,
         notify: None,
+        channel: 0,
         submitted_ns: clock::monotonic_ns(),
         deadline_ns: Monotonic::NEVER,
         user_data: 0,

@@ -21,6 +21,7 @@ fn slices(op: Op, count: u32) -> What {
         flags: TransferFlags::NONE,
         priority: 0,
         notify: None,
+        channel: 0,
         submitted_ns: Monotonic::ZERO,
         deadline_ns: Monotonic::NEVER,
         user_data: 0,

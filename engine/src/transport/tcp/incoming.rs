@@ -144,7 +144,7 @@ fn begin_write(
     let mut notification = read_notice(header, extra)?;
     let mut duplicate = false;
     if let Some(notice) = notification.as_mut().filter(|_| header.descriptors > 0) {
-        let (arrival, arriving) = lane.peer.arrives(notice.sequence);
+        let (arrival, arriving) = lane.peer.arrives(notice.sequence).ok_or(Malformed::PayloadMismatch)?;
         if arrival == Arrival::Busy {
             return Err(Broken::Busy);
         }

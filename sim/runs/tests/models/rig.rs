@@ -131,6 +131,7 @@ impl Wish {
             flags: TransferFlags::ORDERED.when(self.ordered),
             priority: 0,
             notify: self.notify.then(|| Box::from(&b"word"[..])),
+            channel: 0,
             submitted_ns: Monotonic::ZERO,
             deadline_ns: Monotonic::NEVER,
             user_data: 5,
