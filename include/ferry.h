@@ -1276,16 +1276,17 @@ void ferry_event_release(ferry_event *event);
 /// one peer, the queue keeps the newest. A queue that takes notifications starts with those that came while no
 /// queue took them.
 ///
-/// Its notifications are those of channel 0. FERRY_ERR_BUSY: another queue takes them. FERRY_ERR_LIMIT above 4096 queues. FERRY_ERR_SYSTEM:
-/// the system is out of descriptors.
+/// Its notifications are those of channel 0. FERRY_ERR_BUSY: another queue takes them. FERRY_ERR_LIMIT above 4096
+/// queues. FERRY_ERR_SYSTEM: the system is out of descriptors.
 ferry_status ferry_queue_create(ferry_engine *engine,
                                 uint32_t what,
                                 size_t capacity,
                                 ferry_queue *out_queue,
                                 ferry_error *error);
 
-/// Creates a queue as ferry_queue_create does, which takes the notifications of `channel` instead of those of channel 0.
-/// `channel` is 0 to FERRY_CHANNELS_MAX - 1. FERRY_ERR_BUSY: another queue takes the notifications of this channel.
+/// Creates a queue as ferry_queue_create does, which takes the notifications of `channel` instead of those of channel
+/// 0. `channel` is 0 to FERRY_CHANNELS_MAX - 1. FERRY_ERR_BUSY: another queue takes the notifications of this
+/// channel.
 ferry_status ferry_queue_create_channel(ferry_engine *engine,
                                         uint32_t what,
                                         size_t capacity,

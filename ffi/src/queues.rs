@@ -38,8 +38,8 @@ const _: () = assert!(FERRY_QUEUE_PEER_STATES == notify::WHAT_PEER_STATES);
 /// one peer, the queue keeps the newest. A queue that takes notifications starts with those that came while no
 /// queue took them.
 ///
-/// Its notifications are those of channel 0. FERRY_ERR_BUSY: another queue takes them. FERRY_ERR_LIMIT above 4096 queues. FERRY_ERR_SYSTEM:
-/// the system is out of descriptors.
+/// Its notifications are those of channel 0. FERRY_ERR_BUSY: another queue takes them. FERRY_ERR_LIMIT above 4096
+/// queues. FERRY_ERR_SYSTEM: the system is out of descriptors.
 #[no_mangle]
 pub unsafe extern "C" fn ferry_queue_create(
     engine: *mut ferry_engine,
@@ -59,8 +59,9 @@ pub unsafe extern "C" fn ferry_queue_create(
     }
 }
 
-/// Creates a queue as ferry_queue_create does, which takes the notifications of `channel` instead of those of channel 0.
-/// `channel` is 0 to FERRY_CHANNELS_MAX - 1. FERRY_ERR_BUSY: another queue takes the notifications of this channel.
+/// Creates a queue as ferry_queue_create does, which takes the notifications of `channel` instead of those of channel
+/// 0. `channel` is 0 to FERRY_CHANNELS_MAX - 1. FERRY_ERR_BUSY: another queue takes the notifications of this
+/// channel.
 #[no_mangle]
 pub unsafe extern "C" fn ferry_queue_create_channel(
     engine: *mut ferry_engine,

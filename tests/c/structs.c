@@ -68,8 +68,11 @@ static void structs_of_other_sizes(void)
     CHECK_OK(ferry_write(pair.a, pair.peer, &request, 1, &options.known, NULL, NULL));
     options.newer = 1;
     CHECK_NAMES(ferry_write(pair.a, pair.peer, &request, 1, &options.known, NULL, &error),
-                FERRY_ERR_UNSUPPORTED, "offset 72");
+                FERRY_ERR_UNSUPPORTED, "offset 80");
     options.known.struct_size = sizeof options.known;
+    CHECK_OK(ferry_write(pair.a, pair.peer, &request, 1, &options.known, NULL, NULL));
+    /* As a program was built that knows no channels. */
+    options.known.struct_size = offsetof(ferry_transfer_options, channel);
     CHECK_OK(ferry_write(pair.a, pair.peer, &request, 1, &options.known, NULL, NULL));
     options.known.struct_size--;
     CHECK_BAD(ferry_write(pair.a, pair.peer, &request, 1, &options.known, NULL, &error),

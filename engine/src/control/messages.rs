@@ -81,7 +81,8 @@ impl Control {
                 return;
             }
             Message::Grant { limit } => {
-                if !session.peer.grant(*limit) {
+                let channel_exists = session.peer.grant(*limit);
+                if !channel_exists {
                     return self.misbehaved(peer);
                 }
             }

@@ -61,10 +61,10 @@ impl Hub {
     }
 
     /// Creates a queue for the kinds of events in `what` (`WHAT_` bits), with room for `capacity` transfers. A queue
-    /// for notifications takes those of `channel`, and starts with those that arrived while no queue took them. INVALID
-    /// for no or unknown kinds, for a capacity of 0 or above 2^20 and for a channel that does not exist, BUSY if another
-    /// queue takes this channel's notifications, LIMIT for too many queues, SYSTEM if the eventfd cannot be created,
-    /// CLOSED after `close`.
+    /// for notifications takes those of `channel`, and starts with those that arrived while no queue took them.
+    /// INVALID for no or unknown kinds, for a capacity of 0 or above 2^20 and for a channel that does not exist, BUSY
+    /// if another queue takes this channel's notifications, LIMIT for too many queues, SYSTEM if the eventfd cannot
+    /// be created, CLOSED after `close`.
     pub(crate) fn create(&self, what: u32, capacity: usize, channel: u16) -> Result<Arc<Queue>> {
         if what == 0 || what & !WHAT_ALL != 0 {
             return Err(Error::invalid(format!("what: {what:#x} is not a set of known kinds of events")));

@@ -1,6 +1,6 @@
 //! Incoming notifications of one peer, restored to the order of submission in each channel. Lanes enter them as they
-//! arrive. The next in order is delivered to the hub at once, the others are held. The credits granted to the peer bound
-//! their number.
+//! arrive. The next in order is delivered to the hub at once, the others are held. The credits granted to the peer
+//! bound their number.
 
 use crate::limits::{CHANNELS_MAX, NOTIFY_CREDITS};
 use crate::types::numbers::{channel_of, number, place_of};
