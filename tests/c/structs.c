@@ -76,7 +76,7 @@ static void structs_of_other_sizes(void)
     CHECK_OK(ferry_write(pair.a, pair.peer, &request, 1, &options.known, NULL, NULL));
     options.known.struct_size--;
     CHECK_BAD(ferry_write(pair.a, pair.peer, &request, 1, &options.known, NULL, &error),
-              "sizeof(ferry_transfer_options) is 72");
+              "sizeof(ferry_transfer_options) is 80");
     result.struct_size = 8;
     CHECK_BAD(ferry_write(pair.a, pair.peer, &request, 1, NULL, &result, &error), "out_result.struct_size");
     region_options.access = FERRY_ACCESS_REMOTE_READ;
