@@ -5,6 +5,10 @@
 //! one instance differ only in their [`Shard`]'s ranks and in their memory, so either side can tell from one layout
 //! which heads, layers and tokens each rank of the other side has.
 
+mod shard;
+#[cfg(test)]
+mod tests;
+
 /// The layout of one rank's cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layout {
