@@ -1,13 +1,26 @@
 //! What one rank of an inference engine holds of a paged KV cache. `plan` compares two layouts, and `wire` turns a
 //! layout into the bytes that peers exchange.
 //!
+//! | | |
+//! |---|---|
+//! | `shard` | numbers of ranks, and which heads a rank holds |
+//! | `memory` | strides of the usual arrangements; addresses that a layer spans |
+//! | `check` | whether a layout makes sense |
+//! | `wire` | a layout as bytes |
+//! | [`limits`] | the bounds |
+//!
 //! A layout names every layer of the model, and describes the memory of those that its own rank holds. All ranks of
 //! one instance differ only in their [`Shard`]'s ranks and in their memory, so either side can tell from one layout
 //! which heads, layers and tokens each rank of the other side has.
 
+mod check;
+pub mod limits;
+mod memory;
 mod shard;
 #[cfg(test)]
 mod tests;
+
+pub use memory::{Arrangement, Sizes};
 
 /// The layout of one rank's cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
