@@ -123,7 +123,7 @@ impl ModelKey {
         Some(format!("the {name} is {one:?} on one side and {two:?} on the other"))
     }
 
-    fn fields(&self) -> [(&'static str, &str); 4] {
+    pub(super) fn fields(&self) -> [(&'static str, &str); 4] {
         let ModelKey { model, revision, cache, rope } = self;
         [("model", model), ("revision", revision), ("cache", cache), ("rope", rope)]
     }

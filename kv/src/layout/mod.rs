@@ -19,6 +19,7 @@ mod memory;
 mod shard;
 #[cfg(test)]
 mod tests;
+mod wire;
 
 pub use memory::{Arrangement, Sizes};
 
