@@ -1,5 +1,5 @@
-//! Whether a layout makes sense: every number is in its bounds, and every layer's memory can be walked without overflow.
-//! `wire` checks what it exports and imports, and `plan` relies on it. An error names the layer and the field.
+//! Whether a layout makes sense: every number is in its bounds, and every layer's memory can be walked without
+//! overflow. `wire` checks what it exports and imports, and `plan` relies on it. An error names layer and field.
 //!
 //! Layers may share memory: the groups of a hybrid cache use one tensor and different block ids.
 
@@ -76,11 +76,16 @@ impl Layout {
             )));
         }
         match group.kind {
-            GroupKind::Latent if heads != 1 => Err(Error::invalid(format!("heads is {heads}, not 1, in a Latent group"))),
+            GroupKind::Latent if heads != 1 => {
+                Err(Error::invalid(format!("heads is {heads}, not 1, in a Latent group")))
+            }
             // The ranks that divide a head's tokens must hold the same head.
-            GroupKind::Full | GroupKind::Window { .. } if !(tp_size / heads).max(1).is_multiple_of(dcp_size) => {
+            GroupKind::Full | GroupKind::Window { .. }
+                if !(tp_size / heads).max(1).is_multiple_of(dcp_size) =>
+            {
+                let words = "does not divide the replicas of each of";
                 Err(Error::invalid(format!(
-                    "shard.dcp_size {dcp_size} does not divide the replicas of each of {heads} heads among {tp_size} ranks"
+                    "shard.dcp_size {dcp_size} {words} {heads} heads among {tp_size} ranks"
                 )))
             }
             _ => Ok(()),

@@ -12,7 +12,7 @@ pub enum Arrangement {
     PairBlockTokenHead,
     /// `[2][blocks][H][T][elements]`: all keys, then all values. HND.
     PairBlockHeadToken,
-    /// `[blocks][2][T][H][elements]`: a block's keys, then its values. NHD. The usual one also where there are no pairs.
+    /// `[blocks][2][T][H][elements]`: a block's keys, then its values. NHD. Also if there are no pairs.
     BlockPairTokenHead,
     /// `[blocks][2][H][T][elements]`: a block's keys, then its values. HND.
     BlockPairHeadToken,

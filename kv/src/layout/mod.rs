@@ -23,7 +23,7 @@ mod wire;
 
 pub use memory::{Arrangement, Sizes};
 
-/// The layout of one rank's cache.
+/// The layout of one rank's cache. `check` tells whether it makes sense; `plan` takes no other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layout {
     pub key: ModelKey,
@@ -57,11 +57,11 @@ pub struct Shard {
     /// Prefill context parallelism: tokens are divided among the ranks.
     pub pcp_rank: u32,
     pub pcp_size: u32,
-    /// Decode context parallelism: the ranks that would hold replicas of a head divide its tokens. The rank within it is
-    /// `tp_rank % dcp_size`.
+    /// Decode context parallelism: ranks that would hold replicas of a head divide its tokens. The rank within it is
+    /// `tp_rank % dcp_size`. Divides the replicas of every head; 1 without it.
     pub dcp_size: u32,
     /// Context parallel ranks take turns of this many tokens. The rank of a token's turn is
-    /// `pcp_rank * dcp_size + tp_rank % dcp_size`.
+    /// `pcp_rank * dcp_size + tp_rank % dcp_size`. With one such rank, any number from 1 on.
     pub turn_tokens: u32,
 }
 
@@ -77,11 +77,11 @@ pub struct Group {
 pub enum GroupKind {
     /// Each token's keys and values, from the first token on.
     Full,
-    /// The keys and values of the last `tokens` tokens.
+    /// The keys and values of the last `tokens` tokens; at least 1.
     Window { tokens: u32 },
-    /// A latent vector for each token, which all ranks hold alike. A layer with several sub-caches is several layers.
+    /// A latent vector for each token, which all ranks that hold the token hold alike. A layer with several sub-caches is several layers.
     Latent,
-    /// A state of fixed size instead of one for each token; the blocks are copied whole.
+    /// A state of fixed size instead of one for each token; the blocks are copied whole. Not with context parallelism.
     State,
 }
 
@@ -94,7 +94,7 @@ pub struct Layer {
     pub group: u32,
     /// The pipeline stage (`Shard::pp_rank`) that holds this layer.
     pub stage: u32,
-    /// KV heads of the whole model; 1 for Latent.
+    /// KV heads of the whole model; 1 for Latent. `heads_of` tells which ones a rank holds.
     pub heads: u32,
     /// 2 for keys and values, which lie `strides.pair` apart; 1 if the tensor has one kind of row.
     pub pairs: u32,
@@ -102,7 +102,7 @@ pub struct Layer {
     pub elements: u32,
     /// Bytes of one element.
     pub element_bytes: u32,
-    /// Where the layer lies; only in a layout of its stage.
+    /// Where the layer lies; in the layouts of its stage, and in no other.
     pub memory: Option<LayerMemory>,
 }
 
@@ -116,7 +116,8 @@ pub struct LayerMemory {
     pub strides: Strides,
 }
 
-/// In bytes. What a stride leaves out between elements is padding, which is not moved.
+/// In bytes. What a stride leaves out between elements is padding, which is not moved. Dimensions are nested in any
+/// order: a stride is at least the extent of all that smaller strides reach. That of a dimension of size 1 has no say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Strides {
     pub block: u64,
