@@ -14,6 +14,7 @@ mod descriptor;
 mod flight;
 mod handshake;
 mod inbox;
+mod kv_layout;
 mod lane;
 mod lane_numbers;
 mod lease;
@@ -67,4 +68,5 @@ pub const TARGETS: &[Target] = &[
     parser("rdma_words", words::rdma),
     parser("local_packets", words::packets),
     parser("stage_words", words::stage),
+    parser("kv_layout", kv_layout::run),
 ];

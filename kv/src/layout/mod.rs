@@ -79,7 +79,8 @@ pub enum GroupKind {
     Full,
     /// The keys and values of the last `tokens` tokens; at least 1.
     Window { tokens: u32 },
-    /// A latent vector for each token, which all ranks that hold the token hold alike. A layer with several sub-caches is several layers.
+    /// A latent vector for each token, alike on all ranks that hold the token. A layer with several sub-caches is
+    /// several layers.
     Latent,
     /// A state of fixed size instead of one for each token; the blocks are copied whole. Not with context parallelism.
     State,
