@@ -146,8 +146,7 @@ impl Shard {
             }
         }
         within("shard: tp_size * pp_size * pcp_size is", self.ranks(), 1..=RANKS_MAX)?;
-        within("shard.dcp_size is", dcp_size, 1..=RANKS_MAX)?;
-        if tp_size % dcp_size != 0 {
+        if !tp_size.is_multiple_of(dcp_size) {
             return Err(Error::invalid(format!(
                 "shard.dcp_size {dcp_size} does not divide shard.tp_size {tp_size}"
             )));

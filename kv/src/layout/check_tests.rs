@@ -102,7 +102,7 @@ fn ranks() {
     invalid("shard.tp_size is 0; at least 1", |it| it.shard.tp_size = 0);
     invalid("shard.pp_size is 0", |it| it.shard.pp_size = 0);
     invalid("shard.pcp_size is 0", |it| it.shard.pcp_size = 0);
-    invalid("shard.dcp_size is 0", |it| it.shard.dcp_size = 0);
+    invalid("shard.dcp_size 0 does not divide shard.tp_size 2", |it| it.shard.dcp_size = 0);
     invalid("shard.tp_rank 2 of 2 ranks", |it| it.shard.tp_rank = 2);
     invalid("shard.pp_rank 2 of 2 ranks", |it| it.shard.pp_rank = 2);
     invalid("shard.pcp_rank 1 of 1 ranks", |it| it.shard.pcp_rank = 1);

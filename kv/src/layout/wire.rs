@@ -45,7 +45,7 @@
 mod bytes;
 mod layers;
 
-use super::limits::{EXPORT_BYTES_MAX, GROUPS_MAX};
+use super::limits::EXPORT_BYTES_MAX;
 use super::{Group, GroupKind, Layout, ModelKey, Shard};
 use bytes::{grow, limit, text, Reader, Writer};
 use ferry::status::{Error, Result};
@@ -59,7 +59,6 @@ const REQUIRED: u16 = 1;
 
 /// The names of the fields; a field's tag is its index + 1.
 const FIELDS: [&str; 8] = ["model", "revision", "cache", "rope", "shard", "groups", "shapes", "layers"];
-const GROUP_BYTES: usize = 12;
 
 impl Layout {
     /// Returns the layout as bytes, which `import` takes. LIMIT if they are more than 64 KiB, which takes long names
@@ -193,10 +192,6 @@ fn groups_out(groups: &[Group]) -> Vec<u8> {
 }
 
 fn groups_in(mut input: Reader) -> Result<Vec<Group>> {
-    let count = input.rest().len() / GROUP_BYTES;
-    if count > GROUPS_MAX {
-        return Err(limit(format!("groups has {count}; at most {GROUPS_MAX}")));
-    }
     let mut groups = Vec::new();
     while !input.is_empty() {
         let (kind, block_tokens, window) = (input.u32()?, input.u32()?, input.u32()?);
