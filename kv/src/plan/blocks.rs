@@ -2,10 +2,9 @@
 
 use std::ops::Range;
 
-use ferry::Error;
+use ferry::status::{Error, Result};
 
 use super::tokens::Side;
-use super::Result;
 
 /// Blocks that hold consecutive tokens of one sequence on one rank.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,11 +1,11 @@
 //! Where the pieces of one layer lie on both sides. Below `lower`; `explain` shows the same pieces.
 
-use ferry::Error;
+use ferry::status::{Error, Result};
 
 use super::shape::compare_layers;
 use super::strided::{merge, Bases, Dimension, Merged};
 use super::tokens::Run;
-use super::{LayerPiece, Result};
+use super::LayerPiece;
 use crate::layout::{Layer, LayerMemory, Layout, Strides};
 
 /// What layers must have in common to be moved by the same strides.

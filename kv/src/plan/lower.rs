@@ -5,14 +5,14 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use ferry::Error;
+use ferry::status::{Error, Result};
 
 use super::blocks::{covers, distinct, within, GroupBlocks};
 use super::geometry::{Geometry, Placed};
 use super::shape::group_of;
 use super::strided::{Bases, BlockPairs, Strided};
 use super::tokens::{classes, Class, Context, Run, Side};
-use super::{Exchange, Result};
+use super::Exchange;
 use crate::layout::{Group, GroupKind, Layout, Shard};
 
 impl Exchange {

@@ -20,12 +20,10 @@ mod tokens;
 pub use blocks::{BlockList, GroupBlocks};
 pub use strided::{Bases, BlockPairs, Loop, Piece, Strided};
 
-use ferry::Error;
+use ferry::status::{Error, Result};
 
 use crate::layout::{Layout, Shard};
 use routes::Exchanges;
-
-type Result<T> = std::result::Result<T, Error>;
 
 /// Who sends what, for two instances. Any rank of either instance computes the same plan.
 #[derive(Clone, Debug)]
@@ -67,8 +65,8 @@ impl Plan {
     /// each may be that of any rank. `Invalid` if the caches are of different models, `Unsupported` if the target
     /// cannot be filled from the source.
     pub fn between(source: &Layout, target: &Layout) -> Result<Plan> {
-        // source.check()?;
-        // target.check()?;
+        source.check()?;
+        target.check()?;
         let matched = shape::compare(source, target)?;
         let exchanges = routes::choose(source, target, &matched)?;
         let mut sources = vec![Vec::new(); target.shard.ranks() as usize];

@@ -4,10 +4,17 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
+use ferry::status::{Error, Result};
+use ferry::Status;
+
 use super::shape::{group_of, unsupported};
 use super::tokens::Context;
-use super::{Exchange, LayerPiece, Result};
+use super::{Exchange, LayerPiece};
 use crate::layout::{GroupKind, Layer, Layout, Shard};
+
+/// The most that one plan may cost, in heads of layers times ranks: a peer's layout must not keep us busy for minutes.
+/// 1,024 ranks that need 128 layers of one head from 16 context ranks take half of it.
+const STEPS_MAX: u64 = 1 << 22;
 
 /// The exchanges that move anything, by (source rank, target rank).
 pub(super) type Exchanges = BTreeMap<(u32, u32), Exchange>;
@@ -20,37 +27,22 @@ pub(super) type Exchanges = BTreeMap<(u32, u32), Exchange>;
 /// head 1: ranks 2 3                layer 1: ranks 1, 3, 5, 7 send
 /// ```
 pub(super) fn choose(source: &Layout, target: &Layout, matched: &[u32]) -> Result<Exchanges> {
-    let mut exchanges = Exchanges::new();
-    let mut holders = Holders::new(source.shard);
-    let mut needers = Holders::new(target.shard);
+    let mut chooser = Chooser {
+        holders: Holders::new(source.shard),
+        needers: Holders::new(target.shard),
+        meetings: BTreeMap::new(),
+        exchanges: Exchanges::new(),
+    };
     for (ordinal, (to, &index)) in (0u32..).zip(target.layers.iter().zip(matched)) {
         let Some(from) = source.layers.get(index as usize) else { continue };
-        let pair =
-            LayerPair { from, to, index, ordinal, is_state: group_of(target, to)?.kind == GroupKind::State };
-        let needing = needers.of(to, Wanted::Any);
-        for shard in ranks(&target.shard).filter(|shard| shard.pp_rank == to.stage) {
-            for wanted in pair.wanted(&source.shard, &shard) {
-                pair.choose(
-                    &shard,
-                    wanted,
-                    &holders.of(from, wanted),
-                    &needing,
-                    &source.shard,
-                    &mut exchanges,
-                )?;
-            }
-        }
+        let is_state = group_of(target, to)?.kind == GroupKind::State;
+        chooser.choose_layer(&Matched { from, to, index, ordinal, is_state })?;
     }
-    Ok(exchanges)
-}
-
-/// The shards of all ranks of an instance.
-pub(super) fn ranks(shard: &Shard) -> impl Iterator<Item = Shard> + '_ {
-    (0..shard.ranks()).map(|rank| shard.at(rank))
+    Ok(chooser.exchanges)
 }
 
 /// A layer on both sides.
-struct LayerPair<'a> {
+struct Matched<'a> {
     from: &'a Layer,
     to: &'a Layer,
     index: u32,
@@ -58,79 +50,102 @@ struct LayerPair<'a> {
     is_state: bool,
 }
 
-impl LayerPair<'_> {
-    /// Returns which parts of the source a rank needs, each from one sender: the context ranks that hold any of its
-    /// tokens; for a state, any rank with the same heads.
-    fn wanted(&self, source: &Shard, target: &Shard) -> Vec<Wanted> {
-        if self.is_state {
-            let heads = self.to.heads_of(target);
-            return vec![Wanted::Heads(heads.start, heads.end)];
-        }
-        let context = Context::of(target);
-        (0..source.context_ranks())
-            .filter(|&rank| Context::new(rank, source.context_ranks(), source.turn_tokens).meets(&context))
-            .map(Wanted::Context)
-            .collect()
-    }
+/// What a rank needs from one sender.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Wanted {
+    Any,
+    /// The tokens of a context rank.
+    Context(u32),
+    /// The state of the heads from the first number to below the second, from a rank that holds no other.
+    Heads(u32, u32),
+}
 
-    /// Adds one rank's pieces of this layer.
-    fn choose(
-        &self,
-        shard: &Shard,
-        wanted: Wanted,
-        holders: &Ranks,
-        needers: &Ranks,
-        source: &Shard,
-        exchanges: &mut Exchanges,
-    ) -> Result<()> {
-        let heads = self.to.heads_of(shard);
-        let rank = shard.rank();
-        for head in heads.clone() {
-            let candidates = holders.of(head);
-            let turn = needers.of(head).binary_search(&rank).unwrap_or(0) + self.ordinal as usize;
-            let Some(&sender) = candidates.get(turn % candidates.len().max(1)) else {
-                return Err(self.no_sender(rank, head, wanted));
+struct Chooser {
+    holders: Holders,
+    needers: Holders,
+    /// For each context rank of the target, the source's that have tokens in common with it.
+    meetings: BTreeMap<u32, Rc<[Wanted]>>,
+    exchanges: Exchanges,
+}
+
+impl Chooser {
+    fn choose_layer(&mut self, layer: &Matched) -> Result<()> {
+        let needers = self.needers.of(layer.to, Wanted::Any)?;
+        let instance = self.needers.shard;
+        for shard in ranks(&instance).filter(|shard| shard.pp_rank == layer.to.stage) {
+            let wanted: Rc<[Wanted]> = if layer.is_state {
+                let heads = layer.to.heads_of(&shard);
+                Rc::new([Wanted::Heads(heads.start, heads.end)])
+            } else {
+                self.meetings(&shard)
             };
-            let sender = source.at(sender);
-            let piece = LayerPiece {
-                source_layer: self.index,
-                target_layer: self.ordinal,
-                source_head: head - self.from.heads_of(&sender).start,
-                target_head: head - heads.start,
-                heads: 1,
-            };
-            exchanges
-                .entry((sender.rank(), rank))
-                .or_insert_with(|| Exchange { source: sender, target: *shard, layers: Vec::new() })
-                .append(piece);
+            for &wanted in wanted.iter() {
+                self.choose_rank(layer, &shard, wanted, &needers)?;
+            }
         }
         Ok(())
     }
 
-    fn no_sender(&self, rank: u32, head: u32, wanted: Wanted) -> ferry::Error {
-        let name = &self.to.name;
-        unsupported(match wanted {
-            Wanted::Heads(first, end) => format!(
-                "no rank of the source holds exactly the heads {first} to {} of the state {name}, which the target's \
-                 rank {rank} needs",
-                end.saturating_sub(1)
-            ),
-            Wanted::Context(context) => format!(
-                "no rank of the source holds head {head} of layer {name} for context rank {context}, which the \
-                 target's rank {rank} needs"
-            ),
-            Wanted::Any => format!("no rank of the source holds head {head} of layer {name}"),
-        })
+    fn meetings(&mut self, target: &Shard) -> Rc<[Wanted]> {
+        let source = &self.holders.shard;
+        let known = self.meetings.entry(target.context_rank());
+        known
+            .or_insert_with(|| {
+                let ranks = source.context_ranks();
+                let context = |rank| Context::new(rank, ranks, source.turn_tokens);
+                let meets = |&rank: &u32| context(rank).meets(&Context::of(target));
+                (0..ranks).filter(meets).map(Wanted::Context).collect()
+            })
+            .clone()
+    }
+
+    /// Adds the pieces of one layer for one rank. Ranks that need the same head take its holders in turn, from layer to
+    /// layer.
+    fn choose_rank(&mut self, layer: &Matched, shard: &Shard, wanted: Wanted, needers: &Ranks) -> Result<()> {
+        let holders = self.holders.of(layer.from, wanted)?;
+        let (rank, heads) = (shard.rank(), layer.to.heads_of(shard));
+        self.holders.spend(heads.len())?;
+        for head in heads.clone() {
+            let candidates = holders.of(head);
+            let turn = needers.of(head).binary_search(&rank).unwrap_or(0) + layer.ordinal as usize;
+            let Some(&sender) = candidates.get(turn % candidates.len().max(1)) else {
+                return Err(no_sender(layer, rank, head, wanted));
+            };
+            let sender = self.holders.shard.at(sender);
+            let piece = LayerPiece {
+                source_layer: layer.index,
+                target_layer: layer.ordinal,
+                source_head: head - layer.from.heads_of(&sender).start,
+                target_head: head - heads.start,
+                heads: 1,
+            };
+            let exchange = self.exchanges.entry((sender.rank(), rank));
+            let empty = || Exchange { source: sender, target: *shard, layers: Vec::new() };
+            exchange.or_insert_with(empty).append(piece);
+        }
+        Ok(())
     }
 }
 
-/// Which of the ranks that hold a head are asked for.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Wanted {
-    Any,
-    Context(u32),
-    /// Those that hold the heads from the first number to below the second, and no other.
-    Heads(u32, u32),
+fn no_sender(layer: &Matched, rank: u32, head: u32, wanted: Wanted) -> Error {
+    let name = &layer.to.name;
+    unsupported(match wanted {
+        Wanted::Heads(first, end) => format!(
+            "no rank of the source holds exactly the {} heads from {first} on of the state {name}, which rank {rank} of \
+             the target needs",
+            end.saturating_sub(first)
+        ),
+        Wanted::Context(context) => format!(
+            "no rank of the source holds head {head} of layer {name} for context rank {context}, which rank {rank} of \
+             the target needs"
+        ),
+        Wanted::Any => format!("no rank holds head {head} of layer {name}"),
+    })
+}
+
+/// The shards of all ranks of an instance.
+pub(super) fn ranks(shard: &Shard) -> impl Iterator<Item = Shard> + '_ {
+    (0..shard.ranks()).map(|rank| shard.at(rank))
 }
 
 /// For each head of a layer, the ranks that hold it, in their order.
@@ -146,21 +161,40 @@ impl Ranks {
 struct Holders {
     shard: Shard,
     known: BTreeMap<(u32, u32, Wanted), Rc<Ranks>>,
+    steps_left: u64,
 }
 
 impl Holders {
     fn new(shard: Shard) -> Holders {
-        Holders { shard, known: BTreeMap::new() }
+        Holders { shard, known: BTreeMap::new(), steps_left: STEPS_MAX }
     }
 
-    fn of(&mut self, layer: &Layer, wanted: Wanted) -> Rc<Ranks> {
-        let known = self.known.entry((layer.stage, layer.heads, wanted));
-        known.or_insert_with(|| Rc::new(Holders::find(&self.shard, layer, wanted))).clone()
+    fn spend(&mut self, steps: usize) -> Result<()> {
+        match self.steps_left.checked_sub(steps as u64) {
+            Some(left) => self.steps_left = left,
+            None => {
+                let text =
+                    format!("the plan takes more than {STEPS_MAX} steps: too many ranks, layers and heads");
+                return Err(Error::new(Status::Limit, text));
+            }
+        }
+        Ok(())
     }
 
-    fn find(shard: &Shard, layer: &Layer, wanted: Wanted) -> Ranks {
+    fn of(&mut self, layer: &Layer, wanted: Wanted) -> Result<Rc<Ranks>> {
+        let key = (layer.stage, layer.heads, wanted);
+        if let Some(known) = self.known.get(&key) {
+            return Ok(known.clone());
+        }
+        self.spend(layer.heads as usize + self.shard.ranks() as usize)?;
+        let found = Rc::new(self.find(layer, wanted));
+        self.known.insert(key, found.clone());
+        Ok(found)
+    }
+
+    fn find(&self, layer: &Layer, wanted: Wanted) -> Ranks {
         let mut found = vec![Vec::new(); layer.heads as usize];
-        for at in ranks(shard).filter(|at| at.pp_rank == layer.stage) {
+        for at in ranks(&self.shard).filter(|at| at.pp_rank == layer.stage) {
             let heads = layer.heads_of(&at);
             let fits = match wanted {
                 Wanted::Any => true,

@@ -4,9 +4,9 @@
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 
-use ferry::{Error, Status};
+use ferry::status::{Error, Result};
+use ferry::Status;
 
-use super::Result;
 use crate::layout::{Group, GroupKind, Layer, Layout, ModelKey};
 
 /// Returns, for each layer of the target, the index of the source's layer of that name. `Invalid` if the two caches are
