@@ -13,8 +13,6 @@ mod lower;
 mod routes;
 mod shape;
 mod strided;
-#[cfg(test)]
-mod tests;
 mod tokens;
 
 pub use blocks::{BlockList, GroupBlocks};

@@ -156,6 +156,17 @@ pub(super) fn classes(source: &Side, target: &Side, range: Range<u64>) -> Vec<Cl
     sorter.classes
 }
 
+/// Returns how many tokens of the range both hold.
+pub(super) fn count_common(source: &Context, target: &Context, range: Range<u64>) -> u64 {
+    let (mut token, mut count) = (range.start, 0);
+    while let Some(turns) = next_common(source, target, token..range.end) {
+        let end = turns.source_end.min(turns.target_end).min(range.end);
+        count += end - turns.token;
+        token = end;
+    }
+    count
+}
+
 struct Turns {
     token: u64,
     source_end: u64,
@@ -213,3 +224,7 @@ impl Sorter {
         index
     }
 }
+
+#[cfg(test)]
+#[path = "tokens_tests.rs"]
+mod tests;

@@ -169,7 +169,7 @@ impl Instance {
                 let size = u64::from(group.block_tokens);
                 let held = moved_of(group.kind, tokens).filter_map(|token| {
                     let (context, position) = place_of(&layout.shard, token);
-                    (context == context_rank(&layout.shard)).then_some((token, position - first_token))
+                    (context == context_rank(&layout.shard)).then(|| (token, position - first_token))
                 });
                 held.map(|(token, at)| (token, ids[(at / size) as usize], at % size)).collect()
             };
