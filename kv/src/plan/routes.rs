@@ -13,8 +13,8 @@ use super::{Exchange, LayerPiece};
 use crate::layout::{GroupKind, Layer, Layout, Shard};
 
 /// The most that one plan may cost, in heads of layers times ranks: a peer's layout must not keep us busy for minutes.
-/// 1,024 ranks that need 128 layers of one head from 16 context ranks take half of it.
-const STEPS_MAX: u64 = 1 << 22;
+/// 1,024 ranks that need 128 layers of one head from 8 context ranks take half of it.
+const STEPS_MAX: u64 = 1 << 21;
 
 /// The exchanges that move anything, by (source rank, target rank).
 pub(super) type Exchanges = BTreeMap<(u32, u32), Exchange>;

@@ -1,4 +1,6 @@
-//! Tests of the planner: a naive model against any two instances, and named cases.
+//! Tests of the planner: a naive model against any two instances, named cases, and what is refused.
 
 mod model;
+mod named;
 mod property;
+mod refused;
