@@ -7,5 +7,6 @@
 //!
 //! This crate uses ferry's public interface alone.
 
+pub mod handoff;
 pub mod layout;
 pub mod plan;

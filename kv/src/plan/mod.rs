@@ -126,3 +126,8 @@ impl Exchange {
         }
     }
 }
+
+/// Returns how many of a sequence's first `token` tokens a rank holds: the rank's own position of `token`.
+pub(crate) fn held(shard: &Shard, token: u64) -> u64 {
+    tokens::Context::of(shard).held(token)
+}

@@ -1,0 +1,25 @@
+//! The bounds of handoffs. Each is named in the LIMIT that it causes.
+
+/// Offers of one cache that have not ended.
+pub const OFFERS_MAX: usize = 65_536;
+/// Takes of one cache that have not ended.
+pub const TAKES_MAX: usize = 16_384;
+/// Takes that wait for their offer at the producer: of one peer, and of all.
+pub const WAITING_OF_PEER_MAX: usize = 1_024;
+pub const WAITING_MAX: usize = 16_384;
+/// Consumer groups of one offer.
+pub const TAKERS_MAX: usize = 64;
+/// Blocks of one handoff, all groups together.
+pub const BLOCKS_MAX: usize = 1_000_000;
+/// Transfers of handoffs that one peer has in flight, and of them those of one part of a handoff.
+pub const IN_FLIGHT_OF_PEER_MAX: u32 = 64;
+pub const IN_FLIGHT_OF_PART_MAX: u32 = 4;
+/// Messages to one peer that are under way before further news of progress waits.
+pub const UNSENT_MAX: u32 = 64;
+/// Ended ids that are remembered, and for how long.
+pub const TOMBSTONES_MAX: usize = 65_536;
+pub const TOMBSTONE_NS: u64 = 600_000_000_000;
+/// Bytes of one message. The longest has a million blocks, each a run of its own.
+pub const MESSAGE_BYTES_MAX: usize = 9 << 20;
+/// Ranges of tokens that one layer has received apart from each other.
+pub const RANGES_MAX: usize = 64;

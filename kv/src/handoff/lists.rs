@@ -1,0 +1,92 @@
+//! Checks an application's lists of blocks against its own layout, before anything is done with them.
+
+use std::ops::Range;
+
+use ferry::status::{Error, Result};
+use ferry::Status;
+
+use crate::layout::{GroupKind, Layout};
+use crate::plan::held;
+
+use super::limits::BLOCKS_MAX;
+use super::types::Blocks;
+
+/// INVALID unless there is one list for each group, and each has ids of the layout's blocks, none twice. LIMIT for too
+/// many blocks.
+pub fn check(layout: &Layout, lists: &[Blocks]) -> Result<()> {
+    if lists.len() != layout.groups.len() {
+        let (lists, groups) = (lists.len(), layout.groups.len());
+        return Err(Error::invalid(format!("blocks: {lists} lists, and the layout has {groups} groups")));
+    }
+    let total: usize = lists.iter().map(|list| list.ids.len()).sum();
+    if total > BLOCKS_MAX {
+        let text = format!("blocks: {total} are above the {BLOCKS_MAX} of one handoff");
+        return Err(Error::new(Status::Limit, text));
+    }
+    for (index, (list, group)) in lists.iter().zip(&layout.groups).enumerate() {
+        if group.kind != GroupKind::State && list.first_token % u64::from(group.block_tokens.max(1)) != 0 {
+            return Err(Error::invalid(format!(
+                "blocks[{index}].first_token: {} is no multiple of the group's {} tokens a block",
+                list.first_token, group.block_tokens
+            )));
+        }
+        let mut sorted = list.ids.clone();
+        sorted.sort_unstable();
+        if let Some([id, _]) = sorted.windows(2).find(|two| two[0] == two[1]) {
+            return Err(Error::invalid(format!("blocks[{index}]: block {id} is there twice")));
+        }
+        let members = layout.layers.iter().filter(|layer| layer.group as usize == index);
+        let least = members.filter_map(|layer| Some((layer.memory?.blocks, &layer.name))).min();
+        if let (Some((blocks, name)), Some(last)) = (least, sorted.last()) {
+            if u64::from(*last) >= blocks {
+                return Err(Error::invalid(format!(
+                    "blocks[{index}]: block {last} is beyond the {blocks} blocks of {name}"
+                )));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// INVALID unless the list of a group holds the last token of the range, and, if the list is no window's, the first.
+/// `what` names the call's argument that asks for the tokens.
+pub fn covers(layout: &Layout, group: usize, list: &Blocks, tokens: &Range<u64>, what: &str) -> Result<()> {
+    let Some(found) = layout.groups.get(group) else { return Ok(()) };
+    let block = u64::from(found.block_tokens.max(1));
+    let own = |token| held(&layout.shard, token);
+    let (start, end) = (own(tokens.start), own(tokens.end));
+    let is_held = match found.kind {
+        GroupKind::State => !list.ids.is_empty(),
+        GroupKind::Window { tokens: kept } => {
+            let oldest = own(tokens.end.saturating_sub(kept.into()).max(tokens.start));
+            list.first_token <= oldest && list.first_token + list.ids.len() as u64 * block >= end
+        }
+        _ => list.first_token <= start && list.first_token + list.ids.len() as u64 * block >= end,
+    };
+    if start == end || is_held {
+        return Ok(());
+    }
+    Err(Error::invalid(format!(
+        "{what}: the tokens {} to {} need more than the {} blocks of blocks[{group}], which begin at the rank's token {}",
+        tokens.start,
+        tokens.end,
+        list.ids.len(),
+        list.first_token
+    )))
+}
+
+/// Returns the blocks of a take that hold tokens from `valid` on, as (group, block).
+pub fn beyond(layout: &Layout, lists: &[Blocks], valid: u64) -> Vec<(u32, u32)> {
+    let mut found = Vec::new();
+    for (index, (list, group)) in lists.iter().zip(&layout.groups).enumerate() {
+        let first = match group.kind {
+            GroupKind::Full | GroupKind::Latent => {
+                let token = held(&layout.shard, valid).saturating_sub(list.first_token);
+                (token / u64::from(group.block_tokens.max(1))) as usize
+            }
+            GroupKind::Window { .. } | GroupKind::State => 0,
+        };
+        found.extend(list.ids.iter().skip(first).map(|id| (index as u32, *id)));
+    }
+    found
+}

@@ -1,0 +1,331 @@
+//! The state of all handoffs of one cache, without I/O: takes calls, messages, ends of transfers, lost peers and the time;
+//! gives messages, transfers, cancels, fences and events. `cache` does what it says. `producer` has the offers, `consumer`
+//! the takes.
+//!
+//! ```text
+//! call, message, end of a transfer, lost peer, tick ──▶ Machine ──▶ actions (take_actions), events (take_event)
+//! ```
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use ferry::status::{Error, Result};
+use ferry::types::{Op, PeerId};
+use ferry::Status;
+
+use crate::layout::Layout;
+use crate::plan::Strided;
+
+use super::consumer::Taking;
+use super::id::HandoffId;
+use super::producer::Offer;
+use super::progress::Work;
+use super::remote::{Hello, Owner, Patience, Post, Remote};
+use super::tombs::{Tomb, Tombs};
+use super::types::{End, Event, State};
+use super::wire::{self, Key, MemoryRange, Message};
+
+/// Names a transfer of this machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct PostId(pub u64);
+
+/// What the machine wants done, in this order.
+#[derive(Clone, Debug)]
+pub enum Action {
+    /// Send a message, then call `sent` when the peer has it or never will.
+    Send { peer: PeerId, message: Vec<u8> },
+    /// Move bytes, then call `moved` when the transfer is final. `notify` goes with a WRITE.
+    Post { post: PostId, peer: PeerId, op: Op, moves: Vec<Strided>, notify: Option<Vec<u8>> },
+    /// Cancel a transfer; `moved` still follows.
+    Cancel { post: PostId },
+    /// Fence a silent peer, then call `peer_lost`, or `not_fenced`.
+    Fence { peer: PeerId },
+}
+
+pub struct Machine {
+    pub(super) layout: Arc<Layout>,
+    pub(super) incarnation: u64,
+    regions: Vec<MemoryRange>,
+    silence_ns: u64,
+    pub(super) now: u64,
+    pub(super) remotes: BTreeMap<PeerId, Remote>,
+    pub(super) offers: BTreeMap<HandoffId, Offer>,
+    pub(super) takes: BTreeMap<HandoffId, Taking>,
+    /// Takes of peers whose offer has not come.
+    pub(super) waiting: BTreeMap<HandoffId, Vec<(PeerId, wire::Take)>>,
+    pub(super) posts: BTreeMap<PostId, Post>,
+    pub(super) tombs: Tombs,
+    next: u64,
+    actions: Vec<Action>,
+    events: VecDeque<Event>,
+}
+
+impl Machine {
+    /// `incarnation` differs between all caches of an engine and of its successors. `regions` has the layers' memory.
+    pub fn new(
+        layout: Arc<Layout>,
+        incarnation: u64,
+        regions: Vec<MemoryRange>,
+        silence: Duration,
+    ) -> Machine {
+        Machine {
+            layout,
+            incarnation,
+            regions,
+            silence_ns: silence.as_nanos() as u64,
+            now: 0,
+            remotes: BTreeMap::new(),
+            offers: BTreeMap::new(),
+            takes: BTreeMap::new(),
+            waiting: BTreeMap::new(),
+            posts: BTreeMap::new(),
+            tombs: Tombs::default(),
+            next: 0,
+            actions: Vec::new(),
+            events: VecDeque::new(),
+        }
+    }
+
+    pub fn take_actions(&mut self) -> Vec<Action> {
+        std::mem::take(&mut self.actions)
+    }
+
+    pub fn take_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    pub fn has_events(&self) -> bool {
+        !self.events.is_empty()
+    }
+
+    pub fn status(&self, id: HandoffId) -> State {
+        if let Some(offer) = self.offers.get(&id) {
+            return offer.state();
+        }
+        if let Some(take) = self.takes.get(&id) {
+            return take.state();
+        }
+        self.tombs.get(id).map_or(State::Unknown, |tomb| State::Ended(tomb.end))
+    }
+
+    /// Returns the bytes of a transfer's remote memory: the handle of their region in the peer's engine.
+    pub fn remote_region(&self, peer: PeerId, address: u64, bytes: u64) -> u64 {
+        self.remotes.get(&peer).map_or(0, |remote| remote.region_of(address, bytes))
+    }
+
+    /// Tells whether a peer shares this host's memory.
+    pub fn set_here(&mut self, peer: PeerId, is_here: bool) {
+        self.remote(peer).is_here = is_here;
+    }
+
+    /// A message has reached the peer's cache, or never will.
+    pub fn sent(&mut self, peer: PeerId, now: u64) {
+        self.now = self.now.max(now);
+        if let Some(remote) = self.remotes.get_mut(&peer) {
+            remote.unsent = remote.unsent.saturating_sub(1);
+            self.pump_peer(peer);
+        }
+    }
+
+    /// Takes a notification of a peer's cache. A peer that says what no cache says loses its handoffs.
+    pub fn notification(&mut self, peer: PeerId, part: &[u8], now: u64) {
+        self.now = self.now.max(now);
+        let remote = self.remote(peer);
+        remote.heard(now);
+        let heard = match remote.joiner.add(part) {
+            Ok(None) => return,
+            Ok(Some(bytes)) => Message::decode(&bytes).and_then(|message| self.message(peer, message)),
+            Err(error) => Err(error),
+        };
+        if let Err(error) = heard {
+            self.forsake(peer, error.status, &error.message);
+            // A cache of another version does no harm; one that says nonsense is kept out.
+            if error.status != Status::Version && !std::mem::replace(&mut self.remote(peer).is_fencing, true)
+            {
+                self.actions.push(Action::Fence { peer });
+            }
+        }
+    }
+
+    fn message(&mut self, peer: PeerId, message: Message) -> Result<()> {
+        match message {
+            Message::Hello { incarnation, regions, layout } => {
+                let hello = Hello::new(incarnation, *layout, regions, &self.layout);
+                self.remote(peer).hello = Some(hello);
+                self.greet(peer);
+                self.advance_takes();
+            }
+            Message::Take(take) => self.taken(peer, take),
+            Message::Update { key, ready, added } => self.granted(peer, key, ready, added),
+            Message::Data { key, work } => self.data(peer, key, &work)?,
+            Message::Final { key, status, why } => self.read_final(peer, key, status, &why),
+            Message::Cancel { key } => self.cancelled(peer, key),
+            Message::Ended { key, status, why } => self.ended(peer, key, status, &why),
+            Message::Ping => self.send(peer, &Message::Pong),
+            Message::Pong => {}
+        }
+        Ok(())
+    }
+
+    /// A transfer is final.
+    pub fn moved(&mut self, post: PostId, result: Result<()>, now: u64) {
+        self.now = self.now.max(now);
+        let Some(Post { peer, owner, work }) = self.posts.remove(&post) else { return };
+        if let Some(remote) = self.remotes.get_mut(&peer) {
+            remote.in_flight = remote.in_flight.saturating_sub(1);
+            if result.is_ok() {
+                remote.heard(now);
+            }
+        }
+        match owner {
+            Owner::Offer { id, group, rank } => self.written(id, (group, rank), &work, result),
+            Owner::Take { id, rank } => self.read(id, rank, &work, result),
+        }
+        self.pump_peer(peer);
+    }
+
+    /// A peer is lost, after its fence: nothing of it lands here any more.
+    pub fn peer_lost(&mut self, peer: PeerId, why: &str, now: u64) {
+        self.now = self.now.max(now);
+        self.forsake(peer, Status::PeerLost, why);
+        self.remotes.remove(&peer);
+    }
+
+    /// A silent peer could not be fenced, and its blocks stay. It is fenced again when it stays silent.
+    pub fn not_fenced(&mut self, peer: PeerId) {
+        if let Some(remote) = self.remotes.get_mut(&peer) {
+            remote.is_fencing = false;
+        }
+    }
+
+    /// Ends all handoffs with a peer, of which nothing lands here any more, or which is not to be trusted.
+    fn forsake(&mut self, peer: PeerId, status: Status, why: &str) {
+        let is_gone = status == Status::PeerLost;
+        self.forsake_offers(peer, status, why, is_gone);
+        self.forsake_takes(peer, status, why, is_gone);
+    }
+
+    /// Does what is due. Returns when to call again at the latest; None if nothing waits for the time.
+    pub fn tick(&mut self, now: u64) -> Option<u64> {
+        self.now = self.now.max(now);
+        self.tombs.age(now);
+        let due = [self.expire_offers(), self.expire_takes(), self.ask_the_silent()];
+        due.into_iter().flatten().min()
+    }
+
+    fn ask_the_silent(&mut self) -> Option<u64> {
+        let (now, silence) = (self.now, self.silence_ns);
+        let mut expected: Vec<PeerId> = self.peers_of_offers();
+        expected.extend(self.peers_of_takes());
+        expected.sort_unstable();
+        expected.dedup();
+        for peer in &expected {
+            match self.remotes.get_mut(peer).map(|remote| remote.patience(now, silence)) {
+                Some(Patience::Ask) => self.send(*peer, &Message::Ping),
+                Some(Patience::Fence) => self.actions.push(Action::Fence { peer: *peer }),
+                Some(Patience::Wait) | None => {}
+            }
+        }
+        (!expected.is_empty()).then(|| now + silence / 4)
+    }
+
+    pub(super) fn remote(&mut self, peer: PeerId) -> &mut Remote {
+        let now = self.now;
+        self.remotes.entry(peer).or_insert_with(|| Remote { heard_ns: now, ..Remote::default() })
+    }
+
+    /// Makes this cache known to a peer, once.
+    pub(super) fn greet(&mut self, peer: PeerId) {
+        if std::mem::replace(&mut self.remote(peer).is_greeted, true) {
+            return;
+        }
+        let (regions, layout) = (self.regions.clone(), Box::new((*self.layout).clone()));
+        self.send(peer, &Message::Hello { incarnation: self.incarnation, regions, layout });
+    }
+
+    pub(super) fn send(&mut self, peer: PeerId, message: &Message) {
+        // Only a layout can be too long, and `Cache::open` has exported its own.
+        if let Ok(message) = message.encode() {
+            self.remote(peer).unsent += 1;
+            self.actions.push(Action::Send { peer, message });
+        }
+    }
+
+    pub(super) fn post(
+        &mut self,
+        post: Post,
+        op: Op,
+        moves: Vec<Strided>,
+        notify: Option<Vec<u8>>,
+    ) -> PostId {
+        let id = PostId(self.draw());
+        self.remote(post.peer).in_flight += 1;
+        self.actions.push(Action::Post { post: id, peer: post.peer, op, moves, notify });
+        self.posts.insert(id, post);
+        id
+    }
+
+    pub(super) fn cancel_posts(&mut self, owner: Owner) {
+        let own = self.posts.iter().filter(|(_, post)| post.owner == owner);
+        let cancels: Vec<Action> = own.map(|(post, _)| Action::Cancel { post: *post }).collect();
+        self.actions.extend(cancels);
+    }
+
+    /// Draws a number that this machine has not used.
+    pub(super) fn draw(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+
+    /// Tells an end, once, and remembers the id.
+    pub(super) fn tell_end(&mut self, id: HandoffId, end: Event) {
+        if let Event::Ended { end, status, why, .. } = &end {
+            let tomb = Tomb { end: *end, status: *status, why: why.clone() };
+            self.tombs.add(id, tomb, self.now);
+        }
+        self.events.push_back(end);
+    }
+
+    /// Tells that layers are complete; an event that was not taken yet is brought up to date.
+    pub(super) fn tell_layers(&mut self, id: HandoffId, layers: u32) {
+        let same = |event: &&mut Event| matches!(event, Event::Layers { id: of, .. } if *of == id);
+        match self.events.iter_mut().find(same) {
+            Some(event) => *event = Event::Layers { id, layers },
+            None => self.events.push_back(Event::Layers { id, layers }),
+        }
+    }
+
+    /// Refuses an id that is in use or has ended.
+    pub(super) fn check_new(&self, id: HandoffId) -> Result<()> {
+        let what = match self.status(id) {
+            State::Unknown => return Ok(()),
+            State::Ended(end) => format!("has ended ({end:?}); an attempt needs an id of its own"),
+            _ => "is in use".into(),
+        };
+        Err(Error::invalid(format!("id: {id} {what}")))
+    }
+
+    fn pump_peer(&mut self, peer: PeerId) {
+        self.pump_offers(peer);
+        self.pump_takes(peer);
+    }
+}
+
+/// The status and the sentence of an error for the other side.
+pub(super) fn told(error: &Error) -> (Status, String) {
+    (error.status, error.message.clone())
+}
+
+/// The end that the other side's status means at this side.
+pub(super) fn end_of(status: Status) -> End {
+    match status {
+        Status::PeerLost => End::PeerLost,
+        _ => End::Failed,
+    }
+}
+
+/// What a side has to know of the other to move bytes: `Progress` finds the work, `lower` gives the addresses.
+pub(super) fn data_of(key: Key, work: &Work) -> Option<Vec<u8>> {
+    Message::Data { key, work: work.clone() }.encode().ok()
+}

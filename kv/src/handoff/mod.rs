@@ -1,0 +1,26 @@
+//! Handing sequences over: offers of producers, takes of consumers, and who may free and write their blocks.
+//!
+//! ```text
+//! calls ─▶ machine ─┬ producer  offers, their takers          lists     checks of block lists
+//!                   ├ consumer  takes, their parts            progress  what was posted, what has arrived
+//!                   ├ remote    other caches                  tombs     ids that have ended
+//!                   └ wire      messages                      limits    bounds
+//! ```
+//! Nothing here does I/O or looks at a clock.
+
+mod consumer;
+mod id;
+pub mod limits;
+mod lists;
+mod machine;
+mod producer;
+mod progress;
+mod remote;
+mod tombs;
+mod types;
+mod wire;
+
+pub use id::HandoffId;
+pub use machine::{Action, Machine, PostId};
+pub use types::{Blocks, End, Event, Mode, OfferSpec, State, TakeSpec};
+pub use wire::{parts, MemoryRange};

@@ -1,0 +1,109 @@
+//! Another cache, as this one knows it: its layout, the plans between the two, and whether it gives signs of life.
+
+use std::sync::Arc;
+
+use ferry::status::Error;
+use ferry::types::PeerId;
+
+use crate::layout::Layout;
+use crate::plan::Plan;
+
+use super::wire::{Joiner, MemoryRange};
+
+type Planned = Result<Arc<Plan>, Error>;
+
+#[derive(Debug, Default)]
+pub struct Remote {
+    /// What the peer's cache said of itself.
+    pub hello: Option<Hello>,
+    /// This cache's HELLO went to the peer.
+    pub is_greeted: bool,
+    pub joiner: Joiner,
+    /// Messages, and transfers, that are not final.
+    pub unsent: u32,
+    pub in_flight: u32,
+    /// The peer shares this host's memory.
+    pub is_here: bool,
+    pub heard_ns: u64,
+    /// When the peer was asked for a sign of life, if it has not given one since.
+    pub asked_ns: Option<u64>,
+    /// A fence was asked for.
+    pub is_fencing: bool,
+}
+
+#[derive(Debug)]
+pub struct Hello {
+    pub incarnation: u64,
+    pub layout: Arc<Layout>,
+    pub regions: Vec<MemoryRange>,
+    /// From the peer's instance to this one, and back.
+    pub to_us: Planned,
+    pub from_us: Planned,
+}
+
+impl Hello {
+    pub fn new(incarnation: u64, theirs: Layout, regions: Vec<MemoryRange>, ours: &Layout) -> Hello {
+        let to_us = Plan::between(&theirs, ours).map(Arc::new);
+        let from_us = Plan::between(ours, &theirs).map(Arc::new);
+        Hello { incarnation, layout: Arc::new(theirs), regions, to_us, from_us }
+    }
+}
+
+/// What to do about a peer that something is expected of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Patience {
+    Wait,
+    Ask,
+    Fence,
+}
+
+impl Remote {
+    /// Notes a sign of life.
+    pub fn heard(&mut self, now: u64) {
+        self.heard_ns = self.heard_ns.max(now);
+        self.asked_ns = None;
+    }
+
+    /// A peer that was silent for `silence` ns is asked; one that does not answer as long is fenced.
+    pub fn patience(&mut self, now: u64, silence: u64) -> Patience {
+        match self.asked_ns {
+            _ if self.is_fencing => Patience::Wait,
+            None if now < self.heard_ns.saturating_add(silence) => Patience::Wait,
+            None => {
+                self.asked_ns = Some(now);
+                Patience::Ask
+            }
+            Some(asked) if now < asked.saturating_add(silence) => Patience::Wait,
+            Some(_) => {
+                self.is_fencing = true;
+                Patience::Fence
+            }
+        }
+    }
+
+    /// Returns the region of this range in the peer's engine; 0 if no region of its cache has it.
+    pub fn region_of(&self, address: u64, bytes: u64) -> u64 {
+        let ranges = self.hello.iter().flat_map(|hello| &hello.regions);
+        let has = |range: &&MemoryRange| {
+            let offset = address.checked_sub(range.address);
+            offset.is_some_and(|offset| offset <= range.bytes && bytes <= range.bytes - offset)
+        };
+        ranges.into_iter().find(has).map_or(0, |range| range.region)
+    }
+}
+
+/// A transfer that is not final: whose it is, and what it moves.
+#[derive(Clone, Debug)]
+pub struct Post {
+    pub peer: PeerId,
+    pub owner: Owner,
+    pub work: super::progress::Work,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Owner {
+    /// Of an offer: a WRITE for this rank of this consumer group.
+    Offer { id: super::id::HandoffId, group: u64, rank: u32 },
+    /// Of a take: a READ from this rank of the producer.
+    Take { id: super::id::HandoffId, rank: u32 },
+}

@@ -1,0 +1,116 @@
+//! What an application says to a cache about handoffs, and what it learns.
+
+use std::time::Duration;
+
+use ferry::types::PeerId;
+use ferry::Status;
+
+use super::id::HandoffId;
+
+/// The blocks of one group that hold a sequence, in its order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Blocks {
+    /// The rank's own token at which the list begins, a multiple of the group's `block_tokens`. Above 0 for a window.
+    pub first_token: u64,
+    /// Empty: the group is not needed.
+    pub ids: Vec<u32>,
+}
+
+/// What a producer offers. The memory of the blocks belongs to the offer until its terminal event.
+#[derive(Clone, Debug)]
+pub struct OfferSpec {
+    pub id: HandoffId,
+    /// By group of the layout. More may come by `offer_extend`.
+    pub blocks: Vec<Blocks>,
+    /// Consumer groups that take the offer, 1 to 64. The offer ends when that many have ended.
+    pub takers: u32,
+    /// The peers that may take the offer; empty for every authenticated peer.
+    pub only: Vec<PeerId>,
+    /// Counted from the seal: the offer ends when not all of its takers are there by then.
+    pub lease: Duration,
+}
+
+/// How the bytes move.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// Pull on the same host, else push.
+    #[default]
+    Auto,
+    /// The consumer READs.
+    Pull,
+    /// The producer WRITEs.
+    Push,
+}
+
+/// What a consumer takes. The memory of the blocks belongs to the take until its terminal event.
+#[derive(Clone, Debug)]
+pub struct TakeSpec {
+    pub id: HandoffId,
+    /// The producer's ranks, by number.
+    pub producers: Vec<PeerId>,
+    /// The same for all ranks of one consumer, and different between consumers of one offer.
+    pub group: u64,
+    /// By group of the layout.
+    pub blocks: Vec<Blocks>,
+    /// Tokens at the beginning that the consumer has already.
+    pub skip_tokens: u64,
+    /// Where the tokens end.
+    pub tokens: u64,
+    pub mode: Mode,
+    /// From now on; None: no deadline.
+    pub deadline: Option<Duration>,
+    /// Whether to tell layers as they are complete.
+    pub tell_layers: bool,
+}
+
+/// How an offer or a take ended. Nothing touches its blocks any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// All takers have the offer.
+    Sent,
+    /// All tokens of the take are in their blocks.
+    Received,
+    Failed,
+    /// By this side.
+    Cancelled,
+    /// The lease of the offer was over before its takers came.
+    Expired,
+    /// A peer is gone.
+    PeerLost,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// Layers before `layers`, in the order of the layout, are complete. Told to takes that asked.
+    Layers { id: HandoffId, layers: u32 },
+    /// The terminal event of an offer or a take: exactly one each.
+    Ended {
+        id: HandoffId,
+        end: End,
+        status: Status,
+        /// Why, in a sentence; empty for Sent and Received.
+        why: String,
+        /// Of a take: the tokens from the beginning that are complete in all layers and groups.
+        valid_tokens: u64,
+        /// Of a take: (group, block) that are not to be trusted.
+        untrusted: Vec<(u32, u32)>,
+    },
+}
+
+/// What `status` tells of an id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    Unknown,
+    /// An offer that has not ended.
+    Offered {
+        sealed: bool,
+        takers: u32,
+    },
+    /// A take that has not ended.
+    Taking {
+        valid_tokens: u64,
+    },
+    /// Struck; the blocks are not the caller's yet.
+    Ending,
+    Ended(End),
+}

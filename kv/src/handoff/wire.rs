@@ -1,0 +1,349 @@
+//! The messages of two caches: little-endian, in the notifications of channel 1. `parts` cuts a long message.
+//!
+//! | kind | message | from | fields behind the kind |
+//! |---|---|---|---|
+//! | 1 | HELLO | both | version u16, incarnation u64, regions (address u64, bytes u64, handle u64), layout |
+//! | 2 | TAKE | consumer | key, incarnation of the producer, group, rank, mode, skip, tokens, blocks (push) |
+//! | 3 | UPDATE | producer | key, ready tokens by layer as runs, blocks that were added (pull) |
+//! | 4 | DATA | producer | key, layers, tokens; in the notification of the WRITE that moved them |
+//! | 5 | FINAL | consumer | key, status, sentence: it reads nothing any more |
+//! | 6 | CANCEL | consumer | key: the producer shall write nothing any more |
+//! | 7 | ENDED | producer | key, status, sentence: it writes nothing any more, and grants nothing any more |
+//! | 8 | PING | both | |
+//! | 9 | PONG | both | |
+//!
+//! A key is the handoff's id (16 bytes) and the number of the take. Lists of blocks are runs of consecutive ids.
+
+use ferry::status::{Error, Result};
+use ferry::Status;
+
+use crate::layout::Layout;
+
+use super::id::HandoffId;
+use super::limits::{BLOCKS_MAX, MESSAGE_BYTES_MAX};
+use super::progress::Work;
+use super::types::Blocks;
+
+pub const VERSION: u16 = 1;
+
+/// A take: the handoff, and the number that the consumer drew for the take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Key {
+    pub id: HandoffId,
+    pub take: u64,
+}
+
+/// A range of registered memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemoryRange {
+    pub address: u64,
+    pub bytes: u64,
+    /// The engine's handle of the region.
+    pub region: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Take {
+    pub key: Key,
+    pub incarnation: u64,
+    pub group: u64,
+    pub rank: u32,
+    pub is_push: bool,
+    pub skip: u64,
+    pub tokens: u64,
+    /// The consumer's, for a push.
+    pub blocks: Vec<Blocks>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Message {
+    Hello { incarnation: u64, regions: Vec<MemoryRange>, layout: Box<Layout> },
+    Take(Take),
+    Update { key: Key, ready: Vec<u64>, added: Vec<Blocks> },
+    Data { key: Key, work: Work },
+    Final { key: Key, status: Status, why: String },
+    Cancel { key: Key },
+    Ended { key: Key, status: Status, why: String },
+    Ping,
+    Pong,
+}
+
+/// Regions of one cache.
+const REGIONS_MAX: usize = 1_024;
+const LAYERS_MAX: usize = 1_024;
+const GROUPS_MAX: usize = 64;
+const TEXT_BYTES_MAX: usize = 1_024;
+
+impl Message {
+    pub fn encode(&self) -> Result<Vec<u8>> {
+        let mut out = Writer(Vec::new());
+        match self {
+            Message::Hello { incarnation, regions, layout } => {
+                out.byte(1).u16(VERSION).u64(*incarnation).u32(regions.len() as u32);
+                for range in regions {
+                    out.u64(range.address).u64(range.bytes).u64(range.region);
+                }
+                out.0.extend(layout.export()?);
+            }
+            Message::Take(take) => {
+                out.byte(2).key(take.key).u64(take.incarnation).u64(take.group).u32(take.rank);
+                out.byte(take.is_push.into()).u64(take.skip).u64(take.tokens).blocks(&take.blocks);
+            }
+            Message::Update { key, ready, added } => {
+                out.byte(3).key(*key).ready(ready).blocks(added);
+            }
+            Message::Data { key, work } => {
+                out.byte(4).key(*key).u32(work.layers.start).u32(work.layers.end);
+                out.u64(work.tokens.start).u64(work.tokens.end);
+            }
+            Message::Final { key, status, why } => {
+                out.byte(5).key(*key).u32(*status as i32 as u32).text(why);
+            }
+            Message::Cancel { key } => {
+                out.byte(6).key(*key);
+            }
+            Message::Ended { key, status, why } => {
+                out.byte(7).key(*key).u32(*status as i32 as u32).text(why);
+            }
+            Message::Ping => {
+                out.byte(8);
+            }
+            Message::Pong => {
+                out.byte(9);
+            }
+        }
+        Ok(out.0)
+    }
+
+    /// VERSION for a HELLO of another version, INVALID for anything else that is no message.
+    pub fn decode(bytes: &[u8]) -> Result<Message> {
+        let mut input = Reader(bytes);
+        let message = match input.byte()? {
+            1 => {
+                let version = input.u16()?;
+                if version != VERSION {
+                    let text =
+                        format!("the peer's cache speaks version {version} of handoffs, this one {VERSION}");
+                    return Err(Error::new(Status::Version, text));
+                }
+                let incarnation = input.u64()?;
+                let count = input.count(REGIONS_MAX, 24)?;
+                let range = |input: &mut Reader| {
+                    Ok(MemoryRange { address: input.u64()?, bytes: input.u64()?, region: input.u64()? })
+                };
+                let regions = (0..count).map(|_| range(&mut input)).collect::<Result<_>>()?;
+                let layout = Box::new(Layout::import(std::mem::take(&mut input.0))?);
+                Message::Hello { incarnation, regions, layout }
+            }
+            2 => Message::Take(Take {
+                key: input.key()?,
+                incarnation: input.u64()?,
+                group: input.u64()?,
+                rank: input.u32()?,
+                is_push: input.flag()?,
+                skip: input.u64()?,
+                tokens: input.u64()?,
+                blocks: input.blocks()?,
+            }),
+            3 => Message::Update { key: input.key()?, ready: input.ready()?, added: input.blocks()? },
+            4 => Message::Data {
+                key: input.key()?,
+                work: Work { layers: input.u32()?..input.u32()?, tokens: input.u64()?..input.u64()? },
+            },
+            5 => Message::Final { key: input.key()?, status: input.status()?, why: input.text()? },
+            6 => Message::Cancel { key: input.key()? },
+            7 => Message::Ended { key: input.key()?, status: input.status()?, why: input.text()? },
+            8 => Message::Ping,
+            9 => Message::Pong,
+            kind => return Err(malformed(&format!("kind {kind} is unknown"))),
+        };
+        match input.0 {
+            [] => Ok(message),
+            rest => Err(malformed(&format!("{} bytes follow its end", rest.len()))),
+        }
+    }
+}
+
+fn malformed(what: &str) -> Error {
+    Error::invalid(format!("a message of the peer's cache is malformed: {what}"))
+}
+
+struct Writer(Vec<u8>);
+
+impl Writer {
+    fn byte(&mut self, value: u8) -> &mut Writer {
+        self.0.push(value);
+        self
+    }
+
+    fn u16(&mut self, value: u16) -> &mut Writer {
+        self.0.extend(value.to_le_bytes());
+        self
+    }
+
+    fn u32(&mut self, value: u32) -> &mut Writer {
+        self.0.extend(value.to_le_bytes());
+        self
+    }
+
+    fn u64(&mut self, value: u64) -> &mut Writer {
+        self.0.extend(value.to_le_bytes());
+        self
+    }
+
+    fn key(&mut self, key: Key) -> &mut Writer {
+        self.0.extend(key.id.bytes());
+        self.u64(key.take)
+    }
+
+    /// Tokens by layer, as runs of equal numbers.
+    fn ready(&mut self, ready: &[u64]) -> &mut Writer {
+        let runs: Vec<&[u64]> = ready.chunk_by(|a, b| a == b).collect();
+        self.u32(runs.len() as u32);
+        for run in runs {
+            self.u32(run.len() as u32).u64(run.first().copied().unwrap_or(0));
+        }
+        self
+    }
+
+    fn blocks(&mut self, lists: &[Blocks]) -> &mut Writer {
+        self.u32(lists.len() as u32);
+        for list in lists {
+            let runs: Vec<&[u32]> = list.ids.chunk_by(|a, b| a.checked_add(1) == Some(*b)).collect();
+            self.u64(list.first_token).u32(runs.len() as u32);
+            for run in runs {
+                self.u32(run.first().copied().unwrap_or(0)).u32(run.len() as u32);
+            }
+        }
+        self
+    }
+
+    /// At most `TEXT_BYTES_MAX` bytes of a text.
+    fn text(&mut self, text: &str) -> &mut Writer {
+        let mut end = text.len().min(TEXT_BYTES_MAX);
+        while !text.is_char_boundary(end) {
+            end -= 1;
+        }
+        self.u32(end as u32).0.extend(&text.as_bytes()[..end]);
+        self
+    }
+}
+
+struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    fn take<const N: usize>(&mut self) -> Result<[u8; N]> {
+        let (head, rest) = self.0.split_first_chunk().ok_or_else(|| malformed("it ends early"))?;
+        self.0 = rest;
+        Ok(*head)
+    }
+
+    fn byte(&mut self) -> Result<u8> {
+        self.take().map(|[byte]| byte)
+    }
+
+    fn flag(&mut self) -> Result<bool> {
+        match self.byte()? {
+            value @ 0..=1 => Ok(value == 1),
+            value => Err(malformed(&format!("a flag is {value}"))),
+        }
+    }
+
+    fn u16(&mut self) -> Result<u16> {
+        self.take().map(u16::from_le_bytes)
+    }
+
+    fn u32(&mut self) -> Result<u32> {
+        self.take().map(u32::from_le_bytes)
+    }
+
+    fn u64(&mut self) -> Result<u64> {
+        self.take().map(u64::from_le_bytes)
+    }
+
+    fn key(&mut self) -> Result<Key> {
+        Ok(Key { id: HandoffId::from_bytes(self.take()?), take: self.u64()? })
+    }
+
+    fn status(&mut self) -> Result<Status> {
+        let number = self.u32()? as i32;
+        Status::from_number(number).ok_or_else(|| malformed(&format!("status {number} is unknown")))
+    }
+
+    /// A number of elements, each of at least `bytes` bytes: no more than the input has.
+    fn count(&mut self, max: usize, bytes: usize) -> Result<usize> {
+        let count = self.u32()? as usize;
+        if count > max || count > self.0.len() / bytes {
+            return Err(malformed(&format!("a list has {count} elements")));
+        }
+        Ok(count)
+    }
+
+    fn ready(&mut self) -> Result<Vec<u64>> {
+        let mut ready = Vec::new();
+        for _ in 0..self.count(LAYERS_MAX, 12)? {
+            let (count, tokens) = (self.u32()? as usize, self.u64()?);
+            if count > LAYERS_MAX - ready.len() {
+                return Err(malformed("it has more layers than the limit"));
+            }
+            ready.resize(ready.len() + count, tokens);
+        }
+        Ok(ready)
+    }
+
+    fn blocks(&mut self) -> Result<Vec<Blocks>> {
+        let (mut lists, mut total) = (Vec::new(), 0);
+        for _ in 0..self.count(GROUPS_MAX, 12)? {
+            let mut list = Blocks { first_token: self.u64()?, ids: Vec::new() };
+            for _ in 0..self.count(BLOCKS_MAX, 8)? {
+                let (first, count) = (self.u32()?, self.u32()?);
+                total += count as usize;
+                if total > BLOCKS_MAX || first.checked_add(count).is_none() {
+                    return Err(malformed("it has more blocks than the limit"));
+                }
+                let room = list.ids.try_reserve(count as usize);
+                room.map_err(|_| Error::new(Status::NoMemory, "a peer's list of blocks"))?;
+                list.ids.extend(first..first + count);
+            }
+            lists.push(list);
+        }
+        Ok(lists)
+    }
+
+    fn text(&mut self) -> Result<String> {
+        let bytes = self.count(TEXT_BYTES_MAX, 1)?;
+        let (text, rest) = self.0.split_at(bytes);
+        self.0 = rest;
+        Ok(String::from_utf8_lossy(text).into_owned())
+    }
+}
+
+/// Cuts a message into notifications of at most `bytes_max` bytes. The first byte of each says whether more follow.
+pub fn parts(message: &[u8], bytes_max: usize) -> Vec<Vec<u8>> {
+    let mut chunks = message.chunks(bytes_max.saturating_sub(1).max(1)).peekable();
+    let mut all = Vec::new();
+    while let Some(chunk) = chunks.next() {
+        all.push([&[chunks.peek().is_some().into()], chunk].concat());
+    }
+    all
+}
+
+/// Joins the parts of one peer's messages.
+#[derive(Debug, Default)]
+pub struct Joiner(Vec<u8>);
+
+impl Joiner {
+    /// Returns the message that this part ends. INVALID for a part that is none, LIMIT above `MESSAGE_BYTES_MAX`.
+    pub fn add(&mut self, part: &[u8]) -> Result<Option<Vec<u8>>> {
+        let (more, bytes) = match part {
+            [more @ 0..=1, bytes @ ..] => (*more == 1, bytes),
+            _ => return Err(malformed("a part of it has no head")),
+        };
+        if bytes.len() > MESSAGE_BYTES_MAX - self.0.len().min(MESSAGE_BYTES_MAX) {
+            let text = format!("a message of the peer's cache has more than {MESSAGE_BYTES_MAX} bytes");
+            return Err(Error::new(Status::Limit, text));
+        }
+        self.0.extend_from_slice(bytes);
+        Ok((!more).then(|| std::mem::take(&mut self.0)))
+    }
+}
