@@ -93,7 +93,8 @@ fn exports(layout: &Layout) {
     }
 }
 
-/// All ranks find themselves, together they hold every head, and every layer's memory lies within the addresses.
+/// All ranks find themselves, together they hold every head, and every layer's memory lies
+/// within the addresses.
 fn ask(layout: &Layout) {
     let shard = layout.shard;
     assert_eq!(shard.at(shard.rank()), shard);
@@ -105,9 +106,18 @@ fn ask(layout: &Layout) {
             next = heads.end;
         }
         assert_eq!(next, layer.heads);
-        if let (Some(extent), Some(memory)) = (layer.extent(layout), &layer.memory) {
-            assert!(extent.start == memory.address && extent.end > extent.start);
-        }
+        let Some(LayerMemory { address, blocks, strides }) = layer.memory else { continue };
+        let sizes = [
+            (strides.block, blocks),
+            (strides.pair, layer.pairs.into()),
+            (strides.head, layer.heads_of(&shard).len() as u64),
+            (strides.token, layout.groups[layer.group as usize].block_tokens.into()),
+            (strides.element, layer.elements.into()),
+        ];
+        let last: u128 = sizes.iter().map(|(stride, size)| u128::from(*stride) * u128::from(size - 1)).sum();
+        let extent = layer.extent(layout).unwrap();
+        assert_eq!(extent.start, address);
+        assert_eq!(u128::from(extent.end), u128::from(address) + last + u128::from(layer.element_bytes));
     }
 }
 
