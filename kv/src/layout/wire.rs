@@ -1,6 +1,5 @@
 //! A layout as bytes, for peers: `export` and `import`. Neighbours: `check`, which has the last word on both;
-//! `wire/layers`, which has the fields
-//! shapes and layers; `wire/bytes`, which reads and writes numbers.
+//! `wire/layers`, which has the fields shapes and layers; `wire/bytes`, which reads and writes numbers.
 //!
 //! Numbers are little-endian. At most 64 KiB in all.
 //!
