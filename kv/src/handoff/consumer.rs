@@ -283,6 +283,7 @@ impl Machine {
             in_flight: 0,
         }));
         let peer = part.peer;
+        self.remote(peer).takes.insert(id);
         self.send(peer, &message);
         Ok(())
     }
@@ -473,12 +474,16 @@ impl Machine {
 
     pub(super) fn pump_takes(&mut self, peer: PeerId) {
         let of_peer = |part: &Part| part.peer == peer && !part.is_over;
-        let mut parts = Vec::new();
-        for (id, take) in &self.takes {
-            parts.extend(take.parts().filter(|(_, part)| of_peer(part)).map(|(rank, _)| (*id, *rank)));
-        }
-        for (id, rank) in parts {
-            while self.read_next(id, rank) {}
+        let known = self.remotes.get(&peer).map(|remote| remote.takes.clone()).unwrap_or_default();
+        for id in known {
+            let parts = self.takes.get(&id).into_iter().flat_map(Taking::parts);
+            let ranks: Vec<u32> = parts.filter(|(_, part)| of_peer(part)).map(|(rank, _)| *rank).collect();
+            if ranks.is_empty() {
+                self.remote(peer).takes.remove(&id);
+            }
+            for rank in ranks {
+                while self.read_next(id, rank) {}
+            }
             self.settle_take(id);
         }
     }

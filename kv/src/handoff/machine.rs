@@ -19,6 +19,7 @@ use crate::plan::Strided;
 
 use super::consumer::Taking;
 use super::id::HandoffId;
+use super::limits::{IN_FLIGHT_OF_PEER_MAX, UNSENT_MAX};
 use super::producer::Offer;
 use super::progress::Work;
 use super::remote::{Hello, Owner, Patience, Post, Remote};
@@ -54,6 +55,7 @@ pub struct Machine {
     pub(super) takes: BTreeMap<HandoffId, Taking>,
     /// Takes of peers whose offer has not come.
     pub(super) waiting: BTreeMap<HandoffId, Vec<(PeerId, wire::Take)>>,
+    pub(super) waiting_count: usize,
     pub(super) posts: BTreeMap<PostId, Post>,
     pub(super) tombs: Tombs,
     next: u64,
@@ -79,6 +81,7 @@ impl Machine {
             offers: BTreeMap::new(),
             takes: BTreeMap::new(),
             waiting: BTreeMap::new(),
+            waiting_count: 0,
             posts: BTreeMap::new(),
             tombs: Tombs::default(),
             next: 0,
@@ -122,8 +125,10 @@ impl Machine {
     /// A message has reached the peer's cache, or never will.
     pub fn sent(&mut self, peer: PeerId, now: u64) {
         self.now = self.now.max(now);
-        if let Some(remote) = self.remotes.get_mut(&peer) {
-            remote.unsent = remote.unsent.saturating_sub(1);
+        let Some(remote) = self.remotes.get_mut(&peer) else { return };
+        let was_full = remote.unsent >= UNSENT_MAX;
+        remote.unsent = remote.unsent.saturating_sub(1);
+        if was_full {
             self.pump_peer(peer);
         }
     }
@@ -172,7 +177,9 @@ impl Machine {
     pub fn moved(&mut self, post: PostId, result: Result<()>, now: u64) {
         self.now = self.now.max(now);
         let Some(Post { peer, owner, work }) = self.posts.remove(&post) else { return };
+        let mut was_full = false;
         if let Some(remote) = self.remotes.get_mut(&peer) {
+            was_full = remote.in_flight >= IN_FLIGHT_OF_PEER_MAX;
             remote.in_flight = remote.in_flight.saturating_sub(1);
             if result.is_ok() {
                 remote.heard(now);
@@ -182,7 +189,9 @@ impl Machine {
             Owner::Offer { id, group, rank } => self.written(id, (group, rank), &work, result),
             Owner::Take { id, rank } => self.read(id, rank, &work, result),
         }
-        self.pump_peer(peer);
+        if was_full {
+            self.pump_peer(peer);
+        }
     }
 
     /// A peer is lost, after its fence: nothing of it lands here any more.
@@ -204,6 +213,19 @@ impl Machine {
         let is_gone = status == Status::PeerLost;
         self.forsake_offers(peer, status, why, is_gone);
         self.forsake_takes(peer, status, why, is_gone);
+    }
+
+    /// Ends all offers and takes, and refuses those that wait. Returns whether nothing is under way any more: call again
+    /// after what follows.
+    pub fn close(&mut self, now: u64) -> bool {
+        self.now = self.now.max(now);
+        self.close_offers();
+        let takes: Vec<HandoffId> = self.takes.keys().copied().collect();
+        for id in takes {
+            self.strike_take(id, End::Cancelled, Status::Closed, "the cache was closed");
+        }
+        let is_quiet = self.remotes.values().all(|remote| remote.unsent == 0);
+        self.offers.is_empty() && self.takes.is_empty() && self.posts.is_empty() && is_quiet
     }
 
     /// Does what is due. Returns when to call again at the latest; None if nothing waits for the time.

@@ -135,6 +135,7 @@ impl Machine {
         let offer = Offer { spec, ready, sealed: None, lease_until: None, groups, struck: None };
         self.offers.insert(id, offer);
         for (peer, take) in self.waiting.remove(&id).unwrap_or_default() {
+            self.uncount_waiting(peer, 1);
             self.taken(peer, take);
         }
         Ok(())
@@ -233,6 +234,19 @@ impl Machine {
         Ok(())
     }
 
+    /// Ends all offers, and refuses the takes that wait for offers.
+    pub(super) fn close_offers(&mut self) {
+        let why = "the producer's cache was closed";
+        for (peer, take) in std::mem::take(&mut self.waiting).into_values().flatten() {
+            self.uncount_waiting(peer, 1);
+            self.send(peer, &Message::Ended { key: take.key, status: Status::Closed, why: why.into() });
+        }
+        let offers: Vec<HandoffId> = self.offers.keys().copied().collect();
+        for id in offers {
+            self.strike_offer(id, Struck { end: End::Cancelled, status: Status::Closed, why: why.into() });
+        }
+    }
+
     /// Returns an offer that was not struck.
     fn open_offer(&mut self, id: HandoffId) -> Result<&mut Offer> {
         let ended = self.tombs.get(id).map(|tomb| tomb.end);
@@ -315,6 +329,7 @@ impl Machine {
             over: sends_nothing.then_some(Status::Ok),
         };
         group.parts.insert(rank, part);
+        self.remote(peer).offers.insert(id);
         if sends_nothing {
             self.send(peer, &Message::Ended { key, status: Status::Ok, why: String::new() });
         }
@@ -323,32 +338,38 @@ impl Machine {
 
     /// Keeps a take until its offer comes.
     fn await_offer(&mut self, peer: PeerId, take: wire::Take) -> Result<()> {
-        let of_peer = |waiting: &&(PeerId, wire::Take)| waiting.0 == peer;
-        let all = self.waiting.values().flatten();
-        if all.clone().filter(of_peer).count() >= WAITING_OF_PEER_MAX {
+        if self.remote(peer).waiting >= WAITING_OF_PEER_MAX {
             let text = format!("{WAITING_OF_PEER_MAX} takes of the peer wait for their offers");
             return Err(Error::new(Status::Limit, text));
         }
-        if all.count() >= WAITING_MAX {
+        if self.waiting_count >= WAITING_MAX {
             return Err(Error::new(Status::Limit, format!("{WAITING_MAX} takes wait for their offers")));
         }
         let waiting = self.waiting.entry(take.key.id).or_default();
         if !waiting.iter().any(|(of, same)| *of == peer && same.key == take.key) {
             waiting.push((peer, take));
+            self.waiting_count += 1;
+            self.remote(peer).waiting += 1;
         }
         Ok(())
     }
 
     /// Removes a take of a peer that waits for its offer.
-    fn forget_waiting(&mut self, peer: PeerId, key: Key) -> bool {
-        let Some(waiting) = self.waiting.get_mut(&key.id) else { return false };
+    fn forget_waiting(&mut self, peer: PeerId, key: Key) {
+        let Some(waiting) = self.waiting.get_mut(&key.id) else { return };
         let before = waiting.len();
         waiting.retain(|(of, take)| *of != peer || take.key != key);
-        let found = waiting.len() < before;
+        let gone = before - waiting.len();
         if waiting.is_empty() {
             self.waiting.remove(&key.id);
         }
-        found
+        self.uncount_waiting(peer, gone);
+    }
+
+    fn uncount_waiting(&mut self, peer: PeerId, gone: usize) {
+        self.waiting_count -= gone.min(self.waiting_count);
+        let remote = self.remote(peer);
+        remote.waiting -= gone.min(remote.waiting);
     }
 
     fn part_mut(&mut self, key: Key) -> Option<&mut Part> {
@@ -392,10 +413,12 @@ impl Machine {
             return;
         };
         part.struck = Some((status, why.into()));
-        let (peer, group, rank, is_push) = (part.peer, part.take.group, part.take.rank, part.take.is_push);
-        if is_push {
+        let (peer, group, rank) = (part.peer, part.take.group, part.take.rank);
+        if part.take.is_push {
             self.cancel_posts(Owner::Offer { id: key.id, group, rank });
         } else {
+            // A consumer that was granted nothing reads nothing, and says no FINAL.
+            part.over = part.told_ready.is_empty().then_some(status);
             self.send(peer, &Message::Ended { key, status, why: why.into() });
         }
     }
@@ -427,7 +450,7 @@ impl Machine {
                 self.strike_part(key, status, &why);
             }
         }
-        self.settle_offer(id);
+        self.pump_offer(id);
     }
 
     /// Ends the parts that can end, then the offer if it has.
@@ -552,10 +575,13 @@ impl Machine {
 
     pub(super) fn pump_offers(&mut self, peer: PeerId) {
         let of_peer = |offer: &Offer| offer.parts().any(|part| part.peer == peer && part.over.is_none());
-        let ids: Vec<HandoffId> =
-            self.offers.iter().filter(|(_, offer)| of_peer(offer)).map(|(id, _)| *id).collect();
-        for id in ids {
-            self.pump_offer(id);
+        let known = self.remotes.get(&peer).map(|remote| remote.offers.clone()).unwrap_or_default();
+        for id in known {
+            if self.offers.get(&id).is_some_and(of_peer) {
+                self.pump_offer(id);
+            } else {
+                self.remote(peer).offers.remove(&id);
+            }
         }
     }
 
@@ -565,6 +591,10 @@ impl Machine {
             waiting.retain(|(of, _)| *of != peer);
         }
         self.waiting.retain(|_, waiting| !waiting.is_empty());
+        self.waiting_count = self.waiting.values().map(Vec::len).sum();
+        if let Some(remote) = self.remotes.get_mut(&peer) {
+            remote.waiting = 0;
+        }
         let mut touched = Vec::new();
         for (id, offer) in &mut self.offers {
             let parts = offer.groups.values_mut().flat_map(|group| group.parts.values_mut());

@@ -1,5 +1,6 @@
 //! Another cache, as this one knows it: its layout, the plans between the two, and whether it gives signs of life.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use ferry::status::Error;
@@ -8,6 +9,8 @@ use ferry::types::PeerId;
 use crate::layout::Layout;
 use crate::plan::Plan;
 
+use super::id::HandoffId;
+use super::progress::Work;
 use super::wire::{Joiner, MemoryRange};
 
 type Planned = Result<Arc<Plan>, Error>;
@@ -22,6 +25,11 @@ pub struct Remote {
     /// Messages, and transfers, that are not final.
     pub unsent: u32,
     pub in_flight: u32,
+    /// Handoffs that may wait for room at this peer: those that ended are removed when they are met.
+    pub offers: BTreeSet<HandoffId>,
+    pub takes: BTreeSet<HandoffId>,
+    /// Its takes that wait for their offers.
+    pub waiting: usize,
     /// The peer shares this host's memory.
     pub is_here: bool,
     pub heard_ns: u64,
@@ -97,13 +105,13 @@ impl Remote {
 pub struct Post {
     pub peer: PeerId,
     pub owner: Owner,
-    pub work: super::progress::Work,
+    pub work: Work,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owner {
     /// Of an offer: a WRITE for this rank of this consumer group.
-    Offer { id: super::id::HandoffId, group: u64, rank: u32 },
+    Offer { id: HandoffId, group: u64, rank: u32 },
     /// Of a take: a READ from this rank of the producer.
-    Take { id: super::id::HandoffId, rank: u32 },
+    Take { id: HandoffId, rank: u32 },
 }

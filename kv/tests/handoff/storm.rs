@@ -1,0 +1,375 @@
+//! Random stories: several sequences are handed over at once, between instances that are sharded differently, while
+//! takes and offers are cancelled, deadlines pass, and caches die, stop and go on.
+//!
+//! After each terminal event nothing that is under way may touch the blocks, and they are overwritten as by the next
+//! sequence; whatever lands later is found at the end of the story.
+
+use std::ops::Range;
+use std::time::Duration;
+
+use ferry::Status;
+use ferry_kv::handoff::{Blocks, End, Event, HandoffId, Mode, OfferSpec, TakeSpec};
+use ferry_kv::layout::{Arrangement, GroupKind, Layout};
+
+use crate::caches::{cells, layouts, Cell, Shape, BLOCKS};
+use crate::world::{peer, Life, World};
+
+const LEASE: Duration = Duration::from_millis(2_000);
+const DEADLINE: Duration = Duration::from_millis(6_000);
+
+/// One sequence on one rank: of its producer, or of a consumer.
+struct Side {
+    node: usize,
+    id: HandoffId,
+    sequence: u64,
+    lists: Vec<Blocks>,
+    tokens: u64,
+    skip: u64,
+    is_producer: bool,
+    group: u64,
+    begun: bool,
+    /// Of a producer: tokens that are ready in each layer, where the present chunk ends, and whether it is sealed.
+    ready: Vec<u64>,
+    chunk_end: u64,
+    sealed: bool,
+    extended: bool,
+    /// What the memory must be until the story ends, once the blocks are used again.
+    scribbled: Option<u8>,
+    before: Vec<(Cell, u8)>,
+}
+
+struct Story {
+    world: World,
+    sides: Vec<Side>,
+    producers: usize,
+    takers: u32,
+}
+
+fn id(number: u64) -> HandoffId {
+    let mut bytes = [7; 16];
+    bytes[..8].copy_from_slice(&number.to_le_bytes());
+    HandoffId::from_bytes(bytes)
+}
+
+impl Story {
+    fn new(seed: u64) -> Story {
+        let mut world = World::new(Vec::new(), seed);
+        let random = &mut world.random;
+        let arrangements = [Arrangement::BlockHeadPairToken, Arrangement::PairBlockTokenHead];
+        let window = random.one_in(2).then_some(6);
+        let mut shape = || Shape {
+            tp: 1 + random.below(2) as u32,
+            block: [2, 4, 8][random.below(3)],
+            arrangement: arrangements[random.below(2)],
+            window,
+        };
+        let (source, mut target) = (shape(), shape());
+        target.window = source.window;
+        let takers = 1 + world.random.below(2) as u32;
+        let mut all = layouts(source, 0);
+        for _ in 0..takers {
+            all.extend(layouts(target, all.len()));
+        }
+        let producers = source.tp as usize;
+        let mut story = Story { world: World::new(all, seed ^ 1), sides: Vec::new(), producers, takers };
+        let mut used = vec![[0u64; 2]; story.world.nodes.len()];
+        for sequence in 0..1 + story.world.random.below(3) as u64 {
+            story.add_sequence(sequence, target.tp as usize, &mut used);
+        }
+        story
+    }
+
+    fn add_sequence(&mut self, sequence: u64, target_tp: usize, used: &mut [[u64; 2]]) {
+        let tokens = 1 + self.world.random.below(30) as u64;
+        let skip = if self.world.random.one_in(3) { self.world.random.below(tokens as usize) as u64 } else { 0 };
+        for node in 0..self.world.nodes.len() {
+            let is_producer = node < self.producers;
+            let layout = self.world.nodes[node].layout.clone();
+            let lists = (0..layout.groups.len()).map(|group| {
+                let block = u64::from(layout.groups[group].block_tokens);
+                let first_token = match layout.groups[group].kind {
+                    GroupKind::Window { tokens: kept } if !is_producer => {
+                        let oldest = tokens.saturating_sub(kept.into());
+                        oldest - oldest % block
+                    }
+                    _ => 0,
+                };
+                let count = (tokens - first_token).div_ceil(block);
+                let first = used[node][group];
+                used[node][group] += count;
+                // Every second block, from the end: neither in order nor adjacent.
+                let ids = (first..first + count).map(|at| ((BLOCKS - 1).wrapping_sub(at * 7 % BLOCKS)) as u32);
+                Blocks { first_token, ids: ids.collect() }
+            });
+            let lists: Vec<Blocks> = lists.collect();
+            let group = ((node - self.producers.min(node)) / target_tp) as u64;
+            let before = cells(&layout, &lists, 0..tokens, sequence);
+            let before = before.into_iter().map(|cell| (cell, *self.world.byte(node, &cell))).collect();
+            self.sides.push(Side {
+                node,
+                id: id(sequence),
+                sequence,
+                lists,
+                tokens,
+                skip: if is_producer { 0 } else { skip },
+                is_producer,
+                group,
+                begun: false,
+                ready: vec![0; layout.layers.len()],
+                chunk_end: 0,
+                sealed: false,
+                extended: true,
+                scribbled: None,
+                before,
+            });
+        }
+    }
+
+    fn is_over(&self, at: usize) -> bool {
+        self.world.end_of(self.sides[at].node, self.sides[at].id).is_some()
+    }
+
+    /// The application of one side does the next thing.
+    fn act(&mut self) {
+        let at = self.world.random.below(self.sides.len());
+        if self.world.nodes[self.sides[at].node].life != Life::Runs || self.is_over(at) {
+            return;
+        }
+        let gives_up = self.world.random.one_in(60);
+        let (now, side) = (self.world.now, &mut self.sides[at]);
+        let machine = &mut self.world.nodes[side.node].machine;
+        if side.begun && gives_up {
+            let _ = match side.is_producer {
+                true => machine.offer_abort(side.id, now),
+                false => machine.take_cancel(side.id, now),
+            };
+        } else if side.is_producer {
+            self.produce(at);
+        } else if !side.begun {
+            side.begun = true;
+            let mode = [Mode::Auto, Mode::Pull, Mode::Push][self.world.random.below(3)];
+            let deadline = (!self.world.random.one_in(3)).then_some(DEADLINE);
+            for producer in 0..self.producers {
+                machine.set_here(peer(producer), side.sequence % 2 == 0);
+            }
+            let spec = TakeSpec {
+                id: side.id,
+                producers: (0..self.producers).map(peer).collect(),
+                group: side.group,
+                blocks: side.lists.clone(),
+                skip_tokens: side.skip,
+                tokens: side.tokens,
+                mode,
+                deadline,
+                tell_layers: true,
+            };
+            machine.take(spec, now).unwrap();
+        }
+    }
+
+    fn produce(&mut self, at: usize) {
+        let (now, side) = (self.world.now, &mut self.sides[at]);
+        let node = side.node;
+        if !side.begun {
+            side.begun = true;
+            side.extended = self.world.random.one_in(2);
+            let mut blocks = side.lists.clone();
+            if !side.extended {
+                blocks.iter_mut().for_each(|list| list.ids.truncate(list.ids.len() / 2));
+            }
+            let spec = OfferSpec { id: side.id, blocks, takers: self.takers, only: Vec::new(), lease: LEASE };
+            return self.world.nodes[node].machine.offer(spec, now).unwrap();
+        }
+        if !side.extended {
+            side.extended = true;
+            let rest = side.lists.iter().map(|list| Blocks {
+                first_token: 0,
+                ids: list.ids[list.ids.len() / 2..].to_vec(),
+            });
+            let rest: Vec<Blocks> = rest.collect();
+            let _ = self.world.nodes[node].machine.offer_extend(side.id, &rest, now);
+            return;
+        }
+        let layers = side.ready.len();
+        let next = side.ready.iter().position(|ready| *ready < side.chunk_end);
+        if let Some(first) = next {
+            // The layers of a chunk, one or several at a time, in order.
+            let count = 1 + self.world.random.below(layers - first);
+            let (from, to) = (side.ready[first], side.chunk_end);
+            let layout = self.world.nodes[node].layout.clone();
+            for cell in cells(&layout, &side.lists, from..to, side.sequence) {
+                if (first..first + count).contains(&(cell.layer as usize)) {
+                    *self.world.byte(node, &cell) = cell.value;
+                }
+            }
+            let side = &mut self.sides[at];
+            side.ready[first..first + count].fill(to);
+            let range = first as u32..(first + count) as u32;
+            let _ = self.world.nodes[node].machine.offer_ready(side.id, range, to, now);
+        } else if side.chunk_end < side.tokens {
+            let more = 1 + self.world.random.below((side.tokens - side.chunk_end) as usize) as u64;
+            side.chunk_end += more;
+        } else if !side.sealed {
+            side.sealed = true;
+            let _ = self.world.nodes[node].machine.offer_seal(side.id, side.tokens, now);
+        }
+    }
+
+    fn fault(&mut self) {
+        let node = self.world.random.below(self.world.nodes.len());
+        match (self.world.random.below(4), self.world.nodes[node].life) {
+            (0, Life::Runs) => self.world.kill(node),
+            (1, Life::Runs) => self.world.nodes[node].life = Life::Stopped,
+            (_, Life::Stopped) => self.world.nodes[node].life = Life::Runs,
+            _ => {}
+        }
+    }
+
+    /// Looks at the terminal events, and uses the blocks again.
+    fn look(&mut self) {
+        for (node, event) in self.world.settle() {
+            let Event::Ended { id, end, .. } = event else { continue };
+            let at = self.sides.iter().position(|side| side.node == node && side.id == id).unwrap();
+            let layout = self.world.nodes[node].layout.clone();
+            let side = &self.sides[at];
+            let all = cells(&layout, &side.lists, 0..side.tokens, side.sequence);
+            let spans: Vec<Range<u64>> = all.iter().map(|cell| cell.address..cell.address + 1).collect();
+            assert!(!self.world.touches(node, &spans), "{end:?} of {id} on {node}, and a transfer still touches it");
+            if !side.is_producer {
+                self.check_take(at, &layout, &all);
+            }
+            let scribble = self.world.random.below(256) as u8;
+            all.iter().for_each(|cell| *self.world.byte(node, cell) = scribble);
+            self.sides[at].scribbled = Some(scribble);
+        }
+    }
+
+    fn check_take(&mut self, at: usize, layout: &Layout, all: &[Cell]) {
+        let side = &self.sides[at];
+        let (end, status, valid, untrusted) = self.world.end_of(side.node, side.id).unwrap();
+        if end == End::Received {
+            assert_eq!((valid, status, untrusted.len()), (side.tokens, Status::Ok, 0));
+        }
+        let (skip, tokens, node) = (side.skip, side.tokens, side.node);
+        let before: Vec<(Cell, u8)> = side.before.clone();
+        for (cell, (_, was)) in all.iter().zip(before) {
+            let group = layout.groups[cell.group as usize];
+            let first = match group.kind {
+                GroupKind::Window { tokens: kept } => skip.max(tokens.saturating_sub(kept.into())),
+                _ => skip,
+            };
+            let now = *self.world.byte(node, cell);
+            if cell.token < skip {
+                assert_eq!(now, was, "a token that was skipped is written: {cell:?}");
+            } else if cell.token >= first && cell.token < valid {
+                assert_eq!(now, cell.value, "{end:?}, {valid} tokens valid: {cell:?}");
+            }
+        }
+        if valid < tokens && !untrusted.is_empty() {
+            let full = &self.sides[at].lists[0];
+            let block = u64::from(layout.groups[0].block_tokens);
+            let ids = full.ids.iter().skip((valid / block) as usize).map(|id| (0, *id));
+            assert!(ids.into_iter().all(|id| untrusted.contains(&id)), "{untrusted:?}, valid {valid}");
+        }
+    }
+
+    fn run(&mut self, with_faults: bool) {
+        for _ in 0..3_000 {
+            match self.world.random.below(4) {
+                0 => self.act(),
+                1 if with_faults && self.world.random.one_in(300) => self.fault(),
+                _ => self.world.step(),
+            }
+            self.look();
+        }
+        for node in &mut self.world.nodes {
+            if node.life == Life::Stopped {
+                node.life = Life::Runs;
+            }
+        }
+        // The faults are over: everything ends, at the latest when the deadlines and leases have.
+        for round in 0..60_000 {
+            if round % 2 == 0 {
+                self.act();
+            }
+            self.world.step();
+            self.look();
+            let over = (0..self.sides.len()).all(|at| self.is_done(at));
+            if over && self.world.is_quiet() {
+                return self.check_the_end();
+            }
+        }
+        let open: Vec<String> = (0..self.sides.len()).filter(|at| !self.is_done(*at)).map(|at| {
+            let side = &self.sides[at];
+            format!("{} on {} ({:?})", side.id, side.node, self.world.nodes[side.node].machine.status(side.id))
+        }).collect();
+        panic!("these did not end: {open:?}");
+    }
+
+    fn is_done(&self, at: usize) -> bool {
+        let side = &self.sides[at];
+        self.world.nodes[side.node].life == Life::Dead || self.is_over(at)
+    }
+
+    /// Nothing has landed since the blocks were used again.
+    fn check_the_end(&mut self) {
+        for at in 0..self.sides.len() {
+            let side = &self.sides[at];
+            let (node, scribbled) = (side.node, side.scribbled);
+            let layout = self.world.nodes[node].layout.clone();
+            let all = cells(&layout, &side.lists, 0..side.tokens, side.sequence);
+            for cell in scribbled.iter().flat_map(|_| &all) {
+                assert_eq!(Some(*self.world.byte(node, cell)), scribbled, "late on {node}: {cell:?}");
+            }
+        }
+    }
+}
+
+#[derive(Default)]
+struct Counts {
+    sent: usize,
+    received: usize,
+    others: usize,
+    fenced: usize,
+}
+
+fn stories(seeds: Range<u64>, with_faults: bool) -> Counts {
+    let mut counts = Counts::default();
+    for seed in seeds {
+        let told = std::panic::catch_unwind(|| {
+            let mut story = Story::new(seed);
+            story.run(with_faults);
+            story
+        });
+        let story = told.unwrap_or_else(|panic| {
+            eprintln!("seed {seed}");
+            std::panic::resume_unwind(panic)
+        });
+        counts.fenced += story.world.fenced;
+        for end in story.world.nodes.iter().flat_map(|node| &node.ends) {
+            match end {
+                Event::Ended { end: End::Sent, .. } => counts.sent += 1,
+                Event::Ended { end: End::Received, .. } => counts.received += 1,
+                _ => counts.others += 1,
+            }
+        }
+    }
+    counts
+}
+
+fn count(normally: u64) -> u64 {
+    std::env::var("FERRY_KV_STORIES").ok().and_then(|text| text.parse().ok()).unwrap_or(normally)
+}
+
+#[test]
+fn without_faults_what_nobody_gave_up_arrives() {
+    let counts = stories(0..count(150), false);
+    assert!(counts.sent > 100 && counts.received > 150, "{} {}", counts.sent, counts.received);
+    assert_eq!(counts.fenced, 0, "nobody was silent");
+}
+
+#[test]
+fn with_faults_each_end_comes_once_and_nothing_lands_after_it() {
+    let counts = stories(1_000_000..1_000_000 + count(300), true);
+    assert!(counts.received > 100 && counts.others > 100 && counts.fenced > 20, "{}", counts.others);
+}
