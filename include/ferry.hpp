@@ -544,6 +544,12 @@ public:
         c_.notify_length = bytes.size();
         return *this;
     }
+    /// The channel of the notification, 0 to FERRY_CHANNELS_MAX - 1.
+    TransferOptions &channel(std::uint32_t channel) noexcept
+    {
+        c_.channel = channel;
+        return *this;
+    }
     /// FERRY_ALLOW_* bits.
     TransferOptions &transports(std::uint64_t allowed) noexcept
     {
@@ -972,7 +978,9 @@ public:
         return result;
     }
     /// Starts a transfer; `op` is FERRY_OP_READ or FERRY_OP_WRITE. Never waits. The memory that the
-    /// requests name belongs to the transfer until it is final; the list itself is not borrowed.
+    /// requests name belongs to the transfer until it is final; the list itself is not borrowed. A WRITE
+    /// of an empty list sends its notification alone.
+    /// @{
     Result<Transfer> submit(std::uint32_t op, Span<const Request> requests,
                             OrDefault<TransferOptions> options = {}) const noexcept
     {
@@ -983,6 +991,12 @@ public:
             *result = Transfer(engine_, transfer);
         return result;
     }
+    Result<Transfer> submit(std::uint32_t op, std::initializer_list<Request> requests,
+                            OrDefault<TransferOptions> options = {}) const noexcept
+    {
+        return submit(op, Span<const Request>(requests), options);
+    }
+    /// @}
     /// Starts a transfer of blocks.
     Result<Transfer> submit(std::uint32_t op, const Blocks &blocks,
                             OrDefault<TransferOptions> options = {}) const noexcept
@@ -1005,8 +1019,8 @@ public:
             *result = Transfer(engine_, transfer);
         return result;
     }
-    /// Sends bytes to the peer's application. Returns when the peer has taken them in. A deadline of
-    /// zero means the setting deadline_ms.
+    /// Sends bytes to the peer's application on channel 0. Returns when the peer has taken them in. A deadline
+    /// of zero means the setting deadline_ms. A write of an empty list has other channels.
     Result<void> notify(Bytes bytes, Timeout deadline = std::chrono::nanoseconds(0)) const noexcept
     {
         Result<void> result;
@@ -1428,12 +1442,13 @@ public:
     }
 
     /// Creates a queue for the kinds of events in `what`, FERRY_QUEUE_* bits. `capacity` bounds the
-    /// transfers and connects that are in progress or wait to be drained.
-    Result<Queue> queue(std::uint32_t what, std::size_t capacity) const noexcept
+    /// transfers and connects that are in progress or wait to be drained. Notifications are those of `channel`.
+    Result<Queue> queue(std::uint32_t what, std::size_t capacity, std::uint32_t channel = 0) const noexcept
     {
         Result<Queue> result;
         ferry_queue queue = 0;
-        if (result.take(ferry_queue_create(c(), what, capacity, &queue, result.slot()))) *result = Queue(c_, queue);
+        if (result.take(ferry_queue_create_channel(c(), what, capacity, channel, &queue, result.slot())))
+            *result = Queue(c_, queue);
         return result;
     }
     /// Waits until one of several transfers is final; returns its index in the list. pending() if the

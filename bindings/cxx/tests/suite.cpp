@@ -470,6 +470,34 @@ TEST(Queues, ANotificationComesBehindItsData)
     EXPECT_EQ(pair.peer.notify(std::string(FERRY_NOTIFY_BYTES_MAX + 1, 'x')).status(), FERRY_ERR_LIMIT);
 }
 
+// Nothing but its notification is submitted, also as an empty container.
+TEST(Queues, AChannelHasAQueueOfItsOwn)
+{
+    Pair pair;
+    ferry::Queue application = must(pair.b.queue(FERRY_QUEUE_NOTIFICATIONS, 4));
+    ferry::Queue library = must(pair.b.queue(FERRY_QUEUE_NOTIFICATIONS, 4, FERRY_CHANNELS_MAX - 1));
+    EXPECT_EQ(pair.b.queue(FERRY_QUEUE_NOTIFICATIONS, 4, FERRY_CHANNELS_MAX - 1).status(), FERRY_ERR_BUSY);
+    const std::vector<ferry::Request> nothing;
+    const auto options = ferry::TransferOptions().notify("fifteen").channel(FERRY_CHANNELS_MAX - 1);
+    must(must(pair.peer.submit(FERRY_OP_WRITE, {}, options)).wait(patience));
+    must(must(pair.peer.submit(FERRY_OP_WRITE, nothing, options)).wait(patience));
+    must(pair.peer.write({}, options));
+    must(pair.peer.notify("zero"));
+    for (int i = 0; i < 3; i++) {
+        const ferry::Event event = next_event(library, FERRY_EVENT_NOTIFICATION);
+        EXPECT_EQ(event.text(), "fifteen");
+        EXPECT_EQ(event->channel, 15u);
+    }
+    const ferry::Event event = next_event(application, FERRY_EVENT_NOTIFICATION);
+    EXPECT_EQ(event.text(), "zero");
+    EXPECT_EQ(event->channel, 0u);
+    EXPECT_STREQ(pair.peer.write({}, ferry::TransferOptions().notify("x").channel(FERRY_CHANNELS_MAX)).message(),
+                 "options.channel: 16 is not 0 to 15");
+    EXPECT_STREQ(pair.b.queue(FERRY_QUEUE_NOTIFICATIONS, 4, FERRY_CHANNELS_MAX).message(),
+                 "channel: 16 is not 0 to 15");
+    EXPECT_EQ(pair.peer.submit(FERRY_OP_WRITE, {}).status(), FERRY_ERR_INVALID);
+}
+
 TEST(Queues, AnEventOutlivesItsQueueAndEngine)
 {
     ferry::Event event;
