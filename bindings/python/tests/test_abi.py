@@ -116,6 +116,7 @@ def test_numbers_are_the_header_s() -> None:
         "FLAG_ACKED_ONLY": "TRANSFER_ACKED_ONLY",
         "RESULTS_ALL": "RESULTS_ALL",
         "RESULTS_FAILED": "RESULTS_FAILED",
+        "CHANNELS_MAX": "CHANNELS_MAX",
     }.items():
         assert getattr(_abi, ours) == numbers[theirs], ours
 
@@ -140,8 +141,9 @@ def test_functions_have_the_header_s_parameters() -> None:
     for name, ours in {**_abi._FALLIBLE, **_abi._PLAIN}.items():
         theirs = letters(functions.pop(name))
         assert theirs == (ours + "p" if name in _abi._FALLIBLE else ours), name
-    # Nothing calls back into the interpreter from ferry's threads, and who waits has no need to try.
-    assert set(functions) == {"queue_callback", "transfer_try"}
+    # Nothing calls back into the interpreter from ferry's threads, who waits has no need to try, and each
+    # queue has a channel.
+    assert set(functions) == {"queue_callback", "transfer_try", "queue_create"}
 
 
 def test_names_and_classes_of_statuses() -> None:

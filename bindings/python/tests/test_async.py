@@ -186,6 +186,16 @@ def test_notifications_are_iterated(pair: Pair) -> None:
     run(main())
 
 
+def test_a_notification_of_a_channel_is_awaited(pair: Pair) -> None:
+    async def main() -> None:
+        with pair.target.queue(notifications=True, channel=2) as queue:
+            await pair.peer.write_async([], notify=b"two", channel=2)
+            event = await queue.next()
+            assert (event.data, event.channel, event.peer) == (b"two", 2, pair.target.peers()[0])
+
+    run(main())
+
+
 def test_a_transfer_without_a_queue_cannot_be_awaited(pair: Pair) -> None:
     async def main() -> None:
         with pytest.raises(ferry.InvalidError, match="without a queue"):

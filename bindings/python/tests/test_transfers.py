@@ -238,6 +238,54 @@ def test_notifications_come_behind_their_data(pair: Pair) -> None:
         assert events[0].peer in pair.target.peers()
 
 
+def test_a_channel_has_a_queue_of_its_own(pair: Pair) -> None:
+    peer, target = pair.peer, pair.target
+    with (
+        target.queue(notifications=True) as application,
+        target.queue(notifications=True, channel=15) as library,
+        target.queue(notifications=True, transfers=True, channel=1) as other,
+    ):
+        with pytest.raises(ferry.BusyError, match="channel 15"):
+            target.queue(notifications=True, channel=15)
+        peer.submit_write([], notify=b"alone", channel=15).wait(10)
+        result = peer.write([pair.request(8)], notify=b"with data", channel=15)
+        assert result.notification == ferry.NotificationState.DELIVERED
+        assert peer.write(ferry.Requests([]), notify=b"one", channel=1).requests_in == 0
+        peer.write([], notify=b"zero", channel=False)
+        peer.notify(b"plain")
+        for queue, found in {
+            library: [(b"alone", 15), (b"with data", 15)],
+            other: [(b"one", 1)],
+            application: [(b"zero", 0), (b"plain", 0)],
+        }.items():
+            assert [(event.data, event.channel) for event in queue.drain()] == found
+
+
+@pytest.mark.parametrize("wrong", [16, -1, 2**32, 2**64])
+def test_a_channel_that_does_not_exist_is_refused(pair: Pair, wrong: int) -> None:
+    for use in (
+        lambda: pair.peer.write([pair.request(8)], notify=b"x", channel=wrong),
+        lambda: pair.peer.submit_write([], notify=b"x", channel=wrong),
+        lambda: pair.target.queue(notifications=True, channel=wrong),
+    ):
+        with pytest.raises(ValueError, match=f"channel must be 0 to 15, not {wrong}"):
+            use()
+
+
+def test_a_channel_is_a_number_and_has_a_notification(pair: Pair) -> None:
+    for wrong in ("1", 1.0, None):
+        with pytest.raises(TypeError):
+            pair.peer.write([], notify=b"x", channel=wrong)  # type: ignore[arg-type]
+        with pytest.raises(TypeError):
+            pair.target.queue(notifications=True, channel=wrong)  # type: ignore[arg-type]
+    with pytest.raises(ferry.InvalidError, match=r"options\.channel \(without notify\)"):
+        pair.peer.write([pair.request(8)], channel=1)
+    with pytest.raises(ferry.InvalidError, match="requests"):
+        pair.peer.write([])
+    with pytest.raises(ferry.InvalidError, match="requests"):
+        pair.peer.read([], notify=b"x")
+
+
 def test_blocks(pair: Pair) -> None:
     block = 256
     pair.local.view[:] = positions(LENGTH, 5)

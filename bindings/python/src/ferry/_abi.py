@@ -13,6 +13,8 @@ from ctypes import c_char, c_char_p, c_int, c_int32, c_size_t, c_uint8, c_uint32
 FOREVER = 2**64 - 1
 NO_INDEX = 2**64 - 1
 
+CHANNELS_MAX = 16
+
 READ = 1
 WRITE = 2
 
@@ -108,6 +110,8 @@ class CTransferOptions(ctypes.Structure):
         ("priority", c_uint32),
         ("event_kind", c_uint32),
         ("event", c_uint64),
+        ("channel", c_uint32),
+        ("reserved", c_uint32),
     ]
 
 
@@ -196,6 +200,8 @@ class CEvent(ctypes.Structure):
         ("region", c_uint64),
         ("address", c_uint64),
         ("length", c_uint64),
+        ("channel", c_uint32),
+        ("reserved", c_uint32),
     ]
 
 
@@ -271,7 +277,7 @@ _FALLIBLE = {
     "write": "pipzpp",
     "read": "pipzpp",
     "notify": "pipzi",
-    "queue_create": "puzp",
+    "queue_create_channel": "puzup",
     "queue_eventfd": "pip",
     "queue_drain": "pipzzp",
     "queue_wait": "piipzzp",

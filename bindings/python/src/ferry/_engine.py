@@ -239,13 +239,15 @@ class Engine:
         peers: bool = False,
         peer_states: bool = False,
         capacity: int = 1024,
+        channel: int = 0,
     ) -> Queue:
         """Creates a queue for the given kinds of events.
 
         `peers` are those that come up or are lost, `peer_states` the connections of known peers that go down
-        (PEER_DOWN) and stand again (PEER_UP).
+        (PEER_DOWN) and stand again (PEER_UP). `notifications` are those of `channel`, 0 to 15; one queue at a
+        time takes them (BusyError).
         """
-        return create_queue(self, transfers, notifications, peers, capacity, peer_states)
+        return create_queue(self, transfers, notifications, peers, capacity, peer_states, channel)
 
     def _loop_queue(self) -> Queue:
         """The queue through which the running event loop awaits transfers and connects."""

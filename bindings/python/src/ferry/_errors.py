@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import builtins
 import math
+import operator
 from collections.abc import Callable, Sequence
 from ctypes import addressof, c_size_t, create_string_buffer, sizeof
 from typing import TYPE_CHECKING
 
-from ._abi import FOREVER, NO_INDEX, CError, library
+from ._abi import CHANNELS_MAX, FOREVER, NO_INDEX, CError, library
 from ._numbers import Number, Transport, number
 
 if TYPE_CHECKING:
@@ -215,6 +216,14 @@ def nanoseconds(seconds: float | None, name: str = "timeout") -> int:
     if not seconds >= 0:
         raise invalid(f"{name} must be None or at least 0, not {seconds!r}")
     return min(int(seconds * 1e9), FOREVER - 1)
+
+
+def channel_number(channel: int) -> int:
+    """Returns the number of a channel of notifications: ctypes would cut larger numbers short."""
+    value = operator.index(channel)
+    if not 0 <= value < CHANNELS_MAX:
+        raise invalid(f"channel must be 0 to {CHANNELS_MAX - 1}, not {value}")
+    return value
 
 
 def text(function: Callable[..., int], *arguments: object) -> bytes:

@@ -187,7 +187,8 @@ class Peer:
         call(library.ferry_peer_close, self._engine._pointer, self.handle, nanoseconds(timeout))
 
     def notify(self, data: Buffer, deadline: float | None = None) -> None:
-        """Sends bytes to the peer's application; returns when the peer has taken them in.
+        """Sends bytes to the peer's application on channel 0; returns when the peer has taken them in.
+        `submit_write` of no requests sends its `notify` without waiting, and on any `channel`.
 
         `deadline` is in seconds; the default is the setting deadline_ms.
         """

@@ -30,6 +30,7 @@ from ._errors import (
     StaleError,
     Status,
     call,
+    channel_number,
     error_class,
     nanoseconds,
 )
@@ -73,6 +74,8 @@ class Event(NamedTuple):
     length: int
     os_error: int = 0
     """errno behind PEER_DOWN, PEER_LOST or a failed PEER_CONNECTED, or 0."""
+    channel: int = 0
+    """The channel of a notification."""
 
 
 class Queue:
@@ -258,6 +261,7 @@ class Queue:
             found.address,
             found.length,
             found.os_error,
+            found.channel,
         )
 
     def _hand_out(self, event: Event) -> None:
@@ -345,6 +349,7 @@ def create_queue(
     peers: bool,
     capacity: int,
     peer_states: bool = False,
+    channel: int = 0,
 ) -> Queue:
     what = (
         (QUEUE_TRANSFERS if transfers else 0)
@@ -353,7 +358,8 @@ def create_queue(
         | (QUEUE_PEER_STATES if peer_states else 0)
     )
     handle = c_uint64()
-    call(library.ferry_queue_create, engine._pointer, what, capacity, addressof(handle))
+    where = channel_number(channel), addressof(handle)
+    call(library.ferry_queue_create_channel, engine._pointer, what, capacity, *where)
     queue = Queue(engine, handle.value)
     engine._queues.add(queue)
     return queue

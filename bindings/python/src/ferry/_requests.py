@@ -21,7 +21,7 @@ from ._abi import (
 )
 from ._buffers import Pin, integers, numbers
 from ._devices import point_of
-from ._errors import invalid, nanoseconds
+from ._errors import channel_number, invalid, nanoseconds
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -45,7 +45,10 @@ class Options(TypedDict, total=False):
     deadline: float
     """Seconds until the transfer is stopped; math.inf is never. The default is the setting deadline_ms."""
     notify: Buffer
-    """Bytes for the peer's application, delivered after the data is visible there."""
+    """Bytes for the peer's application, delivered after the data is visible there. A WRITE of no requests
+    sends them alone."""
+    channel: int
+    """The channel of the notification, 0 to 15; the queue at the peer names it too. The default is 0."""
     ordered: bool
     checksum: bool
     acked_only: bool
@@ -197,7 +200,9 @@ def give_back(requests: Requests | Lent) -> None:
         requests._pin.release()
 
 
-_PLAIN = frozenset(("deadline", "notify", "transports", "priority", "user_data", "queue", "start_after"))
+_PLAIN = frozenset(
+    ("deadline", "notify", "channel", "transports", "priority", "user_data", "queue", "start_after")
+)
 _FLAGS = {"ordered": FLAG_ORDERED, "checksum": FLAG_CHECKSUM, "acked_only": FLAG_ACKED_ONLY}
 
 
@@ -226,6 +231,8 @@ def options_of(options: dict[str, Any]) -> COptions:
         # The copy ends with a zero byte: an empty notification needs an address too.
         made.held = held = array("B", data + b"\0")
         made.notify, made.notify_length = held.buffer_info()[0], len(data)
+    if "channel" in options:
+        made.channel = channel_number(options["channel"])
     for transport in options.get("transports", ()):
         made.transports_allowed |= 1 << int(transport)
     made.priority = options.get("priority", 0)
