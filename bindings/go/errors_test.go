@@ -42,6 +42,18 @@ func TestErrorsNameTheArgument(t *testing.T) {
 		{"no blocks", ErrInvalid, "blocks", func() error { _, err := p.peer.SubmitBlocks(Write, nil, nil); return err }},
 		{"a queue for nothing", ErrInvalid, "what", func() error { _, err := p.near.Queue(0); return err }},
 		{"a long notification", ErrLimit, "", func() error { return p.peer.Notify(soon(t), make([]byte, 16385)) }},
+		{"no such channel", ErrInvalid, "options.channel: 16 is not 0 to 15", func() error {
+			_, err := p.peer.Write(soon(t), nil, &TransferOptions{Notify: []byte("x"), Channel: ChannelsMax})
+			return err
+		}},
+		{"a channel of nothing", ErrInvalid, "options.channel (without notify)", func() error {
+			_, err := p.peer.Write(soon(t), []Request{p.request(0, 8)}, &TransferOptions{Channel: 1})
+			return err
+		}},
+		{"a queue of no such channel", ErrInvalid, "channel: 65537 is not 0 to 15", func() error {
+			_, err := p.far.ChannelQueue(Notifications, 65537)
+			return err
+		}},
 		{"no descriptor", ErrInvalid, "descriptor", func() error { _, err := p.near.Import(soon(t), []byte("x")); return err }},
 	} {
 		err := c.call()

@@ -279,10 +279,10 @@ func listFrom[T, R any](p Peer, op string,
 	return converted, err
 }
 
-// Notify sends bytes to the peer's application, in order with the notifications of transfers to the peer, and
-// returns when the peer has taken them in. It holds a thread while it waits. If the context ends first, the
+// Notify sends bytes to the peer's application on channel 0, in order with the notifications of transfers to the peer
+// there, and returns when the peer has taken them in. It holds a thread while it waits. If the context ends first, the
 // call ends by itself in the background, within the setting deadline_ms, and it is unknown whether the peer
-// gets the bytes.
+// gets the bytes. A Write of no requests with TransferOptions.Notify holds no thread, and has every channel.
 func (p Peer) Notify(ctx context.Context, bytes []byte) error {
 	const op = "notify"
 	var deadline C.uint64_t

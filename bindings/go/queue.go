@@ -17,10 +17,13 @@ import (
 type What uint32
 
 const (
-	Notifications What = C.FERRY_QUEUE_NOTIFICATIONS // of all peers; one queue of an engine at a time
+	Notifications What = C.FERRY_QUEUE_NOTIFICATIONS // of all peers on one channel; one queue of it at a time
 	Peers         What = C.FERRY_QUEUE_PEERS         // peers that come and go, and late applies
 	PeerStates    What = C.FERRY_QUEUE_PEER_STATES   // connections of known peers that go down or stand again
 )
+
+// ChannelsMax is the number of channels of notifications.
+const ChannelsMax = C.FERRY_CHANNELS_MAX
 
 // EventKind is the kind of an event. A program should ignore unknown kinds.
 type EventKind uint32
@@ -48,6 +51,7 @@ type Event struct {
 	Reason  string        // a sentence; empty if the reason is not known
 	OSError syscall.Errno // behind the loss, or 0
 	Data    []byte
+	Channel uint32 // of a notification
 	Region  Region
 	Address uint64
 	Length  uint64
@@ -65,9 +69,13 @@ type Queue struct {
 	over chan struct{}
 }
 
-// Queue creates a queue for the kinds of events in what. A queue that takes notifications starts with those
-// that came while no queue took them; ErrBusy while another queue takes them.
-func (e *Engine) Queue(what What) (*Queue, error) {
+// Queue creates a queue for the kinds of events in what, with the notifications of channel 0. A queue that takes
+// notifications starts with those that came while no queue took them; ErrBusy while another queue takes them.
+func (e *Engine) Queue(what What) (*Queue, error) { return e.ChannelQueue(what, 0) }
+
+// ChannelQueue is Queue with the notifications of another channel. Channels keep the notifications of libraries that
+// share an engine apart, each in its own order.
+func (e *Engine) ChannelQueue(what What, channel uint32) (*Queue, error) {
 	const op = "queue"
 	if what == 0 || what&^(Notifications|Peers|PeerStates) != 0 {
 		return nil, invalid(op, "what is %#x; it must be one or more of Notifications, Peers and PeerStates", uint32(what))
@@ -78,7 +86,8 @@ func (e *Engine) Queue(what What) (*Queue, error) {
 	defer e.leave()
 	q := &Queue{engine: e, turn: make(chan struct{}, 1), over: make(chan struct{})}
 	c := newCError()
-	if err := failure(op, C.ferry_queue_create(e.handle, C.uint32_t(what), 1, &q.handle, &c), &c); err != nil {
+	status := C.ferry_queue_create_channel(e.handle, C.uint32_t(what), 1, C.uint32_t(channel), &q.handle, &c)
+	if err := failure(op, status, &c); err != nil {
 		return nil, err
 	}
 	var err error
@@ -157,6 +166,7 @@ func (q *Queue) drain(op string) (Event, bool, error) {
 	}
 	event := Event{
 		Kind:    EventKind(c.kind),
+		Channel: uint32(c.channel),
 		Peer:    Peer{q.engine, uint64(c.peer)},
 		Status:  Status(c.status),
 		Region:  Region(c.region),

@@ -45,6 +45,47 @@ func TestNotificationsComeInOrderBehindTheirData(t *testing.T) {
 	}
 }
 
+func TestAChannelHasAQueueOfItsOwn(t *testing.T) {
+	p := newPair(t, 64, nil)
+	queues := make(map[uint32]*Queue)
+	for _, channel := range []uint32{0, 1, ChannelsMax - 1} {
+		var err error
+		if queues[channel], err = p.far.ChannelQueue(Notifications, channel); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := p.far.ChannelQueue(Notifications, channel); !errors.Is(err, ErrBusy) {
+			t.Fatal(err)
+		}
+	}
+	if _, err := p.far.Queue(Notifications); !errors.Is(err, ErrBusy) {
+		t.Fatal("Queue takes another channel than 0:", err)
+	}
+	// Without data and without waiting, without data, and behind data.
+	last := &TransferOptions{Notify: []byte("last"), Channel: ChannelsMax - 1}
+	if transfer, err := p.peer.Submit(Write, nil, last); err != nil {
+		t.Fatal(err)
+	} else if result, err := transfer.Wait(soon(t)); err != nil || result.Notification != Delivered {
+		t.Fatal(result, err)
+	}
+	if _, err := p.peer.Write(soon(t), []Request{}, &TransferOptions{Notify: []byte{}, Channel: 1}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.peer.Write(soon(t), []Request{p.request(0, 64)}, last); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.peer.Notify(soon(t), []byte("zero")); err != nil {
+		t.Fatal(err)
+	}
+	for channel, expected := range map[uint32][]string{0: {"zero"}, 1: {""}, ChannelsMax - 1: {"last", "last"}} {
+		for _, data := range expected {
+			event, err := queues[channel].Next(soon(t))
+			if err != nil || event.Kind != EventNotification || event.Channel != channel || string(event.Data) != data {
+				t.Fatal(channel, event, err)
+			}
+		}
+	}
+}
+
 func TestEachCallsUntilItsContextEnds(t *testing.T) {
 	p := newPair(t, 64, nil)
 	queue, err := p.far.Queue(Notifications)

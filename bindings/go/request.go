@@ -73,8 +73,10 @@ type TransferOptions struct {
 	// context's deadline in Write and Read, if it has one, and otherwise the setting deadline_ms.
 	Deadline time.Duration
 	// Notify has bytes that the peer's application gets after the data is visible there. nil means no
-	// notification; an empty slice that isn't nil is an empty notification.
+	// notification; an empty slice that isn't nil is an empty notification. A Write of no requests sends Notify alone.
 	Notify []byte
+	// Channel is the channel of Notify, below ChannelsMax; Engine.ChannelQueue takes the notifications of a channel.
+	Channel uint32
 	// Transports are the allowed transports; if none of them is usable, the transfer fails.
 	Transports Transports
 	// Priority: among transfers of about the same size, a higher priority goes first.

@@ -11,6 +11,7 @@ static ferry_transfer_options full(const ferry_go_options *options, const void *
     out.transports_allowed = options->transports_allowed;
     out.event_kind = options->event_kind;
     out.event = options->event;
+    out.channel = options->channel;
     out.notify = notify;
     out.notify_length = notify_length;
     return out;

@@ -15,7 +15,7 @@ typedef struct ferry_go_options {
     uint64_t transports_allowed;
     uint64_t event;
     uint32_t event_kind;
-    uint32_t reserved;
+    uint32_t channel;
 } ferry_go_options;
 
 /* Submits, then polls for the end for `look_ns`. Returns the status of the submit.

@@ -183,6 +183,7 @@ func (r *reactor) options(options *TransferOptions, id uint64, deadline C.uint64
 	}
 	full.flags = C.uint32_t(options.Flags)
 	full.priority = C.uint32_t(options.Priority)
+	full.channel = C.uint32_t(options.Channel)
 	full.transports_allowed = C.uint64_t(options.Transports)
 	full.event_kind, full.event = C.uint32_t(options.StartAfter.kind), C.uint64_t(options.StartAfter.handle)
 	if deadline == 0 && options.Deadline != 0 {
@@ -192,9 +193,9 @@ func (r *reactor) options(options *TransferOptions, id uint64, deadline C.uint64
 	return full, unsafe.Pointer(unsafe.SliceData(options.Notify)), C.size_t(len(options.Notify))
 }
 
-// atOnce returns true if the transfer needs only the copy.
+// atOnce returns true if the transfer needs only the copy. A Channel without Notify is an error, which try does not see.
 func (o *TransferOptions) atOnce() bool {
-	return o == nil || (o.Notify == nil && o.StartAfter == StartAfter{})
+	return o == nil || (o.Notify == nil && o.Channel == 0 && o.StartAfter == StartAfter{})
 }
 
 func (o *TransferOptions) keep() C.bool { return C.bool(o != nil && o.KeepResults) }
