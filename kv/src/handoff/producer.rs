@@ -57,6 +57,13 @@ struct Group {
     parts: BTreeMap<u32, Part>,
 }
 
+/// A rank of a consumer group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Spot {
+    group: u64,
+    rank: u32,
+}
+
 struct Part {
     peer: PeerId,
     take: wire::Take,
@@ -85,6 +92,15 @@ impl Offer {
         self.groups.values().flat_map(|group| group.parts.values())
     }
 
+    fn part_mut(&mut self, spot: Spot) -> Option<&mut Part> {
+        self.groups.get_mut(&spot.group)?.parts.get_mut(&spot.rank)
+    }
+
+    /// Returns the spots of the parts of which `picks` is true.
+    fn spots(&self, picks: impl Fn(&Part) -> bool) -> Vec<Spot> {
+        self.parts().filter(|part| picks(part)).map(Part::spot).collect()
+    }
+
     fn blocks(&self) -> usize {
         self.spec.blocks.iter().map(|list| list.ids.len()).sum()
     }
@@ -99,6 +115,12 @@ impl Offer {
     fn is_awaited(&self, rank: u32) -> bool {
         let missing = |group: &Group| !group.missing(rank).is_empty();
         self.groups.len() < self.spec.takers as usize || self.groups.values().any(missing)
+    }
+}
+
+impl Part {
+    fn spot(&self) -> Spot {
+        Spot { group: self.take.group, rank: self.take.rank }
     }
 }
 
@@ -215,11 +237,9 @@ impl Machine {
         }
         offer.sealed = Some(tokens);
         offer.lease_until = Some(now.saturating_add(offer.spec.lease.as_nanos() as u64));
-        let beyond = |part: &&mut Part| part.over.is_none() && part.take.tokens > tokens;
-        let groups = offer.groups.values_mut().flat_map(|group| group.parts.values_mut());
-        let keys: Vec<Key> = groups.filter(beyond).map(|part| part.take.key).collect();
-        for key in keys {
-            self.strike_part(key, Status::Invalid, &too_many(id, tokens));
+        let beyond = offer.spots(|part| part.over.is_none() && part.take.tokens > tokens);
+        for spot in beyond {
+            self.strike_part(id, spot, Status::Invalid, &too_many(id, tokens));
         }
         self.settle_offer(id);
         Ok(())
@@ -372,17 +392,21 @@ impl Machine {
         remote.waiting -= gone.min(remote.waiting);
     }
 
-    fn part_mut(&mut self, key: Key) -> Option<&mut Part> {
+    fn part_mut(&mut self, id: HandoffId, spot: Spot) -> Option<&mut Part> {
+        self.offers.get_mut(&id)?.part_mut(spot)
+    }
+
+    /// The part of a peer's take. The numbers of takes are the peers' own, so a key alone does not tell.
+    fn taker_of(&mut self, peer: PeerId, key: Key) -> Option<&mut Part> {
         let groups = self.offers.get_mut(&key.id)?.groups.values_mut();
-        groups.flat_map(|group| group.parts.values_mut()).find(|part| part.take.key == key)
+        let mut parts = groups.flat_map(|group| group.parts.values_mut());
+        parts.find(|part| part.peer == peer && part.take.key == key)
     }
 
     /// The consumer reads nothing of this take any more.
     pub(super) fn read_final(&mut self, peer: PeerId, key: Key, status: Status, why: &str) {
         self.forget_waiting(peer, key);
-        let Some(part) = self.part_mut(key).filter(|part| part.peer == peer && !part.take.is_push) else {
-            return;
-        };
+        let Some(part) = self.taker_of(peer, key).filter(|part| !part.take.is_push) else { return };
         if part.over.is_none() {
             if status != Status::Ok {
                 part.struck.get_or_insert((status, why.into()));
@@ -394,28 +418,25 @@ impl Machine {
 
     /// The consumer wants nothing to be written any more. The answer always comes, and behind the last write.
     pub(super) fn cancelled(&mut self, peer: PeerId, key: Key) {
-        let is_ours = self.part_mut(key).is_some_and(|part| part.peer == peer && part.take.is_push);
-        let is_over = self.part_mut(key).is_none_or(|part| part.over.is_some());
         self.forget_waiting(peer, key);
-        if is_ours && !is_over {
-            self.strike_part(key, Status::Cancelled, "the consumer cancelled the take");
-            self.settle_offer(key.id);
-        } else {
-            let (status, why) = (Status::Cancelled, String::new());
-            self.send(peer, &Message::Ended { key, status, why });
+        let open = self.taker_of(peer, key).filter(|part| part.take.is_push && part.over.is_none());
+        match open.map(|part| part.spot()) {
+            Some(spot) => {
+                self.strike_part(key.id, spot, Status::Cancelled, "the consumer cancelled the take");
+                self.settle_offer(key.id);
+            }
+            None => self.send(peer, &Message::Ended { key, status: Status::Cancelled, why: String::new() }),
         }
     }
 
     /// Begins the end of one part.
-    fn strike_part(&mut self, key: Key, status: Status, why: &str) {
-        let Some(part) = self.part_mut(key).filter(|part| part.over.is_none() && part.struck.is_none())
-        else {
-            return;
-        };
+    fn strike_part(&mut self, id: HandoffId, spot: Spot, status: Status, why: &str) {
+        let part = self.part_mut(id, spot).filter(|part| part.over.is_none() && part.struck.is_none());
+        let Some(part) = part else { return };
         part.struck = Some((status, why.into()));
-        let (peer, group, rank) = (part.peer, part.take.group, part.take.rank);
+        let (peer, key, Spot { group, rank }) = (part.peer, part.take.key, spot);
         if part.take.is_push {
-            self.cancel_posts(Owner::Offer { id: key.id, group, rank });
+            self.cancel_posts(Owner::Offer { id, group, rank });
         } else {
             // A consumer that was granted nothing reads nothing, and says no FINAL.
             part.over = part.told_ready.is_empty().then_some(status);
@@ -425,29 +446,26 @@ impl Machine {
 
     fn strike_offer(&mut self, id: HandoffId, struck: Struck) {
         let Some(offer) = self.offers.get_mut(&id).filter(|offer| offer.struck.is_none()) else { return };
-        let keys: Vec<Key> = offer.parts().map(|part| part.take.key).collect();
         let (status, why) = (struck.status, struck.why.clone());
         offer.struck = Some(struck);
-        for key in keys {
-            self.strike_part(key, status, &why);
+        for spot in offer.spots(|_| true) {
+            self.strike_part(id, spot, status, &why);
         }
         self.settle_offer(id);
     }
 
     /// A WRITE of a part is final.
     pub(super) fn written(&mut self, id: HandoffId, of: (u64, u32), work: &Work, result: Result<()>) {
-        let offer = self.offers.get_mut(&id);
-        let part = offer.and_then(|offer| offer.groups.get_mut(&of.0)?.parts.get_mut(&of.1));
-        let Some(part) = part else { return };
+        let spot = Spot { group: of.0, rank: of.1 };
+        let Some(part) = self.part_mut(id, spot) else { return };
         part.in_flight = part.in_flight.saturating_sub(1);
-        let key = part.take.key;
         match result {
             Ok(()) => {
                 part.progress.arrived(work);
             }
             Err(error) => {
                 let (status, why) = told(&error);
-                self.strike_part(key, status, &why);
+                self.strike_part(id, spot, status, &why);
             }
         }
         self.pump_offer(id);
@@ -501,26 +519,26 @@ impl Machine {
     /// Posts what can be posted of an offer, and tells its pulls what is new.
     fn pump_offer(&mut self, id: HandoffId) {
         let Some(offer) = self.offers.get(&id) else { return };
-        let open = offer.parts().filter(|part| part.over.is_none() && part.struck.is_none());
-        let parts: Vec<(Key, bool)> = open.map(|part| (part.take.key, part.take.is_push)).collect();
-        for (key, is_push) in parts {
-            if is_push {
-                while self.write_next(key) {}
-            } else {
-                self.tell_pull(key);
-            }
+        let is_open = |part: &Part| part.over.is_none() && part.struck.is_none();
+        let (writes, pulls) = (
+            offer.spots(|part| is_open(part) && part.take.is_push),
+            offer.spots(|part| is_open(part) && !part.take.is_push),
+        );
+        for spot in writes {
+            while self.write_next(id, spot) {}
+        }
+        for spot in pulls {
+            self.tell_pull(id, spot);
         }
         self.settle_offer(id);
     }
 
     /// Posts the next WRITE of a part. Returns false if there is none, or no room.
-    fn write_next(&mut self, key: Key) -> bool {
-        let Some(offer) = self.offers.get_mut(&key.id) else { return false };
-        let (ready, blocks) = (&offer.ready, &offer.spec.blocks);
-        let mut parts = offer.groups.values_mut().flat_map(|group| group.parts.values_mut());
-        let Some(part) = parts.find(|part| part.take.key == key && part.struck.is_none()) else {
-            return false;
-        };
+    fn write_next(&mut self, id: HandoffId, spot: Spot) -> bool {
+        let Some(Offer { ready, spec, groups, .. }) = self.offers.get_mut(&id) else { return false };
+        let part = groups.get_mut(&spot.group).and_then(|group| group.parts.get_mut(&spot.rank));
+        let Some(part) = part.filter(|part| part.struck.is_none()) else { return false };
+        let key = part.take.key;
         let room =
             self.remotes.get(&part.peer).is_some_and(|remote| remote.in_flight < IN_FLIGHT_OF_PEER_MAX);
         if !room || part.in_flight >= IN_FLIGHT_OF_PART_MAX {
@@ -529,7 +547,7 @@ impl Machine {
         let Some(work) = part.progress.next(|layer| ready.get(layer as usize).copied().unwrap_or(0)) else {
             return false;
         };
-        let lists = pairs(&self.layout, &part.target, &part.exchange, blocks, &part.take.blocks);
+        let lists = pairs(&self.layout, &part.target, &part.exchange, &spec.blocks, &part.take.blocks);
         let lowered =
             part.exchange.lower(&self.layout, &part.target, &lists, work.tokens.clone(), work.layers.clone());
         match lowered {
@@ -538,13 +556,13 @@ impl Machine {
             }
             Ok(moves) => {
                 part.in_flight += 1;
-                let (peer, group, rank) = (part.peer, part.take.group, part.take.rank);
-                let owner = Owner::Offer { id: key.id, group, rank };
+                let (peer, Spot { group, rank }) = (part.peer, spot);
+                let owner = Owner::Offer { id, group, rank };
                 self.post(Post { peer, owner, work: work.clone() }, Op::Write, moves, data_of(key, &work));
             }
             Err(error) => {
                 let (status, why) = told(&error);
-                self.strike_part(key, status, &why);
+                self.strike_part(id, spot, status, &why);
                 return false;
             }
         }
@@ -552,11 +570,11 @@ impl Machine {
     }
 
     /// Tells a pull the blocks and tokens that are new since it was told last.
-    fn tell_pull(&mut self, key: Key) {
-        let Some(offer) = self.offers.get_mut(&key.id) else { return };
-        let (ready, blocks) = (&offer.ready, &offer.spec.blocks);
-        let mut parts = offer.groups.values_mut().flat_map(|group| group.parts.values_mut());
-        let Some(part) = parts.find(|part| part.take.key == key) else { return };
+    fn tell_pull(&mut self, id: HandoffId, spot: Spot) {
+        let Some(Offer { ready, spec, groups, .. }) = self.offers.get_mut(&id) else { return };
+        let part = groups.get_mut(&spot.group).and_then(|group| group.parts.get_mut(&spot.rank));
+        let Some(part) = part else { return };
+        let (key, blocks) = (part.take.key, &spec.blocks);
         let has_room = self.remotes.get(&part.peer).is_some_and(|remote| remote.unsent < UNSENT_MAX);
         let knows = part.told_blocks.iter().zip(blocks).all(|(told, list)| *told == list.ids.len());
         if !has_room || (part.told_ready == *ready && knows) {
@@ -599,15 +617,15 @@ impl Machine {
         for (id, offer) in &mut self.offers {
             let parts = offer.groups.values_mut().flat_map(|group| group.parts.values_mut());
             for part in parts.filter(|part| part.peer == peer && part.over.is_none()) {
-                touched.push((*id, part.take.key, part.take.is_push));
+                touched.push((*id, part.spot()));
                 if is_gone && !part.take.is_push {
                     let (status, _) = part.struck.get_or_insert((status, why.into()));
                     part.over = Some(*status);
                 }
             }
         }
-        for (id, key, _) in touched {
-            self.strike_part(key, status, why);
+        for (id, spot) in touched {
+            self.strike_part(id, spot, status, why);
             self.settle_offer(id);
         }
     }

@@ -48,12 +48,8 @@ fn layout(shape: Shape, tp_rank: u32, address: u64) -> Layout {
     groups.extend(
         shape.window.map(|tokens| Group { kind: GroupKind::Window { tokens }, block_tokens: shape.block }),
     );
-    let key = ModelKey {
-        model: "test".into(),
-        revision: "1".into(),
-        cache: "u8".into(),
-        rope: "none".into(),
-    };
+    let key =
+        ModelKey { model: "test".into(), revision: "1".into(), cache: "u8".into(), rope: "none".into() };
     let mut layout = Layout { key, shard, groups, layers: Vec::new() };
     let mut at = address;
     for number in 0..3 {
@@ -105,7 +101,9 @@ pub fn cells(layout: &Layout, lists: &[Blocks], tokens: Range<u64>, sequence: u6
         for token in tokens.start.max(list.first_token)..tokens.end.min(end) {
             let at = token - list.first_token;
             let id = u64::from(list.ids[(at / block) as usize]);
-            for (pair, head) in (0..u64::from(layer.pairs)).flat_map(|pair| heads.clone().map(move |h| (pair, h))) {
+            for (pair, head) in
+                (0..u64::from(layer.pairs)).flat_map(|pair| heads.clone().map(move |h| (pair, h)))
+            {
                 for element in 0..u64::from(layer.elements) {
                     let strides = memory.strides;
                     let address = memory.address

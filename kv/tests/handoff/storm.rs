@@ -81,7 +81,8 @@ impl Story {
 
     fn add_sequence(&mut self, sequence: u64, target_tp: usize, used: &mut [[u64; 2]]) {
         let tokens = 1 + self.world.random.below(30) as u64;
-        let skip = if self.world.random.one_in(3) { self.world.random.below(tokens as usize) as u64 } else { 0 };
+        let skip =
+            if self.world.random.one_in(3) { self.world.random.below(tokens as usize) as u64 } else { 0 };
         for node in 0..self.world.nodes.len() {
             let is_producer = node < self.producers;
             let layout = self.world.nodes[node].layout.clone();
@@ -98,7 +99,8 @@ impl Story {
                 let first = used[node][group];
                 used[node][group] += count;
                 // Every second block, from the end: neither in order nor adjacent.
-                let ids = (first..first + count).map(|at| ((BLOCKS - 1).wrapping_sub(at * 7 % BLOCKS)) as u32);
+                let ids =
+                    (first..first + count).map(|at| ((BLOCKS - 1).wrapping_sub(at * 7 % BLOCKS)) as u32);
                 Blocks { first_token, ids: ids.collect() }
             });
             let lists: Vec<Blocks> = lists.collect();
@@ -182,10 +184,10 @@ impl Story {
         }
         if !side.extended {
             side.extended = true;
-            let rest = side.lists.iter().map(|list| Blocks {
-                first_token: 0,
-                ids: list.ids[list.ids.len() / 2..].to_vec(),
-            });
+            let rest = side
+                .lists
+                .iter()
+                .map(|list| Blocks { first_token: 0, ids: list.ids[list.ids.len() / 2..].to_vec() });
             let rest: Vec<Blocks> = rest.collect();
             let _ = self.world.nodes[node].machine.offer_extend(side.id, &rest, now);
             return;
@@ -234,7 +236,10 @@ impl Story {
             let side = &self.sides[at];
             let all = cells(&layout, &side.lists, 0..side.tokens, side.sequence);
             let spans: Vec<Range<u64>> = all.iter().map(|cell| cell.address..cell.address + 1).collect();
-            assert!(!self.world.touches(node, &spans), "{end:?} of {id} on {node}, and a transfer still touches it");
+            assert!(
+                !self.world.touches(node, &spans),
+                "{end:?} of {id} on {node}, and a transfer still touches it"
+            );
             if !side.is_producer {
                 self.check_take(at, &layout, &all);
             }
@@ -299,10 +304,18 @@ impl Story {
                 return self.check_the_end();
             }
         }
-        let open: Vec<String> = (0..self.sides.len()).filter(|at| !self.is_done(*at)).map(|at| {
-            let side = &self.sides[at];
-            format!("{} on {} ({:?})", side.id, side.node, self.world.nodes[side.node].machine.status(side.id))
-        }).collect();
+        let open: Vec<String> = (0..self.sides.len())
+            .filter(|at| !self.is_done(*at))
+            .map(|at| {
+                let side = &self.sides[at];
+                format!(
+                    "{} on {} ({:?})",
+                    side.id,
+                    side.node,
+                    self.world.nodes[side.node].machine.status(side.id)
+                )
+            })
+            .collect();
         panic!("these did not end: {open:?}");
     }
 

@@ -87,7 +87,8 @@ impl World {
     pub fn new(layouts: Vec<Layout>, seed: u64) -> World {
         let nodes = layouts.into_iter().enumerate().map(|(number, layout)| {
             layout.check().expect("a valid layout");
-            let end = layout.layers.iter().filter_map(|layer| layer.extent(&layout)).map(|range| range.end).max();
+            let end =
+                layout.layers.iter().filter_map(|layer| layer.extent(&layout)).map(|range| range.end).max();
             let layout = Arc::new(layout);
             let bytes = end.unwrap_or(address(number)) - address(number);
             Node {
@@ -116,6 +117,21 @@ impl World {
         let mut told = Vec::new();
         for node in 0..self.nodes.len() {
             for action in self.nodes[node].machine.take_actions() {
+                if std::env::var("TRACE").is_ok() {
+                    match &action {
+                        Action::Send { peer, message } => eprintln!(
+                            "{} -> {} kind {} {:?}",
+                            node,
+                            node_of(*peer),
+                            message[0],
+                            message.get(1..30)
+                        ),
+                        Action::Post { post, peer, op, .. } => {
+                            eprintln!("{node} posts {post:?} {op:?} {}", node_of(*peer))
+                        }
+                        other => eprintln!("{node} {other:?}"),
+                    }
+                }
                 self.act(node, action);
             }
             while let Some(event) = self.nodes[node].machine.take_event() {
@@ -175,9 +191,10 @@ impl World {
     }
 
     fn deliver(&mut self) {
-        let full = self.wires.iter().filter(|((_, to), wire)| {
-            !wire.is_empty() && self.nodes[*to].life == Life::Runs
-        });
+        let full = self
+            .wires
+            .iter()
+            .filter(|((_, to), wire)| !wire.is_empty() && self.nodes[*to].life == Life::Runs);
         let keys: Vec<(usize, usize)> = full.map(|(key, _)| *key).collect();
         if keys.is_empty() {
             return;
