@@ -84,9 +84,6 @@ fn compare_groups(name: &str, source: &Group, target: &Group) -> Result<()> {
             }
             Ok(())
         }
-        (GroupKind::State, GroupKind::State) => {
-            equal(name, "block_tokens", source.block_tokens, target.block_tokens)
-        }
         (source, target) => equal(name, "group kind", source, target),
     }
 }

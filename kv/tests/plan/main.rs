@@ -2,5 +2,6 @@
 
 mod model;
 mod named;
+mod page;
 mod property;
 mod refused;

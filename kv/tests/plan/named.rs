@@ -261,27 +261,3 @@ fn blocks_of_other_sizes_are_cut_into_few_classes() {
         [6, 16, 16, 16, 16]
     );
 }
-
-#[test]
-fn the_page_tells_shapes_traffic_and_pieces() {
-    let layers = layers(4, 8);
-    let (source, target) = (layout(4, 1, 16, NHD, &layers), layout(2, 1, 32, NHD, &layers));
-    let page = Plan::between(&source, &target).unwrap().explain();
-    let expected = "\
-model \"llama\", revision \"main\", cache \"bf16\", rope \"default\"
-source: 4 ranks: tp 4, pp 1
-target: 2 ranks: tp 2, pp 1
-
-group 0, group 0 of the source: full, blocks of 16 tokens to 32; 4 layers of 8 heads, 2 x 128 elements of 2 bytes
-
-source rank -> target rank: bytes of 1000 tokens
-0 -> 0: 4096000, of 4 layers
-1 -> 0: 4096000, of 4 layers
-2 -> 1: 4096000, of 4 layers
-3 -> 1: 4096000, of 4 layers
-
-pieces of whole runs, as the memory of rank 0 and of the target's rank 0 lies
-8 x 2 heads of 16 tokens: 32 pieces of 512 bytes; merged: element, head; one by one: token, pair
-";
-    assert_eq!(page, expected);
-}

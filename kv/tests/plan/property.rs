@@ -236,7 +236,7 @@ fn differs(actual: &[u8], expected: &[u8], rank: usize) -> Option<(usize, u8, u8
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 1000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn all_exchanges_fill_the_target_and_touch_nothing_else(case in case()) {
