@@ -169,7 +169,7 @@ fn pieces(source: &Layout, target: &Layout, exchanges: &Exchanges) -> Vec<String
         return vec!["pieces: unknown, since these two ranks hold no layer in common".into()];
     }
     let head = format!(
-        "pieces of whole runs, as the memory of rank {} and of the target's rank {to} lies",
+        "layers of the target's rank {to} in pieces, as its memory and that of the source's rank {} lie",
         source.shard.rank()
     );
     std::iter::once(head).chain(shapes.into_iter().map(|(text, count)| format!("{count} x {text}"))).collect()

@@ -241,6 +241,22 @@ fn equal_shards_move_whole_blocks_in_one_piece() {
 }
 
 #[test]
+fn loops_go_through_the_target_in_its_order() {
+    let layers = layers(1, 8);
+    let (source, target) = (layout(1, 1, 16, HND, &layers), layout(1, 1, 16, NHD, &layers));
+    let strided = lower(&source, &target, 16);
+    let row = 128 * 2;
+    let step = |count, source_stride, target_stride| Loop { count, source_stride, target_stride };
+    let pair = step(2, 8 * 16 * row, 8 * 16 * row);
+    let (token, head) = (step(16, row, 8 * row), step(8, 16 * row, row));
+    assert_eq!((strided[0].bytes, &strided[0].inner), (row, &vec![pair, token, head]));
+    // The other way round the heads are further apart.
+    let strided = lower(&target, &source, 16);
+    let (head, token) = (step(8, row, 16 * row), step(16, 8 * row, row));
+    assert_eq!((strided[0].bytes, &strided[0].inner), (row, &vec![pair, head, token]));
+}
+
+#[test]
 fn blocks_of_other_sizes_are_cut_into_few_classes() {
     let layers = layers(1, 8);
     let classes = |source, target, tokens| {

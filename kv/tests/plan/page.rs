@@ -25,7 +25,7 @@ source rank -> target rank: bytes of 1000 tokens
 2 -> 1: 4096000, of 4 layers
 3 -> 1: 4096000, of 4 layers
 
-pieces of whole runs, as the memory of rank 0 and of the target's rank 0 lies
+layers of the target's rank 0 in pieces, as its memory and that of the source's rank 0 lie
 8 x 2 heads of 16 tokens: 32 pieces of 512 bytes; merged: element, head; one by one: token, pair
 ";
     assert_eq!(page, expected);
@@ -67,4 +67,18 @@ fn the_page_tells_windows_states_and_context_ranks() {
         assert!(page.contains(&format!("{rank} -> 1: {}, of 1 layers\n", row * tokens)), "{page}");
     }
     assert!(page.contains("pieces: unknown, since these two ranks hold no layer in common"), "{page}");
+}
+
+#[test]
+fn the_page_shows_whole_turns_and_not_all_ranks() {
+    let side = |tp_size, turn_tokens| {
+        let mut layout = layout(tp_size, 1, 16, NHD, &layers(1, 70));
+        layout.shard.turn_tokens = turn_tokens;
+        layout.shard.pcp_size = 2;
+        of_rank(&layout, 0, NHD)
+    };
+    let page = Plan::between(&side(70, 4), &side(1, 8)).unwrap().explain();
+    assert!(page.contains("140 x 1 heads of 4 tokens: 8 pieces of 256 bytes"), "{page}");
+    let lines = |text: &str| page.lines().filter(|line| line.contains(text)).count();
+    assert_eq!((lines(" -> "), lines("... 280 in all")), (1 + 64, 1), "{page}");
 }

@@ -176,21 +176,21 @@ fn lists_that_do_not_fit_are_refused() {
 
 #[test]
 fn a_block_that_any_layer_lacks_is_refused() {
-    let mut base = base();
+    let (base, mut small) = (base(), base());
     let exchange = Plan::between(&base, &base).unwrap().exchange(0, 0).unwrap();
-    base.layers[1].memory.as_mut().expect("placed").blocks = 50;
-    let list = |ids| BlockList { ids, first_token: 0 };
-    let lower = |source, target, layers| {
-        let blocks = [GroupBlocks { source: list(source), target: list(target) }];
-        exchange.lower(&base, &base, &blocks, 0..16, layers).map(|_| ()).map_err(|error| error.message)
+    small.layers[1].memory.as_mut().expect("placed").blocks = 50;
+    let lower = |source: &Layout, target: &Layout, id, layers| {
+        let list = BlockList { ids: &[id], first_token: 0 };
+        let blocks = [GroupBlocks { source: list, target: list }];
+        exchange.lower(source, target, &blocks, 0..16, layers).map(|_| ()).map_err(|error| error.message)
     };
-    assert_eq!(lower(&[49], &[49], 0..2), Ok(()));
-    assert_eq!(lower(&[50], &[50], 0..1), Ok(()));
+    assert_eq!(lower(&small, &small, 49, 0..2), Ok(()));
+    assert_eq!(lower(&small, &small, 50, 0..1), Ok(()));
     let beyond = |side| {
         Err(format!("block id 50 of the {side}'s list of group 0 is beyond the 50 blocks of layer layers.1"))
     };
-    assert_eq!(lower(&[50], &[49], 0..2), beyond("source"));
-    assert_eq!(lower(&[49], &[50], 0..2), beyond("target"));
+    assert_eq!(lower(&small, &base, 50, 0..2), beyond("source"));
+    assert_eq!(lower(&base, &small, 50, 0..2), beyond("target"));
 }
 
 #[test]
