@@ -147,14 +147,16 @@ fn bytes(target: &Layout, exchange: &Exchange) -> (u64, u64) {
 fn pieces(source: &Layout, target: &Layout, exchanges: &Exchanges) -> Vec<String> {
     let mut shapes: BTreeMap<String, u32> = BTreeMap::new();
     let to = target.shard.rank();
-    for piece in
-        exchanges.iter().filter(|((_, rank), _)| *rank == to).flat_map(|(_, exchange)| &exchange.layers)
+    let here = exchanges.values().filter(|exchange| exchange.target.rank() == to);
+    for (exchange, piece) in
+        here.flat_map(|exchange| exchange.layers.iter().map(move |piece| (exchange, piece)))
     {
         let (Some(from), Some(to)) = layers(source, target, piece.source_layer, piece.target_layer) else {
             continue;
         };
         let (Some(from_memory), Some(to_memory)) = (&from.memory, &to.memory) else { continue };
-        let tokens = run_of(source, from).min(run_of(target, to));
+        let turn = Context::of(&exchange.source).turn_with(&Context::of(&exchange.target));
+        let tokens = turn.min(block_of(source, from)).min(block_of(target, to));
         let merged = Geometry::new(to, piece.heads, from_memory, to_memory).pieces(tokens);
         let count: u64 = merged.inner.iter().fold(1, |count, inner| count.saturating_mul(inner.count));
         let within = if merged.names.is_empty() { "nothing".into() } else { merged.names.join(", ") };
@@ -175,9 +177,6 @@ fn pieces(source: &Layout, target: &Layout, exchanges: &Exchanges) -> Vec<String
     std::iter::once(head).chain(shapes.into_iter().map(|(text, count)| format!("{count} x {text}"))).collect()
 }
 
-/// The most tokens of one side that lie in one block and one turn.
-fn run_of(layout: &Layout, layer: &Layer) -> u64 {
-    let block = layout.groups.get(layer.group as usize).map_or(1, |group| group.block_tokens);
-    let turn = if layout.shard.context_ranks() > 1 { layout.shard.turn_tokens } else { u32::MAX };
-    block.min(turn).into()
+fn block_of(layout: &Layout, layer: &Layer) -> u64 {
+    layout.groups.get(layer.group as usize).map_or(1, |group| group.block_tokens.into())
 }

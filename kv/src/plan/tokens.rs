@@ -22,6 +22,9 @@ pub(super) struct Context {
 }
 
 impl Context {
+    /// Holds all tokens.
+    const WHOLE: Context = Context { rank: 0, ranks: 1, turn: 1 };
+
     pub(super) fn of(shard: &Shard) -> Context {
         Context::new(shard.context_rank(), shard.context_ranks(), shard.turn_tokens)
     }
@@ -39,6 +42,16 @@ impl Context {
         let lowest = rank * turn - (other_rank + 1) * other_turn + 1;
         let highest = (rank + 1) * turn - 1 - other_rank * other_turn;
         highest.div_euclid(common) * common >= lowest
+    }
+
+    /// Returns the most tokens that lie in one turn of both.
+    pub(super) fn turn_with(&self, other: &Context) -> u64 {
+        let turn = |context: &Context| if context.ranks > 1 { context.turn } else { u64::MAX };
+        if self == other {
+            u64::MAX
+        } else {
+            turn(self).min(turn(other))
+        }
     }
 
     /// Returns how many of the sequence's first `token` tokens this rank holds: the local position of `token`, if the
@@ -89,6 +102,7 @@ pub(super) struct Class {
 }
 
 /// One side of a walk: where the next token lies.
+#[derive(Clone, Copy)]
 pub(super) struct Side<'a> {
     pub(super) context: Context,
     pub(super) block_tokens: u64,
@@ -106,6 +120,11 @@ struct Cursor {
 }
 
 impl Side<'_> {
+    /// The same list, of a sequence that has only this rank's tokens.
+    fn whole(&self) -> Self {
+        Side { context: Context::WHOLE, ..*self }
+    }
+
     fn seek(&self, token: u64, turn_end: u64) -> Cursor {
         let position = self.context.held(token).saturating_sub(self.first_token);
         Cursor {
@@ -134,6 +153,15 @@ impl Side<'_> {
 /// Cuts the tokens that both sides hold into runs, and sorts the runs into classes. The lists must cover the tokens;
 /// runs outside of them are left out.
 pub(super) fn classes(source: &Side, target: &Side, range: Range<u64>) -> Vec<Class> {
+    if source.context == target.context {
+        // Both sides take turns alike, so what they hold lies together on both.
+        let held = source.context.held(range.start)..source.context.held(range.end);
+        return runs(&source.whole(), &target.whole(), held);
+    }
+    runs(source, target, range)
+}
+
+fn runs(source: &Side, target: &Side, range: Range<u64>) -> Vec<Class> {
     let mut sorter = Sorter::default();
     let mut token = range.start;
     let (mut from, mut to) = (Cursor::default(), Cursor::default());

@@ -241,6 +241,18 @@ fn equal_shards_move_whole_blocks_in_one_piece() {
 }
 
 #[test]
+fn equal_context_ranks_move_whole_blocks() {
+    let mut layout = layout(1, 1, 16, NHD, &layers(1, 8));
+    (layout.shard.pcp_size, layout.shard.turn_tokens) = (2, 1);
+    let ids = [1, 2];
+    let list = BlockList { ids: &ids, first_token: 0 };
+    let exchange = Plan::between(&layout, &layout).unwrap().exchange(0, 0).unwrap();
+    let lists = [GroupBlocks { source: list, target: list }];
+    let strided = exchange.lower(&layout, &layout, &lists, 0..63, 0..1).unwrap();
+    assert_eq!((strided.len(), strided[0].pieces(), strided[0].bytes), (1, 2, 2 * 16 * 8 * 128 * 2));
+}
+
+#[test]
 fn loops_go_through_the_target_in_its_order() {
     let layers = layers(1, 8);
     let (source, target) = (layout(1, 1, 16, HND, &layers), layout(1, 1, 16, NHD, &layers));

@@ -81,4 +81,7 @@ fn the_page_shows_whole_turns_and_not_all_ranks() {
     assert!(page.contains("140 x 1 heads of 4 tokens: 8 pieces of 256 bytes"), "{page}");
     let lines = |text: &str| page.lines().filter(|line| line.contains(text)).count();
     assert_eq!((lines(" -> "), lines("... 280 in all")), (1 + 64, 1), "{page}");
+    // Equal turns lie together on both sides: the 16 tokens of a block.
+    let page = Plan::between(&side(1, 4), &side(1, 4)).unwrap().explain();
+    assert!(page.contains("1 x 70 heads of 16 tokens: 1 pieces of"), "{page}");
 }
