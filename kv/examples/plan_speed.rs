@@ -15,6 +15,7 @@ fn main() {
         slow += u32::from(measure(1, 1_000_000, (source, target), Duration::from_millis(50)));
         slow += u32::from(measure(128, 10_000, (source, target), Duration::from_millis(5)));
     }
+    slow += u32::from(measure_turns(128, 10_000, Duration::from_millis(20)));
     std::process::exit((slow > 0) as i32);
 }
 
@@ -25,32 +26,54 @@ fn measure(layers: u32, pairs: u64, block_tokens: (u32, u32), limit: Duration) -
     let blocks = |block_tokens: u32| tokens.div_ceil(block_tokens.into());
     let source = layout(layers, block_tokens.0, blocks(block_tokens.0));
     let target = layout(layers, block_tokens.1, blocks(block_tokens.1));
-    let plan = Plan::between(&source, &target).expect("equal models");
-    let exchange = plan.exchange(0, 0).expect("one rank");
-    let source_ids = shuffled(blocks(block_tokens.0) as u32, 1);
-    let target_ids = shuffled(blocks(block_tokens.1) as u32, 2);
+    let name = format!(
+        "{layers} layers, {pairs} times 16 tokens, blocks of {} to {}",
+        block_tokens.0, block_tokens.1
+    );
+    run(&name, &source, &target, tokens, tokens, limit)
+}
+
+/// Lowers `tokens` tokens from rank 0 to rank 0, of which `moved` move.
+fn run(name: &str, source: &Layout, target: &Layout, tokens: u64, moved: u64, limit: Duration) -> bool {
+    let plan = Plan::between(source, target).expect("equal models");
+    let exchange = plan.exchange(0, 0).expect("both have a rank");
+    let blocks = |layout: &Layout| layout.layers[0].memory.expect("one stage").blocks as u32;
+    let (source_ids, target_ids) = (shuffled(blocks(source), 1), shuffled(blocks(target), 2));
     let lists = [GroupBlocks {
         source: BlockList { ids: &source_ids, first_token: 0 },
         target: BlockList { ids: &target_ids, first_token: 0 },
     }];
+    let layers = target.layers.len() as u32;
     let mut times: Vec<Duration> = (0..ROUNDS)
         .map(|_| {
             let start = Instant::now();
-            let strided = exchange.lower(&source, &target, &lists, 0..tokens, 0..layers).expect("lists fit");
+            let strided = exchange.lower(source, target, &lists, 0..tokens, 0..layers).expect("lists fit");
             let time = start.elapsed();
-            let moved: u64 = strided.iter().map(|strided| strided.pieces() * strided.bytes).sum();
-            assert_eq!(moved, tokens * u64::from(layers) * ROW_BYTES);
+            let bytes: u64 = strided.iter().map(|strided| strided.pieces() * strided.bytes).sum();
+            assert_eq!(bytes, moved * u64::from(layers) * ROW_BYTES);
             time
         })
         .collect();
     times.sort();
     let (median, worst) = (times[ROUNDS / 2], times[ROUNDS - 1]);
-    println!(
-        "{layers} layers, {pairs} times 16 tokens, blocks of {} to {}: median {median:.2?}, worst {worst:.2?}, limit \
-         {limit:?}",
-        block_tokens.0, block_tokens.1
-    );
+    println!("{name}: median {median:.2?}, worst {worst:.2?}, limit {limit:?}");
     median > limit
+}
+
+/// Lowers what one of two context ranks, which take turns of one token, sends to a rank that holds all tokens.
+fn measure_turns(layers: u32, pairs: u64, limit: Duration) -> bool {
+    let mut source = layout(layers, BLOCK_TOKENS, pairs);
+    source.shard.pcp_size = 2;
+    let target = layout(layers, BLOCK_TOKENS, 2 * pairs);
+    let tokens = 2 * pairs * u64::from(BLOCK_TOKENS);
+    run(
+        "128 layers, 10000 times 16 tokens, one of two context ranks, turns of 1 token",
+        &source,
+        &target,
+        tokens,
+        tokens / 2,
+        limit,
+    )
 }
 
 const HEADS: u32 = 8;
