@@ -62,6 +62,18 @@ fn a_target_that_the_source_cannot_fill_is_unsupported() {
 }
 
 #[test]
+fn layouts_that_do_not_check_are_refused() {
+    let broken = |layout: &mut Layout| layout.groups[0].block_tokens = 0;
+    for (status, message) in [refusal(broken, same), refusal(same, broken)] {
+        assert_eq!(
+            (status, message.contains("groups[0].block_tokens")),
+            (Status::Invalid, true),
+            "{message}"
+        );
+    }
+}
+
+#[test]
 fn a_window_may_be_shorter_but_not_longer() {
     let window = |tokens| move |layout: &mut Layout| layout.groups[0].kind = GroupKind::Window { tokens };
     let (status, message) = refusal(window(16), window(17));
@@ -203,6 +215,7 @@ fn states_are_paired() {
         let blocks = [GroupBlocks { source: list(source), target: list(target) }];
         exchange.lower(&layout, &layout, &blocks, 0..1, 0..1)
     };
+    assert_eq!(lower(&[], &[]).unwrap(), []);
     assert_eq!(lower(&[3, 3], &[1, 2]).unwrap()[0].pairs.source, [3, 3]);
     assert_eq!(
         lower(&[3], &[1, 2]).unwrap_err().message,
