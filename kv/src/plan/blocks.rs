@@ -43,7 +43,8 @@ pub(super) fn covers(list: &str, side: &Side, tokens: &Range<u64>) -> Result<()>
     let end = (side.ids.len() as u64).saturating_mul(size).saturating_add(first);
     if needed.end > end {
         return Err(Error::invalid(format!(
-            "{list} is too short: its {} blocks end before its rank's token {end}, and the range ends before token {}",
+            "{list} is too short: its {} blocks end before its rank's token {end}, and the range ends \
+             before token {}",
             side.ids.len(),
             needed.end
         )));

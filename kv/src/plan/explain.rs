@@ -62,8 +62,8 @@ fn groups(source: &Layout, target: &Layout, exchanges: &Exchanges) -> Vec<String
         let origin = *origins.get(&group)?;
         let from = source.groups.get(origin as usize)?;
         Some(format!(
-            "group {group}, group {origin} of the source: {}, blocks of {} tokens to {}; {layers} layers of {heads} heads, \
-             {pairs} x {elements} elements of {element_bytes} bytes",
+            "group {group}, group {origin} of the source: {}, blocks of {} tokens to {}; {layers} layers \
+             of {heads} heads, {pairs} x {elements} elements of {element_bytes} bytes",
             kind(to),
             from.block_tokens,
             to.block_tokens,

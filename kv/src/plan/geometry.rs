@@ -130,7 +130,8 @@ fn held<'a>(
     let here = layer.heads_of(&layout.shard);
     if u64::from(head) + u64::from(heads) > u64::from(here.end - here.start) {
         return Err(Error::invalid(format!(
-            "layer {} of the {side} has the heads {here:?} here, and {heads} heads from {head} on are asked for",
+            "layer {} of the {side} has the heads {here:?} here, and {heads} heads from {head} on are \
+             asked for",
             layer.name
         )));
     }

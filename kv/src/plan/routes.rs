@@ -131,13 +131,13 @@ fn no_sender(layer: &Matched, rank: u32, head: u32, wanted: Wanted) -> Error {
     let name = &layer.to.name;
     unsupported(match wanted {
         Wanted::Heads(first, end) => format!(
-            "no rank of the source holds exactly the {} heads from {first} on of the state {name}, which rank {rank} of \
-             the target needs",
+            "no rank of the source holds exactly the {} heads from {first} on of the state {name}, which \
+             rank {rank} of the target needs",
             end.saturating_sub(first)
         ),
         Wanted::Context(context) => format!(
-            "no rank of the source holds head {head} of layer {name} for context rank {context}, which rank {rank} of \
-             the target needs"
+            "no rank of the source holds head {head} of layer {name} for context rank {context}, which \
+             rank {rank} of the target needs"
         ),
         Wanted::Any => format!("no rank holds head {head} of layer {name}"),
     })

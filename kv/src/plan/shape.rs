@@ -27,8 +27,8 @@ pub(super) fn compare(source: &Layout, target: &Layout) -> Result<Vec<u32>> {
         let &mut (group, other) = groups.entry(layer.group).or_insert((from.group, name));
         if group != from.group {
             return Err(unsupported(format!(
-                "layers {other} and {name} share group {} of the target, but are in groups {group} and {} of the \
-                 source",
+                "layers {other} and {name} share group {} of the target, but are in groups {group} and {} \
+                 of the source",
                 layer.group, from.group
             )));
         }

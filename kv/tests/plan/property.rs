@@ -253,8 +253,9 @@ proptest! {
         }
         let placed = placements(to, &mut random);
         let mut target = Instance::build(&shapes.target, &placed, &chunks, states, &mut random);
-        let [from, to] = [&source, &target].map(|side| &side.ranks[random.below(side.ranks.len() as u64) as usize]);
-        let plan = match Plan::between(from, to) {
+        let mut any = |side: &Instance| side.ranks[random.below(side.ranks.len() as u64) as usize].clone();
+        let (from, to) = (any(&source), any(&target));
+        let plan = match Plan::between(&from, &to) {
             Ok(plan) => plan,
             Err(error) => {
                 prop_assert!(!has_states(&shapes), "{}", error.message);

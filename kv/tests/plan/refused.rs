@@ -112,8 +112,8 @@ fn states_move_between_equal_shards_only() {
     assert_eq!(error.status, Status::Unsupported);
     assert_eq!(
         error.message,
-        "no rank of the source holds exactly the 2 heads from 0 on of the state layers.0, which rank 0 of the target \
-         needs"
+        "no rank of the source holds exactly the 2 heads from 0 on of the state layers.0, which rank 0 of \
+         the target needs"
     );
     Plan::between(&state(4), &state(4)).unwrap();
 }
@@ -164,13 +164,13 @@ fn lists_that_do_not_fit_are_refused() {
     );
     assert_eq!(
         lowered((&[1, 2], 0), (&[1, 2], 0), 0..33),
-        err("the source's list of group 0 is too short: its 2 blocks end before its rank's token 32, and the range ends \
-             before token 33")
+        err("the source's list of group 0 is too short: its 2 blocks end before its rank's token 32, and \
+             the range ends before token 33")
     );
     assert_eq!(
         lowered((&[1, 2, 3], 0), (&[1, 2], 0), 0..33),
-        err("the target's list of group 0 is too short: its 2 blocks end before its rank's token 32, and the range ends \
-             before token 33")
+        err("the target's list of group 0 is too short: its 2 blocks end before its rank's token 32, and \
+             the range ends before token 33")
     );
     assert_eq!(
         lowered((&[1, 2], 16), (&[1, 2], 0), 15..32),
@@ -219,8 +219,8 @@ fn states_are_paired() {
     assert_eq!(lower(&[3, 3], &[1, 2]).unwrap()[0].pairs.source, [3, 3]);
     assert_eq!(
         lower(&[3], &[1, 2]).unwrap_err().message,
-        "the source's list of group 0 has 1 blocks and the target's list of group 0 has 2, but the blocks of a State are \
-         paired"
+        "the source's list of group 0 has 1 blocks and the target's list of group 0 has 2, but the blocks \
+         of a State are paired"
     );
 }
 
