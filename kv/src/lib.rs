@@ -2,11 +2,16 @@
 //!
 //! | | |
 //! |---|---|
+//! | [`Cache`] | a cache of an engine: offers its blocks, takes others' |
+//! | [`handoff`] | offers, takes, and who may free and write their blocks |
 //! | [`layout`] | describes one rank's cache: groups, layers, strides, shard. Travels as bytes |
 //! | [`plan`] | which ranks exchange which bytes. Pure |
 //!
 //! This crate uses ferry's public interface alone.
 
+pub mod cache;
 pub mod handoff;
 pub mod layout;
 pub mod plan;
+
+pub use cache::{Cache, CacheMemory, CacheOptions};

@@ -142,7 +142,8 @@ impl Machine {
             return Err(Error::new(Status::Limit, format!("{TAKES_MAX} takes have not ended")));
         }
         let number = self.draw();
-        let deadline_at = spec.deadline.map(|after| now.saturating_add(after.as_nanos() as u64));
+        let deadline_at =
+            spec.deadline.map(|after| now.saturating_add(after.as_nanos().min(u64::MAX.into()) as u64));
         let id = spec.id;
         let first = self.first_producer(&spec);
         let take = Taking { spec, number, deadline_at, parts: None, told_layers: 0, struck: None };
@@ -381,7 +382,7 @@ impl Machine {
         let Some((_, part)) = self.part_of(peer, key) else { return };
         let Some(asked) = part.asked_mut() else { return };
         let has_nothing_more = status == Status::Ok && asked.exchange.layers.is_empty();
-        if asked.is_push || has_nothing_more || !asked.is_granted {
+        if asked.is_push || has_nothing_more {
             part.is_over = true;
         }
         if !has_nothing_more {
@@ -428,7 +429,7 @@ impl Machine {
             let is_complete = asked.progress.is_complete() && !asked.exchange.layers.is_empty();
             part.is_over = match (asked.is_push, &struck) {
                 (true, _) => is_complete,
-                (false, None) => is_complete && asked.is_granted && asked.in_flight == 0,
+                (false, None) => is_complete && asked.is_granted,
                 (false, Some(_)) => asked.in_flight == 0,
             };
             if part.is_over && !part.asked().is_some_and(|asked| asked.is_push) {

@@ -75,7 +75,7 @@ impl Machine {
             layout,
             incarnation,
             regions,
-            silence_ns: silence.as_nanos() as u64,
+            silence_ns: silence.as_nanos().min(u64::MAX.into()) as u64,
             now: 0,
             remotes: BTreeMap::new(),
             offers: BTreeMap::new(),
@@ -226,6 +226,21 @@ impl Machine {
         }
         let is_quiet = self.remotes.values().all(|remote| remote.unsent == 0);
         self.offers.is_empty() && self.takes.is_empty() && self.posts.is_empty() && is_quiet
+    }
+
+    /// The engine has ended: all transfers are final, and nothing reaches any peer.
+    pub fn engine_closed(&mut self, now: u64) {
+        self.now = self.now.max(now);
+        let posts: Vec<PostId> = self.posts.keys().copied().collect();
+        for post in posts {
+            self.moved(post, Err(Error::new(Status::Closed, "the engine was closed")), now);
+        }
+        let peers: Vec<PeerId> = self.remotes.keys().copied().collect();
+        for peer in peers {
+            self.peer_lost(peer, "the engine was closed", now);
+        }
+        self.close(now);
+        self.actions.clear();
     }
 
     /// Does what is due. Returns when to call again at the latest; None if nothing waits for the time.

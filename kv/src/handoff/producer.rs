@@ -236,7 +236,7 @@ impl Machine {
             return Err(Error::invalid(format!("tokens: {tokens} are less than the {most} that are ready")));
         }
         offer.sealed = Some(tokens);
-        offer.lease_until = Some(now.saturating_add(offer.spec.lease.as_nanos() as u64));
+        offer.lease_until = Some(now.saturating_add(offer.spec.lease.as_nanos().min(u64::MAX.into()) as u64));
         let beyond = offer.spots(|part| part.over.is_none() && part.take.tokens > tokens);
         for spot in beyond {
             self.strike_part(id, spot, Status::Invalid, &too_many(id, tokens));
@@ -438,8 +438,6 @@ impl Machine {
         if part.take.is_push {
             self.cancel_posts(Owner::Offer { id, group, rank });
         } else {
-            // A consumer that was granted nothing reads nothing, and says no FINAL.
-            part.over = part.told_ready.is_empty().then_some(status);
             self.send(peer, &Message::Ended { key, status, why: why.into() });
         }
     }
@@ -569,15 +567,14 @@ impl Machine {
         true
     }
 
-    /// Tells a pull the blocks and tokens that are new since it was told last.
+    /// Tells a pull the tokens that are new since it was told last, with the blocks that were added.
     fn tell_pull(&mut self, id: HandoffId, spot: Spot) {
         let Some(Offer { ready, spec, groups, .. }) = self.offers.get_mut(&id) else { return };
         let part = groups.get_mut(&spot.group).and_then(|group| group.parts.get_mut(&spot.rank));
         let Some(part) = part else { return };
         let (key, blocks) = (part.take.key, &spec.blocks);
         let has_room = self.remotes.get(&part.peer).is_some_and(|remote| remote.unsent < UNSENT_MAX);
-        let knows = part.told_blocks.iter().zip(blocks).all(|(told, list)| *told == list.ids.len());
-        if !has_room || (part.told_ready == *ready && knows) {
+        if !has_room || part.told_ready == *ready {
             return;
         }
         let added = part.told_blocks.iter_mut().zip(blocks).map(|(told, list)| {

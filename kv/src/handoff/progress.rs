@@ -125,7 +125,7 @@ impl Progress {
     /// Returns the end of the tokens that have arrived in all layers.
     pub fn valid(&self) -> u64 {
         let valid = |row: &Row| match row.done.first() {
-            Some(done) if done.start == self.range.start && (!row.is_whole || self.is_done(row)) => done.end,
+            Some(done) if done.start == self.range.start => done.end,
             _ => self.range.start,
         };
         self.rows.iter().map(valid).min().unwrap_or(self.range.end)

@@ -117,21 +117,6 @@ impl World {
         let mut told = Vec::new();
         for node in 0..self.nodes.len() {
             for action in self.nodes[node].machine.take_actions() {
-                if std::env::var("TRACE").is_ok() {
-                    match &action {
-                        Action::Send { peer, message } => eprintln!(
-                            "{} -> {} kind {} {:?}",
-                            node,
-                            node_of(*peer),
-                            message[0],
-                            message.get(1..30)
-                        ),
-                        Action::Post { post, peer, op, .. } => {
-                            eprintln!("{node} posts {post:?} {op:?} {}", node_of(*peer))
-                        }
-                        other => eprintln!("{node} {other:?}"),
-                    }
-                }
                 self.act(node, action);
             }
             while let Some(event) = self.nodes[node].machine.take_event() {

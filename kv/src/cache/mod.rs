@@ -1,0 +1,308 @@
+//! A cache of an engine: does over ferry's transfers and notifications what `handoff::Machine` wants done.
+//!
+//! ```text
+//! calls of the application ─▶ Machine ─▶ actions ─▶ submits (submit)     events ─▶ poll, wait, descriptor
+//! queue of the engine, time ─▶ ferry-kv (thread) ─▶ Machine ─▶ the same
+//! ```
+//! The machine is under one lock, which is held for a call's bookkeeping and its submits, never while a thread waits.
+
+mod state;
+mod submit;
+mod thread;
+
+use std::ops::Range;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use ferry::notify::{WHAT_NOTIFICATIONS, WHAT_PEERS, WHAT_TRANSFERS};
+use ferry::status::{Error, Result};
+use ferry::types::RegionId;
+use ferry::{Engine, Status};
+use rustix::event::{eventfd, EventfdFlags};
+use rustix::fd::OwnedFd;
+
+use crate::handoff::{Blocks, Event, HandoffId, Machine, MemoryRange, OfferSpec, State, TakeSpec};
+use crate::layout::Layout;
+use state::Inner;
+
+/// The channel of notifications that caches use. An application that shares the engine uses others.
+pub const CHANNEL: u16 = 1;
+/// Transfers and messages of one cache that are not final: more wait here.
+const QUEUE_CAPACITY: usize = 1 << 16;
+
+/// Registered memory that has layers of the cache.
+#[derive(Clone, Copy, Debug)]
+pub struct CacheMemory {
+    pub region: RegionId,
+    pub address: u64,
+    pub length: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct CacheOptions {
+    /// A peer that is silent for this long while something is expected of it is asked for a sign of life; without one it
+    /// is fenced after as long again, and its handoffs end.
+    pub silence: Duration,
+}
+
+impl Default for CacheOptions {
+    fn default() -> CacheOptions {
+        CacheOptions { silence: Duration::from_millis(1_000) }
+    }
+}
+
+/// One rank's cache. All calls may come from any thread, and none but `wait` and `close` waits.
+pub struct Cache {
+    shared: Arc<Shared>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+struct Shared {
+    engine: Engine,
+    queue: Arc<ferry::notify::Queue>,
+    inner: Mutex<Inner>,
+    /// Signals an event, and the end of what a close waits for.
+    changed: Condvar,
+    /// Readable when there are events.
+    news: OwnedFd,
+    /// Wakes the thread.
+    wake: OwnedFd,
+    /// The machine's time begins here.
+    began: Instant,
+}
+
+impl Cache {
+    /// Opens the cache of a layout, whose layers lie in registered memory. An engine has one cache: BUSY if another one
+    /// is open. INVALID if a layer is not in `memory`; errors of the layout as from `Layout::check`.
+    pub fn open(
+        engine: &Engine,
+        layout: Layout,
+        memory: &[CacheMemory],
+        options: CacheOptions,
+    ) -> Result<Cache> {
+        layout.check()?;
+        // A HELLO carries the layout, so it must fit.
+        layout.export()?;
+        check_memory(engine, &layout, memory)?;
+        if options.silence.is_zero() {
+            return Err(Error::invalid("options.silence is 0"));
+        }
+        let what = WHAT_TRANSFERS | WHAT_NOTIFICATIONS | WHAT_PEERS;
+        let queue = engine.channel_queue(what, QUEUE_CAPACITY, CHANNEL)?;
+        let eventfd = || {
+            let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+            eventfd(0, flags).map_err(|error| Error::system("creating an eventfd", &error.into()))
+        };
+        let regions = memory.iter().map(|memory| MemoryRange {
+            address: memory.address,
+            bytes: memory.length,
+            region: memory.region.raw(),
+        });
+        // The handle of the queue is drawn once by the engine, so it tells caches of one engine apart.
+        let incarnation = queue.handle().raw();
+        let machine = Machine::new(Arc::new(layout), incarnation, regions.collect(), options.silence);
+        let shared = Arc::new(Shared {
+            engine: engine.clone(),
+            queue,
+            inner: Mutex::new(Inner::new(machine)),
+            changed: Condvar::new(),
+            news: eventfd()?,
+            wake: eventfd()?,
+            began: Instant::now(),
+        });
+        let thread = thread::start(&shared).inspect_err(|_| {
+            let _ = shared.destroy_queue();
+        })?;
+        Ok(Cache { shared, thread: Mutex::new(Some(thread)) })
+    }
+
+    /// Offers blocks; the memory belongs to the offer until its terminal event. INVALID for wrong blocks, and for an id
+    /// that is in use or has ended; LIMIT.
+    pub fn offer(&self, spec: OfferSpec) -> Result<()> {
+        self.shared.call(|machine, now| machine.offer(spec, now))
+    }
+
+    /// Adds blocks to the groups of an offer, as they are allocated.
+    pub fn offer_extend(&self, id: HandoffId, blocks: &[Blocks]) -> Result<()> {
+        self.shared.call(|machine, now| machine.offer_extend(id, blocks, now))
+    }
+
+    /// Says that the first `tokens` tokens of these layers are in their blocks. Layers become ready in their order:
+    /// INVALID for a layer that is ready up to there already, or that comes before the layers below it.
+    pub fn offer_ready(&self, id: HandoffId, layers: Range<u32>, tokens: u64) -> Result<()> {
+        self.shared.call(|machine, now| machine.offer_ready(id, layers, tokens, now))
+    }
+
+    /// Says that the offer is whole: it has `tokens` tokens. Its lease begins.
+    pub fn offer_seal(&self, id: HandoffId, tokens: u64) -> Result<()> {
+        self.shared.call(|machine, now| machine.offer_seal(id, tokens, now))
+    }
+
+    /// Asks an offer to end. Its blocks are the caller's with its terminal event.
+    pub fn offer_abort(&self, id: HandoffId) -> Result<()> {
+        self.shared.call(|machine, now| machine.offer_abort(id, now))
+    }
+
+    /// Ends the oldest offers that nobody has taken, until `blocks` blocks are free. Returns how many are.
+    pub fn reclaim(&self, blocks: usize) -> Result<usize> {
+        self.shared.call(|machine, now| Ok(machine.reclaim(blocks, now)))
+    }
+
+    /// Takes a handoff; the memory of the blocks belongs to the take until its terminal event. INVALID for wrong blocks,
+    /// and for an id that is in use or has ended; LIMIT.
+    pub fn take(&self, spec: TakeSpec) -> Result<()> {
+        let here: Result<Vec<_>> = spec
+            .producers
+            .iter()
+            .map(|peer| Ok((*peer, self.shared.engine.peer_info(*peer)?.same_host)))
+            .collect();
+        let here = here?;
+        self.shared.call(|machine, now| {
+            here.into_iter().for_each(|(peer, is_here)| machine.set_here(peer, is_here));
+            machine.take(spec, now)
+        })
+    }
+
+    /// Asks a take to end. Its blocks are the caller's with its terminal event.
+    pub fn take_cancel(&self, id: HandoffId) -> Result<()> {
+        self.shared.call(|machine, now| machine.take_cancel(id, now))
+    }
+
+    /// What is known of an id.
+    pub fn status(&self, id: HandoffId) -> State {
+        self.shared.lock().machine.status(id)
+    }
+
+    /// Takes the next event, if there is one.
+    pub fn poll(&self) -> Option<Event> {
+        self.shared.take_event(&mut self.shared.lock())
+    }
+
+    /// Waits for the next event, and takes it. TIMEOUT if none comes in time; CLOSED when the cache is closed and has
+    /// no more events.
+    pub fn wait(&self, timeout: Duration) -> Result<Event> {
+        let deadline = Instant::now().checked_add(timeout);
+        let mut inner = self.shared.lock();
+        loop {
+            if let Some(event) = self.shared.take_event(&mut inner) {
+                return Ok(event);
+            }
+            if inner.is_over {
+                return Err(Error::new(Status::Closed, "the cache is closed"));
+            }
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            if left == Some(Duration::ZERO) {
+                return Err(Error::new(Status::Timeout, "no event came in time"));
+            }
+            inner = self.shared.sleep(inner, left);
+        }
+    }
+
+    /// Ends all offers and takes, and waits until nothing touches their blocks. BUSY after the timeout: the cache is
+    /// still closing, call again. Events can be taken afterwards.
+    pub fn close(&self, timeout: Duration) -> Result<()> {
+        let deadline = Instant::now().checked_add(timeout);
+        let mut inner = self.shared.lock();
+        inner.is_closing = true;
+        self.shared.wake();
+        while !inner.is_over {
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            if left == Some(Duration::ZERO) {
+                return Err(Error::new(Status::Busy, "offers or takes have not ended"));
+            }
+            inner = self.shared.sleep(inner, left);
+        }
+        drop(inner);
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        // The thread has ended its work, and a panic of it has no more to say.
+        let _ = thread.map(JoinHandle::join);
+        Ok(())
+    }
+}
+
+/// The eventfd of the events, for pollers: readable when `poll` has one. The cache owns it.
+impl AsFd for Cache {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.shared.news.as_fd()
+    }
+}
+
+/// Closes without waiting: what is under way ends in the background, on the cache's thread.
+impl Drop for Cache {
+    fn drop(&mut self) {
+        self.shared.lock().is_closing = true;
+        self.shared.wake();
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns after `changed`, or after the time.
+    fn sleep<'a>(&self, inner: MutexGuard<'a, Inner>, left: Option<Duration>) -> MutexGuard<'a, Inner> {
+        let left = left.unwrap_or(Duration::from_secs(3_600));
+        match self.changed.wait_timeout(inner, left) {
+            Ok((inner, _)) => inner,
+            Err(poisoned) => poisoned.into_inner().0,
+        }
+    }
+
+    fn now(&self) -> u64 {
+        self.began.elapsed().as_nanos() as u64
+    }
+
+    /// Runs a call of the application, and does what follows from it.
+    fn call<T>(&self, call: impl FnOnce(&mut Machine, u64) -> Result<T>) -> Result<T> {
+        let mut inner = self.lock();
+        if inner.is_closing {
+            return Err(Error::new(Status::Closed, "the cache is closed"));
+        }
+        self.engine.check_not_closed()?;
+        let result = call(&mut inner.machine, self.now());
+        self.act(&mut inner);
+        // The call may have set a time that is before the next one that the thread knows.
+        self.wake();
+        result
+    }
+
+    fn wake(&self) {
+        // The counter cannot overflow: the thread empties it.
+        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+    }
+
+    fn take_event(&self, inner: &mut Inner) -> Option<Event> {
+        let event = inner.machine.take_event();
+        if !inner.machine.has_events() {
+            let _ = rustix::io::read(&self.news, &mut [0; 8]);
+        }
+        event
+    }
+
+    fn destroy_queue(&self) -> Result<()> {
+        self.engine.hub_of_closed()?.destroy(self.queue.handle())
+    }
+}
+
+/// INVALID unless each layer of the layout's own stage lies in one of the ranges.
+fn check_memory(engine: &Engine, layout: &Layout, memory: &[CacheMemory]) -> Result<()> {
+    for memory in memory {
+        engine.check_region(memory.region)?;
+    }
+    for layer in &layout.layers {
+        let Some(extent) = layer.extent(layout) else { continue };
+        let has = |memory: &&CacheMemory| {
+            let end = memory.address.saturating_add(memory.length);
+            memory.address <= extent.start && extent.end <= end
+        };
+        if !memory.iter().any(|memory| has(&memory)) {
+            let (start, end) = (extent.start, extent.end);
+            let text = format!("memory: none has layer {} at {start:#x} to {end:#x}", layer.name);
+            return Err(Error::invalid(text));
+        }
+    }
+    Ok(())
+}

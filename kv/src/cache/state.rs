@@ -1,0 +1,48 @@
+//! What a cache keeps under its lock.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Weak;
+
+use ferry::types::PeerId;
+use ferry::Transfer;
+
+use super::Shared;
+use crate::handoff::{Action, Machine, PostId};
+
+pub struct Inner {
+    pub machine: Machine,
+    /// Transfers and messages that are not final, by their numbers (`user_data`).
+    pub under_way: BTreeMap<u64, UnderWay>,
+    /// The transfers of the machine's posts, to be cancelled.
+    pub posts: BTreeMap<PostId, Transfer>,
+    pub next_number: u64,
+    /// What the engine had no room for.
+    pub backlog: VecDeque<Action>,
+    /// The cache itself, for its threads.
+    pub me: Weak<Shared>,
+    pub is_closing: bool,
+    /// Nothing is under way any more, and the thread has ended.
+    pub is_over: bool,
+}
+
+pub enum UnderWay {
+    /// A part of a message that is not its last.
+    Part,
+    Message(PeerId),
+    Post(PostId),
+}
+
+impl Inner {
+    pub fn new(machine: Machine) -> Inner {
+        Inner {
+            machine,
+            under_way: BTreeMap::new(),
+            posts: BTreeMap::new(),
+            next_number: 0,
+            backlog: VecDeque::new(),
+            me: Weak::new(),
+            is_closing: false,
+            is_over: false,
+        }
+    }
+}

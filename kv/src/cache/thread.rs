@@ -1,0 +1,121 @@
+//! The cache's thread: sleeps until the engine's queue has events, a call wakes it, or the machine's time has come.
+
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use ferry::notify::{Event, EventBody};
+use ferry::status::{Error, Result};
+use ferry::Status;
+use rustix::event::{poll, PollFd, PollFlags, Timespec};
+
+use super::state::{Inner, UnderWay};
+use super::Shared;
+
+/// Events that are taken before others have a turn at the lock.
+const EVENTS_PER_TURN: usize = 256;
+
+pub fn start(shared: &Arc<Shared>) -> Result<JoinHandle<()>> {
+    shared.lock().me = Arc::downgrade(shared);
+    let own = shared.clone();
+    let run = move || {
+        while let Some(until) = own.turn() {
+            own.sleep_until(until);
+        }
+        own.end();
+    };
+    let started = std::thread::Builder::new().name("ferry-kv".into()).spawn(run);
+    started.map_err(|error| Error::system("starting the thread ferry-kv", &error))
+}
+
+/// When to take the next turn at the latest.
+enum Until {
+    Now,
+    At(u64),
+    Woken,
+}
+
+impl Shared {
+    /// Serves what has come. None when the cache is closed, or its engine.
+    fn turn(&self) -> Option<Until> {
+        let mut events = Vec::new();
+        let count = self.queue.drain(&mut events, EVENTS_PER_TURN);
+        let mut inner = self.lock();
+        for event in events {
+            self.serve(&mut inner, event);
+        }
+        let is_engine_over =
+            self.engine.check_not_closed().and_then(|()| self.engine.check_health()).is_err();
+        let due = inner.machine.tick(self.now());
+        let is_quiet = inner.is_closing && inner.machine.close(self.now());
+        self.act(&mut inner);
+        if count == EVENTS_PER_TURN {
+            return Some(Until::Now);
+        }
+        if (is_quiet && inner.under_way.is_empty()) || is_engine_over {
+            return None;
+        }
+        Some(due.map_or(Until::Woken, Until::At))
+    }
+
+    fn serve(&self, inner: &mut Inner, event: Event) {
+        let (peer, now) = (event.peer, self.now());
+        match event.body {
+            EventBody::Transfer { user_data, status, .. } => match inner.under_way.remove(&user_data) {
+                Some(UnderWay::Message(to)) => inner.machine.sent(to, now),
+                Some(UnderWay::Post(post)) => {
+                    let transfer = inner.posts.remove(&post);
+                    let result = match status {
+                        Status::Ok => Ok(()),
+                        status => Err(Error::new(status, why(transfer, status))),
+                    };
+                    inner.machine.moved(post, result, now);
+                }
+                Some(UnderWay::Part) | None => {}
+            },
+            EventBody::Notification { bytes, .. } => inner.machine.notification(peer, &bytes, now),
+            EventBody::PeerLost { why, .. } => inner.machine.peer_lost(peer, &why, now),
+            _ => {}
+        }
+        self.act(inner);
+    }
+
+    fn sleep_until(&self, until: Until) {
+        let timeout = match until {
+            Until::Now => return,
+            Until::Woken => None,
+            Until::At(at) => {
+                let left = at.saturating_sub(self.now());
+                Some(Timespec {
+                    tv_sec: (left / 1_000_000_000) as i64,
+                    tv_nsec: (left % 1_000_000_000) as i64,
+                })
+            }
+        };
+        let mut fds = [PollFd::new(&*self.queue, PollFlags::IN), PollFd::new(&self.wake, PollFlags::IN)];
+        // An interrupted poll is a turn too early, which does no harm.
+        let _ = poll(&mut fds, timeout.as_ref());
+        let _ = rustix::io::read(&self.wake, &mut [0; 8]);
+    }
+
+    /// The cache is over: nothing of it is under way. With the engine closed, that holds for all transfers.
+    fn end(&self) {
+        let mut inner = self.lock();
+        inner.machine.engine_closed(self.now());
+        (inner.is_closing, inner.is_over) = (true, true);
+        inner.posts.clear();
+        let _ = rustix::io::write(&self.news, &1u64.to_ne_bytes());
+        drop(inner);
+        // BUSY only if the engine is closed, which frees the queue.
+        let _ = self.destroy_queue();
+        self.changed.notify_all();
+    }
+}
+
+/// Why a transfer failed, in the words of its first request that did.
+fn why(transfer: Option<ferry::Transfer>, status: Status) -> String {
+    let failed = transfer.and_then(|transfer| {
+        let failed = transfer.results().into_iter().find(|request| request.status != Status::Ok)?;
+        Some(format!("a transfer failed: {} over {}", failed.status, failed.transport.name()))
+    });
+    failed.unwrap_or_else(|| format!("a transfer failed: {status}"))
+}
