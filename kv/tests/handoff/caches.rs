@@ -33,7 +33,7 @@ pub fn layouts(shape: Shape, first_node: usize) -> Vec<Layout> {
     (0..shape.tp).map(|rank| layout(shape, rank, address(first_node + rank as usize))).collect()
 }
 
-fn layout(shape: Shape, tp_rank: u32, address: u64) -> Layout {
+pub fn layout(shape: Shape, tp_rank: u32, address: u64) -> Layout {
     let shard = Shard {
         tp_rank,
         tp_size: shape.tp,

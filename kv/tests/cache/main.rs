@@ -1,0 +1,296 @@
+//! Caches of real engines, over TCP and on the same host: what is taken equals what was offered, and each end comes in
+//! time. The orders of events are `tests/handoff`'s.
+
+#[path = "../handoff/caches.rs"]
+#[allow(dead_code)]
+mod caches;
+
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use caches::{cells, layout, Shape};
+use ferry::types::PeerId;
+use ferry::{Config, Engine, Memory, RegionOptions, Status};
+use ferry_kv::handoff::{Blocks, End, Event, HandoffId, Mode, OfferSpec, State, TakeSpec};
+use ferry_kv::layout::{Arrangement, Layout};
+use ferry_kv::{Cache, CacheMemory, CacheOptions};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+const TOKENS: u64 = 37;
+const SECRET: &str = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
+
+struct Rank {
+    cache: Cache,
+    layout: Layout,
+    memory: Memory,
+    engine: Engine,
+}
+
+fn engine(settings: &[(&str, &str)]) -> Engine {
+    let mut config = Config::default();
+    config.set("secret", SECRET).unwrap();
+    settings.iter().for_each(|(key, value)| config.set(key, value).unwrap());
+    Engine::open(config).unwrap()
+}
+
+fn rank(shape: Shape, number: u32, settings: &[(&str, &str)]) -> Rank {
+    let engine = engine(settings);
+    let draft = layout(shape, number, 1 << 20);
+    let ends = draft.layers.iter().filter_map(|layer| layer.extent(&draft)).map(|range| range.end);
+    let length = ends.max().unwrap() - (1 << 20);
+    let memory = engine.alloc(length as usize, &RegionOptions::default()).unwrap();
+    let layout = layout(shape, number, memory.address());
+    let whole = CacheMemory { region: memory.region(), address: memory.address(), length };
+    let cache = Cache::open(&engine, layout.clone(), &[whole], CacheOptions::default()).unwrap();
+    Rank { cache, layout, memory, engine }
+}
+
+fn instance(shape: Shape, settings: &[(&str, &str)]) -> Vec<Rank> {
+    (0..shape.tp).map(|number| rank(shape, number, settings)).collect()
+}
+
+fn shape(tp: u32, block: u32) -> Shape {
+    Shape { tp, block, arrangement: Arrangement::BlockHeadPairToken, window: None }
+}
+
+fn id(number: u8) -> HandoffId {
+    HandoffId::from_bytes([number; 16])
+}
+
+impl Rank {
+    fn lists(&self, first: u32) -> Vec<Blocks> {
+        let lists = self.layout.groups.iter().map(|group| {
+            let count = TOKENS.div_ceil(group.block_tokens.into()) as u32;
+            Blocks { first_token: 0, ids: (0..count).map(|at| first + (at * 7) % count).collect() }
+        });
+        lists.collect()
+    }
+
+    fn compute(&self, lists: &[Blocks], layer: u32, from: u64, to: u64) {
+        for cell in cells(&self.layout, lists, from..to, 5).into_iter().filter(|cell| cell.layer == layer) {
+            self.memory.write((cell.address - self.memory.address()) as usize, &[cell.value]);
+        }
+    }
+
+    /// Offers, in two chunks, layer by layer.
+    fn produce(&self, id: HandoffId, takers: u32) -> Vec<Blocks> {
+        let lists = self.offer(id, takers);
+        for (from, to) in [(0, 20), (20, TOKENS)] {
+            for layer in 0..self.layout.layers.len() as u32 {
+                self.compute(&lists, layer, from, to);
+                self.cache.offer_ready(id, layer..layer + 1, to).unwrap();
+            }
+        }
+        self.cache.offer_seal(id, TOKENS).unwrap();
+        lists
+    }
+
+    fn offer(&self, id: HandoffId, takers: u32) -> Vec<Blocks> {
+        let blocks = self.lists(0);
+        let lease = Duration::from_secs(60);
+        self.cache.offer(OfferSpec { id, blocks: blocks.clone(), takers, only: Vec::new(), lease }).unwrap();
+        blocks
+    }
+
+    fn connect(&self, producers: &[Rank]) -> Vec<PeerId> {
+        let to = |rank: &Rank| self.engine.connect(rank.engine.address(), Some(PATIENCE)).unwrap();
+        producers.iter().map(to).collect()
+    }
+
+    fn take(&self, id: HandoffId, producers: &[Rank], mode: Mode) -> Vec<Blocks> {
+        let blocks = self.lists(3);
+        let spec = TakeSpec {
+            id,
+            producers: self.connect(producers),
+            group: 1,
+            blocks: blocks.clone(),
+            skip_tokens: 0,
+            tokens: TOKENS,
+            mode,
+            deadline: Some(PATIENCE),
+            tell_layers: true,
+        };
+        self.cache.take(spec).unwrap();
+        blocks
+    }
+
+    /// Waits for the terminal event of an id; layers that were told before it.
+    fn end(&self, id: HandoffId) -> (End, Status, String, u32) {
+        let mut told = 0;
+        loop {
+            match self.cache.wait(PATIENCE).unwrap() {
+                Event::Layers { layers, .. } => {
+                    assert!(layers > told, "layers are told once");
+                    told = layers;
+                }
+                Event::Ended { id: of, end, status, why, .. } => {
+                    assert_eq!(of, id);
+                    return (end, status, why, told);
+                }
+            }
+        }
+    }
+
+    fn check(&self, lists: &[Blocks]) {
+        for cell in cells(&self.layout, lists, 0..TOKENS, 5) {
+            let mut byte = [0];
+            self.memory.read((cell.address - self.memory.address()) as usize, &mut byte);
+            assert_eq!(byte[0], cell.value, "{cell:?}");
+        }
+    }
+}
+
+#[test]
+fn what_is_taken_equals_what_was_offered_however_it_is_sharded() {
+    for transports in ["tcp", "local,tcp"] {
+        let settings = [("transports", transports)];
+        for (source, target) in [(1, 1), (2, 1), (1, 2)] {
+            for mode in [Mode::Auto, Mode::Pull, Mode::Push] {
+                let (producers, consumers) =
+                    (instance(shape(source, 4), &settings), instance(shape(target, 8), &settings));
+                let lists: Vec<_> =
+                    consumers.iter().map(|rank| rank.take(id(9), &producers, mode)).collect();
+                producers.iter().for_each(|rank| drop(rank.produce(id(9), 1)));
+                for (rank, lists) in consumers.iter().zip(&lists) {
+                    let (end, _, why, _) = rank.end(id(9));
+                    assert_eq!(end, End::Received, "{why}");
+                    rank.check(lists);
+                    assert_eq!(rank.cache.status(id(9)), State::Ended(End::Received));
+                }
+                for rank in &producers {
+                    let (end, _, why, _) = rank.end(id(9));
+                    assert_eq!(end, End::Sent, "{source} to {target}, {mode:?}, {transports}: {why}");
+                    rank.cache.close(PATIENCE).unwrap();
+                    assert_eq!(rank.cache.poll(), None);
+                    assert_eq!(rank.cache.wait(PATIENCE).unwrap_err().status, Status::Closed);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn layers_are_told_while_later_ones_are_computed() {
+    let settings = [("transports", "tcp")];
+    let (producers, consumers) = (instance(shape(1, 4), &settings), instance(shape(1, 4), &settings));
+    let (producer, consumer) = (&producers[0], &consumers[0]);
+    let lists = producer.offer(id(1), 1);
+    consumer.take(id(1), &producers, Mode::Push);
+    for layer in 0..3 {
+        producer.compute(&lists, layer, 0, TOKENS);
+        producer.cache.offer_ready(id(1), layer..layer + 1, TOKENS).unwrap();
+        if layer < 2 {
+            let expected = Event::Layers { id: id(1), layers: layer + 1 };
+            assert_eq!(consumer.cache.wait(PATIENCE).unwrap(), expected);
+        }
+    }
+    assert_eq!(consumer.end(id(1)).0, End::Received);
+    producer.cache.offer_seal(id(1), TOKENS).unwrap();
+    assert_eq!(producer.end(id(1)).0, End::Sent);
+}
+
+/// The descriptor is readable exactly while there are events.
+#[test]
+fn the_descriptor_tells_of_events() {
+    let producer = rank(shape(1, 4), 0, &[("transports", "tcp")]);
+    let readable = |timeout_ms: i64| {
+        let timeout = rustix::event::Timespec { tv_sec: 0, tv_nsec: timeout_ms * 1_000_000 };
+        let mut fds =
+            [rustix::event::PollFd::from_borrowed_fd(producer.cache.as_fd(), rustix::event::PollFlags::IN)];
+        rustix::event::poll(&mut fds, Some(&timeout)).unwrap() == 1
+    };
+    assert!(!readable(0));
+    producer.offer(id(1), 1);
+    producer.cache.offer_abort(id(1)).unwrap();
+    assert!(readable(900));
+    assert!(matches!(producer.cache.poll(), Some(Event::Ended { end: End::Cancelled, .. })));
+    assert!(!readable(0) && producer.cache.poll().is_none());
+}
+
+/// The engine of one side ends in the midst of a handoff; the other side is told, and its blocks are its own.
+#[test]
+fn a_peer_that_goes_is_told_in_time() {
+    for mode in [Mode::Pull, Mode::Push] {
+        for consumer_goes in [false, true] {
+            let settings = [("transports", "tcp")];
+            let (producers, mut consumers) = (instance(shape(1, 4), &settings), instance(shape(1, 4), &settings));
+            let lists = producers[0].offer(id(2), 1);
+            consumers[0].take(id(2), &producers, mode);
+            producers[0].compute(&lists, 0, 0, TOKENS);
+            producers[0].cache.offer_ready(id(2), 0..1, TOKENS).unwrap();
+            let told = consumers[0].cache.wait(PATIENCE).unwrap();
+            assert_eq!(told, Event::Layers { id: id(2), layers: 1 });
+            let gone = Instant::now();
+            let (stays, goes) = match consumer_goes {
+                true => (&producers[0], consumers.remove(0)),
+                false => (&consumers[0], rank(shape(1, 4), 0, &settings)),
+            };
+            match consumer_goes {
+                true => goes.engine.close(Some(PATIENCE)).unwrap(),
+                false => producers[0].engine.close(Some(PATIENCE)).unwrap(),
+            }
+            let (end, status, _, _) = stays.end(id(2));
+            assert_eq!((end, status), (End::PeerLost, Status::PeerLost), "{mode:?}, {consumer_goes}");
+            assert!(gone.elapsed() < Duration::from_secs(3), "told after {:?}", gone.elapsed());
+        }
+    }
+}
+
+/// A take that is cancelled, and an offer that is aborted, while bytes move: after the terminal event nothing lands.
+#[test]
+fn after_the_end_nothing_lands() {
+    for mode in [Mode::Pull, Mode::Push] {
+        for round in 0..20 {
+            let settings = [("transports", "tcp")];
+            let (producers, consumers) = (instance(shape(1, 4), &settings), instance(shape(1, 4), &settings));
+            let lists = consumers[0].take(id(3), &producers, mode);
+            producers[0].produce(id(3), 1);
+            std::thread::yield_now();
+            let _ = match round % 2 {
+                0 => consumers[0].cache.take_cancel(id(3)),
+                _ => producers[0].cache.offer_abort(id(3)),
+            };
+            let (end, ..) = consumers[0].end(id(3));
+            assert!([End::Cancelled, End::Failed, End::Received].contains(&end), "{end:?}");
+            let all = cells(&consumers[0].layout, &lists, 0..TOKENS, 5);
+            let base = consumers[0].memory.address();
+            all.iter().for_each(|cell| consumers[0].memory.write((cell.address - base) as usize, &[!cell.value]));
+            // A take that was cancelled before it reached the producer leaves the offer to its lease.
+            let _ = producers[0].cache.offer_abort(id(3));
+            producers[0].end(id(3));
+            // Whatever was under way is over when both sides have closed.
+            consumers[0].cache.close(PATIENCE).unwrap();
+            producers[0].cache.close(PATIENCE).unwrap();
+            for cell in all {
+                let mut byte = [0];
+                consumers[0].memory.read((cell.address - base) as usize, &mut byte);
+                assert_eq!(byte[0], !cell.value, "{mode:?}: {cell:?} landed late");
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_wrong_is_named() {
+    let first = rank(shape(1, 4), 0, &[("transports", "tcp")]);
+    let whole = CacheMemory {
+        region: first.memory.region(),
+        address: first.memory.address(),
+        length: first.memory.length() as u64,
+    };
+    let refused = |layout: Layout, memory: &[CacheMemory]| {
+        Cache::open(&first.engine, layout, memory, CacheOptions::default()).err().unwrap().to_string()
+    };
+    let busy = refused(first.layout.clone(), &[whole]);
+    assert_eq!(busy, "BUSY: another queue takes the notifications of channel 1");
+    let short = CacheMemory { length: 8, ..whole };
+    let missing = refused(first.layout.clone(), &[short]);
+    assert!(missing.starts_with("INVALID: memory: none has layer layers.0 at"), "{missing}");
+    let refused = first.cache.offer_ready(id(1), 0..1, 4).unwrap_err();
+    assert_eq!(refused.to_string(), "INVALID: id: 01010101.. is no offer");
+    first.cache.close(PATIENCE).unwrap();
+    let spec = OfferSpec { id: id(1), blocks: first.lists(0), takers: 1, only: Vec::new(), lease: PATIENCE };
+    assert_eq!(first.cache.offer(spec).unwrap_err().status, Status::Closed);
+    // A cache that is closed leaves its place to another.
+    Cache::open(&first.engine, first.layout.clone(), &[whole], CacheOptions::default()).unwrap();
+}
