@@ -148,8 +148,7 @@ fn what_is_taken_equals_what_was_offered_however_it_is_sharded() {
             for mode in [Mode::Auto, Mode::Pull, Mode::Push] {
                 let (producers, consumers) =
                     (instance(shape(source, 4), &settings), instance(shape(target, 8), &settings));
-                let lists: Vec<_> =
-                    consumers.iter().map(|rank| rank.take(id(9), &producers, mode)).collect();
+                let lists: Vec<_> = consumers.iter().map(|rank| rank.take(id(9), &producers, mode)).collect();
                 producers.iter().for_each(|rank| drop(rank.produce(id(9), 1)));
                 for (rank, lists) in consumers.iter().zip(&lists) {
                     let (end, _, why, _) = rank.end(id(9));
@@ -213,7 +212,8 @@ fn a_peer_that_goes_is_told_in_time() {
     for mode in [Mode::Pull, Mode::Push] {
         for consumer_goes in [false, true] {
             let settings = [("transports", "tcp")];
-            let (producers, mut consumers) = (instance(shape(1, 4), &settings), instance(shape(1, 4), &settings));
+            let (producers, mut consumers) =
+                (instance(shape(1, 4), &settings), instance(shape(1, 4), &settings));
             let lists = producers[0].offer(id(2), 1);
             consumers[0].take(id(2), &producers, mode);
             producers[0].compute(&lists, 0, 0, TOKENS);
@@ -254,7 +254,8 @@ fn after_the_end_nothing_lands() {
             assert!([End::Cancelled, End::Failed, End::Received].contains(&end), "{end:?}");
             let all = cells(&consumers[0].layout, &lists, 0..TOKENS, 5);
             let base = consumers[0].memory.address();
-            all.iter().for_each(|cell| consumers[0].memory.write((cell.address - base) as usize, &[!cell.value]));
+            all.iter()
+                .for_each(|cell| consumers[0].memory.write((cell.address - base) as usize, &[!cell.value]));
             // A take that was cancelled before it reached the producer leaves the offer to its lease.
             let _ = producers[0].cache.offer_abort(id(3));
             producers[0].end(id(3));

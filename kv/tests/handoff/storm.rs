@@ -86,7 +86,7 @@ impl Story {
         let tokens = 1 + self.world.random.below(30) as u64;
         let skip =
             if self.world.random.one_in(3) { self.world.random.below(tokens as usize) as u64 } else { 0 };
-        for node in 0..self.world.nodes.len() {
+        for (node, used) in used.iter_mut().enumerate() {
             let is_producer = node < self.producers;
             let layout = self.world.nodes[node].layout.clone();
             let lists = (0..layout.groups.len()).map(|group| {
@@ -99,8 +99,8 @@ impl Story {
                     _ => 0,
                 };
                 let count = (tokens - first_token).div_ceil(block);
-                let first = used[node][group];
-                used[node][group] += count;
+                let first = used[group];
+                used[group] += count;
                 // Every second block, from the end: neither in order nor adjacent.
                 let ids =
                     (first..first + count).map(|at| ((BLOCKS - 1).wrapping_sub(at * 7 % BLOCKS)) as u32);

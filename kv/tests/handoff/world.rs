@@ -73,6 +73,9 @@ pub struct World {
     pub fenced: usize,
 }
 
+/// End, status, valid tokens, and blocks that are not to be trusted.
+pub type Ended = (End, Status, u64, Vec<(u32, u32)>);
+
 pub const SILENCE: Duration = Duration::from_millis(1_000);
 
 pub fn peer(node: usize) -> PeerId {
@@ -293,7 +296,7 @@ impl World {
         wires && self.posted.iter().all(|it| !runs(it.node)) && self.fences.is_empty()
     }
 
-    pub fn end_of(&self, node: usize, id: HandoffId) -> Option<(End, Status, u64, Vec<(u32, u32)>)> {
+    pub fn end_of(&self, node: usize, id: HandoffId) -> Option<Ended> {
         let mut found = None;
         for event in &self.nodes[node].ends {
             if let Event::Ended { id: of, end, status, valid_tokens, untrusted, .. } = event {
