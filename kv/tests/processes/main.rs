@@ -1,0 +1,209 @@
+//! Handoffs between processes, one of which is killed or stopped at a moment that a seed draws: the other side's take or
+//! offer ends in time, exactly once, with what it says; and nothing lands in its blocks afterwards.
+//!
+//! `FERRY_KV_KILLS` is the number of seeds of each kind (6). The other process is this program again: `role`.
+
+mod big;
+mod role;
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use big::{id, lists, rank, Rank, PATIENCE, TOKENS};
+use ferry::types::PeerId;
+use ferry_kv::handoff::{Blocks, End, Event, Mode, OfferSpec, TakeSpec};
+
+/// A peer that is gone is told in this time, whatever it was doing (issue: at most 3 s).
+const IN_TIME: Duration = Duration::from_secs(3);
+
+struct Other {
+    child: Child,
+    output: BufReader<ChildStdout>,
+    address: String,
+}
+
+impl Other {
+    /// Starts this program again in a role.
+    fn start(role: &str, transports: &str, target: &str) -> Other {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["role::plays_the_other_process", "--exact", "--nocapture", "--ignored"])
+            .env("FERRY_KV_ROLE", role)
+            .env("FERRY_KV_TRANSPORTS", transports)
+            .env("FERRY_KV_TARGET", target)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let output = BufReader::new(child.stdout.take().unwrap());
+        let mut other = Other { child, output, address: String::new() };
+        other.address = other.line("ADDRESS ");
+        other
+    }
+
+    /// Waits for a line that begins so; returns its rest.
+    fn line(&mut self, beginning: &str) -> String {
+        let mut line = String::new();
+        while self.output.read_line(&mut line).unwrap() > 0 {
+            if let Some((_, rest)) = line.trim_end().split_once(beginning) {
+                return rest.to_owned();
+            }
+            line.clear();
+        }
+        panic!("the other process ended without {beginning:?}");
+    }
+
+    fn signal(&self, signal: rustix::process::Signal) {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, signal).unwrap();
+    }
+}
+
+impl Drop for Other {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Strike {
+    Kill,
+    Stop,
+}
+
+fn draw(seed: u64) -> u64 {
+    let mixed = seed.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    mixed ^ (mixed >> 31)
+}
+
+fn end(rank: &Rank) -> (End, u64, String) {
+    loop {
+        if let Event::Ended { end, valid_tokens, why, .. } = rank.cache.wait(PATIENCE).unwrap() {
+            return (end, valid_tokens, why);
+        }
+    }
+}
+
+fn kills() -> u64 {
+    std::env::var("FERRY_KV_KILLS").ok().and_then(|text| text.parse().ok()).unwrap_or(6)
+}
+
+fn strike(other: &Other, how: Strike) {
+    other.signal(match how {
+        Strike::Kill => rustix::process::Signal::KILL,
+        Strike::Stop => rustix::process::Signal::STOP,
+    });
+}
+
+/// Until the peer is struck, sequences are handed over one after the other; the one under way then ends in time.
+fn after_a_strike(
+    own: &Rank,
+    other: &Other,
+    how: Strike,
+    struck: Instant,
+    valid_until: &[Blocks],
+    sequence: u64,
+    take: bool,
+) -> End {
+    let (end, valid, why) = end(own);
+    let after = struck.elapsed();
+    assert!(after < IN_TIME, "{end:?} {after:?} after the strike: {why}");
+    if take {
+        own.check(sequence, valid_until, valid);
+    }
+    own.scribble(0xA5);
+    if how == Strike::Stop {
+        other.signal(rustix::process::Signal::CONT);
+    }
+    std::thread::sleep(Duration::from_millis(300));
+    own.check_scribbled(0xA5);
+    end
+}
+
+fn producer_is_struck(how: Strike, transports: &str, mode: Mode, seed: u64) -> End {
+    let own = rank(transports);
+    let mut other = Other::start("producer", transports, "");
+    let peer = own.engine.connect(&other.address, Some(PATIENCE)).unwrap();
+    let blocks = lists(5);
+    take(&own, 0, peer, &blocks, mode);
+    other.line("COMPUTING");
+    std::thread::sleep(Duration::from_micros(draw(seed) % 20_000));
+    let struck = Instant::now();
+    strike(&other, how);
+    after_a_strike(&own, &other, how, struck, &blocks, 0, true)
+}
+
+fn take(own: &Rank, sequence: u64, peer: PeerId, blocks: &[Blocks], mode: Mode) {
+    let spec = TakeSpec {
+        id: id(sequence),
+        producers: vec![peer],
+        group: 1,
+        blocks: blocks.to_vec(),
+        skip_tokens: 0,
+        tokens: TOKENS,
+        mode,
+        deadline: None,
+        tell_layers: false,
+    };
+    own.cache.take(spec).unwrap();
+}
+
+fn consumer_is_struck(how: Strike, transports: &str, mode: &str, seed: u64) -> End {
+    let own = rank(transports);
+    let blocks = lists(3);
+    let lease = Duration::from_secs(1);
+    let spec = OfferSpec { id: id(0), blocks: blocks.clone(), takers: 1, only: Vec::new(), lease };
+    own.cache.offer(spec).unwrap();
+    let mut other = Other::start(&format!("consumer {mode}"), transports, own.engine.address());
+    other.line("TAKING");
+    let ready = std::time::Instant::now();
+    let moment = Duration::from_micros(draw(seed) % 20_000);
+    let mut struck = None;
+    for layer in 0..big::LAYERS {
+        own.compute(0, layer, &blocks);
+        if struck.is_none() && ready.elapsed() >= moment {
+            struck = Some(Instant::now());
+            strike(&other, how);
+        }
+        if own.cache.offer_ready(id(0), layer..layer + 1, TOKENS).is_err() {
+            break;
+        }
+    }
+    let struck = struck.unwrap_or_else(|| {
+        strike(&other, how);
+        Instant::now()
+    });
+    // Ended already if the peer was lost meanwhile.
+    let _ = own.cache.offer_seal(id(0), TOKENS);
+    after_a_strike(&own, &other, how, struck, &blocks, 0, false)
+}
+
+#[test]
+fn a_producer_that_is_killed_or_stopped_ends_its_takes_in_time() {
+    for seed in 0..kills() {
+        for transports in ["tcp", "local,tcp"] {
+            for mode in [Mode::Pull, Mode::Push] {
+                for how in [Strike::Kill, Strike::Stop] {
+                    eprintln!("seed {seed} {transports} {mode:?} {how:?}");
+                    let end = producer_is_struck(how, transports, mode, seed);
+                    assert!([End::Received, End::PeerLost].contains(&end), "{end:?}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_consumer_that_is_killed_or_stopped_ends_its_offers_in_time() {
+    for seed in 0..kills() {
+        for transports in ["tcp", "local,tcp"] {
+            for mode in ["pull", "push"] {
+                for how in [Strike::Kill, Strike::Stop] {
+                    eprintln!("seed {seed} {transports} {mode} {how:?}");
+                    let end = consumer_is_struck(how, transports, mode, seed);
+                    assert!([End::Sent, End::PeerLost, End::Expired].contains(&end), "{end:?}");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! The other process: a producer that computes layer by layer, or a consumer that takes, until it is struck.
+
+use ferry_kv::handoff::{Mode, OfferSpec, TakeSpec};
+
+use crate::big::{id, lists, rank, LAYERS, PATIENCE, TOKENS};
+
+#[test]
+#[ignore = "the other process of the tests"]
+fn plays_the_other_process() {
+    let Ok(role) = std::env::var("FERRY_KV_ROLE") else { return };
+    let transports = std::env::var("FERRY_KV_TRANSPORTS").unwrap();
+    let own = rank(&transports);
+    println!("ADDRESS {}", own.engine.address());
+    match role.as_str() {
+        "producer" => {
+            let blocks = lists(3);
+            let spec =
+                OfferSpec { id: id(0), blocks: blocks.clone(), takers: 1, only: Vec::new(), lease: PATIENCE };
+            own.cache.offer(spec).unwrap();
+            println!("COMPUTING");
+            for layer in 0..LAYERS {
+                own.compute(0, layer, &blocks);
+                own.cache.offer_ready(id(0), layer..layer + 1, TOKENS).unwrap();
+            }
+            own.cache.offer_seal(id(0), TOKENS).unwrap();
+        }
+        consumer => {
+            let target = std::env::var("FERRY_KV_TARGET").unwrap();
+            let producer = own.engine.connect(&target, Some(PATIENCE)).unwrap();
+            let mode = if consumer.ends_with("pull") { Mode::Pull } else { Mode::Push };
+            let spec = TakeSpec {
+                id: id(0),
+                producers: vec![producer],
+                group: 1,
+                blocks: lists(5),
+                skip_tokens: 0,
+                tokens: TOKENS,
+                mode,
+                deadline: None,
+                tell_layers: false,
+            };
+            own.cache.take(spec).unwrap();
+            println!("TAKING");
+        }
+    }
+    // The other side's end kills this process; a test that panics does so too.
+    while own.cache.wait(PATIENCE).is_ok() {}
+}
