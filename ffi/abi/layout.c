@@ -4,6 +4,7 @@
  * proves that the structs have no implicit padding.
  */
 #include "ferry.h"
+#include "ferry_kv.h"
 
 #define JOIN_(a, b) a##b
 #define JOIN(a, b) JOIN_(a, b)
@@ -224,3 +225,97 @@ FIELD(ferry_stats, transfers, 184, 8)
 FIELD(ferry_stats, bytes_local, 192, 8)
 FIELD(ferry_stats, bytes_device, 200, 8)
 SIZE(ferry_stats, 208)
+
+/* ferry_kv_group */
+FIELD(ferry_kv_group, struct_size, 0, 4)
+FIELD(ferry_kv_group, kind, 4, 4)
+FIELD(ferry_kv_group, block_tokens, 8, 4)
+FIELD(ferry_kv_group, window_tokens, 12, 4)
+SIZE(ferry_kv_group, 16)
+
+/* ferry_kv_layer */
+FIELD(ferry_kv_layer, struct_size, 0, 4)
+FIELD(ferry_kv_layer, group, 4, 4)
+FIELD(ferry_kv_layer, name, 8, 8)
+FIELD(ferry_kv_layer, stage, 16, 4)
+FIELD(ferry_kv_layer, heads, 20, 4)
+FIELD(ferry_kv_layer, pairs, 24, 4)
+FIELD(ferry_kv_layer, elements, 28, 4)
+FIELD(ferry_kv_layer, element_bytes, 32, 4)
+FIELD(ferry_kv_layer, reserved, 36, 4)
+FIELD(ferry_kv_layer, address, 40, 8)
+FIELD(ferry_kv_layer, blocks, 48, 8)
+FIELD(ferry_kv_layer, block_stride, 56, 8)
+FIELD(ferry_kv_layer, pair_stride, 64, 8)
+FIELD(ferry_kv_layer, head_stride, 72, 8)
+FIELD(ferry_kv_layer, token_stride, 80, 8)
+FIELD(ferry_kv_layer, element_stride, 88, 8)
+SIZE(ferry_kv_layer, 96)
+
+/* ferry_kv_layout_desc */
+FIELD(ferry_kv_layout_desc, struct_size, 0, 4)
+FIELD(ferry_kv_layout_desc, reserved, 4, 4)
+FIELD(ferry_kv_layout_desc, model, 8, 8)
+FIELD(ferry_kv_layout_desc, revision, 16, 8)
+FIELD(ferry_kv_layout_desc, cache, 24, 8)
+FIELD(ferry_kv_layout_desc, rope, 32, 8)
+FIELD(ferry_kv_layout_desc, tp_rank, 40, 4)
+FIELD(ferry_kv_layout_desc, tp_size, 44, 4)
+FIELD(ferry_kv_layout_desc, pp_rank, 48, 4)
+FIELD(ferry_kv_layout_desc, pp_size, 52, 4)
+FIELD(ferry_kv_layout_desc, pcp_rank, 56, 4)
+FIELD(ferry_kv_layout_desc, pcp_size, 60, 4)
+FIELD(ferry_kv_layout_desc, dcp_size, 64, 4)
+FIELD(ferry_kv_layout_desc, turn_tokens, 68, 4)
+FIELD(ferry_kv_layout_desc, groups, 72, 8)
+FIELD(ferry_kv_layout_desc, group_count, 80, 8)
+FIELD(ferry_kv_layout_desc, layers, 88, 8)
+FIELD(ferry_kv_layout_desc, layer_count, 96, 8)
+SIZE(ferry_kv_layout_desc, 104)
+
+/* ferry_kv_layout_info */
+FIELD(ferry_kv_layout_info, struct_size, 0, 4)
+FIELD(ferry_kv_layout_info, rank, 4, 4)
+FIELD(ferry_kv_layout_info, ranks, 8, 4)
+FIELD(ferry_kv_layout_info, group_count, 12, 4)
+FIELD(ferry_kv_layout_info, layer_count, 16, 4)
+FIELD(ferry_kv_layout_info, reserved, 20, 4)
+SIZE(ferry_kv_layout_info, 24)
+
+/* ferry_kv_blocks */
+FIELD(ferry_kv_blocks, struct_size, 0, 4)
+FIELD(ferry_kv_blocks, reserved, 4, 4)
+FIELD(ferry_kv_blocks, source_blocks, 8, 8)
+FIELD(ferry_kv_blocks, source_count, 16, 8)
+FIELD(ferry_kv_blocks, source_first_token, 24, 8)
+FIELD(ferry_kv_blocks, target_blocks, 32, 8)
+FIELD(ferry_kv_blocks, target_count, 40, 8)
+FIELD(ferry_kv_blocks, target_first_token, 48, 8)
+SIZE(ferry_kv_blocks, 56)
+
+/* ferry_kv_part */
+FIELD(ferry_kv_part, struct_size, 0, 4)
+FIELD(ferry_kv_part, reserved, 4, 4)
+FIELD(ferry_kv_part, first_token, 8, 8)
+FIELD(ferry_kv_part, end_token, 16, 8)
+FIELD(ferry_kv_part, first_layer, 24, 4)
+FIELD(ferry_kv_part, end_layer, 28, 4)
+FIELD(ferry_kv_part, blocks, 32, 8)
+FIELD(ferry_kv_part, group_count, 40, 8)
+SIZE(ferry_kv_part, 48)
+
+/* ferry_kv_move */
+FIELD(ferry_kv_move, struct_size, 0, 4)
+FIELD(ferry_kv_move, layer, 4, 4)
+FIELD(ferry_kv_move, source, 8, 8)
+FIELD(ferry_kv_move, target, 16, 8)
+FIELD(ferry_kv_move, source_stride, 24, 8)
+FIELD(ferry_kv_move, target_stride, 32, 8)
+FIELD(ferry_kv_move, bytes, 40, 8)
+FIELD(ferry_kv_move, counts, 48, 32)
+FIELD(ferry_kv_move, source_steps, 80, 32)
+FIELD(ferry_kv_move, target_steps, 112, 32)
+FIELD(ferry_kv_move, pair_count, 144, 8)
+FIELD(ferry_kv_move, source_blocks, 152, 8)
+FIELD(ferry_kv_move, target_blocks, 160, 8)
+SIZE(ferry_kv_move, 168)

@@ -1,6 +1,6 @@
-//! The C ABI of ferry. `include/ferry.h` is generated from this crate, one section per file; the doc comments
-//! here are its documentation. The crate is a thin layer over `engine::api`: it checks pointers and sizes,
-//! converts arguments, catches panics, and decides nothing.
+//! The C ABI of ferry. `include/ferry.h` and `include/ferry_kv.h` are generated from this crate, one section per file;
+//! the doc comments here are their documentation. The crate is a thin layer over `engine::api` and `ferry_kv`: it checks
+//! pointers and sizes, converts arguments, catches panics, and decides nothing.
 //!
 //! ```text
 //! guard      every entry point: panics become PANIC, errors go to the caller's ferry_error
@@ -9,6 +9,7 @@
 //! handles    handles, timeouts, operations            ┘
 //! status error config engine memory peers descriptor transfers options blocks layers results notify queues
 //! events stats                one C concept each
+//! kv         ferry_kv.h: layouts of KV caches, plans
 //! ```
 //! `README.md` beside this crate states the contract as a whole.
 
@@ -27,6 +28,7 @@ pub mod error;
 pub mod events;
 mod guard;
 pub mod handles;
+pub mod kv;
 pub mod layers;
 pub mod memory;
 pub mod notify;

@@ -6,8 +6,16 @@ mod library;
 use library::{check_compiles, check_needed, check_soname, crate_dir, lines, output, release_dir, symbols};
 use std::process::Command;
 
+/// The headers, relative to the crate.
+const HEADERS: [&str; 2] = ["../include/ferry.h", "../include/ferry_kv.h"];
+
 fn listed() -> Vec<String> {
     lines("abi/symbols.txt")
+}
+
+/// The text of all headers.
+fn headers() -> String {
+    HEADERS.map(|header| std::fs::read_to_string(crate_dir().join(header)).unwrap()).concat()
 }
 
 #[test]
@@ -17,9 +25,9 @@ fn the_shared_library_exports_what_is_listed_and_nothing_else() {
 }
 
 #[test]
-fn the_header_declares_what_is_listed() {
-    let header = std::fs::read_to_string(crate_dir().join("../include/ferry.h")).unwrap();
-    let declared = header.split("ferry_").skip(1).filter_map(|rest| {
+fn the_headers_declare_what_is_listed() {
+    let headers = headers();
+    let declared = headers.split("ferry_").skip(1).filter_map(|rest| {
         let end = rest.find(|c: char| !c.is_alphanumeric() && c != '_')?;
         // A parenthesis follows the name in a declaration, but never in prose.
         rest[end..].starts_with('(').then(|| format!("ferry_{}", &rest[..end]))
@@ -54,18 +62,20 @@ fn sizes_and_offsets_are_as_asserted_in_c() {
 
 #[test]
 fn every_struct_has_its_size_asserted() {
-    let header = std::fs::read_to_string(crate_dir().join("../include/ferry.h")).unwrap();
+    let headers = headers();
     let layout = std::fs::read_to_string(crate_dir().join("abi/layout.c")).unwrap();
-    for line in header.lines().filter(|line| line.starts_with("typedef struct ") && line.ends_with('{')) {
+    for line in headers.lines().filter(|line| line.starts_with("typedef struct ") && line.ends_with('{')) {
         let name = line.split_whitespace().nth(2).unwrap();
         assert!(layout.contains(&format!("\nSIZE({name}, ")), "abi/layout.c has no SIZE({name}, ...)");
     }
 }
 
 #[test]
-fn the_header_compiles_on_its_own_as_c_and_as_cpp() {
+fn each_header_compiles_on_its_own_as_c_and_as_cpp() {
     let compilers = [("gcc", "-std=c99", "c"), ("g++", "-std=c++17", "c++"), ("clang", "-std=c99", "c")];
-    check_compiles(&crate_dir().join("../include/ferry.h"), &crate_dir(), &compilers);
+    for header in HEADERS {
+        check_compiles(&crate_dir().join(header), &crate_dir(), &compilers);
+    }
 }
 
 /// The engine's features are doors for its tests and for the simulation.

@@ -1,11 +1,14 @@
-//! include/ferry.h is generated from the crate's source, one section per file, and checked in. This
-//! test fails when the two differ; `UPDATE=1 cargo test -p ferry-ffi --test header` regenerates the header.
+//! include/ferry.h and include/ferry_kv.h are generated from the crate's source, one section per file, and checked in.
+//! This test fails when they differ from it; `UPDATE=1 cargo test -p ferry-ffi --test header` regenerates the headers.
 
 use std::fmt::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-/// The sections in the header's order: source file, title, and introduction.
-const SECTIONS: &[(&str, &str, &str)] = &[
+/// A section: source file, title, and introduction.
+type Section = (&'static str, &'static str, &'static str);
+
+/// The sections of ferry.h in its order.
+const SECTIONS: &[Section] = &[
     ("status", "Status and version", ""),
     ("error", "Errors", ""),
     (
@@ -68,24 +71,61 @@ const OPENING: &str = r#"/** @file
  * - ferry installs no signal handlers and prints nothing. A call that runs out of memory returns
  *   FERRY_ERR_NO_MEMORY; the process aborts only when one of the smallest allocations fails.
  */
-#ifndef FERRY_H
-#define FERRY_H
-
-#include <stddef.h>
-#include <stdint.h>
-
-#ifdef __cplusplus
-extern "C" {
-#endif
 "#;
 
-const CLOSING: &str = r#"
-#ifdef __cplusplus
-} /* extern "C" */
-#endif
+/// The sections of ferry_kv.h in its order.
+const KV_SECTIONS: &[Section] = &[
+    (
+        "kv/desc",
+        "Descriptions of layouts",
+        "A layout says what one rank holds of a paged KV cache: groups of layers that share their block ids,\n\
+         each layer's place in memory, and how the ranks share the heads, layers and tokens.",
+    ),
+    ("kv/arrange", "Usual arrangements", ""),
+    ("kv/layout", "Layouts", ""),
+    ("kv/plan", "Plans", "Who sends what, from one instance to another that may be sharded differently."),
+    ("kv/moves", "Bytes to move", ""),
+];
 
-#endif /* FERRY_H */
+const KV_OPENING: &str = r#"/** @file
+ * ferry for KV caches: layouts and resharding. Part of libferry.
+ *
+ * Generated from ffi/src/kv by `UPDATE=1 cargo test -p ferry-ffi --test header`; don't edit. docs/kv.md has
+ * an example. These calls need no engine, touch none of the memory that a layout names, and never wait: they
+ * compute. The rules of ferry.h hold, and:
+ *
+ * - A forked child may use what it inherited.
+ * - Layouts, plans and moves never change. Any number of threads may use one; only its free must be alone.
+ * - In an array of structs that the caller fills, each element has its struct_size, all the same, and the
+ *   elements lie that far apart.
+ */
 "#;
+
+/// A header, and what it is made of.
+struct Header {
+    path: &'static str,
+    opening: &'static str,
+    guard: &'static str,
+    includes: &'static [&'static str],
+    sections: &'static [Section],
+}
+
+const HEADERS: [Header; 2] = [
+    Header {
+        path: "include/ferry.h",
+        opening: OPENING,
+        guard: "FERRY_H",
+        includes: &["<stddef.h>", "<stdint.h>"],
+        sections: SECTIONS,
+    },
+    Header {
+        path: "include/ferry_kv.h",
+        opening: KV_OPENING,
+        guard: "FERRY_KV_H",
+        includes: &["\"ferry.h\""],
+        sections: KV_SECTIONS,
+    },
+];
 
 fn crate_dir() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
@@ -173,13 +213,24 @@ fn initializer(name: &str, others: &[String]) -> String {
     )
 }
 
-fn generate() -> String {
-    let mut header = OPENING.to_owned();
-    for (file, title, introduction) in SECTIONS {
-        header += &banner(title, introduction);
-        write!(header, "\n{}\n", with_initializers(&tidy(&section(file)))).unwrap();
+impl Header {
+    fn generate(&self) -> String {
+        let Header { opening, guard, includes, .. } = self;
+        let includes: String = includes.iter().map(|file| format!("#include {file}\n")).collect();
+        let mut header = format!(
+            "{opening}#ifndef {guard}\n#define {guard}\n\n{includes}\n\
+             #ifdef __cplusplus\nextern \"C\" {{\n#endif\n"
+        );
+        for (file, title, introduction) in self.sections {
+            header += &banner(title, introduction);
+            write!(header, "\n{}\n", with_initializers(&tidy(&section(file)))).unwrap();
+        }
+        header + &format!("\n#ifdef __cplusplus\n}} /* extern \"C\" */\n#endif\n\n#endif /* {guard} */\n")
     }
-    header + CLOSING
+
+    fn file(&self) -> PathBuf {
+        crate_dir().join("..").join(self.path)
+    }
 }
 
 /// Returns the first line that differs, for the message.
@@ -193,33 +244,38 @@ fn first_difference(old: &str, new: &str) -> String {
     }
 }
 
-fn header_path() -> PathBuf {
-    crate_dir().join("../include/ferry.h")
-}
-
 #[test]
-fn the_header_is_what_the_source_says() {
-    let new = generate();
-    if std::env::var_os("UPDATE").is_some() {
-        std::fs::write(header_path(), &new).unwrap();
-        return;
+fn the_headers_are_what_the_source_says() {
+    for header in HEADERS {
+        let new = header.generate();
+        if std::env::var_os("UPDATE").is_some() {
+            std::fs::write(header.file(), &new).unwrap();
+            continue;
+        }
+        let old = std::fs::read_to_string(header.file()).unwrap_or_default();
+        assert!(
+            old == new,
+            "{} differs from ffi/src, {}\nUPDATE=1 cargo test -p ferry-ffi --test header",
+            header.path,
+            first_difference(&old, &new)
+        );
     }
-    let old = std::fs::read_to_string(header_path()).unwrap_or_default();
-    assert!(
-        old == new,
-        "include/ferry.h differs from ffi/src, {}\nUPDATE=1 cargo test -p ferry-ffi --test header",
-        first_difference(&old, &new)
-    );
 }
 
 #[test]
 fn every_file_with_an_entry_point_has_its_section() {
-    for entry in std::fs::read_dir(crate_dir().join("src")).unwrap() {
-        let path = entry.unwrap().path();
-        let source = std::fs::read_to_string(&path).unwrap();
-        let name = Path::new(path.file_stem().unwrap()).to_str().unwrap().to_owned();
-        let exports = source.contains("#[no_mangle]");
-        let listed = SECTIONS.iter().any(|(file, _, _)| *file == name);
-        assert!(!exports || listed, "{name}.rs exports functions but has no section in the header");
+    for folder in ["", "kv/"] {
+        for entry in std::fs::read_dir(crate_dir().join("src").join(folder)).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                assert!(path.ends_with("src/kv"), "{}: look into this folder too", path.display());
+                continue;
+            }
+            let source = std::fs::read_to_string(&path).unwrap();
+            let name = format!("{folder}{}", path.file_stem().unwrap().to_str().unwrap());
+            let exports = source.contains("#[no_mangle]");
+            let listed = HEADERS.iter().flat_map(|header| header.sections).any(|(file, _, _)| *file == name);
+            assert!(!exports || listed, "{name}.rs exports functions but has no section in a header");
+        }
     }
 }
