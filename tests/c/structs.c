@@ -3,6 +3,7 @@
  * UNSUPPORTED), names the field and does nothing.
  */
 #include "arguments.h"
+#include "ferry_kv.h"
 
 static const char bytes_of_notification_max[FERRY_NOTIFY_BYTES_MAX + 1];
 
@@ -50,6 +51,13 @@ static void initializers(void)
     CHECK_INIT(ferry_layers, FERRY_LAYERS_INIT);
     CHECK_INIT(ferry_event, FERRY_EVENT_INIT);
     CHECK_INIT(ferry_stats, FERRY_STATS_INIT);
+    CHECK_INIT(ferry_kv_group, FERRY_KV_GROUP_INIT);
+    CHECK_INIT(ferry_kv_layer, FERRY_KV_LAYER_INIT);
+    CHECK_INIT(ferry_kv_layout_desc, FERRY_KV_LAYOUT_DESC_INIT);
+    CHECK_INIT(ferry_kv_layout_info, FERRY_KV_LAYOUT_INFO_INIT);
+    CHECK_INIT(ferry_kv_blocks, FERRY_KV_BLOCKS_INIT);
+    CHECK_INIT(ferry_kv_part, FERRY_KV_PART_INIT);
+    CHECK_INIT(ferry_kv_move, FERRY_KV_MOVE_INIT);
 }
 
 static void structs_of_other_sizes(void)
