@@ -185,7 +185,8 @@ static void write_blocks(const pair *pair, const ferry_kv_move *move)
     blocks.pair_count = (size_t)move->pair_count;
     blocks.local_blocks = move->source_blocks;
     blocks.remote_blocks = move->target_blocks;
-    CHECK_OK(ferry_transfer_submit_blocks(pair->a, pair->peer, FERRY_OP_WRITE, &blocks, NULL, &transfer, NULL));
+    CHECK_OK(ferry_transfer_submit_blocks(pair->a, pair->peer, FERRY_OP_WRITE, &blocks, NULL, &transfer,
+                                          NULL));
     CHECK_OK(ferry_transfer_wait(pair->a, transfer, PATIENCE_NS, NULL, NULL));
     CHECK_OK(ferry_transfer_release(pair->a, transfer, NULL));
 }
@@ -221,7 +222,8 @@ static void a_layout_survives_its_bytes(void)
     size_t length = 0, length_again = 0;
     CHECK_OK(ferry_kv_layout_export(cache.layout, NULL, 0, &length, NULL));
     CHECK(length > 100 && length <= sizeof bytes);
-    CHECK_STATUS(ferry_kv_layout_export(cache.layout, bytes, length - 1, &length_again, NULL), FERRY_ERR_LIMIT);
+    CHECK_STATUS(ferry_kv_layout_export(cache.layout, bytes, length - 1, &length_again, NULL),
+                 FERRY_ERR_LIMIT);
     CHECK_OK(ferry_kv_layout_export(cache.layout, bytes, length, &length_again, NULL));
     CHECK(length_again == length);
     CHECK_OK(ferry_kv_layout_import(bytes, length, &imported, NULL));

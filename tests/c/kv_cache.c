@@ -1,15 +1,17 @@
+/* Caches of known elements, described and compared; kv_cache.h says what for. */
 #include "kv_cache.h"
 
 static const char *const names[KV_LAYERS] = {"model.layers.0.attn", "model.layers.1.attn"};
 
 /* Index of an element of this rank's `head`, of a token in a block. */
-static size_t place(const kv_cache *cache, size_t block, size_t pair, size_t head, size_t token, size_t element)
+static size_t place(const kv_cache *cache, size_t block, size_t pair, size_t head, size_t token,
+                    size_t element)
 {
-    const size_t heads = cache->heads, tokens = cache->block_tokens;
+    const size_t heads = cache->heads, tokens = cache->block_tokens, blocks = KV_BLOCKS;
     size_t row = 0;
     switch (cache->arrangement) {
-    case FERRY_KV_PAIR_BLOCK_TOKEN_HEAD: row = ((pair * KV_BLOCKS + block) * tokens + token) * heads + head; break;
-    case FERRY_KV_PAIR_BLOCK_HEAD_TOKEN: row = ((pair * KV_BLOCKS + block) * heads + head) * tokens + token; break;
+    case FERRY_KV_PAIR_BLOCK_TOKEN_HEAD: row = ((pair * blocks + block) * tokens + token) * heads + head; break;
+    case FERRY_KV_PAIR_BLOCK_HEAD_TOKEN: row = ((pair * blocks + block) * heads + head) * tokens + token; break;
     case FERRY_KV_BLOCK_PAIR_TOKEN_HEAD: row = ((block * 2 + pair) * tokens + token) * heads + head; break;
     case FERRY_KV_BLOCK_PAIR_HEAD_TOKEN: row = ((block * 2 + pair) * heads + head) * tokens + token; break;
     case FERRY_KV_BLOCK_HEAD_PAIR_TOKEN: row = ((block * heads + head) * 2 + pair) * tokens + token; break;
@@ -37,8 +39,8 @@ static ferry_kv_layer describe_layer(const kv_cache *cache, uint32_t l)
     return layer;
 }
 
-void kv_describe(kv_cache *cache, uint32_t arrangement, uint32_t tp_rank, uint32_t tp_size, uint32_t block_tokens,
-                 void *memory)
+void kv_describe(kv_cache *cache, uint32_t arrangement, uint32_t tp_rank, uint32_t tp_size,
+                 uint32_t block_tokens, void *memory)
 {
     memset(cache, 0, sizeof *cache);
     cache->arrangement = arrangement;
@@ -72,7 +74,8 @@ void kv_describe(kv_cache *cache, uint32_t arrangement, uint32_t tp_rank, uint32
     for (uint32_t i = 0; i < KV_BLOCKS; i++) cache->ids[i] = (i * 7 + tp_size + tp_rank) % KV_BLOCKS;
 }
 
-kv_cache kv_open(uint32_t arrangement, uint32_t tp_rank, uint32_t tp_size, uint32_t block_tokens, void *memory)
+kv_cache kv_open(uint32_t arrangement, uint32_t tp_rank, uint32_t tp_size, uint32_t block_tokens,
+                 void *memory)
 {
     kv_cache cache;
     ferry_error error = new_error();

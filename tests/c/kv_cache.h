@@ -1,6 +1,6 @@
 /*
- * KV caches in this process, for the tests of ferry_kv.h: each element encodes its layer, pair, head, token and place in
- * its row. Places are computed by hand, not by ferry's strides.
+ * KV caches in this process, for the tests of ferry_kv.h: each element encodes its layer, pair, head, token and
+ * place in its row. Places are computed by hand, not by ferry's strides.
  */
 #ifndef KV_CACHE_H
 #define KV_CACHE_H
@@ -22,10 +22,10 @@ typedef struct {
     uint32_t ids[KV_BLOCKS]; /* the blocks of the sequence, in its order */
 } kv_cache;
 
-/* Describes a cache of zeros with the strides of ferry_kv_layer_arrange. `memory` has room for all layers, or is NULL.
- * The layout is not made. */
-void kv_describe(kv_cache *cache, uint32_t arrangement, uint32_t tp_rank, uint32_t tp_size, uint32_t block_tokens,
-                 void *memory);
+/* Describes a cache of zeros with the strides of ferry_kv_layer_arrange. `memory` has room for all layers, or is
+ * NULL. The layout is not made. */
+void kv_describe(kv_cache *cache, uint32_t arrangement, uint32_t tp_rank, uint32_t tp_size,
+                 uint32_t block_tokens, void *memory);
 /* Returns the same with its layout; desc has neither groups nor layers any more. */
 kv_cache kv_open(uint32_t arrangement, uint32_t tp_rank, uint32_t tp_size, uint32_t block_tokens, void *memory);
 void kv_close(kv_cache *cache);
