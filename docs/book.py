@@ -22,6 +22,7 @@ DOCS = {
         "docs/paths.md": "Paths",
         "docs/losses.md": "Losing a peer",
         "docs/devices.md": "Memory of devices",
+        "docs/kv.md": "KV handoff: layouts and resharding",
         "docs/operations.md": "Operations",
         "docs/containers.md": "Containers and Kubernetes",
         "docs/engines.md": "vLLM, SGLang and LMCache",
@@ -55,7 +56,7 @@ DOCS = {
     },
 }
 REFERENCES = {
-    "c/index.html": "C and C++: ferry.h, ferry.hpp",
+    "c/index.html": "C and C++: ferry.h, ferry_kv.h, ferry.hpp",
     "rust/ferry/index.html": "Rust: crate ferry",
     "python/ferry.html": "Python: package ferry",
     "python/mooncake/engine.html": "Python: mooncake.engine",

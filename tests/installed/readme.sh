@@ -33,6 +33,11 @@ grep -q '^usage: ' said
 if ./initiator 127.0.0.1:1 2>said; then exit 1; fi
 grep -q '^UNREACHABLE: 127.0.0.1:1: ' said
 
+echo "== docs/kv.md"
+block c "$root/docs/kv.md" >kv.c
+cc -std=c99 -Wall -Wextra -Wpedantic -Werror kv.c "${flags[@]}" -o kv
+[ "$(./kv | tail -n 1)" = 7 ]
+
 echo "== bindings/cxx/README.md, with CMake and without"
 cd "$work/readme-cxx"
 block cmake "$root/bindings/cxx/README.md" >CMakeLists.txt
