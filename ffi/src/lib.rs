@@ -1,6 +1,6 @@
 //! The C ABI of ferry. `include/ferry.h` and `include/ferry_kv.h` are generated from this crate, one section per file;
-//! the doc comments here are their documentation. The crate is a thin layer over `engine::api` and `ferry_kv`: it checks
-//! pointers and sizes, converts arguments, catches panics, and decides nothing.
+//! the doc comments here are their documentation. The crate is a thin layer over `engine::api` and `ferry_kv`: it
+//! checks pointers and sizes, converts arguments, catches panics, and decides nothing.
 //!
 //! ```text
 //! guard      every entry point: panics become PANIC, errors go to the caller's ferry_error

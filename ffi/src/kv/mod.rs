@@ -17,3 +17,11 @@ pub mod desc;
 pub mod layout;
 pub mod moves;
 pub mod plan;
+
+/// The header promises that threads may share these.
+const _: () = {
+    const fn shared<T: Send + Sync>() {}
+    shared::<layout::ferry_kv_layout>();
+    shared::<plan::ferry_kv_plan>();
+    shared::<moves::ferry_kv_moves>();
+};
