@@ -1,6 +1,7 @@
 //! The strides of the usual arrangements of a layer.
 
-use super::desc::{ferry_kv_layer, ferry_kv_layout_desc, required};
+use super::convert::required;
+use super::desc::{ferry_kv_layer, ferry_kv_layout_desc};
 use crate::error::ferry_error;
 use crate::guard::call;
 use crate::status::ferry_status;

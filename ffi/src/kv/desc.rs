@@ -1,13 +1,7 @@
-//! The structs that describe a layout. `arrange` fills in the strides of a layer; `layout` makes a layout of them.
+//! The structs that describe a layout. `arrange` fills in the strides of a layer; `convert` makes a
+//! layout of them.
 
-use super::arrays::read_array;
-use crate::handles::check_reserved;
-use crate::pointers::text;
 use crate::versioned::Versioned;
-use engine::status::Result;
-use engine::Error;
-use ferry_kv::layout::limits::{GROUPS_MAX, LAYERS_MAX};
-use ferry_kv::layout::{Group, GroupKind, Layer, LayerMemory, Layout, ModelKey, Shard, Strides};
 use std::ffi::c_char;
 
 /// Each token's keys and values, from the first token on.
@@ -141,105 +135,4 @@ pub struct ferry_kv_layout_desc {
 // SAFETY: repr(C), begins with struct_size, integers and raw pointers, no padding (asserted from C).
 unsafe impl Versioned for ferry_kv_layout_desc {
     const SIZE_MIN: usize = 104;
-}
-
-/// Returns INVALID for a struct that was NULL.
-pub(super) fn required<T>(value: Option<T>, what: &str) -> Result<T> {
-    value.ok_or_else(|| Error::invalid(format!("{what} is NULL")))
-}
-
-impl ferry_kv_layout_desc {
-    /// # Safety
-    /// The pointers are NULL or point to what their documentation says.
-    pub(super) unsafe fn layout(&self) -> Result<Layout> {
-        check_reserved(self.reserved, "desc.reserved")?;
-        // SAFETY: the caller's promise.
-        let (key, groups, layers) = unsafe {
-            let key = ModelKey {
-                model: text(self.model, "desc.model")?.to_owned(),
-                revision: text(self.revision, "desc.revision")?.to_owned(),
-                cache: text(self.cache, "desc.cache")?.to_owned(),
-                rope: text(self.rope, "desc.rope")?.to_owned(),
-            };
-            (key, self.groups()?, read_array(self.layers, self.layer_count, LAYERS_MAX, "desc.layers")?)
-        };
-        let mut described = Vec::new();
-        for (index, layer) in layers.iter().enumerate() {
-            // SAFETY: the caller's promise.
-            described.push(unsafe { layer.layer(&format!("desc.layers[{index}]")) }?);
-        }
-        Ok(Layout { key, shard: self.shard(), groups, layers: described })
-    }
-
-    pub(super) fn shard(&self) -> Shard {
-        Shard {
-            tp_rank: self.tp_rank,
-            tp_size: self.tp_size,
-            pp_rank: self.pp_rank,
-            pp_size: self.pp_size,
-            pcp_rank: self.pcp_rank,
-            pcp_size: self.pcp_size.max(1),
-            dcp_size: self.dcp_size.max(1),
-            turn_tokens: self.turn_tokens.max(1),
-        }
-    }
-
-    /// # Safety
-    /// `groups` is NULL or points to `group_count` groups.
-    pub(super) unsafe fn groups(&self) -> Result<Vec<Group>> {
-        // SAFETY: the caller's promise.
-        let groups = unsafe { read_array(self.groups, self.group_count, GROUPS_MAX, "desc.groups") }?;
-        groups.iter().enumerate().map(|(index, group)| group.group(index)).collect()
-    }
-}
-
-impl ferry_kv_group {
-    fn group(&self, index: usize) -> Result<Group> {
-        let kind = match self.kind {
-            FERRY_KV_GROUP_FULL => GroupKind::Full,
-            FERRY_KV_GROUP_WINDOW => GroupKind::Window { tokens: self.window_tokens },
-            FERRY_KV_GROUP_LATENT => GroupKind::Latent,
-            FERRY_KV_GROUP_STATE => GroupKind::State,
-            kind => {
-                let text = format!("desc.groups[{index}].kind is {kind}, which is none of FERRY_KV_GROUP_*");
-                return Err(Error::invalid(text));
-            }
-        };
-        if self.kind != FERRY_KV_GROUP_WINDOW {
-            check_reserved(self.window_tokens, &format!("desc.groups[{index}].window_tokens"))?;
-        }
-        Ok(Group { kind, block_tokens: self.block_tokens })
-    }
-}
-
-impl ferry_kv_layer {
-    /// # Safety
-    /// `name` is NULL or a terminated text.
-    unsafe fn layer(&self, what: &str) -> Result<Layer> {
-        check_reserved(self.reserved, &format!("{what}.reserved"))?;
-        // SAFETY: the caller's promise.
-        let name = unsafe { text(self.name, &format!("{what}.name")) }?;
-        Ok(self.named(name.to_owned()))
-    }
-
-    pub(super) fn named(&self, name: String) -> Layer {
-        let strides = Strides {
-            block: self.block_stride,
-            pair: self.pair_stride,
-            head: self.head_stride,
-            token: self.token_stride,
-            element: self.element_stride,
-        };
-        let memory = LayerMemory { address: self.address, blocks: self.blocks, strides };
-        Layer {
-            name,
-            group: self.group,
-            stage: self.stage,
-            heads: self.heads,
-            pairs: self.pairs,
-            elements: self.elements,
-            element_bytes: self.element_bytes,
-            memory: (self.address != 0).then_some(memory),
-        }
-    }
 }

@@ -1,6 +1,7 @@
 //! `ferry_kv_layout`: made from its description (`desc`) or from the bytes that another rank exported.
 
-use super::desc::{ferry_kv_layout_desc, required};
+use super::convert::required;
+use super::desc::ferry_kv_layout_desc;
 use crate::error::ferry_error;
 use crate::guard::{call, quietly};
 use crate::pointers::{reference, slice, BytesOut, Out};

@@ -4,6 +4,7 @@
 //!
 //! ```text
 //! desc      the structs that describe a layout
+//! convert   from those structs to a layout
 //! arrays    arrays of structs that the caller fills
 //! arrange   strides of the usual arrangements
 //! layout    ferry_kv_layout: made, exported, imported
@@ -13,6 +14,7 @@
 
 pub mod arrange;
 mod arrays;
+mod convert;
 pub mod desc;
 pub mod layout;
 pub mod moves;

@@ -2,7 +2,7 @@
 //! hands them to ferry_transfer_submit_blocks.
 
 use super::arrays::read_array;
-use super::desc::required;
+use super::convert::required;
 use super::layout::ferry_kv_layout;
 use super::plan::ferry_kv_plan;
 use crate::error::ferry_error;
