@@ -175,6 +175,12 @@ impl Cache {
         self.shared.lock().machine.status(id)
     }
 
+    /// Returns how many blocks belong to handoffs with peers that are silent and could not be fenced: processes of this
+    /// host that were stopped in the midst of a copy. Their handoffs end when the process goes on, or ends.
+    pub fn unfenced_blocks(&self) -> usize {
+        self.shared.lock().machine.unfenced_blocks()
+    }
+
     /// Takes the next event, if there is one.
     pub fn poll(&self) -> Option<Event> {
         self.shared.take_event(&mut self.shared.lock())

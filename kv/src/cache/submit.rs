@@ -13,8 +13,9 @@ use super::{Shared, CHANNEL};
 use crate::handoff::{parts, Action, Machine, PostId};
 use crate::plan::Strided;
 
-/// A fence of a silent peer takes at most its lease, unless the peer is stopped in the midst of a copy.
-const FENCE_TIMEOUT: Duration = Duration::from_secs(10);
+/// A fence returns when the peer's lanes are closed. It takes longer than this only while a stopped process of this host
+/// is in the midst of a copy; then it is asked for again.
+const FENCE_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl Shared {
     /// Does everything that the machine wants, in order. What the engine has no room for waits, with all that follows.

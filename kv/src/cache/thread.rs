@@ -73,7 +73,10 @@ impl Shared {
                 Some(UnderWay::Part) | None => {}
             },
             EventBody::Notification { bytes, .. } => inner.machine.notification(peer, &bytes, now),
-            EventBody::PeerLost { why, .. } => inner.machine.peer_lost(peer, &why, now),
+            EventBody::PeerLost { why, .. } => {
+                let why = if why.is_empty() { "the peer was fenced" } else { &*why };
+                inner.machine.peer_lost(peer, why, now);
+            }
             _ => {}
         }
         self.act(inner);

@@ -526,6 +526,13 @@ impl Machine {
         deadlines.into_iter().map(|(_, at)| at).filter(|at| *at > now).min()
     }
 
+    /// Returns how many blocks are in takes from this peer.
+    pub(super) fn taken_from(&self, peer: PeerId) -> usize {
+        let has = |take: &&Taking| take.parts().any(|(_, part)| part.peer == peer && !part.is_over);
+        let blocks = |take: &Taking| take.spec.blocks.iter().map(|list| list.ids.len()).sum::<usize>();
+        self.takes.values().filter(has).map(blocks).sum()
+    }
+
     /// The peers of which something is expected.
     pub(super) fn peers_of_takes(&self) -> Vec<PeerId> {
         let mut peers = Vec::new();

@@ -174,15 +174,18 @@ impl Machine {
     }
 
     /// A transfer is final.
-    pub fn moved(&mut self, post: PostId, result: Result<()>, now: u64) {
+    pub fn moved(&mut self, post: PostId, mut result: Result<()>, now: u64) {
         self.now = self.now.max(now);
         let Some(Post { peer, owner, work }) = self.posts.remove(&post) else { return };
         let mut was_full = false;
         if let Some(remote) = self.remotes.get_mut(&peer) {
             was_full = remote.in_flight >= IN_FLIGHT_OF_PEER_MAX;
             remote.in_flight = remote.in_flight.saturating_sub(1);
-            if result.is_ok() {
-                remote.heard(now);
+            match &mut result {
+                Ok(()) => remote.heard(now),
+                // What the fence ends is lost with the peer, whatever the engine calls it.
+                Err(error) if remote.is_fencing => error.status = Status::PeerLost,
+                Err(_) => {}
             }
         }
         match owner {
@@ -204,8 +207,14 @@ impl Machine {
     /// A silent peer could not be fenced, and its blocks stay. It is fenced again when it stays silent.
     pub fn not_fenced(&mut self, peer: PeerId) {
         if let Some(remote) = self.remotes.get_mut(&peer) {
-            remote.is_fencing = false;
+            (remote.is_fencing, remote.is_unfenced) = (false, true);
         }
+    }
+
+    /// Returns how many blocks belong to handoffs with peers that are silent and could not be fenced.
+    pub fn unfenced_blocks(&self) -> usize {
+        let unfenced = self.remotes.iter().filter(|(_, remote)| remote.is_unfenced);
+        unfenced.map(|(peer, _)| self.offered_to(*peer) + self.taken_from(*peer)).sum()
     }
 
     /// Ends all handoffs with a peer, of which nothing lands here any more, or which is not to be trusted.
@@ -257,14 +266,18 @@ impl Machine {
         expected.extend(self.peers_of_takes());
         expected.sort_unstable();
         expected.dedup();
-        for peer in &expected {
-            match self.remotes.get_mut(peer).map(|remote| remote.patience(now, silence)) {
-                Some(Patience::Ask) => self.send(*peer, &Message::Ping),
-                Some(Patience::Fence) => self.actions.push(Action::Fence { peer: *peer }),
-                Some(Patience::Wait) | None => {}
+        let mut next = None;
+        for peer in expected {
+            let Some(remote) = self.remotes.get_mut(&peer) else { continue };
+            let (patience, due) = remote.patience(now, silence);
+            match patience {
+                Patience::Ask => self.send(peer, &Message::Ping),
+                Patience::Fence => self.actions.push(Action::Fence { peer }),
+                Patience::Wait => {}
             }
+            next = Some(next.map_or(due, |next: u64| next.min(due)));
         }
-        (!expected.is_empty()).then(|| now + silence / 4)
+        next
     }
 
     pub(super) fn remote(&mut self, peer: PeerId) -> &mut Remote {

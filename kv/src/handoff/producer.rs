@@ -663,6 +663,12 @@ impl Machine {
         free
     }
 
+    /// Returns how many blocks are in offers that this peer takes.
+    pub(super) fn offered_to(&self, peer: PeerId) -> usize {
+        let has = |offer: &&Offer| offer.parts().any(|part| part.peer == peer && part.over.is_none());
+        self.offers.values().filter(has).map(Offer::blocks).sum()
+    }
+
     /// The peers of which something is expected: pulls that are under way, and pushes.
     pub(super) fn peers_of_offers(&self) -> Vec<PeerId> {
         let parts = self.offers.values().flat_map(Offer::parts);

@@ -37,6 +37,8 @@ pub struct Remote {
     pub asked_ns: Option<u64>,
     /// A fence was asked for.
     pub is_fencing: bool,
+    /// A fence of the silent peer failed.
+    pub is_unfenced: bool,
 }
 
 #[derive(Debug)]
@@ -70,23 +72,23 @@ impl Remote {
     pub fn heard(&mut self, now: u64) {
         self.heard_ns = self.heard_ns.max(now);
         self.asked_ns = None;
+        self.is_unfenced = false;
     }
 
-    /// A peer that was silent for `silence` ns is asked; one that does not answer as long is fenced.
-    pub fn patience(&mut self, now: u64, silence: u64) -> Patience {
-        match self.asked_ns {
-            _ if self.is_fencing => Patience::Wait,
-            None if now < self.heard_ns.saturating_add(silence) => Patience::Wait,
-            None => {
-                self.asked_ns = Some(now);
-                Patience::Ask
-            }
-            Some(asked) if now < asked.saturating_add(silence) => Patience::Wait,
-            Some(_) => {
-                self.is_fencing = true;
-                Patience::Fence
-            }
+    /// A peer that is silent for half of `silence` ns is asked for a sign of life, and fenced after the other half.
+    /// Returns also when to look again.
+    pub fn patience(&mut self, now: u64, silence: u64) -> (Patience, u64) {
+        let since = self.asked_ns.unwrap_or(self.heard_ns);
+        let due = since.saturating_add((silence / 2).max(1));
+        if self.is_fencing || now < due {
+            return (Patience::Wait, due.max(now + 1));
         }
+        let next = now.saturating_add((silence / 2).max(1));
+        if self.asked_ns.replace(now).is_none() {
+            return (Patience::Ask, next);
+        }
+        self.is_fencing = true;
+        (Patience::Fence, next)
     }
 
     /// Returns the region of this range in the peer's engine; 0 if no region of its cache has it.

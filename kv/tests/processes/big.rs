@@ -26,6 +26,8 @@ pub fn rank(transports: &str) -> Rank {
     let mut config = Config::default();
     config.set("secret", "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f").unwrap();
     config.set("transports", transports).unwrap();
+    // What a stopped peer was posted ends by its lease.
+    config.set("lease_ms", "1500").unwrap();
     let engine = Engine::open(config).unwrap();
     let sizes = Sizes { blocks: BLOCKS, pairs: 2, heads: 8, tokens: 16, elements: 128, element_bytes: 2 };
     let strides = Strides::of(Arrangement::BlockPairHeadToken, sizes);
