@@ -99,9 +99,12 @@ impl Progress {
         Some(Work { layers, tokens: posted..until })
     }
 
-    /// Notes that work has arrived. Returns false for work that is not of this exchange.
+    /// Notes that work has arrived. Returns false for work that is not of this exchange, which does not count.
     pub fn arrived(&mut self, work: &Work) -> bool {
         let is_inside = work.tokens.start >= self.range.start && work.tokens.end <= self.range.end;
+        if !is_inside || work.tokens.is_empty() {
+            return false;
+        }
         let rows = self.rows.iter_mut().filter(|row| work.layers.contains(&row.target_layer));
         let mut any = false;
         for row in rows {
@@ -111,7 +114,7 @@ impl Progress {
                 return false;
             }
         }
-        any && is_inside && !work.tokens.is_empty()
+        any
     }
 
     pub fn is_complete(&self) -> bool {
