@@ -55,13 +55,14 @@ pub fn covers(layout: &Layout, group: usize, list: &Blocks, tokens: &Range<u64>,
     let block = u64::from(found.block_tokens.max(1));
     let own = |token| held(&layout.shard, token);
     let (start, end) = (own(tokens.start), own(tokens.end));
+    let held_end = (list.ids.len() as u64).saturating_mul(block).saturating_add(list.first_token);
     let is_held = match found.kind {
         GroupKind::State => !list.ids.is_empty(),
         GroupKind::Window { tokens: kept } => {
             let oldest = own(tokens.end.saturating_sub(kept.into()).max(tokens.start));
-            list.first_token <= oldest && list.first_token + list.ids.len() as u64 * block >= end
+            list.first_token <= oldest && held_end >= end
         }
-        _ => list.first_token <= start && list.first_token + list.ids.len() as u64 * block >= end,
+        _ => list.first_token <= start && held_end >= end,
     };
     if start == end || is_held {
         return Ok(());
