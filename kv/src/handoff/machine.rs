@@ -143,13 +143,15 @@ impl Machine {
             Ok(Some(bytes)) => Message::decode(&bytes).and_then(|message| self.message(peer, message)),
             Err(error) => Err(error),
         };
-        if let Err(error) = heard {
-            self.forsake(peer, error.status, &error.message);
-            // A cache of another version does no harm; one that says nonsense is kept out.
-            if error.status != Status::Version && !std::mem::replace(&mut self.remote(peer).is_fencing, true)
-            {
-                self.actions.push(Action::Fence { peer });
-            }
+        let Err(error) = heard else { return };
+        self.forsake(peer, error.status, &error.message);
+        if error.status == Status::Version {
+            // A cache of another version does no harm. It learns this one's version, now and when it is greeted again.
+            self.greet(peer);
+            self.remote(peer).is_greeted = false;
+        } else if !std::mem::replace(&mut self.remote(peer).is_fencing, true) {
+            // One that says nonsense is kept out.
+            self.actions.push(Action::Fence { peer });
         }
     }
 
@@ -157,7 +159,11 @@ impl Machine {
         match message {
             Message::Hello { incarnation, regions, layout } => {
                 let hello = Hello::new(incarnation, *layout, regions, &self.layout);
-                self.remote(peer).hello = Some(hello);
+                let remote = self.remote(peer);
+                // A cache that was opened anew knows nothing of this one.
+                let is_another = |known: &Hello| known.incarnation != incarnation;
+                remote.is_greeted &= !remote.hello.as_ref().is_some_and(is_another);
+                remote.hello = Some(hello);
                 self.greet(peer);
                 self.advance_takes();
             }
@@ -240,8 +246,8 @@ impl Machine {
     /// The engine has ended: all transfers are final, and nothing reaches any peer.
     pub fn engine_closed(&mut self, now: u64) {
         self.now = self.now.max(now);
-        let posts: Vec<PostId> = self.posts.keys().copied().collect();
-        for post in posts {
+        // The end of one may begin another, until each handoff is struck.
+        while let Some((&post, _)) = self.posts.first_key_value() {
             self.moved(post, Err(Error::new(Status::Closed, "the engine was closed")), now);
         }
         let peers: Vec<PeerId> = self.remotes.keys().copied().collect();
@@ -333,6 +339,10 @@ impl Machine {
         if let Event::Ended { end, status, why, .. } = &end {
             let tomb = Tomb { end: *end, status: *status, why: why.clone() };
             self.tombs.add(id, tomb, self.now);
+        }
+        for remote in self.remotes.values_mut() {
+            remote.offers.remove(&id);
+            remote.takes.remove(&id);
         }
         self.events.push_back(end);
     }

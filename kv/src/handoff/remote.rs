@@ -25,7 +25,7 @@ pub struct Remote {
     /// Messages, and transfers, that are not final.
     pub unsent: u32,
     pub in_flight: u32,
-    /// Handoffs that may wait for room at this peer: those that ended are removed when they are met.
+    /// Handoffs that may wait for room at this peer.
     pub offers: BTreeSet<HandoffId>,
     pub takes: BTreeSet<HandoffId>,
     /// Its takes that wait for their offers.
