@@ -111,9 +111,9 @@ impl Offer {
         (ended.len(), ended.iter().all(|has_it| *has_it))
     }
 
-    /// Whether a taker or one of its ranks has not come.
+    /// Whether a taker or one of its ranks has not come. A group that has failed waits for no rank.
     fn is_awaited(&self, rank: u32) -> bool {
-        let missing = |group: &Group| !group.missing(rank).is_empty();
+        let missing = |group: &Group| group.result(rank).is_none() && !group.missing(rank).is_empty();
         self.groups.len() < self.spec.takers as usize || self.groups.values().any(missing)
     }
 }
@@ -292,6 +292,7 @@ impl Machine {
     fn accept(&mut self, peer: PeerId, take: wire::Take) -> Result<()> {
         let id = take.key.id;
         if take.incarnation != self.incarnation {
+            self.greet(peer);
             let text = "the producer's cache was opened anew since the take was made";
             return Err(Error::new(Status::Stale, text));
         }
