@@ -22,7 +22,7 @@ use crate::layout::Layout;
 use crate::plan::Exchange;
 
 use super::id::HandoffId;
-use super::limits::{IN_FLIGHT_OF_PART_MAX, IN_FLIGHT_OF_PEER_MAX, TAKES_MAX};
+use super::limits::{BLOCKS_MAX, IN_FLIGHT_OF_PART_MAX, IN_FLIGHT_OF_PEER_MAX, TAKES_MAX};
 use super::lists;
 use super::machine::{end_of, told, Machine};
 use super::producer::pairs;
@@ -242,6 +242,9 @@ impl Machine {
 
     /// Sends the TAKE of one part, if the peer's layout has come.
     fn ask(&mut self, id: HandoffId, rank: u32) -> Result<()> {
+        let first = self.takes.get(&id).map(|take| self.first_producer(&take.spec));
+        let first = first.and_then(|peer| self.remotes.get(&peer)?.hello.as_ref());
+        let planned = first.and_then(|hello| hello.to_us.clone().ok());
         let Some(take) = self.takes.get_mut(&id) else { return Ok(()) };
         let (key, spec) = (take.key(), &take.spec);
         let Some(part) = take.parts.as_mut().and_then(|parts| parts.get_mut(&rank)) else { return Ok(()) };
@@ -259,6 +262,10 @@ impl Machine {
         };
         let (source, own) = (hello.layout.clone(), self.layout.shard.rank());
         let exchange = plan.exchange(rank, own)?;
+        // The parts were made by the first one's plan: together they cover the take.
+        if planned.is_some_and(|planned| planned.exchange(rank, own).ok().as_ref() != Some(&exchange)) {
+            return Err(Error::invalid(format!("producers: the peer at place {rank} has another shape")));
+        }
         let range = spec.skip_tokens..spec.tokens;
         let progress = Progress::new(&exchange, &source, &self.layout, &spec.blocks, range);
         let message = Message::Take(wire::Take {
@@ -302,6 +309,11 @@ impl Machine {
         let Some(asked) = part.asked_mut().filter(|asked| !asked.is_push) else { return };
         if ready.len() != asked.ready.len() || added.len() != asked.blocks.len() {
             let text = "the producer told of other layers or groups than its layout has";
+            return self.strike_take(key.id, End::Failed, Status::Corrupt, text);
+        }
+        let count = |lists: &[Blocks]| lists.iter().map(|list| list.ids.len()).sum::<usize>();
+        if count(&asked.blocks) + count(&added) > BLOCKS_MAX {
+            let text = "the producer granted more blocks than the limit";
             return self.strike_take(key.id, End::Failed, Status::Corrupt, text);
         }
         for (list, added) in asked.blocks.iter_mut().zip(added) {
