@@ -18,9 +18,12 @@ mod progress;
 mod remote;
 mod tombs;
 mod types;
-mod wire;
+#[doc(hidden)]
+pub mod wire;
 
 pub use id::HandoffId;
 pub use machine::{Action, Machine, PostId};
+#[doc(hidden)]
+pub use progress::Work;
 pub use types::{Blocks, End, Event, Mode, OfferSpec, State, TakeSpec};
 pub use wire::{parts, MemoryRange};

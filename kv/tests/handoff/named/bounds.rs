@@ -1,0 +1,173 @@
+//! The limits that a test can reach, and that what waits for room goes on.
+
+use std::time::Duration;
+
+use ferry::Status;
+use ferry_kv::handoff::limits::{
+    IN_FLIGHT_OF_PART_MAX, IN_FLIGHT_OF_PEER_MAX, TAKERS_MAX, UNSENT_MAX, WAITING_MAX, WAITING_OF_PEER_MAX,
+};
+use ferry_kv::handoff::wire::{Key, Message, Take};
+use ferry_kv::handoff::{End, HandoffId, Mode, OfferSpec};
+
+use super::rig::*;
+
+fn wide(number: u64) -> HandoffId {
+    let mut bytes = [9; 16];
+    bytes[..8].copy_from_slice(&number.to_le_bytes());
+    HandoffId::from_bytes(bytes)
+}
+
+fn waiting(number: u64) -> Message {
+    Message::Take(Take { key: Key { id: wide(number), take: 5 }, ..take(0, 5, false) })
+}
+
+#[test]
+fn takers_are_one_to_64() {
+    let mut rig = Rig::new(one());
+    for (takers, is_good) in [(0, false), (1, true), (TAKERS_MAX as u32, true), (65, false)] {
+        let (id, blocks, lease) = (wide(takers.into()), blocks(0..4), Duration::MAX);
+        let offered = rig.machine.offer(OfferSpec { id, blocks, takers, only: Vec::new(), lease }, 0);
+        assert_eq!(offered.is_ok(), is_good, "{takers}");
+    }
+}
+
+#[test]
+fn takes_of_a_peer_that_wait_are_bounded_and_counted_back() {
+    let mut rig = Rig::new(one());
+    let most = WAITING_OF_PEER_MAX as u64;
+    for number in 0..most {
+        rig.hear(peer(1), waiting(number));
+        if number < most - 1 {
+            // The same again is not another one.
+            rig.hear(peer(1), waiting(number.min(3)));
+        }
+    }
+    assert_eq!(rig.told_end(peer(1)), None);
+    rig.hear(peer(1), waiting(most));
+    assert_eq!(rig.told_end(peer(1)).map(|told| told.0), Some(Status::Limit));
+    rig.hear(peer(2), waiting(most));
+    assert_eq!(rig.told_end(peer(2)), None);
+    // Room again: one is cancelled, one has its offer.
+    rig.hear(peer(1), Message::Cancel { key: Key { id: wide(0), take: 5 } });
+    let (blocks, lease) = (blocks(0..4), Duration::MAX);
+    let spec = OfferSpec { id: wide(1), blocks, takers: 1, only: Vec::new(), lease };
+    rig.machine.offer(spec, 0).unwrap();
+    rig.settle();
+    rig.sent.clear();
+    for (number, status) in [(most + 1, None), (most + 2, None), (most + 3, Some(Status::Limit))] {
+        rig.hear(peer(1), waiting(number));
+        assert_eq!(rig.told_end(peer(1)).map(|told| told.0), status);
+    }
+    rig.lost(peer(1));
+    rig.hear(peer(1), waiting(most + 4));
+    assert_eq!(rig.told_end(peer(1)), None, "a new session waits anew");
+}
+
+#[test]
+fn takes_that_wait_are_bounded_together() {
+    let mut rig = Rig::new(one());
+    for number in 0..WAITING_MAX as u64 {
+        rig.hear(peer(1 + number / WAITING_OF_PEER_MAX as u64), waiting(number));
+    }
+    assert_eq!(rig.sent, []);
+    rig.hear(peer(100), waiting(1_000_000));
+    assert_eq!(rig.told_end(peer(100)).map(|told| told.0), Some(Status::Limit));
+    rig.lost(peer(1));
+    rig.hear(peer(100), waiting(1_000_000));
+    assert_eq!(rig.told_end(peer(100)), None);
+}
+
+#[test]
+fn a_part_has_four_writes_in_flight_and_the_rest_follow() {
+    let mut rig = Rig::new(one());
+    rig.hello(peer(1), &one());
+    rig.offer(1, 1);
+    rig.hear(peer(1), Message::Take(take(1, 5, true)));
+    // Each layer and block by itself, so that none move together.
+    for tokens in [4, 8] {
+        for layer in 0..3 {
+            rig.machine.offer_ready(id(1), layer..layer + 1, tokens, 0).unwrap();
+        }
+    }
+    rig.settle();
+    rig.seal(1);
+    let mut count = 0;
+    while !rig.posts.is_empty() {
+        assert!(rig.posts.len() <= IN_FLIGHT_OF_PART_MAX as usize);
+        count += 1;
+        assert!(count > 1 || rig.posts.len() == IN_FLIGHT_OF_PART_MAX as usize);
+        rig.moved(Ok(()));
+    }
+    assert!(count > 4);
+    assert_eq!(rig.end_of(1), Some((End::Sent, Status::Ok)));
+}
+
+#[test]
+fn a_part_has_four_reads_in_flight_and_the_rest_follow() {
+    let mut rig = Rig::new(one());
+    rig.hello(peer(1), &one());
+    rig.take(take_spec(1, 1, Mode::Pull));
+    let key = rig.asked(peer(1));
+    for ready in [[4, 0, 0], [4, 4, 0], [4, 4, 4], [8, 4, 4], [8, 8, 8], [16, 16, 16]] {
+        let added = if ready[1] == 0 { blocks(0..4) } else { vec![Default::default()] };
+        rig.hear(peer(1), Message::Update { key, ready: ready.to_vec(), added });
+    }
+    assert_eq!(rig.posts.len(), IN_FLIGHT_OF_PART_MAX as usize);
+    while !rig.posts.is_empty() {
+        rig.moved(Ok(()));
+        assert!(rig.posts.len() <= IN_FLIGHT_OF_PART_MAX as usize);
+    }
+    assert_eq!(rig.end_of(1), Some((End::Received, Status::Ok)));
+}
+
+#[test]
+fn a_peer_has_64_transfers_in_flight_and_the_rest_follow() {
+    let mut rig = Rig::new(one());
+    rig.hello(peer(1), &one());
+    rig.hello(peer(2), &one());
+    for number in 1..=100 {
+        if number % 2 == 0 {
+            rig.offer(number, 1);
+            rig.seal(number);
+            rig.hear(peer(1), Message::Take(take(number, 5, true)));
+        } else {
+            rig.take(take_spec(number, 1, Mode::Pull));
+            let key = rig.asked(peer(1));
+            rig.hear(peer(1), update(key, TOKENS));
+        }
+    }
+    assert_eq!(rig.posts.len(), IN_FLIGHT_OF_PEER_MAX as usize);
+    rig.offer(200, 1);
+    rig.seal(200);
+    rig.hear(peer(2), Message::Take(take(200, 5, true)));
+    let other = rig.posts.pop().unwrap();
+    assert_eq!(other.peer, peer(2), "another peer has room of its own");
+    while !rig.posts.is_empty() {
+        rig.moved(Ok(()));
+        assert!(rig.posts.len() <= IN_FLIGHT_OF_PEER_MAX as usize);
+    }
+    assert!((1..=100).all(|number| rig.end_of(number).is_some()));
+}
+
+#[test]
+fn news_wait_for_room_and_are_told_together() {
+    let mut rig = Rig::new(one());
+    rig.hello(peer(1), &one());
+    rig.holds_messages = true;
+    rig.offer(1, 1);
+    rig.hear(peer(1), Message::Take(take(1, 5, false)));
+    for _ in 0..UNSENT_MAX {
+        rig.hear(peer(1), Message::Ping);
+    }
+    rig.told(peer(1));
+    rig.machine.offer_ready(id(1), 0..3, 4, 0).unwrap();
+    rig.machine.offer_ready(id(1), 0..3, 8, 0).unwrap();
+    rig.settle();
+    assert_eq!(rig.told(peer(1)), vec![], "no room");
+    for _ in 0..3 {
+        rig.machine.sent(peer(1), 0);
+        rig.settle();
+    }
+    let news = rig.told(peer(1));
+    assert!(matches!(&news[..], [Message::Update { ready, .. }] if *ready == [8, 8, 8]), "{news:?}");
+}

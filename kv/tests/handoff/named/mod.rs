@@ -1,0 +1,8 @@
+//! Stories of one machine whose peers are played by the test, message by message: `rig` plays them, `offers` has the
+//! producer's side, `takes` the consumer's, `hostile` what no cache says, `bounds` the limits.
+
+mod bounds;
+mod hostile;
+mod offers;
+mod rig;
+mod takes;

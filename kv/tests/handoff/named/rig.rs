@@ -1,0 +1,257 @@
+//! One machine, and what it wanted so far. Messages of the machine reach their peers at once unless the test holds them.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ferry::status::Error;
+use ferry::types::{Op, PeerId};
+use ferry::Status;
+use ferry_kv::handoff::wire::{Key, Message, Take};
+use ferry_kv::handoff::{
+    parts, Action, Blocks, End, Event, HandoffId, Machine, Mode, OfferSpec, PostId, TakeSpec, Work,
+};
+use ferry_kv::layout::{Arrangement, Layout};
+use ferry_kv::plan::Plan;
+
+use crate::caches::{layouts, Shape};
+
+pub const INCARNATION: u64 = 100;
+pub const LEASE: u64 = 1_000_000_000;
+pub const SILENCE: u64 = 4_000_000_000;
+/// Of the offers and takes here: four blocks of four tokens.
+pub const TOKENS: u64 = 16;
+
+pub struct Posted {
+    pub post: PostId,
+    pub peer: PeerId,
+    pub op: Op,
+    pub notify: Option<Vec<u8>>,
+}
+
+pub struct Rig {
+    pub machine: Machine,
+    pub now: u64,
+    pub sent: Vec<(PeerId, Message)>,
+    pub posts: Vec<Posted>,
+    pub cancels: Vec<PostId>,
+    pub fences: Vec<PeerId>,
+    pub events: Vec<Event>,
+    pub holds_messages: bool,
+}
+
+pub fn id(number: u8) -> HandoffId {
+    HandoffId::from_bytes([number; 16])
+}
+
+pub fn peer(number: u64) -> PeerId {
+    PeerId::from_raw(number)
+}
+
+pub fn key(number: u8, take: u64) -> Key {
+    Key { id: id(number), take }
+}
+
+pub fn tp(ranks: u32) -> Vec<Layout> {
+    layouts(Shape { tp: ranks, block: 4, arrangement: Arrangement::PairBlockTokenHead, window: None }, 0)
+}
+
+pub fn one() -> Layout {
+    tp(1).remove(0)
+}
+
+/// The ranks of a producer that has more than it needs for a consumer of one rank, and those that send nothing.
+pub fn with_idle() -> (Vec<Layout>, Vec<u32>) {
+    let ranks = tp(16);
+    let plan = Plan::between(&ranks[0], &one()).unwrap();
+    let idle = (0..16).filter(|rank| plan.targets_of(*rank).is_empty()).collect();
+    (ranks, idle)
+}
+
+pub fn blocks(ids: Range<u32>) -> Vec<Blocks> {
+    vec![Blocks { first_token: 0, ids: ids.collect() }]
+}
+
+/// A TAKE of the first rank of group 0.
+pub fn take(number: u8, take: u64, is_push: bool) -> Take {
+    let blocks = if is_push { blocks(0..4) } else { Vec::new() };
+    let (key, incarnation) = (key(number, take), INCARNATION);
+    Take { key, incarnation, group: 0, rank: 0, is_push, skip: 0, tokens: TOKENS, blocks }
+}
+
+pub fn take_spec(number: u8, producers: u64, mode: Mode) -> TakeSpec {
+    TakeSpec {
+        id: id(number),
+        producers: (1..=producers).map(peer).collect(),
+        group: 0,
+        blocks: blocks(0..4),
+        skip_tokens: 0,
+        tokens: TOKENS,
+        mode,
+        deadline: None,
+        tell_layers: false,
+    }
+}
+
+pub fn work(layers: Range<u32>, tokens: Range<u64>) -> Work {
+    Work { layers, tokens }
+}
+
+pub fn done(key: Key) -> Message {
+    Message::Final { key, status: Status::Ok, why: String::new() }
+}
+
+pub fn ended(key: Key, status: Status) -> Message {
+    Message::Ended { key, status, why: "told".into() }
+}
+
+pub fn update(key: Key, ready: u64) -> Message {
+    Message::Update { key, ready: vec![ready; 3], added: blocks(0..4) }
+}
+
+impl Rig {
+    pub fn new(layout: Layout) -> Rig {
+        let silence = Duration::from_nanos(SILENCE);
+        Rig {
+            machine: Machine::new(Arc::new(layout), INCARNATION, Vec::new(), silence),
+            now: 0,
+            sent: Vec::new(),
+            posts: Vec::new(),
+            cancels: Vec::new(),
+            fences: Vec::new(),
+            events: Vec::new(),
+            holds_messages: false,
+        }
+    }
+
+    /// Does what the machine wants.
+    pub fn settle(&mut self) {
+        for action in self.machine.take_actions() {
+            match action {
+                Action::Send { peer, message } => {
+                    self.sent.push((peer, Message::decode(&message).expect("a message")));
+                    if !self.holds_messages {
+                        self.machine.sent(peer, self.now);
+                    }
+                }
+                Action::Post { post, peer, op, moves, notify } => {
+                    assert!(!moves.is_empty(), "a transfer moves something");
+                    self.posts.push(Posted { post, peer, op, notify });
+                }
+                Action::Cancel { post } => self.cancels.push(post),
+                Action::Fence { peer } => self.fences.push(peer),
+            }
+        }
+        self.events.extend(std::iter::from_fn(|| self.machine.take_event()));
+    }
+
+    pub fn hear_bytes(&mut self, peer: PeerId, message: &[u8]) {
+        for part in parts(message, 1_000) {
+            self.machine.notification(peer, &part, self.now);
+        }
+        self.settle();
+    }
+
+    pub fn hear(&mut self, peer: PeerId, message: Message) {
+        self.hear_bytes(peer, &message.encode().unwrap());
+    }
+
+    pub fn hello(&mut self, peer: PeerId, layout: &Layout) {
+        let layout = Box::new(layout.clone());
+        self.hear(peer, Message::Hello { incarnation: 7, regions: Vec::new(), layout });
+    }
+
+    /// Takes what was said to a peer since the last time.
+    pub fn told(&mut self, peer: PeerId) -> Vec<Message> {
+        let (told, others) = std::mem::take(&mut self.sent).into_iter().partition(|(to, _)| *to == peer);
+        self.sent = others;
+        let told: Vec<(PeerId, Message)> = told;
+        told.into_iter().map(|(_, message)| message).collect()
+    }
+
+    /// The status and the sentence of the ENDED that a peer was told, and only one.
+    pub fn told_end(&mut self, peer: PeerId) -> Option<(Status, String)> {
+        let told = self.told(peer).into_iter().filter_map(|message| match message {
+            Message::Ended { status, why, .. } => Some((status, why)),
+            _ => None,
+        });
+        let told: Vec<(Status, String)> = told.collect();
+        assert!(told.len() < 2, "{told:?}");
+        told.into_iter().next()
+    }
+
+    /// The number of the take that a peer was asked for.
+    pub fn asked(&mut self, peer: PeerId) -> Key {
+        let takes = self.told(peer).into_iter().filter_map(|message| match message {
+            Message::Take(take) => Some(take.key),
+            _ => None,
+        });
+        takes.last().expect("a TAKE was sent")
+    }
+
+    pub fn offer(&mut self, number: u8, takers: u32) {
+        let lease = Duration::from_nanos(LEASE);
+        let spec = OfferSpec { id: id(number), blocks: blocks(0..4), takers, only: Vec::new(), lease };
+        self.machine.offer(spec, self.now).unwrap();
+        self.settle();
+    }
+
+    /// All tokens are computed, and the offer is sealed.
+    pub fn seal(&mut self, number: u8) {
+        self.machine.offer_ready(id(number), 0..3, TOKENS, self.now).unwrap();
+        self.machine.offer_seal(id(number), TOKENS, self.now).unwrap();
+        self.settle();
+    }
+
+    pub fn take(&mut self, spec: TakeSpec) {
+        self.machine.take(spec, self.now).unwrap();
+        self.settle();
+    }
+
+    pub fn tick(&mut self, now: u64) -> Option<u64> {
+        self.now = now;
+        let next = self.machine.tick(now);
+        self.settle();
+        next
+    }
+
+    /// The first transfer that is under way is final.
+    pub fn moved(&mut self, result: Result<(), Error>) -> Posted {
+        let posted = self.posts.remove(0);
+        self.machine.moved(posted.post, result, self.now);
+        self.settle();
+        posted
+    }
+
+    pub fn all_moved(&mut self) {
+        while !self.posts.is_empty() {
+            self.moved(Ok(()));
+        }
+    }
+
+    pub fn lost(&mut self, peer: PeerId) {
+        self.machine.peer_lost(peer, "it is gone", self.now);
+        self.settle();
+    }
+
+    pub fn end_of(&self, number: u8) -> Option<(End, Status)> {
+        let ends = self.events.iter().filter_map(|event| match event {
+            Event::Ended { id: of, end, status, .. } if *of == id(number) => Some((*end, *status)),
+            _ => None,
+        });
+        let ends: Vec<(End, Status)> = ends.collect();
+        assert!(ends.len() < 2, "one terminal event: {ends:?}");
+        ends.first().copied()
+    }
+
+    /// Of a take that has ended: the tokens that are valid, and how many blocks are not to be trusted.
+    pub fn valid(&self, number: u8) -> (u64, usize) {
+        let ends = self.events.iter().find_map(|event| match event {
+            Event::Ended { id: of, valid_tokens, untrusted, .. } if *of == id(number) => {
+                Some((*valid_tokens, untrusted.len()))
+            }
+            _ => None,
+        });
+        ends.expect("has ended")
+    }
+}

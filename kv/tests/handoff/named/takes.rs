@@ -1,0 +1,339 @@
+//! The consumer's side.
+
+use std::time::Duration;
+
+use ferry::status::Error;
+use ferry::types::Op;
+use ferry::Status;
+use ferry_kv::handoff::wire::Message;
+use ferry_kv::handoff::{Blocks, End, Event, Mode, State, TakeSpec};
+
+use super::rig::*;
+
+const A: u64 = 1;
+const B: u64 = 2;
+
+/// A consumer of one rank, and producers of so many.
+fn consumer(producers: u32) -> Rig {
+    let mut rig = Rig::new(one());
+    for (number, layout) in (1..).zip(tp(producers)) {
+        rig.hello(peer(number), &layout);
+    }
+    rig.sent.clear();
+    rig
+}
+
+fn data(take: ferry_kv::handoff::wire::Key, layers: u32, tokens: u64) -> Message {
+    Message::Data { key: take, work: work(0..layers, 0..tokens) }
+}
+
+#[test]
+fn a_take_ends_at_its_deadline() {
+    let mut rig = consumer(1);
+    let deadline = Some(Duration::from_nanos(50));
+    rig.take(TakeSpec { deadline, ..take_spec(1, 1, Mode::Pull) });
+    rig.take(take_spec(2, 1, Mode::Pull));
+    let key = rig.asked(peer(A));
+    assert_eq!(rig.tick(49), Some(50));
+    assert_eq!(rig.end_of(1), None);
+    rig.tick(50);
+    assert_eq!((rig.end_of(1), rig.end_of(2)), (Some((End::Failed, Status::Timeout)), None));
+    let told = rig.told(peer(A));
+    assert!(matches!(told[..], [Message::Final { status: Status::Timeout, .. }]), "{told:?}, {key:?}");
+}
+
+#[test]
+fn a_pull_is_received_when_all_was_read() {
+    let mut rig = consumer(1);
+    rig.take(take_spec(1, 1, Mode::Pull));
+    let key = rig.asked(peer(A));
+    assert!(rig.posts.is_empty(), "nothing is granted");
+    rig.hear(peer(A), update(key, 8));
+    assert_eq!(rig.posts.len(), 1);
+    rig.moved(Ok(()));
+    assert_eq!(rig.machine.status(id(1)), State::Taking { valid_tokens: 8 });
+    rig.hear(peer(A), Message::Update { key, ready: vec![TOKENS; 3], added: vec![Blocks::default()] });
+    assert_eq!(rig.moved(Ok(())).op, Op::Read);
+    assert_eq!((rig.end_of(1), rig.valid(1)), (Some((End::Received, Status::Ok)), (TOKENS, 0)));
+    assert_eq!(rig.told(peer(A)), vec![done(key)]);
+}
+
+#[test]
+fn a_push_is_received_when_this_side_has_counted_all() {
+    let mut rig = consumer(2);
+    rig.take(take_spec(1, 2, Mode::Push));
+    let (key, same) = (rig.asked(peer(A)), rig.asked(peer(B)));
+    assert_eq!(key, same);
+    rig.hear(peer(A), data(key, 3, TOKENS));
+    rig.hear(peer(A), data(key, 3, TOKENS));
+    rig.hear(peer(B), data(key, 2, TOKENS));
+    assert_eq!(rig.end_of(1), None);
+    rig.hear(peer(B), Message::Data { key, work: work(2..3, 4..TOKENS) });
+    assert_eq!(rig.end_of(1), None);
+    rig.hear(peer(B), Message::Data { key, work: work(2..3, 0..4) });
+    assert_eq!(rig.end_of(1), Some((End::Received, Status::Ok)));
+}
+
+#[test]
+fn an_id_that_has_ended_is_refused() {
+    let mut rig = consumer(1);
+    rig.take(take_spec(1, 1, Mode::Push));
+    let error = rig.machine.take(take_spec(1, 1, Mode::Push), 0).unwrap_err();
+    assert!(error.status == Status::Invalid && error.message.contains("in use"));
+    let key = rig.asked(peer(A));
+    rig.hear(peer(A), data(key, 3, TOKENS));
+    let error = rig.machine.take(take_spec(1, 1, Mode::Push), 0).unwrap_err();
+    assert!(error.status == Status::Invalid && error.message.contains("has ended (Received)"));
+    assert_eq!(rig.machine.take_cancel(id(1), 0).unwrap_err().status, Status::Stale);
+    assert_eq!(rig.machine.take_cancel(id(2), 0).unwrap_err().status, Status::Invalid);
+}
+
+#[test]
+fn nothing_to_receive_is_received_without_a_transfer() {
+    for mode in [Mode::Pull, Mode::Push] {
+        let mut rig = consumer(1);
+        let nothing = TakeSpec { blocks: vec![Blocks::default()], ..take_spec(1, 1, mode) };
+        for spec in [nothing, TakeSpec { skip_tokens: TOKENS, ..take_spec(2, 1, mode) }] {
+            let number = spec.id.bytes()[0];
+            rig.take(spec);
+            let key = rig.asked(peer(A));
+            rig.hear(peer(A), update(key, TOKENS));
+            assert_eq!(rig.end_of(number), Some((End::Received, Status::Ok)));
+            assert_eq!(rig.valid(number), (TOKENS, 0));
+        }
+        assert!(rig.posts.is_empty());
+    }
+}
+
+#[test]
+fn a_rank_that_sends_nothing_is_awaited_and_says_so() {
+    for mode in [Mode::Push, Mode::Pull] {
+        let (ranks, idle) = with_idle();
+        let mut rig = consumer(ranks.len() as u32);
+        rig.take(take_spec(1, ranks.len() as u64, mode));
+        let key = rig.asked(peer(1 + u64::from(idle[0])));
+        let (last, others) = idle.split_last().unwrap();
+        others.iter().for_each(|rank| rig.hear(peer(1 + u64::from(*rank)), ended(key, Status::Ok)));
+        for rank in (0..ranks.len() as u32).filter(|rank| !idle.contains(rank)) {
+            let from = peer(1 + u64::from(rank));
+            match mode {
+                Mode::Push => rig.hear(from, data(key, 3, TOKENS)),
+                _ => rig.hear(from, update(key, TOKENS)),
+            }
+        }
+        rig.all_moved();
+        assert_eq!(rig.end_of(1), None);
+        rig.told(peer(1 + u64::from(*last)));
+        rig.hear(peer(1 + u64::from(*last)), ended(key, Status::Ok));
+        assert_eq!(rig.end_of(1), Some((End::Received, Status::Ok)));
+    }
+}
+
+#[test]
+fn producers_of_another_number_or_order_or_shape_are_refused() {
+    let mut rig = consumer(2);
+    let swapped = TakeSpec { producers: vec![peer(B), peer(A)], ..take_spec(1, 2, Mode::Push) };
+    rig.take(swapped);
+    rig.take(take_spec(2, 1, Mode::Push));
+    for number in [1, 2] {
+        assert_eq!(rig.end_of(number), Some((End::Failed, Status::Invalid)), "{number}");
+    }
+    // Rank 1 of four holds half of what rank 1 of two does.
+    rig.hello(peer(3), &tp(4)[1]);
+    rig.take(TakeSpec { producers: vec![peer(A), peer(3)], ..take_spec(3, 2, Mode::Push) });
+    assert_eq!(rig.machine.status(id(3)), State::Ending, "{:?}", rig.events);
+}
+
+#[test]
+fn a_failed_rank_strikes_the_take_and_its_sibling_is_cancelled() {
+    let mut rig = consumer(2);
+    rig.take(take_spec(1, 2, Mode::Push));
+    let key = rig.asked(peer(A));
+    rig.asked(peer(B));
+    rig.hear(peer(A), data(key, 3, 8));
+    rig.hear(peer(B), data(key, 3, 4));
+    rig.hear(peer(A), ended(key, Status::NoMemory));
+    assert_eq!(rig.told(peer(B)), vec![Message::Cancel { key }]);
+    assert_eq!(rig.end_of(1), None, "B may still write");
+    rig.hear(peer(B), ended(key, Status::Cancelled));
+    assert_eq!((rig.end_of(1), rig.valid(1)), (Some((End::Failed, Status::NoMemory)), (4, 3)));
+}
+
+#[test]
+fn a_struck_push_waits_for_its_producer_or_the_loss_of_that() {
+    for is_lost in [false, true] {
+        let mut rig = consumer(1);
+        rig.take(take_spec(1, 1, Mode::Push));
+        let key = rig.asked(peer(A));
+        rig.machine.take_cancel(id(1), 0).unwrap();
+        rig.settle();
+        assert_eq!(rig.told(peer(A)), vec![Message::Cancel { key }]);
+        assert_eq!((rig.end_of(1), rig.machine.status(id(1))), (None, State::Ending));
+        match is_lost {
+            true => rig.lost(peer(A)),
+            false => rig.hear(peer(A), ended(key, Status::Cancelled)),
+        }
+        assert_eq!((rig.end_of(1), rig.valid(1)), (Some((End::Cancelled, Status::Cancelled)), (0, 4)));
+    }
+}
+
+#[test]
+fn a_cancelled_pull_cancels_its_reads_alone_and_waits_for_them() {
+    let mut rig = consumer(2);
+    rig.take(take_spec(1, 2, Mode::Pull));
+    let key = rig.asked(peer(A));
+    rig.hear(peer(A), update(key, TOKENS));
+    rig.hear(peer(B), update(key, TOKENS));
+    rig.take(take_spec(2, 2, Mode::Pull));
+    let other = rig.asked(peer(A));
+    rig.hear(peer(A), update(other, TOKENS));
+    rig.sent.clear();
+    let own: Vec<_> = rig.posts[..2].iter().map(|posted| posted.post).collect();
+    rig.machine.take_cancel(id(1), 0).unwrap();
+    rig.settle();
+    assert_eq!(rig.cancels, own);
+    assert_eq!((rig.end_of(1), rig.sent.len()), (None, 0));
+    rig.moved(Ok(()));
+    assert!(matches!(rig.told(peer(A))[..], [Message::Final { status: Status::Cancelled, .. }]));
+    rig.moved(Err(Error::new(Status::Cancelled, "cancelled")));
+    assert_eq!(rig.end_of(1), Some((End::Cancelled, Status::Cancelled)));
+    assert_eq!(rig.end_of(2), None);
+}
+
+#[test]
+fn a_lost_producer_ends_the_take_when_its_reads_are_final() {
+    let mut rig = consumer(1);
+    rig.take(take_spec(1, 1, Mode::Pull));
+    let key = rig.asked(peer(A));
+    rig.hear(peer(A), update(key, TOKENS));
+    rig.lost(peer(A));
+    assert_eq!((rig.end_of(1), rig.cancels.len()), (None, 1));
+    rig.moved(Err(Error::new(Status::PeerLost, "gone")));
+    assert_eq!(rig.end_of(1), Some((End::PeerLost, Status::PeerLost)));
+    assert!(rig.told(peer(A)).is_empty());
+}
+
+#[test]
+fn a_take_whose_producer_is_lost_before_its_hello_ends() {
+    let mut rig = Rig::new(one());
+    rig.take(take_spec(1, 2, Mode::Push));
+    rig.lost(peer(B));
+    assert_eq!(rig.end_of(1), None, "B was not asked");
+    rig.hello(peer(A), &tp(2)[0]);
+    rig.lost(peer(B));
+    assert_eq!(rig.end_of(1), None, "A may write");
+    let key = rig.asked(peer(A));
+    rig.hear(peer(A), ended(key, Status::Cancelled));
+    assert_eq!(rig.end_of(1), Some((End::PeerLost, Status::PeerLost)));
+}
+
+#[test]
+fn what_one_producer_sends_goes_on_while_another_is_greeted() {
+    let mut rig = Rig::new(one());
+    rig.take(take_spec(1, 2, Mode::Push));
+    rig.hello(peer(A), &tp(2)[0]);
+    let key = rig.asked(peer(A));
+    rig.hear(peer(A), data(key, 3, TOKENS));
+    assert_eq!(rig.end_of(1), None);
+    rig.hello(peer(B), &tp(2)[1]);
+    assert_eq!(rig.asked(peer(B)), key);
+    rig.hear(peer(B), data(key, 3, TOKENS));
+    assert_eq!(rig.end_of(1), Some((End::Received, Status::Ok)));
+}
+
+#[test]
+fn layers_are_told_once_and_coalesce() {
+    let mut rig = consumer(1);
+    rig.take(TakeSpec { tell_layers: true, ..take_spec(1, 1, Mode::Push) });
+    let key = rig.asked(peer(A));
+    let layer = |layer: u32| Message::Data { key, work: work(layer..layer + 1, 0..TOKENS) }.encode().unwrap();
+    let part = |layer_| ferry_kv::handoff::parts(&layer(layer_), 100).remove(0);
+    rig.machine.notification(peer(A), &part(1), 0);
+    assert!(!rig.machine.has_events(), "layer 0 is missing");
+    rig.machine.notification(peer(A), &part(0), 0);
+    rig.settle();
+    assert_eq!(rig.events, [Event::Layers { id: id(1), layers: 2 }]);
+    rig.events.clear();
+    rig.machine.notification(peer(A), &part(0), 0);
+    assert!(!rig.machine.has_events(), "nothing new");
+    rig.machine.notification(peer(A), &part(2), 0);
+    rig.settle();
+    assert_eq!(rig.events[0], Event::Layers { id: id(1), layers: 3 });
+    assert_eq!(rig.end_of(1), Some((End::Received, Status::Ok)));
+}
+
+#[test]
+fn layers_that_were_not_seen_are_told_in_one_event() {
+    let mut rig = consumer(1);
+    rig.take(TakeSpec { tell_layers: true, ..take_spec(1, 1, Mode::Push) });
+    let key = rig.asked(peer(A));
+    for layer in 0..2 {
+        let message = Message::Data { key, work: work(layer..layer + 1, 0..TOKENS) }.encode().unwrap();
+        rig.machine.notification(peer(A), &ferry_kv::handoff::parts(&message, 100)[0], 0);
+    }
+    rig.settle();
+    assert_eq!(rig.events, [Event::Layers { id: id(1), layers: 2 }]);
+}
+
+#[test]
+fn wrong_arguments_of_a_take_are_refused() {
+    let mut rig = consumer(1);
+    let spec = || take_spec(1, 1, Mode::Pull);
+    let far = vec![Blocks { first_token: u64::MAX - 3, ids: vec![0, 1, 2, 3] }];
+    let bad = [
+        TakeSpec { skip_tokens: TOKENS + 1, ..spec() },
+        TakeSpec { tokens: TOKENS + 1, ..spec() },
+        TakeSpec { blocks: far, ..spec() },
+        TakeSpec { blocks: vec![Blocks { first_token: 4, ids: vec![0, 1, 2] }], ..spec() },
+        TakeSpec { producers: Vec::new(), ..spec() },
+        TakeSpec { blocks: Vec::new(), ..spec() },
+        TakeSpec { blocks: blocks(61..65), ..spec() },
+    ];
+    for (at, spec) in bad.into_iter().enumerate() {
+        assert_eq!(rig.machine.take(spec, 0).map_err(|e| e.status), Err(Status::Invalid), "{at}");
+    }
+}
+
+#[test]
+fn auto_pulls_on_the_same_host_and_is_pushed_to_from_others() {
+    for is_here in [true, false] {
+        let mut rig = consumer(1);
+        rig.machine.set_here(peer(A), is_here);
+        rig.take(take_spec(1, 1, Mode::Auto));
+        let told = rig.told(peer(A));
+        let [Message::Take(take)] = &told[..] else { panic!("{told:?}") };
+        assert_eq!((take.is_push, take.blocks.is_empty()), (!is_here, is_here));
+    }
+}
+
+#[test]
+fn close_cancels_takes_and_waits_for_their_ends() {
+    let mut rig = consumer(1);
+    rig.take(take_spec(1, 1, Mode::Push));
+    let key = rig.asked(peer(A));
+    assert!(!rig.machine.close(0));
+    rig.settle();
+    assert_eq!(rig.end_of(1), None);
+    rig.hear(peer(A), ended(key, Status::Cancelled));
+    assert_eq!(rig.end_of(1), Some((End::Cancelled, Status::Closed)));
+    assert!(rig.machine.close(0));
+}
+
+#[test]
+fn an_engine_that_has_ended_ends_everything() {
+    let mut rig = consumer(1);
+    // More than the peer has room for: the ends of some would begin others.
+    for number in 1..=70 {
+        rig.take(take_spec(number, 1, Mode::Pull));
+        let key = rig.asked(peer(A));
+        rig.hear(peer(A), update(key, TOKENS));
+    }
+    assert_eq!(rig.posts.len(), 64);
+    rig.machine.engine_closed(0);
+    rig.settle();
+    for number in 1..=70 {
+        let (end, _) = rig.end_of(number).expect("ends");
+        assert!([End::Failed, End::PeerLost, End::Cancelled].contains(&end));
+    }
+    assert!(rig.machine.close(0));
+}
