@@ -14,6 +14,7 @@ mod descriptor;
 mod flight;
 mod handshake;
 mod inbox;
+mod kv_handoff;
 mod kv_layout;
 mod lane;
 mod lane_numbers;
@@ -69,4 +70,5 @@ pub const TARGETS: &[Target] = &[
     parser("local_packets", words::packets),
     parser("stage_words", words::stage),
     parser("kv_layout", kv_layout::run),
+    states("kv_handoff", kv_handoff::run),
 ];
