@@ -123,7 +123,8 @@ impl Taking {
 impl Machine {
     /// Takes a handoff. INVALID for wrong blocks and tokens, and an id that is in use or has ended; LIMIT.
     pub fn take(&mut self, spec: TakeSpec, now: u64) -> Result<()> {
-        self.now = self.now.max(now);
+        let now = self.now.max(now);
+        self.now = now;
         self.check_new(spec.id)?;
         lists::check(&self.layout, &spec.blocks)?;
         if spec.skip_tokens > spec.tokens {

@@ -227,7 +227,8 @@ impl Machine {
 
     /// Says that the offer is whole: it has `tokens` tokens. The lease begins.
     pub fn offer_seal(&mut self, id: HandoffId, tokens: u64, now: u64) -> Result<()> {
-        self.now = self.now.max(now);
+        let now = self.now.max(now);
+        self.now = now;
         let offer = self.open_offer(id)?;
         if offer.sealed.is_some() {
             return Err(Error::invalid(format!("id: {id} is sealed")));
