@@ -402,6 +402,69 @@ fn a_write_that_fails_ends_its_part() {
 }
 
 #[test]
+fn a_rank_that_has_failed_fails_its_sibling_that_has_all() {
+    for other in [false, true] {
+        let mut rig = producer_of_two();
+        rig.offer(1, 1);
+        rig.seal(1);
+        rig.hear(peer(A), Message::Take(take(1, 5, false)));
+        rig.hear(peer(B), Message::Take(Take { rank: 1, ..take(1, 6, false) }));
+        let (good, bad) = if other { ((B, 6), (A, 5)) } else { ((A, 5), (B, 6)) };
+        rig.hear(peer(good.0), done(key(1, good.1)));
+        assert_eq!(rig.end_of(1), None);
+        let why = "it broke".to_string();
+        rig.hear(peer(bad.0), Message::Final { key: key(1, bad.1), status: Status::Corrupt, why });
+        assert_eq!(rig.end_of(1), Some((End::Failed, Status::Corrupt)));
+    }
+}
+
+#[test]
+fn a_taker_that_fails_disturbs_no_other_group() {
+    let mut rig = producer();
+    rig.offer(1, 2);
+    rig.hear(peer(A), Message::Take(take(1, 5, false)));
+    rig.hear(peer(B), Message::Take(Take { group: 1, ..take(1, 5, false) }));
+    rig.told(peer(B));
+    rig.lost(peer(A));
+    assert_eq!((rig.end_of(1), rig.told(peer(B))), (None, vec![]));
+    rig.seal(1);
+    assert!(matches!(rig.told(peer(B))[..], [Message::Update { .. }]));
+    rig.hear(peer(B), done(key(1, 5)));
+    assert_eq!(rig.end_of(1), Some((End::PeerLost, Status::PeerLost)));
+}
+
+#[test]
+fn blocks_that_were_added_let_a_push_go_on() {
+    let mut rig = producer();
+    rig.offer(1, 1);
+    rig.hear(peer(A), Message::Take(Take { tokens: 20, blocks: blocks(0..5), ..take(1, 5, true) }));
+    rig.machine.offer_ready(id(1), 0..3, 16, 0).unwrap();
+    rig.settle();
+    rig.all_moved();
+    rig.machine.offer_extend(id(1), &blocks(4..5), 0).unwrap();
+    rig.settle();
+    assert!(rig.posts.is_empty());
+    rig.machine.offer_ready(id(1), 0..3, 20, 0).unwrap();
+    rig.settle();
+    rig.machine.offer_seal(id(1), 20, 0).unwrap();
+    rig.settle();
+    assert_eq!(rig.end_of(1), None);
+    rig.moved(Ok(()));
+    assert_eq!(rig.end_of(1), Some((End::Sent, Status::Ok)));
+}
+
+#[test]
+fn the_time_does_not_go_back() {
+    let mut rig = producer();
+    rig.tick(5 * LEASE);
+    rig.now = 0;
+    rig.offer(1, 1);
+    rig.seal(1);
+    assert_eq!(rig.tick(0), Some(6 * LEASE));
+    assert_eq!(rig.end_of(1), None);
+}
+
+#[test]
 fn reclaim_ends_the_oldest_offers_that_are_sealed_and_not_taken() {
     let mut rig = producer();
     for number in [4, 3, 2, 1] {

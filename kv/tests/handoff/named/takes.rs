@@ -43,6 +43,15 @@ fn a_take_ends_at_its_deadline() {
 }
 
 #[test]
+fn a_deadline_counts_from_the_latest_time() {
+    let mut rig = consumer(1);
+    rig.tick(1_000);
+    let deadline = Some(Duration::from_nanos(50));
+    rig.machine.take(TakeSpec { deadline, ..take_spec(1, 1, Mode::Pull) }, 7).unwrap();
+    assert_eq!(rig.tick(1_001), Some(1_050));
+}
+
+#[test]
 fn a_pull_is_received_when_all_was_read() {
     let mut rig = consumer(1);
     rig.take(take_spec(1, 1, Mode::Pull));
