@@ -23,6 +23,8 @@ struct Row {
     target_layer: u32,
     /// Of a window or a state: moves at once, when the last token is ready.
     is_whole: bool,
+    /// A layer that is not wanted lies before it, so it does not move together with the row before.
+    is_apart: bool,
     posted: u64,
     /// Ranges of tokens that have arrived, apart from each other, in order.
     done: Vec<Range<u64>>,
@@ -46,7 +48,7 @@ impl Progress {
         range: Range<u64>,
     ) -> Progress {
         let mut rows: Vec<Row> = Vec::new();
-        let mut chunk: u64 = 1;
+        let (mut chunk, mut is_apart): (u64, bool) = (1, false);
         for piece in &exchange.layers {
             if rows.last().is_some_and(|row| row.target_layer == piece.target_layer) {
                 continue;
@@ -61,6 +63,7 @@ impl Progress {
                 continue;
             };
             if wanted.get(group as usize).is_none_or(|list| list.ids.is_empty()) {
+                is_apart = true;
                 continue;
             }
             let is_whole = matches!(to.kind, GroupKind::Window { .. } | GroupKind::State);
@@ -71,6 +74,7 @@ impl Progress {
                 source_layer: piece.source_layer,
                 target_layer: piece.target_layer,
                 is_whole,
+                is_apart: std::mem::take(&mut is_apart),
                 posted: range.start,
                 done: Vec::new(),
             });
@@ -90,8 +94,12 @@ impl Progress {
         let first = self.rows.iter().position(|row| sendable(row) > row.posted)?;
         let head = self.rows.get(first)?;
         let (posted, until) = (head.posted, sendable(head));
-        let alike = |row: &&mut Row| row.posted == posted && sendable(row) == until;
-        let mut layers = head.target_layer..head.target_layer;
+        let layer = head.target_layer;
+        let alike = |row: &&mut Row| {
+            let is_together = row.target_layer == layer || !row.is_apart;
+            is_together && row.posted == posted && sendable(row) == until
+        };
+        let mut layers = layer..layer;
         for row in self.rows.iter_mut().skip(first).take_while(alike) {
             row.posted = until;
             layers.end = row.target_layer + 1;
@@ -118,11 +126,11 @@ impl Progress {
     }
 
     pub fn is_complete(&self) -> bool {
-        self.range.is_empty() || self.rows.iter().all(|row| self.is_done(row))
+        self.rows.iter().all(|row| self.is_done(row))
     }
 
     fn is_done(&self, row: &Row) -> bool {
-        matches!(row.done.as_slice(), [all] if *all == self.range)
+        self.range.is_empty() || matches!(row.done.as_slice(), [all] if *all == self.range)
     }
 
     /// Returns the end of the tokens that have arrived in all layers.

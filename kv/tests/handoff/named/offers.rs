@@ -243,6 +243,21 @@ fn nothing_to_send_is_sent_without_a_transfer() {
 }
 
 #[test]
+fn a_group_that_is_not_needed_may_lie_between_others() {
+    let mut rig = Rig::new(mixed());
+    rig.hello(peer(A), &mixed());
+    let both = [blocks(0..4), blocks(0..4)].concat();
+    let spec = OfferSpec { id: id(1), blocks: both, takers: 1, only: Vec::new(), lease: Duration::MAX };
+    rig.machine.offer(spec, 0).unwrap();
+    let some = [blocks(0..4), vec![Blocks::default()]].concat();
+    rig.hear(peer(A), Message::Take(Take { blocks: some, ..take(1, 5, true) }));
+    rig.seal(1);
+    assert_eq!(rig.end_of(1), None);
+    rig.all_moved();
+    assert_eq!(rig.end_of(1), Some((End::Sent, Status::Ok)));
+}
+
+#[test]
 fn a_rank_that_sends_nothing_ends_at_once() {
     let (ranks, idle) = with_idle();
     let mut rig = Rig::new(ranks[idle[0] as usize].clone());

@@ -68,6 +68,14 @@ pub fn with_idle() -> (Vec<Layout>, Vec<u32>) {
     (ranks, idle)
 }
 
+/// One rank with a window between two layers of the first group.
+pub fn mixed() -> Layout {
+    let shape = Shape { tp: 1, block: 4, arrangement: Arrangement::PairBlockTokenHead, window: Some(6) };
+    let mut layout = layouts(shape, 0).remove(0);
+    (layout.layers[1].group, layout.layers[2].group) = (1, 0);
+    layout
+}
+
 pub fn blocks(ids: Range<u32>) -> Vec<Blocks> {
     vec![Blocks { first_token: 0, ids: ids.collect() }]
 }

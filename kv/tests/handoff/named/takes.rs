@@ -272,6 +272,28 @@ fn layers_are_told_once_and_coalesce() {
 }
 
 #[test]
+fn a_group_that_is_not_needed_may_lie_between_others() {
+    let mut rig = Rig::new(mixed());
+    rig.hello(peer(A), &mixed());
+    let some = [blocks(0..4), vec![Blocks::default()]].concat();
+    rig.take(TakeSpec { blocks: some, ..take_spec(1, 1, Mode::Pull) });
+    let key = rig.asked(peer(A));
+    let added = [blocks(0..4), blocks(0..4)].concat();
+    rig.hear(peer(A), Message::Update { key, ready: vec![TOKENS; 3], added });
+    assert_eq!(rig.end_of(1), None);
+    rig.all_moved();
+    assert_eq!((rig.end_of(1), rig.valid(1)), (Some((End::Received, Status::Ok)), (TOKENS, 0)));
+}
+
+#[test]
+fn all_layers_of_nothing_are_complete() {
+    let mut rig = consumer(1);
+    let spec = TakeSpec { skip_tokens: TOKENS, tell_layers: true, ..take_spec(1, 1, Mode::Pull) };
+    rig.take(spec);
+    assert_eq!(rig.events, [Event::Layers { id: id(1), layers: 3 }]);
+}
+
+#[test]
 fn layers_that_were_not_seen_are_told_in_one_event() {
     let mut rig = consumer(1);
     rig.take(TakeSpec { tell_layers: true, ..take_spec(1, 1, Mode::Push) });
