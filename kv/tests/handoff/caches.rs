@@ -20,30 +20,33 @@ pub const BLOCKS: u64 = 64;
 const HEADS: u32 = 2;
 const ELEMENTS: u32 = 3;
 
-/// A shape of an instance: ranks of tensor parallelism, tokens of a block, and whether the last layer is a window.
+/// A shape of an instance: ranks of tensor and pipeline parallelism, tokens of a block, and whether the layer in the
+/// middle is a window.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
     pub tp: u32,
+    pub pp: u32,
     pub block: u32,
     pub arrangement: Arrangement,
     pub window: Option<u32>,
 }
 
 pub fn layouts(shape: Shape, first_node: usize) -> Vec<Layout> {
-    (0..shape.tp).map(|rank| layout(shape, rank, address(first_node + rank as usize))).collect()
+    (0..shape.tp * shape.pp).map(|rank| layout(shape, rank, address(first_node + rank as usize))).collect()
 }
 
-pub fn layout(shape: Shape, tp_rank: u32, address: u64) -> Layout {
-    let shard = Shard {
-        tp_rank,
+pub fn layout(shape: Shape, rank: u32, address: u64) -> Layout {
+    let ranks = Shard {
+        tp_rank: 0,
         tp_size: shape.tp,
         pp_rank: 0,
-        pp_size: 1,
+        pp_size: shape.pp,
         pcp_rank: 0,
         pcp_size: 1,
         dcp_size: 1,
         turn_tokens: 1,
     };
+    let shard = ranks.at(rank);
     let mut groups = vec![Group { kind: GroupKind::Full, block_tokens: shape.block }];
     groups.extend(
         shape.window.map(|tokens| Group { kind: GroupKind::Window { tokens }, block_tokens: shape.block }),
@@ -53,11 +56,12 @@ pub fn layout(shape: Shape, tp_rank: u32, address: u64) -> Layout {
     let mut layout = Layout { key, shard, groups, layers: Vec::new() };
     let mut at = address;
     for number in 0..3 {
-        let group = u32::from(number == 2 && shape.window.is_some());
+        let group = u32::from(number == 1 && shape.window.is_some());
         let mut layer = Layer {
             name: format!("layers.{number}"),
             group,
-            stage: 0,
+            // The last stage has the last layer alone.
+            stage: if number == 2 { shape.pp - 1 } else { 0 },
             heads: HEADS,
             pairs: 2,
             elements: ELEMENTS,
@@ -73,8 +77,10 @@ pub fn layout(shape: Shape, tp_rank: u32, address: u64) -> Layout {
             element_bytes: 1,
         };
         let strides = Strides::of(shape.arrangement, sizes);
-        layer.memory = Some(LayerMemory { address: at, blocks: BLOCKS, strides });
-        at = layer.extent(&layout).expect("has memory").end;
+        if layer.stage == shard.pp_rank {
+            layer.memory = Some(LayerMemory { address: at, blocks: BLOCKS, strides });
+            at = layer.extent(&layout).expect("has memory").end;
+        }
         layout.layers.push(layer);
     }
     layout
@@ -94,7 +100,7 @@ pub struct Cell {
 pub fn cells(layout: &Layout, lists: &[Blocks], tokens: Range<u64>, sequence: u64) -> Vec<Cell> {
     let mut all = Vec::new();
     for (number, layer) in layout.layers.iter().enumerate() {
-        let (memory, list) = (layer.memory.expect("one stage"), &lists[layer.group as usize]);
+        let (Some(memory), list) = (layer.memory, &lists[layer.group as usize]) else { continue };
         let block = u64::from(layout.groups[layer.group as usize].block_tokens);
         let heads = layer.heads_of(&layout.shard);
         let end = list.first_token + list.ids.len() as u64 * block;

@@ -61,6 +61,7 @@ impl Story {
         let window = random.one_in(2).then_some(6);
         let mut shape = || Shape {
             tp: 1 + random.below(2) as u32,
+            pp: 1 + random.below(2) as u32,
             block: [2, 4, 8][random.below(3)],
             arrangement: arrangements[random.below(2)],
             window,
@@ -72,17 +73,17 @@ impl Story {
         for _ in 0..takers {
             all.extend(layouts(target, all.len()));
         }
-        let producers = source.tp as usize;
+        let producers = (source.tp * source.pp) as usize;
         let mut story =
             Story { world: World::new(all, seed ^ 1), sides: Vec::new(), producers, takers, is_calm };
         let mut used = vec![[0u64; 2]; story.world.nodes.len()];
         for sequence in 0..1 + story.world.random.below(3) as u64 {
-            story.add_sequence(sequence, target.tp as usize, &mut used);
+            story.add_sequence(sequence, (target.tp * target.pp) as usize, &mut used);
         }
         story
     }
 
-    fn add_sequence(&mut self, sequence: u64, target_tp: usize, used: &mut [[u64; 2]]) {
+    fn add_sequence(&mut self, sequence: u64, target_ranks: usize, used: &mut [[u64; 2]]) {
         let tokens = 1 + self.world.random.below(30) as u64;
         let skip =
             if self.world.random.one_in(3) { self.world.random.below(tokens as usize) as u64 } else { 0 };
@@ -106,8 +107,12 @@ impl Story {
                     (first..first + count).map(|at| ((BLOCKS - 1).wrapping_sub(at * 7 % BLOCKS)) as u32);
                 Blocks { first_token, ids: ids.collect() }
             });
-            let lists: Vec<Blocks> = lists.collect();
-            let group = ((node - self.producers.min(node)) / target_tp) as u64;
+            let mut lists: Vec<Blocks> = lists.collect();
+            if !is_producer && self.world.random.one_in(6) {
+                // The window is not needed.
+                lists.iter_mut().skip(1).for_each(|list| list.ids.clear());
+            }
+            let group = ((node - self.producers.min(node)) / target_ranks) as u64;
             let before = cells(&layout, &lists, 0..tokens, sequence);
             let before = before.into_iter().map(|cell| (cell, *self.world.byte(node, &cell))).collect();
             self.sides.push(Side {

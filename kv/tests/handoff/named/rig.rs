@@ -53,7 +53,10 @@ pub fn key(number: u8, take: u64) -> Key {
 }
 
 pub fn tp(ranks: u32) -> Vec<Layout> {
-    layouts(Shape { tp: ranks, block: 4, arrangement: Arrangement::PairBlockTokenHead, window: None }, 0)
+    layouts(
+        Shape { tp: ranks, pp: 1, block: 4, arrangement: Arrangement::PairBlockTokenHead, window: None },
+        0,
+    )
 }
 
 pub fn one() -> Layout {
@@ -70,10 +73,9 @@ pub fn with_idle() -> (Vec<Layout>, Vec<u32>) {
 
 /// One rank with a window between two layers of the first group.
 pub fn mixed() -> Layout {
-    let shape = Shape { tp: 1, block: 4, arrangement: Arrangement::PairBlockTokenHead, window: Some(6) };
-    let mut layout = layouts(shape, 0).remove(0);
-    (layout.layers[1].group, layout.layers[2].group) = (1, 0);
-    layout
+    let shape =
+        Shape { tp: 1, pp: 1, block: 4, arrangement: Arrangement::PairBlockTokenHead, window: Some(6) };
+    layouts(shape, 0).remove(0)
 }
 
 pub fn blocks(ids: Range<u32>) -> Vec<Blocks> {
