@@ -281,10 +281,11 @@ fn layers_are_ready_in_order_and_within_the_blocks_and_the_seal() {
     assert_eq!(ready(0..1, 8), Err(Status::Invalid), "twice");
     assert_eq!(ready(1..2, 9), Err(Status::Invalid), "before the layer below");
     assert_eq!(ready(1..3, 8), Ok(()));
+    assert_eq!(ready(0..1, 9), Ok(()));
     assert_eq!(ready(0..3, 17), Err(Status::Invalid), "beyond the blocks");
     assert_eq!(ready(0..4, 16), Err(Status::Invalid), "no such layer");
     assert_eq!(ready(1..1, 16), Err(Status::Invalid), "no layer");
-    assert_eq!(rig.machine.offer_seal(id(1), 7, 0).map_err(|e| e.status), Err(Status::Invalid));
+    assert_eq!(rig.machine.offer_seal(id(1), 8, 0).map_err(|e| e.status), Err(Status::Invalid));
     rig.machine.offer_seal(id(1), 12, 0).unwrap();
     assert_eq!(rig.machine.offer_seal(id(1), 12, 0).map_err(|e| e.status), Err(Status::Invalid));
     let mut ready = |layers, tokens| rig.machine.offer_ready(id(1), layers, tokens, 0).map_err(|e| e.status);
