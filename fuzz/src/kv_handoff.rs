@@ -28,12 +28,7 @@ const BLOCKS: u32 = 8;
 const LAYERS: u32 = 3;
 const INCARNATION: u64 = 9;
 
-#[derive(Arbitrary, Debug)]
-struct Input {
-    own: u8,
-    greets: bool,
-    steps: Vec<Step>,
-}
+const STEPS_MAX: usize = 300;
 
 #[derive(Arbitrary, Debug)]
 enum Step {
@@ -217,22 +212,23 @@ struct World {
 }
 
 pub fn run(data: &[u8]) {
-    let Ok(input) = Input::arbitrary(&mut Unstructured::new(data)) else { return };
-    let layout_ = Arc::new(layout(input.own % 5));
+    let mut input = Unstructured::new(data);
+    let Ok((own, greets)) = <(u8, bool)>::arbitrary(&mut input) else { return };
     let mut world = World {
-        machine: Machine::new(layout_, INCARNATION, Vec::new(), Duration::from_millis(10)),
+        machine: Machine::new(Arc::new(layout(own % 5)), INCARNATION, Vec::new(), Duration::from_millis(10)),
         now: 0,
         open: BTreeMap::new(),
         posts: Vec::new(),
         takes: BTreeMap::new(),
         fencing: BTreeSet::new(),
     };
-    if input.greets {
+    if greets {
         for (from, layout) in [(0, 0), (1, 1), (2, 2)] {
             world.say(from, Words::Hello { layout, incarnation: 1 });
         }
     }
-    for step in input.steps.into_iter().take(300) {
+    for _ in 0..STEPS_MAX {
+        let Some(step) = Step::arbitrary(&mut input).ok().filter(|_| !input.is_empty()) else { break };
         world.step(step);
         world.settle();
     }
