@@ -218,19 +218,24 @@ fn a_silent_peer_is_asked_and_then_fenced_once() {
     let (mut rig, _) = busy(Mode::Push);
     rig.hear(peer(GOOD), Message::Ping);
     assert_eq!(rig.told(peer(GOOD)), vec![Message::Pong]);
-    assert_eq!(rig.tick(SILENCE - 1), Some(SILENCE - 1 + SILENCE / 4));
+    // Asked after half of the time, fenced after the other half.
+    assert_eq!(rig.tick(SILENCE / 2 - 1), Some(SILENCE / 2));
     assert_eq!(rig.sent, []);
-    rig.tick(SILENCE);
+    rig.tick(SILENCE / 2);
     assert_eq!(rig.told(peer(GOOD)), vec![Message::Ping]);
     assert_eq!(rig.told(peer(BAD)), vec![Message::Ping]);
     rig.hear(peer(GOOD), Message::Pong);
-    rig.tick(2 * SILENCE - 1);
+    rig.tick(SILENCE - 1);
     assert_eq!(rig.fences, []);
-    rig.tick(2 * SILENCE);
-    rig.tick(2 * SILENCE + 1);
+    rig.tick(SILENCE);
+    rig.tick(SILENCE + 1);
     assert_eq!(rig.fences, [peer(BAD)]);
+    assert_eq!(rig.machine.unfenced_blocks(), 0);
     rig.machine.not_fenced(peer(BAD));
+    assert!(rig.machine.unfenced_blocks() > 0);
     rig.hear(peer(GOOD), Message::Pong);
-    rig.tick(2 * SILENCE + 2);
+    rig.tick(2 * SILENCE);
     assert_eq!(rig.fences, [peer(BAD), peer(BAD)]);
+    rig.hear(peer(BAD), Message::Pong);
+    assert_eq!(rig.machine.unfenced_blocks(), 0);
 }
