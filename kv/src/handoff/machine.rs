@@ -25,7 +25,8 @@ use super::progress::Work;
 use super::remote::{Hello, Owner, Patience, Post, Remote};
 use super::tombs::{Tomb, Tombs};
 use super::types::{End, Event, State};
-use super::wire::{self, Key, MemoryRange, Message};
+use super::waiting::Waiting;
+use super::wire::{Key, MemoryRange, Message};
 
 /// Names a transfer of this machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -54,8 +55,7 @@ pub struct Machine {
     pub(super) offers: BTreeMap<HandoffId, Offer>,
     pub(super) takes: BTreeMap<HandoffId, Taking>,
     /// Takes of peers whose offer has not come.
-    pub(super) waiting: BTreeMap<HandoffId, Vec<(PeerId, wire::Take)>>,
-    pub(super) waiting_count: usize,
+    pub(super) waiting: Waiting,
     pub(super) posts: BTreeMap<PostId, Post>,
     pub(super) tombs: Tombs,
     next: u64,
@@ -80,8 +80,7 @@ impl Machine {
             remotes: BTreeMap::new(),
             offers: BTreeMap::new(),
             takes: BTreeMap::new(),
-            waiting: BTreeMap::new(),
-            waiting_count: 0,
+            waiting: Waiting::default(),
             posts: BTreeMap::new(),
             tombs: Tombs::default(),
             next: 0,

@@ -4,7 +4,8 @@
 //! calls ─▶ machine ─┬ producer  offers, their takers          lists     checks of block lists
 //!                   ├ consumer  takes, their parts            progress  what was posted, what has arrived
 //!                   ├ remote    other caches                  tombs     ids that have ended
-//!                   └ wire      messages                      limits    bounds
+//!                   ├ waiting   takes before their offer      limits    bounds
+//!                   └ wire      messages
 //! ```
 //! Nothing here does I/O or looks at a clock.
 
@@ -18,6 +19,7 @@ mod progress;
 mod remote;
 mod tombs;
 mod types;
+mod waiting;
 #[doc(hidden)]
 pub mod wire;
 

@@ -28,8 +28,6 @@ pub struct Remote {
     /// Handoffs that may wait for room at this peer.
     pub offers: BTreeSet<HandoffId>,
     pub takes: BTreeSet<HandoffId>,
-    /// Its takes that wait for their offers.
-    pub waiting: usize,
     /// The peer shares this host's memory.
     pub is_here: bool,
     pub heard_ns: u64,

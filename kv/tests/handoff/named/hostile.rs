@@ -63,12 +63,13 @@ fn bytes_that_are_no_message_fence_their_peer() {
 
 #[test]
 fn data_that_was_not_asked_for_fences_its_peer() {
+    let (end, start) = (1, 9);
     let wrong = [
         work(0..3, 0..TOKENS + 1),
         work(3..4, 0..TOKENS),
-        work(2..1, 0..TOKENS),
+        work(2..end, 0..TOKENS),
         work(0..3, 4..4),
-        work(0..3, 9..2),
+        work(0..3, start..2),
         work(0..3, 0..u64::MAX),
     ];
     for wrong in wrong {

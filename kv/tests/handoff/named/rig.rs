@@ -192,11 +192,11 @@ impl Rig {
 
     /// The number of the take that a peer was asked for.
     pub fn asked(&mut self, peer: PeerId) -> Key {
-        let takes = self.told(peer).into_iter().filter_map(|message| match message {
+        let mut takes = self.told(peer).into_iter().filter_map(|message| match message {
             Message::Take(take) => Some(take.key),
             _ => None,
         });
-        takes.last().expect("a TAKE was sent")
+        takes.next_back().expect("a TAKE was sent")
     }
 
     pub fn offer(&mut self, number: u8, takers: u32) {

@@ -1,0 +1,129 @@
+//! The beginning of a take: finds out who has what, and asks.
+
+use super::*;
+
+impl Machine {
+    pub(in crate::handoff) fn advance_takes(&mut self) {
+        let greeting = |take: &Taking| {
+            take.parts.as_ref().is_none_or(|parts| {
+                parts.values().any(|part| !part.is_over && matches!(part.stage, Stage::Greeting))
+            })
+        };
+        let ids: Vec<HandoffId> =
+            self.takes.iter().filter(|(_, take)| greeting(take)).map(|(id, _)| *id).collect();
+        ids.into_iter().for_each(|id| self.advance(id));
+    }
+
+    /// Takes the next step of a take's beginning: its parts, then the question to each.
+    pub(super) fn advance(&mut self, id: HandoffId) {
+        let Some(take) = self.takes.get(&id).filter(|take| take.struck.is_none()) else { return };
+        if take.parts.is_none() {
+            match self.make_parts(take) {
+                Ok(None) => return,
+                Ok(Some(parts)) => {
+                    let peers: Vec<PeerId> = parts.values().map(|part| part.peer).collect();
+                    if let Some(take) = self.takes.get_mut(&id) {
+                        take.parts = Some(parts);
+                    }
+                    peers.into_iter().for_each(|peer| self.greet(peer));
+                }
+                Err(error) => return self.refuse(id, &error),
+            }
+        }
+        let greeting: Vec<u32> = self.takes.get(&id).map_or(Vec::new(), |take| {
+            let parts = take.parts().filter(|(_, part)| matches!(part.stage, Stage::Greeting));
+            parts.map(|(rank, _)| *rank).collect()
+        });
+        for rank in greeting {
+            if let Err(error) = self.ask(id, rank) {
+                return self.refuse(id, &error);
+            }
+        }
+        self.settle_take(id);
+    }
+
+    pub(super) fn refuse(&mut self, id: HandoffId, error: &Error) {
+        let (status, why) = told(error);
+        self.strike_take(id, End::Failed, status, &why);
+    }
+
+    /// Returns the parts of a take; None before the producer's layout has come.
+    pub(super) fn make_parts(&self, take: &Taking) -> Result<Option<BTreeMap<u32, Part>>> {
+        let first = self.first_producer(&take.spec);
+        let Some(hello) = self.remotes.get(&first).and_then(|remote| remote.hello.as_ref()) else {
+            return Ok(None);
+        };
+        let plan = hello.to_us.clone()?;
+        let (ranks, given) = (hello.layout.shard.ranks(), take.spec.producers.len());
+        if ranks as usize != given {
+            return Err(Error::invalid(format!(
+                "producers: {given} peers, and the producer has {ranks} ranks"
+            )));
+        }
+        let rank = self.layout.shard.rank();
+        // One consumer tells those that send nothing to anybody that they are done.
+        let idle = (0..ranks).filter(|source| rank == 0 && plan.targets_of(*source).is_empty());
+        let all = plan.sources_of(rank).iter().copied().chain(idle);
+        let part = |rank: u32| {
+            let peer = take.spec.producers.get(rank as usize).copied().unwrap_or(PeerId::NONE);
+            (rank, Part { peer, stage: Stage::Greeting, is_over: false })
+        };
+        Ok(Some(all.map(part).collect()))
+    }
+
+    /// Sends the TAKE of one part, if the peer's layout has come.
+    pub(super) fn ask(&mut self, id: HandoffId, rank: u32) -> Result<()> {
+        let first = self.takes.get(&id).map(|take| self.first_producer(&take.spec));
+        let first = first.and_then(|peer| self.remotes.get(&peer)?.hello.as_ref());
+        let planned = first.and_then(|hello| hello.to_us.clone().ok());
+        let Some(take) = self.takes.get_mut(&id) else { return Ok(()) };
+        let (key, spec) = (take.key(), &take.spec);
+        let Some(part) = take.parts.as_mut().and_then(|parts| parts.get_mut(&rank)) else { return Ok(()) };
+        let Some(remote) = self.remotes.get(&part.peer) else { return Ok(()) };
+        let Some(hello) = &remote.hello else { return Ok(()) };
+        let plan = hello.to_us.clone()?;
+        let theirs = hello.layout.shard.rank();
+        if theirs != rank {
+            return Err(Error::invalid(format!("producers: the peer at place {rank} has rank {theirs}")));
+        }
+        let is_push = match spec.mode {
+            Mode::Push => true,
+            Mode::Pull => false,
+            Mode::Auto => !remote.is_here,
+        };
+        let (source, own) = (hello.layout.clone(), self.layout.shard.rank());
+        let exchange = plan.exchange(rank, own)?;
+        // The parts were made by the first one's plan: together they cover the take.
+        if planned.is_some_and(|planned| planned.exchange(rank, own).ok().as_ref() != Some(&exchange)) {
+            return Err(Error::invalid(format!("producers: the peer at place {rank} has another shape")));
+        }
+        let range = spec.skip_tokens..spec.tokens;
+        let progress = Progress::new(&exchange, &source, &self.layout, &spec.blocks, range);
+        let message = Message::Take(wire::Take {
+            key,
+            incarnation: hello.incarnation,
+            group: spec.group,
+            rank: own,
+            is_push,
+            skip: spec.skip_tokens,
+            tokens: spec.tokens,
+            blocks: if is_push { spec.blocks.clone() } else { Vec::new() },
+        });
+        let blocks = vec![Blocks::default(); source.groups.len()];
+        let ready = vec![0; source.layers.len()];
+        part.stage = Stage::Asked(Box::new(Asked {
+            is_push,
+            source,
+            exchange,
+            progress,
+            blocks,
+            ready,
+            is_granted: false,
+            in_flight: 0,
+        }));
+        let peer = part.peer;
+        self.remote(peer).takes.insert(id);
+        self.send(peer, &message);
+        Ok(())
+    }
+}

@@ -1,0 +1,236 @@
+//! The takes of a cache: the consumer's side of `machine`.
+//!
+//! A take has a `Part` for each rank of the producer that sends it something. A part is over when nothing of it can touch
+//! the blocks any more:
+//!
+//! ```text
+//! Greeting ── HELLO ──▶ Asked ── all has arrived ──▶ over
+//!     │                  ├ pull, struck ──▶ READs are final ──▶ FINAL ──▶ over
+//!     └ struck ──▶ over  └ push, struck ──▶ CANCEL ──▶ ENDED, or the peer is lost ──▶ over
+//! ```
+//! The take ends when all of its parts are over. What has arrived is counted by this side (`Progress`), never told by
+//! the other.
+
+mod asking;
+mod moving;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use ferry::status::{Error, Result};
+use ferry::types::{Op, PeerId};
+use ferry::Status;
+
+use crate::layout::Layout;
+use crate::plan::Exchange;
+
+use super::id::HandoffId;
+use super::limits::{BLOCKS_MAX, IN_FLIGHT_OF_PART_MAX, IN_FLIGHT_OF_PEER_MAX, TAKES_MAX};
+use super::lists;
+use super::machine::{end_of, told, Machine};
+use super::producer::pairs;
+use super::progress::{Progress, Work};
+use super::remote::{Owner, Post};
+use super::types::{Blocks, End, Event, Mode, State, TakeSpec};
+use super::wire::{self, Key, Message};
+
+pub struct Taking {
+    spec: TakeSpec,
+    /// Drawn for this take.
+    number: u64,
+    deadline_at: Option<u64>,
+    /// By rank of the producer; None before the producer's shape is known.
+    parts: Option<BTreeMap<u32, Part>>,
+    /// Layers that were told as complete.
+    told_layers: u32,
+    struck: Option<(End, Status, String)>,
+}
+
+struct Part {
+    peer: PeerId,
+    stage: Stage,
+    is_over: bool,
+}
+
+enum Stage {
+    Greeting,
+    Asked(Box<Asked>),
+}
+
+struct Asked {
+    is_push: bool,
+    source: Arc<Layout>,
+    exchange: Exchange,
+    progress: Progress,
+    /// Of a pull: what the producer granted, and the tokens that it has computed by layer.
+    blocks: Vec<Blocks>,
+    ready: Vec<u64>,
+    is_granted: bool,
+    in_flight: u32,
+}
+
+impl Part {
+    fn asked(&self) -> Option<&Asked> {
+        match &self.stage {
+            Stage::Asked(asked) => Some(asked),
+            Stage::Greeting => None,
+        }
+    }
+
+    fn asked_mut(&mut self) -> Option<&mut Asked> {
+        match &mut self.stage {
+            Stage::Asked(asked) => Some(asked),
+            Stage::Greeting => None,
+        }
+    }
+}
+
+impl Taking {
+    pub fn state(&self) -> State {
+        match self.struck {
+            Some(_) => State::Ending,
+            None => State::Taking { valid_tokens: self.valid_tokens() },
+        }
+    }
+
+    fn key(&self) -> Key {
+        Key { id: self.spec.id, take: self.number }
+    }
+
+    fn parts(&self) -> impl Iterator<Item = (&u32, &Part)> {
+        self.parts.iter().flatten()
+    }
+
+    fn asked(&mut self, rank: u32) -> Option<&mut Asked> {
+        self.parts.as_mut()?.get_mut(&rank)?.asked_mut()
+    }
+
+    /// Returns the end of the tokens that are complete in all layers of all parts.
+    fn valid_tokens(&self) -> u64 {
+        let Some(parts) = &self.parts else { return self.spec.skip_tokens };
+        let valid = |part: &Part| part.asked().map_or(self.spec.skip_tokens, |asked| asked.progress.valid());
+        parts.values().map(valid).min().unwrap_or(self.spec.tokens)
+    }
+
+    /// Returns how many layers, from the first on, are complete.
+    fn complete_layers(&self, layers: u32) -> u32 {
+        let Some(parts) = &self.parts else { return 0 };
+        let open = |part: &Part| match part.asked() {
+            Some(asked) => asked.progress.first_open().unwrap_or(layers),
+            None => 0,
+        };
+        parts.values().map(open).min().unwrap_or(layers)
+    }
+}
+
+impl Machine {
+    /// Takes a handoff. INVALID for wrong blocks and tokens, and an id that is in use or has ended; LIMIT.
+    pub fn take(&mut self, spec: TakeSpec, now: u64) -> Result<()> {
+        let now = self.now.max(now);
+        self.now = now;
+        self.check_new(spec.id)?;
+        lists::check(&self.layout, &spec.blocks)?;
+        if spec.skip_tokens > spec.tokens {
+            let (skip, tokens) = (spec.skip_tokens, spec.tokens);
+            return Err(Error::invalid(format!(
+                "skip_tokens: {skip} are more than the {tokens} of the take"
+            )));
+        }
+        for (group, list) in spec.blocks.iter().enumerate().filter(|(_, list)| !list.ids.is_empty()) {
+            lists::covers(&self.layout, group, list, &(spec.skip_tokens..spec.tokens), "tokens")?;
+        }
+        if spec.producers.is_empty() {
+            return Err(Error::invalid("producers: the list is empty"));
+        }
+        if self.takes.len() >= TAKES_MAX {
+            return Err(Error::new(Status::Limit, format!("{TAKES_MAX} takes have not ended")));
+        }
+        let number = self.draw();
+        let deadline_at =
+            spec.deadline.map(|after| now.saturating_add(after.as_nanos().min(u64::MAX.into()) as u64));
+        let id = spec.id;
+        let first = self.first_producer(&spec);
+        let take = Taking { spec, number, deadline_at, parts: None, told_layers: 0, struck: None };
+        self.takes.insert(id, take);
+        self.greet(first);
+        self.advance(id);
+        Ok(())
+    }
+
+    /// The producer's rank that is asked for the producer's shape: another one for each rank of the consumer.
+    fn first_producer(&self, spec: &TakeSpec) -> PeerId {
+        let at = self.layout.shard.rank() as usize % spec.producers.len().max(1);
+        spec.producers.get(at).copied().unwrap_or(PeerId::NONE)
+    }
+
+    /// Ends a take; the blocks are the caller's with its terminal event.
+    pub fn take_cancel(&mut self, id: HandoffId, now: u64) -> Result<()> {
+        self.now = self.now.max(now);
+        if !self.takes.contains_key(&id) {
+            let has_ended = self.tombs.get(id).is_some();
+            let status = if has_ended { Status::Stale } else { Status::Invalid };
+            let what = if has_ended { "has ended" } else { "is no take" };
+            return Err(Error::new(status, format!("id: {id} {what}")));
+        }
+        self.strike_take(id, End::Cancelled, Status::Cancelled, "the consumer cancelled the take");
+        Ok(())
+    }
+
+    /// A peer is lost, or is not to be trusted any more: its takes end.
+    pub(super) fn forsake_takes(&mut self, peer: PeerId, status: Status, why: &str, is_gone: bool) {
+        let mut touched = Vec::new();
+        let own = self.layout.shard.rank() as usize;
+        for (id, take) in &mut self.takes {
+            let first = take.spec.producers.get(own % take.spec.producers.len().max(1));
+            let mut is_touched = take.parts.is_none() && first == Some(&peer);
+            for (_, part) in
+                take.parts.iter_mut().flatten().filter(|(_, part)| part.peer == peer && !part.is_over)
+            {
+                is_touched = true;
+                // Its own READs become final by themselves.
+                let is_push = part.asked().is_none_or(|asked| asked.is_push);
+                part.is_over = is_gone && is_push;
+            }
+            if is_touched {
+                touched.push(*id);
+            }
+        }
+        for id in touched {
+            self.strike_take(id, end_of(status), status, why);
+            self.settle_take(id);
+        }
+    }
+
+    /// Ends the takes whose deadline has passed. Returns the next deadline.
+    pub(super) fn expire_takes(&mut self) -> Option<u64> {
+        let now = self.now;
+        let open = self.takes.iter().filter(|(_, take)| take.struck.is_none());
+        let deadlines: Vec<(HandoffId, u64)> =
+            open.filter_map(|(id, take)| Some((*id, take.deadline_at?))).collect();
+        for (id, _) in deadlines.iter().filter(|(_, at)| *at <= now) {
+            self.strike_take(*id, End::Failed, Status::Timeout, "the deadline of the take has passed");
+        }
+        deadlines.into_iter().map(|(_, at)| at).filter(|at| *at > now).min()
+    }
+
+    /// Returns how many blocks are in takes from this peer.
+    pub(super) fn taken_from(&self, peer: PeerId) -> usize {
+        let has = |take: &&Taking| take.parts().any(|(_, part)| part.peer == peer && !part.is_over);
+        let blocks = |take: &Taking| take.spec.blocks.iter().map(|list| list.ids.len()).sum::<usize>();
+        self.takes.values().filter(has).map(blocks).sum()
+    }
+
+    /// The peers of which something is expected.
+    pub(super) fn peers_of_takes(&self) -> Vec<PeerId> {
+        let mut peers = Vec::new();
+        for take in self.takes.values() {
+            match &take.parts {
+                Some(parts) => {
+                    peers.extend(parts.values().filter(|part| !part.is_over).map(|part| part.peer))
+                }
+                None => peers.push(self.first_producer(&take.spec)),
+            }
+        }
+        peers
+    }
+}

@@ -1,0 +1,173 @@
+//! What the application says about its offers.
+
+use super::*;
+
+impl Machine {
+    /// Offers blocks. INVALID for wrong blocks, and an id that is in use or has ended; LIMIT.
+    pub fn offer(&mut self, spec: OfferSpec, now: u64) -> Result<()> {
+        self.now = self.now.max(now);
+        self.check_new(spec.id)?;
+        lists::check(&self.layout, &spec.blocks)?;
+        if !(1..=TAKERS_MAX as u32).contains(&spec.takers) {
+            return Err(Error::invalid(format!("takers: {} is not 1 to {TAKERS_MAX}", spec.takers)));
+        }
+        if self.offers.len() >= OFFERS_MAX {
+            return Err(Error::new(Status::Limit, format!("{OFFERS_MAX} offers have not ended")));
+        }
+        let (id, layers) = (spec.id, self.layout.layers.len());
+        let (ready, groups) = (vec![0; layers], BTreeMap::new());
+        let offer = Offer { spec, ready, sealed: None, lease_until: None, groups, struck: None };
+        self.offers.insert(id, offer);
+        for (peer, take) in self.waiting.come(id) {
+            self.taken(peer, take);
+        }
+        Ok(())
+    }
+
+    /// Adds blocks to the groups of an offer, as they are allocated.
+    pub fn offer_extend(&mut self, id: HandoffId, blocks: &[Blocks], now: u64) -> Result<()> {
+        self.now = self.now.max(now);
+        let layout = self.layout.clone();
+        let offer = self.open_offer(id)?;
+        if offer.sealed.is_some() {
+            return Err(Error::invalid(format!("id: {id} is sealed")));
+        }
+        let mut all = offer.spec.blocks.clone();
+        if blocks.len() != all.len() {
+            let (lists, groups) = (blocks.len(), all.len());
+            return Err(Error::invalid(format!("blocks: {lists} lists, and the layout has {groups} groups")));
+        }
+        for (list, added) in all.iter_mut().zip(blocks) {
+            list.ids.extend(&added.ids);
+        }
+        lists::check(&layout, &all)?;
+        offer.spec.blocks = all;
+        self.pump_offer(id);
+        Ok(())
+    }
+
+    /// Says that the first `tokens` tokens of these layers are computed. INVALID for a layer that is ready up to there
+    /// already, that comes before the layers below it, or whose blocks are not offered.
+    pub fn offer_ready(&mut self, id: HandoffId, layers: Range<u32>, tokens: u64, now: u64) -> Result<()> {
+        self.now = self.now.max(now);
+        let layout = self.layout.clone();
+        let offer = self.open_offer(id)?;
+        if layers.is_empty() || layers.end as usize > layout.layers.len() {
+            let (start, end) = (layers.start, layers.end);
+            let text = format!("layers: {start} to {end} is no range of the {} layers", layout.layers.len());
+            return Err(Error::invalid(text));
+        }
+        if let Some(sealed) = offer.sealed.filter(|sealed| tokens > *sealed) {
+            return Err(Error::invalid(format!("tokens: {tokens} are above the {sealed} of the seal")));
+        }
+        let own =
+            |index: &u32| layout.layers.get(*index as usize).is_some_and(|layer| layer.memory.is_some());
+        let ready = |index: u32| offer.ready.get(index as usize).copied().unwrap_or(0);
+        for index in layers.clone().filter(own) {
+            if ready(index) >= tokens {
+                let text = format!("layers: layer {index} is ready up to token {} already", ready(index));
+                return Err(Error::invalid(text));
+            }
+            let group = layout.layers[index as usize].group as usize;
+            if let Some(list) = offer.spec.blocks.get(group).filter(|list| !list.ids.is_empty()) {
+                lists::covers(&layout, group, list, &(0..tokens), "tokens")?;
+            }
+        }
+        if let Some(before) = (0..layers.start).rev().find(own).filter(|before| ready(*before) < tokens) {
+            let text = format!("layers: layer {before} is ready up to token {} only", ready(before));
+            return Err(Error::invalid(text));
+        }
+        for index in layers {
+            if let Some(ready) = offer.ready.get_mut(index as usize) {
+                *ready = tokens;
+            }
+        }
+        self.pump_offer(id);
+        Ok(())
+    }
+
+    /// Says that the offer is whole: it has `tokens` tokens. The lease begins.
+    pub fn offer_seal(&mut self, id: HandoffId, tokens: u64, now: u64) -> Result<()> {
+        let now = self.now.max(now);
+        self.now = now;
+        let offer = self.open_offer(id)?;
+        if offer.sealed.is_some() {
+            return Err(Error::invalid(format!("id: {id} is sealed")));
+        }
+        if let Some(most) = offer.ready.iter().max().filter(|most| **most > tokens) {
+            return Err(Error::invalid(format!("tokens: {tokens} are less than the {most} that are ready")));
+        }
+        offer.sealed = Some(tokens);
+        offer.lease_until = Some(now.saturating_add(offer.spec.lease.as_nanos().min(u64::MAX.into()) as u64));
+        let beyond = offer.spots(|part| part.over.is_none() && part.take.tokens > tokens);
+        for spot in beyond {
+            self.strike_part(id, spot, Status::Invalid, &too_many(id, tokens));
+        }
+        self.settle_offer(id);
+        Ok(())
+    }
+
+    /// Ends an offer; the blocks are the caller's with its terminal event.
+    pub fn offer_abort(&mut self, id: HandoffId, now: u64) -> Result<()> {
+        self.now = self.now.max(now);
+        self.open_offer(id)?;
+        let why = "the producer aborted the offer".into();
+        self.strike_offer(id, Struck { end: End::Cancelled, status: Status::Cancelled, why });
+        Ok(())
+    }
+
+    /// Ends all offers, and refuses the takes that wait for offers.
+    pub(in crate::handoff) fn close_offers(&mut self) {
+        let why = "the producer's cache was closed";
+        for (peer, take) in self.waiting.drain() {
+            self.send(peer, &Message::Ended { key: take.key, status: Status::Closed, why: why.into() });
+        }
+        let offers: Vec<HandoffId> = self.offers.keys().copied().collect();
+        for id in offers {
+            self.strike_offer(id, Struck { end: End::Cancelled, status: Status::Closed, why: why.into() });
+        }
+    }
+
+    /// Returns an offer that was not struck.
+    pub(super) fn open_offer(&mut self, id: HandoffId) -> Result<&mut Offer> {
+        let ended = self.tombs.get(id).map(|tomb| tomb.end);
+        match self.offers.get_mut(&id) {
+            Some(offer) if offer.struck.is_none() => Ok(offer),
+            Some(_) => Err(Error::new(Status::Stale, format!("id: {id} is ending"))),
+            None if ended.is_some() => Err(Error::new(Status::Stale, format!("id: {id} has ended"))),
+            None => Err(Error::invalid(format!("id: {id} is no offer"))),
+        }
+    }
+
+    pub(super) fn strike_offer(&mut self, id: HandoffId, struck: Struck) {
+        let Some(offer) = self.offers.get_mut(&id).filter(|offer| offer.struck.is_none()) else { return };
+        let (status, why) = (struck.status, struck.why.clone());
+        offer.struck = Some(struck);
+        for spot in offer.spots(|_| true) {
+            self.strike_part(id, spot, status, &why);
+        }
+        self.settle_offer(id);
+    }
+
+    /// Ends the oldest offers that nobody took, until `blocks` blocks are free or none is left. Returns how many blocks
+    /// are free now.
+    pub fn reclaim(&mut self, blocks: usize, now: u64) -> usize {
+        self.now = self.now.max(now);
+        let untaken =
+            self.offers.iter().filter(|(_, offer)| offer.sealed.is_some() && offer.groups.is_empty());
+        let mut oldest: Vec<(Option<u64>, HandoffId, usize)> =
+            untaken.map(|(id, offer)| (offer.lease_until, *id, offer.blocks())).collect();
+        oldest.sort_unstable();
+        let mut free = 0;
+        for (_, id, count) in oldest {
+            if free >= blocks {
+                break;
+            }
+            free += count;
+            let (status, why) =
+                (Status::Limit, "the blocks of the offer were reclaimed (PRESSURE)".to_string());
+            self.strike_offer(id, Struck { end: End::Expired, status, why });
+        }
+        free
+    }
+}

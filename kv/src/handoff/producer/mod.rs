@@ -1,0 +1,218 @@
+//! The offers of a cache: the producer's side of `machine`.
+//!
+//! An offer has groups of takers, and a group has ranks; a rank is a `Part`. A part is over when nothing of it touches
+//! the blocks any more:
+//!
+//! ```text
+//! push:  Active ── all is written ──▶ over(OK)         Active ── struck ──▶ writes are final ──▶ ENDED, over(why)
+//! pull:  Active ── FINAL(OK) ──▶ over(OK)              Active ── struck, ENDED ──▶ FINAL ──▶ over(why)
+//! both:  the peer is lost, after its fence, and this side's writes are final ──▶ over(PEER_LOST)
+//! ```
+
+mod calls;
+mod moving;
+mod takers;
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+use ferry::status::{Error, Result};
+use ferry::types::{Op, PeerId};
+use ferry::Status;
+
+use crate::layout::Layout;
+use crate::plan::{BlockList, Exchange, GroupBlocks, Plan};
+
+use super::id::HandoffId;
+use super::limits::{IN_FLIGHT_OF_PART_MAX, IN_FLIGHT_OF_PEER_MAX, OFFERS_MAX, TAKERS_MAX, UNSENT_MAX};
+use super::lists;
+use super::machine::{data_of, end_of, told, Machine};
+use super::progress::{Progress, Work};
+use super::remote::{Owner, Post};
+use super::types::{Blocks, End, Event, OfferSpec, State};
+use super::wire::{self, Key, Message};
+
+pub struct Offer {
+    spec: OfferSpec,
+    /// Tokens that are computed, by layer of the layout.
+    ready: Vec<u64>,
+    sealed: Option<u64>,
+    /// Set by the seal.
+    lease_until: Option<u64>,
+    groups: BTreeMap<u64, Group>,
+    /// Why the offer as a whole ends before its takers have it.
+    struck: Option<Struck>,
+}
+
+#[derive(Clone, Debug)]
+struct Struck {
+    end: End,
+    status: Status,
+    why: String,
+}
+
+/// A consumer group: its ranks that took.
+struct Group {
+    plan: Arc<Plan>,
+    parts: BTreeMap<u32, Part>,
+}
+
+/// A rank of a consumer group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Spot {
+    group: u64,
+    rank: u32,
+}
+
+struct Part {
+    peer: PeerId,
+    take: wire::Take,
+    exchange: Exchange,
+    target: Arc<Layout>,
+    /// Of a push: what was written.
+    progress: Progress,
+    in_flight: u32,
+    /// Of a pull: the peer knows these blocks of each group, and these tokens of each layer.
+    told_blocks: Vec<usize>,
+    told_ready: Vec<u64>,
+    struck: Option<(Status, String)>,
+    /// Nothing of this part touches the blocks any more.
+    over: Option<Status>,
+}
+
+impl Offer {
+    pub fn state(&self) -> State {
+        match self.struck {
+            Some(_) => State::Ending,
+            None => State::Offered { sealed: self.sealed.is_some(), takers: self.groups.len() as u32 },
+        }
+    }
+
+    fn parts(&self) -> impl Iterator<Item = &Part> {
+        self.groups.values().flat_map(|group| group.parts.values())
+    }
+
+    fn part_mut(&mut self, spot: Spot) -> Option<&mut Part> {
+        self.groups.get_mut(&spot.group)?.parts.get_mut(&spot.rank)
+    }
+
+    /// Returns the spots of the parts of which `picks` is true.
+    fn spots(&self, picks: impl Fn(&Part) -> bool) -> Vec<Spot> {
+        self.parts().filter(|part| picks(part)).map(Part::spot).collect()
+    }
+
+    fn blocks(&self) -> usize {
+        self.spec.blocks.iter().map(|list| list.ids.len()).sum()
+    }
+
+    /// Returns how many groups have ended, and whether all of these have the offer.
+    fn ended_groups(&self, rank: u32) -> (usize, bool) {
+        let ended: Vec<bool> = self.groups.values().filter_map(|group| group.result(rank)).collect();
+        (ended.len(), ended.iter().all(|has_it| *has_it))
+    }
+
+    /// Whether a taker or one of its ranks has not come. A group that has failed waits for no rank.
+    fn is_awaited(&self, rank: u32) -> bool {
+        let missing = |group: &Group| group.result(rank).is_none() && !group.missing(rank).is_empty();
+        self.groups.len() < self.spec.takers as usize || self.groups.values().any(missing)
+    }
+}
+
+impl Part {
+    fn spot(&self) -> Spot {
+        Spot { group: self.take.group, rank: self.take.rank }
+    }
+}
+
+impl Group {
+    /// The ranks that get something of this rank and have not taken.
+    fn missing(&self, rank: u32) -> Vec<u32> {
+        let all = self.plan.targets_of(rank).iter().copied();
+        all.filter(|target| !self.parts.contains_key(target)).collect()
+    }
+
+    /// None while the group has not ended; else whether all of its ranks have the offer. A failure of one rank ends the
+    /// group when those that came are over.
+    fn result(&self, rank: u32) -> Option<bool> {
+        let over: Option<Vec<Status>> = self.parts.values().map(|part| part.over).collect();
+        let has_it = over?.iter().all(|status| *status == Status::Ok);
+        (!has_it || self.missing(rank).is_empty()).then_some(has_it)
+    }
+}
+
+impl Machine {
+    /// A peer is lost, or is not to be trusted any more: its takes end.
+    pub(super) fn forsake_offers(&mut self, peer: PeerId, status: Status, why: &str, is_gone: bool) {
+        self.waiting.remove_peer(peer);
+        let mut touched = Vec::new();
+        for (id, offer) in &mut self.offers {
+            let parts = offer.groups.values_mut().flat_map(|group| group.parts.values_mut());
+            for part in parts.filter(|part| part.peer == peer && part.over.is_none()) {
+                touched.push((*id, part.spot()));
+                if is_gone && !part.take.is_push {
+                    let (status, _) = part.struck.get_or_insert((status, why.into()));
+                    part.over = Some(*status);
+                }
+            }
+        }
+        for (id, spot) in touched {
+            self.strike_part(id, spot, status, why);
+            self.settle_offer(id);
+        }
+    }
+
+    /// Ends the offers whose lease is over while a taker is missing. Returns when the next one is.
+    pub(super) fn expire_offers(&mut self) -> Option<u64> {
+        let (now, rank) = (self.now, self.layout.shard.rank());
+        let awaited =
+            self.offers.iter().filter(|(_, offer)| offer.struck.is_none() && offer.is_awaited(rank));
+        let leases: Vec<(HandoffId, u64)> =
+            awaited.filter_map(|(id, offer)| Some((*id, offer.lease_until?))).collect();
+        for (id, _) in leases.iter().filter(|(_, until)| *until <= now) {
+            let (status, why) = (Status::Timeout, "the lease of the offer is over".to_string());
+            self.strike_offer(*id, Struck { end: End::Expired, status, why });
+        }
+        leases.into_iter().map(|(_, until)| until).filter(|until| *until > now).min()
+    }
+
+    /// Returns how many blocks are in offers that this peer takes.
+    pub(super) fn offered_to(&self, peer: PeerId) -> usize {
+        let has = |offer: &&Offer| offer.parts().any(|part| part.peer == peer && part.over.is_none());
+        self.offers.values().filter(has).map(Offer::blocks).sum()
+    }
+
+    /// The peers of which something is expected: pulls that are under way, and pushes.
+    pub(super) fn peers_of_offers(&self) -> Vec<PeerId> {
+        let parts = self.offers.values().flat_map(Offer::parts);
+        parts.filter(|part| part.over.is_none()).map(|part| part.peer).collect()
+    }
+}
+
+fn too_many(id: HandoffId, tokens: u64) -> String {
+    format!("the take wants more tokens than the {tokens} of offer {id}")
+}
+
+/// The lists of both sides by group of the target. Groups are matched by the layers of the exchange.
+pub(super) fn pairs<'a>(
+    source: &Layout,
+    target: &Layout,
+    exchange: &Exchange,
+    ours: &'a [Blocks],
+    theirs: &'a [Blocks],
+) -> Vec<GroupBlocks<'a>> {
+    let mut pairs = vec![GroupBlocks::default(); target.groups.len()];
+    for piece in &exchange.layers {
+        let from = source.layers.get(piece.source_layer as usize).map(|layer| layer.group as usize);
+        let to = target.layers.get(piece.target_layer as usize).map(|layer| layer.group as usize);
+        let (Some(from), Some(to)) = (from, to) else { continue };
+        if let Some(pair) = pairs.get_mut(to) {
+            *pair = GroupBlocks { source: list(ours.get(from)), target: list(theirs.get(to)) };
+        }
+    }
+    pairs
+}
+
+fn list(blocks: Option<&Blocks>) -> BlockList<'_> {
+    blocks.map_or(BlockList::default(), |list| BlockList { ids: &list.ids, first_token: list.first_token })
+}

@@ -1,0 +1,159 @@
+//! Moves what is ready to the takers, or tells them of it; ends parts and offers that are over.
+
+use super::*;
+
+impl Machine {
+    /// A WRITE of a part is final.
+    pub(in crate::handoff) fn written(
+        &mut self,
+        id: HandoffId,
+        of: (u64, u32),
+        work: &Work,
+        result: Result<()>,
+    ) {
+        let spot = Spot { group: of.0, rank: of.1 };
+        let Some(part) = self.part_mut(id, spot) else { return };
+        part.in_flight = part.in_flight.saturating_sub(1);
+        match result {
+            Ok(()) => {
+                part.progress.arrived(work);
+            }
+            Err(error) => {
+                let (status, why) = told(&error);
+                self.strike_part(id, spot, status, &why);
+            }
+        }
+        self.pump_offer(id);
+    }
+
+    /// Ends the parts that can end, then the offer if it has.
+    pub(super) fn settle_offer(&mut self, id: HandoffId) {
+        let rank = self.layout.shard.rank();
+        let Some(offer) = self.offers.get_mut(&id) else { return };
+        let mut ended = Vec::new();
+        for part in offer.groups.values_mut().flat_map(|group| group.parts.values_mut()) {
+            if part.over.is_some() || !part.take.is_push || part.in_flight > 0 {
+                continue;
+            }
+            match &part.struck {
+                Some((status, why)) => {
+                    part.over = Some(*status);
+                    ended.push((part.peer, part.take.key, *status, why.clone()));
+                }
+                None if part.progress.is_complete() => part.over = Some(Status::Ok),
+                None => {}
+            }
+        }
+        let (count, all_have_it) = offer.ended_groups(rank);
+        let all_over = offer.parts().all(|part| part.over.is_some());
+        let (takers, sealed) = (offer.spec.takers as usize, offer.sealed.is_some());
+        let end = match &offer.struck {
+            Some(struck) if all_over => Some((struck.end, struck.status, struck.why.clone())),
+            Some(_) => None,
+            None if count < takers => None,
+            None if all_have_it => sealed.then(|| (End::Sent, Status::Ok, String::new())),
+            None => {
+                let struck = offer.parts().find_map(|part| part.struck.clone());
+                let (status, why) = struck.unwrap_or((Status::Partial, "a taker failed".into()));
+                Some((end_of(status), status, why))
+            }
+        };
+        for (peer, key, status, why) in ended {
+            // A lost peer is not told.
+            if self.remotes.contains_key(&peer) {
+                self.send(peer, &Message::Ended { key, status, why });
+            }
+        }
+        if let Some((end, status, why)) = end {
+            self.offers.remove(&id);
+            let (valid_tokens, untrusted) = (0, Vec::new());
+            self.tell_end(id, Event::Ended { id, end, status, why, valid_tokens, untrusted });
+        }
+    }
+
+    /// Posts what can be posted of an offer, and tells its pulls what is new.
+    pub(super) fn pump_offer(&mut self, id: HandoffId) {
+        let Some(offer) = self.offers.get(&id) else { return };
+        let is_open = |part: &Part| part.over.is_none() && part.struck.is_none();
+        let (writes, pulls) = (
+            offer.spots(|part| is_open(part) && part.take.is_push),
+            offer.spots(|part| is_open(part) && !part.take.is_push),
+        );
+        for spot in writes {
+            while self.write_next(id, spot) {}
+        }
+        for spot in pulls {
+            self.tell_pull(id, spot);
+        }
+        self.settle_offer(id);
+    }
+
+    /// Posts the next WRITE of a part. Returns false if there is none, or no room.
+    pub(super) fn write_next(&mut self, id: HandoffId, spot: Spot) -> bool {
+        let Some(Offer { ready, spec, groups, .. }) = self.offers.get_mut(&id) else { return false };
+        let part = groups.get_mut(&spot.group).and_then(|group| group.parts.get_mut(&spot.rank));
+        let Some(part) = part.filter(|part| part.struck.is_none()) else { return false };
+        let key = part.take.key;
+        let room =
+            self.remotes.get(&part.peer).is_some_and(|remote| remote.in_flight < IN_FLIGHT_OF_PEER_MAX);
+        if !room || part.in_flight >= IN_FLIGHT_OF_PART_MAX {
+            return false;
+        }
+        let Some(work) = part.progress.next(|layer| ready.get(layer as usize).copied().unwrap_or(0)) else {
+            return false;
+        };
+        let lists = pairs(&self.layout, &part.target, &part.exchange, &spec.blocks, &part.take.blocks);
+        let lowered =
+            part.exchange.lower(&self.layout, &part.target, &lists, work.tokens.clone(), work.layers.clone());
+        match lowered {
+            Ok(moves) if moves.is_empty() => {
+                part.progress.arrived(&work);
+            }
+            Ok(moves) => {
+                part.in_flight += 1;
+                let (peer, Spot { group, rank }) = (part.peer, spot);
+                let owner = Owner::Offer { id, group, rank };
+                self.post(Post { peer, owner, work: work.clone() }, Op::Write, moves, data_of(key, &work));
+            }
+            Err(error) => {
+                let (status, why) = told(&error);
+                self.strike_part(id, spot, status, &why);
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Tells a pull the tokens that are new since it was told last, with the blocks that were added.
+    pub(super) fn tell_pull(&mut self, id: HandoffId, spot: Spot) {
+        let Some(Offer { ready, spec, groups, .. }) = self.offers.get_mut(&id) else { return };
+        let part = groups.get_mut(&spot.group).and_then(|group| group.parts.get_mut(&spot.rank));
+        let Some(part) = part else { return };
+        let (key, blocks) = (part.take.key, &spec.blocks);
+        let has_room = self.remotes.get(&part.peer).is_some_and(|remote| remote.unsent < UNSENT_MAX);
+        if !has_room || part.told_ready == *ready {
+            return;
+        }
+        let added = part.told_blocks.iter_mut().zip(blocks).map(|(told, list)| {
+            let ids = list.ids.get(*told..).unwrap_or_default().to_vec();
+            *told = list.ids.len();
+            Blocks { first_token: list.first_token, ids }
+        });
+        let added = added.collect();
+        part.told_ready.clone_from(ready);
+        let (peer, ready) = (part.peer, ready.clone());
+        self.send(peer, &Message::Update { key, ready, added });
+    }
+
+    pub(in crate::handoff) fn pump_offers(&mut self, peer: PeerId) {
+        let of_peer = |offer: &Offer| offer.parts().any(|part| part.peer == peer && part.over.is_none());
+        let known = self.remotes.get(&peer).map(|remote| remote.offers.clone()).unwrap_or_default();
+        for id in known {
+            if self.offers.get(&id).is_some_and(of_peer) {
+                self.pump_offer(id);
+            } else {
+                self.remote(peer).offers.remove(&id);
+            }
+        }
+    }
+}

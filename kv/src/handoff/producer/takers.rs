@@ -1,0 +1,133 @@
+//! What peers say about offers: they take, read to the end, or cancel. And the end of one taker's part.
+
+use super::*;
+
+impl Machine {
+    /// A peer takes.
+    pub(in crate::handoff) fn taken(&mut self, peer: PeerId, take: wire::Take) {
+        let key = take.key;
+        if let Err(error) = self.accept(peer, take) {
+            let (status, why) = told(&error);
+            self.send(peer, &Message::Ended { key, status, why });
+        }
+        self.pump_offer(key.id);
+    }
+
+    pub(super) fn accept(&mut self, peer: PeerId, take: wire::Take) -> Result<()> {
+        let id = take.key.id;
+        if take.incarnation != self.incarnation {
+            self.greet(peer);
+            let text = "the producer's cache was opened anew since the take was made";
+            return Err(Error::new(Status::Stale, text));
+        }
+        if let Some(tomb) = self.tombs.get(id) {
+            let text =
+                format!("the handoff has ended: {}", if tomb.why.is_empty() { "SENT" } else { &tomb.why });
+            return Err(Error::new(Status::Stale, text));
+        }
+        let Some(offer) = self.offers.get_mut(&id) else { return self.waiting.add(peer, take) };
+        if let Some(struck) = &offer.struck {
+            return Err(Error::new(struck.status, struck.why.clone()));
+        }
+        if !offer.spec.only.is_empty() && !offer.spec.only.contains(&peer) {
+            return Err(Error::new(Status::Refused, "the offer is for other peers"));
+        }
+        if let Some(sealed) = offer.sealed.filter(|sealed| *sealed < take.tokens) {
+            return Err(Error::invalid(too_many(id, sealed)));
+        }
+        let hello = self.remotes.get(&peer).and_then(|remote| remote.hello.as_ref());
+        let hello = hello.ok_or_else(|| Error::invalid("a take came before the peer's layout"))?;
+        let plan = hello.from_us.clone()?;
+        let target = hello.layout.clone();
+        if take.rank != target.shard.rank() || take.skip > take.tokens {
+            return Err(Error::invalid("a take is not of its peer's layout"));
+        }
+        if take.is_push {
+            lists::check(&target, &take.blocks)?;
+        }
+        let takers = offer.spec.takers as usize;
+        if !offer.groups.contains_key(&take.group) && offer.groups.len() >= takers {
+            let text = format!("the offer has its {takers} takers already");
+            return Err(Error::new(Status::Limit, text));
+        }
+        let exchange = plan.exchange(self.layout.shard.rank(), take.rank)?;
+        let group = offer.groups.entry(take.group).or_insert_with(|| Group { plan, parts: BTreeMap::new() });
+        if let Some(part) = group.parts.get(&take.rank) {
+            return match part.take.key == take.key && part.peer == peer {
+                true => Ok(()),
+                false => Err(Error::invalid(format!("rank {} of the group has taken already", take.rank))),
+            };
+        }
+        let progress = Progress::new(&exchange, &self.layout, &target, &take.blocks, take.skip..take.tokens);
+        let sends_nothing = exchange.layers.is_empty();
+        let (key, rank) = (take.key, take.rank);
+        let part = Part {
+            peer,
+            take,
+            exchange,
+            target,
+            progress,
+            in_flight: 0,
+            told_blocks: vec![0; self.layout.groups.len()],
+            told_ready: Vec::new(),
+            struck: None,
+            over: sends_nothing.then_some(Status::Ok),
+        };
+        group.parts.insert(rank, part);
+        self.remote(peer).offers.insert(id);
+        if sends_nothing {
+            self.send(peer, &Message::Ended { key, status: Status::Ok, why: String::new() });
+        }
+        Ok(())
+    }
+
+    pub(super) fn part_mut(&mut self, id: HandoffId, spot: Spot) -> Option<&mut Part> {
+        self.offers.get_mut(&id)?.part_mut(spot)
+    }
+
+    /// The part of a peer's take. The numbers of takes are the peers' own, so a key alone does not tell.
+    pub(super) fn taker_of(&mut self, peer: PeerId, key: Key) -> Option<&mut Part> {
+        let groups = self.offers.get_mut(&key.id)?.groups.values_mut();
+        let mut parts = groups.flat_map(|group| group.parts.values_mut());
+        parts.find(|part| part.peer == peer && part.take.key == key)
+    }
+
+    /// The consumer reads nothing of this take any more.
+    pub(in crate::handoff) fn read_final(&mut self, peer: PeerId, key: Key, status: Status, why: &str) {
+        self.waiting.remove(peer, key);
+        let Some(part) = self.taker_of(peer, key).filter(|part| !part.take.is_push) else { return };
+        if part.over.is_none() {
+            if status != Status::Ok {
+                part.struck.get_or_insert((status, why.into()));
+            }
+            part.over = Some(part.struck.as_ref().map_or(status, |(status, _)| *status));
+        }
+        self.settle_offer(key.id);
+    }
+
+    /// The consumer wants nothing to be written any more. The answer always comes, and behind the last write.
+    pub(in crate::handoff) fn cancelled(&mut self, peer: PeerId, key: Key) {
+        self.waiting.remove(peer, key);
+        let open = self.taker_of(peer, key).filter(|part| part.take.is_push && part.over.is_none());
+        match open.map(|part| part.spot()) {
+            Some(spot) => {
+                self.strike_part(key.id, spot, Status::Cancelled, "the consumer cancelled the take");
+                self.settle_offer(key.id);
+            }
+            None => self.send(peer, &Message::Ended { key, status: Status::Cancelled, why: String::new() }),
+        }
+    }
+
+    /// Begins the end of one part.
+    pub(super) fn strike_part(&mut self, id: HandoffId, spot: Spot, status: Status, why: &str) {
+        let part = self.part_mut(id, spot).filter(|part| part.over.is_none() && part.struck.is_none());
+        let Some(part) = part else { return };
+        part.struck = Some((status, why.into()));
+        let (peer, key, Spot { group, rank }) = (part.peer, part.take.key, spot);
+        if part.take.is_push {
+            self.cancel_posts(Owner::Offer { id, group, rank });
+        } else {
+            self.send(peer, &Message::Ended { key, status, why: why.into() });
+        }
+    }
+}
