@@ -6,7 +6,7 @@
 //! call, message, end of a transfer, lost peer, tick ──▶ Machine ──▶ actions (take_actions), events (take_event)
 //! ```
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ use super::id::HandoffId;
 use super::limits::{IN_FLIGHT_OF_PEER_MAX, UNSENT_MAX};
 use super::producer::Offer;
 use super::progress::Work;
-use super::remote::{Hello, Owner, Patience, Post, Remote};
+use super::remote::{Handoff, Hello, Owner, Patience, Post, Remote};
 use super::tombs::{Tomb, Tombs};
 use super::types::{End, Event, State};
 use super::waiting::Waiting;
@@ -45,6 +45,13 @@ pub enum Action {
     Fence { peer: PeerId },
 }
 
+/// What the time ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Due {
+    Lease(HandoffId),
+    Deadline(HandoffId),
+}
+
 pub struct Machine {
     pub(super) layout: Arc<Layout>,
     pub(super) incarnation: u64,
@@ -58,6 +65,10 @@ pub struct Machine {
     pub(super) waiting: Waiting,
     pub(super) posts: BTreeMap<PostId, Post>,
     pub(super) tombs: Tombs,
+    /// Leases and deadlines.
+    pub(super) due: BTreeSet<(u64, Due)>,
+    /// When to look for silent peers; None if nothing is expected of any.
+    look_at: Option<u64>,
     next: u64,
     actions: Vec<Action>,
     events: VecDeque<Event>,
@@ -83,6 +94,8 @@ impl Machine {
             waiting: Waiting::default(),
             posts: BTreeMap::new(),
             tombs: Tombs::default(),
+            due: BTreeSet::new(),
+            look_at: None,
             next: 0,
             actions: Vec::new(),
             events: VecDeque::new(),
@@ -219,14 +232,26 @@ impl Machine {
     /// Returns how many blocks belong to handoffs with peers that are silent and could not be fenced.
     pub fn unfenced_blocks(&self) -> usize {
         let unfenced = self.remotes.iter().filter(|(_, remote)| remote.is_unfenced);
-        unfenced.map(|(peer, _)| self.offered_to(*peer) + self.taken_from(*peer)).sum()
+        let blocks = |(peer, remote): (&PeerId, &Remote)| -> usize {
+            let of = |handoff: &Handoff| match handoff {
+                Handoff::Offer(id) => self.offered_to(*id, *peer),
+                Handoff::Take(id) => self.taken_from(*id, *peer),
+            };
+            remote.handoffs.iter().map(of).sum()
+        };
+        unfenced.map(blocks).sum()
     }
 
     /// Ends all handoffs with a peer, of which nothing lands here any more, or which is not to be trusted.
     fn forsake(&mut self, peer: PeerId, status: Status, why: &str) {
         let is_gone = status == Status::PeerLost;
-        self.forsake_offers(peer, status, why, is_gone);
-        self.forsake_takes(peer, status, why, is_gone);
+        self.waiting.remove_peer(peer);
+        for handoff in self.handoffs_with(peer) {
+            match handoff {
+                Handoff::Offer(id) => self.forsake_offer(id, peer, status, why, is_gone),
+                Handoff::Take(id) => self.forsake_take(id, peer, status, why, is_gone),
+            }
+        }
     }
 
     /// Ends all offers and takes, and refuses those that wait. Returns whether nothing is under way any more: call again
@@ -259,30 +284,59 @@ impl Machine {
 
     /// Does what is due. Returns when to call again at the latest; None if nothing waits for the time.
     pub fn tick(&mut self, now: u64) -> Option<u64> {
-        self.now = self.now.max(now);
+        let now = self.now.max(now);
+        self.now = now;
         self.tombs.age(now);
-        let due = [self.expire_offers(), self.expire_takes(), self.ask_the_silent()];
+        while let Some(&(at, due)) = self.due.first().filter(|(at, _)| *at <= now) {
+            self.due.remove(&(at, due));
+            match due {
+                Due::Lease(id) => self.lease_is_over(id),
+                Due::Deadline(id) => self.deadline_has_passed(id),
+            }
+        }
+        let due = [self.due.first().map(|(at, _)| *at), self.ask_the_silent()];
         due.into_iter().flatten().min()
     }
 
+    /// Asks silent peers of which something is expected, and fences those that stay silent. Returns when to look again.
     fn ask_the_silent(&mut self) -> Option<u64> {
         let (now, silence) = (self.now, self.silence_ns);
-        let mut expected: Vec<PeerId> = self.peers_of_offers();
-        expected.extend(self.peers_of_takes());
-        expected.sort_unstable();
-        expected.dedup();
-        let mut next = None;
-        for peer in expected {
-            let Some(remote) = self.remotes.get_mut(&peer) else { continue };
+        if self.look_at.is_some_and(|at| at > now) {
+            return self.look_at;
+        }
+        let mut wanted = Vec::new();
+        self.look_at = None;
+        for (peer, remote) in self.remotes.iter_mut().filter(|(_, remote)| remote.is_expected()) {
             let (patience, due) = remote.patience(now, silence);
+            wanted.push((*peer, patience));
+            self.look_at = Some(self.look_at.map_or(due, |at| at.min(due)));
+        }
+        for (peer, patience) in wanted {
             match patience {
                 Patience::Ask => self.send(peer, &Message::Ping),
                 Patience::Fence => self.actions.push(Action::Fence { peer }),
                 Patience::Wait => {}
             }
-            next = Some(next.map_or(due, |next: u64| next.min(due)));
         }
-        next
+        self.look_at
+    }
+
+    /// Notes that something is expected of a peer until the handoff ends.
+    pub(super) fn expect(&mut self, peer: PeerId, handoff: Handoff) {
+        let (now, silence) = (self.now, self.silence_ns);
+        let remote = self.remote(peer);
+        if !remote.is_expected() {
+            // Silence before this does not count.
+            remote.heard(now);
+        }
+        remote.handoffs.insert(handoff);
+        let due = now.saturating_add((silence / 2).max(1));
+        self.look_at = Some(self.look_at.map_or(due, |at| at.min(due)));
+    }
+
+    /// The handoffs that have not ended and of which something is expected of a peer.
+    pub(super) fn handoffs_with(&self, peer: PeerId) -> Vec<Handoff> {
+        self.remotes.get(&peer).map(|remote| remote.handoffs.iter().copied().collect()).unwrap_or_default()
     }
 
     pub(super) fn remote(&mut self, peer: PeerId) -> &mut Remote {
@@ -333,15 +387,17 @@ impl Machine {
         self.next
     }
 
-    /// Tells an end, once, and remembers the id.
-    pub(super) fn tell_end(&mut self, id: HandoffId, end: Event) {
+    /// Tells an end, once, and remembers the id. Nothing of it is expected of these peers any more.
+    pub(super) fn tell_end(&mut self, handoff: Handoff, peers: Vec<PeerId>, end: Event) {
+        for peer in peers {
+            if let Some(remote) = self.remotes.get_mut(&peer) {
+                remote.handoffs.remove(&handoff);
+            }
+        }
+        let id = handoff.id();
         if let Event::Ended { end, status, why, .. } = &end {
             let tomb = Tomb { end: *end, status: *status, why: why.clone() };
             self.tombs.add(id, tomb, self.now);
-        }
-        for remote in self.remotes.values_mut() {
-            remote.offers.remove(&id);
-            remote.takes.remove(&id);
         }
         self.events.push_back(end);
     }
@@ -366,8 +422,12 @@ impl Machine {
     }
 
     fn pump_peer(&mut self, peer: PeerId) {
-        self.pump_offers(peer);
-        self.pump_takes(peer);
+        for handoff in self.handoffs_with(peer) {
+            match handoff {
+                Handoff::Offer(id) => self.pump_offer(id),
+                Handoff::Take(id) => self.pump_take(id, peer),
+            }
+        }
     }
 }
 

@@ -25,9 +25,8 @@ pub struct Remote {
     /// Messages, and transfers, that are not final.
     pub unsent: u32,
     pub in_flight: u32,
-    /// Handoffs that may wait for room at this peer.
-    pub offers: BTreeSet<HandoffId>,
-    pub takes: BTreeSet<HandoffId>,
+    /// Handoffs that have not ended and of which something is expected of the peer.
+    pub handoffs: BTreeSet<Handoff>,
     /// The peer shares this host's memory.
     pub is_here: bool,
     pub heard_ns: u64,
@@ -37,6 +36,21 @@ pub struct Remote {
     pub is_fencing: bool,
     /// A fence of the silent peer failed.
     pub is_unfenced: bool,
+}
+
+/// One of this cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Handoff {
+    Offer(HandoffId),
+    Take(HandoffId),
+}
+
+impl Handoff {
+    pub fn id(self) -> HandoffId {
+        match self {
+            Handoff::Offer(id) | Handoff::Take(id) => id,
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -66,6 +80,10 @@ pub enum Patience {
 }
 
 impl Remote {
+    pub fn is_expected(&self) -> bool {
+        !self.handoffs.is_empty()
+    }
+
     /// Notes a sign of life.
     pub fn heard(&mut self, now: u64) {
         self.heard_ns = self.heard_ns.max(now);

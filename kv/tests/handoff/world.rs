@@ -76,7 +76,7 @@ pub struct World {
 /// End, status, valid tokens, and blocks that are not to be trusted.
 pub type Ended = (End, Status, u64, Vec<(u32, u32)>);
 
-pub const SILENCE: Duration = Duration::from_millis(1_000);
+pub const SILENCE: Duration = Duration::from_millis(4_000);
 
 pub fn peer(node: usize) -> PeerId {
     PeerId::from_raw(node as u64 + 1)

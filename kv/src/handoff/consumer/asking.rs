@@ -25,7 +25,10 @@ impl Machine {
                     if let Some(take) = self.takes.get_mut(&id) {
                         take.parts = Some(parts);
                     }
-                    peers.into_iter().for_each(|peer| self.greet(peer));
+                    for peer in peers {
+                        self.expect(peer, Handoff::Take(id));
+                        self.greet(peer);
+                    }
                 }
                 Err(error) => return self.refuse(id, &error),
             }
@@ -122,7 +125,7 @@ impl Machine {
             in_flight: 0,
         }));
         let peer = part.peer;
-        self.remote(peer).takes.insert(id);
+
         self.send(peer, &message);
         Ok(())
     }

@@ -27,10 +27,10 @@ use crate::plan::Exchange;
 use super::id::HandoffId;
 use super::limits::{BLOCKS_MAX, IN_FLIGHT_OF_PART_MAX, IN_FLIGHT_OF_PEER_MAX, TAKES_MAX};
 use super::lists;
-use super::machine::{end_of, told, Machine};
+use super::machine::{end_of, told, Due, Machine};
 use super::producer::pairs;
 use super::progress::{Progress, Work};
-use super::remote::{Owner, Post};
+use super::remote::{Handoff, Owner, Post};
 use super::types::{Blocks, End, Event, Mode, State, TakeSpec};
 use super::wire::{self, Key, Message};
 
@@ -152,6 +152,10 @@ impl Machine {
         let first = self.first_producer(&spec);
         let take = Taking { spec, number, deadline_at, parts: None, told_layers: 0, struck: None };
         self.takes.insert(id, take);
+        if let Some(at) = deadline_at {
+            self.due.insert((at, Due::Deadline(id)));
+        }
+        self.expect(first, Handoff::Take(id));
         self.greet(first);
         self.advance(id);
         Ok(())
@@ -176,61 +180,38 @@ impl Machine {
         Ok(())
     }
 
-    /// A peer is lost, or is not to be trusted any more: its takes end.
-    pub(super) fn forsake_takes(&mut self, peer: PeerId, status: Status, why: &str, is_gone: bool) {
-        let mut touched = Vec::new();
-        let own = self.layout.shard.rank() as usize;
-        for (id, take) in &mut self.takes {
-            let first = take.spec.producers.get(own % take.spec.producers.len().max(1));
-            let mut is_touched = take.parts.is_none() && first == Some(&peer);
-            for (_, part) in
-                take.parts.iter_mut().flatten().filter(|(_, part)| part.peer == peer && !part.is_over)
-            {
+    /// A peer is lost, or is not to be trusted any more: a take from it ends.
+    pub(super) fn forsake_take(
+        &mut self,
+        id: HandoffId,
+        peer: PeerId,
+        status: Status,
+        why: &str,
+        is_gone: bool,
+    ) {
+        let Some(take) = self.takes.get_mut(&id) else { return };
+        let mut is_touched = take.parts.is_none();
+        for part in take.parts.iter_mut().flatten().map(|(_, part)| part) {
+            if part.peer == peer && !part.is_over {
                 is_touched = true;
                 // Its own READs become final by themselves.
-                let is_push = part.asked().is_none_or(|asked| asked.is_push);
-                part.is_over = is_gone && is_push;
-            }
-            if is_touched {
-                touched.push(*id);
+                part.is_over = is_gone && part.asked().is_none_or(|asked| asked.is_push);
             }
         }
-        for id in touched {
+        if is_touched {
             self.strike_take(id, end_of(status), status, why);
             self.settle_take(id);
         }
     }
 
-    /// Ends the takes whose deadline has passed. Returns the next deadline.
-    pub(super) fn expire_takes(&mut self) -> Option<u64> {
-        let now = self.now;
-        let open = self.takes.iter().filter(|(_, take)| take.struck.is_none());
-        let deadlines: Vec<(HandoffId, u64)> =
-            open.filter_map(|(id, take)| Some((*id, take.deadline_at?))).collect();
-        for (id, _) in deadlines.iter().filter(|(_, at)| *at <= now) {
-            self.strike_take(*id, End::Failed, Status::Timeout, "the deadline of the take has passed");
-        }
-        deadlines.into_iter().map(|(_, at)| at).filter(|at| *at > now).min()
+    pub(super) fn deadline_has_passed(&mut self, id: HandoffId) {
+        self.strike_take(id, End::Failed, Status::Timeout, "the deadline of the take has passed");
     }
 
-    /// Returns how many blocks are in takes from this peer.
-    pub(super) fn taken_from(&self, peer: PeerId) -> usize {
-        let has = |take: &&Taking| take.parts().any(|(_, part)| part.peer == peer && !part.is_over);
-        let blocks = |take: &Taking| take.spec.blocks.iter().map(|list| list.ids.len()).sum::<usize>();
-        self.takes.values().filter(has).map(blocks).sum()
-    }
-
-    /// The peers of which something is expected.
-    pub(super) fn peers_of_takes(&self) -> Vec<PeerId> {
-        let mut peers = Vec::new();
-        for take in self.takes.values() {
-            match &take.parts {
-                Some(parts) => {
-                    peers.extend(parts.values().filter(|part| !part.is_over).map(|part| part.peer))
-                }
-                None => peers.push(self.first_producer(&take.spec)),
-            }
-        }
-        peers
+    /// Returns how many blocks are in a take from this peer.
+    pub(super) fn taken_from(&self, id: HandoffId, peer: PeerId) -> usize {
+        let open = |take: &&Taking| take.parts().any(|(_, part)| part.peer == peer && !part.is_over);
+        let blocks = |take: &Taking| take.spec.blocks.iter().map(|list| list.ids.len()).sum();
+        self.takes.get(&id).filter(open).map_or(0, blocks)
     }
 }

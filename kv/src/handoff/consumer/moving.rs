@@ -190,27 +190,27 @@ impl Machine {
         let Some(take) = self.takes.remove(&id) else { return };
         let received = (End::Received, Status::Ok, String::new());
         let valid_tokens = take.valid_tokens();
-        let (end, status, why) = take.struck.unwrap_or(received);
+        let (end, status, why) = take.struck.clone().unwrap_or(received);
         let untrusted = match end {
             End::Received => Vec::new(),
             _ => lists::beyond(&self.layout, &take.spec.blocks, valid_tokens),
         };
-        self.tell_end(id, Event::Ended { id, end, status, why, valid_tokens, untrusted });
+        if let Some(at) = take.deadline_at {
+            self.due.remove(&(at, Due::Deadline(id)));
+        }
+        let mut peers = vec![self.first_producer(&take.spec)];
+        peers.extend(take.parts.iter().flatten().map(|(_, part)| part.peer));
+        let event = Event::Ended { id, end, status, why, valid_tokens, untrusted };
+        self.tell_end(Handoff::Take(id), peers, event);
     }
 
-    pub(in crate::handoff) fn pump_takes(&mut self, peer: PeerId) {
-        let of_peer = |part: &Part| part.peer == peer && !part.is_over;
-        let known = self.remotes.get(&peer).map(|remote| remote.takes.clone()).unwrap_or_default();
-        for id in known {
-            let parts = self.takes.get(&id).into_iter().flat_map(Taking::parts);
-            let ranks: Vec<u32> = parts.filter(|(_, part)| of_peer(part)).map(|(rank, _)| *rank).collect();
-            if ranks.is_empty() {
-                self.remote(peer).takes.remove(&id);
-            }
-            for rank in ranks {
-                while self.read_next(id, rank) {}
-            }
-            self.settle_take(id);
+    pub(in crate::handoff) fn pump_take(&mut self, id: HandoffId, peer: PeerId) {
+        let parts = self.takes.get(&id).into_iter().flat_map(Taking::parts);
+        let ranks: Vec<u32> =
+            parts.filter(|(_, part)| part.peer == peer && !part.is_over).map(|(rank, _)| *rank).collect();
+        for rank in ranks {
+            while self.read_next(id, rank) {}
         }
+        self.settle_take(id);
     }
 }

@@ -98,11 +98,14 @@ impl Machine {
             return Err(Error::invalid(format!("tokens: {tokens} are less than the {most} that are ready")));
         }
         offer.sealed = Some(tokens);
-        offer.lease_until = Some(now.saturating_add(offer.spec.lease.as_nanos().min(u64::MAX.into()) as u64));
+        let lease = offer.spec.lease.as_nanos().min(u64::MAX.into()) as u64;
+        let until = now.saturating_add(lease);
+        offer.lease_until = Some(until);
         let beyond = offer.spots(|part| part.over.is_none() && part.take.tokens > tokens);
         for spot in beyond {
             self.strike_part(id, spot, Status::Invalid, &too_many(id, tokens));
         }
+        self.due.insert((until, Due::Lease(id)));
         self.settle_offer(id);
         Ok(())
     }

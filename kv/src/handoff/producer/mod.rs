@@ -27,9 +27,9 @@ use crate::plan::{BlockList, Exchange, GroupBlocks, Plan};
 use super::id::HandoffId;
 use super::limits::{IN_FLIGHT_OF_PART_MAX, IN_FLIGHT_OF_PEER_MAX, OFFERS_MAX, TAKERS_MAX, UNSENT_MAX};
 use super::lists;
-use super::machine::{data_of, end_of, told, Machine};
+use super::machine::{data_of, end_of, told, Due, Machine};
 use super::progress::{Progress, Work};
-use super::remote::{Owner, Post};
+use super::remote::{Handoff, Owner, Post};
 use super::types::{Blocks, End, Event, OfferSpec, State};
 use super::wire::{self, Key, Message};
 
@@ -142,50 +142,43 @@ impl Group {
 }
 
 impl Machine {
-    /// A peer is lost, or is not to be trusted any more: its takes end.
-    pub(super) fn forsake_offers(&mut self, peer: PeerId, status: Status, why: &str, is_gone: bool) {
-        self.waiting.remove_peer(peer);
-        let mut touched = Vec::new();
-        for (id, offer) in &mut self.offers {
-            let parts = offer.groups.values_mut().flat_map(|group| group.parts.values_mut());
-            for part in parts.filter(|part| part.peer == peer && part.over.is_none()) {
-                touched.push((*id, part.spot()));
-                if is_gone && !part.take.is_push {
-                    let (status, _) = part.struck.get_or_insert((status, why.into()));
-                    part.over = Some(*status);
-                }
+    /// A peer is lost, or is not to be trusted any more: its parts of an offer end.
+    pub(super) fn forsake_offer(
+        &mut self,
+        id: HandoffId,
+        peer: PeerId,
+        status: Status,
+        why: &str,
+        is_gone: bool,
+    ) {
+        let Some(offer) = self.offers.get_mut(&id) else { return };
+        let spots = offer.spots(|part| part.peer == peer && part.over.is_none());
+        for spot in &spots {
+            // Its READs cannot come any more; this side's own WRITEs become final by themselves.
+            if let Some(part) = offer.part_mut(*spot).filter(|part| is_gone && !part.take.is_push) {
+                let (status, _) = part.struck.get_or_insert((status, why.into()));
+                part.over = Some(*status);
             }
         }
-        for (id, spot) in touched {
+        for spot in spots {
             self.strike_part(id, spot, status, why);
-            self.settle_offer(id);
         }
+        self.settle_offer(id);
     }
 
-    /// Ends the offers whose lease is over while a taker is missing. Returns when the next one is.
-    pub(super) fn expire_offers(&mut self) -> Option<u64> {
-        let (now, rank) = (self.now, self.layout.shard.rank());
-        let awaited =
-            self.offers.iter().filter(|(_, offer)| offer.struck.is_none() && offer.is_awaited(rank));
-        let leases: Vec<(HandoffId, u64)> =
-            awaited.filter_map(|(id, offer)| Some((*id, offer.lease_until?))).collect();
-        for (id, _) in leases.iter().filter(|(_, until)| *until <= now) {
+    /// Ends an offer whose lease is over while a taker is missing.
+    pub(super) fn lease_is_over(&mut self, id: HandoffId) {
+        let rank = self.layout.shard.rank();
+        if self.offers.get(&id).is_some_and(|offer| offer.is_awaited(rank)) {
             let (status, why) = (Status::Timeout, "the lease of the offer is over".to_string());
-            self.strike_offer(*id, Struck { end: End::Expired, status, why });
+            self.strike_offer(id, Struck { end: End::Expired, status, why });
         }
-        leases.into_iter().map(|(_, until)| until).filter(|until| *until > now).min()
     }
 
-    /// Returns how many blocks are in offers that this peer takes.
-    pub(super) fn offered_to(&self, peer: PeerId) -> usize {
-        let has = |offer: &&Offer| offer.parts().any(|part| part.peer == peer && part.over.is_none());
-        self.offers.values().filter(has).map(Offer::blocks).sum()
-    }
-
-    /// The peers of which something is expected: pulls that are under way, and pushes.
-    pub(super) fn peers_of_offers(&self) -> Vec<PeerId> {
-        let parts = self.offers.values().flat_map(Offer::parts);
-        parts.filter(|part| part.over.is_none()).map(|part| part.peer).collect()
+    /// Returns how many blocks are in an offer that this peer takes.
+    pub(super) fn offered_to(&self, id: HandoffId, peer: PeerId) -> usize {
+        let open = |offer: &&Offer| offer.parts().any(|part| part.peer == peer && part.over.is_none());
+        self.offers.get(&id).filter(open).map_or(0, Offer::blocks)
     }
 }
 

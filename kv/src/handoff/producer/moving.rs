@@ -64,15 +64,18 @@ impl Machine {
                 self.send(peer, &Message::Ended { key, status, why });
             }
         }
-        if let Some((end, status, why)) = end {
-            self.offers.remove(&id);
-            let (valid_tokens, untrusted) = (0, Vec::new());
-            self.tell_end(id, Event::Ended { id, end, status, why, valid_tokens, untrusted });
+        let Some((end, status, why)) = end else { return };
+        let Some(offer) = self.offers.remove(&id) else { return };
+        if let Some(until) = offer.lease_until {
+            self.due.remove(&(until, Due::Lease(id)));
         }
+        let peers = offer.parts().map(|part| part.peer).collect();
+        let event = Event::Ended { id, end, status, why, valid_tokens: 0, untrusted: Vec::new() };
+        self.tell_end(Handoff::Offer(id), peers, event);
     }
 
     /// Posts what can be posted of an offer, and tells its pulls what is new.
-    pub(super) fn pump_offer(&mut self, id: HandoffId) {
+    pub(in crate::handoff) fn pump_offer(&mut self, id: HandoffId) {
         let Some(offer) = self.offers.get(&id) else { return };
         let is_open = |part: &Part| part.over.is_none() && part.struck.is_none();
         let (writes, pulls) = (
@@ -143,17 +146,5 @@ impl Machine {
         part.told_ready.clone_from(ready);
         let (peer, ready) = (part.peer, ready.clone());
         self.send(peer, &Message::Update { key, ready, added });
-    }
-
-    pub(in crate::handoff) fn pump_offers(&mut self, peer: PeerId) {
-        let of_peer = |offer: &Offer| offer.parts().any(|part| part.peer == peer && part.over.is_none());
-        let known = self.remotes.get(&peer).map(|remote| remote.offers.clone()).unwrap_or_default();
-        for id in known {
-            if self.offers.get(&id).is_some_and(of_peer) {
-                self.pump_offer(id);
-            } else {
-                self.remote(peer).offers.remove(&id);
-            }
-        }
     }
 }

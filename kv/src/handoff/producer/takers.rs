@@ -52,6 +52,9 @@ impl Machine {
         }
         let exchange = plan.exchange(self.layout.shard.rank(), take.rank)?;
         let group = offer.groups.entry(take.group).or_insert_with(|| Group { plan, parts: BTreeMap::new() });
+        if group.plan.exchange(self.layout.shard.rank(), take.rank)? != exchange {
+            return Err(Error::invalid("the ranks of the consumer group have layouts of different shapes"));
+        }
         if let Some(part) = group.parts.get(&take.rank) {
             return match part.take.key == take.key && part.peer == peer {
                 true => Ok(()),
@@ -74,7 +77,7 @@ impl Machine {
             over: sends_nothing.then_some(Status::Ok),
         };
         group.parts.insert(rank, part);
-        self.remote(peer).offers.insert(id);
+        self.expect(peer, Handoff::Offer(id));
         if sends_nothing {
             self.send(peer, &Message::Ended { key, status: Status::Ok, why: String::new() });
         }
