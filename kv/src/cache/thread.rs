@@ -77,6 +77,9 @@ impl Shared {
                 let why = if why.is_empty() { "the peer was fenced" } else { &*why };
                 inner.machine.peer_lost(peer, why, now);
             }
+            EventBody::LateApply { address, length, .. } => {
+                inner.machine.late_apply(&(address..address.saturating_add(length)), now);
+            }
             _ => {}
         }
         self.act(inner);

@@ -5,7 +5,7 @@ use std::ops::Range;
 use ferry::status::{Error, Result};
 use ferry::Status;
 
-use crate::layout::{GroupKind, Layout};
+use crate::layout::{GroupKind, Layer, LayerMemory, Layout};
 use crate::plan::held;
 
 use super::limits::BLOCKS_MAX;
@@ -90,4 +90,29 @@ pub fn beyond(layout: &Layout, lists: &[Blocks], valid: u64) -> Vec<(u32, u32)> 
         found.extend(list.ids.iter().skip(first).map(|id| (index as u32, *id)));
     }
     found
+}
+
+/// Returns whether a range of addresses may touch these blocks. What lies between a block's first and last byte of keys,
+/// or of values, counts as the block's.
+pub fn touches(layout: &Layout, lists: &[Blocks], range: &Range<u64>) -> bool {
+    let touches = |layer: &Layer, memory: &LayerMemory| {
+        let (strides, group) = (memory.strides, layer.group as usize);
+        let tokens = layout.groups.get(group).map_or(1, |group| u64::from(group.block_tokens));
+        let heads = layer.heads_of(&layout.shard).len() as u64;
+        let last = |count: u64, stride: u64| count.saturating_sub(1).saturating_mul(stride);
+        let bytes = last(heads, strides.head)
+            .saturating_add(last(tokens, strides.token))
+            .saturating_add(last(layer.elements.into(), strides.element))
+            .saturating_add(layer.element_bytes.into());
+        lists.get(group).into_iter().flat_map(|list| &list.ids).any(|id| {
+            (0..u64::from(layer.pairs)).any(|pair| {
+                let offset = u64::from(*id)
+                    .saturating_mul(strides.block)
+                    .saturating_add(pair.saturating_mul(strides.pair));
+                let begin = memory.address.saturating_add(offset);
+                range.start < begin.saturating_add(bytes) && begin < range.end
+            })
+        })
+    };
+    layout.layers.iter().any(|layer| layer.memory.as_ref().is_some_and(|memory| touches(layer, memory)))
 }

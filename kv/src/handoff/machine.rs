@@ -7,6 +7,7 @@
 //! ```
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,11 +21,12 @@ use crate::plan::Strided;
 use super::consumer::Taking;
 use super::id::HandoffId;
 use super::limits::{IN_FLIGHT_OF_PEER_MAX, UNSENT_MAX};
+use super::lists;
 use super::producer::Offer;
 use super::progress::Work;
 use super::remote::{Handoff, Hello, Owner, Patience, Post, Remote};
 use super::tombs::{Tomb, Tombs};
-use super::types::{End, Event, State};
+use super::types::{Blocks, End, Event, State};
 use super::waiting::Waiting;
 use super::wire::{Key, MemoryRange, Message};
 
@@ -222,6 +224,26 @@ impl Machine {
         self.remotes.remove(&peer);
     }
 
+    /// Bytes of a transfer that had ended landed in this range (LATE_APPLY): what lies there is not to be trusted, so the
+    /// offers and takes that have it fail. Returns how many.
+    pub fn late_apply(&mut self, range: &Range<u64>, now: u64) -> usize {
+        self.now = self.now.max(now);
+        let layout = self.layout.clone();
+        let touched = |lists: &[Blocks]| lists::touches(&layout, lists, range);
+        let offers = self.offers.iter().filter(|(_, offer)| touched(offer.lists()));
+        let offers: Vec<HandoffId> = offers.map(|(id, _)| *id).collect();
+        let takes = self.takes.iter().filter(|(_, take)| touched(take.lists()));
+        let takes: Vec<HandoffId> = takes.map(|(id, _)| *id).collect();
+        let why = "bytes of an earlier transfer landed late in its blocks (LATE_APPLY)";
+        for id in &offers {
+            self.fail_offer(*id, Status::Corrupt, why);
+        }
+        for id in &takes {
+            self.strike_take(*id, End::Failed, Status::Corrupt, why);
+        }
+        offers.len() + takes.len()
+    }
+
     /// A silent peer could not be fenced, and its blocks stay. It is fenced again when it stays silent.
     pub fn not_fenced(&mut self, peer: PeerId) {
         if let Some(remote) = self.remotes.get_mut(&peer) {
@@ -322,7 +344,7 @@ impl Machine {
     }
 
     /// Notes that something is expected of a peer until the handoff ends.
-    pub(super) fn expect(&mut self, peer: PeerId, handoff: Handoff) {
+    pub(super) fn count_on(&mut self, peer: PeerId, handoff: Handoff) {
         let (now, silence) = (self.now, self.silence_ns);
         let remote = self.remote(peer);
         if !remote.is_expected() {

@@ -26,7 +26,7 @@ impl Machine {
                         take.parts = Some(parts);
                     }
                     for peer in peers {
-                        self.expect(peer, Handoff::Take(id));
+                        self.count_on(peer, Handoff::Take(id));
                         self.greet(peer);
                     }
                 }

@@ -93,6 +93,10 @@ impl Taking {
         }
     }
 
+    pub fn lists(&self) -> &[Blocks] {
+        &self.spec.blocks
+    }
+
     fn key(&self) -> Key {
         Key { id: self.spec.id, take: self.number }
     }
@@ -155,7 +159,7 @@ impl Machine {
         if let Some(at) = deadline_at {
             self.due.insert((at, Due::Deadline(id)));
         }
-        self.expect(first, Handoff::Take(id));
+        self.count_on(first, Handoff::Take(id));
         self.greet(first);
         self.advance(id);
         Ok(())

@@ -119,6 +119,11 @@ impl Machine {
         Ok(())
     }
 
+    /// Ends an offer whose bytes are not to be trusted.
+    pub(in crate::handoff) fn fail_offer(&mut self, id: HandoffId, status: Status, why: &str) {
+        self.strike_offer(id, Struck { end: End::Failed, status, why: why.into() });
+    }
+
     /// Ends all offers, and refuses the takes that wait for offers.
     pub(in crate::handoff) fn close_offers(&mut self) {
         let why = "the producer's cache was closed";

@@ -89,6 +89,10 @@ impl Offer {
         }
     }
 
+    pub fn lists(&self) -> &[Blocks] {
+        &self.spec.blocks
+    }
+
     fn parts(&self) -> impl Iterator<Item = &Part> {
         self.groups.values().flat_map(|group| group.parts.values())
     }

@@ -77,7 +77,7 @@ impl Machine {
             over: sends_nothing.then_some(Status::Ok),
         };
         group.parts.insert(rank, part);
-        self.expect(peer, Handoff::Offer(id));
+        self.count_on(peer, Handoff::Offer(id));
         if sends_nothing {
             self.send(peer, &Message::Ended { key, status: Status::Ok, why: String::new() });
         }

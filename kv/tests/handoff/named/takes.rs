@@ -368,3 +368,29 @@ fn an_engine_that_has_ended_ends_everything() {
     }
     assert!(rig.machine.close(0));
 }
+
+/// Bytes of an earlier transfer that land late are told for the blocks that they touch, and for no others.
+#[test]
+fn late_bytes_fail_the_handoffs_that_have_the_block() {
+    let layout = one();
+    let at = |layer: usize, block: u64| {
+        let memory = layout.layers[layer].memory.unwrap();
+        memory.address + block * memory.strides.block
+    };
+    let block = layout.layers[0].memory.unwrap().strides.block;
+    let mut rig = Rig::new(one());
+    rig.take(take_spec(1, 1, Mode::Push));
+    rig.take(TakeSpec { blocks: blocks(4..8), ..take_spec(2, 1, Mode::Push) });
+    rig.offer(3, 1);
+    assert_eq!(rig.machine.late_apply(&(at(0, 8)..at(0, 8) + 1), rig.now), 0);
+    assert_eq!(rig.machine.late_apply(&(at(2, 4) + block - 1..at(2, 4) + block), rig.now), 1);
+    rig.settle();
+    assert_eq!(
+        [1, 2, 3].map(|number| rig.end_of(number)),
+        [None, Some((End::Failed, Status::Corrupt)), None]
+    );
+    assert_eq!(rig.machine.late_apply(&(at(1, 0)..at(1, 0) + 1), rig.now), 2);
+    rig.settle();
+    let failed = Some((End::Failed, Status::Corrupt));
+    assert_eq!([rig.end_of(1), rig.end_of(3)], [failed, failed]);
+}
