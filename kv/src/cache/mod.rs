@@ -156,7 +156,11 @@ impl Cache {
         let here: Result<Vec<_>> = spec
             .producers
             .iter()
-            .map(|peer| Ok((*peer, self.shared.engine.peer_info(*peer)?.same_host)))
+            .enumerate()
+            .map(|(at, peer)| {
+                let info = self.shared.engine.peer_info(*peer);
+                Ok((*peer, info.map_err(|error| named(error, &format!("producers[{at}]")))?.same_host))
+            })
             .collect();
         let here = here?;
         self.shared.call(|machine, now| {
@@ -228,7 +232,7 @@ impl Cache {
     }
 }
 
-/// The eventfd of the events, for pollers: readable when `poll` has one. The cache owns it.
+/// The eventfd of the events, for pollers: readable when `poll` has one, and when the cache is closed. The cache owns it.
 impl AsFd for Cache {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.shared.news.as_fd()
@@ -282,7 +286,7 @@ impl Shared {
 
     fn take_event(&self, inner: &mut Inner) -> Option<Event> {
         let event = inner.machine.take_event();
-        if !inner.machine.has_events() {
+        if !inner.machine.has_events() && !inner.is_over {
             let _ = rustix::io::read(&self.news, &mut [0; 8]);
         }
         event
@@ -293,10 +297,15 @@ impl Shared {
     }
 }
 
+/// Names the argument in an error of the engine, which knows it by another name.
+fn named(error: Error, what: &str) -> Error {
+    Error { message: format!("{what}: {}", error.message), ..error }
+}
+
 /// INVALID unless each layer of the layout's own stage lies in one of the ranges.
 fn check_memory(engine: &Engine, layout: &Layout, memory: &[CacheMemory]) -> Result<()> {
-    for memory in memory {
-        engine.check_region(memory.region)?;
+    for (at, memory) in memory.iter().enumerate() {
+        engine.check_region(memory.region).map_err(|error| named(error, &format!("memory[{at}].region")))?;
     }
     for layer in &layout.layers {
         let Some(extent) = layer.extent(layout) else { continue };

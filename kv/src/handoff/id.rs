@@ -2,12 +2,21 @@
 
 use std::fmt;
 
+use ferry::status::{Error, Result};
+
 /// 128 random bits, drawn once for each attempt by whoever routes the request, and never used again. Whoever knows an id
 /// may take its offer, so texts show a part of it only.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct HandoffId([u8; 16]);
 
 impl HandoffId {
+    /// Draws an id from the operating system's generator.
+    pub fn random() -> Result<HandoffId> {
+        let mut bytes = [0; 16];
+        getrandom::fill(&mut bytes).map_err(|error| Error::system("drawing an id", &error.into()))?;
+        Ok(HandoffId(bytes))
+    }
+
     pub const fn from_bytes(bytes: [u8; 16]) -> HandoffId {
         HandoffId(bytes)
     }
@@ -33,6 +42,15 @@ impl fmt::Debug for HandoffId {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// No byte is the same in all of 64 ids, but for one run in 2^500.
+    #[test]
+    fn random_ids_differ_in_every_byte() {
+        let ids: Vec<HandoffId> = (0..64).map(|_| HandoffId::random().unwrap()).collect();
+        for byte in 0..16 {
+            assert!(ids.iter().any(|id| id.bytes()[byte] != ids[0].bytes()[byte]), "byte {byte}");
+        }
+    }
 
     #[test]
     fn a_text_does_not_give_an_id_away() {

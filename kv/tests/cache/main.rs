@@ -9,7 +9,7 @@ use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use caches::{cells, layout, Shape};
-use ferry::types::PeerId;
+use ferry::types::{PeerId, RegionId};
 use ferry::{Config, Engine, Memory, RegionOptions, Status};
 use ferry_kv::handoff::{Blocks, End, Event, HandoffId, Mode, OfferSpec, State, TakeSpec};
 use ferry_kv::layout::{Arrangement, Layout};
@@ -188,7 +188,7 @@ fn layers_are_told_while_later_ones_are_computed() {
     assert_eq!(producer.end(id(1)).0, End::Sent);
 }
 
-/// The descriptor is readable exactly while there are events.
+/// The descriptor is readable exactly while there are events, and from the close on.
 #[test]
 fn the_descriptor_tells_of_events() {
     let producer = rank(shape(1, 4), 0, &[("transports", "tcp")]);
@@ -204,6 +204,8 @@ fn the_descriptor_tells_of_events() {
     assert!(readable(900));
     assert!(matches!(producer.cache.poll(), Some(Event::Ended { end: End::Cancelled, .. })));
     assert!(!readable(0) && producer.cache.poll().is_none());
+    producer.cache.close(PATIENCE).unwrap();
+    assert!(producer.cache.poll().is_none() && readable(0));
 }
 
 /// The engine of one side ends in the midst of a handoff; the other side is told, and its blocks are its own.
@@ -287,6 +289,22 @@ fn what_is_wrong_is_named() {
     let short = CacheMemory { length: 8, ..whole };
     let missing = refused(first.layout.clone(), &[short]);
     assert!(missing.starts_with("INVALID: memory: none has layer layers.0 at"), "{missing}");
+    let nowhere = CacheMemory { region: RegionId::from_raw(77), ..whole };
+    let missing = refused(first.layout.clone(), &[whole, nowhere]);
+    assert!(missing.contains(": memory[1].region: "), "{missing}");
+    let take = TakeSpec {
+        id: id(1),
+        producers: vec![PeerId::from_raw(77)],
+        group: 1,
+        blocks: first.lists(0),
+        skip_tokens: 0,
+        tokens: TOKENS,
+        mode: Mode::Auto,
+        deadline: None,
+        tell_layers: false,
+    };
+    let refused = first.cache.take(take).unwrap_err().to_string();
+    assert!(refused.contains(": producers[0]: "), "{refused}");
     let refused = first.cache.offer_ready(id(1), 0..1, 4).unwrap_err();
     assert_eq!(refused.to_string(), "INVALID: id: 01010101.. is no offer");
     first.cache.close(PATIENCE).unwrap();
