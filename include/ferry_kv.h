@@ -1,12 +1,14 @@
 /** @file
- * ferry for KV caches: layouts and resharding. Part of libferry.
+ * ferry for KV caches: layouts and resharding, and handing sequences over. Part of libferry.
  *
  * Generated from ffi/src/kv by `UPDATE=1 cargo test -p ferry-ffi --test header`; don't edit. docs/kv.md has
- * an example. These calls need no engine, touch none of the memory that a layout names, and never wait: they
- * compute. The rules of ferry.h hold, and:
+ * examples. The rules of ferry.h hold, and:
  *
- * - A forked child may use what it inherited.
- * - Layouts, plans and moves never change. Any number of threads may use one; only its free must be alone.
+ * - Calls of layouts, plans and moves need no engine, touch none of the memory that a layout names, and never
+ *   wait: they compute. A forked child may use what it inherited of these; of an inherited cache, each call
+ *   returns FERRY_ERR_CLOSED, and closing and freeing do nothing.
+ * - Layouts, plans and moves never change. Any number of threads may use one, or a cache; only its free must
+ *   be alone.
  * - In an array of structs that the caller fills, each element has its struct_size, all the same, and the
  *   elements lie that far apart.
  */
@@ -415,6 +417,413 @@ ferry_status ferry_kv_moves_get(const ferry_kv_moves *moves,
                                 size_t index,
                                 ferry_kv_move *out_move,
                                 ferry_error *error);
+
+/* ---- Handing a sequence over ------------------------------------------------------------------- */
+
+/* A producer offers blocks, consumers take them. ferry moves the tokens as they become ready, and tells both
+   sides when their blocks are theirs again. docs/internals/handoff.md has the rules. */
+
+/// 128 random bits that name one attempt to hand a sequence over: drawn by whoever routes the request, told to the
+/// producer and the consumer, and never used again. Whoever knows an id may take its offer.
+typedef struct ferry_kv_id {
+    /// The bits. Compare ids with memcmp.
+    uint8_t bytes[16];
+} ferry_kv_id;
+
+/// Draws an id. Needs no engine. FERRY_ERR_SYSTEM: the system gives no random bits.
+ferry_status ferry_kv_id_new(ferry_kv_id *out_id, ferry_error *error);
+
+/* ---- Caches ------------------------------------------------------------------------------------ */
+
+/// One rank's cache in registered memory of an engine: hands sequences over to the caches of other engines, and takes
+/// theirs. All threads may use a cache at the same time; only ferry_kv_cache_free must be alone.
+typedef struct ferry_kv_cache ferry_kv_cache;
+
+/// Registered memory that has layers of a cache. FERRY_KV_MEMORY_INIT sets struct_size.
+typedef struct ferry_kv_memory {
+    /// sizeof(ferry_kv_memory).
+    uint32_t struct_size;
+    /// Must be 0.
+    uint32_t reserved;
+    /// The region. Offers need FERRY_ACCESS_REMOTE_READ, takes FERRY_ACCESS_REMOTE_WRITE, for peers that move the bytes.
+    ferry_region region;
+    /// Where the memory begins.
+    uint64_t address;
+    /// Its bytes.
+    uint64_t length;
+} ferry_kv_memory;
+
+/// Initializes a ferry_kv_memory: its struct_size, and zero in all other fields.
+#define FERRY_KV_MEMORY_INIT \
+    { (uint32_t)sizeof(ferry_kv_memory), 0, 0, 0, 0 }
+
+/// Options of a cache. FERRY_KV_CACHE_OPTIONS_INIT sets struct_size.
+typedef struct ferry_kv_cache_options {
+    /// sizeof(ferry_kv_cache_options).
+    uint32_t struct_size;
+    /// A peer that is silent for this long while something is expected of it is asked for a sign of life; without one it
+    /// is fenced after as long again, and its handoffs end. Milliseconds; 0 means 1,000.
+    uint32_t silence_ms;
+} ferry_kv_cache_options;
+
+/// Initializes a ferry_kv_cache_options: its struct_size, and zero in all other fields.
+#define FERRY_KV_CACHE_OPTIONS_INIT \
+    { (uint32_t)sizeof(ferry_kv_cache_options), 0 }
+
+/// Opens the cache that a layout describes. End it with ferry_kv_cache_close, then ferry_kv_cache_free.
+///
+/// Each layer of the rank's own stage lies in one of the `count` elements of `memory`, whose regions stay registered
+/// until the cache is closed. The layout is copied. `options` NULL means the defaults. The cache takes the engine's
+/// notifications of channel 1, and has a thread.
+///
+/// FERRY_ERR_BUSY: the engine has a cache, or another queue takes channel 1. FERRY_ERR_INVALID: `memory` lacks a layer;
+/// the message names it. FERRY_ERR_STALE, FERRY_ERR_NOT_REGISTERED: no such region. FERRY_ERR_LIMIT: the exported layout
+/// would have more than 64 KiB. FERRY_ERR_SYSTEM: the system is out of descriptors or threads.
+ferry_status ferry_kv_cache_open(ferry_engine *engine,
+                                 const ferry_kv_layout *layout,
+                                 const ferry_kv_memory *memory,
+                                 size_t count,
+                                 const ferry_kv_cache_options *options,
+                                 ferry_kv_cache **out_cache,
+                                 ferry_error *error);
+
+/// Closes a cache: refuses new work, ends all offers and takes, and waits until nothing touches their blocks. Their
+/// terminal events can be taken afterwards, by ferry_kv_poll. After FERRY_OK the call returns FERRY_OK again.
+///
+/// FERRY_ERR_BUSY: offers or takes have not ended within the timeout. The cache is still closing; call again. Also
+/// FERRY_ERR_BUSY inside a callback, unless the timeout is 0. Closing the engine closes its cache too. In a forked child
+/// the call does nothing and returns FERRY_OK.
+ferry_status ferry_kv_cache_close(ferry_kv_cache *cache,
+                                  uint64_t timeout_ns,
+                                  ferry_error *error);
+
+/// Frees a cache and the events that were not taken. NULL does nothing. The engine may be freed before or after.
+///
+/// Call it only after ferry_kv_cache_close has returned FERRY_OK, and while no other call uses the cache. If the cache
+/// is not closed, this call closes it and does not wait: what is under way ends on the cache's thread, and until
+/// ferry_engine_close nobody is told when the blocks are the caller's again. In a forked child the call does nothing.
+void ferry_kv_cache_free(ferry_kv_cache *cache);
+
+/* ---- Lists of blocks --------------------------------------------------------------------------- */
+
+/// The blocks of one group that hold a sequence, in its order: each has the rank's next block_tokens tokens.
+/// FERRY_KV_BLOCK_LIST_INIT sets struct_size, and is the list of a group that is not needed, or has no blocks yet.
+typedef struct ferry_kv_block_list {
+    /// sizeof(ferry_kv_block_list).
+    uint32_t struct_size;
+    /// Must be 0.
+    uint32_t reserved;
+    /// Position of the first block's first token among the tokens that the rank holds: a multiple of the group's
+    /// block_tokens. Above 0 for a window.
+    uint64_t first_token;
+    /// Ids of the blocks; none twice.
+    const uint32_t *blocks;
+    /// Length of blocks. At most 1,000,000 in all groups together.
+    uint64_t block_count;
+} ferry_kv_block_list;
+
+/// Initializes a ferry_kv_block_list: its struct_size, and zero in all other fields.
+#define FERRY_KV_BLOCK_LIST_INIT \
+    { (uint32_t)sizeof(ferry_kv_block_list), 0, 0, NULL, 0 }
+
+/* ---- Offers ------------------------------------------------------------------------------------ */
+
+/// What a producer offers. FERRY_KV_OFFER_OPTIONS_INIT sets struct_size.
+typedef struct ferry_kv_offer_options {
+    /// sizeof(ferry_kv_offer_options).
+    uint32_t struct_size;
+    /// Consumers that take the offer, each with all of its ranks, 1 to 64; 0 means 1. The offer ends when that many have
+    /// ended.
+    uint32_t takers;
+    /// Array with one element for each group of the layout, which lie struct_size apart. More blocks may come by
+    /// ferry_kv_offer_extend.
+    const ferry_kv_block_list *blocks;
+    /// Length of blocks.
+    uint64_t group_count;
+    /// The peers that may take the offer. NULL for every peer.
+    const ferry_peer *only;
+    /// Length of only; 0 for every peer.
+    uint64_t only_count;
+    /// Milliseconds from ferry_kv_offer_seal on: the offer ends when not all of its takers are there by then. 0 means
+    /// 30,000.
+    uint32_t lease_ms;
+    /// Must be 0.
+    uint32_t reserved;
+} ferry_kv_offer_options;
+
+/// Initializes a ferry_kv_offer_options: its struct_size, and zero in all other fields.
+#define FERRY_KV_OFFER_OPTIONS_INIT \
+    { (uint32_t)sizeof(ferry_kv_offer_options), 0, NULL, 0, NULL, 0, 0, 0 }
+
+/// Offers blocks of a sequence. Nothing is ready yet: ferry_kv_offer_ready says what is computed. The caller must not
+/// free the blocks before the offer's terminal event, and must not write what it has said to be ready.
+///
+/// FERRY_ERR_INVALID: the blocks are wrong, or the id is in use or has ended. FERRY_ERR_LIMIT: 65,536 offers have not
+/// ended, or the offer has more than 1,000,000 blocks. FERRY_ERR_CLOSED: the cache is closed or closing; so of every
+/// call below.
+ferry_status ferry_kv_offer(ferry_kv_cache *cache,
+                            const ferry_kv_id *id,
+                            const ferry_kv_offer_options *options,
+                            ferry_error *error);
+
+/// Adds blocks to an offer, as they are allocated. `blocks` has one element for each group of the layout, whose blocks
+/// follow those that the group has. Their first_token is not looked at: that of the offer stays.
+///
+/// FERRY_ERR_INVALID: the blocks are wrong, the offer is sealed, or the id is no offer. FERRY_ERR_STALE: the offer has
+/// ended or ends.
+ferry_status ferry_kv_offer_extend(ferry_kv_cache *cache,
+                                   const ferry_kv_id *id,
+                                   const ferry_kv_block_list *blocks,
+                                   size_t group_count,
+                                   ferry_error *error);
+
+/// Says that the first `tokens` tokens of the sequence are in their blocks, in the layers from `first_layer` to before
+/// `end_layer` (UINT32_MAX for all from first_layer on). With context parallelism, too, these are tokens of the whole
+/// sequence. Layers become ready in their order, anew for each chunk of a prefill; what is ready may move at once.
+///
+/// FERRY_ERR_INVALID: a layer is ready up to there already, or comes before the layers below it; the blocks do not reach
+/// that far; or the id is no offer. FERRY_ERR_STALE: the offer has ended or ends.
+ferry_status ferry_kv_offer_ready(ferry_kv_cache *cache,
+                                  const ferry_kv_id *id,
+                                  uint32_t first_layer,
+                                  uint32_t end_layer,
+                                  uint64_t tokens,
+                                  ferry_error *error);
+
+/// Says that the offer is whole: the sequence has `tokens` tokens, and no more blocks come. The lease begins. Layers may
+/// still become ready.
+///
+/// FERRY_ERR_INVALID: more tokens are ready, the offer is sealed, or the id is no offer. FERRY_ERR_STALE: the offer has
+/// ended or ends.
+ferry_status ferry_kv_offer_seal(ferry_kv_cache *cache,
+                                 const ferry_kv_id *id,
+                                 uint64_t tokens,
+                                 ferry_error *error);
+
+/// Asks an offer to end. Its blocks are the caller's with its terminal event, FERRY_KV_EVENT_CANCELLED or another that
+/// was earlier. FERRY_ERR_INVALID: the id is no offer. FERRY_ERR_STALE: the offer has ended or ends.
+ferry_status ferry_kv_offer_abort(ferry_kv_cache *cache,
+                                  const ferry_kv_id *id,
+                                  ferry_error *error);
+
+/// Ends sealed offers that nobody has taken, those first whose lease ends first, until `blocks` blocks are free;
+/// *out_freed gets how many are, more or fewer. Their terminal event is FERRY_KV_EVENT_EXPIRED.
+ferry_status ferry_kv_reclaim(ferry_kv_cache *cache,
+                              size_t blocks,
+                              size_t *out_freed,
+                              ferry_error *error);
+
+/* ---- Takes ------------------------------------------------------------------------------------- */
+
+/// Pull on the same host, else push.
+#define FERRY_KV_MODE_AUTO 0
+
+/// The consumer READs the producer's memory.
+#define FERRY_KV_MODE_PULL 1
+
+/// The producer WRITEs into the consumer's memory.
+#define FERRY_KV_MODE_PUSH 2
+
+/// Flag of a take: tell layers by FERRY_KV_EVENT_LAYERS as they are complete.
+#define FERRY_KV_TAKE_LAYERS 1
+
+/// What a consumer takes. FERRY_KV_TAKE_OPTIONS_INIT sets struct_size.
+typedef struct ferry_kv_take_options {
+    /// sizeof(ferry_kv_take_options).
+    uint32_t struct_size;
+    /// FERRY_KV_MODE_*.
+    uint32_t mode;
+    /// All ranks of the producer, by their numbers; connect to them before.
+    const ferry_peer *producers;
+    /// Length of producers.
+    uint64_t producer_count;
+    /// Any number that all ranks of one consumer have, and no other consumer of the offer.
+    uint64_t taker;
+    /// Array with one element for each group of the layout, which lie struct_size apart.
+    const ferry_kv_block_list *blocks;
+    /// Length of blocks.
+    uint64_t group_count;
+    /// Tokens at the beginning that the consumer has already, for example of a cached prefix.
+    uint64_t skip_tokens;
+    /// Where the tokens end; not below skip_tokens.
+    uint64_t tokens;
+    /// Nanoseconds from now until which the take must be complete; it fails with FERRY_ERR_TIMEOUT otherwise. 0 and
+    /// FERRY_FOREVER: no deadline.
+    uint64_t deadline_ns;
+    /// FERRY_KV_TAKE_* bits.
+    uint32_t flags;
+    /// Must be 0.
+    uint32_t reserved;
+} ferry_kv_take_options;
+
+/// Initializes a ferry_kv_take_options: its struct_size, and zero in all other fields.
+#define FERRY_KV_TAKE_OPTIONS_INIT \
+    { (uint32_t)sizeof(ferry_kv_take_options), 0, NULL, 0, 0, NULL, 0, 0, 0, 0, 0, 0 }
+
+/// Takes a handoff: its tokens come into the blocks, as they become ready at the producer. The take may come before its
+/// offer. The caller must not free the blocks, nor read or write their tokens from skip_tokens on, before the take's
+/// terminal event; layers that FERRY_KV_EVENT_LAYERS has told may be read.
+///
+/// FERRY_ERR_INVALID: the blocks or tokens are wrong, or the id is in use or has ended. FERRY_ERR_STALE and others:
+/// ferry_peer_get_info of a producer fails so. FERRY_ERR_LIMIT: 16,384 takes have not ended, or the take has more than
+/// 1,000,000 blocks. FERRY_ERR_CLOSED: the cache is closed or closing.
+ferry_status ferry_kv_take(ferry_kv_cache *cache,
+                           const ferry_kv_id *id,
+                           const ferry_kv_take_options *options,
+                           ferry_error *error);
+
+/// Asks a take to end. Its blocks are the caller's with its terminal event, FERRY_KV_EVENT_CANCELLED or another that
+/// was earlier. FERRY_ERR_INVALID: the id is no take. FERRY_ERR_STALE: the take has ended.
+ferry_status ferry_kv_take_cancel(ferry_kv_cache *cache,
+                                  const ferry_kv_id *id,
+                                  ferry_error *error);
+
+/* ---- Events of a cache ------------------------------------------------------------------------- */
+
+/// Of a take with FERRY_KV_TAKE_LAYERS: the layers before `layers` are complete, and may be read. If more layers are
+/// complete before the event is taken, it tells the newest number. All other kinds are terminal.
+#define FERRY_KV_EVENT_LAYERS 1
+
+/// Of an offer: all takers have it.
+#define FERRY_KV_EVENT_SENT 2
+
+/// Of a take: all of its tokens are in their blocks.
+#define FERRY_KV_EVENT_RECEIVED 3
+
+/// The offer or take has failed; status and message say why.
+#define FERRY_KV_EVENT_FAILED 4
+
+/// By ferry_kv_offer_abort or ferry_kv_take_cancel (FERRY_ERR_CANCELLED), or because the cache was closed
+/// (FERRY_ERR_CLOSED).
+#define FERRY_KV_EVENT_CANCELLED 5
+
+/// Of an offer: its lease was over before all takers were there (FERRY_ERR_TIMEOUT), or it was reclaimed
+/// (FERRY_ERR_LIMIT).
+#define FERRY_KV_EVENT_EXPIRED 6
+
+/// A peer is lost, and nothing of it can land here any more.
+#define FERRY_KV_EVENT_PEER_LOST 7
+
+/// A block of a group. This struct never grows.
+typedef struct ferry_kv_block {
+    /// Index of the group in the layout.
+    uint32_t group;
+    /// Id of the block.
+    uint32_t block;
+} ferry_kv_block;
+
+/// What has become of an offer or a take. Each has exactly one terminal event, after which nothing touches its blocks.
+/// Fields that the kind doesn't set are 0. The caller sets struct_size before the call.
+typedef struct ferry_kv_event {
+    /// In: sizeof(ferry_kv_event). Out: how many bytes were written.
+    uint32_t struct_size;
+    /// FERRY_KV_EVENT_*; a program should ignore unknown kinds.
+    uint32_t kind;
+    /// The offer or take.
+    ferry_kv_id id;
+    /// Of a terminal event: FERRY_OK, or why the offer or take has ended.
+    ferry_status status;
+    /// Of FERRY_KV_EVENT_LAYERS: how many layers, in the order of the layout, are complete.
+    uint32_t layers;
+    /// Of a take's terminal event: the tokens from the beginning of the sequence that are complete in all layers and
+    /// groups.
+    uint64_t valid_tokens;
+    /// Of a take's terminal event: blocks whose contents are undefined. NULL if there are none. The event owns the list.
+    const ferry_kv_block *untrusted;
+    /// Length of untrusted.
+    uint64_t untrusted_count;
+    /// Why, in a sentence for people: UTF-8, terminated. NULL for FERRY_OK. The event owns the text.
+    const char *message;
+    /// Bytes of message, without the terminating zero.
+    uint64_t message_length;
+} ferry_kv_event;
+
+/// Initializes a ferry_kv_event: its struct_size, and zero in all other fields.
+#define FERRY_KV_EVENT_INIT \
+    { (uint32_t)sizeof(ferry_kv_event), 0, {{0}}, 0, 0, 0, NULL, 0, NULL, 0 }
+
+/// Takes the next event, oldest first. Never waits. Release it with ferry_kv_event_release.
+///
+/// FERRY_PENDING: there is none, and *out_event is as it was. FERRY_ERR_CLOSED: the cache or its engine is closed, and
+/// there are no more. Several threads may take events of one cache; each event goes to one thread.
+ferry_status ferry_kv_poll(ferry_kv_cache *cache,
+                           ferry_kv_event *out_event,
+                           ferry_error *error);
+
+/// Waits until there is an event, then takes it as ferry_kv_poll does.
+///
+/// FERRY_PENDING: the timeout has passed. FERRY_ERR_BUSY inside a callback, unless the timeout is 0. FERRY_ERR_CLOSED as
+/// of ferry_kv_poll; closing the cache ends the wait. Signals do not end it.
+ferry_status ferry_kv_wait(ferry_kv_cache *cache,
+                           uint64_t timeout_ns,
+                           ferry_kv_event *out_event,
+                           ferry_error *error);
+
+/// Returns a descriptor for poll, epoll or an event loop. It is readable when ferry_kv_poll has an event, and when the
+/// cache or its engine is closed.
+///
+/// ferry owns the descriptor: don't read, write or close it. So poll, take events until ferry_kv_poll returns
+/// FERRY_PENDING, and poll again. The descriptor is valid until the cache is freed.
+ferry_status ferry_kv_event_fd(ferry_kv_cache *cache,
+                               int *out_fd,
+                               ferry_error *error);
+
+/// Frees the list and the text of an event and sets them to NULL. The call does nothing for NULL, for an event without
+/// them, and for the same struct a second time. Of several copies of an event, release one. Any thread; also after the
+/// cache is gone.
+void ferry_kv_event_release(ferry_kv_event *event);
+
+/* ---- States ------------------------------------------------------------------------------------ */
+
+/// No offer and no take of this cache has the id, or it ended long ago.
+#define FERRY_KV_STATE_UNKNOWN 0
+
+/// An offer that has not ended: is_sealed and takers are set.
+#define FERRY_KV_STATE_OFFERED 1
+
+/// A take that has not ended: valid_tokens is set.
+#define FERRY_KV_STATE_TAKING 2
+
+/// Stopped by a call, a failure, a lease or a deadline; the blocks are not the caller's yet.
+#define FERRY_KV_STATE_ENDING 3
+
+/// Ended: event is set. The event may not have been taken yet. Remembered for ten minutes, or until 65,536 others have
+/// ended.
+#define FERRY_KV_STATE_ENDED 4
+
+/// What a cache knows of an id. Fields that the kind doesn't set are 0. The caller sets struct_size before the call.
+typedef struct ferry_kv_state {
+    /// In: sizeof(ferry_kv_state). Out: how many bytes were written.
+    uint32_t struct_size;
+    /// FERRY_KV_STATE_*.
+    uint32_t kind;
+    /// 1 after ferry_kv_offer_seal.
+    uint32_t is_sealed;
+    /// How many consumers have begun to take the offer.
+    uint32_t takers;
+    /// Tokens from the beginning of the sequence that are complete in all layers and groups.
+    uint64_t valid_tokens;
+    /// The kind of the terminal event.
+    uint32_t event;
+    /// Always 0.
+    uint32_t reserved;
+} ferry_kv_state;
+
+/// Initializes a ferry_kv_state: its struct_size, and zero in all other fields.
+#define FERRY_KV_STATE_INIT \
+    { (uint32_t)sizeof(ferry_kv_state), 0, 0, 0, 0, 0, 0 }
+
+/// Returns what the cache knows of an id. Also of a closed cache.
+ferry_status ferry_kv_status(const ferry_kv_cache *cache,
+                             const ferry_kv_id *id,
+                             ferry_kv_state *out_state,
+                             ferry_error *error);
+
+/// Returns how many blocks belong to handoffs with peers that are silent and could not be fenced: processes of this host
+/// that were stopped in the midst of a copy. Their handoffs end when the process goes on, or ends.
+ferry_status ferry_kv_unfenced_blocks(const ferry_kv_cache *cache,
+                                      size_t *out_count,
+                                      ferry_error *error);
 
 #ifdef __cplusplus
 } /* extern "C" */

@@ -319,3 +319,82 @@ FIELD(ferry_kv_move, pair_count, 144, 8)
 FIELD(ferry_kv_move, source_blocks, 152, 8)
 FIELD(ferry_kv_move, target_blocks, 160, 8)
 SIZE(ferry_kv_move, 168)
+
+/* ferry_kv_id */
+FIELD(ferry_kv_id, bytes, 0, 16)
+SIZE(ferry_kv_id, 16)
+
+/* ferry_kv_memory */
+FIELD(ferry_kv_memory, struct_size, 0, 4)
+FIELD(ferry_kv_memory, reserved, 4, 4)
+FIELD(ferry_kv_memory, region, 8, 8)
+FIELD(ferry_kv_memory, address, 16, 8)
+FIELD(ferry_kv_memory, length, 24, 8)
+SIZE(ferry_kv_memory, 32)
+
+/* ferry_kv_cache_options */
+FIELD(ferry_kv_cache_options, struct_size, 0, 4)
+FIELD(ferry_kv_cache_options, silence_ms, 4, 4)
+SIZE(ferry_kv_cache_options, 8)
+
+/* ferry_kv_block_list */
+FIELD(ferry_kv_block_list, struct_size, 0, 4)
+FIELD(ferry_kv_block_list, reserved, 4, 4)
+FIELD(ferry_kv_block_list, first_token, 8, 8)
+FIELD(ferry_kv_block_list, blocks, 16, 8)
+FIELD(ferry_kv_block_list, block_count, 24, 8)
+SIZE(ferry_kv_block_list, 32)
+
+/* ferry_kv_offer_options */
+FIELD(ferry_kv_offer_options, struct_size, 0, 4)
+FIELD(ferry_kv_offer_options, takers, 4, 4)
+FIELD(ferry_kv_offer_options, blocks, 8, 8)
+FIELD(ferry_kv_offer_options, group_count, 16, 8)
+FIELD(ferry_kv_offer_options, only, 24, 8)
+FIELD(ferry_kv_offer_options, only_count, 32, 8)
+FIELD(ferry_kv_offer_options, lease_ms, 40, 4)
+FIELD(ferry_kv_offer_options, reserved, 44, 4)
+SIZE(ferry_kv_offer_options, 48)
+
+/* ferry_kv_take_options */
+FIELD(ferry_kv_take_options, struct_size, 0, 4)
+FIELD(ferry_kv_take_options, mode, 4, 4)
+FIELD(ferry_kv_take_options, producers, 8, 8)
+FIELD(ferry_kv_take_options, producer_count, 16, 8)
+FIELD(ferry_kv_take_options, taker, 24, 8)
+FIELD(ferry_kv_take_options, blocks, 32, 8)
+FIELD(ferry_kv_take_options, group_count, 40, 8)
+FIELD(ferry_kv_take_options, skip_tokens, 48, 8)
+FIELD(ferry_kv_take_options, tokens, 56, 8)
+FIELD(ferry_kv_take_options, deadline_ns, 64, 8)
+FIELD(ferry_kv_take_options, flags, 72, 4)
+FIELD(ferry_kv_take_options, reserved, 76, 4)
+SIZE(ferry_kv_take_options, 80)
+
+/* ferry_kv_block */
+FIELD(ferry_kv_block, group, 0, 4)
+FIELD(ferry_kv_block, block, 4, 4)
+SIZE(ferry_kv_block, 8)
+
+/* ferry_kv_event */
+FIELD(ferry_kv_event, struct_size, 0, 4)
+FIELD(ferry_kv_event, kind, 4, 4)
+FIELD(ferry_kv_event, id, 8, 16)
+FIELD(ferry_kv_event, status, 24, 4)
+FIELD(ferry_kv_event, layers, 28, 4)
+FIELD(ferry_kv_event, valid_tokens, 32, 8)
+FIELD(ferry_kv_event, untrusted, 40, 8)
+FIELD(ferry_kv_event, untrusted_count, 48, 8)
+FIELD(ferry_kv_event, message, 56, 8)
+FIELD(ferry_kv_event, message_length, 64, 8)
+SIZE(ferry_kv_event, 72)
+
+/* ferry_kv_state */
+FIELD(ferry_kv_state, struct_size, 0, 4)
+FIELD(ferry_kv_state, kind, 4, 4)
+FIELD(ferry_kv_state, is_sealed, 8, 4)
+FIELD(ferry_kv_state, takers, 12, 4)
+FIELD(ferry_kv_state, valid_tokens, 16, 8)
+FIELD(ferry_kv_state, event, 24, 4)
+FIELD(ferry_kv_state, reserved, 28, 4)
+SIZE(ferry_kv_state, 32)

@@ -85,17 +85,31 @@ const KV_SECTIONS: &[Section] = &[
     ("kv/layout", "Layouts", ""),
     ("kv/plan", "Plans", "Who sends what, from one instance to another that may be sharded differently."),
     ("kv/moves", "Bytes to move", ""),
+    (
+        "kv/id",
+        "Handing a sequence over",
+        "A producer offers blocks, consumers take them. ferry moves the tokens as they become ready, and tells both\n\
+         sides when their blocks are theirs again. docs/internals/handoff.md has the rules.",
+    ),
+    ("kv/cache", "Caches", ""),
+    ("kv/lists", "Lists of blocks", ""),
+    ("kv/offer", "Offers", ""),
+    ("kv/take", "Takes", ""),
+    ("kv/events", "Events of a cache", ""),
+    ("kv/state", "States", ""),
 ];
 
 const KV_OPENING: &str = r#"/** @file
- * ferry for KV caches: layouts and resharding. Part of libferry.
+ * ferry for KV caches: layouts and resharding, and handing sequences over. Part of libferry.
  *
  * Generated from ffi/src/kv by `UPDATE=1 cargo test -p ferry-ffi --test header`; don't edit. docs/kv.md has
- * an example. These calls need no engine, touch none of the memory that a layout names, and never wait: they
- * compute. The rules of ferry.h hold, and:
+ * examples. The rules of ferry.h hold, and:
  *
- * - A forked child may use what it inherited.
- * - Layouts, plans and moves never change. Any number of threads may use one; only its free must be alone.
+ * - Calls of layouts, plans and moves need no engine, touch none of the memory that a layout names, and never
+ *   wait: they compute. A forked child may use what it inherited of these; of an inherited cache, each call
+ *   returns FERRY_ERR_CLOSED, and closing and freeing do nothing.
+ * - Layouts, plans and moves never change. Any number of threads may use one, or a cache; only its free must
+ *   be alone.
  * - In an array of structs that the caller fills, each element has its struct_size, all the same, and the
  *   elements lie that far apart.
  */
@@ -203,6 +217,7 @@ fn initializer(name: &str, others: &[String]) -> String {
     let empty = |field: &String| match field {
         field if field.ends_with("];") => ", {0}",
         field if field.contains('*') => ", NULL",
+        field if field.starts_with("ferry_kv_id ") => ", {{0}}",
         _ => ", 0",
     };
     let macro_name = format!("{}_INIT", name.to_uppercase());

@@ -58,6 +58,13 @@ static void initializers(void)
     CHECK_INIT(ferry_kv_blocks, FERRY_KV_BLOCKS_INIT);
     CHECK_INIT(ferry_kv_part, FERRY_KV_PART_INIT);
     CHECK_INIT(ferry_kv_move, FERRY_KV_MOVE_INIT);
+    CHECK_INIT(ferry_kv_memory, FERRY_KV_MEMORY_INIT);
+    CHECK_INIT(ferry_kv_cache_options, FERRY_KV_CACHE_OPTIONS_INIT);
+    CHECK_INIT(ferry_kv_block_list, FERRY_KV_BLOCK_LIST_INIT);
+    CHECK_INIT(ferry_kv_offer_options, FERRY_KV_OFFER_OPTIONS_INIT);
+    CHECK_INIT(ferry_kv_take_options, FERRY_KV_TAKE_OPTIONS_INIT);
+    CHECK_INIT(ferry_kv_event, FERRY_KV_EVENT_INIT);
+    CHECK_INIT(ferry_kv_state, FERRY_KV_STATE_INIT);
 }
 
 static void structs_of_other_sizes(void)

@@ -1,0 +1,189 @@
+//! Offers: the producer's side of handoffs.
+
+use super::cache::ferry_kv_cache;
+use super::convert::required;
+use super::id::{ferry_kv_id, id};
+use super::lists::{ferry_kv_block_list, read_lists, read_peers};
+use crate::error::ferry_error;
+use crate::guard::call;
+use crate::handles::{check_reserved, ferry_peer};
+use crate::pointers::Out;
+use crate::status::ferry_status;
+use crate::versioned::{self, Versioned};
+use engine::status::Result;
+use ferry_kv::handoff::{HandoffId, OfferSpec};
+use std::time::Duration;
+
+/// The lease of an offer that names none.
+const LEASE_MS: u32 = 30_000;
+/// Peers that an offer may name.
+const ONLY_MAX: usize = 65_536;
+
+/// What a producer offers. FERRY_KV_OFFER_OPTIONS_INIT sets struct_size.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct ferry_kv_offer_options {
+    /// sizeof(ferry_kv_offer_options).
+    pub struct_size: u32,
+    /// Consumers that take the offer, each with all of its ranks, 1 to 64; 0 means 1. The offer ends when that many have
+    /// ended.
+    pub takers: u32,
+    /// Array with one element for each group of the layout, which lie struct_size apart. More blocks may come by
+    /// ferry_kv_offer_extend.
+    pub blocks: *const ferry_kv_block_list,
+    /// Length of blocks.
+    pub group_count: u64,
+    /// The peers that may take the offer. NULL for every peer.
+    pub only: *const ferry_peer,
+    /// Length of only; 0 for every peer.
+    pub only_count: u64,
+    /// Milliseconds from ferry_kv_offer_seal on: the offer ends when not all of its takers are there by then. 0 means
+    /// 30,000.
+    pub lease_ms: u32,
+    /// Must be 0.
+    pub reserved: u32,
+}
+
+// SAFETY: repr(C), begins with struct_size, integers and raw pointers, no padding (asserted from C).
+unsafe impl Versioned for ferry_kv_offer_options {
+    const SIZE_MIN: usize = 48;
+}
+
+/// Offers blocks of a sequence. Nothing is ready yet: ferry_kv_offer_ready says what is computed. The caller must not
+/// free the blocks before the offer's terminal event, and must not write what it has said to be ready.
+///
+/// FERRY_ERR_INVALID: the blocks are wrong, or the id is in use or has ended. FERRY_ERR_LIMIT: 65,536 offers have not
+/// ended, or the offer has more than 1,000,000 blocks. FERRY_ERR_CLOSED: the cache is closed or closing; so of every
+/// call below.
+#[no_mangle]
+pub unsafe extern "C" fn ferry_kv_offer(
+    cache: *mut ferry_kv_cache,
+    id: *const ferry_kv_id,
+    options: *const ferry_kv_offer_options,
+    error: *mut ferry_error,
+) -> ferry_status {
+    // SAFETY: the pointers are the caller's for the length of the call.
+    unsafe {
+        call(error, || {
+            let cache = ferry_kv_cache::own(cache)?;
+            let id = self::id(id)?;
+            let options = required(versioned::read(options, "options")?, "options")?;
+            cache.cache.offer(options.spec(id)?)
+        })
+    }
+}
+
+/// Adds blocks to an offer, as they are allocated. `blocks` has one element for each group of the layout, whose blocks
+/// follow those that the group has. Their first_token is not looked at: that of the offer stays.
+///
+/// FERRY_ERR_INVALID: the blocks are wrong, the offer is sealed, or the id is no offer. FERRY_ERR_STALE: the offer has
+/// ended or ends.
+#[no_mangle]
+pub unsafe extern "C" fn ferry_kv_offer_extend(
+    cache: *mut ferry_kv_cache,
+    id: *const ferry_kv_id,
+    blocks: *const ferry_kv_block_list,
+    group_count: usize,
+    error: *mut ferry_error,
+) -> ferry_status {
+    // SAFETY: the pointers are the caller's for the length of the call.
+    unsafe {
+        call(error, || {
+            let cache = ferry_kv_cache::own(cache)?;
+            let id = self::id(id)?;
+            cache.cache.offer_extend(id, &read_lists(blocks, group_count as u64, "blocks")?)
+        })
+    }
+}
+
+/// Says that the first `tokens` tokens of the sequence are in their blocks, in the layers from `first_layer` to before
+/// `end_layer` (UINT32_MAX for all from first_layer on). With context parallelism, too, these are tokens of the whole
+/// sequence. Layers become ready in their order, anew for each chunk of a prefill; what is ready may move at once.
+///
+/// FERRY_ERR_INVALID: a layer is ready up to there already, or comes before the layers below it; the blocks do not reach
+/// that far; or the id is no offer. FERRY_ERR_STALE: the offer has ended or ends.
+#[no_mangle]
+pub unsafe extern "C" fn ferry_kv_offer_ready(
+    cache: *mut ferry_kv_cache,
+    id: *const ferry_kv_id,
+    first_layer: u32,
+    end_layer: u32,
+    tokens: u64,
+    error: *mut ferry_error,
+) -> ferry_status {
+    // SAFETY: the pointers are the caller's for the length of the call.
+    unsafe {
+        call(error, || {
+            let cache = ferry_kv_cache::own(cache)?;
+            let id = self::id(id)?;
+            let end_layer = if end_layer == u32::MAX { cache.layers } else { end_layer };
+            cache.cache.offer_ready(id, first_layer..end_layer, tokens)
+        })
+    }
+}
+
+/// Says that the offer is whole: the sequence has `tokens` tokens, and no more blocks come. The lease begins. Layers may
+/// still become ready.
+///
+/// FERRY_ERR_INVALID: more tokens are ready, the offer is sealed, or the id is no offer. FERRY_ERR_STALE: the offer has
+/// ended or ends.
+#[no_mangle]
+pub unsafe extern "C" fn ferry_kv_offer_seal(
+    cache: *mut ferry_kv_cache,
+    id: *const ferry_kv_id,
+    tokens: u64,
+    error: *mut ferry_error,
+) -> ferry_status {
+    // SAFETY: the pointers are the caller's for the length of the call.
+    unsafe { call(error, || ferry_kv_cache::own(cache)?.cache.offer_seal(self::id(id)?, tokens)) }
+}
+
+/// Asks an offer to end. Its blocks are the caller's with its terminal event, FERRY_KV_EVENT_CANCELLED or another that
+/// was earlier. FERRY_ERR_INVALID: the id is no offer. FERRY_ERR_STALE: the offer has ended or ends.
+#[no_mangle]
+pub unsafe extern "C" fn ferry_kv_offer_abort(
+    cache: *mut ferry_kv_cache,
+    id: *const ferry_kv_id,
+    error: *mut ferry_error,
+) -> ferry_status {
+    // SAFETY: the pointers are the caller's for the length of the call.
+    unsafe { call(error, || ferry_kv_cache::own(cache)?.cache.offer_abort(self::id(id)?)) }
+}
+
+/// Ends sealed offers that nobody has taken, those first whose lease ends first, until `blocks` blocks are free;
+/// *out_freed gets how many are, more or fewer. Their terminal event is FERRY_KV_EVENT_EXPIRED.
+#[no_mangle]
+pub unsafe extern "C" fn ferry_kv_reclaim(
+    cache: *mut ferry_kv_cache,
+    blocks: usize,
+    out_freed: *mut usize,
+    error: *mut ferry_error,
+) -> ferry_status {
+    // SAFETY: the pointers are the caller's for the length of the call.
+    unsafe {
+        call(error, || {
+            let cache = ferry_kv_cache::own(cache)?;
+            let out = Out::new(out_freed, "out_freed")?;
+            out.set(cache.cache.reclaim(blocks)?);
+            Ok(())
+        })
+    }
+}
+
+impl ferry_kv_offer_options {
+    /// # Safety
+    /// The pointers are NULL or point to what their documentation says.
+    unsafe fn spec(&self, id: HandoffId) -> Result<OfferSpec> {
+        check_reserved(self.reserved, "options.reserved")?;
+        let or = |value, default| if value == 0 { default } else { value };
+        // SAFETY: the caller's promise.
+        let (blocks, only) = unsafe {
+            (
+                read_lists(self.blocks, self.group_count, "options.blocks")?,
+                read_peers(self.only, self.only_count, ONLY_MAX, "options.only")?,
+            )
+        };
+        let lease = Duration::from_millis(or(self.lease_ms, LEASE_MS).into());
+        Ok(OfferSpec { id, blocks, takers: or(self.takers, 1), only, lease })
+    }
+}
