@@ -153,6 +153,7 @@ impl Cache {
     /// Takes a handoff; the memory of the blocks belongs to the take until its terminal event. INVALID for wrong blocks,
     /// and for an id that is in use or has ended; LIMIT.
     pub fn take(&self, spec: TakeSpec) -> Result<()> {
+        drop(self.shared.lock_open()?);
         let here: Result<Vec<_>> = spec
             .producers
             .iter()
@@ -252,6 +253,17 @@ impl Shared {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// CLOSED if the cache is closed or closing, or its engine is closed.
+    fn lock_open(&self) -> Result<MutexGuard<'_, Inner>> {
+        // First of all: in a forked child, the lock may be taken for ever.
+        self.engine.check_not_closed()?;
+        let inner = self.lock();
+        match inner.is_closing {
+            true => Err(Error::new(Status::Closed, "the cache is closed")),
+            false => Ok(inner),
+        }
+    }
+
     /// Returns after `changed`, or after the time.
     fn sleep<'a>(&self, inner: MutexGuard<'a, Inner>, left: Option<Duration>) -> MutexGuard<'a, Inner> {
         let left = left.unwrap_or(Duration::from_secs(3_600));
@@ -267,11 +279,7 @@ impl Shared {
 
     /// Runs a call of the application, and does what follows from it.
     fn call<T>(&self, call: impl FnOnce(&mut Machine, u64) -> Result<T>) -> Result<T> {
-        let mut inner = self.lock();
-        if inner.is_closing {
-            return Err(Error::new(Status::Closed, "the cache is closed"));
-        }
-        self.engine.check_not_closed()?;
+        let mut inner = self.lock_open()?;
         let result = call(&mut inner.machine, self.now());
         self.act(&mut inner);
         // The call may have set a time that is before the next one that the thread knows.

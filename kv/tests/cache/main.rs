@@ -303,13 +303,14 @@ fn what_is_wrong_is_named() {
         deadline: None,
         tell_layers: false,
     };
-    let refused = first.cache.take(take).unwrap_err().to_string();
+    let refused = first.cache.take(take.clone()).unwrap_err().to_string();
     assert!(refused.contains(": producers[0]: "), "{refused}");
     let refused = first.cache.offer_ready(id(1), 0..1, 4).unwrap_err();
     assert_eq!(refused.to_string(), "INVALID: id: 01010101.. is no offer");
     first.cache.close(PATIENCE).unwrap();
     let spec = OfferSpec { id: id(1), blocks: first.lists(0), takers: 1, only: Vec::new(), lease: PATIENCE };
     assert_eq!(first.cache.offer(spec).unwrap_err().status, Status::Closed);
+    assert_eq!(first.cache.take(take).unwrap_err().status, Status::Closed);
     // A cache that is closed leaves its place to another.
     Cache::open(&first.engine, first.layout.clone(), &[whole], CacheOptions::default()).unwrap();
 }
