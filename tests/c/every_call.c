@@ -117,3 +117,21 @@ const char *first_not_closed(const pair *pair, ferry_queue queue, ferry_transfer
     if (first == NULL) first = first_of_the_rest(pair, queue);
     return first;
 }
+
+const char *first_kv_not_closed(ferry_kv_cache *cache, const ferry_kv_id *id, const ferry_kv_offer_options *offer,
+                                const ferry_kv_take_options *take)
+{
+    ferry_kv_event event = FERRY_KV_EVENT_INIT;
+    size_t freed = 0;
+    REFUSES(ferry_kv_offer(cache, id, offer, NULL));
+    REFUSES(ferry_kv_offer_extend(cache, id, offer->blocks, offer->group_count, NULL));
+    REFUSES(ferry_kv_offer_ready(cache, id, 0, UINT32_MAX, 1, NULL));
+    REFUSES(ferry_kv_offer_seal(cache, id, 1, NULL));
+    REFUSES(ferry_kv_offer_abort(cache, id, NULL));
+    REFUSES(ferry_kv_reclaim(cache, 1, &freed, NULL));
+    REFUSES(ferry_kv_take(cache, id, take, NULL));
+    REFUSES(ferry_kv_take_cancel(cache, id, NULL));
+    REFUSES(ferry_kv_poll(cache, &event, NULL));
+    REFUSES(ferry_kv_wait(cache, FERRY_FOREVER, &event, NULL));
+    return NULL;
+}
