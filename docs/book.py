@@ -22,7 +22,7 @@ DOCS = {
         "docs/paths.md": "Paths",
         "docs/losses.md": "Losing a peer",
         "docs/devices.md": "Memory of devices",
-        "docs/kv.md": "KV handoff: layouts and resharding",
+        "docs/kv.md": "KV handoff: layouts, resharding, handing over",
         "docs/operations.md": "Operations",
         "docs/containers.md": "Containers and Kubernetes",
         "docs/engines.md": "vLLM, SGLang and LMCache",

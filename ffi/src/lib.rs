@@ -9,7 +9,7 @@
 //! handles    handles, timeouts, operations            ┘
 //! status error config engine memory peers descriptor transfers options blocks layers results notify queues
 //! events stats                one C concept each
-//! kv         ferry_kv.h: layouts of KV caches, plans
+//! kv         ferry_kv.h: layouts of KV caches, plans, handing sequences over
 //! ```
 //! `README.md` beside this crate states the contract as a whole.
 

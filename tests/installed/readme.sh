@@ -34,9 +34,11 @@ if ./initiator 127.0.0.1:1 2>said; then exit 1; fi
 grep -q '^UNREACHABLE: 127.0.0.1:1: ' said
 
 echo "== docs/kv.md"
-block c "$root/docs/kv.md" >kv.c
-cc -std=c99 -Wall -Wextra -Wpedantic -Werror kv.c "${flags[@]}" -o kv
-[ "$(./kv | tail -n 1)" = 7 ]
+for number in 1 2; do
+    block c "$root/docs/kv.md" $number >kv$number.c
+    cc -std=c99 -Wall -Wextra -Wpedantic -Werror kv$number.c "${flags[@]}" -o kv$number
+    [ "$(./kv$number | tail -n 1)" = 7 ]
+done
 
 echo "== bindings/cxx/README.md, with CMake and without"
 cd "$work/readme-cxx"
