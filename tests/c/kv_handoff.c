@@ -441,7 +441,7 @@ static void an_engine_that_closes_ends_its_cache(void)
     ferry_kv_cache_free(consumer.kv);
     kv_close(&consumer.cache);
     end_engine(consumer.engine);
-    check_message(&event, "the engine ");
+    check_message(&event, "");
     ferry_kv_event_release(&event);
     kv_rank_close(&producer);
 }
@@ -469,6 +469,33 @@ static void a_cache_that_is_freed_open_is_closed(void)
     ferry_kv_event_release(NULL);
 }
 
+/* An engine without a cache answers nothing. Who is more patient with it took first, and still waits. */
+static void a_silent_producer_is_given_up(void)
+{
+    const ferry_kv_id id = kv_new_id();
+    ferry_engine *silent = open_engine();
+    kv_rank hasty = kv_rank_open_with(FERRY_KV_BLOCK_PAIR_HEAD_TOKEN, 0, 1, 32, 50);
+    ferry_kv_block_list list = kv_list(&hasty, 0, (TOKENS + 31) / 32);
+    ferry_kv_take_options options;
+    ferry_kv_event event;
+    ferry_peer of_hasty = 0;
+    open_both();
+    CHECK_OK(ferry_peer_connect(consumer.engine, address_of(silent), PATIENCE_NS, &peer, NULL));
+    CHECK_OK(ferry_peer_connect(hasty.engine, address_of(silent), PATIENCE_NS, &of_hasty, NULL));
+    take_with(&id, FERRY_KV_MODE_PULL, 0, 0);
+    options = kv_take_options(&list, &of_hasty, 1, TOKENS, FERRY_KV_MODE_PULL);
+    CHECK_OK(ferry_kv_take(hasty.kv, &id, &options, NULL));
+    event = kv_next(&hasty, &id, FERRY_KV_EVENT_PEER_LOST);
+    CHECK(event.status == FERRY_ERR_PEER_LOST && event.valid_tokens == 0);
+    check_message(&event, "");
+    ferry_kv_event_release(&event);
+    CHECK(kv_state(&consumer, &id).kind == FERRY_KV_STATE_TAKING);
+    kv_rank_close(&hasty);
+    end_engine(silent);
+    kv_expect(&consumer, &id, FERRY_KV_EVENT_PEER_LOST);
+    close_both();
+}
+
 static void ids_are_random(void)
 {
     const ferry_kv_id first = kv_new_id(), second = kv_new_id();
@@ -483,4 +510,4 @@ SUITE(kv_handoff, CASE(what_is_taken_equals_what_was_offered),
       CASE(memory_pressure_ends_offers_that_nobody_takes), CASE(an_offer_has_as_many_takers_as_it_says),
       CASE(the_descriptor_is_readable_while_there_are_events), CASE(closing_ends_what_is_open_and_who_waits),
       CASE(an_engine_that_closes_ends_its_cache), CASE(a_cache_that_is_freed_open_is_closed),
-      CASE(ids_are_random));
+      CASE(a_silent_producer_is_given_up), CASE(ids_are_random));

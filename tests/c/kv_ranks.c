@@ -3,7 +3,14 @@
 
 kv_rank kv_rank_open(uint32_t arrangement, uint32_t tp_rank, uint32_t tp_size, uint32_t block_tokens)
 {
+    return kv_rank_open_with(arrangement, tp_rank, tp_size, block_tokens, 60000);
+}
+
+kv_rank kv_rank_open_with(uint32_t arrangement, uint32_t tp_rank, uint32_t tp_size, uint32_t block_tokens,
+                          uint32_t silence_ms)
+{
     kv_rank rank;
+    ferry_kv_cache_options options = FERRY_KV_CACHE_OPTIONS_INIT;
     ferry_error error = new_error();
     const size_t heads = KV_HEADS / tp_size;
     const size_t length = KV_LAYERS * KV_BLOCKS * 2 * heads * block_tokens * KV_ELEMENTS * sizeof(uint32_t);
@@ -15,7 +22,8 @@ kv_rank kv_rank_open(uint32_t arrangement, uint32_t tp_rank, uint32_t tp_size, u
     CHECK_OK(ferry_memory_alloc(rank.engine, length, NULL, &memory, &rank.memory.region, NULL));
     rank.memory.address = (uintptr_t)memory;
     rank.cache = kv_open(arrangement, tp_rank, tp_size, block_tokens, memory);
-    if (ferry_kv_cache_open(rank.engine, rank.cache.layout, &rank.memory, 1, NULL, &rank.kv, &error))
+    options.silence_ms = silence_ms;
+    if (ferry_kv_cache_open(rank.engine, rank.cache.layout, &rank.memory, 1, &options, &rank.kv, &error))
         FAIL("%s", error.message);
     return rank;
 }

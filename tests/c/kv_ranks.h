@@ -14,7 +14,10 @@ typedef struct {
     ferry_kv_cache *kv;
 } kv_rank;
 
+/* Peers may be silent for a minute: a busy machine makes them so. */
 kv_rank kv_rank_open(uint32_t arrangement, uint32_t tp_rank, uint32_t tp_size, uint32_t block_tokens);
+kv_rank kv_rank_open_with(uint32_t arrangement, uint32_t tp_rank, uint32_t tp_size, uint32_t block_tokens,
+                          uint32_t silence_ms);
 /* Closes the cache and the engine; fails the test if one does not close. */
 void kv_rank_close(kv_rank *rank);
 /* Connects `rank` to another. */
