@@ -186,3 +186,17 @@ impl ferry_kv_cache_options {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_field_arrives_where_it_belongs() {
+        let silence = |silence_ms| ferry_kv_cache_options { struct_size: 8, silence_ms }.options().silence;
+        assert_eq!([silence(0), silence(50)], [1_000, 50].map(Duration::from_millis));
+        let memory = ferry_kv_memory { struct_size: 32, reserved: 0, region: 3, address: 4, length: 5 };
+        let range = memory.range(0).unwrap();
+        assert_eq!((range.region.raw(), range.address, range.length), (3, 4, 5));
+    }
+}

@@ -187,3 +187,44 @@ impl ferry_kv_offer_options {
         Ok(OfferSpec { id, blocks, takers: or(self.takers, 1), only, lease })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kv::lists::ferry_kv_block_list;
+
+    #[test]
+    fn every_field_arrives_where_it_belongs() {
+        let (ids, only) = ([7, 8, 9], [10, 11]);
+        let list = |first_token, at: usize, block_count| ferry_kv_block_list {
+            struct_size: 32,
+            reserved: 0,
+            first_token,
+            blocks: &ids[at],
+            block_count,
+        };
+        let lists = [list(16, 0, 1), list(32, 1, 2)];
+        let options = ferry_kv_offer_options {
+            struct_size: 48,
+            takers: 3,
+            blocks: lists.as_ptr(),
+            group_count: 2,
+            only: only.as_ptr(),
+            only_count: 2,
+            lease_ms: 4,
+            reserved: 0,
+        };
+        let id = HandoffId::from_bytes([1; 16]);
+        // SAFETY: all pointers are to what lives here.
+        let (spec, usual) = unsafe {
+            let usual = ferry_kv_offer_options { takers: 0, lease_ms: 0, only_count: 0, ..options };
+            (options.spec(id).unwrap(), usual.spec(id).unwrap())
+        };
+        let blocks: Vec<_> = spec.blocks.into_iter().map(|list| (list.first_token, list.ids)).collect();
+        assert_eq!(blocks, [(16, vec![7]), (32, vec![8, 9])]);
+        assert_eq!((spec.id, spec.takers, spec.lease), (id, 3, Duration::from_millis(4)));
+        assert_eq!(spec.only.iter().map(|peer| peer.raw()).collect::<Vec<_>>(), only);
+        assert_eq!((usual.takers, usual.lease), (1, Duration::from_secs(30)));
+        assert!(usual.only.is_empty());
+    }
+}

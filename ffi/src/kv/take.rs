@@ -136,3 +136,43 @@ fn mode(number: u32) -> Result<Mode> {
         }
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::handles::FERRY_FOREVER;
+    use std::ptr;
+    use std::time::Duration;
+
+    #[test]
+    fn every_field_arrives_where_it_belongs() {
+        let producers = [10, 11];
+        let options = ferry_kv_take_options {
+            struct_size: 80,
+            mode: FERRY_KV_MODE_PUSH,
+            producers: producers.as_ptr(),
+            producer_count: 2,
+            taker: 3,
+            blocks: ptr::null(),
+            group_count: 0,
+            skip_tokens: 4,
+            tokens: 5,
+            deadline_ns: 6,
+            flags: FERRY_KV_TAKE_LAYERS,
+            reserved: 0,
+        };
+        let id = HandoffId::from_bytes([1; 16]);
+        // SAFETY: all pointers are to what lives here.
+        let spec = |options: ferry_kv_take_options| unsafe { options.spec(id) }.unwrap();
+        let whole = spec(options);
+        assert_eq!((whole.id, whole.mode, whole.group, whole.tell_layers), (id, Mode::Push, 3, true));
+        assert_eq!((whole.skip_tokens, whole.tokens), (4, 5));
+        assert_eq!(whole.producers.iter().map(|peer| peer.raw()).collect::<Vec<_>>(), producers);
+        assert_eq!(whole.deadline, Some(Duration::from_nanos(6)));
+        for deadline_ns in [0, FERRY_FOREVER] {
+            let spec = spec(ferry_kv_take_options { deadline_ns, mode: 1, flags: 0, ..options });
+            assert_eq!((spec.deadline, spec.mode, spec.tell_layers), (None, Mode::Pull, false));
+        }
+        assert_eq!(spec(ferry_kv_take_options { mode: 0, ..options }).mode, Mode::Auto);
+    }
+}
