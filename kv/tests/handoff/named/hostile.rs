@@ -1,6 +1,7 @@
 //! What no cache says: it is found, named and kept to the peer that says it.
 
 use ferry::Status;
+use ferry_kv::handoff::limits::BLOCKS_MAX;
 use ferry_kv::handoff::wire::{Message, Take};
 use ferry_kv::handoff::{Blocks, End, Mode};
 
@@ -135,9 +136,10 @@ fn blocks_that_are_granted_are_bounded_and_those_of_the_peer() {
         Message::Update { key: bad, ready: vec![0; 3], added }
     };
     rig.hear(peer(BAD), grant(0, 600_000));
+    rig.hear(peer(BAD), grant(600_000, BLOCKS_MAX as u32 - 600_000));
     assert_eq!(rig.end_of(3), None);
-    rig.hear(peer(BAD), grant(600_000, 600_000));
-    assert_eq!(rig.end_of(3).map(|end| end.0), Some(End::Failed));
+    rig.hear(peer(BAD), grant(BLOCKS_MAX as u32, 1));
+    assert_eq!(rig.end_of(3), Some((End::Failed, Status::Corrupt)));
     let (mut rig, [bad, _]) = busy(Mode::Pull);
     let added = blocks(61..65);
     rig.hear(peer(BAD), Message::Update { key: bad, ready: vec![TOKENS; 3], added });

@@ -2,6 +2,7 @@
 //! producer's side, `takes` the consumer's, `hostile` what no cache says, `bounds` the limits.
 
 mod bounds;
+mod groups;
 mod hostile;
 mod offers;
 mod rig;

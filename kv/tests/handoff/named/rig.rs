@@ -12,7 +12,7 @@ use ferry_kv::handoff::{
     parts, Action, Blocks, End, Event, HandoffId, Machine, Mode, OfferSpec, PostId, TakeSpec, Work,
 };
 use ferry_kv::layout::{Arrangement, Layout};
-use ferry_kv::plan::Plan;
+use ferry_kv::plan::{Plan, Strided};
 
 use crate::caches::{layouts, Shape};
 
@@ -26,6 +26,7 @@ pub struct Posted {
     pub post: PostId,
     pub peer: PeerId,
     pub op: Op,
+    pub moves: Vec<Strided>,
     pub notify: Option<Vec<u8>>,
 }
 
@@ -146,7 +147,7 @@ impl Rig {
                 }
                 Action::Post { post, peer, op, moves, notify } => {
                     assert!(!moves.is_empty(), "a transfer moves something");
-                    self.posts.push(Posted { post, peer, op, notify });
+                    self.posts.push(Posted { post, peer, op, moves, notify });
                 }
                 Action::Cancel { post } => self.cancels.push(post),
                 Action::Fence { peer } => self.fences.push(peer),

@@ -1,5 +1,6 @@
 //! The consumer's side.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use ferry::status::Error;
@@ -9,6 +10,7 @@ use ferry_kv::handoff::wire::Message;
 use ferry_kv::handoff::{Blocks, End, Event, Mode, State, TakeSpec};
 
 use super::rig::*;
+use crate::caches::cells;
 
 const A: u64 = 1;
 const B: u64 = 2;
@@ -281,6 +283,31 @@ fn a_group_that_is_not_needed_may_lie_between_others() {
     let added = [blocks(0..4), blocks(0..4)].concat();
     rig.hear(peer(A), Message::Update { key, ready: vec![TOKENS; 3], added });
     assert_eq!(rig.end_of(1), None);
+    rig.all_moved();
+    assert_eq!((rig.end_of(1), rig.valid(1)), (Some((End::Received, Status::Ok)), (TOKENS, 0)));
+}
+
+#[test]
+fn a_window_that_begins_above_token_0_is_read_from_there() {
+    let mut rig = Rig::new(mixed());
+    rig.hello(peer(A), &mixed());
+    let window = |first_token, ids: std::ops::Range<u32>| Blocks { first_token, ids: ids.collect() };
+    let ours = [blocks(0..4), vec![window(4, 10..13)]].concat();
+    let theirs = [blocks(4..8), vec![window(8, 20..22)]].concat();
+    rig.take(TakeSpec { blocks: ours.clone(), ..take_spec(1, 1, Mode::Pull) });
+    let key = rig.asked(peer(A));
+    rig.hear(peer(A), Message::Update { key, ready: vec![TOKENS; 3], added: theirs.clone() });
+    let requests = rig.posts.iter().flat_map(|posted| posted.moves.iter().flat_map(|moves| moves.requests()));
+    let moved: BTreeSet<(u64, u64)> =
+        requests.flat_map(|it| (0..it.bytes).map(move |at| (it.source + at, it.target + at))).collect();
+    // The window is the last 6 tokens, and the group of the other layers is whole.
+    let places = |lists: &[Blocks]| {
+        let all = cells(&mixed(), lists, 0..TOKENS, 0).into_iter();
+        let all = all.filter(|cell| cell.group == 0 || cell.token >= TOKENS - 6);
+        all.map(|cell| cell.address).collect::<Vec<u64>>()
+    };
+    let expected: BTreeSet<(u64, u64)> = places(&theirs).into_iter().zip(places(&ours)).collect();
+    assert_eq!(moved, expected);
     rig.all_moved();
     assert_eq!((rig.end_of(1), rig.valid(1)), (Some((End::Received, Status::Ok)), (TOKENS, 0)));
 }
