@@ -20,19 +20,34 @@ pub const BLOCKS: u64 = 64;
 const HEADS: u32 = 2;
 const ELEMENTS: u32 = 3;
 
-/// A shape of an instance: ranks of tensor and pipeline parallelism, tokens of a block, and whether the layer in the
-/// middle is a window.
+/// A shape of an instance: ranks of tensor, pipeline and context parallelism, tokens of a block, and the kind of the
+/// group that the layer in the middle has for itself.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
     pub tp: u32,
     pub pp: u32,
+    pub pcp: u32,
+    pub dcp: u32,
+    pub turn: u32,
     pub block: u32,
     pub arrangement: Arrangement,
-    pub window: Option<u32>,
+    pub middle: Option<GroupKind>,
+}
+
+impl Shape {
+    /// Without context parallelism, and with one group.
+    pub fn plain(tp: u32, pp: u32, block: u32) -> Shape {
+        let arrangement = Arrangement::PairBlockTokenHead;
+        Shape { tp, pp, pcp: 1, dcp: 1, turn: 1, block, arrangement, middle: None }
+    }
+
+    pub fn ranks(&self) -> u32 {
+        self.tp * self.pp * self.pcp
+    }
 }
 
 pub fn layouts(shape: Shape, first_node: usize) -> Vec<Layout> {
-    (0..shape.tp * shape.pp).map(|rank| layout(shape, rank, address(first_node + rank as usize))).collect()
+    (0..shape.ranks()).map(|rank| layout(shape, rank, address(first_node + rank as usize))).collect()
 }
 
 pub fn layout(shape: Shape, rank: u32, address: u64) -> Layout {
@@ -42,21 +57,22 @@ pub fn layout(shape: Shape, rank: u32, address: u64) -> Layout {
         pp_rank: 0,
         pp_size: shape.pp,
         pcp_rank: 0,
-        pcp_size: 1,
-        dcp_size: 1,
-        turn_tokens: 1,
+        pcp_size: shape.pcp,
+        dcp_size: shape.dcp,
+        turn_tokens: shape.turn,
     };
     let shard = ranks.at(rank);
     let mut groups = vec![Group { kind: GroupKind::Full, block_tokens: shape.block }];
-    groups.extend(
-        shape.window.map(|tokens| Group { kind: GroupKind::Window { tokens }, block_tokens: shape.block }),
-    );
+    groups.extend(shape.middle.map(|kind| {
+        let block_tokens = if kind == GroupKind::State { 1 } else { shape.block };
+        Group { kind, block_tokens }
+    }));
     let key =
         ModelKey { model: "test".into(), revision: "1".into(), cache: "u8".into(), rope: "none".into() };
     let mut layout = Layout { key, shard, groups, layers: Vec::new() };
     let mut at = address;
     for number in 0..3 {
-        let group = u32::from(number == 1 && shape.window.is_some());
+        let group = u32::from(number == 1 && shape.middle.is_some());
         let mut layer = Layer {
             name: format!("layers.{number}"),
             group,
@@ -72,7 +88,7 @@ pub fn layout(shape: Shape, rank: u32, address: u64) -> Layout {
             blocks: BLOCKS,
             pairs: 2,
             heads: layer.heads_of(&shard).len() as u32,
-            tokens: shape.block,
+            tokens: layout.groups[group as usize].block_tokens,
             elements: ELEMENTS,
             element_bytes: 1,
         };
@@ -96,17 +112,44 @@ pub struct Cell {
     pub value: u8,
 }
 
-/// Every byte that the rank holds of the tokens that its lists have.
+/// How many of the first `token` tokens a rank holds.
+pub fn held(shard: &Shard, token: u64) -> u64 {
+    (0..token).filter(|token| holds(shard, *token)).count() as u64
+}
+
+fn holds(shard: &Shard, token: u64) -> bool {
+    token / u64::from(shard.turn_tokens) % u64::from(shard.context_ranks()) == u64::from(shard.context_rank())
+}
+
+/// The tokens of a list that a rank holds: the token, the block, and the place in the block. The blocks of a State are
+/// those of the last token.
+fn places(layout: &Layout, group: u32, list: &Blocks, tokens: Range<u64>) -> Vec<(u64, u64, u64)> {
+    let Group { kind, block_tokens } = layout.groups[group as usize];
+    if kind == GroupKind::State {
+        return list.ids.iter().map(|id| (tokens.end - 1, u64::from(*id), 0)).collect();
+    }
+    let (block, mut at) = (u64::from(block_tokens), held(&layout.shard, tokens.start));
+    let mut all = Vec::new();
+    for token in tokens.filter(|token| holds(&layout.shard, *token)) {
+        let inside = at.checked_sub(list.first_token);
+        let found = inside.and_then(|at| Some((at, *list.ids.get((at / block) as usize)?)));
+        all.extend(found.map(|(at, id)| (token, u64::from(id), at % block)));
+        at += 1;
+    }
+    all
+}
+
+/// Every byte that the rank holds of the tokens that its lists have. The bytes of a State are others after each token.
 pub fn cells(layout: &Layout, lists: &[Blocks], tokens: Range<u64>, sequence: u64) -> Vec<Cell> {
     let mut all = Vec::new();
     for (number, layer) in layout.layers.iter().enumerate() {
         let (Some(memory), list) = (layer.memory, &lists[layer.group as usize]) else { continue };
-        let block = u64::from(layout.groups[layer.group as usize].block_tokens);
+        let is_state = layout.groups[layer.group as usize].kind == GroupKind::State;
         let heads = layer.heads_of(&layout.shard);
-        let end = list.first_token + list.ids.len() as u64 * block;
-        for token in tokens.start.max(list.first_token)..tokens.end.min(end) {
-            let at = token - list.first_token;
-            let id = u64::from(list.ids[(at / block) as usize]);
+        for (nth, (token, id, at)) in
+            places(layout, layer.group, list, tokens.clone()).into_iter().enumerate()
+        {
+            let nth = if is_state { nth as u64 } else { 0 };
             for (pair, head) in
                 (0..u64::from(layer.pairs)).flat_map(|pair| heads.clone().map(move |h| (pair, h)))
             {
@@ -116,9 +159,9 @@ pub fn cells(layout: &Layout, lists: &[Blocks], tokens: Range<u64>, sequence: u6
                         + id * strides.block
                         + pair * strides.pair
                         + u64::from(head - heads.start) * strides.head
-                        + (at % block) * strides.token
+                        + at * strides.token
                         + element * strides.element;
-                    let parts = [sequence, number as u64, pair, head.into(), token, element];
+                    let parts = [sequence, number as u64, pair, head.into(), token, element, nth];
                     let mixed = parts.iter().fold(17u64, |sum, part| {
                         (sum ^ part).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(23)
                     });

@@ -110,7 +110,10 @@ impl Machine {
             part.exchange.lower(&self.layout, &part.target, &lists, work.tokens.clone(), work.layers.clone());
         match lowered {
             Ok(moves) if moves.is_empty() => {
+                // The two ranks have no token of it in common. The consumer counts it all the same.
                 part.progress.arrived(&work);
+                let peer = part.peer;
+                self.send(peer, &Message::Data { key, work });
             }
             Ok(moves) => {
                 part.in_flight += 1;

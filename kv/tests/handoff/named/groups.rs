@@ -4,7 +4,6 @@ use ferry::status::Error;
 use ferry::Status;
 use ferry_kv::handoff::wire::Message;
 use ferry_kv::handoff::{End, Mode};
-use ferry_kv::layout::Arrangement;
 
 use super::rig::*;
 use crate::caches::{layouts, Shape};
@@ -13,9 +12,7 @@ const CONSUMERS: [usize; 2] = [2, 3];
 
 /// Two producers, of a layer or two each, and two consumers, of a head each. Peer 1 is the first one.
 fn two_and_two(mode: Mode) -> Vec<Rig> {
-    let shape =
-        |tp, pp| Shape { tp, pp, block: 4, arrangement: Arrangement::PairBlockTokenHead, window: None };
-    let all = layouts(shape(1, 2), 0).into_iter().chain(layouts(shape(2, 1), 2));
+    let all = layouts(Shape::plain(1, 2, 4), 0).into_iter().chain(layouts(Shape::plain(2, 1, 4), 2));
     let mut rigs: Vec<Rig> = all.map(Rig::new).collect();
     for rig in &mut rigs[..2] {
         rig.offer(1, 1);

@@ -9,6 +9,7 @@ use ferry_kv::handoff::wire::{Message, Take};
 use ferry_kv::handoff::{Blocks, End, OfferSpec, State};
 
 use super::rig::*;
+use crate::caches::{layouts, Shape};
 
 const A: u64 = 11;
 const B: u64 = 12;
@@ -240,6 +241,27 @@ fn nothing_to_send_is_sent_without_a_transfer() {
         assert_eq!(rig.end_of(number), Some((End::Sent, Status::Ok)));
     }
     assert!(rig.posts.is_empty());
+}
+
+#[test]
+fn tokens_that_two_ranks_do_not_share_are_told_without_a_transfer() {
+    let shape = Shape { pcp: 2, turn: 2, ..Shape::plain(1, 1, 2) };
+    let mut rig = Rig::new(layouts(shape, 0).remove(1));
+    rig.hello(peer(A), &one());
+    rig.offer(1, 1);
+    rig.told(peer(A));
+    rig.hear(peer(A), Message::Take(Take { tokens: 6, ..take(1, 5, true) }));
+    // The other rank has the tokens 0, 1, 4 and 5.
+    for tokens in [4, 6] {
+        rig.machine.offer_ready(id(1), 0..3, tokens, 0).unwrap();
+        rig.settle();
+    }
+    assert_eq!(rig.posts.len(), 1);
+    assert_eq!(rig.told(peer(A)), [Message::Data { key: key(1, 5), work: work(0..3, 4..6) }]);
+    rig.all_moved();
+    rig.machine.offer_seal(id(1), 6, 0).unwrap();
+    rig.settle();
+    assert_eq!(rig.end_of(1), Some((End::Sent, Status::Ok)));
 }
 
 #[test]

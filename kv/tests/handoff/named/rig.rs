@@ -11,7 +11,7 @@ use ferry_kv::handoff::wire::{Key, Message, Take};
 use ferry_kv::handoff::{
     parts, Action, Blocks, End, Event, HandoffId, Machine, Mode, OfferSpec, PostId, TakeSpec, Work,
 };
-use ferry_kv::layout::{Arrangement, Layout};
+use ferry_kv::layout::{GroupKind, Layout};
 use ferry_kv::plan::{Plan, Strided};
 
 use crate::caches::{layouts, Shape};
@@ -54,10 +54,7 @@ pub fn key(number: u8, take: u64) -> Key {
 }
 
 pub fn tp(ranks: u32) -> Vec<Layout> {
-    layouts(
-        Shape { tp: ranks, pp: 1, block: 4, arrangement: Arrangement::PairBlockTokenHead, window: None },
-        0,
-    )
+    layouts(Shape::plain(ranks, 1, 4), 0)
 }
 
 pub fn one() -> Layout {
@@ -74,8 +71,7 @@ pub fn with_idle() -> (Vec<Layout>, Vec<u32>) {
 
 /// One rank with a window between two layers of the first group.
 pub fn mixed() -> Layout {
-    let shape =
-        Shape { tp: 1, pp: 1, block: 4, arrangement: Arrangement::PairBlockTokenHead, window: Some(6) };
+    let shape = Shape { middle: Some(GroupKind::Window { tokens: 6 }), ..Shape::plain(1, 1, 4) };
     layouts(shape, 0).remove(0)
 }
 
