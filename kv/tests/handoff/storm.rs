@@ -11,7 +11,7 @@ use ferry::Status;
 use ferry_kv::handoff::{Blocks, End, Event, HandoffId, Mode, OfferSpec, TakeSpec};
 use ferry_kv::layout::{Arrangement, GroupKind, Layout};
 
-use crate::caches::{cells, layouts, Cell, Shape, BLOCKS};
+use crate::caches::{cells, held, layouts, Cell, Shape, BLOCKS};
 use crate::world::{peer, Life, World};
 
 const LEASE: Duration = Duration::from_millis(2_000);
@@ -58,27 +58,42 @@ impl Story {
         let mut world = World::new(Vec::new(), seed);
         let random = &mut world.random;
         let arrangements = [Arrangement::BlockHeadPairToken, Arrangement::PairBlockTokenHead];
-        let window = random.one_in(2).then_some(6);
+        let middle = [None, Some(GroupKind::Window { tokens: 6 }), Some(GroupKind::State)][random.below(3)];
         let mut shape = || Shape {
             tp: 1 + random.below(2) as u32,
             pp: 1 + random.below(2) as u32,
+            pcp: 1,
+            dcp: 1,
+            turn: 1 + random.below(2) as u32,
             block: [2, 4, 8][random.below(3)],
             arrangement: arrangements[random.below(2)],
-            window,
+            middle,
         };
-        let (source, mut target) = (shape(), shape());
-        target.window = source.window;
+        let (mut source, mut target) = (shape(), shape());
+        if middle == Some(GroupKind::State) {
+            // Ranks divide a State by its heads alone, and all alike.
+            target.tp = source.tp;
+        } else {
+            for side in [&mut source, &mut target] {
+                match random.below(6) {
+                    0 | 1 => side.pcp = 2,
+                    // Two ranks of each head.
+                    2 => (side.tp, side.pp, side.dcp) = (4, 1, 2),
+                    _ => {}
+                }
+            }
+        }
         let takers = 1 + world.random.below(2) as u32;
         let mut all = layouts(source, 0);
         for _ in 0..takers {
             all.extend(layouts(target, all.len()));
         }
-        let producers = (source.tp * source.pp) as usize;
+        let producers = source.ranks() as usize;
         let mut story =
             Story { world: World::new(all, seed ^ 1), sides: Vec::new(), producers, takers, is_calm };
         let mut used = vec![[0u64; 2]; story.world.nodes.len()];
         for sequence in 0..1 + story.world.random.below(3) as u64 {
-            story.add_sequence(sequence, (target.tp * target.pp) as usize, &mut used);
+            story.add_sequence(sequence, target.ranks() as usize, &mut used);
         }
         story
     }
@@ -87,19 +102,25 @@ impl Story {
         let tokens = 1 + self.world.random.below(30) as u64;
         let skip =
             if self.world.random.one_in(3) { self.world.random.below(tokens as usize) as u64 } else { 0 };
+        // The producer has the end of the window alone.
+        let begins_late = self.world.random.one_in(3);
         for (node, used) in used.iter_mut().enumerate() {
             let is_producer = node < self.producers;
             let layout = self.world.nodes[node].layout.clone();
             let lists = (0..layout.groups.len()).map(|group| {
                 let block = u64::from(layout.groups[group].block_tokens);
+                let own = |token| held(&layout.shard, token);
                 let first_token = match layout.groups[group].kind {
-                    GroupKind::Window { tokens: kept } if !is_producer => {
-                        let oldest = tokens.saturating_sub(kept.into());
+                    GroupKind::Window { tokens: kept } if !is_producer || begins_late => {
+                        let oldest = own(tokens.saturating_sub(kept.into()));
                         oldest - oldest % block
                     }
                     _ => 0,
                 };
-                let count = (tokens - first_token).div_ceil(block);
+                let count = match layout.groups[group].kind {
+                    GroupKind::State => 1 + sequence,
+                    _ => (own(tokens) - first_token).div_ceil(block),
+                };
                 let first = used[group];
                 used[group] += count;
                 // Every second block, from the end: neither in order nor adjacent.
@@ -109,7 +130,7 @@ impl Story {
             });
             let mut lists: Vec<Blocks> = lists.collect();
             if !is_producer && self.world.random.one_in(6) {
-                // The window is not needed.
+                // The window or the state is not needed.
                 lists.iter_mut().skip(1).for_each(|list| list.ids.clear());
             }
             let group = ((node - self.producers.min(node)) / target_ranks) as u64;
@@ -126,7 +147,7 @@ impl Story {
                 group,
                 begun: false,
                 ready: vec![0; layout.layers.len()],
-                chunk_end: 0,
+                chunk_end: if begins_late { tokens } else { 0 },
                 sealed: false,
                 extended: true,
                 scribbled: None,
@@ -284,7 +305,7 @@ impl Story {
         if valid < tokens && !untrusted.is_empty() {
             let full = &self.sides[at].lists[0];
             let block = u64::from(layout.groups[0].block_tokens);
-            let ids = full.ids.iter().skip((valid / block) as usize).map(|id| (0, *id));
+            let ids = full.ids.iter().skip((held(&layout.shard, valid) / block) as usize).map(|id| (0, *id));
             assert!(ids.into_iter().all(|id| untrusted.contains(&id)), "{untrusted:?}, valid {valid}");
         }
     }
@@ -349,12 +370,15 @@ impl Story {
     }
 }
 
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Counts {
     sent: usize,
     received: usize,
     others: usize,
     fenced: usize,
+    /// Of those received: by a rank that shares its heads' tokens with others, or from one, and with states.
+    divided: usize,
+    states: usize,
 }
 
 fn stories(seeds: Range<u64>, with_faults: bool, is_calm: bool) -> Counts {
@@ -370,6 +394,16 @@ fn stories(seeds: Range<u64>, with_faults: bool, is_calm: bool) -> Counts {
             std::panic::resume_unwind(panic)
         });
         counts.fenced += story.world.fenced;
+        let is_received = |side: &&Side| {
+            let end = story.world.end_of(side.node, side.id);
+            !side.is_producer && end.is_some_and(|(end, ..)| end == End::Received)
+        };
+        for side in story.sides.iter().filter(is_received) {
+            let nodes = [&story.world.nodes[0].layout, &story.world.nodes[side.node].layout];
+            counts.divided += usize::from(nodes.iter().any(|it| it.shard.context_ranks() > 1));
+            let has_state = nodes[1].groups.last().is_some_and(|group| group.kind == GroupKind::State);
+            counts.states += usize::from(has_state && !side.lists[1].ids.is_empty());
+        }
         for end in story.world.nodes.iter().flat_map(|node| &node.ends) {
             match end {
                 Event::Ended { end: End::Sent, .. } => counts.sent += 1,
@@ -388,28 +422,20 @@ fn count(normally: u64) -> u64 {
 #[test]
 fn what_nobody_disturbs_arrives() {
     let counts = stories(0..count(150), false, true);
-    assert!(
-        counts.sent > 150 && counts.received > 300 && counts.others == 0,
-        "{} {}",
-        counts.sent,
-        counts.received
-    );
+    assert!(counts.sent > 700 && counts.received > 1_200 && counts.others == 0, "{counts:?}");
+    assert!(counts.divided > 500 && counts.states > 200, "{counts:?}");
 }
 
 #[test]
 fn cancels_aborts_leases_and_deadlines_race() {
     let counts = stories(500_000..500_000 + count(150), false, false);
-    assert!(
-        counts.sent > 30 && counts.received > 60 && counts.others > 200,
-        "{} {}",
-        counts.sent,
-        counts.received
-    );
+    assert!(counts.sent > 250 && counts.received > 450 && counts.others > 900, "{counts:?}");
     assert_eq!(counts.fenced, 0, "nobody was silent");
 }
 
 #[test]
 fn with_faults_each_end_comes_once_and_nothing_lands_after_it() {
     let counts = stories(1_000_000..1_000_000 + count(300), true, false);
-    assert!(counts.received > 100 && counts.others > 100 && counts.fenced > 20, "{}", counts.others);
+    assert!(counts.sent > 450 && counts.received > 1_000 && counts.others > 1_600, "{counts:?}");
+    assert!(counts.fenced > 700, "{counts:?}");
 }

@@ -166,7 +166,8 @@ impl World {
             0..=4 => self.deliver(),
             5..=7 => self.move_on(),
             8 => self.fence_one(),
-            _ => self.pass(20_000_000),
+            // The more nodes, the longer a message waits for its turn.
+            _ => self.pass(40_000_000 / self.nodes.len() as u64),
         }
     }
 
