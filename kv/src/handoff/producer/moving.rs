@@ -95,7 +95,7 @@ impl Machine {
     pub(super) fn write_next(&mut self, id: HandoffId, spot: Spot) -> bool {
         let Some(Offer { ready, spec, groups, .. }) = self.offers.get_mut(&id) else { return false };
         let part = groups.get_mut(&spot.group).and_then(|group| group.parts.get_mut(&spot.rank));
-        let Some(part) = part.filter(|part| part.struck.is_none()) else { return false };
+        let Some(part) = part else { return false };
         let key = part.take.key;
         let room =
             self.remotes.get(&part.peer).is_some_and(|remote| remote.in_flight < IN_FLIGHT_OF_PEER_MAX);

@@ -359,6 +359,28 @@ fn a_pull_is_told_what_is_new() {
 }
 
 #[test]
+fn a_pull_that_is_over_or_struck_is_told_nothing_more() {
+    let mut rig = producer();
+    rig.offer(1, 3);
+    for (group, from) in [(0, A), (1, B), (2, C)] {
+        // A pull is never written to, whatever it says.
+        let blocks = blocks(0..4);
+        let tokens = if from == B { 20 } else { TOKENS };
+        rig.hear(peer(from), Message::Take(Take { group, blocks, tokens, ..take(1, 5, false) }));
+    }
+    rig.hear(peer(A), done(key(1, 5)));
+    rig.sent.clear();
+    rig.machine.offer_seal(id(1), TOKENS, 0).unwrap();
+    rig.settle();
+    assert_eq!(rig.told_end(peer(B)).map(|told| told.0), Some(Status::Invalid));
+    rig.machine.offer_ready(id(1), 0..3, TOKENS, 0).unwrap();
+    rig.settle();
+    assert_eq!((rig.told(peer(A)), rig.told(peer(B))), (vec![], vec![]));
+    assert!(matches!(rig.told(peer(C))[..], [Message::Update { .. }]));
+    assert!(rig.posts.is_empty());
+}
+
+#[test]
 fn a_struck_push_waits_for_its_writes_and_cancels_those_alone() {
     let mut rig = producer();
     for (number, group, from) in [(1, 0, A), (1, 1, B), (2, 0, A)] {
