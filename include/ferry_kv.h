@@ -445,7 +445,8 @@ typedef struct ferry_kv_memory {
     uint32_t struct_size;
     /// Must be 0.
     uint32_t reserved;
-    /// The region. Offers need FERRY_ACCESS_REMOTE_READ, takes FERRY_ACCESS_REMOTE_WRITE, for peers that move the bytes.
+    /// The region. Offers need FERRY_ACCESS_REMOTE_READ, takes FERRY_ACCESS_REMOTE_WRITE, for peers that move the
+    /// bytes.
     ferry_region region;
     /// Where the memory begins.
     uint64_t address;
@@ -461,8 +462,8 @@ typedef struct ferry_kv_memory {
 typedef struct ferry_kv_cache_options {
     /// sizeof(ferry_kv_cache_options).
     uint32_t struct_size;
-    /// A peer that is silent for this long while something is expected of it is asked for a sign of life; without one it
-    /// is fenced after as long again, and its handoffs end. Milliseconds; 0 means 1,000.
+    /// A peer that is silent for this long while something is expected of it is asked for a sign of life; without
+    /// one it is fenced after as long again, and its handoffs end. Milliseconds; 0 means 1,000.
     uint32_t silence_ms;
 } ferry_kv_cache_options;
 
@@ -476,9 +477,9 @@ typedef struct ferry_kv_cache_options {
 /// until the cache is closed. The layout is copied. `options` NULL means the defaults. The cache takes the engine's
 /// notifications of channel 1, and has a thread.
 ///
-/// FERRY_ERR_BUSY: the engine has a cache, or another queue takes channel 1. FERRY_ERR_INVALID: `memory` lacks a layer;
-/// the message names it. FERRY_ERR_STALE, FERRY_ERR_NOT_REGISTERED: no such region. FERRY_ERR_LIMIT: the exported layout
-/// would have more than 64 KiB. FERRY_ERR_SYSTEM: the system is out of descriptors or threads.
+/// FERRY_ERR_BUSY: the engine has a cache, or another queue takes channel 1. FERRY_ERR_INVALID: `memory` lacks a
+/// layer; the message names it. FERRY_ERR_STALE, FERRY_ERR_NOT_REGISTERED: no such region. FERRY_ERR_LIMIT: the
+/// exported layout would have more than 64 KiB. FERRY_ERR_SYSTEM: the system is out of descriptors or threads.
 ferry_status ferry_kv_cache_open(ferry_engine *engine,
                                  const ferry_kv_layout *layout,
                                  const ferry_kv_memory *memory,
@@ -491,8 +492,8 @@ ferry_status ferry_kv_cache_open(ferry_engine *engine,
 /// terminal events can be taken afterwards, by ferry_kv_poll. After FERRY_OK the call returns FERRY_OK again.
 ///
 /// FERRY_ERR_BUSY: offers or takes have not ended within the timeout. The cache is still closing; call again. Also
-/// FERRY_ERR_BUSY inside a callback, unless the timeout is 0. Closing the engine closes its cache too. In a forked child
-/// the call does nothing and returns FERRY_OK.
+/// FERRY_ERR_BUSY inside a callback, unless the timeout is 0. Closing the engine closes its cache too. In a forked
+/// child the call does nothing and returns FERRY_OK.
 ferry_status ferry_kv_cache_close(ferry_kv_cache *cache,
                                   uint64_t timeout_ns,
                                   ferry_error *error);
@@ -532,8 +533,8 @@ typedef struct ferry_kv_block_list {
 typedef struct ferry_kv_offer_options {
     /// sizeof(ferry_kv_offer_options).
     uint32_t struct_size;
-    /// Consumers that take the offer, each with all of its ranks, 1 to 64; 0 means 1. The offer ends when that many have
-    /// ended.
+    /// Consumers that take the offer, each with all of its ranks, 1 to 64; 0 means 1. The offer ends when that many
+    /// have ended.
     uint32_t takers;
     /// Array with one element for each group of the layout, which lie struct_size apart. More blocks may come by
     /// ferry_kv_offer_extend.
@@ -581,8 +582,8 @@ ferry_status ferry_kv_offer_extend(ferry_kv_cache *cache,
 /// `end_layer` (UINT32_MAX for all from first_layer on). With context parallelism, too, these are tokens of the whole
 /// sequence. Layers become ready in their order, anew for each chunk of a prefill; what is ready may move at once.
 ///
-/// FERRY_ERR_INVALID: a layer is ready up to there already, or comes before the layers below it; the blocks do not reach
-/// that far; or the id is no offer. FERRY_ERR_STALE: the offer has ended or ends.
+/// FERRY_ERR_INVALID: a layer is ready up to there already, or comes before the layers below it; the blocks do not
+/// reach that far; or the id is no offer. FERRY_ERR_STALE: the offer has ended or ends.
 ferry_status ferry_kv_offer_ready(ferry_kv_cache *cache,
                                   const ferry_kv_id *id,
                                   uint32_t first_layer,
@@ -590,8 +591,8 @@ ferry_status ferry_kv_offer_ready(ferry_kv_cache *cache,
                                   uint64_t tokens,
                                   ferry_error *error);
 
-/// Says that the offer is whole: the sequence has `tokens` tokens, and no more blocks come. The lease begins. Layers may
-/// still become ready.
+/// Says that the offer is whole: the sequence has `tokens` tokens, and no more blocks come. The lease begins. Layers
+/// may still become ready.
 ///
 /// FERRY_ERR_INVALID: more tokens are ready, the offer is sealed, or the id is no offer. FERRY_ERR_STALE: the offer has
 /// ended or ends.
@@ -728,7 +729,8 @@ typedef struct ferry_kv_event {
     /// Of a take's terminal event: the tokens from the beginning of the sequence that are complete in all layers and
     /// groups.
     uint64_t valid_tokens;
-    /// Of a take's terminal event: blocks whose contents are undefined. NULL if there are none. The event owns the list.
+    /// Of a take's terminal event: blocks whose contents are undefined. NULL if there are none. The event owns the
+    /// list.
     const ferry_kv_block *untrusted;
     /// Length of untrusted.
     uint64_t untrusted_count;
@@ -752,8 +754,8 @@ ferry_status ferry_kv_poll(ferry_kv_cache *cache,
 
 /// Waits until there is an event, then takes it as ferry_kv_poll does.
 ///
-/// FERRY_PENDING: the timeout has passed. FERRY_ERR_BUSY inside a callback, unless the timeout is 0. FERRY_ERR_CLOSED as
-/// of ferry_kv_poll; closing the cache ends the wait. Signals do not end it.
+/// FERRY_PENDING: the timeout has passed. FERRY_ERR_BUSY inside a callback, unless the timeout is 0.
+/// FERRY_ERR_CLOSED as of ferry_kv_poll; closing the cache ends the wait. Signals do not end it.
 ferry_status ferry_kv_wait(ferry_kv_cache *cache,
                            uint64_t timeout_ns,
                            ferry_kv_event *out_event,
@@ -819,8 +821,8 @@ ferry_status ferry_kv_status(const ferry_kv_cache *cache,
                              ferry_kv_state *out_state,
                              ferry_error *error);
 
-/// Returns how many blocks belong to handoffs with peers that are silent and could not be fenced: processes of this host
-/// that were stopped in the midst of a copy. Their handoffs end when the process goes on, or ends.
+/// Returns how many blocks belong to handoffs with peers that are silent and could not be fenced: processes of this
+/// host that were stopped in the midst of a copy. Their handoffs end when the process goes on, or ends.
 ferry_status ferry_kv_unfenced_blocks(const ferry_kv_cache *cache,
                                       size_t *out_count,
                                       ferry_error *error);

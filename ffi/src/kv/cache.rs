@@ -63,7 +63,8 @@ pub struct ferry_kv_memory {
     pub struct_size: u32,
     /// Must be 0.
     pub reserved: u32,
-    /// The region. Offers need FERRY_ACCESS_REMOTE_READ, takes FERRY_ACCESS_REMOTE_WRITE, for peers that move the bytes.
+    /// The region. Offers need FERRY_ACCESS_REMOTE_READ, takes FERRY_ACCESS_REMOTE_WRITE, for peers that move the
+    /// bytes.
     pub region: ferry_region,
     /// Where the memory begins.
     pub address: u64,
@@ -82,8 +83,8 @@ unsafe impl Versioned for ferry_kv_memory {
 pub struct ferry_kv_cache_options {
     /// sizeof(ferry_kv_cache_options).
     pub struct_size: u32,
-    /// A peer that is silent for this long while something is expected of it is asked for a sign of life; without one it
-    /// is fenced after as long again, and its handoffs end. Milliseconds; 0 means 1,000.
+    /// A peer that is silent for this long while something is expected of it is asked for a sign of life; without
+    /// one it is fenced after as long again, and its handoffs end. Milliseconds; 0 means 1,000.
     pub silence_ms: u32,
 }
 
@@ -98,9 +99,9 @@ unsafe impl Versioned for ferry_kv_cache_options {
 /// until the cache is closed. The layout is copied. `options` NULL means the defaults. The cache takes the engine's
 /// notifications of channel 1, and has a thread.
 ///
-/// FERRY_ERR_BUSY: the engine has a cache, or another queue takes channel 1. FERRY_ERR_INVALID: `memory` lacks a layer;
-/// the message names it. FERRY_ERR_STALE, FERRY_ERR_NOT_REGISTERED: no such region. FERRY_ERR_LIMIT: the exported layout
-/// would have more than 64 KiB. FERRY_ERR_SYSTEM: the system is out of descriptors or threads.
+/// FERRY_ERR_BUSY: the engine has a cache, or another queue takes channel 1. FERRY_ERR_INVALID: `memory` lacks a
+/// layer; the message names it. FERRY_ERR_STALE, FERRY_ERR_NOT_REGISTERED: no such region. FERRY_ERR_LIMIT: the
+/// exported layout would have more than 64 KiB. FERRY_ERR_SYSTEM: the system is out of descriptors or threads.
 #[no_mangle]
 pub unsafe extern "C" fn ferry_kv_cache_open(
     engine: *mut ferry_engine,
@@ -133,8 +134,8 @@ pub unsafe extern "C" fn ferry_kv_cache_open(
 /// terminal events can be taken afterwards, by ferry_kv_poll. After FERRY_OK the call returns FERRY_OK again.
 ///
 /// FERRY_ERR_BUSY: offers or takes have not ended within the timeout. The cache is still closing; call again. Also
-/// FERRY_ERR_BUSY inside a callback, unless the timeout is 0. Closing the engine closes its cache too. In a forked child
-/// the call does nothing and returns FERRY_OK.
+/// FERRY_ERR_BUSY inside a callback, unless the timeout is 0. Closing the engine closes its cache too. In a forked
+/// child the call does nothing and returns FERRY_OK.
 #[no_mangle]
 pub unsafe extern "C" fn ferry_kv_cache_close(
     cache: *mut ferry_kv_cache,

@@ -63,7 +63,8 @@ pub struct ferry_kv_event {
     /// Of a take's terminal event: the tokens from the beginning of the sequence that are complete in all layers and
     /// groups.
     pub valid_tokens: u64,
-    /// Of a take's terminal event: blocks whose contents are undefined. NULL if there are none. The event owns the list.
+    /// Of a take's terminal event: blocks whose contents are undefined. NULL if there are none. The event owns the
+    /// list.
     pub untrusted: *const ferry_kv_block,
     /// Length of untrusted.
     pub untrusted_count: u64,
@@ -94,8 +95,8 @@ pub unsafe extern "C" fn ferry_kv_poll(
 
 /// Waits until there is an event, then takes it as ferry_kv_poll does.
 ///
-/// FERRY_PENDING: the timeout has passed. FERRY_ERR_BUSY inside a callback, unless the timeout is 0. FERRY_ERR_CLOSED as
-/// of ferry_kv_poll; closing the cache ends the wait. Signals do not end it.
+/// FERRY_PENDING: the timeout has passed. FERRY_ERR_BUSY inside a callback, unless the timeout is 0.
+/// FERRY_ERR_CLOSED as of ferry_kv_poll; closing the cache ends the wait. Signals do not end it.
 #[no_mangle]
 pub unsafe extern "C" fn ferry_kv_wait(
     cache: *mut ferry_kv_cache,

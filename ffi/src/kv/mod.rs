@@ -1,5 +1,6 @@
-//! The C interface of ferry-kv, `include/ferry_kv.h`. One part is pure: layouts of paged KV caches, and what one rank must
-//! send to another that is sharded differently. The other part hands sequences over between caches of engines. The crate
+//! The C interface of ferry-kv, `include/ferry_kv.h`. One part is pure: layouts of paged KV caches, and what one
+//! rank must send to another that is sharded differently. The other part hands sequences over between caches of
+//! engines. The crate
 //! `ferry_kv` decides; these files check pointers and sizes, and convert.
 //!
 //! ```text

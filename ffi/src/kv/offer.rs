@@ -25,8 +25,8 @@ const ONLY_MAX: usize = 65_536;
 pub struct ferry_kv_offer_options {
     /// sizeof(ferry_kv_offer_options).
     pub struct_size: u32,
-    /// Consumers that take the offer, each with all of its ranks, 1 to 64; 0 means 1. The offer ends when that many have
-    /// ended.
+    /// Consumers that take the offer, each with all of its ranks, 1 to 64; 0 means 1. The offer ends when that many
+    /// have ended.
     pub takers: u32,
     /// Array with one element for each group of the layout, which lie struct_size apart. More blocks may come by
     /// ferry_kv_offer_extend.
@@ -100,8 +100,8 @@ pub unsafe extern "C" fn ferry_kv_offer_extend(
 /// `end_layer` (UINT32_MAX for all from first_layer on). With context parallelism, too, these are tokens of the whole
 /// sequence. Layers become ready in their order, anew for each chunk of a prefill; what is ready may move at once.
 ///
-/// FERRY_ERR_INVALID: a layer is ready up to there already, or comes before the layers below it; the blocks do not reach
-/// that far; or the id is no offer. FERRY_ERR_STALE: the offer has ended or ends.
+/// FERRY_ERR_INVALID: a layer is ready up to there already, or comes before the layers below it; the blocks do not
+/// reach that far; or the id is no offer. FERRY_ERR_STALE: the offer has ended or ends.
 #[no_mangle]
 pub unsafe extern "C" fn ferry_kv_offer_ready(
     cache: *mut ferry_kv_cache,
@@ -122,8 +122,8 @@ pub unsafe extern "C" fn ferry_kv_offer_ready(
     }
 }
 
-/// Says that the offer is whole: the sequence has `tokens` tokens, and no more blocks come. The lease begins. Layers may
-/// still become ready.
+/// Says that the offer is whole: the sequence has `tokens` tokens, and no more blocks come. The lease begins. Layers
+/// may still become ready.
 ///
 /// FERRY_ERR_INVALID: more tokens are ready, the offer is sealed, or the id is no offer. FERRY_ERR_STALE: the offer has
 /// ended or ends.

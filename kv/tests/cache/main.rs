@@ -50,7 +50,7 @@ fn instance(shape: Shape, settings: &[(&str, &str)]) -> Vec<Rank> {
 }
 
 fn shape(tp: u32, block: u32) -> Shape {
-    Shape { tp, pp: 1, block, arrangement: Arrangement::BlockHeadPairToken, window: None }
+    Shape { arrangement: Arrangement::BlockHeadPairToken, ..Shape::plain(tp, 1, block) }
 }
 
 fn id(number: u8) -> HandoffId {
