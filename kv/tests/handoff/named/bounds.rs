@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use ferry::Status;
 use ferry_kv::handoff::limits::{
-    IN_FLIGHT_OF_PART_MAX, IN_FLIGHT_OF_PEER_MAX, TAKERS_MAX, UNSENT_MAX, WAITING_MAX, WAITING_OF_PEER_MAX,
+    IN_FLIGHT_OF_PART_MAX, IN_FLIGHT_OF_PEER_MAX, TAKERS_MAX, TOMBSTONE_NS, UNSENT_MAX, WAITING_MAX,
+    WAITING_OF_PEER_MAX,
 };
 use ferry_kv::handoff::wire::{Key, Message, Take};
-use ferry_kv::handoff::{End, HandoffId, Mode, OfferSpec};
+use ferry_kv::handoff::{End, HandoffId, Mode, OfferSpec, State};
 
 use super::rig::*;
 
@@ -170,4 +171,16 @@ fn news_wait_for_room_and_are_told_together() {
     }
     let news = rig.told(peer(1));
     assert!(matches!(&news[..], [Message::Update { ready, .. }] if *ready == [8, 8, 8]), "{news:?}");
+}
+
+#[test]
+fn an_id_that_has_ended_is_free_again_after_ten_minutes() {
+    let mut rig = Rig::new(one());
+    rig.offer(1, 1);
+    rig.machine.offer_abort(id(1), 5).unwrap();
+    rig.settle();
+    rig.tick(TOMBSTONE_NS + 4);
+    assert_eq!(rig.machine.status(id(1)), State::Ended(End::Cancelled));
+    rig.tick(TOMBSTONE_NS + 5);
+    assert_eq!(rig.machine.status(id(1)), State::Unknown);
 }
