@@ -1,6 +1,18 @@
 //! The beginning of a take: finds out who has what, and asks.
 
-use super::*;
+use std::collections::BTreeMap;
+
+use ferry::status::{Error, Result};
+use ferry::types::PeerId;
+
+use crate::handoff::id::HandoffId;
+use crate::handoff::machine::{told, Machine};
+use crate::handoff::progress::Progress;
+use crate::handoff::remote::Handoff;
+use crate::handoff::types::{Blocks, End, Mode};
+use crate::handoff::wire::{self, Message};
+
+use super::{Asked, Part, Stage, Taking};
 
 impl Machine {
     pub(in crate::handoff) fn advance_takes(&mut self) {

@@ -18,21 +18,21 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use ferry::status::{Error, Result};
-use ferry::types::{Op, PeerId};
+use ferry::types::PeerId;
 use ferry::Status;
 
 use crate::layout::Layout;
 use crate::plan::Exchange;
 
 use super::id::HandoffId;
-use super::limits::{BLOCKS_MAX, IN_FLIGHT_OF_PART_MAX, IN_FLIGHT_OF_PEER_MAX, TAKES_MAX};
+use super::limits::TAKES_MAX;
 use super::lists;
-use super::machine::{end_of, told, Due, Machine};
-use super::producer::pairs;
-use super::progress::{Progress, Work};
-use super::remote::{Handoff, Owner, Post};
-use super::types::{Blocks, End, Event, Mode, State, TakeSpec};
-use super::wire::{self, Key, Message};
+use super::machine::{end_of, Due, Machine};
+
+use super::progress::Progress;
+use super::remote::Handoff;
+use super::types::{Blocks, End, State, TakeSpec};
+use super::wire::Key;
 
 pub struct Taking {
     spec: TakeSpec,

@@ -1,6 +1,20 @@
 //! The middle and the end of a take: reads, counts what is written, and ends parts and takes that are over.
 
-use super::*;
+use ferry::status::{Error, Result};
+use ferry::types::{Op, PeerId};
+use ferry::Status;
+
+use crate::handoff::id::HandoffId;
+use crate::handoff::limits::{BLOCKS_MAX, IN_FLIGHT_OF_PART_MAX, IN_FLIGHT_OF_PEER_MAX};
+use crate::handoff::lists;
+use crate::handoff::machine::{end_of, told, Due, Machine};
+use crate::handoff::producer::pairs;
+use crate::handoff::progress::Work;
+use crate::handoff::remote::{Handoff, Owner, Post};
+use crate::handoff::types::{Blocks, End, Event};
+use crate::handoff::wire::{Key, Message};
+
+use super::{Part, Taking};
 
 impl Machine {
     /// The part of a key that a peer may speak of.

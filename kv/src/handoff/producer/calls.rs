@@ -1,6 +1,19 @@
 //! What the application says about its offers.
 
-use super::*;
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use ferry::status::{Error, Result};
+use ferry::Status;
+
+use crate::handoff::id::HandoffId;
+use crate::handoff::limits::{OFFERS_MAX, TAKERS_MAX};
+use crate::handoff::lists;
+use crate::handoff::machine::{Due, Machine};
+use crate::handoff::types::{Blocks, End, OfferSpec};
+use crate::handoff::wire::Message;
+
+use super::{too_many, Offer, Struck};
 
 impl Machine {
     /// Offers blocks. INVALID for wrong blocks, and an id that is in use or has ended; LIMIT.

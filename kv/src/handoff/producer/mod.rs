@@ -14,24 +14,22 @@ mod moving;
 mod takers;
 
 use std::collections::BTreeMap;
-use std::ops::Range;
+
 use std::sync::Arc;
 
-use ferry::status::{Error, Result};
-use ferry::types::{Op, PeerId};
+use ferry::types::PeerId;
 use ferry::Status;
 
 use crate::layout::Layout;
 use crate::plan::{BlockList, Exchange, GroupBlocks, Plan};
 
 use super::id::HandoffId;
-use super::limits::{IN_FLIGHT_OF_PART_MAX, IN_FLIGHT_OF_PEER_MAX, OFFERS_MAX, TAKERS_MAX, UNSENT_MAX};
-use super::lists;
-use super::machine::{data_of, end_of, told, Due, Machine};
-use super::progress::{Progress, Work};
-use super::remote::{Handoff, Owner, Post};
-use super::types::{Blocks, End, Event, OfferSpec, State};
-use super::wire::{self, Key, Message};
+
+use super::machine::Machine;
+use super::progress::Progress;
+
+use super::types::{Blocks, End, OfferSpec, State};
+use super::wire;
 
 pub struct Offer {
     spec: OfferSpec,

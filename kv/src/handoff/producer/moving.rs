@@ -1,6 +1,18 @@
 //! Moves what is ready to the takers, or tells them of it; ends parts and offers that are over.
 
-use super::*;
+use ferry::status::Result;
+use ferry::types::Op;
+use ferry::Status;
+
+use crate::handoff::id::HandoffId;
+use crate::handoff::limits::{IN_FLIGHT_OF_PART_MAX, IN_FLIGHT_OF_PEER_MAX, UNSENT_MAX};
+use crate::handoff::machine::{data_of, end_of, told, Due, Machine};
+use crate::handoff::progress::Work;
+use crate::handoff::remote::{Handoff, Owner, Post};
+use crate::handoff::types::{Blocks, End, Event};
+use crate::handoff::wire::Message;
+
+use super::{pairs, Offer, Part, Spot};
 
 impl Machine {
     /// A WRITE of a part is final.

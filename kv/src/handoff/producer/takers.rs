@@ -1,6 +1,19 @@
 //! What peers say about offers: they take, read to the end, or cancel. And the end of one taker's part.
 
-use super::*;
+use std::collections::BTreeMap;
+
+use ferry::status::{Error, Result};
+use ferry::types::PeerId;
+use ferry::Status;
+
+use crate::handoff::id::HandoffId;
+use crate::handoff::lists;
+use crate::handoff::machine::{told, Machine};
+use crate::handoff::progress::Progress;
+use crate::handoff::remote::{Handoff, Owner};
+use crate::handoff::wire::{self, Key, Message};
+
+use super::{too_many, Group, Part, Spot};
 
 impl Machine {
     /// A peer takes.
