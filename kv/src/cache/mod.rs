@@ -42,8 +42,8 @@ pub struct CacheMemory {
 
 #[derive(Clone, Copy, Debug)]
 pub struct CacheOptions {
-    /// A peer that is silent for this long while something is expected of it is asked for a sign of life; without one it
-    /// is fenced after as long again, and its handoffs end.
+    /// A peer that is silent for half of this time while something is expected of it is asked for a sign of life. Without
+    /// one it is fenced after the other half, and its handoffs end.
     pub silence: Duration,
 }
 
@@ -89,12 +89,13 @@ impl Cache {
         if options.silence.is_zero() {
             return Err(Error::invalid("options.silence is 0"));
         }
-        let what = WHAT_TRANSFERS | WHAT_NOTIFICATIONS | WHAT_PEERS;
-        let queue = engine.channel_queue(what, QUEUE_CAPACITY, CHANNEL)?;
         let eventfd = || {
             let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
             eventfd(0, flags).map_err(|error| Error::system("creating an eventfd", &error.into()))
         };
+        let (news, wake) = (eventfd()?, eventfd()?);
+        let what = WHAT_TRANSFERS | WHAT_NOTIFICATIONS | WHAT_PEERS;
+        let queue = engine.channel_queue(what, QUEUE_CAPACITY, CHANNEL)?;
         let regions = memory.iter().map(|memory| MemoryRange {
             address: memory.address,
             bytes: memory.length,
@@ -108,8 +109,8 @@ impl Cache {
             queue,
             inner: Mutex::new(Inner::new(machine)),
             changed: Condvar::new(),
-            news: eventfd()?,
-            wake: eventfd()?,
+            news,
+            wake,
             began: Instant::now(),
         });
         let thread = thread::start(&shared).inspect_err(|_| {
