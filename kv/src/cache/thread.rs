@@ -74,8 +74,12 @@ impl Shared {
             },
             EventBody::Notification { bytes, .. } => inner.machine.notification(peer, &bytes, now),
             EventBody::PeerLost { why, .. } => {
-                let why = if why.is_empty() { "the peer was fenced" } else { &*why };
-                inner.machine.peer_lost(peer, why, now);
+                let by_us = if self.engine.check_not_closed().is_err() {
+                    "the engine was closed"
+                } else {
+                    "the peer was fenced"
+                };
+                inner.machine.peer_lost(peer, if why.is_empty() { by_us } else { &why }, now);
             }
             EventBody::LateApply { address, length, .. } => {
                 inner.machine.late_apply(&(address..address.saturating_add(length)), now);
