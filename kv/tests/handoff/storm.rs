@@ -416,7 +416,7 @@ fn stories(seeds: Range<u64>, with_faults: bool, is_calm: bool) -> Counts {
 }
 
 fn count(normally: u64) -> u64 {
-    std::env::var("FERRY_KV_STORIES").ok().and_then(|text| text.parse().ok()).unwrap_or(normally)
+    std::env::var("FERRY_TEST_KV_STORIES").ok().and_then(|text| text.parse().ok()).unwrap_or(normally)
 }
 
 #[test]

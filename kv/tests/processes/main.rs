@@ -1,7 +1,7 @@
 //! Handoffs between processes, one of which is killed or stopped at a moment that a seed draws: the other side's take or
 //! offer ends in time, exactly once, with what it says; and nothing lands in its blocks afterwards.
 //!
-//! `FERRY_KV_KILLS` is the number of seeds of each kind (2). The other process is this program again: `role`.
+//! `FERRY_TEST_KV_KILLS` is the number of seeds of each kind (2). The other process is this program again: `role`.
 
 mod big;
 mod role;
@@ -28,9 +28,9 @@ impl Other {
     fn start(role: &str, transports: &str, target: &str) -> Other {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["role::plays_the_other_process", "--exact", "--nocapture", "--ignored"])
-            .env("FERRY_KV_ROLE", role)
-            .env("FERRY_KV_TRANSPORTS", transports)
-            .env("FERRY_KV_TARGET", target)
+            .env("FERRY_TEST_KV_ROLE", role)
+            .env("FERRY_TEST_KV_TRANSPORTS", transports)
+            .env("FERRY_TEST_KV_TARGET", target)
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
@@ -85,7 +85,7 @@ fn end_within(rank: &Rank, timeout: Duration) -> Option<(End, u64, String)> {
 }
 
 fn kills() -> u64 {
-    std::env::var("FERRY_KV_KILLS").ok().and_then(|text| text.parse().ok()).unwrap_or(2)
+    std::env::var("FERRY_TEST_KV_KILLS").ok().and_then(|text| text.parse().ok()).unwrap_or(2)
 }
 
 fn strike(other: &Other, how: Strike) {

@@ -7,8 +7,8 @@ use crate::big::{id, lists, rank, LAYERS, PATIENCE, TOKENS};
 #[test]
 #[ignore = "the other process of the tests"]
 fn plays_the_other_process() {
-    let Ok(role) = std::env::var("FERRY_KV_ROLE") else { return };
-    let transports = std::env::var("FERRY_KV_TRANSPORTS").unwrap();
+    let Ok(role) = std::env::var("FERRY_TEST_KV_ROLE") else { return };
+    let transports = std::env::var("FERRY_TEST_KV_TRANSPORTS").unwrap();
     let own = rank(&transports);
     println!("ADDRESS {}", own.engine.address());
     match role.as_str() {
@@ -26,7 +26,7 @@ fn plays_the_other_process() {
             let _ = own.cache.offer_seal(id(0), TOKENS);
         }
         consumer => {
-            let target = std::env::var("FERRY_KV_TARGET").unwrap();
+            let target = std::env::var("FERRY_TEST_KV_TARGET").unwrap();
             let producer = own.engine.connect(&target, Some(PATIENCE)).unwrap();
             let mode = if consumer.ends_with("pull") { Mode::Pull } else { Mode::Push };
             let spec = TakeSpec {

@@ -230,13 +230,13 @@ mod tests {
 
     #[test]
     fn version_ranges_meet_or_are_both_named() {
-        assert_eq!(common_version((2, 2)).unwrap(), 2);
-        assert_eq!(common_version((0, 9)).unwrap(), 2);
-        for range in [(3, 9), (0, 0), (1, 1), (2, 1)] {
+        assert_eq!(common_version((3, 3)).unwrap(), 3);
+        assert_eq!(common_version((0, 9)).unwrap(), 3);
+        for range in [(4, 9), (0, 0), (2, 2), (3, 2)] {
             let error = common_version(range).unwrap_err();
             assert_eq!(error.error.status, Status::Version);
             assert!(error.error.message.contains(&format!("{} to {}", range.0, range.1)));
-            assert!(error.error.message.contains("2 to 2"));
+            assert!(error.error.message.contains("3 to 3"));
         }
     }
 
@@ -245,9 +245,9 @@ mod tests {
         let local = super::super::tests::support::local(1);
         let mut raw = Hello::new(&local, Role::Dialer).unwrap().raw;
         raw[2..4].copy_from_slice(&9u16.to_le_bytes());
-        raw.extend_from_slice(b"fields unknown to version 2");
+        raw.extend_from_slice(b"fields unknown to version 3");
         let hello = Hello::decode(&raw).unwrap();
-        assert_eq!((hello.versions, &hello.unix_name), ((2, 9), &local.unix_name));
+        assert_eq!((hello.versions, &hello.unix_name), ((3, 9), &local.unix_name));
         assert_eq!(hello.raw, raw, "but the prologue covers them");
     }
 

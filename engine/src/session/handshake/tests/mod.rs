@@ -148,7 +148,7 @@ const VERSION_MAX_AT: usize = 12;
 fn version_ranges_that_do_not_meet_are_named_on_both_sides() {
     for from_dialer in [true, false] {
         let alter = move |dialer: bool, at: usize, byte: &mut u8| match at {
-            VERSION_MIN_AT if dialer == from_dialer => *byte = 3,
+            VERSION_MIN_AT if dialer == from_dialer => *byte = 4,
             VERSION_MAX_AT if dialer == from_dialer => *byte = 5,
             _ => (),
         };
@@ -156,7 +156,7 @@ fn version_ranges_that_do_not_meet_are_named_on_both_sides() {
         let pump = Pump::new(&with_secret(1, 9), &with_secret(2, 9), wire).run();
         for end in [error(pump.ends.0), error(pump.ends.1)] {
             assert_eq!((end.error.status, end.refusal), (Status::Version, Some(RefusalCode::Version)));
-            assert!(end.error.message.contains("3 to 5") && end.error.message.contains("2 to 2"));
+            assert!(end.error.message.contains("4 to 5") && end.error.message.contains("3 to 3"));
         }
     }
 }
