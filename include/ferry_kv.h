@@ -462,8 +462,8 @@ typedef struct ferry_kv_memory {
 typedef struct ferry_kv_cache_options {
     /// sizeof(ferry_kv_cache_options).
     uint32_t struct_size;
-    /// A peer that is silent for half of this time while something is expected of it is asked for a sign of life;
-    /// without one it is fenced after the other half, and its handoffs end. Milliseconds; 0 means 1,000.
+    /// A peer that is silent for half of this time while something is expected of it is asked for a sign of life. If it
+    /// gives none, it is fenced after the other half, and its handoffs end. Milliseconds; 0 means 1,000.
     uint32_t silence_ms;
 } ferry_kv_cache_options;
 

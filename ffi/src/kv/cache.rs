@@ -83,8 +83,8 @@ unsafe impl Versioned for ferry_kv_memory {
 pub struct ferry_kv_cache_options {
     /// sizeof(ferry_kv_cache_options).
     pub struct_size: u32,
-    /// A peer that is silent for half of this time while something is expected of it is asked for a sign of life;
-    /// without one it is fenced after the other half, and its handoffs end. Milliseconds; 0 means 1,000.
+    /// A peer that is silent for half of this time while something is expected of it is asked for a sign of life. If it
+    /// gives none, it is fenced after the other half, and its handoffs end. Milliseconds; 0 means 1,000.
     pub silence_ms: u32,
 }
 
