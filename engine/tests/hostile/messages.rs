@@ -4,6 +4,7 @@
 use crate::hostile::{Hostile, HostileLane, Who, PATIENCE};
 use crate::support::{engine, eventually, regions};
 use ferry::internals::session::message::Message;
+use ferry::limits::CHANNELS_MAX;
 use ferry::types::{Access, Boottime, LaneId, MemoryKind, PeerId, RegionId, Transport};
 use ferry::{Engine, Fence, PeerState, RegionSpec, State, Status};
 use std::io::{Read, Write};
@@ -34,6 +35,8 @@ fn unasked_answers_and_repeated_messages_end_the_session() {
         Message::Pong { nonce: 12345, clock_ns: Boottime::NEVER },
         Message::FenceAck { lane: LaneId::from_raw(1) },
         Message::Ready { notify_limit: 7 },
+        // Credits for a channel that does not exist.
+        Message::Grant { limit: u64::from(CHANNELS_MAX) << 48 | 7 },
         Message::Start { association: 1, known: 2, fresh: 3 },
         staged(vec![0xff; 9]),
     ] {

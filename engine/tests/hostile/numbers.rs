@@ -3,6 +3,7 @@
 use crate::hostile::{Hostile, Who, PATIENCE};
 use crate::support::{alloc, engine};
 use ferry::internals::transport::tcp::wire::{flags, Descriptor, Header, Kind, FAULT_BYTES};
+use ferry::limits::CHANNELS_MAX;
 use ferry::notify::WHAT_NOTIFICATIONS;
 use ferry::types::{LaneId, RegionId};
 use ferry::Memory;
@@ -91,5 +92,35 @@ fn the_number_of_data_that_was_refused_in_part_is_open() {
         assert_eq!(say(4, flags::NOTIFY, memory.region(), &notice(0), b"late lat"), 0);
         let expected = if skips { b"one \0\0\0\0" } else { b"two two " };
         assert_eq!(bytes_of(&memory, 8), expected);
+    }
+}
+
+/// A number of a channel that does not exist ends its lane, alone or with data, and the data is not applied.
+#[test]
+fn a_number_of_a_channel_that_does_not_exist_ends_its_lane() {
+    let number = |channel: u16| u64::from(channel) << 48;
+    for (channel, with_data, is_taken) in [
+        (CHANNELS_MAX - 1, true, true),
+        (CHANNELS_MAX - 1, false, true),
+        (CHANNELS_MAX, true, false),
+        (CHANNELS_MAX, false, false),
+        (u16::MAX, true, false),
+    ] {
+        let engine = engine(&[]);
+        let memory = alloc(&engine, 4096);
+        let queue = engine.channel_queue(WHAT_NOTIFICATIONS, 16, CHANNELS_MAX - 1).unwrap();
+        let before = bytes_of(&memory, 4);
+        let mut peer = Hostile::dial(engine.address(), &Who::new());
+        let mut lane = peer.up().remove(1);
+        let header = Header { kind: Kind::Write, flags: flags::NOTIFY, sequence: 1, ..lane.header() };
+        let target = Descriptor { address: memory.address(), region: memory.region(), length: 4 };
+        let targets = if with_data { &[target][..] } else { &[] };
+        let notice = [&number(channel).to_le_bytes()[..], b"word"].concat();
+        let _ = lane.send(header, targets, &notice, if with_data { b"data" } else { b"" });
+        let answer = lane.receive().map(|frame| frame.header.kind);
+        assert_eq!(answer, is_taken.then_some(Kind::Ack), "channel {channel}, data: {with_data}");
+        assert_eq!(queue.pending(), usize::from(is_taken));
+        let expected = if is_taken && with_data { b"data".to_vec() } else { before };
+        assert_eq!(bytes_of(&memory, 4), expected);
     }
 }
