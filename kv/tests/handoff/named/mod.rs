@@ -1,9 +1,11 @@
 //! Stories of one machine whose peers are played by the test, message by message: `rig` plays them, `offers` has the
-//! producer's side, `takes` the consumer's, `hostile` what no cache says, `bounds` the limits.
+//! producer's side, `takes` the consumer's, `hostile` what no cache says, `bounds` the limits, `reported` has what users
+//! of other handoffs met.
 
 mod bounds;
 mod groups;
 mod hostile;
 mod offers;
+mod reported;
 mod rig;
 mod takes;
