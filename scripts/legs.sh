@@ -58,14 +58,16 @@ local_path() {
 }
 # Runs the tests that need RDMA devices, in a virtual machine that has them; the binaries are built here.
 rdma() {
-    local listed binaries
+    local listed handoffs binaries
     scripts/setup.sh rdma && scripts/build.sh || return 1
     listed=$(suite ferry --lib --test rdma --test smoke --test notifications --test queues --test futures \
         --no-run --message-format=json-render-diagnostics) || return 1
+    handoffs=$(suite ferry-kv --test cache --no-run --message-format=json-render-diagnostics) || return 1
     # Of the library's own tests, only those that need the machine.
     mapfile -t binaries < <(sed -n 's|.*/engine/Cargo.toml".*"executable":"\([^"]*\)".*|\1|p' <<<"$listed" |
-        sed 's|/ferry-[0-9a-f]*$|& transport::rdma::fault_tests|')
-    [ ${#binaries[@]} -eq 6 ] || { printf 'not the six programs expected: %s\n' "${binaries[*]}"; return 1; }
+        sed 's|/ferry-[0-9a-f]*$|& transport::rdma::fault_tests|'
+        sed -n 's|.*/kv/Cargo.toml".*"executable":"\([^"]*\)".*|\1|p' <<<"$handoffs")
+    [ ${#binaries[@]} -eq 7 ] || { printf 'not the seven programs expected: %s\n' "${binaries[*]}"; return 1; }
     guest "${binaries[@]}" || {
         local status=$?
         [ $status -eq 125 ] || return $status

@@ -1,11 +1,12 @@
-//! Caches of real engines, over TCP and on the same host: what is taken equals what was offered, and each end comes in
-//! time. The orders of events are `tests/handoff`'s.
+//! Caches of real engines, over TCP and on the same host, or over the transport that FERRY_TEST_TRANSPORTS names: what is
+//! taken equals what was offered, and each end comes in time. The orders of events are `tests/handoff`'s.
 
 #[path = "../handoff/caches.rs"]
 #[allow(dead_code)]
 mod caches;
 
 use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use caches::{cells, layout, Shape};
@@ -26,15 +27,32 @@ struct Rank {
     engine: Engine,
 }
 
-fn engine(settings: &[(&str, &str)]) -> Engine {
+/// The values of `transports` that each case is run with.
+fn paths() -> Vec<String> {
+    match std::env::var("FERRY_TEST_TRANSPORTS") {
+        Ok(named) => vec![named],
+        Err(_) => vec!["tcp".into(), "local,tcp".into()],
+    }
+}
+
+/// Of the tests that need one path.
+fn path() -> String {
+    paths().remove(0)
+}
+
+fn engine(transports: &str, host: usize) -> Engine {
     let mut config = Config::default();
     config.set("secret", SECRET).unwrap();
-    settings.iter().for_each(|(key, value)| config.set(key, value).unwrap());
+    config.set("transports", transports).unwrap();
+    if transports == "rdma" {
+        // The two hosts of the virtual machine.
+        config.set("rdma_devices", ["rva0,rvb0", "rva1,rvb1"][host % 2]).unwrap();
+    }
     Engine::open(config).unwrap()
 }
 
-fn rank(shape: Shape, number: u32, settings: &[(&str, &str)]) -> Rank {
-    let engine = engine(settings);
+fn rank(shape: Shape, number: u32, transports: &str, host: usize) -> Rank {
+    let engine = engine(transports, host);
     let draft = layout(shape, number, 1 << 20);
     let ends = draft.layers.iter().filter_map(|layer| layer.extent(&draft)).map(|range| range.end);
     let length = ends.max().unwrap() - (1 << 20);
@@ -45,8 +63,11 @@ fn rank(shape: Shape, number: u32, settings: &[(&str, &str)]) -> Rank {
     Rank { cache, layout, memory, engine }
 }
 
-fn instance(shape: Shape, settings: &[(&str, &str)]) -> Vec<Rank> {
-    (0..shape.tp).map(|number| rank(shape, number, settings)).collect()
+/// All ranks of an instance on one host, and those of the next instance on the other.
+fn instance(shape: Shape, transports: &str) -> Vec<Rank> {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    let host = NEXT.fetch_add(1, Ordering::Relaxed);
+    (0..shape.tp).map(|number| rank(shape, number, transports, host)).collect()
 }
 
 fn shape(tp: u32, block: u32) -> Shape {
@@ -142,12 +163,11 @@ impl Rank {
 
 #[test]
 fn what_is_taken_equals_what_was_offered_however_it_is_sharded() {
-    for transports in ["tcp", "local,tcp"] {
-        let settings = [("transports", transports)];
+    for transports in paths() {
         for (source, target) in [(1, 1), (2, 1), (1, 2)] {
             for mode in [Mode::Auto, Mode::Pull, Mode::Push] {
                 let (producers, consumers) =
-                    (instance(shape(source, 4), &settings), instance(shape(target, 8), &settings));
+                    (instance(shape(source, 4), &transports), instance(shape(target, 8), &transports));
                 let lists: Vec<_> = consumers.iter().map(|rank| rank.take(id(9), &producers, mode)).collect();
                 producers.iter().for_each(|rank| drop(rank.produce(id(9), 1)));
                 for (rank, lists) in consumers.iter().zip(&lists) {
@@ -170,8 +190,7 @@ fn what_is_taken_equals_what_was_offered_however_it_is_sharded() {
 
 #[test]
 fn layers_are_told_while_later_ones_are_computed() {
-    let settings = [("transports", "tcp")];
-    let (producers, consumers) = (instance(shape(1, 4), &settings), instance(shape(1, 4), &settings));
+    let (producers, consumers) = (instance(shape(1, 4), &path()), instance(shape(1, 4), &path()));
     let (producer, consumer) = (&producers[0], &consumers[0]);
     let lists = producer.offer(id(1), 1);
     consumer.take(id(1), &producers, Mode::Push);
@@ -191,7 +210,7 @@ fn layers_are_told_while_later_ones_are_computed() {
 /// The descriptor is readable exactly while there are events, and from the close on.
 #[test]
 fn the_descriptor_tells_of_events() {
-    let producer = rank(shape(1, 4), 0, &[("transports", "tcp")]);
+    let producer = rank(shape(1, 4), 0, &path(), 0);
     let readable = |timeout_ms: i64| {
         let timeout = rustix::event::Timespec { tv_sec: 0, tv_nsec: timeout_ms * 1_000_000 };
         let mut fds =
@@ -213,9 +232,7 @@ fn the_descriptor_tells_of_events() {
 fn a_peer_that_goes_is_told_in_time() {
     for mode in [Mode::Pull, Mode::Push] {
         for consumer_goes in [false, true] {
-            let settings = [("transports", "tcp")];
-            let (producers, mut consumers) =
-                (instance(shape(1, 4), &settings), instance(shape(1, 4), &settings));
+            let (producers, mut consumers) = (instance(shape(1, 4), &path()), instance(shape(1, 4), &path()));
             let lists = producers[0].offer(id(2), 1);
             consumers[0].take(id(2), &producers, mode);
             producers[0].compute(&lists, 0, 0, TOKENS);
@@ -225,7 +242,7 @@ fn a_peer_that_goes_is_told_in_time() {
             let gone = Instant::now();
             let (stays, goes) = match consumer_goes {
                 true => (&producers[0], consumers.remove(0)),
-                false => (&consumers[0], rank(shape(1, 4), 0, &settings)),
+                false => (&consumers[0], rank(shape(1, 4), 0, &path(), 0)),
             };
             match consumer_goes {
                 true => goes.engine.close(Some(PATIENCE)).unwrap(),
@@ -243,8 +260,7 @@ fn a_peer_that_goes_is_told_in_time() {
 fn after_the_end_nothing_lands() {
     for mode in [Mode::Pull, Mode::Push] {
         for round in 0..20 {
-            let settings = [("transports", "tcp")];
-            let (producers, consumers) = (instance(shape(1, 4), &settings), instance(shape(1, 4), &settings));
+            let (producers, consumers) = (instance(shape(1, 4), &path()), instance(shape(1, 4), &path()));
             let lists = consumers[0].take(id(3), &producers, mode);
             producers[0].produce(id(3), 1);
             std::thread::yield_now();
@@ -275,7 +291,7 @@ fn after_the_end_nothing_lands() {
 
 #[test]
 fn what_is_wrong_is_named() {
-    let first = rank(shape(1, 4), 0, &[("transports", "tcp")]);
+    let first = rank(shape(1, 4), 0, &path(), 0);
     let whole = CacheMemory {
         region: first.memory.region(),
         address: first.memory.address(),
