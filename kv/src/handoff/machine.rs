@@ -31,7 +31,7 @@ use super::waiting::Waiting;
 use super::wire::{Key, MemoryRange, Message};
 
 /// Names a transfer of this machine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PostId(pub u64);
 
 /// What the machine wants done, in this order.
@@ -54,6 +54,7 @@ pub(super) enum Due {
     Deadline(HandoffId),
 }
 
+#[derive(Clone, Debug)]
 pub struct Machine {
     pub(super) layout: Arc<Layout>,
     pub(super) incarnation: u64,

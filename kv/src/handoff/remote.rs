@@ -1,6 +1,7 @@
 //! Another cache, as this one knows it: its layout, the plans between the two, and whether it gives signs of life.
 
 use std::collections::BTreeSet;
+use std::fmt;
 use std::sync::Arc;
 
 use ferry::status::Error;
@@ -15,7 +16,7 @@ use super::wire::{Joiner, MemoryRange};
 
 type Planned = Result<Arc<Plan>, Error>;
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Remote {
     /// What the peer's cache said of itself.
     pub hello: Option<Hello>,
@@ -53,7 +54,7 @@ impl Handoff {
     }
 }
 
-#[derive(Debug)]
+#[derive(Clone)]
 pub struct Hello {
     pub incarnation: u64,
     pub layout: Arc<Layout>,
@@ -68,6 +69,14 @@ impl Hello {
         let to_us = Plan::between(&theirs, ours).map(Arc::new);
         let from_us = Plan::between(ours, &theirs).map(Arc::new);
         Hello { incarnation, layout: Arc::new(theirs), regions, to_us, from_us }
+    }
+}
+
+/// Without the layout and the plans, which are long and never change.
+impl fmt::Debug for Hello {
+    fn fmt(&self, out: &mut fmt::Formatter) -> fmt::Result {
+        let (incarnation, rank) = (self.incarnation, self.layout.shard.rank());
+        write!(out, "Hello {{ incarnation: {incarnation}, rank: {rank}, .. }}")
     }
 }
 

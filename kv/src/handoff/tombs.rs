@@ -15,7 +15,7 @@ pub struct Tomb {
     pub why: String,
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Tombs {
     by_id: BTreeMap<HandoffId, Tomb>,
     /// Oldest first.

@@ -10,7 +10,7 @@ use super::id::HandoffId;
 use super::limits::{WAITING_BLOCKS_MAX, WAITING_MAX, WAITING_OF_PEER_MAX};
 use super::wire::{Key, Take};
 
-#[derive(Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Waiting {
     takes: BTreeMap<HandoffId, Vec<(PeerId, Take)>>,
     count: usize,

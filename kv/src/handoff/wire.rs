@@ -329,7 +329,7 @@ pub fn parts(message: &[u8], bytes_max: usize) -> Vec<Vec<u8>> {
 }
 
 /// Joins the parts of one peer's messages.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Joiner(Vec<u8>);
 
 impl Joiner {

@@ -2,6 +2,7 @@
 //! calls that a seed draws. `storm` draws whole stories; `named` has the ones that are known to be easily broken.
 
 mod caches;
+mod model;
 mod named;
 mod storm;
 mod world;

@@ -34,6 +34,7 @@ use super::remote::Handoff;
 use super::types::{Blocks, End, State, TakeSpec};
 use super::wire::Key;
 
+#[derive(Clone, Debug)]
 pub struct Taking {
     spec: TakeSpec,
     /// Drawn for this take.
@@ -46,17 +47,20 @@ pub struct Taking {
     struck: Option<(End, Status, String)>,
 }
 
+#[derive(Clone, Debug)]
 struct Part {
     peer: PeerId,
     stage: Stage,
     is_over: bool,
 }
 
+#[derive(Clone, Debug)]
 enum Stage {
     Greeting,
     Asked(Box<Asked>),
 }
 
+#[derive(Clone, Debug)]
 struct Asked {
     is_push: bool,
     source: Arc<Layout>,

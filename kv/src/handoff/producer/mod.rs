@@ -31,6 +31,7 @@ use super::progress::Progress;
 use super::types::{Blocks, End, OfferSpec, State};
 use super::wire;
 
+#[derive(Clone, Debug)]
 pub struct Offer {
     spec: OfferSpec,
     /// Tokens that are computed, by layer of the layout.
@@ -51,6 +52,7 @@ struct Struck {
 }
 
 /// A consumer group: its ranks that took.
+#[derive(Clone, Debug)]
 struct Group {
     plan: Arc<Plan>,
     parts: BTreeMap<u32, Part>,
@@ -63,6 +65,7 @@ struct Spot {
     rank: u32,
 }
 
+#[derive(Clone, Debug)]
 struct Part {
     peer: PeerId,
     take: wire::Take,
