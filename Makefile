@@ -151,7 +151,8 @@ install: build
 	ffi/abi/localize.sh $(TARGET)/release/libferry.a $(TARGET)/stripped/libferry.a
 	strip --strip-debug --enable-deterministic-archives $(TARGET)/stripped/libferry.a
 	install -m 644 $(TARGET)/stripped/libferry.a $(DESTDIR)$(LIBDIR)/libferry.a
-	install -m 644 include/ferry.h include/ferry_kv.h include/ferry.hpp bindings/mooncake/ferry_mooncake.h $(DESTDIR)$(INCLUDEDIR)
+	install -m 644 include/ferry.h include/ferry_kv.h include/ferry.hpp include/ferry_kv.hpp \
+		bindings/mooncake/ferry_mooncake.h $(DESTDIR)$(INCLUDEDIR)
 	@$(FILL) ffi/ferry.pc.in > $(DESTDIR)$(LIBDIR)/pkgconfig/ferry.pc
 	@$(FILL) bindings/mooncake/ferry-mooncake.pc.in > $(DESTDIR)$(LIBDIR)/pkgconfig/ferry-mooncake.pc
 	@$(FILL) ffi/ferryConfig.cmake.in > $(DESTDIR)$(LIBDIR)/cmake/ferry/ferryConfig.cmake

@@ -56,7 +56,7 @@ DOCS = {
     },
 }
 REFERENCES = {
-    "c/index.html": "C and C++: ferry.h, ferry_kv.h, ferry.hpp",
+    "c/index.html": "C and C++: ferry.h, ferry_kv.h, ferry.hpp, ferry_kv.hpp",
     "rust/ferry/index.html": "Rust: crate ferry",
     "python/ferry.html": "Python: package ferry",
     "python/mooncake/engine.html": "Python: mooncake.engine",

@@ -53,6 +53,7 @@ tests/installed/programs.sh "$root/usr" "$libdir" "$work/build"
 database --remove libferry-dev
 [ ! -e "$root/usr/include/ferry.h" ]
 [ ! -e "$root/usr/include/ferry_kv.h" ]
+[ ! -e "$root/usr/include/ferry_kv.hpp" ]
 database --purge libferry-dev libferry0-dbgsym libferry0
 after=$(listing)
 [ "$before" = "$after" ] || { diff <(echo "$before") <(echo "$after"); exit 1; }

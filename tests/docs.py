@@ -130,10 +130,11 @@ def missing(out):
         if name.startswith("ferry_") and name not in functions:
             yield f"Doxygen lacks {name}"
     kinds = {it.findtext("name") for it in tags.iter("compound") if it.get("kind") in ("class", "struct")}
-    header = (ROOT / "include/ferry.hpp").read_text()
-    for name in re.findall(r"^(?:template <.*> )?(?:class|struct) (?:\[\[\w+\]\] )?(\w+)[^;\n]*\{$", header, re.M):
-        if not kinds & {f"ferry::{name}", f"ferry::detail::{name}"}:
-            yield f"Doxygen lacks class {name}"
+    for header, space in (("ferry.hpp", "ferry"), ("ferry_kv.hpp", "ferry::kv")):
+        text = (ROOT / "include" / header).read_text()
+        for name in re.findall(r"^(?:template <.*> )?(?:class|struct) (?:\[\[\w+\]\] )?(\w+)[^;\n]*\{$", text, re.M):
+            if not kinds & {f"{space}::{name}", f"{space}::detail::{name}"}:
+                yield f"Doxygen lacks class {space}::{name}"
     for package, html in (("ferry/__init__", "ferry"), ("mooncake/engine", "mooncake/engine")):
         (source,) = ROOT.glob(f"bindings/python/**/src/{package}.py")
         page = (out / f"python/{html}.html").read_text()

@@ -1,6 +1,6 @@
-// ferry.hpp in a program without exceptions: the program tests each result, and value() of a failure ends the
-// process.
-#include "engines.hpp"
+// ferry.hpp and ferry_kv.hpp in a program without exceptions: the program tests each result, and value() of a failure
+// ends the process.
+#include "kv_ranks.hpp"
 
 #include <csignal>
 #include <sys/resource.h>
@@ -22,6 +22,17 @@ static void bytes_move()
     check(!nobody && nobody.status() == FERRY_ERR_INVALID && nobody.message()[0] != 0, "no reason was given");
 }
 
+static void a_sequence_is_handed_over()
+{
+    const Rank producer({1, 8}), consumer({1, 12});
+    const kv::Id id = must(kv::new_id());
+    consumer.take(id, consumer.connect(producer));
+    producer.offer(id);
+    producer.finish(id);
+    check(consumer.end()->kind == FERRY_KV_EVENT_RECEIVED && consumer.holds(0, kv_tokens), "the sequence is not there");
+    check(producer.cache.seal(id, 1).status() < 0, "an offer that has ended was sealed");
+}
+
 static void value_of_a_failure_ends_the_process()
 {
     int status = 0;
@@ -41,6 +52,7 @@ static void value_of_a_failure_ends_the_process()
 int main()
 {
     bytes_move();
+    a_sequence_is_handed_over();
     value_of_a_failure_ends_the_process();
-    std::puts("noexcept: 2 passed");
+    std::puts("noexcept: 3 passed");
 }

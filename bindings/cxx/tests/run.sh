@@ -1,6 +1,6 @@
 #!/bin/bash
-# Tests the C++ binding against the shipped libferry: the suite under ASan and UBSan over TCP and over the
-# same-host path, the same for device memory with stand-ins for the CUDA driver and AscendCL, programs without
+# Tests the C++ binding against the shipped libferry: the suites of ferry.hpp and ferry_kv.hpp under ASan and UBSan over
+# TCP and over the same-host path, the same for device memory with stand-ins for the CUDA driver and AscendCL, programs without
 # exceptions and with coroutines, the examples, the README's programs, and a few rounds of the benchmark.
 # Warnings are errors. Arguments go to the suite (--gtest_filter=...).
 set -euo pipefail
@@ -23,6 +23,7 @@ compile() { # program, then flags and sources
     "$CXX" "${warnings[@]}" -I"$root/include" -I"$here" "$@" "$out/libferry.so.0" -Wl,-rpath,"$out" -pthread -o "$program"
 }
 compile suite -std=c++17 "${sanitizers[@]}" "$here/suite.cpp" "$here/lifetimes.cpp" "$here/count.cpp" -lgtest -lgtest_main
+compile kv-suite -std=c++17 "${sanitizers[@]}" "$here/kv_layouts.cpp" "$here/kv_handoff.cpp" -lgtest -lgtest_main
 standin=$target/standin
 "$root/tests/standin/build.sh" "$standin"
 devices() { # program, folder of the stand-in, then flags
@@ -39,7 +40,7 @@ if echo '#include <coroutine>' | "$CXX" -std=c++20 -x c++ -fsyntax-only - 2>/dev
 else
     echo "SKIPPED: coroutines; $CXX has none"
 fi
-for example in worker exchange handoff; do
+for example in worker exchange handoff kv; do
     compile "$example" -std=c++17 "${sanitizers[@]}" "$root/bindings/cxx/examples/$example.cpp"
 done
 for example in exchange handoff; do
@@ -58,13 +59,32 @@ for source in "$out"/readme-*.cpp; do
     programs+=("$name")
 done
 
+kv_processes() { # the example kv with each of its ranks in a process of its own
+    local rank rc=0 word address addresses=() producers=()
+    rm -f "$out/kv-lines"
+    mkfifo "$out/kv-lines"
+    exec 3<>"$out/kv-lines"
+    for rank in 0 1; do
+        timeout 60 "$out/kv" prefill $rank >&3 &
+        producers+=($!)
+        read -r -t 60 word address <&3
+        [ "$word" = ADDRESS ]
+        addresses+=("$address")
+    done
+    timeout 60 "$out/kv" decode "${addresses[@]}" >/dev/null || rc=1
+    for producer in "${producers[@]}"; do wait "$producer" || rc=1; done
+    return $rc
+}
+
 export FERRY_CUDA_LIBRARY=$standin/cuda-12.8/libcuda.so.1 FERRY_ASCEND_LIBRARY=$standin/cann-9.1/libascendcl.so
 for transports in tcp local,tcp; do
     export FERRY_TRANSPORTS=$transports
     echo "== transports $transports"
     timeout 300 "$out/suite" --gtest_brief=1 "$@"
+    timeout 300 "$out/kv-suite" --gtest_brief=1 "$@"
     for library in cuda ascend; do timeout 300 "$out/devices-$library" --gtest_brief=1; done
-    for program in "${programs[@]}" worker; do timeout 120 "$out/$program"; done
+    for program in "${programs[@]}" worker kv; do timeout 120 "$out/$program"; done
+    kv_processes
     "$root/tests/exchange.sh" "c++=$out/exchange" "c=$out/exchange-c"
     "$root/tests/handoff.sh" "c++=$out/handoff" "c=$out/handoff-c"
 done

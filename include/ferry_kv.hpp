@@ -1,0 +1,787 @@
+/** @file
+ * KV caches for C++17: layouts, plans, and handing sequences over, by ferry_kv.h. Header only; link libferry.
+ *
+ * ferry_kv.h has the contract of each call, its constants (FERRY_KV_*) and its plain structs, and docs/kv.md says what
+ * the words mean. The rules of ferry.hpp hold: results, ownership, threads and timeouts are the same. Further:
+ *
+ * - Lists of blocks and of peers are borrowed for the length of a call. Layers own their names, events their lists.
+ * - What takes a Description or a list may also throw std::bad_alloc. Cache::poll and Cache::wait allocate nothing
+ *   here.
+ *
+ * Above 500 lines, because a user copies and includes one file.
+ */
+#ifndef FERRY_KV_HPP
+#define FERRY_KV_HPP
+
+#include <ferry.hpp>
+#include <ferry_kv.h>
+
+namespace ferry::kv {
+
+/* ---- Descriptions of layouts ------------------------------------------------------------------- */
+
+/// Layers that share their block ids; the fields are those of ferry_kv_group.
+struct Group : ferry_kv_group {
+    /// Takes FERRY_KV_GROUP_*, the tokens of a block, and of a window its tokens.
+    explicit Group(std::uint32_t of_kind, std::uint32_t tokens = 1, std::uint32_t window = 0) noexcept
+        : ferry_kv_group{static_cast<std::uint32_t>(sizeof(ferry_kv_group)), of_kind, tokens, window}
+    {
+    }
+    /// Each kind with what it needs.
+    /// @{
+    static Group full(std::uint32_t tokens) noexcept { return Group(FERRY_KV_GROUP_FULL, tokens); }
+    static Group window(std::uint32_t tokens, std::uint32_t window) noexcept
+    {
+        return Group(FERRY_KV_GROUP_WINDOW, tokens, window);
+    }
+    static Group latent(std::uint32_t tokens) noexcept { return Group(FERRY_KV_GROUP_LATENT, tokens); }
+    static Group state() noexcept { return Group(FERRY_KV_GROUP_STATE); }
+    /// @}
+};
+static_assert(sizeof(Group) == sizeof(ferry_kv_group), "a list of Group is one of ferry_kv_group");
+
+/// From one block, pair, head, token or element of a layer to the next, in bytes.
+struct Strides {
+    /// The strides of ferry_kv_layer.
+    /// @{
+    std::uint64_t block = 0, pair = 0, head = 0, token = 0, element = 0;
+    /// @}
+};
+
+/// One tensor of the cache; the fields are those of ferry_kv_layer, which has their meaning.
+struct Layer {
+    /// The same on all ranks and both sides.
+    std::string name;
+    /// Index into Description::groups.
+    std::uint32_t group = 0;
+    /// The pipeline stage that holds the layer.
+    std::uint32_t stage = 0;
+    /// KV heads of the whole model.
+    std::uint32_t heads = 0;
+    /// 2 for keys and values, 1 if there is one kind of row.
+    std::uint32_t pairs = 2;
+    /// Elements of one row.
+    std::uint32_t elements = 0;
+    /// Bytes of one element.
+    std::uint32_t element_bytes = 0;
+    /// Block 0 in this process, in memory of the host or of a device. NULL for a layer of another stage.
+    const void *address = nullptr;
+    /// How many blocks the tensor has.
+    std::uint64_t blocks = 0;
+    /// FERRY_KV_BLOCK_* or FERRY_KV_PAIR_* of a contiguous tensor; 0 if `strides` says how the tensor lies.
+    std::uint32_t arrangement = FERRY_KV_BLOCK_PAIR_HEAD_TOKEN;
+    /// Looked at if arrangement is 0.
+    Strides strides;
+};
+
+/// One rank's cache; the fields are those of ferry_kv_layout_desc, which has their meaning.
+struct Description {
+    /// The four texts that are equal on both sides.
+    /// @{
+    std::string model, revision, cache, rope;
+    /// @}
+    /// Tensor, pipeline and context parallelism: this rank, and how many there are.
+    /// @{
+    std::uint32_t tp_rank = 0, tp_size = 1, pp_rank = 0, pp_size = 1, pcp_rank = 0, pcp_size = 1, dcp_size = 1;
+    /// @}
+    /// Context parallel ranks take turns of this many tokens.
+    std::uint32_t turn_tokens = 1;
+    /// 1 to 64.
+    std::vector<Group> groups;
+    /// The layers of all stages in the order of computation, 1 to 1,024.
+    std::vector<Layer> layers;
+};
+
+namespace detail {
+
+using ferry::detail::list;
+using ferry::detail::Owned;
+using ferry::detail::text;
+
+/// Frees what ferry_kv.h has made.
+struct Free {
+    void operator()(ferry_kv_layout *layout) const noexcept { ferry_kv_layout_free(layout); }
+    void operator()(ferry_kv_plan *plan) const noexcept { ferry_kv_plan_free(plan); }
+    void operator()(ferry_kv_moves *moves) const noexcept { ferry_kv_moves_free(moves); }
+};
+
+/// True if a text can be given to C whole. Otherwise the outcome says which text has a zero.
+inline bool whole(const std::string &text, const std::string &of, Outcome &outcome)
+{
+    if (text.find('\0') == std::string::npos) return true;
+    outcome.fail(FERRY_ERR_INVALID, (of + " has a zero").c_str());
+    return false;
+}
+
+/// The handles of peers, which must be peers of this engine: of another they would be mistaken.
+inline Result<std::vector<ferry_peer>> handles(Span<const Peer> peers, ferry_engine *engine, const char *of)
+{
+    Result<std::vector<ferry_peer>> result;
+    result->reserve(peers.size());
+    for (const Peer &peer : peers) {
+        if (!peer || peer.engine() != engine) {
+            const std::string which = of + ("[" + std::to_string(result->size()) + "]");
+            result.fail(FERRY_ERR_INVALID, (which + " is no peer of the cache's engine").c_str());
+            return result;
+        }
+        result->push_back(peer.handle());
+    }
+    return result;
+}
+
+} // namespace detail
+
+/* ---- Layouts ----------------------------------------------------------------------------------- */
+
+/// Numbers of a layout; the fields are those of ferry_kv_layout_info.
+struct LayoutInfo : ferry_kv_layout_info {
+    LayoutInfo() noexcept : ferry_kv_layout_info{} { struct_size = sizeof(ferry_kv_layout_info); }
+};
+
+/// What one rank holds of a paged KV cache. It never changes. The destructor frees it.
+class Layout {
+public:
+    /// Empty; assign a layout to it.
+    Layout() noexcept = default;
+    /// Makes a layout from its description. The memory that it names is not touched.
+    static Result<Layout> create(const Description &from)
+    {
+        Result<Layout> result;
+        ferry_kv_layout_desc desc = FERRY_KV_LAYOUT_DESC_INIT;
+        if (!texts(from, desc, result)) return result;
+        desc.tp_rank = from.tp_rank;
+        desc.tp_size = from.tp_size;
+        desc.pp_rank = from.pp_rank;
+        desc.pp_size = from.pp_size;
+        desc.pcp_rank = from.pcp_rank;
+        desc.pcp_size = from.pcp_size;
+        desc.dcp_size = from.dcp_size;
+        desc.turn_tokens = from.turn_tokens;
+        desc.groups = from.groups.data();
+        desc.group_count = from.groups.size();
+        std::vector<ferry_kv_layer> layers(from.layers.size());
+        for (std::size_t i = 0; i < layers.size(); i++)
+            if (!layer(from.layers[i], "layers[" + std::to_string(i) + "]", desc, layers[i], result)) return result;
+        desc.layers = layers.data();
+        desc.layer_count = layers.size();
+        ferry_kv_layout *layout = nullptr;
+        if (result.take(ferry_kv_layout_new(&desc, &layout, result.slot()))) result->c_.reset(layout);
+        return result;
+    }
+    /// Makes a layout from the bytes of `exported`, which may be anyone's.
+    static Result<Layout> load(Bytes bytes) noexcept
+    {
+        Result<Layout> result;
+        ferry_kv_layout *layout = nullptr;
+        if (result.take(ferry_kv_layout_import(bytes.data(), bytes.size(), &layout, result.slot())))
+            result->c_.reset(layout);
+        return result;
+    }
+    /// Returns the layout as bytes, for the other ranks: at most 64 KiB.
+    Result<std::vector<std::byte>> exported() const
+    {
+        return detail::text<std::vector<std::byte>>(
+            [&](std::byte *buffer, std::size_t capacity, std::size_t *length, ferry_error *error) {
+                return ferry_kv_layout_export(c(), buffer, capacity, length, error);
+            });
+    }
+    /// Returns this rank's number, how many ranks there are, and how many groups and layers.
+    Result<LayoutInfo> info() const noexcept
+    {
+        Result<LayoutInfo> result;
+        result.take(ferry_kv_layout_get_info(c(), &*result, result.slot()));
+        return result;
+    }
+    /// The layout for ferry_kv.h; this object still owns it.
+    const ferry_kv_layout *c() const noexcept { return c_.get(); }
+    /// True if this object owns a layout.
+    explicit operator bool() const noexcept { return c_ != nullptr; }
+
+private:
+    static bool texts(const Description &from, ferry_kv_layout_desc &desc, Outcome &outcome)
+    {
+        if (!detail::whole(from.model, "model", outcome) || !detail::whole(from.revision, "revision", outcome) ||
+            !detail::whole(from.cache, "cache", outcome) || !detail::whole(from.rope, "rope", outcome))
+            return false;
+        desc.model = from.model.c_str();
+        desc.revision = from.revision.c_str();
+        desc.cache = from.cache.c_str();
+        desc.rope = from.rope.c_str();
+        return true;
+    }
+    static bool layer(const Layer &from, const std::string &of, const ferry_kv_layout_desc &desc, ferry_kv_layer &out,
+                      Outcome &outcome)
+    {
+        if (!detail::whole(from.name, of + ".name", outcome)) return false;
+        out.struct_size = sizeof out;
+        out.group = from.group;
+        out.name = from.name.c_str();
+        out.stage = from.stage;
+        out.heads = from.heads;
+        out.pairs = from.pairs;
+        out.elements = from.elements;
+        out.element_bytes = from.element_bytes;
+        out.address = static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(from.address));
+        out.blocks = from.blocks;
+        out.block_stride = from.strides.block;
+        out.pair_stride = from.strides.pair;
+        out.head_stride = from.strides.head;
+        out.token_stride = from.strides.token;
+        out.element_stride = from.strides.element;
+        // Without an address nobody looks at strides. What is wrong with the group ferry_kv_layout_new says, with its
+        // layer.
+        if (from.address == nullptr || from.arrangement == 0 || from.group >= desc.group_count) return true;
+        Result<void> arranged;
+        if (arranged.take(ferry_kv_layer_arrange(&desc, from.arrangement, &out, arranged.slot()))) return true;
+        outcome.fail(arranged.status(), (of + ": " + arranged.message()).c_str());
+        return false;
+    }
+
+    std::unique_ptr<ferry_kv_layout, detail::Free> c_;
+};
+
+/* ---- Lists of blocks --------------------------------------------------------------------------- */
+
+/// The blocks of one group that hold a sequence; the fields are those of ferry_kv_block_list. Borrows the ids, which
+/// must outlive it. Without ids: a group that is not needed, or has no blocks yet.
+struct Blocks : ferry_kv_block_list {
+    Blocks() noexcept : Blocks(Span<const std::uint32_t>()) {}
+    /// Takes the ids, and which of the rank's tokens the first block begins with.
+    explicit Blocks(Span<const std::uint32_t> ids, std::uint64_t first = 0) noexcept
+        : ferry_kv_block_list{static_cast<std::uint32_t>(sizeof(ferry_kv_block_list)), 0, first, ids.data(), ids.size()}
+    {
+    }
+};
+static_assert(sizeof(Blocks) == sizeof(ferry_kv_block_list), "a list of Blocks is one of ferry_kv_block_list");
+
+/* ---- Plans ------------------------------------------------------------------------------------- */
+
+/// Bytes of one layer, by strides; the fields are those of ferry_kv_move, which has the formula. The lists of blocks
+/// belong to the Moves.
+struct Move : ferry_kv_move {
+    Move() noexcept : ferry_kv_move{} { struct_size = sizeof(ferry_kv_move); }
+    /// Calls `piece(source, target, bytes)` for each run of contiguous bytes, with its two addresses.
+    template <class Piece> void pieces(Piece &&piece) const
+    {
+        for (std::uint64_t pair = 0; pair < pair_count; pair++)
+            steps(source + source_blocks[pair] * source_stride, target + target_blocks[pair] * target_stride, piece);
+    }
+
+private:
+    // The four loops of one pair of blocks, the outermost first.
+    template <class Piece> void steps(std::uint64_t from, std::uint64_t to, Piece &piece, int loop = 0) const
+    {
+        if (loop == 4) return static_cast<void>(piece(from, to, bytes));
+        for (std::uint64_t step = 0; step < counts[loop]; step++)
+            steps(from + step * source_steps[loop], to + step * target_steps[loop], piece, loop + 1);
+    }
+};
+
+/// The bytes that one rank of the source sends to one rank of the target. They never change. The destructor frees them.
+class Moves {
+public:
+    /// Empty; assign moves to it.
+    Moves() noexcept = default;
+    /// Returns how many moves there are.
+    Result<std::size_t> count() const noexcept
+    {
+        Result<std::size_t> result;
+        result.take(ferry_kv_moves_count(c(), &*result, result.slot()));
+        return result;
+    }
+    /// Returns one move; valid as long as the moves.
+    Result<Move> get(std::size_t index) const noexcept
+    {
+        Result<Move> result;
+        result.take(ferry_kv_moves_get(c(), index, &*result, result.slot()));
+        return result;
+    }
+    /// The moves for ferry_kv.h; this object still owns them.
+    const ferry_kv_moves *c() const noexcept { return c_.get(); }
+    /// True if this object owns moves, also if there are none of them.
+    explicit operator bool() const noexcept { return c_ != nullptr; }
+
+private:
+    friend class Plan;
+    std::unique_ptr<ferry_kv_moves, detail::Free> c_;
+};
+
+/// Which part of a sequence to move; ferry_kv_part has the meaning. Borrows its lists; they must outlive it.
+struct Part {
+    /// The tokens from first_token to before end_token.
+    /// @{
+    std::uint64_t first_token = 0, end_token = 0;
+    /// @}
+    /// The layers from first_layer to before end_layer, as indices into the target's layers.
+    /// @{
+    std::uint32_t first_layer = 0, end_layer = UINT32_MAX;
+    /// @}
+    /// Both sides' blocks, one list for each group of the target.
+    /// @{
+    Span<const Blocks> source, target;
+    /// @}
+};
+
+/// Who sends what, for two instances. It never changes. The destructor frees it.
+class Plan {
+public:
+    /// Empty; assign a plan to it.
+    Plan() noexcept = default;
+    /// Plans how the instance of `target` gets what the instance of `source` holds. The layouts may go before the plan.
+    static Result<Plan> create(const Layout &source, const Layout &target) noexcept
+    {
+        Result<Plan> result;
+        ferry_kv_plan *plan = nullptr;
+        if (result.take(ferry_kv_plan_new(source.c(), target.c(), &plan, result.slot()))) result->c_.reset(plan);
+        return result;
+    }
+    /// Lists the ranks of the source that send to a rank of the target.
+    Result<std::vector<std::uint32_t>> sources(std::uint32_t target_rank) const
+    {
+        return detail::list<std::uint32_t>(
+            [&](std::uint32_t *ranks, std::size_t capacity, std::size_t *count, ferry_error *error) {
+                return ferry_kv_plan_sources(c(), target_rank, ranks, capacity, count, error);
+            });
+    }
+    /// Lists the ranks of the target to which a rank of the source sends.
+    Result<std::vector<std::uint32_t>> targets(std::uint32_t source_rank) const
+    {
+        return detail::list<std::uint32_t>(
+            [&](std::uint32_t *ranks, std::size_t capacity, std::size_t *count, ferry_error *error) {
+                return ferry_kv_plan_targets(c(), source_rank, ranks, capacity, count, error);
+            });
+    }
+    /// Returns a page for people: who sends how much to whom, and in pieces of what size.
+    Result<std::string> explain() const
+    {
+        return detail::text<std::string>([&](char *buffer, std::size_t size, std::size_t *length, ferry_error *error) {
+            return ferry_kv_plan_explain(c(), buffer, size, length, error);
+        });
+    }
+    /// Finds the bytes that the rank of `source` sends to the rank of `target`. Nothing is moved. FERRY_ERR_INVALID
+    /// also if the part's lists have different lengths.
+    Result<Moves> lower(const Layout &source, const Layout &target, const Part &part) const
+    {
+        Result<Moves> result;
+        if (part.source.size() != part.target.size()) {
+            result.fail(FERRY_ERR_INVALID, "the lists of source and target blocks have different lengths");
+            return result;
+        }
+        std::vector<ferry_kv_blocks> blocks(part.target.size());
+        for (std::size_t i = 0; i < blocks.size(); i++) {
+            const Blocks &from = part.source[i], &to = part.target[i];
+            blocks[i] = {sizeof(ferry_kv_blocks), 0,         from.blocks,    from.block_count,
+                         from.first_token,        to.blocks, to.block_count, to.first_token};
+        }
+        ferry_kv_part c_part = FERRY_KV_PART_INIT;
+        c_part.first_token = part.first_token;
+        c_part.end_token = part.end_token;
+        c_part.first_layer = part.first_layer;
+        c_part.end_layer = part.end_layer;
+        c_part.blocks = blocks.data();
+        c_part.group_count = blocks.size();
+        ferry_kv_moves *moves = nullptr;
+        if (result.take(ferry_kv_plan_lower(c(), source.c(), target.c(), &c_part, &moves, result.slot())))
+            result->c_.reset(moves);
+        return result;
+    }
+    /// The plan for ferry_kv.h; this object still owns it.
+    const ferry_kv_plan *c() const noexcept { return c_.get(); }
+    /// True if this object owns a plan.
+    explicit operator bool() const noexcept { return c_ != nullptr; }
+
+private:
+    std::unique_ptr<ferry_kv_plan, detail::Free> c_;
+};
+
+/* ---- Ids and events ---------------------------------------------------------------------------- */
+
+/// 128 bits that name one attempt to hand a sequence over; `bytes` has them.
+struct Id : ferry_kv_id {
+    /// All zeros: no id that new_id draws.
+    Id() noexcept : ferry_kv_id{} {}
+    /// Takes an id of ferry_kv.h.
+    Id(const ferry_kv_id &id) noexcept : ferry_kv_id(id) {}
+    /// Compares the bits.
+    /// @{
+    friend bool operator==(const Id &a, const Id &b) noexcept { return compare(a, b) == 0; }
+    friend bool operator!=(const Id &a, const Id &b) noexcept { return compare(a, b) != 0; }
+    friend bool operator<(const Id &a, const Id &b) noexcept { return compare(a, b) < 0; }
+    /// @}
+
+private:
+    static int compare(const Id &a, const Id &b) noexcept { return std::memcmp(a.bytes, b.bytes, sizeof a.bytes); }
+};
+
+/// Draws an id.
+inline Result<Id> new_id() noexcept
+{
+    Result<Id> result;
+    result.take(ferry_kv_id_new(&*result, result.slot()));
+    return result;
+}
+
+/// A block of a group.
+using Block = ferry_kv_block;
+
+/// What has become of an offer or a take, with its lists. operator-> gives the fields of ferry_kv_event. It may outlive
+/// the cache and the engine.
+class Event {
+public:
+    Event() noexcept : c_(none()) {}
+    /// Moves the lists too. Assignment frees the old lists.
+    /// @{
+    Event(Event &&other) noexcept : c_(std::exchange(other.c_, none())) {}
+    Event &operator=(Event &&other) noexcept
+    {
+        Event moved(std::move(other));
+        std::swap(c_, moved.c_);
+        return *this;
+    }
+    /// @}
+    ~Event() { ferry_kv_event_release(&c_); }
+    /// The fields of ferry_kv_event.
+    /// @{
+    const ferry_kv_event *operator->() const noexcept { return &c_; }
+    const ferry_kv_event &operator*() const noexcept { return c_; }
+    /// @}
+    /// The offer or take.
+    Id id() const noexcept { return c_.id; }
+    /// True if the offer or take has ended: its blocks are the caller's.
+    bool terminal() const noexcept { return c_.kind != 0 && c_.kind != FERRY_KV_EVENT_LAYERS; }
+    /// Why, in a sentence; "" for FERRY_OK. Valid as long as the event.
+    const char *message() const noexcept { return c_.message ? c_.message : ""; }
+    /// Blocks of a take whose contents are undefined. Valid as long as the event.
+    Span<const Block> untrusted() const noexcept
+    {
+        return {c_.untrusted, static_cast<std::size_t>(c_.untrusted_count)};
+    }
+
+private:
+    friend class Cache;
+    static ferry_kv_event none() noexcept { return FERRY_KV_EVENT_INIT; }
+    ferry_kv_event c_;
+};
+
+/// What a cache knows of an id; the fields are those of ferry_kv_state.
+struct State : ferry_kv_state {
+    State() noexcept : ferry_kv_state{} { struct_size = sizeof(ferry_kv_state); }
+};
+
+/* ---- Options ----------------------------------------------------------------------------------- */
+
+namespace detail {
+
+/// Milliseconds for a field in which 0 means the default: never 0, so no time is the shortest.
+inline std::uint32_t milliseconds(Timeout time) noexcept
+{
+    const std::uint64_t ms = time.ns() / 1000000 + (time.ns() % 1000000 != 0);
+    if (ms == 0) return 1;
+    return ms > UINT32_MAX ? UINT32_MAX : static_cast<std::uint32_t>(ms);
+}
+
+} // namespace detail
+
+/// Registered memory that has layers of a cache; the fields are those of ferry_kv_memory.
+struct Range : ferry_kv_memory {
+    /// All of this memory, or a part of a region.
+    /// @{
+    Range(const ferry::Memory &memory) noexcept : Range(memory.handle(), memory.data(), memory.size()) {}
+    Range(const Region &of, const void *start, std::size_t bytes) noexcept : Range(of.handle(), start, bytes) {}
+    /// @}
+
+private:
+    Range(ferry_region of, const void *start, std::size_t bytes) noexcept
+        : ferry_kv_memory{static_cast<std::uint32_t>(sizeof(ferry_kv_memory)), 0, of,
+                          static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(start)), bytes}
+    {
+    }
+};
+static_assert(sizeof(Range) == sizeof(ferry_kv_memory), "a list of Range is one of ferry_kv_memory");
+
+/// Options of a cache.
+class CacheOptions {
+public:
+    /// The struct of ferry_kv.h.
+    using C = ferry_kv_cache_options;
+    /// After how long a peer that should answer, and says nothing, is given up. 1 second if this is not called.
+    CacheOptions &silence(Timeout silence) noexcept
+    {
+        c_.silence_ms = detail::milliseconds(silence);
+        return *this;
+    }
+    /// The struct for ferry_kv.h.
+    const C *c() const noexcept { return &c_; }
+
+private:
+    C c_ = FERRY_KV_CACHE_OPTIONS_INIT;
+};
+
+/// Options of an offer. Reusable.
+class OfferOptions {
+public:
+    /// Consumers that take the offer, each with all of its ranks, 1 to 64. One if this is not called.
+    OfferOptions &takers(std::uint32_t takers) noexcept
+    {
+        takers_ = takers;
+        return *this;
+    }
+    /// The peers that may take the offer, at least one. Every peer if this is not called.
+    OfferOptions &only(Span<const Peer> peers)
+    {
+        only_.assign(peers.begin(), peers.end());
+        is_open_ = false;
+        return *this;
+    }
+    /// The time from Cache::seal on within which all takers must be there. 30 seconds if this is not called; about 49
+    /// days are the longest.
+    OfferOptions &lease(Timeout lease) noexcept
+    {
+        lease_ms_ = detail::milliseconds(lease);
+        return *this;
+    }
+
+private:
+    friend class Cache;
+    std::vector<Peer> only_;
+    bool is_open_ = true;
+    std::uint32_t takers_ = 1, lease_ms_ = 0;
+};
+
+/// Options of a take. Reusable.
+class TakeOptions {
+public:
+    /// FERRY_KV_MODE_*. AUTO if this is not called.
+    TakeOptions &mode(std::uint32_t mode) noexcept
+    {
+        c_.mode = mode;
+        return *this;
+    }
+    /// Any number that all ranks of one consumer have, and no other consumer of the offer. 1 if this is not called.
+    TakeOptions &taker(std::uint64_t taker) noexcept
+    {
+        c_.taker = taker;
+        return *this;
+    }
+    /// Tokens at the beginning that the consumer has already.
+    TakeOptions &skip_tokens(std::uint64_t tokens) noexcept
+    {
+        c_.skip_tokens = tokens;
+        return *this;
+    }
+    /// The take fails with FERRY_ERR_TIMEOUT if it is not complete by then. A deadline that has passed, 0 too, is one.
+    TakeOptions &deadline(Timeout deadline) noexcept
+    {
+        c_.deadline_ns = deadline.ns() == 0 ? 1 : deadline.ns();
+        return *this;
+    }
+    /// Tells of layers by FERRY_KV_EVENT_LAYERS as they are complete.
+    TakeOptions &layers(bool tell = true) noexcept
+    {
+        c_.flags = tell ? FERRY_KV_TAKE_LAYERS : 0;
+        return *this;
+    }
+
+private:
+    friend class Cache;
+    static ferry_kv_take_options defaults() noexcept
+    {
+        ferry_kv_take_options options = FERRY_KV_TAKE_OPTIONS_INIT;
+        options.taker = 1;
+        return options;
+    }
+    ferry_kv_take_options c_ = defaults();
+};
+
+/* ---- Caches ------------------------------------------------------------------------------------ */
+
+/// One rank's cache: hands sequences over to the caches of other engines, and takes theirs. The destructor closes it:
+/// it ends all offers and takes, and waits until nothing touches their blocks. Keep the memory until then.
+class Cache : public detail::Owned<ferry_kv_cache *> {
+public:
+    using Owned::Owned;
+    /// Leaves the other empty. Assignment first destroys the old value, as the destructor does.
+    /// @{
+    Cache(Cache &&) noexcept = default;
+    Cache &operator=(Cache &&other) noexcept
+    {
+        Cache moved(std::move(other));
+        swap(moved);
+        return *this;
+    }
+    /// @}
+    ~Cache()
+    {
+        if (!*this) return;
+        ferry_kv_cache_close(handle_, FERRY_FOREVER, nullptr);
+        ferry_kv_cache_free(handle_);
+    }
+    /// Opens the cache that the layout describes. Each layer of the rank's own stage lies in one of the ranges. An
+    /// engine has one cache.
+    /// @{
+    static Result<Cache> open(const Engine &engine, const Layout &layout, Span<const Range> memory,
+                              OrDefault<CacheOptions> options = {}) noexcept
+    {
+        Result<Cache> result;
+        ferry_kv_cache *cache = nullptr;
+        if (result.take(ferry_kv_cache_open(engine.c(), layout.c(), memory.data(), memory.size(), options.c(), &cache,
+                                            result.slot())))
+            *result = Cache(engine, cache);
+        return result;
+    }
+    static Result<Cache> open(const Engine &engine, const Layout &layout, const ferry::Memory &memory,
+                              OrDefault<CacheOptions> options = {}) noexcept
+    {
+        return open(engine, layout, Range(memory), options);
+    }
+    /// @}
+
+    /// Offers blocks of a sequence, one list for each group of the layout. Nothing is ready yet. The blocks belong to
+    /// the offer until its terminal event.
+    Result<void> offer(const Id &id, Span<const Blocks> blocks, const OfferOptions &options = {}) const
+    {
+        Result<void> result;
+        const auto only = detail::handles(options.only_, engine(), "only");
+        if (!only) return Result<void>(only);
+        if (!options.is_open_ && only->empty()) {
+            result.fail(FERRY_ERR_INVALID, "only has no peers: nobody could take the offer");
+            return result;
+        }
+        ferry_kv_offer_options c_options = FERRY_KV_OFFER_OPTIONS_INIT;
+        c_options.takers = options.takers_;
+        c_options.blocks = blocks.data();
+        c_options.group_count = blocks.size();
+        c_options.only = only->data();
+        c_options.only_count = only->size();
+        c_options.lease_ms = options.lease_ms_;
+        result.take(ferry_kv_offer(handle_, &id, &c_options, result.slot()));
+        return result;
+    }
+    /// Adds blocks to an offer, one list for each group.
+    Result<void> extend(const Id &id, Span<const Blocks> blocks) const noexcept
+    {
+        Result<void> result;
+        result.take(ferry_kv_offer_extend(handle_, &id, blocks.data(), blocks.size(), result.slot()));
+        return result;
+    }
+    /// Says that the first `tokens` tokens are in their blocks: in all layers, or in those from `first_layer` to before
+    /// `end_layer`.
+    /// @{
+    Result<void> ready(const Id &id, std::uint64_t tokens) const noexcept { return ready(id, tokens, 0, UINT32_MAX); }
+    Result<void> ready(const Id &id, std::uint64_t tokens, std::uint32_t first_layer,
+                       std::uint32_t end_layer) const noexcept
+    {
+        Result<void> result;
+        result.take(ferry_kv_offer_ready(handle_, &id, first_layer, end_layer, tokens, result.slot()));
+        return result;
+    }
+    /// @}
+    /// Says that the sequence has `tokens` tokens, and no more blocks come. The lease begins.
+    Result<void> seal(const Id &id, std::uint64_t tokens) const noexcept
+    {
+        Result<void> result;
+        result.take(ferry_kv_offer_seal(handle_, &id, tokens, result.slot()));
+        return result;
+    }
+    /// Asks an offer to end; its terminal event follows.
+    Result<void> abort(const Id &id) const noexcept
+    {
+        Result<void> result;
+        result.take(ferry_kv_offer_abort(handle_, &id, result.slot()));
+        return result;
+    }
+    /// Ends sealed offers that nobody has taken until `blocks` blocks are free; returns how many are.
+    Result<std::size_t> reclaim(std::size_t blocks) const noexcept
+    {
+        Result<std::size_t> result;
+        result.take(ferry_kv_reclaim(handle_, blocks, &*result, result.slot()));
+        return result;
+    }
+
+    /// Takes the first `tokens` tokens of a handoff into blocks, one list for each group of the layout. `producers` are
+    /// all ranks of the producer, by their numbers. The blocks belong to the take until its terminal event.
+    Result<void> take(const Id &id, Span<const Peer> producers, Span<const Blocks> blocks, std::uint64_t tokens,
+                      const TakeOptions &options = {}) const
+    {
+        Result<void> result;
+        const auto peers = detail::handles(producers, engine(), "producers");
+        if (!peers) return Result<void>(peers);
+        ferry_kv_take_options c_options = options.c_;
+        c_options.producers = peers->data();
+        c_options.producer_count = peers->size();
+        c_options.blocks = blocks.data();
+        c_options.group_count = blocks.size();
+        c_options.tokens = tokens;
+        result.take(ferry_kv_take(handle_, &id, &c_options, result.slot()));
+        return result;
+    }
+    /// Asks a take to end; its terminal event follows.
+    Result<void> cancel(const Id &id) const noexcept
+    {
+        Result<void> result;
+        result.take(ferry_kv_take_cancel(handle_, &id, result.slot()));
+        return result;
+    }
+
+    /// Takes the next event, oldest first. Never waits: pending() if there is none. FERRY_ERR_CLOSED: the cache or its
+    /// engine is closed, and there are no more.
+    Result<Event> poll() const noexcept
+    {
+        Result<Event> result;
+        result.take(ferry_kv_poll(handle_, &result->c_, result.slot()));
+        return result;
+    }
+    /// Waits for the next event and takes it. pending() if the timeout passes first. Closing the cache ends the wait.
+    Result<Event> wait(Timeout timeout = forever) const noexcept
+    {
+        Result<Event> result;
+        result.take(ferry_kv_wait(handle_, timeout.ns(), &result->c_, result.slot()));
+        return result;
+    }
+    /// Returns a descriptor for poll or an event loop; it is readable when there are events, and when the cache is
+    /// closed. Take events until poll() is pending(). ferry owns the descriptor: only poll it.
+    Result<int> fd() const noexcept
+    {
+        Result<int> result;
+        result.take(ferry_kv_event_fd(handle_, &*result, result.slot()));
+        return result;
+    }
+
+    /// Returns what the cache knows of an id.
+    Result<State> status(const Id &id) const noexcept
+    {
+        Result<State> result;
+        result.take(ferry_kv_status(handle_, &id, &*result, result.slot()));
+        return result;
+    }
+    /// Returns how many blocks belong to handoffs with silent peers that could not be fenced.
+    Result<std::size_t> unfenced_blocks() const noexcept
+    {
+        Result<std::size_t> result;
+        result.take(ferry_kv_unfenced_blocks(handle_, &*result, result.slot()));
+        return result;
+    }
+    /// Refuses new work, ends all offers and takes, and waits until nothing touches their blocks. Their events can
+    /// still be taken. FERRY_ERR_BUSY: the cache is still closing; call again.
+    Result<void> close(Timeout timeout = forever) const noexcept
+    {
+        Result<void> result;
+        result.take(ferry_kv_cache_close(handle_, timeout.ns(), result.slot()));
+        return result;
+    }
+};
+
+} // namespace ferry::kv
+
+/// Hashes the bits of an id, of which all are random.
+template <> struct std::hash<ferry::kv::Id> {
+    /// The first bits.
+    std::size_t operator()(const ferry::kv::Id &id) const noexcept
+    {
+        std::size_t bits = 0;
+        std::memcpy(&bits, id.bytes, sizeof bits);
+        return bits;
+    }
+};
+
+#endif // FERRY_KV_HPP
