@@ -100,9 +100,12 @@ using ferry::detail::text;
 
 /// Frees what ferry_kv.h has made.
 struct Free {
+    /// By the type of the pointer.
+    /// @{
     void operator()(ferry_kv_layout *layout) const noexcept { ferry_kv_layout_free(layout); }
     void operator()(ferry_kv_plan *plan) const noexcept { ferry_kv_plan_free(plan); }
     void operator()(ferry_kv_moves *moves) const noexcept { ferry_kv_moves_free(moves); }
+    /// @}
 };
 
 /// True if a text can be given to C whole. Otherwise the outcome says which text has a zero.
@@ -773,9 +776,9 @@ public:
 
 } // namespace ferry::kv
 
-/// Hashes the bits of an id, of which all are random.
+/// @cond
+// Hashes an id for unordered containers: its first bits, since all are random.
 template <> struct std::hash<ferry::kv::Id> {
-    /// The first bits.
     std::size_t operator()(const ferry::kv::Id &id) const noexcept
     {
         std::size_t bits = 0;
@@ -783,5 +786,6 @@ template <> struct std::hash<ferry::kv::Id> {
         return bits;
     }
 };
+/// @endcond
 
 #endif // FERRY_KV_HPP

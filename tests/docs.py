@@ -132,7 +132,7 @@ def missing(out):
     kinds = {it.findtext("name") for it in tags.iter("compound") if it.get("kind") in ("class", "struct")}
     for header, space in (("ferry.hpp", "ferry"), ("ferry_kv.hpp", "ferry::kv")):
         text = (ROOT / "include" / header).read_text()
-        for name in re.findall(r"^(?:template <.*> )?(?:class|struct) (?:\[\[\w+\]\] )?(\w+)[^;\n]*\{$", text, re.M):
+        for name in re.findall(r"^(?:template <.*> )?(?:class|struct) (?:\[\[\w+\]\] )?(\w+)\b(?!::)[^;\n]*\{$", text, re.M):
             if not kinds & {f"{space}::{name}", f"{space}::detail::{name}"}:
                 yield f"Doxygen lacks class {space}::{name}"
     for package, html in (("ferry/__init__", "ferry"), ("mooncake/engine", "mooncake/engine")):

@@ -409,7 +409,7 @@ TEST(Arguments, WhatIsWrongIsNamed)
     Two two;
     const auto lists = two.consumer.model.lists();
     const ferry::Peer of_other = two.producer.connect(two.consumer);
-    const auto said = [](const ferry::Outcome &outcome) { return std::string(outcome.name()) + ": " + outcome.message(); };
+    const auto said = [](const ferry::Outcome &call) { return std::string(call.name()) + ": " + call.message(); };
     EXPECT_EQ(said(two.consumer.cache.take(two.id, {two.peer, of_other}, lists, kv_tokens)),
               "INVALID: producers[1] is no peer of the cache's engine");
     EXPECT_EQ(said(two.consumer.cache.take(two.id, ferry::Peer(), lists, kv_tokens)),
@@ -431,7 +431,7 @@ TEST(Arguments, WhatIsWrongIsNamed)
     EXPECT_EQ(two.consumer.cache.seal(two.id, 1).status(), FERRY_ERR_INVALID);
     // None of this has left anything behind.
     EXPECT_EQ(must(two.consumer.cache.status(two.id)).kind, static_cast<std::uint32_t>(FERRY_KV_STATE_UNKNOWN));
-    EXPECT_EQ(kv::Cache::open(ferry::Engine(), two.consumer.model.layout(two.consumer.words()), two.consumer.memory).status(),
-              FERRY_ERR_INVALID);
+    const kv::Layout layout = two.consumer.model.layout(two.consumer.words());
+    EXPECT_EQ(kv::Cache::open(ferry::Engine(), layout, two.consumer.memory).status(), FERRY_ERR_INVALID);
     EXPECT_EQ(kv::Cache::open(open_engine(), kv::Layout(), two.consumer.memory).status(), FERRY_ERR_INVALID);
 }

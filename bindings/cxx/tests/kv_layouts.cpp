@@ -1,4 +1,5 @@
-// ferry_kv.hpp without an engine: layouts, their bytes, plans, and the bytes to move, against the model of kv_ranks.hpp.
+// ferry_kv.hpp without an engine: layouts, their bytes, plans, and the bytes to move, against the model of
+// kv_ranks.hpp.
 #include "kv_ranks.hpp"
 
 #include <gtest/gtest.h>

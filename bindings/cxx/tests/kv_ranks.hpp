@@ -1,5 +1,6 @@
-// Ranks of a small model for the tests of ferry_kv.hpp: a naive model of one rank's cache, in which each element encodes
-// its layer, pair, head, token and place, and the same cache over an engine. Places are computed here, not by ferry.
+// Ranks of a small model for the tests of ferry_kv.hpp: a naive model of one rank's cache, in which each element
+// encodes its layer, pair, head, token and place, and the same cache over an engine. Places are computed here, not by
+// ferry.
 #ifndef KV_RANKS_HPP
 #define KV_RANKS_HPP
 
@@ -84,7 +85,8 @@ public:
     // Writes the elements of these tokens in one layer. Of a window only its last tokens before `end`.
     void write(std::uint32_t *memory, std::uint32_t layer, std::uint64_t first, std::uint64_t end) const
     {
-        if (model_layers[layer].kind == FERRY_KV_GROUP_WINDOW && end > kv_window) first = std::max(first, end - kv_window);
+        const bool window = model_layers[layer].kind == FERRY_KV_GROUP_WINDOW && end > kv_window;
+        if (window) first = std::max(first, end - kv_window);
         for (std::uint64_t token = first; token < end; token++)
             for (std::uint32_t pair = 0; pair < model_layers[layer].pairs; pair++)
                 for (std::uint32_t head = 0; head < heads(layer); head++)
@@ -177,7 +179,10 @@ struct Rank {
     {
     }
     std::uint32_t *words() const { return memory.as<std::uint32_t>().data(); }
-    ferry::Peer connect(const Rank &other) const { return must(engine.connect(must(other.engine.address()), patience)); }
+    ferry::Peer connect(const Rank &other) const
+    {
+        return must(engine.connect(must(other.engine.address()), patience));
+    }
     // True if the memory has these tokens, and zeros in all other places.
     bool holds(std::uint64_t first, std::uint64_t end) const
     {
