@@ -5,12 +5,11 @@ import "C"
 
 import (
 	"context"
-	"errors"
-	"os"
 	"sync"
 	"syscall"
-	"time"
 	"unsafe"
+
+	"ferry/internal/watch"
 )
 
 // The kinds of events that a queue takes.
@@ -62,11 +61,8 @@ type Event struct {
 type Queue struct {
 	engine *Engine
 	handle C.ferry_queue
-	watch  *watch
-	// The right to watch the eventfd.
-	turn chan struct{}
-	once sync.Once
-	over chan struct{}
+	source *watch.Source
+	once   sync.Once
 }
 
 // Queue creates a queue for the kinds of events in what, with the notifications of channel 0. A queue that takes
@@ -84,16 +80,19 @@ func (e *Engine) ChannelQueue(what What, channel uint32) (*Queue, error) {
 		return nil, err
 	}
 	defer e.leave()
-	q := &Queue{engine: e, turn: make(chan struct{}, 1), over: make(chan struct{})}
+	q := &Queue{engine: e}
 	c := newCError()
 	status := C.ferry_queue_create_channel(e.handle, C.uint32_t(what), 1, C.uint32_t(channel), &q.handle, &c)
 	if err := failure(op, status, &c); err != nil {
 		return nil, err
 	}
-	var err error
-	if q.watch, err = newWatch(e, q.handle); err != nil {
+	fd, err := eventfd(e, q.handle)
+	if err == nil {
+		q.source, err = watch.NewSource(fd)
+	}
+	if err != nil {
 		C.ferry_queue_destroy(e.handle, q.handle, nil)
-		return nil, err
+		return nil, watchError(err)
 	}
 	e.queues.Store(q, nil)
 	return q, nil
@@ -104,41 +103,26 @@ func (e *Engine) ChannelQueue(what What, channel uint32) (*Queue, error) {
 // the engine is closed.
 func (q *Queue) Next(ctx context.Context) (Event, error) {
 	const op = "next"
+	// Without what the wait allocates.
 	if event, ok, err := q.drain(op); ok || err != nil {
 		return event, err
 	}
-	select {
-	case q.turn <- struct{}{}:
-		defer func() { <-q.turn }()
-	case <-q.over:
+	var (
+		event Event
+		err   error
+	)
+	waited := q.source.Next(ctx, func() bool {
+		var ok bool
+		event, ok, err = q.drain(op)
+		return ok || err != nil
+	})
+	switch waited {
+	case nil:
+		return event, err
+	case watch.ErrOver:
 		return Event{}, closedError(op)
-	case <-ctx.Done():
-		return Event{}, ended(op, ctx.Err())
 	}
-	stop := context.AfterFunc(ctx, func() { q.watch.setDeadline(time.Unix(1, 0)) })
-	defer stop()
-	for {
-		// An earlier context may have left a deadline. The order matters: the end of this context sets a new one.
-		q.watch.setDeadline(time.Time{})
-		if cause := ctx.Err(); cause != nil {
-			return Event{}, ended(op, cause)
-		}
-		var (
-			event Event
-			err   error
-		)
-		waited := q.watch.until(func() bool {
-			var ok bool
-			event, ok, err = q.drain(op)
-			return ok || err != nil
-		})
-		switch {
-		case waited == nil:
-			return event, err
-		case !errors.Is(waited, os.ErrDeadlineExceeded):
-			return Event{}, closedError(op)
-		}
-	}
+	return Event{}, ended(op, waited)
 }
 
 // Each calls f with each event, one event at a time. It returns with Next's error when the context ends or
@@ -201,7 +185,6 @@ func (q *Queue) Close() error {
 func (q *Queue) shut() { q.once.Do(q.end) }
 
 func (q *Queue) end() {
-	close(q.over)
-	q.watch.close()
+	q.source.Close()
 	q.engine.queues.Delete(q)
 }

@@ -6,11 +6,11 @@ package ferry
 import "C"
 
 import (
-	"os"
 	"sync"
 	"sync/atomic"
 	"syscall"
-	"time"
+
+	"ferry/internal/watch"
 )
 
 // A reactor gets the ends of an engine's transfers and connects from a ferry queue, and completes their
@@ -26,7 +26,7 @@ type reactor struct {
 	engine *Engine
 	always bool // watched all the time
 	queue  C.ferry_queue
-	watch  *watch
+	watch  *watch.Watch
 
 	mu      sync.Mutex
 	waiting map[uint64]completer
@@ -63,9 +63,12 @@ func newReactor(engine *Engine, what C.uint32_t, capacity int) (*reactor, error)
 	if err := failure("open", status, &c); err != nil {
 		return nil, err
 	}
-	var err error
-	if r.watch, err = newWatch(engine, r.queue); err != nil {
+	fd, err := eventfd(engine, r.queue)
+	if err != nil {
 		return nil, err
+	}
+	if r.watch, err = watch.New(fd); err != nil {
+		return nil, watchError(err)
 	}
 	if r.always {
 		r.wake <- struct{}{}
@@ -85,7 +88,7 @@ func (r *reactor) run() {
 		}
 		for r.busy() {
 			count := 0
-			err := r.watch.until(func() bool {
+			err := r.watch.Until(func() bool {
 				count = r.drain(events[:])
 				return count != 0
 			})
@@ -175,7 +178,7 @@ func (r *reactor) dispatch(events []C.ferry_event) {
 // stop delivers the remaining events of the closed engine's queue, then CLOSED to the remaining waiters.
 func (r *reactor) stop() {
 	close(r.quit)
-	r.watch.close()
+	r.watch.Close()
 	<-r.gone
 	r.sweep.Lock()
 	for r.sweepOnce() {
@@ -190,40 +193,19 @@ func (r *reactor) stop() {
 	}
 }
 
-// A watch parks goroutines on a queue's eventfd. It watches a duplicate, so that Go and ferry each close
-// their own. It never reads the eventfd: ferry does when the queue is drained.
-type watch struct {
-	file *os.File
-	raw  syscall.RawConn
-}
-
-func newWatch(engine *Engine, queue C.ferry_queue) (*watch, error) {
+// eventfd returns the descriptor of a queue.
+func eventfd(engine *Engine, queue C.ferry_queue) (int, error) {
 	var fd C.int
 	c := newCError()
-	if err := failure("eventfd", C.ferry_queue_eventfd(engine.handle, queue, &fd, &c), &c); err != nil {
-		return nil, err
-	}
-	// F_DUPFD_CLOEXEC; the eventfd is non-blocking, so the netpoller takes the duplicate.
-	duplicate, _, errno := syscall.Syscall(syscall.SYS_FCNTL, uintptr(fd), syscall.F_DUPFD_CLOEXEC, 0)
-	if errno != 0 {
-		return nil, &Error{Op: "eventfd", Status: ErrSystem, OSError: errno, Message: errno.Error(), RequestIndex: -1}
-	}
-	w := &watch{file: os.NewFile(duplicate, "ferry-queue")}
-	raw, err := w.file.SyscallConn()
-	if err != nil {
-		w.file.Close()
-		return nil, err
-	}
-	w.raw = raw
-	return w, nil
+	err := failure("eventfd", C.ferry_queue_eventfd(engine.handle, queue, &fd, &c), &c)
+	return int(fd), err
 }
 
-// until calls ready each time the eventfd may have become readable. It returns when ready returns true, or
-// with an error when the watch is closed or its deadline passes. One goroutine at a time.
-func (w *watch) until(ready func() bool) error {
-	return w.raw.Read(func(uintptr) bool { return ready() })
+// watchError makes an error of package watch one of this package.
+func watchError(err error) error {
+	errno, ok := err.(syscall.Errno)
+	if !ok {
+		return err
+	}
+	return &Error{Op: "eventfd", Status: ErrSystem, OSError: errno, Message: errno.Error(), RequestIndex: -1}
 }
-
-func (w *watch) setDeadline(t time.Time) { w.file.SetReadDeadline(t) }
-
-func (w *watch) close() { w.file.Close() }

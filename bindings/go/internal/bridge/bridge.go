@@ -1,0 +1,27 @@
+// Package bridge gives the other packages of this module what package ferry has behind its exported names: handles, and
+// how a status of C becomes an error. Package ferry sets the functions. C's types differ from package to package, so
+// they pass as numbers and unsafe pointers.
+package bridge
+
+import (
+	"context"
+	"unsafe"
+)
+
+// Enter keeps an engine (a *ferry.Engine) from being freed until leave; handle is its ferry_engine.
+var Enter func(engine any, op string) (handle unsafe.Pointer, leave func(), err error)
+
+// Peer returns the engine (a *ferry.Engine) and the ferry_peer of a ferry.Peer; nil and 0 of the zero Peer.
+var Peer func(peer any) (engine any, handle uint64)
+
+// Failure returns nil if the status is not negative, and otherwise the error that the ferry_error at c tells.
+var Failure func(op string, status int32, c unsafe.Pointer) error
+
+// Ended returns the error of a call that its context ended.
+var Ended func(op string, cause error) error
+
+// InTurns repeats a call that continues its own work until it returns neither BUSY nor TIMEOUT, or the context ends.
+var InTurns func(ctx context.Context, op string, call func(timeoutNs uint64, c unsafe.Pointer) int32) error
+
+// Bytes calls a function that returns bytes or a text until the whole result fits.
+var Bytes func(op string, call func(buffer unsafe.Pointer, capacity uintptr, length *uintptr, c unsafe.Pointer) int32) ([]byte, error)

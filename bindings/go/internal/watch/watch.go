@@ -1,0 +1,100 @@
+// Package watch parks goroutines on the eventfds of ferry: of queues, and of caches.
+package watch
+
+import (
+	"context"
+	"errors"
+	"os"
+	"syscall"
+	"time"
+)
+
+// A Watch parks a goroutine on an eventfd. It watches a duplicate, so that Go and ferry each close their own. It never
+// reads the eventfd: ferry does when its events are taken.
+type Watch struct {
+	file *os.File
+	raw  syscall.RawConn
+}
+
+// New watches a non-blocking eventfd. An error of the system is a syscall.Errno.
+func New(fd int) (*Watch, error) {
+	// F_DUPFD_CLOEXEC; the eventfd is non-blocking, so the netpoller takes the duplicate.
+	duplicate, _, errno := syscall.Syscall(syscall.SYS_FCNTL, uintptr(fd), syscall.F_DUPFD_CLOEXEC, 0)
+	if errno != 0 {
+		return nil, errno
+	}
+	w := &Watch{file: os.NewFile(duplicate, "ferry-events")}
+	raw, err := w.file.SyscallConn()
+	if err != nil {
+		w.file.Close()
+		return nil, err
+	}
+	w.raw = raw
+	return w, nil
+}
+
+// Until calls ready each time the eventfd may have become readable. It returns when ready returns true, or with an error
+// when the watch is closed or its deadline passes. One goroutine at a time.
+func (w *Watch) Until(ready func() bool) error {
+	return w.raw.Read(func(uintptr) bool { return ready() })
+}
+
+// Close ends Until.
+func (w *Watch) Close() { w.file.Close() }
+
+// ErrOver is the error of a source that is closed.
+var ErrOver = errors.New("the source is closed")
+
+// A Source lets any number of goroutines wait for the events behind one eventfd.
+type Source struct {
+	watch *Watch
+	turn  chan struct{} // the right to watch
+	over  chan struct{}
+}
+
+// NewSource watches an eventfd, as New does.
+func NewSource(fd int) (*Source, error) {
+	w, err := New(fd)
+	if err != nil {
+		return nil, err
+	}
+	return &Source{watch: w, turn: make(chan struct{}, 1), over: make(chan struct{})}, nil
+}
+
+// Next calls take, now and each time that there may be events, until take returns true: it has an event, or an error.
+// Other errors are that of the context, which has ended, and ErrOver. take runs in one goroutine at a time, but for its
+// first call.
+func (s *Source) Next(ctx context.Context, take func() bool) error {
+	if take() {
+		return nil
+	}
+	select {
+	case s.turn <- struct{}{}:
+		defer func() { <-s.turn }()
+	case <-s.over:
+		return ErrOver
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	stop := context.AfterFunc(ctx, func() { s.watch.file.SetReadDeadline(time.Unix(1, 0)) })
+	defer stop()
+	for {
+		// An earlier context may have left a deadline. The order matters: the end of this context sets a new one.
+		s.watch.file.SetReadDeadline(time.Time{})
+		if cause := ctx.Err(); cause != nil {
+			return cause
+		}
+		switch waited := s.watch.Until(take); {
+		case waited == nil:
+			return nil
+		case !errors.Is(waited, os.ErrDeadlineExceeded):
+			return ErrOver
+		}
+	}
+}
+
+// Close ends every Next. Once.
+func (s *Source) Close() {
+	close(s.over)
+	s.watch.Close()
+}
