@@ -61,6 +61,7 @@ REFERENCES = {
     "python/ferry.html": "Python: package ferry",
     "python/mooncake/engine.html": "Python: mooncake.engine",
     "go/ferry.txt": "Go: package ferry",
+    "go/kv.txt": "Go: package ferry/kv",
 }
 BOOK = """[book]
 title = "ferry"

@@ -24,6 +24,7 @@ FERRY_LIBRARY=$(realpath "$target/release/libferry.so") PYTHONPATH=bindings/pyth
 
 if command -v go >/dev/null; then
     (cd bindings/go && GOTOOLCHAIN=local GOPROXY=off go doc -all .) >"$out/go/ferry.txt"
+    (cd bindings/go && GOTOOLCHAIN=local GOPROXY=off go doc -all ./kv) >"$out/go/kv.txt"
 else
     echo "SKIPPED: the Go reference, because go is not installed"
 fi

@@ -168,14 +168,14 @@ func TestReadme(t *testing.T) {
 		return string(text)
 	}
 	pieces := regexp.MustCompile("(?s)```go\n(.*?)```").FindAllStringSubmatch(read("README.md"), -1)
-	if len(pieces) != 7 {
+	if len(pieces) != 10 {
 		t.Fatal(len(pieces))
 	}
-	source := strings.ReplaceAll(read("example_test.go"), "\n\t", "\n")
+	source := strings.ReplaceAll(read("example_test.go")+read("kv/example_test.go"), "\n\t", "\n")
 	for _, piece := range pieces {
 		// test.sh runs the one that is a program.
 		if !strings.HasPrefix(piece[1], "package main\n") && !strings.Contains(source, piece[1]) {
-			t.Errorf("this is not in example_test.go:\n%s", piece[1])
+			t.Errorf("this is in no example_test.go:\n%s", piece[1])
 		}
 	}
 }

@@ -115,7 +115,8 @@ TEST(Layouts, EveryFieldOfTheDescriptionArrives)
     differs([](kv::Description &d) { d.pcp_rank = 0; });
     differs([](kv::Description &d) { d.turn_tokens = 2; });
     differs([](kv::Description &d) { d.pp_rank = 0, d.layers[0].stage = d.layers[1].stage = d.layers[2].stage = 0; });
-    differs([](kv::Description &d) { d.dcp_size = 4, d.layers[0].heads = d.layers[1].heads = 1; });
+    differs([](kv::Description &d) { d.layers[0].heads = d.layers[1].heads = 1; });
+    differs([](kv::Description &d) { d.layers[0].heads = d.layers[1].heads = 1, d.dcp_size = 4; });
     differs([](kv::Description &d) { d.groups[1].window_tokens = 99; });
     differs([](kv::Description &d) { d.groups[2].block_tokens = 4; });
     differs([](kv::Description &d) { d.layers[0].name = "other"; });

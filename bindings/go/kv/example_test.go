@@ -1,0 +1,137 @@
+package kv_test
+
+import (
+	"context"
+	"fmt"
+	"log"
+	"time"
+	"unsafe"
+
+	"ferry"
+	"ferry/kv"
+)
+
+const (
+	exampleLayers, exampleHeads, exampleElements, exampleBlocks = 2, 4, 8, 8
+	exampleTokens                                               = 40
+)
+
+// A worker is an engine with a cache in memory of its own.
+type worker struct {
+	engine *ferry.Engine
+	floats []float32
+	cache  *kv.Cache
+}
+
+func openWorker(blockTokens uint32, arrangement kv.Arrangement) (*worker, error) {
+	engine, err := ferry.Open(nil)
+	if err != nil {
+		return nil, err
+	}
+	layerBytes := 4 * exampleBlocks * 2 * int(blockTokens) * exampleHeads * exampleElements
+	memory, err := engine.Alloc(exampleLayers*layerBytes, nil)
+	if err != nil {
+		return nil, err
+	}
+	desc := &kv.Description{
+		Model: "llama", Cache: "fp32",
+		Groups: []kv.Group{{Kind: kv.GroupFull, BlockTokens: blockTokens}},
+	}
+	for i := range exampleLayers {
+		desc.Layers = append(desc.Layers, kv.Layer{
+			Name:  fmt.Sprintf("model.layers.%d.self_attn.attn", i),
+			Heads: exampleHeads, Pairs: 2, Elements: exampleElements, ElementBytes: 4,
+			Address: memory.Address() + uint64(i*layerBytes), Blocks: exampleBlocks, Arrangement: arrangement,
+		})
+	}
+	layout, err := kv.NewLayout(desc)
+	if err != nil {
+		return nil, err
+	}
+	cache, err := kv.OpenCache(engine, layout, []*ferry.Memory{memory}, nil)
+	if err != nil {
+		return nil, err
+	}
+	floats := unsafe.Slice((*float32)(unsafe.Pointer(unsafe.SliceData(memory.Bytes()))), memory.Len()/4)
+	return &worker{engine, floats, cache}, nil
+}
+
+func (w *worker) close() {
+	if err := w.cache.Close(); err != nil {
+		log.Fatal(err)
+	}
+	w.engine.Close()
+}
+
+// A prefill worker hands the cache of a sequence to a decode worker that has other blocks and another arrangement. Both
+// are in one process here; between processes only the address and the ID must be told.
+func Example() {
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	prefill, err := openWorker(16, kv.BlockPairHeadToken)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer prefill.close()
+	decode, err := openWorker(32, kv.BlockPairTokenHead)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer decode.close()
+	peer, err := decode.engine.Connect(ctx, prefill.engine.Address())
+	if err != nil {
+		log.Fatal(err)
+	}
+	id, err := kv.NewID() // drawn by the router
+	if err != nil {
+		log.Fatal(err)
+	}
+	if err := take(ctx, decode.cache, id, peer); err != nil {
+		log.Fatal(err)
+	}
+	compute := func(layer uint32) { // block 0 has token 16 first: its key, of head 2
+		prefill.floats[int(layer)*len(prefill.floats)/exampleLayers+2*16*exampleElements] = 7
+	}
+	if err := offer(prefill.cache, id, compute); err != nil {
+		log.Fatal(err)
+	}
+	if err := await(ctx, decode.cache); err != nil {
+		log.Fatal(err)
+	}
+	// Block 1 of the second layer: key, token 16, head 2.
+	second := decode.floats[len(decode.floats)/2:]
+	fmt.Println(second[((1*2+0)*32+16)*exampleHeads*exampleElements+2*exampleElements])
+	// Output: 7
+}
+
+func take(ctx context.Context, cache *kv.Cache, id kv.ID, producer ferry.Peer) error {
+	const tokens = exampleTokens
+	err := cache.Take(ctx, id, []ferry.Peer{producer}, []kv.Blocks{{IDs: []uint32{1, 6}}}, tokens, nil)
+	return err
+}
+
+func offer(cache *kv.Cache, id kv.ID, compute func(layer uint32)) error {
+	const layers, tokens = exampleLayers, exampleTokens
+	if err := cache.Offer(id, []kv.Blocks{{IDs: []uint32{5, 0, 3}}}, nil); err != nil {
+		return err
+	}
+	for layer := range uint32(layers) {
+		compute(layer)
+		if err := cache.ReadyLayers(id, layer, layer+1, tokens); err != nil { // and the layer goes
+			return err
+		}
+	}
+	return cache.Seal(id, tokens)
+}
+
+func await(ctx context.Context, cache *kv.Cache) error {
+	for {
+		event, err := cache.Wait(ctx)
+		if err != nil {
+			return err
+		}
+		if event.Terminal() { // the blocks are yours again
+			return event.Err()
+		}
+	}
+}

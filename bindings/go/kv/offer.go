@@ -1,0 +1,99 @@
+package kv
+
+// #include <ferry_kv.h>
+import "C"
+
+import (
+	"time"
+
+	"ferry"
+)
+
+// OfferOptions are the options of an offer; nil means the defaults.
+type OfferOptions struct {
+	// Takers is how many consumers take the offer, each with all of its ranks: 1 to 64; 0 means 1.
+	Takers uint32
+	// Only are the peers that may take the offer. nil means every peer.
+	Only []ferry.Peer
+	// Lease is the time from Seal on within which all takers must be there; 0 means 30 seconds.
+	Lease time.Duration
+}
+
+// Offer offers blocks of a sequence, one list for each group of the layout. Nothing is ready yet: Ready says what is
+// computed. The blocks belong to the offer until its terminal event, and what is ready must not be written.
+func (c *Cache) Offer(id ID, blocks []Blocks, options *OfferOptions) error {
+	const op = "offer"
+	if options == nil {
+		options = &OfferOptions{}
+	}
+	only, err := c.handles(op, "Only", options.Only)
+	if err != nil {
+		return err
+	}
+	if options.Only != nil && len(only) == 0 {
+		return invalid(op, "Only has no peers: nobody could take the offer")
+	}
+	lease, err := milliseconds(op, "Lease", options.Lease)
+	if err != nil {
+		return err
+	}
+	var m arguments
+	defer m.free()
+	full := C.ferry_kv_offer_options{
+		struct_size: C.sizeof_ferry_kv_offer_options, takers: C.uint32_t(options.Takers), lease_ms: lease,
+		only: pinned(&m, only), only_count: C.uint64_t(len(only)),
+	}
+	full.blocks, full.group_count = lists(&m, blocks)
+	return c.call(op, func(ce *C.ferry_error) C.ferry_status { return C.ferry_kv_offer(c.handle, id.c(), &full, ce) })
+}
+
+// Extend adds blocks to an offer, as they are allocated: one list for each group, whose FirstToken is not looked at.
+func (c *Cache) Extend(id ID, blocks []Blocks) error {
+	var m arguments
+	defer m.free()
+	first, count := lists(&m, blocks)
+	return c.call("extend", func(ce *C.ferry_error) C.ferry_status {
+		return C.ferry_kv_offer_extend(c.handle, id.c(), first, C.size_t(count), ce)
+	})
+}
+
+// Ready says that the first tokens of the sequence are in their blocks, in all layers.
+func (c *Cache) Ready(id ID, tokens uint64) error { return c.ready(id, 0, C.UINT32_MAX, tokens) }
+
+// ReadyLayers says so of the layers from first to before end. Layers become ready in their order, anew for each chunk of
+// a prefill; what is ready may move at once.
+func (c *Cache) ReadyLayers(id ID, first, end uint32, tokens uint64) error {
+	return c.ready(id, C.uint32_t(first), C.uint32_t(end), tokens)
+}
+
+func (c *Cache) ready(id ID, first, end C.uint32_t, tokens uint64) error {
+	return c.call("ready", func(ce *C.ferry_error) C.ferry_status {
+		return C.ferry_kv_offer_ready(c.handle, id.c(), first, end, C.uint64_t(tokens), ce)
+	})
+}
+
+// Seal says that the sequence has so many tokens, and no more blocks come. The lease begins. Layers may still become
+// ready.
+func (c *Cache) Seal(id ID, tokens uint64) error {
+	return c.call("seal", func(ce *C.ferry_error) C.ferry_status {
+		return C.ferry_kv_offer_seal(c.handle, id.c(), C.uint64_t(tokens), ce)
+	})
+}
+
+// Abort asks an offer to end; its terminal event follows.
+func (c *Cache) Abort(id ID) error {
+	return c.call("abort", func(ce *C.ferry_error) C.ferry_status { return C.ferry_kv_offer_abort(c.handle, id.c(), ce) })
+}
+
+// Reclaim ends sealed offers that nobody has taken, those first whose lease ends first, until so many blocks are free;
+// it returns how many are. Their terminal event is EventExpired.
+func (c *Cache) Reclaim(blocks int) (int, error) {
+	if blocks < 0 {
+		return 0, invalid("reclaim", "blocks is %d; it must not be negative", blocks)
+	}
+	var freed C.size_t
+	err := c.call("reclaim", func(ce *C.ferry_error) C.ferry_status {
+		return C.ferry_kv_reclaim(c.handle, C.size_t(blocks), &freed, ce)
+	})
+	return int(freed), err
+}
