@@ -1,7 +1,7 @@
 """The C ABI: the library, the layout of its structs, and the types of its functions.
 
-This module mirrors include/ferry.h; tests/test_abi.py compares the two. Pointers are declared as void *, so
-that a computed address can be passed as a plain number.
+This module mirrors include/ferry.h, kv/_abi.py mirrors ferry_kv.h, and tests/test_abi.py compares them.
+Pointers are declared as void *, so that a computed address can be passed as a plain number.
 """
 
 from __future__ import annotations
@@ -303,17 +303,22 @@ def _path() -> str:
     return beside if _is_privileged() else os.environ.get("FERRY_LIBRARY") or beside
 
 
-def _load() -> ctypes.CDLL:
-    """Opens the library. CDLL releases the interpreter's lock during each call."""
-    opened = ctypes.CDLL(_path())
-    for name, letters in _FALLIBLE.items():
+def declare(opened: ctypes.CDLL, fallible: dict[str, str], plain: dict[str, str]) -> None:
+    """Tells ctypes the types of functions; the letters are those of _FALLIBLE and _PLAIN."""
+    for name, letters in fallible.items():
         function = getattr(opened, "ferry_" + name)
         function.argtypes = [_LETTERS[letter] for letter in letters] + [c_void_p]
         function.restype = c_int
-    for name, letters in _PLAIN.items():
+    for name, letters in plain.items():
         function = getattr(opened, "ferry_" + name)
         function.argtypes = [_LETTERS[letter] for letter in letters]
         function.restype = None
+
+
+def _load() -> ctypes.CDLL:
+    """Opens the library. CDLL releases the interpreter's lock during each call."""
+    opened = ctypes.CDLL(_path())
+    declare(opened, _FALLIBLE, _PLAIN)
     opened.ferry_status_name.argtypes = [c_int32]
     opened.ferry_status_name.restype = c_char_p
     opened.ferry_version.argtypes = []

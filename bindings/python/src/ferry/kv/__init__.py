@@ -1,0 +1,63 @@
+"""KV caches: layouts and resharding, and handing sequences over from prefill to decode workers.
+
+A `Layout` says what one rank holds of a paged KV cache. A `Cache` is such a cache in registered memory of an
+engine: a producer offers a sequence, layer by layer as it is computed, and a consumer takes it. A `Plan` says
+which bytes go where. docs/kv.md has the contracts.
+"""
+
+from __future__ import annotations
+
+from ._blocks import Blocks
+from ._cache import Cache, new_id
+from ._events import Event, State
+from ._layout import Group, Layer, Layout
+from ._numbers import Arrangement, EventKind, GroupKind, Mode, StateKind
+from ._plan import Move, Plan
+
+FULL = GroupKind.FULL
+WINDOW = GroupKind.WINDOW
+LATENT = GroupKind.LATENT
+STATE = GroupKind.STATE
+
+PAIR_BLOCK_TOKEN_HEAD = Arrangement.PAIR_BLOCK_TOKEN_HEAD
+PAIR_BLOCK_HEAD_TOKEN = Arrangement.PAIR_BLOCK_HEAD_TOKEN
+BLOCK_PAIR_TOKEN_HEAD = Arrangement.BLOCK_PAIR_TOKEN_HEAD
+BLOCK_PAIR_HEAD_TOKEN = Arrangement.BLOCK_PAIR_HEAD_TOKEN
+BLOCK_HEAD_PAIR_TOKEN = Arrangement.BLOCK_HEAD_PAIR_TOKEN
+
+AUTO = Mode.AUTO
+PULL = Mode.PULL
+PUSH = Mode.PUSH
+
+LAYERS = EventKind.LAYERS
+SENT = EventKind.SENT
+RECEIVED = EventKind.RECEIVED
+FAILED = EventKind.FAILED
+CANCELLED = EventKind.CANCELLED
+EXPIRED = EventKind.EXPIRED
+PEER_LOST = EventKind.PEER_LOST
+
+_CLASSES = (
+    Arrangement,
+    Blocks,
+    Cache,
+    Event,
+    EventKind,
+    Group,
+    GroupKind,
+    Layer,
+    Layout,
+    Mode,
+    Move,
+    Plan,
+    State,
+    StateKind,
+)
+_CONSTANTS = [*GroupKind, *Arrangement, *Mode, *EventKind]
+
+__all__ = [kind.__name__ for kind in _CLASSES] + [member.name for member in _CONSTANTS] + ["new_id"]
+
+# Classes print under the name by which programs know them: ferry.kv.Layout, not ferry.kv._layout.Layout.
+for _kind in _CLASSES:
+    _kind.__module__ = __name__
+del _kind

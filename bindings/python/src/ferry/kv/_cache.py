@@ -1,0 +1,289 @@
+"""A rank's cache: offers of a producer, takes of a consumer, and the events that tell how they end."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import time
+from collections.abc import Sequence
+from ctypes import addressof, c_int, c_size_t, c_uint64, c_void_p, sizeof
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from .._abi import library
+from .._errors import BusyError, Status, call, invalid, nanoseconds
+from .._transfer import TURN_NS
+from ._abi import (
+    ALL_LAYERS,
+    TAKE_LAYERS,
+    CCacheEvent,
+    CCacheOptions,
+    CId,
+    CMemory,
+    COfferOptions,
+    CState,
+    CTakeOptions,
+)
+from ._blocks import Lists, layer_range
+from ._events import Event, State, Waiters, event_of, state_of
+from ._handle import Handle, opened
+from ._layout import Layout
+from ._numbers import Mode, unsigned
+
+if TYPE_CHECKING:
+    from .._engine import Engine
+    from .._memory import Memory, Region
+    from .._peer import Peer
+    from ._blocks import BlocksLike
+
+
+def new_id() -> bytes:
+    """Draws an id: 16 random bytes that name one attempt to hand a sequence over. Whoever knows an id may
+    take its offer."""
+    found = CId()
+    call(library.ferry_kv_id_new, addressof(found))
+    return bytes(found.bytes)
+
+
+class Cache:
+    """One rank's cache in registered memory of an engine. Any thread may use it.
+
+    Each layer of the layout that is of this rank's stage lies in one of `memory`, which stays registered
+    until the cache is closed. An engine has one cache; it takes the notifications of channel 1. A peer that
+    is silent for `silence_ms` (0 means 1,000) while something is expected of it is fenced, and its handoffs
+    end. Blocks belong to their offer or take until its terminal event.
+
+    A `with` block closes the cache at its end. In a forked child every call raises ClosedError, and closing
+    does nothing.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        layout: Layout,
+        memory: Memory | Region | Sequence[Memory | Region],
+        *,
+        silence_ms: int = 0,
+    ) -> None:
+        regions = list(memory) if isinstance(memory, Sequence) else [memory]
+        for at, region in enumerate(regions):
+            if getattr(region, "_engine", None) is not engine:
+                raise invalid(f"memory[{at}] is no registered memory of the engine")
+        ranges = (CMemory * len(regions))(
+            *(CMemory(sizeof(CMemory), 0, it.handle, it.address, it.length) for it in regions)
+        )
+        options = CCacheOptions(sizeof(CCacheOptions), unsigned(silence_ms, "silence_ms"))
+        pointer = c_void_p()
+        call(
+            library.ferry_kv_cache_open,
+            engine._pointer,
+            opened(layout._handle, "layout").pointer,
+            addressof(ranges),
+            len(regions),
+            addressof(options),
+            addressof(pointer),
+        )
+        self._engine = engine
+        self._group_count = layout.group_count
+        # The memory of a cache that is dropped without a close may still be written to.
+        self._handle = Handle(pointer.value or 0, library.ferry_kv_cache_free, engine, regions)
+        self._waiters = Waiters(self.fileno)
+
+    def offer(
+        self,
+        id: bytes,
+        blocks: BlocksLike,
+        *,
+        takers: int = 1,
+        only: Sequence[Peer] | None = None,
+        lease: float = 30.0,
+    ) -> None:
+        """Offers blocks of a sequence; `ready` says what of it is computed.
+
+        `blocks` has a list of block ids for each group of the layout, or, if there is one group, is the list.
+        Arrays of 32-bit integers are used without a copy. The offer ends when `takers` consumers have ended,
+        or when not all are there `lease` seconds after `seal`. `only` are the peers that may take it.
+        """
+        options = COfferOptions(struct_size=sizeof(COfferOptions), takers=unsigned(takers, "takers"))
+        if takers == 0:
+            raise invalid("takers must be at least 1")
+        if only is not None and len(only) == 0:
+            raise invalid("only names no peer; None is every peer")
+        peers = self._peers(only or (), "only")
+        options.only, options.only_count = addressof(peers) if only else None, len(peers)
+        options.lease_ms = _milliseconds(lease, "lease")
+        with Lists(blocks, self._group_count) as lists:
+            options.blocks, options.group_count = lists.address, lists.count
+            call(library.ferry_kv_offer, self._handle.pointer, _id(id), addressof(options))
+
+    def extend(self, id: bytes, blocks: BlocksLike) -> None:
+        """Adds blocks to an offer, behind those that it has. The `first_token` of the offer stays."""
+        with Lists(blocks, self._group_count) as lists:
+            call(library.ferry_kv_offer_extend, self._handle.pointer, _id(id), lists.address, lists.count)
+
+    def ready(self, id: bytes, tokens: int, layers: tuple[int, int] | int | None = None) -> None:
+        """Says that the first `tokens` tokens of the sequence are in their blocks: in all layers, in one, or
+        in those from the first to before the end. Layers become ready in order, anew for each chunk."""
+        first, end = layer_range(layers, ALL_LAYERS)
+        count = unsigned(tokens, "tokens", 64)
+        call(library.ferry_kv_offer_ready, self._handle.pointer, _id(id), first, end, count)
+
+    def seal(self, id: bytes, tokens: int) -> None:
+        """Says that the sequence has `tokens` tokens, and that no more blocks come. The lease begins."""
+        call(library.ferry_kv_offer_seal, self._handle.pointer, _id(id), unsigned(tokens, "tokens", 64))
+
+    def abort(self, id: bytes) -> None:
+        """Asks an offer to end. Its blocks are the caller's with its terminal event."""
+        call(library.ferry_kv_offer_abort, self._handle.pointer, _id(id))
+
+    def reclaim(self, blocks: int) -> int:
+        """Ends sealed offers that nobody has taken, until `blocks` blocks are free; returns how many are."""
+        freed = c_size_t()
+        wanted = unsigned(blocks, "blocks", 64)
+        call(library.ferry_kv_reclaim, self._handle.pointer, wanted, addressof(freed))
+        return freed.value
+
+    def take(
+        self,
+        id: bytes,
+        producers: Sequence[Peer],
+        blocks: BlocksLike,
+        tokens: int,
+        *,
+        taker: int = 1,
+        skip_tokens: int = 0,
+        mode: int = Mode.AUTO,
+        deadline: float | None = None,
+        layers: bool = False,
+    ) -> None:
+        """Takes a handoff: the tokens from `skip_tokens` to before `tokens` come into the blocks as they
+        become ready. The take may come before its offer.
+
+        `producers` are all ranks of the producer, by their numbers. `taker` is any number that all ranks of
+        this consumer have, and no other consumer. `layers` asks for events LAYERS. A take that is not
+        complete `deadline` seconds from now fails with TIMEOUT.
+        """
+        options = CTakeOptions(struct_size=sizeof(CTakeOptions), flags=TAKE_LAYERS if layers else 0)
+        peers = self._peers(producers, "producers")
+        options.producers, options.producer_count = addressof(peers), len(peers)
+        options.mode = unsigned(mode, "mode")
+        options.taker = unsigned(taker, "taker", 64)
+        options.skip_tokens = unsigned(skip_tokens, "skip_tokens", 64)
+        options.tokens = unsigned(tokens, "tokens", 64)
+        # To the library 0 is no deadline.
+        options.deadline_ns = max(nanoseconds(deadline, "deadline"), 1)
+        with Lists(blocks, self._group_count) as lists:
+            options.blocks, options.group_count = lists.address, lists.count
+            call(library.ferry_kv_take, self._handle.pointer, _id(id), addressof(options))
+
+    def cancel(self, id: bytes) -> None:
+        """Asks a take to end. Its blocks are the caller's with its terminal event."""
+        call(library.ferry_kv_take_cancel, self._handle.pointer, _id(id))
+
+    def poll(self) -> Event | None:
+        """Takes the next event, oldest first; None if there is none. Never waits.
+
+        ClosedError: the cache or its engine is closed, and there are no more events.
+        """
+        found = CCacheEvent(struct_size=sizeof(CCacheEvent))
+        if call(library.ferry_kv_poll, self._handle.pointer, addressof(found)) == Status.PENDING:
+            return None
+        return event_of(found)
+
+    def wait(self, timeout: float) -> Event | None:
+        """Waits for the next event and takes it, on the calling thread; None if none came in `timeout`
+        seconds, of which math.inf has no end.
+
+        ClosedError as of `poll`; closing the cache or its engine ends the wait.
+        """
+        if timeout is None:
+            raise invalid("timeout must be a number of seconds; math.inf waits without end")
+        found = CCacheEvent(struct_size=sizeof(CCacheEvent))
+        remaining = nanoseconds(timeout)
+        until = time.monotonic_ns() + remaining
+        while True:
+            # In turns, so that the interpreter handles signals.
+            turn = min(max(remaining, 0), TURN_NS)
+            if call(library.ferry_kv_wait, self._handle.pointer, turn, addressof(found)) == Status.OK:
+                return event_of(found)
+            remaining = until - time.monotonic_ns()
+            if remaining <= 0:
+                return None
+
+    async def event(self) -> Event:
+        """Takes the next event; waits for it in the running event loop, without a thread."""
+        while (event := self.poll()) is None:
+            await self._waiters.readable()
+        return event
+
+    def fileno(self) -> int:
+        """Returns a descriptor for select, poll or an event loop; it is readable when the cache has events or
+        is closed.
+
+        ferry owns the descriptor: neither read nor close it. Take events until `poll` returns None, then
+        watch it again.
+        """
+        found = c_int()
+        call(library.ferry_kv_event_fd, self._handle.pointer, addressof(found))
+        return found.value
+
+    def status(self, id: bytes) -> State:
+        """Returns what the cache knows of an id; also of a closed cache."""
+        found = CState(struct_size=sizeof(CState))
+        call(library.ferry_kv_status, self._handle.pointer, _id(id), addressof(found))
+        return state_of(found)
+
+    @property
+    def unfenced_blocks(self) -> int:
+        """How many blocks belong to handoffs with silent peers that could not be fenced: processes of this
+        host that were stopped in the midst of a copy."""
+        count = c_size_t()
+        call(library.ferry_kv_unfenced_blocks, self._handle.pointer, addressof(count))
+        return count.value
+
+    def close(self, timeout: float | None = None) -> None:
+        """Closes the cache: ends all offers and takes, and waits until nothing touches their blocks. Their
+        terminal events can be taken afterwards.
+
+        BusyError: some have not ended within the timeout. The cache is still closing; call again.
+        """
+        remaining = nanoseconds(timeout)
+        until = time.monotonic_ns() + remaining
+        while True:
+            try:
+                call(library.ferry_kv_cache_close, self._handle.pointer, min(max(remaining, 0), TURN_NS))
+                return
+            except BusyError:
+                remaining = until - time.monotonic_ns()
+                if remaining <= 0:
+                    raise
+
+    def __enter__(self) -> Cache:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<ferry.kv.Cache at {self._handle.pointer:#x}>"
+
+    def _peers(self, peers: Sequence[Peer], name: str) -> ctypes.Array[c_uint64]:
+        for at, peer in enumerate(peers):
+            if getattr(peer, "_engine", None) is not self._engine:
+                raise invalid(f"{name}[{at}] is no peer of the cache's engine")
+        return (c_uint64 * len(peers))(*(peer.handle for peer in peers))
+
+
+def _id(id: bytes) -> bytes:
+    if not isinstance(id, (bytes, bytearray)) or len(id) != sizeof(CId):
+        raise invalid(f"id must be {sizeof(CId)} bytes, not {id!r}")
+    return bytes(id)
+
+
+def _milliseconds(seconds: float, name: str) -> int:
+    """Converts seconds to milliseconds of 32 bits, and to at least one: the library's 0 is its default."""
+    if not 0 < seconds <= (2**32 - 1) / 1000:
+        raise invalid(f"{name} must be above 0 and at most {(2**32 - 1) // 1000} seconds, not {seconds!r}")
+    return min(math.ceil(seconds * 1000), 2**32 - 1)

@@ -1,0 +1,76 @@
+"""The numbers of ferry_kv.h as enums, and the checks of numbers that go into its structs."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+from .._errors import invalid
+from .._numbers import Number
+
+
+class GroupKind(Number):
+    """What a group of layers keeps of a sequence."""
+
+    FULL = 1
+    """Each token's keys and values, from the first token on."""
+    WINDOW = 2
+    """The keys and values of the last `window_tokens` tokens."""
+    LATENT = 3
+    """A latent vector for each token, as of MLA; the layers have one head and pairs=1."""
+    STATE = 4
+    """A state of fixed size, as of Mamba."""
+
+
+class Arrangement(Number):
+    """The order of the dimensions of a contiguous tensor, from the outermost; the elements are innermost."""
+
+    PAIR_BLOCK_TOKEN_HEAD = 1
+    PAIR_BLOCK_HEAD_TOKEN = 2
+    BLOCK_PAIR_TOKEN_HEAD = 3
+    BLOCK_PAIR_HEAD_TOKEN = 4
+    BLOCK_HEAD_PAIR_TOKEN = 5
+
+
+class Mode(Number):
+    """Who moves the bytes of a take."""
+
+    AUTO = 0
+    """Pull on the same host, else push."""
+    PULL = 1
+    """The consumer READs the producer's memory."""
+    PUSH = 2
+    """The producer WRITEs into the consumer's memory."""
+
+
+class EventKind(Number):
+    """What has become of an offer or a take. All kinds but LAYERS are terminal."""
+
+    LAYERS = 1
+    SENT = 2
+    RECEIVED = 3
+    FAILED = 4
+    CANCELLED = 5
+    EXPIRED = 6
+    PEER_LOST = 7
+
+
+class StateKind(Number):
+    UNKNOWN = 0
+    """No offer and no take has the id, or it ended long ago."""
+    OFFERED = 1
+    TAKING = 2
+    ENDING = 3
+    """Stopped; the blocks are not the caller's yet."""
+    ENDED = 4
+
+
+def unsigned(value: Any, name: str, bits: int = 32) -> int:
+    """Returns a number that fits into a field of the library: ctypes would cut larger numbers short."""
+    try:
+        found = operator.index(value)
+    except TypeError:
+        raise invalid(f"{name} must be an integer, not {value!r}") from None
+    if not 0 <= found < 2**bits:
+        raise invalid(f"{name} must be 0 to 2**{bits} - 1, not {found}")
+    return found
