@@ -59,6 +59,7 @@ REFERENCES = {
     "c/index.html": "C and C++: ferry.h, ferry_kv.h, ferry.hpp, ferry_kv.hpp",
     "rust/ferry/index.html": "Rust: crate ferry",
     "python/ferry.html": "Python: package ferry",
+    "python/ferry/kv.html": "Python: ferry.kv",
     "python/mooncake/engine.html": "Python: mooncake.engine",
     "go/ferry.txt": "Go: package ferry",
     "go/kv.txt": "Go: package ferry/kv",

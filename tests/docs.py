@@ -135,7 +135,8 @@ def missing(out):
         for name in re.findall(r"^(?:template <.*> )?(?:class|struct) (?:\[\[\w+\]\] )?(\w+)\b(?!::)[^;\n]*\{$", text, re.M):
             if not kinds & {f"{space}::{name}", f"{space}::detail::{name}"}:
                 yield f"Doxygen lacks class {space}::{name}"
-    for package, html in (("ferry/__init__", "ferry"), ("mooncake/engine", "mooncake/engine")):
+    packages = {"ferry/__init__": "ferry", "ferry/kv/__init__": "ferry/kv", "mooncake/engine": "mooncake/engine"}
+    for package, html in packages.items():
         (source,) = ROOT.glob(f"bindings/python/**/src/{package}.py")
         page = (out / f"python/{html}.html").read_text()
         for node in ast.parse(source.read_text()).body:

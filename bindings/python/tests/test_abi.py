@@ -1,4 +1,4 @@
-"""The structs, numbers and functions of _abi.py are those of ferry.h."""
+"""The structs, numbers and functions of _abi.py are those of ferry.h, those of kv/_abi.py of ferry_kv.h."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 
 import ferry
-from ferry import _abi, _errors, _results
+from ferry import _abi, _errors, _results, kv
+from ferry.kv import _abi as kv_abi
 
-HEADER = Path(__file__).resolve().parents[3] / "include" / "ferry.h"
-TEXT = re.sub(r"/\*.*?\*/", "", re.sub(r"///.*", "", HEADER.read_text()), flags=re.DOTALL)
+INCLUDE = Path(__file__).resolve().parents[3] / "include"
+HEADERS = "".join((INCLUDE / name).read_text() for name in ("ferry.h", "ferry_kv.h"))
+TEXT = re.sub(r"/\*.*?\*/", "", re.sub(r"///.*", "", HEADERS), flags=re.DOTALL)
 
 TYPES: dict[str, object] = {
     "uint8_t": ctypes.c_uint8,
@@ -26,6 +28,7 @@ TYPES: dict[str, object] = {
     "ferry_queue": ctypes.c_uint64,
     "size_t": ctypes.c_size_t,
     "char": ctypes.c_char,
+    "ferry_kv_id": kv_abi.CId,
 }
 
 STRUCTS = {
@@ -43,6 +46,22 @@ STRUCTS = {
     "ferry_event": _abi.CEvent,
     "ferry_stats": _abi.CStats,
     "ferry_setting_info": _abi.CSetting,
+    "ferry_kv_group": kv_abi.CGroup,
+    "ferry_kv_layer": kv_abi.CLayer,
+    "ferry_kv_layout_desc": kv_abi.CLayoutDesc,
+    "ferry_kv_layout_info": kv_abi.CLayoutInfo,
+    "ferry_kv_blocks": kv_abi.CPairedBlocks,
+    "ferry_kv_part": kv_abi.CPart,
+    "ferry_kv_move": kv_abi.CMove,
+    "ferry_kv_id": kv_abi.CId,
+    "ferry_kv_memory": kv_abi.CMemory,
+    "ferry_kv_cache_options": kv_abi.CCacheOptions,
+    "ferry_kv_block_list": kv_abi.CBlockList,
+    "ferry_kv_offer_options": kv_abi.COfferOptions,
+    "ferry_kv_take_options": kv_abi.CTakeOptions,
+    "ferry_kv_block": kv_abi.CBlock,
+    "ferry_kv_event": kv_abi.CCacheEvent,
+    "ferry_kv_state": kv_abi.CState,
 }
 
 
@@ -66,7 +85,7 @@ def test_structs_have_the_header_s_fields(name: str) -> None:
     theirs = [
         (
             "extra"
-            if field in ("grant_scope", "flags") and "options" in name and "transfer" not in name
+            if field in ("grant_scope", "flags") and name in ("ferry_region_options", "ferry_alloc_options")
             else field,
             size,
         )
@@ -99,11 +118,23 @@ def test_numbers_are_the_header_s() -> None:
         "EVENT_": ferry.EventKind,
         "MEMORY_": ferry.MemoryKind,
         "START_AFTER_": ferry.StartAfter,
+        "KV_GROUP_": kv.GroupKind,
+        "KV_MODE_": kv.Mode,
+        "KV_EVENT_": kv.EventKind,
+        "KV_STATE_": kv.StateKind,
     }.items():
         of_header = {
             name.removeprefix(prefix): value for name, value in numbers.items() if name.startswith(prefix)
         }
         assert of_header == {item.name: item.value for item in kind}, prefix
+    arrangements = {
+        name.removeprefix("KV_"): value
+        for name, value in numbers.items()
+        if name.startswith(("KV_PAIR_", "KV_BLOCK_"))
+    }
+    assert arrangements == {item.name: item.value for item in kv.Arrangement}
+    takes = {name for name in numbers if name.startswith("KV_TAKE_")}
+    assert takes == {"KV_TAKE_LAYERS"} and kv_abi.TAKE_LAYERS == numbers["KV_TAKE_LAYERS"]
     for ours, theirs in {
         "READ": "OP_READ",
         "WRITE": "OP_WRITE",
@@ -138,9 +169,10 @@ def test_functions_have_the_header_s_parameters() -> None:
     functions = dict(
         re.findall(r"^(?:ferry_status|void) ferry_(\w+)\(([^;]*?)\);", TEXT, re.DOTALL | re.MULTILINE)
     )
-    for name, ours in {**_abi._FALLIBLE, **_abi._PLAIN}.items():
+    fallible = {**_abi._FALLIBLE, **kv_abi.FALLIBLE}
+    for name, ours in {**fallible, **_abi._PLAIN, **kv_abi.PLAIN}.items():
         theirs = letters(functions.pop(name))
-        assert theirs == (ours + "p" if name in _abi._FALLIBLE else ours), name
+        assert theirs == (ours + "p" if name in fallible else ours), name
     # Nothing calls back into the interpreter from ferry's threads, who waits has no need to try, and each
     # queue has a channel.
     assert set(functions) == {"queue_callback", "transfer_try", "queue_create"}

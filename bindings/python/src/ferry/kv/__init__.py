@@ -37,27 +37,45 @@ CANCELLED = EventKind.CANCELLED
 EXPIRED = EventKind.EXPIRED
 PEER_LOST = EventKind.PEER_LOST
 
-_CLASSES = (
-    Arrangement,
-    Blocks,
-    Cache,
-    Event,
-    EventKind,
-    Group,
-    GroupKind,
-    Layer,
-    Layout,
-    Mode,
-    Move,
-    Plan,
-    State,
-    StateKind,
-)
-_CONSTANTS = [*GroupKind, *Arrangement, *Mode, *EventKind]
+__all__ = [
+    "AUTO",
+    "Arrangement",
+    "BLOCK_HEAD_PAIR_TOKEN",
+    "BLOCK_PAIR_HEAD_TOKEN",
+    "BLOCK_PAIR_TOKEN_HEAD",
+    "Blocks",
+    "CANCELLED",
+    "Cache",
+    "EXPIRED",
+    "Event",
+    "EventKind",
+    "FAILED",
+    "FULL",
+    "Group",
+    "GroupKind",
+    "LATENT",
+    "LAYERS",
+    "Layer",
+    "Layout",
+    "Mode",
+    "Move",
+    "PAIR_BLOCK_HEAD_TOKEN",
+    "PAIR_BLOCK_TOKEN_HEAD",
+    "PEER_LOST",
+    "PULL",
+    "PUSH",
+    "Plan",
+    "RECEIVED",
+    "SENT",
+    "STATE",
+    "State",
+    "StateKind",
+    "WINDOW",
+    "new_id",
+]
 
-__all__ = [kind.__name__ for kind in _CLASSES] + [member.name for member in _CONSTANTS] + ["new_id"]
-
-# Classes print under the name by which programs know them: ferry.kv.Layout, not ferry.kv._layout.Layout.
-for _kind in _CLASSES:
-    _kind.__module__ = __name__
-del _kind
+# As in ferry: classes print under the name by which programs know them, ferry.kv.Layout.
+for _name in __all__:
+    if isinstance(globals()[_name], type):
+        globals()[_name].__module__ = __name__
+del _name

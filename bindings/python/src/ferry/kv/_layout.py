@@ -107,7 +107,7 @@ class Layout:
         self.layer_count: int = info.layer_count
 
     @classmethod
-    def load(cls, exported: bytes) -> Layout:
+    def load(cls, exported: bytes | bytearray) -> Layout:
         """Makes a layout from the bytes of `export`, which may be anyone's: they are checked."""
         data = bytes(exported)
         pointer = c_void_p()

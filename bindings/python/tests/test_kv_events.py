@@ -1,0 +1,318 @@
+"""Events of a cache: by poll, wait, a descriptor and in event loops; and all ways in which handoffs end."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import math
+import select
+import signal
+import threading
+import time
+import weakref
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import pytest
+
+np = pytest.importorskip("numpy")
+
+from kv_workers import LAYERS, Rank  # noqa: E402
+
+import ferry  # noqa: E402
+from ferry import kv  # noqa: E402
+
+SOURCE_IDS, TARGET_IDS = [5, 0, 3], [1, 6, 4]
+TOKENS = 40
+
+
+class Two(NamedTuple):
+    producer: Rank
+    consumer: Rank
+    peers: list[ferry.Peer]
+
+    def take(self, id: bytes, **options: object) -> None:
+        self.consumer.cache.take(id, self.peers, TARGET_IDS, TOKENS, **options)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def two() -> Iterator[Two]:
+    with Rank() as producer, Rank() as consumer:
+        yield Two(producer, consumer, [consumer.engine.connect(producer.engine.address, 10)])
+
+
+def test_ids_are_drawn() -> None:
+    drawn = {kv.new_id() for _ in range(100)}
+    assert len(drawn) == 100 and {len(id) for id in drawn} == {16}
+
+
+def test_poll_and_wait(two: Two) -> None:
+    cache = two.consumer.cache
+    assert cache.poll() is None
+    assert cache.wait(0) is None
+    began = time.monotonic()
+    assert cache.wait(0.25) is None
+    assert 0.25 <= time.monotonic() - began < 10
+    with pytest.raises(ferry.InvalidError, match="timeout must be a number of seconds"):
+        cache.wait(None)  # type: ignore[arg-type]
+    with pytest.raises(ferry.InvalidError, match="timeout"):
+        cache.wait(-1)
+    id = kv.new_id()
+    two.take(id)
+    two.producer.offer(id, SOURCE_IDS, TOKENS)
+    event = cache.wait(math.inf)
+    assert event is not None and event.kind is kv.RECEIVED
+    while (sent := two.producer.cache.poll()) is None:
+        time.sleep(0.01)
+    assert sent.kind is kv.SENT and sent.id == id
+
+
+def test_waiting_leaves_the_interpreter_to_others(two: Two) -> None:
+    """Another thread runs while one waits, and a signal ends the wait."""
+    found: list[kv.Event | None] = []
+    thread = threading.Thread(target=lambda: found.append(two.producer.cache.wait(20)))
+    thread.start()
+    id = kv.new_id()
+    two.producer.cache.offer(id, SOURCE_IDS)
+    two.producer.cache.abort(id)
+    thread.join(20)
+    (event,) = found
+    assert event is not None and event.kind is kv.CANCELLED
+
+    class Rang(Exception):
+        pass
+
+    def ring(*_: object) -> None:
+        raise Rang
+
+    before = signal.signal(signal.SIGALRM, ring)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.1)
+        with pytest.raises(Rang):
+            two.producer.cache.wait(math.inf)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_the_descriptor(two: Two) -> None:
+    cache = two.producer.cache
+    assert cache.poll() is None
+    assert select.select([cache], [], [], 0) == ([], [], [])
+    ids = [kv.new_id() for _ in range(3)]
+    for id in ids:
+        cache.offer(id, SOURCE_IDS)
+        cache.abort(id)
+    assert select.select([cache], [], [], 20)[0] == [cache]
+    found: list[bytes] = []
+    while len(found) < 3:
+        select.select([cache], [], [], 20)
+        while (event := cache.poll()) is not None:
+            found.append(event.id)
+    assert found == ids
+    assert select.select([cache], [], [], 0) == ([], [], [])
+    cache.close(10)
+    assert select.select([cache], [], [], 0)[0] == [cache]
+
+
+def run(main: object) -> None:
+    asyncio.run(asyncio.wait_for(main, 60))  # type: ignore[arg-type]
+
+
+def test_asyncio(two: Two) -> None:
+    """Both sides in one loop, layer by layer; the loop goes on meanwhile. Then again, in another loop."""
+
+    async def produce(id: bytes) -> kv.Event:
+        two.producer.cache.offer(id, SOURCE_IDS)
+        for layer in range(LAYERS):
+            await asyncio.sleep(0.01)
+            two.producer.tensors.fill(layer, SOURCE_IDS, range(TOKENS))
+            two.producer.cache.ready(id, TOKENS, layer)
+        two.producer.cache.seal(id, TOKENS)
+        return await two.producer.cache.event()
+
+    async def consume(id: bytes) -> kv.Event:
+        two.take(id, layers=True)
+        layers = []
+        while not (event := await two.consumer.cache.event()).terminal:
+            layers.append(event.layers)
+        assert layers == sorted(set(layers)) and layers[-1] == LAYERS
+        two.consumer.tensors.check(TARGET_IDS, range(TOKENS))
+        return event
+
+    async def main() -> None:
+        id = kv.new_id()
+        sent, received = await asyncio.gather(produce(id), consume(id))
+        assert (sent.kind, received.kind, sent.id, received.id) == (kv.SENT, kv.RECEIVED, id, id)
+
+    run(main())
+    run(main())
+
+
+def test_several_coroutines_and_threads_share_the_events(two: Two) -> None:
+    cache = two.producer.cache
+    ids = [kv.new_id() for _ in range(30)]
+
+    async def main() -> None:
+        waiting = [asyncio.create_task(cache.event()) for _ in range(30)]
+        cancelled = asyncio.create_task(cache.event())
+        await asyncio.sleep(0)
+        cancelled.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await cancelled
+
+        def produce() -> None:
+            for id in ids:
+                cache.offer(id, SOURCE_IDS)
+                cache.abort(id)
+
+        await asyncio.to_thread(produce)
+        found = [event.id for event in await asyncio.gather(*waiting)]
+        assert sorted(found) == sorted(ids)
+        assert not cache._waiters._waiting
+
+    run(main())
+
+
+def test_closing_wakes_who_waits(two: Two) -> None:
+    async def main() -> None:
+        tasks = [asyncio.create_task(two.producer.cache.event()) for _ in range(2)]
+        tasks += [asyncio.create_task(two.consumer.cache.event())]
+        await asyncio.sleep(0.01)
+        await asyncio.to_thread(two.producer.cache.close, 10)
+        await asyncio.to_thread(two.consumer.engine.close, 10)
+        for ended in await asyncio.gather(*tasks, return_exceptions=True):
+            assert isinstance(ended, ferry.ClosedError)
+
+    run(main())
+
+
+def test_a_thread_that_waits_learns_of_the_close(two: Two) -> None:
+    raised: list[BaseException] = []
+
+    def wait() -> None:
+        try:
+            two.consumer.cache.wait(30)
+        except ferry.ClosedError as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    two.consumer.cache.close(10)
+    thread.join(20)
+    assert not thread.is_alive() and len(raised) == 1
+
+
+def test_abort(two: Two) -> None:
+    id = kv.new_id()
+    two.take(id)
+    two.producer.cache.offer(id, SOURCE_IDS)
+    two.producer.cache.abort(id)
+    aborted = two.producer.end(id)
+    assert (aborted.kind, aborted.status) == (kv.CANCELLED, ferry.Status.CANCELLED)
+    failed = two.consumer.end(id)
+    assert failed.kind is kv.FAILED and failed.status != ferry.Status.OK and failed.message
+    with pytest.raises(ferry.StaleError):
+        two.producer.cache.abort(id)
+    with pytest.raises(ferry.StaleError):
+        two.producer.cache.ready(id, 16)
+    with pytest.raises(ferry.InvalidError, match="id"):
+        two.producer.cache.offer(id, SOURCE_IDS)
+
+
+def test_cancel_a_take_without_an_offer(two: Two) -> None:
+    id = kv.new_id()
+    two.take(id)
+    state = two.consumer.cache.status(id)
+    assert (state.kind, state.valid_tokens, state.event) == (kv.StateKind.TAKING, 0, None)
+    two.consumer.cache.cancel(id)
+    event = two.consumer.end(id)
+    assert (event.kind, event.status) == (kv.CANCELLED, ferry.Status.CANCELLED)
+    assert two.consumer.cache.status(id).event is kv.CANCELLED
+    with pytest.raises(ferry.StaleError):
+        two.consumer.cache.cancel(id)
+    assert two.consumer.cache.status(kv.new_id()).kind is kv.StateKind.UNKNOWN
+
+
+def test_a_lease_ends(two: Two) -> None:
+    id = kv.new_id()
+    two.producer.offer(id, SOURCE_IDS, TOKENS, lease=0.05)
+    assert two.producer.cache.status(id).sealed
+    event = two.producer.end(id)
+    assert (event.kind, event.status) == (kv.EXPIRED, ferry.Status.TIMEOUT)
+
+
+def test_a_deadline_ends(two: Two) -> None:
+    for deadline in (0, 0.05):
+        id = kv.new_id()
+        two.take(id, deadline=deadline)
+        event = two.consumer.end(id)
+        assert (event.kind, event.status) == (kv.FAILED, ferry.Status.TIMEOUT)
+
+
+def test_reclaim(two: Two) -> None:
+    cache = two.producer.cache
+    ids = [kv.new_id() for _ in range(3)]
+    for at, id in enumerate(ids):
+        two.producer.offer(id, [2 * at, 2 * at + 1], 32, lease=30 - at)
+    assert cache.reclaim(3) == 4
+    for id in (ids[2], ids[1]):
+        event = two.producer.end(id)
+        assert (event.kind, event.status) == (kv.EXPIRED, ferry.Status.LIMIT)
+    assert cache.status(ids[0]).kind is kv.StateKind.OFFERED
+    assert cache.unfenced_blocks == 0
+
+
+def test_close_with_open_offers_and_takes(two: Two) -> None:
+    ids = [kv.new_id() for _ in range(3)]
+    two.producer.cache.offer(ids[0], SOURCE_IDS)
+    two.producer.offer(ids[1], [7, 8], 32)
+    two.consumer.cache.take(ids[2], two.peers, TARGET_IDS, TOKENS)
+    two.producer.cache.close(10)
+    two.consumer.cache.close(10)
+    two.producer.cache.close()
+    ended = [two.producer.cache.wait(0), two.producer.cache.poll(), two.consumer.cache.poll()]
+    assert sorted(event.id for event in ended if event) == sorted(ids)
+    for event in ended:
+        assert event is not None and (event.kind, event.status) == (kv.CANCELLED, ferry.Status.CLOSED)
+    for use in (
+        lambda: two.producer.cache.poll(),
+        lambda: two.producer.cache.wait(1),
+        lambda: two.producer.cache.offer(kv.new_id(), [1]),
+        lambda: two.producer.cache.extend(ids[0], [1]),
+        lambda: two.producer.cache.ready(ids[0], 1),
+        lambda: two.producer.cache.seal(ids[0], 1),
+        lambda: two.producer.cache.abort(ids[0]),
+        lambda: two.producer.cache.reclaim(1),
+        lambda: two.consumer.cache.take(kv.new_id(), two.peers, [1], 1),
+        lambda: two.consumer.cache.cancel(ids[2]),
+    ):
+        with pytest.raises(ferry.ClosedError):
+            use()
+    assert two.producer.cache.status(ids[0]).event is kv.CANCELLED
+
+
+def test_the_cache_keeps_what_it_needs_and_no_longer() -> None:
+    """The engine, the memory and the layout are dropped first; the cache goes on, and leaves nothing."""
+    rank, consumer = Rank(), Rank()
+    cache, tensors, engine = rank.cache, rank.tensors, weakref.ref(rank.engine)
+    peers = [consumer.engine.connect(rank.engine.address, 10)]
+    del rank
+    tensors.layout.close()
+    gc.collect()
+    id = kv.new_id()
+    consumer.cache.take(id, peers, TARGET_IDS, TOKENS)
+    cache.offer(id, np.array(SOURCE_IDS, np.uint32))
+    for layer in range(LAYERS):
+        tensors.fill(layer, SOURCE_IDS, range(TOKENS))
+    cache.ready(id, TOKENS)
+    cache.seal(id, TOKENS)
+    assert consumer.end(id).kind is kv.RECEIVED
+    consumer.tensors.check(TARGET_IDS, range(TOKENS))
+    assert engine() is not None
+    # An offer is open; nobody closes the cache.
+    cache.offer(kv.new_id(), SOURCE_IDS)
+    del cache, tensors, layer
+    gc.collect()
+    assert engine() is None
+    consumer.cache.close(10)
+    consumer.engine.close(10)
