@@ -1,5 +1,5 @@
-"""The programs of README.md: the first in one process; the second, then all others as one, in another. And
-the program of the repository's README.md, to which the same initiator writes."""
+"""The programs of README.md: the first in one process; the second, then all others as one, in another; the
+last alone. And the program of the repository's README.md, to which the same initiator writes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def programs(page: Path) -> list[str]:
 
 def test_readme() -> None:
     pytest.importorskip("numpy")
-    first, *others = programs(README)
+    first, *others, _ = programs(README)
     assert len(others) == 6
     target = subprocess.Popen([sys.executable, "-c", first], stdout=subprocess.PIPE, text=True)
     assert target.stdout is not None
@@ -33,6 +33,16 @@ def test_readme() -> None:
     finally:
         target.kill()
         target.communicate()
+
+
+def test_kv_caches() -> None:
+    pytest.importorskip("numpy")
+    command = [sys.executable, "-c", programs(README)[-1]]
+    told = subprocess.run(
+        command, timeout=60, check=True, stdout=subprocess.PIPE, text=True
+    ).stdout.splitlines()
+    # Both layers may be complete before the first is told.
+    assert told[-3:] == ["2 layers are complete", "RECEIVED 40", "7.0"] and len(told) in (3, 4)
 
 
 def test_the_readme_of_the_repository() -> None:
