@@ -21,6 +21,8 @@ from kv_workers import LAYERS, Rank  # noqa: E402
 
 import ferry  # noqa: E402
 from ferry import kv  # noqa: E402
+from ferry._abi import library  # noqa: E402
+from ferry.kv._abi import CCacheEvent  # noqa: E402
 
 SOURCE_IDS, TARGET_IDS = [5, 0, 3], [1, 6, 4]
 TOKENS = 40
@@ -173,6 +175,33 @@ def test_several_coroutines_and_threads_share_the_events(two: Two) -> None:
     run(main())
 
 
+def test_a_loop_watches_only_while_a_coroutine_waits(two: Two) -> None:
+    cache = two.producer.cache
+    failures: list[dict[str, object]] = []
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: failures.append(context))
+        for is_cancelled in (False, True):
+            task = asyncio.create_task(cache.event())
+            await asyncio.sleep(0.01)
+            cache.offer(id := kv.new_id(), SOURCE_IDS)
+            cache.abort(id)
+            select.select([cache], [], [], 20)
+            await asyncio.sleep(0)
+            # The loop has found the descriptor readable, and looks at it behind this.
+            if is_cancelled:
+                task.cancel()
+            (ended,) = await asyncio.gather(task, return_exceptions=True)
+            assert isinstance(ended, asyncio.CancelledError if is_cancelled else kv.Event)
+            assert not loop.remove_reader(cache.fileno())
+        # A coroutine that is cancelled takes no event with it.
+        assert (await cache.event()).id == id
+
+    run(main())
+    assert failures == []
+
+
 def test_closing_wakes_who_waits(two: Two) -> None:
     async def main() -> None:
         tasks = [asyncio.create_task(two.producer.cache.event()) for _ in range(2)]
@@ -267,8 +296,8 @@ def test_close_with_open_offers_and_takes(two: Two) -> None:
     two.producer.cache.offer(ids[0], SOURCE_IDS)
     two.producer.offer(ids[1], [7, 8], 32)
     two.consumer.cache.take(ids[2], two.peers, TARGET_IDS, TOKENS)
-    two.producer.cache.close(10)
     two.consumer.cache.close(10)
+    two.producer.cache.close(10)
     two.producer.cache.close()
     ended = [two.producer.cache.wait(0), two.producer.cache.poll(), two.consumer.cache.poll()]
     assert sorted(event.id for event in ended if event) == sorted(ids)
@@ -289,6 +318,29 @@ def test_close_with_open_offers_and_takes(two: Two) -> None:
         with pytest.raises(ferry.ClosedError):
             use()
     assert two.producer.cache.status(ids[0]).event is kv.CANCELLED
+
+
+def test_events_are_released(two: Two, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each once, and only when its list and its text have been read."""
+    release = library.ferry_kv_event_release
+    released: list[tuple[int, int]] = []
+
+    def watched(address: int) -> None:
+        found = CCacheEvent.from_address(address)
+        released.append((found.untrusted_count, found.message_length))
+        release(address)
+        assert found.untrusted is None and found.message is None
+
+    monkeypatch.setattr(library, "ferry_kv_event_release", watched)
+    two.take(id := kv.new_id(), layers=True)
+    two.producer.cache.offer(id, SOURCE_IDS)
+    two.producer.cache.ready(id, TOKENS, 0)
+    event = two.consumer.cache.wait(20)
+    assert event is not None and event.kind is kv.LAYERS
+    two.producer.cache.abort(id)
+    event = two.consumer.end(id)
+    assert sorted(event.untrusted) == sorted((0, block) for block in TARGET_IDS)
+    assert released == [(0, 0), (len(TARGET_IDS), len(event.message))] and event.message
 
 
 def test_the_cache_keeps_what_it_needs_and_no_longer() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import pickle
 from typing import Any
 
@@ -10,6 +9,7 @@ import pytest
 
 import ferry
 from ferry import kv
+from ferry._abi import library
 
 GROUP = kv.Group(block_tokens=16)
 LAYER: dict[str, Any] = {"heads": 4, "elements": 8, "element_bytes": 2, "blocks": 10, "address": 1 << 20}
@@ -165,19 +165,25 @@ def test_a_closed_layout_is_refused_by_name() -> None:
         pickle.dumps(kv.Plan(second, second))
 
 
-def test_layouts_are_freed() -> None:
-    """Far more than memory could hold of 1,024 layers each, if one were left."""
-    layers = [kv.Layer(name="x" * 200 + str(at), **{**LAYER, "address": at + 1 << 20}) for at in range(1024)]
-    before = resident()
-    for _ in range(30):
-        kv.Layout(model="m", groups=[GROUP], layers=layers)
-    gc.collect()
-    assert resident() - before < 20 << 20
+def test_layouts_plans_and_moves_are_freed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each once: by close, or when the last reference is gone."""
+    freed: list[str] = []
+    for name in ("layout", "plan", "moves"):
+        function = getattr(library, f"ferry_kv_{name}_free")
 
+        def free(pointer: int, name: str = name, function: Any = function) -> None:
+            freed.append(name)
+            function(pointer)
 
-def resident() -> int:
-    with open("/proc/self/statm") as file:
-        return int(file.read().split()[1]) * 4096
+        monkeypatch.setattr(library, f"ferry_kv_{name}_free", free)
+    made = layout()
+    plan = kv.Plan(made, made)
+    assert plan.lower(made, made, [1], [2], 16) and freed == ["moves"]
+    made.close()
+    made.close()
+    assert freed == ["moves", "layout"]
+    del plan, made
+    assert freed == ["moves", "layout", "plan"]
 
 
 def test_the_constants_are_members_of_enums() -> None:

@@ -103,8 +103,7 @@ class Waiters:
         waiter: asyncio.Future[None] = loop.create_future()
         waiting = self._waiting.setdefault(loop, set())
         waiting.add(waiter)
-        if len(waiting) == 1:
-            loop.add_reader(descriptor, self._wake, loop)
+        loop.add_reader(descriptor, self._wake, loop)
         try:
             await waiter
         finally:
