@@ -1,12 +1,11 @@
 //! The page that explains a plan to people. Reads what `routes` chose; the pieces are those that `lower` would give.
 
 use std::collections::BTreeMap;
-use std::ops::Range;
 
 use super::geometry::Geometry;
 use super::routes::{ranks, Exchanges};
-use super::tokens::{count_common, Context};
-use super::Exchange;
+use super::tokens::Context;
+use super::{Exchange, LayerPiece};
 use crate::layout::{Group, GroupKind, Layer, Layout, Shard};
 
 /// Most lines about exchanges and about idle ranks.
@@ -119,28 +118,15 @@ fn traffic(source: &Layout, target: &Layout, exchanges: &Exchanges) -> Vec<Strin
 
 /// Bytes of the example's tokens, and of one block of all states.
 fn bytes(target: &Layout, exchange: &Exchange) -> (u64, u64) {
-    let (source, needs) = (Context::of(&exchange.source), Context::of(&exchange.target));
-    let mut counts: BTreeMap<u64, u64> = BTreeMap::new();
-    let mut count = |range: Range<u64>| {
-        *counts.entry(range.start).or_insert_with(|| count_common(&source, &needs, range))
+    let is_state = |piece: &LayerPiece| {
+        let group = target.layers.get(piece.target_layer as usize).map(|layer| layer.group as usize);
+        let group = group.and_then(|group| target.groups.get(group));
+        group.is_some_and(|group| group.kind == GroupKind::State)
     };
-    let (mut of_tokens, mut of_states) = (0u64, 0u64);
-    for piece in &exchange.layers {
-        let Some(layer) = target.layers.get(piece.target_layer as usize) else { continue };
-        let Some(group) = target.groups.get(layer.group as usize) else { continue };
-        let rows = u64::from(piece.heads).saturating_mul(layer.pairs.into());
-        let row = u64::from(layer.elements).saturating_mul(layer.element_bytes.into());
-        let bytes = rows.saturating_mul(row);
-        match group.kind {
-            GroupKind::State => of_states = of_states.saturating_add(bytes),
-            GroupKind::Window { tokens } => {
-                let tokens = count(TOKENS.saturating_sub(tokens.into())..TOKENS);
-                of_tokens = of_tokens.saturating_add(bytes.saturating_mul(tokens));
-            }
-            _ => of_tokens = of_tokens.saturating_add(bytes.saturating_mul(count(0..TOKENS))),
-        }
-    }
-    (of_tokens, of_states)
+    let of = |states: bool| {
+        exchange.bytes(target, &(0..TOKENS), &(0..u32::MAX), |piece| u64::from(is_state(piece) == states))
+    };
+    (of(false), of(true))
 }
 
 /// How large the contiguous pieces are where both layouts have memory.

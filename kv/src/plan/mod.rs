@@ -6,6 +6,7 @@
 //! Exchange, lists of blocks, tokens ─ tokens ─▶ classes of runs ─ lower ─▶ Strided      for each sequence
 //! ```
 
+mod amount;
 mod blocks;
 mod explain;
 mod geometry;

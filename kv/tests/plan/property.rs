@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 
 use ferry_kv::layout::{Arrangement, Group, GroupKind, Layer, Layout, Shard};
-use ferry_kv::plan::Plan;
+use ferry_kv::plan::{LayerPiece, Plan};
 use proptest::prelude::*;
 
 use crate::model::{canary, context_rank, heads_of, key, place_of, Instance, Placement, Random, ADDRESS};
@@ -209,6 +209,13 @@ fn run(
                             layers.clone(),
                         )
                         .map_err(|error| TestCaseError::fail(error.message))?;
+                    let of_layer = |piece: &LayerPiece| {
+                        let group = target.ranks[to].layers[piece.target_layer as usize].group;
+                        blocks[group as usize].target.ids.len() as u64
+                    };
+                    let moved: u64 = strided.iter().map(|strided| strided.pieces() * strided.bytes).sum();
+                    let told = exchange.bytes(&target.ranks[to], tokens, &layers, of_layer);
+                    prop_assert_eq!(moved, told, "bytes without lists");
                     for piece in strided.iter().flat_map(|strided| strided.requests()) {
                         prop_assert!(layers.contains(&piece.layer));
                         prop_assert!(plan.sources_of(to as u32).contains(&(from as u32)));
