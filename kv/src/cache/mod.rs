@@ -23,7 +23,7 @@ use ferry::{Engine, Status};
 use rustix::event::{eventfd, EventfdFlags};
 use rustix::fd::OwnedFd;
 
-use crate::handoff::{Blocks, Event, HandoffId, Machine, MemoryRange, OfferSpec, State, TakeSpec};
+use crate::handoff::{Blocks, Event, HandoffId, Machine, MemoryRange, Metrics, OfferSpec, State, TakeSpec};
 use crate::layout::Layout;
 use state::Inner;
 
@@ -185,6 +185,11 @@ impl Cache {
     /// host that were stopped in the midst of a copy. Their handoffs end when the process goes on, or ends.
     pub fn unfenced_blocks(&self) -> usize {
         self.shared.lock().machine.unfenced_blocks()
+    }
+
+    /// Returns what the cache has counted since it was opened, and what there is now. Also of a closed cache.
+    pub fn metrics(&self) -> Metrics {
+        self.shared.lock().machine.metrics(self.shared.now())
     }
 
     /// Takes the next event, if there is one.

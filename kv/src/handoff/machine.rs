@@ -22,6 +22,7 @@ use super::consumer::Taking;
 use super::id::HandoffId;
 use super::limits::{IN_FLIGHT_OF_PEER_MAX, UNSENT_MAX};
 use super::lists;
+use super::metrics::Counts;
 use super::producer::Offer;
 use super::progress::Work;
 use super::remote::{Handoff, Hello, Owner, Patience, Post, Remote};
@@ -68,6 +69,7 @@ pub struct Machine {
     pub(super) waiting: Waiting,
     pub(super) posts: BTreeMap<PostId, Post>,
     pub(super) tombs: Tombs,
+    pub(super) counts: Counts,
     /// Leases and deadlines.
     pub(super) due: BTreeSet<(u64, Due)>,
     /// When to look for silent peers; None if nothing is expected of any.
@@ -97,6 +99,7 @@ impl Machine {
             waiting: Waiting::default(),
             posts: BTreeMap::new(),
             tombs: Tombs::default(),
+            counts: Counts::default(),
             due: BTreeSet::new(),
             look_at: None,
             next: 0,
@@ -185,7 +188,10 @@ impl Machine {
             Message::Take(take) => self.taken(peer, take),
             Message::Update { key, ready, added } => self.granted(peer, key, ready, added),
             Message::Data { key, work } => self.data(peer, key, &work)?,
-            Message::Final { key, status, why } => self.read_final(peer, key, status, &why),
+            Message::Final { key, status, why } => {
+                self.count_final(peer, key, status);
+                self.read_final(peer, key, status, &why);
+            }
             Message::Cancel { key } => self.cancelled(peer, key),
             Message::Ended { key, status, why } => self.ended(peer, key, status, &why),
             Message::Ping => self.send(peer, &Message::Pong),
@@ -198,6 +204,7 @@ impl Machine {
     pub fn moved(&mut self, post: PostId, mut result: Result<()>, now: u64) {
         self.now = self.now.max(now);
         let Some(Post { peer, owner, work }) = self.posts.remove(&post) else { return };
+        self.counts.moved(post, result.is_ok());
         let mut was_full = false;
         if let Some(remote) = self.remotes.get_mut(&peer) {
             was_full = remote.in_flight >= IN_FLIGHT_OF_PEER_MAX;
@@ -242,6 +249,7 @@ impl Machine {
         for id in &takes {
             self.strike_take(*id, End::Failed, Status::Corrupt, why);
         }
+        self.counts.late_apply(offers.len() + takes.len());
         offers.len() + takes.len()
     }
 
@@ -392,6 +400,7 @@ impl Machine {
         notify: Option<Vec<u8>>,
     ) -> PostId {
         let id = PostId(self.draw());
+        self.counts.posted(id, &moves, op == Op::Read);
         self.remote(post.peer).in_flight += 1;
         self.actions.push(Action::Post { post: id, peer: post.peer, op, moves, notify });
         self.posts.insert(id, post);
@@ -418,6 +427,7 @@ impl Machine {
             }
         }
         let id = handoff.id();
+        self.counts.ended(&end);
         if let Event::Ended { end, status, why, .. } = &end {
             let tomb = Tomb { end: *end, status: *status, why: why.clone() };
             self.tombs.add(id, tomb, self.now);

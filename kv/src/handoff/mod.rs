@@ -5,7 +5,7 @@
 //!                   ├ consumer  takes, their parts            progress  what was posted, what has arrived
 //!                   ├ remote    other caches                  tombs     ids that have ended
 //!                   ├ waiting   takes before their offer      limits    bounds
-//!                   └ wire      messages
+//!                   └ wire      messages                      metrics   what is counted
 //! ```
 //! Nothing here does I/O or looks at a clock.
 
@@ -14,6 +14,7 @@ mod id;
 pub mod limits;
 mod lists;
 mod machine;
+mod metrics;
 mod producer;
 mod progress;
 mod remote;
@@ -25,6 +26,7 @@ pub mod wire;
 
 pub use id::HandoffId;
 pub use machine::{Action, Machine, PostId};
+pub use metrics::{Ends, Metrics};
 #[doc(hidden)]
 pub use progress::Work;
 pub use types::{Blocks, End, Event, Mode, OfferSpec, State, TakeSpec};

@@ -43,6 +43,10 @@ impl Waiting {
         Err(Error::new(Status::Limit, format!("{full} wait for their offers")))
     }
 
+    pub fn len(&self) -> usize {
+        self.count
+    }
+
     /// Takes out those that wait for this id.
     pub fn come(&mut self, id: HandoffId) -> Vec<(PeerId, Take)> {
         let come = self.takes.remove(&id).unwrap_or_default();

@@ -1,7 +1,9 @@
 //! Handoffs between caches in a world without engines (`world`): every order of messages, ends of transfers, deaths and
-//! calls that a seed draws. `storm` draws whole stories; `named` has the ones that are known to be easily broken.
+//! calls that a seed draws. `storm` draws whole stories, `metrics` counts what they did; `model` goes to every state of one
+//! offer and one take; `named` has the stories that are known to be easily broken.
 
 mod caches;
+mod metrics;
 mod model;
 mod named;
 mod storm;

@@ -12,6 +12,7 @@ use ferry_kv::handoff::{Blocks, End, Event, HandoffId, Mode, OfferSpec, TakeSpec
 use ferry_kv::layout::{Arrangement, GroupKind, Layout};
 
 use crate::caches::{cells, held, layouts, Cell, Shape, BLOCKS};
+use crate::metrics::check_metrics;
 use crate::world::{peer, Life, World};
 
 const LEASE: Duration = Duration::from_millis(2_000);
@@ -358,6 +359,11 @@ impl Story {
 
     /// Nothing has landed since the blocks were used again.
     fn check_the_end(&mut self) {
+        // A consumer that does not need a group does not tell the producer of it.
+        let all_wanted = self.sides.iter().all(|side| side.lists.iter().all(|list| !list.ids.is_empty()));
+        for node in 0..self.world.nodes.len() {
+            check_metrics(&self.world, node, self.is_calm && all_wanted);
+        }
         for at in 0..self.sides.len() {
             let side = &self.sides[at];
             let (node, scribbled) = (side.node, side.scribbled);

@@ -48,6 +48,11 @@ pub struct Node {
     /// Terminal events, in their order.
     pub ends: Vec<Event>,
     pub layers_told: BTreeMap<HandoffId, u32>,
+    /// Bytes of its own transfers that were done, WRITEs and READs, and of its peers'.
+    pub written: u64,
+    pub read: u64,
+    pub written_by_peers: u64,
+    pub read_by_peers: u64,
 }
 
 /// A transfer that is under way. Some of its pieces may have moved.
@@ -58,6 +63,7 @@ struct Posted {
     op: Op,
     /// (local address, remote address, bytes) that have not moved.
     left: Vec<(u64, u64, u64)>,
+    bytes: u64,
     notify: Option<Vec<u8>>,
     is_cancelled: bool,
 }
@@ -101,6 +107,10 @@ impl World {
                 life: Life::Runs,
                 ends: Vec::new(),
                 layers_told: BTreeMap::new(),
+                written: 0,
+                read: 0,
+                written_by_peers: 0,
+                read_by_peers: 0,
             }
         });
         let nodes: Vec<Node> = nodes.collect();
@@ -149,8 +159,9 @@ impl World {
                     Op::Write => (piece.source, piece.target, piece.bytes),
                     Op::Read => (piece.target, piece.source, piece.bytes),
                 });
-                let (left, peer) = (left.collect(), node_of(peer));
-                self.posted.push(Posted { node, post, peer, op, left, notify, is_cancelled: false });
+                let (left, peer): (Vec<_>, _) = (left.collect(), node_of(peer));
+                let bytes = left.iter().map(|(_, _, bytes)| bytes).sum();
+                self.posted.push(Posted { node, post, peer, op, left, bytes, notify, is_cancelled: false });
             }
             Action::Cancel { post } => {
                 let mut own = self.posted.iter_mut().filter(|it| it.node == node && it.post == post);
@@ -234,6 +245,14 @@ impl World {
 
     fn finish(&mut self, at: usize, result: Result<(), Error>) {
         let posted = self.posted.swap_remove(at);
+        if result.is_ok() {
+            let (own, peers): (fn(&mut Node) -> &mut u64, fn(&mut Node) -> &mut u64) = match posted.op {
+                Op::Write => (|node| &mut node.written, |node| &mut node.written_by_peers),
+                Op::Read => (|node| &mut node.read, |node| &mut node.read_by_peers),
+            };
+            *own(&mut self.nodes[posted.node]) += posted.bytes;
+            *peers(&mut self.nodes[posted.peer]) += posted.bytes;
+        }
         if let Some(bytes) = posted.notify.filter(|_| result.is_ok()) {
             self.wires.entry((posted.node, posted.peer)).or_default().extend(parts(&bytes, 64));
         }

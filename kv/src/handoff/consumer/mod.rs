@@ -12,6 +12,7 @@
 //! the other.
 
 mod asking;
+mod counting;
 mod moving;
 
 use std::collections::BTreeMap;

@@ -112,6 +112,7 @@ impl Machine {
             let text = format!("the producer wrote what handoff {} did not ask for", key.id);
             return Err(Error::new(Status::Corrupt, text));
         }
+        self.count_data(peer, key, work);
         self.settle_take(key.id);
         Ok(())
     }

@@ -119,6 +119,7 @@ impl Machine {
             self.strike_part(id, spot, Status::Invalid, &too_many(id, tokens));
         }
         self.due.insert((until, Due::Lease(id)));
+        self.counts.sealed(id, now);
         self.settle_offer(id);
         Ok(())
     }

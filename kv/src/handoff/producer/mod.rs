@@ -10,6 +10,7 @@
 //! ```
 
 mod calls;
+mod counting;
 mod moving;
 mod takers;
 

@@ -1,10 +1,11 @@
 //! Stories of one machine whose peers are played by the test, message by message: `rig` plays them, `offers` has the
-//! producer's side, `takes` the consumer's, `hostile` what no cache says, `bounds` the limits, `reported` has what users
-//! of other handoffs met.
+//! producer's side, `takes` the consumer's, `hostile` what no cache says, `bounds` the limits, `metrics` what is counted,
+//! `reported` what users of other handoffs met.
 
 mod bounds;
 mod groups;
 mod hostile;
+mod metrics;
 mod offers;
 mod reported;
 mod rig;

@@ -1,0 +1,43 @@
+//! What offers give to the metrics.
+
+use ferry::types::PeerId;
+use ferry::Status;
+
+use crate::handoff::id::HandoffId;
+use crate::handoff::machine::Machine;
+use crate::handoff::wire::Key;
+use crate::plan::LayerPiece;
+
+use super::{Offer, Part};
+
+impl Machine {
+    pub(in crate::handoff) fn blocks_offered(&self, id: HandoffId) -> usize {
+        self.offers.get(&id).map_or(0, Offer::blocks)
+    }
+
+    pub(in crate::handoff) fn open_parts_of_offers(&self) -> usize {
+        self.offers.values().flat_map(Offer::parts).filter(|part| part.over.is_none()).count()
+    }
+
+    /// A consumer says FINAL. If it has read everything, that counts as sent: nobody else sees how much it read. What
+    /// of the offer it did not want, it did not say, so groups that it does not need count too.
+    pub(in crate::handoff) fn count_final(&mut self, peer: PeerId, key: Key, status: Status) {
+        let source = self.layout.clone();
+        let lists: Vec<u64> = self
+            .offers
+            .get(&key.id)
+            .map_or(Vec::new(), |offer| offer.lists().iter().map(|list| list.ids.len() as u64).collect());
+        let is_read = |part: &&mut Part| !part.take.is_push && part.over.is_none();
+        let Some(part) = self.taker_of(peer, key).filter(is_read) else { return };
+        let tokens = part.take.skip..part.take.tokens;
+        if status != Status::Ok || part.struck.is_some() || tokens.is_empty() {
+            return;
+        }
+        let blocks = |piece: &LayerPiece| {
+            let group = source.layers.get(piece.source_layer as usize).map(|layer| layer.group as usize);
+            group.and_then(|group| lists.get(group)).copied().unwrap_or(0)
+        };
+        let bytes = part.exchange.bytes(&part.target, &tokens, &(0..u32::MAX), blocks);
+        self.counts.sent(bytes);
+    }
+}
