@@ -827,6 +827,80 @@ ferry_status ferry_kv_unfenced_blocks(const ferry_kv_cache *cache,
                                       size_t *out_count,
                                       ferry_error *error);
 
+/* ---- Metrics of a cache ------------------------------------------------------------------------ */
+
+/// Counters since the cache was opened, and the current number of what exists, all of one moment. The caller sets
+/// struct_size before the call.
+typedef struct ferry_kv_metrics {
+    /// In: sizeof(ferry_kv_metrics). Out: how many bytes were written.
+    uint32_t struct_size;
+    /// Always 0.
+    uint32_t reserved;
+    /// Offers that have not ended.
+    uint64_t offers;
+    /// Takes that have not ended.
+    uint64_t takes;
+    /// Takes of peers that wait for an offer of this cache.
+    uint64_t takes_waiting;
+    /// Pairs of a producer's and a consumer's rank whose exchange is not over; of offers and of takes.
+    uint64_t parts;
+    /// Transfers of handoffs that are not final.
+    uint64_t transfers;
+    /// Blocks of sealed offers that have not ended.
+    uint64_t leased_blocks;
+    /// Nanoseconds since the first of these offers was sealed; 0 if there is none.
+    uint64_t oldest_lease_ns;
+    /// As of ferry_kv_unfenced_blocks.
+    uint64_t unfenced_blocks;
+    /// Payload bytes of offers that were written to consumers, or read by consumers whose take by pull has everything.
+    /// Of such a take, groups that the consumer does not need count too.
+    uint64_t bytes_sent;
+    /// Payload bytes of takes that have arrived.
+    uint64_t bytes_received;
+    /// Ends of offers by FERRY_KV_EVENT_SENT.
+    uint64_t ended_sent;
+    /// Ends of takes by FERRY_KV_EVENT_RECEIVED.
+    uint64_t ended_received;
+    /// Ends by FERRY_KV_EVENT_FAILED; by status from ferry_kv_metrics_failed.
+    uint64_t ended_failed;
+    /// Ends by FERRY_KV_EVENT_CANCELLED.
+    uint64_t ended_cancelled;
+    /// Ends by FERRY_KV_EVENT_EXPIRED because the lease was over.
+    uint64_t ended_expired_lease;
+    /// Ends by FERRY_KV_EVENT_EXPIRED because of ferry_kv_reclaim.
+    uint64_t ended_expired_pressure;
+    /// Ends by FERRY_KV_EVENT_PEER_LOST.
+    uint64_t ended_peer_lost;
+    /// FERRY_EVENT_LATE_APPLY in blocks of an offer or a take, which failed for it.
+    uint64_t late_applies;
+    /// Entries of the timeline that newer ones have overwritten.
+    uint64_t timeline_overwritten;
+} ferry_kv_metrics;
+
+/// Initializes a ferry_kv_metrics: its struct_size, and zero in all other fields.
+#define FERRY_KV_METRICS_INIT \
+    { (uint32_t)sizeof(ferry_kv_metrics), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+
+/// Reads what the cache counts. Also of a closed cache.
+ferry_status ferry_kv_metrics_get(const ferry_kv_cache *cache,
+                                  ferry_kv_metrics *out_metrics,
+                                  ferry_error *error);
+
+/// Returns how many offers and takes have ended by FERRY_KV_EVENT_FAILED with this status, one of FERRY_ERR_*. Also of
+/// a closed cache.
+ferry_status ferry_kv_metrics_failed(const ferry_kv_cache *cache,
+                                     ferry_status status,
+                                     uint64_t *out_count,
+                                     ferry_error *error);
+
+/// Returns all of these numbers in Prometheus' text format. The text grows with the counters, so leave some room in the
+/// buffer. Returns texts as ferry_config_get does. Also of a closed cache.
+ferry_status ferry_kv_metrics_text(const ferry_kv_cache *cache,
+                                   char *buffer,
+                                   size_t capacity,
+                                   size_t *out_length,
+                                   ferry_error *error);
+
 #ifdef __cplusplus
 } /* extern "C" */
 #endif

@@ -66,6 +66,7 @@ def out_of_date():
         if f"| {number} | {status} |" not in operations:
             yield f"docs/operations.md: no row for status {number}, {status}"
     sources = (ROOT / "engine/src/stats.rs").read_text() + (ROOT / "engine/src/api/metrics.rs").read_text()
+    sources += (ROOT / "kv/src/handoff/metrics.rs").read_text()
     metrics = set(re.findall(r'"(ferry_\w+)"', sources))
     told = set(re.findall(r"^\| `(ferry_\w+)[^`]*` \| (?:counter|gauge) \|", operations, re.M))
     for metric in sorted(metrics - told):

@@ -97,6 +97,7 @@ const KV_SECTIONS: &[Section] = &[
     ("kv/take", "Takes", ""),
     ("kv/events", "Events of a cache", ""),
     ("kv/state", "States", ""),
+    ("kv/metrics", "Metrics of a cache", ""),
 ];
 
 const KV_OPENING: &str = r#"/** @file

@@ -17,7 +17,8 @@
 //! offer     what a producer says                     │
 //! take      what a consumer says                     │
 //! events    ferry_kv_event: what has become of it    │
-//! state     ferry_kv_state: what is known of an id   ┘
+//! state     ferry_kv_state: what is known of an id   │
+//! metrics   ferry_kv_metrics: what a cache counts    ┘
 //! ```
 
 pub mod arrange;
@@ -29,6 +30,7 @@ pub mod events;
 pub mod id;
 pub mod layout;
 pub mod lists;
+pub mod metrics;
 pub mod moves;
 pub mod offer;
 pub mod plan;
