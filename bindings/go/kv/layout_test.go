@@ -3,6 +3,8 @@ package kv_test
 import (
 	"bytes"
 	"errors"
+	"fmt"
+	"os"
 	"runtime"
 	"slices"
 	"strings"
@@ -298,20 +300,47 @@ func TestWhatDoesNotFitIsRefused(t *testing.T) {
 	}
 }
 
-// Layouts and plans are freed when nobody has them, and not before.
+// Layouts and plans are freed when nobody has them, and not before. Both are of hundreds of KiB here, in C's memory.
 func TestTheCollectorFreesWhatNobodyHas(t *testing.T) {
-	of := shape{1, 8, kv.BlockPairHeadToken, 0}
-	h := newHost(t, of, 0)
-	plan, err := kv.NewPlan(h.layout, newHost(t, of, 0).layout)
+	d := newSide(shape{1, 8, kv.BlockPairHeadToken, 0}, 0).describe(4096)
+	for i := range 1021 {
+		layer := d.Layers[0]
+		layer.Name = fmt.Sprintf("model.layers.%d.attn", i+3)
+		d.Layers = append(d.Layers, layer)
+	}
+	made := func() *kv.Plan {
+		layout, err := kv.NewLayout(d)
+		must(t, err)
+		plan, err := kv.NewPlan(layout, layout)
+		must(t, err)
+		return plan
+	}
+	const rounds = 120
+	kept, least := made(), resident(t)
+	for i := range rounds {
+		made()
+		if i%10 == 0 {
+			runtime.GC()
+		}
+		if i == 20 {
+			least = resident(t)
+		}
+	}
+	if grown := resident(t) - least; grown > 8<<20 {
+		t.Errorf("%d MiB more after %d layouts and plans", grown>>20, rounds)
+	}
+	if sources, err := kept.Sources(0); err != nil || len(sources) != 1 {
+		t.Fatal(sources, err)
+	}
+}
+
+// resident is the memory of this process that is in use.
+func resident(t testing.TB) int {
+	t.Helper()
+	text, err := os.ReadFile("/proc/self/statm")
 	must(t, err)
-	for range 50 {
-		newHost(t, of, 0)
-		runtime.GC()
-	}
-	if _, err := plan.Explain(); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := h.layout.Export(); err != nil {
-		t.Fatal(err)
-	}
+	var size, pages int
+	_, err = fmt.Sscan(string(text), &size, &pages)
+	must(t, err)
+	return pages * os.Getpagesize()
 }
