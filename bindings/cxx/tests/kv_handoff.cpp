@@ -243,14 +243,18 @@ TEST(Ends, ATakeWhoseDeadlinePassesFails)
     expect_end(two.consumer, two.id, FERRY_KV_EVENT_RECEIVED, FERRY_OK);
 }
 
-// An engine without a cache answers nothing.
+// An engine without a cache answers nothing. Who is more patient with it took first, and still waits.
 TEST(Ends, ASilentProducerIsGivenUp)
 {
-    const Rank hasty(consumer_shape, 0, 50ms);
+    const Rank hasty(consumer_shape, 0, 50ms), patient(consumer_shape);
     const ferry::Engine silent = open_engine();
     const kv::Id id = must(kv::new_id());
+    patient.take(id, must(patient.engine.connect(must(silent.address()), patience)));
     hasty.take(id, must(hasty.engine.connect(must(silent.address()), patience)));
     expect_end(hasty, id, FERRY_KV_EVENT_PEER_LOST, FERRY_ERR_PEER_LOST);
+    EXPECT_EQ(must(patient.cache.status(id)).kind, static_cast<std::uint32_t>(FERRY_KV_STATE_TAKING));
+    must(patient.cache.cancel(id));
+    must(silent.close());
 }
 
 TEST(Events, ArriveByPollWaitAndDescriptor)

@@ -257,17 +257,24 @@ func TestMemoryPressureEndsOffersThatNobodyTakes(t *testing.T) {
 	}
 }
 
-// An engine without a cache answers nothing.
+// An engine without a cache answers nothing. Who is more patient with it took first, and still waits.
 func TestASilentProducerIsGivenUp(t *testing.T) {
-	hasty := openWith(t, consumerShape, 0, 50*time.Millisecond)
+	hasty, patient := openWith(t, consumerShape, 0, 50*time.Millisecond), open(t, consumerShape, 0)
 	silent, err := ferry.Open(nil)
 	must(t, err)
 	defer silent.Close()
-	peer, err := hasty.engine.Connect(soon(t), silent.Address())
-	must(t, err)
 	id := newID(t)
-	hasty.take(t, soon(t), id, []ferry.Peer{peer}, nil)
+	for _, of := range []*rank{patient, hasty} {
+		peer, err := of.engine.Connect(soon(t), silent.Address())
+		must(t, err)
+		of.take(t, soon(t), id, []ferry.Peer{peer}, nil)
+	}
 	hasty.end(t, id, kv.EventPeerLost, ferry.ErrPeerLost)
+	if state, err := patient.cache.Status(id); err != nil || state.Kind != kv.Taking {
+		t.Fatal(state, err)
+	}
+	must(t, patient.cache.Cancel(id))
+	must(t, silent.Close())
 }
 
 func TestWaitEndsWithItsContextAndLosesNothing(t *testing.T) {
