@@ -23,6 +23,8 @@
 // and holds no thread. A small synchronous transfer with a peer on this host is one copy in the calling
 // thread. The submitter of another small transfer first polls for some microseconds, because the transfer
 // then ends soonest.
+//
+// Package ferry/kv hands the KV caches of sequences over.
 package ferry
 
 // #cgo pkg-config: ferry
