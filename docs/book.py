@@ -23,6 +23,7 @@ DOCS = {
         "docs/losses.md": "Losing a peer",
         "docs/devices.md": "Memory of devices",
         "docs/kv.md": "KV handoff: layouts, resharding, handing over",
+        "examples/disagg/README.md": "Prefill and decode, an example",
         "docs/operations.md": "Operations",
         "docs/containers.md": "Containers and Kubernetes",
         "docs/engines.md": "vLLM, SGLang and LMCache",

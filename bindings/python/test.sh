@@ -30,8 +30,8 @@ export FERRY_TEST_STANDIN
 # From here on the installed package is used, with its own library.
 unset FERRY_LIBRARY
 cd "$here"
-"$python" -m ruff format --check .
-"$python" -m ruff check .
+"$python" -m ruff format --check --config pyproject.toml . ../../examples/disagg
+"$python" -m ruff check --config pyproject.toml . ../../examples/disagg
 "$python" -m mypy src/ferry examples tests benches
 "$python" -m pytest
 "$python" benches/overhead.py 1

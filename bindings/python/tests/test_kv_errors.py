@@ -56,6 +56,8 @@ def test_open() -> None:
             assert repr(again).startswith("<ferry.kv.Cache at 0x")
             with pytest.raises(TypeError, match="cannot be pickled"):
                 pickle.dumps(again)
+        with pytest.raises(ferry.ClosedError, match="the cache is closed"):
+            again.offer(kv.new_id(), [1, 2])
         layout.close()
         with pytest.raises(ferry.ClosedError, match="the layout is closed"):
             kv.Cache(engine, layout, memory)

@@ -6,6 +6,8 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -189,7 +191,7 @@ def test_processes_by_layers(count: int, mode: kv.Mode) -> None:
 
 def test_a_producer_that_is_killed() -> None:
     id = kv.new_id()
-    with processes(1, id) as (producer,), Rank(silence_ms=400) as consumer:
+    with processes(1, id) as (producer,), Rank() as consumer:
         peers = [consumer.engine.connect(line(producer), 10)]
         consumer.cache.take(id, peers, TARGET_IDS, TOKENS, layers=True)
         go_on(producer)
@@ -205,7 +207,7 @@ def test_a_producer_that_is_killed() -> None:
 def test_a_close_that_has_to_wait() -> None:
     """A stopped producer may still write: the blocks are not the caller's until it goes on, or is fenced."""
     id = kv.new_id()
-    with processes(1, id) as (producer,), Rank(silence_ms=60_000) as consumer:
+    with processes(1, id) as (producer,), Rank() as consumer:
         peers = [consumer.engine.connect(line(producer), 10)]
         consumer.cache.take(id, peers, TARGET_IDS, TOKENS, layers=True, mode=kv.PUSH)
         go_on(producer)
@@ -214,10 +216,12 @@ def test_a_close_that_has_to_wait() -> None:
         producer.send_signal(signal.SIGSTOP)
         os.waitid(os.P_PID, producer.pid, os.WSTOPPED)
         for timeout in (0, 0.25):
+            began = time.monotonic()
             with pytest.raises(ferry.BusyError):
                 consumer.cache.close(timeout)
+            assert time.monotonic() - began >= timeout
         assert consumer.cache.status(id).kind is kv.StateKind.ENDING
-        producer.send_signal(signal.SIGCONT)
+        threading.Timer(0.3, producer.send_signal, [signal.SIGCONT]).start()
         consumer.cache.close(20)
         event = consumer.cache.poll()
         assert event is not None and (event.kind, event.status) == (kv.CANCELLED, ferry.Status.CLOSED)

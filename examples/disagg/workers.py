@@ -1,0 +1,84 @@
+"""The two workers. Each is a process of its own, and talks to the router (run.py) through a pipe.
+
+A handoff is: the producer's ranks `offer` their blocks, say what is `ready`, and `seal`; the consumer's ranks
+`take` into theirs. Each offer and each take ends with one terminal event, which gives the blocks back.
+"""
+
+import asyncio
+import os
+import signal
+import time
+
+from cache import Paged
+from model import Model
+
+
+async def end_of(rank):
+    """Returns the terminal event of a rank's handoff, and when each layer was told to be complete."""
+    told = []
+    while not (event := await rank.cache.event()).terminal:
+        told += [time.monotonic()] * (event.layers - len(told))
+    return event, told
+
+
+def ends_of(paged):
+    """The same of all ranks: two lists."""
+
+    async def all_ranks():
+        return await asyncio.wait_for(asyncio.gather(*map(end_of, paged.ranks)), timeout=30)
+
+    return zip(*asyncio.run(all_ranks()))
+
+
+def prefill(pipe, case):
+    model, paged = Model(case.shape), Paged(case.shape, case.source)
+    pipe.send([rank.engine.address for rank in paged.ranks])
+    id, prompt = pipe.recv()
+    moments = [time.monotonic()]
+
+    def computed(layer):
+        moments.append(time.monotonic())
+        for rank in paged.ranks if case.layers else ():
+            rank.cache.ready(id, len(prompt), layer)  # it moves while the next layer is computed
+        if case.kill and layer == case.shape.layers // 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    for rank in paged.ranks:
+        rank.cache.offer(id, paged.blocks(len(prompt)))
+    first = model.forward(prompt, 0, paged, computed)
+    for rank in paged.ranks:
+        if not case.layers:
+            rank.cache.ready(id, len(prompt))
+        rank.cache.seal(id, len(prompt))
+    pipe.send(first)
+    # Until SENT the blocks belong to the offer: they must be neither freed nor written.
+    events, _ = ends_of(paged)
+    pipe.send(([event.kind.name for event in events], moments))
+    paged.close()
+
+
+def decode(pipe, case):
+    model, paged = Model(case.shape), Paged(case.shape, case.target)
+    pipe.send("up")
+    id, prompt, addresses = pipe.recv()
+    blocks = paged.blocks(len(prompt))
+    if case.swap:
+        blocks = blocks[[1, 0, *range(2, len(blocks))]]
+    for rank in paged.ranks:
+        producers = [rank.engine.connect(address, timeout=10) for address in addresses]
+        rank.cache.take(id, producers, blocks, len(prompt), layers=True)
+    pipe.send("taking")
+
+    events, told = ends_of(paged)
+    loaded = min(event.valid_tokens for event in events)
+    if loaded == len(prompt):
+        tokens = [pipe.recv()]  # the first token, which the prefill worker has found
+    else:
+        # The blocks are ours again, and nothing lands in them any more.
+        tokens = [model.forward(prompt, 0, paged)]
+    moments = [time.monotonic()]
+    while len(tokens) < case.new_tokens:
+        tokens.append(model.forward(tokens[-1:], len(prompt) + len(tokens) - 1, paged))
+        moments.append(time.monotonic())
+    pipe.send((tokens, loaded, [(event.kind.name, event.message) for event in events], told, moments))
+    paged.close()
