@@ -40,6 +40,7 @@ def rotated(x, positions):
 class Model:
     def __init__(self, shape, seed=7):
         self.shape, s = shape, shape
+        self.computed = 0  # tokens, so far
         rng = np.random.default_rng(seed)
 
         def weights(*sizes):
@@ -58,6 +59,7 @@ class Model:
         """Computes the tokens at the positions from `first` on, over what the cache has of those before them.
         Returns the likeliest next token. Calls `written` when a layer's rows are in the cache."""
         s, positions = self.shape, np.arange(first, first + len(tokens))
+        self.computed += len(tokens)
         x = self.embedding[list(tokens)]
         for layer in range(s.layers):
             h = normal(x)

@@ -109,20 +109,23 @@ def run(name, case, svg=None):
     """Runs a case, says how it went, and returns whether all is as it must be."""
     prompt = tuple((at * 37 + at * at * 11) % case.shape.vocabulary for at in range(case.prompt_tokens))
     expected = alone(case.shape, prompt, case.new_tokens)
-    (tokens, loaded, ends, told, moments), sent = handed_over(case, prompt)
-    print(
-        f"{name}: {case.source.tp} to {case.target.tp} ranks, {loaded} of {len(prompt)} prompt tokens loaded"
-    )
+    (tokens, loaded, computed, ends, told, moments), sent = handed_over(case, prompt)
+    again = computed - (case.new_tokens - 1)
+    ranks = f"{case.source.tp} to {case.target.tp} ranks"
+    print(f"{name}: {ranks}, {loaded} of {len(prompt)} prompt tokens loaded, {again} computed again")
     for kind, message in sorted(set(ends)):
         print(f"  decode: {kind} {message}")
     print(f"  prefill: {' '.join(sorted(set(sent[0]))) if sent else 'dead'}")
     wrong = []
     if tokens != expected:
         wrong.append(f"the tokens differ from those of one process: {tokens}, not {expected}")
-    # Tokens that were computed again would be equal too: only the dead worker's may be.
-    if case.kill != (loaded < len(prompt)) or case.kill != (sent is None):
-        wrong.append(f"{loaded} tokens were loaded")
-    elif not case.kill and ({kind for kind, _ in ends}, set(sent[0])) != ({"RECEIVED"}, {"SENT"}):
+    # Tokens that were computed again would be equal too: only those of a dead worker may be.
+    if (loaded, again) != ((0, len(prompt)) if case.kill else (len(prompt), 0)):
+        wrong.append(f"{loaded} prompt tokens were loaded, and {again} computed again")
+    kinds = {kind for kind, _ in ends}
+    if case.kill and (sent or not kinds <= {"PEER_LOST", "FAILED"}):
+        wrong.append("the prefill worker has lived")
+    if not case.kill and (kinds != {"RECEIVED"} or not sent or set(sent[0]) != {"SENT"}):
         wrong.append("a handoff failed")
     if svg and sent:
         with open(svg, "w") as file:

@@ -80,5 +80,6 @@ def decode(pipe, case):
     while len(tokens) < case.new_tokens:
         tokens.append(model.forward(tokens[-1:], len(prompt) + len(tokens) - 1, paged))
         moments.append(time.monotonic())
-    pipe.send((tokens, loaded, [(event.kind.name, event.message) for event in events], told, moments))
+    ends = [(event.kind.name, event.message) for event in events]
+    pipe.send((tokens, loaded, model.computed, ends, told, moments))
     paged.close()
