@@ -6,6 +6,7 @@
 //! ```
 //! The machine is under one lock, which is held for a call's bookkeeping and its submits, never while a thread waits.
 
+mod retract;
 mod state;
 mod submit;
 mod thread;
@@ -45,15 +46,17 @@ pub struct CacheOptions {
     /// A peer that is silent for half of this time while something is expected of it is asked for a sign of life. Without
     /// one it is fenced after the other half, and its handoffs end.
     pub silence: Duration,
+    /// Blocks of sealed offers that nobody has taken; 0: no bound. A seal that exceeds it ends the oldest of them.
+    pub leased_blocks_max: usize,
 }
 
 impl Default for CacheOptions {
     fn default() -> CacheOptions {
-        CacheOptions { silence: Duration::from_millis(1_000) }
+        CacheOptions { silence: Duration::from_millis(1_000), leased_blocks_max: 0 }
     }
 }
 
-/// One rank's cache. All calls may come from any thread, and none but `wait` and `close` waits.
+/// One rank's cache. All calls may come from any thread, and none but `wait`, `close` and the retracts of offers waits.
 pub struct Cache {
     shared: Arc<Shared>,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -63,7 +66,7 @@ struct Shared {
     engine: Engine,
     queue: Arc<ferry::notify::Queue>,
     inner: Mutex<Inner>,
-    /// Signals an event, and the end of what a close waits for.
+    /// Signals an event, and what a close or a retract waits for.
     changed: Condvar,
     /// Readable when there are events.
     news: OwnedFd,
@@ -103,7 +106,8 @@ impl Cache {
         });
         // The handle of the queue is drawn once by the engine, so it tells caches of one engine apart.
         let incarnation = queue.handle().raw();
-        let machine = Machine::new(Arc::new(layout), incarnation, regions.collect(), options.silence);
+        let mut machine = Machine::new(Arc::new(layout), incarnation, regions.collect(), options.silence);
+        machine.set_leased_blocks_max(options.leased_blocks_max);
         let shared = Arc::new(Shared {
             engine: engine.clone(),
             queue,

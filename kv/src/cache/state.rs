@@ -20,6 +20,8 @@ pub struct Inner {
     pub backlog: VecDeque<Action>,
     /// The cache itself, for its threads.
     pub me: Weak<Shared>,
+    /// Calls that wait for a retract.
+    pub retracts: usize,
     pub is_closing: bool,
     /// Nothing is under way any more, and the thread has ended.
     pub is_over: bool,
@@ -41,6 +43,7 @@ impl Inner {
             next_number: 0,
             backlog: VecDeque::new(),
             me: Weak::new(),
+            retracts: 0,
             is_closing: false,
             is_over: false,
         }

@@ -39,6 +39,8 @@ impl Shared {
         }
         if inner.machine.has_events() {
             let _ = rustix::io::write(&self.news, &1u64.to_ne_bytes());
+        }
+        if inner.machine.has_events() || inner.retracts > 0 {
             self.changed.notify_all();
         }
     }

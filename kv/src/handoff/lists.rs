@@ -76,6 +76,49 @@ pub fn covers(layout: &Layout, group: usize, list: &Blocks, tokens: &Range<u64>,
     )))
 }
 
+/// Returns how many tokens a block of each group holds: the steps of a list's `first_token`.
+pub fn steps(layout: &Layout) -> impl Iterator<Item = u64> + '_ {
+    layout.groups.iter().map(|group| u64::from(group.block_tokens.max(1)))
+}
+
+/// Returns the rank's own token at which a list ends, whose blocks hold `step` tokens each.
+pub fn end(list: &Blocks, step: u64) -> u64 {
+    (list.ids.len() as u64).saturating_mul(step).saturating_add(list.first_token)
+}
+
+/// Takes the blocks out that have none of the rank's own tokens before `from`. What is added next begins at `from`.
+pub fn cut_back(list: &mut Blocks, step: u64, from: u64) -> Vec<u32> {
+    let kept = from.saturating_sub(list.first_token).div_ceil(step).min(list.ids.len() as u64);
+    list.first_token = list.first_token.min(from - from % step);
+    list.ids.split_off(kept as usize)
+}
+
+/// Takes the blocks out that have only the rank's own tokens before `before`.
+pub fn cut_front(list: &mut Blocks, step: u64, before: u64) -> Vec<u32> {
+    let gone = (before.saturating_sub(list.first_token) / step).min(list.ids.len() as u64);
+    list.first_token = list.first_token.saturating_add(gone * step);
+    list.ids.drain(..gone as usize).collect()
+}
+
+/// Puts blocks into a list from where they begin on. What the list has from there on is replaced; so is all of it, if there
+/// is a gap. Returns false, and changes nothing, if they begin within a block of the list.
+pub fn replace(list: &mut Blocks, step: u64, added: Blocks) -> bool {
+    if added.ids.is_empty() {
+        return true;
+    }
+    if (list.first_token..=end(list, step)).contains(&added.first_token) {
+        let offset = added.first_token - list.first_token;
+        if offset % step != 0 {
+            return false;
+        }
+        list.ids.truncate((offset / step) as usize);
+        list.ids.extend(added.ids);
+    } else {
+        *list = added;
+    }
+    true
+}
+
 /// Returns the blocks of a take that hold tokens from `valid` on, as (group, block).
 pub fn beyond(layout: &Layout, lists: &[Blocks], valid: u64) -> Vec<(u32, u32)> {
     let mut found = Vec::new();

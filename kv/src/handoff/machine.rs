@@ -23,7 +23,7 @@ use super::id::HandoffId;
 use super::limits::{IN_FLIGHT_OF_PEER_MAX, UNSENT_MAX};
 use super::lists;
 use super::metrics::Counts;
-use super::producer::Offer;
+use super::producer::{Leases, Offer};
 use super::progress::Work;
 use super::remote::{Handoff, Hello, Owner, Patience, Post, Remote};
 use super::tombs::{Tomb, Tombs};
@@ -65,6 +65,8 @@ pub struct Machine {
     pub(super) remotes: BTreeMap<PeerId, Remote>,
     pub(super) offers: BTreeMap<HandoffId, Offer>,
     pub(super) takes: BTreeMap<HandoffId, Taking>,
+    pub(super) leases: Leases,
+    pub(super) leased_blocks_max: usize,
     /// Takes of peers whose offer has not come.
     pub(super) waiting: Waiting,
     pub(super) posts: BTreeMap<PostId, Post>,
@@ -96,6 +98,8 @@ impl Machine {
             remotes: BTreeMap::new(),
             offers: BTreeMap::new(),
             takes: BTreeMap::new(),
+            leases: Leases::default(),
+            leased_blocks_max: 0,
             waiting: Waiting::default(),
             posts: BTreeMap::new(),
             tombs: Tombs::default(),
@@ -186,16 +190,18 @@ impl Machine {
                 self.advance_takes();
             }
             Message::Take(take) => self.taken(peer, take),
-            Message::Update { key, ready, added } => self.granted(peer, key, ready, added),
-            Message::Data { key, work } => self.data(peer, key, &work)?,
-            Message::Final { key, status, why } => {
-                self.count_final(peer, key, status);
-                self.read_final(peer, key, status, &why);
+            Message::Update { key, epoch, ready, added } => self.granted(peer, key, epoch, ready, added),
+            Message::Data { key, epoch, work } => self.data(peer, key, epoch, &work)?,
+            Message::Final { key, epoch, status, why } => {
+                self.count_final(peer, key, epoch, status);
+                self.read_final(peer, key, epoch, (status, &why))?
             }
             Message::Cancel { key } => self.cancelled(peer, key),
             Message::Ended { key, status, why } => self.ended(peer, key, status, &why),
             Message::Ping => self.send(peer, &Message::Pong),
             Message::Pong => {}
+            Message::Retract { key, epoch, from } => self.retract(peer, key, epoch, from)?,
+            Message::Retracted { key, epoch } => self.retracted(peer, key, epoch)?,
         }
         Ok(())
     }
@@ -238,7 +244,7 @@ impl Machine {
         self.now = self.now.max(now);
         let layout = self.layout.clone();
         let touched = |lists: &[Blocks]| lists::touches(&layout, lists, range);
-        let offers = self.offers.iter().filter(|(_, offer)| touched(offer.lists()));
+        let offers = self.offers.iter().filter(|(_, offer)| offer.lists().any(touched));
         let offers: Vec<HandoffId> = offers.map(|(id, _)| *id).collect();
         let takes = self.takes.iter().filter(|(_, take)| touched(take.lists()));
         let takes: Vec<HandoffId> = takes.map(|(id, _)| *id).collect();
@@ -408,7 +414,12 @@ impl Machine {
     }
 
     pub(super) fn cancel_posts(&mut self, owner: Owner) {
-        let own = self.posts.iter().filter(|(_, post)| post.owner == owner);
+        self.cancel_posts_from(owner, 0);
+    }
+
+    /// Cancels the transfers of an owner that move tokens from this one on.
+    pub(super) fn cancel_posts_from(&mut self, owner: Owner, from: u64) {
+        let own = self.posts.iter().filter(|(_, post)| post.owner == owner && post.work.tokens.end > from);
         let cancels: Vec<Action> = own.map(|(post, _)| Action::Cancel { post: *post }).collect();
         self.actions.extend(cancels);
     }
@@ -478,6 +489,6 @@ pub(super) fn end_of(status: Status) -> End {
 }
 
 /// What a side has to know of the other to move bytes: `Progress` finds the work, `lower` gives the addresses.
-pub(super) fn data_of(key: Key, work: &Work) -> Option<Vec<u8>> {
-    Message::Data { key, work: work.clone() }.encode().ok()
+pub(super) fn data_of(key: Key, epoch: u64, work: &Work) -> Option<Vec<u8>> {
+    Message::Data { key, epoch, work: work.clone() }.encode().ok()
 }

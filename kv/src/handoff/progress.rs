@@ -30,12 +30,24 @@ struct Row {
     done: Vec<Range<u64>>,
 }
 
+impl Row {
+    /// Returns where the tokens of `range` end that have arrived without a gap.
+    fn valid(&self, range: &Range<u64>) -> u64 {
+        match self.done.first() {
+            Some(done) if done.start == range.start => done.end,
+            _ => range.start,
+        }
+    }
+}
+
 #[derive(Clone, Debug)]
 pub struct Progress {
     range: Range<u64>,
     /// Tokens that go together; the last ones go when all are ready.
     chunk: u64,
     rows: Vec<Row>,
+    /// While a retract waits for what is under way: the tokens from here on do not count when they arrive.
+    recalled: Option<u64>,
 }
 
 impl Progress {
@@ -79,7 +91,7 @@ impl Progress {
                 done: Vec::new(),
             });
         }
-        Progress { range, chunk, rows }
+        Progress { range, chunk, rows, recalled: None }
     }
 
     /// Takes the next work: the first layers with tokens that are ready and not posted. `ready` gives the number of
@@ -113,16 +125,52 @@ impl Progress {
         if !is_inside || work.tokens.is_empty() {
             return false;
         }
+        let (end, recalled) = (self.range.end, self.recalled);
         let rows = self.rows.iter_mut().filter(|row| work.layers.contains(&row.target_layer));
         let mut any = false;
         for row in rows {
             any = true;
-            include(&mut row.done, work.tokens.clone());
+            let kept = work.tokens.start..match recalled {
+                Some(from) if row.is_whole && from < end => continue,
+                Some(from) => work.tokens.end.min(from),
+                None => work.tokens.end,
+            };
+            if !kept.is_empty() {
+                include(&mut row.done, kept);
+            }
             if row.done.len() > RANGES_MAX {
                 return false;
             }
         }
         any
+    }
+
+    /// Takes back the tokens from `from` on: they have not arrived, and what is under way does not count for them. A row
+    /// that moves at once is taken back as a whole. Nothing is to be posted before `resume`.
+    pub fn recall(&mut self, from: u64) {
+        let from = self.recalled.map_or(from, |before| before.min(from));
+        self.recalled = Some(from);
+        for row in &mut self.rows {
+            if row.is_whole && from < self.range.end {
+                row.done.clear();
+            }
+            row.done.iter_mut().for_each(|done| done.end = done.end.min(from));
+            row.done.retain(|done| !done.is_empty());
+        }
+    }
+
+    /// Nothing is under way: what was taken back is to be moved again.
+    pub fn resume(&mut self) {
+        if self.recalled.take().is_some() {
+            self.rows.iter_mut().for_each(|row| row.posted = row.valid(&self.range));
+        }
+    }
+
+    /// Whether all was posted, and whether all has arrived, of the layers whose layer of the source `picks` picks.
+    pub fn has_all(&self, picks: impl Fn(u32) -> bool) -> (bool, bool) {
+        let mut rows = self.rows.iter().filter(|row| picks(row.source_layer));
+        let is_posted = rows.clone().all(|row| row.posted >= self.range.end);
+        (is_posted, rows.all(|row| self.is_done(row)))
     }
 
     pub fn is_complete(&self) -> bool {
@@ -135,11 +183,7 @@ impl Progress {
 
     /// Returns the end of the tokens that have arrived in all layers.
     pub fn valid(&self) -> u64 {
-        let valid = |row: &Row| match row.done.first() {
-            Some(done) if done.start == self.range.start => done.end,
-            _ => self.range.start,
-        };
-        self.rows.iter().map(valid).min().unwrap_or(self.range.end)
+        self.rows.iter().map(|row| row.valid(&self.range)).min().unwrap_or(self.range.end)
     }
 
     /// Returns the first layer of the target that is not complete; None if all are.

@@ -4,15 +4,18 @@
 //! |---|---|---|---|
 //! | 1 | HELLO | both | version u16, incarnation u64, regions (address u64, bytes u64, handle u64), layout |
 //! | 2 | TAKE | consumer | key, incarnation of the producer, group, rank, mode, skip, tokens, blocks (push) |
-//! | 3 | UPDATE | producer | key, ready tokens by layer as runs, blocks that were added (pull) |
-//! | 4 | DATA | producer | key, layers, tokens; in the notification of the WRITE that moved them |
-//! | 5 | FINAL | consumer | key, status, sentence: it reads nothing any more |
+//! | 3 | UPDATE | producer | key, epoch, ready tokens by layer as runs, blocks that were added (pull) |
+//! | 4 | DATA | producer | key, epoch, layers, tokens; in the notification of the WRITE that moved them |
+//! | 5 | FINAL | consumer | key, epoch, status, sentence: it reads nothing any more |
 //! | 6 | CANCEL | consumer | key: the producer shall write nothing any more |
 //! | 7 | ENDED | producer | key, status, sentence: it writes nothing any more, and grants nothing any more |
 //! | 8 | PING | both | |
 //! | 9 | PONG | both | |
+//! | 10 | RETRACT | producer | key, epoch that begins, token: what it told from that token on holds no more |
+//! | 11 | RETRACTED | consumer | key, epoch: it has dropped them, and reads none of them any more |
 //!
-//! A key is the handoff's id (16 bytes) and the number of the take. Lists of blocks are runs of consecutive ids.
+//! A key is the handoff's id (16 bytes) and the number of the take. Lists of blocks are runs of consecutive ids; those of an
+//! UPDATE begin at the token that their `first_token` says, and replace what was told from there on.
 
 use ferry::status::{Error, Result};
 use ferry::Status;
@@ -24,7 +27,7 @@ use super::limits::{BLOCKS_MAX, MESSAGE_BYTES_MAX};
 use super::progress::Work;
 use super::types::Blocks;
 
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 
 /// A take: the handoff, and the number that the consumer drew for the take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -59,13 +62,15 @@ pub struct Take {
 pub enum Message {
     Hello { incarnation: u64, regions: Vec<MemoryRange>, layout: Box<Layout> },
     Take(Take),
-    Update { key: Key, ready: Vec<u64>, added: Vec<Blocks> },
-    Data { key: Key, work: Work },
-    Final { key: Key, status: Status, why: String },
+    Update { key: Key, epoch: u64, ready: Vec<u64>, added: Vec<Blocks> },
+    Data { key: Key, epoch: u64, work: Work },
+    Final { key: Key, epoch: u64, status: Status, why: String },
     Cancel { key: Key },
     Ended { key: Key, status: Status, why: String },
     Ping,
     Pong,
+    Retract { key: Key, epoch: u64, from: u64 },
+    Retracted { key: Key, epoch: u64 },
 }
 
 /// Regions of one cache.
@@ -89,15 +94,15 @@ impl Message {
                 out.byte(2).key(take.key).u64(take.incarnation).u64(take.group).u32(take.rank);
                 out.byte(take.is_push.into()).u64(take.skip).u64(take.tokens).blocks(&take.blocks);
             }
-            Message::Update { key, ready, added } => {
-                out.byte(3).key(*key).ready(ready).blocks(added);
+            Message::Update { key, epoch, ready, added } => {
+                out.byte(3).key(*key).u64(*epoch).ready(ready).blocks(added);
             }
-            Message::Data { key, work } => {
-                out.byte(4).key(*key).u32(work.layers.start).u32(work.layers.end);
+            Message::Data { key, epoch, work } => {
+                out.byte(4).key(*key).u64(*epoch).u32(work.layers.start).u32(work.layers.end);
                 out.u64(work.tokens.start).u64(work.tokens.end);
             }
-            Message::Final { key, status, why } => {
-                out.byte(5).key(*key).u32(*status as i32 as u32).text(why);
+            Message::Final { key, epoch, status, why } => {
+                out.byte(5).key(*key).u64(*epoch).u32(*status as i32 as u32).text(why);
             }
             Message::Cancel { key } => {
                 out.byte(6).key(*key);
@@ -110,6 +115,12 @@ impl Message {
             }
             Message::Pong => {
                 out.byte(9);
+            }
+            Message::Retract { key, epoch, from } => {
+                out.byte(10).key(*key).u64(*epoch).u64(*from);
+            }
+            Message::Retracted { key, epoch } => {
+                out.byte(11).key(*key).u64(*epoch);
             }
         }
         Ok(out.0)
@@ -145,16 +156,29 @@ impl Message {
                 tokens: input.u64()?,
                 blocks: input.blocks()?,
             }),
-            3 => Message::Update { key: input.key()?, ready: input.ready()?, added: input.blocks()? },
+            3 => Message::Update {
+                key: input.key()?,
+                epoch: input.u64()?,
+                ready: input.ready()?,
+                added: input.blocks()?,
+            },
             4 => Message::Data {
                 key: input.key()?,
+                epoch: input.u64()?,
                 work: Work { layers: input.u32()?..input.u32()?, tokens: input.u64()?..input.u64()? },
             },
-            5 => Message::Final { key: input.key()?, status: input.status()?, why: input.text()? },
+            5 => Message::Final {
+                key: input.key()?,
+                epoch: input.u64()?,
+                status: input.status()?,
+                why: input.text()?,
+            },
             6 => Message::Cancel { key: input.key()? },
             7 => Message::Ended { key: input.key()?, status: input.status()?, why: input.text()? },
             8 => Message::Ping,
             9 => Message::Pong,
+            10 => Message::Retract { key: input.key()?, epoch: input.u64()?, from: input.u64()? },
+            11 => Message::Retracted { key: input.key()?, epoch: input.u64()? },
             kind => return Err(malformed(&format!("kind {kind} is unknown"))),
         };
         match input.0 {

@@ -135,6 +135,8 @@ impl Machine {
             ready,
             is_granted: false,
             in_flight: 0,
+            epoch: None,
+            is_recalled: false,
         }));
         let peer = part.peer;
 

@@ -14,6 +14,7 @@
 mod asking;
 mod counting;
 mod moving;
+mod retract;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -72,6 +73,10 @@ struct Asked {
     ready: Vec<u64>,
     is_granted: bool,
     in_flight: u32,
+    /// The producer's, as it has told; None before its first word of this take.
+    epoch: Option<u64>,
+    /// Tokens were taken back, and READs of them are not final: the producer waits for the answer.
+    is_recalled: bool,
 }
 
 impl Part {

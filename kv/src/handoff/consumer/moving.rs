@@ -5,7 +5,7 @@ use ferry::types::{Op, PeerId};
 use ferry::Status;
 
 use crate::handoff::id::HandoffId;
-use crate::handoff::limits::{BLOCKS_MAX, IN_FLIGHT_OF_PART_MAX, IN_FLIGHT_OF_PEER_MAX};
+use crate::handoff::limits::{IN_FLIGHT_OF_PART_MAX, IN_FLIGHT_OF_PEER_MAX};
 use crate::handoff::lists;
 use crate::handoff::machine::{end_of, told, Due, Machine};
 use crate::handoff::producer::pairs;
@@ -29,25 +29,15 @@ impl Machine {
         &mut self,
         peer: PeerId,
         key: Key,
+        epoch: u64,
         ready: Vec<u64>,
         added: Vec<Blocks>,
     ) {
         let Some((rank, part)) = self.part_of(peer, key) else { return };
         let Some(asked) = part.asked_mut().filter(|asked| !asked.is_push) else { return };
-        if ready.len() != asked.ready.len() || added.len() != asked.blocks.len() {
-            let text = "the producer told of other layers or groups than its layout has";
+        if let Err(text) = asked.grant(epoch, ready, added) {
             return self.strike_take(key.id, End::Failed, Status::Corrupt, text);
         }
-        let count = |lists: &[Blocks]| lists.iter().map(|list| list.ids.len()).sum::<usize>();
-        if count(&asked.blocks) + count(&added) > BLOCKS_MAX {
-            let text = "the producer granted more blocks than the limit";
-            return self.strike_take(key.id, End::Failed, Status::Corrupt, text);
-        }
-        for (list, added) in asked.blocks.iter_mut().zip(added) {
-            list.first_token = added.first_token;
-            list.ids.extend(added.ids);
-        }
-        (asked.ready, asked.is_granted) = (ready, true);
         while self.read_next(key.id, rank) {}
         self.settle_take(key.id);
     }
@@ -58,7 +48,8 @@ impl Machine {
         let wanted = &take.spec.blocks;
         let Some(part) = take.parts.as_mut().and_then(|parts| parts.get_mut(&rank)) else { return false };
         let peer = part.peer;
-        let Some(asked) = part.asked_mut().filter(|asked| !asked.is_push) else { return false };
+        let asked = part.asked_mut().filter(|asked| !asked.is_push && !asked.is_recalled);
+        let Some(asked) = asked else { return false };
         let room = self.remotes.get(&peer).is_some_and(|remote| remote.in_flight < IN_FLIGHT_OF_PEER_MAX);
         if !room || asked.in_flight >= IN_FLIGHT_OF_PART_MAX {
             return false;
@@ -94,20 +85,27 @@ impl Machine {
             Ok(()) => {
                 asked.progress.arrived(work);
             }
+            // Cancelled for a retract; what of it is wanted still is read again.
+            Err(error) if error.status == Status::Cancelled && asked.is_recalled => {}
             Err(error) => {
                 let (status, why) = told(&error);
                 self.strike_take(id, end_of(status), status, &why);
             }
         }
+        self.answer_retract(id, rank);
         while self.read_next(id, rank) {}
         self.settle_take(id);
     }
 
     /// A WRITE of the producer has landed. CORRUPT if the producer says so of what it was not asked for.
-    pub(in crate::handoff) fn data(&mut self, peer: PeerId, key: Key, work: &Work) -> Result<()> {
+    /// What an epoch that has ended moved does not count.
+    pub(in crate::handoff) fn data(&mut self, peer: PeerId, key: Key, epoch: u64, work: &Work) -> Result<()> {
         let Some((_, part)) = self.part_of(peer, key) else { return Ok(()) };
         let asked = part.asked_mut().filter(|asked| asked.is_push);
-        let is_known = asked.is_some_and(|asked| asked.progress.arrived(work));
+        if asked.as_ref().is_some_and(|asked| asked.epoch.is_some_and(|known| epoch < known)) {
+            return Ok(());
+        }
+        let is_known = asked.is_some_and(|asked| asked.is_in(epoch) && asked.progress.arrived(work));
         if !is_known {
             let text = format!("the producer wrote what handoff {} did not ask for", key.id);
             return Err(Error::new(Status::Corrupt, text));
@@ -167,18 +165,20 @@ impl Machine {
             let peer = part.peer;
             let Some(asked) = part.asked() else { continue };
             let is_complete = asked.progress.is_complete() && !asked.exchange.layers.is_empty();
-            part.is_over = match (asked.is_push, &struck) {
+            let is_over = match (asked.is_push, &struck) {
                 (true, _) => is_complete,
-                (false, None) => is_complete && asked.is_granted,
+                (false, None) => is_complete && asked.is_granted && !asked.is_recalled,
                 (false, Some(_)) => asked.in_flight == 0,
             };
-            if part.is_over && !part.asked().is_some_and(|asked| asked.is_push) {
+            if is_over && !asked.is_push {
+                let epoch = asked.epoch.unwrap_or(0);
                 let (status, why) = match &struck {
                     None => (Status::Ok, String::new()),
                     Some((_, status, why)) => (*status, why.clone()),
                 };
-                finals.push((peer, Message::Final { key, status, why }));
+                finals.push((peer, Message::Final { key, epoch, status, why }));
             }
+            part.is_over = is_over;
         }
         let complete = take.complete_layers(layers);
         let tells = take.spec.tell_layers && struck.is_none() && complete > take.told_layers;

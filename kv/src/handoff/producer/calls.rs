@@ -29,7 +29,17 @@ impl Machine {
         }
         let (id, layers) = (spec.id, self.layout.layers.len());
         let (ready, groups) = (vec![0; layers], BTreeMap::new());
-        let offer = Offer { spec, ready, sealed: None, lease_until: None, groups, struck: None };
+        let offer = Offer {
+            spec,
+            ready,
+            sealed: None,
+            lease_until: None,
+            groups,
+            epoch: 0,
+            finished: 0,
+            retract: None,
+            struck: None,
+        };
         self.offers.insert(id, offer);
         for (peer, take) in self.waiting.come(id) {
             self.taken(peer, take);
@@ -37,11 +47,13 @@ impl Machine {
         Ok(())
     }
 
-    /// Adds blocks to the groups of an offer, as they are allocated.
+    /// Adds blocks to the groups of an offer, as they are allocated. A list without blocks begins where the first ones that
+    /// are added do, if that is later.
     pub fn offer_extend(&mut self, id: HandoffId, blocks: &[Blocks], now: u64) -> Result<()> {
         self.now = self.now.max(now);
         let layout = self.layout.clone();
         let offer = self.open_offer(id)?;
+        offer.check_retracted(id)?;
         if offer.sealed.is_some() {
             return Err(Error::invalid(format!("id: {id} is sealed")));
         }
@@ -51,9 +63,16 @@ impl Machine {
             return Err(Error::invalid(format!("blocks: {lists} lists, and the layout has {groups} groups")));
         }
         for (list, added) in all.iter_mut().zip(blocks) {
+            if list.ids.is_empty() && !added.ids.is_empty() {
+                list.first_token = list.first_token.max(added.first_token);
+            }
             list.ids.extend(&added.ids);
         }
-        lists::check(&layout, &all)?;
+        let mut held = all.clone();
+        for (list, retired) in held.iter_mut().zip(offer.lists().skip(1).flatten()) {
+            list.ids.extend(&retired.ids);
+        }
+        lists::check(&layout, &held)?;
         offer.spec.blocks = all;
         self.pump_offer(id);
         Ok(())
@@ -65,6 +84,7 @@ impl Machine {
         self.now = self.now.max(now);
         let layout = self.layout.clone();
         let offer = self.open_offer(id)?;
+        offer.check_retracted(id)?;
         if layers.is_empty() || layers.end as usize > layout.layers.len() {
             let (start, end) = (layers.start, layers.end);
             let text = format!("layers: {start} to {end} is no range of the {} layers", layout.layers.len());
@@ -104,6 +124,7 @@ impl Machine {
         let now = self.now.max(now);
         self.now = now;
         let offer = self.open_offer(id)?;
+        offer.check_retracted(id)?;
         if offer.sealed.is_some() {
             return Err(Error::invalid(format!("id: {id} is sealed")));
         }
@@ -121,7 +142,19 @@ impl Machine {
         self.due.insert((until, Due::Lease(id)));
         self.counts.sealed(id, now);
         self.settle_offer(id);
+        self.note_lease(id);
+        if self.leased_blocks_max > 0 {
+            self.reclaim_while("the cache leases more blocks than its leased_blocks_max", |machine, _| {
+                machine.leases.blocks() > machine.leased_blocks_max
+            });
+        }
         Ok(())
+    }
+
+    /// Bounds the blocks of offers that are sealed and that nobody has taken; 0: no bound. A seal that exceeds it ends the
+    /// oldest of them, its own last.
+    pub fn set_leased_blocks_max(&mut self, blocks: usize) {
+        self.leased_blocks_max = blocks;
     }
 
     /// Ends an offer; the blocks are the caller's with its terminal event.
@@ -168,6 +201,7 @@ impl Machine {
         for spot in offer.spots(|_| true) {
             self.strike_part(id, spot, status, &why);
         }
+        self.note_lease(id);
         self.settle_offer(id);
     }
 
@@ -175,19 +209,16 @@ impl Machine {
     /// are free now.
     pub fn reclaim(&mut self, blocks: usize, now: u64) -> usize {
         self.now = self.now.max(now);
-        let untaken =
-            self.offers.iter().filter(|(_, offer)| offer.sealed.is_some() && offer.groups.is_empty());
-        let mut oldest: Vec<(Option<u64>, HandoffId, usize)> =
-            untaken.map(|(id, offer)| (offer.lease_until, *id, offer.blocks())).collect();
-        oldest.sort_unstable();
+        self.reclaim_while("the blocks of the offer were reclaimed", |_, free| free < blocks)
+    }
+
+    /// Ends the oldest offers that nobody took while `wants` wants more, told how many blocks are free now.
+    fn reclaim_while(&mut self, why: &str, wants: impl Fn(&Machine, usize) -> bool) -> usize {
         let mut free = 0;
-        for (_, id, count) in oldest {
-            if free >= blocks {
-                break;
-            }
-            free += count;
-            let (status, why) =
-                (Status::Limit, "the blocks of the offer were reclaimed (PRESSURE)".to_string());
+        while wants(self, free) {
+            let Some((id, blocks)) = self.leases.oldest() else { break };
+            free += blocks;
+            let (status, why) = (Status::Limit, format!("{why} (PRESSURE)"));
             self.strike_offer(id, Struck { end: End::Expired, status, why });
         }
         free

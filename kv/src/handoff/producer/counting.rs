@@ -21,13 +21,13 @@ impl Machine {
 
     /// A consumer says FINAL. If it has read everything, that counts as sent: nobody else sees how much it read. What
     /// of the offer it did not want, it did not say, so groups that it does not need count too.
-    pub(in crate::handoff) fn count_final(&mut self, peer: PeerId, key: Key, status: Status) {
+    pub(in crate::handoff) fn count_final(&mut self, peer: PeerId, key: Key, epoch: u64, status: Status) {
         let source = self.layout.clone();
         let lists: Vec<u64> = self
             .offers
             .get(&key.id)
             .map_or(Vec::new(), |offer| offer.lists().iter().map(|list| list.ids.len() as u64).collect());
-        let is_read = |part: &&mut Part| !part.take.is_push && part.over.is_none();
+        let is_read = |part: &&mut Part| !part.take.is_push && part.over.is_none() && part.epoch == epoch;
         let Some(part) = self.taker_of(peer, key).filter(is_read) else { return };
         let tokens = part.take.skip..part.take.tokens;
         if status != Status::Ok || part.struck.is_some() || tokens.is_empty() {

@@ -11,7 +11,9 @@
 
 mod calls;
 mod counting;
+mod leases;
 mod moving;
+mod retract;
 mod takers;
 
 use std::collections::BTreeMap;
@@ -26,11 +28,14 @@ use crate::plan::{BlockList, Exchange, GroupBlocks, Plan};
 
 use super::id::HandoffId;
 
-use super::machine::Machine;
+use super::machine::{end_of, Machine};
 use super::progress::Progress;
 
 use super::types::{Blocks, End, OfferSpec, State};
 use super::wire;
+use retract::{Recall, Retract};
+
+pub use leases::Leases;
 
 #[derive(Clone, Debug)]
 pub struct Offer {
@@ -41,6 +46,10 @@ pub struct Offer {
     /// Set by the seal.
     lease_until: Option<u64>,
     groups: BTreeMap<u64, Group>,
+    /// Retracts that were begun, and those that are over.
+    epoch: u64,
+    finished: u64,
+    retract: Option<Retract>,
     /// Why the offer as a whole ends before its takers have it.
     struck: Option<Struck>,
 }
@@ -75,9 +84,14 @@ struct Part {
     /// Of a push: what was written.
     progress: Progress,
     in_flight: u32,
-    /// Of a pull: the peer knows these blocks of each group, and these tokens of each layer.
-    told_blocks: Vec<usize>,
+    /// Of a pull: the peer knows the blocks of each group up to this token of this rank, and these tokens of each layer.
+    told_ends: Vec<u64>,
     told_ready: Vec<u64>,
+    /// The retract that this part has been told last, and of that what is not answered.
+    epoch: u64,
+    recall: Option<Recall>,
+    /// The take has ended, as it answered to a retract.
+    is_gone: bool,
     struck: Option<(Status, String)>,
     /// Nothing of this part touches the blocks any more.
     over: Option<Status>,
@@ -91,8 +105,10 @@ impl Offer {
         }
     }
 
-    pub fn lists(&self) -> &[Blocks] {
-        &self.spec.blocks
+    /// The blocks of the offer, and those that were taken back and are not the caller's yet.
+    pub fn lists(&self) -> impl Iterator<Item = &[Blocks]> {
+        let retired = self.retract.as_ref().map(|retract| retract.retired.as_slice());
+        std::iter::once(self.spec.blocks.as_slice()).chain(retired)
     }
 
     fn parts(&self) -> impl Iterator<Item = &Part> {
@@ -109,13 +125,35 @@ impl Offer {
     }
 
     fn blocks(&self) -> usize {
-        self.spec.blocks.iter().map(|list| list.ids.len()).sum()
+        self.lists().flatten().map(|list| list.ids.len()).sum()
+    }
+
+    /// When the lease ends of an offer that nobody has taken, and the blocks that it holds.
+    fn lease(&self) -> Option<(u64, usize)> {
+        let is_leased = self.groups.is_empty() && self.struck.is_none();
+        self.lease_until.filter(|_| is_leased).map(|until| (until, self.blocks()))
     }
 
     /// Returns how many groups have ended, and whether all of these have the offer.
     fn ended_groups(&self, rank: u32) -> (usize, bool) {
         let ended: Vec<bool> = self.groups.values().filter_map(|group| group.result(rank)).collect();
         (ended.len(), ended.iter().all(|has_it| *has_it))
+    }
+
+    /// Returns how the offer ends, if nothing of it is under way any more and it has a reason to.
+    fn end(&self, rank: u32) -> Option<(End, Status, String)> {
+        let (count, all_have_it) = self.ended_groups(rank);
+        let all_over = self.parts().all(|part| part.over.is_some());
+        match &self.struck {
+            Some(struck) => all_over.then(|| (struck.end, struck.status, struck.why.clone())),
+            None if count < self.spec.takers as usize => None,
+            None if all_have_it => self.sealed.map(|_| (End::Sent, Status::Ok, String::new())),
+            None => {
+                let struck = self.parts().find_map(|part| part.struck.clone());
+                let (status, why) = struck.unwrap_or((Status::Partial, "a taker failed".into()));
+                Some((end_of(status), status, why))
+            }
+        }
     }
 
     /// Whether a taker or one of its ranks has not come. A group that has failed waits for no rank.
@@ -170,6 +208,11 @@ impl Machine {
             self.strike_part(id, spot, status, why);
         }
         self.settle_offer(id);
+    }
+
+    /// Notes whether an offer is sealed and not taken, and what it holds.
+    fn note_lease(&mut self, id: HandoffId) {
+        self.leases.set(id, self.offers.get(&id).and_then(Offer::lease));
     }
 
     /// Ends an offer whose lease is over while a taker is missing.

@@ -6,10 +6,11 @@ use ferry::Status;
 
 use crate::handoff::id::HandoffId;
 use crate::handoff::limits::{IN_FLIGHT_OF_PART_MAX, IN_FLIGHT_OF_PEER_MAX, UNSENT_MAX};
-use crate::handoff::machine::{data_of, end_of, told, Due, Machine};
+use crate::handoff::lists;
+use crate::handoff::machine::{data_of, told, Due, Machine};
 use crate::handoff::progress::Work;
 use crate::handoff::remote::{Handoff, Owner, Post};
-use crate::handoff::types::{Blocks, End, Event};
+use crate::handoff::types::{Blocks, Event};
 use crate::handoff::wire::Message;
 
 use super::{pairs, Offer, Part, Spot};
@@ -30,6 +31,8 @@ impl Machine {
             Ok(()) => {
                 part.progress.arrived(work);
             }
+            // Cancelled for a retract; what of it is wanted still is written again.
+            Err(error) if error.status == Status::Cancelled && part.recall.is_some() => {}
             Err(error) => {
                 let (status, why) = told(&error);
                 self.strike_part(id, spot, status, &why);
@@ -41,8 +44,8 @@ impl Machine {
     /// Ends the parts that can end, then the offer if it has.
     pub(super) fn settle_offer(&mut self, id: HandoffId) {
         let rank = self.layout.shard.rank();
+        let mut told = self.tell_recalls(id);
         let Some(offer) = self.offers.get_mut(&id) else { return };
-        let mut ended = Vec::new();
         for part in offer.groups.values_mut().flat_map(|group| group.parts.values_mut()) {
             if part.over.is_some() || !part.take.is_push || part.in_flight > 0 {
                 continue;
@@ -50,30 +53,19 @@ impl Machine {
             match &part.struck {
                 Some((status, why)) => {
                     part.over = Some(*status);
-                    ended.push((part.peer, part.take.key, *status, why.clone()));
+                    let (key, status, why) = (part.take.key, *status, why.clone());
+                    told.push((part.peer, Message::Ended { key, status, why }));
                 }
-                None if part.progress.is_complete() => part.over = Some(Status::Ok),
+                None if part.recall.is_none() && part.progress.is_complete() => part.over = Some(Status::Ok),
                 None => {}
             }
         }
-        let (count, all_have_it) = offer.ended_groups(rank);
-        let all_over = offer.parts().all(|part| part.over.is_some());
-        let (takers, sealed) = (offer.spec.takers as usize, offer.sealed.is_some());
-        let end = match &offer.struck {
-            Some(struck) if all_over => Some((struck.end, struck.status, struck.why.clone())),
-            Some(_) => None,
-            None if count < takers => None,
-            None if all_have_it => sealed.then(|| (End::Sent, Status::Ok, String::new())),
-            None => {
-                let struck = offer.parts().find_map(|part| part.struck.clone());
-                let (status, why) = struck.unwrap_or((Status::Partial, "a taker failed".into()));
-                Some((end_of(status), status, why))
-            }
-        };
-        for (peer, key, status, why) in ended {
+        offer.finish_retract(&self.layout);
+        let end = offer.end(rank);
+        for (peer, message) in told {
             // A lost peer is not told.
             if self.remotes.contains_key(&peer) {
-                self.send(peer, &Message::Ended { key, status, why });
+                self.send(peer, &message);
             }
         }
         let Some((end, status, why)) = end else { return };
@@ -81,6 +73,7 @@ impl Machine {
         if let Some(until) = offer.lease_until {
             self.due.remove(&(until, Due::Lease(id)));
         }
+        self.leases.set(id, None);
         let peers = offer.parts().map(|part| part.peer).collect();
         let event = Event::Ended { id, end, status, why, valid_tokens: 0, untrusted: Vec::new() };
         self.tell_end(Handoff::Offer(id), peers, event);
@@ -89,7 +82,7 @@ impl Machine {
     /// Posts what can be posted of an offer, and tells its pulls what is new.
     pub(in crate::handoff) fn pump_offer(&mut self, id: HandoffId) {
         let Some(offer) = self.offers.get(&id) else { return };
-        let is_open = |part: &Part| part.over.is_none() && part.struck.is_none();
+        let is_open = |part: &Part| part.over.is_none() && part.struck.is_none() && part.recall.is_none();
         let (writes, pulls) = (
             offer.spots(|part| is_open(part) && part.take.is_push),
             offer.spots(|part| is_open(part) && !part.take.is_push),
@@ -108,7 +101,7 @@ impl Machine {
         let Some(Offer { ready, spec, groups, .. }) = self.offers.get_mut(&id) else { return false };
         let part = groups.get_mut(&spot.group).and_then(|group| group.parts.get_mut(&spot.rank));
         let Some(part) = part else { return false };
-        let key = part.take.key;
+        let (key, epoch) = (part.take.key, part.epoch);
         let room =
             self.remotes.get(&part.peer).is_some_and(|remote| remote.in_flight < IN_FLIGHT_OF_PEER_MAX);
         if !room || part.in_flight >= IN_FLIGHT_OF_PART_MAX {
@@ -125,13 +118,14 @@ impl Machine {
                 // The two ranks have no token of it in common. The consumer counts it all the same.
                 part.progress.arrived(&work);
                 let peer = part.peer;
-                self.send(peer, &Message::Data { key, work });
+                self.send(peer, &Message::Data { key, epoch, work });
             }
             Ok(moves) => {
                 part.in_flight += 1;
                 let (peer, Spot { group, rank }) = (part.peer, spot);
                 let owner = Owner::Offer { id, group, rank };
-                self.post(Post { peer, owner, work: work.clone() }, Op::Write, moves, data_of(key, &work));
+                let data = data_of(key, epoch, &work);
+                self.post(Post { peer, owner, work }, Op::Write, moves, data);
             }
             Err(error) => {
                 let (status, why) = told(&error);
@@ -147,19 +141,21 @@ impl Machine {
         let Some(Offer { ready, spec, groups, .. }) = self.offers.get_mut(&id) else { return };
         let part = groups.get_mut(&spot.group).and_then(|group| group.parts.get_mut(&spot.rank));
         let Some(part) = part else { return };
-        let (key, blocks) = (part.take.key, &spec.blocks);
+        let (key, epoch) = (part.take.key, part.epoch);
         let has_room = self.remotes.get(&part.peer).is_some_and(|remote| remote.unsent < UNSENT_MAX);
         if !has_room || part.told_ready == *ready {
             return;
         }
-        let added = part.told_blocks.iter_mut().zip(blocks).map(|(told, list)| {
-            let ids = list.ids.get(*told..).unwrap_or_default().to_vec();
-            *told = list.ids.len();
-            Blocks { first_token: list.first_token, ids }
+        let steps = lists::steps(&self.layout);
+        let added = part.told_ends.iter_mut().zip(&spec.blocks).zip(steps).map(|((told, list), step)| {
+            let first_token = list.first_token.max(*told);
+            let from = (first_token - list.first_token) / step;
+            *told = lists::end(list, step);
+            Blocks { first_token, ids: list.ids.get(from as usize..).unwrap_or_default().to_vec() }
         });
         let added = added.collect();
         part.told_ready.clone_from(ready);
         let (peer, ready) = (part.peer, ready.clone());
-        self.send(peer, &Message::Update { key, ready, added });
+        self.send(peer, &Message::Update { key, epoch, ready, added });
     }
 }

@@ -84,13 +84,17 @@ impl Machine {
             target,
             progress,
             in_flight: 0,
-            told_blocks: vec![0; self.layout.groups.len()],
+            told_ends: vec![0; self.layout.groups.len()],
             told_ready: Vec::new(),
+            epoch: offer.epoch,
+            recall: None,
+            is_gone: false,
             struck: None,
             over: sends_nothing.then_some(Status::Ok),
         };
         group.parts.insert(rank, part);
         self.count_on(peer, Handoff::Offer(id));
+        self.note_lease(id);
         if sends_nothing {
             self.send(peer, &Message::Ended { key, status: Status::Ok, why: String::new() });
         }
@@ -108,17 +112,36 @@ impl Machine {
         parts.find(|part| part.peer == peer && part.take.key == key)
     }
 
-    /// The consumer reads nothing of this take any more.
-    pub(in crate::handoff) fn read_final(&mut self, peer: PeerId, key: Key, status: Status, why: &str) {
+    /// The consumer reads nothing of this take any more. Of a push it says so of a take that had ended when it was told of a
+    /// retract. That it has everything does not count for an epoch that has ended.
+    pub(in crate::handoff) fn read_final(
+        &mut self,
+        peer: PeerId,
+        key: Key,
+        epoch: u64,
+        end: (Status, &str),
+    ) -> Result<()> {
+        let (status, why) = end;
         self.waiting.remove(peer, key);
-        let Some(part) = self.taker_of(peer, key).filter(|part| !part.take.is_push) else { return };
-        if part.over.is_none() {
-            if status != Status::Ok {
-                part.struck.get_or_insert((status, why.into()));
-            }
-            part.over = Some(part.struck.as_ref().map_or(status, |(status, _)| *status));
+        let Some(part) = self.taker_of(peer, key).filter(|part| part.over.is_none()) else { return Ok(()) };
+        if epoch > part.epoch {
+            return Err(Error::new(
+                Status::Corrupt,
+                "the consumer ended a take of an epoch that has not begun",
+            ));
         }
+        let answers = epoch == part.epoch && part.recall.as_ref().is_some_and(|recall| recall.is_told);
+        let is_old = status == Status::Ok && epoch < part.epoch && part.struck.is_none();
+        if !answers && (part.take.is_push || is_old) {
+            return Ok(());
+        }
+        (part.recall, part.is_gone) = (None, answers);
+        if status != Status::Ok {
+            part.struck.get_or_insert((status, why.into()));
+        }
+        part.over = Some(part.struck.as_ref().map_or(Status::Ok, |(status, _)| *status));
         self.settle_offer(key.id);
+        Ok(())
     }
 
     /// The consumer wants nothing to be written any more. The answer always comes, and behind the last write.

@@ -111,7 +111,7 @@ fn a_part_has_four_reads_in_flight_and_the_rest_follow() {
     let key = rig.asked(peer(1));
     for ready in [[4, 0, 0], [4, 4, 0], [4, 4, 4], [8, 4, 4], [8, 8, 8], [16, 16, 16]] {
         let added = if ready[1] == 0 { blocks(0..4) } else { vec![Default::default()] };
-        rig.hear(peer(1), Message::Update { key, ready: ready.to_vec(), added });
+        rig.hear(peer(1), Message::Update { key, epoch: 0, ready: ready.to_vec(), added });
     }
     assert_eq!(rig.posts.len(), IN_FLIGHT_OF_PART_MAX as usize);
     while !rig.posts.is_empty() {

@@ -42,7 +42,7 @@ fn is_fenced_alone(rig: &mut Rig, good: ferry_kv::handoff::wire::Key, status: St
     assert_eq!(rig.end_of(3), Some((End::Failed, status)));
     assert_eq!(rig.told(peer(GOOD)), vec![]);
     rig.hear(peer(GOOD), done(key(2, 5)));
-    rig.hear(peer(GOOD), Message::Data { key: good, work: work(0..3, 0..TOKENS) });
+    rig.hear(peer(GOOD), Message::Data { key: good, epoch: 0, work: work(0..3, 0..TOKENS) });
     assert_eq!(rig.end_of(2), Some((End::Sent, Status::Ok)));
     assert_eq!(rig.end_of(4), Some((End::Received, Status::Ok)));
 }
@@ -76,9 +76,9 @@ fn data_that_was_not_asked_for_fences_its_peer() {
     for wrong in wrong {
         let (mut rig, [bad, good]) = busy(Mode::Push);
         for start in [0, 6] {
-            rig.hear(peer(BAD), Message::Data { key: bad, work: work(0..3, start..start + 2) });
+            rig.hear(peer(BAD), Message::Data { key: bad, epoch: 0, work: work(0..3, start..start + 2) });
         }
-        rig.hear(peer(BAD), Message::Data { key: bad, work: wrong });
+        rig.hear(peer(BAD), Message::Data { key: bad, epoch: 0, work: wrong });
         is_fenced_alone(&mut rig, good, Status::Corrupt);
         assert_eq!(rig.valid(3), (2, 4), "what was wrong does not count");
     }
@@ -87,7 +87,7 @@ fn data_that_was_not_asked_for_fences_its_peer() {
 #[test]
 fn data_of_a_take_that_reads_fences_its_peer() {
     let (mut rig, [bad, _]) = busy(Mode::Pull);
-    rig.hear(peer(BAD), Message::Data { key: bad, work: work(0..3, 0..TOKENS) });
+    rig.hear(peer(BAD), Message::Data { key: bad, epoch: 0, work: work(0..3, 0..TOKENS) });
     assert_eq!(rig.fences, [peer(BAD)]);
     assert_eq!(rig.end_of(3), Some((End::Failed, Status::Corrupt)), "nothing was read");
 }
@@ -101,10 +101,10 @@ fn data_in_too_many_ranges_fence_their_peer() {
     rig.take(spec);
     let key = rig.asked(peer(BAD));
     for at in 0..64 {
-        rig.hear(peer(BAD), Message::Data { key, work: work(0..3, 2 * at..2 * at + 1) });
+        rig.hear(peer(BAD), Message::Data { key, epoch: 0, work: work(0..3, 2 * at..2 * at + 1) });
     }
     assert_eq!(rig.fences, []);
-    rig.hear(peer(BAD), Message::Data { key, work: work(0..3, 128..129) });
+    rig.hear(peer(BAD), Message::Data { key, epoch: 0, work: work(0..3, 128..129) });
     assert_eq!(rig.fences, [peer(BAD)]);
 }
 
@@ -118,7 +118,7 @@ fn an_update_that_does_not_fit_ends_its_take() {
     ];
     for (ready, added) in wrong {
         let (mut rig, [bad, good]) = busy(Mode::Pull);
-        rig.hear(peer(BAD), Message::Update { key: bad, ready, added });
+        rig.hear(peer(BAD), Message::Update { key: bad, epoch: 0, ready, added });
         assert_eq!(rig.end_of(3), Some((End::Failed, Status::Corrupt)));
         rig.hear(peer(BAD), update(bad, TOKENS));
         assert!(rig.posts.is_empty());
@@ -132,8 +132,9 @@ fn an_update_that_does_not_fit_ends_its_take() {
 fn blocks_that_are_granted_are_bounded_and_those_of_the_peer() {
     let (mut rig, [bad, _]) = busy(Mode::Pull);
     let grant = |first, count| {
-        let added = vec![Blocks { first_token: 0, ids: (first..first + count).collect() }];
-        Message::Update { key: bad, ready: vec![0; 3], added }
+        let first_token = 4 * u64::from(first);
+        let added = vec![Blocks { first_token, ids: (first..first + count).collect() }];
+        Message::Update { key: bad, epoch: 0, ready: vec![0; 3], added }
     };
     rig.hear(peer(BAD), grant(0, 600_000));
     rig.hear(peer(BAD), grant(600_000, BLOCKS_MAX as u32 - 600_000));
@@ -142,7 +143,7 @@ fn blocks_that_are_granted_are_bounded_and_those_of_the_peer() {
     assert_eq!(rig.end_of(3), Some((End::Failed, Status::Corrupt)));
     let (mut rig, [bad, _]) = busy(Mode::Pull);
     let added = blocks(61..65);
-    rig.hear(peer(BAD), Message::Update { key: bad, ready: vec![TOKENS; 3], added });
+    rig.hear(peer(BAD), Message::Update { key: bad, epoch: 0, ready: vec![TOKENS; 3], added });
     assert_eq!(rig.end_of(3), Some((End::Failed, Status::Invalid)));
     assert!(rig.posts.is_empty());
 }

@@ -82,7 +82,7 @@ fn a_group_that_has_failed_is_not_awaited() {
     rig.hear(peer(A), Message::Take(take(1, 5, false)));
     rig.hear(peer(C), Message::Take(Take { group: 1, ..take(1, 6, false) }));
     let (key_a, key_c) = (key(1, 5), key(1, 6));
-    rig.hear(peer(A), Message::Final { key: key_a, status: Status::Cancelled, why: "no".into() });
+    rig.hear(peer(A), Message::Final { key: key_a, epoch: 0, status: Status::Cancelled, why: "no".into() });
     rig.sent.clear();
     rig.tick(2 * LEASE);
     assert_eq!((rig.end_of(1), rig.told_end(peer(C))), (None, None), "the other group goes on");
@@ -114,7 +114,12 @@ fn a_take_may_come_before_its_offer_and_be_cancelled_while_it_waits() {
         rig.hear(peer(B), Message::Take(Take { group: 1, ..take(number, 5, is_push) }));
         let gives_up = match is_push {
             true => Message::Cancel { key: key(number, 5) },
-            false => Message::Final { key: key(number, 5), status: Status::Cancelled, why: String::new() },
+            false => Message::Final {
+                key: key(number, 5),
+                epoch: 0,
+                status: Status::Cancelled,
+                why: String::new(),
+            },
         };
         rig.hear(peer(A), gives_up);
         assert_eq!(rig.told_end(peer(A)).is_some(), is_push, "a cancel is answered");
@@ -257,7 +262,7 @@ fn tokens_that_two_ranks_do_not_share_are_told_without_a_transfer() {
         rig.settle();
     }
     assert_eq!(rig.posts.len(), 1);
-    assert_eq!(rig.told(peer(A)), [Message::Data { key: key(1, 5), work: work(0..3, 4..6) }]);
+    assert_eq!(rig.told(peer(A)), [Message::Data { key: key(1, 5), epoch: 0, work: work(0..3, 4..6) }]);
     rig.all_moved();
     rig.machine.offer_seal(id(1), 6, 0).unwrap();
     rig.settle();
@@ -347,7 +352,7 @@ fn a_pull_is_told_what_is_new() {
     rig.offer(1, 1);
     rig.hear(peer(A), Message::Take(take(1, 5, false)));
     let says = |ready: [u64; 3], added: Vec<Blocks>| {
-        vec![Message::Update { key: key(1, 5), ready: ready.to_vec(), added }]
+        vec![Message::Update { key: key(1, 5), epoch: 0, ready: ready.to_vec(), added }]
     };
     assert_eq!(rig.told(peer(A)), says([0; 3], blocks(0..4)), "the grant");
     rig.machine.offer_extend(id(1), &blocks(8..9), 0).unwrap();
@@ -355,7 +360,7 @@ fn a_pull_is_told_what_is_new() {
     assert_eq!(rig.told(peer(A)), vec![], "blocks alone are no news");
     rig.machine.offer_ready(id(1), 0..2, 20, 0).unwrap();
     rig.settle();
-    assert_eq!(rig.told(peer(A)), says([20, 20, 0], blocks(8..9)));
+    assert_eq!(rig.told(peer(A)), says([20, 20, 0], vec![Blocks { first_token: 16, ids: vec![8] }]));
 }
 
 #[test]
@@ -473,7 +478,7 @@ fn a_rank_that_has_failed_fails_its_sibling_that_has_all() {
         rig.hear(peer(good.0), done(key(1, good.1)));
         assert_eq!(rig.end_of(1), None);
         let why = "it broke".to_string();
-        rig.hear(peer(bad.0), Message::Final { key: key(1, bad.1), status: Status::Corrupt, why });
+        rig.hear(peer(bad.0), Message::Final { key: key(1, bad.1), epoch: 0, status: Status::Corrupt, why });
         assert_eq!(rig.end_of(1), Some((End::Failed, Status::Corrupt)));
     }
 }

@@ -105,7 +105,7 @@ pub fn work(layers: Range<u32>, tokens: Range<u64>) -> Work {
 }
 
 pub fn done(key: Key) -> Message {
-    Message::Final { key, status: Status::Ok, why: String::new() }
+    Message::Final { key, epoch: 0, status: Status::Ok, why: String::new() }
 }
 
 pub fn ended(key: Key, status: Status) -> Message {
@@ -113,7 +113,7 @@ pub fn ended(key: Key, status: Status) -> Message {
 }
 
 pub fn update(key: Key, ready: u64) -> Message {
-    Message::Update { key, ready: vec![ready; 3], added: blocks(0..4) }
+    Message::Update { key, epoch: 0, ready: vec![ready; 3], added: blocks(0..4) }
 }
 
 impl Rig {

@@ -26,7 +26,7 @@ fn consumer(producers: u32) -> Rig {
 }
 
 fn data(take: ferry_kv::handoff::wire::Key, layers: u32, tokens: u64) -> Message {
-    Message::Data { key: take, work: work(0..layers, 0..tokens) }
+    Message::Data { key: take, epoch: 0, work: work(0..layers, 0..tokens) }
 }
 
 #[test]
@@ -63,7 +63,10 @@ fn a_pull_is_received_when_all_was_read() {
     assert_eq!(rig.posts.len(), 1);
     rig.moved(Ok(()));
     assert_eq!(rig.machine.status(id(1)), State::Taking { valid_tokens: 8 });
-    rig.hear(peer(A), Message::Update { key, ready: vec![TOKENS; 3], added: vec![Blocks::default()] });
+    rig.hear(
+        peer(A),
+        Message::Update { key, epoch: 0, ready: vec![TOKENS; 3], added: vec![Blocks::default()] },
+    );
     assert_eq!(rig.moved(Ok(())).op, Op::Read);
     assert_eq!((rig.end_of(1), rig.valid(1)), (Some((End::Received, Status::Ok)), (TOKENS, 0)));
     assert_eq!(rig.told(peer(A)), vec![done(key)]);
@@ -79,9 +82,9 @@ fn a_push_is_received_when_this_side_has_counted_all() {
     rig.hear(peer(A), data(key, 3, TOKENS));
     rig.hear(peer(B), data(key, 2, TOKENS));
     assert_eq!(rig.end_of(1), None);
-    rig.hear(peer(B), Message::Data { key, work: work(2..3, 4..TOKENS) });
+    rig.hear(peer(B), Message::Data { key, epoch: 0, work: work(2..3, 4..TOKENS) });
     assert_eq!(rig.end_of(1), None);
-    rig.hear(peer(B), Message::Data { key, work: work(2..3, 0..4) });
+    rig.hear(peer(B), Message::Data { key, epoch: 0, work: work(2..3, 0..4) });
     assert_eq!(rig.end_of(1), Some((End::Received, Status::Ok)));
 }
 
@@ -259,7 +262,9 @@ fn layers_are_told_once_and_coalesce() {
     let mut rig = consumer(1);
     rig.take(TakeSpec { tell_layers: true, ..take_spec(1, 1, Mode::Push) });
     let key = rig.asked(peer(A));
-    let layer = |layer: u32| Message::Data { key, work: work(layer..layer + 1, 0..TOKENS) }.encode().unwrap();
+    let layer = |layer: u32| {
+        Message::Data { key, epoch: 0, work: work(layer..layer + 1, 0..TOKENS) }.encode().unwrap()
+    };
     let part = |layer_| ferry_kv::handoff::parts(&layer(layer_), 100).remove(0);
     rig.machine.notification(peer(A), &part(1), 0);
     assert!(!rig.machine.has_events(), "layer 0 is missing");
@@ -283,7 +288,7 @@ fn a_group_that_is_not_needed_may_lie_between_others() {
     rig.take(TakeSpec { blocks: some, ..take_spec(1, 1, Mode::Pull) });
     let key = rig.asked(peer(A));
     let added = [blocks(0..4), blocks(0..4)].concat();
-    rig.hear(peer(A), Message::Update { key, ready: vec![TOKENS; 3], added });
+    rig.hear(peer(A), Message::Update { key, epoch: 0, ready: vec![TOKENS; 3], added });
     assert_eq!(rig.end_of(1), None);
     rig.all_moved();
     assert_eq!((rig.end_of(1), rig.valid(1)), (Some((End::Received, Status::Ok)), (TOKENS, 0)));
@@ -298,7 +303,7 @@ fn a_window_that_begins_above_token_0_is_read_from_there() {
     let theirs = [blocks(4..8), vec![window(8, 20..22)]].concat();
     rig.take(TakeSpec { blocks: ours.clone(), ..take_spec(1, 1, Mode::Pull) });
     let key = rig.asked(peer(A));
-    rig.hear(peer(A), Message::Update { key, ready: vec![TOKENS; 3], added: theirs.clone() });
+    rig.hear(peer(A), Message::Update { key, epoch: 0, ready: vec![TOKENS; 3], added: theirs.clone() });
     let requests = rig.posts.iter().flat_map(|posted| posted.moves.iter().flat_map(|moves| moves.requests()));
     let moved: BTreeSet<(u64, u64)> =
         requests.flat_map(|it| (0..it.bytes).map(move |at| (it.source + at, it.target + at))).collect();
@@ -328,7 +333,8 @@ fn layers_that_were_not_seen_are_told_in_one_event() {
     rig.take(TakeSpec { tell_layers: true, ..take_spec(1, 1, Mode::Push) });
     let key = rig.asked(peer(A));
     for layer in 0..2 {
-        let message = Message::Data { key, work: work(layer..layer + 1, 0..TOKENS) }.encode().unwrap();
+        let message =
+            Message::Data { key, epoch: 0, work: work(layer..layer + 1, 0..TOKENS) }.encode().unwrap();
         rig.machine.notification(peer(A), &ferry_kv::handoff::parts(&message, 100)[0], 0);
     }
     rig.settle();

@@ -1,0 +1,148 @@
+//! What a producer grants, and takes back: the epochs of a part.
+//!
+//! A part knows one epoch of its producer's rank at a time. RETRACT begins the next one: what has arrived from its token on is
+//! dropped, and the answer goes back when no READ of that is under way. `moving` has the rest.
+
+use ferry::status::{Error, Result};
+use ferry::types::PeerId;
+use ferry::Status;
+
+use crate::handoff::id::HandoffId;
+use crate::handoff::limits::BLOCKS_MAX;
+use crate::handoff::lists;
+use crate::handoff::machine::Machine;
+use crate::handoff::remote::Owner;
+use crate::handoff::types::{Blocks, End};
+use crate::handoff::wire::{Key, Message};
+use crate::layout::GroupKind;
+
+use super::{Asked, Stage, Taking};
+
+const TOLD_LAYERS: &str = "the producer took back tokens of layers that were told as complete";
+
+impl Asked {
+    /// Whether the producer may speak of this epoch: the one that it told last, or the first that it tells.
+    pub(super) fn is_in(&mut self, epoch: u64) -> bool {
+        *self.epoch.get_or_insert(epoch) == epoch
+    }
+
+    /// Notes what the producer grants. Errors are what no producer says.
+    pub(super) fn grant(
+        &mut self,
+        epoch: u64,
+        ready: Vec<u64>,
+        added: Vec<Blocks>,
+    ) -> Result<(), &'static str> {
+        if ready.len() != self.ready.len() || added.len() != self.blocks.len() {
+            return Err("the producer told of other layers or groups than its layout has");
+        }
+        if !self.is_in(epoch) || self.is_recalled {
+            return Err("the producer granted tokens of another epoch than the one that it began");
+        }
+        if ready.iter().zip(&self.ready).any(|(new, old)| new < old) {
+            return Err("the producer took tokens back without a retract");
+        }
+        let count = |lists: &[Blocks]| lists.iter().map(|list| list.ids.len()).sum::<usize>();
+        if count(&self.blocks) + count(&added) > BLOCKS_MAX {
+            return Err("the producer granted more blocks than the limit");
+        }
+        let steps = lists::steps(&self.source);
+        for ((list, added), step) in self.blocks.iter_mut().zip(added).zip(steps) {
+            if !lists::replace(list, step, added) {
+                return Err("the producer granted blocks that begin within another one");
+            }
+        }
+        (self.ready, self.is_granted) = (ready, true);
+        Ok(())
+    }
+
+    /// Drops the tokens from `from` on. Nothing is read before the answer.
+    fn recall(&mut self, from: u64) {
+        self.is_recalled = true;
+        self.progress.recall(from);
+        for (layer, ready) in self.source.layers.iter().zip(&mut self.ready) {
+            let group = self.source.groups.get(layer.group as usize);
+            // The blocks of a State are offered anew.
+            let is_state = group.is_some_and(|group| group.kind == GroupKind::State);
+            *ready = if is_state { 0 } else { (*ready).min(from) };
+        }
+    }
+}
+
+impl Taking {
+    /// Whether layers were told that have one of the tokens from `from` on.
+    fn has_told(&self, from: u64) -> bool {
+        self.spec.tell_layers && self.told_layers > 0 && from < self.spec.tokens
+    }
+}
+
+impl Machine {
+    /// The producer takes back the tokens from `from` on. A take that told of layers that have them fails.
+    pub(in crate::handoff) fn retract(
+        &mut self,
+        peer: PeerId,
+        key: Key,
+        epoch: u64,
+        from: u64,
+    ) -> Result<()> {
+        let ended = self.take_has_ended(key, epoch);
+        let take = self.takes.get_mut(&key.id).filter(|take| take.number == key.take);
+        let Some(take) = take else {
+            self.send(peer, &ended);
+            return Ok(());
+        };
+        let (struck, has_told) = (take.struck.clone(), take.has_told(from));
+        let mut parts = take.parts.iter_mut().flatten();
+        let part = parts.find(|(_, part)| part.peer == peer);
+        let asked = part.and_then(|(rank, part)| match &mut part.stage {
+            Stage::Asked(asked) => Some((*rank, asked, &mut part.is_over)),
+            Stage::Greeting => None,
+        });
+        let in_order = asked.filter(|(_, asked, _)| asked.epoch.is_none_or(|known| known < epoch));
+        let Some((rank, asked, is_over)) = in_order else {
+            return Err(Error::new(Status::Corrupt, "the producer began an epoch out of order"));
+        };
+        asked.epoch = Some(epoch);
+        if let Some((_, status, why)) = struck {
+            // What is not over tells its end by itself.
+            if *is_over {
+                self.send(peer, &Message::Final { key, epoch, status, why });
+            }
+            return Ok(());
+        }
+        asked.recall(from);
+        *is_over = false;
+        if has_told {
+            self.strike_take(key.id, End::Failed, Status::Stale, TOLD_LAYERS);
+            return Ok(());
+        }
+        self.cancel_posts_from(Owner::Take { id: key.id, rank }, from);
+        self.answer_retract(key.id, rank);
+        self.settle_take(key.id);
+        Ok(())
+    }
+
+    /// Tells the producer that nothing of what it took back is read any more, once that is so.
+    pub(super) fn answer_retract(&mut self, id: HandoffId, rank: u32) {
+        let Some(take) = self.takes.get_mut(&id).filter(|take| take.struck.is_none()) else { return };
+        let key = take.key();
+        let Some(part) = take.parts.as_mut().and_then(|parts| parts.get_mut(&rank)) else { return };
+        let peer = part.peer;
+        let asked = part.asked_mut().filter(|asked| asked.is_recalled && asked.in_flight == 0);
+        let Some(asked) = asked else { return };
+        asked.is_recalled = false;
+        asked.progress.resume();
+        let epoch = asked.epoch.unwrap_or(0);
+        self.send(peer, &Message::Retracted { key, epoch });
+    }
+
+    /// The answer to a retract of a take that is not there any more. One that is forgotten had everything of this producer:
+    /// another one has said FINAL or CANCEL before.
+    fn take_has_ended(&self, key: Key, epoch: u64) -> Message {
+        let (status, why) = match self.tombs.get(key.id) {
+            Some(tomb) => (tomb.status, tomb.why.clone()),
+            None => (Status::Ok, String::new()),
+        };
+        Message::Final { key, epoch, status, why }
+    }
+}
