@@ -335,7 +335,8 @@ SIZE(ferry_kv_memory, 32)
 /* ferry_kv_cache_options */
 FIELD(ferry_kv_cache_options, struct_size, 0, 4)
 FIELD(ferry_kv_cache_options, silence_ms, 4, 4)
-SIZE(ferry_kv_cache_options, 8)
+FIELD(ferry_kv_cache_options, leased_blocks_max, 8, 8)
+SIZE(ferry_kv_cache_options, 16)
 
 /* ferry_kv_block_list */
 FIELD(ferry_kv_block_list, struct_size, 0, 4)

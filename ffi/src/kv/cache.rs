@@ -86,6 +86,9 @@ pub struct ferry_kv_cache_options {
     /// A peer that is silent for half of this time while something is expected of it is asked for a sign of life. If it
     /// gives none, it is fenced after the other half, and its handoffs end. Milliseconds; 0 means 1,000.
     pub silence_ms: u32,
+    /// Blocks of offers that are sealed and that nobody has taken; 0: no bound. A seal that exceeds it ends the oldest of
+    /// these offers, as ferry_kv_reclaim does.
+    pub leased_blocks_max: u64,
 }
 
 // SAFETY: repr(C), begins with struct_size, integers only, no padding (asserted from C).
@@ -181,10 +184,12 @@ impl ferry_kv_memory {
 
 impl ferry_kv_cache_options {
     fn options(&self) -> CacheOptions {
-        match self.silence_ms {
-            0 => CacheOptions::default(),
-            ms => CacheOptions { silence: Duration::from_millis(ms.into()) },
-        }
+        let silence = match self.silence_ms {
+            0 => CacheOptions::default().silence,
+            ms => Duration::from_millis(ms.into()),
+        };
+        let leased_blocks_max = usize::try_from(self.leased_blocks_max).unwrap_or(usize::MAX);
+        CacheOptions { silence, leased_blocks_max }
     }
 }
 
@@ -194,8 +199,12 @@ mod tests {
 
     #[test]
     fn every_field_arrives_where_it_belongs() {
-        let silence = |silence_ms| ferry_kv_cache_options { struct_size: 8, silence_ms }.options().silence;
-        assert_eq!([silence(0), silence(50)], [1_000, 50].map(Duration::from_millis));
+        let options = |silence_ms, leased_blocks_max| {
+            let options = ferry_kv_cache_options { struct_size: 16, silence_ms, leased_blocks_max }.options();
+            (options.silence, options.leased_blocks_max)
+        };
+        let ms = Duration::from_millis;
+        assert_eq!([options(0, 7), options(50, 0)], [(ms(1_000), 7), (ms(50), 0)]);
         let memory = ferry_kv_memory { struct_size: 32, reserved: 0, region: 3, address: 4, length: 5 };
         let range = memory.range(0).unwrap();
         assert_eq!((range.region.raw(), range.address, range.length), (3, 4, 5));

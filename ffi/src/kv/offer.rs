@@ -6,7 +6,7 @@ use super::id::{ferry_kv_id, id};
 use super::lists::{ferry_kv_block_list, read_lists, read_peers};
 use crate::error::ferry_error;
 use crate::guard::call;
-use crate::handles::{check_reserved, ferry_peer};
+use crate::handles::{check_reserved, ferry_peer, timeout};
 use crate::pointers::Out;
 use crate::status::ferry_status;
 use crate::versioned::{self, Versioned};
@@ -74,10 +74,11 @@ pub unsafe extern "C" fn ferry_kv_offer(
 }
 
 /// Adds blocks to an offer, as they are allocated. `blocks` has one element for each group of the layout, whose blocks
-/// follow those that the group has. Their first_token is not looked at: that of the offer stays.
+/// follow those that the group has. Their first_token is looked at if the group has no blocks, and if it is above that of
+/// the offer: the list begins there then.
 ///
 /// FERRY_ERR_INVALID: the blocks are wrong, the offer is sealed, or the id is no offer. FERRY_ERR_STALE: the offer has
-/// ended or ends.
+/// ended or ends. FERRY_ERR_BUSY: ferry_kv_offer_retract has not succeeded yet; so of the two calls below.
 #[no_mangle]
 pub unsafe extern "C" fn ferry_kv_offer_extend(
     cache: *mut ferry_kv_cache,
@@ -136,6 +137,68 @@ pub unsafe extern "C" fn ferry_kv_offer_seal(
 ) -> ferry_status {
     // SAFETY: the pointers are the caller's for the length of the call.
     unsafe { call(error, || ferry_kv_cache::own(cache)?.cache.offer_seal(self::id(id)?, tokens)) }
+}
+
+/// Takes back the tokens of an offer from `from_token` on, in all groups, and its seal: the sequence was preempted, say. The
+/// blocks that hold no token before `from_token` leave the offer. The state of a group FERRY_KV_GROUP_STATE is that of the
+/// last ready token, so its blocks leave with that.
+///
+/// The call waits until nothing reads these tokens any more, and until all takers have dropped them. After FERRY_OK the
+/// blocks that left are the caller's, and a block that stays may be written from `from_token` on. The offer goes on:
+/// ferry_kv_offer_extend adds blocks from there, then ferry_kv_offer_ready, and ferry_kv_offer_seal with any number of tokens.
+/// A take that has told of complete layers (FERRY_KV_TAKE_LAYERS) with one of these tokens fails, with FERRY_ERR_STALE. One
+/// that has ended keeps what it has.
+///
+/// FERRY_ERR_BUSY: a taker has not answered within the timeout. Nothing is freed, and the tokens are taken back all the
+/// same: call again until it succeeds, with the same token or an earlier one, or abort the offer. A taker that stays silent
+/// is fenced, after ferry_kv_cache_options.silence_ms. Also FERRY_ERR_BUSY inside a callback, unless the timeout is 0.
+/// FERRY_ERR_STALE: the offer has ended or ends; its blocks are the caller's with its terminal event. FERRY_ERR_INVALID: the
+/// id is no offer.
+#[no_mangle]
+pub unsafe extern "C" fn ferry_kv_offer_retract(
+    cache: *mut ferry_kv_cache,
+    id: *const ferry_kv_id,
+    from_token: u64,
+    timeout_ns: u64,
+    error: *mut ferry_error,
+) -> ferry_status {
+    // SAFETY: the pointers are the caller's for the length of the call.
+    unsafe {
+        call(error, || {
+            let cache = ferry_kv_cache::blocking(cache, timeout_ns)?;
+            let timeout = timeout(timeout_ns).unwrap_or(Duration::MAX);
+            cache.cache.offer_retract(self::id(id)?, from_token, timeout)
+        })
+    }
+}
+
+/// Frees the blocks of a window, the group `group` of the layout, that have only tokens before `before_token`: they have
+/// left the window. The call waits until nothing reads them any more. After FERRY_OK they are the caller's; everything else
+/// of the offer stays as it is.
+///
+/// Takes of the whole sequence do not need them. A take that ends earlier may; it fails with FERRY_ERR_STALE, unless all
+/// layers of the group are on their way to it.
+///
+/// FERRY_ERR_BUSY: such a take has not got them within the timeout. Nothing is freed: call again. The blocks that were asked
+/// for are given to no further take. Also FERRY_ERR_BUSY inside a callback, unless the timeout is 0. FERRY_ERR_STALE: the
+/// offer has ended or ends. FERRY_ERR_INVALID: the group is no window, or the id is no offer.
+#[no_mangle]
+pub unsafe extern "C" fn ferry_kv_offer_retract_window(
+    cache: *mut ferry_kv_cache,
+    id: *const ferry_kv_id,
+    group: u32,
+    before_token: u64,
+    timeout_ns: u64,
+    error: *mut ferry_error,
+) -> ferry_status {
+    // SAFETY: the pointers are the caller's for the length of the call.
+    unsafe {
+        call(error, || {
+            let cache = ferry_kv_cache::blocking(cache, timeout_ns)?;
+            let timeout = timeout(timeout_ns).unwrap_or(Duration::MAX);
+            cache.cache.offer_retract_window(self::id(id)?, group, before_token, timeout)
+        })
+    }
 }
 
 /// Asks an offer to end. Its blocks are the caller's with its terminal event, FERRY_KV_EVENT_CANCELLED or another that

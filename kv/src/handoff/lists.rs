@@ -159,3 +159,60 @@ pub fn touches(layout: &Layout, lists: &[Blocks], range: &Range<u64>) -> bool {
     };
     layout.layers.iter().any(|layer| layer.memory.as_ref().is_some_and(|memory| touches(layer, memory)))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn list(first_token: u64, ids: Range<u32>) -> Blocks {
+        Blocks { first_token, ids: ids.collect() }
+    }
+
+    #[test]
+    fn a_list_is_cut_at_its_blocks() {
+        // Blocks of 4 tokens, from token 8 to 20. From; what goes; where the list begins.
+        for (from, gone, first) in [
+            (21, 3..3, 8),
+            (20, 3..3, 8),
+            (17, 3..3, 8),
+            (16, 2..3, 8),
+            (9, 1..3, 8),
+            (8, 0..3, 8),
+            (6, 0..3, 4),
+            (0, 0..3, 0),
+        ] {
+            let mut cut = list(8, 0..3);
+            assert_eq!(cut_back(&mut cut, 4, from), gone.clone().collect::<Vec<_>>(), "{from}");
+            assert_eq!(cut, list(first, 0..gone.start));
+        }
+        for (before, count) in [(0, 0), (11, 0), (12, 1), (15, 1), (20, 3), (u64::MAX, 3)] {
+            let mut cut = list(8, 0..3);
+            assert_eq!(cut_front(&mut cut, 4, before).len(), count, "{before}");
+            assert_eq!(cut, list(8 + 4 * count as u64, count as u32..3));
+        }
+    }
+
+    #[test]
+    fn blocks_replace_those_from_their_token_on() {
+        // Into blocks 0 to 2, from token 8 to 20.
+        for (first, whole) in [
+            (20, Some(list(8, 0..3))),
+            (16, Some(list(8, 0..2))),
+            (8, Some(list(8, 0..0))),
+            (10, None),
+            (4, Some(list(4, 0..0))),
+            (24, Some(list(24, 0..0))),
+            (u64::MAX, Some(list(u64::MAX, 0..0))),
+        ] {
+            let mut into = list(8, 0..3);
+            let is_good = replace(&mut into, 4, list(first, 7..9));
+            let kept = whole.clone().unwrap_or(list(8, 0..3));
+            let added = if whole.is_some() { 7..9 } else { 0..0 };
+            assert_eq!(is_good, whole.is_some(), "{first}");
+            assert_eq!(into, Blocks { ids: kept.ids.into_iter().chain(added).collect(), ..kept });
+        }
+        let mut into = list(8, 0..3);
+        assert!(replace(&mut into, 4, list(8, 0..0)) && into == list(8, 0..3));
+        assert_eq!(end(&into, 4), 20);
+    }
+}

@@ -12,7 +12,9 @@ use std::time::{Duration, Instant};
 use caches::{cells, layout, Shape};
 use ferry::types::{PeerId, RegionId};
 use ferry::{Config, Engine, Memory, RegionOptions, Status};
-use ferry_kv::handoff::{Blocks, End, Event, HandoffId, Mode, OfferSpec, State, TakeSpec};
+use ferry_kv::cache::CHANNEL;
+use ferry_kv::handoff::wire::{Key, Message, Take};
+use ferry_kv::handoff::{parts, Blocks, End, Event, HandoffId, Mode, OfferSpec, State, TakeSpec};
 use ferry_kv::layout::{Arrangement, Layout};
 use ferry_kv::{Cache, CacheMemory, CacheOptions};
 
@@ -52,6 +54,10 @@ fn engine(transports: &str, host: usize) -> Engine {
 }
 
 fn rank(shape: Shape, number: u32, transports: &str, host: usize) -> Rank {
+    rank_with(shape, number, transports, host, CacheOptions::default())
+}
+
+fn rank_with(shape: Shape, number: u32, transports: &str, host: usize, options: CacheOptions) -> Rank {
     let engine = engine(transports, host);
     let draft = layout(shape, number, 1 << 20);
     let ends = draft.layers.iter().filter_map(|layer| layer.extent(&draft)).map(|range| range.end);
@@ -59,7 +65,7 @@ fn rank(shape: Shape, number: u32, transports: &str, host: usize) -> Rank {
     let memory = engine.alloc(length as usize, &RegionOptions::default()).unwrap();
     let layout = layout(shape, number, memory.address());
     let whole = CacheMemory { region: memory.region(), address: memory.address(), length };
-    let cache = Cache::open(&engine, layout.clone(), &[whole], CacheOptions::default()).unwrap();
+    let cache = Cache::open(&engine, layout.clone(), &[whole], options).unwrap();
     Rank { cache, layout, memory, engine }
 }
 
@@ -119,6 +125,10 @@ impl Rank {
     }
 
     fn take(&self, id: HandoffId, producers: &[Rank], mode: Mode) -> Vec<Blocks> {
+        self.take_with(id, producers, mode, true)
+    }
+
+    fn take_with(&self, id: HandoffId, producers: &[Rank], mode: Mode, tell_layers: bool) -> Vec<Blocks> {
         let blocks = self.lists(3);
         let spec = TakeSpec {
             id,
@@ -129,7 +139,7 @@ impl Rank {
             tokens: TOKENS,
             mode,
             deadline: Some(PATIENCE),
-            tell_layers: true,
+            tell_layers,
         };
         self.cache.take(spec).unwrap();
         blocks
@@ -287,6 +297,116 @@ fn after_the_end_nothing_lands() {
             }
         }
     }
+}
+
+/// A sequence is preempted in its second chunk and computed again in other blocks, while it is handed over.
+#[test]
+fn what_is_taken_back_is_the_producers_and_arrives_again() {
+    for transports in paths() {
+        for mode in [Mode::Pull, Mode::Push] {
+            let (producers, consumers) =
+                (instance(shape(1, 4), &transports), instance(shape(1, 8), &transports));
+            let (producer, consumer) = (&producers[0], &consumers[0]);
+            let mut lists = producer.offer(id(4), 1);
+            let taken = consumer.take_with(id(4), &producers, mode, false);
+            for (layers, to) in [(0..3, 20), (0..2, TOKENS)] {
+                layers.clone().for_each(|layer| producer.compute(&lists, layer, 0, to));
+                producer.cache.offer_ready(id(4), layers, to).unwrap();
+            }
+            producer.cache.offer_retract(id(4), 10, PATIENCE).unwrap();
+            // Block 2 has tokens 8 and 9, which stay; those from 10 on are overwritten.
+            for layer in 0..3 {
+                for cell in cells(&producer.layout, &lists, 10..TOKENS, 5) {
+                    if cell.layer == layer {
+                        let at = (cell.address - producer.memory.address()) as usize;
+                        producer.memory.write(at, &[!cell.value]);
+                    }
+                }
+            }
+            let tail = lists[0].ids.split_off(3);
+            let other = vec![Blocks { first_token: 0, ids: tail.iter().map(|id| id + 20).collect() }];
+            producer.cache.offer_extend(id(4), &other).unwrap();
+            lists[0].ids.extend(&other[0].ids);
+            for layer in 0..3 {
+                producer.compute(&lists, layer, 10, TOKENS);
+                producer.cache.offer_ready(id(4), layer..layer + 1, TOKENS).unwrap();
+            }
+            producer.cache.offer_seal(id(4), TOKENS).unwrap();
+            let (end, _, why, _) = consumer.end(id(4));
+            assert_eq!(end, End::Received, "{why}");
+            consumer.check(&taken);
+            assert_eq!(producer.end(id(4)).0, End::Sent);
+            let error = producer.cache.offer_retract(id(4), 0, PATIENCE).unwrap_err();
+            assert_eq!(error.status, Status::Stale);
+        }
+    }
+}
+
+/// A peer that takes and then says nothing more: a retract waits for as long as it may, and the calls after it are BUSY.
+#[test]
+fn a_retract_of_a_silent_taker_is_busy_until_it_is_fenced() {
+    let producer = &instance(shape(1, 4), &path())[0];
+    let taker = engine(&path(), 0);
+    let peer = taker.connect(producer.engine.address(), Some(PATIENCE)).unwrap();
+    let queue = taker.channel_queue(ferry::notify::WHAT_NOTIFICATIONS, 64, CHANNEL).unwrap();
+    let say = |message: Message| {
+        let bytes = parts(&message.encode().unwrap(), 4_096);
+        for part in &bytes {
+            let options =
+                ferry::TransferOptions { notify: Some(part), channel: CHANNEL, ..Default::default() };
+            taker.submit(peer, ferry::types::Op::Write, &[], &options).unwrap();
+        }
+    };
+    producer.offer(id(7), 1);
+    producer.cache.offer_ready(id(7), 0..3, 20).unwrap();
+    let layout = Box::new(producer.layout.clone());
+    say(Message::Hello { incarnation: 1, regions: Vec::new(), layout });
+    // The first word of the producer has its incarnation.
+    let mut events = Vec::new();
+    while events.is_empty() {
+        queue.drain(&mut events, 1);
+    }
+    let ferry::notify::EventBody::Notification { bytes, .. } = &events[0].body else { panic!("{events:?}") };
+    let incarnation = u64::from_le_bytes(bytes[4..12].try_into().unwrap());
+    let key = Key { id: id(7), take: 1 };
+    let (is_push, blocks) = (false, Vec::new());
+    say(Message::Take(Take {
+        key,
+        incarnation,
+        group: 0,
+        rank: 0,
+        is_push,
+        skip: 0,
+        tokens: TOKENS,
+        blocks,
+    }));
+    while !matches!(producer.cache.status(id(7)), State::Offered { takers: 1, .. }) {
+        std::thread::yield_now();
+    }
+    for wait in [Duration::ZERO, Duration::from_millis(50)] {
+        let began = Instant::now();
+        let error = producer.cache.offer_retract(id(7), 8, wait).unwrap_err();
+        assert_eq!(error.to_string(), "BUSY: takers have not let go of the blocks in time");
+        assert!(began.elapsed() >= wait && began.elapsed() < Duration::from_millis(900));
+    }
+    assert_eq!(producer.cache.offer_seal(id(7), 8).unwrap_err().status, Status::Busy);
+    // The fence of the silent taker ends the offer, whose only one it is.
+    let error = producer.cache.offer_retract(id(7), 8, PATIENCE).unwrap_err();
+    assert_eq!(error.status, Status::Stale);
+    assert_eq!(producer.end(id(7)).0, End::PeerLost);
+}
+
+#[test]
+fn leases_are_bounded_by_an_option_of_the_cache() {
+    let options = CacheOptions { leased_blocks_max: 10, ..CacheOptions::default() };
+    let producer = rank_with(shape(1, 4), 0, &path(), 0, options);
+    for number in 1..3 {
+        producer.offer(id(number), 1);
+        producer.cache.offer_seal(id(number), TOKENS).unwrap();
+    }
+    let (end, status, why, _) = producer.end(id(1));
+    assert!((end, status) == (End::Expired, Status::Limit) && why.ends_with("(PRESSURE)"), "{why}");
+    assert_eq!(producer.cache.status(id(2)), State::Offered { sealed: true, takers: 0 });
 }
 
 #[test]

@@ -6,5 +6,6 @@ mod caches;
 mod metrics;
 mod model;
 mod named;
+mod retracts;
 mod storm;
 mod world;

@@ -2,7 +2,8 @@
 //! takes and offers are cancelled, deadlines pass, and caches die, stop and go on.
 //!
 //! After each terminal event nothing that is under way may touch the blocks, and they are overwritten as by the next
-//! sequence; whatever lands later is found at the end of the story.
+//! sequence; whatever lands later is found at the end of the story. So is what a producer took back, as soon as its retract
+//! is over (`retracts`).
 
 use std::ops::Range;
 use std::time::Duration;
@@ -13,39 +14,44 @@ use ferry_kv::layout::{Arrangement, GroupKind, Layout};
 
 use crate::caches::{cells, held, layouts, Cell, Shape, BLOCKS};
 use crate::metrics::check_metrics;
+use crate::retracts::{versioned, Back};
 use crate::world::{peer, Life, World};
 
 const LEASE: Duration = Duration::from_millis(2_000);
 const DEADLINE: Duration = Duration::from_millis(6_000);
 
 /// One sequence on one rank: of its producer, or of a consumer.
-struct Side {
-    node: usize,
-    id: HandoffId,
-    sequence: u64,
-    lists: Vec<Blocks>,
-    tokens: u64,
-    skip: u64,
-    is_producer: bool,
-    group: u64,
-    begun: bool,
+pub struct Side {
+    pub node: usize,
+    pub id: HandoffId,
+    pub sequence: u64,
+    pub lists: Vec<Blocks>,
+    pub tokens: u64,
+    pub skip: u64,
+    pub is_producer: bool,
+    pub group: u64,
+    pub begun: bool,
     /// Of a producer: tokens that are ready in each layer, where the present chunk ends, and whether it is sealed.
-    ready: Vec<u64>,
-    chunk_end: u64,
-    sealed: bool,
-    extended: bool,
+    pub ready: Vec<u64>,
+    pub chunk_end: u64,
+    pub sealed: bool,
+    pub extended: bool,
+    /// Of a producer: what it has offered and taken back.
+    pub back: Back,
     /// What the memory must be until the story ends, once the blocks are used again.
-    scribbled: Option<u8>,
-    before: Vec<(Cell, u8)>,
+    pub scribbled: Option<u8>,
+    pub before: Vec<(Cell, u8)>,
 }
 
-struct Story {
-    world: World,
-    sides: Vec<Side>,
-    producers: usize,
-    takers: u32,
+pub struct Story {
+    pub world: World,
+    pub sides: Vec<Side>,
+    pub producers: usize,
+    pub takers: u32,
     /// Nobody gives up, and there are neither deadlines nor leases: everything arrives.
-    is_calm: bool,
+    pub is_calm: bool,
+    /// Producers take tokens back, and free blocks of windows.
+    pub retracts: bool,
 }
 
 fn id(number: u64) -> HandoffId {
@@ -90,8 +96,9 @@ impl Story {
             all.extend(layouts(target, all.len()));
         }
         let producers = source.ranks() as usize;
-        let mut story =
-            Story { world: World::new(all, seed ^ 1), sides: Vec::new(), producers, takers, is_calm };
+        let (world, sides) = (World::new(all, seed ^ 1), Vec::new());
+        let mut story = Story { world, sides, producers, takers, is_calm, retracts: false };
+        story.retracts = story.world.random.one_in(2);
         let mut used = vec![[0u64; 2]; story.world.nodes.len()];
         for sequence in 0..1 + story.world.random.below(3) as u64 {
             story.add_sequence(sequence, target.ranks() as usize, &mut used);
@@ -105,8 +112,13 @@ impl Story {
             if self.world.random.one_in(3) { self.world.random.below(tokens as usize) as u64 } else { 0 };
         // The producer has the end of the window alone.
         let begins_late = self.world.random.one_in(3);
+        let whole = tokens;
+        let parts: Vec<u64> = (0..self.takers).map(|_| self.part_of(tokens)).collect();
         for (node, used) in used.iter_mut().enumerate() {
             let is_producer = node < self.producers;
+            let group = ((node - self.producers.min(node)) / target_ranks) as u64;
+            let tokens = if is_producer { whole } else { parts[group as usize] };
+            let skip = skip.min(tokens);
             let layout = self.world.nodes[node].layout.clone();
             let lists = (0..layout.groups.len()).map(|group| {
                 let block = u64::from(layout.groups[group].block_tokens);
@@ -134,7 +146,6 @@ impl Story {
                 // The window or the state is not needed.
                 lists.iter_mut().skip(1).for_each(|list| list.ids.clear());
             }
-            let group = ((node - self.producers.min(node)) / target_ranks) as u64;
             let before = cells(&layout, &lists, 0..tokens, sequence);
             let before = before.into_iter().map(|cell| (cell, *self.world.byte(node, &cell))).collect();
             self.sides.push(Side {
@@ -151,6 +162,7 @@ impl Story {
                 chunk_end: if begins_late { tokens } else { 0 },
                 sealed: false,
                 extended: true,
+                back: Back::new(layout.groups.len(), whole),
                 scribbled: None,
                 before,
             });
@@ -193,7 +205,8 @@ impl Story {
                 tokens: side.tokens,
                 mode,
                 deadline,
-                tell_layers: true,
+                // A take that told of layers would fail when tokens of them are taken back.
+                tell_layers: !(self.is_calm && self.retracts),
             };
             machine.take(spec, now).unwrap();
         }
@@ -209,16 +222,22 @@ impl Story {
             if !side.extended {
                 blocks.iter_mut().for_each(|list| list.ids.truncate(list.ids.len() / 2));
             }
+            side.back.offered = blocks.iter().map(|list| list.ids.len()).collect();
             let lease = if self.is_calm { Duration::MAX } else { LEASE };
             let spec = OfferSpec { id: side.id, blocks, takers: self.takers, only: Vec::new(), lease };
             return self.world.nodes[node].machine.offer(spec, now).unwrap();
         }
+        if side.back.is_busy() || self.takes_back(at) {
+            return;
+        }
+        let side = &mut self.sides[at];
         if !side.extended {
             side.extended = true;
-            let rest = side
-                .lists
-                .iter()
-                .map(|list| Blocks { first_token: 0, ids: list.ids[list.ids.len() / 2..].to_vec() });
+            let offered = side.lists.iter().zip(&mut side.back.offered);
+            let rest = offered.map(|(list, offered)| {
+                let ids = list.ids[std::mem::replace(offered, list.ids.len())..].to_vec();
+                Blocks { first_token: list.first_token, ids }
+            });
             let rest: Vec<Blocks> = rest.collect();
             let _ = self.world.nodes[node].machine.offer_extend(side.id, &rest, now);
             return;
@@ -228,11 +247,14 @@ impl Story {
         if let Some(first) = next {
             // The layers of a chunk, one or several at a time, in order.
             let count = 1 + self.world.random.below(layers - first);
-            let (from, to) = (side.ready[first], side.chunk_end);
+            let to = side.chunk_end;
             let layout = self.world.nodes[node].layout.clone();
-            for cell in cells(&layout, &side.lists, from..to, side.sequence) {
-                if (first..first + count).contains(&(cell.layer as usize)) {
-                    *self.world.byte(node, &cell) = cell.value;
+            for layer in first..first + count {
+                let from = side.ready[layer];
+                for cell in versioned(&layout, &side.lists, from..to, side.sequence, side.back.version) {
+                    if layer == cell.layer as usize {
+                        *self.world.byte(node, &cell) = cell.value;
+                    }
                 }
             }
             let side = &mut self.sides[at];
@@ -260,6 +282,11 @@ impl Story {
 
     /// Looks at the terminal events, and uses the blocks again.
     fn look(&mut self) {
+        self.look_at_events();
+        self.look_at_retracts();
+    }
+
+    fn look_at_events(&mut self) {
         for (node, event) in self.world.settle() {
             let Event::Ended { id, end, .. } = event else { continue };
             let at = self.sides.iter().position(|side| side.node == node && side.id == id).unwrap();
@@ -290,7 +317,8 @@ impl Story {
         }
         let (skip, tokens, node) = (side.skip, side.tokens, side.node);
         let before: Vec<(Cell, u8)> = side.before.clone();
-        for (cell, (_, was)) in all.iter().zip(before) {
+        let versions = self.versions(at, layout);
+        for (nth, (cell, (_, was))) in all.iter().zip(before).enumerate() {
             let group = layout.groups[cell.group as usize];
             let first = match group.kind {
                 GroupKind::Window { tokens: kept } => skip.max(tokens.saturating_sub(kept.into())),
@@ -300,7 +328,15 @@ impl Story {
             if cell.token < skip {
                 assert_eq!(now, was, "a token that was skipped is written: {cell:?}");
             } else if cell.token >= first && cell.token < valid {
-                assert_eq!(now, cell.value, "{end:?}, {valid} tokens valid: {cell:?}");
+                let may_be =
+                    versions.iter().enumerate().map(|(version, cells)| (version as u64, cells[nth].value));
+                let least = self.least_version(side.sequence, cell.token);
+                let is_right = may_be.clone().any(|(version, value)| version >= least && value == now);
+                let may_be: Vec<_> = may_be.collect();
+                assert!(
+                    is_right,
+                    "{end:?}, {valid} tokens valid: {cell:?} is {now}, of {may_be:?} from {least} on"
+                );
             }
         }
         if valid < tokens && !untrusted.is_empty() {
@@ -382,6 +418,8 @@ struct Counts {
     received: usize,
     others: usize,
     fenced: usize,
+    /// Retracts that are over.
+    retracts: usize,
     /// Of those received: by a rank that shares its heads' tokens with others, or from one, and with states.
     divided: usize,
     states: usize,
@@ -400,6 +438,7 @@ fn stories(seeds: Range<u64>, with_faults: bool, is_calm: bool) -> Counts {
             std::panic::resume_unwind(panic)
         });
         counts.fenced += story.world.fenced;
+        counts.retracts += story.sides.iter().map(|side| side.back.count).sum::<usize>();
         let is_received = |side: &&Side| {
             let end = story.world.end_of(side.node, side.id);
             !side.is_producer && end.is_some_and(|(end, ..)| end == End::Received)
@@ -429,7 +468,7 @@ fn count(normally: u64) -> u64 {
 fn what_nobody_disturbs_arrives() {
     let counts = stories(0..count(150), false, true);
     assert!(counts.sent > 700 && counts.received > 1_200 && counts.others == 0, "{counts:?}");
-    assert!(counts.divided > 500 && counts.states > 200, "{counts:?}");
+    assert!(counts.divided > 500 && counts.states > 200 && counts.retracts > 500, "{counts:?}");
 }
 
 #[test]
@@ -437,11 +476,12 @@ fn cancels_aborts_leases_and_deadlines_race() {
     let counts = stories(500_000..500_000 + count(150), false, false);
     assert!(counts.sent > 250 && counts.received > 450 && counts.others > 900, "{counts:?}");
     assert_eq!(counts.fenced, 0, "nobody was silent");
+    assert!(counts.retracts > 250, "{counts:?}");
 }
 
 #[test]
 fn with_faults_each_end_comes_once_and_nothing_lands_after_it() {
     let counts = stories(1_000_000..1_000_000 + count(300), true, false);
     assert!(counts.sent > 450 && counts.received > 1_000 && counts.others > 1_600, "{counts:?}");
-    assert!(counts.fenced > 700, "{counts:?}");
+    assert!(counts.fenced > 700 && counts.retracts > 500, "{counts:?}");
 }

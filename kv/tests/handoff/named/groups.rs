@@ -25,24 +25,6 @@ fn two_and_two(mode: Mode) -> Vec<Rig> {
     rigs
 }
 
-/// Delivers all messages, and those that they cause.
-fn deliver(rigs: &mut [Rig]) {
-    while let Some(from) = rigs.iter().position(|rig| !rig.sent.is_empty()) {
-        for (to, message) in std::mem::take(&mut rigs[from].sent) {
-            rigs[to.raw() as usize - 1].hear(peer(from as u64 + 1), message);
-        }
-    }
-}
-
-/// Ends the first transfer of a rig; its message goes with it.
-fn moved(rigs: &mut [Rig], at: usize, result: Result<(), Error>) {
-    let is_good = result.is_ok();
-    let posted = rigs[at].moved(result);
-    if let Some(notify) = posted.notify.filter(|_| is_good) {
-        rigs[posted.peer.raw() as usize - 1].hear_bytes(peer(at as u64 + 1), &notify);
-    }
-}
-
 fn ends(rigs: &[Rig]) -> Vec<Option<End>> {
     rigs.iter().map(|rig| rig.end_of(1).map(|(end, _)| end)).collect()
 }

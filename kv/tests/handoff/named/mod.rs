@@ -1,6 +1,6 @@
 //! Stories of one machine whose peers are played by the test, message by message: `rig` plays them, `offers` has the
-//! producer's side, `takes` the consumer's, `hostile` what no cache says, `bounds` the limits, `metrics` what is counted,
-//! `reported` what users of other handoffs met.
+//! producer's side, `takes` the consumer's, `retracts` and `windows` what is taken back, `hostile` what no cache says,
+//! `bounds` the limits, `metrics` what is counted, `reported` what users of other handoffs met.
 
 mod bounds;
 mod groups;
@@ -8,5 +8,7 @@ mod hostile;
 mod metrics;
 mod offers;
 mod reported;
+mod retracts;
 mod rig;
 mod takes;
+mod windows;

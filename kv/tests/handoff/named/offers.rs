@@ -6,7 +6,7 @@ use ferry::status::Error;
 use ferry::types::Op;
 use ferry::Status;
 use ferry_kv::handoff::wire::{Message, Take};
-use ferry_kv::handoff::{Blocks, End, OfferSpec, State};
+use ferry_kv::handoff::{Blocks, End, Event, OfferSpec, State};
 
 use super::rig::*;
 use crate::caches::{layouts, Shape};
@@ -549,6 +549,57 @@ fn reclaim_ends_the_oldest_offers_that_are_sealed_and_not_taken() {
     assert_eq!(rig.machine.reclaim(9, 5), 4);
     rig.settle();
     assert_eq!((rig.end_of(2), rig.end_of(4)), (None, None));
+}
+
+/// As `reclaim`, but by the seal: the oldest first, and no offer that is taken or open.
+#[test]
+fn a_seal_that_leases_too_many_blocks_ends_the_oldest_offers() {
+    let mut rig = producer();
+    rig.machine.set_leased_blocks_max(8);
+    for number in [4, 3, 2, 1] {
+        rig.now += 1;
+        rig.offer(number, 1);
+    }
+    rig.now = 10;
+    for number in [4, 3] {
+        rig.now += 1;
+        rig.seal(number);
+    }
+    rig.hear(peer(A), Message::Take(take(4, 5, false)));
+    rig.now += 1;
+    rig.seal(2);
+    assert_eq!(
+        [1, 2, 3, 4].map(|number| rig.end_of(number)),
+        [None; 4],
+        "8 are leased, 4 are taken, 4 are open"
+    );
+    // A retract opens an offer that was sealed, and with its two blocks less it is leased again.
+    rig.retract(2, 8);
+    rig.now += 1;
+    rig.seal(1);
+    assert_eq!(rig.end_of(3), None);
+    rig.machine.offer_seal(id(2), 8, rig.now).unwrap();
+    rig.settle();
+    assert_eq!([1, 2, 4].map(|number| rig.end_of(number)), [None; 3]);
+    assert_eq!(rig.end_of(3), Some((End::Expired, Status::Limit)));
+    let why = rig.events.iter().find_map(|event| match event {
+        Event::Ended { why, .. } => Some(why.as_str()),
+        _ => None,
+    });
+    assert_eq!(why, Some("the cache leases more blocks than its leased_blocks_max (PRESSURE)"));
+    // Aborted and expired ones are not counted any more, and one that alone is too large ends at once.
+    rig.machine.offer_abort(id(1), rig.now).unwrap();
+    rig.offer(5, 1);
+    rig.now += 1;
+    rig.seal(5);
+    assert_eq!((rig.end_of(2), rig.end_of(5)), (None, None), "6 are leased");
+    rig.machine.set_leased_blocks_max(3);
+    rig.offer(6, 1);
+    rig.now += 1;
+    rig.seal(6);
+    let limit = Some((End::Expired, Status::Limit));
+    assert_eq!([2, 5, 6].map(|number| rig.end_of(number)), [limit; 3]);
+    assert_eq!(rig.end_of(4), None);
 }
 
 #[test]

@@ -116,6 +116,24 @@ pub fn update(key: Key, ready: u64) -> Message {
     Message::Update { key, epoch: 0, ready: vec![ready; 3], added: blocks(0..4) }
 }
 
+/// Delivers all messages, and those that they cause.
+pub fn deliver(rigs: &mut [Rig]) {
+    while let Some(from) = rigs.iter().position(|rig| !rig.sent.is_empty()) {
+        for (to, message) in std::mem::take(&mut rigs[from].sent) {
+            rigs[to.raw() as usize - 1].hear(peer(from as u64 + 1), message);
+        }
+    }
+}
+
+/// Ends the first transfer of a rig; its message goes with it.
+pub fn moved(rigs: &mut [Rig], at: usize, result: Result<(), Error>) {
+    let is_good = result.is_ok();
+    let posted = rigs[at].moved(result);
+    if let Some(notify) = posted.notify.filter(|_| is_good) {
+        rigs[posted.peer.raw() as usize - 1].hear_bytes(peer(at as u64 + 1), &notify);
+    }
+}
+
 impl Rig {
     pub fn new(layout: Layout) -> Rig {
         let silence = Duration::from_nanos(SILENCE);
@@ -208,6 +226,18 @@ impl Rig {
         self.machine.offer_ready(id(number), 0..3, TOKENS, self.now).unwrap();
         self.machine.offer_seal(id(number), TOKENS, self.now).unwrap();
         self.settle();
+    }
+
+    pub fn ready(&mut self, number: u8, layers: Range<u32>, tokens: u64) {
+        self.machine.offer_ready(id(number), layers, tokens, self.now).unwrap();
+        self.settle();
+    }
+
+    /// Begins to take back the tokens from `from` on.
+    pub fn retract(&mut self, number: u8, from: u64) -> u64 {
+        let retract = self.machine.offer_retract(id(number), from, self.now).unwrap();
+        self.settle();
+        retract
     }
 
     pub fn take(&mut self, spec: TakeSpec) {

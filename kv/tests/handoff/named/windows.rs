@@ -1,0 +1,266 @@
+//! Blocks that leave a window, and states, of a sequence whose tokens are taken back.
+
+use std::ops::Range;
+use std::time::Duration;
+
+use ferry::Status;
+use ferry_kv::handoff::wire::{Message, Take};
+use ferry_kv::handoff::{Blocks, End, OfferSpec};
+use ferry_kv::layout::{GroupKind, Layout};
+
+use super::rig::*;
+use crate::caches::{layouts, Shape};
+
+const A: u64 = 11;
+const B: u64 = 12;
+
+fn list(first_token: u64, ids: Range<u32>) -> Blocks {
+    Blocks { first_token, ids: ids.collect() }
+}
+
+fn both() -> Vec<Blocks> {
+    vec![list(0, 0..4), list(0, 10..14)]
+}
+
+/// A producer of two groups, the second one a window of 6 tokens or a state, that has offered four blocks of each.
+fn producer(layout: &Layout) -> Rig {
+    let mut rig = Rig::new(layout.clone());
+    for number in [A, B] {
+        rig.hello(peer(number), layout);
+    }
+    let spec = OfferSpec { id: id(1), blocks: both(), takers: 2, only: Vec::new(), lease: Duration::MAX };
+    rig.machine.offer(spec, 0).unwrap();
+    rig.sent.clear();
+    rig
+}
+
+fn with_state() -> Layout {
+    let shape = Shape { middle: Some(GroupKind::State), ..Shape::plain(1, 1, 4) };
+    layouts(shape, 0).remove(0)
+}
+
+fn of_tokens(group: u64, number: u64, tokens: u64, is_push: bool) -> Message {
+    let blocks = if is_push { both() } else { Vec::new() };
+    Message::Take(Take { group, tokens, blocks, ..take(1, number, is_push) })
+}
+
+impl Rig {
+    fn free(&mut self, before: u64) -> u64 {
+        let number = self.machine.offer_retract_window(id(1), 1, before, 0).unwrap();
+        self.settle();
+        number
+    }
+
+    fn is_free(&self, number: u64) -> bool {
+        self.machine.is_retracted(id(1), number).unwrap()
+    }
+}
+
+/// The blocks of the window or state that a transfer reads.
+fn window_of(posts: &[Posted]) -> Vec<u32> {
+    let layers = posts.iter().flat_map(|posted| &posted.moves);
+    let mut ids: Vec<u32> =
+        layers.flat_map(|moves| moves.pairs.source.clone()).filter(|id| *id >= 10).collect();
+    ids.sort_unstable();
+    ids.dedup();
+    ids
+}
+
+#[test]
+fn a_window_block_is_freed_at_layer_n() {
+    for is_push in [true, false] {
+        let mut rig = producer(&mixed());
+        rig.hear(peer(A), of_tokens(0, 5, TOKENS, is_push));
+        rig.ready(1, 0..3, 10);
+        // The next chunk has come to the second layer, and no token of it needs block 10 any more.
+        rig.ready(1, 0..1, TOKENS);
+        let before = rig.told(peer(A));
+        let number = rig.free(10);
+        assert!(rig.is_free(number), "nobody needs it");
+        assert_eq!(rig.fences.len() + rig.cancels.len(), 0);
+        // Token 8 and 9 are in block 12, which stays. Block 10 may be the sequence's again.
+        let more = [list(0, 0..0), list(0, 10..11)];
+        assert!(rig.machine.offer_extend(id(1), &more, 0).is_ok());
+        rig.ready(1, 1..3, TOKENS);
+        if is_push {
+            assert_eq!(window_of(&rig.posts), [12, 13]);
+            rig.all_moved();
+        } else {
+            assert!(matches!(&before[0], Message::Update { added, .. } if added[1] == list(0, 10..14)));
+            let told = rig.told(peer(A));
+            let news = |message: &Message| match message {
+                Message::Update { added, .. } => added[1].clone(),
+                _ => panic!("{message:?}"),
+            };
+            assert_eq!(told.iter().map(news).collect::<Vec<_>>(), [list(16, 10..11)]);
+            rig.hear(peer(A), done(key(1, 5)));
+        }
+        rig.machine.offer_seal(id(1), TOKENS, 0).unwrap();
+        rig.settle();
+        assert_eq!(rig.end_of(1), None, "another taker");
+        // One that comes now is told of what is left.
+        rig.hear(peer(B), of_tokens(1, 6, TOKENS, false));
+        let told = rig.told(peer(B));
+        assert!(matches!(&told[..], [Message::Update { added, epoch: 1, .. }]
+            if added[1] == Blocks { first_token: 8, ids: vec![12, 13, 10] }));
+        rig.hear(
+            peer(B),
+            Message::Final { key: key(1, 6), epoch: 1, status: Status::Ok, why: String::new() },
+        );
+        assert_eq!(rig.end_of(1), Some((End::Sent, Status::Ok)));
+    }
+}
+
+#[test]
+fn a_take_that_needs_what_was_freed_fails_alone() {
+    for is_push in [true, false] {
+        let mut rig = producer(&mixed());
+        // The window of 9 tokens begins at token 3.
+        for (group, from, tokens) in [(0, A, 9), (1, B, 10)] {
+            rig.hear(peer(from), of_tokens(group, 5, tokens, is_push));
+        }
+        rig.ready(1, 0..3, 8);
+        rig.all_moved();
+        rig.sent.clear();
+        let number = rig.free(4);
+        assert!(is_push == rig.is_free(number), "a pull says when it is over");
+        let (status, why) = rig.told_end(peer(A)).unwrap_or((Status::Ok, String::new()));
+        assert_eq!(status, Status::Stale);
+        assert_eq!(why, "the producer has freed blocks of the window of group 1 that the take needs");
+        assert_eq!(rig.told(peer(B)), []);
+        rig.hear(peer(A), Message::Final { key: key(1, 5), epoch: 0, status: Status::Stale, why });
+        assert!(rig.is_free(number));
+    }
+}
+
+#[test]
+fn a_write_of_the_window_is_awaited() {
+    let mut rig = producer(&mixed());
+    rig.hear(peer(A), of_tokens(0, 5, 9, true));
+    rig.ready(1, 0..2, 9);
+    let number = rig.free(8);
+    assert!(!rig.is_free(number) && window_of(&rig.posts) == [10, 11, 12]);
+    assert_eq!(rig.free(8), number, "asked again");
+    // The blocks are not the caller's, and the offer goes on.
+    let taken = |first| vec![list(0, 0..0), list(0, first..first + 1)];
+    assert!(rig.machine.offer_extend(id(1), &taken(10), 0).is_err());
+    assert!(rig.machine.offer_extend(id(1), &taken(14), 0).is_ok());
+    rig.ready(1, 0..2, TOKENS);
+    rig.moved(Ok(()));
+    assert!(rig.is_free(number), "the third layer has no window");
+    assert_eq!(rig.end_of(1), None);
+    assert!(rig.machine.offer_extend(id(1), &taken(10), 0).is_ok());
+}
+
+#[test]
+fn a_read_of_the_window_is_awaited_until_its_final() {
+    let mut rig = producer(&mixed());
+    rig.hear(peer(A), of_tokens(0, 5, 9, false));
+    rig.ready(1, 0..2, 9);
+    let number = rig.free(8);
+    rig.ready(1, 2..3, 9);
+    assert!(!rig.is_free(number), "all layers of the window were told");
+    rig.hear(peer(A), done(key(1, 5)));
+    assert!(rig.is_free(number));
+}
+
+#[test]
+fn only_windows_are_freed_and_only_blocks_that_are_before() {
+    let mut rig = producer(&mixed());
+    for (group, what) in [(0, "group: 0 is no window"), (2, "group: 2 is no window")] {
+        let error = rig.machine.offer_retract_window(id(1), group, 4, 0).unwrap_err();
+        assert!(error.status == Status::Invalid && error.message.starts_with(what), "{error}");
+    }
+    assert_eq!(rig.free(3), 0, "token 3 is in block 10");
+    assert_eq!(rig.free(4), 1);
+    assert_eq!(rig.free(1), 1);
+    // What is left begins at token 4: 10 tokens are the fewest whose window it has.
+    let ready = |rig: &mut Rig, tokens| rig.machine.offer_ready(id(1), 0..3, tokens, 0).map_err(|e| e.status);
+    assert_eq!((ready(&mut rig, 9), ready(&mut rig, 10)), (Err(Status::Invalid), Ok(())));
+    assert_eq!(rig.free(u64::MAX), 2);
+    let more = vec![list(0, 0..0), list(0, 10..14)];
+    rig.machine.offer_extend(id(1), &more, 0).unwrap();
+    assert_eq!(ready(&mut rig, 16), Err(Status::Invalid), "the list goes on at token 16");
+}
+
+#[test]
+fn a_window_that_was_freed_is_offered_again_from_where_the_tokens_are_taken_back() {
+    let mut rig = producer(&mixed());
+    rig.ready(1, 0..3, TOKENS);
+    rig.free(10);
+    rig.hear(peer(A), of_tokens(0, 5, TOKENS, false));
+    rig.told(peer(A));
+    rig.retract(1, 6);
+    rig.hear(peer(A), Message::Retracted { key: key(1, 5), epoch: 2 });
+    rig.told(peer(A));
+    // The list begins at token 4 now, or later, where the first blocks do.
+    let mut offered = |first_token| {
+        let more = vec![list(0, 4..6), list(first_token, 20..23)];
+        rig.machine.offer_extend(id(1), &more, 0).map_err(|error| error.status)
+    };
+    assert_eq!((offered(6), offered(8)), (Err(Status::Invalid), Ok(())));
+    rig.ready(1, 0..3, TOKENS);
+    let told = rig.told(peer(A));
+    let added = vec![list(8, 4..6), list(8, 20..23)];
+    assert_eq!(told, [Message::Update { key: key(1, 5), epoch: 2, ready: vec![TOKENS; 3], added }]);
+}
+
+#[test]
+fn a_state_goes_with_its_last_token() {
+    for (from, goes) in [(8, true), (11, true), (12, false)] {
+        let mut rig = producer(&with_state());
+        rig.hear(peer(A), of_tokens(0, 5, TOKENS, false));
+        rig.ready(1, 0..3, 12);
+        rig.told(peer(A));
+        rig.retract(1, from);
+        rig.hear(peer(A), Message::Retracted { key: key(1, 5), epoch: 1 });
+        let told = rig.told(peer(A));
+        let [_, Message::Update { ready, .. }] = &told[..] else { panic!("{told:?}") };
+        assert_eq!(ready[..], [from, if goes { 0 } else { from }, from]);
+        let kept = from.div_ceil(4) as u32;
+        let more = vec![list(0, kept..4), list(0, if goes { 20..24 } else { 20..20 })];
+        rig.machine.offer_extend(id(1), &more, 0).unwrap();
+        rig.ready(1, 0..3, TOKENS);
+        let told = rig.told(peer(A));
+        let [Message::Update { added, .. }] = &told[..] else { panic!("{told:?}") };
+        assert_eq!(added[1].ids, if goes { vec![20, 21, 22, 23] } else { vec![] }, "{from}");
+    }
+}
+
+/// A consumer reads a state again from the blocks that it was told last.
+#[test]
+fn a_consumer_reads_a_state_again() {
+    let mut rig = Rig::new(with_state());
+    rig.hello(peer(1), &with_state());
+    let mut spec = take_spec(1, 1, ferry_kv::handoff::Mode::Pull);
+    (spec.blocks, spec.tokens) = (both(), 12);
+    rig.take(spec);
+    let key = rig.asked(peer(1));
+    let grant = |epoch, added| Message::Update { key, epoch, ready: vec![12; 3], added };
+    rig.hear(peer(1), Message::Update { key, epoch: 0, ready: vec![12, 12, 8], added: both() });
+    rig.all_moved();
+    rig.hear(peer(1), Message::Retract { key, epoch: 1, from: 8 });
+    assert_eq!(rig.told(peer(1)), [Message::Retracted { key, epoch: 1 }]);
+    rig.hear(peer(1), grant(1, vec![list(8, 6..8), list(0, 20..24)]));
+    assert_eq!(window_of(&rig.posts), [20, 21, 22, 23]);
+    rig.all_moved();
+    assert_eq!(rig.end_of(1), Some((End::Received, Status::Ok)));
+}
+
+/// A state that nothing was taken back of may be given up all the same: it is not read before it is told anew.
+#[test]
+fn a_state_is_not_read_between_a_retract_and_the_next_grant() {
+    let mut rig = Rig::new(with_state());
+    rig.hello(peer(1), &with_state());
+    let mut spec = take_spec(1, 1, ferry_kv::handoff::Mode::Pull);
+    (spec.blocks, spec.tokens) = (both(), 8);
+    rig.take(spec);
+    let key = rig.asked(peer(1));
+    rig.hear(peer(1), Message::Update { key, epoch: 0, ready: vec![8, 4, 0], added: both() });
+    rig.all_moved();
+    rig.hear(peer(1), Message::Retract { key, epoch: 1, from: 8 });
+    assert!(rig.posts.is_empty());
+    let none = vec![Blocks::default(); 2];
+    rig.hear(peer(1), Message::Update { key, epoch: 1, ready: vec![8, 0, 8], added: none });
+    assert!(window_of(&rig.posts).is_empty() && rig.posts.len() == 1);
+}
