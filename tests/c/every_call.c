@@ -127,6 +127,8 @@ const char *first_kv_not_closed(ferry_kv_cache *cache, const ferry_kv_id *id, co
     REFUSES(ferry_kv_offer_extend(cache, id, offer->blocks, offer->group_count, NULL));
     REFUSES(ferry_kv_offer_ready(cache, id, 0, UINT32_MAX, 1, NULL));
     REFUSES(ferry_kv_offer_seal(cache, id, 1, NULL));
+    REFUSES(ferry_kv_offer_retract(cache, id, 0, FERRY_FOREVER, NULL));
+    REFUSES(ferry_kv_offer_retract_window(cache, id, 0, 0, FERRY_FOREVER, NULL));
     REFUSES(ferry_kv_offer_abort(cache, id, NULL));
     REFUSES(ferry_kv_reclaim(cache, 1, &freed, NULL));
     REFUSES(ferry_kv_take(cache, id, take, NULL));

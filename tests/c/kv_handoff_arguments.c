@@ -56,6 +56,10 @@ static void null_pointers(void)
     CHECK_NULL(ferry_kv_offer_ready(rank.kv, NULL, 0, 1, 1, &error), "id");
     CHECK_NULL(ferry_kv_offer_seal(NULL, &id, 1, &error), "cache");
     CHECK_NULL(ferry_kv_offer_seal(rank.kv, NULL, 1, &error), "id");
+    CHECK_NULL(ferry_kv_offer_retract(NULL, &id, 0, 0, &error), "cache");
+    CHECK_NULL(ferry_kv_offer_retract(rank.kv, NULL, 0, 0, &error), "id");
+    CHECK_NULL(ferry_kv_offer_retract_window(NULL, &id, 0, 0, 0, &error), "cache");
+    CHECK_NULL(ferry_kv_offer_retract_window(rank.kv, NULL, 0, 0, 0, &error), "id");
     CHECK_NULL(ferry_kv_offer_abort(NULL, &id, &error), "cache");
     CHECK_NULL(ferry_kv_offer_abort(rank.kv, NULL, &error), "id");
     CHECK_NULL(ferry_kv_reclaim(NULL, 1, &count, &error), "cache");
@@ -112,7 +116,7 @@ static void memory_and_options_of_a_cache(void)
     CHECK_NAMES(OPEN, FERRY_ERR_LIMIT, "memory has 1025 entries");
     count = 0;
     CHECK_BAD(OPEN, "memory: none has layer");
-    options.struct_size--;
+    options.struct_size = 7;
     CHECK_BAD(OPEN, "options.struct_size is 7");
 #undef OPEN
     CHECK(cache == NULL);
@@ -317,7 +321,7 @@ static void a_forked_child_is_refused(void)
 }
 
 /* What a callback of the engine got from calls that wait, and from one that does not. */
-static ferry_status in_callback[3];
+static ferry_status in_callback[5];
 
 static void call_from_callback(void *context, const ferry_event *event)
 {
@@ -326,6 +330,8 @@ static void call_from_callback(void *context, const ferry_event *event)
     in_callback[0] = ferry_kv_wait(rank.kv, 1, &out, NULL);
     in_callback[1] = ferry_kv_cache_close(rank.kv, FERRY_FOREVER, NULL);
     in_callback[2] = ferry_kv_poll(rank.kv, &out, NULL);
+    in_callback[3] = ferry_kv_offer_retract(rank.kv, &out.id, 0, 1, NULL);
+    in_callback[4] = ferry_kv_offer_retract_window(rank.kv, &out.id, 0, 0, 1, NULL);
     __atomic_store_n((int *)context, 1, __ATOMIC_RELEASE);
 }
 
@@ -342,6 +348,7 @@ static void calls_that_wait_are_refused_inside_a_callback(void)
     CHECK_OK(ferry_queue_callback(rank.engine, queue, NULL, NULL, NULL));
     CHECK(in_callback[0] == FERRY_ERR_BUSY && in_callback[1] == FERRY_ERR_BUSY);
     CHECK(in_callback[2] == FERRY_PENDING);
+    CHECK(in_callback[3] == FERRY_ERR_BUSY && in_callback[4] == FERRY_ERR_BUSY);
     kv_rank_close(&rank);
     kv_rank_close(&other);
 }
