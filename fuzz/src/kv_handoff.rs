@@ -50,6 +50,9 @@ enum Step {
     Tick { after: u32 },
     Reclaim { blocks: u8 },
     Close,
+    Retract { id: u8, from: Number },
+    RetractWindow { id: u8, group: u8, before: Number },
+    LeasedBlocksMax { blocks: u8 },
 }
 
 #[derive(Arbitrary, Debug)]
@@ -69,17 +72,20 @@ enum Words {
     },
     Update {
         key: MadeKey,
+        epoch: u8,
         ready: [Number; 3],
         layers: u8,
         lists: [List; 2],
     },
     Data {
         key: MadeKey,
+        epoch: u8,
         layers: (u8, u8),
         range: (Number, Number),
     },
     Final {
         key: MadeKey,
+        epoch: u8,
         status: u8,
     },
     Cancel {
@@ -90,6 +96,15 @@ enum Words {
         status: u8,
     },
     Ping,
+    Retract {
+        key: MadeKey,
+        epoch: u8,
+        from: Number,
+    },
+    Retracted {
+        key: MadeKey,
+        epoch: u8,
+    },
 }
 
 /// The key of this side's take of the id, or one with any number.
@@ -209,6 +224,8 @@ struct World {
     posts: Vec<Posted>,
     takes: BTreeMap<u8, u64>,
     fencing: BTreeSet<PeerId>,
+    /// Retracts of all tokens that are not over.
+    retracts: BTreeMap<u8, u64>,
 }
 
 pub fn run(data: &[u8]) {
@@ -221,6 +238,7 @@ pub fn run(data: &[u8]) {
         posts: Vec::new(),
         takes: BTreeMap::new(),
         fencing: BTreeSet::new(),
+        retracts: BTreeMap::new(),
     };
     if greets {
         for (from, layout) in [(0, 0), (1, 1), (2, 2)] {
@@ -298,6 +316,16 @@ impl World {
             Step::Close => {
                 self.machine.close(now);
             }
+            Step::Retract { id: of, from } => {
+                let number = self.machine.offer_retract(id(of), from.get(), now);
+                if let Some(number) = number.ok().filter(|_| from.get() == 0) {
+                    self.retracts.insert(of % IDS, number);
+                }
+            }
+            Step::RetractWindow { id: of, group, before } => {
+                let _ = self.machine.offer_retract_window(id(of), u32::from(group % 3), before.get(), now);
+            }
+            Step::LeasedBlocksMax { blocks } => self.machine.set_leased_blocks_max(blocks.into()),
         }
     }
 
@@ -360,27 +388,34 @@ impl World {
                 tokens: range.1.get(),
                 blocks: lists.map(|list| list.blocks(key.id)).to_vec(),
             }),
-            Words::Update { key, ready, layers, lists } => {
+            Words::Update { key, epoch, ready, layers, lists } => {
                 let ready: Vec<u64> = ready.iter().map(|number| number.get()).collect();
                 let ready = if layers.is_multiple_of(8) { ready[..2].to_vec() } else { ready };
                 let added = lists.map(|list| list.blocks(key.id)).to_vec();
-                Message::Update { key: self.key(key), ready, added }
+                Message::Update { key: self.key(key), epoch: u64::from(epoch % 4), ready, added }
             }
-            Words::Data { key, layers, range } => Message::Data {
+            Words::Data { key, epoch, layers, range } => Message::Data {
                 key: self.key(key),
+                epoch: u64::from(epoch % 4),
                 work: Work {
                     layers: u32::from(layers.0 % 5)..u32::from(layers.1 % 5),
                     tokens: range.0.get()..range.1.get(),
                 },
             },
-            Words::Final { key, status: of } => {
-                Message::Final { key: self.key(key), status: status(of), why }
+            Words::Final { key, epoch, status: of } => {
+                Message::Final { key: self.key(key), epoch: u64::from(epoch % 4), status: status(of), why }
             }
             Words::Cancel { key } => Message::Cancel { key: self.key(key) },
             Words::Ended { key, status: of } => {
                 Message::Ended { key: self.key(key), status: status(of), why }
             }
             Words::Ping => Message::Ping,
+            Words::Retract { key, epoch, from } => {
+                Message::Retract { key: self.key(key), epoch: u64::from(epoch % 4), from: from.get() }
+            }
+            Words::Retracted { key, epoch } => {
+                Message::Retracted { key: self.key(key), epoch: u64::from(epoch % 4) }
+            }
         };
         self.hear(from, &message.encode().expect("small"));
     }
@@ -445,6 +480,16 @@ impl World {
         while let Some(event) = self.machine.take_event() {
             self.look(event);
         }
+        let (machine, posts) = (&self.machine, &self.posts);
+        self.retracts.retain(|of, number| {
+            let is_over = machine.is_retracted(id(*of), *number);
+            let is_written = |posted: &Posted| posted.id == *of && posted.is_write;
+            assert!(
+                !matches!(is_over, Ok(true)) || !posts.iter().any(is_written),
+                "a WRITE of what was taken back"
+            );
+            matches!(is_over, Ok(false))
+        });
     }
 
     fn check_bounds(&self, peer: PeerId, id: u8, is_write: bool) {
