@@ -30,7 +30,7 @@ pub struct Metrics {
     pub oldest_lease: Duration,
     /// Blocks of handoffs with silent peers that could not be fenced.
     pub unfenced_blocks: u64,
-    /// Payload bytes of WRITEs of offers that are final, and of takes by pull whose consumer has read everything.
+    /// Payload bytes of WRITEs of offers that are final, and, once, of takes by pull whose consumer has read everything.
     pub bytes_sent: u64,
     /// Payload bytes of READs of takes that are final, and of producers' WRITEs that have arrived.
     pub bytes_received: u64,
@@ -156,7 +156,7 @@ impl Page {
 }
 
 /// The counters of a machine, and what the numbers of the present need besides the offers and takes.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Counts {
     counted: Metrics,
     /// The bytes of transfers that are not final, and whether they are READs.
@@ -206,8 +206,10 @@ impl Counts {
 impl Machine {
     /// Returns what was counted, and what there is at `now`.
     pub fn metrics(&self, now: u64) -> Metrics {
-        let leased = self.counts.sealed_at.keys().map(|id| self.blocks_offered(*id) as u64).sum();
-        let oldest = self.counts.sealed_at.values().min().map_or(0, |at| now.saturating_sub(*at));
+        // A retract takes the seal back.
+        let leases = || self.counts.sealed_at.iter().filter(|(id, _)| self.is_sealed(**id));
+        let leased = leases().map(|(id, _)| self.blocks_offered(*id) as u64).sum();
+        let oldest = leases().map(|(_, at)| *at).min().map_or(0, |at| now.saturating_sub(at));
         Metrics {
             offers: self.offers.len() as u64,
             takes: self.takes.len() as u64,

@@ -395,10 +395,10 @@ impl Story {
 
     /// Nothing has landed since the blocks were used again.
     fn check_the_end(&mut self) {
-        // A consumer that does not need a group does not tell the producer of it.
+        // A consumer that does not need a group does not tell the producer of it, nor what it has read again.
         let all_wanted = self.sides.iter().all(|side| side.lists.iter().all(|list| !list.ids.is_empty()));
         for node in 0..self.world.nodes.len() {
-            check_metrics(&self.world, node, self.is_calm && all_wanted);
+            check_metrics(&self.world, node, self.is_calm && all_wanted && !self.retracts);
         }
         for at in 0..self.sides.len() {
             let side = &self.sides[at];

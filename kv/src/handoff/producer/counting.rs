@@ -15,6 +15,10 @@ impl Machine {
         self.offers.get(&id).map_or(0, Offer::blocks)
     }
 
+    pub(in crate::handoff) fn is_sealed(&self, id: HandoffId) -> bool {
+        self.offers.get(&id).is_some_and(|offer| offer.sealed.is_some())
+    }
+
     pub(in crate::handoff) fn open_parts_of_offers(&self) -> usize {
         self.offers.values().flat_map(Offer::parts).filter(|part| part.over.is_none()).count()
     }
@@ -26,7 +30,7 @@ impl Machine {
         let lists: Vec<u64> = self
             .offers
             .get(&key.id)
-            .map_or(Vec::new(), |offer| offer.lists().iter().map(|list| list.ids.len() as u64).collect());
+            .map_or(Vec::new(), |offer| offer.spec.blocks.iter().map(|list| list.ids.len() as u64).collect());
         let is_read = |part: &&mut Part| !part.take.is_push && part.over.is_none() && part.epoch == epoch;
         let Some(part) = self.taker_of(peer, key).filter(is_read) else { return };
         let tokens = part.take.skip..part.take.tokens;

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::handoff::id::HandoffId;
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Leases {
     /// When the lease ends, and how many blocks the offer holds.
     by_id: BTreeMap<HandoffId, (u64, usize)>,

@@ -29,6 +29,7 @@ use crate::plan::held;
 use super::{Offer, Part, Spot};
 
 /// What of an offer is being taken back.
+#[derive(Clone, Debug)]
 pub struct Retract {
     /// Of the last call. An offer counts its retracts; the numbers are its epochs.
     pub number: u64,
@@ -41,6 +42,7 @@ pub struct Retract {
 }
 
 /// The tokens of a part that are taken back, until the consumer has answered.
+#[derive(Clone, Debug)]
 pub struct Recall {
     from: u64,
     /// RETRACT is on its way.

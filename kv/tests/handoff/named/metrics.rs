@@ -72,7 +72,7 @@ fn a_push_counts_at_both_sides_when_it_is_there() {
     let posted = producer.moved(Ok(()));
     let key = consumer.asked(peer(1));
     let Message::Data { work, .. } = Message::decode(&posted.notify.unwrap()).unwrap() else { panic!() };
-    consumer.hear(peer(1), Message::Data { key, work });
+    consumer.hear(peer(1), Message::Data { key, epoch: 0, work });
     assert_eq!(bytes(&posted.moves), WHOLE / 3);
     assert_eq!((producer.metrics().transfers, producer.metrics().bytes_sent), (0, WHOLE / 3));
     assert_eq!(consumer.metrics().bytes_received, WHOLE / 3);
@@ -97,7 +97,7 @@ fn a_pull_counts_at_the_producer_by_its_final() {
         let take = ferry_kv::handoff::wire::Take { skip: TOKENS / 4, ..take(1, 1, false) };
         rig.hear(peer(2), Message::Take(take));
         assert_eq!((rig.metrics().bytes_sent, rig.metrics().parts), (0, 1));
-        rig.hear(peer(2), Message::Final { key: key(1, 1), status, why: String::new() });
+        rig.hear(peer(2), Message::Final { key: key(1, 1), epoch: 0, status, why: String::new() });
         // The same once more counts nothing.
         rig.hear(peer(2), done(key(1, 1)));
         assert_eq!((rig.metrics().bytes_sent, rig.metrics().parts), (counted, 0), "{status}");

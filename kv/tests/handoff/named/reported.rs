@@ -88,7 +88,7 @@ fn vllm_52516_the_data_of_one_rank_does_not_count_for_another() {
     let mut rig = consumer(&ranks);
     rig.take(take_spec(1, ranks.len() as u64, Mode::Push));
     let key = rig.asked(peer(1));
-    let all = || Message::Data { key, work: work(0..3, 0..TOKENS) };
+    let all = || Message::Data { key, epoch: 0, work: work(0..3, 0..TOKENS) };
     let mut senders = (1..=ranks.len() as u64).filter(|rank| !idle.contains(&(*rank as u32 - 1)));
     let first = senders.next().unwrap();
     let others: Vec<u64> = senders.collect();
@@ -119,11 +119,11 @@ fn vllm_56033_a_stage_that_is_complete_does_not_count_for_another() {
     };
     // As many words as there are stages.
     for _ in 0..2 {
-        rig.hear(peer(B), Message::Data { key, work: work(held(1), 0..TOKENS) });
+        rig.hear(peer(B), Message::Data { key, epoch: 0, work: work(held(1), 0..TOKENS) });
     }
     assert!(rig.events.is_empty(), "the layers before are missing: {:?}", rig.events);
     assert_eq!(rig.machine.status(id(1)), State::Taking { valid_tokens: 0 });
-    rig.hear(peer(A), Message::Data { key, work: work(held(0), 0..TOKENS) });
+    rig.hear(peer(A), Message::Data { key, epoch: 0, work: work(held(0), 0..TOKENS) });
     assert_eq!(rig.end_of(1), Some((End::Received, Status::Ok)));
 }
 
@@ -150,7 +150,7 @@ fn vllm_52234_an_id_that_has_ended_reads_nothing() {
     let mut into = consumer(&tp(1));
     into.take(take_spec(1, 1, Mode::Push));
     let key = into.asked(peer(A));
-    into.hear(peer(A), Message::Data { key, work: work(0..3, 0..TOKENS) });
+    into.hear(peer(A), Message::Data { key, epoch: 0, work: work(0..3, 0..TOKENS) });
     assert_eq!(into.end_of(1), Some((End::Received, Status::Ok)));
     let error = into.machine.take(take_spec(1, 1, Mode::Pull), 0).unwrap_err();
     assert!(error.status == Status::Invalid && error.message.contains("has ended"), "{error:?}");
