@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"math"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -214,6 +216,89 @@ func TestAContextThatIsCancelledCancelsItsTake(t *testing.T) {
 	consumer.end(t, id, kv.EventReceived, ferry.OK)
 	cancel()
 	consumer.holds(t, 0, tokens)
+}
+
+// An observed context tells when nobody is to be told of its end any more.
+type observed struct {
+	context.Context
+	done    chan struct{}
+	stopped atomic.Int32
+}
+
+func (o *observed) Done() <-chan struct{} { return o.done }
+
+func (o *observed) AfterFunc(func()) func() bool {
+	return func() bool { return o.stopped.Add(1) == 1 }
+}
+
+func TestATakeThatHasEndedLeavesItsContext(t *testing.T) {
+	producer, consumer, peers, id := two(t)
+	ctx := &observed{Context: context.Background(), done: make(chan struct{})}
+	consumer.take(t, ctx, id, peers, &kv.TakeOptions{Layers: true})
+	producer.offer(t, id, nil)
+	must(t, producer.cache.ReadyLayers(id, 0, 1, tokens))
+	if event := consumer.next(t); event.Terminal() || ctx.stopped.Load() != 0 {
+		t.Fatalf("%+v, %d", event, ctx.stopped.Load())
+	}
+	producer.write(producer.words, 0, 0, tokens)
+	must(t, producer.cache.ReadyLayers(id, 1, uint32(len(model)), tokens))
+	consumer.end(t, id, kv.EventReceived, ferry.OK)
+	if ctx.stopped.Load() != 1 {
+		t.Fatal(ctx.stopped.Load())
+	}
+}
+
+// The lists of events are freed: of a megabyte each here.
+func TestEventsLeaveNothingInC(t *testing.T) {
+	const count = 1 << 17
+	open := func() *rank {
+		r := &rank{side: newSide(consumerShape, 0)}
+		var err error
+		r.engine, err = ferry.Open(nil)
+		must(t, err)
+		t.Cleanup(func() { must(t, r.engine.Close()) })
+		r.memory, err = r.engine.Alloc(2*count, nil)
+		must(t, err)
+		d := &kv.Description{Groups: []kv.Group{{Kind: kv.GroupLatent, BlockTokens: 1}}}
+		for i, name := range []string{"first", "second"} {
+			d.Layers = append(d.Layers, kv.Layer{Name: name, Heads: 1, Pairs: 1, Elements: 1, ElementBytes: 1,
+				Address: r.memory.Address() + uint64(i*count), Blocks: count, Arrangement: kv.BlockPairHeadToken})
+		}
+		layout, err := kv.NewLayout(d)
+		must(t, err)
+		r.cache, err = kv.OpenCache(r.engine, layout, []*ferry.Memory{r.memory}, &kv.CacheOptions{Silence: time.Minute})
+		must(t, err)
+		t.Cleanup(func() { must(t, r.cache.Close()) })
+		return r
+	}
+	producer, consumer := open(), open()
+	peers := consumer.connect(t, producer)
+	all := []kv.Blocks{{IDs: make([]uint32, count)}}
+	for i := range all[0].IDs {
+		all[0].IDs[i] = uint32(i)
+	}
+	least := 0
+	const rounds = 24
+	for i := range rounds {
+		id := newID(t)
+		must(t, producer.cache.Offer(id, all, nil))
+		must(t, producer.cache.ReadyLayers(id, 0, 1, count))
+		must(t, consumer.cache.Take(soon(t), id, peers, all, count, &kv.TakeOptions{Layers: true}))
+		consumer.next(t)
+		must(t, consumer.cache.Cancel(id))
+		if event := consumer.end(t, id, kv.EventCancelled, ferry.ErrCancelled); len(event.Untrusted) != count {
+			t.Fatal(len(event.Untrusted))
+		}
+		producer.cache.Abort(id) // or the consumer's end has ended it
+		producer.next(t)
+		runtime.GC()
+		if i == 8 {
+			least = resident(t)
+		}
+	}
+	if grown := resident(t) - least; grown > 8<<20 {
+		t.Errorf("%d MiB more after %d events", grown>>20, rounds)
+	}
 }
 
 func TestADeadlineOfTheContextIsThatOfItsTake(t *testing.T) {
