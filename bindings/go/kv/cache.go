@@ -157,7 +157,7 @@ func (c *Cache) handles(op, name string, peers []ferry.Peer) ([]C.ferry_peer, er
 	handles := make([]C.ferry_peer, len(peers))
 	for i, peer := range peers {
 		engine, handle := bridge.Peer(peer)
-		if of, _ := engine.(*ferry.Engine); of == nil || of != c.engine {
+		if of, _ := engine.(*ferry.Engine); of != c.engine {
 			return nil, invalid(op, "%s[%d] is no peer of the cache's engine", name, i)
 		}
 		handles[i] = C.ferry_peer(handle)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math"
+	"os"
 	"runtime"
 	"slices"
 	"strings"
@@ -492,6 +493,26 @@ func TestNoEventIsLostWhileTheCacheCloses(t *testing.T) {
 		if len(seen) != offers {
 			t.Fatal(len(seen))
 		}
+	}
+}
+
+func TestAClosedCacheLeavesNoDescriptor(t *testing.T) {
+	r := open(t, consumerShape, 0)
+	must(t, r.cache.Close())
+	layout := r.layout(t, r.memory.Address())
+	descriptors := func() int {
+		entries, err := os.ReadDir("/proc/self/fd")
+		must(t, err)
+		return len(entries)
+	}
+	before := descriptors()
+	for range 16 {
+		cache, err := kv.OpenCache(r.engine, layout, []*ferry.Memory{r.memory}, nil)
+		must(t, err)
+		must(t, cache.Close())
+	}
+	if after := descriptors(); after >= before+16 {
+		t.Fatal(before, after)
 	}
 }
 

@@ -300,7 +300,8 @@ func TestWhatDoesNotFitIsRefused(t *testing.T) {
 	}
 }
 
-// Layouts and plans are freed when nobody has them, and not before. Both are of hundreds of KiB here, in C's memory.
+// Layouts and plans are freed when nobody has them, and not before, and moves at once. Each is of hundreds of KiB here, in
+// C's memory.
 func TestTheCollectorFreesWhatNobodyHas(t *testing.T) {
 	d := newSide(shape{1, 8, kv.BlockPairHeadToken, 0}, 0).describe(4096)
 	for i := range 1021 {
@@ -313,6 +314,14 @@ func TestTheCollectorFreesWhatNobodyHas(t *testing.T) {
 		must(t, err)
 		plan, err := kv.NewPlan(layout, layout)
 		must(t, err)
+		first := make([]kv.Blocks, len(model))
+		for i := range first {
+			first[i].IDs = []uint32{0}
+		}
+		moves, err := plan.Lower(layout, layout, &kv.Part{EndToken: 8, Source: first, Target: first})
+		if err != nil || len(moves) != len(d.Layers) {
+			t.Fatal(len(moves), err)
+		}
 		return plan
 	}
 	const rounds = 120
