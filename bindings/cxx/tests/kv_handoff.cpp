@@ -243,15 +243,19 @@ TEST(Ends, ATakeWhoseDeadlinePassesFails)
     expect_end(two.consumer, two.id, FERRY_KV_EVENT_RECEIVED, FERRY_OK);
 }
 
-// An engine without a cache answers nothing. Who is more patient with it took first, and still waits.
+// An engine without a cache answers nothing. Who is more patient with it took first, and still waits when others have
+// given up three times.
 TEST(Ends, ASilentProducerIsGivenUp)
 {
     const Rank hasty(consumer_shape, 0, 50ms), patient(consumer_shape);
     const ferry::Engine silent = open_engine();
     const kv::Id id = must(kv::new_id());
     patient.take(id, must(patient.engine.connect(must(silent.address()), patience)));
-    hasty.take(id, must(hasty.engine.connect(must(silent.address()), patience)));
-    expect_end(hasty, id, FERRY_KV_EVENT_PEER_LOST, FERRY_ERR_PEER_LOST);
+    for (int round = 0; round < 3; round++) {
+        const kv::Id next = must(kv::new_id());
+        hasty.take(next, must(hasty.engine.connect(must(silent.address()), patience)));
+        expect_end(hasty, next, FERRY_KV_EVENT_PEER_LOST, FERRY_ERR_PEER_LOST);
+    }
     EXPECT_EQ(must(patient.cache.status(id)).kind, static_cast<std::uint32_t>(FERRY_KV_STATE_TAKING));
     must(patient.cache.cancel(id));
     must(silent.close());
@@ -369,17 +373,18 @@ TEST(Caches, MoveAndAMovedOneSaysSo)
 TEST(Caches, KeepTheirEngineAlive)
 {
     Two two;
-    ferry::Peer peer = two.producer.connect(two.consumer); // a peer of an engine that has no owner but its objects
+    std::uint32_t *words = two.producer.words();
+    two.producer.memory.detach(); // it lives as long as the engine
     two.producer.engine = ferry::Engine();
-    peer = ferry::Peer();
+    // Only the cache has a share of the engine now.
     two.producer.offer(two.id);
-    two.producer.finish(two.id);
+    two.producer.model.write(words, 0, kv_tokens);
+    must(two.producer.cache.ready(two.id, kv_tokens));
+    must(two.producer.cache.seal(two.id, kv_tokens));
     two.consumer.take(two.id, two.peer);
     expect_end(two.consumer, two.id, FERRY_KV_EVENT_RECEIVED, FERRY_OK);
-    two.producer.end();
-    // The last share of the engine.
-    two.producer.memory = ferry::Memory();
-    EXPECT_TRUE(two.producer.cache.status(two.id).ok());
+    expect_end(two.producer, two.id, FERRY_KV_EVENT_SENT, FERRY_OK);
+    EXPECT_TRUE(two.consumer.holds(0, kv_tokens));
     two.producer.cache = kv::Cache();
 }
 

@@ -343,19 +343,24 @@ func TestMemoryPressureEndsOffersThatNobodyTakes(t *testing.T) {
 	}
 }
 
-// An engine without a cache answers nothing. Who is more patient with it took first, and still waits.
+// An engine without a cache answers nothing. Who is more patient with it took first, and still waits when others have
+// given up three times.
 func TestASilentProducerIsGivenUp(t *testing.T) {
 	hasty, patient := openWith(t, consumerShape, 0, 50*time.Millisecond), open(t, consumerShape, 0)
 	silent, err := ferry.Open(nil)
 	must(t, err)
 	defer silent.Close()
-	id := newID(t)
-	for _, of := range []*rank{patient, hasty} {
-		peer, err := of.engine.Connect(soon(t), silent.Address())
+	take := func(r *rank) kv.ID {
+		id := newID(t)
+		peer, err := r.engine.Connect(soon(t), silent.Address())
 		must(t, err)
-		of.take(t, soon(t), id, []ferry.Peer{peer}, nil)
+		r.take(t, soon(t), id, []ferry.Peer{peer}, nil)
+		return id
 	}
-	hasty.end(t, id, kv.EventPeerLost, ferry.ErrPeerLost)
+	id := take(patient)
+	for range 3 {
+		hasty.end(t, take(hasty), kv.EventPeerLost, ferry.ErrPeerLost)
+	}
 	if state, err := patient.cache.Status(id); err != nil || state.Kind != kv.Taking {
 		t.Fatal(state, err)
 	}
