@@ -552,6 +552,9 @@ func TestWhatIsWrongIsNamed(t *testing.T) {
 	defer idle.Close()
 	little, err := idle.Alloc(64, nil)
 	must(t, err)
+	gone, err := ferry.Open(nil)
+	must(t, err)
+	must(t, gone.Close())
 	for i, it := range []struct {
 		err    error
 		status ferry.Status
@@ -572,6 +575,7 @@ func TestWhatIsWrongIsNamed(t *testing.T) {
 		{consumer.cache.Seal(id, 1), ferry.ErrInvalid, "is no offer"},
 		{func() error { _, err := consumer.cache.Reclaim(-1); return err }(), ferry.ErrInvalid, "blocks is -1"},
 		{open(nil, layout, []*ferry.Memory{consumer.memory}, nil), ferry.ErrInvalid, "engine is nil"},
+		{open(gone, layout, []*ferry.Memory{little}, nil), ferry.ErrClosed, "the engine is closed"},
 		{open(idle, nil, []*ferry.Memory{little}, nil), ferry.ErrInvalid, "layout is NULL"},
 		{open(idle, layout, []*ferry.Memory{little}, nil), ferry.ErrInvalid, "model.layers.0.attn"},
 		{open(idle, layout, []*ferry.Memory{nil}, nil), ferry.ErrInvalid, "memory[0] is nil"},
