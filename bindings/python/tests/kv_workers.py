@@ -115,11 +115,12 @@ class Tensors:
 class Rank:
     """A cache on an engine of its own. `silence_ms` is longer than a busy machine keeps a process waiting."""
 
-    def __init__(self, *, silence_ms: int = 20_000, **shape: Any) -> None:
+    def __init__(self, *, silence_ms: int = 20_000, leased_blocks_max: int = 0, **shape: Any) -> None:
         self.engine = ferry.Engine()
         self.memory = self.engine.alloc(Tensors.size(shape.get("block_tokens", 16)))
         self.tensors = Tensors(self.memory.view, **shape)
-        self.cache = kv.Cache(self.engine, self.tensors.layout, self.memory, silence_ms=silence_ms)
+        limits = {"silence_ms": silence_ms, "leased_blocks_max": leased_blocks_max}
+        self.cache = kv.Cache(self.engine, self.tensors.layout, self.memory, **limits)
 
     def __enter__(self) -> Rank:
         return self

@@ -42,6 +42,8 @@ def test_every_call_of_a_cache_in_a_child_is_refused() -> None:
             lambda: cache.extend(id, [1]),
             lambda: cache.ready(id, 8),
             lambda: cache.seal(id, 8),
+            lambda: cache.retract(id, 0, 10),
+            lambda: cache.retract_window(id, 0, 0, 10),
             lambda: cache.abort(id),
             lambda: cache.reclaim(1),
             lambda: consumer.cache.take(kv.new_id(), peers, [1], 8),

@@ -139,7 +139,7 @@ class CMemory(ctypes.Structure):
 
 
 class CCacheOptions(ctypes.Structure):
-    _fields_ = [("struct_size", c_uint32), ("silence_ms", c_uint32)]
+    _fields_ = [("struct_size", c_uint32), ("silence_ms", c_uint32), ("leased_blocks_max", c_uint64)]
 
 
 class CBlockList(ctypes.Structure):
@@ -236,6 +236,8 @@ FALLIBLE = {
     "kv_offer_extend": "pppz",
     "kv_offer_ready": "ppuui",
     "kv_offer_seal": "ppi",
+    "kv_offer_retract": "ppii",
+    "kv_offer_retract_window": "ppuii",
     "kv_offer_abort": "pp",
     "kv_reclaim": "pzp",
     "kv_take": "ppp",

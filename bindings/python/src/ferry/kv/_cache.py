@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from ctypes import addressof, c_int, c_size_t, c_uint64, c_void_p, sizeof
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -51,7 +51,8 @@ class Cache:
     Each layer of the layout that is of this rank's stage lies in one of `memory`, which stays registered
     until the cache is closed. An engine has one cache; it takes the notifications of channel 1. A peer that
     is silent for `silence_ms` (0 means 1,000) while something is expected of it is fenced, and its handoffs
-    end. Blocks belong to their offer or take until its terminal event.
+    end. Sealed offers that nobody has taken hold at most `leased_blocks_max` blocks (0 is no bound): a seal
+    that exceeds it ends the oldest of them. Blocks belong to their offer or take until its terminal event.
 
     A `with` block closes the cache at its end. In a forked child every call raises ClosedError, and closing
     does nothing.
@@ -64,6 +65,7 @@ class Cache:
         memory: Memory | Region | Sequence[Memory | Region],
         *,
         silence_ms: int = 0,
+        leased_blocks_max: int = 0,
     ) -> None:
         regions = list(memory) if isinstance(memory, Sequence) else [memory]
         for at, region in enumerate(regions):
@@ -72,7 +74,11 @@ class Cache:
         ranges = (CMemory * len(regions))(
             *(CMemory(sizeof(CMemory), 0, it.handle, it.address, it.length) for it in regions)
         )
-        options = CCacheOptions(sizeof(CCacheOptions), unsigned(silence_ms, "silence_ms"))
+        options = CCacheOptions(
+            sizeof(CCacheOptions),
+            unsigned(silence_ms, "silence_ms"),
+            unsigned(leased_blocks_max, "leased_blocks_max", 64),
+        )
         pointer = c_void_p()
         call(
             library.ferry_kv_cache_open,
@@ -117,7 +123,8 @@ class Cache:
             call(library.ferry_kv_offer, self._handle.pointer, _id(id), addressof(options))
 
     def extend(self, id: bytes, blocks: BlocksLike) -> None:
-        """Adds blocks to an offer, behind those that it has. The `first_token` of the offer stays."""
+        """Adds blocks to an offer, behind those that it has. Their `first_token` counts only for a group that
+        has no blocks."""
         with Lists(blocks, self._group_count) as lists:
             call(library.ferry_kv_offer_extend, self._handle.pointer, _id(id), lists.address, lists.count)
 
@@ -131,6 +138,31 @@ class Cache:
     def seal(self, id: bytes, tokens: int) -> None:
         """Says that the sequence has `tokens` tokens, and that no more blocks come. The lease begins."""
         call(library.ferry_kv_offer_seal, self._handle.pointer, _id(id), unsigned(tokens, "tokens", 64))
+
+    def retract(self, id: bytes, from_token: int, timeout: float | None) -> None:
+        """Takes back the tokens of an offer from `from_token` on, and its seal, as of a sequence that is
+        preempted. Waits until nothing reads them any more.
+
+        Afterwards the blocks without a token before `from_token` are the caller's, and the block that stays
+        may be written from there on. The offer goes on: `extend`, `ready`, `seal`. A take that has told of
+        complete layers with one of these tokens fails, with STALE.
+
+        BusyError: a taker has not answered within the timeout. Nothing is free yet, and the tokens are taken
+        back all the same: call again with the same token or an earlier one, or abort the offer.
+        """
+        token = unsigned(from_token, "from_token", 64)
+        arguments = self._handle.pointer, _id(id), token
+        _in_turns(timeout, lambda turn: call(library.ferry_kv_offer_retract, *arguments, turn))
+
+    def retract_window(self, id: bytes, group: int, before_token: int, timeout: float | None) -> None:
+        """Frees the blocks of a window that have only tokens before `before_token`. Waits until nothing reads
+        them any more; afterwards they are the caller's. The offer stays as it is.
+
+        BusyError: a take that needs them has not got them within the timeout. Nothing is free; call again.
+        """
+        token = unsigned(before_token, "before_token", 64)
+        arguments = self._handle.pointer, _id(id), unsigned(group, "group"), token
+        _in_turns(timeout, lambda turn: call(library.ferry_kv_offer_retract_window, *arguments, turn))
 
     def abort(self, id: bytes) -> None:
         """Asks an offer to end. Its blocks are the caller's with its terminal event."""
@@ -247,16 +279,7 @@ class Cache:
 
         BusyError: some have not ended within the timeout. The cache is still closing; call again.
         """
-        remaining = nanoseconds(timeout)
-        until = time.monotonic_ns() + remaining
-        while True:
-            try:
-                call(library.ferry_kv_cache_close, self._handle.pointer, min(max(remaining, 0), TURN_NS))
-                return
-            except BusyError:
-                remaining = until - time.monotonic_ns()
-                if remaining <= 0:
-                    raise
+        _in_turns(timeout, lambda turn: call(library.ferry_kv_cache_close, self._handle.pointer, turn))
 
     def __enter__(self) -> Cache:
         return self
@@ -274,6 +297,21 @@ class Cache:
             if getattr(peer, "_engine", None) is not self._engine:
                 raise invalid(f"{name}[{at}] is no peer of the cache's engine")
         return (c_uint64 * len(peers))(*(peer.handle for peer in peers))
+
+
+def _in_turns(timeout: float | None, wait: Callable[[int], object]) -> None:
+    """Repeats a call that waits for some nanoseconds while it is BUSY, until the timeout: the interpreter
+    handles signals in between."""
+    remaining = nanoseconds(timeout)
+    until = time.monotonic_ns() + remaining
+    while True:
+        try:
+            wait(min(max(remaining, 0), TURN_NS))
+            return
+        except BusyError:
+            remaining = until - time.monotonic_ns()
+            if remaining <= 0:
+                raise
 
 
 def _id(id: bytes) -> bytes:
