@@ -39,6 +39,14 @@ pub trait Driver: Send + Sync {
     /// streams. UNSUPPORTED if the library has no such thing.
     fn point(&self, at: Start) -> Result<Box<dyn Point>>;
 
+    /// Returns the point of an event as it is recorded now: the program may record it anew afterwards, or destroy it.
+    /// UNSUPPORTED if the library has no such thing.
+    fn capture(&self, _event: u64) -> Result<Box<dyn Point>> {
+        let text =
+            format!("events of {} cannot be taken as they are now; give their stream", self.kind().name());
+        Err(Error::new(Status::Unsupported, text))
+    }
+
     /// Makes all later work of the program's `stream` wait until `Hold::release`.
     fn hold(&self, stream: u64) -> Result<Box<dyn Hold>>;
 

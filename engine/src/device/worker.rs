@@ -375,8 +375,11 @@ impl Loop {
 
     fn poll_points(&mut self) -> bool {
         let before = self.points.len();
+        let is_stopping = before > 0 && self.worker.lock().stopping;
         for (point, reached) in std::mem::take(&mut self.points) {
             match point.is_reached() {
+                // No transfer waits any more when the thread stops; who else does is told.
+                Ok(false) if is_stopping => reached(Err(Error::new(Status::Closed, "the engine was closed"))),
                 Ok(false) => self.points.push((point, reached)),
                 result => reached(result.map(|_| ())),
             }

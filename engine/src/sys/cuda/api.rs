@@ -105,6 +105,7 @@ functions! {
         stream_synchronize = "cuStreamSynchronize" (stream: Handle);
         stream_get_ctx = "cuStreamGetCtx" (stream: Handle, context: *mut Handle);
         stream_is_capturing = "cuStreamIsCapturing" (stream: Handle, status: *mut i32);
+        stream_wait_event = "cuStreamWaitEvent" (stream: Handle, event: Handle, flags: u32);
         stream_wait_value_32 = "cuStreamWaitValue32_v2" (stream: Handle, address: u64, value: u32, flags: u32);
         launch_host_func = "cuLaunchHostFunc" (stream: Handle, function: HostFn, data: *mut c_void);
         event_create = "cuEventCreate" (event: *mut Handle, flags: u32);

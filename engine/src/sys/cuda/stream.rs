@@ -22,6 +22,15 @@ impl Stream {
         Ok(Stream { raw, context: context.clone() })
     }
 
+    /// Makes later work of the stream wait for the event as it is recorded now.
+    ///
+    /// # Safety
+    /// The event exists until the call returns.
+    pub unsafe fn wait_for(&self, event: Handle) -> Result<(), Failure> {
+        // SAFETY: the stream lives; the event is the caller's promise.
+        unsafe { self.context.api.stream_wait_event(self.raw, event, 0) }
+    }
+
     /// True if all work in the stream has ended.
     pub fn is_idle(&self) -> Result<bool, Failure> {
         // SAFETY: the stream lives.

@@ -70,6 +70,10 @@ impl Driver for Cuda {
         point::point(&self.contexts, at)
     }
 
+    fn capture(&self, event: u64) -> Result<Box<dyn Point>> {
+        point::capture(&self.contexts, event)
+    }
+
     fn hold(&self, stream: u64) -> Result<Box<dyn Hold>> {
         hold::hold(&self.contexts, &self.flags, stream)
     }
