@@ -6,6 +6,7 @@
 //! | [`handoff`] | offers, takes, and who may free and write their blocks |
 //! | [`layout`] | describes one rank's cache: groups, layers, strides, shard. Travels as bytes |
 //! | [`plan`] | which ranks exchange which bytes. Pure |
+//! | [`timeline`] | plots what a cache has recorded. Pure |
 //!
 //! This crate uses ferry's public interface alone.
 
@@ -13,5 +14,6 @@ pub mod cache;
 pub mod handoff;
 pub mod layout;
 pub mod plan;
+pub mod timeline;
 
 pub use cache::{Cache, CacheMemory, CacheOptions};

@@ -2,10 +2,11 @@
 //!
 //! ```text
 //! calls of the application ─▶ Machine ─▶ actions ─▶ submits (submit)     events ─▶ poll, wait, descriptor
-//! queue of the engine, time ─▶ ferry-kv (thread) ─▶ Machine ─▶ the same
+//! queue of the engine, time, events of devices (device) ─▶ ferry-kv (thread) ─▶ Machine ─▶ the same
 //! ```
 //! The machine is under one lock, which is held for a call's bookkeeping and its submits, never while a thread waits.
 
+mod device;
 mod retract;
 mod state;
 mod submit;
@@ -24,7 +25,9 @@ use ferry::{Engine, Status};
 use rustix::event::{eventfd, EventfdFlags};
 use rustix::fd::OwnedFd;
 
-use crate::handoff::{Blocks, Event, HandoffId, Machine, MemoryRange, Metrics, OfferSpec, State, TakeSpec};
+use crate::handoff::{
+    Blocks, Entry, Event, HandoffId, Machine, MemoryRange, Metrics, OfferSpec, State, TakeSpec,
+};
 use crate::layout::Layout;
 use state::Inner;
 
@@ -71,7 +74,7 @@ struct Shared {
     /// Readable when there are events.
     news: OwnedFd,
     /// Wakes the thread.
-    wake: OwnedFd,
+    wake: Arc<OwnedFd>,
     /// The machine's time begins here.
     began: Instant,
 }
@@ -114,7 +117,7 @@ impl Cache {
             inner: Mutex::new(Inner::new(machine)),
             changed: Condvar::new(),
             news,
-            wake,
+            wake: Arc::new(wake),
             began: Instant::now(),
         });
         let thread = thread::start(&shared).inspect_err(|_| {
@@ -194,6 +197,31 @@ impl Cache {
     /// Returns what the cache has counted since it was opened, and what there is now. Also of a closed cache.
     pub fn metrics(&self) -> Metrics {
         self.shared.lock().machine.metrics(self.shared.now())
+    }
+
+    /// Records a timeline of the cache's handoffs from now on, and forgets an earlier one: at most `entries_max` entries,
+    /// of which new ones overwrite the oldest. INVALID unless `entries_max` is 1 to `limits::TIMELINE_ENTRIES_MAX`.
+    pub fn record(&self, entries_max: usize) -> Result<()> {
+        let mut inner = self.shared.lock();
+        let clock = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+        let ns = (clock.tv_sec as u64).saturating_mul(1_000_000_000).saturating_add(clock.tv_nsec as u64);
+        inner.machine.record(entries_max, ns.saturating_sub(self.shared.now()))
+    }
+
+    /// Ends the recording, and forgets it.
+    pub fn stop_recording(&self) {
+        self.shared.lock().machine.stop_recording();
+    }
+
+    /// Returns up to `most` recorded entries from this number on, the oldest first. Also of a closed cache.
+    pub fn timeline(&self, first: u64, most: usize) -> Vec<Entry> {
+        self.shared.lock().machine.recorded(first, most)
+    }
+
+    /// Adds the application's own work on a layer to the timeline, with its times on CLOCK_MONOTONIC. Does nothing while
+    /// no recording is on. INVALID if it ends before it begins.
+    pub fn mark(&self, id: HandoffId, kind: u32, layer: u32, ns: Range<u64>) -> Result<()> {
+        self.shared.lock().machine.mark(id, kind, layer, ns)
     }
 
     /// Takes the next event, if there is one.

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Weak;
 
 use ferry::types::PeerId;
-use ferry::Transfer;
+use ferry::{ReachedFuture, Transfer};
 
 use super::Shared;
 use crate::handoff::{Action, Machine, PostId};
@@ -15,6 +15,8 @@ pub struct Inner {
     pub under_way: BTreeMap<u64, UnderWay>,
     /// The transfers of the machine's posts, to be cancelled.
     pub posts: BTreeMap<PostId, Transfer>,
+    /// Events of devices for which offers wait, by their numbers.
+    pub device_events: BTreeMap<u64, ReachedFuture>,
     pub next_number: u64,
     /// What the engine had no room for.
     pub backlog: VecDeque<Action>,
@@ -40,6 +42,7 @@ impl Inner {
             machine,
             under_way: BTreeMap::new(),
             posts: BTreeMap::new(),
+            device_events: BTreeMap::new(),
             next_number: 0,
             backlog: VecDeque::new(),
             me: Weak::new(),

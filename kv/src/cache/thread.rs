@@ -43,6 +43,7 @@ impl Shared {
         for event in events {
             self.serve(&mut inner, event);
         }
+        self.look_at_device_events(&mut inner);
         let is_engine_over =
             self.engine.check_not_closed().and_then(|()| self.engine.check_health()).is_err();
         let due = inner.machine.tick(self.now());
@@ -113,6 +114,7 @@ impl Shared {
         inner.machine.engine_closed(self.now());
         (inner.is_closing, inner.is_over) = (true, true);
         inner.posts.clear();
+        inner.device_events.clear();
         let _ = rustix::io::write(&self.news, &1u64.to_ne_bytes());
         drop(inner);
         // BUSY only if the engine is closed, which frees the queue.

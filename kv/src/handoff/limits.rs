@@ -23,5 +23,9 @@ pub const TOMBSTONES_MAX: usize = 65_536;
 pub const TOMBSTONE_NS: u64 = 600_000_000_000;
 /// Bytes of one message. The longest has a million blocks, each a run of its own.
 pub const MESSAGE_BYTES_MAX: usize = 9 << 20;
+/// Calls of `offer_ready` that wait for events of devices.
+pub const DEVICE_EVENTS_MAX: usize = 4_096;
+/// Entries of a recorded timeline.
+pub const TIMELINE_ENTRIES_MAX: usize = 1 << 20;
 /// Ranges of tokens that one layer has received apart from each other.
 pub const RANGES_MAX: usize = 64;

@@ -23,8 +23,9 @@ use super::id::HandoffId;
 use super::limits::{IN_FLIGHT_OF_PEER_MAX, UNSENT_MAX};
 use super::lists;
 use super::metrics::Counts;
-use super::producer::{Leases, Offer};
+use super::producer::{Leases, Offer, Pending};
 use super::progress::Work;
+use super::record::{Record, What};
 use super::remote::{Handoff, Hello, Owner, Patience, Post, Remote};
 use super::tombs::{Tomb, Tombs};
 use super::types::{Blocks, End, Event, State};
@@ -71,7 +72,10 @@ pub struct Machine {
     pub(super) waiting: Waiting,
     pub(super) posts: BTreeMap<PostId, Post>,
     pub(super) tombs: Tombs,
+    /// Readies of offers that wait for events of devices.
+    pub(super) pending: BTreeMap<HandoffId, Pending>,
     pub(super) counts: Counts,
+    pub(super) record: Option<Box<Record>>,
     /// Leases and deadlines.
     pub(super) due: BTreeSet<(u64, Due)>,
     /// When to look for silent peers; None if nothing is expected of any.
@@ -103,7 +107,9 @@ impl Machine {
             waiting: Waiting::default(),
             posts: BTreeMap::new(),
             tombs: Tombs::default(),
+            pending: BTreeMap::new(),
             counts: Counts::default(),
+            record: None,
             due: BTreeSet::new(),
             look_at: None,
             next: 0,
@@ -178,6 +184,7 @@ impl Machine {
     }
 
     fn message(&mut self, peer: PeerId, message: Message) -> Result<()> {
+        self.note_update(peer, &message);
         match message {
             Message::Hello { incarnation, regions, layout } => {
                 let hello = Hello::new(incarnation, *layout, regions, &self.layout);
@@ -211,6 +218,7 @@ impl Machine {
         self.now = self.now.max(now);
         let Some(Post { peer, owner, work }) = self.posts.remove(&post) else { return };
         self.counts.moved(post, result.is_ok());
+        self.note_final(post, owner, result.as_ref().map_or_else(|error| error.status, |()| Status::Ok));
         let mut was_full = false;
         if let Some(remote) = self.remotes.get_mut(&peer) {
             was_full = remote.in_flight >= IN_FLIGHT_OF_PEER_MAX;
@@ -391,6 +399,7 @@ impl Machine {
     }
 
     pub(super) fn send(&mut self, peer: PeerId, message: &Message) {
+        self.note_update(peer, message);
         // Only a layout can be too long, and `Cache::open` has exported its own.
         if let Ok(message) = message.encode() {
             self.remote(peer).unsent += 1;
@@ -406,7 +415,8 @@ impl Machine {
         notify: Option<Vec<u8>>,
     ) -> PostId {
         let id = PostId(self.draw());
-        self.counts.posted(id, &moves, op == Op::Read);
+        let bytes = self.counts.posted(id, &moves, op == Op::Read);
+        self.note_posted(id, &post, bytes);
         self.remote(post.peer).in_flight += 1;
         self.actions.push(Action::Post { post: id, peer: post.peer, op, moves, notify });
         self.posts.insert(id, post);
@@ -439,15 +449,19 @@ impl Machine {
         }
         let id = handoff.id();
         self.counts.ended(&end);
+        self.pending.remove(&id);
         if let Event::Ended { end, status, why, .. } = &end {
             let tomb = Tomb { end: *end, status: *status, why: why.clone() };
             self.tombs.add(id, tomb, self.now);
+            let (end, status) = (*end, *status);
+            self.note(id, || What::Ended(end, status));
         }
         self.events.push_back(end);
     }
 
     /// Tells that layers are complete; an event that was not taken yet is brought up to date.
     pub(super) fn tell_layers(&mut self, id: HandoffId, layers: u32) {
+        self.note(id, || What::Layers(layers));
         let same = |event: &&mut Event| matches!(event, Event::Layers { id: of, .. } if *of == id);
         match self.events.iter_mut().find(same) {
             Some(event) => *event = Event::Layers { id, layers },

@@ -166,9 +166,12 @@ pub(super) struct Counts {
 }
 
 impl Counts {
-    pub fn posted(&mut self, post: PostId, moves: &[Strided], is_read: bool) {
+    /// Returns the bytes of the transfer.
+    pub fn posted(&mut self, post: PostId, moves: &[Strided], is_read: bool) -> u64 {
         let bytes = moves.iter().map(|moves| moves.pieces().saturating_mul(moves.bytes));
-        self.bytes.insert(post, (bytes.fold(0, u64::saturating_add), is_read));
+        let bytes = bytes.fold(0, u64::saturating_add);
+        self.bytes.insert(post, (bytes, is_read));
+        bytes
     }
 
     pub fn moved(&mut self, post: PostId, is_done: bool) {
@@ -196,6 +199,10 @@ impl Counts {
             self.sealed_at.remove(id);
             self.counted.ends.count(*end, *status);
         }
+    }
+
+    pub fn overwritten(&mut self, entries: u64) {
+        self.counted.timeline_overwritten += entries;
     }
 
     pub fn late_apply(&mut self, harmed: usize) {

@@ -6,6 +6,7 @@
 //!                   ├ remote    other caches                  tombs     ids that have ended
 //!                   ├ waiting   takes before their offer      limits    bounds
 //!                   └ wire      messages                      metrics   what is counted
+//!                                                     record    what happened when
 //! ```
 //! Nothing here does I/O or looks at a clock.
 
@@ -17,6 +18,7 @@ mod machine;
 mod metrics;
 mod producer;
 mod progress;
+mod record;
 mod remote;
 mod tombs;
 mod types;
@@ -29,5 +31,6 @@ pub use machine::{Action, Machine, PostId};
 pub use metrics::{Ends, Metrics};
 #[doc(hidden)]
 pub use progress::Work;
+pub use record::{Entry, Moved, What, MARK_COMPUTE};
 pub use types::{Blocks, End, Event, Mode, OfferSpec, State, TakeSpec};
 pub use wire::{parts, MemoryRange};

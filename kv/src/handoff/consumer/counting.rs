@@ -4,6 +4,7 @@ use ferry::types::PeerId;
 
 use crate::handoff::machine::Machine;
 use crate::handoff::progress::Work;
+use crate::handoff::record::{Moved, What};
 use crate::handoff::wire::Key;
 use crate::plan::LayerPiece;
 
@@ -27,6 +28,11 @@ impl Machine {
         };
         let asked = self.part_of(peer, key).and_then(|(_, part)| part.asked());
         let bytes = asked.map(|asked| asked.exchange.bytes(&layout, &work.tokens, &work.layers, blocks));
-        self.counts.received(bytes.unwrap_or(0));
+        let bytes = bytes.unwrap_or(0);
+        self.counts.received(bytes);
+        self.note(key.id, || {
+            let (layers, tokens) = (work.layers.clone(), work.tokens.clone());
+            What::Arrived(Moved { transfer: 0, peer, layers, tokens, bytes })
+        });
     }
 }

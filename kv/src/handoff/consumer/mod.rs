@@ -32,6 +32,7 @@ use super::lists;
 use super::machine::{end_of, Due, Machine};
 
 use super::progress::Progress;
+use super::record::What;
 use super::remote::Handoff;
 use super::types::{Blocks, End, State, TakeSpec};
 use super::wire::Key;
@@ -166,6 +167,7 @@ impl Machine {
         let first = self.first_producer(&spec);
         let take = Taking { spec, number, deadline_at, parts: None, told_layers: 0, struck: None };
         self.takes.insert(id, take);
+        self.note(id, || What::Taken);
         if let Some(at) = deadline_at {
             self.due.insert((at, Due::Deadline(id)));
         }

@@ -10,6 +10,7 @@ use crate::handoff::id::HandoffId;
 use crate::handoff::limits::{OFFERS_MAX, TAKERS_MAX};
 use crate::handoff::lists;
 use crate::handoff::machine::{Due, Machine};
+use crate::handoff::record::What;
 use crate::handoff::types::{Blocks, End, OfferSpec};
 use crate::handoff::wire::Message;
 
@@ -41,6 +42,7 @@ impl Machine {
             struck: None,
         };
         self.offers.insert(id, offer);
+        self.note(id, || What::Offered);
         for (peer, take) in self.waiting.come(id) {
             self.taken(peer, take);
         }
@@ -82,8 +84,31 @@ impl Machine {
     /// already, that comes before the layers below it, or whose blocks are not offered.
     pub fn offer_ready(&mut self, id: HandoffId, layers: Range<u32>, tokens: u64, now: u64) -> Result<()> {
         self.now = self.now.max(now);
+        self.check_ready(id, &layers, tokens)?;
+        if self.has_pending(id) {
+            return self.wait_behind(id, layers, tokens, None);
+        }
+        self.apply_ready(id, layers, tokens);
+        self.pump_offer(id);
+        Ok(())
+    }
+
+    /// Layers are ready.
+    pub(super) fn apply_ready(&mut self, id: HandoffId, layers: Range<u32>, tokens: u64) {
+        let Some(offer) = self.offers.get_mut(&id) else { return };
+        for index in layers.clone() {
+            if let Some(ready) = offer.ready.get_mut(index as usize) {
+                *ready = tokens;
+            }
+        }
+        self.note(id, || What::Ready { layers, tokens });
+    }
+
+    /// What `offer_ready` refuses.
+    pub(super) fn check_ready(&mut self, id: HandoffId, layers: &Range<u32>, tokens: u64) -> Result<()> {
         let layout = self.layout.clone();
-        let offer = self.open_offer(id)?;
+        self.open_offer(id)?;
+        let Some(offer) = self.offers.get(&id) else { return Ok(()) };
         offer.check_retracted(id)?;
         if layers.is_empty() || layers.end as usize > layout.layers.len() {
             let (start, end) = (layers.start, layers.end);
@@ -95,7 +120,8 @@ impl Machine {
         }
         let own =
             |index: &u32| layout.layers.get(*index as usize).is_some_and(|layer| layer.memory.is_some());
-        let ready = |index: u32| offer.ready.get(index as usize).copied().unwrap_or(0);
+        let ready =
+            |index: u32| self.ready_at_last(id, index, offer.ready.get(index as usize).copied().unwrap_or(0));
         for index in layers.clone().filter(own) {
             if ready(index) >= tokens {
                 let text = format!("layers: layer {index} is ready up to token {} already", ready(index));
@@ -110,12 +136,6 @@ impl Machine {
             let text = format!("layers: layer {before} is ready up to token {} only", ready(before));
             return Err(Error::invalid(text));
         }
-        for index in layers {
-            if let Some(ready) = offer.ready.get_mut(index as usize) {
-                *ready = tokens;
-            }
-        }
-        self.pump_offer(id);
         Ok(())
     }
 
@@ -123,12 +143,13 @@ impl Machine {
     pub fn offer_seal(&mut self, id: HandoffId, tokens: u64, now: u64) -> Result<()> {
         let now = self.now.max(now);
         self.now = now;
+        let waiting = self.most_pending(id);
         let offer = self.open_offer(id)?;
         offer.check_retracted(id)?;
         if offer.sealed.is_some() {
             return Err(Error::invalid(format!("id: {id} is sealed")));
         }
-        if let Some(most) = offer.ready.iter().max().filter(|most| **most > tokens) {
+        if let Some(most) = offer.ready.iter().copied().chain([waiting]).max().filter(|most| *most > tokens) {
             return Err(Error::invalid(format!("tokens: {tokens} are less than the {most} that are ready")));
         }
         offer.sealed = Some(tokens);
@@ -141,6 +162,7 @@ impl Machine {
         }
         self.due.insert((until, Due::Lease(id)));
         self.counts.sealed(id, now);
+        self.note(id, || What::Sealed { tokens });
         self.settle_offer(id);
         self.note_lease(id);
         if self.leased_blocks_max > 0 {

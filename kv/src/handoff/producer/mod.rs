@@ -13,6 +13,7 @@ mod calls;
 mod counting;
 mod leases;
 mod moving;
+mod pending;
 mod retract;
 mod takers;
 
@@ -36,6 +37,7 @@ use super::wire;
 use retract::{Recall, Retract};
 
 pub use leases::Leases;
+pub(super) use pending::Pending;
 
 #[derive(Clone, Debug)]
 pub struct Offer {

@@ -164,6 +164,7 @@ impl Machine {
         let lease = offer.lease_until.take();
         offer.take_back(&layout, from_token);
         let spots = offer.spots(Part::is_recalled);
+        self.take_back_pending(id, from_token);
         if let Some(until) = lease {
             self.due.remove(&(until, Due::Lease(id)));
         }

@@ -1,12 +1,15 @@
 //! Stories of one machine whose peers are played by the test, message by message: `rig` plays them, `offers` has the
-//! producer's side, `takes` the consumer's, `retracts` and `windows` what is taken back, `hostile` what no cache says,
-//! `bounds` the limits, `metrics` what is counted, `reported` what users of other handoffs met.
+//! producer's side, `takes` the consumer's, `retracts` and `windows` what is taken back, `pending` events of devices,
+//! `hostile` what no cache says, `bounds` the limits, `metrics` and `record` what is counted and recorded, `reported` what
+//! users of other handoffs met.
 
 mod bounds;
 mod groups;
 mod hostile;
 mod metrics;
 mod offers;
+mod pending;
+mod record;
 mod reported;
 mod retracts;
 mod rig;
