@@ -226,6 +226,6 @@ fn what_waits_for_an_event_and_is_taken_back_is_said_again() {
     assert_eq!(rig.posted(), [(0..3, 0..8)]);
     rig.machine.offer_extend(id(1), &[Blocks { first_token: 0, ids: vec![8, 9] }], 0).unwrap();
     rig.after(0..3, TOKENS, 9).unwrap();
-    rig.reached(9, Err(Error::new(Status::Device, "the work has failed")));
-    assert_eq!(rig.end_of(1).map(|(end, status)| (end, status)), Some((End::Failed, Status::Device)));
+    rig.reached(9, Err(Error::new(Status::Unavailable, "the work has failed")));
+    assert_eq!(rig.end_of(1), Some((End::Failed, Status::Unavailable)));
 }

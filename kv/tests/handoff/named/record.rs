@@ -111,8 +111,8 @@ fn what_arrives_of_a_push_is_recorded() {
     rig.take(take_spec(1, 1, Mode::Push));
     let key = rig.asked(peer(1));
     rig.tick(3);
-    rig.hear(peer(1), Message::Data { key, work: work(0..3, 0..8) });
-    rig.hear(peer(1), Message::Data { key, work: work(0..3, 8..TOKENS) });
+    rig.hear(peer(1), Message::Data { key, epoch: 0, work: work(0..3, 0..8) });
+    rig.hear(peer(1), Message::Data { key, epoch: 0, work: work(0..3, 8..TOKENS) });
     let arrived = |tokens| (3, What::Arrived(moved(0, 1, 0..3, tokens)));
     let end = What::Ended(End::Received, Status::Ok);
     assert_eq!(rig.recorded(0), [(0, What::Taken), arrived(0..8), arrived(8..TOKENS), (3, end)]);
