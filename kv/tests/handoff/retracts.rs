@@ -82,6 +82,15 @@ impl Story {
         self.world.random.one_in(4) && self.free_window(at)
     }
 
+    /// The retract of a side is not over: at times it takes back more.
+    pub fn take_more_back(&mut self, at: usize) {
+        let pending = self.sides[at].back.waits.iter().filter_map(|waits| waits.from).min().unwrap_or(0);
+        if self.sides[at].back.left > 0 && pending > 0 && self.world.random.one_in(4) {
+            let from = self.world.random.below(pending as usize) as u64;
+            self.take_back(at, from);
+        }
+    }
+
     fn take_back(&mut self, at: usize, from: u64) {
         let (now, side) = (self.world.now, &mut self.sides[at]);
         side.back.left -= 1;

@@ -227,7 +227,10 @@ impl Story {
             let spec = OfferSpec { id: side.id, blocks, takers: self.takers, only: Vec::new(), lease };
             return self.world.nodes[node].machine.offer(spec, now).unwrap();
         }
-        if side.back.is_busy() || self.takes_back(at) {
+        if side.back.is_busy() {
+            return self.take_more_back(at);
+        }
+        if self.takes_back(at) {
             return;
         }
         let side = &mut self.sides[at];
