@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use ferry_kv::handoff::Blocks;
+use ferry_kv::handoff::{Blocks, State};
 use ferry_kv::layout::{GroupKind, Layout};
 
 use crate::caches::{cells, held, Cell};
@@ -21,6 +21,8 @@ pub struct Back {
     pub version: u64,
     /// By token: the first version that takers may have, once the retracts are over.
     least: Vec<u64>,
+    /// Of a consumer: `least` of its producers when its take began to end. What it has then it keeps.
+    frozen: Option<Vec<u64>>,
     waits: Vec<Waits>,
     /// Retracts of both kinds that are over.
     pub count: usize,
@@ -50,7 +52,15 @@ pub fn versioned(
 impl Back {
     pub fn new(groups: usize, tokens: u64) -> Back {
         let least = vec![0; tokens as usize];
-        Back { offered: vec![0; groups], version: 0, least, waits: Vec::new(), count: 0, left: 3 }
+        Back {
+            offered: vec![0; groups],
+            version: 0,
+            least,
+            frozen: None,
+            waits: Vec::new(),
+            count: 0,
+            left: 3,
+        }
     }
 
     /// Whether tokens are being taken back.
@@ -136,6 +146,14 @@ impl Story {
     /// Overwrites what retracts have taken back that are over.
     pub fn look_at_retracts(&mut self) {
         for at in 0..self.sides.len() {
+            let side = &self.sides[at];
+            let is_ending = self.world.nodes[side.node].machine.status(side.id) == State::Ending;
+            if !side.is_producer && is_ending && side.back.frozen.is_none() {
+                let frozen = (0..side.tokens).map(|token| self.least_version(at, token)).collect();
+                self.sides[at].back.frozen = Some(frozen);
+            }
+        }
+        for at in 0..self.sides.len() {
             let (node, id) = (self.sides[at].node, self.sides[at].id);
             if self.sides[at].back.waits.is_empty() || self.world.nodes[node].life == Life::Dead {
                 continue;
@@ -208,8 +226,12 @@ impl Story {
     }
 
     /// The first version of a token that a taker may have.
-    pub fn least_version(&self, sequence: u64, token: u64) -> u64 {
-        let least = self.producers_of(sequence).map(|side| side.back.least[token as usize]);
+    pub fn least_version(&self, at: usize, token: u64) -> u64 {
+        let Side { sequence, back, .. } = &self.sides[at];
+        if let Some(frozen) = &back.frozen {
+            return frozen[token as usize];
+        }
+        let least = self.producers_of(*sequence).map(|side| side.back.least[token as usize]);
         least.min().unwrap_or(0)
     }
 

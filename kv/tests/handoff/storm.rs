@@ -333,7 +333,7 @@ impl Story {
             } else if cell.token >= first && cell.token < valid {
                 let may_be =
                     versions.iter().enumerate().map(|(version, cells)| (version as u64, cells[nth].value));
-                let least = self.least_version(side.sequence, cell.token);
+                let least = self.least_version(at, cell.token);
                 let is_right = may_be.clone().any(|(version, value)| version >= least && value == now);
                 let may_be: Vec<_> = may_be.collect();
                 assert!(

@@ -167,7 +167,7 @@ impl Machine {
             let is_complete = asked.progress.is_complete() && !asked.exchange.layers.is_empty();
             let is_over = match (asked.is_push, &struck) {
                 (true, _) => is_complete,
-                (false, None) => is_complete && asked.is_granted && !asked.is_recalled,
+                (false, None) => is_complete && asked.is_granted,
                 (false, Some(_)) => asked.in_flight == 0,
             };
             if is_over && !asked.is_push {

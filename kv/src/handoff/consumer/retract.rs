@@ -103,6 +103,7 @@ impl Machine {
             return Err(Error::new(Status::Corrupt, "the producer began an epoch out of order"));
         };
         asked.epoch = Some(epoch);
+        asked.recall(from);
         if let Some((_, status, why)) = struck {
             // What is not over tells its end by itself.
             if *is_over {
@@ -110,7 +111,6 @@ impl Machine {
             }
             return Ok(());
         }
-        asked.recall(from);
         *is_over = false;
         if has_told {
             self.strike_take(key.id, End::Failed, Status::Stale, TOLD_LAYERS);

@@ -223,7 +223,6 @@ impl Machine {
         for spot in offer.spots(|_| true) {
             self.strike_part(id, spot, status, &why);
         }
-        self.note_lease(id);
         self.settle_offer(id);
     }
 

@@ -132,8 +132,7 @@ impl Offer {
 
     /// When the lease ends of an offer that nobody has taken, and the blocks that it holds.
     fn lease(&self) -> Option<(u64, usize)> {
-        let is_leased = self.groups.is_empty() && self.struck.is_none();
-        self.lease_until.filter(|_| is_leased).map(|until| (until, self.blocks()))
+        self.lease_until.filter(|_| self.groups.is_empty()).map(|until| (until, self.blocks()))
     }
 
     /// Returns how many groups have ended, and whether all of these have the offer.

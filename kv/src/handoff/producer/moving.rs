@@ -56,7 +56,7 @@ impl Machine {
                     let (key, status, why) = (part.take.key, *status, why.clone());
                     told.push((part.peer, Message::Ended { key, status, why }));
                 }
-                None if part.recall.is_none() && part.progress.is_complete() => part.over = Some(Status::Ok),
+                None if part.progress.is_complete() => part.over = Some(Status::Ok),
                 None => {}
             }
         }

@@ -497,6 +497,28 @@ fn a_retract_that_takes_back_more_overtakes_the_first() {
 }
 
 #[test]
+fn nothing_is_read_before_the_answer_to_a_retract() {
+    let mut rig = Rig::new(one());
+    rig.hello(peer(1), &one());
+    rig.take(take_spec(1, 1, Mode::Pull));
+    let key = rig.asked(peer(1));
+    for ready in [[4, 0, 0], [4, 4, 0], [4, 4, 4], [8, 4, 4], [8, 8, 4], [12, 12, 12]] {
+        let added = if ready[1] == 0 { blocks(0..4) } else { vec![Blocks::default()] };
+        rig.hear(peer(1), Message::Update { key, epoch: 0, ready: ready.to_vec(), added });
+    }
+    rig.hear(peer(1), Message::Retract { key, epoch: 1, from: 8 });
+    for left in [3, 2, 1] {
+        rig.moved(Ok(()));
+        assert_eq!((rig.posts.len(), rig.told(peer(1)).len()), (left, 0));
+    }
+    rig.moved(Ok(()));
+    assert_eq!(rig.told(peer(1)), [Message::Retracted { key, epoch: 1 }]);
+    assert!(!rig.posts.is_empty(), "what was not taken back is read now");
+    rig.all_moved();
+    assert_eq!(rig.machine.status(id(1)), State::Taking { valid_tokens: 8 });
+}
+
+#[test]
 fn a_retract_waits_for_room_among_the_messages() {
     let mut rig = producer();
     rig.holds_messages = true;

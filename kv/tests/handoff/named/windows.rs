@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use ferry::Status;
 use ferry_kv::handoff::wire::{Message, Take};
-use ferry_kv::handoff::{Blocks, End, OfferSpec};
+use ferry_kv::handoff::{Blocks, End, OfferSpec, State};
 use ferry_kv::layout::{GroupKind, Layout};
 
 use super::rig::*;
@@ -225,6 +225,29 @@ fn a_state_goes_with_its_last_token() {
         let [Message::Update { added, .. }] = &told[..] else { panic!("{told:?}") };
         assert_eq!(added[1].ids, if goes { vec![20, 21, 22, 23] } else { vec![] }, "{from}");
     }
+}
+
+/// A row that moves as a whole is complete or not.
+#[test]
+fn a_window_is_dropped_as_a_whole() {
+    let mut rig = Rig::new(mixed());
+    rig.hello(peer(1), &mixed());
+    let mut spec = take_spec(1, 1, ferry_kv::handoff::Mode::Push);
+    spec.blocks = both();
+    rig.take(spec);
+    let key = rig.asked(peer(1));
+    for (layers, end) in [(0..2, TOKENS), (2..3, 12)] {
+        rig.hear(peer(1), Message::Data { key, epoch: 0, work: work(layers, 0..end) });
+    }
+    let valid = |rig: &Rig| match rig.machine.status(id(1)) {
+        State::Taking { valid_tokens } => valid_tokens,
+        state => panic!("{state:?}"),
+    };
+    assert_eq!(valid(&rig), 12);
+    rig.hear(peer(1), Message::Retract { key, epoch: 1, from: TOKENS });
+    assert_eq!(valid(&rig), 12, "all of it stays");
+    rig.hear(peer(1), Message::Retract { key, epoch: 2, from: 10 });
+    assert_eq!(valid(&rig), 0);
 }
 
 /// A consumer reads a state again from the blocks that it was told last.
