@@ -86,8 +86,8 @@ pub struct ferry_kv_cache_options {
     /// A peer that is silent for half of this time while something is expected of it is asked for a sign of life. If it
     /// gives none, it is fenced after the other half, and its handoffs end. Milliseconds; 0 means 1,000.
     pub silence_ms: u32,
-    /// Blocks of offers that are sealed and that nobody has taken; 0: no bound. A seal that exceeds it ends the oldest of
-    /// these offers, as ferry_kv_reclaim does.
+    /// Blocks of offers that are sealed and that nobody has taken; 0: no bound. A seal that exceeds it ends the oldest
+    /// of these offers, as ferry_kv_reclaim does.
     pub leased_blocks_max: u64,
 }
 

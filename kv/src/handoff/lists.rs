@@ -100,15 +100,15 @@ pub fn cut_front(list: &mut Blocks, step: u64, before: u64) -> Vec<u32> {
     list.ids.drain(..gone as usize).collect()
 }
 
-/// Puts blocks into a list from where they begin on. What the list has from there on is replaced; so is all of it, if there
-/// is a gap. Returns false, and changes nothing, if they begin within a block of the list.
+/// Puts blocks into a list from where they begin on. What the list has from there on is replaced; so is all of it, if
+/// there is a gap. Returns false, and changes nothing, if they begin within a block of the list.
 pub fn replace(list: &mut Blocks, step: u64, added: Blocks) -> bool {
     if added.ids.is_empty() {
         return true;
     }
     if (list.first_token..=end(list, step)).contains(&added.first_token) {
         let offset = added.first_token - list.first_token;
-        if offset % step != 0 {
+        if !offset.is_multiple_of(step) {
             return false;
         }
         list.ids.truncate((offset / step) as usize);

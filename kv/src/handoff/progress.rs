@@ -145,8 +145,8 @@ impl Progress {
         any
     }
 
-    /// Takes back the tokens from `from` on: they have not arrived, and what is under way does not count for them. A row
-    /// that moves at once is taken back as a whole. Nothing is to be posted before `resume`.
+    /// Takes back the tokens from `from` on: they have not arrived, and what is under way does not count for them. A
+    /// row that moves at once is taken back as a whole. Nothing is to be posted before `resume`.
     pub fn recall(&mut self, from: u64) {
         let from = self.recalled.map_or(from, |before| before.min(from));
         self.recalled = Some(from);

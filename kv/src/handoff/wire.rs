@@ -14,8 +14,8 @@
 //! | 10 | RETRACT | producer | key, epoch that begins, token: what it told from that token on holds no more |
 //! | 11 | RETRACTED | consumer | key, epoch: it has dropped them, and reads none of them any more |
 //!
-//! A key is the handoff's id (16 bytes) and the number of the take. Lists of blocks are runs of consecutive ids; those of an
-//! UPDATE begin at the token that their `first_token` says, and replace what was told from there on.
+//! A key is the handoff's id (16 bytes) and the number of the take. Lists of blocks are runs of consecutive ids; those
+//! of an UPDATE begin at the token that their `first_token` says, and replace what was told from there on.
 
 use ferry::status::{Error, Result};
 use ferry::Status;

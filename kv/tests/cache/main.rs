@@ -342,7 +342,8 @@ fn what_is_taken_back_is_the_producers_and_arrives_again() {
     }
 }
 
-/// A peer that takes and then says nothing more: a retract waits for as long as it may, and the calls after it are BUSY.
+/// A peer that takes and then says nothing more: a retract waits for as long as it may, and the calls after it are
+/// BUSY.
 #[test]
 fn a_retract_of_a_silent_taker_is_busy_until_it_is_fenced() {
     let producer = &instance(shape(1, 4), &path())[0];

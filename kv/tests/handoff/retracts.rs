@@ -1,8 +1,8 @@
-//! What producers take back in the stories of `storm`: tokens of a sequence that is computed again, and blocks that have left
-//! a window.
+//! What producers take back in the stories of `storm`: tokens of a sequence that is computed again, and blocks that
+//! have left a window.
 //!
-//! The moment a retract is over, what it took back is overwritten with poison, and nothing that is under way may touch it.
-//! What is computed again has other bytes (a version), so that a consumer that kept what was taken back is found.
+//! The moment a retract is over, what it took back is overwritten with poison, and nothing that is under way may touch
+//! it. What is computed again has other bytes (a version), so that a consumer that kept what was taken back is found.
 
 use std::ops::Range;
 

@@ -2,8 +2,8 @@
 //! takes and offers are cancelled, deadlines pass, and caches die, stop and go on.
 //!
 //! After each terminal event nothing that is under way may touch the blocks, and they are overwritten as by the next
-//! sequence; whatever lands later is found at the end of the story. So is what a producer took back, as soon as its retract
-//! is over (`retracts`).
+//! sequence; whatever lands later is found at the end of the story. So is what a producer took back, as soon as its
+//! retract is over (`retracts`).
 
 use std::ops::Range;
 use std::time::Duration;

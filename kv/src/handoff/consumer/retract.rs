@@ -1,7 +1,7 @@
 //! What a producer grants, and takes back: the epochs of a part.
 //!
-//! A part knows one epoch of its producer's rank at a time. RETRACT begins the next one: what has arrived from its token on is
-//! dropped, and the answer goes back when no READ of that is under way. `moving` has the rest.
+//! A part knows one epoch of its producer's rank at a time. RETRACT begins the next one: what has arrived from its
+//! token on is dropped, and the answer goes back when no READ of that is under way. `moving` has the rest.
 
 use ferry::status::{Error, Result};
 use ferry::types::PeerId;
@@ -42,15 +42,14 @@ impl Asked {
         if ready.iter().zip(&self.ready).any(|(new, old)| new < old) {
             return Err("the producer took tokens back without a retract");
         }
-        let count = |lists: &[Blocks]| lists.iter().map(|list| list.ids.len()).sum::<usize>();
-        if count(&self.blocks) + count(&added) > BLOCKS_MAX {
-            return Err("the producer granted more blocks than the limit");
-        }
         let steps = lists::steps(&self.source);
         for ((list, added), step) in self.blocks.iter_mut().zip(added).zip(steps) {
             if !lists::replace(list, step, added) {
                 return Err("the producer granted blocks that begin within another one");
             }
+        }
+        if self.blocks.iter().map(|list| list.ids.len()).sum::<usize>() > BLOCKS_MAX {
+            return Err("the producer granted more blocks than the limit");
         }
         (self.ready, self.is_granted) = (ready, true);
         Ok(())
@@ -136,8 +135,8 @@ impl Machine {
         self.send(peer, &Message::Retracted { key, epoch });
     }
 
-    /// The answer to a retract of a take that is not there any more. One that is forgotten had everything of this producer:
-    /// another one has said FINAL or CANCEL before.
+    /// The answer to a retract of a take that is not there any more. One that is forgotten had everything of this
+    /// producer: another one has said FINAL or CANCEL before.
     fn take_has_ended(&self, key: Key, epoch: u64) -> Message {
         let (status, why) = match self.tombs.get(key.id) {
             Some(tomb) => (tomb.status, tomb.why.clone()),

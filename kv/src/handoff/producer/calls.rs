@@ -49,8 +49,8 @@ impl Machine {
         Ok(())
     }
 
-    /// Adds blocks to the groups of an offer, as they are allocated. A list without blocks begins where the first ones that
-    /// are added do, if that is later.
+    /// Adds blocks to the groups of an offer, as they are allocated. A list without blocks begins where the first ones
+    /// that are added do, if that is later.
     pub fn offer_extend(&mut self, id: HandoffId, blocks: &[Blocks], now: u64) -> Result<()> {
         self.now = self.now.max(now);
         let layout = self.layout.clone();
@@ -173,8 +173,8 @@ impl Machine {
         Ok(())
     }
 
-    /// Bounds the blocks of offers that are sealed and that nobody has taken; 0: no bound. A seal that exceeds it ends the
-    /// oldest of them, its own last.
+    /// Bounds the blocks of offers that are sealed and that nobody has taken; 0: no bound. A seal that exceeds it ends
+    /// the oldest of them, its own last.
     pub fn set_leased_blocks_max(&mut self, blocks: usize) {
         self.leased_blocks_max = blocks;
     }

@@ -86,7 +86,8 @@ struct Part {
     /// Of a push: what was written.
     progress: Progress,
     in_flight: u32,
-    /// Of a pull: the peer knows the blocks of each group up to this token of this rank, and these tokens of each layer.
+    /// Of a pull: the peer knows the blocks of each group up to this token of this rank, and these tokens of each
+    /// layer.
     told_ends: Vec<u64>,
     told_ready: Vec<u64>,
     /// The retract that this part has been told last, and of that what is not answered.

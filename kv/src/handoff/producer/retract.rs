@@ -1,4 +1,5 @@
-//! Taking back what was offered: the tokens of a sequence that is computed again, or the blocks that have left a window.
+//! Taking back what was offered: the tokens of a sequence that is computed again, or the blocks that have left a
+//! window.
 //!
 //! The offer lets go of the blocks in the call (`retired`); they are the caller's when no part may touch them any more:
 //!
@@ -7,8 +8,8 @@
 //! tokens, pull:  RETRACT ──▶ (the consumer's READs of them are final) ──▶ RETRACTED ──▶ the part goes on
 //! a window:      a part that needs the blocks and has not begun with them fails; one that has is awaited
 //! ```
-//! A part that had everything is asked too, because its take may go on with other ranks. FINAL is the answer of a take that
-//! has ended.
+//! A part that had everything is asked too, because its take may go on with other ranks. FINAL is the answer of a take
+//! that has ended.
 
 use std::collections::BTreeMap;
 
@@ -146,8 +147,9 @@ fn is_in(layout: &Layout, group: u32, layer: u32) -> bool {
 }
 
 impl Machine {
-    /// Takes back the tokens from `from_token` on, in all groups, and the seal. The call counts its retracts: `is_retracted`
-    /// says when the blocks that hold none of the other tokens are the caller's, and the tokens may be computed again.
+    /// Takes back the tokens from `from_token` on, in all groups, and the seal. The call counts its retracts:
+    /// `is_retracted` says when the blocks that hold none of the other tokens are the caller's, and the tokens may be
+    /// computed again.
     pub fn offer_retract(&mut self, id: HandoffId, from_token: u64, now: u64) -> Result<u64> {
         self.now = self.now.max(now);
         let layout = self.layout.clone();
@@ -176,8 +178,8 @@ impl Machine {
         Ok(number)
     }
 
-    /// Frees the blocks of a window that have only tokens before `before_token`. Takers that need them and that have not
-    /// begun with them fail.
+    /// Frees the blocks of a window that have only tokens before `before_token`. Takers that need them and that have
+    /// not begun with them fail.
     pub fn offer_retract_window(
         &mut self,
         id: HandoffId,
@@ -217,8 +219,8 @@ impl Machine {
         Ok(number)
     }
 
-    /// Whether the retract of this number is over, and its blocks are the caller's. STALE if the offer has ended or ends:
-    /// then they are the caller's with its terminal event.
+    /// Whether the retract of this number is over, and its blocks are the caller's. STALE if the offer has ended or
+    /// ends: then they are the caller's with its terminal event.
     pub fn is_retracted(&self, id: HandoffId, number: u64) -> Result<bool> {
         match self.offers.get(&id).filter(|offer| offer.struck.is_none()) {
             Some(offer) => Ok(offer.finished >= number),

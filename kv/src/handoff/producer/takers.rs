@@ -112,8 +112,8 @@ impl Machine {
         parts.find(|part| part.peer == peer && part.take.key == key)
     }
 
-    /// The consumer reads nothing of this take any more. Of a push it says so of a take that had ended when it was told of a
-    /// retract. That it has everything does not count for an epoch that has ended.
+    /// The consumer reads nothing of this take any more. Of a push it says so of a take that had ended when it was told
+    /// of a retract. That it has everything does not count for an epoch that has ended.
     pub(in crate::handoff) fn read_final(
         &mut self,
         peer: PeerId,

@@ -3,7 +3,7 @@
 use ferry::status::Error;
 use ferry::types::Op;
 use ferry::Status;
-use ferry_kv::handoff::limits::UNSENT_MAX;
+use ferry_kv::handoff::limits::{BLOCKS_MAX, UNSENT_MAX};
 use ferry_kv::handoff::wire::{Key, Message, Take};
 use ferry_kv::handoff::{Blocks, End, Event, Mode, State, TakeSpec};
 
@@ -516,6 +516,21 @@ fn nothing_is_read_before_the_answer_to_a_retract() {
     assert!(!rig.posts.is_empty(), "what was not taken back is read now");
     rig.all_moved();
     assert_eq!(rig.machine.status(id(1)), State::Taking { valid_tokens: 8 });
+}
+
+/// Blocks that replace others are not counted twice.
+#[test]
+fn a_million_blocks_may_be_granted_again() {
+    let mut rig = Rig::new(one());
+    rig.hello(peer(1), &one());
+    rig.take(take_spec(1, 1, Mode::Pull));
+    let key = rig.asked(peer(1));
+    for epoch in 0..3 {
+        let added = blocks(0..BLOCKS_MAX as u32);
+        rig.hear(peer(1), Message::Update { key, epoch, ready: vec![0; 3], added });
+        rig.hear(peer(1), Message::Retract { key, epoch: epoch + 1, from: 0 });
+    }
+    assert_eq!(rig.machine.status(id(1)), State::Taking { valid_tokens: 0 });
 }
 
 #[test]
