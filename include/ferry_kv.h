@@ -465,8 +465,8 @@ typedef struct ferry_kv_cache_options {
     /// A peer that is silent for half of this time while something is expected of it is asked for a sign of life. If it
     /// gives none, it is fenced after the other half, and its handoffs end. Milliseconds; 0 means 1,000.
     uint32_t silence_ms;
-    /// Blocks of offers that are sealed and that nobody has taken; 0: no bound. A seal that exceeds it ends the oldest of
-    /// these offers, as ferry_kv_reclaim does.
+    /// Blocks of offers that are sealed and that nobody has taken; 0: no bound. A seal that exceeds it ends the oldest
+    /// of these offers, as ferry_kv_reclaim does.
     uint64_t leased_blocks_max;
 } ferry_kv_cache_options;
 
@@ -571,8 +571,8 @@ ferry_status ferry_kv_offer(ferry_kv_cache *cache,
                             ferry_error *error);
 
 /// Adds blocks to an offer, as they are allocated. `blocks` has one element for each group of the layout, whose blocks
-/// follow those that the group has. Their first_token is looked at if the group has no blocks, and if it is above that of
-/// the offer: the list begins there then.
+/// follow those that the group has. Their first_token is looked at if the group has no blocks, and if it is above that
+/// of the offer: the list begins there then.
 ///
 /// FERRY_ERR_INVALID: the blocks are wrong, the offer is sealed, or the id is no offer. FERRY_ERR_STALE: the offer has
 /// ended or ends. FERRY_ERR_BUSY: ferry_kv_offer_retract has not succeeded yet; so of the two calls below.
@@ -605,37 +605,37 @@ ferry_status ferry_kv_offer_seal(ferry_kv_cache *cache,
                                  uint64_t tokens,
                                  ferry_error *error);
 
-/// Takes back the tokens of an offer from `from_token` on, in all groups, and its seal: the sequence was preempted, say. The
-/// blocks that hold no token before `from_token` leave the offer. The state of a group FERRY_KV_GROUP_STATE is that of the
-/// last ready token, so its blocks leave with that.
+/// Takes back the tokens of an offer from `from_token` on, in all groups, and its seal: the sequence was preempted,
+/// say. The blocks that hold no token before `from_token` leave the offer. The state of a group FERRY_KV_GROUP_STATE is
+/// that of the last ready token, so its blocks leave with that.
 ///
 /// The call waits until nothing reads these tokens any more, and until all takers have dropped them. After FERRY_OK the
 /// blocks that left are the caller's, and a block that stays may be written from `from_token` on. The offer goes on:
-/// ferry_kv_offer_extend adds blocks from there, then ferry_kv_offer_ready, and ferry_kv_offer_seal with any number of tokens.
-/// A take that has told of complete layers (FERRY_KV_TAKE_LAYERS) with one of these tokens fails, with FERRY_ERR_STALE. One
-/// that has ended keeps what it has.
+/// ferry_kv_offer_extend adds blocks from there, then ferry_kv_offer_ready, and ferry_kv_offer_seal with any number of
+/// tokens. A take that has told of complete layers (FERRY_KV_TAKE_LAYERS) with one of these tokens fails, with
+/// FERRY_ERR_STALE. One that has ended keeps what it has.
 ///
 /// FERRY_ERR_BUSY: a taker has not answered within the timeout. Nothing is freed, and the tokens are taken back all the
-/// same: call again until it succeeds, with the same token or an earlier one, or abort the offer. A taker that stays silent
-/// is fenced, after ferry_kv_cache_options.silence_ms. Also FERRY_ERR_BUSY inside a callback, unless the timeout is 0.
-/// FERRY_ERR_STALE: the offer has ended or ends; its blocks are the caller's with its terminal event. FERRY_ERR_INVALID: the
-/// id is no offer.
+/// same: call again until it succeeds, with the same token or an earlier one, or abort the offer. A taker that stays
+/// silent is fenced, after ferry_kv_cache_options.silence_ms. Also FERRY_ERR_BUSY inside a callback, unless the timeout
+/// is 0. FERRY_ERR_STALE: the offer has ended or ends; its blocks are the caller's with its terminal event.
+/// FERRY_ERR_INVALID: the id is no offer.
 ferry_status ferry_kv_offer_retract(ferry_kv_cache *cache,
                                     const ferry_kv_id *id,
                                     uint64_t from_token,
                                     uint64_t timeout_ns,
                                     ferry_error *error);
 
-/// Frees the blocks of a window, the group `group` of the layout, that have only tokens before `before_token`: they have
-/// left the window. The call waits until nothing reads them any more. After FERRY_OK they are the caller's; everything else
-/// of the offer stays as it is.
+/// Frees the blocks of a window, the group `group` of the layout, that have only tokens before `before_token`: they
+/// have left the window. The call waits until nothing reads them any more. After FERRY_OK they are the caller's;
+/// everything else of the offer stays as it is.
 ///
-/// Takes of the whole sequence do not need them. A take that ends earlier may; it fails with FERRY_ERR_STALE, unless all
-/// layers of the group are on their way to it.
+/// Takes of the whole sequence do not need them. A take that ends earlier may; it fails with FERRY_ERR_STALE, unless
+/// all layers of the group are on their way to it.
 ///
-/// FERRY_ERR_BUSY: such a take has not got them within the timeout. Nothing is freed: call again. The blocks that were asked
-/// for are given to no further take. Also FERRY_ERR_BUSY inside a callback, unless the timeout is 0. FERRY_ERR_STALE: the
-/// offer has ended or ends. FERRY_ERR_INVALID: the group is no window, or the id is no offer.
+/// FERRY_ERR_BUSY: such a take has not got them within the timeout. Nothing is freed: call again. The blocks that were
+/// asked for are given to no further take. Also FERRY_ERR_BUSY inside a callback, unless the timeout is 0.
+/// FERRY_ERR_STALE: the offer has ended or ends. FERRY_ERR_INVALID: the group is no window, or the id is no offer.
 ferry_status ferry_kv_offer_retract_window(ferry_kv_cache *cache,
                                            const ferry_kv_id *id,
                                            uint32_t group,
