@@ -156,7 +156,21 @@ TEST(Handoffs, AnOfferHasAsManyTakersAsItSays)
     expect_end(two.producer, two.id, FERRY_KV_EVENT_SENT, FERRY_OK);
 }
 
-// Of two consumers that use one number, the second is another rank of the first, and that one is not expected.
+// Of two consumers with one number the second is refused: its rank has taken already. The number is 1 if none is given.
+TEST(Handoffs, ConsumersAreToldApartByTheirNumbers)
+{
+    Two two;
+    const Rank third(consumer_shape);
+    two.producer.offer(two.id, kv::OfferOptions().takers(2));
+    two.producer.finish(two.id);
+    two.consumer.take(two.id, two.peer);
+    expect_end(two.consumer, two.id, FERRY_KV_EVENT_RECEIVED, FERRY_OK);
+    third.take(two.id, third.connect(two.producer), kv::TakeOptions().taker(1));
+    const kv::Event refused = third.end();
+    EXPECT_EQ(refused->kind, static_cast<std::uint32_t>(FERRY_KV_EVENT_FAILED));
+    EXPECT_NE(std::string(refused.message()).find("has taken already"), std::string::npos) << refused.message();
+}
+
 TEST(Handoffs, OnlyPeersOfTheListMayTake)
 {
     Two two;

@@ -131,6 +131,20 @@ func TestAnOfferHasAsManyTakersAsItSays(t *testing.T) {
 	producer.end(t, id, kv.EventSent, ferry.OK)
 }
 
+// Of two consumers with one number the second is refused: its rank has taken already. The number is 1 if none is given.
+func TestConsumersAreToldApartByTheirNumbers(t *testing.T) {
+	producer, consumer, peers, id := two(t)
+	third := open(t, consumerShape, 0)
+	producer.offer(t, id, &kv.OfferOptions{Takers: 2})
+	producer.finish(t, id)
+	consumer.take(t, soon(t), id, peers, nil)
+	consumer.end(t, id, kv.EventReceived, ferry.OK)
+	third.take(t, soon(t), id, third.connect(t, producer), &kv.TakeOptions{Taker: 1})
+	if event := third.next(t); event.Kind != kv.EventFailed || !strings.Contains(event.Message, "has taken already") {
+		t.Fatalf("%+v", event)
+	}
+}
+
 func TestOnlyPeersOfTheListMayTake(t *testing.T) {
 	producer, consumer, peers, id := two(t)
 	third := open(t, consumerShape, 0)

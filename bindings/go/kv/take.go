@@ -25,7 +25,7 @@ const (
 // TakeOptions are the options of a take; nil means the defaults.
 type TakeOptions struct {
 	Mode Mode
-	// Taker is any number that all ranks of one consumer have, and no other consumer of the offer.
+	// Taker is any number that all ranks of one consumer have, and no other consumer of the offer; 0 means 1.
 	Taker uint64
 	// SkipTokens are the tokens at the beginning that the consumer has already.
 	SkipTokens uint64
@@ -54,7 +54,7 @@ func (c *Cache) Take(ctx context.Context, id ID, producers []ferry.Peer, blocks 
 	var m arguments
 	defer m.free()
 	full := C.ferry_kv_take_options{
-		struct_size: C.sizeof_ferry_kv_take_options, mode: C.uint32_t(options.Mode), taker: C.uint64_t(options.Taker),
+		struct_size: C.sizeof_ferry_kv_take_options, mode: C.uint32_t(options.Mode), taker: C.uint64_t(max(options.Taker, 1)),
 		producers: pinned(&m, peers), producer_count: C.uint64_t(len(peers)),
 		skip_tokens: C.uint64_t(options.SkipTokens), tokens: C.uint64_t(tokens),
 	}
