@@ -29,16 +29,16 @@ struct Told {
 }
 
 impl Engine {
-    /// Waits for a point of the program's own work on a device: an event as it is recorded at this call, or all work that
-    /// a stream has been given so far. The point is taken in the call: afterwards the program may record the event anew,
-    /// or destroy event and stream; the context of a stream must exist until the future resolves.
+    /// Waits for a point of the program's own work on a device: an event as it is recorded at this call, or all work
+    /// that a stream has been given so far. The point is taken in the call: afterwards the program may record the
+    /// event anew, or destroy event and stream; the context of a stream must exist until the future resolves.
     ///
     /// Resolves to the device's error if the work before the point fails, CLOSED when the engine is closed, UNAVAILABLE
     /// if the device's thread ends. The thread that looks for the point calls the waker, under no lock; the task should
     /// not block.
     ///
-    /// UNAVAILABLE if the device's library is not present. UNSUPPORTED for events of AscendCL, which cannot be taken so:
-    /// give their stream.
+    /// UNAVAILABLE if the device's library is not present. UNSUPPORTED for events of AscendCL, which cannot be taken
+    /// so: give their stream.
     pub fn reached(&self, kind: MemoryKind, at: Start) -> Result<ReachedFuture> {
         self.call("waiting for work on a device", || {
             self.context()?;
