@@ -595,6 +595,29 @@ ferry_status ferry_kv_offer_ready(ferry_kv_cache *cache,
                                   uint64_t tokens,
                                   ferry_error *error);
 
+/// As ferry_kv_offer_ready, once the program's own work on a device has come to a point: `event_kind` is one of
+/// FERRY_START_AFTER_CUDA_EVENT, FERRY_START_AFTER_CUDA_STREAM and FERRY_START_AFTER_ACL_STREAM, and `event` the
+/// event or the stream; with FERRY_START_NOW and 0 the call is ferry_kv_offer_ready. The point is taken in the call:
+/// the event as it is recorded now, or the work that the stream has been given so far. Afterwards the program may
+/// record the event anew, or destroy it. An event that is recorded in a stream that is being captured is not
+/// supported.
+///
+/// The layers of an offer become ready in the order of these calls and those of ferry_kv_offer_ready, which then wait
+/// for earlier events too. If the work before an event fails, the offer fails with the device's status. An offer that
+/// ends waits for no event any more.
+///
+/// Errors as of ferry_kv_offer_ready, told by the call. FERRY_ERR_UNSUPPORTED: FERRY_START_AFTER_ACL_EVENT, because
+/// AscendCL cannot take an event so: give its stream. FERRY_ERR_UNAVAILABLE: there is no such device.
+/// FERRY_ERR_LIMIT: 4,096 calls wait for events.
+ferry_status ferry_kv_offer_ready_after(ferry_kv_cache *cache,
+                                        const ferry_kv_id *id,
+                                        uint32_t first_layer,
+                                        uint32_t end_layer,
+                                        uint64_t tokens,
+                                        uint32_t event_kind,
+                                        uint64_t event,
+                                        ferry_error *error);
+
 /// Says that the offer is whole: the sequence has `tokens` tokens, and no more blocks come. The lease begins. Layers
 /// may still become ready.
 ///
@@ -938,6 +961,127 @@ ferry_status ferry_kv_metrics_failed(const ferry_kv_cache *cache,
 /// Returns all of these numbers in Prometheus' text format. The text grows with the counters, so leave some room in the
 /// buffer. Returns texts as ferry_config_get does. Also of a closed cache.
 ferry_status ferry_kv_metrics_text(const ferry_kv_cache *cache,
+                                   char *buffer,
+                                   size_t capacity,
+                                   size_t *out_length,
+                                   ferry_error *error);
+
+/* ---- Timeline of a cache ----------------------------------------------------------------------- */
+
+/// An offer was made.
+#define FERRY_KV_TIMELINE_OFFERED 1
+
+/// A take was made.
+#define FERRY_KV_TIMELINE_TAKEN 2
+
+/// The layers from first_layer to before end_layer are ready up to end_token.
+#define FERRY_KV_TIMELINE_READY 3
+
+/// Of a take by pull: the producer told peer, or peer told the consumer, what may be read.
+#define FERRY_KV_TIMELINE_GRANTED 4
+
+/// A transfer of these layers and tokens was posted; transfer is its number.
+#define FERRY_KV_TIMELINE_POSTED 5
+
+/// The transfer of this number is final, with detail as its status. It began when it was posted.
+#define FERRY_KV_TIMELINE_FINAL 6
+
+/// Of a take by push: these layers and tokens have arrived.
+#define FERRY_KV_TIMELINE_ARRIVED 7
+
+/// Of a take: the layers before end_layer are complete.
+#define FERRY_KV_TIMELINE_LAYERS 8
+
+/// The offer is whole, with end_token tokens.
+#define FERRY_KV_TIMELINE_SEALED 9
+
+/// The terminal event: first_layer is its kind (FERRY_KV_EVENT_*), and detail its status.
+#define FERRY_KV_TIMELINE_ENDED 10
+
+/// Of ferry_kv_timeline_mark: first_layer is the layer, and detail the kind.
+#define FERRY_KV_TIMELINE_MARK 11
+
+/// A mark of compute. Other kinds are the application's own.
+#define FERRY_KV_MARK_COMPUTE 1
+
+/// One step of a handoff, or one of the application's marks. Fields that `what` doesn't set are 0. In an array that the
+/// caller fills, each element has its struct_size.
+typedef struct ferry_kv_timeline_entry {
+    /// sizeof(ferry_kv_timeline_entry); as an output, how many bytes were written.
+    uint32_t struct_size;
+    /// FERRY_KV_TIMELINE_*.
+    uint32_t what;
+    /// Rises by one with each entry of a recording, from 0 on.
+    uint64_t number;
+    /// On CLOCK_MONOTONIC.
+    uint64_t begin_ns;
+    /// The same as begin_ns for what takes no time.
+    uint64_t end_ns;
+    /// The first four bytes of the handoff's id, the first one highest, as messages show them.
+    uint32_t id;
+    /// See the constants: a status, or the kind of a mark.
+    int32_t detail;
+    /// Layers of transfers are those of the consumer's layout.
+    uint32_t first_layer;
+    /// The layer behind the last one.
+    uint32_t end_layer;
+    /// First token.
+    uint64_t first_token;
+    /// The token behind the last one.
+    uint64_t end_token;
+    /// Payload bytes of a transfer.
+    uint64_t bytes;
+    /// The other side of a transfer.
+    ferry_peer peer;
+    /// The number of a transfer.
+    uint64_t transfer;
+} ferry_kv_timeline_entry;
+
+/// Initializes a ferry_kv_timeline_entry: its struct_size, and zero in all other fields.
+#define FERRY_KV_TIMELINE_ENTRY_INIT \
+    { (uint32_t)sizeof(ferry_kv_timeline_entry), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+
+/// Records a timeline of the cache's handoffs from now on, and forgets an earlier one. It has at most `entries_max`
+/// entries, 1 to 1,048,576; new ones overwrite the oldest, which ferry_kv_metrics counts. A cache records nothing
+/// unless it is told to.
+ferry_status ferry_kv_timeline_start(ferry_kv_cache *cache,
+                                     size_t entries_max,
+                                     ferry_error *error);
+
+/// Ends the recording, and forgets it. Does nothing while there is none.
+ferry_status ferry_kv_timeline_stop(ferry_kv_cache *cache, ferry_error *error);
+
+/// Adds the application's own work on a layer, with its times on CLOCK_MONOTONIC, in nanoseconds. `kind` is
+/// FERRY_KV_MARK_COMPUTE, or a number of the application's. Nothing is recorded while no recording is on; the id need
+/// not be that of an offer or a take. FERRY_ERR_INVALID: the work ends before it begins.
+ferry_status ferry_kv_timeline_mark(ferry_kv_cache *cache,
+                                    const ferry_kv_id *id,
+                                    uint32_t kind,
+                                    uint32_t layer,
+                                    uint64_t begin_ns,
+                                    uint64_t end_ns,
+                                    ferry_error *error);
+
+/// Returns up to `capacity` entries from the number `first` on, the oldest first; *out_count gets how many. They stay
+/// recorded. The next ones are read from the last one's number + 1 on. Entries that were overwritten are missing: the
+/// first entry then has a higher number than `first`. Elements are `element_size` bytes apart, normally
+/// sizeof(ferry_kv_timeline_entry). Also of a closed cache.
+ferry_status ferry_kv_timeline_read(const ferry_kv_cache *cache,
+                                    uint64_t first,
+                                    ferry_kv_timeline_entry *out_entries,
+                                    size_t element_size,
+                                    size_t capacity,
+                                    size_t *out_count,
+                                    ferry_error *error);
+
+/// Draws entries as a picture, SVG: a lane for each layer, with compute and transfers as bars, and the ends of
+/// handoffs as lines. The entries may be of several caches of one host, in any order, and some may be left out, such
+/// as those of other handoffs. Needs no cache, and computes only. Returns texts as ferry_config_get does; for the
+/// same entries the text is the same.
+///
+/// FERRY_ERR_LIMIT: more than 1,048,576 entries, or the buffer is too small.
+ferry_status ferry_kv_timeline_svg(const ferry_kv_timeline_entry *entries,
+                                   size_t count,
                                    char *buffer,
                                    size_t capacity,
                                    size_t *out_length,

@@ -155,7 +155,7 @@ pub(crate) unsafe fn read<'a>(
         channel: channel(options.channel, "options.channel")?,
         transports_allowed: options.transports_allowed,
         priority: options.priority,
-        start: start(options.event_kind, options.event)?,
+        start: start(options.event_kind, options.event, "options.")?,
         awaited: false,
     })
 }
@@ -178,18 +178,18 @@ fn check(options: &ferry_transfer_options) -> Result<()> {
     Ok(())
 }
 
-/// Returns the event or stream to start after; None means now.
-fn start(kind: u32, event: u64) -> Result<Option<(MemoryKind, Start)>> {
+/// Returns the event or stream to start after; None means now. `of` stands before the arguments' names in messages.
+pub(crate) fn start(kind: u32, event: u64, of: &str) -> Result<Option<(MemoryKind, Start)>> {
     let event_of = |kind| match event {
-        0 => Err(Error::invalid("options.event is 0, which is no event")),
+        0 => Err(Error::invalid(format!("{of}event is 0, which is no event"))),
         event => Ok(Some((kind, Start::Event(event)))),
     };
     match kind {
-        FERRY_START_NOW => check_reserved(event, "options.event (with FERRY_START_NOW)").map(|()| None),
+        FERRY_START_NOW => check_reserved(event, &format!("{of}event (with FERRY_START_NOW)")).map(|()| None),
         FERRY_START_AFTER_CUDA_EVENT => event_of(MemoryKind::Cuda),
         FERRY_START_AFTER_ACL_EVENT => event_of(MemoryKind::Ascend),
         FERRY_START_AFTER_CUDA_STREAM => Ok(Some((MemoryKind::Cuda, Start::Stream(event)))),
         FERRY_START_AFTER_ACL_STREAM => Ok(Some((MemoryKind::Ascend, Start::Stream(event)))),
-        kind => Err(Error::invalid(format!("options.event_kind is {kind}, not a FERRY_START_* value"))),
+        kind => Err(Error::invalid(format!("{of}event_kind is {kind}, not a FERRY_START_* value"))),
     }
 }

@@ -98,6 +98,7 @@ const KV_SECTIONS: &[Section] = &[
     ("kv/events", "Events of a cache", ""),
     ("kv/state", "States", ""),
     ("kv/metrics", "Metrics of a cache", ""),
+    ("kv/timeline", "Timeline of a cache", ""),
 ];
 
 const KV_OPENING: &str = r#"/** @file

@@ -18,7 +18,8 @@
 //! take      what a consumer says                     │
 //! events    ferry_kv_event: what has become of it    │
 //! state     ferry_kv_state: what is known of an id   │
-//! metrics   ferry_kv_metrics: what a cache counts    ┘
+//! metrics   ferry_kv_metrics: what a cache counts    │
+//! timeline  what happened when, and its picture      ┘
 //! ```
 
 pub mod arrange;
@@ -36,6 +37,7 @@ pub mod offer;
 pub mod plan;
 pub mod state;
 pub mod take;
+pub mod timeline;
 
 /// The header promises that threads may share these.
 const _: () = {

@@ -7,6 +7,7 @@ use super::lists::{ferry_kv_block_list, read_lists, read_peers};
 use crate::error::ferry_error;
 use crate::guard::call;
 use crate::handles::{check_reserved, ferry_peer, timeout};
+use crate::options::start;
 use crate::pointers::Out;
 use crate::status::ferry_status;
 use crate::versioned::{self, Versioned};
@@ -119,6 +120,46 @@ pub unsafe extern "C" fn ferry_kv_offer_ready(
             let id = self::id(id)?;
             let end_layer = if end_layer == u32::MAX { cache.layers } else { end_layer };
             cache.cache.offer_ready(id, first_layer..end_layer, tokens)
+        })
+    }
+}
+
+/// As ferry_kv_offer_ready, once the program's own work on a device has come to a point: `event_kind` is one of
+/// FERRY_START_AFTER_CUDA_EVENT, FERRY_START_AFTER_CUDA_STREAM and FERRY_START_AFTER_ACL_STREAM, and `event` the
+/// event or the stream; with FERRY_START_NOW and 0 the call is ferry_kv_offer_ready. The point is taken in the call:
+/// the event as it is recorded now, or the work that the stream has been given so far. Afterwards the program may
+/// record the event anew, or destroy it. An event that is recorded in a stream that is being captured is not
+/// supported.
+///
+/// The layers of an offer become ready in the order of these calls and those of ferry_kv_offer_ready, which then wait
+/// for earlier events too. If the work before an event fails, the offer fails with the device's status. An offer that
+/// ends waits for no event any more.
+///
+/// Errors as of ferry_kv_offer_ready, told by the call. FERRY_ERR_UNSUPPORTED: FERRY_START_AFTER_ACL_EVENT, because
+/// AscendCL cannot take an event so: give its stream. FERRY_ERR_UNAVAILABLE: there is no such device.
+/// FERRY_ERR_LIMIT: 4,096 calls wait for events.
+#[no_mangle]
+#[allow(clippy::too_many_arguments)]
+pub unsafe extern "C" fn ferry_kv_offer_ready_after(
+    cache: *mut ferry_kv_cache,
+    id: *const ferry_kv_id,
+    first_layer: u32,
+    end_layer: u32,
+    tokens: u64,
+    event_kind: u32,
+    event: u64,
+    error: *mut ferry_error,
+) -> ferry_status {
+    // SAFETY: the pointers are the caller's for the length of the call.
+    unsafe {
+        call(error, || {
+            let cache = ferry_kv_cache::own(cache)?;
+            let id = self::id(id)?;
+            let layers = first_layer..if end_layer == u32::MAX { cache.layers } else { end_layer };
+            match start(event_kind, event, "")? {
+                None => cache.cache.offer_ready(id, layers, tokens),
+                Some((kind, at)) => cache.cache.offer_ready_after(id, layers, tokens, kind, at),
+            }
         })
     }
 }
