@@ -62,6 +62,7 @@ STRUCTS = {
     "ferry_kv_block": kv_abi.CBlock,
     "ferry_kv_event": kv_abi.CCacheEvent,
     "ferry_kv_state": kv_abi.CState,
+    "ferry_kv_metrics": kv_abi.CMetrics,
 }
 
 
@@ -161,7 +162,7 @@ def letters(parameters: str) -> str:
         elif "*" in parameter:
             found += "p"
         else:
-            found += {"uint32_t": "u", "size_t": "z"}.get(parameter.split()[0], "i")
+            found += {"uint32_t": "u", "size_t": "z", "ferry_status": "t"}.get(parameter.split()[0], "i")
     return found
 
 

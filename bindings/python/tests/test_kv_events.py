@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import math
+import re
 import select
 import signal
 import threading
@@ -341,6 +342,31 @@ def test_events_are_released(two: Two, monkeypatch: pytest.MonkeyPatch) -> None:
     event = two.consumer.end(id)
     assert sorted(event.untrusted) == sorted((0, block) for block in TARGET_IDS)
     assert released == [(0, 0), (len(TARGET_IDS), len(event.message))] and event.message
+
+
+def test_numbers(two: Two) -> None:
+    """What is under way, what has moved, and how handoffs have ended."""
+    sent, received = two.producer.cache, two.consumer.cache
+    assert set(sent.stats().values()) == {0}
+    two.take(id := kv.new_id())
+    assert received.stats()["takes"] == 1
+    two.producer.offer(id, SOURCE_IDS, TOKENS)
+    two.consumer.end(id)
+    two.producer.end(id)
+    moved = LAYERS * two.consumer.tensors.codes(0, range(TOKENS)).nbytes
+    assert (sent.stats()["bytes_sent"], received.stats()["bytes_received"]) == (moved, moved)
+    assert (sent.stats()["ended_sent"], received.stats()["ended_received"]) == (1, 1)
+    assert received.stats()["takes"] == 0
+    two.take(id := kv.new_id(), deadline=0)
+    two.consumer.end(id)
+    assert received.stats()["ended_failed"] == received.failed(ferry.Status.TIMEOUT) == 1
+    assert received.failed(ferry.Status.STALE) == 0
+    assert re.search(r"^ferry_kv_takes 0$", received.metrics(), re.MULTILINE), received.metrics()
+    for wrong in (1, -(2**40)):
+        with pytest.raises(ferry.InvalidError, match="status"):
+            received.failed(wrong)
+    received.close(10)
+    assert received.stats()["ended_received"] == 1 and "ferry_kv_" in received.metrics()
 
 
 def test_the_cache_keeps_what_it_needs_and_no_longer() -> None:

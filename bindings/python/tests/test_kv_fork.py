@@ -53,6 +53,9 @@ def test_every_call_of_a_cache_in_a_child_is_refused() -> None:
             lambda: cache.fileno(),
             lambda: cache.status(id),
             lambda: cache.unfenced_blocks,
+            lambda: cache.stats(),
+            lambda: cache.failed(ferry.Status.STALE),
+            lambda: cache.metrics(),
             lambda: kv.Cache(producer.engine, producer.tensors.layout, producer.memory),
         ]
 

@@ -233,7 +233,8 @@ class CSetting(ctypes.Structure):
     ]
 
 
-# The arguments of each function, one letter each: p a pointer, s a text, u 32 bits, i 64 bits, z a size_t.
+# The arguments of each function, one letter each: p a pointer, s a text, u 32 bits, i 64 bits, z a size_t,
+# t a status.
 # Functions of the first list return a status and take the error last, which the letters omit.
 _FALLIBLE = {
     "config_new": "p",
@@ -284,7 +285,7 @@ _FALLIBLE = {
     "queue_destroy": "pi",
 }
 _PLAIN = {"config_free": "p", "engine_free": "p", "event_release": "p"}
-_LETTERS = {"p": c_void_p, "s": c_char_p, "u": c_uint32, "i": c_uint64, "z": c_size_t}
+_LETTERS = {"p": c_void_p, "s": c_char_p, "u": c_uint32, "i": c_uint64, "z": c_size_t, "t": c_int32}
 
 
 _AT_SECURE = 23

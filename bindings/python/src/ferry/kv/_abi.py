@@ -215,6 +215,21 @@ class CState(ctypes.Structure):
     ]
 
 
+METRICS = (
+    "offers takes takes_waiting parts transfers leased_blocks oldest_lease_ns unfenced_blocks bytes_sent "
+    "bytes_received ended_sent ended_received ended_failed ended_cancelled ended_expired_lease "
+    "ended_expired_pressure ended_peer_lost late_applies timeline_overwritten"
+).split()
+
+
+class CMetrics(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("reserved", c_uint32),
+        *[(name, c_uint64) for name in METRICS],
+    ]
+
+
 # In the letters of ferry/_abi.py.
 FALLIBLE = {
     "kv_layer_arrange": "pup",
@@ -247,6 +262,9 @@ FALLIBLE = {
     "kv_event_fd": "pp",
     "kv_status": "ppp",
     "kv_unfenced_blocks": "pp",
+    "kv_metrics_get": "pp",
+    "kv_metrics_failed": "ptp",
+    "kv_metrics_text": "ppzp",
 }
 PLAIN = {
     "kv_layout_free": "p",

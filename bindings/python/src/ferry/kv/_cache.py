@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+import operator
 import time
 from collections.abc import Callable, Sequence
 from ctypes import addressof, c_int, c_size_t, c_uint64, c_void_p, sizeof
@@ -11,15 +12,17 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from .._abi import library
-from .._errors import BusyError, Status, call, invalid, nanoseconds
+from .._errors import BusyError, Status, call, invalid, nanoseconds, text
 from .._transfer import TURN_NS
 from ._abi import (
     ALL_LAYERS,
+    METRICS,
     TAKE_LAYERS,
     CCacheEvent,
     CCacheOptions,
     CId,
     CMemory,
+    CMetrics,
     COfferOptions,
     CState,
     CTakeOptions,
@@ -272,6 +275,25 @@ class Cache:
         count = c_size_t()
         call(library.ferry_kv_unfenced_blocks, self._handle.pointer, addressof(count))
         return count.value
+
+    def stats(self) -> dict[str, int]:
+        """Returns the counters since the cache was opened and the current number of what exists, by their
+        names in ferry_kv.h; also of a closed cache."""
+        found = CMetrics(struct_size=sizeof(CMetrics))
+        call(library.ferry_kv_metrics_get, self._handle.pointer, addressof(found))
+        return {name: getattr(found, name) for name in METRICS}
+
+    def failed(self, status: int) -> int:
+        """Returns how many offers and takes have ended by FAILED with this status, a `ferry.Status`."""
+        count = c_uint64()
+        # A status is negative, and has 32 bits: ctypes would cut larger numbers short.
+        number = unsigned(operator.neg(operator.index(status)), "-status", 31)
+        call(library.ferry_kv_metrics_failed, self._handle.pointer, -number, addressof(count))
+        return count.value
+
+    def metrics(self) -> str:
+        """Returns the numbers of `stats` and `failed` in Prometheus' text format."""
+        return text(library.ferry_kv_metrics_text, self._handle.pointer).decode()
 
     def close(self, timeout: float | None = None) -> None:
         """Closes the cache: ends all offers and takes, and waits until nothing touches their blocks. Their
