@@ -1,0 +1,112 @@
+//! The thread of a directory in etcd. It keeps one session with one of the servers after another; each begins with a
+//! list of all entries, then watches them and keeps this engine's names. The application and the engine never wait for
+//! it, except in calls that say so.
+//!
+//! ```text
+//! server ─▶ session: list ─▶ watch ─▶ Shared.table             (session)
+//!                    names to publish or to withdraw ─▶ lease  (names)
+//!           ends: cut off, the table stays as it was, the next server after a pause
+//! ```
+
+mod client;
+mod names;
+mod session;
+
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use ferry::status::{Error, Result};
+use ferry::Status;
+use tokio::time::{sleep, timeout};
+
+use crate::options::DirectoryOptions;
+use crate::shared::{Link, Shared};
+use crate::url::Etcd;
+use names::Lease;
+
+const THREAD: &str = "ferry-directory";
+/// The pause before the next session: doubled while none succeeds.
+const PAUSE_MIN: Duration = Duration::from_millis(50);
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+/// How long a directory that is closed tries to end its lease.
+const REVOKE: Duration = Duration::from_secs(1);
+
+/// What the sessions of a directory have in common.
+struct Plan {
+    etcd: Etcd,
+    options: DirectoryOptions,
+    /// Between two signs of life. Three fit into a lease.
+    beat: Duration,
+    /// How long etcd may take to answer.
+    patience: Duration,
+}
+
+pub fn start(shared: &Arc<Shared>, etcd: Etcd, options: DirectoryOptions) -> Result<JoinHandle<()>> {
+    // Names of servers are looked up on a thread of their own, which has the same name.
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    runtime.enable_io().enable_time().thread_name(THREAD).max_blocking_threads(1);
+    let runtime = runtime.build();
+    let runtime = runtime.map_err(|error| Error::system("starting the directory's runtime", &error))?;
+    let beat = options.ttl / 3;
+    let patience = beat.min(Duration::from_secs(3));
+    let plan = Plan { etcd, options, beat, patience };
+    let over = Over(shared.clone());
+    let run = move || {
+        let over = over;
+        runtime.block_on(run(&over.0, &plan));
+        // Does not wait for the look-up of a name.
+        runtime.shutdown_background();
+    };
+    let started = std::thread::Builder::new().name(THREAD.into()).spawn(run);
+    started.map_err(|error| Error::system(format!("starting the thread {THREAD}"), &error))
+}
+
+/// Says that the thread has ended, also by a panic.
+struct Over(Arc<Shared>);
+
+impl Drop for Over {
+    fn drop(&mut self) {
+        self.0.change(|state| {
+            state.is_over = true;
+            if matches!(state.link, Link::Up) {
+                let why = Error::new(Status::Closed, "the directory's thread has ended");
+                state.link = Link::Down { since: Instant::now(), why };
+            }
+        });
+    }
+}
+
+async fn run(shared: &Shared, plan: &Plan) {
+    let mut lease = Lease::default();
+    let mut pause = PAUSE_MIN;
+    for server in plan.etcd.servers.iter().cycle() {
+        let sessions = shared.lock().sessions;
+        let ended = tokio::select! {
+            () = shared.stop.notified() => break,
+            error = session::run(shared, plan, server, &mut lease) => error,
+        };
+        // The engine was closed.
+        if ended.status == Status::Closed {
+            break;
+        }
+        shared.change(|state| cut_off(&mut state.link, ended));
+        if shared.lock().sessions != sessions {
+            pause = PAUSE_MIN;
+        }
+        tokio::select! {
+            () = shared.stop.notified() => break,
+            () = sleep(pause) => {}
+        }
+        pause = (pause * 2).min(PAUSE_MAX);
+    }
+    let _ = timeout(REVOKE, lease.revoke()).await;
+}
+
+fn cut_off(link: &mut Link, error: Error) {
+    match link {
+        Link::Never(why) => *why = Some(error),
+        Link::Down { why, .. } => *why = error,
+        Link::Up | Link::None => *link = Link::Down { since: Instant::now(), why: error },
+    }
+}

@@ -1,0 +1,30 @@
+//! ferry-directory: finds ferry's peers by name. A [`Directory`] is a list that the program is given (`static:`), or a
+//! table in etcd (`etcd:`) where engines register themselves, that each directory watches, and from which an engine
+//! that has ended disappears.
+//!
+//! A directory says where a peer is and which incarnation it is, nothing else. Peers authenticate each other by ferry's
+//! own key, and transfers need no directory.
+//!
+//! | | |
+//! |---|---|
+//! | [`Directory`] | register, look up, connect |
+//! | [`Change`] | what has become of a name |
+//! | [`limits`] | the bounds |
+//!
+//! This crate uses ferry's public interface alone. `etcd:` needs the feature `etcd`, and is the only part that has a
+//! thread.
+
+mod directory;
+mod entry;
+#[cfg(feature = "etcd")]
+mod etcd;
+pub mod limits;
+mod options;
+mod shared;
+mod table;
+mod url;
+
+pub use directory::{Directory, DirectoryStatus};
+pub use entry::{Entry, Identity};
+pub use options::{read as read_pem, DirectoryOptions};
+pub use table::Change;

@@ -1,0 +1,198 @@
+//! What the calls of a directory and its thread share: the table, the names that this engine registers, and how the
+//! thread stands with etcd. `directory` has the calls, `etcd` the thread. The lock is held for bookkeeping alone.
+
+use std::collections::BTreeMap;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use ferry::status::{Error, Result};
+use ferry::{Descriptor, Engine, Status};
+use rustix::event::{eventfd, EventfdFlags};
+use rustix::fd::OwnedFd;
+
+use crate::table::{Change, Table};
+
+pub struct Shared {
+    pub engine: Engine,
+    /// What this engine publishes. None if it does not listen.
+    pub own: Option<Descriptor>,
+    state: Mutex<State>,
+    /// Signals every change of the state.
+    changed: Condvar,
+    /// Readable while there are changes to take, and when the directory is closed.
+    pub news: OwnedFd,
+    /// Wakes the directory's thread: something is to be registered or withdrawn.
+    #[cfg(feature = "etcd")]
+    pub work: tokio::sync::Notify,
+    /// Ends the directory's thread.
+    #[cfg(feature = "etcd")]
+    pub stop: tokio::sync::Notify,
+}
+
+#[derive(Default)]
+pub struct State {
+    pub table: Table,
+    pub registrations: BTreeMap<String, Registration>,
+    pub link: Link,
+    /// Values that were no entries, since open.
+    pub malformed: u64,
+    /// How often etcd was reached anew.
+    pub sessions: u64,
+    pub is_closed: bool,
+    /// The thread has ended: the directory or its engine was closed, or the thread has panicked.
+    pub is_over: bool,
+}
+
+impl State {
+    /// CLOSED if the thread has ended, so that waiting for it would be in vain.
+    pub fn check_thread(&self) -> Result<()> {
+        match self.is_over {
+            true => Err(Error::new(Status::Closed, "the directory's thread has ended")),
+            false => Ok(()),
+        }
+    }
+}
+
+#[derive(Default)]
+pub enum Link {
+    /// A `static:` directory.
+    #[default]
+    None,
+    /// etcd has not answered yet.
+    Never(Option<Error>),
+    Up,
+    Down {
+        since: Instant,
+        why: Error,
+    },
+}
+
+/// A name of this engine's.
+pub struct Registration {
+    pub phase: Phase,
+    /// The thread is to do something about it now.
+    pub is_due: bool,
+    /// It was never published: an engine that was there before at the same address is gone.
+    pub is_new: bool,
+    /// Why the name could not be published when last tried.
+    pub refused: Option<Error>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    Wanted,
+    Published,
+    Leaving,
+}
+
+impl Registration {
+    pub fn new() -> Registration {
+        Registration { phase: Phase::Wanted, is_due: true, is_new: true, refused: None }
+    }
+}
+
+impl Shared {
+    pub fn new(engine: &Engine, table: Table, link: Link) -> Result<Shared> {
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        let news = eventfd(0, flags).map_err(|error| Error::system("creating an eventfd", &error.into()))?;
+        Ok(Shared {
+            engine: engine.clone(),
+            own: engine.descriptor().ok(),
+            state: Mutex::new(State { table, link, ..State::default() }),
+            changed: Condvar::new(),
+            news,
+            #[cfg(feature = "etcd")]
+            work: tokio::sync::Notify::new(),
+            #[cfg(feature = "etcd")]
+            stop: tokio::sync::Notify::new(),
+        })
+    }
+
+    pub fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// CLOSED if the directory or its engine is closed, and in a forked child.
+    pub fn lock_open(&self) -> Result<MutexGuard<'_, State>> {
+        // First of all: in a forked child, the lock may be taken for ever.
+        self.engine.check_not_closed()?;
+        let state = self.lock();
+        match state.is_closed {
+            true => Err(Error::new(Status::Closed, "the directory is closed")),
+            false => Ok(state),
+        }
+    }
+
+    /// Changes the state, and tells those who wait and the descriptor.
+    pub fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
+        let mut state = self.lock();
+        let result = change(&mut state);
+        if state.table.has_changes() || state.is_closed {
+            let _ = rustix::io::write(&self.news, &1u64.to_ne_bytes());
+        }
+        self.changed.notify_all();
+        result
+    }
+
+    pub fn next_change(&self) -> Result<Option<Change>> {
+        let mut state = self.lock_open()?;
+        let change = state.table.next_change();
+        if !state.table.has_changes() {
+            let _ = rustix::io::read(&self.news, &mut [0; 8]);
+        }
+        Ok(change)
+    }
+
+    /// Waits until the state has changed, or the time has come.
+    pub fn wait<'a>(&self, state: MutexGuard<'a, State>, left: Duration) -> MutexGuard<'a, State> {
+        match self.changed.wait_timeout(state, left) {
+            Ok((state, _)) => state,
+            Err(poisoned) => poisoned.into_inner().0,
+        }
+    }
+
+    /// Waits until `is_done` says what has become of it. None when the deadline has passed.
+    pub fn wait_for<T>(
+        &self,
+        deadline: Deadline,
+        mut is_done: impl FnMut(&mut State) -> Option<Result<T>>,
+    ) -> Option<Result<T>> {
+        let mut state = match self.lock_open() {
+            Ok(state) => state,
+            Err(error) => return Some(Err(error)),
+        };
+        loop {
+            if let Some(done) = is_done(&mut state) {
+                return Some(done);
+            }
+            if state.is_closed {
+                return Some(Err(Error::new(Status::Closed, "the directory is closed")));
+            }
+            let left = deadline.left();
+            if left.is_zero() {
+                return None;
+            }
+            state = self.wait(state, left);
+        }
+    }
+}
+
+/// When a call gives up.
+#[derive(Clone, Copy)]
+pub struct Deadline(Option<Instant>);
+
+impl Deadline {
+    pub fn after(timeout: Option<Duration>) -> Deadline {
+        Deadline(timeout.and_then(|timeout| Instant::now().checked_add(timeout)))
+    }
+
+    /// An hour, if there is no deadline: who waits looks again then.
+    pub fn left(self) -> Duration {
+        self.0.map_or(Duration::from_secs(3_600), |at| at.saturating_duration_since(Instant::now()))
+    }
+
+    /// For a call that takes None as for ever.
+    pub fn timeout(self) -> Option<Duration> {
+        self.0.map(|_| self.left())
+    }
+}

@@ -1,0 +1,95 @@
+//! What others write into etcd, or take out of it.
+
+use ferry::Status;
+use ferry_directory::limits::VALUE_BYTES_MAX;
+
+use super::server::{is_missing, Server};
+use super::{until, Node, NOW};
+
+#[test]
+fn values_that_are_no_entries_are_counted_and_left_out() {
+    if is_missing("values_that_are_no_entries_are_counted_and_left_out") {
+        return;
+    }
+    let server = Server::started();
+    let id = "000102030405060708090a0b0c0d0e0f 0000000000000001";
+    let bad: [(&str, Vec<u8>); 7] = [
+        ("empty", Vec::new()),
+        ("bytes", vec![0xff; 100]),
+        ("later", format!("ferry 2 {id} h:1").into_bytes()),
+        ("long", format!("ferry 1 {id} h:1 {}", "x".repeat(VALUE_BYTES_MAX)).into_bytes()),
+        ("port", format!("ferry 1 {id} h:70000").into_bytes()),
+        ("bad name", format!("ferry 1 {id} h:1").into_bytes()),
+        ("large", vec![b'x'; 1 << 20]),
+    ];
+    // Half of them before the list, half of them to the watch.
+    bad[..4].iter().for_each(|(name, value)| server.put(&format!("/test/{name}"), value.clone()));
+    server.put("/test/good", format!("ferry 1 {id} h:1"));
+    server.put("/tester", format!("ferry 1 {id} h:1"));
+    let node = Node::new(&server.url(), 10);
+    assert_eq!(node.directory.status().unwrap().ignored, 4);
+    bad[4..].iter().for_each(|(name, value)| server.put(&format!("/test/{name}"), value.clone()));
+    until("all are counted", || node.directory.status().unwrap().ignored == 7);
+    let names: Vec<String> = node.directory.list("").unwrap().into_iter().map(|entry| entry.name).collect();
+    assert_eq!(names, ["good"]);
+    // An entry that is written over with something else is one no longer.
+    server.put("/test/good", "nothing");
+    node.lacks("good");
+    let error = node.directory.register("good", NOW).unwrap_err();
+    assert!(matches!(error.status, Status::Busy | Status::Unreachable), "{error}");
+    let error = node.directory.register("port", Some(std::time::Duration::from_secs(1))).unwrap_err();
+    assert!(error.status == Status::Busy && error.message.contains("no entry"), "{error}");
+    assert_eq!(server.get("/test/port").unwrap(), format!("ferry 1 {id} h:70000"));
+}
+
+#[test]
+fn a_name_that_somebody_deletes_or_overwrites_comes_back() {
+    if is_missing("a_name_that_somebody_deletes_or_overwrites_comes_back") {
+        return;
+    }
+    let server = Server::started();
+    let (node, watcher) = (Node::new(&server.url(), 2), Node::new(&server.url(), 2));
+    node.register("a");
+    server.delete("/test/a");
+    until("a is back", || server.get("/test/a").is_some());
+    watcher.finds("a", &node.engine);
+    // What another has written is not touched; the name comes back when it goes.
+    let foreign = "ferry 1 000102030405060708090a0b0c0d0e0f 0000000000000001 h:1";
+    server.put("/test/a", foreign);
+    until("the loss is told", || {
+        let status = node.directory.status().unwrap();
+        status.names_published == 0 && status.why.contains("h:1")
+    });
+    std::thread::sleep(std::time::Duration::from_secs(2));
+    assert_eq!(server.get("/test/a").unwrap(), foreign);
+    server.delete("/test/a");
+    watcher.finds("a", &node.engine);
+    until("it is published", || node.directory.status().unwrap().names_published == 1);
+    assert_eq!(node.directory.status().unwrap().why, "");
+}
+
+#[test]
+fn long_lists_and_large_values_come_in_pages() {
+    if is_missing("long_lists_and_large_values_come_in_pages") {
+        return;
+    }
+    let server = Server::started();
+    let id = "000102030405060708090a0b0c0d0e0f 0000000000000001";
+    server.client(None, async |client| {
+        for at in 0..1_100 {
+            client.put(format!("/test/n{at:04}"), format!("ferry 1 {id} h:1"), None).await.unwrap();
+        }
+        // More than a message of gRPC holds, among the others.
+        for at in 0..6 {
+            client.put(format!("/test/n{at:04}x"), vec![b'x'; 1_000_000], None).await.unwrap();
+        }
+    });
+    let node = Node::new(&server.url(), 10);
+    let status = node.directory.status().unwrap();
+    assert_eq!((status.entries, status.ignored), (1_100, 6));
+    let list = node.directory.list("n").unwrap();
+    assert_eq!((list.len(), list[1_099].name.as_str()), (1_100, "n1099"));
+    let node_b = Node::new(&server.url(), 10);
+    node_b.register("z");
+    node.finds("z", &node_b.engine);
+}

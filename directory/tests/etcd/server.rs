@@ -1,0 +1,156 @@
+//! One server of etcd on loopback, with its own ports and its own folder, ended by its number. `client` does what
+//! another program would do to etcd.
+
+use std::fs::File;
+use std::net::TcpListener;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+
+use etcd_client::{Client, ConnectOptions};
+use rustix::process::{kill_process, Pid, Signal};
+
+pub struct Server {
+    folder: tempfile::TempDir,
+    port: u16,
+    peer_port: u16,
+    arguments: Vec<String>,
+    child: Option<Child>,
+    runs: usize,
+}
+
+/// Debian installs it there; the variable names another.
+fn program() -> Option<PathBuf> {
+    let named = std::env::var_os("FERRY_TEST_ETCD").map(PathBuf::from);
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let found = std::env::split_paths(&path).map(|folder| folder.join("etcd")).find(|file| file.is_file());
+    named.or(found)
+}
+
+/// True if there is no etcd, which is said aloud: standard output would be kept from who reads the log.
+pub fn is_missing(test: &str) -> bool {
+    use std::io::Write;
+    if program().is_some() {
+        return false;
+    }
+    let _ = writeln!(std::io::stderr(), "SKIPPED {test}: there is no etcd (Debian's package etcd-server)");
+    true
+}
+
+/// A port that was free a moment ago.
+pub fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+impl Server {
+    /// A server that does not run yet.
+    pub fn absent() -> Server {
+        Server {
+            folder: tempfile::tempdir().unwrap(),
+            port: free_port(),
+            peer_port: free_port(),
+            arguments: Vec::new(),
+            child: None,
+            runs: 0,
+        }
+    }
+
+    pub fn started() -> Server {
+        let mut server = Server::absent();
+        server.start();
+        server
+    }
+
+    /// A server that speaks TLS with the certificate in these files.
+    pub fn with_tls(cert: &str, key: &str) -> Server {
+        let mut server = Server::absent();
+        server.arguments = vec!["--cert-file".into(), cert.into(), "--key-file".into(), key.into()];
+        server.start();
+        server
+    }
+
+    pub fn host(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
+    }
+
+    pub fn url(&self) -> String {
+        format!("etcd:http://{}/test", self.host())
+    }
+
+    /// Starts etcd with the data that it had. It answers some time later.
+    pub fn start(&mut self) {
+        let scheme = if self.arguments.is_empty() { "http" } else { "https" };
+        let (own, peer) =
+            (format!("{scheme}://{}", self.host()), format!("http://127.0.0.1:{}", self.peer_port));
+        self.runs += 1;
+        let log = File::create(self.folder.path().join(format!("log{}", self.runs))).unwrap();
+        let child = Command::new(program().unwrap())
+            .arg("--data-dir")
+            .arg(self.folder.path().join("data"))
+            .args(["--listen-client-urls", &own, "--advertise-client-urls", &own])
+            .args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer])
+            .args(["--initial-cluster", &format!("default={peer}"), "--unsafe-no-fsync"])
+            .args(&self.arguments)
+            .env_clear()
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn();
+        self.child = Some(child.unwrap());
+    }
+
+    pub fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+
+    /// Ends etcd, and removes what it knows.
+    pub fn lose_data(&mut self) {
+        self.kill();
+        std::fs::remove_dir_all(self.folder.path().join("data")).unwrap();
+    }
+
+    pub fn stop(&self) {
+        self.signal(Signal::STOP);
+    }
+
+    pub fn go_on(&self) {
+        self.signal(Signal::CONT);
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(self.child.as_ref().unwrap()), signal).unwrap();
+    }
+
+    /// Does something with a client of etcd's.
+    pub fn client<T>(&self, user: Option<(&str, &str)>, work: impl AsyncFnOnce(&mut Client) -> T) -> T {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let options = user.map(|(user, password)| ConnectOptions::new().with_user(user, password));
+            let mut client = Client::connect([self.host()], options).await.unwrap();
+            work(&mut client).await
+        })
+    }
+
+    pub fn put(&self, key: &str, value: impl Into<Vec<u8>>) {
+        self.client(None, async |client| client.put(key, value, None).await.unwrap());
+    }
+
+    pub fn delete(&self, key: &str) {
+        self.client(None, async |client| client.delete(key, None).await.unwrap());
+    }
+
+    /// The value of a key.
+    pub fn get(&self, key: &str) -> Option<String> {
+        self.client(None, async |client| {
+            let got = client.get(key, None).await.unwrap();
+            got.kvs().first().map(|pair| pair.value_str().unwrap().to_owned())
+        })
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
