@@ -24,6 +24,7 @@ DOCS = {
         "docs/devices.md": "Memory of devices",
         "docs/kv.md": "KV handoff: layouts, resharding, handing over",
         "examples/disagg/README.md": "Prefill and decode, an example",
+        "docs/directory.md": "Peers by name",
         "docs/operations.md": "Operations",
         "docs/containers.md": "Containers and Kubernetes",
         "docs/engines.md": "vLLM, SGLang and LMCache",

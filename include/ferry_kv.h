@@ -465,14 +465,11 @@ typedef struct ferry_kv_cache_options {
     /// A peer that is silent for half of this time while something is expected of it is asked for a sign of life. If it
     /// gives none, it is fenced after the other half, and its handoffs end. Milliseconds; 0 means 1,000.
     uint32_t silence_ms;
-    /// Blocks of offers that are sealed and that nobody has taken; 0: no bound. A seal that exceeds it ends the oldest
-    /// of these offers, as ferry_kv_reclaim does.
-    uint64_t leased_blocks_max;
 } ferry_kv_cache_options;
 
 /// Initializes a ferry_kv_cache_options: its struct_size, and zero in all other fields.
 #define FERRY_KV_CACHE_OPTIONS_INIT \
-    { (uint32_t)sizeof(ferry_kv_cache_options), 0, 0 }
+    { (uint32_t)sizeof(ferry_kv_cache_options), 0 }
 
 /// Opens the cache that a layout describes. End it with ferry_kv_cache_close, then ferry_kv_cache_free.
 ///
@@ -571,11 +568,10 @@ ferry_status ferry_kv_offer(ferry_kv_cache *cache,
                             ferry_error *error);
 
 /// Adds blocks to an offer, as they are allocated. `blocks` has one element for each group of the layout, whose blocks
-/// follow those that the group has. Their first_token is looked at if the group has no blocks, and if it is above that
-/// of the offer: the list begins there then.
+/// follow those that the group has. Their first_token is not looked at: that of the offer stays.
 ///
 /// FERRY_ERR_INVALID: the blocks are wrong, the offer is sealed, or the id is no offer. FERRY_ERR_STALE: the offer has
-/// ended or ends. FERRY_ERR_BUSY: ferry_kv_offer_retract has not succeeded yet; so of the two calls below.
+/// ended or ends.
 ferry_status ferry_kv_offer_extend(ferry_kv_cache *cache,
                                    const ferry_kv_id *id,
                                    const ferry_kv_block_list *blocks,
@@ -595,29 +591,6 @@ ferry_status ferry_kv_offer_ready(ferry_kv_cache *cache,
                                   uint64_t tokens,
                                   ferry_error *error);
 
-/// As ferry_kv_offer_ready, once the program's own work on a device has come to a point: `event_kind` is one of
-/// FERRY_START_AFTER_CUDA_EVENT, FERRY_START_AFTER_CUDA_STREAM and FERRY_START_AFTER_ACL_STREAM, and `event` the
-/// event or the stream; with FERRY_START_NOW and 0 the call is ferry_kv_offer_ready. The point is taken in the call:
-/// the event as it is recorded now, or the work that the stream has been given so far. Afterwards the program may
-/// record the event anew, or destroy it. An event that is recorded in a stream that is being captured is not
-/// supported.
-///
-/// The layers of an offer become ready in the order of these calls and those of ferry_kv_offer_ready, which then wait
-/// for earlier events too. If the work before an event fails, the offer fails with the device's status. An offer that
-/// ends waits for no event any more.
-///
-/// Errors as of ferry_kv_offer_ready, told by the call. FERRY_ERR_UNSUPPORTED: FERRY_START_AFTER_ACL_EVENT, because
-/// AscendCL cannot take an event so: give its stream. FERRY_ERR_UNAVAILABLE: there is no such device.
-/// FERRY_ERR_LIMIT: 4,096 calls wait for events.
-ferry_status ferry_kv_offer_ready_after(ferry_kv_cache *cache,
-                                        const ferry_kv_id *id,
-                                        uint32_t first_layer,
-                                        uint32_t end_layer,
-                                        uint64_t tokens,
-                                        uint32_t event_kind,
-                                        uint64_t event,
-                                        ferry_error *error);
-
 /// Says that the offer is whole: the sequence has `tokens` tokens, and no more blocks come. The lease begins. Layers
 /// may still become ready.
 ///
@@ -627,44 +600,6 @@ ferry_status ferry_kv_offer_seal(ferry_kv_cache *cache,
                                  const ferry_kv_id *id,
                                  uint64_t tokens,
                                  ferry_error *error);
-
-/// Takes back the tokens of an offer from `from_token` on, in all groups, and its seal: the sequence was preempted,
-/// say. The blocks that hold no token before `from_token` leave the offer. The state of a group FERRY_KV_GROUP_STATE is
-/// that of the last ready token, so its blocks leave with that.
-///
-/// The call waits until nothing reads these tokens any more, and until all takers have dropped them. After FERRY_OK the
-/// blocks that left are the caller's, and a block that stays may be written from `from_token` on. The offer goes on:
-/// ferry_kv_offer_extend adds blocks from there, then ferry_kv_offer_ready, and ferry_kv_offer_seal with any number of
-/// tokens. A take that has told of complete layers (FERRY_KV_TAKE_LAYERS) with one of these tokens fails, with
-/// FERRY_ERR_STALE. One that has ended keeps what it has.
-///
-/// FERRY_ERR_BUSY: a taker has not answered within the timeout. Nothing is freed, and the tokens are taken back all the
-/// same: call again until it succeeds, with the same token or an earlier one, or abort the offer. A taker that stays
-/// silent is fenced, after ferry_kv_cache_options.silence_ms. Also FERRY_ERR_BUSY inside a callback, unless the timeout
-/// is 0. FERRY_ERR_STALE: the offer has ended or ends; its blocks are the caller's with its terminal event.
-/// FERRY_ERR_INVALID: the id is no offer.
-ferry_status ferry_kv_offer_retract(ferry_kv_cache *cache,
-                                    const ferry_kv_id *id,
-                                    uint64_t from_token,
-                                    uint64_t timeout_ns,
-                                    ferry_error *error);
-
-/// Frees the blocks of a window, the group `group` of the layout, that have only tokens before `before_token`: they
-/// have left the window. The call waits until nothing reads them any more. After FERRY_OK they are the caller's;
-/// everything else of the offer stays as it is.
-///
-/// Takes of the whole sequence do not need them. A take that ends earlier may; it fails with FERRY_ERR_STALE, unless
-/// all layers of the group are on their way to it.
-///
-/// FERRY_ERR_BUSY: such a take has not got them within the timeout. Nothing is freed: call again. The blocks that were
-/// asked for are given to no further take. Also FERRY_ERR_BUSY inside a callback, unless the timeout is 0.
-/// FERRY_ERR_STALE: the offer has ended or ends. FERRY_ERR_INVALID: the group is no window, or the id is no offer.
-ferry_status ferry_kv_offer_retract_window(ferry_kv_cache *cache,
-                                           const ferry_kv_id *id,
-                                           uint32_t group,
-                                           uint64_t before_token,
-                                           uint64_t timeout_ns,
-                                           ferry_error *error);
 
 /// Asks an offer to end. Its blocks are the caller's with its terminal event, FERRY_KV_EVENT_CANCELLED or another that
 /// was earlier. FERRY_ERR_INVALID: the id is no offer. FERRY_ERR_STALE: the offer has ended or ends.
@@ -892,200 +827,201 @@ ferry_status ferry_kv_unfenced_blocks(const ferry_kv_cache *cache,
                                       size_t *out_count,
                                       ferry_error *error);
 
-/* ---- Metrics of a cache ------------------------------------------------------------------------ */
+/* ---- Directories: structs ---------------------------------------------------------------------- */
 
-/// Counters since the cache was opened, and the current number of what exists, all of one moment. The caller sets
-/// struct_size before the call.
-typedef struct ferry_kv_metrics {
-    /// In: sizeof(ferry_kv_metrics). Out: how many bytes were written.
+/* A directory finds peers by name: in a list, or in etcd. docs/directory.md has examples. */
+
+/// ferry_directory_open does not wait for etcd: the directory goes on trying.
+#define FERRY_DIRECTORY_NO_WAIT 1
+
+/// Options of a directory in etcd; a `static:` directory has no use for them. Texts are copied; NULL means the
+/// variable of the environment that is named. FERRY_DIRECTORY_OPTIONS_INIT sets struct_size.
+typedef struct ferry_directory_options {
+    /// sizeof(ferry_directory_options).
     uint32_t struct_size;
-    /// Always 0.
-    uint32_t reserved;
-    /// Offers that have not ended.
-    uint64_t offers;
-    /// Takes that have not ended.
-    uint64_t takes;
-    /// Takes of peers that wait for an offer of this cache.
-    uint64_t takes_waiting;
-    /// Pairs of a producer's and a consumer's rank whose exchange is not over; of offers and of takes.
-    uint64_t parts;
-    /// Transfers of handoffs that are not final.
-    uint64_t transfers;
-    /// Blocks of sealed offers that have not ended.
-    uint64_t leased_blocks;
-    /// Nanoseconds since the first of these offers was sealed; 0 if there is none.
-    uint64_t oldest_lease_ns;
-    /// As of ferry_kv_unfenced_blocks.
-    uint64_t unfenced_blocks;
-    /// Payload bytes of offers that were written to consumers, or read by consumers whose take by pull has everything.
-    /// Of such a take, groups that the consumer does not need count too.
-    uint64_t bytes_sent;
-    /// Payload bytes of takes that have arrived.
-    uint64_t bytes_received;
-    /// Ends of offers by FERRY_KV_EVENT_SENT.
-    uint64_t ended_sent;
-    /// Ends of takes by FERRY_KV_EVENT_RECEIVED.
-    uint64_t ended_received;
-    /// Ends by FERRY_KV_EVENT_FAILED; by status from ferry_kv_metrics_failed.
-    uint64_t ended_failed;
-    /// Ends by FERRY_KV_EVENT_CANCELLED.
-    uint64_t ended_cancelled;
-    /// Ends by FERRY_KV_EVENT_EXPIRED because the lease was over.
-    uint64_t ended_expired_lease;
-    /// Ends by FERRY_KV_EVENT_EXPIRED because of ferry_kv_reclaim.
-    uint64_t ended_expired_pressure;
-    /// Ends by FERRY_KV_EVENT_PEER_LOST.
-    uint64_t ended_peer_lost;
-    /// FERRY_EVENT_LATE_APPLY in blocks of an offer or a take, which failed for it.
-    uint64_t late_applies;
-    /// Entries of the timeline that newer ones have overwritten.
-    uint64_t timeline_overwritten;
-} ferry_kv_metrics;
+    /// How long etcd keeps the names of an engine that it does not hear from: 1 to 3,600 seconds; 0 means 10.
+    uint32_t ttl_s;
+    /// How long ferry_directory_open waits for etcd's first answer: milliseconds; 0 means 5,000.
+    uint32_t open_timeout_ms;
+    /// FERRY_DIRECTORY_* bits.
+    uint32_t flags;
+    /// etcd's user; NULL: FERRY_ETCD_USER.
+    const char *user;
+    /// The user's password, which goes with user; NULL: FERRY_ETCD_PASSWORD.
+    const char *password;
+    /// File with the certificates of who may sign etcd's, in PEM, for https; NULL: FERRY_ETCD_CA.
+    const char *ca_file;
+    /// File with this client's certificate, in PEM; NULL: FERRY_ETCD_CERT.
+    const char *cert_file;
+    /// File with the certificate's key, in PEM, which goes with cert_file; NULL: FERRY_ETCD_KEY.
+    const char *key_file;
+} ferry_directory_options;
 
-/// Initializes a ferry_kv_metrics: its struct_size, and zero in all other fields.
-#define FERRY_KV_METRICS_INIT \
-    { (uint32_t)sizeof(ferry_kv_metrics), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+/// Initializes a ferry_directory_options: its struct_size, and zero in all other fields.
+#define FERRY_DIRECTORY_OPTIONS_INIT \
+    { (uint32_t)sizeof(ferry_directory_options), 0, 0, 0, NULL, NULL, NULL, NULL, NULL }
 
-/// Reads what the cache counts. Also of a closed cache.
-ferry_status ferry_kv_metrics_get(const ferry_kv_cache *cache,
-                                  ferry_kv_metrics *out_metrics,
+/// What a directory knows of a name. The caller sets struct_size before the call.
+typedef struct ferry_directory_entry {
+    /// In: sizeof(ferry_directory_entry). Out: how many bytes were written.
+    uint32_t struct_size;
+    /// 1 if engine_id and incarnation are known, which they are in etcd, else 0.
+    uint32_t has_identity;
+    /// Identity of the engine.
+    uint8_t engine_id[16];
+    /// Number of the engine's start.
+    uint64_t incarnation;
+    /// The name, terminated.
+    char name[264];
+    /// "host:port", terminated.
+    char address[264];
+} ferry_directory_entry;
+
+/// Initializes a ferry_directory_entry: its struct_size, and zero in all other fields.
+#define FERRY_DIRECTORY_ENTRY_INIT \
+    { (uint32_t)sizeof(ferry_directory_entry), 0, {0}, 0, {0}, {0} }
+
+/// How a directory stands. The caller sets struct_size before the call.
+typedef struct ferry_directory_status {
+    /// In: sizeof(ferry_directory_status). Out: how many bytes were written.
+    uint32_t struct_size;
+    /// 1 while the table is kept up to date, as always in a `static:` directory; else 0.
+    uint32_t is_connected;
+    /// For how long etcd has not answered, in milliseconds. 0 while it does, and before its first answer.
+    uint64_t cut_off_ms;
+    /// Entries that the directory knows.
+    uint64_t entries;
+    /// How many values of etcd were left out since open: they are no entries, or beyond the bound of 65,536.
+    uint64_t ignored;
+    /// Names that this directory registers.
+    uint32_t names;
+    /// Those among them that etcd has, as far as this side knows.
+    uint32_t names_published;
+    /// How often etcd was reached anew.
+    uint64_t sessions;
+    /// Why etcd is not reached, or a name is not published; terminated, cut if it is too long.
+    char why[240];
+} ferry_directory_status;
+
+/// Initializes a ferry_directory_status: its struct_size, and zero in all other fields.
+#define FERRY_DIRECTORY_STATUS_INIT \
+    { (uint32_t)sizeof(ferry_directory_status), 0, 0, 0, 0, 0, 0, 0, {0} }
+
+/* ---- Directories ------------------------------------------------------------------------------- */
+
+/// A name that nobody had.
+#define FERRY_DIRECTORY_ADDED 1
+
+/// A name has another engine, incarnation or address than before.
+#define FERRY_DIRECTORY_CHANGED 2
+
+/// Nobody has the name any more; the entry is as it was.
+#define FERRY_DIRECTORY_REMOVED 3
+
+/// More names have changed than are remembered (4,096): list them anew. The entry is empty.
+#define FERRY_DIRECTORY_LIST_ANEW 4
+
+/// Peers by name. All threads may use a directory at the same time; only ferry_directory_free must be alone.
+typedef struct ferry_directory ferry_directory;
+
+/// Opens a directory of an engine's peers. `url` is `static:name=host:port,...`, `static:/file` with an entry a line,
+/// `static:` for which names are addresses, or `etcd:http://host:port,.../prefix` (or https). `options` NULL means the
+/// defaults. A directory in etcd has a thread. End the directory with ferry_directory_free.
+///
+/// FERRY_ERR_INVALID names what is wrong in `url` or `options`. FERRY_ERR_UNREACHABLE: etcd does not answer in time;
+/// with FERRY_DIRECTORY_NO_WAIT the call does not wait. FERRY_ERR_REFUSED: etcd refuses the user. FERRY_ERR_BUSY inside
+/// a callback.
+ferry_status ferry_directory_open(ferry_engine *engine,
+                                  const char *url,
+                                  const ferry_directory_options *options,
+                                  ferry_directory **out_directory,
                                   ferry_error *error);
 
-/// Returns how many offers and takes have ended by FERRY_KV_EVENT_FAILED with this status, one of FERRY_ERR_*. Also of
-/// a closed cache.
-ferry_status ferry_kv_metrics_failed(const ferry_kv_cache *cache,
-                                     ferry_status status,
-                                     uint64_t *out_count,
-                                     ferry_error *error);
-
-/// Returns all of these numbers in Prometheus' text format. The text grows with the counters, so leave some room in the
-/// buffer. Returns texts as ferry_config_get does. Also of a closed cache.
-ferry_status ferry_kv_metrics_text(const ferry_kv_cache *cache,
-                                   char *buffer,
-                                   size_t capacity,
-                                   size_t *out_length,
-                                   ferry_error *error);
-
-/* ---- Timeline of a cache ----------------------------------------------------------------------- */
-
-/// An offer was made.
-#define FERRY_KV_TIMELINE_OFFERED 1
-
-/// A take was made.
-#define FERRY_KV_TIMELINE_TAKEN 2
-
-/// The layers from first_layer to before end_layer are ready up to end_token.
-#define FERRY_KV_TIMELINE_READY 3
-
-/// Of a take by pull: the producer told peer, or peer told the consumer, what may be read.
-#define FERRY_KV_TIMELINE_GRANTED 4
-
-/// A transfer of these layers and tokens was posted; transfer is its number.
-#define FERRY_KV_TIMELINE_POSTED 5
-
-/// The transfer of this number is final, with detail as its status. It began when it was posted.
-#define FERRY_KV_TIMELINE_FINAL 6
-
-/// Of a take by push: these layers and tokens have arrived.
-#define FERRY_KV_TIMELINE_ARRIVED 7
-
-/// Of a take: the layers before end_layer are complete.
-#define FERRY_KV_TIMELINE_LAYERS 8
-
-/// The offer is whole, with end_token tokens.
-#define FERRY_KV_TIMELINE_SEALED 9
-
-/// The terminal event: first_layer is its kind (FERRY_KV_EVENT_*), and detail its status.
-#define FERRY_KV_TIMELINE_ENDED 10
-
-/// Of ferry_kv_timeline_mark: first_layer is the layer, and detail the kind.
-#define FERRY_KV_TIMELINE_MARK 11
-
-/// A mark of compute. Other kinds are the application's own.
-#define FERRY_KV_MARK_COMPUTE 1
-
-/// One step of a handoff, or one of the application's marks. Fields that `what` doesn't set are 0. In an array that the
-/// caller fills, each element has its struct_size.
-typedef struct ferry_kv_timeline_entry {
-    /// sizeof(ferry_kv_timeline_entry); as an output, how many bytes were written.
-    uint32_t struct_size;
-    /// FERRY_KV_TIMELINE_*.
-    uint32_t what;
-    /// Rises by one with each entry of a recording, from 0 on.
-    uint64_t number;
-    /// On CLOCK_MONOTONIC.
-    uint64_t begin_ns;
-    /// The same as begin_ns for what takes no time.
-    uint64_t end_ns;
-    /// The first four bytes of the handoff's id, the first one highest, as messages show them.
-    uint32_t id;
-    /// See the constants: a status, or the kind of a mark.
-    int32_t detail;
-    /// Layers of transfers are those of the consumer's layout.
-    uint32_t first_layer;
-    /// The layer behind the last one.
-    uint32_t end_layer;
-    /// First token.
-    uint64_t first_token;
-    /// The token behind the last one.
-    uint64_t end_token;
-    /// Payload bytes of a transfer.
-    uint64_t bytes;
-    /// The other side of a transfer.
-    ferry_peer peer;
-    /// The number of a transfer.
-    uint64_t transfer;
-} ferry_kv_timeline_entry;
-
-/// Initializes a ferry_kv_timeline_entry: its struct_size, and zero in all other fields.
-#define FERRY_KV_TIMELINE_ENTRY_INIT \
-    { (uint32_t)sizeof(ferry_kv_timeline_entry), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
-
-/// Records a timeline of the cache's handoffs from now on, and forgets an earlier one. It has at most `entries_max`
-/// entries, 1 to 1,048,576; new ones overwrite the oldest, which ferry_kv_metrics counts. A cache records nothing
-/// unless it is told to.
-ferry_status ferry_kv_timeline_start(ferry_kv_cache *cache,
-                                     size_t entries_max,
-                                     ferry_error *error);
-
-/// Ends the recording, and forgets it. Does nothing while there is none.
-ferry_status ferry_kv_timeline_stop(ferry_kv_cache *cache, ferry_error *error);
-
-/// Adds the application's own work on a layer, with its times on CLOCK_MONOTONIC, in nanoseconds. `kind` is
-/// FERRY_KV_MARK_COMPUTE, or a number of the application's. Nothing is recorded while no recording is on; the id need
-/// not be that of an offer or a take. FERRY_ERR_INVALID: the work ends before it begins.
-ferry_status ferry_kv_timeline_mark(ferry_kv_cache *cache,
-                                    const ferry_kv_id *id,
-                                    uint32_t kind,
-                                    uint32_t layer,
-                                    uint64_t begin_ns,
-                                    uint64_t end_ns,
-                                    ferry_error *error);
-
-/// Returns up to `capacity` entries from the number `first` on, the oldest first; *out_count gets how many. They stay
-/// recorded. The next ones are read from the last one's number + 1 on. Entries that were overwritten are missing: the
-/// first entry then has a higher number than `first`. Elements are `element_size` bytes apart, normally
-/// sizeof(ferry_kv_timeline_entry). Also of a closed cache.
-ferry_status ferry_kv_timeline_read(const ferry_kv_cache *cache,
-                                    uint64_t first,
-                                    ferry_kv_timeline_entry *out_entries,
-                                    size_t element_size,
-                                    size_t capacity,
-                                    size_t *out_count,
-                                    ferry_error *error);
-
-/// Draws entries as a picture, SVG: a lane for each layer, with compute and transfers as bars, and the ends of
-/// handoffs as lines. The entries may be of several caches of one host, in any order, and some may be left out, such
-/// as those of other handoffs. Needs no cache, and computes only. Returns texts as ferry_config_get does; for the
-/// same entries the text is the same.
+/// Makes the directory's engine known under a name, until ferry_directory_unregister, ferry_directory_close or the end
+/// of the process. A name has letters, digits and `. _ : -`, in parts that `/` divides, 127 bytes at most.
 ///
-/// FERRY_ERR_LIMIT: more than 1,048,576 entries, or the buffer is too small.
-ferry_status ferry_kv_timeline_svg(const ferry_kv_timeline_entry *entries,
-                                   size_t count,
-                                   char *buffer,
-                                   size_t capacity,
-                                   size_t *out_length,
+/// The call returns when etcd has the name. If another engine has it, the call waits until that engine has withdrawn
+/// it or its lease is over; an engine that was registered at this engine's address is gone, and gives way at once.
+/// Later the directory keeps the name by itself, after etcd was restarted, lost its data or was cut off.
+///
+/// FERRY_ERR_BUSY: the timeout has passed, and another engine has the name; the message says which.
+/// FERRY_ERR_UNREACHABLE: it has passed, and etcd does not answer. FERRY_ERR_REFUSED: etcd does not let the user write
+/// there. FERRY_ERR_INVALID: the directory has registered the name already, or the list of a `static:` directory,
+/// which makes nothing known, lacks it. FERRY_ERR_UNAVAILABLE: the engine does not listen. FERRY_ERR_LIMIT: the
+/// directory has registered 1,024 names. FERRY_ERR_BUSY inside a callback. A call that fails registers nothing.
+ferry_status ferry_directory_register(ferry_directory *directory,
+                                      const char *name,
+                                      uint64_t timeout_ns,
+                                      ferry_error *error);
+
+/// Withdraws a name, and returns when etcd has it no longer.
+///
+/// FERRY_ERR_TIMEOUT: etcd has not answered; the name is withdrawn when it does, or when its lease is over.
+/// FERRY_ERR_INVALID: this directory has not registered the name. FERRY_ERR_BUSY inside a callback.
+ferry_status ferry_directory_unregister(ferry_directory *directory,
+                                        const char *name,
+                                        uint64_t timeout_ns,
+                                        ferry_error *error);
+
+/// Returns what the directory knows of a name. Never waits: etcd tells the directory of changes by itself, and while
+/// etcd is away, the last that it told holds. FERRY_ERR_UNREACHABLE: nobody has the name.
+ferry_status ferry_directory_lookup(const ferry_directory *directory,
+                                    const char *name,
+                                    ferry_directory_entry *out_entry,
+                                    ferry_error *error);
+
+/// Connects to the engine that has the name, and waits until transfers can be submitted. The peer is the incarnation
+/// that the directory names.
+///
+/// While the name is missing, nothing answers at its address, or another engine does, the call goes on trying with what
+/// the directory then says. When the timeout has passed: FERRY_ERR_UNREACHABLE or FERRY_ERR_TIMEOUT, or
+/// FERRY_ERR_STALE for another engine. Other errors of ferry_peer_connect end the call at once, and so does a name that
+/// a `static:` directory lacks.
+ferry_status ferry_directory_connect(ferry_directory *directory,
+                                     const char *name,
+                                     uint64_t timeout_ns,
+                                     ferry_peer *out_peer,
+                                     ferry_error *error);
+
+/// Lists the entries whose names begin with `prefix`, in order of the names; "" lists all. Returns lists as
+/// ferry_config_settings does.
+ferry_status ferry_directory_list(const ferry_directory *directory,
+                                  const char *prefix,
+                                  ferry_directory_entry *out_entries,
+                                  size_t element_size,
+                                  size_t capacity,
+                                  size_t *out_count,
+                                  ferry_error *error);
+
+/// Takes the next change: *out_kind gets a FERRY_DIRECTORY_*, *out_entry the entry. Never waits. Several changes of one
+/// name are told as one. The first changes of a directory in etcd tell the entries that were there at the beginning.
+///
+/// FERRY_PENDING: there is none, and the outputs are as they were. Several threads may take changes; each goes to one.
+ferry_status ferry_directory_poll(ferry_directory *directory,
+                                  uint32_t *out_kind,
+                                  ferry_directory_entry *out_entry,
+                                  ferry_error *error);
+
+/// Returns a descriptor for poll, epoll or an event loop. It is readable while ferry_directory_poll has a change, and
+/// when the directory is closed. ferry owns the descriptor: don't read, write or close it.
+ferry_status ferry_directory_fd(const ferry_directory *directory,
+                                int *out_fd,
+                                ferry_error *error);
+
+/// Tells how the directory stands: whether etcd answers, and which names are published.
+ferry_status ferry_directory_get_status(const ferry_directory *directory,
+                                        ferry_directory_status *out_status,
+                                        ferry_error *error);
+
+/// Closes a directory: its names are withdrawn, its thread ends, and all calls return FERRY_ERR_CLOSED. Peers stay
+/// connected. If etcd does not answer within a second, the names stay until their lease is over. After FERRY_OK the
+/// call returns FERRY_OK again; in a forked child it does nothing. FERRY_ERR_BUSY inside a callback.
+ferry_status ferry_directory_close(ferry_directory *directory,
                                    ferry_error *error);
+
+/// Closes a directory, as ferry_directory_close does, and frees it. NULL does nothing. Call it while no other call uses
+/// the directory. The engine may be freed before or after. In a forked child the call does nothing.
+void ferry_directory_free(ferry_directory *directory);
 
 #ifdef __cplusplus
 } /* extern "C" */

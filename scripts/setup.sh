@@ -26,6 +26,15 @@ has_libclang() {
     return 1
 }
 
+# The crate etcd-client runs protoc while it is built. Its files import google/protobuf/*.proto, which Debian has in a
+# package of their own.
+has_messages() {
+    local found
+    found=$(command -v protoc) || return 1
+    [ -e "$(dirname "$(realpath "$found")")/../include/google/protobuf/struct.proto" ] ||
+        [ -e /usr/include/google/protobuf/struct.proto ] || [ -e /usr/local/include/google/protobuf/struct.proto ]
+}
+
 # Prints the command that installs what building needs, for package managers other than apt-get.
 command_of_this_machine() {
     local manager
@@ -110,12 +119,14 @@ docs() {
     python
 }
 
-# What a build needs: a C compiler with the headers of libc and Linux, CMake, libclang, and the tools that all of
-# these use. The headers of libibverbs come with a crate.
+# What a build needs: a C compiler with the headers of libc and Linux, CMake, libclang, protoc with the messages that
+# come with it, and the tools that all of these use. The headers of libibverbs come with a crate.
 build() {
     need cc gcc
     need make make
     need cmake cmake
+    need protoc protobuf-compiler
+    has_messages || packages+=(libprotobuf-dev)
     need objcopy binutils
     has_header stdio.h || packages+=(libc6-dev)
     has_header rdma/ib_user_verbs.h || packages+=(linux-libc-dev)
@@ -128,6 +139,7 @@ tests() {
     need pkg-config pkg-config
     need valgrind valgrind
     need ip iproute2
+    need etcd etcd-server
     has_header gtest/gtest.h c++ || packages+=(libgtest-dev)
     has_header infiniband/verbs.h || packages+=(libibverbs-dev)
 }

@@ -216,6 +216,7 @@ impl Directory {
     /// so does a name that a `static:` directory lacks.
     pub fn connect(&self, name: &str, timeout: Option<Duration>) -> Result<PeerId> {
         let deadline = Deadline::after(timeout);
+        let mut earlier: Option<Error> = None;
         loop {
             let entry = self.lookup(name);
             let failed = match &entry {
@@ -230,9 +231,18 @@ impl Directory {
                 Status::Unreachable | Status::Timeout | Status::Stale | Status::PeerLost
             );
             let can_appear = entry.is_ok() || self.kind == Kind::Etcd;
-            if !is_passing || !can_appear || deadline.left().is_zero() {
+            if !is_passing || !can_appear {
                 return Err(failed);
             }
+            // A last attempt without time says less than the one before it.
+            let failed = match (failed.status, earlier.take()) {
+                (Status::Timeout, Some(before)) => before,
+                _ => failed,
+            };
+            if deadline.left().is_zero() {
+                return Err(failed);
+            }
+            earlier = Some(failed);
             // Another entry ends the pause.
             let known = entry.ok().map(|entry| (entry.address, entry.identity));
             let pause = Deadline::after(Some(REDIAL.min(deadline.left())));

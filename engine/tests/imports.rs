@@ -589,7 +589,7 @@ fn the_engine_keeps_its_import_table_and_house_rules() {
 #[test]
 fn the_crates_above_the_engine_keep_their_house_rules() {
     let mut report = Report::default();
-    for file in [EDGES[0], EDGES[1], "kv/src"].map(sources).concat() {
+    for file in [EDGES[0], EDGES[1], "kv/src", "directory/src"].map(sources).concat() {
         let scan = Scan::new(&file.text);
         check_unsafe(&file, &scan, &mut report);
         check_head(&file, &mut report);
@@ -599,7 +599,7 @@ fn the_crates_above_the_engine_keep_their_house_rules() {
     for file in sources("benches") {
         check_internals(&file, &Scan::new(&file.text), &mut report);
     }
-    for folder in ["engine", "kv", "ffi", "bindings/mooncake", "benches", "examples", "fuzz"] {
+    for folder in ["engine", "kv", "directory", "ffi", "bindings/mooncake", "benches", "examples", "fuzz"] {
         let manifest = std::fs::read_to_string(root().join(folder).join("Cargo.toml")).unwrap();
         let named = manifest.contains("internals");
         let listed = INTERNALS_BY.iter().any(|(by, _)| *by == folder);

@@ -99,6 +99,12 @@ const KV_SECTIONS: &[Section] = &[
     ("kv/state", "States", ""),
     ("kv/metrics", "Metrics of a cache", ""),
     ("kv/timeline", "Timeline of a cache", ""),
+    (
+        "kv/directory_info",
+        "Directories: structs",
+        "A directory finds peers by name: in a list, or in etcd. docs/directory.md has examples.",
+    ),
+    ("kv/directory", "Directories", ""),
 ];
 
 const KV_OPENING: &str = r#"/** @file

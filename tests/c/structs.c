@@ -65,6 +65,9 @@ static void initializers(void)
     CHECK_INIT(ferry_kv_take_options, FERRY_KV_TAKE_OPTIONS_INIT);
     CHECK_INIT(ferry_kv_event, FERRY_KV_EVENT_INIT);
     CHECK_INIT(ferry_kv_state, FERRY_KV_STATE_INIT);
+    CHECK_INIT(ferry_directory_options, FERRY_DIRECTORY_OPTIONS_INIT);
+    CHECK_INIT(ferry_directory_entry, FERRY_DIRECTORY_ENTRY_INIT);
+    CHECK_INIT(ferry_directory_status, FERRY_DIRECTORY_STATUS_INIT);
 }
 
 static void structs_of_other_sizes(void)

@@ -40,6 +40,24 @@ for number in 1 2; do
     [ "$(./kv$number | tail -n 1)" = 7 ]
 done
 
+echo "== docs/directory.md"
+block c "$root/docs/directory.md" >directory.c
+cc -std=c99 -Wall -Wextra -Wpedantic -Werror directory.c "${flags[@]}" -o directory
+if ./directory static:prefill/0 2>said; then exit 1; fi
+grep -q '^INVALID: entry 0 of url' said
+if command -v etcd >/dev/null; then
+    etcd --data-dir "$work/etcd" --listen-client-urls http://127.0.0.1:23790 \
+        --advertise-client-urls http://127.0.0.1:23790 --listen-peer-urls http://127.0.0.1:23800 2>etcd.log &
+    etcd=$!
+    for _ in {1..100}; do
+        if ./directory etcd:http://127.0.0.1:23790 >said 2>&1; then break; fi
+    done
+    kill "$etcd"
+    grep -q '^prefill/0 is at ' said || { cat said etcd.log; exit 1; }
+else
+    echo "SKIPPED: the program of docs/directory.md with etcd, which is not installed"
+fi
+
 echo "== bindings/cxx/README.md, with CMake and without"
 cd "$work/readme-cxx"
 block cmake "$root/bindings/cxx/README.md" >CMakeLists.txt

@@ -82,8 +82,12 @@ pub fn named(server: &str, error: &etcd_client::Error) -> Error {
         text = inner.to_string();
         cause = inner.source();
     }
-    let is_refusal = matches!(code(error), Some(PERMISSION_DENIED | UNAUTHENTICATED | FAILED_PRECONDITION))
-        || code(error) == Some(INVALID_ARGUMENT) && text.contains("authentication");
+    // Without a user, or with a wrong one, etcd answers that an argument is invalid.
+    let of_user = text.contains("authentication") || text.contains("user name");
+    let is_refusal = match code(error) {
+        Some(PERMISSION_DENIED | UNAUTHENTICATED | FAILED_PRECONDITION) => true,
+        code => code == Some(INVALID_ARGUMENT) && of_user,
+    };
     let status = if is_refusal { Status::Refused } else { Status::Unreachable };
     let end = (0..=TEXT_BYTES_MAX.min(text.len())).rev().find(|&at| text.is_char_boundary(at)).unwrap_or(0);
     text.truncate(end);

@@ -62,6 +62,12 @@ fn a_name_that_somebody_deletes_or_overwrites_comes_back() {
     });
     std::thread::sleep(std::time::Duration::from_secs(2));
     assert_eq!(server.get("/test/a").unwrap(), foreign);
+    // Nor by a withdrawal.
+    node.register("b");
+    server.put("/test/b", foreign);
+    until("that loss is told too", || node.directory.lookup("b").is_ok_and(|entry| entry.address == "h:1"));
+    node.directory.unregister("b", Some(super::PATIENCE)).unwrap();
+    assert_eq!(server.get("/test/b").unwrap(), foreign);
     server.delete("/test/a");
     watcher.finds("a", &node.engine);
     until("it is published", || node.directory.status().unwrap().names_published == 1);

@@ -15,7 +15,8 @@ use super::{engine, options, until, Node, PATIENCE};
 fn plays_the_producer() {
     let Ok(url) = std::env::var("FERRY_TEST_DIRECTORY_URL") else { return };
     let engine = engine(&std::env::var("FERRY_TEST_DIRECTORY_LISTEN").unwrap());
-    let directory = Directory::open(&engine, &url, options(3)).unwrap();
+    let ttl_s = std::env::var("FERRY_TEST_DIRECTORY_TTL").unwrap();
+    let directory = Directory::open(&engine, &url, options(ttl_s.parse().unwrap())).unwrap();
     directory.register("a", Some(PATIENCE)).unwrap();
     println!("INCARNATION {}", engine.descriptor().unwrap().incarnation);
     std::thread::sleep(10 * PATIENCE);
@@ -24,11 +25,12 @@ fn plays_the_producer() {
 struct Producer(Child, u64);
 
 impl Producer {
-    fn start(server: &Server, listen: &str) -> Producer {
+    fn start(server: &Server, listen: &str, ttl_s: &str) -> Producer {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["processes::plays_the_producer", "--exact", "--nocapture", "--ignored"])
             .env("FERRY_TEST_DIRECTORY_URL", server.url())
             .env("FERRY_TEST_DIRECTORY_LISTEN", listen)
+            .env("FERRY_TEST_DIRECTORY_TTL", ttl_s)
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
@@ -61,14 +63,14 @@ fn a_producer_that_is_started_again_has_its_name_and_another_incarnation() {
     }
     let server = Server::started();
     let node = Node::new(&server.url(), 10);
-    // At its address of before: it need not wait for the lease.
+    // At its address of before: it need not wait for the lease, which would take longer than it waits.
     let listen = format!("127.0.0.1:{}", free_port());
-    let mut first = Producer::start(&server, &listen);
+    let mut first = Producer::start(&server, &listen, "3600");
     until("the first is known", || incarnation_of(&node, "a") == Some(first.1));
     let peer = node.directory.connect("a", Some(PATIENCE)).unwrap();
     assert!(matches!(node.directory.poll().unwrap(), Some(Change::Added(_))));
     first.kill();
-    let second = Producer::start(&server, &listen);
+    let second = Producer::start(&server, &listen, "3600");
     assert_ne!(second.1, first.1);
     until("the second is known", || incarnation_of(&node, "a") == Some(second.1));
     assert!(matches!(node.directory.poll().unwrap(), Some(Change::Changed(_))));
@@ -84,7 +86,7 @@ fn the_name_of_a_producer_that_was_killed_is_free_after_its_lease() {
     }
     let server = Server::started();
     let node = Node::new(&server.url(), 10);
-    let mut producer = Producer::start(&server, "127.0.0.1:0");
+    let mut producer = Producer::start(&server, "127.0.0.1:0", "3");
     until("the producer is known", || incarnation_of(&node, "a") == Some(producer.1));
     let error = node.directory.register("a", Some(Duration::ZERO)).unwrap_err();
     assert!(matches!(error.status, Status::Busy | Status::Unreachable), "{error}");

@@ -54,9 +54,17 @@ impl Server {
         }
     }
 
+    /// A server that answers.
     pub fn started() -> Server {
+        let began = std::time::Instant::now();
         let mut server = Server::absent();
         server.start();
+        server.client(None, async |client| {
+            while let Err(error) = client.get("x", None).await {
+                assert!(began.elapsed() < super::PATIENCE, "{error}");
+                tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+            }
+        });
         server
     }
 

@@ -41,6 +41,7 @@ const OTHERS: &[(&str, &str)] = &[
     ("FERRY_BENCH", "where the tests find ferry-bench"),
     ("FERRY_CARGO_ARGS", "what a build passes to cargo"),
     ("FERRY_DOCS", "where the documentation is built"),
+    ("FERRY_ETCD_*", "directories in etcd"),
     ("FERRY_FUZZ_*", "fuzzing"),
     ("FERRY_GO_TEST_*", "tests of the Go module"),
     ("FERRY_GROWTH*", "a test of tables that grow"),

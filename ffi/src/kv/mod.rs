@@ -20,6 +20,7 @@
 //! state     ferry_kv_state: what is known of an id   │
 //! metrics   ferry_kv_metrics: what a cache counts    │
 //! timeline  what happened when, and its picture      ┘
+//! directory, directory_info   ferry_directory: peers by name, by the crate `ferry_directory`
 //! ```
 
 pub mod arrange;
@@ -27,6 +28,8 @@ mod arrays;
 pub mod cache;
 mod convert;
 pub mod desc;
+pub mod directory;
+pub mod directory_info;
 pub mod events;
 pub mod id;
 pub mod layout;
@@ -46,4 +49,5 @@ const _: () = {
     shared::<plan::ferry_kv_plan>();
     shared::<moves::ferry_kv_moves>();
     shared::<cache::ferry_kv_cache>();
+    shared::<directory::ferry_directory>();
 };
