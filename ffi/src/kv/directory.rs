@@ -8,9 +8,9 @@ use crate::handles::{ferry_peer, timeout};
 use crate::pointers::{reference, text, Out};
 use crate::status::{ferry_status, FERRY_OK, FERRY_PENDING};
 use crate::versioned::{self, OutArray};
+use ::ferry_directory::{Change, Directory, Entry};
 use engine::status::Result;
 use engine::{Engine, Error, Status};
-use ferry_directory::{Change, Directory, Entry};
 use std::ffi::{c_char, c_int};
 use std::os::fd::{AsFd, AsRawFd};
 

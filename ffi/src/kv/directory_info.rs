@@ -2,9 +2,9 @@
 
 use crate::pointers::{copy_text, text};
 use crate::versioned::Versioned;
+use ::ferry_directory::{read_pem, DirectoryOptions, DirectoryStatus, Entry};
 use engine::status::Result;
 use engine::Error;
-use ferry_directory::{read_pem, DirectoryOptions, DirectoryStatus, Entry};
 use std::ffi::c_char;
 use std::mem::size_of;
 use std::time::Duration;
@@ -180,7 +180,7 @@ impl From<&DirectoryStatus> for ferry_directory_status {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ferry_directory::Identity;
+    use ::ferry_directory::Identity;
     use std::ffi::CStr;
 
     fn words(field: &[c_char]) -> &str {
