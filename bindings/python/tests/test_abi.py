@@ -1,4 +1,5 @@
-"""The structs, numbers and functions of _abi.py are those of ferry.h, those of kv/_abi.py of ferry_kv.h."""
+"""The structs, numbers and functions of _abi.py are those of ferry.h and of directories in ferry_kv.h, those of
+kv/_abi.py of the rest of ferry_kv.h."""
 
 from __future__ import annotations
 
@@ -63,6 +64,9 @@ STRUCTS = {
     "ferry_kv_event": kv_abi.CCacheEvent,
     "ferry_kv_state": kv_abi.CState,
     "ferry_kv_metrics": kv_abi.CMetrics,
+    "ferry_directory_options": _abi.CDirectoryOptions,
+    "ferry_directory_entry": _abi.CDirectoryEntry,
+    "ferry_directory_status": _abi.CDirectoryStatus,
 }
 
 
@@ -96,7 +100,7 @@ def test_structs_have_the_header_s_fields(name: str) -> None:
 
 
 def test_every_struct_of_the_header_is_here() -> None:
-    in_header = set(re.findall(r"typedef struct (\w+) \{", TEXT))
+    in_header = set(re.findall(r"typedef struct (ferry_(?!kv_)\w+) \{", TEXT))
     assert in_header - set(STRUCTS) == {"ferry_request"}
     assert declared("ferry_request") == [(name, 8) for name, _ in ferry.REQUEST_DTYPE]
 
@@ -123,9 +127,12 @@ def test_numbers_are_the_header_s() -> None:
         "KV_MODE_": kv.Mode,
         "KV_EVENT_": kv.EventKind,
         "KV_STATE_": kv.StateKind,
+        "DIRECTORY_": ferry.ChangeKind,
     }.items():
         of_header = {
-            name.removeprefix(prefix): value for name, value in numbers.items() if name.startswith(prefix)
+            name.removeprefix(prefix): value
+            for name, value in numbers.items()
+            if name.startswith(prefix) and name != "DIRECTORY_NO_WAIT"
         }
         assert of_header == {item.name: item.value for item in kind}, prefix
     arrangements = {
@@ -149,6 +156,7 @@ def test_numbers_are_the_header_s() -> None:
         "RESULTS_ALL": "RESULTS_ALL",
         "RESULTS_FAILED": "RESULTS_FAILED",
         "CHANNELS_MAX": "CHANNELS_MAX",
+        "DIRECTORY_NO_WAIT": "DIRECTORY_NO_WAIT",
     }.items():
         assert getattr(_abi, ours) == numbers[theirs], ours
 
@@ -168,7 +176,7 @@ def letters(parameters: str) -> str:
 
 def test_functions_have_the_header_s_parameters() -> None:
     functions = dict(
-        re.findall(r"^(?:ferry_status|void) ferry_(\w+)\(([^;]*?)\);", TEXT, re.DOTALL | re.MULTILINE)
+        re.findall(r"^(?:ferry_status|void) ferry_((?!kv_)\w+)\(([^;]*?)\);", TEXT, re.DOTALL | re.MULTILINE)
     )
     fallible = {**_abi._FALLIBLE, **kv_abi.FALLIBLE}
     for name, ours in {**fallible, **_abi._PLAIN, **kv_abi.PLAIN}.items():

@@ -5,6 +5,7 @@ contracts (who owns memory when, what a result promises) are those of the C libr
 """
 
 from ._devices import StartAfter
+from ._directory import ChangeKind, Directory, DirectoryChange, DirectoryEntry, DirectoryStatus
 from ._engine import Engine, Setting, settings, version
 from ._errors import (
     BusyError,
@@ -53,7 +54,12 @@ __all__ = [
     "BusyError",
     "CallerError",
     "CancelledError",
+    "ChangeKind",
     "ClosedError",
+    "Directory",
+    "DirectoryChange",
+    "DirectoryEntry",
+    "DirectoryStatus",
     "Engine",
     "EngineError",
     "Error",

@@ -31,6 +31,8 @@ FLAG_ACKED_ONLY = 8
 RESULTS_ALL = 0
 RESULTS_FAILED = 1
 
+DIRECTORY_NO_WAIT = 1
+
 
 class CError(ctypes.Structure):
     _fields_ = [
@@ -233,6 +235,45 @@ class CSetting(ctypes.Structure):
     ]
 
 
+class CDirectoryOptions(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("ttl_s", c_uint32),
+        ("open_timeout_ms", c_uint32),
+        ("flags", c_uint32),
+        ("user", c_char_p),
+        ("password", c_char_p),
+        ("ca_file", c_char_p),
+        ("cert_file", c_char_p),
+        ("key_file", c_char_p),
+    ]
+
+
+class CDirectoryEntry(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("has_identity", c_uint32),
+        ("engine_id", c_uint8 * 16),
+        ("incarnation", c_uint64),
+        ("name", c_char * 264),
+        ("address", c_char * 264),
+    ]
+
+
+class CDirectoryStatus(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("is_connected", c_uint32),
+        ("cut_off_ms", c_uint64),
+        ("entries", c_uint64),
+        ("ignored", c_uint64),
+        ("names", c_uint32),
+        ("names_published", c_uint32),
+        ("sessions", c_uint64),
+        ("why", c_char * 240),
+    ]
+
+
 # The arguments of each function, one letter each: p a pointer, s a text, u 32 bits, i 64 bits, z a size_t,
 # t a status.
 # Functions of the first list return a status and take the error last, which the letters omit.
@@ -283,8 +324,18 @@ _FALLIBLE = {
     "queue_drain": "pipzzp",
     "queue_wait": "piipzzp",
     "queue_destroy": "pi",
+    "directory_open": "pspp",
+    "directory_register": "psi",
+    "directory_unregister": "psi",
+    "directory_lookup": "psp",
+    "directory_connect": "psip",
+    "directory_list": "pspzzp",
+    "directory_poll": "ppp",
+    "directory_fd": "pp",
+    "directory_get_status": "pp",
+    "directory_close": "p",
 }
-_PLAIN = {"config_free": "p", "engine_free": "p", "event_release": "p"}
+_PLAIN = {"config_free": "p", "engine_free": "p", "event_release": "p", "directory_free": "p"}
 _LETTERS = {"p": c_void_p, "s": c_char_p, "u": c_uint32, "i": c_uint64, "z": c_size_t, "t": c_int32}
 
 

@@ -1,0 +1,235 @@
+"""Directories: peers by name, in a list or in etcd. docs/directory.md has the rules."""
+
+from __future__ import annotations
+
+import enum
+import os
+from ctypes import addressof, c_int, c_size_t, c_uint32, c_uint64, c_void_p, sizeof
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ._abi import (
+    DIRECTORY_NO_WAIT,
+    CDirectoryEntry,
+    CDirectoryOptions,
+    CDirectoryStatus,
+    library,
+)
+from ._errors import Status, call, invalid, nanoseconds
+from ._peer import Peer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+
+    from ._engine import Engine
+
+
+class DirectoryEntry(NamedTuple):
+    """What a directory knows of a name. `engine_id` and `incarnation` are None in a `static:` directory."""
+
+    name: str
+    address: str
+    engine_id: bytes | None
+    incarnation: int | None
+
+
+class ChangeKind(enum.IntEnum):
+    """What has become of a name."""
+
+    ADDED = 1
+    CHANGED = 2
+    REMOVED = 3
+    #: More names have changed than are remembered: list them anew.
+    LIST_ANEW = 4
+
+
+class DirectoryChange(NamedTuple):
+    """A change of a directory. `entry` is None for LIST_ANEW; for REMOVED it is the entry as it was."""
+
+    kind: ChangeKind
+    entry: DirectoryEntry | None
+
+
+class DirectoryStatus(NamedTuple):
+    """How a directory stands."""
+
+    is_connected: bool
+    #: For how many seconds etcd has not answered; 0 while it does, and before its first answer.
+    cut_off: float
+    entries: int
+    #: Values of etcd that were left out since open: no entries, or beyond the bound.
+    ignored: int
+    names: int
+    names_published: int
+    sessions: int
+    #: Why etcd is not reached, or a name is not published.
+    why: str
+
+
+def _entry(found: CDirectoryEntry) -> DirectoryEntry:
+    known = bool(found.has_identity)
+    return DirectoryEntry(
+        found.name.decode(),
+        found.address.decode(),
+        bytes(found.engine_id) if known else None,
+        found.incarnation if known else None,
+    )
+
+
+class Directory:
+    """Peers of an engine, by name. Any thread may use it. A `with` block closes it at its end.
+
+    `url` is "static:name=host:port,...", "static:/file", "static:" (names are addresses), or
+    "etcd:http://host:port/prefix". `ttl` is how many whole seconds etcd keeps the names of an engine that it
+    does not hear from. `timeout` is how long to wait for etcd's first answer; with `wait=False` the directory
+    opens at once and goes on trying. What is not given of user, password and files comes from FERRY_ETCD_* variables.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        url: str,
+        *,
+        ttl: int = 10,
+        timeout: float = 5.0,
+        wait: bool = True,
+        user: str | None = None,
+        password: str | None = None,
+        ca_file: str | os.PathLike[str] | None = None,
+        cert_file: str | os.PathLike[str] | None = None,
+        key_file: str | os.PathLike[str] | None = None,
+    ) -> None:
+        self._pointer = 0
+        self._engine = engine
+        if not 1 <= ttl <= 3600:
+            raise invalid(f"ttl must be 1 to 3600 seconds, not {ttl!r}")
+        if not 0.001 <= timeout <= 4e6:
+            raise invalid(f"timeout must be 0.001 to 4000000 seconds, not {timeout!r}")
+
+        def file(path: str | os.PathLike[str] | None) -> bytes | None:
+            return None if path is None else os.fsencode(path)
+
+        options = CDirectoryOptions(
+            sizeof(CDirectoryOptions),
+            ttl,
+            int(timeout * 1000),
+            0 if wait else DIRECTORY_NO_WAIT,
+            None if user is None else user.encode(),
+            None if password is None else password.encode(),
+            file(ca_file),
+            file(cert_file),
+            file(key_file),
+        )
+        pointer = c_void_p()
+        call(
+            library.ferry_directory_open,
+            engine._pointer,
+            url.encode(),
+            addressof(options),
+            addressof(pointer),
+        )
+        self._pointer = pointer.value or 0
+
+    def close(self) -> None:
+        """Withdraws the names and ends the directory. Peers stay connected."""
+        call(library.ferry_directory_close, self._pointer)
+
+    def __enter__(self) -> Directory:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __del__(self, free: Callable[[int], None] = library.ferry_directory_free) -> None:
+        # Only here: a call in progress holds the object.
+        pointer, self._pointer = self._pointer, 0
+        free(pointer)
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a directory belongs to its process and cannot be pickled: open one in each process")
+
+    def register(self, name: str, timeout: float | None = None) -> None:
+        """Makes the engine known under a name; returns when etcd has it. The directory keeps it by itself.
+
+        BusyError: another engine has the name. UnreachableError: etcd has not answered within the timeout.
+        """
+        call(library.ferry_directory_register, self._pointer, name.encode(), nanoseconds(timeout))
+
+    def unregister(self, name: str, timeout: float | None = None) -> None:
+        """Withdraws a name, and returns when etcd has it no longer."""
+        call(library.ferry_directory_unregister, self._pointer, name.encode(), nanoseconds(timeout))
+
+    def lookup(self, name: str) -> DirectoryEntry:
+        """Returns what the directory knows of a name; never waits. UnreachableError: nobody has it."""
+        found = CDirectoryEntry(sizeof(CDirectoryEntry))
+        call(library.ferry_directory_lookup, self._pointer, name.encode(), addressof(found))
+        return _entry(found)
+
+    def entries(self, prefix: str = "") -> list[DirectoryEntry]:
+        """Lists the entries whose names begin with the prefix, in order of the names; never waits."""
+        count = c_size_t()
+        capacity = 16
+        while True:
+            found = (CDirectoryEntry * capacity)()
+            call(
+                library.ferry_directory_list,
+                self._pointer,
+                prefix.encode(),
+                addressof(found),
+                sizeof(CDirectoryEntry),
+                capacity,
+                addressof(count),
+            )
+            if count.value <= capacity:
+                return [_entry(entry) for entry in found[: count.value]]
+            capacity = 2 * count.value
+
+    def connect(self, name: str, timeout: float | None = None) -> Peer:
+        """Connects to the incarnation that has the name. Goes on trying while the name is missing, or another
+        engine answers; then UnreachableError, TimeoutError or StaleError."""
+        peer = c_uint64()
+        call(
+            library.ferry_directory_connect,
+            self._pointer,
+            name.encode(),
+            nanoseconds(timeout),
+            addressof(peer),
+        )
+        return Peer(self._engine, peer.value)
+
+    def poll(self) -> DirectoryChange | None:
+        """Takes the next change; None if there is none. Never waits."""
+        kind = c_uint32()
+        found = CDirectoryEntry(sizeof(CDirectoryEntry))
+        status = call(library.ferry_directory_poll, self._pointer, addressof(kind), addressof(found))
+        if status == Status.PENDING:
+            return None
+        change = ChangeKind(kind.value)
+        return DirectoryChange(change, None if change == ChangeKind.LIST_ANEW else _entry(found))
+
+    def fileno(self) -> int:
+        """Returns a descriptor for select, poll or an event loop; it is readable while `poll` has a change.
+
+        ferry owns the descriptor: neither read nor close it.
+        """
+        fd = c_int()
+        call(library.ferry_directory_fd, self._pointer, addressof(fd))
+        return fd.value
+
+    @property
+    def status(self) -> DirectoryStatus:
+        """Whether etcd answers, and which names are published."""
+        found = CDirectoryStatus(sizeof(CDirectoryStatus))
+        call(library.ferry_directory_get_status, self._pointer, addressof(found))
+        return DirectoryStatus(
+            bool(found.is_connected),
+            found.cut_off_ms / 1000,
+            found.entries,
+            found.ignored,
+            found.names,
+            found.names_published,
+            found.sessions,
+            found.why.decode(),
+        )
