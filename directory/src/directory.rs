@@ -331,11 +331,14 @@ impl Directory {
     }
 
     fn unreachable(&self, what: &str) -> Error {
-        let why = match &self.shared.lock().link {
-            Link::Never(Some(error)) | Link::Down { why: error, .. } => error.message.clone(),
-            _ => "no answer in time".to_owned(),
-        };
-        Error::new(Status::Unreachable, format!("{what}: {why}"))
+        match &self.shared.lock().link {
+            Link::Never(Some(error)) | Link::Down { why: error, .. } => Error {
+                status: Status::Unreachable,
+                message: format!("{what}: {}", error.message),
+                ..error.clone()
+            },
+            _ => Error::new(Status::Unreachable, format!("{what}: no answer in time")),
+        }
     }
 }
 

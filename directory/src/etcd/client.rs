@@ -4,7 +4,7 @@ use std::error::Error as _;
 use std::future::Future;
 
 use etcd_client::{Certificate, Client, ConnectOptions, Identity, TlsOptions};
-use ferry::status::{Error, Result};
+use ferry::status::{reason, Error, Result};
 use ferry::Status;
 
 use super::Plan;
@@ -78,8 +78,15 @@ pub fn named(server: &str, error: &etcd_client::Error) -> Error {
         etcd_client::Error::TransportError(error) => error.source(),
         _ => None,
     };
+    let mut os_error = 0;
     while let Some(inner) = cause {
-        text = inner.to_string();
+        text = match inner.downcast_ref::<std::io::Error>() {
+            Some(error) => {
+                os_error = error.raw_os_error().unwrap_or(0);
+                reason(error)
+            }
+            None => inner.to_string(),
+        };
         cause = inner.source();
     }
     // Without a user, or with a wrong one, etcd answers that an argument is invalid.
@@ -92,5 +99,5 @@ pub fn named(server: &str, error: &etcd_client::Error) -> Error {
     let end = (0..=TEXT_BYTES_MAX.min(text.len())).rev().find(|&at| text.is_char_boundary(at)).unwrap_or(0);
     text.truncate(end);
     let text: String = text.chars().map(|char| if char.is_control() { ' ' } else { char }).collect();
-    Error::new(status, format!("{server}: {text}"))
+    Error { os_error, ..Error::new(status, format!("{server}: {text}")) }
 }

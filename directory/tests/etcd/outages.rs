@@ -167,6 +167,8 @@ fn etcd_may_be_absent_at_the_start() {
     let began = Instant::now();
     let error = Directory::open(&engine, &server.url(), brief).err().unwrap();
     assert!(error.status == Status::Unreachable && error.message.contains(&server.host()), "{error}");
+    // ECONNREFUSED, as the system says it and as a number.
+    assert!(error.os_error == 111 && error.message.ends_with("Connection refused"), "{error:?}");
     assert!(began.elapsed() >= Duration::from_millis(300) && began.elapsed() < Duration::from_secs(10));
 
     // Or the directory goes on trying.
