@@ -78,9 +78,9 @@ impl Lease {
         }
     }
 
-    /// Gives a sign of life. False if the lease is over.
-    pub async fn keep_alive(&mut self, server: &Server<'_>) -> Result<bool> {
-        let Some((keeper, answers)) = &mut self.keeper else { return Ok(false) };
+    /// Gives a sign of life, and learns whether the lease is over.
+    pub async fn keep_alive(&mut self, server: &Server<'_>) -> Result<()> {
+        let Some((keeper, answers)) = &mut self.keeper else { return Ok(()) };
         let answer = within(server.plan, server.name, async {
             keeper.keep_alive().await?;
             answers.message().await
@@ -95,7 +95,7 @@ impl Lease {
         if answer.ttl() <= 0 {
             self.forget();
         }
-        Ok(self.is_alive())
+        Ok(())
     }
 
     fn forget(&mut self) {

@@ -165,14 +165,8 @@ fn take(shared: &Shared, prefix: &str, told: &WatchResponse) -> Result<()> {
 /// Keeps the lease alive, or asks etcd something, so that silence is noticed. Names that were refused are tried again.
 async fn sign_of_life(shared: &Shared, server: &mut Server<'_>, lease: &mut Lease) -> Result<()> {
     if lease.is_alive() {
-        if !lease.keep_alive(server).await? {
-            shared.change(|state| {
-                let published = state.registrations.values_mut();
-                for registration in published.filter(|known| known.phase == Phase::Published) {
-                    (registration.phase, registration.is_due) = (Phase::Wanted, true);
-                }
-            });
-        }
+        // If the lease is over, its names are gone too, which the watch tells.
+        lease.keep_alive(server).await?;
     } else {
         let options = GetOptions::new().with_count_only();
         let prefix = server.plan.etcd.prefix.clone();

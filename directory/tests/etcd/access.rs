@@ -8,7 +8,7 @@ use ferry::Status;
 use ferry_directory::{read_pem, Directory, DirectoryOptions};
 
 use super::server::{is_missing, Server};
-use super::{engine, options, PATIENCE};
+use super::{engine, options, until, PATIENCE};
 
 fn with_user(user: &str, password: &str) -> DirectoryOptions {
     DirectoryOptions { user: Some((user.into(), password.into())), ..options(10) }
@@ -41,6 +41,22 @@ fn etcd_may_ask_for_a_user_and_refuse_it() {
     let directory = Directory::open(&engine, &server.url(), with_user("ferry", "geheim")).unwrap();
     directory.register("a", Some(PATIENCE)).unwrap();
     assert_eq!(directory.lookup("a").unwrap().address, engine.address());
+    // Who may not write any more loses the name when it is gone, and has it again when it may.
+    let may_write = |is_so: bool| {
+        server.client(Some(("root", "r")), async |client| {
+            let all = "/test/";
+            let may = if is_so { Permission::read_write(all) } else { Permission::read(all) };
+            client.role_grant_permission("peers", may.with_prefix()).await.unwrap();
+            if !is_so {
+                client.delete("/test/a", None).await.unwrap();
+            }
+        });
+    };
+    may_write(false);
+    until("the loss is told", || directory.status().unwrap().why.contains("permission denied"));
+    assert_eq!(directory.status().unwrap().names_published, 0);
+    may_write(true);
+    until("the name is back", || directory.status().unwrap().names_published == 1);
     directory.unregister("a", Some(PATIENCE)).unwrap();
     // One may read what one may not write.
     let url = format!("etcd:http://{}/other", server.host());

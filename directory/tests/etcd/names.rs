@@ -84,8 +84,10 @@ fn the_second_of_a_name_is_refused_until_the_first_has_left() {
     assert!(error.status == Status::Busy && error.message.contains(first.engine.address()), "{error}");
     until("nothing is left of the refusal", || second.directory.status().unwrap().names == 0);
     // Who keeps its lease alive keeps its name: for twice the lease.
+    let made = server.made("/test/a");
     let error = second.directory.register("a", Some(Duration::from_secs(4))).unwrap_err();
     assert_eq!(error.status, Status::Busy);
+    assert_eq!(server.made("/test/a"), made);
     first.finds("a", &first.engine);
 
     // Its next sign of life would be 20 s later.

@@ -148,6 +148,14 @@ impl Server {
         self.client(None, async |client| client.delete(key, None).await.unwrap());
     }
 
+    /// When a key was made: the number changes if it was gone in between.
+    pub fn made(&self, key: &str) -> Option<i64> {
+        self.client(None, async |client| {
+            let got = client.get(key, None).await.unwrap();
+            got.kvs().first().map(|pair| pair.create_revision())
+        })
+    }
+
     /// The value of a key.
     pub fn get(&self, key: &str) -> Option<String> {
         self.client(None, async |client| {
