@@ -53,6 +53,16 @@ fn a_name_that_somebody_deletes_or_overwrites_comes_back() {
     server.delete("/test/a");
     until("a is back", || server.get("/test/a").is_some());
     watcher.finds("a", &node.engine);
+    // So it does when somebody ends its lease, without another session.
+    let made = server.made("/test/a");
+    server.client(None, async |client| {
+        for lease in client.leases().await.unwrap().leases() {
+            client.lease_revoke(lease.id()).await.unwrap();
+        }
+    });
+    until("a is back", || server.made("/test/a").is_some_and(|again| Some(again) != made));
+    watcher.finds("a", &node.engine);
+    assert_eq!(node.directory.status().unwrap().sessions, 1);
     // What another has written is not touched; the name comes back when it goes.
     let foreign = "ferry 1 000102030405060708090a0b0c0d0e0f 0000000000000001 h:1";
     server.put("/test/a", foreign);

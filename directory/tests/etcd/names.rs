@@ -24,7 +24,7 @@ fn a_name_is_found_by_those_who_came_before_and_after() {
 
     before.finds("prefill/0", &node.engine);
     let after = Node::new(&server.url(), 10);
-    assert_eq!(after.directory.list("prefill/").unwrap(), [own.clone()]);
+    assert_eq!(after.directory.list("prefill/").unwrap(), std::slice::from_ref(&own));
     assert!(after.directory.list("decode").unwrap().is_empty());
     for other in [&before, &after] {
         other.connects("prefill/0", &node.engine);
