@@ -18,7 +18,7 @@ override TARGET := $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR),target)
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -1)
 ABI := $(shell sed -n 's/^\#define FERRY_ABI_MAJOR //p' include/ferry.h)
 
-.PHONY: help setup setup-tests build demo docs test test-rdma test-cuda sim sim-mutants chaos soak scale test-engines fuzz sanitize miri prove check bench bench-cuda compare overhead install install-nixl install-debug deb fmt clean
+.PHONY: help setup setup-tests build demo docs test test-rdma test-cuda sim sim-mutants chaos soak scale test-engines test-etcd fuzz sanitize miri prove check bench bench-cuda compare overhead install install-nixl install-debug deb fmt clean
 
 help:
 	@echo "make demo       two processes exchange a model's KV cache, by push and by pull"
@@ -36,11 +36,12 @@ help:
 	@echo "make compare    ferry beside Mooncake, NIXL and raw references (about 20 minutes, on a quiet machine)"
 	@echo "make overhead   the time that the C++, Python and Go bindings add to a call in C (some minutes)"
 	@echo "make test-engines  vLLM and LMCache over the plugin for NIXL, on this CPU; installs their wheels (6 GB)"
+	@echo "make test-etcd  directories in etcd: builds ferry with its client (minutes), and starts servers of etcd"
 	@echo "make fuzz       each fuzz target for SECONDS=60; TARGET=lane takes one. Installs the pinned nightly Rust"
 	@echo "make sanitize   the suites in C, Python and Go under AddressSanitizer and ThreadSanitizer. Installs the pinned nightly Rust"
 	@echo "make miri       tests of the engine's own decisions and tables under Miri. Installs the pinned nightly Rust"
 	@echo "make prove      an hour of looking for faults: sanitize, miri, fuzz, chaos, soak and sim, each with a time limit; SEED=number"
-	@echo "make build      the libraries and ferry-bench, optimised"
+	@echo "make build      the libraries and ferry-bench, optimised; ETCD=1 with directories in etcd"
 	@echo "make docs       the pages as a site with search, and the references of all languages, in $(TARGET)/docs"
 	@echo "make install    installs below PREFIX=$(PREFIX); DESTDIR= stages it"
 	@echo "make install-debug  the same, with debug information in files of its own"
@@ -72,6 +73,10 @@ test-cuda: setup-tests
 # Real engines over the plugin for NIXL; installs their wheels, 6 GB. PARTS='matrix vllm' takes these.
 test-engines: setup-tests
 	scripts/engines.sh $(PARTS)
+
+# Directories in etcd: a build of its own, with Debian's etcd-server and protoc.
+test-etcd:
+	CARGO=$(CARGO) ETCD=1 scripts/etcd.sh
 
 # ROUNDS rounds; SEED repeats the rounds of a run that failed. The program enters namespaces of its own.
 chaos: setup-tests

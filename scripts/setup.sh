@@ -119,14 +119,16 @@ docs() {
     python
 }
 
-# What a build needs: a C compiler with the headers of libc and Linux, CMake, libclang, protoc with the messages that
-# come with it, and the tools that all of these use. The headers of libibverbs come with a crate.
+# What a build needs: a C compiler with the headers of libc and Linux, CMake, libclang, and the tools that all of
+# these use; protoc with the messages that come with it for ETCD=1. The headers of libibverbs come with a crate.
 build() {
     need cc gcc
     need make make
     need cmake cmake
-    need protoc protobuf-compiler
-    has_messages || packages+=(libprotobuf-dev)
+    if [ -n "${ETCD:-}" ]; then
+        need protoc protobuf-compiler
+        has_messages || packages+=(libprotobuf-dev)
+    fi
     need objcopy binutils
     has_header stdio.h || packages+=(libc6-dev)
     has_header rdma/ib_user_verbs.h || packages+=(linux-libc-dev)
@@ -139,7 +141,7 @@ tests() {
     need pkg-config pkg-config
     need valgrind valgrind
     need ip iproute2
-    need etcd etcd-server
+    [ -z "${ETCD:-}" ] || need etcd etcd-server
     has_header gtest/gtest.h c++ || packages+=(libgtest-dev)
     has_header infiniband/verbs.h || packages+=(libibverbs-dev)
 }
