@@ -49,7 +49,6 @@ var ErrOver = errors.New("the source is closed")
 type Source struct {
 	watch *Watch
 	turn  chan struct{} // the right to watch
-	over  chan struct{}
 }
 
 // NewSource watches an eventfd, as New does.
@@ -58,7 +57,7 @@ func NewSource(fd int) (*Source, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Source{watch: w, turn: make(chan struct{}, 1), over: make(chan struct{})}, nil
+	return &Source{watch: w, turn: make(chan struct{}, 1)}, nil
 }
 
 // Next calls take, now and each time that there may be events, until take returns true: it has an event, or an error.
@@ -71,8 +70,6 @@ func (s *Source) Next(ctx context.Context, take func() bool) error {
 	select {
 	case s.turn <- struct{}{}:
 		defer func() { <-s.turn }()
-	case <-s.over:
-		return ErrOver
 	case <-ctx.Done():
 		return ctx.Err()
 	}
@@ -93,8 +90,5 @@ func (s *Source) Next(ctx context.Context, take func() bool) error {
 	}
 }
 
-// Close ends every Next. Once.
-func (s *Source) Close() {
-	close(s.over)
-	s.watch.Close()
-}
+// Close ends every Next: who watches leaves, and so does each who has the turn next.
+func (s *Source) Close() { s.watch.Close() }
