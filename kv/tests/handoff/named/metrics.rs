@@ -185,3 +185,32 @@ fn the_text_has_every_number() {
     let metrics = text.lines().filter(|line| line.starts_with("# TYPE ")).count();
     assert_eq!(metrics, text.lines().filter(|line| line.starts_with("# HELP ")).count());
 }
+
+/// Of an offer and of a take that go on: what is over does not count, and is not counted again.
+#[test]
+fn parts_that_are_over_do_not_count() {
+    let mut rig = Rig::new(one());
+    rig.hello(peer(2), &one());
+    rig.hello(peer(3), &one());
+    rig.offer(1, 2);
+    rig.seal(1);
+    rig.hear(peer(2), Message::Take(take(1, 1, false)));
+    let second = ferry_kv::handoff::wire::Take { group: 1, ..take(1, 9, false) };
+    rig.hear(peer(3), Message::Take(second));
+    assert_eq!(rig.metrics().parts, 2);
+    for _ in 0..2 {
+        rig.hear(peer(2), done(key(1, 1)));
+        assert_eq!((rig.metrics().parts, rig.metrics().bytes_sent), (1, WHOLE));
+    }
+    let ranks = tp(2);
+    let mut rig = Rig::new(one());
+    rig.hello(peer(1), &ranks[0]);
+    rig.hello(peer(2), &ranks[1]);
+    rig.take(take_spec(1, 2, Mode::Pull));
+    assert_eq!(rig.metrics().parts, 2);
+    let key = rig.asked(peer(1));
+    rig.hear(peer(1), update(key, TOKENS));
+    rig.all_moved();
+    let metrics = rig.metrics();
+    assert_eq!((metrics.takes, metrics.parts, metrics.bytes_received), (1, 1, WHOLE / 2));
+}

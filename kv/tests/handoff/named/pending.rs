@@ -157,10 +157,12 @@ fn an_end_gives_up_what_waits() {
     rig.machine.offer_ready(id(1), 0..3, 8, 0).unwrap();
     rig.settle();
     rig.after(0..3, TOKENS, 7).unwrap();
+    rig.machine.record(9, 0).unwrap();
     rig.machine.offer_abort(id(1), 0).unwrap();
     rig.settle();
     rig.reached(7, Ok(()));
     assert!(rig.awaited().is_empty());
+    assert!(rig.machine.recorded(0, 9).is_empty(), "nothing becomes ready of what is ending");
     assert_eq!((rig.posts.len(), rig.machine.status(id(1))), (1, State::Ending));
     rig.moved(Ok(()));
     assert_eq!(rig.end_of(1), Some((End::Cancelled, Status::Cancelled)));
