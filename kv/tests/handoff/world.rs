@@ -246,12 +246,17 @@ impl World {
     fn finish(&mut self, at: usize, result: Result<(), Error>) {
         let posted = self.posted.swap_remove(at);
         if result.is_ok() {
-            let (own, peers): (fn(&mut Node) -> &mut u64, fn(&mut Node) -> &mut u64) = match posted.op {
-                Op::Write => (|node| &mut node.written, |node| &mut node.written_by_peers),
-                Op::Read => (|node| &mut node.read, |node| &mut node.read_by_peers),
-            };
-            *own(&mut self.nodes[posted.node]) += posted.bytes;
-            *peers(&mut self.nodes[posted.peer]) += posted.bytes;
+            let (own, of_peer) = (posted.node, posted.peer);
+            match posted.op {
+                Op::Write => {
+                    self.nodes[own].written += posted.bytes;
+                    self.nodes[of_peer].written_by_peers += posted.bytes;
+                }
+                Op::Read => {
+                    self.nodes[own].read += posted.bytes;
+                    self.nodes[of_peer].read_by_peers += posted.bytes;
+                }
+            }
         }
         if let Some(bytes) = posted.notify.filter(|_| result.is_ok()) {
             self.wires.entry((posted.node, posted.peer)).or_default().extend(parts(&bytes, 64));

@@ -122,9 +122,9 @@ fn what_failed_what_is_open_and_what_arrived_can_be_told_apart() {
 fn nothing_in_an_entry_is_trusted() {
     let wide = Range { start: 0, end: u32::MAX };
     let entries = [
-        entry(u64::MAX..0, What::Mark { kind: 0, layer: u32::MAX }),
+        entry(Range { start: u64::MAX, end: 0 }, What::Mark { kind: 0, layer: u32::MAX }),
         entry(0..u64::MAX, What::Final(moved(1, wide), Status::Ok)),
-        entry(3..2, What::Mark { kind: 1, layer: 0 }),
+        entry(Range { start: 3, end: 2 }, What::Mark { kind: 1, layer: 0 }),
         entry(0..5, What::Posted(moved(2, Range { start: 9, end: 3 }))),
     ];
     let picture = xml::parse(&plot(&entries));
