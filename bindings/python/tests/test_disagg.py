@@ -48,7 +48,9 @@ def test_options_and_the_picture(tmp_path: Path) -> None:
     for bar in ElementTree.parse(picture).iter("{http://www.w3.org/2000/svg}rect"):
         for title in bar:
             start = float(bar.attrib["x"])
-            bars[str(title.text).split(":")[0]].append((start, start + float(bar.attrib["width"])))
+            kind, milliseconds = str(title.text).removesuffix(" ms").split(": ")
+            bars[kind].append((start, start + float(bar.attrib["width"])))
+            assert float(milliseconds) > 0, kind
     assert {kind: len(found) for kind, found in bars.items()} == {"compute": 6, "transfer": 6, "token": 4}
     # A layer moves when it is computed, and no token comes before the last layer.
     for computed, moved in zip(bars["compute"], bars["transfer"], strict=True):
