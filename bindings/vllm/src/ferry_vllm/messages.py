@@ -1,0 +1,66 @@
+"""What a scheduler tells its workers at each step, and what a worker tells its scheduler once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorHandshakeMetadata, KVConnectorMetadata
+
+
+@dataclass
+class Offer:
+    """A request's blocks that this step adds to its offer, and the tokens that are computed in them."""
+
+    request: str
+    id: bytes
+    # Of each group: the position of the first block's first token, and the blocks' numbers.
+    blocks: list[tuple[int, list[int]]]
+    is_new: bool
+    # Tokens that were in the blocks before this step, in all layers.
+    cached: int
+    # Tokens that are in the blocks after this step; each layer is told when it is computed.
+    tokens: int
+    # Tokens of the whole prompt, if this step completes it; 0 otherwise.
+    sealed: int
+
+
+@dataclass
+class Take:
+    """Blocks of a request that want the tokens of an offer."""
+
+    request: str
+    id: bytes
+    # Descriptors of the producer's engines, by rank.
+    producers: list[bytes]
+    # A number that all ranks of this consumer have.
+    taker: int
+    # As in an offer. All empty for a request that needs nothing: then the producer can free its blocks.
+    blocks: list[tuple[int, list[int]]]
+    skip: int
+    tokens: int
+    # Whether vLLM waits for the request.
+    is_awaited: bool
+
+
+@dataclass
+class Step(KVConnectorMetadata):
+    """What the workers do in one step, in this order."""
+
+    # Offered requests that have lost their blocks.
+    retracted: list[str] = field(default_factory=list)
+    offers: list[Offer] = field(default_factory=list)
+    # Offered requests that end without a whole prompt.
+    aborted: list[str] = field(default_factory=list)
+    # Requests that have ended, and whose blocks wait for the end of their offers.
+    finished: list[str] = field(default_factory=list)
+    takes: list[Take] = field(default_factory=list)
+    # Requests that no longer want what they take.
+    cancelled: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Rank(KVConnectorHandshakeMetadata):
+    """Where one worker's engine is found."""
+
+    rank: int
+    descriptor: bytes

@@ -1,0 +1,52 @@
+"""The options of `kv_connector_extra_config`, and the settings of ferry's engine."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+# A lost peer's transfers are final after this time; ferry's own default is 3 s.
+LEASE_MS = 1500
+
+
+@dataclass
+class Options:
+    # Settings of the engine (docs/settings.md). Those that are not named come from FERRY_* variables.
+    settings: dict[str, Any] = field(default_factory=dict)
+    # The model's name in the cache's key, for engines that load one model from different folders.
+    model: str = ""
+    # Whether a prompt is handed over while it is computed, if its proxy has given it an id.
+    layerwise: bool = True
+    mode: str = "auto"
+    # How long an offer waits for its consumer, a take for its tokens, and a connection for its peer.
+    lease_s: float = 30.0
+    take_s: float = 120.0
+    connect_s: float = 2.0
+    # A peer that is silent so long while something is expected of it is lost.
+    silence_ms: int = 1000
+
+    @classmethod
+    def of(cls, extra: Mapping[str, Any]) -> Options:
+        known = {item.name for item in fields(cls)}
+        for key in extra:
+            if key not in known:
+                raise ValueError(f"kv_connector_extra_config: {key!r} is none of {', '.join(sorted(known))}")
+        options = cls(**extra)
+        if options.mode not in ("auto", "pull", "push"):
+            raise ValueError(f"kv_connector_extra_config: mode {options.mode!r} is none of auto, pull, push")
+        return options
+
+    def engine(self, rank: int) -> dict[str, Any]:
+        """The settings of a rank's engine. Ranks of one host listen at ports of their own."""
+        settings = dict(self.settings)
+        if "lease_ms" not in settings and "FERRY_LEASE_MS" not in os.environ:
+            settings["lease_ms"] = LEASE_MS
+        for key in ("listen_address", "advertise_address"):
+            host, _, port = str(settings.get(key, "")).rpartition(":")
+            if port.isdigit() and int(port) > 0:
+                settings[key] = f"{host}:{int(port) + rank}"
+        return settings
