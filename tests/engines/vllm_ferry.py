@@ -61,9 +61,9 @@ TIMES: list[float] = []
 
 def watch() -> None:
     """Notes when events are told, and how long vLLM waits for `save_kv_layer`."""
-    from ferry_vllm import connector, worker
+    from ferry_vllm import FerryConnector
 
-    tell, save = worker.Worker._event, connector.FerryConnector.save_kv_layer
+    tell, save = FerryConnector._event, FerryConnector.save_kv_layer
 
     def event(self: Any, told: Any) -> None:
         if told is not None and told.terminal:
@@ -73,11 +73,11 @@ def watch() -> None:
     def save_kv_layer(self: Any, *arguments: Any, **options: Any) -> None:
         start = time.perf_counter()
         save(self, *arguments, **options)
-        if self.worker.computing:
+        if self.computing:
             TIMES.append(time.perf_counter() - start)
 
-    worker.Worker._event = event
-    connector.FerryConnector.save_kv_layer = save_kv_layer
+    FerryConnector._event = event
+    FerryConnector.save_kv_layer = save_kv_layer
 
 
 def strike(point: str, pid: int, how: str, note: str) -> None:

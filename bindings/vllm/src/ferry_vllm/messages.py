@@ -1,4 +1,4 @@
-"""What a scheduler tells its workers at each step, and what a worker tells its scheduler once."""
+"""What the scheduler tells the workers at each step, and what each worker tells the scheduler once."""
 
 from __future__ import annotations
 
@@ -6,15 +6,17 @@ from dataclasses import dataclass, field
 
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorHandshakeMetadata, KVConnectorMetadata
 
+# Of each group: the position of the first block's first token, and the blocks' numbers.
+Lists = list[tuple[int, list[int]]]
+
 
 @dataclass
 class Offer:
-    """A request's blocks that this step adds to its offer, and the tokens that are computed in them."""
+    """What this step adds to a request's offer."""
 
     request: str
     id: bytes
-    # Of each group: the position of the first block's first token, and the blocks' numbers.
-    blocks: list[tuple[int, list[int]]]
+    blocks: Lists
     is_new: bool
     # Tokens that were in the blocks before this step, in all layers.
     cached: int
@@ -34,12 +36,10 @@ class Take:
     producers: list[bytes]
     # A number that all ranks of this consumer have.
     taker: int
-    # As in an offer. All empty for a request that needs nothing: then the producer can free its blocks.
-    blocks: list[tuple[int, list[int]]]
+    # All empty for a request that needs nothing, and for which vLLM does not wait: the producer can free its blocks.
+    blocks: Lists
     skip: int
     tokens: int
-    # Whether vLLM waits for the request.
-    is_awaited: bool
 
 
 @dataclass
@@ -62,5 +62,4 @@ class Step(KVConnectorMetadata):
 class Rank(KVConnectorHandshakeMetadata):
     """Where one worker's engine is found."""
 
-    rank: int
     descriptor: bytes

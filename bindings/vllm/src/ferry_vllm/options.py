@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 # A lost peer's transfers are final after this time; ferry's own default is 3 s.
 LEASE_MS = 1500
@@ -21,6 +18,7 @@ class Options:
     model: str = ""
     # Whether a prompt is handed over while it is computed, if its proxy has given it an id.
     layerwise: bool = True
+    # auto, pull or push.
     mode: str = "auto"
     # How long an offer waits for its consumer, a take for its tokens, and a connection for its peer.
     lease_s: float = 30.0
@@ -29,22 +27,15 @@ class Options:
     # A peer that is silent so long while something is expected of it is lost.
     silence_ms: int = 1000
 
-    @classmethod
-    def of(cls, extra: Mapping[str, Any]) -> Options:
-        known = {item.name for item in fields(cls)}
-        for key in extra:
-            if key not in known:
-                raise ValueError(f"kv_connector_extra_config: {key!r} is none of {', '.join(sorted(known))}")
-        options = cls(**extra)
-        if options.mode not in ("auto", "pull", "push"):
-            raise ValueError(f"kv_connector_extra_config: mode {options.mode!r} is none of auto, pull, push")
-        return options
+    def __post_init__(self) -> None:
+        if self.mode not in ("auto", "pull", "push"):
+            raise ValueError(f"kv_connector_extra_config: mode {self.mode!r} is none of auto, pull, push")
 
     def engine(self, rank: int) -> dict[str, Any]:
         """The settings of a rank's engine. Ranks of one host listen at ports of their own."""
         settings = dict(self.settings)
-        if "lease_ms" not in settings and "FERRY_LEASE_MS" not in os.environ:
-            settings["lease_ms"] = LEASE_MS
+        if "FERRY_LEASE_MS" not in os.environ:
+            settings.setdefault("lease_ms", LEASE_MS)
         for key in ("listen_address", "advertise_address"):
             host, _, port = str(settings.get(key, "")).rpartition(":")
             if port.isdigit() and int(port) > 0:

@@ -1,4 +1,4 @@
-"""What is handed over: decides in vLLM's scheduler, and tells the workers by a `Step`.
+"""The scheduler's half: decides what is handed over, and tells the workers by a `Step`.
 
 A request's `kv_transfer_params` say what is wanted of it:
 
@@ -6,28 +6,22 @@ A request's `kv_transfer_params` say what is wanted of it:
     do_remote_prefill   its cache is to be taken from `ferry_producers`
     ferry_id            the handoff: 32 hexadecimal digits, never used before
 
-With an id from the proxy a prompt is offered from its first chunk on, so that the consumer may take it while it
-is computed. Without one it is offered when it is computed; the answer has the id.
+With an id from the proxy a prompt is offered from its first chunk on, so that the consumer may take it while it is
+computed. Without one it is offered when it is computed; the answer has the id.
 """
 
 from __future__ import annotations
 
 import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ferry import kv
 from vllm.logger import init_logger
-from vllm.v1.request import RequestStatus
+from vllm.v1.request import Request, RequestStatus
 
-from .messages import Offer, Step, Take
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from vllm.v1.core.sched.output import SchedulerOutput
-    from vllm.v1.kv_cache_interface import KVCacheConfig
-    from vllm.v1.request import Request
+from .messages import Lists, Offer, Rank, Step, Take
 
 logger = init_logger("vllm.ferry")
 ID_BYTES = 16
@@ -46,9 +40,8 @@ class Prefill:
     count: int = 0
 
 
-class Scheduler:
-    def __init__(self, caches: KVCacheConfig, layerwise: bool) -> None:
-        self.caches = caches
+class SchedulerHalf:
+    def init_scheduler(self, layerwise: bool) -> None:
         self.layerwise = layerwise
         # Descriptors of the workers' engines, by rank.
         self.producers: list[str] = []
@@ -56,147 +49,117 @@ class Scheduler:
         self.loading: set[str] = set()
         self.next = Step()
 
-    def matched(self, request: Request, computed: int) -> tuple[int, bool]:
-        """How many tokens the request's offer has beyond those that are here."""
-        if _incoming(request) is None:
-            return 0, False
-        count = request.num_prompt_tokens - computed
+    def set_xfer_handshake_metadata_pp_aware(self, metadata: dict[tuple[int, int], Rank]) -> None:
+        self.producers = [rank.descriptor.hex() for _, rank in sorted(metadata.items())]
+
+    def get_num_new_matched_tokens(self, request: Request, num_computed_tokens: int) -> tuple[int, bool]:
+        count = request.num_prompt_tokens - num_computed_tokens if incoming(request) else 0
         return max(count, 0), count > 0
 
-    def allocated(self, request: Request, blocks: tuple[list[int], ...], external: int) -> None:
-        handoff = _incoming(request)
-        if handoff is not None:
-            self._take(request, handoff, blocks, external)
-        id = _outgoing(request)
+    def update_state_after_alloc(self, request: Request, blocks: Any, num_external_tokens: int) -> None:
+        if found := incoming(request):
+            self._take(request, found, blocks.get_block_ids(), num_external_tokens)
+        id = outgoing(request)
         if id and self.layerwise and request.request_id not in self.prefills:
             self.prefills[request.request_id] = Prefill(request, id)
 
-    def _take(self, request: Request, handoff: tuple[bytes, list[bytes]], blocks: Any, external: int) -> None:
-        """Tells the workers to take; of a request that needs nothing, to let the producer free its blocks."""
+    def _take(self, request: Request, found: tuple[bytes, list[bytes]], blocks: Any, external: int) -> None:
+        """Takes; of a request that needs nothing, lets the producer free its blocks."""
         request.kv_transfer_params["do_remote_prefill"] = False
-        tokens = request.num_prompt_tokens
+        name, tokens, awaited = request.request_id, request.num_prompt_tokens, external > 0
         skip = tokens - external
-        if external > 0:
-            self.loading.add(request.request_id)
-        wanted = self._blocks(blocks, skip, tokens) if external > 0 else [(0, [])] * len(blocks)
-        self.next.takes.append(
-            Take(request.request_id, *handoff, secrets.randbits(64), wanted, skip, tokens, external > 0)
-        )
+        if awaited:
+            self.loading.add(name)
+        wanted = self._lists(blocks if awaited else [[]] * len(blocks), skip, tokens)
+        self.next.takes.append(Take(name, *found, secrets.randbits(64), wanted, skip, tokens))
 
-    def _blocks(self, blocks: Iterable[list[int]], first: int, end: int) -> list[tuple[int, list[int]]]:
+    def _lists(self, blocks: Sequence[list[int]], first: int, end: int) -> Lists:
         """Of each group, the blocks from the one with the first token on; those that have left a window are null."""
         lists = []
-        groups = self.caches.transfer_groups
-        for group, ids in zip(groups, self.caches.select_transfer_block_ids(blocks), strict=True):
+        config = self._kv_cache_config
+        for group, ids in zip(config.transfer_groups, config.select_transfer_block_ids(blocks), strict=True):
             size = group.kv_cache_spec.block_size
-            start = first // size
-            ids = ids[: -(-end // size)]
+            start, ids = first // size, ids[: -(-end // size)]
             while start < len(ids) and ids[start] == 0:
                 start += 1
             lists.append((start * size, ids[start:]))
         return lists
 
-    def step(self, output: SchedulerOutput) -> Step:
-        """What the workers do in this step."""
-        for name in output.preempted_req_ids or ():
+    def build_connector_meta(self, scheduler_output: Any) -> Step:
+        for name in scheduler_output.preempted_req_ids or ():
             prefill = self.prefills.get(name)
             if prefill is not None and prefill.is_offered:
                 self.next.retracted.append(name)
                 prefill.count, prefill.is_sealed = 0, False
         for name, prefill in self.prefills.items():
-            scheduled = output.num_scheduled_tokens.get(name, 0)
+            scheduled = scheduler_output.num_scheduled_tokens.get(name, 0)
             if scheduled and not prefill.is_sealed:
-                blocks = output.kv_connector_block_state.get_block_ids(name)
+                blocks = scheduler_output.kv_connector_block_state.get_block_ids(name)
                 self.next.offers.append(self._chunk(prefill, blocks, scheduled))
         done, self.next = self.next, Step()
         return done
 
     def _chunk(self, prefill: Prefill, blocks: tuple[list[int], ...], scheduled: int) -> Offer:
-        prompt = prefill.request.num_prompt_tokens
-        before = prefill.request.num_computed_tokens
+        prompt, before = prefill.request.num_prompt_tokens, prefill.request.num_computed_tokens
         tokens = min(before + scheduled, prompt)
-        ((_, ids),) = self._blocks(blocks, 0, tokens)
-        offer = Offer(
-            request=prefill.request.request_id,
-            id=prefill.id,
-            blocks=[(0, ids[prefill.count :])],
-            is_new=not prefill.is_offered,
-            cached=min(before, prompt) if prefill.count == 0 else 0,
-            tokens=tokens,
-            sealed=prompt if tokens == prompt else 0,
-        )
+        ((_, ids),) = self._lists(blocks, 0, tokens)
+        cached = min(before, prompt) if prefill.count == 0 else 0
+        added, is_new, name = [(0, ids[prefill.count :])], not prefill.is_offered, prefill.request.request_id
         prefill.is_offered, prefill.is_sealed, prefill.count = True, tokens == prompt, len(ids)
-        return offer
+        return Offer(name, prefill.id, added, is_new, cached, tokens, prompt if tokens == prompt else 0)
 
-    def loaded(self, requests: Iterable[str]) -> None:
-        self.loading.difference_update(requests)
+    def update_connector_output(self, connector_output: Any) -> None:
+        self.loading.difference_update(connector_output.finished_recving or ())
 
-    def finished(self, request: Request, blocks: tuple[list[int], ...]) -> tuple[bool, dict[str, Any] | None]:
+    def request_finished_all_groups(self, request: Request, block_ids: Any) -> tuple[bool, dict[str, Any] | None]:
         """Whether the request's blocks wait for the end of an offer, and what the consumer must know of it."""
-        name = request.request_id
+        name, id = request.request_id, outgoing(request)
         if name in self.loading:
             self.next.cancelled.append(name)
-        handoff = _incoming(request)
-        if handoff is not None:
-            self._take(request, handoff, blocks, 0)
-        params = request.kv_transfer_params or {}
-        if not params.get("do_remote_decode"):
+        if found := incoming(request):
+            self._take(request, found, block_ids, 0)
+        if not (request.kv_transfer_params or {}).get("do_remote_decode"):
             return False, None
         whole = request.status in WHOLE
         prefill = self.prefills.pop(name, None)
         if prefill is not None and prefill.is_offered:
-            id = prefill.id
             if not whole or not prefill.is_sealed:
                 self.next.aborted.append(name)
-        elif whole and any(blocks):
-            id = _outgoing(request) or kv.new_id()
-            tokens = request.num_prompt_tokens
-            lists = self._blocks(blocks, 0, tokens)
+        elif whole and any(block_ids):
+            id, tokens = id or kv.new_id(), request.num_prompt_tokens
+            lists = self._lists(block_ids, 0, tokens)
             self.next.offers.append(Offer(name, id, lists, True, tokens, tokens, tokens))
-        elif id := _outgoing(request):
+        elif id:
             # Somebody may wait for the proxy's id: an offer that ends tells so.
-            self.next.offers.append(Offer(name, id, [(0, [])] * len(blocks), True, 0, 0, 0))
+            self.next.offers.append(Offer(name, id, self._lists([[]] * len(block_ids), 0, 0), True, 0, 0, 0))
             self.next.aborted.append(name)
         else:
             return False, None
         self.next.finished.append(name)
-        return True, {
-            "do_remote_prefill": True,
-            "do_remote_decode": False,
-            "ferry_id": id.hex(),
-            "ferry_producers": self.producers,
-        }
+        wanted = {"do_remote_prefill": True, "do_remote_decode": False}
+        return True, {**wanted, "ferry_id": id.hex(), "ferry_producers": self.producers}
 
 
-def _outgoing(request: Request) -> bytes | None:
+def outgoing(request: Request) -> bytes | None:
     """The proxy's id for a request that is to be offered."""
     params = request.kv_transfer_params or {}
-    if not params.get("do_remote_decode") or not params.get("ferry_id"):
-        return None
-    return _read(request, "ferry_id", lambda text: _id(text))
+    return handoff(request)[0] if params.get("do_remote_decode") and params.get("ferry_id") else None
 
 
-def _incoming(request: Request) -> tuple[bytes, list[bytes]] | None:
+def incoming(request: Request) -> tuple[bytes, list[bytes]] | None:
     """The id and the producers of a request that is to be taken, and has not been."""
-    params = request.kv_transfer_params or {}
-    if not params.get("do_remote_prefill"):
-        return None
-    id = _read(request, "ferry_id", _id)
-    producers = _read(request, "ferry_producers", lambda rows: [bytes.fromhex(row) for row in rows])
-    return (id, producers) if id and producers else None
+    found = handoff(request) if (request.kv_transfer_params or {}).get("do_remote_prefill") else ()
+    return found if all(found) and found else None
 
 
-def _id(text: str) -> bytes:
-    id = bytes.fromhex(text)
-    if len(id) != ID_BYTES:
-        raise ValueError(f"it has {len(id)} bytes instead of {ID_BYTES}")
-    return id
-
-
-def _read(request: Request, key: str, read: Any) -> Any:
-    """A parameter of a request; None, with a line in the log, if it is not there or makes no sense."""
+def handoff(request: Request) -> tuple[bytes, list[bytes]]:
+    """What a request says of its handoff; nothing, with a line in the log, if that makes no sense."""
+    params = request.kv_transfer_params
     try:
-        return read(request.kv_transfer_params[key])
+        id, producers = bytes.fromhex(params["ferry_id"]), map(bytes.fromhex, params.get("ferry_producers", []))
+        if len(id) != ID_BYTES:
+            raise ValueError(f"ferry_id has {len(id)} bytes")
+        return id, list(producers)
     except (KeyError, TypeError, ValueError) as error:
-        logger.warning("request %s is computed here: kv_transfer_params.%s: %s", request.request_id, key, error)
-        return None
+        logger.warning("request %s is computed here, for its kv_transfer_params: %r", request.request_id, error)
+        return b"", []

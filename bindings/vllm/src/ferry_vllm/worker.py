@@ -1,18 +1,19 @@
-"""One rank's engine and cache: offers and takes what the scheduler's `Step` says, and tells how it ended.
+"""A worker's half: one rank's engine and cache, which offer and take what the scheduler's `Step` says.
 
-A request's blocks are vLLM's again when its id is in `results`: never before the terminal event of its offer or
-take, and exactly once. Only connecting takes time, so threads do that, and the step goes on.
+A request's blocks are vLLM's again when its id is in the transfer results: never before the terminal event of its
+offer or take, and exactly once. Only connecting takes time, so threads do that, and the step goes on.
 """
 
 from __future__ import annotations
 
 import contextlib
-import queue
+import logging
 import threading
-import time
+from collections import deque
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any
 
 import ferry
 import torch
@@ -23,13 +24,8 @@ from vllm.logger import init_logger
 
 from .layout import describe
 from .messages import Offer, Rank, Step, Take
+from .options import Options
 from .stats import Stats
-
-if TYPE_CHECKING:
-    from vllm.config import VllmConfig
-    from vllm.v1.kv_cache_interface import KVCacheConfig
-
-    from .options import Options
 
 logger = init_logger("vllm.ferry")
 DIALS_MAX = 16
@@ -39,107 +35,93 @@ CLOSE_S = 5.0
 
 
 @dataclass
-class Sent:
-    """An offer. `has_ended`: nothing touches its blocks; `is_finished`: vLLM waits for that."""
-
-    id: bytes
-    has_ended: bool = False
-    is_finished: bool = False
-
-
-@dataclass
 class Taken:
-    """A take. Its lock orders the call of ferry and a cancellation."""
+    """A take. `is_owed`: vLLM has not been told of its end."""
 
     take: Take
-    lock: threading.Lock
-    since: float
+    is_owed: bool
     has_begun: bool = False
-    # Whether `results` still has to name the request.
-    is_owed: bool = True
 
 
-class Worker:
-    def __init__(self, config: VllmConfig, caches: KVCacheConfig, options: Options) -> None:
-        self.config, self.caches, self.options = config, caches, options
-        self.mode = kv.Mode[options.mode.upper()]
-        self.engine: ferry.Engine | None = None
-        self.cache: kv.Cache | None = None
-        # By request, and the requests by id.
-        self.sent: dict[str, Sent] = {}
+class WorkerHalf:
+    # None in the scheduler.
+    cache: kv.Cache | None = None
+
+    def init_worker(self, options: Options) -> None:
+        self.options, self.mode = options, kv.Mode[options.mode.upper()]
+        # Ids by request; requests by id of offers that have not ended; requests that vLLM wants to free.
+        self.ids: dict[str, bytes] = {}
         self.offers: dict[bytes, str] = {}
-        self.taken: dict[str, Taken] = {}
+        self.finished: set[str] = set()
+        # Takes that have not ended, by id; those of which vLLM has not been told, by request.
         self.takes: dict[bytes, Taken] = {}
+        self.taken: dict[str, Taken] = {}
         # Offers of this step, and the tokens that each layer has when it is computed.
         self.computing: list[tuple[bytes, int]] = []
         self.peers: dict[bytes, ferry.Peer] = {}
         self.dials = ThreadPoolExecutor(DIALS_MAX, thread_name_prefix="ferry-dial")
-        self.failures: queue.SimpleQueue[tuple[Taken, Exception]] = queue.SimpleQueue()
-        self.done = KVConnectorTransferResults()
-        self.lost: set[int] = set()
-        self.counts = Stats()
+        # Orders takes that begin on a dialling thread, and their cancellation.
+        self.lock = threading.Lock()
+        self.failures: deque[tuple[Taken, Exception]] = deque()
+        self.done, self.lost, self.counts = KVConnectorTransferResults(), set(), Stats()
 
-    def open(self, tensors: dict[str, torch.Tensor]) -> None:
+    def register_kv_caches(self, kv_caches: dict[str, torch.Tensor]) -> None:
         """Opens the engine and the cache on vLLM's tensors, which are views of few storages."""
-        self.rank = get_tensor_model_parallel_rank()
-        found = describe(self.config, self.caches, tensors, self.rank, self.options.model)
-        self.split, self.places = found.split, found.places
-        self.engine = ferry.Engine(**self.options.engine(self.rank))
-        storages = {tensors[name].untyped_storage().data_ptr(): tensors[name] for name in self.places}
-        regions = [self.engine.register(_bytes_of(tensor)) for tensor in storages.values()]
-        self.cache = kv.Cache(self.engine, found.layout, regions, silence_ms=self.options.silence_ms)
-        logger.info("FerryConnector: rank %d is at %s", self.rank, self.engine.address)
+        rank = get_tensor_model_parallel_rank()
+        layers, layout = describe(self._vllm_config, self._kv_cache_config, kv_caches, rank, self.options.model)
+        self.places = {layer.name: place for place, layer in enumerate(layers)}
+        self.engine = ferry.Engine(**self.options.engine(rank))
+        storages = {kv_caches[name].untyped_storage().data_ptr(): kv_caches[name] for name in self.places}
+        regions = [self.engine.register(bytes_of(tensor)) for tensor in storages.values()]
+        self.cache = kv.Cache(self.engine, layout, regions, silence_ms=self.options.silence_ms)
+        logger.info("FerryConnector: rank %d is at %s", rank, self.engine.address)
 
-    def address(self) -> Rank | None:
-        return Rank(self.rank, self.engine.descriptor) if self.engine is not None else None
+    def get_handshake_metadata(self) -> Rank:
+        return Rank(self.engine.descriptor)
 
-    def close(self) -> None:
+    def shutdown(self) -> None:
+        if self.cache is None:
+            return
         self.dials.shutdown(wait=False, cancel_futures=True)
-        if self.cache is not None:
-            with contextlib.suppress(ferry.Error):
-                self.cache.close(CLOSE_S)
-                self.engine.close(CLOSE_S)
+        with contextlib.suppress(ferry.Error):
+            self.engine.close(CLOSE_S)
 
     # Offers.
 
-    def retract(self, step: Step) -> None:
+    def handle_preemptions(self, kv_connector_metadata: Step) -> None:
         """Returns when nothing reads the blocks of requests that were preempted: vLLM overwrites them now."""
-        for name in step.retracted:
-            sent = self.sent.get(name)
-            if sent is None or sent.has_ended:
-                continue
+        for name in filter(self._is_open, kv_connector_metadata.retracted):
             try:
-                self.cache.retract(sent.id, 0, RETRACT_S)
-                continue
-            except AttributeError:  # A library that cannot take back: the consumer computes.
-                pass
-            except ferry.Error as error:
-                logger.warning("offer of %s: %s", name, error)
-            self._abort(sent)
-            while not sent.has_ended:
-                self._event(self.cache.wait(1.0))
+                self.cache.retract(self.ids[name], 0, RETRACT_S)
+            except (ferry.Error, AttributeError) as error:
+                # The consumer computes what it has not got.
+                logger.warning("offer of %s ends with its preemption: %s", name, error)
+                quietly(self.cache.abort, self.ids[name])
+                while self._is_open(name):
+                    self._event(self.cache.wait(1.0))
 
-    def begin(self, step: Step) -> None:
+    def bind_connector_metadata(self, connector_metadata: Step) -> None:
         """Offers what this step adds, before the model runs."""
+        super().bind_connector_metadata(connector_metadata)
         self.computing = []
-        for offer in step.offers:
-            sent = self.sent.setdefault(offer.request, Sent(offer.id))
+        for offer in connector_metadata.offers:
+            self.ids[offer.request] = offer.id
             try:
-                if not sent.has_ended:
+                if offer.is_new or self._is_open(offer.request):
                     self._offer(offer)
             except ferry.Error as error:
                 logger.warning("offer of %s: %s", offer.request, error)
-                # What was never offered has no event.
-                sent.has_ended = sent.id not in self.offers
-                self._abort(sent)
-        for name in step.aborted:
-            self._abort(self.sent[name])
-        for name in step.finished:
-            self.sent[name].is_finished = True
-            self._settle(name)
+                connector_metadata.aborted.append(offer.request)
+        for name in filter(self._is_open, connector_metadata.aborted):
+            quietly(self.cache.abort, self.ids[name])
+        self.finished.update(connector_metadata.finished)
+
+    def _is_open(self, name: str) -> bool:
+        """Whether a request has an offer that has not ended. Another request may have presented the same id."""
+        return self.offers.get(self.ids[name]) == name
 
     def _offer(self, offer: Offer) -> None:
-        blocks = self._blocks(offer.blocks)
+        blocks = [kv.Blocks(ids, first) for first, ids in offer.blocks]
         if offer.is_new:
             self.cache.offer(offer.id, blocks, lease=self.options.lease_s)
             self.offers[offer.id] = offer.request
@@ -152,101 +134,66 @@ class Worker:
         if offer.tokens > offer.cached:
             self.computing.append((offer.id, offer.tokens))
 
-    def _blocks(self, groups: list[tuple[int, list[int]]]) -> list[kv.Blocks]:
-        """Blocks as the layout counts them."""
-        lists = []
-        for (first, ids), split in zip(groups, self.split, strict=True):
-            lists.append(kv.Blocks([id * split + piece for id in ids for piece in range(split)], first))
-        return lists
-
-    def computed(self, layer: str) -> None:
+    def save_kv_layer(self, layer_name: str, kv_layer: torch.Tensor, attn_metadata: Any, **_: Any) -> None:
         """A layer of this step is computed: its tokens may move."""
-        if not self.computing:
-            return
-        place = self.places.get(layer)
-        if place is None:
-            return
-        for id, tokens in self.computing:
-            # An offer may end at any time; its event says why.
-            with contextlib.suppress(ferry.StaleError):
-                self.cache.ready(id, tokens, place)
+        if self.computing and (place := self.places.get(layer_name)) is not None:
+            for id, tokens in self.computing:
+                quietly(self.cache.ready, id, tokens, place)
 
-    def _abort(self, sent: Sent) -> None:
-        with contextlib.suppress(ferry.StaleError, ferry.InvalidError):
-            self.cache.abort(sent.id)
-
-    def _settle(self, name: str) -> None:
-        """Tells vLLM of a request whose offer has ended, if it waits for that."""
-        sent = self.sent[name]
-        if sent.has_ended and sent.is_finished:
-            del self.sent[name]
-            self.done.finished_sending.add(name)
+    def wait_for_save(self) -> None: ...
 
     # Takes.
 
-    def load(self, step: Step) -> None:
+    def start_load_kv(self, forward_context: Any, **_: Any) -> None:
+        step = self._get_connector_metadata()
         for take in step.takes:
-            taken = Taken(take, threading.Lock(), time.monotonic(), is_owed=take.is_awaited)
-            self.takes[take.id] = taken
-            if take.is_awaited:
+            taken = Taken(take, any(ids for _, ids in take.blocks))
+            if taken.is_owed:
                 self.taken[take.request] = taken
-            if not self._begin_at_once(taken):
+            if not self._begin(taken):
                 self.dials.submit(self._dial, taken)
         for name in step.cancelled:
-            taken = self.taken.get(name)
-            if taken is not None:
-                self._cancel(taken)
+            if name in self.taken:
+                self._cancel(self.taken[name])
 
-    def _begin_at_once(self, taken: Taken) -> bool:
-        """Takes from peers that are connected already."""
-        peers = [self.peers.get(producer) for producer in taken.take.producers]
-        if None in peers:
-            return False
-        try:
-            self._begin(taken, peers)
-        except (ferry.PeerError, ferry.StaleError):
-            return False
-        except ferry.Error as error:
-            self.failures.put((taken, error))
-        return True
+    def wait_for_layer_load(self, layer_name: str) -> None: ...
 
     def _dial(self, taken: Taken) -> None:
         try:
-            peers = []
             for producer in taken.take.producers:
-                peers.append(self.engine.connect_descriptor(producer, self.options.connect_s))
-                self.peers[producer] = peers[-1]
-            self._begin(taken, peers)
+                self.peers[producer] = self.engine.connect_descriptor(producer, self.options.connect_s)
+            if not self._begin(taken):
+                raise ConnectionError("the producer was lost while the take began")
         except Exception as error:
-            for producer in taken.take.producers:
-                self.peers.pop(producer, None)
-            self.failures.put((taken, error))
+            self.failures.append((taken, error))
 
-    def _begin(self, taken: Taken, peers: list[ferry.Peer]) -> None:
+    def _begin(self, taken: Taken) -> bool:
+        """Takes, if all producers are connected and known to be."""
         take = taken.take
-        with taken.lock:
-            # After a cancellation no byte may come; the producer learns that nothing is needed.
-            is_needed = taken.is_owed
-            blocks = self._blocks(take.blocks) if is_needed else [kv.Blocks([])] * len(self.split)
-            self.cache.take(
-                take.id,
-                peers,
-                blocks,
-                take.tokens,
-                taker=take.taker,
-                skip_tokens=take.skip,
-                mode=self.mode,
-                deadline=self.options.take_s,
-            )
+        peers = [self.peers.get(producer) for producer in take.producers]
+        if None in peers:
+            return False
+        # After a cancellation no byte may come; the producer learns that nothing is needed.
+        with self.lock:
+            blocks = [kv.Blocks(ids if taken.is_owed else [], first) for first, ids in take.blocks]
+            options = {"taker": take.taker, "skip_tokens": take.skip, "deadline": self.options.take_s}
+            self.takes.setdefault(take.id, taken)
+            try:
+                self.cache.take(take.id, peers, blocks, take.tokens, mode=self.mode, **options)
+            except (ferry.PeerError, ferry.StaleError):
+                self.peers = {key: peer for key, peer in self.peers.items() if key not in take.producers}
+                return False
+            except ferry.Error as error:
+                self.failures.append((taken, error))
             taken.has_begun = True
+        return True
 
     def _cancel(self, taken: Taken) -> None:
-        with taken.lock:
-            if taken.has_begun:
-                with contextlib.suppress(ferry.StaleError, ferry.InvalidError):
-                    self.cache.cancel(taken.take.id)
+        with self.lock:
+            if not taken.has_begun:
+                self._report(taken)
                 return
-            self._report(taken)
+        quietly(self.cache.cancel, taken.take.id)
 
     def _report(self, taken: Taken) -> None:
         """Tells vLLM once that nothing writes a request's blocks any more."""
@@ -255,66 +202,73 @@ class Worker:
             del self.taken[taken.take.request]
             self.done.finished_recving.add(taken.take.request)
 
-    def _fail(self, taken: Taken, valid: int, untrusted: set[int]) -> None:
-        """Names the blocks of a take that vLLM has to compute. With several groups a number does not name a block."""
+    def _fail(self, taken: Taken, why: str, valid: int, untrusted: set[int]) -> None:
+        """Names the blocks of a take that vLLM has to compute. With several groups a number names no block."""
         take = taken.take
-        if len(self.split) > 1:
+        logger.warning("take of %s: %s", take.request, why)
+        if taken.is_owed and len(take.blocks) > 1:
             self.done.failed_recving.add(take.request)
-            return
-        ((first, ids),) = take.blocks
-        size = self.caches.transfer_groups[0].kv_cache_spec.block_size
-        whole = max(valid - first, 0) // size if valid < take.tokens else len(ids)
-        self.lost.update(ids[whole:], untrusted.intersection(ids))
+        elif taken.is_owed:
+            ((first, ids),) = take.blocks
+            size = self._kv_cache_config.transfer_groups[0].kv_cache_spec.block_size
+            whole = len(ids) if valid >= take.tokens else max(valid - first, 0) // size
+            self.lost.update(ids[whole:], untrusted.intersection(ids))
 
     # Ends.
 
     def _event(self, event: kv.Event | None) -> None:
-        if event is None or not event.terminal:
+        if event is None:
             return
-        name = self.offers.pop(event.id, None)
-        if name is not None:
-            self.counts.ended("offer", event.kind)
-            self.sent[name].has_ended = True
-            self._settle(name)
+        if self.offers.pop(event.id, None) is not None:
+            self.counts.ended(f"offer {event.kind.name}")
             return
         taken = self.takes.pop(event.id)
-        if event.kind == kv.RECEIVED:
-            tokens = taken.take.tokens - taken.take.skip
-            self.counts.ended("take", event.kind, tokens, time.monotonic() - taken.since)
-        else:
-            self.counts.ended("take", event.kind)
-            logger.warning("take of %s: %s: %s", taken.take.request, event.kind.name, event.message)
-        if taken.is_owed and event.kind != kv.RECEIVED:
-            self._fail(taken, event.valid_tokens, {block // self.split[group] for group, block in event.untrusted})
+        is_whole = event.kind == kv.RECEIVED
+        self.counts.ended(f"take {event.kind.name}", taken.take.tokens - taken.take.skip if is_whole else 0)
+        if not is_whole:
+            untrusted = {block for _, block in event.untrusted}
+            self._fail(taken, f"{event.kind.name}: {event.message}", event.valid_tokens, untrusted)
         self._report(taken)
 
-    def results(self) -> KVConnectorTransferResults:
+    def get_transfer_results(self, finished_req_ids: set[str]) -> KVConnectorTransferResults:
         """What has ended since the last call; a request that has failed is in it with its lost blocks."""
         while (event := self.cache.poll()) is not None:
             self._event(event)
-        while not self.failures.empty():
-            taken, error = self.failures.get()
-            self.takes.pop(taken.take.id, None)
-            self.counts.ended("take", kv.FAILED)
-            logger.warning("take of %s: %s", taken.take.request, error)
-            if taken.is_owed:
-                self._fail(taken, 0, set())
-                self._report(taken)
+        while self.failures:
+            taken, error = self.failures.popleft()
+            if self.takes.get(taken.take.id) is taken:
+                del self.takes[taken.take.id]
+            self.counts.ended("take FAILED")
+            self._fail(taken, str(error), 0, set())
+            self._report(taken)
+        ended = {name for name in self.finished if not self._is_open(name)}
+        self.finished -= ended
+        for name in ended:
+            del self.ids[name]
         done, self.done = self.done, KVConnectorTransferResults()
+        done.finished_sending.update(ended)
         return done
 
-    def lost_blocks(self) -> set[int]:
+    def get_block_ids_with_load_errors(self) -> set[int]:
         lost, self.lost = self.lost, set()
         return lost
 
-    def stats(self) -> Stats | None:
-        if self.counts.is_empty():
+    def get_kv_connector_stats(self) -> Stats | None:
+        if self.cache is None or self.counts.is_empty():
             return None
         counts, self.counts = self.counts, Stats()
         return counts
 
 
-def _bytes_of(tensor: torch.Tensor) -> object:
+def quietly(call: Callable[..., None], *arguments: Any) -> None:
+    """Calls for an offer or take that may have ended meanwhile: its event says why."""
+    try:
+        call(*arguments)
+    except ferry.CallerError as error:
+        logger.log(logging.DEBUG if isinstance(error, ferry.StaleError) else logging.WARNING, "%s", error)
+
+
+def bytes_of(tensor: torch.Tensor) -> object:
     """All bytes of a tensor's storage."""
     flat = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(tensor.untyped_storage())
     return flat.numpy() if tensor.device.type == "cpu" else flat

@@ -1,0 +1,142 @@
+"""Halves of FerryConnector without engines of vLLM: schedulers with made-up requests, workers with tensors."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from ferry_vllm import FerryConnector, worker
+from ferry_vllm.messages import Step
+from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
+from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
+from vllm.v1.request import RequestStatus
+
+BLOCK, HEADS, ELEMENTS, LAYERS, BLOCKS = 32, 2, 8, 3, 16
+
+
+def config_of(extra: dict[str, Any] | None = None, ranks: int = 1) -> Any:
+    """What the connector reads of a VllmConfig."""
+    return SimpleNamespace(
+        kv_transfer_config=SimpleNamespace(kv_connector_extra_config=extra or {}, is_kv_producer=True),
+        parallel_config=SimpleNamespace(tensor_parallel_size=ranks),
+        model_config=SimpleNamespace(
+            model="tiny",
+            revision=None,
+            dtype="float32",
+            hf_text_config=SimpleNamespace(rope_theta=1e4),
+            get_total_num_kv_heads=lambda: HEADS,
+        ),
+        cache_config=SimpleNamespace(cache_dtype="auto"),
+    )
+
+
+def caches_of(spec: Any = None, layers: int = LAYERS, groups: int = 1) -> KVCacheConfig:
+    spec = spec or FullAttentionSpec(block_size=BLOCK, num_kv_heads=HEADS, head_size=ELEMENTS, dtype=torch.float32)
+    names = [[f"model.layers.{group + layer * groups}.attn" for layer in range(layers)] for group in range(groups)]
+    specs = spec if isinstance(spec, list) else [spec] * groups
+    return KVCacheConfig(
+        num_blocks=BLOCKS,
+        kv_cache_tensors=[],
+        kv_cache_groups=[KVCacheGroupSpec(layers, each) for layers, each in zip(names, specs, strict=True)],
+    )
+
+
+def request_of(name: str, tokens: int, **params: Any) -> Any:
+    return SimpleNamespace(
+        request_id=name,
+        num_prompt_tokens=tokens,
+        num_computed_tokens=0,
+        kv_transfer_params=params or None,
+        status=RequestStatus.RUNNING,
+    )
+
+
+def output_of(scheduled: dict[str, int], blocks: dict[str, Any] | None = None, preempted: Any = ()) -> Any:
+    """What the connector reads of a SchedulerOutput."""
+    state = SimpleNamespace(get_block_ids=lambda name: (blocks or {})[name])
+    return SimpleNamespace(
+        num_scheduled_tokens=scheduled, preempted_req_ids=set(preempted), kv_connector_block_state=state
+    )
+
+
+class Rank:
+    """A scheduler's half and a worker's, with a cache whose every element is another number."""
+
+    def __init__(self, extra: dict[str, Any] | None = None, first: float = 0.0) -> None:
+        caches = caches_of()
+        self.scheduler = FerryConnector(config_of(extra), KVConnectorRole.SCHEDULER, caches)
+        self.worker = FerryConnector(config_of(extra), KVConnectorRole.WORKER, caches)
+        shape = (LAYERS, BLOCKS, HEADS, BLOCK, 2 * ELEMENTS)
+        count = LAYERS * BLOCKS * HEADS * BLOCK * 2 * ELEMENTS
+        self.memory = (torch.arange(count, dtype=torch.float32) + first).reshape(shape)
+        names = caches.kv_cache_groups[0].layer_names
+        self.worker.register_kv_caches({name: self.memory[layer] for layer, name in enumerate(names)})
+        self.names = names
+        self.scheduler.set_xfer_handshake_metadata_pp_aware({(0, 0): self.worker.get_handshake_metadata()})
+        # What the worker has told: (requests that were sent, that were received, that failed, lost blocks).
+        self.sent: list[str] = []
+        self.received: list[str] = []
+        self.lost: set[int] = set()
+
+    def step(self, output: Any = None, layers: int = LAYERS) -> Step:
+        """One step of vLLM, in the order of its calls."""
+        step = self.scheduler.build_connector_meta(output or output_of({}))
+        self.worker.handle_preemptions(step)
+        self.worker.bind_connector_metadata(step)
+        for name in self.names[:layers]:
+            self.worker.save_kv_layer(name, None, None)
+        self.worker.start_load_kv(None)
+        results = self.worker.get_transfer_results(set())
+        lost = self.worker.get_block_ids_with_load_errors()
+        assert not lost or results.finished_recving, "lost blocks are told with their request"
+        self.lost |= lost
+        self.sent += results.finished_sending
+        self.received += results.finished_recving
+        self.scheduler.update_connector_output(results)
+        self.worker.clear_connector_metadata()
+        return step
+
+    def chunk(self, request: Any, tokens: int, blocks: list[int], layers: int = LAYERS) -> None:
+        """Computes the next tokens of a prompt, which then has these blocks."""
+        self.step(output_of({request.request_id: tokens}, {request.request_id: (blocks,)}), layers)
+        request.num_computed_tokens += tokens
+
+    def finish(self, request: Any, blocks: list[int], status: Any = RequestStatus.FINISHED_LENGTH_CAPPED) -> Any:
+        request.status = status
+        return self.scheduler.request_finished_all_groups(request, (blocks,))
+
+    def take(self, request: Any, blocks: list[int], computed: int = 0) -> None:
+        count, is_async = self.scheduler.get_num_new_matched_tokens(request, computed)
+        assert is_async == (count > 0)
+        self.scheduler.update_state_after_alloc(request, blocks_of(blocks), count)
+
+
+def blocks_of(ids: list[int]) -> Any:
+    return SimpleNamespace(get_block_ids=lambda: (ids,))
+
+
+def until(condition: Callable[[], bool], *ranks: Rank, seconds: float = 10.0) -> None:
+    """Steps until it holds."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "not in time"
+        for rank in ranks:
+            rank.step()
+        time.sleep(0.001)
+
+
+@pytest.fixture(autouse=True)
+def one_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker, "get_tensor_model_parallel_rank", lambda: 0)
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[Rank, Rank]]:
+    producer, consumer = Rank(first=1.0), Rank(first=-1e6)
+    yield producer, consumer
+    consumer.worker.shutdown()
+    producer.worker.shutdown()

@@ -1,0 +1,253 @@
+"""Whole handoffs between the workers of two connectors in one process."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Any
+
+import pytest
+import torch
+from conftest import BLOCK, LAYERS, Rank, output_of, request_of, until
+from ferry import kv
+from vllm.v1.request import RequestStatus
+
+PREFILL = {"do_remote_decode": True, "do_remote_prefill": False}
+SOURCE, TARGET = [4, 9, 2], [7, 1, 5]
+TOKENS = 2 * BLOCK + 5
+
+
+def same(producer: Rank, consumer: Rank, tokens: int = TOKENS) -> bool:
+    """Whether the tokens of the source's blocks are in the target's: keys, and values behind them."""
+    for at in range(tokens):
+        block, token = divmod(at, BLOCK)
+        mine = consumer.memory[:, TARGET[block]].reshape(LAYERS, -1, 2, BLOCK, 8)[:, :, :, token]
+        theirs = producer.memory[:, SOURCE[block]].reshape(LAYERS, -1, 2, BLOCK, 8)[:, :, :, token]
+        if not torch.equal(mine, theirs):
+            return False
+    return True
+
+
+def by_layer(producer: Rank, consumer: Rank, name: str = "a") -> tuple[Any, Any]:
+    """A prompt that both sides know by the proxy's id; nothing is computed yet."""
+    id = kv.new_id().hex()
+    first = request_of(name, TOKENS, **PREFILL, ferry_id=id)
+    second = request_of(name, TOKENS, do_remote_prefill=True, ferry_id=id, ferry_producers=producer.scheduler.producers)
+    producer.scheduler.update_state_after_alloc(first, None, 0)
+    consumer.take(second, TARGET)
+    return first, second
+
+
+def test_a_computed_prompt_goes_over_and_each_side_is_told_once(pair: tuple[Rank, Rank]) -> None:
+    producer, consumer = pair
+    first = request_of("a", TOKENS, **PREFILL)
+    producer.chunk(first, TOKENS, SOURCE)
+    delay, params = producer.finish(first, SOURCE)
+    assert delay
+    producer.step()
+    assert producer.sent == []
+    before = consumer.memory.clone()
+    consumer.take(request_of("b", TOKENS, **params), TARGET)
+    until(lambda: bool(consumer.received and producer.sent), consumer, producer)
+    assert same(producer, consumer)
+    others = [block for block in range(16) if block not in TARGET]
+    assert torch.equal(before[:, others], consumer.memory[:, others])
+    for _ in range(20):
+        consumer.step()
+        producer.step()
+    assert (producer.sent, consumer.received, consumer.lost) == (["a"], ["b"], set())
+
+
+def test_a_prompt_goes_over_by_chunks_and_layers_while_it_is_computed(pair: tuple[Rank, Rank]) -> None:
+    producer, consumer = pair
+    first, _ = by_layer(producer, consumer)
+    consumer.step()
+    producer.chunk(first, BLOCK, SOURCE[:1], layers=1)
+    # The first layer of the first chunk arrives although nothing else is computed.
+    end = time.monotonic() + 10
+    while consumer.memory[0, TARGET[0], 0, 0, 0] != producer.memory[0, SOURCE[0], 0, 0, 0]:
+        assert time.monotonic() < end
+        time.sleep(0.001)
+    assert consumer.memory[1, TARGET[0], 0, 0, 0] < 0
+    for name in producer.names[1:]:
+        producer.worker.computing = [(bytes.fromhex(first.kv_transfer_params["ferry_id"]), BLOCK)]
+        producer.worker.save_kv_layer(name, None, None)
+    producer.chunk(first, BLOCK, SOURCE[:2])
+    producer.chunk(first, 5, SOURCE)
+    assert producer.sent == []
+    until(lambda: bool(consumer.received), consumer)
+    assert same(producer, consumer)
+    # The offer may have ended already; the request is told only when vLLM waits for it.
+    producer.step()
+    assert producer.sent == []
+    assert producer.finish(first, SOURCE)[0]
+    until(lambda: producer.sent == ["a"], producer)
+
+
+def test_a_cached_prefix_is_not_written(pair: tuple[Rank, Rank]) -> None:
+    producer, consumer = pair
+    first = request_of("a", TOKENS, **PREFILL)
+    _, params = producer.finish(first, SOURCE)
+    producer.step()
+    before = consumer.memory[:, TARGET[0]].clone()
+    consumer.take(request_of("b", TOKENS, **params), TARGET, computed=BLOCK)
+    until(lambda: bool(consumer.received), consumer, producer)
+    assert torch.equal(before, consumer.memory[:, TARGET[0]])
+    assert consumer.memory[0, TARGET[1], 0, 0, 0] == producer.memory[0, SOURCE[1], 0, 0, 0]
+
+
+def test_a_request_that_needs_nothing_frees_the_producer(pair: tuple[Rank, Rank]) -> None:
+    producer, consumer = pair
+    _, params = producer.finish(request_of("a", TOKENS, **PREFILL), SOURCE)
+    producer.step()
+    consumer.take(request_of("b", TOKENS, **params), TARGET, computed=TOKENS)
+    until(lambda: producer.sent == ["a"], consumer, producer, seconds=3)
+    assert consumer.received == []
+
+
+def test_a_request_that_is_aborted_before_it_has_blocks_frees_the_producer(pair: tuple[Rank, Rank]) -> None:
+    producer, consumer = pair
+    _, params = producer.finish(request_of("a", TOKENS, **PREFILL), SOURCE)
+    producer.step()
+    aborted = consumer.finish(request_of("b", TOKENS, **params), [], RequestStatus.FINISHED_ABORTED)
+    assert aborted == (False, None)
+    until(lambda: producer.sent == ["a"], consumer, producer, seconds=3)
+    assert consumer.received == []
+
+
+def test_an_abort_of_the_producer_loses_the_blocks_that_are_not_whole(pair: tuple[Rank, Rank]) -> None:
+    producer, consumer = pair
+    first, _ = by_layer(producer, consumer)
+    consumer.step()
+    producer.chunk(first, BLOCK, SOURCE[:1])
+    end = time.monotonic() + 10
+    while consumer.memory[LAYERS - 1, TARGET[0], 0, 0, 0] != producer.memory[LAYERS - 1, SOURCE[0], 0, 0, 0]:
+        assert time.monotonic() < end
+        time.sleep(0.001)
+    time.sleep(0.2)
+    assert producer.finish(first, SOURCE[:1], RequestStatus.FINISHED_ABORTED)[0]
+    until(lambda: bool(consumer.received and producer.sent), consumer, producer, seconds=3)
+    assert consumer.lost == set(TARGET[1:])
+    assert (producer.sent, consumer.received) == (["a"], ["a"])
+
+
+def test_an_abort_before_the_first_chunk_ends_the_consumers_wait(pair: tuple[Rank, Rank]) -> None:
+    producer, consumer = pair
+    first, _ = by_layer(producer, consumer)
+    consumer.step()
+    assert producer.finish(first, [], RequestStatus.FINISHED_ABORTED)[0]
+    until(lambda: bool(consumer.received and producer.sent), consumer, producer, seconds=3)
+    assert consumer.lost == set(TARGET)
+
+
+def test_an_abort_of_the_consumer_is_told_once_and_nothing_is_written_after_it(pair: tuple[Rank, Rank]) -> None:
+    producer, consumer = pair
+    first, second = by_layer(producer, consumer)
+    consumer.step()
+    producer.chunk(first, BLOCK, SOURCE[:1])
+    assert consumer.finish(second, TARGET, RequestStatus.FINISHED_ABORTED) == (False, None)
+    until(lambda: consumer.received == ["a"], consumer, producer, seconds=3)
+    consumer.memory.fill_(-5.0)
+    producer.chunk(first, TOKENS - BLOCK, SOURCE)
+    producer.finish(first, SOURCE)
+    until(lambda: producer.sent == ["a"], consumer, producer, seconds=3)
+    assert bool((consumer.memory == -5.0).all())
+    assert consumer.received == ["a"]
+
+
+def test_an_abort_while_the_producer_is_dialled_is_told_at_once(pair: tuple[Rank, Rank]) -> None:
+    producer, consumer = pair
+    _, params = producer.finish(request_of("a", TOKENS, **PREFILL), SOURCE)
+    second = request_of("b", TOKENS, **params)
+    consumer.take(second, TARGET)
+    consumer.worker.dials.submit(lambda: None).result()
+    consumer.worker.lock.acquire()
+    try:
+        step = consumer.scheduler.build_connector_meta(output_of({}))
+        consumer.worker.bind_connector_metadata(step)
+        consumer.worker.start_load_kv(None)
+        consumer.finish(second, TARGET, RequestStatus.FINISHED_ABORTED)
+    finally:
+        consumer.worker.lock.release()
+    until(lambda: consumer.received == ["b"] and producer.sent == ["a"], consumer, producer, seconds=3)
+
+
+def test_a_preempted_prompt_ends_its_offer_before_its_blocks_are_used(pair: tuple[Rank, Rank]) -> None:
+    producer, consumer = pair
+    first, _ = by_layer(producer, consumer)
+    consumer.step()
+    producer.chunk(first, BLOCK, SOURCE[:1])
+    producer.chunk(first, BLOCK, SOURCE[:2])
+    first.num_computed_tokens = 0
+    producer.step(output_of({}, preempted=["a"]))
+    # From here on vLLM overwrites the blocks.
+    producer.memory[:, SOURCE] = -7.0
+    until(lambda: not producer.worker.computing, producer)
+    fresh = [11, 12, 13]
+    expected = producer.memory[:, fresh].clone()
+    producer.chunk(first, BLOCK, fresh[:1])
+    producer.chunk(first, TOKENS - BLOCK, fresh)
+    assert producer.finish(first, fresh)[0]
+    until(lambda: bool(consumer.received and producer.sent), consumer, producer)
+    assert (producer.sent, consumer.received) == (["a"], ["a"])
+    for at in range(3):
+        if TARGET[at] not in consumer.lost:
+            whole = consumer.memory[:, TARGET[at]] == expected[:, at]
+            assert bool(whole.all()) or at == 2
+
+
+def test_an_id_that_comes_twice_ends_the_second_request_alone(pair: tuple[Rank, Rank]) -> None:
+    producer, consumer = pair
+    first, second = by_layer(producer, consumer)
+    consumer.step()
+    producer.chunk(first, BLOCK, SOURCE[:1])
+    again = request_of("again", TOKENS, **first.kv_transfer_params)
+    producer.scheduler.update_state_after_alloc(again, None, 0)
+    producer.step(output_of({"again": BLOCK}, {"again": ([11],)}))
+    assert producer.finish(again, [11])[0]
+    until(lambda: producer.sent == ["again"], producer, consumer)
+    twice = request_of("twice", TOKENS, **{**second.kv_transfer_params, "do_remote_prefill": True})
+    consumer.take(twice, [10, 11, 12])
+    until(lambda: consumer.received == ["twice"], consumer, producer)
+    assert consumer.lost == {10, 11, 12}
+    producer.chunk(first, TOKENS - BLOCK, SOURCE)
+    producer.finish(first, SOURCE)
+    until(lambda: bool(consumer.received == ["twice", "a"] and len(producer.sent) == 2), consumer, producer)
+    assert same(producer, consumer)
+
+
+def test_a_producer_that_is_gone_costs_the_blocks_and_no_step(pair: tuple[Rank, Rank]) -> None:
+    producer, consumer = pair
+    _, params = producer.finish(request_of("a", TOKENS, **PREFILL), SOURCE)
+    producer.worker.shutdown()
+    consumer.take(request_of("b", TOKENS, **params), TARGET)
+    start = time.monotonic()
+    consumer.step()
+    assert time.monotonic() - start < 0.5
+    until(lambda: consumer.received == ["b"], consumer, seconds=4)
+    assert consumer.lost == set(TARGET)
+
+
+def test_another_model_is_refused_by_name(caplog: pytest.LogCaptureFixture, pair: tuple[Rank, Rank]) -> None:
+    producer, _ = pair
+    other = Rank({"model": "giant"})
+    logging.getLogger("vllm").propagate = True
+    _, params = producer.finish(request_of("a", TOKENS, **PREFILL), SOURCE)
+    producer.step()
+    other.take(request_of("b", TOKENS, **params), TARGET)
+    until(lambda: other.received == ["b"], other, producer)
+    assert other.lost == set(TARGET)
+    assert any("tiny" in record.getMessage() and "giant" in record.getMessage() for record in caplog.records)
+    other.worker.shutdown()
+
+
+def test_ends_and_tokens_are_counted(pair: tuple[Rank, Rank]) -> None:
+    producer, consumer = pair
+    _, params = producer.finish(request_of("a", TOKENS, **PREFILL), SOURCE)
+    consumer.take(request_of("b", TOKENS, **params), TARGET)
+    until(lambda: bool(consumer.received and producer.sent), consumer, producer)
+    told = consumer.worker.get_kv_connector_stats()
+    assert told.data == {"ends": {"take RECEIVED": 1}, "tokens": TOKENS}
+    assert consumer.worker.get_kv_connector_stats() is None
+    both = told.aggregate(producer.worker.get_kv_connector_stats())
+    assert both.reduce() == {"take RECEIVED": 1, "offer SENT": 1, "tokens taken": TOKENS}
