@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 import torch
-from ferry_vllm import FerryConnector, worker
-from ferry_vllm.messages import Step
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
 from vllm.v1.request import RequestStatus
+
+from ferry_vllm import FerryConnector, worker
+from ferry_vllm.messages import Step
 
 BLOCK, HEADS, ELEMENTS, LAYERS, BLOCKS = 32, 2, 8, 3, 16
 

@@ -87,8 +87,7 @@ class SchedulerHalf:
 
     def build_connector_meta(self, scheduler_output: Any) -> Step:
         for name in scheduler_output.preempted_req_ids or ():
-            prefill = self.prefills.get(name)
-            if prefill is not None and prefill.is_offered:
+            if (prefill := self.prefills.get(name)) and prefill.is_offered:
                 self.next.retracted.append(name)
                 prefill.count, prefill.is_sealed = 0, False
         for name, prefill in self.prefills.items():
@@ -121,8 +120,7 @@ class SchedulerHalf:
         if not (request.kv_transfer_params or {}).get("do_remote_decode"):
             return False, None
         whole = request.status in WHOLE
-        prefill = self.prefills.pop(name, None)
-        if prefill is not None and prefill.is_offered:
+        if (prefill := self.prefills.pop(name, None)) and prefill.is_offered:
             if not whole or not prefill.is_sealed:
                 self.next.aborted.append(name)
         elif whole and any(block_ids):

@@ -36,10 +36,9 @@ class Stats(KVConnectorStats):
 class PromMetrics(KVConnectorPromMetrics):
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        names = self._labelnames
-        what = "Offers and takes that have ended, by their terminal event."
-        self._ends = self._counter_cls("vllm:ferry_handoffs", what, [*names, "side", "end"])
-        self._tokens = self._counter_cls("vllm:ferry_tokens", "Tokens that were taken from other engines.", names)
+        names = [*self._labelnames, "side", "end"]
+        self._ends = self._counter_cls("vllm:ferry_handoffs", "Ended offers and takes.", names)
+        self._tokens = self._counter_cls("vllm:ferry_tokens", "Tokens that were taken.", self._labelnames)
 
     def observe(self, transfer_stats_data: dict[str, Any], engine_idx: int = 0) -> None:
         values = self.per_engine_labelvalues[engine_idx]

@@ -40,7 +40,6 @@ class Taken:
 
     take: Take
     is_owed: bool
-    has_begun: bool = False
 
 
 class WorkerHalf:
@@ -80,11 +79,10 @@ class WorkerHalf:
         return Rank(self.engine.descriptor)
 
     def shutdown(self) -> None:
-        if self.cache is None:
-            return
-        self.dials.shutdown(wait=False, cancel_futures=True)
-        with contextlib.suppress(ferry.Error):
-            self.engine.close(CLOSE_S)
+        if self.cache is not None:
+            self.dials.shutdown(wait=False, cancel_futures=True)
+            with contextlib.suppress(ferry.Error):
+                self.engine.close(CLOSE_S)
 
     # Offers.
 
@@ -98,7 +96,8 @@ class WorkerHalf:
                 logger.warning("offer of %s ends with its preemption: %s", name, error)
                 quietly(self.cache.abort, self.ids[name])
                 while self._is_open(name):
-                    self._event(self.cache.wait(1.0))
+                    if event := self.cache.wait(1.0):
+                        self._event(event)
 
     def bind_connector_metadata(self, connector_metadata: Step) -> None:
         """Offers what this step adds, before the model runs."""
@@ -152,9 +151,12 @@ class WorkerHalf:
                 self.taken[take.request] = taken
             if not self._begin(taken):
                 self.dials.submit(self._dial, taken)
-        for name in step.cancelled:
-            if name in self.taken:
-                self._cancel(self.taken[name])
+        for taken in filter(None, map(self.taken.get, step.cancelled)):
+            with self.lock:
+                if self.takes.get(taken.take.id) is taken:
+                    quietly(self.cache.cancel, taken.take.id)
+                else:
+                    self._report(taken)
 
     def wait_for_layer_load(self, layer_name: str) -> None: ...
 
@@ -177,7 +179,6 @@ class WorkerHalf:
         with self.lock:
             blocks = [kv.Blocks(ids if taken.is_owed else [], first) for first, ids in take.blocks]
             options = {"taker": take.taker, "skip_tokens": take.skip, "deadline": self.options.take_s}
-            self.takes.setdefault(take.id, taken)
             try:
                 self.cache.take(take.id, peers, blocks, take.tokens, mode=self.mode, **options)
             except (ferry.PeerError, ferry.StaleError):
@@ -185,15 +186,9 @@ class WorkerHalf:
                 return False
             except ferry.Error as error:
                 self.failures.append((taken, error))
-            taken.has_begun = True
+                return True
+            self.takes[take.id] = taken
         return True
-
-    def _cancel(self, taken: Taken) -> None:
-        with self.lock:
-            if not taken.has_begun:
-                self._report(taken)
-                return
-        quietly(self.cache.cancel, taken.take.id)
 
     def _report(self, taken: Taken) -> None:
         """Tells vLLM once that nothing writes a request's blocks any more."""
@@ -216,16 +211,14 @@ class WorkerHalf:
 
     # Ends.
 
-    def _event(self, event: kv.Event | None) -> None:
-        if event is None:
-            return
+    def _event(self, event: kv.Event) -> None:
         if self.offers.pop(event.id, None) is not None:
             self.counts.ended(f"offer {event.kind.name}")
             return
-        taken = self.takes.pop(event.id)
-        is_whole = event.kind == kv.RECEIVED
-        self.counts.ended(f"take {event.kind.name}", taken.take.tokens - taken.take.skip if is_whole else 0)
-        if not is_whole:
+        with self.lock:
+            taken = self.takes.pop(event.id)
+        self.counts.ended(f"take {event.kind.name}", max(event.valid_tokens - taken.take.skip, 0))
+        if event.kind != kv.RECEIVED:
             untrusted = {block for _, block in event.untrusted}
             self._fail(taken, f"{event.kind.name}: {event.message}", event.valid_tokens, untrusted)
         self._report(taken)
@@ -236,8 +229,6 @@ class WorkerHalf:
             self._event(event)
         while self.failures:
             taken, error = self.failures.popleft()
-            if self.takes.get(taken.take.id) is taken:
-                del self.takes[taken.take.id]
             self.counts.ended("take FAILED")
             self._fail(taken, str(error), 0, set())
             self._report(taken)

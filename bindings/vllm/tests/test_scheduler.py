@@ -1,0 +1,238 @@
+"""What the scheduler's half decides, without workers; and what is refused before anything runs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from conftest import BLOCK, BLOCKS, ELEMENTS, HEADS, blocks_of, caches_of, config_of, output_of, request_of
+from ferry import kv
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
+from vllm.v1.kv_cache_interface import (
+    ChunkedLocalAttentionSpec,
+    FullAttentionSpec,
+    MLAAttentionSpec,
+    SlidingWindowSpec,
+)
+from vllm.v1.request import RequestStatus
+
+from ferry_vllm import FerryConnector
+from ferry_vllm.layout import describe, key_of
+from ferry_vllm.options import LEASE_MS, Options
+from ferry_vllm.stats import PromMetrics
+
+ID = kv.new_id()
+PREFILL = {"do_remote_decode": True, "do_remote_prefill": False}
+DECODE = {"do_remote_prefill": True, "ferry_id": ID.hex(), "ferry_producers": ["00ff"]}
+SHAPE = {"block_size": BLOCK, "num_kv_heads": HEADS, "head_size": ELEMENTS, "dtype": torch.float32}
+
+
+def scheduler(caches: Any = None, **extra: Any) -> FerryConnector:
+    made = FerryConnector(config_of(extra), KVConnectorRole.SCHEDULER, caches or caches_of())
+    made.producers = ["aa"]
+    return made
+
+
+def test_a_prompt_without_an_id_is_offered_when_it_is_whole() -> None:
+    half, request = scheduler(), request_of("a", 70, **PREFILL)
+    half.update_state_after_alloc(request, blocks_of([1, 2, 3]), 0)
+    assert half.build_connector_meta(output_of({"a": 70}, {"a": ([1, 2, 3],)})).offers == []
+    request.status = RequestStatus.FINISHED_LENGTH_CAPPED
+    delay, params = half.request_finished_all_groups(request, ([1, 2, 3, 4],))
+    assert delay and params["ferry_producers"] == ["aa"] and len(params["ferry_id"]) == 32
+    step = half.build_connector_meta(output_of({}))
+    (offer,) = step.offers
+    assert (offer.blocks, offer.is_new, offer.cached, offer.tokens, offer.sealed) == (
+        [(0, [1, 2, 3])],
+        True,
+        70,
+        70,
+        70,
+    )
+    assert (step.finished, step.aborted) == (["a"], [])
+
+
+def test_chunks_add_their_blocks_and_the_last_one_seals() -> None:
+    half, request = scheduler(), request_of("a", 70, **PREFILL, ferry_id=ID.hex())
+    request.num_computed_tokens = 32
+    half.update_state_after_alloc(request, blocks_of([1]), 0)
+    told = []
+    for blocks, tokens in (([1, 2], 20), ([1, 2], 10), ([1, 2, 3, 9], 8), ([1, 2, 3, 9], 1)):
+        told += half.build_connector_meta(output_of({"a": tokens}, {"a": (blocks,)})).offers
+        request.num_computed_tokens += tokens
+    rows = [(offer.blocks, offer.is_new, offer.cached, offer.tokens, offer.sealed) for offer in told]
+    assert rows == [
+        ([(0, [1, 2])], True, 32, 52, 0),
+        ([(0, [])], False, 0, 62, 0),
+        ([(0, [3])], False, 0, 70, 70),
+    ]
+
+
+def test_a_preempted_prompt_is_told_before_it_begins_anew() -> None:
+    half, request = scheduler(), request_of("a", 70, **PREFILL, ferry_id=ID.hex())
+    half.update_state_after_alloc(request, blocks_of([1]), 0)
+    half.build_connector_meta(output_of({"a": 32}, {"a": ([1],)}))
+    request.num_computed_tokens = 0
+    step = half.build_connector_meta(output_of({"a": 64}, {"a": ([5, 6],)}, preempted=["a", "other"]))
+    assert step.retracted == ["a"]
+    assert [(offer.blocks, offer.is_new) for offer in step.offers] == [([(0, [5, 6])], False)]
+
+
+def test_layerwise_is_off_if_the_options_or_a_window_say_so() -> None:
+    window = SlidingWindowSpec(**SHAPE, sliding_window=48)
+    for half in (scheduler(layerwise=False), scheduler(caches_of(window))):
+        request = request_of("a", 70, **PREFILL, ferry_id=ID.hex())
+        half.update_state_after_alloc(request, blocks_of([1]), 0)
+        assert half.build_connector_meta(output_of({"a": 70}, {"a": ([1, 2, 3],)})).offers == []
+        request.status = RequestStatus.FINISHED_STOPPED
+        assert half.request_finished_all_groups(request, ([1, 2, 3],))[0]
+        assert half.build_connector_meta(output_of({})).offers[0].id == ID
+
+
+def test_blocks_that_have_left_a_window_are_not_named() -> None:
+    caches = caches_of([FullAttentionSpec(**SHAPE), SlidingWindowSpec(**SHAPE, sliding_window=40)], groups=2)
+    half, request = scheduler(caches), request_of("a", 100, **PREFILL)
+    request.status = RequestStatus.FINISHED_LENGTH_CAPPED
+    assert half.request_finished_all_groups(request, ([1, 2, 3, 4], [0, 0, 7, 8, 9]))[0]
+    assert half.build_connector_meta(output_of({})).offers[0].blocks == [(0, [1, 2, 3, 4]), (2 * BLOCK, [7, 8])]
+
+
+def test_a_take_has_the_blocks_behind_the_cached_prefix() -> None:
+    half, request = scheduler(), request_of("a", 70, **DECODE)
+    assert half.get_num_new_matched_tokens(request, 32) == (38, True)
+    half.update_state_after_alloc(request, blocks_of([1, 2, 3, 4]), 38)
+    (take,) = half.build_connector_meta(output_of({})).takes
+    assert (take.id, take.producers, take.blocks) == (ID, [b"\x00\xff"], [(BLOCK, [2, 3])])
+    assert (take.skip, take.tokens) == (32, 70)
+    # A load that failed is not tried again.
+    assert half.get_num_new_matched_tokens(request, 0) == (0, False)
+
+
+def test_a_request_that_is_loading_is_cancelled_and_one_that_is_loaded_is_not() -> None:
+    half = scheduler()
+    for name in ("a", "b"):
+        request = request_of(name, 70, **{**DECODE})
+        half.update_state_after_alloc(request, blocks_of([1, 2, 3]), 70)
+        if name == "b":
+            half.update_connector_output(type("Output", (), {"finished_recving": {"b"}}))
+        request.status = RequestStatus.FINISHED_ABORTED
+        assert half.request_finished_all_groups(request, ([1, 2, 3],)) == (False, None)
+    assert half.build_connector_meta(output_of({})).cancelled == ["a"]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"ferry_id": "00"},
+        {"ferry_id": None},
+        {"ferry_id": "xy" * 16},
+        {"ferry_producers": []},
+        {"ferry_producers": ["zz"]},
+        {"ferry_producers": 7},
+        {"ferry_producers": [None]},
+    ],
+)
+def test_parameters_that_make_no_sense_are_computed_here(wrong: dict[str, Any]) -> None:
+    half, request = scheduler(), request_of("a", 70, **{**DECODE, **wrong})
+    assert half.get_num_new_matched_tokens(request, 0) == (0, False)
+    half.update_state_after_alloc(request, blocks_of([1, 2, 3]), 0)
+    assert half.build_connector_meta(output_of({})).takes == []
+
+
+def test_a_request_without_parameters_is_left_alone() -> None:
+    half, request = scheduler(), request_of("a", 70)
+    assert half.get_num_new_matched_tokens(request, 0) == (0, False)
+    half.update_state_after_alloc(request, blocks_of([1, 2, 3]), 0)
+    request.status = RequestStatus.FINISHED_STOPPED
+    assert half.request_finished_all_groups(request, ([1, 2, 3],)) == (False, None)
+
+
+def test_what_is_not_supported_is_refused_by_name() -> None:
+    local = ChunkedLocalAttentionSpec(**SHAPE, attention_chunk_size=64)
+    with pytest.raises(ValueError, match="model.layers.0.attn has a ChunkedLocalAttentionSpec"):
+        scheduler(caches_of(local))
+    config = config_of()
+    config.parallel_config.pipeline_parallel_size = 2
+    with pytest.raises(ValueError, match="pipeline_parallel_size must be 1"):
+        FerryConnector(config, KVConnectorRole.SCHEDULER, caches_of())
+    with pytest.raises(TypeError, match="layerwize"):
+        scheduler(layerwize=True)
+    with pytest.raises(ValueError, match="mode 'pusch' is none of"):
+        scheduler(mode="pusch")
+
+
+def test_a_tensor_of_another_shape_is_refused() -> None:
+    caches = caches_of(layers=1)
+    (name,) = caches.kv_cache_groups[0].layer_names
+    good = torch.zeros(BLOCKS, HEADS, BLOCK, 2 * ELEMENTS)
+    describe(config_of(), caches, {name: good}, 0, "")
+    for tensor in (good.reshape(BLOCKS, BLOCK, HEADS, -1), good[..., ::2], good[..., :ELEMENTS], good[0]):
+        with pytest.raises(ValueError, match=f"layer {name} has a tensor of"):
+            describe(config_of(), caches, {name: tensor}, 0, "")
+
+
+def test_ranks_share_heads_and_latents_do_not() -> None:
+    caches = caches_of(FullAttentionSpec(**{**SHAPE, "num_kv_heads": 1}), layers=1)
+    (name,) = caches.kv_cache_groups[0].layer_names
+    half = torch.zeros(BLOCKS, 1, BLOCK, 2 * ELEMENTS)
+    for rank in range(2):
+        (layer,), layout = describe(config_of(ranks=2), caches, {name: half}, rank, "")
+        assert (layer.heads, layer.pairs, layout.rank, layout.ranks) == (2, 2, rank, 2)
+    (layer,), _ = describe(config_of(ranks=4), caches, {name: half}, 3, "")
+    assert layer.heads == 2
+    latent = caches_of(MLAAttentionSpec(**{**SHAPE, "num_kv_heads": 1}), layers=1)
+    (layer,), _ = describe(config_of(ranks=2), latent, {name: torch.zeros(BLOCKS, 1, BLOCK, 24)}, 1, "")
+    assert (layer.heads, layer.pairs, layer.elements) == (1, 1, 24)
+
+
+def test_layers_are_in_the_order_of_computation() -> None:
+    caches = caches_of([FullAttentionSpec(**SHAPE), SlidingWindowSpec(**SHAPE, sliding_window=40)], 6, groups=2)
+    names = [name for group in caches.kv_cache_groups for name in group.layer_names]
+    tensors = {name: torch.zeros(BLOCKS, HEADS, BLOCK, 2 * ELEMENTS) for name in names}
+    layers, _ = describe(config_of(), caches, tensors, 0, "")
+    assert [layer.name for layer in layers] == [f"model.layers.{number}.attn" for number in range(12)]
+
+
+def test_the_key_tells_models_apart() -> None:
+    config = config_of()
+    assert key_of(config, "") == {**key_of(config, "tiny")}
+    assert key_of(config, "other")["model"] == "other"
+    config.model_config.hf_text_config.rope_scaling = {"factor": "8" * 300}
+    assert len(key_of(config, "")["rope"]) == 64
+
+
+def test_settings_of_ranks_and_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("FERRY_LEASE_MS", raising=False)
+    options = Options(settings={"listen_address": "0.0.0.0:7000", "advertise_address": "node1:0"})
+    wanted = {"listen_address": "0.0.0.0:7003", "advertise_address": "node1:0", "lease_ms": LEASE_MS}
+    assert options.engine(3) == wanted
+    assert Options(settings={"lease_ms": 9}).engine(0) == {"lease_ms": 9}
+    monkeypatch.setenv("FERRY_LEASE_MS", "2000")
+    assert Options().engine(0) == {}
+
+
+def test_counts_are_in_the_metrics() -> None:
+    registry = CollectorRegistry()
+
+    def of(kind: Any) -> Any:
+        return lambda *arguments: kind(*arguments, registry=registry)
+
+    kinds = {kind: of(kind) for kind in (Counter, Gauge, Histogram)}
+    metrics = PromMetrics(config_of(), kinds, ["engine"], {0: ["0"]})
+    metrics.observe({"ends": {"take RECEIVED": 2}, "tokens": 9})
+    labels = {"engine": "0", "side": "take", "end": "RECEIVED"}
+    assert registry.get_sample_value("vllm:ferry_handoffs_total", labels) == 2
+    assert registry.get_sample_value("vllm:ferry_tokens_total", {"engine": "0"}) == 9
+
+
+def test_a_group_of_several_specs_is_read_by_layer() -> None:
+    caches = caches_of(layers=2)
+    group = caches.kv_cache_groups[0]
+    each = {name: FullAttentionSpec(**SHAPE) for name in group.layer_names}
+    uniform = type("Uniform", (), {"kv_cache_specs": each, "block_size": BLOCK})()
+    caches = replace(caches, kv_cache_groups=[replace(group, kv_cache_spec=uniform)])
+    tensors = {name: torch.zeros(BLOCKS, HEADS, BLOCK, 2 * ELEMENTS) for name in each}
+    assert [layer.heads for layer in describe(config_of(), caches, tensors, 0, "")[0]] == [HEADS, HEADS]
