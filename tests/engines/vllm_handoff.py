@@ -10,11 +10,8 @@ With a BACKEND other than FERRY nothing fails: the figures are for the record.
 
 from __future__ import annotations
 
-import ctypes
 import json
-import multiprocessing
 import os
-import random
 import signal
 import sys
 import tempfile
@@ -23,121 +20,14 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-BLOCK = 32
-PROMPTS = 20
+from vllm_engines import ENVIRONMENT, PROMPTS, Engine, Failure, Process, condition, make_model, prompts
+
 # Longest wait for an answer of a decoder whose prefiller is gone.
 ANSWER_S = 5.0
 # For other backends, whose decoders may never answer.
 PATIENCE_S = 30.0
-STARTS_S = 300.0
-PR_SET_PDEATHSIG = 1
 # Begins what is said of a case whose decoder did not answer in time, but serves on.
 MISSED = "MISSED: "
-
-
-def make_model(folder: str) -> None:
-    """Writes a Llama with random weights, whose KV cache has 24 KiB a token."""
-    import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    config = LlamaConfig(
-        vocab_size=512,
-        hidden_size=128,
-        intermediate_size=256,
-        num_hidden_layers=6,
-        num_attention_heads=4,
-        num_key_value_heads=4,
-        head_dim=128,
-        max_position_embeddings=2048,
-        bos_token_id=1,
-        eos_token_id=2,
-        tie_word_embeddings=False,
-    )
-    torch.manual_seed(7)
-    model = LlamaForCausalLM(config)
-    with torch.no_grad():
-        for name, weight in model.named_parameters():
-            if "norm" not in name:
-                weight.normal_(0.0, 0.3)
-    model.save_pretrained(folder)
-
-
-def prompts() -> list[list[int]]:
-    """Prompts of several whole blocks; the last token of each lies in a block of its own."""
-    chosen = random.Random(5)
-    return [
-        [chosen.randrange(3, 512) for _ in range(BLOCK * chosen.randint(3, 12) + 1)] for _ in range(PROMPTS)
-    ]
-
-
-class Engine:
-    """One vLLM in this process."""
-
-    def __init__(self, model: str, connector: str | None, backend: str, role: str, port: int) -> None:
-        from vllm import LLM
-        from vllm.config import KVTransferConfig
-
-        transfer = None
-        if connector is not None:
-            os.environ["VLLM_NIXL_SIDE_CHANNEL_HOST"] = "127.0.0.1"
-            os.environ["VLLM_NIXL_SIDE_CHANNEL_PORT"] = str(port)
-            transfer = KVTransferConfig(
-                kv_connector=connector,
-                kv_role=role,
-                kv_load_failure_policy="recompute",
-                kv_connector_extra_config={"backends": [backend]},
-            )
-        self.llm = LLM(
-            model=model,
-            dtype="float32",
-            block_size=BLOCK,
-            enforce_eager=True,
-            skip_tokenizer_init=True,
-            max_model_len=1024,
-            max_num_seqs=8,
-            enable_prefix_caching=False,
-            kv_transfer_config=transfer,
-        )
-
-    def generate(
-        self, name: str, tokens: list[int], count: int, parameters: dict[str, Any] | None, limit_s: float
-    ) -> dict[str, Any]:
-        """Answers one prompt; a request that is not done in time is aborted, with the reason "none".
-
-        The push connector finds the two sides of a request by their common name.
-        """
-        from vllm import SamplingParams
-
-        sampling = SamplingParams(
-            max_tokens=count,
-            temperature=0,
-            detokenize=False,
-            ignore_eos=True,
-            extra_args={"kv_transfer_params": parameters} if parameters else None,
-        )
-        start = time.monotonic()
-        self.llm.llm_engine.add_request(name, {"prompt_token_ids": tokens}, sampling)
-        while time.monotonic() - start < limit_s:
-            for output in self.llm.llm_engine.step():
-                if output.finished and output.request_id == name:
-                    return {
-                        "tokens": list(output.outputs[0].token_ids),
-                        "reason": output.outputs[0].finish_reason,
-                        "cached": output.num_cached_tokens,
-                        "parameters": output.kv_transfer_params,
-                        "seconds": time.monotonic() - start,
-                    }
-        self.llm.llm_engine.abort_request([name])
-        return {"tokens": [], "reason": "none", "cached": 0, "parameters": None, "seconds": limit_s}
-
-    def step(self) -> None:
-        """Lets the engine's loop go on between requests, as a server's does."""
-        self.llm.llm_engine.step()
-
-
-def condition(pid: int) -> str:
-    """The kernel's letter for a process; T is stopped."""
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
 def strike(pipe: Connection, how: str, pid: int) -> None:
@@ -194,71 +84,13 @@ def swap_blocks() -> None:
     nixl._api.nixl_agent.make_prepped_xfer = make
 
 
-def end_with(runner: int) -> None:
-    """The kernel kills this process with its runner: a stopped engine never sees that its pipe has ended."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), "prctl")
-    if os.getppid() != runner:
-        raise SystemExit("the runner ended before its engine began")
-
-
-def serve(pipe: Connection, log: str, runner: int, arguments: tuple[Any, ...]) -> None:
-    """An engine's process: does what the test asks for until the pipe ends."""
-    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    os.dup2(descriptor, 1)
-    os.dup2(descriptor, 2)
-    end_with(runner)
-    engine = Engine(*arguments)
-    pipe.send(os.getpid())
-    while True:
-        if not pipe.poll(0.002):
-            engine.step()
-            continue
-        try:
-            word, *rest = pipe.recv()
-        except EOFError:
-            return
-        if word == "generate":
-            pipe.send(engine.generate(*rest))
-        elif word == "strike":
-            strike(pipe, *rest)
-        elif word == "swap":
-            swap_blocks()
-            pipe.send(None)
-
-
-class Process:
-    def __init__(self, folder: str, name: str, *arguments: Any) -> None:
-        context = multiprocessing.get_context("spawn")
-        self.pipe, theirs = context.Pipe()
-        self.log = Path(folder, f"{name}.log")
-        self.process = context.Process(
-            target=serve, args=(theirs, str(self.log), os.getpid(), arguments), daemon=True
-        )
-        self.process.start()
-        theirs.close()
-
-    def ready(self) -> int:
-        return int(self.answer(STARTS_S))
-
-    def answer(self, within_s: float) -> Any:
-        if not self.pipe.poll(within_s):
-            raise TimeoutError(f"no answer within {within_s:.0f} s")
-        return self.pipe.recv()
-
-    def ask(self, *command: Any, within_s: float = 120.0) -> Any:
-        self.pipe.send(command)
-        return self.answer(within_s)
-
-    def close(self) -> None:
-        self.process.kill()
-        self.process.join()
-        self.pipe.close()
-
-
-class Failure(Exception):
-    pass
+def handle(pipe: Connection, engine: Engine, word: str, *rest: Any) -> None:
+    """The words of this test, in an engine's process."""
+    if word == "strike":
+        strike(pipe, *rest)
+    elif word == "swap":
+        swap_blocks()
+        pipe.send(None)
 
 
 class Pair:
@@ -269,17 +101,23 @@ class Pair:
         self.connector = "NixlPushConnector" if mode == "push" else "NixlConnector"
         self.port = port
         self.requests = 0
-        self.decode = Process(
-            folder, f"{mode}-decode", model, self.connector, backend, "kv_consumer", port + 1
-        )
+        self.decode = self.start("decode", "kv_consumer", port + 1)
         self.decode.ready()
         self.start_prefill()
 
-    def start_prefill(self) -> None:
+    def start(self, side: str, role: str, port: int) -> Process:
         folder, model, backend, mode = self.place
-        self.prefill = Process(
-            folder, f"{mode}-prefill", model, self.connector, backend, "kv_producer", self.port
-        )
+        transfer = {
+            "kv_connector": self.connector,
+            "kv_role": role,
+            "kv_load_failure_policy": "recompute",
+            "kv_connector_extra_config": {"backends": [backend]},
+        }
+        where = {"VLLM_NIXL_SIDE_CHANNEL_HOST": "127.0.0.1", "VLLM_NIXL_SIDE_CHANNEL_PORT": str(port)}
+        return Process(folder, f"{mode}-{side}", handle, model, transfer, environment=where)
+
+    def start_prefill(self) -> None:
+        self.prefill = self.start("prefill", "kv_producer", self.port)
         self.pid = self.prefill.ready()
 
     def close(self) -> None:
@@ -362,17 +200,10 @@ def main() -> int:
     deaths = ["killed", "stopped", "restarted"]
     cases = cases or ["pull", "push", *(f"{mode}-{how}" for mode in ("pull", "push") for how in deaths)]
     folder = os.environ.get("ENGINES_LOGS") or tempfile.mkdtemp(prefix="engines-")
-    os.environ.update(
-        VLLM_ENABLE_V1_MULTIPROCESSING="0",
-        VLLM_CPU_KVCACHE_SPACE="1",
-        VLLM_HOST_IP="127.0.0.1",
-        GLOO_SOCKET_IFNAME="lo",
-        HF_HUB_OFFLINE="1",
-        VLLM_NO_USAGE_STATS="1",
-    )
+    os.environ.update(ENVIRONMENT, PYTHONPATH=str(Path(__file__).parent))
     model = str(Path(folder, "model"))
     make_model(model)
-    alone = Process(folder, "alone", model, None, backend, "", 0)
+    alone = Process(folder, "alone", None, model, None)
     alone.ready()
     expected = [alone.ask("generate", "alone", tokens, 16, None, 60)["tokens"] for tokens in prompts()]
     alone.close()
