@@ -20,12 +20,14 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from vllm_engines import BLOCK, ENVIRONMENT, Engine, Failure, Process, condition, make_model, prompts
+from vllm_engines import BLOCK, ENVIRONMENT, Engine, Failure, Process, condition, make_model
 
+PROMPTS = 20
 # From a kill to the terminal event of the other side.
 END_S = 3.0
 COUNT = 8
-CHUNK = 128
+# Tokens of a chunk: no multiple of a block.
+CHUNK = 100
 # Where a side is struck, and by whom: the producer strikes at the points of offers, the consumer at those of takes.
 POINTS = {
     "take": "decode",
@@ -34,6 +36,12 @@ POINTS = {
     "sealed": "prefill",
     "received": "decode",
 }
+
+
+def prompts() -> list[list[int]]:
+    """Prompts of any length: their last blocks are partly full, and their chunks end in the midst of a block."""
+    chosen = random.Random(5)
+    return [[chosen.randrange(3, 512) for _ in range(chosen.randint(70, 390))] for _ in range(PROMPTS)]
 
 
 def handle(pipe: Connection, engine: Engine, word: str, *rest: Any) -> None:
@@ -139,7 +147,7 @@ def strike(point: str, pid: int, how: str, note: str) -> None:
 
 def swap_blocks() -> None:
     """Breaks the takes of this process: the first and the last block change places. The last is not full, so that
-    the first gets one token alone; attention would not see two full blocks that change places."""
+    the first lacks tokens; attention would not see two full blocks that change places."""
     from ferry import kv
 
     take = kv.Cache.take
@@ -176,7 +184,8 @@ class Pair:
                 "kv_connector_module_path": "ferry_vllm",
                 "kv_role": "kv_both",
                 "kv_load_failure_policy": "recompute",
-                "kv_connector_extra_config": arguments.pop("extra", {}),
+                # A busy machine may keep a process waiting for a second: only cases of losses look at silence.
+                "kv_connector_extra_config": {"silence_ms": 10_000} | arguments.pop("extra", {}),
             }
             arguments.setdefault("max_num_batched_tokens", CHUNK)
             self.engines[side] = Process(
@@ -353,7 +362,7 @@ def losses(how: str, modes: tuple[str, ...]) -> Callable[..., str]:
     def case(place: tuple[str, str], expected: list[list[int]]) -> str:
         said = []
         for mode in modes:
-            side = {"extra": {"mode": mode}, "environment": {"FERRY_TRANSPORTS": "tcp"}}
+            side = {"extra": {"mode": mode, "silence_ms": 1000}, "environment": {"FERRY_TRANSPORTS": "tcp"}}
             pair = Pair(*place, f"{how}-{mode}", dict(side), dict(side))
             try:
                 for victim in ("prefill", "decode"):
@@ -374,7 +383,9 @@ def losses(how: str, modes: tuple[str, ...]) -> Callable[..., str]:
 
 def storm(place: tuple[str, str], expected: list[list[int]]) -> str:
     """Many requests at a time, half of which are aborted on one side or the other."""
-    pair = Pair(*place, "storm", {}, {})
+    # A take that is cancelled before its offer is forgotten by the producer, whose blocks then wait for the lease.
+    side = {"extra": {"lease_s": 8.0}}
+    pair = Pair(*place, "storm", dict(side), dict(side))
     chosen = random.Random(int(os.environ.get("SEED", "3")))
     try:
         pair.whole(prompts()[0])
@@ -407,7 +418,7 @@ def storm(place: tuple[str, str], expected: list[list[int]]) -> str:
                 else:
                     right += 1
                     loaded += answer["cached"] == len(tokens)
-            pair.all_free("prefill")
+            pair.all_free("prefill", 8.0 + END_S)
             pair.all_free("decode")
         if loaded < right // 3:
             raise Failure(f"of {right} answers only {loaded} were loaded")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import BLOCK, LAYERS, Rank, output_of, request_of, until
+from conftest import BLOCK, ELEMENTS, HEADS, LAYERS, Rank, output_of, request_of, until
 from ferry import kv
 from vllm.v1.request import RequestStatus
 
@@ -21,11 +21,25 @@ def same(producer: Rank, consumer: Rank, tokens: int = TOKENS) -> bool:
     """Whether the tokens of the source's blocks are in the target's: keys, and values behind them."""
     for at in range(tokens):
         block, token = divmod(at, BLOCK)
-        mine = consumer.memory[:, TARGET[block]].reshape(LAYERS, -1, 2, BLOCK, 8)[:, :, :, token]
-        theirs = producer.memory[:, SOURCE[block]].reshape(LAYERS, -1, 2, BLOCK, 8)[:, :, :, token]
-        if not torch.equal(mine, theirs):
-            return False
+        mine, theirs = consumer.memory[:, TARGET[block]], producer.memory[:, SOURCE[block]]
+        for part in (keys, values):
+            if not torch.equal(part(mine, token), part(theirs, token)):
+                return False
     return True
+
+
+def keys(block: torch.Tensor, token: int) -> torch.Tensor:
+    """A token's keys in a block of all layers: the tokens of an element lie side by side."""
+    return block.reshape(LAYERS, HEADS, -1)[:, :, : BLOCK * ELEMENTS].reshape(LAYERS, HEADS, ELEMENTS, BLOCK)[
+        ..., token
+    ]
+
+
+def values(block: torch.Tensor, token: int) -> torch.Tensor:
+    """Its values, behind the keys: the elements of a token lie side by side."""
+    return block.reshape(LAYERS, HEADS, -1)[:, :, BLOCK * ELEMENTS :].reshape(LAYERS, HEADS, BLOCK, ELEMENTS)[
+        :, :, token
+    ]
 
 
 def by_layer(producer: Rank, consumer: Rank, name: str = "a") -> tuple[Any, Any]:
@@ -121,7 +135,7 @@ def test_an_abort_of_the_producer_loses_the_blocks_that_are_not_whole(pair: tupl
     consumer.step()
     producer.chunk(first, BLOCK, SOURCE[:1])
     end = time.monotonic() + 10
-    while consumer.memory[LAYERS - 1, TARGET[0], 0, 0, 0] != producer.memory[LAYERS - 1, SOURCE[0], 0, 0, 0]:
+    while consumer.memory[LAYERS - 1, TARGET[0], 1, -1, -1] != producer.memory[LAYERS - 1, SOURCE[0], 1, -1, -1]:
         assert time.monotonic() < end
         time.sleep(0.001)
     time.sleep(0.2)

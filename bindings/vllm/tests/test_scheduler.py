@@ -10,7 +10,9 @@ import torch
 from conftest import BLOCK, BLOCKS, ELEMENTS, HEADS, blocks_of, caches_of, config_of, output_of, request_of
 from ferry import kv
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from vllm import _custom_ops
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
+from vllm.v1.attention.backends import cpu_attn
 from vllm.v1.kv_cache_interface import (
     ChunkedLocalAttentionSpec,
     FullAttentionSpec,
@@ -20,7 +22,7 @@ from vllm.v1.kv_cache_interface import (
 from vllm.v1.request import RequestStatus
 
 from ferry_vllm import FerryConnector
-from ferry_vllm.layout import describe, key_of
+from ferry_vllm.layout import describe, key_of, parts_of, specs_of
 from ferry_vllm.options import LEASE_MS, Options
 from ferry_vllm.stats import PromMetrics
 
@@ -174,26 +176,57 @@ def test_a_tensor_of_another_shape_is_refused() -> None:
             describe(config_of(), caches, {name: tensor}, 0, "")
 
 
+def parts(caches: Any, tensors: Any, ranks: int = 1) -> list[kv.Layer]:
+    return [
+        part
+        for number, specs in enumerate(specs_of(config_of(), caches))
+        for name, spec in specs.items()
+        for part in parts_of(config_of(ranks=ranks), spec, name, tensors[name], number)
+    ]
+
+
 def test_ranks_share_heads_and_latents_do_not() -> None:
     caches = caches_of(FullAttentionSpec(**{**SHAPE, "num_kv_heads": 1}), layers=1)
     (name,) = caches.kv_cache_groups[0].layer_names
     half = torch.zeros(BLOCKS, 1, BLOCK, 2 * ELEMENTS)
     for rank in range(2):
-        (layer,), layout = describe(config_of(ranks=2), caches, {name: half}, rank, "")
-        assert (layer.heads, layer.pairs, layout.rank, layout.ranks) == (2, 2, rank, 2)
-    (layer,), _ = describe(config_of(ranks=4), caches, {name: half}, 3, "")
-    assert layer.heads == 2
+        places, layout = describe(config_of(ranks=2), caches, {name: half}, rank, "")
+        assert (places, layout.rank, layout.ranks) == ({name: (0, 2)}, rank, 2)
+    for ranks in (2, 4):
+        assert [layer.heads for layer in parts(caches, {name: half}, ranks)] == [2, 2]
     latent = caches_of(MLAAttentionSpec(**{**SHAPE, "num_kv_heads": 1}), layers=1)
-    (layer,), _ = describe(config_of(ranks=2), latent, {name: torch.zeros(BLOCKS, 1, BLOCK, 24)}, 1, "")
+    (layer,) = parts(latent, {name: torch.zeros(BLOCKS, 1, BLOCK, 24)}, 2)
     assert (layer.heads, layer.pairs, layer.elements) == (1, 1, 24)
+
+
+@pytest.mark.parametrize("block", [32, 64])
+def test_vllms_kernel_puts_keys_and_values_where_the_layout_says(block: int) -> None:
+    spec = FullAttentionSpec(**{**SHAPE, "block_size": block, "head_size": 64})
+    caches = caches_of(spec, layers=1)
+    (name,) = caches.kv_cache_groups[0].layer_names
+    cache = torch.zeros(BLOCKS, HEADS, block, 2 * 64)
+    tokens = torch.arange(5 * HEADS * 64, dtype=torch.float32).reshape(5, HEADS, 64) + 1
+    halves = cache.view(BLOCKS, HEADS, 2 * block, -1).chunk(2, dim=2)
+    slots = torch.tensor([0, 1, block - 1, 3 * block + 2, 7 * block + 9])
+    isa = cpu_attn._get_attn_isa(torch.float32, block, 64)
+    _custom_ops.cpu_attn_reshape_and_cache(tokens, -tokens, *halves, slots, isa)
+    flat = cache.flatten()
+    for part, sign in zip(parts(caches, {name: cache}), (1, -1), strict=True):
+        by = [stride // 4 for stride in part.strides]
+        start = (part.address - cache.data_ptr()) // 4
+        for number, slot in enumerate(slots.tolist()):
+            for head in range(HEADS):
+                at = start + slot // block * by[0] + head * by[2] + slot % block * by[3]
+                found = flat[at : at + 63 * by[4] + 1 : by[4]]
+                assert torch.equal(found, sign * tokens[number, head])
 
 
 def test_layers_are_in_the_order_of_computation() -> None:
     caches = caches_of([FullAttentionSpec(**SHAPE), SlidingWindowSpec(**SHAPE, sliding_window=40)], 6, groups=2)
     names = [name for group in caches.kv_cache_groups for name in group.layer_names]
     tensors = {name: torch.zeros(BLOCKS, HEADS, BLOCK, 2 * ELEMENTS) for name in names}
-    layers, _ = describe(config_of(), caches, tensors, 0, "")
-    assert [layer.name for layer in layers] == [f"model.layers.{number}.attn" for number in range(12)]
+    places, _ = describe(config_of(), caches, tensors, 0, "")
+    assert places == {f"model.layers.{number}.attn": (2 * number, 2 * number + 2) for number in range(12)}
 
 
 def test_the_key_tells_models_apart() -> None:
@@ -235,4 +268,4 @@ def test_a_group_of_several_specs_is_read_by_layer() -> None:
     uniform = type("Uniform", (), {"kv_cache_specs": each, "block_size": BLOCK})()
     caches = replace(caches, kv_cache_groups=[replace(group, kv_cache_spec=uniform)])
     tensors = {name: torch.zeros(BLOCKS, HEADS, BLOCK, 2 * ELEMENTS) for name in each}
-    assert [layer.heads for layer in describe(config_of(), caches, tensors, 0, "")[0]] == [HEADS, HEADS]
+    assert list(describe(config_of(), caches, tensors, 0, "")[0]) == group.layer_names

@@ -1,8 +1,8 @@
 """vLLM's KV cache as a layout of ferry.
 
-vLLM gives each layer a tensor of [blocks, heads, tokens, row], whose strides say how the dimensions are nested. On a
-CPU its kernels put the keys of a head's tokens before their values, inside of the same bytes; elsewhere a row is a
-token's key and value side by side.
+vLLM gives each layer a tensor of [blocks, heads, tokens, row], whose strides say how the dimensions are nested. A row
+is a token's key and value side by side. On a CPU the same bytes of a head are the keys, with the tokens of each element
+side by side, and behind them the values, with the elements of each token side by side: two layers of ferry.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from typing import Any
 import torch
 from ferry import kv
 from vllm.config import VllmConfig
+from vllm.v1.attention.backends.cpu_attn import _get_attn_isa
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, MLAAttentionSpec, SlidingWindowSpec
 
 KINDS = {FullAttentionSpec: kv.FULL, SlidingWindowSpec: kv.WINDOW, MLAAttentionSpec: kv.LATENT}
-SPLITS = ("pipeline", "prefill_context", "decode_context")
 
 
 def specs_of(config: VllmConfig, caches: KVCacheConfig) -> list[dict[str, Any]]:
     """The format of each layer's cache, by group. Refuses what would not be handed over rightly."""
-    for name in SPLITS:
+    for name in ("pipeline", "prefill_context", "decode_context"):
         if getattr(config.parallel_config, f"{name}_parallel_size", 1) > 1:
             raise ValueError(f"FerryConnector: {name}_parallel_size must be 1")
     groups = []
@@ -51,36 +51,42 @@ def key_of(config: VllmConfig, model: str) -> dict[str, str]:
 
 def describe(
     config: VllmConfig, caches: KVCacheConfig, tensors: dict[str, torch.Tensor], rank: int, model: str
-) -> tuple[list[kv.Layer], kv.Layout]:
-    """This rank's layers in the order of computation, and its layout."""
-    groups, layers = [], []
-    ranks, total = config.parallel_config.tensor_parallel_size, config.model_config.get_total_num_kv_heads()
+) -> tuple[dict[str, tuple[int, int]], kv.Layout]:
+    """The places of each layer's parts in this rank's layout, in the order of computation; and the layout."""
+    groups, parts = [], {}
     for number, specs in enumerate(specs_of(config, caches)):
         spec = next(iter(specs.values()))
         groups.append(kv.Group(spec.block_size, KINDS[type(spec)], window_of(spec)))
-        layers += [layer_of(spec, name, tensors[name], number, ranks, total) for name, spec in specs.items()]
-    layers.sort(key=lambda layer: [int(digits) for digits in re.findall(r"\d+", layer.name)])
-    return layers, kv.Layout(groups=groups, layers=layers, tp=(rank, ranks), **key_of(config, model))
+        parts |= {name: parts_of(config, spec, name, tensors[name], number) for name, spec in specs.items()}
+    layers, places = [], {}
+    for name in sorted(parts, key=lambda name: [int(digits) for digits in re.findall(r"\d+", name)]):
+        places[name] = (len(layers), len(layers) + len(parts[name]))
+        layers += parts[name]
+    ranks = config.parallel_config.tensor_parallel_size
+    return places, kv.Layout(groups=groups, layers=layers, tp=(rank, ranks), **key_of(config, model))
 
 
 def window_of(spec: Any) -> int:
     return spec.sliding_window if isinstance(spec, SlidingWindowSpec) else 0
 
 
-def layer_of(spec: Any, name: str, tensor: torch.Tensor, group: int, ranks: int, total: int) -> kv.Layer:
+def parts_of(config: VllmConfig, spec: Any, name: str, tensor: torch.Tensor, group: int) -> list[kv.Layer]:
     latent = isinstance(spec, MLAAttentionSpec)
-    held = 1 if latent else spec.num_kv_heads
+    held, ranks = 1 if latent else spec.num_kv_heads, config.parallel_config.tensor_parallel_size
+    total = config.model_config.get_total_num_kv_heads()
     heads = 1 if latent else total if held == max(1, total // ranks) else held * ranks
-    size, row, apart = tensor.element_size(), tensor.shape[-1], tensor.device.type == "cpu" and not latent
-    known = list(tensor.shape[1:-1]) == [held, spec.block_size] and tensor.stride(-1) == 1
-    if not known or (apart and tensor.stride(2) != row):
-        shape = f"{list(tensor.shape)} with strides of {list(tensor.stride())}"
+    count, size, row, apart = spec.block_size, tensor.element_size(), tensor.shape[-1], tensor.device.type == "cpu"
+    known = list(tensor.shape[1:-1]) == [held, count] and tensor.stride(-1) == 1
+    isa = _get_attn_isa(spec.dtype, count, spec.head_size, config.cache_config.cache_dtype) if apart else "vec"
+    if not known or (apart and tensor.stride(2) != row) or isa not in ("vec", "vec16"):
+        shape = f"{list(tensor.shape)} with strides of {list(tensor.stride())}, for {isa}"
         raise ValueError(f"FerryConnector: layer {name} has a tensor of {shape}, which is not known")
     block, head, token, element = (stride * size for stride in tensor.stride())
-    pairs, pair = 1, 0
-    if apart:
-        pairs, row, token = 2, row // 2, token // 2
-        pair = token * spec.block_size
-    strides = (block, pair, head, token, element)
-    place = {"blocks": tensor.shape[0], "address": tensor.data_ptr(), "group": group, "strides": strides}
-    return kv.Layer(name=name, heads=heads, elements=row, element_bytes=size, pairs=pairs, **place)
+    parts = [("", 0, row, (block, 0, head, token, element))]
+    if apart and not latent:
+        row //= 2
+        parts = [(".keys", 0, row, (block, 0, head, size, count * size))]
+        parts.append((".values", count * row * size, row, (block, 0, head, row * size, size)))
+    same = {"heads": heads, "element_bytes": size, "blocks": tensor.shape[0], "group": group, "pairs": 1}
+    at = tensor.data_ptr()
+    return [kv.Layer(name + what, elements=row, address=at + to, strides=by, **same) for what, to, row, by in parts]

@@ -36,10 +36,12 @@ class Take:
     producers: list[bytes]
     # A number that all ranks of this consumer have.
     taker: int
-    # All empty for a request that needs nothing, and for which vLLM does not wait: the producer can free its blocks.
+    # All empty for a request that needs nothing: the producer can free its blocks.
     blocks: Lists
     skip: int
     tokens: int
+    # Whether vLLM waits for the request, and has not been told of its end.
+    is_owed: bool
 
 
 @dataclass

@@ -24,7 +24,6 @@ from vllm.v1.request import Request, RequestStatus
 from .messages import Lists, Offer, Rank, Step, Take
 
 logger = init_logger("vllm.ferry")
-ID_BYTES = 16
 WHOLE = (RequestStatus.FINISHED_STOPPED, RequestStatus.FINISHED_LENGTH_CAPPED)
 
 
@@ -71,7 +70,7 @@ class SchedulerHalf:
         if awaited:
             self.loading.add(name)
         wanted = self._lists(blocks if awaited else [[]] * len(blocks), skip, tokens)
-        self.next.takes.append(Take(name, *found, secrets.randbits(64), wanted, skip, tokens))
+        self.next.takes.append(Take(name, *found, secrets.randbits(64), wanted, skip, tokens, awaited))
 
     def _lists(self, blocks: Sequence[list[int]], first: int, end: int) -> Lists:
         """Of each group, the blocks from the one with the first token on; those that have left a window are null."""
@@ -155,7 +154,7 @@ def handoff(request: Request) -> tuple[bytes, list[bytes]]:
     params = request.kv_transfer_params
     try:
         id, producers = bytes.fromhex(params["ferry_id"]), map(bytes.fromhex, params.get("ferry_producers", []))
-        if len(id) != ID_BYTES:
+        if len(id) != 16:
             raise ValueError(f"ferry_id has {len(id)} bytes")
         return id, list(producers)
     except (KeyError, TypeError, ValueError) as error:

@@ -12,7 +12,6 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any
 
 import ferry
@@ -34,14 +33,6 @@ RETRACT_S = 0.2
 CLOSE_S = 5.0
 
 
-@dataclass
-class Taken:
-    """A take. `is_owed`: vLLM has not been told of its end."""
-
-    take: Take
-    is_owed: bool
-
-
 class WorkerHalf:
     # None in the scheduler.
     cache: kv.Cache | None = None
@@ -53,22 +44,21 @@ class WorkerHalf:
         self.offers: dict[bytes, str] = {}
         self.finished: set[str] = set()
         # Takes that have not ended, by id; those of which vLLM has not been told, by request.
-        self.takes: dict[bytes, Taken] = {}
-        self.taken: dict[str, Taken] = {}
+        self.takes: dict[bytes, Take] = {}
+        self.taken: dict[str, Take] = {}
         # Offers of this step, and the tokens that each layer has when it is computed.
         self.computing: list[tuple[bytes, int]] = []
         self.peers: dict[bytes, ferry.Peer] = {}
         self.dials = ThreadPoolExecutor(DIALS_MAX, thread_name_prefix="ferry-dial")
         # Orders takes that begin on a dialling thread, and their cancellation.
         self.lock = threading.Lock()
-        self.failures: deque[tuple[Taken, Exception]] = deque()
+        self.failures: deque[tuple[Take, Exception]] = deque()
         self.done, self.lost, self.counts = KVConnectorTransferResults(), set(), Stats()
 
     def register_kv_caches(self, kv_caches: dict[str, torch.Tensor]) -> None:
         """Opens the engine and the cache on vLLM's tensors, which are views of few storages."""
         rank = get_tensor_model_parallel_rank()
-        layers, layout = describe(self._vllm_config, self._kv_cache_config, kv_caches, rank, self.options.model)
-        self.places = {layer.name: place for place, layer in enumerate(layers)}
+        self.places, layout = describe(self._vllm_config, self._kv_cache_config, kv_caches, rank, self.options.model)
         self.engine = ferry.Engine(**self.options.engine(rank))
         storages = {kv_caches[name].untyped_storage().data_ptr(): kv_caches[name] for name in self.places}
         regions = [self.engine.register(bytes_of(tensor)) for tensor in storages.values()]
@@ -135,9 +125,9 @@ class WorkerHalf:
 
     def save_kv_layer(self, layer_name: str, kv_layer: torch.Tensor, attn_metadata: Any, **_: Any) -> None:
         """A layer of this step is computed: its tokens may move."""
-        if self.computing and (place := self.places.get(layer_name)) is not None:
+        if self.computing and (places := self.places.get(layer_name)):
             for id, tokens in self.computing:
-                quietly(self.cache.ready, id, tokens, place)
+                quietly(self.cache.ready, id, tokens, places)
 
     def wait_for_save(self) -> None: ...
 
@@ -146,38 +136,36 @@ class WorkerHalf:
     def start_load_kv(self, forward_context: Any, **_: Any) -> None:
         step = self._get_connector_metadata()
         for take in step.takes:
-            taken = Taken(take, any(ids for _, ids in take.blocks))
-            if taken.is_owed:
-                self.taken[take.request] = taken
-            if not self._begin(taken):
-                self.dials.submit(self._dial, taken)
-        for taken in filter(None, map(self.taken.get, step.cancelled)):
+            if take.is_owed:
+                self.taken[take.request] = take
+            if not self._begin(take):
+                self.dials.submit(self._dial, take)
+        for take in filter(None, map(self.taken.get, step.cancelled)):
             with self.lock:
-                if self.takes.get(taken.take.id) is taken:
-                    quietly(self.cache.cancel, taken.take.id)
+                if self.takes.get(take.id) is take:
+                    quietly(self.cache.cancel, take.id)
                 else:
-                    self._report(taken)
+                    self._report(take)
 
     def wait_for_layer_load(self, layer_name: str) -> None: ...
 
-    def _dial(self, taken: Taken) -> None:
+    def _dial(self, take: Take) -> None:
         try:
-            for producer in taken.take.producers:
+            for producer in take.producers:
                 self.peers[producer] = self.engine.connect_descriptor(producer, self.options.connect_s)
-            if not self._begin(taken):
+            if not self._begin(take):
                 raise ConnectionError("the producer was lost while the take began")
         except Exception as error:
-            self.failures.append((taken, error))
+            self.failures.append((take, error))
 
-    def _begin(self, taken: Taken) -> bool:
+    def _begin(self, take: Take) -> bool:
         """Takes, if all producers are connected and known to be."""
-        take = taken.take
         peers = [self.peers.get(producer) for producer in take.producers]
         if None in peers:
             return False
         # After a cancellation no byte may come; the producer learns that nothing is needed.
         with self.lock:
-            blocks = [kv.Blocks(ids if taken.is_owed else [], first) for first, ids in take.blocks]
+            blocks = [kv.Blocks(ids if take.is_owed else [], first) for first, ids in take.blocks]
             options = {"taker": take.taker, "skip_tokens": take.skip, "deadline": self.options.take_s}
             try:
                 self.cache.take(take.id, peers, blocks, take.tokens, mode=self.mode, **options)
@@ -185,25 +173,24 @@ class WorkerHalf:
                 self.peers = {key: peer for key, peer in self.peers.items() if key not in take.producers}
                 return False
             except ferry.Error as error:
-                self.failures.append((taken, error))
+                self.failures.append((take, error))
                 return True
-            self.takes[take.id] = taken
+            self.takes[take.id] = take
         return True
 
-    def _report(self, taken: Taken) -> None:
+    def _report(self, take: Take) -> None:
         """Tells vLLM once that nothing writes a request's blocks any more."""
-        if taken.is_owed:
-            taken.is_owed = False
-            del self.taken[taken.take.request]
-            self.done.finished_recving.add(taken.take.request)
+        if take.is_owed:
+            take.is_owed = False
+            del self.taken[take.request]
+            self.done.finished_recving.add(take.request)
 
-    def _fail(self, taken: Taken, why: str, valid: int, untrusted: set[int]) -> None:
+    def _fail(self, take: Take, why: str, valid: int, untrusted: set[int]) -> None:
         """Names the blocks of a take that vLLM has to compute. With several groups a number names no block."""
-        take = taken.take
         logger.warning("take of %s: %s", take.request, why)
-        if taken.is_owed and len(take.blocks) > 1:
+        if take.is_owed and len(take.blocks) > 1:
             self.done.failed_recving.add(take.request)
-        elif taken.is_owed:
+        elif take.is_owed:
             ((first, ids),) = take.blocks
             size = self._kv_cache_config.transfer_groups[0].kv_cache_spec.block_size
             whole = len(ids) if valid >= take.tokens else max(valid - first, 0) // size
@@ -216,22 +203,22 @@ class WorkerHalf:
             self.counts.ended(f"offer {event.kind.name}")
             return
         with self.lock:
-            taken = self.takes.pop(event.id)
-        self.counts.ended(f"take {event.kind.name}", max(event.valid_tokens - taken.take.skip, 0))
+            take = self.takes.pop(event.id)
+        self.counts.ended(f"take {event.kind.name}", max(event.valid_tokens - take.skip, 0))
         if event.kind != kv.RECEIVED:
             untrusted = {block for _, block in event.untrusted}
-            self._fail(taken, f"{event.kind.name}: {event.message}", event.valid_tokens, untrusted)
-        self._report(taken)
+            self._fail(take, f"{event.kind.name}: {event.message}", event.valid_tokens, untrusted)
+        self._report(take)
 
     def get_transfer_results(self, finished_req_ids: set[str]) -> KVConnectorTransferResults:
         """What has ended since the last call; a request that has failed is in it with its lost blocks."""
         while (event := self.cache.poll()) is not None:
             self._event(event)
         while self.failures:
-            taken, error = self.failures.popleft()
+            take, error = self.failures.popleft()
             self.counts.ended("take FAILED")
-            self._fail(taken, str(error), 0, set())
-            self._report(taken)
+            self._fail(take, str(error), 0, set())
+            self._report(take)
         ended = {name for name in self.finished if not self._is_open(name)}
         self.finished -= ended
         for name in ended:
