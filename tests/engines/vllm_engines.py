@@ -146,8 +146,11 @@ class Engine:
 
 
 def condition(pid: int) -> str:
-    """The kernel's letter for a process; T is stopped."""
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    """The kernel's letter for a process; T is stopped, X gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return "X"
 
 
 def end_with(runner: int) -> None:

@@ -253,16 +253,18 @@ def agree(number: int, answer: dict[str, Any], expected: list[list[int]], tokens
         raise Failure(f"prompt {number}: {answer['cached']} of {len(tokens)} tokens were told as loaded")
 
 
-def directions(pair: Pair, expected: list[list[int]], sources: tuple[str, ...]) -> str:
-    """Every prompt through the pair, whole and by layer."""
+def directions(
+    pair: Pair, expected: list[list[int]], sources: tuple[str, ...] = ("prefill",), count: int = PROMPTS
+) -> str:
+    """Prompts through the pair, whole and by layer."""
     for source in sources:
         target = "decode" if source == "prefill" else "prefill"
         for way in (pair.whole, pair.both):
-            for number, tokens in enumerate(prompts()):
+            for number, tokens in enumerate(prompts()[:count]):
                 agree(number, way(tokens, source), expected, tokens)
         pair.all_free(source)
         pair.all_free(target)
-    return f"{len(prompts())} prompts {' and '.join(sources)} first, whole and by layer, equal and all loaded"
+    return f"{count} prompts {' and '.join(sources)} first, whole and by layer, equal and all loaded"
 
 
 def swapped(pair: Pair, expected: list[list[int]]) -> str:
@@ -278,7 +280,7 @@ def swapped(pair: Pair, expected: list[list[int]]) -> str:
 def handoff(place: tuple[str, str], expected: list[list[int]]) -> str:
     pair = Pair(*place, "handoff", {}, {})
     try:
-        said = directions(pair, expected, ("prefill",))
+        said = directions(pair, expected)
         times = pair.engines["prefill"].ask("times")
         said += f"; save_kv_layer p50 {times[len(times) // 2] * 1e6:.1f} us"
         said += f", p99 {times[len(times) * 99 // 100] * 1e6:.1f} us of {len(times)}"
@@ -300,7 +302,7 @@ def handoff(place: tuple[str, str], expected: list[list[int]]) -> str:
 def blocks(place: tuple[str, str], expected: list[list[int]]) -> str:
     pair = Pair(*place, "blocks", {}, {"block_size": 2 * BLOCK})
     try:
-        return directions(pair, expected, ("prefill", "decode"))
+        return directions(pair, expected, ("prefill", "decode"), PROMPTS // 2)
     finally:
         pair.close()
 
@@ -317,7 +319,7 @@ def ranks(first: int, second: int) -> Callable[..., str]:
             )
         pair = Pair(*place, f"tp{first}{second}", *sides)
         try:
-            return directions(pair, expected, ("prefill",))
+            return directions(pair, expected, count=PROMPTS // 4)
         finally:
             pair.close()
 

@@ -43,12 +43,13 @@ def values(block: torch.Tensor, token: int) -> torch.Tensor:
 
 
 def by_layer(producer: Rank, consumer: Rank, name: str = "a") -> tuple[Any, Any]:
-    """A prompt that both sides know by the proxy's id; nothing is computed yet."""
+    """A prompt that both sides know by the proxy's id; the consumer has begun to take, and nothing is computed yet."""
     id = kv.new_id().hex()
     first = request_of(name, TOKENS, **PREFILL, ferry_id=id)
     second = request_of(name, TOKENS, do_remote_prefill=True, ferry_id=id, ferry_producers=producer.scheduler.producers)
     producer.scheduler.update_state_after_alloc(first, None, 0)
     consumer.take(second, TARGET)
+    until(lambda: bool(consumer.worker.takes), consumer)
     return first, second
 
 
@@ -75,7 +76,6 @@ def test_a_computed_prompt_goes_over_and_each_side_is_told_once(pair: tuple[Rank
 def test_a_prompt_goes_over_by_chunks_and_layers_while_it_is_computed(pair: tuple[Rank, Rank]) -> None:
     producer, consumer = pair
     first, _ = by_layer(producer, consumer)
-    consumer.step()
     producer.chunk(first, BLOCK, SOURCE[:1], layers=1)
     # The first layer of the first chunk arrives although nothing else is computed.
     end = time.monotonic() + 10
@@ -132,7 +132,6 @@ def test_a_request_that_is_aborted_before_it_has_blocks_frees_the_producer(pair:
 def test_an_abort_of_the_producer_loses_the_blocks_that_are_not_whole(pair: tuple[Rank, Rank]) -> None:
     producer, consumer = pair
     first, _ = by_layer(producer, consumer)
-    consumer.step()
     producer.chunk(first, BLOCK, SOURCE[:1])
     end = time.monotonic() + 10
     while consumer.memory[LAYERS - 1, TARGET[0], 1, -1, -1] != producer.memory[LAYERS - 1, SOURCE[0], 1, -1, -1]:
@@ -148,7 +147,6 @@ def test_an_abort_of_the_producer_loses_the_blocks_that_are_not_whole(pair: tupl
 def test_an_abort_before_the_first_chunk_ends_the_consumers_wait(pair: tuple[Rank, Rank]) -> None:
     producer, consumer = pair
     first, _ = by_layer(producer, consumer)
-    consumer.step()
     assert producer.finish(first, [], RequestStatus.FINISHED_ABORTED)[0]
     until(lambda: bool(consumer.received and producer.sent), consumer, producer, seconds=3)
     assert consumer.lost == set(TARGET)
@@ -157,7 +155,6 @@ def test_an_abort_before_the_first_chunk_ends_the_consumers_wait(pair: tuple[Ran
 def test_an_abort_of_the_consumer_is_told_once_and_nothing_is_written_after_it(pair: tuple[Rank, Rank]) -> None:
     producer, consumer = pair
     first, second = by_layer(producer, consumer)
-    consumer.step()
     producer.chunk(first, BLOCK, SOURCE[:1])
     assert consumer.finish(second, TARGET, RequestStatus.FINISHED_ABORTED) == (False, None)
     until(lambda: consumer.received == ["a"], consumer, producer, seconds=3)
@@ -189,7 +186,6 @@ def test_an_abort_while_the_producer_is_dialled_is_told_at_once(pair: tuple[Rank
 def test_a_preempted_prompt_ends_its_offer_before_its_blocks_are_used(pair: tuple[Rank, Rank]) -> None:
     producer, consumer = pair
     first, _ = by_layer(producer, consumer)
-    consumer.step()
     producer.chunk(first, BLOCK, SOURCE[:1])
     producer.chunk(first, BLOCK, SOURCE[:2])
     first.num_computed_tokens = 0
@@ -213,7 +209,6 @@ def test_a_preempted_prompt_ends_its_offer_before_its_blocks_are_used(pair: tupl
 def test_an_id_that_comes_twice_ends_the_second_request_alone(pair: tuple[Rank, Rank]) -> None:
     producer, consumer = pair
     first, second = by_layer(producer, consumer)
-    consumer.step()
     producer.chunk(first, BLOCK, SOURCE[:1])
     again = request_of("again", TOKENS, **first.kv_transfer_params)
     producer.scheduler.update_state_after_alloc(again, None, 0)
