@@ -378,7 +378,8 @@ def losses(how: str, modes: tuple[str, ...]) -> Callable[..., str]:
     def case(place: tuple[str, str], expected: list[list[int]]) -> str:
         said = []
         for mode in modes:
-            side = {"extra": {"mode": mode, "silence_ms": 1000, "lease_s": LEASE_S}, "environment": {"FERRY_TRANSPORTS": "tcp"}}
+            extra = {"mode": mode, "silence_ms": 1000, "lease_s": LEASE_S}
+            side = {"extra": extra, "environment": {"FERRY_TRANSPORTS": "tcp"}}
             pair = Pair(*place, f"{how}-{mode}", dict(side), dict(side))
             try:
                 for victim in ("prefill", "decode"):
