@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import time
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
@@ -67,16 +68,19 @@ def output_of(scheduled: dict[str, int], blocks: dict[str, Any] | None = None, p
 class Rank:
     """A scheduler's half and a worker's, with a cache whose every element is another number."""
 
-    def __init__(self, extra: dict[str, Any] | None = None, first: float = 0.0) -> None:
-        caches = caches_of()
+    def __init__(self, extra: Any = None, first: float = 0.0, rank: int = 0, ranks: int = 1) -> None:
+        heads = HEADS // ranks
+        spec = FullAttentionSpec(block_size=BLOCK, num_kv_heads=heads, head_size=ELEMENTS, dtype=torch.float32)
+        caches = caches_of(spec)
         # A busy machine may keep a process waiting for a second; no test here is about silence.
         extra = {"silence_ms": 20_000} | (extra or {})
-        self.scheduler = FerryConnector(config_of(extra), KVConnectorRole.SCHEDULER, caches)
-        self.worker = FerryConnector(config_of(extra), KVConnectorRole.WORKER, caches)
-        shape = (LAYERS, BLOCKS, HEADS, BLOCK, 2 * ELEMENTS)
-        count = LAYERS * BLOCKS * HEADS * BLOCK * 2 * ELEMENTS
+        self.scheduler = FerryConnector(config_of(extra, ranks), KVConnectorRole.SCHEDULER, caches)
+        self.worker = FerryConnector(config_of(extra, ranks), KVConnectorRole.WORKER, caches)
+        shape = (LAYERS, BLOCKS, heads, BLOCK, 2 * ELEMENTS)
+        count = LAYERS * BLOCKS * heads * BLOCK * 2 * ELEMENTS
         self.memory = (torch.arange(count, dtype=torch.float32) + first).reshape(shape)
         names = caches.kv_cache_groups[0].layer_names
+        worker.get_tensor_model_parallel_rank = lambda: rank
         self.worker.register_kv_caches({name: self.memory[layer] for layer, name in enumerate(names)})
         self.names = names
         self.scheduler.set_xfer_handshake_metadata_pp_aware({(0, 0): self.worker.get_handshake_metadata()})
@@ -88,6 +92,10 @@ class Rank:
     def step(self, output: Any = None, layers: int = LAYERS) -> Step:
         """One step of vLLM, in the order of its calls."""
         step = self.scheduler.build_connector_meta(output or output_of({}))
+        self.run(step, layers)
+        return step
+
+    def run(self, step: Step, layers: int = LAYERS) -> None:
         self.worker.handle_preemptions(step)
         self.worker.bind_connector_metadata(step)
         for name in self.names[:layers]:
@@ -101,7 +109,6 @@ class Rank:
         self.received += results.finished_recving
         self.scheduler.update_connector_output(results)
         self.worker.clear_connector_metadata()
-        return step
 
     def chunk(self, request: Any, tokens: int, blocks: list[int], layers: int = LAYERS) -> None:
         """Computes the next tokens of a prompt, which then has these blocks."""
@@ -122,7 +129,7 @@ def blocks_of(ids: list[int]) -> Any:
     return SimpleNamespace(get_block_ids=lambda: (ids,))
 
 
-def until(condition: Callable[[], bool], *ranks: Rank, seconds: float = 10.0) -> None:
+def until(condition: Callable[[], bool], *ranks: Any, seconds: float = 10.0) -> None:
     """Steps until it holds."""
     end = time.monotonic() + seconds
     while not condition():
@@ -132,9 +139,20 @@ def until(condition: Callable[[], bool], *ranks: Rank, seconds: float = 10.0) ->
         time.sleep(0.001)
 
 
-@pytest.fixture(autouse=True)
-def one_rank(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker, "get_tensor_model_parallel_rank", lambda: 0)
+class Instance:
+    """Tensor parallel ranks with one scheduler, which tells each the same."""
+
+    def __init__(self, ranks: int, first: float) -> None:
+        self.ranks = [Rank(None, first + 1e5 * rank, rank, ranks) for rank in range(ranks)]
+        self.scheduler = self.ranks[0].scheduler
+        # In no order, as from workers that answer.
+        told = {(0, rank): self.ranks[rank].worker.get_handshake_metadata() for rank in reversed(range(ranks))}
+        self.scheduler.set_xfer_handshake_metadata_pp_aware(told)
+
+    def step(self) -> None:
+        step = pickle.dumps(self.scheduler.build_connector_meta(output_of({})))
+        for rank in self.ranks:
+            rank.run(pickle.loads(step))
 
 
 @pytest.fixture

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import ferry
 import pytest
 import torch
-from conftest import BLOCK, ELEMENTS, HEADS, LAYERS, Rank, output_of, request_of, until
+from conftest import BLOCK, ELEMENTS, HEADS, LAYERS, Instance, Rank, output_of, request_of, until
 from ferry import kv
 from vllm.v1.request import RequestStatus
 
@@ -284,3 +285,31 @@ def test_ends_and_tokens_are_counted(pair: tuple[Rank, Rank]) -> None:
     assert consumer.worker.get_kv_connector_stats() is None
     both = told.aggregate(producer.worker.get_kv_connector_stats())
     assert both.reduce() == {"take RECEIVED": 1, "offer SENT": 1, "tokens taken": TOKENS}
+
+
+@pytest.mark.parametrize(("from_ranks", "to_ranks"), [(2, 1), (1, 2), (2, 2)])
+def test_ranks_hand_their_heads_over_and_each_is_told_once(from_ranks: int, to_ranks: int) -> None:
+    producer, consumer = Instance(from_ranks, 1.0), Instance(to_ranks, -1e6)
+    first = request_of("a", TOKENS, **PREFILL)
+    first.status = RequestStatus.FINISHED_LENGTH_CAPPED
+    _, params = producer.scheduler.request_finished_all_groups(first, (SOURCE,))
+    assert len(params["ferry_producers"]) == from_ranks
+    second = request_of("b", TOKENS, **params)
+    count, _ = consumer.scheduler.get_num_new_matched_tokens(second, 0)
+    consumer.scheduler.update_state_after_alloc(second, SimpleNamespace(get_block_ids=lambda: (TARGET,)), count)
+    sent = lambda: [rank.sent for rank in producer.ranks]  # noqa: E731
+    received = lambda: [rank.received for rank in consumer.ranks]  # noqa: E731
+    until(lambda: all(sent()) and all(received()), producer, consumer)
+    for _ in range(10):
+        producer.step()
+        consumer.step()
+    assert (sent(), received()) == ([["a"]] * from_ranks, [["b"]] * to_ranks)
+    assert not any(rank.lost for rank in consumer.ranks)
+    source = torch.cat([rank.memory for rank in producer.ranks], dim=2)
+    target = torch.cat([rank.memory for rank in consumer.ranks], dim=2)
+    for at in range(TOKENS):
+        block, token = divmod(at, BLOCK)
+        for part in (keys, values):
+            assert torch.equal(part(source[:, SOURCE[block]], token), part(target[:, TARGET[block]], token))
+    for rank in producer.ranks + consumer.ranks:
+        rank.worker.shutdown()
