@@ -1,6 +1,6 @@
 #!/bin/bash
-# Runs real engines over ferry-vllm and the plugin for NIXL, on this machine's CPU: what `make test` leaves out, because the wheels
-# have 6 GB and the engines start in minutes. Each part installs its wheels into a virtual environment of its own.
+# Runs real engines over ferry-vllm and over the plugin for NIXL, on this machine's CPU: what `make test` leaves out,
+# because the wheels have 6 GB and the engines start in minutes. The parts of an engine share a virtual environment.
 #
 #   matrix    NIXL 1.0.0 to 1.5.1, each with each; 0.9.0 and 0.10.1 are refused in a sentence
 #   ferry     vLLM hands KV caches over by FerryConnector, whole and by layer; each side dies at named points
@@ -8,7 +8,7 @@
 #   lmcache   LMCache's transfer channel moves 100,000 chunks
 #   ucx       the parts vllm and lmcache over the wheel's own UCX, for the record
 #
-# usage: engines.sh [PART]...    default matrix ferry vllm lmcache; CASES='handoff kills' takes these of ferry
+# usage: engines.sh [PART]...    default matrix ferry vllm lmcache; CASES='handoff blocks' takes these of ferry
 set -euo pipefail
 cd "$(dirname "$0")/.."
 target=${CARGO_TARGET_DIR:-$PWD/target}

@@ -68,18 +68,20 @@ def output_of(scheduled: dict[str, int], blocks: dict[str, Any] | None = None, p
 class Rank:
     """A scheduler's half and a worker's, with a cache whose every element is another number."""
 
-    def __init__(self, extra: Any = None, first: float = 0.0, rank: int = 0, ranks: int = 1) -> None:
+    def __init__(
+        self, extra: Any = None, first: float = 0.0, rank: int = 0, ranks: int = 1, caches: KVCacheConfig | None = None
+    ) -> None:
         heads = HEADS // ranks
         spec = FullAttentionSpec(block_size=BLOCK, num_kv_heads=heads, head_size=ELEMENTS, dtype=torch.float32)
-        caches = caches_of(spec)
+        caches = caches or caches_of(spec)
         # A busy machine may keep a process waiting for a second; no test here is about silence.
         extra = {"silence_ms": 20_000} | (extra or {})
         self.scheduler = FerryConnector(config_of(extra, ranks), KVConnectorRole.SCHEDULER, caches)
         self.worker = FerryConnector(config_of(extra, ranks), KVConnectorRole.WORKER, caches)
-        shape = (LAYERS, BLOCKS, heads, BLOCK, 2 * ELEMENTS)
-        count = LAYERS * BLOCKS * heads * BLOCK * 2 * ELEMENTS
+        names = [name for group in caches.kv_cache_groups for name in group.layer_names]
+        shape = (len(names), BLOCKS, heads, BLOCK, 2 * ELEMENTS)
+        count = len(names) * BLOCKS * heads * BLOCK * 2 * ELEMENTS
         self.memory = (torch.arange(count, dtype=torch.float32) + first).reshape(shape)
-        names = caches.kv_cache_groups[0].layer_names
         worker.get_tensor_model_parallel_rank = lambda: rank
         self.worker.register_kv_caches({name: self.memory[layer] for layer, name in enumerate(names)})
         self.names = names
@@ -87,6 +89,7 @@ class Rank:
         # What the worker has told: (requests that were sent, that were received, that failed, lost blocks).
         self.sent: list[str] = []
         self.received: list[str] = []
+        self.failed: set[str] = set()
         self.lost: set[int] = set()
 
     def step(self, output: Any = None, layers: int = LAYERS) -> Step:
@@ -105,6 +108,8 @@ class Rank:
         lost = self.worker.get_block_ids_with_load_errors()
         assert not lost or results.finished_recving, "lost blocks are told with their request"
         self.lost |= lost
+        assert results.failed_recving <= results.finished_recving
+        self.failed |= results.failed_recving
         self.sent += results.finished_sending
         self.received += results.finished_recving
         self.scheduler.update_connector_output(results)

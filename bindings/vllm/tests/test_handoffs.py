@@ -10,8 +10,9 @@ from typing import Any
 import ferry
 import pytest
 import torch
-from conftest import BLOCK, ELEMENTS, HEADS, LAYERS, Instance, Rank, output_of, request_of, until
+from conftest import BLOCK, ELEMENTS, HEADS, LAYERS, Instance, Rank, caches_of, output_of, request_of, until
 from ferry import kv
+from vllm.v1.kv_cache_interface import FullAttentionSpec, SlidingWindowSpec
 from vllm.v1.request import RequestStatus
 
 PREFILL = {"do_remote_decode": True, "do_remote_prefill": False}
@@ -31,17 +32,15 @@ def same(producer: Rank, consumer: Rank, tokens: int = TOKENS) -> bool:
 
 
 def keys(block: torch.Tensor, token: int) -> torch.Tensor:
-    """A token's keys in a block of all layers: the tokens of an element lie side by side."""
-    return block.reshape(LAYERS, HEADS, -1)[:, :, : BLOCK * ELEMENTS].reshape(LAYERS, HEADS, ELEMENTS, BLOCK)[
-        ..., token
-    ]
+    """A token's keys in a block of some layers: the tokens of an element lie side by side."""
+    half = block.reshape(-1, HEADS, 2 * BLOCK * ELEMENTS)[..., : BLOCK * ELEMENTS]
+    return half.unflatten(2, (-1, BLOCK))[..., token]
 
 
 def values(block: torch.Tensor, token: int) -> torch.Tensor:
     """Its values, behind the keys: the elements of a token lie side by side."""
-    return block.reshape(LAYERS, HEADS, -1)[:, :, BLOCK * ELEMENTS :].reshape(LAYERS, HEADS, BLOCK, ELEMENTS)[
-        :, :, token
-    ]
+    half = block.reshape(-1, HEADS, 2 * BLOCK * ELEMENTS)[..., BLOCK * ELEMENTS :]
+    return half.unflatten(2, (BLOCK, -1))[:, :, token]
 
 
 def by_layer(producer: Rank, consumer: Rank, name: str = "a") -> tuple[Any, Any]:
@@ -158,6 +157,9 @@ def test_an_abort_of_the_consumer_is_told_once_and_nothing_is_written_after_it(p
     producer, consumer = pair
     first, second = by_layer(producer, consumer)
     producer.chunk(first, BLOCK, SOURCE[:1])
+    # A take that ends before its producer has heard of it leaves the offer to its lease.
+    id = bytes.fromhex(first.kv_transfer_params["ferry_id"])
+    until(lambda: producer.worker.cache.status(id).takers == 1, consumer)
     assert consumer.finish(second, TARGET, RequestStatus.FINISHED_ABORTED) == (False, None)
     until(lambda: consumer.received == ["a"], consumer, producer, seconds=3)
     consumer.memory.fill_(-5.0)
@@ -313,3 +315,36 @@ def test_ranks_hand_their_heads_over_and_each_is_told_once(from_ranks: int, to_r
             assert torch.equal(part(source[:, SOURCE[block]], token), part(target[:, TARGET[block]], token))
     for rank in producer.ranks + consumer.ranks:
         rank.worker.shutdown()
+
+
+WINDOW = 20
+
+
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_of_a_window_the_last_tokens_go_over_and_a_failure_names_the_request(is_whole: bool) -> None:
+    shape = {"block_size": BLOCK, "num_kv_heads": HEADS, "head_size": ELEMENTS, "dtype": torch.float32}
+    specs = [FullAttentionSpec(**shape), SlidingWindowSpec(**shape, sliding_window=WINDOW)]
+    caches = caches_of(specs, 2, groups=2)
+    producer, consumer = Rank(first=1.0, caches=caches), Rank(first=-1e6, caches=caches)
+    source, target = (SOURCE, [0, 8, 6]), (TARGET, [0, 3, 10])
+    first = request_of("a", TOKENS, **PREFILL)
+    first.status = RequestStatus.FINISHED_LENGTH_CAPPED
+    _, params = producer.scheduler.request_finished_all_groups(first, source)
+    if not is_whole:
+        params["ferry_producers"] = [consumer.scheduler.producers[0]]
+    second = request_of("b", TOKENS, **params)
+    count, _ = consumer.scheduler.get_num_new_matched_tokens(second, 0)
+    consumer.scheduler.update_state_after_alloc(second, SimpleNamespace(get_block_ids=lambda: target), count)
+    before = consumer.memory.clone()
+    until(lambda: bool(consumer.received), producer, consumer)
+    assert (consumer.failed, consumer.lost) == (set() if is_whole else {"b"}, set())
+    for at in range(TOKENS) if is_whole else ():
+        block, token = divmod(at, BLOCK)
+        for part in (keys, values):
+            mine, theirs = consumer.memory[:2, target[0][block]], producer.memory[:2, source[0][block]]
+            assert torch.equal(part(mine, token), part(theirs, token))
+            mine, theirs = consumer.memory[2:, target[1][block]], producer.memory[2:, source[1][block]]
+            assert torch.equal(part(mine, token), part(theirs, token)) == (at >= TOKENS - WINDOW)
+    assert torch.equal(before[:, 0], consumer.memory[:, 0])
+    consumer.worker.shutdown()
+    producer.worker.shutdown()

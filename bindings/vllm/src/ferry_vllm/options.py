@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 # A lost peer's transfers are final after this time; ferry's own default is 3 s.
-LEASE_MS = 1500
+LEASE_MS = 1000
 
 
 @dataclass
