@@ -465,11 +465,14 @@ typedef struct ferry_kv_cache_options {
     /// A peer that is silent for half of this time while something is expected of it is asked for a sign of life. If it
     /// gives none, it is fenced after the other half, and its handoffs end. Milliseconds; 0 means 1,000.
     uint32_t silence_ms;
+    /// Blocks of offers that are sealed and that nobody has taken; 0: no bound. A seal that exceeds it ends the oldest
+    /// of these offers, as ferry_kv_reclaim does.
+    uint64_t leased_blocks_max;
 } ferry_kv_cache_options;
 
 /// Initializes a ferry_kv_cache_options: its struct_size, and zero in all other fields.
 #define FERRY_KV_CACHE_OPTIONS_INIT \
-    { (uint32_t)sizeof(ferry_kv_cache_options), 0 }
+    { (uint32_t)sizeof(ferry_kv_cache_options), 0, 0 }
 
 /// Opens the cache that a layout describes. End it with ferry_kv_cache_close, then ferry_kv_cache_free.
 ///
@@ -568,10 +571,11 @@ ferry_status ferry_kv_offer(ferry_kv_cache *cache,
                             ferry_error *error);
 
 /// Adds blocks to an offer, as they are allocated. `blocks` has one element for each group of the layout, whose blocks
-/// follow those that the group has. Their first_token is not looked at: that of the offer stays.
+/// follow those that the group has. Their first_token is looked at if the group has no blocks, and if it is above that
+/// of the offer: the list begins there then.
 ///
 /// FERRY_ERR_INVALID: the blocks are wrong, the offer is sealed, or the id is no offer. FERRY_ERR_STALE: the offer has
-/// ended or ends.
+/// ended or ends. FERRY_ERR_BUSY: ferry_kv_offer_retract has not succeeded yet; so of the two calls below.
 ferry_status ferry_kv_offer_extend(ferry_kv_cache *cache,
                                    const ferry_kv_id *id,
                                    const ferry_kv_block_list *blocks,
@@ -591,6 +595,29 @@ ferry_status ferry_kv_offer_ready(ferry_kv_cache *cache,
                                   uint64_t tokens,
                                   ferry_error *error);
 
+/// As ferry_kv_offer_ready, once the program's own work on a device has come to a point: `event_kind` is one of
+/// FERRY_START_AFTER_CUDA_EVENT, FERRY_START_AFTER_CUDA_STREAM and FERRY_START_AFTER_ACL_STREAM, and `event` the
+/// event or the stream; with FERRY_START_NOW and 0 the call is ferry_kv_offer_ready. The point is taken in the call:
+/// the event as it is recorded now, or the work that the stream has been given so far. Afterwards the program may
+/// record the event anew, or destroy it. An event that is recorded in a stream that is being captured is not
+/// supported.
+///
+/// The layers of an offer become ready in the order of these calls and those of ferry_kv_offer_ready, which then wait
+/// for earlier events too. If the work before an event fails, the offer fails with the device's status. An offer that
+/// ends waits for no event any more.
+///
+/// Errors as of ferry_kv_offer_ready, told by the call. FERRY_ERR_UNSUPPORTED: FERRY_START_AFTER_ACL_EVENT, because
+/// AscendCL cannot take an event so: give its stream. FERRY_ERR_UNAVAILABLE: there is no such device.
+/// FERRY_ERR_LIMIT: 4,096 calls wait for events.
+ferry_status ferry_kv_offer_ready_after(ferry_kv_cache *cache,
+                                        const ferry_kv_id *id,
+                                        uint32_t first_layer,
+                                        uint32_t end_layer,
+                                        uint64_t tokens,
+                                        uint32_t event_kind,
+                                        uint64_t event,
+                                        ferry_error *error);
+
 /// Says that the offer is whole: the sequence has `tokens` tokens, and no more blocks come. The lease begins. Layers
 /// may still become ready.
 ///
@@ -600,6 +627,44 @@ ferry_status ferry_kv_offer_seal(ferry_kv_cache *cache,
                                  const ferry_kv_id *id,
                                  uint64_t tokens,
                                  ferry_error *error);
+
+/// Takes back the tokens of an offer from `from_token` on, in all groups, and its seal: the sequence was preempted,
+/// say. The blocks that hold no token before `from_token` leave the offer. The state of a group FERRY_KV_GROUP_STATE is
+/// that of the last ready token, so its blocks leave with that.
+///
+/// The call waits until nothing reads these tokens any more, and until all takers have dropped them. After FERRY_OK the
+/// blocks that left are the caller's, and a block that stays may be written from `from_token` on. The offer goes on:
+/// ferry_kv_offer_extend adds blocks from there, then ferry_kv_offer_ready, and ferry_kv_offer_seal with any number of
+/// tokens. A take that has told of complete layers (FERRY_KV_TAKE_LAYERS) with one of these tokens fails, with
+/// FERRY_ERR_STALE. One that has ended keeps what it has.
+///
+/// FERRY_ERR_BUSY: a taker has not answered within the timeout. Nothing is freed, and the tokens are taken back all the
+/// same: call again until it succeeds, with the same token or an earlier one, or abort the offer. A taker that stays
+/// silent is fenced, after ferry_kv_cache_options.silence_ms. Also FERRY_ERR_BUSY inside a callback, unless the timeout
+/// is 0. FERRY_ERR_STALE: the offer has ended or ends; its blocks are the caller's with its terminal event.
+/// FERRY_ERR_INVALID: the id is no offer.
+ferry_status ferry_kv_offer_retract(ferry_kv_cache *cache,
+                                    const ferry_kv_id *id,
+                                    uint64_t from_token,
+                                    uint64_t timeout_ns,
+                                    ferry_error *error);
+
+/// Frees the blocks of a window, the group `group` of the layout, that have only tokens before `before_token`: they
+/// have left the window. The call waits until nothing reads them any more. After FERRY_OK they are the caller's;
+/// everything else of the offer stays as it is.
+///
+/// Takes of the whole sequence do not need them. A take that ends earlier may; it fails with FERRY_ERR_STALE, unless
+/// all layers of the group are on their way to it.
+///
+/// FERRY_ERR_BUSY: such a take has not got them within the timeout. Nothing is freed: call again. The blocks that were
+/// asked for are given to no further take. Also FERRY_ERR_BUSY inside a callback, unless the timeout is 0.
+/// FERRY_ERR_STALE: the offer has ended or ends. FERRY_ERR_INVALID: the group is no window, or the id is no offer.
+ferry_status ferry_kv_offer_retract_window(ferry_kv_cache *cache,
+                                           const ferry_kv_id *id,
+                                           uint32_t group,
+                                           uint64_t before_token,
+                                           uint64_t timeout_ns,
+                                           ferry_error *error);
 
 /// Asks an offer to end. Its blocks are the caller's with its terminal event, FERRY_KV_EVENT_CANCELLED or another that
 /// was earlier. FERRY_ERR_INVALID: the id is no offer. FERRY_ERR_STALE: the offer has ended or ends.
@@ -827,6 +892,201 @@ ferry_status ferry_kv_unfenced_blocks(const ferry_kv_cache *cache,
                                       size_t *out_count,
                                       ferry_error *error);
 
+/* ---- Metrics of a cache ------------------------------------------------------------------------ */
+
+/// Counters since the cache was opened, and the current number of what exists, all of one moment. The caller sets
+/// struct_size before the call.
+typedef struct ferry_kv_metrics {
+    /// In: sizeof(ferry_kv_metrics). Out: how many bytes were written.
+    uint32_t struct_size;
+    /// Always 0.
+    uint32_t reserved;
+    /// Offers that have not ended.
+    uint64_t offers;
+    /// Takes that have not ended.
+    uint64_t takes;
+    /// Takes of peers that wait for an offer of this cache.
+    uint64_t takes_waiting;
+    /// Pairs of a producer's and a consumer's rank whose exchange is not over; of offers and of takes.
+    uint64_t parts;
+    /// Transfers of handoffs that are not final.
+    uint64_t transfers;
+    /// Blocks of sealed offers that have not ended.
+    uint64_t leased_blocks;
+    /// Nanoseconds since the first of these offers was sealed; 0 if there is none.
+    uint64_t oldest_lease_ns;
+    /// As of ferry_kv_unfenced_blocks.
+    uint64_t unfenced_blocks;
+    /// Payload bytes of offers that were written to consumers, or read by consumers whose take by pull has everything.
+    /// Of such a take, groups that the consumer does not need count too.
+    uint64_t bytes_sent;
+    /// Payload bytes of takes that have arrived.
+    uint64_t bytes_received;
+    /// Ends of offers by FERRY_KV_EVENT_SENT.
+    uint64_t ended_sent;
+    /// Ends of takes by FERRY_KV_EVENT_RECEIVED.
+    uint64_t ended_received;
+    /// Ends by FERRY_KV_EVENT_FAILED; by status from ferry_kv_metrics_failed.
+    uint64_t ended_failed;
+    /// Ends by FERRY_KV_EVENT_CANCELLED.
+    uint64_t ended_cancelled;
+    /// Ends by FERRY_KV_EVENT_EXPIRED because the lease was over.
+    uint64_t ended_expired_lease;
+    /// Ends by FERRY_KV_EVENT_EXPIRED because of ferry_kv_reclaim.
+    uint64_t ended_expired_pressure;
+    /// Ends by FERRY_KV_EVENT_PEER_LOST.
+    uint64_t ended_peer_lost;
+    /// FERRY_EVENT_LATE_APPLY in blocks of an offer or a take, which failed for it.
+    uint64_t late_applies;
+    /// Entries of the timeline that newer ones have overwritten.
+    uint64_t timeline_overwritten;
+} ferry_kv_metrics;
+
+/// Initializes a ferry_kv_metrics: its struct_size, and zero in all other fields.
+#define FERRY_KV_METRICS_INIT \
+    { (uint32_t)sizeof(ferry_kv_metrics), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+
+/// Reads what the cache counts. Also of a closed cache.
+ferry_status ferry_kv_metrics_get(const ferry_kv_cache *cache,
+                                  ferry_kv_metrics *out_metrics,
+                                  ferry_error *error);
+
+/// Returns how many offers and takes have ended by FERRY_KV_EVENT_FAILED with this status, one of FERRY_ERR_*. Also of
+/// a closed cache.
+ferry_status ferry_kv_metrics_failed(const ferry_kv_cache *cache,
+                                     ferry_status status,
+                                     uint64_t *out_count,
+                                     ferry_error *error);
+
+/// Returns all of these numbers in Prometheus' text format. The text grows with the counters, so leave some room in the
+/// buffer. Returns texts as ferry_config_get does. Also of a closed cache.
+ferry_status ferry_kv_metrics_text(const ferry_kv_cache *cache,
+                                   char *buffer,
+                                   size_t capacity,
+                                   size_t *out_length,
+                                   ferry_error *error);
+
+/* ---- Timeline of a cache ----------------------------------------------------------------------- */
+
+/// An offer was made.
+#define FERRY_KV_TIMELINE_OFFERED 1
+
+/// A take was made.
+#define FERRY_KV_TIMELINE_TAKEN 2
+
+/// The layers from first_layer to before end_layer are ready up to end_token.
+#define FERRY_KV_TIMELINE_READY 3
+
+/// Of a take by pull: the producer told peer, or peer told the consumer, what may be read.
+#define FERRY_KV_TIMELINE_GRANTED 4
+
+/// A transfer of these layers and tokens was posted; transfer is its number.
+#define FERRY_KV_TIMELINE_POSTED 5
+
+/// The transfer of this number is final, with detail as its status. It began when it was posted.
+#define FERRY_KV_TIMELINE_FINAL 6
+
+/// Of a take by push: these layers and tokens have arrived.
+#define FERRY_KV_TIMELINE_ARRIVED 7
+
+/// Of a take: the layers before end_layer are complete.
+#define FERRY_KV_TIMELINE_LAYERS 8
+
+/// The offer is whole, with end_token tokens.
+#define FERRY_KV_TIMELINE_SEALED 9
+
+/// The terminal event: first_layer is its kind (FERRY_KV_EVENT_*), and detail its status.
+#define FERRY_KV_TIMELINE_ENDED 10
+
+/// Of ferry_kv_timeline_mark: first_layer is the layer, and detail the kind.
+#define FERRY_KV_TIMELINE_MARK 11
+
+/// A mark of compute. Other kinds are the application's own.
+#define FERRY_KV_MARK_COMPUTE 1
+
+/// One step of a handoff, or one of the application's marks. Fields that `what` doesn't set are 0. In an array that the
+/// caller fills, each element has its struct_size.
+typedef struct ferry_kv_timeline_entry {
+    /// sizeof(ferry_kv_timeline_entry); as an output, how many bytes were written.
+    uint32_t struct_size;
+    /// FERRY_KV_TIMELINE_*.
+    uint32_t what;
+    /// Rises by one with each entry of a recording, from 0 on.
+    uint64_t number;
+    /// On CLOCK_MONOTONIC.
+    uint64_t begin_ns;
+    /// The same as begin_ns for what takes no time.
+    uint64_t end_ns;
+    /// The first four bytes of the handoff's id, the first one highest, as messages show them.
+    uint32_t id;
+    /// See the constants: a status, or the kind of a mark.
+    int32_t detail;
+    /// Layers of transfers are those of the consumer's layout.
+    uint32_t first_layer;
+    /// The layer behind the last one.
+    uint32_t end_layer;
+    /// First token.
+    uint64_t first_token;
+    /// The token behind the last one.
+    uint64_t end_token;
+    /// Payload bytes of a transfer.
+    uint64_t bytes;
+    /// The other side of a transfer.
+    ferry_peer peer;
+    /// The number of a transfer.
+    uint64_t transfer;
+} ferry_kv_timeline_entry;
+
+/// Initializes a ferry_kv_timeline_entry: its struct_size, and zero in all other fields.
+#define FERRY_KV_TIMELINE_ENTRY_INIT \
+    { (uint32_t)sizeof(ferry_kv_timeline_entry), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+
+/// Records a timeline of the cache's handoffs from now on, and forgets an earlier one. It has at most `entries_max`
+/// entries, 1 to 1,048,576; new ones overwrite the oldest, which ferry_kv_metrics counts. A cache records nothing
+/// unless it is told to.
+ferry_status ferry_kv_timeline_start(ferry_kv_cache *cache,
+                                     size_t entries_max,
+                                     ferry_error *error);
+
+/// Ends the recording, and forgets it. Does nothing while there is none.
+ferry_status ferry_kv_timeline_stop(ferry_kv_cache *cache, ferry_error *error);
+
+/// Adds the application's own work on a layer, with its times on CLOCK_MONOTONIC, in nanoseconds. `kind` is
+/// FERRY_KV_MARK_COMPUTE, or a number of the application's. Nothing is recorded while no recording is on; the id need
+/// not be that of an offer or a take. FERRY_ERR_INVALID: the work ends before it begins.
+ferry_status ferry_kv_timeline_mark(ferry_kv_cache *cache,
+                                    const ferry_kv_id *id,
+                                    uint32_t kind,
+                                    uint32_t layer,
+                                    uint64_t begin_ns,
+                                    uint64_t end_ns,
+                                    ferry_error *error);
+
+/// Returns up to `capacity` entries from the number `first` on, the oldest first; *out_count gets how many. They stay
+/// recorded. The next ones are read from the last one's number + 1 on. Entries that were overwritten are missing: the
+/// first entry then has a higher number than `first`. Elements are `element_size` bytes apart, normally
+/// sizeof(ferry_kv_timeline_entry). Also of a closed cache.
+ferry_status ferry_kv_timeline_read(const ferry_kv_cache *cache,
+                                    uint64_t first,
+                                    ferry_kv_timeline_entry *out_entries,
+                                    size_t element_size,
+                                    size_t capacity,
+                                    size_t *out_count,
+                                    ferry_error *error);
+
+/// Draws entries as a picture, SVG: a lane for each layer, with compute and transfers as bars, and the ends of
+/// handoffs as lines. The entries may be of several caches of one host, in any order, and some may be left out, such
+/// as those of other handoffs. Needs no cache, and computes only. Returns texts as ferry_config_get does; for the
+/// same entries the text is the same.
+///
+/// FERRY_ERR_LIMIT: more than 1,048,576 entries, or the buffer is too small.
+ferry_status ferry_kv_timeline_svg(const ferry_kv_timeline_entry *entries,
+                                   size_t count,
+                                   char *buffer,
+                                   size_t capacity,
+                                   size_t *out_length,
+                                   ferry_error *error);
+
 /* ---- Directories: structs ---------------------------------------------------------------------- */
 
 /* A directory finds peers by name: in a list, or in etcd. docs/directory.md has examples. */
@@ -929,8 +1189,8 @@ typedef struct ferry_directory ferry_directory;
 /// defaults. A directory in etcd has a thread. End the directory with ferry_directory_free.
 ///
 /// FERRY_ERR_INVALID names what is wrong in `url` or `options`. FERRY_ERR_UNREACHABLE: etcd does not answer in time;
-/// with FERRY_DIRECTORY_NO_WAIT the call does not wait. FERRY_ERR_REFUSED: etcd refuses the user. FERRY_ERR_BUSY inside
-/// a callback.
+/// with FERRY_DIRECTORY_NO_WAIT the call does not wait. FERRY_ERR_REFUSED: etcd refuses the user. FERRY_ERR_UNSUPPORTED:
+/// this library was built without etcd (docs/directory.md). FERRY_ERR_BUSY inside a callback.
 ferry_status ferry_directory_open(ferry_engine *engine,
                                   const char *url,
                                   const ferry_directory_options *options,

@@ -79,7 +79,10 @@ impl Directory {
     #[cfg(not(feature = "etcd"))]
     fn open_etcd(_: &Engine, etcd: url::Etcd, options: DirectoryOptions) -> Result<Directory> {
         options.complete(&etcd, &|_| None)?;
-        Err(Error::new(Status::Unsupported, "url: this ferry was built without etcd; `make build ETCD=1` builds it with etcd"))
+        Err(Error::new(
+            Status::Unsupported,
+            "url: this ferry was built without etcd; `make build ETCD=1` builds it with etcd",
+        ))
     }
 
     #[cfg(feature = "etcd")]
