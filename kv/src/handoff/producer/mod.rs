@@ -198,6 +198,10 @@ impl Machine {
         is_gone: bool,
     ) {
         let Some(offer) = self.offers.get_mut(&id) else { return };
+        for spot in offer.spots(|part| is_gone && part.peer == peer && part.over.is_some()) {
+            // What it had, it has; a later session of the peer knows nothing of it.
+            offer.part_mut(spot).into_iter().for_each(|part| (part.recall, part.is_gone) = (None, true));
+        }
         let spots = offer.spots(|part| part.peer == peer && part.over.is_none());
         for spot in &spots {
             // Its READs cannot come any more; this side's own WRITEs become final by themselves.

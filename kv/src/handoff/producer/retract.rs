@@ -85,7 +85,11 @@ impl Offer {
             };
             part.struck.is_some() || part.recall.is_some() || retract.windows.iter().any(in_window)
         };
-        if !self.parts().any(|part| part.over.is_none() && touches(part)) {
+        let holds = |part: &Part| match part.over {
+            None => touches(part),
+            Some(_) => part.struck.is_none() && part.recall.as_ref().is_some_and(|recall| !recall.is_told),
+        };
+        if !self.parts().any(holds) {
             self.finished = retract.number;
             self.retract = None;
         }
@@ -107,7 +111,8 @@ impl Part {
         let is_quiet = !self.take.is_push || self.in_flight == 0;
         let (key, epoch) = (self.take.key, self.epoch);
         let recall = self.recall.as_mut().filter(|recall| is_quiet && !recall.is_told)?;
-        recall.is_told = true;
+        // One that had everything is open again from now on: before, nothing would answer.
+        (recall.is_told, self.over) = (true, None);
         let from = recall.from;
         self.progress.resume();
         Some(Message::Retract { key, epoch, from })
@@ -234,7 +239,7 @@ impl Machine {
         let Some(part) = offer.part_mut(spot).filter(|part| self.remotes.contains_key(&part.peer)) else {
             return;
         };
-        (part.epoch, part.recall, part.over) = (epoch, Some(Recall { from, is_told: false }), None);
+        (part.epoch, part.recall) = (epoch, Some(Recall { from, is_told: false }));
         part.progress.recall(from);
         let Spot { group, rank } = spot;
         self.cancel_posts_from(Owner::Offer { id, group, rank }, from);
@@ -264,7 +269,7 @@ impl Machine {
     pub(super) fn tell_recalls(&mut self, id: HandoffId) -> Vec<(PeerId, Message)> {
         let Some(offer) = self.offers.get_mut(&id) else { return Vec::new() };
         let parts = offer.groups.values_mut().flat_map(|group| group.parts.values_mut());
-        let open = parts.filter(|part| part.over.is_none() && part.struck.is_none());
+        let open = parts.filter(|part| part.struck.is_none());
         let remotes = &self.remotes;
         let has_room = |peer: &PeerId| remotes.get(peer).is_some_and(|remote| remote.unsent < UNSENT_MAX);
         let open = open.filter(|part| has_room(&part.peer));

@@ -378,6 +378,43 @@ fn a_take_that_has_ended_keeps_what_it_has() {
     }
 }
 
+/// A peer that had everything and was lost is not asked, whatever its next session is.
+#[test]
+fn a_taker_that_had_everything_and_is_lost_is_not_asked() {
+    for is_push in [true, false] {
+        let mut rig = producer();
+        rig.offer(1, 2);
+        rig.ready(1, 0..3, TOKENS);
+        rig.hear(peer(A), Message::Take(take(1, 5, is_push)));
+        rig.all_moved();
+        if !is_push {
+            rig.hear(peer(A), done_in(0, 5));
+        }
+        rig.lost(peer(A));
+        rig.hello(peer(A), &one());
+        rig.sent.clear();
+        let number = rig.retract(1, 8);
+        assert!(is_over(&rig, number) && rig.sent.is_empty());
+    }
+}
+
+/// What was not told needs no answer: an offer that ends meanwhile does not wait for a taker that has ended.
+#[test]
+fn a_retract_that_was_not_told_does_not_open_what_was_over() {
+    let mut rig = producer();
+    rig.holds_messages = true;
+    rig.offer(1, 1);
+    rig.ready(1, 0..3, TOKENS);
+    rig.hear(peer(A), Message::Take(take(1, 5, false)));
+    rig.hear(peer(A), done_in(0, 5));
+    (0..UNSENT_MAX).for_each(|_| rig.hear(peer(A), Message::Ping));
+    let number = rig.retract(1, 8);
+    assert!(!is_over(&rig, number), "its take may go on");
+    rig.machine.offer_abort(id(1), 0).unwrap();
+    rig.settle();
+    assert_eq!(rig.end_of(1), Some((End::Cancelled, Status::Cancelled)));
+}
+
 #[test]
 fn fewer_or_more_tokens_may_follow() {
     for (tokens, end) in [(12, Some((End::Failed, Status::Invalid))), (20, None)] {
