@@ -208,7 +208,6 @@ def preempt(producer: Rank, consumer: Rank) -> Any:
     return first
 
 
-@pytest.mark.skipif(not hasattr(kv.Cache, "retract"), reason="this library takes nothing back")
 def test_a_prompt_that_is_preempted_in_the_second_chunk_is_taken_from_its_new_blocks(pair: tuple[Rank, Rank]) -> None:
     producer, consumer = pair
     preempt(producer, consumer)

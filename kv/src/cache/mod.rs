@@ -140,7 +140,7 @@ impl Cache {
     /// Says that the first `tokens` tokens of these layers are in their blocks. Layers become ready in their order:
     /// INVALID for a layer that is ready up to there already, or that comes before the layers below it.
     pub fn offer_ready(&self, id: HandoffId, layers: Range<u32>, tokens: u64) -> Result<()> {
-        self.shared.call(|machine, now| machine.offer_ready(id, layers, tokens, now))
+        self.shared.call_aside(|machine, now| machine.offer_ready(id, layers, tokens, now))
     }
 
     /// Says that the offer is whole: it has `tokens` tokens. Its lease begins.
@@ -322,6 +322,18 @@ impl Shared {
         self.act(&mut inner);
         // The call may have set a time that is before the next one that the thread knows.
         self.wake();
+        result
+    }
+
+    /// As `call`, for what a model says between its layers: what follows from it is done by the cache's thread.
+    fn call_aside(&self, call: impl FnOnce(&mut Machine, u64) -> Result<()>) -> Result<()> {
+        let mut inner = self.lock_open()?;
+        let result = call(&mut inner.machine, self.now());
+        let has_work = inner.machine.has_actions() || inner.machine.has_events();
+        drop(inner);
+        if has_work {
+            self.wake();
+        }
         result
     }
 

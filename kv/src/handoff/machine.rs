@@ -126,6 +126,10 @@ impl Machine {
         self.events.pop_front()
     }
 
+    pub fn has_actions(&self) -> bool {
+        !self.actions.is_empty()
+    }
+
     pub fn has_events(&self) -> bool {
         !self.events.is_empty()
     }

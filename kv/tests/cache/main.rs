@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use caches::{cells, layout, Shape};
 use ferry::types::{PeerId, RegionId};
-use ferry::{Config, Engine, Memory, RegionOptions, Status};
+use ferry::{Config, Engine, Memory, RegionOptions, Status, TransferOptions};
 use ferry_kv::cache::CHANNEL;
 use ferry_kv::handoff::wire::{Key, Message, Take};
 use ferry_kv::handoff::{parts, Blocks, End, Event, HandoffId, Mode, OfferSpec, State, TakeSpec};
@@ -342,48 +342,73 @@ fn what_is_taken_back_is_the_producers_and_arrives_again() {
     }
 }
 
+/// A peer whose words are the test's, and that has taken id 7.
+struct Talker {
+    engine: Engine,
+    producer: PeerId,
+}
+
+impl Talker {
+    const KEY: Key = Key { id: HandoffId::from_bytes([7; 16]), take: 1 };
+
+    fn take(producer: &Rank) -> Talker {
+        let engine = engine(&path(), 0);
+        let talker =
+            Talker { producer: engine.connect(producer.engine.address(), Some(PATIENCE)).unwrap(), engine };
+        let queue = talker.engine.channel_queue(ferry::notify::WHAT_NOTIFICATIONS, 64, CHANNEL).unwrap();
+        producer.offer(id(7), 1);
+        producer.cache.offer_ready(id(7), 0..3, 20).unwrap();
+        let layout = Box::new(producer.layout.clone());
+        talker.say(Message::Hello { incarnation: 1, regions: Vec::new(), layout });
+        // The first word of the producer has its incarnation.
+        let mut events = Vec::new();
+        while events.is_empty() {
+            queue.drain(&mut events, 1);
+        }
+        let ferry::notify::EventBody::Notification { bytes, .. } = &events[0].body else {
+            panic!("{events:?}")
+        };
+        let incarnation = u64::from_le_bytes(bytes[4..12].try_into().unwrap());
+        let (is_push, blocks, tokens) = (false, Vec::new(), TOKENS);
+        let (key, group, rank, skip) = (Talker::KEY, 0, 0, 0);
+        talker.say(Message::Take(Take { key, incarnation, group, rank, is_push, skip, tokens, blocks }));
+        while !matches!(producer.cache.status(id(7)), State::Offered { takers: 1, .. }) {
+            std::thread::yield_now();
+        }
+        talker
+    }
+
+    fn say(&self, message: Message) {
+        for part in &parts(&message.encode().unwrap(), 4_096) {
+            let options = TransferOptions { notify: Some(part), channel: CHANNEL, ..Default::default() };
+            self.engine.submit(self.producer, ferry::types::Op::Write, &[], &options).unwrap();
+        }
+    }
+}
+
+/// The answer wakes the call; nothing else would for longer than the test waits.
+#[test]
+fn a_retract_returns_when_its_taker_has_answered() {
+    let options = CacheOptions { silence: 4 * PATIENCE, ..CacheOptions::default() };
+    let producer = &rank_with(shape(1, 4), 0, &path(), 0, options);
+    let taker = Talker::take(producer);
+    let began = Instant::now();
+    std::thread::scope(|scope| {
+        let retract = scope.spawn(|| producer.cache.offer_retract(id(7), 8, 3 * PATIENCE));
+        // The call sleeps by then.
+        std::thread::sleep(Duration::from_millis(200));
+        taker.say(Message::Retracted { key: Talker::KEY, epoch: 1 });
+        retract.join().unwrap().unwrap();
+    });
+    assert!(began.elapsed() < PATIENCE, "{:?}", began.elapsed());
+}
+
 /// A peer that takes and then says nothing more: a retract waits for as long as it may, and the calls after it are
 /// BUSY.
 #[test]
 fn a_retract_of_a_silent_taker_is_busy_until_it_is_fenced() {
     let producer = &instance(shape(1, 4), &path())[0];
-    let taker = engine(&path(), 0);
-    let peer = taker.connect(producer.engine.address(), Some(PATIENCE)).unwrap();
-    let queue = taker.channel_queue(ferry::notify::WHAT_NOTIFICATIONS, 64, CHANNEL).unwrap();
-    let say = |message: Message| {
-        let bytes = parts(&message.encode().unwrap(), 4_096);
-        for part in &bytes {
-            let options =
-                ferry::TransferOptions { notify: Some(part), channel: CHANNEL, ..Default::default() };
-            taker.submit(peer, ferry::types::Op::Write, &[], &options).unwrap();
-        }
-    };
-    producer.offer(id(7), 1);
-    producer.cache.offer_ready(id(7), 0..3, 20).unwrap();
-    let layout = Box::new(producer.layout.clone());
-    say(Message::Hello { incarnation: 1, regions: Vec::new(), layout });
-    // The first word of the producer has its incarnation.
-    let mut events = Vec::new();
-    while events.is_empty() {
-        queue.drain(&mut events, 1);
-    }
-    let ferry::notify::EventBody::Notification { bytes, .. } = &events[0].body else { panic!("{events:?}") };
-    let incarnation = u64::from_le_bytes(bytes[4..12].try_into().unwrap());
-    let key = Key { id: id(7), take: 1 };
-    let (is_push, blocks) = (false, Vec::new());
-    say(Message::Take(Take {
-        key,
-        incarnation,
-        group: 0,
-        rank: 0,
-        is_push,
-        skip: 0,
-        tokens: TOKENS,
-        blocks,
-    }));
-    while !matches!(producer.cache.status(id(7)), State::Offered { takers: 1, .. }) {
-        std::thread::yield_now();
-    }
+    let _taker = Talker::take(producer);
     for wait in [Duration::ZERO, Duration::from_millis(50)] {
         let began = Instant::now();
         let error = producer.cache.offer_retract(id(7), 8, wait).unwrap_err();

@@ -2,7 +2,8 @@
 //! retract, the lease, the deadline and the loss of the session. The state tables of the handoff's page are held against all states
 //! that two machines can reach, where `storm` draws some of many more machines.
 //!
-//! The two machines are clones at each step, and a state that was seen is not looked at again.
+//! The two machines are clones at each step, and a state that was seen is not looked at again. Above 500 lines: the steps,
+//! what they do and what must hold are one model.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};

@@ -81,7 +81,7 @@ class WorkerHalf:
         for name in filter(self._is_open, kv_connector_metadata.retracted):
             try:
                 self.cache.retract(self.ids[name], 0, RETRACT_S)
-            except (ferry.Error, AttributeError) as error:
+            except ferry.Error as error:
                 # The consumer computes what it has not got.
                 logger.warning("offer of %s ends with its preemption: %s", name, error)
                 quietly(self.cache.abort, self.ids[name])

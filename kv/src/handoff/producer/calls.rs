@@ -39,6 +39,7 @@ impl Machine {
             epoch: 0,
             finished: 0,
             retract: None,
+            freed: BTreeMap::new(),
             struck: None,
         };
         self.offers.insert(id, offer);

@@ -52,6 +52,8 @@ pub struct Offer {
     epoch: u64,
     finished: u64,
     retract: Option<Retract>,
+    /// By window group: the rank's own tokens before this one were freed.
+    freed: BTreeMap<u32, u64>,
     /// Why the offer as a whole ends before its takers have it.
     struck: Option<Struck>,
 }

@@ -68,6 +68,12 @@ impl Offer {
         }
     }
 
+    /// The window of which blocks were freed that a new taker needs.
+    pub(super) fn freed_for(&self, layout: &Layout, part: &Part) -> Option<u32> {
+        let mut freed = self.freed.iter();
+        freed.find(|(group, before)| part.needs(layout, **group, **before)).map(|(group, _)| *group)
+    }
+
     /// Begins a retract, or adds to the one that is under way.
     fn retracting(&mut self, groups: usize) -> &mut Retract {
         self.epoch += 1;
@@ -146,6 +152,10 @@ impl Part {
     }
 }
 
+pub fn freed_window(group: u32) -> String {
+    format!("the producer has freed blocks of the window of group {group} that the take needs")
+}
+
 /// Whether a layer of the producer is in this group.
 fn is_in(layout: &Layout, group: u32, layer: u32) -> bool {
     layout.layers.get(layer as usize).is_some_and(|layer| layer.group == group)
@@ -202,6 +212,7 @@ impl Machine {
         let Some(list) = offer.spec.blocks.get_mut(group as usize) else { return Ok(offer.finished) };
         let gone = lists::cut_front(list, step, held(&layout.shard, before_token));
         let before = list.first_token;
+        offer.freed.insert(group, before);
         if gone.is_empty() {
             return Ok(offer.retract.as_ref().map_or(offer.finished, |retract| retract.number));
         }
@@ -215,9 +226,7 @@ impl Machine {
             part.over.is_none() && part.needs(&layout, group, before) && !part.has_begun(&layout, group).0
         });
         for spot in lost {
-            let why =
-                format!("the producer has freed blocks of the window of group {group} that the take needs");
-            self.strike_part(id, spot, Status::Stale, &why);
+            self.strike_part(id, spot, Status::Stale, &freed_window(group));
         }
         self.settle_offer(id);
         self.note_lease(id);

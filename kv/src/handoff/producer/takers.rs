@@ -13,6 +13,7 @@ use crate::handoff::progress::Progress;
 use crate::handoff::remote::{Handoff, Owner};
 use crate::handoff::wire::{self, Key, Message};
 
+use super::retract::freed_window;
 use super::{too_many, Group, Part, Spot};
 
 impl Machine {
@@ -64,15 +65,20 @@ impl Machine {
             return Err(Error::new(Status::Limit, text));
         }
         let exchange = plan.exchange(self.layout.shard.rank(), take.rank)?;
-        let group = offer.groups.entry(take.group).or_insert_with(|| Group { plan, parts: BTreeMap::new() });
-        if group.plan.exchange(self.layout.shard.rank(), take.rank)? != exchange {
-            return Err(Error::invalid("the ranks of the consumer group have layouts of different shapes"));
-        }
-        if let Some(part) = group.parts.get(&take.rank) {
-            return match part.take.key == take.key && part.peer == peer {
-                true => Ok(()),
-                false => Err(Error::invalid(format!("rank {} of the group has taken already", take.rank))),
-            };
+        if let Some(group) = offer.groups.get(&take.group) {
+            if group.plan.exchange(self.layout.shard.rank(), take.rank)? != exchange {
+                return Err(Error::invalid(
+                    "the ranks of the consumer group have layouts of different shapes",
+                ));
+            }
+            if let Some(part) = group.parts.get(&take.rank) {
+                return match part.take.key == take.key && part.peer == peer {
+                    true => Ok(()),
+                    false => {
+                        Err(Error::invalid(format!("rank {} of the group has taken already", take.rank)))
+                    }
+                };
+            }
         }
         let progress = Progress::new(&exchange, &self.layout, &target, &take.blocks, take.skip..take.tokens);
         let sends_nothing = exchange.layers.is_empty();
@@ -92,7 +98,11 @@ impl Machine {
             struck: None,
             over: sends_nothing.then_some(Status::Ok),
         };
-        group.parts.insert(rank, part);
+        if let Some(group) = offer.freed_for(&self.layout, &part) {
+            return Err(Error::new(Status::Stale, freed_window(group)));
+        }
+        let group = offer.groups.entry(part.take.group);
+        group.or_insert_with(|| Group { plan, parts: BTreeMap::new() }).parts.insert(rank, part);
         self.count_on(peer, Handoff::Offer(id));
         self.note_lease(id);
         if sends_nothing {

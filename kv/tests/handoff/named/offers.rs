@@ -1,4 +1,4 @@
-//! The producer's side.
+//! The producer's side. Above 500 lines: the stories share the rig and the helpers at the top, and each is short.
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! Tokens that a producer takes back: when its blocks are its own again, and what takers still have.
+//! Tokens that a producer takes back: when its blocks are its own again, and what takers still have. Above 500 lines: the
+//! stories share the rig and the helpers at the top, and each is short.
 
 use ferry::status::Error;
 use ferry::types::Op;

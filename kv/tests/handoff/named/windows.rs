@@ -287,3 +287,27 @@ fn a_state_is_not_read_between_a_retract_and_the_next_grant() {
     rig.hear(peer(1), Message::Update { key, epoch: 1, ready: vec![8, 0, 8], added: none });
     assert!(window_of(&rig.posts).is_empty() && rig.posts.len() == 1);
 }
+
+#[test]
+fn a_take_that_comes_when_its_window_blocks_are_freed_is_stale_and_takes_no_place() {
+    for is_push in [true, false] {
+        let mut rig = producer(&mixed());
+        rig.ready(1, 0..3, TOKENS);
+        let number = rig.free(10);
+        assert!(rig.is_free(number));
+        for taker in [3, 4, 5] {
+            rig.hear(peer(A), of_tokens(taker, taker, 9, is_push));
+            let (status, why) = rig.told_end(peer(A)).unwrap();
+            assert!(
+                status == Status::Stale && why.contains("freed blocks of the window of group 1"),
+                "{why}"
+            );
+        }
+        assert!(rig.posts.is_empty());
+        // Both places of the offer are free, and the whole sequence does not need those blocks.
+        for taker in [6, 7] {
+            rig.hear(peer(A), of_tokens(taker, taker, TOKENS, is_push));
+            assert_eq!(rig.told_end(peer(A)), None);
+        }
+    }
+}
