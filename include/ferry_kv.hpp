@@ -471,6 +471,11 @@ struct State : ferry_kv_state {
     State() noexcept : ferry_kv_state{} { struct_size = sizeof(ferry_kv_state); }
 };
 
+/// What a cache counts; the fields are those of ferry_kv_metrics.
+struct Metrics : ferry_kv_metrics {
+    Metrics() noexcept : ferry_kv_metrics{} { struct_size = sizeof(ferry_kv_metrics); }
+};
+
 /* ---- Options ----------------------------------------------------------------------------------- */
 
 namespace detail {
@@ -511,6 +516,13 @@ public:
     CacheOptions &silence(Timeout silence) noexcept
     {
         c_.silence_ms = detail::milliseconds(silence);
+        return *this;
+    }
+    /// Blocks of offers that are sealed and that nobody has taken; a seal that exceeds it ends the oldest of them. No
+    /// bound if this is not called.
+    CacheOptions &leased_blocks_max(std::uint64_t blocks) noexcept
+    {
+        c_.leased_blocks_max = blocks;
         return *this;
     }
     /// The struct for ferry_kv.h.
@@ -679,6 +691,33 @@ public:
         return result;
     }
     /// @}
+    /// The same, once the program's own work on a device has come to a point: FERRY_START_AFTER_* and its event or
+    /// stream. The point is taken in the call. If the work fails, so does the offer.
+    Result<void> ready_after(const Id &id, std::uint64_t tokens, std::uint32_t first_layer, std::uint32_t end_layer,
+                             std::uint32_t kind, std::uint64_t event) const noexcept
+    {
+        Result<void> result;
+        result.take(ferry_kv_offer_ready_after(handle_, &id, first_layer, end_layer, tokens, kind, event,
+                                               result.slot()));
+        return result;
+    }
+    /// Takes back the tokens from `from_token` on, and the seal. Returns when nothing reads or writes them any more: the
+    /// blocks that hold only such tokens are the caller's, and the offer goes on. FERRY_ERR_BUSY: nothing is free; call
+    /// again. FERRY_ERR_STALE: the offer has ended or ends.
+    Result<void> retract(const Id &id, std::uint64_t from_token, Timeout timeout = forever) const noexcept
+    {
+        Result<void> result;
+        result.take(ferry_kv_offer_retract(handle_, &id, from_token, timeout.ns(), result.slot()));
+        return result;
+    }
+    /// Frees the blocks of a window group that have only tokens before `before_token`. Statuses as of retract().
+    Result<void> retract_window(const Id &id, std::uint32_t group, std::uint64_t before_token,
+                                Timeout timeout = forever) const noexcept
+    {
+        Result<void> result;
+        result.take(ferry_kv_offer_retract_window(handle_, &id, group, before_token, timeout.ns(), result.slot()));
+        return result;
+    }
     /// Says that the sequence has `tokens` tokens, and no more blocks come. The lease begins.
     Result<void> seal(const Id &id, std::uint64_t tokens) const noexcept
     {
@@ -763,6 +802,20 @@ public:
         Result<std::size_t> result;
         result.take(ferry_kv_unfenced_blocks(handle_, &*result, result.slot()));
         return result;
+    }
+    /// Returns what the cache has counted, and what there is now.
+    Result<Metrics> metrics() const noexcept
+    {
+        Result<Metrics> result;
+        result.take(ferry_kv_metrics_get(handle_, &*result, result.slot()));
+        return result;
+    }
+    /// Returns the same in Prometheus' text format.
+    Result<std::string> metrics_text() const
+    {
+        return detail::text<std::string>([&](char *buffer, std::size_t size, std::size_t *length, ferry_error *error) {
+            return ferry_kv_metrics_text(handle_, buffer, size, length, error);
+        });
     }
     /// Refuses new work, ends all offers and takes, and waits until nothing touches their blocks. Their events can
     /// still be taken. FERRY_ERR_BUSY: the cache is still closing; call again.

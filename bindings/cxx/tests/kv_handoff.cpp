@@ -187,6 +187,44 @@ TEST(Handoffs, OnlyPeersOfTheListMayTake)
     expect_end(two.producer, two.id, FERRY_KV_EVENT_SENT, FERRY_OK);
 }
 
+// The second chunk is taken back, and computed again in other blocks. Nobody has taken it.
+TEST(Handoffs, WhatIsTakenBackIsHandedOverAnew)
+{
+    Two two;
+    two.producer.offer(two.id);
+    two.producer.model.write(two.producer.words(), 0, 0, kv_tokens);
+    must(two.producer.cache.ready(two.id, kv_tokens, 0, 1));
+    must(two.producer.cache.seal(two.id, kv_tokens));
+    must(two.producer.cache.retract(two.id, 40, 1s));
+    EXPECT_EQ(must(two.producer.cache.status(two.id)).is_sealed, 0u);
+    EXPECT_EQ(two.producer.cache.ready(two.id, kv_tokens, 0, 1).status(), FERRY_ERR_INVALID); // its blocks are gone
+    std::vector<kv::Blocks> rest;
+    for (const std::vector<std::uint32_t> &ids : two.producer.model.ids)
+        rest.emplace_back(ferry::Span<const std::uint32_t>(ids.data() + 5, ids.size() - 5));
+    must(two.producer.cache.extend(two.id, rest));
+    two.consumer.take(two.id, two.peer);
+    two.producer.finish(two.id);
+    expect_end(two.consumer, two.id, FERRY_KV_EVENT_RECEIVED, FERRY_OK);
+    expect_end(two.producer, two.id, FERRY_KV_EVENT_SENT, FERRY_OK);
+    EXPECT_TRUE(two.consumer.holds(0, kv_tokens));
+    EXPECT_EQ(two.producer.cache.retract(two.id, 0, 1s).status(), FERRY_ERR_STALE);
+    EXPECT_EQ(two.producer.cache.retract_window(two.id, 1, 8, 1s).status(), FERRY_ERR_STALE);
+    EXPECT_EQ(two.producer.cache.ready_after(two.id, 1, 0, 1, FERRY_START_AFTER_ACL_EVENT, 1).status() == FERRY_OK, false);
+    const kv::Metrics metrics = must(two.producer.cache.metrics());
+    EXPECT_EQ(metrics.ended_sent, 1u);
+    EXPECT_EQ(metrics.offers, 0u);
+    EXPECT_NE(must(two.producer.cache.metrics_text()).find("ferry_kv_handoffs_total{end=\"sent\"} 1"), std::string::npos);
+}
+
+TEST(Handoffs, LeasesAreBounded)
+{
+    const Rank producer(producer_shape, 0, kv::CacheOptions().leased_blocks_max(1));
+    const kv::Id id = must(kv::new_id());
+    producer.offer(id);
+    must(producer.cache.seal(id, kv_tokens));
+    expect_end(producer, id, FERRY_KV_EVENT_EXPIRED, FERRY_ERR_LIMIT);
+}
+
 TEST(Ends, AnAbortedOfferEndsItsTake)
 {
     Two two;

@@ -174,8 +174,12 @@ private:
 // One rank with its engine and its cache. Waits of a minute are for busy machines.
 struct Rank {
     explicit Rank(Shape shape, std::uint32_t tp_rank = 0, ferry::Timeout silence = std::chrono::seconds(60))
+        : Rank(shape, tp_rank, kv::CacheOptions().silence(silence))
+    {
+    }
+    Rank(Shape shape, std::uint32_t tp_rank, const kv::CacheOptions &options)
         : model(shape, tp_rank), engine(open_engine()), memory(must(engine.alloc(model.bytes()))),
-          cache(must(kv::Cache::open(engine, model.layout(words()), memory, kv::CacheOptions().silence(silence))))
+          cache(must(kv::Cache::open(engine, model.layout(words()), memory, options)))
     {
     }
     std::uint32_t *words() const { return memory.as<std::uint32_t>().data(); }

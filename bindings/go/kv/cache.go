@@ -35,6 +35,9 @@ type Cache struct {
 type CacheOptions struct {
 	// Silence is after how long a peer that should answer, and says nothing, is given up; 0 means 1 second.
 	Silence time.Duration
+	// LeasedBlocksMax bounds the blocks of offers that are sealed and that nobody has taken: a seal that exceeds it ends
+	// the oldest of them. 0 means no bound.
+	LeasedBlocksMax uint64
 }
 
 // OpenCache opens the cache that a layout describes. Each layer of the rank's own stage lies in one of the memories,
@@ -47,6 +50,7 @@ func OpenCache(engine *ferry.Engine, layout *Layout, memory []*ferry.Memory, opt
 		if full.silence_ms, err = milliseconds(op, "Silence", options.Silence); err != nil {
 			return nil, err
 		}
+		full.leased_blocks_max = C.uint64_t(options.LeasedBlocksMax)
 	}
 	ranges := make([]C.ferry_kv_memory, len(memory))
 	for i, m := range memory {

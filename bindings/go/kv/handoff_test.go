@@ -360,7 +360,7 @@ func TestMemoryPressureEndsOffersThatNobodyTakes(t *testing.T) {
 // An engine without a cache answers nothing. Who is more patient with it took first, and still waits when others have
 // given up three times.
 func TestASilentProducerIsGivenUp(t *testing.T) {
-	hasty, patient := openWith(t, consumerShape, 0, 50*time.Millisecond), open(t, consumerShape, 0)
+	hasty, patient := openWith(t, consumerShape, 0, kv.CacheOptions{Silence: 50 * time.Millisecond}), open(t, consumerShape, 0)
 	silent, err := ferry.Open(nil)
 	must(t, err)
 	defer silent.Close()

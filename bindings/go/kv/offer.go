@@ -4,9 +4,12 @@ package kv
 import "C"
 
 import (
+	"context"
 	"time"
+	"unsafe"
 
 	"ferry"
+	"ferry/internal/bridge"
 )
 
 // OfferOptions are the options of an offer; nil means the defaults.
@@ -69,6 +72,35 @@ func (c *Cache) ReadyLayers(id ID, first, end uint32, tokens uint64) error {
 func (c *Cache) ready(id ID, first, end C.uint32_t, tokens uint64) error {
 	return c.call("ready", func(ce *C.ferry_error) C.ferry_status {
 		return C.ferry_kv_offer_ready(c.handle, id.c(), first, end, C.uint64_t(tokens), ce)
+	})
+}
+
+// Retract takes back the tokens from the first one on that it names, and the seal. It returns when nothing reads or
+// writes them any more: the blocks that hold only such tokens are the caller's, and the offer goes on with Extend. If the
+// context ends first, the error is ErrBusy and nothing is free: call again. ErrStale: the offer has ended or ends.
+func (c *Cache) Retract(ctx context.Context, id ID, fromToken uint64) error {
+	return c.inTurns(ctx, "retract", func(timeout C.uint64_t, ce *C.ferry_error) C.ferry_status {
+		return C.ferry_kv_offer_retract(c.handle, id.c(), C.uint64_t(fromToken), timeout, ce)
+	})
+}
+
+// RetractWindow frees the blocks of a window, the group of that number, that have only tokens before beforeToken. It waits
+// and fails as Retract does; a take that needs the blocks and has not begun with them fails.
+func (c *Cache) RetractWindow(ctx context.Context, id ID, group uint32, beforeToken uint64) error {
+	return c.inTurns(ctx, "retract window", func(timeout C.uint64_t, ce *C.ferry_error) C.ferry_status {
+		return C.ferry_kv_offer_retract_window(c.handle, id.c(), C.uint32_t(group), C.uint64_t(beforeToken), timeout, ce)
+	})
+}
+
+// inTurns makes calls that go on with what an earlier one began.
+func (c *Cache) inTurns(ctx context.Context, op string, f func(timeout C.uint64_t, ce *C.ferry_error) C.ferry_status) error {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	if c.handle == nil {
+		return closed(op)
+	}
+	return bridge.InTurns(ctx, op, func(timeoutNs uint64, ce unsafe.Pointer) int32 {
+		return int32(f(C.uint64_t(timeoutNs), (*C.ferry_error)(ce)))
 	})
 }
 

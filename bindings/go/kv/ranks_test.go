@@ -171,9 +171,11 @@ type rank struct {
 }
 
 // open opens a rank. Peers may be silent for a minute: a busy machine makes them so.
-func open(t testing.TB, of shape, number int) *rank { return openWith(t, of, number, time.Minute) }
+func open(t testing.TB, of shape, number int) *rank {
+	return openWith(t, of, number, kv.CacheOptions{Silence: time.Minute})
+}
 
-func openWith(t testing.TB, of shape, number int, silence time.Duration) *rank {
+func openWith(t testing.TB, of shape, number int, options kv.CacheOptions) *rank {
 	t.Helper()
 	r := &rank{side: newSide(of, number)}
 	var err error
@@ -184,7 +186,7 @@ func openWith(t testing.TB, of shape, number int, silence time.Duration) *rank {
 	must(t, err)
 	r.words = unsafe.Slice((*uint32)(unsafe.Pointer(unsafe.SliceData(r.memory.Bytes()))), r.size)
 	layout := r.layout(t, r.memory.Address())
-	r.cache, err = kv.OpenCache(r.engine, layout, []*ferry.Memory{r.memory}, &kv.CacheOptions{Silence: silence})
+	r.cache, err = kv.OpenCache(r.engine, layout, []*ferry.Memory{r.memory}, &options)
 	must(t, err)
 	t.Cleanup(func() { must(t, r.cache.Close()) })
 	return r
