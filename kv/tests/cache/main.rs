@@ -268,9 +268,10 @@ fn a_peer_that_goes_is_told_in_time() {
 /// A take that is cancelled, and an offer that is aborted, while bytes move: after the terminal event nothing lands.
 #[test]
 fn after_the_end_nothing_lands() {
-    for mode in [Mode::Pull, Mode::Push] {
+    let cases = paths().into_iter().flat_map(|path| [(path.clone(), Mode::Pull), (path, Mode::Push)]);
+    for (path, mode) in cases {
         for round in 0..20 {
-            let (producers, consumers) = (instance(shape(1, 4), &path()), instance(shape(1, 4), &path()));
+            let (producers, consumers) = (instance(shape(1, 4), &path), instance(shape(1, 4), &path));
             let lists = consumers[0].take(id(3), &producers, mode);
             producers[0].produce(id(3), 1);
             std::thread::yield_now();
@@ -293,7 +294,7 @@ fn after_the_end_nothing_lands() {
             for cell in all {
                 let mut byte = [0];
                 consumers[0].memory.read((cell.address - base) as usize, &mut byte);
-                assert_eq!(byte[0], !cell.value, "{mode:?}: {cell:?} landed late");
+                assert_eq!(byte[0], !cell.value, "{path}, {mode:?}: {cell:?} landed late");
             }
         }
     }
