@@ -163,8 +163,9 @@ fn keep_alive() {
     );
 }
 
-/// Returns the CPU time that a thread takes to ask each of a thousand sockets a few bytes and read the answer, some at a
-/// time and with caches as cold as those of an engine that rests in between: what the kernel alone costs on this machine.
+/// Returns the CPU time that a thread takes to ask each of a thousand sockets a few bytes and read the answer, some at
+/// a time and with caches as cold as those of an engine that rests in between: what the kernel alone costs on this
+/// machine.
 fn bare_questions() -> Duration {
     const BYTES: usize = 64;
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -5,6 +5,7 @@
 //! ```text
 //! call, message, end of a transfer, lost peer, tick ──▶ Machine ──▶ actions (take_actions), events (take_event)
 //! ```
+//! Above 500 lines: all that peers, the engine and the time may tell a machine is in one place.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
