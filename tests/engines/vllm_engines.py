@@ -1,7 +1,7 @@
 """Engines of vLLM as processes, on a CPU: what vllm_handoff.py and vllm_ferry.py share.
 
-The model is tiny, random, and made here; its weights are large enough that its tokens depend on every block of
-the KV cache.
+The model is tiny, random, and made here; its weights are large enough that its tokens depend on every block
+of the KV cache.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
     vllm_ferry.py [CASE]...      CASE: handoff, blocks, prefill-killed, decode-stopped, ..., storm, tp21, tp12
 
-Each engine is a process (vllm_engines.py). Prints a line for each case; the exit status counts the cases that failed.
+Each engine is a process (vllm_engines.py). Prints a line for each case; the exit status counts the cases that
+failed.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ COUNT = 8
 CHUNK = 100
 # In cases of losses, for what nobody takes.
 LEASE_S = 4.0
-# Where a side is struck, and by whom: the producer strikes at the points of offers, the consumer at those of takes.
+# Where a side is struck, and by whom: the producer strikes at the points of offers, the consumer at those of
+# takes.
 POINTS = {
     "take": "decode",
     "granted": "prefill",
@@ -41,7 +43,7 @@ POINTS = {
 
 
 def prompts() -> list[list[int]]:
-    """Prompts of any length: their last blocks are partly full, and their chunks end in the midst of a block."""
+    """Prompts of any length: their last blocks are partly full, and chunks end in the midst of blocks."""
     chosen = random.Random(5)
     return [[chosen.randrange(3, 512) for _ in range(chosen.randint(70, 390))] for _ in range(PROMPTS)]
 
@@ -158,8 +160,8 @@ def strike(point: str, pid: int, how: str, note: str) -> None:
 
 
 def swap_blocks() -> None:
-    """Breaks the takes of this process: the first and the last block change places. The last is not full, so that
-    the first lacks tokens; attention would not see two full blocks that change places."""
+    """Breaks the takes of this process: the first and the last block change places. The last is not full, so
+    that the first lacks tokens; attention would not see two full blocks that change places."""
     from ferry import kv
 
     take = kv.Cache.take
@@ -176,7 +178,9 @@ def swap_blocks() -> None:
 class Pair:
     """Two engines that hand over in both directions."""
 
-    def __init__(self, folder: str, model: str, name: str, first: dict[str, Any], second: dict[str, Any]) -> None:
+    def __init__(
+        self, folder: str, model: str, name: str, first: dict[str, Any], second: dict[str, Any]
+    ) -> None:
         self.place = (folder, model, name)
         self.arguments = {"prefill": first, "decode": second}
         self.engines: dict[str, Process] = {}
@@ -194,7 +198,7 @@ class Pair:
                 "kv_connector_module_path": "ferry_vllm",
                 "kv_role": "kv_both",
                 "kv_load_failure_policy": "recompute",
-                # A busy machine may keep a process waiting for a second: only cases of losses look at silence.
+                # A busy machine may keep a process waiting for a second: only cases of losses want silence.
                 "kv_connector_extra_config": {"silence_ms": 10_000} | arguments.pop("extra", {}),
             }
             arguments.setdefault("max_num_batched_tokens", CHUNK)
@@ -219,7 +223,9 @@ class Pair:
         target = "decode" if source == "prefill" else "prefill"
         name = self.name()
         wanted = {"do_remote_decode": True, "do_remote_prefill": False}
-        first = self.engines[source].ask("generate", name, tokens, 1, wanted, within_s, within_s=within_s + 60)
+        first = self.engines[source].ask(
+            "generate", name, tokens, 1, wanted, within_s, within_s=within_s + 60
+        )
         handed = first["parameters"]
         if not handed:
             raise Failure(f"the prefill engine answered {first}")
@@ -277,7 +283,9 @@ def directions(
 
 def swapped(pair: Pair, expected: list[list[int]]) -> str:
     pair.engines["decode"].ask("swap")
-    differ = sum(pair.whole(tokens)["tokens"] != expected[number] for number, tokens in enumerate(prompts()[:5]))
+    differ = sum(
+        pair.whole(tokens)["tokens"] != expected[number] for number, tokens in enumerate(prompts()[:5])
+    )
     if differ == 0:
         raise Failure("two blocks were swapped, and no token changed: the check checks nothing")
     return f"{differ} of 5 differ with two blocks swapped"
@@ -353,7 +361,7 @@ def struck(pair: Pair, point: str, victim: str, how: str, expected: list[list[in
     at = float(note.read_text())
     if other == "decode" and answer["tokens"] != expected[longest]:
         raise Failure(f"{victim} {how} at {point}: {answer}")
-    # A consumer that never took is not missed: the lease ends the offer, from the time on when it is computed.
+    # A consumer that never took is not missed: the lease ends the offer, from its computation on.
     limit_s = LEASE_S + 2 * END_S if (point, victim) == ("take", "decode") else END_S
     pair.all_free(other, LEASE_S + 2 * END_S)
     events = pair.engines[other].ask("events")[told:]
@@ -394,7 +402,7 @@ def losses(victim: str, how: str, modes: tuple[str, ...]) -> Callable[..., str]:
 
 def storm(place: tuple[str, str], expected: list[list[int]]) -> str:
     """Many requests at a time, half of which are aborted on one side or the other."""
-    # A take that is cancelled before its offer is forgotten by the producer, whose blocks then wait for the lease.
+    # A take that is cancelled before its offer is forgotten by the producer, whose blocks wait for a lease.
     side = {"extra": {"lease_s": 8.0}}
     pair = Pair(*place, "storm", dict(side), dict(side))
     chosen = random.Random(int(os.environ.get("SEED", "3")))
@@ -433,7 +441,7 @@ def storm(place: tuple[str, str], expected: list[list[int]]) -> str:
             pair.all_free("decode")
         if loaded < right // 3:
             raise Failure(f"of {right} answers only {loaded} were loaded")
-        return f"{right} right answers, {loaded} of them loaded, {aborted} aborted by the consumer; all blocks free"
+        return f"{right} right answers, {loaded} of them loaded, {aborted} aborted; all blocks free"
     finally:
         pair.close()
 

@@ -1,5 +1,5 @@
-"""The structs, numbers and functions of _abi.py are those of ferry.h and of directories in ferry_kv.h, those of
-kv/_abi.py of the rest of ferry_kv.h."""
+"""The structs, numbers and functions of _abi.py are those of ferry.h and of directories in ferry_kv.h, and
+those of kv/_abi.py are those of the rest of ferry_kv.h."""
 
 from __future__ import annotations
 

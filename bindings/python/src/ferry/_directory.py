@@ -82,7 +82,8 @@ class Directory:
     `url` is "static:name=host:port,...", "static:/file", "static:" (names are addresses), or
     "etcd:http://host:port/prefix". `ttl` is how many whole seconds etcd keeps the names of an engine that it
     does not hear from. `timeout` is how long to wait for etcd's first answer; with `wait=False` the directory
-    opens at once and goes on trying. What is not given of user, password and files comes from FERRY_ETCD_* variables.
+    opens at once and goes on trying. What is not given of user, password and files comes from FERRY_ETCD_*
+    variables.
     """
 
     def __init__(
