@@ -256,7 +256,7 @@ static void a_forked_child_is_refused(void)
         else if (ferry_directory_open(engine, url, NULL, &own, NULL) != FERRY_ERR_CLOSED) result = 2;
         else if (ferry_directory_close(directory, NULL) != FERRY_OK) result = 3;
         else ferry_directory_free(directory);
-        _exit(result);
+        leave_child(result);
     }
     CHECK(waitpid(child, &status, 0) == child);
     if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) FAIL("the child ended with %d", WEXITSTATUS(status));

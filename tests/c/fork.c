@@ -47,18 +47,6 @@ static int in_the_child(ferry_queue queue, ferry_transfer transfer)
     return 0;
 }
 
-/*
- * Ends a child through exec. If the child exited by itself, valgrind would report as lost what only the stacks of
- * the parent's other threads refer to; these don't exist here.
- */
-static void leave(int status)
-{
-    char command[16];
-    snprintf(command, sizeof command, "exit %d", status);
-    execl("/bin/sh", "sh", "-c", command, (char *)NULL);
-    _exit(100);
-}
-
 static int exit_status_of(pid_t child)
 {
     int status = -1;
@@ -85,7 +73,7 @@ static void a_child_is_refused_and_the_parent_goes_on(void)
         int status;
         pid_t child = fork();
         CHECK(child >= 0);
-        if (child == 0) leave(in_the_child(queue, transfer));
+        if (child == 0) leave_child(in_the_child(queue, transfer));
         status = exit_status_of(child);
         if (status != 0) FAIL("the child ended with %d", status);
     }
@@ -112,11 +100,11 @@ static void a_child_may_open_its_own_engine(void)
         ferry_engine *own = NULL;
         void *memory = NULL;
         ferry_region region = 0;
-        if (ferry_engine_open(NULL, &own, NULL) != FERRY_OK) leave(1);
-        if (ferry_memory_alloc(own, 4096, NULL, &memory, &region, NULL) != FERRY_OK) leave(2);
-        if (ferry_engine_close(own, FERRY_FOREVER, NULL) != FERRY_OK) leave(3);
+        if (ferry_engine_open(NULL, &own, NULL) != FERRY_OK) leave_child(1);
+        if (ferry_memory_alloc(own, 4096, NULL, &memory, &region, NULL) != FERRY_OK) leave_child(2);
+        if (ferry_engine_close(own, FERRY_FOREVER, NULL) != FERRY_OK) leave_child(3);
         ferry_engine_free(own);
-        leave(0);
+        leave_child(0);
     }
     CHECK(exit_status_of(child) == 0);
     end_pair(&forked);
