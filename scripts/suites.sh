@@ -8,7 +8,7 @@ target=$(realpath "${CARGO_TARGET_DIR:-target}")
 logs=$target/test-logs/suites
 bound_s=600
 # The programs that wait most, by package and name; the others take about the same time together.
-waits=" ferry/faults ferry/devices ferry/hostile ferry/ferry kv/processes "
+waits=" ferry/faults ferry/devices ferry/hostile ferry/ferry kv/processes benches/two_ends benches/peers "
 
 rm -rf "$logs"
 mkdir -p "$logs"

