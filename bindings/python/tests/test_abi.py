@@ -176,15 +176,17 @@ def letters(parameters: str) -> str:
 
 def test_functions_have_the_header_s_parameters() -> None:
     functions = dict(
-        re.findall(r"^(?:ferry_status|void) ferry_((?!kv_)\w+)\(([^;]*?)\);", TEXT, re.DOTALL | re.MULTILINE)
+        re.findall(r"^(?:ferry_status|void) ferry_(\w+)\(([^;]*?)\);", TEXT, re.DOTALL | re.MULTILINE)
     )
     fallible = {**_abi._FALLIBLE, **kv_abi.FALLIBLE}
     for name, ours in {**fallible, **_abi._PLAIN, **kv_abi.PLAIN}.items():
         theirs = letters(functions.pop(name))
         assert theirs == (ours + "p" if name in fallible else ours), name
     # Nothing calls back into the interpreter from ferry's threads, who waits has no need to try, and each
-    # queue has a channel.
-    assert set(functions) == {"queue_callback", "transfer_try", "queue_create"}
+    # queue has a channel. Readies behind events of devices and the timeline are not in Python yet.
+    recorded = {f"kv_timeline_{name}" for name in ("start", "stop", "mark", "read", "svg")}
+    others = {"queue_callback", "transfer_try", "queue_create", "kv_offer_ready_after"}
+    assert set(functions) == others | recorded
 
 
 def test_names_and_classes_of_statuses() -> None:
