@@ -96,7 +96,9 @@ fn rank(transports: &str, tp_rank: u32, tp_size: u32, form: Form) -> Rank {
     let layout = Layout { key, shard, groups, layers: layers.collect() };
     let whole =
         CacheMemory { region: memory.region(), address: memory.address(), length: memory.length() as u64 };
-    let cache = Cache::open(&engine, layout.clone(), &[whole], CacheOptions::default()).unwrap();
+    // The first round touches gigabytes for the first time, which may keep a thread for more than a second.
+    let options = CacheOptions { silence: PATIENCE, ..CacheOptions::default() };
+    let cache = Cache::open(&engine, layout.clone(), &[whole], options).unwrap();
     Rank { cache, layout, memory, engine }
 }
 
