@@ -168,7 +168,7 @@ typedef struct ferry_kv_layout_desc {
 /// [blocks][2][heads][tokens][elements]: a block's keys, then its values. HND.
 #define FERRY_KV_BLOCK_PAIR_HEAD_TOKEN 4
 
-/// [blocks][heads][2][tokens][elements]: a head's keys, then its values. vLLM on CPUs.
+/// [blocks][heads][2][tokens][elements]: a head's keys, then its values.
 #define FERRY_KV_BLOCK_HEAD_PAIR_TOKEN 5
 
 /// Sets the five strides of a layer to those of a contiguous tensor, from its group, heads, pairs, elements,

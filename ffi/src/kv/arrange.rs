@@ -19,7 +19,7 @@ pub const FERRY_KV_PAIR_BLOCK_HEAD_TOKEN: u32 = 2;
 pub const FERRY_KV_BLOCK_PAIR_TOKEN_HEAD: u32 = 3;
 /// [blocks][2][heads][tokens][elements]: a block's keys, then its values. HND.
 pub const FERRY_KV_BLOCK_PAIR_HEAD_TOKEN: u32 = 4;
-/// [blocks][heads][2][tokens][elements]: a head's keys, then its values. vLLM on CPUs.
+/// [blocks][heads][2][tokens][elements]: a head's keys, then its values.
 pub const FERRY_KV_BLOCK_HEAD_PAIR_TOKEN: u32 = 5;
 
 /// Sets the five strides of a layer to those of a contiguous tensor, from its group, heads, pairs, elements,

@@ -16,7 +16,7 @@ pub enum Arrangement {
     BlockPairTokenHead,
     /// `[blocks][2][H][T][elements]`: a block's keys, then its values. HND.
     BlockPairHeadToken,
-    /// `[blocks][H][2][T][elements]`: a head's keys, then its values. vLLM on CPUs.
+    /// `[blocks][H][2][T][elements]`: a head's keys, then its values.
     BlockHeadPairToken,
 }
 
