@@ -4,7 +4,7 @@
 //! Whatever comes, a handoff that was accepted ends once, nothing of it is under way then or begins later, the bounds
 //! hold, and everything ends when the engine does.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,7 +15,8 @@ use ferry::Status;
 use ferry_kv::handoff::limits::{IN_FLIGHT_OF_PART_MAX, IN_FLIGHT_OF_PEER_MAX};
 use ferry_kv::handoff::wire::{Key, Message, Take};
 use ferry_kv::handoff::{
-    parts, Action, Blocks, End, Event, HandoffId, Machine, Mode, OfferSpec, PostId, State, TakeSpec, Work,
+    parts, Action, Blocks, End, Event, HandoffId, Machine, Mode, OfferSpec, Owner, PostId, State, TakeSpec,
+    Work,
 };
 use ferry_kv::layout::{
     Arrangement, Group, GroupKind, Layer, LayerMemory, Layout, ModelKey, Shard, Sizes, Strides,
@@ -222,6 +223,8 @@ struct World {
     now: u64,
     open: BTreeMap<u8, Open>,
     posts: Vec<Posted>,
+    /// Messages that have not reached their peers.
+    unsent: VecDeque<(PeerId, Option<Owner>)>,
     takes: BTreeMap<u8, u64>,
     fencing: BTreeSet<PeerId>,
     /// Retracts of all tokens that are not over.
@@ -236,6 +239,7 @@ pub fn run(data: &[u8]) {
         now: 0,
         open: BTreeMap::new(),
         posts: Vec::new(),
+        unsent: VecDeque::new(),
         takes: BTreeMap::new(),
         fencing: BTreeSet::new(),
         retracts: BTreeMap::new(),
@@ -297,7 +301,11 @@ impl World {
             Step::Bytes { from, bytes } => self.hear(from, &bytes),
             Step::Part { from, bytes } => self.machine.notification(peer(from), &bytes, now),
             Step::Moved { which, status: of } => self.moved(which, of),
-            Step::Sent { to } => self.machine.sent(peer(to), now),
+            Step::Sent { to } => {
+                let of = self.unsent.iter().position(|(of, _)| *of == peer(to));
+                let of = of.and_then(|at| self.unsent.remove(at)).and_then(|(_, of)| of);
+                self.machine.sent(peer(to), of, now);
+            }
             Step::Lost { peer: of, are_final } => self.lost(peer(of), are_final),
             Step::NotFenced { peer: of } => {
                 if self.fencing.remove(&peer(of)) {
@@ -451,14 +459,14 @@ impl World {
     fn settle(&mut self) {
         for action in self.machine.take_actions() {
             match action {
-                Action::Send { message, .. } => {
+                Action::Send { peer, message, of } => {
+                    self.unsent.push_back((peer, of));
                     if let Message::Take(take) = Message::decode(&message).expect("a message") {
                         self.takes.insert(take.key.id.bytes()[0], take.key.take);
                     }
                 }
-                Action::Post { post, peer, op, moves, notify } => {
+                Action::Post { post, peer, op, moves } => {
                     let is_write = op == Op::Write;
-                    assert_eq!(is_write, notify.is_some());
                     let ids = moves.iter().flat_map(|moves| match is_write {
                         true => moves.pairs.source.iter(),
                         false => moves.pairs.target.iter(),

@@ -7,7 +7,7 @@ use ferry::types::PeerId;
 use ferry::{ReachedFuture, Transfer};
 
 use super::Shared;
-use crate::handoff::{Action, Machine, PostId};
+use crate::handoff::{Action, Machine, Owner, PostId};
 
 pub struct Inner {
     pub machine: Machine,
@@ -32,7 +32,8 @@ pub struct Inner {
 pub enum UnderWay {
     /// A part of a message that is not its last.
     Part,
-    Message(PeerId),
+    /// And what counts it.
+    Message(PeerId, Option<Owner>),
     Post(PostId),
 }
 

@@ -10,7 +10,7 @@ use ferry::{Deadline, Status, Transfer, TransferOptions};
 
 use super::state::{Inner, UnderWay};
 use super::{Shared, CHANNEL};
-use crate::handoff::{parts, Action, Machine, PostId};
+use crate::handoff::{parts, Action, Machine, Owner, PostId};
 use crate::plan::Strided;
 
 /// A fence returns when the peer's lanes are closed. It takes longer than this only while a stopped process of this host
@@ -48,24 +48,25 @@ impl Shared {
     /// Does one thing. Returns it if the engine has no room for it now.
     fn do_one(&self, inner: &mut Inner, action: Action) -> Option<Action> {
         match action {
-            Action::Send { peer, message } => match self.send(inner, peer, &message) {
-                Err(error) if error.status == Status::Limit => return Some(Action::Send { peer, message }),
+            Action::Send { peer, message, of } => match self.send(inner, peer, &message, of) {
+                Err(error) if error.status == Status::Limit => {
+                    return Some(Action::Send { peer, message, of })
+                }
                 Err(error) => {
-                    inner.machine.sent(peer, self.now());
+                    inner.machine.sent(peer, of, self.now());
                     inner.machine.peer_lost(peer, &error.message, self.now());
                 }
                 Ok(()) => {}
             },
-            Action::Post { post, peer, op, moves, notify } => {
-                let submitted = requests(&inner.machine, peer, op, &moves).and_then(|requests| {
-                    self.submit(inner, peer, op, &requests, notify.as_deref(), UnderWay::Post(post))
-                });
+            Action::Post { post, peer, op, moves } => {
+                let submitted = requests(&inner.machine, peer, op, &moves)
+                    .and_then(|requests| self.submit(inner, peer, op, &requests, None, UnderWay::Post(post)));
                 match submitted {
                     Ok(transfer) => {
                         inner.posts.insert(post, transfer);
                     }
                     Err(error) if error.status == Status::Limit => {
-                        return Some(Action::Post { post, peer, op, moves, notify });
+                        return Some(Action::Post { post, peer, op, moves });
                     }
                     Err(error) => inner.machine.moved(post, Err(error), self.now()),
                 }
@@ -77,14 +78,14 @@ impl Shared {
     }
 
     /// Submits the parts of a message; all or, at LIMIT, none.
-    fn send(&self, inner: &mut Inner, peer: PeerId, message: &[u8]) -> Result<()> {
+    fn send(&self, inner: &mut Inner, peer: PeerId, message: &[u8], of: Option<Owner>) -> Result<()> {
         let parts = parts(message, NOTIFY_BYTES_MAX);
         if self.queue.pending() + inner.under_way.len() + parts.len() > super::QUEUE_CAPACITY {
             return Err(Error::new(Status::Limit, "the cache's queue is full"));
         }
         let last = parts.len().saturating_sub(1);
         for (index, part) in parts.iter().enumerate() {
-            let what = if index == last { UnderWay::Message(peer) } else { UnderWay::Part };
+            let what = if index == last { UnderWay::Message(peer, of) } else { UnderWay::Part };
             self.submit(inner, peer, Op::Write, &[], Some(part), what)?;
         }
         Ok(())
@@ -99,15 +100,6 @@ impl Shared {
         notify: Option<&[u8]>,
         what: UnderWay,
     ) -> Result<Transfer> {
-        // The last byte of a part's head says whether more follow; a notification with data is one part.
-        let part;
-        let notify = match (&what, notify) {
-            (UnderWay::Post(_), Some(message)) => {
-                part = parts(message, NOTIFY_BYTES_MAX);
-                part.first().map(Vec::as_slice)
-            }
-            (_, notify) => notify,
-        };
         inner.next_number += 1;
         let number = inner.next_number;
         let options = TransferOptions {

@@ -25,13 +25,12 @@ use super::limits::{IN_FLIGHT_OF_PEER_MAX, UNSENT_MAX};
 use super::lists;
 use super::metrics::Counts;
 use super::producer::{Leases, Offer, Pending};
-use super::progress::Work;
 use super::record::{Record, What};
 use super::remote::{Handoff, Hello, Owner, Patience, Post, Remote};
 use super::tombs::{Tomb, Tombs};
 use super::types::{Blocks, End, Event, State};
 use super::waiting::Waiting;
-use super::wire::{Key, MemoryRange, Message};
+use super::wire::{MemoryRange, Message};
 
 /// Names a transfer of this machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -40,10 +39,10 @@ pub struct PostId(pub u64);
 /// What the machine wants done, in this order.
 #[derive(Clone, Debug)]
 pub enum Action {
-    /// Send a message, then call `sent` when the peer has it or never will.
-    Send { peer: PeerId, message: Vec<u8> },
-    /// Move bytes, then call `moved` when the transfer is final. `notify` goes with a WRITE.
-    Post { post: PostId, peer: PeerId, op: Op, moves: Vec<Strided>, notify: Option<Vec<u8>> },
+    /// Send a message, then call `sent`, with `of`, when the peer has it or never will.
+    Send { peer: PeerId, message: Vec<u8>, of: Option<Owner> },
+    /// Move bytes, then call `moved` when the transfer is final.
+    Post { post: PostId, peer: PeerId, op: Op, moves: Vec<Strided> },
     /// Cancel a transfer; `moved` still follows.
     Cancel { post: PostId },
     /// Fence a silent peer, then call `peer_lost`, or `not_fenced`.
@@ -156,11 +155,14 @@ impl Machine {
     }
 
     /// A message has reached the peer's cache, or never will.
-    pub fn sent(&mut self, peer: PeerId, now: u64) {
+    pub fn sent(&mut self, peer: PeerId, of: Option<Owner>, now: u64) {
         self.now = self.now.max(now);
         let Some(remote) = self.remotes.get_mut(&peer) else { return };
         let was_full = remote.unsent >= UNSENT_MAX;
         remote.unsent = remote.unsent.saturating_sub(1);
+        if let Some(Owner::Offer { id, group, rank }) = of {
+            self.data_told(id, (group, rank));
+        }
         if was_full {
             self.pump_peer(peer);
         }
@@ -221,7 +223,7 @@ impl Machine {
     /// A transfer is final.
     pub fn moved(&mut self, post: PostId, mut result: Result<()>, now: u64) {
         self.now = self.now.max(now);
-        let Some(Post { peer, owner, work }) = self.posts.remove(&post) else { return };
+        let Some(Post { peer, owner, epoch, work }) = self.posts.remove(&post) else { return };
         self.counts.moved(post, result.is_ok());
         self.note_final(post, owner, result.as_ref().map_or_else(|error| error.status, |()| Status::Ok));
         let mut was_full = false;
@@ -236,7 +238,7 @@ impl Machine {
             }
         }
         match owner {
-            Owner::Offer { id, group, rank } => self.written(id, (group, rank), &work, result),
+            Owner::Offer { id, group, rank } => self.written(id, (group, rank), (epoch, work), result),
             Owner::Take { id, rank } => self.read(id, rank, &work, result),
         }
         if was_full {
@@ -404,26 +406,25 @@ impl Machine {
     }
 
     pub(super) fn send(&mut self, peer: PeerId, message: &Message) {
+        self.send_of(peer, message, None);
+    }
+
+    /// Sends a message that an owner counts until the peer has it.
+    pub(super) fn send_of(&mut self, peer: PeerId, message: &Message, of: Option<Owner>) {
         self.note_update(peer, message);
         // Only a layout can be too long, and `Cache::open` has exported its own.
         if let Ok(message) = message.encode() {
             self.remote(peer).unsent += 1;
-            self.actions.push(Action::Send { peer, message });
+            self.actions.push(Action::Send { peer, message, of });
         }
     }
 
-    pub(super) fn post(
-        &mut self,
-        post: Post,
-        op: Op,
-        moves: Vec<Strided>,
-        notify: Option<Vec<u8>>,
-    ) -> PostId {
+    pub(super) fn post(&mut self, post: Post, op: Op, moves: Vec<Strided>) -> PostId {
         let id = PostId(self.draw());
         let bytes = self.counts.posted(id, &moves, op == Op::Read);
         self.note_posted(id, &post, bytes);
         self.remote(post.peer).in_flight += 1;
-        self.actions.push(Action::Post { post: id, peer: post.peer, op, moves, notify });
+        self.actions.push(Action::Post { post: id, peer: post.peer, op, moves });
         self.posts.insert(id, post);
         id
     }
@@ -505,9 +506,4 @@ pub(super) fn end_of(status: Status) -> End {
         Status::PeerLost => End::PeerLost,
         _ => End::Failed,
     }
-}
-
-/// What a side has to know of the other to move bytes: `Progress` finds the work, `lower` gives the addresses.
-pub(super) fn data_of(key: Key, epoch: u64, work: &Work) -> Option<Vec<u8>> {
-    Message::Data { key, epoch, work: work.clone() }.encode().ok()
 }

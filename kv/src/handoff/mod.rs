@@ -32,5 +32,7 @@ pub use metrics::{Ends, Metrics};
 #[doc(hidden)]
 pub use progress::Work;
 pub use record::{Entry, Moved, What, MARK_COMPUTE};
+#[doc(hidden)]
+pub use remote::Owner;
 pub use types::{Blocks, End, Event, Mode, OfferSpec, State, TakeSpec};
 pub use wire::{parts, MemoryRange};

@@ -132,10 +132,12 @@ impl Remote {
 pub struct Post {
     pub peer: PeerId,
     pub owner: Owner,
+    /// Of a WRITE: the epoch of its part when it was posted.
+    pub epoch: u64,
     pub work: Work,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Owner {
     /// Of an offer: a WRITE for this rank of this consumer group.
     Offer { id: HandoffId, group: u64, rank: u32 },

@@ -5,7 +5,7 @@
 //! | 1 | HELLO | both | version u16, incarnation u64, regions (address u64, bytes u64, handle u64), layout |
 //! | 2 | TAKE | consumer | key, incarnation of the producer, group, rank, mode, skip, tokens, blocks (push) |
 //! | 3 | UPDATE | producer | key, epoch, ready tokens by layer as runs, blocks that were added (pull) |
-//! | 4 | DATA | producer | key, epoch, layers, tokens; in the notification of the WRITE that moved them |
+//! | 4 | DATA | producer | key, epoch, layers, tokens: the WRITE that moved them is DONE |
 //! | 5 | FINAL | consumer | key, epoch, status, sentence: it reads nothing any more |
 //! | 6 | CANCEL | consumer | key: the producer shall write nothing any more |
 //! | 7 | ENDED | producer | key, status, sentence: it writes nothing any more, and grants nothing any more |

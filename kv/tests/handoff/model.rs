@@ -14,7 +14,7 @@ use ferry::status::Error;
 use ferry::types::{Op, PeerId};
 use ferry::Status;
 use ferry_kv::handoff::{
-    Action, Blocks, End, Event, HandoffId, Machine, Mode, OfferSpec, PostId, State, TakeSpec,
+    Action, Blocks, End, Event, HandoffId, Machine, Mode, OfferSpec, Owner, PostId, State, TakeSpec,
 };
 use ferry_kv::layout::Layout;
 use ferry_kv::plan::Strided;
@@ -57,7 +57,7 @@ enum Step {
     Finish(usize),
     /// The lease, or the deadline.
     Late(usize),
-    /// The session is fenced: what is under way is over, and both are told.
+    /// The session is fenced: nothing lands any more, and both are told. Transfers become final before or after.
     Lose,
 }
 
@@ -68,7 +68,6 @@ struct Posted {
     post: PostId,
     op: Op,
     moves: Vec<Strided>,
-    notify: Option<Vec<u8>>,
     has_landed: bool,
     is_cancelled: bool,
 }
@@ -77,7 +76,7 @@ struct Posted {
 struct World {
     machines: [Machine; 2],
     /// By the side that they go to.
-    wires: [VecDeque<Vec<u8>>; 2],
+    wires: [VecDeque<(Vec<u8>, Option<Owner>)>; 2],
     posted: Vec<Posted>,
     ends: [Option<(End, u64)>; 2],
     layers_told: u32,
@@ -174,13 +173,10 @@ impl World {
 
     fn act(&mut self, side: usize, action: Action) {
         match action {
-            Action::Send { message, .. } => {
-                self.wires[other(side)].push_back(message);
-                self.machines[side].sent(peer(other(side)), 0);
-            }
-            Action::Post { post, op, moves, notify, .. } => {
+            Action::Send { message, of, .. } => self.wires[other(side)].push_back((message, of)),
+            Action::Post { post, op, moves, .. } => {
                 let (has_landed, is_cancelled) = (false, false);
-                self.posted.push(Posted { of: side, post, op, moves, notify, has_landed, is_cancelled });
+                self.posted.push(Posted { of: side, post, op, moves, has_landed, is_cancelled });
             }
             Action::Cancel { post } => {
                 let mut own = self.posted.iter_mut().filter(|it| it.of == side && it.post == post);
@@ -241,9 +237,9 @@ impl Model {
         may(faults && is_taking && !world.is_late[CONSUMER], Step::Late(CONSUMER));
         may(faults && !world.is_lost && world.is_taken, Step::Lose);
         for (at, it) in world.posted.iter().enumerate() {
-            may(!it.has_landed, Step::Land(at));
+            may(!it.has_landed && !world.is_lost, Step::Land(at));
             let fails = faults && !world.has_failed;
-            may(it.has_landed || it.is_cancelled || fails, Step::Finish(at));
+            may(it.has_landed || it.is_cancelled || fails || world.is_lost, Step::Finish(at));
         }
         steps
     }
@@ -282,23 +278,23 @@ impl Model {
                 world.machines[CONSUMER].take_cancel(id(), world.now(CONSUMER)).expect("is open");
             }
             Step::Deliver(side) => {
-                let message = world.wires[side].pop_front().expect("a message");
-                let now = world.now(side);
+                let (message, of) = world.wires[side].pop_front().expect("a message");
                 let part = [&[0], &message[..]].concat();
+                let (now, then) = (world.now(side), world.now(other(side)));
                 world.machines[side].notification(peer(other(side)), &part, now);
+                world.machines[other(side)].sent(peer(side), of, then);
             }
             Step::Land(at) => self.land(&mut world, at),
             Step::Finish(at) => {
                 let it = world.posted.remove(at);
+                let failed = |status, why: &str| Err(Error::new(status, why));
                 let result = match (it.has_landed, it.is_cancelled) {
+                    _ if world.is_lost => failed(Status::PeerLost, "fenced"),
                     (true, _) => Ok(()),
-                    (false, true) => Err(Error::new(Status::Cancelled, "cancelled")),
-                    (false, false) => Err(Error::new(Status::Partial, "broken")),
+                    (false, true) => failed(Status::Cancelled, "cancelled"),
+                    (false, false) => failed(Status::Partial, "broken"),
                 };
-                world.has_failed |= !it.has_landed && !it.is_cancelled;
-                if let Some(message) = it.notify.filter(|_| result.is_ok()) {
-                    world.wires[other(it.of)].push_back(message);
-                }
+                world.has_failed |= !it.has_landed && !it.is_cancelled && !world.is_lost;
                 let now = world.now(it.of);
                 world.machines[it.of].moved(it.post, result, now);
             }
@@ -309,10 +305,6 @@ impl Model {
             Step::Lose => {
                 world.is_lost = true;
                 world.wires = Default::default();
-                for it in std::mem::take(&mut world.posted) {
-                    let lost = Err(Error::new(Status::PeerLost, "fenced"));
-                    world.machines[it.of].moved(it.post, lost, 0);
-                }
                 for side in [PRODUCER, CONSUMER] {
                     world.machines[side].peer_lost(peer(other(side)), "fenced", 0);
                 }
@@ -500,11 +492,10 @@ const WITH_FAULTS: [[&str; 2]; 8] = [
 ];
 /// All was read, and the producer did not know.
 const OF_PULLS: [[&str; 2]; 1] = [["PeerLost", "Received"]];
-/// All was written, and the consumer did not know.
+/// All was written, and the consumer had given up when it was told.
 const OF_PUSHES: [[&str; 2]; 1] = [["Sent", "Cancelled"]];
 /// The same; and a WRITE that failed before the session was lost.
-const OF_PUSHES_WITH_FAULTS: [[&str; 2]; 3] =
-    [["Sent", "Failed"], ["Sent", "PeerLost"], ["Failed", "PeerLost"]];
+const OF_PUSHES_WITH_FAULTS: [[&str; 2]; 2] = [["Sent", "Failed"], ["Failed", "PeerLost"]];
 
 #[test]
 fn every_order_of_a_pull_ends_in_a_known_pair() {

@@ -10,7 +10,7 @@ use std::time::Duration;
 use ferry::status::Error;
 use ferry::types::{Op, PeerId};
 use ferry::Status;
-use ferry_kv::handoff::{parts, Action, End, Event, HandoffId, Machine, PostId};
+use ferry_kv::handoff::{parts, Action, End, Event, HandoffId, Machine, Owner, PostId};
 use ferry_kv::layout::Layout;
 use ferry_kv::plan::Strided;
 
@@ -64,13 +64,13 @@ struct Posted {
     /// (local address, remote address, bytes) that have not moved.
     left: Vec<(u64, u64, u64)>,
     bytes: u64,
-    notify: Option<Vec<u8>>,
     is_cancelled: bool,
 }
 
 pub struct World {
     pub nodes: Vec<Node>,
-    wires: BTreeMap<(usize, usize), VecDeque<Vec<u8>>>,
+    /// The parts of messages, the last one of a message with what counts it.
+    wires: BTreeMap<(usize, usize), VecDeque<(Vec<u8>, Option<Owner>)>>,
     posted: Vec<Posted>,
     /// Fences that were asked for: (who, of whom).
     fences: Vec<(usize, usize)>,
@@ -148,12 +148,12 @@ impl World {
 
     fn act(&mut self, node: usize, action: Action) {
         match action {
-            Action::Send { peer, message } => {
+            Action::Send { peer, message, of } => {
                 let wire = self.wires.entry((node, node_of(peer))).or_default();
                 // Small parts, so that messages have several.
-                wire.extend(parts(&message, 64));
+                wire.extend(parts(&message, 64).into_iter().map(|part| (part, of)));
             }
-            Action::Post { post, peer, op, moves, notify } => {
+            Action::Post { post, peer, op, moves } => {
                 let pieces = moves.iter().flat_map(Strided::requests);
                 let left = pieces.map(|piece| match op {
                     Op::Write => (piece.source, piece.target, piece.bytes),
@@ -161,7 +161,7 @@ impl World {
                 });
                 let (left, peer): (Vec<_>, _) = (left.collect(), node_of(peer));
                 let bytes = left.iter().map(|(_, _, bytes)| bytes).sum();
-                self.posted.push(Posted { node, post, peer, op, left, bytes, notify, is_cancelled: false });
+                self.posted.push(Posted { node, post, peer, op, left, bytes, is_cancelled: false });
             }
             Action::Cancel { post } => {
                 let mut own = self.posted.iter_mut().filter(|it| it.node == node && it.post == post);
@@ -200,10 +200,10 @@ impl World {
             return;
         }
         let key = keys[self.random.below(keys.len())];
-        let Some(part) = self.wires.get_mut(&key).and_then(VecDeque::pop_front) else { return };
+        let Some((part, of)) = self.wires.get_mut(&key).and_then(VecDeque::pop_front) else { return };
         self.nodes[key.1].machine.notification(peer(key.0), &part, self.now);
         if part[0] == 0 && self.nodes[key.0].life == Life::Runs {
-            self.nodes[key.0].machine.sent(peer(key.1), self.now);
+            self.nodes[key.0].machine.sent(peer(key.1), of, self.now);
         }
     }
 
@@ -257,9 +257,6 @@ impl World {
                     self.nodes[of_peer].read_by_peers += posted.bytes;
                 }
             }
-        }
-        if let Some(bytes) = posted.notify.filter(|_| result.is_ok()) {
-            self.wires.entry((posted.node, posted.peer)).or_default().extend(parts(&bytes, 64));
         }
         self.nodes[posted.node].machine.moved(posted.post, result, self.now);
     }

@@ -23,7 +23,12 @@ pub struct Rank {
 }
 
 pub fn rank(transports: &str) -> Rank {
+    rank_with(transports, &[])
+}
+
+pub fn rank_with(transports: &str, settings: &[(&str, &str)]) -> Rank {
     let mut config = Config::default();
+    settings.iter().for_each(|(key, value)| config.set(key, value).unwrap());
     config.set("secret", "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f").unwrap();
     config.set("transports", transports).unwrap();
     // What a stopped peer was posted ends by its lease.

@@ -5,12 +5,13 @@
 
 mod big;
 mod role;
+mod slow;
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use big::{id, lists, rank, Rank, PATIENCE, TOKENS};
+use big::{id, lists, rank, rank_with, Rank, PATIENCE, TOKENS};
 use ferry::types::PeerId;
 use ferry_kv::handoff::{Blocks, End, Event, Mode, OfferSpec, TakeSpec};
 
@@ -221,5 +222,32 @@ fn a_consumer_that_is_killed_or_stopped_ends_its_offers_in_time() {
                 }
             }
         }
+    }
+}
+
+/// All layers are ready at once, so each handoff is one transfer, which takes four times as long as a peer may be silent.
+#[test]
+fn a_transfer_that_takes_longer_than_a_peer_may_be_silent_arrives() {
+    for mode in [Mode::Pull, Mode::Push] {
+        // The sockets of a fast path hold as little of what it moves in a second.
+        let settings = [("socket_buffer_bytes", "262144")];
+        let (producer, consumer) = (rank_with("tcp", &settings), rank_with("tcp", &settings));
+        let address = slow::path(producer.engine.address(), 8 << 20);
+        let peer = consumer.engine.connect(&address, Some(PATIENCE)).unwrap();
+        let (from, into) = (lists(3), lists(5));
+        let lease = Duration::from_secs(60);
+        let spec = OfferSpec { id: id(0), blocks: from.clone(), takers: 1, only: Vec::new(), lease };
+        producer.cache.offer(spec).unwrap();
+        (0..big::LAYERS).for_each(|layer| producer.compute(0, layer, &from));
+        producer.cache.offer_ready(id(0), 0..big::LAYERS, TOKENS).unwrap();
+        producer.cache.offer_seal(id(0), TOKENS).unwrap();
+        let began = Instant::now();
+        take(&consumer, 0, peer, &into, mode);
+        let end = end_within(&consumer, PATIENCE);
+        assert_eq!(end.as_ref().map(|(end, ..)| *end), Some(End::Received), "{mode:?}: {end:?}");
+        assert!(began.elapsed() > Duration::from_secs(3), "{:?}", began.elapsed());
+        consumer.check(0, &into, TOKENS);
+        let end = end_within(&producer, PATIENCE);
+        assert_eq!(end.as_ref().map(|(end, ..)| *end), Some(End::Sent), "{mode:?}: {end:?}");
     }
 }

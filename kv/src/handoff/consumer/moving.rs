@@ -67,7 +67,7 @@ impl Machine {
             Ok(moves) => {
                 asked.in_flight += 1;
                 let owner = Owner::Take { id, rank };
-                self.post(Post { peer, owner, work }, Op::Read, moves, None);
+                self.post(Post { peer, owner, epoch: 0, work }, Op::Read, moves);
             }
             Err(error) => {
                 self.refuse(id, &error);

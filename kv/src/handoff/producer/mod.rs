@@ -4,7 +4,7 @@
 //! the blocks any more:
 //!
 //! ```text
-//! push:  Active ── all is written ──▶ over(OK)         Active ── struck ──▶ writes are final ──▶ ENDED, over(why)
+//! push:  Active ── all is written, and told ──▶ over(OK)    Active ── struck ──▶ writes are final ──▶ ENDED, over(why)
 //! pull:  Active ── FINAL(OK) ──▶ over(OK)              Active ── struck, ENDED ──▶ FINAL ──▶ over(why)
 //! both:  the peer is lost, after its fence, and this side's writes are final ──▶ over(PEER_LOST)
 //! ```
@@ -88,6 +88,8 @@ struct Part {
     /// Of a push: what was written.
     progress: Progress,
     in_flight: u32,
+    /// Of a push: what was written, and the consumer has not been told yet.
+    untold: u32,
     /// Of a pull: the peer knows the blocks of each group up to this token of this rank, and these tokens of each
     /// layer.
     told_ends: Vec<u64>,
@@ -118,6 +120,10 @@ impl Offer {
 
     fn parts(&self) -> impl Iterator<Item = &Part> {
         self.groups.values().flat_map(|group| group.parts.values())
+    }
+
+    fn part(&self, spot: Spot) -> Option<&Part> {
+        self.groups.get(&spot.group)?.parts.get(&spot.rank)
     }
 
     fn part_mut(&mut self, spot: Spot) -> Option<&mut Part> {

@@ -7,21 +7,22 @@ use ferry::Status;
 use crate::handoff::id::HandoffId;
 use crate::handoff::limits::{IN_FLIGHT_OF_PART_MAX, IN_FLIGHT_OF_PEER_MAX, UNSENT_MAX};
 use crate::handoff::lists;
-use crate::handoff::machine::{data_of, told, Due, Machine};
+use crate::handoff::machine::{told, Due, Machine};
 use crate::handoff::progress::Work;
-use crate::handoff::remote::{Handoff, Owner, Post};
+use crate::handoff::remote::{Handoff, Owner, Post, Remote};
 use crate::handoff::types::{Blocks, Event};
 use crate::handoff::wire::Message;
 
 use super::{pairs, Offer, Part, Spot};
 
 impl Machine {
-    /// A WRITE of a part is final.
+    /// A WRITE of a part is final. What has landed is told by a message of its own: attached to the WRITE, DATA would
+    /// hold up all later messages to the peer until its bytes have moved, signs of life among them.
     pub(in crate::handoff) fn written(
         &mut self,
         id: HandoffId,
         of: (u64, u32),
-        work: &Work,
+        (epoch, work): (u64, Work),
         result: Result<()>,
     ) {
         let spot = Spot { group: of.0, rank: of.1 };
@@ -29,7 +30,8 @@ impl Machine {
         part.in_flight = part.in_flight.saturating_sub(1);
         match result {
             Ok(()) => {
-                part.progress.arrived(work);
+                part.progress.arrived(&work);
+                self.tell_data(id, spot, epoch, work);
             }
             // Cancelled for a retract; what of it is wanted still is written again.
             Err(error) if error.status == Status::Cancelled && part.recall.is_some() => {}
@@ -56,7 +58,7 @@ impl Machine {
                     let (key, status, why) = (part.take.key, *status, why.clone());
                     told.push((part.peer, Message::Ended { key, status, why }));
                 }
-                None if part.progress.is_complete() => part.over = Some(Status::Ok),
+                None if part.progress.is_complete() && part.untold == 0 => part.over = Some(Status::Ok),
                 None => {}
             }
         }
@@ -101,9 +103,10 @@ impl Machine {
         let Some(Offer { ready, spec, groups, .. }) = self.offers.get_mut(&id) else { return false };
         let part = groups.get_mut(&spot.group).and_then(|group| group.parts.get_mut(&spot.rank));
         let Some(part) = part else { return false };
-        let (key, epoch) = (part.take.key, part.epoch);
-        let room =
-            self.remotes.get(&part.peer).is_some_and(|remote| remote.in_flight < IN_FLIGHT_OF_PEER_MAX);
+        let epoch = part.epoch;
+        let has_room =
+            |remote: &Remote| remote.in_flight < IN_FLIGHT_OF_PEER_MAX && remote.unsent < UNSENT_MAX;
+        let room = self.remotes.get(&part.peer).is_some_and(has_room);
         if !room || part.in_flight >= IN_FLIGHT_OF_PART_MAX {
             return false;
         }
@@ -117,15 +120,13 @@ impl Machine {
             Ok(moves) if moves.is_empty() => {
                 // The two ranks have no token of it in common. The consumer counts it all the same.
                 part.progress.arrived(&work);
-                let peer = part.peer;
-                self.send(peer, &Message::Data { key, epoch, work });
+                self.tell_data(id, spot, epoch, work);
             }
             Ok(moves) => {
                 part.in_flight += 1;
                 let (peer, Spot { group, rank }) = (part.peer, spot);
                 let owner = Owner::Offer { id, group, rank };
-                let data = data_of(key, epoch, &work);
-                self.post(Post { peer, owner, work }, Op::Write, moves, data);
+                self.post(Post { peer, owner, epoch, work }, Op::Write, moves);
             }
             Err(error) => {
                 let (status, why) = told(&error);
@@ -134,6 +135,27 @@ impl Machine {
             }
         }
         true
+    }
+
+    /// Tells a push what has landed.
+    fn tell_data(&mut self, id: HandoffId, spot: Spot, epoch: u64, work: Work) {
+        let Some(part) = self.part_mut(id, spot) else { return };
+        part.untold += 1;
+        let (peer, key, Spot { group, rank }) = (part.peer, part.take.key, spot);
+        // A lost peer is not told.
+        if self.remotes.contains_key(&peer) {
+            let of = Some(Owner::Offer { id, group, rank });
+            self.send_of(peer, &Message::Data { key, epoch, work }, of);
+        }
+    }
+
+    /// The consumer's cache has a DATA. SENT waits for it: until then, the consumer may not know that it has everything.
+    pub(in crate::handoff) fn data_told(&mut self, id: HandoffId, of: (u64, u32)) {
+        let spot = Spot { group: of.0, rank: of.1 };
+        if let Some(part) = self.part_mut(id, spot) {
+            part.untold = part.untold.saturating_sub(1);
+            self.settle_offer(id);
+        }
     }
 
     /// Tells a pull the tokens that are new since it was told last, with the blocks that were added.

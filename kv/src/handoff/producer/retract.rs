@@ -254,22 +254,26 @@ impl Machine {
         self.cancel_posts_from(Owner::Offer { id, group, rank }, from);
     }
 
-    /// The consumer has dropped what was taken back.
+    /// The consumer has dropped what was taken back. A take that goes on and needs blocks of a window that were freed when
+    /// it had them cannot have them again.
     pub(in crate::handoff) fn retracted(&mut self, peer: PeerId, key: Key, epoch: u64) -> Result<()> {
         let Some(part) = self.taker_of(peer, key).filter(|part| part.over.is_none()) else { return Ok(()) };
-        match part.recall.as_ref().is_some_and(|recall| recall.is_told) && epoch == part.epoch {
-            true => part.recall = None,
+        let recall = part.recall.take_if(|recall| recall.is_told && epoch == part.epoch);
+        let Some(recall) = recall else {
             // The answer to a retract that another one has overtaken.
-            false if epoch < part.epoch => return Ok(()),
-            false => {
-                return Err(Error::new(
-                    Status::Corrupt,
-                    "the consumer answered a retract that it was not told",
-                ))
-            }
-        }
+            let is_old = epoch < part.epoch;
+            let error =
+                || Error::new(Status::Corrupt, "the consumer answered a retract that it was not told");
+            return if is_old { Ok(()) } else { Err(error()) };
+        };
         // A pull is told anew what is ready.
         part.told_ready.clear();
+        let (spot, is_dropped) = (part.spot(), recall.from < part.take.tokens);
+        let layout = self.layout.clone();
+        let offer = self.offers.get_mut(&key.id).filter(|_| is_dropped);
+        if let Some(group) = offer.and_then(|offer| offer.freed_for(&layout, offer.part(spot)?)) {
+            self.strike_part(key.id, spot, Status::Stale, &freed_window(group));
+        }
         self.pump_offer(key.id);
         Ok(())
     }

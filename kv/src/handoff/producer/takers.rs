@@ -90,6 +90,7 @@ impl Machine {
             target,
             progress,
             in_flight: 0,
+            untold: 0,
             told_ends: vec![0; self.layout.groups.len()],
             told_ready: Vec::new(),
             epoch: offer.epoch,

@@ -166,7 +166,7 @@ fn news_wait_for_room_and_are_told_together() {
     rig.settle();
     assert_eq!(rig.told(peer(1)), vec![], "no room");
     for _ in 0..3 {
-        rig.machine.sent(peer(1), 0);
+        rig.machine.sent(peer(1), None, 0);
         rig.settle();
     }
     let news = rig.told(peer(1));
@@ -183,4 +183,21 @@ fn an_id_that_has_ended_is_free_again_after_ten_minutes() {
     assert_eq!(rig.machine.status(id(1)), State::Ended(End::Cancelled));
     rig.tick(TOMBSTONE_NS + 5);
     assert_eq!(rig.machine.status(id(1)), State::Unknown);
+}
+
+#[test]
+fn a_push_writes_nothing_while_its_messages_have_no_room() {
+    let mut rig = Rig::new(one());
+    rig.hello(peer(1), &one());
+    rig.offer(1, 1);
+    rig.hear(peer(1), Message::Take(take(1, 5, true)));
+    rig.holds_messages = true;
+    for _ in 0..UNSENT_MAX {
+        rig.hear(peer(1), Message::Ping);
+    }
+    rig.seal(1);
+    assert_eq!(rig.posts.len(), 0, "its DATA would have no room");
+    rig.machine.sent(peer(1), None, 0);
+    rig.settle();
+    assert_eq!(rig.posts.len(), 1);
 }

@@ -71,7 +71,7 @@ fn a_push_counts_at_both_sides_when_it_is_there() {
     assert_eq!((producer.metrics().transfers, producer.metrics().bytes_sent), (1, 0));
     let posted = producer.moved(Ok(()));
     let key = consumer.asked(peer(1));
-    let Message::Data { work, .. } = Message::decode(&posted.notify.unwrap()).unwrap() else { panic!() };
+    let Some(Message::Data { work, .. }) = producer.told(peer(2)).pop() else { panic!() };
     consumer.hear(peer(1), Message::Data { key, epoch: 0, work });
     assert_eq!(bytes(&posted.moves), WHOLE / 3);
     assert_eq!((producer.metrics().transfers, producer.metrics().bytes_sent), (0, WHOLE / 3));

@@ -29,17 +29,15 @@ impl Rig {
         self.settle();
     }
 
-    /// The layers and tokens that were posted and not looked at yet.
+    /// Ends what was posted; the layers and tokens that the taker is told of.
     fn posted(&mut self) -> Vec<(std::ops::Range<u32>, std::ops::Range<u64>)> {
-        let all = std::mem::take(&mut self.posts).into_iter().map(|posted| {
-            let message = Message::decode(&posted.notify.unwrap()).unwrap();
-            self.machine.moved(posted.post, Ok(()), self.now);
-            let Message::Data { work, .. } = message else { panic!("{message:?}") };
-            (work.layers, work.tokens)
+        self.told(peer(2));
+        self.all_moved();
+        let told = self.told(peer(2)).into_iter().filter_map(|message| match message {
+            Message::Data { work, .. } => Some((work.layers, work.tokens)),
+            _ => None,
         });
-        let all = all.collect();
-        self.settle();
-        all
+        told.collect()
     }
 
     fn awaited(&self) -> Vec<u64> {

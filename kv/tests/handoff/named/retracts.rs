@@ -290,9 +290,9 @@ fn a_taker_that_comes_later_knows_nothing_of_it() {
             // The first chunk, then all.
             assert_eq!(read_from(&rig.posts[0]), [0]);
             assert_eq!(read_from(&rig.posts[1]), [1, 7, 8]);
-            let notify = rig.posts[1].notify.clone().unwrap();
-            assert_eq!(Message::decode(&notify).unwrap(), data(key(1, 5), 1, 4..16));
+            rig.told(peer(A));
             rig.all_moved();
+            assert_eq!(rig.told(peer(A)), [data(key(1, 5), 1, 0..4), data(key(1, 5), 1, 4..16)]);
         } else {
             let update = |ready, first_token, ids: Vec<u32>| {
                 let added = vec![Blocks { first_token, ids }];
@@ -584,7 +584,7 @@ fn a_retract_waits_for_room_among_the_messages() {
     }
     assert_eq!(rig.told(peer(A)), []);
     for _ in 0..3 {
-        rig.machine.sent(peer(A), 0);
+        rig.machine.sent(peer(A), None, 0);
         rig.settle();
     }
     assert_eq!(rig.told(peer(A)), [retract(1, 5, 3, 6)], "the last one, once");

@@ -27,7 +27,6 @@ pub struct Posted {
     pub peer: PeerId,
     pub op: Op,
     pub moves: Vec<Strided>,
-    pub notify: Option<Vec<u8>>,
 }
 
 pub struct Rig {
@@ -125,13 +124,9 @@ pub fn deliver(rigs: &mut [Rig]) {
     }
 }
 
-/// Ends the first transfer of a rig; its message goes with it.
+/// Ends the first transfer of a rig.
 pub fn moved(rigs: &mut [Rig], at: usize, result: Result<(), Error>) {
-    let is_good = result.is_ok();
-    let posted = rigs[at].moved(result);
-    if let Some(notify) = posted.notify.filter(|_| is_good) {
-        rigs[posted.peer.raw() as usize - 1].hear_bytes(peer(at as u64 + 1), &notify);
-    }
+    rigs[at].moved(result);
 }
 
 impl Rig {
@@ -151,23 +146,27 @@ impl Rig {
 
     /// Does what the machine wants.
     pub fn settle(&mut self) {
-        for action in self.machine.take_actions() {
-            match action {
-                Action::Send { peer, message } => {
-                    self.sent.push((peer, Message::decode(&message).expect("a message")));
-                    if !self.holds_messages {
-                        self.machine.sent(peer, self.now);
-                    }
-                }
-                Action::Post { post, peer, op, moves, notify } => {
-                    assert!(!moves.is_empty(), "a transfer moves something");
-                    self.posts.push(Posted { post, peer, op, moves, notify });
-                }
-                Action::Cancel { post } => self.cancels.push(post),
-                Action::Fence { peer } => self.fences.push(peer),
-            }
+        while let actions @ [_, ..] = &self.machine.take_actions()[..] {
+            actions.iter().cloned().for_each(|action| self.act(action));
         }
         self.events.extend(std::iter::from_fn(|| self.machine.take_event()));
+    }
+
+    fn act(&mut self, action: Action) {
+        match action {
+            Action::Send { peer, message, of } => {
+                self.sent.push((peer, Message::decode(&message).expect("a message")));
+                if !self.holds_messages {
+                    self.machine.sent(peer, of, self.now);
+                }
+            }
+            Action::Post { post, peer, op, moves } => {
+                assert!(!moves.is_empty(), "a transfer moves something");
+                self.posts.push(Posted { post, peer, op, moves });
+            }
+            Action::Cancel { post } => self.cancels.push(post),
+            Action::Fence { peer } => self.fences.push(peer),
+        }
     }
 
     pub fn hear_bytes(&mut self, peer: PeerId, message: &[u8]) {

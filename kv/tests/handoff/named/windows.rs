@@ -311,3 +311,37 @@ fn a_take_that_comes_when_its_window_blocks_are_freed_is_stale_and_takes_no_plac
         }
     }
 }
+
+/// A taker had the window, its first block was freed, and then the sequence is taken back behind it.
+#[test]
+fn a_window_block_that_was_freed_cannot_be_handed_over_again() {
+    for is_push in [true, false] {
+        for (from, goes_on, end) in [(9, true, Status::Stale), (9, false, Status::Ok), (12, true, Status::Ok)]
+        {
+            let mut rig = producer(&mixed());
+            rig.ready(1, 0..3, TOKENS);
+            rig.hear(peer(A), of_tokens(0, 5, 12, is_push));
+            rig.all_moved();
+            if !is_push {
+                rig.hear(peer(A), done(key(1, 5)));
+            }
+            let number = rig.free(8);
+            assert!(rig.is_free(number), "the taker has it");
+            rig.machine.offer_retract(id(1), from, 0).unwrap();
+            rig.settle();
+            rig.told(peer(A));
+            rig.hear(
+                peer(A),
+                match goes_on {
+                    true => Message::Retracted { key: key(1, 5), epoch: 2 },
+                    false => {
+                        Message::Final { key: key(1, 5), epoch: 2, status: Status::Ok, why: String::new() }
+                    }
+                },
+            );
+            let told = rig.told_end(peer(A)).map_or(Status::Ok, |told| told.0);
+            assert_eq!(told, end, "from {from}, goes on: {goes_on}, push: {is_push}");
+            assert!(rig.posts.is_empty());
+        }
+    }
+}
