@@ -67,10 +67,12 @@ struct Posted {
     is_cancelled: bool,
 }
 
+/// The parts of messages on their way, the last part of a message with what counts it.
+type Wire = VecDeque<(Vec<u8>, Option<Owner>)>;
+
 pub struct World {
     pub nodes: Vec<Node>,
-    /// The parts of messages, the last one of a message with what counts it.
-    wires: BTreeMap<(usize, usize), VecDeque<(Vec<u8>, Option<Owner>)>>,
+    wires: BTreeMap<(usize, usize), Wire>,
     posted: Vec<Posted>,
     /// Fences that were asked for: (who, of whom).
     fences: Vec<(usize, usize)>,
