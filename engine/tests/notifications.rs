@@ -312,7 +312,9 @@ fn a_deadline_without_credits_is_not_sent() {
     let credits = NOTIFY_CREDITS as usize;
     (0..credits).for_each(|_| pair.a.notify(pair.b_at_a, b"fill", Deadline::Default).unwrap());
     let soon = Deadline::After(std::time::Duration::from_millis(20));
-    assert_eq!(pair.a.notify(pair.b_at_a, b"late", soon).unwrap_err().status, Status::Timeout);
+    let error = pair.a.notify(pair.b_at_a, b"late", soon).unwrap_err();
+    assert_eq!(error.status, Status::Timeout);
+    assert!(error.message.starts_with("the peer did not confirm the notification: TIMEOUT"), "{error}");
     let queue = listen(&pair.b);
     collect(&queue, credits);
     pair.a.notify(pair.b_at_a, b"after", Deadline::Default).unwrap();

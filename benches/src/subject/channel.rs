@@ -9,7 +9,7 @@ use ferry::internals::sys::socket::poll_readable;
 use ferry::limits::NOTIFY_BYTES_MAX;
 use ferry::notify::{Event, EventBody, Queue, WHAT_NOTIFICATIONS, WHAT_PEERS};
 use ferry::types::PeerId;
-use ferry::{Deadline, Engine};
+use ferry::{Deadline, Engine, Status};
 use serde::de::DeserializeOwned;
 use serde::Serialize;
 
@@ -17,6 +17,8 @@ use serde::Serialize;
 const DRAIN_MAX: usize = 64;
 /// A peer that does not take a message in for this long is gone.
 const SEND_TIMEOUT: Duration = Duration::from_secs(20);
+
+const LOST: &str = "the other end is lost";
 
 pub struct Channel {
     engine: Engine,
@@ -38,7 +40,11 @@ impl Channel {
     }
 
     pub fn send_bytes(&self, peer: PeerId, bytes: &[u8]) -> anyhow::Result<()> {
-        Ok(self.engine.notify(peer, bytes, Deadline::After(SEND_TIMEOUT))?)
+        self.engine.notify(peer, bytes, Deadline::After(SEND_TIMEOUT)).or_else(|error| match error.status {
+            // The loss may be known before its event is looked at.
+            Status::PeerLost => bail!("{LOST}: {error}"),
+            _ => Err(error.into()),
+        })
     }
 
     /// Returns the next message of `peer`. Fails when the peer is lost or no message comes in time.
@@ -73,7 +79,7 @@ impl Channel {
                 _ if from.is_some_and(|from| from != event.peer) => {}
                 EventBody::Notification { bytes, .. } => return Ok((event.peer, bytes)),
                 EventBody::PeerLost { status, why, .. } if from.is_some() => {
-                    bail!("the other end is lost: {status}: {why}")
+                    bail!("{LOST}: {status}: {why}")
                 }
                 _ => {}
             }

@@ -20,7 +20,10 @@ impl Engine {
         let vendor_error = first.map_or(0, |request| request.vendor_error);
         let code = if vendor_error == 0 { String::new() } else { format!(", code {vendor_error}") };
         let (failed, all) = (result.requests_failed, result.requests_in);
-        let mut text = format!("{failed} of {all} requests failed, the first with {why}{code}");
+        let mut text = match first {
+            Some(_) => format!("{failed} of {all} requests failed, the first with {why}{code}"),
+            None => format!("the peer did not confirm the notification: {why}"),
+        };
         if let Some(refusal) = first.and_then(|first| refusal(core, &first)) {
             text += &format!("; the peer: {refusal}");
         }
