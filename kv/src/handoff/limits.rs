@@ -7,6 +7,8 @@ pub const TAKES_MAX: usize = 16_384;
 /// Takes that wait for their offer at the producer: of one peer, and of all.
 pub const WAITING_OF_PEER_MAX: usize = 1_024;
 pub const WAITING_MAX: usize = 16_384;
+/// Takes that their consumers ended before the offer came, and that are remembered for it.
+pub const WAITING_ENDED_MAX: usize = 1_024;
 /// Blocks of all takes that wait for their offers.
 pub const WAITING_BLOCKS_MAX: usize = 4_000_000;
 /// Consumer groups of one offer.

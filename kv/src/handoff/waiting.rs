@@ -1,13 +1,14 @@
-//! Takes of peers that came before their offer: bounded for each peer, in all, and in blocks.
+//! Takes of peers that came before their offer: bounded for each peer, in all, and in blocks. A take that its consumer
+//! ends in the meantime is remembered without its blocks, so that its offer does not wait for it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use ferry::status::{Error, Result};
 use ferry::types::PeerId;
 use ferry::Status;
 
 use super::id::HandoffId;
-use super::limits::{WAITING_BLOCKS_MAX, WAITING_MAX, WAITING_OF_PEER_MAX};
+use super::limits::{WAITING_BLOCKS_MAX, WAITING_ENDED_MAX, WAITING_MAX, WAITING_OF_PEER_MAX};
 use super::wire::{Key, Take};
 
 #[derive(Clone, Debug, Default)]
@@ -16,6 +17,17 @@ pub struct Waiting {
     count: usize,
     blocks: usize,
     of_peers: BTreeMap<PeerId, usize>,
+    /// Oldest first.
+    ended: VecDeque<Ended>,
+}
+
+/// A take that its consumer ended before the offer came.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ended {
+    pub peer: PeerId,
+    pub take: Take,
+    pub status: Status,
+    pub why: String,
 }
 
 impl Waiting {
@@ -54,18 +66,43 @@ impl Waiting {
         come
     }
 
-    pub fn remove(&mut self, peer: PeerId, key: Key) {
-        let (gone, stay) =
-            self.come(key.id).into_iter().partition(|(of, take)| *of == peer && take.key == key);
-        let _: Vec<_> = gone;
-        let _: Vec<Result<()>> =
-            stay.into_iter().map(|(of, take): (PeerId, Take)| self.add(of, take)).collect();
+    /// Takes out those of this id that their consumers have ended.
+    pub fn come_ended(&mut self, id: HandoffId) -> Vec<Ended> {
+        let mut come = Vec::new();
+        while let Some(at) = self.ended.iter().position(|ended| ended.take.key.id == id) {
+            come.extend(self.ended.remove(at));
+        }
+        come
+    }
+
+    /// The consumer ends a take. If it waits, it is remembered as long as there is room.
+    pub fn end(&mut self, peer: PeerId, key: Key, status: Status, why: &str) {
+        let Some(mut take) = self.remove(peer, key) else { return };
+        take.blocks.iter_mut().for_each(|list| list.ids = Vec::new());
+        if self.ended.len() >= WAITING_ENDED_MAX {
+            self.ended.pop_front();
+        }
+        self.ended.push_back(Ended { peer, take, status, why: why.into() });
+    }
+
+    fn remove(&mut self, peer: PeerId, key: Key) -> Option<Take> {
+        let takes = self.takes.get_mut(&key.id)?;
+        let at = takes.iter().position(|(of, take)| *of == peer && take.key == key)?;
+        let (_, take) = takes.remove(at);
+        if takes.is_empty() {
+            self.takes.remove(&key.id);
+        }
+        self.uncount(peer, &take);
+        Some(take)
     }
 
     pub fn remove_peer(&mut self, peer: PeerId) {
+        self.ended.retain(|ended| ended.peer != peer);
         let keys = self.takes.values().flatten().filter(|(of, _)| *of == peer).map(|(_, take)| take.key);
         let keys: Vec<Key> = if self.of_peers.contains_key(&peer) { keys.collect() } else { Vec::new() };
-        keys.into_iter().for_each(|key| self.remove(peer, key));
+        for key in keys {
+            self.remove(peer, key);
+        }
     }
 
     /// Takes out all.
@@ -121,8 +158,8 @@ mod tests {
         assert_eq!(refused(&mut waiting, 99), "16384 takes wait for their offers");
         assert_eq!(waiting.come(take(0, 1).key.id), [(peer(1), take(0, 1))]);
         waiting.add(peer(99), take(u64::MAX, 1)).unwrap();
-        waiting.remove(peer(99), take(u64::MAX, 1).key);
-        waiting.remove(peer(98), take(1, 1).key);
+        assert_eq!(waiting.remove(peer(99), take(u64::MAX, 1).key), Some(take(u64::MAX, 1)));
+        assert_eq!(waiting.remove(peer(98), take(1, 1).key), None);
         assert_eq!((waiting.count, waiting.blocks), (WAITING_MAX - 1, WAITING_MAX - 1));
         waiting.remove_peer(peer(2));
         assert_eq!(waiting.count, WAITING_MAX - 1 - WAITING_OF_PEER_MAX);
@@ -143,5 +180,31 @@ mod tests {
             (Status::Limit, "takes with 4000000 blocks wait for their offers")
         );
         assert!(waiting.add(peer(1), take(9, 0)).is_ok());
+    }
+
+    #[test]
+    fn those_that_are_ended_are_remembered_without_blocks_and_bounded() {
+        let mut waiting = Waiting::default();
+        let ended = |number| {
+            let mut take = take(number, 0);
+            take.blocks[0].ids.clear();
+            Ended { peer: peer(1), take, status: Status::Timeout, why: "late".into() }
+        };
+        for number in 0..=WAITING_ENDED_MAX as u64 {
+            waiting.add(peer(1), take(number, 1)).unwrap();
+            waiting.end(peer(1), take(number, 1).key, Status::Timeout, "late");
+        }
+        waiting.end(peer(1), take(9_999, 1).key, Status::Timeout, "it does not wait");
+        assert_eq!((waiting.count, waiting.blocks, waiting.ended.len()), (0, 0, WAITING_ENDED_MAX));
+        assert_eq!(waiting.come_ended(take(0, 1).key.id), []);
+        assert_eq!(waiting.come_ended(take(1, 1).key.id), [ended(1)]);
+        assert_eq!(
+            (waiting.come_ended(take(1, 1).key.id), waiting.ended.len()),
+            (vec![], WAITING_ENDED_MAX - 1)
+        );
+        waiting.remove_peer(peer(2));
+        assert_eq!(waiting.ended.len(), WAITING_ENDED_MAX - 1);
+        waiting.remove_peer(peer(1));
+        assert!(waiting.ended.is_empty());
     }
 }

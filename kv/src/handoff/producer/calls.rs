@@ -47,6 +47,9 @@ impl Machine {
         for (peer, take) in self.waiting.come(id) {
             self.taken(peer, take);
         }
+        for ended in self.waiting.come_ended(id) {
+            self.taken_in_vain(ended);
+        }
         Ok(())
     }
 

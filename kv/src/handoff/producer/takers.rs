@@ -11,10 +11,13 @@ use crate::handoff::lists;
 use crate::handoff::machine::{told, Machine};
 use crate::handoff::progress::Progress;
 use crate::handoff::remote::{Handoff, Owner};
+use crate::handoff::waiting::Ended;
 use crate::handoff::wire::{self, Key, Message};
 
 use super::retract::freed_window;
 use super::{too_many, Group, Part, Spot};
+
+const CANCELLED: &str = "the consumer cancelled the take";
 
 impl Machine {
     /// A peer takes.
@@ -25,6 +28,18 @@ impl Machine {
             self.send(peer, &Message::Ended { key, status, why });
         }
         self.pump_offer(key.id);
+    }
+
+    /// A peer took before the offer came, and has ended its take. The offer counts the taker as one that failed.
+    pub(super) fn taken_in_vain(&mut self, ended: Ended) {
+        let (peer, key) = (ended.peer, ended.take.key);
+        if self.accept(peer, ended.take).is_err() {
+            return;
+        }
+        if let Some(part) = self.taker_of(peer, key).filter(|part| part.over.is_none()) {
+            (part.struck, part.over) = (Some((ended.status, ended.why)), Some(ended.status));
+        }
+        self.settle_offer(key.id);
     }
 
     pub(super) fn accept(&mut self, peer: PeerId, take: wire::Take) -> Result<()> {
@@ -133,7 +148,7 @@ impl Machine {
         end: (Status, &str),
     ) -> Result<()> {
         let (status, why) = end;
-        self.waiting.remove(peer, key);
+        self.waiting.end(peer, key, status, why);
         let Some(part) = self.taker_of(peer, key).filter(|part| part.over.is_none()) else { return Ok(()) };
         if epoch > part.epoch {
             return Err(Error::new(
@@ -157,11 +172,11 @@ impl Machine {
 
     /// The consumer wants nothing to be written any more. The answer always comes, and behind the last write.
     pub(in crate::handoff) fn cancelled(&mut self, peer: PeerId, key: Key) {
-        self.waiting.remove(peer, key);
+        self.waiting.end(peer, key, Status::Cancelled, CANCELLED);
         let open = self.taker_of(peer, key).filter(|part| part.take.is_push && part.over.is_none());
         match open.map(|part| part.spot()) {
             Some(spot) => {
-                self.strike_part(key.id, spot, Status::Cancelled, "the consumer cancelled the take");
+                self.strike_part(key.id, spot, Status::Cancelled, CANCELLED);
                 self.settle_offer(key.id);
             }
             None => self.send(peer, &Message::Ended { key, status: Status::Cancelled, why: String::new() }),

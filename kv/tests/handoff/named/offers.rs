@@ -106,27 +106,70 @@ fn an_offer_is_sent_after_the_seal_and_when_all_ranks_of_all_takers_have_it() {
     assert_eq!(rig.end_of(1), Some((End::Sent, Status::Ok)));
 }
 
-#[test]
-fn a_take_may_come_before_its_offer_and_be_cancelled_while_it_waits() {
+/// Two takes come before the offer, and A gives its own up while it waits.
+fn given_up_before_the_offer(is_push: bool) -> Rig {
     let mut rig = producer();
-    for (number, is_push) in [(1, true), (2, false)] {
-        rig.hear(peer(A), Message::Take(take(number, 5, is_push)));
-        rig.hear(peer(B), Message::Take(Take { group: 1, ..take(number, 5, is_push) }));
-        let gives_up = match is_push {
-            true => Message::Cancel { key: key(number, 5) },
-            false => Message::Final {
-                key: key(number, 5),
-                epoch: 0,
-                status: Status::Cancelled,
-                why: String::new(),
-            },
-        };
-        rig.hear(peer(A), gives_up);
-        assert_eq!(rig.told_end(peer(A)).is_some(), is_push, "a cancel is answered");
-        rig.offer(number, 2);
-        let is_taken = |takers| State::Offered { sealed: false, takers };
-        assert_eq!(rig.machine.status(id(number)), is_taken(1), "of B alone");
+    rig.hear(peer(A), Message::Take(take(1, 5, is_push)));
+    rig.hear(peer(B), Message::Take(Take { group: 1, ..take(1, 5, is_push) }));
+    let gives_up = match is_push {
+        true => Message::Cancel { key: key(1, 5) },
+        false => {
+            Message::Final { key: key(1, 5), epoch: 0, status: Status::Cancelled, why: "given up".into() }
+        }
+    };
+    rig.hear(peer(A), gives_up);
+    assert_eq!(rig.told_end(peer(A)).is_some(), is_push, "a cancel is answered");
+    rig
+}
+
+#[test]
+fn a_take_that_is_given_up_before_its_offer_counts_as_a_taker_that_failed() {
+    for is_push in [true, false] {
+        let mut rig = given_up_before_the_offer(is_push);
+        rig.offer(1, 2);
+        assert_eq!(rig.machine.status(id(1)), State::Offered { sealed: false, takers: 2 });
+        assert_eq!(rig.end_of(1), None, "the other one goes on");
+        rig.hear(
+            peer(B),
+            Message::Final { key: key(1, 5), epoch: 0, status: Status::Cancelled, why: "B".into() },
+        );
+        rig.hear(peer(B), Message::Cancel { key: key(1, 5) });
+        rig.settle();
+        assert_eq!(rig.end_of(1), Some((End::Failed, Status::Cancelled)), "no lease is waited for");
     }
+}
+
+#[test]
+fn an_offer_whose_only_taker_gave_up_ends_at_once_and_others_are_told() {
+    let mut rig = producer();
+    rig.hear(peer(A), Message::Take(take(1, 5, false)));
+    rig.hear(
+        peer(A),
+        Message::Final { key: key(1, 5), epoch: 0, status: Status::Timeout, why: "late".into() },
+    );
+    rig.offer(1, 1);
+    rig.settle();
+    assert_eq!(rig.end_of(1), Some((End::Failed, Status::Timeout)));
+    rig.hear(peer(B), Message::Take(Take { group: 1, ..take(1, 6, true) }));
+    assert_eq!(rig.told_end(peer(B)).map(|told| told.0), Some(Status::Stale));
+}
+
+#[test]
+fn one_that_waits_comes_before_one_that_gave_up() {
+    let mut rig = given_up_before_the_offer(false);
+    rig.offer(1, 1);
+    assert_eq!(rig.machine.status(id(1)), State::Offered { sealed: false, takers: 1 });
+    assert_eq!(rig.end_of(1), None, "B takes the only place");
+}
+
+#[test]
+fn a_peer_that_may_not_take_ends_no_offer_by_giving_up_before_it() {
+    let mut rig = given_up_before_the_offer(false);
+    let spec =
+        OfferSpec { id: id(1), blocks: blocks(0..4), takers: 2, only: vec![peer(B)], lease: Duration::ZERO };
+    rig.machine.offer(spec, 0).unwrap();
+    rig.settle();
+    assert_eq!(rig.machine.status(id(1)), State::Offered { sealed: false, takers: 1 }, "B alone");
 }
 
 #[test]
