@@ -288,7 +288,7 @@ impl Directory {
             is_connected,
             cut_off,
             why: why.map(|error| error.message.clone()).unwrap_or_default(),
-            entries: state.table.len(),
+            entries: state.table.count(),
             ignored: state.malformed + state.table.left_out(),
             names: registrations.len(),
             names_published: registrations.filter(|known| known.phase == Phase::Published).count(),

@@ -27,6 +27,15 @@ mod shared;
 mod table;
 mod url;
 
+/// For ferry's fuzz targets alone: no part of the interface.
+#[cfg(feature = "internals")]
+#[doc(hidden)]
+pub mod internals {
+    pub use crate::entry::{decode, encode, Place};
+    pub use crate::table::Table;
+    pub use crate::url::{parse, parse_file, Etcd, Url};
+}
+
 pub use directory::{Directory, DirectoryStatus};
 pub use entry::{Entry, Identity};
 pub use options::{read as read_pem, DirectoryOptions};

@@ -36,7 +36,7 @@ impl Table {
         self.entries.get(name)
     }
 
-    pub fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.entries.len()
     }
 
@@ -197,11 +197,11 @@ mod tests {
     fn entries_beyond_the_bound_are_left_out() {
         let mut table = Table::default();
         (0..=ENTRIES_MAX).for_each(|at| table.set(&format!("{at}"), place("h:1")));
-        assert_eq!((table.len(), table.left_out()), (ENTRIES_MAX, 1));
+        assert_eq!((table.count(), table.left_out()), (ENTRIES_MAX, 1));
         table.set("0", place("h:2"));
         table.set("1", None);
         table.set("another", place("h:1"));
-        assert_eq!((table.len(), table.left_out()), (ENTRIES_MAX, 1));
+        assert_eq!((table.count(), table.left_out()), (ENTRIES_MAX, 1));
         assert_eq!(table.get("0"), place("h:2").as_ref());
     }
 }

@@ -11,6 +11,7 @@ mod announce;
 mod blocks;
 mod config;
 mod descriptor;
+mod directory;
 mod flight;
 mod handshake;
 mod inbox;
@@ -71,4 +72,5 @@ pub const TARGETS: &[Target] = &[
     parser("stage_words", words::stage),
     parser("kv_layout", kv_layout::run),
     states("kv_handoff", kv_handoff::run),
+    states("directory", directory::run),
 ];
