@@ -1,12 +1,14 @@
 /** @file
- * KV caches for C++17: layouts, plans, and handing sequences over, by ferry_kv.h. Header only; link libferry.
+ * KV caches and directories of peers for C++17, by ferry_kv.h: layouts, plans, handing sequences over, timelines, and
+ * peers by name. Header only; link libferry.
  *
- * ferry_kv.h has the contract of each call, its constants (FERRY_KV_*) and its plain structs, and docs/kv.md says what
- * the words mean. The rules of ferry.hpp hold: results, ownership, threads and timeouts are the same. Further:
+ * ferry_kv.h has the contract of each call, its constants (FERRY_KV_*, FERRY_DIRECTORY_*) and its plain structs.
+ * docs/kv.md and docs/directory.md say what the words mean. The rules of ferry.hpp hold: results, ownership, threads
+ * and timeouts are the same. Further:
  *
  * - Lists of blocks and of peers are borrowed for the length of a call. Layers own their names, events their lists.
- * - What takes a Description or a list may also throw std::bad_alloc. Cache::poll and Cache::wait allocate nothing
- *   here.
+ * - What takes a Description or a list may also throw std::bad_alloc. Cache::poll, Cache::wait, Cache::mark and
+ *   Directory::poll allocate nothing here.
  *
  * Above 500 lines, because a user copies and includes one file.
  */
@@ -476,6 +478,26 @@ struct Metrics : ferry_kv_metrics {
     Metrics() noexcept : ferry_kv_metrics{} { struct_size = sizeof(ferry_kv_metrics); }
 };
 
+/* ---- Timelines --------------------------------------------------------------------------------- */
+
+/// One step of a handoff, or a mark of the application; the fields are those of ferry_kv_timeline_entry. Times are
+/// nanoseconds of std::chrono::steady_clock, which is CLOCK_MONOTONIC, the same in all processes of a host.
+struct TimelineEntry : ferry_kv_timeline_entry {
+    TimelineEntry() noexcept : ferry_kv_timeline_entry{} { struct_size = sizeof(ferry_kv_timeline_entry); }
+};
+static_assert(sizeof(TimelineEntry) == sizeof(ferry_kv_timeline_entry),
+              "a list of TimelineEntry is one of ferry_kv_timeline_entry");
+
+/// Draws entries as a picture, SVG: a lane for each layer, with compute and transfers as bars, and the ends of handoffs
+/// as lines. The entries may be of several caches of one host, in any order. Needs no cache. FERRY_ERR_LIMIT: more than
+/// 1,048,576 entries.
+inline Result<std::string> timeline_svg(Span<const TimelineEntry> entries)
+{
+    return detail::text<std::string>([&](char *buffer, std::size_t size, std::size_t *length, ferry_error *error) {
+        return ferry_kv_timeline_svg(entries.data(), entries.size(), buffer, size, length, error);
+    });
+}
+
 /* ---- Options ----------------------------------------------------------------------------------- */
 
 namespace detail {
@@ -817,6 +839,55 @@ public:
             return ferry_kv_metrics_text(handle_, buffer, size, length, error);
         });
     }
+    /// Records a timeline of the cache's handoffs from now on, and forgets an earlier one. It has at most `entries_max`
+    /// entries, 1 to 1,048,576; new ones overwrite the oldest, which Metrics::timeline_overwritten counts.
+    Result<void> timeline_start(std::size_t entries_max) const noexcept
+    {
+        Result<void> result;
+        result.take(ferry_kv_timeline_start(handle_, entries_max, result.slot()));
+        return result;
+    }
+    /// Ends the recording, and forgets it. Does nothing while there is none.
+    Result<void> timeline_stop() const noexcept
+    {
+        Result<void> result;
+        result.take(ferry_kv_timeline_stop(handle_, result.slot()));
+        return result;
+    }
+    /// Returns the recorded entries from the number `first` on, the oldest first; they stay recorded. The next ones are
+    /// read from the last one's number + 1 on. Entries that were overwritten are missing. Also of a closed cache.
+    Result<std::vector<TimelineEntry>> timeline(std::uint64_t first = 0) const
+    {
+        constexpr std::size_t some = 1024;
+        Result<std::vector<TimelineEntry>> result;
+        std::size_t count = 0;
+        do {
+            const std::size_t known = result->size();
+            result->resize(known + some);
+            if (!result.take(ferry_kv_timeline_read(handle_, first, result->data() + known, sizeof(TimelineEntry), some,
+                                                    &count, result.slot())))
+                return result;
+            result->resize(known + count);
+            if (count != 0) first = result->back().number + 1;
+        } while (count == some);
+        return result;
+    }
+    /// Adds the application's own work on a layer to the timeline, from `begin` to `end`. `kind` is
+    /// FERRY_KV_MARK_COMPUTE, or a number of the application's. Does nothing while no recording is on; the id need not
+    /// be that of an offer or a take. FERRY_ERR_INVALID: the work ends before it begins. Mark does this for a scope.
+    Result<void> mark(const Id &id, std::uint32_t layer, std::chrono::steady_clock::time_point begin,
+                      std::chrono::steady_clock::time_point end,
+                      std::uint32_t kind = FERRY_KV_MARK_COMPUTE) const noexcept
+    {
+        const auto ns = [](std::chrono::steady_clock::time_point at) {
+            return static_cast<std::uint64_t>(
+                std::chrono::duration_cast<std::chrono::nanoseconds>(at.time_since_epoch()).count());
+        };
+        Result<void> result;
+        result.take(ferry_kv_timeline_mark(handle_, &id, kind, layer, ns(begin), ns(end), result.slot()));
+        return result;
+    }
+
     /// Refuses new work, ends all offers and takes, and waits until nothing touches their blocks. Their events can
     /// still be taken. FERRY_ERR_BUSY: the cache is still closing; call again.
     Result<void> close(Timeout timeout = forever) const noexcept
@@ -827,7 +898,212 @@ public:
     }
 };
 
+/// Marks the work on a layer that goes on from its construction to its destruction: Cache::mark for a scope. What fails
+/// is not told. Borrows the cache, which must outlive it.
+class Mark {
+public:
+    /// The work begins. `kind` as of Cache::mark.
+    Mark(const Cache &cache, const Id &id, std::uint32_t layer, std::uint32_t kind = FERRY_KV_MARK_COMPUTE) noexcept
+        : cache_(cache), id_(id), layer_(layer), kind_(kind)
+    {
+    }
+    /// It is neither copied nor moved.
+    /// @{
+    Mark(const Mark &) = delete;
+    Mark &operator=(const Mark &) = delete;
+    /// @}
+    /// The work ends.
+    ~Mark() { (void)cache_.mark(id_, layer_, begin_, std::chrono::steady_clock::now(), kind_); }
+
+private:
+    const Cache &cache_;
+    const Id id_;
+    const std::uint32_t layer_, kind_;
+    const std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
+};
+
 } // namespace ferry::kv
+
+namespace ferry {
+
+/* ---- Directories ------------------------------------------------------------------------------- */
+
+/// What a directory knows of a name; the fields are those of ferry_directory_entry.
+struct DirectoryEntry : ferry_directory_entry {
+    DirectoryEntry() noexcept : ferry_directory_entry{} { struct_size = sizeof(ferry_directory_entry); }
+};
+static_assert(sizeof(DirectoryEntry) == sizeof(ferry_directory_entry),
+              "a list of DirectoryEntry is one of ferry_directory_entry");
+
+/// A change of a directory.
+struct DirectoryChange {
+    /// FERRY_DIRECTORY_ADDED, _CHANGED, _REMOVED or _LIST_ANEW.
+    std::uint32_t kind = 0;
+    /// The entry; as it was if it is removed, empty for FERRY_DIRECTORY_LIST_ANEW.
+    DirectoryEntry entry;
+};
+
+/// How a directory stands; the fields are those of ferry_directory_status.
+struct DirectoryStatus : ferry_directory_status {
+    DirectoryStatus() noexcept : ferry_directory_status{} { struct_size = sizeof(ferry_directory_status); }
+};
+
+/// Options of a directory in etcd; a `static:` directory has no use for them. Texts are borrowed until the call that
+/// takes the options returns. What is not set of user and files comes from the environment, FERRY_ETCD_*.
+class DirectoryOptions {
+public:
+    /// The struct of ferry_kv.h.
+    using C = ferry_directory_options;
+    /// How long etcd keeps the names of an engine that it does not hear from: whole seconds, rounded up, 1 to 3,600. 10
+    /// if this is not called.
+    DirectoryOptions &ttl(Timeout ttl) noexcept
+    {
+        const std::uint64_t ms = kv::detail::milliseconds(ttl);
+        c_.ttl_s = static_cast<std::uint32_t>((ms + 999) / 1000);
+        return *this;
+    }
+    /// How long Directory::open waits for etcd's first answer. 5 seconds if this is not called; about 49 days are the
+    /// longest.
+    DirectoryOptions &open_timeout(Timeout timeout) noexcept
+    {
+        c_.open_timeout_ms = kv::detail::milliseconds(timeout);
+        return *this;
+    }
+    /// Directory::open does not wait for etcd: the directory goes on trying.
+    DirectoryOptions &no_wait(bool no_wait = true) noexcept
+    {
+        c_.flags = no_wait ? FERRY_DIRECTORY_NO_WAIT : 0;
+        return *this;
+    }
+    /// etcd's user, and the password.
+    DirectoryOptions &user(Text user, Text password) noexcept
+    {
+        c_.user = user.c_str();
+        c_.password = password.c_str();
+        return *this;
+    }
+    /// File with the certificates of who may sign etcd's, in PEM, for https.
+    DirectoryOptions &ca_file(Text file) noexcept
+    {
+        c_.ca_file = file.c_str();
+        return *this;
+    }
+    /// Files with this client's certificate and its key, in PEM.
+    DirectoryOptions &certificate(Text cert_file, Text key_file) noexcept
+    {
+        c_.cert_file = cert_file.c_str();
+        c_.key_file = key_file.c_str();
+        return *this;
+    }
+    /// The struct for ferry_kv.h.
+    const C *c() const noexcept { return &c_; }
+
+private:
+    C c_ = FERRY_DIRECTORY_OPTIONS_INIT;
+};
+
+/// Peers of an engine, by name: in a list, or in etcd. The destructor closes it: its names are withdrawn, which takes a
+/// second at most, and peers stay connected.
+class Directory : public detail::Owned<ferry_directory *> {
+public:
+    using Owned::Owned;
+    /// Leaves the other empty. Assignment first destroys the old value, as the destructor does.
+    /// @{
+    Directory(Directory &&) noexcept = default;
+    Directory &operator=(Directory &&other) noexcept
+    {
+        Directory moved(std::move(other));
+        swap(moved);
+        return *this;
+    }
+    /// @}
+    ~Directory() { ferry_directory_free(handle_); }
+    /// Opens a directory of the engine's peers. `url` is "static:name=host:port,...", "static:/file", "static:" (names
+    /// are addresses), or "etcd:http://host:port,.../prefix". FERRY_ERR_UNREACHABLE: etcd does not answer in time.
+    /// FERRY_ERR_UNSUPPORTED: the library was built without etcd.
+    static Result<Directory> open(const Engine &engine, Text url, OrDefault<DirectoryOptions> options = {}) noexcept
+    {
+        Result<Directory> result;
+        ferry_directory *directory = nullptr;
+        if (result.take(ferry_directory_open(engine.c(), url.c_str(), options.c(), &directory, result.slot())))
+            *result = Directory(engine, directory);
+        return result;
+    }
+
+    /// Makes the engine known under a name, and returns when etcd has it. The directory keeps the name by itself.
+    /// FERRY_ERR_BUSY: another engine has the name. FERRY_ERR_UNREACHABLE: etcd has not answered within the timeout.
+    /// What fails registers nothing.
+    Result<void> register_name(Text name, Timeout timeout = forever) const noexcept
+    {
+        Result<void> result;
+        result.take(ferry_directory_register(handle_, name.c_str(), timeout.ns(), result.slot()));
+        return result;
+    }
+    /// Withdraws a name, and returns when etcd has it no longer. FERRY_ERR_TIMEOUT: it is withdrawn when etcd answers.
+    Result<void> unregister_name(Text name, Timeout timeout = forever) const noexcept
+    {
+        Result<void> result;
+        result.take(ferry_directory_unregister(handle_, name.c_str(), timeout.ns(), result.slot()));
+        return result;
+    }
+    /// Returns what the directory knows of a name. Never waits. FERRY_ERR_UNREACHABLE: nobody has it.
+    Result<DirectoryEntry> lookup(Text name) const noexcept
+    {
+        Result<DirectoryEntry> result;
+        result.take(ferry_directory_lookup(handle_, name.c_str(), &*result, result.slot()));
+        return result;
+    }
+    /// Lists the entries whose names begin with the prefix, in order of the names. Never waits.
+    Result<std::vector<DirectoryEntry>> list(Text prefix = "") const
+    {
+        return detail::list<DirectoryEntry>(
+            [&](DirectoryEntry *entries, std::size_t capacity, std::size_t *count, ferry_error *error) {
+                return ferry_directory_list(handle_, prefix.c_str(), entries, sizeof *entries, capacity, count, error);
+            });
+    }
+    /// Connects to the incarnation that has the name, and waits until transfers can be submitted. Goes on trying while
+    /// the name is missing, nothing answers or another engine does. When the timeout has passed: FERRY_ERR_UNREACHABLE,
+    /// FERRY_ERR_TIMEOUT or FERRY_ERR_STALE. A name that a `static:` directory lacks ends the call at once.
+    Result<Peer> connect(Text name, Timeout timeout = forever) const noexcept
+    {
+        Result<Peer> result;
+        ferry_peer peer = 0;
+        if (result.take(ferry_directory_connect(handle_, name.c_str(), timeout.ns(), &peer, result.slot())))
+            *result = Peer(engine_, peer);
+        return result;
+    }
+    /// Takes the next change. Never waits: pending() if there is none. Of several threads each change goes to one.
+    Result<DirectoryChange> poll() const noexcept
+    {
+        Result<DirectoryChange> result;
+        result.take(ferry_directory_poll(handle_, &result->kind, &result->entry, result.slot()));
+        return result;
+    }
+    /// Returns a descriptor for poll or an event loop; it is readable while poll() has a change, and when the directory
+    /// is closed. ferry owns the descriptor: only poll it.
+    Result<int> fd() const noexcept
+    {
+        Result<int> result;
+        result.take(ferry_directory_fd(handle_, &*result, result.slot()));
+        return result;
+    }
+    /// Tells whether etcd answers, and which names are published.
+    Result<DirectoryStatus> status() const noexcept
+    {
+        Result<DirectoryStatus> result;
+        result.take(ferry_directory_get_status(handle_, &*result, result.slot()));
+        return result;
+    }
+    /// Withdraws the names and ends the directory: other calls then return FERRY_ERR_CLOSED. Peers stay connected.
+    Result<void> close() const noexcept
+    {
+        Result<void> result;
+        result.take(ferry_directory_close(handle_, result.slot()));
+        return result;
+    }
+};
+
+} // namespace ferry
 
 /// @cond
 // Hashes an id for unordered containers: its first bits, since all are random.

@@ -131,11 +131,12 @@ def missing(out):
         if name.startswith("ferry_") and name not in functions:
             yield f"Doxygen lacks {name}"
     kinds = {it.findtext("name") for it in tags.iter("compound") if it.get("kind") in ("class", "struct")}
-    for header, space in (("ferry.hpp", "ferry"), ("ferry_kv.hpp", "ferry::kv")):
+    for header in ("ferry.hpp", "ferry_kv.hpp"):
         text = (ROOT / "include" / header).read_text()
-        for name in re.findall(r"^(?:template <.*> )?(?:class|struct) (?:\[\[\w+\]\] )?(\w+)\b(?!::)[^;\n]*\{$", text, re.M):
-            if not kinds & {f"{space}::{name}", f"{space}::detail::{name}"}:
-                yield f"Doxygen lacks class {space}::{name}"
+        for space, part in re.findall(r"^namespace ([\w:]+) \{$(.*?)^\} // namespace \1$", text, re.M | re.S):
+            for name in re.findall(r"^(?:template <.*> )?(?:class|struct) (?:\[\[\w+\]\] )?(\w+)\b(?!::)[^;\n]*\{$", part, re.M):
+                if not kinds & {f"{space}::{name}", f"{space}::detail::{name}"}:
+                    yield f"Doxygen lacks class {space}::{name}"
     packages = {"ferry/__init__": "ferry", "ferry/kv/__init__": "ferry/kv", "mooncake/engine": "mooncake/engine"}
     for package, html in packages.items():
         (source,) = ROOT.glob(f"bindings/python/**/src/{package}.py")

@@ -23,7 +23,8 @@ compile() { # program, then flags and sources
     "$CXX" "${warnings[@]}" -I"$root/include" -I"$here" "$@" "$out/libferry.so.0" -Wl,-rpath,"$out" -pthread -o "$program"
 }
 compile suite -std=c++17 "${sanitizers[@]}" "$here/suite.cpp" "$here/lifetimes.cpp" "$here/count.cpp" -lgtest -lgtest_main
-compile kv-suite -std=c++17 "${sanitizers[@]}" "$here/kv_layouts.cpp" "$here/kv_handoff.cpp" -lgtest -lgtest_main
+kv_suite=("$here/kv_layouts.cpp" "$here/kv_handoff.cpp" "$here/kv_timeline.cpp" "$here/directory.cpp")
+compile kv-suite -std=c++17 "${sanitizers[@]}" "${kv_suite[@]}" -lgtest -lgtest_main
 standin=$target/standin
 "$root/tests/standin/build.sh" "$standin"
 devices() { # program, folder of the stand-in, then flags
