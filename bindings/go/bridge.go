@@ -29,6 +29,7 @@ func init() {
 		}
 		return p.engine, p.handle
 	}
+	bridge.MakePeer = func(engine any, handle uint64) any { return Peer{engine.(*Engine), handle} }
 	bridge.Failure = func(op string, status int32, c unsafe.Pointer) error {
 		return failure(op, C.ferry_status(status), (*C.ferry_error)(c))
 	}

@@ -4,7 +4,7 @@
 // A [Layout] describes what one rank holds of a paged cache, and a [Plan] says who sends what between two instances
 // that divide their caches differently. Both need no engine. A [Cache] is one rank's cache in registered memory of an
 // engine: a producer offers the blocks of a sequence, consumers take them into blocks of their own, and the [Event] of
-// the end gives each side its blocks back.
+// the end gives each side its blocks back. A timeline tells when which layer was computed and moved.
 //
 // Errors are those of package ferry. Layouts and plans are freed by the garbage collector, caches by Close. Any
 // goroutine may call any method.

@@ -14,6 +14,9 @@ var Enter func(engine any, op string) (handle unsafe.Pointer, leave func(), err 
 // Peer returns the engine (a *ferry.Engine) and the ferry_peer of a ferry.Peer; nil and 0 of the zero Peer.
 var Peer func(peer any) (engine any, handle uint64)
 
+// MakePeer returns the ferry.Peer of an engine (a *ferry.Engine) and a ferry_peer.
+var MakePeer func(engine any, handle uint64) any
+
 // Failure returns nil if the status is not negative, and otherwise the error that the ferry_error at c tells.
 var Failure func(op string, status int32, c unsafe.Pointer) error
 

@@ -1,0 +1,305 @@
+package ferry
+
+// #include <stdlib.h>
+// #include <ferry_kv.h>
+import "C"
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	"ferry/internal/watch"
+)
+
+// A Directory finds peers of an engine by name, in a list or in etcd; docs/directory.md has the rules. Close it: nothing
+// else frees it. directory_table.go has what it tells.
+type Directory struct {
+	engine *Engine
+	// Locked for reading in every call into ferry, for writing when the directory is freed.
+	mu      sync.RWMutex
+	handle  *C.ferry_directory
+	closing sync.Mutex
+	source  *watch.Source
+}
+
+// DirectoryOptions are the options of a directory in etcd; nil means the defaults. A "static:" directory has no use for
+// them. An empty text means the variable of the environment that is named.
+type DirectoryOptions struct {
+	// TTL is how long etcd keeps the names of an engine that it does not hear from: 1 to 3,600 whole seconds; 0 means 10.
+	TTL time.Duration
+	// NoWait opens the directory without waiting for etcd: the directory goes on trying.
+	NoWait bool
+	// User is etcd's user, with the password: FERRY_ETCD_USER and FERRY_ETCD_PASSWORD.
+	User, Password string
+	// CAFile has the certificates of who may sign etcd's, in PEM, for https: FERRY_ETCD_CA.
+	CAFile string
+	// CertFile and KeyFile have this client's certificate and its key, in PEM: FERRY_ETCD_CERT and FERRY_ETCD_KEY.
+	CertFile, KeyFile string
+}
+
+// OpenDirectory opens a directory of the engine's peers. The URL is "static:name=host:port,...", "static:/file", "static:"
+// (names are addresses), or "etcd:http://host:port,.../prefix". The context's deadline bounds the wait for etcd's first
+// answer; without one it is 5 seconds. ErrUnreachable: etcd does not answer in time. ErrUnsupported: libferry was built
+// without etcd. The engine may be closed before or after the directory.
+func (e *Engine) OpenDirectory(ctx context.Context, url string, options *DirectoryOptions) (*Directory, error) {
+	const op = "directory"
+	if options == nil {
+		options = &DirectoryOptions{}
+	}
+	if options.TTL < 0 || options.TTL%time.Second != 0 || options.TTL > 3600*time.Second {
+		return nil, invalid(op, "TTL is %v; it must be 1 to 3,600 whole seconds, or 0", options.TTL)
+	}
+	for _, text := range []string{url, options.User, options.Password, options.CAFile, options.CertFile, options.KeyFile} {
+		if strings.IndexByte(text, 0) >= 0 { // C would see it end there
+			return nil, invalid(op, "the URL and the options must have no zero")
+		}
+	}
+	d, given, timeout := &Directory{engine: e}, *options, openTimeout(ctx)
+	open := func() error { return d.open(op, url, &given, timeout) }
+	if err := asideOrUndo(ctx, op, open, func() { C.ferry_directory_free(d.handle) }); err != nil {
+		return nil, err
+	}
+	var fd C.int
+	err := d.call(op, func(c *C.ferry_error) C.ferry_status { return C.ferry_directory_fd(d.handle, &fd, c) })
+	if err == nil {
+		if d.source, err = watch.NewSource(int(fd)); err != nil {
+			err = watchError(err)
+		}
+	}
+	if err != nil {
+		C.ferry_directory_free(d.handle)
+		return nil, err
+	}
+	return d, nil
+}
+
+func (d *Directory) open(op, url string, options *DirectoryOptions, timeoutMs C.uint32_t) error {
+	var texts []unsafe.Pointer
+	defer func() {
+		for _, text := range texts {
+			C.free(text)
+		}
+	}()
+	text := func(text string) *C.char {
+		made := C.CString(text)
+		texts = append(texts, unsafe.Pointer(made))
+		return made
+	}
+	given := func(option string) *C.char {
+		if option == "" {
+			return nil
+		}
+		return text(option)
+	}
+	// In C's memory: it has pointers.
+	full := (*C.ferry_directory_options)(C.calloc(1, C.sizeof_ferry_directory_options))
+	texts = append(texts, unsafe.Pointer(full))
+	*full = C.ferry_directory_options{struct_size: C.sizeof_ferry_directory_options,
+		ttl_s: C.uint32_t(options.TTL / time.Second), open_timeout_ms: timeoutMs,
+		user: given(options.User), password: given(options.Password), ca_file: given(options.CAFile),
+		cert_file: given(options.CertFile), key_file: given(options.KeyFile)}
+	if options.NoWait {
+		full.flags = C.FERRY_DIRECTORY_NO_WAIT
+	}
+	return d.engine.call(op, func(c *C.ferry_error) C.ferry_status {
+		return C.ferry_directory_open(d.engine.handle, text(url), full, &d.handle, c)
+	})
+}
+
+// asideOrUndo is aside for a call whose success is undone if its context has ended before.
+func asideOrUndo(ctx context.Context, op string, call func() error, undo func()) error {
+	var settled atomic.Bool
+	err := aside(ctx, op, func() error {
+		err := call()
+		if err == nil && !settled.CompareAndSwap(false, true) {
+			undo()
+		}
+		return err
+	})
+	if err != nil && !settled.CompareAndSwap(false, true) {
+		return nil // it succeeded just then
+	}
+	return err
+}
+
+// openTimeout is the time until the context's deadline in milliseconds, at least one; 0, the default, without a deadline.
+func openTimeout(ctx context.Context) C.uint32_t {
+	deadline, ok := ctx.Deadline()
+	if !ok {
+		return 0
+	}
+	left := (time.Until(deadline) + time.Millisecond - 1) / time.Millisecond
+	return C.uint32_t(min(max(left, 1), 1<<32-1))
+}
+
+// call makes one call into ferry.
+func (d *Directory) call(op string, f func(c *C.ferry_error) C.ferry_status) error {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	if d.handle == nil {
+		return closedDirectory(op)
+	}
+	c := newCError()
+	return failure(op, f(&c), &c)
+}
+
+func closedDirectory(op string) *Error {
+	return &Error{Op: op, Status: ErrClosed, Message: "the directory is closed", RequestIndex: -1}
+}
+
+// named makes one call into ferry with a name.
+func (d *Directory) named(op, name string, f func(name *C.char, c *C.ferry_error) C.ferry_status) error {
+	if strings.IndexByte(name, 0) >= 0 { // C would see the name end there
+		return invalid(op, "name: %q has a zero", name)
+	}
+	text := C.CString(name)
+	defer C.free(unsafe.Pointer(text))
+	return d.call(op, func(c *C.ferry_error) C.ferry_status { return f(text, c) })
+}
+
+// How long a thread stays in a waiting call of a directory before the context is checked. A dial has that long, too.
+const directoryTurn = 2 * time.Second
+
+// repeat makes a call that waits, again and again for a turn at most, until it returns before its turn is over or with a
+// status that is not one of `passing`, or the context has ended.
+func (d *Directory) repeat(ctx context.Context, op, name string,
+	call func(name *C.char, timeout C.uint64_t, c *C.ferry_error) C.ferry_status, passing ...Status) error {
+	for {
+		var began time.Time
+		timeout := min(timeoutOf(ctx), C.uint64_t(directoryTurn))
+		err := d.named(op, name, func(name *C.char, c *C.ferry_error) C.ferry_status {
+			began = time.Now()
+			return call(name, timeout, c)
+		})
+		failed, _ := err.(*Error)
+		if failed == nil || !slices.Contains(passing, failed.Status) || time.Since(began) < time.Duration(timeout) {
+			return err
+		}
+		if failed.Context = over(ctx); failed.Context != nil {
+			return failed
+		}
+	}
+}
+
+// Register makes the engine known under a name, and returns when etcd has it. The directory keeps the name by itself.
+// While another engine has the name, Register waits. It holds a thread.
+//
+// If the context ends first, the error holds the context's error, and the name is not registered; after a cancellation
+// that is so a little later. ErrBusy: another engine has the name. ErrUnreachable: etcd does not answer.
+func (d *Directory) Register(ctx context.Context, name string) error {
+	const op = "register"
+	register := func() error {
+		return d.repeat(ctx, op, name, func(name *C.char, timeout C.uint64_t, c *C.ferry_error) C.ferry_status {
+			return C.ferry_directory_register(d.handle, name, timeout, c)
+		}, ErrBusy, ErrUnreachable)
+	}
+	return asideOrUndo(ctx, op, register, func() {
+		d.named(op, name, func(name *C.char, c *C.ferry_error) C.ferry_status {
+			return C.ferry_directory_unregister(d.handle, name, 0, c)
+		})
+	})
+}
+
+// Unregister withdraws a name, and returns when etcd has it no longer. It holds a thread. If the context ends first, the
+// name is withdrawn when etcd answers, or when its lease is over.
+func (d *Directory) Unregister(ctx context.Context, name string) error {
+	const op = "unregister"
+	return aside(ctx, op, func() error {
+		asked := false
+		return d.repeat(ctx, op, name, func(name *C.char, timeout C.uint64_t, c *C.ferry_error) C.ferry_status {
+			status := C.ferry_directory_unregister(d.handle, name, timeout, c)
+			if asked && status == C.FERRY_ERR_INVALID {
+				return C.FERRY_OK // it went between two turns
+			}
+			asked = true
+			return status
+		}, ErrTimeout)
+	})
+}
+
+// Lookup returns what the directory knows of a name. It never waits. ErrUnreachable: nobody has the name.
+func (d *Directory) Lookup(name string) (DirectoryEntry, error) {
+	entry := C.ferry_directory_entry{struct_size: C.sizeof_ferry_directory_entry}
+	err := d.named("lookup", name, func(name *C.char, c *C.ferry_error) C.ferry_status {
+		return C.ferry_directory_lookup(d.handle, name, &entry, c)
+	})
+	if err != nil {
+		return DirectoryEntry{}, err
+	}
+	return newDirectoryEntry(&entry), nil
+}
+
+// Connect connects to the incarnation that has the name. It goes on trying while the name is missing, nothing answers, or
+// another engine does; but a name that a "static:" directory lacks ends the call at once. It holds a thread. If the
+// context ends first, the error is ErrUnreachable, ErrTimeout or ErrStale with the context's error, or ErrCancelled.
+func (d *Directory) Connect(ctx context.Context, name string) (Peer, error) {
+	const op = "connect"
+	var peer C.ferry_peer
+	err := aside(ctx, op, func() error {
+		return d.repeat(ctx, op, name, func(name *C.char, timeout C.uint64_t, c *C.ferry_error) C.ferry_status {
+			return C.ferry_directory_connect(d.handle, name, timeout, &peer, c)
+		}, ErrUnreachable, ErrTimeout, ErrStale, ErrPeerLost)
+	})
+	if err != nil {
+		return Peer{}, err
+	}
+	return Peer{d.engine, uint64(peer)}, nil
+}
+
+// List lists the entries whose names begin with the prefix, in order of the names; "" lists all. It never waits.
+func (d *Directory) List(prefix string) ([]DirectoryEntry, error) {
+	list, err := listOf(func(out *C.ferry_directory_entry, capacity C.size_t, count *C.size_t) error {
+		return d.named("list", prefix, func(prefix *C.char, c *C.ferry_error) C.ferry_status {
+			return C.ferry_directory_list(d.handle, prefix, out, C.sizeof_ferry_directory_entry, capacity, count, c)
+		})
+	})
+	entries := make([]DirectoryEntry, len(list))
+	for i := range list {
+		entries[i] = newDirectoryEntry(&list[i])
+	}
+	return entries, err
+}
+
+// Status tells whether etcd answers, and which names are published.
+func (d *Directory) Status() (DirectoryStatus, error) {
+	s := C.ferry_directory_status{struct_size: C.sizeof_ferry_directory_status}
+	err := d.call("status", func(c *C.ferry_error) C.ferry_status {
+		return C.ferry_directory_get_status(d.handle, &s, c)
+	})
+	if err != nil {
+		return DirectoryStatus{}, err
+	}
+	return DirectoryStatus{
+		Connected: s.is_connected != 0,
+		CutOff:    time.Duration(s.cut_off_ms) * time.Millisecond,
+		Entries:   int(s.entries), Ignored: uint64(s.ignored),
+		Names: int(s.names), NamesPublished: int(s.names_published),
+		Sessions: uint64(s.sessions), Why: C.GoString(&s.why[0]),
+	}, nil
+}
+
+// Close withdraws the names and ends the directory. Peers stay connected. If etcd does not answer within a second, the
+// names stay until their lease is over. Close waits for calls that hold a thread, two seconds at most. A second Close
+// returns nil.
+func (d *Directory) Close() error {
+	d.closing.Lock()
+	defer d.closing.Unlock()
+	if d.handle == nil { // written under closing
+		return nil
+	}
+	c := newCError()
+	if err := failure("close", C.ferry_directory_close(d.handle, &c), &c); err != nil {
+		return err
+	}
+	d.mu.Lock()
+	C.ferry_directory_free(d.handle)
+	d.handle = nil
+	d.mu.Unlock()
+	d.source.Close()
+	return nil
+}

@@ -1,0 +1,103 @@
+package ferry
+
+// #include <ferry_kv.h>
+import "C"
+
+import (
+	"context"
+	"time"
+	"unsafe"
+
+	"ferry/internal/watch"
+)
+
+// A DirectoryEntry is what a directory knows of a name.
+type DirectoryEntry struct {
+	Name    string
+	Address string // "host:port"
+	// HasIdentity is true in etcd: EngineID and Incarnation are those of the engine that has the name. Otherwise they are
+	// zero.
+	HasIdentity bool
+	EngineID    [16]byte
+	Incarnation uint64
+}
+
+func newDirectoryEntry(e *C.ferry_directory_entry) DirectoryEntry {
+	return DirectoryEntry{C.GoString(&e.name[0]), C.GoString(&e.address[0]), e.has_identity != 0,
+		*(*[16]byte)(unsafe.Pointer(&e.engine_id)), uint64(e.incarnation)}
+}
+
+// ChangeKind is what has become of a name.
+type ChangeKind uint32
+
+// The kinds of changes.
+const (
+	NameAdded   ChangeKind = C.FERRY_DIRECTORY_ADDED     // nobody had the name
+	NameChanged ChangeKind = C.FERRY_DIRECTORY_CHANGED   // another engine, incarnation or address
+	NameRemoved ChangeKind = C.FERRY_DIRECTORY_REMOVED   // nobody has the name any more; the entry is as it was
+	ListAnew    ChangeKind = C.FERRY_DIRECTORY_LIST_ANEW // more names have changed than are remembered; the entry is zero
+)
+
+// A DirectoryChange is a change of a directory. Several changes of one name are told as one.
+type DirectoryChange struct {
+	Kind  ChangeKind
+	Entry DirectoryEntry
+}
+
+// DirectoryStatus is how a directory stands.
+type DirectoryStatus struct {
+	// Connected is true while the table is kept up to date, as always in a "static:" directory.
+	Connected bool
+	// CutOff is for how long etcd has not answered; 0 while it does, and before its first answer.
+	CutOff  time.Duration
+	Entries int
+	// Ignored counts the values of etcd that were left out: no entries, or beyond the bound.
+	Ignored uint64
+	// Names are those that this directory registers, NamesPublished how many of them etcd has.
+	Names, NamesPublished int
+	// Sessions is how often etcd was reached anew.
+	Sessions uint64
+	// Why says why etcd is not reached, or a name is not published; or "".
+	Why string
+}
+
+// Poll takes the next change; false if there is none. It never waits. The first changes of a directory in etcd tell the
+// entries that were there at the beginning.
+func (d *Directory) Poll() (DirectoryChange, bool, error) {
+	var (
+		kind   C.uint32_t
+		status C.ferry_status
+	)
+	entry := C.ferry_directory_entry{struct_size: C.sizeof_ferry_directory_entry}
+	err := d.call("poll", func(c *C.ferry_error) C.ferry_status {
+		status = C.ferry_directory_poll(d.handle, &kind, &entry, c)
+		return status
+	})
+	if err != nil || status != C.FERRY_OK {
+		return DirectoryChange{}, false, err
+	}
+	return DirectoryChange{ChangeKind(kind), newDirectoryEntry(&entry)}, true, nil
+}
+
+// Next waits for the next change and takes it. The goroutine is parked, and holds no thread. Several goroutines may call
+// it; each change goes to one of them. If the context ends, the error holds the context's error, and no change is lost.
+// ErrClosed if the directory is closed.
+func (d *Directory) Next(ctx context.Context) (DirectoryChange, error) {
+	const op = "next"
+	var (
+		change DirectoryChange
+		ok     bool
+		err    error
+	)
+	waited := d.source.Next(ctx, func() bool {
+		change, ok, err = d.Poll()
+		return ok || err != nil
+	})
+	switch waited {
+	case nil:
+		return change, err
+	case watch.ErrOver:
+		return DirectoryChange{}, closedDirectory(op)
+	}
+	return DirectoryChange{}, ended(op, waited)
+}
