@@ -57,6 +57,22 @@ func blocks(ctx context.Context, peer ferry.Peer, memory *ferry.Memory, region f
 	return err
 }
 
+func byName(ctx context.Context, engine *ferry.Engine, url string, use func(ferry.Peer)) error {
+	directory, err := engine.OpenDirectory(ctx, url, nil)
+	if err != nil {
+		return err
+	}
+	defer directory.Close() // withdraws the name
+	if err := directory.Register(ctx, "decode/0"); err != nil {
+		return err
+	}
+	peer, err := directory.Connect(ctx, "prefill/0") // goes on trying while nobody has the name
+	if err == nil {
+		use(peer)
+	}
+	return err
+}
+
 func explain(err error) string {
 	var failed *ferry.Error
 	switch {
@@ -86,6 +102,7 @@ func onStreams(peer ferry.Peer, requests []ferry.Request, event, stream uintptr)
 
 // A pair is a target that has memory, and an engine that is connected to it.
 type pair struct {
+	target string
 	inbox  *ferry.Memory
 	engine *ferry.Engine
 	peer   ferry.Peer
@@ -103,6 +120,7 @@ func connected(t *testing.T, config ferry.Config) (p pair, ctx context.Context, 
 	target, err := ferry.Open(nil)
 	must(err)
 	t.Cleanup(func() { target.Close() })
+	p.target = target.Address()
 	p.inbox, err = target.Alloc(4096, nil)
 	must(err)
 	p.engine, err = ferry.Open(config)
@@ -152,6 +170,12 @@ func TestThePiecesOfTheReadme(t *testing.T) {
 	if !bytes.HasPrefix(inbox.Bytes()[9*256:], []byte("thirteen")) {
 		t.Fatal("block 13 is not at 9")
 	}
+	url := "static:decode/0=" + p.engine.Address() + ",prefill/0=" + p.target
+	must(byName(ctx, p.engine, url, func(found ferry.Peer) {
+		if found != peer {
+			t.Error(found)
+		}
+	}))
 	all.Remote, all.RemoteRegion = 4096, 0
 	_, err = peer.Write(ctx, []ferry.Request{all}, nil)
 	if explain(err) != "give up" || explain(&ferry.Error{Status: ferry.ErrTimeout}) != "try again" {
@@ -168,7 +192,7 @@ func TestReadme(t *testing.T) {
 		return string(text)
 	}
 	pieces := regexp.MustCompile("(?s)```go\n(.*?)```").FindAllStringSubmatch(read("README.md"), -1)
-	if len(pieces) != 10 {
+	if len(pieces) != 13 {
 		t.Fatal(len(pieces))
 	}
 	source := strings.ReplaceAll(read("example_test.go")+read("kv/example_test.go"), "\n\t", "\n")

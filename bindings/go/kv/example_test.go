@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log"
+	"strings"
 	"time"
 	"unsafe"
 
@@ -89,10 +90,18 @@ func Example() {
 	if err := take(ctx, decode.cache, id, peer); err != nil {
 		log.Fatal(err)
 	}
+	if err := prefill.cache.StartTimeline(4096); err != nil {
+		log.Fatal(err)
+	}
 	compute := func(layer uint32) { // block 0 has token 16 first: its key, of head 2
 		prefill.floats[int(layer)*len(prefill.floats)/exampleLayers+2*16*exampleElements] = 7
 	}
-	if err := offer(prefill.cache, id, compute); err != nil {
+	marked := func(layer uint32) {
+		if err := mark(prefill.cache, id, layer, compute); err != nil {
+			log.Fatal(err)
+		}
+	}
+	if err := offer(prefill.cache, id, marked); err != nil {
 		log.Fatal(err)
 	}
 	if err := await(ctx, decode.cache); err != nil {
@@ -101,7 +110,28 @@ func Example() {
 	// Block 1 of the second layer: key, token 16, head 2.
 	second := decode.floats[len(decode.floats)/2:]
 	fmt.Println(second[((1*2+0)*32+16)*exampleHeads*exampleElements+2*exampleElements])
-	// Output: 7
+	picture, err := draw(prefill.cache)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(strings.Count(picture, `<rect class="compute"`), "layers were computed")
+	// Output:
+	// 7
+	// 2 layers were computed
+}
+
+func mark(cache *kv.Cache, id kv.ID, layer uint32, compute func(layer uint32)) error {
+	begin := time.Now()
+	compute(layer)
+	return cache.Mark(id, kv.MarkCompute, layer, begin, time.Now())
+}
+
+func draw(cache *kv.Cache) (string, error) {
+	entries, err := cache.Timeline(0)
+	if err != nil {
+		return "", err
+	}
+	return kv.TimelineSVG(entries)
 }
 
 func take(ctx context.Context, cache *kv.Cache, id kv.ID, producer ferry.Peer) error {
