@@ -16,8 +16,8 @@ import (
 	"ferry/internal/watch"
 )
 
-// A Directory finds peers of an engine by name, in a list or in etcd; docs/directory.md has the rules. Close it: nothing
-// else frees it. directory_table.go has what it tells.
+// A Directory finds peers of an engine by name, in a list or in etcd; docs/directory.md has the rules. Close it:
+// nothing else frees it. directory_table.go has what it tells.
 type Directory struct {
 	engine *Engine
 	// Locked for reading in every call into ferry, for writing when the directory is freed.
@@ -42,10 +42,10 @@ type DirectoryOptions struct {
 	CertFile, KeyFile string
 }
 
-// OpenDirectory opens a directory of the engine's peers. The URL is "static:name=host:port,...", "static:/file", "static:"
-// (names are addresses), or "etcd:http://host:port,.../prefix". The context's deadline bounds the wait for etcd's first
-// answer; without one it is 5 seconds. ErrUnreachable: etcd does not answer in time. ErrUnsupported: libferry was built
-// without etcd. The engine may be closed before or after the directory.
+// OpenDirectory opens a directory of the engine's peers. The URL is "static:name=host:port,...", "static:/file",
+// "static:" (names are addresses), or "etcd:http://host:port,.../prefix". The context's deadline bounds the wait for
+// etcd's first answer; without one it is 5 seconds. ErrUnreachable: etcd does not answer in time. ErrUnsupported:
+// libferry was built without etcd. The engine may be closed before or after the directory.
 func (e *Engine) OpenDirectory(ctx context.Context, url string, options *DirectoryOptions) (*Directory, error) {
 	const op = "directory"
 	if options == nil {
@@ -127,7 +127,8 @@ func asideOrUndo(ctx context.Context, op string, call func() error, undo func())
 	return err
 }
 
-// openTimeout is the time until the context's deadline in milliseconds, at least one; 0, the default, without a deadline.
+// openTimeout is the time until the context's deadline in milliseconds, at least one; 0, the default, without a
+// deadline.
 func openTimeout(ctx context.Context) C.uint32_t {
 	deadline, ok := ctx.Deadline()
 	if !ok {
@@ -165,8 +166,8 @@ func (d *Directory) named(op, name string, f func(name *C.char, c *C.ferry_error
 // How long a thread stays in a waiting call of a directory before the context is checked. A dial has that long, too.
 const directoryTurn = 2 * time.Second
 
-// repeat makes a call that waits, again and again for a turn at most, until it returns before its turn is over or with a
-// status that is not one of `passing`, or the context has ended.
+// repeat makes a call that waits, again and again for a turn at most, until it returns before its turn is over or with
+// a status that is not one of `passing`, or the context has ended.
 func (d *Directory) repeat(ctx context.Context, op, name string,
 	call func(name *C.char, timeout C.uint64_t, c *C.ferry_error) C.ferry_status, passing ...Status) error {
 	for {
@@ -205,21 +206,28 @@ func (d *Directory) Register(ctx context.Context, name string) error {
 	})
 }
 
-// Unregister withdraws a name, and returns when etcd has it no longer. It holds a thread. If the context ends first, the
-// name is withdrawn when etcd answers, or when its lease is over.
+// Unregister withdraws a name, and returns when etcd has it no longer. It holds a thread. If the context ends first,
+// the name is withdrawn when etcd answers, or when its lease is over.
 func (d *Directory) Unregister(ctx context.Context, name string) error {
 	const op = "unregister"
 	return aside(ctx, op, func() error {
-		asked := false
+		var w withdrawal
 		return d.repeat(ctx, op, name, func(name *C.char, timeout C.uint64_t, c *C.ferry_error) C.ferry_status {
-			status := C.ferry_directory_unregister(d.handle, name, timeout, c)
-			if asked && status == C.FERRY_ERR_INVALID {
-				return C.FERRY_OK // it went between two turns
-			}
-			asked = true
-			return status
+			return C.ferry_status(w.turn(Status(C.ferry_directory_unregister(d.handle, name, timeout, c))))
 		}, ErrTimeout)
 	})
+}
+
+// A withdrawal is what Unregister does in turns.
+type withdrawal struct{ goesOn bool }
+
+// turn returns the outcome of a turn by what ferry says. A name that ferry no longer knows went between two turns.
+func (w *withdrawal) turn(status Status) Status {
+	if w.goesOn && status == ErrInvalid {
+		return OK
+	}
+	w.goesOn = true
+	return status
 }
 
 // Lookup returns what the directory knows of a name. It never waits. ErrUnreachable: nobody has the name.
@@ -234,8 +242,8 @@ func (d *Directory) Lookup(name string) (DirectoryEntry, error) {
 	return newDirectoryEntry(&entry), nil
 }
 
-// Connect connects to the incarnation that has the name. It goes on trying while the name is missing, nothing answers, or
-// another engine does; but a name that a "static:" directory lacks ends the call at once. It holds a thread. If the
+// Connect connects to the incarnation that has the name. It goes on trying while the name is missing, nothing answers,
+// or another engine does; but a name that a "static:" directory lacks ends the call at once. It holds a thread. If the
 // context ends first, the error is ErrUnreachable, ErrTimeout or ErrStale with the context's error, or ErrCancelled.
 func (d *Directory) Connect(ctx context.Context, name string) (Peer, error) {
 	const op = "connect"

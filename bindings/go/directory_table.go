@@ -79,9 +79,9 @@ func (d *Directory) Poll() (DirectoryChange, bool, error) {
 	return DirectoryChange{ChangeKind(kind), newDirectoryEntry(&entry)}, true, nil
 }
 
-// Next waits for the next change and takes it. The goroutine is parked, and holds no thread. Several goroutines may call
-// it; each change goes to one of them. If the context ends, the error holds the context's error, and no change is lost.
-// ErrClosed if the directory is closed.
+// Next waits for the next change and takes it. The goroutine is parked, and holds no thread. Several goroutines may
+// call it; each change goes to one of them. If the context ends, the error holds the context's error, and no change is
+// lost. ErrClosed if the directory is closed.
 func (d *Directory) Next(ctx context.Context) (DirectoryChange, error) {
 	const op = "next"
 	var (

@@ -135,9 +135,31 @@ func TestWhatIsWrongWithADirectoryIsNamed(t *testing.T) {
 		{d.Register(soon(t), "decode"), ErrInvalid, "has no decode"},
 		{d.Unregister(soon(t), "a b"), ErrInvalid, `name is "a b"`},
 	} {
-		if !errors.Is(it.err, it.status) || !strings.Contains(it.err.Error(), it.part) {
+		// None of these calls waits.
+		if !errors.Is(it.err, it.status) || !strings.Contains(it.err.Error(), it.part) || errors.Is(it.err, context.DeadlineExceeded) {
 			t.Errorf("%d: %v, not %v with %q", i, it.err, it.status, it.part)
 		}
+	}
+}
+
+func TestTimesAndTurnsOfADirectory(t *testing.T) {
+	if ms := openTimeout(context.Background()); ms != 0 { // the default
+		t.Error(ms)
+	}
+	for left, want := range map[time.Duration][2]uint64{-time.Hour: {1, 1}, time.Second: {1, 1000}, 1 << 62: {1<<32 - 1, 1<<32 - 1}} {
+		ctx, cancel := context.WithDeadline(context.Background(), time.Now().Add(left))
+		defer cancel()
+		if ms := uint64(openTimeout(ctx)); ms < want[0] || ms > want[1] {
+			t.Error(left, ms)
+		}
+	}
+	// A name that was there in the first turn and is unknown in the next one is withdrawn.
+	var w, wrong withdrawal
+	if first, second := w.turn(ErrTimeout), w.turn(ErrInvalid); first != ErrTimeout || second != OK {
+		t.Error(first, second)
+	}
+	if first := wrong.turn(ErrInvalid); first != ErrInvalid {
+		t.Error(first)
 	}
 }
 

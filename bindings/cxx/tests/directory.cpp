@@ -99,11 +99,13 @@ TEST(Directories, WhatIsWrongIsNamed)
     begins(open("etcd:http://h", ferry::DirectoryOptions().ttl(ferry::forever)), "INVALID: ttl is 4294968s");
     begins(open("etcd:http://h", ferry::DirectoryOptions().ttl(3600s + 1ms)), "INVALID: ttl is 3601s");
     begins(open("static:", ferry::DirectoryOptions().ca_file("/nonexistent")), "INVALID: options.ca_file");
-    begins(open("static:", ferry::DirectoryOptions().certificate("/nonexistent", "/missing")), "INVALID: options.cert_file");
+    begins(open("static:", ferry::DirectoryOptions().certificate("/nonexistent", "/missing")),
+           "INVALID: options.cert_file");
     begins(said(ferry::Directory::open(ferry::Engine(), "static:")), "INVALID: engine is NULL");
     begins(said(named.directory.lookup("prefill/2")), "UNREACHABLE: the directory has no prefill/2");
     begins(said(named.directory.connect("prefill/2")), "UNREACHABLE: the directory has no prefill/2");
-    begins(said(named.directory.register_name("decode")), "INVALID: name: the list of the static: directory has no decode");
+    begins(said(named.directory.register_name("decode")),
+           "INVALID: name: the list of the static: directory has no decode");
     begins(said(named.directory.unregister_name("a b")), "INVALID: name is \"a b\"");
     begins(said(named.directory.list("a b")), "INVALID: prefix is \"a b\"");
     // Nobody listens there, so the call goes on trying until its timeout.
@@ -118,7 +120,8 @@ TEST(Directories, WithoutEtcdInTheBuildItIsUnsupported)
 {
     if (has_etcd) GTEST_SKIP() << "this build has etcd";
     // What the options say is checked all the same.
-    const auto opened = ferry::Directory::open(open_engine(), "etcd:http://127.0.0.1:1", ferry::DirectoryOptions().no_wait());
+    const auto no_wait = ferry::DirectoryOptions().no_wait();
+    const auto opened = ferry::Directory::open(open_engine(), "etcd:http://127.0.0.1:1", no_wait);
     EXPECT_EQ(said(opened).find("UNSUPPORTED: url: this ferry was built without etcd"), 0u) << said(opened);
 }
 
@@ -236,11 +239,12 @@ TEST(DirectoriesInEtcd, OpenWaitsAsLongAsItIsTold)
 {
     if (!has_etcd) GTEST_SKIP() << "this ferry was built without etcd; make test-etcd builds it with etcd";
     const ferry::Engine own = open_engine();
+    const char *nobody = "etcd:http://127.0.0.1:1";
     const auto began = std::chrono::steady_clock::now();
-    EXPECT_EQ(ferry::Directory::open(own, "etcd:http://127.0.0.1:1", ferry::DirectoryOptions().open_timeout(200ms)).status(),
+    EXPECT_EQ(ferry::Directory::open(own, nobody, ferry::DirectoryOptions().open_timeout(200ms)).status(),
               FERRY_ERR_UNREACHABLE);
     const auto took = std::chrono::steady_clock::now() - began;
     EXPECT_TRUE(200ms <= took && took < 4s);
-    const auto trying = must(ferry::Directory::open(own, "etcd:http://127.0.0.1:1", ferry::DirectoryOptions().no_wait()));
+    const auto trying = must(ferry::Directory::open(own, nobody, ferry::DirectoryOptions().no_wait()));
     EXPECT_EQ(must(trying.status()).is_connected, 0u);
 }

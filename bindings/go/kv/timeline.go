@@ -77,8 +77,8 @@ func (c *Cache) StopTimeline() error {
 	})
 }
 
-// Mark adds the application's own work on a layer to the timeline, from begin to end, which are times of time.Now. It does
-// nothing while no recording is on; the ID need not be that of an offer or a take.
+// Mark adds the application's own work on a layer to the timeline, from begin to end, which are times of time.Now. It
+// does nothing while no recording is on; the ID need not be that of an offer or a take.
 func (c *Cache) Mark(id ID, kind MarkKind, layer uint32, begin, end time.Time) error {
 	return c.call("mark", func(ce *C.ferry_error) C.ferry_status {
 		return C.ferry_kv_timeline_mark(c.handle, id.c(), C.uint32_t(kind), C.uint32_t(layer),
@@ -86,8 +86,8 @@ func (c *Cache) Mark(id ID, kind MarkKind, layer uint32, begin, end time.Time) e
 	})
 }
 
-// Timeline returns the recorded entries from the number first on, the oldest first; they stay recorded. The next ones are
-// read from the last one's Number + 1 on. Entries that were overwritten are missing. Read them before Close.
+// Timeline returns the recorded entries from the number first on, the oldest first; they stay recorded. The next ones
+// are read from the last one's Number + 1 on. Entries that were overwritten are missing. Read them before Close.
 func (c *Cache) Timeline(first uint64) ([]TimelineEntry, error) {
 	var entries []TimelineEntry
 	some := make([]C.ferry_kv_timeline_entry, 1024)
@@ -125,9 +125,9 @@ func (c *Cache) entry(e *C.ferry_kv_timeline_entry) TimelineEntry {
 	return entry
 }
 
-// TimelineSVG draws entries as a picture, SVG: a lane for each layer, with compute and transfers as bars, and the ends of
-// handoffs as lines. The entries may be of several caches of one host, in any order. It needs no cache. ErrLimit: more
-// than 1,048,576 entries.
+// TimelineSVG draws entries as a picture, SVG: a lane for each layer, with compute and transfers as bars, and the ends
+// of handoffs as lines. The entries may be of several caches of one host, in any order. It needs no cache. ErrLimit:
+// more than 1,048,576 entries.
 func TimelineSVG(entries []TimelineEntry) (string, error) {
 	const op = "timeline picture"
 	all := make([]C.ferry_kv_timeline_entry, max(len(entries), 1)) // not NULL
