@@ -167,9 +167,11 @@ func (d *Directory) named(op, name string, f func(name *C.char, c *C.ferry_error
 const directoryTurn = 2 * time.Second
 
 // repeat makes a call that waits, again and again for a turn at most, until it returns before its turn is over or with
-// a status that is not one of `passing`, or the context has ended.
+// a status that is not one of `passing`, or the context has ended. A turn that the context cuts short says less than the
+// one before it.
 func (d *Directory) repeat(ctx context.Context, op, name string,
 	call func(name *C.char, timeout C.uint64_t, c *C.ferry_error) C.ferry_status, passing ...Status) error {
+	var earlier *Error
 	for {
 		var began time.Time
 		timeout := min(timeoutOf(ctx), C.uint64_t(directoryTurn))
@@ -181,9 +183,14 @@ func (d *Directory) repeat(ctx context.Context, op, name string,
 		if failed == nil || !slices.Contains(passing, failed.Status) || time.Since(began) < time.Duration(timeout) {
 			return err
 		}
-		if failed.Context = over(ctx); failed.Context != nil {
+		cause := over(ctx)
+		if cause != nil && earlier != nil && timeout < C.uint64_t(directoryTurn) {
+			failed = earlier
+		}
+		if failed.Context = cause; cause != nil {
 			return failed
 		}
+		earlier = failed
 	}
 }
 

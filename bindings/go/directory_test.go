@@ -173,21 +173,38 @@ func TestWithoutEtcdInTheBuildItIsUnsupported(t *testing.T) {
 	}
 }
 
+// passes makes a call whose deadline passes, until it has told the reason: on a busy machine ferry may answer later than
+// aside waits.
+func passes(t *testing.T, limit time.Duration, reason string, call func(ctx context.Context) error) {
+	t.Helper()
+	var err error
+	for range 5 {
+		ctx, cancel := context.WithTimeout(context.Background(), limit)
+		defer cancel()
+		if err = call(ctx); !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, ErrTimeout) {
+			t.Fatal(err)
+		}
+		if strings.Contains(err.Error(), reason) {
+			return
+		}
+	}
+	t.Fatal(err)
+}
+
 // Nobody listens there, so Connect goes on trying until its context ends.
 func TestConnectByNameEndsWithItsContext(t *testing.T) {
 	d, _ := named(t)
+	const limit = directoryTurn + 200*time.Millisecond
+	passes(t, limit, "prefill/1: ", func(ctx context.Context) error {
+		began := time.Now()
+		_, err := d.Connect(ctx, "prefill/1")
+		if took := time.Since(began); took < limit {
+			t.Error(took)
+		}
+		return err
+	})
 	began := time.Now()
-	ctx, cancel := context.WithTimeout(context.Background(), directoryTurn+200*time.Millisecond)
-	defer cancel()
-	_, err := d.Connect(ctx, "prefill/1")
-	if !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, ErrTimeout) || !strings.Contains(err.Error(), "prefill/1: ") {
-		t.Error(err)
-	}
-	if took := time.Since(began); took < directoryTurn+200*time.Millisecond {
-		t.Error(took)
-	}
-	began = time.Now()
-	ctx, cancel = context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancel(context.Background())
 	time.AfterFunc(10*time.Millisecond, cancel)
 	if _, err := d.Connect(ctx, "prefill/1"); !errors.Is(err, context.Canceled) || !errors.Is(err, ErrCancelled) {
 		t.Error(err)
@@ -358,11 +375,9 @@ func TestNamesInEtcdComeAndGo(t *testing.T) {
 	// Who waits for a name gets it in a later turn: the next call takes longer than one.
 	third, waits := openDirectory(t, newEngine(t, nil), url), make(chan error, 1)
 	go func() { waits <- third.Register(soon(t), "prefill/0") }()
-	ctx, cancel := context.WithTimeout(context.Background(), directoryTurn+300*time.Millisecond)
-	defer cancel()
-	if err := finder.Register(ctx, "prefill/0"); !errors.Is(err, ErrBusy) || !errors.Is(err, context.DeadlineExceeded) {
-		t.Fatal(err)
-	}
+	passes(t, directoryTurn+300*time.Millisecond, "BUSY: ", func(ctx context.Context) error {
+		return finder.Register(ctx, "prefill/0")
+	})
 	if err := names.Unregister(soon(t), "prefill/0"); err != nil {
 		t.Fatal(err)
 	}
@@ -441,9 +456,5 @@ func TestOpenWaitsForEtcdUntilItsContextEnds(t *testing.T) {
 		t.Fatal(status, err)
 	}
 	// etcd is not there: a call of a name ends in the background, a turn later at most.
-	ctx, cancel = context.WithTimeout(context.Background(), 100*time.Millisecond)
-	defer cancel()
-	if err := d.Register(ctx, "a"); !errors.Is(err, ErrUnreachable) || !errors.Is(err, context.DeadlineExceeded) {
-		t.Fatal(err)
-	}
+	passes(t, 100*time.Millisecond, "UNREACHABLE: ", func(ctx context.Context) error { return d.Register(ctx, "a") })
 }

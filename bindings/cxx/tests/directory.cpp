@@ -227,7 +227,7 @@ TEST(DirectoriesInEtcd, NamesComeAndGo)
     EXPECT_EQ(change.entry.incarnation, info.incarnation);
     EXPECT_EQ(std::memcmp(change.entry.engine_id, info.engine_id, 16), 0);
     EXPECT_EQ(must(names.status()).names_published, 1u);
-    const auto taken = finder.register_name("prefill/0", 300ms);
+    const auto taken = finder.register_name("prefill/0", 3s);
     EXPECT_EQ(taken.status(), FERRY_ERR_BUSY) << said(taken);
     names = ferry::Directory(); // the destructor withdraws the name
     ASSERT_TRUE(readable(finder, 60000));
