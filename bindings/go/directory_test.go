@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -203,7 +204,7 @@ func TestConnectByNameEndsWithItsContext(t *testing.T) {
 		}
 		return err
 	})
-	began := time.Now()
+	began, before := time.Now(), runtime.NumGoroutine()
 	ctx, cancel := context.WithCancel(context.Background())
 	time.AfterFunc(10*time.Millisecond, cancel)
 	if _, err := d.Connect(ctx, "prefill/1"); !errors.Is(err, context.Canceled) || !errors.Is(err, ErrCancelled) {
@@ -211,6 +212,12 @@ func TestConnectByNameEndsWithItsContext(t *testing.T) {
 	}
 	if took := time.Since(began); took > directoryTurn/2 {
 		t.Error(took)
+	}
+	// In the background the call ends with its turn.
+	for ctx := soon(t); runtime.NumGoroutine() > before; time.Sleep(time.Millisecond) {
+		if ctx.Err() != nil {
+			t.Fatal("the call goes on")
+		}
 	}
 }
 
