@@ -37,12 +37,14 @@ def code(layer: int, pair: Any, head: Any, token: Any, element: Any) -> Any:
 
 
 class Tensors:
-    """The layers of one rank in any memory; `layers[l]` is indexed by (block, pair, head, token, element)."""
+    """The layers of one rank in any memory; `layers[l]` is indexed by (block, pair, head, token, element).
+    The layout says that they begin at `address`, if the cache lies elsewhere."""
 
     def __init__(
         self,
         memory: Any,
         *,
+        address: int | None = None,
         tp: tuple[int, int] = (0, 1),
         block_tokens: int = 16,
         arrangement: kv.Arrangement = kv.BLOCK_PAIR_HEAD_TOKEN,
@@ -60,6 +62,7 @@ class Tensors:
         words: Words = np.frombuffer(memory, np.uint32, LAYERS * int(sizes.prod()))
         words[:] = UNTOUCHED
         flat = words.reshape(LAYERS, -1)
+        base = flat.ctypes.data if address is None else address
         self.layers = [layer.reshape(sizes).transpose(axes) for layer in flat]
         self.layout = kv.Layout(
             model="test",
@@ -73,7 +76,7 @@ class Tensors:
                     elements=ELEMENTS,
                     element_bytes=4,
                     blocks=BLOCKS,
-                    address=layer.ctypes.data,
+                    address=base + at * layer.nbytes,
                     arrangement=arrangement,
                 )
                 for at, layer in enumerate(flat)
@@ -115,8 +118,15 @@ class Tensors:
 class Rank:
     """A cache on an engine of its own. `silence_ms` is longer than a busy machine keeps a process waiting."""
 
-    def __init__(self, *, silence_ms: int = 20_000, leased_blocks_max: int = 0, **shape: Any) -> None:
-        self.engine = ferry.Engine()
+    def __init__(
+        self,
+        *,
+        settings: dict[str, Any] | None = None,
+        silence_ms: int = 20_000,
+        leased_blocks_max: int = 0,
+        **shape: Any,
+    ) -> None:
+        self.engine = ferry.Engine(**settings or {})
         self.memory = self.engine.alloc(Tensors.size(shape.get("block_tokens", 16)))
         self.tensors = Tensors(self.memory.view, **shape)
         limits = {"silence_ms": silence_ms, "leased_blocks_max": leased_blocks_max}

@@ -111,6 +111,10 @@ class Program:
         self._streams.append(made)
         return made
 
+    def set(self, knob: str, value: str) -> None:
+        """Changes a knob of the stand-in; tests/standin/README.md lists them."""
+        assert self.functions.standin_set(knob.encode(), value.encode()) == 0
+
     def calls(self, function: str) -> int:
         """How often it was called in this process, by whomever."""
         return int(self.functions.standin_calls(function.encode()))

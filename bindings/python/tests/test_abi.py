@@ -64,6 +64,7 @@ STRUCTS = {
     "ferry_kv_event": kv_abi.CCacheEvent,
     "ferry_kv_state": kv_abi.CState,
     "ferry_kv_metrics": kv_abi.CMetrics,
+    "ferry_kv_timeline_entry": kv_abi.CEntry,
     "ferry_directory_options": _abi.CDirectoryOptions,
     "ferry_directory_entry": _abi.CDirectoryEntry,
     "ferry_directory_status": _abi.CDirectoryStatus,
@@ -127,6 +128,7 @@ def test_numbers_are_the_header_s() -> None:
         "KV_MODE_": kv.Mode,
         "KV_EVENT_": kv.EventKind,
         "KV_STATE_": kv.StateKind,
+        "KV_TIMELINE_": kv.EntryKind,
         "DIRECTORY_": ferry.ChangeKind,
     }.items():
         of_header = {
@@ -143,6 +145,7 @@ def test_numbers_are_the_header_s() -> None:
     assert arrangements == {item.name: item.value for item in kv.Arrangement}
     takes = {name for name in numbers if name.startswith("KV_TAKE_")}
     assert takes == {"KV_TAKE_LAYERS"} and kv_abi.TAKE_LAYERS == numbers["KV_TAKE_LAYERS"]
+    assert kv.COMPUTE == numbers["KV_MARK_COMPUTE"]
     for ours, theirs in {
         "READ": "OP_READ",
         "WRITE": "OP_WRITE",
@@ -183,10 +186,8 @@ def test_functions_have_the_header_s_parameters() -> None:
         theirs = letters(functions.pop(name))
         assert theirs == (ours + "p" if name in fallible else ours), name
     # Nothing calls back into the interpreter from ferry's threads, who waits has no need to try, and each
-    # queue has a channel. Readies behind events of devices and the timeline are not in Python yet.
-    recorded = {f"kv_timeline_{name}" for name in ("start", "stop", "mark", "read", "svg")}
-    others = {"queue_callback", "transfer_try", "queue_create", "kv_offer_ready_after"}
-    assert set(functions) == others | recorded
+    # queue has a channel.
+    assert set(functions) == {"queue_callback", "transfer_try", "queue_create"}
 
 
 def test_names_and_classes_of_statuses() -> None:

@@ -41,6 +41,7 @@ def test_every_call_of_a_cache_in_a_child_is_refused() -> None:
             lambda: cache.offer(kv.new_id(), [1]),
             lambda: cache.extend(id, [1]),
             lambda: cache.ready(id, 8),
+            lambda: cache.ready_after(id, 8, 7),
             lambda: cache.seal(id, 8),
             lambda: cache.retract(id, 0, 10),
             lambda: cache.retract_window(id, 0, 0, 10),
@@ -56,6 +57,10 @@ def test_every_call_of_a_cache_in_a_child_is_refused() -> None:
             lambda: cache.stats(),
             lambda: cache.failed(ferry.Status.STALE),
             lambda: cache.metrics(),
+            lambda: cache.timeline.start(),
+            lambda: cache.timeline.mark(id, 0, 1, 2),
+            lambda: cache.timeline.read(),
+            lambda: cache.timeline.stop(),
             lambda: kv.Cache(producer.engine, producer.tensors.layout, producer.memory),
         ]
 

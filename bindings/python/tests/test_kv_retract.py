@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -120,7 +121,7 @@ def test_a_taker_that_does_not_answer() -> None:
 
 
 def test_a_window_frees_blocks() -> None:
-    shape = {"kind": kv.WINDOW, "window_tokens": 16}
+    shape: dict[str, Any] = {"kind": kv.WINDOW, "window_tokens": 16}
     with Rank(**shape) as producer, Rank(**shape) as consumer, Rank(**shape) as early:
         id = kv.new_id()
         for layer in range(LAYERS):

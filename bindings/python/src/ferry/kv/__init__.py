@@ -7,12 +7,14 @@ which bytes go where. docs/kv.md has the contracts.
 
 from __future__ import annotations
 
+from ._abi import MARK_COMPUTE
 from ._blocks import Blocks
 from ._cache import Cache, new_id
 from ._events import Event, State
 from ._layout import Group, Layer, Layout
-from ._numbers import Arrangement, EventKind, GroupKind, Mode, StateKind
+from ._numbers import Arrangement, EntryKind, EventKind, GroupKind, Mode, StateKind
 from ._plan import Move, Plan
+from ._timeline import Entry, Timeline, timeline_svg
 
 FULL = GroupKind.FULL
 WINDOW = GroupKind.WINDOW
@@ -37,6 +39,9 @@ CANCELLED = EventKind.CANCELLED
 EXPIRED = EventKind.EXPIRED
 PEER_LOST = EventKind.PEER_LOST
 
+# Of Timeline.mark.
+COMPUTE = MARK_COMPUTE
+
 __all__ = [
     "AUTO",
     "Arrangement",
@@ -45,8 +50,11 @@ __all__ = [
     "BLOCK_PAIR_TOKEN_HEAD",
     "Blocks",
     "CANCELLED",
+    "COMPUTE",
     "Cache",
     "EXPIRED",
+    "Entry",
+    "EntryKind",
     "Event",
     "EventKind",
     "FAILED",
@@ -70,8 +78,10 @@ __all__ = [
     "STATE",
     "State",
     "StateKind",
+    "Timeline",
     "WINDOW",
     "new_id",
+    "timeline_svg",
 ]
 
 # As in ferry: classes print under the name by which programs know them, ferry.kv.Layout.

@@ -12,6 +12,7 @@ from .._abi import declare, library
 
 ALL_LAYERS = 2**32 - 1
 TAKE_LAYERS = 1
+MARK_COMPUTE = 1
 
 
 class CGroup(ctypes.Structure):
@@ -230,6 +231,27 @@ class CMetrics(ctypes.Structure):
     ]
 
 
+class CEntry(ctypes.Structure):
+    """ferry_kv_timeline_entry."""
+
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("what", c_uint32),
+        ("number", c_uint64),
+        ("begin_ns", c_uint64),
+        ("end_ns", c_uint64),
+        ("id", c_uint32),
+        ("detail", c_int32),
+        ("first_layer", c_uint32),
+        ("end_layer", c_uint32),
+        ("first_token", c_uint64),
+        ("end_token", c_uint64),
+        ("bytes", c_uint64),
+        ("peer", c_uint64),
+        ("transfer", c_uint64),
+    ]
+
+
 # In the letters of ferry/_abi.py.
 FALLIBLE = {
     "kv_layer_arrange": "pup",
@@ -250,6 +272,7 @@ FALLIBLE = {
     "kv_offer": "ppp",
     "kv_offer_extend": "pppz",
     "kv_offer_ready": "ppuui",
+    "kv_offer_ready_after": "ppuuiui",
     "kv_offer_seal": "ppi",
     "kv_offer_retract": "ppii",
     "kv_offer_retract_window": "ppuii",
@@ -265,6 +288,11 @@ FALLIBLE = {
     "kv_metrics_get": "pp",
     "kv_metrics_failed": "ptp",
     "kv_metrics_text": "ppzp",
+    "kv_timeline_start": "pz",
+    "kv_timeline_stop": "p",
+    "kv_timeline_mark": "ppuuii",
+    "kv_timeline_read": "pipzzp",
+    "kv_timeline_svg": "pzpzp",
 }
 PLAIN = {
     "kv_layout_free": "p",

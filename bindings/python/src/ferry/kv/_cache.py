@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from .._abi import library
+from .._devices import StartAfter, point_of
 from .._errors import BusyError, Status, call, invalid, nanoseconds, text
 from .._transfer import TURN_NS
 from ._abi import (
@@ -31,7 +32,8 @@ from ._blocks import Lists, layer_range
 from ._events import Event, State, Waiters, event_of, state_of
 from ._handle import Handle, opened
 from ._layout import Layout
-from ._numbers import Mode, unsigned
+from ._numbers import Mode, id_of, unsigned
+from ._timeline import Timeline
 
 if TYPE_CHECKING:
     from .._engine import Engine
@@ -97,6 +99,8 @@ class Cache:
         # The memory of a cache that is dropped without a close may still be written to.
         self._handle = Handle(pointer.value or 0, library.ferry_kv_cache_free, engine, regions)
         self._waiters = Waiters(self.fileno)
+        self.timeline = Timeline(self._handle)
+        """What happens to the cache's handoffs, recorded while a program asks for it."""
 
     def offer(
         self,
@@ -123,24 +127,44 @@ class Cache:
         options.lease_ms = _milliseconds(lease, "lease")
         with Lists(blocks, self._group_count) as lists:
             options.blocks, options.group_count = lists.address, lists.count
-            call(library.ferry_kv_offer, self._handle.pointer, _id(id), addressof(options))
+            call(library.ferry_kv_offer, self._handle.pointer, id_of(id), addressof(options))
 
     def extend(self, id: bytes, blocks: BlocksLike) -> None:
         """Adds blocks to an offer, behind those that it has. Their `first_token` counts only for a group that
         has no blocks."""
         with Lists(blocks, self._group_count) as lists:
-            call(library.ferry_kv_offer_extend, self._handle.pointer, _id(id), lists.address, lists.count)
+            call(library.ferry_kv_offer_extend, self._handle.pointer, id_of(id), lists.address, lists.count)
 
     def ready(self, id: bytes, tokens: int, layers: tuple[int, int] | int | None = None) -> None:
         """Says that the first `tokens` tokens of the sequence are in their blocks: in all layers, in one, or
         in those from the first to before the end. Layers become ready in order, anew for each chunk."""
         first, end = layer_range(layers, ALL_LAYERS)
         count = unsigned(tokens, "tokens", 64)
-        call(library.ferry_kv_offer_ready, self._handle.pointer, _id(id), first, end, count)
+        call(library.ferry_kv_offer_ready, self._handle.pointer, id_of(id), first, end, count)
+
+    def ready_after(
+        self, id: bytes, tokens: int, event: object, layers: tuple[int, int] | int | None = None
+    ) -> None:
+        """Does as `ready` when the program's work on a device has come to a point. Does not wait for that.
+
+        `event` is an event of CUDA as it is recorded now: an object with `cuda_event`, or the number of its
+        handle. It may also be the work that a stream has been given so far (an object with `cuda_stream`,
+        `__cuda_stream__` or `npu_stream`), or a `ferry.StartAfter` and a handle. The point is taken in the
+        call: afterwards the program may record the event anew, or destroy it.
+
+        Layers become ready in the order of the calls, those of `ready` included. If the work before the point
+        fails, so does the offer, with the device's status. UNSUPPORTED: an event of Ascend; give its stream.
+        """
+        first, end = layer_range(layers, ALL_LAYERS)
+        count = unsigned(tokens, "tokens", 64)
+        point = (StartAfter.CUDA_EVENT, event) if isinstance(event, int) else event
+        kind, handle = point_of(point, "event")
+        arguments = self._handle.pointer, id_of(id), first, end, count, kind, handle
+        call(library.ferry_kv_offer_ready_after, *arguments)
 
     def seal(self, id: bytes, tokens: int) -> None:
         """Says that the sequence has `tokens` tokens, and that no more blocks come. The lease begins."""
-        call(library.ferry_kv_offer_seal, self._handle.pointer, _id(id), unsigned(tokens, "tokens", 64))
+        call(library.ferry_kv_offer_seal, self._handle.pointer, id_of(id), unsigned(tokens, "tokens", 64))
 
     def retract(self, id: bytes, from_token: int, timeout: float | None) -> None:
         """Takes back the tokens of an offer from `from_token` on, and its seal, as of a sequence that is
@@ -154,7 +178,7 @@ class Cache:
         back all the same: call again with the same token or an earlier one, or abort the offer.
         """
         token = unsigned(from_token, "from_token", 64)
-        arguments = self._handle.pointer, _id(id), token
+        arguments = self._handle.pointer, id_of(id), token
         _in_turns(timeout, lambda turn: call(library.ferry_kv_offer_retract, *arguments, turn))
 
     def retract_window(self, id: bytes, group: int, before_token: int, timeout: float | None) -> None:
@@ -164,12 +188,12 @@ class Cache:
         BusyError: a take that needs them has not got them within the timeout. Nothing is free; call again.
         """
         token = unsigned(before_token, "before_token", 64)
-        arguments = self._handle.pointer, _id(id), unsigned(group, "group"), token
+        arguments = self._handle.pointer, id_of(id), unsigned(group, "group"), token
         _in_turns(timeout, lambda turn: call(library.ferry_kv_offer_retract_window, *arguments, turn))
 
     def abort(self, id: bytes) -> None:
         """Asks an offer to end. Its blocks are the caller's with its terminal event."""
-        call(library.ferry_kv_offer_abort, self._handle.pointer, _id(id))
+        call(library.ferry_kv_offer_abort, self._handle.pointer, id_of(id))
 
     def reclaim(self, blocks: int) -> int:
         """Ends sealed offers that nobody has taken, until `blocks` blocks are free; returns how many are."""
@@ -209,11 +233,11 @@ class Cache:
         options.deadline_ns = max(nanoseconds(deadline, "deadline"), 1)
         with Lists(blocks, self._group_count) as lists:
             options.blocks, options.group_count = lists.address, lists.count
-            call(library.ferry_kv_take, self._handle.pointer, _id(id), addressof(options))
+            call(library.ferry_kv_take, self._handle.pointer, id_of(id), addressof(options))
 
     def cancel(self, id: bytes) -> None:
         """Asks a take to end. Its blocks are the caller's with its terminal event."""
-        call(library.ferry_kv_take_cancel, self._handle.pointer, _id(id))
+        call(library.ferry_kv_take_cancel, self._handle.pointer, id_of(id))
 
     def poll(self) -> Event | None:
         """Takes the next event, oldest first; None if there is none. Never waits.
@@ -265,7 +289,7 @@ class Cache:
     def status(self, id: bytes) -> State:
         """Returns what the cache knows of an id; also of a closed cache."""
         found = CState(struct_size=sizeof(CState))
-        call(library.ferry_kv_status, self._handle.pointer, _id(id), addressof(found))
+        call(library.ferry_kv_status, self._handle.pointer, id_of(id), addressof(found))
         return state_of(found)
 
     @property
@@ -334,12 +358,6 @@ def _in_turns(timeout: float | None, wait: Callable[[int], object]) -> None:
             remaining = until - time.monotonic_ns()
             if remaining <= 0:
                 raise
-
-
-def _id(id: bytes) -> bytes:
-    if not isinstance(id, (bytes, bytearray)) or len(id) != sizeof(CId):
-        raise invalid(f"id must be {sizeof(CId)} bytes, not {id!r}")
-    return bytes(id)
 
 
 def _milliseconds(seconds: float, name: str) -> int:

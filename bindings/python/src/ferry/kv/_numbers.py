@@ -1,12 +1,14 @@
-"""The numbers of ferry_kv.h as enums, and the checks of numbers that go into its structs."""
+"""The numbers of ferry_kv.h as enums, and the checks of ids and numbers that go into its structs."""
 
 from __future__ import annotations
 
 import operator
+from ctypes import sizeof
 from typing import Any
 
 from .._errors import invalid
 from .._numbers import Number
+from ._abi import CId
 
 
 class GroupKind(Number):
@@ -65,6 +67,31 @@ class StateKind(Number):
     ENDED = 4
 
 
+class EntryKind(Number):
+    """What an entry of a timeline tells, and which of its fields are set."""
+
+    OFFERED = 1
+    TAKEN = 2
+    READY = 3
+    """The layers from `first_layer` to before `end_layer` are ready up to `end_token`."""
+    GRANTED = 4
+    """Of a take by pull: the producer told `peer`, or `peer` told the consumer, what may be read."""
+    POSTED = 5
+    """The transfer of the number `transfer` was posted: all fields of transfers are set."""
+    FINAL = 6
+    """It is final, with `status`. It began when it was posted."""
+    ARRIVED = 7
+    """Of a take by push: what `peer` has written is here."""
+    LAYERS = 8
+    """Of a take: the layers before `end_layer` are complete."""
+    SEALED = 9
+    """The offer is whole, with `end_token` tokens."""
+    ENDED = 10
+    """The terminal event: its kind is `event`, its status `status`."""
+    MARK = 11
+    """Of `Timeline.mark`: the layer is `first_layer`, the mark's kind `detail`."""
+
+
 def unsigned(value: Any, name: str, bits: int = 32) -> int:
     """Returns a number that fits into a field of the library: ctypes would cut larger numbers short."""
     try:
@@ -74,3 +101,10 @@ def unsigned(value: Any, name: str, bits: int = 32) -> int:
     if not 0 <= found < 2**bits:
         raise invalid(f"{name} must be 0 to 2**{bits} - 1, not {found}")
     return found
+
+
+def id_of(id: bytes) -> bytes:
+    """Returns the id of a handoff as the library takes it."""
+    if not isinstance(id, (bytes, bytearray)) or len(id) != sizeof(CId):
+        raise invalid(f"id must be {sizeof(CId)} bytes, not {id!r}")
+    return bytes(id)
