@@ -51,6 +51,7 @@ class Rank:
             # A busy machine may keep a worker from its processor for longer than the second of the default.
             layout = self.layout(shape, side, number, tensors)
             self.cache = kv.Cache(self.engine, layout, memory, silence_ms=10_000)
+            self.cache.timeline.start()  # for the picture
 
     @staticmethod
     def layout(shape, side, number, tensors):
@@ -105,6 +106,10 @@ class Paged:
         """Returns each rank's rows of the tokens before `end`."""
         blocks, offsets = self.places(0, end)
         return [rank.tensors[layer][blocks, :, :, offsets].astype("f8") for rank in self.ranks]
+
+    def timeline(self):
+        """What was recorded of the handoff."""
+        return [entry for rank in self.ranks for entry in rank.cache.timeline.read()]
 
     def close(self):
         for rank in self.ranks:

@@ -13,7 +13,6 @@ import sys
 from dataclasses import dataclass
 from functools import cache
 
-import timeline
 import workers
 from cache import Paged, Side
 from model import Model, Shape
@@ -109,7 +108,7 @@ def run(name, case, svg=None):
     """Runs a case, says how it went, and returns whether all is as it must be."""
     prompt = tuple((at * 37 + at * at * 11) % case.shape.vocabulary for at in range(case.prompt_tokens))
     expected = alone(case.shape, prompt, case.new_tokens)
-    (tokens, loaded, computed, ends, told, moments), sent = handed_over(case, prompt)
+    (tokens, loaded, computed, ends, timeline), sent = handed_over(case, prompt)
     again = computed - (case.new_tokens - 1)
     ranks = f"{case.source.tp} to {case.target.tp} ranks"
     print(f"{name}: {ranks}, {loaded} of {len(prompt)} prompt tokens loaded, {again} computed again")
@@ -127,9 +126,9 @@ def run(name, case, svg=None):
         wrong.append("the prefill worker has lived")
     if not case.kill and (kinds != {"RECEIVED"} or not sent or set(sent[0]) != {"SENT"}):
         wrong.append("a handoff failed")
-    if svg and sent:
+    if svg:
         with open(svg, "w") as file:
-            file.write(timeline.draw(sent[1], told, moments))
+            file.write(kv.timeline_svg(timeline + (sent[1] if sent else [])))
         print(f"  {svg} shows when what happened")
     for sentence in wrong:
         print(f"  WRONG: {sentence}")

@@ -13,31 +13,26 @@ from cache import Paged
 from model import Model
 
 
-async def end_of(rank):
-    """Returns the terminal event of a rank's handoff, and when each layer was told to be complete."""
-    told = []
-    while not (event := await rank.cache.event()).terminal:
-        told += [time.monotonic()] * (event.layers - len(told))
-    return event, told
-
-
 def ends_of(paged):
-    """The same of all ranks: two lists."""
+    """Waits for the terminal event of each rank."""
 
     async def all_ranks():
-        return await asyncio.wait_for(asyncio.gather(*map(end_of, paged.ranks)), timeout=30)
+        events = [rank.cache.event() for rank in paged.ranks]
+        return await asyncio.wait_for(asyncio.gather(*events), timeout=30)
 
-    return zip(*asyncio.run(all_ranks()))
+    return asyncio.run(all_ranks())
 
 
 def prefill(pipe, case):
     model, paged = Model(case.shape), Paged(case.shape, case.source)
     pipe.send([rank.engine.address for rank in paged.ranks])
     id, prompt = pipe.recv()
-    moments = [time.monotonic()]
+    began = time.monotonic_ns()
 
     def computed(layer):
-        moments.append(time.monotonic())
+        nonlocal began
+        began, before = time.monotonic_ns(), began
+        paged.ranks[0].cache.timeline.mark(id, layer, before, began)
         for rank in paged.ranks if case.layers else ():
             rank.cache.ready(id, len(prompt), layer)  # it moves while the next layer is computed
         if case.kill and layer == case.shape.layers // 2:
@@ -52,8 +47,7 @@ def prefill(pipe, case):
         rank.cache.seal(id, len(prompt))
     pipe.send(first)
     # Until SENT the blocks belong to the offer: they must be neither freed nor written.
-    events, _ = ends_of(paged)
-    pipe.send(([event.kind.name for event in events], moments))
+    pipe.send(([event.kind.name for event in ends_of(paged)], paged.timeline()))
     paged.close()
 
 
@@ -66,20 +60,18 @@ def decode(pipe, case):
         blocks = blocks[[1, 0, *range(2, len(blocks))]]
     for rank in paged.ranks:
         producers = [rank.engine.connect(address, timeout=10) for address in addresses]
-        rank.cache.take(id, producers, blocks, len(prompt), layers=True)
+        rank.cache.take(id, producers, blocks, len(prompt))
     pipe.send("taking")
 
-    events, told = ends_of(paged)
+    events = ends_of(paged)
     loaded = min(event.valid_tokens for event in events)
     if loaded == len(prompt):
         tokens = [pipe.recv()]  # the first token, which the prefill worker has found
     else:
         # The blocks are ours again, and nothing lands in them any more.
         tokens = [model.forward(prompt, 0, paged)]
-    moments = [time.monotonic()]
     while len(tokens) < case.new_tokens:
         tokens.append(model.forward(tokens[-1:], len(prompt) + len(tokens) - 1, paged))
-        moments.append(time.monotonic())
     ends = [(event.kind.name, event.message) for event in events]
-    pipe.send((tokens, loaded, model.computed, ends, told, moments))
+    pipe.send((tokens, loaded, model.computed, ends, paged.timeline()))
     paged.close()

@@ -44,18 +44,22 @@ def test_options_and_the_picture(tmp_path: Path) -> None:
     arrangement = ("--arrangement", "PAIR_BLOCK_HEAD_TOKEN:BLOCK_HEAD_PAIR_TOKEN")
     status, told = run(*options, *arrangement, "--svg", str(picture))
     assert status == 0 and "2 to 1 ranks, 90 of 90 prompt tokens loaded" in told, told
-    bars: dict[str, list[tuple[float, float]]] = {"compute": [], "transfer": [], "token": []}
-    for bar in ElementTree.parse(picture).iter("{http://www.w3.org/2000/svg}rect"):
-        for title in bar:
-            start = float(bar.attrib["x"])
-            kind, milliseconds = str(title.text).removesuffix(" ms").split(": ")
-            bars[kind].append((start, start + float(bar.attrib["width"])))
-            assert float(milliseconds) > 0, kind
-    assert {kind: len(found) for kind, found in bars.items()} == {"compute": 6, "transfer": 6, "token": 4}
-    # A layer moves when it is computed, and no token comes before the last layer.
-    for computed, moved in zip(bars["compute"], bars["transfer"], strict=True):
-        assert moved[0] == pytest.approx(computed[1], abs=1.1)
-    assert bars["token"][0][0] >= bars["transfer"][-1][0]
+    page = ElementTree.parse(picture)
+    bars: dict[str, list[tuple[int, int, int]]] = {"compute": [], "transfer": []}
+    for bar in page.iter("{http://www.w3.org/2000/svg}rect"):
+        if "class" in bar.attrib:
+            place = [int(bar.attrib[f"data-{name}"]) for name in ("layer", "begin", "end")]
+            bars[bar.attrib["class"]].append((place[0], place[1], place[2]))
+    computed = {layer: (begin, end) for layer, begin, end in bars["compute"]}
+    assert len(bars["compute"]) == 6 and sorted(computed) == list(range(6))
+    assert [computed[layer][1] for layer in range(5)] == [computed[layer][0] for layer in range(1, 6)]
+    # Each layer moves when it is computed, by one of the ranks: all have the whole latent.
+    assert {layer for layer, _, _ in bars["transfer"]} == set(range(6))
+    for layer, begin, end in bars["transfer"]:
+        assert computed[layer][1] <= begin < end
+    lines = [str(title.text) for title in page.iter("{http://www.w3.org/2000/svg}title")]
+    ends = [line.split(": ")[1] for line in lines if line.endswith(", OK")]
+    assert sorted(ends) == ["Received, OK", "Sent, OK", "Sent, OK"]
 
 
 def test_exchanged_blocks_fail_the_run() -> None:
