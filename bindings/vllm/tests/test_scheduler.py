@@ -23,6 +23,7 @@ from vllm.v1.request import RequestStatus
 
 from ferry_vllm import FerryConnector
 from ferry_vllm.layout import describe, key_of, parts_of, specs_of
+from ferry_vllm.messages import Offer
 from ferry_vllm.options import LEASE_MS, Options
 from ferry_vllm.stats import PromMetrics
 
@@ -81,6 +82,22 @@ def test_a_preempted_prompt_is_told_before_it_begins_anew() -> None:
     step = half.build_connector_meta(output_of({"a": 64}, {"a": ([5, 6],)}, preempted=["a", "other"]))
     assert step.retracted == ["a"]
     assert [(offer.blocks, offer.is_new) for offer in step.offers] == [([(0, [5, 6])], False)]
+
+
+def test_what_is_not_computed_is_not_offered_and_its_id_ends() -> None:
+    half, request = scheduler(layerwise=False), request_of("a", 70, **PREFILL, ferry_id=ID.hex())
+    half.update_state_after_alloc(request, blocks_of([1, 2, 3]), 0)
+    request.status = RequestStatus.FINISHED_ABORTED
+    assert half.request_finished_all_groups(request, ([1, 2, 3],))[0]
+    step = half.build_connector_meta(output_of({}))
+    assert (step.offers, step.aborted) == ([Offer("a", ID, [(0, [])], True, 0, 0, 0)], ["a"])
+    half, request = scheduler(), request_of("b", 70, **PREFILL, ferry_id=ID.hex())
+    half.update_state_after_alloc(request, blocks_of([1]), 0)
+    half.build_connector_meta(output_of({"b": 32}, {"b": ([1],)}))
+    request.status = RequestStatus.FINISHED_STOPPED
+    assert half.request_finished_all_groups(request, ([1],))[0]
+    step = half.build_connector_meta(output_of({}))
+    assert (step.offers, step.aborted) == ([], ["b"])
 
 
 def test_layerwise_is_off_if_the_options_or_a_window_say_so() -> None:
