@@ -52,6 +52,7 @@ def test_options_and_the_picture(tmp_path: Path) -> None:
             bars[bar.attrib["class"]].append((place[0], place[1], place[2]))
     computed = {layer: (begin, end) for layer, begin, end in bars["compute"]}
     assert len(bars["compute"]) == 6 and sorted(computed) == list(range(6))
+    assert all(begin < end for begin, end in computed.values())
     assert [computed[layer][1] for layer in range(5)] == [computed[layer][0] for layer in range(1, 6)]
     # Each layer moves when it is computed, by one of the ranks: all have the whole latent.
     assert {layer for layer, _, _ in bars["transfer"]} == set(range(6))
