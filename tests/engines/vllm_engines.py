@@ -1,4 +1,4 @@
-"""Engines of vLLM as processes, on a CPU: what vllm_handoff.py and vllm_ferry.py share.
+"""Engines of vLLM as processes, on a CPU: what vllm_handoff.py, vllm_ferry.py and vllm_ttft.py share.
 
 The model is tiny, random, and made here; its weights are large enough that its tokens depend on every block
 of the KV cache.
@@ -20,6 +20,8 @@ from typing import Any
 BLOCK = 32
 PROMPTS = 20
 STARTS_S = 600.0
+# An engine that has nothing to do looks so often whether it has.
+IDLE_S = 0.002
 PR_SET_PDEATHSIG = 1
 ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
@@ -99,10 +101,12 @@ class Engine:
 
     def many(self, requests: list[tuple[Any, ...]], limit_s: float) -> dict[str, dict[str, Any]]:
         """Answers several prompts at a time: (name, tokens, count, parameters, seconds until it is aborted or
-        None). What was aborted or is late has the reason "none"."""
+        None). What was aborted or is late has the reason "none". "first" is when the first token was there,
+        by the machine's clock."""
         from vllm import SamplingParams
 
         start = time.monotonic()
+        first: dict[str, float] = {}
         answers: dict[str, dict[str, Any]] = {}
         aborts = {name: after for name, *_, after in requests if after is not None}
         for name, tokens, count, parameters, _ in requests:
@@ -115,9 +119,12 @@ class Engine:
             )
             self.llm.llm_engine.add_request(name, {"prompt_token_ids": tokens}, sampling)
         while len(answers) < len(requests):
-            for output in self.llm.llm_engine.step():
+            for output in self.step():
+                if output.outputs[0].token_ids:
+                    first.setdefault(output.request_id, time.monotonic())
                 if output.finished:
                     answers[output.request_id] = {
+                        "first": first.get(output.request_id),
                         "tokens": list(output.outputs[0].token_ids),
                         "reason": output.outputs[0].finish_reason,
                         "cached": output.num_cached_tokens,
@@ -132,6 +139,7 @@ class Engine:
                 if name not in answers:
                     self.llm.llm_engine.abort_request([name])
                     answers[name] = {
+                        "first": None,
                         "tokens": [],
                         "reason": "none",
                         "cached": 0,
@@ -140,9 +148,22 @@ class Engine:
                     }
         return answers
 
-    def step(self) -> None:
-        """Lets the engine's loop go on between requests, as a server's does."""
-        self.llm.llm_engine.step()
+    def step(self) -> list[Any]:
+        """One turn of the engine's loop. Like vLLM's own, it sleeps when there are requests but nothing to
+        compute: they wait for another engine, whose core this one would take."""
+        outputs: list[Any] = self.llm.llm_engine.step()
+        if not outputs and self.is_busy() and not self.scheduler.running:
+            time.sleep(0.001)
+        return outputs
+
+    def is_busy(self) -> bool:
+        """Whether requests wait, are computed, or have blocks that another engine still needs."""
+        return bool(self.scheduler.has_requests())
+
+    @property
+    def scheduler(self) -> Any:
+        core: Any = self.llm.llm_engine.engine_core
+        return core.engine_core.scheduler
 
 
 def condition(pid: int) -> str:
@@ -170,10 +191,13 @@ def serve(pipe: Connection, log: str, runner: int, handle: Callable[..., Any] | 
     end_with(runner)
     positional, named = arguments
     os.environ.update(named.pop("environment", {}))
+    if prepare := named.pop("prepare", None):
+        prepare()
+    idle_s = named.pop("idle_s", IDLE_S)
     engine = Engine(*positional, **named)
     pipe.send(os.getpid())
     while True:
-        if not pipe.poll(0.002):
+        if not pipe.poll(0 if engine.is_busy() else idle_s):
             engine.step()
             continue
         try:
@@ -187,7 +211,8 @@ def serve(pipe: Connection, log: str, runner: int, handle: Callable[..., Any] | 
 
 
 class Process:
-    """An engine's process. `handle` knows words beside "generate"; what else is given is the engine's."""
+    """An engine's process. `handle` knows words beside "generate". Of what else is given, `environment`,
+    `prepare` (called before vLLM starts) and `idle_s` are the process's, the rest is the engine's."""
 
     def __init__(
         self, folder: str, name: str, handle: Callable[..., Any] | None, *positional: Any, **named: Any
