@@ -1,6 +1,6 @@
 """vLLM on a CPU hands KV caches from a prefill engine to a decode engine over FerryConnector.
 
-    vllm_ferry.py [CASE]...      CASE: handoff, blocks, prefill-killed, ..., storm, tp21, tp12
+    vllm_ferry.py [CASE]...      CASE: handoff, blocks, prefill-killed, ..., storm, proxy, tp21, tp12
 
 Each engine is a process (vllm_engines.py). Prints a line for each case; the exit status counts the cases that
 failed.
@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from vllm_engines import BLOCK, ENVIRONMENT, Engine, Failure, Process, condition, make_model
+from vllm_proxy import serve
 
 PROMPTS = 20
 # From a kill to the terminal event of the other side.
@@ -455,6 +456,10 @@ def storm(place: tuple[str, str], expected: list[list[int]]) -> str:
         pair.close()
 
 
+def proxy(place: tuple[str, str], expected: list[list[int]]) -> str:
+    return serve(place, prompts(), expected, COUNT)
+
+
 CASES: dict[str, Callable[..., str]] = {
     "handoff": handoff,
     "blocks": blocks,
@@ -463,6 +468,7 @@ CASES: dict[str, Callable[..., str]] = {
     "prefill-stopped": losses("prefill", "stopped", ("pull",)),
     "decode-stopped": losses("decode", "stopped", ("push",)),
     "storm": storm,
+    "proxy": proxy,
     "tp21": ranks(2, 1),
     "tp12": ranks(1, 2),
 }
