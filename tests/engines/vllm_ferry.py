@@ -1,6 +1,6 @@
 """vLLM on a CPU hands KV caches from a prefill engine to a decode engine over FerryConnector.
 
-    vllm_ferry.py [CASE]...      CASE: handoff, blocks, prefill-killed, ..., storm, proxy, tp21, tp12
+    vllm_ferry.py [CASE]...      CASE: handoff, blocks, prefill-killed, ..., storm, proxy, tp21, tp12, ttft
 
 Each engine is a process (vllm_engines.py). Prints a line for each case; the exit status counts the cases that
 failed.
@@ -23,6 +23,7 @@ from typing import Any
 
 from vllm_engines import BLOCK, ENVIRONMENT, Engine, Failure, Process, condition, make_model
 from vllm_proxy import serve
+from vllm_ttft import ttft
 
 PROMPTS = 20
 # From a kill to the terminal event of the other side.
@@ -471,9 +472,11 @@ CASES: dict[str, Callable[..., str]] = {
     "proxy": proxy,
     "tp21": ranks(2, 1),
     "tp12": ranks(1, 2),
+    "ttft": ttft,
 }
-# Only if they are asked for: engines of two ranks are slow to start on two cores.
-ASKED = ("tp21", "tp12")
+# Only if they are asked for: engines of two ranks are slow to start on two cores, and times want a machine of
+# their own.
+ASKED = ("tp21", "tp12", "ttft")
 
 
 def main() -> int:
