@@ -108,13 +108,13 @@ def engine(folder: str, model: str, name: str, role: str) -> Server:
     options = (
         "--dtype float32 --enforce-eager --max-model-len 1024 --max-num-seqs 8 --no-enable-prefix-caching"
     )
-    # What `vllm serve` starts. The command itself asks for the version of a package `vllm`, and the wheel for CPUs
-    # has another name.
+    # What `vllm serve` starts. The command itself asks for the version of a package `vllm`, and the wheel for
+    # CPUs has another name.
     command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", model]
     command += ["--served-model-name", NAME]
     command += [*options.split(), "--block-size", str(BLOCK), "--enable-prompt-tokens-details"]
-    # The tests' engines run in one process each; a server's have their own. vLLM binds engines to cores without
-    # regard for other engines, and all threads of a bound worker share the first core, ferry's too.
+    # The tests' engines run in one process each; a server's have their own. vLLM binds engines to cores
+    # without regard for other engines, and all threads of a bound worker share the first core, ferry's too.
     environment = {key: value for key, value in os.environ.items() if key != "VLLM_ENABLE_V1_MULTIPROCESSING"}
     environment |= {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}
     return Server(

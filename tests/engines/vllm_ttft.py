@@ -211,6 +211,7 @@ def ways(transport: str) -> list[Way]:
         Way("FerryConnector, by layer, pull", "ferry-pull", Pair.by_layer),
         Way("NixlConnector over ferry's plugin", "nixl-ferry", Pair.one_after_the_other),
         Way("NixlConnector over UCX", "nixl-ucx", Pair.one_after_the_other, ours=False),
+        Way("NixlConnector over UCX, num_threads 0", "nixl-ucx-0", Pair.one_after_the_other, ours=False),
     ]
     if transport == "tcp":
         # On one host FerryConnector pulls if it may choose, and MooncakeConnector knows TCP alone.
@@ -235,8 +236,9 @@ def start(place: tuple[str, str], engines: str, transport: str) -> Alone | Pair:
         extra, more = {"mooncake_protocol": "tcp"}, {"prepare": no_accelerator}
         transfer = {"kv_connector": "MooncakeConnector"}
     else:
-        backend = engines.removeprefix("nixl-").upper()
-        extra = {"backends": [backend]}
+        _, backend, *threads = engines.upper().split("-")
+        # vLLM gives UCX four threads of its own; none is faster where there are few cores.
+        extra = {"backends": [backend]} | ({"num_threads": 0} if threads else {})
         transfer = {"kv_connector": "NixlConnector"}
         if backend == "FERRY":
             here["NIXL_PLUGIN_DIR"] = os.environ["ENGINES_NIXL_PLUGIN"]
