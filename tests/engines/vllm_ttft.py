@@ -36,7 +36,7 @@ from vllm_engines import Failure, Process
 
 LENGTHS = (128, 512, 1536)
 # Prompts of each length and transport.
-PROMPTS = int(os.environ.get("TTFT_PROMPTS", "16"))
+PROMPTS = int(os.environ.get("TTFT_PROMPTS", "12"))
 # The first prompts of a way connect the engines, and are not counted.
 WARM = 2
 COUNT = 4
@@ -302,6 +302,7 @@ def rounds(
                     lost(way, error)
                 if turn >= WARM:
                     way.times.setdefault(length, []).append(took)
+        print(f"        {length} tokens went through {len(rows)} ways", flush=True)
 
 
 def group(place: tuple[str, str], transport: str, chosen: random.Random) -> list[Way]:
