@@ -246,7 +246,7 @@ def start(place: tuple[str, str], engines: str, transport: str) -> Alone | Pair:
 
 
 def told(place: tuple[str, str], transport: str, engines: str) -> str:
-    """The last error in the logs of a pair."""
+    """The first error in the logs of a pair: others follow from it."""
     found = [
         line
         for side in ("prefill", "decode")
@@ -255,7 +255,7 @@ def told(place: tuple[str, str], transport: str, engines: str) -> str:
             r"(?m)^(?:\w+\.)*\w*(?:Error|Exception)\b: .*$", log.read_text(errors="replace")
         )
     ]
-    return found[-1] if found else ""
+    return found[0] if found else ""
 
 
 def measured(way: Way, engines: Any, tokens: list[int]) -> tuple[float, dict[str, Any]]:
