@@ -28,9 +28,9 @@ mod table;
 mod url;
 
 /// For ferry's fuzz targets alone: no part of the interface.
-#[cfg(feature = "internals")]
+#[cfg(feature = "parts")]
 #[doc(hidden)]
-pub mod internals {
+pub mod parts {
     pub use crate::entry::{decode, encode, Place};
     pub use crate::table::Table;
     pub use crate::url::{parse, parse_file, Etcd, Url};

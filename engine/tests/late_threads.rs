@@ -90,6 +90,10 @@ fn signals(signals: &[libc::c_int], how: libc::c_int) {
     }
 }
 
+fn blocked(status: &str) -> u64 {
+    u64::from_str_radix(line(status, "SigBlk"), 16).unwrap()
+}
+
 /// The CPUs of a thread; 0 is the calling one.
 fn cpus(thread: i32) -> Vec<usize> {
     // SAFETY: all zeroes is the empty set; the kernel fills it, and every number asked for is below its size.
@@ -134,15 +138,18 @@ fn threads_that_start_later_have_the_signals_and_cpus_of_open() {
     let one = [request(&local, 0, &remote, 0, 16 * MIB)];
     let copied = pair.a.submit(pair.b_at_a, Op::Write, &one, &TransferOptions::default()).unwrap();
     let mut late = BTreeMap::new();
-    eventually("threads of each kind are there", || {
+    // A thread begins with all signals blocked, and sets its mask last.
+    let has_begun = |status: &str| blocked(status) & (1 << (libc::SIGTERM - 1)) == 0;
+    eventually("threads of each kind are there and have begun", || {
         late = threads();
         late.retain(|thread, _| !early.contains(thread));
         let kinds = ["ferry-lane-", "ferry-express-", "ferry-stage", "ferry-copy"];
-        kinds.into_iter().all(|kind| late.values().any(|(name, _)| name.starts_with(kind)))
+        let are_there = kinds.into_iter().all(|kind| late.values().any(|(name, _)| name.starts_with(kind)));
+        are_there && late.values().all(|(_, status)| has_begun(status))
     });
     assert_eq!(copied.wait(Some(PATIENCE)).unwrap().state, State::Done);
     for (name, status) in late.into_values() {
-        let blocked = u64::from_str_radix(line(&status, "SigBlk"), 16).unwrap();
+        let blocked = blocked(&status);
         assert_eq!(blocked, 1 << (libc::SIGUSR1 - 1), "{name} blocks {blocked:#x}");
         assert_eq!(line(&status, "Cpus_allowed_list"), first[0].to_string(), "{name}");
     }

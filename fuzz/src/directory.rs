@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use arbitrary::{Arbitrary, Unstructured};
 use ferry::{Descriptor, Status};
-use ferry_directory::internals::{decode, encode, parse, parse_file, Etcd, Place, Table, Url};
+use ferry_directory::parts::{decode, encode, parse, parse_file, Etcd, Place, Table, Url};
 use ferry_directory::{limits, Change, Entry};
 
 #[derive(Arbitrary, Debug)]

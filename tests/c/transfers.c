@@ -269,7 +269,7 @@ static void wait_all_names_the_first_that_is_not_done(void)
     CHECK_OK(ferry_transfer_cancel(pair.a, all[2], NULL));
     CHECK_STATUS(ferry_transfer_wait_all(pair.a, all, 4, PATIENCE_NS, &index, &error), FERRY_ERR_CANCELLED);
     CHECK(index == 2);
-    CHECK_MESSAGE(error, "the first with CANCELLED");
+    CHECK_MESSAGE(error, "the notification: CANCELLED");
     CHECK_OK(ferry_transfer_release(pair.a, all[1], NULL));
     CHECK_STATUS(ferry_transfer_wait_all(pair.a, all, 4, 0, &index, &error), FERRY_ERR_STALE);
     CHECK(index == SIZE_MAX && error.request_index == 1);
