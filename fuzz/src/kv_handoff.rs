@@ -304,7 +304,7 @@ impl World {
             Step::Sent { to } => {
                 let of = self.unsent.iter().position(|(of, _)| *of == peer(to));
                 let of = of.and_then(|at| self.unsent.remove(at)).and_then(|(_, of)| of);
-                self.machine.sent(peer(to), of, now);
+                self.machine.sent(peer(to), of, Ok(()), now);
             }
             Step::Lost { peer: of, are_final } => self.lost(peer(of), are_final),
             Step::NotFenced { peer: of } => {

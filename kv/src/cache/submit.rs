@@ -53,7 +53,7 @@ impl Shared {
                     return Some(Action::Send { peer, message, of })
                 }
                 Err(error) => {
-                    inner.machine.sent(peer, of, self.now());
+                    inner.machine.sent(peer, of, Err(error.clone()), self.now());
                     inner.machine.peer_lost(peer, &error.message, self.now());
                 }
                 Ok(()) => {}

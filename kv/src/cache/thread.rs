@@ -62,7 +62,13 @@ impl Shared {
         let (peer, now) = (event.peer, self.now());
         match event.body {
             EventBody::Transfer { user_data, status, .. } => match inner.under_way.remove(&user_data) {
-                Some(UnderWay::Message(to, of)) => inner.machine.sent(to, of, now),
+                Some(UnderWay::Message(to, of)) => {
+                    let result = match status {
+                        Status::Ok => Ok(()),
+                        status => Err(Error::new(status, format!("a message to the peer failed: {status}"))),
+                    };
+                    inner.machine.sent(to, of, result, now);
+                }
                 Some(UnderWay::Post(post)) => {
                     let transfer = inner.posts.remove(&post);
                     let result = match status {

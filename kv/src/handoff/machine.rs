@@ -39,7 +39,7 @@ pub struct PostId(pub u64);
 /// What the machine wants done, in this order.
 #[derive(Clone, Debug)]
 pub enum Action {
-    /// Send a message, then call `sent`, with `of`, when the peer has it or never will.
+    /// Send a message, then call `sent`, with `of` and the result, when the peer has it or never will.
     Send { peer: PeerId, message: Vec<u8>, of: Option<Owner> },
     /// Move bytes, then call `moved` when the transfer is final.
     Post { post: PostId, peer: PeerId, op: Op, moves: Vec<Strided> },
@@ -154,14 +154,14 @@ impl Machine {
         self.remote(peer).is_here = is_here;
     }
 
-    /// A message has reached the peer's cache, or never will.
-    pub fn sent(&mut self, peer: PeerId, of: Option<Owner>, now: u64) {
+    /// A message has reached the peer's cache, or never will: then `result` says why.
+    pub fn sent(&mut self, peer: PeerId, of: Option<Owner>, result: Result<()>, now: u64) {
         self.now = self.now.max(now);
         let Some(remote) = self.remotes.get_mut(&peer) else { return };
         let was_full = remote.unsent >= UNSENT_MAX;
         remote.unsent = remote.unsent.saturating_sub(1);
         if let Some(Owner::Offer { id, group, rank }) = of {
-            self.data_told(id, (group, rank));
+            self.data_told(id, (group, rank), result);
         }
         if was_full {
             self.pump_peer(peer);

@@ -75,14 +75,15 @@ impl Waiting {
         come
     }
 
-    /// The consumer ends a take. If it waits, it is remembered as long as there is room.
-    pub fn end(&mut self, peer: PeerId, key: Key, status: Status, why: &str) {
-        let Some(mut take) = self.remove(peer, key) else { return };
+    /// The consumer ends a take. If it waits, it is remembered as long as there is room. Returns whether it waited.
+    pub fn end(&mut self, peer: PeerId, key: Key, status: Status, why: &str) -> bool {
+        let Some(mut take) = self.remove(peer, key) else { return false };
         take.blocks.iter_mut().for_each(|list| list.ids = Vec::new());
         if self.ended.len() >= WAITING_ENDED_MAX {
             self.ended.pop_front();
         }
         self.ended.push_back(Ended { peer, take, status, why: why.into() });
+        true
     }
 
     fn remove(&mut self, peer: PeerId, key: Key) -> Option<Take> {
@@ -192,9 +193,9 @@ mod tests {
         };
         for number in 0..=WAITING_ENDED_MAX as u64 {
             waiting.add(peer(1), take(number, 1)).unwrap();
-            waiting.end(peer(1), take(number, 1).key, Status::Timeout, "late");
+            assert!(waiting.end(peer(1), take(number, 1).key, Status::Timeout, "late"));
         }
-        waiting.end(peer(1), take(9_999, 1).key, Status::Timeout, "it does not wait");
+        assert!(!waiting.end(peer(1), take(9_999, 1).key, Status::Timeout, "it does not wait"));
         assert_eq!((waiting.count, waiting.blocks, waiting.ended.len()), (0, 0, WAITING_ENDED_MAX));
         assert_eq!(waiting.come_ended(take(0, 1).key.id), []);
         assert_eq!(waiting.come_ended(take(1, 1).key.id), [ended(1)]);

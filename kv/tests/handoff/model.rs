@@ -173,6 +173,8 @@ impl World {
 
     fn act(&mut self, side: usize, action: Action) {
         match action {
+            // A lost peer is told nothing any more.
+            Action::Send { .. } if self.is_lost => {}
             Action::Send { message, of, .. } => self.wires[other(side)].push_back((message, of)),
             Action::Post { post, op, moves, .. } => {
                 let (has_landed, is_cancelled) = (false, false);
@@ -282,7 +284,7 @@ impl Model {
                 let part = [&[0], &message[..]].concat();
                 let (now, then) = (world.now(side), world.now(other(side)));
                 world.machines[side].notification(peer(other(side)), &part, now);
-                world.machines[other(side)].sent(peer(side), of, then);
+                world.machines[other(side)].sent(peer(side), of, Ok(()), then);
             }
             Step::Land(at) => self.land(&mut world, at),
             Step::Finish(at) => {
@@ -304,7 +306,12 @@ impl Model {
             }
             Step::Lose => {
                 world.is_lost = true;
-                world.wires = Default::default();
+                for (side, wire) in std::mem::take(&mut world.wires).into_iter().enumerate() {
+                    for (_, of) in wire {
+                        let lost = Err(Error::new(Status::PeerLost, "fenced"));
+                        world.machines[other(side)].sent(peer(side), of, lost, 0);
+                    }
+                }
                 for side in [PRODUCER, CONSUMER] {
                     world.machines[side].peer_lost(peer(other(side)), "fenced", 0);
                 }

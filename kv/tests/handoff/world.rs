@@ -205,7 +205,7 @@ impl World {
         let Some((part, of)) = self.wires.get_mut(&key).and_then(VecDeque::pop_front) else { return };
         self.nodes[key.1].machine.notification(peer(key.0), &part, self.now);
         if part[0] == 0 && self.nodes[key.0].life == Life::Runs {
-            self.nodes[key.0].machine.sent(peer(key.1), of, self.now);
+            self.nodes[key.0].machine.sent(peer(key.1), of, Ok(()), self.now);
         }
     }
 
@@ -278,7 +278,12 @@ impl World {
     /// Ends the session of two nodes: what is under way between them is over, and both are told.
     pub fn part(&mut self, one: usize, other: usize) {
         for key in [(one, other), (other, one)] {
-            self.wires.remove(&key);
+            for (part, of) in self.wires.remove(&key).unwrap_or_default() {
+                if part[0] == 0 {
+                    let lost = Err(Error::new(Status::PeerLost, "the peer is fenced"));
+                    self.nodes[key.0].machine.sent(peer(key.1), of, lost, self.now);
+                }
+            }
         }
         let between = |it: &Posted| [(one, other), (other, one)].contains(&(it.node, it.peer));
         while let Some(at) = self.posted.iter().position(between) {

@@ -150,12 +150,18 @@ impl Machine {
     }
 
     /// The consumer's cache has a DATA. SENT waits for it: until then, the consumer may not know that it has everything.
-    pub(in crate::handoff) fn data_told(&mut self, id: HandoffId, of: (u64, u32)) {
+    /// If it never will have the DATA, it does not have the offer, although all bytes may be there.
+    pub(in crate::handoff) fn data_told(&mut self, id: HandoffId, of: (u64, u32), result: Result<()>) {
         let spot = Spot { group: of.0, rank: of.1 };
-        if let Some(part) = self.part_mut(id, spot) {
-            part.untold = part.untold.saturating_sub(1);
-            self.settle_offer(id);
+        let Some(part) = self.part_mut(id, spot) else { return };
+        match result {
+            Ok(()) => part.untold = part.untold.saturating_sub(1),
+            Err(error) => {
+                let (status, why) = told(&error);
+                self.strike_part(id, spot, status, &why);
+            }
         }
+        self.settle_offer(id);
     }
 
     /// Tells a pull the tokens that are new since it was told last, with the blocks that were added.

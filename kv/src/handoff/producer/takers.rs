@@ -148,7 +148,9 @@ impl Machine {
         end: (Status, &str),
     ) -> Result<()> {
         let (status, why) = end;
-        self.waiting.end(peer, key, status, why);
+        if self.waiting.end(peer, key, status, why) && status == Status::Ok {
+            return Err(Error::new(Status::Corrupt, "the consumer has read a take that was not granted"));
+        }
         let Some(part) = self.taker_of(peer, key).filter(|part| part.over.is_none()) else { return Ok(()) };
         if epoch > part.epoch {
             return Err(Error::new(

@@ -166,7 +166,7 @@ fn news_wait_for_room_and_are_told_together() {
     rig.settle();
     assert_eq!(rig.told(peer(1)), vec![], "no room");
     for _ in 0..3 {
-        rig.machine.sent(peer(1), None, 0);
+        rig.machine.sent(peer(1), None, Ok(()), 0);
         rig.settle();
     }
     let news = rig.told(peer(1));
@@ -197,7 +197,7 @@ fn a_push_writes_nothing_while_its_messages_have_no_room() {
     }
     rig.seal(1);
     assert_eq!(rig.posts.len(), 0, "its DATA would have no room");
-    rig.machine.sent(peer(1), None, 0);
+    rig.machine.sent(peer(1), None, Ok(()), 0);
     rig.settle();
     assert_eq!(rig.posts.len(), 1);
 }

@@ -6,7 +6,7 @@ use ferry::status::Error;
 use ferry::types::Op;
 use ferry::Status;
 use ferry_kv::handoff::wire::{Message, Take};
-use ferry_kv::handoff::{Blocks, End, Event, OfferSpec, State};
+use ferry_kv::handoff::{Blocks, End, Event, OfferSpec, Owner, State};
 
 use super::rig::*;
 use crate::caches::{layouts, Shape};
@@ -106,6 +106,22 @@ fn an_offer_is_sent_after_the_seal_and_when_all_ranks_of_all_takers_have_it() {
     assert_eq!(rig.end_of(1), Some((End::Sent, Status::Ok)));
 }
 
+#[test]
+fn an_offer_whose_consumer_is_not_told_of_the_last_write_is_not_sent() {
+    let mut rig = producer();
+    rig.offer(1, 1);
+    rig.hear(peer(A), Message::Take(take(1, 5, true)));
+    rig.seal(1);
+    rig.holds_messages = true;
+    rig.all_moved();
+    assert_eq!(rig.end_of(1), None, "all is written, and nobody is told");
+    let data_of = Owner::Offer { id: id(1), group: 0, rank: 0 };
+    let lost = Err(Error::new(Status::PeerLost, "it is gone"));
+    rig.machine.sent(peer(A), Some(data_of), lost, 0);
+    rig.settle();
+    assert_eq!(rig.end_of(1), Some((End::PeerLost, Status::PeerLost)));
+}
+
 /// Two takes come before the offer, and A gives its own up while it waits.
 fn given_up_before_the_offer(is_push: bool) -> Rig {
     let mut rig = producer();
@@ -152,6 +168,16 @@ fn an_offer_whose_only_taker_gave_up_ends_at_once_and_others_are_told() {
     assert_eq!(rig.end_of(1), Some((End::Failed, Status::Timeout)));
     rig.hear(peer(B), Message::Take(Take { group: 1, ..take(1, 6, true) }));
     assert_eq!(rig.told_end(peer(B)).map(|told| told.0), Some(Status::Stale));
+}
+
+#[test]
+fn who_says_to_have_read_what_was_not_granted_is_not_trusted() {
+    let mut rig = producer();
+    rig.hear(peer(A), Message::Take(take(1, 5, false)));
+    rig.hear(peer(A), Message::Final { key: key(1, 5), epoch: 0, status: Status::Ok, why: String::new() });
+    assert_eq!(rig.fences, [peer(A)]);
+    rig.offer(1, 1);
+    assert_eq!(rig.machine.status(id(1)), State::Offered { sealed: false, takers: 0 });
 }
 
 #[test]

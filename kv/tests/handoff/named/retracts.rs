@@ -584,7 +584,7 @@ fn a_retract_waits_for_room_among_the_messages() {
     }
     assert_eq!(rig.told(peer(A)), []);
     for _ in 0..3 {
-        rig.machine.sent(peer(A), None, 0);
+        rig.machine.sent(peer(A), None, Ok(()), 0);
         rig.settle();
     }
     assert_eq!(rig.told(peer(A)), [retract(1, 5, 3, 6)], "the last one, once");

@@ -157,7 +157,7 @@ impl Rig {
             Action::Send { peer, message, of } => {
                 self.sent.push((peer, Message::decode(&message).expect("a message")));
                 if !self.holds_messages {
-                    self.machine.sent(peer, of, self.now);
+                    self.machine.sent(peer, of, Ok(()), self.now);
                 }
             }
             Action::Post { post, peer, op, moves } => {
