@@ -1,8 +1,8 @@
 /** @file
  * ferry: moves bytes between the memories of machines.
  *
- * Generated from ffi/src by `UPDATE=1 cargo test -p ferry-ffi --test header`; don't edit. ffi/README.md
- * has the contract as a whole. These rules hold everywhere:
+ * Generated from ffi/src by `UPDATE=1 cargo test -p ferry-ffi --test header`; don't edit. Above 500 lines,
+ * because a program includes one file. ffi/README.md has the contract as a whole. These rules hold everywhere:
  *
  * - Every function that can fail returns a ferry_status. Outputs (out_*) are written only on success.
  *   `error` may be NULL; otherwise the call fills it when the status is negative.

@@ -1,6 +1,5 @@
 /** @file
  * ferry for C++17: ownership, results and spans over ferry.h. Header only; link libferry.
- * Above 500 lines, because a user copies and includes one file.
  *
  * ferry.h has the contract of each call, its constants (FERRY_*) and its plain structs, which this header uses
  * directly. This header adds:

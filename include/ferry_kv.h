@@ -1,8 +1,8 @@
 /** @file
  * ferry for KV caches: layouts and resharding, handing sequences over, and directories of peers. Part of libferry.
  *
- * Generated from ffi/src/kv by `UPDATE=1 cargo test -p ferry-ffi --test header`; don't edit. docs/kv.md and
- * docs/directory.md have examples. The rules of ferry.h hold, and:
+ * Generated from ffi/src/kv by `UPDATE=1 cargo test -p ferry-ffi --test header`; don't edit. Above 500
+ * lines, because a program includes one file. docs/kv.md and docs/directory.md have examples. The rules of ferry.h hold, and:
  *
  * - Calls of layouts, plans and moves need no engine, touch none of the memory that a layout names, and never
  *   wait: they compute. A forked child may use what it inherited of these; of an inherited cache, each call

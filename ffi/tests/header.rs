@@ -55,8 +55,8 @@ const SECTIONS: &[Section] = &[
 const OPENING: &str = r#"/** @file
  * ferry: moves bytes between the memories of machines.
  *
- * Generated from ffi/src by `UPDATE=1 cargo test -p ferry-ffi --test header`; don't edit. ffi/README.md
- * has the contract as a whole. These rules hold everywhere:
+ * Generated from ffi/src by `UPDATE=1 cargo test -p ferry-ffi --test header`; don't edit. Above 500 lines,
+ * because a program includes one file. ffi/README.md has the contract as a whole. These rules hold everywhere:
  *
  * - Every function that can fail returns a ferry_status. Outputs (out_*) are written only on success.
  *   `error` may be NULL; otherwise the call fills it when the status is negative.
@@ -110,8 +110,8 @@ const KV_SECTIONS: &[Section] = &[
 const KV_OPENING: &str = r#"/** @file
  * ferry for KV caches: layouts and resharding, handing sequences over, and directories of peers. Part of libferry.
  *
- * Generated from ffi/src/kv by `UPDATE=1 cargo test -p ferry-ffi --test header`; don't edit. docs/kv.md and
- * docs/directory.md have examples. The rules of ferry.h hold, and:
+ * Generated from ffi/src/kv by `UPDATE=1 cargo test -p ferry-ffi --test header`; don't edit. Above 500
+ * lines, because a program includes one file. docs/kv.md and docs/directory.md have examples. The rules of ferry.h hold, and:
  *
  * - Calls of layouts, plans and moves need no engine, touch none of the memory that a layout names, and never
  *   wait: they compute. A forked child may use what it inherited of these; of an inherited cache, each call
