@@ -4,7 +4,6 @@ use crate::command::Commands;
 use crate::complete::{Table, Transfer};
 use crate::handle::Tag;
 use crate::notify::Hub;
-use crate::peer::outbox::Class;
 use crate::stats::Stats;
 use crate::sys::atomic::{AtomicU64, Ordering};
 use crate::sys::clock;
@@ -68,7 +67,7 @@ pub struct EngineParts {
 pub struct PeerStats {
     pub round_trip_ns: AtomicU64,
     pub sessions: AtomicU64,
-    /// CLOCK_MONOTONIC time of the last submit of an EXPRESS transfer. A hint: pairs with nothing.
+    /// CLOCK_MONOTONIC time of the last submit of an EXPRESS transfer that has data. A hint: pairs with nothing.
     conversed_ns: AtomicU64,
 }
 
@@ -76,12 +75,9 @@ pub struct PeerStats {
 const CONVERSATION_NS: u64 = 5_000_000;
 
 impl PeerStats {
-    /// Records a submit, and returns its class.
-    pub fn submitted(&self, class: Class) -> Class {
-        if class == Class::Express {
-            self.conversed_ns.store(clock::monotonic_ns().ns(), Ordering::Relaxed);
-        }
-        class
+    /// Records the submit of an EXPRESS transfer that has data.
+    pub fn conversed(&self) {
+        self.conversed_ns.store(clock::monotonic_ns().ns(), Ordering::Relaxed);
     }
 
     /// Returns whether small transfers follow one another closely. Bulk lanes then post less at a time.

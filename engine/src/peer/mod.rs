@@ -227,9 +227,13 @@ impl Peer {
 
     /// Queues a transfer and posts what can be posted now.
     pub fn submit(&self, transfer: Arc<Transfer>) -> Result<()> {
-        let class = self.stats.submitted(self.class_of(&transfer));
+        let class = self.class_of(&transfer);
         let transport;
         let has_no_data = transfer.spec.slices.is_empty();
+        // A notification alone is no conversation: an application may send one for each layer that it has written.
+        if class == Class::Express && !has_no_data {
+            self.stats.conversed();
+        }
         {
             let mut outbox = self.outbox.lock();
             // A lost peer is marked before its transfers are struck. A transfer that passes this check is already in

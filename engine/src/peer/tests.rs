@@ -131,6 +131,16 @@ fn submit_with(
     transfer
 }
 
+/// Bulk lanes post less at a time beside a conversation. A notification for each layer must not slow the layers down.
+#[test]
+fn small_transfers_are_a_conversation_and_notifications_alone_are_none() {
+    for (slices, converses) in [(0, false), (1, true), (2, false)] {
+        let peer = peer();
+        submit(&peer, 1, slices);
+        assert_eq!(peer.stats.converses(), converses, "{slices} slices of 64 KiB");
+    }
+}
+
 fn limits(frame_bytes_max: u32, descriptors_max: usize) -> PullLimits {
     PullLimits {
         frame_bytes_max,
