@@ -58,7 +58,7 @@ pub mod complete {
 
     /// Registers a task that is woken when the transfer is final, as the first poll of a future does.
     pub fn register_waker(transfer: &Transfer, waker: &Waker) {
-        transfer.waiter.register_waker(waker);
+        transfer.waiter.register(waker);
     }
 }
 

@@ -11,7 +11,8 @@ use ferry::types::{Op, RegionId, Request};
 use ferry::{Deadline, State, Status, TransferOptions};
 use std::future::{Future, IntoFuture};
 use std::pin::pin;
-use std::task::{Context, Poll, Waker};
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 const MIB: usize = 1 << 20;
@@ -38,6 +39,13 @@ async fn a_thousand(pair: &Pair) {
     assert_eq!(pair.a.stats().unwrap().transfers, 0, "an awaited transfer is released");
 }
 
+/// A task that polls once.
+struct Polled;
+
+impl Wake for Polled {
+    fn wake(self: Arc<Polled>) {}
+}
+
 /// Runs transfers that are large, small, failing, and dropped while pending.
 async fn all_kinds(pair: &Pair) {
     let (local, remote) = pair.memories(32 * MIB, 32 * MIB);
@@ -58,10 +66,12 @@ async fn all_kinds(pair: &Pair) {
         Err(error) => assert_eq!(error.status, Status::Cancelled),
     }
     // Polled once, then dropped: the transfer continues, and is forgotten when it is final.
+    let task = Arc::new(Polled);
     {
         let mut future = pin!(pair.a.submit(pair.b_at_a, Op::Read, &whole, &plain()).unwrap().into_future());
-        let _ = future.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        let _ = future.as_mut().poll(&mut Context::from_waker(&task.clone().into()));
     }
+    assert_eq!(Arc::strong_count(&task), 1, "its task is not kept until the transfer is final");
     common::eventually("the dropped one is forgotten", || {
         drop(pair.a.submit(pair.b_at_a, Op::Write, &[request(&local, 0, &remote, 0, 8)], &plain()).unwrap());
         pair.a.stats().unwrap().transfers <= 1
@@ -84,7 +94,7 @@ fn tokio_with_one_thread() {
 
 #[test]
 fn tokio_with_several_threads() {
-    let pair = std::sync::Arc::new(Pair::new(&[]));
+    let pair = Arc::new(Pair::new(&[]));
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(3).enable_time().build().unwrap();
     runtime.block_on(async {
@@ -155,7 +165,7 @@ fn select_and_go_on() {
 /// Moved to another task after its first poll: the future must not wake the old task.
 #[test]
 fn a_future_may_change_its_task() {
-    let pair = std::sync::Arc::new(Pair::new(&[]));
+    let pair = Arc::new(Pair::new(&[]));
     let (local, remote) = pair.memories(32 * MIB, 32 * MIB);
     let whole = [request(&local, 0, &remote, 0, 32 * MIB)];
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).build().unwrap();
@@ -175,7 +185,7 @@ fn a_future_may_change_its_task() {
 /// An executor that runs a task on the thread that wakes the task: the task submits there, and waits.
 #[test]
 fn a_task_may_wait_where_it_is_woken() {
-    let pair = std::sync::Arc::new(Pair::new(&[]));
+    let pair = Arc::new(Pair::new(&[]));
     let (local, remote) = pair.memories(4096, 4096);
     let one = [request(&local, 0, &remote, 0, 4096)];
     for _ in 0..100 {

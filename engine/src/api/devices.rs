@@ -119,7 +119,7 @@ impl Held {
     fn check(self: Arc<Held>) {
         let Some(transfer) = self.transfer.upgrade() else { return self.hold.release() };
         if !transfer.is_final() {
-            transfer.waiter.register_waker(&Waker::from(self.clone()));
+            transfer.waiter.register_own(&Waker::from(self.clone()));
         }
         if transfer.is_final() {
             self.hold.release();

@@ -33,7 +33,7 @@ impl Future for TransferFuture {
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let core = &self.0.core;
         if core.result().is_none() {
-            core.waiter.register_waker(context.waker());
+            core.waiter.register(context.waker());
             // Checked after registering: if the engine breaks later, the waker is called.
             if let Err(error) = self.0.engine.attend(core) {
                 if !core.is_final() {
@@ -45,6 +45,15 @@ impl Future for TransferFuture {
         match core.result() {
             Some(result) => Poll::Ready(self.0.engine.result_or_error(core, result)),
             None => Poll::Pending,
+        }
+    }
+}
+
+impl Drop for TransferFuture {
+    fn drop(&mut self) {
+        // What is final has woken its task. In a forked child, the lock may be taken for ever.
+        if !self.0.core.is_final() && !self.0.engine.is_forked() {
+            self.0.core.waiter.forget();
         }
     }
 }

@@ -15,7 +15,7 @@
 // cargo rustc -p ferry --lib --profile test -- --cfg loom, then run the binary it names on `model`.
 #![allow(unexpected_cfgs)]
 
-use super::{deferred, Wakers};
+use super::{guard, Wakers};
 use crate::sys::clock;
 use std::cell::Cell;
 use std::sync::{Arc, PoisonError};
@@ -32,9 +32,6 @@ use loom::sync::{
     atomic::{fence, AtomicUsize, Ordering},
     Condvar, Mutex, MutexGuard,
 };
-
-/// The most wakers of a waiter. Beyond this number the oldest waker is called: its task polls and registers again.
-const WAKERS_MAX: usize = 64;
 
 /// A signal on which a thread sleeps, and which several waiters can raise.
 #[derive(Default)]
@@ -108,9 +105,18 @@ pub struct Waiter {
 
 #[derive(Default)]
 struct Listeners {
-    /// Oldest first.
-    wakers: Vec<Waker>,
+    /// The task that awaits the transfer.
+    future: Option<Waker>,
+    /// Tasks of ferry's own.
+    own: Vec<Waker>,
     signals: Vec<Arc<Signal>>,
+}
+
+impl Listeners {
+    /// The number of tasks.
+    fn tasks(&self) -> usize {
+        self.own.len() + usize::from(self.future.is_some())
+    }
 }
 
 impl Waiter {
@@ -131,7 +137,7 @@ impl Waiter {
     /// Wakes all waiting threads, and leaves tasks to `wakers`. To be called after their condition became true. Costs a
     /// fence and a load if nobody waits.
     pub fn notify_all(&self, wakers: &mut Wakers) {
-        // Partner: the fence in `Counted::new` and `register_waker`.
+        // Partner: the fence in `Counted::new` and `add`.
         fence(Ordering::SeqCst);
         if self.waiting.load(Ordering::SeqCst) != 0 {
             self.wake_all(wakers);
@@ -143,30 +149,50 @@ impl Waiter {
         self.signal.raise();
         let mut listeners = lock(&self.listeners);
         listeners.signals.iter().for_each(|signal| signal.raise());
-        self.waiting.fetch_sub(listeners.wakers.len(), Ordering::SeqCst);
-        wakers.extend(listeners.wakers.drain(..));
+        self.waiting.fetch_sub(listeners.tasks(), Ordering::SeqCst);
+        wakers.extend(listeners.future.take().into_iter());
+        wakers.extend(listeners.own.drain(..));
     }
 
-    /// Registers a task for the next `notify_all` to wake. The caller must check its condition once more afterwards,
-    /// otherwise a wake-up may be lost. A waker that wakes a task already registered is not kept twice.
-    pub fn register_waker(&self, waker: &Waker) {
-        let displaced = {
+    /// Registers the task of the transfer's future for the next `notify_all` to wake, instead of the task that polled
+    /// the future before. The caller must check its condition once more afterwards, otherwise a wake-up may be lost.
+    pub fn register(&self, waker: &Waker) {
+        let earlier = self.add(|listeners| listeners.future.replace(waker.clone()));
+        guard(|| drop(earlier));
+    }
+
+    /// The future waits no more.
+    pub fn forget(&self) {
+        let waker = {
             let mut listeners = lock(&self.listeners);
-            if listeners.wakers.iter().any(|known| known.will_wake(waker)) {
-                None
-            } else {
-                let full = listeners.wakers.len() >= WAKERS_MAX;
-                let displaced = full.then(|| listeners.wakers.remove(0));
-                listeners.wakers.push(waker.clone());
-                self.waiting.fetch_add(usize::from(!full), Ordering::SeqCst);
-                displaced
+            let waker = listeners.future.take();
+            self.waiting.fetch_sub(usize::from(waker.is_some()), Ordering::SeqCst);
+            waker
+        };
+        guard(|| drop(waker));
+    }
+
+    /// As `register`, for a task of ferry's own, of which a transfer has few. A waker that wakes a task already
+    /// registered is not kept twice.
+    pub fn register_own(&self, waker: &Waker) {
+        self.add(|listeners| {
+            if !listeners.own.iter().any(|known| known.will_wake(waker)) {
+                listeners.own.push(waker.clone());
             }
+        });
+    }
+
+    fn add<R>(&self, add: impl FnOnce(&mut Listeners) -> R) -> R {
+        let result = {
+            let mut listeners = lock(&self.listeners);
+            let before = listeners.tasks();
+            let result = add(&mut listeners);
+            self.waiting.fetch_add(listeners.tasks() - before, Ordering::SeqCst);
+            result
         };
         // Partner: the fence in `notify_all`.
         fence(Ordering::SeqCst);
-        if let Some(oldest) = displaced {
-            deferred::call(oldest);
-        }
+        result
     }
 
     /// Registers `signal` for `notify_all` to raise until the subscription is dropped. The caller must check its

@@ -54,7 +54,7 @@ fn a_registered_task_is_woken_or_sees_that_it_is_done() {
             move || transfer.finish()
         });
         let woken = Arc::<Woken>::default();
-        transfer.waiter.register_waker(&woken.clone().into());
+        transfer.waiter.register(&woken.clone().into());
         let saw_done = transfer.is_done();
         worker.join().unwrap();
         assert!(saw_done || woken.0.load(Ordering::SeqCst));

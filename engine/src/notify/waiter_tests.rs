@@ -52,8 +52,8 @@ fn tasks_are_woken_when_the_last_lock_is_gone() {
     let waiter = Waiter::new();
     for wakes in [Wakers::wake as fn(&mut Wakers), |wakers| drop(std::mem::take(wakers))] {
         let (count, waker) = task();
-        waiter.register_waker(&Arc::new(Panics).into());
-        waiter.register_waker(&waker);
+        waiter.register_own(&Arc::new(Panics).into());
+        waiter.register_own(&waker);
         let mut wakers = Wakers::default();
         waiter.notify_all(&mut wakers);
         assert_eq!(woken(&count), 0);
@@ -102,24 +102,36 @@ fn every_waiter_is_woken() {
 #[test]
 fn a_task_is_registered_once_and_woken_once() {
     let (waiter, (counted, waker)) = (Waiter::new(), task());
-    (0..3).for_each(|_| waiter.register_waker(&waker));
+    (0..3).for_each(|_| waiter.register_own(&waker));
     waiter.notify_all(&mut Wakers::default());
     waiter.notify_all(&mut Wakers::default());
     assert_eq!(woken(&counted), 1);
     assert!(is_idle(&waiter));
 }
 
+/// An executor may poll with another waker each time. Kept together, these would grow or wake each other without an end.
 #[test]
-fn beyond_the_bound_the_oldest_task_is_woken_not_forgotten() {
-    let waiter = Waiter::new();
-    let tasks: Vec<_> = (0..WAKERS_MAX + 1).map(|_| task()).collect();
-    tasks[..WAKERS_MAX].iter().for_each(|(_, waker)| waiter.register_waker(waker));
+fn of_a_future_only_the_last_waker_is_woken() {
+    let (waiter, (own, ours)) = (Waiter::new(), task());
+    waiter.register_own(&ours);
+    let tasks: Vec<_> = (0..100).map(|_| task()).collect();
+    tasks.iter().for_each(|(_, waker)| waiter.register(waker));
     assert!(tasks.iter().all(|(counted, _)| woken(counted) == 0));
-    waiter.register_waker(&tasks[WAKERS_MAX].1);
-    assert_eq!((woken(&tasks[0].0), woken(&tasks[1].0)), (1, 0));
     waiter.notify_all(&mut Wakers::default());
-    assert!(tasks.iter().all(|(counted, _)| woken(counted) == 1));
+    let counts: Vec<usize> = tasks.iter().map(|(counted, _)| woken(counted)).collect();
+    assert_eq!((counts.iter().sum::<usize>(), counts[99], woken(&own)), (1, 1, 1));
     assert!(is_idle(&waiter));
+}
+
+#[test]
+fn a_future_that_was_dropped_is_not_woken_and_leaves_nothing_behind() {
+    let (waiter, (counted, waker)) = (Waiter::new(), task());
+    waiter.register(&waker);
+    waiter.forget();
+    waiter.forget();
+    assert!(is_idle(&waiter) && Arc::strong_count(&counted) == 2, "the test's own two");
+    waiter.notify_all(&mut Wakers::default());
+    assert_eq!(woken(&counted), 0);
 }
 
 #[test]
@@ -131,8 +143,8 @@ fn a_waker_that_panics_harms_no_other() {
         }
     }
     let (waiter, (counted, waker)) = (Waiter::new(), task());
-    waiter.register_waker(&Arc::new(Panics).into());
-    waiter.register_waker(&waker);
+    waiter.register_own(&Arc::new(Panics).into());
+    waiter.register_own(&waker);
     waiter.notify_all(&mut Wakers::default());
     assert_eq!(woken(&counted), 1);
 }

@@ -133,7 +133,7 @@ impl Stage {
         let Some(side) = self.sides.get_mut(&peer) else { return };
         let (inbox, handle) = (&self.inbox, transfer.handle);
         let fresh = || waker(inbox, move || Event::Struck(peer, handle));
-        transfer.waiter.register_waker(side.watched.entry(handle).or_insert_with(fresh));
+        transfer.waiter.register_own(side.watched.entry(handle).or_insert_with(fresh));
         if !transfer.is_pending() {
             self.struck(peer, handle);
         }

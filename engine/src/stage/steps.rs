@@ -234,7 +234,7 @@ impl Stage {
             return;
         };
         if !part.is_final() {
-            part.waiter.register_waker(&waker(&self.inbox, move || Event::Moved { peer, op }));
+            part.waiter.register_own(&waker(&self.inbox, move || Event::Moved { peer, op }));
         }
         let Some(operation) = self.at(peer, op, Step::Move).filter(|_| part.is_final()) else { return };
         operation.part = None;

@@ -103,7 +103,7 @@ fn closing_waits_for_a_thread_that_applies_outcomes() {
         }
     });
     let woken = Arc::new(Woken { lane: lane.clone(), records: OnceLock::new() });
-    transfer.waiter.register_waker(&woken.clone().into());
+    transfer.waiter.register_own(&woken.clone().into());
     std::thread::scope(|scope| {
         let ours = &lane;
         scope.spawn(move || {
