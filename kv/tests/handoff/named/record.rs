@@ -132,13 +132,39 @@ fn new_entries_overwrite_the_oldest() {
     let mark = |layer| What::Mark { kind: 7, layer };
     assert_eq!(seen, [(2, 10, 22, mark(2)), (3, 10, 23, mark(3))]);
     assert_eq!(rig.machine.recorded(4, 9)[0].number, 4);
-    assert!(rig.machine.recorded(5, 9).is_empty());
+    assert!(rig.machine.recorded(5, 9).is_empty() && rig.machine.recorded(u64::MAX, 9).is_empty());
     assert_eq!(rig.machine.metrics(0).timeline_overwritten, 2);
     // A new recording begins anew; what was overwritten stays counted.
     rig.machine.record(3, ORIGIN).unwrap();
     rig.offer(1, 1);
     assert_eq!(rig.machine.recorded(0, 9)[0].number, 0);
     assert_eq!(rig.machine.metrics(0).timeline_overwritten, 2);
+}
+
+/// The cache's lock is held during a read, so the last entries of a long recording cost no more than the first ones.
+#[test]
+fn a_read_takes_as_long_wherever_it_begins() {
+    const ENTRIES: usize = 1 << 18;
+    let mut rig = Rig::new(one());
+    rig.machine.record(ENTRIES, ORIGIN).unwrap();
+    // Half of them are overwritten.
+    for at in 0..ENTRIES as u64 * 3 / 2 {
+        rig.machine.mark(id(1), 7, 0, at..at).unwrap();
+    }
+    let first = ENTRIES as u64 / 2;
+    // The shortest time of many is without what else runs on this machine.
+    let shortest = |number: u64| {
+        let read = |_| {
+            let began = std::time::Instant::now();
+            let entries = rig.machine.recorded(number, 4);
+            let took = began.elapsed();
+            assert!(entries.iter().map(|entry| entry.number).eq(number..number + 4));
+            took
+        };
+        (0..32).map(read).min().unwrap()
+    };
+    let (of_first, of_last) = (shortest(first), shortest(first + ENTRIES as u64 - 4));
+    assert!(of_last < of_first * 50, "{of_last:?}, and the first ones {of_first:?}");
 }
 
 #[test]
