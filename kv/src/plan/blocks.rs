@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use ferry::status::{Error, Result};
 
+use super::room::{copy, reserve};
 use super::tokens::Side;
 
 /// Blocks that hold consecutive tokens of one sequence on one rank.
@@ -64,36 +65,37 @@ pub(super) fn within(list: &str, ids: &[u32], layer: &str, blocks: u64) -> Resul
 
 /// Refuses a list that has a block twice, since it would be written twice.
 pub(super) fn distinct(list: &str, ids: &[u32]) -> Result<()> {
-    match repeated(ids) {
+    match repeated(list, ids)? {
         Some(id) => Err(Error::invalid(format!("block id {id} is twice in {list}"))),
         None => Ok(()),
     }
 }
 
-fn repeated(ids: &[u32]) -> Option<u32> {
-    let most = *ids.iter().max()? as usize;
+fn repeated(list: &str, ids: &[u32]) -> Result<Option<u32>> {
+    let Some(most) = ids.iter().max().map(|most| *most as usize) else { return Ok(None) };
     if most / 64 <= ids.len() {
-        let mut seen = vec![0u64; most / 64 + 1];
-        return ids.iter().copied().find(|&id| {
+        let (mut seen, words) = (Vec::new(), most / 64 + 1);
+        reserve(&mut seen, words, format_args!("words, to check {list}"))?;
+        seen.resize(words, 0u64);
+        return Ok(ids.iter().copied().find(|&id| {
             let Some(word) = seen.get_mut(id as usize / 64) else { return false };
             let bit = 1u64 << (id % 64);
             let was = *word & bit != 0;
             *word |= bit;
             was
-        });
+        }));
     }
-    let mut sorted = ids.to_vec();
+    let mut sorted = copy(ids, format_args!("block ids, to check {list}"))?;
     sorted.sort_unstable();
     let mut last = None;
-    sorted.into_iter().find(|&id| last.replace(id) == Some(id))
+    Ok(sorted.into_iter().find(|&id| last.replace(id) == Some(id)))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-
     #[test]
     fn a_repeated_id_is_found_close_and_far() {
+        let repeated = |ids: &[u32]| super::repeated("it", ids).unwrap();
         assert_eq!(repeated(&[]), None);
         assert_eq!(repeated(&[3, 0, 64, 63, 65]), None);
         assert_eq!(repeated(&[3, 0, 64, 63, 0]), Some(0));

@@ -9,6 +9,7 @@ use ferry::status::{Error, Result};
 
 use super::blocks::{covers, distinct, within, GroupBlocks};
 use super::geometry::{Geometry, Placed};
+use super::room::{copy, push, reserve};
 use super::shape::group_of;
 use super::strided::{Bases, BlockPairs, Strided};
 use super::tokens::{classes, Class, Context, Run, Side};
@@ -22,7 +23,8 @@ impl Exchange {
     /// moved whatever the range: give it empty lists when it shall not move.
     ///
     /// `Invalid` if the layouts are not those of this exchange, a list lacks a token of the range that its rank holds,
-    /// a block is beyond a layer's memory, or a block of the target is twice in its list.
+    /// a block is beyond a layer's memory, or a block of the target is twice in its list. `NoMemory` if there is none for
+    /// so many blocks.
     pub fn lower(
         &self,
         source: &Layout,
@@ -43,7 +45,7 @@ impl Exchange {
         let mut groups: BTreeMap<u32, Vec<Placed>> = BTreeMap::new();
         for piece in self.layers.iter().filter(|piece| layers.contains(&piece.target_layer)) {
             let placed = Placed::of(piece, source, target)?;
-            groups.entry(placed.to.group).or_default().push(placed);
+            push(groups.entry(placed.to.group).or_default(), placed, "layers to move")?;
         }
         let mut found = Vec::new();
         for (group, placed) in groups {
@@ -115,7 +117,8 @@ impl Lists<'_> {
             return Ok(Vec::new());
         }
         let run = Run { source_offset: 0, target_offset: 0, tokens: 1 };
-        Ok(vec![Class { run, pairs: BlockPairs { source: source.to_vec(), target: target.to_vec() } }])
+        let copy = |ids| copy(ids, "pairs of blocks to move");
+        Ok(vec![Class { run, pairs: BlockPairs { source: copy(source)?, target: copy(target)? } }])
     }
 
     fn runs(&self, exchange: &Exchange, mut tokens: Range<u64>) -> Result<Vec<Class>> {
@@ -136,7 +139,7 @@ impl Lists<'_> {
         };
         covers(&self.name("source"), &source, &tokens)?;
         covers(&self.name("target"), &target, &tokens)?;
-        Ok(classes(&source, &target, tokens))
+        classes(&source, &target, tokens)
     }
 }
 
@@ -145,19 +148,24 @@ fn append(found: &mut Vec<Strided>, placed: &[Placed], classes: Vec<Class>) -> R
     let mut geometries: Vec<(Geometry, Vec<&Placed>)> = Vec::new();
     for placed in placed {
         match geometries.iter_mut().find(|(geometry, _)| *geometry == placed.geometry) {
-            Some((_, alike)) => alike.push(placed),
-            None => geometries.push((placed.geometry, vec![placed])),
+            Some((_, alike)) => push(alike, placed, "layers to move")?,
+            None => push(&mut geometries, (placed.geometry, vec![placed]), "layers to move")?,
         }
     }
+    reserve(found, classes.len().saturating_mul(geometries.len()), "moves of blocks")?;
     for Class { run, pairs } in classes {
         let most = |ids: &[u32]| ids.iter().copied().max().unwrap_or(0);
         let last_ids = (most(&pairs.source), most(&pairs.target));
         let pairs = Arc::new(pairs);
         for (geometry, alike) in &geometries {
             let merged = geometry.pieces(run.tokens);
-            let bases: Result<Vec<Bases>> = alike.iter().map(|placed| placed.bases(&run, last_ids)).collect();
+            let mut layers: Vec<Bases> = Vec::new();
+            reserve(&mut layers, alike.len(), "layers of a move")?;
+            for placed in alike {
+                layers.push(placed.bases(&run, last_ids)?);
+            }
             found.push(Strided {
-                layers: bases?,
+                layers,
                 pairs: pairs.clone(),
                 source_stride: geometry.source.block,
                 target_stride: geometry.target.block,

@@ -11,6 +11,7 @@ mod blocks;
 mod explain;
 mod geometry;
 mod lower;
+mod room;
 mod routes;
 mod shape;
 mod strided;

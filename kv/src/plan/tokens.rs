@@ -10,6 +10,9 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+use ferry::status::Result;
+
+use super::room::push;
 use super::strided::BlockPairs;
 use crate::layout::Shard;
 
@@ -151,8 +154,8 @@ impl Side<'_> {
 }
 
 /// Cuts the tokens that both sides hold into runs, and sorts the runs into classes. The lists must cover the tokens;
-/// runs outside of them are left out.
-pub(super) fn classes(source: &Side, target: &Side, range: Range<u64>) -> Vec<Class> {
+/// runs outside of them are left out. NO_MEMORY.
+pub(super) fn classes(source: &Side, target: &Side, range: Range<u64>) -> Result<Vec<Class>> {
     if source.context == target.context {
         // Both sides take turns alike, so what they hold lies together on both.
         let held = source.context.held(range.start)..source.context.held(range.end);
@@ -161,7 +164,7 @@ pub(super) fn classes(source: &Side, target: &Side, range: Range<u64>) -> Vec<Cl
     runs(source, target, range)
 }
 
-fn runs(source: &Side, target: &Side, range: Range<u64>) -> Vec<Class> {
+fn runs(source: &Side, target: &Side, range: Range<u64>) -> Result<Vec<Class>> {
     let mut sorter = Sorter::default();
     let mut token = range.start;
     let (mut from, mut to) = (Cursor::default(), Cursor::default());
@@ -175,13 +178,13 @@ fn runs(source: &Side, target: &Side, range: Range<u64>) -> Vec<Class> {
         let tokens = source.run(&from).min(target.run(&to)).min(range.end - token);
         if let (Some(&source_id), Some(&target_id)) = (source.ids.get(from.block), target.ids.get(to.block)) {
             let run = Run { source_offset: from.offset, target_offset: to.offset, tokens };
-            sorter.push(run, source_id, target_id);
+            sorter.push(run, source_id, target_id)?;
         }
         source.advance(&mut from, tokens);
         target.advance(&mut to, tokens);
         token += tokens;
     }
-    sorter.classes
+    Ok(sorter.classes)
 }
 
 /// Returns how many tokens of the range both hold.
@@ -226,30 +229,31 @@ struct Sorter {
 }
 
 impl Sorter {
-    fn push(&mut self, run: Run, source: u32, target: u32) {
+    fn push(&mut self, run: Run, source: u32, target: u32) -> Result<()> {
         let guess = self.next.get(self.last).copied().unwrap_or(0);
         let index = match self.classes.get(guess) {
             Some(class) if class.run == run => guess,
-            _ => self.find(run),
+            _ => self.find(run)?,
         };
         self.last = index;
         if let Some(class) = self.classes.get_mut(index) {
-            class.pairs.source.push(source);
-            class.pairs.target.push(target);
+            push(&mut class.pairs.source, source, "pairs of blocks to move")?;
+            push(&mut class.pairs.target, target, "pairs of blocks to move")?;
         }
+        Ok(())
     }
 
     #[cold]
-    fn find(&mut self, run: Run) -> usize {
+    fn find(&mut self, run: Run) -> Result<usize> {
         let index = *self.by_run.entry(run).or_insert(self.classes.len());
         if index == self.classes.len() {
-            self.classes.push(Class { run, pairs: BlockPairs::default() });
-            self.next.push(index);
+            push(&mut self.next, index, "kinds of runs of tokens")?;
+            push(&mut self.classes, Class { run, pairs: BlockPairs::default() }, "kinds of runs of tokens")?;
         }
         if let Some(next) = self.next.get_mut(self.last) {
             *next = index;
         }
-        index
+        Ok(index)
     }
 }
 
