@@ -3,7 +3,7 @@
 use ferry::Status;
 use ferry_kv::handoff::limits::BLOCKS_MAX;
 use ferry_kv::handoff::wire::{Message, Take};
-use ferry_kv::handoff::{Blocks, End, Mode};
+use ferry_kv::handoff::{Blocks, End, Mode, State};
 
 use super::rig::*;
 
@@ -215,6 +215,25 @@ fn a_take_that_is_not_its_peers_is_refused() {
         assert_eq!(rig.told_end(peer(BAD)).map(|told| told.0), Some(Status::Invalid));
     }
     assert_eq!(rig.fences, []);
+}
+
+/// It is known to be gone before a retract asks it.
+#[test]
+fn a_silent_peer_that_has_everything_is_fenced_while_its_handoff_goes_on() {
+    let mut rig = Rig::new(one());
+    rig.hello(peer(GOOD), &one());
+    rig.offer(1, 2);
+    rig.ready(1, 0..3, TOKENS);
+    rig.hear(peer(GOOD), Message::Take(take(1, 5, true)));
+    rig.all_moved();
+    assert_eq!(rig.machine.metrics(0).parts, 0);
+    rig.tick(SILENCE / 2);
+    rig.tick(SILENCE);
+    assert_eq!(rig.fences, [peer(GOOD)]);
+    rig.lost(peer(GOOD));
+    let number = rig.retract(1, 8);
+    assert!(rig.machine.is_retracted(id(1), number).unwrap());
+    assert_eq!(rig.machine.status(id(1)), State::Offered { sealed: false, takers: 1 });
 }
 
 #[test]
