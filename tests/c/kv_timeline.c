@@ -133,6 +133,35 @@ static void the_oldest_entries_are_overwritten(void)
     kv_rank_close(&producer);
 }
 
+/* What was recorded can be read, and stays as it is. */
+static void check_closed(const kv_rank *rank, const ferry_kv_id *id)
+{
+    ferry_kv_timeline_entry entries[2];
+    CHECK_STATUS(ferry_kv_timeline_start(rank->kv, 2, NULL), FERRY_ERR_CLOSED);
+    CHECK_STATUS(ferry_kv_timeline_mark(rank->kv, id, 7, 0, 1, 2, NULL), FERRY_ERR_CLOSED);
+    CHECK_STATUS(ferry_kv_timeline_stop(rank->kv, NULL), FERRY_ERR_CLOSED);
+    CHECK(read_all(rank, 0, entries, 2) == 1 && entries[0].what == FERRY_KV_TIMELINE_MARK);
+}
+
+static void the_timeline_of_a_closed_cache_is_only_read(void)
+{
+    const ferry_kv_id id = kv_new_id();
+    for (int closes_engine = 0; closes_engine < 2; closes_engine++) {
+        size_t count = 77;
+        producer = kv_rank_open(FERRY_KV_BLOCK_PAIR_TOKEN_HEAD, 0, 1, 16);
+        CHECK_OK(ferry_kv_timeline_start(producer.kv, 2, NULL));
+        CHECK_OK(ferry_kv_timeline_mark(producer.kv, &id, 7, 0, 1, 2, NULL));
+        if (closes_engine)
+            CHECK_OK(ferry_engine_close(producer.engine, PATIENCE_NS, NULL));
+        else
+            CHECK_OK(ferry_kv_cache_close(producer.kv, PATIENCE_NS, NULL));
+        check_closed(&producer, &id);
+        CHECK_OK(ferry_kv_unfenced_blocks(producer.kv, &count, NULL));
+        CHECK(count == 0);
+        kv_rank_close(&producer);
+    }
+}
+
 static void wrong_arguments(void)
 {
     const ferry_kv_id id = kv_new_id();
@@ -213,4 +242,5 @@ static void a_forked_child_is_refused(void)
 }
 
 SUITE(kv_timeline, CASE(a_handoff_is_recorded_and_drawn), CASE(the_oldest_entries_are_overwritten),
-      CASE(wrong_arguments), CASE(events_without_a_device), CASE(a_forked_child_is_refused));
+      CASE(the_timeline_of_a_closed_cache_is_only_read), CASE(wrong_arguments),
+      CASE(events_without_a_device), CASE(a_forked_child_is_refused));

@@ -107,12 +107,7 @@ pub unsafe extern "C" fn ferry_kv_timeline_stop(
     error: *mut ferry_error,
 ) -> ferry_status {
     // SAFETY: the pointers are the caller's for the length of the call.
-    unsafe {
-        call(error, || {
-            ferry_kv_cache::own(cache)?.cache.stop_recording();
-            Ok(())
-        })
-    }
+    unsafe { call(error, || ferry_kv_cache::own(cache)?.cache.stop_recording()) }
 }
 
 /// Adds the application's own work on a layer, with its times on CLOCK_MONOTONIC, in nanoseconds. `kind` is

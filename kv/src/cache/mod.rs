@@ -183,13 +183,14 @@ impl Cache {
         self.shared.call(|machine, now| machine.take_cancel(id, now))
     }
 
-    /// What is known of an id.
+    /// What is known of an id. Also of a closed cache.
     pub fn status(&self, id: HandoffId) -> State {
         self.shared.lock().machine.status(id)
     }
 
     /// Returns how many blocks belong to handoffs with peers that are silent and could not be fenced: processes of this
-    /// host that were stopped in the midst of a copy. Their handoffs end when the process goes on, or ends.
+    /// host that were stopped in the midst of a copy. Their handoffs end when the process goes on, or ends. Also of a
+    /// closed cache.
     pub fn unfenced_blocks(&self) -> usize {
         self.shared.lock().machine.unfenced_blocks()
     }
@@ -202,15 +203,16 @@ impl Cache {
     /// Records a timeline of the cache's handoffs from now on, and forgets an earlier one: at most `entries_max` entries,
     /// of which new ones overwrite the oldest. INVALID unless `entries_max` is 1 to `limits::TIMELINE_ENTRIES_MAX`.
     pub fn record(&self, entries_max: usize) -> Result<()> {
-        let mut inner = self.shared.lock();
+        let mut inner = self.shared.lock_open()?;
         let clock = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
         let ns = (clock.tv_sec as u64).saturating_mul(1_000_000_000).saturating_add(clock.tv_nsec as u64);
         inner.machine.record(entries_max, ns.saturating_sub(self.shared.now()))
     }
 
     /// Ends the recording, and forgets it.
-    pub fn stop_recording(&self) {
-        self.shared.lock().machine.stop_recording();
+    pub fn stop_recording(&self) -> Result<()> {
+        self.shared.lock_open()?.machine.stop_recording();
+        Ok(())
     }
 
     /// Returns up to `most` recorded entries from this number on, the oldest first. Also of a closed cache.
@@ -221,7 +223,7 @@ impl Cache {
     /// Adds the application's own work on a layer to the timeline, with its times on CLOCK_MONOTONIC. Does nothing while
     /// no recording is on. INVALID if it ends before it begins.
     pub fn mark(&self, id: HandoffId, kind: u32, layer: u32, ns: Range<u64>) -> Result<()> {
-        self.shared.lock().machine.mark(id, kind, layer, ns)
+        self.shared.lock_open()?.machine.mark(id, kind, layer, ns)
     }
 
     /// Takes the next event, if there is one.
