@@ -33,12 +33,11 @@ struct Scarce;
 // SAFETY: what is not refused is the system's.
 unsafe impl GlobalAlloc for Scarce {
     unsafe fn alloc(&self, sizes: Sizes) -> *mut u8 {
-        // SAFETY: the caller's promise.
-        if may_allocate(sizes.size()) {
-            unsafe { System.alloc(sizes) }
-        } else {
-            std::ptr::null_mut()
+        if !may_allocate(sizes.size()) {
+            return std::ptr::null_mut();
         }
+        // SAFETY: the caller's promise.
+        unsafe { System.alloc(sizes) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, sizes: Sizes) {
@@ -47,12 +46,11 @@ unsafe impl GlobalAlloc for Scarce {
     }
 
     unsafe fn realloc(&self, pointer: *mut u8, sizes: Sizes, bytes: usize) -> *mut u8 {
-        // SAFETY: as above.
-        if may_allocate(bytes) {
-            unsafe { System.realloc(pointer, sizes, bytes) }
-        } else {
-            std::ptr::null_mut()
+        if !may_allocate(bytes) {
+            return std::ptr::null_mut();
         }
+        // SAFETY: as above.
+        unsafe { System.realloc(pointer, sizes, bytes) }
     }
 }
 
