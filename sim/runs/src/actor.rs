@@ -102,6 +102,8 @@ impl Actor {
                 self.cancel_any();
             } else if self.going.is_some() {
                 self.take_back();
+            } else if self.nth == 0 && self.program.lacks_room() {
+                self.program.make_room();
             } else if left > 0 && self.flights.len() < self.program.plan.window {
                 self.act();
             } else if left == 0 && is_calm && self.nth == 0 && self.flights.is_empty() {

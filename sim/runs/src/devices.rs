@@ -114,9 +114,9 @@ impl Ledger {
         all
     }
 
-    /// Returns the memory of a life that its exams use.
-    pub fn for_exam(&self, life: LifeId) -> MemoryId {
-        self.devices_first(self.lives[life].memories.clone())[0]
+    /// Returns the memories of a life that its exams use, best first.
+    pub fn for_exam(&self, life: LifeId) -> Vec<MemoryId> {
+        self.devices_first(self.lives[life].memories.clone())
     }
 }
 

@@ -97,6 +97,8 @@ pub struct Life {
     /// It is told to close its engine.
     pub leaves: bool,
     pub memories: Vec<MemoryId>,
+    /// A transfer found no place in its memory, which is full (`room`).
+    pub lacks_room: bool,
     /// The lives behind its handles.
     pub handles: BTreeMap<u64, LifeId>,
     /// The handle that its program uses for a slot.
@@ -129,6 +131,7 @@ impl Life {
             is_ready: false,
             leaves: false,
             memories: Vec::new(),
+            lacks_room: false,
             handles: BTreeMap::new(),
             peers: BTreeMap::new(),
             busy: BTreeSet::new(),

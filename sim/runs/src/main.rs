@@ -16,6 +16,7 @@ mod nics;
 mod notes;
 mod plan;
 mod program;
+mod room;
 mod seed;
 mod wishes;
 

@@ -127,7 +127,7 @@ impl Program {
     }
 
     /// Adds a memory and registers it.
-    fn register(&self, plan: &MemoryPlan) {
+    pub fn register(&self, plan: &MemoryPlan) {
         let MemoryPlan { bytes, access, device } = *plan;
         let address = match device {
             Some(ordinal) => device::allocate(ordinal, bytes as usize),

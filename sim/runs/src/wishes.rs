@@ -194,7 +194,10 @@ impl Actor {
             return false;
         }
         // A memory may be full of claims that stay, of transfers that ended by their lease.
-        let Some(shape) = theirs.into_iter().find_map(|id| self.shape_in(own, id, &[64], Kind::Good)) else {
+        let mut pairs = own.iter().flat_map(|own| theirs.iter().map(|theirs| (*own, *theirs)));
+        let Some(shape) = pairs.find_map(|(own, theirs)| self.shape_in(own, theirs, &[64], Kind::Good))
+        else {
+            self.ask_for_room(to);
             ferry_sim_kernel::trace::event("unplaced", &[slot as u64], || {
                 format!("finds no free memory for a transfer to e{slot}")
             });
@@ -233,7 +236,11 @@ impl Actor {
                 false => self.draw.log_uniform(1, most),
             })
             .collect();
-        self.shape_in(own, theirs, &lengths, kind)
+        let shape = self.shape_in(own, theirs, &lengths, kind);
+        if shape.is_none() {
+            self.ask_for_room(to);
+        }
+        shape
     }
 
     /// Lays requests of these lengths out: side by side, or each at a place of its own.
