@@ -73,6 +73,9 @@ impl Control {
     pub(super) fn lane_lost(&mut self, peer: PeerId, lane: LaneId, loss: Loss) {
         if let Some(closed) = self.close_lane(peer, lane) {
             self.lane_closed(peer, lane, closed, loss);
+            // The peer ends a lane when the lease of a frame is over. If the estimate of the peer's clock is early by
+            // more than a lease, that happens to every lane, and no frame brings a sample: only a Pong does.
+            self.ping(peer, None);
         }
     }
 

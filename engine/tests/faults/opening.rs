@@ -1,11 +1,12 @@
 //! Lanes that are opened on demand, while connections are cut and refused from the first moment on: some lane in the
 //! end carries everything that either end queues.
 
-use crate::proxy::{Passing, Proxy, Verdict};
+use crate::proxy::{Passing, Proxy, Verdict, Way};
 use crate::support::*;
 use ferry::types::{Op, PeerId, Request};
 use ferry::{Deadline, Engine, State, Transfer, TransferOptions};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 const ROUNDS: usize = 40;
 const SIZES: [usize; 5] = [8, 4096, 100 << 10, MIB, 4 * MIB];
@@ -77,4 +78,34 @@ fn whatever_is_queued_while_lanes_come_and_go_is_carried() {
             workers.into_iter().for_each(|it| it.join().unwrap());
         });
     }
+}
+
+/// The acceptor's message of the handshake has the first sample of its clock. A message that comes later than a lease
+/// makes the estimate so early that the acceptor refuses every frame, and ends every lane.
+#[test]
+fn a_handshake_that_takes_longer_than_a_lease_leaves_lanes_that_carry() {
+    let _turn = alone();
+    let settings = [("lease_ms", "100"), ("drain_ms", "50")];
+    let (a, b) = (engine(&settings), engine(&settings));
+    let mut answers = 0;
+    let proxy = Proxy::with_judge(b.address(), move |passing: &mut Passing| {
+        let is_answer = !passing.is_lane && passing.way == Way::Back && !passing.bytes.is_empty();
+        answers += u32::from(is_answer);
+        // The second answer has the sample.
+        match is_answer && answers == 2 {
+            true => Verdict::Delay(Duration::from_millis(300)),
+            false => Verdict::Pass,
+        }
+    });
+    let peer = connect(&a, &proxy.address);
+    let (local, remote) = (alloc(&a, MIB), alloc(&b, MIB));
+    for length in [8, MIB] {
+        let deadline = Deadline::After(Duration::from_secs(3));
+        let options = TransferOptions { deadline, ..TransferOptions::default() };
+        let whole = [request(&local, &remote, 0, length)];
+        let result = finish(&a.submit(peer, Op::Write, &whole, &options).unwrap());
+        assert_eq!(result.state, State::Done, "{length} bytes: {result:?}");
+    }
+    let lanes = proxy.connections().iter().filter(|it| it.is_lane).count();
+    assert!(lanes < 20, "{lanes} lanes were dialed");
 }
