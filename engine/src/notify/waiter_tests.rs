@@ -109,7 +109,7 @@ fn a_task_is_registered_once_and_woken_once() {
     assert!(is_idle(&waiter));
 }
 
-/// An executor may poll with another waker each time. Kept together, these would grow or wake each other without an end.
+/// An executor may poll with another waker each time. Kept together, they would grow or wake each other without an end.
 #[test]
 fn of_a_future_only_the_last_waker_is_woken() {
     let (waiter, (own, ours)) = (Waiter::new(), task());
