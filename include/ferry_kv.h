@@ -887,8 +887,8 @@ ferry_status ferry_kv_status(const ferry_kv_cache *cache,
                              ferry_error *error);
 
 /// Returns how many blocks belong to handoffs with peers that are silent and could not be fenced: processes of this
-/// host that were stopped in the midst of a copy. Their handoffs end when the process goes on, or ends. Also of a
-/// closed cache.
+/// host that were stopped in the midst of a copy. Their handoffs end when the process goes on, or ends. It may be
+/// called on a closed cache.
 ferry_status ferry_kv_unfenced_blocks(const ferry_kv_cache *cache,
                                       size_t *out_count,
                                       ferry_error *error);

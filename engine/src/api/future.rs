@@ -33,6 +33,8 @@ impl Future for TransferFuture {
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let core = &self.0.core;
         if core.result().is_none() {
+            // In a forked child, the waiter's lock may be taken for ever.
+            self.0.engine.inner.check_not_forked()?;
             core.waiter.register(context.waker());
             // Checked after registering: if the engine breaks later, the waker is called.
             if let Err(error) = self.0.engine.attend(core) {
@@ -51,8 +53,7 @@ impl Future for TransferFuture {
 
 impl Drop for TransferFuture {
     fn drop(&mut self) {
-        // What is final has woken its task. In a forked child, the lock may be taken for ever.
-        if !self.0.core.is_final() && !self.0.engine.is_forked() {
+        if !self.0.engine.is_forked() {
             self.0.core.waiter.forget();
         }
     }

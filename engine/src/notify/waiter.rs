@@ -157,12 +157,16 @@ impl Waiter {
     /// Registers the task of the transfer's future for the next `notify_all` to wake, instead of the task that polled
     /// the future before. The caller must check its condition once more afterwards, otherwise a wake-up may be lost.
     pub fn register(&self, waker: &Waker) {
-        let earlier = self.add(|listeners| listeners.future.replace(waker.clone()));
+        let waker = waker.clone();
+        let earlier = self.add(|listeners| listeners.future.replace(waker));
         guard(|| drop(earlier));
     }
 
-    /// The future waits no more.
+    /// The future waits no more. To be called by the thread that polled it last.
     pub fn forget(&self) {
+        if self.waiting.load(Ordering::SeqCst) == 0 {
+            return;
+        }
         let waker = {
             let mut listeners = lock(&self.listeners);
             let waker = listeners.future.take();
@@ -172,8 +176,7 @@ impl Waiter {
         guard(|| drop(waker));
     }
 
-    /// As `register`, for a task of ferry's own, of which a transfer has few. A waker that wakes a task already
-    /// registered is not kept twice.
+    /// As `register`, for a task of ferry's own. A waker that wakes a task already registered is not kept twice.
     pub fn register_own(&self, waker: &Waker) {
         self.add(|listeners| {
             if !listeners.own.iter().any(|known| known.will_wake(waker)) {

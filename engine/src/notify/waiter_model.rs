@@ -40,13 +40,6 @@ fn a_sleeping_thread_is_woken() {
 
 #[test]
 fn a_registered_task_is_woken_or_sees_that_it_is_done() {
-    #[derive(Default)]
-    struct Woken(std::sync::atomic::AtomicBool);
-    impl Wake for Woken {
-        fn wake(self: Arc<Self>) {
-            self.0.store(true, Ordering::SeqCst);
-        }
-    }
     loom::model(|| {
         let transfer = Shared::new(Transfer::default());
         let worker = thread::spawn({
@@ -58,6 +51,49 @@ fn a_registered_task_is_woken_or_sees_that_it_is_done() {
         let saw_done = transfer.is_done();
         worker.join().unwrap();
         assert!(saw_done || woken.0.load(Ordering::SeqCst));
+    });
+}
+
+/// A task of which loom knows nothing: only the waiter's own order shows.
+#[derive(Default)]
+struct Woken(std::sync::atomic::AtomicBool);
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+#[test]
+fn the_last_task_of_a_future_is_woken_or_sees_that_it_is_done() {
+    loom::model(|| {
+        let transfer = Shared::new(Transfer::default());
+        let worker = thread::spawn({
+            let transfer = transfer.clone();
+            move || transfer.finish()
+        });
+        transfer.waiter.register(&Arc::<Woken>::default().into());
+        let last = Arc::<Woken>::default();
+        transfer.waiter.register(&last.clone().into());
+        let saw_done = transfer.is_done();
+        worker.join().unwrap();
+        assert!(saw_done || last.0.load(Ordering::SeqCst));
+    });
+}
+
+#[test]
+fn a_future_that_is_dropped_meanwhile_leaves_nothing_behind() {
+    loom::model(|| {
+        let transfer = Shared::new(Transfer::default());
+        let worker = thread::spawn({
+            let transfer = transfer.clone();
+            move || transfer.finish()
+        });
+        let task = Arc::<Woken>::default();
+        transfer.waiter.register(&task.clone().into());
+        transfer.waiter.forget();
+        worker.join().unwrap();
+        assert_eq!((transfer.waiter.waiting.load(Ordering::SeqCst), Arc::strong_count(&task)), (0, 1));
     });
 }
 

@@ -107,5 +107,5 @@ fn a_handshake_that_takes_longer_than_a_lease_leaves_lanes_that_carry() {
         assert_eq!(result.state, State::Done, "{length} bytes: {result:?}");
     }
     let lanes = proxy.connections().iter().filter(|it| it.is_lane).count();
-    assert!(lanes < 20, "{lanes} lanes were dialed");
+    assert!(lanes < 50, "{lanes} lanes were dialed");
 }

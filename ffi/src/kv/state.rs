@@ -69,8 +69,8 @@ pub unsafe extern "C" fn ferry_kv_status(
 }
 
 /// Returns how many blocks belong to handoffs with peers that are silent and could not be fenced: processes of this
-/// host that were stopped in the midst of a copy. Their handoffs end when the process goes on, or ends. Also of a
-/// closed cache.
+/// host that were stopped in the midst of a copy. Their handoffs end when the process goes on, or ends. It may be
+/// called on a closed cache.
 #[no_mangle]
 pub unsafe extern "C" fn ferry_kv_unfenced_blocks(
     cache: *const ferry_kv_cache,

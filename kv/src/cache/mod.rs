@@ -189,8 +189,8 @@ impl Cache {
     }
 
     /// Returns how many blocks belong to handoffs with peers that are silent and could not be fenced: processes of this
-    /// host that were stopped in the midst of a copy. Their handoffs end when the process goes on, or ends. Also of a
-    /// closed cache.
+    /// host that were stopped in the midst of a copy. Their handoffs end when the process goes on, or ends. It may be
+    /// called on a closed cache.
     pub fn unfenced_blocks(&self) -> usize {
         self.shared.lock().machine.unfenced_blocks()
     }
@@ -201,7 +201,8 @@ impl Cache {
     }
 
     /// Records a timeline of the cache's handoffs from now on, and forgets an earlier one: at most `entries_max` entries,
-    /// of which new ones overwrite the oldest. INVALID unless `entries_max` is 1 to `limits::TIMELINE_ENTRIES_MAX`.
+    /// of which new ones overwrite the oldest. INVALID unless `entries_max` is 1 to `limits::TIMELINE_ENTRIES_MAX`. CLOSED
+    /// if the cache or its engine is closed.
     pub fn record(&self, entries_max: usize) -> Result<()> {
         let mut inner = self.shared.lock_open()?;
         let clock = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
@@ -209,7 +210,7 @@ impl Cache {
         inner.machine.record(entries_max, ns.saturating_sub(self.shared.now()))
     }
 
-    /// Ends the recording, and forgets it.
+    /// Ends the recording, and forgets it. CLOSED if the cache or its engine is closed.
     pub fn stop_recording(&self) -> Result<()> {
         self.shared.lock_open()?.machine.stop_recording();
         Ok(())
@@ -221,7 +222,7 @@ impl Cache {
     }
 
     /// Adds the application's own work on a layer to the timeline, with its times on CLOCK_MONOTONIC. Does nothing while
-    /// no recording is on. INVALID if it ends before it begins.
+    /// no recording is on. INVALID if it ends before it begins. CLOSED if the cache or its engine is closed.
     pub fn mark(&self, id: HandoffId, kind: u32, layer: u32, ns: Range<u64>) -> Result<()> {
         self.shared.lock_open()?.machine.mark(id, kind, layer, ns)
     }

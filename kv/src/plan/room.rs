@@ -1,5 +1,5 @@
 //! Lists as long as a peer or the application says: NO_MEMORY instead of the end of the process. Below `blocks`,
-//! `tokens` and `lower`.
+//! `tokens` and `lower`. Not so what has small nodes, such as the map of the kinds of runs (`tokens`).
 
 use std::fmt::Display;
 
@@ -8,7 +8,7 @@ use ferry::Status;
 
 /// Reserves room for exactly `additional` more items. `what` names them in the error.
 pub(super) fn reserve<T>(list: &mut Vec<T>, additional: usize, what: impl Display) -> Result<()> {
-    list.try_reserve_exact(additional).map_err(|_| lacking(list.len() + additional, what))
+    list.try_reserve_exact(additional).map_err(|_| lacking(list.len().saturating_add(additional), what))
 }
 
 /// Appends an item.

@@ -28,7 +28,7 @@ impl Memory {
 }
 
 impl Ledger {
-    /// True if each memory of a life that transfers of both directions may name is full.
+    /// True if each memory of a life that transfers of both directions may name is full, or there is none.
     fn is_out_of_room(&self, life: LifeId) -> bool {
         let mut all = self.lives[life].memories.iter().map(|id| &self.memories[*id]);
         all.all(|memory| memory.access != READ_AND_WRITE || memory.is_full())

@@ -31,16 +31,19 @@ fn what_was_taken_in_is_acknowledged_before_the_bye() {
     let (blocked, transfer) = std::thread::scope(|scope| {
         stand(&a, &b, peer, write(&a, peer, &here, &there, BYTES));
         assert_eq!(taken_in.drain(&mut Vec::new(), 4), 1);
-        let stop = Stop::next(&b, back);
-        let (ours, theirs) = (&there, &here);
-        let blocked = scope.spawn(|| write(&b, back, ours, theirs, 8));
-        // The thread is about to post, and holds the lane's send lock.
-        stop.wait();
+        let stop = Stop::next_caller(&b, back);
+        let (b, ours, theirs) = (&b, &there, &here);
+        let mut blocked = scope.spawn(move || write(b, back, ours, theirs, 8));
+        // The thread is about to post, and holds the lane's send lock. Unless the lane's own thread was still sending.
+        while !stop.is_near() {
+            blocked.join().unwrap().wait(Some(BOUND)).unwrap();
+            blocked = scope.spawn(move || write(b, back, ours, theirs, 8));
+        }
         let transfer = write(&a, peer, &here, &there, 8);
         while taken_in.pending() == 0 {
             std::thread::yield_now();
         }
-        let closing = scope.spawn(|| b.close_peer(back, Some(BOUND)).unwrap());
+        let closing = scope.spawn(move || b.close_peer(back, Some(BOUND)).unwrap());
         // No event shows that the loop waits for that thread, so the test allows time for a wrong answer.
         let until_ns = clock::monotonic_ns() + 100_000_000;
         while clock::monotonic_ns() < until_ns {

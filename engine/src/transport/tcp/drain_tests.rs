@@ -7,6 +7,7 @@ use crate::types::{Op, PeerId, Request};
 use crate::{Config, Deadline, Engine, Memory, RegionOptions, TransferOptions};
 use std::sync::mpsc::{channel, Receiver, Sender};
 use std::sync::Mutex;
+use std::thread::Thread;
 use std::time::{Duration, Instant};
 
 pub(super) const BOUND: Duration = Duration::from_secs(30);
@@ -22,9 +23,22 @@ pub(super) struct Stop {
 impl Stop {
     /// Stops the next thread that pulls data of this peer.
     pub fn next(engine: &Engine, peer: PeerId) -> Stop {
+        Stop::next_of(engine, peer, |_| true)
+    }
+
+    /// Stops the next thread of the test that does so. The engine's own threads go on: one that is still sending takes
+    /// over what a caller would post.
+    pub fn next_caller(engine: &Engine, peer: PeerId) -> Stop {
+        Stop::next_of(engine, peer, |thread| !thread.name().is_some_and(|name| name.starts_with("ferry-")))
+    }
+
+    fn next_of(engine: &Engine, peer: PeerId, is_it: fn(&Thread) -> bool) -> Stop {
         let ((tell, taken), (go_on, wait)) = (channel(), channel());
         let once = Mutex::new(Some((tell, wait)));
         engine.whole().peers.get(peer).unwrap().pulled.set(move |pulled| {
+            if !is_it(&std::thread::current()) {
+                return;
+            }
             if let (Pulled::Slices { .. }, Some((tell, wait))) = (pulled, once.lock().unwrap().take()) {
                 tell.send(()).unwrap();
                 // The wait also ends with the test.
@@ -32,6 +46,11 @@ impl Stop {
             }
         });
         Stop { taken, go_on }
+    }
+
+    /// Returns whether a thread is stopped, or will soon be.
+    pub fn is_near(&self) -> bool {
+        self.taken.recv_timeout(Duration::from_millis(200)).is_ok()
     }
 
     pub fn wait(&self) {
