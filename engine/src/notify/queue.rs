@@ -3,7 +3,8 @@
 //!
 //! The wake-up contract is arm and drain. The eventfd is written when the first event comes to an empty, armed queue.
 //! It is written again only after a drain that returned fewer events than requested has armed the queue. Both happen
-//! under the queue's lock, so "readable" means that drain has events or has not yet returned fewer than requested.
+//! under the queue's lock, so "readable" means that drain has events or has not yet returned fewer than requested, or that
+//! the engine has ended.
 
 use super::dispatcher::{Callback, Dispatcher};
 use super::event::{Event, EventBody};
@@ -44,6 +45,8 @@ pub(super) struct Inner {
     watched: bool,
     /// The eventfd is readable.
     raised: bool,
+    /// The engine is broken or closed: the eventfd stays readable, for pollers that drained meanwhile.
+    is_over: bool,
     callback: Option<Callback>,
     /// The dispatcher has this queue in its list, or is about to return to it.
     scheduled: bool,
@@ -159,7 +162,7 @@ impl Queue {
     pub fn eventfd(&self) -> RawFd {
         let mut inner = self.inner.lock();
         inner.watched = true;
-        if !inner.pending.is_empty() {
+        if !inner.pending.is_empty() || inner.is_over {
             self.raise(&mut inner);
         }
         self.eventfd.as_raw_fd()
@@ -185,6 +188,7 @@ impl Queue {
     /// the error. Called under no lock, because tasks are woken.
     pub(super) fn rouse(&self) {
         let mut inner = self.inner.lock();
+        inner.is_over = true;
         self.raise(&mut inner);
         let tasks = inner.tasks.take();
         drop(inner);
@@ -211,7 +215,7 @@ impl Queue {
     }
 
     fn arm(&self, inner: &mut Inner) {
-        if inner.raised {
+        if inner.raised && !inner.is_over {
             inner.raised = false;
             self.eventfd.clear();
         }
