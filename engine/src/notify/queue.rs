@@ -3,8 +3,8 @@
 //!
 //! The wake-up contract is arm and drain. The eventfd is written when the first event comes to an empty, armed queue.
 //! It is written again only after a drain that returned fewer events than requested has armed the queue. Both happen
-//! under the queue's lock, so "readable" means that drain has events or has not yet returned fewer than requested, or that
-//! the engine has ended.
+//! under the queue's lock, so "readable" means that drain has events, or has not yet returned fewer than requested, or
+//! that the engine has ended.
 
 use super::dispatcher::{Callback, Dispatcher};
 use super::event::{Event, EventBody};
