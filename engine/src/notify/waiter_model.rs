@@ -25,14 +25,17 @@ impl Transfer {
     }
 }
 
+/// A thread that makes the transfer final.
+fn finishing(transfer: &Shared<Transfer>) -> thread::JoinHandle<()> {
+    let transfer = transfer.clone();
+    thread::spawn(move || transfer.finish())
+}
+
 #[test]
 fn a_sleeping_thread_is_woken() {
     loom::model(|| {
         let transfer = Shared::new(Transfer::default());
-        let worker = thread::spawn({
-            let transfer = transfer.clone();
-            move || transfer.finish()
-        });
+        let worker = finishing(&transfer);
         assert!(transfer.waiter.wait_until(|| transfer.is_done(), None));
         worker.join().unwrap();
     });
@@ -42,10 +45,7 @@ fn a_sleeping_thread_is_woken() {
 fn a_registered_task_is_woken_or_sees_that_it_is_done() {
     loom::model(|| {
         let transfer = Shared::new(Transfer::default());
-        let worker = thread::spawn({
-            let transfer = transfer.clone();
-            move || transfer.finish()
-        });
+        let worker = finishing(&transfer);
         let woken = Arc::<Woken>::default();
         transfer.waiter.register(&woken.clone().into());
         let saw_done = transfer.is_done();
@@ -68,10 +68,7 @@ impl Wake for Woken {
 fn the_last_task_of_a_future_is_woken_or_sees_that_it_is_done() {
     loom::model(|| {
         let transfer = Shared::new(Transfer::default());
-        let worker = thread::spawn({
-            let transfer = transfer.clone();
-            move || transfer.finish()
-        });
+        let worker = finishing(&transfer);
         transfer.waiter.register(&Arc::<Woken>::default().into());
         let last = Arc::<Woken>::default();
         transfer.waiter.register(&last.clone().into());
@@ -85,10 +82,7 @@ fn the_last_task_of_a_future_is_woken_or_sees_that_it_is_done() {
 fn a_future_that_is_dropped_meanwhile_leaves_nothing_behind() {
     loom::model(|| {
         let transfer = Shared::new(Transfer::default());
-        let worker = thread::spawn({
-            let transfer = transfer.clone();
-            move || transfer.finish()
-        });
+        let worker = finishing(&transfer);
         let task = Arc::<Woken>::default();
         transfer.waiter.register(&task.clone().into());
         transfer.waiter.forget();

@@ -90,6 +90,9 @@ fn a_wait_and_a_poller_do_not_deceive_each_other() {
     assert!(readable(fd, 0), "an end is told");
     assert_eq!(queue.drain(&mut Vec::new(), 8), 0);
     assert!(readable(fd, 0), "also to a poller that drained when the engine was about to end");
+    let other = hub.create(WHAT_TRANSFERS, 8, 0).unwrap();
+    hub.rouse();
+    assert!(readable(other.eventfd(), 0), "and to one that asks for the descriptor afterwards");
 }
 
 #[test]

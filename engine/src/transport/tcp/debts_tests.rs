@@ -6,6 +6,7 @@ use crate::notify::WHAT_NOTIFICATIONS;
 use crate::sys::clock;
 use crate::types::{Op, PeerId, Request};
 use crate::{Deadline, Engine, Memory, RegionOptions, Transfer, TransferOptions};
+use std::time::Instant;
 
 /// Enough bytes to use all lanes.
 const BYTES: u64 = 512 << 10;
@@ -35,9 +36,14 @@ fn what_was_taken_in_is_acknowledged_before_the_bye() {
         let (b, ours, theirs) = (&b, &there, &here);
         let mut blocked = scope.spawn(move || write(b, back, ours, theirs, 8));
         // The thread is about to post, and holds the lane's send lock. Unless the lane's own thread was still sending.
-        while !stop.is_near() {
-            blocked.join().unwrap().wait(Some(BOUND)).unwrap();
-            blocked = scope.spawn(move || write(b, back, ours, theirs, 8));
+        let until = Instant::now() + BOUND;
+        while !stop.has_stopped() {
+            assert!(Instant::now() < until, "the caller never posts");
+            if blocked.is_finished() {
+                blocked.join().unwrap().wait(Some(BOUND)).unwrap();
+                blocked = scope.spawn(move || write(b, back, ours, theirs, 8));
+            }
+            std::thread::yield_now();
         }
         let transfer = write(&a, peer, &here, &there, 8);
         while taken_in.pending() == 0 {

@@ -48,9 +48,9 @@ impl Stop {
         Stop { taken, go_on }
     }
 
-    /// Returns whether a thread is stopped, or will soon be.
-    pub fn is_near(&self) -> bool {
-        self.taken.recv_timeout(Duration::from_millis(200)).is_ok()
+    /// Returns whether the thread has been stopped since this was asked last.
+    pub fn has_stopped(&self) -> bool {
+        self.taken.try_recv().is_ok()
     }
 
     pub fn wait(&self) {
