@@ -39,6 +39,11 @@ targets() {
     sed -n 's/^    \(parser\|states\)("\([a-z_]*\)".*/\2/p' fuzz/src/lib.rs
 }
 
+# The longest input of a target in bytes. A state machine takes a step for every few bytes.
+input_bytes_max() {
+    if grep -q "^    states(\"$1\"" fuzz/src/lib.rs; then echo 1024; else echo 4096; fi
+}
+
 # Adds a run to the counts: one line for each target and sanitizer.
 record() {
     local name=$1 executions=$2 seconds=$3 features=$4
@@ -58,8 +63,9 @@ fuzz_one() {
     local program=$1 name=$2 seconds=$3 log status=0
     mkdir -p "$work/corpus/$name" "$work/found" "$work/logs" "fuzz/corpus/$name"
     log=$work/logs/$name.$sanitizer.log
-    FERRY_FUZZ_TARGET=$name nice -n 19 "$program" -max_total_time="$seconds" -max_len=4096 -timeout=20 \
-        -rss_limit_mb=4096 -print_final_stats=1 -artifact_prefix="$work/found/$name-" \
+    FERRY_FUZZ_TARGET=$name nice -n 19 "$program" -max_total_time="$seconds" -timeout=20 \
+        -max_len="$(input_bytes_max "$name")" -rss_limit_mb=4096 -print_final_stats=1 \
+        -artifact_prefix="$work/found/$name-" \
         "$work/corpus/$name" "fuzz/corpus/$name" >"$log" 2>&1 || status=$?
     local executions features
     executions=$(sed -n 's/^stat::number_of_executed_units: *//p' "$log" | tail -1)

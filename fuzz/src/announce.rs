@@ -45,9 +45,9 @@ pub fn run(data: &[u8]) {
         told: HashSet::new(),
     };
     world.begin();
-    for step in steps.into_iter().take(100) {
+    for step in steps.into_iter().take(40) {
         match step {
-            Step::Register(count) => world.register(u64::from(count) % 600 + 1),
+            Step::Register(count) => world.register(u64::from(count) % 300 + 1),
             Step::Unregister(at, count) => world.unregister(at.into(), count.into()),
             Step::Command(count) => (0..=count % 8).for_each(|_| world.command()),
             Step::Begin => world.begin(),
@@ -66,7 +66,7 @@ impl World {
     }
 
     fn register(&mut self, count: u64) {
-        if self.live.len() > 3000 {
+        if self.live.len() > 1000 {
             return;
         }
         // Not in the order of addresses, and partly between older regions.

@@ -12,6 +12,7 @@ use ferry::limits::LANE_FRAMES_MAX;
 use ferry::types::{Monotonic, Op, SliceRange};
 use ferry::{Status, TransferCore};
 use std::collections::VecDeque;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 #[derive(Arbitrary, Debug)]
@@ -45,7 +46,7 @@ struct World {
     reads: u64,
     written: [u64; 2],
     sending: bool,
-    /// What the target applied, and which faults it has told of.
+    /// What the target applied, and its faults in this order.
     applied: u64,
     faults: Vec<(u64, u16)>,
     told: VecDeque<(u64, Vec<Fault>)>,
@@ -195,9 +196,9 @@ impl World {
     fn tell(&mut self) {
         while let Some((upto, faults)) = self.answers.take_ack() {
             assert!(faults.len() <= FAULTS_PER_FRAME_MAX && upto > self.told_upto && upto <= self.applied);
-            let due = self.faults.iter().filter(|(at, _)| *at > self.told_upto && *at <= upto);
+            let due = self.faults_of(self.told_upto + 1..=upto);
             assert!(
-                due.copied().eq(faults.iter().map(|one| (one.sequence, one.descriptor))),
+                due.iter().copied().eq(faults.iter().map(|one| (one.sequence, one.descriptor))),
                 "faults are lost"
             );
             let mut bytes = Vec::new();
@@ -241,15 +242,20 @@ impl World {
         false
     }
 
+    fn faults_of(&self, sequences: RangeInclusive<u64>) -> &[(u64, u16)] {
+        let from = self.faults.partition_point(|(at, _)| at < sequences.start());
+        let end = self.faults.partition_point(|(at, _)| at <= sequences.end());
+        &self.faults[from..end]
+    }
+
     fn settle(&mut self, sequence: u64, faults: &[Fault]) {
         assert_eq!(sequence, self.settled + 1, "not once, or not in order");
         assert!(sequence <= self.written[0], "settled before the kernel has it");
         assert!(faults.iter().all(|one| one.sequence == sequence), "another frame's faults");
         self.settled = sequence;
         if !self.forged {
-            let due: Vec<u16> =
-                self.faults.iter().filter(|(at, _)| *at == sequence).map(|(_, at)| *at).collect();
-            assert_eq!(faults.iter().map(|one| one.descriptor).collect::<Vec<u16>>(), due);
+            let due = self.faults_of(sequence..=sequence).iter().map(|(_, at)| *at);
+            assert!(faults.iter().map(|one| one.descriptor).eq(due), "not the target's faults");
         }
         self.reported.extend(faults.iter().map(|one| (one.sequence, one.descriptor)));
     }

@@ -9,7 +9,6 @@ use ferry::limits::FENCES_WAITING_MAX;
 use ferry::types::{Boottime, LaneId, Monotonic, TransferId};
 use ferry::{Fence, Status};
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
 use std::rc::Rc;
 
 const MS: u64 = 1_000_000;
@@ -52,6 +51,7 @@ enum Step {
 #[derive(Debug)]
 struct Record {
     number: usize,
+    lane: LaneId,
     lease_until_ns: Monotonic,
     is_struck: Cell<bool>,
 }
@@ -68,11 +68,10 @@ impl Carried for Held {
     }
 }
 
-/// What is known of one lost lane.
+/// What is known of a lost lane; its number is its place in the list + 1.
 struct Lost {
     /// The connection on which its fence was asked; None if there was none.
     asked: Option<u64>,
-    records: Vec<usize>,
 }
 
 struct World {
@@ -80,8 +79,9 @@ struct World {
     now_ns: Monotonic,
     records: Vec<Rc<Record>>,
     released: Vec<Option<Fence>>,
-    lanes: HashMap<LaneId, Lost>,
-    order: Vec<LaneId>,
+    lanes: Vec<Lost>,
+    /// Many lanes were lost at once: once is enough.
+    has_flooded: bool,
     /// The number of the connection; 0 without one.
     connection: u64,
     connections: u64,
@@ -122,8 +122,8 @@ pub fn run(data: &[u8]) {
         now_ns,
         records: Vec::new(),
         released: Vec::new(),
-        lanes: HashMap::new(),
-        order: Vec::new(),
+        lanes: Vec::new(),
+        has_flooded: false,
         connection: 0,
         connections: 0,
         is_up: false,
@@ -153,7 +153,9 @@ impl World {
             Step::ControlLost => self.control_lost(),
             Step::LaneLost(records) => self.lane_lost(&records, &mut out),
             Step::LanesLost(count) => {
-                for _ in 0..count % (FENCES_WAITING_MAX as u16 + 8) {
+                let most = if self.has_flooded { 16 } else { FENCES_WAITING_MAX as u16 + 8 };
+                self.has_flooded |= count % most > 16;
+                for _ in 0..count % most {
                     self.lane_lost(&[], &mut out);
                 }
             }
@@ -167,8 +169,8 @@ impl World {
                 self.message(&Message::Ready { notify_limit: 7 }, &mut out);
             }
             Step::FenceAck(nth) => {
-                if let Some(&lane) = pick(&self.order, nth) {
-                    self.fence_ack(lane, &mut out);
+                if !self.lanes.is_empty() {
+                    self.fence_ack(LaneId::from_raw(u32::from(nth) % self.lanes.len() as u32 + 1), &mut out);
                 }
             }
             Step::AnyFenceAck(lane) => self.fence_ack(LaneId::from_raw(lane), &mut out),
@@ -225,11 +227,12 @@ impl World {
     }
 
     fn lane_lost(&mut self, leases: &[(u8, bool)], out: &mut Vec<Action<Held>>) {
-        let lane = LaneId::from_raw(self.order.len() as u32 + 1);
+        let lane = LaneId::from_raw(self.lanes.len() as u32 + 1);
         let mut held = Vec::new();
         for (ms, is_struck) in leases.iter().take(20) {
             let record = Rc::new(Record {
                 number: self.records.len(),
+                lane,
                 lease_until_ns: self.now_ns + u64::from(*ms) * MS,
                 is_struck: Cell::new(*is_struck),
             });
@@ -237,10 +240,8 @@ impl World {
             self.released.push(None);
             held.push(Held(record));
         }
-        let records = held.iter().map(|held| held.0.number).collect();
         let asked = (self.connection != 0 && !self.given_up).then_some(self.connection);
-        self.lanes.insert(lane, Lost { asked, records });
-        self.order.push(lane);
+        self.lanes.push(Lost { asked });
         self.machine.lane_lost(self.now_ns, lane, held, out);
     }
 
@@ -255,14 +256,15 @@ impl World {
     fn fence_ack(&mut self, lane: LaneId, out: &mut Vec<Action<Held>>) {
         let message = Message::FenceAck { lane };
         let expected = self.machine.expects(&message);
-        let asked = self.lanes.get(&lane).and_then(|lost| lost.asked);
+        let at = lane.raw().wrapping_sub(1) as usize;
+        let asked = self.lanes.get(at).and_then(|lost| lost.asked);
         assert!(!expected || asked == Some(self.connection), "{lane} was not asked for on this connection");
         *self.reason.borrow_mut() = Reason::Ack(lane);
         self.message(&message, out);
         if expected {
             // Answered once.
             assert!(!self.machine.expects(&message), "the fence of {lane} is answered twice");
-            self.lanes.entry(lane).and_modify(|lost| lost.asked = None);
+            self.lanes[at].asked = None;
         }
     }
 
@@ -316,15 +318,14 @@ impl World {
         for Held(record) in records {
             let before = self.released[record.number].replace(fence);
             assert_eq!(before, None, "a record left twice");
-            let lane = self.lanes.iter().find(|(_, lost)| lost.records.contains(&record.number));
-            let (lane, lost) = lane.expect("a record of no lane");
+            let asked = self.lanes[record.lane.raw() as usize - 1].asked;
             match (fence, reason) {
                 (Fence::Lease, _) => {
                     assert!(record.lease_until_ns <= self.now_ns, "released before its lease was over")
                 }
-                (Fence::Confirmed, Reason::Ack(answered)) => assert_eq!(answered, lane),
+                (Fence::Confirmed, Reason::Ack(answered)) => assert_eq!(*answered, record.lane),
                 (Fence::Confirmed, Reason::Orphans) => {
-                    assert_ne!(lost.asked, Some(self.connection), "Ready confirms a lane of this connection")
+                    assert_ne!(asked, Some(self.connection), "Ready confirms a lane of this connection")
                 }
                 (fence, Reason::All(expected)) => assert_eq!(fence, *expected),
                 (fence, reason) => panic!("{fence:?} because of {reason:?}"),
