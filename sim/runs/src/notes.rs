@@ -10,6 +10,7 @@ pub const BYTES_MIN: usize = 16;
 pub struct Note {
     pub from: LifeId,
     pub to: LifeId,
+    pub channel: u16,
     pub bytes: usize,
     pub transfer: Option<TransferId>,
     pub invoked: u64,
@@ -35,11 +36,12 @@ pub fn payload(number: usize, bytes: usize) -> Vec<u8> {
 }
 
 impl Ledger {
-    pub fn new_note(&mut self, from: LifeId, to: LifeId, bytes: usize) -> usize {
+    pub fn new_note(&mut self, from: LifeId, to: LifeId, channel: u16, bytes: usize) -> usize {
         let invoked = self.tick();
         self.notes.push(Note {
             from,
             to,
+            channel,
             bytes,
             transfer: None,
             invoked,
@@ -50,8 +52,8 @@ impl Ledger {
         self.notes.len() - 1
     }
 
-    /// The application of `at` was given a notification.
-    pub fn arrived(&mut self, at: LifeId, from: Option<LifeId>, bytes: &[u8]) {
+    /// The application of `at` was given a notification by the queue of this channel.
+    pub fn arrived(&mut self, at: LifeId, from: Option<LifeId>, channel: u16, bytes: &[u8]) {
         let number = bytes.first_chunk().map(|word| u64::from_le_bytes(*word) as usize);
         let Some(number) = number.filter(|number| *number < self.notes.len()) else {
             return self
@@ -65,6 +67,8 @@ impl Ledger {
             "arrives again"
         } else if note.to != at || from.is_some_and(|from| from != note.from) {
             "arrives at another engine, or as another's"
+        } else if note.channel != channel {
+            "arrives on another channel"
         } else if !intact {
             "is damaged"
         } else if note.outcome == Some(Notification::NotSent) {
@@ -78,8 +82,10 @@ impl Ledger {
         let later = self
             .notes
             .iter()
-            .position(|it| (it.from, it.to, it.has_arrived) == (sender, at, true) && it.invoked > returned);
-        if let Some(later) = later {
+            .enumerate()
+            .filter(|(_, it)| (it.from, it.to, it.channel) == (sender, at, channel))
+            .find(|(_, it)| it.has_arrived && it.invoked > returned);
+        if let Some((later, _)) = later {
             self.fail(format!("{} arrives after {later}, which was sent later", self.told_of_note(number)));
         }
         let Some(id) = transfer else { return };
@@ -104,7 +110,10 @@ impl Ledger {
     fn told_of_note(&self, number: usize) -> String {
         let note = &self.notes[number];
         let (from, to) = (self.named(note.from), self.named(note.to));
-        format!("notification {number} ({from} to {to}, {:?}, of transfer {:?})", note.outcome, note.transfer)
+        format!(
+            "notification {number} ({from} to {to}, channel {}, {:?}, of transfer {:?})",
+            note.channel, note.outcome, note.transfer
+        )
     }
 
     /// Finds notifications that were delivered and did not arrive, although both ends remember each other.

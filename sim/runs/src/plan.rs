@@ -3,6 +3,7 @@
 use crate::devices;
 use crate::draw::Draw;
 use crate::nics;
+use ferry::limits::CHANNELS_MAX;
 use ferry_sim_kernel::net::Faults;
 use ferry_sim_kernel::nic::Abilities;
 
@@ -16,6 +17,10 @@ const CALLBACKS_STREAM: u64 = 53;
 /// As for callbacks.
 const HASTY_PERCENT: u32 = 15;
 const HASTY_STREAM: u64 = 36;
+/// As for callbacks: seeds in which notifications go over these channels.
+const CHANNELS_PERCENT: u32 = 25;
+const CHANNELS_STREAM: u64 = 167;
+const CHANNELS: [u16; 3] = [0, 1, CHANNELS_MAX - 1];
 /// How wrong clocks may be, by the contracts, with room for rounding.
 pub const GAIN_PPM_MAX: u64 = 995;
 
@@ -62,6 +67,8 @@ pub struct EnginePlan {
     pub bytes_max: u64,
     /// Its queues have callbacks.
     pub calls_back: bool,
+    /// The channels of notifications.
+    pub channels: Vec<u16>,
     /// Its threads cancel many transfers at once.
     pub is_hasty: bool,
     /// A thread that has looked at its transfers so often in vain rests between its looks, so that a lease of a second
@@ -325,6 +332,9 @@ impl Plan {
         }
         let is_hasty = Draw::new(seed, HASTY_STREAM).percent(HASTY_PERCENT);
         engines.iter_mut().for_each(|engine| engine.is_hasty = is_hasty);
+        if Draw::new(seed, CHANNELS_STREAM).percent(CHANNELS_PERCENT) {
+            engines.iter_mut().for_each(|engine| engine.channels = CHANNELS.to_vec());
+        }
         let devices = devices::draw(seed, hosts, &mut engines, &mut faults);
         Plan {
             hosts,
@@ -401,6 +411,7 @@ fn engine(draw: &mut Draw, at: usize, count: usize, hosts: usize, transfers: usi
         deadline_ns: deadline_ms * MS,
         bytes_max,
         calls_back: false,
+        channels: vec![0],
         is_hasty: false,
         vain_max: 10_000,
     }
@@ -448,13 +459,16 @@ mod tests {
     }
 
     #[test]
-    fn seeds_that_showed_a_bug_neither_call_back_nor_haste() {
+    fn seeds_that_showed_a_bug_are_as_they_were() {
         let has = |seed: u64, it: fn(&EnginePlan) -> bool| Plan::new(seed).engines.iter().any(it);
         let count = |it| (0..1_000).filter(|seed| has(*seed, it)).count();
         assert!((200..260).contains(&count(|engine| engine.calls_back)));
         assert!((120..180).contains(&count(|engine| engine.is_hasty)));
         let of_bug = |it| crate::bugs::without_devices().any(|seed| has(seed, it));
         assert!(!of_bug(|engine| engine.calls_back || engine.is_hasty));
+        let has_channels = |engine: &EnginePlan| engine.channels.len() > 1;
+        assert!((200..300).contains(&count(has_channels)));
+        assert!(!crate::bugs::BUGS.iter().any(|bug| has(bug.seed, has_channels)));
     }
 
     #[test]

@@ -72,8 +72,8 @@ fn run(world: World, plan: EnginePlan, slot: usize, life: LifeId) {
     for memory in &program.plan.memories {
         program.register(memory);
     }
-    let what = WHAT_NOTIFICATIONS | WHAT_PEERS | WHAT_PEER_STATES;
-    let events = persist(|| program.engine.queue(what, 64));
+    let events: Vec<Arc<Queue>> =
+        program.plan.channels.iter().map(|channel| program.events(*channel)).collect();
     book.with(|ledger| {
         ledger.lives[life].is_ready = true;
         ledger.lives[life].threads_left = program.plan.threads;
@@ -87,10 +87,10 @@ fn run(world: World, plan: EnginePlan, slot: usize, life: LifeId) {
     }
     program.serve(&events);
     program.close();
-    program.callback_is_gone(&events);
+    events.iter().for_each(|events| program.callback_is_gone(events));
     book.with(|ledger| ledger.lives[life].is_ready = false);
     // Events may still be drained.
-    program.drain(&events, 1 << 10);
+    events.iter().for_each(|events| program.drain(events, 1 << 10));
     book.with(|ledger| ledger.slots[slot].life = None);
 }
 
@@ -172,8 +172,14 @@ impl Program {
         region
     }
 
-    /// Drains events until the process leaves and its threads have ended.
-    fn serve(&self, events: &Queue) {
+    /// Creates the queue of a channel; that of channel 0 also takes the events of peers.
+    fn events(&self, channel: u16) -> Arc<Queue> {
+        let of_peers = if channel == 0 { WHAT_PEERS | WHAT_PEER_STATES } else { 0 };
+        persist(|| self.engine.channel_queue(WHAT_NOTIFICATIONS | of_peers, 64, channel))
+    }
+
+    /// Drains events until the process leaves and its threads have ended. A slow program leaves only channel 0 alone.
+    fn serve(&self, events: &[Arc<Queue>]) {
         let mut draw = Draw::new(self.world.seed, 1_000 + self.life as u64);
         loop {
             let (ends, is_slow) = self.world.book.with(|ledger| {
@@ -184,18 +190,30 @@ impl Program {
             if ends {
                 return;
             }
-            match self.plan.calls_back {
-                true => self.call_back_on(events, is_slow, &mut draw),
-                false if is_slow => {}
-                // The programs of every other life sleep until there are events.
-                false if self.life.is_multiple_of(2) => {
-                    self.await_events(events, Duration::from_micros(self.plan.drain_us));
-                    continue;
-                }
-                false => self.drain(events, EVENTS),
+            let rests = self.serve_channel(&events[0], is_slow, &mut draw);
+            for events in &events[1..] {
+                self.serve_channel(events, false, &mut draw);
+            }
+            if !rests {
+                continue;
             }
             task::sleep(Duration::from_micros(draw.between(self.plan.drain_us / 2, self.plan.drain_us)));
         }
+    }
+
+    /// Takes events of a queue. Returns false if that has waited for them.
+    fn serve_channel(&self, events: &Queue, is_slow: bool, draw: &mut Draw) -> bool {
+        match self.plan.calls_back {
+            true => self.call_back_on(events, is_slow, draw),
+            false if is_slow => {}
+            // The programs of every other life sleep until there are events.
+            false if self.life.is_multiple_of(2) => {
+                self.await_events(events, Duration::from_micros(self.plan.drain_us));
+                return false;
+            }
+            false => self.drain(events, EVENTS),
+        }
+        true
     }
 
     /// Keeps the callback set, but for a while at times, in which events are drained; unset where nobody takes events.
@@ -246,7 +264,7 @@ impl Program {
             self.world.book.with(|ledger| ledger.lives[self.life].lost.insert(event.peer.raw()));
         }
         self.world.book.with(|ledger| match &event.body {
-            EventBody::Notification { bytes, .. } => ledger.arrived(self.life, of, bytes),
+            EventBody::Notification { channel, bytes } => ledger.arrived(self.life, of, *channel, bytes),
             body => ledger.heard((self.life, tick), event.peer.raw(), of, is_only, body),
         });
     }

@@ -63,6 +63,7 @@ impl Actor {
         let from = self.program.life;
         let (deadline, deadline_ns) = self.deadline();
         let bytes = self.draw.percent(30).then(|| self.note_bytes());
+        let channel = if bytes.is_some() { self.channel() } else { 0 };
         let mut wish = Wish {
             from,
             to,
@@ -78,7 +79,7 @@ impl Actor {
         };
         let (ordered, checksum) = (wish.ordered, wish.checksum);
         let (id, notify) = book.with(|ledger| {
-            let note = bytes.map(|bytes| (ledger.new_note(from, to, bytes), bytes));
+            let note = bytes.map(|bytes| (ledger.new_note(from, to, channel, bytes), bytes));
             wish.note = note.map(|(number, _)| number);
             let id = ledger.begin(wish, shape.blocks, shape.pieces);
             if let Some((number, _)) = note {
@@ -94,6 +95,7 @@ impl Actor {
             user_data: id as u64,
             queue: queued.then(|| self.queue.clone()),
             notify: notify.as_deref(),
+            channel,
             priority: self.draw.between(0, 3) as u32,
             ..TransferOptions::default()
         };
@@ -159,13 +161,28 @@ impl Actor {
         }
     }
 
+    /// Draws the channel of a notification, where there are several.
+    fn channel(&mut self) -> u16 {
+        match &self.program.plan.channels[..] {
+            [only] => *only,
+            all => *self.draw.pick(all),
+        }
+    }
+
     /// Sends a notification without data.
     fn notify(&mut self, slot: usize, peer: PeerId, to: LifeId) {
         let (book, from) = (self.program.world.book.clone(), self.program.life);
         let bytes = self.note_bytes();
-        let number = book.with(|ledger| ledger.new_note(from, to, bytes));
+        let channel = self.channel();
+        let number = book.with(|ledger| ledger.new_note(from, to, channel, bytes));
         let (deadline, _) = self.deadline();
-        let result = self.program.engine.notify(peer, &payload(number, bytes), deadline);
+        let (engine, bytes) = (&self.program.engine, payload(number, bytes));
+        let options =
+            TransferOptions { deadline, channel, notify: Some(&bytes), ..TransferOptions::default() };
+        let result = match channel {
+            0 => engine.notify(peer, &bytes, deadline),
+            _ => engine.submit(peer, Op::Write, &[], &options).and_then(|it| it.wait_done().map(drop)),
+        };
         if let Err(error) = &result {
             self.note_failure(slot, peer, error);
         }
