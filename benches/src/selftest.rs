@@ -23,10 +23,10 @@ const PARTS: [&str; 7] = [
 
 /// The parts for memory that may be a device's, as short as possible: a device's copies may be slow.
 const PARTS_OF_DEVICES: [&str; 6] = [
-    "write_bw -s 1m -l 16 -n 40 -t 4 127.0.0.1",
-    "read_bw -s 1m -l 16 -n 40 -t 4 127.0.0.1",
-    "write_bw -s 16k -l 1024 -n 40 -t 4 --layout scattered 127.0.0.1",
-    "read_bw -s 4k -l 1024 -n 40 -t 4 --layout scattered 127.0.0.1",
+    "write_bw -s 1m -l 16 -n 12 -t 4 127.0.0.1",
+    "read_bw -s 1m -l 16 -n 12 -t 4 127.0.0.1",
+    "write_bw -s 16k -l 1024 -n 12 -t 4 --layout scattered 127.0.0.1",
+    "read_bw -s 4k -l 1024 -n 12 -t 4 --layout scattered 127.0.0.1",
     "write_lat -s 4k -n 500 127.0.0.1",
     "read_lat -s 4k -n 500 127.0.0.1",
 ];
