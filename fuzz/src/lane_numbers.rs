@@ -61,8 +61,8 @@ pub fn run(data: &[u8]) {
                 assert!(!numbers.take(lane), "{lane} is taken behind its fence");
             }
             Step::Fences(number, count) => {
-                let first = lane(number).raw();
-                for number in (first..first.saturating_add(u32::from(*count % (2 * LANE_NUMBERS_KEPT as u16)))).map(LaneId::from_raw) {
+                let (first, count) = (lane(number).raw(), u32::from(*count) % (2 * LANE_NUMBERS_KEPT as u32));
+                for number in (first..first.saturating_add(count)).map(LaneId::from_raw) {
                     numbers.fence(number);
                     gone.insert(number);
                     highest = highest.max(number.raw());
