@@ -4,9 +4,13 @@ use super::{not_after, Draft, Extra, Sealed, Sequence, REGIONS};
 use crate::memory::Arena;
 use ferry::internals::handle::{make, Kind as HandleKind, Parts, Tag};
 use ferry::internals::transport::tcp::wire::{flags, Descriptor, Fault, Header, Kind};
+use ferry::limits::{CHANNELS_MAX, NOTIFY_CREDITS};
 use ferry::types::{Op, RegionId};
 use ferry::{State as TransferState, Status, TransferCore};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// A notification's number has its channel above these bits, and below them its place there.
+const PLACE_BITS: u32 = 48;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum State {
@@ -118,7 +122,9 @@ impl Model {
         let extra = match &draft.extra {
             Extra::None => Vec::new(),
             Extra::Number(number, body) => {
-                [&u64::from(*number).to_le_bytes()[..], &body[..body.len().min(64)]].concat()
+                let channel = [0, 1, CHANNELS_MAX - 1, CHANNELS_MAX][usize::from(*number / 64)];
+                let number = u64::from(channel) << PLACE_BITS | u64::from(number % 64);
+                [&number.to_le_bytes()[..], &body[..body.len().min(64)]].concat()
             }
             Extra::AnyNumber(number) => number.to_le_bytes().to_vec(),
             Extra::Faults(faults) => {
@@ -244,7 +250,10 @@ impl Model {
                 let (number, body) = frame.extra.split_first_chunk::<8>()?;
                 (kind != flags::NOTIFY | flags::SKIP).then_some(())?;
                 (kind == flags::NOTIFY || body.is_empty()).then_some(())?;
-                Some(u64::from_le_bytes(*number))
+                let number = u64::from_le_bytes(*number);
+                // Nothing lands for a channel that does not exist.
+                (number >> PLACE_BITS < u64::from(CHANNELS_MAX)).then_some(())?;
+                Some(number)
             }
         };
         let is_duplicate =
@@ -275,7 +284,7 @@ impl Model {
             }
         }
         if let Some(number) = number.filter(|it| faults.is_empty() && !self.numbers.contains(it)) {
-            (number < 1024).then_some(())?;
+            (number % (1 << PLACE_BITS) < NOTIFY_CREDITS as u64).then_some(())?;
             self.numbers.insert(number);
         }
         self.faults.insert(header.sequence, faults);
