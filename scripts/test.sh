@@ -63,10 +63,13 @@ run() {
     { flock 8 && tell "$leg" "$status" $((SECONDS - started)); } 8>"$logs/lock"
 }
 
-# The lines of a leg's log that name what failed.
+# The lines of a leg's log that name what failed, and what each panic said.
 named_failures() {
-    grep -aE '^test .* \.\.\. FAILED|panicked at|ended with status|did not end within|failed; once more|SUMMARY: |^error|: error:' \
-        "$logs/$1.log" | awk '!seen[$0]++' | head -n 40
+    LC_ALL=C awk '{
+        named = said || /^test .* \.\.\. FAILED|panicked at|ended with status|did not end within|failed; once more|SUMMARY: |^error|: error:/
+        said = /panicked at/
+    }
+    named && !seen[$0]++' "$logs/$1.log" | head -n 40
 }
 
 tell() {
