@@ -400,6 +400,26 @@ fn memory_dropped_in_use_stays_mapped() {
     });
 }
 
+/// The target drops memory while a peer writes and reads it: the memory goes back to the system each time.
+#[test]
+fn memory_dropped_under_a_transfer_of_a_peer_is_freed() {
+    // Longer than the memory of other tests, so that none of theirs fills the hole.
+    const LENGTH: usize = 40 * MIB;
+    let pair = Pair::new(&[]);
+    let local = pair.a.alloc(LENGTH, &named("")).unwrap();
+    for round in 0..12 {
+        let remote = pair.b.alloc(LENGTH, &named("")).unwrap();
+        wait_for_region(&pair.a, pair.b_at_a, remote.region());
+        let op = if round % 2 == 0 { Op::Write } else { Op::Read };
+        let whole = [request(&local, 0, &remote, 0, LENGTH)];
+        let transfer = pair.a.submit(pair.b_at_a, op, &whole, &plain()).unwrap();
+        let address = remote.address();
+        drop(remote);
+        assert!(!is_mapped(address, LENGTH), "round {round}");
+        transfer.wait(Some(PATIENCE)).unwrap();
+    }
+}
+
 /// The target frees memory while peers write and read it: free returns, the transfer ends STALE, and memory that is
 /// mapped there next is not touched.
 #[test]
@@ -443,6 +463,13 @@ fn holds(address: u64, bytes: &[u8]) -> bool {
     // SAFETY: the kernel copies into `found`, or says EFAULT; no reference to the address is formed.
     let read = unsafe { libc::process_vm_readv(libc::getpid(), &into, 1, &from, 1, 0) };
     read == bytes.len() as isize && found == bytes
+}
+
+/// Returns whether each page of the range is mapped.
+fn is_mapped(address: u64, length: usize) -> bool {
+    let mut resident = vec![0u8; length.div_ceil(4096)];
+    // SAFETY: the kernel writes a byte for each page into `resident`; no reference to the address is formed.
+    unsafe { libc::mincore(address as *mut libc::c_void, length, resident.as_mut_ptr()) == 0 }
 }
 
 /// Memory that can't be read, like a device's, is refused when it is registered, not found by a thread later.

@@ -12,7 +12,7 @@ use crate::types::{Access, Location, MemoryKind, RegionId};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long dropping a `Memory` waits for peers to give up its RDMA keys.
+/// How long dropping a `Memory` waits for peers: for accesses in progress, and for RDMA keys that they hold.
 const DROP_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Smaller allocations are not compared with the memory that is left: that would take longer than the allocation.
@@ -258,8 +258,9 @@ fn shares_more(registry: &Registry) -> bool {
     registry.has_grants() && registry.snapshot().shared().len() < SHARED_MEMORIES_MAX
 }
 
-/// Registered memory that ferry allocated. If a transfer uses the memory at the drop, the memory stays mapped for ever;
-/// `free` waits instead. The drop waits for at most one second if peers hold RDMA keys of the memory.
+/// Registered memory that ferry allocated. If a transfer of this engine uses the memory at the drop, the memory stays
+/// mapped for ever; `free` waits instead. The drop waits for at most one second while peers access the memory or hold
+/// RDMA keys of it.
 pub struct Memory {
     engine: Engine,
     region: RegionId,
@@ -326,11 +327,12 @@ impl Drop for Memory {
             Err(error) if error.status == Status::Stale => return,
             Err(_) => {}
         }
-        // Wait only for peers to give up RDMA keys, not for transfers that use the memory.
+        // Wait only for peers, not for this engine's transfers, which may last.
         let registry = &self.engine.inner.context.registry;
         let patient = !self.engine.is_forked() && self.engine.check_health().is_ok();
-        let idle = patient && registry.get(self.region).is_ok_and(|region| region.is_idle());
-        if !idle || self.unregister(Some(DROP_PATIENCE)).is_err() {
+        let lasts = |region| self.engine.transfers_of(&region).next().is_some();
+        let brief = patient && registry.get(self.region).is_ok_and(|region| !lasts(region));
+        if !brief || self.unregister(Some(DROP_PATIENCE)).is_err() {
             std::mem::forget(mapping);
         }
     }

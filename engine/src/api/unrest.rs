@@ -3,6 +3,7 @@
 //! late.
 
 use super::Engine;
+use crate::complete::Transfer;
 use crate::peer::Peer;
 use crate::region::Region;
 use crate::status::{Error, Status};
@@ -44,16 +45,23 @@ impl Engine {
         }
     }
 
+    /// Returns the transfers of this engine that use a region and have not ended.
+    pub(super) fn transfers_of<'a>(
+        &self,
+        region: &'a Arc<Region>,
+    ) -> impl Iterator<Item = Arc<Transfer>> + 'a {
+        let all = self.inner.context.transfers.list().into_iter();
+        all.filter(|it| !it.is_final() && it.spec.regions.iter().any(|used| Arc::ptr_eq(used, region)))
+    }
+
     fn users_of(&self, region: &Arc<Region>) -> String {
         let context = &self.inner.context;
         let name = if region.name.is_empty() { String::new() } else { format!("{:?} ", region.name) };
         let mut parts = Vec::new();
         let users = context.registry.users(region);
         let mut transfers: HashMap<PeerId, u64> = HashMap::default();
-        for transfer in context.transfers.list().iter().filter(|transfer| !transfer.is_final()) {
-            if transfer.spec.regions.iter().any(|used| Arc::ptr_eq(used, region)) {
-                *transfers.entry(transfer.spec.peer).or_default() += 1;
-            }
+        for transfer in self.transfers_of(region) {
+            *transfers.entry(transfer.spec.peer).or_default() += 1;
         }
         for (peer, count) in &transfers {
             parts.push(format!("{} with {}", counted(*count, "transfer"), self.name_of_handle(*peer)));

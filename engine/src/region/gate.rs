@@ -51,12 +51,7 @@ impl Gate {
         }
     }
 
-    /// Returns whether the gate has no user. Only advice: a thread may enter the moment after.
-    pub(crate) fn is_idle(&self) -> bool {
-        self.users() == 0
-    }
-
-    /// Returns the number of users. Only advice, like `is_idle`.
+    /// Returns the number of users. Only advice: a thread may enter the moment after.
     pub(crate) fn users(&self) -> u64 {
         self.state.load(Ordering::SeqCst) & !REVOKED
     }

@@ -152,8 +152,9 @@ impl Region {
     }
 
     /// Returns whether the region has no user at this moment.
+    #[cfg(any(test, feature = "internals"))]
     pub fn is_idle(&self) -> bool {
-        self.gate.is_idle()
+        self.gate.users() == 0
     }
 
     /// Returns whether new uses are refused. A `false` may be out of date on return; `enter` decides.

@@ -1,8 +1,13 @@
-//! What is told of late bytes, and when reading for a checksum stops.
+//! What is told of late bytes, when reading for a checksum stops, and when a region is left.
 
 use super::*;
+use crate::complete::State;
 use crate::handle::Tag;
 use crate::region::{RegionSpec, Registry};
+use crate::transport::tcp::drain_tests::{engine, BOUND};
+use crate::types::{Op, Request};
+use crate::{RegionOptions, TransferOptions};
+use std::time::Duration;
 
 #[test]
 fn late_bytes_are_told_region_by_region_and_refused_ones_are_not() {
@@ -50,4 +55,31 @@ fn a_refused_piece_may_have_any_address() {
     landing.advance(60);
     let mut vectors = Vec::new();
     assert_eq!(landing.vectors(&mut vectors), 40);
+}
+
+/// A lane that kept the regions of its last frame would enter them with each later receive, for whatever frame. The
+/// owner that then frees its memory would find a user.
+#[test]
+fn a_lane_keeps_no_region_of_a_frame_that_it_has_answered() {
+    let (a, b) = (engine(), engine());
+    let peer = a.connect(b.address(), Some(BOUND)).unwrap();
+    for (op, length) in [(Op::Write, 64), (Op::Read, 64), (Op::Write, 512 << 10)] {
+        let (here, there) =
+            (a.alloc(length, &RegionOptions::default()), b.alloc(length, &RegionOptions::default()));
+        let (here, there) = (here.unwrap(), there.unwrap());
+        let request = Request {
+            local: here.address(),
+            remote: there.address(),
+            length: length as u64,
+            remote_region: there.region(),
+        };
+        let transfer = a.submit(peer, op, &[request], &TransferOptions::default()).unwrap();
+        assert_eq!(transfer.wait(Some(BOUND)).unwrap().state, State::Done);
+        let region = Arc::downgrade(&b.whole().registry.get(there.region()).unwrap());
+        // The thread that sent a READ's bytes may still be about to leave.
+        let patience = if op == Op::Read { BOUND } else { Duration::ZERO };
+        there.free(Some(patience)).map_err(|(_, error)| error).unwrap();
+        assert!(region.upgrade().is_none(), "{op:?} of {length}: the lane has it");
+        here.free(Some(Duration::ZERO)).map_err(|(_, error)| error).unwrap();
+    }
 }

@@ -232,6 +232,9 @@ impl Rx {
                     return Ok(());
                 }
                 frame.finish(lane, &mut self.landing, turn, after)?;
+                // Before the answer is sent: then the peer's word that all has ended also means that unregister finds
+                // no user. A receive enters whatever the landing lists.
+                self.landing.reset(0, Boottime::ZERO);
             }
             if self.end - self.start < HEADER_BYTES {
                 return Ok(());
