@@ -12,7 +12,7 @@ use crate::types::RegionId;
 use crate::{Config, Engine, RegionOptions};
 use proptest::prelude::*;
 use std::io::{self, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{mpsc, Mutex};
 use std::time::{Duration, Instant};
@@ -227,6 +227,8 @@ impl Deaf {
                         }
                         let _ = near.write_all(&bytes[..count]);
                     }
+                    // The speaker may refuse a lane that comes before the session stands; another follows.
+                    let _ = near.shutdown(Shutdown::Both);
                 });
             }
         });
