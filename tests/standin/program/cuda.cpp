@@ -85,7 +85,9 @@ void program_stream_block(program_stream *stream) {
     OK(cuStreamWaitValue32_v2(stream_of(stream), pointer(stream->gate), 1, CU_STREAM_WAIT_VALUE_GEQ));
 }
 
-void program_stream_go(program_stream *stream) { *static_cast<volatile uint32_t *>(stream->gate) = 1; }
+void program_stream_go(program_stream *stream) {
+    __atomic_store_n(static_cast<uint32_t *>(stream->gate), 1, __ATOMIC_RELEASE);
+}
 
 void program_stream_write(program_stream *stream, uint64_t to) {
     use(0);
