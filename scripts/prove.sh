@@ -19,12 +19,12 @@ budget_s=3600
 
 # part  limit in seconds  command. The limits include the builds from an empty target folder.
 parts="
-address    540  scripts/sanitize.sh address
-thread     720  scripts/sanitize.sh thread
-miri       480  scripts/miri.sh
-fuzz       420  scripts/fuzz.sh run 8
-hostile    240  scripts/fuzz.sh hostile 200 $seed
-chaos      360  make chaos ROUNDS=12 SEED=$seed
+address    450  scripts/sanitize.sh address
+thread     660  scripts/sanitize.sh thread
+miri       540  env SEEDS=2 scripts/miri.sh
+fuzz       480  scripts/fuzz.sh run 6
+hostile    360  scripts/fuzz.sh hostile 2000 $seed
+chaos      240  make chaos ROUNDS=12 SEED=$seed
 soak       480  make soak MINUTES=3 SEED=$seed
 sim        360  scripts/sim.sh run --seeds 1500 --from $seed
 "
