@@ -20,7 +20,7 @@ pure=(plan:: route::tests schedule:: peer::l peer::inbox session::machine sessio
 # Threads meet in these: each seed is another order.
 threads=(complete::table region::grants region::unregister_tests)
 # Not these: an interpreter would need minutes for what they repeat.
-long=(one_among_many places_rise as_many_regions_as_indexes)
+long=(one_among_many places_rise as_many_regions_as_indexes memory_follows_use)
 
 # Isolation stays on: time is the interpreter's own, and random bits come from the seed.
 flags="-Zmiri-env-forward=PROPTEST_CASES -Zmiri-env-forward=PROPTEST_DISABLE_FAILURE_PERSISTENCE"

@@ -415,8 +415,9 @@ fn memory_dropped_under_a_transfer_of_a_peer_is_freed() {
         let transfer = pair.a.submit(pair.b_at_a, op, &whole, &plain()).unwrap();
         let address = remote.address();
         drop(remote);
-        assert!(!is_mapped(address, LENGTH), "round {round}");
         transfer.wait(Some(PATIENCE)).unwrap();
+        // The other engine, which is in this process, may have mapped the same memory into the hole meanwhile.
+        eventually("its memory is unmapped", || !is_mapped(address, LENGTH));
     }
 }
 
