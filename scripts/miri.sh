@@ -18,9 +18,11 @@ seeds=${SEEDS:-4}
 # Decisions and tables: one thread. Few names, because Miri also interprets the comparison of each test with each name.
 pure=(plan:: route::tests schedule:: peer::l peer::inbox session::machine session::order session::message)
 # Threads meet in these: each seed is another order.
-threads=(complete::table region::grants region::unregister_tests)
-# Not these: an interpreter would need minutes for what they repeat.
-long=(one_among_many places_rise as_many_regions_as_indexes memory_follows_use)
+threads=(complete::table region::unregister_tests)
+# An interpreter would need minutes for what these repeat.
+left_out=(one_among_many places_rise as_many_regions_as_indexes memory_follows_use)
+# Grants are words of a memory file, which Miri lacks; the simulation runs them, and loom their gates.
+left_out+=(no_process_enters the_next_region_in_the_slot the_next_in_its_slot)
 
 # Isolation stays on: time is the interpreter's own, and random bits come from the seed.
 flags="-Zmiri-env-forward=PROPTEST_CASES -Zmiri-env-forward=PROPTEST_DISABLE_FAILURE_PERSISTENCE"
@@ -48,8 +50,8 @@ main() {
         miri "-Zmiri-many-seeds=0..$seeds" "$@"
         return
     fi
-    miri "" "${pure[@]}" "${long[@]/#/--skip=}"
-    miri "-Zmiri-many-seeds=0..$seeds" "${threads[@]}" "${long[@]/#/--skip=}"
+    miri "" "${pure[@]}" "${left_out[@]/#/--skip=}"
+    miri "-Zmiri-many-seeds=0..$seeds" "${threads[@]}" "${left_out[@]/#/--skip=}"
 }
 
 main "$@"; exit

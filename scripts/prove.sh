@@ -21,7 +21,7 @@ budget_s=3600
 parts="
 address    450  scripts/sanitize.sh address
 thread     660  scripts/sanitize.sh thread
-miri       540  env SEEDS=2 scripts/miri.sh
+miri       540  scripts/miri.sh
 fuzz       480  scripts/fuzz.sh run 6
 hostile    360  scripts/fuzz.sh hostile 2000 $seed
 chaos      240  make chaos ROUNDS=12 SEED=$seed

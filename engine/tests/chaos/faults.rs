@@ -1,6 +1,6 @@
 //! The faults of a round, drawn from its dice. Each fault has an end, which is due later in the round.
 
-use crate::network::{self, Rule};
+use crate::network::Rule;
 use crate::round::Round;
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -98,7 +98,8 @@ impl Round<'_> {
             let (host, port) = (self.nodes[node].host, self.nodes[node].port);
             let namespace = self.network.namespace(host);
             let seed = self.dice.next();
-            self.nodes[node].stranger = Stranger::start(namespace, host, port, seed);
+            let address = format!("{}:{port}", self.network.address(host));
+            self.nodes[node].stranger = Some(Stranger::start(namespace, address, seed));
         }
         self.relieve(lasts, Relief::Start(node));
     }
@@ -156,9 +157,9 @@ pub struct Stranger {
 }
 
 impl Stranger {
-    fn start(namespace: std::fs::File, host: usize, port: u16, seed: u64) -> Option<Stranger> {
+    fn start(namespace: std::fs::File, address: String, seed: u64) -> Stranger {
         let end = Arc::new(AtomicBool::new(false));
-        let (ends, address) = (end.clone(), format!("{}:{port}", network::address(host)));
+        let ends = end.clone();
         let thread = std::thread::spawn(move || {
             // SAFETY: no memory is involved; the namespace is this thread's alone.
             assert_eq!(unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNET) }, 0);
@@ -179,7 +180,7 @@ impl Stranger {
                 }
             }
         });
-        Some(Stranger { end, thread: Some(thread) })
+        Stranger { end, thread: Some(thread) }
     }
 }
 

@@ -2,10 +2,9 @@
 
 use crate::arena;
 use crate::faults::Relief;
-use crate::operation::{Kind, Life, DRAIN, LEASE};
+use crate::operation::{Kind, Life};
 use crate::process::Said;
 use crate::round::Round;
-use crate::support::SLACK;
 use std::time::Instant;
 
 impl Round<'_> {
@@ -162,11 +161,12 @@ impl Round<'_> {
     }
 
     pub fn check_bounds(&mut self, now: Instant) {
+        let more = self.place.drain + self.place.lease + self.place.slack;
         let late = self.operations.iter().find(|operation| {
             let stopped =
                 self.nodes[operation.from].stopped_until(now).saturating_sub(operation.stopped_before);
             let active = (now - operation.submitted).saturating_sub(stopped);
-            operation.life == Life::Submitted && active > operation.deadline + DRAIN + LEASE + SLACK
+            operation.life == Life::Submitted && active > operation.deadline + more
         });
         if let Some(operation) = late {
             let (id, node) = (operation.id, operation.from);

@@ -3,15 +3,18 @@
 //!
 //! `main` enters namespaces of its own, so that all that the program makes ends with the program, also when it is
 //! killed. `round` plays a round, `faults` draws its faults, `judge` compares memory and lives with the contracts.
-//! `network` has the hosts and the wire between them, `process` and `node` the two ends of a node's process, `arena`
-//! the memory of a node.
+//! `place` has the hosts: `network` those that are network namespaces, with the wire between them, `devices` those of the
+//! virtual machine with RDMA devices (CHAOS_RDMA=1 says that this is it). `process` and `node` the two ends of a node's process, `arena`
+//! the memory of a node. CHAOS_NODES has the programs of the nodes in other languages (scripts/chaos.sh).
 
 mod arena;
+mod devices;
 mod faults;
 mod judge;
 mod network;
 mod node;
 mod operation;
+mod place;
 mod process;
 mod round;
 #[path = "../faults/support.rs"]
@@ -29,6 +32,10 @@ fn main() {
     if let Ok(descriptor) = std::env::var(node::ARENA) {
         return node::run(&descriptor);
     }
+    let languages = process::Languages::of(&std::env::var("CHAOS_NODES").unwrap_or_default());
+    if std::env::var_os("CHAOS_RDMA").is_some() {
+        return play(&place::Place::of_devices(languages), "the hosts are those of the virtual machine");
+    }
     if std::env::var_os(INSIDE).is_none() {
         exit(enter());
     }
@@ -37,13 +44,17 @@ fn main() {
         give_up("cannot mount a file system for the names of network namespaces");
     }
     network::ip("link set lo up");
+    play(&place::Place::of_namespaces(languages), netem());
+}
+
+fn play(place: &place::Place, about: &str) {
     let rounds: u64 = number("ROUNDS").unwrap_or(20);
     let seed = number("SEED").unwrap_or_else(|| ferry::internals::sys::random_u64() >> 24);
-    println!("chaos: {rounds} rounds from SEED={seed}; {}", netem());
+    println!("chaos: {rounds} rounds from SEED={seed}; {about}");
     let (mut tally, started) = (tally::Tally::default(), Instant::now());
     for at in 0..rounds {
         let seed = seed + at;
-        if let Err(failure) = round::play(seed, &mut tally) {
+        if let Err(failure) = round::play(seed, place, &mut tally) {
             println!("{failure}");
             println!(
                 "chaos: round {at} FAILED; `make chaos ROUNDS=1 SEED={seed}` draws the same round again"

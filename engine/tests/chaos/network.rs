@@ -1,6 +1,7 @@
-//! Hosts: network namespaces, each with a veth whose other end the wire holds. The wire is a thread that passes frames
-//! between the hosts and loses, delays, reorders and duplicates frames by rules. It needs no netem and no packet
-//! filter of the kernel. All names are inside the namespaces that `main` enters, which end with the program.
+//! Hosts, and what happens to the frames between them. `Namespaces` are network namespaces, each with a veth whose other
+//! end the wire holds. The wire is a thread that passes frames between the hosts and loses, delays, reorders and
+//! duplicates frames by rules. It needs no netem and no packet filter of the kernel. All names are inside the
+//! namespaces that `main` enters, which end with the program. `devices` has the other kind of hosts.
 
 use crate::support::Dice;
 use std::cmp::Reverse;
@@ -43,7 +44,20 @@ pub struct Tally {
     pub delayed: AtomicU64,
 }
 
-pub struct Network {
+/// Hosts by their numbers, and the network between them.
+pub trait Network {
+    /// Where a program on the host listens.
+    fn address(&self, host: usize) -> String;
+    /// Opens the network namespace of the host; `setns` takes it.
+    fn namespace(&self, host: usize) -> File;
+    fn rule(&self, from: usize, to: usize, rule: Rule);
+    /// Takes a link of the host down or up.
+    fn link(&self, host: usize, up: bool);
+    /// Ends every rule.
+    fn heal(&self);
+}
+
+pub struct Namespaces {
     names: Vec<String>,
     rules: Arc<Mutex<[[Rule; HOSTS_MAX]; HOSTS_MAX]>>,
     end: Arc<AtomicBool>,
@@ -59,12 +73,12 @@ fn mac(host: usize) -> String {
     format!("02:00:00:00:00:{:02x}", host + 1)
 }
 
-pub fn address(host: usize) -> String {
+fn address(host: usize) -> String {
     format!("10.77.0.{}", host + 1)
 }
 
-impl Network {
-    pub fn new(hosts: usize, seed: u64, tally: Arc<Tally>) -> Network {
+impl Namespaces {
+    pub fn new(hosts: usize, seed: u64, tally: Arc<Tally>) -> Namespaces {
         // A name is used once: the kernel may need a moment to let go of a namespace.
         static ROUND: AtomicU64 = AtomicU64::new(0);
         let round = ROUND.fetch_add(1, Ordering::Relaxed);
@@ -98,29 +112,33 @@ impl Network {
             late: BinaryHeap::new(),
         };
         let wire = std::thread::spawn(move || wire.run());
-        Network { names, rules, end, wire: Some(wire) }
-    }
-
-    pub fn rule(&self, from: usize, to: usize, rule: Rule) {
-        self.rules.lock().unwrap()[from][to] = rule;
-    }
-
-    pub fn heal(&self) {
-        *self.rules.lock().unwrap() = Default::default();
-    }
-
-    /// Takes a host's link down or up.
-    pub fn link(&self, host: usize, up: bool) {
-        ip(&format!("link set wire{host} {}", if up { "up" } else { "down" }));
-    }
-
-    /// Opens the namespace of a host; `setns` takes it.
-    pub fn namespace(&self, host: usize) -> File {
-        File::open(format!("/run/netns/{}", self.names[host])).unwrap()
+        Namespaces { names, rules, end, wire: Some(wire) }
     }
 }
 
-impl Drop for Network {
+impl Network for Namespaces {
+    fn address(&self, host: usize) -> String {
+        address(host)
+    }
+
+    fn namespace(&self, host: usize) -> File {
+        File::open(format!("/run/netns/{}", self.names[host])).unwrap()
+    }
+
+    fn rule(&self, from: usize, to: usize, rule: Rule) {
+        self.rules.lock().unwrap()[from][to] = rule;
+    }
+
+    fn link(&self, host: usize, up: bool) {
+        ip(&format!("link set wire{host} {}", if up { "up" } else { "down" }));
+    }
+
+    fn heal(&self) {
+        *self.rules.lock().unwrap() = Default::default();
+    }
+}
+
+impl Drop for Namespaces {
     fn drop(&mut self) {
         self.end.store(true, Ordering::Relaxed);
         let _ = self.wire.take().unwrap().join();

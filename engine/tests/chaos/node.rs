@@ -1,5 +1,5 @@
-//! The process of a node: an engine over the node's arena. It obeys one command per line, and tells what happens to it
-//! in lines. It ends with its input.
+//! The process of a node in Rust: an engine over the node's arena. It obeys one command per line, and tells what happens
+//! to it in lines; tests/chaos/host.h documents both. It ends with its input.
 
 use crate::arena::{self, Arena};
 use crate::support::config;
@@ -43,7 +43,8 @@ pub fn run(descriptor: &str) {
     let settings: Vec<(&str, &str)> =
         settings.split_whitespace().map(|word| word.split_once('=').unwrap()).collect();
     // What the process opens once and keeps does not count as leaked.
-    let first = Engine::open(config(&[("listen_address", "127.0.0.1:0")])).unwrap();
+    let apart: Vec<_> = settings.iter().copied().chain([("listen_address", "127.0.0.1:0")]).collect();
+    let first = Engine::open(config(&apart)).unwrap();
     first.close(None).unwrap();
     drop(first);
     let before = usage();

@@ -3,10 +3,6 @@
 use crate::arena;
 use std::time::{Duration, Instant};
 
-/// Drain and lease of the nodes' settings (`support::config`).
-pub const LEASE: Duration = Duration::from_millis(400);
-pub const DRAIN: Duration = Duration::from_millis(50);
-
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     Write,

@@ -1,7 +1,9 @@
-//! The processes of nodes, seen from the program: start, signals, what they say.
+//! The processes of nodes, seen from the program: start, signals, what they say. A node is this program again, or one
+//! of the programs of tests/chaos, which speak the same language over ferry's bindings.
 
 use crate::arena;
 use crate::node;
+use crate::support::Dice;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Seek, Write};
 use std::os::fd::AsRawFd;
@@ -12,6 +14,30 @@ use std::sync::mpsc::Sender;
 /// A line of a process, None for its end: the node, the epoch of the process, the line.
 pub type Said = (usize, u64, Option<String>);
 
+/// The languages of nodes, each with its program; none is this program.
+pub struct Languages(Vec<(String, Option<String>)>);
+
+impl Languages {
+    /// Reads "c=PROGRAM;python=python3 PROGRAM", which may be empty.
+    pub fn of(text: &str) -> Languages {
+        let named = text.split_terminator(';').map(|language| {
+            let (name, program) =
+                language.split_once('=').unwrap_or_else(|| panic!("no program: {language}"));
+            (name.to_owned(), Some(program.to_owned()))
+        });
+        Languages(std::iter::once(("rust".to_owned(), None)).chain(named).collect())
+    }
+
+    pub fn draw(&self, dice: &mut Dice) -> (String, Command) {
+        let (name, program) = &self.0[dice.below(self.0.len() as u64) as usize];
+        let own = std::env::current_exe().unwrap();
+        let mut words = program.iter().flat_map(|program| program.split_whitespace());
+        let mut command = words.next().map_or_else(|| Command::new(own), Command::new);
+        command.args(words);
+        (name.clone(), command)
+    }
+}
+
 pub struct Process {
     child: Child,
     input: Option<ChildStdin>,
@@ -19,11 +45,16 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts this program again as the node `number`, in a network namespace.
-    pub fn start(number: usize, epoch: u64, namespace: File, memory: &File, said: Sender<Said>) -> Process {
+    /// Starts a program as the node `number`, in a network namespace.
+    pub fn start(
+        mut command: Command,
+        (number, epoch): (usize, u64),
+        namespace: File,
+        memory: &File,
+        said: Sender<Said>,
+    ) -> Process {
         let errors = arena::memfd(0);
         let fd = memory.as_raw_fd();
-        let mut command = Command::new(std::env::current_exe().unwrap());
         command.env(node::ARENA, fd.to_string()).stdin(Stdio::piped()).stdout(Stdio::piped());
         command.stderr(errors.try_clone().unwrap());
         // SAFETY: system calls alone, on descriptors that live until the process has started.

@@ -1,10 +1,11 @@
 //! A round: nodes on hosts, a storm of operations and faults, then calm, in which everything has to end, to work
-//! again, and to stay as it is. The dice of faults and of operations are apart, both from the round's seed.
+//! again, and to stay as it is. The dice of faults, of operations and of languages are apart, all from the round's seed.
 
 use crate::arena::{self, Arena};
 use crate::faults::{Relief, Stranger};
-use crate::network::{self, Network};
+use crate::network::Network;
 use crate::operation::{Kind, Life, Operation, Piece};
+use crate::place::Place;
 use crate::process::{Process, Said};
 use crate::support::Dice;
 use crate::tally::Tally;
@@ -16,7 +17,6 @@ use std::time::{Duration, Instant};
 const GAP: usize = 64;
 /// Bytes of an arena that the storm leaves to the calm.
 const RESERVE: usize = 512 << 10;
-const CALM: Duration = Duration::from_secs(20);
 
 pub struct Node {
     pub host: usize,
@@ -79,12 +79,15 @@ impl Node {
 
 pub struct Round<'a> {
     pub nodes: Vec<Node>,
-    pub network: Network,
+    pub network: Box<dyn Network>,
+    pub place: &'a Place,
     pub reliefs: Vec<(Instant, Relief)>,
     /// Draws faults.
     pub dice: Dice,
     /// Draws operations.
     work: Dice,
+    /// Draws the languages of nodes.
+    tongues: Dice,
     pub tally: &'a mut Tally,
     pub operations: Vec<Operation>,
     /// (initiator, its epoch, target, its epoch, sent alone): the last notification that came.
@@ -100,8 +103,8 @@ pub struct Round<'a> {
 }
 
 /// Plays the round of a seed; the error tells its story.
-pub fn play(seed: u64, tally: &mut Tally) -> Result<(), String> {
-    let mut round = Round::new(seed, tally);
+pub fn play(seed: u64, place: &Place, tally: &mut Tally) -> Result<(), String> {
+    let mut round = Round::new(seed, place, tally);
     let played = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| round.run()));
     if played.is_err() {
         round.failures.push("the program panicked, see above".into());
@@ -120,14 +123,15 @@ pub fn play(seed: u64, tally: &mut Tally) -> Result<(), String> {
 }
 
 impl<'a> Round<'a> {
-    fn new(seed: u64, tally: &'a mut Tally) -> Round<'a> {
+    fn new(seed: u64, place: &'a Place, tally: &'a mut Tally) -> Round<'a> {
         let mut dice = Dice::of(seed);
         let count = 2 + dice.below(3) as usize;
         // One round in four is on one host; in the others some nodes share a host.
         let alone = dice.below(4) == 0;
         let hosts: Vec<usize> =
             (0..count).map(|node| if alone || node > 0 && dice.below(5) == 0 { 0 } else { node }).collect();
-        let network = Network::new(count, dice.next(), tally.wire.clone());
+        let hosts: Vec<usize> = hosts.into_iter().map(|host| host % place.hosts_max).collect();
+        let network = place.network(count, dice.next(), tally.wire.clone());
         let nodes = hosts.iter().enumerate().map(|(number, host)| {
             let memory = arena::memfd(arena::BYTES);
             let arena = Arena::map(&memory, false);
@@ -157,9 +161,11 @@ impl<'a> Round<'a> {
         Round {
             nodes,
             network,
+            place,
             reliefs: Vec::new(),
             dice,
             work,
+            tongues: Dice::of(seed ^ 0x70e6),
             tally,
             operations: Vec::new(),
             last_noted: HashMap::new(),
@@ -224,11 +230,14 @@ impl<'a> Round<'a> {
         }
         node.starved = false;
         node.stopped_in_all = Duration::ZERO;
-        let mut process = Process::start(number, node.epoch, namespace, &node.memory, self.said.0.clone());
-        let at = format!("{}:{}", network::address(node.host), node.port);
-        process.tell(&format!("transports=auto rdma=false listen_address={at}"));
+        let (language, command) = self.place.languages.draw(&mut self.tongues);
+        let said = self.said.0.clone();
+        let mut process = Process::start(command, (number, node.epoch), namespace, &node.memory, said);
+        let at = format!("{}:{}", self.network.address(node.host), node.port);
+        process.tell(&self.place.settings(node.host, &at));
         node.process = Some(process);
-        self.tell(format!("node {number}: started"));
+        self.tally.language(&language);
+        self.tell(format!("node {number}: started, in {language}"));
     }
 
     /// Forgets a process that has died; what it submitted has no end that anybody could see.
@@ -260,7 +269,7 @@ impl<'a> Round<'a> {
         for from in 0..self.nodes.len() {
             for to in (0..self.nodes.len()).filter(|to| *to != from) {
                 let (epoch, open) = (self.nodes[to].epoch, self.nodes[to].is_open());
-                let at = format!("{}:{}", network::address(self.nodes[to].host), self.nodes[to].port);
+                let at = format!("{}:{}", self.network.address(self.nodes[to].host), self.nodes[to].port);
                 let node = &mut self.nodes[from];
                 let known = node.peers[to].as_ref().is_some_and(|(_, dialed)| *dialed == epoch);
                 if open && node.is_open() && !known && !node.dialing[to] && node.stopped.is_none() {
@@ -416,7 +425,7 @@ impl<'a> Round<'a> {
             self.end_faults(false);
             let operations = &self.operations;
             open.retain(|(_, _, tried)| tried.is_none_or(|id| operations[id as usize].status != "OK"));
-            if !open.is_empty() && began.elapsed() > CALM {
+            if !open.is_empty() && began.elapsed() > self.place.calm {
                 self.fail(format!("pairs that move nothing after the faults: {open:?}"));
             }
         }
@@ -433,7 +442,7 @@ impl<'a> Round<'a> {
         while !until(self) && self.failures.is_empty() {
             self.turn();
             self.end_faults(false);
-            if began.elapsed() > CALM {
+            if began.elapsed() > self.place.calm {
                 self.fail(format!("waited in vain until {what}"));
             }
         }

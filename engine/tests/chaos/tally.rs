@@ -10,6 +10,8 @@ use std::time::Duration;
 pub struct Tally {
     pub faults: BTreeMap<&'static str, u64>,
     pub reached: BTreeMap<String, u64>,
+    /// The processes of nodes that were started, by language.
+    languages: BTreeMap<String, u64>,
     pub bytes_done: u64,
     /// The longest time from a deadline or a cancel to the final state.
     pub longest_end: Duration,
@@ -25,9 +27,14 @@ impl Tally {
         *self.reached.entry(what.into()).or_default() += 1;
     }
 
+    pub fn language(&mut self, name: &str) {
+        *self.languages.entry(name.to_owned()).or_default() += 1;
+    }
+
     pub fn print(&self, rounds: u64, took: Duration) {
         let rate = rounds as f64 / took.as_secs_f64();
         println!("chaos: {rounds} rounds in {} s, {rate:.2} rounds/s", took.as_secs());
+        println!("  nodes: {}", list(self.languages.iter()));
         println!("  faults: {}", list(self.faults.iter()));
         println!("  reached: {}", list(self.reached.iter()));
         let read = |count: &AtomicU64| count.load(Ordering::Relaxed);

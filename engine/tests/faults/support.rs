@@ -19,23 +19,23 @@ pub fn alone() -> MutexGuard<'static, ()> {
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Returns a configuration with short times and the shared secret; `extra` overrides.
+/// Short times and the shared secret.
+pub const QUICK: [(&str, &str); 7] = [
+    ("lease_ms", "400"),
+    ("drain_ms", "50"),
+    ("progress_timeout_ms", "500"),
+    ("connect_timeout_ms", "2000"),
+    ("reconnect_timeout_ms", "1500"),
+    ("handshake_timeout_ms", "1000"),
+    ("secret", SECRET),
+];
+
+/// Returns a configuration with the settings of `QUICK`; `extra` overrides.
 pub fn config(extra: &[(&str, &str)]) -> Config {
     let mut config = Config::default();
     // These tests are about the network between two engines; `faults/local.rs` has the same-host path's faults.
     config.set("transports", "tcp").unwrap();
-    for (key, value) in [
-        ("lease_ms", "400"),
-        ("drain_ms", "50"),
-        ("progress_timeout_ms", "500"),
-        ("connect_timeout_ms", "2000"),
-        ("reconnect_timeout_ms", "1500"),
-        ("handshake_timeout_ms", "1000"),
-        ("secret", SECRET),
-    ]
-    .iter()
-    .chain(extra)
-    {
+    for (key, value) in QUICK.iter().chain(extra) {
         config.set(key, value).unwrap();
     }
     config

@@ -1,0 +1,78 @@
+//! Where rounds are played: on hosts that are network namespaces, or on those of the virtual machine with RDMA devices;
+//! and the times that fit the place.
+
+use crate::devices::{self, Devices};
+use crate::network::{self, Namespaces, Network, HOSTS_MAX};
+use crate::process::Languages;
+use crate::support;
+use std::sync::Arc;
+use std::time::Duration;
+
+pub struct Place {
+    pub languages: Languages,
+    has_rdma: bool,
+    pub hosts_max: usize,
+    /// Lease and drain of the nodes' settings.
+    pub lease: Duration,
+    pub drain: Duration,
+    /// Scheduling delays may add this to a bound.
+    pub slack: Duration,
+    /// Within this time all works again when the faults have ended.
+    pub calm: Duration,
+}
+
+/// For an emulated machine, as in engine/tests/rdma/guest.rs; what `support::QUICK` has too comes later and counts.
+const EMULATED: [(&str, &str); 7] = [
+    ("lease_ms", "1500"),
+    ("drain_ms", "100"),
+    ("progress_timeout_ms", "3000"),
+    ("connect_timeout_ms", "10000"),
+    ("reconnect_timeout_ms", "3000"),
+    ("handshake_timeout_ms", "5000"),
+    ("workers", "1"),
+];
+
+impl Place {
+    pub fn of_namespaces(languages: Languages) -> Place {
+        Place {
+            languages,
+            has_rdma: false,
+            hosts_max: HOSTS_MAX,
+            lease: Duration::from_millis(support::LEASE_MS),
+            drain: Duration::from_millis(50),
+            slack: support::SLACK,
+            calm: Duration::from_secs(20),
+        }
+    }
+
+    pub fn of_devices(languages: Languages) -> Place {
+        Place {
+            languages,
+            has_rdma: true,
+            hosts_max: 2,
+            lease: Duration::from_millis(1500),
+            drain: Duration::from_millis(100),
+            slack: 2 * support::SLACK,
+            calm: Duration::from_secs(60),
+        }
+    }
+
+    pub fn network(&self, hosts: usize, seed: u64, tally: Arc<network::Tally>) -> Box<dyn Network> {
+        if self.has_rdma {
+            Devices.heal();
+            return Box::new(Devices);
+        }
+        Box::new(Namespaces::new(hosts, seed, tally))
+    }
+
+    /// Returns the settings of a node, in the words that a node takes.
+    pub fn settings(&self, host: usize, address: &str) -> String {
+        let all = [("transports", "auto"), ("listen_address", address)];
+        let (rdma, times) = match self.has_rdma {
+            true => (("rdma_devices", devices::RDMA[host]), &EMULATED[..]),
+            false => (("rdma", "false"), &[][..]),
+        };
+        let words = all.iter().chain([&rdma]).chain(&support::QUICK).chain(times);
+        words.map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(" ")
+    }
+}
