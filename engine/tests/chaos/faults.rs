@@ -24,7 +24,7 @@ impl Round<'_> {
         let node = self.dice.below(self.nodes.len() as u64) as usize;
         let other = (node + 1 + self.dice.below(self.nodes.len() as u64 - 1) as usize) % self.nodes.len();
         let (host, far) = (self.nodes[node].host, self.nodes[other].host);
-        let lasts = Duration::from_millis(30 + self.dice.below(900));
+        let lasts = self.place.pace * Duration::from_millis(30 + self.dice.below(900));
         let kind = self.dice.below(12);
         if host == far && kind < 6 {
             return;
@@ -76,7 +76,7 @@ impl Round<'_> {
             return;
         }
         // Often longer than the lease.
-        let lasts = lasts + Duration::from_millis(self.dice.below(3) * 300);
+        let lasts = lasts + self.place.pace * Duration::from_millis(self.dice.below(3) * 300);
         self.tally.fault("stop");
         self.tell(format!("node {node}: stopped for {lasts:?}"));
         self.nodes[node].signal(libc::SIGSTOP);

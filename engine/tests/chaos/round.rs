@@ -182,14 +182,14 @@ impl<'a> Round<'a> {
     fn run(&mut self) {
         (0..self.nodes.len()).for_each(|node| self.start(node));
         self.wait("every node is open", |round| round.nodes.iter().all(Node::is_open));
-        let storm = Duration::from_millis(1200 + self.dice.below(1500));
+        let storm = self.place.pace * Duration::from_millis(1200 + self.dice.below(1500));
         let (began, mut next_fault) = (Instant::now(), Instant::now() + Duration::from_millis(100));
         while began.elapsed() < storm && self.failures.is_empty() {
             self.dial();
             self.work();
             if Instant::now() >= next_fault {
                 self.draw_fault();
-                next_fault += Duration::from_millis(10 + self.dice.below(200));
+                next_fault += self.place.pace * Duration::from_millis(10 + self.dice.below(200));
             }
             self.end_faults(false);
             self.turn();
@@ -306,7 +306,7 @@ impl<'a> Round<'a> {
                     16..19 => self.work.below(512 << 10),
                     _ => self.work.below(2 << 20),
                 };
-                let deadline = Duration::from_millis(20 + self.work.below(2000));
+                let deadline = self.place.pace * Duration::from_millis(20 + self.work.below(2000));
                 self.submit(kind, from, to, bytes as usize, deadline, RESERVE);
             }
         }
@@ -415,7 +415,8 @@ impl<'a> Round<'a> {
             for (from, to, tried) in &mut open {
                 let life = tried.map(|id| &self.operations[id as usize].life);
                 if life.is_none_or(|life| *life != Life::Submitted) {
-                    *tried = self.submit(Kind::Write, *from, *to, 4096, Duration::from_secs(3), 0);
+                    let deadline = self.place.pace * Duration::from_secs(3);
+                    *tried = self.submit(Kind::Write, *from, *to, 4096, deadline, 0);
                 }
             }
             for _ in 0..10 {
