@@ -25,7 +25,7 @@ help:
 	@echo "make test       format, lints, all tests, C ABI under valgrind, install, demo; prints the seconds of each leg"
 	@echo "make test-rdma  only the RDMA tests, in a virtual machine with Soft-RoCE devices"
 	@echo "make test-cuda  only the CUDA tests, on this machine's GPU; $(TARGET)/cuda-leg can be copied to another machine"
-	@echo "make chaos      engines on hosts of their own under random real faults: ROUNDS=20 SEED=number; needs root or user namespaces"
+	@echo "make chaos      engines on hosts of their own under random real faults: ROUNDS=20 SEED=number; RDMA=1 in a virtual machine; needs root or user namespaces"
 	@echo "make sim        SEEDS=n runs of whole engines on a simulated kernel, with faults, each contract checked"
 	@echo "make sim-mutants each bug of sim/mutants planted in a copy of HEAD, and found by the simulation or its test: MUTANTS='name ...'"
 	@echo "make soak       processes in five languages under faults: MINUTES=10 SEED=number; checks each byte, memory, latency"

@@ -24,8 +24,8 @@ thread     660  scripts/sanitize.sh thread
 miri       540  scripts/miri.sh
 fuzz       480  scripts/fuzz.sh run 6
 hostile    360  scripts/fuzz.sh hostile 2000 $seed
-chaos      240  make chaos ROUNDS=12 SEED=$seed
-soak       480  make soak MINUTES=3 SEED=$seed
+chaos      450  make chaos ROUNDS=12 SEED=$seed
+soak       300  make soak MINUTES=3 SEED=$seed
 sim        360  scripts/sim.sh run --seeds 1500 --from $seed
 "
 
