@@ -221,7 +221,7 @@ def main() -> None:
 if __name__ == "__main__":
     try:
         main()
-    except BaseException:
+    except Exception:
         # Threads that wait would keep the process.
         traceback.print_exc()
         sys.stderr.flush()
