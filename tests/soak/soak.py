@@ -36,8 +36,14 @@ BATCHES = 5
 SLOTS = 16
 VISITORS = 3
 MINUTES_MIN = 3
-# Of the engines: short enough that a storm's traces are gone before the figures of its calm are taken.
-SETTINGS = {"FERRY_DEADLINE_MS": "3000", "FERRY_RECONNECT_TIMEOUT_MS": "2000", "FERRY_LEASE_MS": "1500"}
+# Of the engines: short enough that a storm's traces are gone before the figures of its calm are taken, and a table of
+# peers that the lost ones, whose handles are known for a while, fill within minutes.
+SETTINGS = {
+    "FERRY_DEADLINE_MS": "3000",
+    "FERRY_RECONNECT_TIMEOUT_MS": "2000",
+    "FERRY_LEASE_MS": "1500",
+    "FERRY_PEERS_MAX": "64",
+}
 SETTLE_S = 4.0
 # A killed process's slot is not used again before its data can land no more.
 SLOT_REST_S = 4.0
