@@ -17,13 +17,13 @@ pub struct Place {
     pub drain: Duration,
     /// Scheduling delays may add this to a bound.
     pub slack: Duration,
-    /// All times of a round that are not the engines' own are this many times longer.
+    /// The storm, its faults and the deadlines take this many times as long.
     pub pace: u32,
     /// Within this time all works again when the faults have ended.
     pub calm: Duration,
 }
 
-/// For an emulated machine, as in engine/tests/rdma/guest.rs; what `support::QUICK` has too comes later and counts.
+/// For an emulated machine, as in engine/tests/rdma/guest.rs. They follow `support::QUICK`, and the last value counts.
 const EMULATED: [(&str, &str); 7] = [
     ("lease_ms", "1500"),
     ("drain_ms", "100"),
