@@ -19,7 +19,7 @@ build_nodes() {
     done
     "$CC" -std=c11 "${warnings[@]}" "$folder/node.c" "${objects[@]}" "${flags[@]}" -o "$out/node-c"
     "$CXX" -std=c++17 "${warnings[@]}" "$folder/node.cpp" "${objects[@]}" "${flags[@]}" -o "$out/node-cxx"
-    programs=("c=$out/node-c" "c++=$out/node-cxx" "python=python3 $folder/node.py")
+    programs=("c=$out/node-c" "c++=$out/node-cxx" "python=python3 $PWD/$folder/node.py")
     if [ ${#objects[@]} -gt 0 ]; then
         "$CC" -shared "${objects[@]}" -o "$out/shared.so"
         programs[2]+=" $out/shared.so"
