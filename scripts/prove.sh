@@ -19,14 +19,14 @@ budget_s=3600
 
 # part  limit in seconds  command. The limits include the builds from an empty target folder.
 parts="
-address    450  scripts/sanitize.sh address
-thread     660  scripts/sanitize.sh thread
-miri       540  scripts/miri.sh
-fuzz       480  scripts/fuzz.sh run 6
-hostile    360  scripts/fuzz.sh hostile 2000 $seed
-chaos      450  make chaos ROUNDS=12 SEED=$seed
+address    460  scripts/sanitize.sh address
+thread     570  scripts/sanitize.sh thread
+miri       600  scripts/miri.sh
+fuzz       450  scripts/fuzz.sh run 6
+hostile    300  scripts/fuzz.sh hostile 2000 $seed
+chaos      580  make chaos ROUNDS=12 SEED=$seed
 soak       300  make soak MINUTES=3 SEED=$seed
-sim        360  scripts/sim.sh run --seeds 1500 --from $seed
+sim        300  scripts/sim.sh run --seeds 1500 --from $seed
 "
 
 limit_of() { awk -v part="$1" '$1 == part { print $2 }' <<<"$parts"; }
