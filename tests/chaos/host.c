@@ -85,22 +85,25 @@ static int is_of_ferry(const char *thread)
     return length > 0 && strncmp(name, "ferry", 5) == 0;
 }
 
-struct host_usage host_usage(void)
+static struct host_usage usage_now(void)
 {
     struct host_usage usage = {entries("/proc/self/fd", any), entries("/proc/self/task", is_of_ferry)};
     return usage;
 }
 
-struct host_usage host_usage_after(struct host_usage before)
+static struct host_usage used_when(int32_t threads, int32_t descriptors)
 {
-    struct host_usage after = host_usage();
+    struct host_usage now = usage_now();
     struct timespec moment = {0, 5000000};
-    for (int i = 0; i < 400 && (after.descriptors != before.descriptors || after.threads != before.threads); i++) {
+    for (int i = 0; i < 400 && (now.threads != threads || (descriptors >= 0 && now.descriptors != descriptors)); i++) {
         nanosleep(&moment, NULL);
-        after = host_usage();
+        now = usage_now();
     }
-    return after;
+    return now;
 }
+
+struct host_usage host_usage_before(void) { return used_when(0, -1); }
+struct host_usage host_usage_after(struct host_usage before) { return used_when(before.threads, before.descriptors); }
 
 void host_limit(const char *what, int64_t more)
 {

@@ -52,9 +52,10 @@ void host_limit(const char *what, int64_t more);
 struct host_usage {
     int32_t descriptors, threads;
 };
-struct host_usage host_usage(void);
 
-/* Returns the usage once it is as before, or after two seconds: the kernel takes a moment to forget a thread. */
+/* Returns the usage of a process without an engine, and once it is as that was; or after two seconds. The kernel takes
+ * a moment to forget a thread. */
+struct host_usage host_usage_before(void);
 struct host_usage host_usage_after(struct host_usage before);
 
 #ifdef __cplusplus

@@ -277,7 +277,7 @@ int main(void)
     demand(open_engine(line, 1, &error) == FERRY_OK && ferry_engine_close(engine, FERRY_FOREVER, &error) == FERRY_OK,
            error.message);
     ferry_engine_free(engine);
-    struct host_usage before = host_usage();
+    struct host_usage before = host_usage_before();
     if (open_engine(line, 0, &error) != FERRY_OK) {
         tell("unopened %s", error.message);
         return 0;

@@ -223,7 +223,7 @@ try {
     const std::string settings = line;
     // What the process opens once and keeps does not count as leaked.
     open(settings, true).value().close().value();
-    const struct host_usage before = host_usage();
+    const struct host_usage before = host_usage_before();
     {
         auto engine = open(settings, false);
         if (!engine) return tell("unopened ", engine.message()), 0;

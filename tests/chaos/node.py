@@ -29,7 +29,7 @@ host.host_map.restype = ctypes.c_void_p
 host.host_note.argtypes = ctypes.c_char_p, ctypes.c_size_t, ctypes.POINTER(ctypes.c_uint64)
 host.host_note.restype = ctypes.c_int64
 host.host_limit.argtypes = ctypes.c_char_p, ctypes.c_int64
-host.host_usage.restype = Usage
+host.host_usage_before.restype = Usage
 host.host_usage_after.argtypes = (Usage,)
 host.host_usage_after.restype = Usage
 
@@ -202,7 +202,7 @@ def main() -> None:
     settings = dict(word.split("=", 1) for word in sys.stdin.readline().split())
     # What the process opens once and keeps does not count as leaked.
     ferry.Engine(**settings | {"listen_address": "127.0.0.1:0"}).close()
-    before = host.host_usage()
+    before = host.host_usage_before()
     try:
         node = Node(ferry.Engine(**settings))
     except ferry.Error as error:

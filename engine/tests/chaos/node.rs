@@ -47,7 +47,7 @@ pub fn run(descriptor: &str) {
     let first = Engine::open(config(&apart)).unwrap();
     first.close(None).unwrap();
     drop(first);
-    let before = usage();
+    let before = settled(|(_, threads)| threads == 1);
     let opened = Engine::open(config(&settings));
     let Ok(engine) = opened else { return tell(&format!("unopened {}", opened.err().unwrap())) };
     // SAFETY: the arena stays mapped until the process ends.
@@ -201,12 +201,7 @@ impl Node {
         let text = closed.map_or_else(|error| error.to_string(), |()| "OK".into());
         tell(&format!("closed {took} {text}"));
         drop(self);
-        // The kernel takes a moment to forget a thread that was joined.
-        let started = Instant::now();
-        while usage() != before && started.elapsed() < Duration::from_secs(2) {
-            std::thread::yield_now();
-        }
-        let after = usage();
+        let after = settled(|now| now == before);
         tell(&format!("usage {} {} {} {}", before.0, after.0, before.1, after.1));
     }
 }
@@ -257,6 +252,16 @@ fn limit(what: &str, more: Option<u64>) {
 fn mapped() -> u64 {
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
     statm.split_whitespace().next().map_or(0, |pages| pages.parse::<u64>().unwrap_or(0) * 4096)
+}
+
+/// Returns the usage once it is as expected, or after two seconds: the kernel takes a moment to forget a thread that was
+/// joined.
+fn settled(is_expected: impl Fn((usize, usize)) -> bool) -> (usize, usize) {
+    let started = Instant::now();
+    while !is_expected(usage()) && started.elapsed() < Duration::from_secs(2) {
+        std::thread::yield_now();
+    }
+    usage()
 }
 
 /// Returns the descriptors and threads of this process.

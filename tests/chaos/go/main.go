@@ -254,7 +254,7 @@ func main() {
 	_, err = first.Queue(ferry.Peers)
 	demand(err)
 	demand(first.Close())
-	before := C.host_usage()
+	before := C.host_usage_before()
 	config["listen_address"] = listen
 	engine, err := ferry.Open(config)
 	if err != nil {
