@@ -4,12 +4,14 @@ import contextlib
 import os
 import queue
 import random
+import re
 import shlex
 import signal
 import socket
 import subprocess
 import threading
 import time
+from collections import Counter
 from pathlib import Path
 
 CLK_TCK = os.sysconf("SC_CLK_TCK")
@@ -97,7 +99,15 @@ class Node:
         """Memory in KiB, descriptors, threads."""
         folder = Path(f"/proc/{self.process.pid}")
         resident = int((folder / "statm").read_text().split()[1]) * PAGE_KIB
-        return resident, len(list((folder / "fd").iterdir())), len(list((folder / "task").iterdir()))
+        return resident, self.descriptors().total(), len(list((folder / "task").iterdir()))
+
+    def descriptors(self) -> Counter[str]:
+        """How many descriptors of each kind there are: sockets, eventfds, the names of memory files."""
+        kinds: Counter[str] = Counter()
+        for entry in Path(f"/proc/{self.process.pid}/fd").iterdir():
+            with contextlib.suppress(FileNotFoundError):
+                kinds[re.sub(r"\d+", "", os.readlink(entry))] += 1
+        return kinds
 
 
 class Proxy:

@@ -79,6 +79,7 @@ class Soak:
         self.slots = deque((slot, 0.0) for slot in range(len(self.residents), SLOTS))
         self.proxies = [Proxy(node.address, self.random.getrandbits(32)) for node in self.residents]
         self.samples: list[dict[str, float | str]] = []
+        self.descriptors: dict[str, Counter[str]] = {}
 
     def start(self, name: str, language: str, slot: int) -> Node:
         transports = {"FERRY_TRANSPORTS": "tcp" if self.random.random() < 0.4 else "local,tcp"}
@@ -228,6 +229,11 @@ class Soak:
             row = (near.name, memory, descriptors, threads, p50, p99)
             self.samples.append(dict(zip(plot.COLUMNS, (hours, *row))))
             print("  %-7s %6d KiB %3d descriptors %2d threads  p50 %6.1f us  p99 %7.1f us" % row, flush=True)
+            now = near.descriptors()
+            before = self.descriptors.setdefault(near.name, now)
+            if now != before:
+                print(f"          more: {dict(now - before)}, fewer: {dict(before - now)}", flush=True)
+            self.descriptors[near.name] = now
             self.silent(near)
 
     def run(self) -> None:
