@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import pickle
 import threading
 import warnings
@@ -98,6 +100,29 @@ def failure(transfer: ferry.Transfer) -> ferry.PartialError | None:
     except ferry.PartialError as error:
         return error
     return None
+
+
+def transfers() -> int:
+    """How many transfers this process holds, or has yet to collect."""
+    return sum(type(held) is ferry.Transfer for held in gc.get_objects())
+
+
+def test_a_failed_transfer_leaves_nothing_to_the_collector() -> None:
+    """An exception and a frame that held each other would keep the transfer, and with it freed memory."""
+    gc.collect()
+    gc.disable()
+    try:
+        with ferry.Engine(transports="tcp") as source, ferry.Engine(transports="tcp") as target:
+            peer, half = source.connect(target.address), 16 << 20
+            here, there = source.alloc(2 * half), target.alloc(2 * half)
+            halves = [(here.address + at, there.address + at, half, there.handle) for at in (0, half)]
+            before = transfers()
+            with contextlib.suppress(ferry.TimeoutError):
+                peer.write(halves, deadline=1e-9)
+                pytest.fail("the transfer was done in a nanosecond")
+            assert transfers() == before
+    finally:
+        gc.enable()
 
 
 def test_a_single_request_has_its_result_too() -> None:

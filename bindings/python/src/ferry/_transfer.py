@@ -46,7 +46,11 @@ class Transfer:
         """
         result, error = self._wait(nanoseconds(timeout), progress)
         if error is not None:
-            raise error
+            try:
+                raise error
+            finally:
+                # The error's traceback has this frame. With the error in it, both would keep the transfer.
+                del error
         assert result is not None  # Without an error there is a result.
         return result
 
@@ -54,7 +58,10 @@ class Transfer:
         """Returns the result if the transfer is final, however it ended; otherwise None."""
         result, error = self._wait(0)
         if result is None and error is not None and not isinstance(error, PendingError):
-            raise error
+            try:
+                raise error
+            finally:
+                del error  # as in `wait`
         return result
 
     def progress(self) -> Progress:
