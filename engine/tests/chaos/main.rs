@@ -21,6 +21,8 @@ mod round;
 #[allow(dead_code, unused_imports)]
 mod support;
 mod tally;
+#[path = "../rdma/times.rs"]
+mod times;
 
 use std::process::{exit, Command};
 use std::time::Instant;

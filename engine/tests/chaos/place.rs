@@ -5,6 +5,7 @@ use crate::devices::{self, Devices};
 use crate::network::{self, Namespaces, Network, HOSTS_MAX};
 use crate::process::Languages;
 use crate::support;
+use crate::times::EMULATED;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,17 +23,6 @@ pub struct Place {
     /// Within this time all works again when the faults have ended.
     pub calm: Duration,
 }
-
-/// For an emulated machine, as in engine/tests/rdma/guest.rs. They follow `support::QUICK`, and the last value counts.
-const EMULATED: [(&str, &str); 7] = [
-    ("lease_ms", "1500"),
-    ("drain_ms", "100"),
-    ("progress_timeout_ms", "3000"),
-    ("connect_timeout_ms", "10000"),
-    ("reconnect_timeout_ms", "3000"),
-    ("handshake_timeout_ms", "5000"),
-    ("workers", "1"),
-];
 
 impl Place {
     pub fn of_namespaces(languages: Languages) -> Place {

@@ -2,6 +2,7 @@
 //! hosts.
 
 use crate::support::{self, alone, wait_until};
+use crate::times::EMULATED;
 use ferry::types::{PeerId, RegionId, Transport};
 use ferry::{Engine, Memory};
 use std::io::Write;
@@ -16,18 +17,6 @@ pub const RDMA: (&str, &str) = ("transports", "rdma");
 
 pub const LEASE: Duration = Duration::from_millis(1500);
 pub const DRAIN: Duration = Duration::from_millis(100);
-/// Times for an emulated machine that shares its two cores. The lease is longer than a queue pair takes to give up
-/// (about 0.5 s), and longer than the network may hold packets (1 s).
-const TIMES: [(&str, &str); 7] = [
-    ("lease_ms", "1500"),
-    ("drain_ms", "100"),
-    ("progress_timeout_ms", "3000"),
-    ("connect_timeout_ms", "10000"),
-    ("reconnect_timeout_ms", "3000"),
-    ("handshake_timeout_ms", "5000"),
-    ("workers", "1"),
-];
-
 /// A test's exclusive use of the machine; the drop brings its links up again, however the test ended.
 pub struct Guest {
     _turn: MutexGuard<'static, ()>,
@@ -115,7 +104,7 @@ pub fn queue_pairs(device: &str) -> usize {
 
 /// Returns settings of an engine on a host, RDMA alone unless `extra` says otherwise.
 pub fn settings<'a>(host: usize, extra: &[(&'a str, &'a str)]) -> Vec<(&'a str, &'a str)> {
-    [&TIMES[..], &[RDMA, HOST[host]], extra].concat()
+    [&EMULATED[..], &[RDMA, HOST[host]], extra].concat()
 }
 
 /// Returns these settings as words for a child.

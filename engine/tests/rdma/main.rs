@@ -25,6 +25,7 @@ mod many;
 mod ports;
 mod rest;
 mod stalled;
+mod times;
 mod unattended;
 mod unregister;
 mod wakers;
