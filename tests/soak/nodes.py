@@ -95,19 +95,15 @@ class Node:
             self.kill()
             raise AssertionError(f"{self.name} did not end in {seconds} s") from None
 
-    def figures(self) -> tuple[int, int, int]:
-        """Memory in KiB, descriptors, threads."""
+    def figures(self) -> tuple[int, Counter[str], int]:
+        """Memory in KiB; how many descriptors of each kind: sockets, eventfds, the names of memory files; threads."""
         folder = Path(f"/proc/{self.process.pid}")
         resident = int((folder / "statm").read_text().split()[1]) * PAGE_KIB
-        return resident, self.descriptors().total(), len(list((folder / "task").iterdir()))
-
-    def descriptors(self) -> Counter[str]:
-        """How many descriptors of each kind there are: sockets, eventfds, the names of memory files."""
         kinds: Counter[str] = Counter()
-        for entry in Path(f"/proc/{self.process.pid}/fd").iterdir():
+        for entry in (folder / "fd").iterdir():
             with contextlib.suppress(FileNotFoundError):
                 kinds[re.sub(r"\d+", "", os.readlink(entry))] += 1
-        return kinds
+        return resident, kinds, len(list((folder / "task").iterdir()))
 
 
 class Proxy:

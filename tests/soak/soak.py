@@ -225,15 +225,14 @@ class Soak:
             if (latency := self.probe(near, far)) is None:
                 continue
             p50, p99 = latency
-            memory, descriptors, threads = near.figures()
-            row = (near.name, memory, descriptors, threads, p50, p99)
+            memory, kinds, threads = near.figures()
+            row = (near.name, memory, kinds.total(), threads, p50, p99)
             self.samples.append(dict(zip(plot.COLUMNS, (hours, *row))))
             print("  %-7s %6d KiB %3d descriptors %2d threads  p50 %6.1f us  p99 %7.1f us" % row, flush=True)
-            now = near.descriptors()
-            before = self.descriptors.setdefault(near.name, now)
-            if now != before:
-                print(f"          more: {dict(now - before)}, fewer: {dict(before - now)}", flush=True)
-            self.descriptors[near.name] = now
+            before = self.descriptors.setdefault(near.name, kinds)
+            if kinds != before:
+                print(f"          more: {dict(kinds - before)}, fewer: {dict(before - kinds)}", flush=True)
+            self.descriptors[near.name] = kinds
             self.silent(near)
 
     def run(self) -> None:
