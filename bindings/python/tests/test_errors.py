@@ -121,6 +121,13 @@ def test_a_failed_transfer_leaves_nothing_to_the_collector() -> None:
                 peer.write(halves, deadline=1e-9)
                 pytest.fail("the transfer was done in a nanosecond")
             assert transfers() == before
+            open_one = peer.submit_write(halves)
+            source.close()
+            with contextlib.suppress(ferry.ClosedError):
+                open_one.poll()
+                pytest.fail("a closed engine knows the transfer")
+            del open_one
+            assert transfers() == before
     finally:
         gc.enable()
 
