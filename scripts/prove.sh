@@ -17,7 +17,8 @@ seed=${SEED:-$(date +%s)}
 # All limits together, in seconds. `main` checks the sum.
 budget_s=3600
 
-# part  limit in seconds  command. The limits include the builds from an empty target folder.
+# part  limit in seconds  command. The limits include the builds from an empty target folder, in this order: soak uses
+# what chaos has built.
 parts="
 address    460  scripts/sanitize.sh address
 thread     570  scripts/sanitize.sh thread
