@@ -3,9 +3,10 @@
 //!
 //! `main` enters namespaces of its own, so that all that the program makes ends with the program, also when it is
 //! killed. `round` plays a round, `faults` draws its faults, `judge` compares memory and lives with the contracts.
-//! `place` has the hosts: `network` those that are network namespaces, with the wire between them, `devices` those of the
-//! virtual machine with RDMA devices, if CHAOS_RDMA says that this is it. `process` and `node` have the two ends of a
-//! node's process, `arena` its memory. CHAOS_NODES has the programs of nodes in other languages (scripts/chaos.sh).
+//! `place` has the hosts: `network` those that are network namespaces, with the wire between them, `devices` those of
+//! the virtual machine with RDMA devices, if CHAOS_RDMA says that this is it. `process` and `node` have the two ends
+//! of a node's process, `arena` its memory. CHAOS_NODES has the programs of nodes in other languages
+//! (scripts/chaos.sh).
 
 mod arena;
 mod devices;

@@ -1,5 +1,5 @@
-//! Hosts, and what happens to the frames between them. `Namespaces` are network namespaces, each with a veth whose other
-//! end the wire holds. The wire is a thread that passes frames between the hosts and loses, delays, reorders and
+//! Hosts, and what happens to the frames between them. `Namespaces` are network namespaces, each with a veth whose
+//! other end the wire holds. The wire is a thread that passes frames between the hosts and loses, delays, reorders and
 //! duplicates frames by rules. It needs no netem and no packet filter of the kernel. All names are inside the
 //! namespaces that `main` enters, which end with the program. `devices` has the other kind of hosts.
 

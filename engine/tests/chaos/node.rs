@@ -1,5 +1,5 @@
-//! The process of a node in Rust: an engine over the node's arena. It obeys one command per line, and tells what happens
-//! to it in lines; tests/chaos/host.h documents both. It ends with its input.
+//! The process of a node in Rust: an engine over the node's arena. It obeys one command per line, and tells what
+//! happens to it in lines; tests/chaos/host.h documents both. It ends with its input.
 
 use crate::arena::{self, Arena};
 use crate::support::config;
@@ -254,8 +254,8 @@ fn mapped() -> u64 {
     statm.split_whitespace().next().map_or(0, |pages| pages.parse::<u64>().unwrap_or(0) * 4096)
 }
 
-/// Returns the usage once it is as expected, or after two seconds: the kernel takes a moment to forget a thread that was
-/// joined.
+/// Returns the usage once it is as expected, or after two seconds: the kernel takes a moment to forget a thread that
+/// was joined.
 fn settled(is_expected: impl Fn((usize, usize)) -> bool) -> (usize, usize) {
     let started = Instant::now();
     while !is_expected(usage()) && started.elapsed() < Duration::from_secs(2) {

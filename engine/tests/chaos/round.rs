@@ -1,5 +1,6 @@
 //! A round: nodes on hosts, a storm of operations and faults, then calm, in which everything has to end, to work
-//! again, and to stay as it is. The dice of faults, of operations and of languages are apart, all from the round's seed.
+//! again, and to stay as it is. The dice of faults, of operations and of languages are apart, all from the seed of
+//! the round.
 
 use crate::arena::{self, Arena};
 use crate::faults::{Relief, Stranger};
