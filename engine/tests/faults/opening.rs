@@ -3,8 +3,9 @@
 
 use crate::proxy::{Passing, Proxy, Verdict, Way};
 use crate::support::*;
+use ferry::internals::control::greeting::GREETING_BYTES;
 use ferry::types::{Op, PeerId, Request};
-use ferry::{Deadline, Engine, State, Transfer, TransferOptions};
+use ferry::{Deadline, Engine, State, Status, Transfer, TransferOptions};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -108,4 +109,36 @@ fn a_handshake_that_takes_longer_than_a_lease_leaves_lanes_that_carry() {
     }
     let lanes = proxy.connections().iter().filter(|it| it.is_lane).count();
     assert!(lanes < 50, "{lanes} lanes were dialed");
+}
+
+/// A middlebox that ends each lane at its first frame leaves the session up, and fences are answered. Only the pauses
+/// between the lanes keep both ends from dialing in a loop.
+#[test]
+fn lanes_that_end_at_their_first_frame_are_dialed_after_pauses() {
+    let _turn = alone();
+    let settings = [("reconnect_backoff_ms", "50"), ("lanes", "1")];
+    let (a, b) = (engine(&settings), engine(&settings));
+    let proxy = Proxy::new(b.address());
+    let peer = connect(&a, &proxy.address);
+    let (local, remote) = (alloc(&a, 4096), alloc(&b, 4096));
+    fill(&local, 1);
+    proxy.judge(|passing: &mut Passing| {
+        if !passing.is_lane || passing.way == Way::Back || passing.at < GREETING_BYTES as u64 {
+            return Verdict::Pass;
+        }
+        passing.bytes.clear();
+        Verdict::Cut
+    });
+    let lanes = || proxy.connections().iter().filter(|it| it.is_lane).count();
+    let before = lanes();
+    let transfer =
+        a.submit(peer, Op::Write, &[request(&local, &remote, 0, 4096)], &TransferOptions::default()).unwrap();
+    // 50 + 100 + 200 ms of pauses, and the lane that stood.
+    let early = transfer.wait(Some(Duration::from_millis(500)));
+    assert_eq!(early.unwrap_err().status, Status::Timeout);
+    let dialed = lanes() - before;
+    assert!((1..=6).contains(&dialed), "{dialed} lanes in 500 ms");
+    proxy.judge(|_| Verdict::Pass);
+    assert_eq!(finish(&transfer).state, State::Done);
+    assert_pattern(&remote, 1, 0, 4096);
 }

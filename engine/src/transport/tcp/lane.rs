@@ -396,6 +396,11 @@ impl Lane {
         self.is_busy() && self.progress_ns.load(Ordering::Relaxed) < since_ns.ns()
     }
 
+    /// Returns whether a frame of the peer was ever taken in whole.
+    pub fn has_moved(&self) -> bool {
+        self.rx.lock().has_moved()
+    }
+
     /// Returns whether frames are in flight.
     pub fn is_busy(&self) -> bool {
         !self.flight.lock().is_empty()

@@ -2,10 +2,12 @@
 //! `control` dials.
 //!
 //! ```text
-//!         wanted                attached              lost
-//!  IDLE ─────────▶ OPENING ───────────────▶ ATTACHED ──────▶ OPENING
-//!                   ▲   └ failed ─▶ RESTING                  (the pause begins anew)
-//!                   └─── pause, doubled each time ┘
+//!         wanted            attached           lost
+//!  IDLE ─────────▶ OPENING ───────────▶ ATTACHED ─────▶ OPENING
+//!                   ▲  └─ failed ─┐        │            (the pause begins anew)
+//!                   │             ▼        │ lost before anything moved on it
+//!                   └──────────PAUSING ◀───┘
+//!                 pause, doubled each time
 //! ```
 //! The dialer of the session opens its lanes. The acceptor asks the dialer to open them.
 
@@ -42,7 +44,11 @@ pub struct Pauses {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Slot {
     Idle,
-    Attached(LaneId),
+    /// `pause_ns`: the pause before the next try if nothing moves on this lane.
+    Attached {
+        lane: LaneId,
+        pause_ns: u64,
+    },
     /// `pause_ns`: the pause before the next try if this one fails.
     Opening {
         pause_ns: u64,
@@ -128,7 +134,11 @@ impl Opening {
 
     pub fn attached(&mut self, slot: u32, lane: LaneId) {
         if let Some(place) = self.slots.get_mut(slot as usize) {
-            *place = Slot::Attached(lane);
+            let pause_ns = match *place {
+                Slot::Opening { pause_ns } => pause_ns,
+                _ => self.pauses.min_ns,
+            };
+            *place = Slot::Attached { lane, pause_ns };
             self.used[slot as usize] = lane;
         }
     }
@@ -142,11 +152,19 @@ impl Opening {
         }
     }
 
-    /// Notes that an attached lane is lost.
-    pub fn lost(&mut self, lane: LaneId) -> Option<Step> {
-        let slot = self.slots.iter().position(|slot| *slot == Slot::Attached(lane))?;
-        self.slots[slot] = Slot::Idle;
-        self.open(slot, self.pauses.min_ns)
+    /// Notes that an attached lane is lost. A lane on which nothing moved was no better than one that could not be
+    /// opened: without the pause, a peer that ends each lane at its first frame would be dialed in a loop.
+    pub fn lost(&mut self, now_ns: Monotonic, lane: LaneId, has_moved: bool) -> Option<Step> {
+        let (slot, pause_ns) = self.slots.iter().enumerate().find_map(|(at, slot)| match *slot {
+            Slot::Attached { lane: its, pause_ns } if its == lane => Some((at, pause_ns)),
+            _ => None,
+        })?;
+        if has_moved || self.dialed != Some(true) {
+            self.slots[slot] = Slot::Idle;
+            return self.open(slot, self.pauses.min_ns);
+        }
+        self.slots[slot] = Slot::Pausing { until_ns: now_ns.saturating_add(pause_ns), pause_ns };
+        None
     }
 
     /// Returns when to call `timer` next.

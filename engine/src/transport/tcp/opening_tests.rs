@@ -4,6 +4,7 @@ use super::*;
 use proptest::prelude::*;
 
 const MS: u64 = 1_000_000;
+const NOW: Monotonic = Monotonic::ZERO;
 const PAUSES: Pauses = Pauses { min_ns: 20 * MS, max_ns: 1000 * MS };
 
 fn lane(number: u32) -> LaneId {
@@ -34,7 +35,7 @@ fn an_acceptor_asks_for_lanes_and_asks_again_on_the_next_connection() {
     assert_eq!(opening.begin(false), [Step::Ask(BULK)]);
     assert_eq!(opening.want(ALL), [Step::Ask(EXPRESS)]);
     opening.attached(0, lane(1));
-    assert_eq!(opening.lost(lane(1)), None, "the dialer opens the next one");
+    assert_eq!(opening.lost(NOW, lane(1), false), None, "the dialer opens the next one");
     opening.end();
     assert_eq!(opening.begin(false), [Step::Ask(ALL)]);
 }
@@ -45,7 +46,7 @@ fn what_was_wanted_is_opened_on_the_next_connection() {
     opening.want(EXPRESS);
     opening.attached(0, lane(1));
     opening.end();
-    assert_eq!(opening.lost(lane(1)), None, "there is no connection");
+    assert_eq!(opening.lost(NOW, lane(1), true), None, "there is no connection");
     assert_eq!(opening.begin(true), [Step::Open(0)]);
 }
 
@@ -54,8 +55,35 @@ fn a_lost_lane_is_opened_again_at_once() {
     let mut opening = dialer();
     opening.want(ALL);
     opening.attached(1, lane(2));
-    assert_eq!(opening.lost(lane(2)), Some(Step::Open(1)));
-    assert_eq!(opening.lost(lane(2)), None);
+    assert_eq!(opening.lost(NOW, lane(2), true), Some(Step::Open(1)));
+    assert_eq!(opening.lost(NOW, lane(2), true), None);
+}
+
+/// A peer that ends each lane at its first frame is not dialed in a loop.
+#[test]
+fn a_lane_on_which_nothing_moved_is_opened_again_after_pauses_that_double() {
+    let (mut opening, mut now, mut pauses) = (dialer(), NOW, Vec::new());
+    opening.want(EXPRESS);
+    for number in 1..=8 {
+        opening.attached(0, lane(number));
+        assert_eq!(opening.lost(now, lane(number), false), None);
+        let at = opening.next_timer().unwrap();
+        pauses.push((at - now) / MS);
+        assert_eq!(opening.timer(at - 1), []);
+        now = at;
+        assert_eq!(opening.timer(now), [Step::Open(0)]);
+    }
+    assert_eq!(pauses, [20, 40, 80, 160, 320, 640, 1000, 1000]);
+    // A lane that fails to open meanwhile pauses no less.
+    opening.failed(now, 0);
+    assert_eq!(opening.next_timer(), Some(now + 1000 * MS));
+    opening.timer(now + 1000 * MS);
+    // After something moved, the pauses begin anew.
+    opening.attached(0, lane(9));
+    assert_eq!(opening.lost(now, lane(9), true), Some(Step::Open(0)));
+    opening.attached(0, lane(10));
+    assert_eq!(opening.lost(now, lane(10), false), None);
+    assert_eq!(opening.next_timer(), Some(now + 20 * MS));
 }
 
 #[test]
@@ -72,9 +100,9 @@ fn a_lane_that_cannot_be_opened_is_tried_after_pauses_that_double() {
         assert_eq!(opening.next_timer(), None);
     }
     assert_eq!(pauses, [20, 40, 80, 160, 320, 640, 1000, 1000]);
-    // After a lane was attached, the pauses begin anew.
+    // After something moved on a lane, the pauses begin anew.
     opening.attached(0, lane(99));
-    opening.lost(lane(99));
+    opening.lost(now, lane(99), true);
     opening.failed(now, 0);
     assert_eq!(opening.next_timer(), Some(now + 20 * MS));
 }
@@ -102,7 +130,7 @@ proptest! {
     /// After any steps, a wanted lane is attached, is being opened, or rests until a known time; an unwanted lane does
     /// none of these; and no number is used twice.
     #[test]
-    fn a_wanted_lane_is_always_on_its_way(steps in prop::collection::vec((0..7u8, 0..3u32), 0..80)) {
+    fn a_wanted_lane_is_always_on_its_way(steps in prop::collection::vec((0..8u8, 0..3u32), 0..80)) {
         let (mut opening, mut now, mut last, mut under_way) = (Opening::new(3, PAUSES), Monotonic::ZERO, 0, Vec::new());
         for (what, slot) in steps {
             now += 50 * MS;
@@ -131,7 +159,7 @@ proptest! {
                     Vec::new()
                 }
                 _ => match opening.slots[slot as usize] {
-                    Slot::Attached(lane) => opening.lost(lane).into_iter().collect(),
+                    Slot::Attached { lane, .. } => opening.lost(now, lane, what == 6).into_iter().collect(),
                     _ => Vec::new(),
                 },
             };
@@ -145,7 +173,7 @@ proptest! {
                 let is_under_way = under_way.iter().any(|(its, _)| *its == slot);
                 let is_on_its_way = match opening.slots[slot as usize] {
                     Slot::Idle => false,
-                    Slot::Attached(_) => !is_under_way,
+                    Slot::Attached { .. } => !is_under_way,
                     Slot::Opening { .. } => is_under_way,
                     Slot::Pausing { until_ns, .. } => !is_under_way && opening.next_timer() <= Some(until_ns),
                 };

@@ -51,6 +51,7 @@ pub struct Rx {
     order: Order,
     landing: Landing,
     vectors: Vec<IoVec>,
+    has_moved: bool,
 }
 
 /// Why a lane must end.
@@ -108,7 +109,13 @@ impl Rx {
             order: Order::default(),
             landing: Landing::default(),
             vectors: Vec::new(),
+            has_moved: false,
         }
+    }
+
+    /// Returns whether a frame was ever taken in whole.
+    pub fn has_moved(&self) -> bool {
+        self.has_moved
     }
 
     /// Drops the current frame. Part of closing the lane.
@@ -232,6 +239,7 @@ impl Rx {
                     return Ok(());
                 }
                 frame.finish(lane, &mut self.landing, turn, after)?;
+                self.has_moved = true;
                 // Before the answer is sent: then the peer's word that all has ended also means that unregister finds
                 // no user. A receive enters whatever the landing lists.
                 self.landing.reset(0, Boottime::ZERO);

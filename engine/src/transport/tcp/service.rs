@@ -243,8 +243,9 @@ impl TransportService for Service {
         path.set(lane.slot, None);
         // The lane's locks are taken without the sessions' lock: a thread that holds them may request a lane.
         let records = lane.close();
+        let has_moved = lane.has_moved();
         self.with(peer, |session| {
-            let step = session.opening.lost(lane.id);
+            let step = session.opening.lost(clock::monotonic_ns(), lane.id, has_moved);
             self.carry_out(session, step);
         });
         Some(Closed::Quiet(records))
