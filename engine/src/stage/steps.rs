@@ -290,12 +290,15 @@ impl Stage {
         let connected = side.is_connected();
         let Some(operation) = side.operations.get_mut(&op) else { return };
         operation.step = Step::Answer;
-        let (now_ns, lease_ns) = (clock::monotonic_ns(), side.peer.clock.lease_ns());
         if !connected {
             operation.ask_again_ns = Monotonic::NEVER;
             return;
         }
-        let Some(not_after_ns) = side.peer.clock.not_after(clock::boottime_ns()) else {
+        let not_after_ns = side.peer.clock.not_after(clock::boottime_ns());
+        // Read after the clock of the lease: if the thread stands still in between, this end waits too long, never too
+        // short.
+        let (now_ns, lease_ns) = (clock::monotonic_ns(), side.peer.clock.lease_ns());
+        let Some(not_after_ns) = not_after_ns else {
             operation.ask_again_ns = now_ns + CLOCK_PAUSE_NS;
             return side.peer.ask();
         };

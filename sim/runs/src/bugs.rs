@@ -65,6 +65,11 @@ pub const BUGS: &[Bug] = &[
         showed: "a host crashed while a WRITE to a device there waited for a slot: nobody asked whether it was there, and \
                  the transfer never ended",
     },
+    Bug {
+        seed: 2362397,
+        showed: "the stage's thread stood still between reading two clocks: it ended a transfer behind a lease that its \
+                 message to the target, computed later, exceeded, and a device there wrote afterwards",
+    },
     Bug { seed: 60483, showed: "as seed 585" },
     Bug { seed: 61244, showed: "as seed 585" },
 ];
