@@ -135,11 +135,15 @@ impl Actor {
     /// Forgets a peer that is lost.
     fn note_failure(&self, slot: usize, peer: PeerId, error: &Error) {
         if matches!(error.status, Status::PeerLost | Status::Stale | Status::Closed | Status::Unreachable) {
-            let is_lost =
-                self.program.engine.peer_info(peer).is_ok_and(|info| info.state != ferry::PeerState::Lost);
-            if !is_lost {
-                self.forget(slot, peer);
-            }
+            self.forget_if_lost(slot, peer);
+        }
+    }
+
+    fn forget_if_lost(&self, slot: usize, peer: PeerId) {
+        let is_there =
+            self.program.engine.peer_info(peer).is_ok_and(|info| info.state != ferry::PeerState::Lost);
+        if !is_there {
+            self.forget(slot, peer);
         }
     }
 
@@ -215,6 +219,8 @@ impl Actor {
         let Some(shape) = pairs.find_map(|(own, theirs)| self.shape_in(own, theirs, &[64], Kind::Good))
         else {
             self.ask_for_room(to);
+            // A life that is over makes no room.
+            self.forget_if_lost(slot, peer);
             ferry_sim_kernel::trace::event("unplaced", &[slot as u64], || {
                 format!("finds no free memory for a transfer to e{slot}")
             });
