@@ -31,8 +31,8 @@ HERE = Path(__file__).resolve().parent
 SIZES = [64, 512, 4096, 16 << 10, 64 << 10, 256 << 10, 1 << 20]
 PROBE = "{} {} 4096 1 {} {}"
 PROBES = 400
-# The quietest batch of probes counts. What else the machine's host runs makes a batch up to ten times slower; what grows
-# in a process slows all of them.
+# The quietest batch of probes counts. What else the machine's host runs makes a batch up to ten times slower; what
+# grows in a process slows all of them.
 BATCHES = 5
 SLOTS = 16
 VISITORS = 3
@@ -55,13 +55,14 @@ GROWTH = {
     "p50": Growth(0.5, 20),
     "p99": Growth(1.0, 200),
 }
-# Go's runtime starts threads when it wants to. Where the scheduler wakes Python's threads, 25 us or 70, stays so for a calm.
+# Go's runtime starts threads when it wants to. Where the scheduler wakes Python's threads is worth 40 us, and stays so for
+# a calm.
 UNITS = {("threads", "go"): Growth(0, 3), ("p50", "python"): Growth(0.5, 40)}
 
 
 @contextlib.contextmanager
 def awake() -> Iterator[None]:
-    """Keeps the processors from halting: to wake a halted processor of a virtual machine takes its host 10 to 200 us."""
+    """Keeps processors from halting: to wake a halted processor of a virtual machine takes its host 10 to 200 us."""
     spinners = []
     try:
         for processor in os.sched_getaffinity(0):
