@@ -55,8 +55,7 @@ GROWTH = {
     "p50": Growth(0.5, 20),
     "p99": Growth(1.0, 200),
 }
-# Go's runtime starts threads when it wants to. Where the scheduler wakes Python's threads is worth 40 us, and stays so for
-# a calm.
+# Go's runtime starts threads when it wants to. Where Python's threads wake is worth 40 us, and stays so for a calm.
 UNITS = {("threads", "go"): Growth(0, 3), ("p50", "python"): Growth(0.5, 40)}
 
 
