@@ -120,7 +120,7 @@ settings! {
         "The fabric on which Ascend devices of different hosts move data by themselves (HIXL), the same at both ends; it is neither authenticated nor encrypted, so the networks of devices and hosts must be your own.";
     hixl_library: String = String::new(), Valid::Library,
         "Library of HIXL to open for `ascend_fabric`, version 9.1 or later; empty opens libcann_hixl.so.";
-    staging_slots: u32 = 8, Valid::Range(2, 64),
+    staging_slots: u32 = 8, Valid::Range(2, limits::STAGING_SLOTS_MAX),
         "Pieces of pinned host memory, 2 MiB each, that stage outgoing device memory; incoming memory uses as many more.";
     device_timeout_ms: u64 = 10_000, Valid::Range(10, limits::DEVICE_TIMEOUT_MS_MAX),
         "How long one copy on a device may take before the device counts as broken.";

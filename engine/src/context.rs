@@ -4,6 +4,7 @@ use crate::command::Commands;
 use crate::complete::{Table, Transfer};
 use crate::config::Config;
 use crate::handle::Tag;
+use crate::limits::PARTS_MAX;
 use crate::notify::Hub;
 use crate::peer::{EngineParts, Peer};
 use crate::region::Registry;
@@ -40,7 +41,7 @@ impl Context {
             commands,
             hub,
             peers: Table::new(tag, config.peers_max),
-            transfers: Arc::new(Table::new(tag, config.transfers_max)),
+            transfers: Arc::new(Table::with_reserve(tag, config.transfers_max, PARTS_MAX)),
             spin_ns: config.spin_us * 1000,
             config,
         }

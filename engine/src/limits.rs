@@ -104,6 +104,10 @@ pub const RDMA_OWED_MAX: usize = 16 * NOTIFY_CREDITS as usize;
 pub const RDMA_NOTIFY_BYTES_MAX: usize = 1015;
 /// Streams of the program that one device library holds at a time.
 pub const HOLDS_MAX: usize = 1024;
+/// The most slots of staging in one direction.
+pub const STAGING_SLOTS_MAX: u64 = 64;
+/// Parts of staged transfers at one time: each staging slot has two runs, and a run has one part.
+pub const PARTS_MAX: u32 = 2 * STAGING_SLOTS_MAX as u32;
 /// Allocations of one device that are exported, each by a descriptor.
 pub const DEVICE_EXPORTS_MAX: usize = 1024;
 /// The longest `device_timeout_ms`; a peer may not state a longer timeout for its devices.

@@ -31,6 +31,8 @@ struct World {
     announcements: Announcements,
     remote: RemoteRegions,
     told: HashSet<RegionId>,
+    /// How often many regions may still be registered at once.
+    floods_left: u32,
 }
 
 pub fn run(data: &[u8]) {
@@ -43,11 +45,17 @@ pub fn run(data: &[u8]) {
         announcements: Announcements::default(),
         remote: RemoteRegions::new(),
         told: HashSet::new(),
+        floods_left: 3,
     };
     world.begin();
     for step in steps.into_iter().take(40) {
         match step {
-            Step::Register(count) => world.register(u64::from(count) % 300 + 1),
+            Step::Register(count) => {
+                let most = if world.floods_left > 0 { 300 } else { 8 };
+                let count = u64::from(count) % most + 1;
+                world.floods_left -= u32::from(count > 8);
+                world.register(count);
+            }
             Step::Unregister(at, count) => world.unregister(at.into(), count.into()),
             Step::Command(count) => (0..=count % 8).for_each(|_| world.command()),
             Step::Begin => world.begin(),

@@ -30,6 +30,8 @@ pub fn run(data: &[u8]) {
     // The highest number that was named here: a draw lies above.
     let mut highest = 0u32;
     let mut exhausted = false;
+    // More than are kept, once an input: such a step takes as long as all others.
+    let mut has_flooded = false;
     for step in steps.into_iter().take(100) {
         let lane = |number: &Number| {
             LaneId::from_raw(match *number {
@@ -61,7 +63,9 @@ pub fn run(data: &[u8]) {
                 assert!(!numbers.take(lane), "{lane} is taken behind its fence");
             }
             Step::Fences(number, count) => {
-                let (first, count) = (lane(number).raw(), u32::from(*count) % (2 * LANE_NUMBERS_KEPT as u32));
+                let most = if has_flooded { 64 } else { 2 * LANE_NUMBERS_KEPT as u32 };
+                let (first, count) = (lane(number).raw(), u32::from(*count) % most);
+                has_flooded |= count > 64;
                 for number in (first..first.saturating_add(count)).map(LaneId::from_raw) {
                     numbers.fence(number);
                     gone.insert(number);

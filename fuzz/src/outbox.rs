@@ -74,6 +74,8 @@ struct World {
     inbox: Inbox,
     owners: HashMap<u64, usize>,
     delivered: Vec<u64>,
+    /// A transfer of many slices was submitted: once is enough.
+    has_flooded: bool,
 }
 
 pub fn run(data: &[u8]) {
@@ -88,6 +90,7 @@ pub fn run(data: &[u8]) {
         inbox: Inbox::new(),
         owners: HashMap::new(),
         delivered: Vec::new(),
+        has_flooded: false,
     };
     input.steps.into_iter().take(250).for_each(|step| world.step(step));
     world.end(input.loses);
@@ -151,7 +154,8 @@ impl World {
     }
 
     fn submit(&mut self, slices: u8, priority: u8, flags: u8, deadline: u8) {
-        let count = if slices == 255 { 1500 } else { u32::from(slices % 16) };
+        let floods = slices == 255 && !std::mem::replace(&mut self.has_flooded, true);
+        let count = if floods { 1500 } else { u32::from(slices % 16) };
         let has = |bit: u8| flags & (1 << bit) != 0;
         let op = if has(0) && count > 0 { Op::Read } else { Op::Write };
         let wish = Wish {

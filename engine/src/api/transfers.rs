@@ -218,7 +218,13 @@ impl Engine {
 /// Puts a transfer into the table and queues it.
 pub(super) fn submit_to(context: &Context, peer: &Peer, spec: TransferSpec) -> Result<Arc<Core>> {
     let entered = enter(&spec.regions)?;
-    let core = context.transfers.insert(|handle| Arc::new(Core::new(handle, spec)))?;
+    let is_part = spec.flags.has(TransferFlags::PART);
+    let make = |handle| Arc::new(Core::new(handle, spec));
+    let core = match is_part {
+        // The transfer of which it is a part was accepted.
+        true => context.transfers.insert_in_reserve(make)?,
+        false => context.transfers.insert(make)?,
+    };
     if let Err(error) = peer.submit(core.clone()) {
         let _ = context.transfers.remove(core.handle);
         core.discard();

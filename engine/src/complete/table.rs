@@ -74,8 +74,9 @@ pub struct Table<Id, T> {
 #[repr(align(128))]
 struct Shard<T> {
     rows: RwLock<Rows<T>>,
-    /// The most rows of this shard: its share of the table's capacity.
-    rows_max: usize,
+    /// The most values of this shard: its share of the table's capacity, and with its share of the reserve.
+    values_max: usize,
+    reserve_max: usize,
 }
 
 struct Rows<T> {
@@ -93,11 +94,19 @@ struct Row<T> {
 impl<Id: Handle, T> Table<Id, T> {
     /// Returns an empty table for at most `capacity` values, bounded by the number of indexes in a handle.
     pub fn new(tag: Tag, capacity: u32) -> Table<Id, T> {
-        let capacity = capacity.min(handle::INDEX_MAX + 1) as usize;
+        Table::with_reserve(tag, capacity, 0)
+    }
+
+    /// Returns an empty table that has room for `reserve` values more, which `insert_in_reserve` alone uses. They count
+    /// against the capacity too. No reserve is left beyond the indexes in a handle.
+    pub fn with_reserve(tag: Tag, capacity: u32, reserve: u32) -> Table<Id, T> {
+        let indexes = handle::INDEX_MAX as usize + 1;
+        // Indexes below `count` that end in `shard`.
+        let share = |count: usize, shard: usize| (count.min(indexes) + SHARDS - 1 - shard) >> SHARD_BITS;
         let shards = std::array::from_fn(|shard| Shard {
             rows: RwLock::new(Rows { rows: Vec::new(), free: VecDeque::new() }),
-            // Indexes below `capacity` that end in `shard`.
-            rows_max: (capacity + SHARDS - 1 - shard) >> SHARD_BITS,
+            values_max: share(capacity as usize, shard),
+            reserve_max: share(capacity as usize + reserve as usize, shard),
         });
         Table { tag, shards, handles: PhantomData }
     }
@@ -105,29 +114,42 @@ impl<Id: Handle, T> Table<Id, T> {
     /// Inserts the value that `make` returns for its handle. LIMIT if the table is full; `make` has then not run.
     /// `make` runs under a shard's lock: it must not use the table or block.
     pub fn insert(&self, make: impl FnOnce(Id) -> Arc<T>) -> Result<Arc<T>> {
+        self.insert_within(|shard| shard.values_max, make)
+    }
+
+    /// Inserts as `insert` does, and beyond the capacity if the table is full.
+    pub fn insert_in_reserve(&self, make: impl FnOnce(Id) -> Arc<T>) -> Result<Arc<T>> {
+        self.insert_within(|shard| shard.reserve_max, make)
+    }
+
+    fn insert_within(&self, most: fn(&Shard<T>) -> usize, make: impl FnOnce(Id) -> Arc<T>) -> Result<Arc<T>> {
         let home = home_shard();
         for step in 0..SHARDS {
             let shard = (home + step) % SHARDS;
             let mut rows = self.shards[shard].write();
-            if let Some(row) = rows.next_row(self.shards[shard].rows_max) {
+            if let Some(row) = rows.next_row(most(&self.shards[shard])) {
                 return Ok(self.fill(&mut rows, shard, row, make));
             }
         }
-        self.insert_with_all_locked(make)
+        self.insert_with_all_locked(most, make)
     }
 
     /// Repeats the search with all shards locked. `insert` looks at a single shard at a time, so a row of another shard
     /// may come free meanwhile; only with every lock held is "full" certain.
     #[cold]
-    fn insert_with_all_locked(&self, make: impl FnOnce(Id) -> Arc<T>) -> Result<Arc<T>> {
+    fn insert_with_all_locked(
+        &self,
+        most: fn(&Shard<T>) -> usize,
+        make: impl FnOnce(Id) -> Arc<T>,
+    ) -> Result<Arc<T>> {
         // Always locked in this order, and no other function locks two shards, so no deadlock is possible.
         let mut all: Vec<_> = self.shards.iter().map(Shard::write).collect();
         for (shard, rows) in all.iter_mut().enumerate() {
-            if let Some(row) = rows.next_row(self.shards[shard].rows_max) {
+            if let Some(row) = rows.next_row(most(&self.shards[shard])) {
                 return Ok(self.fill(rows, shard, row, make));
             }
         }
-        let capacity: usize = self.shards.iter().map(|shard| shard.rows_max).sum();
+        let capacity: usize = self.shards.iter().map(|shard| shard.values_max).sum();
         Err(Error::new(Status::Limit, full::<Id>(capacity)))
     }
 
@@ -197,10 +219,13 @@ impl<Id: Handle, T> Table<Id, T> {
 }
 
 impl<T> Rows<T> {
-    /// Returns the row for the next value; None if the shard is full. Takes a new row as long as few rows are free, and
-    /// otherwise the longest unused free row.
-    fn next_row(&self, rows_max: usize) -> Option<u32> {
-        let may_grow = self.rows.len() < rows_max;
+    /// Returns the row for the next value; None if the shard has `values_max` values or more. Takes a new row as long as
+    /// few rows are free, and otherwise the longest unused free row.
+    fn next_row(&self, values_max: usize) -> Option<u32> {
+        if self.live() >= values_max {
+            return None;
+        }
+        let may_grow = self.rows.len() < values_max;
         match self.free.front() {
             Some(&row) if !may_grow || self.free.len() >= FREE_ROWS_MIN => Some(row),
             _ => may_grow.then_some(self.rows.len() as u32),

@@ -30,6 +30,31 @@ fn capacity_is_exact() {
 }
 
 #[test]
+fn the_reserve_is_used_beyond_the_capacity_alone_by_those_that_may() {
+    for (capacity, reserve) in [(1, 1), (16, 16), (17, 40), (handle::INDEX_MAX + 1, 0)] {
+        let table = Table::<TransferId, TransferId>::with_reserve(Tag::from_random(77), capacity, reserve);
+        let in_reserve = || table.insert_in_reserve(Arc::new).map(|handle| *handle);
+        if reserve == 0 {
+            assert!(insert(&table).is_ok() && in_reserve().is_ok());
+            continue;
+        }
+        let own: Vec<TransferId> = (0..capacity).map(|_| insert(&table).unwrap()).collect();
+        let others: Vec<TransferId> = (0..reserve).map(|_| in_reserve().unwrap()).collect();
+        for error in [insert(&table).unwrap_err(), in_reserve().unwrap_err()] {
+            assert_eq!(error.status, Status::Limit);
+            assert!(error.message.starts_with(&format!("{capacity} ")), "{}", error.message);
+        }
+        // What lies in the reserve counts, so its rows are not for others when they come free.
+        others.iter().for_each(|handle| drop(table.remove(*handle).unwrap()));
+        assert_eq!(insert(&table).unwrap_err().status, Status::Limit);
+        own.iter().for_each(|handle| drop(table.remove(*handle).unwrap()));
+        (0..capacity).for_each(|_| drop(insert(&table).unwrap()));
+        assert_eq!(insert(&table).unwrap_err().status, Status::Limit);
+        (0..reserve).for_each(|_| drop(in_reserve().unwrap()));
+    }
+}
+
+#[test]
 fn handles_are_checked() {
     let table = table(8);
     let handle = insert(&table).unwrap();

@@ -27,6 +27,18 @@ fn a_copy_that_fails_says_so_and_spoils_nothing_else() {
     }
 }
 
+/// The parts of a transfer that was accepted have room in a table that is full.
+#[test]
+fn a_full_table_of_transfers_has_room_for_parts() {
+    let two = Two::new(&[("transports", "tcp"), ("transfers_max", "1")]);
+    let (local, remote) = (two.place(&two.a, Some(0), 9 * MIB), two.place(&two.b, Some(1), 9 * MIB));
+    let requests = scattered(&local, &remote, 4, 2 * MIB);
+    for op in [Op::Write, Op::Read] {
+        two.done(op, &requests);
+        check(&requests, op, &local, &remote);
+    }
+}
+
 /// Deadline and cancel while devices copy: once the transfer is final nothing of it happens any more.
 #[test]
 fn a_struck_transfer_is_final_when_the_devices_are_through_with_it() {
