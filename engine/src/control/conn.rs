@@ -91,6 +91,8 @@ pub struct Offered {
     pub association: u64,
     pub known: u64,
     pub fresh: u64,
+    /// The id of that session's latest connection when the Start was sent.
+    pub session_id: Option<[u8; 16]>,
 }
 
 pub enum State {

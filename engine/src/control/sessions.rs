@@ -91,8 +91,9 @@ impl Control {
                 association: session.peer.association_id(),
                 known: session.remote_association,
                 fresh,
+                session_id: Some(session.session_id),
             },
-            None => Offered { peer: None, association: 0, known: 0, fresh },
+            None => Offered { peer: None, association: 0, known: 0, fresh, session_id: None },
         }
     }
 
@@ -113,6 +114,14 @@ impl Control {
         let same = old.and_then(|old| self.sessions.get(&old)).is_some_and(|session| {
             session.identity.incarnation == theirs.incarnation && !session.machine.is_given_up()
         });
+        let is_older = old.filter(|_| same).is_some_and(|old| self.is_older(old, control));
+        if let Some(old) = old.filter(|old| is_older && (resumes || self.has_role(*old, control.role))) {
+            if let Some(Target::New { .. }) = control.target {
+                let waiting = self.adopt_target(control, old);
+                self.join(old, waiting);
+            }
+            return None;
+        }
         if resumes {
             // The peer resumes its association, which numbers notifications. If ours was given up after our Start
             // offered it, this connection cannot be used; the Start on the next connection no longer offers it.
@@ -130,7 +139,7 @@ impl Control {
                 return None;
             }
             waiting = self.take_waiting(old);
-            if same {
+            if same && !is_older {
                 // The peer may still have open lanes of this session. Its Ready confirms that they are closed.
                 predecessors.push(old);
             }
@@ -153,6 +162,16 @@ impl Control {
             self.ping(other, None);
         }
         Some(peer)
+    }
+
+    /// Returns whether the session has a connection that began after our Start was sent on this one. The peer may have
+    /// said Ready here, and given this connection up, before it opened the lanes of the other.
+    fn is_older(&self, old: PeerId, control: &ControlConn) -> bool {
+        self.sessions.get(&old).is_some_and(|it| Some(it.session_id) != control.offered.session_id)
+    }
+
+    fn has_role(&self, peer: PeerId, role: Role) -> bool {
+        self.sessions.get(&peer).is_some_and(|session| session.machine.role() == role)
     }
 
     /// Returns whether this connection may become a session. Since the handshake began, the application may have

@@ -214,3 +214,56 @@ fn a_farewell_arrives_while_the_other_side_keeps_sending() {
         );
     }
 }
+
+/// A connection whose last bytes were held up by the network began before the one that the session has now: it ends
+/// nothing, and its Ready says nothing of the lanes that were opened since.
+#[test]
+fn a_connection_that_was_held_up_ends_no_session_that_began_later() {
+    let _turn = alone();
+    let settings = [("progress_timeout_ms", "300"), ("handshake_timeout_ms", "20000"), ("transports", "tcp")];
+    let (a, b) = (engine(&settings), engine(&settings));
+    let proxy = Proxy::new(b.address());
+    // Holds what the dialer says after the handshake on this connection: its Start and its Ready.
+    let hold_up = |connection: usize| {
+        let mut answers = 0;
+        proxy.judge(move |passing: &mut Passing| {
+            if passing.connection != connection {
+                return Verdict::Pass;
+            }
+            answers += u32::from(passing.way == Way::Back);
+            match passing.way == Way::Forth && answers >= 3 {
+                true => Verdict::Hold,
+                false => Verdict::Pass,
+            }
+        });
+    };
+    let remote = alloc(&a, MIB);
+    let local = alloc(&b, MIB);
+    let mut back = None;
+    // The session is new, and then it is taken up again.
+    for resumes in [false, true] {
+        let held = proxy.connections().len();
+        hold_up(held);
+        match resumes {
+            false => drop(connect(&a, &proxy.address)),
+            true => proxy.cut(true),
+        }
+        proxy.wait_for("the held connection", |seen| seen.connection == held && seen.holds(Way::Forth));
+        wait_until("both have the session", || !b.peers().unwrap().is_empty());
+        let peer = *back.get_or_insert_with(|| b.peers().unwrap()[0]);
+        wait_until("the region is announced", || !b.peer_regions(peer).unwrap().is_empty());
+        let write = |seed| {
+            fill(&local, seed);
+            b.write(peer, &[request(&local, &remote, 0, MIB)], &options()).unwrap();
+            assert_pattern(&remote, seed, 0, MIB);
+        };
+        write(1);
+        let lost = b.stats().unwrap().counts.sessions_lost;
+        proxy.judge(|_| Verdict::Pass);
+        proxy.release(held, Way::Forth);
+        wait_until("the held connection ends", || !proxy.connections()[held].is_open);
+        write(2);
+        assert_eq!(b.peers().unwrap(), [peer], "resumes: {resumes}");
+        assert_eq!(b.stats().unwrap().counts.sessions_lost, lost, "resumes: {resumes}");
+    }
+}

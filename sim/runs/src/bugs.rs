@@ -70,6 +70,11 @@ pub const BUGS: &[Bug] = &[
         showed: "the stage's thread stood still between reading two clocks: it ended a transfer behind a lease that its \
                  message to the target, computed later, exceeded, and a device there wrote afterwards",
     },
+    Bug {
+        seed: 2471842,
+        showed: "the last bytes of a connection that the peer had given up came when its next session stood: they ended \
+                 that session, and their Ready confirmed its lanes, which were open",
+    },
     Bug { seed: 60483, showed: "as seed 585" },
     Bug { seed: 61244, showed: "as seed 585" },
 ];
