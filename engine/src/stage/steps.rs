@@ -295,8 +295,7 @@ impl Stage {
             return;
         }
         let not_after_ns = side.peer.clock.not_after(clock::boottime_ns());
-        // Read after the clock of the lease: if the thread stands still in between, this end waits too long, never too
-        // short.
+        // Read after the lease's clock: a thread that stands still in between waits too long, never too short.
         let (now_ns, lease_ns) = (clock::monotonic_ns(), side.peer.clock.lease_ns());
         let Some(not_after_ns) = not_after_ns else {
             operation.ask_again_ns = now_ns + CLOCK_PAUSE_NS;
