@@ -219,8 +219,8 @@ impl<Id: Handle, T> Table<Id, T> {
 }
 
 impl<T> Rows<T> {
-    /// Returns the row for the next value; None if the shard has `values_max` values. Takes a new row as long as few rows
-    /// are free, and otherwise the longest unused free row.
+    /// Returns the row for the next value; None if the shard has `values_max` values. Takes a new row as long as few
+    /// rows are free, and otherwise the longest unused free row.
     fn next_row(&self, values_max: usize) -> Option<u32> {
         if self.live() >= values_max {
             return None;
