@@ -2,6 +2,7 @@
 //! sink, and how far they are filled. Regions are entered around every access, so that unregister waits for at most one
 //! system call. Pieces of a revoked region are diverted to the sink.
 
+use crate::limits::CALL_BYTES_MAX;
 use crate::region::Region;
 use crate::status::Status;
 use crate::sys::socket::{IoVec, IOV_MAX};
@@ -160,8 +161,8 @@ impl Landing {
         })
     }
 
-    /// Appends vectors for the rest of the payload, as many as fit, and returns their bytes. The addresses are valid
-    /// while the regions stay entered.
+    /// Appends vectors for the rest of the payload, as much as one call may receive, and returns their bytes. The
+    /// addresses are valid while the regions stay entered.
     pub fn vectors(&self, out: &mut Vec<IoVec>) -> usize {
         let mut bytes = 0;
         let mut skip = self.offset;
@@ -171,12 +172,12 @@ impl Landing {
             let mut address = if piece.region == SINK { 0 } else { piece.address + u64::from(skip) };
             skip = 0;
             while length > 0 {
-                if out.len() + 1 >= IOV_MAX {
+                if out.len() + 1 >= IOV_MAX || bytes == CALL_BYTES_MAX {
                     return bytes;
                 }
-                let mut step = length;
+                let mut step = length.min(CALL_BYTES_MAX - bytes);
                 if piece.region == SINK {
-                    step = length.min(SINK_SIZE);
+                    step = step.min(SINK_SIZE);
                     address = SINK_BYTES.0.get() as u64;
                 }
                 out.push(IoVec::new(address, step));

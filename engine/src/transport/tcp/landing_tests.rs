@@ -57,6 +57,24 @@ fn a_refused_piece_may_have_any_address() {
     assert_eq!(landing.vectors(&mut vectors), 40);
 }
 
+#[test]
+fn one_call_receives_a_bounded_part() {
+    let mut landing = Landing::default();
+    landing.reset(1, Boottime::ZERO);
+    let length = CALL_BYTES_MAX as u32 / 2 + 100;
+    for region in [OWN, SINK, OWN] {
+        landing.push(Piece { address: 4096, length, region, descriptor: 0 });
+    }
+    let mut left = 3 * length as usize;
+    while left > 0 {
+        let mut vectors = Vec::new();
+        let bytes = landing.vectors(&mut vectors);
+        assert_eq!((bytes, landing.left()), (left.min(CALL_BYTES_MAX), left));
+        landing.advance(bytes);
+        left -= bytes;
+    }
+}
+
 /// A lane that kept the regions of its last frame would enter them with each later receive, for whatever frame. The
 /// owner that then frees its memory would find a user.
 #[test]

@@ -5,7 +5,7 @@
 //! first large frame, so that small frames never wait for more than one large frame.
 
 use crate::complete::TransferFlags;
-use crate::limits::FRAME_BYTES_MAX;
+use crate::limits::{CALL_BYTES_MAX, FRAME_BYTES_MAX};
 use crate::loss::{Cause, Failure};
 use crate::peer::outbox::Pulled;
 use crate::peer::{After, What};
@@ -338,14 +338,18 @@ impl Tx {
     /// Does one system call. Ok(0): the socket is full.
     fn send(&mut self, lane: &Lane, after: &mut After) -> Result<usize, Failure> {
         self.vectors.clear();
-        let mut skip = self.offset;
+        let (mut skip, mut room) = (self.offset, CALL_BYTES_MAX);
         for (place, length) in self.pieces[self.next..].iter().take(socket::IOV_MAX) {
             let start = match place {
                 Place::Meta(at) => self.meta[*at..].as_ptr() as u64,
                 Place::Memory(address) => *address,
             };
-            self.vectors.push(IoVec::new(start + skip as u64, length - skip));
-            skip = 0;
+            let step = room.min(length - skip);
+            self.vectors.push(IoVec::new(start + skip as u64, step));
+            (skip, room) = (0, room - step);
+            if room == 0 {
+                break;
+            }
         }
         // A peer's READ is answered only while its regions are registered and its lease runs.
         let entered = enter_all(&self.serving).ok_or(REGION_GONE)?;
@@ -393,14 +397,11 @@ impl Tx {
     fn advance(&mut self, mut count: usize) {
         self.sent += count;
         while count > 0 {
-            let left = self.pieces[self.next].1 - self.offset;
-            if count < left {
-                self.offset += count;
-                return;
+            let step = count.min(self.pieces[self.next].1 - self.offset);
+            (count, self.offset) = (count - step, self.offset + step);
+            if self.offset == self.pieces[self.next].1 {
+                (self.next, self.offset) = (self.next + 1, 0);
             }
-            count -= left;
-            self.offset = 0;
-            self.next += 1;
         }
     }
 }
@@ -434,8 +435,9 @@ fn checksum_of(slices: &[Slice]) -> u32 {
         // SAFETY: the transfer entered the local region of each of its slices and leaves it only when
         // final, which it cannot become while this frame is in the flight.
         unsafe {
-            let (address, length) = (slice.local as *const u8, slice.length as usize);
-            racing::for_each_part(address, length, |part| hasher.update(part));
+            racing::for_each_part(slice.local as *const u8, slice.length as usize, |part| {
+                hasher.update(part)
+            });
         }
     }
     hasher.finalize()
@@ -462,39 +464,5 @@ impl Drop for Entered<'_> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn memory_is_not_read_for_a_checksum_after_the_lease() {
-        let bytes = *b"123456789";
-        let job = |not_after_ns| ReadJob {
-            sequence: 1,
-            not_after_ns,
-            checksum: true,
-            pieces: vec![(bytes.as_ptr() as u64, bytes.len() as u32)],
-            regions: Vec::new(),
-            faults: Vec::new(),
-        };
-        // The check value of CRC-32.
-        assert_eq!(checksum_of_answer(&job(Boottime::NEVER)).unwrap(), 0xcbf4_3926);
-        let over = job(clock::boottime_ns());
-        while !clock_is_past(over.not_after_ns) {}
-        assert_eq!(checksum_of_answer(&over).unwrap_err().cause, Cause::Lease);
-    }
-
-    #[test]
-    fn reading_for_a_checksum_stops_when_the_lease_ends() {
-        let bytes = vec![0u8; 64 << 20];
-        let job = ReadJob {
-            sequence: 1,
-            // Longer than the first part takes, and shorter than all.
-            not_after_ns: clock::boottime_ns() + 500_000,
-            checksum: true,
-            pieces: vec![(bytes.as_ptr() as u64, bytes.len() as u32)],
-            regions: Vec::new(),
-            faults: Vec::new(),
-        };
-        assert_eq!(checksum_of_answer(&job).unwrap_err().cause, Cause::Lease);
-    }
-}
+#[path = "tx_tests.rs"]
+mod tests;
