@@ -2,7 +2,8 @@
 //! does not do. A flood runs on a thread of its own from `start` to `stop`.
 
 use crate::hostile::{Hostile, HostileLane, Who, PATIENCE};
-use crate::{engine, prioritise, Hub, GROUND_BYTES, HONEST_BYTES};
+use crate::processors::prioritise;
+use crate::{engine, Hub, GROUND_BYTES, HONEST_BYTES};
 use ferry::internals::transport::tcp::wire::{Descriptor, Header, Kind};
 use ferry::types::{Op, PeerId, RegionId, Request};
 use ferry::{Deadline, Engine, Memory, RegionOptions, Transfer, TransferOptions};

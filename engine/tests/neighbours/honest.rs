@@ -1,6 +1,7 @@
 //! The well-behaved peer: one small WRITE or READ after the other, each timed, and the bytes checked.
 
 use crate::hostile::PATIENCE;
+use crate::processors::run_at_once;
 use crate::{engine, Hub, HONEST_BYTES};
 use ferry::types::{Op, RegionId, Request};
 use ferry::{Engine, Memory, RegionOptions, State, TransferOptions};
@@ -73,6 +74,9 @@ impl Honest {
 #[ignore = "a role of a_flood_slows_no_other_peer_down"]
 fn honest_role() {
     let Some(hub) = Hub::of_parent() else { return };
+    if !run_at_once() {
+        println!("no right to real-time threads: the peer waits for processors of the flood too");
+    }
     let mut honest = Honest::new(hub);
     println!("@@ ready");
     for command in std::io::stdin().lines().map_while(Result::ok) {

@@ -2,9 +2,10 @@
 //! well-behaved peer's small WRITEs and READs is at most three times its p99 alone.
 //!
 //! The engine is in this process, the well-behaved peer and the flooding peer are processes of their own (`honest`,
-//! `floods`). The flooding process has the lowest priority and the rate of a 10 Gbit/s NIC, and the other two have a
-//! high one if that is allowed: with all of them on one machine, the scheduler would decide otherwise. The test is
-//! about what queues inside the engine.
+//! `floods`). On machines of their own, neither would wait for a processor of the other. Here the well-behaved peer runs
+//! as soon as it wakes up and the engine has a high priority, if that is allowed; the flooding process has the lowest
+//! priority and the rate of a 10 Gbit/s NIC. The test is about what queues inside the engine, whose threads for the
+//! well-behaved peer still compete with its threads for the flood.
 //!
 //! Each round measures alone and flooded, one right after the other, in turns of order. Load of the machine comes and
 //! goes, and can only add. So two figures count, and one of them must hold: the median of the rounds' ratios, and the
@@ -20,10 +21,12 @@ mod role;
 
 mod floods;
 mod honest;
+mod processors;
 
 use ferry::notify::WHAT_NOTIFICATIONS;
 use ferry::{Config, Engine, Memory, RegionOptions};
 use hostile::{PATIENCE, SECRET};
+use processors::{prioritise, Awake};
 use std::io::Write;
 use std::process::{Child, ChildStdin};
 use std::sync::mpsc::Receiver;
@@ -175,12 +178,6 @@ fn ranked(all: impl Iterator<Item = f64>, rank: usize) -> f64 {
     all[rank]
 }
 
-/// Sets the priority of the calling thread, and of threads and processes that it starts. Returns whether it may.
-fn prioritise(nice: i32) -> bool {
-    // SAFETY: takes no pointers.
-    unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, nice) == 0 }
-}
-
 #[test]
 fn a_flood_slows_no_other_peer_down() {
     // Above all else that runs here, if that is allowed: only what the engine does counts.
@@ -188,6 +185,7 @@ fn a_flood_slows_no_other_peer_down() {
         println!("no right to a higher priority: other load of this machine counts too");
     }
     let mut scene = Scene::open();
+    let _awake = Awake::begin();
     scene.measure();
     let only = std::env::var("FERRY_TEST_FLOOD").ok();
     let mut slow = Vec::new();
