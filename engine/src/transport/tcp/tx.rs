@@ -435,9 +435,8 @@ fn checksum_of(slices: &[Slice]) -> u32 {
         // SAFETY: the transfer entered the local region of each of its slices and leaves it only when
         // final, which it cannot become while this frame is in the flight.
         unsafe {
-            racing::for_each_part(slice.local as *const u8, slice.length as usize, |part| {
-                hasher.update(part)
-            });
+            let (address, length) = (slice.local as *const u8, slice.length as usize);
+            racing::for_each_part(address, length, |part| hasher.update(part));
         }
     }
     hasher.finalize()
