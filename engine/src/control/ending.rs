@@ -88,9 +88,6 @@ impl Control {
                 What::Slices { transfer, range, notified, .. } => {
                     peer.release_run(&transfer, range, notified, fence, &mut after)
                 }
-                What::Corrupt { transfer, range, bytes, failures } => {
-                    peer.release_corrupt(&transfer, range, bytes, &failures, fence, &mut after)
-                }
                 What::Notify(transfer) => peer.release_notification(&transfer, &mut after),
                 What::Skip(sequence) => peer.release_skip(sequence),
             }

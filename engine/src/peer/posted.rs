@@ -1,7 +1,7 @@
 //! Records: frames that were posted and are not acknowledged. A lane or an endpoint holds them in its flight. When the
 //! lane is lost they go to the session's machine, which decides when they can no longer touch memory.
 
-use crate::complete::{Failure, Transfer};
+use crate::complete::Transfer;
 use crate::types::{Monotonic, SliceRange};
 use std::sync::Arc;
 
@@ -15,19 +15,7 @@ pub struct Posted {
 }
 
 pub enum What {
-    Slices {
-        transfer: Arc<Transfer>,
-        range: SliceRange,
-        bytes: u32,
-        notified: bool,
-    },
-    /// Slices of a READ that are not sent again: their answer's checksum did not match. They end with these failures.
-    Corrupt {
-        transfer: Arc<Transfer>,
-        range: SliceRange,
-        bytes: u32,
-        failures: Vec<Failure>,
-    },
+    Slices { transfer: Arc<Transfer>, range: SliceRange, bytes: u32, notified: bool },
     Notify(Arc<Transfer>),
     Skip(u64),
 }
@@ -35,9 +23,7 @@ pub enum What {
 impl Posted {
     pub fn transfer(&self) -> Option<&Arc<Transfer>> {
         match &self.what {
-            What::Slices { transfer, .. } | What::Corrupt { transfer, .. } | What::Notify(transfer) => {
-                Some(transfer)
-            }
+            What::Slices { transfer, .. } | What::Notify(transfer) => Some(transfer),
             What::Skip(_) => None,
         }
     }

@@ -2,7 +2,7 @@
 //! transfers give the units up. `control` releases the records with their fence.
 
 use super::{After, Peer};
-use crate::complete::{Failure, Fence, Notification, Transfer};
+use crate::complete::{Fence, Notification, Transfer};
 use crate::types::SliceRange;
 use std::sync::Arc;
 
@@ -39,20 +39,6 @@ impl Peer {
             self.skip(transfer, after);
         }
         self.abandon(transfer, range.count() + notified as u32, fence, after);
-    }
-
-    /// Releases slices whose answer was not what the peer sent.
-    pub fn release_corrupt(
-        &self,
-        transfer: &Arc<Transfer>,
-        range: SliceRange,
-        bytes: u32,
-        failures: &[Failure],
-        fence: Fence,
-        after: &mut After,
-    ) {
-        transfer.fenced(fence);
-        self.answered(transfer, range, u64::from(bytes), failures, false, after);
     }
 
     /// Releases a notification that was posted on its own. A target that has its number drops a repetition.

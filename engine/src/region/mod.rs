@@ -5,7 +5,7 @@
 //! keys that peers hold (`holder`).
 
 mod admit;
-mod gate;
+pub(crate) mod gate;
 pub mod grants;
 pub mod holder;
 mod map;

@@ -134,8 +134,7 @@ fn an_answer_of_another_length_ends_the_lane() {
         all.replace_lane(0);
         // The engine asks again, and gets the data.
         let asked = all.lanes[0].receive().unwrap().header;
-        let header = Header { kind: Kind::Data, sequence: asked.sequence, ..all.lanes[0].header() };
-        assert!(all.lanes[0].send(header, &[], b"", &[1; 4096]));
+        assert!(all.lanes[0].answer(asked.sequence, &[1; 4096]));
         assert_eq!(transfer.wait(Some(PATIENCE)).unwrap().state, State::Done);
         let mut found = [0; 4096];
         memory.read(0, &mut found);

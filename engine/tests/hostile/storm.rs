@@ -158,7 +158,8 @@ impl Storm<'_> {
             return;
         }
         let at = self.dice.below(self.lanes.len() as u64) as usize;
-        let kind = [Kind::Write, Kind::Write, Kind::Read, Kind::Data, Kind::Ack][self.dice.below(5) as usize];
+        let kinds = [Kind::Write, Kind::Write, Kind::Read, Kind::Data, Kind::DataEnd, Kind::Ack];
+        let kind = kinds[self.dice.below(6) as usize];
         let nth = usize::from(kind == Kind::Read);
         let sequence = match self.dice.below(12) {
             0 => self.dice.number(),

@@ -49,6 +49,10 @@ pub struct Model {
     faults: BTreeMap<u64, Vec<(u16, Status)>>,
     acknowledged: u64,
     answers: VecDeque<Answer>,
+    /// The READ whose answer the lane has sent, but for its end.
+    to_end: Option<u64>,
+    /// Our oldest READ has its answer, but for the end; and whether every slice is done.
+    filled: Option<bool>,
     numbers: BTreeSet<u64>,
     own: Vec<Own>,
     /// The lane has reported its end.
@@ -67,6 +71,8 @@ impl Model {
             faults: BTreeMap::new(),
             acknowledged: 0,
             answers: VecDeque::new(),
+            to_end: None,
+            filled: None,
             numbers: BTreeSet::new(),
             own: Vec::new(),
             told: false,
@@ -103,11 +109,12 @@ impl Model {
 
     /// Makes the frame that the draft means, for the sealer.
     pub fn seal<'a>(&self, draft: &'a Draft, arena: &Arena) -> Sealed<'a> {
-        let kind = [Kind::Write, Kind::Read, Kind::Data, Kind::Ack][usize::from(draft.kind) % 4];
+        let kinds = [Kind::Write, Kind::Read, Kind::Data, Kind::Ack, Kind::DataEnd];
+        let kind = kinds[usize::from(draft.kind) % kinds.len()];
         let next = match kind {
             Kind::Write => self.write + 1,
             Kind::Read => self.read + 1,
-            Kind::Data => self.oldest(Op::Read).map_or(1, |at| self.own[at].sequence),
+            Kind::Data | Kind::DataEnd => self.oldest(Op::Read).map_or(1, |at| self.own[at].sequence),
             Kind::Ack => self.oldest(Op::Write).map_or(1, |at| self.own[at].sequence),
         };
         let sequence = match draft.sequence {
@@ -141,7 +148,7 @@ impl Model {
         let said: u64 = match kind {
             Kind::Write => descriptors.iter().map(|one| u64::from(one.length)).sum(),
             Kind::Data => self.asked_for(sequence, &extra),
-            Kind::Read | Kind::Ack => 0,
+            Kind::Read | Kind::Ack | Kind::DataEnd => 0,
         };
         let length = said.saturating_add_signed(i64::from(draft.payload / 64)).min(16 << 10) as usize;
         let payload: Vec<u8> = (0..length).map(|at| draft.fill.wrapping_add(at as u8)).collect();
@@ -229,10 +236,14 @@ impl Model {
         if self.is_behind {
             return self.end();
         }
+        if self.filled.is_some() != (frame.header.kind == Kind::DataEnd) {
+            return self.end();
+        }
         let is_good = match frame.header.kind {
             Kind::Write => self.take_write(frame, payload, arena),
             Kind::Read => self.take_read(frame, arena),
             Kind::Data => self.take_data(frame, payload, arena),
+            Kind::DataEnd => self.take_end(frame),
             Kind::Ack => self.take_ack(frame),
         };
         if is_good.is_none() {
@@ -318,7 +329,7 @@ impl Model {
     fn take_data(&mut self, frame: &Sealed, payload: &[u8], arena: &mut Arena) -> Option<()> {
         let (header, mut faults) = (&frame.header, Fault::decode_all(&frame.extra)?);
         let at = self.oldest(Op::Read)?;
-        let own = &mut self.own[at];
+        let own = &self.own[at];
         (header.sequence == own.sequence && header.descriptors == 0).then_some(())?;
         faults.sort_by_key(|fault| fault.descriptor);
         faults.iter().all(|fault| fault.sequence == own.sequence).then_some(())?;
@@ -335,9 +346,16 @@ impl Model {
             rest = later;
         }
         let is_corrupt = header.flags & flags::CHECKSUM != 0 && crc32fast::hash(payload) != header.checksum;
-        // The fence of the lane settles the READ.
-        (!is_corrupt).then_some(())?;
-        own.is_done = Some(faults.is_empty());
+        self.filled = Some(faults.is_empty() && !is_corrupt);
+        Some(())
+    }
+
+    fn take_end(&mut self, frame: &Sealed) -> Option<()> {
+        let header = &frame.header;
+        (header.payload_bytes == 0 && header.extra_bytes == 0 && header.descriptors == 0).then_some(())?;
+        let at = self.oldest(Op::Read)?;
+        (header.sequence == self.own[at].sequence).then_some(())?;
+        self.own[at].is_done = self.filled.take();
         Some(())
     }
 
@@ -368,6 +386,7 @@ impl Model {
         let told = |faults: &[Fault]| -> Vec<(u16, Status)> {
             faults.iter().map(|fault| (fault.descriptor, fault.status)).collect()
         };
+        assert_eq!(self.to_end.is_some(), header.kind == Kind::DataEnd, "an answer and its end are together");
         match header.kind {
             Kind::Ack => {
                 assert!(
@@ -392,6 +411,11 @@ impl Model {
                 if answer.has_checksum {
                     assert_eq!(header.checksum, crc32fast::hash(payload));
                 }
+                self.to_end = Some(answer.sequence);
+            }
+            Kind::DataEnd => {
+                assert!(faults.is_empty() && payload.is_empty());
+                assert_eq!(self.to_end.take(), Some(header.sequence));
             }
             kind => panic!("{kind:?}: nothing was queued"),
         }
@@ -402,6 +426,7 @@ impl Model {
             State::Alive => {
                 assert!(!has_ended, "a correct frame ended the lane");
                 assert!(self.faults.is_empty() && self.answers.is_empty(), "a frame is not answered");
+                assert!(self.to_end.is_none(), "an answer has no end");
             }
             State::Ended => assert!(has_ended || self.told, "a wrong frame did not end the lane"),
             State::Poisoned => {}

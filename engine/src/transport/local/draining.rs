@@ -1,5 +1,5 @@
-//! Paths that have ended while the peer's process still copied in this process, or had device memory mapped. They are
-//! checked until neither is true.
+//! Paths that have ended while a process still copied, the peer's in this process or this one for its own transfers, or
+//! while the peer's had device memory mapped. They are checked until none of that is true.
 
 use super::path::LocalPath;
 use super::service::{Service, RETRY};
@@ -13,8 +13,15 @@ use std::sync::{Arc, Weak};
 pub struct Draining {
     pub tally: Arc<Tally>,
     pub path: Option<Arc<LocalPath>>,
-    /// The process does not copy here any more.
+    /// Neither process copies any more.
     pub quiet: bool,
+}
+
+impl Draining {
+    /// Returns whether a thread of this process copies for a transfer of its own.
+    pub fn we_copy(&self) -> bool {
+        self.path.as_ref().is_some_and(|path| path.is_copying())
+    }
 }
 
 impl Service {
@@ -35,13 +42,14 @@ impl Service {
         self.grants.all_quiet() && all_paths.iter().all(|path| path.copier().grant.is_quiet())
     }
 
-    /// Returns whether the peer's process neither copies here nor has memory mapped.
+    /// Returns whether neither process copies, and the peer's has no memory mapped.
     pub(super) fn is_over(&self, draining: &mut Draining) -> bool {
         if draining.path.as_ref().is_some_and(|path| path.copier().process.has_ended(clock::monotonic_ns())) {
             self.grants.bury(&draining.tally);
         }
-        draining.quiet = self.grants.is_quiet(&draining.tally);
-        self.grants.forget(&draining.tally)
+        let we_copy = draining.we_copy();
+        draining.quiet = !we_copy && self.grants.is_quiet(&draining.tally);
+        !we_copy && self.grants.forget(&draining.tally)
     }
 
     /// Checks a peer's ended paths, and forgets those on which nothing moves any more.
@@ -65,7 +73,7 @@ impl Service {
 }
 
 impl Sessions {
-    /// Returns whether a process of this peer still copies here.
+    /// Returns whether a process of this peer still copies here, or this process for transfers with it.
     pub fn is_draining(&self, peer: PeerId) -> bool {
         self.draining.get(&peer).is_some_and(|all| all.iter().any(|it| !it.quiet))
     }

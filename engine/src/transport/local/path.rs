@@ -6,10 +6,10 @@ use super::copy_threads::CopyThreads;
 use crate::complete::Transfer;
 use crate::peer::outbox::{Class, PullLimits, Pulled};
 use crate::peer::{After, Kept, Path, Peer, SameHost};
+use crate::region::gate::Gate;
 use crate::region::grants::Use;
 use crate::region::RemoteMap;
 use crate::status::Result;
-use crate::sys::atomic::{AtomicBool, Ordering};
 use crate::sys::clock;
 use crate::sys::moment;
 use crate::sys::once::OnceLock;
@@ -34,7 +34,8 @@ pub struct LocalPath {
     /// The work of a copy thread when it is called. Set once, when the path is made.
     work: OnceLock<Arc<dyn Fn() + Send + Sync>>,
     spin_ns: u64,
-    closed: AtomicBool,
+    /// Shut when the path has ended. Entered to pull and copy a piece.
+    pub(super) gate: Gate,
     on_broken: OnBroken,
 }
 
@@ -53,7 +54,7 @@ impl LocalPath {
             work: OnceLock::new(),
             // If only one thread may copy, as on a single CPU, a spinning thread would take its CPU.
             spin_ns: if threads > 1 { spin_ns } else { 0 },
-            closed: AtomicBool::new(false),
+            gate: Gate::new(),
             on_broken,
         });
         let weak: Weak<LocalPath> = Arc::downgrade(&path);
@@ -72,16 +73,27 @@ impl LocalPath {
     /// Begins no piece from here on; pieces in progress are finished and settled. Returns the copy threads for a caller
     /// that may block to join them.
     pub fn close(&self) -> Vec<JoinHandle<()>> {
-        self.closed.store(true, Ordering::SeqCst);
+        self.gate.revoke();
         self.copy_threads.close()
+    }
+
+    /// Returns whether, after `close`, a thread of this process still copies.
+    pub fn is_copying(&self) -> bool {
+        self.gate.users() > 0
     }
 
     /// Pulls one piece and copies it. False if none waits. `submitted_ns`: this thread submitted a transfer at that
     /// time and is still in that call.
     fn step(&self, express: bool, submitted_ns: Option<Monotonic>, after: &mut After) -> bool {
-        if self.closed.load(Ordering::SeqCst) {
+        if !self.gate.enter() {
             return false;
         }
+        let copied = self.copy_next(express, submitted_ns, after);
+        self.gate.leave();
+        copied
+    }
+
+    fn copy_next(&self, express: bool, submitted_ns: Option<Monotonic>, after: &mut After) -> bool {
         let Some(Pulled::Slices { transfer, range, .. }) = self.peer.pull(Transport::Local, express, ALL)
         else {
             return false;
@@ -94,7 +106,7 @@ impl LocalPath {
         transfer.mark_started_at(|| now_ns);
         moment::reached_if("a strike between pull and launch", || !transfer.is_pending());
         if let Err(Broken) = self.copier.run(&self.peer, &transfer, range, now_ns, after) {
-            self.closed.store(true, Ordering::SeqCst);
+            self.gate.revoke();
             (self.on_broken)();
         }
         true
@@ -136,7 +148,7 @@ impl LocalPath {
 
     /// Calls copy threads. Returns false if no thread exists and none could be started.
     fn call(&self, threads: usize) -> bool {
-        let Some(work) = self.work.get().filter(|_| !self.closed.load(Ordering::SeqCst)) else { return true };
+        let Some(work) = self.work.get().filter(|_| !self.gate.is_revoked()) else { return true };
         self.copy_threads.call(threads, work)
     }
 }
@@ -206,7 +218,12 @@ impl Path for LocalPath {
 
 impl SameHost for LocalPath {
     fn copy_now(&self, op: Op, slice: &Slice, now_ns: Monotonic) -> bool {
-        !self.closed.load(Ordering::SeqCst) && self.copier.copy_one(&self.peer, op, slice, now_ns)
+        if !self.gate.enter() {
+            return false;
+        }
+        let copied = self.copier.copy_one(&self.peer, op, slice, now_ns);
+        self.gate.leave();
+        copied
     }
 
     fn keep_registered(&self, region: RegionId, use_: Use) -> Result<Kept> {

@@ -14,7 +14,7 @@ use crate::transport::local::mappings::Mappings;
 use crate::transport::local::process::Process;
 use crate::types::{Access, Request, TransferId};
 use crate::{Config, Engine};
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 const BOUND: Duration = Duration::from_secs(20);

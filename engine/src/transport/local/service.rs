@@ -466,8 +466,12 @@ impl TransportService for Service {
     fn unrest(&self, peer: PeerId) -> Option<String> {
         let sessions = self.lock();
         let copying = sessions.draining.get(&peer).into_iter().flatten().filter(|it| !it.quiet);
-        let pids: Vec<String> = copying.map(|it| it.tally.pid().to_string()).collect();
-        (!pids.is_empty()).then(|| format!("its process {} has not ended a copy here", pids.join(", ")))
+        let whose = |it: &Draining| match it.we_copy() {
+            true => "this process".to_owned(),
+            false => format!("its process {}", it.tally.pid()),
+        };
+        let whose: Vec<String> = copying.map(whose).collect();
+        (!whose.is_empty()).then(|| format!("{} has not ended a copy here", whose.join(", ")))
     }
 }
 

@@ -4,6 +4,10 @@
 use super::*;
 use crate::handle::Tag;
 use crate::peer::tests::peer_with;
+use crate::region::grants::Grant;
+use crate::transport::local::copier::Copier;
+use crate::transport::local::mappings::Mappings;
+use crate::transport::local::process::Process;
 
 const PEERS: u64 = 1000;
 
@@ -72,4 +76,39 @@ fn regions_that_go_are_told_of_by_the_thread_in_turns() {
     }
     assert_eq!(turns, 20_u64.div_ceil(5), "4,096 sessions in a turn");
     assert!(service.lock().gone.is_empty());
+}
+
+/// PEER_LOST is not delivered while a thread of this process copies for a READ from the peer, although no process of the
+/// peer copies here.
+#[test]
+fn a_lost_peer_is_not_quiet_while_this_process_copies() {
+    let (service, peer) = (service(), PeerId::from_raw(3));
+    let (tally, fd) = service.grants.admit(7).unwrap();
+    let pid = std::process::id() as i32;
+    let copier = Copier {
+        grant: Arc::new(Grant::new(service.grants.board(), &fd).unwrap()),
+        process: Process::numbered(pid, pid),
+        proven: None,
+        mappings: Mappings::default(),
+        by_call: Ok(()),
+    };
+    let path = LocalPath::new(peer_with(3), copier, 1, 0, Box::new(|| ()));
+    let mut sessions = service.lock();
+    sessions.all.get_mut(&peer).unwrap().tally = Some(tally);
+    sessions.open.insert(peer, path.clone());
+    drop(sessions);
+    assert!(path.gate.enter());
+    service.end(peer);
+    for _ in 0..3 {
+        assert!(!service.is_quiet(peer));
+        let again = service.lock().draining_times.first().unwrap();
+        service.clone().turn(again, &[]);
+    }
+    assert_eq!(service.unrest(peer).as_deref(), Some("this process has not ended a copy here"));
+    path.gate.leave();
+    let again = service.lock().draining_times.first().unwrap();
+    service.clone().turn(again, &[]);
+    assert!(service.is_quiet(peer));
+    assert_eq!(service.lock().draining_times.first(), None, "nothing is left of it");
+    assert!(!path.gate.enter(), "and nothing begins any more");
 }

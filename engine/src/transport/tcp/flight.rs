@@ -8,10 +8,9 @@
 //! ```
 //! Pure; `tx` and `incoming` call it under the lane's lock.
 
-use crate::complete::Failure;
 use crate::peer::{Posted, What};
 use crate::transport::tcp::wire::{Fault, Malformed};
-use crate::types::{Monotonic, Op, SliceRange, TransferId};
+use crate::types::{Monotonic, Op, TransferId};
 use std::collections::VecDeque;
 
 /// The records in the order of their answers: WRITEs are acknowledged in order, READs are answered in order.
@@ -141,17 +140,6 @@ impl Flight {
     /// Takes the oldest READ's record: its answer is complete.
     pub fn take_answered(&mut self) -> Option<Posted> {
         self.reads.pop_front()
-    }
-
-    /// Notes that the answer to the oldest READ is complete and is not what the peer sent. Contract 2: the lane ends,
-    /// and its fence settles the READ, because the peer may still read for it. Bytes that somebody repeated on the way
-    /// complete an answer before the peer has sent the last of it.
-    pub fn corrupt(&mut self, failures: impl FnOnce(SliceRange) -> Vec<Failure>) {
-        let Some(Posted { what, .. }) = self.reads.front_mut() else { return };
-        if let What::Slices { transfer, range, bytes, .. } = what {
-            let (transfer, range, bytes) = (transfer.clone(), *range, *bytes);
-            *what = What::Corrupt { transfer, range, bytes, failures: failures(range) };
-        }
     }
 
     /// Takes all records when the lane is closed. A waiting acknowledgement has no effect any more.

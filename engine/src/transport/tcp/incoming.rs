@@ -46,15 +46,20 @@ pub struct Notice {
 pub struct Order {
     write: u64,
     read: u64,
+    /// The answer to our oldest READ, whose end must come next: its sequence and faults.
+    answer: Option<(u64, Vec<Fault>)>,
 }
 
 impl Order {
     fn check(&mut self, header: &Header) -> Result<(), Malformed> {
+        if self.answer.is_some() != (header.kind == Kind::DataEnd) {
+            return Err(Malformed::Sequence);
+        }
         let last = match header.kind {
             Kind::Write => &mut self.write,
             Kind::Read => &mut self.read,
             // The flight checks the order of answers.
-            Kind::Data | Kind::Ack => return Ok(()),
+            Kind::Data | Kind::DataEnd | Kind::Ack => return Ok(()),
         };
         if last.checked_add(1) != Some(header.sequence) {
             return Err(Malformed::Sequence);
@@ -86,6 +91,11 @@ impl Frame {
                 Ok(Frame::Done)
             }
             Kind::Data => begin_data(lane, header, extra, landing),
+            Kind::DataEnd => {
+                end_answer(lane, header, order, after)?;
+                turn.settled = true;
+                Ok(Frame::Done)
+            }
             Kind::Ack => {
                 let faults = Fault::decode_all(extra).ok_or(Malformed::PayloadMismatch)?;
                 acknowledge(lane, header, &faults, after)?;
@@ -99,19 +109,16 @@ impl Frame {
     pub fn finish(
         self,
         lane: &Arc<Lane>,
+        order: &mut Order,
         landing: &mut Landing,
         turn: &mut RxTurn,
-        after: &mut After,
     ) -> Result<(), Broken> {
         match self {
             Frame::Write { header, notification } => {
                 turn.owes_answer = true;
                 finish_write(lane, &header, notification, landing)
             }
-            Frame::Data { header, faults } => {
-                turn.settled = true;
-                finish_data(lane, &header, faults, landing, after)
-            }
+            Frame::Data { header, faults } => finish_data(&header, faults, order, landing),
             Frame::Done => Ok(()),
         }
     }
@@ -265,23 +272,30 @@ fn begin_data(lane: &Lane, header: &Header, extra: &[u8], landing: &mut Landing)
 }
 
 fn finish_data(
-    lane: &Lane,
     header: &Header,
     mut faults: Vec<Fault>,
+    order: &mut Order,
     landing: &mut Landing,
-    after: &mut After,
 ) -> Result<(), Broken> {
-    let is_altered =
-        header.flags & flags::CHECKSUM != 0 && landing.checksum()?.is_some_and(|sum| sum != header.checksum);
-    let mut flight = lane.flight.lock();
-    if is_altered {
+    if header.flags & flags::CHECKSUM != 0 && landing.checksum()?.is_some_and(|sum| sum != header.checksum) {
         let corrupt =
             |piece: u16| Fault { sequence: header.sequence, descriptor: piece, status: Status::Corrupt };
         faults.extend(landing.descriptors().map(corrupt));
         faults.sort_unstable_by_key(|fault| fault.descriptor);
-        flight.corrupt(|range| failures(range, &faults));
-        return Err(Broken::Altered);
     }
+    order.answer = Some((header.sequence, faults));
+    Ok(())
+}
+
+/// Settles our oldest READ. Contracts 1 and 2: the peer has sent all of the answer. Bytes that somebody repeated on the
+/// way fill the memory earlier, but are not followed by this frame.
+fn end_answer(lane: &Lane, header: &Header, order: &mut Order, after: &mut After) -> Result<(), Malformed> {
+    if header.payload_bytes != 0 || header.extra_bytes != 0 || header.descriptors != 0 {
+        return Err(Malformed::PayloadMismatch);
+    }
+    let answer = order.answer.take().filter(|(sequence, _)| *sequence == header.sequence);
+    let (_, faults) = answer.ok_or(Malformed::Sequence)?;
+    let mut flight = lane.flight.lock();
     let posted = flight.take_answered().ok_or(Malformed::Sequence)?;
     settle(lane, posted, &faults, after);
     Ok(())
@@ -320,8 +334,7 @@ pub(super) fn settle(lane: &Lane, posted: Posted, faults: &[Fault], after: &mut 
             lane.peer.answered(transfer, *range, *bytes as u64, &failures, *notified, after);
         }
         What::Notify(transfer) => lane.peer.confirm_notification(transfer, after),
-        // The flight does not take a corrupt READ as answered, and a skip has nothing to settle.
-        What::Corrupt { .. } | What::Skip(_) => {}
+        What::Skip(_) => {}
     }
 }
 

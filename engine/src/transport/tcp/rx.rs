@@ -62,8 +62,6 @@ pub enum Broken {
     Expired,
     /// Another lane is still receiving the data that this frame repeats. The frame is sent again on another lane.
     Busy,
-    /// The answer to a READ is not what the peer sent. The lane's fence settles the READ.
-    Altered,
     /// The peer closed the connection.
     Closed,
     Refused(io::Error),
@@ -89,9 +87,6 @@ impl Broken {
                 Failure::new(Cause::Lease, "the lease of a frame was over before it was placed")
             }
             Broken::Busy => Failure::new(Cause::Ours, "another lane is receiving the same frame"),
-            Broken::Altered => {
-                Failure::new(Cause::Damaged, "the checksum of a READ's answer does not match its bytes")
-            }
             Broken::Closed => Failure::new(Cause::Closed, "the peer closed the connection"),
             Broken::Refused(error) => Failure::system("receiving", error),
         }
@@ -238,7 +233,7 @@ impl Rx {
                     self.frame = Some(frame);
                     return Ok(());
                 }
-                frame.finish(lane, &mut self.landing, turn, after)?;
+                frame.finish(lane, &mut self.order, &mut self.landing, turn)?;
                 self.has_moved = true;
                 // Before the answer is sent: then the peer's word that all has ended also means that unregister finds
                 // no user. A receive enters whatever the landing lists.

@@ -187,7 +187,7 @@ impl Tx {
         self.push_meta(start);
     }
 
-    /// Answers a READ of the peer: gathers its pieces behind a header. Fails the lane if a region was unregistered
+    /// Answers a READ of the peer: gathers its pieces behind a header, and an end behind them. Fails the lane if a region was unregistered
     /// after the READ was admitted; the peer's other READs are then admitted anew.
     fn add_answer(&mut self, lane: &Lane) -> Result<bool, Failure> {
         let Some(job) = lane.answers.lock().take_read() else { return Ok(false) };
@@ -207,6 +207,10 @@ impl Tx {
         for (address, length) in &job.pieces {
             self.push_memory(*address, *length as usize);
         }
+        let start = self.meta.len();
+        let end = Tx::header(Kind::DataEnd, job.sequence, header.clock_ns);
+        self.sealer.seal(&end, &mut self.meta, |_| ());
+        self.push_meta(start);
         self.serve_until_ns = self.serve_until_ns.min(job.not_after_ns);
         for region in job.regions {
             if !self.serving.iter().any(|known| known.id == region.id) {

@@ -52,6 +52,8 @@ pub enum Kind {
     Data = 3,
     /// Every WRITE up to `sequence` is applied, except for the faults in `extra`.
     Ack = 4,
+    /// Follows an answer at once: all of it was sent, and the memory is not read for it any more.
+    DataEnd = 5,
 }
 
 pub mod flags {
@@ -179,6 +181,7 @@ impl Header {
             2 => Kind::Read,
             3 => Kind::Data,
             4 => Kind::Ack,
+            5 => Kind::DataEnd,
             _ => return Err(Malformed::Kind),
         };
         let header = Header {

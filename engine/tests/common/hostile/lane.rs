@@ -88,7 +88,14 @@ impl HostileLane {
         self.socket.write_all(&bytes).is_ok()
     }
 
-    /// Returns the next frame, or None when the engine has closed the lane.
+    /// Answers the READ with this sequence. Returns false when the engine has closed the lane.
+    pub fn answer(&mut self, sequence: u64, payload: &[u8]) -> bool {
+        let header = Header { sequence, ..self.header() };
+        self.send(Header { kind: Kind::Data, ..header }, &[], b"", payload)
+            && self.send(Header { kind: Kind::DataEnd, ..header }, &[], b"", b"")
+    }
+
+    /// Returns the next frame, an answer together with its end, or None when the engine has closed the lane.
     pub fn receive(&mut self) -> Option<Received> {
         let mut frame = self.take(HEADER_BYTES)?;
         let header = Header::decode(frame[..].try_into().unwrap()).unwrap();
@@ -100,6 +107,10 @@ impl HostileLane {
         let extra_at = descriptors.len() * DESCRIPTOR_BYTES;
         let extra = meta[extra_at..][..header.extra_bytes as usize].to_vec();
         let payload = self.take(header.payload_bytes as usize)?;
+        if header.kind == Kind::Data {
+            let end = self.receive()?.header;
+            assert_eq!((end.kind, end.sequence), (Kind::DataEnd, header.sequence));
+        }
         Some(Received { header, descriptors, extra, payload })
     }
 
