@@ -161,7 +161,8 @@ settings! {
     handshake_timeout_ms: u64 = 5000, Valid::Range(1, 600_000),
         "How long a new connection may take to authenticate.";
     transfers_max: u32 = 65_536, Valid::Range(1, HANDLES),
-        "Transfers that are not yet released; further transfers are refused with LIMIT.";
+        "Transfers that are not yet released, and the parts in which transfers of device memory are staged; further \
+         transfers are refused with LIMIT. Parts alone have 128 places more.";
     peers_max: u32 = 65_536, Valid::Range(1, HANDLES),
         "Peers that are known at one time; further peers are refused with LIMIT.";
 }

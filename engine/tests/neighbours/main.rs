@@ -2,10 +2,10 @@
 //! well-behaved peer's small WRITEs and READs is at most three times its p99 alone.
 //!
 //! The engine is in this process, the well-behaved peer and the flooding peer are processes of their own (`honest`,
-//! `floods`). On machines of their own, neither would wait for a processor of the other. Here the well-behaved peer runs
-//! as soon as it wakes up and the engine has a high priority, if that is allowed; the flooding process has the lowest
-//! priority and the rate of a 10 Gbit/s NIC. The test is about what queues inside the engine, whose threads for the
-//! well-behaved peer still compete with its threads for the flood.
+//! `floods`). On machines of their own, neither would wait for a processor of the other. Here the well-behaved peer
+//! runs as soon as it wakes up and the engine has a high priority, if that is allowed; the flooding process has the
+//! lowest priority and the rate of a 10 Gbit/s NIC. The test is about what queues inside the engine, whose threads
+//! for the well-behaved peer still compete with its threads for the flood.
 //!
 //! Each round measures alone and flooded, one right after the other, in turns of order. Load of the machine comes and
 //! goes, and can only add. So two figures count, and one of them must hold: the median of the rounds' ratios, and the

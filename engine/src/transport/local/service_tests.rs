@@ -78,8 +78,8 @@ fn regions_that_go_are_told_of_by_the_thread_in_turns() {
     assert!(service.lock().gone.is_empty());
 }
 
-/// PEER_LOST is not delivered while a thread of this process copies for a READ from the peer, although no process of the
-/// peer copies here.
+/// PEER_LOST is not delivered while a thread of this process copies for a READ from the peer, although no process of
+/// the peer copies here.
 #[test]
 fn a_lost_peer_is_not_quiet_while_this_process_copies() {
     let (service, peer) = (service(), PeerId::from_raw(3));

@@ -187,8 +187,8 @@ impl Tx {
         self.push_meta(start);
     }
 
-    /// Answers a READ of the peer: gathers its pieces behind a header, and an end behind them. Fails the lane if a region was unregistered
-    /// after the READ was admitted; the peer's other READs are then admitted anew.
+    /// Answers a READ of the peer: gathers its pieces behind a header, and an end behind them. Fails the lane if a
+    /// region was unregistered after the READ was admitted; the peer's other READs are then admitted anew.
     fn add_answer(&mut self, lane: &Lane) -> Result<bool, Failure> {
         let Some(job) = lane.answers.lock().take_read() else { return Ok(false) };
         let payload: usize = job.pieces.iter().map(|(_, length)| *length as usize).sum();
