@@ -162,7 +162,7 @@ settings! {
         "How long a new connection may take to authenticate.";
     transfers_max: u32 = 65_536, Valid::Range(1, HANDLES),
         "Transfers that are not yet released, and the parts in which transfers of device memory are staged; further \
-         transfers are refused with LIMIT. Parts alone have 128 places more.";
+         transfers are refused with LIMIT, while parts have 128 places more.";
     peers_max: u32 = 65_536, Valid::Range(1, HANDLES),
         "Peers that are known at one time; further peers are refused with LIMIT.";
 }

@@ -230,13 +230,14 @@ mod tests {
 
     #[test]
     fn version_ranges_meet_or_are_both_named() {
-        assert_eq!(common_version((3, 3)).unwrap(), 3);
-        assert_eq!(common_version((0, 9)).unwrap(), 3);
-        for range in [(4, 9), (0, 0), (2, 2), (3, 2)] {
+        let ours = WIRE_VERSION;
+        assert_eq!(common_version((ours, ours)).unwrap(), ours);
+        assert_eq!(common_version((0, ours + 6)).unwrap(), ours);
+        for range in [(ours + 1, ours + 6), (0, 0), (ours - 1, ours - 1), (ours, ours - 1)] {
             let error = common_version(range).unwrap_err();
             assert_eq!(error.error.status, Status::Version);
             assert!(error.error.message.contains(&format!("{} to {}", range.0, range.1)));
-            assert!(error.error.message.contains("3 to 3"));
+            assert!(error.error.message.contains(&format!("{WIRE_VERSION_MIN} to {ours}")));
         }
     }
 
@@ -245,9 +246,9 @@ mod tests {
         let local = super::super::tests::support::local(1);
         let mut raw = Hello::new(&local, Role::Dialer).unwrap().raw;
         raw[2..4].copy_from_slice(&9u16.to_le_bytes());
-        raw.extend_from_slice(b"fields unknown to version 3");
+        raw.extend_from_slice(b"fields that are unknown here");
         let hello = Hello::decode(&raw).unwrap();
-        assert_eq!((hello.versions, &hello.unix_name), ((3, 9), &local.unix_name));
+        assert_eq!((hello.versions, &hello.unix_name), ((WIRE_VERSION_MIN, 9), &local.unix_name));
         assert_eq!(hello.raw, raw, "but the prologue covers them");
     }
 

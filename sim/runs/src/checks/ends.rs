@@ -203,13 +203,13 @@ impl Ledger {
         }
     }
 
-    /// Returns whose late write an event tells of.
+    /// Returns whose late write an event tells of. An event that waited has grown over what lies between its writes.
     fn initiator_of(&self, at: LifeId, body: &EventBody) -> Option<LifeId> {
-        let EventBody::LateApply { address, .. } = body else { return None };
+        let EventBody::LateApply { address, length, .. } = body else { return None };
         let is_meant = |id: TransferId| {
             self.transfers[id].blocks.iter().any(|[_, remote]| {
                 let from = self.memories[remote.memory].address + remote.offset;
-                (from..from + remote.length).contains(address)
+                from < address + length && *address < from + remote.length
             })
         };
         self.lates.iter().find(|late| late.to == at && is_meant(late.transfer)).map(|late| late.from)
