@@ -75,6 +75,15 @@ pub const BUGS: &[Bug] = &[
         showed: "the last bytes of a connection that the peer had given up came when its next session stood: they ended \
                  that session, and their Ready confirmed its lanes, which were open",
     },
+    Bug {
+        seed: 2819521,
+        showed: "bytes of a READ's answer that were repeated on the way filled its memory while the target still read: it \
+                 was DONE too early",
+    },
+    Bug {
+        seed: 2847037,
+        showed: "PEER_LOST did not wait for this process's own copy of what a device's slot had for a READ",
+    },
     Bug { seed: 60483, showed: "as seed 585" },
     Bug { seed: 61244, showed: "as seed 585" },
 ];
