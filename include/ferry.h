@@ -688,8 +688,7 @@ ferry_status ferry_descriptor_import(ferry_engine *engine,
 /// fails, this transfer fails with FERRY_ERR_CANCELLED and moves nothing.
 #define FERRY_TRANSFER_ORDERED 2
 
-/// Verify the payload end to end; a mismatch is FERRY_ERR_CORRUPT, and a READ's also costs its connection, which is
-/// opened anew. Such transfers use TCP.
+/// Verify the payload end to end; a mismatch is FERRY_ERR_CORRUPT. Such transfers use TCP.
 #define FERRY_TRANSFER_CHECKSUM 4
 
 /// A WRITE may be done when the peer's device has acknowledged the data, before the data is visible to the

@@ -15,8 +15,7 @@ pub const FERRY_TRANSFER_NO_COALESCE: u32 = 1;
 /// Apply no byte before the earlier ORDERED transfers to the peer are done. If one that is not final yet
 /// fails, this transfer fails with FERRY_ERR_CANCELLED and moves nothing.
 pub const FERRY_TRANSFER_ORDERED: u32 = 2;
-/// Verify the payload end to end; a mismatch is FERRY_ERR_CORRUPT, and a READ's also costs its connection, which is
-/// opened anew. Such transfers use TCP.
+/// Verify the payload end to end; a mismatch is FERRY_ERR_CORRUPT. Such transfers use TCP.
 pub const FERRY_TRANSFER_CHECKSUM: u32 = 4;
 /// A WRITE may be done when the peer's device has acknowledged the data, before the data is visible to the
 /// peer's CPU. Only RDMA makes this difference; the flag changes nothing on other transports.

@@ -108,6 +108,14 @@ fn assert_stays_pending(transfer: &Transfer) {
     }
 }
 
+/// Submits a READ of a MiB. Returns its memory, itself, and the sequence of its request, which lane 1 has received.
+fn asked(all: &mut Attacked) -> (Memory, Transfer, u64) {
+    let memory = alloc(&all.engine, MIB);
+    let transfer = all.submit(Op::Read, &memory, MIB);
+    let sequence = all.lanes[1].receive().unwrap().header.sequence;
+    (memory, transfer, sequence)
+}
+
 /// Waits until the memory has the answer's bytes.
 fn wait_until_filled(memory: &Memory, seed: u64) {
     let mut found = vec![0; MIB];
@@ -121,9 +129,7 @@ fn wait_until_filled(memory: &Memory, seed: u64) {
 #[test]
 fn an_answer_is_not_final_before_its_end() {
     let mut all = Attacked::new(&[]);
-    let memory = alloc(&all.engine, MIB);
-    let transfer = all.submit(Op::Read, &memory, MIB);
-    let sequence = all.lanes[1].receive().unwrap().header.sequence;
+    let (memory, transfer, sequence) = asked(&mut all);
     let header = Header { sequence, ..all.lanes[1].header() };
     assert!(all.lanes[1].send(Header { kind: Kind::Data, ..header }, &[], b"", &pattern(1)));
     wait_until_filled(&memory, 1);
@@ -164,9 +170,7 @@ fn an_answer_that_is_not_followed_by_its_end_ends_the_lane() {
 #[test]
 fn an_end_without_an_answer_ends_the_lane() {
     let mut all = Attacked::new(&[]);
-    let memory = alloc(&all.engine, MIB);
-    let transfer = all.submit(Op::Read, &memory, MIB);
-    let sequence = all.lanes[1].receive().unwrap().header.sequence;
+    let (_memory, transfer, sequence) = asked(&mut all);
     let end = Header { kind: Kind::DataEnd, sequence, ..all.lanes[1].header() };
     assert!(all.lanes[1].send(end, &[], b"", b""));
     all.lanes[1].receive_end();
