@@ -1,7 +1,7 @@
 #!/bin/bash
-# Runs the programs of `scripts/cuda.sh leg`, which are in this folder, on this machine's GPU: `test` or
-# `bench`. A test that cannot run prints SKIPPED with the reason, and is counted. `standin` runs the tests
-# without a GPU.
+# Runs the programs of `scripts/cuda.sh leg`, which are in this folder, on this machine's GPU: `test`, `tensors` (two
+# processes move tensors of torch, over Python) or `bench`. A test that cannot run prints SKIPPED with the reason, and is
+# counted. `standin` runs the tests without a GPU.
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 
@@ -23,9 +23,16 @@ run_tests() {
 case ${1:-} in
 test) FERRY_TEST_CUDA=real run_tests ;;
 standin) FERRY_TEST_STANDIN=$here/standin run_tests ;;
+tensors)
+    if python3 -c 'import torch; torch.cuda.init()' 2>/dev/null; then
+        PYTHONPATH=$here/python python3 "$here/python/gpu.py"
+    else
+        echo "SKIPPED tensors: python3 has no torch with CUDA here"
+    fi
+    ;;
 bench) "$here/cuda-bench" "${@:2}" ;;
 *)
-    echo "usage: run.sh test|bench [--rounds N]|standin" >&2
+    echo "usage: run.sh test|tensors|bench [--rounds N]|standin" >&2
     exit 2
     ;;
 esac

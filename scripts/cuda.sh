@@ -1,9 +1,9 @@
 #!/bin/bash
 # Tests and measurements of CUDA. `leg` builds programs into a folder that can be copied to a machine with a
-# GPU, where `./run.sh test` and `./run.sh bench` need neither network nor compilers. `test` and `bench` build
-# that folder and run it here. `standin` runs the tests and the bench against the stand-in for the driver;
-# `standin-bench` runs only the bench, which is built like a test there and says nothing about speed. Further
-# arguments choose cargo's packages; the default is `-p ferry`.
+# GPU, where `./run.sh test`, `./run.sh tensors` (which needs torch) and `./run.sh bench` need neither network nor
+# compilers. `test` (both tests) and `bench` build that folder and run it here. `standin` runs the tests and the
+# bench against the stand-in for the driver; `standin-bench` runs only the bench, which is built like a test there
+# and says nothing about speed. Further arguments choose cargo's packages; the default is `-p ferry`.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 target=${CARGO_TARGET_DIR:-target}
@@ -29,6 +29,12 @@ build_leg() {
     cp "$bench" "$leg/cuda-bench"
     cp -r "$target/standin/cuda-12.4" "$target/standin/cuda-12.8" "$leg/standin"
     install -m 755 scripts/cuda-run.sh "$leg/run.sh"
+    # On its own: cargo would otherwise build the library with the features of other packages.
+    cargo build --release -p ferry-ffi
+    rm -rf "$leg/python"
+    mkdir -p "$leg/python"
+    cp -r bindings/python/src/ferry bindings/python/tests/gpu.py "$leg/python"
+    strip --strip-unneeded -o "$leg/python/ferry/libferry.so" "$target/release/libferry.so"
     echo "cuda: programs for a machine with a GPU are in $leg"
 }
 
@@ -37,6 +43,7 @@ leg) build_leg ;;
 test | bench)
     build_leg
     "$leg/run.sh" "$1"
+    [ "$1" = bench ] || "$leg/run.sh" tensors
     ;;
 standin | standin-bench)
     packages=("${@:2}")

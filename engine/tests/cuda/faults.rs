@@ -320,6 +320,13 @@ fn pinning_fails_with_the_driver_s_reason() {
         let error = gpu.driver().pin(heap.as_ptr() as u64, 4096).unwrap_err();
         assert_eq!((error.status, error.vendor_error), (status, code), "{error}");
     }
+    // A driver may say either of memory that the program has pinned.
+    let theirs = gpu.pinned(8192);
+    for code in [1, 712] {
+        gpu.standin().fault("cuMemHostRegister_v2", "1", code);
+        gpu.driver().pin(theirs.address, 4096).unwrap();
+        gpu.driver().unpin(theirs.address);
+    }
     gpu.standin().fault("cuPointerGetAttributes", "1", 719);
     assert_eq!(gpu.driver().locate(8).unwrap_err().status, Status::Unavailable);
     for not_ours in [1, 3, 4] {

@@ -358,11 +358,12 @@ fn an_import_that_fails_leaves_nothing_behind() {
     if is_real() || std::env::var_os("FERRY_TEST_OTHER").is_some() {
         return;
     }
-    for (function, code) in [
-        ("cuMemImportFromShareableHandle", 801),
-        ("cuMemAddressReserve", 2),
-        ("cuMemMap", 205),
-        ("cuMemSetAccess", 217),
+    for (function, code, status) in [
+        ("cuMemImportFromShareableHandle", 801, Status::Unavailable),
+        ("cuMemAddressReserve", 2, Status::NoMemory),
+        ("cuMemMap", 205, Status::Unavailable),
+        ("cuMemMap", 801, Status::Invalid),
+        ("cuMemSetAccess", 217, Status::Unavailable),
     ] {
         let Some(gpu) = standin("an_import_that_fails_leaves_nothing_behind") else { return };
         let memory = mapped(&gpu, 1);
@@ -372,7 +373,7 @@ fn an_import_that_fails_leaves_nothing_behind() {
         let owner = numbered(0);
         gpu.standin().fault(function, "1", code);
         let error = import(&mut *queue, &exported, 4096, &owner).unwrap_err();
-        assert_eq!(error.vendor_error, code, "{function}: {error}");
+        assert_eq!((error.vendor_error, error.status), (code, status), "{function}: {error}");
         let address = import(&mut *queue, &exported, 4096, &owner).unwrap();
         assert_ne!(address, memory.address);
         queue.close(address).unwrap();

@@ -9,7 +9,7 @@ use super::export::{Exported, Kind};
 use crate::device::Borrowed;
 use crate::status::{Error, Result, Status};
 use crate::sys::cuda::{
-    Context, Failure, IpcHandle, MemAccess, HANDLE_TYPE_POSIX_FD, IPC_LAZY_ENABLE_PEER_ACCESS,
+    result, Context, Failure, IpcHandle, MemAccess, HANDLE_TYPE_POSIX_FD, IPC_LAZY_ENABLE_PEER_ACCESS,
 };
 use crate::sys::host::pid_namespace;
 use crate::sys::map::HashMap;
@@ -173,8 +173,14 @@ impl Imports {
             let _ = api.mem_release(allocation);
             mapped
         };
-        mapped?;
-        Ok(address)
+        match mapped {
+            Ok(()) => Ok(address),
+            // What some drivers (13.0) say of an allocation that is shorter than the mapping; others say INVALID_VALUE.
+            Err(failure) if failure.function == "cuMemMap" && failure.code == result::NOT_SUPPORTED => {
+                Err(Error { status: Status::Invalid, ..failure.into() })
+            }
+            Err(failure) => Err(failure.into()),
+        }
     }
 }
 

@@ -25,19 +25,20 @@ impl Pins {
         // SAFETY: the driver checks the range, and reads and writes none of it by itself.
         match unsafe { context.api.mem_host_register(pointer, length, PORTABLE) } {
             Ok(()) => {}
-            Err(failure) if failure.code == result::HOST_MEMORY_ALREADY_REGISTERED => {
-                let found = locate::locate(contexts, address)?.filter(|found| {
-                    let end = end_of(address, length as u64);
-                    found.location.kind == MemoryKind::Pinned
-                        && end.is_some_and(|end| end <= found.base.saturating_add(found.length))
-                });
-                return match found {
-                    Some(_) => Ok(()),
-                    None => Err(Error {
+            // For memory of cuMemHostAlloc some drivers (13.0 in a virtual machine) have the second error.
+            Err(failure)
+                if matches!(failure.code, result::HOST_MEMORY_ALREADY_REGISTERED | result::INVALID_VALUE) =>
+            {
+                return if is_pinned(contexts, address, length)? {
+                    Ok(())
+                } else if failure.code == result::INVALID_VALUE {
+                    Err(failure.into())
+                } else {
+                    Err(Error {
                         message: format!("a part of the {length} bytes at {address:#x} is pinned already"),
                         vendor_error: failure.code,
                         ..Error::new(Status::Overlap, "")
-                    }),
+                    })
                 };
             }
             Err(failure) => return Err(failure.into()),
@@ -56,6 +57,14 @@ impl Pins {
             }
         }
     }
+}
+
+/// Returns whether one pinned allocation covers the range.
+fn is_pinned(contexts: &Contexts, address: u64, length: usize) -> Result<bool> {
+    let Some(found) = locate::locate(contexts, address)? else { return Ok(false) };
+    let end = end_of(address, length as u64);
+    let last = found.base.saturating_add(found.length);
+    Ok(found.location.kind == MemoryKind::Pinned && end.is_some_and(|end| end <= last))
 }
 
 impl Drop for Pins {
