@@ -1,7 +1,7 @@
 #!/bin/bash
 # Runs the programs of `scripts/cuda.sh leg`, which are in this folder, on this machine's GPU: `test`, `tensors` (two
-# processes move tensors of torch, over Python) or `bench`. A test that cannot run prints SKIPPED with the reason, and is
-# counted. `standin` runs the tests without a GPU.
+# processes move tensors of torch, over Python) or `bench`. A test that cannot run prints SKIPPED with the reason, and
+# is counted. `standin` runs the tests without a GPU.
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 

@@ -104,8 +104,8 @@ pub const RDMA_REVOKES_MAX: usize = 16 << 10;
 pub const RDMA_OWED_MAX: usize = 16 * NOTIFY_CREDITS as usize;
 /// Bytes of a notification that goes over RDMA; longer notifications go over TCP.
 pub const RDMA_NOTIFY_BYTES_MAX: usize = 1015;
-/// Holds of the program's streams in one device library at a time. The queue of a CUDA stream takes about 1,000 holds (a
-/// wait and an event each, measured on an H200): CUDA does not return from the next call until the stream goes on.
+/// Holds of the program's streams in one device library at a time. The queue of a CUDA stream takes about 1,000 holds
+/// (a wait and an event each, measured on an H200): CUDA does not return from the next call until the stream goes on.
 pub const HOLDS_MAX: usize = 512;
 /// The most slots of staging in one direction.
 pub const STAGING_SLOTS_MAX: u64 = 64;
