@@ -300,6 +300,7 @@ def main() -> None:
     if options.minutes < MINUTES_MIN:
         parser.error(f"less than {MINUTES_MIN} minutes give too few figures to judge")
     print(f"soak: {options.minutes:g} minutes, seed {options.seed}", flush=True)
+    built = commit()  # before somebody commits what did not run
     soak = Soak(options)
     try:
         soak.run()
@@ -316,7 +317,7 @@ def main() -> None:
     (options.out / "soak.svg").write_text(plot.drawn(soak.samples, f"{options.minutes:g} minutes, seed {options.seed}"))
     cuts = tally["cuts"] + sum(proxy.cuts for proxy in soak.proxies)
     figures = [
-        time.strftime("%Y-%m-%d"), commit(), f"{options.minutes:g}", options.seed, tally["exchanges"],
+        time.strftime("%Y-%m-%d"), built, f"{options.minutes:g}", options.seed, tally["exchanges"],
         f"{tally['bytes'] / 2**30:.2f}", tally["visitors"], tally["kills"], tally["stops"], cuts,
         tally["failed by a fault"], len(soak.faults),
     ]  # fmt: skip
