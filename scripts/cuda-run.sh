@@ -24,10 +24,10 @@ case ${1:-} in
 test) FERRY_TEST_CUDA=real run_tests ;;
 standin) FERRY_TEST_STANDIN=$here/standin run_tests ;;
 tensors)
-    if python3 -c 'import torch; torch.cuda.init()' 2>/dev/null; then
+    if why=$(python3 -c 'import torch; torch.cuda.init()' 2>&1); then
         PYTHONPATH=$here/python python3 "$here/python/gpu.py"
     else
-        echo "SKIPPED tensors: python3 has no torch with CUDA here"
+        echo "SKIPPED tensors: python3 has no torch with CUDA here: ${why##*$'\n'}"
     fi
     ;;
 bench) "$here/cuda-bench" "${@:2}" ;;
