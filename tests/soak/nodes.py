@@ -95,15 +95,20 @@ class Node:
             self.kill()
             raise AssertionError(f"{self.name} did not end in {seconds} s") from None
 
-    def figures(self) -> tuple[int, Counter[str], int]:
-        """Memory in KiB; how many descriptors of each kind: sockets, eventfds, the names of memory files; threads."""
+    def figures(self) -> tuple[int, Counter[str], Counter[str]]:
+        """Memory in KiB; how many descriptors of each kind: sockets, eventfds, the names of memory files; and how many
+        threads of each name."""
         folder = Path(f"/proc/{self.process.pid}")
         resident = int((folder / "statm").read_text().split()[1]) * PAGE_KIB
         kinds: Counter[str] = Counter()
         for entry in (folder / "fd").iterdir():
             with contextlib.suppress(FileNotFoundError):
                 kinds[re.sub(r"\d+", "", os.readlink(entry))] += 1
-        return resident, kinds, len(list((folder / "task").iterdir()))
+        threads: Counter[str] = Counter()
+        for entry in (folder / "task").iterdir():
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                threads[re.sub(r"\d+", "", (entry / "comm").read_text().strip())] += 1
+        return resident, kinds, threads
 
 
 class Proxy:

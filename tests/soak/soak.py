@@ -46,6 +46,8 @@ SETTINGS = {
     "FERRY_PEERS_MAX": "64",
 }
 SETTLE_S = 4.0
+# A thread that copies for a peer of the same host ends half a second after its last piece.
+REST_S = 1.0
 # A killed process's slot is not used again before its data can land no more.
 SLOT_REST_S = 4.0
 GROWTH = {
@@ -98,7 +100,7 @@ class Soak:
         self.slots = deque((slot, 0.0) for slot in range(len(self.residents), SLOTS))
         self.proxies = [Proxy(node.address, self.random.getrandbits(32)) for node in self.residents]
         self.samples: list[dict[str, float | str]] = []
-        self.descriptors: dict[str, Counter[str]] = {}
+        self.last: dict[tuple[str, str], Counter[str]] = {}
 
     def start(self, name: str, language: str, slot: int) -> Node:
         transports = {"FERRY_TRANSPORTS": "tcp" if self.random.random() < 0.4 else "local,tcp"}
@@ -240,20 +242,23 @@ class Soak:
             for far in self.residents:
                 if near is not far:
                     self.exchange(near, far.address, self.random, False, SIZES[-1])
+        time.sleep(REST_S)
         for near, far in zip(self.residents, self.residents[1:] + self.residents[:1]):
             with awake():
                 latency = self.probe(near, far)
             if latency is None:
                 continue
             p50, p99 = latency
-            memory, kinds, threads = near.figures()
-            row = (near.name, memory, kinds.total(), threads, p50, p99)
+            memory, descriptors, threads = near.figures()
+            row = (near.name, memory, descriptors.total(), threads.total(), p50, p99)
             self.samples.append(dict(zip(plot.COLUMNS, (hours, *row))))
             print("  %-7s %6d KiB %3d descriptors %2d threads  p50 %6.1f us  p99 %7.1f us" % row, flush=True)
-            before = self.descriptors.setdefault(near.name, kinds)
-            if kinds != before:
-                print(f"          more: {dict(kinds - before)}, fewer: {dict(before - kinds)}", flush=True)
-            self.descriptors[near.name] = kinds
+            for what, now in (("descriptors", descriptors), ("threads", threads)):
+                before = self.last.get((near.name, what), now)
+                if now != before:
+                    more, fewer = dict(now - before), dict(before - now)
+                    print(f"          {what}: more {more}, fewer {fewer}", flush=True)
+                self.last[near.name, what] = now
             self.silent(near)
 
     def run(self) -> None:
