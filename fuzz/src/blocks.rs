@@ -80,7 +80,7 @@ pub fn run(data: &[u8]) {
         remote = more.iter().map(|id| i64::from(*id)).collect();
         expand(&layers, BlockIds::I32(&few), BlockIds::I32(&more))
     };
-    let place = |base: u64, id: i64, stride: u64| i128::from(base) + i128::from(id) * i128::from(stride);
+    let place = |base: u64, id: i64, stride: u64| u128::from(base) + id as u128 * u128::from(stride);
     let mut expected = Vec::new();
     let mut is_valid = !layers.is_empty() && !local.is_empty() && local.len() == remote.len();
     is_valid &= local.iter().chain(&remote).all(|id| *id >= 0);
@@ -91,7 +91,7 @@ pub fn run(data: &[u8]) {
         for (&from, &to) in local.iter().zip(&remote) {
             let from = place(layer.local_base, from, layer.local_stride);
             let to = place(layer.remote_base, to, layer.remote_stride);
-            is_valid &= from.max(to) + i128::from(bytes) <= i128::from(u64::MAX);
+            is_valid &= from.max(to) + u128::from(bytes) <= u128::from(u64::MAX);
             expected.push((from, to, bytes, layer.remote_region));
         }
     }
