@@ -70,7 +70,7 @@ fuzz_one() {
     local program=$1 name=$2 seconds=$3 corpus=$work/corpus/$2 log status=0
     mkdir -p "$corpus" "$work/found" "$work/logs" "fuzz/corpus/$name"
     [ "${FERRY_FUZZ_FRESH:-0}" = 0 ] || corpus=$(mktemp -d "$work/fresh.XXXXXX")
-    log=$work/logs/$name.$sanitizer.log
+    log=$(mktemp "$work/logs/$name.XXXXXX") # two runs of one target must not read each other's counts
     FERRY_FUZZ_TARGET=$name nice -n 19 "$program" -max_total_time="$seconds" -timeout=20 \
         -max_len="$(input_bytes_max "$name")" -rss_limit_mb=4096 -print_final_stats=1 \
         -artifact_prefix="$work/found/$name-" \
@@ -83,9 +83,11 @@ fuzz_one() {
     printf '%-16s %12s executions, %6s features\n' "$name" "${executions:-0}" "${features:-0}"
     if [ "$status" -ne 0 ]; then
         tail -n 40 "$log"
+        rm "$log"
         echo "$name: the target has failed; an input that breaks it is in $work/found"
         return 1
     fi
+    mv "$log" "$work/logs/$name.$sanitizer.log"
 }
 
 run() {
