@@ -45,6 +45,7 @@ enum Step {
     GiveUp(u8),
     Drain(u8, bool),
     Ping,
+    DialToo,
 }
 
 /// A frame on a lost lane.
@@ -206,6 +207,7 @@ impl World {
                 self.drains.push(transfer);
             }
             Step::Ping => drop(self.machine.ping(self.now_ns, &mut out)),
+            Step::DialToo => self.machine.dial_too(),
         }
         self.check(out);
     }

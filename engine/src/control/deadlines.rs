@@ -104,7 +104,7 @@ impl Control {
         while let Some(&(_, token)) = self.half_open.first().filter(|(at, _)| *at <= now) {
             let Some(conn) = self.take(token) else { return };
             match conn.state {
-                State::Dialing(dialing) => self.dial_expired(token, dialing, now),
+                State::Dialing(dialing) => self.dial_expired(*dialing, now),
                 State::Greeting { peer, greeting, .. } => {
                     let failure = Failure::new(Cause::Silent, "no welcome within handshake_timeout_ms");
                     self.lane_not_opened(peer, &greeting, failure)

@@ -45,9 +45,14 @@ impl Control {
         let caller = self.callers.add(&address, deadline, reply);
         if let Some(peer) = known {
             // The caller gets the session that stands, and the next caller another one if the peer is not there.
-            if let Some(session) = self.sessions.get(&peer) {
+            if let Some(session) = self.sessions.get_mut(&peer) {
                 session.peer.ask_if_silent();
+                if session.machine.role() == Role::Acceptor {
+                    session.dial_at = resolved;
+                    session.machine.dial_too();
+                }
             }
+            self.touch(peer);
             return self.join(peer, vec![caller]);
         }
         if self.wait_with(&address, &resolved, deadline, caller) {
@@ -61,10 +66,10 @@ impl Control {
     /// Dials a peer whose session lost its connection.
     pub(super) fn redial(&mut self, peer: PeerId) {
         let Some(session) = self.sessions.get(&peer) else { return };
-        let remote = session.remote;
+        let addresses = session.dial_at.clone();
         let deadline = clock::monotonic_ns() + Duration::from_millis(self.context.config.connect_timeout_ms);
         let target = Target::Again { peer };
-        self.dial_next(target, vec![remote], deadline, Error::new(Status::Unreachable, "no address"));
+        self.dial_next(target, addresses, deadline, Error::new(Status::Unreachable, "no address"));
     }
 
     pub(super) fn dial_next(
@@ -110,16 +115,15 @@ impl Control {
         Ok((token, stream, dialer))
     }
 
-    /// Tries the next address: this one did not answer in its share of the time. The last address gets the rest of the
-    /// time.
-    pub(super) fn dial_expired(&mut self, token: u64, dialing: Box<Dialing>, now: Monotonic) {
-        if dialing.others.is_empty() && dialing.deadline > now {
-            let deadline = dialing.deadline;
-            return self.insert(token, State::Dialing(dialing), Some(deadline));
-        }
+    /// Tries the next address: this one did not answer in its share of the time.
+    pub(super) fn dial_expired(&mut self, dialing: Dialing, now: Monotonic) {
         let what = if dialing.connected { "no answer to the handshake" } else { "no connection" };
         let error = Error::new(Status::Timeout, format!("{}: {what} in time", dialing.remote));
-        let Dialing { target, others, deadline, .. } = *dialing;
+        let Dialing { target, remote, mut others, deadline, .. } = dialing;
+        if others.is_empty() && deadline > now {
+            // Later callers have time left. The connection may lead to a host that is gone.
+            others.push(remote);
+        }
         self.dial_next(target, others, deadline, error);
     }
 
@@ -222,11 +226,15 @@ impl Control {
             Next::Done(established) => {
                 let leftover = dialing.dialer.leftover();
                 let Dialing { stream, target, remote, pidfd, .. } = *dialing;
-                let target = match (target, self.live_session(&established.peer)) {
-                    // The engine has a session under another name. That session stays; this connection is not needed.
+                // The engine may be connected meanwhile, by its own dial or under another name. That session stays. No
+                // Start is said on this connection, for which the peer might give up the other.
+                let theirs = (established.peer.engine_id, established.peer.incarnation);
+                let connected = self.session_of(theirs).filter(|peer| !self.is_down(*peer));
+                let target = match (target, connected) {
                     (Target::New { address, waiting, .. }, Some(peer)) => {
                         return self.join_by_name(peer, address, waiting)
                     }
+                    (Target::Again { peer }, _) if !self.is_down(peer) => return,
                     (target, _) => target,
                 };
                 if let Err(error) = self.prepare() {

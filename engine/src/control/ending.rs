@@ -1,7 +1,7 @@
 //! Ends lanes, connections and sessions: releases the records of closed lanes, handles broken connections, and
 //! removes peers that are given up, closed or fenced. `session::machine` decides; `sessions` begins the sessions.
 
-use super::conn::{ControlConn, State};
+use super::conn::{ControlConn, State, Target};
 use super::sessions::Actions;
 use super::Control;
 use crate::command::Reply;
@@ -126,8 +126,15 @@ impl Control {
                 drop(control);
                 self.drop_connection(peer, loss);
             }
-            None => {
-                if let Some(target) = control.target.take() {
+            None => match (
+                control.target.take(),
+                self.session_of((control.identity.engine_id, control.identity.incarnation)),
+            ) {
+                // The peer has a session of another connection.
+                (Some(Target::New { address, waiting, .. }), Some(peer)) => {
+                    self.join_by_name(peer, address, waiting)
+                }
+                (Some(target), _) => {
                     let status = match failure.status() {
                         Status::Corrupt => Status::Corrupt,
                         _ => Status::Unreachable,
@@ -137,7 +144,8 @@ impl Control {
                     error.os_error = loss.os_error;
                     self.dial_failed(target, error, None);
                 }
-            }
+                (None, _) => {}
+            },
         }
     }
 

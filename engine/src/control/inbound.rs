@@ -273,7 +273,7 @@ impl Control {
     }
 
     /// Returns the reason why an authenticated engine gets no session, if any.
-    fn objection(&self, established: &Established) -> Option<RefusalCode> {
+    fn objection(&mut self, established: &Established) -> Option<RefusalCode> {
         let theirs = &established.peer;
         if self.fenced.has(&(theirs.engine_id, theirs.incarnation)) {
             return Some(RefusalCode::Fenced);
@@ -283,15 +283,13 @@ impl Control {
         if ours_stays && self.dials(theirs) {
             return Some(RefusalCode::Duplicate);
         }
-        let ours_lives =
-            self.by_engine.get(&theirs.engine_id).and_then(|peer| self.sessions.get(peer)).is_some_and(
-                |session| {
-                    session.identity.incarnation == theirs.incarnation
-                        && session.conn.is_some()
-                        && session.machine.role() == Role::Dialer
-                },
-            );
-        (ours_stays && ours_lives).then_some(RefusalCode::Duplicate)
+        let ours = self.session_of((theirs.engine_id, theirs.incarnation)).filter(|_| ours_stays)?;
+        if self.is_down(ours) || !self.has_role(ours, Role::Dialer) {
+            return None;
+        }
+        // The peer may know of a loss that this side has not noticed.
+        self.ping(ours, None);
+        Some(RefusalCode::Duplicate)
     }
 
     pub(super) fn accept_proof(&mut self) {

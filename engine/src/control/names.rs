@@ -1,7 +1,7 @@
 //! The names under which `connect` finds sessions, and connections that have no session yet. A search costs the same
 //! however many sessions there are.
 
-use super::conn::{Conn, State, Target};
+use super::conn::{State, Target};
 use super::Control;
 use crate::session::handshake::Identity;
 use crate::sys::map::{Entry, HashMap};
@@ -17,9 +17,7 @@ pub enum Name {
     /// The address that the other end claims, and the IP address that it came from. The claim alone proves nothing:
     /// clones of a machine may all claim the same address.
     Claimed(String, IpAddr),
-    /// The address that is dialed.
-    Dialed(SocketAddr),
-    /// The engine that has answered, and its incarnation.
+    /// The engine that has answered a dial, and its incarnation.
     Engine([u8; 16], u64),
 }
 
@@ -68,12 +66,15 @@ impl<W: Copy + Eq + Hash + Ord, N: Clone + Eq + Hash> Names<W, N> {
 pub fn names_of(state: &State) -> Vec<Name> {
     match state {
         State::Dialing(dialing) => {
-            let Target::New { address, .. } = &dialing.target else { return Vec::new() };
-            let mut names = vec![Name::Given(address.clone()), Name::Dialed(dialing.remote)];
-            names.extend(
-                dialing.dialer.other_end().map(|(engine, incarnation)| Name::Engine(engine, incarnation)),
-            );
-            names
+            let given = match &dialing.target {
+                Target::New { address, .. } => Some(Name::Given(address.clone())),
+                Target::Again { .. } => None,
+            };
+            let answered = dialing.dialer.other_end();
+            given
+                .into_iter()
+                .chain(answered.map(|(engine, incarnation)| Name::Engine(engine, incarnation)))
+                .collect()
         }
         State::Control(control) if control.peer.is_none() => {
             vec![Name::Claimed(control.identity.address.clone(), control.remote.ip())]
@@ -139,18 +140,10 @@ impl Control {
         })
     }
 
-    /// Returns whether a dial for `connect` to this engine is in progress. An answered dial is found by the engine that
-    /// answered, an unanswered dial by its address. If the dial reaches another engine, the refused peer dials again.
+    /// Returns whether a dial of this engine to that one is in progress and was answered. A dial that nobody answers
+    /// may lead nowhere.
     pub(super) fn dials(&self, theirs: &Identity) -> bool {
-        let unanswered = |token: u64| match self.conns.get(&token) {
-            Some(Conn { state: State::Dialing(dialing), .. }) => dialing.dialer.other_end().is_none(),
-            _ => false,
-        };
-        let at = theirs.address.parse::<SocketAddr>().ok().map(Name::Dialed);
-        let answered = Name::Engine(theirs.engine_id, theirs.incarnation);
-        self.pending.find(&answered).next().is_some()
-            || self.pending.find(&Name::Given(theirs.address.clone())).any(unanswered)
-            || at.is_some_and(|at| self.pending.find(&at).any(unanswered))
+        self.pending.find(&Name::Engine(theirs.engine_id, theirs.incarnation)).next().is_some()
     }
 }
 

@@ -33,6 +33,8 @@ pub struct PeerSession {
     pub lane_key: [u8; 32],
     pub(super) lane_numbers: Arc<LaneNumbers>,
     pub remote: SocketAddr,
+    /// Where the session is dialed again. Empty if the peer dialed, and no `connect` has named it since.
+    pub dial_at: Vec<SocketAddr>,
     /// The address given to `connect`; empty if the peer dialed us.
     pub dialed: String,
     /// The token of the control connection, while the connection stands.
@@ -170,7 +172,7 @@ impl Control {
         self.sessions.get(&old).is_some_and(|it| Some(it.session_id) != control.offered.session_id)
     }
 
-    fn has_role(&self, peer: PeerId, role: Role) -> bool {
+    pub(super) fn has_role(&self, peer: PeerId, role: Role) -> bool {
         self.sessions.get(&peer).is_some_and(|session| session.machine.role() == role)
     }
 
@@ -224,11 +226,11 @@ impl Control {
         session.machine.role() == stays && control.role != stays
     }
 
-    /// Returns the peer of this engine and incarnation if its session is up.
-    pub(super) fn live_session(&self, theirs: &Identity) -> Option<PeerId> {
-        let peer = *self.by_engine.get(&theirs.engine_id)?;
-        let session = self.sessions.get(&peer)?;
-        (session.identity.incarnation == theirs.incarnation && session.machine.is_up()).then_some(peer)
+    /// Returns whether the session waits for a connection.
+    pub(super) fn is_down(&self, peer: PeerId) -> bool {
+        self.sessions
+            .get(&peer)
+            .is_some_and(|session| session.conn.is_none() && !session.machine.is_given_up())
     }
 
     fn replace_session(&mut self, peer: PeerId, token: u64, control: &mut ControlConn) {
@@ -244,6 +246,7 @@ impl Control {
             session.is_proven = control.is_proven;
             if control.role == Role::Dialer {
                 session.remote = control.remote;
+                session.dial_at = vec![control.remote];
             }
             session.waiting.extend(waiting);
         }
@@ -308,6 +311,7 @@ impl Control {
             lane_key: control.lane_key,
             lane_numbers: Arc::default(),
             remote: control.remote,
+            dial_at: Vec::from_iter((control.role == Role::Dialer).then_some(control.remote)),
             dialed: String::new(),
             conn: Some(token),
             waiting: Vec::new(),

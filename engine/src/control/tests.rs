@@ -147,3 +147,18 @@ fn connects_that_wait_for_one_dial_keep_their_own_deadlines() {
         assert!(took >= limit && took < limit + ms(900), "{took:?} for a limit of {limit:?}");
     }
 }
+
+/// A connection that leads to a host that is gone would hold up whoever calls before the last caller has given up.
+#[test]
+fn a_dial_is_made_anew_when_its_first_caller_has_waited_in_vain() {
+    let a = engine(&[]);
+    let (listener, at) = silent();
+    let ms = Duration::from_millis;
+    let first = dial(&a, "name:1", &[at], ms(200));
+    let _dialed = listener.accept().unwrap();
+    let later = dial(&a, "name:1", &[at], BOUND);
+    first.recv_timeout(BOUND).unwrap().1.unwrap_err();
+    listener.set_nonblocking(true).unwrap();
+    until("it dials anew", || listener.accept().is_ok());
+    assert!(later.try_recv().is_err(), "the later caller waits");
+}

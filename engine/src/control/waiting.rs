@@ -146,7 +146,8 @@ impl Control {
         }
     }
 
-    fn session_of(&self, (engine_id, incarnation): ([u8; 16], u64)) -> Option<PeerId> {
+    /// Returns the peer of this engine and incarnation if its session is not given up.
+    pub(super) fn session_of(&self, (engine_id, incarnation): ([u8; 16], u64)) -> Option<PeerId> {
         let peer = *self.by_engine.get(&engine_id)?;
         let session = self.sessions.get(&peer)?;
         (session.identity.incarnation == incarnation && !session.machine.is_given_up()).then_some(peer)

@@ -7,7 +7,7 @@
 //!   DOWN ───────────▶ STARTING ───────────────────────────────────▶ UP
 //!    ▲ ▲                 │                                          │
 //!    │ └── control lost ─┴───────────────── control lost ───────────┘
-//!    └ redial with backoff (dialer), wait (acceptor) ── too long ──▶ GiveUp
+//!    └ redial with backoff (dialer, or asked by `connect`), wait (acceptor) ── too long ──▶ GiveUp
 //! ```
 //! The records `R` of a lost lane come in, and leave exactly once in `Action::Release` with their fence: CONFIRMED
 //! when the peer acknowledged the lane's fence or said Ready on a new connection (the peer closes the old lanes
@@ -22,6 +22,9 @@ use std::collections::BTreeSet;
 
 /// Drains that end in one call of the timer. The rest follows in the next call.
 const DRAINS_PER_TURN: usize = 64;
+
+/// How long after the loss of its connection the peer that had dialed may be the only one to dial again.
+const DIALER_ALONE_NS: u64 = 500_000_000;
 
 /// Shortest time between two checks of a struck transfer, even if the drain is shorter.
 const RECHECK_NS_MIN: u64 = 10_000_000;
@@ -249,6 +252,16 @@ impl<R: Carried> Machine<R> {
             dialing: false,
         };
         self.unask();
+    }
+
+    /// Lets this side dial too although the peer had dialed: the application has asked for the connection, and the peer
+    /// may not know that it is lost, or may take this side for the one that dials.
+    pub fn dial_too(&mut self) {
+        if let Connection::Down { give_up_ns, redial_ns, .. } = &mut self.connection {
+            if *redial_ns == Monotonic::NEVER {
+                *redial_ns = give_up_ns.saturating_sub_ns(self.timing.reconnect_ns) + DIALER_ALONE_NS;
+            }
+        }
     }
 
     /// Notes a failed redial. `fatal`: another attempt cannot help (refused, replaced by a new incarnation).

@@ -157,6 +157,27 @@ fn a_lost_connection_is_redialed_with_backoff_and_given_up() {
     assert!(machine.is_idle());
 }
 
+/// The acceptor waits for the peer to dial again, until its own application asks for the connection. Then both dial.
+#[test]
+fn an_acceptor_dials_when_it_is_asked_to_and_leaves_the_dialer_some_time() {
+    let mut machine = up(Role::Acceptor);
+    machine.control_lost(at(MS));
+    assert_eq!(machine.next_timer(), Some(at(MS + TIMING.reconnect_ns)));
+    machine.dial_too();
+    assert_eq!(machine.next_timer(), Some(at(MS + DIALER_ALONE_NS)));
+    let mut out = timer(&mut machine, MS + DIALER_ALONE_NS);
+    assert_eq!(out, [Action::Dial]);
+    machine.dial_too();
+    assert_eq!(timer(&mut machine, 2 * DIALER_ALONE_NS), [], "one dial at a time");
+    machine.dial_failed(at(2 * DIALER_ALONE_NS), Status::Unreachable, false, &mut out);
+    machine.dial_too();
+    let again = at(2 * DIALER_ALONE_NS + TIMING.backoff_min_ns);
+    assert_eq!(machine.next_timer(), Some(again), "a further call does not shorten the pause");
+    machine.connected(again, Role::Acceptor);
+    machine.dial_too();
+    assert_eq!(timer(&mut machine, again.ns()), [], "a connection stands");
+}
+
 #[test]
 fn the_peers_ready_on_a_new_connection_is_the_fence_of_the_old_lanes() {
     let mut machine = up(Role::Dialer);

@@ -9,6 +9,7 @@ mod support;
 
 mod anew;
 mod answers;
+mod dials;
 mod fences;
 mod frames;
 mod lanes;

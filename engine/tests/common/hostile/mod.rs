@@ -18,7 +18,8 @@ pub use lane::{HostileLane, Received};
 use ferry::internals::control::greeting::{Greeting, GREETING_BYTES, WELCOME_BYTES};
 use ferry::internals::session::channel::Channel;
 use ferry::internals::session::handshake::{
-    derive_secret, peek_kind, Acceptor, AuthPolicy, Dialer, Established, Identity, Local, Next, Peek,
+    derive_secret, peek_kind, Acceptor, AuthPolicy, Dialer, Established, HandshakeError, Identity, Local,
+    Next, Peek,
 };
 use ferry::internals::session::message::Message;
 use ferry::internals::sys::{clock, random_u64};
@@ -70,6 +71,7 @@ pub struct HostileListener {
 impl HostileListener {
     pub fn open(mut who: Who) -> HostileListener {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        socket2::SockRef::from(&listener).set_read_timeout(Some(PATIENCE)).unwrap();
         let address = listener.local_addr().unwrap().to_string();
         who.0.address.clone_from(&address);
         HostileListener { address, who, listener }
@@ -83,22 +85,59 @@ impl HostileListener {
 
     /// Takes the next control connection through the handshake. Closes lanes that arrive before it.
     pub fn accept(&self) -> Hostile {
-        let mut acceptor = Acceptor::new(&self.who.0).unwrap();
-        let (mut socket, mut bytes) = loop {
-            let mut socket = patient(self.listener.accept().unwrap().0);
+        self.take().finish()
+    }
+
+    /// Takes the next control connection and its first bytes, and answers nothing. Closes lanes that arrive before it.
+    pub fn take(&self) -> Taken<'_> {
+        loop {
+            let mut socket = patient(self.listener.accept().expect("the engine did not connect").0);
             match receive(&mut socket) {
-                Some(bytes) if matches!(peek_kind(&bytes), Peek::Control) => break (socket, bytes),
+                Some(bytes) if matches!(peek_kind(&bytes), Peek::Control) => {
+                    let acceptor = Acceptor::new(&self.who.0).unwrap();
+                    return Taken { by: self, socket, acceptor, bytes };
+                }
                 _ => {}
             }
-        };
-        loop {
-            let step = acceptor.input(&bytes, &mut |_| None, clock::boottime_ns()).unwrap();
-            socket.write_all(&step.output).unwrap();
-            if let Next::Done(established) = step.next {
-                let listener = self.listener.try_clone().unwrap();
-                return Hostile::new(socket, *established, acceptor.leftover(), Some(listener), &self.who.0);
+        }
+    }
+}
+
+/// A control connection of an engine whose handshake is not over.
+pub struct Taken<'a> {
+    by: &'a HostileListener,
+    socket: TcpStream,
+    acceptor: Acceptor,
+    /// Received, and not handled yet.
+    bytes: Vec<u8>,
+}
+
+impl Taken<'_> {
+    fn step(&mut self) -> Option<Established> {
+        let step = self.acceptor.input(&self.bytes, &mut |_| None, clock::boottime_ns()).unwrap();
+        self.socket.write_all(&step.output).unwrap();
+        match step.next {
+            Next::Done(established) => Some(*established),
+            _ => {
+                self.bytes = receive(&mut self.socket).expect("the engine ended the handshake");
+                None
             }
-            bytes = receive(&mut socket).unwrap();
+        }
+    }
+
+    /// Answers the first bytes, and waits for what the engine says to that.
+    pub fn answer(&mut self) {
+        assert!(self.step().is_none());
+    }
+
+    /// Completes the handshake.
+    pub fn finish(mut self) -> Hostile {
+        loop {
+            if let Some(established) = self.step() {
+                let (by, leftover) = (self.by, self.acceptor.leftover());
+                let listener = by.listener.try_clone().unwrap();
+                return Hostile::new(self.socket, established, leftover, Some(listener), &by.who.0);
+            }
         }
     }
 }
@@ -176,15 +215,20 @@ impl Hostile {
 
     /// Completes the handshake over an open connection.
     pub fn over(socket: TcpStream, who: &Who) -> Hostile {
+        Hostile::try_over(socket, who).unwrap()
+    }
+
+    /// Completes the handshake over an open connection, or returns the engine's refusal.
+    pub fn try_over(socket: TcpStream, who: &Who) -> Result<Hostile, HandshakeError> {
         let mut socket = patient(socket);
         let (mut dialer, first) = Dialer::start(&who.0).unwrap();
         socket.write_all(&first).unwrap();
         loop {
             let bytes = receive(&mut socket).expect("the engine ended the handshake");
-            let step = dialer.input(&bytes, clock::boottime_ns()).unwrap();
+            let step = dialer.input(&bytes, clock::boottime_ns())?;
             socket.write_all(&step.output).unwrap();
             if let Next::Done(established) = step.next {
-                return Hostile::new(socket, *established, dialer.leftover(), None, &who.0);
+                return Ok(Hostile::new(socket, *established, dialer.leftover(), None, &who.0));
             }
         }
     }

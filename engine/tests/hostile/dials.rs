@@ -1,0 +1,194 @@
+//! Both ends dial, in orders that a network may make. Luck does not decide which connection the session keeps, and no
+//! end waits for a dial of the other that never comes.
+
+use crate::hostile::{Hostile, HostileLane, HostileListener, Who, PATIENCE};
+use crate::support::{engine, eventually};
+use ferry::internals::session::handshake::RefusalCode;
+use ferry::internals::session::message::Message;
+use ferry::notify::{Event, EventBody, WHAT_PEERS};
+use ferry::types::PeerId;
+use ferry::{Engine, PeerState, Status};
+use std::net::{Shutdown, TcpStream};
+
+/// Times that nothing here comes to.
+const PATIENT: [(&str, &str); 3] =
+    [("reconnect_timeout_ms", "60000"), ("connect_timeout_ms", "60000"), ("handshake_timeout_ms", "60000")];
+
+/// An engine, and a peer whose identity is smaller or larger than the engine's.
+struct Two {
+    engine: Engine,
+    who: Who,
+    listener: HostileListener,
+}
+
+impl Two {
+    fn new(is_larger: bool) -> Two {
+        let mut who = Who::new();
+        who.0.engine_id = [if is_larger { 0xff } else { 0 }; 16];
+        let listener = HostileListener::open(Who(who.0.clone()));
+        who.0.address.clone_from(&listener.address);
+        Two { engine: engine(&PATIENT), who, listener }
+    }
+
+    fn dial(&self) -> Hostile {
+        Hostile::dial(self.engine.address(), &self.who)
+    }
+
+    fn state(&self, peer: PeerId) -> PeerState {
+        self.engine.peer_info(peer).unwrap().state
+    }
+
+    /// Returns the handle of the one peer that is up.
+    fn up(&self) -> PeerId {
+        let mut peers = self.engine.peers().unwrap();
+        peers.retain(|peer| self.state(*peer) == PeerState::Up);
+        assert_eq!(peers.len(), 1);
+        peers[0]
+    }
+
+    /// Connects the engine to the peer.
+    fn connect(&self) -> (Hostile, Vec<HostileLane>, PeerId) {
+        std::thread::scope(|scope| {
+            let connecting = scope.spawn(|| self.engine.connect(&self.listener.address, Some(PATIENCE)));
+            let mut peer = self.listener.accept();
+            let lanes = peer.up();
+            (peer, lanes, connecting.join().unwrap().unwrap())
+        })
+    }
+
+    /// Ends the session's connection.
+    fn cut(&self, peer: &Hostile, handle: PeerId) {
+        let _ = peer.raw().shutdown(Shutdown::Both);
+        eventually("the session is down", || self.state(handle) == PeerState::Down);
+    }
+}
+
+/// Names the session of `from` in the next Start.
+fn resume(next: &mut Hostile, from: &Hostile) {
+    (next.association, next.known) = (from.association, from.known);
+}
+
+/// The network held up the answer to a redial, until the peer had dialed itself.
+#[test]
+fn a_redial_that_is_answered_late_ends_no_session_that_came_meanwhile() {
+    for (is_larger, resumes) in [(false, false), (false, true), (true, false), (true, true)] {
+        let two = Two::new(is_larger);
+        let (first, _lanes, handle) = two.connect();
+        two.cut(&first, handle);
+        let redial = two.listener.take();
+        let mut second = two.dial();
+        if resumes {
+            resume(&mut second, &first);
+        }
+        let _lanes = second.up();
+        second.sync();
+        let now = two.up();
+        assert_eq!(now == handle, resumes);
+        let lost = || two.engine.stats().unwrap().counts.sessions_lost;
+        let before = lost();
+        assert_eq!(redial.finish().receive_any(), None, "the engine began a session on the redial");
+        second.sync();
+        assert_eq!((two.up(), lost()), (now, before));
+    }
+}
+
+/// While the engine's own dial has been answered, the end with the smaller identity refuses the other's dial.
+#[test]
+fn of_two_dials_the_one_of_the_smaller_engine_stays_also_if_it_is_a_redial() {
+    for is_larger in [false, true] {
+        let two = Two::new(is_larger);
+        let (first, _lanes, handle) = two.connect();
+        two.cut(&first, handle);
+        let mut redial = two.listener.take();
+        redial.answer();
+        let socket = TcpStream::connect(two.engine.address()).unwrap();
+        let own = Hostile::try_over(socket, &two.who);
+        let mut stays = match own {
+            Ok(own) => {
+                assert!(!is_larger, "both dials stand");
+                own
+            }
+            Err(error) => {
+                assert_eq!((is_larger, error.refusal), (true, Some(RefusalCode::Duplicate)));
+                redial.finish()
+            }
+        };
+        resume(&mut stays, &first);
+        let _lanes = stays.up();
+        stays.sync();
+        assert_eq!(two.up(), handle);
+    }
+}
+
+/// A peer that dials may have lost the connection that the engine takes for alive.
+#[test]
+fn a_peer_whose_dial_is_refused_is_asked_on_the_connection_that_stays() {
+    let two = Two::new(true);
+    let (mut first, _lanes, _) = two.connect();
+    first.sync();
+    let socket = TcpStream::connect(two.engine.address()).unwrap();
+    let refused = Hostile::try_over(socket, &two.who).err().and_then(|error| error.refusal);
+    assert_eq!(refused, Some(RefusalCode::Duplicate));
+    let asked = first.receive_any();
+    assert!(matches!(asked, Some(Message::Ping { .. })), "{asked:?}");
+}
+
+/// The engine cannot reach the peer, and the peer can reach the engine.
+#[test]
+fn a_dial_that_nobody_answers_keeps_no_peer_from_connecting() {
+    let two = Two::new(true);
+    std::thread::scope(|scope| {
+        let connecting = scope.spawn(|| two.engine.connect(&two.listener.address, Some(PATIENCE)));
+        let unanswered = two.listener.take();
+        let mut peer = two.dial();
+        let _lanes = peer.up();
+        let handle = two.engine.peers().unwrap()[0];
+        // The dial comes through at last, and is not needed.
+        assert_eq!(unanswered.finish().receive_any(), None);
+        assert_eq!(connecting.join().unwrap().unwrap(), handle);
+    });
+}
+
+/// The peer had dialed, and does not dial again: it may not know of the loss, or take the engine for the dialer.
+#[test]
+fn a_connect_dials_a_peer_that_had_dialed_itself() {
+    let two = Two::new(true);
+    let mut first = two.dial();
+    let _lanes = first.up();
+    let handle = two.engine.peers().unwrap()[0];
+    two.cut(&first, handle);
+    std::thread::scope(|scope| {
+        let connecting = scope.spawn(|| two.engine.connect(&two.listener.address, Some(PATIENCE)));
+        let mut second = two.listener.accept();
+        resume(&mut second, &first);
+        let _lanes = second.up();
+        assert_eq!(connecting.join().unwrap().unwrap(), handle);
+    });
+}
+
+/// The caller waits for a connection of the peer, which gives that connection up for another.
+#[test]
+fn a_connect_that_waits_for_a_connection_gets_the_session_of_another() {
+    let two = Two::new(true);
+    let first = two.dial();
+    let queue = two.engine.queue(WHAT_PEERS, 8).unwrap();
+    two.engine.connect_async(&two.listener.address, Some(PATIENCE), &queue, 5).unwrap();
+    let mut second = two.dial();
+    let _lanes = second.up();
+    drop(first);
+    let mut events: Vec<Event> = Vec::new();
+    let mut told = || {
+        queue.drain(&mut events, 8);
+        let mut told = events.iter().filter_map(|event| match &event.body {
+            EventBody::PeerConnect { status, .. } => Some((event.peer, *status)),
+            _ => None,
+        });
+        told.next()
+    };
+    let mut connected = None;
+    eventually("the connect ends", || {
+        connected = told();
+        connected.is_some()
+    });
+    assert_eq!(connected, Some((two.engine.peers().unwrap()[0], Status::Ok)));
+}
