@@ -52,6 +52,11 @@ pub struct ControlConn {
 }
 
 impl ControlConn {
+    /// Returns where this side dialed; None if the peer dialed.
+    pub fn dialed_at(&self) -> Option<SocketAddr> {
+        (self.role == Role::Dialer).then_some(self.remote)
+    }
+
     /// Returns a failure of this connection as a loss, with the connection's addresses.
     pub fn loss(&self, failure: Failure) -> Loss {
         let here = self.stream.local_address().map_or("?".into(), |address| address.to_string());

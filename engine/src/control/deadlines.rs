@@ -110,10 +110,8 @@ impl Control {
                     self.lane_not_opened(peer, &greeting, failure)
                 }
                 State::Control(mut control) => {
-                    if let Some(target) = control.target.take() {
-                        let text = format!("{}: no session in time", control.remote);
-                        self.dial_failed(target, Error::new(Status::Timeout, text), None);
-                    }
+                    let text = format!("{}: no session in time", control.remote);
+                    self.not_begun(&mut control, Error::new(Status::Timeout, text));
                 }
                 State::Parting(_) | State::Ending { is_refused: false, .. } => {}
                 _ => {

@@ -2,6 +2,7 @@
 //! this engine proves that it runs as the same user. `lanes` dials lanes.
 
 use super::conn::{Answers, ControlConn, Dialing, State, Target};
+use super::room::Incarnation;
 use super::stream::{Input, Stream};
 use super::waiting::{lacks_room, RepeatedDial};
 use super::Control;
@@ -44,16 +45,7 @@ impl Control {
         let known = self.session_at(&address, &resolved);
         let caller = self.callers.add(&address, deadline, reply);
         if let Some(peer) = known {
-            // The caller gets the session that stands, and the next caller another one if the peer is not there.
-            if let Some(session) = self.sessions.get_mut(&peer) {
-                session.peer.ask_if_silent();
-                if session.machine.role() == Role::Acceptor {
-                    session.dial_at = resolved;
-                    session.machine.dial_too();
-                }
-            }
-            self.touch(peer);
-            return self.join(peer, vec![caller]);
+            return self.join_by_name(peer, address, &resolved, vec![caller]);
         }
         if self.wait_with(&address, &resolved, deadline, caller) {
             return;
@@ -133,7 +125,8 @@ impl Control {
             Target::New { waiting, .. } => self.callers.fail(waiting, &error),
             Target::Again { peer } => {
                 let fatal = !matches!(error.status, Status::Unreachable | Status::System | Status::Timeout)
-                    && !refusal.is_some_and(RefusalCode::passes);
+                    && !refusal.is_some_and(RefusalCode::passes)
+                    && !lacks_room(&error, refusal);
                 let mut actions = Vec::new();
                 if let Some(session) = self.sessions.get_mut(&peer) {
                     session.machine.dial_failed(clock::monotonic_ns(), Status::PeerLost, fatal, &mut actions);
@@ -230,9 +223,9 @@ impl Control {
                 // Start is said on this connection, for which the peer might give up the other.
                 let theirs = (established.peer.engine_id, established.peer.incarnation);
                 let connected = self.session_of(theirs).filter(|peer| !self.is_down(*peer));
-                let target = match (target, connected) {
+                let target = match (self.instead_of_its_dialer(target, theirs), connected) {
                     (Target::New { address, waiting, .. }, Some(peer)) => {
-                        return self.join_by_name(peer, address, waiting)
+                        return self.join_by_name(peer, address, &[remote], waiting)
                     }
                     (Target::Again { peer }, _) if !self.is_down(peer) => return,
                     (target, _) => target,
@@ -263,6 +256,22 @@ impl Control {
                 self.begin_control(token, control);
             }
         }
+    }
+
+    /// Returns the purpose of a dial that this engine has answered. A session whose peer had dialed waits on for that
+    /// peer if another engine answers: clones of a machine claim one address. Callers get who answers.
+    fn instead_of_its_dialer(&mut self, target: Target, theirs: Incarnation) -> Target {
+        let Target::Again { peer } = target else { return target };
+        let Some(session) = self.sessions.get(&peer).filter(|_| self.is_down(peer)) else { return target };
+        let is_it = (session.identity.engine_id, session.identity.incarnation) == theirs;
+        if is_it || session.machine.role() == Role::Dialer {
+            return target;
+        }
+        let address = session.dialed.clone();
+        let other = Error::new(Status::Unreachable, "another engine answers at the address");
+        self.dial_failed(target, other, None);
+        // This dial lifts no fence: nobody knows when its callers came.
+        Target::New { address, asked: 0, waiting: self.take_waiting(peer) }
     }
 
     /// Connects to the peer's proof socket, whose owner must be our user, and sends the nonce.

@@ -1,7 +1,7 @@
 //! Ends lanes, connections and sessions: releases the records of closed lanes, handles broken connections, and
 //! removes peers that are given up, closed or fenced. `session::machine` decides; `sessions` begins the sessions.
 
-use super::conn::{ControlConn, State, Target};
+use super::conn::{ControlConn, State};
 use super::sessions::Actions;
 use super::Control;
 use crate::command::Reply;
@@ -102,6 +102,9 @@ impl Control {
         let Some(session) = self.sessions.get_mut(&peer) else { return };
         let Some(token) = session.conn.take() else { return };
         session.machine.control_lost(clock::monotonic_ns());
+        if !session.dial_at.is_empty() {
+            session.machine.dial_too();
+        }
         // A fence that was asked for on this connection is not answered any more.
         session.late_lanes.values_mut().for_each(|is_asked| *is_asked = false);
         session.peer.set_state(PeerState::Down);
@@ -126,26 +129,16 @@ impl Control {
                 drop(control);
                 self.drop_connection(peer, loss);
             }
-            None => match (
-                control.target.take(),
-                self.session_of((control.identity.engine_id, control.identity.incarnation)),
-            ) {
-                // The peer has a session of another connection.
-                (Some(Target::New { address, waiting, .. }), Some(peer)) => {
-                    self.join_by_name(peer, address, waiting)
-                }
-                (Some(target), _) => {
-                    let status = match failure.status() {
-                        Status::Corrupt => Status::Corrupt,
-                        _ => Status::Unreachable,
-                    };
-                    let text = format!("the session ended before it began: {}", loss.text);
-                    let mut error = Error::new(status, text);
-                    error.os_error = loss.os_error;
-                    self.dial_failed(target, error, None);
-                }
-                (None, _) => {}
-            },
+            None => {
+                let status = match failure.status() {
+                    Status::Corrupt => Status::Corrupt,
+                    _ => Status::Unreachable,
+                };
+                let text = format!("the session ended before it began: {}", loss.text);
+                let mut error = Error::new(status, text);
+                error.os_error = loss.os_error;
+                self.not_begun(&mut control, error);
+            }
         }
     }
 

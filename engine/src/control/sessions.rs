@@ -33,7 +33,7 @@ pub struct PeerSession {
     pub lane_key: [u8; 32],
     pub(super) lane_numbers: Arc<LaneNumbers>,
     pub remote: SocketAddr,
-    /// Where the session is dialed again. Empty if the peer dialed, and no `connect` has named it since.
+    /// Where this side dials the session again. Empty if it does not know where the peer listens.
     pub dial_at: Vec<SocketAddr>,
     /// The address given to `connect`; empty if the peer dialed us.
     pub dialed: String,
@@ -117,11 +117,9 @@ impl Control {
             session.identity.incarnation == theirs.incarnation && !session.machine.is_given_up()
         });
         let is_older = old.filter(|_| same).is_some_and(|old| self.is_older(old, control));
-        if let Some(old) = old.filter(|old| is_older && (resumes || self.has_role(*old, control.role))) {
-            if let Some(Target::New { .. }) = control.target {
-                let waiting = self.adopt_target(control, old);
-                self.join(old, waiting);
-            }
+        let is_late = |old: &PeerId| resumes || self.has_role(*old, control.role) || self.is_down(*old);
+        if let Some(old) = old.filter(|old| is_older && is_late(old)) {
+            self.leave_callers(control, old);
             return None;
         }
         if resumes {
@@ -132,12 +130,15 @@ impl Control {
             self.replace_session(old, token, control);
             return Some(old);
         }
+        let forerunner = self.forerunner(control);
+        let known = old.or(forerunner).and_then(|known| self.sessions.get(&known));
+        let dial_at = known.map(|known| known.dial_at.clone()).unwrap_or_default();
         let mut waiting = Vec::new();
         let mut predecessors = Vec::new();
         if let Some(old) = old {
             if same && self.loses_the_tie(old, control) {
-                let waiting = self.adopt_target(control, old);
-                self.join(old, waiting);
+                self.leave_callers(control, old);
+                self.adopt_target(control, old);
                 return None;
             }
             waiting = self.take_waiting(old);
@@ -147,8 +148,8 @@ impl Control {
             }
             self.lose(old, Status::PeerLost, None, Loss::of(Cause::Ended, IN_ITS_PLACE));
         }
-        let (forerunner, namesake) = (self.forerunner(control), self.namesake(control));
-        let peer = self.new_session(token, control, fresh)?;
+        let namesake = self.namesake(control);
+        let peer = self.new_session(token, control, fresh, dial_at)?;
         self.by_engine.insert(theirs.engine_id, peer);
         if let Some(place) = theirs.place {
             self.by_place.insert(place, peer);
@@ -244,9 +245,9 @@ impl Control {
             // `by_place` has the place from the session's beginning, and the session's end removes that place.
             session.identity = Identity { place: session.identity.place, ..control.identity.clone() };
             session.is_proven = control.is_proven;
-            if control.role == Role::Dialer {
-                session.remote = control.remote;
-                session.dial_at = vec![control.remote];
+            if let Some(at) = control.dialed_at() {
+                session.remote = at;
+                session.dial_at = vec![at];
             }
             session.waiting.extend(waiting);
         }
@@ -272,7 +273,14 @@ impl Control {
         }
     }
 
-    fn new_session(&mut self, token: u64, control: &mut ControlConn, fresh: u64) -> Option<PeerId> {
+    /// `dial_at`: where the peer was reached before.
+    fn new_session(
+        &mut self,
+        token: u64,
+        control: &mut ControlConn,
+        fresh: u64,
+        dial_at: Vec<SocketAddr>,
+    ) -> Option<PeerId> {
         let theirs = control.identity.clone();
         let theirs_at = control.remote.ip();
         let ours_at = control.stream.local_address().map(|address| address.ip());
@@ -311,7 +319,7 @@ impl Control {
             lane_key: control.lane_key,
             lane_numbers: Arc::default(),
             remote: control.remote,
-            dial_at: Vec::from_iter((control.role == Role::Dialer).then_some(control.remote)),
+            dial_at: control.dialed_at().map_or(dial_at, |at| vec![at]),
             dialed: String::new(),
             conn: Some(token),
             waiting: Vec::new(),

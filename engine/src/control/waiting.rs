@@ -1,9 +1,11 @@
 //! Conditions that callers of `connect` wait for: a session that is UP, a peer that has room for another handshake, or
 //! a peer that dials us at the same time. `callers` holds the callers; `dial` passes them on to this file.
 
-use super::conn::Target;
+use super::conn::{ControlConn, State, Target};
+use super::names::Name;
 use super::Control;
 use crate::session::handshake::RefusalCode;
+use crate::session::machine::Role;
 use crate::status::{Error, Status};
 use crate::sys::clock;
 use crate::sys::map::{Entry, HashMap};
@@ -113,17 +115,53 @@ impl Control {
         }
     }
 
+    /// Answers the callers that waited for a connection on which no session began. They get the session that the peer
+    /// has of another connection, if any.
+    pub(super) fn not_begun(&mut self, control: &mut ControlConn, error: Error) {
+        if let Some(peer) = self.session_of((control.identity.engine_id, control.identity.incarnation)) {
+            self.leave_callers(control, peer);
+        }
+        if let Some(target) = control.target.take() {
+            self.dial_failed(target, error, None);
+        }
+    }
+
+    /// Gives the session that stays to the callers that wait for this connection, which is not needed.
+    pub(super) fn leave_callers(&mut self, control: &mut ControlConn, stays: PeerId) {
+        let at = control.dialed_at();
+        if let Some(Target::New { address, waiting, .. }) =
+            control.target.take_if(|target| matches!(target, Target::New { .. }))
+        {
+            self.join_by_name(stays, address, at.as_slice(), waiting);
+        }
+    }
+
     /// Takes the callers that wait for a session. They asked for the engine at an address, not for this session.
     pub(super) fn take_waiting(&mut self, peer: PeerId) -> Vec<u64> {
         self.sessions.get_mut(&peer).map(|session| std::mem::take(&mut session.waiting)).unwrap_or_default()
     }
 
-    /// Adds callers that asked for the engine by this address, though its session was established under another name.
-    pub(super) fn join_by_name(&mut self, peer: PeerId, address: String, waiting: Vec<u64>) {
-        if let Some(session) = self.sessions.get_mut(&peer).filter(|session| session.dialed.is_empty()) {
+    /// Adds callers that asked for the engine by this address, though its session may have another name. They get the
+    /// session that stands, and later callers another one if the peer is not there. `at`: where the address leads. If
+    /// the peer had dialed, this side dials there too when the session is down.
+    pub(super) fn join_by_name(
+        &mut self,
+        peer: PeerId,
+        address: String,
+        at: &[SocketAddr],
+        waiting: Vec<u64>,
+    ) {
+        let Some(session) = self.sessions.get_mut(&peer) else { return };
+        session.peer.ask_if_silent();
+        if session.machine.role() == Role::Acceptor && !at.is_empty() {
+            session.dial_at = at.to_vec();
+            session.machine.dial_too();
+        }
+        if session.dialed.is_empty() {
             session.dialed = address;
             self.name_session(peer);
         }
+        self.touch(peer);
         self.join(peer, waiting);
     }
 
@@ -132,8 +170,8 @@ impl Control {
     pub(super) fn repeat_dial(&mut self, repeated: RepeatedDial) {
         let here = repeated.awaited.and_then(|engine| self.session_of(engine));
         match (here, repeated) {
-            (Some(peer), RepeatedDial { target: Target::New { address, waiting, .. }, .. }) => {
-                self.join_by_name(peer, address, waiting)
+            (Some(peer), RepeatedDial { target: Target::New { address, waiting, .. }, addresses, .. }) => {
+                self.join_by_name(peer, address, &addresses, waiting)
             }
             (_, RepeatedDial { at, target, deadline, mut error, awaited, .. }) if at >= deadline => {
                 if awaited.is_some() {
@@ -164,11 +202,26 @@ impl Control {
         }
     }
 
-    /// Gives a new session to the callers that waited for its engine to dial us.
+    /// Gives a new session to the callers that waited for its engine to dial us, and to those of dials to the address
+    /// that it claims, which may never be answered.
     pub(super) fn take_awaiting(&mut self, peer: PeerId, engine: ([u8; 16], u64)) {
-        for repeated in self.repeated_dials.take_awaiting(engine) {
-            if let Target::New { address, waiting, .. } = repeated.target {
-                self.join_by_name(peer, address, waiting);
+        for RepeatedDial { target, addresses, .. } in self.repeated_dials.take_awaiting(engine) {
+            if let Target::New { address, waiting, .. } = target {
+                self.join_by_name(peer, address, &addresses, waiting);
+            }
+        }
+        let Some(session) = self.sessions.get(&peer) else { return };
+        let (claimed, ip) = (session.identity.address.clone(), session.remote.ip());
+        for token in self.pending.find(&Name::Given(claimed.clone())).collect::<Vec<u64>>() {
+            let Some(State::Dialing(dialing)) = self.conns.get_mut(&token).map(|conn| &mut conn.state) else {
+                continue;
+            };
+            let is_other = dialing.dialer.other_end().is_some_and(|other| other != engine);
+            if let (Target::New { waiting, .. }, false) = (&mut dialing.target, is_other) {
+                if dialing.remote.ip() == ip {
+                    let (at, waiting) = (dialing.remote, std::mem::take(waiting));
+                    self.join_by_name(peer, claimed.clone(), &[at], waiting);
+                }
             }
         }
     }

@@ -7,7 +7,7 @@
 //!   DOWN ───────────▶ STARTING ───────────────────────────────────▶ UP
 //!    ▲ ▲                 │                                          │
 //!    │ └── control lost ─┴───────────────── control lost ───────────┘
-//!    └ redial with backoff (dialer, or asked by `connect`), wait (acceptor) ── too long ──▶ GiveUp
+//!    └ redial with backoff (an acceptor later, if it can) ── too long ──▶ GiveUp
 //! ```
 //! The records `R` of a lost lane come in, and leave exactly once in `Action::Release` with their fence: CONFIRMED
 //! when the peer acknowledged the lane's fence or said Ready on a new connection (the peer closes the old lanes
@@ -254,8 +254,8 @@ impl<R: Carried> Machine<R> {
         self.unask();
     }
 
-    /// Lets this side dial too although the peer had dialed: the application has asked for the connection, and the peer
-    /// may not know that it is lost, or may take this side for the one that dials.
+    /// Lets this side dial too although the peer had dialed: the peer may not know that the connection is lost, or may
+    /// take this side for the one that dials.
     pub fn dial_too(&mut self) {
         if let Connection::Down { give_up_ns, redial_ns, .. } = &mut self.connection {
             if *redial_ns == Monotonic::NEVER {
@@ -268,7 +268,8 @@ impl<R: Carried> Machine<R> {
     pub fn dial_failed(&mut self, now_ns: Monotonic, status: Status, fatal: bool, out: &mut Vec<Action<R>>) {
         let max = self.timing.backoff_max_ns;
         if let Connection::Down { give_up_ns, redial_ns, backoff_ns, dialing } = &mut self.connection {
-            if fatal || now_ns >= *give_up_ns {
+            // A peer that had dialed may dial again, whoever answers here.
+            if fatal && self.role == Role::Dialer || now_ns >= *give_up_ns {
                 return self.give_up(status, None, out);
             }
             *redial_ns = now_ns + *backoff_ns;

@@ -142,11 +142,97 @@ fn a_dial_that_nobody_answers_keeps_no_peer_from_connecting() {
         let unanswered = two.listener.take();
         let mut peer = two.dial();
         let _lanes = peer.up();
-        let handle = two.engine.peers().unwrap()[0];
+        assert_eq!(connecting.join().unwrap().unwrap(), two.up());
         // The dial comes through at last, and is not needed.
         assert_eq!(unanswered.finish().receive_any(), None);
-        assert_eq!(connecting.join().unwrap().unwrap(), handle);
     });
+}
+
+/// The dial of the peer took the place of the engine's own. Then the peer does not dial again.
+#[test]
+fn an_engine_that_knows_the_peer_s_address_dials_although_the_peer_had_dialed() {
+    for resumes in [false, true] {
+        let two = Two::new(true);
+        let (first, _lanes, handle) = two.connect();
+        two.cut(&first, handle);
+        let redial = two.listener.take();
+        let mut second = two.dial();
+        if resumes {
+            resume(&mut second, &first);
+        }
+        let _lanes = second.up();
+        second.sync();
+        drop(redial);
+        let handle = two.up();
+        two.cut(&second, handle);
+        let mut third = two.listener.accept();
+        resume(&mut third, &second);
+        let _lanes = third.up();
+        third.sync();
+        assert_eq!(two.up(), handle);
+    }
+}
+
+/// What the peer says on the older connection may have been said before it opened the lanes of the later one.
+#[test]
+fn a_connection_that_began_before_one_that_is_lost_is_not_taken() {
+    let two = Two::new(true);
+    let queue = two.engine.queue(WHAT_PEERS, 8).unwrap();
+    two.engine.connect_async(&two.listener.address, Some(PATIENCE), &queue, 5).unwrap();
+    let mut older = two.listener.accept();
+    let mut later = two.dial();
+    let _lanes = later.up();
+    later.sync();
+    let handle = two.up();
+    two.cut(&later, handle);
+    older.start();
+    assert_eq!(older.receive_any(), None, "the engine went on with the older connection");
+    let mut next = two.listener.accept();
+    resume(&mut next, &later);
+    let _lanes = next.up();
+    next.sync();
+    assert_eq!(two.up(), handle);
+}
+
+/// Clones of a machine claim one address, behind which one of them listens.
+#[test]
+fn a_clone_that_answers_in_the_place_of_another_ends_nobody_s_session() {
+    for is_connected in [false, true] {
+        let two = Two::new(true);
+        let mut listens = Who(two.who.0.clone());
+        listens.0.engine_id = [0xfe; 16];
+        let mut clone = is_connected.then(|| Hostile::dial(two.engine.address(), &listens));
+        let _of_clone = clone.as_mut().map(Hostile::up);
+        let mut first = two.dial();
+        let _lanes = first.up();
+        first.sync();
+        let handle = two.engine.connect(&two.listener.address, Some(PATIENCE)).unwrap();
+        let (engine, mut listener) = (two.engine, two.listener);
+        listener.hand_over_to(listens);
+        let _ = first.raw().shutdown(Shutdown::Both);
+        eventually("the session is down", || engine.peer_info(handle).unwrap().state == PeerState::Down);
+        let got = std::thread::scope(|scope| {
+            let connecting = scope.spawn(|| engine.connect(&listener.address, Some(PATIENCE)).unwrap());
+            let mut answers = listener.accept();
+            if is_connected {
+                assert_eq!(answers.receive_any(), None, "the clone has a session");
+            } else {
+                let _lanes = answers.up();
+                answers.sync();
+            }
+            connecting.join().unwrap()
+        });
+        assert_ne!(got, handle, "the caller gets who answers");
+        if let Some(clone) = &mut clone {
+            clone.sync();
+        }
+        listener.hand_over_to(two.who);
+        let mut second = listener.accept();
+        resume(&mut second, &first);
+        let _lanes = second.up();
+        second.sync();
+        assert_eq!(engine.peer_info(handle).unwrap().state, PeerState::Up);
+    }
 }
 
 /// The peer had dialed, and does not dial again: it may not know of the loss, or take the engine for the dialer.
@@ -166,16 +252,21 @@ fn a_connect_dials_a_peer_that_had_dialed_itself() {
     });
 }
 
-/// The caller waits for a connection of the peer, which gives that connection up for another.
+/// The caller waits for a connection of the peer, which gives that connection up for another, or says no more there.
 #[test]
 fn a_connect_that_waits_for_a_connection_gets_the_session_of_another() {
-    let two = Two::new(true);
-    let first = two.dial();
+    [true, false].into_iter().for_each(gets_the_session_of_another);
+}
+
+fn gets_the_session_of_another(is_given_up: bool) {
+    let mut two = Two::new(true);
+    two.engine = engine(&[("handshake_timeout_ms", "1500")]);
+    let mut first = Some(two.dial());
     let queue = two.engine.queue(WHAT_PEERS, 8).unwrap();
     two.engine.connect_async(&two.listener.address, Some(PATIENCE), &queue, 5).unwrap();
     let mut second = two.dial();
     let _lanes = second.up();
-    drop(first);
+    first.take_if(|_| is_given_up);
     let mut events: Vec<Event> = Vec::new();
     let mut told = || {
         queue.drain(&mut events, 8);
