@@ -164,7 +164,7 @@ pub mod session {
     pub mod handshake {
         pub use crate::session::handshake::wire::KIND_CONTROL;
         pub use crate::session::handshake::{
-            derive_secret, peek_kind, preamble, Acceptor, Auth, AuthPolicy, Dialer, Established,
+            derive_secret, peek_kind, preamble, refusal, Acceptor, Auth, AuthPolicy, Dialer, Established,
             HandshakeError, Identity, Key, Local, Next, Nonce, Peek, Proof, ProofTable, RefusalCode, Step,
             KIND_LANE,
         };

@@ -36,6 +36,11 @@ impl Callers {
         }
     }
 
+    /// Returns whether the caller still waits.
+    pub fn has(&self, caller: u64) -> bool {
+        self.waiting.contains_key(&caller)
+    }
+
     pub fn fail(&mut self, callers: Vec<u64>, error: &Error) {
         callers.into_iter().for_each(|caller| self.answer(caller, Err(error.clone())));
     }

@@ -192,6 +192,11 @@ impl Control {
                 }
                 // The peer dialed us at the same time, or before, and the session of its dial stays.
                 let awaited = by.filter(|_| refusal == Some(RefusalCode::Duplicate));
+                if let Some(theirs) = awaited {
+                    let target = self.instead_of_a_clone(dialing.target, theirs, dialing.remote);
+                    let Some(target) = target else { return };
+                    dialing.target = target;
+                }
                 let is_new = matches!(dialing.target, Target::New { .. });
                 // A lack of room for another handshake is temporary.
                 if !is_new || !(awaited.is_some() || lacks_room(&error, refusal)) {
@@ -223,7 +228,8 @@ impl Control {
                 // Start is said on this connection, for which the peer might give up the other.
                 let theirs = (established.peer.engine_id, established.peer.incarnation);
                 let connected = self.session_of(theirs).filter(|peer| !self.is_down(*peer));
-                let target = match (self.instead_of_its_dialer(target, theirs), connected) {
+                let Some(target) = self.instead_of_a_clone(target, theirs, remote) else { return };
+                let target = match (target, connected) {
                     (Target::New { address, waiting, .. }, Some(peer)) => {
                         return self.join_by_name(peer, address, &[remote], waiting)
                     }
@@ -258,20 +264,33 @@ impl Control {
         }
     }
 
-    /// Returns the purpose of a dial that this engine has answered. A session whose peer had dialed waits on for that
-    /// peer if another engine answers: clones of a machine claim one address. Callers get who answers.
-    fn instead_of_its_dialer(&mut self, target: Target, theirs: Incarnation) -> Target {
-        let Target::Again { peer } = target else { return target };
-        let Some(session) = self.sessions.get(&peer).filter(|_| self.is_down(peer)) else { return target };
+    /// Returns the purpose of a dial that this engine has answered; None if it has none any more. A session whose peer
+    /// this side never reached waits on if another engine answers, because clones of a machine claim one address. Its
+    /// callers get who answers.
+    fn instead_of_a_clone(
+        &mut self,
+        target: Target,
+        theirs: Incarnation,
+        remote: SocketAddr,
+    ) -> Option<Target> {
+        let Target::Again { peer } = target else { return Some(target) };
+        let Some(session) = self.sessions.get(&peer).filter(|_| self.is_down(peer)) else {
+            return Some(target);
+        };
         let is_it = (session.identity.engine_id, session.identity.incarnation) == theirs;
-        if is_it || session.machine.role() == Role::Dialer {
-            return target;
+        if is_it || session.was_reached {
+            return Some(target);
         }
-        let address = session.dialed.clone();
+        let address = match session.dialed.as_str() {
+            "" => remote.to_string(),
+            dialed => dialed.to_owned(),
+        };
         let other = Error::new(Status::Unreachable, "another engine answers at the address");
         self.dial_failed(target, other, None);
+        let mut waiting = self.take_waiting(peer);
+        waiting.retain(|caller| self.callers.has(*caller));
         // This dial lifts no fence: nobody knows when its callers came.
-        Target::New { address, asked: 0, waiting: self.take_waiting(peer) }
+        (!waiting.is_empty()).then_some(Target::New { address, asked: 0, waiting })
     }
 
     /// Connects to the peer's proof socket, whose owner must be our user, and sends the nonce.

@@ -35,6 +35,8 @@ pub struct PeerSession {
     pub remote: SocketAddr,
     /// Where this side dials the session again. Empty if it does not know where the peer listens.
     pub dial_at: Vec<SocketAddr>,
+    /// This side has dialed there, and this engine answered.
+    pub was_reached: bool,
     /// The address given to `connect`; empty if the peer dialed us.
     pub dialed: String,
     /// The token of the control connection, while the connection stands.
@@ -133,6 +135,7 @@ impl Control {
         let forerunner = self.forerunner(control);
         let known = old.or(forerunner).and_then(|known| self.sessions.get(&known));
         let dial_at = known.map(|known| known.dial_at.clone()).unwrap_or_default();
+        let was_reached = known.is_some_and(|known| old.is_some() && known.was_reached);
         let mut waiting = Vec::new();
         let mut predecessors = Vec::new();
         if let Some(old) = old {
@@ -149,7 +152,7 @@ impl Control {
             self.lose(old, Status::PeerLost, None, Loss::of(Cause::Ended, IN_ITS_PLACE));
         }
         let namesake = self.namesake(control);
-        let peer = self.new_session(token, control, fresh, dial_at)?;
+        let peer = self.new_session(token, control, fresh, (dial_at, was_reached))?;
         self.by_engine.insert(theirs.engine_id, peer);
         if let Some(place) = theirs.place {
             self.by_place.insert(place, peer);
@@ -247,7 +250,7 @@ impl Control {
             session.is_proven = control.is_proven;
             if let Some(at) = control.dialed_at() {
                 session.remote = at;
-                session.dial_at = vec![at];
+                (session.dial_at, session.was_reached) = (vec![at], true);
             }
             session.waiting.extend(waiting);
         }
@@ -273,13 +276,13 @@ impl Control {
         }
     }
 
-    /// `dial_at`: where the peer was reached before.
+    /// `before`: where an earlier session is dialed, and whether this engine answered there.
     fn new_session(
         &mut self,
         token: u64,
         control: &mut ControlConn,
         fresh: u64,
-        dial_at: Vec<SocketAddr>,
+        before: (Vec<SocketAddr>, bool),
     ) -> Option<PeerId> {
         let theirs = control.identity.clone();
         let theirs_at = control.remote.ip();
@@ -312,6 +315,7 @@ impl Control {
         let handle = peer.handle;
         self.tcp.add(peer.clone());
         let machine = Machine::new(control.role, self.timing(), clock::monotonic_ns());
+        let (dial_at, was_reached) = control.dialed_at().map_or(before, |at| (vec![at], true));
         let session = PeerSession {
             peer,
             machine,
@@ -319,7 +323,8 @@ impl Control {
             lane_key: control.lane_key,
             lane_numbers: Arc::default(),
             remote: control.remote,
-            dial_at: control.dialed_at().map_or(dial_at, |at| vec![at]),
+            dial_at,
+            was_reached,
             dialed: String::new(),
             conn: Some(token),
             waiting: Vec::new(),

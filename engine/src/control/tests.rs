@@ -154,7 +154,7 @@ fn a_dial_is_made_anew_when_its_first_caller_has_waited_in_vain() {
     let a = engine(&[]);
     let (listener, at) = silent();
     let ms = Duration::from_millis;
-    let first = dial(&a, "name:1", &[at], ms(200));
+    let first = dial(&a, "name:1", &[at], ms(500));
     let _dialed = listener.accept().unwrap();
     let later = dial(&a, "name:1", &[at], BOUND);
     first.recv_timeout(BOUND).unwrap().1.unwrap_err();

@@ -5,7 +5,6 @@ use super::conn::{ControlConn, State, Target};
 use super::names::Name;
 use super::Control;
 use crate::session::handshake::RefusalCode;
-use crate::session::machine::Role;
 use crate::status::{Error, Status};
 use crate::sys::clock;
 use crate::sys::map::{Entry, HashMap};
@@ -153,8 +152,10 @@ impl Control {
     ) {
         let Some(session) = self.sessions.get_mut(&peer) else { return };
         session.peer.ask_if_silent();
-        if session.machine.role() == Role::Acceptor && !at.is_empty() {
+        if !session.was_reached && !at.is_empty() {
             session.dial_at = at.to_vec();
+        }
+        if !session.dial_at.is_empty() {
             session.machine.dial_too();
         }
         if session.dialed.is_empty() {

@@ -5,7 +5,7 @@ use crate::hostile::{Hostile, HostileLane, HostileListener, Who, PATIENCE};
 use crate::support::{engine, eventually};
 use ferry::internals::session::handshake::RefusalCode;
 use ferry::internals::session::message::Message;
-use ferry::notify::{Event, EventBody, WHAT_PEERS};
+use ferry::notify::{Event, EventBody, Queue, WHAT_PEERS};
 use ferry::types::PeerId;
 use ferry::{Engine, PeerState, Status};
 use std::net::{Shutdown, TcpStream};
@@ -66,6 +66,20 @@ impl Two {
 /// Names the session of `from` in the next Start.
 fn resume(next: &mut Hostile, from: &Hostile) {
     (next.association, next.known) = (from.association, from.known);
+}
+
+/// Returns what the event of a connect tells.
+fn connected(queue: &Queue) -> (PeerId, Status) {
+    let (mut events, mut told): (Vec<Event>, _) = (Vec::new(), None);
+    eventually("the connect ends", || {
+        queue.drain(&mut events, 8);
+        told = events.iter().find_map(|event| match &event.body {
+            EventBody::PeerConnect { status, .. } => Some((event.peer, *status)),
+            _ => None,
+        });
+        told.is_some()
+    });
+    told.unwrap()
 }
 
 /// The network held up the answer to a redial, until the peer had dialed itself.
@@ -162,7 +176,7 @@ fn an_engine_that_knows_the_peer_s_address_dials_although_the_peer_had_dialed() 
         }
         let _lanes = second.up();
         second.sync();
-        drop(redial);
+        assert_eq!(redial.finish().receive_any(), None);
         let handle = two.up();
         two.cut(&second, handle);
         let mut third = two.listener.accept();
@@ -194,10 +208,33 @@ fn a_connection_that_began_before_one_that_is_lost_is_not_taken() {
     assert_eq!(two.up(), handle);
 }
 
+/// The peer had dialed last, but the engine has reached it before: who answers in its place has replaced it.
+#[test]
+fn an_engine_that_answers_where_the_peer_was_reached_replaces_it() {
+    let mut two = Two::new(true);
+    let (first, _lanes, handle) = two.connect();
+    two.cut(&first, handle);
+    let redial = two.listener.take();
+    let mut second = two.dial();
+    resume(&mut second, &first);
+    let _lanes = second.up();
+    second.sync();
+    assert_eq!(redial.finish().receive_any(), None);
+    let mut anew = Who(two.who.0.clone());
+    anew.0.engine_id = [0xfe; 16];
+    two.listener.hand_over_to(anew);
+    two.cut(&second, handle);
+    let mut other = two.listener.accept();
+    let _lanes = other.up();
+    other.sync();
+    assert_eq!(two.state(handle), PeerState::Lost);
+    assert_ne!(two.up(), handle);
+}
+
 /// Clones of a machine claim one address, behind which one of them listens.
 #[test]
 fn a_clone_that_answers_in_the_place_of_another_ends_nobody_s_session() {
-    for is_connected in [false, true] {
+    for (is_connected, refuses) in [(false, false), (true, false), (true, true)] {
         let two = Two::new(true);
         let mut listens = Who(two.who.0.clone());
         listens.0.engine_id = [0xfe; 16];
@@ -211,18 +248,21 @@ fn a_clone_that_answers_in_the_place_of_another_ends_nobody_s_session() {
         listener.hand_over_to(listens);
         let _ = first.raw().shutdown(Shutdown::Both);
         eventually("the session is down", || engine.peer_info(handle).unwrap().state == PeerState::Down);
-        let got = std::thread::scope(|scope| {
-            let connecting = scope.spawn(|| engine.connect(&listener.address, Some(PATIENCE)).unwrap());
-            let mut answers = listener.accept();
-            if is_connected {
-                assert_eq!(answers.receive_any(), None, "the clone has a session");
-            } else {
-                let _lanes = answers.up();
-                answers.sync();
-            }
-            connecting.join().unwrap()
-        });
-        assert_ne!(got, handle, "the caller gets who answers");
+        // The loop has the call before it hears who answers.
+        let queue = engine.queue(WHAT_PEERS, 8).unwrap();
+        engine.connect_async(&listener.address, Some(PATIENCE), &queue, 5).unwrap();
+        let answers = listener.take();
+        let mut stays = None;
+        if refuses {
+            answers.refuse(RefusalCode::Duplicate);
+        } else if is_connected {
+            assert_eq!(answers.finish().receive_any(), None, "the clone has a session");
+        } else {
+            let mut answers = answers.finish();
+            stays = Some((answers.up(), answers));
+        }
+        let (got, status) = connected(&queue);
+        assert!(status == Status::Ok && got != handle, "{status}: the caller gets who answers");
         if let Some(clone) = &mut clone {
             clone.sync();
         }
@@ -232,6 +272,7 @@ fn a_clone_that_answers_in_the_place_of_another_ends_nobody_s_session() {
         let _lanes = second.up();
         second.sync();
         assert_eq!(engine.peer_info(handle).unwrap().state, PeerState::Up);
+        drop(stays);
     }
 }
 
@@ -260,26 +301,14 @@ fn a_connect_that_waits_for_a_connection_gets_the_session_of_another() {
 
 fn gets_the_session_of_another(is_given_up: bool) {
     let mut two = Two::new(true);
-    two.engine = engine(&[("handshake_timeout_ms", "1500")]);
+    if !is_given_up {
+        two.engine = engine(&[("handshake_timeout_ms", "4000"), ("connect_timeout_ms", "60000")]);
+    }
     let mut first = Some(two.dial());
     let queue = two.engine.queue(WHAT_PEERS, 8).unwrap();
     two.engine.connect_async(&two.listener.address, Some(PATIENCE), &queue, 5).unwrap();
     let mut second = two.dial();
     let _lanes = second.up();
     first.take_if(|_| is_given_up);
-    let mut events: Vec<Event> = Vec::new();
-    let mut told = || {
-        queue.drain(&mut events, 8);
-        let mut told = events.iter().filter_map(|event| match &event.body {
-            EventBody::PeerConnect { status, .. } => Some((event.peer, *status)),
-            _ => None,
-        });
-        told.next()
-    };
-    let mut connected = None;
-    eventually("the connect ends", || {
-        connected = told();
-        connected.is_some()
-    });
-    assert_eq!(connected, Some((two.engine.peers().unwrap()[0], Status::Ok)));
+    assert_eq!(connected(&queue), (two.up(), Status::Ok));
 }

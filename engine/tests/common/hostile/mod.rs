@@ -18,8 +18,8 @@ pub use lane::{HostileLane, Received};
 use ferry::internals::control::greeting::{Greeting, GREETING_BYTES, WELCOME_BYTES};
 use ferry::internals::session::channel::Channel;
 use ferry::internals::session::handshake::{
-    derive_secret, peek_kind, Acceptor, AuthPolicy, Dialer, Established, HandshakeError, Identity, Local,
-    Next, Peek,
+    derive_secret, peek_kind, refusal, Acceptor, AuthPolicy, Dialer, Established, HandshakeError, Identity,
+    Local, Next, Peek, RefusalCode,
 };
 use ferry::internals::session::message::Message;
 use ferry::internals::sys::{clock, random_u64};
@@ -113,9 +113,14 @@ pub struct Taken<'a> {
 }
 
 impl Taken<'_> {
-    fn step(&mut self) -> Option<Established> {
+    /// `refused`: what is said instead of the last message.
+    fn step(&mut self, refused: Option<RefusalCode>) -> Option<Established> {
         let step = self.acceptor.input(&self.bytes, &mut |_| None, clock::boottime_ns()).unwrap();
-        self.socket.write_all(&step.output).unwrap();
+        let output = match (&step.next, refused) {
+            (Next::Done(_), Some(code)) => refusal(code),
+            _ => step.output,
+        };
+        self.socket.write_all(&output).unwrap();
         match step.next {
             Next::Done(established) => Some(*established),
             _ => {
@@ -127,13 +132,19 @@ impl Taken<'_> {
 
     /// Answers the first bytes, and waits for what the engine says to that.
     pub fn answer(&mut self) {
-        assert!(self.step().is_none());
+        assert!(self.step(None).is_none());
+    }
+
+    /// Refuses the session at the end of the handshake, and waits until the engine has closed the connection.
+    pub fn refuse(mut self, code: RefusalCode) {
+        while self.step(Some(code)).is_none() {}
+        assert!(receive(&mut self.socket).is_none(), "the engine takes no notice of the refusal");
     }
 
     /// Completes the handshake.
     pub fn finish(mut self) -> Hostile {
         loop {
-            if let Some(established) = self.step() {
+            if let Some(established) = self.step(None) {
                 let (by, leftover) = (self.by, self.acceptor.leftover());
                 let listener = by.listener.try_clone().unwrap();
                 return Hostile::new(self.socket, established, leftover, Some(listener), &by.who.0);
@@ -357,9 +368,15 @@ impl Hostile {
             self.next_lane = lane.next();
             return self.open_lane(lane, slot).expect("the engine refused the lane");
         };
-        let mut socket = patient(listener.accept().unwrap().0);
         let mut bytes = [0; GREETING_BYTES];
-        socket.read_exact(&mut bytes).unwrap();
+        let mut socket = loop {
+            let mut socket = patient(listener.accept().expect("the engine opened no lane").0);
+            socket.read_exact(&mut bytes).unwrap();
+            // A dial of another session is closed, and made again.
+            if !matches!(peek_kind(&bytes), Peek::Control) {
+                break socket;
+            }
+        };
         let (greeting, mac) = Greeting::decode(&bytes);
         assert!(greeting.verify(&self.lane_key, &mac), "another session's lane");
         socket.write_all(&greeting.welcome(&self.lane_key)).unwrap();
