@@ -71,6 +71,11 @@ pub const BUGS: &[Bug] = &[
                  message to the target, computed later, exceeded, and a device there wrote afterwards",
     },
     Bug {
+        seed: 3150848,
+        showed: "the last copy of a lost peer of the same host ended between two looks at it, nobody was told, and an \
+                 engine could not be closed",
+    },
+    Bug {
         seed: 2471842,
         showed: "the last bytes of a connection that the peer had given up came when its next session stood: they ended \
                  that session, and their Ready confirmed its lanes, which were open",

@@ -59,7 +59,8 @@ impl Service {
         all.retain_mut(|draining| {
             let before = draining.quiet;
             let over = self.is_over(draining);
-            changed |= !before && draining.quiet;
+            // The last copy may have ended between the two looks of `is_over`.
+            changed |= !before && (draining.quiet || over);
             !over
         });
         match all.is_empty() {
