@@ -1,7 +1,7 @@
 //! Both ends dial, in orders that a network may make. Luck does not decide which connection the session keeps, and no
 //! end waits for a dial of the other that never comes.
 
-use crate::hostile::{Hostile, HostileLane, HostileListener, Who, PATIENCE};
+use crate::hostile::{Hostile, HostileLane, HostileListener, Taken, Who, PATIENCE};
 use crate::support::{engine, eventually};
 use ferry::internals::session::handshake::RefusalCode;
 use ferry::internals::session::message::Message;
@@ -56,6 +56,21 @@ impl Two {
         })
     }
 
+    /// Connects the engine to the peer, cuts the connection, and lets the peer dial before it answers the redial.
+    /// Returns the redial, the peer's connection with its lanes, and the first session's handle.
+    fn overtake(&self, resumes: bool) -> (Taken<'_>, Hostile, Vec<HostileLane>, PeerId) {
+        let (first, _lanes, handle) = self.connect();
+        self.cut(&first, handle);
+        let redial = self.listener.take();
+        let mut second = self.dial();
+        if resumes {
+            resume(&mut second, &first);
+        }
+        let lanes = second.up();
+        second.sync();
+        (redial, second, lanes, handle)
+    }
+
     /// Ends the session's connection.
     fn cut(&self, peer: &Hostile, handle: PeerId) {
         let _ = peer.raw().shutdown(Shutdown::Both);
@@ -87,15 +102,7 @@ fn connected(queue: &Queue) -> (PeerId, Status) {
 fn a_redial_that_is_answered_late_ends_no_session_that_came_meanwhile() {
     for (is_larger, resumes) in [(false, false), (false, true), (true, false), (true, true)] {
         let two = Two::new(is_larger);
-        let (first, _lanes, handle) = two.connect();
-        two.cut(&first, handle);
-        let redial = two.listener.take();
-        let mut second = two.dial();
-        if resumes {
-            resume(&mut second, &first);
-        }
-        let _lanes = second.up();
-        second.sync();
+        let (redial, mut second, _lanes, handle) = two.overtake(resumes);
         let now = two.up();
         assert_eq!(now == handle, resumes);
         let lost = || two.engine.stats().unwrap().counts.sessions_lost;
@@ -167,15 +174,7 @@ fn a_dial_that_nobody_answers_keeps_no_peer_from_connecting() {
 fn an_engine_that_knows_the_peer_s_address_dials_although_the_peer_had_dialed() {
     for resumes in [false, true] {
         let two = Two::new(true);
-        let (first, _lanes, handle) = two.connect();
-        two.cut(&first, handle);
-        let redial = two.listener.take();
-        let mut second = two.dial();
-        if resumes {
-            resume(&mut second, &first);
-        }
-        let _lanes = second.up();
-        second.sync();
+        let (redial, second, _lanes, _) = two.overtake(resumes);
         assert_eq!(redial.finish().receive_any(), None);
         let handle = two.up();
         two.cut(&second, handle);
@@ -212,13 +211,7 @@ fn a_connection_that_began_before_one_that_is_lost_is_not_taken() {
 #[test]
 fn an_engine_that_answers_where_the_peer_was_reached_replaces_it() {
     let mut two = Two::new(true);
-    let (first, _lanes, handle) = two.connect();
-    two.cut(&first, handle);
-    let redial = two.listener.take();
-    let mut second = two.dial();
-    resume(&mut second, &first);
-    let _lanes = second.up();
-    second.sync();
+    let (redial, second, _lanes, handle) = two.overtake(true);
     assert_eq!(redial.finish().receive_any(), None);
     let mut anew = Who(two.who.0.clone());
     anew.0.engine_id = [0xfe; 16];
