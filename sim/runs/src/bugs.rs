@@ -93,8 +93,20 @@ pub const BUGS: &[Bug] = &[
     Bug { seed: 61244, showed: "as seed 585" },
 ];
 
-/// Those of the time before devices were drawn: what was drawn anew by then left their plans as they were.
+/// Seeds from here on were first tried when devices and channels of notifications were drawn. Those before must keep the
+/// plans with which they showed their bugs.
+#[cfg(test)]
+const FIRST_WITH_ALL: u64 = 3_000_000;
+
+/// Those of the time before channels of notifications were drawn.
+#[cfg(test)]
+pub fn without_channels() -> impl Iterator<Item = u64> {
+    BUGS.iter().map(|bug| bug.seed).filter(|seed| *seed < FIRST_WITH_ALL)
+}
+
+/// Those of the time before devices were drawn.
 #[cfg(test)]
 pub fn without_devices() -> impl Iterator<Item = u64> {
-    BUGS.iter().filter(|bug| !bug.showed.contains("device")).map(|bug| bug.seed)
+    let of_devices = |seed: &u64| BUGS.iter().any(|bug| bug.seed == *seed && bug.showed.contains("device"));
+    without_channels().filter(move |seed| !of_devices(seed))
 }

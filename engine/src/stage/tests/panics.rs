@@ -24,13 +24,15 @@ fn breaks(thread: &'static str, hangs: bool, aborts: bool) {
     let (from, to) = (two.place(&two.a, Some(0), 8 * MIB), two.place(&two.b, None, 8 * MIB));
     let request =
         Request { local: from.address, remote: to.address, length: 8 * MIB as u64, remote_region: to.region };
+    let copies = two.fake.copies.load(Ordering::SeqCst);
     let toil = std::thread::scope(|scope| {
         let toil = scope.spawn(|| (toil(&two, request), Instant::now()));
-        until("there are copies", || two.fake.copies.load(Ordering::SeqCst) > 4);
+        until("there are copies", || two.fake.copies.load(Ordering::SeqCst) > copies + 4);
         if hangs {
+            let before = two.fake.hung.load(Ordering::SeqCst);
             two.fake.aborts.store(aborts, Ordering::SeqCst);
             two.fake.hangs.store(true, Ordering::SeqCst);
-            until("a copy hangs", || two.fake.hung.load(Ordering::SeqCst) > 0);
+            until("a copy hangs", || two.fake.hung.load(Ordering::SeqCst) > before);
         }
         let bomb = two.a.whole().health().bombs.lay(thread, left);
         until("it goes off", || bomb.gone_off.get().is_some());
