@@ -93,8 +93,8 @@ pub const BUGS: &[Bug] = &[
     Bug { seed: 61244, showed: "as seed 585" },
 ];
 
-/// Seeds from here on were first tried when devices and channels of notifications were drawn. Those before must keep the
-/// plans with which they showed their bugs.
+/// Seeds from here on were first tried when devices and channels of notifications were drawn. Those before must keep
+/// the plans with which they showed their bugs.
 #[cfg(test)]
 const FIRST_WITH_ALL: u64 = 3_000_000;
 
