@@ -47,6 +47,8 @@ SETTINGS = {
     "FERRY_PEERS_MAX": "64",
 }
 SETTLE_S = 4.0
+# What a calm takes, about.
+CALM_S = 8.0
 # A thread that copies for a peer of the same host ends half a second after its last piece.
 REST_S = 1.0
 # A killed process's slot is not used again before its data can land no more.
@@ -278,7 +280,8 @@ class Soak:
                 self.last[near.name, what] = now
             self.silent(near)
         for node in self.young:
-            self.end(node)
+            node.kill()
+            self.silent(node)
 
     def end(self, node: Node) -> None:
         if (status := node.finish()) != 0:
@@ -290,7 +293,7 @@ class Soak:
         length = min(60.0, max(10.0, self.seconds / 14))
         while (left := self.began + self.seconds - time.monotonic()) > 0 and not self.faults:
             print(f"cycle: {left:.0f} s left, {self.tally['exchanges']} exchanges", flush=True)
-            self.cycle(max(3.0, length - SETTLE_S - 4))
+            self.cycle(max(3.0, length - SETTLE_S - CALM_S))
         for node in self.residents:
             self.end(node)
 
