@@ -26,7 +26,7 @@ class Node:
     """A process that speaks the commands of node.c."""
 
     def __init__(self, name: str, command: str, slot: int, environment: dict[str, str], errors: Path) -> None:
-        self.name, self.slot, self.environment, self.errors = name, slot, environment, errors
+        self.name, self.slot, self.errors = name, slot, errors
         self.stopped = self.killed = False
         # One thread at a time asks; whoever stops, continues or ends the process takes the other lock.
         self._asking, self._signals = threading.Lock(), threading.Lock()

@@ -4,19 +4,16 @@ import shutil
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-COLUMNS = ["hours", "node", "memory", "descriptors", "threads", "p50", "p99", "p50 %", "p99 %"]
+COLUMNS = ["hours", "node", "memory", "descriptors", "threads", "p50", "p99"]
 RUNS = ["date", "commit", "minutes", "seed", "exchanges", "GiB", "visitors", "kills", "stops", "cuts", "failed by a fault", "faults"]
 PICTURE = HERE.parents[1] / "docs/pictures/soak.svg"
-# A panel: the column, its title, what the figures are divided by. None: the place of the names.
+# A panel: the column, its title, what the figures are divided by.
 PANELS = [
     ("memory", "resident memory, MiB", 1024),
     ("descriptors", "descriptors", 1),
     ("threads", "threads", 1),
-    None,
     ("p50", "WRITE of 4 KiB, p50, µs", 1),
     ("p99", "WRITE of 4 KiB, p99, µs", 1),
-    ("p50 %", "p50 in percent of young processes'", 1),
-    ("p99 %", "p99 in percent of young processes'", 1),
 ]
 WIDTH, HEIGHT, LEFT, TOP, GAP = 340, 120, 50, 60, 52
 COLOURS = ["#0969da", "#bc6c1a", "#1a7f37", "#8250df", "#cf222e"]
@@ -47,13 +44,9 @@ def record(figures: list[object], picture: Path) -> None:
     shutil.copyfile(picture, PICTURE)
 
 
-def place(at: int) -> tuple[int, int]:
-    return LEFT + at % 2 * (WIDTH + GAP), TOP + at // 2 * (HEIGHT + GAP)
-
-
 def panel(samples: Samples, at: int, nodes: list[str], hours: float) -> list[str]:
     column, title, unit = PANELS[at]
-    x, y = place(at)
+    x, y = LEFT + at % 2 * (WIDTH + GAP), TOP + at // 2 * (HEIGHT + GAP)
     most = max(float(row[column]) for row in samples) / unit * 1.1
     parts = [
         f'<text x="{x}" y="{y - 8}">{title}</text>',
@@ -72,25 +65,20 @@ def panel(samples: Samples, at: int, nodes: list[str], hours: float) -> list[str
     return parts
 
 
-def names(at: int, nodes: list[str]) -> list[str]:
-    x, y = place(at)
-    parts = []
-    for line, (node, colour) in enumerate(zip(nodes, COLOURS)):
-        parts.append(f'<rect x="{x}" y="{y + 7 + 20 * line}" width="16" height="8" fill="{colour}"/>')
-        parts.append(f'<text x="{x + 24}" y="{y + 16 + 20 * line}">{node}</text>')
-    return parts
-
-
 def drawn(samples: Samples, note: str) -> str:
     """The plot as text; a line for each resident."""
     if not samples:
-        samples = [dict(zip(COLUMNS, (1.0, "none", 1, 1, 1, 1.0, 1.0, 1.0, 1.0)))]
+        samples = [dict(zip(COLUMNS, (1.0, "none", 1, 1, 1, 1.0, 1.0)))]
     nodes = list(dict.fromkeys(str(row["node"]) for row in samples))
     hours = max(float(row["hours"]) for row in samples)
     parts = [f'<text class="bold" x="16" y="24">A soak under faults: {note}</text>']
-    for at, panel_ in enumerate(PANELS):
-        parts += panel(samples, at, nodes, hours) if panel_ else names(at, nodes)
-    width, height = LEFT + 2 * (WIDTH + GAP) - 20, place(len(PANELS))[1] - 20
+    for at, (node, colour) in enumerate(zip(nodes, COLOURS)):
+        x, y = LEFT + WIDTH + GAP, TOP + 2 * (HEIGHT + GAP) + 16 + 20 * at
+        parts.append(f'<rect x="{x}" y="{y - 9}" width="16" height="8" fill="{colour}"/>')
+        parts.append(f'<text x="{x + 24}" y="{y}">{node}</text>')
+    for at in range(len(PANELS)):
+        parts += panel(samples, at, nodes, hours)
+    width, height = LEFT + 2 * (WIDTH + GAP) - 20, TOP + 3 * (HEIGHT + GAP) - 20
     title = "Memory, descriptors, threads and latency of the processes of a soak"
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img" aria-label="{title}">\n'

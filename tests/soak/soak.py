@@ -5,10 +5,9 @@
 One resident of each language lives for the whole run; visitors come, exchange and go. In a cycle a storm comes first:
 residents and visitors exchange bytes of mixed sizes while processes are stopped, visitors are killed, and proxies delay
 and cut connections. A calm follows: the visitors are gone, no exchange may fail, the residents exchange 4 KiB in a
-ring, and memory, descriptors, threads and latency are recorded. So is the latency in percent of that in a ring of young
-processes, which have just started and are otherwise alike: what the machine's host does to one ring it does to the
-other. judge.py says what a series may do. Each byte is checked twice: by its initiator, who reads it back, and by its
-target (node.c). ferry prints nothing, so a node's standard error must stay empty."""
+ring, and memory, descriptors, threads and latency are recorded. judge.py says what a series may do. Each byte is checked
+twice: by its initiator, who reads it back, and by its target (node.c). ferry prints nothing, so a node's standard error
+must stay empty."""
 
 import argparse
 import contextlib
@@ -25,7 +24,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import plot
-from judge import Growth, is_long, judge
+from judge import Growth, judge
 from nodes import Ended, Node, Proxy
 
 HERE = Path(__file__).resolve().parent
@@ -47,8 +46,6 @@ SETTINGS = {
     "FERRY_PEERS_MAX": "64",
 }
 SETTLE_S = 4.0
-# What a calm takes, about.
-CALM_S = 8.0
 # A thread that copies for a peer of the same host ends half a second after its last piece.
 REST_S = 1.0
 # A killed process's slot is not used again before its data can land no more.
@@ -60,8 +57,6 @@ GROWTH = {
     "p50": Growth(0.5, 20),
     "p99": Growth(1.0, 200),
 }
-# A long run is judged by their percentages of young processes' figures: a drift of the figures may be the host's.
-LATENCIES = ("p50", "p99")
 # Go's runtime starts threads when it wants to. Where Python's threads wake is worth 40 us, and stays so for a calm.
 UNITS = {("threads", "go"): Growth(0, 3), ("p50", "python"): Growth(0.5, 40)}
 
@@ -96,7 +91,6 @@ class Soak:
         self._serials = 0
         self.storming = threading.Event()
         self.visitors: list[Node] = []
-        self.young: list[Node] = []
         secret = self.out / "secret"
         secret.unlink(missing_ok=True)
         secret.touch(mode=0o600)
@@ -110,12 +104,9 @@ class Soak:
 
     def start(self, name: str, language: str, slot: int) -> Node:
         transports = {"FERRY_TRANSPORTS": "tcp" if self.random.random() < 0.4 else "local,tcp"}
-        return self.begin(name, language, slot, self.environment | transports)
-
-    def begin(self, name: str, language: str, slot: int, environment: dict[str, str]) -> Node:
         errors = self.out / f"{name}.err"
         errors.unlink(missing_ok=True)
-        return Node(name, self.programs[language], slot, environment, errors)
+        return Node(name, self.programs[language], slot, self.environment | transports, errors)
 
     def serials(self, count: int) -> int:
         """The first of `count` numbers that no exchange of this run has had."""
@@ -230,48 +221,38 @@ class Soak:
         self.calm()
 
     def probe(self, near: Node, far: Node) -> tuple[float, float] | None:
-        """Returns the median and the 99th percentile of WRITEs of 4 KiB, in microseconds."""
-        command = PROBE.format(far.address, near.slot, PROBES, self.serials(PROBES))
-        answer = near.ask("exchange " + command)
-        if not answer.startswith("OK"):
-            self.fail(f"{near.name} to {far.name} in the calm: {answer}")
-            return None
-        took = sorted(float(it) for it in answer.split()[1:])
-        return took[len(took) // 2], took[len(took) * 99 // 100]
-
-    def latency(self, *pairs: tuple[Node, Node]) -> list[tuple[float, float]] | None:
-        """Returns each pair's lowest median and lowest 99th percentile of a batch. The pairs take turns."""
+        """Returns the median and the 99th percentile of a WRITE of 4 KiB, in microseconds."""
         batches = []
-        with awake():
-            for _ in range(BATCHES):
-                batches.append([self.probe(near, far) for near, far in pairs])
-        if any(it is None for batch in batches for it in batch):
-            return None
-        return [tuple(map(min, zip(*of_pair))) for of_pair in zip(*batches)]
+        for _ in range(BATCHES):
+            command = PROBE.format(far.address, near.slot, PROBES, self.serials(PROBES))
+            answer = near.ask("exchange " + command)
+            if not answer.startswith("OK"):
+                self.fail(f"{near.name} to {far.name} in the calm: {answer}")
+                return None
+            took = sorted(float(it) for it in answer.split()[1:])
+            batches.append((took[len(took) // 2], took[len(took) * 99 // 100]))
+        p50s, p99s = zip(*batches)
+        return min(p50s), min(p99s)
 
     def calm(self) -> None:
         """Exchanges that must not fail, and the figures."""
         hours = (time.monotonic() - self.began) / 3600
-        self.young = [self.begin(f"young-{it.name}", it.name, it.slot, it.environment) for it in self.residents]
         # A peer's memory counts as resident here once it was touched: all of it is, before anything is measured.
-        for ring in (self.residents, self.young):
-            for near in ring:
-                for far in ring:
-                    if near is not far:
-                        self.exchange(near, far.address, self.random, False, SIZES[-1])
+        for near in self.residents:
+            for far in self.residents:
+                if near is not far:
+                    self.exchange(near, far.address, self.random, False, SIZES[-1])
         time.sleep(REST_S)
-        for at, near in enumerate(self.residents):
-            after = (at + 1) % len(self.residents)
-            latency = self.latency((near, self.residents[after]), (self.young[at], self.young[after]))
+        for near, far in zip(self.residents, self.residents[1:] + self.residents[:1]):
+            with awake():
+                latency = self.probe(near, far)
             if latency is None:
                 continue
-            (p50, p99), beside = latency
+            p50, p99 = latency
             memory, descriptors, threads = near.figures()
             row = (near.name, memory, descriptors.total(), threads.total(), p50, p99)
-            row += (100 * p50 / beside[0], 100 * p99 / beside[1])
             self.samples.append(dict(zip(plot.COLUMNS, (hours, *row))))
-            text = "  %-7s %6d KiB %3d descriptors %2d threads  p50 %6.1f us  p99 %7.1f us, of young %4.0f and %4.0f %%"
-            print(text % row, flush=True)
+            print("  %-7s %6d KiB %3d descriptors %2d threads  p50 %6.1f us  p99 %7.1f us" % row, flush=True)
             for what, now in (("descriptors", descriptors), ("threads", threads)):
                 before = self.last.get((near.name, what), now)
                 if now != before:
@@ -279,26 +260,20 @@ class Soak:
                     print(f"          {what}: more {more}, fewer {fewer}", flush=True)
                 self.last[near.name, what] = now
             self.silent(near)
-        for node in self.young:
-            node.kill()
-            self.silent(node)
-
-    def end(self, node: Node) -> None:
-        if (status := node.finish()) != 0:
-            self.fail(f"{node.name} ended with {status}")
-        self.silent(node)
 
     def run(self) -> None:
         self.began = time.monotonic()
         length = min(60.0, max(10.0, self.seconds / 14))
         while (left := self.began + self.seconds - time.monotonic()) > 0 and not self.faults:
             print(f"cycle: {left:.0f} s left, {self.tally['exchanges']} exchanges", flush=True)
-            self.cycle(max(3.0, length - SETTLE_S - CALM_S))
+            self.cycle(max(3.0, length - SETTLE_S - 4))
         for node in self.residents:
-            self.end(node)
+            if (status := node.finish()) != 0:
+                self.fail(f"{node.name} ended with {status}")
+            self.silent(node)
 
     def end_all(self) -> None:
-        for node in self.residents + self.visitors + self.young:
+        for node in self.residents + self.visitors:
             with contextlib.suppress(OSError):
                 node.signal(signal.SIGCONT)
                 node.kill()
@@ -306,12 +281,9 @@ class Soak:
     def verdicts(self) -> Iterator[str]:
         for node in self.residents:
             rows = [row for row in self.samples if row["node"] == node.name]
-            hours = [row["hours"] for row in rows]
             for column, growth in GROWTH.items():
-                growth, alike = UNITS.get((column, node.name), growth), 1
-                if column in LATENCIES and is_long(hours):
-                    column, alike = f"{column} %", len(LATENCIES) * len(self.residents)
-                verdict = judge(hours, [row[column] for row in rows], growth, alike)
+                growth = UNITS.get((column, node.name), growth)
+                verdict = judge([row["hours"] for row in rows], [row[column] for row in rows], growth)
                 if not verdict.good:
                     self.fail(f"{node.name}: {column}: {verdict.text}")
                 yield f"{'ok    ' if verdict.good else 'FAILED'} {node.name:7} {column:11} {verdict.text}"
