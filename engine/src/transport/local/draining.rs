@@ -48,8 +48,10 @@ impl Service {
             self.grants.bury(&draining.tally);
         }
         let we_copy = draining.we_copy();
-        draining.quiet = !we_copy && self.grants.is_quiet(&draining.tally);
-        !we_copy && self.grants.forget(&draining.tally)
+        let over = !we_copy && self.grants.forget(&draining.tally);
+        // The last copy may end between the two looks at the tally.
+        draining.quiet = over || (!we_copy && self.grants.is_quiet(&draining.tally));
+        over
     }
 
     /// Checks a peer's ended paths, and forgets those on which nothing moves any more.
@@ -59,8 +61,7 @@ impl Service {
         all.retain_mut(|draining| {
             let before = draining.quiet;
             let over = self.is_over(draining);
-            // The last copy may have ended between the two looks of `is_over`.
-            changed |= !before && (draining.quiet || over);
+            changed |= !before && draining.quiet;
             !over
         });
         match all.is_empty() {
