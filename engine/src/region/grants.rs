@@ -63,6 +63,15 @@ pub enum Use {
     Map,
 }
 
+/// What a closed process still does here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Left {
+    Copies,
+    /// It copies no more, but has device memory mapped.
+    Mappings,
+    Nothing,
+}
+
 /// How a process is inside a region, by the counts that the process keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProcessUse {
@@ -155,13 +164,17 @@ impl Grants {
         self.has_none(tally, Use::Copy)
     }
 
-    /// Forgets a closed process that is quiet and has nothing mapped. Returns whether it did.
-    pub fn forget(&self, tally: &Arc<Tally>) -> bool {
-        let over = self.has_none(tally, Use::Copy) && self.has_none(tally, Use::Map);
-        if over {
-            self.lock().retain(|other| !Arc::ptr_eq(other, tally));
+    /// Forgets a closed process if nothing is left of it, and returns what is. The copies are looked at once: a count
+    /// may fall, or rise while an entry is refused, between two looks.
+    pub fn forget(&self, tally: &Arc<Tally>) -> Left {
+        if !self.is_quiet(tally) {
+            return Left::Copies;
         }
-        over
+        if !self.has_none(tally, Use::Map) {
+            return Left::Mappings;
+        }
+        self.lock().retain(|other| !Arc::ptr_eq(other, tally));
+        Left::Nothing
     }
 
     fn has_none(&self, tally: &Tally, use_: Use) -> bool {
@@ -411,7 +424,7 @@ mod tests {
 
     #[test]
     fn a_stay_holds_the_region_until_it_is_dropped() {
-        for use_ in [Use::Copy, Use::Map] {
+        for (use_, left) in [(Use::Copy, Left::Copies), (Use::Map, Left::Mappings)] {
             let (grants, tally, grant) = granted();
             let (grant, region) = (Arc::new(grant), region(5, 1));
             open(&grants, region);
@@ -421,11 +434,12 @@ mod tests {
             assert_eq!(grant.stay(region, use_).unwrap_err().status, Status::Stale);
             assert!(!grants.wait_idle(region, soon(0), || false));
             grants.close(&tally);
-            // A mapping alone copies nothing (quiet), but is not forgotten.
-            assert_eq!(grants.is_quiet(&tally), use_ == Use::Map);
-            assert!(!grants.forget(&tally) && !grants.wait_idle(region, soon(0), || false));
+            assert_eq!(grants.is_quiet(&tally), use_ == Use::Map, "a mapping alone copies nothing");
+            assert_eq!(grants.forget(&tally), left);
+            assert!(!grants.wait_idle(region, soon(0), || false), "it is not forgotten");
             drop((grant, stay));
-            assert!(grants.wait_idle(region, soon(0), || false) && grants.forget(&tally));
+            assert!(grants.wait_idle(region, soon(0), || false));
+            assert_eq!(grants.forget(&tally), Left::Nothing);
         }
     }
 

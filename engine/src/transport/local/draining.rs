@@ -5,7 +5,7 @@ use super::path::LocalPath;
 use super::service::{Service, RETRY};
 use super::sessions::Sessions;
 use crate::command::Command;
-use crate::region::grants::Tally;
+use crate::region::grants::{Left, Tally};
 use crate::sys::clock;
 use crate::types::{Monotonic, PeerId};
 use std::sync::{Arc, Weak};
@@ -47,11 +47,12 @@ impl Service {
         if draining.path.as_ref().is_some_and(|path| path.copier().process.has_ended(clock::monotonic_ns())) {
             self.grants.bury(&draining.tally);
         }
-        let we_copy = draining.we_copy();
-        let over = !we_copy && self.grants.forget(&draining.tally);
-        // The last copy may end between the two looks at the tally.
-        draining.quiet = over || (!we_copy && self.grants.is_quiet(&draining.tally));
-        over
+        let left = match draining.we_copy() {
+            true => Left::Copies,
+            false => self.grants.forget(&draining.tally),
+        };
+        draining.quiet = left != Left::Copies;
+        left == Left::Nothing
     }
 
     /// Checks a peer's ended paths, and forgets those on which nothing moves any more.
