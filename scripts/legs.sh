@@ -28,7 +28,7 @@ clippy() {
         cargo clippy -p ferry -p ferry-ffi -p ferry-mooncake -p ferry-examples -- -D warnings &&
         cargo clippy --locked --manifest-path sim/runs/Cargo.toml --target-dir "$target/sim" --all-targets -- -D warnings
 }
-unit() { cargo test -p ferry --lib && cargo test -p ferry --test imports --test plan_properties --test loom_region; }
+unit() { cargo test -p ferry --lib && cargo test -p ferry --test imports --test plan_properties --test loom_models; }
 # Runs whole engines by seeds on the simulated kernel, in a build of their own: the seeds that showed bugs, and some
 # more. `make sim` runs as many as it is told. A planted bug whose patch no longer applies is found here.
 sim() {

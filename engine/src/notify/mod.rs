@@ -19,6 +19,8 @@ mod queue;
 #[cfg(test)]
 mod tests;
 mod waiter;
+#[cfg(test)]
+mod waiter_tests;
 mod wake;
 
 pub(crate) use deferred::{is_waking, Wakers};

@@ -9,29 +9,16 @@
 //!   ready? then do not sleep            waiting == 0? then wake nobody
 //! ```
 //! All SeqCst fences have one order, in which one of the two fences comes second. The side of that fence sees the other
-//! side's write.
-
-// The crate's manifest does not know `loom`, which is set by hand for the model at the end:
-// cargo rustc -p ferry --lib --profile test -- --cfg loom, then run the binary it names on `model`.
-#![allow(unexpected_cfgs)]
+//! side's write. `tests/loom_models` compiles this file against loom.
 
 use super::{guard, Wakers};
+use crate::sys::atomic::{fence, AtomicUsize, Ordering};
+use crate::sys::bare::{Condvar, Mutex, MutexGuard};
 use crate::sys::clock;
 use std::cell::Cell;
 use std::sync::{Arc, PoisonError};
 use std::task::Waker;
 use std::time::Instant;
-
-#[cfg(not(all(test, loom)))]
-use crate::sys::{
-    atomic::{fence, AtomicUsize, Ordering},
-    bare::{Condvar, Mutex, MutexGuard},
-};
-#[cfg(all(test, loom))]
-use loom::sync::{
-    atomic::{fence, AtomicUsize, Ordering},
-    Condvar, Mutex, MutexGuard,
-};
 
 /// A signal on which a thread sleeps, and which several waiters can raise.
 #[derive(Default)]
@@ -122,6 +109,12 @@ impl Listeners {
 impl Waiter {
     pub fn new() -> Waiter {
         Waiter::default()
+    }
+
+    /// True while nobody waits.
+    #[cfg(test)]
+    pub fn is_idle(&self) -> bool {
+        self.waiting.load(Ordering::SeqCst) == 0 && lock(&self.listeners).signals.is_empty()
     }
 
     /// Sleeps until `ready` returns true. Returns false if `deadline` passed first; None is no deadline. The thread
@@ -260,10 +253,3 @@ impl Drop for Counted<'_> {
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
-
-#[cfg(all(test, loom))]
-#[path = "waiter_model.rs"]
-mod model;
-#[cfg(all(test, not(loom)))]
-#[path = "waiter_tests.rs"]
-mod tests;

@@ -1,9 +1,11 @@
-//! Tests of `waiter` with real threads. `waiter_model` covers the orders that real threads rarely meet.
+//! Tests of `waiter` with real threads. `tests/loom_models` covers the orders that real threads rarely meet.
 
-use super::*;
-use std::sync::atomic::{AtomicBool, AtomicUsize as Count};
-use std::task::Wake;
-use std::time::Duration;
+use super::waiter::{wait_any, Waiter};
+use super::Wakers;
+use std::sync::atomic::{AtomicBool, AtomicUsize as Count, Ordering};
+use std::sync::Arc;
+use std::task::{Wake, Waker};
+use std::time::{Duration, Instant};
 
 /// Counts its wake-ups.
 #[derive(Default)]
@@ -24,10 +26,6 @@ fn woken(woken: &Woken) -> usize {
     woken.0.load(Ordering::SeqCst)
 }
 
-fn is_idle(waiter: &Waiter) -> bool {
-    waiter.waiting.load(Ordering::SeqCst) == 0 && lock(&waiter.listeners).signals.is_empty()
-}
-
 #[test]
 fn ready_beats_a_deadline_that_has_passed() {
     let (waiter, past) = (Waiter::new(), Some(Instant::now()));
@@ -35,7 +33,7 @@ fn ready_beats_a_deadline_that_has_passed() {
     assert!(!waiter.wait_until(|| false, past));
     let soon = Instant::now() + Duration::from_millis(2);
     assert!(!waiter.wait_until(|| false, Some(soon)));
-    assert!(Instant::now() >= soon && is_idle(&waiter));
+    assert!(Instant::now() >= soon && waiter.is_idle());
 }
 
 /// Tasks are left to the thread that notifies, and a panic of a task ends where the task is woken.
@@ -59,7 +57,7 @@ fn tasks_are_woken_when_the_last_lock_is_gone() {
         assert_eq!(woken(&count), 0);
         wakes(&mut wakers);
         assert_eq!((woken(&count), is_waking()), (1, false));
-        assert!(is_idle(&waiter));
+        assert!(waiter.is_idle());
     }
 }
 
@@ -81,7 +79,7 @@ fn threads_take_turns_without_losing_one() {
             });
         }
     });
-    assert!(waiters.iter().all(is_idle));
+    assert!(waiters.iter().all(Waiter::is_idle));
 }
 
 #[test]
@@ -95,7 +93,7 @@ fn every_waiter_is_woken() {
             ready.store(true, Ordering::Release);
             waiter.notify_all(&mut Wakers::default());
         });
-        assert!(is_idle(&waiter));
+        assert!(waiter.is_idle());
     }
 }
 
@@ -106,7 +104,7 @@ fn a_task_is_registered_once_and_woken_once() {
     waiter.notify_all(&mut Wakers::default());
     waiter.notify_all(&mut Wakers::default());
     assert_eq!(woken(&counted), 1);
-    assert!(is_idle(&waiter));
+    assert!(waiter.is_idle());
 }
 
 /// An executor may poll with another waker each time. Kept together, they would grow or wake each other without an end.
@@ -120,7 +118,7 @@ fn of_a_future_only_the_last_waker_is_woken() {
     waiter.notify_all(&mut Wakers::default());
     let counts: Vec<usize> = tasks.iter().map(|(counted, _)| woken(counted)).collect();
     assert_eq!((counts.iter().sum::<usize>(), counts[99], woken(&own)), (1, 1, 1));
-    assert!(is_idle(&waiter));
+    assert!(waiter.is_idle());
 }
 
 #[test]
@@ -129,7 +127,7 @@ fn a_future_that_was_dropped_is_not_woken_and_leaves_nothing_behind() {
     waiter.register(&waker);
     waiter.forget();
     waiter.forget();
-    assert!(is_idle(&waiter) && Arc::strong_count(&counted) == 2, "the test's own two");
+    assert!(waiter.is_idle() && Arc::strong_count(&counted) == 2, "the test's own two");
     waiter.notify_all(&mut Wakers::default());
     assert_eq!(woken(&counted), 0);
 }
@@ -163,7 +161,7 @@ fn wait_any_says_which_and_leaves_nothing_behind() {
         // The same transfer may be named twice.
         assert_eq!(wait_any(waiters.iter().chain(&waiters), find, None), Some(1));
     });
-    assert!(waiters.iter().all(is_idle));
+    assert!(waiters.iter().all(Waiter::is_idle));
 }
 
 /// Threads make many transfers ready in any order; two threads take each transfer as it becomes ready.
@@ -191,5 +189,5 @@ fn wait_any_misses_none_of_many() {
             });
         }
     });
-    assert!(waiters.iter().all(is_idle));
+    assert!(waiters.iter().all(Waiter::is_idle));
 }

@@ -11,6 +11,8 @@ pub mod inbox;
 mod incoming;
 mod lane_numbers;
 pub mod lease;
+#[cfg(test)]
+mod lease_tests;
 pub mod outbox;
 mod path;
 mod paths;

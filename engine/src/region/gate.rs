@@ -6,7 +6,7 @@
 //! [ revoked ][ uses: the count of users  ]
 //! ```
 //! Both are in one atomic word, so every enter is ordered before or after the revoke. An enter before the revoke is
-//! counted and waited for; an enter after it sees the bit and is refused. `tests/loom_region.rs` compiles this file
+//! counted and waited for; an enter after it sees the bit and is refused. `tests/loom_models` compiles this file
 //! against loom; therefore the atomics come from `super::sync`.
 
 use super::sync::{now, AtomicU64, Condvar, Mutex, Ordering};

@@ -11,7 +11,7 @@
 //! ```
 //! `word` is the target's, one for each region: while open, the region's handle without the index; with TRYING added
 //! while the target checks whether the region is idle; 0 when shut. `users` counts one initiator's copies; `closed` is
-//! set when its session ends. `tests/loom_region.rs` compiles this file against loom.
+//! set when its session ends. `tests/loom_models` compiles this file against loom.
 
 use super::sync::{fence, AtomicU64, Ordering};
 

@@ -1,4 +1,4 @@
-//! Registration, lookup and unregistration. `tests/loom_region.rs` checks the gate in every
+//! Registration, lookup and unregistration. `tests/loom_models` checks the gate in every
 //! interleaving; the rules around it are tested here.
 
 use super::*;

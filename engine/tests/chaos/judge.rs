@@ -33,6 +33,9 @@ impl Round<'_> {
                 let operation = &mut self.operations[words[1].parse::<usize>().unwrap()];
                 let refused = words[0] == "refused";
                 operation.life = if refused { Life::Refused } else { Life::Final };
+                if words[0] == "noted" && words[2] == "OK" {
+                    operation.notification = "Delivered".into();
+                }
                 if words[2] == "PANIC" {
                     self.fail(format!("node {node}: {line}"));
                 }
@@ -238,7 +241,7 @@ impl Round<'_> {
             let forgot = self.nodes[operation.from].lost || self.nodes[operation.to].lost;
             operation.notification == "Delivered" && !operation.noted && !forgot
         });
-        if let Some(operation) = lost.filter(|operation| operation.kind == Kind::Write) {
+        if let Some(operation) = lost {
             let id = operation.id;
             self.fail(format!("the notification of operation {id} was delivered, and never came"));
         }

@@ -77,6 +77,8 @@ const DEVICE_LATE: &str = "a device has written after the lease";
 /// The least share of seeds that must reach each moment, and how many seeds it takes to judge that.
 const MOMENT_PERCENT_MIN: u64 = 1;
 const SEEDS_JUDGED_MIN: u64 = 400;
+/// So many seeds must reach every pair. The rarest pairs are reached by some seeds of ten thousand.
+const SEEDS_OF_PAIRS_MIN: u64 = 50_000;
 
 /// Bits of `STATES` for each of `FAULTS`.
 pub type Reached = [u32; FAULTS.len()];
@@ -246,6 +248,24 @@ impl Table {
         all.filter(is_rare).map(|(name, _)| name).collect()
     }
 
+    /// Returns the pairs that no seed has reached.
+    fn missing(&self) -> Vec<String> {
+        let of = |(at, state): (usize, &&str)| {
+            let missing = FAULTS.iter().zip(&self.counts[at]).filter(|(_, count)| **count == 0);
+            let possible = missing.filter(|(fault, _)| !IMPOSSIBLE.contains(&(*state, **fault)));
+            possible.map(|(fault, _)| format!("{state} × {fault}")).collect::<Vec<_>>()
+        };
+        STATES.iter().enumerate().flat_map(of).collect()
+    }
+
+    /// Returns the pairs that no seed has reached, once there are enough seeds to tell.
+    pub fn unreached_pairs(&self) -> Vec<String> {
+        match self.seeds >= SEEDS_OF_PAIRS_MIN {
+            true => self.missing(),
+            false => Vec::new(),
+        }
+    }
+
     /// Adds an entry of another table.
     pub fn count(&mut self, state: usize, fault: usize, count: u64) {
         match self.counts.get_mut(state).and_then(|row| row.get_mut(fault)) {
@@ -260,17 +280,12 @@ impl Table {
         print!("{:<24}", "");
         FAULTS.iter().for_each(|fault| print!("{:>11}", fault));
         println!();
-        let mut missing = Vec::new();
         for (state, row) in STATES.iter().zip(&self.counts) {
             print!("{state:<24}");
-            for (fault, count) in FAULTS.iter().zip(row) {
-                print!("{:>11}", count * 10_000 / self.seeds.max(1));
-                if *count == 0 && !IMPOSSIBLE.contains(&(state, fault)) {
-                    missing.push(format!("{state} × {fault}"));
-                }
-            }
+            row.iter().for_each(|count| print!("{:>11}", count * 10_000 / self.seeds.max(1)));
             println!();
         }
+        let missing = self.missing();
         match missing.is_empty() {
             true => println!("every pair was reached"),
             false => println!("{} pairs were not reached: {}", missing.len(), missing.join("; ")),
@@ -284,6 +299,19 @@ impl Table {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_pair_that_no_seed_reached_fails_a_run_of_many_seeds() {
+        let mut table = Table::new();
+        let mut all = [!0; FAULTS.len()];
+        all[3] = !1;
+        (1..SEEDS_OF_PAIRS_MIN).for_each(|_| table.add(&all, &[]));
+        assert_eq!(table.unreached_pairs(), [""; 0], "too few seeds tell nothing");
+        table.add(&all, &[]);
+        assert_eq!(table.unreached_pairs(), [format!("{} × {}", STATES[0], FAULTS[3])]);
+        table.add(&[!0; FAULTS.len()], &[]);
+        assert_eq!(table.unreached_pairs(), [""; 0]);
+    }
 
     #[test]
     fn a_moment_below_one_percent_is_rare_once_there_are_enough_seeds() {

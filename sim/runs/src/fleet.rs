@@ -149,7 +149,9 @@ pub fn run(orders: &Orders) -> std::io::Result<bool> {
     println!("{} seeds ran, {} of them twice; {} failed", fleet.done, fleet.repeated, fleet.failures.len());
     let rare = if orders.first { Vec::new() } else { fleet.table.rare_moments(orders.beyond) };
     rare.iter().for_each(|moment| println!("FAILED: too few seeds came to {moment}"));
-    Ok(fleet.failures.is_empty() && rare.is_empty())
+    let unreached = if orders.first { Vec::new() } else { fleet.table.unreached_pairs() };
+    unreached.iter().for_each(|pair| println!("FAILED: no seed came to {pair}"));
+    Ok(fleet.failures.is_empty() && rare.is_empty() && unreached.is_empty())
 }
 
 /// Cuts the seeds into batches: first the named ones, and behind each its seeds that run twice. Those of the record are

@@ -4,7 +4,7 @@
 //!
 //! Why not loom over these types: loom's locks and atomics cannot be constants, and loom has no memory that two
 //! processes share and no eventfd. Shuttle would add a second scheduler beside the simulation's. Accesses are in one
-//! sequence here: weak memory orders are not tried, as they are by `engine/tests/loom_region.rs`.
+//! sequence here: weak memory orders are not tried, as they are by `engine/tests/loom_models`.
 //!
 //! MODEL_PREEMPTIONS raises the bound of preemptions, which is 2 unless a model says otherwise.
 

@@ -1,24 +1,21 @@
-//! Every interleaving of the region's gate and shared gates: nobody is inside once unregister has its answer, and a
-//! thread that waits for the last user is always woken. The gates' own sources are compiled here against loom's
-//! atomics and locks, so that this runs in a plain `cargo test`.
+//! The region's gate and shared gates: nobody is inside once unregister has its answer, and a thread that waits for the
+//! last user is always woken.
 
+use crate::explore;
 use loom::cell::UnsafeCell;
 use loom::sync::atomic::AtomicU64;
 use loom::sync::Arc;
 use loom::thread;
 
-#[path = "../src/region/gate.rs"]
+#[path = "../../src/region/gate.rs"]
 mod gate;
-#[path = "../src/region/shared_gate.rs"]
+#[path = "../../src/region/shared_gate.rs"]
 mod shared_gate;
 
 mod sync {
-    pub(super) fn now() -> std::time::Instant {
-        std::time::Instant::now()
-    }
-
-    pub(super) use loom::sync::atomic::{fence, AtomicU64, Ordering};
-    pub(super) use loom::sync::{Condvar, Mutex};
+    pub(super) use crate::sys::atomic::{fence, AtomicU64, Ordering};
+    pub(super) use crate::sys::bare::{Condvar, Mutex};
+    pub(super) use crate::sys::clock::now;
 }
 
 /// A gate and the memory behind it. Loom reports a read that is not ordered before the owner's write.
@@ -46,14 +43,6 @@ impl Guarded {
         assert!(!self.gate.enter());
         self.memory.with_mut(|_| ());
     }
-}
-
-/// Explores every interleaving with at most three preemptions, which finds such bugs; without a bound this takes
-/// minutes (LOOM_MAX_PREEMPTIONS raises it).
-fn explore(model: impl Fn() + Send + Sync + 'static) {
-    let mut explorer = loom::model::Builder::new();
-    explorer.preemption_bound = explorer.preemption_bound.or(Some(3));
-    explorer.check(model);
 }
 
 fn visitors(guarded: &Arc<Guarded>, count: usize) -> Vec<thread::JoinHandle<()>> {
