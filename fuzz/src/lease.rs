@@ -29,6 +29,8 @@ enum Step {
     Sample(u32),
     SampleNow,
     Post,
+    /// As `Sample`, by a thread that read its clock so long ago and stood still since.
+    SampleLate(u32, u32),
 }
 
 struct Clock {
@@ -60,6 +62,12 @@ pub fn run(data: &[u8]) {
                 let sent_ns = now_ns.saturating_sub(u64::from(*us) * 1000).max(BEGIN_NS);
                 clock.sample(there.at(sent_ns), here.at(now_ns));
                 last_sample_ns = Some(now_ns);
+            }
+            Step::SampleLate(way_us, still_us) => {
+                let before = |ns: u64, us: u32| ns.saturating_sub(u64::from(us) * 1000).max(BEGIN_NS);
+                let read_ns = before(now_ns, *still_us);
+                clock.sample(there.at(before(read_ns, *way_us)), here.at(read_ns));
+                last_sample_ns = last_sample_ns.max(Some(read_ns));
             }
             Step::SampleNow => {
                 clock.sample(there.at(now_ns), here.at(now_ns));

@@ -31,11 +31,6 @@ fn known() -> Arc<LeaseClock> {
     Arc::new(clock)
 }
 
-fn sampling(clock: &Arc<LeaseClock>, seconds: u64) -> thread::JoinHandle<()> {
-    let clock = Arc::clone(clock);
-    thread::spawn(move || clock.sample(peer_at(seconds), at(seconds)))
-}
-
 fn assert_early(clock: &LeaseClock, seconds: u64) {
     let not_after = clock.not_after(at(seconds)).expect("the sample is young enough");
     assert!(not_after <= peer_at(seconds).saturating_add(LEASE), "the lease would end too late");
@@ -45,9 +40,12 @@ fn assert_early(clock: &LeaseClock, seconds: u64) {
 fn a_sample_is_never_seen_with_an_older_offset() {
     explore(|| {
         let clock = known();
-        let sampler = sampling(&clock, 30);
-        assert_early(&clock, 30);
-        sampler.join().unwrap();
+        let reader = thread::spawn({
+            let clock = Arc::clone(&clock);
+            move || assert_early(&clock, 30)
+        });
+        clock.sample(peer_at(30), at(30));
+        reader.join().unwrap();
         assert_early(&clock, 30);
     });
 }
@@ -56,9 +54,12 @@ fn a_sample_is_never_seen_with_an_older_offset() {
 fn samples_of_two_threads_leave_one_of_theirs() {
     explore(|| {
         let clock = known();
-        let samplers = [sampling(&clock, 20), sampling(&clock, 30)];
-        assert_early(&clock, 30);
-        samplers.into_iter().for_each(|sampler| sampler.join().unwrap());
+        let earlier = thread::spawn({
+            let clock = Arc::clone(&clock);
+            move || clock.sample(peer_at(20), at(20))
+        });
+        clock.sample(peer_at(30), at(30));
+        earlier.join().unwrap();
         assert_early(&clock, 30);
     });
 }
