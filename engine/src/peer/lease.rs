@@ -2,8 +2,8 @@
 //!
 //! Each frame from the peer carries its CLOCK_BOOTTIME at sending. The peer's clock has moved on when the frame
 //! arrives, so `sample - now` is a lower bound of the offset between the clocks. The bound ages by `DRIFT`, the assumed
-//! bound of the difference between the clocks' rates, so the estimate stays early. `tests/loom_models` compiles this file
-//! against loom.
+//! bound of the difference between the clocks' rates, so the estimate stays early. `tests/loom_models` compiles this
+//! file against loom.
 
 use crate::sys::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use crate::types::Boottime;

@@ -1,4 +1,4 @@
-//! The estimate of the peer's clock: whatever a thread sees of a sample that another takes, the estimate is never ahead.
+//! The estimate of the peer's clock is never ahead, whatever a thread sees of a sample that another takes.
 
 use crate::explore;
 use crate::types::Boottime;

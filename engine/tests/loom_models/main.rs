@@ -1,4 +1,4 @@
-//! Models of the engine's lock-free code under loom, which runs every interleaving of the threads, and lets each load see
+//! Models of the engine's lock-free code under loom. Loom runs every interleaving of the threads, and lets a load see
 //! each value that the memory orders allow. The sources themselves are compiled here against loom's atomics and locks.
 
 mod lease;
