@@ -1,9 +1,9 @@
 //! Models of the engine's lock-free code under loom. Loom runs every interleaving of the threads, and lets a load see
 //! each value that the memory orders allow. The sources themselves are compiled here against loom's atomics and locks.
 
-mod lease;
+mod lease_clock;
 mod region;
-mod waiter;
+mod waiters;
 
 /// What the sources take from the engine.
 mod sys {
