@@ -36,7 +36,7 @@ const TALLY_WORDS: usize = SLOTS * 2 + 1;
 /// copy between two looks at the gate takes less.
 const PAUSE_MIN: Duration = Duration::from_micros(20);
 const PAUSE_MAX: Duration = Duration::from_millis(1);
-/// The time that an initiator waits for a trial to end before it takes the region for shut.
+/// The time that an initiator waits for a trial to end. Then the transfer takes another path, where the target answers.
 const TRIAL_PATIENCE: Duration = Duration::from_secs(1);
 
 fn slot(region: RegionId) -> usize {
@@ -279,7 +279,8 @@ impl Grant {
         })
     }
 
-    /// Enters a region, which stays registered until the guard is dropped. STALE when it is shut.
+    /// Enters a region, which stays registered until the guard is dropped. STALE when it is shut; TIMEOUT when the
+    /// target has not decided for a second whether it is.
     pub fn enter(&self, region: RegionId) -> Result<Inside<'_>> {
         self.enter_for(region, Use::Copy)
     }
@@ -293,14 +294,17 @@ impl Grant {
                 Entry::Inside => return Ok(Inside { users, board: &self.board, region }),
                 Entry::Trying => {
                     let until = *until.get_or_insert_with(|| clock::now() + TRIAL_PATIENCE);
-                    if clock::now() < until {
-                        pause::yield_now();
-                        continue;
+                    if clock::now() >= until {
+                        let text = format!("an unregister of region {region:#x} stands still");
+                        return Err(Error::new(Status::Timeout, text));
                     }
+                    pause::yield_now();
                 }
-                Entry::Shut => {}
+                Entry::Shut => {
+                    let text = format!("region {region:#x} has been unregistered");
+                    return Err(Error::new(Status::Stale, text));
+                }
             }
-            return Err(Error::new(Status::Stale, format!("region {region:#x} has been unregistered")));
         }
     }
 
@@ -420,6 +424,18 @@ mod tests {
         assert!(!grants.is_quiet(&tally));
         drop(inside);
         assert!(grants.is_quiet(&tally));
+    }
+
+    #[test]
+    fn a_trial_that_stands_still_is_no_unregister() {
+        let (grants, _tally, grant) = granted();
+        let region = region(1, 1);
+        open(&grants, region);
+        let word = entry(&grants.board, region, WORD);
+        assert!(shared_gate::begin_trial(word, open_word(region)));
+        assert_eq!(grant.enter(region).err().unwrap().status, Status::Timeout);
+        shared_gate::end_trial(word, open_word(region), false);
+        drop(grant.enter(region).expect("nothing has changed"));
     }
 
     #[test]

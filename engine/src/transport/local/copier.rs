@@ -10,6 +10,7 @@ use crate::region::grants::Grant;
 use crate::region::{range_contains, RemoteMap};
 use crate::status::Status;
 use crate::sys::atomic::Ordering;
+use crate::sys::clock;
 use crate::sys::copy::{self, Piece};
 use crate::sys::health;
 use crate::sys::proven::Proven;
@@ -26,7 +27,7 @@ const VECTORS: usize = 64;
 /// The parts of a peer's path that copies need.
 pub struct Copier {
     pub grant: Arc<Grant>,
-    pub process: Process,
+    pub process: Arc<Process>,
     /// The process, if it is proven to be the peer's.
     pub proven: Option<Arc<Proven>>,
     pub mappings: Mappings,
@@ -77,6 +78,8 @@ impl Copier {
                     && (slice.region != RegionId::NONE || known.region_of(slice) == Some(region))
             };
             let run = &rest[..rest.iter().take_while(same).count()];
+            // Earlier regions may have taken longer than the process is believed to live.
+            let now_ns = if at == 0 { now_ns } else { clock::monotonic_ns() };
             match self.copy(transfer.spec.op, region, run, now_ns) {
                 Outcome::Copied => at += run.len(),
                 Outcome::Failed(slice, status, os_error) => {
@@ -119,11 +122,12 @@ impl Copier {
     }
 
     fn copy(&self, op: Op, region: RegionId, run: &[Slice], now_ns: Monotonic) -> Outcome {
-        let Ok(inside) = self.grant.enter(region) else {
-            return match self.grant.is_closed() {
-                true => Outcome::Broken(0),
-                false => Outcome::Failed(0, Status::Stale, 0),
-            };
+        let inside = match self.grant.enter(region) {
+            Ok(inside) => inside,
+            Err(error) if error.status == Status::Stale && !self.grant.is_closed() => {
+                return Outcome::Failed(0, Status::Stale, 0);
+            }
+            Err(_) => return Outcome::Broken(0),
         };
         health::check_seen();
         // The region cannot be unregistered while it is entered. Its process may still have ended.
@@ -168,6 +172,10 @@ impl Copier {
     fn copy_by_call(&self, op: Op, run: &[Slice]) -> Outcome {
         let mut done = 0;
         for batch in run.chunks(VECTORS) {
+            // This process may have been stopped in the call before.
+            if done > 0 && self.process.has_ended(clock::monotonic_ns()) {
+                return Outcome::Broken(done);
+            }
             match self.call(op, batch) {
                 Ok(copied) => {
                     let mut left = copied as u64;
@@ -263,4 +271,56 @@ impl Known<'_> {
 
 fn failure(first: u32, at: usize, status: Status, os_error: i32) -> Failure {
     Failure { slice: first + at as u32, status, os_error, vendor_error: 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::handle::Tag;
+    use crate::region::grants::Grants;
+    use crate::region::{RegionSpec, Registry};
+    use crate::sys::mapping::Mapping;
+
+    /// The number of a process that has ended may be another's. Here it is this process's own.
+    #[test]
+    fn a_process_that_ends_between_two_calls_is_copied_to_no_more() {
+        let [here, there] = [1, 0].map(|byte| {
+            let memory = Mapping::private(4096).unwrap();
+            memory.write(0, &[byte; VECTORS + 1]);
+            memory
+        });
+        let grants = Arc::new(Grants::new().unwrap());
+        let (_tally, fd) = grants.admit(7).unwrap();
+        let registry = Registry::new(Tag::from_random(9), Some(grants.clone()));
+        let spec = RegionSpec { address: there.address() as u64, length: 4096, ..RegionSpec::default() };
+        let region = registry.register(&[spec]).unwrap()[0].id;
+        let mut child = std::process::Command::new("sleep").arg("600").spawn().unwrap();
+        let copier = Copier {
+            grant: Arc::new(Grant::new(grants.board(), &fd).unwrap()),
+            process: Arc::new(Process::numbered(std::process::id() as i32, child.id() as i32)),
+            proven: None,
+            mappings: Mappings::default(),
+            by_call: Ok(()),
+        };
+        let slice = |at: usize| Slice {
+            local: here.address() as u64 + at as u64,
+            remote: there.address() as u64 + at as u64,
+            region,
+            first_offset: at as u64,
+            length: 1,
+            first: 0,
+        };
+        let slices: Vec<Slice> = (0..=VECTORS).map(slice).collect();
+        let now_ns = clock::monotonic_ns();
+        assert!(!copier.process.has_ended(now_ns), "believed for a millisecond from here on");
+        child.kill().unwrap();
+        child.wait().unwrap();
+        while clock::monotonic_ns() < now_ns + 2 * 1_000_000 {
+            std::hint::spin_loop();
+        }
+        assert!(matches!(copier.copy(Op::Write, region, &slices, now_ns), Outcome::Broken(VECTORS)));
+        let mut found = [0; VECTORS + 1];
+        there.read(0, &mut found);
+        assert_eq!((found[VECTORS - 1], found[VECTORS]), (1, 0));
+    }
 }

@@ -3,15 +3,17 @@
 
 use super::path::LocalPath;
 use super::service::{Service, RETRY};
+use super::session::Admitted;
 use super::sessions::Sessions;
 use crate::command::Command;
-use crate::region::grants::{Left, Tally};
+use crate::region::grants::Left;
 use crate::sys::clock;
 use crate::types::{Monotonic, PeerId};
 use std::sync::{Arc, Weak};
 
 pub struct Draining {
-    pub tally: Arc<Tally>,
+    pub admitted: Admitted,
+    /// None if this side had no path yet: the other process may have had one.
     pub path: Option<Arc<LocalPath>>,
     /// Neither process copies any more.
     pub quiet: bool,
@@ -32,11 +34,9 @@ impl Service {
         for draining in sessions.draining.values_mut().flatten() {
             self.is_over(draining);
         }
-        for (peer, session) in &sessions.all {
-            let ended =
-                sessions.processes.get(peer).is_some_and(|(_, path)| path.copier().process.has_ended(now_ns));
-            session.tally.iter().filter(|_| ended).for_each(|tally| self.grants.bury(tally));
-        }
+        let admitted = sessions.all.values().filter_map(|session| session.admitted.as_ref());
+        let ended = admitted.filter(|it| it.process.has_ended(now_ns));
+        ended.for_each(|it| self.grants.bury(&it.tally));
         drop(sessions);
         let all_paths: Vec<_> = self.all_paths.lock().iter().filter_map(Weak::upgrade).collect();
         self.grants.all_quiet() && all_paths.iter().all(|path| path.copier().grant.is_quiet())
@@ -44,12 +44,13 @@ impl Service {
 
     /// Returns whether neither process copies, and the peer's has no memory mapped.
     pub(super) fn is_over(&self, draining: &mut Draining) -> bool {
-        if draining.path.as_ref().is_some_and(|path| path.copier().process.has_ended(clock::monotonic_ns())) {
-            self.grants.bury(&draining.tally);
+        let Admitted { tally, process } = &draining.admitted;
+        if process.has_ended(clock::monotonic_ns()) {
+            self.grants.bury(tally);
         }
         let left = match draining.we_copy() {
             true => Left::Copies,
-            false => self.grants.forget(&draining.tally),
+            false => self.grants.forget(tally),
         };
         draining.quiet = left != Left::Copies;
         left == Left::Nothing

@@ -72,7 +72,7 @@ fn what_has_waited_is_not_written_to_a_process_that_has_ended_since() {
     let mut child = std::process::Command::new("sleep").arg("600").spawn().unwrap();
     let copier = Copier {
         grant: Arc::new(Grant::new(grants.board(), &fd).unwrap()),
-        process: Process::numbered(std::process::id() as i32, child.id() as i32),
+        process: Arc::new(Process::numbered(std::process::id() as i32, child.id() as i32)),
         proven: None,
         mappings: Mappings::default(),
         by_call: Ok(()),

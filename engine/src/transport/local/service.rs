@@ -267,12 +267,15 @@ impl Service {
         let token = sessions.token();
         let Some(session) = sessions.all.get_mut(&peer) else { return };
         let Some(copier) = session.copier.take() else { return };
+        if let Err(error) = self.poller.add(copier.process.pidfd().as_raw_fd(), token, READ) {
+            let why = format!("the peer can't be watched by epoll: {}", reason(&error));
+            return self.fail(sessions, peer, why);
+        }
         session.deadline = None;
         let how = match &copier.by_call {
             Ok(()) => "process_vm calls, and copies where ferry allocated the peer's memory".to_string(),
             Err(why) => format!("only where ferry allocated the peer's memory: {why}"),
         };
-        let watched = self.poller.add(copier.process.pidfd().as_raw_fd(), token, READ);
         let commands = self.commands.clone();
         let path = LocalPath::new(
             session.session_info.peer.clone(),
@@ -290,12 +293,7 @@ impl Service {
         sessions.processes.insert(peer, (token, path.clone()));
         sessions.open.insert(peer, path);
         sessions.how.insert(peer, how);
-        match watched {
-            Ok(()) => session.session_info.settled(Transport::Local, None),
-            Err(error) => {
-                self.fail(sessions, peer, format!("the peer can't be watched by epoll: {}", reason(&error)))
-            }
-        }
+        session.session_info.settled(Transport::Local, None);
     }
 
     /// Ends the path of a session, or the attempt to establish it.
@@ -327,9 +325,9 @@ impl Service {
             sessions.ending_threads.extend(path.close());
         }
         sessions.tokens.remove(&session.socket_token);
-        if let Some(tally) = &session.tally {
-            self.grants.close(tally);
-            let mut draining = Draining { tally: tally.clone(), path, quiet: false };
+        if let Some(admitted) = session.admitted.clone() {
+            self.grants.close(&admitted.tally);
+            let mut draining = Draining { admitted, path, quiet: false };
             if !self.is_over(&mut draining) {
                 sessions.draining.entry(peer).or_default().push(draining);
                 sessions.draining_times.lower(peer, clock::monotonic_ns() + RETRY);
@@ -468,7 +466,7 @@ impl TransportService for Service {
         let copying = sessions.draining.get(&peer).into_iter().flatten().filter(|it| !it.quiet);
         let whose = |it: &Draining| match it.we_copy() {
             true => "this process".to_owned(),
-            false => format!("its process {}", it.tally.pid()),
+            false => format!("its process {}", it.admitted.tally.pid()),
         };
         let whose: Vec<String> = copying.map(whose).collect();
         (!whose.is_empty()).then(|| format!("{} has not ended a copy here", whose.join(", ")))

@@ -5,9 +5,12 @@ use super::*;
 use crate::handle::Tag;
 use crate::peer::tests::peer_with;
 use crate::region::grants::Grant;
+use crate::region::RegionSpec;
+use crate::sys::mapping::Mapping;
 use crate::transport::local::copier::Copier;
 use crate::transport::local::mappings::Mappings;
 use crate::transport::local::process::Process;
+use crate::transport::local::session::Admitted;
 
 const PEERS: u64 = 1000;
 
@@ -87,14 +90,15 @@ fn a_lost_peer_is_not_quiet_while_this_process_copies() {
     let pid = std::process::id() as i32;
     let copier = Copier {
         grant: Arc::new(Grant::new(service.grants.board(), &fd).unwrap()),
-        process: Process::numbered(pid, pid),
+        process: Arc::new(Process::numbered(pid, pid)),
         proven: None,
         mappings: Mappings::default(),
         by_call: Ok(()),
     };
+    let admitted = Admitted { tally, process: copier.process.clone() };
     let path = LocalPath::new(peer_with(3), copier, 1, 0, Box::new(|| ()));
     let mut sessions = service.lock();
-    sessions.all.get_mut(&peer).unwrap().tally = Some(tally);
+    sessions.all.get_mut(&peer).unwrap().admitted = Some(admitted);
     sessions.open.insert(peer, path.clone());
     drop(sessions);
     assert!(path.gate.enter());
@@ -111,4 +115,37 @@ fn a_lost_peer_is_not_quiet_while_this_process_copies() {
     assert!(service.is_quiet(peer));
     assert_eq!(service.lock().draining_times.first(), None, "nothing is left of it");
     assert!(!path.gate.enter(), "and nothing begins any more");
+}
+
+/// The acceptor may copy before the dialer has its answer. If it dies then, it copies no more, though the dialer never
+/// had a path to it.
+#[test]
+fn a_process_that_died_in_a_copy_is_quiet_without_a_path() {
+    let (service, peer) = (service(), PeerId::from_raw(3));
+    let mut child = std::process::Command::new("sleep").arg("600").spawn().unwrap();
+    let pid = child.id() as i32;
+    let memory = Mapping::private(4096).unwrap();
+    let spec = RegionSpec { address: memory.address() as u64, length: 4096, ..RegionSpec::default() };
+    let region = service.registry.register(&[spec]).unwrap()[0].id;
+    let (tally, fd) = service.grants.admit(pid).unwrap();
+    let grant = Grant::new(service.grants.board(), &fd).unwrap();
+    std::mem::forget(grant.enter(region).unwrap());
+    let process = Arc::new(Process::numbered(pid, pid));
+    service.lock().all.get_mut(&peer).unwrap().admitted = Some(Admitted { tally, process });
+    service.end(peer);
+    let turn_again = || {
+        // A process that was seen is believed to live for a millisecond.
+        let later = clock::monotonic_ns() + 10_000_000;
+        while clock::monotonic_ns() < later {
+            std::hint::spin_loop();
+        }
+        service.clone().turn(later, &[]);
+    };
+    turn_again();
+    assert!(!service.is_quiet(peer), "the process lives, and copies");
+    child.kill().unwrap();
+    child.wait().unwrap();
+    turn_again();
+    assert!(service.is_quiet(peer));
+    assert_eq!(service.lock().draining_times.first(), None, "nothing is left of it");
 }

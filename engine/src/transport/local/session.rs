@@ -29,6 +29,13 @@ pub type Why = String;
 /// The peer announces more regions than an engine may have.
 pub const TOO_MANY: &str = "the peer announces more regions than an engine may have";
 
+/// The other process, admitted to copy here.
+#[derive(Clone)]
+pub struct Admitted {
+    pub tally: Arc<Tally>,
+    pub process: Arc<Process>,
+}
+
 /// A packet that waits for room in the socket, with its descriptors.
 struct Outgoing {
     bytes: Vec<u8>,
@@ -47,7 +54,8 @@ pub struct Session {
     pub socket_token: u64,
     /// Set until the path is open.
     pub deadline: Option<Monotonic>,
-    pub tally: Option<Arc<Tally>>,
+    /// Set when this side attaches. From then on the other process may copy here, whether this side has a path or not.
+    pub admitted: Option<Admitted>,
     /// Set when the other side has attached. Filled until SETTLED arrives, then moved to the path.
     pub copier: Option<Copier>,
     /// By number, in sending order.
@@ -81,7 +89,7 @@ impl Session {
             socket: None,
             socket_token: 0,
             deadline: Some(deadline),
-            tally: None,
+            admitted: None,
             copier: None,
             outgoing: BTreeMap::new(),
             next_number: 0,
@@ -128,11 +136,13 @@ impl Session {
 
     /// Admits the other process to the grants, and sends ATTACH.
     pub fn attach(&mut self, grants: &Grants) -> Result<(), Why> {
-        let credentials = self.socket.as_ref().and_then(|socket| unix::peer_credentials(socket.as_fd()).ok());
+        let Some(socket) = &self.socket else { return Ok(()) };
+        let process = Process::of(socket.as_fd())
+            .map_err(|error| format!("the peer's process can't be watched: {}", reason(&error)))?;
         let (tally, fd) = grants
-            .admit(credentials.map_or(0, |credentials| credentials.pid))
+            .admit(process.pid)
             .map_err(|error| format!("the page of grants can't be shared: {}", reason(&error)))?;
-        self.tally = Some(tally);
+        self.admitted = Some(Admitted { tally, process: Arc::new(process) });
         let attach = self.keys.attach(self.session_info.dialer, self.value.as_ptr() as u64);
         self.push(&attach, vec![grants.board().clone(), Arc::new(fd)]);
         Ok(())
@@ -229,20 +239,18 @@ impl Session {
     fn attached(&self, attach: &Packet, descriptors: &[OwnedFd]) -> Result<Copier, Why> {
         let theirs = !self.session_info.dialer;
         let value_at = self.keys.check(attach, theirs).ok_or("the peer could not prove its session")?;
-        let ([board, tally], Some(socket)) = (descriptors, &self.socket) else {
+        let ([board, tally], Some(Admitted { process, .. })) = (descriptors, &self.admitted) else {
             return Err("the peer's ATTACH carries no grants".into());
         };
         let grant = Arc::new(
             Grant::new(board, tally)
                 .map_err(|error| format!("the page of grants can't be shared: {}", reason(&error)))?,
         );
-        let process = Process::of(socket.as_fd())
-            .map_err(|error| format!("the peer's process can't be watched: {}", reason(&error)))?;
         let found = process.prove(value_at, &self.keys.value(theirs));
         let proven = process.proven(&found);
         Ok(Copier {
             grant,
-            process,
+            process: process.clone(),
             proven,
             mappings: Mappings::default(),
             by_call: found.map_err(Obstacle::why),
