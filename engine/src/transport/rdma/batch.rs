@@ -233,7 +233,7 @@ impl<'a> Builder<'a> {
             id => self.remote_regions.get(id),
         };
         let id = region.map_or(slice.region, |region| region.id);
-        let place = region.map_or(Location::HOST, |region| region.location);
+        let place = region.map_or(Location::HOST, |region| place_of(region.location));
         Some(Target { region: slice.region, keys: self.keys.get(id)?, place })
     }
 
@@ -285,9 +285,26 @@ impl<'a> Builder<'a> {
     }
 }
 
+/// Returns the place of memory in the order of WRITEs: each device is one, and all of the host is one, pinned or not.
+fn place_of(location: Location) -> Location {
+    match location.kind.is_device() {
+        true => location,
+        false => Location::HOST,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::types::MemoryKind;
+
+    /// A chain has room for a READ between slices only if the peer has memory of devices.
+    #[test]
+    fn all_memory_of_the_host_is_one_place() {
+        let at = |kind, device| Location { kind, device };
+        assert_eq!(place_of(at(MemoryKind::Pinned, 3)), place_of(at(MemoryKind::Host, 7)));
+        assert_ne!(place_of(at(MemoryKind::Cuda, 0)), place_of(at(MemoryKind::Cuda, 1)));
+    }
 
     #[test]
     fn an_identity_says_queue_pair_batch_and_slice() {

@@ -73,6 +73,8 @@ pub struct Device {
     splits: AtomicBool,
     /// Whether the device's thread ticks. Ordered with the endpoints' counts of chains in flight.
     ticking: AtomicBool,
+    /// A path found no slot for a notification or an acknowledgement.
+    lacks_slots: AtomicBool,
     /// The device's thread sleeps on this.
     pub poller: Arc<Poller>,
     /// Payload that this engine moved as initiator.
@@ -119,6 +121,7 @@ impl Device {
             next_cookie: AtomicU64::new(1),
             splits: AtomicBool::new(false),
             ticking: AtomicBool::new(false),
+            lacks_slots: AtomicBool::new(false),
             poller,
             bytes: AtomicU64::new(0),
             work_requests: AtomicU64::new(0),
@@ -329,16 +332,35 @@ impl Device {
         self.ticking.load(Ordering::SeqCst)
     }
 
-    /// Ticks: arms endpoints whose work has not moved since the last tick. Stops ticking when nothing moves.
+    /// Takes a free slot to send a notification from. If there is none, the ticks offer one to all endpoints again: the
+    /// endpoint that gives one back may be another peer's.
+    pub fn take_slot(&self) -> Option<u32> {
+        let slot = self.notifications.take();
+        if slot.is_none() {
+            self.lacks_slots.store(true, Ordering::SeqCst);
+            self.ensure_ticking();
+        }
+        slot
+    }
+
+    /// Ticks: arms endpoints whose work has not moved since the last tick, and has paths post that found no slot. Stops
+    /// ticking when nothing moves.
     pub fn tick(&self) {
         let endpoints = self.all_endpoints();
         let moves = endpoints.iter().filter(|endpoint| endpoint.tick(&mut endpoint.peer.after())).count() > 0;
-        if !moves {
+        if self.lacks_slots.swap(false, Ordering::SeqCst) {
+            endpoints.iter().for_each(|endpoint| endpoint.peer.after().nudge(Transport::Rdma));
+        }
+        // Who finds no slot again has said so.
+        if !moves && !self.lacks_slots.load(Ordering::SeqCst) {
             self.ticking.store(false, Ordering::SeqCst);
-            // A thread that posted before the store found the ticks on, and relies on them.
-            endpoints.iter().filter(|endpoint| endpoint.has_work()).for_each(|it| {
+            // A thread that posted before the store found the ticks on, and relies on them, at a new endpoint too.
+            self.all_endpoints().iter().filter(|endpoint| endpoint.has_work()).for_each(|it| {
                 it.ensure_watched(&mut it.peer.after());
             });
+            if self.lacks_slots.load(Ordering::SeqCst) {
+                self.ensure_ticking();
+            }
         }
     }
 

@@ -337,7 +337,7 @@ impl Endpoint {
             }
             let descriptors_max = slices.min(FRAME_DESCRIPTORS_MAX);
             // A notification may only be pulled if there is a slot for it.
-            slot = slot.or_else(|| if qp == 0 { self.device.notifications.take() } else { None });
+            slot = slot.or_else(|| if qp == 0 { self.device.take_slot() } else { None });
             let limits = PullLimits {
                 frame_bytes_max: CHAIN_BYTES - total,
                 descriptors_max,

@@ -289,3 +289,29 @@ fn a_peer_gets_no_more_endpoints_than_there_can_be() {
     until("the last is answered", is_heard);
     assert!(count() <= RDMA_ENDPOINTS_MAX, "{} endpoints", count());
 }
+
+/// The slots are the device's: other peers may hold all of them, and give the last one back.
+#[test]
+fn a_notification_that_found_no_slot_goes_when_there_is_one() {
+    if !is_here("a_notification_that_found_no_slot_goes_when_there_is_one") {
+        return;
+    }
+    let two = Two::new();
+    let endpoints = two.here.endpoints();
+    let mut taken = Vec::new();
+    for endpoint in endpoints.iter() {
+        while let Some(slot) = endpoint.device.notifications.take() {
+            taken.push((endpoint, slot));
+        }
+    }
+    let options = TransferOptions {
+        notify: Some(b"later"),
+        deadline: Deadline::After(BOUND),
+        ..TransferOptions::default()
+    };
+    let transfer = two.a.submit(two.peer, Op::Write, &[], &options).unwrap();
+    let waiting = transfer.wait(Some(Duration::from_millis(50)));
+    assert_eq!(waiting.unwrap_err().status, Status::Timeout);
+    taken.into_iter().for_each(|(endpoint, slot)| endpoint.device.notifications.give_back(slot));
+    assert_eq!(transfer.wait(Some(Duration::from_secs(2))).unwrap().state, State::Done);
+}

@@ -167,7 +167,7 @@ impl Service {
         self.take_due(now).into_iter().for_each(|peer| self.serve(peer, now));
     }
 
-    fn silence(&self) -> Duration {
+    pub(super) fn silence(&self) -> Duration {
         Duration::from_nanos(self.settings.lease_ns)
     }
 
@@ -343,9 +343,7 @@ impl Service {
             self.send(session, &Message::Idle);
         }
         let mut stuck = session.stuck(now);
-        let silence = self.silence();
-        let overdue: Vec<RegionId> =
-            session.asked.iter().filter(|(since, _)| *since + silence <= now).map(|(_, it)| *it).collect();
+        let overdue = session.overdue(now, self.silence());
         if !overdue.is_empty() {
             // A peer that keeps its keys for too long loses the endpoints through which it could use them.
             stuck.extend(session.entries.keys());

@@ -127,10 +127,21 @@ impl Session {
         }
     }
 
-    /// Checks whether the peer may open an endpoint with this lane number, and takes the number.
-    pub fn admit(&self, lane: LaneId, theirs: &Side) -> std::result::Result<(), String> {
+    /// Returns the regions whose keys the peer has kept for longer than `patience` since it was asked for them.
+    pub fn overdue(&self, now: Monotonic, patience: Duration) -> Vec<RegionId> {
+        let overdue = self.asked.iter().filter(|(since, _)| *since + patience <= now);
+        overdue.map(|(_, region)| *region).collect()
+    }
+
+    /// Checks whether the peer may open an endpoint with this lane number, and takes the number. `patience`: as for
+    /// `overdue`.
+    pub fn admit(&self, lane: LaneId, theirs: &Side, patience: Duration) -> std::result::Result<(), String> {
         if self.session_info.dialer || theirs.qps.len() < 2 {
             return Err("only the dialer asks for endpoints, and each has at least two queue pairs".into());
+        }
+        // Its keys are only forgotten when it has no endpoint left.
+        if !self.overdue(clock::monotonic_ns(), patience).is_empty() {
+            return Err("the peer keeps keys of regions that are being unregistered".into());
         }
         // Each endpoint costs queue pairs, and there are never more endpoints than pairs of devices.
         if self.entries.len() >= RDMA_ENDPOINTS_MAX {
@@ -422,6 +433,18 @@ mod tests {
         assert!(!session.queue_message(Message::Idle), "one more than can wait");
         session.inbox.clear();
         assert!(session.queue_message(Message::Idle), "they were looked at");
+    }
+
+    #[test]
+    fn a_peer_that_keeps_keys_for_too_long_gets_no_endpoint() {
+        let mut session = session(false);
+        let theirs = Side { mtu: 1024, reads_max: 1, qps: vec![(1, 1), (2, 2)] };
+        let patience = Duration::from_secs(1);
+        session.asked.push((clock::monotonic_ns(), RegionId::from_raw(1)));
+        assert_eq!(session.admit(LaneId::from_raw(1), &theirs, patience), Ok(()));
+        assert!(session.admit(LaneId::from_raw(2), &theirs, Duration::ZERO).is_err());
+        session.asked.clear();
+        assert_eq!(session.admit(LaneId::from_raw(2), &theirs, Duration::ZERO), Ok(()));
     }
 
     #[test]

@@ -63,7 +63,8 @@ impl Service {
 
     /// The acceptor's step: makes and connects its end, and sends ACCEPT or REFUSE.
     pub(super) fn answer(&self, peer: PeerId, id: [u8; 16], lane: LaneId, pair: Pair, theirs: Side) {
-        let Some(admitted) = self.with(peer, id, |session| session.admit(lane, &theirs)) else { return };
+        let admitted = self.with(peer, id, |session| session.admit(lane, &theirs, self.silence()));
+        let Some(admitted) = admitted else { return };
         // Failures of pairs that can't exist are not kept: a peer could name 65,536 of them.
         let is_pair = |session: &Session| {
             usize::from(pair.0) < self.devices.len() && session.their_device(pair.1).is_some()

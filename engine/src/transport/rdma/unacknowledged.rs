@@ -126,7 +126,7 @@ impl Endpoint {
     /// Adds the owed acknowledgements to a chain, ahead of its other work.
     pub(super) fn add_acks(&self, builder: &mut Builder, next_sequence: &mut u64, staged: &mut Vec<Batch>) {
         while self.unacknowledged.owes() && builder.chain.len() + 2 < builder.chain.capacity() {
-            let Some(slot) = self.device.notifications.take() else { return };
+            let Some(slot) = self.device.take_slot() else { return };
             *next_sequence += 1;
             builder.add_send(slot, &SendBody::Acks(self.unacknowledged.take_owed(ACKS_MAX)), *next_sequence);
             let (sequence, failures) = (*next_sequence, Vec::new());
