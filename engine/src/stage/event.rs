@@ -3,6 +3,7 @@
 use super::bridge::BridgeSlot;
 use super::bridge_target::Exposure;
 use super::mapped::{Mapped, MappingKey};
+use super::serve::Begun;
 use crate::peer::SessionInfo;
 use crate::region::Region;
 use crate::status::Result;
@@ -37,7 +38,7 @@ pub enum Event {
     Served {
         peer: PeerId,
         op: OperationId,
-        blocks: Vec<u32>,
+        begun: Begun,
         result: Result<()>,
     },
     /// A device here has mapped the memory that a peer lent in this session.

@@ -17,6 +17,7 @@ use crate::sys::clock;
 use crate::sys::map::HashSet;
 use crate::sys::moment;
 use crate::types::{Boottime, Location, Op, OperationId, PeerId, RegionId};
+use std::ops::Range;
 use std::sync::Arc;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,11 +49,32 @@ pub struct Served {
     released: bool,
 }
 
-/// Blocks on one device: their positions in the list, and the pieces to copy.
+/// Blocks on one device, and the pieces to copy.
 struct Batch {
     at: Location,
-    blocks: Vec<u32>,
     pieces: Vec<Piece>,
+    begun: Begun,
+}
+
+/// What a device was asked to copy. The peer may send another list meanwhile.
+#[derive(Default)]
+pub struct Begun {
+    /// The blocks' positions in the peer's list.
+    blocks: Vec<u32>,
+    /// The memory that the device writes: ranges of regions. Blocks that follow one another in a region are one range.
+    written: Vec<(RegionId, Range<u64>)>,
+    not_after_ns: Boottime,
+}
+
+impl Begun {
+    fn writes(&mut self, region: RegionId, range: Range<u64>) {
+        match self.written.last_mut() {
+            Some((last, written)) if *last == region => {
+                *written = written.start.min(range.start)..written.end.max(range.end);
+            }
+            _ => self.written.push((region, range)),
+        }
+    }
 }
 
 impl Served {
@@ -219,7 +241,7 @@ impl Stage {
         for batch in batches {
             self.start(peer, op, batch);
         }
-        self.served(peer, op, &[], Ok(()));
+        self.served(peer, op, Begun::default(), Ok(()));
     }
 
     /// Returns the blocks that may be copied, by device, with their regions entered. Refused blocks become faults.
@@ -249,21 +271,24 @@ impl Stage {
             };
             let (here, slot) = (block.address, slot_at + offset);
             let (to, from) = if served.op == Op::Write { (here, slot) } else { (slot, here) };
-            let piece = Piece { to, from, length: u64::from(block.length) };
-            let location = region.location;
+            let (location, id) = (region.location, region.id);
             served.regions.push(region);
-            match batches.iter_mut().find(|batch| batch.at == location) {
-                Some(batch) => {
-                    batch.blocks.push(at as u32);
-                    batch.pieces.push(piece);
-                }
-                None => batches.push(Batch { at: location, blocks: vec![at as u32], pieces: vec![piece] }),
+            let place = batches.iter().position(|batch| batch.at == location).unwrap_or_else(|| {
+                let begun = Begun { not_after_ns: blocks.not_after_ns, ..Begun::default() };
+                batches.push(Batch { at: location, pieces: Vec::new(), begun });
+                batches.len() - 1
+            });
+            let batch = &mut batches[place];
+            batch.pieces.push(Piece { to, from, length: u64::from(block.length) });
+            batch.begun.blocks.push(at as u32);
+            if served.op == Op::Write {
+                batch.begun.writes(id, here..here + u64::from(block.length));
             }
         }
         batches
     }
 
-    fn start(&mut self, peer: PeerId, op: OperationId, Batch { at, blocks, pieces }: Batch) {
+    fn start(&mut self, peer: PeerId, op: OperationId, Batch { at, pieces, begun }: Batch) {
         let Some(served) = self.sides.get_mut(&peer).and_then(|side| side.served.get_mut(&op)) else {
             return;
         };
@@ -273,7 +298,7 @@ impl Stage {
         };
         let ready = locked.and_then(|()| self.drivers.worker(at));
         match ready {
-            Err(error) => served.fail(blocks.into_iter(), cause(&error)),
+            Err(error) => served.fail(begun.blocks.into_iter(), cause(&error)),
             Ok(worker) => {
                 served.copying += 1;
                 let direction = match served.op {
@@ -281,22 +306,24 @@ impl Stage {
                     Op::Write => Direction::HostToDevice,
                     Op::Read => Direction::DeviceToHost,
                 };
-                let not_after_ns =
-                    served.blocks.as_ref().map_or(Boottime::ZERO, |blocks| blocks.not_after_ns);
-                let inbox = self.inbox.clone();
-                let done = Box::new(move |result| inbox.push(Event::Served { peer, op, blocks, result }));
+                let (inbox, not_after_ns) = (self.inbox.clone(), begun.not_after_ns);
+                let done = Box::new(move |result| inbox.push(Event::Served { peer, op, begun, result }));
                 worker.copy(Job { direction, pieces, not_after_ns, done });
             }
         }
     }
 
     /// Ends a batch. After the last batch it leaves the regions and tells the peer.
-    pub fn served(&mut self, peer: PeerId, op: OperationId, blocks: &[u32], result: Result<(), Error>) {
+    pub fn served(&mut self, peer: PeerId, op: OperationId, begun: Begun, result: Result<(), Error>) {
+        let is_begun = !matches!(&result, Err(error) if error.status == Status::Timeout);
+        if is_begun && clock::boottime_ns() >= begun.not_after_ns {
+            self.wrote_late(peer, &begun.written);
+        }
         let Some(served) = self.find_served(peer, op) else { return };
         served.copying -= 1;
         match result {
-            Err(error) if error.status == Status::Timeout => served.not_begun = true,
-            Err(error) => served.fail(blocks.iter().copied(), cause(&error)),
+            Err(_) if !is_begun => served.not_begun = true,
+            Err(error) => served.fail(begun.blocks.into_iter(), cause(&error)),
             Ok(()) => {}
         }
         if served.copying > 0 {
@@ -314,16 +341,9 @@ impl Stage {
         served.state = State::Reported;
         served.faults.sort_unstable_by_key(|fault| fault.block);
         let (released, is_write) = (served.released, served.op == Op::Write);
-        let late = served.blocks.as_ref().is_some_and(|it| clock::boottime_ns() >= it.not_after_ns);
         let regions = std::mem::take(&mut served.regions);
-        let first = served.blocks.as_ref().and_then(|it| it.list.first()).copied();
         // The data is in place: the slot is free, even if the answer is lost.
         let slot = if is_write { served.slot.take() } else { None };
-        moment::reached_if("a device has written after the lease", || late && is_write);
-        // The application hears of it before unregister and a fence return, and before PEER_LOST.
-        if let (true, true, Some(block), Some(side)) = (late, is_write, first, self.sides.get(&peer)) {
-            side.peer.late_apply(block.region, block.address, u64::from(block.length));
-        }
         regions.iter().for_each(|region| region.leave());
         self.end_peer_copy(peer);
         if let Some(slot) = slot {
@@ -334,6 +354,16 @@ impl Stage {
             false => self.report(peer, op),
         }
         self.give_slots();
+    }
+
+    /// Tells the application of memory that a device may have written after the lease: before the regions are left and
+    /// the copy is counted as ended, so before unregister and a fence return, and before PEER_LOST.
+    fn wrote_late(&self, peer: PeerId, written: &[(RegionId, Range<u64>)]) {
+        moment::reached_if("a device has written after the lease", || !written.is_empty());
+        let Some(side) = self.sides.get(&peer) else { return };
+        for (region, range) in written {
+            side.peer.late_apply(*region, range.start, range.end - range.start);
+        }
     }
 
     fn report(&mut self, peer: PeerId, op: OperationId) {

@@ -229,6 +229,15 @@ impl TransportService for Service {
         (copying > 0).then(|| format!("{copying} of its copies run on devices here"))
     }
 
+    /// The devices' threads have ended, and the stage is kept: its operations hold mapped memory of peers no more.
+    fn is_still(&self) -> bool {
+        if let Some(stage) = &mut *self.start.lock() {
+            let operations = stage.sides.values_mut().flat_map(|side| side.operations.values_mut());
+            operations.for_each(|operation| operation.held.clear());
+        }
+        true
+    }
+
     fn all_quiet(&self, peer: PeerId) {
         self.inbox.push(Event::Quiet(peer));
     }
@@ -334,7 +343,7 @@ impl Stage {
             Event::Struck(peer, transfer) => self.struck(peer, transfer),
             Event::Moved { peer, op } => self.moved(peer, op),
             Event::Copied { peer, op, result } => self.copied(peer, op, result),
-            Event::Served { peer, op, blocks, result } => self.served(peer, op, &blocks, result),
+            Event::Served { peer, op, begun, result } => self.served(peer, op, begun, result),
             Event::Mapped { peer, session, key, result } => {
                 if self.sides.get(&peer).is_some_and(|side| side.session == session) {
                     self.mapped(peer, key, result);

@@ -418,7 +418,9 @@ impl Stage {
 
     /// Handles a struck transfer: gives up steps that have not begun; steps under way end soon.
     pub fn struck(&mut self, peer: PeerId, transfer: TransferId) {
-        let Some(side) = self.sides.get(&peer) else { return };
+        let Some(side) = self.sides.get_mut(&peer) else { return };
+        // The transfer has woken its waker, which is registered no more.
+        side.watched.remove(&transfer);
         let ours = |it: &Operation| it.transfer.handle == transfer && it.is_struck();
         let ours = side.operations.iter().filter(|(_, operation)| ours(operation));
         let ops: Vec<OperationId> = ours.map(|(op, _)| *op).collect();

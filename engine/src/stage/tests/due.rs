@@ -12,8 +12,9 @@ use crate::peer::{Peer, SessionInfo, TransportService};
 use crate::region::Registry;
 use crate::status::{Error, Result, Status};
 use crate::sys::clock;
-use crate::types::{OperationId, PeerId};
+use crate::types::{OperationId, PeerId, TransferId};
 use std::sync::Arc;
+use std::task::Waker;
 use std::time::Duration;
 
 const PEERS: u64 = 1000;
@@ -97,4 +98,13 @@ fn a_turn_looks_at_the_operations_whose_time_has_come() {
     assert_eq!(stage.due.checked - before, 0);
     stage.check_due(soon_ns);
     assert_eq!(stage.due.checked - before, PEERS / 2);
+}
+
+#[test]
+fn a_transfer_that_has_ended_is_watched_no_more() {
+    let (mut stage, _service) = stage();
+    let (peer, transfer) = (PeerId::from_raw(9), TransferId::from_raw(1));
+    stage.sides.get_mut(&peer).unwrap().watched.insert(transfer, Waker::noop().clone());
+    stage.event(Event::Struck(peer, transfer));
+    assert!(stage.sides[&peer].watched.is_empty());
 }

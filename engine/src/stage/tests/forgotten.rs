@@ -96,6 +96,34 @@ fn a_copy_that_ends_after_its_lease_is_a_late_apply() {
     assert_eq!(late(), 1);
 }
 
+/// All that the device may have written is told.
+#[test]
+fn a_late_copy_to_several_regions_is_told_whole() {
+    let two = Two::new(&[("transports", "tcp"), ("lease_ms", "300"), ("drain_ms", "50")]);
+    let events = two.b.queue(WHAT_PEERS, 8).unwrap();
+    let local = two.place(&two.a, None, MIB);
+    let remotes = [0, 1].map(|_| two.place(&two.b, Some(0), MIB));
+    let requests = |at: usize| [0, 1].map(|nth| request(&local, &remotes[nth], (0, at * (nth + 1)), 4096));
+    two.done(Op::Write, &requests(0));
+    two.fake.delay_us.store(600_000, Ordering::SeqCst);
+    let options = TransferOptions { deadline: Deadline::After(Duration::from_millis(100)), ..options() };
+    let (result, _) = two.run(Op::Write, &requests(64), &options);
+    assert_eq!((result.state, result.fence), (State::Done, Fence::Confirmed));
+    let (mut seen, mut all) = (Vec::new(), Vec::new());
+    until("LATE_APPLY comes for both", || {
+        events.drain(&mut all, 8);
+        let found = all.drain(..).filter_map(|event| match event.body {
+            EventBody::LateApply { region, address, length } => Some((region, address, length)),
+            _ => None,
+        });
+        seen.extend(found);
+        seen.len() >= 2
+    });
+    let told = [0, 1].map(|nth| (remotes[nth].region, remotes[nth].address + 64 * (nth as u64 + 1), 4096));
+    seen.sort_unstable();
+    assert!(seen == told || seen == [told[1], told[0]], "{seen:?}");
+}
+
 /// As many copies as the device takes hang and cannot be stopped: copies that wait behind them fail nevertheless.
 #[test]
 fn what_waits_for_a_device_of_no_use_fails_at_once() {

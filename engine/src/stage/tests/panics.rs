@@ -61,6 +61,36 @@ fn breaks(thread: &'static str, hangs: bool, aborts: bool) {
     assert!(from.read(0, 8 * MIB) == ours);
 }
 
+/// A device here copies from and to mapped memory of the peer, which counts it: the count must not stay, or neither
+/// engine could be closed.
+#[test]
+fn a_thread_panics_while_a_device_copies_over_mapped_memory() {
+    for thread in ["ferry-control", "ferry-stage"] {
+        let two = Two::new(&[("transports", "local,tcp"), ("drain_ms", "200")]);
+        two.fake.shares.store(true, Ordering::SeqCst);
+        let (from, to) = (two.place(&two.a, Some(0), 8 * MIB), two.place(&two.b, Some(1), 8 * MIB));
+        let length = 8 * MIB as u64;
+        let request = Request { local: from.address, remote: to.address, length, remote_region: to.region };
+        until("the memory is mapped", || {
+            two.done(Op::Write, &[request]);
+            !two.fake.mapped.lock().unwrap().is_empty()
+        });
+        two.fake.delay_us.store(2_000, Ordering::SeqCst);
+        let copies = two.fake.copies.load(Ordering::SeqCst);
+        std::thread::scope(|scope| {
+            let toil = scope.spawn(|| toil(&two, request));
+            until("there are copies", || two.fake.copies.load(Ordering::SeqCst) > copies + 4);
+            let bomb = two.a.whole().health().bombs.lay(thread, 1);
+            until("it goes off", || bomb.gone_off.get().is_some());
+            assert_eq!(toil.join().unwrap().status, Status::Panic);
+        });
+        two.a.unregister(from.region, Some(BOUND)).unwrap();
+        two.b.unregister(to.region, Some(BOUND)).unwrap();
+        two.a.close(Some(BOUND)).unwrap();
+        two.b.close(Some(BOUND)).unwrap();
+    }
+}
+
 #[test]
 fn the_stage_s_thread_panics() {
     breaks("ferry-stage", false, true);
