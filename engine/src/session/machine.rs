@@ -242,8 +242,17 @@ impl<R: Carried> Machine<R> {
 
     /// Notes the loss of the control connection. The caller closes all lanes (each by `lane_lost`).
     pub fn control_lost(&mut self, now_ns: Monotonic) {
-        if matches!(self.connection, Connection::GivenUp | Connection::Down { .. }) {
-            return;
+        match &mut self.connection {
+            Connection::GivenUp => return,
+            // It was lost before it began: a redial failed.
+            Connection::Down { redial_ns, backoff_ns, dialing, .. } => {
+                if std::mem::take(dialing) {
+                    *redial_ns = now_ns + *backoff_ns;
+                    *backoff_ns = (*backoff_ns * 2).min(self.timing.backoff_max_ns);
+                }
+                return;
+            }
+            _ => {}
         }
         self.connection = Connection::Down {
             give_up_ns: now_ns.saturating_add(self.timing.reconnect_ns),

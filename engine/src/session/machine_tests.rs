@@ -381,3 +381,14 @@ fn an_idle_peer_is_not_asked_without_keepalive_and_one_that_is_down_never() {
     machine.control_lost(at(MS));
     assert_eq!(machine.next_timer(), Some(at(MS + TIMING.reconnect_ns)));
 }
+
+/// The peer's Start had come, and with it bytes that broke the connection before the session went on.
+#[test]
+fn a_redial_that_is_lost_before_it_begins_is_made_again() {
+    let mut machine = up(Role::Dialer);
+    machine.control_lost(Monotonic::ZERO);
+    assert_eq!(timer(&mut machine, 0), [Action::Dial]);
+    machine.control_lost(at(MS));
+    assert_eq!(machine.next_timer(), Some(at(MS + TIMING.backoff_min_ns)));
+    assert_eq!(timer(&mut machine, MS + TIMING.backoff_min_ns), [Action::Dial]);
+}

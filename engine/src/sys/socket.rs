@@ -92,8 +92,9 @@ pub fn shutdown_writes(fd: RawFd) {
     unsafe { libc::shutdown(fd, libc::SHUT_WR) };
 }
 
-/// Sleeps until one of the descriptors is readable (or in error), a signal comes, or the timeout.
-pub fn poll_readable(fds: &[RawFd], timeout_ns: u64) {
+/// Sleeps until one of the descriptors is readable (or in error), a signal comes, or the timeout. Returns the last one
+/// that is.
+pub fn poll_readable(fds: &[RawFd], timeout_ns: u64) -> Option<RawFd> {
     let mut polled = [libc::pollfd { fd: -1, events: libc::POLLIN, revents: 0 }; 2];
     let count = fds.len().min(polled.len());
     for (place, fd) in polled.iter_mut().zip(fds) {
@@ -105,6 +106,7 @@ pub fn poll_readable(fds: &[RawFd], timeout_ns: u64) {
     };
     // SAFETY: `polled` and `timeout` live on this stack for the duration of the call.
     unsafe { libc::ppoll(polled.as_mut_ptr(), count as libc::nfds_t, &timeout, std::ptr::null()) };
+    polled[..count].iter().rfind(|polled| polled.revents != 0).map(|polled| polled.fd)
 }
 
 /// Returns the CPU that handled the socket's last packet, and the CPU that this thread runs on.

@@ -2,7 +2,7 @@
 
 use crate::hostile::{Hostile, HostileLane, Who, PATIENCE};
 use crate::support::{alloc, engine, eventually, Attacked};
-use ferry::internals::transport::tcp::wire::{Descriptor, Header, Kind};
+use ferry::internals::transport::tcp::wire::{flags, Descriptor, Fault, Header, Kind};
 use ferry::limits::FRAME_BYTES_MAX;
 use ferry::types::{Op, RegionId};
 use ferry::{Engine, Memory, State};
@@ -152,5 +152,30 @@ fn answers_that_bring_what_no_answer_has_end_the_lane() {
         lanes[1].send(header, descriptors, extra, payload);
         lanes[1].receive_end();
         lanes[1] = peer.lane(1);
+    }
+}
+
+/// The sum is of all the frame's bytes, and what is refused is not kept: the rest cannot be compared.
+#[test]
+fn nothing_of_a_frame_with_a_checksum_is_confirmed_if_a_part_is_refused() {
+    let (_engine, memory, _peer, mut lanes) = scene(&[]);
+    let good = Descriptor { address: memory.address(), region: memory.region(), length: 8 };
+    let nowhere = Descriptor { address: 8, region: RegionId::NONE, length: 8 };
+    let payload = [7; 16];
+    let checksum = crc32fast::hash(&payload);
+    let header =
+        Header { kind: Kind::Write, sequence: 1, flags: flags::CHECKSUM, checksum, ..lanes[1].header() };
+    assert!(lanes[1].send(header, &[good, nowhere], b"", &payload));
+    let answer = lanes[1].receive().unwrap();
+    let faults = Fault::decode_all(&answer.extra).unwrap();
+    let refused: Vec<u16> = faults.iter().map(|fault| fault.descriptor).collect();
+    assert_eq!(refused, [0, 1]);
+    // Without a part that is refused, or without a checksum, the good one is confirmed.
+    for (flags, descriptors, refused) in [(flags::CHECKSUM, [good, good], 0), (0, [good, nowhere], 1)] {
+        let sequence = if flags == 0 { 3 } else { 2 };
+        let header = Header { kind: Kind::Write, sequence, flags, checksum, ..lanes[1].header() };
+        assert!(lanes[1].send(header, &descriptors, b"", &payload));
+        let answer = lanes[1].receive().unwrap();
+        assert_eq!(Fault::decode_all(&answer.extra).unwrap().len(), refused);
     }
 }

@@ -18,11 +18,12 @@ pub fn ends(socket: &impl AsFd) -> (Option<SocketAddr>, Option<SocketAddr>) {
     }
 }
 
-pub fn poll_readable(fds: &[RawFd], timeout_ns: u64) {
+pub fn poll_readable(fds: &[RawFd], timeout_ns: u64) -> Option<RawFd> {
     let polled: Vec<(RawFd, Interest)> =
         fds.iter().map(|fd| (*fd, Interest { read: true, write: false })).collect();
     // A descriptor that is none is not waited for, as in the product.
-    let _ = poll(&polled, Some(timeout_ns));
+    let ready = poll(&polled, Some(timeout_ns)).ok()?;
+    ready.iter().map(|event| event.token).max().map(|place| fds[place as usize])
 }
 
 /// The kernel does not say.

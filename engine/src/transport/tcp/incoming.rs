@@ -184,10 +184,19 @@ fn finish_write(
     notification: Option<Notice>,
     landing: &mut Landing,
 ) -> Result<(), Broken> {
-    if header.flags & flags::CHECKSUM != 0 && landing.checksum()?.is_some_and(|sum| sum != header.checksum) {
-        (0..header.descriptors).for_each(|descriptor| landing.fault(descriptor, Status::Corrupt));
+    if header.flags & flags::CHECKSUM != 0 {
+        let doubt = match landing.checksum()? {
+            Some(sum) => (sum != header.checksum).then_some(Status::Corrupt),
+            None if landing.is_repeated() => None,
+            // What was refused is not in memory, so what was not cannot be compared.
+            None => Some(landing.faults.first().map_or(Status::Stale, |fault| fault.status)),
+        };
+        if let Some(status) = doubt {
+            (0..header.descriptors).for_each(|descriptor| landing.fault(descriptor, status));
+        }
     }
-    landing.faults.sort_unstable_by_key(|fault| fault.descriptor);
+    // Of two faults of one descriptor the earlier stays.
+    landing.faults.sort_by_key(|fault| fault.descriptor);
     landing.faults.dedup_by_key(|fault| fault.descriptor);
     let stats = &lane.context.stats;
     let applied = u64::from(header.payload_bytes) - landing.refused_bytes();

@@ -238,6 +238,11 @@ impl Landing {
         Ok(total)
     }
 
+    /// True if all pieces are discarded without a fault: another frame has brought them.
+    pub fn is_repeated(&self) -> bool {
+        self.faults.is_empty() && self.pieces.iter().all(|piece| piece.region == SINK)
+    }
+
     /// Returns the bytes that went to the sink.
     pub fn refused_bytes(&self) -> u64 {
         let refused = self.pieces.iter().filter(|piece| piece.region == SINK);

@@ -37,6 +37,8 @@ use std::sync::Arc;
 
 /// Receive turns after the peer has left; they empty the socket's buffer.
 const REMAINING_TURNS_MAX: usize = 16;
+/// How often one thread sends in a row what others queue.
+const RUNS_MAX: usize = 16;
 
 impl Carried for Posted {
     fn lease_until_ns(&self) -> Monotonic {
@@ -185,9 +187,15 @@ impl Lane {
         self.update_interest();
     }
 
-    /// Runs `tx` while it has work. The worker also calls this after a kick.
+    /// Runs `tx` while it has work, but for at most RUNS_MAX runs: this thread would otherwise send for all others for as
+    /// long as they submit. The worker also calls this after a kick.
     pub fn drive_tx(self: &Arc<Self>, after: &mut After) {
+        let mut runs = 0;
         while self.tx_wanted.load(Ordering::SeqCst) {
+            if runs == RUNS_MAX {
+                return self.worker.kick(self.clone());
+            }
+            runs += 1;
             let Some(mut tx) = self.tx.try_lock() else { return };
             if self.is_closed() {
                 return;
@@ -288,16 +296,22 @@ impl Lane {
             None => match EventFd::new() {
                 Ok(fresh) => self.caller_wake.get_or_init(|| fresh),
                 // Out of descriptors: fall back to short sleeps on the socket alone.
-                Err(_) => return socket::poll_readable(&[self.fd()], timeout_ns.min(1_000_000)),
+                Err(_) => {
+                    socket::poll_readable(&[self.fd()], timeout_ns.min(1_000_000));
+                    return;
+                }
             },
         };
         self.caller_sleeps.store(true, Ordering::SeqCst);
         // Either this thread sees the changed state in `ready`, or the thread that changed it wakes this one.
         fence(Ordering::SeqCst);
+        let mut raised = false;
         if !ready() && !self.is_closed() {
-            socket::poll_readable(&[self.fd(), wake.as_raw_fd()], timeout_ns);
+            let fds = [self.fd(), wake.as_raw_fd()];
+            raised = socket::poll_readable(&fds, timeout_ns) == Some(wake.as_raw_fd());
         }
-        if !self.caller_sleeps.swap(false, Ordering::SeqCst) {
+        // A thread that found this one asleep may raise late, when this one sleeps again.
+        if !self.caller_sleeps.swap(false, Ordering::SeqCst) || raised {
             wake.clear();
         }
     }

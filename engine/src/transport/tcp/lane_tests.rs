@@ -152,3 +152,58 @@ fn closing_waits_for_a_thread_that_receives() {
 fn closing_waits_for_a_thread_that_sends() {
     assert_close_waits_for(|lane| lane.tx.lock());
 }
+
+/// An acknowledgement covers all frames before it, so nothing may be received behind one that broke the stream.
+#[test]
+fn nothing_is_received_behind_what_broke_the_stream() {
+    let (a, b) = (engine(), engine());
+    let (lane, mut other_end) = lane(&a, &b);
+    let mut after = lane.peer.after();
+    std::io::Write::write_all(&mut other_end, &[0xff; 256]).unwrap();
+    assert!(lane.rx.lock().run(&lane, &mut after).failed.is_some());
+    assert!(!lane.failed.load(Ordering::SeqCst), "the thread that found it has not said so yet");
+    std::io::Write::write_all(&mut other_end, &[0xff; 256]).unwrap();
+    let turn = lane.rx.lock().run(&lane, &mut after);
+    assert!(turn.bytes == 0 && turn.failed.is_none());
+}
+
+/// Threads that submit without a pause find the lane taken, and leave their work to the thread that sends.
+#[test]
+fn a_thread_does_not_send_for_others_without_end() {
+    let (a, b) = (engine(), engine());
+    let (lane, _other_end) = lane(&a, &b);
+    let (is_over, begin) = (AtomicBool::new(false), clock::monotonic_ns());
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Ordering::SeqCst) {
+                lane.tx_wanted.store(true, Ordering::SeqCst);
+            }
+        });
+        let watch = scope.spawn(|| {
+            while !is_over.load(Ordering::SeqCst) && clock::monotonic_ns() < begin + 2_000_000_000 {
+                std::thread::yield_now();
+            }
+            is_over.store(true, Ordering::SeqCst);
+        });
+        lane.send(&mut lane.peer.after());
+        is_over.store(true, Ordering::SeqCst);
+        watch.join().unwrap();
+        assert!(
+            clock::monotonic_ns() < begin + 1_000_000_000,
+            "it sent for the other for as long as that submitted"
+        );
+    });
+}
+
+#[test]
+fn a_caller_that_is_woken_late_sleeps_again() {
+    let (a, b) = (engine(), engine());
+    let (lane, _other_end) = lane(&a, &b);
+    lane.sleep_for_input(0, || false);
+    // The waker found it asleep, and raises now.
+    lane.caller_wake.get().unwrap().raise();
+    lane.sleep_for_input(u64::MAX, || false);
+    let begin = clock::monotonic_ns();
+    lane.sleep_for_input(20_000_000, || false);
+    assert!(clock::monotonic_ns() >= begin + 20_000_000, "it does not sleep any more");
+}

@@ -52,6 +52,9 @@ pub struct Rx {
     landing: Landing,
     vectors: Vec<IoVec>,
     has_moved: bool,
+    /// The stream broke. `Lane::failed` is set later, when this lock is free: another thread must not go on behind a
+    /// frame that was not finished, because an acknowledgement covers all frames before it.
+    is_broken: bool,
 }
 
 /// Why a lane must end.
@@ -105,6 +108,7 @@ impl Rx {
             landing: Landing::default(),
             vectors: Vec::new(),
             has_moved: false,
+            is_broken: false,
         }
     }
 
@@ -124,33 +128,33 @@ impl Rx {
     /// Receives until the socket is empty or the turn is over.
     pub fn run(&mut self, lane: &Arc<Lane>, after: &mut After) -> RxTurn {
         let mut turn = RxTurn::default();
+        if self.is_broken {
+            return turn;
+        }
         if self.staging.is_empty() {
             // Allocated with the first byte, so that idle lanes of a thousand peers need no buffers.
             self.staging = vec![0; STAGING_BYTES].into_boxed_slice();
         }
-        loop {
-            match self.receive(lane) {
-                Ok(None) => return turn,
-                Ok(Some((count, asked))) => {
-                    turn.bytes += count;
-                    if let Err(broken) = self.consume(lane, &mut turn, after) {
-                        turn.failed = Some(broken.failure());
-                        return turn;
-                    }
-                    if count < asked {
-                        return turn;
-                    }
-                    if turn.bytes >= TURN_BYTES {
-                        turn.again = true;
-                        return turn;
-                    }
-                }
-                Err(broken) => {
-                    turn.failed = Some(broken.failure());
-                    return turn;
-                }
+        if let Err(broken) = self.run_turn(lane, &mut turn, after) {
+            self.is_broken = true;
+            turn.failed = Some(broken.failure());
+        }
+        turn
+    }
+
+    fn run_turn(&mut self, lane: &Arc<Lane>, turn: &mut RxTurn, after: &mut After) -> Result<(), Broken> {
+        while let Some((count, asked)) = self.receive(lane)? {
+            turn.bytes += count;
+            self.consume(lane, turn, after)?;
+            if count < asked {
+                break;
+            }
+            if turn.bytes >= TURN_BYTES {
+                turn.again = true;
+                break;
             }
         }
+        Ok(())
     }
 
     /// Does one receive, into the frame's pieces and then into staging. None: nothing has arrived. Otherwise the bytes
