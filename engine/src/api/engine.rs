@@ -17,6 +17,7 @@ use crate::session::handshake::{derive_secret, AuthPolicy, Local};
 use crate::stage;
 use crate::status::{reason, Error, Result, Status};
 use crate::sys::atomic::{AtomicU32, Ordering};
+use crate::sys::clock;
 use crate::sys::fork::ForkGuard;
 use crate::sys::host::{self, Process};
 use crate::sys::lock::Mutex;
@@ -219,6 +220,14 @@ impl Engine {
     /// Returns OK, or PANIC with the text of the panic. After a PANIC every call returns PANIC; close the engine.
     pub fn check_health(&self) -> Result<()> {
         self.inner.context.health().check()
+    }
+
+    /// True when nothing of this engine moves any more: `close` has returned OK, or the engine is broken and what it had
+    /// begun is over. May wait for the latter, for a lease, if no thread of the engine is left to do so.
+    pub fn is_over(&self) -> bool {
+        let health = self.inner.context.health();
+        let is_buried = || health.check().is_err() && health.wait_over(Some(clock::now())).is_ok();
+        self.check_not_closed().is_err() || is_buried()
     }
 
     /// True in a child process that inherited the engine by fork. The child must not use the engine.

@@ -110,6 +110,12 @@ impl Engine {
         self.context()?.peers.get(peer)
     }
 
+    /// True if nothing of a lost peer can land here any more: PEER_LOST has been reported, or is about to be. Also true
+    /// for a handle that is not known, or not any more.
+    pub fn is_peer_over(&self, peer: PeerId) -> bool {
+        self.inner.context.peers.get(peer).map_or(true, |peer| peer.is_over())
+    }
+
     /// Returns every known peer, lost peers included.
     pub fn peers(&self) -> Result<Vec<PeerId>> {
         Ok(self.context()?.peers.list().iter().map(|peer| peer.handle).collect())

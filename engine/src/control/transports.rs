@@ -211,6 +211,7 @@ impl Control {
         }
         let Some(draining) = self.draining.remove(&peer) else { return };
         self.each_service().for_each(|(_, service)| service.all_quiet(peer));
+        draining.peer.set_over();
         let loss = draining.peer.last_loss();
         let (os_error, why) = loss.map_or((0, String::new()), |loss| (loss.os_error, loss.text));
         draining.peer.event(EventBody::PeerLost { status: draining.why, os_error, why: why.into() });

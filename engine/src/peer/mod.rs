@@ -65,6 +65,8 @@ pub struct Peer {
     state: AtomicU32,
     /// Why the peer is lost, as a status number; 0 while it is not lost.
     lost: AtomicU32,
+    /// The peer is lost, and nothing of it can land here any more.
+    over: AtomicBool,
     outbox: Mutex<Outbox>,
     inbox: Arc<Mutex<Inboxes>>,
     path: RwLock<Option<Arc<dyn Path>>>,
@@ -111,6 +113,7 @@ impl Peer {
             stats: PeerStats::default(),
             state: AtomicU32::new(PeerState::Connecting as u32),
             lost: AtomicU32::new(0),
+            over: AtomicBool::new(false),
             outbox: Mutex::new(Outbox::new()),
             inbox: Arc::new(Mutex::new(Inboxes::default())),
             path: RwLock::new(None),
@@ -173,6 +176,15 @@ impl Peer {
     /// Returns why the peer is lost; None if it is not lost.
     pub fn lost(&self) -> Option<Status> {
         Status::from_number(self.lost.load(Ordering::Acquire) as i32).filter(|status| *status != Status::Ok)
+    }
+
+    /// Nothing of the lost peer can land here any more. Called before PEER_LOST is reported.
+    pub fn set_over(&self) {
+        self.over.store(true, Ordering::SeqCst);
+    }
+
+    pub fn is_over(&self) -> bool {
+        self.over.load(Ordering::SeqCst)
     }
 
     /// Requests a sweep if queued transfers have no path that may carry them: the sweep strikes them.

@@ -20,6 +20,8 @@ pub struct Inner {
     pub next_number: u64,
     /// What the engine had no room for.
     pub backlog: VecDeque<Action>,
+    /// The parts of the message at its front that are submitted.
+    pub parts_sent: usize,
     /// The cache itself, for its threads.
     pub me: Weak<Shared>,
     /// Calls that wait for a retract.
@@ -46,6 +48,7 @@ impl Inner {
             device_events: BTreeMap::new(),
             next_number: 0,
             backlog: VecDeque::new(),
+            parts_sent: 0,
             me: Weak::new(),
             retracts: 0,
             is_closing: false,

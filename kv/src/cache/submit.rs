@@ -54,7 +54,10 @@ impl Shared {
                 }
                 Err(error) => {
                     inner.machine.sent(peer, of, Err(error.clone()), self.now());
-                    inner.machine.peer_lost(peer, &error.message, self.now());
+                    // What a lost peer had begun may still land here. PEER_LOST says when not, or the engine's end.
+                    if self.engine.is_peer_over(peer) {
+                        inner.machine.peer_lost(peer, &error.message, self.now());
+                    }
                 }
                 Ok(()) => {}
             },
@@ -77,16 +80,20 @@ impl Shared {
         None
     }
 
-    /// Submits the parts of a message; all or, at LIMIT, none.
+    /// Submits the parts of a message. LIMIT: those that are left follow when the message is tried again, next of all.
     fn send(&self, inner: &mut Inner, peer: PeerId, message: &[u8], of: Option<Owner>) -> Result<()> {
         let parts = parts(message, NOTIFY_BYTES_MAX);
         if self.queue.pending() + inner.under_way.len() + parts.len() > super::QUEUE_CAPACITY {
             return Err(Error::new(Status::Limit, "the cache's queue is full"));
         }
         let last = parts.len().saturating_sub(1);
-        for (index, part) in parts.iter().enumerate() {
+        for (index, part) in parts.iter().enumerate().skip(std::mem::take(&mut inner.parts_sent)) {
             let what = if index == last { UnderWay::Message(peer, of) } else { UnderWay::Part };
-            self.submit(inner, peer, Op::Write, &[], Some(part), what)?;
+            let submitted = self.submit(inner, peer, Op::Write, &[], Some(part), what);
+            if submitted.as_ref().is_err_and(|error| error.status == Status::Limit) {
+                inner.parts_sent = index;
+            }
+            submitted?;
         }
         Ok(())
     }

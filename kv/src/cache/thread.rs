@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use ferry::notify::{Event, EventBody};
 use ferry::status::{Error, Result};
@@ -32,20 +33,25 @@ enum Until {
     Now,
     At(u64),
     Woken,
+    /// The engine is broken, and not over yet. Its queue stays readable, so it can't be waited for.
+    Broken,
 }
+
+/// How often a broken engine is asked whether it is over.
+const BROKEN_PAUSE: Duration = Duration::from_millis(5);
 
 impl Shared {
     /// Serves what has come. None when the cache is closed, or its engine.
     fn turn(&self) -> Option<Until> {
         let mut events = Vec::new();
         let count = self.queue.drain(&mut events, EVENTS_PER_TURN);
+        // What a broken engine had begun may still move, until its lanes are closed and its leases are over.
+        let (is_broken, is_engine_over) = (self.engine.check_health().is_err(), self.engine.is_over());
         let mut inner = self.lock();
         for event in events {
             self.serve(&mut inner, event);
         }
         self.look_at_device_events(&mut inner);
-        let is_engine_over =
-            self.engine.check_not_closed().and_then(|()| self.engine.check_health()).is_err();
         let due = inner.machine.tick(self.now());
         let is_quiet = inner.is_closing && inner.machine.close(self.now());
         self.act(&mut inner);
@@ -54,6 +60,9 @@ impl Shared {
         }
         if (is_quiet && inner.under_way.is_empty()) || is_engine_over {
             return None;
+        }
+        if is_broken {
+            return Some(Until::Broken);
         }
         Some(due.map_or(Until::Woken, Until::At))
     }
@@ -99,6 +108,7 @@ impl Shared {
     fn sleep_until(&self, until: Until) {
         let timeout = match until {
             Until::Now => return,
+            Until::Broken => return std::thread::sleep(BROKEN_PAUSE),
             Until::Woken => None,
             Until::At(at) => {
                 let left = at.saturating_sub(self.now());
@@ -114,7 +124,7 @@ impl Shared {
         let _ = rustix::io::read(&self.wake, &mut [0; 8]);
     }
 
-    /// The cache is over: nothing of it is under way. With the engine closed, that holds for all transfers.
+    /// The cache is over: nothing of it is under way. With the engine over, that holds for all transfers.
     fn end(&self) {
         let mut inner = self.lock();
         inner.machine.engine_closed(self.now());

@@ -437,6 +437,37 @@ fn leases_are_bounded_by_an_option_of_the_cache() {
     assert_eq!(producer.cache.status(id(2)), State::Offered { sealed: true, takers: 0 });
 }
 
+/// The engine has no room for all parts of a message at once: those that are left follow, and none comes twice.
+#[test]
+fn a_long_message_goes_on_where_the_engine_had_no_room() {
+    let limited = |number: usize| {
+        let mut config = Config::default();
+        for (key, value) in [("secret", SECRET), ("transports", &path()), ("transfers_max", "1")] {
+            config.set(key, value).unwrap();
+        }
+        let plain = rank(shape(1, 4), 0, &path(), number);
+        let engine = Engine::open(config).unwrap();
+        let length = plain.memory.length();
+        let memory = engine.alloc(length, &RegionOptions::default()).unwrap();
+        let layout = layout(shape(1, 4), 0, memory.address());
+        let whole = CacheMemory { region: memory.region(), address: memory.address(), length: length as u64 };
+        // They make the greeting long.
+        let others = engine.alloc(64 << 10, &RegionOptions::default()).unwrap();
+        let other =
+            |at: u64| CacheMemory { region: others.region(), address: others.address() + at * 16, length: 8 };
+        let all: Vec<CacheMemory> = std::iter::once(whole).chain((0..1000).map(other)).collect();
+        let cache = Cache::open(&engine, layout.clone(), &all, CacheOptions::default()).unwrap();
+        (Rank { cache, layout, memory, engine }, others)
+    };
+    let ((producer, _), (consumer, _)) = (limited(0), limited(1));
+    let producers = [producer];
+    producers[0].produce(id(9), 1);
+    let lists = consumer.take_with(id(9), &producers, Mode::Pull, false);
+    let (end, status, why, _) = consumer.end(id(9));
+    assert_eq!((end, status), (End::Received, Status::Ok), "{why}");
+    consumer.check(&lists);
+}
+
 #[test]
 fn what_is_wrong_is_named() {
     let first = rank(shape(1, 4), 0, &path(), 0);
