@@ -222,8 +222,8 @@ impl Engine {
         self.inner.context.health().check()
     }
 
-    /// True when nothing of this engine moves any more: `close` has returned OK, or the engine is broken and what it had
-    /// begun is over. May wait for the latter, for a lease, if no thread of the engine is left to do so.
+    /// True when nothing of this engine moves any more: `close` has returned OK, or the engine is broken and what it
+    /// had begun is over. May wait for the latter, for a lease, if no thread of the engine is left to do so.
     pub fn is_over(&self) -> bool {
         let health = self.inner.context.health();
         let is_buried = || health.check().is_err() && health.wait_over(Some(clock::now())).is_ok();

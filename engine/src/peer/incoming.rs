@@ -5,6 +5,7 @@ use super::inbox::{Accepted, Arrival};
 use super::Peer;
 use crate::command::Command;
 use crate::notify::{Credit, Event, EventBody};
+use crate::sys::atomic::Ordering;
 use crate::types::numbers::{channel_of, number};
 use crate::types::RegionId;
 use std::sync::Arc;
@@ -74,6 +75,15 @@ impl Peer {
     /// Returns the limits of notification numbers that were last granted; the first is channel 0's.
     pub fn granted(&self) -> Vec<u64> {
         self.inbox.lock().granted()
+    }
+
+    /// Notes that nothing of the lost peer can land here any more. Called before PEER_LOST is reported.
+    pub fn set_over(&self) {
+        self.over.store(true, Ordering::SeqCst);
+    }
+
+    pub fn is_over(&self) -> bool {
+        self.over.load(Ordering::SeqCst)
     }
 
     /// Reports that data of the peer may have been applied after its lease was over.

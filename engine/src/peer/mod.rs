@@ -178,15 +178,6 @@ impl Peer {
         Status::from_number(self.lost.load(Ordering::Acquire) as i32).filter(|status| *status != Status::Ok)
     }
 
-    /// Nothing of the lost peer can land here any more. Called before PEER_LOST is reported.
-    pub fn set_over(&self) {
-        self.over.store(true, Ordering::SeqCst);
-    }
-
-    pub fn is_over(&self) -> bool {
-        self.over.load(Ordering::SeqCst)
-    }
-
     /// Requests a sweep if queued transfers have no path that may carry them: the sweep strikes them.
     fn strike_stranded(&self) {
         if self.outbox.lock().has_stranded() {

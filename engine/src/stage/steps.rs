@@ -491,9 +491,6 @@ impl Stage {
                 }
             }
         }
-        if let Some(side) = self.sides.get_mut(&peer).filter(|_| transfer.is_final()) {
-            side.watched.remove(&transfer.handle);
-        }
         if bridge_slot.is_some() {
             drop(bridge_slot);
             self.check_waiting(peer);

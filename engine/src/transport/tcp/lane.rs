@@ -187,8 +187,8 @@ impl Lane {
         self.update_interest();
     }
 
-    /// Runs `tx` while it has work, but for at most RUNS_MAX runs: this thread would otherwise send for all others for as
-    /// long as they submit. The worker also calls this after a kick.
+    /// Runs `tx` while it has work, at most RUNS_MAX times: this thread would otherwise send for all others for as long
+    /// as they submit. The worker also calls this after a kick.
     pub fn drive_tx(self: &Arc<Self>, after: &mut After) {
         let mut runs = 0;
         while self.tx_wanted.load(Ordering::SeqCst) {
