@@ -167,34 +167,6 @@ fn nothing_is_received_behind_what_broke_the_stream() {
     assert!(turn.bytes == 0 && turn.failed.is_none());
 }
 
-/// Threads that submit without a pause find the lane taken, and leave their work to the thread that sends.
-#[test]
-fn a_thread_does_not_send_for_others_without_end() {
-    let (a, b) = (engine(), engine());
-    let (lane, _other_end) = lane(&a, &b);
-    let (is_over, begin) = (AtomicBool::new(false), clock::monotonic_ns());
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            while !is_over.load(Ordering::SeqCst) {
-                lane.tx_wanted.store(true, Ordering::SeqCst);
-            }
-        });
-        let watch = scope.spawn(|| {
-            while !is_over.load(Ordering::SeqCst) && clock::monotonic_ns() < begin + 2_000_000_000 {
-                std::thread::yield_now();
-            }
-            is_over.store(true, Ordering::SeqCst);
-        });
-        lane.send(&mut lane.peer.after());
-        is_over.store(true, Ordering::SeqCst);
-        watch.join().unwrap();
-        assert!(
-            clock::monotonic_ns() < begin + 1_000_000_000,
-            "it sent for the other for as long as that submitted"
-        );
-    });
-}
-
 #[test]
 fn a_caller_that_is_woken_late_sleeps_again() {
     let (a, b) = (engine(), engine());
