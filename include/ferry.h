@@ -1336,8 +1336,9 @@ ferry_status ferry_queue_wait(ferry_engine *engine,
                               ferry_error *error);
 
 /// Sets the callback of a queue. ferry calls it with each event on its callback thread, one event at a time
-/// and under no lock. NULL removes the callback. The call returns when the old callback no longer runs;
-/// inside a callback it returns at once, and the change takes effect with the next event.
+/// and under no lock. NULL removes the callback, also while the engine closes, and on a broken engine before the
+/// call returns FERRY_ERR_PANIC. The call returns when the old callback no longer runs; inside a callback it
+/// returns at once, and the change takes effect with the next event.
 ///
 /// The callback may make every call that doesn't wait, submit included. Calls that wait, and
 /// ferry_engine_close, return FERRY_ERR_BUSY there. The event and its data are valid until the callback
@@ -1348,9 +1349,10 @@ ferry_status ferry_queue_callback(ferry_engine *engine,
                                   void *context,
                                   ferry_error *error);
 
-/// Destroys a queue. When the call returns, the callback has ended and will not run again, and the descriptor
-/// is closed. Undrained notifications wait for the next queue that takes them; other events are dropped.
-/// FERRY_ERR_BUSY while transfers or connects have yet to report to the queue, and inside its own callback.
+/// Destroys a queue, also while the engine closes. When the call returns, the callback has ended and will not run
+/// again, and the descriptor is closed. Undrained notifications wait for the next queue that takes them; other
+/// events are dropped. FERRY_ERR_BUSY while transfers or connects have yet to report to the queue, and inside its
+/// own callback. FERRY_ERR_PANIC on a broken engine, whose queue may stay; its callback is removed all the same.
 ferry_status ferry_queue_destroy(ferry_engine *engine,
                                  ferry_queue queue,
                                  ferry_error *error);

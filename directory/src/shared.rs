@@ -39,7 +39,7 @@ pub struct State {
     /// How often etcd was reached anew.
     pub sessions: u64,
     pub is_closed: bool,
-    /// The thread has ended: the directory or its engine was closed, or the thread has panicked.
+    /// The thread has ended: the directory or its engine was closed, the engine is broken, or the thread has panicked.
     pub is_over: bool,
 }
 

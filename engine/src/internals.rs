@@ -1,6 +1,16 @@
 //! The parts of the engine that its own tests use, and the references of ferry-bench. No part of the library: programs
 //! do not switch the feature `internals` on, and every name here may change at any time.
 
+pub mod api {
+    use crate::api::Engine;
+    use crate::status::Result;
+
+    /// Breaks an engine as a bug in one of its calls does. Returns what the call returns: PANIC.
+    pub fn break_engine(engine: &Engine) -> Result<()> {
+        engine.call("being broken by a test", || std::panic::resume_unwind(Box::new("a planted bug")))
+    }
+}
+
 pub mod command {
     pub use crate::command::{Command, Commands};
 }

@@ -6,6 +6,7 @@ mod common;
 use common::data::{check, contents, prepare};
 use common::inline::{waker, Next};
 use common::{request, Pair, PATIENCE};
+use ferry::limits::NOTIFY_CREDITS;
 use ferry::notify::{EventBody, WHAT_NOTIFICATIONS, WHAT_TRANSFERS};
 use ferry::types::{Op, RegionId, Request};
 use ferry::{Deadline, State, Status, TransferOptions};
@@ -258,16 +259,19 @@ fn events_are_awaited() {
     });
 }
 
-/// The end of an engine wakes a task that runs in its waker and closes the engine, too.
+/// A task that runs in its waker and closes the engine.
+struct Closes(ferry::Engine, std::sync::mpsc::Sender<Result<(), Status>>);
+
+impl Wake for Closes {
+    fn wake(self: Arc<Self>) {
+        let closed = self.0.close(Some(PATIENCE)).map_err(|error| error.status);
+        self.1.send(closed).unwrap();
+    }
+}
+
+/// The end of an engine wakes a task that closes the engine, too.
 #[test]
 fn a_task_that_runs_in_its_waker_may_close_the_engine() {
-    struct Closes(ferry::Engine, std::sync::mpsc::Sender<Result<(), Status>>);
-    impl std::task::Wake for Closes {
-        fn wake(self: std::sync::Arc<Self>) {
-            let closed = self.0.close(Some(PATIENCE)).map_err(|error| error.status);
-            self.1.send(closed).unwrap();
-        }
-    }
     let pair = Pair::new(&[]);
     let queue = pair.b.queue(WHAT_NOTIFICATIONS, 8).unwrap();
     let (sender, receiver) = std::sync::mpsc::channel();
@@ -278,4 +282,25 @@ fn a_task_that_runs_in_its_waker_may_close_the_engine() {
     let b = pair.b.clone();
     std::thread::spawn(move || b.close(Some(PATIENCE)).unwrap());
     assert_eq!(receiver.recv_timeout(PATIENCE).expect("the task closes"), Ok(()));
+}
+
+/// The close of an engine ends a transfer, whose task closes, too: inside the first close, which it can't wait for.
+#[test]
+fn a_task_that_runs_in_its_waker_inside_a_close_is_busy() {
+    let pair = Pair::new(&[]);
+    let (local, remote) = pair.memories(4096, 4096);
+    let one = [request(&local, 0, &remote, 0, 64)];
+    let word = TransferOptions { notify: Some(b"word"), deadline: Deadline::Never, ..plain() };
+    // Nobody drains these, so the next one has no credit.
+    for _ in 0..NOTIFY_CREDITS {
+        pair.a.write(pair.b_at_a, &one, &word).unwrap();
+    }
+    let (sender, receiver) = std::sync::mpsc::channel();
+    let waker = Waker::from(Arc::new(Closes(pair.a.clone(), sender)));
+    let mut end = pin!(pair.a.submit(pair.b_at_a, Op::Write, &one, &word).unwrap().into_future());
+    assert!(end.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    let a = pair.a.clone();
+    let close = std::thread::spawn(move || a.close(Some(PATIENCE)).map_err(|error| error.status));
+    assert_eq!(receiver.recv_timeout(PATIENCE).expect("the task goes on"), Err(Status::Busy));
+    assert_eq!(close.join().unwrap(), Ok(()));
 }

@@ -114,6 +114,8 @@ const INTERNALS_BY: &[(&str, &str)] = &[
     ("engine", "has the feature, and switches it on for its own tests"),
     ("benches", "the references of ferry-bench use it"),
     ("fuzz", "the fuzz targets call the parsers and the state machines"),
+    ("kv", "a test breaks an engine"),
+    ("directory", "a test breaks an engine"),
 ];
 
 /// Places where std's locks and threads, or `sys::bare`, may be named: the locks that mark a broken engine are made of

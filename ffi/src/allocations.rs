@@ -5,12 +5,18 @@ use crate::handles::ferry_region;
 use engine::status::Result;
 use engine::{Error, Memory, Status};
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
-/// The lock is held for look-ups only, never while a call waits for a region's last user.
+type Map = HashMap<ferry_region, Allocation>;
+
 #[derive(Default)]
-pub struct Allocations(Mutex<HashMap<ferry_region, Allocation>>);
+pub struct Allocations {
+    /// Locked for look-ups only, never while a call waits for a region's last user.
+    map: Mutex<Map>,
+    /// Notified when an entry is no longer `Freeing`.
+    freed: Condvar,
+}
 
 enum Allocation {
     Held(Memory),
@@ -19,9 +25,9 @@ enum Allocation {
 }
 
 impl Allocations {
-    fn lock(&self) -> MutexGuard<'_, HashMap<ferry_region, Allocation>> {
+    fn lock(&self) -> MutexGuard<'_, Map> {
         // No code panics between two changes of the map.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.map.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub fn has(&self, region: ferry_region) -> bool {
@@ -36,30 +42,62 @@ impl Allocations {
         Ok(())
     }
 
-    /// Unregisters and unmaps the memory. Returns false if the region has none here; BUSY while another call
-    /// frees it.
+    /// Unregisters and unmaps the memory. Returns false if the region has none here, or has none any more after a wait
+    /// for another call that freed it. BUSY if that call does not end in time.
     pub fn free(&self, region: ferry_region, timeout: Option<Duration>) -> Result<bool> {
-        let Some(memory) = self.take(region)? else { return Ok(false) };
-        let outcome = memory.free(timeout);
-        let mut map = self.lock();
-        match outcome {
-            Ok(()) => {
-                map.remove(&region);
-                Ok(true)
-            }
+        let Some((memory, left)) = self.take(region, timeout)? else { return Ok(false) };
+        let mut turn = Turn { allocations: self, region, kept: None };
+        match memory.free(left) {
+            Ok(()) => Ok(true),
             Err((memory, error)) => {
-                map.insert(region, Allocation::Held(memory));
+                turn.kept = Some(memory);
                 Err(error)
             }
         }
     }
 
-    fn take(&self, region: ferry_region) -> Result<Option<Memory>> {
+    /// Returns the memory, whose entry is `Freeing` from now on, and what is left of the timeout.
+    fn take(
+        &self,
+        region: ferry_region,
+        timeout: Option<Duration>,
+    ) -> Result<Option<(Memory, Option<Duration>)>> {
+        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        let mut left = timeout;
         let mut map = self.lock();
-        let Some(entry) = map.get_mut(&region) else { return Ok(None) };
-        match std::mem::replace(entry, Allocation::Freeing) {
-            Allocation::Held(memory) => Ok(Some(memory)),
-            Allocation::Freeing => Err(Error::new(Status::Busy, "another call is freeing this memory")),
+        loop {
+            let Some(entry) = map.get_mut(&region) else { return Ok(None) };
+            if let Allocation::Held(memory) = std::mem::replace(entry, Allocation::Freeing) {
+                return Ok(Some((memory, left)));
+            }
+            map = match left {
+                Some(Duration::ZERO) => {
+                    return Err(Error::new(Status::Busy, "another call is freeing this memory"));
+                }
+                Some(left) => self.freed.wait_timeout(map, left).unwrap_or_else(PoisonError::into_inner).0,
+                None => self.freed.wait(map).unwrap_or_else(PoisonError::into_inner),
+            };
+            left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         }
+    }
+}
+
+/// Ends the time in which one call frees a region's memory, after a panic of that call too: nobody may wait for ever.
+struct Turn<'a> {
+    allocations: &'a Allocations,
+    region: ferry_region,
+    /// The memory, if it is still there.
+    kept: Option<Memory>,
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        let mut map = self.allocations.lock();
+        match self.kept.take() {
+            Some(memory) => map.insert(self.region, Allocation::Held(memory)),
+            None => map.remove(&self.region),
+        };
+        drop(map);
+        self.allocations.freed.notify_all();
     }
 }

@@ -12,7 +12,7 @@ use crate::versioned::OutArray;
 use engine::notify::{self, Callback, Event};
 use engine::status::Result;
 use engine::types::QueueId;
-use engine::{Error, Status};
+use engine::{Engine, Error, Status};
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 
@@ -192,8 +192,9 @@ pub unsafe extern "C" fn ferry_queue_wait(
 }
 
 /// Sets the callback of a queue. ferry calls it with each event on its callback thread, one event at a time
-/// and under no lock. NULL removes the callback. The call returns when the old callback no longer runs;
-/// inside a callback it returns at once, and the change takes effect with the next event.
+/// and under no lock. NULL removes the callback, also while the engine closes, and on a broken engine before the
+/// call returns FERRY_ERR_PANIC. The call returns when the old callback no longer runs; inside a callback it
+/// returns at once, and the change takes effect with the next event.
 ///
 /// The callback may make every call that doesn't wait, submit included. Calls that wait, and
 /// ferry_engine_close, return FERRY_ERR_BUSY there. The event and its data are valid until the callback
@@ -210,16 +211,18 @@ pub unsafe extern "C" fn ferry_queue_callback(
     // the callback is taken away.
     unsafe {
         call(error, || {
-            let engine = ferry_engine::live(engine)?;
-            let callback = callback.map(|function| bind(function, Context(context)));
-            engine.engine.hub()?.set_callback(QueueId::from_raw(queue), callback)
+            let engine = &ferry_engine::live(engine)?.engine;
+            let queue = QueueId::from_raw(queue);
+            let Some(function) = callback else { return remove_callback(engine, queue) };
+            engine.hub()?.set_callback(queue, Some(bind(function, Context(context))))
         })
     }
 }
 
-/// Destroys a queue. When the call returns, the callback has ended and will not run again, and the descriptor
-/// is closed. Undrained notifications wait for the next queue that takes them; other events are dropped.
-/// FERRY_ERR_BUSY while transfers or connects have yet to report to the queue, and inside its own callback.
+/// Destroys a queue, also while the engine closes. When the call returns, the callback has ended and will not run
+/// again, and the descriptor is closed. Undrained notifications wait for the next queue that takes them; other
+/// events are dropped. FERRY_ERR_BUSY while transfers or connects have yet to report to the queue, and inside its
+/// own callback. FERRY_ERR_PANIC on a broken engine, whose queue may stay; its callback is removed all the same.
 #[no_mangle]
 pub unsafe extern "C" fn ferry_queue_destroy(
     engine: *mut ferry_engine,
@@ -227,7 +230,23 @@ pub unsafe extern "C" fn ferry_queue_destroy(
     error: *mut ferry_error,
 ) -> ferry_status {
     // SAFETY: the pointers are the caller's for the length of the call.
-    unsafe { call(error, || ferry_engine::live(engine)?.engine.hub()?.destroy(QueueId::from_raw(queue))) }
+    unsafe { call(error, || destroy(&ferry_engine::live(engine)?.engine, QueueId::from_raw(queue))) }
+}
+
+/// Works as long as there is a callback thread, on a closing and on a broken engine too: the caller frees the context
+/// next, whatever the status. An engine is closed, and `live` refuses the call, only after that thread has ended.
+fn remove_callback(engine: &Engine, queue: QueueId) -> Result<()> {
+    let removed = engine.hub_of_closed()?.set_callback(queue, None);
+    engine.check_health()?;
+    removed
+}
+
+/// Works as long as `remove_callback` does. A broken engine keeps a queue to which transfers have yet to report, but
+/// not its callback.
+fn destroy(engine: &Engine, queue: QueueId) -> Result<()> {
+    let destroyed = engine.hub_of_closed()?.destroy(queue);
+    engine.check_health().or_else(|_| remove_callback(engine, queue))?;
+    destroyed
 }
 
 fn drain(hub: &notify::Hub, queue: ferry_queue, max: usize) -> Result<Vec<Event>> {

@@ -176,7 +176,7 @@ impl World {
             }
             Step::AnyFenceAck(lane) => self.fence_ack(LaneId::from_raw(lane), &mut out),
             Step::Pong(is_next) => {
-                let nonce = self.machine.ping(self.now_ns, &mut out) + u64::from(!is_next);
+                let nonce = self.machine.ping(self.now_ns, &mut out).0 + u64::from(!is_next);
                 self.message(&Message::Pong { nonce, clock_ns: Boottime::ZERO }, &mut out);
             }
             Step::RegionsAdd => self.message(&Message::RegionsAdd(Vec::new()), &mut out),

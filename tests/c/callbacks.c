@@ -198,6 +198,69 @@ static void taking_a_callback_away_waits_for_its_end(void)
     end_shared(&shared);
 }
 
+static void *close_for_ever(void *context)
+{
+    shared *shared = context;
+    shared->statuses[0] = ferry_engine_close(shared->pair.a, FERRY_FOREVER, NULL);
+    return NULL;
+}
+
+/* Returns when another thread has begun to close engine a, which still waits for its callback thread. */
+static void await_closing(shared *shared)
+{
+    ferry_request request = range(&shared->pair, 0, 0, 8);
+    struct timespec now;
+    time_t last;
+    CHECK(clock_gettime(CLOCK_MONOTONIC, &now) == 0);
+    last = now.tv_sec + 60;
+    while (ferry_write(shared->pair.a, shared->pair.peer, &request, 1, NULL, NULL, NULL) != FERRY_ERR_CLOSED) {
+        CHECK(clock_gettime(CLOCK_MONOTONIC, &now) == 0);
+        CHECK(now.tv_sec < last);
+    }
+}
+
+/* The main thread's call is to begin before; that it has begun cannot be seen. */
+static void *let_it_go_on_later(void *context)
+{
+    struct timespec later = {0, 100000000};
+    nanosleep(&later, NULL);
+    return let_it_go_on(context);
+}
+
+/* By ferry_queue_callback, or by ferry_queue_destroy alone: the caller frees the context after either. */
+static void take_away_while_it_closes(int destroy)
+{
+    shared shared;
+    pthread_t closing, helper;
+    ferry_status status;
+    int ended;
+    open_shared(&shared, FERRY_QUEUE_TRANSFERS);
+    CHECK_OK(ferry_queue_callback(shared.pair.a, shared.queue, stay_inside, &shared, NULL));
+    submit_one(&shared);
+    wait_for(&shared.entered);
+    CHECK(pthread_create(&closing, NULL, close_for_ever, &shared) == 0);
+    await_closing(&shared);
+    CHECK_STATUS(ferry_queue_callback(shared.pair.a, shared.queue, remember, &shared, NULL), FERRY_ERR_CLOSED);
+    CHECK(pthread_create(&helper, NULL, let_it_go_on_later, &shared) == 0);
+    if (destroy)
+        status = ferry_queue_destroy(shared.pair.a, shared.queue, NULL);
+    else
+        status = ferry_queue_callback(shared.pair.a, shared.queue, NULL, NULL, NULL);
+    ended = shared.stage;
+    CHECK(pthread_join(helper, NULL) == 0 && pthread_join(closing, NULL) == 0);
+    CHECK(ended == 1);
+    /* CLOSED if this thread came late, on a busy machine: the engine closes as soon as the callback has ended. */
+    CHECK(status == FERRY_OK || status == FERRY_ERR_CLOSED);
+    CHECK(shared.statuses[0] == FERRY_OK);
+    end_shared(&shared);
+}
+
+static void a_callback_is_taken_away_while_the_engine_closes(void)
+{
+    take_away_while_it_closes(0);
+    take_away_while_it_closes(1);
+}
+
 static void take_itself_away(void *context, const ferry_event *event)
 {
     shared *shared = context;
@@ -224,4 +287,4 @@ static void a_callback_may_take_itself_away(void)
 
 SUITE(callbacks, CASE(a_callback_gets_events_on_another_thread), CASE(a_callback_may_submit),
       CASE(a_callback_may_not_wait_nor_close), CASE(taking_a_callback_away_waits_for_its_end),
-      CASE(a_callback_may_take_itself_away));
+      CASE(a_callback_is_taken_away_while_the_engine_closes), CASE(a_callback_may_take_itself_away));

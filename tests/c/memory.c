@@ -1,7 +1,10 @@
 /* Registering, allocating and unregistering memory. */
+#define _POSIX_C_SOURCE 200809L
 #include "engines.h"
 
 #include <errno.h>
+#include <pthread.h>
+#include <time.h>
 
 static unsigned char bytes[4][4096];
 
@@ -123,6 +126,55 @@ static void allocated_memory_is_zero_and_goes_by_its_own_functions(void)
     end_engine(engine);
 }
 
+typedef struct {
+    const pair *pair;
+    pthread_t thread;
+    ferry_status status;
+} freeing;
+
+static void *free_it(void *context)
+{
+    freeing *freeing = context;
+    freeing->status = ferry_memory_free(freeing->pair->a, freeing->pair->a_region, FERRY_FOREVER, NULL);
+    return NULL;
+}
+
+static uint64_t now_ns(void)
+{
+    struct timespec now;
+    CHECK(clock_gettime(CLOCK_MONOTONIC, &now) == 0);
+    return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+}
+
+static void memory_that_several_threads_free_is_freed_once(void)
+{
+    pair pair = open_pair(4096);
+    freeing first, second;
+    ferry_error error = new_error();
+    uint64_t begun;
+    const ferry_transfer held = hold_transfer(&pair, NULL);
+    first.pair = second.pair = &pair;
+    CHECK(pthread_create(&first.thread, NULL, free_it, &first) == 0);
+    begun = now_ns();
+    while (strstr(error.message, "another call is freeing") == NULL) {
+        CHECK_STATUS(ferry_memory_free(pair.a, pair.a_region, 0, &error), FERRY_ERR_BUSY);
+        /* Gives the first thread a turn between two looks. */
+        CHECK_STATUS(ferry_transfer_wait(pair.a, held, 1000000, NULL, NULL), FERRY_PENDING);
+        CHECK(now_ns() - begun < PATIENCE_NS);
+    }
+    /* The first thread is inside. Others wait as long as they say. */
+    begun = now_ns();
+    CHECK_STATUS(ferry_memory_free(pair.a, pair.a_region, 20000000, &error), FERRY_ERR_BUSY);
+    CHECK(now_ns() - begun >= 20000000);
+    CHECK_MESSAGE(error, "another call is freeing");
+    CHECK(pthread_create(&second.thread, NULL, free_it, &second) == 0);
+    let_go(&pair);
+    CHECK(pthread_join(first.thread, NULL) == 0 && pthread_join(second.thread, NULL) == 0);
+    CHECK(first.status == FERRY_OK);
+    CHECK(second.status == FERRY_ERR_STALE);
+    end_pair(&pair);
+}
+
 static void peers_see_names_and_access(void)
 {
     pair pair = open_pair(4096);
@@ -151,4 +203,5 @@ static void peers_see_names_and_access(void)
 
 SUITE(memory, CASE(register_and_unregister), CASE(what_cannot_be_registered),
       CASE(a_batch_is_registered_whole_or_not_at_all), CASE(handles_of_others_are_refused),
-      CASE(allocated_memory_is_zero_and_goes_by_its_own_functions), CASE(peers_see_names_and_access));
+      CASE(allocated_memory_is_zero_and_goes_by_its_own_functions),
+      CASE(memory_that_several_threads_free_is_freed_once), CASE(peers_see_names_and_access));

@@ -5,8 +5,10 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <filesystem>
+#include <future>
 #include <optional>
 #include <thread>
 
@@ -196,4 +198,36 @@ TEST(Lifetimes, ObjectsOfEventsShareTheEngine)
         if (transfer_is_left) EXPECT_TRUE(transfer->wait(std::chrono::seconds(0)).ok());
         else EXPECT_TRUE(of_event->info().ok());
     }
+}
+
+// What a callback uses may be gone after its queue, also while another thread closes the engine.
+TEST(Lifetimes, AQueueThatIsDestroyedWhileTheEngineClosesWaitsForItsCallback)
+{
+    Pair pair;
+    std::promise<void> entered, go_on;
+    std::atomic<bool> ended{false};
+    auto stay = [&](const ferry_event &) {
+        entered.set_value();
+        go_on.get_future().wait();
+        ended = true;
+    };
+    std::optional<ferry::Queue> queue = must(pair.a.queue(FERRY_QUEUE_TRANSFERS, 4));
+    must(queue->callback(stay));
+    must(pair.peer.submit(FERRY_OP_WRITE, pair.range(0, 0, 8), ferry::TransferOptions().queue(*queue))).detach();
+    entered.get_future().wait();
+    std::thread closing([&] { must(pair.a.close()); });
+    const auto last = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    ferry_status status = FERRY_OK;
+    while (status != FERRY_ERR_CLOSED && std::chrono::steady_clock::now() < last)
+        status = pair.peer.write(pair.range(0, 0, 8)).status();
+    EXPECT_EQ(status, FERRY_ERR_CLOSED);
+    // The destructor is to begin before; that it has begun cannot be seen.
+    std::thread helper([&] {
+        std::this_thread::sleep_for(std::chrono::milliseconds(100));
+        go_on.set_value();
+    });
+    queue.reset();
+    EXPECT_TRUE(ended);
+    helper.join();
+    closing.join();
 }

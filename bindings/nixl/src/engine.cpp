@@ -14,7 +14,10 @@ namespace {
 
 // How long the first release of a request that is under way waits. A cancel is confirmed within a round trip, unless
 // the peer does not answer.
-constexpr std::uint64_t FIRST_RELEASE_NS = 100'000'000, RELEASE_NS = 5'000'000'000;
+constexpr std::uint64_t FIRST_RELEASE_NS = 100'000'000;
+// The second waits in steps, and says so once in so many.
+constexpr std::uint64_t RELEASE_STEP_NS = 50'000'000;
+constexpr int RELEASE_STEPS_SILENT = 100;
 const char REGION_MAGIC[] = "FERRYMD1";
 constexpr std::size_t REGION_MAGIC_BYTES = sizeof REGION_MAGIC - 1;
 
@@ -258,7 +261,14 @@ nixl_status_t Engine::releaseReqH(nixlBackendReqH *handle) const
                             "waits");
         return NIXL_ERR_REPOST_ACTIVE;
     }
-    while (!request->end(RELEASE_NS)) log(Level::Warning, "the release of a transfer waits until nothing can land");
+    for (int step = 1; !request->end(RELEASE_STEP_NS); step++) {
+        if (step % RELEASE_STEPS_SILENT == 0)
+            log(Level::Warning, "the release of a transfer waits until nothing can land");
+        // The ends of its notification's pieces are events, and no reader takes events while the spool is full. Each
+        // step puts at most 64 notifications more into a full spool.
+        const std::lock_guard<std::mutex> lock(spool_mutex);
+        drain(*endpoint);
+    }
     {
         const std::lock_guard<std::mutex> lock(requests_mutex);
         requests.erase(request.get());

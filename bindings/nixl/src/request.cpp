@@ -140,8 +140,13 @@ bool Request::end(std::uint64_t timeout_ns)
         pieces = ahead;
         for (const auto &piece : pieces) piece->cancel();
     }
+    // One deadline for all: there may be thousands of pieces.
+    const auto deadline = Clock::now() + std::chrono::nanoseconds(timeout_ns);
     ferry_transfer_wait(peer->from.engine, of, timeout_ns, nullptr, nullptr);
-    for (const auto &piece : pieces) piece->wait(timeout_ns);
+    for (const auto &piece : pieces) {
+        const std::chrono::nanoseconds left = deadline - Clock::now();
+        piece->wait(left.count() > 0 ? static_cast<std::uint64_t>(left.count()) : 0);
+    }
     return check() != NIXL_IN_PROG;
 }
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+import signal
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
 import ferry
+from ferry._abi import library
 
 LENGTH = 1 << 16
 
@@ -104,3 +106,40 @@ class Shown(list[tuple[int, int]]):
     def check(self) -> None:
         assert self == sorted(self) and len(set(self)) == 3
         assert {total for _, total in self} == {LONG * ROUNDS} and self[-1][0] < LONG * ROUNDS
+
+
+class Rang(Exception):
+    """Raised by the handler of a signal."""
+
+
+@contextmanager
+def ringing(seconds: float) -> Iterator[None]:
+    """A signal arrives after some seconds, and what the block does raises Rang."""
+
+    def ring(*_: object) -> None:
+        raise Rang
+
+    before = signal.signal(signal.SIGALRM, ring)
+    try:
+        with pytest.raises(Rang):
+            signal.setitimer(signal.ITIMER_REAL, seconds)
+            yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@contextmanager
+def interrupted(function: str) -> Iterator[None]:
+    """What the block does is interrupted behind a call of the library that has succeeded."""
+    real = getattr(library, function)
+
+    def interrupt(*arguments: Any) -> int:
+        status: int = real(*arguments)
+        if status == ferry.Status.OK:
+            raise KeyboardInterrupt
+        return status
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(library, function, interrupt)
+        yield

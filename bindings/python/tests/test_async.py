@@ -249,6 +249,87 @@ def test_a_queue_that_cannot_be_destroyed_yet_goes_on(silent: Pair) -> None:
     blocker.cancel()
 
 
+def test_a_final_transfer_can_be_awaited_again(pair: Pair) -> None:
+    async def main() -> None:
+        with pair.source.queue(transfers=True) as queue:
+            transfer = pair.peer.submit_write([pair.request(64)], queue=queue)
+            for _ in range(3):
+                assert (await asyncio.wait_for(transfer.wait_async(), 5)).state == ferry.State.DONE
+            assert queue.drain() == []
+
+    run(main())
+
+
+def test_a_transfer_is_awaited_whose_event_another_has_taken(pair: Pair) -> None:
+    async def main() -> None:
+        with pair.source.queue(transfers=True) as queue:
+            transfer = pair.peer.submit_write([pair.request(64)], queue=queue)
+            assert (await asyncio.wait_for(queue.next(), 5)).transfer == transfer.handle
+            assert (await asyncio.wait_for(transfer.wait_async(), 5)).state == ferry.State.DONE
+
+    run(main())
+
+
+def test_several_tasks_await_one_transfer(silent: Pair) -> None:
+    """Together they take its one event, also if the first of them is cancelled."""
+    request = silent.request(64)
+    blocker = stuck(silent)
+
+    async def main() -> None:
+        with silent.source.queue(transfers=True) as queue:
+            for is_cancelled in (False, True):
+                transfer = silent.peer.submit_write([request], notify=b"x", deadline=math.inf, queue=queue)
+                tasks = [asyncio.create_task(transfer.wait_async()) for _ in range(3)]
+                await asyncio.sleep(0)
+                if is_cancelled:
+                    tasks[0].cancel()
+                transfer.cancel()
+                ended = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 5)
+                first = asyncio.CancelledError if is_cancelled else ferry.CancelledError
+                assert isinstance(ended[0], first)
+                assert all(isinstance(end, ferry.CancelledError) for end in ended[1:])
+                assert queue.drain() == []
+
+    run(main())
+    blocker.cancel()
+
+
+def test_tasks_gather_one_transfer(pair: Pair) -> None:
+    async def main() -> None:
+        with pair.source.queue(transfers=True) as queue:
+            for _ in range(200):
+                transfer = pair.peer.submit_write([pair.request(64)], queue=queue)
+                await asyncio.wait_for(asyncio.gather(transfer.wait_async(), transfer.wait_async()), 5)
+            assert queue.drain() == []
+
+    run(main())
+
+
+def test_a_wait_that_is_cancelled_with_its_event_gives_it_back(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As asyncio.wait_for cancels whose time is over when the event arrives."""
+
+    async def main() -> None:
+        with pair.source.queue(transfers=True) as queue:
+            transfer = pair.peer.submit_write([pair.request(64)], queue=queue)
+            task = asyncio.create_task(transfer.wait_async())
+            deliver = queue._deliver
+
+            def deliver_and_cancel(future: Any, event: ferry.Event) -> None:
+                deliver(future, event)
+                task.cancel()
+
+            monkeypatch.setattr(queue, "_deliver", deliver_and_cancel)
+            following = asyncio.create_task(queue.next())
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert (await asyncio.wait_for(following, 5)).transfer == transfer.handle
+            assert (await asyncio.wait_for(transfer.wait_async(), 5)).state == ferry.State.DONE
+
+    run(main())
+
+
 def test_one_wait_that_is_cancelled_costs_no_event(pair: Pair) -> None:
     async def main() -> None:
         with pair.source.queue(transfers=True) as queue:

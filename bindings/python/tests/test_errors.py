@@ -7,6 +7,7 @@ import gc
 import pickle
 import threading
 import warnings
+from typing import Any
 
 import pytest
 from conftest import LENGTH, Pair
@@ -69,6 +70,25 @@ def test_requests_are_checked_by_index(pair: Pair) -> None:
         assert shaped.value.request_index == 1
     with pytest.raises(ferry.InvalidError, match="length"):
         pair.peer.write([(*good[:2], 0)])
+
+
+def test_options_that_do_not_fit_are_refused(pair: Pair) -> None:
+    wrong: list[tuple[str, Any]] = [
+        ("transports", []),
+        ("transports", [ferry.Transport.TCP, 64]),
+        ("transports", [-1]),
+        ("priority", 2**32),
+        ("priority", -1),
+        ("user_data", 2**64),
+        ("user_data", -1),
+    ]
+    for name, value in wrong:
+        with pytest.raises(ferry.InvalidError, match=name):
+            pair.peer.write([pair.request(64)], **{name: value})
+        with pytest.raises(ferry.InvalidError, match=name):
+            pair.peer.submit_write([pair.request(64)], **{name: value})
+    greatest = pair.peer.submit_write([pair.request(64)], priority=2**32 - 1, user_data=2**64 - 1)
+    assert greatest.wait(10).user_data == 2**64 - 1
 
 
 def test_results_of_each_request() -> None:

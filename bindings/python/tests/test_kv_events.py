@@ -7,7 +7,6 @@ import gc
 import math
 import re
 import select
-import signal
 import threading
 import time
 import weakref
@@ -18,6 +17,7 @@ import pytest
 
 np = pytest.importorskip("numpy")
 
+from conftest import interrupted, ringing  # noqa: E402
 from kv_workers import LAYERS, Rank  # noqa: E402
 
 import ferry  # noqa: E402
@@ -82,19 +82,51 @@ def test_waiting_leaves_the_interpreter_to_others(two: Two) -> None:
     (event,) = found
     assert event is not None and event.kind is kv.CANCELLED
 
-    class Rang(Exception):
-        pass
+    with ringing(0.1):
+        two.producer.cache.wait(math.inf)
 
-    def ring(*_: object) -> None:
-        raise Rang
 
-    before = signal.signal(signal.SIGALRM, ring)
-    try:
-        signal.setitimer(signal.ITIMER_REAL, 0.1)
-        with pytest.raises(Rang):
-            two.producer.cache.wait(math.inf)
-    finally:
-        signal.signal(signal.SIGALRM, before)
+def test_a_signal_costs_no_event(two: Two) -> None:
+    """The signal comes while the library waits. Its handler raises when the library has taken the event."""
+    cache = two.producer.cache
+    cache.offer(id := kv.new_id(), SOURCE_IDS)
+    later = threading.Timer(0.05, cache.abort, (id,))
+    later.start()
+    with ringing(0.02):
+        cache.wait(math.inf)
+    event = cache.wait(5)
+    assert event is not None and event.id == id
+    later.join()
+
+
+def test_an_event_that_is_kept_comes_first_and_wakes(two: Two) -> None:
+    cache = two.producer.cache
+
+    def abort() -> bytes:
+        cache.offer(id := kv.new_id(), SOURCE_IDS)
+        cache.abort(id)
+        assert select.select([cache], [], [], 20)[0] == [cache]
+        return id
+
+    first = abort()
+    with interrupted("ferry_kv_wait"):
+        cache.wait(20)
+    second = abort()
+    assert [event.id for event in (cache.poll(), cache.poll()) if event] == [first, second]
+    assert cache.poll() is None
+
+    async def main() -> None:
+        task = asyncio.create_task(cache.event())
+        await asyncio.sleep(0.01)
+        assert not task.done()
+        third = abort()
+        with interrupted("ferry_kv_poll"):
+            cache.poll()
+        # Taken before the loop looked: the descriptor is not readable.
+        assert select.select([cache], [], [], 0) == ([], [], [])
+        assert (await task).id == third
+
+    run(main())
 
 
 def test_the_descriptor(two: Two) -> None:

@@ -10,7 +10,7 @@ import sys
 from typing import Any
 
 import pytest
-from conftest import LENGTH, Pair, positions
+from conftest import LENGTH, Pair, interrupted, positions
 
 import ferry
 
@@ -103,6 +103,16 @@ def test_a_failed_registration_lets_go(pair: Pair) -> None:
     with pytest.raises(ferry.InvalidError, match=r"buffers\[1\] has no buffer protocol: str"):
         pair.source.register_many([fine, "text"])  # type: ignore[list-item]
     fine.extend(b"x")
+
+
+def test_an_interrupted_registration_holds_what_peers_can_reach(pair: Pair) -> None:
+    buffers = [bytearray(64), bytearray(64)]
+    with interrupted("ferry_region_register_batch"):
+        pair.source.register_many(buffers)
+    assert pair.source.stats()["regions"] == 3
+    for buffer in buffers:
+        with pytest.raises(BufferError):
+            buffer.extend(b"x")
 
 
 def test_many_regions_at_once(pair: Pair) -> None:

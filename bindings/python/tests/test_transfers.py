@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import LENGTH, LONG, ROUNDS, Enough, Long, Pair, Shown, positions, stuck
+from conftest import LENGTH, LONG, ROUNDS, Enough, Long, Pair, Shown, interrupted, positions, stuck
 
 import ferry
 
@@ -219,6 +219,22 @@ def test_control_c_ends_a_wait_and_its_transfer(silent: Pair) -> None:
         assert time.monotonic() - started < 10
     # The one that `write` had begun is final; the one that was only waited for is not.
     assert peer.info().transfers_active == 1 and blocker.poll() is None
+    blocker.cancel()
+
+
+def test_an_interrupted_submit_leaves_no_transfer(silent: Pair) -> None:
+    """The transfer that has begun is final when the exception arrives: nobody has its handle."""
+    source, peer, request = silent.source, silent.peer, silent.request(64)
+    blocker = stuck(silent)
+    submits: list[Callable[[], object]] = [
+        lambda: peer.submit_write([request], notify=b"x", deadline=math.inf),
+        lambda: peer.write([request, request], notify=b"x", deadline=math.inf),
+    ]
+    for turn, submit in enumerate(submits):
+        with interrupted("ferry_transfer_submit"):
+            submit()
+        assert peer.info().transfers_active == 1 and blocker.poll() is None
+        assert source.stats()["transfers_cancelled"] == turn + 1
     blocker.cancel()
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import re
 import threading
 from array import array
 from typing import Any
 
 import pytest
-from conftest import LENGTH, Pair, positions, stuck
+from conftest import LENGTH, Pair, interrupted, positions, ringing, stuck
 
 import ferry
 
@@ -104,3 +105,20 @@ def test_a_thread_waits_for_events(pair: Pair) -> None:
         pair.target.close()
         last.join()
         assert [error.status for error in ends] == [ferry.Status.CLOSED]
+
+
+def test_a_signal_costs_no_event(pair: Pair) -> None:
+    """The signal comes while the library waits. Its handler raises when the library has taken the event."""
+    with pair.target.queue(notifications=True) as queue:
+        later = threading.Timer(0.05, pair.peer.notify, (b"later",))
+        later.start()
+        with ringing(0.02):
+            queue.wait(math.inf)
+        assert queue.wait(5).data == b"later"
+        later.join()
+        for word in (b"first", b"second"):
+            pair.peer.notify(word)
+        with interrupted("ferry_queue_drain"):
+            queue.drain()
+        pair.peer.notify(b"third")
+        assert [event.data for event in queue.drain()] == [b"first", b"second", b"third"]

@@ -86,7 +86,7 @@ async fn run(shared: &Shared, plan: &Plan) {
             () = shared.stop.notified() => break,
             error = session::run(shared, plan, server, &mut lease) => error,
         };
-        // The engine was closed.
+        // The engine was closed, or is broken.
         if ended.status == Status::Closed {
             break;
         }

@@ -8,6 +8,10 @@
 //! another's                                   ─▶ refused; tried again with each sign of life, and when it goes
 //! ```
 
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::time::Instant;
+
 use etcd_client::{
     Client, Compare, CompareOp, KeyValue, LeaseGrantOptions, LeaseKeepAliveStream, LeaseKeeper, PutOptions,
     Txn, TxnOp, TxnOpResponse,
@@ -18,10 +22,12 @@ use ferry::{Descriptor, Status};
 use super::client::{code, named, within, NOT_FOUND};
 use super::session::Server;
 use crate::entry::{decode, encode, Place};
-use crate::shared::{Phase, Shared};
+use crate::shared::{Phase, Registration, Shared};
 
 /// Tries of one name in one turn: others may change it between two transactions.
 const TRIES: usize = 4;
+/// Names that are published or withdrawn before the session gives the next sign of life, if that is due.
+const NAMES_PER_TURN: usize = 16;
 
 #[derive(Default)]
 pub struct Lease {
@@ -30,6 +36,8 @@ pub struct Lease {
     keeper: Option<(LeaseKeeper, LeaseKeepAliveStream)>,
     /// To revoke the lease when the session is gone.
     client: Option<Client>,
+    /// The name that was looked at last: the next one is behind it.
+    last: String,
 }
 
 impl Lease {
@@ -110,14 +118,23 @@ impl Lease {
     }
 }
 
-/// Publishes and withdraws what is due.
+/// Publishes and withdraws what is due: so much of it that no sign of life is late, or the lease of many names would be
+/// over before the last of them is published. The session calls again at once if something may be left.
 pub async fn settle(shared: &Shared, server: &mut Server<'_>, lease: &mut Lease) -> Result<()> {
-    loop {
+    let began = Instant::now();
+    for _ in 0..NAMES_PER_TURN {
+        if began.elapsed() >= server.plan.beat {
+            break;
+        }
         let due = shared.change(|state| {
-            let (name, due) = state.registrations.iter_mut().find(|(_, known)| known.is_due)?;
+            let name = next_due(&state.registrations, &lease.last)?;
+            let due = state.registrations.get_mut(&name)?;
             due.is_due = false;
-            Some((name.clone(), due.phase, due.is_new))
+            Some((name, due.phase, due.is_new))
         });
+        if let Some((name, ..)) = &due {
+            lease.last.clone_from(name);
+        }
         match (due, &shared.own) {
             (Some((name, Phase::Leaving, _)), _) => withdraw(shared, server, lease, &name).await?,
             (Some((name, Phase::Wanted, is_new)), Some(own)) => {
@@ -139,6 +156,15 @@ pub async fn settle(shared: &Shared, server: &mut Server<'_>, lease: &mut Lease)
             (None, _) => return Ok(()),
         }
     }
+    shared.work.notify_one();
+    Ok(())
+}
+
+/// The next name that is due behind this one, and from the beginning again: names that are refused and tried again and
+/// again hold up no other.
+fn next_due(registrations: &BTreeMap<String, Registration>, last: &str) -> Option<String> {
+    let behind = registrations.range::<str, _>((Bound::Excluded(last), Bound::<&str>::Unbounded));
+    behind.chain(registrations).find(|(_, known)| known.is_due).map(|(name, _)| name.clone())
 }
 
 /// Takes a name. The inner error says why it is refused; the outer one ends the session.
@@ -228,4 +254,29 @@ async fn withdraw(shared: &Shared, server: &mut Server<'_>, lease: &Lease, name:
         }
     });
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_name_that_is_due_has_its_turn() {
+        let mut known = BTreeMap::new();
+        assert_eq!(next_due(&known, ""), None);
+        for name in ["a", "b", "c", "d"] {
+            let is_due = name != "c";
+            known.insert(name.to_string(), Registration { is_due, ..Registration::new() });
+        }
+        let mut last = String::new();
+        let turns = std::iter::from_fn(|| {
+            last = next_due(&known, &last)?;
+            Some(last.clone())
+        });
+        assert_eq!(turns.take(5).collect::<Vec<_>>(), ["a", "b", "d", "a", "b"]);
+        // One that is gone meanwhile has a place all the same.
+        assert_eq!(next_due(&known, "bb").unwrap(), "d");
+        known.values_mut().for_each(|name| name.is_due = false);
+        assert_eq!(next_due(&known, "a"), None);
+    }
 }

@@ -31,7 +31,7 @@ struct Listed {
     revision: i64,
 }
 
-/// Returns why the session has ended: CLOSED if the engine was closed.
+/// Returns why the session has ended: CLOSED if the engine was closed, or is broken.
 pub async fn run(shared: &Shared, plan: &Plan, server: &str, lease: &mut Lease) -> Error {
     match session(shared, plan, server, lease).await {
         Ok(never) => never,
@@ -52,19 +52,28 @@ async fn session(shared: &Shared, plan: &Plan, name: &str, lease: &mut Lease) ->
     let mut beat = interval_at(Instant::now() + plan.beat, plan.beat);
     beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
+        check_engine(shared)?;
         settle(shared, &mut server, lease).await?;
+        // Signs of life come first: names, and what the watch tells, may come without an end.
         tokio::select! {
+            biased;
+            _ = beat.tick() => {
+                check_engine(shared)?;
+                sign_of_life(shared, &mut server, lease).await?;
+            }
             told = watch.message() => match told.map_err(|error| named(name, &error))? {
                 Some(told) => take(shared, prefix, &told)?,
                 None => return Ok(Error::new(Status::Unreachable, format!("{name} has ended the watch"))),
             },
-            _ = beat.tick() => {
-                shared.engine.check_not_closed().map_err(|_| Error::new(Status::Closed, ""))?;
-                sign_of_life(shared, &mut server, lease).await?;
-            }
             () = shared.work.notified() => {}
         }
     }
+}
+
+/// CLOSED if the engine is closed, or broken: then nobody can connect to it, and its names go.
+fn check_engine(shared: &Shared) -> Result<()> {
+    let checked = shared.engine.check_not_closed().and_then(|()| shared.engine.check_health());
+    checked.map_err(|_| Error::new(Status::Closed, ""))
 }
 
 /// Lists the entries, page by page, as of the first page's revision.

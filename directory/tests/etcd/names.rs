@@ -1,7 +1,10 @@
 //! Who has a name, and who learns of it.
 
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
+use etcd_client::GetOptions;
+use ferry::internals::api::break_engine;
 use ferry::Status;
 use ferry_directory::{Change, Directory};
 
@@ -122,6 +125,42 @@ fn a_directory_that_is_closed_takes_its_names_along() {
     other.engine.close(None).unwrap();
     watcher.lacks("c");
     assert_eq!(other.directory.lookup("a").unwrap_err().status, Status::Closed);
+}
+
+/// Nobody can connect to it, though its process lives.
+#[test]
+fn a_broken_engine_takes_its_names_along() {
+    if is_missing("a_broken_engine_takes_its_names_along") {
+        return;
+    }
+    let server = Server::started();
+    let (watcher, node) = (Node::new(&server.url(), 3_600), Node::new(&server.url(), 3));
+    node.register("a");
+    watcher.finds("a", &node.engine);
+    assert_eq!(break_engine(&node.engine).unwrap_err().status, Status::Panic);
+    watcher.lacks("a");
+}
+
+/// To publish them all takes three times as long as the lease, which is kept alive meanwhile.
+#[test]
+fn many_names_are_published_under_one_lease() {
+    if is_missing("many_names_are_published_under_one_lease") {
+        return;
+    }
+    let server = Server::started();
+    let node = &Node::new(&server.slow_url(Duration::from_millis(20)), 2);
+    std::thread::scope(|threads| {
+        for thread in 0..16 {
+            threads.spawn(move || (0..20).for_each(|at| node.register(&format!("n{thread}/{at}"))));
+        }
+    });
+    let leases: Vec<i64> = server.client(None, async |client| {
+        let all = GetOptions::new().with_prefix();
+        let got = client.get("/test/", Some(all)).await.unwrap();
+        got.kvs().iter().map(|pair| pair.lease()).collect()
+    });
+    let different: BTreeSet<i64> = leases.iter().copied().collect();
+    assert_eq!((leases.len(), different.len()), (16 * 20, 1));
 }
 
 #[test]

@@ -2,9 +2,11 @@
 //! another program would do to etcd.
 
 use std::fs::File;
-use std::net::TcpListener;
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 use etcd_client::{Client, ConnectOptions};
 use rustix::process::{kill_process, Pid, Signal};
@@ -28,7 +30,6 @@ fn program() -> Option<PathBuf> {
 
 /// True if there is no etcd, which is said aloud: standard output would be kept from who reads the log.
 pub fn is_missing(test: &str) -> bool {
-    use std::io::Write;
     if program().is_some() {
         return false;
     }
@@ -39,6 +40,18 @@ pub fn is_missing(test: &str) -> bool {
 /// A port that was free a moment ago.
 pub fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+/// Hands bytes on, each some time after it has come.
+fn hand_on(mut from: TcpStream, mut to: TcpStream, delay: Duration) {
+    let mut chunk = vec![0; 1 << 16];
+    while let Ok(length @ 1..) = from.read(&mut chunk) {
+        std::thread::sleep(delay);
+        if to.write_all(&chunk[..length]).is_err() {
+            break;
+        }
+    }
+    let _ = to.shutdown(Shutdown::Both);
 }
 
 impl Server {
@@ -82,6 +95,21 @@ impl Server {
 
     pub fn url(&self) -> String {
         format!("etcd:http://{}/test", self.host())
+    }
+
+    /// The URL of a way to the server on which its answers take this long. The way lasts as long as the process.
+    pub fn slow_url(&self, delay: Duration) -> String {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let (port, host) = (listener.local_addr().unwrap().port(), self.host());
+        std::thread::spawn(move || {
+            for near in listener.incoming() {
+                let (near, far) = (near.unwrap(), TcpStream::connect(&host).unwrap());
+                let (asks, asked) = (near.try_clone().unwrap(), far.try_clone().unwrap());
+                std::thread::spawn(move || hand_on(asks, asked, Duration::ZERO));
+                std::thread::spawn(move || hand_on(far, near, delay));
+            }
+        });
+        format!("etcd:http://127.0.0.1:{port}/test")
     }
 
     /// Starts etcd with the data that it had. It answers some time later.

@@ -89,5 +89,6 @@ impl Remains {
             }));
             transfer.waiter.notify_all(&mut Wakers::default());
         }
+        self.context.hub.reschedule();
     }
 }

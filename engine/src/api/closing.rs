@@ -4,14 +4,20 @@ use super::engine::{Inner, CLOSED, CLOSING, OPEN};
 use crate::command::Command;
 use crate::complete::transfer::Strike;
 use crate::complete::Transfer;
+use crate::notify;
 use crate::status::{Error, Result, Status};
-use crate::sys::atomic::Ordering;
+use crate::sys::atomic::{AtomicU32, Ordering};
 use crate::sys::clock;
+use crate::sys::fork::ForkGuard;
+use crate::sys::lock::{Mutex, MutexGuard};
 use crate::sys::pause;
-use crate::sys::thread::JoinHandle;
+use crate::sys::thread::{self, JoinHandle};
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+/// Between two looks whether another call, or a thread, has ended. Closing is rare.
+const PAUSE: Duration = Duration::from_micros(200);
 
 impl Inner {
     pub(super) fn close(&self, timeout: Option<Duration>) -> Result<()> {
@@ -21,12 +27,16 @@ impl Inner {
         if self.context.hub.in_callback() {
             return Err(Error::new(Status::Busy, "an engine cannot be closed inside one of its callbacks"));
         }
+        // The waker runs on a thread of an engine, or inside another call that closes.
+        if notify::is_waking() && self.check_state_below(CLOSED).is_ok() {
+            return Err(Error::new(
+                Status::Busy,
+                "an engine cannot be closed inside a waker that ferry calls",
+            ));
+        }
         let deadline = timeout.and_then(|timeout| clock::now().checked_add(timeout));
         let _ = self.state.compare_exchange(OPEN, CLOSING, Ordering::AcqRel, Ordering::Acquire);
-        let turn = self.closing.lock();
-        if self.state.load(Ordering::Acquire) == CLOSED {
-            return Ok(());
-        }
+        let Some(turn) = self.turn_to_close(deadline)? else { return Ok(()) };
         let health = self.context.health();
         if let Err(error) = health.call("closing", || self.end(deadline)) {
             if error.status != Status::Panic {
@@ -45,6 +55,23 @@ impl Inner {
         drop(turn);
         self.context.hub.rouse();
         Ok(())
+    }
+
+    /// Waits while another call closes. None: the engine is closed. BUSY after the deadline.
+    fn turn_to_close(&self, deadline: Option<Instant>) -> Result<Option<MutexGuard<'_, ()>>> {
+        let is_closed = || self.state.load(Ordering::Acquire) == CLOSED;
+        loop {
+            if is_closed() {
+                return Ok(None);
+            }
+            if let Some(turn) = self.closing.try_lock() {
+                return Ok((!is_closed()).then_some(turn));
+            }
+            if deadline.is_some_and(|deadline| clock::now() >= deadline) {
+                return Err(Error::new(Status::Busy, "another call is closing the engine"));
+            }
+            pause::sleep(PAUSE);
+        }
     }
 
     /// Drops what the threads of a broken engine left. The threads have ended.
@@ -110,8 +137,38 @@ impl Inner {
     }
 }
 
+impl Inner {
+    /// Leaves the engine to a thread that may wait for it to close. Without one it is leaked, and goes on.
+    fn close_elsewhere(&mut self) {
+        let Ok(guard) = ForkGuard::new() else { return };
+        let rest = Inner {
+            context: self.context.clone(),
+            guard,
+            address: String::new(),
+            workers: self.workers.clone(),
+            services: self.services.clone(),
+            rdma: self.rdma.clone(),
+            drivers: self.drivers.clone(),
+            #[cfg(test)]
+            stage: self.stage.clone(),
+            control: Mutex::new(self.control.get_mut().take()),
+            state: AtomicU32::new(self.state.load(Ordering::Acquire)),
+            closing: Mutex::new(()),
+        };
+        let rest = Arc::new(Mutex::new(Some(rest)));
+        let left = rest.clone();
+        if thread::spawn_outside("ferry-closing", move || drop(left.lock().take())).is_err() {
+            std::mem::forget(rest.lock().take());
+        }
+    }
+}
+
 impl Drop for Inner {
     fn drop(&mut self) {
+        let must_not_wait = self.context.hub.in_callback() || notify::is_waking();
+        if must_not_wait && !self.guard.is_child() && self.check_state_below(CLOSED).is_ok() {
+            return self.close_elsewhere();
+        }
         // A forked child must not end the threads, sessions and locks of its parent: the drop would wait for threads
         // that do not exist in the child. A broken engine must not free memory while something may still move. In both
         // cases the memory is leaked.
@@ -136,7 +193,52 @@ fn ends(thread: &JoinHandle<()>, deadline: Option<Instant>) -> bool {
         if clock::now() >= deadline {
             return false;
         }
-        pause::sleep(Duration::from_micros(200));
+        pause::sleep(PAUSE);
     }
     true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::notify::{Event, WHAT_NOTIFICATIONS};
+    use crate::{Config, Deadline, Engine};
+
+    const BOUND: Duration = Duration::from_secs(20);
+
+    fn engine() -> Engine {
+        let mut config = Config::default();
+        config.set("transports", "tcp").unwrap();
+        Engine::open(config).unwrap()
+    }
+
+    /// A callback has the last handle of its engine.
+    #[test]
+    fn an_engine_that_is_dropped_in_its_callback_closes() {
+        let (a, b) = (engine(), engine());
+        let peer = b.connect(a.address(), Some(BOUND)).unwrap();
+        let queue = a.queue(WHAT_NOTIFICATIONS, 8).unwrap();
+        let last = std::sync::Mutex::new(Some(a.clone()));
+        let callback = move |_: &Event| drop(last.lock().unwrap().take());
+        a.hub().unwrap().set_callback(queue.handle(), Some(Arc::new(callback))).unwrap();
+        drop(a);
+        // The engine may end before it acknowledges this.
+        let _ = b.notify(peer, b"the end", Deadline::Default);
+        let since = Instant::now();
+        while !b.is_peer_over(peer) {
+            assert!(since.elapsed() < BOUND, "the engine goes on");
+            pause::sleep(PAUSE);
+        }
+    }
+
+    #[test]
+    fn a_close_beside_another_keeps_its_timeout() {
+        let engine = engine();
+        let turn = engine.inner.closing.lock();
+        for timeout in [Duration::ZERO, Duration::from_millis(5)] {
+            assert_eq!(engine.close(Some(timeout)).unwrap_err().status, Status::Busy);
+        }
+        drop(turn);
+        engine.close(None).unwrap();
+    }
 }

@@ -154,9 +154,7 @@ struct Until {
 
 impl Point for Until {
     fn is_reached(&self) -> Result<bool> {
-        if !self.transfer.is_pending() {
-            return Ok(true);
-        }
-        self.point.is_reached()
+        // The program may destroy its event as soon as the transfer is final.
+        self.transfer.while_pending(|| self.point.is_reached()).unwrap_or(Ok(true))
     }
 }

@@ -41,7 +41,7 @@ pub(super) const CLOSING: u32 = 1;
 pub(super) const CLOSED: u32 = 2;
 
 /// An engine: registers memory, connects to peers, and moves bytes. Clones share the engine. Dropping the last clone
-/// closes the engine if `close` was not called.
+/// closes the engine if `close` was not called: inside a callback or a waker another thread does, soon afterwards.
 #[derive(Clone)]
 pub struct Engine {
     pub(super) inner: Arc<Inner>,
@@ -50,7 +50,7 @@ pub struct Engine {
 pub(super) struct Inner {
     pub context: Arc<Context>,
     pub guard: ForkGuard,
-    address: String,
+    pub address: String,
     pub workers: Arc<Workers>,
     /// Those of the transports beside TCP that this engine has, in the order in which they start.
     pub services: Vec<Arc<dyn TransportService>>,
@@ -211,7 +211,7 @@ impl Engine {
 
     /// Runs engine work on the caller's thread. PANIC if the engine is broken or breaks during the call, on this or
     /// another thread.
-    pub(super) fn call<T>(&self, doing: &'static str, body: impl FnOnce() -> Result<T>) -> Result<T> {
+    pub(crate) fn call<T>(&self, doing: &'static str, body: impl FnOnce() -> Result<T>) -> Result<T> {
         self.inner.check_not_forked()?;
         self.inner.check_state_below(CLOSED)?;
         self.inner.context.health().call(doing, body)
@@ -248,7 +248,7 @@ impl Engine {
     }
 
     /// Ends the engine: every transfer becomes final, sessions end, threads stop. Idempotent. BUSY after the timeout
-    /// (the engine is still closing; call again) and inside a callback.
+    /// (the engine is still closing; call again), and inside a callback, or a waker that ferry calls.
     pub fn close(&self, timeout: Option<Duration>) -> Result<()> {
         self.inner.close(timeout)
     }

@@ -84,6 +84,7 @@ impl Future for EventFuture {
     type Output = Result<Event>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        self.engine.inner.check_not_forked()?;
         if self.number == 0 {
             self.number = self.queue.next_future();
         }

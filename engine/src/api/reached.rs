@@ -3,6 +3,7 @@
 
 use super::Engine;
 use crate::device::{Point, Start};
+use crate::notify;
 use crate::status::{Error, Result, Status};
 use crate::sys::atomic::{AtomicBool, Ordering};
 use crate::sys::lock::Mutex;
@@ -62,14 +63,16 @@ impl Future for ReachedFuture {
     type Output = Result<()>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<()>> {
+        // Wakers are the program's: they are cloned and dropped under no lock.
+        let waker = context.waker().clone();
         let mut told = self.0.told.lock();
-        match &told.result {
-            Some(result) => Poll::Ready(result.clone()),
-            None => {
-                told.waker = Some(context.waker().clone());
-                Poll::Pending
-            }
+        if let Some(result) = &told.result {
+            return Poll::Ready(result.clone());
         }
+        let before = told.waker.replace(waker);
+        drop(told);
+        drop(before);
+        Poll::Pending
     }
 }
 
@@ -86,7 +89,7 @@ impl Awaited {
         told.result.get_or_insert(result);
         let waker = told.waker.take();
         drop(told);
-        waker.into_iter().for_each(Waker::wake);
+        waker.into_iter().for_each(notify::wake_task);
     }
 }
 

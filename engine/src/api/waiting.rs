@@ -140,6 +140,7 @@ impl Engine {
         if max == 0 {
             return Err(Error::invalid("max is 0"));
         }
+        self.inner.check_not_forked()?;
         let over = || self.over();
         let now = || queue.wait_for_events(max, over, Some(clock::now()));
         match now() {

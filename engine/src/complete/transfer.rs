@@ -250,6 +250,13 @@ impl Transfer {
         true
     }
 
+    /// Calls `look`, which is short, unless the transfer is struck or final. A strike waits for its end, and with it
+    /// perhaps the control loop.
+    pub(crate) fn while_pending<T>(&self, look: impl FnOnce() -> T) -> Option<T> {
+        let _detail = self.detail();
+        self.is_pending().then(look)
+    }
+
     /// Claims the right to post the notification or to give it up. True for exactly one caller.
     pub(crate) fn take_notification(&self) -> bool {
         !self.notify_taken.swap(true, Ordering::AcqRel)

@@ -136,8 +136,8 @@ impl Control {
         let mut actions = Actions::new();
         let Some(session) = self.sessions.get_mut(&peer).filter(|it| !it.probes.is_empty()) else { return };
         let now_ns = clock::monotonic_ns();
-        let nonce = session.machine.ping(now_ns, &mut actions);
-        session.probes.iter_mut().for_each(|probe| (probe.0, probe.1) = (nonce, now_ns));
+        let asked = session.machine.ping(now_ns, &mut actions);
+        session.probes.iter_mut().for_each(|probe| (probe.0, probe.1) = asked);
         self.act(peer, actions);
     }
 
@@ -153,9 +153,9 @@ impl Control {
         let now_ns = clock::monotonic_ns();
         match self.sessions.get_mut(&peer).filter(|session| !session.machine.is_given_up()) {
             Some(session) => {
-                let nonce = session.machine.ping(now_ns, &mut actions);
+                let (nonce, asked_ns) = session.machine.ping(now_ns, &mut actions);
                 session.probes.retain(|(_, _, reply)| reply.is_awaited());
-                session.probes.extend(reply.map(|reply| (nonce, now_ns, reply)));
+                session.probes.extend(reply.map(|reply| (nonce, asked_ns, reply)));
             }
             None => {
                 if let Some(reply) = reply {

@@ -41,7 +41,7 @@ impl Wakers {
             return;
         }
         let mut wakers = std::mem::take(&mut self.0);
-        wakers.drain(..).for_each(call);
+        wakers.drain(..).for_each(wake_task);
         if wakers.capacity() <= SPARE_WAKERS_MAX {
             let _ = SPARE.try_with(|spare| spare.set(wakers));
         }
@@ -61,7 +61,7 @@ pub fn is_waking() -> bool {
 }
 
 /// Wakes one task. The waker is an executor's code: its panic must not end the thread that notifies.
-pub(super) fn call(waker: Waker) {
+pub(crate) fn wake_task(waker: Waker) {
     WAKING.set(WAKING.get() + 1);
     guard(|| waker.wake());
     WAKING.set(WAKING.get() - 1);

@@ -100,6 +100,11 @@ impl Dispatcher {
         }
     }
 
+    /// Forgets the queues that were scheduled.
+    pub fn clear(&self) {
+        self.state.lock().ready.clear();
+    }
+
     /// True if the calling thread is inside a callback of this dispatcher.
     pub fn is_inside(&self) -> bool {
         INSIDE.get().0 == self.address()

@@ -202,6 +202,12 @@ impl Hub {
         self.queues().iter().for_each(|queue| queue.rouse());
     }
 
+    /// The engine is broken, and all its events are in their queues: the next thread that calls back finds them.
+    pub(crate) fn reschedule(&self) {
+        self.dispatcher.clear();
+        self.queues().iter().for_each(|queue| queue.reschedule());
+    }
+
     /// Starts the thread that wakes tasks, which is the callback thread. SYSTEM if the thread cannot be started, CLOSED
     /// after `close`.
     pub(crate) fn start_waking(&self) -> Result<()> {

@@ -23,7 +23,7 @@ mod waiter;
 mod waiter_tests;
 mod wake;
 
-pub(crate) use deferred::{is_waking, Wakers};
+pub(crate) use deferred::{is_waking, wake_task, Wakers};
 pub use dispatcher::Callback;
 pub use event::{Credit, Event, EventBody};
 pub(crate) use hub::check_channel;

@@ -233,6 +233,18 @@ impl Queue {
         old
     }
 
+    /// Tells the dispatcher of this queue anew, if the queue has events: a thread that stopped in a broken engine may
+    /// have taken the queue out of the list, or marked it, and not served it.
+    pub(super) fn reschedule(&self) {
+        let mut inner = self.inner.lock();
+        inner.scheduled = false;
+        let schedule = !inner.pending.is_empty() && inner.must_schedule();
+        drop(inner);
+        if schedule {
+            self.dispatcher.schedule(self.me.clone());
+        }
+    }
+
     /// Returns the tasks that wait, and the next event and its callback, for the dispatcher. No event ends the turns of
     /// this queue until it is scheduled again.
     pub(super) fn take_turn(&self) -> (Tasks, Option<(Callback, Event)>) {

@@ -48,7 +48,7 @@ impl Tasks {
 
     /// Wakes the tasks. The calling thread must hold no lock of the engine.
     pub fn wake(self) {
-        self.0.into_iter().for_each(|(_, waker)| deferred::call(waker));
+        self.0.into_iter().for_each(|(_, waker)| deferred::wake_task(waker));
     }
 }
 

@@ -76,8 +76,19 @@ pub enum Action<R> {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Connection {
-    Down { give_up_ns: Monotonic, redial_ns: Monotonic, backoff_ns: u64, dialing: bool },
-    Starting { since_ns: Monotonic },
+    Down {
+        lost_ns: Monotonic,
+        give_up_ns: Monotonic,
+        redial_ns: Monotonic,
+        backoff_ns: u64,
+        dialing: bool,
+    },
+    /// `give_up_ns` and `backoff_ns` are the outage's, which lasts until the peer's Ready.
+    Starting {
+        since_ns: Monotonic,
+        give_up_ns: Monotonic,
+        backoff_ns: u64,
+    },
     Up,
     GivenUp,
 }
@@ -109,6 +120,7 @@ impl<R: Carried> Machine<R> {
             role,
             timing,
             connection: Connection::Down {
+                lost_ns: now_ns,
                 give_up_ns: now_ns + timing.reconnect_ns,
                 redial_ns: Monotonic::NEVER,
                 backoff_ns: timing.backoff_min_ns,
@@ -147,7 +159,12 @@ impl<R: Carried> Machine<R> {
     /// connections.
     pub fn connected(&mut self, now_ns: Monotonic, role: Role) {
         self.role = role;
-        self.connection = Connection::Starting { since_ns: now_ns };
+        let (give_up_ns, backoff_ns) = match self.connection {
+            Connection::Down { give_up_ns, backoff_ns, .. } => (give_up_ns, backoff_ns),
+            Connection::Starting { give_up_ns, backoff_ns, .. } => (give_up_ns, backoff_ns),
+            _ => (now_ns.saturating_add(self.timing.reconnect_ns), self.timing.backoff_min_ns),
+        };
+        self.connection = Connection::Starting { since_ns: now_ns, give_up_ns, backoff_ns };
         self.ping = None;
         self.heard(now_ns);
     }
@@ -206,8 +223,9 @@ impl<R: Carried> Machine<R> {
         match message {
             Message::RegionsAdd(_) => {
                 // A peer with many regions is not silent while it announces them; its Ready follows.
-                if let Connection::Starting { since_ns } = &mut self.connection {
+                if let Connection::Starting { since_ns, give_up_ns, .. } = &mut self.connection {
                     *since_ns = now_ns;
+                    *give_up_ns = now_ns.saturating_add(self.timing.reconnect_ns);
                 }
             }
             Message::Ready { .. } => {
@@ -254,21 +272,24 @@ impl<R: Carried> Machine<R> {
             }
             _ => {}
         }
-        self.connection = Connection::Down {
-            give_up_ns: now_ns.saturating_add(self.timing.reconnect_ns),
-            redial_ns: if self.role == Role::Dialer { now_ns } else { Monotonic::NEVER },
-            backoff_ns: self.timing.backoff_min_ns,
-            dialing: false,
+        let (give_up_ns, at_ns, backoff_ns) = match self.connection {
+            Connection::Starting { give_up_ns, backoff_ns, .. } => {
+                (give_up_ns, now_ns + backoff_ns, (backoff_ns * 2).min(self.timing.backoff_max_ns))
+            }
+            _ => (now_ns.saturating_add(self.timing.reconnect_ns), now_ns, self.timing.backoff_min_ns),
         };
+        let redial_ns = if self.role == Role::Dialer { at_ns } else { Monotonic::NEVER };
+        self.connection =
+            Connection::Down { lost_ns: now_ns, give_up_ns, redial_ns, backoff_ns, dialing: false };
         self.unask();
     }
 
     /// Lets this side dial too although the peer had dialed: the peer may not know that the connection is lost, or may
     /// take this side for the one that dials.
     pub fn dial_too(&mut self) {
-        if let Connection::Down { give_up_ns, redial_ns, .. } = &mut self.connection {
+        if let Connection::Down { lost_ns, redial_ns, .. } = &mut self.connection {
             if *redial_ns == Monotonic::NEVER {
-                *redial_ns = give_up_ns.saturating_sub_ns(self.timing.reconnect_ns) + DIALER_ALONE_NS;
+                *redial_ns = *lost_ns + DIALER_ALONE_NS;
             }
         }
     }
@@ -276,7 +297,7 @@ impl<R: Carried> Machine<R> {
     /// Notes a failed redial. `fatal`: another attempt cannot help (refused, replaced by a new incarnation).
     pub fn dial_failed(&mut self, now_ns: Monotonic, status: Status, fatal: bool, out: &mut Vec<Action<R>>) {
         let max = self.timing.backoff_max_ns;
-        if let Connection::Down { give_up_ns, redial_ns, backoff_ns, dialing } = &mut self.connection {
+        if let Connection::Down { give_up_ns, redial_ns, backoff_ns, dialing, .. } = &mut self.connection {
             // A peer that had dialed may dial again, whoever answers here.
             if fatal && self.role == Role::Dialer || now_ns >= *give_up_ns {
                 return self.give_up(status, None, out);
@@ -319,10 +340,10 @@ impl<R: Carried> Machine<R> {
         self.drains.insert((now_ns + self.timing.drain_ns.max(RECHECK_NS_MIN), transfer));
     }
 
-    /// Sends a Ping, unless one is unanswered. Returns the nonce of the Ping.
-    pub fn ping(&mut self, now_ns: Monotonic, out: &mut Vec<Action<R>>) -> u64 {
-        if let Some((nonce, _)) = self.ping {
-            return nonce;
+    /// Sends a Ping, unless one is unanswered. Returns the nonce of the Ping, and when it was sent.
+    pub fn ping(&mut self, now_ns: Monotonic, out: &mut Vec<Action<R>>) -> (u64, Monotonic) {
+        if let Some(asked) = self.ping {
+            return asked;
         }
         let nonce = self.next_nonce;
         self.next_nonce += 1;
@@ -330,7 +351,7 @@ impl<R: Carried> Machine<R> {
             self.ping = Some((nonce, now_ns));
             out.push(Action::Send(Message::Ping { nonce }));
         }
-        nonce
+        (nonce, now_ns)
     }
 
     /// Returns when `timer` is to be called next.
@@ -340,7 +361,7 @@ impl<R: Carried> Machine<R> {
             Connection::Down { give_up_ns, redial_ns, dialing, .. } => {
                 Some(if dialing { give_up_ns } else { give_up_ns.min(redial_ns) })
             }
-            Connection::Starting { since_ns } => Some(since_ns + answer),
+            Connection::Starting { since_ns, .. } => Some(since_ns + answer),
             _ => None,
         };
         let fences = self.fences.iter().flat_map(|wait| {
@@ -381,7 +402,7 @@ impl<R: Carried> Machine<R> {
                     out.push(Action::Dial);
                 }
             }
-            Connection::Starting { since_ns } if silent(*since_ns) || unanswered => {
+            Connection::Starting { since_ns, .. } if silent(*since_ns) || unanswered => {
                 out.push(Action::DropControl)
             }
             Connection::Up if unanswered => out.push(Action::DropControl),

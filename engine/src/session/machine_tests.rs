@@ -220,6 +220,31 @@ fn a_dead_process_releases_everything_at_once() {
     assert_eq!(out, [released, Action::GiveUp(Status::PeerLost)]);
 }
 
+/// A peer that cannot be heard, and a path that cuts each connection at once.
+#[test]
+fn a_connection_that_is_lost_before_its_ready_does_not_end_the_outage() {
+    for silent_ns in [0, TIMING.answer_ns] {
+        let mut machine = up(Role::Dialer);
+        machine.control_lost(Monotonic::ZERO);
+        let (mut now, mut dials) = (0, 0);
+        loop {
+            let out = timer(&mut machine, now);
+            if out.contains(&Action::GiveUp(Status::PeerLost)) {
+                break;
+            }
+            if out.contains(&Action::Dial) {
+                dials += 1;
+                assert!(dials < 20, "dial after dial");
+                machine.connected(at(now), Role::Dialer);
+                now += silent_ns;
+                machine.control_lost(at(now));
+            }
+            now = now.max(machine.next_timer().unwrap().ns());
+        }
+        assert!(now <= TIMING.reconnect_ns + silent_ns, "{now}");
+    }
+}
+
 #[test]
 fn drains_and_pings_end_on_time() {
     let mut machine = up(Role::Dialer);
@@ -227,8 +252,9 @@ fn drains_and_pings_end_on_time() {
     assert_eq!(timer(&mut machine, 100 * MS - 1), []);
     assert_eq!(timer(&mut machine, 100 * MS), [Action::DrainOver(TransferId::from_raw(42))]);
     let mut out = Vec::new();
-    let nonce = machine.ping(at(200 * MS), &mut out);
-    assert_eq!(machine.ping(at(201 * MS), &mut out), nonce, "one question at a time");
+    let (nonce, asked_ns) = machine.ping(at(200 * MS), &mut out);
+    assert_eq!(asked_ns, at(200 * MS));
+    assert_eq!(machine.ping(at(201 * MS), &mut out), (nonce, asked_ns), "one question at a time");
     assert_eq!(out, [Action::Send(Message::Ping { nonce })]);
     out.clear();
     machine.message(at(300 * MS), &Message::Pong { nonce, clock_ns: Boottime::from_ns(1) }, &mut out);

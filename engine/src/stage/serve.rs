@@ -146,6 +146,8 @@ impl Stage {
                 let (region, address) = served.host_slot();
                 self.send(peer, Message::Grant { op, region, address });
             }
+            // Refused: the answer was lost with its connection.
+            Some(served) if served.state == State::Reported => self.report(peer, op),
             Some(_) => {}
         }
     }

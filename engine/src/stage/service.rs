@@ -340,7 +340,13 @@ impl Stage {
                 self.lend_to_waiting(peer);
             }
             Event::Stop => {}
-            Event::Struck(peer, transfer) => self.struck(peer, transfer),
+            Event::Struck(peer, transfer) => {
+                // The transfer has woken its waker, which is registered no more.
+                if let Some(side) = self.sides.get_mut(&peer) {
+                    side.watched.remove(&transfer);
+                }
+                self.struck(peer, transfer);
+            }
             Event::Moved { peer, op } => self.moved(peer, op),
             Event::Copied { peer, op, result } => self.copied(peer, op, result),
             Event::Served { peer, op, begun, result } => self.served(peer, op, begun, result),

@@ -240,6 +240,8 @@ impl Stage {
         operation.part = None;
         let Some(result) = part.result() else { return };
         operation.transfer.report_transport(result.transport);
+        // Contract 4: a DONE part may have been sent again behind a lease, and may land once more.
+        operation.transfer.fenced(result.fence);
         let struck = operation.is_struck();
         let mut stale = false;
         if result.state != State::Done {
@@ -418,9 +420,7 @@ impl Stage {
 
     /// Handles a struck transfer: gives up steps that have not begun; steps under way end soon.
     pub fn struck(&mut self, peer: PeerId, transfer: TransferId) {
-        let Some(side) = self.sides.get_mut(&peer) else { return };
-        // The transfer has woken its waker, which is registered no more.
-        side.watched.remove(&transfer);
+        let Some(side) = self.sides.get(&peer) else { return };
         let ours = |it: &Operation| it.transfer.handle == transfer && it.is_struck();
         let ours = side.operations.iter().filter(|(_, operation)| ours(operation));
         let ops: Vec<OperationId> = ours.map(|(op, _)| *op).collect();

@@ -414,9 +414,9 @@ fn stop() {
     }
 }
 
-/// Marks the engine: a lock is about to be released in a panic that began under it.
+/// Marks the engine: what this thread held in its panic, a lock or its work, is about to be released.
 #[cold]
-pub(super) fn released_in_panic() {
+pub(super) fn releases_in_panic() {
     if let Some(health) = here() {
         health.mark();
     }

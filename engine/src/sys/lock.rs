@@ -24,7 +24,7 @@ impl Mark {
 impl Drop for Mark {
     fn drop(&mut self) {
         if panicking() && !self.unwinding {
-            health::released_in_panic();
+            health::releases_in_panic();
         }
     }
 }

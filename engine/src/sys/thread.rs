@@ -26,6 +26,12 @@ pub(super) fn spawn(
     undisturbed(|| builder.spawn(body)).inspect_err(|_| health.ends())
 }
 
+/// Starts a thread that belongs to no engine.
+pub fn spawn_outside(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
+    let builder = Builder::new().name(name.into());
+    undisturbed(|| builder.spawn(body))
+}
+
 /// A thread that an open engine needs could not be started: LIMIT, with the cause.
 pub fn not_started(what: &str, error: &io::Error) -> Error {
     Error { status: Status::Limit, ..Error::system(format!("starting {what}"), error) }

@@ -155,6 +155,8 @@ fn run<W: Turns>(doing: &'static str, sleeper: &dyn Sleeper, make: impl FnOnce()
         health::doing(doing);
         // Unwind safety: after a panic the work is only abandoned.
         if let Err(payload) = catch_unwind(AssertUnwindSafe(|| drive(&mut *work, sleeper))) {
+            // Contract 14: a panic outside locks has not marked the engine yet, and `abandon` drops replies.
+            health::releases_in_panic();
             health::exempt(|| work.abandon());
             resume_unwind(payload);
         }

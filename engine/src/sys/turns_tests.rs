@@ -3,6 +3,7 @@
 use super::super::health::Health;
 use super::super::poller::PollerKind;
 use super::*;
+use crate::command::Reply;
 use crate::status::Status;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::{channel, Sender};
@@ -223,6 +224,18 @@ fn what_is_abandoned_may_lock() {
     thread.unwrap().join().unwrap();
     assert_eq!(*lock.lock(), 1);
     assert!(health.is_broken());
+}
+
+/// A caller that waits for work that is abandoned gets PANIC, also if the panic began outside locks.
+#[test]
+fn the_engine_is_broken_before_its_work_is_abandoned() {
+    let health = Health::new();
+    let (reply, answer) = Reply::<()>::pair();
+    let turn = move |_: Monotonic, _: &[Ready]| -> Next { panic!("awaited: {}", reply.is_awaited()) };
+    let sleeper = Arc::new(Record::default());
+    let thread = health.within(|| start("ferry-test", "testing", sleeper, move || calls(turn)));
+    thread.unwrap().join().unwrap();
+    assert_eq!(answer.wait(None, "the work").unwrap_err().status, Status::Panic);
 }
 
 /// The work after a broken engine's end runs once, and a panic in it is told to nobody.

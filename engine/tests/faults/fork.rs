@@ -2,7 +2,7 @@
 
 use crate::child::Child;
 use crate::support::*;
-use ferry::notify::{EventBody, WHAT_PEERS};
+use ferry::notify::{EventBody, Queue, WHAT_PEERS, WHAT_TRANSFERS};
 use ferry::types::{Op, PeerId};
 use ferry::{Deadline, Engine, Memory, Status, TransferOptions};
 use std::os::fd::RawFd;
@@ -37,7 +37,7 @@ fn join(pid: i32) -> i32 {
 }
 
 /// Returns the number of the first call that does not answer CLOSED, or 0 if all do.
-fn try_everything(a: &Engine, peer: PeerId, local: &Memory, remote: &Memory) -> i32 {
+fn try_everything(a: &Engine, peer: PeerId, local: &Memory, remote: &Memory, queue: &Queue) -> i32 {
     let closed =
         |result: ferry::status::Result<()>| matches!(result, Err(error) if error.status == Status::Closed);
     let requests = [request(local, remote, 0, 4096)];
@@ -50,6 +50,7 @@ fn try_everything(a: &Engine, peer: PeerId, local: &Memory, remote: &Memory) -> 
         closed(a.close_peer(peer, Some(BOUND))),
         closed(a.peers().map(|_| ())),
         closed(a.stats().map(|_| ())),
+        closed(a.wait_event(queue, Some(Duration::ZERO)).map(|_| ())),
         closed(a.alloc(4096, &Default::default()).map(|_| ())),
         a.close(Some(BOUND)).is_ok(),
     ];
@@ -63,9 +64,13 @@ fn a_forked_child_gets_closed_and_the_parent_does_not_notice() {
     let (local, remote) = (alloc(&a, 8 * MIB), alloc(&b, 8 * MIB));
     fill(&local, 4);
     let requests = rounds(local.address(), remote.address(), remote.region(), 8 * MIB, 8);
+    // It has an event, which is the parent's.
+    let queue = a.queue(WHAT_TRANSFERS, 8).unwrap();
+    let told = TransferOptions { queue: Some(queue.clone()), ..options() };
+    a.write(peer, &[request(&local, &remote, 0, 4096)], &told).unwrap();
     for _ in 0..5 {
         let transfer = a.submit(peer, Op::Write, &requests, &options()).unwrap();
-        let pid = fork(|| try_everything(&a, peer, &local, &remote));
+        let pid = fork(|| try_everything(&a, peer, &local, &remote, &queue));
         a.write(peer, &[request(&local, &remote, 0, 4096)], &options()).unwrap();
         assert_eq!(join(pid), 0, "the number of the call that did not answer CLOSED");
         assert_eq!(finish(&transfer).state, ferry::State::Done);

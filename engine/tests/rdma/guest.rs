@@ -16,7 +16,6 @@ pub const HOST: [(&str, &str); 2] = [("rdma_devices", "rva0,rvb0"), ("rdma_devic
 pub const RDMA: (&str, &str) = ("transports", "rdma");
 
 pub const LEASE: Duration = Duration::from_millis(1500);
-pub const DRAIN: Duration = Duration::from_millis(100);
 /// A test's exclusive use of the machine; the drop brings its links up again, however the test ended.
 pub struct Guest {
     _turn: MutexGuard<'static, ()>,

@@ -281,9 +281,13 @@ impl AsFd for Cache {
     }
 }
 
-/// Closes without waiting: what is under way ends in the background, on the cache's thread.
+/// Closes without waiting: what is under way ends in the background, on the cache's thread. In a forked child, where
+/// the lock may be taken for ever and the thread is missing, the cache stays as it is.
 impl Drop for Cache {
     fn drop(&mut self) {
+        if self.shared.engine.is_forked() {
+            return;
+        }
         self.shared.lock().is_closing = true;
         self.shared.wake();
     }

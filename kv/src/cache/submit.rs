@@ -18,22 +18,25 @@ use crate::plan::Strided;
 const FENCE_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl Shared {
-    /// Does everything that the machine wants, in order. What the engine has no room for waits, with all that follows.
+    /// Does everything that the machine wants, in order. What the engine has no room for waits, with all that needs
+    /// room and follows. Cancels and fences need none: they do not wait, and may be what makes room.
     pub(super) fn act(self: &Shared, inner: &mut Inner) {
         loop {
-            let wanted = inner.machine.take_actions();
-            let is_new = !wanted.is_empty();
-            inner.backlog.extend(wanted);
-            let mut is_stuck = false;
+            let wanted = inner.machine.take_actions().into_iter();
+            let (free, others): (Vec<Action>, Vec<Action>) = wanted.partition(needs_no_room);
+            inner.backlog.extend(others);
             while let Some(action) = inner.backlog.pop_front() {
                 if let Some(again) = self.do_one(inner, action) {
                     inner.backlog.push_front(again);
-                    is_stuck = true;
                     break;
                 }
             }
+            // A cancel finds its transfer among those that are submitted, or in the backlog.
+            for action in free {
+                self.do_one(inner, action);
+            }
             // What was done may have made the machine want more.
-            if is_stuck || !is_new {
+            if !inner.machine.has_actions() {
                 break;
             }
         }
@@ -159,6 +162,10 @@ impl Shared {
             inner.machine.not_fenced(peer);
         }
     }
+}
+
+fn needs_no_room(action: &Action) -> bool {
+    matches!(action, Action::Cancel { .. } | Action::Fence { .. })
 }
 
 /// The requests of a transfer. Each names the region of the peer's cache that has the bytes.

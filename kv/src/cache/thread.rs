@@ -37,6 +37,10 @@ enum Until {
     Broken,
 }
 
+/// How often what the engine had no room for is tried again. The application makes room too, by letting go of its own
+/// transfers, and no event tells of that.
+const NO_ROOM_NS: u64 = 10_000_000;
+
 /// How often a broken engine is asked whether it is over.
 const BROKEN_PAUSE: Duration = Duration::from_millis(5);
 
@@ -64,7 +68,8 @@ impl Shared {
         if is_broken {
             return Some(Until::Broken);
         }
-        Some(due.map_or(Until::Woken, Until::At))
+        let again = (!inner.backlog.is_empty()).then(|| self.now().saturating_add(NO_ROOM_NS));
+        Some(due.into_iter().chain(again).min().map_or(Until::Woken, Until::At))
     }
 
     fn serve(&self, inner: &mut Inner, event: Event) {

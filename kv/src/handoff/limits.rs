@@ -20,6 +20,13 @@ pub const IN_FLIGHT_OF_PEER_MAX: u32 = 64;
 pub const IN_FLIGHT_OF_PART_MAX: u32 = 4;
 /// Messages to one peer that are under way before further news of progress waits.
 pub const UNSENT_MAX: u32 = 64;
+/// Answers to one peer's messages that are under way before its PINGs are not answered: those are sign enough.
+pub const ANSWERS_BEFORE_PONG_MAX: u32 = 1_024;
+/// Answers that are under way to one peer, which is fenced when it asks for more: as many as a cache needs whose
+/// takes are all refused and cancelled, and whose offers are all taken back.
+pub const ANSWERS_MAX: u32 = (OFFERS_MAX + 2 * TAKES_MAX) as u32;
+/// HELLOs that are under way to one peer, which is fenced when it asks for more. They are long.
+pub const GREETINGS_MAX: u32 = 16;
 /// Ended ids that are remembered, and for how long.
 pub const TOMBSTONES_MAX: usize = 65_536;
 pub const TOMBSTONE_NS: u64 = 600_000_000_000;

@@ -21,7 +21,7 @@ use crate::plan::Strided;
 
 use super::consumer::Taking;
 use super::id::HandoffId;
-use super::limits::{IN_FLIGHT_OF_PEER_MAX, UNSENT_MAX};
+use super::limits::{ANSWERS_BEFORE_PONG_MAX, ANSWERS_MAX, GREETINGS_MAX, IN_FLIGHT_OF_PEER_MAX, UNSENT_MAX};
 use super::lists;
 use super::metrics::Counts;
 use super::producer::{Leases, Offer, Pending};
@@ -160,8 +160,11 @@ impl Machine {
         let Some(remote) = self.remotes.get_mut(&peer) else { return };
         let was_full = remote.unsent >= UNSENT_MAX;
         remote.unsent = remote.unsent.saturating_sub(1);
-        if let Some(Owner::Offer { id, group, rank }) = of {
-            self.data_told(id, (group, rank), result);
+        match of {
+            Some(Owner::Offer { id, group, rank }) => self.data_told(id, (group, rank), result),
+            Some(Owner::Answer) => remote.answers = remote.answers.saturating_sub(1),
+            Some(Owner::Greeting) => remote.greetings = remote.greetings.saturating_sub(1),
+            Some(Owner::Take { .. }) | None => {}
         }
         if was_full {
             self.pump_peer(peer);
@@ -182,7 +185,9 @@ impl Machine {
         self.forsake(peer, error.status, &error.message);
         if error.status == Status::Version {
             // A cache of another version does no harm. It learns this one's version, now and when it is greeted again.
-            self.greet(peer);
+            if self.remote(peer).greetings < GREETINGS_MAX {
+                self.greet(peer);
+            }
             self.remote(peer).is_greeted = false;
         } else if !std::mem::replace(&mut self.remote(peer).is_fencing, true) {
             // One that says nonsense is kept out.
@@ -192,6 +197,7 @@ impl Machine {
 
     fn message(&mut self, peer: PeerId, message: Message) -> Result<()> {
         self.note_update(peer, &message);
+        self.check_answers(peer, &message)?;
         match message {
             Message::Hello { incarnation, regions, layout } => {
                 let hello = Hello::new(incarnation, *layout, regions, &self.layout);
@@ -212,12 +218,27 @@ impl Machine {
             }
             Message::Cancel { key } => self.cancelled(peer, key),
             Message::Ended { key, status, why } => self.ended(peer, key, status, &why),
-            Message::Ping => self.send(peer, &Message::Pong),
+            Message::Ping if self.remote(peer).answers >= ANSWERS_BEFORE_PONG_MAX => {}
+            Message::Ping => self.answer(peer, &Message::Pong),
             Message::Pong => {}
             Message::Retract { key, epoch, from } => self.retract(peer, key, epoch, from)?,
             Message::Retracted { key, epoch } => self.retracted(peer, key, epoch)?,
         }
         Ok(())
+    }
+
+    /// LIMIT if a message may want an answer, and the peer does not take those that it has.
+    fn check_answers(&mut self, peer: PeerId, message: &Message) -> Result<()> {
+        let Remote { answers, greetings, .. } = self.remote(peer);
+        let is_full = match message {
+            Message::Hello { .. } => *greetings >= GREETINGS_MAX,
+            Message::Take(_) | Message::Cancel { .. } | Message::Retract { .. } => *answers >= ANSWERS_MAX,
+            _ => false,
+        };
+        match is_full {
+            true => Err(Error::new(Status::Limit, "the peer's cache does not take its answers")),
+            false => Ok(()),
+        }
     }
 
     /// A transfer is final.
@@ -240,6 +261,8 @@ impl Machine {
         match owner {
             Owner::Offer { id, group, rank } => self.written(id, (group, rank), (epoch, work), result),
             Owner::Take { id, rank } => self.read(id, rank, &work, result),
+            // Of messages alone.
+            Owner::Answer | Owner::Greeting => {}
         }
         if was_full {
             self.pump_peer(peer);
@@ -254,7 +277,7 @@ impl Machine {
     }
 
     /// Bytes of a transfer that had ended landed in this range (LATE_APPLY): what lies there is not to be trusted, so the
-    /// offers and takes that have it fail. Returns how many.
+    /// offers and takes that have it fail. What of such a take has arrived is not valid. Returns how many.
     pub fn late_apply(&mut self, range: &Range<u64>, now: u64) -> usize {
         self.now = self.now.max(now);
         let layout = self.layout.clone();
@@ -268,7 +291,7 @@ impl Machine {
             self.fail_offer(*id, Status::Corrupt, why);
         }
         for id in &takes {
-            self.strike_take(*id, End::Failed, Status::Corrupt, why);
+            self.harm_take(*id, Status::Corrupt, why);
         }
         self.counts.late_apply(offers.len() + takes.len());
         offers.len() + takes.len()
@@ -402,11 +425,17 @@ impl Machine {
             return;
         }
         let (regions, layout) = (self.regions.clone(), Box::new((*self.layout).clone()));
-        self.send(peer, &Message::Hello { incarnation: self.incarnation, regions, layout });
+        let hello = Message::Hello { incarnation: self.incarnation, regions, layout };
+        self.send_of(peer, &hello, Some(Owner::Greeting));
     }
 
     pub(super) fn send(&mut self, peer: PeerId, message: &Message) {
         self.send_of(peer, message, None);
+    }
+
+    /// Answers a message of the peer. The caller has checked that the peer takes its answers, or answers once.
+    pub(super) fn answer(&mut self, peer: PeerId, message: &Message) {
+        self.send_of(peer, message, Some(Owner::Answer));
     }
 
     /// Sends a message that an owner counts until the peer has it.
@@ -414,7 +443,10 @@ impl Machine {
         self.note_update(peer, message);
         // Only a layout can be too long, and `Cache::open` has exported its own.
         if let Ok(message) = message.encode() {
-            self.remote(peer).unsent += 1;
+            let remote = self.remote(peer);
+            remote.unsent += 1;
+            remote.answers += u32::from(of == Some(Owner::Answer));
+            remote.greetings += u32::from(of == Some(Owner::Greeting));
             self.actions.push(Action::Send { peer, message, of });
         }
     }

@@ -168,27 +168,28 @@ impl Machine {
     }
 
     pub(super) fn note_posted(&mut self, id: PostId, post: &Post, bytes: u64) {
-        let Some(record) = &mut self.record else { return };
+        let (Some(record), Some(handoff)) = (&mut self.record, handoff_of(post.owner)) else { return };
         let now = record.origin_ns.saturating_add(self.now);
         let (layers, tokens) = (post.work.layers.clone(), post.work.tokens.clone());
         let moved = Moved { transfer: id.0, peer: post.peer, layers, tokens, bytes };
         record.open.insert(id, (now, moved.clone()));
-        let overwritten = record.add(of(post.owner), now, now, What::Posted(moved));
+        let overwritten = record.add(handoff, now, now, What::Posted(moved));
         self.counts.overwritten(overwritten);
     }
 
     /// Records the end of a transfer that was posted during this recording.
     pub(super) fn note_final(&mut self, id: PostId, owner: Owner, status: Status) {
-        let Some(record) = &mut self.record else { return };
+        let (Some(record), Some(handoff)) = (&mut self.record, handoff_of(owner)) else { return };
         let Some((begin, moved)) = record.open.remove(&id) else { return };
         let now = record.origin_ns.saturating_add(self.now);
-        let overwritten = record.add(of(owner), begin, now, What::Final(moved, status));
+        let overwritten = record.add(handoff, begin, now, What::Final(moved, status));
         self.counts.overwritten(overwritten);
     }
 }
 
-fn of(owner: Owner) -> HandoffId {
+fn handoff_of(owner: Owner) -> Option<HandoffId> {
     match owner {
-        Owner::Offer { id, .. } | Owner::Take { id, .. } => id,
+        Owner::Offer { id, .. } | Owner::Take { id, .. } => Some(id),
+        Owner::Answer | Owner::Greeting => None,
     }
 }

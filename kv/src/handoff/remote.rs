@@ -26,6 +26,9 @@ pub struct Remote {
     /// Messages, and transfers, that are not final.
     pub unsent: u32,
     pub in_flight: u32,
+    /// Of the messages: answers, and HELLOs. A peer that asks and takes no answers makes them pile up.
+    pub answers: u32,
+    pub greetings: u32,
     /// Handoffs that have not ended and of which something is expected of the peer.
     pub handoffs: BTreeSet<Handoff>,
     /// The peer shares this host's memory.
@@ -103,12 +106,16 @@ impl Remote {
     /// A peer that is silent for half of `silence` ns is asked for a sign of life, and fenced after the other half.
     /// Returns also when to look again.
     pub fn patience(&mut self, now: u64, silence: u64) -> (Patience, u64) {
-        let since = self.asked_ns.unwrap_or(self.heard_ns);
-        let due = since.saturating_add((silence / 2).max(1));
-        if self.is_fencing || now < due {
-            return (Patience::Wait, due.max(now + 1));
+        let half = (silence / 2).max(1);
+        let (due, next) =
+            (self.asked_ns.unwrap_or(self.heard_ns).saturating_add(half), now.saturating_add(half));
+        if self.is_fencing {
+            // The fence tells its end by itself.
+            return (Patience::Wait, next);
         }
-        let next = now.saturating_add((silence / 2).max(1));
+        if now < due {
+            return (Patience::Wait, due);
+        }
         if self.asked_ns.replace(now).is_none() {
             return (Patience::Ask, next);
         }
@@ -140,7 +147,17 @@ pub struct Post {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Owner {
     /// Of an offer: a WRITE for this rank of this consumer group.
-    Offer { id: HandoffId, group: u64, rank: u32 },
+    Offer {
+        id: HandoffId,
+        group: u64,
+        rank: u32,
+    },
     /// Of a take: a READ from this rank of the producer.
-    Take { id: HandoffId, rank: u32 },
+    Take {
+        id: HandoffId,
+        rank: u32,
+    },
+    /// Of no handoff: a message that answers one of the peer's, and a HELLO.
+    Answer,
+    Greeting,
 }

@@ -4,12 +4,15 @@
 #[path = "../handoff/caches.rs"]
 #[allow(dead_code)]
 mod caches;
+mod fork;
+mod room;
 
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use caches::{cells, layout, Shape};
+use ferry::internals::api::break_engine;
 use ferry::types::{PeerId, RegionId};
 use ferry::{Config, Engine, Memory, RegionOptions, Status, TransferOptions};
 use ferry_kv::cache::CHANNEL;
@@ -265,6 +268,20 @@ fn a_peer_that_goes_is_told_in_time() {
     }
 }
 
+/// What a broken engine had begun may land until its leases are over. No handoff ends before.
+#[test]
+fn a_broken_engine_ends_its_handoffs_when_its_leases_are_over() {
+    let (producers, consumers) = (instance(shape(1, 4), &path()), instance(shape(1, 4), &path()));
+    producers[0].offer(id(2), 1);
+    consumers[0].take(id(2), &producers, Mode::Push);
+    let broken = Instant::now();
+    assert_eq!(break_engine(&consumers[0].engine).unwrap_err().status, Status::Panic);
+    let (end, ..) = consumers[0].end(id(2));
+    assert_eq!(end, End::PeerLost);
+    let lease = Duration::from_millis(Config::default().lease_ms);
+    assert!(broken.elapsed() >= lease, "told {:?} after the panic", broken.elapsed());
+}
+
 /// A take that is cancelled, and an offer that is aborted, while bytes move: after the terminal event nothing lands.
 #[test]
 fn after_the_end_nothing_lands() {
@@ -435,37 +452,6 @@ fn leases_are_bounded_by_an_option_of_the_cache() {
     let (end, status, why, _) = producer.end(id(1));
     assert!((end, status) == (End::Expired, Status::Limit) && why.ends_with("(PRESSURE)"), "{why}");
     assert_eq!(producer.cache.status(id(2)), State::Offered { sealed: true, takers: 0 });
-}
-
-/// The engine has no room for all parts of a message at once: those that are left follow, and none comes twice.
-#[test]
-fn a_long_message_goes_on_where_the_engine_had_no_room() {
-    let limited = |number: usize| {
-        let mut config = Config::default();
-        for (key, value) in [("secret", SECRET), ("transports", &path()), ("transfers_max", "1")] {
-            config.set(key, value).unwrap();
-        }
-        let plain = rank(shape(1, 4), 0, &path(), number);
-        let engine = Engine::open(config).unwrap();
-        let length = plain.memory.length();
-        let memory = engine.alloc(length, &RegionOptions::default()).unwrap();
-        let layout = layout(shape(1, 4), 0, memory.address());
-        let whole = CacheMemory { region: memory.region(), address: memory.address(), length: length as u64 };
-        // They make the greeting long.
-        let others = engine.alloc(64 << 10, &RegionOptions::default()).unwrap();
-        let other =
-            |at: u64| CacheMemory { region: others.region(), address: others.address() + at * 16, length: 8 };
-        let all: Vec<CacheMemory> = std::iter::once(whole).chain((0..1000).map(other)).collect();
-        let cache = Cache::open(&engine, layout.clone(), &all, CacheOptions::default()).unwrap();
-        (Rank { cache, layout, memory, engine }, others)
-    };
-    let ((producer, _), (consumer, _)) = (limited(0), limited(1));
-    let producers = [producer];
-    producers[0].produce(id(9), 1);
-    let lists = consumer.take_with(id(9), &producers, Mode::Pull, false);
-    let (end, status, why, _) = consumer.end(id(9));
-    assert_eq!((end, status), (End::Received, Status::Ok), "{why}");
-    consumer.check(&lists);
 }
 
 #[test]

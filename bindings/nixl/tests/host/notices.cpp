@@ -69,6 +69,28 @@ TEST(Notices, ToOneselfAreBounded)
     EXPECT_EQ(a->genNotif("a", "one more"), NIXL_SUCCESS);
 }
 
+TEST(Notices, NobodyAsksForDoNotHoldUpARelease)
+{
+    Pair pair;
+    ASSERT_EQ(pair.a->connect("b"), NIXL_SUCCESS);
+    const std::string long_one(ferry_nixl::NOTICE_BYTES_MAX, 'x');
+    for (int i = 0; i < 5; i++) ASSERT_EQ(pair.a->genNotif("a", long_one), NIXL_SUCCESS);
+    ASSERT_EQ(pair.a->genNotif("a", "one more"), NIXL_ERR_NOT_ALLOWED) << "as many wait as may wait";
+    // Two pieces go ahead. No thread of the agent takes the events of their ends.
+    nixlBackendReqH *handle = pair.write();
+    const nixlBackendOptionalArgs told = {std::string(40'000, 'y'), true, ""};
+    const host::List none;
+    ASSERT_EQ(pair.a->postXfer(NIXL_WRITE, none.get(), none.get(), "", handle, &told), NIXL_IN_PROG);
+    // Its data comes behind the pieces: all are submitted.
+    const auto last = Clock::now() + 30s;
+    while (static_cast<volatile std::uint64_t &>(pair.there.back()) == 0 && Clock::now() < last) {}
+    const auto start = Clock::now();
+    EXPECT_EQ(pair.a->releaseReqH(handle), NIXL_ERR_REPOST_ACTIVE);
+    EXPECT_EQ(pair.a->releaseReqH(handle), NIXL_SUCCESS);
+    EXPECT_LT(Clock::now() - start, 4s);
+    EXPECT_EQ(notices(*pair.a, 5).size(), 5U);
+}
+
 TEST(Notices, OfATransferThatFailsAreNotTold)
 {
     Pair pair;

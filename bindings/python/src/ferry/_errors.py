@@ -7,7 +7,7 @@ import math
 import operator
 from collections.abc import Callable, Sequence
 from ctypes import addressof, c_size_t, create_string_buffer, sizeof
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ._abi import CHANNELS_MAX, FOREVER, NO_INDEX, CError, library
 from ._numbers import Number, Transport, number
@@ -224,6 +224,17 @@ def channel_number(channel: int) -> int:
     if not 0 <= value < CHANNELS_MAX:
         raise invalid(f"channel must be 0 to {CHANNELS_MAX - 1}, not {value}")
     return value
+
+
+def unsigned(value: Any, name: str, bits: int = 32) -> int:
+    """Returns a number that fits into a field of the library: ctypes would cut larger numbers short."""
+    try:
+        found = operator.index(value)
+    except TypeError:
+        raise invalid(f"{name} must be an integer, not {value!r}") from None
+    if not 0 <= found < 2**bits:
+        raise invalid(f"{name} must be 0 to 2**{bits} - 1, not {found}")
+    return found
 
 
 def text(function: Callable[..., int], *arguments: object) -> bytes:

@@ -90,6 +90,7 @@ def register(
 ) -> list[Region]:
     """Registers buffers and passes their pins to the engine. The default access is all that they allow."""
     pins: list[Pin | Held] = []
+    handles: Any = ()
     try:
         for index, buffer in enumerate(buffers):
             label = "buffer" if len(buffers) == 1 else f"buffers[{index}]"
@@ -110,8 +111,12 @@ def register(
             addressof(handles),
         )
     except BaseException:
-        for pin in pins:
-            pin.release()
+        if any(handles):
+            # A signal's handler has raised behind the call, which has succeeded: peers can reach the memory.
+            engine._pins.update(zip(handles, pins))
+        else:
+            for pin in pins:
+                pin.release()
         raise
     engine._pins.update(zip(handles, pins))
     return [Region(engine, handle, pin.address, pin.length) for handle, pin in zip(handles, pins)]

@@ -301,11 +301,19 @@ class Peer:
         made = options_of(options) if options else None
         handle = c_uint64()
         place = made.address if made else None
-        call(function, self._engine._pointer, self.handle, *what, place, addressof(handle))
+        queue = options.get("queue")
+        try:
+            call(function, self._engine._pointer, self.handle, *what, place, addressof(handle))
+        except BaseException:
+            if handle.value != 0:
+                # A signal's handler has raised behind the call, which has started the transfer. The code that
+                # handles the exception may use the memory.
+                Transfer(self._engine, handle.value, queue)._settle()
+            raise
         if "start_after" in options:
             # Also for a dropped transfer: the device's event must live until the transfer is final.
             self._engine._points[handle.value] = options["start_after"]
-        return Transfer(self._engine, handle.value, options.get("queue"))
+        return Transfer(self._engine, handle.value, queue)
 
     async def _move_async(self, op: int, requests: Any, progress: Any, options: Any) -> Result:
         transfer = self._submit(op, requests, {**options, "queue": self._engine._loop_queue()})

@@ -1,8 +1,8 @@
 """Queues of events: drained by hand, or awaited in an event loop.
 
 An event loop watches a queue's descriptor only while a coroutine waits for an event. When the descriptor is
-readable, the queue is drained to its end. An event that a coroutine waits for goes to that coroutine; other
-events stay in `_backlog`.
+readable, the queue is drained to its end. An event that coroutines wait for goes to the first of them, which
+wakes the others when it has the event; other events stay in `_backlog`.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections import deque
+from contextlib import suppress
 from ctypes import addressof, c_int, c_size_t, c_uint64, sizeof, string_at
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -36,7 +37,7 @@ from ._errors import (
 )
 from ._numbers import Number, number
 from ._peer import Peer
-from ._transfer import TURN_NS
+from ._transfer import TURN_NS, Transfer
 
 if TYPE_CHECKING:
     import asyncio
@@ -87,7 +88,8 @@ class Queue:
         self._backlog: deque[Event] = deque()
         self._only_awaited = False
         # The futures of waiting coroutines, by ("transfer", handle) or ("connect", user_data).
-        self._awaited: dict[tuple[str, int], asyncio.Future[Event]] = {}
+        # Any thread may take a future, to hand out an event; only the loop's thread adds and removes keys.
+        self._awaited: dict[tuple[str, int], deque[asyncio.Future[Event | None]]] = {}
         self._next_waiters: deque[asyncio.Future[None]] = deque()
         self._connects = itertools.count(1)
         self._watching: asyncio.AbstractEventLoop | None = None
@@ -163,24 +165,40 @@ class Queue:
             event = await future
         finally:
             self._forget("connect", number, future)
+        assert event is not None  # No other coroutine awaits this connect.
         if event.status != Status.OK or event.peer is None:
             raise error_class(event.status)(
                 event.status, event.data.decode(errors="replace"), os_error=event.os_error
             )
         return event.peer
 
-    async def _transfer_final(self, transfer: int) -> None:
-        """Returns when a transfer of this queue is final; takes its event."""
+    async def _transfer_final(self, transfer: Transfer) -> None:
+        """Returns when a transfer of this queue is final; takes its event, unless that has been taken."""
+        handle = transfer.handle
         for event in self._backlog:
-            if event.kind == EventKind.TRANSFER and event.transfer == transfer:
+            if event.kind == EventKind.TRANSFER and event.transfer == handle:
                 self._backlog.remove(event)
                 return
-        future = self._await("transfer", transfer)
+        future = self._await("transfer", handle)
+        waiting = self._awaited["transfer", handle]
         try:
             self._pump()
-            await future
+            if future in waiting and transfer.poll() is not None:
+                # Whoever sees that the transfer is final finds its event in the queue.
+                self._pump()
+                if future in waiting:
+                    # The event has been taken.
+                    return
+            taken = await future
+            while taken is not None and (other := self._waiter(taken)) is not None:
+                other.get_loop().call_soon_threadsafe(_wake, other)
+        except BaseException:
+            if future.done() and not future.cancelled() and future.exception() is None:
+                # The task was cancelled when it had the event, which is for others now.
+                self._pass_on(future.result())
+            raise
         finally:
-            self._forget("transfer", transfer, future)
+            self._forget("transfer", handle, future)
 
     def destroy(self) -> None:
         """Destroys the queue; coroutines that wait for it get StaleError. Call it in the thread of the
@@ -234,16 +252,16 @@ class Queue:
         events = (CEvent * _BATCH)()
         place = addressof(events), sizeof(CEvent), _BATCH, addressof(count)
         queue = self._engine._pointer, self.handle
-        if timeout_ns is None:
-            call(library.ferry_queue_drain, *queue, *place)
-        else:
-            call(library.ferry_queue_wait, *queue, timeout_ns, *place)
-        for index in range(count.value):
-            self._hand_out(self._event(events[index]))
-        # A copy: a loop may add and remove waiters while another thread takes events.
-        for waiter in list(self._next_waiters):
-            if self._backlog:
-                waiter.get_loop().call_soon_threadsafe(_wake, waiter)
+        try:
+            if timeout_ns is None:
+                call(library.ferry_queue_drain, *queue, *place)
+            else:
+                call(library.ferry_queue_wait, *queue, timeout_ns, *place)
+        finally:
+            # Also if a signal's handler raises behind the call: the events have been taken.
+            for index in range(count.value):
+                self._hand_out(self._event(events[index]))
+            self._wake_next()
         return count.value
 
     def _event(self, found: CEvent) -> Event:
@@ -265,38 +283,66 @@ class Queue:
         )
 
     def _hand_out(self, event: Event) -> None:
-        future = None
-        if event.kind == EventKind.TRANSFER:
-            future = self._awaited.pop(("transfer", event.transfer), None)
-        elif event.kind == EventKind.PEER_CONNECTED:
-            future = self._awaited.pop(("connect", event.user_data), None)
+        future = self._waiter(event)
         if future is not None:
             future.get_loop().call_soon_threadsafe(self._deliver, future, event)
         elif not self._only_awaited:
             self._backlog.append(event)
 
-    def _deliver(self, future: asyncio.Future[Event], event: Event) -> None:
+    def _waiter(self, event: Event) -> asyncio.Future[Event | None] | None:
+        """Takes the future of the first coroutine that still waits for the event."""
+        if event.kind == EventKind.TRANSFER:
+            key = ("transfer", event.transfer)
+        elif event.kind == EventKind.PEER_CONNECTED:
+            key = ("connect", event.user_data)
+        else:
+            return None
+        try:
+            waiting = self._awaited[key]
+            while (future := waiting.popleft()).done():
+                pass
+        except (KeyError, IndexError):
+            return None
+        return future
+
+    def _deliver(self, future: asyncio.Future[Event | None], event: Event) -> None:
         if future.done():
-            # The coroutine was cancelled; another coroutine may wait for the same transfer or connect by
-            # now.
-            self._hand_out(event)
+            # The coroutine was cancelled.
+            self._pass_on(event)
         else:
             future.set_result(event)
 
-    def _await(self, kind: str, number: int) -> asyncio.Future[Event]:
+    def _pass_on(self, event: Event | None) -> None:
+        """Hands out the event of a coroutine that was cancelled; None if the coroutine had no event."""
+        if event is not None:
+            self._hand_out(event)
+            self._wake_next()
+
+    def _wake_next(self) -> None:
+        # A copy: a loop may add and remove waiters while another thread takes events.
+        for waiter in list(self._next_waiters):
+            if self._backlog:
+                waiter.get_loop().call_soon_threadsafe(_wake, waiter)
+
+    def _await(self, kind: str, number: int) -> asyncio.Future[Event | None]:
         import asyncio
 
         loop = asyncio.get_running_loop()
-        future: asyncio.Future[Event] = loop.create_future()
-        self._awaited[kind, number] = future
+        future: asyncio.Future[Event | None] = loop.create_future()
         self._watch(loop)
+        self._awaited.setdefault((kind, number), deque()).append(future)
         return future
 
-    def _forget(self, kind: str, number: int, future: asyncio.Future[Event]) -> None:
-        # Another coroutine may wait for the same transfer or connect by now.
-        if self._awaited.get((kind, number)) is future:
-            del self._awaited[kind, number]
+    def _forget(self, kind: str, number: int, future: asyncio.Future[Event | None]) -> None:
+        waiting = self._awaited.get((kind, number))
+        if waiting is not None:
+            with suppress(ValueError):
+                waiting.remove(future)
+            if not waiting:
+                self._awaited.pop((kind, number), None)
         self._watch_no_more_than_needed()
+        # An event that is on its way to the future is passed on.
+        future.cancel()
 
     def _watch(self, loop: asyncio.AbstractEventLoop) -> None:
         if self._watching is not loop:
@@ -329,7 +375,8 @@ class Queue:
             self._fail(error)
 
     def _fail(self, error: Error) -> None:
-        waiting: list[asyncio.Future[Any]] = [*self._awaited.values(), *self._next_waiters]
+        awaited = itertools.chain.from_iterable(self._awaited.values())
+        waiting: list[asyncio.Future[Any]] = [*awaited, *self._next_waiters]
         self._awaited.clear()
         self._next_waiters.clear()
         for future in waiting:
@@ -337,7 +384,7 @@ class Queue:
                 future.set_exception(error)
 
 
-def _wake(waiter: asyncio.Future[None]) -> None:
+def _wake(waiter: asyncio.Future[Any]) -> None:
     if not waiter.done():
         waiter.set_result(None)
 

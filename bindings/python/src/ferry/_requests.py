@@ -21,7 +21,7 @@ from ._abi import (
 )
 from ._buffers import Pin, integers, numbers
 from ._devices import point_of
-from ._errors import channel_number, invalid, nanoseconds
+from ._errors import channel_number, invalid, nanoseconds, unsigned
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -55,9 +55,11 @@ class Options(TypedDict, total=False):
     coalesce: bool
     """False: post each request as it is; do not merge neighbours."""
     transports: Sequence[int]
-    """The allowed `Transport`s; if none of them is usable, the transfer fails."""
+    """The allowed `Transport`s, at least one; if none of them is usable, the transfer fails."""
     priority: int
+    """0 to 2**32 - 1; the default is 0."""
     user_data: int
+    """A number of the caller's, 0 to 2**64 - 1, for the result and the event; the default is 0."""
     start_after: object
     """The event or stream of a device after which the transfer starts; for a stream, after all its work so
     far. Either an object of torch or torch_npu or with `__cuda_stream__`, which ferry holds; or a pair of
@@ -233,10 +235,16 @@ def options_of(options: dict[str, Any]) -> COptions:
         made.notify, made.notify_length = held.buffer_info()[0], len(data)
     if "channel" in options:
         made.channel = channel_number(options["channel"])
-    for transport in options.get("transports", ()):
-        made.transports_allowed |= 1 << int(transport)
-    made.priority = options.get("priority", 0)
-    made.user_data = options.get("user_data", 0)
+    if "transports" in options:
+        for transport in options["transports"]:
+            made.transports_allowed |= 1 << unsigned(transport, "transports", 6)
+        # To the library no bit is every transport.
+        if made.transports_allowed == 0:
+            raise invalid("transports names no transport; without the option every transport is allowed")
+    if "priority" in options:
+        made.priority = unsigned(options["priority"], "priority")
+    if "user_data" in options:
+        made.user_data = unsigned(options["user_data"], "user_data", 64)
     if "queue" in options:
         made.queue = options["queue"].handle
     if "start_after" in options:

@@ -73,7 +73,8 @@ class Transfer:
 
     async def wait_async(self, *, progress: Callable[[int, int], object] | None = None) -> Result:
         """`wait` in an event loop, for a transfer that was submitted with a queue. If the task is cancelled,
-        the wait ends and the transfer goes on."""
+        the wait ends and the transfer goes on. Several tasks may wait for one transfer; the wait for a final
+        transfer ends at once, whoever has taken its event."""
         if progress is None:
             await self.final_async()
         else:
@@ -84,7 +85,7 @@ class Transfer:
         """Returns when the transfer is final, however it ended."""
         if self._queue is None:
             raise invalid("the transfer was submitted without a queue: nothing wakes the event loop")
-        await self._queue._transfer_final(self.handle)
+        await self._queue._transfer_final(self)
 
     def results(self) -> list[RequestResult]:
         """Lists the outcome of each request of a final transfer, in the caller's order."""

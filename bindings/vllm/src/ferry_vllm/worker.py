@@ -184,7 +184,9 @@ class WorkerHalf:
             try:
                 self.cache.take(take.id, peers, blocks, take.tokens, mode=self.mode, **options)
             except (ferry.PeerError, ferry.StaleError):
-                self.peers = {key: peer for key, peer in self.peers.items() if key not in take.producers}
+                # In place: threads that dial add peers meanwhile.
+                for key in take.producers:
+                    self.peers.pop(key, None)
                 return False
             except ferry.Error as error:
                 self.failures.append((take, error))

@@ -1,6 +1,8 @@
 //! Callbacks: where they run, what they may do, and when they are gone.
 
 use super::*;
+use crate::status::Result;
+use crate::sys::health::Health;
 use crate::types::QueueId;
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{channel, Receiver, Sender};
@@ -239,4 +241,32 @@ fn the_last_reference_may_go_inside_a_callback() {
     drop(hub);
     submit(&queue, 0);
     receive(&receiver);
+}
+
+/// The thread that stops in a broken engine may have been about to serve the queue again.
+#[test]
+fn a_queue_whose_callback_ran_when_the_engine_broke_is_served_again() {
+    let (hub, health) = (hub(), Health::new());
+    hub.set_health(health.clone());
+    let queue = hub.create(WHAT_TRANSFERS, 8, 0).unwrap();
+    let (told, heard) = channel();
+    let [begun, broken] = [(); 2].map(|()| Arc::new(Barrier::new(2)));
+    let (has_begun, is_broken) = (begun.clone(), broken.clone());
+    let callback: Callback = Arc::new(move |event: &Event| {
+        if number(event) == 0 {
+            has_begun.wait();
+            is_broken.wait();
+        }
+        told.send(number(event)).unwrap();
+    });
+    hub.set_callback(queue.handle(), Some(callback)).unwrap();
+    submit(&queue, 0);
+    begun.wait();
+    let bug = || -> Result<()> { std::panic::resume_unwind(Box::new("a bug")) };
+    assert_eq!(health.call("a test", bug).unwrap_err().status, Status::Panic);
+    submit(&queue, 1);
+    hub.reschedule();
+    broken.wait();
+    assert_eq!([receive(&heard), receive(&heard)], [0, 1]);
+    hub.close();
 }

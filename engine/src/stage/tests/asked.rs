@@ -14,6 +14,7 @@ use crate::peer::outbox::Class;
 use crate::peer::tests::peer_with;
 use crate::peer::{After, Kept, Path, PathStatus, Peer, SameHost, SessionInfo, TransportService};
 use crate::region::grants::{Grants, Use};
+use crate::region::holder::{Holder, Pin};
 use crate::region::{Region, RegionSpec, Registry, RemoteMap};
 use crate::status::{Error, Result};
 use crate::sys::clock;
@@ -401,4 +402,32 @@ fn memory_is_lent_to_processes_that_are_proven_and_may_reach_it() {
     assert_eq!(refused(&mut target, &region, MemoryKind::Cuda), None);
     revoked.leave();
     target.registry.unregister(region.id, Some(BOUND)).unwrap();
+}
+
+/// A device that registers no memory.
+struct Full;
+
+impl Holder for Full {
+    fn pin(&self, _: &[RegionSpec]) -> Result<Vec<Pin>> {
+        Err(Error::new(Status::NoMemory, "the device is full"))
+    }
+    fn revoke(&self, _: RegionId) {}
+    fn revoke_if_unheld(&self, _: RegionId, revoke: &mut dyn FnMut() -> bool) -> bool {
+        revoke()
+    }
+    fn wait_unheld(&self, _: RegionId, _: Option<Instant>) -> bool {
+        true
+    }
+    fn unpin(&self, _: &Region) {}
+}
+
+/// The first answer may be lost with its connection; then the initiator asks once more.
+#[test]
+fn a_request_without_a_slot_is_refused_each_time() {
+    let mut target = Target::new();
+    target.registry.set_holder(Arc::new(Full));
+    for _ in 0..2 {
+        let answer = target.ask(Message::Want { op: FIRST });
+        assert!(matches!(&answer, Message::Done { op: FIRST, faults } if !faults.is_empty()), "{answer:?}");
+    }
 }

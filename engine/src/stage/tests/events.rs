@@ -4,6 +4,9 @@ use super::*;
 use crate::complete::transfer::Strike;
 use crate::complete::Fence;
 use crate::notify::Wakers;
+use std::future::Future;
+use std::sync::atomic::AtomicBool;
+use std::task::{Context, Wake, Waker};
 
 fn after(event: u64) -> TransferOptions<'static> {
     TransferOptions { start: Some((MemoryKind::Cuda, Start::Event(event))), ..options() }
@@ -102,4 +105,46 @@ fn a_stream_waits_until_the_transfer_is_final_however_it_ends() {
     let _closed = held(4, 24);
     two.a.close(Some(BOUND)).unwrap();
     assert!(!waits(4));
+}
+
+/// The device's thread runs the program's task, whose panic is its own.
+#[test]
+fn a_task_that_panics_at_its_point_breaks_nothing() {
+    struct Panics(AtomicBool);
+    impl Wake for Panics {
+        fn wake(self: Arc<Self>) {
+            self.0.store(true, Ordering::SeqCst);
+            panic!("a task");
+        }
+    }
+    let two = Two::new(&[("transports", "tcp")]);
+    let task = Arc::new(Panics(AtomicBool::new(false)));
+    let mut point = std::pin::pin!(two.a.reached(MemoryKind::Cuda, Start::Event(77)).unwrap());
+    let waker = Waker::from(task.clone());
+    assert!(point.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    two.fake.events.lock().unwrap().push(77);
+    until("the task is woken", || task.0.load(Ordering::SeqCst));
+    assert!(point.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready());
+    let (local, remote) = (two.place(&two.a, Some(0), MIB), two.place(&two.b, None, MIB));
+    two.done(Op::Write, &[request(&local, &remote, (0, 0), MIB)]);
+    two.a.check_health().unwrap();
+}
+
+/// The program may destroy its event once the transfer is final.
+#[test]
+fn a_transfer_is_not_final_while_its_event_is_looked_at() {
+    let two = Two::new(&[("transports", "tcp")]);
+    let (local, remote) = (two.place(&two.a, None, 8), two.place(&two.b, None, 8));
+    let held = [request(&local, &remote, (0, 0), 8)];
+    let transfer = two.a.submit_core(two.peer, Op::Write, &held, &after(31)).unwrap();
+    two.fake.look_waits.store(true, Ordering::SeqCst);
+    until("the event is looked at", || two.fake.looking.load(Ordering::SeqCst) == 1);
+    std::thread::scope(|scope| {
+        scope.spawn(|| two.a.cancel(&transfer));
+        std::thread::sleep(Duration::from_millis(50));
+        let is_final = transfer.is_final();
+        two.fake.look_waits.store(false, Ordering::SeqCst);
+        assert!(!is_final);
+    });
+    assert_eq!(two.a.wait(&transfer, Some(BOUND)).unwrap().state, State::Cancelled);
 }

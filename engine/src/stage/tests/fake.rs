@@ -38,6 +38,9 @@ pub struct Fake {
     pub crossings: AtomicU64,
     /// Pinning host memory waits while this is true.
     pub lock_waits: AtomicBool,
+    /// Looks at events wait while this is true; below, the number that wait.
+    pub look_waits: AtomicBool,
+    pub looking: AtomicI32,
     /// The events that have fired. FAILED is the event of work that failed.
     pub events: Mutex<Vec<u64>>,
     /// Whether other processes can map memory.
@@ -79,6 +82,13 @@ struct FakePoint(Arc<Fake>, u64);
 
 impl Point for FakePoint {
     fn is_reached(&self) -> Result<bool> {
+        if self.0.look_waits.load(Ordering::SeqCst) {
+            self.0.looking.fetch_add(1, Ordering::SeqCst);
+            while self.0.look_waits.load(Ordering::SeqCst) {
+                std::thread::yield_now();
+            }
+            self.0.looking.fetch_sub(1, Ordering::SeqCst);
+        }
         if self.1 == FAILED {
             return Err(Error::new(Status::System, "the work before the event failed"));
         }
@@ -235,6 +245,10 @@ impl Driver for Fake {
             Start::Event(event) => Ok(Box::new(FakePoint(Fake::get(), event))),
             Start::Stream(_) => Err(Error::new(Status::Unsupported, "no streams")),
         }
+    }
+
+    fn capture(&self, event: u64) -> Result<Box<dyn Point>> {
+        self.point(Start::Event(event))
     }
 
     fn hold(&self, stream: u64) -> Result<Box<dyn Hold>> {

@@ -198,3 +198,24 @@ fn a_turn_that_outlasts_a_lease_tells_of_the_late_apply() {
     assert!(two.b.whole().health().bombs.is_prolonged());
     assert_eq!(late(), 1);
 }
+
+/// What was sent again behind a lease may land once more after the transfer's end, which names that fence.
+#[test]
+fn the_fence_of_a_part_is_the_transfer_s() {
+    let two = Two::new(&[("transports", "tcp")]);
+    let bytes = 64 * MIB;
+    let (local, remote) = (two.place(&two.a, Some(0), bytes), two.place(&two.b, None, bytes));
+    let requests = [request(&local, &remote, (0, 0), bytes)];
+    let whole = two.a.submit_core(two.peer, Op::Write, &requests, &options()).unwrap();
+    let mut marked = 0;
+    while !whole.is_final() {
+        let parts = two.a.whole().transfers.list().into_iter();
+        for part in parts.filter(|it| it.handle != whole.handle && !it.is_final()) {
+            part.fenced(Fence::Lease);
+            marked += 1;
+        }
+    }
+    assert!(marked > 0, "no part was seen");
+    let result = two.a.wait(&whole, Some(BOUND)).unwrap();
+    assert_eq!((result.state, result.fence), (State::Done, Fence::Lease));
+}

@@ -70,7 +70,7 @@ impl Drop for Two {
     fn drop(&mut self) {
         let fake = &self.fake;
         let waits = [&fake.hangs, &fake.crossing_hangs, &fake.lock_waits, &fake.attach_waits];
-        for waits in waits.into_iter().chain([&fake.withdraw_waits]) {
+        for waits in waits.into_iter().chain([&fake.withdraw_waits, &fake.look_waits]) {
             waits.store(false, Ordering::SeqCst);
         }
     }

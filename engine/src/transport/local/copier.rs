@@ -277,9 +277,24 @@ fn failure(first: u32, at: usize, status: Status, os_error: i32) -> Failure {
 mod tests {
     use super::*;
     use crate::handle::Tag;
-    use crate::region::grants::Grants;
+    use crate::region::grants::{Grants, Tally};
     use crate::region::{RegionSpec, Registry};
     use crate::sys::mapping::Mapping;
+
+    impl Copier {
+        /// Returns a copier to this process, which counts as ended when the process `watched` has ended, and its tally.
+        pub fn own(grants: &Grants, watched: u32) -> (Arc<Tally>, Copier) {
+            let (tally, fd) = grants.admit(7).unwrap();
+            let copier = Copier {
+                grant: Arc::new(Grant::new(grants.board(), &fd).unwrap()),
+                process: Arc::new(Process::numbered(std::process::id() as i32, watched as i32)),
+                proven: None,
+                mappings: Mappings::default(),
+                by_call: Ok(()),
+            };
+            (tally, copier)
+        }
+    }
 
     /// The number of a process that has ended may be another's. Here it is this process's own.
     #[test]
@@ -290,18 +305,11 @@ mod tests {
             memory
         });
         let grants = Arc::new(Grants::new().unwrap());
-        let (_tally, fd) = grants.admit(7).unwrap();
         let registry = Registry::new(Tag::from_random(9), Some(grants.clone()));
         let spec = RegionSpec { address: there.address() as u64, length: 4096, ..RegionSpec::default() };
         let region = registry.register(&[spec]).unwrap()[0].id;
         let mut child = std::process::Command::new("sleep").arg("600").spawn().unwrap();
-        let copier = Copier {
-            grant: Arc::new(Grant::new(grants.board(), &fd).unwrap()),
-            process: Arc::new(Process::numbered(std::process::id() as i32, child.id() as i32)),
-            proven: None,
-            mappings: Mappings::default(),
-            by_call: Ok(()),
-        };
+        let (_tally, copier) = Copier::own(&grants, child.id());
         let slice = |at: usize| Slice {
             local: here.address() as u64 + at as u64,
             remote: there.address() as u64 + at as u64,

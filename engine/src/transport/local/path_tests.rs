@@ -6,12 +6,10 @@ use crate::complete::State;
 use crate::complete::TransferFlags;
 use crate::handle::Tag;
 use crate::peer::PathStatus;
-use crate::region::grants::{Grant, Grants};
+use crate::region::grants::Grants;
 use crate::region::{RegionSpec, Registry};
 use crate::status::Status;
 use crate::sys::mapping::Mapping;
-use crate::transport::local::mappings::Mappings;
-use crate::transport::local::process::Process;
 use crate::types::{Access, Request, TransferId};
 use crate::{Config, Engine};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -64,19 +62,12 @@ fn what_has_waited_is_not_written_to_a_process_that_has_ended_since() {
         memory
     });
     let grants = Arc::new(Grants::new().unwrap());
-    let (_tally, fd) = grants.admit(7).unwrap();
     let registry = Registry::new(Tag::from_random(9), Some(grants.clone()));
     let (address, length) = (there.address() as u64, BYTES as u64);
     let spec = RegionSpec { address, length, access: Access::BOTH, ..RegionSpec::default() };
     let region = registry.register(&[spec]).unwrap()[0].id;
     let mut child = std::process::Command::new("sleep").arg("600").spawn().unwrap();
-    let copier = Copier {
-        grant: Arc::new(Grant::new(grants.board(), &fd).unwrap()),
-        process: Arc::new(Process::numbered(std::process::id() as i32, child.id() as i32)),
-        proven: None,
-        mappings: Mappings::default(),
-        by_call: Ok(()),
-    };
+    let (_tally, copier) = Copier::own(&grants, child.id());
     static BROKEN: AtomicU32 = AtomicU32::new(0);
     let on_broken = || {
         BROKEN.fetch_add(1, Ordering::SeqCst);

@@ -8,7 +8,6 @@ use crate::region::grants::Grant;
 use crate::region::RegionSpec;
 use crate::sys::mapping::Mapping;
 use crate::transport::local::copier::Copier;
-use crate::transport::local::mappings::Mappings;
 use crate::transport::local::process::Process;
 use crate::transport::local::session::Admitted;
 
@@ -86,15 +85,7 @@ fn regions_that_go_are_told_of_by_the_thread_in_turns() {
 #[test]
 fn a_lost_peer_is_not_quiet_while_this_process_copies() {
     let (service, peer) = (service(), PeerId::from_raw(3));
-    let (tally, fd) = service.grants.admit(7).unwrap();
-    let pid = std::process::id() as i32;
-    let copier = Copier {
-        grant: Arc::new(Grant::new(service.grants.board(), &fd).unwrap()),
-        process: Arc::new(Process::numbered(pid, pid)),
-        proven: None,
-        mappings: Mappings::default(),
-        by_call: Ok(()),
-    };
+    let (tally, copier) = Copier::own(&service.grants, std::process::id());
     let admitted = Admitted { tally, process: copier.process.clone() };
     let path = LocalPath::new(peer_with(3), copier, 1, 0, Box::new(|| ()));
     let mut sessions = service.lock();
@@ -148,4 +139,24 @@ fn a_process_that_died_in_a_copy_is_quiet_without_a_path() {
     turn_again();
     assert!(service.is_quiet(peer));
     assert_eq!(service.lock().draining_times.first(), None, "nothing is left of it");
+}
+
+/// The attempt to establish the path ends, and the control loop learns why.
+#[test]
+fn a_process_that_cannot_be_watched_settles_its_path() {
+    let (service, peer) = (service(), PeerId::from_raw(3));
+    let (_tally, copier) = Copier::own(&service.grants, std::process::id());
+    // epoll takes a descriptor once.
+    service.poller.add(copier.process.pidfd().as_raw_fd(), 1 << 40, READ).unwrap();
+    let mut sessions = service.lock();
+    let session = sessions.all.get_mut(&peer).unwrap();
+    session.copier = Some(copier);
+    let commands = session.session_info.peer.engine().commands.clone();
+    service.settle(&mut sessions, peer);
+    drop(sessions);
+    let is_told = |command: &Command| match command {
+        Command::PathSettled { peer: of, why: Some(why), .. } => *of == peer && why.contains("watched"),
+        _ => false,
+    };
+    assert!(commands.take().iter().any(is_told));
 }

@@ -21,6 +21,21 @@ const FABRIC_DRAIN_NS: u64 = 1_000_000_000;
 /// How many REM_INV_REQ_ERR errors a transfer may get before one settles a request.
 const INVALID_MAX: u32 = 3;
 
+/// When nothing of an endpoint that has just ended can land any more.
+#[derive(Clone, Copy)]
+struct End {
+    lease_ns: u64,
+    /// No packet is in the network any more.
+    drained_ns: Monotonic,
+}
+
+impl End {
+    /// Contract 1: a lease counts from the posting, as over TCP, so that a struck transfer is final within it.
+    fn of(self, posted_ns: Monotonic) -> Monotonic {
+        self.drained_ns.max(posted_ns.saturating_add(self.lease_ns))
+    }
+}
+
 impl Service {
     /// Destroys all endpoints because the engine is broken. When this returns, no device moves anything for the
     /// engine.
@@ -80,18 +95,19 @@ impl Endpoint {
         // Taking the lock waits for a thread that still settles what it reaped.
         self.reap_with(self.reaper.lock(), &mut after);
         self.device.forget(self.cookie, &self.qp_numbers, self);
-        let lease_ns = self.peer.clock.lease_ns().max(FABRIC_DRAIN_NS);
-        let lease_until_ns = clock::monotonic_ns() + lease_ns;
+        let end =
+            End { lease_ns: self.peer.clock.lease_ns(), drained_ns: clock::monotonic_ns() + FABRIC_DRAIN_NS };
         let unknown = self.unacknowledged.take_unacked().into_iter();
-        let mut records: Vec<Posted> =
-            unknown.map(|what| Posted { sequence: 0, lease_until_ns, what }).collect();
+        let mut records: Vec<Posted> = unknown
+            .map(|(what, posted_ns)| Posted { sequence: 0, lease_until_ns: end.of(posted_ns), what })
+            .collect();
         for flight in &self.flights {
             let (batches, error) = {
                 let mut state = flight.state.lock();
                 (std::mem::take(&mut state.batches), state.error.take())
             };
             for batch in batches {
-                self.give_back(batch, error, lease_until_ns, &mut records, &mut after);
+                self.give_back(batch, error, end, &mut records, &mut after);
             }
         }
         records
@@ -101,12 +117,13 @@ impl Endpoint {
         &self,
         batch: Batch,
         error: Option<(WrId, u32, u32)>,
-        lease_until_ns: Monotonic,
+        end: End,
         records: &mut Vec<Posted>,
         after: &mut After,
     ) {
         batch.slot.into_iter().for_each(|slot| self.device.notifications.give_back(slot));
         let Some(Run { transfer, range, .. }) = batch.run else { return };
+        let lease_until_ns = end.of(batch.posted_ns);
         let SliceRange { mut first, end } = range;
         let ours = error.filter(|(id, _, _)| id.is_of(batch.sequence));
         let mut bad: Vec<Failure> = batch.failures;
@@ -173,4 +190,17 @@ fn refused(transfer: &Transfer, first: u32, (id, status, _): (WrId, u32, u32)) -
     let settles =
         alone && id.slice().is_some() || transfer.invalid.fetch_add(1, Ordering::Relaxed) + 1 >= INVALID_MAX;
     settles.then(|| (first + id.slice().unwrap_or(0), status as i32))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn work_is_over_with_its_lease_and_not_before_the_network_is_empty() {
+        let at = |ms: u64| Monotonic::ZERO + ms * 1_000_000;
+        let end = End { lease_ns: 3_000_000_000, drained_ns: at(11_000) };
+        assert_eq!(end.of(at(9_500)), at(12_500));
+        assert_eq!(end.of(at(7_000)), at(11_000));
+    }
 }

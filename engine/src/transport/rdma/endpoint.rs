@@ -369,7 +369,8 @@ impl Endpoint {
                 notification => {
                     only = None;
                     batch.slot = slot.take();
-                    self.add_notification(&mut builder, batch.slot, notification, sequence);
+                    let posted = (sequence, clock::monotonic_ns());
+                    self.add_notification(&mut builder, batch.slot, notification, posted);
                 }
             }
             sender.staged.push(batch);

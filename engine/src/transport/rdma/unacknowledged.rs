@@ -18,20 +18,20 @@ use std::sync::Arc;
 
 #[derive(Default)]
 pub struct Unacknowledged {
-    /// By their numbers among the peer's notifications.
-    unacked: Mutex<HashMap<u64, What>>,
+    /// By their numbers among the peer's notifications, with the time of posting.
+    unacked: Mutex<HashMap<u64, (What, Monotonic)>>,
     owed: Mutex<Vec<u64>>,
 }
 
 impl Unacknowledged {
     /// Enters a notification. Must be called before it is posted: the answer may come at once.
-    pub fn sent(&self, number: u64, what: What) {
-        self.unacked.lock().insert(number, what);
+    pub fn sent(&self, number: u64, what: What, posted_ns: Monotonic) {
+        self.unacked.lock().insert(number, (what, posted_ns));
     }
 
     /// Removes and returns the notification or skip that the target acknowledged.
     pub fn acknowledged(&self, number: u64) -> Option<What> {
-        self.unacked.lock().remove(&number)
+        self.unacked.lock().remove(&number).map(|(what, _)| what)
     }
 
     /// Notes an acknowledgement to be sent. Returns false if the peer keeps sending but receives no acknowledgements.
@@ -54,12 +54,12 @@ impl Unacknowledged {
 
     pub fn carries(&self, transfer: TransferId) -> bool {
         let ours = |it: &Arc<Transfer>| it.handle == transfer;
-        self.unacked.lock().values().any(|what| matches!(what, What::Notify(transfer) if ours(transfer)))
+        self.unacked.lock().values().any(|(what, _)| matches!(what, What::Notify(transfer) if ours(transfer)))
     }
 
-    /// Takes all that is unacknowledged when the endpoint ends.
-    pub fn take_unacked(&self) -> Vec<What> {
-        self.unacked.lock().drain().map(|(_, what)| what).collect()
+    /// Takes all that is unacknowledged when the endpoint ends, with the times of posting.
+    pub fn take_unacked(&self) -> Vec<(What, Monotonic)> {
+        self.unacked.lock().drain().map(|(_, sent)| sent).collect()
     }
 }
 
@@ -105,7 +105,7 @@ impl Endpoint {
         builder: &mut Builder,
         slot: Option<u32>,
         pulled: Pulled,
-        sequence: u64,
+        (sequence, posted_ns): (u64, Monotonic),
     ) {
         // `PullLimits` allows notifications only with a slot.
         let Some(slot) = slot else { return };
@@ -114,11 +114,11 @@ impl Endpoint {
                 let number = transfer.notify_sequence.load(Ordering::Relaxed);
                 let body = transfer.spec.notify.as_deref().unwrap_or_default();
                 builder.add_send(slot, &SendBody::Notify(number, body), sequence);
-                self.unacknowledged.sent(number, What::Notify(transfer));
+                self.unacknowledged.sent(number, What::Notify(transfer), posted_ns);
             }
             Pulled::Skip(number) => {
                 builder.add_send(slot, &SendBody::Skip(number), sequence);
-                self.unacknowledged.sent(number, What::Skip(number));
+                self.unacknowledged.sent(number, What::Skip(number), posted_ns);
             }
         }
     }
@@ -148,7 +148,7 @@ mod tests {
     #[test]
     fn what_is_acknowledged_is_known_once_and_the_rest_comes_back() {
         let unacknowledged = Unacknowledged::default();
-        (0..3).for_each(|number| unacknowledged.sent(number, What::Skip(number)));
+        (0..3).for_each(|number| unacknowledged.sent(number, What::Skip(number), Monotonic::ZERO));
         assert!(matches!(unacknowledged.acknowledged(1), Some(What::Skip(1))));
         assert!(unacknowledged.acknowledged(1).is_none());
         assert_eq!(unacknowledged.take_unacked().len(), 2);
@@ -167,7 +167,7 @@ mod tests {
         open(&peer, Transport::Rdma);
         let transfers: Vec<_> = (0..3).map(|handle| submit(&peer, handle + 1, 0)).collect();
         let lose = |unacknowledged: &Unacknowledged| {
-            for what in unacknowledged.take_unacked() {
+            for (what, _) in unacknowledged.take_unacked() {
                 match what {
                     What::Notify(transfer) => peer.release_notification(&transfer, &mut peer.after()),
                     What::Skip(number) => peer.release_skip(number),
@@ -176,10 +176,12 @@ mod tests {
             }
         };
         let post = |unacknowledged: &Unacknowledged| match pull_notification(&peer, Transport::Rdma) {
-            Some(Pulled::Notify(it)) => {
-                unacknowledged.sent(it.notify_sequence.load(Ordering::Relaxed), What::Notify(it))
-            }
-            Some(Pulled::Skip(number)) => unacknowledged.sent(number, What::Skip(number)),
+            Some(Pulled::Notify(it)) => unacknowledged.sent(
+                it.notify_sequence.load(Ordering::Relaxed),
+                What::Notify(it),
+                Monotonic::ZERO,
+            ),
+            Some(Pulled::Skip(number)) => unacknowledged.sent(number, What::Skip(number), Monotonic::ZERO),
             _ => panic!("nothing is queued"),
         };
         (0..3).for_each(|_| post(&unacknowledged));

@@ -47,6 +47,8 @@ pub struct Taking {
     parts: Option<BTreeMap<u32, Part>>,
     /// Layers that were told as complete.
     told_layers: u32,
+    /// The tokens from here on are not to be trusted, although they have arrived.
+    trusted: Option<u64>,
     struck: Option<(End, Status, String)>,
 }
 
@@ -112,6 +114,11 @@ impl Taking {
         Key { id: self.spec.id, take: self.number }
     }
 
+    /// The tokens from `from` on are not valid, whatever has arrived. The caller strikes the take, unless it is struck.
+    fn doubt(&mut self, from: u64) {
+        self.trusted = Some(self.trusted.map_or(from, |before| before.min(from)));
+    }
+
     fn parts(&self) -> impl Iterator<Item = (&u32, &Part)> {
         self.parts.iter().flatten()
     }
@@ -165,7 +172,8 @@ impl Machine {
             spec.deadline.map(|after| now.saturating_add(after.as_nanos().min(u64::MAX.into()) as u64));
         let id = spec.id;
         let first = self.first_producer(&spec);
-        let take = Taking { spec, number, deadline_at, parts: None, told_layers: 0, struck: None };
+        let take =
+            Taking { spec, number, deadline_at, parts: None, told_layers: 0, trusted: None, struck: None };
         self.takes.insert(id, take);
         self.note(id, || What::Taken);
         if let Some(at) = deadline_at {
@@ -194,6 +202,14 @@ impl Machine {
         }
         self.strike_take(id, End::Cancelled, Status::Cancelled, "the consumer cancelled the take");
         Ok(())
+    }
+
+    /// Ends a take of which a block is harmed. What of it has arrived is not valid, also if it is ending already.
+    pub(super) fn harm_take(&mut self, id: HandoffId, status: Status, why: &str) {
+        if let Some(take) = self.takes.get_mut(&id) {
+            take.doubt(0);
+        }
+        self.strike_take(id, End::Failed, status, why);
     }
 
     /// A peer is lost, or is not to be trusted any more: a take from it ends.

@@ -124,6 +124,11 @@ impl Machine {
             part.is_over = true;
         }
         if !has_nothing_more {
+            // What has arrived came from memory that is harmed.
+            let harmed = self.takes.get_mut(&key.id).filter(|_| status == Status::Corrupt);
+            if let Some(take) = harmed {
+                take.doubt(take.spec.skip_tokens);
+            }
             let (status, why) = match status {
                 Status::Ok => (Status::Corrupt, "the producer ended a take that is not complete"),
                 status => (status, why),
@@ -204,7 +209,8 @@ impl Machine {
     pub(super) fn finish_take(&mut self, id: HandoffId) {
         let Some(take) = self.takes.remove(&id) else { return };
         let received = (End::Received, Status::Ok, String::new());
-        let valid_tokens = take.valid_tokens();
+        let arrived = take.valid_tokens();
+        let valid_tokens = take.trusted.map_or(arrived, |trusted| trusted.min(arrived));
         let (end, status, why) = take.struck.clone().unwrap_or(received);
         let untrusted = match end {
             End::Received => Vec::new(),

@@ -87,7 +87,7 @@ impl Machine {
         let ended = self.take_has_ended(key, epoch);
         let take = self.takes.get_mut(&key.id).filter(|take| take.number == key.take);
         let Some(take) = take else {
-            self.send(peer, &ended);
+            self.answer(peer, &ended);
             return Ok(());
         };
         let (struck, has_told) = (take.struck.clone(), take.has_told(from));
@@ -106,7 +106,7 @@ impl Machine {
         if let Some((_, status, why)) = struck {
             // What is not over tells its end by itself.
             if *is_over {
-                self.send(peer, &Message::Final { key, epoch, status, why });
+                self.answer(peer, &Message::Final { key, epoch, status, why });
             }
             return Ok(());
         }
@@ -132,7 +132,7 @@ impl Machine {
         asked.is_recalled = false;
         asked.progress.resume();
         let epoch = asked.epoch.unwrap_or(0);
-        self.send(peer, &Message::Retracted { key, epoch });
+        self.answer(peer, &Message::Retracted { key, epoch });
     }
 
     /// The answer to a retract of a take that is not there any more. One that is forgotten had everything of this

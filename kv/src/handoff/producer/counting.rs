@@ -23,17 +23,21 @@ impl Machine {
         self.offers.values().flat_map(Offer::parts).filter(|part| part.over.is_none()).count()
     }
 
-    /// A consumer says FINAL. If it has read everything, that counts as sent: nobody else sees how much it read. What
-    /// of the offer it did not want, it did not say, so groups that it does not need count too.
+    /// A consumer says FINAL. If it has read everything, that counts as sent, up to the tokens that it was told are
+    /// ready: nobody else sees how much it read. What of the offer it did not want, it did not say, so groups that it
+    /// does not need count too.
     pub(in crate::handoff) fn count_final(&mut self, peer: PeerId, key: Key, epoch: u64, status: Status) {
         let source = self.layout.clone();
         let lists: Vec<u64> = self
             .offers
             .get(&key.id)
             .map_or(Vec::new(), |offer| offer.spec.blocks.iter().map(|list| list.ids.len() as u64).collect());
+        let ready = self.offers.get(&key.id).and_then(|offer| offer.ready.iter().copied().max()).unwrap_or(0);
         let is_read = |part: &&mut Part| !part.take.is_push && part.over.is_none() && part.epoch == epoch;
         let Some(part) = self.taker_of(peer, key).filter(is_read) else { return };
-        let tokens = part.take.skip..part.take.tokens;
+        // Counting goes turn by turn, and what the peer wants may be any number.
+        let told = part.told_ready.iter().copied().max().unwrap_or(ready);
+        let tokens = part.take.skip..part.take.tokens.min(told);
         if status != Status::Ok || part.struck.is_some() || tokens.is_empty() {
             return;
         }

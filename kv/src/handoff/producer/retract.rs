@@ -212,7 +212,9 @@ impl Machine {
         let Some(list) = offer.spec.blocks.get_mut(group as usize) else { return Ok(offer.finished) };
         let gone = lists::cut_front(list, step, held(&layout.shard, before_token));
         let before = list.first_token;
-        offer.freed.insert(group, before);
+        // After a retract the list may begin before what was freed.
+        let freed = offer.freed.entry(group).or_default();
+        *freed = before.max(*freed);
         if gone.is_empty() {
             return Ok(offer.retract.as_ref().map_or(offer.finished, |retract| retract.number));
         }
@@ -294,6 +296,8 @@ impl Offer {
     /// Lets go of the tokens from `from` on: of what was ready, and of the blocks.
     fn take_back(&mut self, layout: &Layout, from: u64) {
         let own = held(&layout.shard, from);
+        // What was freed behind it is computed again, in other blocks.
+        self.freed.values_mut().for_each(|before| *before = (*before).min(own));
         let mut gone = Vec::new();
         for (index, (list, step)) in self.spec.blocks.iter_mut().zip(lists::steps(layout)).enumerate() {
             let layers =

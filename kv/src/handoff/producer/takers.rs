@@ -25,7 +25,7 @@ impl Machine {
         let key = take.key;
         if let Err(error) = self.accept(peer, take) {
             let (status, why) = told(&error);
-            self.send(peer, &Message::Ended { key, status, why });
+            self.answer(peer, &Message::Ended { key, status, why });
         }
         self.pump_offer(key.id);
     }
@@ -122,7 +122,7 @@ impl Machine {
         self.count_on(peer, Handoff::Offer(id));
         self.note_lease(id);
         if sends_nothing {
-            self.send(peer, &Message::Ended { key, status: Status::Ok, why: String::new() });
+            self.answer(peer, &Message::Ended { key, status: Status::Ok, why: String::new() });
         }
         Ok(())
     }
@@ -181,7 +181,7 @@ impl Machine {
                 self.strike_part(key.id, spot, Status::Cancelled, CANCELLED);
                 self.settle_offer(key.id);
             }
-            None => self.send(peer, &Message::Ended { key, status: Status::Cancelled, why: String::new() }),
+            None => self.answer(peer, &Message::Ended { key, status: Status::Cancelled, why: String::new() }),
         }
     }
 

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use ferry::Status;
 use ferry_kv::handoff::limits::{
-    IN_FLIGHT_OF_PART_MAX, IN_FLIGHT_OF_PEER_MAX, TAKERS_MAX, TOMBSTONE_NS, UNSENT_MAX, WAITING_MAX,
-    WAITING_OF_PEER_MAX,
+    ANSWERS_BEFORE_PONG_MAX, ANSWERS_MAX, GREETINGS_MAX, IN_FLIGHT_OF_PART_MAX, IN_FLIGHT_OF_PEER_MAX,
+    TAKERS_MAX, TOMBSTONE_NS, UNSENT_MAX, WAITING_MAX, WAITING_OF_PEER_MAX,
 };
 use ferry_kv::handoff::wire::{Key, Message, Take};
-use ferry_kv::handoff::{End, HandoffId, Mode, OfferSpec, State};
+use ferry_kv::handoff::{End, HandoffId, Mode, OfferSpec, Owner, State};
 
 use super::rig::*;
 
@@ -200,4 +200,61 @@ fn a_push_writes_nothing_while_its_messages_have_no_room() {
     rig.machine.sent(peer(1), None, Ok(()), 0);
     rig.settle();
     assert_eq!(rig.posts.len(), 1);
+}
+
+/// A peer that only asks is not answered for ever: neither memory nor the engine's room for messages is its own.
+#[test]
+fn answers_that_a_peer_does_not_take_are_bounded() {
+    let of_nothing = |number: u64| Key { id: wide(number), take: 5 };
+    let asks: [fn(Key) -> Message; 3] = [
+        |key| Message::Cancel { key },
+        |key| Message::Retract { key, epoch: 1, from: 0 },
+        // Of another incarnation of this cache.
+        |key| Message::Take(Take { key, incarnation: INCARNATION + 1, ..take(0, 5, false) }),
+    ];
+    for ask in asks {
+        let mut rig = Rig::new(one());
+        rig.holds_messages = true;
+        rig.hello(peer(1), &one());
+        let greeted = rig.sent.len();
+        (0..10_000).for_each(|_| rig.hear(peer(1), Message::Ping));
+        assert_eq!(rig.sent.len() - greeted, ANSWERS_BEFORE_PONG_MAX as usize);
+        // There is room again.
+        rig.machine.sent(peer(1), Some(Owner::Answer), Ok(()), 0);
+        (0..2).for_each(|_| rig.hear(peer(1), Message::Ping));
+        assert_eq!(rig.sent.len() - greeted, ANSWERS_BEFORE_PONG_MAX as usize + 1);
+        let more = u64::from(ANSWERS_MAX - ANSWERS_BEFORE_PONG_MAX);
+        (0..more).for_each(|number| rig.hear(peer(1), ask(of_nothing(number))));
+        assert_eq!((rig.sent.len() - greeted, &rig.fences[..]), (ANSWERS_MAX as usize + 1, &[][..]));
+        (0..10).for_each(|number| rig.hear(peer(1), ask(of_nothing(number))));
+        assert_eq!((rig.sent.len() - greeted, &rig.fences[..]), (ANSWERS_MAX as usize + 1, &[peer(1)][..]));
+        // Another peer is answered.
+        rig.hear(peer(2), Message::Ping);
+        assert_eq!(rig.told(peer(2)), [Message::Pong]);
+    }
+}
+
+#[test]
+fn greetings_that_a_peer_does_not_take_are_bounded() {
+    let hello = |incarnation| {
+        let layout = Box::new(one());
+        Message::Hello { incarnation, regions: Vec::new(), layout }
+    };
+    let mut rig = Rig::new(one());
+    rig.holds_messages = true;
+    let most = u64::from(GREETINGS_MAX);
+    (0..most).for_each(|incarnation| rig.hear(peer(1), hello(incarnation)));
+    assert_eq!((rig.sent.len(), &rig.fences[..]), (most as usize, &[][..]));
+    (most..2 * most).for_each(|incarnation| rig.hear(peer(1), hello(incarnation)));
+    assert_eq!((rig.sent.len(), &rig.fences[..]), (most as usize, &[peer(1)][..]));
+    // Of another version: it is told this one's as often, and does no harm.
+    let mut other = hello(1).encode().unwrap();
+    other[1] ^= 2;
+    let mut rig = Rig::new(one());
+    rig.holds_messages = true;
+    (0..2 * most).for_each(|_| rig.hear_bytes(peer(1), &other));
+    assert_eq!((rig.sent.len(), &rig.fences[..]), (most as usize, &[][..]));
+    rig.machine.sent(peer(1), Some(Owner::Greeting), Ok(()), 0);
+    (0..2).for_each(|_| rig.hear_bytes(peer(1), &other));
+    assert_eq!(rig.sent.len(), most as usize + 1);
 }

@@ -6,6 +6,7 @@ use ferry_kv::handoff::wire::{Message, Take};
 use ferry_kv::handoff::{Blocks, End, Mode, State};
 
 use super::rig::*;
+use crate::caches::{layouts, Shape};
 
 const GOOD: u64 = 1;
 const BAD: u64 = 2;
@@ -217,6 +218,22 @@ fn a_take_that_is_not_its_peers_is_refused() {
     assert_eq!(rig.fences, []);
 }
 
+/// What it says to have read is counted turn by turn, up to what it was told, whatever it has asked for.
+#[test]
+fn a_pull_of_more_tokens_than_there_are_is_counted_up_to_what_was_told() {
+    let turns = layouts(Shape { pcp: 2, ..Shape::plain(1, 1, 4) }, 0).remove(0);
+    // It has every second token, each of three layers, two pairs, two heads and three elements.
+    for (skip, counted) in [(0, TOKENS / 2), (TOKENS, 0), (u64::MAX - 1, 0)] {
+        let mut rig = Rig::new(one());
+        rig.hello(peer(BAD), &turns);
+        rig.offer(1, 1);
+        rig.ready(1, 0..3, TOKENS);
+        rig.hear(peer(BAD), Message::Take(Take { skip, tokens: u64::MAX, ..take(1, 5, false) }));
+        rig.hear(peer(BAD), done(key(1, 5)));
+        assert_eq!(rig.machine.metrics(0).bytes_sent, counted * 3 * 2 * 2 * 3, "{skip}");
+    }
+}
+
 /// It is known to be gone before a retract asks it.
 #[test]
 fn a_silent_peer_that_has_everything_is_fenced_while_its_handoff_goes_on() {
@@ -261,4 +278,17 @@ fn a_silent_peer_is_asked_and_then_fenced_once() {
     assert_eq!(rig.fences, [peer(BAD), peer(BAD)]);
     rig.hear(peer(BAD), Message::Pong);
     assert_eq!(rig.machine.unfenced_blocks(), 0);
+}
+
+/// The cache's thread sleeps while a fence lasts.
+#[test]
+fn a_fence_that_lasts_is_not_looked_at_all_the_time() {
+    let (mut rig, _) = busy(Mode::Push);
+    rig.tick(SILENCE / 2);
+    rig.tick(SILENCE);
+    assert_eq!(rig.fences, [peer(GOOD), peer(BAD)]);
+    for later in [2 * SILENCE, 3 * SILENCE] {
+        assert_eq!(rig.tick(later), Some(later + SILENCE / 2));
+    }
+    assert_eq!(rig.fences.len(), 2);
 }

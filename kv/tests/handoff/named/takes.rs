@@ -429,3 +429,46 @@ fn late_bytes_fail_the_handoffs_that_have_the_block() {
     let failed = Some((End::Failed, Status::Corrupt));
     assert_eq!([rig.end_of(1), rig.end_of(3)], [failed, failed]);
 }
+
+/// What had arrived may be what the late bytes have overwritten.
+#[test]
+fn nothing_of_a_take_is_valid_after_late_bytes() {
+    let first = one().layers[0].memory.unwrap().address;
+    for is_ending in [false, true] {
+        let mut rig = consumer(1);
+        rig.take(take_spec(1, 1, Mode::Push));
+        let key = rig.asked(peer(A));
+        rig.hear(peer(A), data(key, 3, 8));
+        if is_ending {
+            rig.machine.take_cancel(id(1), rig.now).unwrap();
+        }
+        assert_eq!(rig.machine.late_apply(&(first..first + 1), rig.now), 1);
+        rig.settle();
+        assert_eq!(rig.end_of(1), None, "A may still write");
+        rig.hear(peer(A), ended(key, Status::Cancelled));
+        let end =
+            if is_ending { (End::Cancelled, Status::Cancelled) } else { (End::Failed, Status::Corrupt) };
+        assert_eq!((rig.end_of(1), rig.valid(1)), (Some(end), (0, 4)), "is ending: {is_ending}");
+    }
+}
+
+/// A producer whose own memory is harmed may have sent what is wrong. What the consumer skipped is not the producer's.
+#[test]
+fn nothing_is_valid_of_a_producer_whose_memory_is_corrupt() {
+    for mode in [Mode::Push, Mode::Pull] {
+        for (status, valid) in [(Status::Corrupt, (4, 3)), (Status::NoMemory, (8, 2))] {
+            let mut rig = consumer(1);
+            rig.take(TakeSpec { skip_tokens: 4, ..take_spec(1, 1, mode) });
+            let key = rig.asked(peer(A));
+            match mode {
+                Mode::Push => {
+                    rig.hear(peer(A), Message::Data { key, epoch: 0, work: work(0..3, 4..8) });
+                }
+                _ => rig.hear(peer(A), update(key, 8)),
+            }
+            rig.all_moved();
+            rig.hear(peer(A), ended(key, status));
+            assert_eq!((rig.end_of(1), rig.valid(1)), (Some((End::Failed, status)), valid), "{mode:?}");
+        }
+    }
+}

@@ -345,3 +345,25 @@ fn a_window_block_that_was_freed_cannot_be_handed_over_again() {
         }
     }
 }
+
+/// What is taken back is computed again, in other blocks; what was freed before that is not.
+#[test]
+fn a_window_block_that_was_freed_and_taken_back_is_offered_to_those_who_come_later() {
+    for is_push in [true, false] {
+        let stale = Some(Status::Stale);
+        for (from, frees_more, end) in
+            [(6, false, None), (6, true, None), (7, false, stale), (7, true, stale)]
+        {
+            let mut rig = producer(&mixed());
+            rig.ready(1, 0..3, TOKENS);
+            rig.free(8);
+            let number = rig.retract(1, from);
+            assert!(rig.is_free(number));
+            // The list begins at token 4 now, and has nothing before that.
+            assert!(!frees_more || rig.free(4) == number);
+            // The window of 12 tokens begins at token 6.
+            rig.hear(peer(A), of_tokens(0, 5, 12, is_push));
+            assert_eq!(rig.told_end(peer(A)).map(|told| told.0), end, "{from}, {frees_more}, {is_push}");
+        }
+    }
+}

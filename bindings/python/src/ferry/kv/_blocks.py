@@ -9,9 +9,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Union
 
 from .._buffers import Pin, numbers
-from .._errors import invalid
+from .._errors import invalid, unsigned
 from ._abi import CBlockList
-from ._numbers import unsigned
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

@@ -5,15 +5,18 @@ from __future__ import annotations
 import ctypes
 import math
 import operator
+import os
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from ctypes import addressof, c_int, c_size_t, c_uint64, c_void_p, sizeof
 from types import TracebackType
 from typing import TYPE_CHECKING
 
 from .._abi import library
 from .._devices import StartAfter, point_of
-from .._errors import BusyError, Status, call, invalid, nanoseconds, text
+from .._errors import BusyError, Status, call, invalid, nanoseconds, text, unsigned
 from .._transfer import TURN_NS
 from ._abi import (
     ALL_LAYERS,
@@ -32,7 +35,7 @@ from ._blocks import Lists, layer_range
 from ._events import Event, State, Waiters, event_of, state_of
 from ._handle import Handle, opened
 from ._layout import Layout
-from ._numbers import Mode, id_of, unsigned
+from ._numbers import Mode, id_of
 from ._timeline import Timeline
 
 if TYPE_CHECKING:
@@ -98,7 +101,9 @@ class Cache:
         self._group_count = layout.group_count
         # The memory of a cache that is dropped without a close may still be written to.
         self._handle = Handle(pointer.value or 0, library.ferry_kv_cache_free, engine, regions)
-        self._waiters = Waiters(self.fileno)
+        # Events whose calls a signal's handler ended by an exception; older than those of the library.
+        self._kept: deque[Event] = deque()
+        self._waiters = Waiters(self.fileno, self._kept)
         self.timeline = Timeline(self._handle)
         """What happens to the cache's handoffs, recorded while a program asks for it."""
 
@@ -244,10 +249,7 @@ class Cache:
 
         ClosedError: the cache or its engine is closed, and there are no more events.
         """
-        found = CCacheEvent(struct_size=sizeof(CCacheEvent))
-        if call(library.ferry_kv_poll, self._handle.pointer, addressof(found)) == Status.PENDING:
-            return None
-        return event_of(found)
+        return self._next(library.ferry_kv_poll)
 
     def wait(self, timeout: float) -> Event | None:
         """Waits for the next event and takes it, on the calling thread; None if none came in `timeout`
@@ -257,14 +259,13 @@ class Cache:
         """
         if timeout is None:
             raise invalid("timeout must be a number of seconds; math.inf waits without end")
-        found = CCacheEvent(struct_size=sizeof(CCacheEvent))
         remaining = nanoseconds(timeout)
         until = time.monotonic_ns() + remaining
         while True:
             # In turns, so that the interpreter handles signals.
-            turn = min(max(remaining, 0), TURN_NS)
-            if call(library.ferry_kv_wait, self._handle.pointer, turn, addressof(found)) == Status.OK:
-                return event_of(found)
+            event = self._next(library.ferry_kv_wait, min(max(remaining, 0), TURN_NS))
+            if event is not None:
+                return event
             remaining = until - time.monotonic_ns()
             if remaining <= 0:
                 return None
@@ -280,7 +281,7 @@ class Cache:
         is closed.
 
         ferry owns the descriptor: neither read nor close it. Take events until `poll` returns None, then
-        watch it again.
+        watch it again. A call that a signal's handler ends by an exception may leave an event to `poll`.
         """
         found = c_int()
         call(library.ferry_kv_event_fd, self._handle.pointer, addressof(found))
@@ -337,6 +338,23 @@ class Cache:
 
     def __repr__(self) -> str:
         return f"<ferry.kv.Cache at {self._handle.pointer:#x}>"
+
+    def _next(self, function: Callable[..., int], *timeout_ns: int) -> Event | None:
+        """Takes the next event by a function of the library."""
+        # A forked child has no events.
+        if self._kept and self._engine._process == os.getpid():
+            with suppress(IndexError):  # Another thread has taken it.
+                return self._kept.popleft()
+        found = CCacheEvent(struct_size=sizeof(CCacheEvent))
+        try:
+            status = call(function, self._handle.pointer, *timeout_ns, addressof(found))
+        except BaseException:
+            if found.kind != 0:
+                # A signal's handler has raised behind the call, which has taken an event.
+                self._kept.append(event_of(found))
+                self._waiters.wake()
+            raise
+        return event_of(found) if status == Status.OK else None
 
     def _peers(self, peers: Sequence[Peer], name: str) -> ctypes.Array[c_uint64]:
         for at, peer in enumerate(peers):

@@ -14,7 +14,7 @@ from ._numbers import EventKind, StateKind
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
 _TERMINAL = frozenset(kind for kind in EventKind if kind != EventKind.LAYERS)
 
@@ -88,10 +88,12 @@ def state_of(found: CState) -> State:
 
 class Waiters:
     """The coroutines that wait until a descriptor is readable, by their loops. A loop watches the descriptor
-    only while one of its coroutines waits. Each loop's part is used by that loop's thread alone."""
+    only while one of its coroutines waits. Each loop's part is used by that loop's thread alone. Nobody waits
+    while an event is kept, of which the descriptor does not tell."""
 
-    def __init__(self, fileno: Callable[[], int]) -> None:
+    def __init__(self, fileno: Callable[[], int], kept: Collection[Event]) -> None:
         self._fileno = fileno
+        self._kept = kept
         self._waiting: dict[asyncio.AbstractEventLoop, set[asyncio.Future[None]]] = {}
 
     async def readable(self) -> None:
@@ -105,11 +107,18 @@ class Waiters:
         waiting.add(waiter)
         loop.add_reader(descriptor, self._wake, loop)
         try:
-            await waiter
+            if not self._kept:
+                await waiter
         finally:
             waiting.discard(waiter)
             if not waiting and self._waiting.pop(loop, None) is not None:
                 loop.remove_reader(descriptor)
+
+    def wake(self) -> None:
+        """Wakes the coroutines of every loop, for an event that is kept; any thread."""
+        for loop in list(self._waiting):
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(self._wake, loop)
 
     def _wake(self, loop: asyncio.AbstractEventLoop) -> None:
         for waiter in self._waiting.get(loop, ()):

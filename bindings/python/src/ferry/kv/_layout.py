@@ -9,10 +9,10 @@ from types import TracebackType
 from typing import Any
 
 from .._abi import library
-from .._errors import Error, call, invalid, text
+from .._errors import Error, call, invalid, text, unsigned
 from ._abi import CGroup, CLayer, CLayoutDesc, CLayoutInfo
 from ._handle import Handle, opened
-from ._numbers import Arrangement, GroupKind, unsigned
+from ._numbers import Arrangement, GroupKind
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,8 @@
-"""The numbers of ferry_kv.h as enums, and the checks of ids and numbers that go into its structs."""
+"""The numbers of ferry_kv.h as enums, and the check of ids."""
 
 from __future__ import annotations
 
-import operator
 from ctypes import sizeof
-from typing import Any
 
 from .._errors import invalid
 from .._numbers import Number
@@ -90,17 +88,6 @@ class EntryKind(Number):
     """The terminal event: its kind is `event`, its status `status`."""
     MARK = 11
     """Of `Timeline.mark`: the layer is `first_layer`, the mark's kind `detail`."""
-
-
-def unsigned(value: Any, name: str, bits: int = 32) -> int:
-    """Returns a number that fits into a field of the library: ctypes would cut larger numbers short."""
-    try:
-        found = operator.index(value)
-    except TypeError:
-        raise invalid(f"{name} must be an integer, not {value!r}") from None
-    if not 0 <= found < 2**bits:
-        raise invalid(f"{name} must be 0 to 2**{bits} - 1, not {found}")
-    return found
 
 
 def id_of(id: bytes) -> bytes:

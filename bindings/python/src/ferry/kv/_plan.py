@@ -9,12 +9,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple
 
 from .._abi import library
-from .._errors import call, invalid, text
+from .._errors import call, invalid, text, unsigned
 from ._abi import ALL_LAYERS, CMove, CPairedBlocks, CPart
 from ._blocks import Lists, layer_range
 from ._handle import Handle, opened
 from ._layout import Layout
-from ._numbers import unsigned
 
 if TYPE_CHECKING:
     from ._blocks import BlocksLike

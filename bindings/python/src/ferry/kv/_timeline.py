@@ -7,11 +7,11 @@ from ctypes import addressof, c_size_t, sizeof
 from typing import NamedTuple
 
 from .._abi import library
-from .._errors import Status, call, text
+from .._errors import Status, call, text, unsigned
 from .._numbers import number
 from ._abi import MARK_COMPUTE, CEntry
 from ._handle import Handle
-from ._numbers import EntryKind, EventKind, id_of, unsigned
+from ._numbers import EntryKind, EventKind, id_of
 
 # Entries that one call reads.
 _PAGE = 4096
