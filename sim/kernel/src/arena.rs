@@ -124,6 +124,16 @@ pub fn touched(address: u64, length: u64) -> Vec<Range<u64>> {
     parts
 }
 
+/// Like `allocate`, for a program that bears to be refused. ENOMEM if the process may have no more memory.
+pub fn map(length: usize) -> io::Result<u64> {
+    point();
+    with(|world| {
+        let here = world.here();
+        world.may_map(here)?;
+        world.arena.allocate(here, length as u64).map_or_else(|| errno(libc::ENOMEM), Ok)
+    })
+}
+
 /// Gives the running task's process whole pages of zeroes. None if there are no addresses left.
 pub fn allocate(length: usize) -> Option<u64> {
     point();
@@ -146,11 +156,21 @@ pub fn share(length: usize) -> io::Result<OwnedFd> {
     with(|world| {
         let here = world.here();
         world.check_room(here, 1)?;
+        world.may_map(here)?;
         match world.arena.allocate(here, length as u64) {
             Some(address) => world.open(here, Kind::Memory(address, length)),
             None => errno(libc::ENOMEM),
         }
     })
+}
+
+/// Maps memory behind a descriptor, and returns its address. ENOMEM if the process may have no more.
+pub fn map_shared(fd: BorrowedFd<'_>) -> io::Result<u64> {
+    with(|world| {
+        let here = world.here();
+        world.may_map(here)
+    })?;
+    shared(fd).map(|(address, _)| address)
 }
 
 /// Returns the address and the length of memory behind a descriptor. EINVAL if it is no such descriptor.
@@ -218,6 +238,19 @@ mod tests {
             let event = crate::eventfd::EventFd::new().unwrap();
             assert_eq!(shared(event.as_fd()).unwrap_err().raw_os_error(), Some(libc::EINVAL));
             assert_eq!(share(usize::MAX).unwrap_err().raw_os_error(), Some(libc::ENOMEM));
+        })
+        .check();
+    }
+    #[test]
+    fn a_process_that_may_have_no_more_memory_gets_enomem() {
+        run(1, Options::default(), || {
+            process::current().fail_mappings_after(Some(1));
+            let fd = share(100).unwrap();
+            let refused = [map(1).err(), share(1).err(), map_shared(fd.as_fd()).err()];
+            assert!(refused.iter().flatten().all(|error| error.raw_os_error() == Some(libc::ENOMEM)));
+            assert!(refused.iter().all(Option::is_some) && allocate(1).is_some());
+            process::current().fail_mappings_after(None);
+            assert_eq!(map_shared(fd.as_fd()).unwrap(), shared(fd.as_fd()).unwrap().0);
         })
         .check();
     }

@@ -119,8 +119,8 @@ pub unsafe fn copied(from: *const u8, to: *mut u8, length: usize, by: &'static s
     tell();
 }
 
-/// Passes the accesses that were made to the observer, which looks while nothing switches.
-pub(crate) fn tell() {
+/// Passes the accesses that were made to the observer, which looks while nothing switches. True if there were any.
+pub(crate) fn tell() -> bool {
     let told = with(|world| {
         let memory = &mut world.memory;
         if memory.made.is_empty() {
@@ -133,12 +133,13 @@ pub(crate) fn tell() {
             (made, observer)
         })
     });
-    let Some((made, mut observer)) = told else { return };
+    let Some((made, mut observer)) = told else { return false };
     made.iter().for_each(&mut observer);
     with(|world| {
         world.no_switch -= 1;
         world.memory.observer = Some(observer);
     });
+    true
 }
 
 impl World {

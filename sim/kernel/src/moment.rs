@@ -6,9 +6,11 @@ use crate::world::{try_with, World};
 
 /// A `try_lock` found its lock taken.
 pub const BUSY_LOCK: &str = "a busy try_lock";
+/// A process got no memory.
+pub const NO_MEMORY: &str = "memory is refused";
 
 impl World {
-    fn moment(&mut self, name: &'static str) {
+    pub(crate) fn moment(&mut self, name: &'static str) {
         match self.moments.iter_mut().find(|(known, _)| *known == name) {
             Some((_, count)) => *count += 1,
             None => self.moments.push((name, 1)),

@@ -5,6 +5,7 @@ use crate::clock::HostClock;
 use crate::fd::FileId;
 use crate::local::Table;
 use crate::memory;
+use crate::moment;
 use crate::task::{self, leave, recycle, JoinHandle, State};
 use crate::timer::Event;
 use crate::world::{point, with, World};
@@ -52,8 +53,22 @@ pub(crate) struct Process {
     /// The user as whom it runs.
     pub uid: u32,
     spawns_left: Option<u64>,
+    mappings_left: Option<u64>,
+    stops_in_receive: bool,
     /// Values of `process_local`.
     pub statics: Table,
+}
+
+/// Takes one of what is left. Without a limit there is always one.
+fn may_have_one(left: &mut Option<u64>) -> bool {
+    match left {
+        None => true,
+        Some(0) => false,
+        Some(left) => {
+            *left -= 1;
+            true
+        }
+    }
 }
 
 impl World {
@@ -92,6 +107,8 @@ impl World {
             descriptors_max: DESCRIPTORS_MAX,
             uid: UID,
             spawns_left: None,
+            mappings_left: None,
+            stops_in_receive: false,
             statics: Table::new(),
         });
         self.note("start", &[id.0.into(), host.0.into()], |world| {
@@ -106,17 +123,21 @@ impl World {
         if !process.alive {
             return Err(io::Error::from_raw_os_error(libc::ESRCH));
         }
-        match &mut process.spawns_left {
-            None => Ok(()),
-            Some(0) => {
-                self.note("no thread", &[], |_| "may start no more threads".into());
-                Err(io::Error::from_raw_os_error(libc::EAGAIN))
-            }
-            Some(left) => {
-                *left -= 1;
-                Ok(())
-            }
+        if may_have_one(&mut process.spawns_left) {
+            return Ok(());
         }
+        self.note("no thread", &[], |_| "may start no more threads".into());
+        Err(io::Error::from_raw_os_error(libc::EAGAIN))
+    }
+
+    /// Counts memory that this process gets or pins. ENOMEM if it may have no more.
+    pub(crate) fn may_map(&mut self, id: ProcessId) -> io::Result<()> {
+        if may_have_one(&mut self.process(id).mappings_left) {
+            return Ok(());
+        }
+        self.note("no memory", &[], |_| "gets no memory: ENOMEM".into());
+        self.moment(moment::NO_MEMORY);
+        Err(io::Error::from_raw_os_error(libc::ENOMEM))
     }
 
     fn tell(&mut self, process: ProcessId, verb: &'static str) {
@@ -179,6 +200,14 @@ fn obey() {
     if goes {
         leave();
     }
+}
+
+/// True once if the process of the running task is to stop inside a receive.
+pub(crate) fn stops_now() -> bool {
+    with(|world| {
+        let here = world.here();
+        std::mem::take(&mut world.process(here).stops_in_receive)
+    })
 }
 
 /// Adds a host.
@@ -395,6 +424,16 @@ impl ProcessId {
         obey();
     }
 
+    /// Lets the process stop itself inside its next receive, behind a piece that was written to a range that is
+    /// watched; or not any more.
+    pub fn stop_in_receive(self, stops: bool) {
+        with(|world| world.process(self).stops_in_receive = stops);
+    }
+
+    pub fn is_stopped(self) -> bool {
+        with(|world| world.process(self).stopped)
+    }
+
     pub fn resume(self) {
         point();
         with(|world| {
@@ -412,6 +451,11 @@ impl ProcessId {
     /// Lets the process start so many tasks more, and then none: EAGAIN. None lifts the limit.
     pub fn fail_spawns_after(self, count: Option<u64>) {
         with(|world| world.process(self).spawns_left = count);
+    }
+
+    /// Lets the process map or pin memory so many times more, and then not: ENOMEM. None lifts the limit.
+    pub fn fail_mappings_after(self, count: Option<u64>) {
+        with(|world| world.process(self).mappings_left = count);
     }
 
     pub fn user(self) -> u32 {

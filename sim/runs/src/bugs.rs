@@ -98,6 +98,9 @@ pub const BUGS: &[Bug] = &[
 #[cfg(test)]
 const FIRST_WITH_ALL: u64 = 3_000_000;
 
+#[cfg(test)]
+const FIRST_WITH_ADDED: u64 = 3_180_000;
+
 /// Those of the time before channels of notifications were drawn.
 #[cfg(test)]
 pub fn without_channels() -> impl Iterator<Item = u64> {
@@ -109,4 +112,10 @@ pub fn without_channels() -> impl Iterator<Item = u64> {
 pub fn without_devices() -> impl Iterator<Item = u64> {
     let named = BUGS.iter().filter(|bug| bug.seed < FIRST_WITH_ALL && !bug.showed.contains("device"));
     named.map(|bug| bug.seed)
+}
+
+/// Those of the time before processes ran out of memory and stopped inside a receive.
+#[cfg(test)]
+pub fn without_added_faults() -> impl Iterator<Item = u64> {
+    BUGS.iter().map(|bug| bug.seed).filter(|seed| *seed < FIRST_WITH_ADDED)
 }

@@ -6,7 +6,7 @@ use crate::ledger::{Book, Phase, View};
 use crate::plan::{Plan, FAULTS};
 use ferry::types::Op;
 use ferry::State;
-use ferry_sim_kernel::moment::BUSY_LOCK;
+use ferry_sim_kernel::moment::{BUSY_LOCK, NO_MEMORY};
 use ferry_sim_kernel::process::ProcessId;
 use ferry_sim_kernel::{device, net, nic};
 use std::collections::BTreeMap;
@@ -60,8 +60,10 @@ pub const DEVICE_STATES: [&str; 3] = ["device: copies in", "device: copies out",
 
 /// Moments that runs must come to: the engine and the kernel name them (`moment`), the callbacks' checker (`calls`) its
 /// own.
-pub const MOMENTS: [&str; 9] = [
+pub const MOMENTS: [&str; 11] = [
     BUSY_LOCK,
+    NO_MEMORY,
+    RECEIVE_LATE,
     "a caller drives a lane",
     "a strike between pull and launch",
     "a copy ends after its device was given up",
@@ -73,6 +75,7 @@ pub const MOMENTS: [&str; 9] = [
 ];
 
 const DEVICE_LATE: &str = "a device has written after the lease";
+const RECEIVE_LATE: &str = "a receive has written after its lease";
 
 /// The least share of seeds that must reach each moment, and how many seeds it takes to judge that.
 const MOMENT_PERCENT_MIN: u64 = 1;

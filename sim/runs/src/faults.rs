@@ -8,7 +8,7 @@ use ferry_sim_kernel::device;
 use ferry_sim_kernel::net::{self, Faults};
 use ferry_sim_kernel::nic::{self, NicId};
 use ferry_sim_kernel::process::{HostId, ProcessId};
-use ferry_sim_kernel::random_u64;
+use ferry_sim_kernel::{random_u64, task};
 use std::time::Duration;
 
 const MS: u64 = 1_000_000;
@@ -16,6 +16,10 @@ const MS: u64 = 1_000_000;
 const FEW_DESCRIPTORS: u64 = 24;
 /// What a process may have otherwise.
 const DESCRIPTORS: usize = 1024;
+
+/// For how long a process may come to a receive of several pieces, and how often the director looks.
+const TRAP_NS: u64 = 50 * MS;
+const TRAP_STEP: Duration = Duration::from_millis(1);
 
 /// What is to be undone, and when.
 pub struct Undo {
@@ -33,6 +37,7 @@ enum Act {
     Wake(HostId, Vec<LifeId>),
     Descriptors(ProcessId),
     Threads(ProcessId),
+    Memory(ProcessId),
     Fast(usize),
     MendNics(HostId, HostId),
     PortUp(NicId),
@@ -111,6 +116,7 @@ impl Director {
                 process.stop();
                 self.later(ms, Act::Resume(life, process));
             }
+            Fault::StopInReceive { engine, ms } => return self.stop_in_receive(engine, ms),
             Fault::Suspend { host, ms } => {
                 if self.undo.iter().any(|undo| matches!(undo.act, Act::Wake(at, _) if at == hosts[host])) {
                     return false;
@@ -129,6 +135,11 @@ impl Director {
                 let Some(process) = self.process(engine) else { return false };
                 process.fail_spawns_after(Some(random_u64() % 3));
                 self.later(ms, Act::Threads(process));
+            }
+            Fault::Memory { engine, ms } => {
+                let Some(process) = self.process(engine) else { return false };
+                process.fail_mappings_after(Some(random_u64() % 3));
+                self.later(ms, Act::Memory(process));
             }
             Fault::Drift { host, ppm } => {
                 let is_suspended =
@@ -211,6 +222,27 @@ impl Director {
         Some(self.book().with(|ledger| ledger.lives[life].process))
     }
 
+    /// Waits for a short while until a process has stopped inside a receive.
+    fn stop_in_receive(&mut self, slot: usize, ms: u64) -> bool {
+        let Some(life) = self.live(slot) else { return false };
+        let process = self.book().with(|ledger| ledger.lives[life].process);
+        if process.is_stopped() {
+            return false;
+        }
+        process.stop_in_receive(true);
+        let until_ns = virtual_ns() + TRAP_NS;
+        while virtual_ns() < until_ns && !process.is_stopped() {
+            task::sleep(TRAP_STEP);
+        }
+        process.stop_in_receive(false);
+        if !process.is_stopped() {
+            return false;
+        }
+        self.book().with(|ledger| ledger.lives[life].freeze(true));
+        self.later(ms, Act::Resume(life, process));
+        true
+    }
+
     fn lives_of(&self, host: HostId) -> Vec<LifeId> {
         self.book().with(|ledger| {
             let all = 0..ledger.lives.len();
@@ -282,6 +314,7 @@ impl Director {
             }
             Act::Descriptors(process) => process.set_descriptors_max(DESCRIPTORS),
             Act::Threads(process) => process.fail_spawns_after(None),
+            Act::Memory(process) => process.fail_mappings_after(None),
             Act::Fast(slot) => self.book().with(|ledger| ledger.slots[slot].is_slow = false),
             Act::MendNics(from, to) => nic::mend(from, to),
             Act::PortUp(nic) => nic::set_port(nic, true),

@@ -120,7 +120,7 @@ mod tests {
         let is_plain =
             |plan: &Plan| hosts_with_nics(plan) == 0 && plan.devices.iter().all(|count| *count == 0);
         for plan in (0..500).map(Plan::new).filter(is_plain) {
-            assert!(plan.faults.iter().all(|step| step.fault.number() < 18 && step.waits_for.is_none()));
+            assert!(plan.faults.iter().all(|step| step.fault.number() < 20 && step.waits_for.is_none()));
             let all = plan.engines.iter().flat_map(|engine| &engine.settings);
             assert!(all.clone().all(|(key, value)| !key.contains("rdma") && !value.contains("rdma")));
         }

@@ -21,6 +21,12 @@ const HASTY_STREAM: u64 = 36;
 const CHANNELS_PERCENT: u32 = 25;
 const CHANNELS_STREAM: u64 = 167;
 const CHANNELS: [u16; 3] = [0, 1, CHANNELS_MAX - 1];
+/// As for callbacks: seeds in which processes run out of memory.
+const MEMORY_PERCENT: u32 = 20;
+const MEMORY_STREAM: u64 = 64;
+/// As for callbacks: seeds in which processes stop inside a receive.
+const RECEIVE_PERCENT: u32 = 20;
+const RECEIVE_STREAM: u64 = 128;
 /// How wrong clocks may be, by the contracts, with room for rounding.
 pub const GAIN_PPM_MAX: u64 = 995;
 
@@ -139,6 +145,10 @@ pub enum Fault {
         engine: usize,
         ms: u64,
     },
+    StopInReceive {
+        engine: usize,
+        ms: u64,
+    },
     Suspend {
         host: usize,
         ms: u64,
@@ -148,6 +158,10 @@ pub enum Fault {
         ms: u64,
     },
     Threads {
+        engine: usize,
+        ms: u64,
+    },
+    Memory {
         engine: usize,
         ms: u64,
     },
@@ -206,7 +220,7 @@ pub enum Fault {
     },
 }
 
-pub const FAULTS: [&str; 29] = [
+pub const FAULTS: [&str; 31] = [
     "partition",
     "one way",
     "reset",
@@ -219,9 +233,11 @@ pub const FAULTS: [&str; 29] = [
     "leave",
     "crash",
     "stop",
+    "in receive",
     "suspend",
     "no fds",
     "no threads",
+    "no memory",
     "drift",
     "slow",
     "short",
@@ -254,23 +270,25 @@ impl Fault {
             Fault::Leave { .. } => 9,
             Fault::Crash { .. } => 10,
             Fault::Stop { .. } => 11,
-            Fault::Suspend { .. } => 12,
-            Fault::Descriptors { .. } => 13,
-            Fault::Threads { .. } => 14,
-            Fault::Drift { .. } => 15,
-            Fault::Slow { .. } => 16,
-            Fault::Short { .. } => 17,
-            Fault::CutNics { .. } => 18,
-            Fault::Port { .. } => 19,
-            Fault::BreakQueuePair => 20,
-            Fault::LoseOfNics { .. } => 21,
-            Fault::Overtake { .. } => 22,
-            Fault::Late { .. } => 23,
-            Fault::SendAgain { .. } => 24,
-            Fault::SlowDevices { .. } => 25,
-            Fault::FailCopies { .. } => 26,
-            Fault::HangDevice { can_stop: true, .. } => 27,
-            Fault::HangDevice { can_stop: false, .. } => 28,
+            Fault::StopInReceive { .. } => 12,
+            Fault::Suspend { .. } => 13,
+            Fault::Descriptors { .. } => 14,
+            Fault::Threads { .. } => 15,
+            Fault::Memory { .. } => 16,
+            Fault::Drift { .. } => 17,
+            Fault::Slow { .. } => 18,
+            Fault::Short { .. } => 19,
+            Fault::CutNics { .. } => 20,
+            Fault::Port { .. } => 21,
+            Fault::BreakQueuePair => 22,
+            Fault::LoseOfNics { .. } => 23,
+            Fault::Overtake { .. } => 24,
+            Fault::Late { .. } => 25,
+            Fault::SendAgain { .. } => 26,
+            Fault::SlowDevices { .. } => 27,
+            Fault::FailCopies { .. } => 28,
+            Fault::HangDevice { can_stop: true, .. } => 29,
+            Fault::HangDevice { can_stop: false, .. } => 30,
         }
     }
 }
@@ -336,6 +354,20 @@ impl Plan {
             engines.iter_mut().for_each(|engine| engine.channels = CHANNELS.to_vec());
         }
         let devices = devices::draw(seed, hosts, &mut engines, &mut faults);
+        let mut draw = Draw::new(seed, MEMORY_STREAM);
+        if draw.percent(MEMORY_PERCENT) {
+            add(&mut draw, &mut faults, |draw| Fault::Memory {
+                engine: draw.below(count),
+                ms: draw.log_uniform(200, 3_000),
+            });
+        }
+        let mut draw = Draw::new(seed, RECEIVE_STREAM);
+        if draw.percent(RECEIVE_PERCENT) {
+            add(&mut draw, &mut faults, |draw| Fault::StopInReceive {
+                engine: draw.below(count),
+                ms: draw.log_uniform(50, 3_000),
+            });
+        }
         Plan {
             hosts,
             gains_ppm: vec![0; hosts],
@@ -443,6 +475,17 @@ fn fault(draw: &mut Draw, engines: usize, hosts: usize) -> Fault {
     }
 }
 
+/// Puts steps among the others. Some wait for a state that other steps wait for.
+fn add(draw: &mut Draw, steps: &mut Vec<Step>, fault: impl Fn(&mut Draw) -> Fault) {
+    let states: Vec<_> = steps.iter().map(|step| step.waits_for).collect();
+    for _ in 0..draw.between(2, 5) {
+        let at = draw.below(steps.len() + 1);
+        let fault = fault(draw);
+        let waits_for = *draw.pick(&states);
+        steps.insert(at, Step { pause_ms: draw.log_uniform(1, 400), fault, waits_for });
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -469,6 +512,14 @@ mod tests {
         let has_channels = |engine: &EnginePlan| engine.channels.len() > 1;
         assert!((200..300).contains(&count(has_channels)));
         assert!(!crate::bugs::without_channels().any(|seed| has(seed, has_channels)));
+        for added in [Fault::Memory { engine: 0, ms: 0 }, Fault::StopInReceive { engine: 0, ms: 0 }] {
+            let has = |seed: u64| {
+                let plan = Plan::new(seed);
+                plan.faults.iter().any(|it| it.fault.number() == added.number())
+            };
+            assert!((160..240).contains(&(0..1_000).filter(|seed| has(*seed)).count()));
+            assert!(!crate::bugs::without_added_faults().any(has));
+        }
     }
 
     #[test]

@@ -31,7 +31,7 @@ fn at(address: u64, length: usize, is_own: bool) -> io::Result<Mapping> {
 
 impl Mapping {
     pub fn private(length: usize) -> io::Result<Mapping> {
-        at(arena::allocate(length).unwrap_or(0), length, true)
+        at(arena::map(length)?, length, true)
     }
 
     pub fn shared(length: usize) -> io::Result<Mapping> {
@@ -42,7 +42,7 @@ impl Mapping {
     }
 
     pub fn of(fd: BorrowedFd<'_>, length: usize, _writable: bool) -> io::Result<Mapping> {
-        at(arena::shared(fd)?.0, length, false)
+        at(arena::map_shared(fd)?, length, false)
     }
 
     pub fn address(&self) -> *mut u8 {

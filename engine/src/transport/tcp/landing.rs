@@ -6,7 +6,7 @@ use crate::limits::CALL_BYTES_MAX;
 use crate::region::Region;
 use crate::status::Status;
 use crate::sys::socket::{IoVec, IOV_MAX};
-use crate::sys::{clock, racing};
+use crate::sys::{clock, moment, racing};
 use crate::transport::tcp::lane::Lane;
 use crate::transport::tcp::wire::Fault;
 use crate::types::{Boottime, RegionId};
@@ -139,6 +139,7 @@ impl Landing {
         if bytes == 0 || !self.is_late() {
             return;
         }
+        moment::reached_if("a receive has written after its lease", || true);
         for (region, begin, end) in self.spans(bytes) {
             lane.peer.late_apply(region, begin, end - begin);
         }

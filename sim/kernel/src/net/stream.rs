@@ -6,6 +6,7 @@ use crate::device;
 use crate::fd::{call, errno, FileId, Kind};
 use crate::memory;
 use crate::poller::Ready;
+use crate::process;
 use crate::wait::{block_until, ticket};
 use crate::world::{point, with, World};
 use std::io;
@@ -206,15 +207,19 @@ fn transfer(
     });
     let mut done = 0;
     let mut result = Ok(0);
+    let mut lands = false;
     while done < limit && matches!(result, Ok(count) if done == 0 || count > 0) {
         if done > 0 {
-            point();
+            match direction == READ && lands && process::stops_now() {
+                true => process::current().stop(),
+                false => point(),
+            }
         }
         result = with(|world| match world.is_open(id) {
             true => piece(world, end, &mut cursor, limit - done),
             false => errno(libc::EBADF),
         });
-        memory::tell();
+        lands = memory::tell();
         match &result {
             Ok(0) => break,
             Ok(count) => done += count,

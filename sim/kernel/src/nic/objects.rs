@@ -40,6 +40,7 @@ impl World {
 
     pub(super) fn register_memory(&mut self, opened: u32, memory: Registered) -> io::Result<u32> {
         let device = self.device_of(opened)?;
+        self.may_map(memory.process)?;
         let reuses = self.nics.rng.chance(REUSE_PPM);
         let device_state = &mut self.nics.devices[device as usize];
         if memory.length > device_state.abilities.mr_bytes_max || memory.length == 0 {
