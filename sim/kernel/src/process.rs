@@ -140,6 +140,12 @@ impl World {
         Err(io::Error::from_raw_os_error(libc::ENOMEM))
     }
 
+    fn stop(&mut self, process: ProcessId) {
+        self.tell(process, "stop");
+        self.process(process).stopped = true;
+        self.alarm = 0;
+    }
+
     fn tell(&mut self, process: ProcessId, verb: &'static str) {
         self.note(verb, &[process.0.into()], |world| {
             let process = &world.processes[process.0 as usize];
@@ -202,12 +208,15 @@ fn obey() {
     }
 }
 
-/// True once if the process of the running task is to stop inside a receive.
-pub(crate) fn stops_now() -> bool {
+/// Stops the process of the running task if it is to stop inside a receive.
+pub(crate) fn inside_receive() {
     with(|world| {
         let here = world.here();
-        std::mem::take(&mut world.process(here).stops_in_receive)
-    })
+        if std::mem::take(&mut world.process(here).stops_in_receive) {
+            world.stop(here);
+        }
+    });
+    obey();
 }
 
 /// Adds a host.
@@ -416,11 +425,7 @@ impl ProcessId {
     /// Stops the tasks of the process, as SIGSTOP does. The kernel goes on receiving for it.
     pub fn stop(self) {
         point();
-        with(|world| {
-            world.tell(self, "stop");
-            world.process(self).stopped = true;
-            world.alarm = 0;
-        });
+        with(|world| world.stop(self));
         obey();
     }
 

@@ -210,10 +210,10 @@ fn transfer(
     let mut lands = false;
     while done < limit && matches!(result, Ok(count) if done == 0 || count > 0) {
         if done > 0 {
-            match direction == READ && lands && process::stops_now() {
-                true => process::current().stop(),
-                false => point(),
+            if direction == READ && lands {
+                process::inside_receive();
             }
+            point();
         }
         result = with(|world| match world.is_open(id) {
             true => piece(world, end, &mut cursor, limit - done),

@@ -306,3 +306,41 @@ fn a_receive_goes_piece_by_piece() {
     });
     assert!(half);
 }
+
+/// A process that is to stop inside a receive has written the first bytes then, and writes the rest when it goes on.
+#[test]
+fn a_process_stops_inside_a_receive_and_goes_on() {
+    const COUNT: usize = 600_000;
+    let log = Log::default();
+    let seen = Rc::default();
+    run(1, observed(&seen), || {
+        let (a, b, one, other) = connected();
+        b.stop_in_receive(true);
+        within(a, move || {
+            assert!(send_all(&one, &vec![1; 60_000]).is_ok());
+        });
+        let own = log.clone();
+        b.spawn("receives", move || {
+            task::sleep(200 * MS);
+            let memory: &'static mut [u8] = Box::leak(Box::new([0; COUNT]));
+            let address = memory.as_mut_ptr() as u64;
+            memory::register(process::current(), 9, address, COUNT as u64);
+            let mut done = 0;
+            while done < 60_000 {
+                let part = IoVec { address: address + done, length: COUNT - done as usize };
+                // SAFETY: leaked.
+                done += unsafe { net::receive_vectors(other.as_raw_fd(), &[part]) }.unwrap_or(0) as u64;
+            }
+            own.add("all");
+        })
+        .unwrap();
+        task::sleep(Duration::from_secs(1));
+        let written = || seen.borrow().iter().map(|it: &Access| it.length).sum::<u64>();
+        assert!(b.is_stopped() && (1..60_000).contains(&written()) && log.taken().is_empty());
+        b.resume();
+        task::sleep(Duration::from_secs(1));
+        assert!(!b.is_stopped() && written() == 60_000);
+        assert_eq!(log.taken(), ["all"]);
+    })
+    .check();
+}
