@@ -239,12 +239,12 @@ impl Table {
     }
 
     /// Returns the moments that too few seeds reached, once there are enough seeds to tell. `beyond`: clocks are wrong
-    /// beyond the bound. Then some seed must come to `UNTOLD`, and few come to `DEVICE_LATE`, because leases are long;
-    /// otherwise the checkers let no seed come to `UNTOLD`.
+    /// beyond the bound. Then some seed must come to `UNTOLD`, and few come to `DEVICE_LATE` and `RECEIVE_LATE`, because
+    /// leases are long; otherwise the checkers let no seed come to `UNTOLD`.
     pub fn rare_moments(&self, beyond: bool) -> Vec<&'static str> {
         let is_rare = |(name, count): &(&str, &u64)| match *name == UNTOLD {
             true => beyond && **count == 0,
-            false if beyond && *name == DEVICE_LATE => false,
+            false if beyond && [DEVICE_LATE, RECEIVE_LATE].contains(name) => false,
             false => **count * 100 < self.seeds * MOMENT_PERCENT_MIN,
         };
         let all = MOMENTS.into_iter().zip(&self.moments).filter(|_| self.seeds >= SEEDS_JUDGED_MIN);
@@ -324,7 +324,7 @@ mod tests {
         assert_eq!(table.rare_moments(true), [""; 0], "four seeds tell nothing");
         (4..400).for_each(|_| table.add(&none, &[]));
         assert!(!table.rare_moments(true).contains(&BUSY_LOCK), "four of 400 are one percent");
-        assert_eq!(table.rare_moments(true).len(), MOMENTS.len() - 2);
+        assert_eq!(table.rare_moments(true).len(), MOMENTS.len() - 3);
         assert_eq!(table.rare_moments(false).len(), MOMENTS.len() - 2);
         table.add(&none, &[]);
         assert!(table.rare_moments(true).contains(&BUSY_LOCK));
