@@ -239,7 +239,7 @@ impl Table {
     }
 
     /// Returns the moments that too few seeds reached, once there are enough seeds to tell. `beyond`: clocks are wrong
-    /// beyond the bound. Then some seed must come to `UNTOLD`, and few come to `DEVICE_LATE` and `RECEIVE_LATE`, because
+    /// beyond the bound. Then some seed must come to `UNTOLD`, and few come to `DEVICE_LATE` and `RECEIVE_LATE`, for
     /// leases are long; otherwise the checkers let no seed come to `UNTOLD`.
     pub fn rare_moments(&self, beyond: bool) -> Vec<&'static str> {
         let is_rare = |(name, count): &(&str, &u64)| match *name == UNTOLD {
