@@ -116,6 +116,7 @@ const INTERNALS_BY: &[(&str, &str)] = &[
     ("fuzz", "the fuzz targets call the parsers and the state machines"),
     ("kv", "a test breaks an engine"),
     ("directory", "a test breaks an engine"),
+    ("ffi", "a test breaks an engine"),
 ];
 
 /// Places where std's locks and threads, or `sys::bare`, may be named: the locks that mark a broken engine are made of

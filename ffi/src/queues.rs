@@ -283,3 +283,26 @@ impl Context {
 unsafe impl Send for Context {}
 // SAFETY: as above; calls come one at a time.
 unsafe impl Sync for Context {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use engine::internals::api::break_engine;
+    use engine::Config;
+
+    #[test]
+    fn a_callback_of_a_broken_engine_is_taken_away() {
+        let mut config = Config::default();
+        config.set("secret", &"11".repeat(32)).unwrap();
+        let engine = Engine::open(config).unwrap();
+        let queue = engine.queue(notify::WHAT_PEERS, 1).unwrap().handle();
+        let context = Arc::new(());
+        let held = context.clone();
+        let callback = move |_: &Event| drop(held.clone());
+        engine.hub().unwrap().set_callback(queue, Some(Arc::new(callback))).unwrap();
+        assert_eq!(break_engine(&engine).unwrap_err().status, Status::Panic);
+        assert_eq!(Arc::strong_count(&context), 2);
+        assert_eq!(remove_callback(&engine, queue).unwrap_err().status, Status::Panic);
+        assert_eq!(Arc::strong_count(&context), 1);
+    }
+}
