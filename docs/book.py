@@ -55,7 +55,6 @@ DOCS = {
         "docs/decisions/[0-9]*.md": "",
         "tests/standin/README.md": "Stand-ins for device libraries",
         "engine/tests/chaos/runs.md": "Rounds of chaos",
-        "sim/mutants/defects.md": "Defects of one review",
         "CONTRIBUTING.md": "Working on ferry",
         "CHANGELOG.md": "Changelog",
     },

@@ -6,8 +6,8 @@
  *
  * - Every function that can fail returns a ferry_status. Outputs (out_*) are written only on success.
  *   `error` may be NULL; otherwise the call fills it when the status is negative.
- * - Any thread may make any call, unless its documentation says otherwise. ferry borrows nothing beyond a
- *   call, except registered memory, the memory of transfers, and callbacks.
+ * - Any thread may make any call, unless its documentation says otherwise. It needs 64 KiB of stack. ferry
+ *   borrows nothing beyond a call, except registered memory, the memory of transfers, and callbacks.
  * - Timeouts and deadlines are nanoseconds from now. Timeout 0 only looks, FERRY_FOREVER waits.
  * - Structs begin with a struct_size, so that programs and libraries of different versions agree. The caller
  *   sets it to sizeof and zeroes the other fields: `ferry_transfer_options options =
@@ -207,7 +207,7 @@ typedef struct ferry_setting_info {
     const char *default_value;
     /// The valid values, in words.
     const char *valid;
-    /// What the setting does, in one sentence.
+    /// The effect of the setting, in one sentence.
     const char *description;
 } ferry_setting_info;
 
@@ -278,9 +278,9 @@ ferry_status ferry_engine_open(const ferry_config *config,
 /// After FERRY_OK every later call returns FERRY_ERR_CLOSED, with two exceptions: ferry_queue_drain first
 /// returns the events that are left in its queue, and ferry_engine_close returns FERRY_OK again.
 /// A peer that does not take the end of its session delays the call by half a second at most.
-/// FERRY_ERR_BUSY: transfers are not final within the timeout. The engine is still closing, and threads can
-/// still wait for transfers; call again. Also FERRY_ERR_BUSY inside a callback. In a forked child the call
-/// does nothing and returns FERRY_OK.
+/// FERRY_ERR_BUSY: transfers are not final, or a callback has not returned, within the timeout. The engine is still
+/// closing, and threads can still wait for transfers; call again. Also FERRY_ERR_BUSY inside a callback. In a forked
+/// child the call does nothing and returns FERRY_OK.
 ferry_status ferry_engine_close(ferry_engine *engine,
                                 uint64_t timeout_ns,
                                 ferry_error *error);
@@ -593,9 +593,9 @@ ferry_status ferry_peer_paths(ferry_engine *engine,
 ///
 /// If the two engines are connected already, whichever side connected, the call returns the existing handle.
 /// A restarted peer has a new handle. The attempt ends after the setting connect_timeout_ms at the latest.
-/// The lookup of a name may block beyond the timeout.
 ///
-/// FERRY_ERR_UNREACHABLE: nothing answers, or nobody knows the name. FERRY_ERR_TIMEOUT: nothing answers in time.
+/// FERRY_ERR_UNREACHABLE: nothing answers, or nobody knows the name. FERRY_ERR_TIMEOUT: nothing answers in time,
+/// neither the peer nor a name server.
 /// FERRY_ERR_NOT_FERRY, FERRY_ERR_VERSION, FERRY_ERR_REFUSED. FERRY_ERR_INVALID: `address` is no "host:port".
 /// FERRY_ERR_BUSY inside a callback.
 ferry_status ferry_peer_connect(ferry_engine *engine,
@@ -604,7 +604,7 @@ ferry_status ferry_peer_connect(ferry_engine *engine,
                                 ferry_peer *out_peer,
                                 ferry_error *error);
 
-/// Starts to connect, without waiting. `queue`, which must take FERRY_QUEUE_PEERS, gets one
+/// Starts to connect, without waiting, also for name servers. `queue`, which must take FERRY_QUEUE_PEERS, gets one
 /// FERRY_EVENT_PEER_CONNECTED with `user_data` and the outcome. A callback may make this call.
 ///
 /// The call reserves room in the queue, and returns FERRY_ERR_LIMIT if the queue is full. A call that fails
@@ -639,16 +639,17 @@ ferry_status ferry_peer_probe(ferry_engine *engine,
 ///
 /// A decode worker calls this before it reuses the blocks of a prefill worker that has died. The call closes
 /// this side's connections and so does not wait for a silent peer. FERRY_ERR_TIMEOUT: not yet; call again.
-/// FERRY_ERR_BUSY inside a callback.
+/// FERRY_ERR_BUSY inside a callback, unless the timeout is 0.
 ferry_status ferry_peer_fence(ferry_engine *engine,
                               ferry_peer peer,
                               uint64_t timeout_ns,
                               ferry_error *error);
 
 /// Closes the session with a peer. Transfers to the peer fail with FERRY_ERR_CLOSED; when they are final, the
-/// call returns FERRY_OK. The handle then names a lost peer: calls with it return FERRY_ERR_CLOSED, and some
-/// thousand lost peers later FERRY_ERR_STALE. FERRY_ERR_BUSY: the timeout has passed and the peer is still
-/// closing; call again. FERRY_ERR_BUSY inside a callback.
+/// call returns FERRY_OK. Over TCP what is under way is final after lease_ms: wait for it, or cancel it, before.
+/// The handle then names a lost peer: calls with it return FERRY_ERR_CLOSED, and some thousand lost peers later
+/// FERRY_ERR_STALE. FERRY_ERR_BUSY: the timeout has passed and the peer is still closing; call again. FERRY_ERR_BUSY
+/// inside a callback, unless the timeout is 0.
 ferry_status ferry_peer_close(ferry_engine *engine,
                               ferry_peer peer,
                               uint64_t timeout_ns,
@@ -1031,6 +1032,23 @@ ferry_status ferry_read(ferry_engine *engine,
                         ferry_result *out_result,
                         ferry_error *error);
 
+/// Does as ferry_write or ferry_read, but waits no longer than `timeout_ns`, for programs whose waits may have to
+/// end early. *out_transfer is 0 if the call has released the transfer, or made none.
+///
+/// FERRY_PENDING or FERRY_DRAINING: the timeout has passed, and the transfer *out_transfer goes on. The memory that
+/// the requests name belongs to the transfer; wait for the transfer and release it. FERRY_ERR_BUSY inside a
+/// callback, with nothing done, unless the timeout is 0.
+ferry_status ferry_transfer_run(ferry_engine *engine,
+                                ferry_peer peer,
+                                uint32_t op,
+                                const ferry_request *requests,
+                                size_t count,
+                                const ferry_transfer_options *options,
+                                uint64_t timeout_ns,
+                                ferry_transfer *out_transfer,
+                                ferry_result *out_result,
+                                ferry_error *error);
+
 /// Completes a WRITE or READ at once if the calling thread can do so without waiting: with one copy, for one
 /// request of at most the setting express_bytes_max, to or from a peer on this host. FERRY_OK: the transfer
 /// is done, and *out_result (may be NULL) is written. FERRY_PENDING: nothing was done; submit the transfer.
@@ -1164,7 +1182,8 @@ ferry_status ferry_transfer_submit_layers(ferry_engine *engine,
 ///
 /// `deadline_ns` is counted from now; 0 means the setting deadline_ms, FERRY_FOREVER no deadline.
 /// FERRY_ERR_TIMEOUT: the deadline has passed, for example because the peer's application does not drain its
-/// notifications. FERRY_ERR_LIMIT above FERRY_NOTIFY_BYTES_MAX. FERRY_ERR_BUSY inside a callback.
+/// notifications. A peer that does not answer may have taken them in, or may do so later. FERRY_ERR_LIMIT above
+/// FERRY_NOTIFY_BYTES_MAX. FERRY_ERR_BUSY inside a callback.
 ferry_status ferry_notify(ferry_engine *engine,
                           ferry_peer peer,
                           const void *bytes,
@@ -1247,7 +1266,7 @@ typedef void (*ferry_callback)(void *context, const struct ferry_event *event);
 
 /// Frees the data of a drained event and sets it to NULL. FERRY_EVENT_NOTIFICATION, FERRY_EVENT_PEER_LOST,
 /// FERRY_EVENT_PEER_DOWN and a failed FERRY_EVENT_PEER_CONNECTED have data. The call does nothing for other
-/// events, for NULL, and for the same struct a second time. Of several copies of an event, release one. Any
+/// events, for NULL, and for the same struct a second time. Release only one copy of an event. Any
 /// thread; also after the queue or engine is gone.
 void ferry_event_release(ferry_event *event);
 
@@ -1271,7 +1290,7 @@ void ferry_event_release(ferry_event *event);
 ///
 /// `capacity`, 1 to 1048576, bounds the transfers and connects that are in progress or wait to be drained.
 /// Submit reserves room and fails with FERRY_ERR_LIMIT when the queue is full, so no event is lost.
-/// Notifications are bounded by the credit of their senders. Of several peer events of the same kind about
+/// Notifications are bounded by the credit of their senders. When several peer events of the same kind are about
 /// one peer, the queue keeps the newest. A queue that takes notifications starts with those that came while no
 /// queue took them.
 ///
@@ -1342,7 +1361,7 @@ ferry_status ferry_queue_wait(ferry_engine *engine,
 ///
 /// The callback may make every call that doesn't wait, submit included. Calls that wait, and
 /// ferry_engine_close, return FERRY_ERR_BUSY there. The event and its data are valid until the callback
-/// returns; don't release them. The callback must not throw or longjmp. ferry passes `context` through.
+/// returns; don't release them. The callback must not throw, longjmp or end its thread. ferry passes `context` through.
 ferry_status ferry_queue_callback(ferry_engine *engine,
                                   ferry_queue queue,
                                   ferry_callback callback,

@@ -47,7 +47,7 @@ typedef struct ferry_kv_group {
     uint32_t kind;
     /// Tokens of this rank in one block. 1 for a state.
     uint32_t block_tokens;
-    /// Of FERRY_KV_GROUP_WINDOW: the window, at least 1. 0 otherwise.
+    /// Tokens of the window in a FERRY_KV_GROUP_WINDOW, at least 1. 0 otherwise.
     uint32_t window_tokens;
 } ferry_kv_group;
 
@@ -172,7 +172,7 @@ typedef struct ferry_kv_layout_desc {
 #define FERRY_KV_BLOCK_HEAD_PAIR_TOKEN 5
 
 /// Sets the five strides of a layer to those of a contiguous tensor, from its group, heads, pairs, elements,
-/// element_bytes and blocks. Of `desc`, tp_rank, tp_size and groups are looked at, not its layers.
+/// element_bytes and blocks. The call reads tp_rank, tp_size and groups of `desc`, not its layers.
 ///
 /// FERRY_ERR_INVALID: `arrangement` is none of FERRY_KV_PAIR_* and FERRY_KV_BLOCK_*, or the layer's group does not
 /// exist. ferry_kv_layout_new refuses what else is wrong.
@@ -183,7 +183,7 @@ ferry_status ferry_kv_layer_arrange(const ferry_kv_layout_desc *desc,
 
 /* ---- Layouts ----------------------------------------------------------------------------------- */
 
-/// What one rank of an inference engine holds of a paged KV cache. It never changes; any number of threads may use it.
+/// The layout of a paged KV cache in a rank of an inference engine. It never changes; any number of threads may use it.
 typedef struct ferry_kv_layout ferry_kv_layout;
 
 /// Numbers of a layout. The caller sets struct_size before the call.
@@ -329,7 +329,7 @@ typedef struct ferry_kv_part {
     uint32_t struct_size;
     /// Must be 0.
     uint32_t reserved;
-    /// First token of the sequence. Of a window only the last tokens before end_token are moved. The blocks of a state
+    /// First token of the sequence. For a window only the last tokens before end_token are moved. The blocks of a state
     /// are moved whatever the tokens: give empty lists when they shall not move.
     uint64_t first_token;
     /// The token behind the last; not below first_token.
@@ -463,7 +463,9 @@ typedef struct ferry_kv_cache_options {
     /// sizeof(ferry_kv_cache_options).
     uint32_t struct_size;
     /// A peer that is silent for half of this time while something is expected of it is asked for a sign of life. If it
-    /// gives none, it is fenced after the other half, and its handoffs end. Milliseconds; 0 means 1,000.
+    /// gives none, its handoffs end after the other half, and it is fenced if its own transfers may touch their blocks.
+    /// A peer that answers is fenced too, if it has not ended such transfers ten times this long after it was asked to.
+    /// Milliseconds; 0 means 1,000.
     uint32_t silence_ms;
     /// Blocks of offers that are sealed and that nobody has taken; 0: no bound. A seal that exceeds it ends the oldest
     /// of these offers, as ferry_kv_reclaim does.
@@ -532,7 +534,7 @@ typedef struct ferry_kv_block_list {
 
 /* ---- Offers ------------------------------------------------------------------------------------ */
 
-/// What a producer offers. FERRY_KV_OFFER_OPTIONS_INIT sets struct_size.
+/// The options of an offer. FERRY_KV_OFFER_OPTIONS_INIT sets struct_size.
 typedef struct ferry_kv_offer_options {
     /// sizeof(ferry_kv_offer_options).
     uint32_t struct_size;
@@ -636,13 +638,13 @@ ferry_status ferry_kv_offer_seal(ferry_kv_cache *cache,
 /// blocks that left are the caller's, and a block that stays may be written from `from_token` on. The offer goes on:
 /// ferry_kv_offer_extend adds blocks from there, then ferry_kv_offer_ready, and ferry_kv_offer_seal with any number of
 /// tokens. A take that has told of complete layers (FERRY_KV_TAKE_LAYERS) with one of these tokens fails, with
-/// FERRY_ERR_STALE. One that has ended keeps what it has.
+/// FERRY_ERR_STALE. A take that has ended keeps what it has.
 ///
 /// FERRY_ERR_BUSY: a taker has not answered within the timeout. Nothing is freed, and the tokens are taken back all the
 /// same: call again until it succeeds, with the same token or an earlier one, or abort the offer. A taker that stays
-/// silent is fenced, after ferry_kv_cache_options.silence_ms. Also FERRY_ERR_BUSY inside a callback, unless the timeout
-/// is 0. FERRY_ERR_STALE: the offer has ended or ends; its blocks are the caller's with its terminal event.
-/// FERRY_ERR_INVALID: the id is no offer.
+/// silent is given up after ferry_kv_cache_options.silence_ms. Also FERRY_ERR_BUSY inside a callback, unless the
+/// timeout is 0. FERRY_ERR_STALE: the offer has ended or ends; its blocks are the caller's with its terminal event.
+/// FERRY_ERR_INVALID: the id is no offer, or tokens before `from_token` are being taken back already.
 ferry_status ferry_kv_offer_retract(ferry_kv_cache *cache,
                                     const ferry_kv_id *id,
                                     uint64_t from_token,
@@ -693,7 +695,7 @@ ferry_status ferry_kv_reclaim(ferry_kv_cache *cache,
 /// Flag of a take: tell layers by FERRY_KV_EVENT_LAYERS as they are complete.
 #define FERRY_KV_TAKE_LAYERS 1
 
-/// What a consumer takes. FERRY_KV_TAKE_OPTIONS_INIT sets struct_size.
+/// The options of a take. FERRY_KV_TAKE_OPTIONS_INIT sets struct_size.
 typedef struct ferry_kv_take_options {
     /// sizeof(ferry_kv_take_options).
     uint32_t struct_size;
@@ -730,9 +732,14 @@ typedef struct ferry_kv_take_options {
 /// offer. The caller must not free the blocks, nor read or write their tokens from skip_tokens on, before the take's
 /// terminal event; layers that FERRY_KV_EVENT_LAYERS has told may be read.
 ///
-/// FERRY_ERR_INVALID: the blocks or tokens are wrong, or the id is in use or has ended. FERRY_ERR_STALE and others:
-/// ferry_peer_get_info of a producer fails so. FERRY_ERR_LIMIT: 16,384 takes have not ended, or the take has more than
-/// 1,000,000 blocks. FERRY_ERR_CLOSED: the cache is closed or closing.
+/// A take from several ranks of a producer also ends by FERRY_KV_EVENT_PEER_LOST if a rank is lost that has sent its
+/// part before the others have: it may have taken tokens back since. A rank whose cache was closed before
+/// (ferry_kv_cache_close) is no longer needed.
+///
+/// FERRY_ERR_INVALID: the blocks or tokens are wrong, another take that has not ended writes a block that this one
+/// would write (blocks of skipped tokens alone are not written), or the id is in use or has ended. FERRY_ERR_STALE
+/// and others: ferry_peer_get_info of a producer fails so. FERRY_ERR_LIMIT: 16,384 takes have not ended, or the take
+/// has more than 1,000,000 blocks. FERRY_ERR_CLOSED: the cache is closed or closing.
 ferry_status ferry_kv_take(ferry_kv_cache *cache,
                            const ferry_kv_id *id,
                            const ferry_kv_take_options *options,
@@ -746,14 +753,14 @@ ferry_status ferry_kv_take_cancel(ferry_kv_cache *cache,
 
 /* ---- Events of a cache ------------------------------------------------------------------------- */
 
-/// Of a take with FERRY_KV_TAKE_LAYERS: the layers before `layers` are complete, and may be read. If more layers are
+/// In a take with FERRY_KV_TAKE_LAYERS: the layers before `layers` are complete, and may be read. If more layers are
 /// complete before the event is taken, it tells the newest number. All other kinds are terminal.
 #define FERRY_KV_EVENT_LAYERS 1
 
-/// Of an offer: all takers have it.
+/// All takers have the offer.
 #define FERRY_KV_EVENT_SENT 2
 
-/// Of a take: all of its tokens are in their blocks.
+/// All tokens of the take are in their blocks.
 #define FERRY_KV_EVENT_RECEIVED 3
 
 /// The offer or take has failed; status and message say why.
@@ -763,7 +770,7 @@ ferry_status ferry_kv_take_cancel(ferry_kv_cache *cache,
 /// (FERRY_ERR_CLOSED).
 #define FERRY_KV_EVENT_CANCELLED 5
 
-/// Of an offer: its lease was over before all takers were there (FERRY_ERR_TIMEOUT), or it was reclaimed
+/// The offer's lease was over before all takers were there (FERRY_ERR_TIMEOUT), or the offer was reclaimed
 /// (FERRY_ERR_LIMIT).
 #define FERRY_KV_EVENT_EXPIRED 6
 
@@ -778,7 +785,7 @@ typedef struct ferry_kv_block {
     uint32_t block;
 } ferry_kv_block;
 
-/// What has become of an offer or a take. Each has exactly one terminal event, after which nothing touches its blocks.
+/// An event of an offer or a take, each of which has exactly one terminal event. Nothing touches its blocks after that.
 /// Fields that the kind doesn't set are 0. The caller sets struct_size before the call.
 typedef struct ferry_kv_event {
     /// In: sizeof(ferry_kv_event). Out: how many bytes were written.
@@ -787,14 +794,14 @@ typedef struct ferry_kv_event {
     uint32_t kind;
     /// The offer or take.
     ferry_kv_id id;
-    /// Of a terminal event: FERRY_OK, or why the offer or take has ended.
+    /// In a terminal event: FERRY_OK, or why the offer or take has ended.
     ferry_status status;
-    /// Of FERRY_KV_EVENT_LAYERS: how many layers, in the order of the layout, are complete.
+    /// In FERRY_KV_EVENT_LAYERS: how many layers, in the order of the layout, are complete.
     uint32_t layers;
-    /// Of a take's terminal event: the tokens from the beginning of the sequence that are complete in all layers and
+    /// In a take's terminal event: the tokens from the beginning of the sequence that are complete in all layers and
     /// groups.
     uint64_t valid_tokens;
-    /// Of a take's terminal event: blocks whose contents are undefined. NULL if there are none. The event owns the
+    /// In a take's terminal event: blocks whose contents are undefined. NULL if there are none. The event owns the
     /// list.
     const ferry_kv_block *untrusted;
     /// Length of untrusted.
@@ -836,7 +843,7 @@ ferry_status ferry_kv_event_fd(ferry_kv_cache *cache,
                                ferry_error *error);
 
 /// Frees the list and the text of an event and sets them to NULL. The call does nothing for NULL, for an event without
-/// them, and for the same struct a second time. Of several copies of an event, release one. Any thread; also after the
+/// them, and for the same struct a second time. Release only one copy of an event. Any thread; also after the
 /// cache is gone.
 void ferry_kv_event_release(ferry_kv_event *event);
 
@@ -858,7 +865,7 @@ void ferry_kv_event_release(ferry_kv_event *event);
 /// ended.
 #define FERRY_KV_STATE_ENDED 4
 
-/// What a cache knows of an id. Fields that the kind doesn't set are 0. The caller sets struct_size before the call.
+/// The state of an id in a cache. Fields that the kind doesn't set are 0. The caller sets struct_size before the call.
 typedef struct ferry_kv_state {
     /// In: sizeof(ferry_kv_state). Out: how many bytes were written.
     uint32_t struct_size;
@@ -880,7 +887,7 @@ typedef struct ferry_kv_state {
 #define FERRY_KV_STATE_INIT \
     { (uint32_t)sizeof(ferry_kv_state), 0, 0, 0, 0, 0, 0 }
 
-/// Returns what the cache knows of an id. Also of a closed cache.
+/// Returns the state of an id. A closed cache still answers.
 ferry_status ferry_kv_status(const ferry_kv_cache *cache,
                              const ferry_kv_id *id,
                              ferry_kv_state *out_state,
@@ -919,7 +926,6 @@ typedef struct ferry_kv_metrics {
     /// As of ferry_kv_unfenced_blocks.
     uint64_t unfenced_blocks;
     /// Payload bytes of offers that were written to consumers, or read by consumers whose take by pull has everything.
-    /// Of such a take, groups that the consumer does not need count too.
     uint64_t bytes_sent;
     /// Payload bytes of takes that have arrived.
     uint64_t bytes_received;
@@ -947,7 +953,7 @@ typedef struct ferry_kv_metrics {
 #define FERRY_KV_METRICS_INIT \
     { (uint32_t)sizeof(ferry_kv_metrics), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
-/// Reads what the cache counts. Also of a closed cache.
+/// Reads the cache's counts. A closed cache still answers.
 ferry_status ferry_kv_metrics_get(const ferry_kv_cache *cache,
                                   ferry_kv_metrics *out_metrics,
                                   ferry_error *error);
@@ -960,7 +966,7 @@ ferry_status ferry_kv_metrics_failed(const ferry_kv_cache *cache,
                                      ferry_error *error);
 
 /// Returns all of these numbers in Prometheus' text format. The text grows with the counters, so leave some room in the
-/// buffer. Returns texts as ferry_config_get does. Also of a closed cache.
+/// buffer. Returns texts as ferry_config_get does. A closed cache still answers.
 ferry_status ferry_kv_metrics_text(const ferry_kv_cache *cache,
                                    char *buffer,
                                    size_t capacity,
@@ -978,7 +984,7 @@ ferry_status ferry_kv_metrics_text(const ferry_kv_cache *cache,
 /// The layers from first_layer to before end_layer are ready up to end_token.
 #define FERRY_KV_TIMELINE_READY 3
 
-/// Of a take by pull: the producer told peer, or peer told the consumer, what may be read.
+/// In a take by pull: the producer told peer, or peer told the consumer, what may be read.
 #define FERRY_KV_TIMELINE_GRANTED 4
 
 /// A transfer of these layers and tokens was posted; transfer is its number.
@@ -987,10 +993,10 @@ ferry_status ferry_kv_metrics_text(const ferry_kv_cache *cache,
 /// The transfer of this number is final, with detail as its status. It began when it was posted.
 #define FERRY_KV_TIMELINE_FINAL 6
 
-/// Of a take by push: these layers and tokens have arrived.
+/// In a take by push: these layers and tokens have arrived.
 #define FERRY_KV_TIMELINE_ARRIVED 7
 
-/// Of a take: the layers before end_layer are complete.
+/// In a take: the layers before end_layer are complete.
 #define FERRY_KV_TIMELINE_LAYERS 8
 
 /// The offer is whole, with end_token tokens.
@@ -999,7 +1005,7 @@ ferry_status ferry_kv_metrics_text(const ferry_kv_cache *cache,
 /// The terminal event: first_layer is its kind (FERRY_KV_EVENT_*), and detail its status.
 #define FERRY_KV_TIMELINE_ENDED 10
 
-/// Of ferry_kv_timeline_mark: first_layer is the layer, and detail the kind.
+/// A mark by ferry_kv_timeline_mark: first_layer is the layer, and detail the kind.
 #define FERRY_KV_TIMELINE_MARK 11
 
 /// A mark of compute. Other kinds are the application's own.
@@ -1066,7 +1072,7 @@ ferry_status ferry_kv_timeline_mark(ferry_kv_cache *cache,
 /// Returns up to `capacity` entries from the number `first` on, the oldest first; *out_count gets how many. They stay
 /// recorded. The next ones are read from the last one's number + 1 on. Entries that were overwritten are missing: the
 /// first entry then has a higher number than `first`. Elements are `element_size` bytes apart, normally
-/// sizeof(ferry_kv_timeline_entry). Also of a closed cache.
+/// sizeof(ferry_kv_timeline_entry). A closed cache still answers.
 ferry_status ferry_kv_timeline_read(const ferry_kv_cache *cache,
                                     uint64_t first,
                                     ferry_kv_timeline_entry *out_entries,
@@ -1122,7 +1128,7 @@ typedef struct ferry_directory_options {
 #define FERRY_DIRECTORY_OPTIONS_INIT \
     { (uint32_t)sizeof(ferry_directory_options), 0, 0, 0, NULL, NULL, NULL, NULL, NULL }
 
-/// What a directory knows of a name. The caller sets struct_size before the call.
+/// A directory's entry for a name. The caller sets struct_size before the call.
 typedef struct ferry_directory_entry {
     /// In: sizeof(ferry_directory_entry). Out: how many bytes were written.
     uint32_t struct_size;
@@ -1156,7 +1162,7 @@ typedef struct ferry_directory_status {
     uint64_t ignored;
     /// Names that this directory registers.
     uint32_t names;
-    /// Those among them that etcd has, as far as this side knows.
+    /// Names among them that etcd has, as far as this side knows.
     uint32_t names_published;
     /// How often etcd was reached anew.
     uint64_t sessions;

@@ -29,10 +29,11 @@ else
     echo "SKIPPED: the Go reference, because go is not installed"
 fi
 
-# The same version everywhere, built once per target folder; FERRY_MDBOOK names an installed mdBook.
+# The same version everywhere, built once per target folder, unoptimised: it has 3 s of work. FERRY_MDBOOK names an
+# installed mdBook.
 mdbook_version=0.5.4
 mdbook=${FERRY_MDBOOK:-$target/mdbook-$mdbook_version/bin/mdbook}
-[ -x "$mdbook" ] || CARGO_TARGET_DIR=$target/mdbook-build cargo install mdbook --version "=$mdbook_version" --locked --quiet \
+[ -x "$mdbook" ] || CARGO_TARGET_DIR=$target/mdbook-build cargo install mdbook --version "=$mdbook_version" --locked --quiet --debug \
     --no-default-features --features search --root "$target/mdbook-$mdbook_version"
 rm -rf "$target/mdbook-build"
 python3 docs/book.py "$mdbook" "$out"

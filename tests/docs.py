@@ -84,14 +84,15 @@ def out_of_date():
     for test in tests:
         if not re.search(rf"#\[test\]\n(?:\s*#\[.*\]\n)*\s*(?:async )?fn {test}\(", sources):
             yield f"ARCHITECTURE.md: {test} is no test of the engine"
-    held = (ROOT / "sim/mutants/defects.md").read_text().split("---|\n")[1]
-    sources += "".join(file.read_text() for file in (ROOT / "sim/runs/tests").glob("**/*.rs"))
+    defects = [line.split("\t") for line in (ROOT / "tests/DEFECTS.tsv").read_text().splitlines() if not line.startswith("#")]
+    sources += "".join(file.read_text() for folder in ("sim/runs", "kv") for file in (ROOT / folder).glob("**/*.rs"))
     sources += "".join(file.read_text() for file in (ROOT / "bindings/python").glob("**/*.py"))
     targets = re.findall(r'"(\w+)"', (ROOT / "fuzz/src/lib.rs").read_text())
-    for name in re.findall(r"`([\w-]+)`", held):
-        is_plant = (ROOT / f"sim/mutants/{name}.patch").exists()
-        if not (is_plant or name in targets or re.search(rf"\b(?:fn|def) {name}\(", sources)):
-            yield f"sim/mutants/defects.md: {name} is no planted bug, fuzz target or test"
+    for defect, _, held in defects[1:]:
+        for name in re.findall(r"[a-z][a-z0-9]*(?:[_-]\w+)+", held):
+            is_plant = (ROOT / f"sim/mutants/{name}.patch").exists()
+            if not (is_plant or name in targets or re.search(rf"\b(?:fn|def) {name}\(", sources)):
+                yield f"tests/DEFECTS.tsv: {name} is no planted bug, fuzz target or test ({defect})"
     index = (ROOT / "docs/decisions/README.md").read_text()
     for page in sorted((ROOT / "docs/decisions").glob("[0-9]*.md")):
         if f"({page.name})" not in index:

@@ -3,10 +3,10 @@
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use ferry::status::{Error, Result};
+use ferry::thread::JoinHandle;
 use ferry::types::PeerId;
 use ferry::{Descriptor, Engine, Status};
 
@@ -50,7 +50,7 @@ pub struct DirectoryStatus {
     pub ignored: u64,
     /// Names that this directory registers.
     pub names: usize,
-    /// Those among them that etcd has, as far as this side knows.
+    /// Names among them that etcd has, as far as this side knows.
     pub names_published: usize,
     /// How often etcd was reached anew.
     pub sessions: u64,
@@ -142,7 +142,7 @@ impl Directory {
                     let text = format!("name: this directory has registered {REGISTRATIONS_MAX} names");
                     Err(Error::new(Status::Limit, text))
                 }
-                // One that is being withdrawn is wanted again.
+                // A name that is being withdrawn is wanted again.
                 _ => {
                     state.registrations.insert(name.to_owned(), Registration::new());
                     Ok(())

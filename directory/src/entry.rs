@@ -19,7 +19,7 @@ pub struct Identity {
     pub incarnation: u64,
 }
 
-/// What a directory knows of a name.
+/// A directory's entry for a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     pub name: String,
@@ -142,7 +142,7 @@ mod tests {
             let descriptor = descriptor(address);
             assert_eq!(decode(encode(&descriptor).as_bytes()), Some(Place::of(&descriptor)));
         }
-        // What follows is a later version's.
+        // Words that follow are a later version's.
         assert_eq!(decode(format!("{VALUE} more words").as_bytes()), decode(VALUE.as_bytes()));
     }
 

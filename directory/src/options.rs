@@ -95,8 +95,12 @@ pub fn read(file: &str, what: &str) -> Result<String> {
     read_bounded(file, what, PEM_BYTES_MAX)
 }
 
+// Flags of open(2) are an int there.
+const NONBLOCK: i32 = rustix::fs::OFlags::NONBLOCK.bits() as i32;
+
 pub(crate) fn read_bounded(file: &str, what: &str, bytes_max: u64) -> Result<String> {
     use std::io::Read;
+    use std::os::unix::fs::OpenOptionsExt;
     let failed = |error: std::io::Error| match error.kind() {
         std::io::ErrorKind::NotFound => Error::invalid(format!("{what} names {file:?}, which is not there")),
         std::io::ErrorKind::InvalidData => {
@@ -105,7 +109,12 @@ pub(crate) fn read_bounded(file: &str, what: &str, bytes_max: u64) -> Result<Str
         _ => Error::system(format!("{what}: reading {file:?}"), &error),
     };
     let mut text = String::new();
-    let opened = std::fs::File::open(file).map_err(failed)?;
+    // O_NONBLOCK: opening a FIFO by mistake must not hang.
+    let opened = std::fs::OpenOptions::new().read(true).custom_flags(NONBLOCK).open(file);
+    let opened = opened.map_err(failed)?;
+    if !opened.metadata().map_err(failed)?.is_file() {
+        return Err(Error::invalid(format!("{what} names {file:?}, which is no regular file")));
+    }
     opened.take(bytes_max + 1).read_to_string(&mut text).map_err(failed)?;
     if text.len() as u64 > bytes_max {
         let text = format!("{what} names {file:?}, which has more than {bytes_max} bytes");
@@ -125,6 +134,16 @@ mod tests {
         options.complete(&etcd, &|name| {
             set.iter().find(|(known, _)| known == name).map(|(_, value)| value.clone())
         })
+    }
+
+    /// A FIFO that nobody writes to would hang the call.
+    #[test]
+    fn a_file_that_is_no_regular_one_is_refused() {
+        let fifo = std::env::temp_dir().join(format!("ferry-fifo-{}", std::process::id()));
+        assert!(std::process::Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+        let refused = read(fifo.to_str().unwrap(), "url").unwrap_err();
+        std::fs::remove_file(&fifo).unwrap();
+        assert!(refused.status == ferry::Status::Invalid && refused.message.contains("regular"), "{refused}");
     }
 
     #[test]

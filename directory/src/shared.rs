@@ -1,4 +1,4 @@
-//! What the calls of a directory and its thread share: the table, the names that this engine registers, and how the
+//! The state that a directory's calls and thread share: the table, the names that this engine registers, and how the
 //! thread stands with etcd. `directory` has the calls, `etcd` the thread. The lock is held for bookkeeping alone.
 
 use std::collections::BTreeMap;
@@ -14,7 +14,7 @@ use crate::table::{Change, Table};
 
 pub struct Shared {
     pub engine: Engine,
-    /// What this engine publishes. None if it does not listen.
+    /// The descriptor that this engine publishes. None if it does not listen.
     pub own: Option<Descriptor>,
     state: Mutex<State>,
     /// Signals every change of the state.

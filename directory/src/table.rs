@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use crate::entry::{Entry, Place};
 use crate::limits::{CHANGES_MAX, ENTRIES_MAX};
 
-/// What has become of a name. Several changes of one name are told as one.
+/// A change of a name. Several changes of one name are told as one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
     Added(Entry),

@@ -1,4 +1,4 @@
-//! What a URL says: `static:` with a list, a file or nothing, or `etcd:` with servers and a prefix. `directory` opens
+//! Parses URLs: `static:` with a list, a file or nothing, or `etcd:` with servers and a prefix. `directory` opens
 //! what is parsed here. A user or a password in a URL is refused, because URLs are printed.
 
 use std::collections::BTreeMap;

@@ -34,7 +34,7 @@ fn a_list_and_a_file_name_peers() {
         assert_eq!(own.peer_info(connected).unwrap().incarnation, peer.descriptor().unwrap().incarnation);
         assert_eq!(directory.list("prefill").unwrap().len(), 1);
         assert_eq!(directory.poll().unwrap(), None);
-        // What the list lacks will not appear: the call does not wait.
+        // A name that the list lacks will not appear: the call does not wait.
         let began = Instant::now();
         let error = directory.connect("prefill/1", None).unwrap_err();
         assert!(error.status == Status::Unreachable && error.message.contains("prefill/1"), "{error}");

@@ -82,7 +82,7 @@ impl Bench {
             self.fill(direction, round);
             times[0].push(self.check(direction, round, true, || {
                 let batch = queue.copy(direction, &blocks).unwrap();
-                while !queue.is_done(batch).unwrap() {
+                while !queue.poll_done(batch).unwrap() {
                     std::hint::spin_loop();
                 }
             }));
@@ -203,7 +203,8 @@ impl Bench {
             let _entered = context.enter().unwrap();
             // SAFETY: the stream lives, and the word until what waits for it has ended.
             unsafe { self.api.stream_wait_value_32(self.stream.raw, flag.address, 1, 0) }.unwrap();
-            let point = driver.point(Start::Stream(self.stream.raw as u64)).unwrap();
+            // SAFETY: the stream lives.
+            let point = driver.point(unsafe { Start::stream(self.stream.raw as u64) }).unwrap();
             let (done, reached) = mpsc::channel();
             if round % 2 == 0 {
                 worker.wait_for(point, Box::new(move |result| drop(done.send((result, Instant::now())))));

@@ -10,17 +10,24 @@ use crate::sys::lock::{Condvar, Mutex, MutexGuard};
 use crate::sys::once::OnceLock;
 use crate::types::{LaneId, Monotonic, PeerId, RegionId, Transport};
 use std::collections::VecDeque;
+use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 pub enum Command {
-    /// Connect to `address`, which was resolved to `resolved`. The reply is the peer's handle once the peer is up.
+    /// Connect to `address`. `resolved`: where the address leads; None if its name must be looked up. The reply is the
+    /// peer's handle once the peer is up.
     Dial {
         address: String,
-        resolved: Vec<SocketAddr>,
+        resolved: Option<Vec<SocketAddr>>,
         deadline: Monotonic,
         reply: Reply<PeerId>,
+    },
+    /// A thread has looked up the address for callers that asked to connect there.
+    NameFound {
+        address: String,
+        found: io::Result<Vec<SocketAddr>>,
     },
     /// Regions were registered or unregistered; announce the change to every peer.
     RegionsAdded(Vec<RegionId>),
@@ -36,6 +43,13 @@ pub enum Command {
         lane: LaneId,
         loss: Loss,
     },
+    /// The worker of a TCP lane has done what was asked of it before the lane's end (`tcp::lane::Parting`).
+    LaneParted {
+        peer: PeerId,
+        lane: LaneId,
+    },
+    /// A lane thread works: look from time to time whether it comes back from registered memory.
+    WatchWorkers,
     /// Frames wait for TCP lanes of these kinds (bits, as in `tcp::opening`), and no such lane is open.
     WantLanes {
         peer: PeerId,
@@ -190,6 +204,11 @@ impl<T> Answer<T> {
     fn fill(&self, result: Result<T>) {
         *self.slot.lock() = Some(result);
         self.filled.notify_all();
+    }
+
+    /// Takes the answer if it has come.
+    pub fn take(&self) -> Option<Result<T>> {
+        self.slot.lock().take()
     }
 
     /// Waits for the answer. TIMEOUT, with `what` in the message, if the answer does not come in time.

@@ -11,6 +11,7 @@ use crate::region::Registry;
 use crate::session::handshake::Local;
 use crate::stats::Stats;
 use crate::sys::health::Health;
+use crate::sys::pages::Pages;
 use crate::types::{PeerId, TransferId};
 use std::sync::Arc;
 
@@ -27,6 +28,8 @@ pub struct Context {
     pub peers: Table<PeerId, Peer>,
     pub transfers: Arc<Table<TransferId, Transfer>>,
     pub spin_ns: u64,
+    /// The pages of this process.
+    pub pages: Arc<Pages>,
 }
 
 impl Context {
@@ -43,6 +46,7 @@ impl Context {
             peers: Table::new(tag, config.peers_max),
             transfers: Arc::new(Table::with_reserve(tag, config.transfers_max, PARTS_MAX)),
             spin_ns: config.spin_us * 1000,
+            pages: Arc::new(Pages::of(None)),
             config,
         }
     }
@@ -59,6 +63,7 @@ impl Context {
             transfers: self.transfers.clone(),
             lease_ns: self.config.lease_ms * 1_000_000,
             express_bytes_max: self.config.express_bytes_max,
+            pages: self.pages.clone(),
         }
     }
 

@@ -5,9 +5,10 @@
 //! 63   62 61              48 47                    20 19         0
 //! [kind ][  engine tag: 14  ][   generation: 28     ][ index: 20 ]
 //! ```
-//! The tag is random for each engine incarnation, so a handle of another engine, or of the same program before its
-//! restart, is recognised. A generation rises with each reuse of its index. The first generation is 1, but random for
-//! regions, which peers name, because a restart draws the previous tag once in 16,383 times.
+//! Engines of one process have different tags, 16,383 of them in sequence, so a handle of another one is recognised.
+//! The first one's is random, so that a handle of the same program before its restart is, too. A generation rises with
+//! each reuse of its index. The first generation is 1, but random for regions, which peers name, because a restart
+//! draws the previous tag once in 16,383 times.
 
 use crate::status::{Error, Result, Status};
 
@@ -31,6 +32,11 @@ pub enum Kind {
 pub struct Tag(u16);
 
 impl Tag {
+    /// Returns the tag of an engine with this number. Numbers in sequence have different tags.
+    pub fn of_engine(number: u64) -> Tag {
+        Tag(1 + (number % ((1 << TAG_BITS) - 1)) as u16)
+    }
+
     /// Returns a tag from random bits. 0 is avoided so that no valid handle is small.
     pub fn from_random(bits: u16) -> Tag {
         Tag((bits & ((1 << TAG_BITS) - 1)).max(1))
@@ -112,6 +118,14 @@ mod tests {
             let handle = make(Kind::Queue, tag, parts);
             assert_eq!(parse(Kind::Queue, tag, handle).unwrap(), parts);
         }
+    }
+
+    #[cfg(not(feature = "sim"))]
+    #[test]
+    fn no_two_of_many_engines_of_a_process_have_one_tag() {
+        let tag = |_| Tag::of_engine(crate::sys::random::next_u64()).number();
+        let tags: std::collections::BTreeSet<_> = (0..10_000).map(tag).collect();
+        assert!(tags.len() == 10_000 && !tags.contains(&0));
     }
 
     #[test]

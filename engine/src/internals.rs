@@ -3,11 +3,25 @@
 
 pub mod api {
     use crate::api::Engine;
+    use crate::notify::{Event, EventBody};
     use crate::status::Result;
+    use crate::types::{PeerId, RegionId};
 
     /// Breaks an engine as a bug in one of its calls does. Returns what the call returns: PANIC.
     pub fn break_engine(engine: &Engine) -> Result<()> {
         engine.call("being broken by a test", || std::panic::resume_unwind(Box::new("a planted bug")))
+    }
+
+    /// Tells the engine's queues of bytes that a peer's transfer had applied late.
+    pub fn late_apply(
+        engine: &Engine,
+        peer: PeerId,
+        region: RegionId,
+        address: u64,
+        length: u64,
+    ) -> Result<()> {
+        engine.hub()?.peer_event(Event::new(peer, EventBody::LateApply { region, address, length }));
+        Ok(())
     }
 }
 
@@ -181,14 +195,28 @@ pub mod session {
     }
 }
 
+/// The simulated operating system, for ferry-kv on the simulated kernel (`kv/src/os/sim.rs`).
+#[cfg(feature = "sim")]
+pub mod simulated {
+    pub use crate::sys::bare;
+    pub use crate::sys::clock::{monotonic_ns, now};
+    pub use crate::sys::eventfd::EventFd;
+    pub use crate::sys::fd::{AsFd, BorrowedFd};
+    pub use crate::sys::pause::sleep;
+    pub use crate::sys::poller::Interest;
+    pub use crate::sys::random::fill as random;
+    pub use ferry_sim_kernel::poller::poll;
+    pub use std::os::fd::AsRawFd;
+}
+
 pub mod stage {
     pub use crate::stage::wire;
 }
 
 pub mod sys {
     pub use crate::sys::{
-        acl, clock, copy, cuda, host, mapping, memory, poller, proven, random_bytes, random_u64, socket,
-        unix, verbs, vm,
+        acl, clock, copy, cuda, host, mapping, memory, pages, poller, proven, random_bytes, random_u64,
+        socket, unix, verbs, vm,
     };
 }
 
@@ -204,7 +232,7 @@ pub mod transport {
     }
 
     pub mod tcp {
-        pub use crate::transport::tcp::{answer, flight, lane, wire, worker};
+        pub use crate::transport::tcp::{answer, flight, lane, rx, wire, worker};
     }
 }
 

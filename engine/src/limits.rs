@@ -66,8 +66,12 @@ pub const FAREWELL_NS: u64 = 500_000_000;
 /// A peer that was silent for longer than this is asked whether it is there when a transfer finds no path, or when the
 /// application connects to the peer again.
 pub const SILENCE_NS: u64 = 1_000_000_000;
+/// Names that an engine looks up at one time, each on a thread of its own; further names wait for these.
+pub const LOOK_UPS_MAX: usize = 16;
 /// Handshakes in progress on the accepting side; others wait in the listener's backlog.
 pub const HANDSHAKES_MAX: usize = 512;
+/// Of the descriptors that the process may have (`ulimit -n`), handshakes in progress take at most one in so many.
+pub const STRANGERS_SHARE: usize = 8;
 /// Data lanes per peer, the express lane not counted.
 pub const LANES_MAX: u32 = 16;
 /// Lost lanes of one session whose fence the peer has not acknowledged: more than an unstable network produces in an
@@ -75,6 +79,11 @@ pub const LANES_MAX: u32 = 16;
 pub const FENCES_WAITING_MAX: usize = 4096;
 /// Lane numbers of one session, taken or fenced, that are remembered one by one.
 pub const LANE_NUMBERS_KEPT: usize = 256;
+/// Closed lanes of one peer on which threads of this process still are, because a page that they need does not come. A
+/// peer that has so many gets no further lane.
+pub const LATE_LANES_MAX: usize = 16;
+/// Lane threads of an engine that wait for pages and are replaced by others.
+pub const STUCK_THREADS_MAX: usize = 64;
 /// Lane threads of an engine.
 pub const WORKERS_MAX: u32 = 64;
 /// Allocations of ferry that processes of this host can map. Each takes a descriptor; further allocations are ordinary

@@ -7,7 +7,7 @@ mod time;
 
 pub(crate) use ids::{BridgeId, OperationId};
 pub use ids::{LaneId, PeerId, QueueId, RegionId, TransferId};
-pub use time::{Boottime, Monotonic};
+pub use time::{Boottime, Monotonic, Shown};
 
 /// Direction of a transfer, seen from the initiator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

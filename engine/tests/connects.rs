@@ -98,17 +98,14 @@ fn an_unknown_name_is_unreachable_and_a_malformed_address_invalid() {
     let engine = engine(&[]);
     let queue = engine.queue(WHAT_PEERS, 8).unwrap();
     let unknown = "no.such.host.invalid:7000";
-    for error in [
-        engine.connect(unknown, Some(PATIENCE)).unwrap_err(),
-        engine.connect_async(unknown, Some(PATIENCE), &queue, 5).unwrap_err(),
-    ] {
-        assert_eq!(error.status, Status::Unreachable, "{error}");
-        let reason = error.message.strip_prefix("no.such.host.invalid:7000: the name was not found: ");
-        assert!(
-            reason.is_some_and(|reason| !reason.is_empty() && !reason.contains("failed to lookup")),
-            "{error}"
-        );
-    }
+    let error = engine.connect(unknown, Some(PATIENCE)).unwrap_err();
+    assert_eq!(error.status, Status::Unreachable, "{error}");
+    let reason = error.message.strip_prefix("no.such.host.invalid:7000: the name was not found: ");
+    assert!(
+        reason.is_some_and(|reason| !reason.is_empty() && !reason.contains("failed to lookup")),
+        "{error}"
+    );
+    assert_eq!(by_event(&engine, unknown, Some(PATIENCE)), told(&error));
     for malformed in
         ["", "nowhere", "127.0.0.1", "127.0.0.1:99999", "no.such.host.invalid:", "two words:1", "::1:1"]
     {

@@ -61,6 +61,8 @@ const UNSAFE_IN: &[(&str, &str)] = &[
     ("engine/src/sys/", "the operating system's edge"),
     ("engine/src/transport/", "posts the caller's memory"),
     ("engine/src/api/memory.rs", "storage: `register` takes the caller's promise about its memory"),
+    ("engine/src/api/devices.rs", "`hold_stream` takes the caller's promise about its stream"),
+    ("engine/src/device/mod.rs", "`Start` takes the caller's promise about its event or stream"),
 ];
 
 /// Accesses that assume that nobody else uses the memory. Registered memory is never accessed so: peers and the
@@ -81,6 +83,7 @@ const ASSERTIONS: &[(&str, &str, usize, &str)] = &[
     ("engine/src/notify/queue.rs", "assert", 1, "a reservation used twice would lose another's event"),
     ("engine/src/region/gate.rs", "assert", 1, "left more often than entered: revoke would return early"),
     ("engine/src/session/handshake/wire.rs", "assert", 1, "our own frames are bounded by construction"),
+    ("engine/src/sys/unforked.rs", "assert_eq", 1, "keeps a call from being a jump; it cannot fail"),
     ("engine/src/sys/mapping.rs", "assert", 3, "bounds of an access to raw memory, as slices check"),
     ("engine/src/sys/sim/mapping.rs", "assert", 3, "the same"),
     (
@@ -114,7 +117,7 @@ const INTERNALS_BY: &[(&str, &str)] = &[
     ("engine", "has the feature, and switches it on for its own tests"),
     ("benches", "the references of ferry-bench use it"),
     ("fuzz", "the fuzz targets call the parsers and the state machines"),
-    ("kv", "a test breaks an engine"),
+    ("kv", "a test breaks an engine; on the simulated kernel it takes what the engine takes"),
     ("directory", "a test breaks an engine"),
     ("ffi", "a test breaks an engine"),
 ];
@@ -123,6 +126,10 @@ const INTERNALS_BY: &[(&str, &str)] = &[
 /// them.
 const BARE: &[(&str, &str)] = &[
     ("engine/src/sys/bare.rs", "hands them on"),
+    (
+        "engine/src/internals.rs",
+        "hands those of the simulated kernel on to ferry-kv, in the feature `sim` alone",
+    ),
     ("engine/src/sys/health.rs", "what is kept of a broken engine itself"),
     ("engine/src/sys/lock.rs", "wraps them"),
     ("engine/src/sys/thread.rs", "starts them"),
@@ -210,6 +217,7 @@ const WAITS_IN: &[(&str, &str)] = &[
     ("engine/src/api/closing.rs", "a caller, for the threads to end"),
     ("engine/src/command.rs", "a caller, for the control loop's answer"),
     ("engine/src/device/worker.rs", "for copies under way, after a panic"),
+    ("engine/src/internals.rs", "hands the simulated sleep on to ferry-kv, in the feature `sim` alone"),
     ("engine/src/notify/dispatcher.rs", "a caller, for the end of a callback"),
     ("engine/src/notify/waiter.rs", "a caller, for the end of a transfer or an event"),
     ("engine/src/region/gate.rs", "a caller, for a region's users"),
@@ -705,6 +713,36 @@ fn comments_fit_a_line() {
         "    // {most}\n    // {most}x\n//! {most}─{most}\n    f(\"{most} // \");\nf(\"{most}\"); // x"
     );
     assert_eq!(comments::too_long(&text), [2, 3, 5]);
+}
+
+/// A predicate changes nothing: the name of what acts is a verb.
+fn acting_predicates(text: &str) -> Vec<usize> {
+    let is_predicate =
+        |name: &str| ["is_", "has_", "have_", "can_", "are_"].iter().any(|word| name.starts_with(word));
+    let acts = |line: &str| {
+        let (name, arguments) = line.split_once("fn ")?.1.split_once('(')?;
+        (is_predicate(name) && arguments.starts_with("&mut self")).then_some(())
+    };
+    let numbered = text.lines().enumerate();
+    numbered.filter(|(_, line)| acts(line).is_some()).map(|(at, _)| at + 1).collect()
+}
+
+#[test]
+fn predicates_change_nothing() {
+    let mut report = Report::default();
+    for folder in
+        ["engine", "kv", "directory", "ffi", "bindings/mooncake", "benches", "examples", "fuzz", "sim"]
+    {
+        for file in read(folder) {
+            for line in acting_predicates(&file.text) {
+                report.add(&file, line, "a predicate that takes &mut self");
+            }
+        }
+    }
+    report.assert_empty();
+    let text =
+        "fn is_a(&self)\nfn is_b(&mut self)\npub(super) fn has_c(&mut self, d: u8)\nfn isolate(&mut self)";
+    assert_eq!(acting_predicates(text), [2, 3]);
 }
 
 /// The simulation panics where a program or a test is wrong, and says why files are long as all others do.

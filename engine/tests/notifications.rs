@@ -424,13 +424,14 @@ fn one_silent_application_holds_up_no_other_peer() {
             (hub.submit(to_quiet, Op::Write, &one, &notifying(b"quiet")).unwrap(), local, remote)
         })
         .collect();
+    let waiting = || stuck.iter().filter(|(transfer, ..)| !transfer.state().is_final()).count();
+    eventually("the credits are used up", || waiting() == 5);
     for number in 0..3 * u64::from(NOTIFY_CREDITS) {
         hub.notify(to_busy, &number.to_le_bytes(), Deadline::Default).unwrap();
         let heard = collect(&queue, 1);
         assert_eq!((heard[0].0, &*heard[0].1), (peer_of(&busy, &hub), &number.to_le_bytes()[..]));
     }
-    let waiting = stuck.iter().filter(|(transfer, ..)| !transfer.state().is_final()).count();
-    assert_eq!(waiting, 5);
+    assert_eq!(waiting(), 5);
     collect(&listen(&quiet), stuck.len());
     stuck.iter().for_each(|(transfer, ..)| {
         transfer.wait(Some(PATIENCE)).unwrap();

@@ -176,6 +176,23 @@ fn transports_that_are_not_allowed_are_not_used() {
 }
 
 #[test]
+fn a_probe_that_was_begun_is_told_once() {
+    let pair = Pair::new(&[]);
+    let probe = pair.a.probe_begin(pair.b_at_a).unwrap();
+    let mut told = None;
+    eventually("the probe is told", || {
+        told = probe.take();
+        told.is_some()
+    });
+    assert!(probe.take().is_none(), "once");
+    let round_trip = told.unwrap().unwrap();
+    assert!(round_trip > Duration::ZERO);
+    assert_eq!(u128::from(pair.a.peer_info(pair.b_at_a).unwrap().round_trip_ns), round_trip.as_nanos());
+    pair.a.close_peer(pair.b_at_a, Some(PATIENCE)).unwrap();
+    assert_eq!(pair.a.probe_begin(pair.b_at_a).err().unwrap().status, Status::Closed);
+}
+
+#[test]
 fn a_closed_peer_is_closed_on_both_sides() {
     let pair = Pair::new(&[]);
     let (local, remote) = pair.memories(4096, 4096);

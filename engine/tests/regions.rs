@@ -319,10 +319,6 @@ fn regions_come_and_go_while_others_are_in_use() {
             }
             let by_handle = run(&pair.a, pair.b_at_a, Op::Write, &[write], &plain());
             let anonymous = Request { remote_region: RegionId::NONE, ..write };
-            if transport() == Transport::Local {
-                // Only the target finds a region without a handle that is not known here.
-                wait_for_region(&pair.a, pair.b_at_a, region.region());
-            }
             let by_address = run(&pair.a, pair.b_at_a, Op::Write, &[anonymous], &plain());
             assert_eq!((by_handle.state, by_address.state), (State::Done, State::Done), "round {round}");
             check("new region", &contents(&region), &pattern(1, PART));

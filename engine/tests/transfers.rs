@@ -7,7 +7,7 @@ use common::data::{check, contents, fill, pattern, prepare, Random};
 use common::{peer_of, request, run, Pair, PATIENCE};
 use ferry::blocks::{BlockIds, Layer};
 use ferry::notify::{EventBody, WHAT_TRANSFERS};
-use ferry::types::{Access, Monotonic, Op, PeerId, RegionId, Request, TransferId};
+use ferry::types::{Access, Op, PeerId, RegionId, Request, Shown, TransferId};
 use ferry::{Deadline, Engine, Fence, Memory, RegionOptions, State, Status, TransferOptions};
 use std::time::{Duration, Instant};
 
@@ -341,7 +341,7 @@ fn cancel_is_a_request() {
     );
     assert_eq!(
         (result.fence, result.started_ns, result.os_error),
-        (Fence::Confirmed, Monotonic::ZERO, libc::ECANCELED)
+        (Fence::Confirmed, Shown::ZERO, libc::ECANCELED)
     );
     first.cancel().unwrap();
     first.cancel().unwrap();
@@ -399,7 +399,7 @@ fn ordered_transfers_are_applied_in_order() {
             let EventBody::Transfer { user_data, .. } = event.body else { panic!("{event:?}") };
             assert_eq!(user_data, number as u64, "ORDERED transfers end in order");
         }
-        let finished: Vec<Monotonic> =
+        let finished: Vec<Shown> =
             all.iter().map(|(_, transfer, _)| transfer.result().unwrap().finished_ns).collect();
         assert!(finished.is_sorted());
     }
@@ -441,7 +441,7 @@ fn a_failed_ordered_transfer_fails_those_that_wait() {
         assert_eq!(failing.wait(Some(PATIENCE)).unwrap().status, Status::NotRegistered);
         for transfer in later {
             let result = transfer.wait(Some(PATIENCE)).unwrap();
-            assert_eq!((result.bytes_confirmed, result.started_ns), (0, Monotonic::ZERO), "{result:?}");
+            assert_eq!((result.bytes_confirmed, result.started_ns), (0, Shown::ZERO), "{result:?}");
             assert_ne!(result.state, State::Done);
         }
         let anew = submit(&good);

@@ -18,5 +18,17 @@ ${LD:-ld} -r --gc-sections $undefined -o "$work/ferry.o" "$in"
 # Removes the bitcode that rustc left beside the code. If an older LLVM has installed its plugin into binutils,
 # the plugin would otherwise claim the whole object, fail, and leave the archive without an index.
 ${OBJCOPY:-objcopy} --keep-global-symbols="$symbols" -R .llvmbc -R .llvmcmd "$work/ferry.o"
+# Each function and value has a section, named after it: 1.4 MB of names. A number does, behind the prefix by which linkers
+# sort sections.
+${READELF:-readelf} -SW "$work/ferry.o" |
+    sed -n 's/^ *\[ *[0-9]*\] \(\.\(text\|rodata\|data\|bss\|gcc_except_table\)\.[^ ]*\) .*/\1/p' | sort -u |
+    awk '{
+        split($1, part, ".")
+        prefix = "." part[2]
+        if ($1 ~ /^\.data\.rel\.ro\./) prefix = ".data.rel.ro"
+        if ($1 ~ /^\.text\.(unlikely|hot|startup)\./) prefix = ".text." part[3]
+        print "--rename-section " $1 "=" prefix "." NR
+    }' >"$work/names"
+${OBJCOPY:-objcopy} "@$work/names" "$work/ferry.o"
 rm -f "$out"
 ${AR:-ar} rcsD "$out" "$work/ferry.o"

@@ -5,6 +5,7 @@ use crate::guard::{call, quietly};
 use crate::pointers::{exclusive, reference, text, BytesOut, Out};
 use crate::status::ferry_status;
 use crate::versioned::{OutArray, Versioned};
+use engine::thread::unforked;
 use engine::{Config, Error};
 use std::ffi::{c_char, CString};
 use std::mem::size_of;
@@ -31,7 +32,7 @@ pub struct ferry_setting_info {
     pub default_value: *const c_char,
     /// The valid values, in words.
     pub valid: *const c_char,
-    /// What the setting does, in one sentence.
+    /// The effect of the setting, in one sentence.
     pub description: *const c_char,
 }
 
@@ -169,7 +170,7 @@ fn table() -> &'static [SettingText] {
     static TABLE: OnceLock<Vec<SettingText>> = OnceLock::new();
     // The engine's texts contain no zero byte; a text with one would become empty.
     let c_text = |text: String| CString::new(text).unwrap_or_default();
-    TABLE.get_or_init(|| {
+    let make = || {
         let row = |setting: &engine::config::Setting| SettingText {
             key: c_text(setting.name.to_owned()),
             variable: c_text(setting.variable()),
@@ -178,5 +179,6 @@ fn table() -> &'static [SettingText] {
             description: c_text(setting.doc.to_owned()),
         };
         Config::settings().iter().map(row).collect()
-    })
+    };
+    TABLE.get().unwrap_or_else(|| unforked(|| TABLE.get_or_init(make)))
 }

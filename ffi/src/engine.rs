@@ -81,9 +81,9 @@ pub unsafe extern "C" fn ferry_engine_open(
 /// After FERRY_OK every later call returns FERRY_ERR_CLOSED, with two exceptions: ferry_queue_drain first
 /// returns the events that are left in its queue, and ferry_engine_close returns FERRY_OK again.
 /// A peer that does not take the end of its session delays the call by half a second at most.
-/// FERRY_ERR_BUSY: transfers are not final within the timeout. The engine is still closing, and threads can
-/// still wait for transfers; call again. Also FERRY_ERR_BUSY inside a callback. In a forked child the call
-/// does nothing and returns FERRY_OK.
+/// FERRY_ERR_BUSY: transfers are not final, or a callback has not returned, within the timeout. The engine is still
+/// closing, and threads can still wait for transfers; call again. Also FERRY_ERR_BUSY inside a callback. In a forked
+/// child the call does nothing and returns FERRY_OK.
 #[no_mangle]
 pub unsafe extern "C" fn ferry_engine_close(
     engine: *mut ferry_engine,

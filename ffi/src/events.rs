@@ -84,7 +84,7 @@ pub type ferry_callback = Option<unsafe extern "C" fn(context: *mut c_void, even
 
 /// Frees the data of a drained event and sets it to NULL. FERRY_EVENT_NOTIFICATION, FERRY_EVENT_PEER_LOST,
 /// FERRY_EVENT_PEER_DOWN and a failed FERRY_EVENT_PEER_CONNECTED have data. The call does nothing for other
-/// events, for NULL, and for the same struct a second time. Of several copies of an event, release one. Any
+/// events, for NULL, and for the same struct a second time. Release only one copy of an event. Any
 /// thread; also after the queue or engine is gone.
 #[no_mangle]
 pub unsafe extern "C" fn ferry_event_release(event: *mut ferry_event) {

@@ -4,9 +4,11 @@
 
 use crate::error::{ferry_error, ErrorOut};
 use crate::status::{ferry_status, FERRY_OK};
+use engine::thread::unforked;
 use engine::{Error, Status};
 use std::any::Any;
 use std::cell::RefCell;
+use std::ffi::c_int;
 use std::panic::{catch_unwind, set_hook, take_hook, AssertUnwindSafe};
 use std::sync::Once;
 
@@ -60,6 +62,7 @@ pub fn quietly(body: impl FnOnce()) {
 /// Runs `body` and turns a panic into PANIC with its message and place.
 fn caught<T>(body: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
     note_panics();
+    let _uncancelled = Uncancelled::new();
     // Unwind safety: a panic can leave only state behind the engine's locks half done. Each of these locks
     // handles poison itself and says why.
     match catch_unwind(AssertUnwindSafe(body)) {
@@ -69,6 +72,33 @@ fn caught<T>(body: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
             let place = LAST_PANIC.try_with(|text| text.take()).unwrap_or_default();
             Err(Error::new(Status::Panic, format!("a bug in ferry: {place}; the call's effect is unknown")))
         }
+    }
+}
+
+extern "C" {
+    /// POSIX. It does not fail for these two states.
+    fn pthread_setcancelstate(state: c_int, old: *mut c_int) -> c_int;
+}
+
+const PTHREAD_CANCEL_DISABLE: c_int = 1;
+
+/// Defers a pthread_cancel of this thread until it is dropped: the C library would unwind frames of Rust, which ends
+/// the process, and leave the engine's state half done.
+struct Uncancelled(c_int);
+
+impl Uncancelled {
+    fn new() -> Uncancelled {
+        let mut old = 0;
+        // SAFETY: a valid state, and an int of this stack.
+        unsafe { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &raw mut old) };
+        Uncancelled(old)
+    }
+}
+
+impl Drop for Uncancelled {
+    fn drop(&mut self) {
+        // SAFETY: the state that the thread had, and an int of this stack.
+        unsafe { pthread_setcancelstate(self.0, &raw mut self.0) };
     }
 }
 
@@ -87,7 +117,10 @@ thread_local! {
 /// Installs the panic hook once. It keeps the standard library from printing panics to the host's stderr.
 fn note_panics() {
     static NOTE: Once = Once::new();
-    NOTE.call_once(|| {
+    if NOTE.is_completed() {
+        return;
+    }
+    let note = || {
         // Under `cargo test` the harness prints panics.
         let previous = cfg!(test).then(take_hook);
         set_hook(Box::new(move |panic| {
@@ -102,7 +135,8 @@ fn note_panics() {
                 previous(panic);
             }
         }));
-    });
+    };
+    unforked(|| NOTE.call_once(note));
 }
 
 #[cfg(test)]
@@ -127,6 +161,30 @@ mod tests {
         // SAFETY: NULL is allowed.
         let again = unsafe { call(std::ptr::null_mut(), || Ok(())) };
         assert_eq!(again, FERRY_OK);
+    }
+
+    /// Both outcomes of a call give the thread back the state that it had.
+    #[test]
+    fn a_thread_is_not_cancelled_in_a_call() {
+        extern "C" {
+            fn pthread_self() -> usize;
+            fn pthread_cancel(thread: usize) -> c_int;
+            fn usleep(micros: u32) -> c_int;
+        }
+        for panics in [false, true] {
+            let thread = std::thread::spawn(move || {
+                quietly(|| {
+                    // SAFETY: no memory is involved; `usleep` is where a cancelled thread ends.
+                    let result = unsafe { (pthread_cancel(pthread_self()), usleep(1)) };
+                    assert_eq!(result, (0, 0));
+                    assert!(!panics, "a bug");
+                });
+                let ends_uncancelled = std::mem::ManuallyDrop::new(Uncancelled::new());
+                ends_uncancelled.0
+            });
+            // 0: it can be cancelled. The thread itself never is, though the request is there.
+            assert_eq!(thread.join().unwrap(), 0);
+        }
     }
 
     #[test]

@@ -154,7 +154,8 @@ pub(crate) unsafe fn read<'a>(
         channel: channel(options.channel, "options.channel")?,
         transports_allowed: options.transports_allowed,
         priority: options.priority,
-        start: start(options.event_kind, options.event, "options.")?,
+        // SAFETY: the caller's promise.
+        start: unsafe { start(options.event_kind, options.event, "options.") }?,
         awaited: false,
     })
 }
@@ -178,17 +179,23 @@ fn check(options: &ferry_transfer_options) -> Result<()> {
 }
 
 /// Returns the event or stream to start after; None means now. `of` stands before the arguments' names in messages.
-pub(crate) fn start(kind: u32, event: u64, of: &str) -> Result<Option<(MemoryKind, Start)>> {
+///
+/// # Safety
+/// `event` is what `kind` says: the caller's promise, as of `Start`.
+pub(crate) unsafe fn start(kind: u32, event: u64, of: &str) -> Result<Option<(MemoryKind, Start)>> {
     let event_of = |kind| match event {
         0 => Err(Error::invalid(format!("{of}event is 0, which is no event"))),
-        event => Ok(Some((kind, Start::Event(event)))),
+        // SAFETY: the caller's promise.
+        event => Ok(Some((kind, unsafe { Start::event(event) }))),
     };
+    // SAFETY: as above.
+    let stream_of = |kind| Ok(Some((kind, unsafe { Start::stream(event) })));
     match kind {
         FERRY_START_NOW => check_reserved(event, &format!("{of}event (with FERRY_START_NOW)")).map(|()| None),
         FERRY_START_AFTER_CUDA_EVENT => event_of(MemoryKind::Cuda),
         FERRY_START_AFTER_ACL_EVENT => event_of(MemoryKind::Ascend),
-        FERRY_START_AFTER_CUDA_STREAM => Ok(Some((MemoryKind::Cuda, Start::Stream(event)))),
-        FERRY_START_AFTER_ACL_STREAM => Ok(Some((MemoryKind::Ascend, Start::Stream(event)))),
+        FERRY_START_AFTER_CUDA_STREAM => stream_of(MemoryKind::Cuda),
+        FERRY_START_AFTER_ACL_STREAM => stream_of(MemoryKind::Ascend),
         kind => Err(Error::invalid(format!("{of}event_kind is {kind}, not a FERRY_START_* value"))),
     }
 }

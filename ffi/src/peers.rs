@@ -14,9 +14,9 @@ use std::time::Duration;
 ///
 /// If the two engines are connected already, whichever side connected, the call returns the existing handle.
 /// A restarted peer has a new handle. The attempt ends after the setting connect_timeout_ms at the latest.
-/// The lookup of a name may block beyond the timeout.
 ///
-/// FERRY_ERR_UNREACHABLE: nothing answers, or nobody knows the name. FERRY_ERR_TIMEOUT: nothing answers in time.
+/// FERRY_ERR_UNREACHABLE: nothing answers, or nobody knows the name. FERRY_ERR_TIMEOUT: nothing answers in time,
+/// neither the peer nor a name server.
 /// FERRY_ERR_NOT_FERRY, FERRY_ERR_VERSION, FERRY_ERR_REFUSED. FERRY_ERR_INVALID: `address` is no "host:port".
 /// FERRY_ERR_BUSY inside a callback.
 #[no_mangle]
@@ -39,7 +39,7 @@ pub unsafe extern "C" fn ferry_peer_connect(
     }
 }
 
-/// Starts to connect, without waiting. `queue`, which must take FERRY_QUEUE_PEERS, gets one
+/// Starts to connect, without waiting, also for name servers. `queue`, which must take FERRY_QUEUE_PEERS, gets one
 /// FERRY_EVENT_PEER_CONNECTED with `user_data` and the outcome. A callback may make this call.
 ///
 /// The call reserves room in the queue, and returns FERRY_ERR_LIMIT if the queue is full. A call that fails
@@ -122,7 +122,7 @@ pub unsafe extern "C" fn ferry_peer_probe(
 ///
 /// A decode worker calls this before it reuses the blocks of a prefill worker that has died. The call closes
 /// this side's connections and so does not wait for a silent peer. FERRY_ERR_TIMEOUT: not yet; call again.
-/// FERRY_ERR_BUSY inside a callback.
+/// FERRY_ERR_BUSY inside a callback, unless the timeout is 0.
 #[no_mangle]
 pub unsafe extern "C" fn ferry_peer_fence(
     engine: *mut ferry_engine,
@@ -140,9 +140,10 @@ pub unsafe extern "C" fn ferry_peer_fence(
 }
 
 /// Closes the session with a peer. Transfers to the peer fail with FERRY_ERR_CLOSED; when they are final, the
-/// call returns FERRY_OK. The handle then names a lost peer: calls with it return FERRY_ERR_CLOSED, and some
-/// thousand lost peers later FERRY_ERR_STALE. FERRY_ERR_BUSY: the timeout has passed and the peer is still
-/// closing; call again. FERRY_ERR_BUSY inside a callback.
+/// call returns FERRY_OK. Over TCP what is under way is final after lease_ms: wait for it, or cancel it, before.
+/// The handle then names a lost peer: calls with it return FERRY_ERR_CLOSED, and some thousand lost peers later
+/// FERRY_ERR_STALE. FERRY_ERR_BUSY: the timeout has passed and the peer is still closing; call again. FERRY_ERR_BUSY
+/// inside a callback, unless the timeout is 0.
 #[no_mangle]
 pub unsafe extern "C" fn ferry_peer_close(
     engine: *mut ferry_engine,

@@ -34,7 +34,7 @@ const _: () = assert!(FERRY_QUEUE_PEER_STATES == notify::WHAT_PEER_STATES);
 ///
 /// `capacity`, 1 to 1048576, bounds the transfers and connects that are in progress or wait to be drained.
 /// Submit reserves room and fails with FERRY_ERR_LIMIT when the queue is full, so no event is lost.
-/// Notifications are bounded by the credit of their senders. Of several peer events of the same kind about
+/// Notifications are bounded by the credit of their senders. When several peer events of the same kind are about
 /// one peer, the queue keeps the newest. A queue that takes notifications starts with those that came while no
 /// queue took them.
 ///
@@ -198,7 +198,7 @@ pub unsafe extern "C" fn ferry_queue_wait(
 ///
 /// The callback may make every call that doesn't wait, submit included. Calls that wait, and
 /// ferry_engine_close, return FERRY_ERR_BUSY there. The event and its data are valid until the callback
-/// returns; don't release them. The callback must not throw or longjmp. ferry passes `context` through.
+/// returns; don't release them. The callback must not throw, longjmp or end its thread. ferry passes `context` through.
 #[no_mangle]
 pub unsafe extern "C" fn ferry_queue_callback(
     engine: *mut ferry_engine,

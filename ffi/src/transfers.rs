@@ -290,7 +290,11 @@ pub unsafe extern "C" fn ferry_write(
     error: *mut ferry_error,
 ) -> ferry_status {
     // SAFETY: the pointers are the caller's for the length of the call, in which the transfer ends.
-    unsafe { run(engine, peer, Op::Write, (requests, count), options, out_result, error) }
+    unsafe {
+        call(error, || {
+            run(engine, peer, Op::Write, (requests, count), options, FERRY_FOREVER, None, out_result)
+        })
+    }
 }
 
 /// Reads in one call: submits a READ. Behaves as ferry_write otherwise.
@@ -305,7 +309,41 @@ pub unsafe extern "C" fn ferry_read(
     error: *mut ferry_error,
 ) -> ferry_status {
     // SAFETY: the pointers are the caller's for the length of the call, in which the transfer ends.
-    unsafe { run(engine, peer, Op::Read, (requests, count), options, out_result, error) }
+    unsafe {
+        call(error, || {
+            run(engine, peer, Op::Read, (requests, count), options, FERRY_FOREVER, None, out_result)
+        })
+    }
+}
+
+/// Does as ferry_write or ferry_read, but waits no longer than `timeout_ns`, for programs whose waits may have to
+/// end early. *out_transfer is 0 if the call has released the transfer, or made none.
+///
+/// FERRY_PENDING or FERRY_DRAINING: the timeout has passed, and the transfer *out_transfer goes on. The memory that
+/// the requests name belongs to the transfer; wait for the transfer and release it. FERRY_ERR_BUSY inside a
+/// callback, with nothing done, unless the timeout is 0.
+#[no_mangle]
+pub unsafe extern "C" fn ferry_transfer_run(
+    engine: *mut ferry_engine,
+    peer: ferry_peer,
+    op: u32,
+    requests: *const ferry_request,
+    count: usize,
+    options: *const ferry_transfer_options,
+    timeout_ns: u64,
+    out_transfer: *mut ferry_transfer,
+    out_result: *mut ferry_result,
+    error: *mut ferry_error,
+) -> ferry_status {
+    // SAFETY: the pointers are the caller's for the length of the call, and the memory that the requests name until
+    // the transfer is final.
+    unsafe {
+        call(error, || {
+            Out::new(out_transfer, "out_transfer")?.set(0);
+            let out = Out::new(out_transfer, "out_transfer")?;
+            run(engine, peer, self::op(op)?, (requests, count), options, timeout_ns, Some(out), out_result)
+        })
+    }
 }
 
 /// Completes a WRITE or READ at once if the calling thread can do so without waiting: with one copy, for one
@@ -337,35 +375,42 @@ pub unsafe extern "C" fn ferry_transfer_try(
     }
 }
 
-/// Submits a transfer, waits for it, writes its result and releases it.
+/// Submits a transfer, waits for it, writes its result and releases it. A transfer that is not final in time is left
+/// to the caller, by its handle in `out`.
 ///
 /// # Safety
-/// As for `ferry_write`: the pointers are NULL or the caller's for the length of the call.
+/// As for `ferry_transfer_run`: the pointers are NULL or the caller's for the length of the call.
+#[allow(clippy::too_many_arguments)]
 unsafe fn run(
     engine: *mut ferry_engine,
     peer: ferry_peer,
     op: Op,
     (requests, count): (*const ferry_request, usize),
     options: *const ferry_transfer_options,
+    timeout_ns: u64,
+    out: Option<Out<ferry_transfer>>,
     out_result: *mut ferry_result,
-    error: *mut ferry_error,
-) -> ferry_status {
+) -> Result<ferry_status> {
     // SAFETY: as the caller says.
-    unsafe {
-        call(error, || {
-            let (engine, outcome) =
-                (ferry_engine::blocking(engine, FERRY_FOREVER)?, Outcome::new(out_result)?);
-            let (requests, options) = (self::requests(requests, count)?, options::read(engine, options)?);
-            check_no_queue(&options)?;
-            if let Some(result) = engine.engine.at_once(PeerId::from_raw(peer), op, requests, &options)? {
-                return Ok(outcome.done(&result));
-            }
-            let core = engine.engine.submit_core(PeerId::from_raw(peer), op, requests, &options.awaited())?;
-            let result = engine.engine.wait(&core, None)?;
-            engine.engine.release(core.handle)?;
-            outcome.tell(&engine.engine, &core, result)
-        })
+    let (engine, outcome) =
+        unsafe { (ferry_engine::blocking(engine, timeout_ns)?, Outcome::new(out_result)?) };
+    // SAFETY: the same.
+    let (requests, options) = unsafe { (self::requests(requests, count)?, options::read(engine, options)?) };
+    check_no_queue(&options)?;
+    let engine = &engine.engine;
+    if let Some(result) = engine.at_once(PeerId::from_raw(peer), op, requests, &options)? {
+        return Ok(outcome.done(&result));
     }
+    let core = engine.submit_core(PeerId::from_raw(peer), op, requests, &options.awaited())?;
+    let result = match (engine.wait(&core, timeout(timeout_ns)), out) {
+        (Err(error), Some(out)) if error.status == Status::Timeout => {
+            out.set(core.handle.raw());
+            return Ok(unfinished(&core).unwrap_or(FERRY_PENDING));
+        }
+        (result, _) => result?,
+    };
+    engine.release(core.handle)?;
+    outcome.tell(engine, &core, result)
 }
 
 fn check_no_queue(options: &TransferOptions) -> Result<()> {

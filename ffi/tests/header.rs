@@ -60,8 +60,8 @@ const OPENING: &str = r#"/** @file
  *
  * - Every function that can fail returns a ferry_status. Outputs (out_*) are written only on success.
  *   `error` may be NULL; otherwise the call fills it when the status is negative.
- * - Any thread may make any call, unless its documentation says otherwise. ferry borrows nothing beyond a
- *   call, except registered memory, the memory of transfers, and callbacks.
+ * - Any thread may make any call, unless its documentation says otherwise. It needs 64 KiB of stack. ferry
+ *   borrows nothing beyond a call, except registered memory, the memory of transfers, and callbacks.
  * - Timeouts and deadlines are nanoseconds from now. Timeout 0 only looks, FERRY_FOREVER waits.
  * - Structs begin with a struct_size, so that programs and libraries of different versions agree. The caller
  *   sets it to sizeof and zeroes the other fields: `ferry_transfer_options options =

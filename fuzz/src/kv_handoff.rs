@@ -69,6 +69,7 @@ enum Words {
         rank: u8,
         is_push: bool,
         range: (Number, Number),
+        wanted: u8,
         lists: [List; 2],
     },
     Update {
@@ -96,7 +97,8 @@ enum Words {
         key: MadeKey,
         status: u8,
     },
-    Ping,
+    Ping(u8),
+    Pong(u8),
     Retract {
         key: MadeKey,
         epoch: u8,
@@ -106,6 +108,7 @@ enum Words {
         key: MadeKey,
         epoch: u8,
     },
+    Goodbye,
 }
 
 /// The key of this side's take of the id, or one with any number.
@@ -386,7 +389,7 @@ impl World {
                 let layout = Box::new(layout(of));
                 Message::Hello { incarnation: u64::from(incarnation % 4), regions: Vec::new(), layout }
             }
-            Words::Take { key, stale, group, rank, is_push, range, lists } => Message::Take(Take {
+            Words::Take { key, stale, group, rank, is_push, range, wanted, lists } => Message::Take(Take {
                 key: self.key(key),
                 incarnation: INCARNATION + u64::from(stale),
                 group: u64::from(group % 3),
@@ -394,6 +397,7 @@ impl World {
                 is_push,
                 skip: range.0.get(),
                 tokens: range.1.get(),
+                wanted: wanted.into(),
                 blocks: lists.map(|list| list.blocks(key.id)).to_vec(),
             }),
             Words::Update { key, epoch, ready, layers, lists } => {
@@ -417,7 +421,9 @@ impl World {
             Words::Ended { key, status: of } => {
                 Message::Ended { key: self.key(key), status: status(of), why }
             }
-            Words::Ping => Message::Ping,
+            Words::Ping(number) => Message::Ping(number.into()),
+            Words::Pong(number) => Message::Pong(number.into()),
+            Words::Goodbye => Message::Goodbye,
             Words::Retract { key, epoch, from } => {
                 Message::Retract { key: self.key(key), epoch: u64::from(epoch % 4), from: from.get() }
             }
@@ -482,6 +488,9 @@ impl World {
                 Action::Cancel { post } => {
                     assert!(self.posts.iter().any(|posted| posted.post == post), "a transfer that is final");
                 }
+                // Half of the engines answer, and the others are gone.
+                Action::Probe { peer } if peer.raw() % 2 == 0 => self.machine.engine_answered(peer, self.now),
+                Action::Probe { .. } => {}
                 Action::Fence { peer } => assert!(self.fencing.insert(peer), "a fence is under way"),
             }
         }

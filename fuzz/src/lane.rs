@@ -17,6 +17,7 @@ use ferry::internals::session::handshake::{AuthPolicy, Local};
 use ferry::internals::sys::clock;
 use ferry::internals::sys::poller::PollerKind;
 use ferry::internals::transport::tcp::lane::{Lane, LaneSpec};
+use ferry::internals::transport::tcp::rx::By;
 use ferry::internals::transport::tcp::wire::{
     Descriptor, Fault, Header, Sealer, DESCRIPTOR_BYTES, FAULT_BYTES, HEADER_BYTES,
 };
@@ -276,7 +277,7 @@ impl World {
                 return; // the lane has ended
             }
             rest = &rest[size..];
-            while self.lane.drive_rx(true).again {}
+            while self.lane.drive_rx(By::Worker).again {}
             self.receive();
         }
     }
@@ -322,12 +323,13 @@ impl World {
 
     fn end(mut self) {
         self.receive();
-        let records = self.lane.close();
+        let closing = self.lane.close();
+        assert!(closing.is_quiet, "no thread holds the lane");
         for nth in 0..REGIONS.len() {
             self.unregister(nth);
         }
         self.arena.check();
-        self.model.check_records(records.iter().map(|posted| posted.sequence));
+        self.model.check_records(closing.records.iter().map(|posted| posted.sequence));
         for (nth, transfer) in self.transfers.iter().enumerate() {
             self.model.check_transfer(nth, transfer);
         }

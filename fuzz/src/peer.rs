@@ -6,6 +6,7 @@ use ferry::internals::handle::Tag;
 use ferry::internals::notify::hub;
 use ferry::internals::peer::{After, Class, EngineParts, Path, Peer, PeerIdentity};
 use ferry::internals::region::RemoteMap;
+use ferry::internals::sys::pages::Pages;
 use ferry::types::{Monotonic, Op, PeerId, RegionId, Request, Slice, TransferId, Transport};
 use ferry::TransferCore;
 use std::net::Ipv4Addr;
@@ -45,6 +46,7 @@ pub fn peer() -> Peer {
         transfers: Arc::new(Table::new(tag, 16)),
         lease_ns: 1_000_000_000,
         express_bytes_max: 4000,
+        pages: Arc::new(Pages::of(None)),
     };
     Peer::new(PeerId::from_raw(7), identity(), 1, engine)
 }

@@ -1,7 +1,7 @@
 //! What a handoff costs over the bare transfer of the same bytes, and what of a transfer hides behind the computing of
 //! later layers. Two engines of one process; the data is compared.
 //!
-//! `cargo run --release -p ferry-kv --example handoff_speed`
+//! `cargo run --release -p ferry-kv --example handoff_speed`, with `resharded` behind `--` for the last part alone.
 
 use std::time::{Duration, Instant};
 
@@ -283,11 +283,15 @@ fn resharded(transports: &str, what: &str, form: Form, number: &mut u64) {
             ratios.push(times[1] / times[0]);
         }
     }
-    println!("{transports:9} TP 4 -> 2 over TP 2 -> 2, {what}: {:.2} of its speed", middle(ratios));
+    let ratio = middle(ratios);
+    println!("{transports:9} TP 4 -> 2 over TP 2 -> 2, {what}: {ratio:.2} of its speed");
 }
 
 fn main() {
     let mut number = 0;
+    if std::env::args().nth(1).is_some_and(|part| part == "resharded") {
+        return all_resharded(&mut number);
+    }
     println!(
         "{LAYERS} layers, {BLOCKS} blocks of 64 KiB in each, at random places; medians of {ROUNDS} pairs"
     );
@@ -339,10 +343,14 @@ fn main() {
             ms(compute)
         );
     }
+    all_resharded(&mut number);
+}
+
+fn all_resharded(number: &mut u64) {
     for transports in ["tcp", "local,tcp"] {
         let form = Form { arrangement: Arrangement::BlockPairHeadToken, tokens: 128, layers: 8 };
-        resharded(transports, "HND, pieces of 64 KiB (aim 0.8)", form, &mut number);
+        resharded(transports, "HND, pieces of 64 KiB (aim 0.8)", form, number);
         let form = Form { arrangement: Arrangement::BlockPairTokenHead, tokens: 128, layers: 8 };
-        resharded(transports, "NHD, pieces of 512 B", form, &mut number);
+        resharded(transports, "NHD, pieces of 512 B (aim 0.5)", form, number);
     }
 }

@@ -13,6 +13,7 @@
 pub mod cache;
 pub mod handoff;
 pub mod layout;
+mod os;
 pub mod plan;
 pub mod timeline;
 

@@ -162,6 +162,10 @@ static void null_for_transfers(void)
     CHECK_NULL(ferry_transfer_try(NULL, pair.peer, FERRY_OP_READ, &request, 1, NULL, NULL, &error), "engine");
     CHECK_NULL(ferry_transfer_try(a, pair.peer, FERRY_OP_READ, NULL, 1, NULL, NULL, &error), "requests");
     CHECK_BAD(ferry_transfer_try(a, pair.peer, 3, &request, 1, NULL, NULL, &error), "op");
+    CHECK_NULL(ferry_transfer_run(NULL, pair.peer, FERRY_OP_READ, &request, 1, NULL, 0, &transfer, NULL, &error), "engine");
+    CHECK_NULL(ferry_transfer_run(a, pair.peer, FERRY_OP_READ, NULL, 1, NULL, 0, &transfer, NULL, &error), "requests");
+    CHECK_NULL(ferry_transfer_run(a, pair.peer, FERRY_OP_READ, &request, 1, NULL, 0, NULL, NULL, &error),
+               "out_transfer");
     CHECK_NULL(ferry_write(NULL, pair.peer, &request, 1, NULL, NULL, &error), "engine");
     CHECK_NULL(ferry_write(a, pair.peer, NULL, 1, NULL, NULL, &error), "requests");
     CHECK_NULL(ferry_read(NULL, pair.peer, &request, 1, NULL, NULL, &error), "engine");

@@ -117,6 +117,7 @@ static void wait_inside(void *context, const ferry_event *event)
     ferry_engine *a = shared->pair.a;
     ferry_request request = range(&shared->pair, 0, 0, 8);
     ferry_peer peer = 0;
+    ferry_transfer left = 0;
     size_t index = 0;
     int i = 0;
     (void)event;
@@ -125,6 +126,8 @@ static void wait_inside(void *context, const ferry_event *event)
     shared->statuses[i++] = ferry_engine_close(a, FERRY_FOREVER, NULL);
     shared->statuses[i++] = ferry_write(a, shared->pair.peer, &request, 1, NULL, NULL, NULL);
     shared->statuses[i++] = ferry_read(a, shared->pair.peer, &request, 1, NULL, NULL, NULL);
+    shared->statuses[i++] = ferry_transfer_run(a, shared->pair.peer, FERRY_OP_WRITE, &request, 1, NULL, 1, &left, NULL,
+                                               NULL);
     shared->statuses[i++] = ferry_notify(a, shared->pair.peer, "x", 1, 0, NULL);
     shared->statuses[i++] = ferry_peer_connect(a, "127.0.0.1:1", FERRY_FOREVER, &peer, NULL);
     shared->statuses[i++] = ferry_peer_probe(a, shared->pair.peer, 1, NULL, NULL);
@@ -150,10 +153,10 @@ static void a_callback_may_not_wait_nor_close(void)
     submit_one(&shared);
     CHECK_OK(ferry_engine_stats(shared.pair.a, &before, NULL));
     wait_for(&shared.done);
-    for (int i = 0; i < 13; i++)
+    for (int i = 0; i < 14; i++)
         if (shared.statuses[i] != FERRY_ERR_BUSY)
             FAIL("call %d returned %s", i, ferry_status_name(shared.statuses[i]));
-    CHECK(shared.statuses[13] == FERRY_PENDING && shared.statuses[14] == FERRY_PENDING);
+    CHECK(shared.statuses[14] == FERRY_PENDING && shared.statuses[15] == FERRY_PENDING);
     CHECK_OK(ferry_engine_stats(shared.pair.a, &after, NULL));
     CHECK(before.transfers_submitted == after.transfers_submitted);
     let_go(&shared.pair);

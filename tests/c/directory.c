@@ -265,7 +265,7 @@ static void a_forked_child_is_refused(void)
 }
 
 /* What a callback got from calls that wait, and from two that don't. */
-static ferry_status in_callback[6];
+static ferry_status in_callback[7];
 
 static void call_from_callback(void *context, const ferry_event *event)
 {
@@ -277,8 +277,9 @@ static void call_from_callback(void *context, const ferry_event *event)
     in_callback[1] = ferry_directory_open(engine, url, NULL, &own, NULL);
     in_callback[2] = ferry_directory_close(directory, NULL);
     in_callback[3] = ferry_directory_register(directory, "prefill/0", 1, NULL);
-    in_callback[4] = ferry_directory_register(directory, "prefill/0", 0, NULL);
-    in_callback[5] = ferry_directory_lookup(directory, "prefill/0", &entry, NULL);
+    in_callback[4] = ferry_directory_unregister(directory, "prefill/0", 1, NULL);
+    in_callback[5] = ferry_directory_register(directory, "prefill/0", 0, NULL);
+    in_callback[6] = ferry_directory_lookup(directory, "prefill/0", &entry, NULL);
     __atomic_store_n((int *)context, 1, __ATOMIC_RELEASE);
 }
 
@@ -291,8 +292,8 @@ static void a_callback_does_not_wait(void)
     CHECK_OK(ferry_queue_callback(engine, queue, call_from_callback, &was_called, NULL));
     CHECK_OK(ferry_peer_connect_async(engine, address_of(peer), PATIENCE_NS, queue, 1, NULL));
     while (!__atomic_load_n(&was_called, __ATOMIC_ACQUIRE)) poll(NULL, 0, 1);
-    for (i = 0; i < 4; i++) CHECK(in_callback[i] == FERRY_ERR_BUSY);
-    CHECK(in_callback[4] == FERRY_OK && in_callback[5] == FERRY_OK);
+    for (i = 0; i < 5; i++) CHECK(in_callback[i] == FERRY_ERR_BUSY);
+    CHECK(in_callback[5] == FERRY_OK && in_callback[6] == FERRY_OK);
     CHECK_OK(ferry_queue_callback(engine, queue, NULL, NULL, NULL));
     end_directory();
 }

@@ -49,6 +49,7 @@ static const char *first_of_transfers(const pair *pair, ferry_queue queue, ferry
     REFUSES(ferry_write(a, pair->peer, &request, 1, NULL, NULL, NULL));
     REFUSES(ferry_read(a, pair->peer, &request, 1, NULL, NULL, NULL));
     REFUSES(ferry_transfer_try(a, pair->peer, FERRY_OP_WRITE, &request, 1, NULL, NULL, NULL));
+    REFUSES(ferry_transfer_run(a, pair->peer, FERRY_OP_WRITE, &request, 1, NULL, 0, &transfer, NULL, NULL));
     REFUSES(ferry_notify(a, pair->peer, "x", 1, 0, NULL));
     return NULL;
 }

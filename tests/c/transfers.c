@@ -1,7 +1,9 @@
 /* Two engines move data; waiting, cancelling, releasing. */
 #include "engines.h"
 
-enum { MIB = 1 << 20 };
+#include <pthread.h>
+
+enum { MIB = 1 << 20, STACK_BYTES = 64 << 10 };
 
 static void write_and_read_move_exactly_what_they_name(void)
 {
@@ -228,6 +230,32 @@ static void a_deadline_ends_a_transfer(void)
     end_pair(&pair);
 }
 
+static void a_run_that_is_not_final_in_time_is_left_to_its_caller(void)
+{
+    pair pair = open_pair(4096);
+    ferry_transfer_options options = new_options();
+    ferry_request request = range(&pair, 0, 0, 8);
+    ferry_result result = new_result();
+    ferry_transfer left = 1;
+    ferry_transfer held;
+    CHECK_OK(ferry_transfer_run(pair.a, pair.peer, FERRY_OP_WRITE, &request, 1, NULL, PATIENCE_NS, &left, &result,
+                                NULL));
+    CHECK(left == 0 && result.state == FERRY_STATE_DONE);
+    held = hold_transfer(&pair, NULL);
+    options.notify = "x";
+    options.notify_length = 1;
+    result = new_result();
+    CHECK_STATUS(ferry_transfer_run(pair.a, pair.peer, FERRY_OP_WRITE, &request, 1, &options, 1000000, &left, &result,
+                                    NULL), FERRY_PENDING);
+    CHECK(left != 0 && result.state == 0);
+    let_go(&pair);
+    CHECK_OK(ferry_transfer_wait(pair.a, left, PATIENCE_NS, &result, NULL));
+    CHECK(result.state == FERRY_STATE_DONE && result.notification == FERRY_NOTIFICATION_DELIVERED);
+    CHECK_OK(ferry_transfer_release(pair.a, left, NULL));
+    CHECK_OK(ferry_transfer_wait(pair.a, held, PATIENCE_NS, NULL, NULL));
+    end_pair(&pair);
+}
+
 static void wait_any_says_which(void)
 {
     pair pair = open_pair(4096);
@@ -278,7 +306,71 @@ static void wait_all_names_the_first_that_is_not_done(void)
     end_pair(&pair);
 }
 
-SUITE(transfers, CASE(wait_all_names_the_first_that_is_not_done), CASE(write_and_read_move_exactly_what_they_name), CASE(the_target_can_write_back),
+/* What a thread with a small stack does, and the status of its last call. */
+typedef struct {
+    const char *transports, *target;
+    ferry_status status;
+} small;
+
+static void *live_in_a_small_stack(void *argument)
+{
+    small *small = argument;
+    ferry_config *config = NULL;
+    ferry_engine *engine = NULL;
+    ferry_peer peer = 0;
+    ferry_request request;
+    ferry_error error = new_error();
+    void *memory = NULL;
+    ferry_region region = 0;
+    ferry_region_info remote = FERRY_REGION_INFO_INIT;
+#define TRY(call)                                                                                  \
+    if ((small->status = (call)) != FERRY_OK) return NULL
+    TRY(ferry_config_new(&config, &error));
+    TRY(ferry_config_set(config, "transports", small->transports, &error));
+    TRY(ferry_engine_open(config, &engine, &error));
+    ferry_config_free(config);
+    TRY(ferry_memory_alloc(engine, MIB, NULL, &memory, &region, &error));
+    TRY(ferry_peer_connect(engine, small->target, PATIENCE_NS, &peer, &error));
+    TRY(ferry_peer_region(engine, peer, "target", &remote, &error));
+    request.local = (uintptr_t)memory;
+    request.remote = remote.address;
+    request.length = MIB;
+    request.remote_region = remote.region;
+    TRY(ferry_write(engine, peer, &request, 1, NULL, NULL, &error));
+    TRY(ferry_read(engine, peer, &request, 1, NULL, NULL, &error));
+    TRY(ferry_peer_fence(engine, peer, PATIENCE_NS, &error));
+    TRY(ferry_engine_close(engine, PATIENCE_NS, &error));
+#undef TRY
+    ferry_engine_free(engine);
+    return NULL;
+}
+
+static void a_thread_needs_no_larger_stack_than_the_header_says(void)
+{
+    static const char *const transports[] = {"tcp", "local"};
+    for (size_t i = 0; i < 2; i++) {
+        ferry_engine *target = open_engine_with("transports", transports[i]);
+        ferry_alloc_options named = FERRY_ALLOC_OPTIONS_INIT;
+        void *memory = NULL;
+        ferry_region region = 0;
+        named.name = "target";
+        named.access = FERRY_ACCESS_REMOTE_READ | FERRY_ACCESS_REMOTE_WRITE;
+        CHECK_OK(ferry_memory_alloc(target, MIB, &named, &memory, &region, NULL));
+        small small = {transports[i], address_of(target), FERRY_OK};
+        pthread_attr_t attributes;
+        pthread_t thread;
+        CHECK(pthread_attr_init(&attributes) == 0);
+        CHECK(pthread_attr_setstacksize(&attributes, STACK_BYTES) == 0);
+        CHECK(pthread_create(&thread, &attributes, live_in_a_small_stack, &small) == 0);
+        CHECK(pthread_join(thread, NULL) == 0);
+        CHECK(pthread_attr_destroy(&attributes) == 0);
+        CHECK_OK(small.status);
+        end_engine(target);
+    }
+}
+
+SUITE(transfers, CASE(a_thread_needs_no_larger_stack_than_the_header_says), CASE(wait_all_names_the_first_that_is_not_done), CASE(write_and_read_move_exactly_what_they_name), CASE(the_target_can_write_back),
       CASE(options_with_every_flag_move_data_too), CASE(submit_wait_results_release),
       CASE(a_released_transfer_is_stale), CASE(a_pending_transfer_answers_at_once_and_holds_its_memory),
-      CASE(cancel), CASE(progress_tells_how_far_a_transfer_is), CASE(a_deadline_ends_a_transfer), CASE(wait_any_says_which));
+      CASE(cancel), CASE(progress_tells_how_far_a_transfer_is), CASE(a_deadline_ends_a_transfer),
+      CASE(a_run_that_is_not_final_in_time_is_left_to_its_caller), CASE(wait_any_says_which));

@@ -5,7 +5,7 @@
 #
 #   guest.sh 'TEST-BINARY [FILTER]'...
 #
-# RDMA_SECONDS is how long one binary may take (450).
+# RDMA_SECONDS is how long one binary may take (450). /out/passed lists those that passed, should the machine itself fail.
 set -uo pipefail
 [ -z "${FERRY_BENCH:-}" ] || FERRY_BENCH=$(realpath "$FERRY_BENCH")
 cd "$(dirname "$0")/../../engine"
@@ -141,7 +141,12 @@ binary() {
 job devices
 job bytes_cross_the_veth
 [ -z "${FERRY_BENCH:-}" ] || job ferry_bench_over_rdma
-for line in "$@"; do binary "$line"; done
+: >/out/passed
+for line in "$@"; do
+    before=$failed
+    binary "$line"
+    [ "$failed" -gt "$before" ] || echo "$line" >>/out/passed
+done
 if [ "$failed" -gt 0 ]; then
     echo "== errors and warnings of the guest's kernel"
     dmesg --level=emerg,alert,crit,err,warn | tail -n 40

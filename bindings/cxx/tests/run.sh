@@ -11,7 +11,7 @@ case $target in /*) ;; *) target=$root/$target ;; esac
 out=$target/cxx-tests
 : "${CXX:=g++}" "${CC:=gcc}"
 warnings=(-Wall -Wextra -Wpedantic -Werror -Wshadow -Wconversion -Wno-sign-conversion)
-sanitizers=(-g -O1 -fsanitize=address,undefined -fno-sanitize-recover=all)
+sanitizers=(-g -O0 -fsanitize=address,undefined -fno-sanitize-recover=all)
 mkdir -p "$out"
 
 "$root/scripts/build.sh"

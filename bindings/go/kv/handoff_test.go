@@ -357,29 +357,26 @@ func TestMemoryPressureEndsOffersThatNobodyTakes(t *testing.T) {
 	}
 }
 
-// An engine without a cache answers nothing. Who is more patient with it took first, and still waits when others have
-// given up three times.
-func TestASilentProducerIsGivenUp(t *testing.T) {
-	hasty, patient := openWith(t, consumerShape, 0, kv.CacheOptions{Silence: 50 * time.Millisecond}), open(t, consumerShape, 0)
-	silent, err := ferry.Open(nil)
+// An engine without a cache answers nothing, and nothing of it can land: a take waits for the cache.
+func TestAnEngineWithoutACacheIsWaitedFor(t *testing.T) {
+	hasty := openWith(t, consumerShape, 0, kv.CacheOptions{Silence: 50 * time.Millisecond})
+	late, err := ferry.Open(nil)
 	must(t, err)
-	defer silent.Close()
-	take := func(r *rank) kv.ID {
-		id := newID(t)
-		peer, err := r.engine.Connect(soon(t), silent.Address())
-		must(t, err)
-		r.take(t, soon(t), id, []ferry.Peer{peer}, nil)
-		return id
+	defer late.Close()
+	id := newID(t)
+	peer, err := hasty.engine.Connect(soon(t), late.Address())
+	must(t, err)
+	hasty.take(t, soon(t), id, []ferry.Peer{peer}, nil)
+	ctx, cancel := context.WithTimeout(context.Background(), 300*time.Millisecond)
+	defer cancel()
+	if _, err := hasty.cache.Wait(ctx); !errors.Is(err, ferry.ErrTimeout) {
+		t.Fatal(err)
 	}
-	id := take(patient)
-	for range 3 {
-		hasty.end(t, take(hasty), kv.EventPeerLost, ferry.ErrPeerLost)
-	}
-	if state, err := patient.cache.Status(id); err != nil || state.Kind != kv.Taking {
+	if state, err := hasty.cache.Status(id); err != nil || state.Kind != kv.Taking {
 		t.Fatal(state, err)
 	}
-	must(t, patient.cache.Cancel(id))
-	must(t, silent.Close())
+	must(t, late.Close())
+	hasty.end(t, id, kv.EventPeerLost, ferry.ErrPeerLost)
 }
 
 func TestWaitEndsWithItsContextAndLosesNothing(t *testing.T) {

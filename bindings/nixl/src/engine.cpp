@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "log.h"
+#include "quiet.h"
 #include "settings.h"
 #include "status.h"
 
@@ -61,7 +62,7 @@ Engine::Engine(const nixlBackendInitParams &init, Config with, std::unique_ptr<E
     text.assign(length, '\0');
     ferry_engine_address(endpoint->engine, text.data(), length + 1, &length, nullptr);
     log(Level::Info, "agent " + localAgent + " is reached by ferry " + ferry_version() + " at " + text);
-    readers.emplace_back([this] { read(*endpoint); });
+    readers.push_back(quiet_thread([this] { read(*endpoint); }));
 }
 
 // The core calls nothing else meanwhile. First all that is under way ends, then the threads, then the engines.
@@ -81,6 +82,8 @@ Engine::~Engine()
     dials.wait();
     if (mirror != nullptr) mirror->close();
     for (std::thread &reader : readers) reader.join();
+    // The last events may have begun dials.
+    dials.wait();
 }
 
 nixl_status_t Engine::registerMem(const nixlBlobDesc &mem, const nixl_mem_t &kind, nixlBackendMD *&out)
@@ -201,7 +204,7 @@ std::shared_ptr<Peer> Engine::self() const
     }
     if (memory.add_mirror(opened->engine) != NIXL_SUCCESS) return nullptr;
     mirror = std::move(opened);
-    readers.emplace_back([this, at = mirror.get()] { read(*at); });
+    readers.push_back(quiet_thread([this, at = mirror.get()] { read(*at); }));
     peer = std::make_shared<Peer>(*endpoint, dials, localAgent, mirror->address);
     return peer;
 }
@@ -298,9 +301,13 @@ nixl_status_t Engine::genNotif(const std::string &agent, const std::string &mess
     }
     const std::shared_ptr<Peer> peer = find(agent);
     if (peer == nullptr) return NIXL_ERR_NOT_FOUND;
-    for (const std::string &piece : cut(localAgent, message, next_notice++)) {
-        const nixl_status_t status = peer->notify(piece)->wait(0);
+    const std::uint64_t id = next_notice++;
+    std::string otherwise;
+    for (const std::string &piece : cut(localAgent, message, id)) {
+        const nixl_status_t status = peer->notify(piece, otherwise)->wait(0);
         if (status < 0) return status;
+        // The peer holds a message of which it has pieces until it hears that the rest does not come.
+        otherwise = give_up(localAgent, id);
     }
     return NIXL_SUCCESS;
 }

@@ -3,9 +3,9 @@
 #include <chrono>
 #include <future>
 #include <system_error>
-#include <thread>
 
 #include "log.h"
+#include "quiet.h"
 #include "status.h"
 
 namespace ferry_nixl {
@@ -51,17 +51,28 @@ void Notification::reached(ferry_peer handle)
 
 void Notification::failed(nixl_status_t status, const std::string &why)
 {
-    const std::lock_guard<std::mutex> lock(mutex);
-    if (result == NIXL_IN_PROG)
+    {
+        const std::lock_guard<std::mutex> lock(mutex);
+        if (result != NIXL_IN_PROG) return;
         conclude(refuse(status, "a notification for agent " + peer->agent + " was not sent: " + why));
+    }
+    send_otherwise();
 }
 
 void Notification::end(ferry_status status)
 {
-    const std::lock_guard<std::mutex> lock(mutex);
-    conclude(nixl_status(status));
-    if (status != FERRY_OK)
-        log(Level::Warning, "a notification for agent " + peer->agent + " was not delivered: " + name_of(status));
+    {
+        const std::lock_guard<std::mutex> lock(mutex);
+        conclude(nixl_status(status));
+    }
+    if (status == FERRY_OK) return;
+    log(Level::Warning, "a notification for agent " + peer->agent + " was not delivered: " + name_of(status));
+    if (status != FERRY_ERR_CLOSED && status != FERRY_ERR_PEER_LOST) send_otherwise();
+}
+
+void Notification::send_otherwise()
+{
+    if (!otherwise.empty()) peer->notify(otherwise);
 }
 
 void Notification::conclude(nixl_status_t status)
@@ -131,7 +142,7 @@ void Peer::start_dialling()
 {
     dials.begin();
     try {
-        std::thread([self = shared_from_this()]() mutable {
+        quiet_thread([self = shared_from_this()]() mutable {
             self->dial();
             Dials &count = self->dials;
             self.reset();
@@ -195,9 +206,9 @@ nixl_status_t Peer::connect()
     return outcome.get();
 }
 
-std::shared_ptr<Notification> Peer::notify(std::string bytes)
+std::shared_ptr<Notification> Peer::notify(std::string bytes, std::string otherwise)
 {
-    auto notification = std::make_shared<Notification>(shared_from_this(), std::move(bytes));
+    auto notification = std::make_shared<Notification>(shared_from_this(), std::move(bytes), std::move(otherwise));
     reach(notification);
     return notification;
 }

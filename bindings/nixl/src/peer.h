@@ -42,7 +42,9 @@ class Peer;
 // is told of its end, and the engine passes that on.
 class Notification : public Waiter, public std::enable_shared_from_this<Notification> {
 public:
-    Notification(std::shared_ptr<Peer> peer, std::string bytes) : peer(std::move(peer)), bytes(std::move(bytes)) {}
+    // `otherwise`: bytes to send if these do not arrive; empty for none.
+    Notification(std::shared_ptr<Peer> peer, std::string bytes, std::string otherwise)
+        : peer(std::move(peer)), bytes(std::move(bytes)), otherwise(std::move(otherwise)) {}
 
     void reached(ferry_peer handle) override;
     void failed(nixl_status_t status, const std::string &why) override;
@@ -54,9 +56,10 @@ public:
 
 private:
     void conclude(nixl_status_t status);
+    void send_otherwise();
 
     const std::shared_ptr<Peer> peer;
-    const std::string bytes;
+    const std::string bytes, otherwise;
     std::mutex mutex;
     std::condition_variable ended;
     ferry_transfer transfer = 0;
@@ -74,7 +77,7 @@ public:
     // Connects now, and waits for the outcome.
     nixl_status_t connect();
     // Sends bytes to the peer's application, behind what was sent before, without waiting.
-    std::shared_ptr<Notification> notify(std::string bytes);
+    std::shared_ptr<Notification> notify(std::string bytes, std::string otherwise = "");
     // A call with this handle has failed. Returns true if the session is at its end: the next `reach` dials again.
     bool lost(ferry_peer handle);
 

@@ -185,9 +185,9 @@ def test_functions_have_the_header_s_parameters() -> None:
     for name, ours in {**fallible, **_abi._PLAIN, **kv_abi.PLAIN}.items():
         theirs = letters(functions.pop(name))
         assert theirs == (ours + "p" if name in fallible else ours), name
-    # Nothing calls back into the interpreter from ferry's threads, who waits has no need to try, and each
-    # queue has a channel.
-    assert set(functions) == {"queue_callback", "transfer_try", "queue_create"}
+    # Nothing calls back into the interpreter from ferry's threads, who waits has no need to try, each queue
+    # has a channel, and waits are in turns.
+    assert set(functions) == {"queue_callback", "transfer_try", "queue_create", "write", "read", "notify"}
 
 
 def test_names_and_classes_of_statuses() -> None:

@@ -24,7 +24,7 @@ def config_of(extra: dict[str, Any] | None = None, ranks: int = 1) -> Any:
     """What the connector reads of a VllmConfig."""
     return SimpleNamespace(
         kv_transfer_config=SimpleNamespace(kv_connector_extra_config=extra or {}, is_kv_producer=True),
-        parallel_config=SimpleNamespace(tensor_parallel_size=ranks, use_ubatching=False),
+        parallel_config=parallel_of(ranks),
         model_config=SimpleNamespace(
             model="tiny",
             revision=None,
@@ -34,6 +34,12 @@ def config_of(extra: dict[str, Any] | None = None, ranks: int = 1) -> Any:
         ),
         cache_config=SimpleNamespace(cache_dtype="auto"),
     )
+
+
+def parallel_of(ranks: int, index: int = 0, local: int | None = None) -> Any:
+    """Tensor parallel ranks of a data parallel rank, by its number among all and on its host."""
+    names = {"data_parallel_index": index, "data_parallel_rank_local": local}
+    return SimpleNamespace(tensor_parallel_size=ranks, use_ubatching=False, **names)
 
 
 def caches_of(spec: Any = None, layers: int = LAYERS, groups: int = 1) -> KVCacheConfig:
@@ -63,6 +69,11 @@ def output_of(scheduled: dict[str, int], blocks: dict[str, Any] | None = None, p
     return SimpleNamespace(
         num_scheduled_tokens=scheduled, preempted_req_ids=set(preempted), kv_connector_block_state=state
     )
+
+
+def results_of(received: set[str]) -> Any:
+    """What the connector reads of a KVConnectorOutput."""
+    return SimpleNamespace(finished_recving=received, finished_sending=set())
 
 
 class Rank:

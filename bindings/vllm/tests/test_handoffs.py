@@ -10,8 +10,9 @@ from typing import Any
 import ferry
 import pytest
 import torch
-from conftest import BLOCK, ELEMENTS, HEADS, LAYERS, Instance, Rank, caches_of, output_of, request_of, until
+from conftest import BLOCK, ELEMENTS, HEADS, LAYERS, Instance, Rank, blocks_of, caches_of, output_of, request_of, until
 from ferry import kv
+from ferry_vllm.messages import Step
 from vllm.v1.kv_cache_interface import FullAttentionSpec, SlidingWindowSpec
 from vllm.v1.request import RequestStatus
 
@@ -233,6 +234,28 @@ def test_an_offer_that_cannot_be_taken_back_ends_before_its_blocks_are_written(
         assert not bool((consumer.memory[:, block] == -7.0).any())
 
 
+def test_a_preemption_waits_for_the_end_of_an_offer_that_is_read(
+    pair: tuple[Rank, Rank], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    producer, consumer = pair
+    first, _ = by_layer(producer, consumer)
+    producer.chunk(first, BLOCK, SOURCE[:1])
+    cache, waits = producer.worker.cache, iter([None, None, "its end"])
+
+    def busy(*_: object) -> None:
+        raise ferry.BusyError(ferry.Status.BUSY, "a taker has not answered")
+
+    def wait(_: float) -> Any:
+        # Somebody reads the blocks until the third call.
+        return cache.wait(10.0) if next(waits) else None
+
+    slow = SimpleNamespace(retract=busy, abort=cache.abort, wait=wait)
+    monkeypatch.setattr(producer.worker, "cache", slow)
+    producer.worker.handle_preemptions(Step(retracted=["a"]))
+    assert next(waits, None) is None
+    assert not producer.worker.offers
+
+
 def test_an_id_that_comes_twice_ends_the_second_request_alone(pair: tuple[Rank, Rank]) -> None:
     producer, consumer = pair
     first, second = by_layer(producer, consumer)
@@ -243,7 +266,9 @@ def test_an_id_that_comes_twice_ends_the_second_request_alone(pair: tuple[Rank, 
     assert producer.finish(again, [11])[0]
     until(lambda: producer.sent == ["again"], producer, consumer)
     twice = request_of("twice", TOKENS, **{**second.kv_transfer_params, "do_remote_prefill": True})
-    consumer.take(twice, [10, 11, 12])
+    assert consumer.scheduler.get_num_new_matched_tokens(twice, 0) == (None, False), "the take serves both"
+    # Workers that are told all the same refuse the second take.
+    consumer.scheduler.update_state_after_alloc(twice, blocks_of([10, 11, 12]), TOKENS)
     until(lambda: consumer.received == ["twice"], consumer, producer)
     assert consumer.lost == {10, 11, 12}
     producer.chunk(first, TOKENS - BLOCK, SOURCE)
@@ -340,7 +365,25 @@ def test_of_a_window_the_last_tokens_go_over_and_a_failure_names_the_request(is_
             mine, theirs = consumer.memory[:2, target[0][block]], producer.memory[:2, source[0][block]]
             assert torch.equal(part(mine, token), part(theirs, token))
             mine, theirs = consumer.memory[2:, target[1][block]], producer.memory[2:, source[1][block]]
-            assert torch.equal(part(mine, token), part(theirs, token)) == (at >= TOKENS - WINDOW)
+            assert torch.equal(part(mine, token), part(theirs, token)) == (at > TOKENS - WINDOW)
     assert torch.equal(before[:, 0], consumer.memory[:, 0])
+    consumer.worker.shutdown()
+    producer.worker.shutdown()
+
+
+@pytest.mark.parametrize("tokens", range(WINDOW, WINDOW + BLOCK + 1))
+def test_a_window_goes_over_at_every_length(tokens: int) -> None:
+    shape = {"block_size": BLOCK, "num_kv_heads": HEADS, "head_size": ELEMENTS, "dtype": torch.float32}
+    caches = caches_of([FullAttentionSpec(**shape), SlidingWindowSpec(**shape, sliding_window=WINDOW)], 1, groups=2)
+    producer, consumer = Rank(first=1.0, caches=caches), Rank(first=-1e6, caches=caches)
+    blocks, gone = -(-tokens // BLOCK), (tokens - WINDOW + 1) // BLOCK
+    held = [[*ids[:blocks]] for ids in (SOURCE, [0] * gone + [8, 6, 3][gone:])]
+    _, params = producer.finish(request_of("a", tokens, **PREFILL), *held)
+    wanted = [[*ids[:blocks]] for ids in (TARGET, [0] * gone + [3, 10, 12][gone:])]
+    second = request_of("b", tokens, **params)
+    count, _ = consumer.scheduler.get_num_new_matched_tokens(second, 0)
+    consumer.scheduler.update_state_after_alloc(second, SimpleNamespace(get_block_ids=lambda: wanted), count)
+    until(lambda: bool(consumer.received), producer, consumer)
+    assert (consumer.failed, consumer.lost) == (set(), set())
     consumer.worker.shutdown()
     producer.worker.shutdown()

@@ -23,6 +23,9 @@ class FakeEngine:
         self.may_answer = asyncio.Event()
         self.may_answer.set()
         self.fails = False
+        # If set, answers to requests with a handoff wait for it; `dropped` is set when one is given up meanwhile.
+        self.takes: asyncio.Event | None = None
+        self.dropped = asyncio.Event()
         app = web.Application()
         app.add_routes([web.post("/v1/completions", self.answer)])
         self.server = TestServer(app)
@@ -30,6 +33,12 @@ class FakeEngine:
     async def answer(self, request: web.Request) -> web.Response:
         self.asked.append(await request.json())
         await self.may_answer.wait()
+        if self.takes and "kv_transfer_params" in self.asked[-1]:
+            try:
+                await self.takes.wait()
+            except asyncio.CancelledError:
+                self.dropped.set()
+                raise
         if self.fails:
             return web.Response(status=500)
         return web.json_response({"from": self.name, "kv_transfer_params": {"ferry_producers": [self.name]}})
@@ -47,8 +56,9 @@ class FakeEngine:
         return str(self.server.make_url("")).rstrip("/")
 
 
-async def ask(client: TestClient) -> dict[str, Any]:
-    async with client.post("/v1/completions", json={"prompt": [1, 2], "max_tokens": 9, "stream": False}) as answer:
+async def ask(client: TestClient, **more: Any) -> dict[str, Any]:
+    body = {"prompt": [1, 2], "max_tokens": 9, "stream": False} | more
+    async with client.post("/v1/completions", json=body) as answer:
         assert answer.status == 200
         return await answer.json()
 
@@ -80,6 +90,29 @@ def test_a_known_prefill_engine_is_not_awaited() -> None:
                 p.may_answer.clear()
                 await asyncio.wait_for(ask(client), 5)
             assert len(d.asked) == 2
+
+    asyncio.run(run())
+
+
+def test_a_prefill_engine_that_answers_with_an_error_costs_no_wait() -> None:
+    async def run() -> None:
+        async with FakeEngine("p") as p, FakeEngine("d") as d:
+            async with TestClient(TestServer(application([p.url], [d.url]))) as client:
+                await ask(client)
+                p.fails, d.takes = True, asyncio.Event()
+                assert (await asyncio.wait_for(ask(client), 5))["from"] == "d"
+                assert [("kv_transfer_params" in asked) for asked in d.asked] == [True, True, False]
+                await asyncio.wait_for(d.dropped.wait(), 5)
+
+    asyncio.run(run())
+
+
+def test_samples_of_a_prompt_are_prefilled_once() -> None:
+    async def run() -> None:
+        async with FakeEngine("p") as p, FakeEngine("d") as d:
+            async with TestClient(TestServer(application([p.url], [d.url]))) as client:
+                await ask(client, n=3)
+            assert ("n" in p.asked[0], d.asked[0]["n"]) == (False, 3)
 
     asyncio.run(run())
 

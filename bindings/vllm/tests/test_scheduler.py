@@ -3,26 +3,40 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from conftest import BLOCK, BLOCKS, ELEMENTS, HEADS, blocks_of, caches_of, config_of, output_of, request_of
+from conftest import (
+    BLOCK,
+    BLOCKS,
+    ELEMENTS,
+    HEADS,
+    blocks_of,
+    caches_of,
+    config_of,
+    output_of,
+    parallel_of,
+    request_of,
+    results_of,
+)
 from ferry import kv
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-from vllm import _custom_ops
+from vllm import SamplingParams, _custom_ops
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
 from vllm.v1.attention.backends import cpu_attn
+from vllm.v1.core.kv_cache_manager import KVCacheManager
 from vllm.v1.kv_cache_interface import (
     ChunkedLocalAttentionSpec,
     FullAttentionSpec,
     MLAAttentionSpec,
     SlidingWindowSpec,
 )
-from vllm.v1.request import RequestStatus
+from vllm.v1.request import Request, RequestStatus
 
 from ferry_vllm import FerryConnector
-from ferry_vllm.layout import describe, key_of, parts_of, specs_of
+from ferry_vllm.layout import describe, key_of, parts_of, specs_of, window_of
 from ferry_vllm.messages import Offer
 from ferry_vllm.options import LEASE_MS, Options
 from ferry_vllm.stats import PromMetrics
@@ -37,6 +51,11 @@ def scheduler(caches: Any = None, **extra: Any) -> FerryConnector:
     made = FerryConnector(config_of(extra), KVConnectorRole.SCHEDULER, caches or caches_of())
     made.producers = ["aa"]
     return made
+
+
+def manager_of(caches: Any, block: int) -> KVCacheManager:
+    """vLLM's own manager of blocks."""
+    return KVCacheManager(caches, max_model_len=1024, scheduler_block_size=block, hash_block_size=block, enable_caching=False)
 
 
 def test_a_prompt_without_an_id_is_offered_when_it_is_whole() -> None:
@@ -115,8 +134,72 @@ def test_blocks_that_have_left_a_window_are_not_named() -> None:
     caches = caches_of([FullAttentionSpec(**SHAPE), SlidingWindowSpec(**SHAPE, sliding_window=40)], groups=2)
     half, request = scheduler(caches), request_of("a", 100, **PREFILL)
     request.status = RequestStatus.FINISHED_LENGTH_CAPPED
-    assert half.request_finished_all_groups(request, ([1, 2, 3, 4], [0, 0, 7, 8, 9]))[0]
-    assert half.build_connector_meta(output_of({})).offers[0].blocks == [(0, [1, 2, 3, 4]), (2 * BLOCK, [7, 8])]
+    assert half.request_finished_all_groups(request, ([1, 2, 3, 4], [0, 6, 7, 8, 9]))[0]
+    assert half.build_connector_meta(output_of({})).offers[0].blocks == [(0, [1, 2, 3, 4]), (BLOCK, [6, 7, 8])]
+
+
+@pytest.mark.parametrize("window", [2, 40, 64, 65])
+def test_at_every_length_vllms_own_manager_keeps_what_a_window_needs(window: int) -> None:
+    block = 16
+    specs = [
+        FullAttentionSpec(**{**SHAPE, "block_size": block}),
+        SlidingWindowSpec(**{**SHAPE, "block_size": block}, sliding_window=window),
+    ]
+    caches = replace(caches_of(specs, groups=2), num_blocks=64)
+    for tokens in range(1, 4 * block + 80):
+        manager, half = manager_of(caches, block), scheduler(caches)
+        request = Request("a", list(range(tokens)), SamplingParams(max_tokens=9), None)
+        request.kv_transfer_params = dict(PREFILL)
+        assert manager.allocate_slots(request, tokens)
+        request.num_computed_tokens = tokens
+        manager.remove_skipped_blocks("a", tokens, tokens)
+        request.status = RequestStatus.FINISHED_LENGTH_CAPPED
+        half.request_finished_all_groups(request, manager.get_block_ids("a"))
+        (offer,) = half.build_connector_meta(output_of({})).offers
+        assert offer.sealed == tokens, "the prompt is offered"
+        (_, whole), (first, last) = offer.blocks
+        assert len(whole) == len(last) + first // block == -(-tokens // block)
+        # The list holds the tokens that a layout with this window must have, and 0 is the number of no block.
+        assert first <= max(tokens - window_of(specs[1]), 0) and 0 not in last
+
+
+def test_a_prompt_whose_window_has_moved_on_ends_at_once() -> None:
+    caches = caches_of([FullAttentionSpec(**SHAPE), SlidingWindowSpec(**SHAPE, sliding_window=40)], groups=2)
+    for held, is_whole in (([0, 2, 3, 4], True), ([0, 0, 3, 4], False)):
+        half, request = scheduler(caches), request_of("a", 98, **PREFILL, ferry_id=ID.hex())
+        request.status = RequestStatus.FINISHED_LENGTH_CAPPED
+        assert half.request_finished_all_groups(request, ([1, 2, 3, 4], held))[0]
+        step = half.build_connector_meta(output_of({}))
+        assert (step.offers[0].id, step.offers[0].sealed) == (ID, 98 if is_whole else 0)
+        assert step.aborted == ([] if is_whole else ["a"])
+
+
+def test_one_take_serves_all_samples_of_a_prompt() -> None:
+    half = scheduler()
+    first, second, gone = (request_of(name, 70, **DECODE) for name in ("0_a", "1_a", "2_a"))
+    assert half.get_num_new_matched_tokens(first, 0) == (70, True)
+    half.update_state_after_alloc(first, blocks_of([1, 2, 3]), 70)
+    for waiting in (second, gone, second):
+        assert half.get_num_new_matched_tokens(waiting, 0) == (None, False)
+    half.update_connector_output(results_of({"0_b"}))
+    assert half.get_num_new_matched_tokens(second, 0) == (None, False), "another request's take has ended"
+    gone.status = RequestStatus.FINISHED_ABORTED
+    half.request_finished_all_groups(gone, ([],))
+    half.update_connector_output(results_of({"0_a"}))
+    assert half.get_num_new_matched_tokens(second, 64) == (0, False), "vLLM has the others of the prompt's blocks"
+    half.update_state_after_alloc(second, blocks_of([1, 2, 5]), 0)
+    assert [take.request for take in half.build_connector_meta(output_of({})).takes] == ["0_a"]
+    assert (half.taking, half.samples) == ({}, set())
+
+
+@pytest.mark.parametrize("has", [True, False])
+def test_draft_layers_on_one_side_are_refused_at_the_start(has: bool) -> None:
+    config = config_of({"draft": not has})
+    config.speculative_config = SimpleNamespace(uses_draft_kv_cache=lambda: has)
+    with pytest.raises(ValueError, match="set draft on all of them, or on none"):
+        FerryConnector(config, KVConnectorRole.SCHEDULER, caches_of())
+    config.kv_transfer_config.kv_connector_extra_config["draft"] = has
+    FerryConnector(config, KVConnectorRole.SCHEDULER, caches_of())
 
 
 def test_a_take_has_the_blocks_behind_the_cached_prefix() -> None:
@@ -175,16 +258,16 @@ def test_a_tensor_of_another_shape_is_refused() -> None:
     caches = caches_of(layers=1)
     (name,) = caches.kv_cache_groups[0].layer_names
     good = torch.zeros(BLOCKS, HEADS, BLOCK, 2 * ELEMENTS)
-    describe(config_of(), caches, {name: good}, 0, "")
+    describe(config_of(), caches, {name: good}, 0, Options())
     for tensor in (good.reshape(BLOCKS, BLOCK, HEADS, -1), good[..., ::2], good[..., :ELEMENTS], good[0]):
         with pytest.raises(ValueError, match=f"layer {name} has a tensor of"):
-            describe(config_of(), caches, {name: tensor}, 0, "")
+            describe(config_of(), caches, {name: tensor}, 0, Options())
 
 
 def parts(caches: Any, tensors: Any, ranks: int = 1) -> list[kv.Layer]:
     return [
         part
-        for number, specs in enumerate(specs_of(config_of(), caches))
+        for number, specs in enumerate(specs_of(config_of(), caches, False))
         for name, spec in specs.items()
         for part in parts_of(config_of(ranks=ranks), spec, name, tensors[name], number)
     ]
@@ -195,7 +278,7 @@ def test_ranks_share_heads_and_latents_do_not() -> None:
     (name,) = caches.kv_cache_groups[0].layer_names
     half = torch.zeros(BLOCKS, 1, BLOCK, 2 * ELEMENTS)
     for rank in range(2):
-        places, layout = describe(config_of(ranks=2), caches, {name: half}, rank, "")
+        places, layout = describe(config_of(ranks=2), caches, {name: half}, rank, Options())
         assert (places, layout.rank, layout.ranks) == ({name: (0, 2)}, rank, 2)
     for ranks in (2, 4):
         assert [layer.heads for layer in parts(caches, {name: half}, ranks)] == [2, 2]
@@ -230,7 +313,7 @@ def test_layers_are_in_the_order_of_computation() -> None:
     caches = caches_of([FullAttentionSpec(**SHAPE), SlidingWindowSpec(**SHAPE, sliding_window=40)], 6, groups=2)
     names = [name for group in caches.kv_cache_groups for name in group.layer_names]
     tensors = {name: torch.zeros(BLOCKS, HEADS, BLOCK, 2 * ELEMENTS) for name in names}
-    places, _ = describe(config_of(), caches, tensors, 0, "")
+    places, _ = describe(config_of(), caches, tensors, 0, Options())
     assert places == {f"model.layers.{number}.attn": (2 * number, 2 * number + 2) for number in range(12)}
 
 
@@ -246,10 +329,12 @@ def test_settings_of_ranks_and_variables(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.delenv("FERRY_LEASE_MS", raising=False)
     options = Options(settings={"listen_address": "0.0.0.0:7000", "advertise_address": "node1:0"})
     wanted = {"listen_address": "0.0.0.0:7003", "advertise_address": "node1:0", "lease_ms": LEASE_MS}
-    assert options.engine(3) == wanted
-    assert Options(settings={"lease_ms": 9}).engine(0) == {"lease_ms": 9}
+    assert options.engine(parallel_of(8), 3) == wanted
+    assert options.engine(parallel_of(2, index=1), 1) == wanted, "the data parallel ranks of one host"
+    assert options.engine(parallel_of(2, index=9, local=1), 1) == wanted, "of several hosts"
+    assert Options(settings={"lease_ms": 9}).engine(parallel_of(1), 0) == {"lease_ms": 9}
     monkeypatch.setenv("FERRY_LEASE_MS", "2000")
-    assert Options().engine(0) == {}
+    assert Options().engine(parallel_of(1), 0) == {}
 
 
 def test_counts_are_in_the_metrics() -> None:
@@ -273,4 +358,4 @@ def test_a_group_of_several_specs_is_read_by_layer() -> None:
     uniform = type("Uniform", (), {"kv_cache_specs": each, "block_size": BLOCK})()
     caches = replace(caches, kv_cache_groups=[replace(group, kv_cache_spec=uniform)])
     tensors = {name: torch.zeros(BLOCKS, HEADS, BLOCK, 2 * ELEMENTS) for name in each}
-    assert list(describe(config_of(), caches, tensors, 0, "")[0]) == group.layer_names
+    assert list(describe(config_of(), caches, tensors, 0, Options())[0]) == group.layer_names

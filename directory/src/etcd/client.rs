@@ -72,7 +72,7 @@ pub fn named(server: &str, error: &etcd_client::Error) -> Error {
         etcd_client::Error::GRpcStatus(status) => status.message().to_owned(),
         other => other.to_string(),
     };
-    // What gRPC calls a transport error says more further down.
+    // The sources of a gRPC transport error say more.
     let mut cause = match error {
         etcd_client::Error::GRpcStatus(status) => status.source(),
         etcd_client::Error::TransportError(error) => error.source(),

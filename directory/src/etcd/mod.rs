@@ -13,10 +13,10 @@ mod names;
 mod session;
 
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use ferry::status::{Error, Result};
+use ferry::thread::{self, JoinHandle};
 use ferry::Status;
 use tokio::time::{sleep, timeout};
 
@@ -32,7 +32,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(1);
 /// How long a directory that is closed tries to end its lease.
 const REVOKE: Duration = Duration::from_secs(1);
 
-/// What the sessions of a directory have in common.
+/// The settings common to all sessions of a directory.
 struct Plan {
     etcd: Etcd,
     options: DirectoryOptions,
@@ -58,7 +58,7 @@ pub fn start(shared: &Arc<Shared>, etcd: Etcd, options: DirectoryOptions) -> Res
         // Does not wait for the look-up of a name.
         runtime.shutdown_background();
     };
-    let started = std::thread::Builder::new().name(THREAD.into()).spawn(run);
+    let started = thread::spawn(THREAD, run);
     started.map_err(|error| Error::system(format!("starting the thread {THREAD}"), &error))
 }
 

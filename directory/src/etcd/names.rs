@@ -58,7 +58,7 @@ impl Lease {
         let keeper = within(server.plan, server.name, server.client.lease_keep_alive(self.id)).await?;
         match keeper {
             Ok(keeper) => self.keeper = Some(keeper),
-            // What etcd-client says of a lease that etcd does not know.
+            // The answer of etcd-client for a lease that etcd does not know.
             Err(etcd_client::Error::LeaseKeepAliveError(_)) => self.id = 0,
             Err(error) => return Err(named(server.name, &error)),
         }
@@ -222,7 +222,7 @@ enum Judgement {
     Refused(Error),
 }
 
-/// What becomes of a name that is in etcd already.
+/// Judges a name that is in etcd already.
 fn judge(holder: &KeyValue, lease: i64, own: &Descriptor, name: &str, is_new: bool) -> Judgement {
     let Some(place) = decode(holder.value()) else {
         let text = format!("name: {name} has a value in etcd that is no entry of ferry");
@@ -274,7 +274,7 @@ mod tests {
             Some(last.clone())
         });
         assert_eq!(turns.take(5).collect::<Vec<_>>(), ["a", "b", "d", "a", "b"]);
-        // One that is gone meanwhile has a place all the same.
+        // A name that is gone meanwhile keeps its place.
         assert_eq!(next_due(&known, "bb").unwrap(), "d");
         known.values_mut().for_each(|name| name.is_due = false);
         assert_eq!(next_due(&known, "a"), None);

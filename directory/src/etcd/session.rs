@@ -12,6 +12,7 @@ use super::client::{connect, is_too_large, named, within};
 use super::names::{settle, Lease};
 use super::Plan;
 use crate::entry::{check_name, decode, Place};
+use crate::limits::ENTRIES_MAX;
 use crate::shared::{Link, Phase, Shared, State};
 
 /// Entries of one page of the list. A page that is too large for a message is asked for again in smaller ones.
@@ -24,10 +25,11 @@ pub struct Server<'a> {
     pub client: Client,
 }
 
-/// What lies in etcd at one revision.
+/// The contents of etcd at one revision.
 struct Listed {
     entries: BTreeMap<String, Place>,
-    malformed: u64,
+    /// No entries, or beyond the table's bound.
+    left_out: u64,
     revision: i64,
 }
 
@@ -79,7 +81,7 @@ fn check_engine(shared: &Shared) -> Result<()> {
 /// Lists the entries, page by page, as of the first page's revision.
 async fn list(server: &mut Server<'_>) -> Result<Listed> {
     let prefix = server.plan.etcd.prefix.clone();
-    let mut listed = Listed { entries: BTreeMap::new(), malformed: 0, revision: 0 };
+    let mut listed = Listed { entries: BTreeMap::new(), left_out: 0, revision: 0 };
     let mut from = prefix.clone().into_bytes();
     // The end of all keys with the prefix, which ends in '/'.
     let mut end = prefix.clone().into_bytes();
@@ -102,10 +104,10 @@ async fn list(server: &mut Server<'_>) -> Result<Listed> {
         }
         for pair in got.kvs() {
             match read(&prefix, pair) {
-                (Some(name), Some(place)) => {
+                (Some(name), Some(place)) if listed.entries.len() < ENTRIES_MAX => {
                     listed.entries.insert(name.to_owned(), place);
                 }
-                _ => listed.malformed += 1,
+                _ => listed.left_out += 1,
             }
         }
         match got.kvs().last() {
@@ -127,7 +129,7 @@ fn read<'a>(prefix: &str, pair: &'a KeyValue) -> (Option<&'a str>, Option<Place>
 /// A session begins: the table is what etcd has, and each name of this engine's is looked at anew.
 fn begin(state: &mut State, listed: Listed) {
     state.table.replace(listed.entries);
-    state.malformed += listed.malformed;
+    state.malformed += listed.left_out;
     state.sessions += 1;
     state.link = Link::Up;
     for registration in state.registrations.values_mut() {

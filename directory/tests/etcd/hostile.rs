@@ -1,4 +1,4 @@
-//! What others write into etcd, or take out of it.
+//! Writes and removals by others in etcd.
 
 use ferry::Status;
 use ferry_directory::limits::VALUE_BYTES_MAX;
@@ -63,7 +63,7 @@ fn a_name_that_somebody_deletes_or_overwrites_comes_back() {
     until("a is back", || server.made("/test/a").is_some_and(|again| Some(again) != made));
     watcher.finds("a", &node.engine);
     assert_eq!(node.directory.status().unwrap().sessions, 1);
-    // What another has written is not touched; the name comes back when it goes.
+    // Another's value is not touched; the name comes back when it goes.
     let foreign = "ferry 1 000102030405060708090a0b0c0d0e0f 0000000000000001 h:1";
     server.put("/test/a", foreign);
     until("the loss is told", || {

@@ -47,7 +47,9 @@ impl Undertaker for Remains {
         health.wait_threads()?;
         // The engine's threads have ended and start nothing new. Threads of the program may still be inside a call:
         // they hold the lock of a lane or an endpoint, or are counted by the peer that they copy to.
-        self.lanes.close();
+        while !self.lanes.close() {
+            pause::sleep(PAUSE);
+        }
         self.destroy();
         // Each is asked in each round: a service may let go of what another one waits for.
         while self.services.iter().filter(|service| !service.is_still()).count() > 0 {

@@ -3,7 +3,6 @@
 use super::engine::{Inner, CLOSED, CLOSING, OPEN};
 use crate::command::Command;
 use crate::complete::transfer::Strike;
-use crate::complete::Transfer;
 use crate::notify;
 use crate::status::{Error, Result, Status};
 use crate::sys::atomic::{AtomicU32, Ordering};
@@ -47,7 +46,12 @@ impl Inner {
         }
         // Replies that are still queued, or pushed by concurrent calls, answer CLOSED.
         self.context.commands.close();
-        self.context.hub.close();
+        if !self.context.hub.close(deadline) {
+            return Err(Error::new(
+                Status::Busy,
+                "a callback has not returned; the engine is still closing, and calls no further one",
+            ));
+        }
         health.set_undertaker(None);
         self.state.store(CLOSED, Ordering::Release);
         // Who waits for an event learns that there will be none. Under no lock: an executor may run a task here, and
@@ -95,8 +99,8 @@ impl Inner {
         if !held.as_ref().is_none_or(|control| ends(control, deadline)) {
             return Err(Error::new(
                 Status::Busy,
-                "a process of this host is still copying from or to registered memory; the engine is still \
-                 closing",
+                "sessions have not ended, or a process of this host is still copying from or to registered memory; \
+                 the engine is still closing",
             ));
         }
         let control = held.take();
@@ -110,27 +114,29 @@ impl Inner {
 
     /// Strikes every transfer and waits until all are final. New transfers are refused already.
     fn finish_transfers(&self, deadline: Option<Instant>) -> Result<()> {
+        let (transfers, health) = (&self.context.transfers, self.context.health());
         loop {
-            let all = self.context.transfers.list();
-            for transfer in &all {
+            transfers.each(|transfer| {
                 if let Ok(peer) = self.context.peers.get(transfer.spec.peer) {
-                    peer.strike(transfer, Strike { status: Status::Closed, os_error: 0 });
+                    peer.strike(&transfer, Strike { status: Status::Closed, os_error: 0 });
                 }
-            }
-            // Repeated, because a submit that began before the close may add a transfer after the list was taken.
-            let open: Vec<_> = all.into_iter().filter(|transfer| !transfer.is_final()).collect();
-            if open.is_empty() {
-                return Ok(());
-            }
-            let health = self.context.health();
-            let ends = |transfer: &Arc<Transfer>| {
-                transfer.waiter.wait_until(|| transfer.is_final() || health.is_broken(), deadline)
-            };
-            if !open.iter().all(ends) {
+            });
+            let (mut were_open, mut all_end) = (false, true);
+            transfers.each(|transfer| {
+                if all_end && !transfer.is_final() {
+                    let ends = || transfer.is_final() || health.is_broken();
+                    (were_open, all_end) = (true, transfer.waiter.wait_until(ends, deadline));
+                }
+            });
+            if !all_end {
                 return Err(Error::new(
                     Status::Busy,
                     "transfers are still draining; the engine is still closing",
                 ));
+            }
+            // Repeated, because a submit that began before the close may add a transfer behind the strikes.
+            if !were_open {
+                return Ok(());
             }
             health.check()?;
         }
@@ -229,6 +235,31 @@ mod tests {
             assert!(since.elapsed() < BOUND, "the engine goes on");
             pause::sleep(PAUSE);
         }
+    }
+
+    /// Nothing is left of the engine then but the callback, and the next close ends with it.
+    #[test]
+    fn a_close_beside_a_callback_keeps_its_timeout() {
+        let (a, b) = (engine(), engine());
+        let queue = a.queue(WHAT_NOTIFICATIONS, 8).unwrap();
+        let (inside, outside) = (Arc::new(std::sync::Barrier::new(2)), Arc::new(std::sync::Barrier::new(2)));
+        let (enter, leave) = (inside.clone(), outside.clone());
+        let callback = move |_: &Event| {
+            enter.wait();
+            leave.wait();
+        };
+        a.hub().unwrap().set_callback(queue.handle(), Some(Arc::new(callback))).unwrap();
+        let peer = b.connect(a.address(), Some(BOUND)).unwrap();
+        b.notify(peer, b"once", Deadline::Default).unwrap();
+        inside.wait();
+        for timeout in [Duration::from_millis(50), Duration::ZERO] {
+            let since = Instant::now();
+            let error = a.close(Some(timeout)).unwrap_err();
+            assert!(error.status == Status::Busy && error.message.contains("callback"), "{error}");
+            assert!(since.elapsed() >= timeout && since.elapsed() < BOUND / 2);
+        }
+        outside.wait();
+        a.close(Some(BOUND)).unwrap();
     }
 
     #[test]

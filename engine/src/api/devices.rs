@@ -98,7 +98,10 @@ impl Engine {
 
     /// Holds a stream of the program until the transfer is final, in any state. UNAVAILABLE if the device's library is
     /// not present, UNSUPPORTED if the library cannot hold streams.
-    pub fn hold_stream(&self, transfer: &Arc<Transfer>, kind: MemoryKind, stream: u64) -> Result<()> {
+    ///
+    /// # Safety
+    /// `stream` is a stream of the library of `kind`, and exists during the call.
+    pub unsafe fn hold_stream(&self, transfer: &Arc<Transfer>, kind: MemoryKind, stream: u64) -> Result<()> {
         self.context()?;
         let hold = self.inner.drivers.get(kind)?.hold(stream)?;
         let held = Arc::new(Held { hold, transfer: Arc::downgrade(transfer) });

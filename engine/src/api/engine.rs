@@ -31,7 +31,7 @@ use crate::transport::loopback;
 use crate::transport::rdma;
 use crate::transport::tcp::{self, worker::Workers};
 use crate::types::Transport;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::Duration;
@@ -87,8 +87,7 @@ impl Engine {
             None
         };
         let (proof_listener, unix_name) = proofs.map_or((None, None), |(fd, name)| (Some(fd), Some(name)));
-        let tag_bits = sys::random_u64();
-        let tag = Tag::from_random(tag_bits as u16);
+        let tag = Tag::of_engine(sys::random::next_u64());
         let local = Local {
             // Random, so that no other engine has the same id, not even an engine on a clone of this machine.
             engine_id: random_id(),
@@ -375,18 +374,6 @@ fn new_workers(context: &Context) -> Result<Workers> {
     Workers::new(count, kind, context.spin_ns)
 }
 
-impl Engine {
-    /// Resolves a peer's `address`. May ask a name server, so the control thread must not call this. INVALID for a text
-    /// that is no host:port. UNREACHABLE for a name that nobody knows: the peer may not be there yet.
-    pub(super) fn resolve(address: &str) -> Result<Vec<SocketAddr>> {
-        if !crate::config::is_address(address) {
-            return Err(Error::invalid(format!("address: {address:?} is no \"host:port\"")));
-        }
-        names::look_up(address)
-            .map_err(|error| Error::unreachable(format!("{address}: the name was not found"), &error))
-    }
-}
-
 fn listen(config: &Config) -> Result<Option<Listener>> {
     if config.listen_address.is_empty() {
         return Ok(None);
@@ -394,9 +381,20 @@ fn listen(config: &Config) -> Result<Option<Listener>> {
     let (wanted, name) = (&config.listen_address, config.name_of("listen_address"));
     let none = |why: &str| Error::invalid(format!("{name}: {wanted:?} is no address of this host: {why}"));
     let found = names::look_up(wanted).map_err(|error| none(&reason(&error)))?;
-    let address = found.into_iter().next().ok_or_else(|| none("the name has no address"))?;
-    let what = |error: std::io::Error| Error::system(format!("{name}: listening on {address}"), &error);
-    Listener::bind(address, config.socket_buffer_bytes as usize).map(Some).map_err(what)
+    let mut failed = none("the name has no address");
+    for address in found {
+        match Listener::bind(address, config.socket_buffer_bytes as usize) {
+            Ok(listener) => return Ok(Some(listener)),
+            Err(error) => failed = not_listening(&name, address, &error),
+        }
+    }
+    Err(failed)
+}
+
+fn not_listening(name: &str, address: SocketAddr, error: &std::io::Error) -> Error {
+    let is_full = address.port() == 0 && error.raw_os_error() == Some(libc::EADDRINUSE);
+    let why = if is_full { ": this host has no free port (net.ipv4.ip_local_port_range)" } else { "" };
+    Error::system(format!("{name}: listening on {address}{why}"), error)
 }
 
 /// Returns the address that peers are told to dial.
@@ -405,17 +403,29 @@ fn advertised(config: &Config, listener: Option<&Listener>) -> Result<String> {
     let bound = listener.address().map_err(|error| Error::system("reading the listen address", &error))?;
     Ok(match (config.advertised_host(), config.advertise_address.as_str()) {
         (Some(host), _) => format!("{host}:{}", bound.port()),
-        (None, "") if bound.ip().is_unspecified() => reachable(config, bound)?.to_string(),
+        (None, "") if bound.ip().to_canonical().is_unspecified() => reachable(config, bound)?.to_string(),
+        (None, "") if is_of_link(bound.ip()) => {
+            let (listen, advertise) = (config.name_of("listen_address"), config.name_of("advertise_address"));
+            return Err(Error::invalid(format!(
+                "{listen}: {bound} is an address of one link, and ferry can't tell by which interface peers reach the \
+                 address; set {advertise}, with the interface: [fe80::1%eth0]:0"
+            )));
+        }
         (None, "") => bound.to_string(),
         (None, address) => address.to_owned(),
     })
+}
+
+/// True for an address that a peer can dial only with the name of its own interface.
+fn is_of_link(ip: IpAddr) -> bool {
+    matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local())
 }
 
 /// Returns the address that peers of an engine that listens at any address reach: that of the default route, or the
 /// only one that an interface has besides the loopback. A guess among several would be wrong for some peers.
 fn reachable(config: &Config, bound: SocketAddr) -> Result<SocketAddr> {
     // A socket of IPv6 also takes connections over IPv4.
-    let families = if bound.is_ipv6() { &[true, false][..] } else { &[false] };
+    let families = if bound.ip().to_canonical().is_ipv6() { &[true, false][..] } else { &[false] };
     if let Some(ip) = families.iter().find_map(|v6| addresses::of_default_route(*v6)) {
         return Ok(SocketAddr::new(ip, bound.port()));
     }

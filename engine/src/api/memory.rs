@@ -7,6 +7,7 @@ use crate::limits::SHARED_MEMORIES_MAX;
 use crate::region::{range_contains, RegionSpec, Registry};
 use crate::status::{Error, Result, Status};
 use crate::sys::mapping::Mapping;
+use crate::sys::pages::Pages;
 use crate::sys::{clock, memory, vm};
 use crate::types::{Access, Location, MemoryKind, RegionId};
 use std::sync::Arc;
@@ -126,7 +127,7 @@ impl Engine {
             _ if !location.kind.is_device() => {
                 // Host memory that a device's library knows is not checked by a system call.
                 if found.is_none() {
-                    check_mapped(address, length)?;
+                    check_mapped(&self.context()?.pages, address, length)?;
                 }
                 return Ok(location);
             }
@@ -226,9 +227,9 @@ impl Engine {
 
 /// Refuses addresses that are not mapped, before a thread faults on them; checks only the first and the last byte. The
 /// registry refuses ranges that overflow or are empty.
-fn check_mapped(address: u64, length: u64) -> Result<()> {
+fn check_mapped(pages: &Pages, address: u64, length: u64) -> Result<()> {
     let possible = address != 0 && length > 0 && address.checked_add(length).is_some();
-    if possible && !vm::has_ends(address, length) {
+    if possible && !vm::has_ends(pages, address, length) {
         let text = format!(
             "{length} bytes at {address:#x} are not mapped in this process, or are memory of a device that ferry \
              doesn't know"
@@ -287,8 +288,9 @@ impl Memory {
         self.mapping().length()
     }
 
-    /// Copies bytes out. Peers and other threads may write the memory meanwhile: each aligned group of eight bytes is
-    /// then either old or new, and nothing is undefined. Panics beyond the end, as a slice would.
+    /// Copies bytes out. Peers and other threads may write the memory meanwhile: each byte is then either old or new.
+    /// Larger units are whole only between `read` and `write` of this process (aligned groups of eight bytes); the
+    /// kernel and devices, which write for peers, write in units of their own. Panics beyond the end, as a slice would.
     pub fn read(&self, offset: usize, into: &mut [u8]) {
         self.mapping().read(offset, into);
     }

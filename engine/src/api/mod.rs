@@ -30,7 +30,7 @@ pub use future::{EventFuture, TransferFuture};
 pub use memory::{Memory, RegionOptions};
 pub use metrics::EngineStats;
 pub use paths::PathInfo;
-pub use peers::{PeerInfo, RemoteRegionInfo};
+pub use peers::{PeerInfo, Probe, RemoteRegionInfo};
 pub use reached::ReachedFuture;
 pub use transfers::{Deadline, Transfer, TransferOptions};
 pub use view::MemoryView;

@@ -66,7 +66,8 @@ impl Engine {
         let fit = single.filter(|(_, region)| !region.is_device() && region.enter());
         let Some((slice, region)) = fit else { return Ok(None) };
         let submitted_ns = clock::monotonic_ns();
-        let moved = path.same_host().is_some_and(|here| here.copy_now(op, &slice, submitted_ns));
+        let is_ours = region.is_ours();
+        let moved = path.same_host().is_some_and(|here| here.copy_now(op, &slice, is_ours, submitted_ns));
         region.leave();
         if !moved {
             return Ok(None);

@@ -2,12 +2,13 @@
 
 use super::unrest::name_of;
 use super::Engine;
-use crate::command::{Command, Reply};
+use crate::command::{Answer, Command, Reply};
+use crate::config::is_address;
 use crate::notify::{Event, EventBody, Queue};
 use crate::peer::{Peer, PeerState};
 use crate::status::{Error, Result, Status};
 use crate::sys::atomic::Ordering;
-use crate::sys::clock;
+use crate::sys::{clock, names};
 use crate::types::{Access, Location, PeerId, RegionId};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -34,6 +35,16 @@ pub struct PeerInfo {
     pub lanes: usize,
 }
 
+/// A probe that is under way. Dropping it gives it up.
+pub struct Probe(Arc<Answer<u64>>);
+
+impl Probe {
+    /// Returns the round trip, or why there is none, once when it is known.
+    pub fn take(&self) -> Option<Result<Duration>> {
+        Some(self.0.take()?.map(Duration::from_nanos))
+    }
+}
+
 /// A region of a peer, as announced here.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RemoteRegionInfo {
@@ -49,7 +60,8 @@ pub struct RemoteRegionInfo {
 
 impl Engine {
     /// Connects to the engine at `host:port` and waits until transfers can be submitted. For a connected peer, returns
-    /// its handle at once. TIMEOUT if `timeout`, or the setting connect_timeout_ms, passes before that.
+    /// its handle at once. TIMEOUT if `timeout`, or the setting connect_timeout_ms, passes before that, also while a
+    /// name server has not answered.
     pub fn connect(&self, address: &str, timeout: Option<Duration>) -> Result<PeerId> {
         let resolved = self.resolve_open(address)?;
         self.call("connecting", || {
@@ -61,8 +73,8 @@ impl Engine {
         })
     }
 
-    /// Connects without waiting for the peer, but looking up the name may block. `queue`, which must take WHAT_PEERS,
-    /// gets one PeerConnect event. The event's room is reserved now: LIMIT if the queue is full.
+    /// Connects without waiting, neither for the peer nor for a name server. `queue`, which must take WHAT_PEERS, gets
+    /// one PeerConnect event. The event's room is reserved now: LIMIT if the queue is full.
     pub fn connect_async(
         &self,
         address: &str,
@@ -86,15 +98,21 @@ impl Engine {
         Ok(())
     }
 
-    fn resolve_open(&self, address: &str) -> Result<Vec<SocketAddr>> {
+    /// Returns where the address leads; None if its name must be looked up. INVALID for a text that is no host:port.
+    fn resolve_open(&self, address: &str) -> Result<Option<Vec<SocketAddr>>> {
         self.context()?;
-        Engine::resolve(address)
+        if !is_address(address) {
+            return Err(Error::invalid(format!("address: {address:?} is no \"host:port\"")));
+        }
+        let found = names::numeric(address).transpose();
+        let found = found.map_err(|error| Error::unreachable(address, &error))?;
+        Ok(found.map(|found| vec![found]))
     }
 
     fn dial(
         &self,
         address: &str,
-        resolved: Vec<SocketAddr>,
+        resolved: Option<Vec<SocketAddr>>,
         timeout: Option<Duration>,
         reply: Reply<PeerId>,
     ) -> Result<()> {
@@ -170,6 +188,12 @@ impl Engine {
 
     /// Sends a probe to the peer and returns the round trip.
     pub fn probe(&self, peer: PeerId, timeout: Option<Duration>) -> Result<Duration> {
+        let Probe(answer) = self.probe_begin(peer)?;
+        self.call("probing a peer", || answer.wait(timeout, "probing the peer").map(Duration::from_nanos))
+    }
+
+    /// Sends a probe to the peer and does not wait for the answer.
+    pub fn probe_begin(&self, peer: PeerId) -> Result<Probe> {
         let peer = self.peer(peer)?;
         if let Some(why) = peer.lost() {
             return Err(Error::new(why, "the peer is lost"));
@@ -177,7 +201,7 @@ impl Engine {
         self.call("probing a peer", || {
             let (reply, answer) = Reply::pair();
             self.context()?.commands.push(Command::Probe { peer: peer.handle, reply });
-            answer.wait(timeout, "probing the peer").map(Duration::from_nanos)
+            Ok(Probe(answer))
         })
     }
 
@@ -200,7 +224,8 @@ impl Engine {
         })
     }
 
-    /// Ends the session with a peer and waits until its transfers are final. They fail with CLOSED.
+    /// Ends the session with a peer and waits until its transfers are final. They fail with CLOSED. Over TCP what is
+    /// under way is final after `lease_ms`: wait for it, or cancel it, before.
     pub fn close_peer(&self, peer: PeerId, timeout: Option<Duration>) -> Result<()> {
         let peer = self.peer(peer)?;
         let name = name_of(&peer);

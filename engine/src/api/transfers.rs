@@ -23,6 +23,9 @@ use crate::types::{MemoryKind, Monotonic, Op, PeerId, Request, TransferId, Trans
 use std::sync::Arc;
 use std::time::Duration;
 
+/// The time that a transfer which is struck at its deadline has to become final, if its peer answers.
+const STRIKE_GRACE: Duration = Duration::from_millis(50);
+
 /// The time after which a transfer is struck if it is not done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Deadline {
@@ -128,12 +131,24 @@ impl Engine {
     }
 
     /// Sends a notification without data, in order with the notifications of transfers, and waits until the peer has
-    /// taken the notification in.
+    /// taken the notification in. TIMEOUT when the deadline has passed: a peer that does not answer may have taken it
+    /// in, or may do so later.
     pub fn notify(&self, peer: PeerId, bytes: &[u8], deadline: Deadline) -> Result<()> {
         let options = TransferOptions { deadline, notify: Some(bytes), ..TransferOptions::default() };
         self.check_may_block()?;
         let core = self.submit_parts(peer, Op::Write, &[], &options)?;
-        Transfer { engine: self.clone(), core }.wait_done().map(|_| ())
+        // No memory depends on the end of an outage, or of the lease, so nobody waits for that.
+        let left = core.spec.deadline_ns.saturating_sub(clock::monotonic_ns());
+        let patience = Duration::from_nanos(left).saturating_add(STRIKE_GRACE);
+        let has_deadline = core.spec.deadline_ns != Monotonic::NEVER;
+        let transfer = Transfer { engine: self.clone(), core };
+        match transfer.wait(has_deadline.then_some(patience)) {
+            Err(error) if error.status == Status::Timeout => Err(Error::new(
+                Status::Timeout,
+                "the deadline has passed; the peer may have taken the notification in, or may do so later",
+            )),
+            result => self.result_or_error(&transfer.core, result?).map(|_| ()),
+        }
     }
 
     /// Submits for callers that manage handles themselves: the transfer stays in the engine's table until `release`.

@@ -3,7 +3,7 @@
 
 use crate::status::Status;
 use crate::sys::clock;
-use crate::types::{Monotonic, Transport};
+use crate::types::{Monotonic, Shown, Transport};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
@@ -63,9 +63,9 @@ pub struct TransferResult {
     pub bytes_confirmed: u64,
     pub requests_failed: u64,
     /// Nanoseconds, CLOCK_MONOTONIC. `started_ns` is 0 when nothing was posted.
-    pub submitted_ns: Monotonic,
-    pub started_ns: Monotonic,
-    pub finished_ns: Monotonic,
+    pub submitted_ns: Shown,
+    pub started_ns: Shown,
+    pub finished_ns: Shown,
     pub requests_in: u64,
     pub slices_out: u64,
     pub transport: Transport,
@@ -76,6 +76,8 @@ pub struct TransferResult {
 impl TransferResult {
     /// Returns the result of a transfer that this thread copied in one piece since `submitted_ns`.
     pub(crate) fn at_once(user_data: u64, bytes: u64, submitted_ns: Monotonic) -> TransferResult {
+        let finished_ns = clock::monotonic_ns();
+        let [submitted_ns, finished_ns] = clock::shown(finished_ns, [submitted_ns, finished_ns]);
         TransferResult {
             state: State::Done,
             status: Status::Ok,
@@ -86,7 +88,7 @@ impl TransferResult {
             requests_failed: 0,
             submitted_ns,
             started_ns: submitted_ns,
-            finished_ns: clock::monotonic_ns(),
+            finished_ns,
             requests_in: 1,
             slices_out: 1,
             transport: Transport::Local,

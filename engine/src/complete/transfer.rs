@@ -41,7 +41,7 @@ pub struct TransferSpec {
     pub notify: Option<Box<[u8]>>,
     /// The notification's channel.
     pub channel: u16,
-    /// On CLOCK_MONOTONIC, like the deadline.
+    /// On the engine's clock, like the deadline.
     pub submitted_ns: Monotonic,
     /// `Monotonic::NEVER` is no deadline.
     pub deadline_ns: Monotonic,
@@ -66,6 +66,8 @@ pub struct Failure {
 pub struct Transfer {
     pub handle: TransferId,
     pub(crate) spec: TransferSpec,
+    /// ferry allocated all local memory of the transfer (`Region::is_ours`).
+    pub(crate) is_ours: bool,
     /// The notification's number; valid once the transfer is queued, if there is a notification.
     pub(crate) notify_sequence: AtomicU64,
     pub(crate) position: Position,
@@ -115,6 +117,7 @@ impl Transfer {
         let units = spec.slices.len() as u32 + spec.notify.is_some() as u32;
         Transfer {
             handle,
+            is_ours: spec.regions.iter().all(|region| region.is_ours()),
             notify_sequence: AtomicU64::new(0),
             position: Position::new(spec.flags.has(TransferFlags::HELD)),
             notify_taken: AtomicBool::new(spec.notify.is_none()),
@@ -418,6 +421,10 @@ impl Transfer {
             (Some(_), Some(known)) => known,
             (Some(_), None) => Notification::Delivered,
         };
+        let finished_ns = clock::monotonic_ns();
+        let started_ns = Monotonic::from_ns(self.started_ns.load(Ordering::Relaxed));
+        let [submitted_ns, started_ns, finished_ns] =
+            clock::shown(finished_ns, [self.spec.submitted_ns, started_ns, finished_ns]);
         TransferResult {
             state,
             status,
@@ -427,9 +434,9 @@ impl Transfer {
             user_data: self.spec.user_data,
             bytes_confirmed: self.bytes_confirmed.load(Ordering::Relaxed),
             requests_failed: failed,
-            submitted_ns: self.spec.submitted_ns,
-            started_ns: Monotonic::from_ns(self.started_ns.load(Ordering::Relaxed)),
-            finished_ns: clock::monotonic_ns(),
+            submitted_ns,
+            started_ns,
+            finished_ns,
             requests_in: all,
             slices_out: self.spec.slices.len() as u64,
             transport: self.reported_transport(),

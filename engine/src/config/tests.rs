@@ -170,7 +170,9 @@ fn addresses() {
         refused("listen_address", text);
     }
     accepted("advertise_address", "10.0.0.7:1");
-    for text in ["0.0.0.0:80", "[::]:80", "0.0.0.0:0", "[::]:0", "[::1]", ":0"] {
+    let nowhere =
+        ["[::ffff:0.0.0.0]:80", "[fe80::1]:80", "224.0.0.1:80", "[ff02::1%eth0]:80", "255.255.255.255:80"];
+    for text in ["0.0.0.0:80", "[::]:80", "0.0.0.0:0", "[::]:0", "[::1]", ":0"].into_iter().chain(nowhere) {
         refused("advertise_address", text);
     }
 }

@@ -4,6 +4,7 @@
 use crate::status::{Error, Result};
 use crate::types::Transport;
 use std::fmt;
+use std::net::IpAddr;
 
 /// The valid values of a setting. Its `Display` is the phrase in error messages and the documentation.
 #[derive(Clone, Copy, Debug)]
@@ -138,8 +139,8 @@ impl Value for String {
         }
         match valid {
             Valid::ListenAddress => true,
-            // A peer cannot connect to "any address". Port 0 stands for the bound port.
-            Valid::PeerAddress => !is_any_address(self),
+            // Port 0 stands for the bound port.
+            Valid::PeerAddress => can_be_dialed(self),
             _ => false,
         }
     }
@@ -214,11 +215,18 @@ pub fn is_address(address: &str) -> bool {
     split_address(address).is_some()
 }
 
-/// True if the host is the address that stands for all addresses of the listening host. A peer that dials it would
-/// reach its own host.
-fn is_any_address(address: &str) -> bool {
-    let host = split_address(address).map(|(host, _)| host);
-    host.is_some_and(|host| host.parse().is_ok_and(|ip: std::net::IpAddr| ip.is_unspecified()))
+/// True if peers may connect to the host: it is a name, or the address of one interface. A peer that dials an address
+/// which stands for all of a host (`0.0.0.0`) would reach its own host, and a link-local address leads nowhere without
+/// an interface.
+fn can_be_dialed(address: &str) -> bool {
+    let Some((host, _)) = split_address(address) else { return false };
+    let (ip, interface) = host.split_once('%').map_or((host, None), |(ip, name)| (ip, Some(name)));
+    match ip.parse::<IpAddr>().map(|ip| ip.to_canonical()) {
+        Ok(ip) if ip.is_unspecified() || ip.is_multicast() => false,
+        Ok(IpAddr::V4(ip)) => !ip.is_broadcast(),
+        Ok(IpAddr::V6(ip)) => !ip.is_unicast_link_local() || interface.is_some(),
+        Err(_) => true,
+    }
 }
 
 /// A set of transports by `Transport::bit`; empty means that the engine chooses.

@@ -7,9 +7,14 @@ use crate::sys::map::HashMap;
 use crate::types::{Monotonic, PeerId};
 use std::collections::BTreeSet;
 
+/// The text for a wait that ends without an answer, unless `tell` has set another.
+pub const UNANSWERED: &str = "no answer in time";
+
 struct Caller {
     address: String,
     until: Monotonic,
+    /// The text for a wait that ends without an answer.
+    late: &'static str,
     reply: Reply<PeerId>,
 }
 
@@ -24,7 +29,8 @@ impl Callers {
     /// Adds a caller, which gets TIMEOUT if it is not answered before `until`. Returns its number.
     pub fn add(&mut self, address: &str, until: Monotonic, reply: Reply<PeerId>) -> u64 {
         self.last += 1;
-        self.waiting.insert(self.last, Caller { address: address.to_owned(), until, reply });
+        let late = UNANSWERED;
+        self.waiting.insert(self.last, Caller { address: address.to_owned(), until, late, reply });
         self.by_deadline.insert((until, self.last));
         self.last
     }
@@ -41,6 +47,18 @@ impl Callers {
         self.waiting.contains_key(&caller)
     }
 
+    /// Returns the address that a caller who still waits asked for, and until when.
+    pub fn asked(&self, caller: u64) -> Option<(String, Monotonic)> {
+        self.waiting.get(&caller).map(|caller| (caller.address.clone(), caller.until))
+    }
+
+    /// Sets the text that the caller gets if its time passes.
+    pub fn tell(&mut self, caller: u64, late: &'static str) {
+        if let Some(caller) = self.waiting.get_mut(&caller) {
+            caller.late = late;
+        }
+    }
+
     pub fn fail(&mut self, callers: Vec<u64>, error: &Error) {
         callers.into_iter().for_each(|caller| self.answer(caller, Err(error.clone())));
     }
@@ -52,8 +70,8 @@ impl Callers {
 
     pub fn expire(&mut self, now: Monotonic) {
         while let Some(&(_, caller)) = self.by_deadline.first().filter(|(until, _)| *until <= now) {
-            let address = self.waiting.get(&caller).map_or("", |it| it.address.as_str());
-            let error = Error::new(Status::Timeout, format!("{address}: no answer in time"));
+            let text = self.waiting.get(&caller).map(|it| format!("{}: {}", it.address, it.late));
+            let error = Error::new(Status::Timeout, text.unwrap_or_default());
             self.answer(caller, Err(error));
         }
     }

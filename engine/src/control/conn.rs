@@ -1,5 +1,6 @@
 //! The connections of the control loop: their states, and the data that each state needs.
 
+use crate::control::dial::Failed;
 use crate::control::greeting::Greeting;
 use crate::control::stream::Stream;
 use crate::limits::ANSWERS_UNWRITTEN_MAX;
@@ -73,7 +74,7 @@ pub struct Answers {
 
 impl Answers {
     /// Returns whether another answer may be queued. `written`: bytes of the stream written so far.
-    pub fn has_room(&mut self, written: u64) -> bool {
+    pub fn make_room(&mut self, written: u64) -> bool {
         if written >= self.end {
             self.count = 0;
         }
@@ -158,8 +159,10 @@ pub struct Dialing {
     pub dialer: Dialer,
     pub target: Target,
     pub remote: SocketAddr,
-    /// Addresses to try if `remote` does not answer.
+    /// Addresses to try if the dial fails at `remote`.
     pub others: Vec<SocketAddr>,
+    /// What the addresses before `remote` have said.
+    pub failed: Failed,
     pub connected: bool,
     pub nonce: Option<Nonce>,
     pub pidfd: Option<OwnedFd>,

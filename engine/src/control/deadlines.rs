@@ -2,7 +2,7 @@
 //! yet authenticated.
 
 use super::conn::State;
-use super::Control;
+use super::{Control, WATCH_NS};
 use crate::loss::{Cause, Failure};
 use crate::status::{Error, Status};
 use crate::sys::atomic::Ordering;
@@ -21,14 +21,21 @@ impl Control {
         let alarm = self.alarms.first();
         let pause = (self.accept_paused_until_ns > Monotonic::ZERO).then_some(self.accept_paused_until_ns);
         let half_open = self.half_open.first().map(|(at, _)| *at);
+        let watch = (self.watch_at_ns != Monotonic::NEVER).then_some(self.watch_at_ns);
         let dials = [self.callers.next(), self.repeated_dials.next()];
-        [check, alarm, pause, half_open].into_iter().chain(dials).flatten().min()
+        [check, alarm, pause, half_open, watch].into_iter().chain(dials).flatten().min()
     }
 
     pub(super) fn timers(&mut self, now_ns: Monotonic) {
         if self.accept_paused_until_ns > Monotonic::ZERO && self.accept_paused_until_ns <= now_ns {
             self.accept_paused_until_ns = Monotonic::ZERO;
             self.accept_again();
+        }
+        if self.watch_at_ns <= now_ns {
+            self.watch_at_ns = Monotonic::NEVER;
+            if self.tcp.watch() {
+                self.watch_at_ns = now_ns + WATCH_NS;
+            }
         }
         for peer in self.checks.take_due(now_ns) {
             self.check(peer, now_ns);

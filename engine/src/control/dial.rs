@@ -23,6 +23,45 @@ use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
 use std::time::Duration;
 
+/// Why a dial failed at its addresses: the error, and the peer's reason if a peer refused.
+pub(super) struct Failed {
+    error: Error,
+    refusal: Option<RefusalCode>,
+}
+
+impl From<Error> for Failed {
+    fn from(error: Error) -> Failed {
+        Failed { error, refusal: None }
+    }
+}
+
+impl Failed {
+    /// The failure of a dial that has not begun.
+    pub fn nowhere() -> Failed {
+        Error::new(Status::Unreachable, "no address").into()
+    }
+
+    /// Returns the failure to tell of two, of which `before` came first: what a peer has answered tells more than
+    /// silence, and later news more than earlier.
+    fn after(self, before: Failed) -> Failed {
+        let is_answer = |failed: &Failed| {
+            !matches!(failed.error.status, Status::Unreachable | Status::Timeout | Status::System)
+        };
+        if is_answer(&before) && !is_answer(&self) {
+            return before;
+        }
+        self
+    }
+}
+
+/// Returns the error for a connection that the system could not make, or has ended.
+fn unreachable(remote: SocketAddr, error: &std::io::Error) -> Error {
+    match error.raw_os_error() {
+        Some(libc::EADDRNOTAVAIL) => Error::unreachable(format!("{remote}: {}", tcp::NO_PORT), error),
+        _ => Error::unreachable(remote.to_string(), error),
+    }
+}
+
 /// Sets the congestion control of an established lane. Within one host the default is an algorithm without pacing.
 pub(super) fn tune(socket: &OwnedFd, is_near: bool, context: &Context) {
     let name = match &context.config.tcp_congestion {
@@ -35,24 +74,40 @@ pub(super) fn tune(socket: &OwnedFd, is_near: bool, context: &Context) {
 }
 
 impl Control {
-    pub(super) fn dial(
+    /// Connects to `address` for a caller. `resolved` as in `Command::Dial`. A name is not looked up for a peer that is
+    /// connected by this name.
+    pub(super) fn connect(
         &mut self,
         address: String,
-        resolved: Vec<SocketAddr>,
+        resolved: Option<Vec<SocketAddr>>,
         deadline: Monotonic,
         reply: Reply<PeerId>,
     ) {
-        let known = self.session_at(&address, &resolved);
         let caller = self.callers.add(&address, deadline, reply);
-        if let Some(peer) = known {
-            return self.join_by_name(peer, address, &resolved, vec![caller]);
+        let asked = self.fenced.count();
+        if let Some(resolved) = resolved {
+            let target = Target::New { address, asked, waiting: vec![caller] };
+            return self.dial(target, resolved, deadline);
         }
-        if self.wait_with(&address, &resolved, deadline, caller) {
-            return;
+        let connected = self.session_at(&address, &[]).filter(|peer| !self.is_down(*peer));
+        if let Some(peer) = connected {
+            return self.join_by_name(peer, address, &[], vec![caller]);
         }
-        let none = Error::new(Status::Unreachable, format!("{address}: the name has no address"));
-        let target = Target::New { address, asked: self.fenced.count(), waiting: vec![caller] };
-        self.dial_next(target, resolved, deadline, none);
+        if self.wait_with(&address, &[], asked, deadline, vec![caller]).is_some() {
+            self.look_up(address, deadline, caller);
+        }
+    }
+
+    /// Dials for callers of `connect`, unless a session, or a dial in progress, is what they ask for.
+    pub(super) fn dial(&mut self, target: Target, resolved: Vec<SocketAddr>, deadline: Monotonic) {
+        let Target::New { address, asked, waiting } = target else { return };
+        if let Some(peer) = self.session_at(&address, &resolved) {
+            return self.join_by_name(peer, address, &resolved, waiting);
+        }
+        if let Some(waiting) = self.wait_with(&address, &resolved, asked, deadline, waiting) {
+            let none = Error::new(Status::Unreachable, format!("{address}: the name has no address"));
+            self.dial_next(Target::New { address, asked, waiting }, resolved, deadline, none.into());
+        }
     }
 
     /// Dials a peer whose session lost its connection.
@@ -61,15 +116,17 @@ impl Control {
         let addresses = session.dial_at.clone();
         let deadline = clock::monotonic_ns() + Duration::from_millis(self.context.config.connect_timeout_ms);
         let target = Target::Again { peer };
-        self.dial_next(target, addresses, deadline, Error::new(Status::Unreachable, "no address"));
+        self.dial_next(target, addresses, deadline, Failed::nowhere());
     }
 
+    /// Dials the first of these addresses to which a connection can be started. `failed`: what the addresses before
+    /// have said.
     pub(super) fn dial_next(
         &mut self,
         target: Target,
         mut addresses: Vec<SocketAddr>,
         deadline: Monotonic,
-        mut last: Error,
+        mut failed: Failed,
     ) {
         while !addresses.is_empty() {
             let remote = addresses.remove(0);
@@ -84,6 +141,7 @@ impl Control {
                         target,
                         remote,
                         others: addresses,
+                        failed,
                         connected: false,
                         nonce: None,
                         pidfd: None,
@@ -91,15 +149,24 @@ impl Control {
                     };
                     return self.insert(token, State::Dialing(Box::new(dialing)), Some(until));
                 }
-                Err(error) => last = error,
+                Err(error) => failed = Failed::from(error).after(failed),
             }
         }
-        self.dial_failed(target, last, None);
+        self.dial_failed(target, failed.error, failed.refusal);
+    }
+
+    /// Tries the next address after a failure at this one. A secret that is wrong here is sent to no further address.
+    fn leave_address(&mut self, dialing: Dialing, failed: Failed) {
+        let Dialing { target, mut others, deadline, failed: before, .. } = dialing;
+        if failed.refusal == Some(RefusalCode::BadSecret) {
+            others.clear();
+        }
+        self.dial_next(target, others, deadline, failed.after(before));
     }
 
     fn try_dial(&mut self, remote: SocketAddr) -> Result<(u64, Stream, Dialer)> {
         let (dialer, first) = Dialer::start(&self.context.local)?;
-        let what = |error: std::io::Error| Error::unreachable(remote.to_string(), &error);
+        let what = |error: std::io::Error| unreachable(remote, &error);
         let socket = tcp::dial(remote, self.context.config.socket_buffer_bytes as usize).map_err(what)?;
         let token = self.token();
         let mut stream = Stream::new(socket, token, &self.poller, true).map_err(what)?;
@@ -111,12 +178,12 @@ impl Control {
     pub(super) fn dial_expired(&mut self, dialing: Dialing, now: Monotonic) {
         let what = if dialing.connected { "no answer to the handshake" } else { "no connection" };
         let error = Error::new(Status::Timeout, format!("{}: {what} in time", dialing.remote));
-        let Dialing { target, remote, mut others, deadline, .. } = dialing;
-        if others.is_empty() && deadline > now {
+        let mut dialing = dialing;
+        if dialing.others.is_empty() && dialing.deadline > now {
             // Later callers have time left. The connection may lead to a host that is gone.
-            others.push(remote);
+            dialing.others.push(dialing.remote);
         }
-        self.dial_next(target, others, deadline, error);
+        self.leave_address(dialing, error.into());
     }
 
     /// Reports a failed dial to its callers or to its session's machine.
@@ -145,9 +212,8 @@ impl Control {
     ) {
         if !dialing.connected {
             if let Some(error) = dialing.stream.connect_error() {
-                let error = Error::unreachable(dialing.remote.to_string(), &error);
-                let Dialing { target, others, deadline, .. } = *dialing;
-                return self.dial_next(target, others, deadline, error);
+                let error = unreachable(dialing.remote, &error);
+                return self.leave_address(*dialing, error.into());
             }
             if !event.writable {
                 return self.insert(token, State::Dialing(dialing), deadline);
@@ -155,19 +221,19 @@ impl Control {
             dialing.connected = true;
         }
         if let Err(error) = dialing.stream.flush(&self.poller) {
-            let error = Error::unreachable(dialing.remote.to_string(), &error);
-            return self.dial_failed(dialing.target, error, None);
+            let error = unreachable(dialing.remote, &error);
+            return self.leave_address(*dialing, error.into());
         }
         let step = match dialing.stream.read(usize::MAX) {
             Ok(Input::Bytes(bytes)) => dialing.dialer.input(&bytes, clock::boottime_ns()),
             Ok(Input::Nothing) => return self.insert(token, State::Dialing(dialing), deadline),
             Ok(Input::End) => {
                 let text = format!("{}: the peer closed the connection during the handshake", dialing.remote);
-                return self.dial_failed(dialing.target, Error::new(Status::Unreachable, text), None);
+                return self.leave_address(*dialing, Error::new(Status::Unreachable, text).into());
             }
             Err(error) => {
-                let error = Error::unreachable(dialing.remote.to_string(), &error);
-                return self.dial_failed(dialing.target, error, None);
+                let error = unreachable(dialing.remote, &error);
+                return self.leave_address(*dialing, error.into());
             }
         };
         self.dial_step(token, dialing, step, deadline);
@@ -200,7 +266,7 @@ impl Control {
                 let is_new = matches!(dialing.target, Target::New { .. });
                 // A lack of room for another handshake is temporary.
                 if !is_new || !(awaited.is_some() || lacks_room(&error, refusal)) {
-                    return self.dial_failed(dialing.target, error, refusal);
+                    return self.leave_address(*dialing, Failed { error, refusal });
                 }
                 let addresses = [vec![dialing.remote], dialing.others].concat();
                 let (target, deadline) = (dialing.target, dialing.deadline);
@@ -209,8 +275,8 @@ impl Control {
         };
         dialing.stream.out().extend_from_slice(&step.output);
         if let Err(error) = dialing.stream.flush(&self.poller) {
-            let error = Error::unreachable(dialing.remote.to_string(), &error);
-            return self.dial_failed(dialing.target, error, None);
+            let error = unreachable(dialing.remote, &error);
+            return self.leave_address(*dialing, error.into());
         }
         match step.next {
             Next::More => self.insert(token, State::Dialing(dialing), deadline),

@@ -16,6 +16,7 @@ use crate::sys::clock;
 use crate::sys::fd::OwnedFd;
 use crate::sys::lock::Mutex;
 use crate::sys::poller::Interest;
+use crate::transport::tcp::lane::Parting;
 use crate::types::{LaneId, PeerId, TransferId};
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
@@ -71,8 +72,12 @@ impl Control {
 
     /// Closes a lane of any transport and fences its records. Does nothing if the lane was closed before.
     pub(super) fn lane_lost(&mut self, peer: PeerId, lane: LaneId, loss: Loss) {
+        let is_late = self.sessions.get(&peer).is_some_and(|it| it.late_lanes.contains_key(&lane));
         if let Some(closed) = self.close_lane(peer, lane) {
             self.lane_closed(peer, lane, closed, loss);
+            if is_late {
+                return;
+            }
             // The peer ends a lane when the lease of a frame is over. If the estimate of the peer's clock is early by
             // more than a lease, that happens to every lane, and no frame brings a sample: only a Pong does.
             self.ping(peer, None);
@@ -160,8 +165,7 @@ impl Control {
         let (conn, place) = (session.conn.take(), session.identity.place);
         self.names.set(handle, Vec::new());
         peer.set_lost(status);
-        let error = Error::new(status, "the peer was lost before its session was up");
-        self.callers.fail(std::mem::take(&mut session.waiting), &error);
+        let (waiting, dial_at) = (std::mem::take(&mut session.waiting), session.dial_at.clone());
         for (_, _, reply) in session.probes.drain(..) {
             reply.send(Err(Error::new(status, "the peer is lost")));
         }
@@ -178,6 +182,11 @@ impl Control {
             self.by_place.remove(&place);
         }
         self.end_transports(handle);
+        let error = Error::new(status, "the peer was lost before its session was up");
+        match status {
+            Status::PeerLost => self.connect_again(waiting, dial_at, error),
+            _ => self.callers.fail(waiting, &error),
+        }
         // The sweep strikes the peer's transfers; then the application is told of the loss.
         self.sweeping.push_back(handle);
         self.report_lost(peer, status);
@@ -240,9 +249,53 @@ impl Control {
         self.farewell(peer, Status::Corrupt, Loss::of(Cause::Damaged, text));
     }
 
+    /// Handles the peer's Bye. The peer closed its lanes before it sent the Bye, and its last acknowledgements have
+    /// arrived: once the workers have received them, closing our lanes confirms everything.
+    pub(super) fn bye(&mut self, peer: PeerId) {
+        if self.tcp.part(peer, Parting::Receives) {
+            let Some(session) = self.sessions.get_mut(&peer) else { return };
+            session.has_parted = true;
+            // The end of the connection is no news now. A new connection ends the session at once.
+            if let Some(token) = session.conn {
+                self.take(token);
+            }
+            return self.touch(peer);
+        }
+        self.lose(
+            peer,
+            Status::PeerLost,
+            Some(Fence::Confirmed),
+            Loss::of(Cause::Closed, "the peer ended the session"),
+        );
+    }
+
+    /// The worker of a lane has done what was asked of it before the lane's end.
+    pub(super) fn lane_parted(&mut self, peer: PeerId, lane: LaneId) {
+        let Some(session) = self.sessions.get(&peer) else { return };
+        if session.late_lanes.contains_key(&lane) {
+            self.lane_lost(peer, lane, Loss::of(Cause::Ours, "the session is over"));
+        }
+        if !self.tcp.is_parting(peer) {
+            self.end_parted(peer);
+        }
+    }
+
+    /// Ends the session of a peer that has said Bye, if it has not ended yet.
+    pub(super) fn end_parted(&mut self, peer: PeerId) {
+        let session = self.sessions.get_mut(&peer).filter(|session| session.has_parted);
+        if session.map(|session| session.has_parted = false).is_some() {
+            self.lose(
+                peer,
+                Status::PeerLost,
+                Some(Fence::Confirmed),
+                Loss::of(Cause::Closed, "the peer ended the session"),
+            );
+        }
+    }
+
     /// Ends a session on purpose. The lanes are closed before the Bye is sent.
     pub(super) fn farewell(&mut self, peer: PeerId, status: Status, loss: Loss) {
-        self.tcp.settle_debts(peer);
+        self.tcp.part(peer, Parting::Sends);
         if let Some(session) = self.sessions.get_mut(&peer) {
             // No fence is asked for any more: the Bye confirms all lanes.
             session.machine.control_lost(clock::monotonic_ns());

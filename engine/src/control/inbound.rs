@@ -5,7 +5,7 @@ use super::conn::{Answers, ControlConn, State};
 use super::greeting::{Greeting, GREETING_BYTES};
 use super::stream::{Input, Stream};
 use super::{Control, ACCEPT_PAUSE_NS, LISTENER, PROOFS, STRANGERS_PAUSE_NS, STRANGER_PATIENCE};
-use crate::limits::HANDSHAKES_MAX;
+use crate::limits::{HANDSHAKES_MAX, STRANGERS_SHARE};
 use crate::session::handshake::{
     peek_kind, refusal, refusal_with, Acceptor, Auth, Established, HandshakeError, Next, Peek, Proof,
     RefusalCode,
@@ -15,7 +15,7 @@ use crate::session::order::Order;
 use crate::sys::atomic::Ordering;
 use crate::sys::fd::{AsFd, OwnedFd};
 use crate::sys::poller::Interest;
-use crate::sys::{clock, socket, unix};
+use crate::sys::{clock, host, socket, unix};
 use crate::types::Monotonic;
 use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
@@ -27,7 +27,7 @@ const ACCEPTS_PER_TURN: usize = 64;
 impl Control {
     pub(super) fn accept(&mut self) {
         for _ in 0..ACCEPTS_PER_TURN {
-            if !self.has_room() {
+            if !self.make_room() {
                 return self.pause_accepting(STRANGERS_PAUSE_NS);
             }
             let Some(listener) = &self.listener else { return };
@@ -75,8 +75,9 @@ impl Control {
     /// Returns whether another stranger can be accepted. An honest handshake takes a few round trips, so a thousand
     /// dialers at once are all served: the rest waits in the backlog. If the maximum is reached, the oldest connection
     /// is refused once it has had STRANGER_PATIENCE, so idle connections cannot block others for long.
-    fn has_room(&mut self) -> bool {
-        if self.strangers.len() < HANDSHAKES_MAX {
+    fn make_room(&mut self) -> bool {
+        let share = host::descriptors_max() / STRANGERS_SHARE;
+        if self.strangers.len() < HANDSHAKES_MAX.min(share.max(1)) {
             return true;
         }
         let longest = Duration::from_millis(self.context.config.handshake_timeout_ms);

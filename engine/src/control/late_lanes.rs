@@ -1,6 +1,7 @@
-//! Late lanes: lanes that were closed while their devices may still access memory. Until the devices have finished, the
-//! peer is not told that such a lane is closed: the answer to its fence waits, and so do the Ready, which confirms all
-//! lanes of earlier connections, and the Bye that ends the session. The session is not removed before.
+//! Late lanes: lanes that were closed while their devices, or threads of this process, may still access memory. Until
+//! they have finished, the peer is not told that such a lane is closed: the answer to its fence waits, and so do the
+//! Ready, which confirms all lanes of earlier connections, and the Bye that ends the session. The session is not
+//! removed before.
 
 use super::conn::{ControlConn, State};
 use super::stream::Input;
@@ -39,26 +40,29 @@ impl Control {
             self.context.stats.lanes_lost.fetch_add(1, Ordering::Relaxed);
             session.peer.note_loss(loss);
         }
-        let records = match closed {
-            Closed::Quiet(records) => records,
-            Closed::Soon => {
+        let was_late = session.late_lanes.contains_key(&lane);
+        let (records, quiet) = match closed {
+            Closed::Quiet(records) => (records, Some(session.late_lanes.remove(&lane))),
+            Closed::Soon(records) => {
                 // An entry that exists keeps its flag: the answer to the peer's fence is still owed.
                 if let Entry::Vacant(late) = session.late_lanes.entry(lane) {
                     late.insert(false);
                     *self.late.by_engine.entry(session.identity.engine_id).or_default() += 1;
                 }
-                return;
+                if records.is_empty() {
+                    return;
+                }
+                (records, None)
             }
         };
-        let was_late = session.late_lanes.remove(&lane);
         let mut actions = Vec::new();
         session.machine.lane_lost(clock::monotonic_ns(), lane, records, &mut actions);
-        if let (Some(_), Some((status, fence))) =
-            (was_late, session.ended.filter(|_| session.machine.is_given_up()))
-        {
+        let ended = session.ended.filter(|_| session.machine.is_given_up());
+        if let Some((status, fence)) = ended.filter(|_| was_late) {
             // The fence of the session's other lanes holds for this lane too.
             session.machine.give_up(status, Some(fence), &mut actions);
         }
+        let was_late = quiet.flatten();
         if let Some(is_asked) = was_late {
             self.late_lane_closed(peer, lane, is_asked);
         }
@@ -80,6 +84,7 @@ impl Control {
         if is_last {
             self.part(peer);
         }
+        self.drained(peer);
         if let Some(current) = self.by_engine.get(&engine).copied().filter(|_| !self.late.has(&engine)) {
             self.queue_announcements(current);
         }

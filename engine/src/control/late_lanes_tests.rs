@@ -45,7 +45,7 @@ impl Device {
 
     fn close(&self) -> Closed {
         if self.is_busy.load(Ordering::SeqCst) {
-            return Closed::Soon;
+            return Closed::Soon(Vec::new());
         }
         *self.lane.lock().unwrap() = None;
         Closed::Quiet(Vec::new())

@@ -4,7 +4,6 @@ use super::conn::State;
 use super::sessions::Actions;
 use super::Control;
 use crate::command::Reply;
-use crate::complete::Fence;
 use crate::loss::{Cause, Loss};
 use crate::session::message::Message;
 use crate::status::{Error, Status};
@@ -35,7 +34,7 @@ impl Control {
     pub(super) fn answer(&mut self, peer: PeerId, message: Message) {
         let Some(token) = self.sessions.get(&peer).and_then(|session| session.conn) else { return };
         if let Some(State::Control(control)) = self.conns.get_mut(&token).map(|conn| &mut conn.state) {
-            if !control.answers.has_room(control.stream.progress().0) {
+            if !control.answers.make_room(control.stream.progress().0) {
                 return self.misbehaved(peer);
             }
         }
@@ -69,7 +68,7 @@ impl Control {
                 session.peer.post_waiting();
             }
             Message::Fence { lane } => return self.fence(peer, *lane),
-            Message::HasEnded { pid, started } => return self.has_ended(peer, *pid, *started),
+            Message::HasEnded { pid, started } => return self.tell_if_ended(peer, *pid, *started),
             Message::Ended { pid, started } => return self.ended(peer, *pid, *started),
             Message::Transport { transport, why, body } => {
                 return self.service_message(peer, *transport, why.clone(), body.clone());
@@ -94,15 +93,7 @@ impl Control {
                 self.confirm_predecessors(peer);
             }
             Message::Bye { .. } => {
-                // The peer closed its lanes before it sent the Bye. Its last acknowledgements have
-                // arrived, so closing our lanes confirms everything.
-                self.tcp.receive_remaining(peer);
-                return self.lose(
-                    peer,
-                    Status::PeerLost,
-                    Some(Fence::Confirmed),
-                    Loss::of(Cause::Closed, "the peer ended the session"),
-                );
+                return self.bye(peer);
             }
             _ => {}
         }

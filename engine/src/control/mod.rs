@@ -13,6 +13,7 @@ pub mod greeting;
 mod inbound;
 mod lanes;
 mod late_lanes;
+mod look_ups;
 mod messages;
 mod names;
 mod reading;
@@ -50,6 +51,7 @@ use announce::RegionLog;
 use callers::Callers;
 use conn::{Conn, State};
 use late_lanes::LateLanes;
+use look_ups::LookUps;
 use names::{names_of, Names};
 use room::Fenced;
 use sessions::PeerSession;
@@ -67,6 +69,8 @@ const FIRST_TOKEN: u64 = 16;
 const ACCEPT_PAUSE_NS: u64 = 100_000_000;
 /// Pause of the listener while the maximum number of strangers (unauthenticated inbound connections) is open.
 const STRANGERS_PAUSE_NS: u64 = 5_000_000;
+/// Between two looks at the lane threads, while they work. A thread that is at the same call in two looks is replaced.
+const WATCH_NS: u64 = 100_000_000;
 /// How long a stranger keeps its place while the maximum is reached; then the next connection takes that place.
 const STRANGER_PATIENCE: Duration = Duration::from_millis(500);
 
@@ -118,6 +122,7 @@ pub struct Control {
     /// Received messages, with their connection and its peer. Handled when the connection is back in `conns`.
     inbox: VecDeque<(u64, PeerId, Message)>,
     callers: Callers,
+    look_ups: LookUps,
     repeated_dials: RepeatedDials,
     /// Lost peers that may still access this engine's memory. The PeerLost event follows when they no longer can.
     draining: HashMap<PeerId, DrainingPeer>,
@@ -129,6 +134,8 @@ pub struct Control {
     lost: VecDeque<PeerId>,
     next_token: u64,
     accept_paused_until_ns: Monotonic,
+    /// When to look at the lane threads again; NEVER while none works.
+    watch_at_ns: Monotonic,
     stopping: bool,
 }
 
@@ -173,11 +180,13 @@ impl Control {
             issued: ProofTable::new(handshake_ns),
             inbox: VecDeque::new(),
             callers: Callers::default(),
+            look_ups: LookUps::default(),
             repeated_dials: RepeatedDials::default(),
             region_log: RegionLog::default(),
             lost: VecDeque::new(),
             next_token: FIRST_TOKEN,
             accept_paused_until_ns: Monotonic::ZERO,
+            watch_at_ns: Monotonic::NEVER,
             stopping: false,
         })
     }
@@ -288,10 +297,11 @@ impl Control {
     fn command(&mut self, command: Command) {
         match command {
             // The dropped reply answers CLOSED.
-            Command::Dial { .. } if self.stopping => {}
+            Command::Dial { .. } | Command::NameFound { .. } if self.stopping => {}
             Command::Dial { address, resolved, deadline, reply } => {
-                self.dial(address, resolved, deadline, reply)
+                self.connect(address, resolved, deadline, reply)
             }
+            Command::NameFound { address, found } => self.name_found(address, found),
             Command::RegionsAdded(ids) => self.note_added(&ids),
             Command::RegionsRemoved(ids) => self.note_removed(&ids),
             Command::Drain { peer, transfer } => {
@@ -302,6 +312,8 @@ impl Control {
                     self.drained.insert(peer);
                 }
             }
+            Command::LaneParted { peer, lane } => self.lane_parted(peer, lane),
+            Command::WatchWorkers => self.watch_at_ns = clock::monotonic_ns() + WATCH_NS,
             Command::WantLanes { peer, kinds } => self.tcp.want(peer, kinds),
             Command::OpenLane { peer, session_id, slot, lane } => {
                 self.open_lane(peer, session_id, slot, lane)

@@ -102,20 +102,20 @@ impl Control {
         names.into_iter().find_map(|name| self.names.latest(&name))
     }
 
-    /// Adds a caller to a dial in progress, or to a connection whose session is about to begin. Returns false if there
-    /// is none.
+    /// Adds callers to a dial in progress, or to a connection whose session is about to begin. Returns the callers if
+    /// there is none. `since`: as in `Target::New`.
     pub(super) fn wait_with(
         &mut self,
         address: &str,
         resolved: &[SocketAddr],
+        since: u64,
         deadline: Monotonic,
-        caller: u64,
-    ) -> bool {
+        callers: Vec<u64>,
+    ) -> Option<Vec<u64>> {
         let claimed = resolved.iter().map(|at| Name::Claimed(address.to_owned(), at.ip()));
         let names = std::iter::once(Name::Given(address.to_owned())).chain(claimed);
         let found: Vec<u64> = names.flat_map(|name| self.pending.find(&name).collect::<Vec<_>>()).collect();
-        let now_asked = self.fenced.count();
-        found.into_iter().any(|token| {
+        for token in found {
             let target = match self.conns.get_mut(&token).map(|conn| &mut conn.state) {
                 Some(State::Dialing(dialing)) => {
                     dialing.deadline = dialing.deadline.max(deadline);
@@ -124,20 +124,18 @@ impl Control {
                 // The peer dialed us.
                 Some(State::Control(control)) => control.target.get_or_insert_with(|| Target::New {
                     address: address.to_owned(),
-                    asked: now_asked,
+                    asked: since,
                     waiting: Vec::new(),
                 }),
-                _ => return false,
+                _ => continue,
             };
-            match target {
-                Target::New { asked, waiting, .. } => {
-                    *asked = now_asked;
-                    waiting.push(caller);
-                    true
-                }
-                Target::Again { .. } => false,
+            if let Target::New { asked, waiting, .. } = target {
+                *asked = since.max(*asked);
+                waiting.extend(callers);
+                return None;
             }
-        })
+        }
+        Some(callers)
     }
 
     /// Returns whether a dial of this engine to that one is in progress and was answered. A dial that nobody answers

@@ -79,7 +79,7 @@ impl Control {
     }
 
     /// Answers a peer's question whether a process of this host has ended. A process that runs is not answered.
-    pub(super) fn has_ended(&mut self, peer: PeerId, pid: u32, started: u64) {
+    pub(super) fn tell_if_ended(&mut self, peer: PeerId, pid: u32, started: u64) {
         let is_proven = self.sessions.get(&peer).is_some_and(|session| session.is_proven);
         if is_proven && host::has_ended(pid, started) {
             self.answer(peer, Message::Ended { pid, started });

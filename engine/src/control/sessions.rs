@@ -58,6 +58,8 @@ pub struct PeerSession {
     pub(super) late_lanes: HashMap<LaneId, bool>,
     /// Why the session was given up, and the fence that holds for its records.
     pub(super) ended: Option<(Status, Fence)>,
+    /// The peer has said Bye, and the session ends when its lanes have received what arrived before.
+    pub(super) has_parted: bool,
     /// The application was told that the session is up.
     pub(super) was_up: bool,
     /// Mask of the transports other than TCP that have reported whether a path exists.
@@ -111,7 +113,10 @@ impl Control {
         fresh: u64,
     ) -> Option<PeerId> {
         let theirs = control.identity.clone();
-        if !self.is_wanted(control) {
+        if let Some(old) = self.by_engine.get(&theirs.engine_id).copied() {
+            self.end_parted(old);
+        }
+        if !self.admit(control) {
             return None;
         }
         let old = self.by_engine.get(&theirs.engine_id).copied();
@@ -182,7 +187,7 @@ impl Control {
 
     /// Returns whether this connection may become a session. Since the handshake began, the application may have
     /// fenced the peer, or the session that was to be reached again may have been given up.
-    fn is_wanted(&mut self, control: &ControlConn) -> bool {
+    fn admit(&mut self, control: &ControlConn) -> bool {
         if let Some(Target::Again { peer }) = &control.target {
             if self.sessions.get(peer).is_none_or(|session| session.machine.is_given_up()) {
                 return false;
@@ -337,6 +342,7 @@ impl Control {
             pidfd: None,
             late_lanes: HashMap::default(),
             ended: None,
+            has_parted: false,
             was_up: false,
             paths_settled: 0,
             path_broken: false,
@@ -419,8 +425,8 @@ impl Control {
                 self.by_session_id.remove(&session.session_id);
                 self.checks.set(peer, None);
                 session.peer.set_tcp_path(None);
-                session.closing.into_iter().for_each(|reply| reply.send(Ok(())));
                 self.retire(peer);
+                session.closing.into_iter().for_each(|reply| reply.send(Ok(())));
             }
         }
     }

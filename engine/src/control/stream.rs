@@ -147,6 +147,6 @@ impl Stream {
 
     /// Returns the error of a failed connect.
     pub fn connect_error(&self) -> Option<io::Error> {
-        socket::pending_error(self.fd())
+        socket::pending_error(self.fd()).or_else(|| tcp::refuse_itself(self))
     }
 }

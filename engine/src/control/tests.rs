@@ -6,6 +6,7 @@ use crate::status::Result;
 use crate::sys::clock;
 use crate::types::PeerId;
 use crate::{Config, Engine, Status};
+use std::io::Write;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::mpsc::{self, Receiver};
 use std::thread;
@@ -118,7 +119,7 @@ fn dial(
     let (told, result) = mpsc::channel();
     let begun = Instant::now();
     let reply = Reply::new(move |result| drop(told.send((begun.elapsed(), result))));
-    let (address, resolved) = (address.to_owned(), at.to_vec());
+    let (address, resolved) = (address.to_owned(), Some(at.to_vec()));
     let deadline = clock::monotonic_ns() + timeout;
     engine.whole().commands.push(Command::Dial { address, resolved, deadline, reply });
     result
@@ -133,6 +134,40 @@ fn an_address_that_is_silent_leaves_time_for_the_others_of_its_name() {
     let (took, peer) = answer.recv_timeout(BOUND).unwrap();
     assert_eq!(peer.map_err(|error| error.to_string()), Ok(a.peers().unwrap()[0]), "after {took:?}");
     assert!(took >= Duration::from_millis(1900), "two of three shares were waited for: {took:?}");
+}
+
+/// Returns an address where each connection gets `answer` and its end.
+fn stranger(answer: &'static [u8]) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().map_while(std::io::Result::ok) {
+            let _ = stream.write_all(answer);
+        }
+    });
+    at
+}
+
+/// Whatever has failed at an address, the next one is tried; but a secret that is wrong at one is sent to no other.
+#[test]
+fn an_address_that_fails_leads_to_the_next_of_its_name() {
+    let secrets = [("secret", "00".repeat(32)), ("secret", "01".repeat(32))];
+    let [ours, theirs] = secrets.each_ref().map(|(key, value)| engine(&[(key, value)]));
+    let at = |engine: &Engine| engine.address().parse::<SocketAddr>().unwrap();
+    let [web, mute] = [&b"HTTP/1.1 400 Bad Request\r\n\r\n"[..], b""].map(stranger);
+    let ended = || TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let told = |addresses: &[SocketAddr]| {
+        // An engine of its own: a peer that is connected is not dialed.
+        let a = engine(&[("secret", &secrets[0].1)]);
+        let answer = dial(&a, "name:1", addresses, BOUND);
+        answer.recv_timeout(2 * BOUND).unwrap().1.map(|_| ()).map_err(|error| error.status)
+    };
+    for first in [web, mute, ended()] {
+        assert_eq!(told(&[first, at(&ours)]), Ok(()), "{first}");
+    }
+    assert_eq!(told(&[web, ended()]), Err(Status::NotFerry), "an answer tells more than silence");
+    assert_eq!(told(&[ended(), web]), Err(Status::NotFerry));
+    assert_eq!(told(&[at(&theirs), at(&ours)]), Err(Status::Refused));
 }
 
 #[test]

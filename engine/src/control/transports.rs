@@ -206,7 +206,7 @@ impl Control {
         if self.draining.get(&peer).is_some_and(|draining| !draining.peer.is_swept()) {
             return;
         }
-        if !self.each_service().all(|(_, service)| service.is_quiet(peer)) {
+        if !self.each_transport().all(|transport| transport.is_quiet(peer)) {
             return;
         }
         let Some(draining) = self.draining.remove(&peer) else { return };

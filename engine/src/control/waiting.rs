@@ -140,6 +140,23 @@ impl Control {
         self.sessions.get_mut(&peer).map(|session| std::mem::take(&mut session.waiting)).unwrap_or_default()
     }
 
+    /// Dials for the callers that waited for a session which is lost: another engine may listen there by now, or the
+    /// same one anew. `dial_at`: where they are known to lead.
+    pub(super) fn connect_again(&mut self, waiting: Vec<u64>, dial_at: Vec<SocketAddr>, error: Error) {
+        let asked = |caller| self.callers.asked(caller).map(|(address, until)| (caller, address, until));
+        let asked: Vec<(u64, String, Monotonic)> = waiting.into_iter().filter_map(asked).collect();
+        let Some((_, address, _)) = asked.first() else { return };
+        if dial_at.is_empty() {
+            return asked
+                .into_iter()
+                .for_each(|(caller, address, until)| self.look_up(address, until, caller));
+        }
+        let until = asked.iter().map(|(_, _, until)| *until).max().unwrap_or_default();
+        let waiting = asked.iter().map(|(caller, _, _)| *caller).collect();
+        let target = Target::New { address: address.clone(), asked: self.fenced.count(), waiting };
+        self.repeat_dial(RepeatedDial::new(target, dial_at, until, error, None));
+    }
+
     /// Adds callers that asked for the engine by this address, though its session may have another name. They get the
     /// session that stands, and later callers another one if the peer is not there. `at`: where the address leads. If
     /// the peer had dialed, this side dials there too when the session is down.
@@ -197,7 +214,10 @@ impl Control {
             match repeated.awaited.and_then(|engine| self.session_of(engine)) {
                 Some(_) => self.repeat_dial(repeated),
                 None => {
-                    self.dial_next(repeated.target, repeated.addresses, repeated.deadline, repeated.error)
+                    let RepeatedDial { target, addresses, deadline, error, .. } = repeated;
+                    // A refusal that passes is no answer of the address.
+                    let failed = Error { status: Status::Unreachable, ..error };
+                    self.dial_next(target, addresses, deadline, failed.into())
                 }
             }
         }

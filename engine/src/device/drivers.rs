@@ -182,7 +182,7 @@ mod tests {
         fn copy(&mut self, _direction: Direction, _pieces: &[Piece]) -> Result<Batch> {
             Ok(Batch(0))
         }
-        fn is_done(&mut self, _batch: Batch) -> Result<bool> {
+        fn poll_done(&mut self, _batch: Batch) -> Result<bool> {
             Ok(true)
         }
         fn abort(&mut self) -> bool {

@@ -141,11 +141,33 @@ pub struct Borrowed<'a> {
     pub owner: &'a Proven,
 }
 
-/// The start condition of a transfer: a handle of the program's that it waits for before it touches memory here.
+/// The start condition of a transfer: a handle of the program's that it waits for before it touches memory here. The
+/// device's library reads what a handle points to, so making a `Start` of one is unsafe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Start {
+    #[non_exhaustive]
     Event(u64),
+    #[non_exhaustive]
     Stream(u64),
+}
+
+impl Start {
+    /// The point of the program's work that an event records: a CUevent, or an aclrtEvent.
+    ///
+    /// # Safety
+    /// The event is one of the library whose `MemoryKind` goes with the `Start`. It exists as long as the call that
+    /// takes the `Start` says; for a transfer, until it is final.
+    pub unsafe fn event(event: u64) -> Start {
+        Start::Event(event)
+    }
+
+    /// All work that a stream has been given at the call that takes the `Start`: a CUstream, or an aclrtStream.
+    ///
+    /// # Safety
+    /// The stream is one of the library whose `MemoryKind` goes with the `Start`, and exists during that call.
+    pub unsafe fn stream(stream: u64) -> Start {
+        Start::Stream(stream)
+    }
 }
 
 /// See `Driver::point`.
@@ -185,7 +207,7 @@ pub trait Queue {
 
     /// Returns whether all batches up to this one have ended, with written device memory visible there. Called for
     /// each batch in order, until true.
-    fn is_done(&mut self, batch: Batch) -> Result<bool>;
+    fn poll_done(&mut self, batch: Batch) -> Result<bool>;
 
     /// Stops everything under way. True: nothing under way touches memory any more. False: unknown, so the memory must
     /// be kept.

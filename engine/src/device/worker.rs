@@ -251,7 +251,7 @@ impl Turns for Loop {
         let ended = catch_unwind(AssertUnwindSafe(|| {
             let mut left = running.iter().map(|it| it.batch).peekable();
             while let Some(batch) = left.peek() {
-                match queue.is_done(*batch) {
+                match queue.poll_done(*batch) {
                     Ok(false) if clock::now().duration_since(since) > limits.timeout => return queue.abort(),
                     Ok(false) => pause::sleep(PAUSE),
                     _ => drop(left.next()),
@@ -351,7 +351,7 @@ impl Loop {
     fn poll(&mut self, now: Monotonic) -> bool {
         let mut ended = self.poll_points();
         while let Some(first) = self.running.front() {
-            match self.queue.is_done(first.batch) {
+            match self.queue.poll_done(first.batch) {
                 Ok(false) => {
                     if now > first.since + self.limits.timeout && !self.given_up {
                         let seconds = self.limits.timeout.as_secs_f32();
@@ -417,7 +417,7 @@ mod tests {
         fn copy(&mut self, _: Direction, _: &[Piece]) -> Result<Batch> {
             Ok(Batch(0))
         }
-        fn is_done(&mut self, _: Batch) -> Result<bool> {
+        fn poll_done(&mut self, _: Batch) -> Result<bool> {
             Ok(self.0.load(Ordering::SeqCst))
         }
         fn abort(&mut self) -> bool {

@@ -10,6 +10,7 @@ use super::event::Event;
 use super::guard;
 use super::queue::Queue;
 use crate::status::{Error, Result, Status};
+use crate::sys::clock;
 use crate::sys::health::Health;
 use crate::sys::local::local;
 use crate::sys::lock::Condvar;
@@ -21,6 +22,7 @@ use crate::types::{Monotonic, QueueId};
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
 
 /// The application's callback. Runs on the callback thread, under no lock. A callback may submit, and may set or unset
 /// callbacks. A panic in a callback ends only that call.
@@ -128,24 +130,29 @@ impl Dispatcher {
         }
     }
 
-    /// Ends the thread after the present turn, and waits for the thread. Inside a callback does not wait; the thread
-    /// ends after that callback has returned.
-    pub fn stop(&self) {
+    /// Ends the thread after the present turn, and waits for the thread. Returns whether it has ended before the
+    /// deadline. Inside a callback does not wait; the thread ends after that callback has returned.
+    pub fn stop(&self, deadline: Option<Instant>) -> bool {
         let mut state = self.state.lock();
         state.closing = true;
         state.ready.clear();
         self.state.wake_one();
         if self.is_inside() {
-            return;
+            return true;
         }
-        let thread = state.thread.take();
-        // If several threads call this, one joins the thread; the others wait for the thread's last step.
         while state.alive {
-            state = self.turned.wait(state);
+            state = match deadline.map(|deadline| deadline.saturating_duration_since(clock::now())) {
+                None => self.turned.wait(state),
+                Some(Duration::ZERO) => return false,
+                Some(left) => self.turned.wait_timeout(state, left).0,
+            };
         }
+        // If several threads call this, one joins the thread, which has taken its last step.
+        let thread = state.thread.take();
         drop(state);
         // The thread catches every panic, so the join reports none.
         let _ = thread.map(JoinHandle::join);
+        true
     }
 
     fn ended(&self) {

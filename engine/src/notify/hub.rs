@@ -14,6 +14,7 @@ use crate::sys::lock::{Mutex, RwLock};
 use crate::types::QueueId;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
+use std::time::Instant;
 
 pub struct Hub {
     tag: Tag,
@@ -220,15 +221,16 @@ impl Hub {
     }
 
     /// Unsets all callbacks, ends the callback thread and, unless called inside a callback, waits for that thread.
-    /// Events still reach the queues and can be drained.
-    pub(crate) fn close(&self) {
+    /// Returns whether it has ended before the deadline. Events still reach the queues and can be drained.
+    pub(crate) fn close(&self, deadline: Option<Instant>) -> bool {
         let callbacks: Vec<Callback> = {
             let mut routes = self.routes.lock();
             routes.closed = true;
             self.queues().iter().filter_map(|queue| queue.replace_callback(None)).collect()
         };
-        self.dispatcher.stop();
+        let has_ended = self.dispatcher.stop(deadline);
         drop(callbacks);
+        has_ended
     }
 
     fn queues(&self) -> Vec<Arc<Queue>> {
@@ -247,7 +249,7 @@ pub(crate) fn check_channel(channel: u16, what: &str) -> Result<()> {
 
 impl Drop for Hub {
     fn drop(&mut self) {
-        self.close();
+        self.close(None);
     }
 }
 

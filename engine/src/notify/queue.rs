@@ -108,7 +108,7 @@ impl Queue {
     fn take_room(&self) -> Result<()> {
         let mut inner = self.inner.lock();
         if inner.closed {
-            return Err(Error::new(Status::Closed, "the queue has been destroyed"));
+            return Err(Error::new(Status::Stale, "the queue has been destroyed"));
         }
         if inner.reserved + inner.pending_reserved >= self.capacity {
             let capacity = self.capacity;

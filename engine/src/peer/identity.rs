@@ -7,6 +7,7 @@ use crate::notify::Hub;
 use crate::stats::Stats;
 use crate::sys::atomic::{AtomicU64, Ordering};
 use crate::sys::clock;
+use crate::sys::pages::Pages;
 use crate::types::{Monotonic, TransferId};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -61,13 +62,15 @@ pub struct EngineParts {
     pub transfers: Arc<Table<TransferId, Transfer>>,
     pub lease_ns: u64,
     pub express_bytes_max: u64,
+    /// The pages of this process.
+    pub pages: Arc<Pages>,
 }
 
 #[derive(Debug, Default)]
 pub struct PeerStats {
     pub round_trip_ns: AtomicU64,
     pub sessions: AtomicU64,
-    /// CLOCK_MONOTONIC time of the last submit of an EXPRESS transfer that has data. A hint: pairs with nothing.
+    /// Time of the last submit of an EXPRESS transfer that has data. A hint: pairs with nothing.
     conversed_ns: AtomicU64,
 }
 

@@ -96,3 +96,28 @@ impl Peer {
         });
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::peer;
+    use super::*;
+    use crate::limits::NOTIFY_CREDITS;
+
+    /// A peer whose transfers with notifications all fail gives up its numbers one after another, and no application
+    /// takes what has not come: the credits come back all the same.
+    #[test]
+    fn skips_alone_are_granted_again() {
+        let peer = peer();
+        let mut limit = u64::from(NOTIFY_CREDITS);
+        for sequence in 0..3 * u64::from(NOTIFY_CREDITS) {
+            assert!(sequence < limit, "the channel is blocked: no credit is left for {sequence}");
+            assert!(peer.deliver(sequence, None));
+            for command in peer.engine.commands.take() {
+                match command {
+                    Command::Grant { limit: granted, .. } => limit = granted,
+                    _ => panic!("only grants follow"),
+                }
+            }
+        }
+    }
+}

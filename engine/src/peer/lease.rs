@@ -1,6 +1,6 @@
 //! The initiator's estimate of the target's clock. The estimate is never ahead of the true clock.
 //!
-//! Each frame from the peer carries its CLOCK_BOOTTIME at sending. The peer's clock has moved on when the frame
+//! Each frame from the peer carries its clock of leases at sending. The peer's clock has moved on when the frame
 //! arrives, so `sample - now` is a lower bound of the offset between the clocks. The bound ages by `DRIFT`, the assumed
 //! bound of the difference between the clocks' rates, so the estimate stays early. `tests/loom_models` compiles this
 //! file against loom.
@@ -32,7 +32,7 @@ impl LeaseClock {
         }
     }
 
-    /// Records that the peer's clock showed `peer_ns` at some moment before `now_ns` (both CLOCK_BOOTTIME).
+    /// Records that the peer's clock showed `peer_ns` at some moment before `now_ns` (both by their clocks of leases).
     ///
     /// If a frame waited long in a socket, because one of the two processes was stopped, the aged old bound is better
     /// than its sample. The higher of the two lower bounds stays. Otherwise a process that wakes up to old

@@ -81,7 +81,7 @@ pub struct Peer {
     sweeping: AtomicBool,
     /// True from a call of `ask` until the control loop asks the peer.
     asking: AtomicBool,
-    /// CLOCK_MONOTONIC time at which the control loop next checks this peer. See `check_at`.
+    /// Time at which the control loop next checks this peer. See `check_at`.
     check_ns: AtomicU64,
     /// The last loss of a lane or of the control connection that this engine did not cause on purpose.
     last_loss: Mutex<Option<Loss>>,
@@ -270,7 +270,7 @@ impl Peer {
         let mut after = self.after();
         match (has_no_data, path) {
             (true, _) => self.post_notifications(&mut after),
-            (false, Some(path)) => path.post(class, Some(transfer.spec.submitted_ns), &mut after),
+            (false, Some(path)) => path.post(class, path::submitted_ns(&transfer), &mut after),
             (false, None) => {}
         }
         Ok(())

@@ -233,6 +233,14 @@ impl Outbox {
         self.push_run(Run { transfer, next: first, end, is_device: true, is_replay: false }, class);
     }
 
+    /// Queues slices for TCP, because the transfer's path does not reach their memory. The transfer keeps its path.
+    pub fn detour(&mut self, transfer: Arc<Transfer>, range: SliceRange, class: Class) {
+        let SliceRange { first, end } = range;
+        let run = Run { transfer, next: first, end, is_device: false, is_replay: false };
+        let runs = &mut self.lineups[Transport::Tcp as usize].runs;
+        runs[class as usize][side(run.transfer.spec.op)].insert(run.spot(), run);
+    }
+
     /// Opens the transport: it carries what is queued for it.
     pub fn open(&mut self, transport: Transport) {
         self.open |= transport.bit();

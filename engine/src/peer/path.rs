@@ -2,7 +2,7 @@
 
 use super::outbox::Class;
 use super::After;
-use crate::complete::Transfer;
+use crate::complete::{Transfer, TransferFlags};
 use crate::region::grants::Use;
 use crate::region::RemoteMap;
 use crate::status::Result;
@@ -18,13 +18,14 @@ pub trait Path: Send + Sync {
     /// is left, so ranges in no known region may be tried. Has no side effects.
     fn carries(&self, ranges: &[Range], known: &RemoteMap, alone: bool) -> bool;
     /// Posts queued work of this class: EXPRESS on the calling thread, other classes on a worker. `submitted_ns`
-    /// (CLOCK_MONOTONIC): when the calling thread submitted the transfer, if it is still in that call.
+    /// by the engine's clock: when the calling thread submitted the transfer, if it is still in that call and serves no
+    /// other peer.
     fn post(&self, _class: Class, _submitted_ns: Option<Monotonic>, after: &mut After) {
         self.nudge(after);
     }
     /// Wakes a worker to post all queued work.
     fn nudge(&self, after: &mut After);
-    /// Drives the path from the calling thread until the transfer is final or `deadline_ns` (CLOCK_MONOTONIC) has
+    /// Drives the path from the calling thread until the transfer is final or `deadline_ns` has
     /// passed. May return earlier.
     fn drive(&self, _transfer: &Transfer, _deadline_ns: Monotonic) {}
     /// Reaps completions.
@@ -53,6 +54,11 @@ pub trait Path: Send + Sync {
     }
 }
 
+/// Returns what the thread that submits a transfer passes to `Path::post`. Staging submits the parts of all peers.
+pub(super) fn submitted_ns(transfer: &Transfer) -> Option<Monotonic> {
+    (!transfer.spec.flags.has(TransferFlags::PART)).then_some(transfer.spec.submitted_ns)
+}
+
 /// Whether a path can carry anything at this moment.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Condition {
@@ -66,8 +72,9 @@ pub enum Condition {
 /// The same-host path: the peer's process is proven, and its regions can be entered from this process.
 pub trait SameHost {
     /// Copies one small slice before it returns. False: not all of it was copied; a transfer submitted for the slice
-    /// then succeeds or reports the reason. The caller has entered the local region. `now_ns`: CLOCK_MONOTONIC.
-    fn copy_now(&self, op: Op, slice: &Slice, now_ns: Monotonic) -> bool;
+    /// then succeeds or reports the reason. The caller has entered the local region. `is_ours`: ferry allocated it.
+    /// `now_ns`: the time.
+    fn copy_now(&self, op: Op, slice: &Slice, is_ours: bool, now_ns: Monotonic) -> bool;
     /// Keeps a region of the peer's registered until the returned guard is dropped.
     fn keep_registered(&self, region: RegionId, use_: Use) -> Result<Kept>;
     /// Returns the peer's process if its identity is proven.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 pub struct Posted {
     /// The transport's own sequence number of the frame.
     pub sequence: u64,
-    /// CLOCK_MONOTONIC time from which the frame can no longer land, even if the peer is silent.
+    /// Time from which the frame can no longer land, even if the peer is silent.
     pub lease_until_ns: Monotonic,
     pub what: What,
 }

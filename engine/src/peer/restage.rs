@@ -1,6 +1,7 @@
 //! Device memory of the peer that this engine did not know at submit, because its announcement was still in flight. On
 //! paths that move host memory (`tcp`, `local`, parts of staged transfers) the target refuses device memory. The
-//! refused slices are staged instead; the target's `stage` finds the region.
+//! refused slices are staged instead; the target's `stage` finds the region. And host memory that only the peer's own
+//! process reaches: its slices take a detour by TCP.
 
 use super::{After, Peer};
 use crate::complete::transfer::Failure;
@@ -41,6 +42,22 @@ impl Peer {
             let bytes = slices.iter().map(|slice| u64::from(slice.length)).sum();
             self.confirm(transfer, range, bytes, &failures, false, after);
         }
+    }
+
+    /// Queues slices that the transfer's path does not reach for TCP. Returns false if the transfer may not use TCP or
+    /// was struck, or if the peer is lost.
+    pub fn detour(&self, transfer: &Arc<Transfer>, range: SliceRange, after: &mut After) -> bool {
+        {
+            let mut outbox = self.outbox.lock();
+            // Checked under the lock, as in `release_run`.
+            let may = transfer.spec.allowed & Transport::Tcp.bit() != 0;
+            if !may || !transfer.is_pending() || self.lost().is_some() {
+                return false;
+            }
+            outbox.detour(transfer.clone(), range, self.class_of(transfer));
+        }
+        after.nudge(Transport::Tcp);
+        true
     }
 
     /// Queues refused slices to be staged. Returns false if the transfer was struck or the peer is lost.

@@ -20,7 +20,8 @@ impl Peer {
         self.stop(transfer, strike, &mut self.after())
     }
 
-    fn stop(&self, transfer: &Arc<Transfer>, strike: Strike, after: &mut After) -> bool {
+    /// As `strike`, for a thread that holds a lock of a lane: what follows is left to `after`.
+    pub fn stop(&self, transfer: &Arc<Transfer>, strike: Strike, after: &mut After) -> bool {
         if !transfer.strike(strike, after.wakers()) {
             return false;
         }

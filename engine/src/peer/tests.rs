@@ -12,6 +12,7 @@ use crate::peer::After;
 use crate::region::RemoteMap;
 use crate::route::{Asked, PathState};
 use crate::status::Status;
+use crate::sys::pages::Pages;
 use crate::types::{
     Monotonic, Op, PeerId, Range, RegionId, Request, Slice, SliceRange, TransferId, Transport,
 };
@@ -69,6 +70,7 @@ pub fn peer_with(handle: u64) -> Arc<Peer> {
         transfers: Arc::new(Table::new(Tag::from_random(1), 16)),
         lease_ns: 1_000_000_000,
         express_bytes_max: u64::from(64 * KIB),
+        pages: Arc::new(Pages::of(None)),
     };
     Arc::new(Peer::new(PeerId::from_raw(handle), identity, 1, engine))
 }

@@ -11,9 +11,10 @@ use std::sync::Arc;
 pub enum Closed {
     /// Nothing moves on the lane at this end any more. The records of the frames that it carried.
     Quiet(Vec<Posted>),
-    /// Nothing new is posted on the lane, but its device has not finished. `Command::LaneLost` follows when it has, and
-    /// the next `close_lane` returns the records. Until then the lane must not be reported as closed.
-    Soon,
+    /// Nothing new is posted on the lane, but its device, or a thread that moves memory for it, has not finished.
+    /// `Command::LaneLost` follows when it has, and the next `close_lane` returns the other records. Until then the
+    /// lane must not be reported as closed. Nothing moves for the records returned now.
+    Soon(Vec<Posted>),
 }
 
 /// A transport that begins and ends with sessions, which `control` keeps. Implemented by each transport, called by the

@@ -126,7 +126,7 @@ impl LocalSide<'_> {
             return Err(fault(Status::NotRegistered, message));
         };
         let index = region.index();
-        if self.is_new(index)? {
+        if self.note_found(index)? {
             push(&mut self.touched, Arc::clone(region))?;
         }
         self.last = Some((index, region));
@@ -134,7 +134,7 @@ impl LocalSide<'_> {
     }
 
     /// True if the region with this index was not found before.
-    fn is_new(&mut self, index: u32) -> Result<bool> {
+    fn note_found(&mut self, index: u32) -> Result<bool> {
         let Some((first, _)) = self.last else { return Ok(true) };
         if self.seen.is_empty() {
             let words = self.map.indexes().div_ceil(64) as usize;

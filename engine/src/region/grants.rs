@@ -1,34 +1,43 @@
 //! Grants let processes of the same host copy from and to regions directly, and take that access back.
 //!
 //! ```text
-//! Board (one per engine; others read it)      state, address, length, access [index of the region]
+//! Board (one per engine; others read it)      landmark; state, address, length, access [index of the region]
 //! Tally (one per such peer; both write it)    closed, users[index of the region], maps[the same]
 //! ```
 //! `registry` opens and shuts regions; `transport::local` passes the pages to peers and copies under a `Grant`.
 //! `shared_gate` defines the states.
 
+use super::range_contains;
 use super::shared_gate::{self, Entry};
 use crate::handle::INDEX_MAX;
 use crate::status::{Error, Result, Status};
-use crate::sys::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use crate::sys::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sys::clock;
 use crate::sys::fd::OwnedFd;
 use crate::sys::health;
+use crate::sys::landmark::{Landmark, Place};
 use crate::sys::lock::{Mutex, MutexGuard};
 use crate::sys::mapping::SharedWords;
 use crate::sys::pause;
 use crate::types::{Access, RegionId};
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const SLOTS: usize = INDEX_MAX as usize + 1;
+/// The fields of a board, before its entries: the landmark, and a count: no region ever had this slot or a higher one.
+const LANDMARK_AT: usize = 0;
+const LANDMARK_SECRET: usize = 1;
+const SLOTS_USED: usize = 2;
+const BOARD_FIELDS: usize = 4;
 /// The fields of a region's entry on a board: the gate's state, and the region's properties, written before it opens.
 const WORD: usize = 0;
 const ADDRESS: usize = 1;
 const LENGTH: usize = 2;
 const ACCESS: usize = 3;
 const ENTRY_WORDS: usize = 4;
+const BOARD_WORDS: usize = BOARD_FIELDS + SLOTS * ENTRY_WORDS;
 /// The fields of a tally, before its counts of each region.
 const CLOSED: usize = 0;
 const TALLY_WORDS: usize = SLOTS * 2 + 1;
@@ -45,7 +54,16 @@ fn slot(region: RegionId) -> usize {
 
 /// Returns a field of a region's entry on a board.
 fn entry(board: &SharedWords, region: RegionId, word: usize) -> &AtomicU64 {
-    board.word(slot(region) * ENTRY_WORDS + word)
+    entry_at(board, slot(region), word)
+}
+
+fn entry_at(board: &SharedWords, slot: usize, word: usize) -> &AtomicU64 {
+    board.word(BOARD_FIELDS + slot * ENTRY_WORDS + word)
+}
+
+/// Returns a bound of the slots that regions of a board ever had.
+fn slots_used(board: &SharedWords) -> usize {
+    (board.word(SLOTS_USED).load(Ordering::SeqCst) as usize).min(SLOTS)
 }
 
 /// Returns the gate's state on a board while this region is open.
@@ -94,8 +112,8 @@ fn count_of(slot: usize, use_: Use) -> usize {
 pub struct Grants {
     board: SharedWords,
     board_fd: Arc<OwnedFd>,
-    /// No region ever had this slot or a higher one.
-    slots_used: AtomicUsize,
+    /// None if the process has no room for it: then other processes reach mapped memory alone.
+    _landmark: Option<Landmark>,
     tallies: Mutex<Vec<Arc<Tally>>>,
 }
 
@@ -107,17 +125,20 @@ pub struct Tally {
     words: SharedWords,
     /// The process is known to be gone: its counts are void.
     dead: AtomicBool,
+    /// The program that copied is known to be gone, or to copy no more by this tally: its counts of copies are void.
+    has_ended_copies: AtomicBool,
 }
 
 impl Grants {
     pub fn new() -> io::Result<Grants> {
-        let (board, fd) = SharedWords::new(SLOTS * ENTRY_WORDS, true)?;
-        Ok(Grants {
-            board,
-            board_fd: Arc::new(fd),
-            slots_used: AtomicUsize::new(0),
-            tallies: Mutex::default(),
-        })
+        let (board, fd) = SharedWords::new(BOARD_WORDS, true)?;
+        let landmark = Landmark::new().ok();
+        if let Some(Place { address, secret }) = landmark.as_ref().map(Landmark::place) {
+            // Before any process has the page.
+            board.word(LANDMARK_AT).store(address, Ordering::Relaxed);
+            board.word(LANDMARK_SECRET).store(secret, Ordering::Relaxed);
+        }
+        Ok(Grants { board, board_fd: Arc::new(fd), _landmark: landmark, tallies: Mutex::default() })
     }
 
     /// Returns the page that initiators read.
@@ -129,7 +150,8 @@ impl Grants {
     /// none here.
     pub fn admit(&self, pid: i32) -> io::Result<(Arc<Tally>, OwnedFd)> {
         let (words, fd) = SharedWords::new(TALLY_WORDS, false)?;
-        let tally = Arc::new(Tally { pid, words, dead: AtomicBool::new(false) });
+        let (dead, has_ended_copies) = Default::default();
+        let tally = Arc::new(Tally { pid, words, dead, has_ended_copies });
         self.lock().push(tally.clone());
         Ok((tally, fd))
     }
@@ -159,6 +181,11 @@ impl Grants {
         self.lock().retain(|other| !Arc::ptr_eq(other, tally));
     }
 
+    /// Drops the counts of copies of a program that copies no more by this tally.
+    pub fn end_copies(&self, tally: &Tally) {
+        tally.has_ended_copies.store(true, Ordering::SeqCst);
+    }
+
     /// Returns whether a closed process has ended all its copies.
     pub fn is_quiet(&self, tally: &Tally) -> bool {
         self.has_none(tally, Use::Copy)
@@ -178,13 +205,12 @@ impl Grants {
     }
 
     fn has_none(&self, tally: &Tally, use_: Use) -> bool {
-        let mut slots = 0..self.slots_used.load(Ordering::SeqCst);
-        tally.dead.load(Ordering::SeqCst) || slots.all(|slot| tally.has_none(slot, use_))
+        (0..slots_used(&self.board)).all(|slot| tally.has_none(slot, use_))
     }
 
     /// Opens a region that is about to be registered.
     pub(super) fn open(&self, id: RegionId, address: u64, length: u64, access: Access) {
-        self.slots_used.fetch_max(slot(id) + 1, Ordering::SeqCst);
+        self.board.word(SLOTS_USED).fetch_max(slot(id) as u64 + 1, Ordering::SeqCst);
         for (word, value) in [(ADDRESS, address), (LENGTH, length), (ACCESS, u64::from(access.0))] {
             entry(&self.board, id, word).store(value, Ordering::Relaxed);
         }
@@ -233,7 +259,10 @@ impl Grants {
     /// Returns the processes inside a region. Only advice: processes come and go.
     pub(super) fn users(&self, region: RegionId) -> Vec<ProcessUse> {
         let uses = |tally: &Arc<Tally>| {
-            let count = |use_| tally.words.word(count_of(slot(region), use_)).load(Ordering::SeqCst);
+            let count = |use_| match tally.has_none(slot(region), use_) {
+                true => 0,
+                false => tally.words.word(count_of(slot(region), use_)).load(Ordering::SeqCst),
+            };
             ProcessUse { pid: tally.pid, copies: count(Use::Copy), mappings: count(Use::Map) }
         };
         let living =
@@ -255,11 +284,14 @@ impl Tally {
     }
 
     fn is_idle(&self, slot: usize) -> bool {
-        self.dead.load(Ordering::SeqCst) || self.has_none(slot, Use::Copy) && self.has_none(slot, Use::Map)
+        self.has_none(slot, Use::Copy) && self.has_none(slot, Use::Map)
     }
 
     fn has_none(&self, slot: usize, use_: Use) -> bool {
-        shared_gate::is_empty(self.words.word(count_of(slot, use_)))
+        let is_void = use_ == Use::Copy && self.has_ended_copies.load(Ordering::SeqCst);
+        is_void
+            || self.dead.load(Ordering::SeqCst)
+            || shared_gate::is_empty(self.words.word(count_of(slot, use_)))
     }
 }
 
@@ -274,7 +306,7 @@ impl Grant {
     /// Maps the two descriptors that the target passed.
     pub fn new(board: &OwnedFd, tally: &OwnedFd) -> io::Result<Grant> {
         Ok(Grant {
-            board: SharedWords::of(board, SLOTS * ENTRY_WORDS, false)?,
+            board: SharedWords::of(board, BOARD_WORDS, false)?,
             tally: SharedWords::of(tally, TALLY_WORDS, true)?,
         })
     }
@@ -314,12 +346,37 @@ impl Grant {
         Ok(Stay { grant: self.clone(), count: count_of(slot(region), use_) })
     }
 
-    /// Returns whether no thread of this process copies by this grant. Each copy checks `is_closed` after it entered.
-    pub fn is_quiet(&self) -> bool {
-        (0..SLOTS).all(|slot| shared_gate::is_empty(self.tally.word(count_of(slot, Use::Copy))))
+    /// Returns the target's landmark; None if it has none.
+    pub fn landmark(&self) -> Option<Place> {
+        let of = |word: usize| self.board.word(word).load(Ordering::Relaxed);
+        Some(Place { address: of(LANDMARK_AT), secret: of(LANDMARK_SECRET) }).filter(|it| it.address != 0)
     }
 
-    /// Returns whether the target has closed this grant.
+    /// Returns the region that is open at a range now, by the board, and its range. `enter` checks it. The cost rises
+    /// with the regions that the target ever had at once.
+    pub fn find(&self, address: u64, length: u64) -> Option<(RegionId, Range<u64>)> {
+        (0..slots_used(&self.board)).find_map(|slot| {
+            let of = |word| entry_at(&self.board, slot, word);
+            let state = of(WORD).load(Ordering::Acquire) & !u64::from(INDEX_MAX);
+            let (start, all) = (of(ADDRESS).load(Ordering::Relaxed), of(LENGTH).load(Ordering::Relaxed));
+            let is_there = state != 0 && range_contains(start, all, address, length);
+            is_there.then(|| (RegionId::from_raw(state | slot as u64), start..start.saturating_add(all)))
+        })
+    }
+
+    /// Ends this side's use of the grant: nothing is entered any more. See `is_quiet`.
+    pub fn close(&self) {
+        shared_gate::close(self.tally.word(CLOSED));
+    }
+
+    /// Returns whether this process copies no more by this grant, which is closed. Each copy checks `is_closed` after
+    /// it entered.
+    pub fn is_quiet(&self) -> bool {
+        let mut slots = 0..slots_used(&self.board);
+        slots.all(|slot| shared_gate::is_empty(self.tally.word(count_of(slot, Use::Copy))))
+    }
+
+    /// Returns whether either side has closed this grant.
     pub fn is_closed(&self) -> bool {
         self.tally.word(CLOSED).load(Ordering::SeqCst) != 0
     }
@@ -362,119 +419,5 @@ impl Drop for Stay {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::handle::{make, Kind, Parts, Tag};
-
-    fn region(index: u32, generation: u32) -> RegionId {
-        RegionId::from_raw(make(Kind::Region, Tag::from_random(9), Parts { index, generation }))
-    }
-
-    fn open(grants: &Grants, region: RegionId) {
-        grants.open(region, 1 << 30, 4096, Access::REMOTE_READ);
-    }
-
-    fn soon(milliseconds: u64) -> Option<Instant> {
-        Some(Instant::now() + Duration::from_millis(milliseconds))
-    }
-
-    fn granted() -> (Grants, Arc<Tally>, Grant) {
-        let grants = Grants::new().unwrap();
-        let (tally, fd) = grants.admit(7).unwrap();
-        let grant = Grant::new(grants.board(), &fd).unwrap();
-        (grants, tally, grant)
-    }
-
-    #[test]
-    fn a_generation_is_entered_and_no_other() {
-        let (grants, _tally, grant) = granted();
-        let (old, new) = (region(3, 1), region(3, 2));
-        assert_eq!(grant.enter(old).err().unwrap().status, Status::Stale);
-        open(&grants, old);
-        drop(grant.enter(old).unwrap());
-        assert!(grant.enter(new).is_err());
-        grants.shut(old);
-        open(&grants, new);
-        assert!(grant.enter(old).is_err());
-        assert_eq!(grant.enter(new).unwrap().region(), (1 << 30, 4096, Access::REMOTE_READ));
-    }
-
-    #[test]
-    fn in_use_it_is_not_shut_and_waits() {
-        let (grants, tally, grant) = granted();
-        let region = region(0, 1);
-        open(&grants, region);
-        let inside = grant.enter(region).unwrap();
-        assert!(!grants.shut_if_idle(region, || true));
-        drop(grant.enter(region).expect("nothing has changed"));
-        grants.shut(region);
-        assert!(grant.enter(region).is_err());
-        assert!(!grants.wait_idle(region, soon(2), || false));
-        drop(inside);
-        assert!(grants.wait_idle(region, soon(0), || false));
-        open(&grants, region);
-        assert!(!grants.shut_if_idle(region, || false));
-        drop(grant.enter(region).expect("nothing has changed"));
-        assert!(grants.shut_if_idle(region, || true) && grants.shut_if_idle(region, || true));
-        assert!(grant.enter(region).is_err());
-        open(&grants, region);
-        let inside = grant.enter(region).unwrap();
-        grants.close(&tally);
-        assert!(grant.is_closed() && grant.enter(region).is_err());
-        assert!(!grants.is_quiet(&tally));
-        drop(inside);
-        assert!(grants.is_quiet(&tally));
-    }
-
-    #[test]
-    fn a_trial_that_stands_still_is_no_unregister() {
-        let (grants, _tally, grant) = granted();
-        let region = region(1, 1);
-        open(&grants, region);
-        let word = entry(&grants.board, region, WORD);
-        assert!(shared_gate::begin_trial(word, open_word(region)));
-        assert_eq!(grant.enter(region).err().unwrap().status, Status::Timeout);
-        shared_gate::end_trial(word, open_word(region), false);
-        drop(grant.enter(region).expect("nothing has changed"));
-    }
-
-    #[test]
-    fn a_stay_holds_the_region_until_it_is_dropped() {
-        for (use_, left) in [(Use::Copy, Left::Copies), (Use::Map, Left::Mappings)] {
-            let (grants, tally, grant) = granted();
-            let (grant, region) = (Arc::new(grant), region(5, 1));
-            open(&grants, region);
-            let stay = grant.stay(region, use_).unwrap();
-            assert!(!grants.shut_if_idle(region, || true));
-            grants.shut(region);
-            assert_eq!(grant.stay(region, use_).unwrap_err().status, Status::Stale);
-            assert!(!grants.wait_idle(region, soon(0), || false));
-            grants.close(&tally);
-            assert_eq!(grants.is_quiet(&tally), use_ == Use::Map, "a mapping alone copies nothing");
-            assert_eq!(grants.forget(&tally), left);
-            assert!(!grants.wait_idle(region, soon(0), || false), "it is not forgotten");
-            drop((grant, stay));
-            assert!(grants.wait_idle(region, soon(0), || false));
-            assert_eq!(grants.forget(&tally), Left::Nothing);
-        }
-    }
-
-    #[test]
-    fn the_dead_hold_nothing() {
-        let (grants, tally, grant) = granted();
-        let region = region(70_000, 1);
-        open(&grants, region);
-        std::mem::forget(grant.enter(region).unwrap());
-        grants.shut(region);
-        assert!(!grants.wait_idle(region, soon(0), || false));
-        grants.bury(&tally);
-        assert!(grants.wait_idle(region, soon(0), || false) && grants.is_quiet(&tally));
-    }
-
-    #[test]
-    fn a_peer_cannot_write_the_board() {
-        let (grants, _tally, _grant) = granted();
-        assert!(SharedWords::of(grants.board(), SLOTS * ENTRY_WORDS, true).is_err());
-        assert!(SharedWords::of(grants.board(), SLOTS * ENTRY_WORDS + 1, false).is_err());
-    }
-}
+#[path = "grants_tests.rs"]
+mod tests;

@@ -162,6 +162,12 @@ impl Region {
         self.gate.is_revoked()
     }
 
+    /// Returns whether ferry itself allocated the memory, which is mapped until the region is gone. The memory of a
+    /// program may fault: see `sys::guarded`.
+    pub fn is_ours(&self) -> bool {
+        self.allocated || self.staging
+    }
+
     /// Returns whether copies from and to the region need a device's library.
     pub fn is_device(&self) -> bool {
         self.location.kind.is_device()

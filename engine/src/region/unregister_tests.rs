@@ -5,6 +5,7 @@ use super::grants::{Grant, Grants, Use};
 use super::holder::Holder;
 use super::*;
 use crate::handle::Tag;
+use crate::sys::health::Health;
 use crate::types::RegionId;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{mpsc, Barrier, Mutex};
@@ -205,4 +206,26 @@ fn a_waiter_for_a_region_does_not_wait_for_the_next_in_its_slot() {
         });
     }
     assert!(waited > 0, "the waiter was always first");
+}
+
+/// Nobody leaves the region any more: the thread that is inside has ended by the panic, or waits for an engine that is
+/// over.
+#[test]
+fn an_unregister_that_waits_ends_when_the_engine_breaks() {
+    let registry = Registry::new(Tag::from_random(78), None);
+    let id = register(&registry);
+    let region = registry.get(id).unwrap();
+    assert!(region.enter());
+    let health = Health::new();
+    let brief = Some(Duration::from_secs(10));
+    thread::scope(|scope| {
+        let waiter = scope.spawn(|| status(health.call("unregistering", || registry.unregister(id, brief))));
+        while !region.is_revoked() {
+            thread::yield_now();
+        }
+        let broken = health.call("testing", || -> Result<()> { panic!("planted by a test") });
+        assert_eq!(status(broken), Status::Panic);
+        assert_eq!(waiter.join().unwrap(), Status::Panic);
+    });
+    region.leave();
 }

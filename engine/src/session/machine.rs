@@ -31,7 +31,7 @@ const RECHECK_NS_MIN: u64 = 10_000_000;
 
 /// A record: a frame that was posted and is not acknowledged.
 pub trait Carried {
-    /// CLOCK_MONOTONIC time from which the target refuses the frame.
+    /// Time from which the target refuses the frame.
     fn lease_until_ns(&self) -> Monotonic;
     /// Whether the transfer was struck. A struck record does not wait for the lane's other records.
     fn is_struck(&self) -> bool;
@@ -95,7 +95,8 @@ enum Connection {
 
 struct FenceWait<R> {
     lane: LaneId,
-    /// When the fence was asked for; None while the session has no connection.
+    /// When the fence was asked for, or the last Pong after that; None while the session has no connection. A page that
+    /// does not come keeps a thread of the peer on the lane, and the fence from being answered, not its connection.
     asked_ns: Option<Monotonic>,
     records: Vec<R>,
 }
@@ -179,10 +180,15 @@ impl<R: Carried> Machine<R> {
         Some(self.timing.keepalive_ns / 3).filter(|third| *third > 0)
     }
 
-    /// Returns when the peer is asked for a sign of life.
+    /// Returns when the peer is asked for a sign of life: it is silent, or a fence has waited for half of its time.
     fn asks_ns(&self) -> Option<Monotonic> {
-        let third_ns = self.third_ns().filter(|_| self.is_up() && self.ping.is_none())?;
-        Some(self.heard_ns + 2 * third_ns)
+        if self.ping.is_some() {
+            return None;
+        }
+        let third_ns = self.third_ns().filter(|_| self.is_up());
+        let silence_ns = third_ns.map(|third_ns| self.heard_ns + 2 * third_ns);
+        let half = self.timing.answer_ns / 2;
+        silence_ns.into_iter().chain(self.fences.iter().filter_map(|wait| Some(wait.asked_ns? + half))).min()
     }
 
     /// Returns until when the answer to the Ping must have come. What else is heard of the peer counts for its life.
@@ -244,7 +250,8 @@ impl<R: Carried> Machine<R> {
                 }
             }
             Message::Pong { nonce, .. } if self.ping.is_some_and(|(asked, _)| asked == *nonce) => {
-                self.ping = None
+                self.ping = None;
+                self.fences.iter_mut().filter_map(|wait| wait.asked_ns.as_mut()).for_each(|at| *at = now_ns);
             }
             Message::Bye { .. } => self.give_up(Status::PeerLost, Some(Fence::Confirmed), out),
             _ => {}

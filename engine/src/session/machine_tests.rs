@@ -116,7 +116,10 @@ fn a_silent_target_releases_struck_records_at_their_own_lease_and_innocent_ones_
     assert_eq!(timer(&mut machine, 500 * MS - 1), []);
     assert_eq!(
         timer(&mut machine, 500 * MS),
-        [Action::Release(vec![record(1, 500 * MS, true)], Fence::Lease)]
+        [
+            Action::Send(Message::Ping { nonce: 1 }),
+            Action::Release(vec![record(1, 500 * MS, true)], Fence::Lease)
+        ]
     );
     assert_eq!(timer(&mut machine, 700 * MS), [], "an innocent record waits for the whole lane");
     assert_eq!(
@@ -126,8 +129,35 @@ fn a_silent_target_releases_struck_records_at_their_own_lease_and_innocent_ones_
     assert_eq!(
         timer(&mut machine, 1000 * MS),
         [Action::DropControl],
-        "an unanswered fence shows a dead connection"
+        "a fence and a question without an answer show a dead connection"
     );
+}
+
+/// A thread of the peer is on the lane and may never come back; the peer answers everything else.
+#[test]
+fn a_fence_without_an_answer_costs_no_connection_that_answers() {
+    let mut machine = up(Role::Dialer);
+    let half = TIMING.answer_ns / 2;
+    machine.lane_lost(Monotonic::ZERO, id(1), vec![record(1, 600 * MS, false)], &mut Vec::new());
+    let mut now = 0;
+    for nonce in 1..20 {
+        now += half;
+        assert_eq!(machine.next_timer(), Some(at(now)));
+        let asked = Action::Send(Message::Ping { nonce });
+        assert!(timer(&mut machine, now).contains(&asked), "{nonce}");
+        now += MS;
+        let pong = Message::Pong { nonce, clock_ns: Boottime::from_ns(1) };
+        machine.message(at(now), &pong, &mut Vec::new());
+        if nonce == 1 {
+            let released = Action::Release(vec![record(1, 600 * MS, false)], Fence::Lease);
+            assert_eq!(timer(&mut machine, 600 * MS), [released]);
+        }
+    }
+    assert!(machine.expects(&Message::FenceAck { lane: id(1) }), "the peer may come back");
+    now += half;
+    timer(&mut machine, now);
+    assert_eq!(timer(&mut machine, now + half - 1), []);
+    assert_eq!(timer(&mut machine, now + half), [Action::DropControl], "now it answers nothing");
 }
 
 #[test]
@@ -267,7 +297,7 @@ fn drains_and_pings_end_on_time() {
 fn an_empty_fence_waits_for_its_answer_and_not_for_a_lease() {
     let mut machine = up(Role::Acceptor);
     machine.lane_lost(Monotonic::ZERO, id(1), vec![], &mut Vec::new());
-    assert_eq!(machine.next_timer(), Some(Monotonic::from_ns(1000 * MS)));
+    assert_eq!(machine.next_timer(), Some(Monotonic::from_ns(500 * MS)));
     machine.control_lost(at(5 * MS));
     assert!(machine.is_idle(), "nobody is left to answer, and nothing to release");
 }
@@ -326,7 +356,7 @@ fn a_lane_lost_empty_waits_for_its_answer_without_spinning() {
     let mut machine = up(Role::Dialer);
     machine.lane_lost(at(MS), id(1), Vec::new(), &mut Vec::new());
     assert_timer_settles(&mut machine, 2 * MS);
-    assert_eq!(machine.next_timer(), Some(Monotonic::from_ns(MS + TIMING.answer_ns)));
+    assert_eq!(machine.next_timer(), Some(Monotonic::from_ns(MS + TIMING.answer_ns / 2)));
     machine.message(at(3 * MS), &Message::FenceAck { lane: id(1) }, &mut Vec::new());
     assert!(machine.is_idle());
 }
@@ -335,7 +365,7 @@ fn a_lane_lost_empty_waits_for_its_answer_without_spinning() {
 fn a_lane_whose_lease_is_over_waits_for_its_answer_without_spinning() {
     let mut machine = up(Role::Dialer);
     machine.lane_lost(at(MS), id(1), vec![record(1, 500 * MS, false)], &mut Vec::new());
-    assert_timer_settles(&mut machine, 500 * MS);
+    assert_timer_settles(&mut machine, 501 * MS);
     assert_eq!(machine.next_timer(), Some(Monotonic::from_ns(MS + TIMING.answer_ns)));
 }
 

@@ -71,6 +71,7 @@ impl Ring {
         let memory = shared
             .map_or_else(|| Mapping::private(length), Ok)
             .map_err(|error| Error::system("allocating memory for staging", &error))?;
+        memory.keep_from_children();
         let spec = RegionSpec {
             address: memory.address() as u64,
             length: length as u64,

@@ -3,6 +3,14 @@
 //! Small copies use `memcpy`: their data is usually in the cache, and stays there for the next reader. From
 //! `STREAM_BYTES_MIN` on, stores are non-temporal: they bypass the cache and save reading each line before it is
 //! overwritten, which `memcpy` costs for uncached memory. docs/decisions/008-streaming-copies.md has the figures.
+//!
+//! These stores are no atomics. One side of a copy belongs to another process, whose accesses Rust does not see: they
+//! are like a device's. The other side is memory of this program, and the language defines no result if a thread of
+//! this process accesses the same bytes meanwhile, be it by the atomic loads of `racing`: a program that reads what a
+//! running READ writes has that race with any transport. In practice each byte is old or new, because the compiler
+//! knows nothing of either address and the CPUs store whole bytes. A non-temporal store may be seen later than an
+//! atomic store that follows it, until the fence at the end of `copy_all`: so the end of a transfer, which comes behind
+//! the fence, is the only sign that the bytes are there.
 
 /// From this many bytes in one call, stores bypass the cache. Below that, `memcpy` is four times faster in the cache,
 /// and a third slower out of it.
@@ -106,6 +114,7 @@ unsafe fn stream(kernel: x86::Kernel, piece: Piece) {
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
+    use crate::sys::unforked::unforked;
     use std::arch::asm;
     use std::arch::x86_64::*;
     use std::sync::OnceLock;
@@ -120,7 +129,7 @@ mod x86 {
     /// Returns the widest kernel that this CPU supports.
     pub fn kernel() -> Kernel {
         static KERNEL: OnceLock<Kernel> = OnceLock::new();
-        *KERNEL.get_or_init(|| {
+        let widest = || -> Kernel {
             if is_x86_feature_detected!("avx512f") {
                 avx512
             } else if is_x86_feature_detected!("avx2") {
@@ -128,7 +137,8 @@ mod x86 {
             } else {
                 sse2
             }
-        })
+        };
+        *KERNEL.get().unwrap_or_else(|| unforked(|| KERNEL.get_or_init(widest)))
     }
 
     /// Prefetches the lines of a range, which need not be mapped.

@@ -1,5 +1,6 @@
 //! An eventfd: a counter that a thread raises and a poller sees as readable.
 
+use super::fd::above_standard;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
@@ -15,7 +16,7 @@ impl EventFd {
             return Err(io::Error::last_os_error());
         }
         // SAFETY: as above: fresh, open, and owned by nobody else.
-        Ok(EventFd(unsafe { OwnedFd::from_raw_fd(fd) }))
+        Ok(EventFd(above_standard(unsafe { OwnedFd::from_raw_fd(fd) })))
     }
 
     /// Makes the descriptor readable. A counter already at its maximum is readable anyway.

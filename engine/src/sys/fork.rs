@@ -1,6 +1,8 @@
 //! Tells a forked child from the process that opened an engine, by a page that the kernel wipes in the child
-//! (MADV_WIPEONFORK). This needs no signal handler, no pthread_atfork, and no system call for a check.
+//! (MADV_WIPEONFORK). This needs no signal handler, no pthread_atfork, and no system call for a check. `children`
+//! closes a child's copies of descriptors.
 
+use super::children;
 use std::io;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -15,7 +17,13 @@ unsafe impl Sync for ForkGuard {}
 const PAGE_BYTES: usize = 4096;
 
 impl ForkGuard {
+    /// Marks this process, and lets its children close their copies of descriptors.
     pub fn new() -> io::Result<ForkGuard> {
+        children::watch()?;
+        ForkGuard::of_this_process()
+    }
+
+    pub(super) fn of_this_process() -> io::Result<ForkGuard> {
         // SAFETY: a fresh anonymous mapping, at an address of the kernel's choice.
         let page = unsafe {
             libc::mmap(
@@ -36,8 +44,13 @@ impl ForkGuard {
         if unsafe { libc::madvise(page, PAGE_BYTES, libc::MADV_WIPEONFORK) } != 0 {
             return Err(io::Error::last_os_error());
         }
-        guard.byte().store(1, Ordering::Relaxed);
+        guard.take_over();
         Ok(guard)
+    }
+
+    /// Makes this process the one that is no child.
+    pub(super) fn take_over(&self) {
+        self.byte().store(1, Ordering::Relaxed);
     }
 
     fn byte(&self) -> &AtomicU8 {

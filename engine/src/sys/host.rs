@@ -3,6 +3,7 @@
 
 use super::unix;
 use std::fs;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::fs::MetadataExt;
 
 pub use super::process::Process;
@@ -55,6 +56,46 @@ pub fn has_ended(pid: u32, started_then: u64) -> bool {
     }
 }
 
+/// True if the kernel dumps the memory of this process, and each of its threads has left its last system call: none
+/// touches memory again, though the process ends only after the dump. False if that is unknown. Waits for no process.
+pub fn is_being_dumped(process: BorrowedFd<'_>) -> bool {
+    // The kernel sets one of these flags when a thread goes from a system call to its death, never inside of one.
+    const PF_EXITING: u64 = 0x4;
+    const PF_SIGNALED: u64 = 0x400;
+    // The pid as this /proc counts it.
+    let pid = || {
+        let info = fs::read_to_string(format!("/proc/self/fdinfo/{}", process.as_raw_fd())).ok()?;
+        line(&info, "Pid:").filter(|pid| *pid > 0)
+    };
+    let Some(found) = pid() else { return false };
+    let status = |name| line(&fs::read_to_string(format!("/proc/{found}/status")).ok()?, name);
+    // From here on no thread is started. So the list below has all of them if it has as many as there are.
+    if status("CoreDumping:") != Some(1) {
+        return false;
+    }
+    let (Some(threads), Ok(list)) = (status("Threads:"), fs::read_dir(format!("/proc/{found}/task"))) else {
+        return false;
+    };
+    let is_over = |thread: fs::DirEntry| {
+        let flags = fs::read_to_string(thread.path().join("stat")).ok().and_then(|stat| field(&stat, 9));
+        flags.is_some_and(|flags| flags & (PF_EXITING | PF_SIGNALED) != 0)
+    };
+    let mut seen = 0;
+    for thread in list.flatten() {
+        if !is_over(thread) {
+            return false;
+        }
+        seen += 1;
+    }
+    // The number was this process's all the time.
+    seen == threads && pid() == Some(found)
+}
+
+/// Returns the number behind a name at the beginning of a line.
+fn line(text: &str, name: &str) -> Option<i64> {
+    text.lines().find_map(|line| line.strip_prefix(name))?.trim().parse().ok()
+}
+
 /// True if this process has rights that its caller may lack: set-user-id, set-group-id, or capabilities of the file.
 /// Its environment can't be trusted then.
 pub fn has_more_rights_than_its_caller() -> bool {
@@ -66,6 +107,14 @@ pub fn has_more_rights_than_its_caller() -> bool {
 pub fn effective_user() -> u32 {
     // SAFETY: geteuid takes nothing and cannot fail.
     unsafe { libc::geteuid() }
+}
+
+/// Returns how many descriptors this process may have (`ulimit -n`).
+pub fn descriptors_max() -> usize {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` lives on this stack for the duration of the call, which fails only for an unknown limit.
+    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) };
+    usize::try_from(limit.rlim_cur).unwrap_or(usize::MAX)
 }
 
 /// Returns the kernel's id of this boot.
@@ -87,11 +136,15 @@ pub fn ptrace_scope() -> String {
     scope.trim().to_owned()
 }
 
-/// Returns field 22 of /proc/PID/stat. Field 2, in parentheses, may contain anything, so the search starts after it.
 fn started(pid: &str) -> Option<u64> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    field(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?, 22)
+}
+
+/// Returns a field of /proc/PID/stat, from 3 on. Field 2, in parentheses, may contain anything, so the search starts
+/// after it.
+fn field(stat: &str, number: usize) -> Option<u64> {
     let behind_name = &stat[stat.rfind(')')? + 1..];
-    behind_name.split_whitespace().nth(22 - 3)?.parse().ok()
+    behind_name.split_whitespace().nth(number - 3)?.parse().ok()
 }
 
 #[cfg(test)]

@@ -1,9 +1,10 @@
 //! Page-aligned memory from the kernel: memory that `api::memory` hands out, and memory that processes of one host
 //! share (`region::grants`, `transport::local`).
 
+use super::fd::OwnedFd;
 use super::{memfd, memory, racing};
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicU64;
 use std::sync::Arc;
@@ -51,7 +52,16 @@ impl Mapping {
         let rights = if writable { libc::PROT_READ | libc::PROT_WRITE } else { libc::PROT_READ };
         let mapping = map(length, rights, libc::MAP_SHARED | libc::MAP_NORESERVE, fd.as_raw_fd())?;
         mapping.wish_huge_pages();
+        mapping.keep_from_children();
         Ok(mapping)
+    }
+
+    /// Leaves the memory out of forked children, which would keep it allocated after the end of its process. Only for
+    /// memory whose address the program does not have: a child of the program may read the program's memory.
+    pub fn keep_from_children(&self) {
+        // SAFETY: the range is mapped, and the advice does not change what is in it. Nothing in a child comes to code
+        // that has the mapping: an engine that a child inherited is never dropped there.
+        unsafe { libc::madvise(self.address().cast(), self.length, libc::MADV_DONTFORK) };
     }
 
     /// Asks for huge pages. A refusal changes nothing.
@@ -170,7 +180,9 @@ impl SharedWords {
     fn map(fd: &OwnedFd, count: usize, writable: bool) -> io::Result<SharedWords> {
         let rights = if writable { libc::PROT_READ | libc::PROT_WRITE } else { libc::PROT_READ };
         let flags = libc::MAP_SHARED | libc::MAP_NORESERVE;
-        Ok(SharedWords(map(count * size_of::<u64>(), rights, flags, fd.as_raw_fd())?))
+        let mapping = map(count * size_of::<u64>(), rights, flags, fd.as_raw_fd())?;
+        mapping.keep_from_children();
+        Ok(SharedWords(mapping))
     }
 
     /// Panics beyond the end, as a slice does. Words mapped read-only must only be loaded.

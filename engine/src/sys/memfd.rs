@@ -1,15 +1,17 @@
 //! Nameless memory that processes of one host can share: memfds with a sealed size, so that no process can shrink one
 //! under a mapping and raise SIGBUS in another process. `mapping` maps them, `packet` passes them.
 
+use super::fd::OwnedFd;
 use std::ffi::CStr;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd};
 
 const FIXED_SIZE: libc::c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
 
 /// Creates a zeroed memfd of this length without allocating its pages. Close-on-exec, with a sealed size; `name` shows
 /// in /proc.
 pub fn create(name: &CStr, length: usize) -> io::Result<OwnedFd> {
+    check_file_limit(length)?;
     // SAFETY: the name is a C string, borrowed for the call.
     let fd = unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) };
     if fd < 0 {
@@ -24,6 +26,22 @@ pub fn create(name: &CStr, length: usize) -> io::Result<OwnedFd> {
     }
     add_seals(&fd, FIXED_SIZE)?;
     Ok(fd)
+}
+
+/// Refuses a length above the process's limit of files (`ulimit -f`): the kernel would answer `ftruncate` by SIGXFSZ,
+/// which ends the program.
+fn check_file_limit(length: usize) -> io::Result<()> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` lives on this stack for the duration of the call.
+    if unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &mut limit) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    if limit.rlim_cur == libc::RLIM_INFINITY || length as u64 <= limit.rlim_cur {
+        return Ok(());
+    }
+    let text =
+        format!("{length} bytes are above this process's limit of files, {} (ulimit -f)", limit.rlim_cur);
+    Err(io::Error::new(io::ErrorKind::FileTooLarge, text))
 }
 
 /// Seals the memfd against new writable mappings (Linux 5.1); existing ones stay. No seal can be added afterwards.

@@ -12,6 +12,8 @@ pub mod atomic;
 pub mod bare;
 #[cfg(test)]
 pub mod bombs_tests;
+#[cfg(not(feature = "sim"))]
+pub mod children;
 #[cfg_attr(feature = "sim", path = "sim/clock.rs")]
 pub mod clock;
 #[cfg_attr(feature = "sim", path = "sim/copy.rs")]
@@ -23,9 +25,13 @@ pub mod eventfd;
 pub mod fd;
 #[cfg_attr(feature = "sim", path = "sim/fork.rs")]
 pub mod fork;
+#[cfg_attr(feature = "sim", path = "sim/guarded.rs")]
+pub mod guarded;
 pub mod health;
 #[cfg_attr(feature = "sim", path = "sim/host.rs")]
 pub mod host;
+#[cfg_attr(feature = "sim", path = "sim/landmark.rs")]
+pub mod landmark;
 #[cfg_attr(feature = "sim", path = "sim/loader.rs")]
 pub mod loader;
 #[cfg_attr(feature = "sim", path = "sim/local.rs")]
@@ -53,6 +59,9 @@ pub mod once;
 mod origin;
 #[cfg_attr(feature = "sim", path = "sim/packet.rs")]
 pub mod packet;
+#[cfg_attr(feature = "sim", path = "sim/pagemap.rs")]
+pub mod pagemap;
+pub mod pages;
 mod parts;
 #[cfg_attr(feature = "sim", path = "sim/pause.rs")]
 pub mod pause;
@@ -74,6 +83,8 @@ pub mod socket;
 pub mod tcp;
 pub mod thread;
 pub mod turns;
+#[cfg_attr(feature = "sim", path = "sim/unforked.rs")]
+pub mod unforked;
 #[cfg_attr(feature = "sim", path = "sim/unix.rs")]
 pub mod unix;
 #[cfg_attr(feature = "sim", path = "sim/verbs.rs")]

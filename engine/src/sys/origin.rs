@@ -1,18 +1,19 @@
-//! The signal mask and the CPUs of the thread that opened an engine, for every thread of the engine. Some threads are
-//! started later by threads of the program, or by the control thread, whose mask and CPUs may be different by then.
+//! The CPUs of the thread that opened an engine, for every thread of the engine, and the signals and the scheduling
+//! of a thread of ferry. Some threads are started later by threads of the program, or by the control thread, whose
+//! CPUs may be different by then.
 
-use std::io;
 use std::mem::{size_of_val, MaybeUninit};
 
 const THIS_THREAD: libc::pid_t = 0;
 /// Words of a set of CPUs: more than any kernel is built for.
 const CPU_WORDS: usize = 8192 / 64;
+/// The signals of a thread's own faults. The kernel ends a program that blocks the signal of a fault, without a word to
+/// the program's handler.
+const FAULTS: [libc::c_int; 6] =
+    [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];
 
-pub struct Origin {
-    mask: libc::sigset_t,
-    /// None where the kernel does not say.
-    cpus: Option<Box<[u64; CPU_WORDS]>>,
-}
+/// None where the kernel does not say.
+pub struct Origin(Option<Box<[u64; CPU_WORDS]>>);
 
 impl Origin {
     pub fn of_this_thread() -> Origin {
@@ -20,40 +21,55 @@ impl Origin {
         // SAFETY: fills at most the size given, which is that of the words.
         let got =
             unsafe { libc::sched_getaffinity(THIS_THREAD, size_of_val(&*cpus), cpus.as_mut_ptr().cast()) };
-        Origin { mask: set_mask(None), cpus: (got == 0).then_some(cpus) }
+        Origin((got == 0).then_some(cpus))
     }
 
-    /// Gives the calling thread this mask and these CPUs.
+    /// Gives the calling thread these CPUs.
     pub fn take_on(&self) {
-        if let Some(cpus) = &self.cpus {
+        schedule_as_others();
+        if let Some(cpus) = &self.0 {
             // SAFETY: reads the words, whose size is given. The kernel refuses only if the process may use none of
             // these CPUs any more; the thread then keeps its own.
             unsafe { libc::sched_setaffinity(THIS_THREAD, size_of_val(&**cpus), cpus.as_ptr().cast()) };
         }
-        set_mask(Some(&self.mask));
     }
 }
 
-/// Starts a thread with all signals blocked, until the thread sets its own mask.
-pub fn undisturbed<T>(start: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+/// Takes the calling thread, a new one, from the real-time policy that it got from its starter. A thread of ferry
+/// works as long as there is work: it would starve others, and the kernel would end a program with a limit
+/// (RLIMIT_RTTIME).
+pub fn schedule_as_others() {
+    let plain = libc::sched_param { sched_priority: 0 };
+    // SAFETY: reads `plain`. Any thread may give its priority up.
+    unsafe {
+        if matches!(libc::sched_getscheduler(THIS_THREAD), libc::SCHED_FIFO | libc::SCHED_RR) {
+            libc::sched_setscheduler(THIS_THREAD, libc::SCHED_OTHER, &plain);
+        }
+    }
+}
+
+/// Starts a thread that blocks all signals but those of its own faults. A signal to the process then goes to a thread
+/// of the program, or stays pending for a signalfd or `sigwait` of a program whose own threads all block the signal.
+pub fn undisturbed<T>(start: impl FnOnce() -> T) -> T {
     let mut all = MaybeUninit::uninit();
-    // SAFETY: `sigfillset` fills the whole set, and does not fail.
+    // SAFETY: `sigfillset` fills the whole set, and the numbers are those of signals: neither call fails.
     let all = unsafe {
         libc::sigfillset(all.as_mut_ptr());
+        for signal in FAULTS {
+            libc::sigdelset(all.as_mut_ptr(), signal);
+        }
         all.assume_init()
     };
-    let before = set_mask(Some(&all));
+    let before = set_mask(&all);
     let started = start();
-    set_mask(Some(&before));
+    set_mask(&before);
     started
 }
 
-/// Sets the mask of the calling thread, unless `mask` is None. Returns the mask before.
-fn set_mask(mask: Option<&libc::sigset_t>) -> libc::sigset_t {
+/// Sets the mask of the calling thread. Returns the mask before.
+fn set_mask(mask: &libc::sigset_t) -> libc::sigset_t {
     let mut before = MaybeUninit::zeroed();
-    let mask = mask.map_or(std::ptr::null(), |mask| mask as *const _);
-    // SAFETY: reads `mask` if it is not null, and fills `before`; SIG_SETMASK is valid, so it does not fail. All zeroes
-    // is the empty set.
+    // SAFETY: reads `mask` and fills `before`; SIG_SETMASK is valid, so it does not fail.
     unsafe {
         libc::pthread_sigmask(libc::SIG_SETMASK, mask, before.as_mut_ptr());
         before.assume_init()

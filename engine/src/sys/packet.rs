@@ -1,8 +1,9 @@
 //! Packets with descriptors over AF_UNIX, between processes of one host. Non-blocking throughout.
 
+use super::fd::OwnedFd;
 use std::io;
 use std::mem;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd};
 
 /// The most descriptors in one packet.
 pub const DESCRIPTORS_MAX: usize = 2;

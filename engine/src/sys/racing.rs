@@ -1,11 +1,14 @@
-//! Copies from and to memory that others write or read at the same time: registered memory, which peers access at any
-//! time. Each aligned eight bytes read are old or new, which is the application's concern, but never undefined: no
-//! reference to such memory is formed, and each access is a relaxed atomic of this process. `copy` has the copies
-//! between mapped ranges, whose bytes are not looked at.
+//! Copies from and to memory that others write or read at the same time: registered memory that ferry allocated, which
+//! peers access at any time. No reference to such memory is formed, and each access is a relaxed atomic, so that copies
+//! of this file beside each other are defined: each aligned eight bytes read are old or new. Beside the kernel, a
+//! device or another process, each byte is old or new. `guarded` has the copies for memory that may fault, and `copy`
+//! those between mapped ranges, whose bytes are not looked at.
 
 use std::sync::atomic::{AtomicU64, AtomicU8, Ordering::Relaxed};
 
-pub use super::parts::{for_each_part, try_each_part};
+#[cfg(test)]
+pub use super::parts::for_each_part;
+pub use super::parts::{try_each_part, Unread};
 
 const WORD: usize = size_of::<u64>();
 /// Words per loop iteration: enough to make a loop of atomics as fast as the cache.

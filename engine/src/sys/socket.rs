@@ -80,6 +80,11 @@ pub unsafe fn receive_vectors(fd: RawFd, vectors: &[IoVec]) -> io::Result<usize>
     counted(unsafe { libc::recvmsg(fd, &mut message, libc::MSG_DONTWAIT) })
 }
 
+/// Returns whether a send or receive failed because memory that a vector names faults. It moved nothing.
+pub fn is_fault(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(libc::EFAULT)
+}
+
 /// Shuts both directions. Blocked and later calls on the socket return at once.
 pub fn shutdown(fd: RawFd) {
     // SAFETY: no memory is involved; a descriptor that is no connected socket is an ignorable error.

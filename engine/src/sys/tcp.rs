@@ -1,15 +1,16 @@
 //! Makes TCP connections: a listener, dialed connections, and accepted ones. All are non-blocking. `socket` has the
 //! operations on them.
 
+use super::fd::{AsFd, OwnedFd};
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, RawFd};
 
 /// Connections that may arrive at once: a thousand peers with their lanes. The system's own limit may be lower.
 const BACKLOG: i32 = 4096;
 
-pub struct Listener(TcpListener);
+pub struct Listener(OwnedFd);
 
 impl Listener {
     /// `buffer_bytes` is the size of each buffer of accepted sockets, 0 for the system's default. Accepted sockets
@@ -25,13 +26,15 @@ impl Listener {
     }
 
     pub fn address(&self) -> io::Result<SocketAddr> {
-        self.0.local_addr()
+        let address = SockRef::from(&self.0).local_addr()?;
+        address.as_socket().ok_or_else(|| io::Error::from_raw_os_error(libc::EAFNOSUPPORT))
     }
 
     pub fn accept(&self) -> io::Result<(OwnedFd, SocketAddr)> {
-        let (socket, remote) = self.0.accept()?;
+        let (socket, remote) = SockRef::from(&self.0).accept()?;
         socket.set_nonblocking(true)?;
-        socket.set_nodelay(true)?;
+        socket.set_tcp_nodelay(true)?;
+        let remote = remote.as_socket().ok_or_else(|| io::Error::from_raw_os_error(libc::EAFNOSUPPORT))?;
         Ok((socket.into(), remote))
     }
 }
@@ -53,6 +56,25 @@ pub fn dial(remote: SocketAddr, buffer_bytes: usize) -> io::Result<OwnedFd> {
         Err(error) if error.raw_os_error() != Some(libc::EINPROGRESS) => Err(error),
         _ => Ok(socket.into()),
     }
+}
+
+/// What EADDRNOTAVAIL says of a connect.
+pub const NO_PORT: &str =
+    "this host has no free port for another connection there (net.ipv4.ip_local_port_range), or no address for one";
+
+/// Ends a connection that leads to its own socket, and returns its error; None for another connection. Where nobody
+/// listens at a port of this host, the system may give that port to the socket that connects to it. Such a connection
+/// is refused here, without a TIME_WAIT that would keep the port from the program that is to listen there.
+pub fn refuse_itself(socket: &impl AsFd) -> Option<io::Error> {
+    let (Some(here), Some(there)) = super::socket::ends(socket) else { return None };
+    if here != there {
+        return None;
+    }
+    let nowhere = libc::sockaddr { sa_family: libc::AF_UNSPEC as libc::sa_family_t, sa_data: [0; 14] };
+    let length = std::mem::size_of_val(&nowhere) as libc::socklen_t;
+    // SAFETY: `nowhere` is borrowed for the call and its length is given. The call resets the connection.
+    unsafe { libc::connect(socket.as_fd().as_raw_fd(), &nowhere, length) };
+    Some(io::Error::from_raw_os_error(libc::ECONNREFUSED))
 }
 
 /// Buffer sizes decide a connection's window scale, so they are set before connecting.

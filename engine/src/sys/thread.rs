@@ -1,10 +1,10 @@
 //! The threads of an engine. A new thread belongs to the engine that its starter works for (`health`). The engine
-//! counts its threads and handles their panics. A thread blocks the signals, and runs on the CPUs, of the thread which
-//! opened the engine, as they were then (`origin`), whenever it is started.
+//! counts its threads and handles their panics. A thread blocks all signals but those of faults, has no real-time
+//! policy, and runs on the CPUs that the thread which opened the engine had then (`origin`), whenever it is started.
 
 use super::bare::thread::{Builder, Scope, ScopedJoinHandle};
 use super::health;
-use super::origin::undisturbed;
+use super::origin::{schedule_as_others, undisturbed};
 use crate::status::{Error, Status};
 use std::io;
 
@@ -16,7 +16,7 @@ pub(super) fn spawn(
     body: impl FnOnce() + Send + 'static,
 ) -> io::Result<JoinHandle<()>> {
     let builder = Builder::new().name(name.into());
-    let Some(health) = health::ambient() else { return builder.spawn(body) };
+    let Some(health) = health::ambient() else { return undisturbed(|| builder.spawn(body)) };
     health.begins();
     let own = health.clone();
     let body = move || {
@@ -26,9 +26,14 @@ pub(super) fn spawn(
     undisturbed(|| builder.spawn(body)).inspect_err(|_| health.ends())
 }
 
-/// Starts a thread that belongs to no engine.
+/// Starts a thread that belongs to no engine: also for libraries above this one. The thread blocks all signals but
+/// those of faults, as every thread of ferry does.
 pub fn spawn_outside(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
     let builder = Builder::new().name(name.into());
+    let body = move || {
+        schedule_as_others();
+        body();
+    };
     undisturbed(|| builder.spawn(body))
 }
 
@@ -52,7 +57,7 @@ pub(super) fn spawn_apart(
                 health.run_apart(body, after)
             })
         }),
-        None => builder.spawn(body),
+        None => undisturbed(|| builder.spawn(body)),
     }
 }
 
@@ -64,8 +69,9 @@ pub fn spawn_scoped<'scope, T: Send + 'scope>(
 ) -> io::Result<ScopedJoinHandle<'scope, T>> {
     let health = health::ambient();
     let builder = Builder::new().name(name.into());
-    builder.spawn_scoped(scope, move || match health {
+    let body = move || match health {
         Some(health) => health.within(body),
         None => body(),
-    })
+    };
+    undisturbed(|| builder.spawn_scoped(scope, body))
 }

@@ -13,15 +13,31 @@
 
 use super::clock;
 use super::health;
+use super::local::local;
 use super::lock::{Condvar, Mutex, MutexGuard};
 use super::pause;
 use super::poller::{Poller, Ready};
 use super::thread::{self, JoinHandle};
 use crate::types::Monotonic;
+use std::cell::Cell;
 use std::io;
 use std::panic::{catch_unwind, resume_unwind, AssertUnwindSafe};
 use std::sync::Arc;
 use std::time::Duration;
+
+local! {
+    static KEEPS_AWAY: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Returns whether this thread must not touch registered memory, where a page fault may never end: others need it.
+pub fn keeps_away() -> bool {
+    KEEPS_AWAY.with(Cell::get)
+}
+
+/// Lets this thread touch registered memory: another takes over what it serves if it does not come back.
+pub fn may_touch_memory() {
+    KEEPS_AWAY.with(|keeps_away| keeps_away.set(false));
+}
 
 /// When a thread's next turn begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -145,12 +161,17 @@ pub fn start_apart<W: Turns, A: Turns>(
         // Unwind safety: nothing of `after` is used later.
         let _ = catch_unwind(AssertUnwindSafe(|| run(doing, &*same, after)));
     };
+    let make = || {
+        may_touch_memory();
+        make()
+    };
     thread::spawn_apart(name, move || run(doing, &*sleeper, make), after)
 }
 
 fn run<W: Turns>(doing: &'static str, sleeper: &dyn Sleeper, make: impl FnOnce() -> Option<W>) {
     health::woken_by(&|| sleeper.wake(), || {
         health::doing(doing);
+        KEEPS_AWAY.with(|keeps_away| keeps_away.set(true));
         let Some(mut work) = make().map(Box::new) else { return };
         health::doing(doing);
         // Unwind safety: after a panic the work is only abandoned.

@@ -2,13 +2,14 @@
 //! SO_PEERCRED and pidfds. The control loop uses streams for the proof in `session::handshake` (proof.rs);
 //! `transport::local` uses packets (`packet`).
 
+use super::fd::OwnedFd;
 use crate::limits::HANDSHAKES_MAX;
 pub use socket2::Type;
 use socket2::{Domain, SockAddr, SockRef, Socket};
 use std::ffi::OsStr;
 use std::io;
 use std::mem;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 
 /// The type of sockets that preserve packet boundaries and order.

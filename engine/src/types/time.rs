@@ -1,4 +1,4 @@
-//! Moments on the two clocks, as types, so that the clocks cannot be confused with each other or with a length of time.
+//! Moments on the clocks, as types, so that the clocks cannot be confused with each other or with a length of time.
 //! Lengths are nanoseconds in a plain `u64`.
 
 use std::fmt;
@@ -94,7 +94,8 @@ macro_rules! moment {
 }
 
 moment! {
-    /// A moment on CLOCK_MONOTONIC, which deadlines and results use.
+    /// A moment on CLOCK_MONOTONIC_RAW, which deadlines, timers and initiators' leases use: it goes at the rate of the
+    /// hardware, whatever a daemon does to set the time.
     ///
     /// ```compile_fail,E0308
     /// use ferry::types::{Boottime, Monotonic};
@@ -113,6 +114,12 @@ impl Add<Duration> for Monotonic {
 }
 
 moment! {
-    /// A moment on CLOCK_BOOTTIME, which leases use because that clock also runs while the machine sleeps.
+    /// A moment on CLOCK_MONOTONIC_RAW plus the time that the machine slept, which targets' leases use: a frame is late
+    /// after a sleep too.
     Boottime
+}
+
+moment! {
+    /// A moment on CLOCK_MONOTONIC, which programs read: the times of results.
+    Shown
 }

@@ -153,12 +153,12 @@ fn batches_are_bounded_and_end_in_order() {
             let pieces = [piece(device, host, MIB)];
             let first = queue.copy(Direction::HostToDevice, &pieces).unwrap();
             let second = queue.copy(Direction::HostToDevice, &pieces).unwrap();
-            assert!(second > first && !queue.is_done(first).unwrap());
+            assert!(second > first && !queue.poll_done(first).unwrap());
             let third = queue.copy(Direction::HostToDevice, &pieces).unwrap_err();
             assert_eq!(third.status, Status::Busy);
             finish(queue, first).unwrap();
             let third = queue.copy(Direction::HostToDevice, &pieces).unwrap();
-            assert!(!queue.is_done(third).unwrap());
+            assert!(!queue.poll_done(third).unwrap());
             finish(queue, second).unwrap();
             finish(queue, third).unwrap();
             // An empty batch ends too.
@@ -189,8 +189,10 @@ fn points_are_reached_when_the_programs_stream_is_there() {
             good((calls.aclrtMemcpyAsync)(to, MIB, from, MIB, 1, stream));
             good((calls.aclrtRecordEvent)(event, stream));
         }
-        let recorded = npu.driver.point(Start::Event(event as u64)).unwrap();
-        let now = npu.driver.point(Start::Stream(stream as u64)).unwrap();
+        // SAFETY: the test's, and alive.
+        let (by_event, by_stream) = unsafe { (Start::event(event as u64), Start::stream(stream as u64)) };
+        let recorded = npu.driver.point(by_event).unwrap();
+        let now = npu.driver.point(by_stream).unwrap();
         assert!(!recorded.is_reached().unwrap() && !now.is_reached().unwrap());
         npu.release_until(|| now.is_reached().unwrap());
         assert!(recorded.is_reached().unwrap());
@@ -213,10 +215,11 @@ fn points_are_reached_when_the_programs_stream_is_there() {
 }
 
 fn other_threads_have_no_stream(npu: &Npu, stream: u64) {
-    let refused = std::thread::scope(|scope| {
-        scope.spawn(|| npu.driver.point(Start::Stream(stream)).err().unwrap()).join().unwrap()
-    });
+    // SAFETY: the caller's, and alive.
+    let at = unsafe { Start::stream(stream) };
+    let refused =
+        std::thread::scope(|scope| scope.spawn(|| npu.driver.point(at).err().unwrap()).join().unwrap());
     assert_eq!(cause(&refused), (Status::Unsupported, 107_002), "{refused}");
-    let refused = npu.with_queue(0, MIB, 1, |_| npu.driver.point(Start::Stream(stream)).err().unwrap());
+    let refused = npu.with_queue(0, MIB, 1, |_| npu.driver.point(at).err().unwrap());
     assert_eq!(cause(&refused.unwrap()), (Status::Unsupported, 107_003));
 }

@@ -183,10 +183,10 @@ fn a_copy_that_hangs_is_stopped() {
         npu.with_queue(0, MIB, 2, |queue| {
             let batch = queue.copy(Direction::HostToDevice, &[piece(device, host, MIB)]).unwrap();
             for _ in 0..2000 {
-                assert!(!queue.is_done(batch).unwrap());
+                assert!(!queue.poll_done(batch).unwrap());
             }
             assert!(queue.abort());
-            assert_eq!(queue.is_done(batch).unwrap_err().status, Status::Unavailable);
+            assert_eq!(queue.poll_done(batch).unwrap_err().status, Status::Unavailable);
             // The library would complain if an export or a task still named the memory.
             npu.expect_device(device, MIB, 1);
             npu.free(device);
@@ -210,9 +210,9 @@ fn what_can_not_be_stopped_stays_under_way() {
             let batch = queue.copy(Direction::HostToDevice, &[piece(device, host, MIB)]).unwrap();
             assert!(!queue.abort());
             for _ in 0..2000 {
-                assert!(!queue.is_done(batch).unwrap());
+                assert!(!queue.poll_done(batch).unwrap());
             }
-            npu.release_until(|| queue.is_done(batch).unwrap());
+            npu.release_until(|| queue.poll_done(batch).unwrap());
             assert!(queue.abort());
         })
         .unwrap();

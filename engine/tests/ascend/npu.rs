@@ -324,7 +324,7 @@ pub fn host_slice<'a>(address: u64, length: usize) -> &'a mut [u8] {
 /// Waits until the batch has ended.
 pub fn finish(queue: &mut dyn Queue, batch: Batch) -> Result<()> {
     let begin = Instant::now();
-    while !queue.is_done(batch)? {
+    while !queue.poll_done(batch)? {
         assert!(begin.elapsed() < PATIENCE, "{batch:?} does not end");
         std::thread::yield_now();
     }

@@ -118,7 +118,8 @@ fn the_library_is_ended_for_nobody_else() {
             // Only ferry uses the library.
             npu.with_queue(0, MIB, 1, |_| ()).unwrap();
             let again = (ascend::library(&npu.path, None).open)().unwrap();
-            again.point(Start::Event(1)).unwrap();
+            // SAFETY: the stand-in's events are numbers, looked at when they are waited for.
+            again.point(unsafe { Start::event(1) }).unwrap();
             npu.driver = again;
             assert_eq!(ended(), 0);
             npu.driver = (ascend::library(&npu.path, None).open)().unwrap();
@@ -165,7 +166,8 @@ fn the_programs_threads_stay_as_they_are() {
         let host = aligned(MIB);
         npu.driver.pin(host, MIB).unwrap();
         npu.driver.locate(memory).unwrap().unwrap();
-        drop(npu.driver.point(Start::Stream(0)).unwrap());
+        // SAFETY: the default stream.
+        drop(npu.driver.point(unsafe { Start::stream(0) }).unwrap());
         let limits = Limits { batch_bytes: MIB, depth: 2, timeout: Duration::from_secs(30) };
         for device in [0, 1] {
             let at = Location { kind: MemoryKind::Ascend, device };

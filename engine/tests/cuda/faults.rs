@@ -106,7 +106,7 @@ fn a_scatter_whose_kernel_does_not_start_is_copied_too() {
         gpu.standin().set("FERRY_STANDIN_COPY_US", "50000");
         gpu.standin().set("FERRY_STANDIN_FAULT", &format!("cuLaunchKernel:1:701,{copies}"));
         let batch = queue.copy(Direction::HostToDevice, &pieces).unwrap();
-        assert!(!queue.is_done(batch).unwrap(), "{version}: the copy to scratch memory is under way");
+        assert!(!queue.poll_done(batch).unwrap(), "{version}: the copy to scratch memory is under way");
         assert_eq!(wait(&mut *queue, batch).unwrap_err().status, Status::Invalid);
         gpu.standin().set("FERRY_STANDIN_COPY_US", "0");
         still_works(&gpu, &mut *queue);
@@ -140,7 +140,7 @@ fn a_batch_that_fails_midway_ends_when_its_beginning_has() {
     gpu.standin().set("FERRY_STANDIN_COPY_US", "50000");
     gpu.standin().fault("cuMemcpyDtoHAsync_v2", "3", 1);
     let batch = queue.copy(Direction::DeviceToHost, &blocks(device.address, host.address, 4)).unwrap();
-    assert!(!queue.is_done(batch).unwrap(), "two copies of 50 ms are under way");
+    assert!(!queue.poll_done(batch).unwrap(), "two copies of 50 ms are under way");
     let error = wait(&mut *queue, batch).unwrap_err();
     assert_eq!((error.status, error.vendor_error), (Status::Invalid, 1));
     let (got, expected) = (host_bytes(&host), pattern(6, MIB));
@@ -162,7 +162,7 @@ fn a_batch_whose_event_fails_ends_with_its_stream() {
         gpu.standin().fault(function, "1", 400);
         let piece = [Piece { from: device.address, to: host.address, length: MIB as u64 }];
         let batch = queue.copy(Direction::DeviceToHost, &piece).unwrap();
-        assert!(!queue.is_done(batch).unwrap());
+        assert!(!queue.poll_done(batch).unwrap());
         wait(&mut *queue, batch).unwrap();
         assert!(host_bytes(&host) == pattern(7, MIB), "{function}");
         gpu.standin().set("FERRY_STANDIN_COPY_US", "0");

@@ -313,7 +313,7 @@ pub fn host_bytes(memory: &PinnedMemory) -> &'static mut [u8] {
 
 pub fn wait(queue: &mut dyn Queue, batch: Batch) -> Result<()> {
     let since = Instant::now();
-    while !queue.is_done(batch)? {
+    while !queue.poll_done(batch)? {
         assert!(since.elapsed() < PATIENCE, "{batch:?} does not end");
         std::thread::yield_now();
     }

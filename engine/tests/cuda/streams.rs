@@ -3,7 +3,7 @@
 use crate::gpu::{copy, gpu, host_bytes, pattern, standin, Gpu, MIB, PATIENCE};
 use ferry::internals::device::{Direction, Piece, Point};
 use ferry::internals::sys::cuda::{DeviceMemory, PinnedMemory, Stream};
-use ferry::status::Status;
+use ferry::status::{Result, Status};
 use ferry::Start;
 use std::time::Instant;
 
@@ -65,6 +65,12 @@ fn until(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
+/// The point of a stream of the test's, which lives; or of a default stream.
+fn point_of(gpu: &Gpu, stream: u64) -> Result<Box<dyn Point>> {
+    // SAFETY: as said above.
+    gpu.driver().point(unsafe { Start::stream(stream) })
+}
+
 fn is_reached(gpu: &Gpu, point: &dyn Point) -> bool {
     let _entered = gpu.program().enter().unwrap();
     point.is_reached().unwrap()
@@ -89,8 +95,10 @@ fn a_point_is_reached_when_the_work_before_it_is_done() {
     }
     // On a thread without a context, which has none afterwards either.
     let before = gpu.current();
-    let by_event = gpu.driver().point(Start::Event(event as u64)).unwrap();
-    let by_stream = gpu.driver().point(Start::Stream(program.stream.raw as u64)).unwrap();
+    // SAFETY: the event is the test's, and lives.
+    let recorded = unsafe { Start::event(event as u64) };
+    let by_event = gpu.driver().point(recorded).unwrap();
+    let by_stream = point_of(&gpu, program.stream.raw as u64).unwrap();
     assert_eq!(gpu.current(), before);
     for point in [&by_event, &by_stream] {
         assert!(!is_reached(&gpu, &**point));
@@ -112,7 +120,7 @@ fn a_stream_is_needed_for_the_call_only() {
     let (before, behind) = (Program::new(&gpu), Program::new(&gpu));
     let stream = Stream::new(gpu.program()).unwrap();
     before.block(stream.raw);
-    let point = gpu.driver().point(Start::Stream(stream.raw as u64)).unwrap();
+    let point = point_of(&gpu, stream.raw as u64).unwrap();
     drop(stream);
     let early = is_reached(&gpu, &*point);
     before.go();
@@ -135,11 +143,11 @@ fn default_streams_have_points_too() {
     let Some(gpu) = gpu("default_streams_have_points_too") else { return };
     for stream in [0, 1, 2] {
         // Without a context the default stream is ambiguous.
-        assert!(gpu.driver().point(Start::Stream(stream)).is_err());
+        assert!(point_of(&gpu, stream).is_err());
         let program = Program::new(&gpu);
         let _entered = gpu.program().enter().unwrap();
         program.block(stream as usize);
-        let point = gpu.driver().point(Start::Stream(stream)).unwrap();
+        let point = point_of(&gpu, stream).unwrap();
         assert!(!is_reached(&gpu, &*point), "stream {stream}");
         program.go();
         until("the point is not reached", || is_reached(&gpu, &*point));
@@ -150,7 +158,7 @@ fn default_streams_have_points_too() {
 fn a_failed_context_fails_its_points() {
     let Some(gpu) = standin("a_failed_context_fails_its_points") else { return };
     let program = Program::new(&gpu);
-    let point = gpu.driver().point(Start::Stream(program.stream.raw as u64)).unwrap();
+    let point = point_of(&gpu, program.stream.raw as u64).unwrap();
     gpu.standin().fault("cuEventQuery", "1", 719);
     let _entered = gpu.program().enter().unwrap();
     let error = point.is_reached().unwrap_err();
@@ -171,10 +179,9 @@ fn a_stream_in_capture_is_refused() {
     let _entered = gpu.program().enter().unwrap();
     // SAFETY: the stream is the test's, and lives.
     assert_eq!(unsafe { begin(stream, 0) }, 0);
-    for error in [
-        gpu.driver().point(Start::Stream(stream as u64)).err().unwrap(),
-        gpu.driver().hold(stream as u64).err().unwrap(),
-    ] {
+    for error in
+        [point_of(&gpu, stream as u64).err().unwrap(), gpu.driver().hold(stream as u64).err().unwrap()]
+    {
         assert_eq!(error.status, Status::Invalid);
         assert!(error.message.contains("captured"), "{error}");
     }

@@ -367,8 +367,8 @@ impl Role {
                 // SAFETY: `limit` is read during the call.
                 unsafe { libc::setrlimit(libc::RLIMIT_NPROC, &limit) }.to_string()
             }
-            // Forks a child that lives until it is killed, with copies of all descriptors but its input and output;
-            // the test finds the child's end by those copies.
+            // Forks a child that lives until it is killed, without copies of its input and output: the test finds the
+            // child's end by those.
             "fork" => {
                 // SAFETY: the child closes two descriptors and sleeps; it runs nothing else.
                 let pid = unsafe { libc::fork() };

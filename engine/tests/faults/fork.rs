@@ -78,8 +78,7 @@ fn a_forked_child_gets_closed_and_the_parent_does_not_notice() {
     assert_pattern(&remote, 4, 0, 8 * MIB);
 }
 
-/// A child that lives on holds copies of all descriptors: ending a session must reach the peer all the same, and cost
-/// the parent nothing afterwards.
+/// A child lives on: ending a session must reach the peer all the same, and cost the parent nothing afterwards.
 #[test]
 fn a_living_child_keeps_no_session_alive() {
     let _turn = alone();
@@ -134,8 +133,7 @@ fn a_living_child_keeps_no_session_alive() {
     assert_eq!(join(pid), 0);
 }
 
-/// Kills the parent while its child lives, which has copies of every socket: no connection ends, and no address stops
-/// answering.
+/// Kills the parent while its child lives.
 fn kill_the_parent(settings: &[(&str, &str)], child_settings: &str, load: bool) {
     let _turn = alone();
     let (mut child, address) = Child::engine(child_settings);

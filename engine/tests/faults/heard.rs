@@ -2,7 +2,7 @@
 //! PEER_UP when its connection stands again.
 
 use crate::child::Child;
-use crate::proxy::{Proxy, Verdict};
+use crate::proxy::{Proxy, Verdict, Way};
 use crate::support::*;
 use ferry::notify::{EventBody, Queue, WHAT_PEERS, WHAT_PEER_STATES};
 use ferry::types::{PeerId, Request};
@@ -133,6 +133,24 @@ fn a_link_that_is_cut_is_told_at_both_ends() {
     for (queue, peer) in queues.iter().zip([peer, back]) {
         assert_eq!(next(queue, peer).0, EventBody::PeerUp { again: true });
     }
+}
+
+/// The question is lost with the connection that carried it, and asked again on the next one.
+#[test]
+fn a_probe_that_an_outage_swallowed_is_answered_after_it() {
+    let _turn = alone();
+    let (a, b) = (engine(&[PATIENT]), engine(&[PATIENT]));
+    let proxy = Proxy::new(b.address());
+    let peer = connect(&a, &proxy.address);
+    a.probe(peer, Some(BOUND)).unwrap();
+    proxy.judge(|_| Verdict::Hold);
+    std::thread::scope(|scope| {
+        let prober = scope.spawn(|| a.probe(peer, Some(BOUND / 3)));
+        proxy.wait_for("the question is held", |seen| !seen.is_lane && seen.holds(Way::Forth));
+        proxy.judge(|_| Verdict::Pass);
+        proxy.cut(true);
+        prober.join().unwrap().unwrap();
+    });
 }
 
 #[test]

@@ -5,7 +5,7 @@ use crate::child::Child;
 use crate::proxy::Proxy;
 use crate::support::*;
 use ferry::notify::{EventBody, WHAT_PEERS};
-use ferry::types::{Access, Op, PeerId, Request, Transport};
+use ferry::types::{Access, Op, PeerId, RegionId, Request, Transport};
 use ferry::{Deadline, Engine, Memory, RegionOptions, State, Status, TransferOptions};
 use std::time::Duration;
 
@@ -214,6 +214,71 @@ fn missing_pages_fail_the_requests_that_name_them() {
     b.unregister(region, Some(Duration::ZERO)).unwrap();
 }
 
+/// The kernel lends no pages of secret memory to another process, but the target's own process reaches them.
+#[test]
+fn memory_that_the_kernel_does_not_lend_goes_by_tcp() {
+    let _turn = alone();
+    const PAGE: usize = 4096;
+    // An engine registers only memory whose ends another process can read.
+    // SAFETY: a fresh mapping, whose two inner pages are replaced by a fresh descriptor's.
+    let (all, memory) = unsafe {
+        let fd = libc::syscall(libc::SYS_memfd_secret, 0) as libc::c_int;
+        if fd < 0 || libc::ftruncate(fd, 2 * PAGE as i64) != 0 {
+            let error = std::io::Error::last_os_error();
+            println!("SKIPPED memory_that_the_kernel_does_not_lend_goes_by_tcp: memfd_secret: {error}");
+            return;
+        }
+        let rights = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        let all = libc::mmap(std::ptr::null_mut(), 4 * PAGE, rights, flags, -1, 0).cast::<u8>();
+        assert_ne!(all as isize, -1);
+        let flags = libc::MAP_SHARED | libc::MAP_FIXED;
+        let inner = libc::mmap(all.add(PAGE).cast(), 2 * PAGE, rights, flags, fd, 0).cast::<u8>();
+        assert_eq!(inner, all.add(PAGE), "{}", std::io::Error::last_os_error());
+        (all, inner)
+    };
+    let (a, b, peer) = pair(&[AUTO]);
+    // SAFETY: mapped until the test program ends.
+    let region = unsafe { b.register(all, 4 * PAGE, &RegionOptions::default()) }.unwrap();
+    let (local, remote) = (alloc(&a, 4 * PAGE), alloc(&b, 2 * PAGE));
+    fill(&local, 5);
+    let request = |at: usize, remote: u64, remote_region| Request {
+        local: local.address() + (at * PAGE) as u64,
+        remote,
+        length: PAGE as u64,
+        remote_region,
+    };
+    // Before, between and behind the memory in question is other memory.
+    let places = [
+        (remote.address(), remote.region()),
+        (memory as u64, region),
+        (remote.address() + PAGE as u64, remote.region()),
+        (memory as u64 + PAGE as u64, region),
+    ];
+    let all: Vec<Request> = (0..4).map(|at| request(at, places[at].0, places[at].1)).collect();
+    let each = TransferOptions { no_coalesce: true, ..options() };
+    for op in [Op::Write, Op::Read] {
+        let before = a.stats().unwrap().counts.bytes_local;
+        let transfer = a.submit(peer, op, &all, &each).unwrap();
+        let result = finish(&transfer);
+        assert_eq!(
+            (result.status, result.bytes_confirmed),
+            (Status::Ok, 4 * PAGE as u64),
+            "{op:?}: {result:?}"
+        );
+        assert_eq!(a.stats().unwrap().counts.bytes_local - before, 2 * PAGE as u64, "{op:?}");
+        if op == Op::Write {
+            // SAFETY: mapped above, and nothing moves.
+            let found = unsafe { std::slice::from_raw_parts(memory, 2 * PAGE) }.to_vec();
+            assert_eq!(misplaced(&found[..PAGE], 5, PAGE), None);
+            assert_eq!(misplaced(&found[PAGE..], 5, 3 * PAGE), None);
+            local.write(0, &[0; 4 * PAGE]);
+        }
+    }
+    assert_pattern(&local, 5, 0, 4 * PAGE);
+    b.unregister(region, Some(BOUND)).unwrap();
+}
+
 /// The board decides: rights, bounds and generation are checked against it, also for regions that the session has not
 /// announced.
 #[test]
@@ -236,6 +301,82 @@ fn what_is_not_granted_is_not_touched() {
         assert!([Status::Invalid, Status::Access].contains(&beyond), "round {round}: {beyond}");
         assert_zero(&closed, 0, 4096);
         closed.free(Some(Duration::ZERO)).map_err(|(_, error)| error).unwrap();
+    }
+}
+
+/// Returns a request that names no region.
+fn unnamed(local: u64, remote: u64, length: u64) -> Request {
+    Request { local, remote, length, remote_region: RegionId::NONE }
+}
+
+/// Each request is done that is inside a region, behind others and behind one that is not.
+#[test]
+fn requests_that_name_no_region_find_each_its_own() {
+    let _turn = alone();
+    let (a, b, peer) = pair(&[LOCAL]);
+    const PART: usize = 4096;
+    let local = alloc(&a, 4 * PART);
+    let memories: Vec<Memory> = (0..3).map(|_| alloc(&b, PART)).collect();
+    wait_until("all are known", || a.peer_regions(peer).unwrap().len() == 3);
+    let nowhere = Box::new([0_u64; 1]);
+    for op in [Op::Write, Op::Read] {
+        fill(&local, 1);
+        (2..).zip(&memories).for_each(|(seed, memory)| fill(memory, seed));
+        // The first and the third region, nothing, and the second; in this order, and none next to the one before.
+        let places = [0, 2, 3, 1].map(|at| memories.get(at).map_or(nowhere.as_ptr() as u64, Memory::address));
+        let request =
+            |at: usize| unnamed(local.address() + (at * PART) as u64, places[at], 8 * (1 + at as u64));
+        let all: Vec<Request> = (0..4).map(request).collect();
+        let many = TransferOptions { no_coalesce: true, ..options() };
+        let transfer = a.submit(peer, op, &all, &many).unwrap();
+        assert_eq!(finish(&transfer).status, Status::Partial);
+        let statuses: Vec<Status> = transfer.results().iter().map(|it| it.status).collect();
+        assert_eq!(statuses, [Status::Ok, Status::Ok, Status::NotRegistered, Status::Ok], "{op:?}");
+        for (at, region) in [(0, 0), (1, 2), (3, 1)] {
+            let (bytes, seed) = (8 * (1 + at), 2 + region as u64);
+            match op {
+                Op::Write => {
+                    assert_eq!(misplaced(&read(&memories[region], 0, bytes), 1, at * PART), None, "{at}");
+                    assert_pattern(&memories[region], seed, bytes, PART - bytes);
+                }
+                Op::Read => {
+                    assert_eq!(misplaced(&read(&local, at * PART, bytes), seed, 0), None, "{at}");
+                    assert_pattern(&local, 1, at * PART + bytes, PART - bytes);
+                }
+            }
+        }
+    }
+}
+
+/// Memory that is registered anew is known here by the peer's board before the peer's announcement arrives.
+#[test]
+fn memory_that_is_registered_anew_at_its_address_is_found_at_once() {
+    let _turn = alone();
+    for transports in [LOCAL, AUTO] {
+        let (a, b, peer) = pair(&[transports]);
+        let (local, mut there) = (alloc(&a, 4096), vec![0_u64; 512]);
+        fill(&local, 1);
+        let address = there.as_mut_ptr();
+        for round in 0..100 {
+            // SAFETY: `there` lives until both engines are dropped, and is read when nothing moves.
+            let region = unsafe { b.register(address.cast(), 4096, &RegionOptions::default()) }.unwrap();
+            for (op, length) in [(Op::Write, 4096), (Op::Read, 2048)] {
+                let one = [unnamed(local.address(), address as u64, length)];
+                let by_submit = a.submit(peer, op, &one, &options()).unwrap();
+                let at_once = match op {
+                    Op::Write => a.write(peer, &one, &options()),
+                    Op::Read => a.read(peer, &one, &options()),
+                };
+                assert_eq!(finish(&by_submit).status, Status::Ok, "{transports:?}, round {round}, {op:?}");
+                assert_eq!(at_once.unwrap().bytes_confirmed, length, "{transports:?}, round {round}");
+            }
+            b.unregister(region, Some(BOUND)).unwrap();
+        }
+        let gone = a.submit(peer, Op::Write, &[unnamed(local.address(), address as u64, 8)], &options());
+        let gone = gone.map_or_else(|error| error.status, |transfer| finish(&transfer).status);
+        assert_eq!(gone, Status::NotRegistered, "{transports:?}");
+        drop((a, b));
+        assert!(there.iter().enumerate().all(|(at, found)| *found == word(1, at * 8)));
     }
 }
 

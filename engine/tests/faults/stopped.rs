@@ -13,6 +13,27 @@ const BYTES: usize = 64 * MIB;
 /// deadline here, so that draining takes a while.
 const LEASE: Duration = Duration::from_millis(2500);
 
+/// A notification names no memory: its caller waits for no lease.
+#[test]
+fn a_notification_to_a_stopped_process_ends_at_its_deadline() {
+    let _turn = alone();
+    for transports in ["tcp", "local,tcp"] {
+        let settings = [("lease_ms", "4000"), ("transports", transports)];
+        let (child, address) = Child::engine(&format!("lease_ms=4000 transports={transports}"));
+        let a = engine(&settings);
+        let peer = connect(&a, &address);
+        a.notify(peer, b"before", Deadline::Default).unwrap();
+        child.stop();
+        for deadline in [Duration::from_millis(50), Duration::from_millis(500)] {
+            let asked = Instant::now();
+            let error = a.notify(peer, b"meanwhile", Deadline::After(deadline)).unwrap_err();
+            assert_eq!(error.status, Status::Timeout, "{error}");
+            let took = asked.elapsed();
+            assert!(took >= deadline && took < deadline + SLACK, "{transports}: {took:?} for {deadline:?}");
+        }
+    }
+}
+
 fn stop_in_mid_transfer(settings: &[(&str, &str)], child_settings: &str) {
     let _turn = alone();
     let settings = &[&[("lease_ms", "2500"), ("progress_timeout_ms", "5000")], settings].concat()[..];

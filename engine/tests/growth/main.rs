@@ -23,7 +23,7 @@ const REGIONS: &[usize] = &[1000, 3000, 10_000, 30_000, 100_000];
 /// The most by which a cost at the largest size may exceed the median of the smaller sizes.
 const GROWTH_MAX: f64 = 2.0;
 /// The same for a look-up among all regions in no order: their memory no longer fits into the processor's caches, and
-/// each step waits for memory. RELIABILITY.md has the figures; the aim is GROWTH_MAX.
+/// each step waits for memory. tests/scale/figures.tsv has the figures; the aim is GROWTH_MAX.
 const GROWTH_OF_ANY_MAX: f64 = 5.0;
 
 /// The cost of one, at one size.

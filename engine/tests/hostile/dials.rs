@@ -307,3 +307,22 @@ fn gets_the_session_of_another(is_given_up: bool) {
     first.take_if(|_| is_given_up);
     assert_eq!(connected(&queue), (two.up(), Status::Ok));
 }
+
+/// Who waits for a session that is down asked for the engine at an address, which may be another by then.
+#[test]
+fn a_connect_that_waits_for_a_session_that_is_lost_gets_the_engine_that_listens_there() {
+    let mut two = Two::new(true);
+    let (first, _lanes, handle) = two.connect();
+    two.cut(&first, handle);
+    let queue = two.engine.queue(WHAT_PEERS, 8).unwrap();
+    two.engine.connect_async(&two.listener.address, Some(PATIENCE), &queue, 5).unwrap();
+    // What an engine says that has no such session and takes nobody any more.
+    two.listener.take().refuse(RefusalCode::AuthRequired);
+    eventually("the peer is lost", || two.state(handle) == PeerState::Lost);
+    let mut anew = Who(two.who.0.clone());
+    anew.0.engine_id = [0xfe; 16];
+    two.listener.hand_over_to(anew);
+    let mut other = two.listener.accept();
+    let _lanes = other.up();
+    assert_eq!(connected(&queue), (two.up(), Status::Ok));
+}

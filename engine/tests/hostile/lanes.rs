@@ -76,6 +76,8 @@ fn ready_is_said_when_the_lanes_of_earlier_connections_are_closed() {
         let place = scene.place(8);
         let mut again = Hostile::dial(scene.engine.address(), &scene.who);
         (again.association, again.known) = (scene.peer.association, scene.peer.known);
+        // A number names one lane of a session, also behind a new connection.
+        again.next_lane = scene.peer.next_lane;
         let old = is_lost.then(|| drop(scene.peer));
         again.start();
         again.ready();

@@ -7,11 +7,11 @@ use ferry::internals::sys::{clock, unix};
 use ferry::Status;
 use std::io::{Read, Write};
 use std::net::TcpListener;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 
 /// Returns a socket at which another user of the host listens, and its name.
-fn listener_of_another_user() -> (OwnedFd, Vec<u8>) {
+fn listener_of_another_user() -> (impl AsFd + Send, Vec<u8>) {
     let listening = std::thread::spawn(|| {
         // SAFETY: no memory is involved. The system call itself, unlike libc's function, changes this thread alone.
         assert_eq!(unsafe { libc::syscall(libc::SYS_setresuid, -1, 65534, -1) }, 0);

@@ -23,7 +23,7 @@ pub const FERRY_KV_BLOCK_PAIR_HEAD_TOKEN: u32 = 4;
 pub const FERRY_KV_BLOCK_HEAD_PAIR_TOKEN: u32 = 5;
 
 /// Sets the five strides of a layer to those of a contiguous tensor, from its group, heads, pairs, elements,
-/// element_bytes and blocks. Of `desc`, tp_rank, tp_size and groups are looked at, not its layers.
+/// element_bytes and blocks. The call reads tp_rank, tp_size and groups of `desc`, not its layers.
 ///
 /// FERRY_ERR_INVALID: `arrangement` is none of FERRY_KV_PAIR_* and FERRY_KV_BLOCK_*, or the layer's group does not
 /// exist. ferry_kv_layout_new refuses what else is wrong.

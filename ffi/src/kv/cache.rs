@@ -84,7 +84,9 @@ pub struct ferry_kv_cache_options {
     /// sizeof(ferry_kv_cache_options).
     pub struct_size: u32,
     /// A peer that is silent for half of this time while something is expected of it is asked for a sign of life. If it
-    /// gives none, it is fenced after the other half, and its handoffs end. Milliseconds; 0 means 1,000.
+    /// gives none, its handoffs end after the other half, and it is fenced if its own transfers may touch their blocks.
+    /// A peer that answers is fenced too, if it has not ended such transfers ten times this long after it was asked to.
+    /// Milliseconds; 0 means 1,000.
     pub silence_ms: u32,
     /// Blocks of offers that are sealed and that nobody has taken; 0: no bound. A seal that exceeds it ends the oldest
     /// of these offers, as ferry_kv_reclaim does.

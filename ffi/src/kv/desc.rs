@@ -24,7 +24,7 @@ pub struct ferry_kv_group {
     pub kind: u32,
     /// Tokens of this rank in one block. 1 for a state.
     pub block_tokens: u32,
-    /// Of FERRY_KV_GROUP_WINDOW: the window, at least 1. 0 otherwise.
+    /// Tokens of the window in a FERRY_KV_GROUP_WINDOW, at least 1. 0 otherwise.
     pub window_tokens: u32,
 }
 

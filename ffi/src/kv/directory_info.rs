@@ -42,7 +42,7 @@ unsafe impl Versioned for ferry_directory_options {
     const SIZE_MIN: usize = 56;
 }
 
-/// What a directory knows of a name. The caller sets struct_size before the call.
+/// A directory's entry for a name. The caller sets struct_size before the call.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ferry_directory_entry {
@@ -81,7 +81,7 @@ pub struct ferry_directory_status {
     pub ignored: u64,
     /// Names that this directory registers.
     pub names: u32,
-    /// Those among them that etcd has, as far as this side knows.
+    /// Names among them that etcd has, as far as this side knows.
     pub names_published: u32,
     /// How often etcd was reached anew.
     pub sessions: u64,

@@ -17,19 +17,19 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::ptr;
 use std::time::Duration;
 
-/// Of a take with FERRY_KV_TAKE_LAYERS: the layers before `layers` are complete, and may be read. If more layers are
+/// In a take with FERRY_KV_TAKE_LAYERS: the layers before `layers` are complete, and may be read. If more layers are
 /// complete before the event is taken, it tells the newest number. All other kinds are terminal.
 pub const FERRY_KV_EVENT_LAYERS: u32 = 1;
-/// Of an offer: all takers have it.
+/// All takers have the offer.
 pub const FERRY_KV_EVENT_SENT: u32 = 2;
-/// Of a take: all of its tokens are in their blocks.
+/// All tokens of the take are in their blocks.
 pub const FERRY_KV_EVENT_RECEIVED: u32 = 3;
 /// The offer or take has failed; status and message say why.
 pub const FERRY_KV_EVENT_FAILED: u32 = 4;
 /// By ferry_kv_offer_abort or ferry_kv_take_cancel (FERRY_ERR_CANCELLED), or because the cache was closed
 /// (FERRY_ERR_CLOSED).
 pub const FERRY_KV_EVENT_CANCELLED: u32 = 5;
-/// Of an offer: its lease was over before all takers were there (FERRY_ERR_TIMEOUT), or it was reclaimed
+/// The offer's lease was over before all takers were there (FERRY_ERR_TIMEOUT), or the offer was reclaimed
 /// (FERRY_ERR_LIMIT).
 pub const FERRY_KV_EVENT_EXPIRED: u32 = 6;
 /// A peer is lost, and nothing of it can land here any more.
@@ -45,7 +45,7 @@ pub struct ferry_kv_block {
     pub block: u32,
 }
 
-/// What has become of an offer or a take. Each has exactly one terminal event, after which nothing touches its blocks.
+/// An event of an offer or a take, each of which has exactly one terminal event. Nothing touches its blocks after that.
 /// Fields that the kind doesn't set are 0. The caller sets struct_size before the call.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -56,14 +56,14 @@ pub struct ferry_kv_event {
     pub kind: u32,
     /// The offer or take.
     pub id: ferry_kv_id,
-    /// Of a terminal event: FERRY_OK, or why the offer or take has ended.
+    /// In a terminal event: FERRY_OK, or why the offer or take has ended.
     pub status: ferry_status,
-    /// Of FERRY_KV_EVENT_LAYERS: how many layers, in the order of the layout, are complete.
+    /// In FERRY_KV_EVENT_LAYERS: how many layers, in the order of the layout, are complete.
     pub layers: u32,
-    /// Of a take's terminal event: the tokens from the beginning of the sequence that are complete in all layers and
+    /// In a take's terminal event: the tokens from the beginning of the sequence that are complete in all layers and
     /// groups.
     pub valid_tokens: u64,
-    /// Of a take's terminal event: blocks whose contents are undefined. NULL if there are none. The event owns the
+    /// In a take's terminal event: blocks whose contents are undefined. NULL if there are none. The event owns the
     /// list.
     pub untrusted: *const ferry_kv_block,
     /// Length of untrusted.
@@ -130,7 +130,7 @@ pub unsafe extern "C" fn ferry_kv_event_fd(
 }
 
 /// Frees the list and the text of an event and sets them to NULL. The call does nothing for NULL, for an event without
-/// them, and for the same struct a second time. Of several copies of an event, release one. Any thread; also after the
+/// them, and for the same struct a second time. Release only one copy of an event. Any thread; also after the
 /// cache is gone.
 #[no_mangle]
 pub unsafe extern "C" fn ferry_kv_event_release(event: *mut ferry_kv_event) {

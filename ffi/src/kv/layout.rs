@@ -11,7 +11,7 @@ use ferry_kv::layout::Layout;
 use std::ffi::c_void;
 use std::mem::size_of;
 
-/// What one rank of an inference engine holds of a paged KV cache. It never changes; any number of threads may use it.
+/// The layout of a paged KV cache in a rank of an inference engine. It never changes; any number of threads may use it.
 pub struct ferry_kv_layout {
     pub(super) layout: Layout,
 }

@@ -37,7 +37,6 @@ pub struct ferry_kv_metrics {
     /// As of ferry_kv_unfenced_blocks.
     pub unfenced_blocks: u64,
     /// Payload bytes of offers that were written to consumers, or read by consumers whose take by pull has everything.
-    /// Of such a take, groups that the consumer does not need count too.
     pub bytes_sent: u64,
     /// Payload bytes of takes that have arrived.
     pub bytes_received: u64,
@@ -66,7 +65,7 @@ unsafe impl Versioned for ferry_kv_metrics {
     const SIZE_MIN: usize = 160;
 }
 
-/// Reads what the cache counts. Also of a closed cache.
+/// Reads the cache's counts. A closed cache still answers.
 #[no_mangle]
 pub unsafe extern "C" fn ferry_kv_metrics_get(
     cache: *const ferry_kv_cache,
@@ -106,7 +105,7 @@ pub unsafe extern "C" fn ferry_kv_metrics_failed(
 }
 
 /// Returns all of these numbers in Prometheus' text format. The text grows with the counters, so leave some room in the
-/// buffer. Returns texts as ferry_config_get does. Also of a closed cache.
+/// buffer. Returns texts as ferry_config_get does. A closed cache still answers.
 #[no_mangle]
 pub unsafe extern "C" fn ferry_kv_metrics_text(
     cache: *const ferry_kv_cache,

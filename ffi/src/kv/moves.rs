@@ -54,7 +54,7 @@ pub struct ferry_kv_part {
     pub struct_size: u32,
     /// Must be 0.
     pub reserved: u32,
-    /// First token of the sequence. Of a window only the last tokens before end_token are moved. The blocks of a state
+    /// First token of the sequence. For a window only the last tokens before end_token are moved. The blocks of a state
     /// are moved whatever the tokens: give empty lists when they shall not move.
     pub first_token: u64,
     /// The token behind the last; not below first_token.

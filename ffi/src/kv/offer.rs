@@ -20,7 +20,7 @@ const LEASE_MS: u32 = 30_000;
 /// Peers that an offer may name.
 const ONLY_MAX: usize = 65_536;
 
-/// What a producer offers. FERRY_KV_OFFER_OPTIONS_INIT sets struct_size.
+/// The options of an offer. FERRY_KV_OFFER_OPTIONS_INIT sets struct_size.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ferry_kv_offer_options {
@@ -188,13 +188,13 @@ pub unsafe extern "C" fn ferry_kv_offer_seal(
 /// blocks that left are the caller's, and a block that stays may be written from `from_token` on. The offer goes on:
 /// ferry_kv_offer_extend adds blocks from there, then ferry_kv_offer_ready, and ferry_kv_offer_seal with any number of
 /// tokens. A take that has told of complete layers (FERRY_KV_TAKE_LAYERS) with one of these tokens fails, with
-/// FERRY_ERR_STALE. One that has ended keeps what it has.
+/// FERRY_ERR_STALE. A take that has ended keeps what it has.
 ///
 /// FERRY_ERR_BUSY: a taker has not answered within the timeout. Nothing is freed, and the tokens are taken back all the
 /// same: call again until it succeeds, with the same token or an earlier one, or abort the offer. A taker that stays
-/// silent is fenced, after ferry_kv_cache_options.silence_ms. Also FERRY_ERR_BUSY inside a callback, unless the timeout
-/// is 0. FERRY_ERR_STALE: the offer has ended or ends; its blocks are the caller's with its terminal event.
-/// FERRY_ERR_INVALID: the id is no offer.
+/// silent is given up after ferry_kv_cache_options.silence_ms. Also FERRY_ERR_BUSY inside a callback, unless the
+/// timeout is 0. FERRY_ERR_STALE: the offer has ended or ends; its blocks are the caller's with its terminal event.
+/// FERRY_ERR_INVALID: the id is no offer, or tokens before `from_token` are being taken back already.
 #[no_mangle]
 pub unsafe extern "C" fn ferry_kv_offer_retract(
     cache: *mut ferry_kv_cache,

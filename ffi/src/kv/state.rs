@@ -23,7 +23,7 @@ pub const FERRY_KV_STATE_ENDING: u32 = 3;
 /// ended.
 pub const FERRY_KV_STATE_ENDED: u32 = 4;
 
-/// What a cache knows of an id. Fields that the kind doesn't set are 0. The caller sets struct_size before the call.
+/// The state of an id in a cache. Fields that the kind doesn't set are 0. The caller sets struct_size before the call.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ferry_kv_state {
@@ -48,7 +48,7 @@ unsafe impl Versioned for ferry_kv_state {
     const SIZE_MIN: usize = 32;
 }
 
-/// Returns what the cache knows of an id. Also of a closed cache.
+/// Returns the state of an id. A closed cache still answers.
 #[no_mangle]
 pub unsafe extern "C" fn ferry_kv_status(
     cache: *const ferry_kv_cache,

@@ -24,7 +24,7 @@ pub const FERRY_KV_MODE_PUSH: u32 = 2;
 /// Flag of a take: tell layers by FERRY_KV_EVENT_LAYERS as they are complete.
 pub const FERRY_KV_TAKE_LAYERS: u32 = 1;
 
-/// What a consumer takes. FERRY_KV_TAKE_OPTIONS_INIT sets struct_size.
+/// The options of a take. FERRY_KV_TAKE_OPTIONS_INIT sets struct_size.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ferry_kv_take_options {
@@ -64,9 +64,14 @@ unsafe impl Versioned for ferry_kv_take_options {
 /// offer. The caller must not free the blocks, nor read or write their tokens from skip_tokens on, before the take's
 /// terminal event; layers that FERRY_KV_EVENT_LAYERS has told may be read.
 ///
-/// FERRY_ERR_INVALID: the blocks or tokens are wrong, or the id is in use or has ended. FERRY_ERR_STALE and others:
-/// ferry_peer_get_info of a producer fails so. FERRY_ERR_LIMIT: 16,384 takes have not ended, or the take has more than
-/// 1,000,000 blocks. FERRY_ERR_CLOSED: the cache is closed or closing.
+/// A take from several ranks of a producer also ends by FERRY_KV_EVENT_PEER_LOST if a rank is lost that has sent its
+/// part before the others have: it may have taken tokens back since. A rank whose cache was closed before
+/// (ferry_kv_cache_close) is no longer needed.
+///
+/// FERRY_ERR_INVALID: the blocks or tokens are wrong, another take that has not ended writes a block that this one
+/// would write (blocks of skipped tokens alone are not written), or the id is in use or has ended. FERRY_ERR_STALE
+/// and others: ferry_peer_get_info of a producer fails so. FERRY_ERR_LIMIT: 16,384 takes have not ended, or the take
+/// has more than 1,000,000 blocks. FERRY_ERR_CLOSED: the cache is closed or closing.
 #[no_mangle]
 pub unsafe extern "C" fn ferry_kv_take(
     cache: *mut ferry_kv_cache,

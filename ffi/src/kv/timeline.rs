@@ -24,21 +24,21 @@ pub const FERRY_KV_TIMELINE_OFFERED: u32 = 1;
 pub const FERRY_KV_TIMELINE_TAKEN: u32 = 2;
 /// The layers from first_layer to before end_layer are ready up to end_token.
 pub const FERRY_KV_TIMELINE_READY: u32 = 3;
-/// Of a take by pull: the producer told peer, or peer told the consumer, what may be read.
+/// In a take by pull: the producer told peer, or peer told the consumer, what may be read.
 pub const FERRY_KV_TIMELINE_GRANTED: u32 = 4;
 /// A transfer of these layers and tokens was posted; transfer is its number.
 pub const FERRY_KV_TIMELINE_POSTED: u32 = 5;
 /// The transfer of this number is final, with detail as its status. It began when it was posted.
 pub const FERRY_KV_TIMELINE_FINAL: u32 = 6;
-/// Of a take by push: these layers and tokens have arrived.
+/// In a take by push: these layers and tokens have arrived.
 pub const FERRY_KV_TIMELINE_ARRIVED: u32 = 7;
-/// Of a take: the layers before end_layer are complete.
+/// In a take: the layers before end_layer are complete.
 pub const FERRY_KV_TIMELINE_LAYERS: u32 = 8;
 /// The offer is whole, with end_token tokens.
 pub const FERRY_KV_TIMELINE_SEALED: u32 = 9;
 /// The terminal event: first_layer is its kind (FERRY_KV_EVENT_*), and detail its status.
 pub const FERRY_KV_TIMELINE_ENDED: u32 = 10;
-/// Of ferry_kv_timeline_mark: first_layer is the layer, and detail the kind.
+/// A mark by ferry_kv_timeline_mark: first_layer is the layer, and detail the kind.
 pub const FERRY_KV_TIMELINE_MARK: u32 = 11;
 
 /// A mark of compute. Other kinds are the application's own.
@@ -135,7 +135,7 @@ pub unsafe extern "C" fn ferry_kv_timeline_mark(
 /// Returns up to `capacity` entries from the number `first` on, the oldest first; *out_count gets how many. They stay
 /// recorded. The next ones are read from the last one's number + 1 on. Entries that were overwritten are missing: the
 /// first entry then has a higher number than `first`. Elements are `element_size` bytes apart, normally
-/// sizeof(ferry_kv_timeline_entry). Also of a closed cache.
+/// sizeof(ferry_kv_timeline_entry). A closed cache still answers.
 #[no_mangle]
 pub unsafe extern "C" fn ferry_kv_timeline_read(
     cache: *const ferry_kv_cache,
@@ -281,7 +281,7 @@ impl ferry_kv_timeline_entry {
 mod tests {
     use super::*;
 
-    /// What is read of an entry and drawn is what was recorded, and every field is there once.
+    /// Entries that are read back equal those recorded, and every field is there once.
     #[test]
     fn entries_go_out_and_come_back() {
         let moved =

@@ -255,6 +255,8 @@ impl Model {
         let header = &frame.header;
         (header.sequence == self.write + 1).then_some(())?;
         self.write += 1;
+        let is_void = header.flags & flags::VOID != 0;
+        (!is_void || header.flags & (flags::NOTIFY | flags::SKIP) == flags::NOTIFY).then_some(())?;
         let number = match header.flags & (flags::NOTIFY | flags::SKIP) {
             0 => frame.extra.is_empty().then_some(None)?,
             kind => {
@@ -294,7 +296,8 @@ impl Model {
                 faults = (0..header.descriptors).map(|nth| (nth, Status::Corrupt)).collect();
             }
         }
-        if let Some(number) = number.filter(|it| faults.is_empty() && !self.numbers.contains(it)) {
+        if let Some(number) = number.filter(|it| faults.is_empty() && !is_void && !self.numbers.contains(it))
+        {
             (number % (1 << PLACE_BITS) < NOTIFY_CREDITS as u64).then_some(())?;
             self.numbers.insert(number);
         }
@@ -351,11 +354,15 @@ impl Model {
     }
 
     fn take_end(&mut self, frame: &Sealed) -> Option<()> {
-        let header = &frame.header;
-        (header.payload_bytes == 0 && header.extra_bytes == 0 && header.descriptors == 0).then_some(())?;
+        let (header, faults) = (&frame.header, Fault::decode_all(&frame.extra)?);
+        (header.payload_bytes == 0 && header.descriptors == 0).then_some(())?;
         let at = self.oldest(Op::Read)?;
-        (header.sequence == self.own[at].sequence).then_some(())?;
-        self.own[at].is_done = self.filled.take();
+        let own = &mut self.own[at];
+        (header.sequence == own.sequence).then_some(())?;
+        let is_slice =
+            |it: &Fault| it.sequence == own.sequence && usize::from(it.descriptor) < own.slices.len();
+        faults.iter().all(is_slice).then_some(())?;
+        own.is_done = self.filled.take().map(|is_whole| is_whole && faults.is_empty());
         Some(())
     }
 

@@ -3,7 +3,6 @@
 
 use std::future::Future;
 use std::ops::Range;
-use std::os::fd::OwnedFd;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
@@ -15,6 +14,7 @@ use ferry::Start;
 use super::state::Inner;
 use super::{named, Cache, Shared};
 use crate::handoff::HandoffId;
+use crate::os::EventFd;
 
 impl Cache {
     /// As `offer_ready`, once the program's work on a device of this kind has come to a point: an event as it is recorded
@@ -69,10 +69,10 @@ impl Shared {
 }
 
 /// Wakes the cache's thread. It does not hold the cache, which must not end on the device's thread.
-struct Alarm(Arc<OwnedFd>);
+struct Alarm(Arc<EventFd>);
 
 impl Wake for Alarm {
     fn wake(self: Arc<Alarm>) {
-        let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
+        self.0.raise();
     }
 }

@@ -3,32 +3,36 @@
 //! ```text
 //! calls of the application ─▶ Machine ─▶ actions ─▶ submits (submit)     events ─▶ poll, wait, descriptor
 //! queue of the engine, time, events of devices (device) ─▶ ferry-kv (thread) ─▶ Machine ─▶ the same
+//! messages of peers ─▶ inbox ─▶ hearing ─▶ Machine       messages to peers ─▶ outgoing ─▶ submit
+//! posts of the machine ─▶ moving ─▶ transfers of bounded numbers of pieces, made by ferry-kv under no lock
 //! ```
-//! The machine is under one lock, which is held for a call's bookkeeping and its submits, never while a thread waits.
+//! The machine is under one lock, which is held for a call's bookkeeping and its messages, never while a thread waits.
 
 mod device;
+mod hearing;
+mod inbox;
+mod moving;
+mod outgoing;
 mod retract;
 mod state;
 mod submit;
 mod thread;
 
 use std::ops::Range;
-use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Duration;
 
 use ferry::notify::{WHAT_NOTIFICATIONS, WHAT_PEERS, WHAT_TRANSFERS};
 use ferry::status::{Error, Result};
+use ferry::thread::JoinHandle;
 use ferry::types::RegionId;
 use ferry::{Engine, Status};
-use rustix::event::{eventfd, EventfdFlags};
-use rustix::fd::OwnedFd;
 
 use crate::handoff::{
     Blocks, Entry, Event, HandoffId, Machine, MemoryRange, Metrics, OfferSpec, State, TakeSpec,
 };
 use crate::layout::Layout;
+use crate::os::{monotonic_ns, AsFd, BorrowedFd, Condvar, EventFd, Instant, Mutex, MutexGuard, PoisonError};
 use state::Inner;
 
 /// The channel of notifications that caches use. An application that shares the engine uses others.
@@ -47,7 +51,7 @@ pub struct CacheMemory {
 #[derive(Clone, Copy, Debug)]
 pub struct CacheOptions {
     /// A peer that is silent for half of this time while something is expected of it is asked for a sign of life. Without
-    /// one it is fenced after the other half, and its handoffs end.
+    /// one its handoffs end after the other half, and it is fenced if its own transfers may touch their blocks.
     pub silence: Duration,
     /// Blocks of sealed offers that nobody has taken; 0: no bound. A seal that exceeds it ends the oldest of them.
     pub leased_blocks_max: usize,
@@ -72,9 +76,9 @@ struct Shared {
     /// Signals an event, and what a close or a retract waits for.
     changed: Condvar,
     /// Readable when there are events.
-    news: OwnedFd,
+    news: EventFd,
     /// Wakes the thread.
-    wake: Arc<OwnedFd>,
+    wake: Arc<EventFd>,
     /// The machine's time begins here.
     began: Instant,
 }
@@ -95,10 +99,7 @@ impl Cache {
         if options.silence.is_zero() {
             return Err(Error::invalid("options.silence is 0"));
         }
-        let eventfd = || {
-            let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-            eventfd(0, flags).map_err(|error| Error::system("creating an eventfd", &error.into()))
-        };
+        let eventfd = || EventFd::new().map_err(|error| Error::system("creating an eventfd", &error));
         let (news, wake) = (eventfd()?, eventfd()?);
         let what = WHAT_TRANSFERS | WHAT_NOTIFICATIONS | WHAT_PEERS;
         let queue = engine.channel_queue(what, QUEUE_CAPACITY, CHANNEL)?;
@@ -111,10 +112,12 @@ impl Cache {
         let incarnation = queue.handle().raw();
         let mut machine = Machine::new(Arc::new(layout), incarnation, regions.collect(), options.silence);
         machine.set_leased_blocks_max(options.leased_blocks_max);
+        // Messages leave the application most of the room for its own transfers.
+        let parts_max = QUEUE_CAPACITY.min(engine.config().transfers_max as usize) / 4;
         let shared = Arc::new(Shared {
             engine: engine.clone(),
             queue,
-            inner: Mutex::new(Inner::new(machine)),
+            inner: Mutex::new(Inner::new(machine, parts_max)),
             changed: Condvar::new(),
             news,
             wake: Arc::new(wake),
@@ -183,7 +186,7 @@ impl Cache {
         self.shared.call(|machine, now| machine.take_cancel(id, now))
     }
 
-    /// What is known of an id. Also of a closed cache.
+    /// Returns the state of an id. A closed cache still answers.
     pub fn status(&self, id: HandoffId) -> State {
         self.shared.lock().machine.status(id)
     }
@@ -195,7 +198,7 @@ impl Cache {
         self.shared.lock().machine.unfenced_blocks()
     }
 
-    /// Returns what the cache has counted since it was opened, and what there is now. Also of a closed cache.
+    /// Returns the counts since the cache was opened, and what exists now. A closed cache still answers.
     pub fn metrics(&self) -> Metrics {
         self.shared.lock().machine.metrics(self.shared.now())
     }
@@ -205,9 +208,7 @@ impl Cache {
     /// if the cache or its engine is closed.
     pub fn record(&self, entries_max: usize) -> Result<()> {
         let mut inner = self.shared.lock_open()?;
-        let clock = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-        let ns = (clock.tv_sec as u64).saturating_mul(1_000_000_000).saturating_add(clock.tv_nsec as u64);
-        inner.machine.record(entries_max, ns.saturating_sub(self.shared.now()))
+        inner.machine.record(entries_max, monotonic_ns().saturating_sub(self.shared.now()))
     }
 
     /// Ends the recording, and forgets it. CLOSED if the cache or its engine is closed.
@@ -216,7 +217,7 @@ impl Cache {
         Ok(())
     }
 
-    /// Returns up to `most` recorded entries from this number on, the oldest first. Also of a closed cache.
+    /// Returns up to `most` recorded entries from this number on, the oldest first. A closed cache still answers.
     pub fn timeline(&self, first: u64, most: usize) -> Vec<Entry> {
         self.shared.lock().machine.recorded(first, most)
     }
@@ -346,13 +347,13 @@ impl Shared {
 
     fn wake(&self) {
         // The counter cannot overflow: the thread empties it.
-        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+        self.wake.raise();
     }
 
     fn take_event(&self, inner: &mut Inner) -> Option<Event> {
         let event = inner.machine.take_event();
         if !inner.machine.has_events() && !inner.is_over {
-            let _ = rustix::io::read(&self.news, &mut [0; 8]);
+            self.news.clear();
         }
         event
     }

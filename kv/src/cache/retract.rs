@@ -1,11 +1,12 @@
 //! The calls that take back what was offered, and wait until nothing touches the blocks.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use ferry::status::{Error, Result};
 use ferry::Status;
 
 use crate::handoff::{HandoffId, Machine};
+use crate::os::Instant;
 
 use super::Cache;
 

@@ -1,57 +1,75 @@
-//! What a cache keeps under its lock.
+//! The state that a cache keeps under its lock.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::sync::Weak;
 
 use ferry::types::PeerId;
-use ferry::{ReachedFuture, Transfer};
+use ferry::{Probe, ReachedFuture, Transfer};
 
+use super::inbox::Inbox;
+use super::moving::Moving;
+use super::outgoing::Outgoing;
 use super::Shared;
-use crate::handoff::{Action, Machine, Owner, PostId};
+use crate::handoff::{Machine, Owner, PostId};
 
 pub struct Inner {
     pub machine: Machine,
     /// Transfers and messages that are not final, by their numbers (`user_data`).
     pub under_way: BTreeMap<u64, UnderWay>,
-    /// The transfers of the machine's posts, to be cancelled.
-    pub posts: BTreeMap<PostId, Transfer>,
+    /// The machine's posts.
+    pub moving: Moving,
     /// Events of devices for which offers wait, by their numbers.
     pub device_events: BTreeMap<u64, ReachedFuture>,
     pub next_number: u64,
-    /// What the engine had no room for.
-    pub backlog: VecDeque<Action>,
-    /// The parts of the message at its front that are submitted.
-    pub parts_sent: usize,
+    /// Messages of peers that are not heard yet, and messages to peers that are not submitted.
+    pub inbox: Inbox,
+    pub outgoing: Outgoing,
+    /// Probes of engines whose caches may not be open, by peer.
+    pub probes: BTreeMap<PeerId, Probe>,
     /// The cache itself, for its threads.
     pub me: Weak<Shared>,
     /// Calls that wait for a retract.
     pub retracts: usize,
     pub is_closing: bool,
+    /// For a cache that closes: since when it has had no handoffs, and whether its last messages were given up.
+    pub idle_since: Option<u64>,
+    pub is_cut: bool,
     /// Nothing is under way any more, and the thread has ended.
     pub is_over: bool,
 }
 
 pub enum UnderWay {
-    /// A part of a message that is not its last.
-    Part,
-    /// And what counts it.
-    Message(PeerId, Option<Owner>),
+    /// A part of a message.
+    Part(Sent),
+    /// A transfer of a post.
     Post(PostId),
 }
 
+/// A part of a message, to be cancelled; `is_last` if the message ends with it, and what counts that.
+pub struct Sent {
+    pub peer: PeerId,
+    pub of: Option<Owner>,
+    pub is_last: bool,
+    pub transfer: Transfer,
+}
+
 impl Inner {
-    pub fn new(machine: Machine) -> Inner {
+    /// `parts_max`: of messages that are under way.
+    pub fn new(machine: Machine, parts_max: usize) -> Inner {
         Inner {
             machine,
             under_way: BTreeMap::new(),
-            posts: BTreeMap::new(),
+            moving: Moving::new(),
             device_events: BTreeMap::new(),
             next_number: 0,
-            backlog: VecDeque::new(),
-            parts_sent: 0,
+            inbox: Inbox::default(),
+            outgoing: Outgoing::new(parts_max),
+            probes: BTreeMap::new(),
             me: Weak::new(),
             retracts: 0,
             is_closing: false,
+            idle_since: None,
+            is_cut: false,
             is_over: false,
         }
     }

@@ -1,30 +1,33 @@
 //! The cache's thread: sleeps until the engine's queue has events, a call wakes it, or the machine's time has come.
 
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use ferry::notify::{Event, EventBody};
 use ferry::status::{Error, Result};
+use ferry::thread::{self, JoinHandle};
+use ferry::types::Request;
 use ferry::Status;
-use rustix::event::{poll, PollFd, PollFlags, Timespec};
 
-use super::state::{Inner, UnderWay};
+use super::moving::NO_ROOM_NS;
+use super::state::{Inner, Sent, UnderWay};
 use super::Shared;
+use crate::os::{sleep, wait_readable, AsFd};
 
 /// Events that are taken before others have a turn at the lock.
-const EVENTS_PER_TURN: usize = 256;
+pub const EVENTS_PER_TURN: usize = 256;
 
 pub fn start(shared: &Arc<Shared>) -> Result<JoinHandle<()>> {
     shared.lock().me = Arc::downgrade(shared);
     let own = shared.clone();
     let run = move || {
-        while let Some(until) = own.turn() {
+        let mut requests = Vec::new();
+        while let Some(until) = own.turn(&mut requests) {
             own.sleep_until(until);
         }
         own.end();
     };
-    let started = std::thread::Builder::new().name("ferry-kv".into()).spawn(run);
+    let started = thread::spawn("ferry-kv", run);
     started.map_err(|error| Error::system("starting the thread ferry-kv", &error))
 }
 
@@ -37,71 +40,110 @@ enum Until {
     Broken,
 }
 
-/// How often what the engine had no room for is tried again. The application makes room too, by letting go of its own
-/// transfers, and no event tells of that.
-const NO_ROOM_NS: u64 = 10_000_000;
-
 /// How often a broken engine is asked whether it is over.
 const BROKEN_PAUSE: Duration = Duration::from_millis(5);
 
 impl Shared {
-    /// Serves what has come. None when the cache is closed, or its engine.
-    fn turn(&self) -> Option<Until> {
+    /// Moves what has room, and serves what has come. None when the cache is closed, or its engine.
+    fn turn(&self, requests: &mut Vec<Request>) -> Option<Until> {
+        self.move_on(requests);
         let mut events = Vec::new();
         let count = self.queue.drain(&mut events, EVENTS_PER_TURN);
-        // What a broken engine had begun may still move, until its lanes are closed and its leases are over.
+        // Transfers that a broken engine has begun may go on until its lanes are closed and its leases are over.
         let (is_broken, is_engine_over) = (self.engine.check_health().is_err(), self.engine.is_over());
         let mut inner = self.lock();
         for event in events {
             self.serve(&mut inner, event);
         }
+        drop(inner);
+        let has_more = self.hear_some() || count == EVENTS_PER_TURN;
+        let mut inner = self.lock();
         self.look_at_device_events(&mut inner);
+        self.look_at_probes(&mut inner);
         let due = inner.machine.tick(self.now());
         let is_quiet = inner.is_closing && inner.machine.close(self.now());
+        let cut = self.close_in_time(&mut inner);
         self.act(&mut inner);
-        if count == EVENTS_PER_TURN {
+        let plan = self.plan_next(&mut inner);
+        if has_more {
             return Some(Until::Now);
         }
-        if (is_quiet && inner.under_way.is_empty()) || is_engine_over {
+        let is_heard = inner.inbox.is_idle() || inner.is_cut;
+        if (is_quiet && is_heard && inner.under_way.is_empty()) || is_engine_over {
             return None;
         }
         if is_broken {
             return Some(Until::Broken);
         }
-        let again = (!inner.backlog.is_empty()).then(|| self.now().saturating_add(NO_ROOM_NS));
-        Some(due.into_iter().chain(again).min().map_or(Until::Woken, Until::At))
+        let again = inner.outgoing.is_waiting().then(|| self.now().saturating_add(NO_ROOM_NS));
+        let due = due.into_iter().chain(again).chain(inner.moving.next_at(0)).chain(cut).chain(plan).min();
+        Some(due.map_or(Until::Woken, Until::At))
+    }
+
+    /// Gives up the last messages of a cache that closes, when peers have not taken them in the time for which they may be
+    /// silent. Returns when that is.
+    fn close_in_time(&self, inner: &mut Inner) -> Option<u64> {
+        if !inner.is_closing || inner.is_cut || !inner.machine.is_idle() {
+            return None;
+        }
+        let now = self.now();
+        let until = inner.idle_since.get_or_insert(now).saturating_add(inner.machine.silence_ns());
+        if now < until {
+            return Some(until);
+        }
+        inner.is_cut = true;
+        self.cut_messages(inner);
+        for peer in inner.inbox.unplanned() {
+            inner.machine.part_from(peer);
+        }
+        None
+    }
+
+    /// Hears the engines that have answered their probes. Nothing wakes the thread for that: it looks before it finds
+    /// an engine silent. An error is no silence: it tells of this side's engine, or of a session that is over, whose
+    /// end is told by itself.
+    fn look_at_probes(&self, inner: &mut Inner) {
+        let now = self.now();
+        let machine = &mut inner.machine;
+        inner.probes.retain(|peer, probe| {
+            let is_answered = probe.take().is_some();
+            if is_answered {
+                machine.engine_answered(*peer, now);
+            }
+            !is_answered
+        });
     }
 
     fn serve(&self, inner: &mut Inner, event: Event) {
         let (peer, now) = (event.peer, self.now());
+        // Whatever has come may have made room.
+        inner.moving.room_came();
         match event.body {
             EventBody::Transfer { user_data, status, .. } => match inner.under_way.remove(&user_data) {
-                Some(UnderWay::Message(to, of)) => {
+                Some(UnderWay::Part(Sent { peer: to, of, is_last, .. })) => {
+                    inner.outgoing.ended(to);
                     let result = match status {
                         Status::Ok => Ok(()),
                         status => Err(Error::new(status, format!("a message to the peer failed: {status}"))),
                     };
-                    inner.machine.sent(to, of, result, now);
+                    if is_last {
+                        inner.machine.sent(to, of, result, now);
+                    }
                 }
                 Some(UnderWay::Post(post)) => {
-                    let transfer = inner.posts.remove(&post);
-                    let result = match status {
-                        Status::Ok => Ok(()),
-                        status => Err(Error::new(status, why(transfer, status))),
-                    };
-                    inner.machine.moved(post, result, now);
+                    let transfer = inner.moving.ended(post, user_data);
+                    if status != Status::Ok {
+                        inner.moving.failed(post, Error::new(status, why(transfer, status)));
+                    }
+                    self.settle_post(inner, post);
                 }
-                Some(UnderWay::Part) | None => {}
+                None => {}
             },
-            EventBody::Notification { bytes, .. } => inner.machine.notification(peer, &bytes, now),
-            EventBody::PeerLost { why, .. } => {
-                let by_us = if self.engine.check_not_closed().is_err() {
-                    "the engine was closed"
-                } else {
-                    "the peer was fenced"
-                };
-                inner.machine.peer_lost(peer, if why.is_empty() { by_us } else { &why }, now);
+            EventBody::Notification { .. } => {
+                inner.machine.heard(peer, now);
+                inner.inbox.add(event);
             }
+            EventBody::PeerLost { .. } => inner.inbox.add(event),
             EventBody::LateApply { address, length, .. } => {
                 inner.machine.late_apply(&(address..address.saturating_add(length)), now);
             }
@@ -113,20 +155,13 @@ impl Shared {
     fn sleep_until(&self, until: Until) {
         let timeout = match until {
             Until::Now => return,
-            Until::Broken => return std::thread::sleep(BROKEN_PAUSE),
+            Until::Broken => return sleep(BROKEN_PAUSE),
             Until::Woken => None,
-            Until::At(at) => {
-                let left = at.saturating_sub(self.now());
-                Some(Timespec {
-                    tv_sec: (left / 1_000_000_000) as i64,
-                    tv_nsec: (left % 1_000_000_000) as i64,
-                })
-            }
+            Until::At(at) => Some(Duration::from_nanos(at.saturating_sub(self.now()))),
         };
-        let mut fds = [PollFd::new(&*self.queue, PollFlags::IN), PollFd::new(&self.wake, PollFlags::IN)];
-        // An interrupted poll is a turn too early, which does no harm.
-        let _ = poll(&mut fds, timeout.as_ref());
-        let _ = rustix::io::read(&self.wake, &mut [0; 8]);
+        // A turn too early does no harm.
+        wait_readable(self.queue.as_fd(), self.wake.as_fd(), timeout);
+        self.wake.clear();
     }
 
     /// The cache is over: nothing of it is under way. With the engine over, that holds for all transfers.
@@ -134,9 +169,10 @@ impl Shared {
         let mut inner = self.lock();
         inner.machine.engine_closed(self.now());
         (inner.is_closing, inner.is_over) = (true, true);
-        inner.posts.clear();
+        inner.moving.clear();
+        inner.under_way.clear();
         inner.device_events.clear();
-        let _ = rustix::io::write(&self.news, &1u64.to_ne_bytes());
+        self.news.raise();
         drop(inner);
         // BUSY only if the engine is closed, which frees the queue.
         let _ = self.destroy_queue();

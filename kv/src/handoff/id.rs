@@ -4,6 +4,8 @@ use std::fmt;
 
 use ferry::status::{Error, Result};
 
+use crate::os;
+
 /// 128 random bits, drawn once for each attempt by whoever routes the request, and never used again. Whoever knows an id
 /// may take its offer, so texts show a part of it only.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -13,7 +15,7 @@ impl HandoffId {
     /// Draws an id from the operating system's generator.
     pub fn random() -> Result<HandoffId> {
         let mut bytes = [0; 16];
-        getrandom::fill(&mut bytes).map_err(|error| Error::system("drawing an id", &error.into()))?;
+        os::random(&mut bytes).map_err(|error| Error::system("drawing an id", &error))?;
         Ok(HandoffId(bytes))
     }
 

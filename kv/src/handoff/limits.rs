@@ -7,10 +7,12 @@ pub const TAKES_MAX: usize = 16_384;
 /// Takes that wait for their offer at the producer: of one peer, and of all.
 pub const WAITING_OF_PEER_MAX: usize = 1_024;
 pub const WAITING_MAX: usize = 16_384;
-/// Takes that their consumers ended before the offer came, and that are remembered for it.
-pub const WAITING_ENDED_MAX: usize = 1_024;
-/// Blocks of all takes that wait for their offers.
-pub const WAITING_BLOCKS_MAX: usize = 4_000_000;
+/// Takes that ended before the offer came, and that are remembered for it: of one peer, and of all.
+pub const WAITING_ENDED_OF_PEER_MAX: usize = 1_024;
+pub const WAITING_ENDED_MAX: usize = 16_384;
+/// Blocks of takes that wait for their offers: of one peer, and of all.
+pub const WAITING_BLOCKS_OF_PEER_MAX: usize = BLOCKS_MAX;
+pub const WAITING_BLOCKS_MAX: usize = 4 * WAITING_BLOCKS_OF_PEER_MAX;
 /// Consumer groups of one offer.
 pub const TAKERS_MAX: usize = 64;
 /// Blocks of one handoff, all groups together.
@@ -27,6 +29,9 @@ pub const ANSWERS_BEFORE_PONG_MAX: u32 = 1_024;
 pub const ANSWERS_MAX: u32 = (OFFERS_MAX + 2 * TAKES_MAX) as u32;
 /// HELLOs that are under way to one peer, which is fenced when it asks for more. They are long.
 pub const GREETINGS_MAX: u32 = 16;
+/// How long a peer that answers may take to end transfers that it was asked to end, in times of silence. An engine ends
+/// them within its `lease_ms`, whatever the network does, unless memory of its own does not come.
+pub const SILENCES_TO_END: u64 = 10;
 /// Ended ids that are remembered, and for how long.
 pub const TOMBSTONES_MAX: usize = 65_536;
 pub const TOMBSTONE_NS: u64 = 600_000_000_000;

@@ -1,10 +1,12 @@
 //! Checks an application's lists of blocks against its own layout, before anything is done with them.
 
+use std::cmp::Ordering;
 use std::ops::Range;
 
 use ferry::status::{Error, Result};
 use ferry::Status;
 
+use crate::layout::limits::GROUPS_MAX;
 use crate::layout::{GroupKind, Layer, LayerMemory, Layout};
 use crate::plan::held;
 
@@ -86,7 +88,7 @@ pub fn end(list: &Blocks, step: u64) -> u64 {
     (list.ids.len() as u64).saturating_mul(step).saturating_add(list.first_token)
 }
 
-/// Takes the blocks out that have none of the rank's own tokens before `from`. What is added next begins at `from`.
+/// Takes the blocks out that have none of the rank's own tokens before `from`. The next addition begins at `from`.
 pub fn cut_back(list: &mut Blocks, step: u64, from: u64) -> Vec<u32> {
     let kept = from.saturating_sub(list.first_token).div_ceil(step).min(list.ids.len() as u64);
     list.first_token = list.first_token.min(from - from % step);
@@ -100,23 +102,27 @@ pub fn cut_front(list: &mut Blocks, step: u64, before: u64) -> Vec<u32> {
     list.ids.drain(..gone as usize).collect()
 }
 
-/// Puts blocks into a list from where they begin on. What the list has from there on is replaced; so is all of it, if
-/// there is a gap. Returns false, and changes nothing, if they begin within a block of the list.
-pub fn replace(list: &mut Blocks, step: u64, added: Blocks) -> bool {
-    if added.ids.is_empty() {
-        return true;
-    }
-    if (list.first_token..=end(list, step)).contains(&added.first_token) {
-        let offset = added.first_token - list.first_token;
-        if !offset.is_multiple_of(step) {
-            return false;
+/// Adds blocks behind a list, or in its place if they begin later than it ends. Returns false, and changes nothing, if
+/// they begin before the list's end.
+pub fn append(list: &mut Blocks, step: u64, added: Blocks) -> bool {
+    match added.first_token.cmp(&end(list, step)) {
+        _ if added.ids.is_empty() => true,
+        Ordering::Less => false,
+        Ordering::Equal => {
+            list.ids.extend(added.ids);
+            true
         }
-        list.ids.truncate((offset / step) as usize);
-        list.ids.extend(added.ids);
-    } else {
-        *list = added;
+        Ordering::Greater => {
+            *list = added;
+            true
+        }
     }
-    true
+}
+
+/// The groups whose lists have blocks, a bit for each.
+pub fn wanted(lists: &[Blocks]) -> u64 {
+    let bits = lists.iter().take(GROUPS_MAX).enumerate();
+    bits.fold(0, |wanted, (group, list)| wanted | u64::from(!list.ids.is_empty()) << group)
 }
 
 /// Returns the blocks of a take that hold tokens from `valid` on, as (group, block).
@@ -135,7 +141,7 @@ pub fn beyond(layout: &Layout, lists: &[Blocks], valid: u64) -> Vec<(u32, u32)> 
     found
 }
 
-/// Returns whether a range of addresses may touch these blocks. What lies between a block's first and last byte of keys,
+/// Returns whether a range of addresses may touch these blocks. All between a block's first and last byte of keys,
 /// or of values, counts as the block's.
 pub fn touches(layout: &Layout, lists: &[Blocks], range: &Range<u64>) -> bool {
     let touches = |layer: &Layer, memory: &LayerMemory| {
@@ -193,26 +199,33 @@ mod tests {
     }
 
     #[test]
-    fn blocks_replace_those_from_their_token_on() {
-        // Into blocks 0 to 2, from token 8 to 20.
+    fn blocks_follow_those_that_were_told() {
+        // Behind blocks 0 to 2, from token 8 to 20.
         for (first, whole) in [
             (20, Some(list(8, 0..3))),
-            (16, Some(list(8, 0..2))),
-            (8, Some(list(8, 0..0))),
-            (10, None),
-            (4, Some(list(4, 0..0))),
-            (24, Some(list(24, 0..0))),
+            (19, None),
+            (8, None),
+            (0, None),
+            (21, Some(list(21, 0..0))),
             (u64::MAX, Some(list(u64::MAX, 0..0))),
         ] {
             let mut into = list(8, 0..3);
-            let is_good = replace(&mut into, 4, list(first, 7..9));
+            let is_good = append(&mut into, 4, list(first, 7..9));
             let kept = whole.clone().unwrap_or(list(8, 0..3));
             let added = if whole.is_some() { 7..9 } else { 0..0 };
             assert_eq!(is_good, whole.is_some(), "{first}");
             assert_eq!(into, Blocks { ids: kept.ids.into_iter().chain(added).collect(), ..kept });
         }
         let mut into = list(8, 0..3);
-        assert!(replace(&mut into, 4, list(8, 0..0)) && into == list(8, 0..3));
+        assert!(append(&mut into, 4, list(8, 0..0)) && into == list(8, 0..3));
         assert_eq!(end(&into, 4), 20);
+    }
+
+    #[test]
+    fn a_group_is_wanted_if_its_list_has_blocks() {
+        let mut lists = vec![list(0, 0..0); GROUPS_MAX];
+        assert_eq!(wanted(&lists), 0);
+        (lists[1], lists[63]) = (list(4, 0..1), list(0, 0..2));
+        assert_eq!(wanted(&lists), 1 << 1 | 1 << 63);
     }
 }

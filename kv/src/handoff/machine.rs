@@ -7,7 +7,7 @@
 //! ```
 //! Above 500 lines: all that peers, the engine and the time may tell a machine is in one place.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,7 +26,9 @@ use super::lists;
 use super::metrics::Counts;
 use super::producer::{Leases, Offer, Pending};
 use super::record::{Record, What};
-use super::remote::{Handoff, Hello, Owner, Patience, Post, Remote};
+use super::regions::Regions;
+use super::remote::{Handoff, Hello, Owner, Post, Remote};
+use super::silence::Stake;
 use super::tombs::{Tomb, Tombs};
 use super::types::{Blocks, End, Event, State};
 use super::waiting::Waiting;
@@ -36,7 +38,7 @@ use super::wire::{MemoryRange, Message};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PostId(pub u64);
 
-/// What the machine wants done, in this order.
+/// The machine's orders, carried out in this order.
 #[derive(Clone, Debug)]
 pub enum Action {
     /// Send a message, then call `sent`, with `of` and the result, when the peer has it or never will.
@@ -45,11 +47,13 @@ pub enum Action {
     Post { post: PostId, peer: PeerId, op: Op, moves: Vec<Strided> },
     /// Cancel a transfer; `moved` still follows.
     Cancel { post: PostId },
+    /// Probe the peer's engine, then call `engine_answered` if it answers.
+    Probe { peer: PeerId },
     /// Fence a silent peer, then call `peer_lost`, or `not_fenced`.
     Fence { peer: PeerId },
 }
 
-/// What the time ends.
+/// The things that end by time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Due {
     Lease(HandoffId),
@@ -61,11 +65,13 @@ pub struct Machine {
     pub(super) layout: Arc<Layout>,
     pub(super) incarnation: u64,
     regions: Vec<MemoryRange>,
-    silence_ns: u64,
+    pub(super) silence_ns: u64,
     pub(super) now: u64,
     pub(super) remotes: BTreeMap<PeerId, Remote>,
     pub(super) offers: BTreeMap<HandoffId, Offer>,
     pub(super) takes: BTreeMap<HandoffId, Taking>,
+    /// The blocks that takes may write, as (group, block): each is one take's.
+    pub(super) written: HashSet<(u32, u32)>,
     pub(super) leases: Leases,
     pub(super) leased_blocks_max: usize,
     /// Takes of peers whose offer has not come.
@@ -79,9 +85,9 @@ pub struct Machine {
     /// Leases and deadlines.
     pub(super) due: BTreeSet<(u64, Due)>,
     /// When to look for silent peers; None if nothing is expected of any.
-    look_at: Option<u64>,
+    pub(super) look_at: Option<u64>,
     next: u64,
-    actions: Vec<Action>,
+    pub(super) actions: Vec<Action>,
     events: VecDeque<Event>,
 }
 
@@ -102,6 +108,7 @@ impl Machine {
             remotes: BTreeMap::new(),
             offers: BTreeMap::new(),
             takes: BTreeMap::new(),
+            written: HashSet::new(),
             leases: Leases::default(),
             leased_blocks_max: 0,
             waiting: Waiting::default(),
@@ -144,9 +151,19 @@ impl Machine {
         self.tombs.get(id).map_or(State::Unknown, |tomb| State::Ended(tomb.end))
     }
 
-    /// Returns the bytes of a transfer's remote memory: the handle of their region in the peer's engine.
-    pub fn remote_region(&self, peer: PeerId, address: u64, bytes: u64) -> u64 {
-        self.remotes.get(&peer).map_or(0, |remote| remote.region_of(address, bytes))
+    /// This cache's layout, and for how long a peer may be silent.
+    pub fn layout(&self) -> &Arc<Layout> {
+        &self.layout
+    }
+
+    pub fn silence_ns(&self) -> u64 {
+        self.silence_ns
+    }
+
+    /// Returns the regions that have a peer's cache: none before its HELLO.
+    pub fn regions_of(&self, peer: PeerId) -> Regions {
+        let hello = self.remotes.get(&peer).and_then(|remote| remote.hello.as_ref());
+        hello.map(|hello| hello.regions.clone()).unwrap_or_default()
     }
 
     /// Tells whether a peer shares this host's memory.
@@ -157,31 +174,60 @@ impl Machine {
     /// A message has reached the peer's cache, or never will: then `result` says why.
     pub fn sent(&mut self, peer: PeerId, of: Option<Owner>, result: Result<()>, now: u64) {
         self.now = self.now.max(now);
-        let Some(remote) = self.remotes.get_mut(&peer) else { return };
+        let Some(remote) = self.remotes.get_mut(&peer).filter(|_| of != Some(Owner::Goodbye)) else { return };
         let was_full = remote.unsent >= UNSENT_MAX;
         remote.unsent = remote.unsent.saturating_sub(1);
         match of {
             Some(Owner::Offer { id, group, rank }) => self.data_told(id, (group, rank), result),
-            Some(Owner::Answer) => remote.answers = remote.answers.saturating_sub(1),
+            Some(Owner::Answer) => {
+                remote.answers = remote.answers.saturating_sub(1);
+                if let Some(number) = remote.owed_pong.take() {
+                    self.answer(peer, &Message::Pong(number));
+                }
+            }
             Some(Owner::Greeting) => remote.greetings = remote.greetings.saturating_sub(1),
-            Some(Owner::Take { .. }) | None => {}
+            Some(Owner::Take { .. } | Owner::Goodbye) | None => {}
         }
         if was_full {
             self.pump_peer(peer);
         }
     }
 
-    /// Takes a notification of a peer's cache. A peer that says what no cache says loses its handoffs.
+    /// Takes a notification of a peer's cache, and the message that it ends.
     pub fn notification(&mut self, peer: PeerId, part: &[u8], now: u64) {
+        match self.join(peer, part, now) {
+            Ok(None) => {}
+            Ok(Some(bytes)) => self.hear(peer, Message::decode(&bytes), now),
+            Err(error) => self.hear(peer, Err(error), now),
+        }
+    }
+
+    /// A peer gives a sign of life, before this machine comes to hear what it says.
+    pub fn heard(&mut self, peer: PeerId, now: u64) {
         self.now = self.now.max(now);
-        let remote = self.remote(peer);
-        remote.heard(now);
-        let heard = match remote.joiner.add(part) {
-            Ok(None) => return,
-            Ok(Some(bytes)) => Message::decode(&bytes).and_then(|message| self.message(peer, message)),
-            Err(error) => Err(error),
-        };
-        let Err(error) = heard else { return };
+        self.remote(peer).heard(now);
+    }
+
+    /// Takes a notification of a peer's cache. Returns the message that it ends, for `hear`.
+    pub fn join(&mut self, peer: PeerId, part: &[u8], now: u64) -> Result<Option<Vec<u8>>> {
+        self.heard(peer, now);
+        self.remote(peer).joiner.add(part)
+    }
+
+    /// Whether `hear` of a HELLO needs no plans but those that there are. Planning takes long: see `set_plans`.
+    pub fn has_plans(&self, peer: PeerId, layout: &Layout) -> bool {
+        self.remotes.get(&peer).is_some_and(|remote| remote.planned(layout).is_some())
+    }
+
+    /// Has a HELLO's plans at hand for `hear`.
+    pub fn set_plans(&mut self, peer: PeerId, hello: Hello) {
+        self.remote(peer).past = Some(hello);
+    }
+
+    /// Hears a message. A peer that says what no cache says loses its handoffs.
+    pub fn hear(&mut self, peer: PeerId, heard: Result<Message>, now: u64) {
+        self.now = self.now.max(now);
+        let Err(error) = heard.and_then(|message| self.message(peer, message)) else { return };
         self.forsake(peer, error.status, &error.message);
         if error.status == Status::Version {
             // A cache of another version does no harm. It learns this one's version, now and when it is greeted again.
@@ -189,9 +235,9 @@ impl Machine {
                 self.greet(peer);
             }
             self.remote(peer).is_greeted = false;
-        } else if !std::mem::replace(&mut self.remote(peer).is_fencing, true) {
-            // One that says nonsense is kept out.
-            self.actions.push(Action::Fence { peer });
+        } else {
+            // A peer that sends nonsense is kept out.
+            self.fence(peer);
         }
     }
 
@@ -200,14 +246,18 @@ impl Machine {
         self.check_answers(peer, &message)?;
         match message {
             Message::Hello { incarnation, regions, layout } => {
-                let hello = Hello::new(incarnation, *layout, regions, &self.layout);
+                let ours = self.layout.clone();
                 let remote = self.remote(peer);
+                let Some(hello) = remote.said(incarnation, regions, *layout, &ours) else {
+                    self.greet(peer);
+                    return Ok(());
+                };
                 // A cache that was opened anew knows nothing of this one.
                 let is_another = |known: &Hello| known.incarnation != incarnation;
                 remote.is_greeted &= !remote.hello.as_ref().is_some_and(is_another);
-                remote.hello = Some(hello);
+                remote.past = remote.hello.replace(hello).or(remote.past.take());
                 self.greet(peer);
-                self.advance_takes();
+                self.advance_takes(peer);
             }
             Message::Take(take) => self.taken(peer, take),
             Message::Update { key, epoch, ready, added } => self.granted(peer, key, epoch, ready, added),
@@ -218,11 +268,14 @@ impl Machine {
             }
             Message::Cancel { key } => self.cancelled(peer, key),
             Message::Ended { key, status, why } => self.ended(peer, key, status, &why),
-            Message::Ping if self.remote(peer).answers >= ANSWERS_BEFORE_PONG_MAX => {}
-            Message::Ping => self.answer(peer, &Message::Pong),
-            Message::Pong => {}
+            Message::Ping(number) if self.remote(peer).answers >= ANSWERS_BEFORE_PONG_MAX => {
+                self.remote(peer).owed_pong = Some(number);
+            }
+            Message::Ping(number) => self.answer(peer, &Message::Pong(number)),
+            Message::Pong(number) => self.ponged(peer, number),
             Message::Retract { key, epoch, from } => self.retract(peer, key, epoch, from)?,
             Message::Retracted { key, epoch } => self.retracted(peer, key, epoch)?,
+            Message::Goodbye => self.parted(peer),
         }
         Ok(())
     }
@@ -253,7 +306,7 @@ impl Machine {
             remote.in_flight = remote.in_flight.saturating_sub(1);
             match &mut result {
                 Ok(()) => remote.heard(now),
-                // What the fence ends is lost with the peer, whatever the engine calls it.
+                // Transfers that end by the fence count as lost with the peer, whatever the engine calls them.
                 Err(error) if remote.is_fencing => error.status = Status::PeerLost,
                 Err(_) => {}
             }
@@ -261,11 +314,19 @@ impl Machine {
         match owner {
             Owner::Offer { id, group, rank } => self.written(id, (group, rank), (epoch, work), result),
             Owner::Take { id, rank } => self.read(id, rank, &work, result),
-            // Of messages alone.
-            Owner::Answer | Owner::Greeting => {}
+            // These own messages alone.
+            Owner::Answer | Owner::Greeting | Owner::Goodbye => {}
         }
         if was_full {
             self.pump_peer(peer);
+        }
+    }
+
+    /// The peer's engine answered a probe. That is no sign of life of its cache.
+    pub fn engine_answered(&mut self, peer: PeerId, now: u64) {
+        self.now = self.now.max(now);
+        if self.stake_with(peer) == Stake::Engine {
+            self.remote(peer).heard(now);
         }
     }
 
@@ -277,7 +338,7 @@ impl Machine {
     }
 
     /// Bytes of a transfer that had ended landed in this range (LATE_APPLY): what lies there is not to be trusted, so the
-    /// offers and takes that have it fail. What of such a take has arrived is not valid. Returns how many.
+    /// offers and takes that have it fail. None of such a take's data is valid. Returns how many.
     pub fn late_apply(&mut self, range: &Range<u64>, now: u64) -> usize {
         self.now = self.now.max(now);
         let layout = self.layout.clone();
@@ -319,13 +380,18 @@ impl Machine {
 
     /// Ends all handoffs with a peer, of which nothing lands here any more, or which is not to be trusted.
     fn forsake(&mut self, peer: PeerId, status: Status, why: &str) {
-        let is_gone = status == Status::PeerLost;
         self.waiting.remove_peer(peer);
         for handoff in self.handoffs_with(peer) {
-            match handoff {
-                Handoff::Offer(id) => self.forsake_offer(id, peer, status, why, is_gone),
-                Handoff::Take(id) => self.forsake_take(id, peer, status, why, is_gone),
-            }
+            self.forsake_one(handoff, peer, status, why);
+        }
+    }
+
+    /// PEER_LOST: nothing of the peer lands here any more.
+    pub(super) fn forsake_one(&mut self, handoff: Handoff, peer: PeerId, status: Status, why: &str) {
+        let is_gone = status == Status::PeerLost;
+        match handoff {
+            Handoff::Offer(id) => self.forsake_offer(id, peer, status, why, is_gone),
+            Handoff::Take(id) => self.forsake_take(id, peer, status, why, is_gone),
         }
     }
 
@@ -338,8 +404,16 @@ impl Machine {
         for id in takes {
             self.strike_take(id, End::Cancelled, Status::Closed, "the cache was closed");
         }
-        let is_quiet = self.remotes.values().all(|remote| remote.unsent == 0);
-        self.offers.is_empty() && self.takes.is_empty() && self.posts.is_empty() && is_quiet
+        let is_quiet = self.is_idle() && self.remotes.values().all(|remote| remote.unsent == 0);
+        if is_quiet {
+            self.say_goodbye();
+        }
+        is_quiet
+    }
+
+    /// Whether no handoff is left, and nothing that touches blocks is under way.
+    pub fn is_idle(&self) -> bool {
+        self.offers.is_empty() && self.takes.is_empty() && self.posts.is_empty()
     }
 
     /// The engine has ended: all transfers are final, and nothing reaches any peer.
@@ -371,42 +445,6 @@ impl Machine {
         }
         let due = [self.due.first().map(|(at, _)| *at), self.ask_the_silent()];
         due.into_iter().flatten().min()
-    }
-
-    /// Asks silent peers of which something is expected, and fences those that stay silent. Returns when to look again.
-    fn ask_the_silent(&mut self) -> Option<u64> {
-        let (now, silence) = (self.now, self.silence_ns);
-        if self.look_at.is_some_and(|at| at > now) {
-            return self.look_at;
-        }
-        let mut wanted = Vec::new();
-        self.look_at = None;
-        for (peer, remote) in self.remotes.iter_mut().filter(|(_, remote)| remote.is_expected()) {
-            let (patience, due) = remote.patience(now, silence);
-            wanted.push((*peer, patience));
-            self.look_at = Some(self.look_at.map_or(due, |at| at.min(due)));
-        }
-        for (peer, patience) in wanted {
-            match patience {
-                Patience::Ask => self.send(peer, &Message::Ping),
-                Patience::Fence => self.actions.push(Action::Fence { peer }),
-                Patience::Wait => {}
-            }
-        }
-        self.look_at
-    }
-
-    /// Notes that something is expected of a peer until the handoff ends.
-    pub(super) fn count_on(&mut self, peer: PeerId, handoff: Handoff) {
-        let (now, silence) = (self.now, self.silence_ns);
-        let remote = self.remote(peer);
-        if !remote.is_expected() {
-            // Silence before this does not count.
-            remote.heard(now);
-        }
-        remote.handoffs.insert(handoff);
-        let due = now.saturating_add((silence / 2).max(1));
-        self.look_at = Some(self.look_at.map_or(due, |at| at.min(due)));
     }
 
     /// The handoffs that have not ended and of which something is expected of a peer.
@@ -444,7 +482,7 @@ impl Machine {
         // Only a layout can be too long, and `Cache::open` has exported its own.
         if let Ok(message) = message.encode() {
             let remote = self.remote(peer);
-            remote.unsent += 1;
+            remote.unsent += u32::from(of != Some(Owner::Goodbye));
             remote.answers += u32::from(of == Some(Owner::Answer));
             remote.greetings += u32::from(of == Some(Owner::Greeting));
             self.actions.push(Action::Send { peer, message, of });

@@ -1,4 +1,4 @@
-//! What a cache counts: handoffs by their end, bytes, and what is under way now. `machine` tells it what happens; the
+//! A cache's counts: handoffs by their end, bytes, and what is under way now. `machine` tells it what happens; the
 //! numbers of what exists are taken from the offers and takes themselves (`producer::counting`, `consumer::counting`).
 
 use std::collections::BTreeMap;
@@ -20,7 +20,7 @@ pub struct Metrics {
     pub takes: u64,
     /// Takes of peers that wait for an offer of this cache.
     pub takes_waiting: u64,
-    /// What one rank of a producer and one of a consumer exchange, that is not over; of offers and of takes.
+    /// Exchanges between a rank of a producer and one of a consumer that are not over, of offers and of takes.
     pub parts: u64,
     /// Transfers that are not final.
     pub transfers: u64,
@@ -62,7 +62,7 @@ impl Ends {
         self.failed.iter().sum()
     }
 
-    /// Those that failed with this status.
+    /// Returns how many failed with this status.
     pub fn failed_with(&self, status: Status) -> u64 {
         let mut all = Status::ALL.iter().zip(&self.failed);
         all.find(|(of, _)| **of == status).map_or(0, |(_, count)| *count)

@@ -3,7 +3,7 @@
 //! ```text
 //! calls ─▶ machine ─┬ producer  offers, their takers          lists     checks of block lists
 //!                   ├ consumer  takes, their parts            progress  what was posted, what has arrived
-//!                   ├ remote    other caches                  tombs     ids that have ended
+//!                   ├ remote    other caches                  silence   what theirs means, and tombs: ids that have ended
 //!                   ├ waiting   takes before their offer      limits    bounds
 //!                   └ wire      messages                      metrics   what is counted
 //!                                                     record    what happened when
@@ -19,7 +19,9 @@ mod metrics;
 mod producer;
 mod progress;
 mod record;
+mod regions;
 mod remote;
+mod silence;
 mod tombs;
 mod types;
 mod waiting;
@@ -32,7 +34,9 @@ pub use metrics::{Ends, Metrics};
 #[doc(hidden)]
 pub use progress::Work;
 pub use record::{Entry, Moved, What, MARK_COMPUTE};
+pub use regions::Regions;
+pub use remote::Hello;
 #[doc(hidden)]
 pub use remote::Owner;
 pub use types::{Blocks, End, Event, Mode, OfferSpec, State, TakeSpec};
-pub use wire::{parts, MemoryRange};
+pub use wire::{part, parts, MemoryRange};

@@ -1,4 +1,4 @@
-//! What of one exchange was posted and what has arrived, layer by layer. The side that posts uses it to find the next
+//! The progress of one exchange, posted and arrived, layer by layer. The side that posts uses it to find the next
 //! work; the side that receives, to know when it has everything.
 
 use std::ops::Range;
@@ -21,7 +21,7 @@ pub struct Work {
 struct Row {
     source_layer: u32,
     target_layer: u32,
-    /// Of a window or a state: moves at once, when the last token is ready.
+    /// A window or a state: it moves at once, when the last token is ready.
     is_whole: bool,
     /// A layer that is not wanted lies before it, so it does not move together with the row before.
     is_apart: bool,
@@ -51,7 +51,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Of the layers of an exchange whose blocks the target wants.
+    /// Makes the progress of an exchange, for the layers whose blocks the target wants.
     pub fn new(
         exchange: &Exchange,
         source: &Layout,

@@ -34,12 +34,12 @@ pub struct Entry {
 pub enum What {
     Offered,
     Taken,
-    /// Of an offer: these layers are computed up to this token.
+    /// In an offer: these layers are computed up to this token.
     Ready {
         layers: Range<u32>,
         tokens: u64,
     },
-    /// Of a pull: the producer told the consumer what it may read, at either side.
+    /// In a pull, at either side: the producer told the consumer what it may read.
     Granted {
         peer: PeerId,
     },
@@ -47,9 +47,9 @@ pub enum What {
     Posted(Moved),
     /// A transfer is final; it began when it was posted.
     Final(Moved, Status),
-    /// Of a push, at the consumer: these bytes are here. The transfer is the producer's, and has the number 0.
+    /// In a push, at the consumer: these bytes are here. The transfer is the producer's, and has the number 0.
     Arrived(Moved),
-    /// Of a take: layers before this one are complete.
+    /// In a take: the layers before this one are complete.
     Layers(u32),
     Sealed {
         tokens: u64,
@@ -65,7 +65,7 @@ pub enum What {
 /// The kind of marks of compute.
 pub const MARK_COMPUTE: u32 = 1;
 
-/// What one transfer moves.
+/// The bytes that one transfer moves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Moved {
     /// The same of a Posted and its Final.
@@ -190,6 +190,6 @@ impl Machine {
 fn handoff_of(owner: Owner) -> Option<HandoffId> {
     match owner {
         Owner::Offer { id, .. } | Owner::Take { id, .. } => Some(id),
-        Owner::Answer | Owner::Greeting => None,
+        Owner::Answer | Owner::Greeting | Owner::Goodbye => None,
     }
 }

@@ -12,30 +12,37 @@ use crate::plan::Plan;
 
 use super::id::HandoffId;
 use super::progress::Work;
+use super::regions::Regions;
 use super::wire::{Joiner, MemoryRange};
 
 type Planned = Result<Arc<Plan>, Error>;
 
 #[derive(Clone, Debug, Default)]
 pub struct Remote {
-    /// What the peer's cache said of itself.
+    /// The HELLO of the peer's cache, and that of its predecessor, which is closed.
     pub hello: Option<Hello>,
+    pub past: Option<Hello>,
     /// This cache's HELLO went to the peer.
     pub is_greeted: bool,
     pub joiner: Joiner,
     /// Messages, and transfers, that are not final.
     pub unsent: u32,
     pub in_flight: u32,
-    /// Of the messages: answers, and HELLOs. A peer that asks and takes no answers makes them pile up.
+    /// Queued answers and HELLOs. They pile up when a peer asks and takes no answers.
     pub answers: u32,
     pub greetings: u32,
-    /// Handoffs that have not ended and of which something is expected of the peer.
+    /// Handoffs with the peer that have not ended.
     pub handoffs: BTreeSet<Handoff>,
     /// The peer shares this host's memory.
     pub is_here: bool,
     pub heard_ns: u64,
     /// When the peer was asked for a sign of life, if it has not given one since.
     pub asked_ns: Option<u64>,
+    /// The numbers of the last PING to the peer, and of the last one that it has answered.
+    pub pings: u64,
+    pub pongs: u64,
+    /// The last PING of the peer, if there was no room to answer it. One answer is for all before it.
+    pub owed_pong: Option<u64>,
     /// A fence was asked for.
     pub is_fencing: bool,
     /// A fence of the silent peer failed.
@@ -61,7 +68,7 @@ impl Handoff {
 pub struct Hello {
     pub incarnation: u64,
     pub layout: Arc<Layout>,
-    pub regions: Vec<MemoryRange>,
+    pub regions: Regions,
     /// From the peer's instance to this one, and back.
     pub to_us: Planned,
     pub from_us: Planned,
@@ -71,7 +78,12 @@ impl Hello {
     pub fn new(incarnation: u64, theirs: Layout, regions: Vec<MemoryRange>, ours: &Layout) -> Hello {
         let to_us = Plan::between(&theirs, ours).map(Arc::new);
         let from_us = Plan::between(ours, &theirs).map(Arc::new);
-        Hello { incarnation, layout: Arc::new(theirs), regions, to_us, from_us }
+        Hello { incarnation, layout: Arc::new(theirs), regions: Regions::new(regions), to_us, from_us }
+    }
+
+    /// As `new`, with the plans of this one, whose layout it must be.
+    fn again(&self, incarnation: u64, regions: Vec<MemoryRange>) -> Hello {
+        Hello { incarnation, regions: Regions::new(regions), ..self.clone() }
     }
 }
 
@@ -83,7 +95,7 @@ impl fmt::Debug for Hello {
     }
 }
 
-/// What to do about a peer that something is expected of.
+/// The next step towards a peer of which something is expected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Patience {
     Wait,
@@ -92,8 +104,27 @@ pub enum Patience {
 }
 
 impl Remote {
-    pub fn is_expected(&self) -> bool {
-        !self.handoffs.is_empty()
+    /// Returns the HELLO of this layout, which has its plans.
+    pub fn planned(&self, layout: &Layout) -> Option<&Hello> {
+        [&self.hello, &self.past].into_iter().flatten().find(|hello| *hello.layout == *layout)
+    }
+
+    /// Returns the HELLO that a cache of the peer says; None if it has said the same before.
+    pub fn said(
+        &self,
+        incarnation: u64,
+        regions: Vec<MemoryRange>,
+        layout: Layout,
+        ours: &Layout,
+    ) -> Option<Hello> {
+        let hello = match self.planned(&layout) {
+            Some(known) => known.again(incarnation, regions),
+            None => Hello::new(incarnation, layout, regions, ours),
+        };
+        let is_same = |known: &Hello| {
+            known.incarnation == incarnation && known.regions == hello.regions && known.layout == hello.layout
+        };
+        (!self.hello.as_ref().is_some_and(is_same)).then_some(hello)
     }
 
     /// Notes a sign of life.
@@ -103,34 +134,19 @@ impl Remote {
         self.is_unfenced = false;
     }
 
-    /// A peer that is silent for half of `silence` ns is asked for a sign of life, and fenced after the other half.
-    /// Returns also when to look again.
-    pub fn patience(&mut self, now: u64, silence: u64) -> (Patience, u64) {
+    /// A peer that is silent for half of `silence` ns is asked for a sign of life, and given up or fenced after the other
+    /// half. Returns also when to look again.
+    pub fn patience(&self, now: u64, silence: u64) -> (Patience, u64) {
         let half = (silence / 2).max(1);
-        let (due, next) =
-            (self.asked_ns.unwrap_or(self.heard_ns).saturating_add(half), now.saturating_add(half));
-        if self.is_fencing {
+        let due = self.asked_ns.unwrap_or(self.heard_ns).saturating_add(half);
+        let next = now.saturating_add(half);
+        match self.asked_ns {
             // The fence tells its end by itself.
-            return (Patience::Wait, next);
+            _ if self.is_fencing => (Patience::Wait, next),
+            _ if now < due => (Patience::Wait, due),
+            None => (Patience::Ask, next),
+            Some(_) => (Patience::Fence, next),
         }
-        if now < due {
-            return (Patience::Wait, due);
-        }
-        if self.asked_ns.replace(now).is_none() {
-            return (Patience::Ask, next);
-        }
-        self.is_fencing = true;
-        (Patience::Fence, next)
-    }
-
-    /// Returns the region of this range in the peer's engine; 0 if no region of its cache has it.
-    pub fn region_of(&self, address: u64, bytes: u64) -> u64 {
-        let ranges = self.hello.iter().flat_map(|hello| &hello.regions);
-        let has = |range: &&MemoryRange| {
-            let offset = address.checked_sub(range.address);
-            offset.is_some_and(|offset| offset <= range.bytes && bytes <= range.bytes - offset)
-        };
-        ranges.into_iter().find(has).map_or(0, |range| range.region)
     }
 }
 
@@ -139,25 +155,26 @@ impl Remote {
 pub struct Post {
     pub peer: PeerId,
     pub owner: Owner,
-    /// Of a WRITE: the epoch of its part when it was posted.
+    /// The epoch of the part when a WRITE was posted.
     pub epoch: u64,
     pub work: Work,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Owner {
-    /// Of an offer: a WRITE for this rank of this consumer group.
+    /// An offer's WRITE for this rank of this consumer group.
     Offer {
         id: HandoffId,
         group: u64,
         rank: u32,
     },
-    /// Of a take: a READ from this rank of the producer.
+    /// A take's READ from this rank of the producer.
     Take {
         id: HandoffId,
         rank: u32,
     },
-    /// Of no handoff: a message that answers one of the peer's, and a HELLO.
+    /// Messages that belong to no handoff: an answer, a HELLO, and the last word of a cache.
     Answer,
     Greeting,
+    Goodbye,
 }

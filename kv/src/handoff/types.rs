@@ -1,4 +1,4 @@
-//! What an application says to a cache about handoffs, and what it learns.
+//! The arguments and results of an application's calls about handoffs.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ pub struct Blocks {
     pub ids: Vec<u32>,
 }
 
-/// What a producer offers. The memory of the blocks belongs to the offer until its terminal event.
+/// A producer's offer. The memory of the blocks belongs to the offer until its terminal event.
 #[derive(Clone, Debug)]
 pub struct OfferSpec {
     pub id: HandoffId,
@@ -42,7 +42,7 @@ pub enum Mode {
     Push,
 }
 
-/// What a consumer takes. The memory of the blocks belongs to the take until its terminal event.
+/// A consumer's take. The memory of the blocks belongs to the take until its terminal event.
 #[derive(Clone, Debug)]
 pub struct TakeSpec {
     pub id: HandoffId,
@@ -90,14 +90,14 @@ pub enum Event {
         status: Status,
         /// Why, in a sentence; empty for Sent and Received.
         why: String,
-        /// Of a take: the tokens from the beginning that are complete in all layers and groups.
+        /// For a take, the tokens from the beginning that are complete in all layers and groups.
         valid_tokens: u64,
-        /// Of a take: (group, block) that are not to be trusted.
+        /// For a take, each (group, block) that is not to be trusted.
         untrusted: Vec<(u32, u32)>,
     },
 }
 
-/// What `status` tells of an id.
+/// The state of an id, as `status` returns it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     Unknown,

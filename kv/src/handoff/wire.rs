@@ -3,19 +3,21 @@
 //! | kind | message | from | fields behind the kind |
 //! |---|---|---|---|
 //! | 1 | HELLO | both | version u16, incarnation u64, regions (address u64, bytes u64, handle u64), layout |
-//! | 2 | TAKE | consumer | key, incarnation of the producer, group, rank, mode, skip, tokens, blocks (push) |
+//! | 2 | TAKE | consumer | key, incarnation of the producer, group, rank, mode, skip, tokens, wanted groups, blocks (push) |
 //! | 3 | UPDATE | producer | key, epoch, ready tokens by layer as runs, blocks that were added (pull) |
 //! | 4 | DATA | producer | key, epoch, layers, tokens: the WRITE that moved them is DONE |
 //! | 5 | FINAL | consumer | key, epoch, status, sentence: it reads nothing any more |
 //! | 6 | CANCEL | consumer | key: the producer shall write nothing any more |
 //! | 7 | ENDED | producer | key, status, sentence: it writes nothing any more, and grants nothing any more |
-//! | 8 | PING | both | |
-//! | 9 | PONG | both | |
+//! | 8 | PING | both | number u64 |
+//! | 9 | PONG | both | number u64 of the PING that it answers |
 //! | 10 | RETRACT | producer | key, epoch that begins, token: what it told from that token on holds no more |
 //! | 11 | RETRACTED | consumer | key, epoch: it has dropped them, and reads none of them any more |
+//! | 12 | GOODBYE | both | the cache is closed: all its handoffs have ended, and nothing of them is under way |
 //!
 //! A key is the handoff's id (16 bytes) and the number of the take. Lists of blocks are runs of consecutive ids; those
-//! of an UPDATE begin at the token that their `first_token` says, and replace what was told from there on.
+//! of an UPDATE begin at the token that their `first_token` says. The lists of an epoch begin empty: RETRACT ends all
+//! that was granted before.
 
 use ferry::status::{Error, Result};
 use ferry::Status;
@@ -27,7 +29,7 @@ use super::limits::{BLOCKS_MAX, MESSAGE_BYTES_MAX};
 use super::progress::Work;
 use super::types::Blocks;
 
-pub const VERSION: u16 = 2;
+pub const VERSION: u16 = 4;
 
 /// A take: the handoff, and the number that the consumer drew for the take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -54,8 +56,17 @@ pub struct Take {
     pub is_push: bool,
     pub skip: u64,
     pub tokens: u64,
+    /// The consumer's groups of which it wants blocks, a bit for each.
+    pub wanted: u64,
     /// The consumer's, for a push.
     pub blocks: Vec<Blocks>,
+}
+
+impl Take {
+    /// Whether the consumer wants blocks of this group of its own.
+    pub fn wants(&self, group: u32) -> bool {
+        self.wanted.checked_shr(group).is_some_and(|bits| bits & 1 == 1)
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,10 +78,11 @@ pub enum Message {
     Final { key: Key, epoch: u64, status: Status, why: String },
     Cancel { key: Key },
     Ended { key: Key, status: Status, why: String },
-    Ping,
-    Pong,
+    Ping(u64),
+    Pong(u64),
     Retract { key: Key, epoch: u64, from: u64 },
     Retracted { key: Key, epoch: u64 },
+    Goodbye,
 }
 
 /// Regions of one cache.
@@ -92,7 +104,11 @@ impl Message {
             }
             Message::Take(take) => {
                 out.byte(2).key(take.key).u64(take.incarnation).u64(take.group).u32(take.rank);
-                out.byte(take.is_push.into()).u64(take.skip).u64(take.tokens).blocks(&take.blocks);
+                out.byte(take.is_push.into())
+                    .u64(take.skip)
+                    .u64(take.tokens)
+                    .u64(take.wanted)
+                    .blocks(&take.blocks);
             }
             Message::Update { key, epoch, ready, added } => {
                 out.byte(3).key(*key).u64(*epoch).ready(ready).blocks(added);
@@ -110,17 +126,20 @@ impl Message {
             Message::Ended { key, status, why } => {
                 out.byte(7).key(*key).u32(*status as i32 as u32).text(why);
             }
-            Message::Ping => {
-                out.byte(8);
+            Message::Ping(number) => {
+                out.byte(8).u64(*number);
             }
-            Message::Pong => {
-                out.byte(9);
+            Message::Pong(number) => {
+                out.byte(9).u64(*number);
             }
             Message::Retract { key, epoch, from } => {
                 out.byte(10).key(*key).u64(*epoch).u64(*from);
             }
             Message::Retracted { key, epoch } => {
                 out.byte(11).key(*key).u64(*epoch);
+            }
+            Message::Goodbye => {
+                out.byte(12);
             }
         }
         Ok(out.0)
@@ -154,6 +173,7 @@ impl Message {
                 is_push: input.flag()?,
                 skip: input.u64()?,
                 tokens: input.u64()?,
+                wanted: input.u64()?,
                 blocks: input.blocks()?,
             }),
             3 => Message::Update {
@@ -175,10 +195,11 @@ impl Message {
             },
             6 => Message::Cancel { key: input.key()? },
             7 => Message::Ended { key: input.key()?, status: input.status()?, why: input.text()? },
-            8 => Message::Ping,
-            9 => Message::Pong,
+            8 => Message::Ping(input.u64()?),
+            9 => Message::Pong(input.u64()?),
             10 => Message::Retract { key: input.key()?, epoch: input.u64()?, from: input.u64()? },
             11 => Message::Retracted { key: input.key()?, epoch: input.u64()? },
+            12 => Message::Goodbye,
             kind => return Err(malformed(&format!("kind {kind} is unknown"))),
         };
         match input.0 {
@@ -342,32 +363,50 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Cuts a message into notifications of at most `bytes_max` bytes. The first byte of each says whether more follow.
+/// Bits of a part's first byte.
+const MORE_FOLLOW: u8 = 1;
+const CONTINUES: u8 = 2;
+
+/// Cuts a message into notifications of at most `bytes_max` bytes. The first byte of each says whether more follow, and
+/// whether the part continues a message.
 pub fn parts(message: &[u8], bytes_max: usize) -> Vec<Vec<u8>> {
-    let mut chunks = message.chunks(bytes_max.saturating_sub(1).max(1)).peekable();
-    let mut all = Vec::new();
-    while let Some(chunk) = chunks.next() {
-        all.push([&[chunks.peek().is_some().into()], chunk].concat());
-    }
-    all
+    let count = message.len().div_ceil(bytes_max.saturating_sub(1).max(1));
+    (0..count).map(|number| part(message, number, bytes_max).0).collect()
 }
 
-/// Joins the parts of one peer's messages.
+/// Returns one of the notifications of `parts`, from number 0 on, and whether it is the last one.
+pub fn part(message: &[u8], number: usize, bytes_max: usize) -> (Vec<u8>, bool) {
+    let size = bytes_max.saturating_sub(1).max(1);
+    let rest = message.get(number.saturating_mul(size)..).unwrap_or_default();
+    let (chunk, rest) = rest.split_at(size.min(rest.len()));
+    let head = if number == 0 { 0 } else { CONTINUES } | if rest.is_empty() { 0 } else { MORE_FOLLOW };
+    ([&[head], chunk].concat(), rest.is_empty())
+}
+
+/// Joins the parts of one peer's messages. An engine's cache that was closed and opened anew meets the rest of a message
+/// that its predecessor began to hear, or a message behind the half of one that the peer's predecessor began to say.
 #[derive(Clone, Debug, Default)]
-pub struct Joiner(Vec<u8>);
+pub struct Joiner(Option<Vec<u8>>);
 
 impl Joiner {
-    /// Returns the message that this part ends. INVALID for a part that is none, LIMIT above `MESSAGE_BYTES_MAX`.
+    /// Returns the message that this part ends. A rest without a beginning is passed over, and so is a beginning without
+    /// its rest. INVALID for a part that is none, LIMIT above `MESSAGE_BYTES_MAX`.
     pub fn add(&mut self, part: &[u8]) -> Result<Option<Vec<u8>>> {
-        let (more, bytes) = match part {
-            [more @ 0..=1, bytes @ ..] => (*more == 1, bytes),
+        let (head, bytes) = match part {
+            [head @ 0..=3, bytes @ ..] => (*head, bytes),
             _ => return Err(malformed("a part of it has no head")),
         };
-        if bytes.len() > MESSAGE_BYTES_MAX - self.0.len().min(MESSAGE_BYTES_MAX) {
+        let joined = match self.0.take() {
+            Some(joined) if head & CONTINUES != 0 => joined,
+            None if head & CONTINUES != 0 => return Ok(None),
+            _ => Vec::new(),
+        };
+        if bytes.len() > MESSAGE_BYTES_MAX - joined.len().min(MESSAGE_BYTES_MAX) {
             let text = format!("a message of the peer's cache has more than {MESSAGE_BYTES_MAX} bytes");
             return Err(Error::new(Status::Limit, text));
         }
-        self.0.extend_from_slice(bytes);
-        Ok((!more).then(|| std::mem::take(&mut self.0)))
+        let joined = self.0.insert(joined);
+        joined.extend_from_slice(bytes);
+        Ok(if head & MORE_FOLLOW == 0 { self.0.take() } else { None })
     }
 }

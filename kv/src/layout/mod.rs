@@ -1,4 +1,4 @@
-//! What one rank of an inference engine holds of a paged KV cache. `plan` compares two layouts, and `wire` turns a
+//! The part of a paged KV cache that one rank of an inference engine holds. `plan` compares two layouts; `wire` turns a
 //! layout into the bytes that peers exchange.
 //!
 //! | | |
@@ -33,7 +33,7 @@ pub struct Layout {
     pub layers: Vec<Layer>,
 }
 
-/// What two caches must have in common so that one can use the other's bytes. Compared field by field.
+/// Two caches can use each other's bytes only if their keys are equal, field by field.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModelKey {
     pub model: String,
@@ -117,7 +117,7 @@ pub struct LayerMemory {
     pub strides: Strides,
 }
 
-/// In bytes. What a stride leaves out between elements is padding, which is not moved. Dimensions are nested in any
+/// In bytes. The space that a stride leaves between elements is padding, which is not moved. Dimensions nest in any
 /// order: a stride is at least the extent of all that smaller strides reach. That of a dimension of size 1 has no say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Strides {

@@ -133,7 +133,7 @@ pub fn layouts() -> impl Strategy<Value = Layout> {
         let mut layout = Layout { key, shard, groups, layers };
         place(&mut layout, ARRANGEMENTS[arrangement], blocks);
         for memory in layout.layers.iter_mut().filter_map(|layer| layer.memory.as_mut()) {
-            // Of the outermost dimension, so that no bytes meet.
+            // The padding is the outermost dimension's, so that no bytes meet.
             memory.strides.block += if arrangement < 2 { 0 } else { padding };
             memory.address += padding;
         }

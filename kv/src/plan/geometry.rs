@@ -8,7 +8,7 @@ use super::tokens::Run;
 use super::LayerPiece;
 use crate::layout::{Layer, LayerMemory, Layout, Strides};
 
-/// What layers must have in common to be moved by the same strides.
+/// The properties that layers must share to be moved by the same strides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Geometry {
     heads: u32,

@@ -19,7 +19,7 @@ use crate::layout::{Group, GroupKind, Layout, Shard};
 impl Exchange {
     /// Returns the bytes to move for the tokens `tokens` of a sequence, of those of the target's layers whose ordinals
     /// are in `layers`. The layouts are those of the two ranks, with their memory; `blocks` has the lists of each group
-    /// of the target. Of a Window, only its last tokens before the end of the range are moved. A State's blocks are
+    /// of the target. A Window moves only its last tokens before the end of the range. A State's blocks are
     /// moved whatever the range: give it empty lists when it shall not move.
     ///
     /// `Invalid` if the layouts are not those of this exchange, a list lacks a token of the range that its rank holds,

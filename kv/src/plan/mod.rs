@@ -18,7 +18,7 @@ mod strided;
 mod tokens;
 
 pub use blocks::{BlockList, GroupBlocks};
-pub use strided::{Bases, BlockPairs, Loop, Piece, Strided};
+pub use strided::{Bases, BlockPairs, Loop, Piece, Pieces, Place, Strided};
 
 use ferry::status::{Error, Result};
 
@@ -37,7 +37,7 @@ pub struct Plan {
     targets: Vec<Vec<u32>>,
 }
 
-/// What one rank of the source sends to one rank of the target.
+/// The data that one rank of the source sends to one rank of the target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Exchange {
     pub source: Shard,

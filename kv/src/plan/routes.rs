@@ -50,7 +50,7 @@ struct Matched<'a> {
     is_state: bool,
 }
 
-/// What a rank needs from one sender.
+/// The needs of a rank from one sender.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Wanted {
     Any,

@@ -1,5 +1,6 @@
 //! Bytes to move, by strides. Made by `lower`; read by whoever submits the transfers.
 
+use std::borrow::Borrow;
 use std::sync::Arc;
 
 /// Pieces of `bytes` contiguous bytes. Each layer, pair of blocks and step of the loops has one piece, at
@@ -53,14 +54,7 @@ pub struct Piece {
 impl Strided {
     /// Returns the pieces one by one: layer by layer, and in each the blocks in the order of the lists.
     pub fn requests(&self) -> impl Iterator<Item = Piece> + '_ {
-        self.layers.iter().flat_map(move |base| {
-            let ids = self.pairs.source.iter().zip(&self.pairs.target);
-            ids.flat_map(move |(&source, &target)| {
-                let source = base.source.wrapping_add(u64::from(source).wrapping_mul(self.source_stride));
-                let target = base.target.wrapping_add(u64::from(target).wrapping_mul(self.target_stride));
-                (0..self.pieces_of_block()).map(move |step| self.piece(base.layer, source, target, step))
-            })
-        })
+        Pieces::from(std::slice::from_ref(self), Place::default())
     }
 
     /// How many pieces there are in all.
@@ -69,19 +63,78 @@ impl Strided {
         (self.layers.len() as u64).saturating_mul(blocks).saturating_mul(self.pieces_of_block())
     }
 
+    /// Whether pieces of neighbouring blocks may continue each other on both sides: not if a block has several with gaps
+    /// between them.
+    pub fn merges(&self) -> bool {
+        let is_within = |inner: &Loop| {
+            inner.source_stride < self.source_stride && inner.target_stride < self.target_stride
+        };
+        !self.inner.iter().any(is_within)
+    }
+
     fn pieces_of_block(&self) -> u64 {
         self.inner.iter().fold(1, |pieces, inner| pieces.saturating_mul(inner.count))
     }
+}
 
-    fn piece(&self, layer: u32, source: u64, target: u64, mut step: u64) -> Piece {
-        let mut piece = Piece { layer, source, target, bytes: self.bytes };
-        for inner in self.inner.iter().rev() {
-            let at = step % inner.count;
-            step /= inner.count;
-            piece.source = piece.source.wrapping_add(at.wrapping_mul(inner.source_stride));
-            piece.target = piece.target.wrapping_add(at.wrapping_mul(inner.target_stride));
+/// Where a walk through the pieces of moves has come to. No sum of pieces: more than 2^64 can be walked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Place {
+    nth: usize,
+    layer: usize,
+    pair: usize,
+    /// One step for each loop, the outermost first.
+    steps: [u64; 4],
+}
+
+/// Walks through the pieces of moves, from a place on.
+#[derive(Clone, Debug)]
+pub struct Pieces<M> {
+    moves: M,
+    place: Place,
+}
+
+impl<M: Borrow<[Strided]>> Pieces<M> {
+    pub fn from(moves: M, place: Place) -> Pieces<M> {
+        Pieces { moves, place }
+    }
+
+    /// Returns the place behind the last piece that was given.
+    pub fn place(&self) -> Place {
+        self.place
+    }
+}
+
+impl<M: Borrow<[Strided]>> Iterator for Pieces<M> {
+    type Item = Piece;
+
+    fn next(&mut self) -> Option<Piece> {
+        let at = &mut self.place;
+        loop {
+            let moves = self.moves.borrow().get(at.nth)?;
+            let Some(base) = moves.layers.get(at.layer) else {
+                *at = Place { nth: at.nth + 1, ..Place::default() };
+                continue;
+            };
+            let ids = (moves.pairs.source.get(at.pair), moves.pairs.target.get(at.pair));
+            let (Some(&source), Some(&target)) = ids else {
+                (at.layer, at.pair) = (at.layer + 1, 0);
+                continue;
+            };
+            let source = base.source.wrapping_add(u64::from(source).wrapping_mul(moves.source_stride));
+            let target = base.target.wrapping_add(u64::from(target).wrapping_mul(moves.target_stride));
+            let mut piece = Piece { layer: base.layer, source, target, bytes: moves.bytes };
+            for (inner, step) in moves.inner.iter().zip(at.steps) {
+                piece.source = piece.source.wrapping_add(step.wrapping_mul(inner.source_stride));
+                piece.target = piece.target.wrapping_add(step.wrapping_mul(inner.target_stride));
+            }
+            let is_over = moves.inner.iter().zip(&mut at.steps).rev().all(|(inner, step)| {
+                *step = if *step + 1 < inner.count { *step + 1 } else { 0 };
+                *step == 0
+            });
+            at.pair += usize::from(is_over);
+            return Some(piece);
         }
-        piece
     }
 }
 
@@ -140,4 +193,70 @@ pub(super) fn merge(dimensions: [Dimension; 4], element_bytes: u64) -> Merged {
     }
     inner.reverse();
     Merged { bytes, inner, names, loops }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn moves(layers: u64, pairs: u32, counts: &[u64]) -> Strided {
+        let layers = (0..layers).map(|at| Bases { layer: at as u32, source: at << 40, target: at << 41 });
+        let stride = |at: usize, side: u64| (16 << (8 * at)) + side;
+        let inner = counts.iter().enumerate().map(|(at, count)| Loop {
+            count: *count,
+            source_stride: stride(at, 0),
+            target_stride: stride(at, 1),
+        });
+        let pairs = BlockPairs { source: (0..pairs).collect(), target: (0..pairs).rev().collect() };
+        Strided {
+            layers: layers.collect(),
+            pairs: Arc::new(pairs),
+            source_stride: 1 << 32,
+            target_stride: 1 << 33,
+            inner: inner.collect(),
+            bytes: 8,
+        }
+    }
+
+    fn shapes() -> impl Strategy<Value = Strided> {
+        (0u64..4, 0u32..4, prop::collection::vec(2u64..5, 0..4))
+            .prop_map(|(layers, pairs, counts)| moves(layers, pairs, &counts))
+    }
+
+    proptest! {
+        #[test]
+        fn pieces_that_are_taken_in_parts_are_the_same(
+            all in prop::collection::vec(shapes(), 0..4),
+            part in 1usize..20,
+        ) {
+            let whole: Vec<Piece> = all.iter().flat_map(Strided::requests).collect();
+            prop_assert_eq!(whole.len() as u64, all.iter().map(Strided::pieces).sum::<u64>());
+            let (mut found, mut place) = (Vec::new(), Place::default());
+            loop {
+                let mut pieces = Pieces::from(all.as_slice(), place);
+                let before = found.len();
+                found.extend(pieces.by_ref().take(part));
+                place = pieces.place();
+                if found.len() == before {
+                    break;
+                }
+            }
+            prop_assert_eq!(found, whole);
+        }
+    }
+
+    /// Three loops of 2^20, and four: more than 2^64 pieces of a block.
+    #[test]
+    fn no_count_of_pieces_overflows() {
+        let endless = moves(3, 3, &[1 << 20; 3]);
+        let last = (1 << 20) - 1;
+        let last_of_block = Place { steps: [last, last, last, 0], ..Place::default() };
+        let mut pieces = Pieces::from(std::slice::from_ref(&endless), last_of_block);
+        assert!(pieces.next().is_some());
+        assert_eq!(pieces.place(), Place { pair: 1, ..Place::default() });
+        let beyond = moves(3, 3, &[1 << 20; 4]);
+        assert_eq!(beyond.pieces(), u64::MAX);
+        assert_eq!(Pieces::from(std::slice::from_ref(&beyond), Place::default()).take(1000).count(), 1000);
+    }
 }

@@ -16,7 +16,7 @@ use std::ops::Range;
 use crate::handoff::{Entry, Moved, What, MARK_COMPUTE};
 use crate::layout::limits::LAYERS_MAX;
 
-/// Of the picture, in its own units.
+/// The picture's measures, in its own units.
 const LEFT: u64 = 80;
 const WIDTH: f64 = 1_000.0;
 const TOP: u64 = 34;
@@ -213,10 +213,10 @@ impl Page {
     fn bar(&mut self, bar: &Bar) {
         let (class, colour) = bar.row.class();
         let (from, to) = (self.x(bar.ns.start), self.x(bar.ns.end));
-        // What takes no time can be seen, too.
+        // A bar of no duration is drawn, too.
         let width = (to - from).max(0.5);
         for layer in bar.layers.clone() {
-            if !self.has_room() {
+            if !self.take_room() {
                 continue;
             }
             let y = TOP + u64::from(layer) * LANE + bar.row.offset();
@@ -231,7 +231,7 @@ impl Page {
     }
 
     fn line(&mut self, line: &Line, bottom: u64) {
-        if self.has_room() {
+        if self.take_room() {
             let x = self.x(line.at);
             let _ = writeln!(
                 self.text,
@@ -243,7 +243,7 @@ impl Page {
         }
     }
 
-    fn has_room(&mut self) -> bool {
+    fn take_room(&mut self) -> bool {
         let has_room = self.room > 0;
         self.room = self.room.saturating_sub(1);
         self.left_out += usize::from(!has_room);

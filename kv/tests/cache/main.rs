@@ -5,6 +5,12 @@
 #[allow(dead_code)]
 mod caches;
 mod fork;
+#[path = "../../../engine/tests/outside/pages.rs"]
+#[allow(dead_code)]
+mod pages;
+mod pages_block;
+mod peers;
+mod pieces;
 mod room;
 
 use std::os::fd::AsFd;
@@ -12,7 +18,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use caches::{cells, layout, Shape};
-use ferry::internals::api::break_engine;
+use ferry::internals::api::{break_engine, late_apply};
 use ferry::types::{PeerId, RegionId};
 use ferry::{Config, Engine, Memory, RegionOptions, Status, TransferOptions};
 use ferry_kv::cache::CHANNEL;
@@ -40,7 +46,7 @@ fn paths() -> Vec<String> {
     }
 }
 
-/// Of the tests that need one path.
+/// Returns the path for tests that need one.
 fn path() -> String {
     paths().remove(0)
 }
@@ -268,7 +274,7 @@ fn a_peer_that_goes_is_told_in_time() {
     }
 }
 
-/// What a broken engine had begun may land until its leases are over. No handoff ends before.
+/// Transfers that a broken engine has begun may land until its leases are over. No handoff ends before.
 #[test]
 fn a_broken_engine_ends_its_handoffs_when_its_leases_are_over() {
     let (producers, consumers) = (instance(shape(1, 4), &path()), instance(shape(1, 4), &path()));
@@ -389,8 +395,9 @@ impl Talker {
         };
         let incarnation = u64::from_le_bytes(bytes[4..12].try_into().unwrap());
         let (is_push, blocks, tokens) = (false, Vec::new(), TOKENS);
-        let (key, group, rank, skip) = (Talker::KEY, 0, 0, 0);
-        talker.say(Message::Take(Take { key, incarnation, group, rank, is_push, skip, tokens, blocks }));
+        let (key, group, rank, skip, wanted) = (Talker::KEY, 0, 0, 0, 1);
+        let take = Take { key, incarnation, group, rank, is_push, skip, tokens, wanted, blocks };
+        talker.say(Message::Take(take));
         while !matches!(producer.cache.status(id(7)), State::Offered { takers: 1, .. }) {
             std::thread::yield_now();
         }
@@ -452,6 +459,28 @@ fn leases_are_bounded_by_an_option_of_the_cache() {
     let (end, status, why, _) = producer.end(id(1));
     assert!((end, status) == (End::Expired, Status::Limit) && why.ends_with("(PRESSURE)"), "{why}");
     assert_eq!(producer.cache.status(id(2)), State::Offered { sealed: true, takers: 0 });
+}
+
+/// The engine's LATE_APPLY comes to the handoffs that have the bytes, whoever's transfer it was, and to no others.
+#[test]
+fn late_bytes_of_any_peer_fail_the_handoffs_that_have_them() {
+    let producer = &rank(shape(1, 4), 0, &path(), 0);
+    for number in 1..3 {
+        let blocks = producer.lists(10 * u32::from(number));
+        let lease = Duration::from_secs(60);
+        let spec = OfferSpec { id: id(number), blocks, takers: 1, only: Vec::new(), lease };
+        producer.cache.offer(spec).unwrap();
+    }
+    // The last byte of the second offer's first block, in the last layer.
+    let (blocks, layer) = (producer.lists(20), producer.layout.layers.len() as u32 - 1);
+    let first = vec![Blocks { first_token: 0, ids: blocks[0].ids[..1].to_vec() }];
+    let of_layer = cells(&producer.layout, &first, 0..4, 5).into_iter().filter(|cell| cell.layer == layer);
+    let last = of_layer.map(|cell| cell.address).max().unwrap();
+    late_apply(&producer.engine, PeerId::from_raw(77), producer.memory.region(), last, 1).unwrap();
+    let (end, status, why, _) = producer.end(id(2));
+    assert!((end, status) == (End::Failed, Status::Corrupt) && why.contains("LATE_APPLY"), "{why}");
+    assert_eq!(producer.cache.metrics().late_applies, 1);
+    assert!(matches!(producer.cache.status(id(1)), State::Offered { .. }));
 }
 
 #[test]

@@ -10,7 +10,7 @@ use ferry_kv::{Cache, CacheMemory, CacheOptions};
 use super::caches::layout;
 use super::{id, path, rank, shape, Rank, PATIENCE, SECRET, TOKENS};
 
-/// Of caches that look at nothing by themselves for as long as a test lasts.
+/// Returns options of caches that look at nothing by themselves for as long as a test lasts.
 fn patient() -> CacheOptions {
     CacheOptions { silence: Duration::from_secs(3_600), ..CacheOptions::default() }
 }
@@ -59,7 +59,7 @@ impl Rank {
     }
 }
 
-/// Those parts that are left follow, and none comes twice.
+/// The parts that are left follow, and none comes twice.
 #[test]
 fn a_long_message_goes_on_where_the_engine_had_no_room() {
     let options = CacheOptions::default();
@@ -88,7 +88,7 @@ fn what_waits_goes_on_when_the_application_makes_room() {
     consumer.check(&lists);
 }
 
-/// What needs no room does not wait for it.
+/// A cancel needs no room, and does not wait for it.
 #[test]
 fn a_transfer_that_waits_for_room_can_be_cancelled() {
     let ((producer, _of_one), (consumer, _of_other)) = (limited(0, patient()), limited(1, patient()));

@@ -111,9 +111,9 @@ fn layers_move_when_the_device_has_come_to_their_events() {
     second.block();
     // One event for both layers: the point is taken in the call, and the event is recorded anew in between.
     first.record();
-    producer.after(1, 0..1, Start::Event(first.event())).unwrap();
+    producer.after(1, 0..1, first.event()).unwrap();
     second.record_other(&first);
-    producer.after(1, 1..2, Start::Event(first.event())).unwrap();
+    producer.after(1, 1..2, first.event()).unwrap();
     producer.cache.offer_ready(id(1), 2..3, TOKENS).unwrap();
     producer.cache.offer_seal(id(1), TOKENS).unwrap();
     consumer.tells_nothing();
@@ -133,7 +133,7 @@ fn a_stream_gives_a_point_too() {
     producer.offer(1);
     consumer.take(1, &producer);
     stream.block();
-    producer.after(1, 0..3, Start::Stream(stream.handle())).unwrap();
+    producer.after(1, 0..3, stream.so_far()).unwrap();
     producer.cache.offer_seal(id(1), TOKENS).unwrap();
     consumer.tells_nothing();
     stream.go();
@@ -149,7 +149,7 @@ fn work_that_fails_fails_the_offer() {
     consumer.take(1, &producer);
     stream.block();
     stream.record();
-    producer.after(1, 0..3, Start::Event(stream.event())).unwrap();
+    producer.after(1, 0..3, stream.event()).unwrap();
     program.set("FERRY_STANDIN_FAULT", "cuEventQuery:*:700");
     let (end, status, why) = producer.end();
     assert_eq!(end, End::Failed, "{status}: {why}");
@@ -166,7 +166,7 @@ fn an_end_does_not_wait_for_the_device() {
     let stream = program.stream();
     stream.block();
     stream.record();
-    let at = Start::Event(stream.event());
+    let at = stream.event();
     producer.offer(1);
     producer.after(1, 0..3, at).unwrap();
     producer.cache.offer_abort(id(1)).unwrap();
@@ -193,11 +193,13 @@ fn what_is_wrong_is_named() {
     let stream = program.stream();
     stream.record();
     producer.offer(1);
-    let refused = producer.after(1, 0..4, Start::Event(stream.event())).unwrap_err();
+    let refused = producer.after(1, 0..4, stream.event()).unwrap_err();
     assert_eq!(refused.message, "layers: 0 to 4 is no range of the 3 layers");
-    let refused = producer.after(1, 0..1, Start::Event(16)).unwrap_err();
+    // SAFETY: the stand-in's events are numbers, and none has this one.
+    let unknown = unsafe { Start::event(16) };
+    let refused = producer.after(1, 0..1, unknown).unwrap_err();
     assert!(refused.message.starts_with("event: "), "{refused}");
-    let ascend = producer.cache.offer_ready_after(id(1), 0..1, 1, MemoryKind::Ascend, Start::Event(16));
+    let ascend = producer.cache.offer_ready_after(id(1), 0..1, 1, MemoryKind::Ascend, unknown);
     assert_eq!(ascend.unwrap_err().status, Status::Unavailable);
     assert_eq!(producer.cache.status(id(1)), State::Offered { sealed: false, takers: 0 });
 }

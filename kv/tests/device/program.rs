@@ -4,6 +4,7 @@ use std::ffi::{c_char, c_int, c_void, CString};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::standin;
+use ferry::Start;
 
 /// `program_stream` of program.h.
 #[repr(C)]
@@ -92,14 +93,15 @@ impl Stream<'_> {
         unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn(*mut Raw)>(function)(self.raw) };
     }
 
-    pub fn handle(&self) -> u64 {
+    /// All work of this stream so far.
+    pub fn so_far(&self) -> Start {
         // SAFETY: the stream lives as long as this.
-        unsafe { (*self.raw).handle as u64 }
+        unsafe { Start::stream((*self.raw).handle as u64) }
     }
 
-    pub fn event(&self) -> u64 {
+    pub fn event(&self) -> Start {
         // SAFETY: as above.
-        unsafe { (*self.raw).event as u64 }
+        unsafe { Start::event((*self.raw).event as u64) }
     }
 
     /// Work that the stream is given from here on waits for `go`.

@@ -1,4 +1,4 @@
-//! What a machine has counted, compared with what its story has seen, and nothing that is under way any more.
+//! Compares what a machine has counted with what its story has seen. Nothing is under way any more.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use ferry_kv::handoff::{End, Event, Metrics};
 
 use crate::world::{Life, World};
 
-/// Those of a node when its story is over. `is_whole`: everything has arrived.
+/// Checks a node's metrics when its story is over. `is_whole`: everything has arrived.
 pub fn check_metrics(world: &World, node: usize, is_whole: bool) {
     let it = &world.nodes[node];
     let metrics = it.machine.metrics(world.now);

@@ -1,8 +1,8 @@
-//! What producers take back in the stories of `storm`: tokens of a sequence that is computed again, and blocks that
+//! Producers' retracts in the stories of `storm`: tokens of a sequence that is computed again, and blocks that
 //! have left a window.
 //!
 //! The moment a retract is over, what it took back is overwritten with poison, and nothing that is under way may touch
-//! it. What is computed again has other bytes (a version), so that a consumer that kept what was taken back is found.
+//! it. Recomputed tokens have other bytes (a version), so that a consumer that kept what was taken back is found.
 
 use std::ops::Range;
 
@@ -13,7 +13,7 @@ use crate::caches::{cells, held, Cell};
 use crate::storm::{Side, Story};
 use crate::world::Life;
 
-/// What a producer has offered and taken back.
+/// A producer's offered blocks and its retracts.
 pub struct Back {
     /// Blocks of each list that are offered.
     pub offered: Vec<usize>,
@@ -21,7 +21,7 @@ pub struct Back {
     pub version: u64,
     /// By token: the first version that takers may have, once the retracts are over.
     least: Vec<u64>,
-    /// Of a consumer: `least` of its producers when its take began to end. What it has then it keeps.
+    /// For a consumer: `least` of its producers when its take began to end. It keeps what it has then.
     frozen: Option<Vec<u64>>,
     waits: Vec<Waits>,
     /// Retracts of both kinds that are over.
@@ -160,7 +160,7 @@ impl Story {
             }
             for waits in std::mem::take(&mut self.sides[at].back.waits) {
                 match self.world.nodes[node].machine.is_retracted(id, waits.number) {
-                    Ok(true) => self.has_come_back(at, waits),
+                    Ok(true) => self.come_back(at, waits),
                     Ok(false) => self.sides[at].back.waits.push(waits),
                     // The offer has ended, or ends.
                     Err(_) => {}
@@ -169,7 +169,7 @@ impl Story {
         }
     }
 
-    fn has_come_back(&mut self, at: usize, waits: Waits) {
+    fn come_back(&mut self, at: usize, waits: Waits) {
         let (node, id) = (self.sides[at].node, self.sides[at].id);
         let spans: Vec<Range<u64>> = waits.cells.iter().map(|cell| cell.address..cell.address + 1).collect();
         let (from, is_touched) = (waits.from, self.world.touches(node, &spans));

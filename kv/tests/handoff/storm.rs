@@ -31,14 +31,14 @@ pub struct Side {
     pub is_producer: bool,
     pub group: u64,
     pub begun: bool,
-    /// Of a producer: tokens that are ready in each layer, where the present chunk ends, and whether it is sealed.
+    /// For a producer: tokens that are ready in each layer, where the present chunk ends, and whether it is sealed.
     pub ready: Vec<u64>,
     pub chunk_end: u64,
     pub sealed: bool,
     pub extended: bool,
-    /// Of a producer: what it has offered and taken back.
+    /// For a producer: what it has offered and taken back.
     pub back: Back,
-    /// What the memory must be until the story ends, once the blocks are used again.
+    /// The byte that the memory must hold until the story ends, once the blocks are used again.
     pub scribbled: Option<u8>,
     pub before: Vec<(Cell, u8)>,
 }
@@ -351,7 +351,13 @@ impl Story {
     }
 
     fn run(&mut self, with_faults: bool) {
-        for _ in 0..3_000 {
+        for round in 0..3_000 {
+            if round % 64 == 0
+                && self.has_ended()
+                && self.world.nodes.iter().all(|it| it.life != Life::Stopped)
+            {
+                return self.check_the_end();
+            }
             match self.world.random.below(4) {
                 0 => self.act(),
                 1 if with_faults && self.world.random.one_in(300) => self.fault(),
@@ -371,8 +377,7 @@ impl Story {
             }
             self.world.step();
             self.look();
-            let over = (0..self.sides.len()).all(|at| self.is_done(at));
-            if over && self.world.is_quiet() {
+            if self.has_ended() {
                 return self.check_the_end();
             }
         }
@@ -396,12 +401,16 @@ impl Story {
         self.world.nodes[side.node].life == Life::Dead || self.is_over(at)
     }
 
+    /// Whether everything has ended, and nothing is under way.
+    fn has_ended(&self) -> bool {
+        (0..self.sides.len()).all(|at| self.is_done(at)) && self.world.is_quiet()
+    }
+
     /// Nothing has landed since the blocks were used again.
     fn check_the_end(&mut self) {
-        // A consumer that does not need a group does not tell the producer of it, nor what it has read again.
-        let all_wanted = self.sides.iter().all(|side| side.lists.iter().all(|list| !list.ids.is_empty()));
+        // A consumer does not tell the producer what it has read again.
         for node in 0..self.world.nodes.len() {
-            check_metrics(&self.world, node, self.is_calm && all_wanted && !self.retracts);
+            check_metrics(&self.world, node, self.is_calm && !self.retracts);
         }
         for at in 0..self.sides.len() {
             let side = &self.sides[at];
@@ -423,7 +432,7 @@ struct Counts {
     fenced: usize,
     /// Retracts that are over.
     retracts: usize,
-    /// Of those received: by a rank that shares its heads' tokens with others, or from one, and with states.
+    /// Takes received by a rank that shares its heads' tokens with others, or from one, and takes received with states.
     divided: usize,
     states: usize,
 }
@@ -463,28 +472,43 @@ fn stories(seeds: Range<u64>, with_faults: bool, is_calm: bool) -> Counts {
     counts
 }
 
-fn count(normally: u64) -> u64 {
-    std::env::var("FERRY_TEST_KV_STORIES").ok().and_then(|text| text.parse().ok()).unwrap_or(normally)
+/// The seeds from `first` on: as many as normally, or as the environment says.
+fn seeds(first: u64, normally: u64) -> Range<u64> {
+    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+    let first = first + number("FERRY_TEST_KV_FROM").unwrap_or(0);
+    first..first + number("FERRY_TEST_KV_STORIES").unwrap_or(normally)
 }
 
 #[test]
 fn what_nobody_disturbs_arrives() {
-    let counts = stories(0..count(150), false, true);
-    assert!(counts.sent > 700 && counts.received > 1_200 && counts.others == 0, "{counts:?}");
-    assert!(counts.divided > 500 && counts.states > 200 && counts.retracts > 500, "{counts:?}");
+    let counts = stories(seeds(0, 800), false, true);
+    println!("{counts:?}");
+    assert!(counts.sent > 3_700 && counts.received > 6_400 && counts.others == 0, "{counts:?}");
+    assert!(counts.divided > 2_600 && counts.states > 1_000 && counts.retracts > 2_600, "{counts:?}");
 }
 
 #[test]
 fn cancels_aborts_leases_and_deadlines_race() {
-    let counts = stories(500_000..500_000 + count(150), false, false);
-    assert!(counts.sent > 250 && counts.received > 450 && counts.others > 900, "{counts:?}");
+    let counts = stories(seeds(500_000, 1_200), false, false);
+    println!("{counts:?}");
+    assert!(counts.sent > 2_000 && counts.received > 3_600 && counts.others > 7_200, "{counts:?}");
     assert_eq!(counts.fenced, 0, "nobody was silent");
-    assert!(counts.retracts > 250, "{counts:?}");
+    assert!(counts.retracts > 2_000, "{counts:?}");
 }
 
 #[test]
 fn with_faults_each_end_comes_once_and_nothing_lands_after_it() {
-    let counts = stories(1_000_000..1_000_000 + count(300), true, false);
-    assert!(counts.sent > 450 && counts.received > 1_000 && counts.others > 1_600, "{counts:?}");
-    assert!(counts.fenced > 700 && counts.retracts > 500, "{counts:?}");
+    let counts = stories(seeds(1_000_000, 3_000), true, false);
+    println!("{counts:?}");
+    assert!(counts.sent > 4_500 && counts.received > 10_000 && counts.others > 16_000, "{counts:?}");
+    assert!(counts.fenced > 5_000 && counts.retracts > 5_000, "{counts:?}");
+}
+
+/// In both, blocks of a window were read again after they were free: a retract reached behind them, and the window was
+/// offered again from a later block on.
+#[test]
+fn stories_that_have_failed_before() {
+    for seed in [1_000_851, 1_006_664] {
+        stories(seed..seed + 1, true, false);
+    }
 }

@@ -76,6 +76,8 @@ pub struct World {
     posted: Vec<Posted>,
     /// Fences that were asked for: (who, of whom).
     fences: Vec<(usize, usize)>,
+    /// Probes that are not answered, the same.
+    probes: Vec<(usize, usize)>,
     pub now: u64,
     pub random: Random,
     pub fenced: usize,
@@ -88,6 +90,11 @@ pub const SILENCE: Duration = Duration::from_millis(4_000);
 
 pub fn peer(node: usize) -> PeerId {
     PeerId::from_raw(node as u64 + 1)
+}
+
+/// Whether no more parts of its message follow.
+fn is_last(part: &[u8]) -> bool {
+    part[0] & 1 == 0
 }
 
 fn node_of(peer: PeerId) -> usize {
@@ -121,6 +128,7 @@ impl World {
             wires: BTreeMap::new(),
             posted: Vec::new(),
             fences: Vec::new(),
+            probes: Vec::new(),
             now: 0,
             random: Random(seed),
             fenced: 0,
@@ -169,6 +177,7 @@ impl World {
                 let mut own = self.posted.iter_mut().filter(|it| it.node == node && it.post == post);
                 own.by_ref().for_each(|it| it.is_cancelled = true);
             }
+            Action::Probe { peer } => self.probes.push((node, node_of(peer))),
             Action::Fence { peer } => self.fences.push((node, node_of(peer))),
         }
     }
@@ -187,6 +196,13 @@ impl World {
     /// Lets time pass.
     pub fn pass(&mut self, ns: u64) {
         self.now += ns;
+        for (asking, asked) in std::mem::take(&mut self.probes) {
+            match (self.nodes[asking].life, self.nodes[asked].life) {
+                (Life::Runs, Life::Runs) => self.nodes[asking].machine.engine_answered(peer(asked), self.now),
+                (Life::Dead, _) | (_, Life::Dead) => {}
+                _ => self.probes.push((asking, asked)),
+            }
+        }
         for node in self.nodes.iter_mut().filter(|node| node.life == Life::Runs) {
             node.machine.tick(self.now);
         }
@@ -204,7 +220,7 @@ impl World {
         let key = keys[self.random.below(keys.len())];
         let Some((part, of)) = self.wires.get_mut(&key).and_then(VecDeque::pop_front) else { return };
         self.nodes[key.1].machine.notification(peer(key.0), &part, self.now);
-        if part[0] == 0 && self.nodes[key.0].life == Life::Runs {
+        if is_last(&part) && self.nodes[key.0].life == Life::Runs {
             self.nodes[key.0].machine.sent(peer(key.1), of, Ok(()), self.now);
         }
     }
@@ -279,7 +295,7 @@ impl World {
     pub fn part(&mut self, one: usize, other: usize) {
         for key in [(one, other), (other, one)] {
             for (part, of) in self.wires.remove(&key).unwrap_or_default() {
-                if part[0] == 0 {
+                if is_last(&part) {
                     let lost = Err(Error::new(Status::PeerLost, "the peer is fenced"));
                     self.nodes[key.0].machine.sent(peer(key.1), of, lost, self.now);
                 }

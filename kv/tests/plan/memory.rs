@@ -1,4 +1,4 @@
-//! What lists cost that are as long as a peer says: each of them can fail for want of memory, and then `lower` says so.
+//! Lists as long as a peer says: each of them can fail for want of memory, and then `lower` says so.
 
 use std::alloc::{GlobalAlloc, Layout as Sizes, System};
 use std::cell::Cell;

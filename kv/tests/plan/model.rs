@@ -82,13 +82,13 @@ pub fn moved_of(kind: GroupKind, tokens: &Range<u64>) -> Range<u64> {
     }
 }
 
-/// What one element holds, whatever the rank. A State's token is the number of its block.
+/// Returns the value of an element, whatever the rank. A State's token is the number of its block.
 pub fn value(layer: &str, head: u32, pair: u32, token: u64, element: u32) -> u64 {
     let name = layer.bytes().fold(7, |sum, byte| mix(sum ^ u64::from(byte)));
     mix(mix(name ^ u64::from(head) << 32 ^ u64::from(pair) << 48) ^ token << 16 ^ u64::from(element))
 }
 
-/// What nothing has written yet.
+/// Returns the byte of a place that nothing has written yet.
 pub fn canary(rank: usize, at: usize) -> u8 {
     mix((rank as u64) << 40 ^ at as u64) as u8
 }

@@ -1,4 +1,4 @@
-//! What a plan and its lowering refuse, with the sentence that says why.
+//! Refusals of a plan and its lowering, with the sentence that says why.
 
 use ferry::Status;
 use ferry_kv::layout::{Arrangement, GroupKind, Layout};

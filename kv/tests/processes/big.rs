@@ -31,7 +31,7 @@ pub fn rank_with(transports: &str, settings: &[(&str, &str)]) -> Rank {
     settings.iter().for_each(|(key, value)| config.set(key, value).unwrap());
     config.set("secret", "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f").unwrap();
     config.set("transports", transports).unwrap();
-    // What a stopped peer was posted ends by its lease.
+    // Transfers posted to a stopped peer end by their lease.
     config.set("lease_ms", "1500").unwrap();
     let engine = Engine::open(config).unwrap();
     let sizes = Sizes { blocks: BLOCKS, pairs: 2, heads: 8, tokens: 16, elements: 128, element_bytes: 2 };

@@ -112,7 +112,7 @@ fn what_failed_what_is_open_and_what_arrived_can_be_told_apart() {
     assert_eq!(bars(&picture, "open"), [(2, 5, 30)]);
     assert_eq!(bars(&picture, "mark"), [(1, 20, 30)]);
     assert!(picture.iter().any(|element| element.title == "abcdef01: mark 7 of layer 1"));
-    // What takes no time is seen.
+    // An entry that takes no time is seen.
     let arrived = picture.iter().find(|it| it.title.ends_with(": arrived")).unwrap();
     assert!(coordinate(arrived, "width") > 0.0);
 }

@@ -53,7 +53,7 @@ struct Block {
     length: u64,
 }
 
-/// What the arena has given in this run.
+/// The memory that the arena has given in this run.
 pub(crate) struct Arena {
     area: &'static Area,
     /// By address.
@@ -82,6 +82,11 @@ impl Arena {
         if let Ok(at) = self.blocks.binary_search_by_key(&address, |block| block.address) {
             self.blocks.remove(at);
         }
+    }
+
+    /// A process has another address space: none of its memory here is in it.
+    pub fn forget(&mut self, process: ProcessId) {
+        self.blocks.retain(|block| block.process != process);
     }
 
     /// Returns how many bytes from `address` on, at most `length`, the process has here.

@@ -10,61 +10,100 @@ const BILLION: i128 = 1_000_000_000;
 /// The time of day at the beginning of a world: 2030-01-01.
 const DAY_ONE_S: u64 = 1_893_456_000;
 
-/// The clocks of a host. The monotonic one shows `base` at virtual time `since`, and goes at 1 + `drift_ppb` / 10^9.
-/// It stands while the host is suspended; the boottime clock goes on.
-pub(crate) struct HostClock {
+/// A clock that shows `base` at virtual time `since`, and goes at 1 + `gain_ppb` / 10^9.
+#[derive(Clone, Copy)]
+struct Line {
     base: u64,
     since: u64,
+    gain_ppb: i64,
+}
+
+impl Line {
+    fn shows(&self, now: u64) -> u64 {
+        if self.gain_ppb == 0 {
+            return self.base + (now - self.since);
+        }
+        let elapsed = i128::from(now - self.since);
+        self.base + (elapsed + elapsed * i128::from(self.gain_ppb) / BILLION) as u64
+    }
+
+    /// Returns the first virtual time at which the clock shows `shown`.
+    fn when(&self, shown: u64) -> u64 {
+        let local = shown.saturating_sub(self.base);
+        if self.gain_ppb == 0 {
+            return local.saturating_add(self.since);
+        }
+        let rate = BILLION + i128::from(self.gain_ppb);
+        let elapsed = (i128::from(local) * BILLION + rate - 1) / rate;
+        u64::try_from(elapsed).unwrap_or(u64::MAX).saturating_add(self.since)
+    }
+
+    /// Goes on from what the clock showed `at`.
+    fn go_on(&mut self, at: u64, now: u64) {
+        (self.base, self.since) = (self.shows(at), now);
+    }
+}
+
+/// The clocks of a host. The raw one goes at the rate of the hardware, which drifts. The monotonic one, by which waits
+/// end, is slewed besides. Both stand while the host is suspended; the boottime clocks go on.
+pub(crate) struct HostClock {
+    monotonic: Line,
+    raw: Line,
     drift_ppb: i64,
-    /// What boottime is ahead.
+    slew_ppb: i64,
+    /// How far the boottime clocks are ahead, in nanoseconds.
     ahead: u64,
     pub suspended_at: Option<u64>,
 }
 
 impl HostClock {
     pub fn new(now: u64, base: u64, ahead: u64) -> HostClock {
-        HostClock { base, since: now, drift_ppb: 0, ahead, suspended_at: None }
+        let line = Line { base, since: now, gain_ppb: 0 };
+        HostClock { monotonic: line, raw: line, drift_ppb: 0, slew_ppb: 0, ahead, suspended_at: None }
     }
 
     pub fn monotonic(&self, now: u64) -> u64 {
-        self.base + self.passed(self.suspended_at.unwrap_or(now))
+        self.monotonic.shows(self.suspended_at.unwrap_or(now))
     }
 
     pub fn boottime(&self, now: u64) -> u64 {
-        self.base + self.passed(now) + self.ahead
+        self.monotonic.shows(now) + self.ahead
     }
 
-    fn passed(&self, now: u64) -> u64 {
-        if self.drift_ppb == 0 {
-            return now - self.since;
-        }
-        let elapsed = i128::from(now - self.since);
-        (elapsed + elapsed * i128::from(self.drift_ppb) / BILLION) as u64
+    fn raw(&self, now: u64) -> u64 {
+        self.raw.shows(self.suspended_at.unwrap_or(now))
+    }
+
+    fn raw_boottime(&self, now: u64) -> u64 {
+        self.raw.shows(now) + self.ahead
     }
 
     /// Returns the first virtual time at which the monotonic clock shows `shown`; None while the clock stands.
     pub fn when(&self, shown: u64) -> Option<u64> {
-        if self.suspended_at.is_some() {
-            return None;
-        }
-        let local = shown.saturating_sub(self.base);
-        if self.drift_ppb == 0 {
-            return Some(local.saturating_add(self.since));
-        }
-        let local = i128::from(local);
-        let rate = BILLION + i128::from(self.drift_ppb);
-        let elapsed = (local * BILLION + rate - 1) / rate;
-        Some(u64::try_from(elapsed).unwrap_or(u64::MAX).saturating_add(self.since))
+        self.suspended_at.is_none().then(|| self.monotonic.when(shown))
     }
 
     pub fn set_drift(&mut self, now: u64, drift_ppb: i64) {
-        assert!(drift_ppb.abs() < BILLION as i64, "a clock goes forward");
-        assert!(self.suspended_at.is_none(), "a clock that stands does not drift");
-        (self.base, self.since) = (self.monotonic(now), now);
         self.drift_ppb = drift_ppb;
+        self.set_rates(now);
     }
 
-    /// Moves the boottime clock forward alone.
+    pub fn set_slew(&mut self, now: u64, slew_ppb: i64) {
+        self.slew_ppb = slew_ppb;
+        self.set_rates(now);
+    }
+
+    fn set_rates(&mut self, now: u64) {
+        let slewed_ppb = self.drift_ppb + self.slew_ppb;
+        assert!(self.drift_ppb.abs().max(slewed_ppb.abs()) < BILLION as i64, "a clock goes forward");
+        assert!(self.suspended_at.is_none(), "a clock that stands does not drift");
+        for (line, gain_ppb) in [(&mut self.monotonic, slewed_ppb), (&mut self.raw, self.drift_ppb)] {
+            line.go_on(now, now);
+            line.gain_ppb = gain_ppb;
+        }
+    }
+
+    /// Moves the boottime clocks forward alone.
     pub fn leap(&mut self, ns: u64) {
         self.ahead += ns;
     }
@@ -75,8 +114,9 @@ impl HostClock {
 
     pub fn wake_up(&mut self, now: u64) {
         if let Some(at) = self.suspended_at.take() {
-            let (monotonic, boottime) = (self.base + self.passed(at), self.boottime(now));
-            (self.base, self.since, self.ahead) = (monotonic, now, boottime - monotonic);
+            self.ahead += self.raw.shows(now) - self.raw.shows(at);
+            self.monotonic.go_on(at, now);
+            self.raw.go_on(at, now);
         }
     }
 }
@@ -106,6 +146,23 @@ pub fn monotonic_ns() -> u64 {
 pub fn boottime_ns() -> u64 {
     point();
     with(|world| world.clock_here().boottime(world.now))
+}
+
+/// Returns CLOCK_MONOTONIC_RAW of this host.
+pub fn raw_ns() -> u64 {
+    point();
+    with(|world| world.clock_here().raw(world.now))
+}
+
+/// Returns CLOCK_MONOTONIC_RAW of this host plus the time that the host was suspended.
+pub fn raw_boottime_ns() -> u64 {
+    point();
+    with(|world| world.clock_here().raw_boottime(world.now))
+}
+
+/// Returns CLOCK_MONOTONIC of this host, as a program's read of it in the same breath as of another clock.
+pub fn shown_ns() -> u64 {
+    with(|world| world.clock_here().monotonic(world.now))
 }
 
 /// Returns the monotonic clock as an `Instant`. Only differences mean something: the origin is another in each run.
@@ -145,5 +202,16 @@ mod tests {
         assert_eq!((clock.monotonic(220), clock.when(1_126)), (1_126, Some(220)));
         clock.leap(1_000);
         assert_eq!((clock.monotonic(220), clock.boottime(220)), (1_126, 2_286));
+        assert_eq!((clock.raw(220), clock.raw_boottime(220)), (1_126, 2_286));
+        // Slewed by a tenth: the hardware's rate stays, and waits follow the slewed clock.
+        clock.set_drift(220, 0);
+        clock.set_slew(220, 100_000_000);
+        assert_eq!((clock.monotonic(320), clock.raw(320)), (1_236, 1_226));
+        assert_eq!((clock.boottime(320), clock.raw_boottime(320)), (2_396, 2_386));
+        assert_eq!(clock.when(1_236), Some(320));
+        // A sleep is measured by the hardware.
+        clock.suspend(320);
+        clock.wake_up(420);
+        assert_eq!((clock.boottime(420), clock.raw_boottime(420)), (2_496, 2_486));
     }
 }

@@ -55,7 +55,7 @@ impl Script {
 
     /// Goes to the next schedule. Returns false after the last one.
     fn advance(&mut self) -> bool {
-        // What the last run did not reach belongs to no schedule.
+        // Choices that the last run did not reach belong to no schedule.
         self.choices.truncate(self.at);
         while let Some(last) = self.choices.last_mut() {
             last.taken += 1;
@@ -81,11 +81,11 @@ pub struct Bounds {
     pub schedules_max: u64,
 }
 
-/// What `explore` did.
+/// The result of `explore`.
 #[derive(Debug)]
 pub struct Explored {
     pub schedules: u64,
-    /// Of the longest schedule.
+    /// Steps of the longest schedule.
     pub steps_max: u64,
 }
 

@@ -158,11 +158,15 @@ impl World {
         }
     }
 
-    /// Closes all descriptors of a process that was killed, then tells those that watch the process itself.
+    /// Closes all descriptors of a process that was killed, or that runs another program.
     pub(crate) fn close_all(&mut self, process: ProcessId) {
         for id in std::mem::take(&mut self.process(process).descriptors).into_iter().flatten() {
             self.release(id);
         }
+    }
+
+    /// Tells those that watch a process that it has ended.
+    pub(crate) fn tell_watchers(&mut self, process: ProcessId) {
         let all = self.files.files.iter().enumerate();
         let watched = all.filter(|(_, file)| matches!(file.kind, Kind::Process(it) if it == process));
         let watched: Vec<FileId> =

@@ -8,6 +8,7 @@
 //!    ├ sync, local          locks, atomics and thread-local variables, all made of points
 //!    ├ clock, process       hosts with clocks that drift, processes that stop and die
 //!    ├ arena, memory        memory at repeated addresses, and who touched which registered part of it
+//!    ├ pages                pages that are missing or late, for those that touch them
 //!    ├ trace, moment        the story of a run; how often it came to situations that are looked for
 //!    ├ explore              every schedule of a short program, in place of one that a seed draws
 //!    ├ fd, poller, eventfd  descriptors, and waiting for them
@@ -32,6 +33,7 @@ pub mod memory;
 pub mod moment;
 pub mod net;
 pub mod nic;
+pub mod pages;
 pub mod poller;
 pub mod process;
 mod rng;

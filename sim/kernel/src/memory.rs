@@ -2,6 +2,7 @@
 //! here, and the observer of the run hears of each access that touches a range.
 
 use crate::device;
+use crate::pages;
 use crate::process::ProcessId;
 use crate::world::{with, World};
 
@@ -11,13 +12,13 @@ pub struct Access {
     pub ns: u64,
     /// The process whose memory it is.
     pub process: ProcessId,
-    /// What `register` was told.
+    /// The label that `register` was given.
     pub label: u64,
     /// Where the access begins, from the start of the range, and how long it is.
     pub offset: u64,
     pub length: u64,
     pub write: bool,
-    /// What made the access, such as "receive".
+    /// The cause of the access, such as "receive".
     pub by: &'static str,
     /// The process for which it was made.
     pub actor: ProcessId,
@@ -35,6 +36,8 @@ struct Range {
     label: u64,
     address: u64,
     length: u64,
+    /// The address space of the process that has it.
+    space: u32,
 }
 
 pub(crate) struct Memory {
@@ -55,6 +58,13 @@ impl Memory {
         let own = self.ranges.iter().filter(|it| it.process == process && it.address <= address);
         own.map(|it| (it.address + it.length).saturating_sub(address).min(length)).max().unwrap_or(0)
     }
+
+    /// True if a process has registered this address in another address space than that.
+    pub fn is_of_another_space(&self, process: ProcessId, address: u64, space: u32) -> bool {
+        let has =
+            |it: &&Range| it.process == process && (it.address..it.address + it.length).contains(&address);
+        self.ranges.iter().find(has).is_some_and(|range| range.space != space)
+    }
 }
 
 /// Registers a range of memory of a process under a label. Ranges may overlap: an access is told for each.
@@ -62,7 +72,8 @@ pub fn register(process: ProcessId, label: u64, address: u64, length: u64) -> Ra
     with(|world| {
         world.memory.ranges_made += 1;
         let id = world.memory.ranges_made;
-        world.memory.ranges.push(Range { id, process, label, address, length });
+        let space = world.process(process).space;
+        world.memory.ranges.push(Range { id, process, label, address, length, space });
         world.note("register", &[process.0.into(), label, length], |world| {
             format!("registers {length} bytes of {} as {label}", world.processes[process.0 as usize].name)
         });
@@ -100,11 +111,27 @@ pub fn accessed_for(
     tell();
 }
 
+/// Waits for the late pages of a range as the kernel does in a copy. False if one of its pages is missing: EFAULT.
+pub fn is_reachable(address: u64, length: usize, write: bool) -> bool {
+    loop {
+        match pages::reach(address, length, write) {
+            Ok(count) if count == length => return true,
+            // Others run while it waits for the next page, so the first ones are looked at again.
+            Ok(count) if pages::reach(address + count as u64, 1, write).is_ok() => {}
+            _ => return false,
+        }
+    }
+}
+
 /// Copies for the running task, as one step. Whoever's ranges it reads and writes, their accesses are told.
 ///
 /// # Safety
 /// `length` bytes are readable from `from` on and writable from `to` on, and they do not overlap.
 pub unsafe fn copied(from: *const u8, to: *mut u8, length: usize, by: &'static str) {
+    if with(|world| world.has_holes()) {
+        pages::touch(from as u64, length, false, by);
+        pages::touch(to as u64, length, true, by);
+    }
     with(|world| {
         let here = world.here();
         for (address, write) in [(from as u64, false), (to as u64, true)] {

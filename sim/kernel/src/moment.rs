@@ -8,6 +8,12 @@ use crate::world::{try_with, World};
 pub const BUSY_LOCK: &str = "a busy try_lock";
 /// A process got no memory.
 pub const NO_MEMORY: &str = "memory is refused";
+/// A copy came to the memory of a process that runs another program by now.
+pub const FOREIGN_PROGRAM: &str = "a copy meets another program";
+/// A call touched a page that is not there.
+pub const MISSING_PAGE: &str = "a page is not there";
+/// A call waited for a page.
+pub const LATE_PAGE: &str = "a page is waited for";
 
 impl World {
     pub(crate) fn moment(&mut self, name: &'static str) {

@@ -12,7 +12,7 @@ use std::time::Duration;
 /// The most readiness that one wait returns.
 pub const READY_MAX: usize = 256;
 
-/// What a registration wants to hear of. Errors and hang-ups are told in any case.
+/// The events that a registration wants to hear of. Errors and hang-ups are told in any case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Interest {
     pub read: bool,
@@ -52,7 +52,7 @@ struct Registration {
     interest: Interest,
 }
 
-/// What a poller's file has.
+/// The state of a poller's file.
 #[derive(Default)]
 pub(crate) struct Watch {
     registrations: Vec<Registration>,
@@ -193,7 +193,7 @@ impl Poller {
         })
     }
 
-    /// Forgets a descriptor. One that is closed is forgotten already.
+    /// Forgets a descriptor. A closed one is forgotten already.
     pub fn remove(&self, number: RawFd) {
         let _ = self.call(|world, id| {
             let file = world.find(self.fd.process(), number)?;

@@ -1,5 +1,6 @@
 //! Hosts and processes. A host has clocks, which drift and may stand while it is suspended, and an address; a process
 //! has tasks, descriptors and memory. A process is never started twice: a restart is another process.
+//! More than 500 lines: what happens to a process from outside (kill, stop, exec, fork) uses all that it has.
 
 use crate::clock::HostClock;
 use crate::fd::FileId;
@@ -14,9 +15,9 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
-/// What a clock may show when a world begins.
+/// The range of a clock's time when a world begins, in nanoseconds.
 const UPTIME_NS: (u64, u64) = (1_000_000_000, 10_000_000_000_000_000);
-/// What clocks show after a boot.
+/// A clock's time after a boot, in nanoseconds.
 const BOOT_NS: u64 = 5_000_000_000;
 const DESCRIPTORS_MAX: usize = 1024;
 const UID: u32 = 1000;
@@ -46,6 +47,8 @@ pub(crate) struct Process {
     started_ns: u64,
     pub alive: bool,
     pub stopped: bool,
+    /// Counts the programs that it has run before: each has had an address space of its own.
+    pub space: u32,
     /// Tasks that may run when the process may.
     pub parked: Vec<usize>,
     pub descriptors: Vec<Option<FileId>>,
@@ -55,8 +58,19 @@ pub(crate) struct Process {
     spawns_left: Option<u64>,
     mappings_left: Option<u64>,
     stops_in_receive: bool,
+    /// It runs another program at the next copy that it does, or that is done to it.
+    exec_at_copy: Option<CopyEnd>,
     /// Values of `process_local`.
     pub statics: Table,
+}
+
+/// An end of a copy between two processes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CopyEnd {
+    /// Who calls: inside the call.
+    Caller,
+    /// Whose memory it is: just before the call finds it.
+    Other,
 }
 
 /// Takes one of what is left. Without a limit there is always one.
@@ -102,6 +116,7 @@ impl World {
             started_ns,
             alive: true,
             stopped: false,
+            space: 0,
             parked: Vec::new(),
             descriptors: Vec::new(),
             descriptors_max: DESCRIPTORS_MAX,
@@ -109,6 +124,7 @@ impl World {
             spawns_left: None,
             mappings_left: None,
             stops_in_receive: false,
+            exec_at_copy: None,
             statics: Table::new(),
         });
         self.note("start", &[id.0.into(), host.0.into()], |world| {
@@ -158,6 +174,36 @@ impl World {
             return;
         }
         self.tell(id, "kill");
+        self.end_tasks(id);
+        self.close_all(id);
+        self.tell_watchers(id);
+        self.nics_of_dead(id);
+        self.devices_of_dead(id);
+        // The next point of a task that killed its own process looks at its state.
+        self.alarm = 0;
+    }
+
+    /// Puts another program in the place of the process's.
+    fn exec(&mut self, id: ProcessId) {
+        if !self.process(id).alive {
+            return;
+        }
+        self.tell(id, "exec");
+        self.end_tasks(id);
+        let process = self.process(id);
+        process.space += 1;
+        (process.spawns_left, process.mappings_left, process.stops_in_receive) = (None, None, false);
+        process.exec_at_copy = None;
+        self.arena.forget(id);
+        // All descriptors of simulated programs are close-on-exec.
+        self.close_all(id);
+        self.bury_nics(id);
+        self.devices_of_dead(id);
+        self.alarm = 0;
+    }
+
+    /// Takes the tasks of a process away, and what the process keeps for them.
+    fn end_tasks(&mut self, id: ProcessId) {
         let own: BTreeSet<usize> = (0..self.tasks.len())
             .filter(|at| self.tasks[*at].process == id && self.tasks[*at].is_alive())
             .collect();
@@ -174,11 +220,6 @@ impl World {
             }
         }
         std::mem::take(&mut self.process(id).statics).forget();
-        self.close_all(id);
-        self.nics_of_dead(id);
-        self.devices_of_dead(id);
-        // The next point of a task that killed its own process looks at its state.
-        self.alarm = 0;
     }
 
     /// Lets the parked tasks of a process run again, unless something else holds them.
@@ -219,12 +260,22 @@ pub(crate) fn inside_receive() {
     obey();
 }
 
+/// Runs another program in a process that is to do so at this end of a copy.
+pub(crate) fn at_copy(id: ProcessId, end: CopyEnd) {
+    with(|world| {
+        if world.process(id).exec_at_copy == Some(end) {
+            world.exec(id);
+        }
+    });
+    obey();
+}
+
 /// Adds a host.
 pub fn host(name: &str) -> HostId {
     with(|world| world.add_host(name))
 }
 
-/// Adds a host whose clocks show these times now. Those of other hosts are drawn.
+/// Adds a host whose clocks show these times now. Other hosts' clocks are drawn.
 pub fn host_with_clocks(name: &str, monotonic_ns: u64, boottime_ns: u64) -> HostId {
     with(|world| {
         let (host, now) = (world.add_host(name), world.now);
@@ -282,6 +333,19 @@ impl HostId {
             world.hosts[self.0 as usize].clock.set_drift(now, ppm * 1_000);
             world.note("drift", &[self.0.into(), ppm as u64], |world| {
                 format!("lets the clocks of {} drift by {ppm} ppm", world.hosts[self.0 as usize].name)
+            });
+            world.plan_waits_of(self);
+        });
+    }
+
+    /// Slews the monotonic and boottime clocks of the host, as a daemon does that sets the time. Waits that are under
+    /// way follow.
+    pub fn set_slew_ppm(self, ppm: i64) {
+        with(|world| {
+            let now = world.now;
+            world.hosts[self.0 as usize].clock.set_slew(now, ppm * 1_000);
+            world.note("slew", &[self.0.into(), ppm as u64], |world| {
+                format!("slews the clocks of {} by {ppm} ppm", world.hosts[self.0 as usize].name)
             });
             world.plan_waits_of(self);
         });
@@ -420,6 +484,39 @@ impl ProcessId {
         with(|world| world.kill(self));
         memory::tell();
         obey();
+    }
+
+    /// Runs another program in the process, as execve does: its tasks end without a destructor, its descriptors are
+    /// closed, and its address space is a new one. Its number and its descriptors elsewhere stay valid, and do not say
+    /// so. Where memory was registered the new program has memory, too (`vm`). Tasks of the new program are spawned
+    /// afterwards, and no limit holds for them. As for `kill`, nobody else may use the process's values.
+    pub fn exec(self) {
+        point();
+        with(|world| world.exec(self));
+        memory::tell();
+        obey();
+    }
+
+    /// Lets the process run another program at its next copy, at this end of it; or not any more.
+    pub fn exec_at_copy(self, end: Option<CopyEnd>) {
+        with(|world| world.process(self).exec_at_copy = end);
+    }
+
+    /// Returns how many programs the process has run before this one.
+    pub fn programs(self) -> u32 {
+        with(|world| world.process(self).space)
+    }
+
+    /// Starts a process that has this one's descriptors and no tasks: a child that was forked, and does something else.
+    pub fn fork(self) -> ProcessId {
+        with(|world| {
+            let (host, name) = (world.process(self).host, format!("{} child", world.process(self).name));
+            let child = world.add_process(host, &name);
+            let descriptors = world.process(self).descriptors.clone();
+            descriptors.iter().flatten().for_each(|id| world.hold(*id));
+            world.process(child).descriptors = descriptors;
+            child
+        })
     }
 
     /// Stops the tasks of the process, as SIGSTOP does. The kernel goes on receiving for it.

@@ -11,7 +11,7 @@ use crate::world::{self, is_running, with, World};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// What a run is given besides its seed.
+/// The options of a run besides its seed.
 pub struct Options {
     /// A point switches once in so many. By default each seed draws its own, from 2 to 256.
     pub switch_one_in: Option<u32>,
@@ -28,6 +28,8 @@ pub struct Options {
     /// Copies between processes reach registered memory and that of the arena alone; otherwise also memory whose owner
     /// the kernel does not know, such as the heap.
     pub strict_copies: bool,
+    /// The names of tasks that must not wait for pages that come late.
+    pub impatient: &'static [&'static str],
     pub faults: Faults,
     pub story: Story,
     /// Sees each access of the kernel to registered memory. Must not wait, and runs where nothing switches.
@@ -45,6 +47,7 @@ impl Default for Options {
             stack_bytes: 512 << 10,
             spurious_ppm: 1_000,
             strict_copies: true,
+            impatient: &[],
             faults: Faults::default(),
             story: Story::None,
             observer: None,
@@ -52,7 +55,7 @@ impl Default for Options {
     }
 }
 
-/// What happened in a run. Two runs of one seed, one program and one set of options have the same.
+/// The result of a run. Two runs of one seed, one program and one set of options have the same.
 #[derive(Debug)]
 pub struct Outcome {
     pub seed: u64,

@@ -101,7 +101,7 @@ impl World {
     /// Adds a task that may run from now on.
     ///
     /// # Safety
-    /// What `body` borrows is alive until the world ends.
+    /// All that `body` borrows is alive until the world ends.
     pub(crate) unsafe fn add_task<'a>(
         &mut self,
         process: ProcessId,
@@ -146,7 +146,7 @@ impl World {
         let task = &mut self.tasks[index];
         task.state = State::Gone;
         task.generation += 1;
-        // Not dropped: values of a killed task are memory of a dead process. Those of a task that ended are gone
+        // Not dropped: values of a killed task are memory of a dead process. Values of an ended task are gone
         // already.
         std::mem::take(&mut task.locals).forget();
         for joiner in std::mem::take(&mut task.joiners) {
@@ -314,7 +314,7 @@ pub(crate) fn spawn_in<T: 'static>(
 }
 
 /// # Safety
-/// What `body` borrows and what it returns is alive until the task has ended or will never run again.
+/// All that `body` borrows and returns is alive until the task has ended or will never run again.
 pub(crate) unsafe fn spawn_unchecked<'a, T: 'a>(
     process: ProcessId,
     name: &str,

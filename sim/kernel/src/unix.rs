@@ -1,4 +1,4 @@
-//! Sockets between processes of one host: streams, and packets that carry descriptors. What is sent is at the other end
+//! Sockets between processes of one host: streams, and packets that carry descriptors. Sent data is at the other end
 //! at once. Names belong to a host and end with their listener.
 
 use crate::fd::{errno, AsFd, BorrowedFd, FileId, Kind, OwnedFd};
@@ -9,7 +9,7 @@ use crate::world::{point, with, World};
 use std::collections::VecDeque;
 use std::io;
 
-/// What a receive queue holds, as Linux's default.
+/// The most bytes that a receive queue holds: Linux's default.
 const QUEUE_BYTES_MAX: usize = 212_992;
 
 /// Whether a socket preserves the bounds of what is sent.
@@ -169,7 +169,7 @@ impl World {
     }
 
     /// Returns true if there is something to take, false at the end.
-    fn has_more(&mut self, end: LocalEnd) -> io::Result<bool> {
+    fn take_state(&mut self, end: LocalEnd) -> io::Result<bool> {
         let over = {
             let other = self.side(end.other());
             !other.open || other.shut
@@ -211,7 +211,7 @@ impl World {
     }
 
     fn local_receive(&mut self, end: LocalEnd, cursor: &mut Cursor) -> io::Result<usize> {
-        if !self.has_more(end)? {
+        if !self.take_state(end)? {
             return Ok(0);
         }
         let (process, mut count) = (self.side(end).process, 0);
@@ -352,7 +352,7 @@ pub fn receive_packet(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> io::Result<Pa
     point();
     with(|world| {
         let end = world.local(socket.file(world)?)?;
-        if !world.has_more(end)? {
+        if !world.take_state(end)? {
             return Ok(Packet { length: 0, descriptors: Vec::new(), truncated: false });
         }
         let Some(message) = world.side(end).queue.pop_front() else { return errno(libc::EAGAIN) };

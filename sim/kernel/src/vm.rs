@@ -1,14 +1,21 @@
 //! Copies between the memory of two processes of one host (`process_vm_readv`). A copy takes time: it goes piece by
-//! piece, others run between two pieces, and the end of the other process ends it.
+//! piece, others run between two pieces, and the end of the other process ends it. A call takes the address space that
+//! the process has at its begin, and keeps it. A process that has run exec since its memory was registered has another
+//! program's memory there: a copy reads bytes of nobody's, and a copy into it fails the run.
 
 use crate::arena;
 use crate::device;
 use crate::fd::errno;
 use crate::memory;
+use crate::moment;
 use crate::net::{Cursor, IoVec};
-use crate::process::ProcessId;
+use crate::pages;
+use crate::process::{self, CopyEnd, ProcessId};
 use crate::world::{point, with, World};
 use std::io;
+
+/// The byte that fills another program's memory.
+const FOREIGN: u8 = 0x5c;
 
 impl World {
     /// Returns how many bytes from `address` on, at most `length`, a copy finds in the memory of a process.
@@ -21,10 +28,33 @@ impl World {
         registered.max(self.arena.reach(process, address, length)).max(unknown)
     }
 
-    fn copy_piece(&mut self, from: (ProcessId, u64), to: (ProcessId, u64), length: usize) {
+    /// `space`: the address space of the other process that the call has.
+    fn copy_piece(
+        &mut self,
+        near: (ProcessId, u64),
+        far: (ProcessId, u64),
+        space: u32,
+        length: usize,
+        write: bool,
+    ) {
         let here = self.here();
-        self.touch(here, from.0, from.1, length as u64, false, "copy");
-        self.touch(here, to.0, to.1, length as u64, true, "copy");
+        let (from, to) = if write { (near, far) } else { (far, near) };
+        let is_kept = self.process(far.0).space != space;
+        if !is_kept && self.memory.is_of_another_space(far.0, far.1, space) {
+            self.moment(moment::FOREIGN_PROGRAM);
+            if write {
+                let name = self.process(far.0).name.clone();
+                return self.fail(format!("a copy writes into the program that {name} runs since its exec"));
+            }
+            self.touch(here, to.0, to.1, length as u64, true, "copy");
+            return memory::write(to.1, &vec![FOREIGN; length]);
+        }
+        if !is_kept || write {
+            self.touch(here, from.0, from.1, length as u64, false, "copy");
+        }
+        if !is_kept || !write {
+            self.touch(here, to.0, to.1, length as u64, true, "copy");
+        }
         memory::write(to.1, &memory::read(from.1, length));
     }
 }
@@ -45,17 +75,33 @@ pub unsafe fn read(pid: i32, local: &[IoVec], remote: &[IoVec]) -> io::Result<us
     copy(pid, local, remote, false)
 }
 
+/// Returns how many bytes the pages of the next vectors allow, at both ends. Waits for a page that is late.
+fn reach(near: &mut Cursor, far: &mut Cursor, write: bool) -> io::Result<usize> {
+    match (near.peek(), far.peek()) {
+        (Some(own), Some(other)) if with(|world| world.has_holes()) => {
+            let length = own.length.min(other.length);
+            let own = pages::reach(own.address, length, !write)?;
+            Ok(own.min(pages::reach(other.address, length, write)?))
+        }
+        _ => Ok(usize::MAX),
+    }
+}
+
 /// Returns how many bytes were copied. Fewer than all if the other process's memory is neither registered there nor of
 /// the arena (see `Options::strict_copies`), memory is a device's, or the process ends meanwhile. ESRCH: no such
 /// process; EFAULT: no byte could be copied.
 fn copy(pid: i32, local: &[IoVec], remote: &[IoVec], write: bool) -> io::Result<usize> {
     point();
-    let (here, there) = with(|world| {
-        let here = world.here();
-        let host = world.process(here).host;
-        let found = world.processes.iter().position(|it| it.alive && it.host == host && it.pid as i32 == pid);
-        found.map_or_else(|| errno(libc::ESRCH), |at| Ok((here, ProcessId(at as u32))))
-    })?;
+    let find = || {
+        with(|world| {
+            let host = world.process(world.here()).host;
+            let is_it = |it: &process::Process| it.alive && it.host == host && it.pid as i32 == pid;
+            world.processes.iter().position(is_it).map(|at| ProcessId(at as u32))
+        })
+    };
+    let Some(there) = find() else { return errno(libc::ESRCH) };
+    process::at_copy(there, CopyEnd::Other);
+    let (here, space) = with(|world| (world.here(), world.process(there).space));
     let (mut near, mut far) = (Cursor::new(local), Cursor::new(remote));
     let wanted = near.left().min(far.left());
     let mut done = 0;
@@ -63,11 +109,12 @@ fn copy(pid: i32, local: &[IoVec], remote: &[IoVec], write: bool) -> io::Result<
         if done > 0 {
             point();
         }
+        let Ok(pages) = reach(&mut near, &mut far, write) else { break };
         let count = with(|world| {
             if !world.process(there).alive {
                 return 0;
             }
-            let most = world.piece_bytes().min(wanted - done);
+            let most = world.piece_bytes().min(wanted - done).min(pages);
             let mut count = 0;
             while let (Some(own), Some(other)) = (near.peek(), far.peek()) {
                 let length = own.length.min(other.length).min(most - count);
@@ -75,10 +122,7 @@ fn copy(pid: i32, local: &[IoVec], remote: &[IoVec], write: bool) -> io::Result<
                 if length == 0 || device::has(own.address) {
                     break;
                 }
-                match write {
-                    true => world.copy_piece((here, own.address), (there, other.address), length),
-                    false => world.copy_piece((there, other.address), (here, own.address), length),
-                }
+                world.copy_piece((here, own.address), (there, other.address), space, length, write);
                 near.take(length);
                 far.take(length);
                 count += length;
@@ -90,6 +134,7 @@ fn copy(pid: i32, local: &[IoVec], remote: &[IoVec], write: bool) -> io::Result<
             break;
         }
         done += count;
+        process::at_copy(here, CopyEnd::Caller);
     }
     with(|world| {
         world.note("copy", &[there.0.into(), write.into(), done as u64], |world| {

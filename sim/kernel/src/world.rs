@@ -9,6 +9,7 @@ use crate::fd::Files;
 use crate::memory::Memory;
 use crate::net::Net;
 use crate::nic::Nics;
+use crate::pages::Hole;
 use crate::process::{Host, Process, ProcessId};
 use crate::rng::Rng;
 use crate::run::Options;
@@ -29,7 +30,7 @@ const FAILURES_MAX: usize = 64;
 const POINT_NS_MAX: u64 = 8;
 
 pub(crate) struct World {
-    // What each point uses comes first.
+    // The fields that each point uses come first.
     pub now: u64,
     /// The time of the earliest event, or 0 if the next point must look at its task's state.
     pub alarm: u64,
@@ -71,6 +72,8 @@ pub(crate) struct World {
     pub locals: Locals,
     pub memory: Memory,
     pub arena: Arena,
+    /// Pages that are not as they should be.
+    pub holes: Vec<Hole>,
     pub trace: Trace,
     /// How often each moment was reached.
     pub moments: Vec<(&'static str, u64)>,
@@ -119,6 +122,7 @@ impl World {
             locals: Locals::default(),
             memory: Memory::new(options.observer.take()),
             arena: Arena::new(&arena::HOSTS),
+            holes: Vec::new(),
             trace: Trace::new(options.story),
             moments: Vec::new(),
             options,

@@ -31,7 +31,7 @@ pub struct Actor {
     pub draw: Draw,
     pub queue: Arc<Queue>,
     flights: Vec<Flight>,
-    /// What the callback of its queue has submitted.
+    /// Transfers that the callback of its queue has submitted.
     foundlings: Rc<RefCell<Vec<Flight>>>,
     /// The memory that this thread takes back.
     going: Option<MemoryId>,
@@ -40,6 +40,10 @@ pub struct Actor {
     sets: u64,
     /// Looks at transfers since the last one ended.
     vain: u32,
+    /// The next transfer has a notification.
+    pub notes: bool,
+    /// It has given many numbers up.
+    has_skipped: bool,
 }
 
 pub struct Flight {
@@ -64,9 +68,21 @@ impl Actor {
         Actor::of(program, draw, queue, nth)
     }
 
-    fn of(program: Program, draw: Draw, queue: Arc<Queue>, nth: usize) -> Actor {
+    pub fn of(program: Program, draw: Draw, queue: Arc<Queue>, nth: usize) -> Actor {
         let foundlings = Rc::default();
-        Actor { program, draw, queue, flights: Vec::new(), foundlings, going: None, nth, sets: 0, vain: 0 }
+        Actor {
+            program,
+            draw,
+            queue,
+            flights: Vec::new(),
+            foundlings,
+            going: None,
+            nth,
+            sets: 0,
+            vain: 0,
+            notes: false,
+            has_skipped: false,
+        }
     }
 
     /// Sets the queue's callback, or keeps it set for the most part.
@@ -132,7 +148,13 @@ impl Actor {
     }
 
     fn act(&mut self) {
+        if self.program.plan.skips && self.nth == 0 && !self.has_skipped && self.draw.percent(5) {
+            self.has_skipped = true;
+            return self.give_numbers_up();
+        }
         match self.draw.between(0, 199) {
+            // In the midst of transfers that name several memories.
+            10..=25 if self.nth == 0 && self.program.plan.is_wide => self.take_back(),
             0..=5 if self.nth == 0 => self.take_back(),
             6..=7 => self.close_peer(),
             8..=9 => self.fence(),

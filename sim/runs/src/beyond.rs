@@ -18,6 +18,7 @@ impl Plan {
     /// clock loses, for about a lease of an initiator whose clock gains.
     pub fn beyond(seed: u64) -> Plan {
         let mut plan = Plan::new(seed);
+        plan.kv = None;
         let mut draw = Draw::new(seed, 5);
         plan.gain_ppm_max = draw.between(GAIN_PPM_BEYOND / 2, GAIN_PPM_BEYOND);
         let most = plan.gain_ppm_max;

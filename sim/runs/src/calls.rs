@@ -20,7 +20,7 @@ pub const SUBMITS: &str = "a callback submits";
 pub const WAITS: &str = "a callback tries to wait";
 pub const UNSET: &str = "a callback is unset while it runs";
 
-/// What one life's callbacks are about.
+/// The state of one life's callbacks.
 #[derive(Default)]
 pub struct Calls {
     /// Queues whose callback is set, or is being set or unset, by their handles.
@@ -110,7 +110,7 @@ impl Ledger {
     }
 }
 
-/// What the callback of a thread's queue does. Its transfers become those of the thread.
+/// The actor inside the callback of a thread's queue. Its transfers become those of the thread.
 pub struct Guest {
     actor: RefCell<Actor>,
     flights: Rc<RefCell<Vec<Flight>>>,

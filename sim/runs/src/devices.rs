@@ -1,4 +1,4 @@
-//! What a seed draws about devices: which hosts have some, which memories of engines are a device's, the settings of
+//! Draws a seed's devices: which hosts have some, which memories of engines are a device's, the settings of
 //! staging, and which faults strike devices. All of it comes from a stream of its own, so a seed without devices is
 //! what it was before there were any. Here are also the questions that checkers ask about memory of devices.
 
@@ -13,7 +13,7 @@ use ferry_sim_kernel::device;
 /// Seeds with devices, and their stream. With it all seeds that showed a bug before have none.
 const PERCENT: u32 = 25;
 const STREAM: u64 = 412;
-/// Of other steps, so many wait for what a device does.
+/// The percentage of the other steps that wait for a device's state.
 const WAITS_PERCENT: u32 = 40;
 
 /// Draws the devices of each host, and puts their memory and faults into the plan. None anywhere in most seeds.
@@ -63,7 +63,7 @@ fn harm(draw: &mut Draw, steps: &mut Vec<Step>) {
     for _ in 0..draw.between(4, 7) {
         let at = draw.below(steps.len() + 1);
         let fault = fault(draw);
-        // What stands must copy.
+        // A device can be made to stand only while it copies.
         let waits_for = Some(*draw.pick(&coverage::DEVICE_STATES[..2]));
         steps.insert(at, Step { pause_ms: draw.log_uniform(1, 400), fault, waits_for });
     }
@@ -124,7 +124,8 @@ impl Ledger {
 mod tests {
     use crate::bugs;
     use crate::draw::Draw;
-    use crate::plan::{Fault, Plan};
+    use crate::outside;
+    use crate::plan::{Fault, Plan, Step};
 
     fn has_devices(plan: &Plan) -> bool {
         plan.devices.iter().any(|count| *count > 0)
@@ -154,10 +155,8 @@ mod tests {
         let first = Fault::SlowDevices { ms: 0 }.number();
         for plan in (0..500).map(Plan::new).filter(|plan| !has_devices(plan)) {
             let word = |text: &str| text.contains("device");
-            assert!(plan
-                .faults
-                .iter()
-                .all(|it| it.fault.number() < first && !it.waits_for.is_some_and(word)));
+            let has_word = |it: &Step| it.fault.number() >= first || it.waits_for.is_some_and(word);
+            assert!(!outside::others(&plan).any(has_word));
             assert!(plan.engines.iter().all(|it| it.settings.iter().all(|(key, _)| !word(key))));
             assert!(plan.engines.iter().all(|it| it.memories.iter().all(|memory| memory.device.is_none())));
         }
@@ -168,6 +167,7 @@ mod tests {
         let mut draw = Draw::new(1, 1);
         let drawn: Vec<usize> = (0..200).map(|_| super::fault(&mut draw).number()).collect();
         let first = Fault::SlowDevices { ms: 0 }.number();
-        assert!((first..crate::plan::FAULTS.len()).all(|number| drawn.contains(&number)));
+        let behind = Fault::Exec { engine: 0, ms: 0, again: false }.number();
+        assert!((first..behind).all(|number| drawn.contains(&number)));
     }
 }

@@ -14,20 +14,20 @@ use std::time::Duration;
 const MS: u64 = 1_000_000;
 /// Descriptors that a process may have while it has too few.
 const FEW_DESCRIPTORS: u64 = 24;
-/// What a process may have otherwise.
+/// Descriptors that a process may have otherwise.
 const DESCRIPTORS: usize = 1024;
 
 /// For how long a process may come to a receive of several pieces, and how often the director looks.
 const TRAP_NS: u64 = 50 * MS;
 const TRAP_STEP: Duration = Duration::from_millis(1);
 
-/// What is to be undone, and when.
+/// An act that undoes a fault, and when it is due.
 pub struct Undo {
     pub at_ns: u64,
     act: Act,
 }
 
-enum Act {
+pub enum Act {
     Heal(HostId, HostId),
     PassDials(HostId, HostId),
     Rates,
@@ -43,10 +43,15 @@ enum Act {
     PortUp(NicId),
     NicRates,
     DeviceRates,
+    /// Starts the engine of a slot in this process, which runs another program since.
+    Again(usize, ProcessId),
+    EndChild(ProcessId),
+    /// Pages, by their number among the holes and their address.
+    Mend(usize, u64),
 }
 
 pub struct Director {
-    world: World,
+    pub world: World,
     rates: Faults,
     nic_rates: nic::Faults,
     device_rates: device::Faults,
@@ -69,7 +74,7 @@ impl Director {
         self.undo.iter().map(|undo| undo.at_ns).min().unwrap_or(u64::MAX)
     }
 
-    fn later(&mut self, ms: u64, act: Act) {
+    pub fn later(&mut self, ms: u64, act: Act) {
         self.undo.push(Undo { at_ns: virtual_ns() + ms * MS, act });
     }
 
@@ -171,6 +176,9 @@ impl Director {
             Fault::SendAgain { ms } => self.rate_nics(ms, |rates| rates.early_ppm = 500_000),
             Fault::SlowDevices { ms } => self.rate_devices(ms, |rates| rates.slowness = 10),
             Fault::FailCopies { ms } => self.rate_devices(ms, |rates| rates.fail_ppm = 300_000),
+            Fault::Exec { engine, ms, again } => return self.exec(engine, ms, again),
+            Fault::Pages { engine, ms, page } => return self.harm_pages(engine, ms, page),
+            Fault::Child { engine, ms } => return self.fork(engine, ms),
             Fault::HangDevice { ms, can_stop } => device::hang(Duration::from_millis(ms), can_stop),
         }
         true
@@ -212,12 +220,12 @@ impl Director {
     }
 
     /// Returns the life at a slot that is there and not leaving.
-    fn live(&self, slot: usize) -> Option<LifeId> {
+    pub fn live(&self, slot: usize) -> Option<LifeId> {
         let life = self.book().with(|ledger| ledger.life_of(slot));
         life.filter(|life| self.book().with(|ledger| !ledger.lives[*life].leaves))
     }
 
-    fn process(&self, slot: usize) -> Option<ProcessId> {
+    pub fn process(&self, slot: usize) -> Option<ProcessId> {
         let life = self.live(slot)?;
         Some(self.book().with(|ledger| ledger.lives[life].process))
     }
@@ -299,10 +307,13 @@ impl Director {
                 self.rates = self.world.plan.network.clone();
                 net::set_faults(self.rates.clone());
             }
-            Act::Start(slot) => self.start(slot),
+            Act::Start(slot) => self.start(slot, None),
+            Act::Again(slot, process) => self.start(slot, Some(process)),
+            Act::EndChild(process) => process.kill(),
+            Act::Mend(hole, address) => self.mend(hole, address),
             Act::Boot(host, slots) => {
                 host.boot_again();
-                slots.into_iter().for_each(|slot| self.start(slot));
+                slots.into_iter().for_each(|slot| self.start(slot, None));
             }
             Act::Resume(life, process) => {
                 process.resume();
@@ -329,15 +340,16 @@ impl Director {
         }
     }
 
-    /// Starts another process in a slot, unless the one before has not ended or its host is down.
-    fn start(&mut self, slot: usize) {
+    /// Starts another process in a slot, or an engine in this one, unless the one before has not ended or its host is
+    /// down.
+    fn start(&mut self, slot: usize, process: Option<ProcessId>) {
         let host = self.world.hosts[self.world.plan.engines[slot].host];
         let leaves = self.book().with(|ledger| ledger.slots[slot].life.map(|life| ledger.lives[life].leaves));
         let is_down = self.undo.iter().any(|undo| matches!(undo.act, Act::Boot(at, _) if at == host));
         match leaves {
             // Another fault has started one.
             Some(false) => {}
-            None if !is_down => program::start(&self.world, slot),
+            None if !is_down => program::start(&self.world, slot, process.filter(|it| it.is_alive())),
             _ => self.later(20, Act::Start(slot)),
         }
     }

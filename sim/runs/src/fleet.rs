@@ -36,7 +36,7 @@ pub struct Orders {
     pub beyond: bool,
 }
 
-/// What a worker told.
+/// A worker's message.
 enum Told {
     Begin(u64),
     End {
@@ -154,14 +154,14 @@ pub fn run(orders: &Orders) -> std::io::Result<bool> {
     Ok(fleet.failures.is_empty() && rare.is_empty() && unreached.is_empty())
 }
 
-/// Cuts the seeds into batches: first the named ones, and behind each its seeds that run twice. Those of the record are
+/// Cuts the seeds into batches: first the named ones, and behind each its seeds that run twice. Seeds of the record are
 /// left out.
 fn batches(orders: &Orders) -> std::io::Result<Vec<(Vec<u64>, bool)>> {
     let known = match &orders.record {
         Some(path) if path.exists() => ranges(path)?,
         _ => Vec::new(),
     };
-    // What they showed is about clocks within the bound.
+    // The named seeds showed bugs with clocks within the bound.
     let named: Vec<u64> = BUGS.iter().map(|bug| bug.seed).filter(|_| !orders.beyond).collect();
     let fresh = (orders.from..).filter(|seed| !known.iter().any(|range| range.contains(seed)));
     let fresh: Vec<u64> = fresh.take(orders.seeds as usize).collect();

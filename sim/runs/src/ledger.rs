@@ -8,8 +8,10 @@
 //! ```
 
 use crate::calls::Calls;
+use crate::kv::Desk;
 use crate::memory::{Block, Memory, MemoryId};
 use crate::notes::Note;
+use crate::outside::Hole;
 use ferry::types::{Op, PeerId};
 use ferry::{Notification, State, TransferCore, TransferResult};
 use ferry_sim_kernel::clock::virtual_ns;
@@ -52,12 +54,18 @@ pub struct Ledger {
     pub has_failed: bool,
     /// Faults are over: everything must work again.
     pub is_calm: bool,
+    pub calm_ns: u64,
     /// The network alters data at times.
     pub is_altered: bool,
     /// Clocks are more wrong than the contracts assume.
     pub beyond: Option<Beyond>,
+    /// How much longer or shorter waits are than they should be, on the host where that is most.
+    pub slew_ppm_max: u64,
     /// Each pair's exam that was passed.
     pub passed: BTreeSet<(LifeId, usize)>,
+    pub holes: Vec<Hole>,
+    /// The handoffs of KV caches.
+    pub kv: Desk,
 }
 
 #[derive(Default)]
@@ -69,15 +77,15 @@ pub struct Slot {
     pub is_slow: bool,
 }
 
-/// What may break where clocks are more wrong than the contracts assume: a target takes a frame although its lease is
-/// over by the initiator's clock, and so does not know that it is late. Everything else holds.
+/// The only breach allowed when clocks are more wrong than the contracts assume: a target takes a frame although its
+/// lease is over by the initiator's clock, and so does not know that it is late. Everything else holds.
 pub struct Beyond {
     pub gain_ppm_max: u64,
     /// By slot.
     pub lease_ns: Vec<u64>,
 }
 
-/// What one life thinks of another engine's process.
+/// One life's view of another engine's process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum View {
     Connecting,
@@ -108,17 +116,23 @@ pub struct Life {
     pub views: BTreeMap<usize, View>,
     /// The handles whose loss it was told.
     pub lost: BTreeSet<u64>,
+    /// When it was told that the session of a handle stands; missing while the session is down.
+    pub up_ns: BTreeMap<u64, u64>,
     /// Lives that were fenced, and to which it has not connected since.
     pub fenced: BTreeSet<LifeId>,
     /// Lives with which a session has ended: what was delivered to or from them may be lost.
     pub parted: BTreeSet<LifeId>,
     pub unregistering: usize,
+    /// A probe is under way.
+    pub probes: bool,
     pub calls: Calls,
     freezes: u32,
     frozen_at: u64,
     frozen_ns: u64,
     /// Kept, so that the engine's values are never dropped outside of their process.
     pub threads_left: usize,
+    /// Its task that plays a rank has not ended.
+    pub has_rank: bool,
 }
 
 impl Life {
@@ -137,14 +151,17 @@ impl Life {
             busy: BTreeSet::new(),
             views: BTreeMap::new(),
             lost: BTreeSet::new(),
+            up_ns: BTreeMap::new(),
             fenced: BTreeSet::new(),
             parted: BTreeSet::new(),
             unregistering: 0,
+            probes: false,
             calls: Calls::default(),
             freezes: 0,
             frozen_at: 0,
             frozen_ns: 0,
             threads_left: 0,
+            has_rank: false,
         }
     }
 
@@ -189,7 +206,7 @@ pub enum Phase {
     Orphan,
 }
 
-/// What an application wants of a transfer.
+/// An application's request for a transfer.
 #[derive(Clone)]
 pub struct Wish {
     pub from: LifeId,
@@ -399,9 +416,9 @@ impl Ledger {
         virtual_ns() - transfer.invoked_ns >= lease_ns * 1_000_000 / (1_000_000 + gain_ppm_max)
     }
 
-    /// Returns by how much a time that a clock measures may be longer than it says, beyond the bound.
+    /// Returns by how much a wait may be longer than it should be, because clocks are wrong beyond the bound or slewed.
     pub fn stretch_ns(&self, ns: u64) -> u64 {
-        let ppm = self.beyond.as_ref().map_or(0, |beyond| beyond.gain_ppm_max);
+        let ppm = self.beyond.as_ref().map_or(0, |beyond| beyond.gain_ppm_max) + self.slew_ppm_max;
         ns * ppm / (1_000_000 - ppm)
     }
 

@@ -15,7 +15,7 @@ pub struct Note {
     pub transfer: Option<TransferId>,
     pub invoked: u64,
     pub returned: u64,
-    /// What the sender was told.
+    /// The outcome that the sender was told.
     pub outcome: Option<Notification>,
     pub has_arrived: bool,
 }

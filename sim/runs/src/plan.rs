@@ -1,8 +1,11 @@
-//! What a seed draws before its run: hosts, engines with their settings and programs, and the faults in their order.
+//! Draws a seed's plan before its run: hosts, engines with their settings and programs, and the faults in their order.
 
+use crate::bugs::BUGS;
 use crate::devices;
 use crate::draw::Draw;
+use crate::kv::{self, KvPlan};
 use crate::nics;
+use crate::outside;
 use ferry::limits::CHANNELS_MAX;
 use ferry_sim_kernel::net::Faults;
 use ferry_sim_kernel::nic::Abilities;
@@ -31,6 +34,15 @@ const MEMORY_STREAM: u64 = 414;
 /// As for callbacks: seeds in which processes stop inside a receive.
 const RECEIVE_PERCENT: u32 = 30;
 const RECEIVE_STREAM: u64 = 504;
+/// As for callbacks: seeds in which the time of day is slewed, in parts per million: as adjtimex can, by ticks alone.
+/// The seeds of `bugs.rs` keep their clocks.
+const SLEW_PERCENT: u32 = 25;
+const SLEW_STREAM: u64 = 611;
+const SLEW_PPM_MAX: u64 = 100_000;
+/// As for callbacks: seeds with transfers of several memories and with probes. Some of them give many numbers up.
+const WIDE_PERCENT: u32 = 15;
+const WIDE_STREAM: u64 = 5_527;
+const SKIPS_PERCENT: u32 = 12;
 /// How wrong clocks may be, by the contracts, with room for rounding.
 pub const GAIN_PPM_MAX: u64 = 995;
 
@@ -40,13 +52,17 @@ pub struct Plan {
     pub gains_ppm: Vec<i64>,
     /// No clock is more wrong.
     pub gain_ppm_max: u64,
+    /// By host: what its clocks are slewed by. The hardware's clock, which leases use, is not.
+    pub slews_ppm: Vec<i64>,
     /// By host.
     pub nics: Vec<Vec<Abilities>>,
     /// By host: how many devices it has.
     pub devices: Vec<usize>,
     pub engines: Vec<EnginePlan>,
+    /// Engines that hand KV caches over.
+    pub kv: Option<KvPlan>,
     pub faults: Vec<Step>,
-    /// What the network does by itself while faults happen.
+    /// Faults that the network has by itself while the other faults happen.
     pub network: Faults,
     /// The network alters bytes, so most transfers ask for CHECKSUM: nothing else protects their payload.
     pub alters: bool,
@@ -79,6 +95,10 @@ pub struct EnginePlan {
     pub calls_back: bool,
     /// The channels of notifications.
     pub channels: Vec<u16>,
+    /// Its transfers name several memories at each end, and none of them at times; and it probes its peers.
+    pub is_wide: bool,
+    /// Its threads give more numbers of a channel up in a row than a channel has credits.
+    pub skips: bool,
     /// Its threads cancel many transfers at once.
     pub is_hasty: bool,
     /// A thread that has looked at its transfers so often in vain rests between its looks, so that a lease of a second
@@ -120,7 +140,7 @@ impl Plan {
         let transfers = draw.between(104, 140) as usize;
         let mut engines: Vec<EnginePlan> =
             (0..count).map(|at| engine(&mut draw, at, count, hosts, transfers)).collect();
-        // Of the engines of some seeds, those of one host use the same-host path.
+        // In some seeds, engines of one host use the same-host path.
         if Draw::new(seed, 2).percent(30) {
             engines
                 .iter_mut()
@@ -164,6 +184,11 @@ impl Plan {
         if Draw::new(seed, CHANNELS_STREAM).percent(CHANNELS_PERCENT) {
             engines.iter_mut().for_each(|engine| engine.channels = CHANNELS.to_vec());
         }
+        let mut draw = Draw::new(seed, WIDE_STREAM);
+        if draw.percent(WIDE_PERCENT) {
+            let skips = draw.percent(SKIPS_PERCENT);
+            engines.iter_mut().for_each(|engine| (engine.is_wide, engine.skips) = (true, skips));
+        }
         let devices = devices::draw(seed, hosts, &mut engines, &mut faults);
         let mut draw = Draw::new(seed, MEMORY_STREAM);
         if draw.percent(MEMORY_PERCENT) {
@@ -179,13 +204,24 @@ impl Plan {
                 ms: draw.log_uniform(50, 3_000),
             });
         }
+        let mut draw = Draw::new(seed, SLEW_STREAM);
+        let slews = draw.percent(SLEW_PERCENT) && !BUGS.iter().any(|bug| bug.seed == seed);
+        let mut slew = |_| match slews {
+            true => draw.between(0, 2 * SLEW_PPM_MAX) as i64 - SLEW_PPM_MAX as i64,
+            false => 0,
+        };
+        let slews_ppm = (0..hosts).map(&mut slew).collect();
+        outside::draw(seed, &mut engines, &mut faults);
+        let kv = kv::draw(seed, &mut engines);
         Plan {
             hosts,
+            slews_ppm,
             gains_ppm: vec![0; hosts],
             gain_ppm_max: GAIN_PPM_MAX,
             nics,
             devices,
             engines,
+            kv,
             faults,
             network,
             alters,
@@ -255,6 +291,8 @@ fn engine(draw: &mut Draw, at: usize, count: usize, hosts: usize, transfers: usi
         bytes_max,
         calls_back: false,
         channels: vec![0],
+        is_wide: false,
+        skips: false,
         is_hasty: false,
         vain_max: 10_000,
     }
@@ -323,6 +361,9 @@ mod tests {
         let has_channels = |engine: &EnginePlan| engine.channels.len() > 1;
         assert!((200..300).contains(&count(has_channels)));
         assert!(!crate::bugs::without_channels().any(|seed| has(seed, has_channels)));
+        let is_wide = |seed: u64| has(seed, |engine| engine.is_wide);
+        assert!((110..190).contains(&(0..1_000).filter(|seed| is_wide(*seed)).count()));
+        assert!(!crate::bugs::BUGS.iter().any(|bug| is_wide(bug.seed)));
         for added in [Fault::Memory { engine: 0, ms: 0 }, Fault::StopInReceive { engine: 0, ms: 0 }] {
             let has = |seed: u64| {
                 let plan = Plan::new(seed);

@@ -4,9 +4,11 @@
 use crate::actor::Actor;
 use crate::checks::bounds::SLACK_NS;
 use crate::draw::Draw;
+use crate::kv;
 use crate::ledger::{Book, Life, LifeId};
 use crate::memory::{Memory, MemoryId};
 use crate::plan::{EnginePlan, MemoryPlan, Plan, MS};
+use crate::probes;
 use ferry::limits::DEVICE_IDLE_MS;
 use ferry::notify::{Event, EventBody, Queue, WHAT_NOTIFICATIONS, WHAT_PEERS, WHAT_PEER_STATES};
 use ferry::status::Status;
@@ -14,7 +16,7 @@ use ferry::types::{Access, Location, MemoryKind, PeerId, RegionId};
 use ferry::{Config, Engine, PeerState, RegionOptions};
 use ferry_sim_kernel::clock::virtual_ns;
 use ferry_sim_kernel::nic::NicId;
-use ferry_sim_kernel::process::HostId;
+use ferry_sim_kernel::process::{HostId, ProcessId};
 use ferry_sim_kernel::{arena, device, memory, process, task};
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -25,14 +27,14 @@ const RETRY: Duration = Duration::from_millis(20);
 /// Events that are taken at once.
 const EVENTS: usize = 16;
 
-/// What every task of a run knows.
+/// The state that every task of a run knows.
 #[derive(Clone)]
 pub struct World {
     pub seed: u64,
     pub book: Book,
     pub plan: Rc<Plan>,
     pub hosts: Rc<Vec<HostId>>,
-    /// Of all hosts.
+    /// The NICs of all hosts.
     pub nics: Rc<Vec<NicId>>,
 }
 
@@ -46,18 +48,18 @@ pub struct Program {
     pub engine: Engine,
 }
 
-/// Starts the process of a slot.
-pub fn start(world: &World, slot: usize) {
+/// Starts the process of a slot, or its program in this one.
+pub fn start(world: &World, slot: usize, process: Option<ProcessId>) {
     let plan = world.plan.engines[slot].clone();
     let host = world.hosts[plan.host];
     let life = world.book.with(|ledger| ledger.lives.len());
-    let process = host.start(&format!("e{slot}.{life}"));
+    let process = process.unwrap_or_else(|| host.start(&format!("e{slot}.{life}")));
     world.book.with(|ledger| {
         ledger.lives.push(Life::new(slot, process));
         ledger.slots[slot].life = Some(life);
     });
     let world = world.clone();
-    process.spawn("main", move || run(world, plan, slot, life)).expect("a fresh process has threads");
+    process.spawn("main", move || run(world, plan, slot, life)).expect("a fresh program has threads");
 }
 
 fn run(world: World, plan: EnginePlan, slot: usize, life: LifeId) {
@@ -78,6 +80,17 @@ fn run(world: World, plan: EnginePlan, slot: usize, life: LifeId) {
         ledger.lives[life].is_ready = true;
         ledger.lives[life].threads_left = program.plan.threads;
     });
+    if program.world.plan.kv.as_ref().is_some_and(|kv| kv.is_rank(slot)) {
+        book.with(|ledger| {
+            ledger.lives[life].threads_left += 1;
+            ledger.lives[life].has_rank = true;
+        });
+        let program = program.clone();
+        persist(|| {
+            let program = program.clone();
+            task::spawn("rank", move || kv::run(program))
+        });
+    }
     for nth in 0..program.plan.threads {
         let program = program.clone();
         persist(|| {
@@ -85,8 +98,18 @@ fn run(world: World, plan: EnginePlan, slot: usize, life: LifeId) {
             task::spawn(&format!("app{nth}"), move || Actor::new(program, nth).run())
         });
     }
+    if program.plan.is_wide {
+        book.with(|ledger| ledger.lives[life].threads_left += 1);
+        persist(|| {
+            let program = program.clone();
+            task::spawn("probes", move || probes::run(program))
+        });
+    }
     program.serve(&events);
     program.close();
+    while book.with(|ledger| ledger.lives[life].has_rank && !ledger.has_failed) {
+        task::sleep(RETRY);
+    }
     events.iter().for_each(|events| program.callback_is_gone(events));
     book.with(|ledger| ledger.lives[life].is_ready = false);
     // Events may still be drained.
@@ -95,7 +118,7 @@ fn run(world: World, plan: EnginePlan, slot: usize, life: LifeId) {
 }
 
 /// Repeats what may fail because the process has too few descriptors or threads.
-fn persist<T, E: std::fmt::Display>(mut act: impl FnMut() -> Result<T, E>) -> T {
+pub fn persist<T, E: std::fmt::Display>(mut act: impl FnMut() -> Result<T, E>) -> T {
     loop {
         match act() {
             Ok(value) => return value,
@@ -155,7 +178,7 @@ impl Program {
             memory.comes = true;
             (memory.address, memory.bytes, memory.access, memory.device)
         });
-        // Of some memory the program says where it is, of other memory ferry finds out.
+        // The program says where some memory is; for other memory, ferry finds out.
         let stated =
             device.filter(|_| id.is_multiple_of(2)).map(|device| Location { kind: MemoryKind::Cuda, device });
         let options = RegionOptions { access: Access(access), location: stated, ..RegionOptions::default() };
@@ -261,11 +284,21 @@ impl Program {
         let is_lost = matches!(event.body, EventBody::PeerLost { .. });
         let is_only = is_lost && of.is_some_and(|of| self.has_no_session(of, event.peer));
         if is_lost {
-            self.world.book.with(|ledger| ledger.lives[self.life].lost.insert(event.peer.raw()));
+            self.world.book.with(|ledger| {
+                ledger.lives[self.life].lost.insert(event.peer.raw());
+                // A cache may have fenced the peer: it is refused until this side connects again, as its exam does.
+                if let Some(of) = of.filter(|_| self.world.plan.kv.is_some()) {
+                    let slot = ledger.lives[of].slot;
+                    ledger.passed.remove(&(self.life, slot));
+                }
+            });
         }
         self.world.book.with(|ledger| match &event.body {
             EventBody::Notification { channel, bytes } => ledger.arrived(self.life, of, *channel, bytes),
-            body => ledger.heard((self.life, tick), event.peer.raw(), of, is_only, body),
+            body => {
+                ledger.cache_heard(self.life, body);
+                ledger.heard((self.life, tick), event.peer.raw(), of, is_only, body)
+            }
         });
     }
 
@@ -326,7 +359,13 @@ impl Program {
                 }
             }
             let passed = virtual_ns() - since - (frozen() - frozen_before);
-            if passed > self.plan.lease_ns + self.plan.lease_ns / 500 + self.devices_ns() + SLACK_NS {
+            if passed
+                > self.plan.lease_ns
+                    + self.plan.lease_ns / 500
+                    + self.devices_ns()
+                    + self.late_pages_ns()
+                    + SLACK_NS
+            {
                 self.world.book.with(|ledger| {
                     let name = ledger.named(self.life);
                     ledger.fail(format!("{name} cannot close its engine"));
@@ -334,6 +373,10 @@ impl Program {
                 return;
             }
         }
+    }
+
+    fn late_pages_ns(&self) -> u64 {
+        self.world.book.with(|ledger| ledger.late_pages_ns())
     }
 
     /// Returns by how much devices may delay the close, here or at a peer.

@@ -9,7 +9,7 @@ use crate::plan::MemoryPlan;
 use crate::program::Program;
 use ferry_sim_kernel::trace;
 
-/// What an application adds: a request of an exam fits many times.
+/// The memory that an application adds: a request of an exam fits many times.
 const ROOM: MemoryPlan = MemoryPlan { bytes: 64 << 10, access: READ_AND_WRITE, device: None };
 /// As `Access`.
 const READ_AND_WRITE: u32 = 3;

@@ -6,6 +6,7 @@ use crate::checks::bounds::{check_books, check_bounds};
 use crate::coverage::{self, Reached};
 use crate::faults::Director;
 use crate::ledger::{Beyond, Book, Slot};
+use crate::outside;
 use crate::plan::{Plan, Step, FAULTS};
 use crate::program::{self, World};
 use ferry_sim_kernel::clock::virtual_ns;
@@ -25,8 +26,10 @@ const ARRIVAL_NS: u64 = 60 * SECOND;
 const AIM_NS: u64 = 20_000_000;
 const AIM_STEP: Duration = Duration::from_micros(20);
 const STEPS_MAX: u64 = 60_000_000;
+/// Threads of an engine that serve all peers.
+const IMPATIENT: [&str; 2] = ["ferry-control", "ferry-local"];
 
-/// What a seed came to.
+/// The result of a seed's run.
 pub struct Verdict {
     pub outcome: Outcome,
     pub transfers: usize,
@@ -42,6 +45,9 @@ pub fn play(seed: u64, beyond: bool, story: Story) -> Verdict {
         steps_max: STEPS_MAX,
         time_max_ns: 1_200 * SECOND,
         observer: Some(observer(&book)),
+        impatient: &IMPATIENT,
+        // The proof of the same-host path lies on the heap: without it no engine copies by calls.
+        strict_copies: false,
         ..Options::default()
     };
     let told = Rc::new(Cell::new((0, [0; FAULTS.len()])));
@@ -62,10 +68,14 @@ fn body(seed: u64, beyond: bool, book: Book, told: &Cell<(usize, Reached)>) {
         let slots = plan.engines.iter().map(|engine| Slot { left: engine.transfers, ..Slot::default() });
         ledger.slots = slots.collect();
         let lease_ns = plan.engines.iter().map(|engine| engine.lease_ns).collect();
+        ledger.slew_ppm_max = plan.slews_ppm.iter().map(|ppm| ppm.unsigned_abs()).max().unwrap_or(0);
         ledger.beyond = beyond.then_some(Beyond { gain_ppm_max: plan.gain_ppm_max, lease_ns });
     });
     for (host, gain_ppm) in hosts.iter().zip(&plan.gains_ppm).filter(|_| beyond) {
         host.set_drift_ppm(*gain_ppm);
+    }
+    for (host, slew_ppm) in hosts.iter().zip(&plan.slews_ppm).filter(|(_, slew_ppm)| **slew_ppm != 0) {
+        host.set_slew_ppm(*slew_ppm);
     }
     let has_nics = |at: usize| plan.nics[at].iter().map(move |abilities| (at, abilities.clone()));
     let nics = (0..plan.hosts).flat_map(has_nics).map(|(at, abilities)| nic::add(hosts[at], abilities));
@@ -74,7 +84,7 @@ fn body(seed: u64, beyond: bool, book: Book, told: &Cell<(usize, Reached)>) {
         (0..*count).for_each(|_| _ = device::add(*host));
     }
     let world = World { seed, book: book.clone(), plan: plan.clone(), hosts, nics };
-    (0..plan.engines.len()).for_each(|slot| program::start(&world, slot));
+    (0..plan.engines.len()).for_each(|slot| program::start(&world, slot, None));
     let mut director = Director::new(world);
     let watch = Watch { book, plan: plan.clone() };
     let mut reached = [0; FAULTS.len()];
@@ -83,7 +93,7 @@ fn body(seed: u64, beyond: bool, book: Book, told: &Cell<(usize, Reached)>) {
         watch.wait_until(virtual_ns() + pause_ms * 1_000_000, &mut director, |_| false);
         wait_for(*waits_for, &watch.book, &plan);
         let states = coverage::states(&watch.book, &plan);
-        // What finds nothing to harm tries again for a while.
+        // A fault that finds nothing to harm is tried again for a while.
         for _ in 0..50 {
             if director.strike(*fault) {
                 reached[fault.number()] |= states;
@@ -101,21 +111,27 @@ fn body(seed: u64, beyond: bool, book: Book, told: &Cell<(usize, Reached)>) {
     // Faults end by themselves while the rest of the transfers is made.
     let is_made = |book: &Book| book.with(|ledger| ledger.slots.iter().all(|slot| slot.left == 0));
     watch.wait_until(virtual_ns() + 5 * SECOND, &mut director, is_made);
+    let is_there = |book: &Book| book.with(|ledger| !ledger.has_late_pages());
+    watch.wait_until(virtual_ns() + outside::LATE_MS_MAX * 1_000_000, &mut director, is_there);
     director.calm();
-    watch.book.with(|ledger| ledger.is_calm = true);
+    watch.book.with(|ledger| (ledger.is_calm, ledger.calm_ns) = (true, virtual_ns()));
     let is_good = |book: &Book| {
         book.with(|ledger| {
             (0..slots).all(|slot| {
                 let life = ledger.life_of(slot).filter(|life| !ledger.lives[*life].leaves);
                 let has = |peer: &usize| life.is_some_and(|life| ledger.passed.contains(&(life, *peer)));
                 ledger.slots[slot].left == 0 && plan.engines[slot].peers.iter().all(has)
-            })
+            }) && (plan.kv.is_none() || ledger.kv.passed)
+                && !ledger.lives.iter().any(|life| life.is_alive && life.probes)
         })
     };
     watch.wait_until(virtual_ns() + CALM_NS, &mut director, is_good);
     if !watch.has_failed() && (!is_good(&watch.book) || director.is_incomplete()) {
         watch.book.with(|ledger| {
             let mut missing = Vec::new();
+            if plan.kv.is_some() && !ledger.kv.passed {
+                missing.push("no sequence was handed over".to_owned());
+            }
             for (slot, engine) in plan.engines.iter().enumerate() {
                 let life = ledger.life_of(slot);
                 let peers = engine.peers.iter();

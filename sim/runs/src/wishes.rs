@@ -1,15 +1,18 @@
-//! What an application's thread submits: drawn requests in ranges that are free at both ends.
+//! Submits an application's transfers: drawn requests in ranges that are free at both ends.
 
 use crate::actor::Actor;
 use crate::calls::SUBMITS;
 use crate::ledger::{Kind, Ledger, LifeId, Piece, TransferId, Wish};
 use crate::memory::{Block, MemoryId};
 use crate::notes::{payload, BYTES_MIN};
+use ferry::limits::NOTIFY_CREDITS;
 use ferry::status::{Error, Status};
 use ferry::types::{Op, PeerId, RegionId, Request};
 use ferry::{Deadline, Notification, TransferOptions};
 use ferry_sim_kernel::{clock, moment, task};
 use std::time::Duration;
+
+pub const SKIPPED: &str = "more numbers are given up in a row than a channel has credits";
 
 /// The memories, the ranges and the requests of a transfer.
 struct Shape {
@@ -27,7 +30,8 @@ impl Actor {
         let Some((peer, to)) = self.peer(slot) else {
             return task::sleep(Duration::from_millis(self.draw.log_uniform(1, 50)));
         };
-        if self.draw.percent(4) {
+        // Notifications that an application takes from a channel give credits back, too.
+        if self.draw.percent(4) && !self.program.plan.skips {
             return self.notify(slot, peer, to);
         }
         let op = if self.draw.percent(65) { Op::Write } else { Op::Read };
@@ -62,7 +66,8 @@ impl Actor {
         let book = self.program.world.book.clone();
         let from = self.program.life;
         let (deadline, deadline_ns) = self.deadline();
-        let bytes = self.draw.percent(30).then(|| self.note_bytes());
+        let has_note = std::mem::take(&mut self.notes) | (self.draw.percent(30) && !self.program.plan.skips);
+        let bytes = has_note.then(|| self.note_bytes());
         let channel = if bytes.is_some() { self.channel() } else { 0 };
         let mut wish = Wish {
             from,
@@ -216,7 +221,7 @@ impl Actor {
         }
         // A memory may be full of claims that stay, of transfers that ended by their lease.
         let mut pairs = own.iter().flat_map(|own| theirs.iter().map(|theirs| (*own, *theirs)));
-        let Some(shape) = pairs.find_map(|(own, theirs)| self.shape_in(own, theirs, &[64], Kind::Good))
+        let Some(shape) = pairs.find_map(|(own, theirs)| self.shape_in(&[(own, theirs)], &[64], Kind::Good))
         else {
             self.ask_for_room(to);
             // A life that is over makes no room.
@@ -227,12 +232,37 @@ impl Actor {
             return false;
         };
         let before = self.program.world.book.with(|ledger| ledger.transfers.len());
+        // Where numbers were given up, the channel must still carry notifications.
+        self.notes = self.program.plan.skips;
         self.submit((slot, peer, to), Op::Write, shape, false, true);
         self.program.world.book.with(|ledger| {
             let life = self.program.life;
             let all = (before..ledger.transfers.len()).filter(|id| ledger.transfers[*id].wish.from == life);
             all.collect::<Vec<TransferId>>().into_iter().any(|id| ledger.is_done(id))
         })
+    }
+
+    /// Gives more numbers of notifications up in a row than a channel has credits: each goes with a request that the
+    /// target refuses.
+    pub fn give_numbers_up(&mut self) {
+        let slot = self.any_peer();
+        let Some((peer, to)) = self.peer(slot) else { return };
+        let kind = *self.draw.pick(&[Kind::Stale, Kind::Denied]);
+        let (own, theirs) = self
+            .program
+            .world
+            .book
+            .with(|ledger| (ledger.for_exam(self.program.life), ledger.usable(to, Op::Write, kind)));
+        let (Some(own), Some(theirs)) = (own.first(), theirs.first()) else { return };
+        for _ in 0..u64::from(NOTIFY_CREDITS) + self.draw.between(1, 100) {
+            if self.program.is_leaving() {
+                return;
+            }
+            let Some(shape) = self.shape_in(&[(*own, *theirs)], &[8], kind) else { return };
+            self.notes = true;
+            self.submit((slot, peer, to), Op::Write, shape, false, true);
+        }
+        moment::reached(SKIPPED);
     }
 
     fn shape(&mut self, op: Op, to: LifeId) -> Option<Shape> {
@@ -250,7 +280,11 @@ impl Actor {
         if own.is_empty() || theirs.is_empty() {
             return None;
         }
-        let (own, theirs) = (*self.draw.pick(&own), *self.draw.pick(&theirs));
+        let mut pairs = vec![(*self.draw.pick(&own), *self.draw.pick(&theirs))];
+        if self.program.plan.is_wide && self.draw.percent(50) {
+            let more = self.draw.between(1, 3);
+            pairs.extend((0..more).map(|_| (*self.draw.pick(&own), *self.draw.pick(&theirs))));
+        }
         let count = *self.draw.pick(&[1, 1, 1, 2, 3, 7]);
         let most = self.program.plan.bytes_max;
         let lengths: Vec<u64> = (0..count)
@@ -259,29 +293,31 @@ impl Actor {
                 false => self.draw.log_uniform(1, most),
             })
             .collect();
-        let shape = self.shape_in(own, theirs, &lengths, kind);
+        let shape = self.shape_in(&pairs, &lengths, kind);
         if shape.is_none() {
             self.ask_for_room(to);
         }
         shape
     }
 
-    /// Lays requests of these lengths out: side by side, or each at a place of its own.
-    fn shape_in(&mut self, own: MemoryId, theirs: MemoryId, lengths: &[u64], kind: Kind) -> Option<Shape> {
+    /// Lays requests of these lengths out: side by side, or each at a place of its own. Places are in these pairs of
+    /// memories by turns, of this end and of the other.
+    fn shape_in(&mut self, pairs: &[(MemoryId, MemoryId)], lengths: &[u64], kind: Kind) -> Option<Shape> {
         let book = self.program.world.book.clone();
         let is_together = self.draw.percent(50);
-        let groups: Vec<Vec<u64>> = match is_together {
+        let groups: Vec<Vec<u64>> = match is_together && pairs.len() == 1 {
             true => vec![lengths.to_vec()],
             false => lengths.iter().map(|length| vec![*length]).collect(),
         };
-        let names_none = kind == Kind::Good && self.draw.percent(5);
-        let remote_region = match names_none {
-            true => RegionId::NONE,
-            false => book.with(|ledger| ledger.region_for(theirs, kind))?,
-        };
+        let names_none = kind == Kind::Good && self.draw.percent(if pairs.len() > 1 { 30 } else { 5 });
         let mut shape =
             Shape { blocks: Vec::new(), pieces: Vec::new(), requests: Vec::new(), kind, names_none };
-        for group in groups {
+        for (nth, group) in groups.into_iter().enumerate() {
+            let (own, theirs) = pairs[nth % pairs.len()];
+            let remote_region = match names_none {
+                true => RegionId::NONE,
+                false => book.with(|ledger| ledger.region_for(theirs, kind))?,
+            };
             let length = group.iter().sum();
             let found = book.with(|ledger| {
                 let memories = [own, theirs].map(|id| &ledger.memories[id]);

@@ -10,8 +10,8 @@ case $target in /*) ;; *) target=$root/$target ;; esac
 sanitizer=address
 case ${1:-} in address | thread | none) sanitizer=$1 && shift ;; esac
 case $sanitizer in
-address) flags=(-g -O1 -fsanitize=address,undefined -fno-sanitize-recover=all) ;;
-thread) flags=(-g -O1 -fsanitize=thread) ;;
+address) flags=(-g -O0 -fsanitize=address,undefined -fno-sanitize-recover=all) ;;
+thread) flags=(-g -O0 -fsanitize=thread) ;;
 none) flags=(-g -O2) ;;
 esac
 out=$target/nixl-tests/$sanitizer

@@ -94,6 +94,13 @@ TEST(Release, OfATransferWhosePeerIsStillDialled)
     ASSERT_EQ(to.a->postXfer(NIXL_WRITE, none.get(), none.get(), "", handle, nullptr), NIXL_IN_PROG);
     EXPECT_EQ(to.a->releaseReqH(handle), NIXL_SUCCESS);
     EXPECT_LT(Clock::now() - start, 1s);
+    // The dial goes on, and its end finds the released request.
+    to.other.go_on();
+    EXPECT_EQ(to.a->connect("other"), NIXL_SUCCESS);
+    std::string own;
+    EXPECT_EQ(to.a->getConnInfo(own), NIXL_SUCCESS);
+    EXPECT_EQ(to.a->genNotif("other", own), NIXL_SUCCESS);
+    EXPECT_EQ(notices(*to.a, 1).size(), 1U);
     EXPECT_EQ(to.other.landed(), 0U);
 }
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import ferry
+from mooncake import _notices
 from mooncake import engine as module
 
 # The use of devices is shared with ferry's own tests.
@@ -452,3 +453,17 @@ def test_the_c_interface_and_the_module_understand_each_other():
     assert bytes(memory)[:8] == b"returned"
     assert [(one.name, one.msg) for one in engine.get_notifies()] == [("zurück", "18")]
     c.destroyTransferEngine(there)
+
+
+def test_notices_that_nobody_asks_for_are_bounded(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(_notices, "KEPT_MAX", 8)
+    here, there = opened(), opened()
+    session = f"127.0.0.1:{here[0].get_rpc_port()}"
+    for number in range(20):
+        notice = module.TransferNotify("notice", str(number))
+        assert there[0].batch_transfer_sync(session, [], [], [], module.TransferOpcode.Write, notice) == 0
+    with caplog.at_level(logging.WARNING, "mooncake.engine"):
+        assert [one.msg for one in here[0].get_notifies()] == [str(number) for number in range(12, 20)]
+    assert "the oldest are dropped" in caplog.text

@@ -16,6 +16,7 @@ from ._abi import (
 )
 from ._errors import Status, call, invalid, nanoseconds
 from ._peer import Peer
+from ._waits import apart
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -122,18 +123,15 @@ class Directory:
             file(key_file),
         )
         pointer = c_void_p()
-        call(
-            library.ferry_directory_open,
-            engine._pointer,
-            url.encode(),
-            addressof(options),
-            addressof(pointer),
-        )
+        where = url.encode(), addressof(options), addressof(pointer)
+        free = library.ferry_directory_free
+        kept = engine, options, pointer
+        apart(kept, library.ferry_directory_open, engine._pointer, *where, undo=lambda: free(pointer))
         self._pointer = pointer.value or 0
 
     def close(self) -> None:
         """Withdraws the names and ends the directory. Peers stay connected."""
-        call(library.ferry_directory_close, self._pointer)
+        apart(self, library.ferry_directory_close, self._pointer)
 
     def __enter__(self) -> Directory:
         return self
@@ -156,11 +154,13 @@ class Directory:
 
         BusyError: another engine has the name. UnreachableError: etcd has not answered within the timeout.
         """
-        call(library.ferry_directory_register, self._pointer, name.encode(), nanoseconds(timeout))
+        what = self._pointer, name.encode(), nanoseconds(timeout)
+        apart(self, library.ferry_directory_register, *what)
 
     def unregister(self, name: str, timeout: float | None = None) -> None:
         """Withdraws a name, and returns when etcd has it no longer."""
-        call(library.ferry_directory_unregister, self._pointer, name.encode(), nanoseconds(timeout))
+        what = self._pointer, name.encode(), nanoseconds(timeout)
+        apart(self, library.ferry_directory_unregister, *what)
 
     def lookup(self, name: str) -> DirectoryEntry:
         """Returns what the directory knows of a name; never waits. UnreachableError: nobody has it."""
@@ -191,13 +191,8 @@ class Directory:
         """Connects to the incarnation that has the name. Goes on trying while the name is missing, or another
         engine answers; then UnreachableError, TimeoutError or StaleError."""
         peer = c_uint64()
-        call(
-            library.ferry_directory_connect,
-            self._pointer,
-            name.encode(),
-            nanoseconds(timeout),
-            addressof(peer),
-        )
+        what = self._pointer, name.encode(), nanoseconds(timeout), addressof(peer)
+        apart((self, peer), library.ferry_directory_connect, *what)
         return Peer(self._engine, peer.value)
 
     def poll(self) -> DirectoryChange | None:

@@ -19,7 +19,8 @@ from ._memory import Memory, Region, allocate, register
 from ._peer import Peer
 from ._queue import Queue, create_queue
 from ._results import MemoryKind
-from ._transfer import TURN_NS, Transfer
+from ._transfer import Transfer
+from ._waits import TURN_NS, apart, in_turns
 
 if TYPE_CHECKING:
     import asyncio
@@ -109,7 +110,7 @@ class Engine:
 
         BusyError: transfers are not final within the timeout; call again.
         """
-        call(library.ferry_engine_close, self._pointer, nanoseconds(timeout))
+        in_turns(timeout, lambda turn: call(library.ferry_engine_close, self._pointer, turn))
         # The descriptors of queues don't report the close. In a forked child the loops are the parent's.
         if os.getpid() == self._process:
             for queue in list(self._queues):
@@ -198,22 +199,15 @@ class Engine:
     def connect(self, address: str, timeout: float | None = None) -> Peer:
         """Connects to the engine at host:port; returns the existing peer if the two are connected already."""
         peer = c_uint64()
-        call(
-            library.ferry_peer_connect, self._pointer, address.encode(), nanoseconds(timeout), addressof(peer)
-        )
+        what = self._pointer, address.encode(), nanoseconds(timeout), addressof(peer)
+        apart((self, peer), library.ferry_peer_connect, *what)
         return Peer(self, peer.value)
 
     def connect_descriptor(self, descriptor: bytes, timeout: float | None = None) -> Peer:
         """Connects by the `descriptor` of another engine; StaleError if a different engine answers."""
         peer = c_uint64()
-        call(
-            library.ferry_descriptor_import,
-            self._pointer,
-            descriptor,
-            len(descriptor),
-            nanoseconds(timeout),
-            addressof(peer),
-        )
+        what = self._pointer, descriptor, len(descriptor), nanoseconds(timeout), addressof(peer)
+        apart((self, peer), library.ferry_descriptor_import, *what)
         return Peer(self, peer.value)
 
     async def connect_async(self, address: str, timeout: float | None = None) -> Peer:

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 from ._abi import CRegionOptions, library
 from ._buffers import Pin, host_buffer
 from ._devices import Held, held
-from ._errors import ClosedError, Error, StaleError, call, invalid, nanoseconds
+from ._errors import ClosedError, Error, StaleError, call, invalid
 from ._results import Access, MemoryKind
+from ._waits import in_turns
 
 if TYPE_CHECKING:
     from ._engine import Engine
@@ -38,7 +39,8 @@ class Region:
         BusyError while the region is in use. With a timeout of 0 nothing has changed; with a longer timeout
         the region is closed for new work; call again.
         """
-        call(library.ferry_region_unregister, self._engine._pointer, self.handle, nanoseconds(timeout))
+        what = self._engine._pointer, self.handle
+        in_turns(timeout, lambda turn: call(library.ferry_region_unregister, *what, turn))
         pin = self._engine._pins.pop(self.handle, None)
         if pin is not None:
             pin.release()
@@ -162,7 +164,8 @@ class Memory:
             self._view = None
         if self._mapped is not None and self._mapped() is not None:
             raise BufferError("arrays or slices of this memory are still in use")
-        call(library.ferry_memory_free, self._engine._pointer, self.handle, nanoseconds(timeout))
+        what = self._engine._pointer, self.handle
+        in_turns(timeout, lambda turn: call(library.ferry_memory_free, *what, turn))
         self.handle = 0
 
     def __enter__(self) -> Memory:

@@ -14,6 +14,7 @@ from ._numbers import Number, Transport, number
 from ._requests import Blocks, give_back, options_of, requests_of
 from ._results import RESULT_BYTES, Access, MemoryKind, RequestResult, Result
 from ._transfer import Transfer
+from ._waits import TURN_NS, apart, in_turns
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer, Unpack
@@ -168,23 +169,20 @@ class Peer:
     def probe(self, timeout: float | None = None) -> float:
         """Sends a probe and waits for the answer; returns the round trip in seconds."""
         found = c_uint64()
-        call(
-            library.ferry_peer_probe,
-            self._engine._pointer,
-            self.handle,
-            nanoseconds(timeout),
-            addressof(found),
-        )
+        what = self._engine._pointer, self.handle, nanoseconds(timeout), addressof(found)
+        apart((self._engine, found), library.ferry_peer_probe, *what)
         return found.value / 1e9
 
     def fence(self, timeout: float | None = None) -> None:
         """Fences the peer: returns when nothing of the peer can land here any more. This engine refuses
         the peer until it connects to the peer."""
-        call(library.ferry_peer_fence, self._engine._pointer, self.handle, nanoseconds(timeout))
+        what = self._engine._pointer, self.handle, nanoseconds(timeout)
+        apart(self._engine, library.ferry_peer_fence, *what)
 
     def close(self, timeout: float | None = None) -> None:
         """Closes the session; transfers fail with CLOSED. BusyError: they are not final yet; call again."""
-        call(library.ferry_peer_close, self._engine._pointer, self.handle, nanoseconds(timeout))
+        what = self._engine._pointer, self.handle
+        in_turns(timeout, lambda turn: call(library.ferry_peer_close, *what, turn))
 
     def notify(self, data: Buffer, deadline: float | None = None) -> None:
         """Sends bytes to the peer's application on channel 0; returns when the peer has taken them in.
@@ -192,9 +190,19 @@ class Peer:
 
         `deadline` is in seconds; the default is the setting deadline_ms.
         """
-        sent = bytes(data)
-        limit = 0 if deadline is None else max(nanoseconds(deadline, "deadline"), 1)
-        call(library.ferry_notify, self._engine._pointer, self.handle, sent, len(sent), limit)
+        options: Any = {"notify": bytes(data)}
+        if deadline is not None:
+            options["deadline"] = deadline
+        transfer = self._run(WRITE, None, 0, options, Result(RESULT_BYTES))
+        if transfer is None:
+            return
+        try:
+            transfer.wait()
+        except BaseException:
+            # Control-C. There is no memory to wait for.
+            with contextlib.suppress(Error):
+                transfer.cancel()
+            raise
 
     def write(
         self, requests: RequestsLike, *, progress: ShowsProgress | None = None, **options: Unpack[Options]
@@ -204,17 +212,16 @@ class Peer:
         `requests` are tuples (local, remote, length[, remote_region]) of addresses, or `Requests`, or an
         array with the layout REQUEST_DTYPE, which the library reads in place. If the transfer fails, the
         exception has its `result`, and its failed requests in `results`. `progress` is called as in
-        `Transfer.wait`; if `progress` raises, the transfer is cancelled. Control-C cancels a transfer of
-        several requests or with `progress`. A transfer of a single request is one call, which control-C
-        does not interrupt.
+        `Transfer.wait`; if `progress` raises, the transfer is cancelled. Control-C cancels the transfer, and
+        raises when the transfer is final and its memory is the caller's again.
         """
-        return self._move(library.ferry_write, WRITE, requests, progress, options)
+        return self._move(WRITE, requests, progress, options)
 
     def read(
         self, requests: RequestsLike, *, progress: ShowsProgress | None = None, **options: Unpack[Options]
     ) -> Result:
         """READs the peer's memory into local memory. Behaves as `write` otherwise."""
-        return self._move(library.ferry_read, READ, requests, progress, options)
+        return self._move(READ, requests, progress, options)
 
     def submit_write(self, requests: RequestsLike, **options: Unpack[SubmitOptions]) -> Transfer:
         """Starts a WRITE. The memory that the requests name belongs to the transfer until it is final."""
@@ -245,36 +252,44 @@ class Peer:
         """`read` in an event loop. Behaves as `write_async` otherwise."""
         return await self._move_async(READ, requests, progress, options)
 
-    def _move(self, function: Any, op: int, requests: Any, progress: Any, options: Any) -> Result:
+    def _move(self, op: int, requests: Any, progress: Any, options: Any) -> Result:
         given = requests_of(requests)
         try:
             if given._count != 1 or progress is not None:
-                # ferry_write and ferry_read forget the outcome of requests, which the exception must carry.
-                return self._submit_and_wait(op, given, progress, options)
-            made = options_of(options) if options else None
+                # ferry_transfer_run forgets the outcome of requests, which the exception must carry.
+                return self._wait_for(self._submit(op, given, options), progress)
             result = Result(RESULT_BYTES)
             try:
-                call(
-                    function,
-                    self._engine._pointer,
-                    self.handle,
-                    given._address,
-                    1,
-                    made.address if made else None,
-                    addressof(result),
-                )
+                transfer = self._run(op, given._address, 1, options, result)
             except Error as error:
                 # The result is written only if a transfer took place.
                 if result.state != 0:
                     error.result = result
                     error.results = [only_result(result, error)]
                 raise
-            return result
+            return result if transfer is None else self._wait_for(transfer, None)
         finally:
             give_back(given)
 
-    def _submit_and_wait(self, op: int, requests: Any, progress: Any, options: Any) -> Result:
-        transfer = self._submit(op, requests, options)
+    def _run(self, op: int, address: int | None, count: int, options: Any, result: Result) -> Transfer | None:
+        """Moves requests in one call if that takes no longer than a turn; otherwise returns the transfer."""
+        made = options_of(options) if options else None
+        handle = c_uint64()
+        places = made.address if made else None, TURN_NS, addressof(handle), addressof(result)
+        try:
+            call(library.ferry_transfer_run, self._engine._pointer, self.handle, op, address, count, *places)
+        except BaseException:
+            if handle.value != 0:
+                # A signal's handler has raised behind the call.
+                Transfer(self._engine, handle.value, None)._settle()
+            raise
+        if handle.value == 0:
+            return None
+        if "start_after" in options:
+            self._engine._points[handle.value] = options["start_after"]
+        return Transfer(self._engine, handle.value, None)
+
+    def _wait_for(self, transfer: Transfer, progress: Any) -> Result:
         try:
             return transfer.wait(progress=progress)
         except BaseException:

@@ -37,7 +37,8 @@ from ._errors import (
 )
 from ._numbers import Number, number
 from ._peer import Peer
-from ._transfer import TURN_NS, Transfer
+from ._transfer import Transfer
+from ._waits import TURN_NS
 
 if TYPE_CHECKING:
     import asyncio

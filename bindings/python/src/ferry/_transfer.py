@@ -13,12 +13,11 @@ from ._abi import FOREVER, RESULTS_FAILED, CError, library
 from ._devices import stream_and_kind
 from ._errors import ClosedError, Error, PendingError, Status, call, from_c, invalid, nanoseconds
 from ._results import RESULT_BYTES, Progress, RequestResult, Result, request_results
+from ._waits import TURN_NS
 
 if TYPE_CHECKING:
     from ._engine import Engine
     from ._queue import Queue
-
-TURN_NS = 100_000_000
 
 
 class Transfer:

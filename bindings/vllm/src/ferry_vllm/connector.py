@@ -20,13 +20,14 @@ class FerryConnector(SchedulerHalf, WorkerHalf, KVConnectorBase_V1, SupportsHMA)
     def __init__(self, vllm_config: VllmConfig, role: KVConnectorRole, kv_cache_config: KVCacheConfig) -> None:
         KVConnectorBase_V1.__init__(self, vllm_config, role, kv_cache_config)
         options = Options(**self._kv_transfer_config.kv_connector_extra_config)
-        groups = specs_of(vllm_config, kv_cache_config)
+        groups = specs_of(vllm_config, kv_cache_config, options.draft)
         if role == KVConnectorRole.SCHEDULER:
             # Blocks that leave a window before the prompt is complete would still be offered. Of two halves of a batch
             # that take turns on a device, vLLM names a layer twice.
-            by_layer = len(groups) == 1 and not window_of(next(iter(groups[0].values())))
-            by_layer = by_layer and (current_platform.is_cpu() or current_platform.is_cuda())
-            self.init_scheduler(options.layerwise and by_layer and not vllm_config.parallel_config.use_ubatching)
+            windows = [window_of(next(iter(group.values()))) for group in groups]
+            by_layer = windows == [0] and (current_platform.is_cpu() or current_platform.is_cuda())
+            by_layer = by_layer and not vllm_config.parallel_config.use_ubatching
+            self.init_scheduler(options.layerwise and by_layer, windows)
         else:
             self.init_worker(options)
 

@@ -18,14 +18,22 @@ from vllm.config import VllmConfig
 from vllm.v1.attention.backends.cpu_attn import _get_attn_isa
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, MLAAttentionSpec, SlidingWindowSpec
 
+from .options import Options
+
 KINDS = {FullAttentionSpec: kv.FULL, SlidingWindowSpec: kv.WINDOW, MLAAttentionSpec: kv.LATENT}
 
 
-def specs_of(config: VllmConfig, caches: KVCacheConfig) -> list[dict[str, Any]]:
+def specs_of(config: VllmConfig, caches: KVCacheConfig, draft: bool) -> list[dict[str, Any]]:
     """The format of each layer's cache, by group. Refuses what would not be handed over rightly."""
     for name in ("pipeline", "prefill_context", "decode_context"):
         if getattr(config.parallel_config, f"{name}_parallel_size", 1) > 1:
             raise ValueError(f"FerryConnector: {name}_parallel_size must be 1")
+    speculative = getattr(config, "speculative_config", None)
+    if (has := bool(speculative and speculative.uses_draft_kv_cache())) != draft:
+        raise ValueError(
+            f"FerryConnector: this engine has {'' if has else 'no '}draft layers, and the option draft is {draft}. Engines "
+            "that hand caches to each other have the same draft layers: set draft on all of them, or on none"
+        )
     groups = []
     for group in caches.transfer_groups:
         each = getattr(group.kv_cache_spec, "kv_cache_specs", {})
@@ -50,11 +58,11 @@ def key_of(config: VllmConfig, model: str) -> dict[str, str]:
 
 
 def describe(
-    config: VllmConfig, caches: KVCacheConfig, tensors: dict[str, torch.Tensor], rank: int, model: str
+    config: VllmConfig, caches: KVCacheConfig, tensors: dict[str, torch.Tensor], rank: int, options: Options
 ) -> tuple[dict[str, tuple[int, int]], kv.Layout]:
     """The places of each layer's parts in this rank's layout, in the order of computation; and the layout."""
     groups, parts = [], {}
-    for number, specs in enumerate(specs_of(config, caches)):
+    for number, specs in enumerate(specs_of(config, caches, options.draft)):
         spec = next(iter(specs.values()))
         groups.append(kv.Group(spec.block_size, KINDS[type(spec)], window_of(spec)))
         parts |= {name: parts_of(config, spec, name, tensors[name], number) for name, spec in specs.items()}
@@ -63,11 +71,12 @@ def describe(
         places[name] = (len(layers), len(layers) + len(parts[name]))
         layers += parts[name]
     ranks = config.parallel_config.tensor_parallel_size
-    return places, kv.Layout(groups=groups, layers=layers, tp=(rank, ranks), **key_of(config, model))
+    return places, kv.Layout(groups=groups, layers=layers, tp=(rank, ranks), **key_of(config, options.model))
 
 
 def window_of(spec: Any) -> int:
-    return spec.sliding_window if isinstance(spec, SlidingWindowSpec) else 0
+    """How many tokens vLLM keeps: those that the next token attends to, which is one of its own window. 0: all."""
+    return max(spec.sliding_window - 1, 1) if isinstance(spec, SlidingWindowSpec) else 0
 
 
 def parts_of(config: VllmConfig, spec: Any, name: str, tensor: torch.Tensor, group: int) -> list[kv.Layer]:

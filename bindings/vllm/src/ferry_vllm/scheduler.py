@@ -40,19 +40,35 @@ class Prefill:
 
 
 class SchedulerHalf:
-    def init_scheduler(self, layerwise: bool) -> None:
-        self.layerwise = layerwise
+    def init_scheduler(self, layerwise: bool, windows: list[int]) -> None:
+        # By group, how many tokens are kept; 0 for all.
+        self.layerwise, self.windows = layerwise, windows
         # Descriptors of the workers' engines, by rank.
         self.producers: list[str] = []
         self.prefills: dict[str, Prefill] = {}
+        # Requests that take and have not ended, by id; samples of the same prompts, which wait for these.
+        self.taking: dict[bytes, str] = {}
+        self.samples: set[str] = set()
         self.next = Step()
 
     def set_xfer_handshake_metadata_pp_aware(self, metadata: dict[tuple[int, int], Rank]) -> None:
         self.producers = [rank.descriptor.hex() for _, rank in sorted(metadata.items())]
 
-    def get_num_new_matched_tokens(self, request: Request, num_computed_tokens: int) -> tuple[int, bool]:
-        count = request.num_prompt_tokens - num_computed_tokens if incoming(request) else 0
+    def get_num_new_matched_tokens(self, request: Request, num_computed_tokens: int) -> tuple[int | None, bool]:
+        found = incoming(request)
+        if found and self.taking.get(found[0], request.request_id) != request.request_id:
+            # vLLM asks again. One take serves all samples of a prompt: the others find its blocks in vLLM's cache.
+            self.samples.add(request.request_id)
+            return None, False
+        if request.request_id in self.samples:
+            self.samples.remove(request.request_id)
+            request.kv_transfer_params["do_remote_prefill"], found = False, None
+        count = request.num_prompt_tokens - num_computed_tokens if found else 0
         return max(count, 0), count > 0
+
+    def update_connector_output(self, connector_output: Any) -> None:
+        ended = connector_output.finished_recving or ()
+        self.taking = {id: name for id, name in self.taking.items() if name not in ended}
 
     def update_state_after_alloc(self, request: Request, blocks: Any, num_external_tokens: int) -> None:
         if found := incoming(request):
@@ -67,6 +83,8 @@ class SchedulerHalf:
         name, tokens, awaited = request.request_id, request.num_prompt_tokens, external > 0
         skip = tokens - external
         wanted = self._lists(blocks if awaited else [[]] * len(blocks), skip, tokens)
+        if awaited:
+            self.taking[found[0]] = name
         self.next.takes.append(Take(name, *found, secrets.randbits(64), wanted, skip, tokens, awaited))
 
     def _lists(self, blocks: Sequence[list[int]], first: int, end: int) -> Lists:
@@ -80,6 +98,12 @@ class SchedulerHalf:
                 start += 1
             lists.append((start * size, ids[start:]))
         return lists
+
+    def _has_windows(self, request: Request, blocks: Sequence[list[int]]) -> bool:
+        """Whether each window still has the last tokens of the prompt. Tokens that are generated move it on."""
+        end = request.num_prompt_tokens
+        lists = zip(self.windows, self._lists(blocks, 0, end), strict=True)
+        return all(first <= (max(end - window, 0) if window else 0) for window, (first, _) in lists)
 
     def build_connector_meta(self, scheduler_output: Any) -> Step:
         for name in scheduler_output.preempted_req_ids or ():
@@ -106,11 +130,12 @@ class SchedulerHalf:
     def request_finished_all_groups(self, request: Request, block_ids: Any) -> tuple[bool, dict[str, Any] | None]:
         """Whether the request's blocks wait for the end of an offer, and what the consumer must know of it."""
         name, id = request.request_id, outgoing(request)
-        if found := incoming(request):
+        if (found := incoming(request)) and name not in self.samples:
             self._take(request, found, block_ids, 0)
+        self.samples.discard(name)
         if not (request.kv_transfer_params or {}).get("do_remote_decode"):
             return False, None
-        whole = request.status in WHOLE and any(block_ids)
+        whole = request.status in WHOLE and any(block_ids) and self._has_windows(request, block_ids)
         if (prefill := self.prefills.pop(name, None)) and prefill.is_offered:
             whole = whole and prefill.is_sealed
         elif whole or id:

@@ -58,8 +58,8 @@ class WorkerHalf:
     def register_kv_caches(self, kv_caches: dict[str, torch.Tensor]) -> None:
         """Opens the engine and the cache on vLLM's tensors, which are views of few storages."""
         rank = get_tensor_model_parallel_rank()
-        self.places, layout = describe(self._vllm_config, self._kv_cache_config, kv_caches, rank, self.options.model)
-        self.engine = ferry.Engine(**self.options.engine(rank))
+        self.places, layout = describe(self._vllm_config, self._kv_cache_config, kv_caches, rank, self.options)
+        self.engine = ferry.Engine(**self.options.engine(self._vllm_config.parallel_config, rank))
         storages = {kv_caches[name].untyped_storage().data_ptr(): kv_caches[name] for name in self.places}
         flat = [each.new_empty(0, dtype=torch.uint8).set_(each.untyped_storage()) for each in storages.values()]
         regions = [self.engine.register(tensor) for tensor in flat]

@@ -52,7 +52,7 @@ fn a_thread_knows_whether_it_is_inside() {
     assert!(!hub.in_callback());
     let asked = other.clone();
     assert_eq!(inside(&hub, move |hub, _| (hub.in_callback(), asked.in_callback())), (true, false));
-    hub.close();
+    hub.close(None);
 }
 
 #[test]
@@ -68,7 +68,7 @@ fn a_callback_may_push_drain_create_and_destroy() {
         (hub.destroy(queue.handle()).is_ok(), hub.destroy(own).unwrap_err().status)
     });
     assert_eq!(statuses, (true, Status::Busy));
-    hub.close();
+    hub.close(None);
 }
 
 #[test]
@@ -206,8 +206,8 @@ fn after_close_queues_can_only_be_drained() {
     hub.set_callback(queue.handle(), Some(callback.clone())).unwrap();
     submit(&queue, 0);
     receive(&receiver);
-    hub.close();
-    hub.close();
+    hub.close(None);
+    hub.close(None);
     assert_eq!(Arc::strong_count(&callback), 1);
     submit(&queue, 1);
     assert_eq!(numbers(&queue), [1]);
@@ -220,11 +220,11 @@ fn after_close_queues_can_only_be_drained() {
 fn closing_inside_a_callback_does_not_wait_for_itself() {
     let hub = Arc::new(hub());
     assert!(inside(&hub, |hub, _| {
-        hub.close();
+        hub.close(None);
         hub.in_callback()
     }));
     // Outside a callback, the call waits, and the thread is gone afterwards.
-    hub.close();
+    hub.close(None);
 }
 
 #[test]
@@ -268,5 +268,5 @@ fn a_queue_whose_callback_ran_when_the_engine_broke_is_served_again() {
     hub.reschedule();
     broken.wait();
     assert_eq!([receive(&heard), receive(&heard)], [0, 1]);
-    hub.close();
+    hub.close(None);
 }

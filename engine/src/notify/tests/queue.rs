@@ -34,7 +34,7 @@ fn only_a_live_queue_for_transfers_reserves() {
     assert_eq!(peers.reserve().unwrap_err().status, Status::Invalid);
     let queue = hub.create(WHAT_TRANSFERS, 1, 0).unwrap();
     hub.destroy(queue.handle()).unwrap();
-    assert_eq!(queue.reserve().unwrap_err().status, Status::Closed);
+    assert_eq!(queue.reserve().unwrap_err().status, Status::Stale);
     assert_eq!(drain(&queue, 1).len(), 0);
 }
 

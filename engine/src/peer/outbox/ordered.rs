@@ -25,7 +25,7 @@ pub struct Ordered {
 impl Ordered {
     /// Adds a transfer. Returns true if it is active now; otherwise it waits or is doomed.
     pub fn submit(&mut self, transfer: &Arc<Transfer>) -> bool {
-        if self.is_failing() {
+        if self.find_failures() {
             transfer.position.set_place(Place::Behind);
             self.doomed.push_back(transfer.clone());
             return false;
@@ -40,7 +40,7 @@ impl Ordered {
     }
 
     /// Contract 11: returns whether the application could not see yet that each transfer that failed is final.
-    fn is_failing(&mut self) -> bool {
+    fn find_failures(&mut self) -> bool {
         self.forget_final();
         self.failed.is_some() || !self.doomed.is_empty()
     }

@@ -16,6 +16,7 @@ use crate::peer::{EngineParts, Path, PathStatus, Peer, PeerIdentity};
 use crate::region::RemoteMap;
 use crate::status::Status;
 use crate::sys::map::HashSet;
+use crate::sys::pages::Pages;
 use crate::types::{
     Monotonic, Op, PeerId, Range, RegionId, Request, Slice, SliceRange, TransferId, Transport,
 };
@@ -54,6 +55,7 @@ fn peer() -> Peer {
         transfers: Arc::new(Table::new(Tag::from_random(1), 16)),
         lease_ns: 1_000_000_000,
         express_bytes_max: 4000,
+        pages: Arc::new(Pages::of(None)),
     };
     Peer::new(PeerId::from_raw(7), identity, 1, engine)
 }

@@ -30,7 +30,7 @@ pub struct Identity {
     pub frame_bytes_max: u32,
     pub reads_max: u32,
     pub notify_credits: u32,
-    /// The peer's CLOCK_BOOTTIME when it encoded the identity.
+    /// The peer's clock of leases when it encoded the identity.
     pub boottime_ns: Boottime,
     /// Identifies the listening socket: unique among the sockets of a kernel at any time.
     pub place: Option<[u8; 16]>,

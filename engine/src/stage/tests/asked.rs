@@ -57,7 +57,7 @@ impl Path for Near {
 }
 
 impl SameHost for Near {
-    fn copy_now(&self, _: Op, _: &Slice, _: Monotonic) -> bool {
+    fn copy_now(&self, _: Op, _: &Slice, _: bool, _: Monotonic) -> bool {
         false
     }
     fn keep_registered(&self, _: RegionId, _: Use) -> Result<Kept> {

@@ -322,7 +322,7 @@ impl Queue for Left {
         unreachable!("nothing is copied")
     }
 
-    fn is_done(&mut self, _batch: Batch) -> Result<bool, Error> {
+    fn poll_done(&mut self, _batch: Batch) -> Result<bool, Error> {
         Ok(true)
     }
 

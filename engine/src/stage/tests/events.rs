@@ -89,7 +89,8 @@ fn a_stream_waits_until_the_transfer_is_final_however_it_ends() {
     let waits = |stream: u64| two.fake.streams.lock().unwrap().contains(&stream);
     let held = |stream: u64, event: u64| {
         let transfer = two.a.submit_core(two.peer, Op::Write, &requests, &after(event)).unwrap();
-        two.a.hold_stream(&transfer, MemoryKind::Cuda, stream).unwrap();
+        // SAFETY: the fake's streams are numbers.
+        unsafe { two.a.hold_stream(&transfer, MemoryKind::Cuda, stream) }.unwrap();
         assert!(waits(stream));
         transfer
     };
@@ -100,7 +101,8 @@ fn a_stream_waits_until_the_transfer_is_final_however_it_ends() {
     let cancelled = held(2, 22);
     two.a.cancel(&cancelled).unwrap();
     until("the stream goes on", || !waits(2));
-    two.a.hold_stream(&done, MemoryKind::Cuda, 3).unwrap();
+    // SAFETY: as above.
+    unsafe { two.a.hold_stream(&done, MemoryKind::Cuda, 3) }.unwrap();
     assert!(!waits(3), "of a transfer that is final already");
     let _closed = held(4, 24);
     two.a.close(Some(BOUND)).unwrap();

@@ -313,7 +313,7 @@ impl Queue for FakeQueue {
         Ok(Batch(self.next))
     }
 
-    fn is_done(&mut self, batch: Batch) -> Result<bool> {
+    fn poll_done(&mut self, batch: Batch) -> Result<bool> {
         while let Some((at, due, direction, pieces, fails)) = self.running.front() {
             if *at > batch.0 {
                 break;

@@ -7,6 +7,7 @@ use super::handles::DeviceMemory;
 use super::object::{calls, unavailable, Object};
 use crate::status::{Error, Result, Status};
 use crate::sys::lock::Mutex;
+use crate::sys::unforked::unforked;
 use crate::types::{Op, Transport};
 use std::ffi::{c_void, CStr, CString};
 use std::net::IpAddr;
@@ -40,14 +41,16 @@ impl Hixl {
     pub fn open(wanted: &str) -> Result<&'static Hixl> {
         static OPEN: Mutex<Vec<&'static Hixl>> = Mutex::new(Vec::new());
         let name = if wanted.is_empty() { NAME } else { wanted };
-        let mut open = OPEN.lock();
-        if let Some(known) = open.iter().find(|known| known.name == name) {
-            return Ok(known);
-        }
-        let calls = Calls::look_up(Object::open(name)?, name)?;
-        let library: &'static Hixl = Box::leak(Box::new(Hixl { calls, name: name.into() }));
-        open.push(library);
-        Ok(library)
+        unforked(|| {
+            let mut open = OPEN.lock();
+            if let Some(known) = open.iter().find(|known| known.name == name) {
+                return Ok(*known);
+            }
+            let calls = Calls::look_up(Object::open(name)?, name)?;
+            let library: &'static Hixl = Box::leak(Box::new(Hixl { calls, name: name.into() }));
+            open.push(library);
+            Ok(library)
+        })
     }
 
     /// UNAVAILABLE for every failure except a wrong parameter: the failed object can't be used any more.
@@ -223,7 +226,7 @@ impl Client {
         self.remote
     }
 
-    /// Starts to move a piece. `is_done` tells when it has been moved.
+    /// Starts to move a piece. `poll_done` tells when it has been moved.
     ///
     /// # Safety
     ///
@@ -254,7 +257,7 @@ impl Client {
     /// # Safety
     ///
     /// The piece was not reported as done or failed before.
-    pub unsafe fn is_done(&mut self, moving: &Moving) -> Result<bool> {
+    pub unsafe fn poll_done(&mut self, moving: &Moving) -> Result<bool> {
         let mut status = ffi::HIXL_WAITING;
         let query = self.library.calls.HixlCSClientQueryCompleteStatus;
         // SAFETY: from `start`, and not seen to end, as the caller says; the number outlives the call.

@@ -5,6 +5,7 @@ use super::bindings as ffi;
 use super::object::{calls, unavailable, Object};
 use crate::status::{Error, Result, Status};
 use crate::sys::lock::{Mutex, MutexGuard};
+use crate::sys::unforked::unforked;
 use crate::types::Transport;
 use std::ffi::{c_char, c_int, c_void, CStr};
 use std::ops::Deref;
@@ -52,24 +53,26 @@ impl Library {
     /// process has one `Library` for each name.
     pub fn open(wanted: &str) -> Result<&'static Library> {
         static OPEN: Mutex<Vec<&'static Library>> = Mutex::new(Vec::new());
-        let mut open = OPEN.lock();
-        let mut reason = None;
-        for name in candidates(wanted) {
-            if let Some(known) = open.iter().find(|known| known.name == name) {
-                return Ok(known);
-            }
-            match Object::open(name).and_then(|object| Calls::look_up(object, name)) {
-                Ok(calls) => {
-                    let library = Library { calls, name: name.into(), uses: Mutex::default() };
-                    let library: &'static Library = Box::leak(Box::new(library));
-                    open.push(library);
-                    return Ok(library);
+        unforked(|| {
+            let mut open = OPEN.lock();
+            let mut reason = None;
+            for name in candidates(wanted) {
+                if let Some(known) = open.iter().find(|known| known.name == name) {
+                    return Ok(*known);
                 }
-                // The first reason concerns the preferred library.
-                Err(error) => drop(reason.get_or_insert(error)),
+                match Object::open(name).and_then(|object| Calls::look_up(object, name)) {
+                    Ok(calls) => {
+                        let library = Library { calls, name: name.into(), uses: Mutex::default() };
+                        let library: &'static Library = Box::leak(Box::new(library));
+                        open.push(library);
+                        return Ok(library);
+                    }
+                    // The first reason concerns the preferred library.
+                    Err(error) => drop(reason.get_or_insert(error)),
+                }
             }
-        }
-        Err(reason.unwrap_or_else(|| unavailable("there is no name of a library to open".into())))
+            Err(reason.unwrap_or_else(|| unavailable("there is no name of a library to open".into())))
+        })
     }
 
     /// True if the program has the library open already. Opens nothing.

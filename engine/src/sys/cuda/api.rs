@@ -7,6 +7,7 @@ use crate::status::{Error, Result, Status};
 use crate::sys::loader;
 use crate::sys::lock::Mutex;
 use crate::sys::map::HashMap;
+use crate::sys::unforked::unforked;
 use std::ffi::{c_char, c_void, CStr, CString};
 
 /// CUDA 12.0, as `cuDriverGetVersion` counts (1000 × major + 10 × minor): pointers have mappings that can be
@@ -209,15 +210,17 @@ pub fn is_loaded(path: &str) -> bool {
 /// there, lacks a function, is older than VERSION_MIN, or finds no device.
 pub fn load(path: &str) -> Result<&'static Api> {
     static LOADED: Mutex<Option<HashMap<String, &'static Api>>> = Mutex::new(None);
-    let mut loaded = LOADED.lock();
-    let loaded = loaded.get_or_insert_default();
-    let name = name_or_default(path);
-    if let Some(api) = loaded.get(name) {
-        return Ok(api);
-    }
-    let api = open(name)?;
-    loaded.insert(name.into(), api);
-    Ok(api)
+    unforked(|| {
+        let mut loaded = LOADED.lock();
+        let loaded = loaded.get_or_insert_default();
+        let name = name_or_default(path);
+        if let Some(api) = loaded.get(name) {
+            return Ok(*api);
+        }
+        let api = open(name)?;
+        loaded.insert(name.into(), api);
+        Ok(api)
+    })
 }
 
 fn open(name: &str) -> Result<&'static Api> {

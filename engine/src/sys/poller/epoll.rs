@@ -2,6 +2,7 @@
 //! system call. `uring` uses one too, for the one case that a ring cannot express.
 
 use super::{Interest, Ready, READY_MAX, TOKEN_WAKE};
+use crate::sys::fd::above_standard;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -29,7 +30,7 @@ impl Epoll {
             return Err(io::Error::last_os_error());
         }
         // SAFETY: as above: fresh, open, and owned by nobody else.
-        Ok(Epoll { fd: unsafe { OwnedFd::from_raw_fd(fd) }, coarse: AtomicBool::new(false) })
+        Ok(Epoll { fd: above_standard(unsafe { OwnedFd::from_raw_fd(fd) }), coarse: AtomicBool::new(false) })
     }
 
     pub(super) fn add(&self, fd: RawFd, token: u64, interest: Interest) -> io::Result<()> {

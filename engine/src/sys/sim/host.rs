@@ -1,5 +1,6 @@
 //! The simulated side of `sys::host`. All processes of a simulated host share its namespaces.
 
+use crate::sys::fd::BorrowedFd;
 use ferry_sim_kernel::process;
 
 pub use crate::sys::process::Process;
@@ -20,6 +21,11 @@ pub fn has_ended(pid: u32, started_then: u64) -> bool {
         return false;
     }
     process::with_pid(pid).is_none_or(|known| !known.is_alive() || known.started_ns() != started_then)
+}
+
+/// No simulated process is dumped.
+pub fn is_being_dumped(_process: BorrowedFd<'_>) -> bool {
+    false
 }
 
 pub fn has_more_rights_than_its_caller() -> bool {
@@ -48,4 +54,8 @@ pub fn machine_id() -> Vec<u8> {
 
 pub fn ptrace_scope() -> String {
     String::new()
+}
+
+pub fn descriptors_max() -> usize {
+    usize::MAX
 }

@@ -45,6 +45,9 @@ impl Mapping {
         at(arena::map_shared(fd)?, length, false)
     }
 
+    /// No simulated process forks.
+    pub fn keep_from_children(&self) {}
+
     pub fn address(&self) -> *mut u8 {
         self.address.as_ptr()
     }

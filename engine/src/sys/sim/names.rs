@@ -3,7 +3,11 @@
 use std::io;
 use std::net::SocketAddr;
 
+pub fn numeric(address: &str) -> Option<io::Result<SocketAddr>> {
+    address.parse().ok().map(Ok)
+}
+
 pub fn look_up(address: &str) -> io::Result<Vec<SocketAddr>> {
-    let parsed = address.parse().map(|address| vec![address]);
-    parsed.map_err(|_| io::Error::new(io::ErrorKind::NotFound, "no name server"))
+    let none = || io::Error::new(io::ErrorKind::NotFound, "no name server");
+    numeric(address).ok_or_else(none)?.map(|found| vec![found])
 }

@@ -12,6 +12,11 @@ pub fn fill(bytes: &mut [u8]) -> std::io::Result<()> {
     Ok(())
 }
 
+/// A process runs many seeds, which have nothing of each other.
+pub fn next_u64() -> u64 {
+    draw()
+}
+
 pub fn resolver() -> BoxedCryptoResolver {
     Box::new(Resolver)
 }

@@ -26,6 +26,10 @@ pub fn poll_readable(fds: &[RawFd], timeout_ns: u64) -> Option<RawFd> {
     ready.iter().map(|event| event.token).max().map(|place| fds[place as usize])
 }
 
+pub fn is_fault(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(libc::EFAULT)
+}
+
 /// The kernel does not say.
 pub fn incoming_and_own_cpu(_fd: RawFd) -> (i32, i32) {
     (-1, 0)

@@ -33,6 +33,14 @@ pub fn local_address(socket: &impl AsFd) -> Option<SocketAddr> {
     Some(net::ends(socket.as_fd().as_raw_fd()).ok()?.0)
 }
 
+/// Never said in the simulation.
+pub const NO_PORT: &str = "";
+
+/// Nobody connects to itself: the simulated kernel refuses connections to ports where nobody listens.
+pub fn refuse_itself(_socket: &impl AsFd) -> Option<io::Error> {
+    None
+}
+
 pub fn free_port(_host: IpAddr) -> io::Result<u16> {
     Ok(net::free_port())
 }

@@ -3,6 +3,7 @@
 //! A sleeper arms the queue and then polls it once more: a completion from before arming raises no event.
 
 use super::{check, created, library, set_nonblocking, wc, Context};
+use crate::sys::children::Listed;
 use rdma_mummy_sys as ffi;
 use std::io;
 use std::os::fd::RawFd;
@@ -13,6 +14,7 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub struct Channel {
     raw: NonNull<ffi::ibv_comp_channel>,
+    listed: Listed,
     /// Dropped after the channel.
     _context: Arc<Context>,
 }
@@ -26,7 +28,9 @@ impl Channel {
     pub fn new(context: &Arc<Context>) -> io::Result<Arc<Channel>> {
         // SAFETY: the context is open, and kept so by the Arc.
         let raw = created(unsafe { library::ibv_create_comp_channel(context.raw()) })?;
-        let channel = Channel { raw, _context: context.clone() };
+        // SAFETY: made above.
+        let listed = Listed::new(unsafe { raw.as_ref().fd });
+        let channel = Channel { raw, listed, _context: context.clone() };
         set_nonblocking(channel.fd())?;
         Ok(Arc::new(channel))
     }
@@ -58,6 +62,7 @@ impl Channel {
 
 impl Drop for Channel {
     fn drop(&mut self) {
+        self.listed.strike();
         // SAFETY: made by `new`; queues that use it hold an Arc, so none is left.
         unsafe { library::ibv_destroy_comp_channel(self.raw.as_ptr()) };
     }

@@ -2,6 +2,7 @@
 
 use super::device::{name_of, DeviceList};
 use super::{check, created, library, set_nonblocking};
+use crate::sys::children::Listed;
 use rdma_mummy_sys as ffi;
 use std::io;
 use std::mem::MaybeUninit;
@@ -46,6 +47,8 @@ pub struct Context {
     raw: NonNull<ffi::ibv_context>,
     name: String,
     limits: Limits,
+    /// Those of commands and of events.
+    descriptors: [Listed; 2],
 }
 
 // SAFETY: libibverbs lets any thread use and close a context.
@@ -62,7 +65,10 @@ impl Context {
         // SAFETY: the device is in a live list.
         let raw = created(unsafe { library::ibv_open_device(device.as_ptr()) })?;
         // From here on dropping `context` closes the device.
-        let mut context = Context { raw, name: name.to_owned(), limits: Limits::nothing() };
+        let name = name.to_owned();
+        // SAFETY: the context is open.
+        let descriptors = unsafe { [(*raw.as_ptr()).cmd_fd, (*raw.as_ptr()).async_fd].map(Listed::new) };
+        let mut context = Context { raw, name, limits: Limits::nothing(), descriptors };
         context.limits = query_limits(raw)?;
         set_nonblocking(context.event_fd())?;
         Ok(Arc::new(context))
@@ -108,6 +114,9 @@ impl Context {
 
 impl Drop for Context {
     fn drop(&mut self) {
+        for listed in &self.descriptors {
+            listed.strike();
+        }
         // SAFETY: opened by `open`; everything that was made of it holds an Arc, so nothing is left.
         unsafe { library::ibv_close_device(self.raw()) };
     }

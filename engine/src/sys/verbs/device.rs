@@ -2,6 +2,7 @@
 
 use super::{created, library};
 use crate::status::reason;
+use crate::sys::unforked::unforked;
 use rdma_mummy_sys as ffi;
 use std::ffi::CStr;
 use std::io;
@@ -28,8 +29,9 @@ impl DeviceList {
     pub(super) fn new() -> io::Result<DeviceList> {
         library::open().map_err(|_| io::Error::from_raw_os_error(libc::EOPNOTSUPP))?;
         let mut count = 0;
+        // The library locks for all callers.
         // SAFETY: `count` lives on this stack for the duration of the call.
-        let first = created(unsafe { library::ibv_get_device_list(&mut count) })?;
+        let first = unforked(|| created(unsafe { library::ibv_get_device_list(&mut count) }))?;
         Ok(DeviceList { first, count: count.max(0) as usize })
     }
 

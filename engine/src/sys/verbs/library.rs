@@ -11,6 +11,7 @@
 
 use crate::status::reason;
 use crate::sys::loader;
+use crate::sys::unforked::unforked;
 use rdma_mummy_sys::*;
 use std::ffi::{c_char, c_int, c_uint, c_void, CStr, CString};
 use std::io;
@@ -20,7 +21,11 @@ static LIBRARY: OnceLock<Result<Library, String>> = OnceLock::new();
 
 /// Opens libibverbs once. The error says why it can't be used, in the loader's words if the loader failed.
 pub fn open() -> Result<(), &'static str> {
-    LIBRARY.get_or_init(load).as_ref().map(|_| ()).map_err(String::as_str)
+    let loaded = match LIBRARY.get() {
+        Some(loaded) => loaded,
+        None => unforked(|| LIBRARY.get_or_init(load)),
+    };
+    loaded.as_ref().map(|_| ()).map_err(String::as_str)
 }
 
 fn load() -> Result<Library, String> {

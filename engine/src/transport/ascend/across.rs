@@ -271,14 +271,14 @@ impl Queue for Attached {
     }
 
     /// After one operation has failed, the state of the others is unknown, and all count as failed.
-    fn is_done(&mut self, batch: Batch) -> Result<bool> {
+    fn poll_done(&mut self, batch: Batch) -> Result<bool> {
         while self.first <= batch.0 {
             if let Some(lost) = &self.lost {
                 return Err(lost.clone());
             }
             let Some(moving) = self.running.front() else { break };
             // SAFETY: ended operations leave the list, and after a failure none is queried.
-            match unsafe { self.client.is_done(moving) } {
+            match unsafe { self.client.poll_done(moving) } {
                 Ok(true) => drop(self.running.pop_front()),
                 Ok(false) => return Ok(false),
                 Err(error) => return Err(self.lose(error)),

@@ -258,7 +258,7 @@ impl Queue for AscendQueue {
         Ok(Batch(batch))
     }
 
-    fn is_done(&mut self, batch: Batch) -> Result<bool> {
+    fn poll_done(&mut self, batch: Batch) -> Result<bool> {
         let place = self.place(batch.0);
         if batch.0 < self.first {
             return Ok(true);

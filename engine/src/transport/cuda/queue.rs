@@ -121,7 +121,7 @@ impl CudaQueue {
 
 impl Drop for CudaQueue {
     fn drop(&mut self) {
-        if self.parts.have_all_ended() {
+        if self.parts.poll_all() {
             // SAFETY: not used after this.
             unsafe { ManuallyDrop::drop(&mut self.parts) };
         }
@@ -146,10 +146,10 @@ impl Queue for CudaQueue {
         parts.close(calls)
     }
 
-    fn is_done(&mut self, batch: Batch) -> Result<bool> {
+    fn poll_done(&mut self, batch: Batch) -> Result<bool> {
         while self.parts.ended <= batch.0 {
             let number = self.parts.ended;
-            match self.parts.has_ended(number) {
+            match self.parts.poll_ended(number) {
                 Ok(false) => return Ok(false),
                 Ok(true) => {}
                 Err(error) => {
@@ -169,7 +169,7 @@ impl Queue for CudaQueue {
     /// CUDA cannot stop what is under way, so this only finds out whether all has ended. A failed context runs
     /// nothing.
     fn abort(&mut self) -> bool {
-        self.parts.have_all_ended()
+        self.parts.poll_all()
     }
 
     fn export(&mut self, address: u64, length: u64, _pid: i32) -> Result<Vec<u8>> {
@@ -296,7 +296,7 @@ impl Parts {
 
     /// Returns whether a batch has ended. An error: the context has failed, so the batch has ended. If the state
     /// cannot be queried, the batch counts as not ended.
-    fn has_ended(&mut self, batch: u64) -> Result<bool> {
+    fn poll_ended(&mut self, batch: u64) -> Result<bool> {
         if let Some(error) = &self.broken {
             return Err(error.clone());
         }
@@ -316,8 +316,8 @@ impl Parts {
         }
     }
 
-    fn have_all_ended(&mut self) -> bool {
-        (self.ended..self.next).all(|batch| !matches!(self.has_ended(batch), Ok(false)))
+    fn poll_all(&mut self) -> bool {
+        (self.ended..self.next).all(|batch| !matches!(self.poll_ended(batch), Ok(false)))
     }
 }
 

@@ -87,7 +87,7 @@ pub struct Keys {
 
 impl Keys {
     pub fn new(session_key: &[u8; 32], session: [u8; 16]) -> Keys {
-        Keys { key: blake3::derive_key("ferry same-host path v1", session_key), session }
+        Keys { key: blake3::derive_key("ferry same-host path v2", session_key), session }
     }
 
     /// Returns the value that a side keeps in its memory as its proof. `dialer`: the side that dialed the session.

@@ -1,25 +1,54 @@
 //! Paths that have ended while a process still copied, the peer's in this process or this one for its own transfers, or
 //! while the peer's had device memory mapped. They are checked until none of that is true.
+//!
+//! The count of a program that is gone never falls. Its process may live: another program took its place by exec, or
+//! its memory is being dumped. So each side keeps its socket of the path until it copies no more by it. The kernel
+//! closes the socket in an exec, when the threads of the old program have ended, and the other side sees that.
 
 use super::path::LocalPath;
 use super::service::{Service, RETRY};
 use super::session::Admitted;
 use super::sessions::Sessions;
 use crate::command::Command;
-use crate::region::grants::Left;
+use crate::region::grants::{Grants, Left};
 use crate::sys::clock;
+use crate::sys::fd::{AsFd, OwnedFd};
+use crate::sys::proven::is_hung_up;
 use crate::types::{Monotonic, PeerId};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+/// How often a peer's process is looked at for a core dump: that takes a few system calls for each of its threads.
+const DUMP_LOOKS: Duration = Duration::from_millis(100);
 
 pub struct Draining {
     pub admitted: Admitted,
     /// None if this side had no path yet: the other process may have had one.
     pub path: Option<Arc<LocalPath>>,
+    /// The path's socket, until this process copies no more by the path.
+    pub socket: Option<Arc<OwnedFd>>,
     /// Neither process copies any more.
     pub quiet: bool,
+    /// When to look for a dump again.
+    pub dump_look: Monotonic,
+}
+
+impl Admitted {
+    /// Voids the counts of a program that is gone. `socket`: the path's.
+    fn bury_the_gone(&self, grants: &Grants, socket: Option<&Arc<OwnedFd>>, now: Monotonic) {
+        if self.process.has_ended(now) {
+            grants.bury(&self.tally);
+        } else if socket.is_some_and(|socket| is_hung_up((**socket).as_fd())) {
+            grants.end_copies(&self.tally);
+        }
+    }
 }
 
 impl Draining {
+    pub fn new(admitted: Admitted, path: Option<Arc<LocalPath>>, socket: Option<Arc<OwnedFd>>) -> Draining {
+        Draining { admitted, path, socket, quiet: false, dump_look: Monotonic::ZERO }
+    }
+
     /// Returns whether a thread of this process copies for a transfer of its own.
     pub fn we_copy(&self) -> bool {
         self.path.as_ref().is_some_and(|path| path.is_copying())
@@ -34,9 +63,11 @@ impl Service {
         for draining in sessions.draining.values_mut().flatten() {
             self.is_over(draining);
         }
-        let admitted = sessions.all.values().filter_map(|session| session.admitted.as_ref());
-        let ended = admitted.filter(|it| it.process.has_ended(now_ns));
-        ended.for_each(|it| self.grants.bury(&it.tally));
+        for session in sessions.all.values() {
+            if let Some(admitted) = &session.admitted {
+                admitted.bury_the_gone(&self.grants, session.socket.as_ref(), now_ns);
+            }
+        }
         drop(sessions);
         let all_paths: Vec<_> = self.all_paths.lock().iter().filter_map(Weak::upgrade).collect();
         self.grants.all_quiet() && all_paths.iter().all(|path| path.copier().grant.is_quiet())
@@ -44,16 +75,25 @@ impl Service {
 
     /// Returns whether neither process copies, and the peer's has no memory mapped.
     pub(super) fn is_over(&self, draining: &mut Draining) -> bool {
+        let now = clock::monotonic_ns();
+        draining.admitted.bury_the_gone(&self.grants, draining.socket.as_ref(), now);
         let Admitted { tally, process } = &draining.admitted;
-        if process.has_ended(clock::monotonic_ns()) {
-            self.grants.bury(tally);
+        if now >= draining.dump_look && !self.grants.is_quiet(tally) {
+            draining.dump_look = now + DUMP_LOOKS;
+            if process.is_being_dumped() {
+                self.grants.end_copies(tally);
+            }
         }
         let left = match draining.we_copy() {
             true => Left::Copies,
             false => self.grants.forget(tally),
         };
         draining.quiet = left != Left::Copies;
-        left == Left::Nothing
+        // A device's copy needs no thread in the path.
+        if draining.quiet && draining.path.as_ref().is_none_or(|path| path.copier().grant.is_quiet()) {
+            draining.socket = None;
+        }
+        left == Left::Nothing && draining.socket.is_none()
     }
 
     /// Checks a peer's ended paths, and forgets those on which nothing moves any more.

@@ -2,6 +2,7 @@
 //! adds them as they are announced; `copier` reads them.
 
 use crate::limits::PEER_MAPS_MAX;
+use crate::sys::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sys::lock::RwLock;
 use crate::sys::map::HashMap;
 use crate::sys::mapping::Mapping;
@@ -29,24 +30,46 @@ impl Mapped {
 }
 
 #[derive(Default)]
-pub struct Mappings(RwLock<HashMap<RegionId, Arc<Mapped>>>);
+pub struct Mappings {
+    all: RwLock<HashMap<RegionId, Arc<Mapped>>>,
+    /// Whether there is one, or was: most peers' memory is their own, and copies need not look.
+    is_used: AtomicBool,
+    /// A region that was found, so that the next look need not search. A region that is gone is mapped no more.
+    last: AtomicU64,
+}
 
 impl Mappings {
     /// Adds a mapping. Returns false if the peer exceeds the number of mappings that an engine may have.
     #[must_use]
     pub fn add(&self, region: RegionId, mapped: Mapped) -> bool {
-        let mut all = self.0.write();
+        let mut all = self.all.write();
+        self.is_used.store(true, Ordering::Release);
         all.insert(region, Arc::new(mapped));
         all.len() <= PEER_MAPS_MAX
     }
 
     /// Removes a mapping. The memory is unmapped when the last copy that uses it ends.
     pub fn remove(&self, region: RegionId) {
-        self.0.write().remove(&region);
+        self.all.write().remove(&region);
+    }
+
+    /// Returns whether the region is mapped, or was.
+    pub fn has(&self, region: RegionId) -> bool {
+        if self.last.load(Ordering::Relaxed) == region.raw() {
+            return true;
+        }
+        let has = self.get(region).is_some();
+        if has {
+            self.last.store(region.raw(), Ordering::Relaxed);
+        }
+        has
     }
 
     pub fn get(&self, region: RegionId) -> Option<Arc<Mapped>> {
-        self.0.read().get(&region).cloned()
+        if !self.is_used.load(Ordering::Acquire) {
+            return None;
+        }
+        self.all.read().get(&region).cloned()
     }
 }
 

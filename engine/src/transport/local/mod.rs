@@ -18,6 +18,7 @@ mod listener;
 mod mappings;
 mod path;
 mod process;
+mod proof;
 mod service;
 mod session;
 mod sessions;

@@ -3,7 +3,7 @@
 
 use super::copier::{Broken, Copier};
 use super::copy_threads::CopyThreads;
-use crate::complete::Transfer;
+use crate::complete::{Fence, Transfer};
 use crate::peer::outbox::{Class, PullLimits, Pulled};
 use crate::peer::{After, Kept, Path, Peer, SameHost};
 use crate::region::gate::Gate;
@@ -23,6 +23,16 @@ use std::sync::{Arc, Weak};
 /// copying it.
 pub const PIECE_BYTES: u32 = 256 << 10;
 const ALL: PullLimits = PullLimits::data(PIECE_BYTES);
+
+/// The thread that copies.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum By {
+    /// It has no other work, and may wait for pages.
+    CopyThread,
+    /// It submitted a transfer at this time and is still in that call.
+    Submitter(Monotonic),
+    Waiter,
+}
 
 /// Called when the path turns out to be broken.
 pub type OnBroken = Box<dyn Fn() + Send + Sync>;
@@ -70,6 +80,11 @@ impl LocalPath {
         &self.copier
     }
 
+    /// Tells those that routed by what the path reaches that this has changed.
+    pub fn note_change(&self) {
+        self.peer.note_change();
+    }
+
     /// Begins no piece from here on; pieces in progress are finished and settled. Returns the copy threads for a caller
     /// that may block to join them.
     pub fn close(&self) -> Vec<JoinHandle<()>> {
@@ -82,32 +97,47 @@ impl LocalPath {
         self.gate.users() > 0
     }
 
-    /// Pulls one piece and copies it. False if none waits. `submitted_ns`: this thread submitted a transfer at that
-    /// time and is still in that call.
-    fn step(&self, express: bool, submitted_ns: Option<Monotonic>, after: &mut After) -> bool {
+    /// Pulls one piece and copies it. False if none waits, or if this thread leaves it to copy threads.
+    fn step(&self, express: bool, by: By, after: &mut After) -> bool {
         if !self.gate.enter() {
             return false;
         }
-        let copied = self.copy_next(express, submitted_ns, after);
+        let copied = self.copy_next(express, by, after);
         self.gate.leave();
         copied
     }
 
-    fn copy_next(&self, express: bool, submitted_ns: Option<Monotonic>, after: &mut After) -> bool {
+    fn copy_next(&self, express: bool, by: By, after: &mut After) -> bool {
         let Some(Pulled::Slices { transfer, range, .. }) = self.peer.pull(Transport::Local, express, ALL)
         else {
             return false;
         };
         // Another transfer may have waited, for its turn, for an event, or for this path. That the process lived at its
         // submit does not prove that it lives now.
-        let now_ns = submitted_ns
-            .filter(|submitted_ns| *submitted_ns == transfer.spec.submitted_ns)
-            .unwrap_or_else(clock::monotonic_ns);
+        let is_own = by == By::Submitter(transfer.spec.submitted_ns);
+        let now_ns = if is_own { transfer.spec.submitted_ns } else { clock::monotonic_ns() };
+        let slices = range.of(&transfer.spec.slices);
+        // A program knows the memory that it names.
+        let is_known = is_own || transfer.is_ours;
+        if by != By::CopyThread && !self.copier.finds(&self.peer, slices, is_known, now_ns) {
+            // A page may never come, and this thread has its own work. One thread may wait for the page, and another
+            // one does the rest.
+            self.peer.release_run(&transfer, range, false, Fence::Confirmed, after);
+            if !self.call(2) {
+                self.work();
+            }
+            return false;
+        }
         transfer.mark_started_at(|| now_ns);
         moment::reached_if("a strike between pull and launch", || !transfer.is_pending());
-        if let Err(Broken) = self.copier.run(&self.peer, &transfer, range, now_ns, after) {
-            self.gate.revoke();
-            (self.on_broken)();
+        match self.copier.run(&self.peer, &transfer, range, now_ns, after) {
+            Ok(()) => self.copier.note(&self.peer, slices, is_known, now_ns),
+            // A path that was closed is not reported: the report would meet the path of the next session.
+            Err(Broken) if self.gate.is_revoked() => {}
+            Err(Broken) => {
+                self.gate.revoke();
+                (self.on_broken)();
+            }
         }
         true
     }
@@ -115,23 +145,23 @@ impl LocalPath {
     /// Runs a called copy thread: copies EXPRESS pieces, and bulk pieces if a place to copy is free.
     fn work(&self) {
         let mut after = self.peer.after();
-        self.copy_express(|| false, &mut after);
-        self.copy_bulk(|| false, &mut after);
+        self.copy_express(By::CopyThread, || false, &mut after);
+        self.copy_bulk(By::CopyThread, || false, &mut after);
     }
 
     /// Copies EXPRESS pieces until none is left or `enough` returns true.
-    fn copy_express(&self, enough: impl Fn() -> bool, after: &mut After) {
-        while !enough() && self.step(true, None, after) {
+    fn copy_express(&self, by: By, enough: impl Fn() -> bool, after: &mut After) {
+        while !enough() && self.step(true, by, after) {
             after.flush();
         }
     }
 
     /// Copies bulk pieces until none is left or `enough` returns true. False if no place to copy is free.
-    fn copy_bulk(&self, enough: impl Fn() -> bool, after: &mut After) -> bool {
+    fn copy_bulk(&self, by: By, enough: impl Fn() -> bool, after: &mut After) -> bool {
         if !self.copy_threads.take_place() {
             return false;
         }
-        while !enough() && self.step(false, None, after) {
+        while !enough() && self.step(false, by, after) {
             after.flush();
         }
         self.copy_threads.leave_place();
@@ -173,10 +203,12 @@ impl Path for LocalPath {
     }
 
     fn post(&self, class: Class, submitted_ns: Option<Monotonic>, after: &mut After) {
-        if class == Class::Express {
+        // A copy waits for the peer's pages. A thread that did not submit may serve other peers, so it copies nothing.
+        if class == Class::Express && submitted_ns.is_some() {
             // The first copy takes time, so the submit time is valid for that piece only.
-            let mut first = submitted_ns;
-            while self.step(true, first.take(), after) {}
+            let first = submitted_ns.map_or(By::Waiter, By::Submitter);
+            let mut by = std::iter::once(first).chain(std::iter::repeat(By::Waiter));
+            while by.next().is_some_and(|by| self.step(true, by, after)) {}
             return;
         }
         // Two threads for a MEDIUM transfer, all for a LARGE one; waiting threads help. If no thread can be started,
@@ -197,8 +229,8 @@ impl Path for LocalPath {
         let timed = deadline_ns != Monotonic::NEVER;
         let over = || transfer.is_final() || (timed && clock::monotonic_ns() >= deadline_ns);
         let mut after = self.peer.after();
-        self.copy_express(over, &mut after);
-        let joined = self.copy_bulk(over, &mut after);
+        self.copy_express(By::Waiter, over, &mut after);
+        let joined = self.copy_bulk(By::Waiter, over, &mut after);
         drop(after);
         if transfer.is_final() || !joined {
             return;
@@ -217,11 +249,16 @@ impl Path for LocalPath {
 }
 
 impl SameHost for LocalPath {
-    fn copy_now(&self, op: Op, slice: &Slice, now_ns: Monotonic) -> bool {
+    fn copy_now(&self, op: Op, slice: &Slice, is_ours: bool, now_ns: Monotonic) -> bool {
         if !self.gate.enter() {
             return false;
         }
-        let copied = self.copier.copy_one(&self.peer, op, slice, now_ns);
+        let slices = std::slice::from_ref(slice);
+        let copied = self.copier.finds(&self.peer, slices, true, now_ns)
+            && self.copier.copy_one(&self.peer, op, slice, is_ours, now_ns);
+        if copied {
+            self.copier.note(&self.peer, slices, true, now_ns);
+        }
         self.gate.leave();
         copied
     }

@@ -25,7 +25,7 @@ fn engine() -> Engine {
 }
 
 /// A WRITE that only the local path may carry.
-fn write(peer: &Peer, (local, remote, region): (u64, u64, RegionId)) -> Arc<Transfer> {
+fn write(peer: &Peer, (local, remote, region): (u64, u64, RegionId), flags: TransferFlags) -> Arc<Transfer> {
     let length = BYTES as u32;
     let spec = TransferSpec {
         peer: peer.handle,
@@ -35,7 +35,7 @@ fn write(peer: &Peer, (local, remote, region): (u64, u64, RegionId)) -> Arc<Tran
         slices: vec![Slice { local, remote, region, first_offset: 0, length, first: 0 }],
         regions: Vec::new(),
         bytes: u64::from(length),
-        flags: TransferFlags::NONE,
+        flags,
         priority: 0,
         notify: None,
         channel: 0,
@@ -47,6 +47,38 @@ fn write(peer: &Peer, (local, remote, region): (u64, u64, RegionId)) -> Arc<Tran
         allowed: Transport::Local.bit(),
     };
     Arc::new(Transfer::new(TransferId::from_raw(1), spec))
+}
+
+/// A thread that serves other peers must not wait for this peer's pages.
+#[test]
+fn a_thread_that_serves_other_peers_leaves_the_copy_to_a_copy_thread() {
+    let (a, b) = (engine(), engine());
+    let handle = a.connect(b.address(), Some(BOUND)).unwrap();
+    let peer = a.whole().peers.get(handle).unwrap();
+    let [here, there] = [1, 0].map(|byte| {
+        let memory = Mapping::private(BYTES).unwrap();
+        memory.write(0, &[byte; BYTES]);
+        memory
+    });
+    let grants = Arc::new(Grants::new().unwrap());
+    let registry = Registry::new(Tag::from_random(9), Some(grants.clone()));
+    let (address, length) = (there.address() as u64, BYTES as u64);
+    let spec = RegionSpec { address, length, access: Access::BOTH, ..RegionSpec::default() };
+    let region = registry.register(&[spec]).unwrap()[0].id;
+    // Staging submits parts, for all peers.
+    for (flags, threads) in [(TransferFlags::NONE, 0), (TransferFlags::PART, 1)] {
+        let (_tally, copier) = Copier::own(&grants, std::process::id());
+        let path = LocalPath::new(peer.clone(), copier, 1, 0, Box::new(|| ()));
+        peer.set_path(Transport::Local, PathStatus::Open(path.clone(), String::new()));
+        let transfer = write(&peer, (here.address() as u64, address, region), flags);
+        peer.submit(transfer.clone()).unwrap();
+        let end = clock::monotonic_ns() + BOUND;
+        while !transfer.is_final() && clock::monotonic_ns() < end {
+            std::hint::spin_loop();
+        }
+        assert_eq!(transfer.state(), State::Done);
+        assert_eq!(path.close().len(), threads, "copy threads");
+    }
 }
 
 /// The process ends while a transfer waits, and another process gets its pid: this test's own, so that a wrong write
@@ -77,7 +109,7 @@ fn what_has_waited_is_not_written_to_a_process_that_has_ended_since() {
     assert!(path.copy_threads.close().is_empty());
     peer.set_path(Transport::Local, PathStatus::Pending("it broke, and is being made again".into()));
     assert!(!path.copier.process.has_ended(clock::monotonic_ns()), "seen alive when it is submitted");
-    let transfer = write(&peer, (here.address() as u64, address, region));
+    let transfer = write(&peer, (here.address() as u64, address, region), TransferFlags::NONE);
     peer.submit(transfer.clone()).unwrap();
     child.kill().unwrap();
     child.wait().unwrap();

@@ -1,13 +1,15 @@
-//! The peer's process: its pid, and whether that pid is still this process's.
+//! The peer's process: its pid, whether the pid is still this process's, and copies by system calls, which recognise
+//! the peer's memory by its landmark.
 
 use crate::status::reason;
 use crate::sys::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sys::fd::{AsFd, BorrowedFd, OwnedFd};
+use crate::sys::landmark::{self, Place};
 use crate::sys::packet::{poll, Polled};
 use crate::sys::proven::Proven;
 use crate::sys::socket::IoVec;
 use crate::sys::{host, unix, vm};
-use crate::types::Monotonic;
+use crate::types::{Monotonic, Op};
 use std::io;
 use std::sync::Arc;
 
@@ -26,8 +28,16 @@ pub struct Process {
     seen_alive_ns: AtomicU64,
 }
 
+/// Why a call copied nothing that counts.
+#[derive(Debug)]
+pub enum CallFault {
+    /// The memory is not the peer's, or not any more. A READ may have written to the local ranges.
+    Strange,
+    System(io::Error),
+}
+
 /// Why system calls don't reach the peer's memory.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Obstacle {
     /// The memory cannot be read, so nothing is known about its owner.
     Unreadable(String),
@@ -86,21 +96,32 @@ impl Process {
         self.ended.load(Ordering::Relaxed)
     }
 
-    /// Checks that the process's memory can be read, and that `expected` is at `address`, which proves that it is the
-    /// peer's.
-    pub fn prove(&self, address: u64, expected: &[u8]) -> Result<(), Obstacle> {
+    /// Returns whether the process is being dumped, so that none of its threads runs again. False if that is unknown.
+    pub fn is_being_dumped(&self) -> bool {
+        host::is_being_dumped(self.pidfd())
+    }
+
+    /// Checks that the process's memory can be read, and that the landmark and `expected` at `address` are there, which
+    /// proves that the memory is the peer's. Waits for the process's pages.
+    pub fn prove(&self, place: Option<Place>, address: u64, expected: &[u8]) -> Result<(), Obstacle> {
         if self.pid <= 0 {
             let why = "the peer's process has no pid in this pid namespace";
             return Err(Obstacle::Unreadable(why.into()));
         }
+        let Some(place) = place else {
+            let why = "the peer's process has no room for a page by which its memory is recognised";
+            return Err(Obstacle::Unreadable(why.into()));
+        };
         let mut found = vec![0u8; expected.len()];
-        let local = [IoVec::new(found.as_mut_ptr() as u64, found.len())];
-        let remote = [IoVec::new(address, expected.len())];
+        let mut local = [IoVec::nothing(), IoVec::new(found.as_mut_ptr() as u64, found.len())];
+        let mut remote = [IoVec::nothing(), IoVec::new(address, expected.len())];
         // SAFETY: only this call uses `found`; reading the wrong process shows in the bytes.
-        match unsafe { vm::read(self.pid, &local, &remote) } {
+        match unsafe { self.copy(Op::Read, place, &mut local, &mut remote) } {
             Ok(count) if count == expected.len() && found == expected => Ok(()),
-            Ok(_) => Err(Obstacle::Strange("the peer's process is not where the kernel says it is".into())),
-            Err(error) => Err(Obstacle::Unreadable(format!(
+            Ok(_) | Err(CallFault::Strange) => {
+                Err(Obstacle::Strange("the peer's process is not where the kernel says it is".into()))
+            }
+            Err(CallFault::System(error)) => Err(Obstacle::Unreadable(format!(
                 "process_vm_readv: {}{}",
                 reason(&error),
                 ptrace_hint(&error)
@@ -108,17 +129,66 @@ impl Process {
         }
     }
 
+    /// Copies by one system call from or to the memory in which this landmark is. The first entry of each list is this
+    /// function's own. Returns how many bytes of the other entries were copied.
+    ///
+    /// # Safety
+    /// As for `vm::read` and `vm::write`, except that the process need not be the one meant.
+    pub unsafe fn copy(
+        &self,
+        op: Op,
+        place: Place,
+        local: &mut [IoVec],
+        remote: &mut [IoVec],
+    ) -> Result<usize, CallFault> {
+        let mut found = place.secret;
+        local[0] = IoVec::new(&raw mut found as u64, landmark::BYTES);
+        // SAFETY: the caller's promise for all entries but the first, which is `found`. The kernel takes the process's
+        // memory once in a call and stops at the first range that is not there: the landmark's, unless the memory is
+        // the peer's.
+        let copied = unsafe {
+            match op {
+                Op::Write => {
+                    remote[0] = IoVec::new(place.address + landmark::BYTES as u64, landmark::BYTES);
+                    vm::write(self.pid, local, remote)
+                }
+                Op::Read => {
+                    found = !place.secret;
+                    remote[0] = IoVec::new(place.address, landmark::BYTES);
+                    vm::read(self.pid, local, remote)
+                }
+            }
+        };
+        match copied {
+            Ok(copied) if copied >= landmark::BYTES && found == place.secret => Ok(copied - landmark::BYTES),
+            Ok(_) => Err(CallFault::Strange),
+            // The first range failed, in this process or in that.
+            Err(error) if error.raw_os_error() == Some(libc::EFAULT) && !self.is_at(place) => {
+                Err(CallFault::Strange)
+            }
+            Err(error) => Err(CallFault::System(error)),
+        }
+    }
+
+    fn is_at(&self, place: Place) -> bool {
+        let mut found = !place.secret;
+        let local = [IoVec::new(&raw mut found as u64, landmark::BYTES)];
+        // SAFETY: only this call uses `found`.
+        let read = unsafe { vm::read(self.pid, &local, &[IoVec::new(place.address, landmark::BYTES)]) };
+        read.is_ok_and(|count| count == landmark::BYTES) && found == place.secret
+    }
+
     /// Returns the process, for callers that take descriptors or device memory from it; `found` is the result of
     /// `prove`. Contract 9: only if its memory has shown that it is the peer's, or the kernel has attested it for the
     /// socket on which the peer proved its session. A pid proves nothing: another process may have got it before the
     /// check.
-    pub fn proven(&self, found: &Result<(), Obstacle>) -> Option<Arc<Proven>> {
+    pub fn proven(&self, found: &Result<(), Obstacle>) -> Option<Proven> {
         let is_known = match found {
             Ok(()) => true,
             Err(Obstacle::Unreadable(_)) => self.attested,
             Err(Obstacle::Strange(_)) => false,
         };
-        is_known.then(|| Arc::new(Proven::new(self.pid, self.pidfd.clone())))
+        is_known.then(|| Proven::new(self.pid, self.pidfd.clone()))
     }
 }
 
@@ -136,6 +206,7 @@ fn ptrace_hint(error: &io::Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sys::landmark::Landmark;
     use std::os::unix::net::UnixStream;
 
     fn own() -> (Process, UnixStream) {
@@ -146,13 +217,18 @@ mod tests {
     #[test]
     fn only_the_value_meant_is_a_proof() {
         let (process, _theirs) = own();
-        let value = Box::new([7u8; 32]);
-        let at = value.as_ptr() as u64;
-        assert_eq!(process.prove(at, &*value), Ok(()));
+        let (value, landmark) = (Box::new([7u8; 32]), Landmark::new().unwrap());
+        let (at, place) = (value.as_ptr() as u64, landmark.place());
+        assert_eq!(process.prove(Some(place), at, &*value), Ok(()));
         let mut other = *value;
         other[31] ^= 1;
-        assert!(process.prove(at, &other).unwrap_err().why().contains("not where"));
-        assert!(process.prove(8, &*value).unwrap_err().why().contains("process_vm_readv"));
+        let strange = |found: Result<(), Obstacle>| found.unwrap_err().why().contains("not where");
+        assert!(strange(process.prove(Some(place), at, &other)));
+        assert!(strange(process.prove(Some(place), 8, &*value)));
+        assert!(strange(process.prove(Some(Place { secret: !place.secret, ..place }), at, &*value)));
+        assert!(process.prove(None, at, &*value).unwrap_err().why().contains("no room"));
+        drop(landmark);
+        assert!(strange(process.prove(Some(place), at, &*value)));
         assert!(!process.has_ended(Monotonic::NEVER));
     }
 
@@ -170,7 +246,7 @@ mod tests {
         assert!(process.proven(&Ok(())).is_some());
         assert!(process.proven(&unreadable()).is_none() && process.proven(&strange()).is_none());
         process.pid = 0;
-        assert!(matches!(process.prove(8, &[0; 32]), Err(Obstacle::Unreadable(_))));
+        assert!(matches!(process.prove(None, 8, &[0; 32]), Err(Obstacle::Unreadable(_))));
     }
 
     /// A time from before the last check is no reason to trust that check.

@@ -6,7 +6,8 @@ use super::attach::Packet;
 use super::draining::Draining;
 use super::listener::Listener;
 use super::path::LocalPath;
-use super::session::{self, Session, Step, Why};
+use super::proof::Ended;
+use super::session::{self, Session, Why};
 use super::sessions::Sessions;
 use crate::command::{Command, Commands};
 use crate::limits::{HANDSHAKES_MAX, LOCAL_PACKETS_PER_TURN};
@@ -53,12 +54,14 @@ pub struct Service {
     pub(super) grants: Arc<Grants>,
     pub(super) commands: Arc<Commands>,
     listener: Option<Listener>,
-    poller: Arc<Poller>,
+    pub(super) poller: Arc<Poller>,
     stopping: AtomicBool,
     /// A leaf lock, except that the grants are locked under it.
     sessions: Mutex<Sessions>,
     /// Every path on which a thread may still copy.
     pub(super) all_paths: Mutex<Vec<Weak<LocalPath>>>,
+    /// Locked under `sessions`, by `ferry-proof` threads alone.
+    pub(super) proofs_ended: Ended,
     thread: Mutex<Option<JoinHandle<()>>>,
     /// How many times a session was looked after.
     #[cfg(test)]
@@ -89,6 +92,7 @@ impl Service {
             stopping: AtomicBool::new(false),
             sessions: Mutex::new(Sessions::new(LISTENER + 1)),
             all_paths: Mutex::default(),
+            proofs_ended: Ended::default(),
             thread: Mutex::new(None),
             #[cfg(test)]
             served: Default::default(),
@@ -168,16 +172,16 @@ impl Service {
         };
         let peer = session.session_info.peer.handle;
         let user = session::check_user(socket.as_fd());
-        session.socket = Some(socket);
+        session.socket = Some(Arc::new(socket));
         session.socket_token = token;
         let attached = user.and_then(|()| {
             session.attach(&self.grants)?;
             session.announce_all(&self.registry.snapshot());
-            session.handle(packet, descriptors).map(|_| ())
+            session.handle(packet, descriptors)
         });
         sessions.tokens.insert(token, peer);
         match attached {
-            Ok(()) => self.serve(sessions, peer),
+            Ok(_) => self.serve(sessions, peer),
             Err(why) => self.fail(sessions, peer, why),
         }
     }
@@ -216,8 +220,8 @@ impl Service {
 
     /// Sends and receives what the socket allows. Returns true when the path can be opened.
     fn advance(&self, sessions: &mut Sessions, peer: PeerId) -> std::result::Result<bool, Why> {
-        let path = sessions.open.get(&peer).cloned();
         self.connect(sessions, peer)?;
+        self.prove(sessions, peer);
         let Some(session) = sessions.all.get_mut(&peer) else { return Ok(false) };
         session.flush()?;
         if let Some(socket) = &session.socket {
@@ -225,24 +229,16 @@ impl Service {
             let _ = self.poller.set(socket.as_raw_fd(), session.socket_token, interest);
         }
         for _ in 0..LOCAL_PACKETS_PER_TURN {
+            let Some(session) = sessions.all.get_mut(&peer) else { return Ok(false) };
             let Some((packet, descriptors)) = session.receive()? else { break };
-            match (session.handle(packet, descriptors)?, &path) {
-                (Step::Settled, _) => return Ok(true),
-                (Step::Mapped(id, mapped), Some(path)) => {
-                    let has_room = path.copier().mappings.add(id, mapped);
-                    session.session_info.peer.note_change();
-                    has_room.then_some(()).ok_or(session::TOO_MANY)?;
-                }
-                (Step::Unmapped(id), Some(path)) => {
-                    path.copier().mappings.remove(id);
-                    session.session_info.peer.note_change();
-                }
-                _ => {}
-            }
+            let step = session.handle(packet, descriptors)?;
+            self.follow(sessions, peer, step)?;
         }
-        match session.deadline {
-            Some(deadline) if clock::monotonic_ns() >= deadline => Err(session.late()),
-            _ => Ok(false),
+        let Some(session) = sessions.all.get_mut(&peer) else { return Ok(false) };
+        let is_late = session.deadline.is_some_and(|deadline| clock::monotonic_ns() >= deadline);
+        match session.take_findings(is_late) {
+            false if is_late => Err(session.late()),
+            is_ready => Ok(is_ready),
         }
     }
 
@@ -317,17 +313,19 @@ impl Service {
         sessions.times.set(peer, None);
         let path = sessions.open.remove(&peer);
         sessions.how.remove(&peer);
-        if let Some(socket) = session.socket.take() {
+        let socket = session.socket.take();
+        if let Some(socket) = &socket {
             self.poller.remove(socket.as_raw_fd(), session.socket_token);
         }
         if let Some(path) = &path {
             sessions.ending_threads.retain(|thread| !thread.is_finished());
             sessions.ending_threads.extend(path.close());
+            path.copier().grant.close();
         }
         sessions.tokens.remove(&session.socket_token);
         if let Some(admitted) = session.admitted.clone() {
             self.grants.close(&admitted.tally);
-            let mut draining = Draining { admitted, path, quiet: false };
+            let mut draining = Draining::new(admitted, path, socket);
             if !self.is_over(&mut draining) {
                 sessions.draining.entry(peer).or_default().push(draining);
                 sessions.draining_times.lower(peer, clock::monotonic_ns() + RETRY);
@@ -476,6 +474,8 @@ impl TransportService for Service {
 impl Turns for Arc<Service> {
     fn turn(&mut self, now: Monotonic, ready: &[Ready]) -> Next {
         let mut sessions = self.lock();
+        let proofs_ended = std::mem::take(&mut *self.proofs_ended.lock());
+        sessions.proofs_ended(proofs_ended);
         ready.iter().for_each(|event| self.event(&mut sessions, event.token));
         self.work_off(&mut sessions, now);
         if self.stopping.load(Ordering::SeqCst) {

@@ -10,6 +10,7 @@ use super::attach::{Keys, Packet, PACKET_BYTES_MAX, PROOF_BYTES};
 use super::copier::Copier;
 use super::mappings::{Mapped, Mappings};
 use super::process::{Obstacle, Process};
+use super::proof::{Claim, Proof};
 use crate::peer::SessionInfo;
 use crate::region::grants::{Grant, Grants, Tally};
 use crate::region::{Region, RegionMap};
@@ -17,6 +18,7 @@ use crate::status::reason;
 use crate::sys::fd::{AsFd, BorrowedFd, OwnedFd};
 use crate::sys::map::{Entry, HashMap};
 use crate::sys::mapping::Mapping;
+use crate::sys::pages::Pages;
 use crate::sys::{memfd, packet, unix};
 use crate::types::{Monotonic, RegionId};
 use std::collections::BTreeMap;
@@ -49,15 +51,21 @@ pub struct Session {
     pub keys: Keys,
     /// The value that proves to the other side that it reads our memory. Boxed, so that its address does not change.
     value: Box<[u8; PROOF_BYTES]>,
-    pub socket: Option<OwnedFd>,
+    pub socket: Option<Arc<OwnedFd>>,
     /// The poller's token of the socket; 0 before it has one.
     pub socket_token: u64,
     /// Set until the path is open.
     pub deadline: Option<Monotonic>,
     /// Set when this side attaches. From then on the other process may copy here, whether this side has a path or not.
     pub admitted: Option<Admitted>,
-    /// Set when the other side has attached. Filled until SETTLED arrives, then moved to the path.
+    /// Set when the other side has attached. Filled until the path is opened, then moved to the path.
     pub copier: Option<Copier>,
+    /// What the other side's ATTACH claims, until it is looked at.
+    pub claim: Option<Claim>,
+    /// The look at the other side's memory, once it has begun.
+    pub proof: Option<Proof>,
+    /// SETTLED has arrived.
+    is_settled: bool,
     /// By number, in sending order.
     outgoing: BTreeMap<u64, Outgoing>,
     next_number: u64,
@@ -70,8 +78,8 @@ pub struct Session {
 /// The effect of a packet.
 pub enum Step {
     Nothing,
-    /// The other side has announced all its regions: the path can be opened.
-    Settled,
+    /// The other side has attached, and its memory must be looked at.
+    Attached,
     /// A region was announced after SETTLED.
     Mapped(RegionId, Mapped),
     Unmapped(RegionId),
@@ -91,6 +99,9 @@ impl Session {
             deadline: Some(deadline),
             admitted: None,
             copier: None,
+            claim: None,
+            proof: None,
+            is_settled: false,
             outgoing: BTreeMap::new(),
             next_number: 0,
             is_stalled: false,
@@ -129,7 +140,7 @@ impl Session {
             Err(error) => return Err(format!("the AF_UNIX connection failed: {}", reason(&error))),
         };
         check_user(socket.as_fd())?;
-        self.socket = Some(socket);
+        self.socket = Some(Arc::new(socket));
         self.attach(grants)?;
         Ok(true)
     }
@@ -137,7 +148,7 @@ impl Session {
     /// Admits the other process to the grants, and sends ATTACH.
     pub fn attach(&mut self, grants: &Grants) -> Result<(), Why> {
         let Some(socket) = &self.socket else { return Ok(()) };
-        let process = Process::of(socket.as_fd())
+        let process = Process::of((**socket).as_fd())
             .map_err(|error| format!("the peer's process can't be watched: {}", reason(&error)))?;
         let (tally, fd) = grants
             .admit(process.pid)
@@ -189,7 +200,7 @@ impl Session {
         while let Some(next) = self.outgoing.first_entry() {
             let descriptors: Vec<BorrowedFd<'_>> =
                 next.get().descriptors.iter().map(|fd| fd.as_fd()).collect();
-            match packet::send(socket.as_fd(), &next.get().bytes, &descriptors) {
+            match packet::send((**socket).as_fd(), &next.get().bytes, &descriptors) {
                 Ok(()) => drop(next.remove()),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
                 Err(error) if error.raw_os_error() == Some(libc::ETOOMANYREFS) => {
@@ -205,14 +216,15 @@ impl Session {
     /// Receives the next packet, if one has arrived.
     pub fn receive(&mut self) -> Result<Option<(Packet, Vec<OwnedFd>)>, Why> {
         let Some(socket) = &self.socket else { return Ok(None) };
-        receive(socket.as_fd())
+        receive((**socket).as_fd())
     }
 
     pub fn handle(&mut self, packet: Packet, mut descriptors: Vec<OwnedFd>) -> Result<Step, Why> {
         match (packet, &self.copier) {
             (attach @ Packet::Attach { .. }, None) if self.deadline.is_some() => {
-                self.copier = Some(self.attached(&attach, &descriptors)?);
-                Ok(Step::Nothing)
+                let (copier, claim) = self.attached(&attach, &descriptors)?;
+                (self.copier, self.claim) = (Some(copier), Some(claim));
+                Ok(Step::Attached)
             }
             (Packet::Region { id, address, length }, _) => {
                 let mapped = map(descriptors.pop(), address, length)?;
@@ -230,15 +242,35 @@ impl Session {
                 Ok(Step::Nothing)
             }
             (Packet::Gone { id }, None) if self.deadline.is_none() => Ok(Step::Unmapped(id)),
-            (Packet::Settled, Some(_)) => Ok(Step::Settled),
+            (Packet::Settled, Some(_)) => {
+                self.is_settled = true;
+                Ok(Step::Nothing)
+            }
             _ => Err("the peer sent AF_UNIX packets in a wrong order".into()),
         }
     }
 
-    /// Checks the other side's ATTACH, which proves that it is the session's peer, and opens its grants.
-    fn attached(&self, attach: &Packet, descriptors: &[OwnedFd]) -> Result<Copier, Why> {
+    /// Returns whether the path can be opened: the other side has announced all its regions, and its memory was looked
+    /// at. `is_late`: what has not been seen by now counts as unreadable.
+    pub fn take_findings(&mut self, is_late: bool) -> bool {
+        let Some(copier) = self.copier.as_mut().filter(|_| self.is_settled) else { return false };
+        let found = match self.proof.as_ref().and_then(Proof::found) {
+            Some(found) => found.clone(),
+            None if is_late => {
+                Err(Obstacle::Unreadable("a page of the peer's memory did not come in time".into()))
+            }
+            None => return false,
+        };
+        let proven = copier.process.proven(&found).zip(self.socket.as_ref());
+        copier.proven = proven.map(|(proven, socket)| Arc::new(proven.while_connected(socket)));
+        copier.by_call = found.map_err(Obstacle::why);
+        true
+    }
+
+    /// Checks the other side's ATTACH, which claims that it is the session's peer, and opens its grants.
+    fn attached(&self, attach: &Packet, descriptors: &[OwnedFd]) -> Result<(Copier, Claim), Why> {
         let theirs = !self.session_info.dialer;
-        let value_at = self.keys.check(attach, theirs).ok_or("the peer could not prove its session")?;
+        let address = self.keys.check(attach, theirs).ok_or("the peer could not prove its session")?;
         let ([board, tally], Some(Admitted { process, .. })) = (descriptors, &self.admitted) else {
             return Err("the peer's ATTACH carries no grants".into());
         };
@@ -246,15 +278,11 @@ impl Session {
             Grant::new(board, tally)
                 .map_err(|error| format!("the page of grants can't be shared: {}", reason(&error)))?,
         );
-        let found = process.prove(value_at, &self.keys.value(theirs));
-        let proven = process.proven(&found);
-        Ok(Copier {
-            grant,
-            process: process.clone(),
-            proven,
-            mappings: Mappings::default(),
-            by_call: found.map_err(Obstacle::why),
-        })
+        let (process, place) = (process.clone(), grant.landmark());
+        let claim = Claim { process: process.clone(), place, address, value: self.keys.value(theirs) };
+        let by_call = Err("the peer's memory was not looked at yet".into());
+        let (mappings, pages) = (Mappings::default(), Pages::of(Some(process.pid)));
+        Ok((Copier { grant, process, proven: None, mappings, by_call, pages }, claim))
     }
 }
 

@@ -34,7 +34,9 @@ pub struct Sessions {
     pub draining: HashMap<PeerId, Vec<Draining>>,
     /// When the draining paths are checked next.
     pub draining_times: Schedule<Monotonic, PeerId>,
-    /// Copy threads of paths that have ended.
+    /// The threads that look at peers' memory: at most one of each peer.
+    pub proving: HashMap<PeerId, JoinHandle<()>>,
+    /// Copy threads of paths that have ended, and threads of looks that have ended.
     pub ending_threads: Vec<JoinHandle<()>>,
     /// Accepted connections that have not sent a packet yet, by token.
     pub strangers: HashMap<u64, OwnedFd>,
@@ -59,6 +61,7 @@ impl Sessions {
             processes: HashMap::default(),
             draining: HashMap::default(),
             draining_times: Schedule::new(),
+            proving: HashMap::default(),
             ending_threads: Vec::new(),
             strangers: HashMap::default(),
             strangers_times: Schedule::new(),
@@ -70,6 +73,14 @@ impl Sessions {
     pub fn token(&mut self) -> u64 {
         self.next_token += 1;
         self.next_token
+    }
+
+    /// Notes that looks at these peers' memory have ended.
+    pub fn proofs_ended(&mut self, peers: Vec<PeerId>) {
+        for peer in peers {
+            self.ending_threads.extend(self.proving.remove(&peer));
+            self.work.insert(peer);
+        }
     }
 
     /// Returns when the next timer is due; `now` if work waits.

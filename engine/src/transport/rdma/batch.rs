@@ -91,7 +91,7 @@ pub struct Batch {
     pub failures: Vec<Failure>,
     /// The slot that holds a notification until it has left.
     pub slot: Option<u32>,
-    /// When the batch was posted, CLOCK_MONOTONIC; NEVER without a run.
+    /// When the batch was posted; NEVER without a run.
     pub posted_ns: Monotonic,
 }
 
@@ -110,14 +110,32 @@ pub struct Builder<'a> {
     pub device: &'a Device,
     /// The peer's device.
     pub remote: &'a DeviceOffer,
-    pub local_regions: &'a RegionMap,
-    pub remote_regions: &'a RemoteMap,
-    pub keys: &'a KeyMap,
     pub chain: &'a mut Chain,
     pub qp: usize,
     pub inline_bytes: u32,
     unproven: Option<Unproven>,
     last_id: WrId,
+}
+
+/// The regions of both sides. Taken after the slices that they are for: the program may have registered a region for
+/// them, even anew at the same address.
+pub struct Maps {
+    pub local: Arc<RegionMap>,
+    pub remote: Arc<RemoteMap>,
+    pub keys: Arc<KeyMap>,
+}
+
+impl Maps {
+    /// Finds the region that a slice names or, if it names none, the region that is at its address now.
+    fn target_of(&self, slice: &Slice) -> Option<Target<'_>> {
+        let region = match slice.region {
+            RegionId::NONE => Some(self.remote.find(slice.remote, slice.length as u64)?),
+            id => self.remote.get(id),
+        };
+        let id = region.map_or(slice.region, |region| region.id);
+        let place = region.map_or(Location::HOST, |region| place_of(region.location));
+        Some(Target { region: slice.region, keys: self.keys.get(id)?, place })
+    }
 }
 
 /// The last byte of the last WRITE that is not proven yet.
@@ -139,42 +157,35 @@ impl<'a> Builder<'a> {
     pub fn new(
         device: &'a Device,
         remote: &'a DeviceOffer,
-        local_regions: &'a RegionMap,
-        remote_regions: &'a RemoteMap,
-        keys: &'a KeyMap,
         chain: &'a mut Chain,
         (qp, inline_bytes): (usize, u32),
     ) -> Builder<'a> {
-        Builder {
-            device,
-            remote,
-            local_regions,
-            remote_regions,
-            keys,
-            chain,
-            qp,
-            inline_bytes,
-            unproven: None,
-            last_id: WrId(0),
-        }
+        Builder { device, remote, chain, qp, inline_bytes, unproven: None, last_id: WrId(0) }
     }
 
     /// Adds these slices of a transfer as batch `sequence`. Returns the slices that can't be posted.
-    pub fn add(&mut self, transfer: &Transfer, range: SliceRange, sequence: u64) -> Vec<Failure> {
+    pub fn add(
+        &mut self,
+        maps: &Maps,
+        transfer: &Transfer,
+        range: SliceRange,
+        sequence: u64,
+    ) -> Vec<Failure> {
         let mut failures = Vec::new();
         let (mut local, mut remote): (Option<&Pinned>, Option<Target>) = (None, None);
         let proves = transfer.spec.op == Op::Write && !transfer.spec.flags.has(TransferFlags::ACKED_ONLY);
         for index in range.indexes() {
             let slice = &transfer.spec.slices[index as usize];
             if local.is_none_or(|it| slice.local < it.address || slice.local - it.address >= it.length) {
-                let region = self.local_regions.find(slice.local, slice.length as u64);
+                let region = maps.local.find(slice.local, slice.length as u64);
                 local = region.and_then(|region| Pinned::of(region));
             }
             if remote.is_none_or(|target| slice.region == RegionId::NONE || target.region != slice.region) {
-                remote = self.target_of(slice);
+                remote = maps.target_of(slice);
             }
             let id = WrId::new(self.qp, sequence, (index - range.first) as u64);
             let posted = match (local, remote) {
+                (Some(_), Some(target)) if !self.covers(target.keys, slice) => Err(Status::Access),
                 (Some(local), Some(target)) => {
                     if proves {
                         self.leave_for(target.place, sequence);
@@ -193,6 +204,10 @@ impl<'a> Builder<'a> {
         failures
     }
 
+    fn covers(&self, keys: &RegionKeys, slice: &Slice) -> bool {
+        keys.covers(self.remote.index as usize, slice.remote, slice.length as u64)
+    }
+
     fn wrote(&mut self, target: Target, at: u64) {
         match &mut self.unproven {
             Some(last) if Arc::ptr_eq(&last.keys, target.keys) => last.at = at,
@@ -208,15 +223,15 @@ impl<'a> Builder<'a> {
     }
 
     /// Adds a READ behind the WRITEs: of the region last written or, if peers may not READ that region, of the
-    /// target's own page. The latter occurs for host memory only. Returns false if there is nothing to prove.
-    fn prove(&mut self, id: WrId) -> bool {
-        let Some(Unproven { keys, at, .. }) = self.unproven.take() else { return false };
+    /// target's own page. The latter occurs for host memory only. Does nothing if there is nothing to prove.
+    fn prove(&mut self, id: WrId) {
+        let Some(Unproven { keys, at, .. }) = self.unproven.take() else { return };
         let device = self.remote.index as usize;
         let source = keys.find(device, at).filter(|_| keys.readable).map(|(rkey, _)| (at, rkey));
         let (remote, rkey) = source.unwrap_or((self.remote.flush_address, self.remote.flush_rkey));
         let (scratch, lkey) = self.device.scratch();
         self.chain.read(id.0, scratch, lkey, remote, rkey, 1);
-        true
+        self.last_id = id;
     }
 
     /// Adds a notification.
@@ -224,17 +239,6 @@ impl<'a> Builder<'a> {
         let (address, length, lkey) = self.device.notifications.write(slot, body);
         self.last_id = WrId::new(self.qp, sequence, 0);
         self.chain.send(self.last_id.0, address, lkey, length, length <= self.inline_bytes);
-    }
-
-    /// Finds the region that a slice names or, if it names none, the region that is at its address now.
-    fn target_of(&self, slice: &Slice) -> Option<Target<'a>> {
-        let region = match slice.region {
-            RegionId::NONE => Some(self.remote_regions.find(slice.remote, slice.length as u64)?),
-            id => self.remote_regions.get(id),
-        };
-        let id = region.map_or(slice.region, |region| region.id);
-        let place = region.map_or(Location::HOST, |region| place_of(region.location));
-        Some(Target { region: slice.region, keys: self.keys.get(id)?, place })
     }
 
     /// Adds one work request, or more if pieces of a registration end within the slice.
@@ -247,9 +251,6 @@ impl<'a> Builder<'a> {
         id: WrId,
     ) -> Result<(), Status> {
         let device = self.remote.index as usize;
-        if !keys.covers(device, slice.remote, slice.length as u64) {
-            return Err(Status::Access);
-        }
         let (mut local, mut remote, mut left) = (slice.local, slice.remote, slice.length as u64);
         while left > 0 {
             let (rkey, there) = keys.find(device, remote).ok_or(Status::Access)?;
@@ -269,19 +270,13 @@ impl<'a> Builder<'a> {
         Ok(())
     }
 
-    /// Ends the chain with a READ if there are WRITEs to prove. Returns the identity of the last work request, whose
-    /// completion settles the whole chain.
-    pub fn finish(&mut self, sequence: u64) -> Option<WrId> {
-        if self.chain.is_empty() {
-            return None;
-        }
+    /// Ends a chain, which is not empty, with a READ if there are WRITEs to prove. Returns the identity of the last
+    /// work request, whose completion settles the whole chain.
+    pub fn finish(&mut self, sequence: u64) -> WrId {
         // Contract 1: WRITEs to be proven complete only with this READ, which proves them visible at the target.
-        let proof = WrId::flush(self.qp, sequence);
-        if self.prove(proof) {
-            self.last_id = proof;
-        }
+        self.prove(WrId::flush(self.qp, sequence));
         self.chain.signal_last();
-        Some(self.last_id)
+        self.last_id
     }
 }
 

@@ -205,11 +205,6 @@ impl Device {
         }
     }
 
-    /// Returns the number of work requests that one queue pair may have.
-    pub fn send_wr(&self, wanted: u32) -> u32 {
-        wanted.min(self.pd.context().limits().qp_wr_max)
-    }
-
     /// Returns how long a packet may go unacknowledged, as InfiniBand's exponent (4.096 us times two to that power),
     /// and the number of retransmissions.
     pub fn patience(&self) -> (u8, u8) {

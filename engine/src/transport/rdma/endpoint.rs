@@ -6,10 +6,11 @@
 //! makes the endpoint quiet at this end: the queue pairs enter their error state, every owed completion is reaped, the
 //! queue pairs are destroyed, and unconfirmed work is handed over as records.
 
-use super::batch::{Batch, Builder, Run, WrId};
+use super::batch::{Batch, Builder, Maps, Run, WrId};
 use super::device::Device;
 use super::keys::Keys;
 use super::reaping::ASLEEP;
+use super::room::{Room, CHAINS_MAX};
 use super::unacknowledged::Unacknowledged;
 use super::wire::{DeviceOffer, Side};
 use crate::command::{Command, Commands};
@@ -18,7 +19,7 @@ use crate::limits::{FRAME_DESCRIPTORS_MAX, RDMA_NOTIFY_BYTES_MAX};
 use crate::loss::{Cause, Loss};
 use crate::peer::outbox::{PullLimits, Pulled};
 use crate::peer::{After, Peer};
-use crate::region::Registry;
+use crate::region::{Registry, RemoteMap};
 use crate::status::reason;
 use crate::sys::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use crate::sys::clock;
@@ -31,11 +32,6 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 
-/// Chains in flight on one queue pair: while one completes, the others keep the device busy.
-const CHAINS_MAX: u32 = 4;
-/// Work requests of one chain: on the express queue pair, and on a bulk queue pair.
-const EXPRESS_WRS: u32 = 64;
-const BULK_WRS: u32 = 257;
 /// Payload bytes after which a chain is complete.
 pub const CHAIN_BYTES: u32 = 1 << 20;
 /// The code of InfiniBand for 0.64 ms.
@@ -132,11 +128,9 @@ impl Endpoint {
     pub fn new(parts: Parts) -> io::Result<Arc<Endpoint>> {
         let Parts { lane, device, remote, peer, keys, registry, commands, qps } = parts;
         let cookie = device.cookie();
-        let wrs = |at: u32| device.send_wr(CHAINS_MAX * if at == 0 { EXPRESS_WRS } else { BULK_WRS });
-        // Flushed work requests complete one by one, so there must be room for all of them.
-        let entries: u32 = (0..=qps).map(wrs).sum::<u32>() + 64;
-        let entries = entries.min(device.pd.context().limits().cqe_max);
-        let cq = Cq::new(device.pd.context(), entries, Some(&device.channel), cookie)?;
+        let limits = device.pd.context().limits();
+        let room = Room::new(qps, limits.qp_wr_max, limits.cqe_max);
+        let cq = Cq::new(device.pd.context(), room.entries(), Some(&device.channel), cookie)?;
         let mut sender = Sender {
             closing: false,
             qps: Vec::new(),
@@ -144,16 +138,16 @@ impl Endpoint {
             staged: Vec::new(),
             next_sequence: 0,
         };
-        for at in 0..=qps {
+        for at in 0..=room.bulk_qps {
             let inline_bytes = if at == 0 { device.inline_bytes() } else { 0 };
             let qp = Qp::new(
                 &device.pd,
                 &cq,
                 (&device.notifications.srq, &device.received),
-                &QpSpec { send_wr: wrs(at), inline_bytes },
+                &QpSpec { send_wr: room.wrs(at), inline_bytes },
             )?;
             qp.to_init(device.port)?;
-            sender.chains.push(Chain::new((wrs(at) / CHAINS_MAX) as usize));
+            sender.chains.push(Chain::new((room.wrs(at) / CHAINS_MAX) as usize));
             sender.qps.push(qp);
         }
         let qp_numbers: Box<[u32]> = sender.qps.iter().map(Qp::number).collect();
@@ -170,7 +164,7 @@ impl Endpoint {
             qps_used: AtomicUsize::new(0),
             cq,
             send: Mutex::new(sender),
-            flights: (0..=qps).map(|_| Flight::default()).collect(),
+            flights: (0..=room.bulk_qps).map(|_| Flight::default()).collect(),
             reaper: Mutex::new(Reaper { completions, done: Vec::new() }),
             chains: AtomicU32::new(0),
             watch: AtomicU32::new(ASLEEP),
@@ -311,20 +305,18 @@ impl Endpoint {
         if sender.closing {
             return false;
         }
-        let (local, remote, keys) =
-            (self.registry.snapshot(), self.peer.remote.snapshot(), self.keys.snapshot());
+        let before = self.peer.remote.snapshot();
         let inline_bytes = sender.qps[qp].inline_bytes();
         let chain = &mut sender.chains[qp];
         chain.clear();
         let capacity = chain.capacity();
-        let mut builder =
-            Builder::new(&self.device, &self.remote, &local, &remote, &keys, chain, (qp, inline_bytes));
+        let mut builder = Builder::new(&self.device, &self.remote, chain, (qp, inline_bytes));
         // A slice is at most 1 MiB and pieces of a registration are at least that long, so a slice crosses at most one
         // piece's end at each side. With device memory at the peer, each slice may also need a READ before it
         // (`Builder::leave_for`).
         let [here, there] = [self.device.splits(), self.keys.splits()].map(usize::from);
-        let wrs_per_slice = 1 + here + there + usize::from(remote.has_devices());
-        let (mut total, mut slot) = (0u32, None);
+        let wrs_per_slice = 1 + here + there + usize::from(before.has_devices());
+        let (mut total, mut slot, mut has_settled) = (0u32, None, false);
         // The transfer, if it is the only one in the chain: perhaps no thread waits for its end yet.
         let mut only: Option<Arc<Transfer>> = None;
         if qp == 0 {
@@ -361,9 +353,17 @@ impl Endpoint {
                         false => clock::monotonic_ns(),
                     };
                     transfer.mark_started_at(|| batch.posted_ns);
-                    only = Some(transfer.clone()).filter(|_| sender.staged.is_empty());
-                    batch.failures = builder.add(&transfer, range, sequence);
-                    batch.run = Some(Run { transfer, range, bytes });
+                    let (posted, sole) = (builder.chain.len(), sender.staged.is_empty());
+                    batch.failures = builder.add(&self.maps(&before), &transfer, range, sequence);
+                    batch.run = Some(Run { transfer: transfer.clone(), range, bytes });
+                    if builder.chain.len() == posted {
+                        // Nothing of it is in the chain: no completion would tell its end. Each such run counts as a
+                        // chain of its caller's turn.
+                        batch.settle(&self.peer, &self.device.notifications, after);
+                        has_settled = true;
+                        break;
+                    }
+                    only = sole.then_some(transfer);
                     total += bytes;
                 }
                 notification => {
@@ -376,27 +376,28 @@ impl Endpoint {
             sender.staged.push(batch);
         }
         slot.into_iter().for_each(|slot| self.device.notifications.give_back(slot));
-        if sender.staged.is_empty() {
-            return false;
+        if builder.chain.is_empty() {
+            return has_settled;
         }
-        match builder.finish(sender.next_sequence) {
-            Some(id) => {
-                self.bytes_out.fetch_add(u64::from(total), Ordering::Relaxed);
-                self.commit(sender, qp, id);
-                // After the chain was counted: a thread that is about to sleep checks the count last.
-                match only.filter(|transfer| !transfer.is_attended()) {
-                    Some(transfer) if transfer.spec.flags.has(TransferFlags::AWAITED) => {}
-                    Some(_) if qp == 0 => self.device.ensure_ticking(),
-                    _ => self.ensure_watched(after),
-                }
-            }
-            // Nothing of it could be posted. The batches settle with their failures.
-            None => sender
-                .staged
-                .drain(..)
-                .for_each(|batch| batch.settle(&self.peer, &self.device.notifications, after)),
+        let last = builder.finish(sender.next_sequence);
+        self.bytes_out.fetch_add(u64::from(total), Ordering::Relaxed);
+        self.commit(sender, qp, last);
+        // After the chain was counted: a thread that is about to sleep checks the count last.
+        match only.filter(|transfer| !transfer.is_attended()) {
+            Some(transfer) if transfer.spec.flags.has(TransferFlags::AWAITED) => {}
+            Some(_) if qp == 0 => self.device.ensure_ticking(),
+            _ => self.ensure_watched(after),
         }
         true
+    }
+
+    /// Returns the regions as they are now. The chain has room for device memory only if the peer had some `before`.
+    fn maps(&self, before: &Arc<RemoteMap>) -> Maps {
+        let mut remote = self.peer.remote.snapshot();
+        if remote.has_devices() && !before.has_devices() {
+            remote = before.clone();
+        }
+        Maps { local: self.registry.snapshot(), remote, keys: self.keys.snapshot() }
     }
 
     /// Posts the chain of a queue pair, and enters the staged batches for it.

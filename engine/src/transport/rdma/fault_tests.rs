@@ -12,8 +12,8 @@ use crate::peer::TransportService;
 use crate::types::{LaneId, Op, PeerId, RegionId, Request, Transport};
 use crate::{Config, Deadline, Engine, Memory, RegionOptions, Status, TransferOptions};
 use std::io::Write;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
 const MIB: usize = 1 << 20;
@@ -244,6 +244,56 @@ fn a_wrong_key_costs_its_request_alone() {
     let (result, _) = two.run(Op::Write, &[request(&local, &other, 0, COUNT * EACH)]);
     assert_eq!((result.state, result.transport), (State::Done, Transport::Rdma));
     assert!(contents(&other, 0, COUNT * EACH) == pattern(7, COUNT * EACH));
+}
+
+/// A READ that is refused here has nothing in its chain, and the completion of the READs before it does not tell its
+/// end.
+#[test]
+fn a_refused_read_at_the_end_of_a_chain_ends_by_itself() {
+    const EACH: usize = 64;
+    const THREADS: usize = 4;
+    if !is_here("a_refused_read_at_the_end_of_a_chain_ends_by_itself") {
+        return;
+    }
+    let two = Two::new();
+    let (local, remote) = two.memories(THREADS * EACH);
+    let (_, gone) = two.memories(THREADS * EACH);
+    let stale = request(&local, &gone, 0, EACH);
+    assert!(gone.free(Some(BOUND)).is_ok());
+    until("the region is taken back", || {
+        let known = two.a.peer_regions(two.peer).unwrap();
+        !known.iter().any(|known| known.region == stale.remote_region)
+    });
+    // Threads that submit at one time: while one posts, the others' transfers gather for its next chain.
+    let (together, failed) = (Barrier::new(THREADS), AtomicUsize::new(usize::MAX));
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let (two, together, failed) = (&two, &together, &failed);
+            let good = request(&local, &remote, thread * EACH, EACH);
+            scope.spawn(move || {
+                let options = TransferOptions { deadline: Deadline::Never, ..TransferOptions::default() };
+                for round in 0..2_000 {
+                    together.wait();
+                    if failed.load(Ordering::SeqCst) < round {
+                        return;
+                    }
+                    let submit = |one| two.a.submit(two.peer, Op::Read, &[one], &options).unwrap();
+                    let transfers = [(submit(good), Status::Ok), (submit(stale), Status::Stale)];
+                    for (transfer, expected) in transfers {
+                        let status = transfer.wait(Some(BOUND)).map(|result| result.status);
+                        if status.ok() != Some(expected) {
+                            failed.store(round, Ordering::SeqCst);
+                        }
+                    }
+                }
+            });
+        }
+    });
+    assert_eq!(
+        failed.load(Ordering::SeqCst),
+        usize::MAX,
+        "a transfer of this round did not end, or ended wrong"
+    );
 }
 
 /// Replaces a region's keys by wrong ones, on both devices of the peer. Returns the right ones.

@@ -68,7 +68,7 @@ impl Flushing {
     pub fn ask(&mut self, peer: PeerId, lane: LaneId) -> Option<Closed> {
         if let Some(left) = self.endpoints.get_mut(&(peer, lane)) {
             left.is_asked = true;
-            return Some(Closed::Soon);
+            return Some(Closed::Soon(Vec::new()));
         }
         self.records.remove(&(peer, lane)).map(Closed::Quiet)
     }
@@ -118,7 +118,7 @@ impl Service {
             if !endpoint.flush(patience) {
                 self.lock().flushing.times.set(key, Some(clock::monotonic_ns() + CHECK_INTERVAL));
                 self.poller.wake();
-                return (endpoint.lane, Closed::Soon);
+                return (endpoint.lane, Closed::Soon(Vec::new()));
             }
             // Contract 3: a lane is Quiet only once its queue pairs are destroyed.
             let records = endpoint.end_close();
@@ -127,7 +127,7 @@ impl Service {
                 true => {
                     sessions.flushing.records.insert(key, records);
                     self.give_up(peer, endpoint.lane);
-                    (endpoint.lane, Closed::Soon)
+                    (endpoint.lane, Closed::Soon(Vec::new()))
                 }
                 false => (endpoint.lane, Closed::Quiet(records)),
             }

@@ -13,7 +13,7 @@ impl Service {
     pub(super) fn peer_is_idle(&self, peer: PeerId, id: [u8; 16]) {
         let now = clock::monotonic_ns();
         let lanes = self.with(peer, id, |session| {
-            if !session.is_idle(now, self.settings.idle) {
+            if !session.note_idle(now, self.settings.idle) {
                 return Vec::new();
             }
             if session.session_info.dialer {

@@ -154,8 +154,11 @@ fn register(devices: &[Arc<Device>], job: &Job, source: &Source) -> io::Result<M
     // returned OK, and unregister ends the registration first.
     match source.buffer() {
         None => {
+            // A READ proves a WRITE visible, and no promise says that it pushes relaxed writes before it. What this end
+            // READs is proven by its own completion.
+            let relaxed = !write;
             // SAFETY: as above.
-            unsafe { pd.register(job.address, job.length, read, write, true) }
+            unsafe { pd.register(job.address, job.length, read, write, relaxed) }
         }
         Some(buffer) => {
             let (fd, offset) = (buffer.fd.as_raw_fd(), buffer.offset + job.offset);

@@ -34,6 +34,7 @@ mod path;
 mod poller;
 mod reaping;
 mod retries;
+mod room;
 mod service;
 mod session;
 mod sessions;

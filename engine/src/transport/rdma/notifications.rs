@@ -42,9 +42,12 @@ pub struct Notifications {
 
 impl Notifications {
     pub fn new(pd: &Arc<Pd>) -> io::Result<Notifications> {
-        let receives = RECEIVES.min(pd.context().limits().srq_wr_max);
+        let limits = pd.context().limits();
+        // Each may complete before one is taken in.
+        let receives = RECEIVES.min(limits.srq_wr_max).min(limits.cqe_max);
         let length = (receives + SENDS) as usize * SLOT_BYTES;
         let memory = Mapping::private(length)?;
+        memory.keep_from_children();
         // SAFETY: the mapping is kept beside its registration, which is dropped first.
         let key = unsafe { pd.register(memory.address() as u64, length as u64, false, false, false) }?;
         let free = Mutex::new((receives..receives + SENDS).collect());

@@ -311,7 +311,7 @@ impl Service {
         if let Some(id) = self.wanted(peer) {
             self.wake(peer, id);
         }
-        if self.lock().all.get_mut(&peer).is_some_and(|session| session.gives_up(now)) {
+        if self.lock().all.get_mut(&peer).is_some_and(|session| session.give_up_parted(now)) {
             self.report_state(peer);
         }
         let Some((id, due, stuck, proven)) = self.check_times(peer, now) else { return };
@@ -339,7 +339,7 @@ impl Service {
         for regions in session.take_acks() {
             self.send(session, &Message::Revoked(regions));
         }
-        if session.asks_idle(now, self.settings.idle) {
+        if session.ask_idle(now, self.settings.idle) {
             self.send(session, &Message::Idle);
         }
         let mut stuck = session.stuck(now);

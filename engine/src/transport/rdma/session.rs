@@ -154,7 +154,7 @@ impl Session {
     }
 
     /// True if nothing was posted here for `period`. Zero means never.
-    pub fn is_idle(&mut self, now: Monotonic, period: Duration) -> bool {
+    pub fn note_idle(&mut self, now: Monotonic, period: Duration) -> bool {
         let posted = self.entries.values().map(|entry| entry.endpoint.mark()).sum();
         if posted != self.posted.0 {
             self.posted = (posted, now);
@@ -163,12 +163,12 @@ impl Session {
     }
 
     /// True if the dialer is to ask the peer whether it is idle, too. At most once per period.
-    pub fn asks_idle(&mut self, now: Monotonic, period: Duration) -> bool {
+    pub fn ask_idle(&mut self, now: Monotonic, period: Duration) -> bool {
         if !self.session_info.dialer || now < self.idle_asked + period {
             return false;
         }
         self.idle_asked = now;
-        self.is_idle(now, period)
+        self.note_idle(now, period)
     }
 
     /// Marks the endpoints as given up until something is queued, and returns their lanes.
@@ -300,7 +300,7 @@ impl Session {
     }
 
     /// Returns true, once, when devices that are down have been waited for long enough.
-    pub fn gives_up(&mut self, now: Monotonic) -> bool {
+    pub fn give_up_parted(&mut self, now: Monotonic) -> bool {
         self.parted.take_if(|since| *since + self.patience <= now).is_some()
     }
 

@@ -112,7 +112,7 @@ impl Service {
         let unused =
             session.filter(|it| it.entries.get(&lane).is_some_and(|entry| entry.stage != Stage::Open));
         let Some(endpoint) = unused.and_then(|session| session.take(lane, why)) else { return };
-        if let Some((lane, Closed::Soon)) = self.close(sessions, peer, vec![endpoint]).pop() {
+        if let Some((lane, Closed::Soon(_))) = self.close(sessions, peer, vec![endpoint]).pop() {
             self.give_up(peer, lane); // the control loop collects its records
         }
     }

@@ -85,8 +85,8 @@ impl DeviceQueue for Copies {
         unsafe { self.0.copy(direction, &pieces) }.map(Batch).map_err(error_of)
     }
 
-    fn is_done(&mut self, batch: Batch) -> Result<bool> {
-        self.0.is_done(batch.0).map_err(error_of)
+    fn poll_done(&mut self, batch: Batch) -> Result<bool> {
+        self.0.poll_done(batch.0).map_err(error_of)
     }
 
     fn abort(&mut self) -> bool {

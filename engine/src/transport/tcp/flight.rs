@@ -27,6 +27,8 @@ pub struct Flight {
     acknowledged: u64,
     /// Acknowledgements of frames that were being sent when they arrived: at most one for each frame in flight.
     ahead: Vec<(u64, Vec<Fault>)>,
+    /// Slices of unacknowledged WRITEs that could not be read, in the order of their sequences.
+    own: Vec<Fault>,
 }
 
 /// Returns the index of an operation in `launched` and `written`.
@@ -85,7 +87,9 @@ impl Flight {
             while let Some(posted) = self.take_acknowledged(upto) {
                 let rest =
                     faults.split_off(faults.partition_point(|fault| fault.sequence <= posted.sequence));
-                settled.push((posted, std::mem::replace(&mut faults, rest)));
+                let told = std::mem::replace(&mut faults, rest);
+                let own = self.take_own(posted.sequence);
+                settled.push((posted, if own.is_empty() { told } else { Fault::joined(own, &told) }));
             }
         }
         Ok(settled)
@@ -130,6 +134,21 @@ impl Flight {
         self.writes.pop_front()
     }
 
+    /// Notes that a slice of an unacknowledged WRITE could not be read: filler was sent for it, and it fails whatever
+    /// the peer says. Returns the WRITE's record.
+    pub fn note_own(&mut self, fault: Fault) -> Option<&Posted> {
+        self.own.push(fault);
+        self.writes.iter().rfind(|posted| posted.sequence == fault.sequence)
+    }
+
+    /// Takes the faults that were noted of a WRITE.
+    pub fn take_own(&mut self, sequence: u64) -> Vec<Fault> {
+        if self.own.is_empty() {
+            return Vec::new();
+        }
+        self.own.extract_if(.., |fault| fault.sequence == sequence).collect()
+    }
+
     /// Returns the record of the READ that an answer with this sequence is for, which must be the oldest. The answer
     /// may arrive while the request is still being sent, because a request contains no memory of the caller.
     pub fn answered(&self, sequence: u64) -> Result<&Posted, Malformed> {
@@ -142,9 +161,19 @@ impl Flight {
         self.reads.pop_front()
     }
 
+    /// Takes the records of a closed lane whose memory no thread can touch: one that still sends holds the WRITEs that
+    /// the kernel does not have whole, and one that still receives may place the answer to the oldest READ.
+    pub fn take_untouched(&mut self, is_sent_on: bool, is_received_on: bool) -> Vec<Posted> {
+        let written = if is_sent_on { self.written[at(Op::Write)] } else { u64::MAX };
+        let writes = self.writes.partition_point(|posted| posted.sequence <= written);
+        let kept = usize::from(is_received_on).min(self.reads.len());
+        self.writes.drain(..writes).chain(self.reads.drain(kept..)).collect()
+    }
+
     /// Takes all records when the lane is closed. A waiting acknowledgement has no effect any more.
     pub fn take_all(&mut self) -> Vec<Posted> {
         self.ahead.clear();
+        self.own.clear();
         self.writes.drain(..).chain(self.reads.drain(..)).collect()
     }
 

@@ -92,7 +92,8 @@ impl Frame {
             }
             Kind::Data => begin_data(lane, header, extra, landing),
             Kind::DataEnd => {
-                end_answer(lane, header, order, after)?;
+                let faults = Fault::decode_all(extra).ok_or(Malformed::PayloadMismatch)?;
+                end_answer(lane, header, faults, order, after)?;
                 turn.settled = true;
                 Ok(Frame::Done)
             }
@@ -129,10 +130,13 @@ const _: () = assert!(EXTRA_BYTES_MAX == size_of::<u64>() + NOTIFY_BYTES_MAX);
 
 fn read_notice(header: &Header, extra: &[u8]) -> Result<Option<Notice>, Malformed> {
     let kind = header.flags & (flags::NOTIFY | flags::SKIP);
-    if kind == 0 {
+    if kind == 0 && header.flags & flags::VOID == 0 {
         return if extra.is_empty() { Ok(None) } else { Err(Malformed::PayloadMismatch) };
     }
     let skip = kind == flags::SKIP;
+    if kind != flags::NOTIFY && header.flags & flags::VOID != 0 {
+        return Err(Malformed::Flags);
+    }
     let (head, body) = extra.split_first_chunk::<8>().ok_or(Malformed::PayloadMismatch)?;
     if (skip && !body.is_empty()) || kind == flags::NOTIFY | flags::SKIP {
         return Err(Malformed::PayloadMismatch);
@@ -192,7 +196,7 @@ fn finish_write(
             None => Some(landing.faults.first().map_or(Status::Stale, |fault| fault.status)),
         };
         if let Some(status) = doubt {
-            (0..header.descriptors).for_each(|descriptor| landing.fault(descriptor, status));
+            landing.fault_all(status);
         }
     }
     // Of two faults of one descriptor the earlier stays.
@@ -204,7 +208,8 @@ fn finish_write(
     stats.requests_refused.fetch_add(landing.faults.len() as u64, Ordering::Relaxed);
     // Data that was refused in part is not announced, and its number stays undecided. The initiator receives the faults
     // and skips the number; if it does not receive them, it sends the whole frame again.
-    if let Some(notice) = notification.filter(|_| landing.faults.is_empty()) {
+    let is_whole = landing.faults.is_empty() && header.flags & flags::VOID == 0;
+    if let Some(notice) = notification.filter(|_| is_whole) {
         if !lane.peer.deliver(notice.sequence, notice.body) {
             return Err(Malformed::Sequence.into());
         }
@@ -269,6 +274,7 @@ fn begin_data(lane: &Lane, header: &Header, extra: &[u8], landing: &mut Landing)
     }
     let mut refused = faults.iter().map(|fault| fault.descriptor).peekable();
     for (index, slice) in range.of(&transfer.spec.slices).iter().enumerate() {
+        landing.set_own(transfer.is_ours);
         if refused.next_if_eq(&(index as u16)).is_none() {
             let descriptor = index as u16;
             landing.push(Piece { address: slice.local, length: slice.length, region: OWN, descriptor });
@@ -286,27 +292,50 @@ fn finish_data(
     order: &mut Order,
     landing: &mut Landing,
 ) -> Result<(), Broken> {
-    if header.flags & flags::CHECKSUM != 0 && landing.checksum()?.is_some_and(|sum| sum != header.checksum) {
-        let corrupt =
-            |piece: u16| Fault { sequence: header.sequence, descriptor: piece, status: Status::Corrupt };
-        faults.extend(landing.descriptors().map(corrupt));
-        faults.sort_unstable_by_key(|fault| fault.descriptor);
+    if header.flags & flags::CHECKSUM != 0 {
+        let doubt = match landing.checksum()? {
+            Some(sum) => (sum != header.checksum).then_some(Status::Corrupt),
+            // What faulted is not in memory, so what did not fault cannot be compared.
+            None => landing.faults.first().map(|fault| fault.status),
+        };
+        if let Some(status) = doubt {
+            landing.fault_all(status);
+        }
     }
+    faults.append(&mut landing.faults);
+    // Of two faults of one descriptor the earlier stays.
+    faults.sort_by_key(|fault| fault.descriptor);
+    faults.dedup_by_key(|fault| fault.descriptor);
     order.answer = Some((header.sequence, faults));
     Ok(())
 }
 
 /// Settles our oldest READ. Contracts 1 and 2: the peer has sent all of the answer. Bytes that somebody repeated on the
-/// way fill the memory earlier, but are not followed by this frame.
-fn end_answer(lane: &Lane, header: &Header, order: &mut Order, after: &mut After) -> Result<(), Malformed> {
-    if header.payload_bytes != 0 || header.extra_bytes != 0 || header.descriptors != 0 {
+/// way fill the memory earlier, but are not followed by this frame. `late`: slices that the peer could not read while
+/// it sent the answer; their bytes are filler.
+fn end_answer(
+    lane: &Lane,
+    header: &Header,
+    late: Vec<Fault>,
+    order: &mut Order,
+    after: &mut After,
+) -> Result<(), Malformed> {
+    if header.payload_bytes != 0 || header.descriptors != 0 {
         return Err(Malformed::PayloadMismatch);
     }
     let answer = order.answer.take().filter(|(sequence, _)| *sequence == header.sequence);
     let (_, faults) = answer.ok_or(Malformed::Sequence)?;
     let mut flight = lane.flight.lock();
+    let What::Slices { range, .. } = &flight.answered(header.sequence)?.what else {
+        return Err(Malformed::Sequence);
+    };
+    let is_slice =
+        |fault: &Fault| fault.sequence == header.sequence && u32::from(fault.descriptor) < range.count();
+    if !late.iter().all(is_slice) {
+        return Err(Malformed::PayloadMismatch);
+    }
     let posted = flight.take_answered().ok_or(Malformed::Sequence)?;
-    settle(lane, posted, &faults, after);
+    settle(lane, posted, &Fault::joined(late, &faults), after);
     Ok(())
 }
 
@@ -326,8 +355,11 @@ pub(super) fn acknowledge(
     }
     let mut rest = faults;
     while let Some(posted) = flight.take_acknowledged(header.sequence) {
-        let (ours, later) = rest.split_at(rest.partition_point(|fault| fault.sequence <= posted.sequence));
-        settle(lane, posted, ours, after);
+        let (told, later) = rest.split_at(rest.partition_point(|fault| fault.sequence <= posted.sequence));
+        match flight.take_own(posted.sequence) {
+            own if own.is_empty() => settle(lane, posted, told, after),
+            own => settle(lane, posted, &Fault::joined(own, told), after),
+        }
         rest = later;
     }
     Ok(())
@@ -352,7 +384,8 @@ fn failures(range: SliceRange, faults: &[Fault]) -> Vec<Failure> {
     let failure = |fault: &Fault| Failure {
         slice: range.first + u32::from(fault.descriptor),
         status: fault.status,
-        os_error: 0,
+        // The only failure of a system call that is a descriptor's: its memory faults.
+        os_error: if fault.status == Status::System { libc::EFAULT } else { 0 },
         vendor_error: 0,
     };
     faults.iter().map(failure).collect()

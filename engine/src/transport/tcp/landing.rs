@@ -1,12 +1,15 @@
 //! The destination of the payload that is being received: pieces of registered memory, of a READ's own memory, or the
 //! sink, and how far they are filled. Regions are entered around every access, so that unregister waits for at most one
-//! system call. Pieces of a revoked region are diverted to the sink.
+//! system call. Pieces of a revoked region are diverted to the sink, and so is the rest of a piece whose memory faults.
 
 use crate::limits::CALL_BYTES_MAX;
 use crate::region::Region;
 use crate::status::Status;
+use crate::sys::guarded::{self, Faulted};
+use crate::sys::pages::{Pages, LOOKS_MAX};
+use crate::sys::racing::{self, Unread};
 use crate::sys::socket::{IoVec, IOV_MAX};
-use crate::sys::{clock, moment, racing};
+use crate::sys::{clock, moment};
 use crate::transport::tcp::lane::Lane;
 use crate::transport::tcp::wire::Fault;
 use crate::types::{Boottime, RegionId};
@@ -47,9 +50,13 @@ pub struct Landing {
     next: usize,
     offset: u32,
     left: usize,
-    /// On our CLOCK_BOOTTIME; 0 if no lease applies.
+    /// On our clock of leases; 0 if no lease applies.
     not_after_ns: Boottime,
     sequence: u64,
+    /// A receive has faulted: the frame's other pieces are received one by one, which shows the piece that faults.
+    one_by_one: bool,
+    /// ferry allocated all memory of our own READ.
+    own_is_ours: bool,
     pub faults: Vec<Fault>,
 }
 
@@ -62,6 +69,12 @@ impl Landing {
         self.faults.clear();
         (self.next, self.offset, self.left) = (0, 0, 0);
         (self.sequence, self.not_after_ns) = (sequence, not_after_ns);
+        (self.one_by_one, self.own_is_ours) = (false, false);
+    }
+
+    /// Notes that ferry allocated all memory of the READ (`Transfer::is_ours`).
+    pub fn set_own(&mut self, is_ours: bool) {
+        self.own_is_ours = is_ours;
     }
 
     pub fn push(&mut self, piece: Piece) {
@@ -110,6 +123,42 @@ impl Landing {
                 self.fault(self.pieces[at].descriptor, Status::Stale);
             }
         }
+    }
+
+    /// Diverts the rest of a piece whose memory faults.
+    fn divert_faulted(&mut self, at: usize) {
+        self.pieces[at].region = SINK;
+        self.fault(self.pieces[at].descriptor, Status::System);
+    }
+
+    /// Handles a receive into the pieces that ended with EFAULT and received nothing. The next receive has one piece;
+    /// if it faults too, that piece's rest is discarded. Returns false if none of the frame's memory can have faulted.
+    pub fn faulted(&mut self) -> bool {
+        if !std::mem::replace(&mut self.one_by_one, true) {
+            return true;
+        }
+        let first = (self.next..self.pieces.len()).find(|at| self.pieces[*at].length > 0);
+        let Some(at) = first.filter(|at| self.pieces[*at].region != SINK) else { return false };
+        self.divert_faulted(at);
+        true
+    }
+
+    fn is_ours(&self, piece: &Piece) -> bool {
+        match piece.region {
+            OWN => self.own_is_ours,
+            SINK => true,
+            region => self.regions[region as usize].is_ours(),
+        }
+    }
+
+    /// Returns whether receiving the rest would wait for a page, as far as that is known. False: none lacks.
+    pub fn lacks_page(&self, pages: &Pages) -> bool {
+        if self.left == 0 {
+            return false;
+        }
+        let (now_ns, mut looks) = (clock::monotonic_ns(), LOOKS_MAX);
+        let mut rest = self.pieces[self.next..].iter().filter(|piece| !self.is_ours(piece));
+        rest.any(|piece| !pages.has(piece.address, piece.length.into(), now_ns, &mut looks))
     }
 
     pub fn leave(&mut self) {
@@ -185,6 +234,9 @@ impl Landing {
                 length -= step;
                 bytes += step;
             }
+            if self.one_by_one && bytes > 0 {
+                return bytes;
+            }
         }
         bytes
     }
@@ -224,10 +276,21 @@ impl Landing {
             let count = rest.len().min((piece.length - skip) as usize);
             if piece.region != SINK {
                 let target = (piece.address + skip as u64) as *mut u8;
-                // SAFETY: the piece was admitted inside a region that is entered now (or is memory of our own READ,
-                // entered by its transfer), so it stays mapped until `leave`. Other writers may race with the copy: the
-                // contents are then undefined, as with any remote memory access.
-                unsafe { racing::copy_in(target, &rest[..count]) };
+                // SAFETY: the piece was admitted inside a region that is entered now, or is memory of our own READ,
+                // entered by its transfer: if ferry allocated it, it stays mapped until `leave`. Other writers may race
+                // with the copy: the contents are then undefined, as with any remote memory access.
+                let placed = unsafe {
+                    match self.is_ours(&piece) {
+                        true => {
+                            racing::copy_in(target, &rest[..count]);
+                            Ok(())
+                        }
+                        false => guarded::put(target, &rest[..count]),
+                    }
+                };
+                if placed == Err(Faulted) {
+                    self.divert_faulted(at);
+                }
             }
             rest = &rest[count..];
             at += 1;
@@ -250,9 +313,9 @@ impl Landing {
         refused.map(|piece| u64::from(piece.length)).sum()
     }
 
-    /// Returns the descriptors of the pieces.
-    pub fn descriptors(&self) -> impl Iterator<Item = u16> + '_ {
-        self.pieces.iter().map(|piece| piece.descriptor)
+    /// Adds a fault of each piece.
+    pub fn fault_all(&mut self, status: Status) {
+        (0..self.pieces.len()).for_each(|at| self.fault(self.pieces[at].descriptor, status));
     }
 
     /// Returns the CRC-32 of the pieces in memory; None if a part of them may not be read (any more). Contract 2: stops
@@ -263,21 +326,32 @@ impl Landing {
         let whole = self.faults.is_empty()
             && self.entered.iter().all(|entered| *entered)
             && self.pieces.iter().all(|piece| piece.region != SINK);
-        let sum = if whole { self.sum().map(Some) } else { Ok(None) };
+        let sum = if whole { self.sum() } else { Ok(None) };
         self.leave();
         sum
     }
 
-    /// Returns the CRC-32 of the pieces, whose regions are entered.
-    fn sum(&self) -> Result<u32, LeaseOver> {
+    /// Returns the CRC-32 of the pieces, whose regions are entered. None: a piece faults.
+    fn sum(&mut self) -> Result<Option<u32>, LeaseOver> {
         let mut hasher = crc32fast::Hasher::new();
         let in_time = || if self.is_late() { Err(LeaseOver) } else { Ok(()) };
-        for piece in &self.pieces {
-            let (address, length) = (piece.address as *const u8, piece.length as usize);
-            // SAFETY: as in `copy_from`: entered, hence mapped.
-            unsafe { racing::try_each_part(address, length, in_time, |part| hasher.update(part)) }?;
+        for (at, piece) in self.pieces.iter().enumerate() {
+            let (address, length, is_ours) =
+                (piece.address as *const u8, piece.length as usize, self.is_ours(piece));
+            // SAFETY: as in `copy_from`: entered.
+            let read = unsafe {
+                racing::try_each_part(address, length, is_ours, in_time, |part| hasher.update(part))
+            };
+            match read {
+                Ok(()) => {}
+                Err(Unread::Refused(over)) => return Err(over),
+                Err(Unread::Faulted) => {
+                    self.divert_faulted(at);
+                    return Ok(None);
+                }
+            }
         }
-        Ok(hasher.finalize())
+        Ok(Some(hasher.finalize()))
     }
 }
 

@@ -2,8 +2,8 @@
 //! side has a lock that is held for non-blocking work only, so that any thread may drive either side: the lane's
 //! worker, a submitter (send), or a waiter (receive).
 //!
-//! Contract 3: when `close` has returned, no thread of this process reads or writes memory for this lane any more. Its
-//! records are returned to the caller.
+//! A page fault may last for ever, so a thread that serves several peers only tries these locks. Contract 3: when
+//! `close` says that the lane is quiet, no thread of this process reads or writes memory for this lane any more.
 
 use crate::command::Command;
 use crate::context::Context;
@@ -15,7 +15,7 @@ use crate::loss::{Failure, Loss};
 use crate::peer::outbox::{PullLimits, Pulled};
 use crate::peer::{After, Peer, Posted};
 use crate::session::machine::Carried;
-use crate::sys::atomic::{fence, AtomicBool, AtomicU64, Ordering};
+use crate::sys::atomic::{fence, AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::sys::clock;
 use crate::sys::eventfd::EventFd;
 use crate::sys::fd::OwnedFd;
@@ -24,22 +24,22 @@ use crate::sys::moment;
 use crate::sys::once::OnceLock;
 use crate::sys::poller::Interest;
 use crate::sys::socket;
+use crate::sys::turns;
 use crate::transport::tcp::answer::Answers;
 use crate::transport::tcp::flight::Flight;
-use crate::transport::tcp::rx::{Rx, RxTurn};
+use crate::transport::tcp::rx::{By, Rx, RxTurn};
 use crate::transport::tcp::tx::{Tx, TxTurn};
 use crate::transport::tcp::wire::Sealer;
 use crate::transport::tcp::worker::Worker;
 use crate::types::{Boottime, LaneId, Monotonic, Op, TransferId, Transport};
+use ending::STAYS;
+pub use ending::{Closing, Parting};
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 
-/// Receive turns after the peer has left; they empty the socket's buffer.
-const REMAINING_TURNS_MAX: usize = 16;
 /// How often one thread sends in a row what others queue.
 const RUNS_MAX: usize = 16;
-
 impl Carried for Posted {
     fn lease_until_ns(&self) -> Monotonic {
         self.lease_until_ns
@@ -84,15 +84,28 @@ pub struct Lane {
     tx_blocked: AtomicBool,
     /// `tx` left work because a window was full; `rx` runs `tx` again after an acknowledgement.
     pub window_full: AtomicBool,
+    /// Begins and ends of calls that send: odd while the kernel reads memory and holds the socket.
+    sends: AtomicU64,
     /// A waiting thread receives; the worker does not read the socket.
     caller_drives: AtomicBool,
-    interest: Mutex<Interest>,
+    /// That thread has left a frame behind that the worker finishes.
+    is_left_behind: AtomicBool,
+    /// What the poller watches on the socket, if the lane is not aside.
+    watched: Mutex<Interest>,
+    /// A thread is on the lane and may never come back, or nothing can be received any more. Changed under the lock of
+    /// `watched`.
+    is_aside: AtomicBool,
+    /// A frame of the peer was once taken in whole.
+    pub has_moved: AtomicBool,
+    /// A `Parting` that the worker has not done yet, or STAYS.
+    parting: AtomicU32,
+    /// Pairs with the locks: a thread that releases one looks whether somebody could not get it (`left`).
     closed: AtomicBool,
     failed: AtomicBool,
     /// The thread that claimed the input sleeps, or is about to. Pairs with the state that it waits for.
     caller_sleeps: AtomicBool,
     caller_wake: OnceLock<EventFd>,
-    /// CLOCK_BOOTTIME of the last frame or acknowledgement received.
+    /// When the last frame or acknowledgement was received, on the clock of leases.
     pub progress_ns: AtomicU64,
 }
 
@@ -120,8 +133,13 @@ impl Lane {
             tx_wanted: AtomicBool::new(false),
             tx_blocked: AtomicBool::new(false),
             window_full: AtomicBool::new(false),
+            sends: AtomicU64::new(0),
             caller_drives: AtomicBool::new(false),
-            interest: Mutex::new(Interest { read: true, write: false }),
+            is_left_behind: AtomicBool::new(false),
+            watched: Mutex::new(Interest { read: true, write: false }),
+            is_aside: AtomicBool::new(false),
+            has_moved: AtomicBool::new(false),
+            parting: AtomicU32::new(STAYS),
             closed: AtomicBool::new(false),
             failed: AtomicBool::new(false),
             caller_sleeps: AtomicBool::new(false),
@@ -173,6 +191,9 @@ impl Lane {
 
     /// Sends queued work from this thread, unless another thread holds `tx` (which then sends this work too).
     pub fn send(self: &Arc<Self>, after: &mut After) {
+        if turns::keeps_away() {
+            return self.kick();
+        }
         self.tx_wanted.store(true, Ordering::SeqCst);
         if !self.tx_blocked.load(Ordering::Acquire) {
             self.drive_tx(after);
@@ -196,9 +217,13 @@ impl Lane {
                 return self.worker.kick(self.clone());
             }
             runs += 1;
+            if self.is_aside.load(Ordering::SeqCst) {
+                return;
+            }
             let Some(mut tx) = self.tx.try_lock() else { return };
             if self.is_closed() {
-                return;
+                drop(tx);
+                return self.left();
             }
             self.tx_wanted.store(false, Ordering::SeqCst);
             let turn = tx.run(self, after);
@@ -206,6 +231,7 @@ impl Lane {
                 self.tx_blocked.store(true, Ordering::SeqCst);
             }
             drop(tx);
+            self.left();
             match turn {
                 TxTurn::Idle => {}
                 TxTurn::Blocked => {
@@ -227,38 +253,74 @@ impl Lane {
     }
 
     /// Receives what has arrived. Called by the worker, or by the thread that claimed the lane's input.
-    pub fn drive_rx(self: &Arc<Self>, caller: bool) -> RxTurn {
+    pub fn drive_rx(self: &Arc<Self>, by: By) -> RxTurn {
         let mut after = self.peer.after();
-        let Some(mut rx) = self.rx.try_lock() else { return RxTurn::default() };
-        if self.is_closed()
-            || self.failed.load(Ordering::Acquire)
-            || (!caller && self.caller_drives.load(Ordering::SeqCst))
-        {
-            return RxTurn::default();
+        let held = RxTurn { is_held: true, ..RxTurn::default() };
+        // A call on the socket would wait for the thread that sends, which may wait for a page.
+        if by == By::Caller && !self.sends().is_multiple_of(2) {
+            return held;
         }
-        let turn = rx.run(self, &mut after);
-        moment::reached_if("a caller drives a lane", || caller && turn.settled);
+        let Some(mut rx) = self.rx.try_lock() else { return held };
+        if self.is_closed()
+            || self.is_aside.load(Ordering::SeqCst)
+            || self.failed.load(Ordering::Acquire)
+            || (by == By::Worker && self.caller_drives.load(Ordering::SeqCst))
+        {
+            drop(rx);
+            self.left();
+            return held;
+        }
+        if by == By::Worker && rx.is_broken() {
+            // The end was found while the session parts, and the poller would tell of it again until other lanes have.
+            drop(rx);
+            self.rest();
+            self.left();
+            return held;
+        }
+        let turn = rx.run(self, by, &mut after);
+        moment::reached_if("a caller drives a lane", || by == By::Caller && turn.settled);
         drop(rx);
+        self.left();
         if let Some(failure) = turn.failed {
             self.fail(failure);
         } else if turn.owes_answer || (turn.settled && self.window_full.swap(false, Ordering::SeqCst)) {
-            self.send(&mut after);
+            // Sending reads memory of other transfers than the caller's.
+            let gathers = by == By::Caller && (self.answers.lock().owes_read() || self.has_work());
+            match gathers {
+                true => self.kick(),
+                false => self.send(&mut after),
+            }
         }
         turn
+    }
+
+    /// Runs a call that sends on the socket. The caller holds `tx`.
+    pub fn sending<T>(&self, call: impl FnOnce() -> T) -> T {
+        let count = || self.sends.store(self.sends() + 1, Ordering::Relaxed);
+        count();
+        let result = call();
+        count();
+        result
+    }
+
+    /// Returns a number that is odd, and stays the same, while one call sends. A hint.
+    pub fn sends(&self) -> u64 {
+        self.sends.load(Ordering::Relaxed)
     }
 
     /// Tells the poller which events the lane needs. The flags are read under the lock, so that of two threads that
     /// change them the later one sets the final interest.
     fn update_interest(self: &Arc<Self>) {
-        let mut interest = self.interest.lock();
+        let mut watched = self.watched.lock();
         let wanted = Interest {
             read: !self.caller_drives.load(Ordering::SeqCst),
             write: self.tx_blocked.load(Ordering::SeqCst),
         };
-        if std::mem::replace(&mut *interest, wanted) != wanted && !self.is_closed() {
+        let is_new = std::mem::replace(&mut *watched, wanted) != wanted;
+        if is_new && !self.is_aside.load(Ordering::SeqCst) && !self.is_closed() {
             // A lane whose interest cannot be set would hang, so it is closed.
-            if let Err(error) = self.worker.set(self.fd(), self.token, *interest) {
-                drop(interest);
+            if let Err(error) = self.worker.set(self.fd(), self.token, wanted) {
+                drop(watched);
                 self.fail(Failure::system("watching the socket", &error));
             }
         }
@@ -273,10 +335,21 @@ impl Lane {
         true
     }
 
-    /// Returns the input to the worker.
-    pub fn return_input(self: &Arc<Self>) {
+    /// Returns the input to the worker. `leaves`: a frame waits there that was received in part.
+    pub fn return_input(self: &Arc<Self>, leaves: bool) {
         self.caller_drives.store(false, Ordering::SeqCst);
         self.update_interest();
+        if leaves {
+            self.is_left_behind.store(true, Ordering::SeqCst);
+            self.worker.kick(self.clone());
+        }
+    }
+
+    /// Goes on with what a caller has left behind. Called by the worker.
+    fn take_up(self: &Arc<Self>) {
+        if self.is_left_behind.swap(false, Ordering::SeqCst) {
+            self.drive_rx(By::Worker);
+        }
     }
 
     /// Wakes the thread that claimed the input, if it sleeps.
@@ -318,7 +391,7 @@ impl Lane {
 
     /// Fails the lane, and tells the control loop, which closes it. Any thread may call, holding no lock of the lane.
     pub fn fail(self: &Arc<Self>, failure: Failure) {
-        if self.failed.swap(true, Ordering::AcqRel) {
+        if self.failed.swap(true, Ordering::SeqCst) {
             return;
         }
         // Remove it from the poller at once: a socket at its end would be reported without end.
@@ -326,7 +399,8 @@ impl Lane {
         let loss = self.loss(failure);
         // Before the socket is shut: otherwise the peer notices, and its fence may come first and be the cause.
         self.peer.engine().commands.push(Command::LaneLost { peer: self.peer.handle, lane: self.id, loss });
-        socket::shutdown(self.fd());
+        self.shut_if_free();
+        self.left();
     }
 
     /// Returns a loss of this lane, with its addresses.
@@ -334,51 +408,6 @@ impl Lane {
         let end = |address: Option<SocketAddr>| address.map_or("?".into(), |address| address.to_string());
         let (here, there) = self.ends;
         Loss::new(failure, &format!("TCP lane {}, {} to {}", self.id, end(here), end(there)))
-    }
-
-    /// Sends the answers to frames that were received, as far as the socket takes them. Called before the lane is
-    /// closed on purpose, so that the initiator learns the outcome of its frames.
-    pub fn settle_debts(self: &Arc<Self>) {
-        let mut after = self.peer.after();
-        // Once the receive lock was free, the answers to all delivered frames are queued.
-        drop(self.rx.lock());
-        let mut tx = self.tx.lock();
-        if !self.is_closed() && !self.tx_blocked.load(Ordering::Acquire) {
-            // The result does not matter: the lane is closed next.
-            let _ = tx.run(self, &mut after);
-        }
-    }
-
-    /// Receives what has arrived on a lane that the peer has closed, before this end closes it.
-    pub fn receive_remaining(self: &Arc<Self>) {
-        let mut after = self.peer.after();
-        let mut rx = self.rx.lock();
-        for _ in 0..REMAINING_TURNS_MAX {
-            if self.is_closed() || !rx.run(self, &mut after).again {
-                return;
-            }
-        }
-    }
-
-    /// Ends the connection, and wakes the thread that sleeps for its input. The lane keeps its records.
-    pub fn shut(&self) {
-        socket::shutdown(self.fd());
-        self.wake_caller();
-    }
-
-    /// Closes the lane and returns its records. From then on no thread accesses memory for the lane.
-    pub fn close(&self) -> Vec<Posted> {
-        let first = !self.closed.swap(true, Ordering::SeqCst);
-        if first {
-            socket::shutdown(self.fd());
-            self.worker.remove(self.fd(), self.token);
-        }
-        // A thread that drives a side does only non-blocking work under its lock, so these waits are short.
-        self.tx.lock().clear();
-        self.rx.lock().clear();
-        self.answers.lock().clear();
-        self.wake_caller();
-        self.flight.lock().take_all()
     }
 
     /// Returns the limits of the next pull: the windows of frames and of the target's READ credits.
@@ -405,14 +434,9 @@ impl Lane {
         self.flight.lock().carries(transfer)
     }
 
-    /// Returns whether frames are in flight and nothing was received since `since_ns` (CLOCK_BOOTTIME).
+    /// Returns whether frames are in flight and nothing was received since `since_ns`.
     pub fn is_stuck(&self, since_ns: Boottime) -> bool {
         self.is_busy() && self.progress_ns.load(Ordering::Relaxed) < since_ns.ns()
-    }
-
-    /// Returns whether a frame of the peer was ever taken in whole.
-    pub fn has_moved(&self) -> bool {
-        self.rx.lock().has_moved()
     }
 
     /// Returns whether frames are in flight.
@@ -420,6 +444,8 @@ impl Lane {
         !self.flight.lock().is_empty()
     }
 }
+
+mod ending;
 
 #[cfg(test)]
 #[path = "lane_tests.rs"]

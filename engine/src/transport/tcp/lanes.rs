@@ -34,8 +34,8 @@ impl Lanes {
         self.all().iter().for_each(|lane| lane.shut());
     }
 
-    /// Closes all lanes. On return no thread accesses memory for any lane.
-    pub fn close(&self) {
-        self.all().iter().for_each(|lane| drop(lane.close()));
+    /// Closes all lanes. Returns true once no thread accesses memory for any lane.
+    pub fn close(&self) -> bool {
+        self.all().iter().filter(|lane| !lane.close().is_quiet).count() == 0
     }
 }

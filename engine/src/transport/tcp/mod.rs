@@ -13,6 +13,7 @@ pub mod answer;
 mod debts_tests;
 #[cfg(test)]
 mod drain_tests;
+pub mod filler;
 pub mod flight;
 pub mod incoming;
 pub mod landing;

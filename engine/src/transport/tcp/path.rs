@@ -11,9 +11,13 @@ use crate::sys::lock::RwLock;
 use crate::sys::pause;
 use crate::sys::{clock, socket};
 use crate::transport::tcp::lane::Lane;
+use crate::transport::tcp::rx::By;
 use crate::transport::tcp::worker::GAP_SPINS;
 use crate::types::{Monotonic, Range, Transport};
 use std::sync::{Arc, Weak};
+
+/// How long a waiting thread lets another one have the lane before it leaves the lane to the worker.
+const HELD_NS: u64 = 1_000_000;
 
 /// The lanes by slot: slot 0 is the express lane, the others carry bulk.
 pub struct TcpPath {
@@ -130,14 +134,32 @@ impl Path for TcpPath {
         let mut may_spin = self.spin_ns > 0 && self.spin_pays.load(Ordering::Relaxed);
         let (mut spins, mut slept) = (false, false);
         let mut asked_cpu = false;
-        loop {
-            lane.drive_rx(true);
+        // The call that sends, if one does, and until when it is waited for.
+        let mut held = (0, Monotonic::ZERO);
+        let leaves = loop {
+            let turn = lane.drive_rx(By::Caller);
             let now_ns = clock::monotonic_ns();
+            if turn.leaves {
+                break true;
+            }
             // A transfer that moved to another path completes without waking this thread. The move itself wakes it.
             let is_over = || transfer.is_final() || transfer.transport() != Transport::Tcp;
             if is_over() || now_ns >= deadline_ns || lane.is_closed() {
-                break;
+                break false;
             }
+            if turn.is_held {
+                let sends = lane.sends();
+                if held.0 != sends || held.1 == Monotonic::ZERO {
+                    held = (sends, now_ns + HELD_NS);
+                }
+                if now_ns >= held.1 {
+                    // That thread may wait for a page. The worker can be replaced if it waits too.
+                    break false;
+                }
+                pause::spin();
+                continue;
+            }
+            held.1 = Monotonic::ZERO;
             if may_spin && !asked_cpu {
                 asked_cpu = true;
                 let (incoming, own) = socket::incoming_and_own_cpu(lane.fd());
@@ -155,13 +177,13 @@ impl Path for TcpPath {
             }
             slept = true;
             lane.sleep_for_input(deadline_ns.saturating_sub(now_ns), is_over);
-        }
+        };
         if spins && slept {
             lane.context.stats.spins_vain.fetch_add(1, Ordering::Relaxed);
         }
         let pays = clock::monotonic_ns() - started_ns < GAP_SPINS * self.spin_ns;
         self.spin_pays.store(pays, Ordering::Relaxed);
-        lane.return_input();
+        lane.return_input(leaves);
     }
 
     fn wake(&self) {

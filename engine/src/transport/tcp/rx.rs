@@ -40,6 +40,18 @@ pub struct RxTurn {
     /// A posted frame was acknowledged or answered.
     pub settled: bool,
     pub failed: Option<Failure>,
+    /// Another thread has the lane, which may take long.
+    pub is_held: bool,
+    /// The caller left a frame to the worker, because it would wait for a page.
+    pub leaves: bool,
+}
+
+/// Who receives.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum By {
+    Worker,
+    /// A thread of the program, which waits for no page.
+    Caller,
 }
 
 pub struct Rx {
@@ -51,7 +63,6 @@ pub struct Rx {
     order: Order,
     landing: Landing,
     vectors: Vec<IoVec>,
-    has_moved: bool,
     /// The stream broke. `Lane::failed` is set later, when this lock is free: another thread must not go on behind a
     /// frame that was not finished, because an acknowledgement covers all frames before it.
     is_broken: bool,
@@ -107,14 +118,8 @@ impl Rx {
             order: Order::default(),
             landing: Landing::default(),
             vectors: Vec::new(),
-            has_moved: false,
             is_broken: false,
         }
-    }
-
-    /// Returns whether a frame was ever taken in whole.
-    pub fn has_moved(&self) -> bool {
-        self.has_moved
     }
 
     /// Drops the current frame. Part of closing the lane.
@@ -126,27 +131,51 @@ impl Rx {
     }
 
     /// Receives until the socket is empty or the turn is over.
-    pub fn run(&mut self, lane: &Arc<Lane>, after: &mut After) -> RxTurn {
+    pub fn run(&mut self, lane: &Arc<Lane>, by: By, after: &mut After) -> RxTurn {
         let mut turn = RxTurn::default();
         if self.is_broken {
             return turn;
         }
         if self.staging.is_empty() {
             // Allocated with the first byte, so that idle lanes of a thousand peers need no buffers.
-            self.staging = vec![0; STAGING_BYTES].into_boxed_slice();
+            let mut staging = Vec::new();
+            if staging.try_reserve_exact(STAGING_BYTES).is_err() {
+                let error = std::io::ErrorKind::OutOfMemory.into();
+                turn.failed = Some(Failure::system("allocating a lane's buffer", &error));
+                return turn;
+            }
+            staging.resize(STAGING_BYTES, 0);
+            self.staging = staging.into_boxed_slice();
         }
-        if let Err(broken) = self.run_turn(lane, &mut turn, after) {
+        if let Err(broken) = self.run_turn(lane, by, &mut turn, after) {
             self.is_broken = true;
             turn.failed = Some(broken.failure());
         }
         turn
     }
 
-    fn run_turn(&mut self, lane: &Arc<Lane>, turn: &mut RxTurn, after: &mut After) -> Result<(), Broken> {
-        while let Some((count, asked)) = self.receive(lane)? {
+    /// Returns whether nothing can be received any more.
+    pub fn is_broken(&self) -> bool {
+        self.is_broken
+    }
+
+    fn run_turn(
+        &mut self,
+        lane: &Arc<Lane>,
+        by: By,
+        turn: &mut RxTurn,
+        after: &mut After,
+    ) -> Result<(), Broken> {
+        if self.frame.is_some() && self.start < self.end {
+            // A caller has left it.
+            self.consume(lane, by, turn, after)?;
+        }
+        while !self.leaves(lane, by, turn) {
+            let Some((count, asked)) = self.receive(lane)? else { break };
             turn.bytes += count;
-            self.consume(lane, turn, after)?;
-            if count < asked {
+            self.consume(lane, by, turn, after)?;
+            // The call may have lasted.
+            if count < asked || lane.is_closed() {
                 break;
             }
             if turn.bytes >= TURN_BYTES {
@@ -157,8 +186,14 @@ impl Rx {
         Ok(())
     }
 
+    /// Returns whether this thread goes no further, and notes that.
+    fn leaves(&self, lane: &Lane, by: By, turn: &mut RxTurn) -> bool {
+        turn.leaves |= by == By::Caller && self.landing.lacks_page(&lane.peer.engine().pages);
+        turn.leaves
+    }
+
     /// Does one receive, into the frame's pieces and then into staging. None: nothing has arrived. Otherwise the bytes
-    /// received, and the bytes that had room.
+    /// received, and the bytes that had room (none after a fault).
     fn receive(&mut self, lane: &Lane) -> Result<Option<(usize, usize)>, Broken> {
         self.make_room(lane);
         let ahead = if lane.is_express() { READ_AHEAD_EXPRESS } else { READ_AHEAD_BULK };
@@ -194,6 +229,12 @@ impl Rx {
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(None),
+            // Memory of the frame faults. Nothing was received.
+            Err(error) if socket::is_fault(&error) && self.landing.faulted() => {
+                // A part of a piece may have been written.
+                self.landing.check_late(lane, placed);
+                Ok(Some((0, 0)))
+            }
             Err(error) => Err(Broken::Refused(error)),
         }
     }
@@ -229,8 +270,17 @@ impl Rx {
     }
 
     /// Processes received bytes: finishes frames whose payload is complete, and begins the next ones.
-    fn consume(&mut self, lane: &Arc<Lane>, turn: &mut RxTurn, after: &mut After) -> Result<(), Broken> {
+    fn consume(
+        &mut self,
+        lane: &Arc<Lane>,
+        by: By,
+        turn: &mut RxTurn,
+        after: &mut After,
+    ) -> Result<(), Broken> {
         loop {
+            if self.frame.is_some() && self.leaves(lane, by, turn) {
+                return Ok(());
+            }
             if let Some(frame) = self.frame.take() {
                 self.start += self.landing.copy_from(&self.staging[self.start..self.end], lane)?;
                 if !self.landing.is_complete() {
@@ -238,7 +288,9 @@ impl Rx {
                     return Ok(());
                 }
                 frame.finish(lane, &mut self.order, &mut self.landing, turn)?;
-                self.has_moved = true;
+                if !lane.has_moved.load(Ordering::Relaxed) {
+                    lane.has_moved.store(true, Ordering::Relaxed);
+                }
                 // Before the answer is sent: then the peer's word that all has ended also means that unregister finds
                 // no user. A receive enters whatever the landing lists.
                 self.landing.reset(0, Boottime::ZERO);

@@ -1,14 +1,14 @@
 //! The `TransportService` of TCP: each session's lanes, from opening to closing. `opening` decides which lanes to open.
 //! `control` dials and accepts their connections, and attaches those that have proven to belong to the session.
 
-use super::lane::{Lane, LaneSpec};
+use super::lane::{Closing, Lane, LaneSpec, Parting};
 use super::opening::{Opening, Pauses, Step};
 use super::path::TcpPath;
 use super::wire;
 use super::worker::Workers;
 use crate::command::Command;
 use crate::context::Context;
-use crate::limits::LANES_MAX;
+use crate::limits::{LANES_MAX, LATE_LANES_MAX};
 use crate::loss::{Cause, Failure, Loss};
 use crate::peer::{Closed, LaneNumbers, Path, Peer, SessionInfo, TransportService};
 use crate::status::Result;
@@ -22,11 +22,17 @@ use std::sync::Arc;
 
 /// The longest pause before a lane is dialed again.
 const PAUSE_NS_MAX: u64 = 1_000_000_000;
+/// How long the lanes of a session that ends may take to send or receive the last bytes.
+const PARTING_NS: u64 = 1_000_000_000;
 
 pub struct Service {
     context: Arc<Context>,
     workers: Arc<Workers>,
     sessions: Mutex<HashMap<PeerId, Session>>,
+    /// Lanes that are closed and that a thread still uses, by their peers. They outlive their session.
+    late: Mutex<HashMap<PeerId, Vec<Arc<Lane>>>>,
+    /// The peers whose lanes are parting, and until when.
+    partings: Mutex<HashMap<PeerId, Monotonic>>,
     next_token: AtomicU64,
 }
 
@@ -50,7 +56,8 @@ pub struct Candidate {
 
 impl Service {
     pub fn new(context: Arc<Context>, workers: Arc<Workers>) -> Service {
-        Service { context, workers, sessions: Mutex::default(), next_token: AtomicU64::new(1) }
+        let (sessions, late, partings) = Default::default();
+        Service { context, workers, sessions, late, partings, next_token: AtomicU64::new(1) }
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<PeerId, Session>> {
@@ -115,7 +122,9 @@ impl Service {
 
     /// Returns whether a lane of this session with this number may be attached in this slot.
     pub fn takes(&self, peer: PeerId, lane: LaneId, slot: u32) -> bool {
-        self.with(peer, |session| session.opening.takes(slot, lane)).unwrap_or(false)
+        // A peer that makes threads stick in memory faults gets no further ones.
+        self.late_lanes(peer).len() < LATE_LANES_MAX
+            && self.with(peer, |session| session.opening.takes(slot, lane)).unwrap_or(false)
     }
 
     /// Returns the lane that is attached in a slot.
@@ -168,7 +177,9 @@ impl Service {
 
     /// Returns when to call `timer` next for this peer.
     pub fn next_timer(&self, peer: PeerId) -> Option<Monotonic> {
-        self.with(peer, |session| session.opening.next_timer()).flatten()
+        let opening = self.with(peer, |session| session.opening.next_timer()).flatten();
+        let parted = self.partings.lock().get(&peer).copied();
+        opening.into_iter().chain(parted).min()
     }
 
     pub fn timer(&self, peer: PeerId, now_ns: Monotonic) {
@@ -176,9 +187,14 @@ impl Service {
             let steps = session.opening.timer(now_ns);
             self.carry_out(session, steps);
         });
+        let is_over = self.partings.lock().get(&peer).is_some_and(|until_ns| *until_ns <= now_ns);
+        if is_over {
+            self.partings.lock().remove(&peer);
+            self.all_lanes(peer).iter().for_each(|lane| lane.end_parting());
+        }
     }
 
-    /// Returns lanes with frames in flight that have received nothing since `since_ns` (CLOCK_BOOTTIME).
+    /// Returns lanes with frames in flight that have received nothing since `since_ns`.
     pub fn stuck(&self, peer: PeerId, since_ns: Boottime) -> Vec<(LaneId, Loss)> {
         let silent = Failure::new(Cause::Silent, "nothing moved for progress_timeout_ms");
         let stuck = self.lanes(peer).into_iter().filter(|lane| lane.is_stuck(since_ns));
@@ -190,14 +206,55 @@ impl Service {
         self.with(peer, |session| session.path.clone()).is_some_and(|path| path.lacks_lane())
     }
 
-    /// Sends owed answers on lanes that are about to be closed on purpose.
-    pub fn settle_debts(&self, peer: PeerId) {
-        self.lanes(peer).iter().for_each(|lane| lane.settle_debts());
+    /// Has the workers send or receive the last bytes on lanes that are about to be closed on purpose; `close_lane`
+    /// answers Soon meanwhile. False: there is nothing to wait for.
+    pub fn part(&self, peer: PeerId, how: Parting) -> bool {
+        let parting = self.lanes(peer).iter().filter(|lane| lane.part(how)).count();
+        if parting > 0 {
+            self.partings.lock().insert(peer, clock::monotonic_ns() + PARTING_NS);
+        }
+        parting > 0
     }
 
-    /// Receives what has arrived on lanes that the peer has closed on purpose.
-    pub fn receive_remaining(&self, peer: PeerId) {
-        self.lanes(peer).iter().for_each(|lane| lane.receive_remaining());
+    pub fn is_parting(&self, peer: PeerId) -> bool {
+        self.all_lanes(peer).iter().any(|lane| lane.is_parting())
+    }
+
+    /// Replaces lane threads that have not come back since the last look. True while one of them works.
+    pub fn watch(&self) -> bool {
+        self.workers.watch()
+    }
+
+    fn late_lanes(&self, peer: PeerId) -> Vec<Arc<Lane>> {
+        self.late.lock().get(&peer).cloned().unwrap_or_default()
+    }
+
+    fn all_lanes(&self, peer: PeerId) -> Vec<Arc<Lane>> {
+        let mut lanes = self.lanes(peer);
+        lanes.extend(self.late_lanes(peer));
+        lanes
+    }
+
+    /// Removes a lane from its session, or from the late ones.
+    fn take_lane(&self, peer: PeerId, lane: LaneId) -> Option<Arc<Lane>> {
+        let attached = self.with(peer, |session| {
+            let lane = session.lanes.remove(&lane)?;
+            session.path.set(lane.slot, None);
+            let has_moved = lane.has_moved.load(Ordering::Relaxed);
+            let step = session.opening.lost(clock::monotonic_ns(), lane.id, has_moved);
+            self.carry_out(session, step);
+            Some(lane)
+        });
+        attached.flatten().or_else(|| {
+            let mut late = self.late.lock();
+            let lanes = late.get_mut(&peer)?;
+            let at = lanes.iter().position(|it| it.id == lane)?;
+            let lane = lanes.swap_remove(at);
+            if lanes.is_empty() {
+                late.remove(&peer);
+            }
+            Some(lane)
+        })
     }
 
     fn lanes(&self, peer: PeerId) -> Vec<Arc<Lane>> {
@@ -233,22 +290,25 @@ impl TransportService for Service {
     }
 
     fn lanes_carrying(&self, peer: PeerId, transfer: TransferId) -> Vec<LaneId> {
-        let carrying = self.lanes(peer).into_iter().filter(|lane| lane.carries(transfer));
+        let carrying = self.all_lanes(peer).into_iter().filter(|lane| lane.carries(transfer));
         carrying.map(|lane| lane.id).collect()
     }
 
     fn close_lane(&self, peer: PeerId, lane: LaneId) -> Option<Closed> {
-        let (path, lane) =
-            self.with(peer, |session| Some((session.path.clone(), session.lanes.remove(&lane)?)))??;
-        path.set(lane.slot, None);
-        // The lane's locks are taken without the sessions' lock: a thread that holds them may request a lane.
-        let records = lane.close();
-        let has_moved = lane.has_moved();
-        self.with(peer, |session| {
-            let step = session.opening.lost(clock::monotonic_ns(), lane.id, has_moved);
-            self.carry_out(session, step);
-        });
-        Some(Closed::Quiet(records))
+        let lane = self.take_lane(peer, lane)?;
+        let closing = match lane.is_parting() {
+            true => Closing { records: Vec::new(), is_quiet: false },
+            // Under no lock of the service: a thread that holds the lane's locks may request a lane.
+            false => lane.close(),
+        };
+        if closing.is_quiet {
+            if !self.is_parting(peer) {
+                self.partings.lock().remove(&peer);
+            }
+            return Some(Closed::Quiet(closing.records));
+        }
+        self.late.lock().entry(peer).or_default().push(lane);
+        Some(Closed::Soon(closing.records))
     }
 
     fn end(&self, peer: PeerId) -> Vec<(LaneId, Closed)> {
@@ -261,8 +321,7 @@ impl TransportService for Service {
         self.lock().remove(&peer);
     }
 
-    fn is_quiet(&self, _peer: PeerId) -> bool {
-        // Nothing moves on a closed lane.
-        true
+    fn is_quiet(&self, peer: PeerId) -> bool {
+        !self.late.lock().contains_key(&peer)
     }
 }

@@ -6,21 +6,22 @@
 
 use crate::complete::TransferFlags;
 use crate::limits::{CALL_BYTES_MAX, FRAME_BYTES_MAX};
-use crate::loss::{Cause, Failure};
+use crate::loss::Failure;
 use crate::peer::outbox::Pulled;
 use crate::peer::{After, What};
 use crate::region::Region;
 use crate::sys::atomic::Ordering;
 use crate::sys::socket::{self, IoVec};
-use crate::sys::{clock, moment, racing};
-use crate::transport::tcp::answer::ReadJob;
+use crate::sys::{clock, moment};
+use crate::transport::tcp::answer::{clock_is_past, enter_all, LEASE_OVER, REGION_GONE};
+use crate::transport::tcp::filler::{self, Gathered, Head, Of, FILLER, UNREADABLE};
 use crate::transport::tcp::flight;
 use crate::transport::tcp::incoming::settle;
 use crate::transport::tcp::lane::Lane;
 use crate::transport::tcp::wire::{
-    flags, Descriptor, Fault, Header, Kind, Malformed, Sealer, DESCRIPTOR_BYTES, FAULT_BYTES,
+    flags, Descriptor, Fault, Header, Kind, Malformed, Sealer, DESCRIPTOR_BYTES, FAULT_BYTES, HEADER_BYTES,
 };
-use crate::types::{Boottime, Op, Slice};
+use crate::types::{Boottime, Op};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -30,10 +31,6 @@ const BATCH_PIECES: usize = 480;
 const BATCH_META: usize = 48 << 10;
 /// Bytes that one turn may send before other lanes of the worker have their turn.
 const TURN_BYTES: usize = 4 * FRAME_BYTES_MAX as usize;
-
-/// The lane ends; the peer sends its other READs again on another lane, where they are admitted anew.
-const REGION_GONE: Failure = Failure::new(Cause::Ours, "a region that a READ names was unregistered");
-const LEASE_OVER: Failure = Failure::new(Cause::Lease, "the lease of a READ was over before it was answered");
 
 pub enum TxTurn {
     /// Nothing left to send.
@@ -52,6 +49,8 @@ enum Place {
     Meta(usize),
     /// Address of registered memory.
     Memory(u64),
+    /// Instead of memory that faults: the frame's length was promised.
+    Filler,
 }
 
 pub struct Tx {
@@ -70,10 +69,14 @@ pub struct Tx {
     has_begun_send: bool,
     /// Regions of peers' READs in the batch, entered around each system call.
     serving: Vec<Arc<Region>>,
-    /// The earliest end of those READs' leases, on our CLOCK_BOOTTIME.
+    /// The earliest end of those READs' leases, on our clock of leases.
     serve_until_ns: Boottime,
     vectors: Vec<IoVec>,
     turn: bool,
+    /// The frames in the batch that have memory.
+    gathered: Vec<Gathered>,
+    /// A call has faulted: the batch's other pieces of memory are sent one by one, which shows the piece that faults.
+    one_by_one: bool,
 }
 
 impl Tx {
@@ -92,6 +95,8 @@ impl Tx {
             serve_until_ns: Boottime::NEVER,
             vectors: Vec::new(),
             turn: false,
+            gathered: Vec::new(),
+            one_by_one: false,
         }
     }
 
@@ -102,7 +107,13 @@ impl Tx {
         self.serving.clear();
         self.serve_until_ns = Boottime::NEVER;
         self.ends.clear();
-        (self.next, self.offset, self.bytes, self.sent) = (0, 0, 0, 0);
+        self.gathered.clear();
+        (self.next, self.offset, self.bytes, self.sent, self.one_by_one) = (0, 0, 0, 0, false);
+    }
+
+    /// Returns whether the kernel has all of the batch.
+    pub fn is_empty(&self) -> bool {
+        self.next == self.pieces.len()
     }
 
     /// Sends until nothing is left, the socket is full, or the turn is over.
@@ -114,7 +125,7 @@ impl Tx {
                 if sent >= TURN_BYTES {
                     return TxTurn::Yield;
                 }
-                if let Err(failure) = self.fill(lane) {
+                if let Err(failure) = self.fill(lane, after) {
                     return TxTurn::Failed(failure);
                 }
                 if self.pieces.is_empty() {
@@ -122,14 +133,16 @@ impl Tx {
                 }
             }
             match self.send(lane, after) {
-                Ok(0) => return TxTurn::Blocked,
-                Ok(count) => sent += count,
+                Ok(None) => return TxTurn::Blocked,
+                // The call may have lasted.
+                Ok(_) if lane.is_closed() => return TxTurn::Idle,
+                Ok(Some(count)) => sent += count,
                 Err(failure) => return TxTurn::Failed(failure),
             }
         }
     }
 
-    fn fill(&mut self, lane: &Arc<Lane>) -> Result<(), Failure> {
+    fn fill(&mut self, lane: &Arc<Lane>, after: &mut After) -> Result<(), Failure> {
         while self.bytes < BATCH_BYTES && self.pieces.len() < BATCH_PIECES && self.meta.len() < BATCH_META {
             let ack = lane.answers.lock().take_ack();
             if let Some((sequence, faults)) = ack {
@@ -139,7 +152,7 @@ impl Tx {
             self.turn = !self.turn;
             let answer_first = self.turn;
             let added = (answer_first && self.add_answer(lane)?)
-                || self.add_work(lane)
+                || self.add_work(lane, after)
                 || (!answer_first && self.add_answer(lane)?);
             if !added {
                 break;
@@ -150,9 +163,11 @@ impl Tx {
 
     fn push_meta(&mut self, start: usize) {
         let length = self.meta.len() - start;
+        let ends_answer = self.gathered.last().is_some_and(|it| it.is_ended_by(self.pieces.len()));
         match self.pieces.last_mut() {
-            // Frames without payload are adjacent in `meta` and form one piece.
-            Some((Place::Meta(at), size)) if *at + *size == start => *size += length,
+            // Frames without payload are adjacent in `meta` and form one piece. The end of an answer stays a piece: it
+            // may be sealed again.
+            Some((Place::Meta(at), size)) if *at + *size == start && !ends_answer => *size += length,
             _ => self.pieces.push((Place::Meta(start), length)),
         }
         self.bytes += length;
@@ -190,9 +205,9 @@ impl Tx {
     /// Answers a READ of the peer: gathers its pieces behind a header, and an end behind them. Fails the lane if a
     /// region was unregistered after the READ was admitted; the peer's other READs are then admitted anew.
     fn add_answer(&mut self, lane: &Lane) -> Result<bool, Failure> {
-        let Some(job) = lane.answers.lock().take_read() else { return Ok(false) };
+        let Some(mut job) = lane.answers.lock().take_read() else { return Ok(false) };
+        let checksum = if job.checksum { filler::checksum_of_answer(&mut job)? } else { 0 };
         let payload: usize = job.pieces.iter().map(|(_, length)| *length as usize).sum();
-        let checksum = if job.checksum { checksum_of_answer(&job)? } else { 0 };
         let header = Header {
             flags: if job.checksum { flags::CHECKSUM } else { 0 },
             payload_bytes: payload as u32,
@@ -204,6 +219,11 @@ impl Tx {
         self.sealer
             .seal(&header, &mut self.meta, |out| job.faults.iter().for_each(|fault| fault.encode(out)));
         self.push_meta(start);
+        if !job.pieces.is_empty() {
+            let of = Of::Answer { refused: job.faults, late: Vec::new() };
+            let (first, count) = (self.pieces.len(), job.pieces.len());
+            self.gathered.push(Gathered { first, count, sequence: job.sequence, of });
+        }
         for (address, length) in &job.pieces {
             self.push_memory(*address, *length as usize);
         }
@@ -222,7 +242,7 @@ impl Tx {
     }
 
     /// Adds the next frame of our own transfers, if the lane's windows and the lease clock allow it.
-    fn add_work(&mut self, lane: &Arc<Lane>) -> bool {
+    fn add_work(&mut self, lane: &Arc<Lane>, after: &mut After) -> bool {
         let mut limits = lane.windows();
         if !limits.write || !limits.read {
             lane.window_full.store(true, Ordering::SeqCst);
@@ -242,7 +262,7 @@ impl Tx {
             Pulled::Slices { transfer, range, bytes, with_notification, .. } => {
                 transfer.mark_started();
                 let what = What::Slices { transfer, range, bytes, notified: with_notification };
-                self.add_slices(lane, base, what);
+                self.add_slices(lane, base, what, after);
             }
             Pulled::Notify(transfer) => {
                 let sequence = transfer.notify_sequence.load(Ordering::Relaxed);
@@ -295,7 +315,7 @@ impl Tx {
         self.launched(Op::Write, frame);
     }
 
-    fn add_slices(&mut self, lane: &Lane, base: Header, what: What) {
+    fn add_slices(&mut self, lane: &Lane, base: Header, what: What, after: &mut After) {
         let What::Slices { transfer, range, bytes, notified } = &what else { return };
         let (transfer, range, bytes, notified) = (transfer.clone(), *range, *bytes, *notified);
         let spec = &transfer.spec;
@@ -313,13 +333,14 @@ impl Tx {
         if notification.is_some() {
             header.flags |= flags::NOTIFY;
         }
+        let mut faulted = Vec::new();
         if spec.op == Op::Write {
             header.payload_bytes = bytes;
             if spec.flags.has(TransferFlags::CHECKSUM) {
-                header.checksum = checksum_of(slices);
+                (header.checksum, faulted) = filler::checksum_of(slices, transfer.is_ours);
             }
         }
-        let start = self.meta.len();
+        let (begin, start) = (self.bytes, self.meta.len());
         self.meta.reserve(crate::transport::tcp::wire::HEADER_BYTES + slices.len() * DESCRIPTOR_BYTES);
         self.sealer.seal(&header, &mut self.meta, |out| {
             for slice in slices {
@@ -332,26 +353,39 @@ impl Tx {
         });
         self.push_meta(start);
         if spec.op == Op::Write {
+            let head = Head { begin, meta: start..self.meta.len(), notified, is_void: false };
+            let (first, count) = (self.pieces.len(), slices.len());
+            self.gathered.push(Gathered { first, count, sequence, of: Of::Write(head) });
             for slice in slices {
                 self.push_memory(slice.local, slice.length as usize);
             }
         }
         self.launched(spec.op, sequence);
+        for nth in faulted {
+            // The head is not sent yet: this does not fail.
+            let _ = self.fill_in(lane, self.pieces.len() - slices.len() + nth as usize, after);
+        }
     }
 
-    /// Does one system call. Ok(0): the socket is full.
-    fn send(&mut self, lane: &Lane, after: &mut After) -> Result<usize, Failure> {
+    /// Does one system call. None: the socket is full.
+    fn send(&mut self, lane: &Lane, after: &mut After) -> Result<Option<usize>, Failure> {
         self.vectors.clear();
-        let (mut skip, mut room) = (self.offset, CALL_BYTES_MAX);
+        let (mut skip, mut room, mut last) = (self.offset, CALL_BYTES_MAX, (0, 0));
         for (place, length) in self.pieces[self.next..].iter().take(socket::IOV_MAX) {
-            let start = match place {
-                Place::Meta(at) => self.meta[*at..].as_ptr() as u64,
-                Place::Memory(address) => *address,
+            let left = length - skip;
+            let (start, step) = match place {
+                Place::Meta(at) => (self.meta[*at..].as_ptr() as u64 + skip as u64, room.min(left)),
+                Place::Memory(address) => (address + skip as u64, room.min(left)),
+                Place::Filler => (FILLER.as_ptr() as u64, room.min(left).min(FILLER.len())),
             };
-            let step = room.min(length - skip);
-            self.vectors.push(IoVec::new(start + skip as u64, step));
+            // Slices that lie together here are one vector, and pieces of their own, because each can fault.
+            let joins = last.1 > 0 && last.0 + last.1 as u64 == start;
+            self.vectors.truncate(self.vectors.len() - usize::from(joins));
+            last = if joins { (last.0, last.1 + step) } else { (start, step) };
+            self.vectors.push(IoVec::new(last.0, last.1));
             (skip, room) = (0, room - step);
-            if room == 0 {
+            let is_one = self.one_by_one && step > 0 && matches!(place, Place::Memory(_));
+            if room == 0 || step < left || is_one {
                 break;
             }
         }
@@ -367,19 +401,70 @@ impl Tx {
         // SAFETY: each vector is `meta`, which is not touched during the call, or memory of a region
         // that is entered: by the transfer until it is final (our own WRITEs, which stay in the flight
         // until acknowledged or fenced), or by `entered` (READs we serve).
-        let result = unsafe { socket::send_vectors(lane.fd(), &self.vectors) };
+        let result = lane.sending(|| unsafe { socket::send_vectors(lane.fd(), &self.vectors) });
         drop(entered);
         lane.context.stats.send_calls.fetch_add(1, Ordering::Relaxed);
         let count = match result {
-            Ok(count) => count,
-            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => 0,
+            Ok(count) => Some(count),
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => None,
+            Err(error) if socket::is_fault(&error) => {
+                self.faulted(lane, after)?;
+                Some(0)
+            }
             Err(error) => return Err(Failure::system("sending", &error)),
         };
-        self.advance(count);
+        self.advance(count.unwrap_or(0));
         if has_own {
             self.confirm_written(lane, after)?;
         }
         Ok(count)
+    }
+
+    /// Handles a call that ended with EFAULT and sent nothing. The next call has one piece of memory; if it faults too,
+    /// that piece's rest is filled in.
+    fn faulted(&mut self, lane: &Lane, after: &mut After) -> Result<(), Failure> {
+        if !std::mem::replace(&mut self.one_by_one, true) {
+            let unsent = self.gathered.iter().filter(|it| it.can_become_void(self.sent));
+            let faults = |at: &usize| match self.pieces[*at] {
+                (Place::Memory(address), length) => !filler::is_readable(address, length),
+                _ => false,
+            };
+            let faulted: Vec<usize> = unsent.flat_map(Gathered::pieces).filter(faults).collect();
+            return faulted.into_iter().try_for_each(|at| self.fill_in(lane, at, after));
+        }
+        let is_memory = |at: &usize| matches!(self.pieces[*at], (Place::Memory(_), 1..));
+        let at = (self.next..self.pieces.len()).find(is_memory).ok_or(UNREADABLE)?;
+        self.fill_in(lane, at, after)
+    }
+
+    /// Sends filler for the rest of a piece, and sees to it that its request fails.
+    fn fill_in(&mut self, lane: &Lane, at: usize, after: &mut After) -> Result<(), Failure> {
+        self.pieces[at].0 = Place::Filler;
+        let gathered = self.gathered.iter_mut().rfind(|gathered| gathered.first <= at).ok_or(UNREADABLE)?;
+        let fault = gathered.fault(at);
+        let end = gathered.first + gathered.count;
+        match &mut gathered.of {
+            Of::Write(head) => {
+                filler::fail_own(lane, fault, head, self.sent, after)?;
+                if head.notified && !std::mem::replace(&mut head.is_void, true) {
+                    self.sealer.void(&mut self.meta[head.meta.clone()]);
+                }
+            }
+            Of::Answer { late, .. } => {
+                late.push(fault);
+                let (Place::Meta(at), length) = self.pieces[end] else { return Err(UNREADABLE) };
+                let mut sealed = [0; HEADER_BYTES];
+                sealed.copy_from_slice(&self.meta[at..at + HEADER_BYTES]);
+                let start = self.meta.len();
+                self.sealer.end_again(&sealed, late, &mut self.meta);
+                let longer = self.meta.len() - start - length;
+                let begin: usize = self.pieces[..end].iter().map(|(_, length)| length).sum();
+                (self.pieces[end], self.bytes) = ((Place::Meta(start), length + longer), self.bytes + longer);
+                self.ends.iter_mut().filter(|(at, ..)| *at > begin).for_each(|(at, ..)| *at += longer);
+                self.gathered.iter_mut().for_each(|later| later.moved(begin, longer));
+            }
+        }
+        Ok(())
     }
 
     /// Notes which of our frames the kernel has whole, and settles those that the peer acknowledged during the call.
@@ -407,62 +492,6 @@ impl Tx {
                 (self.next, self.offset) = (self.next + 1, 0);
             }
         }
-    }
-}
-
-fn clock_is_past(until_ns: Boottime) -> bool {
-    until_ns != Boottime::NEVER && clock::boottime_ns() > until_ns
-}
-
-/// Returns the checksum of a READ's bytes. Fails if one of its regions is revoked, or once its lease is over: a READ
-/// may wait long behind a peer that does not receive, and this thread may be stopped between two parts.
-fn checksum_of_answer(job: &ReadJob) -> Result<u32, Failure> {
-    let entered = enter_all(&job.regions).ok_or(REGION_GONE)?;
-    let mut hasher = crc32fast::Hasher::new();
-    for (address, length) in &job.pieces {
-        let in_time = || if clock_is_past(job.not_after_ns) { Err(LEASE_OVER) } else { Ok(()) };
-        // SAFETY: the piece lies in a region that is entered. Its owner keeps the memory mapped until unregister
-        // returns, and unregister waits until the region is left. Racing writers only make the value meaningless.
-        unsafe {
-            racing::try_each_part(*address as *const u8, *length as usize, in_time, |part| {
-                hasher.update(part)
-            })?;
-        }
-    }
-    drop(entered);
-    Ok(hasher.finalize())
-}
-
-fn checksum_of(slices: &[Slice]) -> u32 {
-    let mut hasher = crc32fast::Hasher::new();
-    for slice in slices {
-        // SAFETY: the transfer entered the local region of each of its slices and leaves it only when
-        // final, which it cannot become while this frame is in the flight.
-        unsafe {
-            let (address, length) = (slice.local as *const u8, slice.length as usize);
-            racing::for_each_part(address, length, |part| hasher.update(part));
-        }
-    }
-    hasher.finalize()
-}
-
-/// Regions that stay entered until this is dropped.
-pub struct Entered<'a>(&'a [Arc<Region>]);
-
-/// Enters all regions, or none if one is revoked.
-pub fn enter_all(regions: &[Arc<Region>]) -> Option<Entered<'_>> {
-    for (index, region) in regions.iter().enumerate() {
-        if !region.enter() {
-            regions[..index].iter().for_each(|entered| entered.leave());
-            return None;
-        }
-    }
-    Some(Entered(regions))
-}
-
-impl Drop for Entered<'_> {
-    fn drop(&mut self) {
-        self.0.iter().for_each(|region| region.leave());
     }
 }
 

@@ -2,7 +2,10 @@
 
 use super::*;
 use crate::complete::State;
+use crate::loss::Cause;
+use crate::transport::tcp::answer::ReadJob;
 use crate::transport::tcp::drain_tests::{engine, BOUND};
+use crate::transport::tcp::filler::checksum_of_answer;
 use crate::types::Request;
 use crate::{RegionOptions, TransferOptions};
 
@@ -18,16 +21,16 @@ fn memory_is_not_read_for_a_checksum_after_the_lease() {
         faults: Vec::new(),
     };
     // The check value of CRC-32.
-    assert_eq!(checksum_of_answer(&job(Boottime::NEVER)).unwrap(), 0xcbf4_3926);
-    let over = job(clock::boottime_ns());
+    assert_eq!(checksum_of_answer(&mut job(Boottime::NEVER)).unwrap(), 0xcbf4_3926);
+    let mut over = job(clock::boottime_ns());
     while !clock_is_past(over.not_after_ns) {}
-    assert_eq!(checksum_of_answer(&over).unwrap_err().cause, Cause::Lease);
+    assert_eq!(checksum_of_answer(&mut over).unwrap_err().cause, Cause::Lease);
 }
 
 #[test]
 fn reading_for_a_checksum_stops_when_the_lease_ends() {
     let bytes = vec![0u8; 64 << 20];
-    let job = ReadJob {
+    let mut job = ReadJob {
         sequence: 1,
         // Longer than the first part takes, and shorter than all.
         not_after_ns: clock::boottime_ns() + 500_000,
@@ -36,7 +39,7 @@ fn reading_for_a_checksum_stops_when_the_lease_ends() {
         regions: Vec::new(),
         faults: Vec::new(),
     };
-    assert_eq!(checksum_of_answer(&job).unwrap_err().cause, Cause::Lease);
+    assert_eq!(checksum_of_answer(&mut job).unwrap_err().cause, Cause::Lease);
 }
 
 /// While a call runs, a kernel without preemption lets no other thread run.

@@ -20,6 +20,7 @@ pub const HEADER_BYTES: usize = 72;
 pub const DESCRIPTOR_BYTES: usize = 24;
 pub const FAULT_BYTES: usize = 16;
 const MAC_BYTES: usize = 16;
+const FLAGS_AT: usize = 29;
 /// The payload's alignment in its frame. The kernel's copies between page-aligned memory and socket buffers are a tenth
 /// slower if the two sides are aligned differently.
 const PAYLOAD_ALIGNMENT: usize = 64;
@@ -52,7 +53,8 @@ pub enum Kind {
     Data = 3,
     /// Every WRITE up to `sequence` is applied, except for the faults in `extra`.
     Ack = 4,
-    /// Follows an answer at once: all of it was sent, and the memory is not read for it any more.
+    /// Follows an answer at once: all of it was sent, and the memory is not read for it any more. Faults in `extra`
+    /// name slices whose memory could not be read; their bytes in the answer are filler.
     DataEnd = 5,
 }
 
@@ -63,8 +65,10 @@ pub mod flags {
     pub const NOTIFY: u8 = 2;
     /// `extra` is the u64 number of a notification that was given up.
     pub const SKIP: u8 = 4;
+    /// The sender could not read a part of the payload: its notification is not delivered, and its number stays open.
+    pub const VOID: u8 = 8;
     /// All known flags.
-    pub const ALL: u8 = CHECKSUM | NOTIFY | SKIP;
+    pub const ALL: u8 = CHECKSUM | NOTIFY | SKIP | VOID;
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,9 +79,9 @@ pub struct Header {
     pub payload_bytes: u32,
     pub extra_bytes: u32,
     pub sequence: u64,
-    /// On the receiver's CLOCK_BOOTTIME: the frame must not be applied or answered later.
+    /// On the receiver's clock of leases: the frame must not be applied or answered later.
     pub not_after_ns: Boottime,
-    /// The sender's CLOCK_BOOTTIME when it wrote the header.
+    /// The sender's clock of leases when it wrote the header.
     pub clock_ns: Boottime,
     pub checksum: u32,
 }
@@ -186,7 +190,7 @@ impl Header {
         };
         let header = Header {
             kind,
-            flags: bytes[29],
+            flags: bytes[FLAGS_AT],
             descriptors: u16_at(bytes, 30),
             payload_bytes: u32_at(bytes, 32),
             extra_bytes: u32_at(bytes, 36),
@@ -229,6 +233,19 @@ impl Descriptor {
 }
 
 impl Fault {
+    /// Returns the faults of a frame whose sender could not read the slices in `own`, and for which `told` was
+    /// reported. An own fault comes first. It explains a checksum that is wrong, too.
+    pub fn joined(mut own: Vec<Fault>, told: &[Fault]) -> Vec<Fault> {
+        let explained = own.first().map(|fault| fault.status);
+        own.extend(told.iter().map(|fault| match explained {
+            Some(status) if fault.status == Status::Corrupt => Fault { status, ..*fault },
+            _ => *fault,
+        }));
+        own.sort_by_key(|fault| fault.descriptor);
+        own.dedup_by_key(|fault| fault.descriptor);
+        own
+    }
+
     pub fn encode(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.sequence.to_le_bytes());
         out.extend_from_slice(&(self.descriptor as u32).to_le_bytes());
@@ -264,15 +281,38 @@ impl Sealer {
 
     /// Appends the header, and the descriptors and extra bytes that `body` writes, with their MAC.
     pub fn seal(&mut self, header: &Header, out: &mut Vec<u8>, body: impl FnOnce(&mut Vec<u8>)) {
+        self.seal_as(self.count, header, out, body);
+        self.count += 1;
+    }
+
+    fn seal_as(&self, count: u64, header: &Header, out: &mut Vec<u8>, body: impl FnOnce(&mut Vec<u8>)) {
         let start = out.len();
-        header.encode(self.count, out);
+        header.encode(count, out);
         body(out);
         let whole = start + HEADER_BYTES + header.meta_bytes();
         debug_assert!((out.len()..out.len() + PAYLOAD_ALIGNMENT).contains(&whole));
         out.resize(whole, 0);
-        let mac = blake3::keyed_hash(&self.key, &out[start + MAC_BYTES..]);
-        out[start..start + MAC_BYTES].copy_from_slice(&mac.as_bytes()[..MAC_BYTES]);
-        self.count += 1;
+        self.sign(&mut out[start..]);
+    }
+
+    fn sign(&self, frame: &mut [u8]) {
+        let mac = blake3::keyed_hash(&self.key, &frame[MAC_BYTES..]);
+        frame[..MAC_BYTES].copy_from_slice(&mac.as_bytes()[..MAC_BYTES]);
+    }
+
+    /// Adds VOID to the flags of a sealed frame, without its payload, of which nothing was sent.
+    pub fn void(&self, frame: &mut [u8]) {
+        frame[FLAGS_AT] |= flags::VOID;
+        self.sign(frame);
+    }
+
+    /// Appends the end of an answer again, with faults, in place of a sealed one of which nothing was sent.
+    pub fn end_again(&self, end: &[u8; HEADER_BYTES], faults: &[Fault], out: &mut Vec<u8>) {
+        let Ok(header) = Header::decode(end) else { return };
+        let header = Header { extra_bytes: (faults.len() * FAULT_BYTES) as u32, ..header };
+        self.seal_as(u64_at(end, MAC_BYTES), &header, out, |out| {
+            faults.iter().for_each(|fault| fault.encode(out));
+        });
     }
 
     /// Checks the MAC of a frame's header, descriptors and extra, and that the frame is the next in order.

@@ -1,12 +1,16 @@
 //! A lane thread: polls its lanes' sockets, receives, and sends queued work. The thread blocks only in its poller and
-//! runs no user code.
+//! runs no user code. A page of registered memory may block it for ever, too: then the control loop, which looks from
+//! time to time while a thread works (`Workers::watch`), starts another thread for the other lanes, and the thread that
+//! was replaced ends when it comes back.
 //!
 //! After a small exchange the thread spins briefly before it sleeps, if spinning paid off the last time: the next
 //! request of a conversation then costs no wake-up. The thread does not spin if it shares its CPU with the peer's
 //! thread.
 
+use crate::command::Command;
+use crate::limits::STUCK_THREADS_MAX;
 use crate::status::Result;
-use crate::sys::atomic::{AtomicBool, Ordering};
+use crate::sys::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use crate::sys::clock;
 use crate::sys::health;
 use crate::sys::lock::{Mutex, RwLock};
@@ -21,7 +25,9 @@ use crate::sys::thread::JoinHandle;
 use crate::sys::turns::{self, Next, Turns};
 use crate::transport::tcp::lane::Lane;
 use crate::transport::tcp::lanes::Lanes;
+use crate::transport::tcp::rx::By;
 use crate::types::Monotonic;
+use std::collections::VecDeque;
 use std::io;
 use std::os::fd::RawFd;
 use std::sync::Arc;
@@ -40,15 +46,49 @@ pub struct Workers {
     express: Vec<Arc<Worker>>,
     /// All lanes that were given to these threads.
     pub lanes: Arc<Lanes>,
+    watch: Arc<Watch>,
+}
+
+/// How the control loop looks at the threads.
+#[derive(Default)]
+struct Watch {
+    /// The control loop looks again soon. Partner: `Worker::drive`.
+    is_on: AtomicBool,
+    /// Threads that were replaced and have not come back.
+    stuck: AtomicUsize,
 }
 
 impl Workers {
     /// Creates `count` threads' state of each kind, at least one.
     pub fn new(count: u32, kind: PollerKind, spin_ns: u64) -> Result<Workers> {
-        let lanes: Arc<Lanes> = Arc::default();
-        let workers =
-            || (0..count.max(1)).map(|_| Worker::new(kind, spin_ns, &lanes)).collect::<Result<Vec<_>>>();
-        Ok(Workers { bulk: workers()?, express: workers()?, lanes: lanes.clone() })
+        let (lanes, watch): (Arc<Lanes>, Arc<Watch>) = Default::default();
+        let workers = |job: Job| {
+            let worker = |index| Worker::new(kind, spin_ns, (job, index), &lanes, &watch);
+            (0..count.max(1)).map(worker).collect::<Result<Vec<_>>>()
+        };
+        Ok(Workers {
+            bulk: workers(Job::Bulk)?,
+            express: workers(Job::Express)?,
+            lanes: lanes.clone(),
+            watch: watch.clone(),
+        })
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Arc<Worker>> {
+        self.bulk.iter().chain(&self.express)
+    }
+
+    /// Replaces each thread that is in the same drive as at the last look. Returns true while a thread works. Called by
+    /// the control loop.
+    pub fn watch(&self) -> bool {
+        self.all().for_each(|worker| worker.look());
+        let works = || self.all().any(|worker| worker.drive.load(Ordering::SeqCst) != 0);
+        if works() {
+            return true;
+        }
+        self.watch.is_on.store(false, Ordering::SeqCst);
+        // A thread that began in between may have found the watch on.
+        works() && !self.watch.is_on.swap(true, Ordering::SeqCst)
     }
 
     /// Returns the worker of the lane in this slot, by the peer's index. A peer's bulk lanes are on different workers,
@@ -63,12 +103,7 @@ impl Workers {
     /// Starts the threads that do not run. If one cannot be started, those before it stay for the next try.
     pub fn start(&self) -> Result<()> {
         let (starting, all_run) = mpsc::channel();
-        for (index, worker) in self.bulk.iter().enumerate() {
-            worker.start(|| format!("ferry-lane-{index}"), sched::take_long_slices, &starting)?;
-        }
-        for (index, worker) in self.express.iter().enumerate() {
-            worker.start(|| format!("ferry-express-{index}"), || (), &starting)?;
-        }
+        self.all().try_for_each(|worker| worker.start(&starting))?;
         drop(starting);
         // Fails once every thread runs and has dropped its sender: the first transfer does not wait for their start.
         let _ = all_run.recv();
@@ -77,55 +112,118 @@ impl Workers {
 
     /// Ends the threads, which are not started again.
     pub fn stop(&self) {
-        let all = || self.bulk.iter().chain(&self.express);
-        all().for_each(|worker| worker.stop());
-        all().for_each(|worker| worker.join());
+        self.all().for_each(|worker| worker.stop());
+        self.all().for_each(|worker| worker.join());
     }
 }
 
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Job {
+    Bulk,
+    Express,
+}
+
 pub struct Worker {
+    job: Job,
+    index: u32,
+    watch: Arc<Watch>,
+    /// The number of the drive of a lane that the thread is in, 0 between two. Whoever changes the number to 0 has the
+    /// other lanes: the thread itself, or `look`.
+    drive: AtomicU64,
+    /// The token of that lane.
+    driven: AtomicU64,
+    /// The last number given, and the number at the last look.
+    drives: AtomicU64,
+    seen: AtomicU64,
     poller: Arc<Poller>,
     lanes: RwLock<HashMap<u64, Arc<Lane>>>,
     all: Arc<Lanes>,
-    kicked: Mutex<Vec<Arc<Lane>>>,
+    kicked: Mutex<VecDeque<Arc<Lane>>>,
     has_kicks: AtomicBool,
     stop: AtomicBool,
     spin_ns: u64,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    /// The thread, behind those that were replaced.
+    threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
 impl Worker {
-    fn new(kind: PollerKind, spin_ns: u64, all: &Arc<Lanes>) -> Result<Arc<Worker>> {
+    fn new(
+        kind: PollerKind,
+        spin_ns: u64,
+        (job, index): (Job, u32),
+        all: &Arc<Lanes>,
+        watch: &Arc<Watch>,
+    ) -> Result<Arc<Worker>> {
         Ok(Arc::new(Worker {
+            job,
+            index,
+            watch: watch.clone(),
+            drive: AtomicU64::new(0),
+            driven: AtomicU64::new(0),
+            drives: AtomicU64::new(0),
+            seen: AtomicU64::new(0),
             poller: Arc::new(Poller::new(kind)?),
             lanes: RwLock::new(HashMap::default()),
             all: all.clone(),
-            kicked: Mutex::new(Vec::new()),
+            kicked: Mutex::default(),
             has_kicks: AtomicBool::new(false),
             stop: AtomicBool::new(false),
             spin_ns,
-            thread: Mutex::new(None),
+            threads: Mutex::default(),
         }))
     }
 
     /// The thread drops its copy of `starting` when it has started.
-    fn start(
-        self: &Arc<Worker>,
-        name: impl FnOnce() -> String,
-        first: fn(),
-        starting: &mpsc::Sender<()>,
-    ) -> Result<()> {
-        let mut thread = self.thread.lock();
-        if thread.is_none() {
-            let (worker, starting) = (self.clone(), starting.clone());
-            let started = turns::start(name(), "starting", self.poller.clone(), move || {
-                first();
+    fn start(self: &Arc<Worker>, starting: &mpsc::Sender<()>) -> Result<()> {
+        let mut threads = self.threads.lock();
+        if threads.is_empty() {
+            let starting = starting.clone();
+            let started = self.start_thread(move || {
                 drop(starting);
-                Some(LaneThread::new(worker))
+                true
             });
-            *thread = Some(started.map_err(|error| thread::not_started("a lane thread", &error))?);
+            threads.push(started.map_err(|error| thread::not_started("a lane thread", &error))?);
         }
         Ok(())
+    }
+
+    /// Starts a thread, which ends at once if `goes_on` returns false.
+    fn start_thread(
+        self: &Arc<Worker>,
+        goes_on: impl FnOnce() -> bool + Send + 'static,
+    ) -> io::Result<JoinHandle<()>> {
+        let (name, first): (&str, fn()) = match self.job {
+            Job::Bulk => ("lane", sched::take_long_slices),
+            Job::Express => ("express", || ()),
+        };
+        let worker = self.clone();
+        turns::start(format!("ferry-{name}-{}", self.index), "starting", self.poller.clone(), move || {
+            turns::may_touch_memory();
+            first();
+            goes_on().then(|| LaneThread::new(worker))
+        })
+    }
+
+    /// Replaces the thread if it is in the same drive as at the last look.
+    fn look(self: &Arc<Worker>) {
+        let drive = self.drive.load(Ordering::SeqCst);
+        let is_stuck = drive != 0 && self.seen.swap(drive, Ordering::Relaxed) == drive;
+        if !is_stuck || self.watch.stuck.load(Ordering::Relaxed) >= STUCK_THREADS_MAX {
+            return;
+        }
+        let (tell, told) = mpsc::channel();
+        // Without another thread the stuck one keeps its lanes; the next look tries again.
+        let Ok(thread) = self.start_thread(move || told.recv() == Ok(true)) else { return };
+        let token = self.driven.load(Ordering::Relaxed);
+        let is_ours = self.drive.compare_exchange(drive, 0, Ordering::SeqCst, Ordering::SeqCst).is_ok();
+        if is_ours {
+            self.watch.stuck.fetch_add(1, Ordering::Relaxed);
+            self.lane(token).iter().for_each(|lane| lane.set_aside());
+        }
+        let _ = tell.send(is_ours);
+        let mut threads = self.threads.lock();
+        threads.retain(|thread| !thread.is_finished());
+        threads.push(thread);
     }
 
     fn stop(&self) {
@@ -134,8 +232,8 @@ impl Worker {
     }
 
     fn join(&self) {
-        let thread = self.thread.lock().take();
-        thread.into_iter().for_each(|thread| drop(thread.join()));
+        let threads = std::mem::take(&mut *self.threads.lock());
+        threads.into_iter().for_each(|thread| drop(thread.join()));
     }
 
     /// Adds a lane, and receives its input from now on.
@@ -165,22 +263,33 @@ impl Worker {
             // No thread would take the lane out again, and the lane holds the worker.
             return;
         }
-        kicked.push(lane);
+        kicked.push_back(lane);
         drop(kicked);
         self.has_kicks.store(true, Ordering::Release);
         self.poller.wake();
+    }
+
+    /// Stops watching a lane that stays with this worker.
+    pub fn unwatch(&self, fd: RawFd, token: u64) {
+        self.poller.remove(fd, token);
+    }
+
+    pub fn watch(&self, fd: RawFd, token: u64, interest: Interest) -> io::Result<()> {
+        self.poller.add(fd, token, interest)
     }
 
     fn lane(&self, token: u64) -> Option<Arc<Lane>> {
         self.lanes.read().get(&token).cloned()
     }
 
-    fn run_kicks(&self) {
-        if self.has_kicks.swap(false, Ordering::AcqRel) {
-            let kicked = std::mem::take(&mut *self.kicked.lock());
-            health::doing("sending");
-            kicked.iter().for_each(|lane| lane.drive_tx(&mut lane.peer.after()));
+    /// Takes the next lane that was kicked. The others stay in the list: another thread may take them over.
+    fn next_kicked(&self) -> Option<Arc<Lane>> {
+        let mut kicked = self.kicked.lock();
+        let lane = kicked.pop_front();
+        if !kicked.is_empty() {
+            self.has_kicks.store(true, Ordering::Release);
         }
+        lane
     }
 
     /// Decides whether to poll this lane, which has just received, before sleeping. Counts the spins that begin.
@@ -207,6 +316,8 @@ struct LaneThread {
     /// When the thread began to wait for its sockets; None while it has work.
     idle_since_ns: Option<Monotonic>,
     spin_pays: bool,
+    /// Another thread has taken over the lanes.
+    is_replaced: bool,
 }
 
 /// The thread polls this lane instead of sleeping.
@@ -221,6 +332,7 @@ impl Turns for LaneThread {
     fn turn(&mut self, now: Monotonic, ready: &[Ready]) -> Next {
         match self.spin.take() {
             Some(spin) => match self.poll(spin, now, ready) {
+                Polled::Nothing(_) if self.is_replaced => return Next::Over,
                 Polled::Nothing(next) => return next,
                 // The poller is level-triggered: the next wait reports unhandled events again.
                 Polled::Received => {}
@@ -228,12 +340,18 @@ impl Turns for LaneThread {
             },
             None => self.serve(now, ready),
         }
+        if self.is_replaced {
+            return Next::Over;
+        }
         if self.worker.stop.load(Ordering::Acquire) {
             self.worker.kicked.lock().clear();
             return Next::Over;
         }
-        self.worker.run_kicks();
-        self.next_turn()
+        self.run_kicks();
+        match self.is_replaced {
+            true => Next::Over,
+            false => self.next_turn(),
+        }
     }
 }
 
@@ -253,6 +371,45 @@ impl LaneThread {
             spin: None,
             idle_since_ns: None,
             spin_pays: true,
+            is_replaced: false,
+        }
+    }
+
+    /// Does something on a lane that may touch registered memory, and block there. Nothing more is done once the thread
+    /// is replaced: what it knows of other lanes, its successor finds anew.
+    fn drive<T: Default>(&mut self, lane: &Arc<Lane>, act: impl FnOnce(&Arc<Lane>) -> T) -> T {
+        let worker = &self.worker;
+        if self.is_replaced {
+            return T::default();
+        }
+        let number = worker.drives.fetch_add(1, Ordering::Relaxed) + 1;
+        worker.driven.store(lane.token, Ordering::Relaxed);
+        worker.drive.store(number, Ordering::SeqCst);
+        let watch = &worker.watch;
+        if !watch.is_on.load(Ordering::SeqCst) && !watch.is_on.swap(true, Ordering::SeqCst) {
+            lane.context.commands.push(Command::WatchWorkers);
+        }
+        let result = act(lane);
+        if worker.drive.compare_exchange(number, 0, Ordering::SeqCst, Ordering::SeqCst).is_err() {
+            self.is_replaced = true;
+            watch.stuck.fetch_sub(1, Ordering::Relaxed);
+            lane.take_back();
+        }
+        result
+    }
+
+    fn run_kicks(&mut self) {
+        if !self.worker.has_kicks.swap(false, Ordering::AcqRel) {
+            return;
+        }
+        let count = self.worker.kicked.lock().len();
+        for _ in 0..count {
+            if self.is_replaced {
+                return;
+            }
+            let Some(lane) = self.worker.next_kicked() else { return };
+            health::doing("sending");
+            self.drive(&lane, |lane| lane.kicked());
         }
     }
 
@@ -270,7 +427,7 @@ impl LaneThread {
             let Some(lane) = self.worker.lane(event.token) else { continue };
             if event.writable {
                 health::doing("sending");
-                lane.writable();
+                self.drive(&lane, |lane| lane.writable());
             }
             if event.readable || event.hangup {
                 self.receive(&lane);
@@ -280,7 +437,7 @@ impl LaneThread {
 
     fn receive(&mut self, lane: &Arc<Lane>) {
         health::doing("receiving");
-        let turn = lane.drive_rx(false);
+        let turn = self.drive(lane, |lane| lane.drive_rx(By::Worker));
         if turn.again && !self.again.iter().any(|other| other.token == lane.token) {
             self.again.push(lane.clone());
         }
@@ -308,16 +465,16 @@ impl LaneThread {
 
     /// Looks for the next message on a lane, once.
     fn poll(&mut self, mut spin: Spin, now: Monotonic, ready: &[Ready]) -> Polled {
-        let worker = &self.worker;
         if spin.end_ns == Monotonic::ZERO {
-            spin.end_ns = now + worker.spin_ns;
+            spin.end_ns = now + self.worker.spin_ns;
         }
         let is_over = now >= spin.end_ns || ready.iter().any(|event| event.token != spin.lane.token);
         if !is_over {
-            if spin.lane.drive_rx(false).bytes > 0 {
+            if self.drive(&spin.lane, |lane| lane.drive_rx(By::Worker)).bytes > 0 {
                 self.talker = Some(spin.lane);
                 return Polled::Received;
             }
+            let worker = &self.worker;
             let is_wanted = worker.has_kicks.load(Ordering::Relaxed) || worker.stop.load(Ordering::Relaxed);
             if !is_wanted && !spin.lane.is_closed() {
                 pause::spin();

@@ -165,7 +165,7 @@ pub struct Hostile {
     pub known: u64,
     /// The number of lanes of the session, including the express lane.
     pub slots: u32,
-    next_lane: LaneId,
+    pub next_lane: LaneId,
     listener: Option<TcpListener>,
     /// The engine's listener, or the engine's end of the connection.
     remote: SocketAddr,

@@ -6,6 +6,7 @@ use ferry::status::{Error, Result};
 use ferry::types::PeerId;
 
 use crate::handoff::id::HandoffId;
+use crate::handoff::lists;
 use crate::handoff::machine::{told, Machine};
 use crate::handoff::progress::Progress;
 use crate::handoff::remote::Handoff;
@@ -15,15 +16,20 @@ use crate::handoff::wire::{self, Message};
 use super::{Asked, Part, Stage, Taking};
 
 impl Machine {
-    pub(in crate::handoff) fn advance_takes(&mut self) {
+    /// A peer has told its layout: takes that wait for it go on.
+    pub(in crate::handoff) fn advance_takes(&mut self, peer: PeerId) {
         let greeting = |take: &Taking| {
             take.parts.as_ref().is_none_or(|parts| {
                 parts.values().any(|part| !part.is_over && matches!(part.stage, Stage::Greeting))
             })
         };
-        let ids: Vec<HandoffId> =
-            self.takes.iter().filter(|(_, take)| greeting(take)).map(|(id, _)| *id).collect();
-        ids.into_iter().for_each(|id| self.advance(id));
+        for handoff in self.handoffs_with(peer) {
+            if let Handoff::Take(id) = handoff {
+                if self.takes.get(&id).is_some_and(greeting) {
+                    self.advance(id);
+                }
+            }
+        }
     }
 
     /// Takes the next step of a take's beginning: its parts, then the question to each.
@@ -81,7 +87,7 @@ impl Machine {
         let all = plan.sources_of(rank).iter().copied().chain(idle);
         let part = |rank: u32| {
             let peer = take.spec.producers.get(rank as usize).copied().unwrap_or(PeerId::NONE);
-            (rank, Part { peer, stage: Stage::Greeting, is_over: false })
+            (rank, Part { peer, stage: Stage::Greeting, is_over: false, is_kept: false })
         };
         Ok(Some(all.map(part).collect()))
     }
@@ -101,11 +107,6 @@ impl Machine {
         if theirs != rank {
             return Err(Error::invalid(format!("producers: the peer at place {rank} has rank {theirs}")));
         }
-        let is_push = match spec.mode {
-            Mode::Push => true,
-            Mode::Pull => false,
-            Mode::Auto => !remote.is_here,
-        };
         let (source, own) = (hello.layout.clone(), self.layout.shard.rank());
         let exchange = plan.exchange(rank, own)?;
         // The parts were made by the first one's plan: together they cover the take.
@@ -114,6 +115,13 @@ impl Machine {
         }
         let range = spec.skip_tokens..spec.tokens;
         let progress = Progress::new(&exchange, &source, &self.layout, &spec.blocks, range);
+        let is_push = match spec.mode {
+            // Nobody pushes nothing: the grant of a pull says that there is an offer.
+            _ if progress.is_complete() && !exchange.layers.is_empty() => false,
+            Mode::Push => true,
+            Mode::Pull => false,
+            Mode::Auto => !remote.is_here,
+        };
         let message = Message::Take(wire::Take {
             key,
             incarnation: hello.incarnation,
@@ -122,6 +130,7 @@ impl Machine {
             is_push,
             skip: spec.skip_tokens,
             tokens: spec.tokens,
+            wanted: lists::wanted(&spec.blocks),
             blocks: if is_push { spec.blocks.clone() } else { Vec::new() },
         });
         let blocks = vec![Blocks::default(); source.groups.len()];

@@ -1,4 +1,4 @@
-//! What takes give to the metrics.
+//! The takes' part of the metrics.
 
 use ferry::types::PeerId;
 

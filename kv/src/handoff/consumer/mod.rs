@@ -8,13 +8,14 @@
 //!     │                  ├ pull, struck ──▶ READs are final ──▶ FINAL ──▶ over
 //!     └ struck ──▶ over  └ push, struck ──▶ CANCEL ──▶ ENDED, or the peer is lost ──▶ over
 //! ```
-//! The take ends when all of its parts are over. What has arrived is counted by this side (`Progress`), never told by
+//! The take ends when all of its parts are over. This side counts what has arrived (`Progress`) and never takes it from
 //! the other.
 
 mod asking;
 mod counting;
 mod moving;
 mod retract;
+mod whole;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -34,6 +35,7 @@ use super::machine::{end_of, Due, Machine};
 use super::progress::Progress;
 use super::record::What;
 use super::remote::Handoff;
+use super::silence::Stake;
 use super::types::{Blocks, End, State, TakeSpec};
 use super::wire::Key;
 
@@ -45,11 +47,14 @@ pub struct Taking {
     deadline_at: Option<u64>,
     /// By rank of the producer; None before the producer's shape is known.
     parts: Option<BTreeMap<u32, Part>>,
+    /// All has arrived: by rank, the PING whose answer says that nothing of it was taken back meanwhile.
+    asked_whole: Option<BTreeMap<u32, u64>>,
     /// Layers that were told as complete.
     told_layers: u32,
     /// The tokens from here on are not to be trusted, although they have arrived.
     trusted: Option<u64>,
     struck: Option<(End, Status, String)>,
+    struck_ns: u64,
 }
 
 #[derive(Clone, Debug)]
@@ -57,6 +62,8 @@ struct Part {
     peer: PeerId,
     stage: Stage,
     is_over: bool,
+    /// The producer's cache is closed, and took nothing of this part back before.
+    is_kept: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -71,7 +78,7 @@ struct Asked {
     source: Arc<Layout>,
     exchange: Exchange,
     progress: Progress,
-    /// Of a pull: what the producer granted, and the tokens that it has computed by layer.
+    /// In a pull: the blocks that the producer granted in this epoch, and the tokens that it has computed by layer.
     blocks: Vec<Blocks>,
     ready: Vec<u64>,
     is_granted: bool,
@@ -167,13 +174,29 @@ impl Machine {
         if self.takes.len() >= TAKES_MAX {
             return Err(Error::new(Status::Limit, format!("{TAKES_MAX} takes have not ended")));
         }
+        let written = lists::beyond(&self.layout, &spec.blocks, spec.skip_tokens);
+        if let Some((group, block)) = written.iter().find(|block| self.written.contains(*block)) {
+            let text =
+                format!("blocks[{group}]: block {block} is written by another take that has not ended");
+            return Err(Error::invalid(text));
+        }
+        self.written.extend(written);
         let number = self.draw();
         let deadline_at =
             spec.deadline.map(|after| now.saturating_add(after.as_nanos().min(u64::MAX.into()) as u64));
         let id = spec.id;
         let first = self.first_producer(&spec);
-        let take =
-            Taking { spec, number, deadline_at, parts: None, told_layers: 0, trusted: None, struck: None };
+        let take = Taking {
+            spec,
+            number,
+            deadline_at,
+            parts: None,
+            asked_whole: None,
+            told_layers: 0,
+            trusted: None,
+            struck: None,
+            struck_ns: 0,
+        };
         self.takes.insert(id, take);
         self.note(id, || What::Taken);
         if let Some(at) = deadline_at {
@@ -204,7 +227,7 @@ impl Machine {
         Ok(())
     }
 
-    /// Ends a take of which a block is harmed. What of it has arrived is not valid, also if it is ending already.
+    /// Ends a take that has a harmed block. None of its data is valid, even if it is ending already.
     pub(super) fn harm_take(&mut self, id: HandoffId, status: Status, why: &str) {
         if let Some(take) = self.takes.get_mut(&id) {
             take.doubt(0);
@@ -223,9 +246,9 @@ impl Machine {
     ) {
         let Some(take) = self.takes.get_mut(&id) else { return };
         let mut is_touched = take.parts.is_none();
-        for part in take.parts.iter_mut().flatten().map(|(_, part)| part) {
-            if part.peer == peer && !part.is_over {
-                is_touched = true;
+        for part in take.parts.iter_mut().flatten().map(|(_, part)| part).filter(|part| part.peer == peer) {
+            is_touched |= !part.is_over || part.may_be_recalled();
+            if !part.is_over {
                 // Its own READs become final by themselves.
                 part.is_over = is_gone && part.asked().is_none_or(|asked| asked.is_push);
             }
@@ -234,6 +257,31 @@ impl Machine {
             self.strike_take(id, end_of(status), status, why);
             self.settle_take(id);
         }
+    }
+
+    /// Returns the expectation of a peer in a take: none once its part is complete, until all are. A producer writes
+    /// only what the part lacks, and says first that it takes tokens back.
+    pub(super) fn stake_of_take(&self, id: HandoffId, peer: PeerId) -> Stake {
+        let Some(take) = self.takes.get(&id) else { return Stake::Nothing };
+        if take.parts.is_none() {
+            // The first producer's shape tells which parts there are.
+            return Stake::Engine;
+        }
+        let stake = |rank: &u32, part: &Part| match part.asked() {
+            Some(asked) if !part.is_over && asked.is_push => Stake::Theirs,
+            Some(_) if !part.is_over || self.awaits_pong(take, *rank, part) => Stake::Own,
+            None if !part.is_over => Stake::Engine,
+            _ => Stake::Nothing,
+        };
+        let stakes = take.parts().filter(|(_, part)| part.peer == peer).map(|(rank, part)| stake(rank, part));
+        stakes.max().unwrap_or(Stake::Nothing)
+    }
+
+    /// When the peer was asked to end WRITEs of a take, which it has not said to have ended.
+    pub(super) fn writes_end_since(&self, id: HandoffId, peer: PeerId) -> Option<u64> {
+        let take = self.takes.get(&id).filter(|take| take.struck.is_some())?;
+        let is_awaited = self.stake_of_take(id, peer) == Stake::Theirs;
+        is_awaited.then_some(take.struck_ns)
     }
 
     pub(super) fn deadline_has_passed(&mut self, id: HandoffId) {

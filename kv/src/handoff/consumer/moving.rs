@@ -98,14 +98,14 @@ impl Machine {
     }
 
     /// A WRITE of the producer has landed. CORRUPT if the producer says so of what it was not asked for.
-    /// What an epoch that has ended moved does not count.
+    /// Data of an epoch that has ended does not count.
     pub(in crate::handoff) fn data(&mut self, peer: PeerId, key: Key, epoch: u64, work: &Work) -> Result<()> {
         let Some((_, part)) = self.part_of(peer, key) else { return Ok(()) };
         let asked = part.asked_mut().filter(|asked| asked.is_push);
         if asked.as_ref().is_some_and(|asked| asked.epoch.is_some_and(|known| epoch < known)) {
             return Ok(());
         }
-        let is_known = asked.is_some_and(|asked| asked.is_in(epoch) && asked.progress.arrived(work));
+        let is_known = asked.is_some_and(|asked| asked.enter(epoch) && asked.progress.arrived(work));
         if !is_known {
             let text = format!("the producer wrote what handoff {} did not ask for", key.id);
             return Err(Error::new(Status::Corrupt, text));
@@ -124,7 +124,7 @@ impl Machine {
             part.is_over = true;
         }
         if !has_nothing_more {
-            // What has arrived came from memory that is harmed.
+            // The data that has arrived came from harmed memory.
             let harmed = self.takes.get_mut(&key.id).filter(|_| status == Status::Corrupt);
             if let Some(take) = harmed {
                 take.doubt(take.spec.skip_tokens);
@@ -141,7 +141,7 @@ impl Machine {
     /// Begins the end of a take.
     pub(in crate::handoff) fn strike_take(&mut self, id: HandoffId, end: End, status: Status, why: &str) {
         let Some(take) = self.takes.get_mut(&id).filter(|take| take.struck.is_none()) else { return };
-        take.struck = Some((end, status, why.into()));
+        (take.struck, take.struck_ns) = (Some((end, status, why.into())), self.now);
         let key = take.key();
         let (mut reads, mut writes) = (Vec::new(), Vec::new());
         for (rank, part) in take.parts.iter_mut().flatten().filter(|(_, part)| !part.is_over) {
@@ -165,8 +165,8 @@ impl Machine {
         let layers = self.layout.layers.len() as u32;
         let Some(take) = self.takes.get_mut(&id) else { return };
         let (key, struck) = (take.key(), take.struck.clone());
-        let mut finals = Vec::new();
-        for part in take.parts.iter_mut().flatten().map(|(_, part)| part).filter(|part| !part.is_over) {
+        let (mut finals, mut last) = (Vec::new(), Vec::new());
+        for (rank, part) in take.parts.iter_mut().flatten().filter(|(_, part)| !part.is_over) {
             let peer = part.peer;
             let Some(asked) = part.asked() else { continue };
             let is_complete = asked.progress.is_complete() && !asked.exchange.layers.is_empty();
@@ -184,6 +184,7 @@ impl Machine {
                 finals.push((peer, Message::Final { key, epoch, status, why }));
             }
             part.is_over = is_over;
+            last.extend(is_over.then_some(*rank));
         }
         let complete = take.complete_layers(layers);
         let tells = take.spec.tell_layers && struck.is_none() && complete > take.told_layers;
@@ -201,13 +202,16 @@ impl Machine {
         if tells {
             self.tell_layers(id, complete);
         }
-        if is_over {
+        if is_over && (struck.is_some() || self.ask_whole(id, &last)) {
             self.finish_take(id);
         }
     }
 
     pub(super) fn finish_take(&mut self, id: HandoffId) {
         let Some(take) = self.takes.remove(&id) else { return };
+        for block in lists::beyond(&self.layout, &take.spec.blocks, take.spec.skip_tokens) {
+            self.written.remove(&block);
+        }
         let received = (End::Received, Status::Ok, String::new());
         let arrived = take.valid_tokens();
         let valid_tokens = take.trusted.map_or(arrived, |trusted| trusted.min(arrived));

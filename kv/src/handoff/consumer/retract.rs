@@ -1,7 +1,8 @@
-//! What a producer grants, and takes back: the epochs of a part.
+//! The tokens that a producer grants and takes back: the epochs of a part.
 //!
 //! A part knows one epoch of its producer's rank at a time. RETRACT begins the next one: what has arrived from its
-//! token on is dropped, and the answer goes back when no READ of that is under way. `moving` has the rest.
+//! token on is dropped, nothing is granted any more, and the answer goes back when no READ is under way. `moving` has
+//! the rest.
 
 use ferry::status::{Error, Result};
 use ferry::types::PeerId;
@@ -14,7 +15,6 @@ use crate::handoff::machine::Machine;
 use crate::handoff::remote::Owner;
 use crate::handoff::types::{Blocks, End};
 use crate::handoff::wire::{Key, Message};
-use crate::layout::GroupKind;
 
 use super::{Asked, Stage, Taking};
 
@@ -22,7 +22,7 @@ const TOLD_LAYERS: &str = "the producer took back tokens of layers that were tol
 
 impl Asked {
     /// Whether the producer may speak of this epoch: the one that it told last, or the first that it tells.
-    pub(super) fn is_in(&mut self, epoch: u64) -> bool {
+    pub(super) fn enter(&mut self, epoch: u64) -> bool {
         *self.epoch.get_or_insert(epoch) == epoch
     }
 
@@ -36,7 +36,7 @@ impl Asked {
         if ready.len() != self.ready.len() || added.len() != self.blocks.len() {
             return Err("the producer told of other layers or groups than its layout has");
         }
-        if !self.is_in(epoch) || self.is_recalled {
+        if !self.enter(epoch) || self.is_recalled {
             return Err("the producer granted tokens of another epoch than the one that it began");
         }
         if ready.iter().zip(&self.ready).any(|(new, old)| new < old) {
@@ -44,8 +44,10 @@ impl Asked {
         }
         let steps = lists::steps(&self.source);
         for ((list, added), step) in self.blocks.iter_mut().zip(added).zip(steps) {
-            if !lists::replace(list, step, added) {
-                return Err("the producer granted blocks that begin within another one");
+            if !lists::append(list, step, added) {
+                return Err(
+                    "the producer granted blocks that begin before the end of those that it had granted",
+                );
             }
         }
         if self.blocks.iter().map(|list| list.ids.len()).sum::<usize>() > BLOCKS_MAX {
@@ -55,16 +57,12 @@ impl Asked {
         Ok(())
     }
 
-    /// Drops the tokens from `from` on. Nothing is read before the answer.
+    /// Drops the tokens from `from` on, and all that was granted: what may be read after the answer is told anew.
     fn recall(&mut self, from: u64) {
         self.is_recalled = true;
         self.progress.recall(from);
-        for (layer, ready) in self.source.layers.iter().zip(&mut self.ready) {
-            let group = self.source.groups.get(layer.group as usize);
-            // The blocks of a State are offered anew.
-            let is_state = group.is_some_and(|group| group.kind == GroupKind::State);
-            *ready = if is_state { 0 } else { (*ready).min(from) };
-        }
+        self.ready.fill(0);
+        self.blocks.fill(Blocks::default());
     }
 }
 
@@ -104,13 +102,14 @@ impl Machine {
         asked.epoch = Some(epoch);
         asked.recall(from);
         if let Some((_, status, why)) = struck {
-            // What is not over tells its end by itself.
+            // A part that is not over reports its end later.
             if *is_over {
                 self.answer(peer, &Message::Final { key, epoch, status, why });
             }
             return Ok(());
         }
         *is_over = false;
+        take.asked_whole = None;
         if has_told {
             self.strike_take(key.id, End::Failed, Status::Stale, TOLD_LAYERS);
             return Ok(());
@@ -135,7 +134,7 @@ impl Machine {
         self.answer(peer, &Message::Retracted { key, epoch });
     }
 
-    /// The answer to a retract of a take that is not there any more. One that is forgotten had everything of this
+    /// The answer to a retract of a take that is gone. If it was forgotten, it had everything of this
     /// producer: another one has said FINAL or CANCEL before.
     fn take_has_ended(&self, key: Key, epoch: u64) -> Message {
         let (status, why) = match self.tombs.get(key.id) {

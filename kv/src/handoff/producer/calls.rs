@@ -1,4 +1,4 @@
-//! What the application says about its offers.
+//! The application's calls about its offers.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -28,9 +28,9 @@ impl Machine {
         if self.offers.len() >= OFFERS_MAX {
             return Err(Error::new(Status::Limit, format!("{OFFERS_MAX} offers have not ended")));
         }
-        let (id, layers) = (spec.id, self.layout.layers.len());
+        let (id, layers, layout) = (spec.id, self.layout.layers.len(), self.layout.clone());
         let (ready, groups) = (vec![0; layers], BTreeMap::new());
-        let offer = Offer {
+        let mut offer = Offer {
             spec,
             ready,
             sealed: None,
@@ -39,9 +39,10 @@ impl Machine {
             epoch: 0,
             finished: 0,
             retract: None,
-            freed: BTreeMap::new(),
+            begins: BTreeMap::new(),
             struck: None,
         };
+        offer.note_begins(&layout);
         self.offers.insert(id, offer);
         self.note(id, || What::Offered);
         for (peer, take) in self.waiting.come(id) {
@@ -80,6 +81,9 @@ impl Machine {
         }
         lists::check(&layout, &held)?;
         offer.spec.blocks = all;
+        for group in offer.note_begins(&layout) {
+            self.strike_needy(id, group);
+        }
         self.pump_offer(id);
         Ok(())
     }
@@ -108,7 +112,7 @@ impl Machine {
         self.note(id, || What::Ready { layers, tokens });
     }
 
-    /// What `offer_ready` refuses.
+    /// Refuses wrong arguments of `offer_ready`.
     pub(super) fn check_ready(&mut self, id: HandoffId, layers: &Range<u32>, tokens: u64) -> Result<()> {
         let layout = self.layout.clone();
         self.open_offer(id)?;

@@ -1,4 +1,4 @@
-//! What offers give to the metrics.
+//! The offers' part of the metrics.
 
 use ferry::types::PeerId;
 use ferry::Status;
@@ -24,8 +24,7 @@ impl Machine {
     }
 
     /// A consumer says FINAL. If it has read everything, that counts as sent, up to the tokens that it was told are
-    /// ready: nobody else sees how much it read. What of the offer it did not want, it did not say, so groups that it
-    /// does not need count too.
+    /// ready: nobody else sees how much it read.
     pub(in crate::handoff) fn count_final(&mut self, peer: PeerId, key: Key, epoch: u64, status: Status) {
         let source = self.layout.clone();
         let lists: Vec<u64> = self
@@ -43,7 +42,9 @@ impl Machine {
         }
         let blocks = |piece: &LayerPiece| {
             let group = source.layers.get(piece.source_layer as usize).map(|layer| layer.group as usize);
-            group.and_then(|group| lists.get(group)).copied().unwrap_or(0)
+            let target = part.target.layers.get(piece.target_layer as usize);
+            let is_wanted = target.is_some_and(|layer| part.take.wants(layer.group));
+            group.and_then(|group| lists.get(group)).copied().filter(|_| is_wanted).unwrap_or(0)
         };
         let bytes = part.exchange.bytes(&part.target, &tokens, &(0..u32::MAX), blocks);
         self.counts.sent(bytes);

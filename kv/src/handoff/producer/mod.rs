@@ -31,9 +31,10 @@ use super::id::HandoffId;
 
 use super::machine::{end_of, Machine};
 use super::progress::Progress;
+use super::silence::Stake;
 
 use super::types::{Blocks, End, OfferSpec, State};
-use super::wire;
+use super::wire::{self, Key, Message};
 use retract::{Recall, Retract};
 
 pub use leases::Leases;
@@ -52,8 +53,8 @@ pub struct Offer {
     epoch: u64,
     finished: u64,
     retract: Option<Retract>,
-    /// By window group: the rank's own tokens before this one were freed.
-    freed: BTreeMap<u32, u64>,
+    /// By window group: no taker can have the rank's own tokens before this one. The list began there, or they were freed.
+    begins: BTreeMap<u32, u64>,
     /// Why the offer as a whole ends before its takers have it.
     struck: Option<Struck>,
 }
@@ -66,10 +67,13 @@ struct Struck {
 }
 
 /// A consumer group: its ranks that took.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 struct Group {
-    plan: Arc<Plan>,
+    /// None before one of its takes was accepted.
+    plan: Option<Arc<Plan>>,
     parts: BTreeMap<u32, Part>,
+    /// Why the offer cannot serve one of its ranks.
+    refused: Option<(Status, String)>,
 }
 
 /// A rank of a consumer group.
@@ -85,21 +89,24 @@ struct Part {
     take: wire::Take,
     exchange: Exchange,
     target: Arc<Layout>,
-    /// Of a push: what was written.
+    /// In a push: the data that was written.
     progress: Progress,
     in_flight: u32,
-    /// Of a push: what was written, and the consumer has not been told yet.
+    /// In a push: WRITEs that the consumer has not been told of yet.
     untold: u32,
-    /// Of a pull: the peer knows the blocks of each group up to this token of this rank, and these tokens of each
-    /// layer.
+    /// In a pull: for this epoch the peer knows the blocks of each group up to this token of this rank, and these
+    /// tokens of each layer.
     told_ends: Vec<u64>,
     told_ready: Vec<u64>,
     /// The retract that this part has been told last, and of that what is not answered.
     epoch: u64,
     recall: Option<Recall>,
+    /// It had begun with blocks of a window when they were freed, and nothing that it was told since may touch them.
+    is_awaited: bool,
     /// The take has ended, as it answered to a retract.
     is_gone: bool,
     struck: Option<(Status, String)>,
+    struck_ns: u64,
     /// Nothing of this part touches the blocks any more.
     over: Option<Status>,
 }
@@ -141,7 +148,7 @@ impl Offer {
 
     /// When the lease ends of an offer that nobody has taken, and the blocks that it holds.
     fn lease(&self) -> Option<(u64, usize)> {
-        self.lease_until.filter(|_| self.groups.is_empty()).map(|until| (until, self.blocks()))
+        self.lease_until.filter(|_| self.parts().next().is_none()).map(|until| (until, self.blocks()))
     }
 
     /// Returns how many groups have ended, and whether all of these have the offer.
@@ -159,7 +166,8 @@ impl Offer {
             None if count < self.spec.takers as usize => None,
             None if all_have_it => self.sealed.map(|_| (End::Sent, Status::Ok, String::new())),
             None => {
-                let struck = self.parts().find_map(|part| part.struck.clone());
+                let refused = || self.groups.values().find_map(|group| group.refused.clone());
+                let struck = self.parts().find_map(|part| part.struck.clone()).or_else(refused);
                 let (status, why) = struck.unwrap_or((Status::Partial, "a taker failed".into()));
                 Some((end_of(status), status, why))
             }
@@ -182,15 +190,15 @@ impl Part {
 impl Group {
     /// The ranks that get something of this rank and have not taken.
     fn missing(&self, rank: u32) -> Vec<u32> {
-        let all = self.plan.targets_of(rank).iter().copied();
+        let all = self.plan.iter().flat_map(|plan| plan.targets_of(rank)).copied();
         all.filter(|target| !self.parts.contains_key(target)).collect()
     }
 
-    /// None while the group has not ended; else whether all of its ranks have the offer. A failure of one rank ends the
-    /// group when those that came are over.
+    /// None while the group has not ended; else whether all of its ranks have the offer. A failure of one rank, or its
+    /// refusal, ends the group when those that came are over.
     fn result(&self, rank: u32) -> Option<bool> {
         let over: Option<Vec<Status>> = self.parts.values().map(|part| part.over).collect();
-        let has_it = over?.iter().all(|status| *status == Status::Ok);
+        let has_it = over?.iter().all(|status| *status == Status::Ok) && self.refused.is_none();
         (!has_it || self.missing(rank).is_empty()).then_some(has_it)
     }
 }
@@ -207,7 +215,7 @@ impl Machine {
     ) {
         let Some(offer) = self.offers.get_mut(&id) else { return };
         for spot in offer.spots(|part| is_gone && part.peer == peer && part.over.is_some()) {
-            // What it had, it has; a later session of the peer knows nothing of it.
+            // The part keeps what it has received; a later session of the peer knows nothing of it.
             offer.part_mut(spot).into_iter().for_each(|part| (part.recall, part.is_gone) = (None, true));
         }
         let spots = offer.spots(|part| part.peer == peer && part.over.is_none());
@@ -222,6 +230,41 @@ impl Machine {
             self.strike_part(id, spot, status, why);
         }
         self.settle_offer(id);
+    }
+
+    /// Tells a silent peer that its complete parts are given up: a take that waits for other ranks would keep what is
+    /// taken back from now on.
+    pub(in crate::handoff) fn tell_complete_takers(&mut self, peer: PeerId, why: &str) {
+        let parts = self.offers.values().flat_map(Offer::parts);
+        let complete = parts.filter(|part| part.peer == peer && part.over.is_some() && part.is_recalled());
+        let keys: Vec<Key> = complete.map(|part| part.take.key).collect();
+        for key in keys {
+            self.send(peer, &Message::Ended { key, status: Status::PeerLost, why: why.into() });
+        }
+    }
+
+    /// Returns what this side expects of a peer in an offer. A complete part is asked whether it is there, because a
+    /// retract opens it again.
+    pub(super) fn stake_of_offer(&self, id: HandoffId, peer: PeerId) -> Stake {
+        let parts = self.offers.get(&id).into_iter().flat_map(Offer::parts).filter(|part| part.peer == peer);
+        let stake = |part: &Part| match part.over {
+            None if part.take.is_push => Stake::Own,
+            None => Stake::Theirs,
+            Some(_) if part.is_recalled() => Stake::Own,
+            Some(_) => Stake::Nothing,
+        };
+        parts.map(stake).max().unwrap_or(Stake::Nothing)
+    }
+
+    /// When the peer was first asked to end READs of an offer, which it has not said to have ended.
+    pub(super) fn reads_end_since(&self, id: HandoffId, peer: PeerId) -> Option<u64> {
+        let parts = self.offers.get(&id).into_iter().flat_map(Offer::parts);
+        let reads = parts.filter(|part| part.peer == peer && part.over.is_none() && !part.take.is_push);
+        let since = |part: &Part| {
+            let struck = part.struck.as_ref().map(|_| part.struck_ns);
+            struck.into_iter().chain(part.recall.as_ref().map(|recall| recall.since)).min()
+        };
+        reads.filter_map(since).min()
     }
 
     /// Notes whether an offer is sealed and not taken, and what it holds.

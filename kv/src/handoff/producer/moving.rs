@@ -16,7 +16,7 @@ use crate::handoff::wire::Message;
 use super::{pairs, Offer, Part, Spot};
 
 impl Machine {
-    /// A WRITE of a part is final. What has landed is told by a message of its own: attached to the WRITE, DATA would
+    /// A WRITE of a part is final. The consumer is told by a message of its own: attached to the WRITE, DATA would
     /// hold up all later messages to the peer until its bytes have moved, signs of life among them.
     pub(in crate::handoff) fn written(
         &mut self,

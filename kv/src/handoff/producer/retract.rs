@@ -29,10 +29,10 @@ use crate::plan::held;
 
 use super::{Offer, Part, Spot};
 
-/// What of an offer is being taken back.
+/// The part of an offer that is being taken back.
 #[derive(Clone, Debug)]
 pub struct Retract {
-    /// Of the last call. An offer counts its retracts; the numbers are its epochs.
+    /// The last call's number. An offer counts its retracts; the numbers are its epochs.
     pub number: u64,
     /// The tokens from here on; None for windows alone.
     from: Option<u64>,
@@ -48,6 +48,7 @@ pub struct Recall {
     from: u64,
     /// RETRACT is on its way.
     pub is_told: bool,
+    pub since: u64,
 }
 
 impl Retract {
@@ -68,10 +69,29 @@ impl Offer {
         }
     }
 
-    /// The window of which blocks were freed that a new taker needs.
-    pub(super) fn freed_for(&self, layout: &Layout, part: &Part) -> Option<u32> {
-        let mut freed = self.freed.iter();
-        freed.find(|(group, before)| part.needs(layout, **group, **before)).map(|(group, _)| *group)
+    /// The window of which a taker needs blocks that it cannot have.
+    pub(super) fn lacks_window(&self, layout: &Layout, part: &Part) -> Option<u32> {
+        let mut begins = self.begins.iter();
+        begins.find(|(group, begin)| part.needs(layout, **group, **begin)).map(|(group, _)| *group)
+    }
+
+    /// Notes where the lists of windows begin that have blocks. Returns the groups of which takers can have less now.
+    pub(super) fn note_begins(&mut self, layout: &Layout) -> Vec<u32> {
+        let is_window = |group: u32| {
+            let found = layout.groups.get(group as usize);
+            matches!(found.map(|group| group.kind), Some(GroupKind::Window { .. }))
+        };
+        let lists =
+            (0..).zip(&self.spec.blocks).filter(|(group, list)| is_window(*group) && !list.ids.is_empty());
+        let mut later = Vec::new();
+        for (group, list) in lists {
+            let begin = self.begins.entry(group).or_default();
+            if list.first_token > *begin {
+                *begin = list.first_token;
+                later.push(group);
+            }
+        }
+        later
     }
 
     /// Begins a retract, or adds to the one that is under way.
@@ -89,7 +109,8 @@ impl Offer {
             let in_window = |(group, before): (&u32, &u64)| {
                 part.needs(layout, *group, *before) && !part.has_begun(layout, *group).1
             };
-            part.struck.is_some() || part.recall.is_some() || retract.windows.iter().any(in_window)
+            let is_in_windows = part.is_awaited && retract.windows.iter().any(in_window);
+            part.struck.is_some() || part.recall.is_some() || is_in_windows
         };
         let holds = |part: &Part| match part.over {
             None => touches(part),
@@ -104,7 +125,7 @@ impl Offer {
 
 impl Part {
     /// Whether the part has to be told that tokens are taken back.
-    fn is_recalled(&self) -> bool {
+    pub(super) fn is_recalled(&self) -> bool {
         let may_go_on = match self.over {
             None => true,
             Some(status) => status == Status::Ok && !self.exchange.layers.is_empty() && !self.is_gone,
@@ -117,7 +138,7 @@ impl Part {
         let is_quiet = !self.take.is_push || self.in_flight == 0;
         let (key, epoch) = (self.take.key, self.epoch);
         let recall = self.recall.as_mut().filter(|recall| is_quiet && !recall.is_told)?;
-        // One that had everything is open again from now on: before, nothing would answer.
+        // A part that was complete is open again from now on: before, nothing would answer.
         (recall.is_told, self.over) = (true, None);
         let from = recall.from;
         self.progress.resume();
@@ -126,17 +147,15 @@ impl Part {
 
     /// Whether the taker needs tokens of a window before the producer's own token `before`.
     fn needs(&self, layout: &Layout, group: u32, before: u64) -> bool {
-        let wire = &self.take;
+        let take = &self.take;
         self.exchange.layers.iter().filter(|piece| is_in(layout, group, piece.source_layer)).any(|piece| {
-            let to =
-                self.target.layers.get(piece.target_layer as usize).map_or(0, |layer| layer.group as usize);
-            let is_wanted = !wire.is_push || wire.blocks.get(to).is_some_and(|list| !list.ids.is_empty());
-            let kept = match self.target.groups.get(to).map(|group| group.kind) {
+            let to = self.target.layers.get(piece.target_layer as usize).map_or(0, |layer| layer.group);
+            let kept = match self.target.groups.get(to as usize).map(|group| group.kind) {
                 Some(GroupKind::Window { tokens }) => tokens.into(),
                 _ => u64::MAX,
             };
-            let oldest = wire.skip.max(wire.tokens.saturating_sub(kept));
-            is_wanted && held(&layout.shard, oldest) < before.min(held(&layout.shard, wire.tokens))
+            let oldest = take.skip.max(take.tokens.saturating_sub(kept));
+            take.wants(to) && held(&layout.shard, oldest) < before.min(held(&layout.shard, take.tokens))
         })
     }
 
@@ -152,8 +171,8 @@ impl Part {
     }
 }
 
-pub fn freed_window(group: u32) -> String {
-    format!("the producer has freed blocks of the window of group {group} that the take needs")
+pub fn no_window(group: u32) -> String {
+    format!("the offer lacks blocks of the window of group {group} that the take needs")
 }
 
 /// Whether a layer of the producer is in this group.
@@ -170,8 +189,14 @@ impl Machine {
         let layout = self.layout.clone();
         let offer = self.open_offer(id)?;
         if let Some(retract) = &offer.retract {
-            if retract.from.is_some_and(|from| from <= from_token) {
-                return Ok(retract.number);
+            match retract.from {
+                Some(from) if from == from_token => return Ok(retract.number),
+                Some(from) if from < from_token => {
+                    return Err(Error::invalid(format!(
+                        "from_token: {from_token}, and the tokens from {from} on are being taken back already"
+                    )))
+                }
+                _ => {}
             }
         }
         let retract = offer.retracting(layout.groups.len());
@@ -212,9 +237,9 @@ impl Machine {
         let Some(list) = offer.spec.blocks.get_mut(group as usize) else { return Ok(offer.finished) };
         let gone = lists::cut_front(list, step, held(&layout.shard, before_token));
         let before = list.first_token;
-        // After a retract the list may begin before what was freed.
-        let freed = offer.freed.entry(group).or_default();
-        *freed = before.max(*freed);
+        // After a retract the list may begin before what no taker can have.
+        let begin = offer.begins.entry(group).or_default();
+        *begin = before.max(*begin);
         if gone.is_empty() {
             return Ok(offer.retract.as_ref().map_or(offer.finished, |retract| retract.number));
         }
@@ -224,15 +249,26 @@ impl Machine {
         if let Some(retired) = retract.retired.get_mut(group as usize) {
             retired.ids.extend(gone);
         }
-        let lost = offer.spots(|part| {
-            part.over.is_none() && part.needs(&layout, group, before) && !part.has_begun(&layout, group).0
-        });
-        for spot in lost {
-            self.strike_part(id, spot, Status::Stale, &freed_window(group));
-        }
+        self.strike_needy(id, group);
         self.settle_offer(id);
         self.note_lease(id);
         Ok(number)
+    }
+
+    /// Ends the parts that need a window's freed tokens and have not begun with them, and
+    /// awaits the others.
+    pub(super) fn strike_needy(&mut self, id: HandoffId, group: u32) {
+        let layout = self.layout.clone();
+        let Some(offer) = self.offers.get_mut(&id) else { return };
+        let Some(begin) = offer.begins.get(&group).copied() else { return };
+        let needy = offer.spots(|part| part.over.is_none() && part.needs(&layout, group, begin));
+        for spot in needy {
+            let Some(part) = self.part_mut(id, spot) else { continue };
+            part.is_awaited = part.has_begun(&layout, group).0;
+            if !part.is_awaited {
+                self.strike_part(id, spot, Status::Stale, &no_window(group));
+            }
+        }
     }
 
     /// Whether the retract of this number is over, and its blocks are the caller's. STALE if the offer has ended or
@@ -250,7 +286,8 @@ impl Machine {
         let Some(part) = offer.part_mut(spot).filter(|part| self.remotes.contains_key(&part.peer)) else {
             return;
         };
-        (part.epoch, part.recall) = (epoch, Some(Recall { from, is_told: false }));
+        let since = part.recall.as_ref().map_or(self.now, |before| before.since);
+        (part.epoch, part.recall) = (epoch, Some(Recall { from, is_told: false, since }));
         part.progress.recall(from);
         let Spot { group, rank } = spot;
         self.cancel_posts_from(Owner::Offer { id, group, rank }, from);
@@ -268,13 +305,15 @@ impl Machine {
                 || Error::new(Status::Corrupt, "the consumer answered a retract that it was not told");
             return if is_old { Ok(()) } else { Err(error()) };
         };
-        // A pull is told anew what is ready.
+        // A pull has forgotten what it was told, and is told anew.
         part.told_ready.clear();
+        part.told_ends.fill(0);
+        part.is_awaited = false;
         let (spot, is_dropped) = (part.spot(), recall.from < part.take.tokens);
         let layout = self.layout.clone();
         let offer = self.offers.get_mut(&key.id).filter(|_| is_dropped);
-        if let Some(group) = offer.and_then(|offer| offer.freed_for(&layout, offer.part(spot)?)) {
-            self.strike_part(key.id, spot, Status::Stale, &freed_window(group));
+        if let Some(group) = offer.and_then(|offer| offer.lacks_window(&layout, offer.part(spot)?)) {
+            self.strike_part(key.id, spot, Status::Stale, &no_window(group));
         }
         self.pump_offer(key.id);
         Ok(())
@@ -296,8 +335,8 @@ impl Offer {
     /// Lets go of the tokens from `from` on: of what was ready, and of the blocks.
     fn take_back(&mut self, layout: &Layout, from: u64) {
         let own = held(&layout.shard, from);
-        // What was freed behind it is computed again, in other blocks.
-        self.freed.values_mut().for_each(|before| *before = (*before).min(own));
+        // The tokens freed behind it are computed again, in other blocks.
+        self.begins.values_mut().for_each(|begin| *begin = (*begin).min(own));
         let mut gone = Vec::new();
         for (index, (list, step)) in self.spec.blocks.iter_mut().zip(lists::steps(layout)).enumerate() {
             let layers =
@@ -317,16 +356,6 @@ impl Offer {
                     *ready = (*ready).min(least);
                 }
             }
-        }
-        let ends: Vec<u64> = self
-            .spec
-            .blocks
-            .iter()
-            .zip(lists::steps(layout))
-            .map(|(list, step)| lists::end(list, step))
-            .collect();
-        for part in self.groups.values_mut().flat_map(|group| group.parts.values_mut()) {
-            part.told_ends.iter_mut().zip(&ends).for_each(|(told, end)| *told = (*told).min(*end));
         }
         let Some(retract) = &mut self.retract else { return };
         for (retired, gone) in retract.retired.iter_mut().zip(gone) {

@@ -1,6 +1,4 @@
-//! What peers say about offers: they take, read to the end, or cancel. And the end of one taker's part.
-
-use std::collections::BTreeMap;
+//! The peers' messages about offers: they take, read to the end, or cancel. And the end of one taker's part.
 
 use ferry::status::{Error, Result};
 use ferry::types::PeerId;
@@ -14,8 +12,8 @@ use crate::handoff::remote::{Handoff, Owner};
 use crate::handoff::waiting::Ended;
 use crate::handoff::wire::{self, Key, Message};
 
-use super::retract::freed_window;
-use super::{too_many, Group, Part, Spot};
+use super::retract::no_window;
+use super::{too_many, Part, Spot};
 
 const CANCELLED: &str = "the consumer cancelled the take";
 
@@ -33,16 +31,36 @@ impl Machine {
     /// A peer took before the offer came, and has ended its take. The offer counts the taker as one that failed.
     pub(super) fn taken_in_vain(&mut self, ended: Ended) {
         let (peer, key) = (ended.peer, ended.take.key);
-        if self.accept(peer, ended.take).is_err() {
-            return;
-        }
+        // A take that the offer cannot serve has failed, too.
+        let _ = self.accept(peer, ended.take);
         if let Some(part) = self.taker_of(peer, key).filter(|part| part.over.is_none()) {
             (part.struck, part.over) = (Some((ended.status, ended.why)), Some(ended.status));
         }
         self.settle_offer(key.id);
     }
 
+    /// Takes a take into its offer, or lets it wait for the offer. A take that the offer cannot serve ends its taker: the
+    /// blocks do not wait for it until the lease is over.
     pub(super) fn accept(&mut self, peer: PeerId, take: wire::Take) -> Result<()> {
+        let (id, group, rank) = (take.key.id, take.group, take.rank);
+        self.check_taker(peer, &take)?;
+        if !self.offers.contains_key(&id) {
+            return self.waiting.add(peer, take);
+        }
+        let refused = self.add_part(peer, take).inspect_err(|error| {
+            let Some(offer) = self.offers.get_mut(&id) else { return };
+            let group = offer.groups.entry(group).or_default();
+            // Not for another take of a rank that is being served.
+            if !group.parts.contains_key(&rank) {
+                group.refused.get_or_insert_with(|| told(error));
+            }
+        });
+        self.note_lease(id);
+        refused
+    }
+
+    /// Refuses a peer that cannot take at all, for which no offer need wait.
+    fn check_taker(&mut self, peer: PeerId, take: &wire::Take) -> Result<()> {
         let id = take.key.id;
         if take.incarnation != self.incarnation {
             self.greet(peer);
@@ -54,13 +72,24 @@ impl Machine {
                 format!("the handoff has ended: {}", if tomb.why.is_empty() { "SENT" } else { &tomb.why });
             return Err(Error::new(Status::Stale, text));
         }
-        let Some(offer) = self.offers.get_mut(&id) else { return self.waiting.add(peer, take) };
+        let Some(offer) = self.offers.get(&id) else { return Ok(()) };
         if let Some(struck) = &offer.struck {
             return Err(Error::new(struck.status, struck.why.clone()));
         }
         if !offer.spec.only.is_empty() && !offer.spec.only.contains(&peer) {
             return Err(Error::new(Status::Refused, "the offer is for other peers"));
         }
+        let takers = offer.spec.takers as usize;
+        if !offer.groups.contains_key(&take.group) && offer.groups.len() >= takers {
+            let text = format!("the offer has its {takers} takers already");
+            return Err(Error::new(Status::Limit, text));
+        }
+        Ok(())
+    }
+
+    fn add_part(&mut self, peer: PeerId, mut take: wire::Take) -> Result<()> {
+        let id = take.key.id;
+        let Some(offer) = self.offers.get_mut(&id) else { return Ok(()) };
         if let Some(sealed) = offer.sealed.filter(|sealed| *sealed < take.tokens) {
             return Err(Error::invalid(too_many(id, sealed)));
         }
@@ -73,15 +102,12 @@ impl Machine {
         }
         if take.is_push {
             lists::check(&target, &take.blocks)?;
-        }
-        let takers = offer.spec.takers as usize;
-        if !offer.groups.contains_key(&take.group) && offer.groups.len() >= takers {
-            let text = format!("the offer has its {takers} takers already");
-            return Err(Error::new(Status::Limit, text));
+            take.wanted = lists::wanted(&take.blocks);
         }
         let exchange = plan.exchange(self.layout.shard.rank(), take.rank)?;
         if let Some(group) = offer.groups.get(&take.group) {
-            if group.plan.exchange(self.layout.shard.rank(), take.rank)? != exchange {
+            let planned = group.plan.as_ref().map(|plan| plan.exchange(self.layout.shard.rank(), take.rank));
+            if planned.transpose()?.is_some_and(|planned| planned != exchange) {
                 return Err(Error::invalid(
                     "the ranks of the consumer group have layouts of different shapes",
                 ));
@@ -110,17 +136,19 @@ impl Machine {
             told_ready: Vec::new(),
             epoch: offer.epoch,
             recall: None,
+            is_awaited: false,
             is_gone: false,
             struck: None,
+            struck_ns: 0,
             over: sends_nothing.then_some(Status::Ok),
         };
-        if let Some(group) = offer.freed_for(&self.layout, &part) {
-            return Err(Error::new(Status::Stale, freed_window(group)));
+        if let Some(group) = offer.lacks_window(&self.layout, &part) {
+            return Err(Error::new(Status::Stale, no_window(group)));
         }
-        let group = offer.groups.entry(part.take.group);
-        group.or_insert_with(|| Group { plan, parts: BTreeMap::new() }).parts.insert(rank, part);
+        let group = offer.groups.entry(part.take.group).or_default();
+        group.plan.get_or_insert(plan);
+        group.parts.insert(rank, part);
         self.count_on(peer, Handoff::Offer(id));
-        self.note_lease(id);
         if sends_nothing {
             self.answer(peer, &Message::Ended { key, status: Status::Ok, why: String::new() });
         }
@@ -138,7 +166,7 @@ impl Machine {
         parts.find(|part| part.peer == peer && part.take.key == key)
     }
 
-    /// The consumer reads nothing of this take any more. Of a push it says so of a take that had ended when it was told
+    /// The consumer reads nothing of this take any more. In a push it says so when a take had ended before it was told
     /// of a retract. That it has everything does not count for an epoch that has ended.
     pub(in crate::handoff) fn read_final(
         &mut self,
@@ -185,11 +213,21 @@ impl Machine {
         }
     }
 
+    /// The peer's cache has ended its takes. A push that it did not cancel has everything, also when the ends of the
+    /// DATA that said so come behind the GOODBYE.
+    pub(in crate::handoff) fn takers_parted(&mut self, peer: PeerId, id: HandoffId) {
+        let Some(offer) = self.offers.get_mut(&id) else { return };
+        let parts = offer.groups.values_mut().flat_map(|group| group.parts.values_mut());
+        parts.filter(|part| part.peer == peer).for_each(|part| part.untold = 0);
+        self.settle_offer(id);
+    }
+
     /// Begins the end of one part.
     pub(super) fn strike_part(&mut self, id: HandoffId, spot: Spot, status: Status, why: &str) {
+        let now = self.now;
         let part = self.part_mut(id, spot).filter(|part| part.over.is_none() && part.struck.is_none());
         let Some(part) = part else { return };
-        part.struck = Some((status, why.into()));
+        (part.struck, part.struck_ns) = (Some((status, why.into())), now);
         let (peer, key, Spot { group, rank }) = (part.peer, part.take.key, spot);
         if part.take.is_push {
             self.cancel_posts(Owner::Offer { id, group, rank });

@@ -19,7 +19,7 @@ impl Writer {
     }
 }
 
-/// What is left of a field. An end in the middle of a value is an error that names the field.
+/// The rest of a field. An end in the middle of a value is an error that names the field.
 #[derive(Clone, Copy)]
 pub struct Reader<'a> {
     field: &'static str,

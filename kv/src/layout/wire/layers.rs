@@ -6,7 +6,7 @@ use crate::layout::limits::LAYERS_MAX;
 use crate::layout::{Layer, LayerMemory, Strides};
 use ferry::status::{Error, Result};
 
-/// What layers have in common. There are few shapes, so that a layer takes some 20 bytes.
+/// The properties that many layers share. There are few shapes, so a layer takes some 20 bytes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Shape {
     group: u32,

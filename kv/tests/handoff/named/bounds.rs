@@ -123,7 +123,7 @@ fn a_part_has_four_reads_in_flight_and_the_rest_follow() {
 
 #[test]
 fn a_peer_has_64_transfers_in_flight_and_the_rest_follow() {
-    let mut rig = Rig::new(one());
+    let mut rig = Rig::new(spacious());
     rig.hello(peer(1), &one());
     rig.hello(peer(2), &one());
     for number in 1..=100 {
@@ -158,7 +158,7 @@ fn news_wait_for_room_and_are_told_together() {
     rig.offer(1, 1);
     rig.hear(peer(1), Message::Take(take(1, 5, false)));
     for _ in 0..UNSENT_MAX {
-        rig.hear(peer(1), Message::Ping);
+        rig.hear(peer(1), Message::Ping(1));
     }
     rig.told(peer(1));
     rig.machine.offer_ready(id(1), 0..3, 4, 0).unwrap();
@@ -193,7 +193,7 @@ fn a_push_writes_nothing_while_its_messages_have_no_room() {
     rig.hear(peer(1), Message::Take(take(1, 5, true)));
     rig.holds_messages = true;
     for _ in 0..UNSENT_MAX {
-        rig.hear(peer(1), Message::Ping);
+        rig.hear(peer(1), Message::Ping(1));
     }
     rig.seal(1);
     assert_eq!(rig.posts.len(), 0, "its DATA would have no room");
@@ -209,7 +209,7 @@ fn answers_that_a_peer_does_not_take_are_bounded() {
     let asks: [fn(Key) -> Message; 3] = [
         |key| Message::Cancel { key },
         |key| Message::Retract { key, epoch: 1, from: 0 },
-        // Of another incarnation of this cache.
+        // A take of another incarnation of this cache.
         |key| Message::Take(Take { key, incarnation: INCARNATION + 1, ..take(0, 5, false) }),
     ];
     for ask in asks {
@@ -217,11 +217,13 @@ fn answers_that_a_peer_does_not_take_are_bounded() {
         rig.holds_messages = true;
         rig.hello(peer(1), &one());
         let greeted = rig.sent.len();
-        (0..10_000).for_each(|_| rig.hear(peer(1), Message::Ping));
+        (0..10_000).for_each(|number| rig.hear(peer(1), Message::Ping(number)));
         assert_eq!(rig.sent.len() - greeted, ANSWERS_BEFORE_PONG_MAX as usize);
-        // There is room again.
+        // There is room again, for the answer to the last one.
         rig.machine.sent(peer(1), Some(Owner::Answer), Ok(()), 0);
-        (0..2).for_each(|_| rig.hear(peer(1), Message::Ping));
+        rig.settle();
+        assert_eq!(rig.sent.last(), Some(&(peer(1), Message::Pong(9_999))));
+        rig.hear(peer(1), Message::Ping(1));
         assert_eq!(rig.sent.len() - greeted, ANSWERS_BEFORE_PONG_MAX as usize + 1);
         let more = u64::from(ANSWERS_MAX - ANSWERS_BEFORE_PONG_MAX);
         (0..more).for_each(|number| rig.hear(peer(1), ask(of_nothing(number))));
@@ -229,8 +231,8 @@ fn answers_that_a_peer_does_not_take_are_bounded() {
         (0..10).for_each(|number| rig.hear(peer(1), ask(of_nothing(number))));
         assert_eq!((rig.sent.len() - greeted, &rig.fences[..]), (ANSWERS_MAX as usize + 1, &[peer(1)][..]));
         // Another peer is answered.
-        rig.hear(peer(2), Message::Ping);
-        assert_eq!(rig.told(peer(2)), [Message::Pong]);
+        rig.hear(peer(2), Message::Ping(1));
+        assert_eq!(rig.told(peer(2)), [Message::Pong(1)]);
     }
 }
 
@@ -247,7 +249,7 @@ fn greetings_that_a_peer_does_not_take_are_bounded() {
     assert_eq!((rig.sent.len(), &rig.fences[..]), (most as usize, &[][..]));
     (most..2 * most).for_each(|incarnation| rig.hear(peer(1), hello(incarnation)));
     assert_eq!((rig.sent.len(), &rig.fences[..]), (most as usize, &[peer(1)][..]));
-    // Of another version: it is told this one's as often, and does no harm.
+    // A peer of another version is told this one's as often, and does no harm.
     let mut other = hello(1).encode().unwrap();
     other[1] ^= 2;
     let mut rig = Rig::new(one());
@@ -257,4 +259,25 @@ fn greetings_that_a_peer_does_not_take_are_bounded() {
     rig.machine.sent(peer(1), Some(Owner::Greeting), Ok(()), 0);
     (0..2).for_each(|_| rig.hear_bytes(peer(1), &other));
     assert_eq!(rig.sent.len(), most as usize + 1);
+}
+
+/// A layout is planned once, whatever its peer says meanwhile.
+#[test]
+fn a_hello_with_a_layout_that_is_known_needs_no_plans() {
+    let mut rig = Rig::new(one());
+    let [first, second] = [one(), tp(2).remove(0)];
+    let has = |rig: &Rig| [&first, &second].map(|layout| rig.machine.has_plans(peer(1), layout));
+    assert_eq!(has(&rig), [false, false]);
+    rig.hello(peer(1), &first);
+    assert_eq!(has(&rig), [true, false]);
+    rig.hello(peer(1), &second);
+    (0..100).for_each(|_| rig.hello(peer(1), &first));
+    assert_eq!(has(&rig), [true, true]);
+    // The same once more is no news, and gets no answer.
+    rig.sent.clear();
+    rig.hello(peer(1), &first);
+    assert_eq!(rig.sent, []);
+    rig.hear(peer(1), Message::Goodbye);
+    assert_eq!(has(&rig), [true, false]);
+    assert!(!rig.machine.has_plans(peer(2), &first));
 }

@@ -1,9 +1,9 @@
-//! What no cache says: it is found, named and kept to the peer that says it.
+//! Words that no cache says: each is found, named and kept to the peer that says it.
 
 use ferry::Status;
 use ferry_kv::handoff::limits::BLOCKS_MAX;
 use ferry_kv::handoff::wire::{Message, Take};
-use ferry_kv::handoff::{Blocks, End, Mode, State};
+use ferry_kv::handoff::{Blocks, End, Mode, State, TakeSpec};
 
 use super::rig::*;
 use crate::caches::{layouts, Shape};
@@ -218,7 +218,7 @@ fn a_take_that_is_not_its_peers_is_refused() {
     assert_eq!(rig.fences, []);
 }
 
-/// What it says to have read is counted turn by turn, up to what it was told, whatever it has asked for.
+/// Reads that a peer claims are counted turn by turn, up to what it was told, whatever it has asked for.
 #[test]
 fn a_pull_of_more_tokens_than_there_are_is_counted_up_to_what_was_told() {
     let turns = layouts(Shape { pcp: 2, ..Shape::plain(1, 1, 4) }, 0).remove(0);
@@ -234,37 +234,18 @@ fn a_pull_of_more_tokens_than_there_are_is_counted_up_to_what_was_told() {
     }
 }
 
-/// It is known to be gone before a retract asks it.
-#[test]
-fn a_silent_peer_that_has_everything_is_fenced_while_its_handoff_goes_on() {
-    let mut rig = Rig::new(one());
-    rig.hello(peer(GOOD), &one());
-    rig.offer(1, 2);
-    rig.ready(1, 0..3, TOKENS);
-    rig.hear(peer(GOOD), Message::Take(take(1, 5, true)));
-    rig.all_moved();
-    assert_eq!(rig.machine.metrics(0).parts, 0);
-    rig.tick(SILENCE / 2);
-    rig.tick(SILENCE);
-    assert_eq!(rig.fences, [peer(GOOD)]);
-    rig.lost(peer(GOOD));
-    let number = rig.retract(1, 8);
-    assert!(rig.machine.is_retracted(id(1), number).unwrap());
-    assert_eq!(rig.machine.status(id(1)), State::Offered { sealed: false, takers: 1 });
-}
-
 #[test]
 fn a_silent_peer_is_asked_and_then_fenced_once() {
     let (mut rig, _) = busy(Mode::Push);
-    rig.hear(peer(GOOD), Message::Ping);
-    assert_eq!(rig.told(peer(GOOD)), vec![Message::Pong]);
+    rig.hear(peer(GOOD), Message::Ping(1));
+    assert_eq!(rig.told(peer(GOOD)), vec![Message::Pong(1)]);
     // Asked after half of the time, fenced after the other half.
     assert_eq!(rig.tick(SILENCE / 2 - 1), Some(SILENCE / 2));
     assert_eq!(rig.sent, []);
     rig.tick(SILENCE / 2);
-    assert_eq!(rig.told(peer(GOOD)), vec![Message::Ping]);
-    assert_eq!(rig.told(peer(BAD)), vec![Message::Ping]);
-    rig.hear(peer(GOOD), Message::Pong);
+    assert_eq!(rig.told(peer(GOOD)), vec![Message::Ping(1)]);
+    assert_eq!(rig.told(peer(BAD)), vec![Message::Ping(1)]);
+    rig.hear(peer(GOOD), Message::Pong(1));
     rig.tick(SILENCE - 1);
     assert_eq!(rig.fences, []);
     rig.tick(SILENCE);
@@ -273,10 +254,10 @@ fn a_silent_peer_is_asked_and_then_fenced_once() {
     assert_eq!(rig.machine.unfenced_blocks(), 0);
     rig.machine.not_fenced(peer(BAD));
     assert!(rig.machine.unfenced_blocks() > 0);
-    rig.hear(peer(GOOD), Message::Pong);
+    rig.hear(peer(GOOD), Message::Pong(1));
     rig.tick(2 * SILENCE);
     assert_eq!(rig.fences, [peer(BAD), peer(BAD)]);
-    rig.hear(peer(BAD), Message::Pong);
+    rig.hear(peer(BAD), Message::Pong(1));
     assert_eq!(rig.machine.unfenced_blocks(), 0);
 }
 
@@ -291,4 +272,83 @@ fn a_fence_that_lasts_is_not_looked_at_all_the_time() {
         assert_eq!(rig.tick(later), Some(later + SILENCE / 2));
     }
     assert_eq!(rig.fences.len(), 2);
+}
+
+/// A peer of which nothing was expected may be silent: what is expected of the peer now has all of its time.
+#[test]
+fn silence_before_a_handoff_does_not_count() {
+    let half = SILENCE / 2;
+    let mut rig = Rig::new(one());
+    [1, 2].into_iter().for_each(|number| rig.hello(peer(number), &one()));
+    // The handoff with peer 2 makes the machine look.
+    rig.take(TakeSpec { producers: vec![peer(2)], ..take_spec(1, 1, Mode::Push) });
+    rig.tick(half - 1);
+    rig.take(take_spec(2, 1, Mode::Pull));
+    rig.sent.clear();
+    rig.tick(half);
+    assert_eq!((rig.told(peer(1)), rig.told(peer(2))), (vec![], vec![Message::Ping(1)]));
+    rig.hear(peer(2), Message::Pong(1));
+    rig.tick(2 * half);
+    assert_eq!(
+        (rig.told(peer(1)), &rig.fences[..]),
+        (vec![Message::Ping(1)], &[][..]),
+        "it was not asked yet"
+    );
+    // A question that was open when the last handoff ended is no question of the next one.
+    let key = |rig: &mut Rig, number| {
+        rig.sent.clear();
+        rig.take(take_spec(number, 1, Mode::Push));
+        rig.asked(peer(1))
+    };
+    rig.machine.take_cancel(id(2), rig.now).unwrap();
+    rig.settle();
+    assert!(rig.end_of(2).is_some());
+    rig.hear(peer(2), Message::Pong(1));
+    rig.tick(10 * SILENCE);
+    rig.hear(peer(2), Message::Pong(1));
+    key(&mut rig, 3);
+    rig.tick(10 * SILENCE + half);
+    assert_eq!((rig.told(peer(1)), &rig.fences[..]), (vec![Message::Ping(2)], &[][..]), "it is asked first");
+    rig.hear(peer(2), Message::Pong(1));
+    rig.tick(11 * SILENCE);
+    assert_eq!(rig.fences, [peer(1)]);
+}
+
+/// Caches of one engine follow each other, at both ends: the later one hears the rest of a message that it has not begun
+/// to hear, or the beginning of a message whose rest nobody says.
+#[test]
+fn half_a_message_of_a_predecessor_is_passed_over() {
+    let message = Message::Take(take(1, 5, true)).encode().unwrap();
+    let all = ferry_kv::handoff::parts(&message, 20);
+    assert!(all.len() > 3);
+    for (from, to) in [(1, all.len()), (all.len() - 1, all.len()), (0, 1), (0, all.len() - 1)] {
+        let mut rig = Rig::new(one());
+        rig.hello(peer(1), &one());
+        rig.offer(1, 1);
+        for part in &all[from..to] {
+            rig.machine.notification(peer(1), part, 0);
+        }
+        rig.settle();
+        assert_eq!(rig.machine.status(id(1)), State::Offered { sealed: false, takers: 0 }, "{from}..{to}");
+        rig.hear(peer(1), Message::Take(take(1, 6, true)));
+        assert_eq!(rig.machine.status(id(1)), State::Offered { sealed: false, takers: 1 }, "{from}..{to}");
+        assert!(rig.fences.is_empty(), "{from}..{to}");
+    }
+}
+
+/// A transfer that the fence ends is lost with the peer, whatever the engine calls it.
+#[test]
+fn a_write_that_the_fence_ends_is_lost_with_its_peer() {
+    let mut rig = Rig::new(one());
+    rig.hello(peer(1), &one());
+    rig.offer(1, 1);
+    rig.seal(1);
+    rig.hear(peer(1), Message::Take(take(1, 5, true)));
+    // The peer may write the blocks of this take, so its silence is fenced.
+    rig.take(take_spec(2, 1, Mode::Push));
+    rig.tick(SILENCE / 2);
+    rig.tick(SILENCE);
+    assert_eq!((rig.posts.len(), &rig.fences[..]), (1, &[peer(1)][..]));
+    rig.moved(Err(ferry::status::Error::new(Status::Unreachable, "no path")));
+    assert_eq!(rig.end_of(1), Some((End::PeerLost, Status::PeerLost)));
 }

@@ -1,4 +1,4 @@
-//! What is counted, step by step.
+//! The counts, step by step.
 
 use std::time::Duration;
 
@@ -186,7 +186,7 @@ fn the_text_has_every_number() {
     assert_eq!(metrics, text.lines().filter(|line| line.starts_with("# HELP ")).count());
 }
 
-/// Of an offer and of a take that go on: what is over does not count, and is not counted again.
+/// In an offer and a take that go on, parts that are over do not count, and are not counted again.
 #[test]
 fn parts_that_are_over_do_not_count() {
     let mut rig = Rig::new(one());

@@ -212,8 +212,7 @@ fn a_take_of_more_tokens_than_are_sealed_fails_before_and_after_the_seal() {
     rig.seal(2);
     rig.hear(peer(A), Message::Take(Take { tokens: 17, ..take(2, 6, false) }));
     assert_eq!(rig.told_end(peer(A)).map(|told| told.0), Some(Status::Invalid));
-    rig.hear(peer(A), Message::Take(take(2, 7, false)));
-    assert_eq!(rig.machine.status(id(2)), State::Offered { sealed: true, takers: 1 }, "refused is not taken");
+    assert_eq!(rig.end_of(2), Some((End::Failed, Status::Invalid)), "a refusal ends its taker");
 }
 
 #[test]

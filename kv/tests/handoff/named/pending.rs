@@ -204,7 +204,7 @@ fn what_waits_is_bounded() {
         rig.after(0..1, 1, 1 << 40).unwrap_err(),
         "4096 calls of offer_ready wait for events of devices"
     );
-    // One that needs not wait has room always.
+    // A call that need not wait always has room.
     rig.machine.offer_ready(id(1), 0..1, 1, 0).unwrap();
     rig.reached(1, Ok(()));
     rig.after(0..1, 2, 1 << 40).unwrap();

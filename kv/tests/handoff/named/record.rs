@@ -1,4 +1,4 @@
-//! What is recorded, step by step, and that nothing is while no recording is on.
+//! The recording, step by step, and that there is none while it is off.
 
 use ferry::status::Error;
 use ferry::Status;
@@ -18,7 +18,7 @@ fn recording() -> Rig {
 }
 
 impl Rig {
-    /// What is recorded from this number on, and when.
+    /// Returns what is recorded from this number on, and when.
     fn recorded(&self, first: u64) -> Vec<(u64, What)> {
         let entries = self.machine.recorded(first, usize::MAX);
         entries.into_iter().map(|entry| (entry.end_ns - ORIGIN, entry.what)).collect()

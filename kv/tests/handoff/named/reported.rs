@@ -1,4 +1,4 @@
-//! What users of other handoffs have reported, by the numbers of their issues: freed without a fence, counted for each
+//! Bugs that users of other handoffs reported, by the numbers of their issues: freed without a fence, counted for each
 //! rank apart, an id that comes twice, a word that goes another way than its data. Each test has the order of events
 //! that went wrong there.
 
@@ -46,7 +46,7 @@ fn vllm_44238_a_lease_does_not_free_blocks_that_are_read() {
     rig.hear(peer(A), Message::Take(take(1, 5, false)));
     for number in 1..20 {
         rig.tick(number * LEASE / 4);
-        rig.hear(peer(A), Message::Pong);
+        rig.hear(peer(A), Message::Pong(1));
     }
     assert_eq!(rig.end_of(1), None, "the peer lives, and has not said that its READs are final");
     // The reader falls silent: the blocks are free when the engine has fenced it, not when the time is over.
@@ -101,6 +101,7 @@ fn vllm_52516_the_data_of_one_rank_does_not_count_for_another() {
         assert_eq!(rig.end_of(1), None);
         rig.hear(peer(rank), all());
     }
+    rig.pongs();
     assert_eq!(rig.end_of(1), Some((End::Received, Status::Ok)));
 }
 
@@ -124,6 +125,7 @@ fn vllm_56033_a_stage_that_is_complete_does_not_count_for_another() {
     assert!(rig.events.is_empty(), "the layers before are missing: {:?}", rig.events);
     assert_eq!(rig.machine.status(id(1)), State::Taking { valid_tokens: 0 });
     rig.hear(peer(A), Message::Data { key, epoch: 0, work: work(held(0), 0..TOKENS) });
+    rig.pongs();
     assert_eq!(rig.end_of(1), Some((End::Received, Status::Ok)));
 }
 

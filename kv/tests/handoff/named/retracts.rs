@@ -141,7 +141,7 @@ fn a_write_that_is_in_flight_holds_a_retract_and_its_tokens_do_not_count() {
     assert!(is_over(&rigs[0], number));
     assert_eq!(rigs[1].machine.status(id(1)), State::Taking { valid_tokens: 8 });
     assert_eq!((rigs[0].end_of(1), rigs[1].end_of(1)), (None, None));
-    // What is left is written, and nothing twice.
+    // The rest is written, and nothing twice.
     rigs[0].machine.offer_extend(id(1), &blocks(4..6), 0).unwrap();
     rigs[0].seal(1);
     assert_eq!(read_from(&rigs[0].posts[0]), [4, 5]);
@@ -167,12 +167,14 @@ fn a_retract_against_a_stopped_peer_is_busy_and_frees_nothing() {
         machine.offer_seal(id(1), 8, now),
     ];
     assert_eq!(more.map(status_of), [Status::Busy; 3]);
-    assert_eq!(machine.offer_retract(id(1), 9, now).unwrap(), number, "it is the same that is asked again");
+    assert_eq!(machine.offer_retract(id(1), 8, now).unwrap(), number, "it is the same that is asked again");
+    let later = machine.offer_retract(id(1), 9, now).unwrap_err();
+    assert!(later.status == Status::Invalid && later.message.contains("the tokens from 8 on"), "{later}");
     // The block is the offer's still.
     let memory = one().layers[0].memory.unwrap();
     let block = memory.address + 3 * memory.strides.block;
     rig.tick(SILENCE / 2);
-    rig.hear(peer(B), Message::Pong);
+    rig.hear(peer(B), Message::Pong(1));
     rig.tick(SILENCE);
     assert_eq!(rig.fences, [peer(A)]);
     rig.machine.not_fenced(peer(A));
@@ -194,9 +196,8 @@ fn a_retract_is_over_when_the_silent_peer_is_fenced_and_the_others_go_on() {
     let number = rig.retract(1, 8);
     rig.sent.clear();
     rig.hear(peer(B), retracted(6, 1));
-    // Before the others have answered, B is told what it may read: nothing of what was taken back.
-    let none = vec![Blocks { first_token: 8, ids: vec![] }];
-    let update = Message::Update { key: key(1, 6), epoch: 1, ready: vec![8; 3], added: none };
+    // Before the others have answered, B is told anew what it may read: nothing of what was taken back.
+    let update = Message::Update { key: key(1, 6), epoch: 1, ready: vec![8; 3], added: blocks(0..2) };
     assert_eq!(rig.told(peer(B)), [update]);
     rig.lost(peer(A));
     assert!(is_over(&rig, number));
@@ -227,7 +228,7 @@ fn a_final_of_an_old_epoch_does_not_count() {
         assert!(is_over(&rig, number));
         rig.machine.offer_extend(id(1), &blocks(6..8), 0).unwrap();
         rig.seal(1);
-        // One that had ended has what it took; one that goes on has to read again.
+        // A take that had ended has what it took; one that goes on has to read again.
         assert_eq!(rig.end_of(1).is_some(), is_final);
         rig.hear(peer(A), done_in(0, 5));
         assert_eq!(rig.end_of(1).is_some(), is_final, "old");
@@ -319,10 +320,11 @@ fn two_producers_have_epochs_of_their_own() {
     rig.hear(peer(1), Message::Retract { key: take, epoch: 1, from: 8 });
     assert_eq!(rig.sent, [(peer(1), Message::Retracted { key: take, epoch: 1 })]);
     assert_eq!(rig.machine.status(id(1)), State::Taking { valid_tokens: 8 });
-    // What the epoch that has ended moved does not count.
+    // Data of the epoch that has ended does not count.
     rig.hear(peer(1), data(take, 0, 8..TOKENS));
     assert_eq!(rig.machine.status(id(1)), State::Taking { valid_tokens: 8 });
     rig.hear(peer(1), data(take, 1, 8..TOKENS));
+    rig.pongs();
     assert_eq!((rig.end_of(1), rig.fences.len()), (Some((End::Received, Status::Ok)), 0));
 }
 
@@ -399,7 +401,7 @@ fn a_taker_that_had_everything_and_is_lost_is_not_asked() {
     }
 }
 
-/// What was not told needs no answer: an offer that ends meanwhile does not wait for a taker that has ended.
+/// A retract that was not told needs no answer: an offer that ends meanwhile does not wait for a taker that has ended.
 #[test]
 fn a_retract_that_was_not_told_does_not_open_what_was_over() {
     let mut rig = producer();
@@ -408,7 +410,7 @@ fn a_retract_that_was_not_told_does_not_open_what_was_over() {
     rig.ready(1, 0..3, TOKENS);
     rig.hear(peer(A), Message::Take(take(1, 5, false)));
     rig.hear(peer(A), done_in(0, 5));
-    (0..UNSENT_MAX).for_each(|_| rig.hear(peer(A), Message::Ping));
+    (0..UNSENT_MAX).for_each(|_| rig.hear(peer(A), Message::Ping(1)));
     let number = rig.retract(1, 8);
     assert!(!is_over(&rig, number), "its take may go on");
     rig.machine.offer_abort(id(1), 0).unwrap();
@@ -551,6 +553,8 @@ fn nothing_is_read_before_the_answer_to_a_retract() {
     }
     rig.moved(Ok(()));
     assert_eq!(rig.told(peer(1)), [Message::Retracted { key, epoch: 1 }]);
+    assert!(rig.posts.is_empty(), "nothing is granted");
+    rig.hear(peer(1), Message::Update { key, epoch: 1, ready: vec![8; 3], added: blocks(0..2) });
     assert!(!rig.posts.is_empty(), "what was not taken back is read now");
     rig.all_moved();
     assert_eq!(rig.machine.status(id(1)), State::Taking { valid_tokens: 8 });
@@ -577,7 +581,7 @@ fn a_retract_waits_for_room_among_the_messages() {
     rig.holds_messages = true;
     rig.offer(1, 1);
     rig.hear(peer(A), Message::Take(take(1, 5, false)));
-    (0..UNSENT_MAX).for_each(|_| rig.hear(peer(A), Message::Ping));
+    (0..UNSENT_MAX).for_each(|_| rig.hear(peer(A), Message::Ping(1)));
     rig.told(peer(A));
     for from in [8, 7, 6] {
         rig.retract(1, from);
@@ -623,7 +627,7 @@ fn a_rank_that_sends_nothing_tells_of_no_retract() {
 
 #[test]
 fn words_about_epochs_that_no_cache_says_fence_their_peer() {
-    // Of a consumer: answers that nobody waits for, and epochs that have not begun.
+    // A consumer's words: answers that nobody waits for, and epochs that have not begun.
     for (words, is_fenced) in [
         (retracted(5, 0), true),
         (retracted(5, 1), true),
@@ -637,7 +641,7 @@ fn words_about_epochs_that_no_cache_says_fence_their_peer() {
         rig.hear(peer(A), words.clone());
         assert_eq!(rig.fences, vec![peer(A); usize::from(is_fenced)], "{words:?}");
     }
-    // Of a producer: an epoch that does not follow, and data of one that has not begun.
+    // A producer's words: an epoch that does not follow, and data of one that has not begun.
     for wrong in [retract(1, 1, 3, 4), retract(1, 1, 2, 4), data(key(1, 1), 4, 0..4)] {
         let mut rig = Rig::new(one());
         rig.hello(peer(1), &one());
@@ -661,7 +665,7 @@ fn grants_of_another_epoch_or_without_a_retract_are_corrupt() {
         let added = vec![Blocks { first_token, ids }];
         Message::Update { key, epoch, ready: vec![ready; 3], added }
     };
-    for (epoch, ready, first_token) in [(0, 12, 8), (2, 12, 8), (1, 4, 8), (1, 12, 6)] {
+    for (epoch, ready, first_token) in [(0, 12, 12), (2, 12, 12), (1, 4, 12), (1, 12, 8), (1, 12, 11)] {
         let mut rig = Rig::new(one());
         rig.hello(peer(1), &one());
         rig.take(take_spec(1, 1, Mode::Pull));
@@ -675,6 +679,8 @@ fn grants_of_another_epoch_or_without_a_retract_are_corrupt() {
         rig.hear(peer(1), grant(key, 0, 12, 0, vec![0, 1, 2]));
         rig.moved(Ok(()));
         rig.hear(peer(1), Message::Retract { key, epoch: 1, from: 8 });
+        rig.hear(peer(1), grant(key, 1, 8, 0, vec![0, 1, 7]));
+        assert_eq!(rig.end_of(2), None);
         rig.hear(peer(1), grant(key, epoch, ready, first_token, vec![9, 8]));
         assert_eq!(rig.end_of(2), Some((End::Failed, Status::Corrupt)), "{epoch} {ready} {first_token}");
         assert_eq!(rig.valid(2).0, 8);
@@ -767,4 +773,21 @@ fn layers_are_told_anew_of_a_take_that_was_told_none() {
     assert!(rigs[1].events.is_empty());
     all_moved(&mut rigs, 0);
     assert_eq!(rigs[1].events, [Event::Layers { id: id(1), layers: 1 }]);
+}
+
+/// Only what was cancelled is moved again: what fails while tokens are taken back ends the take.
+#[test]
+fn a_transfer_that_fails_while_tokens_are_taken_back_ends_its_take() {
+    for mode in [Mode::Push, Mode::Pull] {
+        let mut rigs = pair(mode, false);
+        let at = mover(mode);
+        rigs[0].ready(1, 0..3, TOKENS);
+        deliver(&mut rigs);
+        rigs[0].retract(1, 8);
+        deliver(&mut rigs);
+        moved(&mut rigs, at, Err(Error::new(Status::Unreachable, "no path")));
+        deliver(&mut rigs);
+        let failed = Some((End::Failed, Status::Unreachable));
+        assert_eq!([rigs[0].end_of(1), rigs[1].end_of(1)], [failed; 2], "{mode:?}");
+    }
 }

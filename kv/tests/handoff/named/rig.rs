@@ -19,7 +19,7 @@ use crate::caches::{layouts, Shape};
 pub const INCARNATION: u64 = 100;
 pub const LEASE: u64 = 1_000_000_000;
 pub const SILENCE: u64 = 4_000_000_000;
-/// Of the offers and takes here: four blocks of four tokens.
+/// The tokens of the offers and takes here: four blocks of four.
 pub const TOKENS: u64 = 16;
 
 pub struct Posted {
@@ -36,6 +36,7 @@ pub struct Rig {
     pub posts: Vec<Posted>,
     pub cancels: Vec<PostId>,
     pub fences: Vec<PeerId>,
+    pub probes: Vec<PeerId>,
     pub events: Vec<Event>,
     pub holds_messages: bool,
 }
@@ -60,6 +61,16 @@ pub fn one() -> Layout {
     tp(1).remove(0)
 }
 
+/// As `one`, with blocks for a hundred takes.
+pub fn spacious() -> Layout {
+    let mut layout = one();
+    for (at, memory) in (1..).zip(layout.layers.iter_mut().flat_map(|layer| &mut layer.memory)) {
+        (memory.address, memory.blocks) = (at << 32, 1_024);
+        memory.strides.pair = memory.blocks * memory.strides.block;
+    }
+    layout
+}
+
 /// The ranks of a producer that has more than it needs for a consumer of one rank, and those that send nothing.
 pub fn with_idle() -> (Vec<Layout>, Vec<u32>) {
     let ranks = tp(16);
@@ -82,15 +93,18 @@ pub fn blocks(ids: Range<u32>) -> Vec<Blocks> {
 pub fn take(number: u8, take: u64, is_push: bool) -> Take {
     let blocks = if is_push { blocks(0..4) } else { Vec::new() };
     let (key, incarnation) = (key(number, take), INCARNATION);
-    Take { key, incarnation, group: 0, rank: 0, is_push, skip: 0, tokens: TOKENS, blocks }
+    let wanted = u64::MAX;
+    Take { key, incarnation, group: 0, rank: 0, is_push, skip: 0, tokens: TOKENS, wanted, blocks }
 }
 
+/// A take into blocks of its own.
 pub fn take_spec(number: u8, producers: u64, mode: Mode) -> TakeSpec {
+    let first = 4 * u32::from(number.saturating_sub(1));
     TakeSpec {
         id: id(number),
         producers: (1..=producers).map(peer).collect(),
         group: 0,
-        blocks: blocks(0..4),
+        blocks: blocks(first..first + 4),
         skip_tokens: 0,
         tokens: TOKENS,
         mode,
@@ -139,6 +153,7 @@ impl Rig {
             posts: Vec::new(),
             cancels: Vec::new(),
             fences: Vec::new(),
+            probes: Vec::new(),
             events: Vec::new(),
             holds_messages: false,
         }
@@ -165,6 +180,7 @@ impl Rig {
                 self.posts.push(Posted { post, peer, op, moves });
             }
             Action::Cancel { post } => self.cancels.push(post),
+            Action::Probe { peer } => self.probes.push(peer),
             Action::Fence { peer } => self.fences.push(peer),
         }
     }
@@ -191,6 +207,15 @@ impl Rig {
         self.sent = others;
         let told: Vec<(PeerId, Message)> = told;
         told.into_iter().map(|(_, message)| message).collect()
+    }
+
+    /// The peers answer the PINGs that they were sent.
+    pub fn pongs(&mut self) {
+        for (from, message) in std::mem::take(&mut self.sent) {
+            if let Message::Ping(number) = message {
+                self.hear(from, Message::Pong(number));
+            }
+        }
     }
 
     /// The status and the sentence of the ENDED that a peer was told, and only one.
@@ -280,7 +305,7 @@ impl Rig {
         ends.first().copied()
     }
 
-    /// Of a take that has ended: the tokens that are valid, and how many blocks are not to be trusted.
+    /// Returns the valid tokens of a take that has ended, and how many blocks are not to be trusted.
     pub fn valid(&self, number: u8) -> (u64, usize) {
         let ends = self.events.iter().find_map(|event| match event {
             Event::Ended { id: of, valid_tokens, untrusted, .. } if *of == id(number) => {

@@ -1,4 +1,4 @@
-//! The consumer's side.
+//! The consumer's side. Above 500 lines: the stories share the consumer at the top, and each is short.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -8,9 +8,10 @@ use ferry::types::Op;
 use ferry::Status;
 use ferry_kv::handoff::wire::Message;
 use ferry_kv::handoff::{Blocks, End, Event, Mode, State, TakeSpec};
+use ferry_kv::layout::Arrangement;
 
 use super::rig::*;
-use crate::caches::cells;
+use crate::caches::{cells, layouts, Shape};
 
 const A: u64 = 1;
 const B: u64 = 2;
@@ -85,6 +86,7 @@ fn a_push_is_received_when_this_side_has_counted_all() {
     rig.hear(peer(B), Message::Data { key, epoch: 0, work: work(2..3, 4..TOKENS) });
     assert_eq!(rig.end_of(1), None);
     rig.hear(peer(B), Message::Data { key, epoch: 0, work: work(2..3, 0..4) });
+    rig.pongs();
     assert_eq!(rig.end_of(1), Some((End::Received, Status::Ok)));
 }
 
@@ -113,6 +115,7 @@ fn nothing_to_receive_is_received_without_a_transfer() {
             let number = spec.id.bytes()[0];
             rig.take(spec);
             let key = rig.asked(peer(A));
+            assert_eq!(rig.end_of(number), None, "{mode:?}: nobody has said that there is an offer");
             rig.hear(peer(A), update(key, TOKENS));
             assert_eq!(rig.end_of(number), Some((End::Received, Status::Ok)));
             assert_eq!(rig.valid(number), (TOKENS, 0));
@@ -141,6 +144,7 @@ fn a_rank_that_sends_nothing_is_awaited_and_says_so() {
         assert_eq!(rig.end_of(1), None);
         rig.told(peer(1 + u64::from(*last)));
         rig.hear(peer(1 + u64::from(*last)), ended(key, Status::Ok));
+        rig.pongs();
         assert_eq!(rig.end_of(1), Some((End::Received, Status::Ok)));
     }
 }
@@ -254,6 +258,7 @@ fn what_one_producer_sends_goes_on_while_another_is_greeted() {
     rig.hello(peer(B), &tp(2)[1]);
     assert_eq!(rig.asked(peer(B)), key);
     rig.hear(peer(B), data(key, 3, TOKENS));
+    rig.pongs();
     assert_eq!(rig.end_of(1), Some((End::Received, Status::Ok)));
 }
 
@@ -387,7 +392,9 @@ fn close_cancels_takes_and_waits_for_their_ends() {
 
 #[test]
 fn an_engine_that_has_ended_ends_everything() {
-    let mut rig = consumer(1);
+    let mut rig = Rig::new(spacious());
+    rig.hello(peer(A), &one());
+    rig.sent.clear();
     // More than the peer has room for: the ends of some would begin others.
     for number in 1..=70 {
         rig.take(take_spec(number, 1, Mode::Pull));
@@ -402,6 +409,27 @@ fn an_engine_that_has_ended_ends_everything() {
         assert!([End::Failed, End::PeerLost, End::Cancelled].contains(&end));
     }
     assert!(rig.machine.close(0));
+}
+
+/// Blocks that are not written, because their tokens are skipped, may be in many takes.
+#[test]
+fn no_two_takes_write_one_block() {
+    let mut rig = consumer(1);
+    rig.take(TakeSpec { skip_tokens: 4, ..take_spec(1, 1, Mode::Push) });
+    let refused = |rig: &mut Rig, spec: TakeSpec| rig.machine.take(spec, 0).unwrap_err().to_string();
+    let again = |ids| TakeSpec { blocks: blocks(ids), tokens: 4, ..take_spec(2, 1, Mode::Pull) };
+    let text = "INVALID: blocks[0]: block 3 is written by another take that has not ended";
+    assert_eq!(refused(&mut rig, again(3..4)), text);
+    rig.take(again(0..1));
+    rig.take(TakeSpec { skip_tokens: 4, tokens: 4, ..take_spec(3, 1, Mode::Pull) });
+    assert_eq!(rig.machine.status(id(3)), State::Taking { valid_tokens: 4 });
+    // They are free with the end of their take, and not before.
+    rig.machine.take_cancel(id(1), 0).unwrap();
+    rig.settle();
+    assert_eq!(refused(&mut rig, TakeSpec { id: id(4), ..again(3..4) }), text);
+    rig.lost(peer(A));
+    assert!(rig.end_of(1).is_some());
+    rig.take(TakeSpec { id: id(4), ..again(3..4) });
 }
 
 /// Bytes of an earlier transfer that land late are told for the blocks that they touch, and for no others.
@@ -430,7 +458,26 @@ fn late_bytes_fail_the_handoffs_that_have_the_block() {
     assert_eq!([rig.end_of(1), rig.end_of(3)], [failed, failed]);
 }
 
-/// What had arrived may be what the late bytes have overwritten.
+/// Each byte of a block counts: of keys and values, and of each head and token.
+#[test]
+fn a_late_byte_anywhere_in_a_block_fails_its_handoff() {
+    for arrangement in [Arrangement::PairBlockTokenHead, Arrangement::BlockHeadPairToken] {
+        let layout = layouts(Shape { arrangement, ..Shape::plain(1, 1, 4) }, 0).remove(0);
+        let mut rig = Rig::new(layout.clone());
+        rig.take(TakeSpec { blocks: blocks(4..8), ..take_spec(1, 1, Mode::Push) });
+        let failed = |ids| {
+            let all = cells(&layout, &blocks(ids), 0..TOKENS, 1).into_iter().map(|cell| cell.address);
+            let fails = |at| rig.machine.clone().late_apply(&(at..at + 1), 0);
+            all.map(fails).collect::<BTreeSet<usize>>()
+        };
+        assert_eq!(failed(4..8).into_iter().collect::<Vec<_>>(), [1], "{arrangement:?}");
+        for others in [0..4, 8..12] {
+            assert_eq!(failed(others).into_iter().collect::<Vec<_>>(), [0], "{arrangement:?}");
+        }
+    }
+}
+
+/// Data that had arrived may be what the late bytes have overwritten.
 #[test]
 fn nothing_of_a_take_is_valid_after_late_bytes() {
     let first = one().layers[0].memory.unwrap().address;
@@ -452,7 +499,7 @@ fn nothing_of_a_take_is_valid_after_late_bytes() {
     }
 }
 
-/// A producer whose own memory is harmed may have sent what is wrong. What the consumer skipped is not the producer's.
+/// A producer whose own memory is harmed may have sent what is wrong. Skipped tokens are not the producer's.
 #[test]
 fn nothing_is_valid_of_a_producer_whose_memory_is_corrupt() {
     for mode in [Mode::Push, Mode::Pull] {
@@ -471,4 +518,36 @@ fn nothing_is_valid_of_a_producer_whose_memory_is_corrupt() {
             assert_eq!((rig.end_of(1), rig.valid(1)), (Some((End::Failed, status)), valid), "{mode:?}");
         }
     }
+}
+
+/// Harmed twice: the second harm, of the producer's memory alone, makes nothing valid that the first one harmed.
+#[test]
+fn a_second_harm_does_not_mend_the_first() {
+    let first = one().layers[0].memory.unwrap().address;
+    let mut rig = consumer(1);
+    rig.take(TakeSpec { skip_tokens: 4, ..take_spec(1, 1, Mode::Push) });
+    let key = rig.asked(peer(A));
+    rig.hear(peer(A), Message::Data { key, epoch: 0, work: work(0..3, 4..8) });
+    assert_eq!(rig.machine.late_apply(&(first..first + 1), rig.now), 1);
+    rig.hear(peer(A), ended(key, Status::Corrupt));
+    assert_eq!((rig.end_of(1), rig.valid(1)), (Some((End::Failed, Status::Corrupt)), (0, 4)));
+}
+
+/// None of the producers is asked for signs of life when the take has ended.
+#[test]
+fn nothing_is_expected_of_the_producers_of_a_take_that_has_ended() {
+    let mut rig = consumer(2);
+    rig.take(take_spec(1, 2, Mode::Pull));
+    for number in [A, B] {
+        let key = rig.asked(peer(number));
+        rig.hear(peer(number), update(key, TOKENS));
+    }
+    rig.all_moved();
+    rig.pongs();
+    assert_eq!(rig.end_of(1), Some((End::Received, Status::Ok)));
+    rig.sent.clear();
+    for at in 1..9 {
+        rig.tick(at * SILENCE / 2);
+    }
+    assert_eq!((rig.sent.len(), rig.fences.len()), (0, 0));
 }

@@ -1,8 +1,10 @@
-//! Blocks that leave a window, and states, of a sequence whose tokens are taken back.
+//! Blocks that leave a window, and states, of a sequence whose tokens are taken back. Above 500 lines: the stories share
+//! the producer and the helpers at the top, and each is short.
 
 use std::ops::Range;
 use std::time::Duration;
 
+use ferry::status::Error;
 use ferry::Status;
 use ferry_kv::handoff::wire::{Message, Take};
 use ferry_kv::handoff::{Blocks, End, OfferSpec, State};
@@ -40,8 +42,9 @@ fn with_state() -> Layout {
 }
 
 fn of_tokens(group: u64, number: u64, tokens: u64, is_push: bool) -> Message {
-    let blocks = if is_push { both() } else { Vec::new() };
-    Message::Take(Take { group, tokens, blocks, ..take(1, number, is_push) })
+    // The lists of a push say which groups it wants.
+    let (blocks, wanted) = if is_push { (both(), 0) } else { (Vec::new(), u64::MAX) };
+    Message::Take(Take { group, tokens, wanted, blocks, ..take(1, number, is_push) })
 }
 
 impl Rig {
@@ -98,7 +101,7 @@ fn a_window_block_is_freed_at_layer_n() {
         rig.machine.offer_seal(id(1), TOKENS, 0).unwrap();
         rig.settle();
         assert_eq!(rig.end_of(1), None, "another taker");
-        // One that comes now is told of what is left.
+        // A taker that comes now is told of what is left.
         rig.hear(peer(B), of_tokens(1, 6, TOKENS, false));
         let told = rig.told(peer(B));
         assert!(matches!(&told[..], [Message::Update { added, epoch: 1, .. }]
@@ -126,7 +129,7 @@ fn a_take_that_needs_what_was_freed_fails_alone() {
         assert!(is_push == rig.is_free(number), "a pull says when it is over");
         let (status, why) = rig.told_end(peer(A)).unwrap_or((Status::Ok, String::new()));
         assert_eq!(status, Status::Stale);
-        assert_eq!(why, "the producer has freed blocks of the window of group 1 that the take needs");
+        assert_eq!(why, "the offer lacks blocks of the window of group 1 that the take needs");
         assert_eq!(rig.told(peer(B)), []);
         rig.hear(peer(A), Message::Final { key: key(1, 5), epoch: 0, status: Status::Stale, why });
         assert!(rig.is_free(number));
@@ -174,7 +177,7 @@ fn only_windows_are_freed_and_only_blocks_that_are_before() {
     assert_eq!(rig.free(3), 0, "token 3 is in block 10");
     assert_eq!(rig.free(4), 1);
     assert_eq!(rig.free(1), 1);
-    // What is left begins at token 4: 10 tokens are the fewest whose window it has.
+    // The rest begins at token 4: 10 tokens are the fewest whose window it has.
     let ready = |rig: &mut Rig, tokens| rig.machine.offer_ready(id(1), 0..3, tokens, 0).map_err(|e| e.status);
     assert_eq!((ready(&mut rig, 9), ready(&mut rig, 10)), (Err(Status::Invalid), Ok(())));
     assert_eq!(rig.free(u64::MAX), 2);
@@ -283,32 +286,33 @@ fn a_state_is_not_read_between_a_retract_and_the_next_grant() {
     rig.all_moved();
     rig.hear(peer(1), Message::Retract { key, epoch: 1, from: 8 });
     assert!(rig.posts.is_empty());
-    let none = vec![Blocks::default(); 2];
-    rig.hear(peer(1), Message::Update { key, epoch: 1, ready: vec![8, 0, 8], added: none });
+    let added = vec![list(0, 0..2), Blocks::default()];
+    rig.hear(peer(1), Message::Update { key, epoch: 1, ready: vec![8, 0, 8], added });
     assert!(window_of(&rig.posts).is_empty() && rig.posts.len() == 1);
 }
 
 #[test]
-fn a_take_that_comes_when_its_window_blocks_are_freed_is_stale_and_takes_no_place() {
+fn a_take_that_comes_when_its_window_blocks_are_freed_is_stale_and_ends_its_taker() {
     for is_push in [true, false] {
         let mut rig = producer(&mixed());
         rig.ready(1, 0..3, TOKENS);
         let number = rig.free(10);
         assert!(rig.is_free(number));
-        for taker in [3, 4, 5] {
+        for taker in [3, 3] {
             rig.hear(peer(A), of_tokens(taker, taker, 9, is_push));
             let (status, why) = rig.told_end(peer(A)).unwrap();
             assert!(
-                status == Status::Stale && why.contains("freed blocks of the window of group 1"),
+                status == Status::Stale && why.contains("lacks blocks of the window of group 1"),
                 "{why}"
             );
         }
         assert!(rig.posts.is_empty());
-        // Both places of the offer are free, and the whole sequence does not need those blocks.
-        for taker in [6, 7] {
-            rig.hear(peer(A), of_tokens(taker, taker, TOKENS, is_push));
-            assert_eq!(rig.told_end(peer(A)), None);
-        }
+        // The other place of the offer is free, and the whole sequence does not need those blocks.
+        rig.hear(peer(A), of_tokens(6, 6, TOKENS, is_push));
+        assert_eq!(rig.told_end(peer(A)), None);
+        assert_eq!(rig.end_of(1), None);
+        rig.hear(peer(A), of_tokens(7, 7, TOKENS, is_push));
+        assert_eq!(rig.told_end(peer(A)).map(|told| told.0), Some(Status::Limit));
     }
 }
 
@@ -346,7 +350,7 @@ fn a_window_block_that_was_freed_cannot_be_handed_over_again() {
     }
 }
 
-/// What is taken back is computed again, in other blocks; what was freed before that is not.
+/// Tokens that are taken back are computed again, in other blocks; tokens before them that were freed are not.
 #[test]
 fn a_window_block_that_was_freed_and_taken_back_is_offered_to_those_who_come_later() {
     for is_push in [true, false] {
@@ -366,4 +370,136 @@ fn a_window_block_that_was_freed_and_taken_back_is_offered_to_those_who_come_lat
             assert_eq!(rig.told_end(peer(A)).map(|told| told.0), end, "{from}, {frees_more}, {is_push}");
         }
     }
+}
+
+/// Seed 1006664: the taker had all of this rank, and goes on with others. Its window's first block was freed, and then its
+/// tokens were taken back; the window is offered again from a later block on.
+#[test]
+fn a_window_that_begins_later_than_it_was_taken_back_ends_those_that_need_more() {
+    for is_push in [true, false] {
+        for (resumes, end) in [(4, None), (8, Some(Status::Stale))] {
+            let mut rig = producer(&mixed());
+            rig.hear(peer(A), of_tokens(0, 5, 12, is_push));
+            rig.ready(1, 0..3, TOKENS);
+            rig.all_moved();
+            rig.hear(peer(A), done(key(1, 5)));
+            let number = rig.free(8);
+            assert!(rig.is_free(number));
+            let number = rig.retract(1, 6);
+            rig.hear(peer(A), Message::Retracted { key: key(1, 5), epoch: 2 });
+            assert!(rig.is_free(number));
+            assert_eq!(rig.told_end(peer(A)), None, "token 6 is computed again");
+            let more = [list(0, 20..22), list(resumes, 20..23)];
+            rig.machine.offer_extend(id(1), &more, 0).unwrap();
+            rig.ready(1, 0..3, TOKENS);
+            assert_eq!(rig.told_end(peer(A)).map(|told| told.0), end, "from {resumes}, push: {is_push}");
+            assert_eq!(rig.posts.is_empty(), !is_push || end.is_some());
+            // A taker that comes now needs the same.
+            rig.hear(peer(B), of_tokens(1, 6, 12, is_push));
+            assert_eq!(rig.told_end(peer(B)).map(|told| told.0), end, "from {resumes}, push: {is_push}");
+        }
+    }
+}
+
+/// Nothing of an epoch that has ended is read: not the blocks before those that the next one tells, either.
+#[test]
+fn what_was_granted_before_a_retract_is_not_read_after_it() {
+    let mut rig = Rig::new(mixed());
+    rig.hello(peer(1), &mixed());
+    let mut spec = take_spec(1, 1, ferry_kv::handoff::Mode::Pull);
+    (spec.blocks, spec.tokens) = (both(), 12);
+    rig.take(spec);
+    let key = rig.asked(peer(1));
+    rig.hear(peer(1), Message::Update { key, epoch: 0, ready: vec![8; 3], added: both() });
+    rig.all_moved();
+    rig.hear(peer(1), Message::Retract { key, epoch: 1, from: 6 });
+    assert_eq!(rig.told(peer(1)), [Message::Retracted { key, epoch: 1 }]);
+    assert!(rig.posts.is_empty());
+    // The window of 12 tokens begins at token 6, and no block of before has the tokens from 6 on.
+    let added = vec![list(0, 4..7), list(8, 20..22)];
+    rig.hear(peer(1), Message::Update { key, epoch: 1, ready: vec![12; 3], added });
+    assert_eq!(window_of(&rig.posts), []);
+    rig.all_moved();
+    assert_eq!(rig.end_of(1), Some((End::Failed, Status::Invalid)));
+}
+
+/// A taker that reads its window holds the blocks that were freed; tokens that are taken back let go of these, too, and
+/// the taker waits for what is computed again.
+#[test]
+fn a_window_that_is_being_read_does_not_hold_tokens_that_are_taken_back() {
+    for is_push in [true, false] {
+        let mut rig = producer(&mixed());
+        rig.hear(peer(A), of_tokens(0, 5, 12, is_push));
+        rig.ready(1, 0..3, 12);
+        let window = rig.free(8);
+        assert!(!rig.is_free(window));
+        let number = rig.retract(1, 6);
+        if is_push {
+            rig.moved(Err(Error::new(Status::Cancelled, "cancelled")));
+        }
+        assert!(!rig.is_free(window) && !rig.is_free(number), "{is_push}");
+        rig.hear(peer(A), Message::Retracted { key: key(1, 5), epoch: 2 });
+        assert!(rig.is_free(window) && rig.is_free(number), "{is_push}");
+        assert_eq!(rig.told_end(peer(A)), None);
+        // It goes on, and what is freed of the new blocks is awaited as before.
+        let more = [list(0, 20..22), list(4, 20..23)];
+        rig.machine.offer_extend(id(1), &more, 0).unwrap();
+        rig.ready(1, 0..3, 12);
+        let window = rig.free(8);
+        assert!(!rig.is_free(window), "{is_push}");
+        match is_push {
+            true => rig.all_moved(),
+            false => {
+                let done =
+                    Message::Final { key: key(1, 5), epoch: 2, status: Status::Ok, why: String::new() };
+                rig.hear(peer(A), done);
+            }
+        }
+        assert!(rig.is_free(window), "{is_push}");
+    }
+}
+
+/// The producer never had what lies before the list, and a retract to before that computes it from the token on.
+#[test]
+fn a_window_that_begins_late_serves_no_take_that_needs_more() {
+    for is_push in [true, false] {
+        let stale = Some(Status::Stale);
+        // The window of 12 tokens begins at token 6, and that of 14 at token 8.
+        for (retracts_to, tokens, end) in
+            [(None, 12, stale), (None, 14, None), (Some(7), 12, stale), (Some(6), 12, None)]
+        {
+            let mut rig = Rig::new(mixed());
+            rig.hello(peer(A), &mixed());
+            let blocks = vec![list(0, 0..4), list(8, 10..12)];
+            let (lease, only) = (Duration::MAX, Vec::new());
+            rig.machine.offer(OfferSpec { id: id(1), blocks, takers: 2, only, lease }, 0).unwrap();
+            rig.sent.clear();
+            if let Some(from) = retracts_to {
+                rig.retract(1, from);
+                let more = [list(0, 20..22), list(4, 20..23)];
+                rig.machine.offer_extend(id(1), &more, 0).unwrap();
+            }
+            rig.hear(peer(A), of_tokens(0, 5, tokens, is_push));
+            let told = rig.told_end(peer(A)).map(|told| told.0);
+            assert_eq!(told, end, "{retracts_to:?}, {tokens} tokens, push: {is_push}");
+            // A take that does not want the window lacks nothing.
+            let blocks = if is_push { vec![list(0, 0..4), list(0, 0..0)] } else { Vec::new() };
+            let unneeding = Take { group: 1, tokens, wanted: 1, blocks, ..take(1, 6, is_push) };
+            rig.hear(peer(A), Message::Take(unneeding));
+            assert_eq!(rig.told_end(peer(A)), None);
+        }
+    }
+}
+
+/// An offer that is sealed and not taken holds no lease of what was freed.
+#[test]
+fn a_window_block_that_was_freed_is_not_leased() {
+    let mut rig = producer(&mixed());
+    rig.ready(1, 0..3, TOKENS);
+    rig.machine.offer_seal(id(1), TOKENS, 0).unwrap();
+    assert_eq!(rig.machine.metrics(0).leased_blocks, 8);
+    rig.free(10);
+    assert_eq!(rig.machine.metrics(0).leased_blocks, 6);
+    assert_eq!(rig.machine.reclaim(1, 0), 6, "those that the offer has");
+    assert_eq!(rig.machine.metrics(0).leased_blocks, 0);
 }

@@ -1,4 +1,4 @@
-//! What happens to devices, and what their queues do at the moment.
+//! Faults of devices, and the present states of their queues.
 
 use super::queue::Direction;
 use crate::process::ProcessId;
@@ -9,14 +9,14 @@ use std::time::Duration;
 /// How often faults happen by themselves.
 #[derive(Clone, Debug)]
 pub struct Faults {
-    /// Of a million batches, so many fail.
+    /// How many of a million batches fail.
     pub fail_ppm: u32,
     /// So many times as long as usual before each part.
     pub slowness: u64,
 }
 
 impl Default for Faults {
-    /// What happens without a fault.
+    /// Returns the values that hold without a fault.
     fn default() -> Faults {
         Faults { fail_ppm: 0, slowness: 1 }
     }
@@ -48,7 +48,7 @@ pub fn hang(time: Duration, can_stop: bool) {
     with(|world| world.devices.hang = Some(Hang { ns: time.as_nanos() as u64, can_stop }));
 }
 
-/// Lets all devices go on, without faults. Those that are broken stay so.
+/// Lets all devices go on, without faults. Broken ones stay so.
 pub fn calm() {
     set_faults(Faults::default());
     with(|world| {
@@ -63,7 +63,7 @@ pub fn calm() {
     });
 }
 
-/// What queues do at the moment, for those who count what runs reach.
+/// How many batches and queues are in each state at the moment, for those who count what runs reach.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct States {
     /// Batches under way from hosts to devices, and from devices to hosts.

@@ -13,7 +13,7 @@ pub(super) struct Allocated {
     pub length: u64,
 }
 
-/// What a device's library tells about an address.
+/// The answer of a device's library about an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Allocation {
     pub ordinal: i32,

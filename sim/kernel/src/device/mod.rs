@@ -15,7 +15,7 @@
 //!
 //! ```text
 //!  copy ─▶ batches under way ─▶ step: a part of any batch ─▶ memory (the observer is told)
-//!                 └── is_done, in the order of the batches          fault: slow, failing, standing
+//!                 └── poll_done, in the order of the batches          fault: slow, failing, standing
 //! ```
 //! `memory` has what processes allocate and pin, `queue` what they hold, `step` the device's own work, `fault` what
 //! happens to devices.
@@ -39,7 +39,7 @@ use memory::Pinned;
 use queue::QueueState;
 use std::collections::BTreeMap;
 
-/// What moves at once.
+/// The most bytes that move at once.
 const PART_BYTES: u64 = 4096;
 
 /// A step of a queue is due.
@@ -72,7 +72,7 @@ pub(crate) struct Devices {
     queues_made: u64,
     /// For how long the devices of a process have stood, or will have.
     stood_ns: BTreeMap<ProcessId, u64>,
-    /// What hosts that are suspended will do when they wake up.
+    /// Steps of suspended hosts' queues, due when the hosts wake up.
     asleep: Vec<(HostId, Due)>,
 }
 
@@ -142,7 +142,7 @@ impl World {
         }
     }
 
-    /// The kernel takes the copies of a dead process back. What its devices hold stays, as the registered memory of a
+    /// The kernel takes the copies of a dead process back. Its devices' memory stays, as the registered memory of a
     /// killed process does.
     pub(crate) fn devices_of_dead(&mut self, process: ProcessId) {
         self.devices.queues.retain(|_, queue| queue.process != process);

@@ -1,5 +1,5 @@
-//! A queue of copies on one device, as one thread of a process holds it; `step` moves them. What a correct program
-//! never asks of a device is a failure of the run: more batches than it said, memory that is neither pinned nor the
+//! A queue of copies on one device, as one thread of a process holds it; `step` moves them. The run fails if a program
+//! asks of a device what a correct one never does: more batches than it said, memory that is neither pinned nor the
 //! device's, memory that is taken back under a copy.
 
 use super::{has, PART_BYTES};
@@ -12,7 +12,7 @@ use std::time::Duration;
 /// How long the library takes to look for the end of a batch, and while the device stands.
 const LOOK_NS: (u64, u64) = (300, 3_000);
 const STUCK_NS: (u64, u64) = (100_000, 1_000_000);
-/// Of failing batches: so many of a million are not even started.
+/// How many of a million failing batches are not even started.
 const NOT_STARTED_PPM: u32 = 300_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,9 +31,9 @@ pub struct Piece {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failure {
-    /// Of one batch.
+    /// One batch failed.
     Copy,
-    /// Of the device: nothing moves any more.
+    /// The device is broken: nothing moves any more.
     Broken,
 }
 
@@ -50,7 +50,7 @@ impl Failure {
 pub(super) struct BatchState {
     pub number: u64,
     pub direction: Direction,
-    /// What has yet to move, in parts of a page at most.
+    /// The parts that have yet to move, each of a page at most.
     pub parts: Vec<Piece>,
     /// The batch fails when no more parts than these are left.
     pub fails_at: Option<usize>,
@@ -68,7 +68,7 @@ pub(super) struct QueueState {
     pub ordinal: i32,
     batch_bytes: u64,
     depth: usize,
-    /// Those whose end was not told, in their order.
+    /// Batches whose end was not told, in their order.
     pub batches: VecDeque<BatchState>,
     batches_made: u64,
     /// When the next part moves.
@@ -140,7 +140,7 @@ impl Queue {
     }
 
     /// Returns whether all batches up to this one have ended. Asked for each batch in their order, until it has ended.
-    pub fn is_done(&mut self, batch: u64) -> Result<bool, Failure> {
+    pub fn poll_done(&mut self, batch: u64) -> Result<bool, Failure> {
         let stuck_ns = with(|world| {
             let queue = world.devices.queues.get(&self.serial)?;
             let stands = queue.is_busy() && queue.stands_until > world.now;

@@ -5,11 +5,11 @@ use super::Due;
 use crate::timer::Event;
 use crate::world::World;
 
-/// What makes the accesses of a device.
+/// The name under which devices access memory.
 pub const COPIES: &str = "device";
 /// The shortest pause before a part.
 const GAP_NS_MIN: u64 = 100;
-/// Of failures, so many of a million break the device.
+/// How many of a million failures break the device.
 const BREAKS_PPM: u32 = 100_000;
 
 impl World {

@@ -8,27 +8,27 @@ use std::net::SocketAddr;
 /// How often faults happen, in parts per million.
 #[derive(Clone, Debug)]
 pub struct Faults {
-    /// Of sends and of receives: only a part is moved.
+    /// Sends, and receives, that move only a part.
     pub short_send_ppm: u32,
     pub short_receive_ppm: u32,
-    /// Of packets: so much longer on the way, and all behind them.
+    /// Packets that take so much longer on the way, and delay all behind them.
     pub delay_ppm: u32,
     pub delay_ns: (u64, u64),
-    /// Of packets with data: the connection is reset, a bit is flipped, the bytes arrive twice.
+    /// Packets with data at which the connection is reset, a bit is flipped, or the bytes arrive twice.
     pub reset_ppm: u32,
     pub flip_ppm: u32,
     pub replay_ppm: u32,
-    /// Of dials: the first packet is lost; the dial is refused.
+    /// Dials whose first packet is lost, and dials that are refused.
     pub hang_ppm: u32,
     pub refuse_ppm: u32,
-    /// Of calls that need a descriptor: EMFILE.
+    /// Calls that need a descriptor and fail with EMFILE.
     pub no_descriptor_ppm: u32,
     /// The sizes that buffers may have whose size no program has set.
     pub buffer_bytes: (usize, usize),
 }
 
 impl Default for Faults {
-    /// What happens without a fault.
+    /// Returns the rates that hold without a fault.
     fn default() -> Faults {
         Faults {
             short_send_ppm: 50_000,
@@ -54,7 +54,7 @@ pub fn set_faults(faults: Faults) {
     });
 }
 
-/// Cuts both ways between two hosts. What is sent is held, and so are acknowledgements.
+/// Cuts both ways between two hosts. Sent data is held, and so are acknowledgements.
 pub fn partition(a: HostId, b: HostId) {
     partition_one_way(a, b);
     partition_one_way(b, a);
@@ -66,7 +66,7 @@ pub fn partition_one_way(from: HostId, to: HostId) {
     with(|world| world.cut(from, to));
 }
 
-/// Mends both ways between two hosts. What was held arrives when its kernel tries again.
+/// Mends both ways between two hosts. Held data arrives when its kernel tries again.
 pub fn heal(a: HostId, b: HostId) {
     point();
     with(|world| {

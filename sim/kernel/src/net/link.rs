@@ -5,7 +5,7 @@ use crate::process::HostId;
 use crate::timer::Event;
 use crate::world::World;
 
-/// What the way between two hosts takes, and within one host.
+/// The least and most latency in nanoseconds between two hosts, and within one host.
 const LATENCY_NS: (u64, u64) = (10_000, 1_000_000);
 const LATENCY_WITHIN_NS: (u64, u64) = (2_000, 20_000);
 /// When what was held is tried again: the longer the cut was, the later it may be, as TCP's retries get rarer.

@@ -1,4 +1,4 @@
-//! The simulated network: streams between hosts, as TCP gives them. What a program sends leaves its memory at the call
+//! The simulated network: streams between hosts, as TCP gives them. Sent data leaves its memory at the call
 //! (or later, if the socket is told to be zero-copy), travels for the latency of its link, and waits at the other end.
 //!
 //! ```text
@@ -76,7 +76,7 @@ enum Phase {
     Up,
     /// Reset, refused, or given up: nothing moves any more.
     Dead,
-    /// The program has closed it. What was sent still travels.
+    /// The program has closed it. Sent data still travels.
     Gone,
 }
 
@@ -154,7 +154,7 @@ struct Pipe {
     last_at: u64,
     /// The packet at the head waits for room in the inbox.
     stuck: bool,
-    /// What a fault does to the next data.
+    /// Faults of the next data: a bit is flipped, or the bytes arrive twice.
     flip: bool,
     replay: bool,
 }

@@ -1,10 +1,11 @@
-//! What programs do with an end: send, receive, shut, and ask. A call moves its bytes piece by piece, and others may
+//! A program's calls on an end: send, receive, shut, and ask. A call moves its bytes piece by piece, and others may
 //! run between two pieces, as they may while a real kernel copies.
 
 use super::{Chunk, Content, Phase, StreamEnd};
 use crate::device;
 use crate::fd::{call, errno, FileId, Kind};
 use crate::memory;
+use crate::pages;
 use crate::poller::Ready;
 use crate::process;
 use crate::wait::{block_until, ticket};
@@ -215,9 +216,11 @@ fn transfer(
             }
             point();
         }
-        result = with(|world| match world.is_open(id) {
-            true => piece(world, end, &mut cursor, limit - done),
-            false => errno(libc::EBADF),
+        result = reach(id, end, direction, &mut cursor).and_then(|most| {
+            with(|world| match world.is_open(id) {
+                true => piece(world, end, &mut cursor, most.min(limit - done)),
+                false => errno(libc::EBADF),
+            })
         });
         lands = memory::tell();
         match &result {
@@ -241,6 +244,23 @@ fn transfer(
     match result {
         Err(error) if done == 0 => Err(error),
         _ => Ok(done),
+    }
+}
+
+/// Returns how many bytes the pages of the next vector allow. Waits for a page that is late.
+fn reach(id: FileId, end: StreamEnd, direction: usize, cursor: &mut Cursor) -> io::Result<usize> {
+    let touches = with(|world| {
+        world.has_holes() && world.is_open(id) && {
+            let own = world.end(end);
+            match direction {
+                READ => !own.inbox.is_empty(),
+                _ => own.phase == Phase::Up && own.outbox_max > own.unacked && !own.zero_copy,
+            }
+        }
+    });
+    match cursor.peek().filter(|_| touches) {
+        Some(next) => pages::reach(next.address, next.length, direction == READ),
+        None => Ok(usize::MAX),
     }
 }
 

@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 
 /// How long a completion takes when nothing delays it.
 const LATE_NS: (u64, u64) = (100, 20_000);
-/// Of arms of queues that hold completions: the announcement comes at once.
+/// How many of a million arms of a queue that holds completions announce them at once.
 const EAGER_PPM: u32 = 200_000;
 
 /// A completion.
@@ -49,7 +49,7 @@ pub(super) struct Finish {
     pub places: usize,
     /// The READ whose pieces land before the completion comes, or never.
     pub of: Option<Psn>,
-    /// What a receive holds: the address, its key, the bytes, and who sent them.
+    /// The contents of a receive: the address, its key, the bytes, and who sent them.
     pub received: Option<(u64, u32, Vec<u8>, ProcessId)>,
 }
 
@@ -148,7 +148,7 @@ impl World {
         self.changed(file);
     }
 
-    /// Arms a queue. What it holds already is announced or not.
+    /// Arms a queue. Completions that it holds already are announced or not.
     pub(super) fn arm(&mut self, id: u32) {
         let eager = self.nics.rng.chance(EAGER_PPM);
         let Some(cq) = self.nics.cqs.get_mut(&id) else { return };

@@ -1,4 +1,4 @@
-//! What happens to NICs and to the ways between them, and what their queue pairs do at the moment.
+//! Faults of NICs and of the ways between them, and the present states of queue pairs.
 
 use super::{verbs, NicId, State};
 use crate::process::HostId;
@@ -8,23 +8,23 @@ use crate::world::{point, with, World};
 /// How often faults happen by themselves, in parts per million.
 #[derive(Clone, Debug)]
 pub struct Faults {
-    /// Of packets: lost.
+    /// Packets that are lost.
     pub loss_ppm: u32,
-    /// Of packets: so much later that others overtake them.
+    /// Packets that come so much later that others overtake them.
     pub overtaken_ppm: u32,
     pub overtaken_ns: (u64, u64),
-    /// Of timers: so early that packets are sent again which are not lost.
+    /// Timers that run off so early that packets are sent again which are not lost.
     pub early_ppm: u32,
-    /// Of pieces: so much later in memory.
+    /// Pieces that land so much later in memory.
     pub late_landing_ppm: u32,
     pub late_landing_ns: (u64, u64),
-    /// Of completions: so much later.
+    /// Completions that come so much later.
     pub late_ppm: u32,
     pub late_ns: (u64, u64),
 }
 
 impl Default for Faults {
-    /// What happens without a fault.
+    /// Returns the rates that hold without a fault.
     fn default() -> Faults {
         Faults {
             loss_ppm: 0,
@@ -107,7 +107,7 @@ pub fn break_queue_pair(which: u64) -> bool {
     })
 }
 
-/// What queue pairs do at the moment, for those who count what runs reach.
+/// How many queue pairs and requests are in each state at the moment, for those who count what runs reach.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct States {
     /// Queue pairs that are connected, and in error.

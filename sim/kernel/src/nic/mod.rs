@@ -44,14 +44,14 @@ use completion::{CqState, Finish};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use wire::{Landing, Psn, Reply, Send};
 
-/// What `Limits` of a device say that the program which made it did not choose.
+/// A device's MTU in bytes, which the program that makes the device does not choose.
 pub const MTU: u32 = 4096;
 
 /// A device of a host, for the programs that make worlds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct NicId(u32);
 
-/// What a device can do.
+/// The abilities of a device.
 #[derive(Clone, Debug)]
 pub struct Abilities {
     pub qp_wr_max: u32,
@@ -106,7 +106,7 @@ struct Device {
     gid: [u8; 16],
     abilities: Abilities,
     is_up: bool,
-    /// What a packet from here takes at least.
+    /// The least time of a packet from here, in nanoseconds.
     latency_ns: u64,
     free_keys: Vec<u32>,
     next_key: u32,
@@ -234,7 +234,7 @@ pub(crate) struct Nics {
     made: u64,
     /// Ways between hosts on which no packet of a NIC passes.
     cuts: BTreeSet<(HostId, HostId)>,
-    /// What hosts that are suspended will do when they wake up.
+    /// Work of suspended hosts' NICs, due when the hosts wake up.
     asleep: Vec<(HostId, Due)>,
     refusals: u64,
 }
@@ -280,7 +280,7 @@ impl World {
         };
         let Some(device) = device else { return };
         let host = self.nics.devices[device as usize].host;
-        // What a NIC has received is written by the bus, which does not wait for the processors.
+        // Bytes that a NIC has received are written by the bus, which does not wait for the processors.
         let is_of_bus = matches!(due, Due::Land(..));
         if self.clock_of(host).suspended_at.is_some() && !is_of_bus {
             return self.nics.asleep.push((host, due));

@@ -1,4 +1,4 @@
-//! What libibverbs makes and takes away: registrations, receive queues, queue pairs and their states, posted requests.
+//! Makes and takes away libibverbs' registrations, receive queues, queue pairs with their states, and posted requests.
 
 use super::completion::{ChannelState, CqState, EventQueue};
 use super::verbs::{LocalSide, QpSpec, Remote};
@@ -13,9 +13,9 @@ use std::io;
 
 /// The most pieces of one request.
 const PIECES_MAX: u64 = 4;
-/// Of freed keys and numbers: so many of a million are given again at once.
+/// How many of a million freed keys and numbers are given again at once.
 const REUSE_PPM: u32 = 500_000;
-/// Of queue pairs that end: their completions that nobody has polled are gone.
+/// How many of a million queue pairs that end lose their completions that nobody has polled.
 const CLEANED_PPM: u32 = 500_000;
 
 impl World {
@@ -268,7 +268,7 @@ impl World {
         Ok(())
     }
 
-    /// Takes a queue pair away. What peers have written over it is in memory, what it reads never lands.
+    /// Takes a queue pair away. Peers' writes over it are in memory; its own reads never land.
     pub(super) fn destroy_qp(&mut self, serial: u64) {
         self.land_all(serial);
         let is_cleaned = self.nics.rng.chance(CLEANED_PPM);

@@ -15,9 +15,9 @@ const LONG_PAUSE_NS: (u64, u64) = (4_000, 200_000);
 const LONG_PAUSE_PPM: u32 = 20_000;
 /// After so many of a million packets the burst ends.
 const BURST_ENDS_PPM: u32 = 300_000;
-/// What a receiver asks for that is not ready.
+/// The least and most nanoseconds that a receiver which is not ready asks for.
 const NOT_READY_NS: (u64, u64) = (640_000, 1_300_000);
-/// Of queue pairs that fail: packets still leave.
+/// How many of a million failing queue pairs still send packets.
 const LINGERS_PPM: u32 = 500_000;
 /// How long a piece takes into memory when nothing delays it.
 const LANDING_NS: (u64, u64) = (10, 5_000);
@@ -130,7 +130,7 @@ impl World {
         let Some(qp) = self.nics.qps.get(&serial) else { return };
         let (from, to, actor) = ((qp.device, qp.number), qp.to, qp.process);
         let ns = self.nic_travel_ns(from.0);
-        if self.is_lost(from.0, to.0) {
+        if self.draw_loss(from.0, to.0) {
             return;
         }
         let (ppm, (least, most)) = (self.nics.faults.overtaken_ppm, self.nics.faults.overtaken_ns);
@@ -239,7 +239,7 @@ impl World {
         self.finish(serial, Finish { at: 0, is_receive: false, wc, places, of, received: None });
     }
 
-    /// The request at this place fails, and the queue pair with it. Those before it that were answered are good.
+    /// The request at this place fails, and the queue pair with it. Earlier ones that were answered are good.
     pub(super) fn fail_send(&mut self, serial: u64, at: usize, with: u32) {
         let Some(qp) = self.nics.qps.get_mut(&serial) else { return };
         let (number, opened) = (qp.number, qp.opened);
@@ -285,12 +285,12 @@ impl World {
         all.iter().for_each(|send| self.retired(serial, send, status::WR_FLUSH_ERR));
     }
 
-    pub(super) fn is_answered(&mut self, serial: u64, psn: Psn, body: &Body) {
+    pub(super) fn take_answer(&mut self, serial: u64, psn: Psn, body: &Body) {
         let Some(qp) = self.nics.qps.get(&serial) else { return };
         if qp.state != State::Rts {
             return;
         }
-        // What was not sent since the last step back is answered, too: an earlier try was.
+        // A packet that was not sent since the last step back is answered, too: an earlier try was.
         match body {
             Body::Ack => self.answered(serial, psn.plus(1)),
             Body::Answer(bytes) => self.read_answered(serial, psn, bytes),

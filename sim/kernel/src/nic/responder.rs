@@ -16,7 +16,7 @@ const LATE_ANSWER_PPM: u32 = 20_000;
 /// The access of a READ whose packet came twice. The requester may have the first answer since long: it then drops this
 /// one.
 pub const READ_AGAIN: &str = "RDMA READ again";
-/// What may be added to a packet's time on its way.
+/// The bound of the jitter on a packet's way, in nanoseconds.
 const JITTER_NS: u64 = 2_000;
 
 impl World {
@@ -29,7 +29,7 @@ impl World {
     }
 
     /// True if a packet from one device to another does not arrive now.
-    pub(super) fn is_lost(&mut self, from: u32, to: u32) -> bool {
+    pub(super) fn draw_loss(&mut self, from: u32, to: u32) -> bool {
         let ppm = self.nics.faults.loss_ppm;
         let unlucky = self.nics.rng.chance(ppm);
         let Some(there) = self.nics.devices.get(to as usize) else { return true };
@@ -54,7 +54,7 @@ impl World {
 
     pub(super) fn nic_arrives(&mut self, packet: &Packet) {
         let Packet { from, to, actor, psn, body } = packet;
-        if self.is_lost(from.0, to.0) {
+        if self.draw_loss(from.0, to.0) {
             return;
         }
         let Some(serial) = self.nics.numbers.get(to).copied() else { return };
@@ -64,7 +64,7 @@ impl World {
             return;
         }
         if matches!(body, Body::Ack | Body::Answer(_) | Body::Refusal(_)) {
-            return self.is_answered(serial, *psn, body);
+            return self.take_answer(serial, *psn, body);
         }
         if qp.refuses {
             return;
@@ -118,7 +118,7 @@ impl World {
                 }
             }
             Body::Read(read) => {
-                // What was written before is in memory first.
+                // Earlier writes are in memory first.
                 self.land_all(serial);
                 let found = self.reached(serial, read.rkey, read.address, read.length);
                 let found = found.filter(|it| it.remote_read).is_some() || read.length == 0;

@@ -1,4 +1,4 @@
-//! What programs hold: the objects of libibverbs in the shape of the engine's `sys::verbs`, each destroyed when it is
+//! The objects of libibverbs that programs hold, in the shape of the engine's `sys::verbs`, each destroyed when it is
 //! dropped. Objects of a killed process are taken back by the kernel, a while later. Above 500 lines because libibverbs
 //! has so many kinds of objects, each with a few lines.
 

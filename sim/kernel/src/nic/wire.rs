@@ -1,4 +1,4 @@
-//! What travels between two NICs, and what each of them has to do later.
+//! The packets between two NICs, and each NIC's later work.
 
 use super::completion::Wc;
 use crate::process::ProcessId;
@@ -72,7 +72,7 @@ pub(super) struct Read {
     pub address: u64,
     pub rkey: u32,
     pub length: u64,
-    /// What one answer carries.
+    /// The most bytes that one answer carries.
     pub piece_bytes: u64,
 }
 
@@ -96,7 +96,7 @@ pub(super) enum Refusal {
     Invalid,
 }
 
-/// What the responder answers, in the order of the requests.
+/// An answer of the responder. Answers go out in the order of the requests.
 pub(super) enum Reply {
     Ack(Psn),
     /// `is_again`: the READ was answered before.
@@ -148,7 +148,7 @@ pub(super) struct Send {
     pub psn: Psn,
     pub piece_bytes: u64,
     pub pieces: u32,
-    /// Of a READ: the pieces that are in memory.
+    /// For a READ: the pieces that are in memory.
     pub landed: u32,
 }
 

@@ -18,7 +18,7 @@ fn fails_weakly() -> bool {
     try_with(|world| world.script.is_none() && world.rng.chance(WEAK_FAILS_PPM)).unwrap_or(false)
 }
 
-/// What all atomics have.
+/// The methods that all atomics have.
 macro_rules! atomic {
     ([$($parameter:ident)?] $name:ty, $real:ty, $value:ty) => {
         impl $(<$parameter>)? $name {

@@ -1,4 +1,4 @@
-//! What points, switches and locks cost: `cargo test --release -p ferry-sim-kernel --lib bench -- --ignored
+//! The cost of points, switches and locks: `cargo test --release -p ferry-sim-kernel --lib bench -- --ignored
 //! --nocapture`.
 
 use crate::sync::atomic::{AtomicU64, Ordering};

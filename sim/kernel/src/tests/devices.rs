@@ -56,7 +56,7 @@ impl Rig {
 
     fn end(&mut self, batch: u64) -> Result<(), Failure> {
         let until = clock::virtual_ns() + 10_000_000_000;
-        while !self.queue.is_done(batch)? {
+        while !self.queue.poll_done(batch)? {
             assert!(clock::virtual_ns() < until, "batch {batch} does not end");
         }
         Ok(())
@@ -93,7 +93,7 @@ fn parts_move_in_any_order_among_batches_while_others_run_and_each_is_told() {
                 let first = rig.start(Direction::HostToDevice, &[one]).unwrap();
                 let second = rig.start(Direction::HostToDevice, &[other]).unwrap();
                 assert_eq!(device::states().coming_in, 2);
-                while !rig.queue.is_done(first).unwrap() {
+                while !rig.queue.poll_done(first).unwrap() {
                     counts.set(counts.get() + usize::from((1..BYTES as usize).contains(&rig.moved())));
                     task::sleep(Duration::from_micros(1));
                 }
@@ -184,14 +184,14 @@ fn a_device_that_stands_is_stopped_or_goes_on_after_it_was_given_up() {
             };
             assert_eq!((device::stood_ns(process), device::is_broken(process)), (400_000_000, false));
             memory::write(rig.device, &[0; BYTES as usize]);
-            assert_eq!(rig.queue.is_done(batch), Ok(false));
+            assert_eq!(rig.queue.poll_done(batch), Ok(false));
             assert_eq!(rig.queue.abort(), can_stop);
             assert!(device::is_broken(process));
             task::sleep(300 * MS);
             assert_eq!(rig.moved(), 0, "nothing moves while the device stands");
             task::sleep(200 * MS);
             assert_eq!(rig.moved() > 0, !can_stop);
-            assert_eq!(rig.queue.is_done(batch), Ok(true));
+            assert_eq!(rig.queue.poll_done(batch), Ok(true));
             assert_eq!(rig.copy_in(), Err(Failure::Broken));
         })
         .check();

@@ -8,6 +8,7 @@ mod net;
 mod nics;
 mod pollers;
 mod processes;
+mod programs;
 mod sync;
 mod tasks;
 

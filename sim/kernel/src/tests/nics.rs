@@ -199,7 +199,7 @@ fn what_is_posted_when_a_queue_pair_fails_is_flushed_once_each_and_in_order() {
             nic::cut(a.process.host(), b.process.host());
             (0..20).for_each(|id| a.write(&b, id));
             a.qp.to_error().unwrap();
-            // What is posted behind the failure is flushed, too.
+            // Requests posted behind the failure are flushed, too.
             (20..30).for_each(|id| a.write(&b, id));
             let all: Vec<(u64, u32)> = (0..30).map(|id| (id, status::WR_FLUSH_ERR)).collect();
             assert_eq!(reaped(&a.cq, 30), all);

@@ -1,5 +1,6 @@
 //! The observer of registered memory: each access lies in a claim of a transfer that may make it at that moment.
 
+use crate::kv;
 use crate::ledger::{Book, Kind, Late, Ledger, LifeId, Phase, Suspect, TransferId};
 use crate::memory::UNREGISTERED;
 use ferry::types::Op;
@@ -23,6 +24,9 @@ struct Touched {
 
 impl Ledger {
     fn saw(&mut self, access: &Access) {
+        if access.label >= kv::LABEL {
+            return self.saw_cache(access);
+        }
         let memory = &self.memories[access.label as usize];
         let owner = memory.life;
         if !self.lives[owner].is_alive {
@@ -88,9 +92,9 @@ impl Ledger {
         }
         let is_registered = self.memories[access.label as usize].may_be_registered();
         let may_be_another = transfer.wish.names_none && claim.is_remote && is_registered;
-        // What a peer reads does not land: a fence and a loss end its writes.
+        // A peer's reads do not land: a fence and a loss end its writes.
         let lands = access.write || claim.cut == Some(UNREGISTERED) || transfer.wish.kind != Kind::Good;
-        // What has come from a lost peer is the initiator's, whose device may copy it until the transfer is final.
+        // Bytes from a lost peer are the initiator's: its device may copy them until the transfer is final.
         let is_own = !claim.is_remote && access.by == device::COPIES && claim.cut != Some(UNREGISTERED);
         let lands = lands && !is_own;
         if let Some(why) = claim.cut.filter(|why| lands && (*why != UNREGISTERED || !may_be_another)) {
@@ -172,7 +176,7 @@ impl Ledger {
                     true => self.fail(format!("{told} after the end of {}: {fence:?}", self.told(ended))),
                 }
             } else if state != State::Done && finished_ns > self.transfers[transfer].returned_own_ns {
-                // One that failed before the other was submitted does not count.
+                // A failure before the other transfer was submitted does not count.
                 let (one, other) = (self.told(transfer), self.told(ended));
                 self.fail(format!("{told} for {one}, and {other} was before and failed"));
             }

@@ -8,7 +8,7 @@ use ferry_sim_kernel::moment;
 const SECOND: u64 = 1_000_000_000;
 /// A late write without an event: only clocks beyond the bound allow it.
 pub const UNTOLD: &str = "a late write that nobody is told of";
-/// What threads that are put aside, and pauses of the application, may add to a bound.
+/// Nanoseconds that threads put aside, and pauses of the application, may add to a bound.
 pub const SLACK_NS: u64 = 3 * SECOND;
 
 impl Ledger {
@@ -19,7 +19,8 @@ impl Ledger {
         let struck = deadline.into_iter().chain(transfer.struck_ns).min()?;
         let frozen_ns = self.lives[transfer.wish.from].frozen_ns() - transfer.frozen_before_ns;
         let stretched_ns = self.stretch_ns(struck - transfer.invoked_ns + lease_ns + devices_ns);
-        Some(struck + lease_ns + lease_ns / 500 + devices_ns + stretched_ns + SLACK_NS + frozen_ns)
+        let pages_ns = self.held_by_pages_ns(id);
+        Some(struck + lease_ns + lease_ns / 500 + devices_ns + stretched_ns + SLACK_NS + frozen_ns + pages_ns)
     }
 }
 
@@ -78,6 +79,7 @@ pub fn check_books(book: &Book) {
                 ledger.told(id)
             ));
         }
+        ledger.check_caches();
         for life in 0..ledger.lives.len() {
             if ledger.lives[life].is_alive {
                 ledger.check_free_memory(life);

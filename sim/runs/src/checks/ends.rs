@@ -1,4 +1,4 @@
-//! What an application is told: ends of transfers and calls, events, lost peers.
+//! Checks what an application is told: ends of transfers and calls, events, lost peers.
 
 use crate::ledger::{Kind, Ledger, LifeId, Phase, TransferId, View};
 use ferry::notify::EventBody;
@@ -7,6 +7,9 @@ use ferry::types::Op;
 use ferry::{Notification, RequestResult, State, TransferResult};
 use ferry_sim_kernel::device::Failure;
 use ferry_sim_kernel::{clock::virtual_ns, trace};
+
+/// As errno.
+const EFAULT: i32 = 14;
 
 impl Ledger {
     /// The application sees the end of a transfer.
@@ -67,10 +70,20 @@ impl Ledger {
             let whole = request.status == Status::Ok;
             // No kernel call of a transfer fails but for a peer that is gone. A device's copy may.
             let of_device = request.vendor_error == Failure::Copy.code() && self.has_devices(id);
+            let of_page = request.os_error == EFAULT && self.has_missed_pages();
             let is_system = request.status == Status::System;
-            if (is_system && !of_device) || whole != (request.bytes_confirmed == transfer.pieces[nth].length)
+            if (is_system && !of_device && !of_page)
+                || whole != (request.bytes_confirmed == transfer.pieces[nth].length)
             {
                 return Some(format!("the result of request {nth} is {request:?}"));
+            }
+            // A transfer of which a part fails is PARTIAL, so each request must have its own cause.
+            let causeless = matches!(
+                request.status,
+                Status::Invalid | Status::Overlap | Status::Panic | Status::Pending | Status::Draining
+            );
+            if causeless || request.status == Status::Access && wish.kind == Kind::Good {
+                return Some(format!("the result of request {nth} has no cause: {request:?}"));
             }
             if let Some(wrong) = self.wrong_data(id, nth).filter(|_| whole) {
                 return Some(wrong);
@@ -89,7 +102,7 @@ impl Ledger {
             }
             Status::Corrupt => self.is_altered,
             // The requests tell whether a device's copy failed.
-            Status::System => self.has_devices(id),
+            Status::System => self.has_devices(id) || self.has_missed_pages(),
             Status::Panic | Status::Invalid | Status::Pending | Status::Draining => false,
             _ => true,
         };
@@ -163,11 +176,12 @@ impl Ledger {
         is_only: bool,
         body: &EventBody,
     ) {
-        // A closed engine tells no more who a peer is. What was written late is the range of a transfer.
+        // A closed engine no longer says who a peer is: the range of a late write tells its transfer.
         let of = of.or_else(|| self.initiator_of(at, body));
         let Some(other) = of else { return };
         match body {
             EventBody::PeerUp { again: false } => {
+                self.lives[at].up_ns.insert(peer, virtual_ns());
                 self.lives[at].handles.insert(peer, other);
                 self.view(at, other, View::Up);
             }
@@ -185,7 +199,11 @@ impl Ledger {
                 self.cut_own(at, peer);
             }
             EventBody::PeerDown { .. } | EventBody::PeerUp { again: true } => {
-                let life = &self.lives[at];
+                let life = &mut self.lives[at];
+                match body {
+                    EventBody::PeerUp { .. } => life.up_ns.insert(peer, virtual_ns()),
+                    _ => life.up_ns.remove(&peer),
+                };
                 if !life.handles.contains_key(&peer) || life.lost.contains(&peer) {
                     let (at, other) = (self.named(at), self.named(other));
                     self.fail(format!("{at} is told {body:?} of {other}, which is not up or lost already"));

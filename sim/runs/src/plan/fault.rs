@@ -1,5 +1,7 @@
 //! The faults that a plan may have.
 
+use ferry_sim_kernel::pages::Page;
+
 /// A fault, with the milliseconds after which it is undone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
@@ -118,9 +120,25 @@ pub enum Fault {
         ms: u64,
         can_stop: bool,
     },
+    /// The process runs another program. `again`: after a while it starts its engine again, in the same process.
+    Exec {
+        engine: usize,
+        ms: u64,
+        again: bool,
+    },
+    Pages {
+        engine: usize,
+        ms: u64,
+        page: Page,
+    },
+    /// A child holds the descriptors of the process.
+    Child {
+        engine: usize,
+        ms: u64,
+    },
 }
 
-pub const FAULTS: [&str; 31] = [
+pub const FAULTS: [&str; 35] = [
     "partition",
     "one way",
     "reset",
@@ -152,6 +170,10 @@ pub const FAULTS: [&str; 31] = [
     "dev fails",
     "dev stands",
     "dev late",
+    "exec",
+    "no page",
+    "page late",
+    "child",
 ];
 
 impl Fault {
@@ -189,6 +211,10 @@ impl Fault {
             Fault::FailCopies { .. } => 28,
             Fault::HangDevice { can_stop: true, .. } => 29,
             Fault::HangDevice { can_stop: false, .. } => 30,
+            Fault::Exec { .. } => 31,
+            Fault::Pages { page: Page::Missing | Page::ReadOnly, .. } => 32,
+            Fault::Pages { page: Page::Late, .. } => 33,
+            Fault::Child { .. } => 34,
         }
     }
 }

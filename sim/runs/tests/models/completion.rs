@@ -46,7 +46,7 @@ fn settles(rig: &Rc<Rig>, name: &str, range: SliceRange) -> ferry_sim_kernel::ta
 }
 
 impl Rig {
-    /// What holds for each thread that sees the transfer final.
+    /// Checks what each thread that sees the transfer final must find.
     fn check_final(&self) {
         let result = self.transfer.result().expect("the result");
         assert_eq!((result.state, result.bytes_confirmed), (State::Done, 2 * u64::from(SLICE_BYTES)));

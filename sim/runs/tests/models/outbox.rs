@@ -80,7 +80,7 @@ fn a_cancel_meets_a_thread_that_posts() {
             Notification::NotSent => assert_eq!((result.state, delivered, skipped), (State::Cancelled, 0, 1)),
             other => panic!("{other:?}, although every frame was answered"),
         }
-        assert!(target.has_all(1), "the number is neither taken nor given up");
+        assert!(target.accept_all(1), "the number is neither taken nor given up");
     });
 }
 
@@ -120,7 +120,7 @@ fn a_cancel_meets_the_release_of_a_lost_lane() {
         check_end(&rig.peer, &[&rig.first]);
         let result = rig.first.result().unwrap();
         assert_eq!((result.state, result.notification), (State::Cancelled, Notification::Unknown));
-        assert!(rig.target.borrow_mut().has_all(1));
+        assert!(rig.target.borrow_mut().accept_all(1));
         assert_eq!(rig.target.borrow().delivered, [0], "a notification is delivered twice");
     });
 }

@@ -1,4 +1,4 @@
-//! What the models share: a peer without an engine's threads, transfers, a target that takes notifications in order,
+//! The models' common parts: a peer without an engine's threads, transfers, a target that takes notifications in order,
 //! and tasks.
 
 use ferry::internals::command::{Command, Commands};
@@ -10,6 +10,7 @@ use ferry::internals::peer::{
 };
 use ferry::internals::plan::Range;
 use ferry::internals::region::{Region, RemoteMap};
+use ferry::internals::sys::pages::Pages;
 use ferry::limits::{FRAME_DESCRIPTORS_MAX, NOTIFY_BYTES_MAX};
 use ferry::notify::Queue;
 use ferry::types::{Monotonic, Op, PeerId, RegionId, Request, Slice, SliceRange, TransferId, Transport};
@@ -75,6 +76,7 @@ pub fn peer() -> Peer {
         transfers: Arc::new(Table::new(tag, 16)),
         lease_ns: 1_000_000_000,
         express_bytes_max: 4000,
+        pages: Arc::new(Pages::of(None)),
     };
     let identity = PeerIdentity {
         engine_id: [1; 16],
@@ -189,7 +191,7 @@ impl Target {
     }
 
     /// Returns whether the target has each number below `count`, and none above.
-    pub fn has_all(&mut self, count: u64) -> bool {
+    pub fn accept_all(&mut self, count: u64) -> bool {
         let inbox = self.inbox.get_or_insert_with(Inbox::new);
         let first_is_old = count == 0 || inbox.accept(count - 1, None) == Accepted::Duplicate;
         first_is_old && inbox.accept(count, None) == Accepted::Deliver(Vec::new())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import struct
 import time
 from collections import deque
@@ -12,6 +13,10 @@ import ferry
 _LENGTH = struct.Struct("<I")
 # Looking costs as much as a small transfer. A sender has room for 1,024 notices in between.
 PAUSE_NS = 1_000_000
+# Notices that wait for `take`. A program that never asks keeps these, and not all that ever came.
+KEPT_MAX = 65_536
+
+LOG = logging.getLogger("mooncake.engine")
 
 
 class TransferNotify:
@@ -48,11 +53,13 @@ def decode(data: bytes) -> TransferNotify | None:
 
 class Inbox:
     """Notices that have arrived and were not asked for. A sender waits when the library holds 1,024 of its
-    notices, so every operation of the engine calls `collect`, which looks once a millisecond."""
+    notices, so every operation of the engine calls `collect`, which looks once a millisecond. Beyond KEPT_MAX
+    the oldest notices are dropped."""
 
     def __init__(self, engine: ferry.Engine) -> None:
         self._queues: tuple[ferry.Queue, ...] = (engine.queue(notifications=True),)
-        self._found: deque[TransferNotify] = deque()
+        self._found: deque[TransferNotify] = deque(maxlen=KEPT_MAX)
+        self._has_dropped = False
         self._due_ns = 0
 
     def listen_to(self, engine: ferry.Engine) -> None:
@@ -68,8 +75,12 @@ class Inbox:
     def _look(self) -> None:
         for event in chain.from_iterable(queue.drain() for queue in self._queues):
             notice = decode(event.data) if event.kind == ferry.EventKind.NOTIFICATION else None
-            if notice is not None:
-                self._found.append(notice)
+            if notice is None:
+                continue
+            if len(self._found) == KEPT_MAX and not self._has_dropped:
+                self._has_dropped = True
+                LOG.warning("more than %d notices wait for get_notifies: the oldest are dropped", KEPT_MAX)
+            self._found.append(notice)
 
     def take(self) -> list[TransferNotify]:
         self._look()

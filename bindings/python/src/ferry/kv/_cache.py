@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 from .._abi import library
 from .._devices import StartAfter, point_of
-from .._errors import BusyError, Status, call, invalid, nanoseconds, text, unsigned
-from .._transfer import TURN_NS
+from .._errors import Status, call, invalid, nanoseconds, text, unsigned
+from .._waits import TURN_NS, in_turns
 from ._abi import (
     ALL_LAYERS,
     METRICS,
@@ -184,7 +184,7 @@ class Cache:
         """
         token = unsigned(from_token, "from_token", 64)
         arguments = self._handle.pointer, id_of(id), token
-        _in_turns(timeout, lambda turn: call(library.ferry_kv_offer_retract, *arguments, turn))
+        in_turns(timeout, lambda turn: call(library.ferry_kv_offer_retract, *arguments, turn))
 
     def retract_window(self, id: bytes, group: int, before_token: int, timeout: float | None) -> None:
         """Frees the blocks of a window that have only tokens before `before_token`. Waits until nothing reads
@@ -194,7 +194,7 @@ class Cache:
         """
         token = unsigned(before_token, "before_token", 64)
         arguments = self._handle.pointer, id_of(id), unsigned(group, "group"), token
-        _in_turns(timeout, lambda turn: call(library.ferry_kv_offer_retract_window, *arguments, turn))
+        in_turns(timeout, lambda turn: call(library.ferry_kv_offer_retract_window, *arguments, turn))
 
     def abort(self, id: bytes) -> None:
         """Asks an offer to end. Its blocks are the caller's with its terminal event."""
@@ -326,7 +326,7 @@ class Cache:
 
         BusyError: some have not ended within the timeout. The cache is still closing; call again.
         """
-        _in_turns(timeout, lambda turn: call(library.ferry_kv_cache_close, self._handle.pointer, turn))
+        in_turns(timeout, lambda turn: call(library.ferry_kv_cache_close, self._handle.pointer, turn))
 
     def __enter__(self) -> Cache:
         return self
@@ -361,21 +361,6 @@ class Cache:
             if getattr(peer, "_engine", None) is not self._engine:
                 raise invalid(f"{name}[{at}] is no peer of the cache's engine")
         return (c_uint64 * len(peers))(*(peer.handle for peer in peers))
-
-
-def _in_turns(timeout: float | None, wait: Callable[[int], object]) -> None:
-    """Repeats a call that waits for some nanoseconds while it is BUSY, until the timeout: the interpreter
-    handles signals in between."""
-    remaining = nanoseconds(timeout)
-    until = time.monotonic_ns() + remaining
-    while True:
-        try:
-            wait(min(max(remaining, 0), TURN_NS))
-            return
-        except BusyError:
-            remaining = until - time.monotonic_ns()
-            if remaining <= 0:
-                raise
 
 
 def _milliseconds(seconds: float, name: str) -> int:

@@ -1,0 +1,124 @@
+//! The look whether system calls reach the peer's memory, and whether the memory is the peer's. It waits for pages of
+//! the peer's process, which may never come. So it has a thread of its own, and a path opens without it after a time.
+
+use super::attach::PROOF_BYTES;
+use super::process::{Obstacle, Process};
+use super::service::Service;
+use super::session::{Step, Why, TOO_MANY};
+use super::sessions::Sessions;
+use crate::status::reason;
+use crate::sys::landmark::Place;
+use crate::sys::lock::Mutex;
+use crate::sys::once::OnceLock;
+use crate::sys::poller::{Poller, Ready};
+use crate::sys::thread::JoinHandle;
+use crate::sys::turns::{self, Next, Turns};
+use crate::types::{Monotonic, PeerId};
+use std::io;
+use std::sync::Arc;
+
+/// What of the peer is where, by its ATTACH and its board.
+pub struct Claim {
+    pub process: Arc<Process>,
+    pub place: Option<Place>,
+    pub address: u64,
+    pub value: [u8; PROOF_BYTES],
+}
+
+/// The peers whose looks have ended, for the service's thread.
+pub type Ended = Arc<Mutex<Vec<PeerId>>>;
+
+/// A look, under way or ended.
+#[derive(Clone, Default)]
+pub struct Proof(Arc<OnceLock<Result<(), Obstacle>>>);
+
+impl Proof {
+    /// Starts the look. Its end adds the peer to `ended` and wakes the poller. Nobody need wait for the thread.
+    pub fn start(
+        claim: Claim,
+        peer: PeerId,
+        ended: Ended,
+        poller: Arc<Poller>,
+    ) -> io::Result<(Proof, JoinHandle<()>)> {
+        let proof = Proof::default();
+        let look = Look { claim, proof: proof.clone(), peer, ended, poller: poller.clone() };
+        let doing = "looking at a peer's memory";
+        turns::start("ferry-proof", doing, poller, move || Some(look)).map(|thread| (proof, thread))
+    }
+
+    /// Returns a look that was not taken.
+    pub fn refused(why: String) -> Proof {
+        let proof = Proof::default();
+        let _ = proof.0.set(Err(Obstacle::Unreadable(why)));
+        proof
+    }
+
+    /// Returns what was found; None while the look is under way.
+    pub fn found(&self) -> Option<&Result<(), Obstacle>> {
+        self.0.get()
+    }
+}
+
+impl Service {
+    /// Starts the look at the memory of a peer that has attached. An earlier look of the same peer may be under way:
+    /// its end serves the session again.
+    pub(super) fn prove(&self, sessions: &mut Sessions, peer: PeerId) {
+        let Some(session) = sessions.all.get_mut(&peer).filter(|_| !sessions.proving.contains_key(&peer))
+        else {
+            return;
+        };
+        let Some(claim) = session.claim.take() else { return };
+        match Proof::start(claim, peer, self.proofs_ended.clone(), self.poller.clone()) {
+            Ok((proof, thread)) => {
+                session.proof = Some(proof);
+                sessions.proving.insert(peer, thread);
+            }
+            Err(error) => {
+                let why = format!("starting a thread that looks at the peer's memory: {}", reason(&error));
+                session.proof = Some(Proof::refused(why));
+            }
+        }
+    }
+
+    /// Does what follows from a packet.
+    pub(super) fn follow(
+        &self,
+        sessions: &mut Sessions,
+        peer: PeerId,
+        step: Step,
+    ) -> std::result::Result<(), Why> {
+        let path = sessions.open.get(&peer);
+        match (step, path) {
+            (Step::Attached, _) => self.prove(sessions, peer),
+            (Step::Mapped(id, mapped), Some(path)) => {
+                let has_room = path.copier().mappings.add(id, mapped);
+                path.note_change();
+                return has_room.then_some(()).ok_or(TOO_MANY.into());
+            }
+            (Step::Unmapped(id), Some(path)) => {
+                path.copier().mappings.remove(id);
+                path.note_change();
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+struct Look {
+    claim: Claim,
+    proof: Proof,
+    peer: PeerId,
+    ended: Ended,
+    poller: Arc<Poller>,
+}
+
+impl Turns for Look {
+    fn turn(&mut self, _: Monotonic, _: &[Ready]) -> Next {
+        let Claim { process, place, address, value } = &self.claim;
+        let _ = self.proof.0.set(process.prove(*place, *address, value));
+        self.ended.lock().push(self.peer);
+        self.poller.wake();
+        Next::Over
+    }
+}
