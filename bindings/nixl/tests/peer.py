@@ -117,11 +117,15 @@ class Peer:
         return [(self.address + i * step, step, 0) for i in range(count)]
 
     def signal(self, number: signal.Signals) -> None:
+        """Returns when the signal has had its effect: until then the peer's memory is there, and may be written."""
         pid = self.process.pid
         assert pid is not None
         os.kill(pid, number)
         if number == signal.SIGSTOP:
             os.waitpid(pid, os.WUNTRACED)
+        elif number == signal.SIGKILL:
+            self.process.join(PATIENCE_S)
+            assert self.process.exitcode == -signal.SIGKILL
 
     def close(self) -> None:
         self.process.kill()

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Weak;
 
+use ferry::status::Error;
 use ferry::types::PeerId;
 use ferry::{Probe, ReachedFuture, Transfer};
 
@@ -24,6 +25,10 @@ pub struct Inner {
     /// Messages of peers that are not heard yet, and messages to peers that are not submitted.
     pub inbox: Inbox,
     pub outgoing: Outgoing,
+    /// Peers that are over, as a message to each has shown. What they said before may still be in the engine's queue.
+    pub over: BTreeMap<PeerId, Error>,
+    /// The first goodbyes of a cache that closes, until they are final.
+    pub goodbyes: BTreeMap<PeerId, Option<Transfer>>,
     /// Probes of engines whose caches may not be open, by peer.
     pub probes: BTreeMap<PeerId, Probe>,
     /// The cache itself, for its threads.
@@ -64,6 +69,8 @@ impl Inner {
             next_number: 0,
             inbox: Inbox::default(),
             outgoing: Outgoing::new(parts_max),
+            over: BTreeMap::new(),
+            goodbyes: BTreeMap::new(),
             probes: BTreeMap::new(),
             me: Weak::new(),
             retracts: 0,
@@ -72,5 +79,13 @@ impl Inner {
             is_cut: false,
             is_over: false,
         }
+    }
+
+    /// Whether no goodbye is under way to a peer that has had none.
+    pub fn has_said_goodbye(&mut self) -> bool {
+        for goodbye in self.goodbyes.values_mut() {
+            goodbye.take_if(|transfer| transfer.result().is_some());
+        }
+        self.goodbyes.values().all(Option::is_none)
     }
 }

@@ -66,7 +66,7 @@ impl Shared {
             let mut options = self.options(number, Some(&part.bytes));
             let is_awaited = part.of != Some(Owner::Goodbye);
             if !is_awaited {
-                // The last word of the cache, which ends without waiting for a peer to take it.
+                // The last word of the cache. It goes on if a peer does not take it while the cache waits for that.
                 (options.queue, options.deadline) = (None, Deadline::Default);
             }
             match self.engine.submit(part.peer, Op::Write, &[], &options) {
@@ -77,6 +77,9 @@ impl Shared {
                     if is_awaited {
                         let sent = Sent { peer, of, is_last, transfer };
                         inner.under_way.insert(number, UnderWay::Part(sent));
+                    } else {
+                        // A peer that still wants something of this cache says HELLO to it, and is told once more.
+                        inner.goodbyes.entry(peer).or_insert(Some(transfer));
                     }
                 }
                 Err(error) if error.status == Status::Limit => return inner.outgoing.refused(&part),
@@ -85,7 +88,8 @@ impl Shared {
                     inner.machine.sent(part.peer, part.of, Err(error.clone()), self.now());
                     // A lost peer's transfers may still land here, until PEER_LOST or the engine's end says otherwise.
                     if self.engine.is_peer_over(part.peer) {
-                        self.peer_lost(inner, part.peer, &error.message);
+                        inner.over.insert(part.peer, error);
+                        self.wake();
                     }
                 }
             }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use ferry::notify::{Event, EventBody};
 use ferry::status::{Error, Result};
 use ferry::thread::{self, JoinHandle};
-use ferry::types::Request;
+use ferry::types::{PeerId, Request};
 use ferry::Status;
 
 use super::moving::NO_ROOM_NS;
@@ -47,6 +47,7 @@ impl Shared {
     /// Moves what has room, and serves what has come. None when the cache is closed, or its engine.
     fn turn(&self, requests: &mut Vec<Request>) -> Option<Until> {
         self.move_on(requests);
+        let mut over = std::mem::take(&mut self.lock().over);
         let mut events = Vec::new();
         let count = self.queue.drain(&mut events, EVENTS_PER_TURN);
         // Transfers that a broken engine has begun may go on until its lanes are closed and its leases are over.
@@ -54,6 +55,10 @@ impl Shared {
         let mut inner = self.lock();
         for event in events {
             self.serve(&mut inner, event);
+        }
+        match count == EVENTS_PER_TURN {
+            true => inner.over.append(&mut over),
+            false => over.into_iter().for_each(|(peer, error)| inner.inbox.add(lost(peer, &error))),
         }
         drop(inner);
         let has_more = self.hear_some() || count == EVENTS_PER_TURN;
@@ -68,14 +73,16 @@ impl Shared {
         if has_more {
             return Some(Until::Now);
         }
-        let is_heard = inner.inbox.is_idle() || inner.is_cut;
-        if (is_quiet && is_heard && inner.under_way.is_empty()) || is_engine_over {
+        // Takes may end well because their producer said goodbye, and the engine may be closed next.
+        let is_said = !inner.outgoing.is_waiting() && inner.has_said_goodbye();
+        let is_done = inner.is_cut || (is_said && inner.inbox.is_idle());
+        if (is_quiet && is_done && inner.under_way.is_empty()) || is_engine_over {
             return None;
         }
         if is_broken {
             return Some(Until::Broken);
         }
-        let again = inner.outgoing.is_waiting().then(|| self.now().saturating_add(NO_ROOM_NS));
+        let again = (!is_said).then(|| self.now().saturating_add(NO_ROOM_NS));
         let due = due.into_iter().chain(again).chain(inner.moving.next_at(0)).chain(cut).chain(plan).min();
         Some(due.map_or(Until::Woken, Until::At))
     }
@@ -178,6 +185,12 @@ impl Shared {
         let _ = self.destroy_queue();
         self.changed.notify_all();
     }
+}
+
+fn lost(peer: PeerId, error: &Error) -> Event {
+    let Error { status, os_error, .. } = *error;
+    let body = EventBody::PeerLost { status, os_error, why: error.message.as_str().into() };
+    Event { peer, body, credit: None }
 }
 
 /// Why a transfer failed, in the words of its first request that did.

@@ -11,7 +11,7 @@ use ferry_kv::handoff::{parts, End, HandoffId, Mode, OfferSpec, TakeSpec};
 use ferry_kv::{Cache, CacheMemory, CacheOptions};
 
 use super::caches::layout;
-use super::{engine, id, instance, path, rank_with, shape, Rank, CHANNEL, PATIENCE, SECRET, TOKENS};
+use super::{engine, id, instance, path, paths, rank_with, shape, Rank, CHANNEL, PATIENCE, SECRET, TOKENS};
 
 const SILENCE: Duration = Duration::from_millis(300);
 
@@ -187,6 +187,29 @@ fn a_cache_that_closes_when_it_has_everything_leaves_its_engine_to_others() {
         producer.cache.offer_seal(id(5), TOKENS).unwrap();
         let (end, _, why, _) = producer.end(id(5));
         assert_eq!(end, End::Sent, "{mode:?}: {why}");
+    }
+}
+
+/// The first of two ranks closes its cache and engine as soon as it is told that it has sent its part. Its goodbye is
+/// there before the end of the session.
+#[test]
+fn a_rank_that_has_sent_its_part_may_close_before_the_others_have() {
+    for (path, mode) in paths().into_iter().flat_map(|path| [(path.clone(), Mode::Pull), (path, Mode::Push)])
+    {
+        for round in 0..if path == "rdma" { 3 } else { 40 } {
+            let (mut producers, consumers) = (instance(shape(2, 4), &path), instance(shape(1, 4), &path));
+            let consumer = &consumers[0];
+            let lists = consumer.take_with(id(8), &producers, mode, false);
+            let first = producers.remove(0);
+            first.produce(id(8), 1);
+            assert_eq!(first.end(id(8)).0, End::Sent);
+            first.cache.close(PATIENCE).unwrap();
+            first.engine.close(Some(PATIENCE)).unwrap();
+            producers[0].produce(id(8), 1);
+            let (end, _, why, _) = consumer.end(id(8));
+            assert_eq!(end, End::Received, "{mode:?}, {path}, round {round}: {why}");
+            consumer.check(&lists);
+        }
     }
 }
 
