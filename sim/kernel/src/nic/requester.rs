@@ -58,8 +58,11 @@ impl World {
     }
 
     pub(super) fn nic_sends(&mut self, serial: u64) {
-        if let Some(qp) = self.nics.qps.get_mut(&serial) {
-            qp.send_at = None;
+        let Some(qp) = self.nics.qps.get_mut(&serial) else { return };
+        qp.send_at = None;
+        if qp.paused_until > self.now && qp.state == State::Rts {
+            // The receiver has asked for the pause since this was planned.
+            return self.plan_send(serial);
         }
         loop {
             match self.send_one(serial) {
@@ -81,7 +84,7 @@ impl World {
     fn send_one(&mut self, serial: u64) -> Step {
         let Some(qp) = self.nics.qps.get_mut(&serial) else { return Step::Rests };
         let may = qp.state == State::Rts || qp.lingers;
-        if !may || qp.paused_until > self.now || qp.next.since(qp.oldest) >= WINDOW {
+        if !may || qp.next.since(qp.oldest) >= WINDOW {
             return Step::Rests;
         }
         let at = qp.sends.partition_point(|send| send.end().since(qp.next) <= 0);

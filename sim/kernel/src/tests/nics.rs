@@ -286,6 +286,25 @@ fn sends_again() -> bool {
     nic::states().sending_again > 0
 }
 
+/// A receiver asks for pauses until it has receives, also while the sender has further packets planned.
+#[test]
+fn what_a_receiver_was_not_ready_for_comes_when_it_is() {
+    for seed in 0..50 {
+        seeded(seed, move || {
+            let (a, b) = ends(4);
+            (0..60).for_each(|id| a.send(id));
+            for id in 60..80 {
+                task::sleep(Duration::from_millis(seed % 3));
+                (0..3).for_each(|nth| b.receive(id + 20 * nth));
+            }
+            let all: Vec<(u64, u32)> = (0..60).map(|id| (id, status::SUCCESS)).collect();
+            assert_eq!(reaped(&a.cq, 60), all);
+            assert_eq!(reaped(&b.received, 60).len(), 60);
+        })
+        .check();
+    }
+}
+
 /// A target serves as many READs at a time as it said. An early repetition must not make it count more.
 #[test]
 fn reads_that_are_sent_again_are_not_more_than_the_target_serves() {
