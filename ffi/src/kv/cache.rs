@@ -135,7 +135,8 @@ pub unsafe extern "C" fn ferry_kv_cache_open(
     }
 }
 
-/// Closes a cache: refuses new work, ends all offers and takes, and waits until nothing touches their blocks. Their
+/// Closes a cache: refuses new work, ends all offers and takes, and waits until nothing touches their blocks and the
+/// peers have been told; a peer that takes no messages is given up after the silence_ms of the cache's options. All
 /// terminal events can be taken afterwards, by ferry_kv_poll. After FERRY_OK the call returns FERRY_OK again.
 ///
 /// FERRY_ERR_BUSY: offers or takes have not ended within the timeout. The cache is still closing; call again. Also
