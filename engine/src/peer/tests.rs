@@ -86,7 +86,7 @@ pub fn submit_plain(peer: &Peer, handle: u64, slices: u64) -> Arc<Transfer> {
 }
 
 /// Submits a WRITE as `submit` does, after `change`.
-fn submit_with(
+pub fn submit_with(
     peer: &Peer,
     handle: u64,
     slices: u64,

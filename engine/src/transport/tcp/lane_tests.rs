@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::complete::{State, Transfer};
-use crate::peer::tests::{peer, submit_plain};
+use crate::peer::tests::{peer, submit_plain, submit_with};
 use crate::peer::What;
 use crate::sys::lock::MutexGuard;
 use crate::sys::mapping::Mapping;
@@ -11,7 +11,7 @@ use crate::sys::poller::PollerKind;
 use crate::transport::tcp::incoming::acknowledge;
 use crate::transport::tcp::wire::{Descriptor, Header, Kind};
 use crate::transport::tcp::worker::Workers;
-use crate::types::{Boottime, LaneId, Monotonic};
+use crate::types::{Boottime, LaneId, Monotonic, Slice};
 use crate::{Config, Engine};
 use std::os::unix::net::UnixStream;
 use std::sync::mpsc::{channel, TryRecvError};
@@ -169,6 +169,40 @@ fn nothing_is_received_behind_what_broke_the_stream() {
     std::io::Write::write_all(&mut other_end, &[0xff; 256]).unwrap();
     let turn = lane.rx.lock().run(&lane, By::Worker, &mut after);
     assert!(turn.bytes == 0 && turn.failed.is_none());
+}
+
+/// A WRITE with a notification, whose memory faults when its head is sent: the rest would complete it at the target.
+#[test]
+fn nothing_is_sent_behind_what_broke_the_stream() {
+    const SLICES: u64 = 8;
+    let a = engine();
+    let (lane, mut other_end) = lane_of(&a, peer());
+    lane.peer.clock.sample(clock::boottime_ns(), clock::boottime_ns());
+    let memory = vec![7; SLICES as usize * 64 << 10];
+    // The last slice stays where no memory can be.
+    let transfer = submit_with(&lane.peer, 1, SLICES, |spec| {
+        let at =
+            |slice: &mut Slice| slice.local = memory.as_ptr() as u64 + u64::from(slice.first) * (64 << 10);
+        spec.slices.iter_mut().take(SLICES as usize - 1).for_each(at);
+    });
+    other_end.set_nonblocking(true).unwrap();
+    let mut received = Vec::new();
+    let mut receive = || {
+        let end = std::io::Read::read_to_end(&mut other_end, &mut received).unwrap_err();
+        assert_eq!(end.kind(), std::io::ErrorKind::WouldBlock);
+        received.len()
+    };
+    let mut after = lane.peer.after();
+    let mut turn = || lane.tx.lock().run(&lane, &mut after);
+    while matches!(turn(), TxTurn::Blocked) {
+        receive();
+    }
+    let before = receive();
+    assert!(before >> 16 == SLICES as usize - 1, "{before} bytes were sent");
+    assert!(!lane.failed.load(Ordering::SeqCst), "the thread that found it has not said so yet");
+    assert!(matches!(turn(), TxTurn::Failed(_)));
+    assert_eq!(receive(), before);
+    assert!(!transfer.is_pending());
 }
 
 #[test]

@@ -77,6 +77,9 @@ pub struct Tx {
     gathered: Vec<Gathered>,
     /// A call has faulted: the batch's other pieces of memory are sent one by one, which shows the piece that faults.
     one_by_one: bool,
+    /// Why the stream broke. `Lane::failed` is set later, when this lock is free: until then another thread must not
+    /// send the rest, which would complete the frame that broke it.
+    broken: Option<Failure>,
 }
 
 impl Tx {
@@ -97,6 +100,7 @@ impl Tx {
             turn: false,
             gathered: Vec::new(),
             one_by_one: false,
+            broken: None,
         }
     }
 
@@ -118,6 +122,17 @@ impl Tx {
 
     /// Sends until nothing is left, the socket is full, or the turn is over.
     pub fn run(&mut self, lane: &Arc<Lane>, after: &mut After) -> TxTurn {
+        if let Some(failure) = self.broken {
+            return TxTurn::Failed(failure);
+        }
+        let turn = self.run_turn(lane, after);
+        if let TxTurn::Failed(failure) = turn {
+            self.broken = Some(failure);
+        }
+        turn
+    }
+
+    fn run_turn(&mut self, lane: &Arc<Lane>, after: &mut After) -> TxTurn {
         let mut sent = 0;
         loop {
             if self.next == self.pieces.len() {
