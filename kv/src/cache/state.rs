@@ -27,8 +27,8 @@ pub struct Inner {
     pub outgoing: Outgoing,
     /// Peers that are over, as a message to each has shown. What they said before may still be in the engine's queue.
     pub over: BTreeMap<PeerId, Error>,
-    /// The first goodbyes of a cache that closes, until they are final.
-    pub goodbyes: BTreeMap<PeerId, Option<Transfer>>,
+    /// The first goodbye to each peer of a cache that closes.
+    pub goodbyes: BTreeMap<PeerId, Transfer>,
     /// Probes of engines whose caches may not be open, by peer.
     pub probes: BTreeMap<PeerId, Probe>,
     /// The cache itself, for its threads.
@@ -82,10 +82,7 @@ impl Inner {
     }
 
     /// Whether no goodbye is under way to a peer that has had none.
-    pub fn has_said_goodbye(&mut self) -> bool {
-        for goodbye in self.goodbyes.values_mut() {
-            goodbye.take_if(|transfer| transfer.result().is_some());
-        }
-        self.goodbyes.values().all(Option::is_none)
+    pub fn has_said_goodbye(&self) -> bool {
+        self.goodbyes.values().all(|goodbye| goodbye.result().is_some())
     }
 }

@@ -79,7 +79,7 @@ impl Shared {
                         inner.under_way.insert(number, UnderWay::Part(sent));
                     } else {
                         // A peer that still wants something of this cache says HELLO to it, and is told once more.
-                        inner.goodbyes.entry(peer).or_insert(Some(transfer));
+                        inner.goodbyes.entry(peer).or_insert(transfer);
                     }
                 }
                 Err(error) if error.status == Status::Limit => return inner.outgoing.refused(&part),

@@ -178,7 +178,7 @@ fn nothing_is_sent_behind_what_broke_the_stream() {
     let a = engine();
     let (lane, mut other_end) = lane_of(&a, peer());
     lane.peer.clock.sample(clock::boottime_ns(), clock::boottime_ns());
-    let memory = vec![7; SLICES as usize * 64 << 10];
+    let memory = vec![7; (SLICES as usize) << 16];
     // The last slice stays where no memory can be.
     let transfer = submit_with(&lane.peer, 1, SLICES, |spec| {
         let at =

@@ -2,8 +2,9 @@
 
 use super::*;
 use crate::complete::State;
+use crate::limits::CALL_BYTES_MAX;
 use crate::loss::Cause;
-use crate::transport::tcp::answer::ReadJob;
+use crate::transport::tcp::answer::{clock_is_past, ReadJob};
 use crate::transport::tcp::drain_tests::{engine, BOUND};
 use crate::transport::tcp::filler::checksum_of_answer;
 use crate::types::Request;
