@@ -1,5 +1,5 @@
 //! Chaos: engines in real processes, on hosts that are network namespaces, under faults that a seed draws, all at
-//! once. `make chaos ROUNDS=n [SEED=s]` runs it; CONTRIBUTING.md says more.
+//! once. `make chaos ROUNDS=n [SEED=s]` runs it; docs/internals/testing.md says more.
 //!
 //! `main` enters namespaces of its own, so that all that the program makes ends with the program, also when it is
 //! killed. `round` plays a round, `faults` draws its faults, `judge` compares memory and lives with the contracts.
