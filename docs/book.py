@@ -52,7 +52,7 @@ DOCS = {
         "ARCHITECTURE.md": "How ferry is built",
         "docs/internals/*.md": "",
         "docs/decisions/README.md": "Decisions",
-        "docs/decisions/[0-9]*.md": "",
+        "docs/decisions/[a-z]*.md": "",
         "tests/standin/README.md": "Stand-ins for device libraries",
         "engine/tests/chaos/runs.md": "Rounds of chaos",
         "CONTRIBUTING.md": "Working on ferry",

@@ -2,7 +2,7 @@
 //!
 //! Small copies use `memcpy`: their data is usually in the cache, and stays there for the next reader. From
 //! `STREAM_BYTES_MIN` on, stores are non-temporal: they bypass the cache and save reading each line before it is
-//! overwritten, which `memcpy` costs for uncached memory. docs/decisions/008-streaming-copies.md has the figures.
+//! overwritten, which `memcpy` costs for uncached memory. docs/decisions/same-host.md has the figures.
 //!
 //! These stores are no atomics. One side of a copy belongs to another process, whose accesses Rust does not see: they
 //! are like a device's. The other side is memory of this program, and the language defines no result if a thread of
