@@ -30,10 +30,7 @@ DOCS = {
         "docs/engines.md": "vLLM, SGLang and LMCache",
         "docs/vllm.md": "vLLM over ferry",
         "docs/nixl.md": "ferry inside NIXL",
-        "docs/nixl-vllm.md": "vLLM over NIXL",
-        "docs/nixl-sglang.md": "SGLang over NIXL",
-        "docs/nixl-lmcache.md": "LMCache over NIXL",
-        "docs/nixl-dynamo.md": "Dynamo over NIXL",
+        "docs/nixl-engines.md": "vLLM, SGLang, LMCache and Dynamo over NIXL",
     },
     "Languages": {
         "ffi/README.md": "C",
