@@ -335,7 +335,7 @@ class Engine;
 
 namespace detail {
 
-/// What an object holds of its engine: a share. The engine is closed and freed with the last share. Of an engine that
+/// An object's share of its engine, which is closed and freed with the last share. Of an engine that
 /// comes from ferry.h as a bare pointer there is none: the program keeps that engine.
 using Share = std::shared_ptr<ferry_engine>;
 /// Wraps a bare pointer. Allocates nothing.

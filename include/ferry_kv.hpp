@@ -143,7 +143,7 @@ struct LayoutInfo : ferry_kv_layout_info {
     LayoutInfo() noexcept : ferry_kv_layout_info{} { struct_size = sizeof(ferry_kv_layout_info); }
 };
 
-/// What one rank holds of a paged KV cache. It never changes. The destructor frees it.
+/// One rank's part of a paged KV cache. It never changes. The destructor frees it.
 class Layout {
 public:
     /// Empty; assign a layout to it.
@@ -429,7 +429,7 @@ inline Result<Id> new_id() noexcept
 /// A block of a group.
 using Block = ferry_kv_block;
 
-/// What has become of an offer or a take, with its lists. operator-> gives the fields of ferry_kv_event. It may outlive
+/// An event of an offer or a take, with its lists. operator-> gives the fields of ferry_kv_event. It may outlive
 /// the cache and the engine.
 class Event {
 public:
@@ -468,12 +468,12 @@ private:
     ferry_kv_event c_;
 };
 
-/// What a cache knows of an id; the fields are those of ferry_kv_state.
+/// The state of an id; the fields are those of ferry_kv_state.
 struct State : ferry_kv_state {
     State() noexcept : ferry_kv_state{} { struct_size = sizeof(ferry_kv_state); }
 };
 
-/// What a cache counts; the fields are those of ferry_kv_metrics.
+/// A cache's counters; the fields are those of ferry_kv_metrics.
 struct Metrics : ferry_kv_metrics {
     Metrics() noexcept : ferry_kv_metrics{} { struct_size = sizeof(ferry_kv_metrics); }
 };
@@ -855,7 +855,7 @@ public:
         return result;
     }
     /// Returns the recorded entries from the number `first` on, the oldest first; they stay recorded. The next ones are
-    /// read from the last one's number + 1 on. Entries that were overwritten are missing. Also of a closed cache.
+    /// read from the last one's number + 1 on. Entries that were overwritten are missing. A closed cache answers too.
     Result<std::vector<TimelineEntry>> timeline(std::uint64_t first = 0) const
     {
         constexpr std::size_t some = 1024;
@@ -949,7 +949,7 @@ struct DirectoryStatus : ferry_directory_status {
 };
 
 /// Options of a directory in etcd; a `static:` directory has no use for them. Texts are borrowed until the call that
-/// takes the options returns. What is not set of user and files comes from the environment, FERRY_ETCD_*.
+/// takes the options returns. A user or file that is not set comes from the environment, FERRY_ETCD_*.
 class DirectoryOptions {
 public:
     /// The struct of ferry_kv.h.
@@ -1032,7 +1032,7 @@ public:
 
     /// Makes the engine known under a name, and returns when etcd has it. The directory keeps the name by itself.
     /// FERRY_ERR_BUSY: another engine has the name. FERRY_ERR_UNREACHABLE: etcd has not answered within the timeout.
-    /// What fails registers nothing.
+    /// A call that fails registers nothing.
     Result<void> register_name(Text name, Timeout timeout = forever) const noexcept
     {
         Result<void> result;
@@ -1072,7 +1072,7 @@ public:
             *result = Peer(engine_, peer);
         return result;
     }
-    /// Takes the next change. Never waits: pending() if there is none. Of several threads each change goes to one.
+    /// Takes the next change. Never waits: pending() if there is none. Of several threads, one gets each change.
     Result<DirectoryChange> poll() const noexcept
     {
         Result<DirectoryChange> result;

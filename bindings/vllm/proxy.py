@@ -27,7 +27,7 @@ PATHS = ("/v1/completions", "/v1/chat/completions")
 class Proxy:
     def __init__(self, prefills: list[str], decodes: list[str]) -> None:
         self.prefills, self.decodes = itertools.cycle(prefills), itertools.cycle(decodes)
-        # What prefill engines have said of where their ranks are; a restarted engine says something new.
+        # The addresses of ranks, as prefill engines reported them; a restarted engine reports new ones.
         self.producers: dict[str, list[str]] = {}
         self.session: ClientSession | None = None
 

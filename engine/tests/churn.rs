@@ -87,7 +87,7 @@ fn one_group(at: &Engine) {
     }
 }
 
-/// What this process has: bytes allocated, descriptors, threads, mappings.
+/// This process's resources: bytes allocated, descriptors, threads, mappings.
 fn figures() -> [i64; 4] {
     let entries = |folder| std::fs::read_dir(folder).unwrap().count() as i64;
     let mappings = std::fs::read_to_string("/proc/self/maps").unwrap().lines().count() as i64;

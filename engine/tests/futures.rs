@@ -278,7 +278,7 @@ fn a_task_that_runs_in_its_waker_may_close_the_engine() {
     let waker = Waker::from(std::sync::Arc::new(Closes(pair.b.clone(), sender)));
     let mut event = pin!(pair.b.event(&queue));
     assert!(event.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
-    // Of its own, so that two closes that wait for each other fail the test.
+    // Runs on a thread of its own, so that two closes that wait for each other fail the test.
     let b = pair.b.clone();
     std::thread::spawn(move || b.close(Some(PATIENCE)).unwrap());
     assert_eq!(receiver.recv_timeout(PATIENCE).expect("the task closes"), Ok(()));

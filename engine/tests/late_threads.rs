@@ -23,7 +23,7 @@ fn threads() -> BTreeMap<i32, (String, String)> {
     let all = tasks.filter_map(|task| {
         let read = |what| std::fs::read_to_string(task.path().join(what)).ok();
         let number = task.file_name().to_str()?.parse().ok()?;
-        // One that has ended meanwhile is none.
+        // A thread that has ended meanwhile does not count.
         Some((number, (read("comm")?.trim().to_owned(), read("status")?)))
     });
     all.filter(|(_, (name, _))| name.starts_with("ferry-")).collect()
@@ -59,7 +59,7 @@ fn an_engine_without_a_peer_has_three_threads_at_most() {
     a.connect(&nobody.to_string(), Some(PATIENCE)).unwrap_err();
     assert_eq!(names(), ["ferry-control", "ferry-local"]);
 
-    // Of both ends when `connect` answers.
+    // Threads of both ends when `connect` answers.
     let b = engine(&EVERY_PATH);
     a.connect(b.address(), Some(PATIENCE)).unwrap();
     let of_each = [

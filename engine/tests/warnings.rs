@@ -1,4 +1,4 @@
-//! What an engine warns of: variables that look like settings. The variables are given to a process of its own.
+//! Warnings of an engine: variables that look like settings. The variables are given to a process of its own.
 
 use ferry::{Config, Engine};
 use std::process::Command;

@@ -1,5 +1,5 @@
-//! What a directory reads: the values of etcd's entries, URLs and files, and what becomes of names. A program that applies
-//! the changes that it is told must know the table.
+//! The input of a directory: the values of etcd's entries, URLs and files, and what becomes of names. A program that
+//! applies the changes that it is told must know the table.
 
 use std::collections::BTreeMap;
 
@@ -56,7 +56,7 @@ pub fn run(data: &[u8]) {
         Input::Servers { has_tls, password, rest } => {
             let scheme = if has_tls { "https" } else { "http" };
             check_url(&format!("etcd:{scheme}://{rest}"));
-            // What may be a password is in no text of an error.
+            // No error text contains what may be a password.
             let secret = format!("{password:016x}");
             let error =
                 parse(&format!("etcd:{scheme}://user:{secret}@{}", rest.replace('/', ""))).unwrap_err();
@@ -74,7 +74,7 @@ fn is_known(status: Status) {
     assert!(matches!(status, Status::Invalid | Status::Limit), "{status}");
 }
 
-/// What is read has a whole identity, and an address that can be told.
+/// An entry that parses has a whole identity and an address.
 fn check_value(value: &[u8]) {
     let Some(place) = decode(value) else { return };
     let identity = place.identity.expect("an entry of etcd says who is there");

@@ -46,7 +46,7 @@ struct World {
     reads: u64,
     written: [u64; 2],
     sending: bool,
-    /// What the target applied, and its faults in this order.
+    /// The frames that the target applied, and its faults in this order.
     applied: u64,
     faults: Vec<(u64, u16)>,
     told: VecDeque<(u64, Vec<Fault>)>,

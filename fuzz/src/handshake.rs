@@ -22,7 +22,7 @@ struct Input {
     harms: Vec<Harm>,
     /// Messages over the channel afterwards: whose, and how long.
     messages: Vec<(bool, u16)>,
-    /// What comes in place of the other side.
+    /// The message that arrives in place of the other side's.
     raw: Option<(bool, Vec<u8>)>,
 }
 

@@ -101,7 +101,7 @@ pub fn run(data: &[u8]) {
             }
             Step::Grant => granted(inbox.grant(), &inbox, limit),
         }
-        // What may come is bounded by what the application has taken.
+        // The application's progress bounds the numbers that may come.
         assert!(inbox.granted() <= model.taken + u64::from(NOTIFY_CREDITS));
         assert!(inbox.granted() >= limit, "a grant is taken back");
     }

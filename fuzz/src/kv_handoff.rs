@@ -216,7 +216,7 @@ struct Posted {
 }
 
 struct Open {
-    /// Of a take.
+    /// A take's own fields.
     tokens: Option<u64>,
     layers: u32,
 }

@@ -64,7 +64,7 @@ pub fn run(data: &[u8]) {
     }
 }
 
-/// What is read can be asked, and written again in no more bytes.
+/// A layout that parses can be queried, and encodes to no more bytes.
 fn check(bytes: &[u8]) {
     match Layout::import(bytes) {
         Ok(layout) => {

@@ -15,7 +15,7 @@ struct Input {
     /// The rates' errors in parts per million: within the bound of 1,000, which both share.
     here_ppm: i16,
     there_ppm: i16,
-    /// What the clocks show at the beginning.
+    /// The clocks' readings at the beginning.
     here_ns: u64,
     there_ns: u64,
     steps: Vec<Step>,

@@ -69,7 +69,7 @@ impl Carried for Held {
     }
 }
 
-/// What is known of a lost lane; its number is its place in the list + 1.
+/// The state of a lost lane; its number is its place in the list + 1.
 struct Lost {
     /// The connection on which its fence was asked; None if there was none.
     asked: Option<u64>,

@@ -9,7 +9,7 @@ const WORD: usize = size_of::<u64>();
 pub struct Arena {
     /// In words, which are compared faster.
     words: Box<[AtomicU64]>,
-    /// What the bytes must be.
+    /// The expected bytes.
     expected: Vec<u8>,
 }
 

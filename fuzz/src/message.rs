@@ -137,7 +137,7 @@ fn check_round_trip(message: &Message) {
     assert_eq!(Message::decode(&[&bytes[..], &[0]].concat()), Err(BadMessage), "an extension");
 }
 
-/// What is decoded is within the bounds, and has these bytes and no others.
+/// A decoded message is within the bounds, and encodes to these bytes and no others.
 fn check_decoded(bytes: &[u8]) {
     let Ok(message) = Message::decode(bytes) else { return };
     match &message {

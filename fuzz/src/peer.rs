@@ -51,7 +51,7 @@ pub fn peer() -> Peer {
     Peer::new(PeerId::from_raw(7), identity(), 1, engine)
 }
 
-/// What a transfer is to be.
+/// The specification of a transfer.
 #[derive(Clone, Debug)]
 pub struct Wish {
     pub op: Op,

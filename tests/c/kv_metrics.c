@@ -1,5 +1,5 @@
 /*
- * What a cache of ferry_kv.h counts: handoffs by their end, bytes, leases, and the text for Prometheus. Numbers of what
+ * Counters of a cache of ferry_kv.h: handoffs by their end, bytes, leases, and the text for Prometheus. Numbers of what
  * exists return to zero.
  */
 #define _POSIX_C_SOURCE 200809L

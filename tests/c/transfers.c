@@ -306,7 +306,7 @@ static void wait_all_names_the_first_that_is_not_done(void)
     end_pair(&pair);
 }
 
-/* What a thread with a small stack does, and the status of its last call. */
+/* Runs on a small stack; returns the status of its last call. */
 typedef struct {
     const char *transports, *target;
     ferry_status status;

@@ -1,5 +1,5 @@
 /*
- * What the nodes of chaos in C, C++, Go and Python share: the arena, and what a process uses. `make chaos` runs nodes in
+ * Shared by the nodes of chaos in C, C++, Go and Python: the arena, and what a process uses. `make chaos` runs nodes in
  * all languages against one another; engine/tests/chaos has the program that starts and judges them.
  *
  * A node gets the descriptor of its arena in CHAOS_ARENA. Its first line of input has the settings of its engine,

@@ -273,7 +273,7 @@ int main(void)
     everything.struct_size = sizeof everything;
     everything.access = FERRY_ACCESS_REMOTE_READ | FERRY_ACCESS_REMOTE_WRITE;
     demand(fgets(line, sizeof line, stdin) != NULL, "there are no settings");
-    /* What the process opens once and keeps does not count as leaked. */
+    /* Descriptors that the process opens once and keeps do not count as leaked. */
     demand(open_engine(line, 1, &error) == FERRY_OK && ferry_engine_close(engine, FERRY_FOREVER, &error) == FERRY_OK,
            error.message);
     ferry_engine_free(engine);

@@ -78,7 +78,7 @@ public:
         } else if (command == "cancel" && words >> number) {
             const std::lock_guard<std::mutex> locked(lock_);
             const auto found = transfers_.find(number);
-            // What has ended meanwhile is final.
+            // A transfer that has ended meanwhile is final.
             if (found != transfers_.end()) (void)found->second.cancel();
         } else if (command == "limit" && words >> what >> number) {
             host_limit(what.c_str(), static_cast<std::int64_t>(number));
@@ -221,7 +221,7 @@ try {
     host_map();
     std::getline(std::cin, line);
     const std::string settings = line;
-    // What the process opens once and keeps does not count as leaked.
+    // Descriptors that the process opens once and keeps do not count as leaked.
     open(settings, true).value().close().value();
     const struct host_usage before = host_usage_before();
     {

@@ -200,7 +200,7 @@ def main() -> None:
     threading.excepthook = give_up
     host.host_map()
     settings = dict(word.split("=", 1) for word in sys.stdin.readline().split())
-    # What the process opens once and keeps does not count as leaked.
+    # Descriptors that the process opens once and keeps do not count as leaked.
     ferry.Engine(**settings | {"listen_address": "127.0.0.1:0"}).close()
     before = host.host_usage_before()
     try:

@@ -434,7 +434,7 @@ def storm(place: tuple[str, str], expected: list[list[int]]) -> str:
                 }
                 takes.append((name, tokens, COUNT, handed, after if who == "decode" else None))
                 offers.append((name, tokens, 1, wanted, after if who == "prefill" else None))
-            # What a prefill engine aborts before it has offered it is awaited until the take's deadline.
+            # A request that a prefill engine aborts before offering it is awaited until the take's deadline.
             pair.engines["decode"].pipe.send(("many", takes, 120))
             pair.engines["prefill"].pipe.send(("many", offers, 120))
             answers = pair.engines["decode"].answer(240)

@@ -14,7 +14,7 @@ fi
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 mkdir "$work/bin"
-# What building needs, and what the script itself calls.
+# The programs that building needs, and those that the script itself calls.
 for tool in cc gcc make cmake objcopy cargo rustc bash env dirname sed head cut sort id ldconfig cat; do
     ln -s "$(PATH=$PATH:/usr/sbin:/sbin command -v "$tool")" "$work/bin/$tool"
 done

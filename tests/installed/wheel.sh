@@ -24,7 +24,7 @@ cp "$root/Cargo.toml" "$work/checkout"
 cp "$root/ffi/Cargo.toml" "$work/checkout/ffi"
 cp -r "$root/bindings/python" "$work/checkout/bindings/python"
 rm -rf "$work/checkout/bindings/python/build"
-# What an unpacked source archive has.
+# The files of an unpacked source archive.
 mkdir "$work/archive"
 cp -r "$work/checkout/bindings/python" "$work/archive/ferry"
 printf 'Metadata-Version: 2.4\nName: ferry\nVersion: %s\n' "$version" >"$work/archive/ferry/PKG-INFO"

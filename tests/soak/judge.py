@@ -75,7 +75,7 @@ def test() -> None:
     assert not judge(short, line(90, short), some).good
     assert not judge(short, [8.0] * 9 + [9.0] * 4, Growth(0, 0)).good, "one descriptor more is a leak"
     assert judge(short, [9.0] + [8.0] * 12, Growth(0, 0)).good
-    # What comes in the first quarter is no drift: caches fill.
+    # Growth in the first quarter is no drift: caches fill.
     assert judge(long, [50.0] * 60 + [100.0] * 181, some).good
     assert not judge(short[:6], [1.0] * 6, some).good, "nothing is judged by five samples"
 

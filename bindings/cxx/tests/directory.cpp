@@ -1,4 +1,4 @@
-// Directories of ferry_kv.hpp: lists, files and addresses, and their lifetimes. What they do in etcd is tested in Rust;
+// Directories of ferry_kv.hpp: lists, files and addresses, and their lifetimes. Their work in etcd is tested in Rust;
 // here, that calls of C++ reach it, in a build that has etcd (scripts/etcd.sh).
 #include "engines.hpp"
 
@@ -119,7 +119,7 @@ TEST(Directories, WhatIsWrongIsNamed)
 TEST(Directories, WithoutEtcdInTheBuildItIsUnsupported)
 {
     if (has_etcd) GTEST_SKIP() << "this build has etcd";
-    // What the options say is checked all the same.
+    // The options are checked all the same.
     const auto no_wait = ferry::DirectoryOptions().no_wait();
     const auto opened = ferry::Directory::open(open_engine(), "etcd:http://127.0.0.1:1", no_wait);
     EXPECT_EQ(said(opened).find("UNSUPPORTED: url: this ferry was built without etcd"), 0u) << said(opened);

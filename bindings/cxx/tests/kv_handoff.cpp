@@ -156,7 +156,7 @@ TEST(Handoffs, AnOfferHasAsManyTakersAsItSays)
     expect_end(two.producer, two.id, FERRY_KV_EVENT_SENT, FERRY_OK);
 }
 
-// Of two consumers with one number the second is refused: its rank has taken already. The number is 1 if none is given.
+// The second of two consumers with one number is refused: its rank has taken already. The number is 1 if none is given.
 TEST(Handoffs, ConsumersAreToldApartByTheirNumbers)
 {
     Two two;

@@ -37,7 +37,7 @@ struct Row {
     std::uint64_t block = 0, pair = 0, head = 0, token = 0;
 };
 
-// What one rank holds, and what each of its elements must be.
+// One rank's memory, and the expected value of each element.
 class Model {
 public:
     Model(Shape of, std::uint32_t tp_rank) : shape(of), rank(tp_rank)
@@ -82,7 +82,7 @@ public:
         }
         return starts[layer] + index * row();
     }
-    // Writes the elements of these tokens in one layer. Of a window only its last tokens before `end`.
+    // Writes the elements of these tokens in one layer. A window has only its last tokens before `end`.
     void write(std::uint32_t *memory, std::uint32_t layer, std::uint64_t first, std::uint64_t end) const
     {
         const bool window = model_layers[layer].kind == FERRY_KV_GROUP_WINDOW && end > kv_window;
@@ -102,7 +102,7 @@ public:
     {
         for (std::uint32_t layer = 0; layer < model_layer_count; layer++) write(memory, layer, first, end);
     }
-    // What the memory must be if it was zero and these tokens have come.
+    // The expected memory, if it was zero and these tokens have come.
     std::vector<std::uint32_t> expected(std::uint64_t first, std::uint64_t end) const
     {
         std::vector<std::uint32_t> memory(size);

@@ -219,7 +219,7 @@ TEST(Lifetimes, ObjectsOfEventsShareTheEngine)
     }
 }
 
-// What a callback uses may be gone after its queue, also while another thread closes the engine.
+// The objects that a callback uses may be gone after its queue, also while another thread closes the engine.
 TEST(Lifetimes, AQueueThatIsDestroyedWhileTheEngineClosesWaitsForItsCallback)
 {
     Pair pair;

@@ -13,7 +13,7 @@
 
 namespace ferry_nixl {
 
-// What an agent's connection information says. `mailbox` is memory of the engine whose contents mean nothing: NIXL
+// An agent's connection information. `mailbox` is memory of the engine whose contents mean nothing: NIXL
 // sends notifications without a transfer and without waiting, and ferry attaches notifications to transfers. So such
 // a notification goes with a WRITE of the mailbox.
 struct Address {

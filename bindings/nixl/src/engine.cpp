@@ -22,7 +22,7 @@ constexpr int RELEASE_STEPS_SILENT = 100;
 const char REGION_MAGIC[] = "FERRYMD1";
 constexpr std::size_t REGION_MAGIC_BYTES = sizeof REGION_MAGIC - 1;
 
-// What the core holds of a request. The request itself may outlive it while a peer is dialled.
+// The core's handle of a request. The request itself may outlive it while a peer is dialled.
 struct Handle : nixlBackendReqH {
     explicit Handle(std::shared_ptr<Request> request) : request(std::move(request)) {}
     std::shared_ptr<Request> request;
@@ -253,7 +253,7 @@ nixl_status_t Engine::postXfer(const nixl_xfer_op_t &, const nixl_meta_dlist_t &
 
 nixl_status_t Engine::checkXfer(nixlBackendReqH *handle) const { return request_of(handle)->check(); }
 
-// The core's first call may be refused. What the second returns is ignored, and the core frees its side: so that call
+// The core's first call may be refused. The result of the second is ignored, and the core frees its side: so that call
 // returns when nothing of the transfer can land any more.
 nixl_status_t Engine::releaseReqH(nixlBackendReqH *handle) const
 {

@@ -88,7 +88,7 @@ private:
     mutable std::unique_ptr<Endpoint> mirror;
 
     mutable std::mutex requests_mutex;
-    // Those that are prepared and not released.
+    // Requests that are prepared and not released.
     mutable std::set<Request *> requests;
 
     mutable std::mutex spool_mutex;

@@ -24,13 +24,13 @@ struct Region {
     std::size_t uses = 1;
 };
 
-// What registerMem gives out, and getPublicData tells peers of.
+// The handle that registerMem gives out, and that getPublicData describes to peers.
 struct Registration : nixlBackendMD {
     explicit Registration(std::shared_ptr<Region> region) : nixlBackendMD(true), region(std::move(region)) {}
     std::shared_ptr<Region> region;
 };
 
-// What loadRemoteMD and loadLocalMD give out: the target's region. A request copies what it needs of it, because the
+// The handle that loadRemoteMD and loadLocalMD give out: the target's region. A request copies what it needs, because the
 // core may unload the metadata while the request is under way.
 struct Target : nixlBackendMD {
     explicit Target(ferry_region remote) : nixlBackendMD(false), remote(remote) {}

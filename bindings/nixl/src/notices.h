@@ -40,7 +40,7 @@ public:
 
 private:
     static constexpr std::size_t HELD_MAX = 256 << 20, MESSAGES_MAX = 1 << 20;
-    // Of one peer: messages of which some pieces have come, and their bytes.
+    // One peer's messages of which some pieces have come, and their bytes.
     static constexpr std::size_t UNFINISHED_MAX = 256, UNFINISHED_BYTES_MAX = 2 * NOTICE_BYTES_MAX;
     struct Unfinished {
         std::string sender, bytes;
@@ -53,7 +53,7 @@ private:
     static void drop(Begun &begun, std::uint64_t id);
 
     notif_list_t complete;
-    // Of complete messages.
+    // Bytes of complete messages.
     std::size_t bytes_held = 0;
     std::map<ferry_peer, Begun> unfinished;
 };

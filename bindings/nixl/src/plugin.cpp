@@ -1,4 +1,4 @@
-// What NIXL's core looks up in libplugin_FERRY.so, and asks before it makes a backend.
+// The symbols that NIXL's core looks up in libplugin_FERRY.so, and calls before it makes a backend.
 #include <ferry.h>
 
 #include <exception>

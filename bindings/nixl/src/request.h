@@ -19,7 +19,7 @@ namespace ferry_nixl {
 // so arrives behind the data; the others go ahead.
 struct Notice {
     std::vector<std::string> pieces;
-    // What to send if the transfer fails; empty for one piece.
+    // The message to send if the transfer fails; empty for one piece.
     std::string given_up;
 };
 

@@ -224,7 +224,7 @@ def test_memory_that_was_freed_fails_what_names_it(devices: Devices) -> None:
         devices.peer.write(devices.request(regions[0], SMALL))
     refused = caught.value
     assert refused.result is not None and refused.result.bytes_confirmed == 0
-    # Of CUDA ferry asks before it copies; AscendCL refuses the copy.
+    # ferry asks CUDA before it copies; AscendCL refuses the copy.
     code, said = (0, "") if program.library is CUDA else (107000, ", code 107000")
     assert [refused.vendor_error, refused.results[0].vendor_error] == [code, code]
     assert str(refused) == f"INVALID: 1 of 1 requests failed, the first with INVALID{said}"

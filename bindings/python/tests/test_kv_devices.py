@@ -34,7 +34,7 @@ class Prefill(Rank):
         settings["ascend" if program.library is CUDA else "cuda"] = False
         self.engine = ferry.Engine(**settings)
         self.address = program.alloc(SIZE)
-        # What the device is to compute, in memory of the host.
+        # The result that the device is to compute, in host memory.
         self.tensors = Tensors(bytearray(SIZE), address=self.address)
         region = self.engine.register(raw(self.address, SIZE))
         self.cache = kv.Cache(self.engine, self.tensors.layout, region, silence_ms=20_000)

@@ -97,7 +97,7 @@ class Rank:
         self.worker.register_kv_caches({name: self.memory[layer] for layer, name in enumerate(names)})
         self.names = names
         self.scheduler.set_xfer_handshake_metadata_pp_aware({(0, 0): self.worker.get_handshake_metadata()})
-        # What the worker has told: (requests that were sent, that were received, that failed, lost blocks).
+        # The worker's report: (requests that were sent, that were received, that failed, lost blocks).
         self.sent: list[str] = []
         self.received: list[str] = []
         self.failed: set[str] = set()

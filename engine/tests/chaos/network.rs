@@ -23,7 +23,7 @@ const PACKET_IGNORE_OUTGOING: i32 = 23;
 const FRAME_MAX: usize = 66_000;
 const VNET_HEADER: usize = 10;
 
-/// What happens to frames from one host to another.
+/// How frames from one host to another are treated.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Rule {
     pub cut: bool,
@@ -34,7 +34,7 @@ pub struct Rule {
     pub jitter_us: u64,
 }
 
-/// What the wire has done to frames.
+/// Counts of frames that the wire lost, delayed or duplicated.
 #[derive(Default)]
 pub struct Tally {
     pub passed: AtomicU64,

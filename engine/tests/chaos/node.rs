@@ -42,7 +42,7 @@ pub fn run(descriptor: &str) {
     let settings = lines.next().unwrap();
     let settings: Vec<(&str, &str)> =
         settings.split_whitespace().map(|word| word.split_once('=').unwrap()).collect();
-    // What the process opens once and keeps does not count as leaked.
+    // Descriptors that the process opens once and keeps do not count as leaked.
     let apart: Vec<_> = settings.iter().copied().chain([("listen_address", "127.0.0.1:0")]).collect();
     let first = Engine::open(config(&apart)).unwrap();
     first.close(None).unwrap();

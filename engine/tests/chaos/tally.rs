@@ -1,4 +1,4 @@
-//! What rounds have reached, for the summary.
+//! Counts of the situations that rounds have reached, for the summary.
 
 use crate::network;
 use std::collections::BTreeMap;

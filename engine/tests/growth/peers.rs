@@ -21,7 +21,7 @@ const IDLE: Duration = Duration::from_secs(2);
 /// The engine's CPU time while idle, whatever the number of peers: a thousandth of one core.
 const IDLE_MAX: f64 = 0.001;
 
-/// What a child knows: the engine's address, and how many sessions to open.
+/// A child's arguments: the engine's address, and how many sessions to open.
 pub struct Hub {
     address: String,
     sessions: usize,

@@ -131,7 +131,7 @@ fn a_peer_of_another_address_tells_of_no_process_here() {
     let mut posted = Posted::to(who(10), &[]);
     let mut next = who(11);
     next.0.place = None;
-    // Of two sessions, the session that this engine dialed stays.
+    // If there are two sessions, the one that this engine dialed stays.
     next.0.engine_id = [0; 16];
     let mut other = dial_from_elsewhere(&posted.engine, &next);
     let _lanes = other.up();

@@ -316,7 +316,7 @@ fn a_connect_that_waits_for_a_session_that_is_lost_gets_the_engine_that_listens_
     two.cut(&first, handle);
     let queue = two.engine.queue(WHAT_PEERS, 8).unwrap();
     two.engine.connect_async(&two.listener.address, Some(PATIENCE), &queue, 5).unwrap();
-    // What an engine says that has no such session and takes nobody any more.
+    // The answer of an engine that has no such session and accepts nobody any more.
     two.listener.take().refuse(RefusalCode::AuthRequired);
     eventually("the peer is lost", || two.state(handle) == PeerState::Lost);
     let mut anew = Who(two.who.0.clone());

@@ -1,6 +1,6 @@
 //! Lines of comments that rustfmt leaves as long as they are.
 
-/// Of a line that is a comment, in characters.
+/// The longest comment line, in characters.
 pub const COLUMNS_MAX: usize = 120;
 
 /// The numbers of the lines, from 1, that are comments or end with one and are too long.

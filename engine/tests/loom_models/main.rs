@@ -5,7 +5,7 @@ mod lease_clock;
 mod region;
 mod waiters;
 
-/// What the sources take from the engine.
+/// The names that the sources take from the engine.
 mod sys {
     pub mod atomic {
         pub use loom::sync::atomic::{fence, AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};

@@ -51,7 +51,7 @@ fn engine(extra: &[(&str, &str)]) -> Engine {
     Engine::open(config).unwrap()
 }
 
-/// What a child knows of the engine.
+/// A child's arguments.
 struct Hub {
     address: String,
     memory: u64,

@@ -108,7 +108,7 @@ fn kill_a_parent(how: &str) {
     let (child, kept) = answer.split_once(' ').unwrap();
     let child: i32 = child.parse().unwrap();
     let _kept = Kept(child);
-    // What the program has stays; the rest are eventfds, and what polls them.
+    // The program's own descriptors stay; the rest are eventfds and their pollers.
     let is_ferrys = |target: &str| {
         ["socket:", "/memfd:ferry", "anon_inode:[pidfd]"].iter().any(|it| target.starts_with(it))
     };

@@ -18,7 +18,7 @@ pub const BOUND: Duration = Duration::from_secs(30);
 const BYTES: usize = 8 << 20;
 /// Where the programs have their memory, whatever they are.
 const AT: u64 = 0x1000_0000_0000;
-/// What the programs fill their memory with.
+/// The byte that each program fills its memory with.
 const OLD: u64 = 1 << 40;
 const NEW: u64 = 2 << 40;
 const INITIATOR: u64 = 3 << 40;

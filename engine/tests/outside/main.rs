@@ -1,4 +1,4 @@
-//! What reaches an engine from outside itself, with the real kernel: programs that exec, pages that block or fault,
+//! Faults from outside an engine, with the real kernel: programs that exec, pages that block or fault,
 //! limits, signals, forked children, clocks and names. Each file takes one of these.
 
 mod children;

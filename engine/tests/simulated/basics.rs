@@ -121,7 +121,7 @@ fn what_is_written_on_one_host_is_read_back_whatever_the_seed() {
     by(seeds(100), "an exchange on one host", |seed| exchange(seed, LOCAL));
 }
 
-/// What most seeds of a simulation do, so that it can be timed.
+/// The steps that most seeds of a simulation take, so that they can be timed.
 fn small_transfers(seed: u64) -> Outcome {
     seeded(seed, || {
         let [a, b] = ["a", "b"].map(|name| process::host(name).start(name));

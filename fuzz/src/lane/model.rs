@@ -1,4 +1,4 @@
-//! What a lane must do with a frame, said again without buffers, threads and locks.
+//! A lane's treatment of a frame, modelled without buffers, threads and locks.
 
 use super::{not_after, Draft, Extra, Sealed, Sequence, REGIONS};
 use crate::memory::Arena;

@@ -248,7 +248,7 @@ func main() {
 	}
 	listen := config["listen_address"]
 	config["listen_address"] = "127.0.0.1:0"
-	// What the process opens once and keeps does not count as leaked; Go watches descriptors with one of its own.
+	// Descriptors that the process opens once and keeps are not leaked; Go watches descriptors with one of its own.
 	first, err := ferry.Open(config)
 	demand(err)
 	_, err = first.Queue(ferry.Peers)

@@ -1,4 +1,4 @@
-// What the two files of CUDA's tests share.
+// Shared by the two files of CUDA's tests.
 #pragma once
 
 #ifdef STANDIN_CUDA_HEADER

@@ -12,7 +12,7 @@ namespace {
 
 constexpr size_t huge = 2 << 20;
 
-// One that nobody listens at or connects from.
+// A port that nobody listens at or connects from.
 std::string free_port() {
     const int probe = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     sockaddr_in address = {};

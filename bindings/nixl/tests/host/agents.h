@@ -1,4 +1,4 @@
-// What the suite's files share: agents of this process, and their transfers.
+// Shared by the suite's files: agents of this process, and their transfers.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -11,7 +11,7 @@
 
 namespace host {
 
-// What nixl_plugin_init of the library at `path` returns: nullptr if the plugin refuses. Never unloaded.
+// The result of nixl_plugin_init of the library at `path`: nullptr if the plugin refuses. Never unloaded.
 nixlBackendPlugin *load(const std::string &path);
 using Load = nixlBackendPlugin *(*)(const char *path);
 

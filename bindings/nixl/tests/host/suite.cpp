@@ -210,7 +210,7 @@ TEST(Requests, OfOneSmallRangeAreDoneAtOnceOnThisHost)
         EXPECT_EQ(pair.a->checkXfer(handle), NIXL_SUCCESS);
         EXPECT_EQ(pair.a->releaseReqH(handle), NIXL_SUCCESS);
     }
-    // What cannot be is told as of any other transfer.
+    // An impossible request fails as any other transfer does.
     nixlBackendReqH *handle = prepare(*pair.a, NIXL_WRITE, list(pair.here.data(), 4096, pair.local),
                                       list(pair.there.data(), 4096, pair.memory.remote), "b");
     EXPECT_EQ(pair.b->deregisterMem(pair.memory.local), NIXL_SUCCESS);

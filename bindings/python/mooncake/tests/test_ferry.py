@@ -128,7 +128,7 @@ def test_the_first_buffer_is_the_first_registered_that_still_is():
     assert far.batch_register_memory([first, second], [4096, 4096]) == 0
     assert far.register_memory(third, 4096) == 0
     becomes(first)
-    # Of the next two regions one takes the first one's handle, and neither its place.
+    # One of the next two regions takes the first one's handle, and neither takes its place.
     assert far.unregister_memory(first) == 0
     assert far.register_memory(first, 4096) == 0
     assert far.register_memory(fourth, 4096) == 0

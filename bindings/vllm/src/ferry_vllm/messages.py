@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorHandshakeMetadata, KVConnectorMetadata
 
-# Of each group: the position of the first block's first token, and the blocks' numbers.
+# For each group, the position of the first block's first token, and the blocks' numbers.
 Lists = list[tuple[int, list[int]]]
 
 

@@ -14,7 +14,7 @@ LEASE_MS = 1000
 
 @dataclass
 class Options:
-    # Settings of the engine (docs/settings.md). Those that are not named come from FERRY_* variables.
+    # Settings of the engine (docs/settings.md). Settings that are not named come from FERRY_* variables.
     settings: dict[str, Any] = field(default_factory=dict)
     # The model's name in the cache's key, for engines that load one model from different folders.
     model: str = ""

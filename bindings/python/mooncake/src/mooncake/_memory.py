@@ -17,7 +17,7 @@ OVERLAP = -7
 
 Kind = TypeVar("Kind", ferry.Region, ferry.Memory)
 
-# What Mooncake calls the devices that ferry has memory of.
+# Mooncake's names of the devices that ferry supports.
 DEVICES = {"cuda": ferry.MemoryKind.CUDA, "npu": ferry.MemoryKind.ASCEND}
 
 
