@@ -54,7 +54,7 @@ const IMPORT_EXCEPTIONS: &[(&str, &str, &str)] =
 const EDGES: [&str; 2] = ["ffi/src", "bindings/mooncake/src"];
 
 /// Files that word operating-system errors: `status::reason`, and the resolver's errors, which have no number.
-const REASONS_IN: [&str; 2] = ["engine/src/status.rs", "engine/src/sys/names.rs"];
+const REASONS_IN: [&str; 2] = ["engine/src/status.rs", "engine/src/sys/os/names.rs"];
 
 /// Places where unsafe code is allowed, besides all of `EDGES`.
 const UNSAFE_IN: &[(&str, &str)] = &[
@@ -70,9 +70,9 @@ const UNSAFE_IN: &[(&str, &str)] = &[
 const PLAIN_ACCESS: &[&str] = &["from_raw_parts", "from_raw_parts_mut", "copy_nonoverlapping"];
 /// Further places for such accesses: (file, the memory).
 const PLAIN_ACCESS_IN: &[(&str, &str)] = &[
-    ("engine/src/sys/copy.rs", "between two mapped ranges, where nothing looks at the bytes"),
-    ("engine/src/sys/verbs/chain.rs", "work requests of this process alone"),
-    ("engine/src/sys/verbs/device.rs", "the library's list of devices"),
+    ("engine/src/sys/os/copy.rs", "between two mapped ranges, where nothing looks at the bytes"),
+    ("engine/src/sys/os/verbs/chain.rs", "work requests of this process alone"),
+    ("engine/src/sys/os/verbs/device.rs", "the library's list of devices"),
 ];
 
 /// Assertions outside tests: (file, macro, count, why it may stop the process).
@@ -83,16 +83,16 @@ const ASSERTIONS: &[(&str, &str, usize, &str)] = &[
     ("engine/src/notify/queue.rs", "assert", 1, "a reservation used twice would lose another's event"),
     ("engine/src/region/gate.rs", "assert", 1, "left more often than entered: revoke would return early"),
     ("engine/src/session/handshake/wire.rs", "assert", 1, "our own frames are bounded by construction"),
-    ("engine/src/sys/unforked.rs", "assert_eq", 1, "keeps a call from being a jump; it cannot fail"),
-    ("engine/src/sys/mapping.rs", "assert", 3, "bounds of an access to raw memory, as slices check"),
+    ("engine/src/sys/os/unforked.rs", "assert_eq", 1, "keeps a call from being a jump; it cannot fail"),
+    ("engine/src/sys/os/mapping.rs", "assert", 3, "bounds of an access to raw memory, as slices check"),
     ("engine/src/sys/sim/mapping.rs", "assert", 3, "the same"),
     (
-        "engine/src/sys/verbs/library.rs",
+        "engine/src/sys/os/verbs/library.rs",
         "unreachable",
         1,
         "objects to call with come from the open library alone",
     ),
-    ("engine/src/sys/verbs/chain.rs", "assert", 2, "bounds of an access to raw memory, as slices check"),
+    ("engine/src/sys/os/verbs/chain.rs", "assert", 2, "bounds of an access to raw memory, as slices check"),
     ("engine/src/control/stream.rs", "unreachable", 2, "only `release` takes the socket, and consumes"),
     ("engine/src/transport/tcp/wire.rs", "debug_assert", 1, "padding is below the alignment"),
 ];
@@ -125,7 +125,7 @@ const INTERNALS_BY: &[(&str, &str)] = &[
 /// Places where std's locks and threads, or `sys::bare`, may be named: the locks that mark a broken engine are made of
 /// them.
 const BARE: &[(&str, &str)] = &[
-    ("engine/src/sys/bare.rs", "hands them on"),
+    ("engine/src/sys/os/bare.rs", "hands them on"),
     (
         "engine/src/internals.rs",
         "hands those of the simulated kernel on to ferry-kv, in the feature `sim` alone",

@@ -1,6 +1,6 @@
 //! The simulated side of `sys::verbs`: the NICs of the simulated kernel.
 
-#[path = "../verbs/wc.rs"]
+#[path = "../os/verbs/wc.rs"]
 pub mod wc;
 
 use ferry_sim_kernel::nic;

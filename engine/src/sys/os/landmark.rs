@@ -3,7 +3,7 @@
 //! goes through the ranges in their order until one is not there. So a call that names the landmark first copies
 //! nothing unless the memory has that page. `region::grants` tells its place to the peers; `transport::local` names it.
 
-use super::random_u64;
+use crate::sys::random_u64;
 use std::io;
 use std::ptr::NonNull;
 

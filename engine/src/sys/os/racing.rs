@@ -7,8 +7,8 @@
 use std::sync::atomic::{AtomicU64, AtomicU8, Ordering::Relaxed};
 
 #[cfg(test)]
-pub use super::parts::for_each_part;
-pub use super::parts::{try_each_part, Unread};
+pub use crate::sys::parts::for_each_part;
+pub use crate::sys::parts::{try_each_part, Unread};
 
 const WORD: usize = size_of::<u64>();
 /// Words per loop iteration: enough to make a loop of atomics as fast as the cache.

@@ -1,7 +1,7 @@
 //! Copies between this process's memory and another's by one system call, without the other's help.
 
-use super::pages::Pages;
 use super::socket::IoVec;
+use crate::sys::pages::Pages;
 use std::io;
 use std::os::fd::AsRawFd;
 

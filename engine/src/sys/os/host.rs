@@ -6,7 +6,7 @@ use std::fs;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::fs::MetadataExt;
 
-pub use super::process::Process;
+pub use crate::sys::process::Process;
 
 impl Process {
     /// Returns this process, or None if the kernel does not give all data or /proc is of another pid namespace.

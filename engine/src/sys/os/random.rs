@@ -12,7 +12,8 @@ pub fn fill(bytes: &mut [u8]) -> std::io::Result<()> {
 pub fn next_u64() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     if NEXT.load(Ordering::Relaxed) == 0 {
-        let _ = NEXT.compare_exchange(0, super::random_u64().max(1), Ordering::Relaxed, Ordering::Relaxed);
+        let _ =
+            NEXT.compare_exchange(0, crate::sys::random_u64().max(1), Ordering::Relaxed, Ordering::Relaxed);
     }
     NEXT.fetch_add(1, Ordering::Relaxed)
 }

@@ -1,3 +1,0 @@
-//! The simulated side of `sys::eventfd`.
-
-pub use ferry_sim_kernel::eventfd::EventFd;

@@ -1,3 +1,0 @@
-//! The simulated side of `sys::moment`: counts.
-
-pub use ferry_sim_kernel::moment::reached_if;
