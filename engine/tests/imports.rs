@@ -11,7 +11,7 @@ mod comments;
 #[path = "imports/scan.rs"]
 mod scan;
 
-use scan::{Kind, Scan};
+use scan::{functions, Kind, Scan};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
@@ -231,6 +231,7 @@ const WAITS_IN: &[(&str, &str)] = &[
 ];
 
 const LINES_MAX: usize = 500;
+const FUNCTION_LINES_MAX: usize = 80;
 const SAFETY_WITHIN_LINES: usize = 4;
 const METHODS_FORBIDDEN: &[&str] = &["expect", "expect_err", "unwrap", "unwrap_err"];
 const MACROS_FORBIDDEN: &[&str] =
@@ -402,6 +403,13 @@ fn check_head(file: &File, report: &mut Report) {
     let head = file.text.lines().take_while(|line| line.starts_with("//!"));
     if count > LINES_MAX && !head.into_iter().any(|line| line.contains("lines")) {
         report.add(file, count, format!("{count} lines, more than {LINES_MAX}, and `//!` does not say why"));
+    }
+}
+
+fn check_functions(file: &File, report: &mut Report) {
+    for (name, line, count) in functions(&file.text).iter().filter(|(.., count)| *count > FUNCTION_LINES_MAX)
+    {
+        report.add(file, *line, format!("`{name}` has {count} lines, more than {FUNCTION_LINES_MAX}"));
     }
 }
 
@@ -579,6 +587,7 @@ fn the_engine_keeps_its_import_table_and_house_rules() {
         check_unsafe(file, &scan, &mut report);
         check_plain_access(file, &scan, &mut report);
         check_head(file, &mut report);
+        check_functions(file, &mut report);
         check_panics(file, &scan, &mut report);
         check_bare(file, &scan, &mut report);
         check_of_sys(file, &scan, &mut report);
@@ -604,6 +613,7 @@ fn the_crates_above_the_engine_keep_their_house_rules() {
         let scan = Scan::new(&file.text);
         check_unsafe(&file, &scan, &mut report);
         check_head(&file, &mut report);
+        check_functions(&file, &mut report);
         check_panics(&file, &scan, &mut report);
         check_reasons(&file, &scan, &mut report);
     }
@@ -784,6 +794,11 @@ fn each_rule_can_fail() {
     expected.sort_unstable();
     assert_eq!(found, expected, "{:#?}", report.0);
 
+    let lines = "    act();\n".repeat(FUNCTION_LINES_MAX - 2);
+    let sample =
+        format!("fn short(&self) -> [u8; 4] {{\n{lines}}}\nfn none();\nfn long() {{\n{lines}\n}}\n");
+    let found = [("short".into(), 1, FUNCTION_LINES_MAX), ("long".into(), 82, FUNCTION_LINES_MAX + 1)];
+    assert_eq!(functions(&sample), found);
     let long = "//! Its job.\n".to_owned() + &"\n".repeat(LINES_MAX);
     for (text, failures) in [(&long[..], 1), (&long[..long.len() - 1], 0), (&long.replace("job", "lines"), 0)]
     {

@@ -88,25 +88,7 @@ impl Engine {
         };
         let (proof_listener, unix_name) = proofs.map_or((None, None), |(fd, name)| (Some(fd), Some(name)));
         let tag = Tag::of_engine(sys::random::next_u64());
-        let local = Local {
-            // Random, so that no other engine has the same id, not even an engine on a clone of this machine.
-            engine_id: random_id(),
-            incarnation: sys::random_u64().max(1),
-            address: address.clone(),
-            tag: tag.number(),
-            lanes_max: config.lanes,
-            frame_bytes_max: config.frame_bytes_max,
-            reads_max: limits::LANE_READS_MAX as u32,
-            notify_credits: limits::NOTIFY_CREDITS,
-            unix_name,
-            place: listener.as_ref().and_then(place),
-            process: Process::own(),
-            auth: AuthPolicy {
-                secret: config.shared_secret().map(derive_secret).transpose()?,
-                same_user: config.same_user,
-                allow_unauthenticated: config.allow_unauthenticated,
-            },
-        };
+        let local = local_of(&config, tag, address.clone(), unix_name, listener.as_ref())?;
         let grants = grants(&config);
         let registry = Arc::new(Registry::new(tag, grants.as_ref().ok().cloned()));
         let context = Arc::new(Context::new(config, tag, local, registry, Arc::new(Hub::new(tag))));
@@ -449,6 +431,35 @@ fn reachable(config: &Config, bound: SocketAddr) -> Result<SocketAddr> {
         "{listen}: {bound} is any address, and ferry can't tell which one peers reach: {why}; set {advertise}, or listen \
          at one address"
     )))
+}
+
+/// Returns what handshakes tell of an engine.
+fn local_of(
+    config: &Config,
+    tag: Tag,
+    address: String,
+    unix_name: Option<Vec<u8>>,
+    listener: Option<&Listener>,
+) -> Result<Local> {
+    Ok(Local {
+        // Random, so that no other engine has the same id, not even an engine on a clone of this machine.
+        engine_id: random_id(),
+        incarnation: sys::random_u64().max(1),
+        address,
+        tag: tag.number(),
+        lanes_max: config.lanes,
+        frame_bytes_max: config.frame_bytes_max,
+        reads_max: limits::LANE_READS_MAX as u32,
+        notify_credits: limits::NOTIFY_CREDITS,
+        unix_name,
+        place: listener.and_then(place),
+        process: Process::own(),
+        auth: AuthPolicy {
+            secret: config.shared_secret().map(derive_secret).transpose()?,
+            same_user: config.same_user,
+            allow_unauthenticated: config.allow_unauthenticated,
+        },
+    })
 }
 
 fn random_id() -> [u8; 16] {

@@ -10,7 +10,7 @@ use crate::command::Reply;
 use crate::config::Congestion;
 use crate::context::Context;
 use crate::session::handshake::{
-    Auth, Dialer, HandshakeError, HandshakeResult, Next, Nonce, Proof, RefusalCode, Step,
+    Auth, Dialer, Established, HandshakeError, HandshakeResult, Next, Nonce, Proof, RefusalCode, Step,
 };
 use crate::session::machine::Role;
 use crate::session::order::Order;
@@ -248,30 +248,7 @@ impl Control {
     ) {
         let step = match step {
             Ok(step) => step,
-            Err(HandshakeError { mut error, refusal, by, reply }) => {
-                dialing.stream.out().extend_from_slice(&reply);
-                let _ = dialing.stream.flush(&self.poller);
-                error.message = format!("{}: {}", dialing.remote, error.message);
-                // Both fenced each other: the peer's own `connect`, which lifts its fence, must not meet this fence.
-                if let (Some(theirs), Some(RefusalCode::Fenced)) = (by, refusal) {
-                    self.lift_fence(theirs, Some(&dialing.target));
-                }
-                // The peer dialed us at the same time, or before, and the session of its dial stays.
-                let awaited = by.filter(|_| refusal == Some(RefusalCode::Duplicate));
-                if let Some(theirs) = awaited {
-                    let target = self.instead_of_a_clone(dialing.target, theirs, dialing.remote);
-                    let Some(target) = target else { return };
-                    dialing.target = target;
-                }
-                let is_new = matches!(dialing.target, Target::New { .. });
-                // A lack of room for another handshake is temporary.
-                if !is_new || !(awaited.is_some() || lacks_room(&error, refusal)) {
-                    return self.leave_address(*dialing, Failed { error, refusal });
-                }
-                let addresses = [vec![dialing.remote], dialing.others].concat();
-                let (target, deadline) = (dialing.target, dialing.deadline);
-                return self.repeat_dial(RepeatedDial::new(target, addresses, deadline, error, awaited));
-            }
+            Err(refused) => return self.dial_refused(dialing, refused),
         };
         dialing.stream.out().extend_from_slice(&step.output);
         if let Err(error) = dialing.stream.flush(&self.poller) {
@@ -287,47 +264,76 @@ impl Control {
                     self.proof_result(token, Err(error));
                 }
             }
-            Next::Done(established) => {
-                let leftover = dialing.dialer.leftover();
-                let Dialing { stream, target, remote, pidfd, .. } = *dialing;
-                // The engine may be connected meanwhile, by its own dial or under another name. That session stays. No
-                // Start is said on this connection, for which the peer might give up the other.
-                let theirs = (established.peer.engine_id, established.peer.incarnation);
-                let connected = self.session_of(theirs).filter(|peer| !self.is_down(*peer));
-                let Some(target) = self.instead_of_a_clone(target, theirs, remote) else { return };
-                let target = match (target, connected) {
-                    (Target::New { address, waiting, .. }, Some(peer)) => {
-                        return self.join_by_name(peer, address, &[remote], waiting)
-                    }
-                    (Target::Again { peer }, _) if !self.is_down(peer) => return,
-                    (target, _) => target,
-                };
-                if let Err(error) = self.prepare() {
-                    return self.dial_failed(target, error, Some(RefusalCode::NoThread));
-                }
-                let control = ControlConn {
-                    stream,
-                    channel: established.channel,
-                    input: leftover,
-                    role: Role::Dialer,
-                    offered: self.offer(&established.peer),
-                    identity: established.peer,
-                    session_id: established.session_id,
-                    lane_key: *established.lane_key.bytes(),
-                    remote,
-                    pidfd,
-                    is_proven: established.auth != Auth::None,
-                    same_host: matches!(established.auth, Auth::SameUser { .. }),
-                    peer: None,
-                    target: Some(target),
-                    order: Order::default(),
-                    answers: Answers::default(),
-                    broken: None,
-                    bytes_since_broken: 0,
-                };
-                self.begin_control(token, control);
-            }
+            Next::Done(established) => self.dialed(token, *dialing, established),
         }
+    }
+
+    fn dial_refused(&mut self, mut dialing: Box<Dialing>, refused: HandshakeError) {
+        let HandshakeError { mut error, refusal, by, reply } = refused;
+        dialing.stream.out().extend_from_slice(&reply);
+        let _ = dialing.stream.flush(&self.poller);
+        error.message = format!("{}: {}", dialing.remote, error.message);
+        // Both fenced each other: the peer's own `connect`, which lifts its fence, must not meet this fence.
+        if let (Some(theirs), Some(RefusalCode::Fenced)) = (by, refusal) {
+            self.lift_fence(theirs, Some(&dialing.target));
+        }
+        // The peer dialed us at the same time, or before, and the session of its dial stays.
+        let awaited = by.filter(|_| refusal == Some(RefusalCode::Duplicate));
+        if let Some(theirs) = awaited {
+            let target = self.instead_of_a_clone(dialing.target, theirs, dialing.remote);
+            let Some(target) = target else { return };
+            dialing.target = target;
+        }
+        let is_new = matches!(dialing.target, Target::New { .. });
+        // A lack of room for another handshake is temporary.
+        if !is_new || !(awaited.is_some() || lacks_room(&error, refusal)) {
+            return self.leave_address(*dialing, Failed { error, refusal });
+        }
+        let addresses = [vec![dialing.remote], dialing.others].concat();
+        let (target, deadline) = (dialing.target, dialing.deadline);
+        self.repeat_dial(RepeatedDial::new(target, addresses, deadline, error, awaited));
+    }
+
+    /// The handshake of a dial has ended well.
+    fn dialed(&mut self, token: u64, mut dialing: Dialing, established: Box<Established>) {
+        let leftover = dialing.dialer.leftover();
+        let Dialing { stream, target, remote, pidfd, .. } = dialing;
+        // The engine may be connected meanwhile, by its own dial or under another name. That session stays. No
+        // Start is said on this connection, for which the peer might give up the other.
+        let theirs = (established.peer.engine_id, established.peer.incarnation);
+        let connected = self.session_of(theirs).filter(|peer| !self.is_down(*peer));
+        let Some(target) = self.instead_of_a_clone(target, theirs, remote) else { return };
+        let target = match (target, connected) {
+            (Target::New { address, waiting, .. }, Some(peer)) => {
+                return self.join_by_name(peer, address, &[remote], waiting)
+            }
+            (Target::Again { peer }, _) if !self.is_down(peer) => return,
+            (target, _) => target,
+        };
+        if let Err(error) = self.prepare() {
+            return self.dial_failed(target, error, Some(RefusalCode::NoThread));
+        }
+        let control = ControlConn {
+            stream,
+            channel: established.channel,
+            input: leftover,
+            role: Role::Dialer,
+            offered: self.offer(&established.peer),
+            identity: established.peer,
+            session_id: established.session_id,
+            lane_key: *established.lane_key.bytes(),
+            remote,
+            pidfd,
+            is_proven: established.auth != Auth::None,
+            same_host: matches!(established.auth, Auth::SameUser { .. }),
+            peer: None,
+            target: Some(target),
+            order: Order::default(),
+            answers: Answers::default(),
+            broken: None,
+            bytes_since_broken: 0,
+        };
+        self.begin_control(token, control);
     }
 
     /// Returns the purpose of a dial that this engine has answered; None if it has none any more. A session whose peer

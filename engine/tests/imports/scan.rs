@@ -310,3 +310,27 @@ fn text_end(chars: &[char], at: usize) -> Option<usize> {
     }
     Some(chars.len())
 }
+
+/// Returns the functions with a body, those of tests too: name, first line, and how many lines it has.
+pub fn functions(text: &str) -> Vec<(String, usize, usize)> {
+    let tokens = tokens(text);
+    let count = |token: &Token, opens: &[&str], closes: &[&str]| {
+        i32::from(opens.iter().any(|it| token.is(it))) - i32::from(closes.iter().any(|it| token.is(it)))
+    };
+    let function = |at: usize| {
+        let (mut nested, mut open) = (0, 0);
+        // A body is the first brace outside of parentheses and brackets; a semicolon there means none.
+        let body = tokens[at..].iter().position(|token| {
+            nested += count(token, &["(", "["], &[")", "]"]);
+            nested == 0 && (token.is("{") || token.is(";"))
+        })?;
+        let mut body = tokens[at + body..].iter();
+        let end = body.find(|token| {
+            open += count(token, &["{"], &["}"]);
+            open == 0
+        })?;
+        let line = tokens[at].line;
+        (!end.is(";")).then(|| (tokens[at + 1].text.clone(), line, end.line + 1 - line))
+    };
+    (0..tokens.len()).filter(|at| tokens[*at].is("fn")).filter_map(function).collect()
+}

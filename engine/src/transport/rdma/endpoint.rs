@@ -6,7 +6,7 @@
 //! makes the endpoint quiet at this end: the queue pairs enter their error state, every owed completion is reaped, the
 //! queue pairs are destroyed, and unconfirmed work is handed over as records.
 
-use super::batch::{Batch, Builder, Maps, Run, WrId};
+use super::batch::{posted_ns, Batch, Builder, Maps, Run, WrId};
 use super::device::Device;
 use super::keys::Keys;
 use super::reaping::ASLEEP;
@@ -311,11 +311,7 @@ impl Endpoint {
         chain.clear();
         let capacity = chain.capacity();
         let mut builder = Builder::new(&self.device, &self.remote, chain, (qp, inline_bytes));
-        // A slice is at most 1 MiB and pieces of a registration are at least that long, so a slice crosses at most one
-        // piece's end at each side. With device memory at the peer, each slice may also need a READ before it
-        // (`Builder::leave_for`).
-        let [here, there] = [self.device.splits(), self.keys.splits()].map(usize::from);
-        let wrs_per_slice = 1 + here + there + usize::from(before.has_devices());
+        let wrs_per_slice = self.wrs_per_slice(&before);
         let (mut total, mut slot, mut has_settled) = (0u32, None, false);
         // The transfer, if it is the only one in the chain: perhaps no thread waits for its end yet.
         let mut only: Option<Arc<Transfer>> = None;
@@ -327,15 +323,12 @@ impl Endpoint {
             if slices == 0 || total >= CHAIN_BYTES {
                 break;
             }
-            let descriptors_max = slices.min(FRAME_DESCRIPTORS_MAX);
             // A notification may only be pulled if there is a slot for it.
             slot = slot.or_else(|| if qp == 0 { self.device.take_slot() } else { None });
             let limits = PullLimits {
-                frame_bytes_max: CHAIN_BYTES - total,
-                descriptors_max,
+                descriptors_max: slices.min(FRAME_DESCRIPTORS_MAX),
                 notification_bytes_max: slot.map(|_| RDMA_NOTIFY_BYTES_MAX),
-                read: true,
-                write: true,
+                ..PullLimits::data(CHAIN_BYTES - total)
             };
             let Some(pulled) = pull(limits) else { break };
             sender.next_sequence += 1;
@@ -344,14 +337,7 @@ impl Endpoint {
                 Batch { sequence, run: None, failures: Vec::new(), slot: None, posted_ns: Monotonic::NEVER };
             match pulled {
                 Pulled::Slices { transfer, range, bytes, .. } => {
-                    // The caller submitted this transfer a moment ago and waits for it. Avoid reading the clock again.
-                    batch.posted_ns = match transfer.spec.flags.has(TransferFlags::AWAITED)
-                        && !transfer.is_attended()
-                        && qp == 0
-                    {
-                        true => transfer.spec.submitted_ns,
-                        false => clock::monotonic_ns(),
-                    };
+                    batch.posted_ns = posted_ns(&transfer, qp);
                     transfer.mark_started_at(|| batch.posted_ns);
                     let (posted, sole) = (builder.chain.len(), sender.staged.is_empty());
                     batch.failures = builder.add(&self.maps(&before), &transfer, range, sequence);
@@ -382,13 +368,26 @@ impl Endpoint {
         let last = builder.finish(sender.next_sequence);
         self.bytes_out.fetch_add(u64::from(total), Ordering::Relaxed);
         self.commit(sender, qp, last);
-        // After the chain was counted: a thread that is about to sleep checks the count last.
+        self.await_last(only, qp, after);
+        true
+    }
+
+    /// Sees to it that a thread takes the completion of a chain, if its `only` transfer's caller does not. After the
+    /// chain was counted: a thread that is about to sleep checks the count last.
+    fn await_last(&self, only: Option<Arc<Transfer>>, qp: usize, after: &mut After) {
         match only.filter(|transfer| !transfer.is_attended()) {
             Some(transfer) if transfer.spec.flags.has(TransferFlags::AWAITED) => {}
             Some(_) if qp == 0 => self.device.ensure_ticking(),
             _ => self.ensure_watched(after),
         }
-        true
+    }
+
+    /// A slice is at most 1 MiB and pieces of a registration are at least that long, so a slice crosses at most one
+    /// piece's end at each side. With device memory at the peer, each slice may also need a READ before it
+    /// (`Builder::leave_for`).
+    fn wrs_per_slice(&self, before: &RemoteMap) -> usize {
+        let [here, there] = [self.device.splits(), self.keys.splits()].map(usize::from);
+        1 + here + there + usize::from(before.has_devices())
     }
 
     /// Returns the regions as they are now. The chain has room for device memory only if the peer had some `before`.
