@@ -87,9 +87,10 @@ fn setup(settings: &Settings) -> Setup {
 
 /// Joins `host:port`, with the brackets that an IPv6 address needs.
 fn join(host: &str, port: u16) -> String {
-    match host.contains(':') && !host.starts_with('[') {
-        true => format!("[{host}]:{port}"),
-        false => format!("{host}:{port}"),
+    if host.contains(':') && !host.starts_with('[') {
+        format!("[{host}]:{port}")
+    } else {
+        format!("{host}:{port}")
     }
 }
 

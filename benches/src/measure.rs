@@ -39,19 +39,18 @@ pub fn run(settings: &Settings, engine: &mut dyn Engine, out: &mut dyn Write) ->
     let said = &settings.said;
     let no_peak = said.perftest.no_peak;
     let columns = BandwidthColumns { gbits: said.report_gbits, no_peak, cpu_util: said.cpu_util };
-    let heading = match settings.test.is_bandwidth() {
-        true => columns.heading(),
-        false => table::latency_heading().to_owned(),
-    };
+    let heading =
+        if settings.test.is_bandwidth() { columns.heading() } else { table::latency_heading().to_owned() };
     say(engine, out, &heading)?;
     let mut warm_up = settings.warm_up;
     let sizes = loop {
         let mut sizes = Vec::with_capacity(settings.sizes.len());
         for &bytes in &settings.sizes {
             let progress = Progress::start(settings, warm_up, bytes);
-            let (result, nanoseconds) = match settings.test.is_bandwidth() {
-                true => (bandwidth(settings, warm_up, bytes, engine)?, Vec::new()),
-                false => latency(settings, warm_up, bytes, engine)?,
+            let (result, nanoseconds) = if settings.test.is_bandwidth() {
+                (bandwidth(settings, warm_up, bytes, engine)?, Vec::new())
+            } else {
+                latency(settings, warm_up, bytes, engine)?
             };
             drop(progress);
             let row = match &result {
@@ -139,10 +138,7 @@ fn latency(
             }),
             None => engine.round_trips(bytes, samples),
         };
-        anyhow::Ok(match halved {
-            true => nanoseconds?.into_iter().map(|ns| ns / 2).collect(),
-            false => nanoseconds?,
-        })
+        anyhow::Ok(if halved { nanoseconds?.into_iter().map(|ns| ns / 2).collect() } else { nanoseconds? })
     };
     let mut samples = |limit| match limit {
         Limit::Transfers(count) => timed(count as usize),

@@ -41,9 +41,10 @@ fn allows(is_terminal: bool, is_refused: bool) -> bool {
 
 /// Colours a text that already has its width.
 pub fn paint(text: &str, colour: Colour, wanted: bool) -> String {
-    match wanted {
-        true => format!("\x1b[38;5;{}m{text}\x1b[0m", colour.terminal),
-        false => text.to_owned(),
+    if wanted {
+        format!("\x1b[38;5;{}m{text}\x1b[0m", colour.terminal)
+    } else {
+        text.to_owned()
     }
 }
 

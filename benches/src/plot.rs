@@ -57,19 +57,20 @@ pub fn of_report(report: &Report, gbits: bool) -> String {
     }
     let [first, second, third] = columns;
     let line = |name, colour, dash, values| Series { name, colour, dash, values };
-    let (title, series) = match is_latency {
-        true => (
+    let (title, series) = if is_latency {
+        (
             format!("{}, µs", report.test.title()),
             vec![
                 line("p50", BLUE, "", first),
                 line("p99", ORANGE, "6 3", second),
                 line("p99.9", VERMILION, "2 3", third),
             ],
-        ),
-        false => (
+        )
+    } else {
+        (
             format!("{}, {unit}", report.test.title()),
             vec![line("average", BLUE, "", first), line("peak", ORANGE, "6 3", second)],
-        ),
+        )
     };
     let machine = &report.machine;
     let note = format!("{}, {} CPUs, Linux {}", machine.cpu_model, machine.cpus_allowed, machine.kernel);
@@ -142,16 +143,18 @@ impl Axis {
     fn of(values: impl Iterator<Item = f64>, is_log: bool) -> Axis {
         let (low, high) =
             values.fold((f64::INFINITY, 0.0_f64), |(low, high), it| (low.min(it), high.max(it)));
-        match is_log && low > 0.0 {
-            true => Axis { low: decade(low), high: decade(high) * 10.0, is_log },
-            false => Axis { low: 0.0, high: if high > 0.0 { high * 1.05 } else { 1.0 }, is_log: false },
+        if is_log && low > 0.0 {
+            Axis { low: decade(low), high: decade(high) * 10.0, is_log }
+        } else {
+            Axis { low: 0.0, high: if high > 0.0 { high * 1.05 } else { 1.0 }, is_log: false }
         }
     }
 
     fn y(&self, value: f64) -> f64 {
-        let share = match self.is_log {
-            true => (value / self.low).ln() / (self.high / self.low).ln(),
-            false => (value - self.low) / (self.high - self.low),
+        let share = if self.is_log {
+            (value / self.low).ln() / (self.high / self.low).ln()
+        } else {
+            (value - self.low) / (self.high - self.low)
         };
         TOP + HEIGHT * (1.0 - share)
     }

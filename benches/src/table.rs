@@ -40,9 +40,12 @@ impl BandwidthColumns {
     }
 
     pub fn row(self, row: &Bandwidth) -> String {
-        let bandwidth = |gb_per_second: f64| match self.gbits {
-            true => format!("{:.2}", gb_per_second * 8.0),
-            false => format!("{:.2}", gb_per_second * GB / MIB as f64),
+        let bandwidth = |gb_per_second: f64| {
+            if self.gbits {
+                format!("{:.2}", gb_per_second * 8.0)
+            } else {
+                format!("{:.2}", gb_per_second * GB / MIB as f64)
+            }
         };
         let mut values = vec![
             row.request_bytes.to_string(),

@@ -64,9 +64,10 @@ impl Walk {
 
     /// Prepares `end` for a run: only the origin of the data is filled.
     pub fn fill(&self, end: End, memory: &mut impl Store, seed: u64) -> anyhow::Result<()> {
-        match end == self.origin() {
-            true => fill(memory, self.workload.walk_bytes, seed),
-            false => Ok(()),
+        if end == self.origin() {
+            fill(memory, self.workload.walk_bytes, seed)
+        } else {
+            Ok(())
         }
     }
 

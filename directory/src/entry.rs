@@ -87,9 +87,10 @@ fn hex(word: &str, digits: usize) -> Option<&str> {
 /// INVALID unless the text may be a name: letters, digits and `. _ : -`, in parts that `/` divides.
 pub fn check_name(name: &str, what: &str) -> Result<()> {
     check_path(name, what)?;
-    match name.is_empty() {
-        true => Err(Error::invalid(format!("{what} is empty"))),
-        false => Ok(()),
+    if name.is_empty() {
+        Err(Error::invalid(format!("{what} is empty")))
+    } else {
+        Ok(())
     }
 }
 

@@ -46,9 +46,10 @@ pub struct State {
 impl State {
     /// CLOSED if the thread has ended, so that waiting for it would be in vain.
     pub fn check_thread(&self) -> Result<()> {
-        match self.is_over {
-            true => Err(Error::new(Status::Closed, "the directory's thread has ended")),
-            false => Ok(()),
+        if self.is_over {
+            Err(Error::new(Status::Closed, "the directory's thread has ended"))
+        } else {
+            Ok(())
         }
     }
 }
@@ -117,9 +118,10 @@ impl Shared {
         // First of all: in a forked child, the lock may be taken for ever.
         self.engine.check_not_closed()?;
         let state = self.lock();
-        match state.is_closed {
-            true => Err(Error::new(Status::Closed, "the directory is closed")),
-            false => Ok(state),
+        if state.is_closed {
+            Err(Error::new(Status::Closed, "the directory is closed"))
+        } else {
+            Ok(state)
         }
     }
 

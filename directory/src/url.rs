@@ -102,9 +102,10 @@ fn server(scheme: &str, host: &str) -> Result<String> {
     let address = if has_port { host.to_owned() } else { format!("{host}:{PORT}") };
     check_address(&address, "a server in url")?;
     let is_host = |char: char| char.is_ascii_alphanumeric() || ".-_:[]".contains(char);
-    match address.chars().all(is_host) {
-        true => Ok(format!("{scheme}://{address}")),
-        false => Err(Error::invalid("a server in url is no host:port")),
+    if address.chars().all(is_host) {
+        Ok(format!("{scheme}://{address}"))
+    } else {
+        Err(Error::invalid("a server in url is no host:port"))
     }
 }
 

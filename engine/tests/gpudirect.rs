@@ -99,9 +99,10 @@ impl Bench {
         let options = RegionOptions { access, ..RegionOptions::default() };
         // SAFETY: the tests free memory of the device after they have unregistered it or closed its engine.
         let region = unsafe { engine.register(memory.address as *mut u8, memory.length, &options) }.unwrap();
-        let (from, peer) = match std::ptr::eq(engine, &self.pair.a) {
-            true => (&self.pair.b, self.pair.a_at_b),
-            false => (&self.pair.a, self.pair.b_at_a),
+        let (from, peer) = if std::ptr::eq(engine, &self.pair.a) {
+            (&self.pair.b, self.pair.a_at_b)
+        } else {
+            (&self.pair.a, self.pair.b_at_a)
         };
         common::wait_for_region(from, peer, region);
         Place { region, address: memory.address }

@@ -795,8 +795,7 @@ fn each_rule_can_fail() {
     assert_eq!(found, expected, "{:#?}", report.0);
 
     let lines = "    act();\n".repeat(FUNCTION_LINES_MAX - 2);
-    let sample =
-        format!("fn short(&self) -> [u8; 4] {{\n{lines}}}\nfn none();\nfn long() {{\n{lines}\n}}\n");
+    let sample = format!("fn short(&self) -> [u8; 4] {{\n{lines}}}\nfn none();\nfn long() {{\n{lines}\n}}\n");
     let found = [("short".into(), 1, FUNCTION_LINES_MAX), ("long".into(), 82, FUNCTION_LINES_MAX + 1)];
     assert_eq!(functions(&sample), found);
     let long = "//! Its job.\n".to_owned() + &"\n".repeat(LINES_MAX);

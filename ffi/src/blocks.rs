@@ -118,9 +118,10 @@ unsafe fn layers(blocks: &ferry_blocks) -> Result<Vec<Layer>> {
             slice(blocks.local_stride, count, "blocks.local_stride")?,
             slice(blocks.remote_stride, count, "blocks.remote_stride")?,
             slice(blocks.block_bytes, count, "blocks.block_bytes")?,
-            match blocks.remote_region.is_null() {
-                true => None,
-                false => Some(slice(blocks.remote_region, count, "blocks.remote_region")?),
+            if blocks.remote_region.is_null() {
+                None
+            } else {
+                Some(slice(blocks.remote_region, count, "blocks.remote_region")?)
             },
         )
     };

@@ -64,10 +64,8 @@ pub unsafe extern "C" fn ferry_engine_open(
     unsafe {
         call(error, || {
             let out = Out::new(out_engine, "out_engine")?;
-            let config = match config.is_null() {
-                true => Config::new()?,
-                false => reference(config, "config")?.config.clone(),
-            };
+            let config =
+                if config.is_null() { Config::new()? } else { reference(config, "config")?.config.clone() };
             let engine = Engine::open(config)?;
             out.set(Box::into_raw(Box::new(ferry_engine { engine, allocations: Allocations::default() })));
             Ok(())

@@ -85,9 +85,12 @@ pub unsafe extern "C" fn ferry_transfer_submit_layers(
             let layers = versioned::read(layers, "layers")?;
             let layers = layers.ok_or_else(|| Error::invalid("layers is NULL"))?;
             let options = options::read(engine, options)?;
-            let list = |list: *const c_void, what| match list.is_null() {
-                true => Ok(BlockIds::First(layers.pair_count)),
-                false => ids(layers.id_bytes, list, layers.pair_count, what),
+            let list = |list: *const c_void, what| {
+                if list.is_null() {
+                    Ok(BlockIds::First(layers.pair_count))
+                } else {
+                    ids(layers.id_bytes, list, layers.pair_count, what)
+                }
             };
             let local = list(layers.local_blocks, "layers.local_blocks")?;
             let remote = list(layers.remote_blocks, "layers.remote_blocks")?;

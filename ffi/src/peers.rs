@@ -104,9 +104,10 @@ pub unsafe extern "C" fn ferry_peer_probe(
     unsafe {
         call(error, || {
             let engine = ferry_engine::blocking(engine, timeout_ns)?;
-            let out = match out_round_trip_ns.is_null() {
-                true => None,
-                false => Some(Out::new(out_round_trip_ns, "out_round_trip_ns")?),
+            let out = if out_round_trip_ns.is_null() {
+                None
+            } else {
+                Some(Out::new(out_round_trip_ns, "out_round_trip_ns")?)
             };
             let round_trip = engine.engine.probe(PeerId::from_raw(peer), timeout(timeout_ns))?;
             if let Some(out) = out {

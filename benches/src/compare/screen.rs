@@ -41,9 +41,10 @@ pub fn unavailable(out: &mut dyn Write, row: &Unavailable) -> io::Result<()> {
 pub fn line(out: &mut dyn Write, line: &Line) -> io::Result<()> {
     judged(out, line)?;
     let (reference, subject) = (&line.reference_settings, &line.subject_settings);
-    match reference.is_empty() {
-        true => Ok(()),
-        false => writeln!(out, "    reference {reference}; subject {subject}"),
+    if reference.is_empty() {
+        Ok(())
+    } else {
+        writeln!(out, "    reference {reference}; subject {subject}")
     }
 }
 
@@ -111,8 +112,9 @@ pub fn summary(out: &mut dyn Write, comparison: &Comparison) -> io::Result<()> {
         0 => writeln!(out)?,
         count => writeln!(out, ", {count} unavailable")?,
     }
-    match comparison.standings.iter().all(|standing| standing.counts) {
-        true => Ok(()),
-        false => writeln!(out, "the reference is not near enough to the limit on every row: see above"),
+    if comparison.standings.iter().all(|standing| standing.counts) {
+        Ok(())
+    } else {
+        writeln!(out, "the reference is not near enough to the limit on every row: see above")
     }
 }

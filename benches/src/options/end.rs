@@ -84,9 +84,10 @@ impl RdmaOptions {
 }
 
 fn parse_devices(text: &str) -> Result<String, String> {
-    match text.split(',').all(|name| !name.is_empty() && !name.contains(char::is_whitespace)) {
-        true => Ok(text.to_owned()),
-        false => Err("names of devices, separated by commas".to_owned()),
+    if text.split(',').all(|name| !name.is_empty() && !name.contains(char::is_whitespace)) {
+        Ok(text.to_owned())
+    } else {
+        Err("names of devices, separated by commas".to_owned())
     }
 }
 

@@ -55,9 +55,10 @@ impl PerftestOptions {
             ))
             }
         }
-        match self.no_peak && !test.is_bandwidth() {
-            true => Err(format!("-N belongs to bandwidth tests, and {} is none", test.title())),
-            false => Ok(()),
+        if self.no_peak && !test.is_bandwidth() {
+            Err(format!("-N belongs to bandwidth tests, and {} is none", test.title()))
+        } else {
+            Ok(())
         }
     }
 }

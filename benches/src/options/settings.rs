@@ -132,9 +132,10 @@ impl TestArguments {
             ("--layout scattered", self.layout == Layout::Scattered),
         ];
         let latency_only = [("-H", self.histogram), ("-U", self.unsorted)];
-        let (misplaced, kind) = match test.is_bandwidth() {
-            true => (latency_only.iter().find(|option| option.1), "latency"),
-            false => (bandwidth_only.iter().find(|option| option.1), "bandwidth"),
+        let (misplaced, kind) = if test.is_bandwidth() {
+            (latency_only.iter().find(|option| option.1), "latency")
+        } else {
+            (bandwidth_only.iter().find(|option| option.1), "bandwidth")
         };
         if let Some((option, _)) = misplaced {
             return Err(format!("{option} belongs to {kind} tests, and {} is none", test.title()));

@@ -161,9 +161,7 @@ impl Place {
         self.live = None;
         let unavailable = error.downcast_ref::<Refusal>().is_some_and(|refusal| refusal.unavailable);
         let reason = format!("{error:#}");
-        self.out = Some(match unavailable {
-            true => Outcome::Unavailable { reason },
-            false => Outcome::Failed { reason },
-        });
+        self.out =
+            Some(if unavailable { Outcome::Unavailable { reason } } else { Outcome::Failed { reason } });
     }
 }

@@ -34,9 +34,10 @@ pub fn header(number: u64) -> [u8; HEADER_BYTES] {
 
 /// Returns the number in a header.
 pub fn number(header: &[u8; HEADER_BYTES]) -> io::Result<u64> {
-    match header[..4] == MAGIC.to_le_bytes() {
-        true => Ok(u64::from_le_bytes(header[8..16].try_into().expect("eight bytes"))),
-        false => Err(io::Error::new(ErrorKind::InvalidData, "not a header: the stream is out of step")),
+    if header[..4] == MAGIC.to_le_bytes() {
+        Ok(u64::from_le_bytes(header[8..16].try_into().expect("eight bytes")))
+    } else {
+        Err(io::Error::new(ErrorKind::InvalidData, "not a header: the stream is out of step"))
     }
 }
 

@@ -176,10 +176,7 @@ fn is_listening(port: u16) -> anyhow::Result<bool> {
 /// both 2^20 bytes: the printed name depends on the version, the number does not.
 fn bytes_per_second(output: &str) -> anyhow::Result<f64> {
     let (heading, values) = table(output)?;
-    let unit = match heading.contains("Gb/sec") {
-        true => 1e9 / 8.0,
-        false => MIB as f64,
-    };
+    let unit = if heading.contains("Gb/sec") { 1e9 / 8.0 } else { MIB as f64 };
     // bytes, iterations, peak, average, messages
     let average = value(&values, 3)? * unit;
     ensure!(average > 0.0, "perftest measured nothing: {}", values.join(" "));

@@ -113,9 +113,10 @@ fn throughput(workload: Workload) -> Row {
 fn merged(workload: &Workload) -> Workload {
     let bytes = workload.transfer_bytes();
     let block_bytes = bytes.min(SLICE_BYTES);
-    match workload.layout == Layout::Contiguous && bytes.is_multiple_of(block_bytes) {
-        true => Workload { block_bytes, blocks: bytes / block_bytes, ..*workload },
-        false => *workload,
+    if workload.layout == Layout::Contiguous && bytes.is_multiple_of(block_bytes) {
+        Workload { block_bytes, blocks: bytes / block_bytes, ..*workload }
+    } else {
+        *workload
     }
 }
 

@@ -158,10 +158,7 @@ impl Session<'_> {
             spoil(&mut self.inward, 0)?;
         }
         let own = driven.unwrap_or_default();
-        let checked = match validate {
-            true => self.check(&walk, seed, transfers, own.transfers),
-            false => Ok(()),
-        };
+        let checked = if validate { self.check(&walk, seed, transfers, own.transfers) } else { Ok(()) };
         self.report(cpu_seconds, own, checked)
     }
 

@@ -29,8 +29,9 @@ pub fn accept(server: &[Term], client: &[(String, String)]) -> Result<(), String
         Some(format!("{option} is {said} at the server and {stated} at the client"))
     };
     let differences: Vec<_> = server.iter().filter_map(differs).collect();
-    match differences.is_empty() {
-        true => Ok(()),
-        false => Err(format!("the two ends' options differ: {}", differences.join("; "))),
+    if differences.is_empty() {
+        Ok(())
+    } else {
+        Err(format!("the two ends' options differ: {}", differences.join("; ")))
     }
 }

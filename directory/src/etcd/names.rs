@@ -78,11 +78,10 @@ impl Lease {
         let granted = within(server.plan, server.name, server.client.lease_grant(ttl, Some(options))).await?;
         granted.map_err(|error| named(server.name, &error))?;
         self.resume(server).await?;
-        match self.is_alive() {
-            true => Ok(()),
-            false => {
-                Err(Error::new(Status::Unreachable, format!("{}: the lease is gone at once", server.name)))
-            }
+        if self.is_alive() {
+            Ok(())
+        } else {
+            Err(Error::new(Status::Unreachable, format!("{}: the lease is gone at once", server.name)))
         }
     }
 

@@ -420,12 +420,11 @@ fn reachable(config: &Config, bound: SocketAddr) -> Result<SocketAddr> {
         return Ok(SocketAddr::new(ip, bound.port()));
     }
     let (listen, advertise) = (config.name_of("listen_address"), config.name_of("advertise_address"));
-    let why = match found.is_empty() {
-        true => "only the loopback has an address here".to_owned(),
-        false => {
-            let all: Vec<String> = found.iter().take(8).map(ToString::to_string).collect();
-            format!("there is no default route, and this host has several addresses ({})", all.join(", "))
-        }
+    let why = if found.is_empty() {
+        "only the loopback has an address here".to_owned()
+    } else {
+        let all: Vec<String> = found.iter().take(8).map(ToString::to_string).collect();
+        format!("there is no default route, and this host has several addresses ({})", all.join(", "))
     };
     Err(Error::invalid(format!(
         "{listen}: {bound} is any address, and ferry can't tell which one peers reach: {why}; set {advertise}, or listen \

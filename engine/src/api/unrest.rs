@@ -14,9 +14,10 @@ use std::sync::Arc;
 /// Returns the name of a peer for people: its address, and its process if the peer is on this host.
 pub(super) fn name_of(peer: &Peer) -> String {
     let identity = &peer.identity;
-    let address = match identity.address.is_empty() {
-        true => format!("an engine of {} that does not listen", identity.hosts.1),
-        false => identity.address.clone(),
+    let address = if identity.address.is_empty() {
+        format!("an engine of {} that does not listen", identity.hosts.1)
+    } else {
+        identity.address.clone()
     };
     let path = peer.path(Transport::Local);
     match path.as_ref().and_then(|path| path.same_host()?.process()) {
@@ -102,9 +103,10 @@ impl Engine {
                 parts.extend(self.inner.services.iter().filter_map(|service| service.unrest(peer.handle)));
             }
         }
-        match parts.is_empty() {
-            true => "its lanes are being closed".to_owned(),
-            false => parts.join("; "),
+        if parts.is_empty() {
+            "its lanes are being closed".to_owned()
+        } else {
+            parts.join("; ")
         }
     }
 }

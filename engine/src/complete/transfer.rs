@@ -387,9 +387,10 @@ impl Transfer {
 
     fn judge(&self, detail: &Detail) -> TransferResult {
         let all = self.spec.requests.len() as u64;
-        let failed = match detail.failures.is_empty() && detail.strike.is_none() {
-            true => 0,
-            false => self.request_results(detail).filter(|r| r.status != Status::Ok).count() as u64,
+        let failed = if detail.failures.is_empty() && detail.strike.is_none() {
+            0
+        } else {
+            self.request_results(detail).filter(|r| r.status != Status::Ok).count() as u64
         };
         let status = match (detail.strike, detail.failures.first()) {
             // A strike that came after everything was confirmed changes nothing.

@@ -61,9 +61,10 @@ impl RegionLog {
 
     /// Returns when the next turn of announcements is due.
     pub(super) fn next_ns(&self) -> Option<Monotonic> {
-        match self.turns.is_empty() {
-            true => self.is_new.then_some(self.paused_until_ns),
-            false => Some(Monotonic::ZERO),
+        if self.turns.is_empty() {
+            self.is_new.then_some(self.paused_until_ns)
+        } else {
+            Some(Monotonic::ZERO)
         }
     }
 }

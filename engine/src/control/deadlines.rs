@@ -83,9 +83,10 @@ impl Control {
         while let Some(handle) = self.sweeping.pop_front() {
             let now_ns = clock::monotonic_ns();
             let peer = self.sessions.get(&handle).map(|session| session.peer.clone());
-            match peer.is_some_and(|peer| peer.sweep(now_ns)) {
-                true => self.sweeping.push_back(handle),
-                false => self.swept(handle, now_ns),
+            if peer.is_some_and(|peer| peer.sweep(now_ns)) {
+                self.sweeping.push_back(handle)
+            } else {
+                self.swept(handle, now_ns)
             }
             if now_ns >= until_ns {
                 return;

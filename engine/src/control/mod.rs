@@ -198,9 +198,10 @@ impl Control {
     }
 
     fn next_turn(&self) -> Next {
-        match self.sweeping.is_empty() {
-            true => Next::at(self.next_timer_ns().into_iter().chain(self.region_log.next_ns()).min()),
-            false => Next::AFTER_A_LOOK,
+        if self.sweeping.is_empty() {
+            Next::at(self.next_timer_ns().into_iter().chain(self.region_log.next_ns()).min())
+        } else {
+            Next::AFTER_A_LOOK
         }
     }
 

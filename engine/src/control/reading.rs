@@ -73,9 +73,10 @@ impl Control {
             // Only a process between the two engines makes a MAC wrong, so the connection ends and not the session.
             Err(_) if peer.is_none() || control.channel.is_corrupt() => {
                 self.drain_inbox();
-                let failure = match control.channel.is_corrupt() {
-                    true => Failure::new(Cause::Forged, "the MAC of a message is wrong"),
-                    false => Failure::new(Cause::Damaged, "a message that is not allowed now"),
+                let failure = if control.channel.is_corrupt() {
+                    Failure::new(Cause::Forged, "the MAC of a message is wrong")
+                } else {
+                    Failure::new(Cause::Damaged, "a message that is not allowed now")
                 };
                 self.control_ended(*control, failure)
             }

@@ -85,10 +85,7 @@ impl Control {
     /// Passes a message of the peer's transport service to ours, or the peer's reason why no path is possible.
     pub(super) fn service_message(&mut self, peer: PeerId, transport: u8, why: String, body: Vec<u8>) {
         let Some(service) = self.service(Transport::from_number(transport as u32)) else { return };
-        let taken = match why.is_empty() {
-            true => service.message(peer, &body),
-            false => service.refused(peer, why),
-        };
+        let taken = if why.is_empty() { service.message(peer, &body) } else { service.refused(peer, why) };
         if !taken {
             self.misbehaved(peer);
         }

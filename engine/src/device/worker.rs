@@ -171,9 +171,10 @@ impl Worker {
     /// Ends the thread without waiting for batches under way, or for the opening of the queue.
     pub fn quit(&self) {
         self.quitting.store(true, Ordering::SeqCst);
-        match self.opened.load(Ordering::SeqCst) {
-            true => self.stop(),
-            false => self.finish(),
+        if self.opened.load(Ordering::SeqCst) {
+            self.stop()
+        } else {
+            self.finish()
         }
     }
 
@@ -311,9 +312,10 @@ impl Loop {
         }
         let is_left = self.queue.tidy();
         let orders = self.worker.lock();
-        match orders.stopping && orders.list.is_empty() {
-            true => Next::Over,
-            false => Next::at(is_left.then(|| now + TIDY_PAUSE)),
+        if orders.stopping && orders.list.is_empty() {
+            Next::Over
+        } else {
+            Next::at(is_left.then(|| now + TIDY_PAUSE))
         }
     }
 

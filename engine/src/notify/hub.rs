@@ -241,9 +241,10 @@ impl Hub {
 
 /// INVALID unless there is such a channel. `what` names the argument.
 pub(crate) fn check_channel(channel: u16, what: &str) -> Result<()> {
-    match channel < CHANNELS_MAX {
-        true => Ok(()),
-        false => Err(Error::invalid(format!("{what}: {channel} is not 0 to {}", CHANNELS_MAX - 1))),
+    if channel < CHANNELS_MAX {
+        Ok(())
+    } else {
+        Err(Error::invalid(format!("{what}: {channel} is not 0 to {}", CHANNELS_MAX - 1)))
     }
 }
 

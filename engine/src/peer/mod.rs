@@ -284,10 +284,10 @@ impl Peer {
         }
         self.strike_stranded();
         let mut after = self.after();
-        match transfer.spec.slices.is_empty() {
-            true => self.post_notifications(&mut after),
-            false => after.post(transfer.transport(), class),
+        if transfer.spec.slices.is_empty() {
+            return self.post_notifications(&mut after);
         }
+        after.post(transfer.transport(), class)
     }
 
     /// Ends a transfer that was struck before it was queued. Its notification has no number yet, so none is skipped.

@@ -120,9 +120,10 @@ struct Lineup {
 impl Lineup {
     /// Returns the classes of the bulk lanes, the next one to post first.
     fn bulk(&self) -> [Class; 2] {
-        match self.large_was_last {
-            true => [Class::Medium, Class::Large],
-            false => [Class::Large, Class::Medium],
+        if self.large_was_last {
+            [Class::Medium, Class::Large]
+        } else {
+            [Class::Large, Class::Medium]
         }
     }
 

@@ -259,9 +259,12 @@ impl Grants {
     /// Returns the processes inside a region. Only advice: processes come and go.
     pub(super) fn users(&self, region: RegionId) -> Vec<ProcessUse> {
         let uses = |tally: &Arc<Tally>| {
-            let count = |use_| match tally.has_none(slot(region), use_) {
-                true => 0,
-                false => tally.words.word(count_of(slot(region), use_)).load(Ordering::SeqCst),
+            let count = |use_| {
+                if tally.has_none(slot(region), use_) {
+                    0
+                } else {
+                    tally.words.word(count_of(slot(region), use_)).load(Ordering::SeqCst)
+                }
             };
             ProcessUse { pid: tally.pid, copies: count(Use::Copy), mappings: count(Use::Map) }
         };

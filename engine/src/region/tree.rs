@@ -334,9 +334,10 @@ impl<O: Order> Node<O> {
         };
         let child = Arc::make_mut(nodes[at].as_mut()?);
         let old = child.remove(key);
-        match child.count < HALF && self.count > 1 {
-            true => self.join(at.saturating_sub(1)),
-            false => self.changed(at),
+        if child.count < HALF && self.count > 1 {
+            self.join(at.saturating_sub(1))
+        } else {
+            self.changed(at)
         }
         old
     }

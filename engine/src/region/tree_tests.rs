@@ -90,10 +90,7 @@ proptest! {
             copies.push((tree.clone(), model.clone()));
             for key in (0..count).map(|nth| first + nth * step) {
                 let end = (key ^ salt).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
-                match comes {
-                    true => prop_assert_eq!(tree.insert((key, end)).map(|item| item.1), model.insert(key, end)),
-                    false => prop_assert_eq!(tree.remove(key).map(|item| item.1), model.remove(&key)),
-                }
+                if comes { prop_assert_eq!(tree.insert((key, end)).map(|item| item.1), model.insert(key, end)) } else { prop_assert_eq!(tree.remove(key).map(|item| item.1), model.remove(&key)) }
             }
             same(&tree, &model);
             for key in [0, first, first + 1, first + count * step, 5000, u64::MAX - 1] {

@@ -147,9 +147,10 @@ impl NotificationPaths {
     /// Decides the paths of a notification of this length. `allowed`: as in `Asked`, of its transfer. TCP carries
     /// notifications whatever is allowed.
     pub fn of(allowed: u64, bytes: usize) -> NotificationPaths {
-        match allowed & Transport::Rdma.bit() != 0 && bytes <= RDMA_NOTIFY_BYTES_MAX {
-            true => NotificationPaths::RdmaOrTcp,
-            false => NotificationPaths::TcpOnly,
+        if allowed & Transport::Rdma.bit() != 0 && bytes <= RDMA_NOTIFY_BYTES_MAX {
+            NotificationPaths::RdmaOrTcp
+        } else {
+            NotificationPaths::TcpOnly
         }
     }
 

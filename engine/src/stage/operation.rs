@@ -190,9 +190,10 @@ impl Operation {
     }
 
     pub fn check_ns(&self) -> Monotonic {
-        match self.is_struck() {
-            true => self.exposed_until_ns.min(self.ask_again_ns),
-            false => self.ask_again_ns,
+        if self.is_struck() {
+            self.exposed_until_ns.min(self.ask_again_ns)
+        } else {
+            self.ask_again_ns
         }
     }
 }

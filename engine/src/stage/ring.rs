@@ -101,9 +101,10 @@ impl Ring {
     /// (`tidy`). Returns the region, which must be announced as removed.
     pub fn retire(&mut self, slot: Slot) -> RegionId {
         let region = slot.region;
-        match self.free_memory(&slot, AT_ONCE) {
-            true => self.unmade += 1,
-            false => self.leaving.push(slot),
+        if self.free_memory(&slot, AT_ONCE) {
+            self.unmade += 1
+        } else {
+            self.leaving.push(slot)
         }
         region
     }
@@ -111,9 +112,10 @@ impl Ring {
     /// Frees the slots that were given up and that nobody reaches any more. Returns whether some are left.
     pub fn tidy(&mut self) -> bool {
         for slot in std::mem::take(&mut self.leaving) {
-            match self.free_memory(&slot, Duration::ZERO) {
-                true => self.unmade += 1,
-                false => self.leaving.push(slot),
+            if self.free_memory(&slot, Duration::ZERO) {
+                self.unmade += 1
+            } else {
+                self.leaving.push(slot)
             }
         }
         !self.leaving.is_empty()

@@ -174,9 +174,10 @@ impl Stage {
                     if is_new {
                         self.commands.push(Command::RegionsAdded(vec![region]));
                     }
-                    match is_write {
-                        true => self.send(peer, Message::Grant { op, region, address }),
-                        false => self.copy_blocks(peer, op),
+                    if is_write {
+                        self.send(peer, Message::Grant { op, region, address })
+                    } else {
+                        self.copy_blocks(peer, op)
                     }
                 }
                 Ok(None) => {}
@@ -191,9 +192,10 @@ impl Stage {
     }
 
     pub fn committed(&mut self, peer: PeerId, op: OperationId, blocks: Blocks) {
-        match self.find_served(peer, op).is_some() || self.take_exposed_slot(peer, op, Op::Write, &blocks) {
-            true => self.asked(peer, op, blocks),
-            false => self.send(peer, Message::Unknown { op }),
+        if self.find_served(peer, op).is_some() || self.take_exposed_slot(peer, op, Op::Write, &blocks) {
+            self.asked(peer, op, blocks)
+        } else {
+            self.send(peer, Message::Unknown { op })
         }
     }
 
@@ -351,9 +353,10 @@ impl Stage {
         if let Some(slot) = slot {
             self.incoming.give(slot);
         }
-        match released {
-            true => self.released(peer, op),
-            false => self.report(peer, op),
+        if released {
+            self.released(peer, op)
+        } else {
+            self.report(peer, op)
         }
         self.give_slots();
     }

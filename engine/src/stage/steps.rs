@@ -485,9 +485,10 @@ impl Stage {
                 failures.sort_unstable_by_key(|failure| failure.slice);
                 let slices = range.of(&transfer.spec.slices);
                 let bytes = slices.iter().map(|slice| u64::from(slice.length)).sum();
-                match doubtful {
-                    true => object.answered(&transfer, range, bytes, &failures, false, &mut object.after()),
-                    false => object.confirm(&transfer, range, bytes, &failures, false, &mut object.after()),
+                if doubtful {
+                    object.answered(&transfer, range, bytes, &failures, false, &mut object.after())
+                } else {
+                    object.confirm(&transfer, range, bytes, &failures, false, &mut object.after())
                 }
             }
         }

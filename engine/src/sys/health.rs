@@ -136,9 +136,10 @@ impl Health {
 
     /// Returns OK, or PANIC with the thread that panicked and its job.
     pub fn check(&self) -> Result<()> {
-        match self.is_broken() {
-            true => Err(self.error()),
-            false => Ok(()),
+        if self.is_broken() {
+            Err(self.error())
+        } else {
+            Ok(())
         }
     }
 
@@ -271,9 +272,10 @@ impl Health {
             }
             pause = (pause * 2).min(ALARM_PAUSE_MAX);
         }
-        match self.state().hopeless {
-            true => Err(self.error()),
-            false => Ok(()),
+        if self.state().hopeless {
+            Err(self.error())
+        } else {
+            Ok(())
         }
     }
 

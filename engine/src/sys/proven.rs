@@ -47,9 +47,10 @@ impl Proven {
         let taken = unix::descriptor_of(self.pidfd.as_fd(), number)?;
         // An exec closes the other end before the new program runs, so what was taken before that is the proven one's.
         let is_same = |socket: &Weak<OwnedFd>| socket.upgrade().is_some_and(|it| !is_hung_up((*it).as_fd()));
-        match self.program.as_ref().is_none_or(is_same) {
-            true => Ok(taken),
-            false => Err(io::Error::from_raw_os_error(libc::ESRCH)),
+        if self.program.as_ref().is_none_or(is_same) {
+            Ok(taken)
+        } else {
+            Err(io::Error::from_raw_os_error(libc::ESRCH))
         }
     }
 }

@@ -62,9 +62,10 @@ impl Place {
     /// Returns the settings of a node, in the words that a node takes.
     pub fn settings(&self, host: usize, address: &str) -> String {
         // Both hosts of the virtual machine are one to the same-host path, which would take every transfer.
-        let (paths, times) = match self.has_rdma {
-            true => ([("transports", "rdma,tcp"), ("rdma_devices", devices::RDMA[host])], &EMULATED[..]),
-            false => ([("transports", "auto"), ("rdma", "false")], &[][..]),
+        let (paths, times) = if self.has_rdma {
+            ([("transports", "rdma,tcp"), ("rdma_devices", devices::RDMA[host])], &EMULATED[..])
+        } else {
+            ([("transports", "auto"), ("rdma", "false")], &[][..])
         };
         let listen = [("listen_address", address)];
         let words = paths.iter().chain(&listen).chain(&support::QUICK).chain(times);

@@ -68,13 +68,12 @@ impl End {
                 .env("FERRY_STANDIN_DIR", folder)
                 .env("FERRY_STANDIN_AUDIT", &audit);
         };
-        let (process, input, answers) = match apart {
-            true => {
-                let mut command = unshare();
-                command.arg(role::program());
-                role::launch(command, "role::role", set)
-            }
-            false => role::start("role::role", set),
+        let (process, input, answers) = if apart {
+            let mut command = unshare();
+            command.arg(role::program());
+            role::launch(command, "role::role", set)
+        } else {
+            role::start("role::role", set)
         };
         let input = Some(input);
         let mut end = End { process, input, answers, places: 0, address: String::new(), audit };

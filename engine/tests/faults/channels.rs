@@ -23,10 +23,9 @@ fn grants_that_are_lost_with_their_connection_are_granted_again() {
     let sent: Vec<_> = (0..NOTIFY_CREDITS).map(send).collect();
     Transfer::wait_all(&sent, Some(BOUND)).unwrap();
     // From here on nothing of the control connection reaches `a`: the grants for what is drained are lost.
-    proxy.judge(|piece| match !piece.is_lane && piece.way == Way::Back {
-        true => Verdict::Swallow,
-        false => Verdict::Pass,
-    });
+    proxy.judge(
+        |piece| if !piece.is_lane && piece.way == Way::Back { Verdict::Swallow } else { Verdict::Pass },
+    );
     assert_eq!(drained(&queue, NOTIFY_CREDITS), NOTIFY_CREDITS as usize);
     let waits = send(0);
     assert!(waits.wait(Some(std::time::Duration::from_millis(200))).is_err(), "sent without a grant");

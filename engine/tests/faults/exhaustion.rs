@@ -72,19 +72,18 @@ fn an_engine_without_all_its_threads_is_an_error_and_has_no_sessions() {
         };
         let mut lacking = 0;
         loop {
-            let answer = match child_dials {
-                true => {
-                    let answer = child.ask(&format!("connect {}", other.address()));
-                    if answer == format!("LIMIT errno {}", libc::EAGAIN) {
-                        Err(answer)
-                    } else {
-                        Ok(answer)
-                    }
+            let answer = if child_dials {
+                let answer = child.ask(&format!("connect {}", other.address()));
+                if answer == format!("LIMIT errno {}", libc::EAGAIN) {
+                    Err(answer)
+                } else {
+                    Ok(answer)
                 }
-                false => match other.connect(&address, Some(BOUND)) {
+            } else {
+                match other.connect(&address, Some(BOUND)) {
                     Err(error) if error.status == Status::Limit => Err(error.message),
                     peer => Ok(peer.unwrap().to_string()),
-                },
+                }
             };
             match answer {
                 Ok(peer) => break assert!(peer.parse::<u64>().is_ok(), "{peer}"),

@@ -74,10 +74,15 @@ fn scene() -> Scene {
     let (deaf, answers) = (engine(&settings), engine(&settings));
     let proxy = Proxy::new(deaf.address());
     let (peer, healthy) = (connect(&a, &proxy.address), connect(&a, answers.address()));
-    proxy.judge(|passing: &mut Passing| match passing.is_lane && passing.way == Way::Forth {
-        true => Verdict::Swallow,
-        false => Verdict::Pass,
-    });
+    proxy.judge(
+        |passing: &mut Passing| {
+            if passing.is_lane && passing.way == Way::Forth {
+                Verdict::Swallow
+            } else {
+                Verdict::Pass
+            }
+        },
+    );
     let (local, remote) = (alloc(&a, 4096), alloc(&deaf, 4096));
     Scene {
         a,

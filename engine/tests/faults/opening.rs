@@ -93,9 +93,10 @@ fn a_handshake_that_takes_longer_than_a_lease_leaves_lanes_that_carry() {
         let is_answer = !passing.is_lane && passing.way == Way::Back && !passing.bytes.is_empty();
         answers += u32::from(is_answer);
         // The second answer has the sample.
-        match is_answer && answers == 2 {
-            true => Verdict::Delay(Duration::from_millis(300)),
-            false => Verdict::Pass,
+        if is_answer && answers == 2 {
+            Verdict::Delay(Duration::from_millis(300))
+        } else {
+            Verdict::Pass
         }
     });
     let peer = connect(&a, &proxy.address);

@@ -238,9 +238,10 @@ fn hold_up(given_up: GivenUp, apart: bool) {
     let mut scene = Scene::new();
     let remote = scene.target(4 * MIB);
     let local = alloc(&scene.a, 4 * MIB);
-    let requests = match apart {
-        true => vec![request(&local, &remote, 0, 4 * MIB)],
-        false => pieces(&scene.local, remote.address(), remote.region()),
+    let requests = if apart {
+        vec![request(&local, &remote, 0, 4 * MIB)]
+    } else {
+        pieces(&scene.local, remote.address(), remote.region())
     };
     scene.loses.express_only.store(apart, Ordering::SeqCst);
     let slot = if apart { 0 } else { 1 };

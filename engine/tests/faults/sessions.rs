@@ -204,9 +204,10 @@ fn a_farewell_arrives_while_the_other_side_keeps_sending() {
             Way::Forth => Verdict::Pass,
             Way::Back => Verdict::Delay(Duration::from_millis(50)),
         });
-        match close_peer {
-            true => b.close_peer(b.peers().unwrap()[0], Some(BOUND)).unwrap(),
-            false => b.close(Some(BOUND)).unwrap(),
+        if close_peer {
+            b.close_peer(b.peers().unwrap()[0], Some(BOUND)).unwrap()
+        } else {
+            b.close(Some(BOUND)).unwrap()
         }
         wait_until(
             "a is told",
@@ -231,9 +232,10 @@ fn a_connection_that_was_held_up_ends_no_session_that_began_later() {
                 return Verdict::Pass;
             }
             answers += u32::from(passing.way == Way::Back);
-            match passing.way == Way::Forth && answers >= 3 {
-                true => Verdict::Hold,
-                false => Verdict::Pass,
+            if passing.way == Way::Forth && answers >= 3 {
+                Verdict::Hold
+            } else {
+                Verdict::Pass
             }
         });
     };

@@ -133,8 +133,9 @@ fn main() {
         }
         std::fs::write(&path, table).unwrap_or_else(|error| give_up(&format!("{path}: {error}")));
     }
-    match growing.is_empty() {
-        true => println!("scale: no cost of one grows with the number of all"),
-        false => give_up(&format!("costs grow:\n  {}", growing.join("\n  "))),
+    if growing.is_empty() {
+        println!("scale: no cost of one grows with the number of all")
+    } else {
+        give_up(&format!("costs grow:\n  {}", growing.join("\n  ")))
     }
 }

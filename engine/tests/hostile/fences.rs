@@ -258,10 +258,9 @@ fn a_refused_redial_does_not_lift_a_fence() {
     let peer = dialer.connect(&proxy.address, Some(PATIENCE)).unwrap();
     let back = acceptor.peers().unwrap()[0];
     let before = proxy.connections().len();
-    proxy.judge(move |passing: &mut Passing| match passing.connection >= before {
-        true => Verdict::Hold,
-        false => Verdict::Pass,
-    });
+    proxy.judge(
+        move |passing: &mut Passing| if passing.connection >= before { Verdict::Hold } else { Verdict::Pass },
+    );
     proxy.cut(true);
     let redial =
         proxy.wait_for("the redial is held", |seen| seen.connection >= before && seen.holds(Way::Forth));

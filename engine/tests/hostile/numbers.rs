@@ -83,9 +83,10 @@ fn the_number_of_data_that_was_refused_in_part_is_open() {
         assert_eq!(say(1, flags::NOTIFY, unknown, &notice(0), b"one ----"), 1);
         assert_eq!(say(2, flags::NOTIFY, RegionId::NONE, &notice(1), b""), 0);
         assert_eq!(queue.pending(), 0);
-        match skips {
-            true => assert_eq!(say(3, flags::SKIP, RegionId::NONE, &0u64.to_le_bytes(), b""), 0),
-            false => assert_eq!(say(3, flags::NOTIFY, memory.region(), &notice(0), b"two two "), 0),
+        if skips {
+            assert_eq!(say(3, flags::SKIP, RegionId::NONE, &0u64.to_le_bytes(), b""), 0)
+        } else {
+            assert_eq!(say(3, flags::NOTIFY, memory.region(), &notice(0), b"two two "), 0)
         }
         assert_eq!(queue.pending(), if skips { 1 } else { 2 });
         // From here on the number is known, whichever data it belongs to.

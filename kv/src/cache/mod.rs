@@ -304,9 +304,10 @@ impl Shared {
         // First of all: in a forked child, the lock may be taken for ever.
         self.engine.check_not_closed()?;
         let inner = self.lock();
-        match inner.is_closing {
-            true => Err(Error::new(Status::Closed, "the cache is closed")),
-            false => Ok(inner),
+        if inner.is_closing {
+            Err(Error::new(Status::Closed, "the cache is closed"))
+        } else {
+            Ok(inner)
         }
     }
 

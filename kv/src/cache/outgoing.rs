@@ -98,9 +98,10 @@ impl Outgoing {
         self.under_way = self.under_way.saturating_sub(1);
         let Some(waiting) = self.peers.get_mut(&peer) else { return };
         waiting.under_way = waiting.under_way.saturating_sub(1);
-        match waiting.under_way == 0 && waiting.messages.is_empty() {
-            true => drop(self.peers.remove(&peer)),
-            false => self.make_ready(peer),
+        if waiting.under_way == 0 && waiting.messages.is_empty() {
+            drop(self.peers.remove(&peer))
+        } else {
+            self.make_ready(peer)
         }
     }
 

@@ -56,9 +56,10 @@ impl Shared {
         for event in events {
             self.serve(&mut inner, event);
         }
-        match count == EVENTS_PER_TURN {
-            true => inner.over.append(&mut over),
-            false => over.into_iter().for_each(|(peer, error)| inner.inbox.add(lost(peer, &error))),
+        if count == EVENTS_PER_TURN {
+            inner.over.append(&mut over)
+        } else {
+            over.into_iter().for_each(|(peer, error)| inner.inbox.add(lost(peer, &error)))
         }
         drop(inner);
         let has_more = self.hear_some() || count == EVENTS_PER_TURN;

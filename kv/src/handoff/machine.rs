@@ -288,9 +288,10 @@ impl Machine {
             Message::Take(_) | Message::Cancel { .. } | Message::Retract { .. } => *answers >= ANSWERS_MAX,
             _ => false,
         };
-        match is_full {
-            true => Err(Error::new(Status::Limit, "the peer's cache does not take its answers")),
-            false => Ok(()),
+        if is_full {
+            Err(Error::new(Status::Limit, "the peer's cache does not take its answers"))
+        } else {
+            Ok(())
         }
     }
 

@@ -259,13 +259,15 @@ fn a_peer_that_goes_is_told_in_time() {
             let told = consumers[0].cache.wait(PATIENCE).unwrap();
             assert_eq!(told, Event::Layers { id: id(2), layers: 1 });
             let gone = Instant::now();
-            let (stays, goes) = match consumer_goes {
-                true => (&producers[0], consumers.remove(0)),
-                false => (&consumers[0], rank(shape(1, 4), 0, &path(), 0)),
+            let (stays, goes) = if consumer_goes {
+                (&producers[0], consumers.remove(0))
+            } else {
+                (&consumers[0], rank(shape(1, 4), 0, &path(), 0))
             };
-            match consumer_goes {
-                true => goes.engine.close(Some(PATIENCE)).unwrap(),
-                false => producers[0].engine.close(Some(PATIENCE)).unwrap(),
+            if consumer_goes {
+                goes.engine.close(Some(PATIENCE)).unwrap()
+            } else {
+                producers[0].engine.close(Some(PATIENCE)).unwrap()
             }
             let (end, status, _, _) = stays.end(id(2));
             assert_eq!((end, status), (End::PeerLost, Status::PeerLost), "{mode:?}, {consumer_goes}");

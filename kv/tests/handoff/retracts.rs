@@ -73,9 +73,10 @@ impl Story {
     /// How many tokens a consumer takes: at times fewer than the sequence has.
     pub fn part_of(&mut self, tokens: u64) -> u64 {
         let has_state = self.world.nodes[0].layout.groups.iter().any(|group| group.kind == GroupKind::State);
-        match !self.is_calm && !has_state && self.world.random.one_in(4) {
-            true => 1 + self.world.random.below(tokens as usize) as u64,
-            false => tokens,
+        if !self.is_calm && !has_state && self.world.random.one_in(4) {
+            1 + self.world.random.below(tokens as usize) as u64
+        } else {
+            tokens
         }
     }
 

@@ -183,9 +183,10 @@ impl Story {
         let (now, side) = (self.world.now, &mut self.sides[at]);
         let machine = &mut self.world.nodes[side.node].machine;
         if side.begun && gives_up {
-            let _ = match side.is_producer {
-                true => machine.offer_abort(side.id, now),
-                false => machine.take_cancel(side.id, now),
+            let _ = if side.is_producer {
+                machine.offer_abort(side.id, now)
+            } else {
+                machine.take_cancel(side.id, now)
             };
         } else if side.is_producer {
             self.produce(at);

@@ -65,9 +65,12 @@ pub fn context_rank(shard: &Shard) -> u64 {
 /// The heads of a layer that a rank holds, found head by head.
 pub fn heads_of(heads: u32, shard: &Shard) -> Vec<u32> {
     let (size, rank) = (shard.tp_size, shard.tp_rank);
-    let holds = |&head: &u32| match size > heads {
-        true => rank / (size / heads) == head,
-        false => head >= rank * heads / size && head < (rank + 1) * heads / size,
+    let holds = |&head: &u32| {
+        if size > heads {
+            rank / (size / heads) == head
+        } else {
+            head >= rank * heads / size && head < (rank + 1) * heads / size
+        }
     };
     (0..heads).filter(holds).collect()
 }

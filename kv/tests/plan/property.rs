@@ -146,9 +146,12 @@ fn placements(layers: usize, random: &mut Random) -> Vec<Placement> {
     // Often alike, as in engines.
     let all = Placement { arrangement: random.pick(&ARRANGEMENTS), padding: 0 };
     let alike = random.below(2) == 0;
-    let any = |_| match alike {
-        true => all,
-        false => Placement { arrangement: random.pick(&ARRANGEMENTS), padding: random.pick(&[0, 0, 1, 3]) },
+    let any = |_| {
+        if alike {
+            all
+        } else {
+            Placement { arrangement: random.pick(&ARRANGEMENTS), padding: random.pick(&[0, 0, 1, 3]) }
+        }
     };
     (0..layers).map(any).collect()
 }

@@ -93,9 +93,10 @@ impl Arena {
     pub fn reach(&self, process: ProcessId, address: u64, length: u64) -> u64 {
         let behind = self.blocks.partition_point(|block| block.address <= address);
         let Some(block) = behind.checked_sub(1).map(|at| &self.blocks[at]) else { return 0 };
-        match block.process == process {
-            true => (block.address + block.length).saturating_sub(address).min(length),
-            false => 0,
+        if block.process == process {
+            (block.address + block.length).saturating_sub(address).min(length)
+        } else {
+            0
         }
     }
 

@@ -230,10 +230,8 @@ fn wait(id: FileId, out: &mut Vec<Ready>, timeout_ns: Option<u64>) -> io::Result
     let mut over = timeout_ns == Some(0);
     loop {
         out.clear();
-        let woken = with(|world| match world.is_open(id) {
-            true => world.collect(id, out),
-            false => errno(libc::EBADF),
-        })?;
+        let woken =
+            with(|world| if world.is_open(id) { world.collect(id, out) } else { errno(libc::EBADF) })?;
         if woken || over || !out.is_empty() {
             return Ok(());
         }
@@ -241,9 +239,12 @@ fn wait(id: FileId, out: &mut Vec<Ready>, timeout_ns: Option<u64>) -> io::Result
         with(|world| world.watch(id).map(|watch| watch.waiting.push(own)))?;
         over = !block_until("readiness", deadline);
         if over {
-            let _ = with(|world| match world.is_open(id) {
-                true => world.watch(id).map(|watch| watch.waiting.retain(|ticket| *ticket != own)),
-                false => Ok(()),
+            let _ = with(|world| {
+                if world.is_open(id) {
+                    world.watch(id).map(|watch| watch.waiting.retain(|ticket| *ticket != own))
+                } else {
+                    Ok(())
+                }
             });
         }
     }

@@ -320,9 +320,10 @@ pub fn peer_pidfd(socket: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     with(|world| {
         let end = world.local(socket.file(world)?)?;
         let peer = world.side(end.other()).process;
-        match world.process(peer).alive {
-            true => world.open_process(peer),
-            false => errno(libc::ESRCH),
+        if world.process(peer).alive {
+            world.open_process(peer)
+        } else {
+            errno(libc::ESRCH)
         }
     })
 }

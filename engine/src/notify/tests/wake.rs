@@ -44,10 +44,8 @@ fn a_sleeping_thread_gets_the_event_or_learns_why_there_is_none() {
     let none = queue.wait_for_events(8, on, Some(Instant::now())).unwrap_err();
     assert_eq!((none.status, queue.inner.lock().sleepers), (Status::Timeout, 0));
     let closed = AtomicBool::new(false);
-    let over = || match closed.load(Ordering::SeqCst) {
-        true => Err(Error::new(Status::Closed, "closed")),
-        false => Ok(()),
-    };
+    let over =
+        || if closed.load(Ordering::SeqCst) { Err(Error::new(Status::Closed, "closed")) } else { Ok(()) };
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| queue.wait_for_events(8, over, soon()).unwrap());
         asleep(&queue, 1);
@@ -102,10 +100,7 @@ fn each_event_goes_to_one_sleeper_and_none_is_lost() {
     let hub = hub();
     let queue = hub.create(WHAT_TRANSFERS, 64, 0).unwrap();
     let end = AtomicBool::new(false);
-    let over = || match end.load(Ordering::SeqCst) {
-        true => Err(Error::new(Status::Closed, "closed")),
-        false => Ok(()),
-    };
+    let over = || if end.load(Ordering::SeqCst) { Err(Error::new(Status::Closed, "closed")) } else { Ok(()) };
     let mut found: Vec<u64> = std::thread::scope(|scope| {
         let sleepers: Vec<_> = (0..SLEEPERS)
             .map(|_| {

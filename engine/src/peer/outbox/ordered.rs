@@ -85,9 +85,10 @@ impl Ordered {
     }
 
     fn doom(&mut self, mut failed: VecDeque<Arc<Transfer>>) {
-        match self.doomed.is_empty() {
-            true => self.doomed = failed,
-            false => self.doomed.append(&mut failed),
+        if self.doomed.is_empty() {
+            self.doomed = failed
+        } else {
+            self.doomed.append(&mut failed)
         }
     }
 

@@ -164,11 +164,10 @@ impl Hello {
         let (ours, theirs) = (self.offers, theirs.offers);
         let Some(mode) = choose(ours, theirs) else {
             // The text must be true at either end.
-            let text = match ours.has(Offers::SECRET) || theirs.has(Offers::SECRET) {
-                true => "one end has a secret, and the other has none",
-                false => {
-                    "neither end has a secret, and not both offer to prove that they run as the same user"
-                }
+            let text = if ours.has(Offers::SECRET) || theirs.has(Offers::SECRET) {
+                "one end has a secret, and the other has none"
+            } else {
+                "neither end has a secret, and not both offer to prove that they run as the same user"
             };
             return Err(HandshakeError::refuse(RefusalCode::AuthRequired, text));
         };

@@ -281,9 +281,10 @@ fn closing_waits_for_no_bridge() {
     for attaching in [false, true] {
         let two = crossing(&[]);
         let (local, remote) = (two.place(&two.a, Some(0), MIB), two.place(&two.b, Some(1), MIB));
-        let (hangs, count) = match attaching {
-            true => (&two.fake.attach_waits, &two.fake.waiting_to_attach),
-            false => (&two.fake.crossing_hangs, &two.fake.crossing),
+        let (hangs, count) = if attaching {
+            (&two.fake.attach_waits, &two.fake.waiting_to_attach)
+        } else {
+            (&two.fake.crossing_hangs, &two.fake.crossing)
         };
         if !attaching {
             two.cross(Op::Write, &local, &remote);

@@ -21,9 +21,10 @@ pub struct Credentials {
 }
 
 fn kind(kind: Type) -> unix::Type {
-    match kind == Type::STREAM {
-        true => unix::Type::Stream,
-        false => unix::Type::Packets,
+    if kind == Type::STREAM {
+        unix::Type::Stream
+    } else {
+        unix::Type::Packets
     }
 }
 

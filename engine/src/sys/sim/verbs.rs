@@ -12,8 +12,9 @@ pub use ferry_sim_kernel::nic::{
 /// The error says that there are none: their list is never empty, so that nobody looks for devices of this machine.
 pub fn device_names() -> Result<Vec<String>, String> {
     let names = nic::device_names();
-    match names.is_empty() {
-        true => Err("this host has no RDMA device".to_owned()),
-        false => Ok(names),
+    if names.is_empty() {
+        Err("this host has no RDMA device".to_owned())
+    } else {
+        Ok(names)
     }
 }

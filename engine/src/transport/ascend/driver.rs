@@ -175,10 +175,7 @@ impl Ascend {
     /// on anyway, is trusted, except if it names this engine's own process.
     fn check_borrower(own: i32, claimed: i32, proven: &Proven) -> Result<i32> {
         let is_known_here = own == host::pid();
-        let fits = match is_known_here {
-            true => claimed == proven.pid,
-            false => (claimed == own) == proven.is_self(),
-        };
+        let fits = if is_known_here { claimed == proven.pid } else { (claimed == own) == proven.is_self() };
         if claimed > 0 && fits {
             return Ok(claimed);
         }

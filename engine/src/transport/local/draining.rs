@@ -84,10 +84,7 @@ impl Service {
                 self.grants.end_copies(tally);
             }
         }
-        let left = match draining.we_copy() {
-            true => Left::Copies,
-            false => self.grants.forget(tally),
-        };
+        let left = if draining.we_copy() { Left::Copies } else { self.grants.forget(tally) };
         draining.quiet = left != Left::Copies;
         // A device's copy needs no thread in the path.
         if draining.quiet && draining.path.as_ref().is_none_or(|path| path.copier().grant.is_quiet()) {
@@ -106,9 +103,10 @@ impl Service {
             changed |= !before && draining.quiet;
             !over
         });
-        match all.is_empty() {
-            true => drop(sessions.draining.remove(&peer)),
-            false => sessions.draining_times.set(peer, Some(now + RETRY)),
+        if all.is_empty() {
+            drop(sessions.draining.remove(&peer))
+        } else {
+            sessions.draining_times.set(peer, Some(now + RETRY))
         }
         if changed && !sessions.is_draining(peer) {
             self.commands.push(Command::TransportQuiet { peer });

@@ -462,9 +462,12 @@ impl TransportService for Service {
     fn unrest(&self, peer: PeerId) -> Option<String> {
         let sessions = self.lock();
         let copying = sessions.draining.get(&peer).into_iter().flatten().filter(|it| !it.quiet);
-        let whose = |it: &Draining| match it.we_copy() {
-            true => "this process".to_owned(),
-            false => format!("its process {}", it.admitted.tally.pid()),
+        let whose = |it: &Draining| {
+            if it.we_copy() {
+                "this process".to_owned()
+            } else {
+                format!("its process {}", it.admitted.tally.pid())
+            }
         };
         let whose: Vec<String> = copying.map(whose).collect();
         (!whose.is_empty()).then(|| format!("{} has not ended a copy here", whose.join(", ")))

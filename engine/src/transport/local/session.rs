@@ -229,10 +229,13 @@ impl Session {
             (Packet::Region { id, address, length }, _) => {
                 let mapped = map(descriptors.pop(), address, length)?;
                 match (&self.copier, self.deadline) {
-                    (Some(copier), Some(_)) => match copier.mappings.add(id, mapped) {
-                        true => Ok(Step::Nothing),
-                        false => Err(TOO_MANY.into()),
-                    },
+                    (Some(copier), Some(_)) => {
+                        if copier.mappings.add(id, mapped) {
+                            Ok(Step::Nothing)
+                        } else {
+                            Err(TOO_MANY.into())
+                        }
+                    }
                     (_, None) => Ok(Step::Mapped(id, mapped)),
                     (None, _) => Err("the peer sent AF_UNIX packets in a wrong order".into()),
                 }

@@ -283,9 +283,21 @@ impl<'a> Builder<'a> {
 
 /// Returns the place of memory in the order of WRITEs: each device is one, and all of the host is one, pinned or not.
 fn place_of(location: Location) -> Location {
-    match location.kind.is_device() {
-        true => location,
-        false => Location::HOST,
+    if location.kind.is_device() {
+        location
+    } else {
+        Location::HOST
+    }
+}
+
+/// Returns when a run is posted: now. The caller of an awaited transfer submitted it a moment ago, which saves reading
+/// the clock.
+pub fn posted_ns(transfer: &Transfer, qp: usize) -> Monotonic {
+    let is_awaited = transfer.spec.flags.has(TransferFlags::AWAITED) && !transfer.is_attended();
+    if is_awaited && qp == 0 {
+        transfer.spec.submitted_ns
+    } else {
+        clock::monotonic_ns()
     }
 }
 
@@ -314,16 +326,5 @@ mod tests {
         assert!(wrapped.covers((1 << BATCH_BITS) - 1) && wrapped.covers(1 << BATCH_BITS));
         assert!(!wrapped.covers((1 << BATCH_BITS) + 1));
         assert!(id.0 >> 63 == 0, "the highest bit is for receives");
-    }
-}
-
-/// Returns when a run is posted: now. The caller of an awaited transfer submitted it a moment ago, which saves reading
-/// the clock.
-pub fn posted_ns(transfer: &Transfer, qp: usize) -> Monotonic {
-    let is_awaited = transfer.spec.flags.has(TransferFlags::AWAITED) && !transfer.is_attended();
-    if is_awaited && qp == 0 {
-        transfer.spec.submitted_ns
-    } else {
-        clock::monotonic_ns()
     }
 }

@@ -171,9 +171,10 @@ impl Endpoint {
     /// access.
     fn why_refused(&self, transfer: &Transfer, slice: u32) -> Status {
         let slice = &transfer.spec.slices[slice as usize];
-        match slice.region != RegionId::NONE && self.keys.snapshot().get(slice.region).is_none() {
-            true => Status::Stale,
-            false => Status::Access,
+        if slice.region != RegionId::NONE && self.keys.snapshot().get(slice.region).is_none() {
+            Status::Stale
+        } else {
+            Status::Access
         }
     }
 }

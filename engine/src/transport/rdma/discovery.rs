@@ -45,11 +45,12 @@ fn why_none() -> String {
     let listed = std::fs::read_dir("/sys/class/infiniband").into_iter().flatten().flatten();
     let mut names: Vec<String> = listed.map(|it| it.file_name().to_string_lossy().into_owned()).collect();
     names.sort_unstable();
-    match names.is_empty() {
-        true => "this host has no RDMA device".into(),
-        false => format!(
+    if names.is_empty() {
+        "this host has no RDMA device".into()
+    } else {
+        format!(
             "libibverbs shows none of this host's RDMA devices ({}): are their files in /dev/infiniband?",
             names.join(", ")
-        ),
+        )
     }
 }

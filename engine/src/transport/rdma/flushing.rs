@@ -123,13 +123,12 @@ impl Service {
             // Contract 3: a lane is Quiet only once its queue pairs are destroyed.
             let records = endpoint.end_close();
             let mut sessions = self.lock();
-            match sessions.flushing.endpoints.remove(&key).is_some_and(|left| left.is_asked) {
-                true => {
-                    sessions.flushing.records.insert(key, records);
-                    self.give_up(peer, endpoint.lane);
-                    (endpoint.lane, Closed::Soon(Vec::new()))
-                }
-                false => (endpoint.lane, Closed::Quiet(records)),
+            if sessions.flushing.endpoints.remove(&key).is_some_and(|left| left.is_asked) {
+                sessions.flushing.records.insert(key, records);
+                self.give_up(peer, endpoint.lane);
+                (endpoint.lane, Closed::Soon(Vec::new()))
+            } else {
+                (endpoint.lane, Closed::Quiet(records))
             }
         };
         let closed = endpoints.into_iter().map(close).collect();

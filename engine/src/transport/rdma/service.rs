@@ -294,9 +294,10 @@ impl Service {
 
     /// Releases the peer's keys of these regions, as soon as all its closed endpoints are destroyed.
     fn release(&self, flushing: &mut Flushing, regions: &[RegionId], peer: PeerId) {
-        match flushing.has(peer) {
-            true => flushing.let_go(peer, regions),
-            false => self.key_holders.release(regions, peer),
+        if flushing.has(peer) {
+            flushing.let_go(peer, regions)
+        } else {
+            self.key_holders.release(regions, peer)
         }
     }
 
@@ -396,9 +397,10 @@ impl Turns for Arc<Service> {
             }
         }
         self.work_off(now);
-        match self.stopping.load(Ordering::SeqCst) {
-            true => Next::Over,
-            false => Next::at(self.lock().next_due(now)),
+        if self.stopping.load(Ordering::SeqCst) {
+            Next::Over
+        } else {
+            Next::at(self.lock().next_due(now))
         }
     }
 }

@@ -147,9 +147,10 @@ impl Session {
         if self.entries.len() >= RDMA_ENDPOINTS_MAX {
             return Err(format!("there are {RDMA_ENDPOINTS_MAX} endpoints already, which is the most"));
         }
-        match self.session_info.lane_numbers.take(lane) {
-            true => Ok(()),
-            false => Err(format!("lane {lane} was taken or fenced before")),
+        if self.session_info.lane_numbers.take(lane) {
+            Ok(())
+        } else {
+            Err(format!("lane {lane} was taken or fenced before"))
         }
     }
 
@@ -273,9 +274,10 @@ impl Session {
             .map(|entry| (entry.pair.0, entry.endpoint.clone()))
             .collect();
         open.sort_by_key(|(device, _)| *device);
-        self.parted = match open.is_empty() {
-            true => self.parted.or_else(|| (!self.path.endpoints().is_empty()).then(clock::monotonic_ns)),
-            false => None,
+        self.parted = if open.is_empty() {
+            self.parted.or_else(|| (!self.path.endpoints().is_empty()).then(clock::monotonic_ns))
+        } else {
+            None
         };
         self.path.set(open.into_iter().map(|(_, endpoint)| endpoint).collect());
     }

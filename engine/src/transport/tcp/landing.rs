@@ -280,12 +280,11 @@ impl Landing {
                 // entered by its transfer: if ferry allocated it, it stays mapped until `leave`. Other writers may race
                 // with the copy: the contents are then undefined, as with any remote memory access.
                 let placed = unsafe {
-                    match self.is_ours(&piece) {
-                        true => {
-                            racing::copy_in(target, &rest[..count]);
-                            Ok(())
-                        }
-                        false => guarded::put(target, &rest[..count]),
+                    if self.is_ours(&piece) {
+                        racing::copy_in(target, &rest[..count]);
+                        Ok(())
+                    } else {
+                        guarded::put(target, &rest[..count])
                     }
                 };
                 if placed == Err(Faulted) {

@@ -286,9 +286,10 @@ impl Lane {
         } else if turn.owes_answer || (turn.settled && self.window_full.swap(false, Ordering::SeqCst)) {
             // Sending reads memory of other transfers than the caller's.
             let gathers = by == By::Caller && (self.answers.lock().owes_read() || self.has_work());
-            match gathers {
-                true => self.kick(),
-                false => self.send(&mut after),
+            if gathers {
+                self.kick()
+            } else {
+                self.send(&mut after)
             }
         }
         turn
@@ -415,9 +416,10 @@ impl Lane {
         // The kernel processes all that is queued in a socket in one go, on any thread. So only a little is queued
         // while a conversation of small transfers goes on beside it.
         let gentle = !self.is_express() && self.peer.stats.converses();
-        let (frame_bytes, frames, read_bytes) = match gentle {
-            true => (GENTLE_FRAME_BYTES_MAX, GENTLE_FRAMES_MAX, u64::from(GENTLE_FRAME_BYTES_MAX)),
-            false => (self.frame_bytes_max, LANE_FRAMES_MAX, LANE_READ_BYTES_MAX),
+        let (frame_bytes, frames, read_bytes) = if gentle {
+            (GENTLE_FRAME_BYTES_MAX, GENTLE_FRAMES_MAX, u64::from(GENTLE_FRAME_BYTES_MAX))
+        } else {
+            (self.frame_bytes_max, LANE_FRAMES_MAX, LANE_READ_BYTES_MAX)
         };
         let flight = self.flight.lock();
         PullLimits {

@@ -231,10 +231,7 @@ fn records_that_no_thread_can_touch_do_not_wait_for_one_that_is_stuck() {
         launch(Op::Write);
         launch(Op::Read);
         launch(Op::Read);
-        let (tx, rx) = match is_sent_on {
-            true => (Some(lane.tx.lock()), None),
-            false => (None, Some(lane.rx.lock())),
-        };
+        let (tx, rx) = if is_sent_on { (Some(lane.tx.lock()), None) } else { (None, Some(lane.rx.lock())) };
         let closing = lane.close();
         assert_eq!((closing.records.len(), closing.is_quiet), (3, false));
         assert_eq!(lane.close().records.len(), 0, "each is returned once");

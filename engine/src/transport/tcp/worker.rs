@@ -348,9 +348,10 @@ impl Turns for LaneThread {
             return Next::Over;
         }
         self.run_kicks();
-        match self.is_replaced {
-            true => Next::Over,
-            false => self.next_turn(),
+        if self.is_replaced {
+            Next::Over
+        } else {
+            self.next_turn()
         }
     }
 }

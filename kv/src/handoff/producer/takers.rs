@@ -113,11 +113,10 @@ impl Machine {
                 ));
             }
             if let Some(part) = group.parts.get(&take.rank) {
-                return match part.take.key == take.key && part.peer == peer {
-                    true => Ok(()),
-                    false => {
-                        Err(Error::invalid(format!("rank {} of the group has taken already", take.rank)))
-                    }
+                return if part.take.key == take.key && part.peer == peer {
+                    Ok(())
+                } else {
+                    Err(Error::invalid(format!("rank {} of the group has taken already", take.rank)))
                 };
             }
         }

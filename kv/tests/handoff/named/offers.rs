@@ -127,11 +127,10 @@ fn given_up_before_the_offer(is_push: bool) -> Rig {
     let mut rig = producer();
     rig.hear(peer(A), Message::Take(take(1, 5, is_push)));
     rig.hear(peer(B), Message::Take(Take { group: 1, ..take(1, 5, is_push) }));
-    let gives_up = match is_push {
-        true => Message::Cancel { key: key(1, 5) },
-        false => {
-            Message::Final { key: key(1, 5), epoch: 0, status: Status::Cancelled, why: "given up".into() }
-        }
+    let gives_up = if is_push {
+        Message::Cancel { key: key(1, 5) }
+    } else {
+        Message::Final { key: key(1, 5), epoch: 0, status: Status::Cancelled, why: "given up".into() }
     };
     rig.hear(peer(A), gives_up);
     assert_eq!(rig.told_end(peer(A)).is_some(), is_push, "a cancel is answered");
@@ -495,9 +494,10 @@ fn a_struck_pull_keeps_the_blocks_until_its_final_or_its_peers_end() {
         assert_eq!(rig.told_end(peer(A)).map(|told| told.0), Some(Status::Cancelled));
         rig.hear(peer(A), Message::Cancel { key: key(1, 5) });
         assert_eq!(rig.end_of(1), None, "it may still read");
-        match is_lost {
-            true => rig.lost(peer(A)),
-            false => rig.hear(peer(A), done(key(1, 5))),
+        if is_lost {
+            rig.lost(peer(A))
+        } else {
+            rig.hear(peer(A), done(key(1, 5)))
         }
         assert_eq!(rig.end_of(1), Some((End::Cancelled, Status::Cancelled)));
     }

@@ -189,9 +189,10 @@ fn vllm_46283_both_sides_give_up_and_both_have_their_blocks() {
         from.hear(peer(A), Message::Take(Take { key, ..take(1, key.take, true) }));
         from.sent.clear();
         for is_consumer in order {
-            match is_consumer {
-                true => into.machine.take_cancel(id(1), 0).unwrap(),
-                false => from.machine.offer_abort(id(1), 0).unwrap(),
+            if is_consumer {
+                into.machine.take_cancel(id(1), 0).unwrap()
+            } else {
+                from.machine.offer_abort(id(1), 0).unwrap()
             }
         }
         into.settle();

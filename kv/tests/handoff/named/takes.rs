@@ -189,9 +189,10 @@ fn a_struck_push_waits_for_its_producer_or_the_loss_of_that() {
         rig.settle();
         assert_eq!(rig.told(peer(A)), vec![Message::Cancel { key }]);
         assert_eq!((rig.end_of(1), rig.machine.status(id(1))), (None, State::Ending));
-        match is_lost {
-            true => rig.lost(peer(A)),
-            false => rig.hear(peer(A), ended(key, Status::Cancelled)),
+        if is_lost {
+            rig.lost(peer(A))
+        } else {
+            rig.hear(peer(A), ended(key, Status::Cancelled))
         }
         assert_eq!((rig.end_of(1), rig.valid(1)), (Some((End::Cancelled, Status::Cancelled)), (0, 4)));
     }

@@ -336,11 +336,10 @@ fn a_window_block_that_was_freed_cannot_be_handed_over_again() {
             rig.told(peer(A));
             rig.hear(
                 peer(A),
-                match goes_on {
-                    true => Message::Retracted { key: key(1, 5), epoch: 2 },
-                    false => {
-                        Message::Final { key: key(1, 5), epoch: 2, status: Status::Ok, why: String::new() }
-                    }
+                if goes_on {
+                    Message::Retracted { key: key(1, 5), epoch: 2 }
+                } else {
+                    Message::Final { key: key(1, 5), epoch: 2, status: Status::Ok, why: String::new() }
                 },
             );
             let told = rig.told_end(peer(A)).map_or(Status::Ok, |told| told.0);
@@ -447,13 +446,11 @@ fn a_window_that_is_being_read_does_not_hold_tokens_that_are_taken_back() {
         rig.ready(1, 0..3, 12);
         let window = rig.free(8);
         assert!(!rig.is_free(window), "{is_push}");
-        match is_push {
-            true => rig.all_moved(),
-            false => {
-                let done =
-                    Message::Final { key: key(1, 5), epoch: 2, status: Status::Ok, why: String::new() };
-                rig.hear(peer(A), done);
-            }
+        if is_push {
+            rig.all_moved()
+        } else {
+            let done = Message::Final { key: key(1, 5), epoch: 2, status: Status::Ok, why: String::new() };
+            rig.hear(peer(A), done);
         }
         assert!(rig.is_free(window), "{is_push}");
     }

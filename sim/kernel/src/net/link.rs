@@ -39,9 +39,10 @@ impl World {
     pub(super) fn travel_ns(&mut self, from: HostId, to: HostId) -> u64 {
         let latency_ns = self.link(from, to).latency_ns;
         let delay_ppm = self.net.faults.delay_ppm;
-        let delay_ns = match self.fate.chance(delay_ppm) {
-            true => self.fate.log_uniform(self.net.faults.delay_ns.0, self.net.faults.delay_ns.1),
-            false => 0,
+        let delay_ns = if self.fate.chance(delay_ppm) {
+            self.fate.log_uniform(self.net.faults.delay_ns.0, self.net.faults.delay_ns.1)
+        } else {
+            0
         };
         latency_ns + self.fate.below(latency_ns / 2 + 1) + delay_ns
     }

@@ -201,9 +201,10 @@ fn transfer(
     let wanted = cursor.left();
     let limit = with(|world| {
         let short_ppm = [world.net.faults.short_receive_ppm, world.net.faults.short_send_ppm][direction];
-        match wanted > 1 && world.fate.chance(short_ppm) {
-            true => world.fate.log_uniform(1, wanted as u64 - 1) as usize,
-            false => wanted,
+        if wanted > 1 && world.fate.chance(short_ppm) {
+            world.fate.log_uniform(1, wanted as u64 - 1) as usize
+        } else {
+            wanted
         }
     });
     let mut done = 0;
@@ -217,9 +218,12 @@ fn transfer(
             point();
         }
         result = reach(id, end, direction, &mut cursor).and_then(|most| {
-            with(|world| match world.is_open(id) {
-                true => piece(world, end, &mut cursor, most.min(limit - done)),
-                false => errno(libc::EBADF),
+            with(|world| {
+                if world.is_open(id) {
+                    piece(world, end, &mut cursor, most.min(limit - done))
+                } else {
+                    errno(libc::EBADF)
+                }
             })
         });
         lands = memory::tell();

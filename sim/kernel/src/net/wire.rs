@@ -33,9 +33,10 @@ impl World {
     }
 
     pub(crate) fn arrive(&mut self, arrival: Arrival) {
-        match arrival.acknowledgements {
-            true => self.arrive_acknowledgements(arrival.from),
-            false => self.arrive_packets(arrival.from),
+        if arrival.acknowledgements {
+            self.arrive_acknowledgements(arrival.from)
+        } else {
+            self.arrive_packets(arrival.from)
         }
     }
 

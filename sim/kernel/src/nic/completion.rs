@@ -77,10 +77,7 @@ impl World {
     /// Adds a completion behind those that the queue pair has.
     pub(super) fn finish(&mut self, serial: u64, mut finish: Finish) {
         let faults = &self.nics.faults;
-        let (least, most) = match self.nics.rng.chance(faults.late_ppm) {
-            true => faults.late_ns,
-            false => LATE_NS,
-        };
+        let (least, most) = if self.nics.rng.chance(faults.late_ppm) { faults.late_ns } else { LATE_NS };
         let at = self.now + self.nics.rng.log_uniform(least, most);
         let Some(qp) = self.nics.qps.get_mut(&serial) else { return };
         let before = qp.finished.back().map_or(0, |last| last.at);

@@ -261,9 +261,10 @@ impl World {
         self.note("post", &[number.into(), length, request.op as u64], |_| {
             format!("posts a {:?} of {length} bytes to queue pair {number}", request.op)
         });
-        match is_error {
-            true => self.flush(serial),
-            false => self.plan_send(serial),
+        if is_error {
+            self.flush(serial)
+        } else {
+            self.plan_send(serial)
         }
         Ok(())
     }

@@ -43,10 +43,7 @@ enum Step {
 impl World {
     /// Plans the next packets.
     pub(super) fn plan_send(&mut self, serial: u64) {
-        let (least, most) = match self.nics.rng.chance(LONG_PAUSE_PPM) {
-            true => LONG_PAUSE_NS,
-            false => PAUSE_NS,
-        };
+        let (least, most) = if self.nics.rng.chance(LONG_PAUSE_PPM) { LONG_PAUSE_NS } else { PAUSE_NS };
         let ns = self.nics.rng.log_uniform(least, most);
         let Some(qp) = self.nics.qps.get_mut(&serial) else { return };
         if qp.send_at.is_some() || qp.state != State::Rts {
@@ -361,10 +358,8 @@ impl World {
         of: Option<Psn>,
     ) {
         let late_ns = self.nics.faults.late_landing_ns;
-        let (least, most) = match self.nics.rng.chance(self.nics.faults.late_landing_ppm) {
-            true => late_ns,
-            false => LANDING_NS,
-        };
+        let (least, most) =
+            if self.nics.rng.chance(self.nics.faults.late_landing_ppm) { late_ns } else { LANDING_NS };
         let at = self.now + self.nics.rng.log_uniform(least, most);
         let Some(qp) = self.nics.qps.get_mut(&serial) else { return };
         qp.landings += 1;

@@ -179,12 +179,11 @@ impl World {
         let is_good = with == status::SUCCESS;
         let received = is_good.then(|| (receive.address, receive.lkey, bytes.to_vec(), actor));
         self.finish(serial, Finish { at: 0, is_receive: true, wc, places: 0, of: None, received });
-        match is_good {
-            true => {
-                self.expects(serial, psn.plus(1));
-                self.reply(serial, Reply::Ack(psn));
-            }
-            false => self.refuse(serial, psn, Refusal::Invalid),
+        if is_good {
+            self.expects(serial, psn.plus(1));
+            self.reply(serial, Reply::Ack(psn));
+        } else {
+            self.refuse(serial, psn, Refusal::Invalid)
         }
     }
 
@@ -231,10 +230,8 @@ impl World {
                 Some(read) => {
                     qp.replies.push_front(read);
                     qp.reply_planned = true;
-                    let (least, most) = match self.nics.rng.chance(LATE_ANSWER_PPM) {
-                        true => LATE_ANSWER_NS,
-                        false => ANSWER_NS,
-                    };
+                    let (least, most) =
+                        if self.nics.rng.chance(LATE_ANSWER_PPM) { LATE_ANSWER_NS } else { ANSWER_NS };
                     let at = self.now + self.nics.rng.log_uniform(least, most);
                     return self.plan(at, Event::Nic(Due::Reply(serial)));
                 }

@@ -103,10 +103,7 @@ impl KvPlan {
 
     /// Returns the slots to which a rank connects.
     pub fn partners(&self, slot: usize) -> Vec<usize> {
-        match self.producers.contains(&slot) {
-            true => self.takers.concat(),
-            false => self.producers.clone(),
-        }
+        if self.producers.contains(&slot) { self.takers.concat() } else { self.producers.clone() }
     }
 }
 
