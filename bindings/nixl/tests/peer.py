@@ -117,7 +117,7 @@ class Peer:
         return [(self.address + i * step, step, 0) for i in range(count)]
 
     def signal(self, number: signal.Signals) -> None:
-        """Returns when the signal has had its effect: until then the peer's memory is there, and may be written."""
+        """Returns when the signal has had its effect: until then the peer may be written to."""
         pid = self.process.pid
         assert pid is not None
         os.kill(pid, number)
