@@ -63,7 +63,7 @@ typedef struct ferry_kv_group {
 ///
 /// where head counts from the rank's first and token from the block's first. Strides are in bytes. Dimensions are
 /// nested in any order: a stride is at least the extent of all that smaller strides reach, and what it leaves out is
-/// padding, which is not moved. The stride of a dimension of size 1 has no say. FERRY_KV_LAYER_INIT sets struct_size.
+/// padding, which is not moved. The stride of a dimension of size 1 is ignored. FERRY_KV_LAYER_INIT sets struct_size.
 typedef struct ferry_kv_layer {
     /// sizeof(ferry_kv_layer).
     uint32_t struct_size;
@@ -84,8 +84,8 @@ typedef struct ferry_kv_layer {
     uint32_t element_bytes;
     /// Must be 0.
     uint32_t reserved;
-    /// Address of block 0 in the process of this rank. 0 for a layer of another stage: blocks and strides are then not
-    /// looked at.
+    /// Address of block 0 in the process of this rank. 0 for a layer of another stage: blocks and strides are then
+    /// ignored.
     uint64_t address;
     /// How many blocks the tensor has.
     uint64_t blocks;
@@ -162,7 +162,7 @@ typedef struct ferry_kv_layout_desc {
 /// [2][blocks][heads][tokens][elements]: all keys, then all values. HND.
 #define FERRY_KV_PAIR_BLOCK_HEAD_TOKEN 2
 
-/// [blocks][2][tokens][heads][elements]: a block's keys, then its values. NHD. Also if there are no pairs.
+/// [blocks][2][tokens][heads][elements]: a block's keys, then its values. NHD. It serves, too, if there are no pairs.
 #define FERRY_KV_BLOCK_PAIR_TOKEN_HEAD 3
 
 /// [blocks][2][heads][tokens][elements]: a block's keys, then its values. HND.
@@ -309,7 +309,7 @@ typedef struct ferry_kv_blocks {
     /// Length of source_blocks.
     uint64_t source_count;
     /// Position of the first block's first token among the tokens that the source's rank holds: a multiple of its
-    /// block_tokens. Not looked at for a state.
+    /// block_tokens. Ignored for a state.
     uint64_t source_first_token;
     /// Ids of the target's blocks; none twice.
     const uint32_t *target_blocks;
@@ -330,7 +330,7 @@ typedef struct ferry_kv_part {
     /// Must be 0.
     uint32_t reserved;
     /// First token of the sequence. For a window only the last tokens before end_token are moved. The blocks of a state
-    /// are moved whatever the tokens: give empty lists when they shall not move.
+    /// are moved whatever the tokens: pass empty lists if they are not to move.
     uint64_t first_token;
     /// The token behind the last; not below first_token.
     uint64_t end_token;
@@ -439,7 +439,7 @@ ferry_status ferry_kv_id_new(ferry_kv_id *out_id, ferry_error *error);
 /// theirs. All threads may use a cache at the same time; only ferry_kv_cache_free must be alone.
 typedef struct ferry_kv_cache ferry_kv_cache;
 
-/// Registered memory that has layers of a cache. FERRY_KV_MEMORY_INIT sets struct_size.
+/// Registered memory that holds layers of a cache. FERRY_KV_MEMORY_INIT sets struct_size.
 typedef struct ferry_kv_memory {
     /// sizeof(ferry_kv_memory).
     uint32_t struct_size;
@@ -566,19 +566,20 @@ typedef struct ferry_kv_offer_options {
 /// free the blocks before the offer's terminal event, and must not write what it has said to be ready.
 ///
 /// FERRY_ERR_INVALID: the blocks are wrong, or the id is in use or has ended. FERRY_ERR_LIMIT: 65,536 offers have not
-/// ended, or the offer has more than 1,000,000 blocks. FERRY_ERR_CLOSED: the cache is closed or closing; so of every
-/// call below.
+/// ended, or the offer has more than 1,000,000 blocks. FERRY_ERR_CLOSED: the cache is closed or closing; every call
+/// below returns it too.
 ferry_status ferry_kv_offer(ferry_kv_cache *cache,
                             const ferry_kv_id *id,
                             const ferry_kv_offer_options *options,
                             ferry_error *error);
 
 /// Adds blocks to an offer, as they are allocated. `blocks` has one element for each group of the layout, whose blocks
-/// follow those that the group has. Their first_token is looked at if the group has no blocks, and if it is above that
-/// of the offer: the list begins there then.
+/// follow those that the group has. Their first_token counts only if the group has no blocks yet and it is above the
+/// offer's: the list then begins there.
 ///
 /// FERRY_ERR_INVALID: the blocks are wrong, the offer is sealed, or the id is no offer. FERRY_ERR_STALE: the offer has
-/// ended or ends. FERRY_ERR_BUSY: ferry_kv_offer_retract has not succeeded yet; so of the two calls below.
+/// ended or ends. FERRY_ERR_BUSY: ferry_kv_offer_retract has not succeeded yet; the next two calls
+/// return it too.
 ferry_status ferry_kv_offer_extend(ferry_kv_cache *cache,
                                    const ferry_kv_id *id,
                                    const ferry_kv_block_list *blocks,
@@ -609,8 +610,8 @@ ferry_status ferry_kv_offer_ready(ferry_kv_cache *cache,
 /// for earlier events too. If the work before an event fails, the offer fails with the device's status. An offer that
 /// ends waits for no event any more.
 ///
-/// Errors as of ferry_kv_offer_ready, told by the call. FERRY_ERR_UNSUPPORTED: FERRY_START_AFTER_ACL_EVENT, because
-/// AscendCL cannot take an event so: give its stream. FERRY_ERR_UNAVAILABLE: there is no such device.
+/// The call returns the errors of ferry_kv_offer_ready. FERRY_ERR_UNSUPPORTED: FERRY_START_AFTER_ACL_EVENT, because
+/// AscendCL cannot wait for an event this way: pass its stream. FERRY_ERR_UNAVAILABLE: there is no such device.
 /// FERRY_ERR_LIMIT: 4,096 calls wait for events.
 ferry_status ferry_kv_offer_ready_after(ferry_kv_cache *cache,
                                         const ferry_kv_id *id,
@@ -924,7 +925,7 @@ typedef struct ferry_kv_metrics {
     uint64_t leased_blocks;
     /// Nanoseconds since the first of these offers was sealed; 0 if there is none.
     uint64_t oldest_lease_ns;
-    /// As of ferry_kv_unfenced_blocks.
+    /// See ferry_kv_unfenced_blocks.
     uint64_t unfenced_blocks;
     /// Payload bytes of offers that were written to consumers, or read by consumers whose take by pull has everything.
     uint64_t bytes_sent;
@@ -959,8 +960,8 @@ ferry_status ferry_kv_metrics_get(const ferry_kv_cache *cache,
                                   ferry_kv_metrics *out_metrics,
                                   ferry_error *error);
 
-/// Returns how many offers and takes have ended by FERRY_KV_EVENT_FAILED with this status, one of FERRY_ERR_*. Also of
-/// a closed cache.
+/// Returns how many offers and takes have ended by FERRY_KV_EVENT_FAILED with this status, one of FERRY_ERR_*. A
+/// closed cache still answers.
 ferry_status ferry_kv_metrics_failed(const ferry_kv_cache *cache,
                                      ferry_status status,
                                      uint64_t *out_count,

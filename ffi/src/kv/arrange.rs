@@ -15,7 +15,7 @@ use ferry_kv::layout::{Arrangement, Sizes, Strides};
 pub const FERRY_KV_PAIR_BLOCK_TOKEN_HEAD: u32 = 1;
 /// [2][blocks][heads][tokens][elements]: all keys, then all values. HND.
 pub const FERRY_KV_PAIR_BLOCK_HEAD_TOKEN: u32 = 2;
-/// [blocks][2][tokens][heads][elements]: a block's keys, then its values. NHD. Also if there are no pairs.
+/// [blocks][2][tokens][heads][elements]: a block's keys, then its values. NHD. It serves, too, if there are no pairs.
 pub const FERRY_KV_BLOCK_PAIR_TOKEN_HEAD: u32 = 3;
 /// [blocks][2][heads][tokens][elements]: a block's keys, then its values. HND.
 pub const FERRY_KV_BLOCK_PAIR_HEAD_TOKEN: u32 = 4;

@@ -55,7 +55,7 @@ impl ferry_kv_cache {
     }
 }
 
-/// Registered memory that has layers of a cache. FERRY_KV_MEMORY_INIT sets struct_size.
+/// Registered memory that holds layers of a cache. FERRY_KV_MEMORY_INIT sets struct_size.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ferry_kv_memory {

@@ -41,7 +41,7 @@ unsafe impl Versioned for ferry_kv_group {
 ///
 /// where head counts from the rank's first and token from the block's first. Strides are in bytes. Dimensions are
 /// nested in any order: a stride is at least the extent of all that smaller strides reach, and what it leaves out is
-/// padding, which is not moved. The stride of a dimension of size 1 has no say. FERRY_KV_LAYER_INIT sets struct_size.
+/// padding, which is not moved. The stride of a dimension of size 1 is ignored. FERRY_KV_LAYER_INIT sets struct_size.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ferry_kv_layer {
@@ -64,8 +64,8 @@ pub struct ferry_kv_layer {
     pub element_bytes: u32,
     /// Must be 0.
     pub reserved: u32,
-    /// Address of block 0 in the process of this rank. 0 for a layer of another stage: blocks and strides are then not
-    /// looked at.
+    /// Address of block 0 in the process of this rank. 0 for a layer of another stage: blocks and strides are then
+    /// ignored.
     pub address: u64,
     /// How many blocks the tensor has.
     pub blocks: u64,

@@ -34,7 +34,7 @@ pub struct ferry_kv_metrics {
     pub leased_blocks: u64,
     /// Nanoseconds since the first of these offers was sealed; 0 if there is none.
     pub oldest_lease_ns: u64,
-    /// As of ferry_kv_unfenced_blocks.
+    /// See ferry_kv_unfenced_blocks.
     pub unfenced_blocks: u64,
     /// Payload bytes of offers that were written to consumers, or read by consumers whose take by pull has everything.
     pub bytes_sent: u64,
@@ -83,8 +83,8 @@ pub unsafe extern "C" fn ferry_kv_metrics_get(
     }
 }
 
-/// Returns how many offers and takes have ended by FERRY_KV_EVENT_FAILED with this status, one of FERRY_ERR_*. Also of
-/// a closed cache.
+/// Returns how many offers and takes have ended by FERRY_KV_EVENT_FAILED with this status, one of FERRY_ERR_*. A
+/// closed cache still answers.
 #[no_mangle]
 pub unsafe extern "C" fn ferry_kv_metrics_failed(
     cache: *const ferry_kv_cache,

@@ -31,7 +31,7 @@ pub struct ferry_kv_blocks {
     /// Length of source_blocks.
     pub source_count: u64,
     /// Position of the first block's first token among the tokens that the source's rank holds: a multiple of its
-    /// block_tokens. Not looked at for a state.
+    /// block_tokens. Ignored for a state.
     pub source_first_token: u64,
     /// Ids of the target's blocks; none twice.
     pub target_blocks: *const u32,
@@ -55,7 +55,7 @@ pub struct ferry_kv_part {
     /// Must be 0.
     pub reserved: u32,
     /// First token of the sequence. For a window only the last tokens before end_token are moved. The blocks of a state
-    /// are moved whatever the tokens: give empty lists when they shall not move.
+    /// are moved whatever the tokens: pass empty lists if they are not to move.
     pub first_token: u64,
     /// The token behind the last; not below first_token.
     pub end_token: u64,

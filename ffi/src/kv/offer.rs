@@ -54,8 +54,8 @@ unsafe impl Versioned for ferry_kv_offer_options {
 /// free the blocks before the offer's terminal event, and must not write what it has said to be ready.
 ///
 /// FERRY_ERR_INVALID: the blocks are wrong, or the id is in use or has ended. FERRY_ERR_LIMIT: 65,536 offers have not
-/// ended, or the offer has more than 1,000,000 blocks. FERRY_ERR_CLOSED: the cache is closed or closing; so of every
-/// call below.
+/// ended, or the offer has more than 1,000,000 blocks. FERRY_ERR_CLOSED: the cache is closed or closing; every call
+/// below returns it too.
 #[no_mangle]
 pub unsafe extern "C" fn ferry_kv_offer(
     cache: *mut ferry_kv_cache,
@@ -75,11 +75,12 @@ pub unsafe extern "C" fn ferry_kv_offer(
 }
 
 /// Adds blocks to an offer, as they are allocated. `blocks` has one element for each group of the layout, whose blocks
-/// follow those that the group has. Their first_token is looked at if the group has no blocks, and if it is above that
-/// of the offer: the list begins there then.
+/// follow those that the group has. Their first_token counts only if the group has no blocks yet and it is above the
+/// offer's: the list then begins there.
 ///
 /// FERRY_ERR_INVALID: the blocks are wrong, the offer is sealed, or the id is no offer. FERRY_ERR_STALE: the offer has
-/// ended or ends. FERRY_ERR_BUSY: ferry_kv_offer_retract has not succeeded yet; so of the two calls below.
+/// ended or ends. FERRY_ERR_BUSY: ferry_kv_offer_retract has not succeeded yet; the next two calls
+/// return it too.
 #[no_mangle]
 pub unsafe extern "C" fn ferry_kv_offer_extend(
     cache: *mut ferry_kv_cache,
@@ -135,8 +136,8 @@ pub unsafe extern "C" fn ferry_kv_offer_ready(
 /// for earlier events too. If the work before an event fails, the offer fails with the device's status. An offer that
 /// ends waits for no event any more.
 ///
-/// Errors as of ferry_kv_offer_ready, told by the call. FERRY_ERR_UNSUPPORTED: FERRY_START_AFTER_ACL_EVENT, because
-/// AscendCL cannot take an event so: give its stream. FERRY_ERR_UNAVAILABLE: there is no such device.
+/// The call returns the errors of ferry_kv_offer_ready. FERRY_ERR_UNSUPPORTED: FERRY_START_AFTER_ACL_EVENT, because
+/// AscendCL cannot wait for an event this way: pass its stream. FERRY_ERR_UNAVAILABLE: there is no such device.
 /// FERRY_ERR_LIMIT: 4,096 calls wait for events.
 #[no_mangle]
 #[allow(clippy::too_many_arguments)]

@@ -281,7 +281,11 @@ impl Table {
 
     /// Returns the pairs that no seed has reached, once there are enough seeds to tell.
     pub fn unreached_pairs(&self) -> Vec<String> {
-        if self.seeds >= SEEDS_OF_PAIRS_MIN { self.missing() } else { Vec::new() }
+        if self.seeds >= SEEDS_OF_PAIRS_MIN {
+            self.missing()
+        } else {
+            Vec::new()
+        }
     }
 
     /// Adds an entry of another table.
@@ -304,7 +308,11 @@ impl Table {
             println!();
         }
         let missing = self.missing();
-        if missing.is_empty() { println!("every pair was reached") } else { println!("{} pairs were not reached: {}", missing.len(), missing.join("; ")) }
+        if missing.is_empty() {
+            println!("every pair was reached")
+        } else {
+            println!("{} pairs were not reached: {}", missing.len(), missing.join("; "))
+        }
         for (name, count) in MOMENTS.iter().zip(&self.moments) {
             println!("{name}: in {:.1} % of the seeds", *count as f64 * 100.0 / self.seeds.max(1) as f64);
         }

@@ -23,7 +23,13 @@ pub fn draw(seed: u64, hosts: usize, engines: &mut [EnginePlan], steps: &mut Vec
         return vec![0; hosts];
     }
     let first = draw.below(hosts);
-    let count = |draw: &mut Draw, at: usize| if at == first { draw.between(1, 2) as usize } else { *draw.pick(&[0, 1, 1, 1, 2]) };
+    let count = |draw: &mut Draw, at: usize| {
+        if at == first {
+            draw.between(1, 2) as usize
+        } else {
+            *draw.pick(&[0, 1, 1, 1, 2])
+        }
+    };
     let devices: Vec<usize> = (0..hosts).map(|at| count(&mut draw, at)).collect();
     for engine in engines {
         set_up(&mut draw, engine, devices[engine.host]);

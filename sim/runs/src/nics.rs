@@ -18,7 +18,13 @@ pub fn nics(draw: &mut Draw, hosts: usize) -> Vec<Vec<Abilities>> {
     let first = draw.below(hosts);
     let has = |draw: &mut Draw, at: usize| (at + hosts - first) % hosts < 2 || draw.percent(70);
     (0..hosts)
-        .map(|at| if has(draw, at) { (0..*draw.pick(&[1, 1, 1, 2])).map(|_| abilities(draw)).collect() } else { Vec::new() })
+        .map(|at| {
+            if has(draw, at) {
+                (0..*draw.pick(&[1, 1, 1, 2])).map(|_| abilities(draw)).collect()
+            } else {
+                Vec::new()
+            }
+        })
         .collect()
 }
 

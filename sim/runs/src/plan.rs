@@ -206,7 +206,8 @@ impl Plan {
         }
         let mut draw = Draw::new(seed, SLEW_STREAM);
         let slews = draw.percent(SLEW_PERCENT) && !BUGS.iter().any(|bug| bug.seed == seed);
-        let mut slew = |_| if slews { draw.between(0, 2 * SLEW_PPM_MAX) as i64 - SLEW_PPM_MAX as i64 } else { 0 };
+        let mut slew =
+            |_| if slews { draw.between(0, 2 * SLEW_PPM_MAX) as i64 - SLEW_PPM_MAX as i64 } else { 0 };
         let slews_ppm = (0..hosts).map(&mut slew).collect();
         outside::draw(seed, &mut engines, &mut faults);
         let kv = kv::draw(seed, &mut engines);

@@ -164,7 +164,11 @@ impl Actor {
     }
 
     fn note_bytes(&mut self) -> usize {
-        if self.draw.percent(95) { BYTES_MIN + self.draw.below(100) } else { self.draw.log_uniform(BYTES_MIN as u64, 16 << 10) as usize }
+        if self.draw.percent(95) {
+            BYTES_MIN + self.draw.below(100)
+        } else {
+            self.draw.log_uniform(BYTES_MIN as u64, 16 << 10) as usize
+        }
     }
 
     /// Draws the channel of a notification, where there are several.
@@ -285,7 +289,13 @@ impl Actor {
         let count = *self.draw.pick(&[1, 1, 1, 2, 3, 7]);
         let most = self.program.plan.bytes_max;
         let lengths: Vec<u64> = (0..count)
-            .map(|_| if self.draw.percent(80) { self.draw.log_uniform(1, most.min(4 << 10)) } else { self.draw.log_uniform(1, most) })
+            .map(|_| {
+                if self.draw.percent(80) {
+                    self.draw.log_uniform(1, most.min(4 << 10))
+                } else {
+                    self.draw.log_uniform(1, most)
+                }
+            })
             .collect();
         let shape = self.shape_in(&pairs, &lengths, kind);
         if shape.is_none() {
@@ -299,13 +309,21 @@ impl Actor {
     fn shape_in(&mut self, pairs: &[(MemoryId, MemoryId)], lengths: &[u64], kind: Kind) -> Option<Shape> {
         let book = self.program.world.book.clone();
         let is_together = self.draw.percent(50);
-        let groups: Vec<Vec<u64>> = if is_together && pairs.len() == 1 { vec![lengths.to_vec()] } else { lengths.iter().map(|length| vec![*length]).collect() };
+        let groups: Vec<Vec<u64>> = if is_together && pairs.len() == 1 {
+            vec![lengths.to_vec()]
+        } else {
+            lengths.iter().map(|length| vec![*length]).collect()
+        };
         let names_none = kind == Kind::Good && self.draw.percent(if pairs.len() > 1 { 30 } else { 5 });
         let mut shape =
             Shape { blocks: Vec::new(), pieces: Vec::new(), requests: Vec::new(), kind, names_none };
         for (nth, group) in groups.into_iter().enumerate() {
             let (own, theirs) = pairs[nth % pairs.len()];
-            let remote_region = if names_none { RegionId::NONE } else { book.with(|ledger| ledger.region_for(theirs, kind))? };
+            let remote_region = if names_none {
+                RegionId::NONE
+            } else {
+                book.with(|ledger| ledger.region_for(theirs, kind))?
+            };
             let length = group.iter().sum();
             let found = book.with(|ledger| {
                 let memories = [own, theirs].map(|id| &ledger.memories[id]);

@@ -86,7 +86,13 @@ pub struct Sequence {
 impl Sequence {
     pub fn new(draw: &mut Draw, takers: usize, is_exam: bool, has_state: bool, sides: Vec<Side>) -> Sequence {
         let tokens = draw.between(1, TOKENS_MAX);
-        let part = |draw: &mut Draw| if !is_exam && !has_state && draw.percent(25) { draw.between(1, tokens) } else { tokens };
+        let part = |draw: &mut Draw| {
+            if !is_exam && !has_state && draw.percent(25) {
+                draw.between(1, tokens)
+            } else {
+                tokens
+            }
+        };
         let id = HandoffId::from_bytes(std::array::from_fn(|_| draw.between(0, 255) as u8));
         Sequence {
             id,

@@ -103,7 +103,11 @@ impl KvPlan {
 
     /// Returns the slots to which a rank connects.
     pub fn partners(&self, slot: usize) -> Vec<usize> {
-        if self.producers.contains(&slot) { self.takers.concat() } else { self.producers.clone() }
+        if self.producers.contains(&slot) {
+            self.takers.concat()
+        } else {
+            self.producers.clone()
+        }
     }
 }
 

@@ -64,7 +64,11 @@ impl Player {
             blocks.iter_mut().for_each(|list| list.ids.truncate(list.ids.len() / 2));
         }
         mine.offer.offered = blocks.iter().map(|list| list.ids.len()).collect();
-        let lease = if is_exam { Duration::from_secs(60) } else { Duration::from_millis(self.draw.log_uniform(LEASE_MS.0, LEASE_MS.1)) };
+        let lease = if is_exam {
+            Duration::from_secs(60)
+        } else {
+            Duration::from_millis(self.draw.log_uniform(LEASE_MS.0, LEASE_MS.1))
+        };
         let cache = self.cache.as_ref().expect("it is open");
         cache.offer(OfferSpec { id: mine.id, blocks, takers, only: Vec::new(), lease })
     }

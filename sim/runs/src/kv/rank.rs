@@ -327,7 +327,11 @@ impl Player {
             let (tokens, skip) = of.tokens_of(mine.role);
             (tokens, skip, of.is_exam)
         });
-        let deadline = if is_exam { Duration::from_secs(60) } else { Duration::from_millis(self.draw.log_uniform(500, 8_000)) };
+        let deadline = if is_exam {
+            Duration::from_secs(60)
+        } else {
+            Duration::from_millis(self.draw.log_uniform(500, 8_000))
+        };
         mine.due_ns = Some(virtual_ns() + deadline.as_nanos() as u64);
         let cache = self.cache.as_ref().expect("it is open");
         cache.take(TakeSpec {
