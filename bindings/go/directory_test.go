@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// Directories: lists, files and addresses. What they do in etcd is tested in Rust; here, that calls of Go reach it, and
+// Directories: lists, files and addresses. Their work in etcd is tested in Rust; here, that calls of Go reach it, and
 // end with their contexts, in a build that has etcd (scripts/etcd.sh).
 
 func openDirectory(t *testing.T, e *Engine, url string) *Directory {

@@ -166,7 +166,7 @@ func (r *reactor) dispatch(events []C.ferry_event) {
 				r.unswept.Add(-1)
 			}
 		}
-		// Also of an event that nobody waits for: PEER_LOST has its reason.
+		// An event that nobody waits for has data, too: PEER_LOST has its reason.
 		if event.data != nil {
 			// A copy: cgo passes no pointer into memory that has Go's pointers.
 			given := *event

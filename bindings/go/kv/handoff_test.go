@@ -131,7 +131,7 @@ func TestAnOfferHasAsManyTakersAsItSays(t *testing.T) {
 	producer.end(t, id, kv.EventSent, ferry.OK)
 }
 
-// Of two consumers with one number the second is refused: its rank has taken already. The number is 1 if none is given.
+// The second of two consumers with one number is refused: its rank has taken already. The number is 1 if none is given.
 func TestConsumersAreToldApartByTheirNumbers(t *testing.T) {
 	producer, consumer, peers, id := two(t)
 	third := open(t, consumerShape, 0)

@@ -86,7 +86,7 @@ func (s *side) at(layer int, p place) int {
 	return s.starts[layer] + row*(elements+s.padding)
 }
 
-// write writes the elements of tokens first to end in one layer. Of a window only its last tokens.
+// write writes the elements of tokens first to end in one layer. A window has only its last tokens.
 func (s *side) write(memory []uint32, layer, first, end int) {
 	if model[layer].kind == kv.GroupWindow {
 		first = max(first, end-window)

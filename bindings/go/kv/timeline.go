@@ -162,7 +162,7 @@ func TimelineSVG(entries []TimelineEntry) (string, error) {
 }
 
 // origin is one moment as Go's time and on CLOCK_MONOTONIC. Go's times have the same clock, counted from another start.
-// Of a few readings it keeps the pair that lies closest together.
+// It keeps the closest pair of a few readings.
 var origin = sync.OnceValue(func() (found struct {
 	at        time.Time
 	monotonic time.Duration
