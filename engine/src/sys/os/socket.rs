@@ -237,7 +237,7 @@ mod tests {
     #[test]
     fn a_write_to_a_closed_socket_kills_no_process() {
         let mut child = Command::new(std::env::current_exe().unwrap());
-        child.args(["--exact", "sys::socket::tests::writes_to_nobody", "--ignored", "--nocapture"]);
+        child.args(["--exact", "sys::os::socket::tests::writes_to_nobody", "--ignored", "--nocapture"]);
         let output = child.env(ROLE, "1").output().unwrap();
         let said = String::from_utf8_lossy(&output.stdout);
         assert!(output.status.success() && said.contains("@@ alive"), "{}: {said}", output.status);
