@@ -497,9 +497,9 @@ ferry_status ferry_kv_cache_open(ferry_engine *engine,
 /// peers have been told; a peer that takes no messages is given up after the silence_ms of the cache's options. All
 /// terminal events can be taken afterwards, by ferry_kv_poll. After FERRY_OK the call returns FERRY_OK again.
 ///
-/// FERRY_ERR_BUSY: offers or takes have not ended within the timeout. The cache is still closing; call again. Also
-/// FERRY_ERR_BUSY inside a callback, unless the timeout is 0. Closing the engine closes its cache too. In a forked
-/// child the call does nothing and returns FERRY_OK.
+/// FERRY_ERR_BUSY: that took longer than the timeout. The cache is still closing; call again. Also FERRY_ERR_BUSY
+/// inside a callback, unless the timeout is 0. Closing the engine closes its cache too. In a forked child the call does
+/// nothing and returns FERRY_OK.
 ferry_status ferry_kv_cache_close(ferry_kv_cache *cache,
                                   uint64_t timeout_ns,
                                   ferry_error *error);

@@ -80,11 +80,13 @@ impl Shared {
             drop(inner);
             shared.wake();
         };
-        if ferry::thread::spawn("ferry-kv-plan", plan).is_err() {
+        let Ok(planner) = ferry::thread::spawn("ferry-kv-plan", plan) else {
             // The process has no room for a thread now.
             inner.inbox.plan_later(self.now().saturating_add(NO_ROOM_NS));
             return inner.inbox.next_plan_at();
-        }
+        };
+        // The one before has planned, and may be about to end.
+        inner.planner = Some(planner);
         None
     }
 }

@@ -110,9 +110,10 @@ impl Inbox {
         self.turns.is_empty() && self.to_plan.is_empty() && self.planning.is_none()
     }
 
-    /// A peer is lost; its last event was that.
+    /// A peer is lost; what comes behind that says it again.
     pub fn forget(&mut self, peer: PeerId) {
         self.peers.remove(&peer);
+        self.turns.retain(|turn| *turn != peer);
     }
 }
 
@@ -140,6 +141,17 @@ mod tests {
         let heard: Vec<_> = std::iter::from_fn(|| next(&mut inbox)).collect();
         assert_eq!(heard, [(1, 0), (2, 9), (1, 1), (1, 2)]);
         assert!(!inbox.has_turns());
+    }
+
+    #[test]
+    fn a_peer_that_is_lost_twice_holds_up_nobody() {
+        let mut inbox = Inbox::default();
+        (0..2).for_each(|word| inbox.add(event(1, word)));
+        (0..2).for_each(|word| inbox.add(event(2, word)));
+        assert_eq!(next(&mut inbox), Some((1, 0)));
+        inbox.forget(PeerId::from_raw(1));
+        assert_eq!([next(&mut inbox), next(&mut inbox)], [Some((2, 0)), Some((2, 1))]);
+        assert!(inbox.is_idle());
     }
 
     #[test]

@@ -253,8 +253,9 @@ impl Cache {
         }
     }
 
-    /// Ends all offers and takes, and waits until nothing touches their blocks. BUSY after the timeout: the cache is
-    /// still closing, call again. Events can be taken afterwards.
+    /// Ends all offers and takes, and waits until nothing touches their blocks and the peers have been told, for which a
+    /// peer has the time of `CacheOptions::silence`. BUSY after the timeout: the cache is still closing, call again.
+    /// Events can be taken afterwards.
     pub fn close(&self, timeout: Duration) -> Result<()> {
         let deadline = Instant::now().checked_add(timeout);
         let mut inner = self.shared.lock();
@@ -263,7 +264,10 @@ impl Cache {
         while !inner.is_over {
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
             if left == Some(Duration::ZERO) {
-                return Err(Error::new(Status::Busy, "offers or takes have not ended"));
+                return Err(Error::new(
+                    Status::Busy,
+                    "offers or takes have not ended, or peers have not been told",
+                ));
             }
             inner = self.shared.sleep(inner, left);
         }

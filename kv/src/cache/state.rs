@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Weak;
 
 use ferry::status::Error;
+use ferry::thread::JoinHandle;
 use ferry::types::PeerId;
 use ferry::{Probe, ReachedFuture, Transfer};
 
@@ -27,8 +28,10 @@ pub struct Inner {
     pub outgoing: Outgoing,
     /// Peers that are over, as a message to each has shown. What they said before may still be in the engine's queue.
     pub over: BTreeMap<PeerId, Error>,
-    /// The first goodbye to each peer of a cache that closes.
-    pub goodbyes: BTreeMap<PeerId, Transfer>,
+    /// The goodbyes of a cache that closes, until they are final.
+    pub goodbyes: Vec<Transfer>,
+    /// The thread that plans, or has planned.
+    pub planner: Option<JoinHandle<()>>,
     /// Probes of engines whose caches may not be open, by peer.
     pub probes: BTreeMap<PeerId, Probe>,
     /// The cache itself, for its threads.
@@ -39,6 +42,8 @@ pub struct Inner {
     /// For a cache that closes: since when it has had no handoffs, and whether its last messages were given up.
     pub idle_since: Option<u64>,
     pub is_cut: bool,
+    /// The cache has said goodbye, and hears nothing any more.
+    pub is_parting: bool,
     /// Nothing is under way any more, and the thread has ended.
     pub is_over: bool,
 }
@@ -70,19 +75,16 @@ impl Inner {
             inbox: Inbox::default(),
             outgoing: Outgoing::new(parts_max),
             over: BTreeMap::new(),
-            goodbyes: BTreeMap::new(),
+            goodbyes: Vec::new(),
+            planner: None,
             probes: BTreeMap::new(),
             me: Weak::new(),
             retracts: 0,
             is_closing: false,
             idle_since: None,
             is_cut: false,
+            is_parting: false,
             is_over: false,
         }
-    }
-
-    /// Whether no goodbye is under way to a peer that has had none.
-    pub fn has_said_goodbye(&self) -> bool {
-        self.goodbyes.values().all(|goodbye| goodbye.result().is_some())
     }
 }

@@ -78,8 +78,7 @@ impl Shared {
                         let sent = Sent { peer, of, is_last, transfer };
                         inner.under_way.insert(number, UnderWay::Part(sent));
                     } else {
-                        // A peer that still wants something of this cache says HELLO to it, and is told once more.
-                        inner.goodbyes.entry(peer).or_insert(transfer);
+                        inner.goodbyes.push(transfer);
                     }
                 }
                 Err(error) if error.status == Status::Limit => return inner.outgoing.refused(&part),

@@ -38,14 +38,21 @@ enum Until {
     Woken,
     /// The engine is broken, and not over yet. Its queue stays readable, so it can't be waited for.
     Broken,
+    /// The cache has said goodbye. Its queue is the successor's, so nothing is taken from it any more.
+    Parting,
 }
 
 /// How often a broken engine is asked whether it is over.
 const BROKEN_PAUSE: Duration = Duration::from_millis(5);
+/// How often the goodbyes are asked whether they have arrived.
+const PARTING_PAUSE: Duration = Duration::from_millis(1);
 
 impl Shared {
     /// Moves what has room, and serves what has come. None when the cache is closed, or its engine.
     fn turn(&self, requests: &mut Vec<Request>) -> Option<Until> {
+        if self.lock().is_parting {
+            return self.part();
+        }
         self.move_on(requests);
         let mut over = std::mem::take(&mut self.lock().over);
         let mut events = Vec::new();
@@ -74,18 +81,32 @@ impl Shared {
         if has_more {
             return Some(Until::Now);
         }
-        // Takes may end well because their producer said goodbye, and the engine may be closed next.
-        let is_said = !inner.outgoing.is_waiting() && inner.has_said_goodbye();
-        let is_done = inner.is_cut || (is_said && inner.inbox.is_idle());
-        if (is_quiet && is_done && inner.under_way.is_empty()) || is_engine_over {
+        let is_said = inner.inbox.is_idle() && !inner.outgoing.is_waiting();
+        if is_quiet && (is_said || inner.is_cut) && inner.under_way.is_empty() {
+            inner.is_parting = true;
+            drop(inner);
+            return self.part();
+        }
+        if is_engine_over {
             return None;
         }
         if is_broken {
             return Some(Until::Broken);
         }
-        let again = (!is_said).then(|| self.now().saturating_add(NO_ROOM_NS));
+        let again = inner.outgoing.is_waiting().then(|| self.now().saturating_add(NO_ROOM_NS));
         let due = due.into_iter().chain(again).chain(inner.moving.next_at(0)).chain(cut).chain(plan).min();
         Some(due.map_or(Until::Woken, Until::At))
+    }
+
+    /// Waits until the peers have the goodbyes, for the time that they may be silent: takes may end well because their
+    /// producer said goodbye, and the engine may be closed next.
+    fn part(&self) -> Option<Until> {
+        let mut inner = self.lock();
+        inner.goodbyes.retain(|goodbye| goodbye.result().is_none());
+        let since = inner.idle_since.unwrap_or_default();
+        let is_late = self.now() >= since.saturating_add(inner.machine.silence_ns());
+        let is_over = inner.goodbyes.is_empty() || is_late || self.engine.is_over();
+        (!is_over).then_some(Until::Parting)
     }
 
     /// Gives up the last messages of a cache that closes, when peers have not taken them in the time for which they may be
@@ -164,6 +185,7 @@ impl Shared {
         let timeout = match until {
             Until::Now => return,
             Until::Broken => return sleep(BROKEN_PAUSE),
+            Until::Parting => return sleep(PARTING_PAUSE),
             Until::Woken => None,
             Until::At(at) => Some(Duration::from_nanos(at.saturating_sub(self.now()))),
         };
@@ -174,11 +196,15 @@ impl Shared {
 
     /// The cache is over: nothing of it is under way. With the engine over, that holds for all transfers.
     fn end(&self) {
+        // It holds the engine.
+        let planner = self.lock().planner.take();
+        let _ = planner.map(JoinHandle::join);
         let mut inner = self.lock();
         inner.machine.engine_closed(self.now());
         (inner.is_closing, inner.is_over) = (true, true);
         inner.moving.clear();
         inner.under_way.clear();
+        inner.goodbyes.clear();
         inner.device_events.clear();
         self.news.raise();
         drop(inner);

@@ -70,7 +70,7 @@ pub mod once {
     pub use std::sync::OnceLock;
 }
 
-/// How a thread waits without a lock: it sleeps, yields its CPU, or spins. The engine waits only through this file,
+/// How a thread waits without a lock: it sleeps, yields its CPU, or spins. The engine waits only through this module,
 /// which `tests/imports.rs` enforces.
 pub mod pause {
     use std::time::Duration;
