@@ -87,16 +87,18 @@ def out_of_date():
     defects = [line.split("\t") for line in (ROOT / "tests/DEFECTS.tsv").read_text().splitlines() if not line.startswith("#")]
     sources += "".join(file.read_text() for folder in ("sim/runs", "kv") for file in (ROOT / folder).glob("**/*.rs"))
     sources += "".join(file.read_text() for file in (ROOT / "bindings/python").glob("**/*.py"))
+    sources += "".join(file.read_text() for file in (ROOT / "tests/c").glob("*.c"))
     targets = re.findall(r'"(\w+)"', (ROOT / "fuzz/src/lib.rs").read_text())
     for defect, _, held in defects[1:]:
         for name in re.findall(r"[a-z][a-z0-9]*(?:[_-]\w+)+", held):
             is_plant = (ROOT / f"sim/mutants/{name}.patch").exists()
-            if not (is_plant or name in targets or re.search(rf"\b(?:fn|def) {name}\(", sources)):
+            if not (is_plant or name in targets or re.search(rf"\b(?:fn|def|void) {name}\(", sources)):
                 yield f"tests/DEFECTS.tsv: {name} is no planted bug, fuzz target or test ({defect})"
     index = (ROOT / "docs/decisions/README.md").read_text()
-    for page in sorted((ROOT / "docs/decisions").glob("[0-9]*.md")):
-        if f"({page.name})" not in index:
-            yield f"docs/decisions/README.md: {page.name} is not in the index"
+    for page in sorted((ROOT / "docs/decisions").glob("[a-z]*.md")):
+        for number in re.findall(r"^## (\d+)\.", page.read_text(), re.M):
+            if f"({page.name}#{number}-" not in index:
+                yield f"docs/decisions/README.md: decision {number} of {page.name} is not in the index"
     if plot.PLOT.read_text() != plot.drawn():
         yield "docs/pictures/performance.svg is out of date: run docs/plot.py"
     (table,) = (it for it in plot.tables((ROOT / "README.md").read_text()) if it and "engine" in it[0])
