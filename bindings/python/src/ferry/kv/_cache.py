@@ -321,8 +321,8 @@ class Cache:
         return text(library.ferry_kv_metrics_text, self._handle.pointer).decode()
 
     def close(self, timeout: float | None = None) -> None:
-        """Closes the cache: ends all offers and takes, and waits until nothing touches their blocks and the peers
-        have been told, for which a peer has `silence_ms`. All terminal events can be taken afterwards.
+        """Closes the cache: ends all offers and takes, and waits until nothing touches their blocks and the
+        peers have been told, for which a peer has `silence_ms`. All terminal events can be taken afterwards.
 
         BusyError: that took longer than the timeout. The cache is still closing; call again.
         """
