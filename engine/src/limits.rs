@@ -70,7 +70,7 @@ pub const SILENCE_NS: u64 = 1_000_000_000;
 pub const LOOK_UPS_MAX: usize = 16;
 /// Handshakes in progress on the accepting side; others wait in the listener's backlog.
 pub const HANDSHAKES_MAX: usize = 512;
-/// Of the descriptors that the process may have (`ulimit -n`), handshakes in progress take at most one in so many.
+/// Handshakes in progress take at most one in so many of the descriptors that the process may have (`ulimit -n`).
 pub const STRANGERS_SHARE: usize = 8;
 /// Data lanes per peer, the express lane not counted.
 pub const LANES_MAX: u32 = 16;

@@ -161,7 +161,7 @@ pub struct Dialing {
     pub remote: SocketAddr,
     /// Addresses to try if the dial fails at `remote`.
     pub others: Vec<SocketAddr>,
-    /// What the addresses before `remote` have said.
+    /// The failures of the addresses before `remote`.
     pub failed: Failed,
     pub connected: bool,
     pub nonce: Option<Nonce>,
