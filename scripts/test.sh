@@ -66,7 +66,7 @@ run() {
 # The lines of a leg's log that name what failed, and what each panic said.
 named_failures() {
     LC_ALL=C awk '{
-        named = said || /^test .* \.\.\. FAILED|panicked at|ended with status|did not end within|failed; once more|SUMMARY: |^error|: error:/
+        named = said || /FAILED|--- FAIL:|^    .*\.c:[0-9]+: |descriptors before|panicked at|ended with status|did not end within|failed; once more|SUMMARY: |^error|: error:/
         said = /panicked at/
     }
     named && !seen[$0]++' "$logs/$1.log" | head -n 40
