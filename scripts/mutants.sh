@@ -4,11 +4,11 @@
 #   scripts/mutants.sh run [NAME...]   all (or these); fails if a bug is not found
 #   scripts/mutants.sh check           tells whether each patch still applies to this tree
 #
-# A patch begins with the lines `contract: N` and `tool: simulation`, `tool: COMMAND`, or `tool: none` for a bug that no
-# tool finds at will: `run` leaves it out unless it is named, and then tries the simulation. The simulation has SEEDS
-# seeds, in one process, so that it finds a bug after the same number of seeds each time. The seed, or the command, must
-# pass without the bug. RECORD=1 keeps what was found in sim/mutants/found.tsv. The copy, its builds and the logs are in
-# target/mutants.
+# scripts/plant.py places a patch by what its lines say. A patch begins with the lines `contract: N` and
+# `tool: simulation`, `tool: COMMAND`, or `tool: none` for a bug that no tool finds at will: `run` leaves it out unless it
+# is named, and then tries the simulation. The simulation has SEEDS seeds, in one process, so that it finds a bug after
+# the same number of seeds each time. The seed, or the command, must pass without the bug. RECORD=1 keeps what was found
+# in sim/mutants/found.tsv. The copy, its builds and the logs are in target/mutants.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
@@ -106,11 +106,11 @@ run() {
         done
     for name in "${names[@]}"; do
         contract=$(head_of "$name" contract) tool=$(head_of "$name" tool) begin=$SECONDS
-        if ! git -C "$tree" apply "$patches/$name.patch"; then
+        if ! scripts/plant.py "$tree" "$patches/$name.patch"; then
             how="does not apply" && failed=1
         else
             how=$(find_one "$name" "$tool") || failed=1 how="NOT FOUND: $how"
-            git -C "$tree" apply --reverse "$patches/$name.patch"
+            git -C "$tree" checkout --quiet -- .
         fi
         printf '%-36s %3s  %-60s %4s s\n' "$name" "$contract" "$how" $((SECONDS - begin))
         [[ "$how" == NOT* || -z "${RECORD:-}" ]] || record "$name" "$contract" "$how"
@@ -120,8 +120,8 @@ run() {
 
 check() {
     local patch word failed=0
+    scripts/plant.py --check . "$patches"/*.patch || failed=1
     for patch in "$patches"/*.patch; do
-        git apply --check "$patch" || { echo "does not apply: ${patch##*/}"; failed=1; }
         for word in 'contract: [0-9]' 'tool: .'; do
             grep -q "^$word" "$patch" || { echo "does not say its ${word%%:*}: ${patch##*/}"; failed=1; }
         done
