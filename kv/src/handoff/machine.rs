@@ -20,6 +20,7 @@ use crate::layout::Layout;
 use crate::plan::Strided;
 
 use super::consumer::Taking;
+use super::flow::Address;
 use super::id::HandoffId;
 use super::limits::{ANSWERS_BEFORE_PONG_MAX, ANSWERS_MAX, GREETINGS_MAX, IN_FLIGHT_OF_PEER_MAX, UNSENT_MAX};
 use super::lists;
@@ -178,7 +179,7 @@ impl Machine {
         let was_full = remote.unsent >= UNSENT_MAX;
         remote.unsent = remote.unsent.saturating_sub(1);
         match of {
-            Some(Owner::Offer { id, group, rank }) => self.data_told(id, (group, rank), result),
+            Some(Owner::Part(at)) => self.data_told(at, result),
             Some(Owner::Answer) => {
                 remote.answers = remote.answers.saturating_sub(1);
                 if let Some(number) = remote.owed_pong.take() {
@@ -186,7 +187,7 @@ impl Machine {
                 }
             }
             Some(Owner::Greeting) => remote.greetings = remote.greetings.saturating_sub(1),
-            Some(Owner::Take { .. } | Owner::Goodbye) | None => {}
+            Some(Owner::Goodbye) | None => {}
         }
         if was_full {
             self.pump_peer(peer);
@@ -313,8 +314,7 @@ impl Machine {
             }
         }
         match owner {
-            Owner::Offer { id, group, rank } => self.written(id, (group, rank), (epoch, work), result),
-            Owner::Take { id, rank } => self.read(id, rank, &work, result),
+            Owner::Part(at) => self.flow_moved(at, epoch, work, result),
             // These own messages alone.
             Owner::Answer | Owner::Greeting | Owner::Goodbye => {}
         }
@@ -477,6 +477,15 @@ impl Machine {
         self.send_of(peer, message, Some(Owner::Answer));
     }
 
+    /// Sends each message, but none to a lost peer.
+    pub(super) fn send_to_known(&mut self, messages: Vec<(PeerId, Message)>) {
+        for (peer, message) in messages {
+            if self.remotes.contains_key(&peer) {
+                self.send(peer, &message);
+            }
+        }
+    }
+
     /// Sends a message that an owner counts until the peer has it.
     pub(super) fn send_of(&mut self, peer: PeerId, message: &Message, of: Option<Owner>) {
         self.note_update(peer, message);
@@ -500,12 +509,13 @@ impl Machine {
         id
     }
 
-    pub(super) fn cancel_posts(&mut self, owner: Owner) {
-        self.cancel_posts_from(owner, 0);
+    pub(super) fn cancel_posts(&mut self, at: Address) {
+        self.cancel_posts_from(at, 0);
     }
 
-    /// Cancels the transfers of an owner that move tokens from this one on.
-    pub(super) fn cancel_posts_from(&mut self, owner: Owner, from: u64) {
+    /// Cancels the transfers of a part that move tokens from this one on.
+    pub(super) fn cancel_posts_from(&mut self, at: Address, from: u64) {
+        let owner = Owner::Part(at);
         let own = self.posts.iter().filter(|(_, post)| post.owner == owner && post.work.tokens.end > from);
         let cancels: Vec<Action> = own.map(|(post, _)| Action::Cancel { post: *post }).collect();
         self.actions.extend(cancels);

@@ -2,8 +2,9 @@
 //!
 //! ```text
 //! calls ─▶ machine ─┬ producer  offers, their takers          lists     checks of block lists
-//!                   ├ consumer  takes, their parts            progress  what was posted, what has arrived
-//!                   ├ remote    other caches                  silence   what theirs means, and tombs: ids that have ended
+//!                   ├ consumer  takes, their parts            flow      moves the data of both: posts it, counts it
+//!                   ├ remote    other caches                  progress  what was posted, what has arrived
+//!                   │                                         silence   what theirs means, and tombs: ids that have ended
 //!                   ├ waiting   takes before their offer      limits    bounds
 //!                   └ wire      messages                      metrics   what is counted
 //!                                                     record    what happened when
@@ -11,6 +12,7 @@
 //! Nothing here does I/O or looks at a clock.
 
 mod consumer;
+mod flow;
 mod id;
 pub mod limits;
 mod lists;
@@ -28,6 +30,8 @@ mod waiting;
 #[doc(hidden)]
 pub mod wire;
 
+#[doc(hidden)]
+pub use flow::Address;
 pub use id::HandoffId;
 pub use machine::{Action, Machine, PostId};
 pub use metrics::{Ends, Metrics};
@@ -37,6 +41,6 @@ pub use record::{Entry, Moved, What, MARK_COMPUTE};
 pub use regions::Regions;
 pub use remote::Hello;
 #[doc(hidden)]
-pub use remote::Owner;
+pub use remote::{Handoff, Owner};
 pub use types::{Blocks, End, Event, Mode, OfferSpec, State, TakeSpec};
 pub use wire::{part, parts, MemoryRange};

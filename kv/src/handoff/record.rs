@@ -189,7 +189,7 @@ impl Machine {
 
 fn handoff_of(owner: Owner) -> Option<HandoffId> {
     match owner {
-        Owner::Offer { id, .. } | Owner::Take { id, .. } => Some(id),
+        Owner::Part(at) => Some(at.of.id()),
         Owner::Answer | Owner::Greeting | Owner::Goodbye => None,
     }
 }

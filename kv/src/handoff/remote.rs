@@ -10,6 +10,7 @@ use ferry::types::PeerId;
 use crate::layout::Layout;
 use crate::plan::Plan;
 
+use super::flow::Address;
 use super::id::HandoffId;
 use super::progress::Work;
 use super::regions::Regions;
@@ -50,7 +51,7 @@ pub struct Remote {
 }
 
 /// One of this cache.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Handoff {
     Offer(HandoffId),
     Take(HandoffId),
@@ -162,17 +163,8 @@ pub struct Post {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Owner {
-    /// An offer's WRITE for this rank of this consumer group.
-    Offer {
-        id: HandoffId,
-        group: u64,
-        rank: u32,
-    },
-    /// A take's READ from this rank of the producer.
-    Take {
-        id: HandoffId,
-        rank: u32,
-    },
+    /// A part: its transfers, and an offer's messages of what was written.
+    Part(Address),
     /// Messages that belong to no handoff: an answer, a HELLO, and the last word of a cache.
     Answer,
     Greeting,

@@ -5,15 +5,16 @@ use std::collections::BTreeMap;
 use ferry::status::{Error, Result};
 use ferry::types::PeerId;
 
+use crate::handoff::flow::Flow;
 use crate::handoff::id::HandoffId;
 use crate::handoff::lists;
-use crate::handoff::machine::{told, Machine};
+use crate::handoff::machine::Machine;
 use crate::handoff::progress::Progress;
 use crate::handoff::remote::Handoff;
-use crate::handoff::types::{Blocks, End, Mode};
+use crate::handoff::types::{Blocks, Mode};
 use crate::handoff::wire::{self, Message};
 
-use super::{Asked, Part, Stage, Taking};
+use super::{Asked, Stage, TakePart, Taking};
 
 impl Machine {
     /// A peer has told its layout: takes that wait for it go on.
@@ -48,7 +49,7 @@ impl Machine {
                         self.greet(peer);
                     }
                 }
-                Err(error) => return self.refuse(id, &error),
+                Err(error) => return self.fail_take(id, &error),
             }
         }
         let greeting: Vec<u32> = self.takes.get(&id).map_or(Vec::new(), |take| {
@@ -57,19 +58,14 @@ impl Machine {
         });
         for rank in greeting {
             if let Err(error) = self.ask(id, rank) {
-                return self.refuse(id, &error);
+                return self.fail_take(id, &error);
             }
         }
         self.settle_take(id);
     }
 
-    pub(super) fn refuse(&mut self, id: HandoffId, error: &Error) {
-        let (status, why) = told(error);
-        self.strike_take(id, End::Failed, status, &why);
-    }
-
     /// Returns the parts of a take; None before the producer's layout has come.
-    pub(super) fn make_parts(&self, take: &Taking) -> Result<Option<BTreeMap<u32, Part>>> {
+    pub(super) fn make_parts(&self, take: &Taking) -> Result<Option<BTreeMap<u32, TakePart>>> {
         let first = self.first_producer(&take.spec);
         let Some(hello) = self.remotes.get(&first).and_then(|remote| remote.hello.as_ref()) else {
             return Ok(None);
@@ -87,7 +83,7 @@ impl Machine {
         let all = plan.sources_of(rank).iter().copied().chain(idle);
         let part = |rank: u32| {
             let peer = take.spec.producers.get(rank as usize).copied().unwrap_or(PeerId::NONE);
-            (rank, Part { peer, stage: Stage::Greeting, is_over: false, is_kept: false })
+            (rank, TakePart { peer, stage: Stage::Greeting, is_over: false, is_kept: false })
         };
         Ok(Some(all.map(part).collect()))
     }
@@ -137,13 +133,10 @@ impl Machine {
         let ready = vec![0; source.layers.len()];
         part.stage = Stage::Asked(Box::new(Asked {
             is_push,
-            source,
-            exchange,
-            progress,
+            flow: Flow { source, target: self.layout.clone(), exchange, progress, in_flight: 0 },
             blocks,
             ready,
             is_granted: false,
-            in_flight: 0,
             epoch: None,
             is_recalled: false,
         }));

@@ -27,7 +27,7 @@ impl Machine {
             group.and_then(|group| lists.get(group)).copied().unwrap_or(0)
         };
         let asked = self.part_of(peer, key).and_then(|(_, part)| part.asked());
-        let bytes = asked.map(|asked| asked.exchange.bytes(&layout, &work.tokens, &work.layers, blocks));
+        let bytes = asked.map(|asked| asked.flow.exchange.bytes(&layout, &work.tokens, &work.layers, blocks));
         let bytes = bytes.unwrap_or(0);
         self.counts.received(bytes);
         self.note(key.id, || {

@@ -1,7 +1,7 @@
 //! The takes of a cache: the consumer's side of `machine`.
 //!
-//! A take has a `Part` for each rank of the producer that sends it something. A part is over when nothing of it can touch
-//! the blocks any more:
+//! A take has a `TakePart` for each rank of the producer that sends it something. A part is over when nothing of it can
+//! touch the blocks any more:
 //!
 //! ```text
 //! Greeting ── HELLO ──▶ Asked ── all has arrived ──▶ over
@@ -13,26 +13,22 @@
 
 mod asking;
 mod counting;
-mod moving;
+mod ending;
+mod hearing;
 mod retract;
 mod whole;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use ferry::status::{Error, Result};
 use ferry::types::PeerId;
 use ferry::Status;
 
-use crate::layout::Layout;
-use crate::plan::Exchange;
-
+use super::flow::{Address, Flow, Mover};
 use super::id::HandoffId;
 use super::limits::TAKES_MAX;
 use super::lists;
-use super::machine::{end_of, Due, Machine};
-
-use super::progress::Progress;
+use super::machine::{Due, Machine};
 use super::record::What;
 use super::remote::Handoff;
 use super::silence::Stake;
@@ -46,7 +42,7 @@ pub struct Taking {
     number: u64,
     deadline_at: Option<u64>,
     /// By rank of the producer; None before the producer's shape is known.
-    parts: Option<BTreeMap<u32, Part>>,
+    parts: Option<BTreeMap<u32, TakePart>>,
     /// All has arrived: by rank, the PING whose answer says that nothing of it was taken back meanwhile.
     asked_whole: Option<BTreeMap<u32, u64>>,
     /// Layers that were told as complete.
@@ -58,7 +54,7 @@ pub struct Taking {
 }
 
 #[derive(Clone, Debug)]
-struct Part {
+struct TakePart {
     peer: PeerId,
     stage: Stage,
     is_over: bool,
@@ -73,23 +69,21 @@ enum Stage {
 }
 
 #[derive(Clone, Debug)]
-struct Asked {
+pub(super) struct Asked {
     is_push: bool,
-    source: Arc<Layout>,
-    exchange: Exchange,
-    progress: Progress,
+    /// Moves in a pull only.
+    pub flow: Flow,
     /// In a pull: the blocks that the producer granted in this epoch, and the tokens that it has computed by layer.
     blocks: Vec<Blocks>,
     ready: Vec<u64>,
     is_granted: bool,
-    in_flight: u32,
     /// The producer's, as it has told; None before its first word of this take.
     epoch: Option<u64>,
     /// Tokens were taken back, and READs of them are not final: the producer waits for the answer.
-    is_recalled: bool,
+    pub is_recalled: bool,
 }
 
-impl Part {
+impl TakePart {
     fn asked(&self) -> Option<&Asked> {
         match &self.stage {
             Stage::Asked(asked) => Some(asked),
@@ -126,26 +120,36 @@ impl Taking {
         self.trusted = Some(self.trusted.map_or(from, |before| before.min(from)));
     }
 
-    fn parts(&self) -> impl Iterator<Item = (&u32, &Part)> {
+    fn parts(&self) -> impl Iterator<Item = (&u32, &TakePart)> {
         self.parts.iter().flatten()
     }
 
-    fn asked(&mut self, rank: u32) -> Option<&mut Asked> {
+    /// The part, if this side may READ for it now.
+    pub(super) fn mover(&mut self, at: Address) -> Option<Mover<'_>> {
+        let part = self.parts.as_mut().filter(|_| self.struck.is_none())?.get_mut(&at.rank)?;
+        let peer = part.peer;
+        let asked = part.asked_mut().filter(|asked| !asked.is_push && !asked.is_recalled)?;
+        let (source, target) = (&asked.blocks, &self.spec.blocks);
+        Some(Mover { flow: &mut asked.flow, peer, epoch: 0, ready: &asked.ready, source, target })
+    }
+
+    pub(super) fn asked(&mut self, rank: u32) -> Option<&mut Asked> {
         self.parts.as_mut()?.get_mut(&rank)?.asked_mut()
     }
 
     /// Returns the end of the tokens that are complete in all layers of all parts.
     fn valid_tokens(&self) -> u64 {
         let Some(parts) = &self.parts else { return self.spec.skip_tokens };
-        let valid = |part: &Part| part.asked().map_or(self.spec.skip_tokens, |asked| asked.progress.valid());
+        let valid =
+            |part: &TakePart| part.asked().map_or(self.spec.skip_tokens, |asked| asked.flow.progress.valid());
         parts.values().map(valid).min().unwrap_or(self.spec.tokens)
     }
 
     /// Returns how many layers, from the first on, are complete.
     fn complete_layers(&self, layers: u32) -> u32 {
         let Some(parts) = &self.parts else { return 0 };
-        let open = |part: &Part| match part.asked() {
-            Some(asked) => asked.progress.first_open().unwrap_or(layers),
+        let open = |part: &TakePart| match part.asked() {
+            Some(asked) => asked.flow.progress.first_open().unwrap_or(layers),
             None => 0,
         };
         parts.values().map(open).min().unwrap_or(layers)
@@ -214,51 +218,6 @@ impl Machine {
         spec.producers.get(at).copied().unwrap_or(PeerId::NONE)
     }
 
-    /// Ends a take; the blocks are the caller's with its terminal event.
-    pub fn take_cancel(&mut self, id: HandoffId, now: u64) -> Result<()> {
-        self.now = self.now.max(now);
-        if !self.takes.contains_key(&id) {
-            let has_ended = self.tombs.get(id).is_some();
-            let status = if has_ended { Status::Stale } else { Status::Invalid };
-            let what = if has_ended { "has ended" } else { "is no take" };
-            return Err(Error::new(status, format!("id: {id} {what}")));
-        }
-        self.strike_take(id, End::Cancelled, Status::Cancelled, "the consumer cancelled the take");
-        Ok(())
-    }
-
-    /// Ends a take that has a harmed block. None of its data is valid, even if it is ending already.
-    pub(super) fn harm_take(&mut self, id: HandoffId, status: Status, why: &str) {
-        if let Some(take) = self.takes.get_mut(&id) {
-            take.doubt(0);
-        }
-        self.strike_take(id, End::Failed, status, why);
-    }
-
-    /// A peer is lost, or is not to be trusted any more: a take from it ends.
-    pub(super) fn forsake_take(
-        &mut self,
-        id: HandoffId,
-        peer: PeerId,
-        status: Status,
-        why: &str,
-        is_gone: bool,
-    ) {
-        let Some(take) = self.takes.get_mut(&id) else { return };
-        let mut is_touched = take.parts.is_none();
-        for part in take.parts.iter_mut().flatten().map(|(_, part)| part).filter(|part| part.peer == peer) {
-            is_touched |= !part.is_over || part.may_be_recalled();
-            if !part.is_over {
-                // Its own READs become final by themselves.
-                part.is_over = is_gone && part.asked().is_none_or(|asked| asked.is_push);
-            }
-        }
-        if is_touched {
-            self.strike_take(id, end_of(status), status, why);
-            self.settle_take(id);
-        }
-    }
-
     /// Returns the expectation of a peer in a take: none once its part is complete, until all are. A producer writes
     /// only what the part lacks, and says first that it takes tokens back.
     pub(super) fn stake_of_take(&self, id: HandoffId, peer: PeerId) -> Stake {
@@ -267,7 +226,7 @@ impl Machine {
             // The first producer's shape tells which parts there are.
             return Stake::Engine;
         }
-        let stake = |rank: &u32, part: &Part| match part.asked() {
+        let stake = |rank: &u32, part: &TakePart| match part.asked() {
             Some(asked) if !part.is_over && asked.is_push => Stake::Theirs,
             Some(_) if !part.is_over || self.awaits_pong(take, *rank, part) => Stake::Own,
             None if !part.is_over => Stake::Engine,
@@ -282,10 +241,6 @@ impl Machine {
         let take = self.takes.get(&id).filter(|take| take.struck.is_some())?;
         let is_awaited = self.stake_of_take(id, peer) == Stake::Theirs;
         is_awaited.then_some(take.struck_ns)
-    }
-
-    pub(super) fn deadline_has_passed(&mut self, id: HandoffId) {
-        self.strike_take(id, End::Failed, Status::Timeout, "the deadline of the take has passed");
     }
 
     /// Returns how many blocks are in a take from this peer.

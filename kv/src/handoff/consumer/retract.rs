@@ -1,18 +1,16 @@
-//! The tokens that a producer grants and takes back: the epochs of a part.
+//! The tokens that a producer takes back: the epochs of a part.
 //!
 //! A part knows one epoch of its producer's rank at a time. RETRACT begins the next one: what has arrived from its
-//! token on is dropped, nothing is granted any more, and the answer goes back when no READ is under way. `moving` has
+//! token on is dropped, nothing is granted any more, and the answer goes back when no READ is under way. `hearing` has
 //! the rest.
 
 use ferry::status::{Error, Result};
 use ferry::types::PeerId;
 use ferry::Status;
 
+use crate::handoff::flow::Address;
 use crate::handoff::id::HandoffId;
-use crate::handoff::limits::BLOCKS_MAX;
-use crate::handoff::lists;
 use crate::handoff::machine::Machine;
-use crate::handoff::remote::Owner;
 use crate::handoff::types::{Blocks, End};
 use crate::handoff::wire::{Key, Message};
 
@@ -21,46 +19,10 @@ use super::{Asked, Stage, Taking};
 const TOLD_LAYERS: &str = "the producer took back tokens of layers that were told as complete";
 
 impl Asked {
-    /// Whether the producer may speak of this epoch: the one that it told last, or the first that it tells.
-    pub(super) fn enter(&mut self, epoch: u64) -> bool {
-        *self.epoch.get_or_insert(epoch) == epoch
-    }
-
-    /// Notes what the producer grants. Errors are what no producer says.
-    pub(super) fn grant(
-        &mut self,
-        epoch: u64,
-        ready: Vec<u64>,
-        added: Vec<Blocks>,
-    ) -> Result<(), &'static str> {
-        if ready.len() != self.ready.len() || added.len() != self.blocks.len() {
-            return Err("the producer told of other layers or groups than its layout has");
-        }
-        if !self.enter(epoch) || self.is_recalled {
-            return Err("the producer granted tokens of another epoch than the one that it began");
-        }
-        if ready.iter().zip(&self.ready).any(|(new, old)| new < old) {
-            return Err("the producer took tokens back without a retract");
-        }
-        let steps = lists::steps(&self.source);
-        for ((list, added), step) in self.blocks.iter_mut().zip(added).zip(steps) {
-            if !lists::append(list, step, added) {
-                return Err(
-                    "the producer granted blocks that begin before the end of those that it had granted",
-                );
-            }
-        }
-        if self.blocks.iter().map(|list| list.ids.len()).sum::<usize>() > BLOCKS_MAX {
-            return Err("the producer granted more blocks than the limit");
-        }
-        (self.ready, self.is_granted) = (ready, true);
-        Ok(())
-    }
-
     /// Drops the tokens from `from` on, and all that was granted: what may be read after the answer is told anew.
     fn recall(&mut self, from: u64) {
         self.is_recalled = true;
-        self.progress.recall(from);
+        self.flow.progress.recall(from);
         self.ready.fill(0);
         self.blocks.fill(Blocks::default());
     }
@@ -114,22 +76,22 @@ impl Machine {
             self.strike_take(key.id, End::Failed, Status::Stale, TOLD_LAYERS);
             return Ok(());
         }
-        self.cancel_posts_from(Owner::Take { id: key.id, rank }, from);
+        self.cancel_posts_from(Address::of_take(key.id, rank), from);
         self.answer_retract(key.id, rank);
         self.settle_take(key.id);
         Ok(())
     }
 
     /// Tells the producer that nothing of what it took back is read any more, once that is so.
-    pub(super) fn answer_retract(&mut self, id: HandoffId, rank: u32) {
+    pub(in crate::handoff) fn answer_retract(&mut self, id: HandoffId, rank: u32) {
         let Some(take) = self.takes.get_mut(&id).filter(|take| take.struck.is_none()) else { return };
         let key = take.key();
         let Some(part) = take.parts.as_mut().and_then(|parts| parts.get_mut(&rank)) else { return };
         let peer = part.peer;
-        let asked = part.asked_mut().filter(|asked| asked.is_recalled && asked.in_flight == 0);
+        let asked = part.asked_mut().filter(|asked| asked.is_recalled && asked.flow.in_flight == 0);
         let Some(asked) = asked else { return };
         asked.is_recalled = false;
-        asked.progress.resume();
+        asked.flow.progress.resume();
         let epoch = asked.epoch.unwrap_or(0);
         self.answer(peer, &Message::Retracted { key, epoch });
     }

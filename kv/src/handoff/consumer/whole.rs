@@ -11,12 +11,12 @@ use crate::handoff::id::HandoffId;
 use crate::handoff::machine::Machine;
 use crate::handoff::remote::Handoff;
 
-use super::{Part, Taking};
+use super::{TakePart, Taking};
 
-impl Part {
+impl TakePart {
     /// Whether the producer may take back what this part has.
     pub(super) fn may_be_recalled(&self) -> bool {
-        !self.is_kept && self.asked().is_some_and(|asked| !asked.exchange.layers.is_empty())
+        !self.is_kept && self.asked().is_some_and(|asked| !asked.flow.exchange.layers.is_empty())
     }
 }
 
@@ -34,7 +34,7 @@ impl Machine {
         !take.parts().any(|(rank, part)| self.awaits_pong(take, *rank, part))
     }
 
-    pub(super) fn awaits_pong(&self, take: &Taking, rank: u32, part: &Part) -> bool {
+    pub(super) fn awaits_pong(&self, take: &Taking, rank: u32, part: &TakePart) -> bool {
         let number = take.asked_whole.as_ref().and_then(|asked| asked.get(&rank));
         let pongs = self.remotes.get(&part.peer).map_or(0, |remote| remote.pongs);
         !part.is_kept && number.is_some_and(|number| pongs < *number)

@@ -12,7 +12,6 @@ use crate::handoff::lists;
 use crate::handoff::machine::{Due, Machine};
 use crate::handoff::record::What;
 use crate::handoff::types::{Blocks, End, OfferSpec};
-use crate::handoff::wire::Message;
 
 use super::{too_many, Offer, Struck};
 
@@ -164,9 +163,9 @@ impl Machine {
         let lease = offer.spec.lease.as_nanos().min(u64::MAX.into()) as u64;
         let until = now.saturating_add(lease);
         offer.lease_until = Some(until);
-        let beyond = offer.spots(|part| part.over.is_none() && part.take.tokens > tokens);
-        for spot in beyond {
-            self.strike_part(id, spot, Status::Invalid, &too_many(id, tokens));
+        let beyond = offer.addresses(|part| part.over.is_none() && part.take.tokens > tokens);
+        for at in beyond {
+            self.strike_part(at, Status::Invalid, &too_many(id, tokens));
         }
         self.due.insert((until, Due::Lease(id)));
         self.counts.sealed(id, now);
@@ -196,23 +195,6 @@ impl Machine {
         Ok(())
     }
 
-    /// Ends an offer whose bytes are not to be trusted.
-    pub(in crate::handoff) fn fail_offer(&mut self, id: HandoffId, status: Status, why: &str) {
-        self.strike_offer(id, Struck { end: End::Failed, status, why: why.into() });
-    }
-
-    /// Ends all offers, and refuses the takes that wait for offers.
-    pub(in crate::handoff) fn close_offers(&mut self) {
-        let why = "the producer's cache was closed";
-        for (peer, take) in self.waiting.drain() {
-            self.send(peer, &Message::Ended { key: take.key, status: Status::Closed, why: why.into() });
-        }
-        let offers: Vec<HandoffId> = self.offers.keys().copied().collect();
-        for id in offers {
-            self.strike_offer(id, Struck { end: End::Cancelled, status: Status::Closed, why: why.into() });
-        }
-    }
-
     /// Returns an offer that was not struck.
     pub(super) fn open_offer(&mut self, id: HandoffId) -> Result<&mut Offer> {
         let ended = self.tombs.get(id).map(|tomb| tomb.end);
@@ -222,16 +204,6 @@ impl Machine {
             None if ended.is_some() => Err(Error::new(Status::Stale, format!("id: {id} has ended"))),
             None => Err(Error::invalid(format!("id: {id} is no offer"))),
         }
-    }
-
-    pub(super) fn strike_offer(&mut self, id: HandoffId, struck: Struck) {
-        let Some(offer) = self.offers.get_mut(&id).filter(|offer| offer.struck.is_none()) else { return };
-        let (status, why) = (struck.status, struck.why.clone());
-        offer.struck = Some(struck);
-        for spot in offer.spots(|_| true) {
-            self.strike_part(id, spot, status, &why);
-        }
-        self.settle_offer(id);
     }
 
     /// Ends the oldest offers that nobody took, until `blocks` blocks are free or none is left. Returns how many blocks

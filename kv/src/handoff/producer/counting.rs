@@ -8,7 +8,7 @@ use crate::handoff::machine::Machine;
 use crate::handoff::wire::Key;
 use crate::plan::LayerPiece;
 
-use super::{Offer, Part};
+use super::{Offer, OfferPart};
 
 impl Machine {
     pub(in crate::handoff) fn blocks_offered(&self, id: HandoffId) -> usize {
@@ -32,7 +32,8 @@ impl Machine {
             .get(&key.id)
             .map_or(Vec::new(), |offer| offer.spec.blocks.iter().map(|list| list.ids.len() as u64).collect());
         let ready = self.offers.get(&key.id).and_then(|offer| offer.ready.iter().copied().max()).unwrap_or(0);
-        let is_read = |part: &&mut Part| !part.take.is_push && part.over.is_none() && part.epoch == epoch;
+        let is_read =
+            |part: &&mut OfferPart| !part.take.is_push && part.over.is_none() && part.epoch == epoch;
         let Some(part) = self.taker_of(peer, key).filter(is_read) else { return };
         // Counting goes turn by turn, and what the peer wants may be any number.
         let told = part.told_ready.iter().copied().max().unwrap_or(ready);
@@ -42,11 +43,11 @@ impl Machine {
         }
         let blocks = |piece: &LayerPiece| {
             let group = source.layers.get(piece.source_layer as usize).map(|layer| layer.group as usize);
-            let target = part.target.layers.get(piece.target_layer as usize);
+            let target = part.flow.target.layers.get(piece.target_layer as usize);
             let is_wanted = target.is_some_and(|layer| part.take.wants(layer.group));
             group.and_then(|group| lists.get(group)).copied().filter(|_| is_wanted).unwrap_or(0)
         };
-        let bytes = part.exchange.bytes(&part.target, &tokens, &(0..u32::MAX), blocks);
+        let bytes = part.flow.exchange.bytes(&part.flow.target, &tokens, &(0..u32::MAX), blocks);
         self.counts.sent(bytes);
     }
 }

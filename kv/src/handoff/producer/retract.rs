@@ -17,17 +17,17 @@ use ferry::status::{Error, Result};
 use ferry::types::PeerId;
 use ferry::Status;
 
+use crate::handoff::flow::Address;
 use crate::handoff::id::HandoffId;
 use crate::handoff::limits::UNSENT_MAX;
 use crate::handoff::lists;
 use crate::handoff::machine::{Due, Machine};
-use crate::handoff::remote::Owner;
 use crate::handoff::types::Blocks;
 use crate::handoff::wire::{Key, Message};
 use crate::layout::{GroupKind, Layout};
 use crate::plan::held;
 
-use super::{Offer, Part, Spot};
+use super::{Offer, OfferPart};
 
 /// The part of an offer that is being taken back.
 #[derive(Clone, Debug)]
@@ -70,7 +70,7 @@ impl Offer {
     }
 
     /// The window of which a taker needs blocks that it cannot have.
-    pub(super) fn lacks_window(&self, layout: &Layout, part: &Part) -> Option<u32> {
+    pub(super) fn lacks_window(&self, layout: &Layout, part: &OfferPart) -> Option<u32> {
         let mut begins = self.begins.iter();
         begins.find(|(group, begin)| part.needs(layout, **group, **begin)).map(|(group, _)| *group)
     }
@@ -105,14 +105,14 @@ impl Offer {
     /// Ends a retract of which nothing is touched any more.
     pub fn finish_retract(&mut self, layout: &Layout) {
         let Some(retract) = &self.retract else { return };
-        let touches = |part: &Part| {
+        let touches = |part: &OfferPart| {
             let in_window = |(group, before): (&u32, &u64)| {
                 part.needs(layout, *group, *before) && !part.has_begun(layout, *group).1
             };
             let is_in_windows = part.is_awaited && retract.windows.iter().any(in_window);
             part.struck.is_some() || part.recall.is_some() || is_in_windows
         };
-        let holds = |part: &Part| match part.over {
+        let holds = |part: &OfferPart| match part.over {
             None => touches(part),
             Some(_) => part.struck.is_none() && part.recall.as_ref().is_some_and(|recall| !recall.is_told),
         };
@@ -123,48 +123,51 @@ impl Offer {
     }
 }
 
-impl Part {
+impl OfferPart {
     /// Whether the part has to be told that tokens are taken back.
     pub(super) fn is_recalled(&self) -> bool {
         let may_go_on = match self.over {
             None => true,
-            Some(status) => status == Status::Ok && !self.exchange.layers.is_empty() && !self.is_gone,
+            Some(status) => status == Status::Ok && !self.flow.exchange.layers.is_empty() && !self.is_gone,
         };
         may_go_on && self.struck.is_none()
     }
 
     /// The RETRACT that can be sent now: nothing of a push is in flight, and its message is behind its last WRITE.
     pub fn tell_recall(&mut self) -> Option<Message> {
-        let is_quiet = !self.take.is_push || self.in_flight == 0;
+        let is_quiet = !self.take.is_push || self.flow.in_flight == 0;
         let (key, epoch) = (self.take.key, self.epoch);
         let recall = self.recall.as_mut().filter(|recall| is_quiet && !recall.is_told)?;
         // A part that was complete is open again from now on: before, nothing would answer.
         (recall.is_told, self.over) = (true, None);
         let from = recall.from;
-        self.progress.resume();
+        self.flow.progress.resume();
         Some(Message::Retract { key, epoch, from })
     }
 
     /// Whether the taker needs tokens of a window before the producer's own token `before`.
     fn needs(&self, layout: &Layout, group: u32, before: u64) -> bool {
         let take = &self.take;
-        self.exchange.layers.iter().filter(|piece| is_in(layout, group, piece.source_layer)).any(|piece| {
-            let to = self.target.layers.get(piece.target_layer as usize).map_or(0, |layer| layer.group);
-            let kept = match self.target.groups.get(to as usize).map(|group| group.kind) {
-                Some(GroupKind::Window { tokens }) => tokens.into(),
-                _ => u64::MAX,
-            };
-            let oldest = take.skip.max(take.tokens.saturating_sub(kept));
-            take.wants(to) && held(&layout.shard, oldest) < before.min(held(&layout.shard, take.tokens))
-        })
+        self.flow.exchange.layers.iter().filter(|piece| is_in(layout, group, piece.source_layer)).any(
+            |piece| {
+                let to =
+                    self.flow.target.layers.get(piece.target_layer as usize).map_or(0, |layer| layer.group);
+                let kept = match self.flow.target.groups.get(to as usize).map(|group| group.kind) {
+                    Some(GroupKind::Window { tokens }) => tokens.into(),
+                    _ => u64::MAX,
+                };
+                let oldest = take.skip.max(take.tokens.saturating_sub(kept));
+                take.wants(to) && held(&layout.shard, oldest) < before.min(held(&layout.shard, take.tokens))
+            },
+        )
     }
 
     /// Whether all layers of a group may be on their way to the taker, and whether they are there.
     fn has_begun(&self, layout: &Layout, group: u32) -> (bool, bool) {
         if self.take.is_push {
-            return self.progress.has_all(|layer| is_in(layout, group, layer));
+            return self.flow.progress.has_all(|layer| is_in(layout, group, layer));
         }
-        let mut layers = self.exchange.layers.iter().map(|piece| piece.source_layer);
+        let mut layers = self.flow.exchange.layers.iter().map(|piece| piece.source_layer);
         let is_told =
             |layer: u32| self.told_ready.get(layer as usize).is_some_and(|told| *told >= self.take.tokens);
         (layers.all(|layer| !is_in(layout, group, layer) || is_told(layer)), false)
@@ -205,13 +208,13 @@ impl Machine {
         offer.sealed = None;
         let lease = offer.lease_until.take();
         offer.take_back(&layout, from_token);
-        let spots = offer.spots(Part::is_recalled);
+        let all = offer.addresses(OfferPart::is_recalled);
         self.take_back_pending(id, from_token);
         if let Some(until) = lease {
             self.due.remove(&(until, Due::Lease(id)));
         }
-        for spot in spots {
-            self.recall_part(id, spot, from_token);
+        for at in all {
+            self.recall_part(at, from_token);
         }
         self.note_lease(id);
         self.settle_offer(id);
@@ -261,12 +264,12 @@ impl Machine {
         let layout = self.layout.clone();
         let Some(offer) = self.offers.get_mut(&id) else { return };
         let Some(begin) = offer.begins.get(&group).copied() else { return };
-        let needy = offer.spots(|part| part.over.is_none() && part.needs(&layout, group, begin));
-        for spot in needy {
-            let Some(part) = self.part_mut(id, spot) else { continue };
+        let needy = offer.addresses(|part| part.over.is_none() && part.needs(&layout, group, begin));
+        for at in needy {
+            let Some(part) = self.offer_part(at) else { continue };
             part.is_awaited = part.has_begun(&layout, group).0;
             if !part.is_awaited {
-                self.strike_part(id, spot, Status::Stale, &no_window(group));
+                self.strike_part(at, Status::Stale, &no_window(group));
             }
         }
     }
@@ -280,17 +283,16 @@ impl Machine {
         }
     }
 
-    fn recall_part(&mut self, id: HandoffId, spot: Spot, from: u64) {
-        let Some(offer) = self.offers.get_mut(&id) else { return };
+    fn recall_part(&mut self, at: Address, from: u64) {
+        let Some(offer) = self.offers.get_mut(&at.of.id()) else { return };
         let epoch = offer.epoch;
-        let Some(part) = offer.part_mut(spot).filter(|part| self.remotes.contains_key(&part.peer)) else {
+        let Some(part) = offer.part_mut(at).filter(|part| self.remotes.contains_key(&part.peer)) else {
             return;
         };
         let since = part.recall.as_ref().map_or(self.now, |before| before.since);
         (part.epoch, part.recall) = (epoch, Some(Recall { from, is_told: false, since }));
-        part.progress.recall(from);
-        let Spot { group, rank } = spot;
-        self.cancel_posts_from(Owner::Offer { id, group, rank }, from);
+        part.flow.progress.recall(from);
+        self.cancel_posts_from(at, from);
     }
 
     /// The consumer has dropped what was taken back. A take that goes on and needs blocks of a window that were freed when
@@ -309,11 +311,11 @@ impl Machine {
         part.told_ready.clear();
         part.told_ends.fill(0);
         part.is_awaited = false;
-        let (spot, is_dropped) = (part.spot(), recall.from < part.take.tokens);
+        let (at, is_dropped) = (part.address(), recall.from < part.take.tokens);
         let layout = self.layout.clone();
         let offer = self.offers.get_mut(&key.id).filter(|_| is_dropped);
-        if let Some(group) = offer.and_then(|offer| offer.lacks_window(&layout, offer.part(spot)?)) {
-            self.strike_part(key.id, spot, Status::Stale, &no_window(group));
+        if let Some(group) = offer.and_then(|offer| offer.lacks_window(&layout, offer.part(at)?)) {
+            self.strike_part(at, Status::Stale, &no_window(group));
         }
         self.pump_offer(key.id);
         Ok(())

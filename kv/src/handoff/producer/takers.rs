@@ -4,16 +4,17 @@ use ferry::status::{Error, Result};
 use ferry::types::PeerId;
 use ferry::Status;
 
+use crate::handoff::flow::{Address, Flow};
 use crate::handoff::id::HandoffId;
 use crate::handoff::lists;
 use crate::handoff::machine::{told, Machine};
 use crate::handoff::progress::Progress;
-use crate::handoff::remote::{Handoff, Owner};
+use crate::handoff::remote::Handoff;
 use crate::handoff::waiting::Ended;
 use crate::handoff::wire::{self, Key, Message};
 
 use super::retract::no_window;
-use super::{too_many, Part, Spot};
+use super::{too_many, OfferPart};
 
 const CANCELLED: &str = "the consumer cancelled the take";
 
@@ -123,13 +124,10 @@ impl Machine {
         let progress = Progress::new(&exchange, &self.layout, &target, &take.blocks, take.skip..take.tokens);
         let sends_nothing = exchange.layers.is_empty();
         let (key, rank) = (take.key, take.rank);
-        let part = Part {
+        let part = OfferPart {
             peer,
             take,
-            exchange,
-            target,
-            progress,
-            in_flight: 0,
+            flow: Flow { source: self.layout.clone(), target, exchange, progress, in_flight: 0 },
             untold: 0,
             told_ends: vec![0; self.layout.groups.len()],
             told_ready: Vec::new(),
@@ -154,12 +152,13 @@ impl Machine {
         Ok(())
     }
 
-    pub(super) fn part_mut(&mut self, id: HandoffId, spot: Spot) -> Option<&mut Part> {
-        self.offers.get_mut(&id)?.part_mut(spot)
+    pub(in crate::handoff) fn offer_part(&mut self, at: Address) -> Option<&mut OfferPart> {
+        let Handoff::Offer(id) = at.of else { return None };
+        self.offers.get_mut(&id)?.part_mut(at)
     }
 
     /// The part of a peer's take. The numbers of takes are the peers' own, so a key alone does not tell.
-    pub(super) fn taker_of(&mut self, peer: PeerId, key: Key) -> Option<&mut Part> {
+    pub(super) fn taker_of(&mut self, peer: PeerId, key: Key) -> Option<&mut OfferPart> {
         let groups = self.offers.get_mut(&key.id)?.groups.values_mut();
         let mut parts = groups.flat_map(|group| group.parts.values_mut());
         parts.find(|part| part.peer == peer && part.take.key == key)
@@ -203,9 +202,9 @@ impl Machine {
     pub(in crate::handoff) fn cancelled(&mut self, peer: PeerId, key: Key) {
         self.waiting.end(peer, key, Status::Cancelled, CANCELLED);
         let open = self.taker_of(peer, key).filter(|part| part.take.is_push && part.over.is_none());
-        match open.map(|part| part.spot()) {
-            Some(spot) => {
-                self.strike_part(key.id, spot, Status::Cancelled, CANCELLED);
+        match open.map(|part| part.address()) {
+            Some(at) => {
+                self.strike_part(at, Status::Cancelled, CANCELLED);
                 self.settle_offer(key.id);
             }
             None => self.answer(peer, &Message::Ended { key, status: Status::Cancelled, why: String::new() }),
@@ -219,19 +218,5 @@ impl Machine {
         let parts = offer.groups.values_mut().flat_map(|group| group.parts.values_mut());
         parts.filter(|part| part.peer == peer).for_each(|part| part.untold = 0);
         self.settle_offer(id);
-    }
-
-    /// Begins the end of one part.
-    pub(super) fn strike_part(&mut self, id: HandoffId, spot: Spot, status: Status, why: &str) {
-        let now = self.now;
-        let part = self.part_mut(id, spot).filter(|part| part.over.is_none() && part.struck.is_none());
-        let Some(part) = part else { return };
-        (part.struck, part.struck_ns) = (Some((status, why.into())), now);
-        let (peer, key, Spot { group, rank }) = (part.peer, part.take.key, spot);
-        if part.take.is_push {
-            self.cancel_posts(Owner::Offer { id, group, rank });
-        } else {
-            self.send(peer, &Message::Ended { key, status, why: why.into() });
-        }
     }
 }

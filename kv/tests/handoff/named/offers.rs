@@ -6,7 +6,7 @@ use ferry::status::Error;
 use ferry::types::Op;
 use ferry::Status;
 use ferry_kv::handoff::wire::{Message, Take};
-use ferry_kv::handoff::{Blocks, End, Event, OfferSpec, Owner, State};
+use ferry_kv::handoff::{Address, Blocks, End, Event, Handoff, OfferSpec, Owner, State};
 
 use super::rig::*;
 use crate::caches::{layouts, Shape};
@@ -115,7 +115,7 @@ fn an_offer_whose_consumer_is_not_told_of_the_last_write_is_not_sent() {
     rig.holds_messages = true;
     rig.all_moved();
     assert_eq!(rig.end_of(1), None, "all is written, and nobody is told");
-    let data_of = Owner::Offer { id: id(1), group: 0, rank: 0 };
+    let data_of = Owner::Part(Address { of: Handoff::Offer(id(1)), group: 0, rank: 0 });
     let lost = Err(Error::new(Status::PeerLost, "it is gone"));
     rig.machine.sent(peer(A), Some(data_of), lost, 0);
     rig.settle();
