@@ -7,6 +7,7 @@
 
 use crate::limits::{ADDRESS_BYTES_MAX, NAME_BYTES_MAX, VALUE_BYTES_MAX};
 use ferry::status::{Error, Result};
+use ferry::types::EngineId;
 use ferry::{Descriptor, Status};
 
 const MAGIC: &str = "ferry";
@@ -15,7 +16,7 @@ const VERSION: u32 = 1;
 /// One start of one engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
-    pub engine_id: [u8; 16],
+    pub engine_id: EngineId,
     pub incarnation: u64,
 }
 
@@ -59,7 +60,7 @@ impl Place {
 
 /// Writes the value of an engine's entry.
 pub fn encode(descriptor: &Descriptor) -> String {
-    let id = u128::from_be_bytes(descriptor.engine_id);
+    let id = u128::from_be_bytes(descriptor.engine_id.0);
     format!("{MAGIC} {VERSION} {id:032x} {:016x} {}", descriptor.incarnation, descriptor.address)
 }
 
@@ -72,7 +73,7 @@ pub fn decode(value: &[u8]) -> Option<Place> {
     if words.next()? != MAGIC || words.next()?.parse::<u32>().ok()? != VERSION {
         return None;
     }
-    let engine_id = u128::from_str_radix(hex(words.next()?, 32)?, 16).ok()?.to_be_bytes();
+    let engine_id = EngineId(u128::from_str_radix(hex(words.next()?, 32)?, 16).ok()?.to_be_bytes());
     let incarnation = u64::from_str_radix(hex(words.next()?, 16)?, 16).ok()?;
     let address = words.next()?;
     check_address(address, "").ok()?;
@@ -128,7 +129,7 @@ mod tests {
 
     fn descriptor(address: &str) -> Descriptor {
         Descriptor {
-            engine_id: std::array::from_fn(|at| at as u8),
+            engine_id: EngineId(std::array::from_fn(|at| at as u8)),
             incarnation: 0xabc,
             address: address.into(),
         }

@@ -8,7 +8,7 @@ use crate::sys::clock;
 use crate::sys::health::{self, Health};
 use crate::sys::lock::{Condvar, Mutex, MutexGuard};
 use crate::sys::once::OnceLock;
-use crate::types::{LaneId, Monotonic, PeerId, RegionId, Transport};
+use crate::types::{LaneId, Monotonic, PeerId, RegionId, SessionId, Transport};
 use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
@@ -58,14 +58,14 @@ pub enum Command {
     /// Dial a TCP lane of this session.
     OpenLane {
         peer: PeerId,
-        session_id: [u8; 16],
+        session_id: SessionId,
         slot: u32,
         lane: LaneId,
     },
     /// Ask the dialer of this session to open TCP lanes of these kinds.
     AskForLanes {
         peer: PeerId,
-        session_id: [u8; 16],
+        session_id: SessionId,
         kinds: u32,
     },
     /// The peer has a path of this transport now, or has none, and `why` says the reason. `pending`: the path is being
@@ -85,7 +85,7 @@ pub enum Command {
     /// for which no path will exist.
     ServiceMessage {
         peer: PeerId,
-        session_id: [u8; 16],
+        session_id: SessionId,
         transport: Transport,
         body: Vec<u8>,
         why: String,
@@ -93,7 +93,7 @@ pub enum Command {
     /// The peer sent a transport's service a message that no correct engine sends; the session ends.
     Misbehaved {
         peer: PeerId,
-        session_id: [u8; 16],
+        session_id: SessionId,
     },
     /// A transport's service reports that nothing of a lost peer can land here any more over that transport.
     TransportQuiet {

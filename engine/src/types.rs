@@ -5,8 +5,8 @@ pub(crate) mod ids;
 pub(crate) mod numbers;
 mod time;
 
-pub(crate) use ids::{BridgeId, OperationId};
-pub use ids::{LaneId, PeerId, QueueId, RegionId, TransferId};
+pub(crate) use ids::{BridgeId, Incarnation, OperationId};
+pub use ids::{EngineId, LaneId, PeerId, PlaceId, QueueId, RegionId, SessionId, TransferId};
 pub use time::{Boottime, Monotonic, Shown};
 
 /// Direction of a transfer, seen from the initiator.

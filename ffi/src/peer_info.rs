@@ -224,7 +224,7 @@ impl From<PeerInfo> for ferry_peer_info {
         let mut out = ferry_peer_info {
             struct_size: size_of::<ferry_peer_info>() as u32,
             state: info.state as u32,
-            engine_id: info.engine_id,
+            engine_id: info.engine_id.0,
             incarnation: info.incarnation,
             round_trip_ns: info.round_trip_ns,
             transfers_active: info.transfers_active,

@@ -1,6 +1,7 @@
 //! Descriptors of engines, with a right checksum over any contents.
 
 use arbitrary::{Arbitrary, Unstructured};
+use ferry::types::EngineId;
 use ferry::{Descriptor, Status};
 
 #[derive(Arbitrary, Debug)]
@@ -50,7 +51,7 @@ pub fn run(data: &[u8]) {
         }
         Input::Valid { id, incarnation, address, at, change } => {
             let address: String = address.chars().take(60).collect();
-            let made = Descriptor { engine_id: id, incarnation, address };
+            let made = Descriptor { engine_id: EngineId(id), incarnation, address };
             let mut bytes = made.encode();
             assert_eq!(Descriptor::decode(&bytes).as_ref().ok(), Some(&made));
             let at = usize::from(at) % bytes.len();

@@ -1,6 +1,7 @@
 //! The input of a directory: the values of etcd's entries, URLs and files, and what becomes of names. A program that
 //! applies the changes that it is told must know the table.
 
+use ferry::types::EngineId;
 use std::collections::BTreeMap;
 
 use arbitrary::{Arbitrary, Unstructured};
@@ -42,7 +43,7 @@ pub fn run(data: &[u8]) {
         Input::Value(value) => check_value(&value),
         Input::Changed { engine_id, incarnation, port, changes, length } => {
             let address = format!("host:{}", port.max(1));
-            let descriptor = Descriptor { engine_id, incarnation, address };
+            let descriptor = Descriptor { engine_id: EngineId(engine_id), incarnation, address };
             let mut value = encode(&descriptor).into_bytes();
             assert_eq!(decode(&value), Some(Place::of(&descriptor)));
             for (at, change) in changes {

@@ -6,7 +6,7 @@ use ferry::internals::session::handshake::{
     derive_secret, Acceptor, Auth, AuthPolicy, Dialer, Established, HandshakeError, Key, Local, Next, Proof,
     Step,
 };
-use ferry::types::Boottime;
+use ferry::types::{Boottime, EngineId, PlaceId};
 use ferry::Status;
 
 #[derive(Arbitrary, Debug)]
@@ -50,7 +50,7 @@ enum How {
 
 fn local(number: u8, policy: &Policy) -> Local {
     Local {
-        engine_id: [number; 16],
+        engine_id: EngineId([number; 16]),
         incarnation: u64::from(number),
         address: format!("10.0.0.{number}:7000"),
         tag: 0x100 + u16::from(number),
@@ -59,7 +59,7 @@ fn local(number: u8, policy: &Policy) -> Local {
         reads_max: 64,
         notify_credits: 1000,
         unix_name: Some(format!("ferry-{number:032x}").into_bytes()),
-        place: Some([number; 16]),
+        place: Some(PlaceId([number; 16])),
         process: None,
         auth: AuthPolicy {
             secret: policy.secret.map(|byte| derive_secret(&[byte % 2; 32]).unwrap()),
@@ -221,7 +221,7 @@ fn judge(input: &Input, dialed: End, accepted: End, is_harmed: bool, leftover: (
     // Harm may make the proof fail, never weaken what both ends demand.
     assert_eq!((auth(a.auth), auth(b.auth)), (expected.unwrap_or("?"), expected.unwrap_or("?")));
     assert_eq!((a.session_id, a.lane_key.bytes()), (b.session_id, b.lane_key.bytes()));
-    assert_eq!((a.peer.engine_id, b.peer.engine_id), ([2; 16], [1; 16]));
+    assert_eq!((a.peer.engine_id, b.peer.engine_id), (EngineId([2; 16]), EngineId([1; 16])));
     assert_eq!((a.peer.incarnation, b.peer.tag), (2, 0x101));
     if is_harmed && (!leftover.0.is_empty() || !leftover.1.is_empty()) {
         return; // bytes behind the handshake: the channel refuses them

@@ -22,7 +22,7 @@ use ferry::internals::transport::tcp::wire::{
     Descriptor, Fault, Header, Sealer, DESCRIPTOR_BYTES, FAULT_BYTES, HEADER_BYTES,
 };
 use ferry::internals::transport::tcp::worker::Workers;
-use ferry::types::{Boottime, LaneId, Monotonic, Op, PeerId, RegionId};
+use ferry::types::{Boottime, EngineId, LaneId, Monotonic, Op, PeerId, RegionId};
 use ferry::{Config, RegionSpec, TransferCore};
 use model::{Model, State};
 use std::io::{Read, Write};
@@ -151,7 +151,7 @@ fn workers() -> &'static Workers {
 
 fn local() -> Local {
     Local {
-        engine_id: [2; 16],
+        engine_id: EngineId([2; 16]),
         incarnation: 1,
         address: String::new(),
         tag: 5,

@@ -7,7 +7,7 @@ use ferry::internals::notify::hub;
 use ferry::internals::peer::{After, Class, EngineParts, Path, Peer, PeerIdentity};
 use ferry::internals::region::RemoteMap;
 use ferry::internals::sys::pages::Pages;
-use ferry::types::{Monotonic, Op, PeerId, RegionId, Request, Slice, TransferId, Transport};
+use ferry::types::{EngineId, Monotonic, Op, PeerId, RegionId, Request, Slice, TransferId, Transport};
 use ferry::TransferCore;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ impl Path for Silent {
 
 pub fn identity() -> PeerIdentity {
     PeerIdentity {
-        engine_id: [1; 16],
+        engine_id: EngineId([1; 16]),
         incarnation: 1,
         address: String::new(),
         tag: Tag::from_random(1),

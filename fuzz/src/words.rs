@@ -13,7 +13,7 @@ use ferry::limits::{
     DEVICES_MAX, FRAME_BYTES_MAX, FRAME_DESCRIPTORS_MAX, QPS_MAX, REGIONS_PER_MESSAGE, RKEYS_PER_MESSAGE,
     STAGE_BYTES, STAGE_OPERATIONS_MAX,
 };
-use ferry::types::LaneId;
+use ferry::types::{LaneId, SessionId};
 
 /// A greeting is bound to every bit and to its key.
 pub fn greeting(data: &[u8]) {
@@ -21,7 +21,7 @@ pub fn greeting(data: &[u8]) {
     let Ok((session_id, lane, slot, key)) = <([u8; 16], u32, u32, [u8; 32])>::arbitrary(&mut data) else {
         return;
     };
-    let sent = Greeting { session_id, lane: LaneId::from_raw(lane), slot };
+    let sent = Greeting { session_id: SessionId(session_id), lane: LaneId::from_raw(lane), slot };
     let mut bytes: [u8; GREETING_BYTES] = sent.encode(&key).try_into().unwrap();
     let changes = Vec::<(u8, u8)>::arbitrary(&mut data).unwrap_or_default();
     let before = bytes;
@@ -156,7 +156,7 @@ pub fn stage(data: &[u8]) {
 
 /// The packets of the same-host path: only the other side's ATTACH, for this session, is accepted.
 pub fn packets(data: &[u8]) {
-    let keys = Keys::new(&[1; 32], [2; 16]);
+    let keys = Keys::new(&[1; 32], SessionId([2; 16]));
     if let Some(packet) = Packet::decode(data) {
         assert_eq!(packet.encode(), data);
         assert!(data.len() <= PACKET_BYTES_MAX);

@@ -174,7 +174,7 @@ fn connecting_waits_for_a_name_and_finds_the_incarnation_that_it_names() {
     assert!(error.status == Status::Unreachable && error.message.contains("no a"), "{error}");
     // The entry names an incarnation that is no longer there, then one that is.
     let own = peer.engine.descriptor().unwrap();
-    let id = u128::from_be_bytes(own.engine_id);
+    let id = u128::from_be_bytes(own.engine_id.0);
     let stale = format!("ferry 1 {id:032x} {:016x} {}", own.incarnation ^ 1, own.address);
     server.put("/test/a", stale);
     until("the entry is there", || node.directory.lookup("a").is_ok());

@@ -9,7 +9,7 @@
 
 use super::Engine;
 use crate::status::{Error, Result, Status};
-use crate::types::PeerId;
+use crate::types::{EngineId, PeerId};
 use std::time::Duration;
 
 const MAGIC: &[u8; 8] = b"FERRYDSC";
@@ -19,7 +19,7 @@ const ADDRESS_BYTES_MAX: usize = 255;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Descriptor {
-    pub engine_id: [u8; 16],
+    pub engine_id: EngineId,
     pub incarnation: u64,
     pub address: String,
 }
@@ -28,7 +28,7 @@ impl Descriptor {
     pub fn encode(&self) -> Vec<u8> {
         let mut out = MAGIC.to_vec();
         out.extend_from_slice(&VERSION.to_le_bytes());
-        out.extend_from_slice(&self.engine_id);
+        out.extend_from_slice(&self.engine_id.0);
         out.extend_from_slice(&self.incarnation.to_le_bytes());
         out.extend_from_slice(&(self.address.len() as u16).to_le_bytes());
         out.extend_from_slice(self.address.as_bytes());
@@ -56,8 +56,8 @@ impl Descriptor {
                 format!("the descriptor has version {version}, and this engine reads version {VERSION}");
             return Err(Error::new(Status::Version, text));
         }
-        let mut engine_id = [0; 16];
-        engine_id.copy_from_slice(&body[10..26]);
+        let mut engine_id = EngineId([0; 16]);
+        engine_id.0.copy_from_slice(&body[10..26]);
         let incarnation = u64::from_le_bytes(body[26..34].try_into().unwrap_or_default());
         let length = u16::from_le_bytes([body[34], body[35]]) as usize;
         let address = &body[FIXED_BYTES..];
@@ -105,7 +105,8 @@ mod tests {
 
     #[test]
     fn every_flipped_bit_and_every_cut_is_refused() {
-        let descriptor = Descriptor { engine_id: [7; 16], incarnation: 9, address: "10.0.0.1:7000".into() };
+        let descriptor =
+            Descriptor { engine_id: EngineId([7; 16]), incarnation: 9, address: "10.0.0.1:7000".into() };
         let bytes = descriptor.encode();
         assert_eq!(Descriptor::decode(&bytes).unwrap(), descriptor);
         for bit in 0..bytes.len() * 8 {
@@ -121,7 +122,8 @@ mod tests {
 
     #[test]
     fn another_version_is_named() {
-        let mut bytes = Descriptor { engine_id: [1; 16], incarnation: 1, address: "h:1".into() }.encode();
+        let mut bytes =
+            Descriptor { engine_id: EngineId([1; 16]), incarnation: 1, address: "h:1".into() }.encode();
         bytes[8] = 2;
         let end = bytes.len() - 4;
         let checksum = crc32fast::hash(&bytes[..end]).to_le_bytes();

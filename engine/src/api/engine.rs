@@ -30,7 +30,7 @@ use crate::transport::local::{self, Service};
 use crate::transport::loopback;
 use crate::transport::rdma;
 use crate::transport::tcp::{self, worker::Workers};
-use crate::types::Transport;
+use crate::types::{EngineId, PlaceId, Transport};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
@@ -461,17 +461,17 @@ fn local_of(
     })
 }
 
-fn random_id() -> [u8; 16] {
+fn random_id() -> EngineId {
     let mut id = [0; 16];
     id[..8].copy_from_slice(&sys::random_u64().to_le_bytes());
     id[8..].copy_from_slice(&sys::random_u64().to_le_bytes());
-    id
+    EngineId(id)
 }
 
 /// Returns a number for the place at which this engine listens: the boot of the kernel, the network namespace and the
 /// bound address. Only one socket listens at a place at a time, so a peer that meets another engine with the same place
 /// knows that the first engine has ended. None if the kernel does not provide enough.
-fn place(listener: &Listener) -> Option<[u8; 16]> {
+fn place(listener: &Listener) -> Option<PlaceId> {
     let fd = listener.as_raw_fd();
     let mut hasher = blake3::Hasher::new_derive_key("ferry engine place v1");
     // Needed only on sandboxed kernels, which do not have a different boot id for each boot.
@@ -482,5 +482,5 @@ fn place(listener: &Listener) -> Option<[u8; 16]> {
     hasher.update(listener.address().ok()?.to_string().as_bytes());
     let mut place = [0; 16];
     place.copy_from_slice(&hasher.finalize().as_bytes()[..16]);
-    Some(place)
+    Some(PlaceId(place))
 }

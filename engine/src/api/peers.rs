@@ -9,7 +9,7 @@ use crate::peer::{Peer, PeerState};
 use crate::status::{Error, Result, Status};
 use crate::sys::atomic::Ordering;
 use crate::sys::{clock, names};
-use crate::types::{Access, Location, PeerId, RegionId};
+use crate::types::{Access, EngineId, Location, PeerId, RegionId};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,7 +22,7 @@ const ANSWER_GRACE: Duration = Duration::from_millis(100);
 #[derive(Clone, Debug)]
 pub struct PeerInfo {
     pub handle: PeerId,
-    pub engine_id: [u8; 16],
+    pub engine_id: EngineId,
     pub incarnation: u64,
     /// "host:port" at which the peer can be dialed; "" if the peer does not listen or does not announce an address.
     pub address: String,

@@ -10,7 +10,7 @@ use crate::session::handshake::{Acceptor, Dialer, Identity, Nonce};
 use crate::session::machine::Role;
 use crate::session::order::Order;
 use crate::sys::fd::OwnedFd;
-use crate::types::{Monotonic, PeerId};
+use crate::types::{Monotonic, PeerId, SessionId};
 use std::net::SocketAddr;
 
 /// The purpose of a dial.
@@ -29,7 +29,7 @@ pub struct ControlConn {
     pub input: Vec<u8>,
     pub role: Role,
     pub identity: Identity,
-    pub session_id: [u8; 16],
+    pub session_id: SessionId,
     pub lane_key: [u8; 32],
     pub remote: SocketAddr,
     pub pidfd: Option<OwnedFd>,
@@ -98,7 +98,7 @@ pub struct Offered {
     pub known: u64,
     pub fresh: u64,
     /// The id of that session's latest connection when the Start was sent.
-    pub session_id: Option<[u8; 16]>,
+    pub session_id: Option<SessionId>,
 }
 
 pub enum State {

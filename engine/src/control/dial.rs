@@ -2,7 +2,6 @@
 //! this engine proves that it runs as the same user. `lanes` dials lanes.
 
 use super::conn::{Answers, ControlConn, Dialing, State, Target};
-use super::room::Incarnation;
 use super::stream::{Input, Stream};
 use super::waiting::{lacks_room, RepeatedDial};
 use super::Control;
@@ -18,7 +17,7 @@ use crate::status::{Error, Result, Status};
 use crate::sys::fd::{AsFd, OwnedFd};
 use crate::sys::poller::Ready;
 use crate::sys::{clock, socket, tcp, unix};
-use crate::types::{Monotonic, PeerId};
+use crate::types::{Incarnation, Monotonic, PeerId};
 use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
 use std::time::Duration;

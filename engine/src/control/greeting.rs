@@ -8,7 +8,7 @@
 //! A lane number is used once in a session, so a recorded greeting cannot be used again.
 
 use crate::session::handshake::{preamble, KIND_LANE};
-use crate::types::LaneId;
+use crate::types::{LaneId, SessionId};
 
 pub const PREAMBLE_BYTES: usize = 7;
 pub const GREETING_BYTES: usize = PREAMBLE_BYTES + 16 + 4 + 4 + 16;
@@ -16,14 +16,14 @@ pub const WELCOME_BYTES: usize = 16;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Greeting {
-    pub session_id: [u8; 16],
+    pub session_id: SessionId,
     pub lane: LaneId,
     pub slot: u32,
 }
 
 fn mac(key: &[u8; 32], what: &[u8], greeting: &Greeting) -> [u8; 16] {
     let mut hasher = blake3::Hasher::new_keyed(key);
-    hasher.update(what).update(&greeting.session_id);
+    hasher.update(what).update(&greeting.session_id.0);
     hasher.update(&greeting.lane.raw().to_le_bytes()).update(&greeting.slot.to_le_bytes());
     let mut mac = [0; 16];
     mac.copy_from_slice(&hasher.finalize().as_bytes()[..16]);
@@ -33,7 +33,7 @@ fn mac(key: &[u8; 32], what: &[u8], greeting: &Greeting) -> [u8; 16] {
 impl Greeting {
     pub fn encode(&self, key: &[u8; 32]) -> Vec<u8> {
         let mut out = preamble(KIND_LANE).to_vec();
-        out.extend_from_slice(&self.session_id);
+        out.extend_from_slice(&self.session_id.0);
         out.extend_from_slice(&self.lane.raw().to_le_bytes());
         out.extend_from_slice(&self.slot.to_le_bytes());
         out.extend_from_slice(&mac(key, b"lane greeting", self));
@@ -43,8 +43,8 @@ impl Greeting {
     /// Reads a greeting and its MAC. `verify` checks the MAC once the session is found.
     pub fn decode(bytes: &[u8; GREETING_BYTES]) -> (Greeting, [u8; 16]) {
         let number = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
-        let mut session_id = [0; 16];
-        session_id.copy_from_slice(&bytes[7..23]);
+        let mut session_id = SessionId::default();
+        session_id.0.copy_from_slice(&bytes[7..23]);
         let mut mac = [0; 16];
         mac.copy_from_slice(&bytes[31..47]);
         (Greeting { session_id, lane: LaneId::from_raw(number(23)), slot: number(27) }, mac)
@@ -75,7 +75,7 @@ mod tests {
 
     #[test]
     fn a_greeting_is_bound_to_its_key_and_to_every_bit() {
-        let greeting = Greeting { session_id: [9; 16], lane: LaneId::from_raw(3), slot: 1 };
+        let greeting = Greeting { session_id: SessionId([9; 16]), lane: LaneId::from_raw(3), slot: 1 };
         let bytes = greeting.encode(&[1; 32]);
         let (read, mac) = Greeting::decode(bytes[..].try_into().unwrap());
         assert_eq!(read, greeting);

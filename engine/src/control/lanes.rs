@@ -16,7 +16,7 @@ use crate::sys::fd::OwnedFd;
 use crate::sys::tcp;
 use crate::transport::tcp::opening::{ALL, EXPRESS};
 use crate::transport::tcp::service::Candidate;
-use crate::types::{LaneId, Monotonic, PeerId, Transport};
+use crate::types::{LaneId, Monotonic, PeerId, SessionId, Transport};
 
 impl Control {
     /// Opens lanes before a transfer needs them, if TCP is the best path or may soon be.
@@ -50,14 +50,14 @@ impl Control {
     }
 
     /// Asks the dialer of this session for lanes.
-    pub(super) fn ask_for_lanes(&mut self, peer: PeerId, session_id: [u8; 16], kinds: u32) {
+    pub(super) fn ask_for_lanes(&mut self, peer: PeerId, session_id: SessionId, kinds: u32) {
         if self.sessions.get(&peer).is_some_and(|session| session.session_id == session_id) {
             self.send(peer, Message::OpenLanes { kinds });
         }
     }
 
     /// Dials a lane of this session.
-    pub(super) fn open_lane(&mut self, peer: PeerId, session_id: [u8; 16], slot: u32, lane: LaneId) {
+    pub(super) fn open_lane(&mut self, peer: PeerId, session_id: SessionId, slot: u32, lane: LaneId) {
         let is_it = |session: &&PeerSession| session.session_id == session_id && session.conn.is_some();
         let Some(session) = self.sessions.get(&peer).filter(is_it) else { return };
         let greeting = Greeting { session_id: session.session_id, lane, slot };

@@ -13,20 +13,20 @@ use crate::session::message::Message;
 use crate::sys::atomic::Ordering;
 use crate::sys::clock;
 use crate::sys::map::{Entry, HashMap};
-use crate::types::{LaneId, Monotonic, PeerId};
+use crate::types::{EngineId, LaneId, Monotonic, PeerId};
 use std::time::Duration;
 
 #[derive(Default)]
 pub struct LateLanes {
     /// The number of late lanes of each engine.
-    by_engine: HashMap<[u8; 16], usize>,
+    by_engine: HashMap<EngineId, usize>,
     /// Connections of sessions that are over, by peer; only the Bye is still to be sent.
     parting: HashMap<PeerId, (u64, Message)>,
 }
 
 impl LateLanes {
     /// Returns whether this engine has late lanes, in any of its sessions.
-    pub fn has(&self, engine: &[u8; 16]) -> bool {
+    pub fn has(&self, engine: &EngineId) -> bool {
         self.by_engine.contains_key(engine)
     }
 }

@@ -5,7 +5,7 @@ use crate::context::Context;
 use crate::control::tests::{config, until, BOUND};
 use crate::loss::{Cause, Loss};
 use crate::peer::{Closed, Path, PeerState, SessionInfo, TransportService};
-use crate::types::{LaneId, PeerId, Transport};
+use crate::types::{LaneId, PeerId, SessionId, Transport};
 use crate::Engine;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -22,7 +22,7 @@ struct Device {
     /// The peer at the other end of the lane; None when the lane is closed and the device has finished.
     lane: Mutex<Option<PeerId>>,
     /// The ids of the sessions that have begun.
-    sessions: Mutex<Vec<[u8; 16]>>,
+    sessions: Mutex<Vec<SessionId>>,
 }
 
 impl Device {
@@ -60,7 +60,7 @@ impl Device {
     }
 
     /// Returns the id of the session that began after `count - 1` others.
-    fn session(&self, count: usize) -> Option<[u8; 16]> {
+    fn session(&self, count: usize) -> Option<SessionId> {
         self.sessions.lock().unwrap().get(count - 1).copied()
     }
 }

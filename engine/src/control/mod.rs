@@ -46,7 +46,7 @@ use crate::sys::tcp::Listener;
 use crate::sys::thread::JoinHandle;
 use crate::sys::turns::{self, Next, Turns};
 use crate::transport::tcp;
-use crate::types::{Monotonic, PeerId};
+use crate::types::{EngineId, Monotonic, PeerId, PlaceId, SessionId};
 use announce::RegionLog;
 use callers::Callers;
 use conn::{Conn, State};
@@ -102,11 +102,11 @@ pub struct Control {
     /// Sessions that are not given up, by the names of their peers.
     names: Names<PeerId>,
     /// Sessions by the session id that the greetings of their lanes carry.
-    by_session_id: HashMap<[u8; 16], PeerId>,
+    by_session_id: HashMap<SessionId, PeerId>,
     /// The current session of each engine.
-    by_engine: HashMap<[u8; 16], PeerId>,
+    by_engine: HashMap<EngineId, PeerId>,
     /// The latest peer that listened at each place (`Identity::place`).
-    by_place: HashMap<[u8; 16], PeerId>,
+    by_place: HashMap<PlaceId, PeerId>,
     /// When the timer of each session's machine, or of its lanes, is due.
     alarms: Schedule<Monotonic, PeerId>,
     /// When each peer's transfers are checked for deadlines, and its lanes for progress.

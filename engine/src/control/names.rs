@@ -5,7 +5,7 @@ use super::conn::{State, Target};
 use super::Control;
 use crate::session::handshake::Identity;
 use crate::sys::map::{Entry, HashMap};
-use crate::types::{Monotonic, PeerId};
+use crate::types::{EngineId, Monotonic, PeerId};
 use std::collections::BTreeSet;
 use std::hash::Hash;
 use std::net::{IpAddr, SocketAddr};
@@ -18,7 +18,7 @@ pub enum Name {
     /// clones of a machine may all claim the same address.
     Claimed(String, IpAddr),
     /// The engine that has answered a dial, and its incarnation.
-    Engine([u8; 16], u64),
+    Engine(EngineId, u64),
 }
 
 /// Maps names to peers or connections. Each peer or connection has few names.
@@ -194,7 +194,7 @@ mod tests {
         fn the_owners_of_a_name_are_found_by_it(
             steps in prop::collection::vec((0..8u64, prop::collection::vec(0..6u64, 0..4)), 0..60),
         ) {
-            let name = |number: u64| Name::Engine([1; 16], number);
+            let name = |number: u64| Name::Engine(EngineId([1; 16]), number);
             let (mut names, mut list) = (Names::<u64>::default(), HashMap::<u64, Vec<u64>>::default());
             for (owner, theirs) in steps {
                 names.set(owner, theirs.iter().map(|it| name(*it)).collect());

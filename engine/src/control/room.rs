@@ -8,10 +8,7 @@ use crate::limits::{FENCED_MAX, NOTIFY_CREDITS};
 use crate::session::handshake::Identity;
 use crate::status::{Error, Result, Status};
 use crate::sys::map::HashMap;
-use crate::types::PeerId;
-
-/// An engine's id and incarnation.
-pub(super) type Incarnation = ([u8; 16], u64);
+use crate::types::{Incarnation, PeerId};
 
 /// The incarnations that the application fenced. Contract 6: none is forgotten before the application connects to it,
 /// so a full table refuses further fences.
@@ -95,11 +92,12 @@ impl Control {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::types::EngineId;
 
     #[test]
     fn as_many_incarnations_are_fenced_as_the_limit_says() {
         let mut fenced = Fenced::default();
-        let one = |incarnation| ([7; 16], incarnation as u64);
+        let one = |incarnation| (EngineId([7; 16]), incarnation as u64);
         (0..FENCED_MAX).for_each(|nth| fenced.add(one(nth)).unwrap());
         let error = fenced.add(one(FENCED_MAX)).unwrap_err();
         assert_eq!(error.status, Status::Limit);

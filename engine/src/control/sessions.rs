@@ -17,7 +17,7 @@ use crate::status::Status;
 use crate::sys::atomic::Ordering;
 use crate::sys::clock;
 use crate::sys::map::HashMap;
-use crate::types::{LaneId, Monotonic, PeerId};
+use crate::types::{Incarnation, LaneId, Monotonic, PeerId, SessionId};
 use std::collections::VecDeque;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -29,7 +29,7 @@ pub struct PeerSession {
     pub peer: Arc<Peer>,
     pub machine: Machine<Posted>,
     pub identity: Identity,
-    pub session_id: [u8; 16],
+    pub session_id: SessionId,
     pub lane_key: [u8; 32],
     pub(super) lane_numbers: Arc<LaneNumbers>,
     pub remote: SocketAddr,
@@ -199,7 +199,7 @@ impl Control {
 
     /// Lifts the application's fence of this incarnation if a later `connect` by the application reached it (contract
     /// 6); a redial does not lift a fence. Returns whether the incarnation is not fenced now.
-    pub(super) fn lift_fence(&mut self, theirs: ([u8; 16], u64), target: Option<&Target>) -> bool {
+    pub(super) fn lift_fence(&mut self, theirs: Incarnation, target: Option<&Target>) -> bool {
         let asked = match target {
             Some(Target::New { asked, .. }) => Some(*asked),
             _ => None,

@@ -8,7 +8,7 @@ use crate::loss::{Cause, Loss};
 use crate::notify::EventBody;
 use crate::peer::{Closed, PathStatus, Peer, TransportService};
 use crate::status::{Result, Status};
-use crate::types::{LaneId, PeerId, TransferId, Transport};
+use crate::types::{Incarnation, LaneId, PeerId, SessionId, TransferId, Transport};
 use std::sync::Arc;
 
 /// A lost peer whose posted data may still land here.
@@ -72,7 +72,7 @@ impl Control {
     pub(super) fn send_service_message(
         &mut self,
         peer: PeerId,
-        session_id: [u8; 16],
+        session_id: SessionId,
         transport: Transport,
         body: Vec<u8>,
         why: String,
@@ -191,7 +191,7 @@ impl Control {
     }
 
     /// Returns the lost peers of an incarnation of which something can still land here.
-    pub(super) fn draining_of(&self, theirs: ([u8; 16], u64)) -> impl Iterator<Item = PeerId> + '_ {
+    pub(super) fn draining_of(&self, theirs: Incarnation) -> impl Iterator<Item = PeerId> + '_ {
         let all = self.draining.iter();
         let is_theirs = move |peer: &Peer| (peer.identity.engine_id, peer.identity.incarnation) == theirs;
         all.filter(move |(_, draining)| is_theirs(&draining.peer)).map(|(handle, _)| *handle)

@@ -8,7 +8,7 @@ use crate::session::handshake::RefusalCode;
 use crate::status::{Error, Status};
 use crate::sys::clock;
 use crate::sys::map::{Entry, HashMap};
-use crate::types::{Monotonic, PeerId};
+use crate::types::{Incarnation, Monotonic, PeerId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -25,7 +25,7 @@ pub struct RepeatedDial {
     /// The error that the callers get when their deadline has passed.
     error: Error,
     /// The engine that dials us; the session of its dial may be established first.
-    awaited: Option<([u8; 16], u64)>,
+    awaited: Option<Incarnation>,
 }
 
 impl RepeatedDial {
@@ -34,7 +34,7 @@ impl RepeatedDial {
         addresses: Vec<SocketAddr>,
         deadline: Monotonic,
         error: Error,
-        awaited: Option<([u8; 16], u64)>,
+        awaited: Option<Incarnation>,
     ) -> RepeatedDial {
         // A random pause, so that dialers do not retry in step.
         let pause = Duration::from_millis(PAUSE_MS + crate::sys::random_u64() % PAUSE_MS);
@@ -49,7 +49,7 @@ type Turn = (Monotonic, u64);
 #[derive(Default)]
 pub struct RepeatedDials {
     by_time: BTreeMap<Turn, RepeatedDial>,
-    by_engine: HashMap<([u8; 16], u64), BTreeSet<Turn>>,
+    by_engine: HashMap<Incarnation, BTreeSet<Turn>>,
     last: u64,
 }
 
@@ -84,7 +84,7 @@ impl RepeatedDials {
         keys.into_iter().filter_map(|key| self.take(key)).collect()
     }
 
-    fn take_awaiting(&mut self, engine: ([u8; 16], u64)) -> Vec<RepeatedDial> {
+    fn take_awaiting(&mut self, engine: Incarnation) -> Vec<RepeatedDial> {
         let keys = self.by_engine.remove(&engine).unwrap_or_default();
         keys.into_iter().filter_map(|key| self.take(key)).collect()
     }
@@ -203,7 +203,7 @@ impl Control {
     }
 
     /// Returns the peer of this engine and incarnation if its session is not given up.
-    pub(super) fn session_of(&self, (engine_id, incarnation): ([u8; 16], u64)) -> Option<PeerId> {
+    pub(super) fn session_of(&self, (engine_id, incarnation): Incarnation) -> Option<PeerId> {
         let peer = *self.by_engine.get(&engine_id)?;
         let session = self.sessions.get(&peer)?;
         (session.identity.incarnation == incarnation && !session.machine.is_given_up()).then_some(peer)
@@ -225,7 +225,7 @@ impl Control {
 
     /// Gives a new session to the callers that waited for its engine to dial us, and to those of dials to the address
     /// that it claims, which may never be answered.
-    pub(super) fn take_awaiting(&mut self, peer: PeerId, engine: ([u8; 16], u64)) {
+    pub(super) fn take_awaiting(&mut self, peer: PeerId, engine: Incarnation) {
         for RepeatedDial { target, addresses, .. } in self.repeated_dials.take_awaiting(engine) {
             if let Target::New { address, waiting, .. } = target {
                 self.join_by_name(peer, address, &addresses, waiting);
@@ -257,12 +257,13 @@ pub(super) fn lacks_room(error: &Error, refusal: Option<RefusalCode>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::types::EngineId;
     use proptest::prelude::*;
 
     /// Makes a dial that its target's peer identifies.
     fn repeated(peer: PeerId, at: Monotonic, awaited: Option<u64>) -> RepeatedDial {
         let error = Error::new(Status::Unreachable, "");
-        let awaited = awaited.map(|engine| ([0; 16], engine));
+        let awaited = awaited.map(|engine| (EngineId([0; 16]), engine));
         RepeatedDial { at, ..RepeatedDial::new(Target::Again { peer }, Vec::new(), at, error, awaited) }
     }
 
@@ -300,7 +301,7 @@ mod tests {
                     }
                     _ => {
                         gone.extend(list.extract_if(.., |it| it.2 == Some(engine)).map(|it| it.0));
-                        prop_assert_eq!(peers(dials.take_awaiting(([0; 16], engine))), gone);
+                        prop_assert_eq!(peers(dials.take_awaiting((EngineId([0; 16]), engine))), gone);
                     }
                 }
                 prop_assert_eq!(dials.next(), list.iter().map(|it| it.1).min());

@@ -8,7 +8,7 @@ use crate::stats::Stats;
 use crate::sys::atomic::{AtomicU64, Ordering};
 use crate::sys::clock;
 use crate::sys::pages::Pages;
-use crate::types::{Monotonic, TransferId};
+use crate::types::{EngineId, Monotonic, TransferId};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ pub enum PeerState {
 /// The peer's identity; fixed for the life of the handle.
 #[derive(Clone, Debug)]
 pub struct PeerIdentity {
-    pub engine_id: [u8; 16],
+    pub engine_id: EngineId,
     pub incarnation: u64,
     /// "host:port" to dial; "" if the peer does not listen.
     pub address: String,

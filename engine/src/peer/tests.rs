@@ -14,7 +14,7 @@ use crate::route::{Asked, PathState};
 use crate::status::Status;
 use crate::sys::pages::Pages;
 use crate::types::{
-    Monotonic, Op, PeerId, Range, RegionId, Request, Slice, SliceRange, TransferId, Transport,
+    EngineId, Monotonic, Op, PeerId, Range, RegionId, Request, Slice, SliceRange, TransferId, Transport,
 };
 use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex};
@@ -53,7 +53,7 @@ pub fn peer() -> Arc<Peer> {
 /// Returns a peer with this handle.
 pub fn peer_with(handle: u64) -> Arc<Peer> {
     let identity = PeerIdentity {
-        engine_id: [1; 16],
+        engine_id: EngineId([1; 16]),
         incarnation: 1,
         address: String::new(),
         tag: Tag::from_random(1),

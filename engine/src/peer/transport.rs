@@ -4,7 +4,7 @@ use super::path::Path;
 use super::{LaneNumbers, Peer, Posted};
 use crate::command::Command;
 use crate::status::Result;
-use crate::types::{LaneId, PeerId, RegionId, TransferId, Transport};
+use crate::types::{LaneId, PeerId, RegionId, SessionId, TransferId, Transport};
 use std::sync::Arc;
 
 /// The result of closing a lane of a `TransportService`.
@@ -91,7 +91,7 @@ pub struct Installed {
 pub struct SessionInfo {
     pub peer: Arc<Peer>,
     pub dialer: bool,
-    pub session_id: [u8; 16],
+    pub session_id: SessionId,
     /// A secret of the two engines.
     pub key: [u8; 32],
     /// The source of lane numbers of the session.

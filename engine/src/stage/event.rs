@@ -8,7 +8,7 @@ use crate::peer::SessionInfo;
 use crate::region::Region;
 use crate::status::Result;
 use crate::sys::turns::{Awaited, HasWork};
-use crate::types::{BridgeId, OperationId, PeerId, RegionId, TransferId};
+use crate::types::{BridgeId, OperationId, PeerId, RegionId, SessionId, TransferId};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::task::Waker;
@@ -44,7 +44,7 @@ pub enum Event {
     /// A device here has mapped the memory that a peer lent in this session.
     Mapped {
         peer: PeerId,
-        session: Option<[u8; 16]>,
+        session: Option<SessionId>,
         key: MappingKey,
         result: Result<Arc<Mapped>>,
     },

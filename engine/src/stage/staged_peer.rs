@@ -9,7 +9,7 @@ use super::serve::Served;
 use crate::command::{Command, Commands};
 use crate::peer::Peer;
 use crate::sys::map::{HashMap, HashSet};
-use crate::types::{BridgeId, MemoryKind, OperationId, RegionId, TransferId, Transport};
+use crate::types::{BridgeId, MemoryKind, OperationId, RegionId, SessionId, TransferId, Transport};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::task::Waker;
@@ -18,7 +18,7 @@ use std::task::Waker;
 pub struct StagedPeer {
     pub peer: Arc<Peer>,
     /// The current session, if any.
-    pub session: Option<[u8; 16]>,
+    pub session: Option<SessionId>,
     pub operations: BTreeMap<OperationId, Operation>,
     pub served: HashMap<OperationId, Served>,
     /// The wakers that report when one of these transfers is struck.
@@ -66,7 +66,7 @@ impl StagedPeer {
         self.session.is_some()
     }
 
-    pub fn session(&self) -> Option<[u8; 16]> {
+    pub fn session(&self) -> Option<SessionId> {
         self.session
     }
 

@@ -13,14 +13,14 @@ use crate::status::{Error, Status};
 use crate::sys::poller::{Poller, PollerKind, Ready};
 use crate::sys::turns::{self, Next, Turns};
 use crate::sys::{clock, lock::Mutex, map::HashMap, once::OnceLock, racing, thread::JoinHandle};
-use crate::types::{Boottime, LaneId, Monotonic, Op, PeerId, Range, RegionId, Slice, Transport};
+use crate::types::{Boottime, LaneId, Monotonic, Op, PeerId, Range, RegionId, SessionId, Slice, Transport};
 use crate::{command::Command, context::Context};
 use std::{collections::BTreeMap, sync::Arc};
 
 const TRANSPORT: Transport = Transport::Loopback;
 
 /// Lanes that no acceptor has taken yet, by the id of the session.
-static OFFERED: Mutex<BTreeMap<[u8; 16], Arc<Lane>>> = Mutex::new(BTreeMap::new());
+static OFFERED: Mutex<BTreeMap<SessionId, Arc<Lane>>> = Mutex::new(BTreeMap::new());
 
 #[derive(Default)]
 struct Lane {

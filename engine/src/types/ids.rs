@@ -98,3 +98,36 @@ id! {
     /// The number of a bridge of staging, which the initiator draws.
     BridgeId(u64)
 }
+
+macro_rules! drawn {
+    ($(#[$what:meta])* $Name:ident) => {
+        $(#[$what])*
+        #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[repr(transparent)]
+        pub struct $Name(pub [u8; 16]);
+
+        impl fmt::Debug for $Name {
+            fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(out, "{:032x}", u128::from_be_bytes(self.0))
+            }
+        }
+    };
+}
+
+drawn! {
+    /// An engine, whatever number its incarnation has.
+    EngineId
+}
+
+drawn! {
+    /// A session, as both of its sides call it: from the hash of their handshake.
+    SessionId
+}
+
+drawn! {
+    /// The socket on which an engine listens: two engines that answer at one place are one after the other.
+    PlaceId
+}
+
+/// An engine, and the number that tells it from a restarted one.
+pub type Incarnation = (EngineId, u64);

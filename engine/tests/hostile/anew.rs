@@ -6,7 +6,7 @@ use crate::support::{alloc, engine, eventually, regions, REMOTE, REMOTE_REGION};
 use ferry::internals::session::handshake::AuthPolicy;
 use ferry::internals::session::message::Message;
 use ferry::internals::sys::host::Process;
-use ferry::types::{Op, PeerId, Request};
+use ferry::types::{EngineId, Op, PeerId, PlaceId, Request};
 use ferry::{Engine, Fence, Memory, PeerState, State, Transfer, TransferOptions};
 use std::net::TcpStream;
 
@@ -19,7 +19,7 @@ const UNPROVEN: [(&str, &str); 3] =
 /// Returns an identity with this pid; place and host are the same in all of one test.
 fn who(pid: u32) -> Who {
     let mut who = Who::new();
-    who.0.place = Some([5; 16]);
+    who.0.place = Some(PlaceId([5; 16]));
     who.0.process = Some(process(pid));
     who
 }
@@ -132,7 +132,7 @@ fn a_peer_of_another_address_tells_of_no_process_here() {
     let mut next = who(11);
     next.0.place = None;
     // If there are two sessions, the one that this engine dialed stays.
-    next.0.engine_id = [0; 16];
+    next.0.engine_id = EngineId([0; 16]);
     let mut other = dial_from_elsewhere(&posted.engine, &next);
     let _lanes = other.up();
     posted.listener.hand_over_to(next);

@@ -6,7 +6,7 @@ use crate::support::{engine, eventually};
 use ferry::internals::session::handshake::RefusalCode;
 use ferry::internals::session::message::Message;
 use ferry::notify::{Event, EventBody, Queue, WHAT_PEERS};
-use ferry::types::PeerId;
+use ferry::types::{EngineId, PeerId};
 use ferry::{Engine, PeerState, Status};
 use std::net::{Shutdown, TcpStream};
 
@@ -24,7 +24,7 @@ struct Two {
 impl Two {
     fn new(is_larger: bool) -> Two {
         let mut who = Who::new();
-        who.0.engine_id = [if is_larger { 0xff } else { 0 }; 16];
+        who.0.engine_id = EngineId([if is_larger { 0xff } else { 0 }; 16]);
         let listener = HostileListener::open(Who(who.0.clone()));
         who.0.address.clone_from(&listener.address);
         Two { engine: engine(&PATIENT), who, listener }
@@ -216,7 +216,7 @@ fn an_engine_that_answers_where_the_peer_was_reached_replaces_it() {
     let (redial, second, _lanes, handle) = two.overtake(true);
     assert_eq!(redial.finish().receive_any(), None);
     let mut anew = Who(two.who.0.clone());
-    anew.0.engine_id = [0xfe; 16];
+    anew.0.engine_id = EngineId([0xfe; 16]);
     two.listener.hand_over_to(anew);
     two.cut(&second, handle);
     let mut other = two.listener.accept();
@@ -232,7 +232,7 @@ fn a_clone_that_answers_in_the_place_of_another_ends_nobody_s_session() {
     for (is_connected, refuses) in [(false, false), (true, false), (true, true)] {
         let two = Two::new(true);
         let mut listens = Who(two.who.0.clone());
-        listens.0.engine_id = [0xfe; 16];
+        listens.0.engine_id = EngineId([0xfe; 16]);
         let mut clone = is_connected.then(|| Hostile::dial(two.engine.address(), &listens));
         let _of_clone = clone.as_mut().map(Hostile::up);
         let mut first = two.dial();
@@ -320,7 +320,7 @@ fn a_connect_that_waits_for_a_session_that_is_lost_gets_the_engine_that_listens_
     two.listener.take().refuse(RefusalCode::AuthRequired);
     eventually("the peer is lost", || two.state(handle) == PeerState::Lost);
     let mut anew = Who(two.who.0.clone());
-    anew.0.engine_id = [0xfe; 16];
+    anew.0.engine_id = EngineId([0xfe; 16]);
     two.listener.hand_over_to(anew);
     let mut other = two.listener.accept();
     let _lanes = other.up();

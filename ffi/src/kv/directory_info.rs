@@ -148,7 +148,7 @@ impl From<&Entry> for ferry_directory_entry {
         let mut out = ferry_directory_entry {
             struct_size: size_of::<ferry_directory_entry>() as u32,
             has_identity: entry.identity.is_some().into(),
-            engine_id: entry.identity.map_or([0; 16], |identity| identity.engine_id),
+            engine_id: entry.identity.map_or([0; 16], |identity| identity.engine_id.0),
             incarnation: entry.identity.map_or(0, |identity| identity.incarnation),
             name: [0; 264],
             address: [0; 264],
@@ -190,7 +190,7 @@ mod tests {
 
     #[test]
     fn every_field_arrives_where_it_belongs() {
-        let identity = Some(Identity { engine_id: [7; 16], incarnation: 9 });
+        let identity = Some(Identity { engine_id: engine::types::EngineId([7; 16]), incarnation: 9 });
         let entry = Entry { name: "a".into(), address: "h:1".into(), identity };
         let out = ferry_directory_entry::from(&entry);
         assert_eq!((out.has_identity, out.engine_id, out.incarnation), (1, [7; 16], 9));

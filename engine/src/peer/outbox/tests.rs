@@ -18,7 +18,7 @@ use crate::status::Status;
 use crate::sys::map::HashSet;
 use crate::sys::pages::Pages;
 use crate::types::{
-    Monotonic, Op, PeerId, Range, RegionId, Request, Slice, SliceRange, TransferId, Transport,
+    EngineId, Monotonic, Op, PeerId, Range, RegionId, Request, Slice, SliceRange, TransferId, Transport,
 };
 use proptest::prelude::*;
 use std::sync::Arc;
@@ -38,7 +38,7 @@ impl Path for Silent {
 
 fn peer() -> Peer {
     let identity = PeerIdentity {
-        engine_id: [1; 16],
+        engine_id: EngineId([1; 16]),
         incarnation: 1,
         address: String::new(),
         tag: Tag::from_random(1),

@@ -6,7 +6,7 @@ use super::refusal::{HandshakeError, HandshakeResult, RefusalCode};
 use super::wire::{self, Fields, FrameType, Frames};
 use super::{identity, noise, Auth, Established, Local, Next, Proof, Step};
 use crate::status::{Error, Result};
-use crate::types::Boottime;
+use crate::types::{Boottime, Incarnation};
 
 /// One handshake. Any error ends the handshake; every later call returns CLOSED.
 #[derive(Debug)]
@@ -87,7 +87,7 @@ impl Dialer {
     }
 
     /// Returns the engine id and incarnation that the other end claims, once they are known. They may be unproven.
-    pub fn other_end(&self) -> Option<([u8; 16], u64)> {
+    pub fn other_end(&self) -> Option<Incarnation> {
         match &self.state {
             State::AwaitHello | State::Over => None,
             State::AwaitProof(negotiated) => {

@@ -13,6 +13,7 @@ use super::wire::{self, Fields, FrameType, WIRE_VERSION, WIRE_VERSION_MIN};
 use super::{key, Local};
 use crate::status::{Error, Result};
 use crate::sys::unix::is_proof_name;
+use crate::types::EngineId;
 
 /// The authentication modes that a side accepts: a bit set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,7 +68,7 @@ pub(super) enum Role {
 #[derive(Clone, Debug)]
 pub(super) struct Hello {
     versions: (u16, u16),
-    pub engine_id: [u8; 16],
+    pub engine_id: EngineId,
     pub incarnation: u64,
     /// New for each handshake. It is part of the prologue, so recorded messages cannot be used again. The dialer's
     /// nonce also identifies its same-user proof.
@@ -116,7 +117,7 @@ impl Hello {
         let mut out = Vec::with_capacity(128);
         out.extend_from_slice(&self.versions.0.to_le_bytes());
         out.extend_from_slice(&self.versions.1.to_le_bytes());
-        out.extend_from_slice(&self.engine_id);
+        out.extend_from_slice(&self.engine_id.0);
         out.extend_from_slice(&self.incarnation.to_le_bytes());
         out.extend_from_slice(&self.nonce);
         out.push(self.offers.0);
@@ -146,7 +147,7 @@ impl Hello {
     fn decode_rest(raw: &[u8], versions: (u16, u16), mut fields: Fields<'_>) -> Option<Hello> {
         Some(Hello {
             versions,
-            engine_id: fields.array()?,
+            engine_id: EngineId(fields.array()?),
             incarnation: fields.u64()?,
             nonce: fields.array()?,
             offers: Offers(fields.u8()?),

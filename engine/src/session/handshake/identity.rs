@@ -15,12 +15,12 @@ use crate::limits::FRAME_BYTES_MIN;
 use crate::status::{Error, Result};
 use crate::sys::host::Process;
 use crate::sys::unix::is_proof_name;
-use crate::types::Boottime;
+use crate::types::{Boottime, EngineId, PlaceId};
 
 /// A peer's description of itself. The limits are the peer's own; a session uses the smaller limit of both sides.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
-    pub engine_id: [u8; 16],
+    pub engine_id: EngineId,
     pub incarnation: u64,
     /// `host:port` that other engines can dial; may be empty. Printable ASCII, at most 255 bytes.
     pub address: String,
@@ -33,7 +33,7 @@ pub struct Identity {
     /// The peer's clock of leases when it encoded the identity.
     pub boottime_ns: Boottime,
     /// Identifies the listening socket: unique among the sockets of a kernel at any time.
-    pub place: Option<[u8; 16]>,
+    pub place: Option<PlaceId>,
     /// The process of the engine, if its kernel can identify the process.
     pub process: Option<Process>,
 }
@@ -60,7 +60,7 @@ pub(super) fn encode(local: &Local, boottime_ns: Boottime, out: &mut Vec<u8>) {
         out.extend_from_slice(&limit.to_le_bytes());
     }
     out.extend_from_slice(&boottime_ns.ns().to_le_bytes());
-    out.extend_from_slice(&local.place.unwrap_or_default());
+    out.extend_from_slice(&local.place.unwrap_or_default().0);
     encode_process(local.process.as_ref(), out);
     out.push(local.address.len() as u8);
     out.extend_from_slice(local.address.as_bytes());
@@ -78,7 +78,7 @@ pub(super) fn decode(hello: &Hello, mut fields: Fields<'_>) -> Option<Identity> 
         reads_max: fields.u32().filter(|reads| *reads > 0)?,
         notify_credits: fields.u32()?,
         boottime_ns: Boottime::from_ns(fields.u64()?),
-        place: Some(fields.array()?).filter(|place| *place != [0; 16]),
+        place: Some(PlaceId(fields.array()?)).filter(|place| *place != PlaceId::default()),
         process: decode_process(&mut fields)?,
         address: {
             let bytes = fields.short().filter(|bytes| is_address(bytes))?;

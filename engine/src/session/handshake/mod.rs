@@ -42,11 +42,12 @@ pub use wire::{peek_kind, preamble, Peek, KIND_LANE};
 
 use super::channel::Channel;
 use crate::sys::host::Process;
+use crate::types::{EngineId, PlaceId, SessionId};
 
 /// The data of this engine that handshakes send or use.
 #[derive(Clone, Debug)]
 pub struct Local {
-    pub engine_id: [u8; 16],
+    pub engine_id: EngineId,
     pub incarnation: u64,
     /// `host:port` that other engines can dial; may be empty. Printable ASCII, at most 255 bytes.
     pub address: String,
@@ -60,7 +61,7 @@ pub struct Local {
     /// acceptor does not offer such proofs.
     pub unix_name: Option<Vec<u8>>,
     /// Where this engine listens, and its process: see `Identity`.
-    pub place: Option<[u8; 16]>,
+    pub place: Option<PlaceId>,
     pub process: Option<Process>,
     pub auth: AuthPolicy,
 }
@@ -93,7 +94,7 @@ pub enum Auth {
 pub struct Established {
     pub peer: Identity,
     pub channel: Channel,
-    pub session_id: [u8; 16],
+    pub session_id: SessionId,
     /// The key from which the keys of the session's lanes are derived.
     pub lane_key: Key,
     pub auth: Auth,

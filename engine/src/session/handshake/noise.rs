@@ -9,6 +9,7 @@ use crate::limits::HANDSHAKE_BYTES_MAX;
 use crate::session::channel::Channel;
 use crate::status::{Error, Result, Status};
 use crate::sys::random;
+use crate::types::SessionId;
 
 const PATTERN: &str = "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s";
 const PROLOGUE: &[u8] = b"ferry session handshake 1";
@@ -88,12 +89,12 @@ pub(super) fn finish(noise: snow::HandshakeState) -> Result<(Channel, [u8; 32])>
 
 /// Derives the session id and the lane key. The shares were encrypted under the ephemeral keys, so the results are as
 /// secret as those keys. The hash binds the results to this handshake.
-pub(super) fn session_keys(hash: &[u8; 32], dialer: &Key, acceptor: &Key) -> ([u8; 16], Key) {
+pub(super) fn session_keys(hash: &[u8; 32], dialer: &Key, acceptor: &Key) -> (SessionId, Key) {
     let material: [&[u8]; 3] = [hash, dialer.bytes(), acceptor.bytes()];
     let id = Key::derive("ferry 2026 session handshake: session id", &material);
     let lane_key = Key::derive("ferry 2026 session handshake: lane key", &material);
-    let mut session_id = [0; 16];
-    session_id.copy_from_slice(&id.bytes()[..16]);
+    let mut session_id = SessionId::default();
+    session_id.0.copy_from_slice(&id.bytes()[..16]);
     (session_id, lane_key)
 }
 

@@ -4,6 +4,7 @@
 
 use super::wire::{self, FrameType};
 use crate::status::{Error, Status};
+use crate::types::Incarnation;
 
 /// Bytes of a refusal's text that are sent or read. Bounded, because the peer is not authenticated.
 const TEXT_BYTES_MAX: usize = 200;
@@ -81,7 +82,7 @@ pub struct HandshakeError {
     /// The reason, received or sent; None if the connection ended without a reason.
     pub refusal: Option<RefusalCode>,
     /// Engine id and incarnation of the engine that refused, if it was authenticated before.
-    pub by: Option<([u8; 16], u64)>,
+    pub by: Option<Incarnation>,
     /// Bytes to send before closing, so that the other side can report the reason; may be empty.
     pub reply: Vec<u8>,
 }

@@ -20,7 +20,9 @@ use crate::status::{Error, Result};
 use crate::sys::clock;
 use crate::sys::proven::Proven;
 use crate::sys::turns::Sleeper;
-use crate::types::{Access, Boottime, BridgeId, Location, Monotonic, OperationId, Range, RegionId, Slice};
+use crate::types::{
+    Access, Boottime, BridgeId, Location, Monotonic, OperationId, Range, RegionId, SessionId, Slice,
+};
 use std::collections::VecDeque;
 
 const PEER: u64 = 7;
@@ -102,7 +104,7 @@ impl Target {
         self.service.begin(SessionInfo {
             peer: self.peer.clone(),
             dialer: false,
-            session_id: [1; 16],
+            session_id: SessionId([1; 16]),
             key: [7; 32],
             lane_numbers: Arc::default(),
         });

@@ -12,7 +12,7 @@ use crate::peer::{Peer, SessionInfo, TransportService};
 use crate::region::Registry;
 use crate::status::{Error, Result, Status};
 use crate::sys::clock;
-use crate::types::{OperationId, PeerId, TransferId};
+use crate::types::{OperationId, PeerId, SessionId, TransferId};
 use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
@@ -40,7 +40,7 @@ fn stage() -> (Stage, Arc<Service>) {
         service.begin(SessionInfo {
             peer: peer_with(handle),
             dialer: true,
-            session_id: [1; 16],
+            session_id: SessionId([1; 16]),
             key: [7; 32],
             lane_numbers: Arc::default(),
         });

@@ -6,7 +6,7 @@
 //! process that the kernel names as the other end, the receiver reaches the right memory.
 
 use crate::sys::packet::DESCRIPTORS_MAX;
-use crate::types::RegionId;
+use crate::types::{RegionId, SessionId};
 
 pub const PACKET_BYTES_MAX: usize = 96;
 pub const PROOF_BYTES: usize = 32;
@@ -15,7 +15,7 @@ const _: () = assert!(DESCRIPTORS_MAX >= 2, "ATTACH carries two descriptors");
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Packet {
     /// The first packet of each side; carries the board and the receiver's tally.
-    Attach { session: [u8; 16], mac: [u8; PROOF_BYTES], value_at: u64 },
+    Attach { session: SessionId, mac: [u8; PROOF_BYTES], value_at: u64 },
     /// A region that can be mapped; carries its memfd.
     Region { id: RegionId, address: u64, length: u64 },
     /// The region is not registered any more.
@@ -30,7 +30,7 @@ impl Packet {
         match self {
             Packet::Attach { session, mac, value_at } => {
                 out.push(1);
-                out.extend_from_slice(session);
+                out.extend_from_slice(&session.0);
                 out.extend_from_slice(mac);
                 out.extend_from_slice(&value_at.to_le_bytes());
             }
@@ -50,7 +50,7 @@ impl Packet {
     }
 
     /// Returns the session that an ATTACH names.
-    pub fn session(&self) -> Option<[u8; 16]> {
+    pub fn session(&self) -> Option<SessionId> {
         match self {
             Packet::Attach { session, .. } => Some(*session),
             _ => None,
@@ -63,7 +63,7 @@ impl Packet {
         let number = |bytes: &[u8]| Some(u64::from_le_bytes(bytes.try_into().ok()?));
         match (kind, rest.len()) {
             (1, 56) => Some(Packet::Attach {
-                session: rest[..16].try_into().ok()?,
+                session: SessionId(rest[..16].try_into().ok()?),
                 mac: rest[16..48].try_into().ok()?,
                 value_at: number(&rest[48..])?,
             }),
@@ -82,11 +82,11 @@ impl Packet {
 /// The secret of the two ends of a session.
 pub struct Keys {
     key: [u8; 32],
-    session: [u8; 16],
+    session: SessionId,
 }
 
 impl Keys {
-    pub fn new(session_key: &[u8; 32], session: [u8; 16]) -> Keys {
+    pub fn new(session_key: &[u8; 32], session: SessionId) -> Keys {
         Keys { key: blake3::derive_key("ferry same-host path v2", session_key), session }
     }
 
@@ -112,7 +112,7 @@ impl Keys {
 
     fn hash(&self, what: &[u8], dialer: bool, number: u64) -> [u8; PROOF_BYTES] {
         let mut hasher = blake3::Hasher::new_keyed(&self.key);
-        hasher.update(&self.session).update(&[dialer as u8]).update(&number.to_le_bytes()).update(what);
+        hasher.update(&self.session.0).update(&[dialer as u8]).update(&number.to_le_bytes()).update(what);
         *hasher.finalize().as_bytes()
     }
 }
@@ -123,7 +123,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn packets() -> Vec<Packet> {
-        let keys = Keys::new(&[1; 32], [2; 16]);
+        let keys = Keys::new(&[1; 32], SessionId([2; 16]));
         vec![
             keys.attach(true, 77),
             Packet::Region { id: RegionId::from_raw(5), address: 1 << 40, length: 9 },
@@ -156,12 +156,12 @@ mod tests {
 
     #[test]
     fn an_attach_proves_session_side_and_address() {
-        let keys = Keys::new(&[1; 32], [2; 16]);
+        let keys = Keys::new(&[1; 32], SessionId([2; 16]));
         let attach = keys.attach(true, 4096);
         assert_eq!(keys.check(&attach, true), Some(4096));
         assert_eq!(keys.check(&attach, false), None, "its own ATTACH, sent back");
-        assert_eq!(Keys::new(&[1; 32], [3; 16]).check(&attach, true), None);
-        assert_eq!(Keys::new(&[9; 32], [2; 16]).check(&attach, true), None);
+        assert_eq!(Keys::new(&[1; 32], SessionId([3; 16])).check(&attach, true), None);
+        assert_eq!(Keys::new(&[9; 32], SessionId([2; 16])).check(&attach, true), None);
         let Packet::Attach { session, mac, .. } = attach else { unreachable!() };
         assert_eq!(keys.check(&Packet::Attach { session, mac, value_at: 4097 }, true), None);
         assert_ne!(keys.value(true), keys.value(false));

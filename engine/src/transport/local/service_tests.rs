@@ -10,6 +10,7 @@ use crate::sys::mapping::Mapping;
 use crate::transport::local::copier::Copier;
 use crate::transport::local::process::Process;
 use crate::transport::local::session::Admitted;
+use crate::types::SessionId;
 
 const PEERS: u64 = 1000;
 
@@ -20,8 +21,8 @@ fn service() -> Arc<Service> {
     let registry = Arc::new(Registry::new(Tag::from_random(1), Some(grants.clone())));
     let service = Service::new(settings, registry, grants, Arc::default()).unwrap();
     for handle in 1..=PEERS {
-        let mut session_id = [0; 16];
-        session_id[..8].copy_from_slice(&handle.to_le_bytes());
+        let mut session_id = SessionId([0; 16]);
+        session_id.0[..8].copy_from_slice(&handle.to_le_bytes());
         service.begin(SessionInfo {
             peer: peer_with(handle),
             dialer: handle % 2 == 0,

@@ -7,7 +7,7 @@ use crate::schedule::Schedule;
 use crate::sys::fd::OwnedFd;
 use crate::sys::map::HashMap;
 use crate::sys::thread::JoinHandle;
-use crate::types::{Monotonic, PeerId, RegionId};
+use crate::types::{Monotonic, PeerId, RegionId, SessionId};
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ pub struct Sessions {
     /// By the peer's handle, from the session's begin to its end.
     pub all: HashMap<PeerId, Session>,
     /// The peers by session id, which the dialer's ATTACH names.
-    pub by_id: HashMap<[u8; 16], PeerId>,
+    pub by_id: HashMap<SessionId, PeerId>,
     /// Sessions that have work: a thread that changes a session adds it, except in `serve`.
     pub work: BTreeSet<PeerId>,
     /// When the other sessions are looked after next.

@@ -5,12 +5,12 @@
 use super::service::Service;
 use super::wire::Message;
 use crate::sys::clock;
-use crate::types::PeerId;
+use crate::types::{PeerId, SessionId};
 
 impl Service {
     /// Handles IDLE: the peer has posted nothing for a while. If this side is idle, too, the dialer gives up the
     /// endpoints, and an acceptor answers IDLE.
-    pub(super) fn peer_is_idle(&self, peer: PeerId, id: [u8; 16]) {
+    pub(super) fn peer_is_idle(&self, peer: PeerId, id: SessionId) {
         let now = clock::monotonic_ns();
         let lanes = self.with(peer, id, |session| {
             if !session.note_idle(now, self.settings.idle) {
@@ -27,7 +27,7 @@ impl Service {
     }
 
     /// Makes given-up endpoints again; an acceptor asks the dialer for them.
-    pub(super) fn wake(&self, peer: PeerId, id: [u8; 16]) {
+    pub(super) fn wake(&self, peer: PeerId, id: SessionId) {
         self.with(peer, id, |session| {
             if session.wake(&self.devices) && !session.session_info.dialer {
                 self.send(session, &Message::Wake);
@@ -37,7 +37,7 @@ impl Service {
     }
 
     /// Returns the session's id if something is queued while the session's endpoints are given up.
-    pub(super) fn wanted(&self, peer: PeerId) -> Option<[u8; 16]> {
+    pub(super) fn wanted(&self, peer: PeerId) -> Option<SessionId> {
         let sessions = self.lock();
         let session = sessions.all.get(&peer).filter(|session| session.is_wanted())?;
         Some(session.session_info.session_id)

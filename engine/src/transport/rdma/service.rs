@@ -25,7 +25,7 @@ use crate::sys::lock::{Mutex, MutexGuard};
 use crate::sys::poller::{Poller, PollerKind, Ready};
 use crate::sys::thread::JoinHandle;
 use crate::sys::turns::{self, Next, Turns};
-use crate::types::{LaneId, Monotonic, PeerId, RegionId, Transport};
+use crate::types::{LaneId, Monotonic, PeerId, RegionId, SessionId, Transport};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -244,7 +244,7 @@ impl Service {
         sessions.times.set(peer, at);
     }
 
-    fn next_message(&self, peer: PeerId) -> Option<(Message, [u8; 16])> {
+    fn next_message(&self, peer: PeerId) -> Option<(Message, SessionId)> {
         let mut sessions = self.lock();
         let session = sessions.all.get_mut(&peer)?;
         Some((session.inbox.pop_front()?, session.session_info.session_id))
@@ -254,14 +254,14 @@ impl Service {
     pub(super) fn with<T>(
         &self,
         peer: PeerId,
-        id: [u8; 16],
+        id: SessionId,
         act: impl FnOnce(&mut Session) -> T,
     ) -> Option<T> {
         let mut sessions = self.lock();
         sessions.all.get_mut(&peer).filter(|session| session.session_info.session_id == id).map(act)
     }
 
-    fn handle_message(&self, peer: PeerId, id: [u8; 16], message: Message) {
+    fn handle_message(&self, peer: PeerId, id: SessionId, message: Message) {
         match message {
             Message::Offer { devices, why } => {
                 let gone = self
@@ -334,7 +334,7 @@ impl Service {
         &self,
         peer: PeerId,
         now: Monotonic,
-    ) -> Option<([u8; 16], Vec<Pair>, Vec<LaneId>, Vec<LaneId>)> {
+    ) -> Option<(SessionId, Vec<Pair>, Vec<LaneId>, Vec<LaneId>)> {
         let sessions = &mut *self.lock();
         let session = sessions.all.get_mut(&peer)?;
         for regions in session.take_acks() {

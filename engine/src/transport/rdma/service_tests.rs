@@ -6,7 +6,7 @@ use super::*;
 use crate::handle::Tag;
 use crate::peer::tests::peer_with;
 use crate::peer::{Path, SessionInfo, TransportService};
-use crate::types::{LaneId, PeerId};
+use crate::types::{LaneId, PeerId, SessionId};
 
 const PEERS: u64 = 1000;
 
@@ -34,7 +34,7 @@ fn service() -> Arc<Service> {
         service.begin(SessionInfo {
             peer: peer_with(handle),
             dialer: handle % 2 == 0,
-            session_id: [1; 16],
+            session_id: SessionId([1; 16]),
             key: [7; 32],
             lane_numbers: Arc::default(),
         });

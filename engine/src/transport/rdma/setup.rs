@@ -8,13 +8,13 @@ use super::wire::{Message, Side};
 use crate::peer::Closed;
 use crate::status::reason;
 use crate::sys::clock;
-use crate::types::{LaneId, PeerId};
+use crate::types::{LaneId, PeerId, SessionId};
 
 impl Service {
     fn make(
         &self,
         peer: PeerId,
-        id: [u8; 16],
+        id: SessionId,
         (lane, pair, qps): (LaneId, Pair, u32),
     ) -> std::result::Result<Entry, String> {
         let device = self.devices.get(pair.0 as usize).ok_or("no such device")?.clone();
@@ -41,7 +41,7 @@ impl Service {
     }
 
     /// The dialer's first step: makes its end, and sends CONNECT.
-    pub(super) fn ask(&self, peer: PeerId, id: [u8; 16], pair: Pair) {
+    pub(super) fn ask(&self, peer: PeerId, id: SessionId, pair: Pair) {
         let Some(lane) = self.with(peer, id, |session| session.session_info.lane_numbers.draw()) else {
             return;
         };
@@ -62,7 +62,7 @@ impl Service {
     }
 
     /// The acceptor's step: makes and connects its end, and sends ACCEPT or REFUSE.
-    pub(super) fn answer(&self, peer: PeerId, id: [u8; 16], lane: LaneId, pair: Pair, theirs: Side) {
+    pub(super) fn answer(&self, peer: PeerId, id: SessionId, lane: LaneId, pair: Pair, theirs: Side) {
         let admitted = self.with(peer, id, |session| session.admit(lane, &theirs, self.silence()));
         let Some(admitted) = admitted else { return };
         // Failures of pairs that can't exist are not kept: a peer could name 65,536 of them.
@@ -91,7 +91,7 @@ impl Service {
     }
 
     /// The dialer's second step: connects its end, and probes whether the other end answers.
-    pub(super) fn accepted(&self, peer: PeerId, id: [u8; 16], lane: LaneId, theirs: Side) {
+    pub(super) fn accepted(&self, peer: PeerId, id: SessionId, lane: LaneId, theirs: Side) {
         let found = self.with(peer, id, |session| {
             let entry = session.entries.get_mut(&lane).filter(|entry| entry.stage == Stage::Asked)?;
             entry.stage = Stage::Probing;
@@ -106,7 +106,7 @@ impl Service {
     }
 
     /// Closes an endpoint that never carried anything.
-    pub(super) fn close_quietly(&self, peer: PeerId, id: [u8; 16], lane: LaneId, why: &str) {
+    pub(super) fn close_quietly(&self, peer: PeerId, id: SessionId, lane: LaneId, why: &str) {
         let mut sessions = self.lock();
         let session = sessions.all.get_mut(&peer).filter(|session| session.session_info.session_id == id);
         let unused =

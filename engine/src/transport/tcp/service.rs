@@ -17,7 +17,7 @@ use crate::sys::clock;
 use crate::sys::fd::OwnedFd;
 use crate::sys::lock::{Mutex, MutexGuard};
 use crate::sys::map::HashMap;
-use crate::types::{Boottime, LaneId, Monotonic, PeerId, TransferId};
+use crate::types::{Boottime, LaneId, Monotonic, PeerId, SessionId, TransferId};
 use std::sync::Arc;
 
 /// The longest pause before a lane is dialed again.
@@ -42,7 +42,7 @@ struct Session {
     opening: Opening,
     lanes: HashMap<LaneId, Arc<Lane>>,
     dialed: bool,
-    id: [u8; 16],
+    id: SessionId,
     key: [u8; 32],
     numbers: Arc<LaneNumbers>,
 }
@@ -81,7 +81,7 @@ impl Service {
             opening: Opening::new(lanes, pauses),
             lanes: HashMap::default(),
             dialed: false,
-            id: [0; 16],
+            id: SessionId::default(),
             key: [0; 32],
             numbers: Arc::default(),
             peer: peer.clone(),

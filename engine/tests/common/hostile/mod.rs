@@ -23,7 +23,7 @@ use ferry::internals::session::handshake::{
 };
 use ferry::internals::session::message::Message;
 use ferry::internals::sys::{clock, random_u64};
-use ferry::types::LaneId;
+use ferry::types::{EngineId, LaneId, SessionId};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
@@ -45,7 +45,7 @@ impl Who {
             .map(|at| u8::from_str_radix(&SECRET[at..at + 2], 16).unwrap())
             .collect();
         Who(Local {
-            engine_id: id.try_into().unwrap(),
+            engine_id: EngineId(id.try_into().unwrap()),
             incarnation: random_u64(),
             address: String::new(),
             tag: 7,
@@ -157,7 +157,7 @@ impl Taken<'_> {
 pub struct Hostile {
     /// The engine's identity, as the engine announced it.
     pub engine: Identity,
-    pub session_id: [u8; 16],
+    pub session_id: SessionId,
     pub lane_key: [u8; 32],
     /// The engine's association that the next `start` names; `start` fills it in. To resume, take this field and the
     /// next from an earlier session.

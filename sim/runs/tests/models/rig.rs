@@ -13,7 +13,7 @@ use ferry::internals::region::{Region, RemoteMap};
 use ferry::internals::sys::pages::Pages;
 use ferry::limits::{FRAME_DESCRIPTORS_MAX, NOTIFY_BYTES_MAX};
 use ferry::notify::Queue;
-use ferry::types::{Monotonic, Op, PeerId, RegionId, Request, Slice, SliceRange, TransferId, Transport};
+use ferry::types::{EngineId, Monotonic, Op, PeerId, RegionId, Request, Slice, SliceRange, TransferId, Transport};
 use ferry::{Fence, Notification, Status, TransferCore};
 use ferry_sim_kernel::explore::{self, Bounds};
 use ferry_sim_kernel::task::{spawn, JoinHandle};
@@ -79,7 +79,7 @@ pub fn peer() -> Peer {
         pages: Arc::new(Pages::of(None)),
     };
     let identity = PeerIdentity {
-        engine_id: [1; 16],
+        engine_id: EngineId([1; 16]),
         incarnation: 1,
         address: String::new(),
         tag: Tag::from_random(1),

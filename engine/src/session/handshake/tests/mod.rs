@@ -100,7 +100,7 @@ fn sessions_differ_and_their_channels_work_both_ways() {
     let (other, _) = established();
     assert_ne!(dialer.session_id, other.session_id);
     assert_ne!(dialer.lane_key.bytes(), other.lane_key.bytes());
-    assert_ne!(dialer.lane_key.bytes()[..16], dialer.session_id);
+    assert_ne!(dialer.lane_key.bytes()[..16], dialer.session_id.0);
     let mut wire = Vec::new();
     dialer.channel.seal(b"there", &mut wire).unwrap();
     assert_eq!(acceptor.channel.open(&mut wire).unwrap().unwrap(), b"there");

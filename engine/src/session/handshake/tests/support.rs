@@ -3,7 +3,7 @@
 
 use super::super::*;
 use crate::session::channel::Channel;
-use crate::types::Boottime;
+use crate::types::{Boottime, EngineId, PlaceId};
 
 pub(crate) const DIALER_NS: Boottime = Boottime::from_ns(1_111);
 pub(crate) const ACCEPTOR_NS: Boottime = Boottime::from_ns(2_222);
@@ -11,7 +11,7 @@ pub(crate) const ACCEPTOR_NS: Boottime = Boottime::from_ns(2_222);
 /// Returns engine number `n`, without an authentication mode.
 pub(crate) fn local(n: u8) -> Local {
     Local {
-        engine_id: [n; 16],
+        engine_id: EngineId([n; 16]),
         incarnation: 100 + n as u64,
         address: format!("10.0.0.{n}:7000"),
         tag: 0x100 + n as u16,
@@ -20,7 +20,7 @@ pub(crate) fn local(n: u8) -> Local {
         reads_max: 64,
         notify_credits: 1000 + n as u32,
         unix_name: Some(format!("ferry-{n:032x}").into_bytes()),
-        place: Some([0x50 + n; 16]),
+        place: Some(PlaceId([0x50 + n; 16])),
         process: Some(Process { boot: [n; 16], pids: 11, times: 12, pid: 13, started: 14 }),
         auth: AuthPolicy::default(),
     }
