@@ -6,7 +6,7 @@ use crate::control::stream::Stream;
 use crate::limits::ANSWERS_UNWRITTEN_MAX;
 use crate::loss::{Failure, Loss};
 use crate::session::channel::Channel;
-use crate::session::handshake::{Acceptor, Dialer, Identity, Nonce};
+use crate::session::handshake::{Acceptor, Auth, Dialer, Established, Identity, Nonce};
 use crate::session::machine::Role;
 use crate::session::order::Order;
 use crate::sys::fd::OwnedFd;
@@ -53,6 +53,39 @@ pub struct ControlConn {
 }
 
 impl ControlConn {
+    /// `input` came behind the handshake. The other end is given by its address and, on this host, its process. A dialer
+    /// has a target.
+    pub fn new(
+        stream: Stream,
+        input: Vec<u8>,
+        established: Established,
+        offered: Offered,
+        (remote, pidfd): (SocketAddr, Option<OwnedFd>),
+        target: Option<Target>,
+    ) -> ControlConn {
+        let Established { peer: identity, channel, session_id, lane_key, auth } = established;
+        ControlConn {
+            stream,
+            channel,
+            input,
+            role: if target.is_some() { Role::Dialer } else { Role::Acceptor },
+            offered,
+            identity,
+            session_id,
+            lane_key: *lane_key.bytes(),
+            remote,
+            pidfd,
+            is_proven: auth != Auth::None,
+            same_host: matches!(auth, Auth::SameUser { .. }),
+            peer: None,
+            target,
+            order: Order::default(),
+            answers: Answers::default(),
+            broken: None,
+            bytes_since_broken: 0,
+        }
+    }
+
     /// Returns where this side dialed; None if the peer dialed.
     pub fn dialed_at(&self) -> Option<SocketAddr> {
         (self.role == Role::Dialer).then_some(self.remote)

@@ -1,7 +1,7 @@
 //! Connections that this engine opens: control connections to engines, and connections to their proof sockets, where
 //! this engine proves that it runs as the same user. `lanes` dials lanes.
 
-use super::conn::{Answers, ControlConn, Dialing, State, Target};
+use super::conn::{ControlConn, Dialing, State, Target};
 use super::stream::{Input, Stream};
 use super::waiting::{lacks_room, RepeatedDial};
 use super::Control;
@@ -9,10 +9,8 @@ use crate::command::Reply;
 use crate::config::Congestion;
 use crate::context::Context;
 use crate::session::handshake::{
-    Auth, Dialer, Established, HandshakeError, HandshakeResult, Next, Nonce, Proof, RefusalCode, Step,
+    Dialer, Established, HandshakeError, HandshakeResult, Next, Nonce, Proof, RefusalCode, Step,
 };
-use crate::session::machine::Role;
-use crate::session::order::Order;
 use crate::status::{Error, Result, Status};
 use crate::sys::fd::{AsFd, OwnedFd};
 use crate::sys::poller::Ready;
@@ -312,26 +310,9 @@ impl Control {
         if let Err(error) = self.prepare() {
             return self.dial_failed(target, error, Some(RefusalCode::NoThread));
         }
-        let control = ControlConn {
-            stream,
-            channel: established.channel,
-            input: leftover,
-            role: Role::Dialer,
-            offered: self.offer(&established.peer),
-            identity: established.peer,
-            session_id: established.session_id,
-            lane_key: *established.lane_key.bytes(),
-            remote,
-            pidfd,
-            is_proven: established.auth != Auth::None,
-            same_host: matches!(established.auth, Auth::SameUser { .. }),
-            peer: None,
-            target: Some(target),
-            order: Order::default(),
-            answers: Answers::default(),
-            broken: None,
-            bytes_since_broken: 0,
-        };
+        let offered = self.offer(&established.peer);
+        let control =
+            ControlConn::new(stream, leftover, *established, offered, (remote, pidfd), Some(target));
         self.begin_control(token, control);
     }
 

@@ -1,7 +1,7 @@
 //! Connections that other processes open: handshakes of engines, lanes of sessions, and proofs that a process runs as
 //! our user. Unauthenticated connections (strangers) are bounded in number, memory and time.
 
-use super::conn::{Answers, ControlConn, State};
+use super::conn::{ControlConn, State};
 use super::greeting::{Greeting, GREETING_BYTES};
 use super::stream::{Input, Stream};
 use super::{Control, ACCEPT_PAUSE_NS, LISTENER, PROOFS, STRANGERS_PAUSE_NS, STRANGER_PATIENCE};
@@ -11,7 +11,6 @@ use crate::session::handshake::{
     RefusalCode,
 };
 use crate::session::machine::Role;
-use crate::session::order::Order;
 use crate::sys::atomic::Ordering;
 use crate::sys::fd::{AsFd, OwnedFd};
 use crate::sys::poller::Interest;
@@ -250,26 +249,8 @@ impl Control {
             Auth::SameUser { pid, .. } => unix::pidfd_of(pid).ok(),
             _ => None,
         };
-        let control = ControlConn {
-            stream,
-            channel: established.channel,
-            input: leftover,
-            role: Role::Acceptor,
-            offered: self.offer(&established.peer),
-            identity: established.peer,
-            session_id: established.session_id,
-            lane_key: *established.lane_key.bytes(),
-            remote,
-            pidfd,
-            is_proven: established.auth != Auth::None,
-            same_host: matches!(established.auth, Auth::SameUser { .. }),
-            peer: None,
-            target: None,
-            order: Order::default(),
-            answers: Answers::default(),
-            broken: None,
-            bytes_since_broken: 0,
-        };
+        let offered = self.offer(&established.peer);
+        let control = ControlConn::new(stream, leftover, established, offered, (remote, pidfd), None);
         self.begin_control(token, control);
     }
 
