@@ -10,12 +10,12 @@ use crate::sys::clock;
 use crate::sys::fork::ForkGuard;
 use crate::sys::lock::{Mutex, MutexGuard};
 use crate::sys::pause;
-use crate::sys::thread::{self, JoinHandle};
+use crate::sys::thread;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Between two looks whether another call, or a thread, has ended. Closing is rare.
+/// Between two looks whether another call has ended. Closing is rare.
 const PAUSE: Duration = Duration::from_micros(200);
 
 impl Inner {
@@ -96,7 +96,7 @@ impl Inner {
         self.context.commands.push(Command::Stop);
         // The control loop ends first, because it starts threads and hands lanes to the workers.
         let mut held = self.control.lock();
-        if !held.as_ref().is_none_or(|control| ends(control, deadline)) {
+        if !held.as_ref().is_none_or(|control| thread::ends(control, deadline)) {
             return Err(Error::new(
                 Status::Busy,
                 "sessions have not ended, or a process of this host is still copying from or to registered memory; \
@@ -189,19 +189,6 @@ impl Drop for Inner {
             std::mem::forget(self.control.get_mut().take());
         }
     }
-}
-
-/// True if the thread ends before the deadline. Polls, because the standard library has no join with a timeout, and
-/// closing with a timeout is rare and short.
-fn ends(thread: &JoinHandle<()>, deadline: Option<Instant>) -> bool {
-    let Some(deadline) = deadline else { return true };
-    while !thread.is_finished() {
-        if clock::now() >= deadline {
-            return false;
-        }
-        pause::sleep(PAUSE);
-    }
-    true
 }
 
 #[cfg(test)]

@@ -3,12 +3,18 @@
 //! policy, and runs on the CPUs that the thread which opened the engine had then (`origin`), whenever it is started.
 
 use super::bare::thread::{Builder, Scope, ScopedJoinHandle};
+use super::clock;
 use super::health;
 use super::origin::{schedule_as_others, undisturbed};
+use super::pause;
 use crate::status::{Error, Status};
 use std::io;
+use std::time::{Duration, Instant};
 
 pub use super::bare::thread::{available_parallelism, panicking, scope, JoinHandle};
+
+/// Between two looks whether a thread has ended.
+const ENDS_PAUSE: Duration = Duration::from_micros(200);
 
 /// Starts a thread. If its starter works for an engine, that engine counts the thread until it ends.
 pub(super) fn spawn(
@@ -74,4 +80,17 @@ pub fn spawn_scoped<'scope, T: Send + 'scope>(
         None => body(),
     };
     undisturbed(|| builder.spawn_scoped(scope, body))
+}
+
+/// True if the thread ends before the deadline; None: a join may wait. Polls, because the standard library has no join
+/// with a timeout, and closing with a timeout is rare and short.
+pub fn ends(thread: &JoinHandle<()>, deadline: Option<Instant>) -> bool {
+    let Some(deadline) = deadline else { return true };
+    while !thread.is_finished() {
+        if clock::now() >= deadline {
+            return false;
+        }
+        pause::sleep(ENDS_PAUSE);
+    }
+    true
 }

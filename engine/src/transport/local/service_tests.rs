@@ -7,6 +7,7 @@ use crate::peer::tests::peer_with;
 use crate::region::grants::Grant;
 use crate::region::RegionSpec;
 use crate::sys::mapping::Mapping;
+use crate::sys::pause;
 use crate::transport::local::copier::Copier;
 use crate::transport::local::process::Process;
 use crate::transport::local::session::Admitted;
@@ -160,4 +161,28 @@ fn a_process_that_cannot_be_watched_settles_its_path() {
         _ => false,
     };
     assert!(commands.take().iter().any(is_told));
+}
+
+/// A look that ends holds no descriptors behind its engine; one that waits for a page that never comes holds up nobody.
+#[test]
+fn the_end_waits_for_looks_but_not_for_ever() {
+    let service = service();
+    let (held, ends) = (Arc::new(()), Arc::new(AtomicBool::new(false)));
+    for (peer, waits) in [(1, false), (2, true)] {
+        let (held, ends) = (held.clone(), ends.clone());
+        let look = move || {
+            pause::sleep(Duration::from_millis(50));
+            while waits && !ends.load(Ordering::Acquire) {
+                pause::sleep(Duration::from_millis(1));
+            }
+            drop(held);
+        };
+        let look = thread::spawn_outside("ferry-proof", look).unwrap();
+        service.lock().proving.insert(PeerId::from_raw(peer), look);
+    }
+    let begun = clock::now();
+    service.stop();
+    assert!(clock::now() - begun < 2 * LOOK_PATIENCE + PATIENCE);
+    assert_eq!(Arc::strong_count(&held), 2, "the one that ends has ended");
+    ends.store(true, Ordering::Release);
 }
