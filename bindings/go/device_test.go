@@ -62,22 +62,22 @@ func newDevices(t *testing.T, l library, length int) *devices {
 	if d.far, err = d.pair.far.RegisterDevice(d.target.Address, length, options); err != nil {
 		t.Fatal(err)
 	}
-	if _, err = d.peer.Probe(soon(t)); err != nil {
-		t.Fatal(err)
-	}
 	d.there = d.region(t, "device")
 	return d
 }
 
+// region waits for the announcement, which follows shortly after the region.
 func (d *devices) region(t *testing.T, name string) RegionInfo {
 	t.Helper()
-	regions, err := d.peer.Regions()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, region := range regions {
-		if region.Name == name {
-			return region
+	for begun := time.Now(); time.Since(begun) < 10*time.Second; time.Sleep(time.Millisecond) {
+		regions, err := d.peer.Regions()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, region := range regions {
+			if region.Name == name {
+				return region
+			}
 		}
 	}
 	t.Fatalf("the peer has no region %q", name)
