@@ -107,10 +107,11 @@ run() {
     for name in "${names[@]}"; do
         contract=$(head_of "$name" contract) tool=$(head_of "$name" tool) begin=$SECONDS
         if ! scripts/plant.py "$tree" "$patches/$name.patch"; then
-            how="does not apply" && failed=1
+            how="NOT FOUND: does not apply" && failed=1
         else
             how=$(find_one "$name" "$tool") || failed=1 how="NOT FOUND: $how"
             git -C "$tree" checkout --quiet -- .
+            git -C "$tree" clean -fdq
         fi
         printf '%-36s %3s  %-60s %4s s\n' "$name" "$contract" "$how" $((SECONDS - begin))
         [[ "$how" == NOT* || -z "${RECORD:-}" ]] || record "$name" "$contract" "$how"
