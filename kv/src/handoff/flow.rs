@@ -1,8 +1,9 @@
 //! The mover of both sides: posts what is ready of a part, and counts what has arrived. A producer WRITEs for its
-//! offers, a consumer READs for its takes; the side that does not post has a `Flow` to know when it has everything.
+//! offers, a consumer READs for its takes. A consumer that is pushed has a `Flow` to know when it has everything; the
+//! producer of a pull hears that by FINAL.
 //!
 //! ```text
-//! pump_part ─▶ Mover (of an offer, or of a take) ─▶ Flow::next ─▶ post ─▶ flow_moved ─▶ pump_offer, or pump_take
+//! pump_part ─▶ Mover (of an offer, or of a take) ─▶ Flow::next ─▶ post ─▶ flow_moved ─▶ the next one
 //! ```
 
 use std::sync::Arc;

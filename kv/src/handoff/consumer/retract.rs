@@ -1,8 +1,8 @@
 //! The tokens that a producer takes back: the epochs of a part.
 //!
 //! A part knows one epoch of its producer's rank at a time. RETRACT begins the next one: what has arrived from its
-//! token on is dropped, nothing is granted any more, and the answer goes back when no READ is under way. `hearing` has
-//! the rest.
+//! token on is dropped, nothing is granted any more, and the answer goes back when no READ is under way. `hearing`
+//! has what is granted, `flow` the end of a READ.
 
 use ferry::status::{Error, Result};
 use ferry::types::PeerId;

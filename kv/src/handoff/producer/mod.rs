@@ -126,7 +126,6 @@ impl Offer {
         self.groups.get_mut(&at.group)?.parts.get_mut(&at.rank)
     }
 
-    /// Returns the all of the parts of which `picks` is true.
     /// The part, if this side may WRITE for it now.
     pub(super) fn mover(&mut self, at: Address) -> Option<Mover<'_>> {
         let part = self.groups.get_mut(&at.group)?.parts.get_mut(&at.rank)?;
@@ -136,6 +135,7 @@ impl Offer {
         Some(Mover { flow, peer: *peer, epoch: *epoch, ready: &self.ready, source, target })
     }
 
+    /// Returns the addresses of the parts of which `picks` is true.
     fn addresses(&self, picks: impl Fn(&OfferPart) -> bool) -> Vec<Address> {
         self.parts().filter(|part| picks(part)).map(OfferPart::address).collect()
     }

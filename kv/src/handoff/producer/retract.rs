@@ -22,6 +22,7 @@ use crate::handoff::id::HandoffId;
 use crate::handoff::limits::UNSENT_MAX;
 use crate::handoff::lists;
 use crate::handoff::machine::{Due, Machine};
+use crate::handoff::remote::Handoff;
 use crate::handoff::types::Blocks;
 use crate::handoff::wire::{Key, Message};
 use crate::layout::{GroupKind, Layout};
@@ -284,7 +285,8 @@ impl Machine {
     }
 
     fn recall_part(&mut self, at: Address, from: u64) {
-        let Some(offer) = self.offers.get_mut(&at.of.id()) else { return };
+        let Handoff::Offer(id) = at.of else { return };
+        let Some(offer) = self.offers.get_mut(&id) else { return };
         let epoch = offer.epoch;
         let Some(part) = offer.part_mut(at).filter(|part| self.remotes.contains_key(&part.peer)) else {
             return;

@@ -1,4 +1,4 @@
-//! The peers' messages about offers: they take, read to the end, or cancel. And the end of one taker's part.
+//! The peers' messages about offers: they take, read to the end, or cancel.
 
 use ferry::status::{Error, Result};
 use ferry::types::PeerId;

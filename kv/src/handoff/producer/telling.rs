@@ -8,7 +8,7 @@ use crate::handoff::limits::UNSENT_MAX;
 use crate::handoff::lists;
 use crate::handoff::machine::Machine;
 use crate::handoff::progress::Work;
-use crate::handoff::remote::Owner;
+use crate::handoff::remote::{Handoff, Owner};
 use crate::handoff::types::Blocks;
 use crate::handoff::wire::Message;
 
@@ -52,7 +52,8 @@ impl Machine {
 
     /// Tells a pull the tokens that are new since it was told last, with the blocks that were added.
     pub(super) fn tell_pull(&mut self, at: Address) {
-        let Some(Offer { ready, spec, groups, .. }) = self.offers.get_mut(&at.of.id()) else { return };
+        let Handoff::Offer(id) = at.of else { return };
+        let Some(Offer { ready, spec, groups, .. }) = self.offers.get_mut(&id) else { return };
         let part = groups.get_mut(&at.group).and_then(|group| group.parts.get_mut(&at.rank));
         let Some(part) = part else { return };
         let (key, epoch) = (part.take.key, part.epoch);
