@@ -53,8 +53,8 @@ pub struct ControlConn {
 }
 
 impl ControlConn {
-    /// `input` came behind the handshake. The other end is given by its address and, on this host, its process. A dialer
-    /// has a target.
+    /// `input` came behind the handshake. The other end is given by its address and, on this host, its process. A
+    /// dialer has a target.
     pub fn new(
         stream: Stream,
         input: Vec<u8>,

@@ -7,15 +7,20 @@ use super::service::Service;
 use super::session::{Step, Why, TOO_MANY};
 use super::sessions::Sessions;
 use crate::status::reason;
+use crate::sys::clock;
 use crate::sys::landmark::Place;
 use crate::sys::lock::Mutex;
 use crate::sys::once::OnceLock;
 use crate::sys::poller::{Poller, Ready};
-use crate::sys::thread::JoinHandle;
+use crate::sys::thread::{self, JoinHandle};
 use crate::sys::turns::{self, Next, Turns};
 use crate::types::{Monotonic, PeerId};
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
+
+/// Time that the end of an engine gives to looks that are under way.
+pub(super) const LOOK_PATIENCE: Duration = Duration::from_secs(1);
 
 /// What of the peer is where, by its ATTACH and its board.
 pub struct Claim {
@@ -77,6 +82,16 @@ impl Service {
                 let why = format!("starting a thread that looks at the peer's memory: {}", reason(&error));
                 session.proof = Some(Proof::refused(why));
             }
+        }
+    }
+
+    /// Waits for the looks that are under way, which hold descriptors. One that waits for a page that never comes
+    /// outlives the engine.
+    pub(super) fn end_looks(&self) {
+        let looks = std::mem::take(&mut self.lock().proving);
+        let until = Some(clock::now() + LOOK_PATIENCE);
+        for look in looks.into_values().filter(|look| thread::ends(look, until)) {
+            drop(look.join());
         }
     }
 

@@ -20,7 +20,7 @@ use crate::sys::clock;
 use crate::sys::fd::{AsFd, OwnedFd};
 use crate::sys::lock::{Mutex, MutexGuard};
 use crate::sys::poller::{Interest, Poller, PollerKind, Ready};
-use crate::sys::thread::{self, JoinHandle};
+use crate::sys::thread::JoinHandle;
 use crate::sys::turns::{self, Next, Turns};
 use crate::sys::{unix, vm};
 use crate::types::{LaneId, Monotonic, PeerId, RegionId, Transport};
@@ -32,8 +32,6 @@ use std::time::Duration;
 pub(super) const RETRY: Duration = Duration::from_millis(2);
 /// Time to establish a path. Two processes of one machine need microseconds.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Time that the end of an engine gives to looks at peers' memory that are under way.
-const LOOK_PATIENCE: Duration = Duration::from_secs(1);
 /// Time for the acceptor's message about its listener. The acceptor sends it when its session is up.
 const OFFER_PATIENCE: Duration = Duration::from_secs(5);
 /// Connections accepted in one turn.
@@ -353,16 +351,9 @@ impl TransportService for Service {
         if let Some(thread) = self.thread.lock().take() {
             let _ = thread.join();
         }
-        let mut sessions = self.lock();
-        let ending_threads = std::mem::take(&mut sessions.ending_threads);
-        let looks = std::mem::take(&mut sessions.proving);
-        drop(sessions);
+        let ending_threads = std::mem::take(&mut self.lock().ending_threads);
         ending_threads.into_iter().for_each(|thread| drop(thread.join()));
-        // They hold descriptors. One that waits for a page that never comes outlives the engine.
-        let until = Some(clock::now() + LOOK_PATIENCE);
-        for look in looks.into_values().filter(|look| thread::ends(look, until)) {
-            drop(look.join());
-        }
+        self.end_looks();
     }
 
     fn shut(&self) {

@@ -7,9 +7,10 @@ use crate::peer::tests::peer_with;
 use crate::region::grants::Grant;
 use crate::region::RegionSpec;
 use crate::sys::mapping::Mapping;
-use crate::sys::pause;
+use crate::sys::{pause, thread};
 use crate::transport::local::copier::Copier;
 use crate::transport::local::process::Process;
+use crate::transport::local::proof::LOOK_PATIENCE;
 use crate::transport::local::session::Admitted;
 use crate::types::SessionId;
 

@@ -424,13 +424,9 @@ mod tests {
         let peer = peer_with(7);
         let registry = Arc::new(Registry::new(Tag::from_random(1), None));
         let path = Arc::new(RdmaPath::new(peer.clone(), registry, 0, Box::new(|| {})));
-        let session_info = SessionInfo {
-            peer,
-            dialer,
-            session_id: SessionId([1; 16]),
-            key: [7; 32],
-            lane_numbers: Arc::default(),
-        };
+        let session_id = SessionId([1; 16]);
+        let session_info =
+            SessionInfo { peer, dialer, session_id, key: [7; 32], lane_numbers: Arc::default() };
         Session::new(session_info, path, PATIENCE, None)
     }
 

@@ -13,7 +13,9 @@ use ferry::internals::region::{Region, RemoteMap};
 use ferry::internals::sys::pages::Pages;
 use ferry::limits::{FRAME_DESCRIPTORS_MAX, NOTIFY_BYTES_MAX};
 use ferry::notify::Queue;
-use ferry::types::{EngineId, Monotonic, Op, PeerId, RegionId, Request, Slice, SliceRange, TransferId, Transport};
+use ferry::types::{
+    EngineId, Monotonic, Op, PeerId, RegionId, Request, Slice, SliceRange, TransferId, Transport,
+};
 use ferry::{Fence, Notification, Status, TransferCore};
 use ferry_sim_kernel::explore::{self, Bounds};
 use ferry_sim_kernel::task::{spawn, JoinHandle};
