@@ -18,7 +18,7 @@ override TARGET := $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR),target)
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -1)
 ABI := $(shell sed -n 's/^\#define FERRY_ABI_MAJOR //p' include/ferry.h)
 
-.PHONY: help setup setup-tests build demo docs test test-rdma test-cuda sim sim-mutants chaos soak scale test-engines test-etcd fuzz sanitize miri prove check bench bench-cuda compare overhead install install-nixl install-debug deb fmt clean
+.PHONY: help setup setup-tests build demo docs test test-rdma test-cuda sim sim-mutants chaos soak scale test-engines test-etcd fuzz sanitize miri prove check bench bench-cuda compare figures overhead install install-nixl install-debug deb fmt clean
 
 help:
 	@echo "make demo       two processes exchange a model's KV cache, by push and by pull"
@@ -34,6 +34,7 @@ help:
 	@echo "make bench      ferry beside raw sockets, row by row (about ten minutes, on a quiet machine)"
 	@echo "make bench-cuda ferry's copies from and to a GPU beside the driver's"
 	@echo "make compare    ferry beside Mooncake, NIXL and raw references (about 20 minutes, on a quiet machine)"
+	@echo "make figures    measures what docs/results.md and README show, and rewrites them (about 40 minutes, on a quiet machine)"
 	@echo "make overhead   the time that the C++, Python and Go bindings add to a call in C (some minutes)"
 	@echo "make test-engines  vLLM and LMCache over ferry, on this CPU; installs their wheels (6 GB)"
 	@echo "make test-etcd  directories in etcd: builds ferry with its client (minutes), and starts servers of etcd"
@@ -113,6 +114,10 @@ bench-cuda: setup
 # COMPARE="--rows 'WRITE 4 KiB' --engines 'ferry|NIXL' --rounds 3" runs a part of the comparison.
 compare: build
 	scripts/compare.sh $(COMPARE)
+
+# FIGURES='peers bindings' takes only these parts.
+figures: build
+	scripts/figures.sh $(FIGURES)
 
 overhead: setup-tests
 	scripts/overhead.sh

@@ -1,7 +1,8 @@
 """Draws docs/pictures/performance.svg from the first table of docs/results.md, so that the plot has no figure of its own.
 
-`python3 docs/plot.py` writes it; tests/docs.py says when it is out of date."""
+`make figures` writes it, and so does `python3 docs/plot.py`; tests/docs.py says when it is out of date."""
 
+import re
 from pathlib import Path
 
 DOCS = Path(__file__).resolve().parent
@@ -19,7 +20,6 @@ ROWS = {
     "Mooncake TCP best": "other",
 }
 COLUMNS = ["1 MiB × 16", "16 KiB × 1,024 scattered", "4 KiB × 1,024 scattered"]
-NOTE = "One host, two Intel Xeon cores, loopback. Medians of 5 rounds, 2026-11-21, commit 41f9347: docs/results.md"
 LEFT, PANEL, BAR, TOP = 200, 220, 24, 62
 STYLE = """<style>
     text { font: 13px system-ui, sans-serif; fill: #1f2328 } .bold { font-weight: 600 } .small { font-size: 11px; fill: #57606a }
@@ -49,8 +49,14 @@ def tables(page: str) -> list[list[dict[str, str]]]:
 
 def writes() -> dict[str, dict[str, str]]:
     """The rows of "WRITE, GB/s", by engine: the first table of docs/results.md that has engines."""
-    first = next(it for it in tables((DOCS / "results.md").read_text()) if "engine" in it[0])
+    first = next(it for it in tables((DOCS / "results.md").read_text()) if it and "engine" in it[0])
     return {row["engine"]: row for row in first}
+
+
+def caption() -> str:
+    """The machine, the date and the commit of that table."""
+    (found,) = re.findall(r"<!-- figures: peers -->\n\n\*(.*?)\.\*", (DOCS / "results.md").read_text())
+    return found
 
 
 def drawn() -> str:
@@ -70,7 +76,7 @@ def drawn() -> str:
             x, long = LEFT + PANEL * at, value[name, column] * scale
             parts.append(f'<rect class="{kind}" x="{x}" y="{y + 2}" width="{long:.1f}" height="{BAR - 8}" rx="2"/>')
             parts.append(f'<text class="small" x="{x + long + 6:.1f}" y="{y + 14}">{rows[name][column].split()[0]}</text>')
-    parts.append(f'<text class="small" x="16" y="{height - 14}">{NOTE}</text>')
+    parts.append(f'<text class="small" x="16" y="{height - 14}">One host, loopback; {caption()}: docs/results.md</text>')
     title = "WRITE throughput of ferry, its peers and raw references on one host"
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img" aria-label="{title}">\n'
