@@ -112,22 +112,52 @@ replay() {
     FERRY_FUZZ_TARGET=$name "$program" "$@"
 }
 
-# The largest number of inputs that a corpus keeps.
-inputs_max=40
+# The largest number of inputs that a corpus keeps, unless more have found bugs.
+inputs_max=20
 minimise() {
     local program name from to
     program=$(build)
     for name in "$@"; do
         from=$work/corpus/$name to=$work/minimised/$name
-        rm -rf "$to" && mkdir -p "$to" "$from" "fuzz/corpus/$name"
-        FERRY_FUZZ_TARGET=$name "$program" -set_cover_merge=1 -max_len=4096 "$to" "fuzz/corpus/$name" "$from" 2>/dev/null
-        # Inputs that found a bug have a name, and stay.
+        rm -rf "$to" "$to.control" && mkdir -p "$to" "$from" "fuzz/corpus/$name"
+        # The control file says what each input reaches.
+        FERRY_FUZZ_TARGET=$name "$program" -merge=1 -merge_control_file="$to.control" -max_len=4096 "$to" \
+            "fuzz/corpus/$name" "$from" 2>/dev/null
+        python3 - "$to.control" "$inputs_max" "$to.kept" <<'END'
+import os, sys
+
+control, most, out = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+with open(control) as file:
+    lines = file.read().splitlines()
+files = lines[2 : 2 + int(lines[0])]
+reached = {}
+for line in lines[2 + len(files) :]:
+    kind, index, *found = line.split()
+    if kind in ("FT", "COV"):
+        reached.setdefault(int(index), set()).update((kind, number) for number in found)
+def adds(index):
+    """New edges count more than new counts of them."""
+    new = reached[index] - known
+    return sum(kind == "COV" for kind, _ in new), len(new), -index
+
+
+# The input that adds the most, time after time. Those that found a bug have a name, and stay anyhow.
+named = [index for index, path in enumerate(files) if len(os.path.basename(path)) != 40]
+known = set().union(*(reached.get(index, set()) for index in named))
+kept = []
+while len(kept) + len(named) < most:
+    index = max(reached, key=adds, default=None)
+    if index is None or not reached[index] - known:
+        break
+    kept.append(files[index])
+    known |= reached.pop(index)
+with open(out, "w") as file:
+    file.writelines(f"{path}\n" for path in kept)
+END
+        rm -rf "$to" && mkdir -p "$to"
+        xargs -r -a "$to.kept" -I{} cp {} "$to/"
         find "fuzz/corpus/$name" -type f -regextype posix-extended -regex '.*/[0-9a-f]{40}' -delete
-        # Small ones first, and some of every size.
-        find "$to" -type f -size -3k -printf '%s %p\n' | sort -n | cut -d' ' -f2 |
-            awk -v most=$inputs_max '{ all[NR] = $0 } END { step = NR > most ? NR / most : 1
-                for (at = 1; at <= NR; at += step) print all[int(at)] }' |
-            xargs -r -I{} cp {} "fuzz/corpus/$name/"
+        cp "$to"/* "fuzz/corpus/$name/" 2>/dev/null || true
     done
 }
 
