@@ -1,5 +1,5 @@
-//! Hears what peers say: joins the parts of messages, decodes them under no lock, and has HELLOs planned on a thread of
-//! their own. `inbox` says whose turn it is; the thread `ferry-kv` hears.
+//! Receives messages: joins their parts, decodes them under no lock, and has HELLOs planned on a thread of their own.
+//! `inbox` picks the peer; all of this but the planning runs on the thread `ferry-kv`.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::handoff::Hello;
 use crate::os::Instant;
 
 impl Shared {
-    /// Hears a turn's worth of what has come. Returns whether there is more.
+    /// Handles one turn's worth of the messages that have arrived. Returns whether more are left.
     pub(super) fn hear_some(&self) -> bool {
         for _ in 0..EVENTS_PER_TURN {
             let mut inner = self.lock();
@@ -85,7 +85,7 @@ impl Shared {
             inner.inbox.plan_later(self.now().saturating_add(NO_ROOM_NS));
             return inner.inbox.next_plan_at();
         };
-        // The one before has planned, and may be about to end.
+        // The previous planner has delivered its plans, and may be about to end.
         inner.planner = Some(planner);
         None
     }

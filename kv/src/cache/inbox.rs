@@ -1,6 +1,6 @@
-//! Messages that have come and were not heard yet. Peers take turns, message by message, so nobody's many or long
-//! ones hold up another's. A HELLO with a layout of which there are no plans waits for the one thread that plans, with
-//! all that its peer says behind it; a peer that brings one layout after the other gets a tenth of that thread's time.
+//! Messages that have arrived and are not handled yet. Peers take turns, message by message, so one peer's many or long
+//! messages do not hold up another's. A HELLO whose layout has no plans yet waits for the single planning thread, and so
+//! does everything its peer sends after it; a peer that sends layout after layout gets a tenth of that thread's time.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -9,7 +9,7 @@ use ferry::types::PeerId;
 
 use crate::handoff::wire::Message;
 
-/// A peer's next plan waits for this many times what its last one took.
+/// A peer's next plan waits this many times as long as its last one took.
 const PAUSE: u64 = 9;
 
 #[derive(Default)]
@@ -80,7 +80,7 @@ impl Inbox {
         waiting.map(|heard| heard.may_plan_at).min().filter(|_| self.planning.is_none())
     }
 
-    /// There are plans, and the peer is heard again.
+    /// The plans exist; the peer's messages are handled again.
     pub fn planned(&mut self, took: u64, now: u64) {
         let Some(peer) = self.planning.take() else { return };
         let Some(heard) = self.peers.get_mut(&peer) else { return };
@@ -110,7 +110,7 @@ impl Inbox {
         self.turns.is_empty() && self.to_plan.is_empty() && self.planning.is_none()
     }
 
-    /// A peer is lost; what comes behind that says it again.
+    /// A peer is lost; later events of it only repeat that.
     pub fn forget(&mut self, peer: PeerId) {
         self.peers.remove(&peer);
         self.turns.retain(|turn| *turn != peer);
@@ -171,7 +171,7 @@ mod tests {
         assert_eq!((next(&mut inbox), inbox.next_plan(0), inbox.next_plan_at()), (None, None, None));
         inbox.planned(10, 50);
         assert_eq!(next(&mut inbox), Some((1, 1)));
-        // Its next plan waits for nine times as long, another's does not.
+        // Its next plan waits nine times as long; another peer's does not.
         inbox.hold(one, Message::Ping(1));
         assert_eq!(inbox.next_plan(50), Some((two, Message::Pong(1))));
         inbox.planned(1, 51);

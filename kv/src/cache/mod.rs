@@ -1,4 +1,4 @@
-//! A cache of an engine: does over ferry's transfers and notifications what `handoff::Machine` wants done.
+//! A cache of an engine: carries out the orders of `handoff::Machine` with ferry's transfers and notifications.
 //!
 //! ```text
 //! calls of the application ─▶ Machine ─▶ actions ─▶ submits (submit)     events ─▶ poll, wait, descriptor
@@ -37,7 +37,7 @@ use state::Inner;
 
 /// The channel of notifications that caches use. An application that shares the engine uses others.
 pub const CHANNEL: u16 = 1;
-/// Transfers and messages of one cache that are not final: more wait here.
+/// Transfers and messages of one cache that may be under way at once; further ones wait here.
 const QUEUE_CAPACITY: usize = 1 << 16;
 
 /// Registered memory that has layers of the cache.
@@ -73,7 +73,7 @@ struct Shared {
     engine: Engine,
     queue: Arc<ferry::notify::Queue>,
     inner: Mutex<Inner>,
-    /// Signals an event, and what a close or a retract waits for.
+    /// Signalled for each event, and whenever a close or a retract may have made progress.
     changed: Condvar,
     /// Readable when there are events.
     news: EventFd,
@@ -273,7 +273,7 @@ impl Cache {
         }
         drop(inner);
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
-        // The thread has ended its work, and a panic of it has no more to say.
+        // The thread's work is done; a panic at its very end is of no interest.
         let _ = thread.map(JoinHandle::join);
         Ok(())
     }
@@ -305,7 +305,7 @@ impl Shared {
 
     /// CLOSED if the cache is closed or closing, or its engine is closed.
     fn lock_open(&self) -> Result<MutexGuard<'_, Inner>> {
-        // First of all: in a forked child, the lock may be taken for ever.
+        // Checked first: in a forked child the lock may be held for ever.
         self.engine.check_not_closed()?;
         let inner = self.lock();
         if inner.is_closing {
@@ -328,7 +328,7 @@ impl Shared {
         self.began.elapsed().as_nanos() as u64
     }
 
-    /// Runs a call of the application, and does what follows from it.
+    /// Runs a call of the application and carries out the resulting actions.
     fn call<T>(&self, call: impl FnOnce(&mut Machine, u64) -> Result<T>) -> Result<T> {
         let mut inner = self.lock_open()?;
         let result = call(&mut inner.machine, self.now());
@@ -338,7 +338,7 @@ impl Shared {
         result
     }
 
-    /// As `call`, for what a model says between its layers: what follows from it is done by the cache's thread.
+    /// As `call`, for calls that a model makes between its layers: the cache's thread carries out the actions.
     fn call_aside(&self, call: impl FnOnce(&mut Machine, u64) -> Result<()>) -> Result<()> {
         let mut inner = self.lock_open()?;
         let result = call(&mut inner.machine, self.now());

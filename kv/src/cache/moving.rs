@@ -25,10 +25,10 @@ use crate::plan::{Pieces, Place, Strided};
 const PIECES_MAX: usize = 4 << 10;
 /// Pieces of one peer's transfers that are under way; a further transfer waits. They take some 150 bytes each.
 const PIECES_OF_PEER_MAX: u64 = 16 * PIECES_MAX as u64;
-/// Making and submitting a transfer takes as long as so many pieces, besides its own.
+/// Making and submitting a transfer costs as much as this many pieces, in addition to its own.
 const TRANSFER_COST: usize = 64;
-/// How often what the engine had no room for is tried again. The application makes room too, by letting go of its own
-/// transfers, and no event tells of that.
+/// How often a submission that the engine had no room for is tried again. The application makes room too, when its own
+/// transfers end, and no event reports that.
 pub const NO_ROOM_NS: u64 = 10_000_000;
 
 /// The part of a transfer that this file uses.
@@ -162,7 +162,7 @@ impl<T: Cancel> Moving<T> {
         self.peers.values().any(Waiting::has_turn).then(|| self.full_until.unwrap_or(now))
     }
 
-    /// Something has ended, which may have made room.
+    /// Something has ended, so there may be room again.
     pub fn room_came(&mut self) {
         self.full_until = None;
     }
@@ -218,7 +218,7 @@ impl<T: Cancel> Moving<T> {
 }
 
 impl<T: Cancel> Moves<T> {
-    /// With pieces left, the post fails; without, the transfers under way say how it ends.
+    /// With pieces left, the post fails; without, the transfers under way decide how it ends.
     fn stop(&mut self, error: Error) {
         if std::mem::take(&mut self.has_more) {
             self.failed.get_or_insert(error);

@@ -26,7 +26,7 @@ pub struct Inner {
     /// Messages of peers that are not heard yet, and messages to peers that are not submitted.
     pub inbox: Inbox,
     pub outgoing: Outgoing,
-    /// Peers that are over, as a message to each has shown. What they said before may still be in the engine's queue.
+    /// Peers that are gone, as a failed message to each showed. Earlier messages of theirs may still be in the queue.
     pub over: BTreeMap<PeerId, Error>,
     /// The goodbyes of a cache that closes, until they are final.
     pub goodbyes: Vec<Transfer>,
@@ -55,7 +55,7 @@ pub enum UnderWay {
     Post(PostId),
 }
 
-/// A part of a message, to be cancelled; `is_last` if the message ends with it, and what counts that.
+/// A part of a message, so that it can be cancelled. `is_last`: the message ends with it; `of`: whose message it is.
 pub struct Sent {
     pub peer: PeerId,
     pub of: Option<Owner>,

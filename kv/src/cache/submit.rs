@@ -1,5 +1,5 @@
-//! Does what the machine wants: submits its messages, cancels and fences; `moving` submits its transfers, and `thread`
-//! hands the ends back.
+//! Carries out the machine's actions: submits its messages, cancels and fences. `moving` submits its transfers, and
+//! `thread` reports their ends.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,8 +21,8 @@ const FENCE_TIMEOUT: Duration = Duration::from_secs(2);
 const PARTS_PER_TURN: usize = 1_024;
 
 impl Shared {
-    /// Does everything that the machine wants, its messages to each peer in their order. A message for which there is no
-    /// room waits, with those to its peer that follow.
+    /// Carries out all actions of the machine, its messages to each peer in order. A message for which there is no room
+    /// waits, and so do the later ones to the same peer.
     pub(super) fn act(self: &Shared, inner: &mut Inner) {
         loop {
             for action in inner.machine.take_actions() {
@@ -38,7 +38,7 @@ impl Shared {
                     Action::Cancel { post } => self.cancel(inner, post),
                     Action::Probe { peer } => match self.engine.probe_begin(peer) {
                         Ok(probe) => drop(inner.probes.insert(peer, probe)),
-                        // The engine, or the peer, is over, which is told by itself.
+                        // The engine or the peer is gone; another event reports that.
                         Err(_) => inner.machine.engine_answered(peer, self.now()),
                     },
                     Action::Fence { peer } => self.fence(inner, peer),
@@ -66,7 +66,7 @@ impl Shared {
             let mut options = self.options(number, Some(&part.bytes));
             let is_awaited = part.of != Some(Owner::Goodbye);
             if !is_awaited {
-                // The last word of the cache. It goes on if a peer does not take it while the cache waits for that.
+                // The cache's GOODBYE, which a closing cache waits for only so long.
                 (options.queue, options.deadline) = (None, Deadline::Default);
             }
             match self.engine.submit(part.peer, Op::Write, &[], &options) {
@@ -102,7 +102,7 @@ impl Shared {
         inner.probes.remove(&peer);
     }
 
-    /// Gives up the messages of a cache that closes: peers that do not take them hold it up no longer.
+    /// Gives up the messages of a closing cache, so that peers that do not take them hold it up no longer.
     pub(super) fn cut_messages(&self, inner: &mut Inner) {
         for (peer, of) in inner.outgoing.forget_all() {
             inner.machine.sent(peer, of, Err(closed()), self.now());
@@ -128,7 +128,7 @@ impl Shared {
         }
     }
 
-    /// Cancels what is under way of a post, and moves nothing more of it.
+    /// Cancels the transfers of a post, and submits no further ones.
     fn cancel(&self, inner: &mut Inner, post: PostId) {
         inner.moving.stop(post, Error::new(Status::Cancelled, "cancelled before all of it was moved"));
         self.settle_post(inner, post);

@@ -48,7 +48,7 @@ const BROKEN_PAUSE: Duration = Duration::from_millis(5);
 const PARTING_PAUSE: Duration = Duration::from_millis(1);
 
 impl Shared {
-    /// Moves what has room, and serves what has come. None when the cache is closed, or its engine.
+    /// Submits what has room and handles what has arrived. None once the cache or its engine is closed.
     fn turn(&self, requests: &mut Vec<Request>) -> Option<Until> {
         if self.lock().is_parting {
             return self.part();
@@ -109,8 +109,8 @@ impl Shared {
         (!is_over).then_some(Until::Parting)
     }
 
-    /// Gives up the last messages of a cache that closes, when peers have not taken them in the time for which they may be
-    /// silent. Returns when that is.
+    /// Gives up the last messages of a closing cache once its peers have had the time for which they may be silent.
+    /// Returns when that is.
     fn close_in_time(&self, inner: &mut Inner) -> Option<u64> {
         if !inner.is_closing || inner.is_cut || !inner.machine.is_idle() {
             return None;
@@ -128,9 +128,9 @@ impl Shared {
         None
     }
 
-    /// Hears the engines that have answered their probes. Nothing wakes the thread for that: it looks before it finds
-    /// an engine silent. An error is no silence: it tells of this side's engine, or of a session that is over, whose
-    /// end is told by itself.
+    /// Notes the engines that have answered their probes. An answer does not wake the thread; it looks before it calls an
+    /// engine silent. An error is no silence: it comes from this side's engine, or from a session whose end has an event
+    /// of its own.
     fn look_at_probes(&self, inner: &mut Inner) {
         let now = self.now();
         let machine = &mut inner.machine;
@@ -145,7 +145,7 @@ impl Shared {
 
     fn serve(&self, inner: &mut Inner, event: Event) {
         let (peer, now) = (event.peer, self.now());
-        // Whatever has come may have made room.
+        // Any event may mean that there is room again.
         inner.moving.room_came();
         match event.body {
             EventBody::Transfer { user_data, status, .. } => match inner.under_way.remove(&user_data) {
@@ -189,7 +189,7 @@ impl Shared {
             Until::Woken => None,
             Until::At(at) => Some(Duration::from_nanos(at.saturating_sub(self.now()))),
         };
-        // A turn too early does no harm.
+        // An early turn does no harm.
         wait_readable(self.queue.as_fd(), self.wake.as_fd(), timeout);
         self.wake.clear();
     }
@@ -220,7 +220,7 @@ fn lost(peer: PeerId, error: &Error) -> Event {
     Event { peer, body, credit: None }
 }
 
-/// Why a transfer failed, in the words of its first request that did.
+/// Why a transfer failed, by its first request that did.
 fn why(transfer: Option<ferry::Transfer>, status: Status) -> String {
     let failed = transfer.and_then(|transfer| {
         let failed = transfer.results().into_iter().find(|request| request.status != Status::Ok)?;

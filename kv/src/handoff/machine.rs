@@ -54,7 +54,7 @@ pub enum Action {
     Fence { peer: PeerId },
 }
 
-/// The things that end by time.
+/// What a timer ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Due {
     Lease(HandoffId),
@@ -203,7 +203,7 @@ impl Machine {
         }
     }
 
-    /// A peer gives a sign of life, before this machine comes to hear what it says.
+    /// Notes a sign of life of a peer whose message is not handled yet.
     pub fn heard(&mut self, peer: PeerId, now: u64) {
         self.now = self.now.max(now);
         self.remote(peer).heard(now);
@@ -215,17 +215,17 @@ impl Machine {
         self.remote(peer).joiner.add(part)
     }
 
-    /// Whether `hear` of a HELLO needs no plans but those that there are. Planning takes long: see `set_plans`.
+    /// Whether `hear` can handle a HELLO with the plans that exist. Planning takes long: see `set_plans`.
     pub fn has_plans(&self, peer: PeerId, layout: &Layout) -> bool {
         self.remotes.get(&peer).is_some_and(|remote| remote.planned(layout).is_some())
     }
 
-    /// Has a HELLO's plans at hand for `hear`.
+    /// Provides the plans that `hear` needs for a HELLO.
     pub fn set_plans(&mut self, peer: PeerId, hello: Hello) {
         self.remote(peer).past = Some(hello);
     }
 
-    /// Hears a message. A peer that says what no cache says loses its handoffs.
+    /// Handles a message. A peer that sends a malformed one loses its handoffs.
     pub fn hear(&mut self, peer: PeerId, heard: Result<Message>, now: u64) {
         self.now = self.now.max(now);
         let Err(error) = heard.and_then(|message| self.message(peer, message)) else { return };
@@ -281,7 +281,7 @@ impl Machine {
         Ok(())
     }
 
-    /// LIMIT if a message may want an answer, and the peer does not take those that it has.
+    /// LIMIT if a message may want an answer while too many earlier answers are still unsent.
     fn check_answers(&mut self, peer: PeerId, message: &Message) -> Result<()> {
         let Remote { answers, greetings, .. } = self.remote(peer);
         let is_full = match message {
@@ -315,7 +315,7 @@ impl Machine {
         }
         match owner {
             Owner::Part(at) => self.flow_moved(at, epoch, work, result),
-            // These own messages alone.
+            // These own no transfers.
             Owner::Answer | Owner::Greeting | Owner::Goodbye => {}
         }
         if was_full {
@@ -448,7 +448,7 @@ impl Machine {
         due.into_iter().flatten().min()
     }
 
-    /// The handoffs that have not ended and of which something is expected of a peer.
+    /// The handoffs that have not ended and still expect something of a peer.
     pub(super) fn handoffs_with(&self, peer: PeerId) -> Vec<Handoff> {
         self.remotes.get(&peer).map(|remote| remote.handoffs.iter().copied().collect()).unwrap_or_default()
     }
@@ -527,7 +527,7 @@ impl Machine {
         self.next
     }
 
-    /// Tells an end, once, and remembers the id. Nothing of it is expected of these peers any more.
+    /// Reports an end, once, and remembers the id. Nothing is expected of these peers for it any more.
     pub(super) fn tell_end(&mut self, handoff: Handoff, peers: Vec<PeerId>, end: Event) {
         for peer in peers {
             if let Some(remote) = self.remotes.get_mut(&peer) {
@@ -546,7 +546,7 @@ impl Machine {
         self.events.push_back(end);
     }
 
-    /// Tells that layers are complete; an event that was not taken yet is brought up to date.
+    /// Reports that layers are complete, in the event of the same take if nobody has taken it yet.
     pub(super) fn tell_layers(&mut self, id: HandoffId, layers: u32) {
         self.note(id, || What::Layers(layers));
         let same = |event: &&mut Event| matches!(event, Event::Layers { id: of, .. } if *of == id);
@@ -576,12 +576,12 @@ impl Machine {
     }
 }
 
-/// The status and the sentence of an error for the other side.
+/// The status and the text of an error, to be sent to the other side.
 pub(super) fn told(error: &Error) -> (Status, String) {
     (error.status, error.message.clone())
 }
 
-/// The end that the other side's status means at this side.
+/// The end at this side that follows from the other side's status.
 pub(super) fn end_of(status: Status) -> End {
     match status {
         Status::PeerLost => End::PeerLost,

@@ -21,7 +21,7 @@ impl Asked {
         *self.epoch.get_or_insert(epoch) == epoch
     }
 
-    /// Notes what the producer grants. Errors are what no producer says.
+    /// Notes what the producer grants. An error means that the message is malformed.
     pub(super) fn grant(
         &mut self,
         epoch: u64,
@@ -79,8 +79,8 @@ impl Machine {
         self.settle_take(key.id);
     }
 
-    /// A WRITE of the producer has landed. CORRUPT if the producer says so of what it was not asked for.
-    /// Data of an epoch that has ended does not count.
+    /// A WRITE of the producer has landed. CORRUPT if the take did not ask for that data. Data of an epoch that has ended
+    /// does not count.
     pub(in crate::handoff) fn data(&mut self, peer: PeerId, key: Key, epoch: u64, work: &Work) -> Result<()> {
         let Some((_, part)) = self.part_of(peer, key) else { return Ok(()) };
         let asked = part.asked_mut().filter(|asked| asked.is_push);
@@ -97,7 +97,7 @@ impl Machine {
         Ok(())
     }
 
-    /// The producer writes nothing any more, and grants nothing any more.
+    /// The producer neither writes nor grants anything for this take any more.
     pub(in crate::handoff) fn ended(&mut self, peer: PeerId, key: Key, status: Status, why: &str) {
         let Some((_, part)) = self.part_of(peer, key) else { return };
         let Some(asked) = part.asked_mut() else { return };
