@@ -31,13 +31,15 @@ def put(page: Path, name: str, text: str) -> None:
 
 
 def tight(text: str) -> str:
-    """A page without the spaces that pad its tables."""
+    """A page without the spaces that pad its tables, and without the builder's name of a kernel."""
+    text = re.sub(r"(Linux \d+\.\d+)[\w.-]*", r"\1", text)
     lines = (re.sub(r" *\| *", " | ", line).strip() if line.startswith("|") else line for line in text.splitlines())
     return "\n".join(re.sub(r"^\|[-| ]+\|$", lambda rule: re.sub(r"-+", "---", rule[0]).replace(" ", ""), line) for line in lines)
 
 
 def table(head: list[str], rows: list[list[str]]) -> str:
-    return "\n".join("| " + " | ".join(row) + " |" for row in [head, ["---"] * len(head), *rows])
+    lines = ["| " + " | ".join(row) + " |" for row in [head, *rows]]
+    return "\n".join([lines[0], "|---" * len(head) + "|", *lines[1:]])
 
 
 def peers(text: str, measured: str) -> str:
@@ -66,7 +68,7 @@ def sockets(bench: dict, measured: str) -> str:
     short = [standing["row"] for standing in bench["standings"] if not standing["counts"]]
     if short:
         text += f"\n\nThe reference is below 0.9 of the best measured, scaled by memcpy, in these rows: {', '.join(short)}."
-    return text
+    return tight(text)
 
 
 def bindings(text: str, measured: str) -> str:
