@@ -56,11 +56,11 @@ def sockets(bench: dict, measured: str) -> str:
     text = "*{cpu_model}, {cpus_allowed} CPUs, {memory_gib:.0f} GiB, Linux {kernel}; ".format(**machine) + f"{measured}.*\n\n"
     rows = []
     for line in bench["lines"]:
-        judged, ratio = line["judged"], line["judged"]["ratio"]
-        goal = " ".join(f"{'≥' if side == 'at_least' else '≤'} {bound:g}" for side, bound in (judged["goal"] or {}).items())
+        ratio = line["ratio"]
+        goal = " ".join(f"{'≥' if side == 'at_least' else '≤'} {bound:g}" for side, bound in (line["goal"] or {}).items())
         found = [f"{ratio['median']:.3f}", f"{ratio['low']:.3f} to {ratio['high']:.3f}"] if ratio else ["–", "–"]
         medians = [f"{line[side]:.3f}" for side in ("reference_median", "subject_median")]
-        rows.append([line["row"], line["quantity"], *medians, *found, goal or "stated", judged["verdict"] or ""])
+        rows.append([line["row"], line["quantity"], *medians, *found, goal or "stated", line["verdict"] or ""])
     text += table(["row", "quantity", "reference", "ferry", "ratio", "95 % interval", "target", "verdict"], rows)
     costs = [[it["row"], it["quantity"], f"{it['value']:.3f}", it["verdict"] or ""] for it in bench["costs"]]
     if costs:
