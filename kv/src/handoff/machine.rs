@@ -54,7 +54,7 @@ pub enum Action {
     Fence { peer: PeerId },
 }
 
-/// What a timer ends.
+/// The handoffs that a timer ends, and why.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Due {
     Lease(HandoffId),

@@ -85,8 +85,8 @@ impl Service {
         }
     }
 
-    /// Waits for the looks that are under way, which hold descriptors. One that waits for a page that never comes
-    /// outlives the engine.
+    /// Waits for the looks that are under way, which hold descriptors. A look at a page that never comes outlives the
+    /// engine.
     pub(super) fn end_looks(&self) {
         let looks = std::mem::take(&mut self.lock().proving);
         let until = Some(clock::now() + LOOK_PATIENCE);

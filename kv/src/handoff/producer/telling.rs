@@ -1,4 +1,4 @@
-//! What is ready goes to the takers: a push's data, with the news that it has landed; a pull's blocks and tokens.
+//! Sends the takers what is ready: a push's data, and the news that it has landed; a pull's blocks and tokens.
 
 use ferry::status::Result;
 
