@@ -103,12 +103,12 @@ impl Operation {
         (self.lease_until_ns, self.exposed_until_ns) = (until_ns, until_ns);
     }
 
-    /// Extends the wait for copies that the target still runs. They began within the lease, and the target's devices
-    /// have `timeout_ms` for each. Copies that last longer cannot be stopped; waiting on would let the target hold the
-    /// transfer for ever.
-    pub fn extend(&mut self, until_ns: Monotonic, timeout_ms: u64) {
+    /// Extends the wait for copies that the target runs. They began within the lease, and the target's devices have
+    /// `timeout_ms` for each, whether or not the target is heard meanwhile. Copies that last longer cannot be stopped;
+    /// waiting on would let the target hold the transfer for ever.
+    pub fn await_copies(&mut self, timeout_ms: u64) {
         let last_ns = self.lease_until_ns + (timeout_ms + DEVICE_IDLE_MS) * 1_000_000;
-        self.exposed_until_ns = self.exposed_until_ns.max(until_ns.min(last_ns));
+        self.exposed_until_ns = self.exposed_until_ns.max(last_ns);
     }
 
     pub fn slices(&self) -> &[Slice] {

@@ -381,11 +381,10 @@ impl Stage {
         }
     }
 
-    /// Handles BUSY: the target is alive and still copies.
+    /// Handles BUSY: a device of the target's copies.
     pub fn busy(&mut self, peer: PeerId, op: OperationId, timeout_ms: u64) {
-        let Some(lease_ns) = self.sides.get(&peer).map(|side| side.peer.clock.lease_ns()) else { return };
         if let Some(operation) = self.at(peer, op, Step::Answer) {
-            operation.extend(clock::monotonic_ns() + lease_ns, timeout_ms);
+            operation.await_copies(timeout_ms);
         }
     }
 

@@ -334,6 +334,7 @@ impl Ends {
 pub struct Ended {
     pub state: String,
     pub status: String,
+    pub fence: String,
     pub bytes: u64,
     /// Status and library's code of the requests; neighbours with the same values are given once.
     pub requests: String,
@@ -345,12 +346,12 @@ impl Ended {
     #[track_caller]
     fn parse(answer: &str) -> Ended {
         let words: Vec<&str> = answer.split(' ').collect();
-        let [state, status, bytes, requests, transport] = words[..] else { panic!("wait: {answer}") };
+        let [state, status, fence, bytes, requests, transport] = words[..] else { panic!("wait: {answer}") };
         let bytes = bytes.parse().unwrap_or_else(|_| panic!("wait: {answer}"));
         let text = str::to_owned;
-        let (state, status, requests, transport) =
-            (text(state), text(status), text(requests), text(transport));
-        Ended { state, status, bytes, requests, transport }
+        let [state, status, fence, requests, transport] =
+            [state, status, fence, requests, transport].map(text);
+        Ended { state, status, fence, bytes, requests, transport }
     }
 }
 

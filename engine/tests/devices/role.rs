@@ -196,9 +196,9 @@ impl Role {
                 requests.dedup();
                 let requests: Vec<_> =
                     requests.iter().map(|(status, code)| format!("{status}/{code}")).collect();
-                let (state, status) = (result.state, result.status);
+                let (state, status, fence) = (result.state, result.status, result.fence);
                 let (bytes, transport) = (result.bytes_confirmed, result.transport.name());
-                Ok(format!("{state:?} {status} {bytes} {} {transport}", requests.join(",")))
+                Ok(format!("{state:?} {status} {fence:?} {bytes} {} {transport}", requests.join(",")))
             }
             // Answers the next notification's text, and the content of the memory at that moment.
             ["notified", index] => {

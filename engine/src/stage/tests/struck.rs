@@ -229,6 +229,28 @@ fn a_busy_target_is_waited_for_beyond_the_lease() {
     assert_eq!(result.fence, crate::complete::Fence::Confirmed);
 }
 
+/// A target that says that its device copies, and then stands still, is waited for as long as the copy may last.
+#[test]
+fn a_target_that_falls_silent_while_its_device_copies_is_waited_for() {
+    let two = Two::new(&[("transports", "tcp"), ("lease_ms", "800"), ("drain_ms", "50")]);
+    let (local, remote) = (two.place(&two.a, None, MIB), two.place(&two.b, Some(0), MIB));
+    two.fake.delay_us.store(3_000_000, Ordering::SeqCst);
+    let late = TransferOptions { deadline: Deadline::After(Duration::from_millis(50)), ..options() };
+    let requests = [0, 4096].map(|at| request(&local, &remote, (at, at), 4096));
+    let started = Instant::now();
+    let transfer = two.a.submit(two.peer, Op::Write, &requests[..1], &late).unwrap();
+    std::thread::sleep(Duration::from_millis(400)); // the target has answered the STOP
+    two.fake.lock_waits.store(true, Ordering::SeqCst);
+    let other = two.a.submit(two.peer, Op::Write, &requests[1..], &options()).unwrap();
+    until("the target stands still", || two.fake.waiting.load(Ordering::SeqCst) > 0);
+    assert_eq!(transfer.wait(Some(Duration::from_millis(2000))).unwrap_err().status, Status::Timeout);
+    two.fake.lock_waits.store(false, Ordering::SeqCst);
+    let result = transfer.wait(Some(BOUND)).unwrap();
+    assert!(started.elapsed() >= Duration::from_millis(3000), "{result:?} while the device copies");
+    assert_eq!(result.fence, crate::complete::Fence::Confirmed);
+    assert_eq!(other.wait(Some(BOUND)).unwrap().state, State::Done);
+}
+
 /// A device of the target's that hangs for good holds a struck transfer until it counts as broken, and no longer,
 /// however often the target says that it is busy. The memory stays in use where the device may still come to it.
 #[test]
