@@ -6,7 +6,7 @@ use crate::config::Config;
 use crate::handle::Tag;
 use crate::limits::PARTS_MAX;
 use crate::notify::Hub;
-use crate::peer::{EngineParts, Peer};
+use crate::peer::{Conversation, EngineParts, Peer};
 use crate::region::Registry;
 use crate::session::handshake::Local;
 use crate::stats::Stats;
@@ -23,6 +23,8 @@ pub struct Context {
     pub local: Local,
     pub registry: Arc<Registry>,
     pub stats: Arc<Stats>,
+    /// Small transfers to and from all peers. The calls of bulk lanes are shorter meanwhile.
+    pub conversation: Arc<Conversation>,
     pub commands: Arc<Commands>,
     pub hub: Arc<Hub>,
     pub peers: Table<PeerId, Peer>,
@@ -41,6 +43,7 @@ impl Context {
             local,
             registry,
             stats: Arc::default(),
+            conversation: Arc::default(),
             commands,
             hub,
             peers: Table::new(tag, config.peers_max),
@@ -60,6 +63,7 @@ impl Context {
             commands: self.commands.clone(),
             hub: self.hub.clone(),
             stats: self.stats.clone(),
+            conversation: self.conversation.clone(),
             transfers: self.transfers.clone(),
             lease_ns: self.config.lease_ms * 1_000_000,
             express_bytes_max: self.config.express_bytes_max,

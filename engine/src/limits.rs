@@ -6,8 +6,11 @@ pub const FRAME_BYTES_MAX: u32 = 1 << 20;
 pub const FRAME_BYTES_MIN: u32 = 64 << 10;
 /// Descriptors of one data frame. With the two header vectors this stays below IOV_MAX (1,024).
 pub const FRAME_DESCRIPTORS_MAX: usize = 512;
-/// Bytes of one system call of a lane. A kernel without preemption lets no other thread run during a call.
-pub const CALL_BYTES_MAX: usize = 256 << 10;
+/// Bytes of one system call of a lane: smaller calls cost bandwidth, in switches between sender and receiver. A kernel
+/// without preemption lets no other thread run during a call, so calls are smaller while small transfers to or from any
+/// peer follow one another.
+pub const CALL_BYTES_MAX: usize = 512 << 10;
+pub const GENTLE_CALL_BYTES_MAX: usize = 256 << 10;
 /// Payload of a bulk lane's frames (at least one slice) while small transfers to the same peer follow one another, and
 /// the number of such frames that may be unacknowledged.
 pub const GENTLE_FRAME_BYTES_MAX: u32 = 128 << 10;

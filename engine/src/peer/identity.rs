@@ -58,6 +58,8 @@ pub struct EngineParts {
     pub commands: Arc<Commands>,
     pub hub: Arc<Hub>,
     pub stats: Arc<Stats>,
+    /// Small transfers to and from all peers.
+    pub conversation: Arc<Conversation>,
     /// The engine's transfers. A transfer whose handle was dropped leaves the table when it is final.
     pub transfers: Arc<Table<TransferId, Transfer>>,
     pub lease_ns: u64,
@@ -70,22 +72,31 @@ pub struct EngineParts {
 pub struct PeerStats {
     pub round_trip_ns: AtomicU64,
     pub sessions: AtomicU64,
-    /// Time of the last submit of an EXPRESS transfer that has data. A hint: pairs with nothing.
-    conversed_ns: AtomicU64,
+    /// Small transfers to this peer. Bulk lanes to it post less at a time meanwhile.
+    pub conversation: Conversation,
 }
 
-/// A conversation ends when no small transfer was submitted for this long.
+/// Small transfers that follow one another closely: the time of the last EXPRESS transfer that has data. A hint: pairs
+/// with nothing.
+#[derive(Debug, Default)]
+pub struct Conversation(AtomicU64);
+
+/// A conversation ends when there was no small transfer for this long.
 const CONVERSATION_NS: u64 = 5_000_000;
 
-impl PeerStats {
-    /// Records the submit of an EXPRESS transfer that has data.
-    pub fn conversed(&self) {
-        self.conversed_ns.store(clock::monotonic_ns().ns(), Ordering::Relaxed);
+impl Conversation {
+    /// Records a small transfer. Threads that submit at once write the shared line rarely.
+    pub fn extend(&self, now: Monotonic) {
+        if now.saturating_sub(self.last()) > CONVERSATION_NS / 8 {
+            self.0.store(now.ns(), Ordering::Relaxed);
+        }
     }
 
-    /// Returns whether small transfers follow one another closely. Bulk lanes then post less at a time.
-    pub fn converses(&self) -> bool {
-        let last_ns = Monotonic::from_ns(self.conversed_ns.load(Ordering::Relaxed));
-        clock::monotonic_ns().saturating_sub(last_ns) < CONVERSATION_NS
+    pub fn goes_on(&self) -> bool {
+        clock::monotonic_ns().saturating_sub(self.last()) < CONVERSATION_NS
+    }
+
+    fn last(&self) -> Monotonic {
+        Monotonic::from_ns(self.0.load(Ordering::Relaxed))
     }
 }

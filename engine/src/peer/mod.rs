@@ -25,7 +25,7 @@ pub mod tests;
 mod transport;
 
 pub use after::{After, Left};
-pub use identity::{EngineParts, PeerIdentity, PeerState, PeerStats};
+pub use identity::{Conversation, EngineParts, PeerIdentity, PeerState, PeerStats};
 pub use inbox::Arrival;
 pub use incoming::Arriving;
 pub use lane_numbers::LaneNumbers;
@@ -237,7 +237,9 @@ impl Peer {
         let has_no_data = transfer.spec.slices.is_empty();
         // A notification alone is no conversation: an application may send one for each layer that it has written.
         if class == Class::Express && !has_no_data {
-            self.stats.conversed();
+            let now = clock::monotonic_ns();
+            self.stats.conversation.extend(now);
+            self.engine.conversation.extend(now);
         }
         {
             let mut outbox = self.outbox.lock();

@@ -67,6 +67,7 @@ pub fn peer_with(handle: u64) -> Arc<Peer> {
         commands: Arc::default(),
         hub: Arc::new(Hub::new(Tag::from_random(1))),
         stats: Arc::default(),
+        conversation: Arc::default(),
         transfers: Arc::new(Table::new(Tag::from_random(1), 16)),
         lease_ns: 1_000_000_000,
         express_bytes_max: u64::from(64 * KIB),
@@ -139,7 +140,7 @@ fn small_transfers_are_a_conversation_and_notifications_alone_are_none() {
     for (slices, converses) in [(0, false), (1, true), (2, false)] {
         let peer = peer();
         submit(&peer, 1, slices);
-        assert_eq!(peer.stats.converses(), converses, "{slices} slices of 64 KiB");
+        assert_eq!(peer.stats.conversation.goes_on(), converses, "{slices} slices of 64 KiB");
     }
 }
 

@@ -52,6 +52,7 @@ fn peer() -> Peer {
         commands: Arc::new(Commands::default()),
         hub: Arc::new(Hub::new(Tag::from_random(1))),
         stats: Arc::default(),
+        conversation: Arc::default(),
         transfers: Arc::new(Table::new(Tag::from_random(1), 16)),
         lease_ns: 1_000_000_000,
         express_bytes_max: 4000,

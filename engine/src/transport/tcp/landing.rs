@@ -2,7 +2,6 @@
 //! sink, and how far they are filled. Regions are entered around every access, so that unregister waits for at most one
 //! system call. Pieces of a revoked region are diverted to the sink, and so is the rest of a piece whose memory faults.
 
-use crate::limits::CALL_BYTES_MAX;
 use crate::region::Region;
 use crate::status::Status;
 use crate::sys::guarded::{self, Faulted};
@@ -211,9 +210,9 @@ impl Landing {
         })
     }
 
-    /// Appends vectors for the rest of the payload, as much as one call may receive, and returns their bytes. The
-    /// addresses are valid while the regions stay entered.
-    pub fn vectors(&self, out: &mut Vec<IoVec>) -> usize {
+    /// Appends vectors for the rest of the payload, at most `bytes_max`, and returns their bytes. The addresses are
+    /// valid while the regions stay entered.
+    pub fn vectors(&self, out: &mut Vec<IoVec>, bytes_max: usize) -> usize {
         let mut bytes = 0;
         let mut skip = self.offset;
         for piece in &self.pieces[self.next..] {
@@ -222,10 +221,10 @@ impl Landing {
             let mut address = if piece.region == SINK { 0 } else { piece.address + u64::from(skip) };
             skip = 0;
             while length > 0 {
-                if out.len() + 1 >= IOV_MAX || bytes == CALL_BYTES_MAX {
+                if out.len() + 1 >= IOV_MAX || bytes == bytes_max {
                     return bytes;
                 }
-                let mut step = length.min(CALL_BYTES_MAX - bytes);
+                let mut step = length.min(bytes_max - bytes);
                 if piece.region == SINK {
                     step = step.min(SINK_SIZE);
                     address = SINK_BYTES.0.get() as u64;

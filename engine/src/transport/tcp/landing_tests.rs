@@ -3,6 +3,7 @@
 use super::*;
 use crate::complete::State;
 use crate::handle::Tag;
+use crate::limits::CALL_BYTES_MAX;
 use crate::region::{RegionSpec, Registry};
 use crate::transport::tcp::drain_tests::{engine, BOUND};
 use crate::types::{Op, Request};
@@ -54,7 +55,7 @@ fn a_refused_piece_may_have_any_address() {
     landing.push(Piece { address: u64::MAX, length: 100, region: SINK, descriptor: 0 });
     landing.advance(60);
     let mut vectors = Vec::new();
-    assert_eq!(landing.vectors(&mut vectors), 40);
+    assert_eq!(landing.vectors(&mut vectors, CALL_BYTES_MAX), 40);
 }
 
 #[test]
@@ -68,7 +69,7 @@ fn one_call_receives_a_bounded_part() {
     let mut left = 3 * length as usize;
     while left > 0 {
         let mut vectors = Vec::new();
-        let bytes = landing.vectors(&mut vectors);
+        let bytes = landing.vectors(&mut vectors, CALL_BYTES_MAX);
         assert_eq!((bytes, landing.left()), (left.min(CALL_BYTES_MAX), left));
         landing.advance(bytes);
         left -= bytes;

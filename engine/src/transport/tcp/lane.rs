@@ -8,8 +8,8 @@
 use crate::command::Command;
 use crate::context::Context;
 use crate::limits::{
-    FRAME_DESCRIPTORS_MAX, GENTLE_FRAMES_MAX, GENTLE_FRAME_BYTES_MAX, LANE_FRAMES_MAX, LANE_READ_BYTES_MAX,
-    NOTIFY_BYTES_MAX,
+    CALL_BYTES_MAX, FRAME_DESCRIPTORS_MAX, GENTLE_CALL_BYTES_MAX, GENTLE_FRAMES_MAX, GENTLE_FRAME_BYTES_MAX,
+    LANE_FRAMES_MAX, LANE_READ_BYTES_MAX, NOTIFY_BYTES_MAX,
 };
 use crate::loss::{Failure, Loss};
 use crate::peer::outbox::{PullLimits, Pulled};
@@ -415,7 +415,7 @@ impl Lane {
     pub fn windows(&self) -> PullLimits {
         // The kernel processes all that is queued in a socket in one go, on any thread. So only a little is queued
         // while a conversation of small transfers goes on beside it.
-        let gentle = !self.is_express() && self.peer.stats.converses();
+        let gentle = !self.is_express() && self.peer.stats.conversation.goes_on();
         let (frame_bytes, frames, read_bytes) = if gentle {
             (GENTLE_FRAME_BYTES_MAX, GENTLE_FRAMES_MAX, u64::from(GENTLE_FRAME_BYTES_MAX))
         } else {
@@ -428,6 +428,15 @@ impl Lane {
             frame_bytes_max: self.frame_bytes_max.min(frame_bytes),
             write: flight.count(Op::Write) < frames,
             read: flight.count(Op::Read) < self.peer_reads_max && flight.read_bytes() < read_bytes,
+        }
+    }
+
+    /// Returns the most bytes that one system call may move.
+    pub fn call_bytes_max(&self) -> usize {
+        if self.context.conversation.goes_on() {
+            GENTLE_CALL_BYTES_MAX
+        } else {
+            CALL_BYTES_MAX
         }
     }
 

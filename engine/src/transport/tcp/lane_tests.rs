@@ -11,8 +11,8 @@ use crate::sys::poller::PollerKind;
 use crate::transport::tcp::incoming::acknowledge;
 use crate::transport::tcp::wire::{Descriptor, Header, Kind};
 use crate::transport::tcp::worker::Workers;
-use crate::types::{Boottime, LaneId, Monotonic, Slice};
-use crate::{Config, Engine};
+use crate::types::{Boottime, LaneId, Monotonic, Op, Request, Slice};
+use crate::{Config, Deadline, Engine, RegionOptions, TransferOptions};
 use std::os::unix::net::UnixStream;
 use std::sync::mpsc::{channel, TryRecvError};
 use std::task::Wake;
@@ -331,4 +331,35 @@ fn a_caller_leaves_a_frame_to_the_worker_whose_page_is_not_there() {
     assert_eq!((found(64), found(0)), ([5; 64], [9; 64]));
     lane.close();
     a.close(Some(BOUND)).unwrap();
+}
+
+/// Calls are shorter while small transfers go on with any peer, at both ends. Notifications alone shorten none.
+#[test]
+fn calls_are_shorter_beside_small_transfers_of_another_peer() {
+    let (a, b, c) = (engine(), engine(), engine());
+    let (lanes, to_b) = ([lane(&a, &c).0, lane(&b, &c).0], a.connect(b.address(), Some(BOUND)).unwrap());
+    let alloc = |engine: &Engine| engine.alloc(4096, &RegionOptions::default()).unwrap();
+    let (here, there) = (alloc(&a), alloc(&b));
+    let (local, remote, remote_region) = (here.address(), there.address(), there.region());
+    let small = Request { local, remote, length: 64, remote_region };
+    let all_may = |bytes: usize| lanes.iter().all(|lane| lane.call_bytes_max() == bytes);
+    let eventually = |what: &str, is_so: &mut dyn FnMut() -> bool| {
+        let until_ns = clock::monotonic_ns() + BOUND.as_nanos() as u64;
+        while !is_so() {
+            assert!(clock::monotonic_ns() < until_ns, "never: {what}");
+        }
+    };
+    for op in [Op::Write, Op::Read] {
+        eventually("silence", &mut || all_may(CALL_BYTES_MAX));
+        eventually("small transfers", &mut || {
+            let transfer = a.submit(to_b, op, &[small], &TransferOptions::default()).unwrap();
+            assert_eq!(transfer.wait(Some(BOUND)).unwrap().state, State::Done, "{op:?}");
+            all_may(GENTLE_CALL_BYTES_MAX)
+        });
+    }
+    eventually("silence", &mut || all_may(CALL_BYTES_MAX));
+    for _ in 0..20 {
+        a.notify(to_b, b"a layer", Deadline::After(BOUND)).unwrap();
+        assert!(all_may(CALL_BYTES_MAX), "beside notifications");
+    }
 }

@@ -200,7 +200,7 @@ impl Rx {
         let tail = ahead.max(self.needed()).min(self.staging.len() - self.end);
         self.vectors.clear();
         self.landing.enter();
-        let placed = self.landing.vectors(&mut self.vectors);
+        let placed = self.landing.vectors(&mut self.vectors, lane.call_bytes_max());
         // The same call may receive the next head, if the vectors cover the rest of this frame.
         let room = placed == self.landing.left();
         if room {

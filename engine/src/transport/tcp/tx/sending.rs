@@ -1,7 +1,6 @@
 //! Sends a batch, one system call after the other, and fills in for memory that faults.
 
 use super::{Place, Tx};
-use crate::limits::CALL_BYTES_MAX;
 use crate::loss::Failure;
 use crate::peer::After;
 use crate::sys::atomic::Ordering;
@@ -17,7 +16,7 @@ impl Tx {
     /// Does one system call. None: the socket is full.
     pub(super) fn send(&mut self, lane: &Lane, after: &mut After) -> Result<Option<usize>, Failure> {
         self.vectors.clear();
-        let (mut skip, mut room, mut last) = (self.offset, CALL_BYTES_MAX, (0, 0));
+        let (mut skip, mut room, mut last) = (self.offset, lane.call_bytes_max(), (0, 0));
         for (place, length) in self.pieces[self.next..].iter().take(socket::IOV_MAX) {
             let left = length - skip;
             let (start, step) = match place {
