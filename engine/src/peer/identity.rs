@@ -86,7 +86,18 @@ const CONVERSATION_NS: u64 = 5_000_000;
 
 impl Conversation {
     /// Records a small transfer. Threads that submit at once write the shared line rarely.
-    pub fn extend(&self, now: Monotonic) {
+    pub fn extend(&self) {
+        self.extend_to(clock::monotonic_ns());
+    }
+
+    /// Records a small transfer, which belongs to both conversations.
+    pub fn extend_both(&self, other: &Conversation) {
+        let now = clock::monotonic_ns();
+        self.extend_to(now);
+        other.extend_to(now);
+    }
+
+    fn extend_to(&self, now: Monotonic) {
         if now.saturating_sub(self.last()) > CONVERSATION_NS / 8 {
             self.0.store(now.ns(), Ordering::Relaxed);
         }

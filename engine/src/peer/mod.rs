@@ -237,9 +237,7 @@ impl Peer {
         let has_no_data = transfer.spec.slices.is_empty();
         // A notification alone is no conversation: an application may send one for each layer that it has written.
         if class == Class::Express && !has_no_data {
-            let now = clock::monotonic_ns();
-            self.stats.conversation.extend(now);
-            self.engine.conversation.extend(now);
+            self.stats.conversation.extend_both(&self.engine.conversation);
         }
         {
             let mut outbox = self.outbox.lock();

@@ -6,7 +6,6 @@ use crate::limits::{FRAME_DESCRIPTORS_MAX, NOTIFY_BYTES_MAX};
 use crate::peer::{After, Arrival, Arriving, Posted, What};
 use crate::status::Status;
 use crate::sys::atomic::Ordering;
-use crate::sys::clock;
 use crate::transport::tcp::admit::admit;
 use crate::transport::tcp::answer::ReadJob;
 use crate::transport::tcp::flight::Acknowledged;
@@ -83,7 +82,7 @@ impl Frame {
     ) -> Result<Frame, Broken> {
         order.check(header)?;
         if lane.is_express() && header.descriptors > 0 {
-            lane.context.conversation.extend(clock::monotonic_ns());
+            lane.context.conversation.extend();
         }
         let count = header.descriptors as usize;
         let extra = &meta[count * DESCRIPTOR_BYTES..][..header.extra_bytes as usize];
