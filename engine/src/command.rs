@@ -43,14 +43,14 @@ pub enum Command {
         lane: LaneId,
         loss: Loss,
     },
-    /// The worker of a TCP lane has done what was asked of it before the lane's end (`tcp::lane::Parting`).
+    /// The worker of a TCP lane has done what was asked of it before the lane's end (`peer::transport::Parting`).
     LaneParted {
         peer: PeerId,
         lane: LaneId,
     },
     /// A lane thread works: look from time to time whether it comes back from registered memory.
     WatchWorkers,
-    /// Frames wait for TCP lanes of these kinds (bits, as in `tcp::opening`), and no such lane is open.
+    /// Frames wait for TCP lanes of these kinds (bits, see `peer::transport`), and no such lane is open.
     WantLanes {
         peer: PeerId,
         kinds: u32,

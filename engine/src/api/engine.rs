@@ -122,7 +122,7 @@ impl Engine {
             context: context.clone(),
             listener,
             proofs: proof_listener,
-            tcp: Arc::new(tcp::service::Service::new(context.clone(), workers.clone())),
+            lanes: Arc::new(tcp::service::Service::new(context.clone(), workers.clone())),
             services: installed,
         })?;
         let inner = Inner {

@@ -9,7 +9,7 @@ use crate::peer::{Peer, PeerState};
 use crate::status::{Error, Result, Status};
 use crate::sys::atomic::Ordering;
 use crate::sys::{clock, names};
-use crate::types::{Access, EngineId, Location, PeerId, RegionId};
+use crate::types::{Access, EngineId, Location, PeerId, RegionId, Transport};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -150,7 +150,7 @@ impl Engine {
             same_host: peer.same_host(),
             round_trip_ns: peer.stats.round_trip_ns.load(Ordering::Relaxed),
             transfers_active: peer.active(),
-            lanes: peer.tcp_path().map_or(0, |path| path.lanes()),
+            lanes: peer.path(Transport::Tcp).map_or(0, |path| path.lanes()),
         })
     }
 

@@ -33,7 +33,7 @@ impl Control {
         }
         if self.watch_at_ns <= now_ns {
             self.watch_at_ns = Monotonic::NEVER;
-            if self.tcp.watch() {
+            if self.lanes.watch() {
                 self.watch_at_ns = now_ns + WATCH_NS;
             }
         }
@@ -48,7 +48,7 @@ impl Control {
                 session.machine.heard(now_ns.saturating_sub_ns(silent_ns));
                 session.machine.timer(now_ns, &mut actions);
             }
-            self.tcp.timer(peer, now_ns);
+            self.lanes.timer(peer, now_ns);
             self.act(peer, actions);
         }
         self.expire_half_open(now_ns);
@@ -60,7 +60,7 @@ impl Control {
         let Some(session) = self.sessions.get(&peer) else { return };
         let next_ns = session.peer.begin_check();
         let since_ns = clock::boottime_ns().saturating_sub_ns(progress_ns);
-        let stuck = self.tcp.stuck(peer, since_ns);
+        let stuck = self.lanes.stuck(peer, since_ns);
         match next_ns {
             // The sweep runs before the next look.
             Some(at_ns) if at_ns <= now_ns => {
@@ -71,7 +71,7 @@ impl Control {
             None => {}
         }
         stuck.into_iter().for_each(|(lane, loss)| self.lane_lost(peer, lane, loss));
-        if next_ns.is_some() && self.tcp.lacks_lane(peer) {
+        if next_ns.is_some() && self.lanes.lacks_lane(peer) {
             // Slices that wait for a lane are not posted. Only an unanswered Ping shows that the peer is gone.
             self.ping(peer, None);
         }

@@ -8,6 +8,7 @@ use crate::command::Reply;
 use crate::complete::Fence;
 use crate::loss::{Cause, Failure, Loss};
 use crate::notify::EventBody;
+use crate::peer::transport::Parting;
 use crate::peer::{PeerState, Posted, What};
 use crate::session::message::Message;
 use crate::status::{Error, Status};
@@ -16,7 +17,6 @@ use crate::sys::clock;
 use crate::sys::fd::OwnedFd;
 use crate::sys::lock::Mutex;
 use crate::sys::poller::Interest;
-use crate::transport::tcp::lane::Parting;
 use crate::types::{LaneId, PeerId, TransferId};
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
@@ -252,7 +252,7 @@ impl Control {
     /// Handles the peer's Bye. The peer closed its lanes before it sent the Bye, and its last acknowledgements have
     /// arrived: once the workers have received them, closing our lanes confirms everything.
     pub(super) fn bye(&mut self, peer: PeerId) {
-        if self.tcp.part(peer, Parting::Receives) {
+        if self.lanes.part(peer, Parting::Receives) {
             let Some(session) = self.sessions.get_mut(&peer) else { return };
             session.has_parted = true;
             // The end of the connection is no news now. A new connection ends the session at once.
@@ -275,7 +275,7 @@ impl Control {
         if session.late_lanes.contains_key(&lane) {
             self.lane_lost(peer, lane, Loss::of(Cause::Ours, "the session is over"));
         }
-        if !self.tcp.is_parting(peer) {
+        if !self.lanes.is_parting(peer) {
             self.end_parted(peer);
         }
     }
@@ -295,7 +295,7 @@ impl Control {
 
     /// Ends a session on purpose. The lanes are closed before the Bye is sent.
     pub(super) fn farewell(&mut self, peer: PeerId, status: Status, loss: Loss) {
-        self.tcp.part(peer, Parting::Sends);
+        self.lanes.part(peer, Parting::Sends);
         if let Some(session) = self.sessions.get_mut(&peer) {
             // No fence is asked for any more: the Bye confirms all lanes.
             session.machine.control_lost(clock::monotonic_ns());

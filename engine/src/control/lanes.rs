@@ -1,4 +1,4 @@
-//! Dials TCP lanes, exchanges their greetings, and attaches them to `tcp::Service`, which decides the lanes to open.
+//! Dials lanes, exchanges their greetings, and hands them to the `LaneService`, which decides the lanes to open.
 //! `inbound` accepts the connections of lanes that the peer dials.
 
 use super::conn::State;
@@ -8,14 +8,13 @@ use super::sessions::PeerSession;
 use super::stream::{Input, Stream};
 use super::Control;
 use crate::loss::{Cause, Failure, Loss};
+use crate::peer::transport::{Candidate, ALL, EXPRESS};
 use crate::peer::PathStatus;
 use crate::route::FASTER;
 use crate::session::machine::Role;
 use crate::session::message::Message;
 use crate::sys::fd::OwnedFd;
 use crate::sys::tcp;
-use crate::transport::tcp::opening::{ALL, EXPRESS};
-use crate::transport::tcp::service::Candidate;
 use crate::types::{LaneId, Monotonic, PeerId, SessionId, Transport};
 
 impl Control {
@@ -32,9 +31,9 @@ impl Control {
         let is_best = statuses()
             .all(|(transport, status)| is_settled(transport) && !matches!(status, PathStatus::Open(..)));
         if broke {
-            self.tcp.want(peer, ALL);
+            self.lanes.want(peer, ALL);
         } else if is_best {
-            self.tcp.want(peer, EXPRESS);
+            self.lanes.want(peer, EXPRESS);
         }
     }
 
@@ -46,7 +45,7 @@ impl Control {
             .any(|transport| matches!(session.peer.path_status(*transport), PathStatus::Open(..)));
         is_faster
             || !self.context.config.transports.allows(Transport::Tcp)
-            || self.tcp.attached(peer, 0).is_some()
+            || self.lanes.attached(peer, 0).is_some()
     }
 
     /// Asks the dialer of this session for lanes.
@@ -81,12 +80,12 @@ impl Control {
         }
     }
 
-    /// Handles a lane that could not be opened. `tcp::Service` tries another lane later.
+    /// Handles a lane that could not be opened. The `LaneService` tries another lane later.
     pub(super) fn lane_not_opened(&mut self, peer: PeerId, greeting: &Greeting, failure: Failure) {
         let Some(session) = self.sessions.get_mut(&peer) else { return };
         session.greetings.remove(&greeting.lane);
         let loss = Loss::new(failure, &format!("TCP lane {}, to {}", greeting.lane, session.remote));
-        self.tcp.not_opened(peer, greeting.slot, loss);
+        self.lanes.not_opened(peer, greeting.slot, loss);
         // Another engine may listen there now, behind a control connection that nothing moves on. Only an unanswered
         // Ping shows that, and no transfer may be waiting whose check would send one.
         self.ping(peer, None);
@@ -168,12 +167,12 @@ impl Control {
             return;
         }
         tune(&socket, session.peer.identity.is_near(), &self.context);
-        if let Some(older) = self.tcp.attached(peer, slot) {
+        if let Some(older) = self.lanes.attached(peer, slot) {
             // The peer lost the older lane, and this engine has not noticed.
             let text = "the peer replaced the lane by another lane";
             self.lane_lost(peer, older, Loss::of(Cause::Closed, text));
         }
-        if self.tcp.attach(peer, Candidate { lane, slot, socket }) {
+        if self.lanes.attach(peer, Candidate { lane, slot, socket }) {
             self.answer_connects(peer);
         } else if dialed {
             let failure = Failure::new(Cause::System, "watching the socket");
@@ -186,7 +185,7 @@ impl Control {
         session.conn.is_some()
             && session.session_id == greeting.session_id
             && session.lane_numbers.is_free(greeting.lane)
-            && self.tcp.takes(session.peer.handle, greeting.lane, greeting.slot)
+            && self.lanes.takes(session.peer.handle, greeting.lane, greeting.slot)
     }
 }
 

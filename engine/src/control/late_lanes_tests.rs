@@ -76,14 +76,6 @@ impl TransportService for Device {
         info.settled(TRANSPORT, Some("it carries nothing".into()));
     }
 
-    fn message(&self, _peer: PeerId, _body: &[u8]) -> bool {
-        false
-    }
-
-    fn refused(&self, _peer: PeerId, _why: String) -> bool {
-        false
-    }
-
     fn path(&self, _peer: PeerId) -> Option<(Arc<dyn Path>, String)> {
         None
     }

@@ -74,7 +74,7 @@ impl Control {
                 return self.service_message(peer, *transport, why.clone(), body.clone());
             }
             Message::OpenLanes { kinds } => {
-                if !self.tcp.asked(peer, *kinds) {
+                if !self.lanes.asked(peer, *kinds) {
                     self.misbehaved(peer);
                 }
                 return;

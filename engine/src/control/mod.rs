@@ -30,6 +30,7 @@ use crate::command::Command;
 use crate::complete::Fence;
 use crate::context::Context;
 use crate::loss::{Cause, Loss};
+use crate::peer::transport::LaneService;
 use crate::peer::Installed;
 use crate::schedule::Schedule;
 use crate::session::handshake::ProofTable;
@@ -45,7 +46,6 @@ use crate::sys::socket;
 use crate::sys::tcp::Listener;
 use crate::sys::thread::JoinHandle;
 use crate::sys::turns::{self, Next, Turns};
-use crate::transport::tcp;
 use crate::types::{EngineId, Monotonic, PeerId, PlaceId, SessionId};
 use announce::RegionLog;
 use callers::Callers;
@@ -79,7 +79,7 @@ pub struct Parts {
     pub context: Arc<Context>,
     pub listener: Option<Listener>,
     pub proofs: Option<OwnedFd>,
-    pub tcp: Arc<tcp::service::Service>,
+    pub lanes: Arc<dyn LaneService>,
     /// The transports other than TCP.
     pub services: Vec<Installed>,
 }
@@ -89,7 +89,7 @@ pub struct Control {
     poller: Arc<Poller>,
     listener: Option<Listener>,
     proof_listener: Option<OwnedFd>,
-    tcp: Arc<tcp::service::Service>,
+    lanes: Arc<dyn LaneService>,
     services: Vec<Installed>,
     conns: HashMap<u64, Conn>,
     /// Connections that are not yet authenticated, by deadline.
@@ -158,7 +158,7 @@ impl Control {
             poller,
             listener: parts.listener,
             proof_listener: parts.proofs,
-            tcp: parts.tcp,
+            lanes: parts.lanes,
             services: parts.services,
             draining: HashMap::default(),
             late: LateLanes::default(),
@@ -315,7 +315,7 @@ impl Control {
             }
             Command::LaneParted { peer, lane } => self.lane_parted(peer, lane),
             Command::WatchWorkers => self.watch_at_ns = clock::monotonic_ns() + WATCH_NS,
-            Command::WantLanes { peer, kinds } => self.tcp.want(peer, kinds),
+            Command::WantLanes { peer, kinds } => self.lanes.want(peer, kinds),
             Command::OpenLane { peer, session_id, slot, lane } => {
                 self.open_lane(peer, session_id, slot, lane)
             }

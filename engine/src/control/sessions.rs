@@ -318,7 +318,7 @@ impl Control {
             }
         };
         let handle = peer.handle;
-        self.tcp.add(peer.clone());
+        self.lanes.add(peer.clone());
         let machine = Machine::new(control.role, self.timing(), clock::monotonic_ns());
         let (dial_at, was_reached) = control.dialed_at().map_or(before, |at| (vec![at], true));
         let session = PeerSession {
@@ -414,7 +414,7 @@ impl Control {
 
     /// Updates the session's alarm after a change, and removes the session when nothing depends on it any more.
     pub(super) fn touch(&mut self, peer: PeerId) {
-        let lanes = self.tcp.next_timer(peer);
+        let lanes = self.lanes.next_timer(peer);
         let Some(session) = self.sessions.get_mut(&peer) else { return };
         let is_idle = session.machine.is_idle() && session.late_lanes.is_empty();
         let over = session.machine.is_given_up() && is_idle && session.peer.active() == 0;

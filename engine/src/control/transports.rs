@@ -31,7 +31,7 @@ impl Control {
 
     /// Returns every transport, TCP included.
     fn each_transport(&self) -> impl Iterator<Item = &dyn TransportService> {
-        let tcp: &dyn TransportService = &*self.tcp;
+        let tcp: &dyn TransportService = &*self.lanes;
         self.each_service().map(|(_, service)| service).chain([tcp])
     }
 
@@ -50,7 +50,7 @@ impl Control {
     pub(super) fn begin_transports(&mut self, peer: PeerId, dialer: bool) {
         let Some(session) = self.sessions.get(&peer) else { return };
         session.lane_numbers.begin(session.late_lanes.keys().copied());
-        self.tcp.begin(session.session_info(dialer));
+        self.lanes.begin(session.session_info(dialer));
         for at in 0..self.services.len() {
             let Some(session) = self.sessions.get(&peer) else { return };
             let beside = &self.services[at];
@@ -161,7 +161,7 @@ impl Control {
             lanes.extend(service.end(peer));
             object.set_path(transport, PathStatus::Pending("the session is being established again".into()));
         }
-        lanes.extend(self.tcp.end(peer));
+        lanes.extend(self.lanes.end(peer));
         for (lane, closed) in lanes {
             self.lane_closed(peer, lane, closed, Loss::of(Cause::Ours, "the session's connection is over"));
         }
@@ -174,7 +174,7 @@ impl Control {
             service.forget(handle);
             peer.set_path(transport, PathStatus::Shut("the peer is lost".into()));
         }
-        self.tcp.forget(handle);
+        self.lanes.forget(handle);
         self.draining.insert(handle, DrainingPeer { peer, why, waiting: Vec::new() });
         self.drained(handle);
     }

@@ -22,7 +22,7 @@ mod restage;
 mod strike;
 #[cfg(test)]
 pub mod tests;
-mod transport;
+pub mod transport;
 
 pub use after::{After, Left};
 pub use identity::{Conversation, EngineParts, PeerIdentity, PeerState, PeerStats};
@@ -69,8 +69,7 @@ pub struct Peer {
     over: AtomicBool,
     outbox: Mutex<Outbox>,
     inbox: Arc<Mutex<Inboxes>>,
-    path: RwLock<Option<Arc<dyn Path>>>,
-    /// Indexed by transport number. TCP's element is unused: TCP's path is in `path`.
+    /// Indexed by transport number.
     paths: [RwLock<PathStatus>; Transport::COUNT],
     standing: Standing,
     /// The same-host path has proven that the peer's process is on this host. Never unset.
@@ -116,7 +115,6 @@ impl Peer {
             over: AtomicBool::new(false),
             outbox: Mutex::new(Outbox::new()),
             inbox: Arc::new(Mutex::new(Inboxes::default())),
-            path: RwLock::new(None),
             paths: std::array::from_fn(|_| {
                 RwLock::new(PathStatus::Pending("the session is being established".into()))
             }),

@@ -40,22 +40,20 @@ impl Standing {
 }
 
 impl Peer {
+    /// Sets TCP's path, which exists as long as the session. It is open while the session is up (`note_state`).
     pub fn set_tcp_path(&self, path: Option<Arc<dyn Path>>) {
-        *self.path.write() = path;
+        let gone = || PathStatus::Shut("the session is over".into());
+        *self.paths[Transport::Tcp as usize].write() =
+            path.map_or_else(gone, |path| PathStatus::Open(path, String::new()));
     }
 
-    pub fn tcp_path(&self) -> Option<Arc<dyn Path>> {
-        self.path.read().clone()
-    }
-
-    /// Returns the path of a transport, if it is open.
+    /// Returns the path of a transport, if it is open; TCP's as long as the session exists.
     pub fn path(&self, transport: Transport) -> Option<Arc<dyn Path>> {
-        match transport {
-            Transport::None | Transport::Tcp => self.tcp_path(),
-            _ => match &*self.paths[transport as usize].read() {
-                PathStatus::Open(path, _) => Some(path.clone()),
-                PathStatus::Pending(_) | PathStatus::Shut(_) => None,
-            },
+        // Work that has no transport yet waits for TCP.
+        let transport = if transport == Transport::None { Transport::Tcp } else { transport };
+        match &*self.paths[transport as usize].read() {
+            PathStatus::Open(path, _) => Some(path.clone()),
+            PathStatus::Pending(_) | PathStatus::Shut(_) => None,
         }
     }
 

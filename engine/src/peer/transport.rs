@@ -3,8 +3,10 @@
 use super::path::Path;
 use super::{LaneNumbers, Peer, Posted};
 use crate::command::Command;
+use crate::loss::Loss;
 use crate::status::Result;
-use crate::types::{LaneId, PeerId, RegionId, SessionId, TransferId, Transport};
+use crate::sys::fd::OwnedFd;
+use crate::types::{Boottime, LaneId, Monotonic, PeerId, RegionId, SessionId, TransferId, Transport};
 use std::sync::Arc;
 
 /// The result of closing a lane of a `TransportService`.
@@ -43,9 +45,13 @@ pub trait TransportService: Send + Sync {
     fn begin(&self, session_info: SessionInfo);
     /// Handles a message of the peer's service. False: the message violates the protocol or a limit, and the session
     /// must end.
-    fn message(&self, peer: PeerId, body: &[u8]) -> bool;
+    fn message(&self, _peer: PeerId, _body: &[u8]) -> bool {
+        false
+    }
     /// The peer's service does not establish a path, for the reason `why`. Returns false as `message` does.
-    fn refused(&self, peer: PeerId, why: String) -> bool;
+    fn refused(&self, _peer: PeerId, _why: String) -> bool {
+        false
+    }
     /// Returns the path from when it is settled until it ends, and the text on what makes it fast or slow.
     fn path(&self, peer: PeerId) -> Option<(Arc<dyn Path>, String)>;
     /// Returns the messages about newly registered regions (at a session's begin: all regions). They reach the peer's
@@ -78,6 +84,60 @@ pub trait TransportService: Send + Sync {
     fn unrest(&self, _peer: PeerId) -> Option<String> {
         None
     }
+}
+
+/// The kinds of lanes of a `LaneService`, as bits: slot 0, and all other slots.
+pub const EXPRESS: u32 = 1;
+pub const BULK: u32 = 2;
+pub const ALL: u32 = EXPRESS | BULK;
+
+/// A transport whose lanes are connections like those of `control`, which has the engine's only listener: `control`
+/// dials and accepts them, and hands over those that have proven to belong to a session. Called by the control loop.
+pub trait LaneService: TransportService {
+    /// Adds a peer without lanes.
+    fn add(&self, peer: Arc<Peer>);
+    /// Requests lanes of these kinds whenever the session is up: `Command::OpenLane` or `AskForLanes` follows.
+    fn want(&self, peer: PeerId, kinds: u32);
+    /// Requests lanes for the peer, which asks for them. Returns false if the peer dials the lanes itself: to ask then
+    /// violates the protocol.
+    fn asked(&self, peer: PeerId, kinds: u32) -> bool;
+    /// Returns whether a lane of this session with this number may be attached in this slot.
+    fn takes(&self, peer: PeerId, lane: LaneId, slot: u32) -> bool;
+    /// Returns the lane that is attached in a slot.
+    fn attached(&self, peer: PeerId, slot: u32) -> Option<LaneId>;
+    /// Attaches a lane to its session. False: its number is taken or fenced, or no worker can poll it.
+    fn attach(&self, peer: PeerId, candidate: Candidate) -> bool;
+    /// Notes that a lane could not be opened; it is tried again later.
+    fn not_opened(&self, peer: PeerId, slot: u32, loss: Loss);
+    /// Returns when to call `timer` next for this peer.
+    fn next_timer(&self, peer: PeerId) -> Option<Monotonic>;
+    fn timer(&self, peer: PeerId, now_ns: Monotonic);
+    /// Returns lanes with frames in flight that have received nothing since `since_ns`.
+    fn stuck(&self, peer: PeerId, since_ns: Boottime) -> Vec<(LaneId, Loss)>;
+    /// Returns whether work waits for a lane that is not attached.
+    fn lacks_lane(&self, peer: PeerId) -> bool;
+    /// Has the last bytes sent or received on lanes that are about to be closed on purpose; `close_lane` answers Soon
+    /// meanwhile. False: there is nothing to wait for.
+    fn part(&self, peer: PeerId, how: Parting) -> bool;
+    fn is_parting(&self, peer: PeerId) -> bool;
+    /// Replaces threads that have not come back since the last look. True while one of them works.
+    fn watch(&self) -> bool;
+}
+
+/// A connection that has proven to belong to the session, to be attached as a lane.
+pub struct Candidate {
+    pub lane: LaneId,
+    pub slot: u32,
+    pub socket: OwnedFd,
+}
+
+/// What is done on a lane before it is closed on purpose.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Parting {
+    /// The answers to frames that were received are sent, so that the initiator learns the outcome of its frames.
+    Sends = 1,
+    /// What has arrived is received: the peer has closed the lane.
+    Receives = 2,
 }
 
 /// A transport's service, or why this engine has none.

@@ -216,7 +216,7 @@ fn a_session_goes_on_when_the_endpoints_before_it_are_gone() {
         let (late, waiting, held) =
             if held_here { (&ours, &two.b, initiator) } else { (&theirs, &two.a, two.peer) };
         let object = waiting.whole().peers.get(held).unwrap();
-        let lanes = object.tcp_path().unwrap().lanes();
+        let lanes = object.path(Transport::Tcp).unwrap().lanes();
         let slow = Slow::new(late.clone());
         let transfer = carried(&two, &local, &remote, BYTES);
         let broken = Command::PathBroken { peer: two.peer, transport: Transport::Rdma };
@@ -228,7 +228,7 @@ fn a_session_goes_on_when_the_endpoints_before_it_are_gone() {
         // Ready is missing.
         until("the connection is made anew", || {
             waiting.probe(held, Some(SHORT)).is_ok()
-                && object.tcp_path().is_some_and(|it| it.lanes() == lanes)
+                && object.path(Transport::Tcp).is_some_and(|it| it.lanes() == lanes)
         });
         waiting.probe(held, Some(BOUND)).unwrap();
         assert_ne!(object.state(), PeerState::Up, "held here: {held_here}");

@@ -3,6 +3,7 @@
 use super::*;
 use crate::complete::{State, Transfer};
 use crate::peer::tests::{peer, submit_plain, submit_with};
+use crate::peer::transport::Parting;
 use crate::peer::What;
 use crate::sys::lock::MutexGuard;
 use crate::sys::mapping::Mapping;

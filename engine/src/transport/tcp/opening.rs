@@ -11,12 +11,8 @@
 //! ```
 //! The dialer of the session opens its lanes. The acceptor asks the dialer to open them.
 
+use crate::peer::transport::{ALL, BULK, EXPRESS};
 use crate::types::{LaneId, Monotonic};
-
-/// The kinds of lanes, as bits: slot 0, and all other slots.
-pub const EXPRESS: u32 = 1;
-pub const BULK: u32 = 2;
-pub const ALL: u32 = EXPRESS | BULK;
 
 /// Returns the kind of the lane in a slot.
 pub fn kind(slot: u32) -> u32 {

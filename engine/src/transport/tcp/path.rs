@@ -1,9 +1,9 @@
 //! A peer's lanes as one path: picks the lane for each class, and lets a waiting thread drive the express lane itself.
 
-use super::opening::{BULK, EXPRESS};
 use crate::command::Command;
 use crate::complete::Transfer;
 use crate::peer::outbox::Class;
+use crate::peer::transport::{BULK, EXPRESS};
 use crate::peer::{After, Path, Peer};
 use crate::region::RemoteMap;
 use crate::sys::atomic::{AtomicBool, AtomicU32, Ordering};

@@ -1,7 +1,7 @@
 //! The `TransportService` of TCP: each session's lanes, from opening to closing. `opening` decides which lanes to open.
 //! `control` dials and accepts their connections, and attaches those that have proven to belong to the session.
 
-use super::lane::{Closing, Lane, LaneSpec, Parting};
+use super::lane::{Closing, Lane, LaneSpec};
 use super::opening::{Opening, Pauses, Step};
 use super::path::TcpPath;
 use super::wire;
@@ -10,11 +10,11 @@ use crate::command::Command;
 use crate::context::Context;
 use crate::limits::{LANES_MAX, LATE_LANES_MAX};
 use crate::loss::{Cause, Failure, Loss};
+use crate::peer::transport::{Candidate, LaneService, Parting};
 use crate::peer::{Closed, LaneNumbers, Path, Peer, SessionInfo, TransportService};
 use crate::status::Result;
 use crate::sys::atomic::{AtomicU64, Ordering};
 use crate::sys::clock;
-use crate::sys::fd::OwnedFd;
 use crate::sys::lock::{Mutex, MutexGuard};
 use crate::sys::map::HashMap;
 use crate::types::{Boottime, LaneId, Monotonic, PeerId, SessionId, TransferId};
@@ -47,13 +47,6 @@ struct Session {
     numbers: Arc<LaneNumbers>,
 }
 
-/// A connection that has proven to belong to the session, to be attached as a lane.
-pub struct Candidate {
-    pub lane: LaneId,
-    pub slot: u32,
-    pub socket: OwnedFd,
-}
-
 impl Service {
     pub fn new(context: Arc<Context>, workers: Arc<Workers>) -> Service {
         let (sessions, late, partings) = Default::default();
@@ -68,45 +61,6 @@ impl Service {
         self.lock().get_mut(&peer).map(body)
     }
 
-    /// Adds a peer without lanes.
-    pub fn add(&self, peer: Arc<Peer>) {
-        let config = &self.context.config;
-        let theirs = peer.identity.lanes_max;
-        let lanes = self.context.local.lanes_max.min(theirs).clamp(1, LANES_MAX) + 1;
-        let pauses = Pauses { min_ns: config.reconnect_backoff_ms * 1_000_000, max_ns: PAUSE_NS_MAX };
-        let path = Arc::new(TcpPath::new(&peer, lanes, self.context.spin_ns, config.express_bytes_max));
-        peer.set_tcp_path(Some(path.clone()));
-        let session = Session {
-            path,
-            opening: Opening::new(lanes, pauses),
-            lanes: HashMap::default(),
-            dialed: false,
-            id: SessionId::default(),
-            key: [0; 32],
-            numbers: Arc::default(),
-            peer: peer.clone(),
-        };
-        self.lock().insert(peer.handle, session);
-    }
-
-    /// Requests lanes of these kinds whenever the session is up.
-    pub fn want(&self, peer: PeerId, kinds: u32) {
-        self.with(peer, |session| {
-            let steps = session.opening.want(kinds);
-            self.carry_out(session, steps);
-        });
-    }
-
-    /// Requests lanes for the peer, which asks for them. Returns false if the peer dials the lanes itself: to ask then
-    /// violates the protocol.
-    pub fn asked(&self, peer: PeerId, kinds: u32) -> bool {
-        let may_ask = self.with(peer, |session| session.opening.may_be_asked()).unwrap_or(true);
-        if may_ask {
-            self.want(peer, kinds);
-        }
-        may_ask
-    }
-
     fn carry_out(&self, session: &Session, steps: impl IntoIterator<Item = Step>) {
         let (peer, session_id) = (session.peer.handle, session.id);
         for step in steps {
@@ -118,111 +72,6 @@ impl Service {
                 Step::Ask(kinds) => Command::AskForLanes { peer, session_id, kinds },
             });
         }
-    }
-
-    /// Returns whether a lane of this session with this number may be attached in this slot.
-    pub fn takes(&self, peer: PeerId, lane: LaneId, slot: u32) -> bool {
-        // A peer that makes threads stick in memory faults gets no further ones.
-        self.late_lanes(peer).len() < LATE_LANES_MAX
-            && self.with(peer, |session| session.opening.takes(slot, lane)).unwrap_or(false)
-    }
-
-    /// Returns the lane that is attached in a slot.
-    pub fn attached(&self, peer: PeerId, slot: u32) -> Option<LaneId> {
-        self.with(peer, |session| session.path.get(slot).map(|lane| lane.id)).flatten()
-    }
-
-    /// Attaches a lane to its session. False: its number is taken or fenced, or no worker can poll it.
-    pub fn attach(&self, peer: PeerId, candidate: Candidate) -> bool {
-        let token = self.next_token.fetch_add(1, Ordering::Relaxed);
-        let attached = self.with(peer, |session| {
-            let Candidate { lane: id, slot, socket } = candidate;
-            if !session.numbers.take(id) {
-                return None;
-            }
-            let spec = LaneSpec {
-                id,
-                slot,
-                socket,
-                send_key: wire::lane_key(&session.key, id, session.dialed),
-                receive_key: wire::lane_key(&session.key, id, !session.dialed),
-                peer_reads_max: session.peer.identity.reads_max,
-                frame_bytes_max: session.peer.identity.frame_bytes_max,
-            };
-            let worker = self.workers.of(peer.raw() as u32, slot).clone();
-            let context = self.context.clone();
-            let lane = Arc::new(Lane::new(spec, session.peer.clone(), context, worker.clone(), token));
-            worker.add(&lane).ok()?;
-            session.opening.attached(slot, id);
-            session.lanes.insert(id, lane.clone());
-            session.path.set(slot, Some(lane.clone()));
-            Some(lane)
-        });
-        let Some(lane) = attached.flatten() else { return false };
-        if lane.is_express() {
-            lane.send(&mut lane.peer.after());
-        } else {
-            lane.kick();
-        }
-        true
-    }
-
-    /// Notes that a lane could not be opened; it is tried again later.
-    pub fn not_opened(&self, peer: PeerId, slot: u32, loss: Loss) {
-        self.with(peer, |session| {
-            session.peer.note_loss(loss);
-            session.opening.failed(clock::monotonic_ns(), slot);
-        });
-    }
-
-    /// Returns when to call `timer` next for this peer.
-    pub fn next_timer(&self, peer: PeerId) -> Option<Monotonic> {
-        let opening = self.with(peer, |session| session.opening.next_timer()).flatten();
-        let parted = self.partings.lock().get(&peer).copied();
-        opening.into_iter().chain(parted).min()
-    }
-
-    pub fn timer(&self, peer: PeerId, now_ns: Monotonic) {
-        self.with(peer, |session| {
-            let steps = session.opening.timer(now_ns);
-            self.carry_out(session, steps);
-        });
-        let is_over = self.partings.lock().get(&peer).is_some_and(|until_ns| *until_ns <= now_ns);
-        if is_over {
-            self.partings.lock().remove(&peer);
-            self.all_lanes(peer).iter().for_each(|lane| lane.end_parting());
-        }
-    }
-
-    /// Returns lanes with frames in flight that have received nothing since `since_ns`.
-    pub fn stuck(&self, peer: PeerId, since_ns: Boottime) -> Vec<(LaneId, Loss)> {
-        let silent = Failure::new(Cause::Silent, "nothing moved for progress_timeout_ms");
-        let stuck = self.lanes(peer).into_iter().filter(|lane| lane.is_stuck(since_ns));
-        stuck.map(|lane| (lane.id, lane.loss(silent))).collect()
-    }
-
-    /// Returns whether work waits for a lane that is not attached.
-    pub fn lacks_lane(&self, peer: PeerId) -> bool {
-        self.with(peer, |session| session.path.clone()).is_some_and(|path| path.lacks_lane())
-    }
-
-    /// Has the workers send or receive the last bytes on lanes that are about to be closed on purpose; `close_lane`
-    /// answers Soon meanwhile. False: there is nothing to wait for.
-    pub fn part(&self, peer: PeerId, how: Parting) -> bool {
-        let parting = self.lanes(peer).iter().filter(|lane| lane.part(how)).count();
-        if parting > 0 {
-            self.partings.lock().insert(peer, clock::monotonic_ns() + PARTING_NS);
-        }
-        parting > 0
-    }
-
-    pub fn is_parting(&self, peer: PeerId) -> bool {
-        self.all_lanes(peer).iter().any(|lane| lane.is_parting())
-    }
-
-    /// Replaces lane threads that have not come back since the last look. True while one of them works.
-    pub fn watch(&self) -> bool {
-        self.workers.watch()
     }
 
     fn late_lanes(&self, peer: PeerId) -> Vec<Arc<Lane>> {
@@ -277,14 +126,6 @@ impl TransportService for Service {
         });
     }
 
-    fn message(&self, _peer: PeerId, _body: &[u8]) -> bool {
-        false
-    }
-
-    fn refused(&self, _peer: PeerId, _why: String) -> bool {
-        false
-    }
-
     fn path(&self, peer: PeerId) -> Option<(Arc<dyn Path>, String)> {
         self.with(peer, |session| (session.path.clone() as Arc<dyn Path>, String::new()))
     }
@@ -323,5 +164,137 @@ impl TransportService for Service {
 
     fn is_quiet(&self, peer: PeerId) -> bool {
         !self.late.lock().contains_key(&peer)
+    }
+}
+
+impl LaneService for Service {
+    fn add(&self, peer: Arc<Peer>) {
+        let config = &self.context.config;
+        let theirs = peer.identity.lanes_max;
+        let lanes = self.context.local.lanes_max.min(theirs).clamp(1, LANES_MAX) + 1;
+        let pauses = Pauses { min_ns: config.reconnect_backoff_ms * 1_000_000, max_ns: PAUSE_NS_MAX };
+        let path = Arc::new(TcpPath::new(&peer, lanes, self.context.spin_ns, config.express_bytes_max));
+        peer.set_tcp_path(Some(path.clone()));
+        let session = Session {
+            path,
+            opening: Opening::new(lanes, pauses),
+            lanes: HashMap::default(),
+            dialed: false,
+            id: SessionId::default(),
+            key: [0; 32],
+            numbers: Arc::default(),
+            peer: peer.clone(),
+        };
+        self.lock().insert(peer.handle, session);
+    }
+
+    fn want(&self, peer: PeerId, kinds: u32) {
+        self.with(peer, |session| {
+            let steps = session.opening.want(kinds);
+            self.carry_out(session, steps);
+        });
+    }
+
+    fn asked(&self, peer: PeerId, kinds: u32) -> bool {
+        let may_ask = self.with(peer, |session| session.opening.may_be_asked()).unwrap_or(true);
+        if may_ask {
+            self.want(peer, kinds);
+        }
+        may_ask
+    }
+
+    fn takes(&self, peer: PeerId, lane: LaneId, slot: u32) -> bool {
+        // A peer that makes threads stick in memory faults gets no further ones.
+        self.late_lanes(peer).len() < LATE_LANES_MAX
+            && self.with(peer, |session| session.opening.takes(slot, lane)).unwrap_or(false)
+    }
+
+    fn attached(&self, peer: PeerId, slot: u32) -> Option<LaneId> {
+        self.with(peer, |session| session.path.get(slot).map(|lane| lane.id)).flatten()
+    }
+
+    fn attach(&self, peer: PeerId, candidate: Candidate) -> bool {
+        let token = self.next_token.fetch_add(1, Ordering::Relaxed);
+        let attached = self.with(peer, |session| {
+            let Candidate { lane: id, slot, socket } = candidate;
+            if !session.numbers.take(id) {
+                return None;
+            }
+            let spec = LaneSpec {
+                id,
+                slot,
+                socket,
+                send_key: wire::lane_key(&session.key, id, session.dialed),
+                receive_key: wire::lane_key(&session.key, id, !session.dialed),
+                peer_reads_max: session.peer.identity.reads_max,
+                frame_bytes_max: session.peer.identity.frame_bytes_max,
+            };
+            let worker = self.workers.of(peer.raw() as u32, slot).clone();
+            let context = self.context.clone();
+            let lane = Arc::new(Lane::new(spec, session.peer.clone(), context, worker.clone(), token));
+            worker.add(&lane).ok()?;
+            session.opening.attached(slot, id);
+            session.lanes.insert(id, lane.clone());
+            session.path.set(slot, Some(lane.clone()));
+            Some(lane)
+        });
+        let Some(lane) = attached.flatten() else { return false };
+        if lane.is_express() {
+            lane.send(&mut lane.peer.after());
+        } else {
+            lane.kick();
+        }
+        true
+    }
+
+    fn not_opened(&self, peer: PeerId, slot: u32, loss: Loss) {
+        self.with(peer, |session| {
+            session.peer.note_loss(loss);
+            session.opening.failed(clock::monotonic_ns(), slot);
+        });
+    }
+
+    fn next_timer(&self, peer: PeerId) -> Option<Monotonic> {
+        let opening = self.with(peer, |session| session.opening.next_timer()).flatten();
+        let parted = self.partings.lock().get(&peer).copied();
+        opening.into_iter().chain(parted).min()
+    }
+
+    fn timer(&self, peer: PeerId, now_ns: Monotonic) {
+        self.with(peer, |session| {
+            let steps = session.opening.timer(now_ns);
+            self.carry_out(session, steps);
+        });
+        let is_over = self.partings.lock().get(&peer).is_some_and(|until_ns| *until_ns <= now_ns);
+        if is_over {
+            self.partings.lock().remove(&peer);
+            self.all_lanes(peer).iter().for_each(|lane| lane.end_parting());
+        }
+    }
+
+    fn stuck(&self, peer: PeerId, since_ns: Boottime) -> Vec<(LaneId, Loss)> {
+        let silent = Failure::new(Cause::Silent, "nothing moved for progress_timeout_ms");
+        let stuck = self.lanes(peer).into_iter().filter(|lane| lane.is_stuck(since_ns));
+        stuck.map(|lane| (lane.id, lane.loss(silent))).collect()
+    }
+
+    fn lacks_lane(&self, peer: PeerId) -> bool {
+        self.with(peer, |session| session.path.clone()).is_some_and(|path| path.lacks_lane())
+    }
+
+    fn part(&self, peer: PeerId, how: Parting) -> bool {
+        let parting = self.lanes(peer).iter().filter(|lane| lane.part(how)).count();
+        if parting > 0 {
+            self.partings.lock().insert(peer, clock::monotonic_ns() + PARTING_NS);
+        }
+        parting > 0
+    }
+
+    fn is_parting(&self, peer: PeerId) -> bool {
+        self.all_lanes(peer).iter().any(|lane| lane.is_parting())
+    }
+
+    fn watch(&self) -> bool {
+        self.workers.watch()
     }
 }

@@ -10,6 +10,7 @@
 use super::Lane;
 use crate::command::Command;
 use crate::loss::{Cause, Failure};
+use crate::peer::transport::Parting;
 use crate::peer::Posted;
 use crate::sys::atomic::{fence, Ordering};
 use crate::sys::socket;
@@ -21,15 +22,6 @@ use std::sync::Arc;
 const REMAINING_TURNS_MAX: usize = 16;
 /// Values of `Lane::parting`.
 pub(super) const STAYS: u32 = 0;
-
-/// What a lane's worker does before the lane is closed on purpose.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Parting {
-    /// Sends the answers to frames that were received, so that the initiator learns the outcome of its frames.
-    Sends = 1,
-    /// Receives what has arrived on a lane that the peer has closed.
-    Receives = 2,
-}
 
 /// A lane that was closed.
 pub struct Closing {
