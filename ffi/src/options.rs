@@ -133,10 +133,11 @@ pub(crate) unsafe fn read<'a>(
         return Ok(TransferOptions::default());
     };
     check(&options)?;
-    let notify = match options.notify.is_null() {
-        true => None,
+    let notify = if options.notify.is_null() {
+        None
+    } else {
         // SAFETY: the caller's promise.
-        false => Some(unsafe { slice(options.notify.cast(), options.notify_length, "options.notify") }?),
+        Some(unsafe { slice(options.notify.cast(), options.notify_length, "options.notify") }?)
     };
     let queue = match options.queue {
         0 => None,

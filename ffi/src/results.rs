@@ -171,11 +171,11 @@ impl Outcome {
     /// # Safety
     /// `pointer` is NULL or the caller's for as long as this lives.
     pub unsafe fn new(pointer: *mut ferry_result) -> Result<Outcome> {
-        match pointer.is_null() {
-            true => Ok(Outcome(None)),
-            // SAFETY: the caller's promise.
-            false => Ok(Outcome(Some(unsafe { Out::new(pointer, "out_result") }?))),
+        if pointer.is_null() {
+            return Ok(Outcome(None));
         }
+        // SAFETY: the caller's promise.
+        Ok(Outcome(Some(unsafe { Out::new(pointer, "out_result") }?)))
     }
 
     /// Writes the result of a final transfer and returns its failure as the call's own.

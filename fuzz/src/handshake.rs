@@ -198,9 +198,10 @@ fn mode(input: &Input) -> Option<&'static str> {
         // A secret is given up only if both ends allow sessions without any proof.
         _ => return open.then_some("none"),
     }
-    match a.same_user && b.same_user {
-        true if input.is_one_host => (!input.is_other_proof).then_some("user"),
-        _ => open.then_some("none"),
+    if a.same_user && b.same_user && input.is_one_host {
+        (!input.is_other_proof).then_some("user")
+    } else {
+        open.then_some("none")
     }
 }
 
@@ -271,10 +272,8 @@ fn alone(to_dialer: bool, bytes: &[u8], input: &Input) {
     }
     let size = input.pieces.first().map_or(usize::MAX, |size| usize::from(*size) + 1);
     for piece in stream.chunks(size) {
-        let result = match to_dialer {
-            true => dialer.input(piece, NOW),
-            false => acceptor.input(piece, &mut |_| None, NOW),
-        };
+        let result =
+            if to_dialer { dialer.input(piece, NOW) } else { acceptor.input(piece, &mut |_| None, NOW) };
         match result {
             Ok(step) => assert!(!matches!(step.next, Next::Done(_)), "a session with nobody"),
             Err(_) => return,

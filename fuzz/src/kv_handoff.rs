@@ -473,9 +473,9 @@ impl World {
                 }
                 Action::Post { post, peer, op, moves } => {
                     let is_write = op == Op::Write;
-                    let ids = moves.iter().flat_map(|moves| match is_write {
-                        true => moves.pairs.source.iter(),
-                        false => moves.pairs.target.iter(),
+                    let ids = moves.iter().flat_map(|moves| {
+                        let side = if is_write { &moves.pairs.source } else { &moves.pairs.target };
+                        side.iter()
                     });
                     let ids: BTreeSet<u32> = ids.map(|block| block / BLOCKS).collect();
                     assert_eq!(ids.len(), 1, "a transfer is of one handoff: {ids:?}");

@@ -114,10 +114,12 @@ fn told(two: &Two, wish: &Wish) -> (u64, [Transport; 2], Vec<PathInfo>) {
             // is reported from then on.
             let cuda = paths.iter().find(|path| path.transport == Transport::Cuda);
             let is_refused = cuda.is_some_and(|path| path.why.contains("through the hosts"));
-            match over {
-                true if is_refused => [Transport::Cuda, hosts],
-                true => [Transport::Cuda; 2],
-                false => [hosts; 2],
+            if !over {
+                [hosts; 2]
+            } else if is_refused {
+                [Transport::Cuda, hosts]
+            } else {
+                [Transport::Cuda; 2]
             }
         }
         path => [path; 2],

@@ -235,10 +235,11 @@ pub(super) fn submit_to(context: &Context, peer: &Peer, spec: TransferSpec) -> R
     let entered = enter(&spec.regions)?;
     let is_part = spec.flags.has(TransferFlags::PART);
     let make = |handle| Arc::new(Core::new(handle, spec));
-    let core = match is_part {
+    let core = if is_part {
         // The transfer of which it is a part was accepted.
-        true => context.transfers.insert_in_reserve(make)?,
-        false => context.transfers.insert(make)?,
+        context.transfers.insert_in_reserve(make)?
+    } else {
+        context.transfers.insert(make)?
     };
     if let Err(error) = peer.submit(core.clone()) {
         let _ = context.transfers.remove(core.handle);

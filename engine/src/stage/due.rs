@@ -87,16 +87,17 @@ impl Stage {
                 continue;
             }
             let until_ns = operation.exposed_until_ns;
-            match operation.is_struck() {
+            if !operation.is_struck() {
+                self.ask(peer, op);
+            } else if until_ns == Monotonic::ZERO {
                 // The target was never asked.
-                true if until_ns == Monotonic::ZERO => self.finish(peer, op, Some(Fence::Confirmed)),
-                // Contract 4: the lease is over, and the target is silent.
-                true if until_ns <= now_ns => {
-                    self.retire_bridge(peer, op);
-                    self.finish(peer, op, Some(Fence::Lease));
-                }
-                true => self.stop(peer, op),
-                false => self.ask(peer, op),
+                self.finish(peer, op, Some(Fence::Confirmed));
+            } else if until_ns <= now_ns {
+                // Contract 4: the time for the target, and for its devices if they copy, is over.
+                self.retire_bridge(peer, op);
+                self.finish(peer, op, Some(Fence::Lease));
+            } else {
+                self.stop(peer, op);
             }
         }
     }

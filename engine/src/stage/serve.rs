@@ -200,10 +200,12 @@ impl Stage {
     }
 
     pub fn fetched(&mut self, peer: PeerId, op: OperationId, blocks: Blocks) {
-        match self.find_served(peer, op).is_some() || self.take_exposed_slot(peer, op, Op::Read, &blocks) {
-            true => self.asked(peer, op, blocks),
-            false if blocks.bridge_slot.is_some() => self.send(peer, Message::Unknown { op }),
-            false => self.add(peer, op, Served::new(Op::Read, Some(blocks))),
+        if self.find_served(peer, op).is_some() || self.take_exposed_slot(peer, op, Op::Read, &blocks) {
+            self.asked(peer, op, blocks)
+        } else if blocks.bridge_slot.is_some() {
+            self.send(peer, Message::Unknown { op })
+        } else {
+            self.add(peer, op, Served::new(Op::Read, Some(blocks)))
         }
     }
 

@@ -344,12 +344,14 @@ impl Stage {
         }
         operation.take_faults(faults);
         let bridged = operation.bridge_slot.is_some();
-        operation.remote = Some(slot).filter(|_| !bridged);
-        match operation.is_struck() {
-            true => self.finish(peer, op, Some(Fence::Confirmed)),
-            false if operation.has_failed() => self.finish(peer, op, None),
-            false if bridged => self.carry(peer, op),
-            false => self.find_slot(peer, op),
+        operation.remote = (!bridged).then_some(slot);
+        let struck = operation.is_struck().then_some(Fence::Confirmed);
+        if struck.is_some() || operation.has_failed() {
+            self.finish(peer, op, struck)
+        } else if bridged {
+            self.carry(peer, op)
+        } else {
+            self.find_slot(peer, op)
         }
     }
 
@@ -363,9 +365,8 @@ impl Stage {
         }
         operation.take_faults(faults);
         if operation.step == Step::Grant || operation.op() == Op::Read {
-            let (status, vendor_error) =
-                faults.first().map_or((Status::Unavailable, 0), |fault| (fault.status, fault.vendor_error));
-            operation.fail((status, vendor_error));
+            let cause = faults.first().map(|fault| (fault.status, fault.vendor_error));
+            operation.fail(cause.unwrap_or((Status::Unavailable, 0)));
         }
         self.finish(peer, op, None);
     }

@@ -7,9 +7,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 /// Connecting a UDP socket sends nothing. The addresses are those of documentation (RFC 5737, RFC 3849), which no
 /// network has, so no route but the default one leads to them.
 pub fn of_default_route(v6: bool) -> Option<IpAddr> {
-    let (from, to): (IpAddr, IpAddr) = match v6 {
-        false => (Ipv4Addr::UNSPECIFIED.into(), Ipv4Addr::new(203, 0, 113, 1).into()),
-        true => (Ipv6Addr::UNSPECIFIED.into(), Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into()),
+    let (from, to): (IpAddr, IpAddr) = if v6 {
+        (Ipv6Addr::UNSPECIFIED.into(), Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into())
+    } else {
+        (Ipv4Addr::UNSPECIFIED.into(), Ipv4Addr::new(203, 0, 113, 1).into())
     };
     let socket = UdpSocket::bind(SocketAddr::new(from, 0)).ok()?;
     socket.connect(SocketAddr::new(to, 9)).ok()?;

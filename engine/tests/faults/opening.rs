@@ -43,9 +43,10 @@ fn whatever_is_queued_while_lanes_come_and_go_is_carried() {
         let shared = dice.clone();
         proxy.judge(move |passing: &mut Passing| {
             let odds = passing.greeting.map_or(100, |it| if it.slot == 0 { 30 } else { 60 });
-            match shared.lock().unwrap().below(odds) == 0 {
-                true => Verdict::Cut,
-                false => Verdict::Pass,
+            if shared.lock().unwrap().below(odds) == 0 {
+                Verdict::Cut
+            } else {
+                Verdict::Pass
             }
         });
         let seeds: Vec<u64> = (0..4).map(|_| dice.lock().unwrap().next()).collect();

@@ -132,9 +132,10 @@ fn unsetting_returns_after_the_running_call_and_leaves_nothing_of_it() {
         started.wait();
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                match destroy {
-                    false => hub.set_callback(queue.handle(), None).unwrap(),
-                    true => hub.destroy(queue.handle()).unwrap(),
+                if destroy {
+                    hub.destroy(queue.handle()).unwrap()
+                } else {
+                    hub.set_callback(queue.handle(), None).unwrap()
                 }
                 assert!(ended.load(Ordering::SeqCst), "returned before the call had ended");
                 assert_eq!(Arc::strong_count(&callback), 1, "something still holds the callback");

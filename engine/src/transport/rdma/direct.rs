@@ -36,10 +36,10 @@ impl Direct {
     /// Returns the source of a region: host memory as it is, device memory as a dma-buf.
     pub fn source(&self, spec: &RegionSpec) -> Source {
         let host = Source { buffer: None, place: None, why: OnceLock::new() };
-        match spec.location.kind.is_device() {
-            false => host,
-            true => self.of_device(spec).unwrap_or_else(|why| Source { why: OnceLock::from(why), ..host }),
+        if !spec.location.kind.is_device() {
+            return host;
         }
+        self.of_device(spec).unwrap_or_else(|why| Source { why: OnceLock::from(why), ..host })
     }
 
     fn of_device(&self, spec: &RegionSpec) -> Result<Source, String> {

@@ -217,10 +217,8 @@ fn finish_write(
             return Err(Malformed::Sequence.into());
         }
     }
-    match lane.answers.lock().applied(header.sequence, &landing.faults) {
-        true => Ok(()),
-        false => Err(Malformed::Sequence.into()),
-    }
+    let applied = lane.answers.lock().applied(header.sequence, &landing.faults);
+    applied.then_some(()).ok_or(Malformed::Sequence.into())
 }
 
 fn begin_read(lane: &Lane, header: &Header, meta: &[u8]) -> Result<(), Broken> {

@@ -137,10 +137,11 @@ impl TransportService for Service {
 
     fn close_lane(&self, peer: PeerId, lane: LaneId) -> Option<Closed> {
         let lane = self.take_lane(peer, lane)?;
-        let closing = match lane.is_parting() {
-            true => Closing { records: Vec::new(), is_quiet: false },
+        let closing = if lane.is_parting() {
+            Closing { records: Vec::new(), is_quiet: false }
+        } else {
             // Under no lock of the service: a thread that holds the lane's locks may request a lane.
-            false => lane.close(),
+            lane.close()
         };
         if closing.is_quiet {
             if !self.is_parting(peer) {

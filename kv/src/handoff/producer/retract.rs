@@ -349,10 +349,12 @@ impl Offer {
             // A State is that of the last token: it goes with it, as a whole.
             let ready = |at: usize| self.ready.get(at).copied().unwrap_or(0);
             let keeps_state = is_state && layers().all(|(at, _)| ready(at) <= from);
-            gone.push(match is_state {
-                true if keeps_state => Vec::new(),
-                true => std::mem::take(&mut list.ids),
-                false => lists::cut_back(list, step, own),
+            gone.push(if !is_state {
+                lists::cut_back(list, step, own)
+            } else if keeps_state {
+                Vec::new()
+            } else {
+                std::mem::take(&mut list.ids)
             });
             let least = if is_state && !keeps_state { 0 } else { from };
             for (at, _) in layers() {

@@ -171,9 +171,10 @@ impl Ledger {
         for suspect in self.suspects.extract_if(.., |it| it.until == ended).collect::<Vec<_>>() {
             let Suspect { transfer, told, at_ns, .. } = suspect;
             if suspect.is_late {
-                match self.proves_end(ended, fence, state) {
-                    false => self.landed_late(transfer, suspect.write, at_ns),
-                    true => self.fail(format!("{told} after the end of {}: {fence:?}", self.told(ended))),
+                if self.proves_end(ended, fence, state) {
+                    self.fail(format!("{told} after the end of {}: {fence:?}", self.told(ended)))
+                } else {
+                    self.landed_late(transfer, suspect.write, at_ns)
                 }
             } else if state != State::Done && finished_ns > self.transfers[transfer].returned_own_ns {
                 // A failure before the other transfer was submitted does not count.

@@ -75,6 +75,7 @@ pub fn peer() -> Peer {
         commands: Arc::new(Commands::default()),
         hub: Arc::new(hub(tag)),
         stats: Arc::default(),
+        conversation: Arc::default(),
         transfers: Arc::new(Table::new(tag, 16)),
         lease_ns: 1_000_000_000,
         express_bytes_max: 4000,
