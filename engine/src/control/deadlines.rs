@@ -19,18 +19,13 @@ impl Control {
     pub(super) fn next_timer_ns(&self) -> Option<Monotonic> {
         let check = self.checks.first();
         let alarm = self.alarms.first();
-        let pause = (self.accept_paused_until_ns > Monotonic::ZERO).then_some(self.accept_paused_until_ns);
-        let half_open = self.half_open.first().map(|(at, _)| *at);
         let watch = (self.watch_at_ns != Monotonic::NEVER).then_some(self.watch_at_ns);
         let dials = [self.callers.next(), self.repeated_dials.next()];
-        [check, alarm, pause, half_open, watch].into_iter().chain(dials).flatten().min()
+        [check, alarm, self.doors.next_timer(), watch].into_iter().chain(dials).flatten().min()
     }
 
     pub(super) fn timers(&mut self, now_ns: Monotonic) {
-        if self.accept_paused_until_ns > Monotonic::ZERO && self.accept_paused_until_ns <= now_ns {
-            self.accept_paused_until_ns = Monotonic::ZERO;
-            self.accept_again();
-        }
+        self.doors.timer(now_ns);
         if self.watch_at_ns <= now_ns {
             self.watch_at_ns = Monotonic::NEVER;
             if self.lanes.watch() {
@@ -109,7 +104,7 @@ impl Control {
 
     fn expire_half_open(&mut self, now: Monotonic) {
         self.dial_again(now);
-        while let Some(&(_, token)) = self.half_open.first().filter(|(at, _)| *at <= now) {
+        while let Some(token) = self.doors.expired(now) {
             let Some(conn) = self.take(token) else { return };
             match conn.state {
                 State::Dialing(dialing) => self.dial_expired(*dialing, now),

@@ -2,10 +2,10 @@
 //! our user. Unauthenticated connections (strangers) are bounded in number, memory and time.
 
 use super::conn::{ControlConn, State};
+use super::doors::{Knock, Room};
 use super::greeting::{Greeting, GREETING_BYTES};
 use super::stream::{Input, Stream};
-use super::{Control, ACCEPT_PAUSE_NS, LISTENER, PROOFS, STRANGERS_PAUSE_NS, STRANGER_PATIENCE};
-use crate::limits::{HANDSHAKES_MAX, STRANGERS_SHARE};
+use super::Control;
 use crate::session::handshake::{
     peek_kind, refusal, refusal_with, Acceptor, Auth, Established, HandshakeError, Next, Peek, Proof,
     RefusalCode,
@@ -13,11 +13,9 @@ use crate::session::handshake::{
 use crate::session::machine::Role;
 use crate::sys::atomic::Ordering;
 use crate::sys::fd::{AsFd, OwnedFd};
-use crate::sys::poller::Interest;
-use crate::sys::{clock, host, socket, unix};
+use crate::sys::{clock, socket, unix};
 use crate::types::Monotonic;
 use std::net::SocketAddr;
-use std::os::fd::AsRawFd;
 use std::time::Duration;
 
 /// Connections accepted in one turn, before other events are handled.
@@ -25,43 +23,19 @@ const ACCEPTS_PER_TURN: usize = 64;
 
 impl Control {
     pub(super) fn accept(&mut self) {
+        let longest = Duration::from_millis(self.context.config.handshake_timeout_ms);
         for _ in 0..ACCEPTS_PER_TURN {
-            if !self.make_room() {
-                return self.pause_accepting(STRANGERS_PAUSE_NS);
+            match self.doors.room(longest) {
+                Room::Free => {}
+                Room::Refuse(oldest) => self.refuse_stranger(oldest),
+                Room::None => return,
             }
-            let Some(listener) = &self.listener else { return };
-            match listener.accept() {
-                Ok((socket, remote)) => self.add_stranger(socket, remote),
-                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return,
-                Err(error) if unix::is_exhaustion(&error) => return self.pause_accepting(ACCEPT_PAUSE_NS),
-                Err(_) => {}
+            match self.doors.accept() {
+                Knock::Came((socket, remote)) => self.add_stranger(socket, remote),
+                Knock::Gone => {}
+                Knock::Nobody => return,
             }
         }
-    }
-
-    /// Stops accepting for a while, for lack of descriptors, memory or room. The backlog waits; peers are still served.
-    fn pause_accepting(&mut self, pause_ns: u64) {
-        self.accept_paused_until_ns = clock::monotonic_ns() + pause_ns;
-        self.watch_listener(false);
-    }
-
-    fn watch_listener(&mut self, read: bool) {
-        if let Some(listener) = &self.listener {
-            // If the poller fails, connections time out at their dialers.
-            let _ = self.poller.set(listener.as_raw_fd(), LISTENER, Interest { read, write: false });
-        }
-    }
-
-    fn watch_proofs(&mut self, read: bool) {
-        if let Some(listener) = &self.proof_listener {
-            let _ = self.poller.set(listener.as_raw_fd(), PROOFS, Interest { read, write: false });
-        }
-    }
-
-    /// Accepts again after a pause, on the listener and on the proof socket.
-    pub(super) fn accept_again(&mut self) {
-        self.watch_listener(true);
-        self.watch_proofs(true);
     }
 
     fn add_stranger(&mut self, socket: OwnedFd, remote: SocketAddr) {
@@ -71,27 +45,14 @@ impl Control {
         self.insert(token, State::Fresh { stream, seen: Vec::new(), remote }, deadline);
     }
 
-    /// Returns whether another stranger can be accepted. An honest handshake takes a few round trips, so a thousand
-    /// dialers at once are all served: the rest waits in the backlog. If the maximum is reached, the oldest connection
-    /// is refused once it has had STRANGER_PATIENCE, so idle connections cannot block others for long.
-    fn make_room(&mut self) -> bool {
-        let share = host::descriptors_max() / STRANGERS_SHARE;
-        if self.strangers.len() < HANDSHAKES_MAX.min(share.max(1)) {
-            return true;
-        }
-        let longest = Duration::from_millis(self.context.config.handshake_timeout_ms);
-        let patient_until = clock::monotonic_ns() + longest.saturating_sub(STRANGER_PATIENCE);
-        let Some(&(deadline, oldest)) = self.strangers.first() else { return true };
-        if deadline > patient_until {
-            return false;
-        }
-        let Some(conn) = self.take(oldest) else { return false };
+    /// Refuses a connection that others have waited for long enough.
+    fn refuse_stranger(&mut self, token: u64) {
+        let Some(conn) = self.take(token) else { return };
         self.count_refusal();
         if let State::Fresh { mut stream, .. } | State::Accepting { mut stream, .. } = conn.state {
             stream.out().extend_from_slice(&refusal(RefusalCode::TooMany));
             let _ = stream.flush(&self.poller);
         }
-        true
     }
 
     fn count_refusal(&self) {
@@ -276,23 +237,13 @@ impl Control {
 
     pub(super) fn accept_proof(&mut self) {
         for _ in 0..ACCEPTS_PER_TURN {
-            let Some(listener) = &self.proof_listener else { return };
-            let socket = match unix::accept(listener.as_fd()) {
-                Ok(socket) => socket,
-                // An immediate retry would fail again.
-                Err(error) if unix::is_exhaustion(&error) => {
-                    self.accept_paused_until_ns = clock::monotonic_ns() + ACCEPT_PAUSE_NS;
-                    return self.watch_proofs(false);
-                }
-                Err(_) => return,
-            };
+            let Knock::Came(socket) = self.doors.accept_proof() else { return };
             // The kernel names the user before any byte is read. Other users of this host are refused.
             if unix::same_user_credentials(socket.as_fd()).is_err() {
                 self.count_refusal();
                 continue;
             }
-            // Every stranger on the listener opens at most one proof connection.
-            if self.strangers.len() >= 2 * HANDSHAKES_MAX {
+            if !self.doors.has_room_for_proof() {
                 continue;
             }
             let token = self.token();

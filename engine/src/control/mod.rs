@@ -8,6 +8,7 @@ mod callers;
 mod conn;
 mod deadlines;
 mod dial;
+mod doors;
 mod ending;
 pub mod greeting;
 mod inbound;
@@ -41,8 +42,7 @@ use crate::sys::clock;
 use crate::sys::fd::OwnedFd;
 use crate::sys::health;
 use crate::sys::map::{HashMap, HashSet};
-use crate::sys::poller::{Interest, Poller, PollerKind, Ready};
-use crate::sys::socket;
+use crate::sys::poller::{Poller, PollerKind, Ready};
 use crate::sys::tcp::Listener;
 use crate::sys::thread::JoinHandle;
 use crate::sys::turns::{self, Next, Turns};
@@ -50,29 +50,21 @@ use crate::types::{EngineId, Monotonic, PeerId, PlaceId, SessionId};
 use announce::RegionLog;
 use callers::Callers;
 use conn::{Conn, State};
+use doors::{Doors, LISTENER, PROOFS};
 use late_lanes::LateLanes;
 use look_ups::LookUps;
 use names::{names_of, Names};
 use room::Fenced;
 use sessions::PeerSession;
-use std::collections::{BTreeSet, VecDeque};
-use std::os::fd::AsRawFd;
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 use transports::DrainingPeer;
 use waiting::RepeatedDials;
 
-const LISTENER: u64 = 1;
-const PROOFS: u64 = 2;
 const FIRST_TOKEN: u64 = 16;
-/// Pause of the listener after the system ran out of descriptors or memory.
-const ACCEPT_PAUSE_NS: u64 = 100_000_000;
-/// Pause of the listener while the maximum number of strangers (unauthenticated inbound connections) is open.
-const STRANGERS_PAUSE_NS: u64 = 5_000_000;
 /// Between two looks at the lane threads, while they work. A thread that is at the same call in two looks is replaced.
 const WATCH_NS: u64 = 100_000_000;
-/// How long a stranger keeps its place while the maximum is reached; then the next connection takes that place.
-const STRANGER_PATIENCE: Duration = Duration::from_millis(500);
 
 /// The parts that the control loop is made of.
 pub struct Parts {
@@ -87,15 +79,10 @@ pub struct Parts {
 pub struct Control {
     context: Arc<Context>,
     poller: Arc<Poller>,
-    listener: Option<Listener>,
-    proof_listener: Option<OwnedFd>,
+    doors: Doors,
     lanes: Arc<dyn LaneService>,
     services: Vec<Installed>,
     conns: HashMap<u64, Conn>,
-    /// Connections that are not yet authenticated, by deadline.
-    half_open: BTreeSet<(Monotonic, u64)>,
-    /// The half-open connections that other processes opened.
-    strangers: BTreeSet<(Monotonic, u64)>,
     /// Connections that have no session yet, by the names under which callers of `connect` find them.
     pending: Names<u64>,
     sessions: HashMap<PeerId, PeerSession>,
@@ -133,7 +120,6 @@ pub struct Control {
     /// Lost peers in the order of their loss.
     lost: VecDeque<PeerId>,
     next_token: u64,
-    accept_paused_until_ns: Monotonic,
     /// When to look at the lane threads again; NEVER while none works.
     watch_at_ns: Monotonic,
     stopping: bool,
@@ -142,29 +128,19 @@ pub struct Control {
 impl Control {
     pub fn new(parts: Parts) -> Result<Control> {
         let poller = Arc::new(Poller::new(PollerKind::Epoll)?);
-        let system = |error| Error::system("watching the listener", &error);
-        let read = Interest { read: true, write: false };
-        if let Some(listener) = &parts.listener {
-            poller.add(listener.as_raw_fd(), LISTENER, read).map_err(system)?;
-        }
-        if let Some(proofs) = &parts.proofs {
-            poller.add(proofs.as_raw_fd(), PROOFS, read).map_err(system)?;
-        }
+        let doors = Doors::new(poller.clone(), parts.listener, parts.proofs)?;
         let wake = poller.clone();
         parts.context.commands.set_wake(move || wake.wake());
         let handshake_ns = parts.context.config.handshake_timeout_ms * 1_000_000;
         Ok(Control {
             context: parts.context,
             poller,
-            listener: parts.listener,
-            proof_listener: parts.proofs,
+            doors,
             lanes: parts.lanes,
             services: parts.services,
             draining: HashMap::default(),
             late: LateLanes::default(),
             conns: HashMap::default(),
-            half_open: BTreeSet::new(),
-            strangers: BTreeSet::new(),
             pending: Names::default(),
             sessions: HashMap::default(),
             names: Names::default(),
@@ -185,7 +161,6 @@ impl Control {
             region_log: RegionLog::default(),
             lost: VecDeque::new(),
             next_token: FIRST_TOKEN,
-            accept_paused_until_ns: Monotonic::ZERO,
             watch_at_ns: Monotonic::NEVER,
             stopping: false,
         })
@@ -207,9 +182,7 @@ impl Control {
 
     fn end(&mut self) {
         self.conns.clear();
-        // A forked child may hold a copy of the listening socket. Closing ours would not end it, and peers would
-        // still connect to a listener that no thread serves.
-        self.proof_listener.as_ref().map(AsRawFd::as_raw_fd).into_iter().for_each(socket::shutdown);
+        self.doors.end();
     }
 
     /// Returns true when the loop was told to stop, no lost peer can still copy, every transfer is final, and each peer
@@ -219,7 +192,7 @@ impl Control {
         self.stopping
             && self.draining.is_empty()
             // Since the loop was told to stop, only strangers and connections with a Bye are half open.
-            && self.half_open.len() == self.strangers.len()
+            && self.doors.are_all_strangers()
             && self.sessions.values().all(|session| session.peer.active() == 0)
     }
 
@@ -247,10 +220,7 @@ impl Control {
     fn insert(&mut self, token: u64, state: State, deadline: Option<Monotonic>) {
         self.take(token);
         if let Some(at) = deadline {
-            self.half_open.insert((at, token));
-            if state.is_stranger() {
-                self.strangers.insert((at, token));
-            }
+            self.doors.enter(at, token, state.is_stranger());
         }
         self.pending.set(token, names_of(&state));
         self.conns.insert(token, Conn { state, deadline });
@@ -260,8 +230,7 @@ impl Control {
         let conn = self.conns.remove(&token)?;
         self.pending.set(token, Vec::new());
         if let Some(at) = conn.deadline {
-            self.half_open.remove(&(at, token));
-            self.strangers.remove(&(at, token));
+            self.doors.leave(at, token);
         }
         Some(conn)
     }
@@ -356,15 +325,11 @@ impl Control {
     fn end_sessions(&mut self) {
         self.stopping = true;
         self.repeated_dials.clear();
-        if let Some(listener) = self.listener.take() {
-            self.poller.remove(listener.as_raw_fd(), LISTENER);
-            socket::shutdown(listener.as_raw_fd());
-        }
+        self.doors.close();
         let parts =
             |state: &State| matches!(state, State::Parting(_) | State::Ending { is_refused: false, .. });
         let is_parting = |token: &u64| self.conns.get(token).is_some_and(|conn| parts(&conn.state));
-        let half_open = self.half_open.iter().map(|(_, token)| *token).filter(|token| !is_parting(token));
-        let half_open: Vec<u64> = half_open.collect();
+        let half_open: Vec<u64> = self.doors.half_open().filter(|token| !is_parting(token)).collect();
         half_open.into_iter().for_each(|token| drop(self.take(token)));
         let peers: Vec<PeerId> = self.sessions.keys().copied().collect();
         for peer in peers {

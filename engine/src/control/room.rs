@@ -68,14 +68,14 @@ impl Control {
             ));
         }
         let known = self.context.peers.count().saturating_sub(self.lost.len());
-        if known + self.half_open.len() < peers_max {
+        if known + self.doors.half_open().len() < peers_max {
             return None;
         }
         let has_no_peer = |token: &u64| match self.conns.get(token).map(|conn| &conn.state) {
             Some(State::Control(control)) => control.peer.is_none(),
             _ => false,
         };
-        let begun = self.half_open.iter().filter(|(_, token)| has_no_peer(token)).count();
+        let begun = self.doors.half_open().filter(has_no_peer).count();
         (known + begun >= peers_max).then(|| table::full::<PeerId>(peers_max))
     }
 
