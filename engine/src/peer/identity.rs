@@ -81,11 +81,11 @@ pub struct PeerStats {
 #[derive(Debug, Default)]
 pub struct Conversation(AtomicU64);
 
-/// A conversation ends when there was no small transfer for this long.
+/// A conversation ends when there was no small transfer for about this long.
 const CONVERSATION_NS: u64 = 5_000_000;
 
 impl Conversation {
-    /// Records a small transfer. Threads that submit at once write the shared line rarely.
+    /// Records a small transfer. Stores rarely, so that concurrent submitters do not contend for the cache line.
     pub fn extend(&self) {
         self.extend_to(clock::monotonic_ns());
     }
@@ -98,7 +98,7 @@ impl Conversation {
     }
 
     fn extend_to(&self, now: Monotonic) {
-        if now.saturating_sub(self.last()) > CONVERSATION_NS / 8 {
+        if now.saturating_sub(self.last()) > CONVERSATION_NS / 64 {
             self.0.store(now.ns(), Ordering::Relaxed);
         }
     }

@@ -44,7 +44,7 @@ pub trait TransportService: Send + Sync {
     /// `Command::PathSettled` reports whether a path exists; it reports every later change, too.
     fn begin(&self, session_info: SessionInfo);
     /// Handles a message of the peer's service. False: the message violates the protocol or a limit, and the session
-    /// must end.
+    /// must end; so does any message to a service that expects none.
     fn message(&self, _peer: PeerId, _body: &[u8]) -> bool {
         false
     }

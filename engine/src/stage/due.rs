@@ -5,6 +5,7 @@ use super::operation::Step;
 use super::service::Stage;
 use crate::complete::Fence;
 use crate::schedule::Schedule;
+use crate::sys::clock;
 use crate::sys::map::HashSet;
 use crate::types::{Monotonic, OperationId, PeerId};
 use std::collections::{BTreeSet, VecDeque};
@@ -72,6 +73,16 @@ impl Stage {
         let waits = self.operation(peer, op).filter(|it| matches!(it.step, Step::Answer | Step::Grant));
         let waiting = waits.map(|operation| operation.check_ns());
         self.due.checks.set((peer, op), waiting.filter(|at_ns| *at_ns != Monotonic::NEVER));
+    }
+
+    /// The peer is lost. What its devices still copy is waited for until a lease from now.
+    pub fn lost(&mut self, peer: PeerId) {
+        let Some(side) = self.sides.get_mut(&peer) else { return };
+        side.lost = true;
+        let until_ns = clock::monotonic_ns() + side.peer.clock.lease_ns();
+        side.operations.values_mut().for_each(|operation| operation.wait_no_longer_than(until_ns));
+        let ops: Vec<OperationId> = side.operations.keys().copied().collect();
+        ops.into_iter().for_each(|op| self.plan(peer, op));
     }
 
     pub fn check_due(&mut self, now_ns: Monotonic) {

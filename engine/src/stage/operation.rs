@@ -103,12 +103,17 @@ impl Operation {
         (self.lease_until_ns, self.exposed_until_ns) = (until_ns, until_ns);
     }
 
-    /// Extends the wait for copies that the target runs. They began within the lease, and the target's devices have
-    /// `timeout_ms` for each, whether or not the target is heard meanwhile. Copies that last longer cannot be stopped;
+    /// Extends the wait for copies that are queued or run at the target. None begins after the lease, and the target's
+    /// devices have `timeout_ms` for each, even if the target falls silent. Copies that last longer cannot be stopped;
     /// waiting on would let the target hold the transfer for ever.
     pub fn await_copies(&mut self, timeout_ms: u64) {
         let last_ns = self.lease_until_ns + (timeout_ms + DEVICE_IDLE_MS) * 1_000_000;
         self.exposed_until_ns = self.exposed_until_ns.max(last_ns);
+    }
+
+    /// Bounds the wait: the peer is lost, so its answer never comes.
+    pub fn wait_no_longer_than(&mut self, until_ns: Monotonic) {
+        self.exposed_until_ns = self.exposed_until_ns.min(until_ns);
     }
 
     pub fn slices(&self) -> &[Slice] {

@@ -314,9 +314,7 @@ impl Stage {
                 }
             }
             Event::Forget(peer) => {
-                if let Some(side) = self.sides.get_mut(&peer) {
-                    side.lost = true;
-                }
+                self.lost(peer);
                 self.forget_bridges(peer);
                 self.drop_served(peer, &HashSet::default());
                 self.due.ended.insert(peer);

@@ -382,7 +382,7 @@ impl Stage {
         }
     }
 
-    /// Handles BUSY: a device of the target's copies.
+    /// Handles BUSY: copies are queued or run at the target.
     pub fn busy(&mut self, peer: PeerId, op: OperationId, timeout_ms: u64) {
         if let Some(operation) = self.at(peer, op, Step::Answer) {
             operation.await_copies(timeout_ms);

@@ -12,6 +12,7 @@ const PLACES: [(&str, &str); 6] = [
     ("cuda0", "ascend0"),
     ("ascend0", "cuda0"),
 ];
+
 /// Makes all devices of both ends this slow.
 fn slow(ends: &mut Ends, places: (&str, &str), us: &str) {
     for (end, place) in [(&mut ends.a, places.0), (&mut ends.b, places.1)] {
@@ -34,13 +35,13 @@ fn assert_quiet(ends: &mut Ends, what: &str, (local, remote): (Memory, Memory), 
     ends.b.fill(remote, 2);
     for op in BOTH {
         let ended = ends.run(op, "-", &list(others.0, others.1, &[(0, 0, 8)]));
-        assert_eq!(ended.state, "Done", "{what}");
+        assert_eq!(ended.state, "Done", "{what}: {}", ended.status);
     }
     ends.assert_moved(what, Op::Write, local, remote, &[]);
 }
 
-/// Strikes transfers of 8 MiB. Each copy takes `copy_us`, which must be longer than what strikes the transfer: then a
-/// copy is under way. The slots are fewer than the copies, so that some copies have not begun.
+/// Strikes transfers of 8 MiB. Each copy takes `copy_us`, longer than the deadline, so that a copy is under way. The
+/// slots are fewer than the copies, so that some copies have not begun.
 fn strike(
     places: &[(&str, &str)],
     copy_us: &str,
@@ -83,10 +84,10 @@ fn a_cancel_ends_a_transfer_whose_device_is_slow() {
     });
 }
 
-/// The initiator's lease ends before the target's device does: the transfer still waits for the device. A target that
-/// stands still for the rest of the lease could not say that it copies, so the lease is not shorter.
+/// The initiator's lease ends before the target's device does: the transfer still waits for the device. The lease
+/// leaves the target time to answer BUSY after the deadline.
 #[test]
 fn a_device_that_copies_beyond_the_lease_is_waited_for() {
-    let places = [("host", "cuda0"), ("host", "ascend0")];
-    strike(&places, "600000", "lease_ms=500 drain_ms=20", ("deadline=60", "TimedOut"), |_, _, _, _| {});
+    let places = [("host", "cuda0"), ("host", "ascend0"), ("cuda0", "host")];
+    strike(&places, "900000", "lease_ms=800 drain_ms=20", ("deadline=60", "TimedOut"), |_, _, _, _| {});
 }

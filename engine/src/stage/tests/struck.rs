@@ -4,6 +4,7 @@ use super::*;
 use crate::command::Command;
 use crate::peer::PeerState;
 use crate::types::PeerId;
+use crate::Transfer;
 
 #[test]
 fn a_copy_that_fails_says_so_and_spoils_nothing_else() {
@@ -229,26 +230,47 @@ fn a_busy_target_is_waited_for_beyond_the_lease() {
     assert_eq!(result.fence, crate::complete::Fence::Confirmed);
 }
 
-/// A target that says that its device copies, and then stands still, is waited for as long as the copy may last.
+/// Strikes a WRITE whose target copies on a device that hangs, and returns it when the target has said so.
+fn struck_while_the_device_hangs(two: &Two, request: Request) -> Transfer {
+    let before = two.fake.hung.load(Ordering::SeqCst);
+    two.fake.aborts.store(false, Ordering::SeqCst);
+    two.fake.hangs.store(true, Ordering::SeqCst);
+    let transfer = two.a.submit(two.peer, Op::Write, &[request], &options()).unwrap();
+    until("the device hangs", || two.fake.hung.load(Ordering::SeqCst) > before);
+    transfer.cancel().unwrap();
+    std::thread::sleep(Duration::from_millis(500)); // no event tells that BUSY has been received
+    transfer
+}
+
+const SILENT: [(&str, &str); 3] = [("transports", "tcp"), ("lease_ms", "3000"), ("drain_ms", "50")];
+
+/// A target that says that it copies, and then stands still, is waited for as long as the copy may last.
 #[test]
 fn a_target_that_falls_silent_while_its_device_copies_is_waited_for() {
-    let two = Two::new(&[("transports", "tcp"), ("lease_ms", "800"), ("drain_ms", "50")]);
+    let two = Two::new(&SILENT);
     let (local, remote) = (two.place(&two.a, None, MIB), two.place(&two.b, Some(0), MIB));
-    two.fake.delay_us.store(3_000_000, Ordering::SeqCst);
-    let late = TransferOptions { deadline: Deadline::After(Duration::from_millis(50)), ..options() };
     let requests = [0, 4096].map(|at| request(&local, &remote, (at, at), 4096));
-    let started = Instant::now();
-    let transfer = two.a.submit(two.peer, Op::Write, &requests[..1], &late).unwrap();
-    std::thread::sleep(Duration::from_millis(400)); // the target has answered the STOP
+    let transfer = struck_while_the_device_hangs(&two, requests[0]);
     two.fake.lock_waits.store(true, Ordering::SeqCst);
     let other = two.a.submit(two.peer, Op::Write, &requests[1..], &options()).unwrap();
     until("the target stands still", || two.fake.waiting.load(Ordering::SeqCst) > 0);
-    assert_eq!(transfer.wait(Some(Duration::from_millis(2000))).unwrap_err().status, Status::Timeout);
+    assert_eq!(transfer.wait(Some(Duration::from_millis(4000))).unwrap_err().status, Status::Timeout);
     two.fake.lock_waits.store(false, Ordering::SeqCst);
-    let result = transfer.wait(Some(BOUND)).unwrap();
-    assert!(started.elapsed() >= Duration::from_millis(3000), "{result:?} while the device copies");
-    assert_eq!(result.fence, crate::complete::Fence::Confirmed);
+    two.fake.hangs.store(false, Ordering::SeqCst);
+    assert_eq!(transfer.wait(Some(BOUND)).unwrap().fence, crate::complete::Fence::Confirmed);
     assert_eq!(other.wait(Some(BOUND)).unwrap().state, State::Done);
+}
+
+/// A peer that is lost cannot answer: its devices have a lease from then on, and not their whole timeout.
+#[test]
+fn a_lost_peer_is_waited_for_no_longer_than_a_lease() {
+    let two = Two::new(&SILENT);
+    let (local, remote) = (two.place(&two.a, None, MIB), two.place(&two.b, Some(0), MIB));
+    let transfer = struck_while_the_device_hangs(&two, request(&local, &remote, (0, 0), 4096));
+    let _ = two.a.close_peer(two.peer, Some(Duration::ZERO));
+    let result = transfer.wait(Some(Duration::from_millis(8000))).expect("the device's timeout is 10 s");
+    assert_eq!(result.fence, crate::complete::Fence::Lease);
+    two.fake.hangs.store(false, Ordering::SeqCst);
 }
 
 /// A device of the target's that hangs for good holds a struck transfer until it counts as broken, and no longer,

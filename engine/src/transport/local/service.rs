@@ -236,10 +236,11 @@ impl Service {
         }
         let Some(session) = sessions.all.get_mut(&peer) else { return Ok(false) };
         let is_late = session.deadline.is_some_and(|deadline| clock::monotonic_ns() >= deadline);
-        match session.take_findings(is_late) {
-            false if is_late => Err(session.late()),
-            is_ready => Ok(is_ready),
+        let is_ready = session.take_findings(is_late);
+        if is_late && !is_ready {
+            return Err(session.late());
         }
+        Ok(is_ready)
     }
 
     /// Connects to the acceptor, if this side dials and has not connected yet.
