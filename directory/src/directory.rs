@@ -1,5 +1,5 @@
-//! `Directory`: the calls of an application. They read the table, or leave work to the directory's thread and wait for
-//! it; none waits for the network itself but `connect`, which dials by the engine.
+//! `Directory`: the calls of an application. A call reads the table, or gives work to the directory's thread and waits
+//! for that thread. Only `connect` waits for the network directly: it dials through the engine.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -110,7 +110,7 @@ impl Directory {
     ///
     /// Returns when etcd has the name. If another engine has it, the call waits until that engine has withdrawn it or
     /// its lease is over. An engine that was registered at this engine's address is gone, and gives way at once.
-    /// BUSY when the timeout has passed: the message names the engine that has the name. UNREACHABLE when it has
+    /// BUSY: the timeout has passed and somebody else has the name, as the message says. UNREACHABLE: the timeout has
     /// passed and etcd does not answer. A call that fails registers nothing.
     ///
     /// Later the directory keeps the name by itself: after etcd was restarted, lost its data or was cut off.
@@ -163,7 +163,7 @@ impl Directory {
     }
 
     /// Withdraws a name. Returns when etcd has it no longer. TIMEOUT: etcd has not answered; the name is withdrawn when
-    /// it does, or when its lease is over. INVALID: this directory has not registered the name.
+    /// it does, or when its lease is over. INVALID: this directory of etcd has not registered the name.
     pub fn unregister(&self, name: &str, timeout: Option<Duration>) -> Result<()> {
         let deadline = Deadline::after(timeout);
         let is_known = self.shared.lock_open()?.registrations.contains_key(name);
@@ -205,7 +205,7 @@ impl Directory {
         })
     }
 
-    /// Returns the entries whose names begin so, in order of the names. INVALID if the text can begin no name.
+    /// Returns the entries whose names begin with `prefix`, sorted by name. INVALID if no name can begin with `prefix`.
     pub fn list(&self, prefix: &str) -> Result<Vec<Entry>> {
         check_path(prefix.strip_suffix('/').unwrap_or(prefix), "prefix")?;
         Ok(self.shared.lock_open()?.table.list(prefix))
@@ -213,10 +213,10 @@ impl Directory {
 
     /// Connects to the engine that has the name, and waits until transfers can be submitted.
     ///
-    /// The peer is the incarnation that the directory names. While the name is missing, nothing answers at its address
-    /// or another engine does, the call goes on trying with what the directory then says. When the timeout has passed:
-    /// UNREACHABLE, TIMEOUT, or STALE for another engine. Other errors of `Engine::connect` end the call at once, and
-    /// so does a name that a `static:` directory lacks.
+    /// The peer is the incarnation that the directory names. The call retries with the directory's latest entry while
+    /// the name is missing, nothing answers at its address, another engine answers there, or the peer is lost. When the
+    /// timeout has passed: UNREACHABLE, TIMEOUT, STALE for another engine, or PEER_LOST. Other errors of
+    /// `Engine::connect` end the call at once, and so does a name that a `static:` directory lacks.
     pub fn connect(&self, name: &str, timeout: Option<Duration>) -> Result<PeerId> {
         let deadline = Deadline::after(timeout);
         let mut earlier: Option<Error> = None;

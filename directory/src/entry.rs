@@ -106,7 +106,7 @@ pub fn check_path(path: &str, what: &str) -> Result<()> {
         return Ok(());
     }
     Err(Error::invalid(format!(
-        "{what} is {path:?}, but has letters, digits and . _ : - alone, in parts that / divides"
+        "{what} is {path:?}, but may have only letters, digits and . _ : -, in parts separated by /"
     )))
 }
 

@@ -18,7 +18,8 @@ pub struct DirectoryOptions {
     pub open_timeout: Option<Duration>,
     /// The user of etcd and its password. None: `FERRY_ETCD_USER` and `FERRY_ETCD_PASSWORD`, or no user.
     pub user: Option<(String, String)>,
-    /// The certificates in PEM of who may sign etcd's, for `https:`. None: the file that `FERRY_ETCD_CA` names.
+    /// The CA certificates that may sign etcd's certificate, in PEM, for `https:`. None: the file that `FERRY_ETCD_CA`
+    /// names.
     pub ca: Option<String>,
     /// This client's certificate and key in PEM. None: the files that `FERRY_ETCD_CERT` and `FERRY_ETCD_KEY` name.
     pub identity: Option<(String, String)>,
@@ -49,21 +50,21 @@ impl std::fmt::Debug for DirectoryOptions {
 const PEM_BYTES_MAX: u64 = 1 << 20;
 
 impl DirectoryOptions {
-    /// Takes from the environment what is not given, by `variable`, and checks what is used with these servers.
+    /// Fills missing options from the environment, which `variable` reads, and checks the options for these servers.
     pub(crate) fn complete(
         mut self,
         etcd: &Etcd,
         variable: &dyn Fn(&str) -> Option<String>,
     ) -> Result<DirectoryOptions> {
         if self.ttl.subsec_nanos() != 0 || !TTL_SECONDS.contains(&self.ttl.as_secs()) {
-            let text = format!("ttl is {:?}, but is 1 to 3,600 whole seconds", self.ttl);
+            let text = format!("ttl is {:?}, but must be 1 to 3,600 whole seconds", self.ttl);
             return Err(Error::invalid(text));
         }
         let pair = |first: &str, second: &str| -> Result<Option<(String, String)>> {
             match (variable(first), variable(second)) {
                 (Some(a), Some(b)) => Ok(Some((a, b))),
                 (None, None) => Ok(None),
-                _ => Err(Error::invalid(format!("of {first} and {second} one is set alone"))),
+                _ => Err(Error::invalid(format!("{first} and {second} must be set together"))),
             }
         };
         if self.user.is_none() {
@@ -80,7 +81,7 @@ impl DirectoryOptions {
         }
         match (etcd.has_tls, &self.ca, &self.identity) {
             (true, None, _) => Err(Error::invalid(
-                "ca: https needs the certificates of who may sign etcd's; there is no default",
+                "ca: https needs the CA certificates that sign etcd's certificate; there is no default",
             )),
             (false, None, Some(_)) | (false, Some(_), _) => {
                 Err(Error::invalid("url has http:, but ca or identity is given, which are for https:"))

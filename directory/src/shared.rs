@@ -34,7 +34,7 @@ pub struct State {
     pub table: Table,
     pub registrations: BTreeMap<String, Registration>,
     pub link: Link,
-    /// Values that were no entries, since open.
+    /// Values left out since open: they were not entries, or a list had more than `ENTRIES_MAX`.
     pub malformed: u64,
     /// How often etcd was reached anew.
     pub sessions: u64,
@@ -73,7 +73,7 @@ pub struct Registration {
     pub phase: Phase,
     /// The thread is to do something about it now.
     pub is_due: bool,
-    /// It was never published: an engine that was there before at the same address is gone.
+    /// The name has not been published yet: another engine's entry at this engine's address is out of date.
     pub is_new: bool,
     /// Why the name could not be published when last tried.
     pub refused: Option<Error>,
@@ -153,7 +153,7 @@ impl Shared {
         }
     }
 
-    /// Waits until `is_done` says what has become of it. None when the deadline has passed.
+    /// Waits until `is_done` returns a result, and returns that result. None when the deadline has passed.
     pub fn wait_for<T>(
         &self,
         deadline: Deadline,

@@ -45,7 +45,7 @@ impl Table {
         self.left_out
     }
 
-    /// The entries whose names begin so, in order of their names.
+    /// The entries whose names begin with `prefix`, sorted by name.
     pub fn list(&self, prefix: &str) -> Vec<Entry> {
         let from = self.entries.range(prefix.to_owned()..);
         let these = from.take_while(|(name, _)| name.starts_with(prefix));

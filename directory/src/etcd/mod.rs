@@ -1,6 +1,6 @@
-//! The thread of a directory in etcd. It keeps one session with one of the servers after another; each begins with a
-//! list of all entries, then watches them and keeps this engine's names. The application and the engine never wait for
-//! it, except in calls that say so.
+//! The thread of a directory in etcd. The thread has one session at a time, and tries the next server when a session
+//! ends. A session lists all entries, then watches them and keeps this engine's names. The application and the engine
+//! wait for the thread only in calls that say so.
 //!
 //! ```text
 //! server ─▶ session: list ─▶ watch ─▶ Shared.table             (session)

@@ -4,7 +4,7 @@
 //! ```text
 //! free                                        ─▶ put
 //! this engine's own (an earlier lease's)      ─▶ put over exactly that entry
-//! another's at this address, when first tried ─▶ the same: that engine is gone, for this one listens there now
+//! another's at this address, until published  ─▶ the same: that engine is gone, for this one listens there now
 //! another's                                   ─▶ refused; tried again with each sign of life, and when it goes
 //! ```
 
@@ -117,8 +117,8 @@ impl Lease {
     }
 }
 
-/// Publishes and withdraws what is due: so much of it that no sign of life is late, or the lease of many names would be
-/// over before the last of them is published. The session calls again at once if something may be left.
+/// Publishes and withdraws due names, but stops before a sign of life is late: otherwise a lease could expire before
+/// the last of many names is published. If names may be left, the session calls `settle` again at once.
 pub async fn settle(shared: &Shared, server: &mut Server<'_>, lease: &mut Lease) -> Result<()> {
     let began = Instant::now();
     for _ in 0..NAMES_PER_TURN {
@@ -159,8 +159,8 @@ pub async fn settle(shared: &Shared, server: &mut Server<'_>, lease: &mut Lease)
     Ok(())
 }
 
-/// The next name that is due behind this one, and from the beginning again: names that are refused and tried again and
-/// again hold up no other.
+/// The first due name after `last`, or else the first due name of all. So names that are refused again and again do not
+/// hold up the others.
 fn next_due(registrations: &BTreeMap<String, Registration>, last: &str) -> Option<String> {
     let behind = registrations.range::<str, _>((Bound::Excluded(last), Bound::<&str>::Unbounded));
     behind.chain(registrations).find(|(_, known)| known.is_due).map(|(name, _)| name.clone())

@@ -160,7 +160,7 @@ fn take(shared: &Shared, prefix: &str, told: &WatchResponse) -> Result<()> {
             };
             let Some((name, place)) = place else { continue };
             if let Some(registration) = state.registrations.get_mut(name) {
-                // The name is free, or somebody has it: one's own entry may be gone. Only a look at etcd tells.
+                // The name is free or has a new value, so this engine's entry may be gone. Only a query of etcd tells.
                 let is_own = place.is_some() && place == own;
                 if registration.phase == Phase::Published && !is_own {
                     registration.phase = Phase::Wanted;

@@ -41,7 +41,7 @@ fn etcd_may_ask_for_a_user_and_refuse_it() {
     let directory = Directory::open(&engine, &server.url(), with_user("ferry", "geheim")).unwrap();
     directory.register("a", Some(PATIENCE)).unwrap();
     assert_eq!(directory.lookup("a").unwrap().address, engine.address());
-    // Who may not write any more loses the name when it is gone, and has it again when it may.
+    // A user without write permission cannot restore a deleted name. The name comes back with the permission.
     let may_write = |is_so: bool| {
         server.client(Some(("root", "r")), async |client| {
             let all = "/test/";

@@ -72,7 +72,7 @@ fn a_name_that_somebody_deletes_or_overwrites_comes_back() {
     });
     std::thread::sleep(std::time::Duration::from_secs(2));
     assert_eq!(server.get("/test/a").unwrap(), foreign);
-    // Nor by a withdrawal.
+    // A withdrawal does not touch another engine's value either.
     node.register("b");
     server.put("/test/b", foreign);
     until("that loss is told too", || node.directory.lookup("b").is_ok_and(|entry| entry.address == "h:1"));

@@ -86,7 +86,7 @@ fn the_second_of_a_name_is_refused_until_the_first_has_left() {
     let error = second.directory.register("a", Some(Duration::from_millis(300))).unwrap_err();
     assert!(error.status == Status::Busy && error.message.contains(first.engine.address()), "{error}");
     until("nothing is left of the refusal", || second.directory.status().unwrap().names == 0);
-    // Who keeps its lease alive keeps its name: for twice the lease.
+    // The first engine keeps its lease alive, so it keeps its name, here for twice the lease.
     let made = server.made("/test/a");
     let error = second.directory.register("a", Some(Duration::from_secs(4))).unwrap_err();
     assert_eq!(error.status, Status::Busy);

@@ -94,7 +94,8 @@ impl Pair {
         assert!(found == bytes);
     }
 
-    /// Lets transfers and handoffs go on while `trouble` lasts; two of each at least in its midst.
+    /// Lets transfers and handoffs go on while `trouble` runs. `trouble` calls its argument to wait for two more of
+    /// each.
     fn while_they_go_on(&self, trouble: impl FnOnce(&dyn Fn())) {
         let (is_over, count) = (AtomicBool::new(false), AtomicUsize::new(0));
         let more = || {
@@ -103,7 +104,7 @@ impl Pair {
         };
         std::thread::scope(|threads| {
             let traffic = threads.spawn(|| {
-                // Also when the trouble ends by a panic, which is told then.
+                // `Over` ends this loop also if `trouble` panics, so that the panic is reported.
                 let began = Instant::now();
                 let mut sequence = 0;
                 while !is_over.load(Ordering::Relaxed) && began.elapsed() < 4 * PATIENCE {

@@ -63,7 +63,8 @@ fn a_producer_that_is_started_again_has_its_name_and_another_incarnation() {
     }
     let server = Server::started();
     let node = Node::new(&server.url(), 10);
-    // At its address of before: it need not wait for the lease, which would take longer than it waits.
+    // The second producer listens at the first one's address, so it need not wait for the lease, which would outlast
+    // its patience.
     let listen = format!("127.0.0.1:{}", free_port());
     let mut first = Producer::start(&server, &listen, "3600");
     until("the first is known", || incarnation_of(&node, "a") == Some(first.1));

@@ -20,7 +20,7 @@ pub struct Server {
     runs: usize,
 }
 
-/// Debian installs it there; the variable names another.
+/// The etcd that FERRY_TEST_ETCD names, or else the first one in PATH.
 fn program() -> Option<PathBuf> {
     let named = std::env::var_os("FERRY_TEST_ETCD").map(PathBuf::from);
     let path = std::env::var_os("PATH").unwrap_or_default();
@@ -28,7 +28,7 @@ fn program() -> Option<PathBuf> {
     named.or(found)
 }
 
-/// True if there is no etcd, which is said aloud: standard output would be kept from who reads the log.
+/// True if there is no etcd. Says so on standard error, because the test harness captures standard output.
 pub fn is_missing(test: &str) -> bool {
     if program().is_some() {
         return false;
@@ -97,7 +97,7 @@ impl Server {
         format!("etcd:http://{}/test", self.host())
     }
 
-    /// The URL of a way to the server on which its answers take this long. The way lasts as long as the process.
+    /// The URL of a proxy that delays the server's answers by this long. The proxy lasts as long as the process.
     pub fn slow_url(&self, delay: Duration) -> String {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let (port, host) = (listener.local_addr().unwrap().port(), self.host());

@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 const BILLION: i128 = 1_000_000_000;
-/// The time of day at the beginning of a world: 2030-01-01.
+/// The time of day at which a boottime clock shows 0: 2030-01-01.
 const DAY_ONE_S: u64 = 1_893_456_000;
 
 /// A clock that shows `base` at virtual time `since`, and goes at 1 + `gain_ppb` / 10^9.

@@ -1,6 +1,6 @@
 //! Every schedule of a short program. `run` draws the switches of one run from a seed; `explore` runs the program again
-//! and again, and takes the next choice each time, until it has taken all. So a program of a few hundred points has no
-//! interleaving left that nobody tried.
+//! and again with the next choices, until it has taken all of them. So a program of a few hundred points runs in every
+//! interleaving that the bound of preemptions allows.
 //!
 //! ```text
 //! choices of the last run    0 0 2 0 1 1        each below the number of ways that were open there

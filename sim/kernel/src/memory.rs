@@ -123,7 +123,7 @@ pub fn is_reachable(address: u64, length: usize, write: bool) -> bool {
     }
 }
 
-/// Copies for the running task, as one step. Whoever's ranges it reads and writes, their accesses are told.
+/// Copies for the running task, as one step. The observer hears of the accesses to every process's ranges.
 ///
 /// # Safety
 /// `length` bytes are readable from `from` on and writable from `to` on, and they do not overlap.
@@ -154,7 +154,7 @@ pub(crate) fn tell() -> bool {
             return None;
         }
         let made = std::mem::take(&mut memory.made);
-        // It is missing while it looks: what it causes itself is told when it returns.
+        // The observer is taken out while it looks: the next `tell` passes on the accesses that it causes itself.
         memory.observer.take().map(|observer| {
             world.no_switch += 1;
             (made, observer)

@@ -1,5 +1,5 @@
-//! Level-triggered pollers: tasks wait until a descriptor is ready, and readiness is told as long as it lasts. A change
-//! of a file looks at those that watch it (`changed`); a task that waits collects by itself.
+//! Level-triggered pollers: tasks wait until a descriptor is ready, and every wait reports readiness while it lasts.
+//! When a file changes, `changed` wakes the tasks that wait for the file; a woken task collects the readiness itself.
 
 use crate::clock;
 use crate::fd::{errno, AsFd, FileId, Kind, OwnedFd};

@@ -487,9 +487,10 @@ impl ProcessId {
     }
 
     /// Runs another program in the process, as execve does: its tasks end without a destructor, its descriptors are
-    /// closed, and its address space is a new one. Its number and its descriptors elsewhere stay valid, and do not say
-    /// so. Where memory was registered the new program has memory, too (`vm`). Tasks of the new program are spawned
-    /// afterwards, and no limit holds for them. As for `kill`, nobody else may use the process's values.
+    /// closed, and its address space is a new one. Its pid and the pidfds of it stay valid, and do not reveal the exec.
+    /// Where memory was registered, the new program has memory, too (`vm`). The limits on spawns and mappings are
+    /// lifted. Tasks of the new program are spawned afterwards. As for `kill`, nobody else may use the process's
+    /// values.
     pub fn exec(self) {
         point();
         with(|world| world.exec(self));

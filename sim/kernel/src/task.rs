@@ -20,7 +20,7 @@ use std::time::Duration;
 
 pub(crate) type Stack = Coroutine<(), (), (), DefaultStack>;
 
-/// How long a task that gives its CPU away, or that spins once, is away.
+/// How many nanoseconds pass when a task yields its CPU, or spins once.
 const YIELD_NS: (u64, u64) = (200, 1_000);
 const SPIN_NS: (u64, u64) = (10, 60);
 
@@ -90,7 +90,7 @@ pub(crate) fn recycle(mut coroutine: Stack) {
     STACKS.with_borrow_mut(|(_, stacks)| stacks.push(stack));
 }
 
-/// A task. It stays valid, and means nobody else, when the task has ended.
+/// The id of a task. It never names another task, even when its task has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TaskId {
     index: u32,
@@ -299,7 +299,7 @@ pub fn panicking() -> bool {
     std::thread::panicking() && try_with(|world| world.unwinding == 0).unwrap_or(true)
 }
 
-/// Starts a task in the process of this one. EAGAIN if the process may have no more (`ProcessId::fail_spawns`).
+/// Starts a task in the process of this one. EAGAIN if the process may start no more (`ProcessId::fail_spawns_after`).
 pub fn spawn<T: 'static>(name: &str, body: impl FnOnce() -> T + 'static) -> io::Result<JoinHandle<T>> {
     spawn_in(with(|world| world.here()), name, body)
 }

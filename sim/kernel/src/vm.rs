@@ -1,7 +1,7 @@
 //! Copies between the memory of two processes of one host (`process_vm_readv`). A copy takes time: it goes piece by
-//! piece, others run between two pieces, and the end of the other process ends it. A call takes the address space that
-//! the process has at its begin, and keeps it. A process that has run exec since its memory was registered has another
-//! program's memory there: a copy reads bytes of nobody's, and a copy into it fails the run.
+//! piece, others run between two pieces, and the end of the other process ends the copy. A call uses the address space
+//! that the other process has when the call begins. If that process has run exec since its memory was registered,
+//! another program's memory is there: a copy from it reads filler bytes, and a copy into it fails the run.
 
 use crate::arena;
 use crate::device;

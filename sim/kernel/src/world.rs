@@ -211,8 +211,7 @@ pub(crate) fn set(world: *mut World) -> *mut World {
     WORLD.replace(world)
 }
 
-/// True while a world runs on this thread. Outside, locks and atomics work as a single thread needs them, and points do
-/// nothing.
+/// True while a world runs on this thread. Outside, locks work as spin locks, atomics as std's, and points do nothing.
 #[inline]
 pub fn is_running() -> bool {
     !WORLD.get().is_null()
@@ -243,7 +242,7 @@ pub(crate) fn try_with<R>(act: impl FnOnce(&mut World) -> R) -> Option<R> {
     }
 }
 
-/// Finds calls of the kernel by itself.
+/// Detects that the kernel calls itself.
 #[cfg(debug_assertions)]
 struct Borrow(*mut bool);
 

@@ -389,7 +389,7 @@ impl Actor {
                 let now = ledger.tick();
                 ledger.cut_between(of, life, now, "peer_fence has returned OK");
                 ledger.lives[life].fenced.insert(of);
-                // The peer is refused until this side connects again: its exam does that.
+                // The peer is refused until this side connects to it again, which a new exam does.
                 ledger.passed.remove(&(life, slot));
                 ledger.view(life, of, View::Fenced);
             }),

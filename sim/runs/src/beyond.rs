@@ -14,8 +14,8 @@ const REPLACED_PERCENT: u32 = 70;
 const STOPS_ADDED: u64 = 8;
 
 impl Plan {
-    /// The same plan with such clocks: those of every other host gain, the others lose. Most faults stop a target whose
-    /// clock loses, for about a lease of an initiator whose clock gains.
+    /// Returns the seed's plan with such clocks and without caches. The clocks of every second host gain, the others
+    /// lose. Most faults now stop a target whose clock loses, for about a lease of an initiator whose clock gains.
     pub fn beyond(seed: u64) -> Plan {
         let mut plan = Plan::new(seed);
         plan.kv = None;

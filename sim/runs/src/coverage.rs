@@ -60,8 +60,8 @@ pub const RDMA_STATES: [&str; 5] = [
 /// The members of `STATES` that devices are in: one copies to its memory, or from it, or stands while it copies.
 pub const DEVICE_STATES: [&str; 3] = ["device: copies in", "device: copies out", "device: stands"];
 
-/// Moments that runs must come to: the engine and the kernel name them (`moment`), the callbacks' checker (`calls`) its
-/// own.
+/// Moments that runs should reach; `Table::rare_moments` says which of them must be reached. The engine, the kernel
+/// (`moment`) and this program name them.
 pub const MOMENTS: [&str; 19] = [
     BUSY_LOCK,
     NO_MEMORY,
@@ -93,7 +93,7 @@ const RECEIVE_LATE: &str = "a receive has written after its lease";
 /// The least share of seeds that must reach each moment, and how many seeds it takes to judge that.
 const MOMENT_PERCENT_MIN: u64 = 1;
 const SEEDS_JUDGED_MIN: u64 = 400;
-/// So many seeds must reach every pair. The rarest pairs are reached by some seeds of ten thousand.
+/// After this many seeds every pair must have been reached. Some seeds of ten thousand reach the rarest pairs.
 const SEEDS_OF_PAIRS_MIN: u64 = 50_000;
 
 /// Bits of `STATES` for each of `FAULTS`.
@@ -251,9 +251,9 @@ impl Table {
         }
     }
 
-    /// Returns the moments that too few seeds reached, once there are enough seeds to tell. `beyond`: clocks are wrong
-    /// beyond the bound. Then some seed must come to `UNTOLD`, and few come to `DEVICE_LATE` and `RECEIVE_LATE`, for
-    /// leases are long; otherwise the checkers let no seed come to `UNTOLD`. No caches are there then.
+    /// Returns the moments that too few seeds reached, once there are enough seeds to tell. With clocks that are wrong
+    /// beyond the bound (`beyond`), some seed must reach `UNTOLD`, few seeds reach `DEVICE_LATE` and `RECEIVE_LATE`
+    /// because leases are long, and no seed has caches. Otherwise the checkers let no seed reach `UNTOLD`.
     pub fn rare_moments(&self, beyond: bool) -> Vec<&'static str> {
         let is_rare = |(name, count): &(&str, &u64)| match *name == UNTOLD {
             true => beyond && **count == 0,

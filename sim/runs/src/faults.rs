@@ -279,7 +279,7 @@ impl Director {
         }
         let slots: Vec<usize> = self.book().with(|ledger| {
             let slots = lives.iter().map(|life| ledger.lives[*life].slot);
-            // A slot whose process leaves is started again by the undo of that.
+            // If a slot's process has left, the undo of `Fault::Leave` starts the slot again.
             let own: Vec<usize> = slots.filter(|slot| ledger.slots[*slot].life.is_some()).collect();
             lives.iter().for_each(|life| ledger.died(*life));
             own.iter().for_each(|slot| ledger.slots[*slot].life = None);
@@ -340,8 +340,8 @@ impl Director {
         }
     }
 
-    /// Starts another process in a slot, or an engine in this one, unless the one before has not ended or its host is
-    /// down.
+    /// Starts a slot's engine in `process`, or in a new process. Does nothing if another fault has started one. Tries
+    /// again later, with a new process, while the slot's previous process has not ended or its host is down.
     fn start(&mut self, slot: usize, process: Option<ProcessId>) {
         let host = self.world.hosts[self.world.plan.engines[slot].host];
         let leaves = self.book().with(|ledger| ledger.slots[slot].life.map(|life| ledger.lives[life].leaves));

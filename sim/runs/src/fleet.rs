@@ -154,8 +154,8 @@ pub fn run(orders: &Orders) -> std::io::Result<bool> {
     Ok(fleet.failures.is_empty() && rare.is_empty() && unreached.is_empty())
 }
 
-/// Cuts the seeds into batches: first the named ones, and behind each its seeds that run twice. Seeds of the record are
-/// left out.
+/// Cuts the seeds into batches: first the named seeds, then the others that the record does not have. After each batch
+/// comes a batch of its seeds that run twice.
 fn batches(orders: &Orders) -> std::io::Result<Vec<(Vec<u64>, bool)>> {
     let known = match &orders.record {
         Some(path) if path.exists() => ranges(path)?,

@@ -49,7 +49,7 @@ pub struct Ledger {
     pub told_ns: BTreeMap<(LifeId, LifeId), u64>,
     /// Accesses that only the result of a transfer can justify.
     pub suspects: Vec<Suspect>,
-    /// Counts the calls of all applications: what returned before another began is before it.
+    /// Counts the calls of all applications: a call that returned before another began has the lower tick.
     pub tick: u64,
     pub has_failed: bool,
     /// Faults are over: everything must work again.
@@ -77,8 +77,8 @@ pub struct Slot {
     pub is_slow: bool,
 }
 
-/// The only breach allowed when clocks are more wrong than the contracts assume: a target takes a frame although its
-/// lease is over by the initiator's clock, and so does not know that it is late. Everything else holds.
+/// The only breach allowed when clocks are more wrong than the contracts assume: a target takes a frame although the
+/// frame's lease is over by the initiator's clock, and the target does not know that the frame is late.
 pub struct Beyond {
     pub gain_ppm_max: u64,
     /// By slot.
@@ -129,7 +129,7 @@ pub struct Life {
     freezes: u32,
     frozen_at: u64,
     frozen_ns: u64,
-    /// Kept, so that the engine's values are never dropped outside of their process.
+    /// Its tasks that must end before its engine is closed, and have not ended.
     pub threads_left: usize,
     /// Its task that plays a rank has not ended.
     pub has_rank: bool,
@@ -238,7 +238,7 @@ pub struct Transfer {
     pub phase: Phase,
     pub core: Option<Arc<TransferCore>>,
     pub result: Option<TransferResult>,
-    /// Ends of calls without a handle have only a status.
+    /// A call without a handle has failed: it has a status, but no result.
     pub is_over: bool,
     pub events: u32,
     /// Earlier ORDERED transfers that were not final when this one began.
@@ -267,7 +267,8 @@ pub struct Late {
 pub struct Suspect {
     pub until: TransferId,
     pub transfer: TransferId,
-    /// It came after the end of its own transfer; otherwise, before the ORDERED one that failed.
+    /// True: the access came after the end of its own transfer. False: it came before an earlier ORDERED transfer was
+    /// known to be DONE.
     pub is_late: bool,
     pub write: bool,
     pub at_ns: u64,

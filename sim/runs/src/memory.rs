@@ -232,7 +232,8 @@ impl Ledger {
     pub fn unregistered(&mut self, memory: MemoryId) {
         let gone = self.memories[memory].region.take();
         self.memories[memory].old.extend(gone);
-        // A submit that has not planned yet finds the memory as it is then. Local memory has no handle in a request.
+        // A submit under way may look its local memory up only later, because a request names no local region: it uses
+        // what is registered then.
         let transfers = &self.transfers;
         for claim in self.memories[memory].claims.values_mut() {
             if claim.is_remote || transfers[claim.transfer].phase != Phase::Submitting {

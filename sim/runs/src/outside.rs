@@ -180,8 +180,8 @@ impl Ledger {
         self.holes.iter().filter(|hole| hole.page == Page::Late).map(Hole::ns).sum()
     }
 
-    /// Returns for how long late pages may have held a transfer: those that a transfer between its two engines touches.
-    /// Nobody else waits for them.
+    /// Returns how long late pages may have held a transfer up: pages that transfers between the same engines touch. No
+    /// other transfer waits for these pages.
     pub fn held_by_pages_ns(&self, id: TransferId) -> u64 {
         let (from, to) = (self.transfers[id].wish.from, self.transfers[id].wish.to);
         let is_between =

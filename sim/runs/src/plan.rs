@@ -17,8 +17,8 @@ pub use fault::{Fault, FAULTS};
 const SECRET: &str = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
 const PORT: u16 = 7000;
 pub const MS: u64 = 1_000_000;
-/// Seeds in which engines call back. They come from a stream of their own, so the others are what they were before.
-/// With this stream those are all seeds that showed a bug by then.
+/// The percentage of seeds in which queues have callbacks. A stream of its own draws them, so all other seeds keep
+/// their plans. The stream is chosen so that no seed that had shown a bug by then has callbacks.
 const CALLBACKS_PERCENT: u32 = 25;
 const CALLBACKS_STREAM: u64 = 53;
 /// As for callbacks.
@@ -50,7 +50,7 @@ pub struct Plan {
     pub hosts: usize,
     /// By host: what its clocks gain at first, in parts per million.
     pub gains_ppm: Vec<i64>,
-    /// No clock is more wrong.
+    /// No clock drifts by more.
     pub gain_ppm_max: u64,
     /// By host: what its clocks are slewed by. The hardware's clock, which leases use, is not.
     pub slews_ppm: Vec<i64>,
@@ -101,8 +101,8 @@ pub struct EnginePlan {
     pub skips: bool,
     /// Its threads cancel many transfers at once.
     pub is_hasty: bool,
-    /// A thread that has looked at its transfers so often in vain rests between its looks, so that a lease of a second
-    /// is not waited for in millions of them.
+    /// A thread that has looked at its transfers this often in vain rests between its looks. Otherwise waiting for a
+    /// lease of a second would take millions of looks.
     pub vain_max: u32,
 }
 

@@ -201,7 +201,7 @@ impl Program {
         persist(|| self.engine.channel_queue(WHAT_NOTIFICATIONS | of_peers, 64, channel))
     }
 
-    /// Drains events until the process leaves and its threads have ended. A slow program leaves only channel 0 alone.
+    /// Drains events until the process leaves and its threads have ended. A slow program drains all channels but 0.
     fn serve(&self, events: &[Arc<Queue>]) {
         let mut draw = Draw::new(self.world.seed, 1_000 + self.life as u64);
         loop {
@@ -239,7 +239,8 @@ impl Program {
         true
     }
 
-    /// Keeps the callback set, but for a while at times, in which events are drained; unset where nobody takes events.
+    /// Keeps the callback set. At times unsets it until the next call, which drains the events and sets it again.
+    /// Leaves it unset while the program is slow.
     fn call_back_on(&self, events: &Queue, is_slow: bool, draw: &mut Draw) {
         let is_set = self.is_called_back(events);
         if is_set && (is_slow || draw.percent(5)) {

@@ -19,7 +19,7 @@ use std::time::Duration;
 const SECOND: u64 = 1_000_000_000;
 /// How often the bounds are looked at.
 const LOOK_NS: u64 = 100_000_000;
-/// Within this time after the last fault all pairs transfer again, and after it all notifications have arrived.
+/// How long after the last fault all pairs must transfer again, and how long after that all notifications must arrive.
 const CALM_NS: u64 = 180 * SECOND;
 const ARRIVAL_NS: u64 = 60 * SECOND;
 /// How long a fault waits for the state that it is to strike in, and how often it looks.
@@ -46,7 +46,7 @@ pub fn play(seed: u64, beyond: bool, story: Story) -> Verdict {
         time_max_ns: 1_200 * SECOND,
         observer: Some(observer(&book)),
         impatient: &IMPATIENT,
-        // The proof of the same-host path lies on the heap: without it no engine copies by calls.
+        // The same-host path reads its proof from the peer's heap. With strict copies, no engine would copy by calls.
         strict_copies: false,
         ..Options::default()
     };

@@ -4,10 +4,10 @@
 //!
 //! - A copy moves in parts of a page at most, in any order, among all batches that are under way. Others run between
 //!   two parts, and see each part as it moves.
-//! - A batch may fail after some of its parts, or when it is started. A device may break: then nothing of it moves any
-//!   more, and nothing can be started.
-//! - A device may stand for any time. Calls of its library take longer meanwhile. To stop what is under way helps, or
-//!   nobody knows: then the copies go on later.
+//! - A batch may fail after some of its parts, or when it is started. A device may break under a queue: then the queue
+//!   moves nothing any more, and can start nothing.
+//! - A device may stand (stall) for any time, during which its library takes longer to look for the end of a batch.
+//!   Stopping the copies may succeed. Otherwise nobody knows whether they stopped: they go on later.
 //! - A stopped process's device goes on; a dead process's copies are over, as its kernel takes the device away before
 //!   anybody hears of the end.
 //!

@@ -75,7 +75,7 @@ pub(super) struct QueueState {
     pub step_at: Option<u64>,
     /// The device stands until then.
     pub stands_until: u64,
-    /// To stop what is under way helps.
+    /// `abort` stops what is under way. False: the copies go on later.
     pub can_stop: bool,
     pub broken: bool,
 }
@@ -139,7 +139,8 @@ impl Queue {
         with(|world| world.start_batch(self.serial, direction, pieces))
     }
 
-    /// Returns whether all batches up to this one have ended. Asked for each batch in their order, until it has ended.
+    /// Returns whether this batch and all before it have ended. The caller asks for the oldest batch until it has
+    /// ended, then for the next one.
     pub fn poll_done(&mut self, batch: u64) -> Result<bool, Failure> {
         let stuck_ns = with(|world| {
             let queue = world.devices.queues.get(&self.serial)?;

@@ -76,7 +76,7 @@ impl World {
         self.try_again(cut_at, |a, b| (a, b) == (from, to));
     }
 
-    /// Plans new tries of what was held since `since`, on the ways for which `of` holds.
+    /// Plans new tries of all that is queued on the ways for which `of` holds, and which passed nothing since `since`.
     pub(super) fn try_again(&mut self, since: u64, of: impl Fn(HostId, HostId) -> bool) {
         let (least, most) = RETRY_NS;
         let longest = (self.now - since).clamp(2 * least, most);

@@ -113,7 +113,7 @@ pub struct States {
     /// Queue pairs that are connected, and in error.
     pub connected: usize,
     pub in_error: usize,
-    /// Requests that are posted and not over, and those whose packets were lost at least once.
+    /// Requests that are posted and not over, and queue pairs that send again because their timer has expired.
     pub posted: usize,
     pub sending_again: usize,
     /// Pieces that have arrived and are not in memory.

@@ -2,8 +2,8 @@
 //! the liberties that a real one has, because a program must not rely on less:
 //!
 //! - It reads the memory of a WRITE or a SEND at any moment between the post and the completion, and perhaps again.
-//! - What a WRITE carries lands in pieces, in any order, also after the WRITE's completion. A READ or a SEND of the
-//!   same queue pair behind it, the end of the registration, and the end of the target's queue pair wait for it.
+//! - The bytes of a WRITE land in pieces, in any order, also after the WRITE's completion. They have landed before a
+//!   later READ or SEND of the same queue pair is served, and before the registration or the target's queue pair ends.
 //! - A READ's memory is read piece by piece while later WRITEs already land, and its pieces land in any order.
 //! - Completions come late. A queue pair in error still sends and receives until its flushed requests complete.
 //! - Packets are lost where a way is cut, sent again when the time is over, and may be under way when their queue pair

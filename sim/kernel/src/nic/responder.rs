@@ -239,8 +239,8 @@ impl World {
         }
     }
 
-    /// Reads a piece for a READ and sends it. The key is looked up for each piece. A repeated READ is not refused but
-    /// forgotten: the requester may have its answer since long, and the memory be another's.
+    /// Reads a piece for a READ and sends it. The key is looked up for each piece. If the key is gone, a repeated READ
+    /// is dropped instead of refused: the requester may have its answer already, and the memory may be another owner's.
     fn answer(&mut self, serial: u64, psn: Psn, read: Read, (actor, is_again): (ProcessId, bool)) {
         let length = read.piece_bytes.min(read.length);
         let found = self.reached(serial, read.rkey, read.address, length).filter(|it| it.remote_read);

@@ -16,7 +16,7 @@ impl Psn {
         Psn::new(self.0.wrapping_add(count))
     }
 
-    /// Returns how far this number is behind `other`; below zero if it is before.
+    /// Returns how far this number comes after `other`; negative if it comes before.
     pub fn since(self, other: Psn) -> i32 {
         (self.0.wrapping_sub(other.0) << 8) as i32 >> 8
     }

@@ -1,6 +1,6 @@
-//! Locks and condition variables of tasks, with the shapes that `std::sync` has without poisoning. Who gets a lock is
-//! the seed's choice among those that want it. Each operation is a point, and a lock is also held at one: so that
-//! others find it busy. Outside of a world the locks work as spin locks of real threads.
+//! Locks and condition variables of tasks, with the interfaces of `std::sync`, but without poisoning. The seed chooses
+//! which of the tasks that want a lock gets it. Each operation is a point. A guard's drop is a point before the lock is
+//! free, so that others find the lock busy. Outside of a world the locks work as spin locks of real threads.
 
 pub mod atomic;
 mod once;

@@ -92,7 +92,7 @@ impl Ledger {
         }
         let is_registered = self.memories[access.label as usize].may_be_registered();
         let may_be_another = transfer.wish.names_none && claim.is_remote && is_registered;
-        // A peer's reads do not land: a fence and a loss end its writes.
+        // A fence or a loss ends only a peer's writes: the peer's reads change nothing here.
         let lands = access.write || claim.cut == Some(UNREGISTERED) || transfer.wish.kind != Kind::Good;
         // Bytes from a lost peer are the initiator's: its device may copy them until the transfer is final.
         let is_own = !claim.is_remote && access.by == device::COPIES && claim.cut != Some(UNREGISTERED);
@@ -152,7 +152,7 @@ impl Ledger {
         self.suspects.push(Suspect { until, transfer, is_late, write, at_ns, told });
     }
 
-    /// The target's application must hear of a write, if it has not heard of it since.
+    /// Notes a late write: the target's application must hear of it, unless it has heard of one since `at_ns`.
     fn landed_late(&mut self, transfer: TransferId, write: bool, at_ns: u64) {
         if write {
             let wish = &self.transfers[transfer].wish;

@@ -68,7 +68,7 @@ impl Ledger {
         }
         for (nth, request) in requests.iter().enumerate() {
             let whole = request.status == Status::Ok;
-            // No kernel call of a transfer fails but for a peer that is gone. A device's copy may.
+            // Only a device's copy or a missing page may give SYSTEM: other kernel calls fail only if the peer is gone.
             let of_device = request.vendor_error == Failure::Copy.code() && self.has_devices(id);
             let of_page = request.os_error == EFAULT && self.has_missed_pages();
             let is_system = request.status == Status::System;
@@ -221,7 +221,8 @@ impl Ledger {
         }
     }
 
-    /// Returns whose late write an event tells of. An event that waited has grown over what lies between its writes.
+    /// Returns the initiator of the late write that an event reports. An event that waited in its queue may cover
+    /// several writes and the bytes between them.
     fn initiator_of(&self, at: LifeId, body: &EventBody) -> Option<LifeId> {
         let EventBody::LateApply { address, length, .. } = body else { return None };
         let is_meant = |id: TransferId| {

@@ -1,4 +1,4 @@
-//! The ends of a rank's sides: in time, by the close of its cache, or by that of its engine.
+//! Checks that a rank's takes end in time, and that all its sides have ended when its cache or its engine is closed.
 
 use super::rank::Player;
 use crate::checks::bounds::SLACK_NS;
@@ -28,7 +28,7 @@ impl Player {
         }
     }
 
-    /// How long the end of a side may take that is struck.
+    /// Returns how long a take may go on after its deadline, and how long a close of the cache may take.
     fn bound_ns(&self) -> u64 {
         let plan = &self.actor.program.world.plan;
         let silence_ms = plan.kv.as_ref().map_or(0, |kv| kv.silence_ms);

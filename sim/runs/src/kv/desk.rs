@@ -171,8 +171,8 @@ impl Rank {
 }
 
 impl Ledger {
-    /// Gives up the sides whose process is dead, and those that a process which leaves, or that comes after the last
-    /// fault, has not begun.
+    /// Gives up the sides whose process is dead. Gives up a side that has not begun if its process is leaving, or if
+    /// faults are over and its sequence is not an exam.
     pub fn look_for_dead_sides(&mut self) {
         let (lives, is_calm) = (&self.lives, self.is_calm);
         for sequence in &mut self.kv.sequences {

@@ -65,7 +65,7 @@ pub fn draw(seed: u64, engines: &mut [EnginePlan]) -> Option<KvPlan> {
 }
 
 fn shape(draw: &mut Draw, ranks: u32, middle: Option<GroupKind>) -> Shape {
-    // Ranks divide a State by its heads alone, and all alike: so they divide the layers.
+    // Within a layer, a State can be divided only by heads, and only alike in both instances. So ranks divide layers.
     let ways = if middle == Some(GroupKind::State) { 1 } else { 3 };
     let (tp, pp, pcp) = match draw.below(ways) {
         0 => (1, ranks, 1),

@@ -6,7 +6,7 @@
 //! processes share and no eventfd. Shuttle would add a second scheduler beside the simulation's. Accesses are in one
 //! sequence here: weak memory orders are not tried, as they are by `engine/tests/loom_models`.
 //!
-//! MODEL_PREEMPTIONS raises the bound of preemptions, which is 2 unless a model says otherwise.
+//! MODEL_PREEMPTIONS replaces the bound of preemptions that each model has, 2 or 3.
 
 mod completion;
 mod door;
