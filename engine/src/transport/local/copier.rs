@@ -30,7 +30,8 @@ const VECTORS: usize = 64;
 /// Pieces of one copy between mappings: those of a frame, so that the bytes of small ones are enough to stream.
 const MAPPED_PIECES: usize = FRAME_DESCRIPTORS_MAX;
 
-/// Looks at the peer's board for the region at one address, which the peer may register anew each time.
+/// The most searches of the peer's board for the region at one address. The peer may register the region anew before
+/// each search.
 const BOARD_LOOKS_MAX: usize = 8;
 
 /// The parts of a peer's path that copies need.
@@ -53,7 +54,7 @@ pub struct Broken;
 /// The result of copying slices of one region.
 enum Outcome {
     Copied,
-    /// Nothing was copied from this slice on; this slice is at fault.
+    /// This slice is at fault, and may have been copied in part. No later slice was copied.
     Failed(usize, Status, i32),
     /// Nothing is known to be copied from this slice on: the session or the process has ended, or the kernel no longer
     /// allows the copy.
@@ -172,7 +173,7 @@ impl Copier {
             return (count, self.copy(op, first.region, &rest[..count], is_ours, now_ns));
         }
         let mut home = known.home_of(first);
-        // The peer's announcements lag behind its board. A region that is there from before the call is found by it.
+        // The peer's announcements lag behind its board. The board has each region that was registered before the call.
         for _ in 0..BOARD_LOOKS_MAX {
             if let Some((region, at)) = home {
                 let is_in = |slice: &&Slice| {
@@ -219,7 +220,7 @@ impl Copier {
         let outcome = match (self.mappings.get(region), &self.by_call) {
             (Some(mapping), _) if is_ours => copy_mapped(op, &mapping, run),
             (Some(mapping), Err(_)) => copy_guarded(op, &mapping, run),
-            // The kernel copies what the program may have unmapped.
+            // The program may have unmapped this memory, so the kernel copies.
             (_, Ok(())) => self.unless_ended(self.copy_by_call(op, run)),
             // The mapping was removed after the submit: the region is unregistered, or about to be.
             (None, Err(_)) => Outcome::Failed(0, Status::Stale, 0),
@@ -231,7 +232,7 @@ impl Copier {
         }
     }
 
-    /// The memory of a process that is being killed may go in the middle of a copy: no fault of a region then.
+    /// Turns a fault into Broken if the process has ended: a process that is killed may lose its memory during a copy.
     fn unless_ended(&self, outcome: Outcome) -> Outcome {
         match outcome {
             // A time before the last check, so that the process is checked again.
@@ -367,21 +368,23 @@ fn copy_guarded(op: Op, mapped: &Mapped, run: &[Slice]) -> Outcome {
 
 fn copy_mapped(op: Op, mapped: &Mapped, run: &[Slice]) -> Outcome {
     for (nth, batch) in run.chunks(MAPPED_PIECES).enumerate() {
-        let mut pieces =
-            [Piece { from: std::ptr::null(), to: std::ptr::null_mut(), length: 0 }; MAPPED_PIECES];
-        for (at, (piece, slice)) in pieces.iter_mut().zip(batch).enumerate() {
-            let Some(there) = mapped.find(slice.remote, slice.length) else {
-                return Outcome::Failed(nth * MAPPED_PIECES + at, Status::Invalid, 0);
-            };
+        let none = Piece { from: std::ptr::null(), to: std::ptr::null_mut(), length: 0 };
+        let (mut pieces, mut count) = ([none; MAPPED_PIECES], 0);
+        for slice in batch {
+            let Some(there) = mapped.find(slice.remote, slice.length) else { break };
             let (here, length) = (slice.local as *mut u8, slice.length as usize);
-            *piece = match op {
+            pieces[count] = match op {
                 Op::Write => Piece { from: here, to: there, length },
                 Op::Read => Piece { from: there, to: here, length },
             };
+            count += 1;
         }
-        // SAFETY: `find` has checked the mapped side; the local side lies in a region that the transfer
-        // entered at submit and holds until it is final. Neither is referenced by Rust code.
-        unsafe { copy::copy_all(&pieces[..batch.len()]) };
+        // SAFETY: `find` has checked the mapped side; the local side lies in a region that the transfer entered at
+        // submit and holds until it is final. Neither is referenced by Rust code.
+        unsafe { copy::copy_all(&pieces[..count]) };
+        if count < batch.len() {
+            return Outcome::Failed(nth * MAPPED_PIECES + count, Status::Invalid, 0);
+        }
     }
     Outcome::Copied
 }
@@ -478,5 +481,20 @@ mod tests {
         }
         assert!(matches!(copier.copy(Op::Write, region, &slices, true, now_ns), Outcome::Copied));
         assert_eq!(contents(&there), [1; VECTORS + 1]);
+    }
+
+    /// The slices before one that is outside the peer's mapping count as copied, so they are.
+    #[test]
+    fn what_comes_before_a_slice_outside_the_mapping_is_copied() {
+        let (here, there) = (Mapping::private(4096).unwrap(), Mapping::private(4096).unwrap());
+        there.write(0, &[1; 4]);
+        let (local, region) = (here.address() as u64, RegionId::NONE);
+        let slice = |remote| Slice { local, remote, region, first_offset: 0, length: 4, first: 0 };
+        let mapped = Mapped::new(1 << 40, there);
+        let outcome = copy_mapped(Op::Read, &mapped, &[slice(1 << 40), slice((1 << 40) + 4093)]);
+        assert!(matches!(outcome, Outcome::Failed(1, Status::Invalid, 0)));
+        let mut found = [0; 4];
+        here.read(0, &mut found);
+        assert_eq!(found, [1; 4]);
     }
 }
