@@ -52,7 +52,7 @@ impl Undertaker for Remains {
         }
         self.destroy();
         // Each is asked in each round: a service may let go of what another one waits for.
-        while self.services.iter().filter(|service| !service.is_still()).count() > 0 {
+        while self.services.iter().filter(|service| !service.bury()).count() > 0 {
             pause::sleep(PAUSE);
         }
         // Contract 4: nothing moves here any more, but peers may apply sent frames until the frames' leases are over.

@@ -24,7 +24,8 @@ use crate::types::{Monotonic, PeerId, RegionId, Transport};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Length of the log at which entries that every peer has heard are removed; then again at twice the length left.
+/// Length of the log at which changes that are announced to all peers are removed. The next removal is due at twice
+/// the length that is left, if that is more.
 const TRIM_AT: usize = 4096;
 
 #[derive(Clone, Copy)]

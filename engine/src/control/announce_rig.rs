@@ -1,5 +1,5 @@
-//! The announcements to one peer without a connection, for the fuzz targets: they play registry, control loop and
-//! peer.
+//! Announces regions to one peer without a connection, for the fuzz targets. A fuzz target plays the registry, the
+//! control loop and the peer.
 
 use super::{described, Announced, RegionLog};
 use crate::region::remote::RemoteRegion;

@@ -38,7 +38,7 @@ impl Control {
         for peer in self.alarms.take_due(now_ns) {
             let mut actions = Vec::new();
             if let Some(session) = self.sessions.get_mut(&peer) {
-                // Lanes hear of the peer too.
+                // A frame on a lane is a sign of life, too.
                 let silent_ns = session.peer.clock.age_ns(clock::boottime_ns());
                 session.machine.heard(now_ns.saturating_sub_ns(silent_ns));
                 session.machine.timer(now_ns, &mut actions);

@@ -38,8 +38,8 @@ impl Failed {
         Error::new(Status::Unreachable, "no address").into()
     }
 
-    /// Returns the failure to tell of two, of which `before` came first: what a peer has answered tells more than
-    /// silence, and later news more than earlier.
+    /// Chooses between two failures, of which `before` came first: a peer's answer says more than silence, and a later
+    /// failure says more than an earlier one.
     fn after(self, before: Failed) -> Failed {
         let is_answer = |failed: &Failed| {
             !matches!(failed.error.status, Status::Unreachable | Status::Timeout | Status::System)
@@ -95,7 +95,7 @@ impl Control {
         }
     }
 
-    /// Dials for callers of `connect`, unless a session, or a dial in progress, is what they ask for.
+    /// Dials for callers of `connect`, unless a session or a dial in progress already leads to their address.
     pub(super) fn dial(&mut self, target: Target, resolved: Vec<SocketAddr>, deadline: Monotonic) {
         let Target::New { address, asked, waiting } = target else { return };
         if let Some(peer) = self.session_at(&address, &resolved) {
@@ -116,8 +116,8 @@ impl Control {
         self.dial_next(target, addresses, deadline, Failed::nowhere());
     }
 
-    /// Dials the first of these addresses to which a connection can be started. `failed`: what the addresses before
-    /// have said.
+    /// Dials the first of these addresses to which a connection can be started. `failed`: the failure of the addresses
+    /// that were tried before.
     pub(super) fn dial_next(
         &mut self,
         target: Target,
@@ -177,7 +177,7 @@ impl Control {
         let error = Error::new(Status::Timeout, format!("{}: {what} in time", dialing.remote));
         let mut dialing = dialing;
         if dialing.others.is_empty() && dialing.deadline > now {
-            // Later callers have time left. The connection may lead to a host that is gone.
+            // Callers that joined later have time left. This connection may lead to a host that is gone: dial again.
             dialing.others.push(dialing.remote);
         }
         self.leave_address(dialing, error.into());
@@ -270,7 +270,8 @@ impl Control {
         dialing.stream.out().extend_from_slice(&reply);
         let _ = dialing.stream.flush(&self.poller);
         error.message = format!("{}: {}", dialing.remote, error.message);
-        // Both fenced each other: the peer's own `connect`, which lifts its fence, must not meet this fence.
+        // The peer has fenced this engine. If this engine fenced the peer before, this `connect` lifts that fence.
+        // Otherwise the `connect` by which the peer lifts its own fence would be refused here.
         if let (Some(theirs), Some(RefusalCode::Fenced)) = (by, refusal) {
             self.lift_fence(theirs, Some(&dialing.target));
         }
@@ -295,8 +296,8 @@ impl Control {
     fn dialed(&mut self, token: u64, mut dialing: Dialing, established: Box<Established>) {
         let leftover = dialing.dialer.leftover();
         let Dialing { stream, target, remote, pidfd, .. } = dialing;
-        // The engine may be connected meanwhile, by its own dial or under another name. That session stays. No
-        // Start is said on this connection, for which the peer might give up the other.
+        // The engine may have connected meanwhile, by its own dial or under another name. That session stays. This
+        // side sends no Start on this connection: the peer might give up the other connection for it.
         let theirs = (established.peer.engine_id, established.peer.incarnation);
         let connected = self.session_of(theirs).filter(|peer| !self.is_down(*peer));
         let Some(target) = self.instead_of_a_clone(target, theirs, remote) else { return };
@@ -316,9 +317,9 @@ impl Control {
         self.begin_control(token, control);
     }
 
-    /// Returns the purpose of a dial that this engine has answered; None if it has none any more. A session whose peer
-    /// this side never reached waits on if another engine answers, because clones of a machine claim one address. Its
-    /// callers get who answers.
+    /// Returns the purpose of a dial that the engine `theirs` has answered. If a redial meets another engine, and this
+    /// side never reached the session's peer, the session waits on, because clones of a machine claim one address. The
+    /// session's callers get the engine that answered. None if there are no such callers.
     fn instead_of_a_clone(
         &mut self,
         target: Target,
@@ -341,7 +342,7 @@ impl Control {
         self.dial_failed(target, other, None);
         let mut waiting = self.take_waiting(peer);
         waiting.retain(|caller| self.callers.has(*caller));
-        // This dial lifts no fence: nobody knows when its callers came.
+        // This dial lifts no fence: the times of its callers' calls are not known.
         (!waiting.is_empty()).then_some(Target::New { address, asked: 0, waiting })
     }
 

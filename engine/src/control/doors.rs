@@ -1,5 +1,5 @@
-//! The doors of an engine: its listeners, and the connections behind them that are not authenticated yet. Bounds their
-//! number and their time. `Control` has the connections; this has their tokens and says what is to be done.
+//! The doors of an engine: its listeners, and the connections behind them that are not authenticated yet. `Doors`
+//! bounds the number and the time of these connections. It knows their tokens; `Control` owns the connections.
 
 use crate::limits::{HANDSHAKES_MAX, STRANGERS_SHARE};
 use crate::status::{Error, Result};
@@ -37,9 +37,9 @@ pub(super) struct Doors {
     paused_until_ns: Monotonic,
 }
 
-/// Who is at a listener.
+/// The result of an accept.
 pub(super) enum Knock<T> {
-    /// A connection, which is nobody's yet.
+    /// A connection that is not authenticated yet.
     Came(T),
     /// A connection that had ended before it was accepted.
     Gone,

@@ -113,8 +113,8 @@ impl Control {
         // A fence that was asked for on this connection is not answered any more.
         session.late_lanes.values_mut().for_each(|is_asked| *is_asked = false);
         session.peer.set_state(PeerState::Down);
-        // What this side ends itself is no news: the application asked for it, or the connection is made anew at once.
-        // Of a session that was never up the application was told nothing.
+        // A loss that this side caused is not reported: the application asked for it, or the connection is made anew
+        // at once. The application does not know of a session that was never up.
         if session.was_up && loss.cause != Cause::Ours {
             let (status, os_error) = (loss.cause.status(), loss.os_error);
             session.peer.event(EventBody::PeerDown { status, os_error, why: loss.text.as_str().into() });
@@ -255,7 +255,7 @@ impl Control {
         if self.lanes.part(peer, Parting::Receives) {
             let Some(session) = self.sessions.get_mut(&peer) else { return };
             session.has_parted = true;
-            // The end of the connection is no news now. A new connection ends the session at once.
+            // The peer sends nothing after its Bye. If it connects again meanwhile, this session ends at once.
             if let Some(token) = session.conn {
                 self.take(token);
             }
@@ -269,7 +269,7 @@ impl Control {
         );
     }
 
-    /// The worker of a lane has done what was asked of it before the lane's end.
+    /// Handles a worker's report that the last bytes of a lane are sent or received, so that the lane can be closed.
     pub(super) fn lane_parted(&mut self, peer: PeerId, lane: LaneId) {
         let Some(session) = self.sessions.get(&peer) else { return };
         if session.late_lanes.contains_key(&lane) {

@@ -45,7 +45,7 @@ impl Control {
         self.insert(token, State::Fresh { stream, seen: Vec::new(), remote }, deadline);
     }
 
-    /// Refuses a connection that others have waited for long enough.
+    /// Refuses a stranger that has had its time, because another stranger waits for its place.
     fn refuse_stranger(&mut self, token: u64) {
         let Some(conn) = self.take(token) else { return };
         self.count_refusal();

@@ -86,8 +86,8 @@ impl Control {
         session.greetings.remove(&greeting.lane);
         let loss = Loss::new(failure, &format!("TCP lane {}, to {}", greeting.lane, session.remote));
         self.lanes.not_opened(peer, greeting.slot, loss);
-        // Another engine may listen there now, behind a control connection that nothing moves on. Only an unanswered
-        // Ping shows that, and no transfer may be waiting whose check would send one.
+        // Another engine may listen there now, while the control connection to the old engine is silent. Only an
+        // unanswered Ping shows that. The check of a waiting transfer would send a Ping, but perhaps none waits.
         self.ping(peer, None);
         // The session's alarm ends the pause before the next attempt.
         self.touch(peer);

@@ -73,7 +73,7 @@ impl Control {
             // The thread outlives the engine if it must, so the engine does not count the thread.
             let started = thread::spawn_outside("ferry-names", move || {
                 let found = names::look_up(&asked);
-                // The engine is gone if not.
+                // If this fails, the engine is gone.
                 if let Some(commands) = commands.upgrade() {
                     commands.push(Command::NameFound { address: asked, found });
                 }
@@ -119,8 +119,8 @@ impl Control {
         look_up.is_some_and(|look_up| look_up.callers.iter().any(|caller| self.callers.has(*caller)))
     }
 
-    /// Drops queued look-ups whose callers have stopped waiting, whenever the queue has doubled: at most half of a long
-    /// queue is abandoned, and the search costs each new entry little.
+    /// Drops queued look-ups whose callers have stopped waiting, each time the queue has doubled since the last search.
+    /// So the search costs each new entry little.
     fn drop_abandoned(&mut self) {
         if self.look_ups.queue.len() < self.look_ups.crowded.max(QUEUE_SHORT) {
             return;

@@ -134,7 +134,7 @@ impl Control {
 
     pub(super) fn ask(&mut self, peer: PeerId) {
         if let Some(session) = self.sessions.get(&peer) {
-            session.peer.is_asked();
+            session.peer.asked();
         }
         self.ping(peer, None);
     }

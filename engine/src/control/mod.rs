@@ -63,7 +63,8 @@ use transports::DrainingPeer;
 use waiting::RepeatedDials;
 
 const FIRST_TOKEN: u64 = 16;
-/// Between two looks at the lane threads, while they work. A thread that is at the same call in two looks is replaced.
+/// The pause between two looks at the lane threads, while they work. A thread that two looks find in the same call is
+/// replaced.
 const WATCH_NS: u64 = 100_000_000;
 
 /// The parts that the control loop is made of.

@@ -103,7 +103,7 @@ impl Control {
     }
 
     /// Adds callers to a dial in progress, or to a connection whose session is about to begin. Returns the callers if
-    /// there is none. `since`: as in `Target::New`.
+    /// there is none. `since`: as `asked` in `Target::New`.
     pub(super) fn wait_with(
         &mut self,
         address: &str,

@@ -28,8 +28,8 @@ use crate::types::PeerId;
 pub(super) const IN_ITS_PLACE: &str = "another engine is in the peer's place";
 
 impl Control {
-    /// Returns the peer that listened where this engine listens now and was reached at the same IP address. Clones of
-    /// a running machine differ in nothing but that address.
+    /// Returns the peer that listened where the new engine listens now and was reached at the same IP address. Clones
+    /// of a running machine differ only in that address.
     pub(super) fn forerunner(&self, control: &ControlConn) -> Option<PeerId> {
         let theirs = &control.identity;
         let known = *self.by_place.get(&theirs.place?)?;
@@ -38,9 +38,9 @@ impl Control {
         (is_other && session.remote.ip() == control.remote.ip()).then_some(known)
     }
 
-    /// Returns the latest peer that claims the new engine's address and came from its IP address. Its host may have
-    /// crashed and come back as another place: a question to it finds out. It may also stand, as a clone behind one
-    /// translated address, so it is not given up. Each new engine asks one peer, so no crowd of clones costs more.
+    /// Returns the latest peer that claims the new engine's address and came from its IP address. The peer's host may
+    /// have crashed and come back as another place, so the caller pings the peer. The peer is not given up: it may
+    /// still run, as a clone behind one translated address. Each new engine causes one Ping, however many clones exist.
     pub(super) fn namesake(&self, control: &ControlConn) -> Option<PeerId> {
         let name = Name::Claimed(control.identity.address.clone(), control.remote.ip());
         self.names.latest(&name)

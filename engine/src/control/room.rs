@@ -53,9 +53,10 @@ impl Fenced {
 }
 
 impl Control {
-    /// Returns the reason why no further peer can be known here: `peers_max` are, or peers that are lost by now have
-    /// left more events than `peers_max` peers can. An engine that comes again has a place. Handshakes that are over
-    /// and have no peer yet count, so that a crowd is refused with the reason.
+    /// Returns the reason why no further peer can be added: `peers_max` peers are known, or as many events wait for the
+    /// application as `peers_max` peers may leave, some of them from lost peers. A known engine that connects again has
+    /// a place. Connections whose handshake is over and that have no peer yet count as peers, so that a crowd is
+    /// refused with the reason.
     pub(super) fn full_for(&self, theirs: &Identity) -> Option<String> {
         let peers_max = self.context.config.peers_max as usize;
         if self.by_engine.contains_key(&theirs.engine_id) {

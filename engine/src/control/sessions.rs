@@ -176,7 +176,7 @@ impl Control {
     }
 
     /// Returns whether the session has a connection that began after our Start was sent on this one. The peer may have
-    /// said Ready here, and given this connection up, before it opened the lanes of the other.
+    /// sent Ready on this connection, and then given it up, before it opened the lanes of the newer connection.
     fn is_older(&self, old: PeerId, control: &ControlConn) -> bool {
         self.sessions.get(&old).is_some_and(|it| Some(it.session_id) != control.offered.session_id)
     }

@@ -148,7 +148,7 @@ fn stranger(answer: &'static [u8]) -> SocketAddr {
     at
 }
 
-/// Whatever has failed at an address, the next one is tried; but a secret that is wrong at one is sent to no other.
+/// After any failure at an address, the next address is tried, except after a wrong secret.
 #[test]
 fn an_address_that_fails_leads_to_the_next_of_its_name() {
     let secrets = [("secret", "00".repeat(32)), ("secret", "01".repeat(32))];
@@ -183,7 +183,7 @@ fn connects_that_wait_for_one_dial_keep_their_own_deadlines() {
     }
 }
 
-/// A connection that leads to a host that is gone would hold up whoever calls before the last caller has given up.
+/// A dial whose connection leads to a host that is gone must not hold up callers that joined it later.
 #[test]
 fn a_dial_is_made_anew_when_its_first_caller_has_waited_in_vain() {
     let a = engine(&[]);

@@ -40,7 +40,7 @@ impl Control {
         self.each_transport().find_map(|transport| transport.close_lane(peer, lane))
     }
 
-    /// A session is about to be made, of a connection that is authenticated.
+    /// Prepares every transport for a new session, whose connection is authenticated.
     pub(super) fn prepare(&self) -> Result<()> {
         self.each_transport().try_for_each(|transport| transport.prepare())
     }
@@ -190,7 +190,7 @@ impl Control {
         }
     }
 
-    /// Returns the lost peers of an incarnation of which something can still land here.
+    /// Returns the lost peers of this incarnation whose data can still land here.
     pub(super) fn draining_of(&self, theirs: Incarnation) -> impl Iterator<Item = PeerId> + '_ {
         let all = self.draining.iter();
         let is_theirs = move |peer: &Peer| (peer.identity.engine_id, peer.identity.incarnation) == theirs;

@@ -140,8 +140,8 @@ impl Control {
         self.sessions.get_mut(&peer).map(|session| std::mem::take(&mut session.waiting)).unwrap_or_default()
     }
 
-    /// Dials for the callers that waited for a session which is lost: another engine may listen there by now, or the
-    /// same one anew. `dial_at`: where they are known to lead.
+    /// Dials for the callers that waited for a session which is lost: another engine, or the restarted one, may listen
+    /// there by now. `dial_at`: the addresses of the lost session. If there are none, the callers' names are looked up.
     pub(super) fn connect_again(&mut self, waiting: Vec<u64>, dial_at: Vec<SocketAddr>, error: Error) {
         let asked = |caller| self.callers.asked(caller).map(|(address, until)| (caller, address, until));
         let asked: Vec<(u64, String, Monotonic)> = waiting.into_iter().filter_map(asked).collect();
@@ -157,9 +157,10 @@ impl Control {
         self.repeat_dial(RepeatedDial::new(target, dial_at, until, error, None));
     }
 
-    /// Adds callers that asked for the engine by this address, though its session may have another name. They get the
-    /// session that stands, and later callers another one if the peer is not there. `at`: where the address leads. If
-    /// the peer had dialed, this side dials there too when the session is down.
+    /// Adds callers that asked for the engine by this address, though its session may have another name. The callers
+    /// get the existing session. A silent peer is asked for a sign of life, so that later callers get a new session if
+    /// the peer is gone. `at`: where the address leads. If this side never reached the peer, it dials `at` when the
+    /// session is down.
     pub(super) fn join_by_name(
         &mut self,
         peer: PeerId,
@@ -215,7 +216,7 @@ impl Control {
                 Some(_) => self.repeat_dial(repeated),
                 None => {
                     let RepeatedDial { target, addresses, deadline, error, .. } = repeated;
-                    // A refusal that passes is no answer of the address.
+                    // A temporary refusal does not count as an answer: a later failure replaces it.
                     let failed = Error { status: Status::Unreachable, ..error };
                     self.dial_next(target, addresses, deadline, failed.into())
                 }

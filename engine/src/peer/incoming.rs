@@ -103,8 +103,8 @@ mod tests {
     use super::*;
     use crate::limits::NOTIFY_CREDITS;
 
-    /// A peer whose transfers with notifications all fail gives up its numbers one after another, and no application
-    /// takes what has not come: the credits come back all the same.
+    /// If all transfers of a peer fail, the peer gives up its notification numbers one after another. No application
+    /// takes these notifications, but the peer gets its credits back all the same.
     #[test]
     fn skips_alone_are_granted_again() {
         let peer = peer();

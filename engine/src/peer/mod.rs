@@ -184,7 +184,7 @@ impl Peer {
     }
 
     /// Asks the peer soon for a sign of life, which has a sample of its clock. A peer that does not answer is lost.
-    /// What waits for the sample is posted when it arrives.
+    /// Work that waits for the sample is posted when the sample arrives.
     pub fn ask(&self) {
         if !self.asking.swap(true, Ordering::AcqRel) {
             self.engine.commands.push(Command::Ask { peer: self.handle });
@@ -200,7 +200,7 @@ impl Peer {
     }
 
     /// The control loop asks the peer now; a later `ask` asks again.
-    pub fn is_asked(&self) {
+    pub fn asked(&self) {
         self.asking.store(false, Ordering::Release);
     }
 
@@ -312,7 +312,7 @@ impl Peer {
         ORDER.iter().for_each(|transport| after.nudge(*transport));
     }
 
-    /// As `post_all`, but wakes no thread if nothing can wait: answers of idle peers are many.
+    /// Like `post_all`, but wakes no thread if nothing can wait, because idle peers send many answers.
     pub fn post_waiting(&self) {
         if self.active() > 0 || !self.outbox.lock().is_empty() {
             self.post_all();

@@ -1,7 +1,7 @@
 //! Device memory of the peer that this engine did not know at submit, because its announcement was still in flight. On
 //! paths that move host memory (`tcp`, `local`, parts of staged transfers) the target refuses device memory. The
-//! refused slices are staged instead; the target's `stage` finds the region. And host memory that only the peer's own
-//! process reaches: its slices take a detour by TCP.
+//! refused slices are staged instead; the target's `stage` finds the region. Slices of host memory that only the peer's
+//! own process reaches take a detour by TCP.
 
 use super::{After, Peer};
 use crate::complete::transfer::Failure;

@@ -301,8 +301,8 @@ fn what_is_confirmed_all_the_same_is_done_and_not_cancelled() {
     }
 }
 
-/// A part is sent again behind a lease: a target that was stopped in the midst of the first sending may still apply
-/// that after the end. So the fence of a transfer that is DONE is not CONFIRMED.
+/// Slices are sent again behind a lease. A target that was stopped in the middle of the first frame may still apply
+/// that frame after the transfer's end. So the fence of this transfer, although DONE, is not CONFIRMED.
 #[test]
 fn what_was_sent_again_behind_a_lease_keeps_that_fence() {
     let peer = peer();

@@ -37,7 +37,7 @@ pub trait TransportService: Send + Sync {
     fn shut(&self) {}
     /// The engine is broken and its threads have ended: closes each lane. True when nothing of the service moves on
     /// this side any more.
-    fn is_still(&self) -> bool {
+    fn bury(&self) -> bool {
         true
     }
     /// A session is up. The services of the two sides exchange messages by `Command::ServiceMessage`. Soon
@@ -116,11 +116,11 @@ pub trait LaneService: TransportService {
     fn stuck(&self, peer: PeerId, since_ns: Boottime) -> Vec<(LaneId, Loss)>;
     /// Returns whether work waits for a lane that is not attached.
     fn lacks_lane(&self, peer: PeerId) -> bool;
-    /// Has the last bytes sent or received on lanes that are about to be closed on purpose; `close_lane` answers Soon
-    /// meanwhile. False: there is nothing to wait for.
+    /// Makes workers send or receive the last bytes of lanes that are about to be closed on purpose. Meanwhile
+    /// `close_lane` returns Soon. False: there is nothing to wait for.
     fn part(&self, peer: PeerId, how: Parting) -> bool;
     fn is_parting(&self, peer: PeerId) -> bool;
-    /// Replaces threads that have not come back since the last look. True while one of them works.
+    /// Replaces each thread that is in the same call as at the last look. True while a thread works.
     fn watch(&self) -> bool;
 }
 

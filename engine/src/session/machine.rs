@@ -23,7 +23,7 @@ use std::collections::BTreeSet;
 /// Drains that end in one call of the timer. The rest follows in the next call.
 const DRAINS_PER_TURN: usize = 64;
 
-/// How long after the loss of its connection the peer that had dialed may be the only one to dial again.
+/// How long after the loss of a connection only the side that had dialed dials again.
 const DIALER_ALONE_NS: u64 = 500_000_000;
 
 /// Shortest time between two checks of a struck transfer, even if the drain is shorter.
@@ -95,8 +95,8 @@ enum Connection {
 
 struct FenceWait<R> {
     lane: LaneId,
-    /// When the fence was asked for, or the last Pong after that; None while the session has no connection. A page that
-    /// does not come keeps a thread of the peer on the lane, and the fence from being answered, not its connection.
+    /// When the fence was asked for, or the last Pong after that; None while the session has no connection. A thread of
+    /// the peer that waits for a page delays the answer, although the connection works. So a Pong renews the time.
     asked_ns: Option<Monotonic>,
     records: Vec<R>,
 }
@@ -191,7 +191,7 @@ impl<R: Carried> Machine<R> {
         silence_ns.into_iter().chain(self.fences.iter().filter_map(|wait| Some(wait.asked_ns? + half))).min()
     }
 
-    /// Returns until when the answer to the Ping must have come. What else is heard of the peer counts for its life.
+    /// Returns when the answer to the Ping is overdue. Other signs of life extend the keepalive, but not `answer_ns`.
     fn pong_ns(&self) -> Option<Monotonic> {
         let (_, asked_ns) = self.ping?;
         let answer_ns = asked_ns + self.timing.answer_ns;

@@ -7,8 +7,8 @@
 //! WRITE      device ─▶ slot (copy) ═put═▶ slot ── COMMIT ─▶ target: checks blocks, slot ─▶ device (copy) ── DONE ─▶
 //! READ       FETCH ─▶ target: device ─▶ slot (copy) ── READY ─▶ slot ═get═▶ slot, RELEASE ─▶ device (copy)
 //! ```
-//! The initiator gives out the slots, in pairs of one number. So remote devices write only to memory of ferry's own,
-//! and a late put is harmless. A run whose end the target did not report takes its bridge out of use, because a copy
+//! The initiator assigns the slots, in pairs with the same number. Remote devices write only to memory that ferry owns,
+//! so a late put is harmless. A run whose end the target did not report takes its bridge out of use, because a copy
 //! there may still read or write the slot.
 
 use super::event::{Event, Inbox};

@@ -1,5 +1,5 @@
-//! The work of a turn of the stage's thread: peers and operations that something concerns. The cost of a turn does not
-//! depend on the number of others.
+//! The work of a turn of the stage's thread: the peers and operations that have something to do. The cost of a turn
+//! does not depend on the number of other peers and operations.
 
 use super::operation::Step;
 use super::service::Stage;
@@ -75,7 +75,7 @@ impl Stage {
         self.due.checks.set((peer, op), waiting.filter(|at_ns| *at_ns != Monotonic::NEVER));
     }
 
-    /// The peer is lost. What its devices still copy is waited for until a lease from now.
+    /// Handles the loss of the peer: copies that its devices still run are awaited for at most one lease from now.
     pub fn lost(&mut self, peer: PeerId) {
         let Some(side) = self.sides.get_mut(&peer) else { return };
         side.lost = true;

@@ -52,8 +52,8 @@ pub struct Operation {
     pub failures: Vec<Failure>,
     /// The part could not be submitted or failed. The peer's memory may be device memory that is not announced yet.
     pub part_failed: bool,
-    /// ANSWER: the end of the lease for beginning, the end of the wait for copies that began, and the time to ask
-    /// again. GRANT has only the last.
+    /// At ANSWER: until when the target may begin, until when copies that began are awaited, and when to ask again. At
+    /// GRANT only the last is used.
     lease_until_ns: Monotonic,
     pub exposed_until_ns: Monotonic,
     pub ask_again_ns: Monotonic,

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 /// The time in which peers must release the keys of a slot when the ring ends.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// The stage's thread waits for no peer. Zero would leave a region as it is that is in use.
+/// The stage's thread waits for no peer. With a timeout of zero, a region that is in use would stay registered.
 const AT_ONCE: Duration = Duration::from_nanos(1);
 
 pub struct Slot {

@@ -363,8 +363,8 @@ impl Stage {
         self.give_slots();
     }
 
-    /// Tells the application of memory that a device may have written after the lease: before the regions are left and
-    /// the copy is counted as ended, so before unregister and a fence return, and before PEER_LOST.
+    /// Tells the application which memory a device may have written after the lease. The caller has not left the
+    /// regions or ended the copy, so the event comes before unregister or a fence returns, and before PEER_LOST.
     fn wrote_late(&self, peer: PeerId, written: &[(RegionId, Range<u64>)]) {
         moment::reached_if("a device has written after the lease", || !written.is_empty());
         let Some(side) = self.sides.get(&peer) else { return };
@@ -383,7 +383,8 @@ impl Stage {
         self.send(peer, message);
     }
 
-    /// Handles STOP: the initiator gave the operation up, so copies that have not begun never begin.
+    /// Handles STOP: the initiator gave the operation up. A waiting operation is released and never begins. If copies
+    /// are queued or run, the answer is BUSY.
     pub fn stopped(&mut self, peer: PeerId, op: OperationId) {
         match self.find_served(peer, op).map(|served| served.state) {
             Some(State::Copying) => {

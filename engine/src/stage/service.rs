@@ -229,8 +229,8 @@ impl TransportService for Service {
         (copying > 0).then(|| format!("{copying} of its copies run on devices here"))
     }
 
-    /// The devices' threads have ended, and the stage is kept: its operations hold mapped memory of peers no more.
-    fn is_still(&self) -> bool {
+    /// Releases the mapped memory of peers that the kept stage's operations hold. The devices' threads have ended.
+    fn bury(&self) -> bool {
         if let Some(stage) = &mut *self.start.lock() {
             let operations = stage.sides.values_mut().flat_map(|side| side.operations.values_mut());
             operations.for_each(|operation| operation.held.clear());
@@ -339,7 +339,7 @@ impl Stage {
             }
             Event::Stop => {}
             Event::Struck(peer, transfer) => {
-                // The transfer has woken its waker, which is registered no more.
+                // The transfer has woken the waker, so the waker is no longer registered.
                 if let Some(side) = self.sides.get_mut(&peer) {
                     side.watched.remove(&transfer);
                 }

@@ -25,7 +25,7 @@ use crate::types::{Boottime, Location, Monotonic, Op, OperationId, PeerId, Regio
 
 /// The pause before the next try when the peer's clock is not known precisely enough.
 const CLOCK_PAUSE_NS: u64 = 2_000_000;
-/// The pause between two looks whether a peer is still there that has no slot to give yet.
+/// The pause between two checks that a peer which has granted no slot yet is still there.
 const LOOK_NS: u64 = 1_000_000_000;
 /// The number of times that a run begins again after the target forgot it.
 const RESTARTS_MAX: u32 = 3;

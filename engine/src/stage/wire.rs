@@ -81,7 +81,7 @@ pub enum Message {
     Unknown { op: OperationId },
     /// The initiator has given the operation up: no copy of it may begin.
     Stop { op: OperationId },
-    /// Copies are queued or run. `timeout_ms` after the lease they have ended, or the device counts as broken.
+    /// Copies are queued or run. A device that takes longer than `timeout_ms` for a copy counts as broken.
     Busy { op: OperationId, timeout_ms: u64 },
     /// The initiator wants to map this region of device memory. `process` is its number in its driver for this kind of
     /// memory; it runs on the same host.

@@ -183,7 +183,7 @@ impl TransportService for Service {
         thread.into_iter().for_each(|thread| drop(thread.join()));
     }
 
-    fn is_still(&self) -> bool {
+    fn bury(&self) -> bool {
         self.1.lock().lanes.values().for_each(|(lane, _)| drop(lane.close()));
         true
     }

@@ -35,9 +35,9 @@ struct Channel {
     limit: u64,
     rdma_or_tcp: ByNumber,
     tcp_only: ByNumber,
-    /// Given-up numbers: the first of each contiguous range, and the number after its last. Even if an application
-    /// gives up notifications without end, towards a peer that takes none, the ranges are at most as many as waiting
-    /// notifications.
+    /// Given-up numbers: the first of each contiguous range, and the number after its last. Adjacent ranges merge, so
+    /// the waiting notifications bound their number, even if an application gives up notifications without end towards
+    /// a peer that takes none.
     skips: BTreeMap<u64, u64>,
 }
 

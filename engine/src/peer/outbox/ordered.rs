@@ -15,8 +15,8 @@ pub struct Ordered {
     behind: VecDeque<Arc<Transfer>>,
     /// The last active transfer, if it was not done and the application cannot see that yet.
     failed: Option<Arc<Transfer>>,
-    /// Transfers that waited and will not be done, to be struck for that. Kept apart, so that none of them starts.
-    /// Those at the front stay until the application can see their end.
+    /// Transfers that waited and will not be done; the sweep strikes them. They are kept apart, so that none of them
+    /// starts. A struck transfer stays at the front until the application can see its end.
     doomed: VecDeque<Arc<Transfer>>,
     /// How many at the front of `doomed` were struck.
     struck: usize,

@@ -43,14 +43,14 @@ refusal_codes! {
     Version = 7, Version, "the two ends have no version of the wire format in common";
     /// The input is not a handshake, or was altered in transit.
     Malformed = 8, Refused, "the handshake is malformed";
-    /// The text says which, and why.
+    /// The text names the thread and the reason.
     NoThread = 9, Limit, "a thread that sessions need cannot be started";
     /// The acceptor knows as many peers as it may. The text has the number.
     NoRoom = 10, Refused, "the peer knows as many peers as it may";
 }
 
 impl RefusalCode {
-    /// Whether another try may find it otherwise.
+    /// Returns whether the reason is temporary, so that another try may succeed.
     pub fn passes(self) -> bool {
         use RefusalCode::{Duplicate, NoRoom, NoThread, TooMany};
         matches!(self, Duplicate | TooMany | NoThread | NoRoom)

@@ -16,8 +16,6 @@ pub const MAGIC: [u8; 6] = *b"FERRY\0";
 pub const KIND_CONTROL: u8 = 1;
 pub const KIND_LANE: u8 = 2;
 /// The wire version that this engine speaks, and the oldest version that it accepts.
-/// Version 2: lanes are opened when they are needed, and an acceptor asks for lanes. Version 1 waits for all lanes.
-/// Version 3: notifications have channels, in the upper bits of their numbers.
 pub const WIRE_VERSION: u16 = 5;
 pub const WIRE_VERSION_MIN: u16 = 5;
 /// Bytes that one `input` may take. Input may include bytes that the peer sent behind the handshake.

@@ -164,7 +164,7 @@ impl Target {
     }
 }
 
-/// The process has one device: it still has the memory of other tests.
+/// All tests of the process share one device, so each test waits until the device has released the test's memory.
 impl Drop for Target {
     fn drop(&mut self) {
         if !std::thread::panicking() {

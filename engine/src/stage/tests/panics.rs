@@ -62,8 +62,8 @@ fn breaks(thread: &'static str, hangs: bool, aborts: bool) {
     assert!(from.read(0, 8 * MIB) == ours);
 }
 
-/// A device here copies from and to mapped memory of the peer, which counts it: a count that stays would keep the
-/// broken engine from its end, and PEER_LOST from the peer's.
+/// A device here copies from and to mapped memory of the peer, and the peer counts these uses. A count that never falls
+/// would keep the broken engine from closing, and the peer's engine from reporting PEER_LOST.
 #[test]
 fn a_thread_panics_while_a_device_copies_over_mapped_memory() {
     for thread in ["ferry-control", "ferry-stage"] {

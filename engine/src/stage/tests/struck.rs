@@ -273,8 +273,8 @@ fn a_lost_peer_is_waited_for_no_longer_than_a_lease() {
     two.fake.hangs.store(false, Ordering::SeqCst);
 }
 
-/// A device of the target's that hangs for good holds a struck transfer until it counts as broken, and no longer,
-/// however often the target says that it is busy. The memory stays in use where the device may still come to it.
+/// A device of the target hangs for good. A struck transfer waits until the device counts as broken, and no longer,
+/// however often the target reports BUSY. The memory stays in use as long as the device may still access it.
 #[test]
 fn a_target_whose_device_hangs_for_good_holds_a_struck_transfer_for_its_timeout() {
     const LEASE: Duration = Duration::from_millis(300);

@@ -25,7 +25,7 @@ fn memory_of_a_device_that_is_not_announced_yet_is_staged() {
                     let mut requests = scattered(&local, &remote, count, block);
                     let started = Instant::now();
                     two.done(op, &requests);
-                    assert!(started.elapsed() < BOUND / 2, "who waits slept until its time was over");
+                    assert!(started.elapsed() < BOUND / 2, "the waiting thread slept its whole time");
                     check(&requests, op, &local, &remote);
                     if transports == "local" {
                         continue; // there an address alone means nothing before it is announced

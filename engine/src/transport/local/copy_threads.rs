@@ -59,7 +59,7 @@ impl CopyThreads {
     }
 
     /// Calls up to `wanted` threads; each runs `work` once for a call. Returns false if no thread exists and none could
-    /// be started.
+    /// be started, or after `close`.
     pub fn call(&self, wanted: usize, work: &Arc<dyn Fn() + Send + Sync>) -> bool {
         let mut state = self.lock();
         if state.closed {

@@ -1,9 +1,9 @@
-//! Paths that have ended while a process still copied, the peer's in this process or this one for its own transfers, or
-//! while the peer's had device memory mapped. They are checked until none of that is true.
+//! Paths that have ended, but are still in use: the peer's process copies here, this process copies for its own
+//! transfers, or the peer's process has device memory mapped. These paths are checked until no use is left.
 //!
-//! The count of a program that is gone never falls. Its process may live: another program took its place by exec, or
-//! its memory is being dumped. So each side keeps its socket of the path until it copies no more by it. The kernel
-//! closes the socket in an exec, when the threads of the old program have ended, and the other side sees that.
+//! A program that is gone never lowers its count of copies. Its process may still live: another program took its place
+//! by exec, or its memory is being dumped. So each side keeps the path's socket until it copies no more by the path. In
+//! an exec, the kernel closes the socket when the old program's threads have ended, and the other side sees that.
 
 use super::path::LocalPath;
 use super::service::{Service, RETRY};
@@ -56,12 +56,13 @@ impl Draining {
 }
 
 impl Service {
-    /// Returns whether, after `shut`, no thread of this process copies by a path and no other process copies here.
-    pub fn is_still(&self) -> bool {
+    /// Ends the counts of processes that are gone. Returns whether, after `shut`, no thread of this process copies by a
+    /// path and no other process copies here.
+    pub fn bury(&self) -> bool {
         let now_ns = clock::monotonic_ns();
         let mut sessions = self.lock();
         for draining in sessions.draining.values_mut().flatten() {
-            self.is_over(draining);
+            self.wind_up(draining);
         }
         for session in sessions.all.values() {
             if let Some(admitted) = &session.admitted {
@@ -73,8 +74,9 @@ impl Service {
         self.grants.all_quiet() && all_paths.iter().all(|path| path.copier().grant.is_quiet())
     }
 
-    /// Returns whether neither process copies, and the peer's has no memory mapped.
-    pub(super) fn is_over(&self, draining: &mut Draining) -> bool {
+    /// Ends the count of a process that is gone, and closes the socket of a path by which nobody copies. Returns
+    /// whether neither process copies, and the peer's has no memory mapped.
+    pub(super) fn wind_up(&self, draining: &mut Draining) -> bool {
         let now = clock::monotonic_ns();
         draining.admitted.bury_the_gone(&self.grants, draining.socket.as_ref(), now);
         let Admitted { tally, process } = &draining.admitted;
@@ -99,7 +101,7 @@ impl Service {
         let mut changed = false;
         all.retain_mut(|draining| {
             let before = draining.quiet;
-            let over = self.is_over(draining);
+            let over = self.wind_up(draining);
             changed |= !before && draining.quiet;
             !over
         });

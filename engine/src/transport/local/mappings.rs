@@ -32,9 +32,9 @@ impl Mapped {
 #[derive(Default)]
 pub struct Mappings {
     all: RwLock<HashMap<RegionId, Arc<Mapped>>>,
-    /// Whether there is one, or was: most peers' memory is their own, and copies need not look.
+    /// True once a mapping was added. Most peers share no memory, and their copies need not search `all`.
     is_used: AtomicBool,
-    /// A region that was found, so that the next look need not search. A region that is gone is mapped no more.
+    /// The region that `has` found last, so that the next call need not search. It may have been unmapped since.
     last: AtomicU64,
 }
 

@@ -80,7 +80,7 @@ impl LocalPath {
         &self.copier
     }
 
-    /// Tells those that routed by what the path reaches that this has changed.
+    /// Notes that the memory that the path reaches has changed, so that transfers are routed anew.
     pub fn note_change(&self) {
         self.peer.note_change();
     }
@@ -112,8 +112,8 @@ impl LocalPath {
         else {
             return false;
         };
-        // Another transfer may have waited, for its turn, for an event, or for this path. That the process lived at its
-        // submit does not prove that it lives now.
+        // A transfer of another submit may have waited for its turn, for an event, or for this path. The process lived
+        // at that submit, but may have ended since.
         let is_own = by == By::Submitter(transfer.spec.submitted_ns);
         let now_ns = if is_own { transfer.spec.submitted_ns } else { clock::monotonic_ns() };
         let slices = range.of(&transfer.spec.slices);

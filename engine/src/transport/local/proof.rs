@@ -1,5 +1,6 @@
-//! The look whether system calls reach the peer's memory, and whether the memory is the peer's. It waits for pages of
-//! the peer's process, which may never come. So it has a thread of its own, and a path opens without it after a time.
+//! The look at a peer's memory checks whether system calls reach the memory, and whether it is the peer's. The look
+//! waits for pages of the peer's process, which may never come. So each look has a thread of its own, and after a time
+//! the path opens without the result.
 
 use super::attach::PROOF_BYTES;
 use super::process::{Obstacle, Process};
@@ -22,7 +23,7 @@ use std::time::Duration;
 /// Time that the end of an engine gives to looks that are under way.
 pub(super) const LOOK_PATIENCE: Duration = Duration::from_secs(1);
 
-/// What of the peer is where, by its ATTACH and its board.
+/// Where the peer's landmark and value are, as its board and its ATTACH claim.
 pub struct Claim {
     pub process: Arc<Process>,
     pub place: Option<Place>,
@@ -65,8 +66,8 @@ impl Proof {
 }
 
 impl Service {
-    /// Starts the look at the memory of a peer that has attached. An earlier look of the same peer may be under way:
-    /// its end serves the session again.
+    /// Starts the look at the memory of a peer that has attached. If an earlier look at the same peer is under way, the
+    /// new look starts when the earlier one has ended.
     pub(super) fn prove(&self, sessions: &mut Sessions, peer: PeerId) {
         let Some(session) = sessions.all.get_mut(&peer).filter(|_| !sessions.proving.contains_key(&peer))
         else {

@@ -60,7 +60,7 @@ pub struct Service {
     sessions: Mutex<Sessions>,
     /// Every path on which a thread may still copy.
     pub(super) all_paths: Mutex<Vec<Weak<LocalPath>>>,
-    /// Locked under `sessions`, by `ferry-proof` threads alone.
+    /// The service's thread locks it under `sessions`, a `ferry-proof` thread without another lock.
     pub(super) proofs_ended: Ended,
     thread: Mutex<Option<JoinHandle<()>>>,
     /// How many times a session was looked after.
@@ -327,7 +327,7 @@ impl Service {
         if let Some(admitted) = session.admitted.clone() {
             self.grants.close(&admitted.tally);
             let mut draining = Draining::new(admitted, path, socket);
-            if !self.is_over(&mut draining) {
+            if !self.wind_up(&mut draining) {
                 sessions.draining.entry(peer).or_default().push(draining);
                 sessions.draining_times.lower(peer, clock::monotonic_ns() + RETRY);
             }
@@ -361,8 +361,8 @@ impl TransportService for Service {
         self.grants.close_all();
     }
 
-    fn is_still(&self) -> bool {
-        Service::is_still(self)
+    fn bury(&self) -> bool {
+        Service::bury(self)
     }
 
     fn begin(&self, session_info: SessionInfo) {

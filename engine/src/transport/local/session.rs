@@ -69,7 +69,7 @@ pub struct Session {
     /// By number, in sending order.
     outgoing: BTreeMap<u64, Outgoing>,
     next_number: u64,
-    /// The system allows no more descriptors in flight now, and will not report when it does: retried by time.
+    /// The system allows no more descriptors in flight, and will not report when it allows more: retried by time.
     pub is_stalled: bool,
     /// The regions announced to the other side and still registered, with the numbers of their packets.
     announced: HashMap<RegionId, u64>,

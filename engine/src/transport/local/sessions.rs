@@ -30,7 +30,7 @@ pub struct Sessions {
     pub how: HashMap<PeerId, String>,
     /// The processes of opened paths with their tokens, until another session begins or the peer is forgotten.
     pub processes: HashMap<PeerId, (u64, Arc<LocalPath>)>,
-    /// Ended paths whose process still copied here, or had device memory mapped; by peer.
+    /// Ended paths by which a process still copies, or whose peer has device memory mapped; by peer.
     pub draining: HashMap<PeerId, Vec<Draining>>,
     /// When the draining paths are checked next.
     pub draining_times: Schedule<Monotonic, PeerId>,
