@@ -73,9 +73,9 @@ typedef int32_t ferry_status;
 /// engine or to an earlier incarnation of this engine.
 #define FERRY_ERR_STALE (-104)
 
-/// The object is in use, an operation is still in progress, or a callback made the call. Try again later. The
-/// call did nothing, except if it took a region back or closed a peer or an engine, and its timeout has passed:
-/// then that object stays closed for new work. A region is unchanged if the timeout was 0.
+/// The object is in use, an operation is still in progress, or a callback made the call. Try again later. The call
+/// did nothing, unless its timeout has passed while it unregistered a region or closed a peer or an engine: that
+/// object then stays closed for new work. A region is unchanged if the timeout was 0.
 #define FERRY_ERR_BUSY (-105)
 
 /// A limit is reached: room in a queue or table, a size, the caller's buffer.
@@ -292,9 +292,9 @@ ferry_status ferry_engine_close(ferry_engine *engine,
 /// engine, and in a forked child, it does nothing, and the engine's memory is never returned.
 void ferry_engine_free(ferry_engine *engine);
 
-/// Returns what the owner of the engine should know although the engine has opened: one sentence on each line, "" if
-/// there is nothing. Such a sentence names a FERRY_* variable of the environment that is no setting, and the setting
-/// with the nearest name. Returns texts as ferry_config_get does.
+/// Returns warnings from opening the engine: one sentence on each line, "" if there are none. Such a sentence names a
+/// FERRY_* variable of the environment that is no setting, and the setting with the nearest name. Returns texts as
+/// ferry_config_get does.
 ferry_status ferry_engine_warnings(const ferry_engine *engine,
                                    char *buffer,
                                    size_t capacity,
@@ -304,9 +304,9 @@ ferry_status ferry_engine_warnings(const ferry_engine *engine,
 /// Returns the "host:port" at which peers reach the engine, or "" if it does not listen. Returns texts as
 /// ferry_config_get does.
 ///
-/// An engine that listens at any address (0.0.0.0, [::]) tells the host of advertise_address if that is set, else the
-/// source address of the default route, else the only address that an interface has besides the loopback. If there is
-/// none of these, the engine does not open (FERRY_ERR_INVALID).
+/// An engine that listens at any address (0.0.0.0, [::]) reports advertise_address as the host if that is set, else
+/// the source address of the default route, else the only interface address besides the loopback. Without any of
+/// these, the engine does not open (FERRY_ERR_INVALID).
 ferry_status ferry_engine_address(const ferry_engine *engine,
                                   char *buffer,
                                   size_t capacity,
@@ -429,11 +429,11 @@ ferry_status ferry_region_unregister(ferry_engine *engine,
 /// same user on this host map it and copy directly. The call therefore allocates all pages now, which takes
 /// about as long as filling them with zeros.
 ///
-/// `options` NULL: host memory that peers may READ and WRITE. Free it with ferry_memory_free;
-/// ferry_engine_free unmaps the rest. FERRY_ERR_NO_MEMORY: less is left, on the machine (MemAvailable) or in a
-/// control group of the process; looked at for lengths from 1 MiB on, and again before each 256 MiB of memory that
-/// other processes can map. Between the look and the allocation others may take the memory; the kernel then ends
-/// a process of its choice. FERRY_ERR_INVALID for a length of 0.
+/// `options` NULL: host memory that peers may READ and WRITE. Free it with ferry_memory_free; ferry_engine_free
+/// unmaps the rest. FERRY_ERR_NO_MEMORY: the machine (MemAvailable) or a control group of the process has less memory
+/// left. The call checks this for lengths from 1 MiB on, and again before each 256 MiB of memory that other processes
+/// can map. Other programs may take the memory between the check and the allocation; the kernel then ends a process
+/// of its choice. FERRY_ERR_INVALID for a length of 0.
 ferry_status ferry_memory_alloc(ferry_engine *engine,
                                 size_t length,
                                 const ferry_alloc_options *options,
@@ -645,11 +645,11 @@ ferry_status ferry_peer_fence(ferry_engine *engine,
                               uint64_t timeout_ns,
                               ferry_error *error);
 
-/// Closes the session with a peer. Transfers to the peer fail with FERRY_ERR_CLOSED; when they are final, the
-/// call returns FERRY_OK. Over TCP what is under way is final after lease_ms: wait for it, or cancel it, before.
-/// The handle then names a lost peer: calls with it return FERRY_ERR_CLOSED, and some thousand lost peers later
-/// FERRY_ERR_STALE. FERRY_ERR_BUSY: the timeout has passed and the peer is still closing; call again. FERRY_ERR_BUSY
-/// inside a callback, unless the timeout is 0.
+/// Closes the session with a peer. Transfers to the peer fail with FERRY_ERR_CLOSED; when they are final, the call
+/// returns FERRY_OK. Over TCP, transfers in progress become final only after lease_ms: wait for them or cancel them
+/// first. The handle then names a lost peer. Calls with it return FERRY_ERR_CLOSED, and FERRY_ERR_STALE after 1,024
+/// later peers were lost. FERRY_ERR_BUSY: the timeout has passed and the peer is still closing; call again. The call
+/// also returns FERRY_ERR_BUSY inside a callback, unless the timeout is 0.
 ferry_status ferry_peer_close(ferry_engine *engine,
                               ferry_peer peer,
                               uint64_t timeout_ns,
@@ -796,8 +796,8 @@ typedef struct ferry_transfer_options {
 /// The peer's process is known to be gone.
 #define FERRY_FENCE_DEAD 2
 
-/// The target's lease on the data has ended. A transfer that is DONE has this fence if a part of it was sent again
-/// behind a lease: the target reports late bytes of the first sending by FERRY_EVENT_LATE_APPLY.
+/// The target's lease on the data has ended. A transfer that is DONE has this fence if ferry sent a part of it again
+/// after a lease had ended: the target reports late bytes of the first sending by FERRY_EVENT_LATE_APPLY.
 #define FERRY_FENCE_LEASE 3
 
 /// The transfer had no notification.
@@ -1354,10 +1354,10 @@ ferry_status ferry_queue_wait(ferry_engine *engine,
                               size_t *out_count,
                               ferry_error *error);
 
-/// Sets the callback of a queue. ferry calls it with each event on its callback thread, one event at a time
-/// and under no lock. NULL removes the callback, also while the engine closes, and on a broken engine before the
-/// call returns FERRY_ERR_PANIC. The call returns when the old callback no longer runs; inside a callback it
-/// returns at once, and the change takes effect with the next event.
+/// Sets the callback of a queue. ferry calls it with each event on its callback thread, one event at a time and
+/// without holding a lock. NULL removes the callback, also while the engine closes. On a broken engine, NULL removes
+/// it too, and the call returns FERRY_ERR_PANIC. The call returns when the old callback no longer runs; inside a
+/// callback it returns at once, and the change takes effect with the next event.
 ///
 /// The callback may make every call that doesn't wait, submit included. Calls that wait, and
 /// ferry_engine_close, return FERRY_ERR_BUSY there. The event and its data are valid until the callback

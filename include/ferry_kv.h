@@ -61,9 +61,10 @@ typedef struct ferry_kv_group {
 ///     address + block * block_stride + pair * pair_stride + head * head_stride + token * token_stride
 ///             + element * element_stride
 ///
-/// where head counts from the rank's first and token from the block's first. Strides are in bytes. Dimensions are
-/// nested in any order: a stride is at least the extent of all that smaller strides reach, and what it leaves out is
-/// padding, which is not moved. The stride of a dimension of size 1 is ignored. FERRY_KV_LAYER_INIT sets struct_size.
+/// where head counts from the rank's first and token from the block's first. Strides are in bytes. Dimensions may be
+/// nested in any order, but each stride must be at least the extent of all dimensions with smaller strides. The gaps
+/// are padding, which is not moved. The stride of a dimension of size 1 is ignored. FERRY_KV_LAYER_INIT sets
+/// struct_size.
 typedef struct ferry_kv_layer {
     /// sizeof(ferry_kv_layer).
     uint32_t struct_size;
@@ -162,7 +163,8 @@ typedef struct ferry_kv_layout_desc {
 /// [2][blocks][heads][tokens][elements]: all keys, then all values. HND.
 #define FERRY_KV_PAIR_BLOCK_HEAD_TOKEN 2
 
-/// [blocks][2][tokens][heads][elements]: a block's keys, then its values. NHD. It serves, too, if there are no pairs.
+/// [blocks][2][tokens][heads][elements]: a block's keys, then its values. NHD. Also for layers without pairs (pairs
+/// is 1).
 #define FERRY_KV_BLOCK_PAIR_TOKEN_HEAD 3
 
 /// [blocks][2][heads][tokens][elements]: a block's keys, then its values. HND.
@@ -175,7 +177,7 @@ typedef struct ferry_kv_layout_desc {
 /// element_bytes and blocks. The call reads tp_rank, tp_size and groups of `desc`, not its layers.
 ///
 /// FERRY_ERR_INVALID: `arrangement` is none of FERRY_KV_PAIR_* and FERRY_KV_BLOCK_*, or the layer's group does not
-/// exist. ferry_kv_layout_new refuses what else is wrong.
+/// exist. ferry_kv_layout_new checks the rest of the layer.
 ferry_status ferry_kv_layer_arrange(const ferry_kv_layout_desc *desc,
                                     uint32_t arrangement,
                                     ferry_kv_layer *layer,
@@ -209,8 +211,9 @@ typedef struct ferry_kv_layout_info {
 /// Makes a layout from its description, which is copied. The memory that it names is not touched, now or later. Free
 /// it with ferry_kv_layout_free.
 ///
-/// The errors name layer and field. FERRY_ERR_INVALID: something makes no sense, as strides with which two bytes would
-/// share a place. FERRY_ERR_LIMIT: a number is too large. FERRY_ERR_UNSUPPORTED: states with context parallelism.
+/// The errors name layer and field. FERRY_ERR_INVALID: the description is inconsistent, for example strides that
+/// would place two bytes at one address. FERRY_ERR_LIMIT: a number is too large. FERRY_ERR_UNSUPPORTED: states with
+/// context parallelism.
 ferry_status ferry_kv_layout_new(const ferry_kv_layout_desc *desc,
                                  ferry_kv_layout **out_layout,
                                  ferry_error *error);
@@ -226,15 +229,16 @@ ferry_status ferry_kv_layout_get_info(const ferry_kv_layout *layout,
 /// Writes a layout as bytes, for the other ranks: at most 64 KiB, with a version. Returns bytes as ferry_config_get
 /// does.
 ///
-/// FERRY_ERR_LIMIT: the layout takes more, which needs long names without common starts or as many shapes as layers.
+/// FERRY_ERR_LIMIT: the layout needs more bytes. Only long names without common prefixes, or about as many shapes as
+/// layers, need so many.
 ferry_status ferry_kv_layout_export(const ferry_kv_layout *layout,
                                     void *buffer,
                                     size_t capacity,
                                     size_t *out_length,
                                     ferry_error *error);
 
-/// Makes a layout from the bytes of ferry_kv_layout_export. The bytes may be anyone's; they are checked as
-/// ferry_kv_layout_new checks its description. Free it with ferry_kv_layout_free.
+/// Makes a layout from the bytes of ferry_kv_layout_export. The bytes need not come from a trusted sender; the call
+/// checks them as ferry_kv_layout_new checks a description. Free the layout with ferry_kv_layout_free.
 ///
 /// FERRY_ERR_INVALID: the bytes are no layout, or one that makes no sense. FERRY_ERR_VERSION: a later version of ferry
 /// wrote them. FERRY_ERR_LIMIT: a number is too large.
@@ -247,8 +251,8 @@ ferry_status ferry_kv_layout_import(const void *bytes,
 
 /* Who sends what, from one instance to another that may be sharded differently. */
 
-/// Who sends what, for two instances. Any rank of either instance makes the same plan, without a word to the others. It
-/// never changes; any number of threads may use it.
+/// Which ranks of two instances exchange which bytes. Every rank of both instances computes the same plan, without
+/// communication. A plan never changes; any number of threads may use it.
 typedef struct ferry_kv_plan ferry_kv_plan;
 
 /// Plans how the instance of `target` gets what the instance of `source` holds. Each layout may be that of any rank of
@@ -283,8 +287,8 @@ ferry_status ferry_kv_plan_targets(const ferry_kv_plan *plan,
                                    size_t *out_count,
                                    ferry_error *error);
 
-/// Writes a page for people: the shapes of both sides, who sends how much to whom, and in pieces of what size. Programs
-/// must not parse it. Returns texts as ferry_config_get does.
+/// Writes a report for people: the shapes of both sides, and how many bytes each rank sends to which rank, in pieces
+/// of what size. Programs must not parse it. Returns texts as ferry_config_get does.
 ferry_status ferry_kv_plan_explain(const ferry_kv_plan *plan,
                                    char *buffer,
                                    size_t capacity,
@@ -297,14 +301,15 @@ ferry_status ferry_kv_plan_explain(const ferry_kv_plan *plan,
 /// use it.
 typedef struct ferry_kv_moves ferry_kv_moves;
 
-/// The blocks of one sequence in one group of the target, on both sides. Each list has the ids of blocks that hold
-/// consecutive tokens of the rank; of a state, the blocks are paired one to one. FERRY_KV_BLOCKS_INIT sets struct_size.
+/// The blocks of one sequence in one group of the target, on both sides. Each list holds the ids of blocks that store
+/// consecutive tokens of the rank. In a state group, the two lists pair their blocks one to one. FERRY_KV_BLOCKS_INIT
+/// sets struct_size.
 typedef struct ferry_kv_blocks {
     /// sizeof(ferry_kv_blocks).
     uint32_t struct_size;
     /// Must be 0.
     uint32_t reserved;
-    /// Ids of the source's blocks, of that group of the source which has the same layers.
+    /// Ids of the source's blocks, in the source's group that has the same layers.
     const uint32_t *source_blocks;
     /// Length of source_blocks.
     uint64_t source_count;
@@ -329,16 +334,16 @@ typedef struct ferry_kv_part {
     uint32_t struct_size;
     /// Must be 0.
     uint32_t reserved;
-    /// First token of the sequence. For a window only the last tokens before end_token are moved. The blocks of a state
-    /// are moved whatever the tokens: pass empty lists if they are not to move.
+    /// First token of the sequence. In a window group, only the last tokens before end_token are moved. In a state
+    /// group, all listed blocks are moved, whatever the tokens; pass empty lists to move none.
     uint64_t first_token;
-    /// The token behind the last; not below first_token.
+    /// One past the last token; not below first_token.
     uint64_t end_token;
     /// First layer, as an index into the target's layers.
     uint32_t first_layer;
-    /// The layer behind the last, not below first_layer; UINT32_MAX for all from first_layer on.
+    /// One past the last layer; not below first_layer. UINT32_MAX means all layers from first_layer on.
     uint32_t end_layer;
-    /// Array with one element for each group of the target, which lie struct_size apart.
+    /// Array with one element for each group of the target. The elements lie struct_size apart.
     const ferry_kv_blocks *blocks;
     /// Length of blocks.
     uint64_t group_count;
@@ -391,12 +396,12 @@ typedef struct ferry_kv_move {
 #define FERRY_KV_MOVE_INIT \
     { (uint32_t)sizeof(ferry_kv_move), 0, 0, 0, 0, 0, 0, {0}, {0}, {0}, 0, NULL, NULL }
 
-/// Finds the bytes that the rank of `source` sends to the rank of `target` for a part of a sequence; none if the two
-/// exchange nothing. The layouts are those of these two ranks, with their memory, and may be freed before the moves.
-/// Nothing is moved. Free the moves with ferry_kv_moves_free.
+/// Finds the bytes that the rank of `source` sends to the rank of `target` for a part of a sequence. There are no
+/// moves if the two ranks exchange nothing. Each layout describes its rank and that rank's memory, and may be freed
+/// before the moves. This call moves nothing. Free the moves with ferry_kv_moves_free.
 ///
-/// FERRY_ERR_INVALID: the layouts are not those of the plan, a list lacks a token of the part that its rank holds, a
-/// block is beyond a layer's blocks, or a block of the target is twice in its list; the message names the list.
+/// FERRY_ERR_INVALID: the layouts do not belong to the plan, a list lacks a token of the part that its rank holds, a
+/// block id is beyond a layer's blocks, or the target's list names a block twice. The message names the list.
 ferry_status ferry_kv_plan_lower(const ferry_kv_plan *plan,
                                  const ferry_kv_layout *source,
                                  const ferry_kv_layout *target,
@@ -407,12 +412,12 @@ ferry_status ferry_kv_plan_lower(const ferry_kv_plan *plan,
 /// Frees moves. NULL does nothing.
 void ferry_kv_moves_free(ferry_kv_moves *moves);
 
-/// Returns how many moves there are.
+/// Returns the number of moves.
 ferry_status ferry_kv_moves_count(const ferry_kv_moves *moves,
                                   size_t *out_count,
                                   ferry_error *error);
 
-/// Returns one move. FERRY_ERR_INVALID: there is no move of this index.
+/// Returns one move. FERRY_ERR_INVALID: the index is not below ferry_kv_moves_count.
 ferry_status ferry_kv_moves_get(const ferry_kv_moves *moves,
                                 size_t index,
                                 ferry_kv_move *out_move,
@@ -423,8 +428,8 @@ ferry_status ferry_kv_moves_get(const ferry_kv_moves *moves,
 /* A producer offers blocks, consumers take them. ferry moves the tokens as they become ready, and tells both
    sides when their blocks are theirs again. docs/internals/handoff.md has the rules. */
 
-/// 128 random bits that name one attempt to hand a sequence over: drawn by whoever routes the request, told to the
-/// producer and the consumer, and never used again. Whoever knows an id may take its offer.
+/// 128 random bits that name one attempt to hand a sequence over. The router of the request draws the id, sends it to
+/// the producer and the consumer, and never uses it again. Anyone who knows an id may take its offer.
 typedef struct ferry_kv_id {
     /// The bits. Compare ids with memcmp.
     uint8_t bytes[16];
@@ -462,13 +467,13 @@ typedef struct ferry_kv_memory {
 typedef struct ferry_kv_cache_options {
     /// sizeof(ferry_kv_cache_options).
     uint32_t struct_size;
-    /// A peer that is silent for half of this time while something is expected of it is asked for a sign of life. If it
-    /// gives none, its handoffs end after the other half, and it is fenced if its own transfers may touch their blocks.
-    /// A peer that answers is fenced too, if it has not ended such transfers ten times this long after it was asked to.
-    /// Milliseconds; 0 means 1,000.
+    /// When the cache expects something of a peer that has been silent for half of this time, the cache asks the peer
+    /// for a sign of life. If the peer gives none within the other half, its handoffs end, and the peer is fenced if
+    /// its own transfers may touch their blocks. A peer that answers is also fenced if it does not end such transfers
+    /// within ten times this time after it was asked to end them. Milliseconds; 0 means 1,000.
     uint32_t silence_ms;
-    /// Blocks of offers that are sealed and that nobody has taken; 0: no bound. A seal that exceeds it ends the oldest
-    /// of these offers, as ferry_kv_reclaim does.
+    /// Most blocks in sealed offers that nobody has taken; 0 means no bound. A seal that exceeds the bound ends the
+    /// oldest of these offers, as ferry_kv_reclaim does.
     uint64_t leased_blocks_max;
 } ferry_kv_cache_options;
 
@@ -494,8 +499,8 @@ ferry_status ferry_kv_cache_open(ferry_engine *engine,
                                  ferry_error *error);
 
 /// Closes a cache: refuses new work, ends all offers and takes, and waits until nothing touches their blocks and the
-/// peers have been told; a peer that takes no messages is given up after the silence_ms of the cache's options. All
-/// terminal events can be taken afterwards, by ferry_kv_poll. After FERRY_OK the call returns FERRY_OK again.
+/// peers have been told. The call gives up a peer that takes no messages after the silence_ms of the cache's options.
+/// ferry_kv_poll still returns all terminal events afterwards. A later call returns FERRY_OK again.
 ///
 /// FERRY_ERR_BUSY: that took longer than the timeout. The cache is still closing; call again. Also FERRY_ERR_BUSY
 /// inside a callback, unless the timeout is 0. Closing the engine closes its cache too. In a forked child the call does
@@ -506,15 +511,17 @@ ferry_status ferry_kv_cache_close(ferry_kv_cache *cache,
 
 /// Frees a cache and the events that were not taken. NULL does nothing. The engine may be freed before or after.
 ///
-/// Call it only after ferry_kv_cache_close has returned FERRY_OK, and while no other call uses the cache. If the cache
-/// is not closed, this call closes it and does not wait: what is under way ends on the cache's thread, and until
-/// ferry_engine_close nobody is told when the blocks are the caller's again. In a forked child the call does nothing.
+/// Call it only after ferry_kv_cache_close has returned FERRY_OK, and while no other call uses the cache. If the
+/// cache is not closed, this call closes it and does not wait. The cache's thread then ends the remaining handoffs,
+/// and the caller does not learn when it owns their blocks again; only ferry_engine_close makes that certain. In a
+/// forked child the call does nothing.
 void ferry_kv_cache_free(ferry_kv_cache *cache);
 
 /* ---- Lists of blocks --------------------------------------------------------------------------- */
 
-/// The blocks of one group that hold a sequence, in its order: each has the rank's next block_tokens tokens.
-/// FERRY_KV_BLOCK_LIST_INIT sets struct_size, and is the list of a group that is not needed, or has no blocks yet.
+/// The blocks of one group that hold a sequence, in the order of the sequence. Each block holds the rank's next
+/// block_tokens tokens. FERRY_KV_BLOCK_LIST_INIT sets struct_size. It is also the list of a group that is not needed
+/// or has no blocks yet.
 typedef struct ferry_kv_block_list {
     /// sizeof(ferry_kv_block_list).
     uint32_t struct_size;
@@ -539,11 +546,11 @@ typedef struct ferry_kv_block_list {
 typedef struct ferry_kv_offer_options {
     /// sizeof(ferry_kv_offer_options).
     uint32_t struct_size;
-    /// Consumers that take the offer, each with all of its ranks, 1 to 64; 0 means 1. The offer ends when that many
-    /// have ended.
+    /// How many consumers take the offer, each with all of its ranks: 1 to 64; 0 means 1. The offer ends when this
+    /// many consumers have ended.
     uint32_t takers;
-    /// Array with one element for each group of the layout, which lie struct_size apart. More blocks may come by
-    /// ferry_kv_offer_extend.
+    /// Array with one element for each group of the layout. The elements lie struct_size apart. ferry_kv_offer_extend
+    /// can add blocks later.
     const ferry_kv_block_list *blocks;
     /// Length of blocks.
     uint64_t group_count;
@@ -551,8 +558,8 @@ typedef struct ferry_kv_offer_options {
     const ferry_peer *only;
     /// Length of only; 0 for every peer.
     uint64_t only_count;
-    /// Milliseconds from ferry_kv_offer_seal on: the offer ends when not all of its takers are there by then. 0 means
-    /// 30,000.
+    /// Length of the lease in milliseconds, counted from ferry_kv_offer_seal. The offer ends if some of its takers
+    /// have not arrived when the lease is over. 0 means 30,000.
     uint32_t lease_ms;
     /// Must be 0.
     uint32_t reserved;
@@ -562,8 +569,9 @@ typedef struct ferry_kv_offer_options {
 #define FERRY_KV_OFFER_OPTIONS_INIT \
     { (uint32_t)sizeof(ferry_kv_offer_options), 0, NULL, 0, NULL, 0, 0, 0 }
 
-/// Offers blocks of a sequence. Nothing is ready yet: ferry_kv_offer_ready says what is computed. The caller must not
-/// free the blocks before the offer's terminal event, and must not write what it has said to be ready.
+/// Offers blocks of a sequence. No token is ready yet: the program calls ferry_kv_offer_ready for tokens that it has
+/// computed. Until the offer's terminal event, the caller must not free the blocks, and must not write tokens that it
+/// has declared ready.
 ///
 /// FERRY_ERR_INVALID: the blocks are wrong, or the id is in use or has ended. FERRY_ERR_LIMIT: 65,536 offers have not
 /// ended, or the offer has more than 1,000,000 blocks. FERRY_ERR_CLOSED: the cache is closed or closing; every call
@@ -573,25 +581,28 @@ ferry_status ferry_kv_offer(ferry_kv_cache *cache,
                             const ferry_kv_offer_options *options,
                             ferry_error *error);
 
-/// Adds blocks to an offer, as they are allocated. `blocks` has one element for each group of the layout, whose blocks
-/// follow those that the group has. Their first_token counts only if the group has no blocks yet and it is above the
-/// offer's: the list then begins there.
+/// Adds blocks to an offer, as they are allocated. `blocks` has one element for each group of the layout; its blocks
+/// follow those that the group already has. first_token of an element counts only if the group has no blocks yet and
+/// first_token is above that of the offer: the group's list then begins at first_token.
 ///
-/// FERRY_ERR_INVALID: the blocks are wrong, the offer is sealed, or the id is no offer. FERRY_ERR_STALE: the offer has
-/// ended or ends. FERRY_ERR_BUSY: ferry_kv_offer_retract has not succeeded yet; the next two calls
-/// return it too.
+/// FERRY_ERR_INVALID: the blocks are wrong, the offer is sealed, or the id is no offer. FERRY_ERR_STALE: the offer
+/// has ended or is ending. FERRY_ERR_BUSY: a ferry_kv_offer_retract of this offer has not succeeded yet.
+/// ferry_kv_offer_ready, ferry_kv_offer_ready_after and ferry_kv_offer_seal return FERRY_ERR_BUSY for the same
+/// reason.
 ferry_status ferry_kv_offer_extend(ferry_kv_cache *cache,
                                    const ferry_kv_id *id,
                                    const ferry_kv_block_list *blocks,
                                    size_t group_count,
                                    ferry_error *error);
 
-/// Says that the first `tokens` tokens of the sequence are in their blocks, in the layers from `first_layer` to before
-/// `end_layer` (UINT32_MAX for all from first_layer on). With context parallelism, too, these are tokens of the whole
-/// sequence. Layers become ready in their order, anew for each chunk of a prefill; what is ready may move at once.
+/// Declares that the blocks contain the first `tokens` tokens of the sequence, in the layers from `first_layer` to
+/// before `end_layer` (UINT32_MAX for all from first_layer on). `tokens` counts tokens of the whole sequence, with
+/// context parallelism too. Layers become ready in their order, again for each chunk of a prefill. ferry may move
+/// ready tokens at once.
 ///
-/// FERRY_ERR_INVALID: a layer is ready up to there already, or comes before the layers below it; the blocks do not
-/// reach that far; or the id is no offer. FERRY_ERR_STALE: the offer has ended or ends.
+/// FERRY_ERR_INVALID: a layer is already ready up to `tokens`, a layer below first_layer is not ready that far yet,
+/// the blocks do not reach that far, the seal has fewer tokens, or the id is no offer. FERRY_ERR_STALE: the offer has
+/// ended or is ending.
 ferry_status ferry_kv_offer_ready(ferry_kv_cache *cache,
                                   const ferry_kv_id *id,
                                   uint32_t first_layer,
@@ -599,16 +610,15 @@ ferry_status ferry_kv_offer_ready(ferry_kv_cache *cache,
                                   uint64_t tokens,
                                   ferry_error *error);
 
-/// As ferry_kv_offer_ready, once the program's own work on a device has come to a point: `event_kind` is one of
-/// FERRY_START_AFTER_CUDA_EVENT, FERRY_START_AFTER_CUDA_STREAM and FERRY_START_AFTER_ACL_STREAM, and `event` the
-/// event or the stream; with FERRY_START_NOW and 0 the call is ferry_kv_offer_ready. The point is taken in the call:
-/// the event as it is recorded now, or the work that the stream has been given so far. Afterwards the program may
-/// record the event anew, or destroy it. An event that is recorded in a stream that is being captured is not
-/// supported.
+/// Does as ferry_kv_offer_ready, once the program's work on a device has reached a point. `event_kind` is
+/// FERRY_START_AFTER_CUDA_EVENT, FERRY_START_AFTER_CUDA_STREAM or FERRY_START_AFTER_ACL_STREAM, and `event` is the
+/// event or the stream. With FERRY_START_NOW and 0 the call is ferry_kv_offer_ready. The call fixes the point: the
+/// event as it is recorded now, or the work that the stream has been given so far. Afterwards the program may record
+/// the event again, or destroy it. An event that was recorded in a stream under capture is not supported.
 ///
-/// The layers of an offer become ready in the order of these calls and those of ferry_kv_offer_ready, which then wait
-/// for earlier events too. If the work before an event fails, the offer fails with the device's status. An offer that
-/// ends waits for no event any more.
+/// The layers of an offer become ready in the order of these calls and the calls of ferry_kv_offer_ready. A call of
+/// ferry_kv_offer_ready therefore waits for earlier events too. If the work before an event fails, the offer fails
+/// with the device's status. An offer that ends stops waiting for events.
 ///
 /// The call returns the errors of ferry_kv_offer_ready. FERRY_ERR_UNSUPPORTED: FERRY_START_AFTER_ACL_EVENT, because
 /// AscendCL cannot wait for an event this way: pass its stream. FERRY_ERR_UNAVAILABLE: there is no such device.
@@ -622,8 +632,8 @@ ferry_status ferry_kv_offer_ready_after(ferry_kv_cache *cache,
                                         uint64_t event,
                                         ferry_error *error);
 
-/// Says that the offer is whole: the sequence has `tokens` tokens, and no more blocks come. The lease begins. Layers
-/// may still become ready.
+/// Seals the offer: the sequence has `tokens` tokens, and no more blocks follow. The lease begins. Layers may still
+/// become ready.
 ///
 /// FERRY_ERR_INVALID: more tokens are ready, the offer is sealed, or the id is no offer. FERRY_ERR_STALE: the offer has
 /// ended or ends.
@@ -632,37 +642,39 @@ ferry_status ferry_kv_offer_seal(ferry_kv_cache *cache,
                                  uint64_t tokens,
                                  ferry_error *error);
 
-/// Takes back the tokens of an offer from `from_token` on, in all groups, and its seal: the sequence was preempted,
-/// say. The blocks that hold no token before `from_token` leave the offer. The state of a group FERRY_KV_GROUP_STATE is
-/// that of the last ready token, so its blocks leave with that.
+/// Takes back the tokens of an offer from `from_token` on, in all groups, and removes the seal, for example because
+/// the sequence was preempted. Blocks that hold no token before `from_token` leave the offer. The blocks of a
+/// FERRY_KV_GROUP_STATE group hold the state after the last ready token, so they leave when that token is taken back.
 ///
-/// The call waits until nothing reads these tokens any more, and until all takers have dropped them. After FERRY_OK the
-/// blocks that left are the caller's, and a block that stays may be written from `from_token` on. The offer goes on:
-/// ferry_kv_offer_extend adds blocks from there, then ferry_kv_offer_ready, and ferry_kv_offer_seal with any number of
-/// tokens. A take that has told of complete layers (FERRY_KV_TAKE_LAYERS) with one of these tokens fails, with
-/// FERRY_ERR_STALE. A take that has ended keeps what it has.
+/// The call waits until nothing reads these tokens any more and all takers have dropped them. After FERRY_OK the
+/// caller owns the blocks that left, and may write the other blocks from `from_token` on. The offer goes on: call
+/// ferry_kv_offer_extend to add blocks from there, then ferry_kv_offer_ready, and ferry_kv_offer_seal with any number
+/// of tokens. A take fails with FERRY_ERR_STALE if it has reported complete layers (FERRY_KV_TAKE_LAYERS) that
+/// include one of these tokens. A take that has ended keeps its tokens.
 ///
-/// FERRY_ERR_BUSY: a taker has not answered within the timeout. Nothing is freed, and the tokens are taken back all the
-/// same: call again until it succeeds, with the same token or an earlier one, or abort the offer. A taker that stays
-/// silent is given up after ferry_kv_cache_options.silence_ms. Also FERRY_ERR_BUSY inside a callback, unless the
-/// timeout is 0. FERRY_ERR_STALE: the offer has ended or ends; its blocks are the caller's with its terminal event.
-/// FERRY_ERR_INVALID: the id is no offer, or tokens before `from_token` are being taken back already.
+/// FERRY_ERR_BUSY: a taker has not answered within the timeout. No block is freed, but the tokens stay taken back:
+/// call again, with the same or an earlier token, until the call succeeds, or abort the offer. The offer gives up a
+/// silent taker after ferry_kv_cache_options.silence_ms. The call also returns FERRY_ERR_BUSY inside a callback,
+/// unless the timeout is 0. FERRY_ERR_STALE: the offer has ended or is ending; the caller owns its blocks after its
+/// terminal event. FERRY_ERR_INVALID: the id is no offer, or an earlier call is already taking back tokens before
+/// `from_token`.
 ferry_status ferry_kv_offer_retract(ferry_kv_cache *cache,
                                     const ferry_kv_id *id,
                                     uint64_t from_token,
                                     uint64_t timeout_ns,
                                     ferry_error *error);
 
-/// Frees the blocks of a window, the group `group` of the layout, that have only tokens before `before_token`: they
-/// have left the window. The call waits until nothing reads them any more. After FERRY_OK they are the caller's;
-/// everything else of the offer stays as it is.
+/// Frees blocks of the window group `group` of the layout whose tokens are all before `before_token`, because these
+/// tokens have left the window. The call waits until nothing reads the blocks any more. After FERRY_OK the caller
+/// owns the blocks; the rest of the offer stays as it is.
 ///
-/// Takes of the whole sequence do not need them. A take that ends earlier may; it fails with FERRY_ERR_STALE, unless
-/// all layers of the group are on their way to it.
+/// Takes of the whole sequence do not need these blocks. A take that ends at an earlier token may need them; such a
+/// take fails with FERRY_ERR_STALE, unless all layers of the group are on their way to it.
 ///
-/// FERRY_ERR_BUSY: such a take has not got them within the timeout. Nothing is freed: call again. The blocks that were
-/// asked for are given to no further take. Also FERRY_ERR_BUSY inside a callback, unless the timeout is 0.
-/// FERRY_ERR_STALE: the offer has ended or ends. FERRY_ERR_INVALID: the group is no window, or the id is no offer.
+/// FERRY_ERR_BUSY: such a take has not received the blocks within the timeout. No block is freed: call again. No
+/// further take gets these blocks. The call also returns FERRY_ERR_BUSY inside a callback, unless the timeout is 0.
+/// FERRY_ERR_STALE: the offer has ended or is ending. FERRY_ERR_INVALID: the group is no window, or the id is no
+/// offer.
 ferry_status ferry_kv_offer_retract_window(ferry_kv_cache *cache,
                                            const ferry_kv_id *id,
                                            uint32_t group,
@@ -670,14 +682,16 @@ ferry_status ferry_kv_offer_retract_window(ferry_kv_cache *cache,
                                            uint64_t timeout_ns,
                                            ferry_error *error);
 
-/// Asks an offer to end. Its blocks are the caller's with its terminal event, FERRY_KV_EVENT_CANCELLED or another that
-/// was earlier. FERRY_ERR_INVALID: the id is no offer. FERRY_ERR_STALE: the offer has ended or ends.
+/// Asks an offer to end. The caller owns the offer's blocks after the terminal event: FERRY_KV_EVENT_CANCELLED, or
+/// another kind if the offer ended for another reason first. FERRY_ERR_INVALID: the id is no offer. FERRY_ERR_STALE:
+/// the offer has ended or is ending.
 ferry_status ferry_kv_offer_abort(ferry_kv_cache *cache,
                                   const ferry_kv_id *id,
                                   ferry_error *error);
 
-/// Ends sealed offers that nobody has taken, those first whose lease ends first, until `blocks` blocks are free;
-/// *out_freed gets how many are, more or fewer. Their terminal event is FERRY_KV_EVENT_EXPIRED.
+/// Ends sealed offers that nobody has taken until they free at least `blocks` blocks or no such offer is left. The
+/// offer whose lease ends first goes first. *out_freed gets the number of blocks in the ended offers. Their terminal
+/// event is FERRY_KV_EVENT_EXPIRED.
 ferry_status ferry_kv_reclaim(ferry_kv_cache *cache,
                               size_t blocks,
                               size_t *out_freed,
@@ -694,7 +708,7 @@ ferry_status ferry_kv_reclaim(ferry_kv_cache *cache,
 /// The producer WRITEs into the consumer's memory.
 #define FERRY_KV_MODE_PUSH 2
 
-/// Flag of a take: tell layers by FERRY_KV_EVENT_LAYERS as they are complete.
+/// Flag of a take: FERRY_KV_EVENT_LAYERS reports layers as they become complete.
 #define FERRY_KV_TAKE_LAYERS 1
 
 /// The options of a take. FERRY_KV_TAKE_OPTIONS_INIT sets struct_size.
@@ -703,11 +717,11 @@ typedef struct ferry_kv_take_options {
     uint32_t struct_size;
     /// FERRY_KV_MODE_*.
     uint32_t mode;
-    /// All ranks of the producer, by their numbers; connect to them before.
+    /// The peers of all ranks of the producer, in the order of their rank numbers; connect to them before the take.
     const ferry_peer *producers;
     /// Length of producers.
     uint64_t producer_count;
-    /// Any number that all ranks of one consumer have, and no other consumer of the offer.
+    /// A number that all ranks of one consumer share and no other consumer of the offer uses.
     uint64_t taker;
     /// Array with one element for each group of the layout, which lie struct_size apart.
     const ferry_kv_block_list *blocks;
@@ -730,13 +744,13 @@ typedef struct ferry_kv_take_options {
 #define FERRY_KV_TAKE_OPTIONS_INIT \
     { (uint32_t)sizeof(ferry_kv_take_options), 0, NULL, 0, 0, NULL, 0, 0, 0, 0, 0, 0 }
 
-/// Takes a handoff: its tokens come into the blocks, as they become ready at the producer. The take may come before its
-/// offer. The caller must not free the blocks, nor read or write their tokens from skip_tokens on, before the take's
-/// terminal event; layers that FERRY_KV_EVENT_LAYERS has told may be read.
+/// Takes a handoff: ferry moves the tokens into the blocks as they become ready at the producer. The take may begin
+/// before its offer exists. Until the take's terminal event, the caller must not free the blocks, nor read or write
+/// their tokens from skip_tokens on. The caller may read layers that FERRY_KV_EVENT_LAYERS has reported.
 ///
-/// A take from several ranks of a producer also ends by FERRY_KV_EVENT_PEER_LOST if a rank is lost that has sent its
-/// part before the others have: it may have taken tokens back since. A rank whose cache was closed before
-/// (ferry_kv_cache_close) is no longer needed.
+/// A take from several ranks of a producer also ends by FERRY_KV_EVENT_PEER_LOST if a rank is lost after it has sent
+/// its part and before the other ranks have sent theirs: the lost rank may have taken tokens back since. A rank that
+/// closed its cache (ferry_kv_cache_close) before is no longer needed.
 ///
 /// FERRY_ERR_INVALID: the blocks or tokens are wrong, another take that has not ended writes a block that this one
 /// would write (blocks of skipped tokens alone are not written), or the id is in use or has ended. FERRY_ERR_STALE
@@ -747,8 +761,9 @@ ferry_status ferry_kv_take(ferry_kv_cache *cache,
                            const ferry_kv_take_options *options,
                            ferry_error *error);
 
-/// Asks a take to end. Its blocks are the caller's with its terminal event, FERRY_KV_EVENT_CANCELLED or another that
-/// was earlier. FERRY_ERR_INVALID: the id is no take. FERRY_ERR_STALE: the take has ended.
+/// Asks a take to end. The caller owns the take's blocks after the terminal event: FERRY_KV_EVENT_CANCELLED, or
+/// another kind if the take ended for another reason first. FERRY_ERR_INVALID: the id is no take. FERRY_ERR_STALE:
+/// the take has ended.
 ferry_status ferry_kv_take_cancel(ferry_kv_cache *cache,
                                   const ferry_kv_id *id,
                                   ferry_error *error);
@@ -759,7 +774,7 @@ ferry_status ferry_kv_take_cancel(ferry_kv_cache *cache,
 /// complete before the event is taken, it tells the newest number. All other kinds are terminal.
 #define FERRY_KV_EVENT_LAYERS 1
 
-/// All takers have the offer.
+/// All takers have received the offer.
 #define FERRY_KV_EVENT_SENT 2
 
 /// All tokens of the take are in their blocks.
@@ -768,15 +783,15 @@ ferry_status ferry_kv_take_cancel(ferry_kv_cache *cache,
 /// The offer or take has failed; status and message say why.
 #define FERRY_KV_EVENT_FAILED 4
 
-/// By ferry_kv_offer_abort or ferry_kv_take_cancel (FERRY_ERR_CANCELLED), or because the cache was closed
-/// (FERRY_ERR_CLOSED).
+/// The offer or take was ended by ferry_kv_offer_abort or ferry_kv_take_cancel (FERRY_ERR_CANCELLED), or because the
+/// cache was closed (FERRY_ERR_CLOSED).
 #define FERRY_KV_EVENT_CANCELLED 5
 
-/// The offer's lease was over before all takers were there (FERRY_ERR_TIMEOUT), or the offer was reclaimed
+/// The offer's lease ended before all takers arrived (FERRY_ERR_TIMEOUT), or the offer was reclaimed
 /// (FERRY_ERR_LIMIT).
 #define FERRY_KV_EVENT_EXPIRED 6
 
-/// A peer is lost, and nothing of it can land here any more.
+/// A peer is lost, and none of its transfers can touch the blocks any more.
 #define FERRY_KV_EVENT_PEER_LOST 7
 
 /// A block of a group. This struct never grows.
@@ -828,8 +843,8 @@ ferry_status ferry_kv_poll(ferry_kv_cache *cache,
 
 /// Waits until there is an event, then takes it as ferry_kv_poll does.
 ///
-/// FERRY_PENDING: the timeout has passed. FERRY_ERR_BUSY inside a callback, unless the timeout is 0.
-/// FERRY_ERR_CLOSED as of ferry_kv_poll; closing the cache ends the wait. Signals do not end it.
+/// FERRY_PENDING: the timeout has passed. FERRY_ERR_BUSY: the call was made inside a callback with a timeout other
+/// than 0. FERRY_ERR_CLOSED: as for ferry_kv_poll; closing the cache ends the wait. Signals do not end it.
 ferry_status ferry_kv_wait(ferry_kv_cache *cache,
                            uint64_t timeout_ns,
                            ferry_kv_event *out_event,
@@ -860,11 +875,11 @@ void ferry_kv_event_release(ferry_kv_event *event);
 /// A take that has not ended: valid_tokens is set.
 #define FERRY_KV_STATE_TAKING 2
 
-/// Stopped by a call, a failure, a lease or a deadline; the blocks are not the caller's yet.
+/// A call, a failure, a lease or a deadline has stopped the offer or take; the caller does not own its blocks yet.
 #define FERRY_KV_STATE_ENDING 3
 
-/// Ended: event is set. The event may not have been taken yet. Remembered for ten minutes, or until 65,536 others have
-/// ended.
+/// The offer or take has ended: event is set. The program may not have taken the event from the cache yet. The cache
+/// remembers the id for ten minutes, or until 65,536 others have ended.
 #define FERRY_KV_STATE_ENDED 4
 
 /// The state of an id in a cache. Fields that the kind doesn't set are 0. The caller sets struct_size before the call.
@@ -895,9 +910,9 @@ ferry_status ferry_kv_status(const ferry_kv_cache *cache,
                              ferry_kv_state *out_state,
                              ferry_error *error);
 
-/// Returns how many blocks belong to handoffs with peers that are silent and could not be fenced: processes of this
-/// host that were stopped in the midst of a copy. Their handoffs end when the process goes on, or ends. It may be
-/// called on a closed cache.
+/// Returns how many blocks belong to handoffs with silent peers that could not be fenced. Such a peer is a process of
+/// this host that was stopped in the middle of a copy. Its handoffs end when the process continues or ends. The call
+/// also works on a closed cache.
 ferry_status ferry_kv_unfenced_blocks(const ferry_kv_cache *cache,
                                       size_t *out_count,
                                       ferry_error *error);
@@ -945,7 +960,7 @@ typedef struct ferry_kv_metrics {
     uint64_t ended_expired_pressure;
     /// Ends by FERRY_KV_EVENT_PEER_LOST.
     uint64_t ended_peer_lost;
-    /// FERRY_EVENT_LATE_APPLY in blocks of an offer or a take, which failed for it.
+    /// FERRY_EVENT_LATE_APPLY events in blocks of an offer or a take; that offer or take failed.
     uint64_t late_applies;
     /// Entries of the timeline that newer ones have overwritten.
     uint64_t timeline_overwritten;
@@ -1024,7 +1039,7 @@ typedef struct ferry_kv_timeline_entry {
     uint64_t number;
     /// On CLOCK_MONOTONIC.
     uint64_t begin_ns;
-    /// The same as begin_ns for what takes no time.
+    /// The same as begin_ns for an entry without a duration.
     uint64_t end_ns;
     /// The first four bytes of the handoff's id, the first one highest, as messages show them.
     uint32_t id;
@@ -1032,11 +1047,11 @@ typedef struct ferry_kv_timeline_entry {
     int32_t detail;
     /// Layers of transfers are those of the consumer's layout.
     uint32_t first_layer;
-    /// The layer behind the last one.
+    /// One past the last layer.
     uint32_t end_layer;
     /// First token.
     uint64_t first_token;
-    /// The token behind the last one.
+    /// One past the last token.
     uint64_t end_token;
     /// Payload bytes of a transfer.
     uint64_t bytes;
@@ -1050,14 +1065,14 @@ typedef struct ferry_kv_timeline_entry {
 #define FERRY_KV_TIMELINE_ENTRY_INIT \
     { (uint32_t)sizeof(ferry_kv_timeline_entry), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
-/// Records a timeline of the cache's handoffs from now on, and forgets an earlier one. It has at most `entries_max`
-/// entries, 1 to 1,048,576; new ones overwrite the oldest, which ferry_kv_metrics counts. A cache records nothing
-/// unless it is told to.
+/// Starts to record a timeline of the cache's handoffs, and discards an earlier recording. The recording holds at
+/// most `entries_max` entries, 1 to 1,048,576. New entries overwrite the oldest; ferry_kv_metrics counts the
+/// overwritten entries. A cache records nothing until this call.
 ferry_status ferry_kv_timeline_start(ferry_kv_cache *cache,
                                      size_t entries_max,
                                      ferry_error *error);
 
-/// Ends the recording, and forgets it. Does nothing while there is none.
+/// Ends the recording and discards it. The call does nothing if there is no recording.
 ferry_status ferry_kv_timeline_stop(ferry_kv_cache *cache, ferry_error *error);
 
 /// Adds the application's own work on a layer, with its times on CLOCK_MONOTONIC, in nanoseconds. `kind` is
@@ -1071,9 +1086,9 @@ ferry_status ferry_kv_timeline_mark(ferry_kv_cache *cache,
                                     uint64_t end_ns,
                                     ferry_error *error);
 
-/// Returns up to `capacity` entries from the number `first` on, the oldest first; *out_count gets how many. They stay
-/// recorded. The next ones are read from the last one's number + 1 on. Entries that were overwritten are missing: the
-/// first entry then has a higher number than `first`. Elements are `element_size` bytes apart, normally
+/// Returns up to `capacity` entries from the number `first` on, oldest first; *out_count gets the number of returned
+/// entries. The entries stay recorded. To read on, pass the number of the last entry + 1. Overwritten entries are
+/// missing: the first entry then has a higher number than `first`. Elements are `element_size` bytes apart, normally
 /// sizeof(ferry_kv_timeline_entry). A closed cache still answers.
 ferry_status ferry_kv_timeline_read(const ferry_kv_cache *cache,
                                     uint64_t first,
@@ -1118,7 +1133,7 @@ typedef struct ferry_directory_options {
     const char *user;
     /// The user's password, which goes with user; NULL: FERRY_ETCD_PASSWORD.
     const char *password;
-    /// File with the certificates of who may sign etcd's, in PEM, for https; NULL: FERRY_ETCD_CA.
+    /// PEM file with the CA certificates that may sign etcd's certificate, for https; NULL: FERRY_ETCD_CA.
     const char *ca_file;
     /// File with this client's certificate, in PEM; NULL: FERRY_ETCD_CERT.
     const char *cert_file;
@@ -1160,7 +1175,8 @@ typedef struct ferry_directory_status {
     uint64_t cut_off_ms;
     /// Entries that the directory knows.
     uint64_t entries;
-    /// How many values of etcd were left out since open: they are no entries, or beyond the bound of 65,536.
+    /// How many values of etcd the directory has ignored since it opened: they are no entries, or exceed the bound of
+    /// 65,536.
     uint64_t ignored;
     /// Names that this directory registers.
     uint32_t names;
@@ -1178,16 +1194,16 @@ typedef struct ferry_directory_status {
 
 /* ---- Directories ------------------------------------------------------------------------------- */
 
-/// A name that nobody had.
+/// A name has appeared that no engine had before.
 #define FERRY_DIRECTORY_ADDED 1
 
 /// A name has another engine, incarnation or address than before.
 #define FERRY_DIRECTORY_CHANGED 2
 
-/// Nobody has the name any more; the entry is as it was.
+/// No engine has the name any more; the entry shows its last values.
 #define FERRY_DIRECTORY_REMOVED 3
 
-/// More names have changed than are remembered (4,096): list them anew. The entry is empty.
+/// More than 4,096 names have changed, and the directory dropped changes: list the names again. The entry is empty.
 #define FERRY_DIRECTORY_LIST_ANEW 4
 
 /// Peers by name. All threads may use a directory at the same time; only ferry_directory_free must be alone.
@@ -1232,8 +1248,8 @@ ferry_status ferry_directory_unregister(ferry_directory *directory,
                                         uint64_t timeout_ns,
                                         ferry_error *error);
 
-/// Returns what the directory knows of a name. Never waits: etcd tells the directory of changes by itself, and while
-/// etcd is away, the last that it told holds. FERRY_ERR_UNREACHABLE: nobody has the name.
+/// Returns the directory's entry for a name. Never waits: etcd sends changes to the directory, and the last known
+/// entry holds while etcd is unreachable. FERRY_ERR_UNREACHABLE: no engine has the name.
 ferry_status ferry_directory_lookup(const ferry_directory *directory,
                                     const char *name,
                                     ferry_directory_entry *out_entry,
@@ -1242,10 +1258,10 @@ ferry_status ferry_directory_lookup(const ferry_directory *directory,
 /// Connects to the engine that has the name, and waits until transfers can be submitted. The peer is the incarnation
 /// that the directory names.
 ///
-/// While the name is missing, nothing answers at its address, or another engine does, the call goes on trying with what
-/// the directory then says. When the timeout has passed: FERRY_ERR_UNREACHABLE or FERRY_ERR_TIMEOUT, or
-/// FERRY_ERR_STALE for another engine. Other errors of ferry_peer_connect end the call at once, and so does a name that
-/// a `static:` directory lacks.
+/// The call retries with the directory's current entry while the name is missing, nothing answers at the name's
+/// address, or another engine answers there. After the timeout the call returns FERRY_ERR_UNREACHABLE or
+/// FERRY_ERR_TIMEOUT, or FERRY_ERR_STALE if another engine answers. Any other error of ferry_peer_connect ends the
+/// call at once. A name that is missing from a `static:` directory ends it at once too.
 ferry_status ferry_directory_connect(ferry_directory *directory,
                                      const char *name,
                                      uint64_t timeout_ns,
@@ -1262,8 +1278,9 @@ ferry_status ferry_directory_list(const ferry_directory *directory,
                                   size_t *out_count,
                                   ferry_error *error);
 
-/// Takes the next change: *out_kind gets a FERRY_DIRECTORY_*, *out_entry the entry. Never waits. Several changes of one
-/// name are told as one. The first changes of a directory in etcd tell the entries that were there at the beginning.
+/// Takes the next change: *out_kind gets a FERRY_DIRECTORY_*, *out_entry the entry. Never waits. Several changes of
+/// one name become one change. The first changes of a directory in etcd report the entries that existed when it
+/// opened.
 ///
 /// FERRY_PENDING: there is none, and the outputs are as they were. Several threads may take changes; each goes to one.
 ferry_status ferry_directory_poll(ferry_directory *directory,

@@ -113,9 +113,9 @@ pub unsafe extern "C" fn ferry_engine_free(engine: *mut ferry_engine) {
     });
 }
 
-/// Returns what the owner of the engine should know although the engine has opened: one sentence on each line, "" if
-/// there is nothing. Such a sentence names a FERRY_* variable of the environment that is no setting, and the setting
-/// with the nearest name. Returns texts as ferry_config_get does.
+/// Returns warnings from opening the engine: one sentence on each line, "" if there are none. Such a sentence names a
+/// FERRY_* variable of the environment that is no setting, and the setting with the nearest name. Returns texts as
+/// ferry_config_get does.
 #[no_mangle]
 pub unsafe extern "C" fn ferry_engine_warnings(
     engine: *const ferry_engine,
@@ -136,9 +136,9 @@ pub unsafe extern "C" fn ferry_engine_warnings(
 /// Returns the "host:port" at which peers reach the engine, or "" if it does not listen. Returns texts as
 /// ferry_config_get does.
 ///
-/// An engine that listens at any address (0.0.0.0, [::]) tells the host of advertise_address if that is set, else the
-/// source address of the default route, else the only address that an interface has besides the loopback. If there is
-/// none of these, the engine does not open (FERRY_ERR_INVALID).
+/// An engine that listens at any address (0.0.0.0, [::]) reports advertise_address as the host if that is set, else
+/// the source address of the default route, else the only interface address besides the loopback. Without any of
+/// these, the engine does not open (FERRY_ERR_INVALID).
 #[no_mangle]
 pub unsafe extern "C" fn ferry_engine_address(
     engine: *const ferry_engine,

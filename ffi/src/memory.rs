@@ -191,11 +191,11 @@ pub unsafe extern "C" fn ferry_region_unregister(
 /// same user on this host map it and copy directly. The call therefore allocates all pages now, which takes
 /// about as long as filling them with zeros.
 ///
-/// `options` NULL: host memory that peers may READ and WRITE. Free it with ferry_memory_free;
-/// ferry_engine_free unmaps the rest. FERRY_ERR_NO_MEMORY: less is left, on the machine (MemAvailable) or in a
-/// control group of the process; looked at for lengths from 1 MiB on, and again before each 256 MiB of memory that
-/// other processes can map. Between the look and the allocation others may take the memory; the kernel then ends
-/// a process of its choice. FERRY_ERR_INVALID for a length of 0.
+/// `options` NULL: host memory that peers may READ and WRITE. Free it with ferry_memory_free; ferry_engine_free
+/// unmaps the rest. FERRY_ERR_NO_MEMORY: the machine (MemAvailable) or a control group of the process has less memory
+/// left. The call checks this for lengths from 1 MiB on, and again before each 256 MiB of memory that other processes
+/// can map. Other programs may take the memory between the check and the allocation; the kernel then ends a process
+/// of its choice. FERRY_ERR_INVALID for a length of 0.
 #[no_mangle]
 pub unsafe extern "C" fn ferry_memory_alloc(
     engine: *mut ferry_engine,

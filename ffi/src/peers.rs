@@ -140,11 +140,11 @@ pub unsafe extern "C" fn ferry_peer_fence(
     }
 }
 
-/// Closes the session with a peer. Transfers to the peer fail with FERRY_ERR_CLOSED; when they are final, the
-/// call returns FERRY_OK. Over TCP what is under way is final after lease_ms: wait for it, or cancel it, before.
-/// The handle then names a lost peer: calls with it return FERRY_ERR_CLOSED, and some thousand lost peers later
-/// FERRY_ERR_STALE. FERRY_ERR_BUSY: the timeout has passed and the peer is still closing; call again. FERRY_ERR_BUSY
-/// inside a callback, unless the timeout is 0.
+/// Closes the session with a peer. Transfers to the peer fail with FERRY_ERR_CLOSED; when they are final, the call
+/// returns FERRY_OK. Over TCP, transfers in progress become final only after lease_ms: wait for them or cancel them
+/// first. The handle then names a lost peer. Calls with it return FERRY_ERR_CLOSED, and FERRY_ERR_STALE after 1,024
+/// later peers were lost. FERRY_ERR_BUSY: the timeout has passed and the peer is still closing; call again. The call
+/// also returns FERRY_ERR_BUSY inside a callback, unless the timeout is 0.
 #[no_mangle]
 pub unsafe extern "C" fn ferry_peer_close(
     engine: *mut ferry_engine,

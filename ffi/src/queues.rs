@@ -191,10 +191,10 @@ pub unsafe extern "C" fn ferry_queue_wait(
     }
 }
 
-/// Sets the callback of a queue. ferry calls it with each event on its callback thread, one event at a time
-/// and under no lock. NULL removes the callback, also while the engine closes, and on a broken engine before the
-/// call returns FERRY_ERR_PANIC. The call returns when the old callback no longer runs; inside a callback it
-/// returns at once, and the change takes effect with the next event.
+/// Sets the callback of a queue. ferry calls it with each event on its callback thread, one event at a time and
+/// without holding a lock. NULL removes the callback, also while the engine closes. On a broken engine, NULL removes
+/// it too, and the call returns FERRY_ERR_PANIC. The call returns when the old callback no longer runs; inside a
+/// callback it returns at once, and the change takes effect with the next event.
 ///
 /// The callback may make every call that doesn't wait, submit included. Calls that wait, and
 /// ferry_engine_close, return FERRY_ERR_BUSY there. The event and its data are valid until the callback

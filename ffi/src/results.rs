@@ -25,8 +25,8 @@ pub const FERRY_STATE_TIMED_OUT: u32 = 6;
 pub const FERRY_FENCE_CONFIRMED: u32 = 1;
 /// The peer's process is known to be gone.
 pub const FERRY_FENCE_DEAD: u32 = 2;
-/// The target's lease on the data has ended. A transfer that is DONE has this fence if a part of it was sent again
-/// behind a lease: the target reports late bytes of the first sending by FERRY_EVENT_LATE_APPLY.
+/// The target's lease on the data has ended. A transfer that is DONE has this fence if ferry sent a part of it again
+/// after a lease had ended: the target reports late bytes of the first sending by FERRY_EVENT_LATE_APPLY.
 pub const FERRY_FENCE_LEASE: u32 = 3;
 
 /// The transfer had no notification.

@@ -15,7 +15,8 @@ use ferry_kv::layout::{Arrangement, Sizes, Strides};
 pub const FERRY_KV_PAIR_BLOCK_TOKEN_HEAD: u32 = 1;
 /// [2][blocks][heads][tokens][elements]: all keys, then all values. HND.
 pub const FERRY_KV_PAIR_BLOCK_HEAD_TOKEN: u32 = 2;
-/// [blocks][2][tokens][heads][elements]: a block's keys, then its values. NHD. It serves, too, if there are no pairs.
+/// [blocks][2][tokens][heads][elements]: a block's keys, then its values. NHD. Also for layers without pairs (pairs
+/// is 1).
 pub const FERRY_KV_BLOCK_PAIR_TOKEN_HEAD: u32 = 3;
 /// [blocks][2][heads][tokens][elements]: a block's keys, then its values. HND.
 pub const FERRY_KV_BLOCK_PAIR_HEAD_TOKEN: u32 = 4;
@@ -26,7 +27,7 @@ pub const FERRY_KV_BLOCK_HEAD_PAIR_TOKEN: u32 = 5;
 /// element_bytes and blocks. The call reads tp_rank, tp_size and groups of `desc`, not its layers.
 ///
 /// FERRY_ERR_INVALID: `arrangement` is none of FERRY_KV_PAIR_* and FERRY_KV_BLOCK_*, or the layer's group does not
-/// exist. ferry_kv_layout_new refuses what else is wrong.
+/// exist. ferry_kv_layout_new checks the rest of the layer.
 #[no_mangle]
 pub unsafe extern "C" fn ferry_kv_layer_arrange(
     desc: *const ferry_kv_layout_desc,

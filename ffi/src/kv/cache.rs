@@ -83,13 +83,13 @@ unsafe impl Versioned for ferry_kv_memory {
 pub struct ferry_kv_cache_options {
     /// sizeof(ferry_kv_cache_options).
     pub struct_size: u32,
-    /// A peer that is silent for half of this time while something is expected of it is asked for a sign of life. If it
-    /// gives none, its handoffs end after the other half, and it is fenced if its own transfers may touch their blocks.
-    /// A peer that answers is fenced too, if it has not ended such transfers ten times this long after it was asked to.
-    /// Milliseconds; 0 means 1,000.
+    /// When the cache expects something of a peer that has been silent for half of this time, the cache asks the peer
+    /// for a sign of life. If the peer gives none within the other half, its handoffs end, and the peer is fenced if
+    /// its own transfers may touch their blocks. A peer that answers is also fenced if it does not end such transfers
+    /// within ten times this time after it was asked to end them. Milliseconds; 0 means 1,000.
     pub silence_ms: u32,
-    /// Blocks of offers that are sealed and that nobody has taken; 0: no bound. A seal that exceeds it ends the oldest
-    /// of these offers, as ferry_kv_reclaim does.
+    /// Most blocks in sealed offers that nobody has taken; 0 means no bound. A seal that exceeds the bound ends the
+    /// oldest of these offers, as ferry_kv_reclaim does.
     pub leased_blocks_max: u64,
 }
 
@@ -136,8 +136,8 @@ pub unsafe extern "C" fn ferry_kv_cache_open(
 }
 
 /// Closes a cache: refuses new work, ends all offers and takes, and waits until nothing touches their blocks and the
-/// peers have been told; a peer that takes no messages is given up after the silence_ms of the cache's options. All
-/// terminal events can be taken afterwards, by ferry_kv_poll. After FERRY_OK the call returns FERRY_OK again.
+/// peers have been told. The call gives up a peer that takes no messages after the silence_ms of the cache's options.
+/// ferry_kv_poll still returns all terminal events afterwards. A later call returns FERRY_OK again.
 ///
 /// FERRY_ERR_BUSY: that took longer than the timeout. The cache is still closing; call again. Also FERRY_ERR_BUSY
 /// inside a callback, unless the timeout is 0. Closing the engine closes its cache too. In a forked child the call does
@@ -162,9 +162,10 @@ pub unsafe extern "C" fn ferry_kv_cache_close(
 
 /// Frees a cache and the events that were not taken. NULL does nothing. The engine may be freed before or after.
 ///
-/// Call it only after ferry_kv_cache_close has returned FERRY_OK, and while no other call uses the cache. If the cache
-/// is not closed, this call closes it and does not wait: what is under way ends on the cache's thread, and until
-/// ferry_engine_close nobody is told when the blocks are the caller's again. In a forked child the call does nothing.
+/// Call it only after ferry_kv_cache_close has returned FERRY_OK, and while no other call uses the cache. If the
+/// cache is not closed, this call closes it and does not wait. The cache's thread then ends the remaining handoffs,
+/// and the caller does not learn when it owns their blocks again; only ferry_engine_close makes that certain. In a
+/// forked child the call does nothing.
 #[no_mangle]
 pub unsafe extern "C" fn ferry_kv_cache_free(cache: *mut ferry_kv_cache) {
     quietly(|| {

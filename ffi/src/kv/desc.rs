@@ -39,9 +39,10 @@ unsafe impl Versioned for ferry_kv_group {
 ///     address + block * block_stride + pair * pair_stride + head * head_stride + token * token_stride
 ///             + element * element_stride
 ///
-/// where head counts from the rank's first and token from the block's first. Strides are in bytes. Dimensions are
-/// nested in any order: a stride is at least the extent of all that smaller strides reach, and what it leaves out is
-/// padding, which is not moved. The stride of a dimension of size 1 is ignored. FERRY_KV_LAYER_INIT sets struct_size.
+/// where head counts from the rank's first and token from the block's first. Strides are in bytes. Dimensions may be
+/// nested in any order, but each stride must be at least the extent of all dimensions with smaller strides. The gaps
+/// are padding, which is not moved. The stride of a dimension of size 1 is ignored. FERRY_KV_LAYER_INIT sets
+/// struct_size.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ferry_kv_layer {

@@ -14,13 +14,13 @@ use engine::{Engine, Error, Status};
 use std::ffi::{c_char, c_int};
 use std::os::fd::{AsFd, AsRawFd};
 
-/// A name that nobody had.
+/// A name has appeared that no engine had before.
 pub const FERRY_DIRECTORY_ADDED: u32 = 1;
 /// A name has another engine, incarnation or address than before.
 pub const FERRY_DIRECTORY_CHANGED: u32 = 2;
-/// Nobody has the name any more; the entry is as it was.
+/// No engine has the name any more; the entry shows its last values.
 pub const FERRY_DIRECTORY_REMOVED: u32 = 3;
-/// More names have changed than are remembered (4,096): list them anew. The entry is empty.
+/// More than 4,096 names have changed, and the directory dropped changes: list the names again. The entry is empty.
 pub const FERRY_DIRECTORY_LIST_ANEW: u32 = 4;
 
 /// Peers by name. All threads may use a directory at the same time; only ferry_directory_free must be alone.
@@ -145,8 +145,8 @@ pub unsafe extern "C" fn ferry_directory_unregister(
     }
 }
 
-/// Returns what the directory knows of a name. Never waits: etcd tells the directory of changes by itself, and while
-/// etcd is away, the last that it told holds. FERRY_ERR_UNREACHABLE: nobody has the name.
+/// Returns the directory's entry for a name. Never waits: etcd sends changes to the directory, and the last known
+/// entry holds while etcd is unreachable. FERRY_ERR_UNREACHABLE: no engine has the name.
 #[no_mangle]
 pub unsafe extern "C" fn ferry_directory_lookup(
     directory: *const ferry_directory,
@@ -169,10 +169,10 @@ pub unsafe extern "C" fn ferry_directory_lookup(
 /// Connects to the engine that has the name, and waits until transfers can be submitted. The peer is the incarnation
 /// that the directory names.
 ///
-/// While the name is missing, nothing answers at its address, or another engine does, the call goes on trying with what
-/// the directory then says. When the timeout has passed: FERRY_ERR_UNREACHABLE or FERRY_ERR_TIMEOUT, or
-/// FERRY_ERR_STALE for another engine. Other errors of ferry_peer_connect end the call at once, and so does a name that
-/// a `static:` directory lacks.
+/// The call retries with the directory's current entry while the name is missing, nothing answers at the name's
+/// address, or another engine answers there. After the timeout the call returns FERRY_ERR_UNREACHABLE or
+/// FERRY_ERR_TIMEOUT, or FERRY_ERR_STALE if another engine answers. Any other error of ferry_peer_connect ends the
+/// call at once. A name that is missing from a `static:` directory ends it at once too.
 #[no_mangle]
 pub unsafe extern "C" fn ferry_directory_connect(
     directory: *mut ferry_directory,
@@ -221,8 +221,9 @@ pub unsafe extern "C" fn ferry_directory_list(
     }
 }
 
-/// Takes the next change: *out_kind gets a FERRY_DIRECTORY_*, *out_entry the entry. Never waits. Several changes of one
-/// name are told as one. The first changes of a directory in etcd tell the entries that were there at the beginning.
+/// Takes the next change: *out_kind gets a FERRY_DIRECTORY_*, *out_entry the entry. Never waits. Several changes of
+/// one name become one change. The first changes of a directory in etcd report the entries that existed when it
+/// opened.
 ///
 /// FERRY_PENDING: there is none, and the outputs are as they were. Several threads may take changes; each goes to one.
 #[no_mangle]

@@ -29,7 +29,7 @@ pub struct ferry_directory_options {
     pub user: *const c_char,
     /// The user's password, which goes with user; NULL: FERRY_ETCD_PASSWORD.
     pub password: *const c_char,
-    /// File with the certificates of who may sign etcd's, in PEM, for https; NULL: FERRY_ETCD_CA.
+    /// PEM file with the CA certificates that may sign etcd's certificate, for https; NULL: FERRY_ETCD_CA.
     pub ca_file: *const c_char,
     /// File with this client's certificate, in PEM; NULL: FERRY_ETCD_CERT.
     pub cert_file: *const c_char,
@@ -77,7 +77,8 @@ pub struct ferry_directory_status {
     pub cut_off_ms: u64,
     /// Entries that the directory knows.
     pub entries: u64,
-    /// How many values of etcd were left out since open: they are no entries, or beyond the bound of 65,536.
+    /// How many values of etcd the directory has ignored since it opened: they are no entries, or exceed the bound of
+    /// 65,536.
     pub ignored: u64,
     /// Names that this directory registers.
     pub names: u32,

@@ -20,19 +20,19 @@ use std::time::Duration;
 /// In a take with FERRY_KV_TAKE_LAYERS: the layers before `layers` are complete, and may be read. If more layers are
 /// complete before the event is taken, it tells the newest number. All other kinds are terminal.
 pub const FERRY_KV_EVENT_LAYERS: u32 = 1;
-/// All takers have the offer.
+/// All takers have received the offer.
 pub const FERRY_KV_EVENT_SENT: u32 = 2;
 /// All tokens of the take are in their blocks.
 pub const FERRY_KV_EVENT_RECEIVED: u32 = 3;
 /// The offer or take has failed; status and message say why.
 pub const FERRY_KV_EVENT_FAILED: u32 = 4;
-/// By ferry_kv_offer_abort or ferry_kv_take_cancel (FERRY_ERR_CANCELLED), or because the cache was closed
-/// (FERRY_ERR_CLOSED).
+/// The offer or take was ended by ferry_kv_offer_abort or ferry_kv_take_cancel (FERRY_ERR_CANCELLED), or because the
+/// cache was closed (FERRY_ERR_CLOSED).
 pub const FERRY_KV_EVENT_CANCELLED: u32 = 5;
-/// The offer's lease was over before all takers were there (FERRY_ERR_TIMEOUT), or the offer was reclaimed
+/// The offer's lease ended before all takers arrived (FERRY_ERR_TIMEOUT), or the offer was reclaimed
 /// (FERRY_ERR_LIMIT).
 pub const FERRY_KV_EVENT_EXPIRED: u32 = 6;
-/// A peer is lost, and nothing of it can land here any more.
+/// A peer is lost, and none of its transfers can touch the blocks any more.
 pub const FERRY_KV_EVENT_PEER_LOST: u32 = 7;
 
 /// A block of a group. This struct never grows.
@@ -95,8 +95,8 @@ pub unsafe extern "C" fn ferry_kv_poll(
 
 /// Waits until there is an event, then takes it as ferry_kv_poll does.
 ///
-/// FERRY_PENDING: the timeout has passed. FERRY_ERR_BUSY inside a callback, unless the timeout is 0.
-/// FERRY_ERR_CLOSED as of ferry_kv_poll; closing the cache ends the wait. Signals do not end it.
+/// FERRY_PENDING: the timeout has passed. FERRY_ERR_BUSY: the call was made inside a callback with a timeout other
+/// than 0. FERRY_ERR_CLOSED: as for ferry_kv_poll; closing the cache ends the wait. Signals do not end it.
 #[no_mangle]
 pub unsafe extern "C" fn ferry_kv_wait(
     cache: *mut ferry_kv_cache,

@@ -7,8 +7,8 @@ use crate::status::ferry_status;
 use engine::status::Result;
 use ferry_kv::handoff::HandoffId;
 
-/// 128 random bits that name one attempt to hand a sequence over: drawn by whoever routes the request, told to the
-/// producer and the consumer, and never used again. Whoever knows an id may take its offer.
+/// 128 random bits that name one attempt to hand a sequence over. The router of the request draws the id, sends it to
+/// the producer and the consumer, and never uses it again. Anyone who knows an id may take its offer.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ferry_kv_id {

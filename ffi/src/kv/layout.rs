@@ -42,8 +42,9 @@ unsafe impl Versioned for ferry_kv_layout_info {
 /// Makes a layout from its description, which is copied. The memory that it names is not touched, now or later. Free
 /// it with ferry_kv_layout_free.
 ///
-/// The errors name layer and field. FERRY_ERR_INVALID: something makes no sense, as strides with which two bytes would
-/// share a place. FERRY_ERR_LIMIT: a number is too large. FERRY_ERR_UNSUPPORTED: states with context parallelism.
+/// The errors name layer and field. FERRY_ERR_INVALID: the description is inconsistent, for example strides that
+/// would place two bytes at one address. FERRY_ERR_LIMIT: a number is too large. FERRY_ERR_UNSUPPORTED: states with
+/// context parallelism.
 #[no_mangle]
 pub unsafe extern "C" fn ferry_kv_layout_new(
     desc: *const ferry_kv_layout_desc,
@@ -102,7 +103,8 @@ pub unsafe extern "C" fn ferry_kv_layout_get_info(
 /// Writes a layout as bytes, for the other ranks: at most 64 KiB, with a version. Returns bytes as ferry_config_get
 /// does.
 ///
-/// FERRY_ERR_LIMIT: the layout takes more, which needs long names without common starts or as many shapes as layers.
+/// FERRY_ERR_LIMIT: the layout needs more bytes. Only long names without common prefixes, or about as many shapes as
+/// layers, need so many.
 #[no_mangle]
 pub unsafe extern "C" fn ferry_kv_layout_export(
     layout: *const ferry_kv_layout,
@@ -121,8 +123,8 @@ pub unsafe extern "C" fn ferry_kv_layout_export(
     }
 }
 
-/// Makes a layout from the bytes of ferry_kv_layout_export. The bytes may be anyone's; they are checked as
-/// ferry_kv_layout_new checks its description. Free it with ferry_kv_layout_free.
+/// Makes a layout from the bytes of ferry_kv_layout_export. The bytes need not come from a trusted sender; the call
+/// checks them as ferry_kv_layout_new checks a description. Free the layout with ferry_kv_layout_free.
 ///
 /// FERRY_ERR_INVALID: the bytes are no layout, or one that makes no sense. FERRY_ERR_VERSION: a later version of ferry
 /// wrote them. FERRY_ERR_LIMIT: a number is too large.

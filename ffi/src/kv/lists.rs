@@ -11,8 +11,9 @@ use ferry_kv::handoff::limits::BLOCKS_MAX;
 use ferry_kv::handoff::Blocks;
 use ferry_kv::layout::limits::GROUPS_MAX;
 
-/// The blocks of one group that hold a sequence, in its order: each has the rank's next block_tokens tokens.
-/// FERRY_KV_BLOCK_LIST_INIT sets struct_size, and is the list of a group that is not needed, or has no blocks yet.
+/// The blocks of one group that hold a sequence, in the order of the sequence. Each block holds the rank's next
+/// block_tokens tokens. FERRY_KV_BLOCK_LIST_INIT sets struct_size. It is also the list of a group that is not needed
+/// or has no blocks yet.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ferry_kv_block_list {

@@ -54,7 +54,7 @@ pub struct ferry_kv_metrics {
     pub ended_expired_pressure: u64,
     /// Ends by FERRY_KV_EVENT_PEER_LOST.
     pub ended_peer_lost: u64,
-    /// FERRY_EVENT_LATE_APPLY in blocks of an offer or a take, which failed for it.
+    /// FERRY_EVENT_LATE_APPLY events in blocks of an offer or a take; that offer or take failed.
     pub late_applies: u64,
     /// Entries of the timeline that newer ones have overwritten.
     pub timeline_overwritten: u64,

@@ -17,8 +17,9 @@ use ferry_kv::layout::limits::GROUPS_MAX;
 use ferry_kv::plan::{BlockList, GroupBlocks, Strided};
 use std::mem::size_of;
 
-/// The blocks of one sequence in one group of the target, on both sides. Each list has the ids of blocks that hold
-/// consecutive tokens of the rank; of a state, the blocks are paired one to one. FERRY_KV_BLOCKS_INIT sets struct_size.
+/// The blocks of one sequence in one group of the target, on both sides. Each list holds the ids of blocks that store
+/// consecutive tokens of the rank. In a state group, the two lists pair their blocks one to one. FERRY_KV_BLOCKS_INIT
+/// sets struct_size.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ferry_kv_blocks {
@@ -26,7 +27,7 @@ pub struct ferry_kv_blocks {
     pub struct_size: u32,
     /// Must be 0.
     pub reserved: u32,
-    /// Ids of the source's blocks, of that group of the source which has the same layers.
+    /// Ids of the source's blocks, in the source's group that has the same layers.
     pub source_blocks: *const u32,
     /// Length of source_blocks.
     pub source_count: u64,
@@ -54,16 +55,16 @@ pub struct ferry_kv_part {
     pub struct_size: u32,
     /// Must be 0.
     pub reserved: u32,
-    /// First token of the sequence. For a window only the last tokens before end_token are moved. The blocks of a state
-    /// are moved whatever the tokens: pass empty lists if they are not to move.
+    /// First token of the sequence. In a window group, only the last tokens before end_token are moved. In a state
+    /// group, all listed blocks are moved, whatever the tokens; pass empty lists to move none.
     pub first_token: u64,
-    /// The token behind the last; not below first_token.
+    /// One past the last token; not below first_token.
     pub end_token: u64,
     /// First layer, as an index into the target's layers.
     pub first_layer: u32,
-    /// The layer behind the last, not below first_layer; UINT32_MAX for all from first_layer on.
+    /// One past the last layer; not below first_layer. UINT32_MAX means all layers from first_layer on.
     pub end_layer: u32,
-    /// Array with one element for each group of the target, which lie struct_size apart.
+    /// Array with one element for each group of the target. The elements lie struct_size apart.
     pub blocks: *const ferry_kv_blocks,
     /// Length of blocks.
     pub group_count: u64,
@@ -128,12 +129,12 @@ pub struct ferry_kv_moves {
     ends: Vec<usize>,
 }
 
-/// Finds the bytes that the rank of `source` sends to the rank of `target` for a part of a sequence; none if the two
-/// exchange nothing. The layouts are those of these two ranks, with their memory, and may be freed before the moves.
-/// Nothing is moved. Free the moves with ferry_kv_moves_free.
+/// Finds the bytes that the rank of `source` sends to the rank of `target` for a part of a sequence. There are no
+/// moves if the two ranks exchange nothing. Each layout describes its rank and that rank's memory, and may be freed
+/// before the moves. This call moves nothing. Free the moves with ferry_kv_moves_free.
 ///
-/// FERRY_ERR_INVALID: the layouts are not those of the plan, a list lacks a token of the part that its rank holds, a
-/// block is beyond a layer's blocks, or a block of the target is twice in its list; the message names the list.
+/// FERRY_ERR_INVALID: the layouts do not belong to the plan, a list lacks a token of the part that its rank holds, a
+/// block id is beyond a layer's blocks, or the target's list names a block twice. The message names the list.
 #[no_mangle]
 pub unsafe extern "C" fn ferry_kv_plan_lower(
     plan: *const ferry_kv_plan,
@@ -176,7 +177,7 @@ pub unsafe extern "C" fn ferry_kv_moves_free(moves: *mut ferry_kv_moves) {
     });
 }
 
-/// Returns how many moves there are.
+/// Returns the number of moves.
 #[no_mangle]
 pub unsafe extern "C" fn ferry_kv_moves_count(
     moves: *const ferry_kv_moves,
@@ -193,7 +194,7 @@ pub unsafe extern "C" fn ferry_kv_moves_count(
     }
 }
 
-/// Returns one move. FERRY_ERR_INVALID: there is no move of this index.
+/// Returns one move. FERRY_ERR_INVALID: the index is not below ferry_kv_moves_count.
 #[no_mangle]
 pub unsafe extern "C" fn ferry_kv_moves_get(
     moves: *const ferry_kv_moves,

@@ -15,7 +15,7 @@ use engine::status::Result;
 use ferry_kv::handoff::{HandoffId, OfferSpec};
 use std::time::Duration;
 
-/// The lease of an offer that names none.
+/// The lease of an offer whose options give none.
 const LEASE_MS: u32 = 30_000;
 /// Peers that an offer may name.
 const ONLY_MAX: usize = 65_536;
@@ -26,11 +26,11 @@ const ONLY_MAX: usize = 65_536;
 pub struct ferry_kv_offer_options {
     /// sizeof(ferry_kv_offer_options).
     pub struct_size: u32,
-    /// Consumers that take the offer, each with all of its ranks, 1 to 64; 0 means 1. The offer ends when that many
-    /// have ended.
+    /// How many consumers take the offer, each with all of its ranks: 1 to 64; 0 means 1. The offer ends when this
+    /// many consumers have ended.
     pub takers: u32,
-    /// Array with one element for each group of the layout, which lie struct_size apart. More blocks may come by
-    /// ferry_kv_offer_extend.
+    /// Array with one element for each group of the layout. The elements lie struct_size apart. ferry_kv_offer_extend
+    /// can add blocks later.
     pub blocks: *const ferry_kv_block_list,
     /// Length of blocks.
     pub group_count: u64,
@@ -38,8 +38,8 @@ pub struct ferry_kv_offer_options {
     pub only: *const ferry_peer,
     /// Length of only; 0 for every peer.
     pub only_count: u64,
-    /// Milliseconds from ferry_kv_offer_seal on: the offer ends when not all of its takers are there by then. 0 means
-    /// 30,000.
+    /// Length of the lease in milliseconds, counted from ferry_kv_offer_seal. The offer ends if some of its takers
+    /// have not arrived when the lease is over. 0 means 30,000.
     pub lease_ms: u32,
     /// Must be 0.
     pub reserved: u32,
@@ -50,8 +50,9 @@ unsafe impl Versioned for ferry_kv_offer_options {
     const SIZE_MIN: usize = 48;
 }
 
-/// Offers blocks of a sequence. Nothing is ready yet: ferry_kv_offer_ready says what is computed. The caller must not
-/// free the blocks before the offer's terminal event, and must not write what it has said to be ready.
+/// Offers blocks of a sequence. No token is ready yet: the program calls ferry_kv_offer_ready for tokens that it has
+/// computed. Until the offer's terminal event, the caller must not free the blocks, and must not write tokens that it
+/// has declared ready.
 ///
 /// FERRY_ERR_INVALID: the blocks are wrong, or the id is in use or has ended. FERRY_ERR_LIMIT: 65,536 offers have not
 /// ended, or the offer has more than 1,000,000 blocks. FERRY_ERR_CLOSED: the cache is closed or closing; every call
@@ -74,13 +75,14 @@ pub unsafe extern "C" fn ferry_kv_offer(
     }
 }
 
-/// Adds blocks to an offer, as they are allocated. `blocks` has one element for each group of the layout, whose blocks
-/// follow those that the group has. Their first_token counts only if the group has no blocks yet and it is above the
-/// offer's: the list then begins there.
+/// Adds blocks to an offer, as they are allocated. `blocks` has one element for each group of the layout; its blocks
+/// follow those that the group already has. first_token of an element counts only if the group has no blocks yet and
+/// first_token is above that of the offer: the group's list then begins at first_token.
 ///
-/// FERRY_ERR_INVALID: the blocks are wrong, the offer is sealed, or the id is no offer. FERRY_ERR_STALE: the offer has
-/// ended or ends. FERRY_ERR_BUSY: ferry_kv_offer_retract has not succeeded yet; the next two calls
-/// return it too.
+/// FERRY_ERR_INVALID: the blocks are wrong, the offer is sealed, or the id is no offer. FERRY_ERR_STALE: the offer
+/// has ended or is ending. FERRY_ERR_BUSY: a ferry_kv_offer_retract of this offer has not succeeded yet.
+/// ferry_kv_offer_ready, ferry_kv_offer_ready_after and ferry_kv_offer_seal return FERRY_ERR_BUSY for the same
+/// reason.
 #[no_mangle]
 pub unsafe extern "C" fn ferry_kv_offer_extend(
     cache: *mut ferry_kv_cache,
@@ -99,12 +101,14 @@ pub unsafe extern "C" fn ferry_kv_offer_extend(
     }
 }
 
-/// Says that the first `tokens` tokens of the sequence are in their blocks, in the layers from `first_layer` to before
-/// `end_layer` (UINT32_MAX for all from first_layer on). With context parallelism, too, these are tokens of the whole
-/// sequence. Layers become ready in their order, anew for each chunk of a prefill; what is ready may move at once.
+/// Declares that the blocks contain the first `tokens` tokens of the sequence, in the layers from `first_layer` to
+/// before `end_layer` (UINT32_MAX for all from first_layer on). `tokens` counts tokens of the whole sequence, with
+/// context parallelism too. Layers become ready in their order, again for each chunk of a prefill. ferry may move
+/// ready tokens at once.
 ///
-/// FERRY_ERR_INVALID: a layer is ready up to there already, or comes before the layers below it; the blocks do not
-/// reach that far; or the id is no offer. FERRY_ERR_STALE: the offer has ended or ends.
+/// FERRY_ERR_INVALID: a layer is already ready up to `tokens`, a layer below first_layer is not ready that far yet,
+/// the blocks do not reach that far, the seal has fewer tokens, or the id is no offer. FERRY_ERR_STALE: the offer has
+/// ended or is ending.
 #[no_mangle]
 pub unsafe extern "C" fn ferry_kv_offer_ready(
     cache: *mut ferry_kv_cache,
@@ -125,16 +129,15 @@ pub unsafe extern "C" fn ferry_kv_offer_ready(
     }
 }
 
-/// As ferry_kv_offer_ready, once the program's own work on a device has come to a point: `event_kind` is one of
-/// FERRY_START_AFTER_CUDA_EVENT, FERRY_START_AFTER_CUDA_STREAM and FERRY_START_AFTER_ACL_STREAM, and `event` the
-/// event or the stream; with FERRY_START_NOW and 0 the call is ferry_kv_offer_ready. The point is taken in the call:
-/// the event as it is recorded now, or the work that the stream has been given so far. Afterwards the program may
-/// record the event anew, or destroy it. An event that is recorded in a stream that is being captured is not
-/// supported.
+/// Does as ferry_kv_offer_ready, once the program's work on a device has reached a point. `event_kind` is
+/// FERRY_START_AFTER_CUDA_EVENT, FERRY_START_AFTER_CUDA_STREAM or FERRY_START_AFTER_ACL_STREAM, and `event` is the
+/// event or the stream. With FERRY_START_NOW and 0 the call is ferry_kv_offer_ready. The call fixes the point: the
+/// event as it is recorded now, or the work that the stream has been given so far. Afterwards the program may record
+/// the event again, or destroy it. An event that was recorded in a stream under capture is not supported.
 ///
-/// The layers of an offer become ready in the order of these calls and those of ferry_kv_offer_ready, which then wait
-/// for earlier events too. If the work before an event fails, the offer fails with the device's status. An offer that
-/// ends waits for no event any more.
+/// The layers of an offer become ready in the order of these calls and the calls of ferry_kv_offer_ready. A call of
+/// ferry_kv_offer_ready therefore waits for earlier events too. If the work before an event fails, the offer fails
+/// with the device's status. An offer that ends stops waiting for events.
 ///
 /// The call returns the errors of ferry_kv_offer_ready. FERRY_ERR_UNSUPPORTED: FERRY_START_AFTER_ACL_EVENT, because
 /// AscendCL cannot wait for an event this way: pass its stream. FERRY_ERR_UNAVAILABLE: there is no such device.
@@ -165,8 +168,8 @@ pub unsafe extern "C" fn ferry_kv_offer_ready_after(
     }
 }
 
-/// Says that the offer is whole: the sequence has `tokens` tokens, and no more blocks come. The lease begins. Layers
-/// may still become ready.
+/// Seals the offer: the sequence has `tokens` tokens, and no more blocks follow. The lease begins. Layers may still
+/// become ready.
 ///
 /// FERRY_ERR_INVALID: more tokens are ready, the offer is sealed, or the id is no offer. FERRY_ERR_STALE: the offer has
 /// ended or ends.
@@ -181,21 +184,22 @@ pub unsafe extern "C" fn ferry_kv_offer_seal(
     unsafe { call(error, || ferry_kv_cache::own(cache)?.cache.offer_seal(self::id(id)?, tokens)) }
 }
 
-/// Takes back the tokens of an offer from `from_token` on, in all groups, and its seal: the sequence was preempted,
-/// say. The blocks that hold no token before `from_token` leave the offer. The state of a group FERRY_KV_GROUP_STATE is
-/// that of the last ready token, so its blocks leave with that.
+/// Takes back the tokens of an offer from `from_token` on, in all groups, and removes the seal, for example because
+/// the sequence was preempted. Blocks that hold no token before `from_token` leave the offer. The blocks of a
+/// FERRY_KV_GROUP_STATE group hold the state after the last ready token, so they leave when that token is taken back.
 ///
-/// The call waits until nothing reads these tokens any more, and until all takers have dropped them. After FERRY_OK the
-/// blocks that left are the caller's, and a block that stays may be written from `from_token` on. The offer goes on:
-/// ferry_kv_offer_extend adds blocks from there, then ferry_kv_offer_ready, and ferry_kv_offer_seal with any number of
-/// tokens. A take that has told of complete layers (FERRY_KV_TAKE_LAYERS) with one of these tokens fails, with
-/// FERRY_ERR_STALE. A take that has ended keeps what it has.
+/// The call waits until nothing reads these tokens any more and all takers have dropped them. After FERRY_OK the
+/// caller owns the blocks that left, and may write the other blocks from `from_token` on. The offer goes on: call
+/// ferry_kv_offer_extend to add blocks from there, then ferry_kv_offer_ready, and ferry_kv_offer_seal with any number
+/// of tokens. A take fails with FERRY_ERR_STALE if it has reported complete layers (FERRY_KV_TAKE_LAYERS) that
+/// include one of these tokens. A take that has ended keeps its tokens.
 ///
-/// FERRY_ERR_BUSY: a taker has not answered within the timeout. Nothing is freed, and the tokens are taken back all the
-/// same: call again until it succeeds, with the same token or an earlier one, or abort the offer. A taker that stays
-/// silent is given up after ferry_kv_cache_options.silence_ms. Also FERRY_ERR_BUSY inside a callback, unless the
-/// timeout is 0. FERRY_ERR_STALE: the offer has ended or ends; its blocks are the caller's with its terminal event.
-/// FERRY_ERR_INVALID: the id is no offer, or tokens before `from_token` are being taken back already.
+/// FERRY_ERR_BUSY: a taker has not answered within the timeout. No block is freed, but the tokens stay taken back:
+/// call again, with the same or an earlier token, until the call succeeds, or abort the offer. The offer gives up a
+/// silent taker after ferry_kv_cache_options.silence_ms. The call also returns FERRY_ERR_BUSY inside a callback,
+/// unless the timeout is 0. FERRY_ERR_STALE: the offer has ended or is ending; the caller owns its blocks after its
+/// terminal event. FERRY_ERR_INVALID: the id is no offer, or an earlier call is already taking back tokens before
+/// `from_token`.
 #[no_mangle]
 pub unsafe extern "C" fn ferry_kv_offer_retract(
     cache: *mut ferry_kv_cache,
@@ -214,16 +218,17 @@ pub unsafe extern "C" fn ferry_kv_offer_retract(
     }
 }
 
-/// Frees the blocks of a window, the group `group` of the layout, that have only tokens before `before_token`: they
-/// have left the window. The call waits until nothing reads them any more. After FERRY_OK they are the caller's;
-/// everything else of the offer stays as it is.
+/// Frees blocks of the window group `group` of the layout whose tokens are all before `before_token`, because these
+/// tokens have left the window. The call waits until nothing reads the blocks any more. After FERRY_OK the caller
+/// owns the blocks; the rest of the offer stays as it is.
 ///
-/// Takes of the whole sequence do not need them. A take that ends earlier may; it fails with FERRY_ERR_STALE, unless
-/// all layers of the group are on their way to it.
+/// Takes of the whole sequence do not need these blocks. A take that ends at an earlier token may need them; such a
+/// take fails with FERRY_ERR_STALE, unless all layers of the group are on their way to it.
 ///
-/// FERRY_ERR_BUSY: such a take has not got them within the timeout. Nothing is freed: call again. The blocks that were
-/// asked for are given to no further take. Also FERRY_ERR_BUSY inside a callback, unless the timeout is 0.
-/// FERRY_ERR_STALE: the offer has ended or ends. FERRY_ERR_INVALID: the group is no window, or the id is no offer.
+/// FERRY_ERR_BUSY: such a take has not received the blocks within the timeout. No block is freed: call again. No
+/// further take gets these blocks. The call also returns FERRY_ERR_BUSY inside a callback, unless the timeout is 0.
+/// FERRY_ERR_STALE: the offer has ended or is ending. FERRY_ERR_INVALID: the group is no window, or the id is no
+/// offer.
 #[no_mangle]
 pub unsafe extern "C" fn ferry_kv_offer_retract_window(
     cache: *mut ferry_kv_cache,
@@ -243,8 +248,9 @@ pub unsafe extern "C" fn ferry_kv_offer_retract_window(
     }
 }
 
-/// Asks an offer to end. Its blocks are the caller's with its terminal event, FERRY_KV_EVENT_CANCELLED or another that
-/// was earlier. FERRY_ERR_INVALID: the id is no offer. FERRY_ERR_STALE: the offer has ended or ends.
+/// Asks an offer to end. The caller owns the offer's blocks after the terminal event: FERRY_KV_EVENT_CANCELLED, or
+/// another kind if the offer ended for another reason first. FERRY_ERR_INVALID: the id is no offer. FERRY_ERR_STALE:
+/// the offer has ended or is ending.
 #[no_mangle]
 pub unsafe extern "C" fn ferry_kv_offer_abort(
     cache: *mut ferry_kv_cache,
@@ -255,8 +261,9 @@ pub unsafe extern "C" fn ferry_kv_offer_abort(
     unsafe { call(error, || ferry_kv_cache::own(cache)?.cache.offer_abort(self::id(id)?)) }
 }
 
-/// Ends sealed offers that nobody has taken, those first whose lease ends first, until `blocks` blocks are free;
-/// *out_freed gets how many are, more or fewer. Their terminal event is FERRY_KV_EVENT_EXPIRED.
+/// Ends sealed offers that nobody has taken until they free at least `blocks` blocks or no such offer is left. The
+/// offer whose lease ends first goes first. *out_freed gets the number of blocks in the ended offers. Their terminal
+/// event is FERRY_KV_EVENT_EXPIRED.
 #[no_mangle]
 pub unsafe extern "C" fn ferry_kv_reclaim(
     cache: *mut ferry_kv_cache,

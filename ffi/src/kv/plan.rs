@@ -10,8 +10,8 @@ use engine::Error;
 use ferry_kv::plan::Plan;
 use std::ffi::c_char;
 
-/// Who sends what, for two instances. Any rank of either instance makes the same plan, without a word to the others. It
-/// never changes; any number of threads may use it.
+/// Which ranks of two instances exchange which bytes. Every rank of both instances computes the same plan, without
+/// communication. A plan never changes; any number of threads may use it.
 pub struct ferry_kv_plan {
     pub(super) plan: Plan,
     source_ranks: u32,
@@ -98,8 +98,8 @@ pub unsafe extern "C" fn ferry_kv_plan_targets(
     }
 }
 
-/// Writes a page for people: the shapes of both sides, who sends how much to whom, and in pieces of what size. Programs
-/// must not parse it. Returns texts as ferry_config_get does.
+/// Writes a report for people: the shapes of both sides, and how many bytes each rank sends to which rank, in pieces
+/// of what size. Programs must not parse it. Returns texts as ferry_config_get does.
 #[no_mangle]
 pub unsafe extern "C" fn ferry_kv_plan_explain(
     plan: *const ferry_kv_plan,

@@ -17,10 +17,10 @@ pub const FERRY_KV_STATE_UNKNOWN: u32 = 0;
 pub const FERRY_KV_STATE_OFFERED: u32 = 1;
 /// A take that has not ended: valid_tokens is set.
 pub const FERRY_KV_STATE_TAKING: u32 = 2;
-/// Stopped by a call, a failure, a lease or a deadline; the blocks are not the caller's yet.
+/// A call, a failure, a lease or a deadline has stopped the offer or take; the caller does not own its blocks yet.
 pub const FERRY_KV_STATE_ENDING: u32 = 3;
-/// Ended: event is set. The event may not have been taken yet. Remembered for ten minutes, or until 65,536 others have
-/// ended.
+/// The offer or take has ended: event is set. The program may not have taken the event from the cache yet. The cache
+/// remembers the id for ten minutes, or until 65,536 others have ended.
 pub const FERRY_KV_STATE_ENDED: u32 = 4;
 
 /// The state of an id in a cache. Fields that the kind doesn't set are 0. The caller sets struct_size before the call.
@@ -68,9 +68,9 @@ pub unsafe extern "C" fn ferry_kv_status(
     }
 }
 
-/// Returns how many blocks belong to handoffs with peers that are silent and could not be fenced: processes of this
-/// host that were stopped in the midst of a copy. Their handoffs end when the process goes on, or ends. It may be
-/// called on a closed cache.
+/// Returns how many blocks belong to handoffs with silent peers that could not be fenced. Such a peer is a process of
+/// this host that was stopped in the middle of a copy. Its handoffs end when the process continues or ends. The call
+/// also works on a closed cache.
 #[no_mangle]
 pub unsafe extern "C" fn ferry_kv_unfenced_blocks(
     cache: *const ferry_kv_cache,

@@ -21,7 +21,7 @@ pub const FERRY_KV_MODE_PULL: u32 = 1;
 /// The producer WRITEs into the consumer's memory.
 pub const FERRY_KV_MODE_PUSH: u32 = 2;
 
-/// Flag of a take: tell layers by FERRY_KV_EVENT_LAYERS as they are complete.
+/// Flag of a take: FERRY_KV_EVENT_LAYERS reports layers as they become complete.
 pub const FERRY_KV_TAKE_LAYERS: u32 = 1;
 
 /// The options of a take. FERRY_KV_TAKE_OPTIONS_INIT sets struct_size.
@@ -32,11 +32,11 @@ pub struct ferry_kv_take_options {
     pub struct_size: u32,
     /// FERRY_KV_MODE_*.
     pub mode: u32,
-    /// All ranks of the producer, by their numbers; connect to them before.
+    /// The peers of all ranks of the producer, in the order of their rank numbers; connect to them before the take.
     pub producers: *const ferry_peer,
     /// Length of producers.
     pub producer_count: u64,
-    /// Any number that all ranks of one consumer have, and no other consumer of the offer.
+    /// A number that all ranks of one consumer share and no other consumer of the offer uses.
     pub taker: u64,
     /// Array with one element for each group of the layout, which lie struct_size apart.
     pub blocks: *const ferry_kv_block_list,
@@ -60,13 +60,13 @@ unsafe impl Versioned for ferry_kv_take_options {
     const SIZE_MIN: usize = 80;
 }
 
-/// Takes a handoff: its tokens come into the blocks, as they become ready at the producer. The take may come before its
-/// offer. The caller must not free the blocks, nor read or write their tokens from skip_tokens on, before the take's
-/// terminal event; layers that FERRY_KV_EVENT_LAYERS has told may be read.
+/// Takes a handoff: ferry moves the tokens into the blocks as they become ready at the producer. The take may begin
+/// before its offer exists. Until the take's terminal event, the caller must not free the blocks, nor read or write
+/// their tokens from skip_tokens on. The caller may read layers that FERRY_KV_EVENT_LAYERS has reported.
 ///
-/// A take from several ranks of a producer also ends by FERRY_KV_EVENT_PEER_LOST if a rank is lost that has sent its
-/// part before the others have: it may have taken tokens back since. A rank whose cache was closed before
-/// (ferry_kv_cache_close) is no longer needed.
+/// A take from several ranks of a producer also ends by FERRY_KV_EVENT_PEER_LOST if a rank is lost after it has sent
+/// its part and before the other ranks have sent theirs: the lost rank may have taken tokens back since. A rank that
+/// closed its cache (ferry_kv_cache_close) before is no longer needed.
 ///
 /// FERRY_ERR_INVALID: the blocks or tokens are wrong, another take that has not ended writes a block that this one
 /// would write (blocks of skipped tokens alone are not written), or the id is in use or has ended. FERRY_ERR_STALE
@@ -90,8 +90,9 @@ pub unsafe extern "C" fn ferry_kv_take(
     }
 }
 
-/// Asks a take to end. Its blocks are the caller's with its terminal event, FERRY_KV_EVENT_CANCELLED or another that
-/// was earlier. FERRY_ERR_INVALID: the id is no take. FERRY_ERR_STALE: the take has ended.
+/// Asks a take to end. The caller owns the take's blocks after the terminal event: FERRY_KV_EVENT_CANCELLED, or
+/// another kind if the take ended for another reason first. FERRY_ERR_INVALID: the id is no take. FERRY_ERR_STALE:
+/// the take has ended.
 #[no_mangle]
 pub unsafe extern "C" fn ferry_kv_take_cancel(
     cache: *mut ferry_kv_cache,

@@ -60,7 +60,7 @@ pub struct ferry_kv_timeline_entry {
     pub number: u64,
     /// On CLOCK_MONOTONIC.
     pub begin_ns: u64,
-    /// The same as begin_ns for what takes no time.
+    /// The same as begin_ns for an entry without a duration.
     pub end_ns: u64,
     /// The first four bytes of the handoff's id, the first one highest, as messages show them.
     pub id: u32,
@@ -68,11 +68,11 @@ pub struct ferry_kv_timeline_entry {
     pub detail: i32,
     /// Layers of transfers are those of the consumer's layout.
     pub first_layer: u32,
-    /// The layer behind the last one.
+    /// One past the last layer.
     pub end_layer: u32,
     /// First token.
     pub first_token: u64,
-    /// The token behind the last one.
+    /// One past the last token.
     pub end_token: u64,
     /// Payload bytes of a transfer.
     pub bytes: u64,
@@ -87,9 +87,9 @@ unsafe impl Versioned for ferry_kv_timeline_entry {
     const SIZE_MIN: usize = 88;
 }
 
-/// Records a timeline of the cache's handoffs from now on, and forgets an earlier one. It has at most `entries_max`
-/// entries, 1 to 1,048,576; new ones overwrite the oldest, which ferry_kv_metrics counts. A cache records nothing
-/// unless it is told to.
+/// Starts to record a timeline of the cache's handoffs, and discards an earlier recording. The recording holds at
+/// most `entries_max` entries, 1 to 1,048,576. New entries overwrite the oldest; ferry_kv_metrics counts the
+/// overwritten entries. A cache records nothing until this call.
 #[no_mangle]
 pub unsafe extern "C" fn ferry_kv_timeline_start(
     cache: *mut ferry_kv_cache,
@@ -100,7 +100,7 @@ pub unsafe extern "C" fn ferry_kv_timeline_start(
     unsafe { call(error, || ferry_kv_cache::own(cache)?.cache.record(entries_max)) }
 }
 
-/// Ends the recording, and forgets it. Does nothing while there is none.
+/// Ends the recording and discards it. The call does nothing if there is no recording.
 #[no_mangle]
 pub unsafe extern "C" fn ferry_kv_timeline_stop(
     cache: *mut ferry_kv_cache,
@@ -132,9 +132,9 @@ pub unsafe extern "C" fn ferry_kv_timeline_mark(
     }
 }
 
-/// Returns up to `capacity` entries from the number `first` on, the oldest first; *out_count gets how many. They stay
-/// recorded. The next ones are read from the last one's number + 1 on. Entries that were overwritten are missing: the
-/// first entry then has a higher number than `first`. Elements are `element_size` bytes apart, normally
+/// Returns up to `capacity` entries from the number `first` on, oldest first; *out_count gets the number of returned
+/// entries. The entries stay recorded. To read on, pass the number of the last entry + 1. Overwritten entries are
+/// missing: the first entry then has a higher number than `first`. Elements are `element_size` bytes apart, normally
 /// sizeof(ferry_kv_timeline_entry). A closed cache still answers.
 #[no_mangle]
 pub unsafe extern "C" fn ferry_kv_timeline_read(
