@@ -51,7 +51,7 @@ impl Undertaker for Remains {
             pause::sleep(PAUSE);
         }
         self.destroy();
-        // Each is asked in each round: a service may let go of what another one waits for.
+        // Every service is asked in every round: one service may release an object for which another one waits.
         while self.services.iter().filter(|service| !service.bury()).count() > 0 {
             pause::sleep(PAUSE);
         }

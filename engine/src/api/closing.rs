@@ -15,7 +15,7 @@ use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Between two looks whether another call has ended. Closing is rare.
+/// The pause between two checks whether another call has ended. Closing is rare.
 const PAUSE: Duration = Duration::from_micros(200);
 
 impl Inner {
@@ -54,8 +54,8 @@ impl Inner {
         }
         health.set_undertaker(None);
         self.state.store(CLOSED, Ordering::Release);
-        // Who waits for an event learns that there will be none. Under no lock: an executor may run a task here, and
-        // the task may close, too.
+        // Wake the threads and tasks that wait for an event, because none will come. No lock is held: an executor may
+        // run a task here, and the task may also close the engine.
         drop(turn);
         self.context.hub.rouse();
         Ok(())
@@ -144,7 +144,8 @@ impl Inner {
 }
 
 impl Inner {
-    /// Leaves the engine to a thread that may wait for it to close. Without one it is leaked, and goes on.
+    /// Gives the engine to a new thread, which may wait for the close. If no thread starts, the engine is leaked and
+    /// continues to run.
     fn close_elsewhere(&mut self) {
         let Ok(guard) = ForkGuard::new() else { return };
         let rest = Inner {
@@ -224,7 +225,7 @@ mod tests {
         }
     }
 
-    /// Nothing is left of the engine then but the callback, and the next close ends with it.
+    /// After the timeout only the callback of the engine is left, and the next close ends when the callback does.
     #[test]
     fn a_close_beside_a_callback_keeps_its_timeout() {
         let (a, b) = (engine(), engine());

@@ -52,7 +52,7 @@ pub(super) struct Inner {
     pub guard: ForkGuard,
     pub address: String,
     pub workers: Arc<Workers>,
-    /// Those of the transports beside TCP that this engine has, in the order in which they start.
+    /// The services of the transports besides TCP that this engine has, in the order in which they start.
     pub services: Vec<Arc<dyn TransportService>>,
     pub rdma: Option<Arc<rdma::Service>>,
     pub drivers: Arc<Drivers>,
@@ -203,8 +203,8 @@ impl Engine {
         self.inner.context.health().check()
     }
 
-    /// True when nothing of this engine moves any more: `close` has returned OK, or the engine is broken and what it
-    /// had begun is over. May wait for the latter, for a lease, if no thread of the engine is left to do so.
+    /// True when this engine moves nothing any more: `close` has returned OK, or the engine is broken and its teardown
+    /// is over. If no thread of the engine is left to do the teardown, the call may wait for it, for one lease.
     pub fn is_over(&self) -> bool {
         let health = self.inner.context.health();
         let is_buried = || health.check().is_err() && health.wait_over(Some(clock::now())).is_ok();

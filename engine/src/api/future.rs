@@ -63,7 +63,7 @@ impl Drop for TransferFuture {
 pub struct EventFuture {
     engine: Engine,
     queue: Arc<Queue>,
-    /// Under which the queue knows the task; 0 before the first poll.
+    /// The number under which the queue knows the task; 0 before the first poll.
     number: u64,
 }
 

@@ -1,4 +1,4 @@
-//! What a transfer that is not DONE tells its owner: one error, whose sentence names the first failed request and the
+//! Makes the error for the owner of a transfer that is not DONE. Its sentence names the first failed request and the
 //! range that the peer refused. `complete` has the result; `waiting` and `future` bring it here.
 
 use super::Engine;
@@ -43,12 +43,12 @@ impl Engine {
 /// Returns which range of the peer's memory was refused, and why; None if the peer refused nothing of the request.
 fn refusal(core: &Transfer, first: &RequestResult) -> Option<String> {
     let (Failure { status, os_error, vendor_error, .. }, slice) = core.first_failure(first)?;
-    // A device library's code is of a copy that was tried. A NIC's code with EREMOTEIO is the answer of the peer's NIC.
+    // A vendor code comes from a device library's copy or, with EREMOTEIO, from the answer of the peer's NIC.
     if vendor_error != 0 && os_error != libc::EREMOTEIO {
         return None;
     }
-    // Submit has compared the ranges of known regions with them. INVALID and UNSUPPORTED of these are of memory of a
-    // device, on either side, that is not what it was.
+    // Submit has checked the ranges of known regions. INVALID and UNSUPPORTED then mean that device memory, on either
+    // side, has changed since.
     let is_compared = !core.spec.flags.has(TransferFlags::UNKNOWN);
     let is_ours = core.spec.regions.iter().any(|region| region.is_device());
     if (is_compared || is_ours) && matches!(status, Status::Invalid | Status::Unsupported) {

@@ -1,5 +1,5 @@
-//! What a refused transfer says, for each rule that a target has. The initiator forgets the target's regions first: it
-//! would refuse most of these requests itself.
+//! Tests the error text of a refused transfer, for each rule of a target. The initiator forgets the target's regions
+//! first: otherwise it would refuse most of these requests itself.
 
 use crate::api::{Engine, RegionOptions, TransferOptions};
 use crate::region::RemoteRegion;
@@ -110,7 +110,7 @@ fn a_refusal_without_a_region_names_the_range() {
     readable.free(Some(BOUND)).map_err(|(_, error)| error).unwrap();
 }
 
-/// Of many requests the first refused one is named, by the range of the piece that carried it.
+/// The error names the first refused request of many, by the range of the piece that carried the request.
 #[test]
 fn a_refusal_names_the_piece_of_the_first_refused_request() {
     let rig = Rig::new(Transport::Tcp);
@@ -150,7 +150,7 @@ fn a_refusal_names_the_piece_of_the_first_refused_request() {
          no longer registered there"
     );
     assert_eq!((error.status, error.message, error.request_index), (Status::Partial, expected, Some(1)));
-    // Of the pieces of one request it is the first.
+    // If one request has several pieces, the error names the first piece.
     let sentence =
         format!("remote {at:#x} + {FRAME} names region {gone:#x}, which is no longer registered there");
     says(&rig.refused(Op::Write, at, 3 * FRAME, gone), Status::Stale, &sentence);

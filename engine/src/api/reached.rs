@@ -93,7 +93,7 @@ impl Awaited {
     }
 }
 
-/// Tells of the end of the device's thread if nothing else was told.
+/// If dropped before it told a result, tells that the device's thread has ended.
 struct Teller(Arc<Awaited>);
 
 impl Teller {

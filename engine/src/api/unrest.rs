@@ -1,6 +1,6 @@
-//! What a call waits for that ended with BUSY or TIMEOUT: the users of a region, or what of a fenced peer has not
-//! ended. For people; `memory` and `peers` put the sentences into their errors. Users come and go, so a sentence may be
-//! late.
+//! Says what a call that ended with BUSY or TIMEOUT waited for: the users of a region, or activity of a fenced peer.
+//! The sentences are for people; `memory` and `peers` put them into their errors. Users come and go, so a sentence may
+//! be out of date.
 
 use super::Engine;
 use crate::complete::Transfer;
@@ -93,7 +93,7 @@ impl Engine {
             .map_or_else(|_| "a forgotten peer".to_owned(), |peer| name_of(&peer))
     }
 
-    /// Returns what of a peer, whose sessions are over, may still land here, for a fence that came to its timeout.
+    /// For a fence that timed out: says which activity of the peer, whose sessions are over, may still land here.
     pub(super) fn unrest_of(&self, fenced: &Peer) -> String {
         let theirs = (fenced.identity.engine_id, fenced.identity.incarnation);
         let mut parts = Vec::new();

@@ -153,7 +153,7 @@ impl Engine {
         }
     }
 
-    /// Takes the queue's next event; None if there is none yet: then the task is woken when there is.
+    /// Takes the queue's next event. None if the queue has no event yet: then the next event wakes the task.
     pub(super) fn poll_event(&self, queue: &Queue, future: u64, task: &Waker) -> Option<Result<Event>> {
         // A thread that wakes tasks is not started for an engine that has ended; its last events can still be taken.
         if let Err(error) = self.over().and_then(|()| self.inner.context.hub.start_waking()) {
@@ -162,7 +162,7 @@ impl Engine {
         queue.poll(future, task, || self.over())
     }
 
-    /// Says how the engine has ended, if it has.
+    /// Returns an error that says how the engine ended; Ok if it has not ended.
     fn over(&self) -> Result<()> {
         self.check_not_closed().and_then(|()| self.check_health())
     }

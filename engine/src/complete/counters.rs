@@ -1,4 +1,4 @@
-//! Counts the ends of transfers. Here and not in `stats`, because `stats` lies below `complete` and knows no transfers.
+//! Counts the ends of transfers. `stats` cannot count them, because it lies below `complete` and knows no transfers.
 
 use crate::complete::{State, Transfer};
 use crate::stats::Stats;

@@ -35,7 +35,7 @@ const FEW: usize = 64;
 /// A handle of this engine, which names objects of one kind.
 pub trait Handle: Copy {
     const KIND: Kind;
-    /// What fills the table, and in brackets the setting that bounds the table: the end of LIMIT's message.
+    /// The end of LIMIT's message: the objects that fill the table and, in brackets, the setting that bounds it.
     const FULL: &str;
     fn from_raw(raw: u64) -> Self;
     fn raw(self) -> u64;
@@ -76,7 +76,7 @@ pub struct Table<Id, T> {
 #[repr(align(128))]
 struct Shard<T> {
     rows: RwLock<Rows<T>>,
-    /// The most values of this shard: its share of the table's capacity, and with its share of the reserve.
+    /// The most values of this shard: its share of the table's capacity; then the same plus its share of the reserve.
     values_max: usize,
     reserve_max: usize,
 }

@@ -429,7 +429,7 @@ impl Transfer {
         TransferResult {
             state,
             status,
-            // Also of a transfer that is DONE: bytes that were sent again behind a lease may still land a second time.
+            // A DONE transfer names its fence too: bytes sent again behind a lease may still land a second time.
             fence: detail.fence.unwrap_or(Fence::Confirmed),
             notification,
             user_data: self.spec.user_data,

@@ -16,8 +16,8 @@ local! {
 /// A larger buffer is freed: after a burst a thread keeps at most 16 KiB.
 const SPARE_WAKERS_MAX: usize = 1024;
 
-/// The wakers of tasks that `wake`, or the drop of this, will wake. Where tasks wait, a thread's lists use one buffer
-/// in turn; where none waits, no list has a buffer.
+/// The wakers of tasks that `wake`, or the drop of this, will wake. A thread's lists use one buffer in turn; a list
+/// without tasks has no buffer.
 #[derive(Default)]
 #[must_use]
 pub struct Wakers(Vec<Waker>);

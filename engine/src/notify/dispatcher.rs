@@ -190,7 +190,7 @@ impl Dispatcher {
     }
 }
 
-/// The thread between its turns, each of which is one queue's.
+/// The state of the callback thread between its turns. Each turn serves one queue.
 struct Caller {
     dispatcher: Arc<Dispatcher>,
     /// The engine is broken and over: no thread follows this one.

@@ -233,8 +233,8 @@ impl Queue {
         old
     }
 
-    /// Tells the dispatcher of this queue anew, if the queue has events: a thread that stopped in a broken engine may
-    /// have taken the queue out of the list, or marked it, and not served it.
+    /// Schedules this queue with the dispatcher again, if the queue has events: a thread that stopped in a broken
+    /// engine may have taken the queue out of the list, or marked it, without serving it.
     pub(super) fn reschedule(&self) {
         let mut inner = self.inner.lock();
         inner.scheduled = false;
@@ -245,8 +245,8 @@ impl Queue {
         }
     }
 
-    /// Returns the tasks that wait, and the next event and its callback, for the dispatcher. No event ends the turns of
-    /// this queue until it is scheduled again.
+    /// Returns the tasks that wait, and the next event and its callback, for the dispatcher. If there is no event, the
+    /// queue gets no further turn until it is scheduled again.
     pub(super) fn take_turn(&self) -> (Tasks, Option<(Callback, Event)>) {
         let mut inner = self.inner.lock();
         let tasks = inner.tasks.take();

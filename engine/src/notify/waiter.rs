@@ -155,7 +155,7 @@ impl Waiter {
         guard(|| drop(earlier));
     }
 
-    /// The future waits no more. To be called by the thread that polled it last.
+    /// Notes that the future no longer waits. The thread that polled it last must call this.
     pub fn forget(&self) {
         if self.waiting.load(Ordering::SeqCst) == 0 {
             return;

@@ -2,8 +2,8 @@
 //! signal when it has pushed an event, and has the callback thread wake the tasks, because an event is often pushed
 //! under locks, under which no task may run. `api` calls this for the application.
 //!
-//! No event is missed: who waits is counted under the queue's lock, looks at the queue afterwards, and sleeps only if
-//! the signal has not been raised since. A push under the same lock comes before that look, or finds the count.
+//! No event is missed: a waiter is counted under the queue's lock, then looks at the queue, and sleeps only if the
+//! signal has not been raised since. A push under the same lock comes before that look, or finds the count.
 
 use super::event::Event;
 use super::queue::Queue;
@@ -14,7 +14,7 @@ use std::task::Waker;
 use std::time::Instant;
 
 /// The wakers of tasks that wait, each with the number of its future. A future that has resolved or was dropped has
-/// none, so that the bound is one of tasks that do wait.
+/// none, so the bound counts only tasks that wait.
 #[derive(Default)]
 pub(super) struct Tasks(Vec<(u64, Waker)>);
 
@@ -95,7 +95,7 @@ impl Queue {
         events.map(|mut events| events.pop()).transpose()
     }
 
-    /// The future of this number waits no more.
+    /// Notes that the future with this number no longer waits.
     pub(crate) fn forget(&self, future: u64) {
         let waker = self.inner.lock().tasks.remove(future);
         guard(|| drop(waker));
@@ -103,7 +103,7 @@ impl Queue {
 
     /// Takes events; None if there is none and more may come.
     fn look(&self, max: usize, over: impl Fn() -> Result<()>) -> Option<Result<Vec<Event>>> {
-        // Asked before the look, because the last events come before the end.
+        // Check for the end before looking for events, because the last events come before the end.
         let over = over();
         let mut inner = self.inner.lock();
         if !inner.pending.is_empty() {

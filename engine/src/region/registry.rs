@@ -258,7 +258,7 @@ impl Registry {
         }
     }
 
-    /// Returns the region with this handle, revoked or not; `Region::enter` tells. Errors as in `unregister`.
+    /// Returns the region with this handle, even if it is revoked (`Region::enter` checks). Errors as in `unregister`.
     pub fn get(&self, handle: RegionId) -> Result<Arc<Region>> {
         if let Some(region) = self.snapshot().get(handle) {
             return Ok(Arc::clone(region));
@@ -308,7 +308,7 @@ impl Registry {
 }
 
 impl Slots {
-    /// Draws the first generation from `bits`, in the lower half, so that each index has as many generations to come.
+    /// Draws the first generation from `bits`, in the lower half, so that each index has the upper half left.
     fn new(bits: u64) -> Slots {
         let first = bits as u32 % (GENERATION_MAX / 2) + 1;
         Slots { first, all: Vec::new(), free: Vec::new(), registered: 0 }

@@ -10,7 +10,7 @@ use crate::sys::lock::{Mutex, MutexGuard, RwLock};
 use crate::types::{end_of, Access, Location, RegionId};
 use std::sync::Arc;
 
-/// No engine can register more at once. Further regions of a peer are ignored.
+/// The most regions that an engine can have registered at once. Further regions of a peer are ignored.
 const REGIONS_MAX: usize = INDEX_MAX as usize + 1;
 
 #[derive(Clone, Debug, PartialEq, Eq)]

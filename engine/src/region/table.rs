@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 const WIDTH_BITS: u32 = 5;
 const WIDTH: usize = 1 << WIDTH_BITS;
-/// Levels of nodes below the root's.
+/// The number of node levels below the root.
 const DEPTH: u32 = INDEX_BITS.div_ceil(WIDTH_BITS) - 1;
 
 #[derive(Clone)]

@@ -135,7 +135,7 @@ fn no_process_enters_a_region_that_is_unregistered() {
         registry.unregister(id, timeout).unwrap();
         assert!(grant.enter(id).is_err(), "after unregister with {timeout:?}");
     }
-    // A region that is revoked and still in use is left alone too.
+    // No process enters a region that is revoked and still in use, either.
     let id = register(&registry);
     let inside = grant.stay(id, Use::Copy).unwrap();
     assert_eq!(status(registry.unregister(id, Some(Duration::from_nanos(1)))), Status::Busy);

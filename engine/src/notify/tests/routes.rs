@@ -106,7 +106,7 @@ fn peer_events_go_to_every_queue_that_takes_them() {
     assert_eq!(queues[2].pending(), 0);
 }
 
-/// A program that knows no states of connections sees no event that it does not know.
+/// A program that did not ask for the states of connections gets no event about them.
 #[test]
 fn states_of_connections_go_to_queues_that_take_them_and_to_no_others() {
     let hub = hub();

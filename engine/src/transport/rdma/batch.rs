@@ -118,8 +118,8 @@ pub struct Builder<'a> {
     last_id: WrId,
 }
 
-/// The regions of both sides. Taken after the slices that they are for: the program may have registered a region for
-/// them, even anew at the same address.
+/// The regions of both sides. The snapshots are taken after the slices are pulled, because the program may have
+/// registered the slices' regions just before, even anew at the same address.
 pub struct Maps {
     pub local: Arc<RegionMap>,
     pub remote: Arc<RemoteMap>,

@@ -338,15 +338,15 @@ impl Device {
         slot
     }
 
-    /// Ticks: arms endpoints whose work has not moved since the last tick, and has paths post that found no slot. Stops
-    /// ticking when nothing moves.
+    /// Ticks: arms endpoints whose work has not moved since the last tick, and makes paths that found no slot post
+    /// again. Stops ticking when nothing moves.
     pub fn tick(&self) {
         let endpoints = self.all_endpoints();
         let moves = endpoints.iter().filter(|endpoint| endpoint.tick(&mut endpoint.peer.after())).count() > 0;
         if self.lacks_slots.swap(false, Ordering::SeqCst) {
             endpoints.iter().for_each(|endpoint| endpoint.peer.after().nudge(Transport::Rdma));
         }
-        // Who finds no slot again has said so.
+        // A path that again finds no slot sets `lacks_slots` again.
         if !moves && !self.lacks_slots.load(Ordering::SeqCst) {
             self.ticking.store(false, Ordering::SeqCst);
             // A thread that posted before the store found the ticks on, and relies on them, at a new endpoint too.

@@ -313,7 +313,7 @@ impl Endpoint {
         let mut builder = Builder::new(&self.device, &self.remote, chain, (qp, inline_bytes));
         let wrs_per_slice = self.wrs_per_slice(&before);
         let (mut total, mut slot, mut has_settled) = (0u32, None, false);
-        // The transfer, if it is the only one in the chain: perhaps no thread waits for its end yet.
+        // The chain's transfer, if the chain has only one: perhaps no thread waits for its end yet.
         let mut only: Option<Arc<Transfer>> = None;
         if qp == 0 {
             self.add_acks(&mut builder, &mut sender.next_sequence, &mut sender.staged);
@@ -372,8 +372,8 @@ impl Endpoint {
         true
     }
 
-    /// Sees to it that a thread takes the completion of a chain, if its `only` transfer's caller does not. After the
-    /// chain was counted: a thread that is about to sleep checks the count last.
+    /// Makes sure that a thread takes the completion of a chain, unless the caller of its `only` transfer does. Called
+    /// after the chain was counted, because a thread that is about to sleep checks the count last.
     fn await_last(&self, only: Option<Arc<Transfer>>, qp: usize, after: &mut After) {
         match only.filter(|transfer| !transfer.is_attended()) {
             Some(transfer) if transfer.spec.flags.has(TransferFlags::AWAITED) => {}

@@ -246,7 +246,7 @@ fn a_wrong_key_costs_its_request_alone() {
     assert!(contents(&other, 0, COUNT * EACH) == pattern(7, COUNT * EACH));
 }
 
-/// A READ that is refused here has nothing in its chain, and the completion of the READs before it does not tell its
+/// This engine refuses a READ before it enters the chain, so the completion of the READs before it does not report its
 /// end.
 #[test]
 fn a_refused_read_at_the_end_of_a_chain_ends_by_itself() {

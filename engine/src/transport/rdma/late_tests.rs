@@ -1,4 +1,4 @@
-//! Tests of closing endpoints, above all endpoints whose devices flush late: nothing may count as closed before it is.
+//! Tests of closing endpoints, above all endpoints whose devices flush late: no endpoint counts as closed too early.
 //! Only a test inside the crate can choose which queue pair breaks, and when its device has flushed it.
 
 use super::*;
@@ -165,7 +165,7 @@ fn nothing_is_posted_behind_the_beginning_of_the_end() {
     };
     assert!(asks());
     endpoint.begin_close();
-    // As a thread sees it that read `broken` earlier.
+    // Simulates a thread that read `broken` before the close began.
     endpoint.broken.store(false, Ordering::SeqCst);
     assert!(!asks());
     endpoint.probe();
@@ -173,7 +173,7 @@ fn nothing_is_posted_behind_the_beginning_of_the_end() {
     endpoint.broken.store(true, Ordering::SeqCst);
 }
 
-/// At the target, the peer's fence and its keys, and the transfer's end, wait for the endpoints to end.
+/// At the target, the fence of the peer, its keys and the end of the transfer wait for the endpoints to end.
 #[test]
 fn a_peer_is_fenced_when_its_endpoints_are_gone() {
     const BYTES: usize = 8 * MIB;

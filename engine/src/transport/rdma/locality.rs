@@ -61,7 +61,7 @@ impl Place {
     }
 
     /// Returns the detour to memory of the device at `other`. The values are estimates: no machine was available to
-    /// measure them. Below one switch there is none.
+    /// measure them. Two devices below one switch have no detour.
     pub fn detour_to(&self, other: &Place) -> u8 {
         match distance([&self.path, &other.path], [self.node, other.node]) {
             None | Some(Distance::Pix) => 0,

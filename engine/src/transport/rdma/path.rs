@@ -59,7 +59,7 @@ impl RdmaPath {
         }
     }
 
-    /// Notes that the endpoints were given up until something is to be posted.
+    /// Notes that the endpoints were given up. The service makes them again when something is queued.
     pub fn note_given_up(&self) {
         self.given_up.store(true, Ordering::SeqCst);
         self.peer.note_change();

@@ -139,7 +139,7 @@ impl Session {
         if self.session_info.dialer || theirs.qps.len() < 2 {
             return Err("only the dialer asks for endpoints, and each has at least two queue pairs".into());
         }
-        // Its keys are only forgotten when it has no endpoint left.
+        // This engine forgets the keys that the peer holds only when the peer has no endpoint left.
         if !self.overdue(clock::monotonic_ns(), patience).is_empty() {
             return Err("the peer keeps keys of regions that are being unregistered".into());
         }
@@ -460,7 +460,7 @@ mod tests {
         assert!(session.revoked(vec![RegionId::from_raw(0)]), "they were answered");
     }
 
-    /// While the endpoints are given up no pair is tried, also not one whose last attempt has failed. A pair that is
+    /// While the endpoints are given up no pair is tried, not even one whose last attempt failed. A pair that is
     /// due and not tried would be due at once, again and again.
     #[test]
     fn no_pair_is_due_while_the_endpoints_are_given_up() {

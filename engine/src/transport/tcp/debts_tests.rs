@@ -35,7 +35,8 @@ fn what_was_taken_in_is_acknowledged_before_the_bye() {
         let stop = Stop::next_caller(&b, back);
         let (b, ours, theirs) = (&b, &there, &here);
         let mut blocked = scope.spawn(move || write(b, back, ours, theirs, 8));
-        // The thread is about to post, and holds the lane's send lock. Unless the lane's own thread was still sending.
+        // Wait until the thread stops before it posts, with the lane's send lock. If the lane's own thread sent the
+        // WRITE instead, the caller has finished, and another caller tries.
         let until = Instant::now() + BOUND;
         while !stop.has_stopped() {
             assert!(Instant::now() < until, "the caller never posts");

@@ -47,9 +47,9 @@ pub enum Of {
 
 /// The head of a WRITE.
 pub struct Head {
-    /// Where it begins in the batch, in bytes.
+    /// The head's offset in the batch, in bytes.
     pub begin: usize,
-    /// Its place in `meta`.
+    /// The head's range in `meta`.
     pub meta: Range<usize>,
     pub notified: bool,
     pub is_void: bool,
@@ -76,20 +76,20 @@ impl Gathered {
         matches!(&self.of, Of::Write(head) if head.notified && head.begin >= sent)
     }
 
-    /// The batch has become longer, behind its byte `at`.
+    /// Adjusts the head's position after `longer` bytes were inserted in the batch at byte `at`.
     pub fn moved(&mut self, at: usize, longer: usize) {
         if let Of::Write(head) = &mut self.of {
             head.begin += if head.begin > at { longer } else { 0 };
         }
     }
 
-    /// Returns whether the last piece of a batch with so many is the end of this frame, an answer.
+    /// Returns whether this frame is an answer whose end is the last piece of a batch with `pieces` pieces.
     pub fn is_ended_by(&self, pieces: usize) -> bool {
         matches!(self.of, Of::Answer { .. }) && self.first + self.count + 1 == pieces
     }
 }
 
-/// Returns whether memory of a slice of our own can be read now.
+/// Returns whether the memory of one of our own slices can be read now.
 pub fn is_readable(address: u64, length: usize) -> bool {
     let always = || Ok::<(), Infallible>(());
     // SAFETY: the kernel checks the range. Nothing looks at the bytes.

@@ -161,8 +161,8 @@ impl Flight {
         self.reads.pop_front()
     }
 
-    /// Takes the records of a closed lane whose memory no thread can touch: one that still sends holds the WRITEs that
-    /// the kernel does not have whole, and one that still receives may place the answer to the oldest READ.
+    /// Takes the records of a closed lane whose memory no thread can touch. A thread that still sends keeps the WRITEs
+    /// that the kernel does not have whole; a thread that still receives may place the answer to the oldest READ.
     pub fn take_untouched(&mut self, is_sent_on: bool, is_received_on: bool) -> Vec<Posted> {
         let written = if is_sent_on { self.written[at(Op::Write)] } else { u64::MAX };
         let writes = self.writes.partition_point(|posted| posted.sequence <= written);

@@ -82,8 +82,8 @@ fn the_end_of_a_send_finds_acknowledgements_of_too_much() {
     assert_eq!(flight.take_all().len(), 4, "nothing was confirmed");
 }
 
-/// Of two acknowledgements that came during a send the second is of a frame that the kernel does not have whole. The
-/// lane ends, and the frames of the first come back with the others: their transfers must end.
+/// Two acknowledgements arrive during a send, and the second names a frame that the kernel does not have whole. The
+/// lane ends, and `take_all` also returns the frames of the first acknowledgement: their transfers must end.
 #[test]
 fn an_acknowledgement_of_too_much_loses_no_record_of_those_before_it() {
     let mut flight = flight(4, 1);

@@ -36,7 +36,7 @@ pub enum Frame {
 pub struct Notice {
     sequence: u64,
     body: Option<Box<[u8]>>,
-    /// Set while its data is received and is to be applied.
+    /// Set while the notification's data is being received and will be applied.
     arriving: Option<Arriving>,
 }
 
@@ -128,7 +128,7 @@ impl Frame {
     }
 }
 
-// So the check of `extra_bytes` in a header also bounds the bytes of a notification.
+// With these values, the check of `extra_bytes` in a header also bounds the bytes of a notification.
 const _: () = assert!(EXTRA_BYTES_MAX == size_of::<u64>() + NOTIFY_BYTES_MAX);
 
 fn read_notice(header: &Header, extra: &[u8]) -> Result<Option<Notice>, Malformed> {
@@ -195,14 +195,14 @@ fn finish_write(
         let doubt = match landing.checksum()? {
             Some(sum) => (sum != header.checksum).then_some(Status::Corrupt),
             None if landing.is_repeated() => None,
-            // What was refused is not in memory, so what was not cannot be compared.
+            // Refused bytes are not in memory, so the checksum of the other bytes cannot be verified.
             None => Some(landing.faults.first().map_or(Status::Stale, |fault| fault.status)),
         };
         if let Some(status) = doubt {
             landing.fault_all(status);
         }
     }
-    // Of two faults of one descriptor the earlier stays.
+    // If a descriptor has two faults, keep the first.
     landing.faults.sort_by_key(|fault| fault.descriptor);
     landing.faults.dedup_by_key(|fault| fault.descriptor);
     let stats = &lane.context.stats;
@@ -296,7 +296,7 @@ fn finish_data(
     if header.flags & flags::CHECKSUM != 0 {
         let doubt = match landing.checksum()? {
             Some(sum) => (sum != header.checksum).then_some(Status::Corrupt),
-            // What faulted is not in memory, so what did not fault cannot be compared.
+            // Bytes that faulted are not in memory, so the checksum of the other bytes cannot be verified.
             None => landing.faults.first().map(|fault| fault.status),
         };
         if let Some(status) = doubt {
@@ -304,7 +304,7 @@ fn finish_data(
         }
     }
     faults.append(&mut landing.faults);
-    // Of two faults of one descriptor the earlier stays.
+    // If a descriptor has two faults, keep the first.
     faults.sort_by_key(|fault| fault.descriptor);
     faults.dedup_by_key(|fault| fault.descriptor);
     order.answer = Some((header.sequence, faults));
@@ -367,8 +367,8 @@ pub(super) fn acknowledge(
 }
 
 /// Applies the answer to one of our frames; each fault names one of its descriptors. The caller holds the lock of the
-/// flight from which the record was taken. Contract 3: so answers are applied in the lane's order, and closing the lane
-/// waits for the last.
+/// flight from which the record was taken. Contract 3: that lock keeps answers in the lane's order, and makes the
+/// close of the lane wait for the last answer.
 pub(super) fn settle(lane: &Lane, posted: Posted, faults: &[Fault], after: &mut After) {
     match &posted.what {
         What::Slices { transfer, range, bytes, notified } => {
@@ -385,7 +385,7 @@ fn failures(range: SliceRange, faults: &[Fault]) -> Vec<Failure> {
     let failure = |fault: &Fault| Failure {
         slice: range.first + u32::from(fault.descriptor),
         status: fault.status,
-        // The only failure of a system call that is a descriptor's: its memory faults.
+        // A descriptor can make a system call fail in one way only: its memory faults.
         os_error: if fault.status == Status::System { libc::EFAULT } else { 0 },
         vendor_error: 0,
     };

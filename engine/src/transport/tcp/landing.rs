@@ -150,7 +150,7 @@ impl Landing {
         }
     }
 
-    /// Returns whether receiving the rest would wait for a page, as far as that is known. False: none lacks.
+    /// Returns whether receiving the rest would wait for a page, as far as that is known. False: no page is missing.
     pub fn lacks_page(&self, pages: &Pages) -> bool {
         if self.left == 0 {
             return false;

@@ -1,4 +1,4 @@
-//! What is told of late bytes, when reading for a checksum stops, and when a region is left.
+//! Which late bytes are reported, when reading for a checksum stops, and when a region is left.
 
 use super::*;
 use crate::complete::State;

@@ -38,7 +38,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 
-/// How often one thread sends in a row what others queue.
+/// How many times in a row one thread sends work that other threads queue.
 const RUNS_MAX: usize = 16;
 impl Carried for Posted {
     fn lease_until_ns(&self) -> Monotonic {
@@ -99,7 +99,7 @@ pub struct Lane {
     pub has_moved: AtomicBool,
     /// A `Parting` that the worker has not done yet, or STAYS.
     parting: AtomicU32,
-    /// Pairs with the locks: a thread that releases one looks whether somebody could not get it (`left`).
+    /// Pairs with the locks: a thread that releases a lock checks whether another thread could not get it (`left`).
     closed: AtomicBool,
     failed: AtomicBool,
     /// The thread that claimed the input sleeps, or is about to. Pairs with the state that it waits for.
@@ -271,7 +271,7 @@ impl Lane {
             return held;
         }
         if by == By::Worker && rx.is_broken() {
-            // The end was found while the session parts, and the poller would tell of it again until other lanes have.
+            // The stream ended while the session parts. The poller would report that until all lanes have parted.
             drop(rx);
             self.rest();
             self.left();

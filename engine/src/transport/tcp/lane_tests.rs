@@ -211,7 +211,7 @@ fn a_caller_that_is_woken_late_sleeps_again() {
     let (a, b) = (engine(), engine());
     let (lane, _other_end) = lane(&a, &b);
     lane.sleep_for_input(0, || false);
-    // The waker found it asleep, and raises now.
+    // A waker that found the caller asleep raises the signal only now.
     lane.caller_wake.get().unwrap().raise();
     lane.sleep_for_input(u64::MAX, || false);
     let begin = clock::monotonic_ns();
@@ -259,7 +259,7 @@ fn a_thread_that_leaves_tells_those_that_could_not_wait() {
     assert!(!lane.part(Parting::Sends), "a closed lane has nothing to send");
 }
 
-/// Otherwise its worker would hear of the end again and again, for as long as another lane of the session has to part.
+/// Otherwise the poller would report the lane's end to the worker until every lane of the session has parted.
 #[test]
 fn a_lane_whose_end_was_found_in_a_parting_is_left_alone() {
     let (a, b) = (engine(), engine());
@@ -273,7 +273,7 @@ fn a_lane_whose_end_was_found_in_a_parting_is_left_alone() {
     assert!(lane.close().is_quiet);
 }
 
-/// Bytes that came with the head are placed before those that are still in the socket, whoever goes on.
+/// Bytes that came with the head are placed before bytes that are still in the socket, whichever thread continues.
 #[test]
 fn a_caller_leaves_a_frame_to_the_worker_whose_page_is_not_there() {
     let (a, b) = (engine(), engine());

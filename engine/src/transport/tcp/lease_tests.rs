@@ -1,5 +1,5 @@
-//! A lane thread's turn begins within the lease of a frame and outlasts it: nothing is received or answered by then,
-//! because the lease is checked against the clock and not against the time at which the turn began. Contract 4.
+//! A lane thread's turn begins within a frame's lease and lasts beyond it. After the lease the turn receives and
+//! answers nothing: the lease is checked against the clock, not against the time at which the turn began. Contract 4.
 
 use super::drain_tests::{engine, stand, BOUND};
 use crate::loss::Cause;
@@ -29,17 +29,17 @@ fn a_turn_that_outlasts_a_lease_neither_receives_nor_answers() {
     let late = || b.whole().stats.losses[Cause::Lease as usize].load(Ordering::SeqCst);
     for (thread, length) in [("ferry-express", 8), ("ferry-lane", BYTES as u64)] {
         for op in [Op::Write, Op::Read] {
-            // A turn that began before the frame was posted may be the one that is prolonged, and end within the lease.
+            // The prolonged turn may be one that began before the frame was posted, and may end within the lease.
             let refused = (0..10).any(|_| {
-                // The lanes that the last round lost stand again.
+                // Wait until the lanes that the last round lost are open again.
                 stand(&a, &b, peer, submit(Op::Write, BYTES as u64));
                 let before = late();
                 b.whole().health().bombs.prolong(thread, TURN);
                 let result = submit(op, length).wait(Some(BOUND)).unwrap();
                 assert!(b.whole().health().bombs.is_prolonged(), "no turn of {thread} has begun");
-                // The lane that replaces the lost one brings the transfer to its end.
+                // The lane that replaces the lost lane completes the transfer.
                 assert_eq!(result.status, crate::Status::Ok, "{op:?}: {result:?}");
-                // The initiator need not wait for the target's control loop, which counts.
+                // The transfer may end before the target's control loop counts the loss.
                 let began = Instant::now();
                 while late() == before && began.elapsed() < TURN {
                     std::thread::yield_now();

@@ -1,5 +1,5 @@
-//! Decides which lanes a session opens: none before something is to go over TCP. Pure; `service` carries out the steps,
-//! `control` dials.
+//! Decides which lanes a session opens. A session opens none until work is queued for TCP. Pure; `service` carries out
+//! the steps, `control` dials.
 //!
 //! ```text
 //!         wanted            attached           lost
@@ -60,7 +60,7 @@ pub struct Opening {
     slots: Vec<Slot>,
     /// The kinds of lanes that must be attached whenever the session is up.
     wanted: u32,
-    /// Whether this side dialed the session's connection. None: no connection stands.
+    /// Whether this side dialed the session's connection. None: there is no connection.
     dialed: Option<bool>,
     /// The highest lane number attached in each slot since the session began. Numbers rise, so the dialer has given up
     /// any lane with a lower number.

@@ -134,7 +134,7 @@ impl Path for TcpPath {
         let mut may_spin = self.spin_ns > 0 && self.spin_pays.load(Ordering::Relaxed);
         let (mut spins, mut slept) = (false, false);
         let mut asked_cpu = false;
-        // The call that sends, if one does, and until when it is waited for.
+        // The call that sends on the lane (0 if none does), and how long this thread waits for that call.
         let mut held = (0, Monotonic::ZERO);
         let leaves = loop {
             let turn = lane.drive_rx(By::Caller);
@@ -153,7 +153,7 @@ impl Path for TcpPath {
                     held = (sends, now_ns + HELD_NS);
                 }
                 if now_ns >= held.1 {
-                    // That thread may wait for a page. The worker can be replaced if it waits too.
+                    // The sending thread may wait for a page. Unlike this thread, a worker that waits can be replaced.
                     break false;
                 }
                 pause::spin();

@@ -167,14 +167,14 @@ impl Rx {
         after: &mut After,
     ) -> Result<(), Broken> {
         if self.frame.is_some() && self.start < self.end {
-            // A caller has left it.
+            // A caller left this frame to the worker, with bytes in staging.
             self.consume(lane, by, turn, after)?;
         }
         while !self.leaves(lane, by, turn) {
             let Some((count, asked)) = self.receive(lane)? else { break };
             turn.bytes += count;
             self.consume(lane, by, turn, after)?;
-            // The call may have lasted.
+            // The call may have taken long, and the lane may have been closed meanwhile.
             if count < asked || lane.is_closed() {
                 break;
             }
@@ -186,7 +186,7 @@ impl Rx {
         Ok(())
     }
 
-    /// Returns whether this thread goes no further, and notes that.
+    /// Returns whether this thread must leave the rest to the worker, and notes that in `turn`.
     fn leaves(&self, lane: &Lane, by: By, turn: &mut RxTurn) -> bool {
         turn.leaves |= by == By::Caller && self.landing.lacks_page(&lane.peer.engine().pages);
         turn.leaves
@@ -291,8 +291,8 @@ impl Rx {
                 if !lane.has_moved.load(Ordering::Relaxed) {
                     lane.has_moved.store(true, Ordering::Relaxed);
                 }
-                // Before the answer is sent: then the peer's word that all has ended also means that unregister finds
-                // no user. A receive enters whatever the landing lists.
+                // Reset before the answer is sent, because a receive enters every region that the landing lists. When
+                // the peer has every answer, unregister then finds no user.
                 self.landing.reset(0, Boottime::ZERO);
             }
             if self.end - self.start < HEADER_BYTES {

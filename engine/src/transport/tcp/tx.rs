@@ -148,7 +148,7 @@ impl Tx {
             }
             match self.send(lane, after) {
                 Ok(None) => return TxTurn::Blocked,
-                // The call may have lasted.
+                // The call may have taken long, and the lane may have been closed meanwhile.
                 Ok(_) if lane.is_closed() => return TxTurn::Idle,
                 Ok(Some(count)) => sent += count,
                 Err(failure) => return TxTurn::Failed(failure),

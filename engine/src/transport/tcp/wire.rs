@@ -79,7 +79,7 @@ pub struct Header {
     pub payload_bytes: u32,
     pub extra_bytes: u32,
     pub sequence: u64,
-    /// On the receiver's clock of leases: the frame must not be applied or answered later.
+    /// The receiver must not apply or answer the frame after this time on its clock of leases.
     pub not_after_ns: Boottime,
     /// The sender's clock of leases when it wrote the header.
     pub clock_ns: Boottime,
@@ -234,7 +234,7 @@ impl Descriptor {
 
 impl Fault {
     /// Returns the faults of a frame whose sender could not read the slices in `own`, and for which `told` was
-    /// reported. An own fault comes first. It explains a checksum that is wrong, too.
+    /// reported. If a slice has two faults, the sender's own stays. The sender's own fault also explains CORRUPT.
     pub fn joined(mut own: Vec<Fault>, told: &[Fault]) -> Vec<Fault> {
         let explained = own.first().map(|fault| fault.status);
         own.extend(told.iter().map(|fault| match explained {
@@ -300,13 +300,13 @@ impl Sealer {
         frame[..MAC_BYTES].copy_from_slice(&mac.as_bytes()[..MAC_BYTES]);
     }
 
-    /// Adds VOID to the flags of a sealed frame, without its payload, of which nothing was sent.
+    /// Adds VOID to the flags of a sealed frame before any byte of it is sent. `frame` excludes the payload.
     pub fn void(&self, frame: &mut [u8]) {
         frame[FLAGS_AT] |= flags::VOID;
         self.sign(frame);
     }
 
-    /// Appends the end of an answer again, with faults, in place of a sealed one of which nothing was sent.
+    /// Appends the end of an answer again, with faults. It replaces a sealed end of which no byte was sent.
     pub fn end_again(&self, end: &[u8; HEADER_BYTES], faults: &[Fault], out: &mut Vec<u8>) {
         let Ok(header) = Header::decode(end) else { return };
         let header = Header { extra_bytes: (faults.len() * FAULT_BYTES) as u32, ..header };
@@ -318,7 +318,7 @@ impl Sealer {
     /// Checks the MAC of a frame's header, descriptors and extra, and that the frame is the next in order.
     pub fn open(&mut self, frame: &[u8]) -> Result<(), Malformed> {
         let mac = blake3::keyed_hash(&self.key, &frame[MAC_BYTES..]);
-        // Compared in constant time, so that the time of a refusal tells a forger nothing.
+        // Compared in constant time, so that a forger learns nothing from the time of a refusal.
         let difference =
             mac.as_bytes()[..MAC_BYTES].iter().zip(&frame[..MAC_BYTES]).fold(0, |all, (a, b)| all | (a ^ b));
         if difference != 0 {

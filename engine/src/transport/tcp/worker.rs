@@ -127,8 +127,8 @@ pub struct Worker {
     job: Job,
     index: u32,
     watch: Arc<Watch>,
-    /// The number of the drive of a lane that the thread is in, 0 between two. Whoever changes the number to 0 has the
-    /// other lanes: the thread itself, or `look`.
+    /// The number of the thread's current drive of a lane; 0 between drives. If the thread itself changes the number to
+    /// 0, it keeps the other lanes; if `look` does, it hands them to another thread.
     drive: AtomicU64,
     /// The token of that lane.
     driven: AtomicU64,
@@ -376,8 +376,8 @@ impl LaneThread {
         }
     }
 
-    /// Does something on a lane that may touch registered memory, and block there. Nothing more is done once the thread
-    /// is replaced: what it knows of other lanes, its successor finds anew.
+    /// Runs `act` on a lane. `act` may touch registered memory, and block there. Once the thread is replaced, `drive`
+    /// does nothing: the thread's successor polls the other lanes anew.
     fn drive<T: Default>(&mut self, lane: &Arc<Lane>, act: impl FnOnce(&Arc<Lane>) -> T) -> T {
         let worker = &self.worker;
         if self.is_replaced {

@@ -33,7 +33,7 @@ pub struct Closing {
 }
 
 impl Lane {
-    /// Has the worker do something before the lane is closed on purpose, and returns true. False: there is nothing to
+    /// Asks the worker to finish sending or receiving before the lane is closed on purpose. False: there is nothing to
     /// do.
     pub fn part(self: &Arc<Self>, how: Parting) -> bool {
         let owes =
@@ -54,7 +54,7 @@ impl Lane {
         self.parting.load(Ordering::SeqCst) != STAYS
     }
 
-    /// Ends the parting, done or not.
+    /// Ends the parting, whether or not the worker has done it.
     pub fn end_parting(&self) {
         if self.parting.swap(STAYS, Ordering::SeqCst) != STAYS {
             let (peer, lane) = (self.peer.handle, self.id);
@@ -96,9 +96,9 @@ impl Lane {
         self.left();
     }
 
-    /// Called after a side's lock is released: tells those who could not get it.
+    /// Called after a side's lock is released: tells the threads that could not get the lock.
     pub(super) fn left(self: &Arc<Self>) {
-        // Those set their flag before they try the lock.
+        // Such a thread sets its flag before it tries the lock.
         fence(Ordering::SeqCst);
         if self.is_closed() {
             let ours = Failure::new(Cause::Ours, "the lane was closed");

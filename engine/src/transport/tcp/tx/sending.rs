@@ -83,7 +83,7 @@ impl Tx {
         self.fill_in(lane, at, after)
     }
 
-    /// Sends filler for the rest of a piece, and sees to it that its request fails.
+    /// Replaces the rest of a piece by filler, and makes the piece's request fail.
     pub(super) fn fill_in(&mut self, lane: &Lane, at: usize, after: &mut After) -> Result<(), Failure> {
         self.pieces[at].0 = Place::Filler;
         let gathered = self.gathered.iter_mut().rfind(|gathered| gathered.first <= at).ok_or(UNREADABLE)?;
