@@ -131,12 +131,12 @@ pub struct Candidate {
     pub socket: OwnedFd,
 }
 
-/// What is done on a lane before it is closed on purpose.
+/// The last work on a lane before it is closed on purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Parting {
     /// The answers to frames that were received are sent, so that the initiator learns the outcome of its frames.
     Sends = 1,
-    /// What has arrived is received: the peer has closed the lane.
+    /// The bytes that have arrived are received: the peer has closed the lane.
     Receives = 2,
 }
 
