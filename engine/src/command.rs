@@ -50,23 +50,10 @@ pub enum Command {
     },
     /// A lane thread works: look from time to time whether it comes back from registered memory.
     WatchWorkers,
-    /// Frames wait for TCP lanes of these kinds (bits, see `peer::transport`), and no such lane is open.
-    WantLanes {
+    /// A path to the peer needs its service: see `TransportService::wanted`.
+    PathWants {
         peer: PeerId,
-        kinds: u32,
-    },
-    /// Dial a TCP lane of this session.
-    OpenLane {
-        peer: PeerId,
-        session_id: SessionId,
-        slot: u32,
-        lane: LaneId,
-    },
-    /// Ask the dialer of this session to open TCP lanes of these kinds.
-    AskForLanes {
-        peer: PeerId,
-        session_id: SessionId,
-        kinds: u32,
+        transport: Transport,
     },
     /// The peer has a path of this transport now, or has none, and `why` says the reason. `pending`: the path is being
     /// made again.

@@ -108,7 +108,6 @@ pub mod context {
 
 pub mod control {
     pub use crate::control::announce::rig as announce;
-    pub use crate::control::greeting;
 }
 
 pub mod device {
@@ -183,7 +182,7 @@ pub mod route {
 }
 
 pub mod session {
-    pub use crate::session::{channel, machine, message, order};
+    pub use crate::session::{channel, greeting, machine, message, order};
 
     pub mod handshake {
         pub use crate::session::handshake::wire::KIND_CONTROL;

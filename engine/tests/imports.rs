@@ -92,7 +92,7 @@ const ASSERTIONS: &[(&str, &str, usize, &str)] = &[
         "objects to call with come from the open library alone",
     ),
     ("engine/src/sys/os/verbs/chain.rs", "assert", 2, "bounds of an access to raw memory, as slices check"),
-    ("engine/src/control/stream.rs", "unreachable", 2, "only `release` takes the socket, and consumes"),
+    ("engine/src/sys/stream.rs", "unreachable", 2, "only `release` takes the socket, and consumes"),
     ("engine/src/transport/tcp/wire.rs", "debug_assert", 1, "padding is below the alignment"),
 ];
 

@@ -43,7 +43,6 @@ pub enum Draft {
     Bye(i32),
     HasEnded(u32, u64),
     Ended(u32, u64),
-    OpenLanes(u32),
     Transport(u8, String, Vec<u8>),
 }
 
@@ -86,7 +85,6 @@ impl Draft {
             Draft::Bye(status) => Message::Bye { status },
             Draft::HasEnded(pid, started) => Message::HasEnded { pid, started },
             Draft::Ended(pid, started) => Message::Ended { pid, started },
-            Draft::OpenLanes(kinds) => Message::OpenLanes { kinds },
             Draft::Transport(transport, why, body) => {
                 let end = (0..=why.len().min(255)).rev().find(|at| why.is_char_boundary(*at)).unwrap_or(0);
                 Message::Transport {

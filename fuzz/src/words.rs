@@ -2,7 +2,7 @@
 //! decoder takes exactly what its encoder makes, within the bounds that are checked before anything is allocated.
 
 use arbitrary::{Arbitrary, Unstructured};
-use ferry::internals::control::greeting::{Greeting, GREETING_BYTES, PREAMBLE_BYTES};
+use ferry::internals::session::greeting::{Greeting, GREETING_BYTES, PREAMBLE_BYTES};
 use ferry::internals::stage::wire as stage_wire;
 use ferry::internals::transport::local::attach::{Keys, Packet, PACKET_BYTES_MAX};
 use ferry::internals::transport::rdma::wire as rdma_wire;

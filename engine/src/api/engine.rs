@@ -18,10 +18,11 @@ use crate::stage;
 use crate::status::{reason, Error, Result, Status};
 use crate::sys::atomic::{AtomicU32, Ordering};
 use crate::sys::clock;
+use crate::sys::fd::OwnedFd;
 use crate::sys::fork::ForkGuard;
 use crate::sys::host::{self, Process};
 use crate::sys::lock::Mutex;
-use crate::sys::poller::PollerKind;
+use crate::sys::poller::{Poller, PollerKind};
 use crate::sys::tcp::Listener;
 use crate::sys::thread::JoinHandle;
 use crate::sys::{self, addresses, names, socket, thread, unix};
@@ -78,15 +79,7 @@ impl Engine {
         let guard = ForkGuard::new().map_err(|error| Error::system("mapping the fork marker", &error))?;
         let listener = listen(&config)?;
         let address = advertised(&config, listener.as_ref())?;
-        let proofs = if config.shared_secret().is_none() && config.same_user && listener.is_some() {
-            Some(
-                unix::listen_abstract(unix::Type::STREAM)
-                    .map_err(|error| Error::system("opening the same-user proof socket", &error))?,
-            )
-        } else {
-            None
-        };
-        let (proof_listener, unix_name) = proofs.map_or((None, None), |(fd, name)| (Some(fd), Some(name)));
+        let (proof_listener, unix_name) = proofs(&config, listener.is_some())?.unzip();
         let tag = Tag::of_engine(sys::random::next_u64());
         let local = local_of(&config, tag, address.clone(), unix_name, listener.as_ref())?;
         let grants = grants(&config);
@@ -118,11 +111,13 @@ impl Engine {
         ];
         change(&context, &mut installed);
         let services: Vec<_> = installed.iter().filter_map(|it| it.service.clone().ok()).collect();
+        let poller = Arc::new(Poller::new(PollerKind::Epoll)?);
         let control = Control::new(Parts {
             context: context.clone(),
+            poller: poller.clone(),
             listener,
             proofs: proof_listener,
-            lanes: Arc::new(tcp::service::Service::new(context.clone(), workers.clone())),
+            lanes: Arc::new(tcp::service::Service::new(context.clone(), workers.clone(), poller)),
             services: installed,
         })?;
         let inner = Inner {
@@ -354,6 +349,14 @@ fn new_workers(context: &Context) -> Result<Workers> {
         TcpPoller::IoUring => PollerKind::IoUring,
     };
     Workers::new(count, kind, context.spin_ns)
+}
+
+/// Opens the socket on which processes prove that they run as this user, if the settings allow that.
+fn proofs(config: &Config, listens: bool) -> Result<Option<(OwnedFd, Vec<u8>)>> {
+    let wanted = listens && config.same_user && config.shared_secret().is_none();
+    let open = || unix::listen_abstract(unix::Type::STREAM);
+    let opened = wanted.then(open).transpose();
+    opened.map_err(|error| Error::system("opening the same-user proof socket", &error))
 }
 
 fn listen(config: &Config) -> Result<Option<Listener>> {

@@ -274,8 +274,8 @@ impl Control {
         body: Vec<u8>,
         why: String,
     ) {
-        // Messages of the same-host path name no regions, so they need not wait.
-        let ahead = transport == Transport::Local;
+        // The messages of these transports name no regions, so they need not wait.
+        let ahead = matches!(transport, Transport::Local | Transport::Tcp);
         if !ahead {
             self.announce_ahead(peer);
         }

@@ -1,8 +1,6 @@
 //! The connections of the control loop: their states, and the data that each state needs.
 
 use crate::control::dial::Failed;
-use crate::control::greeting::Greeting;
-use crate::control::stream::Stream;
 use crate::limits::ANSWERS_UNWRITTEN_MAX;
 use crate::loss::{Failure, Loss};
 use crate::session::channel::Channel;
@@ -10,6 +8,7 @@ use crate::session::handshake::{Acceptor, Auth, Dialer, Established, Identity, N
 use crate::session::machine::Role;
 use crate::session::order::Order;
 use crate::sys::fd::OwnedFd;
+use crate::sys::stream::Stream;
 use crate::types::{Monotonic, PeerId, SessionId};
 use std::net::SocketAddr;
 
@@ -161,12 +160,6 @@ pub enum State {
     ProofOut {
         stream: Stream,
         dial: u64,
-        seen: Vec<u8>,
-    },
-    Greeting {
-        stream: Stream,
-        peer: PeerId,
-        greeting: Greeting,
         seen: Vec<u8>,
     },
     Control(Box<ControlConn>),

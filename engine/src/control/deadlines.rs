@@ -3,7 +3,6 @@
 
 use super::conn::State;
 use super::{Control, WATCH_NS};
-use crate::loss::{Cause, Failure};
 use crate::status::{Error, Status};
 use crate::sys::atomic::Ordering;
 use crate::sys::clock;
@@ -108,10 +107,6 @@ impl Control {
             let Some(conn) = self.take(token) else { return };
             match conn.state {
                 State::Dialing(dialing) => self.dial_expired(*dialing, now),
-                State::Greeting { peer, greeting, .. } => {
-                    let failure = Failure::new(Cause::Silent, "no welcome within handshake_timeout_ms");
-                    self.lane_not_opened(peer, &greeting, failure)
-                }
                 State::Control(mut control) => {
                     let text = format!("{}: no session in time", control.remote);
                     self.not_begun(&mut control, Error::new(Status::Timeout, text));

@@ -1,23 +1,20 @@
 //! Connections that this engine opens: control connections to engines, and connections to their proof sockets, where
-//! this engine proves that it runs as the same user. `lanes` dials lanes.
+//! this engine proves that it runs as the same user.
 
 use super::conn::{ControlConn, Dialing, State, Target};
-use super::stream::{Input, Stream};
 use super::waiting::{lacks_room, RepeatedDial};
 use super::Control;
 use crate::command::Reply;
-use crate::config::Congestion;
-use crate::context::Context;
 use crate::session::handshake::{
     Dialer, Established, HandshakeError, HandshakeResult, Next, Nonce, Proof, RefusalCode, Step,
 };
 use crate::status::{Error, Result, Status};
-use crate::sys::fd::{AsFd, OwnedFd};
+use crate::sys::fd::AsFd;
 use crate::sys::poller::Ready;
-use crate::sys::{clock, socket, tcp, unix};
+use crate::sys::stream::{Input, Stream};
+use crate::sys::{clock, tcp, unix};
 use crate::types::{Incarnation, Monotonic, PeerId};
 use std::net::SocketAddr;
-use std::os::fd::AsRawFd;
 use std::time::Duration;
 
 /// Why a dial failed at its addresses: the error, and the peer's reason if a peer refused.
@@ -57,17 +54,6 @@ fn unreachable(remote: SocketAddr, error: &std::io::Error) -> Error {
         Some(libc::EADDRNOTAVAIL) => Error::unreachable(format!("{remote}: {}", tcp::NO_PORT), error),
         _ => Error::unreachable(remote.to_string(), error),
     }
-}
-
-/// Sets the congestion control of an established lane. Within one host the default is an algorithm without pacing.
-pub(super) fn tune(socket: &OwnedFd, is_near: bool, context: &Context) {
-    let name = match &context.config.tcp_congestion {
-        Congestion::Auto if is_near => "reno",
-        Congestion::Auto | Congestion::System => return,
-        Congestion::Named(name) => name.as_str(),
-    };
-    // If the algorithm is missing or not permitted, the system's default stays.
-    let _ = socket::set_congestion(socket.as_raw_fd(), name);
 }
 
 impl Control {
@@ -217,7 +203,7 @@ impl Control {
             }
             dialing.connected = true;
         }
-        if let Err(error) = dialing.stream.flush(&self.poller) {
+        if let Err(error) = dialing.stream.flush() {
             let error = unreachable(dialing.remote, &error);
             return self.leave_address(*dialing, error.into());
         }
@@ -248,7 +234,7 @@ impl Control {
             Err(refused) => return self.dial_refused(dialing, refused),
         };
         dialing.stream.out().extend_from_slice(&step.output);
-        if let Err(error) = dialing.stream.flush(&self.poller) {
+        if let Err(error) = dialing.stream.flush() {
             let error = unreachable(dialing.remote, &error);
             return self.leave_address(*dialing, error.into());
         }
@@ -268,7 +254,7 @@ impl Control {
     fn dial_refused(&mut self, mut dialing: Box<Dialing>, refused: HandshakeError) {
         let HandshakeError { mut error, refusal, by, reply } = refused;
         dialing.stream.out().extend_from_slice(&reply);
-        let _ = dialing.stream.flush(&self.poller);
+        let _ = dialing.stream.flush();
         error.message = format!("{}: {}", dialing.remote, error.message);
         // The peer has fenced this engine. If this engine fenced the peer before, this `connect` lifts that fence.
         // Otherwise the `connect` by which the peer lifts its own fence would be refused here.
@@ -364,7 +350,7 @@ impl Control {
         let token = self.token();
         let mut stream = Stream::new(socket, token, &self.poller, false).map_err(refused)?;
         stream.out().extend_from_slice(nonce);
-        stream.flush(&self.poller).map_err(refused)?;
+        stream.flush().map_err(refused)?;
         if let Some(State::Dialing(dialing)) = self.conns.get_mut(&dial).map(|conn| &mut conn.state) {
             dialing.pidfd = pidfd;
         }

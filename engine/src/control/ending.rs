@@ -103,7 +103,6 @@ impl Control {
 
     /// Closes a session's control connection and lanes. The machine goes to `Down`.
     pub(super) fn drop_connection(&mut self, peer: PeerId, loss: Loss) {
-        self.end_greetings(peer);
         let Some(session) = self.sessions.get_mut(&peer) else { return };
         let Some(token) = session.conn.take() else { return };
         session.machine.control_lost(clock::monotonic_ns());
@@ -159,7 +158,6 @@ impl Control {
     }
 
     pub(super) fn given_up(&mut self, handle: PeerId, status: Status) {
-        self.end_greetings(handle);
         let Some(session) = self.sessions.get_mut(&handle) else { return };
         let peer = session.peer.clone();
         let (conn, place) = (session.conn.take(), session.identity.place);

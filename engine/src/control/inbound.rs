@@ -3,9 +3,8 @@
 
 use super::conn::{ControlConn, State};
 use super::doors::{Knock, Room};
-use super::greeting::{Greeting, GREETING_BYTES};
-use super::stream::{Input, Stream};
 use super::Control;
+use crate::session::greeting::GREETING_BYTES;
 use crate::session::handshake::{
     peek_kind, refusal, refusal_with, Acceptor, Auth, Established, HandshakeError, Next, Peek, Proof,
     RefusalCode,
@@ -13,6 +12,7 @@ use crate::session::handshake::{
 use crate::session::machine::Role;
 use crate::sys::atomic::Ordering;
 use crate::sys::fd::{AsFd, OwnedFd};
+use crate::sys::stream::{Input, Stream};
 use crate::sys::{clock, socket, unix};
 use crate::types::Monotonic;
 use std::net::SocketAddr;
@@ -51,7 +51,7 @@ impl Control {
         self.count_refusal();
         if let State::Fresh { mut stream, .. } | State::Accepting { mut stream, .. } = conn.state {
             stream.out().extend_from_slice(&refusal(RefusalCode::TooMany));
-            let _ = stream.flush(&self.poller);
+            let _ = stream.flush();
         }
     }
 
@@ -79,30 +79,13 @@ impl Control {
                 let Ok(acceptor) = Acceptor::new(&self.context.local) else { return };
                 self.feed_acceptor(token, stream, Box::new(acceptor), remote, deadline, &seen);
             }
-            Peek::Lane => match seen.as_slice().try_into() {
-                Ok(whole) => self.attach_inbound(stream, whole),
-                Err(_) => self.insert(token, State::Fresh { stream, seen, remote }, deadline),
-            },
-            Peek::NeedMore => self.insert(token, State::Fresh { stream, seen, remote }, deadline),
+            Peek::Lane if seen.len() == GREETING_BYTES => {
+                self.lanes.greeted(stream, &seen).into_iter().for_each(|peer| self.answer_connects(peer))
+            }
+            Peek::Lane | Peek::NeedMore => {
+                self.insert(token, State::Fresh { stream, seen, remote }, deadline)
+            }
         }
-    }
-
-    fn attach_inbound(&mut self, mut stream: Stream, bytes: &[u8; GREETING_BYTES]) {
-        let (greeting, mac) = Greeting::decode(bytes);
-        let Some(&peer) = self.by_session_id.get(&greeting.session_id) else { return self.count_refusal() };
-        let session = self.sessions.get(&peer).filter(|session| session.machine.role() == Role::Acceptor);
-        let Some(session) = session else { return self.count_refusal() };
-        if !greeting.verify(&session.lane_key, &mac) || !self.takes(session, &greeting) {
-            return self.count_refusal();
-        }
-        let welcome = greeting.welcome(&session.lane_key);
-        stream.out().extend_from_slice(&welcome);
-        // A new socket takes sixteen bytes at once. If it does not, the connection is broken.
-        if stream.flush(&self.poller).is_err() || !stream.out().is_empty() {
-            return;
-        }
-        let socket = stream.release();
-        self.attach(peer, greeting, socket);
     }
 
     pub(super) fn accepting(
@@ -116,7 +99,7 @@ impl Control {
         match stream.read(usize::MAX) {
             Ok(Input::Bytes(bytes)) => self.feed_acceptor(token, stream, acceptor, remote, deadline, &bytes),
             Ok(Input::Nothing) => {
-                if stream.flush(&self.poller).is_ok() {
+                if stream.flush().is_ok() {
                     self.insert(token, State::Accepting { stream, acceptor, remote }, deadline);
                 }
             }
@@ -144,7 +127,7 @@ impl Control {
                 }
                 _ => {
                     stream.out().extend_from_slice(&step.output);
-                    if stream.flush(&self.poller).is_ok() {
+                    if stream.flush().is_ok() {
                         self.insert(token, State::Accepting { stream, acceptor, remote }, deadline);
                     }
                 }
@@ -157,7 +140,7 @@ impl Control {
     fn refuse(&mut self, token: u64, mut stream: Stream, reply: &[u8], deadline: Option<Monotonic>) {
         self.count_refusal();
         stream.out().extend_from_slice(reply);
-        if stream.flush(&self.poller).is_ok() && !reply.is_empty() {
+        if stream.flush().is_ok() && !reply.is_empty() {
             self.insert(token, State::Ending { stream, is_refused: true }, deadline);
         }
     }
@@ -172,7 +155,7 @@ impl Control {
         // Closing a socket with unread input sends a reset, which could overtake the last bytes. So read until the end.
         match stream.read(usize::MAX) {
             Ok(Input::Bytes(_)) | Ok(Input::Nothing) => {
-                if stream.flush(&self.poller).is_ok() {
+                if stream.flush().is_ok() {
                     if stream.backlog() == 0 {
                         // Both sides may say farewell at once: each waits for the other's end of writing.
                         socket::shutdown_writes(stream.fd());
@@ -276,7 +259,7 @@ impl Control {
         let proof = Proof { key, pid: credentials.pid, uid: credentials.uid };
         if self.issued.insert(nonce, proof, clock::monotonic_ns()).is_ok() {
             stream.out().extend_from_slice(&bytes);
-            let _ = stream.flush(&self.poller);
+            let _ = stream.flush();
         }
     }
 }

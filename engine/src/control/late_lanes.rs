@@ -4,7 +4,6 @@
 //! removed before.
 
 use super::conn::{ControlConn, State};
-use super::stream::Input;
 use super::Control;
 use crate::limits::{CONTROL_TURN_BYTES, FAREWELL_NS};
 use crate::loss::Loss;
@@ -13,6 +12,7 @@ use crate::session::message::Message;
 use crate::sys::atomic::Ordering;
 use crate::sys::clock;
 use crate::sys::map::{Entry, HashMap};
+use crate::sys::stream::Input;
 use crate::types::{EngineId, LaneId, Monotonic, PeerId};
 use std::time::Duration;
 
@@ -125,7 +125,7 @@ impl Control {
 
     /// Reads and discards input of a connection on which only the Bye is still to be sent.
     pub(super) fn parting(&mut self, token: u64, mut control: Box<ControlConn>, deadline: Option<Monotonic>) {
-        let stands = control.stream.flush(&self.poller).is_ok();
+        let stands = control.stream.flush().is_ok();
         if let (true, Ok(Input::Bytes(_) | Input::Nothing)) =
             (stands, control.stream.read(CONTROL_TURN_BYTES))
         {

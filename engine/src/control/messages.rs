@@ -24,7 +24,7 @@ impl Control {
         };
         let mut messages = messages.into_iter();
         let sealed = messages.try_for_each(|it| control.channel.seal(&it.encode(), control.stream.out()));
-        if sealed.is_err() || control.stream.flush(&self.poller).is_err() {
+        if sealed.is_err() || control.stream.flush().is_err() {
             // The poller then reports the connection, and the loop closes it.
             crate::sys::socket::shutdown(control.stream.fd());
         }
@@ -73,12 +73,6 @@ impl Control {
             Message::Transport { transport, why, body } => {
                 return self.service_message(peer, *transport, why.clone(), body.clone());
             }
-            Message::OpenLanes { kinds } => {
-                if !self.lanes.asked(peer, *kinds) {
-                    self.misbehaved(peer);
-                }
-                return;
-            }
             Message::Grant { limit } => {
                 let channel_exists = session.peer.grant(*limit);
                 if !channel_exists {
@@ -113,7 +107,7 @@ impl Control {
         if let Some(session) = self.sessions.get(&peer) {
             session.lane_numbers.fence(lane);
         }
-        self.forget_greeting(peer, lane);
+        self.lanes.give_up(peer, lane);
         // Contract 3: the lane is closed before the fence is acknowledged.
         self.lane_lost(peer, lane, Loss::of(Cause::Closed, format!("the peer gave up lane {lane}")));
         if !self.answers_late(peer, lane) {

@@ -10,9 +10,7 @@ mod deadlines;
 mod dial;
 mod doors;
 mod ending;
-pub mod greeting;
 mod inbound;
-mod lanes;
 mod late_lanes;
 mod look_ups;
 mod messages;
@@ -21,7 +19,6 @@ mod reading;
 mod restarts;
 mod room;
 mod sessions;
-mod stream;
 #[cfg(test)]
 mod tests;
 mod transports;
@@ -31,7 +28,7 @@ use crate::command::Command;
 use crate::complete::Fence;
 use crate::context::Context;
 use crate::loss::{Cause, Loss};
-use crate::peer::transport::LaneService;
+use crate::peer::transport::{LaneService, LANE_TOKENS};
 use crate::peer::Installed;
 use crate::schedule::Schedule;
 use crate::session::handshake::ProofTable;
@@ -42,11 +39,11 @@ use crate::sys::clock;
 use crate::sys::fd::OwnedFd;
 use crate::sys::health;
 use crate::sys::map::{HashMap, HashSet};
-use crate::sys::poller::{Poller, PollerKind, Ready};
+use crate::sys::poller::{Poller, Ready};
 use crate::sys::tcp::Listener;
 use crate::sys::thread::JoinHandle;
 use crate::sys::turns::{self, Next, Turns};
-use crate::types::{EngineId, Monotonic, PeerId, PlaceId, SessionId};
+use crate::types::{EngineId, Monotonic, PeerId, PlaceId};
 use announce::RegionLog;
 use callers::Callers;
 use conn::{Conn, State};
@@ -70,6 +67,7 @@ const WATCH_NS: u64 = 100_000_000;
 /// The parts that the control loop is made of.
 pub struct Parts {
     pub context: Arc<Context>,
+    pub poller: Arc<Poller>,
     pub listener: Option<Listener>,
     pub proofs: Option<OwnedFd>,
     pub lanes: Arc<dyn LaneService>,
@@ -89,8 +87,6 @@ pub struct Control {
     sessions: HashMap<PeerId, PeerSession>,
     /// Sessions that are not given up, by the names of their peers.
     names: Names<PeerId>,
-    /// Sessions by the session id that the greetings of their lanes carry.
-    by_session_id: HashMap<SessionId, PeerId>,
     /// The current session of each engine.
     by_engine: HashMap<EngineId, PeerId>,
     /// The latest peer that listened at each place (`Identity::place`).
@@ -128,7 +124,7 @@ pub struct Control {
 
 impl Control {
     pub fn new(parts: Parts) -> Result<Control> {
-        let poller = Arc::new(Poller::new(PollerKind::Epoll)?);
+        let poller = parts.poller;
         let doors = Doors::new(poller.clone(), parts.listener, parts.proofs)?;
         let wake = poller.clone();
         parts.context.commands.set_wake(move || wake.wake());
@@ -145,7 +141,6 @@ impl Control {
             pending: Names::default(),
             sessions: HashMap::default(),
             names: Names::default(),
-            by_session_id: HashMap::default(),
             by_engine: HashMap::default(),
             by_place: HashMap::default(),
             alarms: Schedule::new(),
@@ -240,6 +235,9 @@ impl Control {
         match event.token {
             LISTENER => self.accept(),
             PROOFS => self.accept_proof(),
+            token if token & LANE_TOKENS != 0 => {
+                self.lanes.event(token).into_iter().for_each(|peer| self.answer_connects(peer))
+            }
             token if self.pidfds.contains_key(&token) => self.process_ended(token),
             token => self.connection(token, event),
         }
@@ -257,9 +255,6 @@ impl Control {
             State::ProofIn { stream, seen } => self.proof_in(token, stream, seen, deadline),
             State::Dialing(dialing) => self.dialing(token, dialing, event, deadline),
             State::ProofOut { stream, dial, seen } => self.proof_out(token, stream, dial, seen, deadline),
-            State::Greeting { stream, peer, greeting, seen } => {
-                self.greeting(token, stream, peer, greeting, seen, deadline)
-            }
             State::Control(control) => self.control(token, control, deadline),
             State::Parting(control) => self.parting(token, control, deadline),
         }
@@ -285,11 +280,7 @@ impl Control {
             }
             Command::LaneParted { peer, lane } => self.lane_parted(peer, lane),
             Command::WatchWorkers => self.watch_at_ns = clock::monotonic_ns() + WATCH_NS,
-            Command::WantLanes { peer, kinds } => self.lanes.want(peer, kinds),
-            Command::OpenLane { peer, session_id, slot, lane } => {
-                self.open_lane(peer, session_id, slot, lane)
-            }
-            Command::AskForLanes { peer, session_id, kinds } => self.ask_for_lanes(peer, session_id, kinds),
+            Command::PathWants { peer, transport } => self.path_wants(peer, transport),
             Command::LaneLost { peer, lane, loss } => self.lane_lost(peer, lane, loss),
             Command::PathSettled { peer, transport, why, pending } => {
                 self.path_settled(peer, transport, why, pending)

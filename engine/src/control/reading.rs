@@ -2,12 +2,12 @@
 //! their order, then passed to their session. `messages` carries them out.
 
 use super::conn::{ControlConn, Offered, State};
-use super::stream::Input;
 use super::Control;
 use crate::limits::{BROKEN_BYTES_MAX, CONTROL_TURN_BYTES};
 use crate::loss::{Cause, Failure};
 use crate::session::message::Message;
 use crate::status::{Error, Status};
+use crate::sys::stream::Input;
 use crate::types::Monotonic;
 
 impl Control {
@@ -19,7 +19,7 @@ impl Control {
         if sealed.is_err() {
             return self.control_ended(control, Failure::new(Cause::Ours, "sealing a message"));
         }
-        if let Err(error) = control.stream.flush(&self.poller) {
+        if let Err(error) = control.stream.flush() {
             return self.control_ended(control, Failure::system("sending", &error));
         }
         // Input that came with the handshake's last bytes is already read; the poller does not report it.
@@ -31,7 +31,7 @@ impl Control {
     pub(super) fn control(&mut self, token: u64, mut control: Box<ControlConn>, deadline: Option<Monotonic>) {
         // If writing fails, the peer may have sent the reason before: input that has arrived is still read.
         if control.broken.is_none() {
-            let flushed = control.stream.flush(&self.poller);
+            let flushed = control.stream.flush();
             control.broken = flushed.err().map(|error| Failure::system("sending", &error));
         }
         let ended = match control.stream.read(CONTROL_TURN_BYTES) {

@@ -43,9 +43,6 @@ pub struct PeerSession {
     pub conn: Option<u64>,
     /// Callers of `connect` that wait for the session to be up.
     pub waiting: Vec<u64>,
-    /// Connections of lanes that we dialed and that the peer has not welcomed, by lane. They end with the session's
-    /// control connection.
-    pub(super) greetings: HashMap<LaneId, u64>,
     /// Earlier peer objects of this engine's incarnation. The peer's Ready confirms that their lanes are closed.
     predecessors: Vec<PeerId>,
     /// The peer's association id for us, which our next Start repeats.
@@ -78,6 +75,7 @@ impl PeerSession {
             peer: self.peer.clone(),
             dialer,
             session_id: self.session_id,
+            remote: self.remote,
             key: self.lane_key,
             lane_numbers: self.lane_numbers.clone(),
         }
@@ -246,8 +244,6 @@ impl Control {
         let waiting = self.adopt_target(control, peer);
         if let Some(session) = self.sessions.get_mut(&peer) {
             session.conn = Some(token);
-            self.by_session_id.remove(&session.session_id);
-            self.by_session_id.insert(control.session_id, peer);
             session.session_id = control.session_id;
             session.lane_key = control.lane_key;
             // `by_place` has the place from the session's beginning, and the session's end removes that place.
@@ -333,7 +329,6 @@ impl Control {
             dialed: String::new(),
             conn: Some(token),
             waiting: Vec::new(),
-            greetings: HashMap::default(),
             predecessors: Vec::new(),
             remote_association: fresh,
             announced: Announced::default(),
@@ -351,7 +346,6 @@ impl Control {
             identity: theirs,
         };
         self.sessions.insert(handle, session);
-        self.by_session_id.insert(control.session_id, handle);
         let waiting = self.adopt_target(control, handle);
         self.name_session(handle);
         self.join(handle, waiting);
@@ -422,7 +416,6 @@ impl Control {
         self.alarms.set(peer, next);
         if over {
             if let Some(session) = self.sessions.remove(&peer) {
-                self.by_session_id.remove(&session.session_id);
                 self.checks.set(peer, None);
                 session.peer.set_tcp_path(None);
                 self.retire(peer);

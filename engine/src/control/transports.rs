@@ -6,7 +6,9 @@ use super::Control;
 use crate::command::Reply;
 use crate::loss::{Cause, Loss};
 use crate::notify::EventBody;
+use crate::peer::transport::{ALL, EXPRESS};
 use crate::peer::{Closed, PathStatus, Peer, TransportService};
+use crate::route::FASTER;
 use crate::status::{Result, Status};
 use crate::types::{Incarnation, LaneId, PeerId, SessionId, TransferId, Transport};
 use std::sync::Arc;
@@ -21,6 +23,9 @@ pub struct DrainingPeer {
 
 impl Control {
     fn service(&self, transport: Transport) -> Option<Arc<dyn TransportService>> {
+        if transport == Transport::Tcp {
+            return Some(self.lanes.clone());
+        }
         let beside = self.services.iter().find(|beside| beside.transport == transport)?;
         beside.service.as_ref().ok().cloned()
     }
@@ -89,6 +94,41 @@ impl Control {
         if !taken {
             self.misbehaved(peer);
         }
+    }
+
+    /// Lets a transport's service do what its path to the peer needs.
+    pub(super) fn path_wants(&mut self, peer: PeerId, transport: Transport) {
+        self.service(transport).into_iter().for_each(|service| service.wanted(peer));
+        self.touch(peer);
+    }
+
+    /// Opens lanes before a transfer needs them, if TCP is the best path or may soon be.
+    fn foresee_lanes(&mut self, peer: PeerId) {
+        let Some(session) = self.sessions.get(&peer).filter(|session| session.conn.is_some()) else { return };
+        if !self.context.config.transports.allows(Transport::Tcp) {
+            return;
+        }
+        let statuses = || FASTER.iter().map(|transport| (*transport, session.peer.path_status(*transport)));
+        let is_settled = |transport: Transport| session.paths_settled & transport.bit() != 0;
+        let broke = statuses()
+            .any(|(transport, status)| is_settled(transport) && matches!(status, PathStatus::Pending(_)));
+        let is_best = statuses()
+            .all(|(transport, status)| is_settled(transport) && !matches!(status, PathStatus::Open(..)));
+        if broke {
+            self.lanes.want(peer, ALL);
+        } else if is_best {
+            self.lanes.want(peer, EXPRESS);
+        }
+        self.touch(peer);
+    }
+
+    /// Returns whether a transfer that is submitted now finds a faster path or the express lane, or may not use TCP.
+    pub(super) fn has_lane_it_needs(&self, peer: PeerId) -> bool {
+        let Some(session) = self.sessions.get(&peer) else { return false };
+        let is_faster = FASTER
+            .iter()
+            .any(|transport| matches!(session.peer.path_status(*transport), PathStatus::Open(..)));
+        is_faster || !self.context.config.transports.allows(Transport::Tcp) || self.lanes.has_express(peer)
     }
 
     pub(super) fn path_settled(
@@ -220,3 +260,7 @@ impl Control {
         self.services.iter().fold(0, |mask, beside| mask | beside.transport.bit())
     }
 }
+
+#[cfg(test)]
+#[path = "transports_tests.rs"]
+mod tests;

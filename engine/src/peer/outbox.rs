@@ -211,35 +211,41 @@ impl Outbox {
             }
             return;
         }
-        let end = transfer.spec.slices.len() as u32;
-        self.push_run(Run { transfer, next: 0, end, is_device: false, is_replay: false }, class);
+        let (routed, end) = (transfer.transport(), transfer.spec.slices.len() as u32);
+        let run = Run { transfer, next: 0, end, is_device: false, is_replay: false };
+        if routed == Transport::Tcp || self.is_open(routed) {
+            return self.join(routed, run, class);
+        }
+        self.push_run(run, class);
     }
 
     fn push_run(&mut self, run: Run, class: Class) {
         let transport = self.lineup_of(&run.transfer, run.is_replay);
-        self.lineups[transport as usize].runs[class as usize][side(run.transfer.spec.op)]
-            .insert(run.spot(), run);
+        self.join(transport, run, class);
+    }
+
+    fn join(&mut self, transport: Transport, run: Run, class: Class) {
+        let runs = &mut self.lineups[transport as usize].runs;
+        runs[class as usize][side(run.transfer.spec.op)].insert(run.spot(), run);
     }
 
     /// Queues slices of a lost lane again, at their old position. `notified`: together with the notification.
     pub fn requeue(&mut self, transfer: Arc<Transfer>, range: SliceRange, class: Class, notified: bool) {
-        let SliceRange { first, end } = range;
-        self.push_run(Run { transfer, next: first, end, is_device: false, is_replay: notified }, class);
+        let (next, end) = (range.first, range.end);
+        self.push_run(Run { transfer, next, end, is_device: false, is_replay: notified }, class);
     }
 
     /// Queues slices to be staged, because their path does not reach the memory.
     pub fn stage(&mut self, transfer: Arc<Transfer>, range: SliceRange, class: Class) {
-        let SliceRange { first, end } = range;
         transfer.set_transport(Transport::Staged);
-        self.push_run(Run { transfer, next: first, end, is_device: true, is_replay: false }, class);
+        let (next, end) = (range.first, range.end);
+        self.push_run(Run { transfer, next, end, is_device: true, is_replay: false }, class);
     }
 
     /// Queues slices for TCP, because the transfer's path does not reach their memory. The transfer keeps its path.
     pub fn detour(&mut self, transfer: Arc<Transfer>, range: SliceRange, class: Class) {
-        let SliceRange { first, end } = range;
-        let run = Run { transfer, next: first, end, is_device: false, is_replay: false };
-        let runs = &mut self.lineups[Transport::Tcp as usize].runs;
-        runs[class as usize][side(run.transfer.spec.op)].insert(run.spot(), run);
+        let run = Run { transfer, next: range.first, end: range.end, is_device: false, is_replay: false };
+        self.join(Transport::Tcp, run, class);
     }
 
     /// Opens the transport: it carries what is queued for it.

@@ -1,7 +1,7 @@
 //! A peer's queued, lost and given-up work, without a transport.
 
 use super::outbox::{PullLimits, Pulled};
-use super::{EngineParts, Path, PathStatus, Peer, PeerIdentity, PeerState};
+use super::{EngineParts, Path, PathStatus, Peer, PeerIdentity, PeerState, SessionInfo};
 use crate::complete::transfer::{Failure, Strike};
 use crate::complete::{Fence, Notification, State, Table, Transfer, TransferFlags, TransferSpec};
 use crate::handle::Tag;
@@ -14,7 +14,8 @@ use crate::route::{Asked, PathState};
 use crate::status::Status;
 use crate::sys::pages::Pages;
 use crate::types::{
-    EngineId, Monotonic, Op, PeerId, Range, RegionId, Request, Slice, SliceRange, TransferId, Transport,
+    EngineId, Monotonic, Op, PeerId, Range, RegionId, Request, SessionId, Slice, SliceRange, TransferId,
+    Transport,
 };
 use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex};
@@ -48,6 +49,18 @@ impl<T> Hook<T> {
 
 pub fn peer() -> Arc<Peer> {
     peer_with(1)
+}
+
+/// Returns a session with this peer.
+pub fn session_info(peer: Arc<Peer>, dialer: bool) -> SessionInfo {
+    SessionInfo {
+        peer,
+        dialer,
+        session_id: SessionId([1; 16]),
+        remote: (Ipv4Addr::LOCALHOST, 1).into(),
+        key: [7; 32],
+        lane_numbers: Arc::default(),
+    }
 }
 
 /// Returns a peer with this handle.

@@ -5,8 +5,9 @@ use super::{LaneNumbers, Peer, Posted};
 use crate::command::Command;
 use crate::loss::Loss;
 use crate::status::Result;
-use crate::sys::fd::OwnedFd;
+use crate::sys::stream::Stream;
 use crate::types::{Boottime, LaneId, Monotonic, PeerId, RegionId, SessionId, TransferId, Transport};
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 /// The result of closing a lane of a `TransportService`.
@@ -52,6 +53,8 @@ pub trait TransportService: Send + Sync {
     fn refused(&self, _peer: PeerId, _why: String) -> bool {
         false
     }
+    /// The path to the peer needs its service: it has sent `Command::PathWants`.
+    fn wanted(&self, _peer: PeerId) {}
     /// Returns the path from when it is settled until it ends, and the text on what makes it fast or slow.
     fn path(&self, peer: PeerId) -> Option<(Arc<dyn Path>, String)>;
     /// Returns the messages about newly registered regions (at a session's begin: all regions). They reach the peer's
@@ -91,24 +94,26 @@ pub const EXPRESS: u32 = 1;
 pub const BULK: u32 = 2;
 pub const ALL: u32 = EXPRESS | BULK;
 
-/// A transport whose lanes are connections like those of `control`, which has the engine's only listener: `control`
-/// dials and accepts them, and hands over those that have proven to belong to a session. Called by the control loop.
+/// The bit of the control loop's tokens that are those of a `LaneService`.
+pub const LANE_TOKENS: u64 = 1 << 63;
+
+/// A transport whose lanes are connections to the engine's only listener, which `control` has. It dials its lanes
+/// itself; `control` polls their connections, and hands over those that greet as lanes. Called by the control loop.
 pub trait LaneService: TransportService {
     /// Adds a peer without lanes.
     fn add(&self, peer: Arc<Peer>);
-    /// Requests lanes of these kinds whenever the session is up: `Command::OpenLane` or `AskForLanes` follows.
+    /// Requests lanes of these kinds whenever the session is up.
     fn want(&self, peer: PeerId, kinds: u32);
-    /// Requests lanes for the peer, which asks for them. Returns false if the peer dials the lanes itself: to ask then
-    /// violates the protocol.
-    fn asked(&self, peer: PeerId, kinds: u32) -> bool;
-    /// Returns whether a lane of this session with this number may be attached in this slot.
-    fn takes(&self, peer: PeerId, lane: LaneId, slot: u32) -> bool;
-    /// Returns the lane that is attached in a slot.
-    fn attached(&self, peer: PeerId, slot: u32) -> Option<LaneId>;
-    /// Attaches a lane to its session. False: its number is taken or fenced, or no worker can poll it.
-    fn attach(&self, peer: PeerId, candidate: Candidate) -> bool;
-    /// Notes that a lane could not be opened; it is tried again later.
-    fn not_opened(&self, peer: PeerId, slot: u32, loss: Loss);
+    /// Returns whether small transfers find a lane.
+    fn has_express(&self, peer: PeerId) -> bool;
+    /// Attaches a connection that a peer has opened with this greeting, or closes it. Returns the peer of the lane that
+    /// was attached.
+    fn greeted(&self, stream: Stream, greeting: &[u8]) -> Option<PeerId>;
+    /// Handles an event of a connection that the service has dialed, whose token has the bit LANE_TOKENS. Returns the
+    /// peer of the lane that was attached.
+    fn event(&self, token: u64) -> Option<PeerId>;
+    /// Ends the dial of a lane, if there is one: the lane is fenced and can no longer be attached.
+    fn give_up(&self, peer: PeerId, lane: LaneId);
     /// Returns when to call `timer` next for this peer.
     fn next_timer(&self, peer: PeerId) -> Option<Monotonic>;
     fn timer(&self, peer: PeerId, now_ns: Monotonic);
@@ -122,13 +127,6 @@ pub trait LaneService: TransportService {
     fn is_parting(&self, peer: PeerId) -> bool;
     /// Replaces each thread that is in the same call as at the last look. True while a thread works.
     fn watch(&self) -> bool;
-}
-
-/// A connection that has proven to belong to the session, to be attached as a lane.
-pub struct Candidate {
-    pub lane: LaneId,
-    pub slot: u32,
-    pub socket: OwnedFd,
 }
 
 /// The last work on a lane before it is closed on purpose.
@@ -152,6 +150,8 @@ pub struct SessionInfo {
     pub peer: Arc<Peer>,
     pub dialer: bool,
     pub session_id: SessionId,
+    /// The peer's address, as this side dialed or accepted it.
+    pub remote: SocketAddr,
     /// A secret of the two engines.
     pub key: [u8; 32],
     /// The source of lane numbers of the session.

@@ -53,10 +53,6 @@ pub enum Message {
         pid: u32,
         started: u64,
     },
-    /// Asks the dialer for TCP lanes. `kinds` is a mask: 1 the express lane, 2 the bulk lanes. Sent to the dialer only.
-    OpenLanes {
-        kinds: u32,
-    },
     /// A message from the sender's transport service to the receiver's. A `why` that is not empty says that no path of
     /// this transport will come, and the reason.
     Transport {
@@ -141,7 +137,6 @@ impl Message {
             Message::Bye { status } => numbers(10, &[*status as i64 as u64]),
             Message::HasEnded { pid, started } => numbers(12, &[*pid as u64, *started]),
             Message::Ended { pid, started } => numbers(13, &[*pid as u64, *started]),
-            Message::OpenLanes { kinds } => numbers(14, &[*kinds as u64]),
             Message::Transport { transport, why, body } => {
                 out.extend_from_slice(&[11, *transport]);
                 encode_text(why, &mut out);
@@ -177,7 +172,6 @@ impl Message {
             11 => Message::Transport { transport: reader.u8()?, why: reader.text()?, body: reader.body()? },
             12 => Message::HasEnded { pid: reader.small()?, started: reader.u64()? },
             13 => Message::Ended { pid: reader.small()?, started: reader.u64()? },
-            14 => Message::OpenLanes { kinds: reader.small()? },
             _ => return Err(BadMessage),
         };
         if reader.0.is_empty() {
@@ -256,7 +250,6 @@ mod tests {
             Message::Grant { limit: 8 },
             Message::Bye { status: -301 },
             Message::HasEnded { pid: 7, started: u64::MAX },
-            Message::OpenLanes { kinds: 3 },
             Message::Ended { pid: u32::MAX, started: 3 },
             Message::Transport { transport: 2, why: "no".into(), body: vec![7; 300] },
         ]

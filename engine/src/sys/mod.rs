@@ -20,6 +20,7 @@ mod parts;
 mod planted;
 mod process;
 pub mod proven;
+pub mod stream;
 pub mod thread;
 pub mod turns;
 

@@ -3,7 +3,7 @@
 
 use crate::proxy::{Passing, Proxy, Verdict, Way};
 use crate::support::*;
-use ferry::internals::control::greeting::GREETING_BYTES;
+use ferry::internals::session::greeting::GREETING_BYTES;
 use ferry::types::{Op, PeerId, Request};
 use ferry::{Deadline, Engine, State, Status, Transfer, TransferOptions};
 use std::sync::{Arc, Mutex};

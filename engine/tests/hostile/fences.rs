@@ -3,7 +3,7 @@
 use crate::hostile::{Hostile, HostileLane, HostileListener, Who, PATIENCE};
 use crate::proxy::{Passing, Proxy, Verdict, Way};
 use crate::support::{alloc, engine, eventually};
-use ferry::internals::control::greeting::{Greeting, GREETING_BYTES};
+use ferry::internals::session::greeting::{Greeting, GREETING_BYTES};
 use ferry::internals::session::message::Message;
 use ferry::internals::transport::tcp::wire::{Descriptor, Header, Kind};
 use ferry::types::{LaneId, Op, PeerId, RegionId, Request};

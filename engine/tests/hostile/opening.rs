@@ -1,8 +1,8 @@
 //! Lanes are opened on demand: messages meanwhile that no correct engine sends.
 
-use crate::hostile::{Hostile, HostileListener, Who, PATIENCE};
+use crate::hostile::{open_lanes, Hostile, HostileListener, Who, PATIENCE};
 use crate::support::{alloc, engine, eventually, regions, REMOTE, REMOTE_REGION};
-use ferry::internals::control::greeting::{Greeting, GREETING_BYTES};
+use ferry::internals::session::greeting::{Greeting, GREETING_BYTES};
 use ferry::internals::session::message::Message;
 use ferry::internals::transport::tcp::wire::Header;
 use ferry::types::{LaneId, Op, Request, Transport};
@@ -16,7 +16,7 @@ fn a_dialer_that_asks_for_lanes_is_sent_off() {
     let engine = engine(&[]);
     let mut peer = Hostile::dial(engine.address(), &Who::new());
     let _lanes = peer.up();
-    peer.send(&Message::OpenLanes { kinds: 3 });
+    peer.send(&open_lanes(3));
     assert_eq!(peer.receive_end(), Some(Status::Corrupt as i32));
 }
 
@@ -70,7 +70,7 @@ fn lanes_that_are_asked_for_without_end_are_opened_once() {
         let connecting = scope.spawn(|| engine.connect(&listener.address, Some(PATIENCE)).unwrap());
         let mut peer = listener.accept();
         peer.start();
-        let ask = || (0..10_000u32).map(|at| Message::OpenLanes { kinds: [0, !0, 2, 3, 4][at as usize % 5] });
+        let ask = || (0..10_000u32).map(|at| open_lanes([0, !0, 2, 3, 4][at as usize % 5]));
         peer.send_all(&ask().collect::<Vec<_>>());
         peer.ready();
         let lanes: Vec<_> = (0..peer.slots).map(|slot| peer.lane(slot)).collect();

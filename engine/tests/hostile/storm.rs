@@ -5,7 +5,7 @@
 //! FERRY_HOSTILE_ROUNDS is the number of rounds (`scripts/fuzz.sh hostile` runs many, under AddressSanitizer), and
 //! FERRY_HOSTILE_SEED the seed of the first; the next rounds count on.
 
-use crate::hostile::{Hostile, HostileLane, Who, PATIENCE};
+use crate::hostile::{open_lanes, Hostile, HostileLane, Who, PATIENCE};
 use crate::support::{alloc, engine};
 use ferry::internals::region::RemoteRegion;
 use ferry::internals::session::message::Message;
@@ -243,7 +243,7 @@ impl Storm<'_> {
             9 if dice.one_in(4) => Message::Bye { status: dice.number() as i32 },
             10 => Message::HasEnded { pid: dice.number() as u32, started: dice.number() },
             11 => Message::Ended { pid: dice.number() as u32, started: dice.number() },
-            12 => Message::OpenLanes { kinds: dice.number() as u32 },
+            12 => open_lanes(dice.number() as u32),
             _ => {
                 let why = if dice.one_in(4) { "no path".into() } else { String::new() };
                 // The first byte of a body is mostly a kind of the transports' services.

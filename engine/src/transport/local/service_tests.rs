@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::handle::Tag;
-use crate::peer::tests::peer_with;
+use crate::peer::tests::{peer_with, session_info};
 use crate::region::grants::Grant;
 use crate::region::RegionSpec;
 use crate::sys::mapping::Mapping;
@@ -25,13 +25,7 @@ fn service() -> Arc<Service> {
     for handle in 1..=PEERS {
         let mut session_id = SessionId([0; 16]);
         session_id.0[..8].copy_from_slice(&handle.to_le_bytes());
-        service.begin(SessionInfo {
-            peer: peer_with(handle),
-            dialer: handle % 2 == 0,
-            session_id,
-            key: [7; 32],
-            lane_numbers: Arc::default(),
-        });
+        service.begin(SessionInfo { session_id, ..session_info(peer_with(handle), handle % 2 == 0) });
     }
     service
 }

@@ -414,9 +414,8 @@ impl Session {
 mod tests {
     use super::*;
     use crate::handle::Tag;
-    use crate::peer::tests::peer_with;
+    use crate::peer::tests::{peer_with, session_info};
     use crate::region::Registry;
-    use crate::types::SessionId;
     use std::cell::Cell;
 
     /// A session with no endpoints. It needs no device.
@@ -424,10 +423,7 @@ mod tests {
         let peer = peer_with(7);
         let registry = Arc::new(Registry::new(Tag::from_random(1), None));
         let path = Arc::new(RdmaPath::new(peer.clone(), registry, 0, Box::new(|| {})));
-        let session_id = SessionId([1; 16]);
-        let session_info =
-            SessionInfo { peer, dialer, session_id, key: [7; 32], lane_numbers: Arc::default() };
-        Session::new(session_info, path, PATIENCE, None)
+        Session::new(session_info(peer, dialer), path, PATIENCE, None)
     }
 
     #[test]

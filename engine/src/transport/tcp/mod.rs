@@ -3,8 +3,8 @@
 //! ```text
 //! path ─ picks lanes ─▶ lane ┬ tx   fills and sends batches          } any thread: submitter,
 //!                            └ rx   receives, `incoming`s, `landing`    } waiter, or `worker`
-//! service ─ requests the lanes that queued work needs, as `opening` decides
-//! `control` dials and accepts the connections, and hands them over as lanes.
+//! service ─ opens the lanes that queued work needs, as `opening` decides; `greetings` dials them
+//! `control` polls the connections until they are lanes, and accepts those of the peer.
 //! ```
 
 pub mod admit;
@@ -15,6 +15,7 @@ mod debts_tests;
 mod drain_tests;
 pub mod filler;
 pub mod flight;
+mod greetings;
 pub mod incoming;
 pub mod landing;
 pub mod lane;

@@ -1,5 +1,5 @@
 //! Decides which lanes a session opens. A session opens none until work is queued for TCP. Pure; `service` carries out
-//! the steps, `control` dials.
+//! the steps, `greetings` dials.
 //!
 //! ```text
 //!         wanted            attached           lost
@@ -21,6 +21,16 @@ pub fn kind(slot: u32) -> u32 {
     } else {
         BULK
     }
+}
+
+/// Returns the message by which the acceptor of a session asks its dialer for these kinds of lanes.
+pub fn ask(kinds: u32) -> Vec<u8> {
+    kinds.to_le_bytes().to_vec()
+}
+
+/// Returns the kinds of lanes that a message asks for; None if it is not well formed.
+pub fn asked(message: &[u8]) -> Option<u32> {
+    message.try_into().ok().map(u32::from_le_bytes)
 }
 
 #[derive(Debug, PartialEq, Eq)]

@@ -23,7 +23,7 @@ const HELD_NS: u64 = 1_000_000;
 pub struct TcpPath {
     /// Weak, because the peer holds the path.
     peer: Weak<Peer>,
-    /// The kinds of lanes that the control loop was asked for. Each is requested once: from then on a lost lane is
+    /// The kinds of lanes that the service was asked for. Each is requested once: from then on a lost lane is
     /// opened again without a request.
     wanted: AtomicU32,
     slots: RwLock<Vec<Option<Arc<Lane>>>>,
@@ -58,7 +58,12 @@ impl TcpPath {
         }
         // After the bit is set: `set` calls `update_express` under the lock too, so the later call sees both changes.
         self.update_express(&self.slots.read());
-        peer.engine().commands.push(Command::WantLanes { peer: peer.handle, kinds: kind });
+        peer.engine().commands.push(Command::PathWants { peer: peer.handle, transport: Transport::Tcp });
+    }
+
+    /// Returns the kinds of lanes that work has waited for.
+    pub fn wanted(&self) -> u32 {
+        self.wanted.load(Ordering::Relaxed)
     }
 
     /// Lets the express lane pull bulk only if bulk was queued and no bulk lane is attached: a peer that exchanges only
@@ -70,10 +75,19 @@ impl TcpPath {
         }
     }
 
-    pub fn set(&self, slot: u32, lane: Option<Arc<Lane>>) {
+    pub fn set(&self, lane: Arc<Lane>) {
         let mut slots = self.slots.write();
-        if let Some(place) = slots.get_mut(slot as usize) {
-            *place = lane;
+        if let Some(place) = slots.get_mut(lane.slot as usize) {
+            *place = Some(lane);
+        }
+        self.update_express(&slots);
+    }
+
+    /// Removes a lane, if no other lane has taken its slot.
+    pub fn remove(&self, lane: &Lane) {
+        let mut slots = self.slots.write();
+        if let Some(place) = slots.get_mut(lane.slot as usize) {
+            place.take_if(|it| it.id == lane.id);
         }
         self.update_express(&slots);
     }

@@ -1,6 +1,6 @@
 //! A lane of the hostile peer: frames sealed with the right key, with any content.
 
-use ferry::internals::control::greeting::Greeting;
+use ferry::internals::session::greeting::Greeting;
 use ferry::internals::sys::clock;
 use ferry::internals::transport::tcp::wire::{
     lane_key, Descriptor, Header, Kind, Sealer, DESCRIPTOR_BYTES, HEADER_BYTES,

@@ -15,18 +15,24 @@ mod lane;
 #[allow(unused_imports)]
 pub use lane::{HostileLane, Received};
 
-use ferry::internals::control::greeting::{Greeting, GREETING_BYTES, WELCOME_BYTES};
 use ferry::internals::session::channel::Channel;
+use ferry::internals::session::greeting::{Greeting, GREETING_BYTES, WELCOME_BYTES};
 use ferry::internals::session::handshake::{
     derive_secret, peek_kind, refusal, Acceptor, AuthPolicy, Dialer, Established, HandshakeError, Identity,
     Local, Next, Peek, RefusalCode,
 };
 use ferry::internals::session::message::Message;
 use ferry::internals::sys::{clock, random_u64};
-use ferry::types::{EngineId, LaneId, SessionId};
+use ferry::types::{EngineId, LaneId, SessionId, Transport};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
+
+/// Returns the message by which an acceptor asks for lanes of these kinds.
+pub fn open_lanes(kinds: u32) -> Message {
+    let body = kinds.to_le_bytes().to_vec();
+    Message::Transport { transport: Transport::Tcp as u8, why: String::new(), body }
+}
 
 /// Longer than anything here takes; a wait that lasts longer has failed.
 pub const PATIENCE: Duration = Duration::from_secs(60);
@@ -353,7 +359,7 @@ impl Hostile {
         self.start();
         self.ready();
         if self.listener.is_some() {
-            self.send(&Message::OpenLanes { kinds: 3 });
+            self.send(&open_lanes(3));
         }
         let mut lanes: Vec<HostileLane> = (0..self.slots).map(|slot| self.lane(slot)).collect();
         lanes.sort_by_key(|lane| lane.slot);

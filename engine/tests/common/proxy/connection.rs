@@ -1,7 +1,7 @@
 //! One connection through the proxy: its two sockets, and the held bytes of each direction.
 
 use super::Way;
-use ferry::internals::control::greeting::Greeting;
+use ferry::internals::session::greeting::Greeting;
 use std::io::Write;
 use std::net::{Shutdown, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -7,7 +7,7 @@ mod connection;
 pub use connection::Seen;
 
 use connection::Connection;
-use ferry::internals::control::greeting::{Greeting, GREETING_BYTES, PREAMBLE_BYTES};
+use ferry::internals::session::greeting::{Greeting, GREETING_BYTES, PREAMBLE_BYTES};
 use ferry::internals::session::handshake::{peek_kind, Peek};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};

@@ -1,4 +1,4 @@
-//! A non-blocking TCP or UNIX stream with bounded buffers, for the control loop.
+//! A non-blocking TCP or UNIX stream with bounded buffers, on a poller.
 
 use crate::sys::fd::{AsFd, BorrowedFd, OwnedFd};
 use crate::sys::poller::{Interest, Poller};
@@ -95,7 +95,7 @@ impl Stream {
     }
 
     /// Writes as much as the socket takes. The poller reports when the rest can be written.
-    pub fn flush(&mut self, poller: &Poller) -> io::Result<()> {
+    pub fn flush(&mut self) -> io::Result<()> {
         while self.written < self.out.len() {
             let rest = &self.out[self.written..];
             match socket::send(self.fd(), rest) {
@@ -121,7 +121,7 @@ impl Stream {
         let wants_write = !self.out.is_empty();
         if wants_write != self.wants_write {
             self.wants_write = wants_write;
-            poller.set(self.fd(), self.token, Interest { read: true, write: wants_write })?;
+            self.poller.set(self.fd(), self.token, Interest { read: true, write: wants_write })?;
         }
         Ok(())
     }
