@@ -1,6 +1,7 @@
 //! The connections of the control loop: their states, and the data that each state needs.
 
 use crate::control::dial::Failed;
+use crate::control::dials::Target;
 use crate::limits::ANSWERS_UNWRITTEN_MAX;
 use crate::loss::{Failure, Loss};
 use crate::session::channel::Channel;
@@ -11,15 +12,6 @@ use crate::sys::fd::OwnedFd;
 use crate::sys::stream::Stream;
 use crate::types::{Monotonic, PeerId, SessionId};
 use std::net::SocketAddr;
-
-/// The purpose of a dial.
-pub enum Target {
-    /// A call of `connect`: the callers get the peer's handle. `asked`: the application's count of fences when the
-    /// last caller came.
-    New { address: String, asked: u64, waiting: Vec<u64> },
-    /// A session that lost its connection, by its peer.
-    Again { peer: PeerId },
-}
 
 /// A control connection whose handshake is over. Its session may not be found yet.
 pub struct ControlConn {

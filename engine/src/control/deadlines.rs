@@ -19,8 +19,7 @@ impl Control {
         let check = self.checks.first();
         let alarm = self.alarms.first();
         let watch = (self.watch_at_ns != Monotonic::NEVER).then_some(self.watch_at_ns);
-        let dials = [self.callers.next(), self.repeated_dials.next()];
-        [check, alarm, self.doors.next_timer(), watch].into_iter().chain(dials).flatten().min()
+        [check, alarm, self.doors.next_timer(), self.dials.next_timer(), watch].into_iter().flatten().min()
     }
 
     pub(super) fn timers(&mut self, now_ns: Monotonic) {
@@ -117,7 +116,7 @@ impl Control {
                 }
             }
         }
-        self.callers.expire(now);
+        self.dials.expire(now);
     }
 
     /// Keeps the handle of a peer whose session is over: the last LOST_PEERS_KEPT handles answer PEER_LOST.

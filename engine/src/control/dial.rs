@@ -1,8 +1,8 @@
 //! Connections that this engine opens: control connections to engines, and connections to their proof sockets, where
 //! this engine proves that it runs as the same user.
 
-use super::conn::{ControlConn, Dialing, State, Target};
-use super::waiting::{lacks_room, RepeatedDial};
+use super::conn::{ControlConn, Dialing, State};
+use super::dials::{Found, RepeatedDial, Target};
 use super::Control;
 use crate::command::Reply;
 use crate::session::handshake::{
@@ -14,6 +14,7 @@ use crate::sys::poller::Ready;
 use crate::sys::stream::{Input, Stream};
 use crate::sys::{clock, tcp, unix};
 use crate::types::{Incarnation, Monotonic, PeerId};
+use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -49,11 +50,17 @@ impl Failed {
 }
 
 /// Returns the error for a connection that the system could not make, or has ended.
-fn unreachable(remote: SocketAddr, error: &std::io::Error) -> Error {
+fn unreachable(remote: SocketAddr, error: &io::Error) -> Error {
     match error.raw_os_error() {
         Some(libc::EADDRNOTAVAIL) => Error::unreachable(format!("{remote}: {}", tcp::NO_PORT), error),
         _ => Error::unreachable(remote.to_string(), error),
     }
+}
+
+/// Returns whether the peer had no room for another handshake: it said so, or the backlog of its proof socket was
+/// full.
+pub(super) fn lacks_room(error: &Error, refusal: Option<RefusalCode>) -> bool {
+    refusal == Some(RefusalCode::TooMany) || error.os_error == libc::EAGAIN
 }
 
 impl Control {
@@ -66,7 +73,7 @@ impl Control {
         deadline: Monotonic,
         reply: Reply<PeerId>,
     ) {
-        let caller = self.callers.add(&address, deadline, reply);
+        let caller = self.dials.add_caller(&address, deadline, reply);
         let asked = self.fenced.count();
         if let Some(resolved) = resolved {
             let target = Target::New { address, asked, waiting: vec![caller] };
@@ -77,12 +84,19 @@ impl Control {
             return self.join_by_name(peer, address, &[], vec![caller]);
         }
         if self.wait_with(&address, &[], asked, deadline, vec![caller]).is_some() {
-            self.look_up(address, deadline, caller);
+            self.dials.look_up(address, deadline, caller, asked);
+        }
+    }
+
+    /// Dials for the callers that still wait for a look-up.
+    pub(super) fn name_found(&mut self, address: String, found: io::Result<Vec<SocketAddr>>) {
+        if let Some(Found { target, addresses, deadline }) = self.dials.name_found(address, found) {
+            self.dial(target, addresses, deadline);
         }
     }
 
     /// Dials for callers of `connect`, unless a session or a dial in progress already leads to their address.
-    pub(super) fn dial(&mut self, target: Target, resolved: Vec<SocketAddr>, deadline: Monotonic) {
+    fn dial(&mut self, target: Target, resolved: Vec<SocketAddr>, deadline: Monotonic) {
         let Target::New { address, asked, waiting } = target else { return };
         if let Some(peer) = self.session_at(&address, &resolved) {
             return self.join_by_name(peer, address, &resolved, waiting);
@@ -149,7 +163,7 @@ impl Control {
 
     fn try_dial(&mut self, remote: SocketAddr) -> Result<(u64, Stream, Dialer)> {
         let (dialer, first) = Dialer::start(&self.context.local)?;
-        let what = |error: std::io::Error| unreachable(remote, &error);
+        let what = |error: io::Error| unreachable(remote, &error);
         let socket = tcp::dial(remote, self.context.config.socket_buffer_bytes as usize).map_err(what)?;
         let token = self.token();
         let mut stream = Stream::new(socket, token, &self.poller, true).map_err(what)?;
@@ -172,7 +186,7 @@ impl Control {
     /// Reports a failed dial to its callers or to its session's machine.
     pub(super) fn dial_failed(&mut self, target: Target, error: Error, refusal: Option<RefusalCode>) {
         match target {
-            Target::New { waiting, .. } => self.callers.fail(waiting, &error),
+            Target::New { waiting, .. } => self.dials.fail(waiting, &error),
             Target::Again { peer } => {
                 let fatal = !matches!(error.status, Status::Unreachable | Status::System | Status::Timeout)
                     && !refusal.is_some_and(RefusalCode::passes)
@@ -326,8 +340,8 @@ impl Control {
         };
         let other = Error::new(Status::Unreachable, "another engine answers at the address");
         self.dial_failed(target, other, None);
-        let mut waiting = self.take_waiting(peer);
-        waiting.retain(|caller| self.callers.has(*caller));
+        let waiting = self.take_waiting(peer);
+        let waiting: Vec<u64> = self.dials.asked(waiting).into_iter().map(|(caller, ..)| caller).collect();
         // This dial lifts no fence: the times of its callers' calls are not known.
         (!waiting.is_empty()).then_some(Target::New { address, asked: 0, waiting })
     }
@@ -340,7 +354,7 @@ impl Control {
         nonce: &Nonce,
         deadline: Option<Monotonic>,
     ) -> Result<()> {
-        let refused = |error: std::io::Error| Error {
+        let refused = |error: io::Error| Error {
             status: Status::Refused,
             ..Error::system("the proof to run as the same user failed", &error)
         };

@@ -183,7 +183,7 @@ impl Control {
         let error = Error::new(status, "the peer was lost before its session was up");
         match status {
             Status::PeerLost => self.connect_again(waiting, dial_at, error),
-            _ => self.callers.fail(waiting, &error),
+            _ => self.dials.fail(waiting, &error),
         }
         // The sweep strikes the peer's transfers; then the application is told of the loss.
         self.sweeping.push_back(handle);

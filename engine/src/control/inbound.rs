@@ -206,7 +206,7 @@ impl Control {
         }
         // If both dialed at once, the session that the engine with the smaller id dialed stays.
         let ours_stays = self.context.local.engine_id < theirs.engine_id;
-        if ours_stays && self.dials(theirs) {
+        if ours_stays && self.dials.is_answered_by((theirs.engine_id, theirs.incarnation)) {
             return Some(RefusalCode::Duplicate);
         }
         let ours = self.session_of((theirs.engine_id, theirs.incarnation)).filter(|_| ours_stays)?;

@@ -4,15 +4,14 @@
 //! `deadlines` handles timers.
 
 pub mod announce;
-mod callers;
 mod conn;
 mod deadlines;
 mod dial;
+mod dials;
 mod doors;
 mod ending;
 mod inbound;
 mod late_lanes;
-mod look_ups;
 mod messages;
 mod names;
 mod reading;
@@ -45,11 +44,10 @@ use crate::sys::thread::JoinHandle;
 use crate::sys::turns::{self, Next, Turns};
 use crate::types::{EngineId, Monotonic, PeerId, PlaceId};
 use announce::RegionLog;
-use callers::Callers;
 use conn::{Conn, State};
+use dials::Dials;
 use doors::{Doors, LISTENER, PROOFS};
 use late_lanes::LateLanes;
-use look_ups::LookUps;
 use names::{names_of, Names};
 use room::Fenced;
 use sessions::PeerSession;
@@ -57,7 +55,6 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 use transports::DrainingPeer;
-use waiting::RepeatedDials;
 
 const FIRST_TOKEN: u64 = 16;
 /// The pause between two looks at the lane threads, while they work. A thread that two looks find in the same call is
@@ -79,11 +76,10 @@ pub struct Control {
     context: Arc<Context>,
     poller: Arc<Poller>,
     doors: Doors,
+    dials: Dials,
     lanes: Arc<dyn LaneService>,
     services: Vec<Installed>,
     conns: HashMap<u64, Conn>,
-    /// Connections that have no session yet, by the names under which callers of `connect` find them.
-    pending: Names<u64>,
     sessions: HashMap<PeerId, PeerSession>,
     /// Sessions that are not given up, by the names of their peers.
     names: Names<PeerId>,
@@ -105,9 +101,6 @@ pub struct Control {
     issued: ProofTable,
     /// Received messages, with their connection and its peer. Handled when the connection is back in `conns`.
     inbox: VecDeque<(u64, PeerId, Message)>,
-    callers: Callers,
-    look_ups: LookUps,
-    repeated_dials: RepeatedDials,
     /// Lost peers that may still access this engine's memory. The PeerLost event follows when they no longer can.
     draining: HashMap<PeerId, DrainingPeer>,
     /// Closed lanes that their devices still use.
@@ -126,6 +119,7 @@ impl Control {
     pub fn new(parts: Parts) -> Result<Control> {
         let poller = parts.poller;
         let doors = Doors::new(poller.clone(), parts.listener, parts.proofs)?;
+        let dials = Dials::new(&parts.context.commands);
         let wake = poller.clone();
         parts.context.commands.set_wake(move || wake.wake());
         let handshake_ns = parts.context.config.handshake_timeout_ms * 1_000_000;
@@ -133,12 +127,12 @@ impl Control {
             context: parts.context,
             poller,
             doors,
+            dials,
             lanes: parts.lanes,
             services: parts.services,
             draining: HashMap::default(),
             late: LateLanes::default(),
             conns: HashMap::default(),
-            pending: Names::default(),
             sessions: HashMap::default(),
             names: Names::default(),
             by_engine: HashMap::default(),
@@ -151,9 +145,6 @@ impl Control {
             fenced: Fenced::default(),
             issued: ProofTable::new(handshake_ns),
             inbox: VecDeque::new(),
-            callers: Callers::default(),
-            look_ups: LookUps::default(),
-            repeated_dials: RepeatedDials::default(),
             region_log: RegionLog::default(),
             lost: VecDeque::new(),
             next_token: FIRST_TOKEN,
@@ -218,13 +209,13 @@ impl Control {
         if let Some(at) = deadline {
             self.doors.enter(at, token, state.is_stranger());
         }
-        self.pending.set(token, names_of(&state));
+        self.dials.set_names(token, names_of(&state));
         self.conns.insert(token, Conn { state, deadline });
     }
 
     fn take(&mut self, token: u64) -> Option<Conn> {
         let conn = self.conns.remove(&token)?;
-        self.pending.set(token, Vec::new());
+        self.dials.set_names(token, Vec::new());
         if let Some(at) = conn.deadline {
             self.doors.leave(at, token);
         }
@@ -316,7 +307,7 @@ impl Control {
     /// Ends every session with a Bye and accepts no new sessions.
     fn end_sessions(&mut self) {
         self.stopping = true;
-        self.repeated_dials.clear();
+        self.dials.stop();
         self.doors.close();
         let parts =
             |state: &State| matches!(state, State::Parting(_) | State::Ending { is_refused: false, .. });

@@ -1,11 +1,11 @@
 //! The names under which `connect` finds sessions, and connections that have no session yet. A search costs the same
 //! however many sessions there are.
 
-use super::conn::{State, Target};
+use super::conn::State;
+use super::dials::Target;
 use super::Control;
-use crate::session::handshake::Identity;
 use crate::sys::map::{Entry, HashMap};
-use crate::types::{EngineId, Monotonic, PeerId};
+use crate::types::{EngineId, PeerId};
 use std::collections::BTreeSet;
 use std::hash::Hash;
 use std::net::{IpAddr, SocketAddr};
@@ -83,6 +83,12 @@ pub fn names_of(state: &State) -> Vec<Name> {
     }
 }
 
+/// Returns the names of whatever a caller of `connect` with this address may get.
+pub fn address_names<'a>(address: &'a str, resolved: &'a [SocketAddr]) -> impl Iterator<Item = Name> + 'a {
+    let claimed = resolved.iter().map(|at| Name::Claimed(address.to_owned(), at.ip()));
+    std::iter::once(Name::Given(address.to_owned())).chain(claimed)
+}
+
 impl Control {
     /// Updates the names of a session that has begun or whose names may have changed.
     pub(super) fn name_session(&mut self, peer: PeerId) {
@@ -97,51 +103,7 @@ impl Control {
 
     /// Returns the session that a caller of `connect` with this address gets. The session need not be UP.
     pub(super) fn session_at(&self, address: &str, resolved: &[SocketAddr]) -> Option<PeerId> {
-        let claimed = resolved.iter().map(|at| Name::Claimed(address.to_owned(), at.ip()));
-        let names = std::iter::once(Name::Given(address.to_owned())).chain(claimed);
-        names.into_iter().find_map(|name| self.names.latest(&name))
-    }
-
-    /// Adds callers to a dial in progress, or to a connection whose session is about to begin. Returns the callers if
-    /// there is none. `since`: as `asked` in `Target::New`.
-    pub(super) fn wait_with(
-        &mut self,
-        address: &str,
-        resolved: &[SocketAddr],
-        since: u64,
-        deadline: Monotonic,
-        callers: Vec<u64>,
-    ) -> Option<Vec<u64>> {
-        let claimed = resolved.iter().map(|at| Name::Claimed(address.to_owned(), at.ip()));
-        let names = std::iter::once(Name::Given(address.to_owned())).chain(claimed);
-        let found: Vec<u64> = names.flat_map(|name| self.pending.find(&name).collect::<Vec<_>>()).collect();
-        for token in found {
-            let target = match self.conns.get_mut(&token).map(|conn| &mut conn.state) {
-                Some(State::Dialing(dialing)) => {
-                    dialing.deadline = dialing.deadline.max(deadline);
-                    &mut dialing.target
-                }
-                // The peer dialed us.
-                Some(State::Control(control)) => control.target.get_or_insert_with(|| Target::New {
-                    address: address.to_owned(),
-                    asked: since,
-                    waiting: Vec::new(),
-                }),
-                _ => continue,
-            };
-            if let Target::New { asked, waiting, .. } = target {
-                *asked = since.max(*asked);
-                waiting.extend(callers);
-                return None;
-            }
-        }
-        Some(callers)
-    }
-
-    /// Returns whether a dial of this engine to that one is in progress and was answered. A dial that nobody answers
-    /// may lead nowhere.
-    pub(super) fn dials(&self, theirs: &Identity) -> bool {
-        self.pending.find(&Name::Engine(theirs.engine_id, theirs.incarnation)).next().is_some()
+        address_names(address, resolved).find_map(|name| self.names.latest(&name))
     }
 }
 

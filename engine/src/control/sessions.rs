@@ -2,7 +2,8 @@
 //! `messages` handles the messages of a session, `ending` handles lost lanes, lost connections and lost peers.
 
 use super::announce::Announced;
-use super::conn::{ControlConn, Offered, State, Target};
+use super::conn::{ControlConn, Offered, State};
+use super::dials::Target;
 use super::restarts::IN_ITS_PLACE;
 use super::Control;
 use crate::command::Reply;
@@ -308,7 +309,7 @@ impl Control {
             Ok(peer) => peer,
             Err(error) => {
                 if let Some(Target::New { waiting, .. }) = control.target.take() {
-                    self.callers.fail(waiting, &error);
+                    self.dials.fail(waiting, &error);
                 }
                 return None;
             }
