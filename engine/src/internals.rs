@@ -107,7 +107,7 @@ pub mod context {
 }
 
 pub mod control {
-    pub use crate::control::announce::rig as announce;
+    pub use crate::control::announcer::rig as announce;
 }
 
 pub mod device {

@@ -9,9 +9,15 @@ pub struct Schedule<T, K = u64> {
     by_key: HashMap<K, T>,
 }
 
+impl<T, K> Default for Schedule<T, K> {
+    fn default() -> Schedule<T, K> {
+        Schedule { by_time: BTreeSet::new(), by_key: HashMap::default() }
+    }
+}
+
 impl<T: Copy + Ord, K: Copy + Ord + Hash> Schedule<T, K> {
     pub fn new() -> Schedule<T, K> {
-        Schedule { by_time: BTreeSet::new(), by_key: HashMap::default() }
+        Schedule::default()
     }
 
     /// Sets when the key is due; None removes the key.

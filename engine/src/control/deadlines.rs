@@ -8,18 +8,16 @@ use crate::sys::atomic::Ordering;
 use crate::sys::clock;
 use crate::types::{Monotonic, PeerId};
 
-/// Number of lost peers whose handles still answer PEER_LOST; older handles become STALE.
-pub(super) const LOST_PEERS_KEPT: usize = 1024;
-
 /// Longest time of a sweep before the loop serves its connections again.
 const SWEEP_NS: u64 = 2_000_000;
 
 impl Control {
     pub(super) fn next_timer_ns(&self) -> Option<Monotonic> {
-        let check = self.checks.first();
-        let alarm = self.alarms.first();
         let watch = (self.watch_at_ns != Monotonic::NEVER).then_some(self.watch_at_ns);
-        [check, alarm, self.doors.next_timer(), self.dials.next_timer(), watch].into_iter().flatten().min()
+        [self.sessions.next_timer(), self.doors.next_timer(), self.dials.next_timer(), watch]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     pub(super) fn timers(&mut self, now_ns: Monotonic) {
@@ -30,12 +28,12 @@ impl Control {
                 self.watch_at_ns = now_ns + WATCH_NS;
             }
         }
-        for peer in self.checks.take_due(now_ns) {
+        for peer in self.sessions.due_checks(now_ns) {
             self.check(peer, now_ns);
         }
-        for peer in self.alarms.take_due(now_ns) {
+        for peer in self.sessions.due_alarms(now_ns) {
             let mut actions = Vec::new();
-            if let Some(session) = self.sessions.get_mut(&peer) {
+            if let Some(session) = self.sessions.get_mut(peer) {
                 // A frame on a lane is a sign of life, too.
                 let silent_ns = session.peer.clock.age_ns(clock::boottime_ns());
                 session.machine.heard(now_ns.saturating_sub_ns(silent_ns));
@@ -50,7 +48,7 @@ impl Control {
     /// Queues the strike of transfers that are past their deadlines, fails stuck lanes, and schedules the next look.
     fn check(&mut self, peer: PeerId, now_ns: Monotonic) {
         let progress_ns = self.context.progress_ns();
-        let Some(session) = self.sessions.get(&peer) else { return };
+        let Some(session) = self.sessions.get(peer) else { return };
         let next_ns = session.peer.begin_check();
         let since_ns = clock::boottime_ns().saturating_sub_ns(progress_ns);
         let stuck = self.lanes.stuck(peer, since_ns);
@@ -58,9 +56,9 @@ impl Control {
             // The sweep runs before the next look.
             Some(at_ns) if at_ns <= now_ns => {
                 self.sweeping.push_back(peer);
-                self.checks.lower(peer, now_ns + progress_ns / 4);
+                self.sessions.check_by(peer, now_ns + progress_ns / 4);
             }
-            Some(at_ns) => self.checks.lower(peer, at_ns.min(now_ns + progress_ns / 4)),
+            Some(at_ns) => self.sessions.check_by(peer, at_ns.min(now_ns + progress_ns / 4)),
             None => {}
         }
         stuck.into_iter().for_each(|(lane, loss)| self.lane_lost(peer, lane, loss));
@@ -75,7 +73,7 @@ impl Control {
         let until_ns = clock::monotonic_ns() + SWEEP_NS;
         while let Some(handle) = self.sweeping.pop_front() {
             let now_ns = clock::monotonic_ns();
-            let peer = self.sessions.get(&handle).map(|session| session.peer.clone());
+            let peer = self.sessions.get(handle).map(|session| session.peer.clone());
             if peer.is_some_and(|peer| peer.sweep(now_ns)) {
                 self.sweeping.push_back(handle)
             } else {
@@ -89,13 +87,11 @@ impl Control {
 
     fn swept(&mut self, handle: PeerId, now_ns: Monotonic) {
         // The peer's session may have ended meanwhile.
-        if self.draining.contains_key(&handle) {
-            self.drained(handle);
-        }
-        let Some(session) = self.sessions.get(&handle) else { return };
+        self.drained(handle);
+        let Some(session) = self.sessions.get(handle) else { return };
         if let Some(next_ns) = session.peer.begin_check() {
             // Due transfers are struck. The next deadline may come before the scheduled look.
-            self.checks.lower(handle, next_ns.min(now_ns + self.context.progress_ns() / 4));
+            self.sessions.check_by(handle, next_ns.min(now_ns + self.context.progress_ns() / 4));
         }
         self.touch(handle);
     }
@@ -117,15 +113,5 @@ impl Control {
             }
         }
         self.dials.expire(now);
-    }
-
-    /// Keeps the handle of a peer whose session is over: the last LOST_PEERS_KEPT handles answer PEER_LOST.
-    pub(super) fn retire(&mut self, peer: PeerId) {
-        self.lost.push_back(peer);
-        if self.lost.len() > LOST_PEERS_KEPT {
-            if let Some(oldest) = self.lost.pop_front() {
-                let _ = self.context.peers.remove(oldest);
-            }
-        }
     }
 }

@@ -79,7 +79,7 @@ impl Control {
             let target = Target::New { address, asked, waiting: vec![caller] };
             return self.dial(target, resolved, deadline);
         }
-        let connected = self.session_at(&address, &[]).filter(|peer| !self.is_down(*peer));
+        let connected = self.sessions.at_address(&address, &[]).filter(|peer| !self.sessions.is_down(*peer));
         if let Some(peer) = connected {
             return self.join_by_name(peer, address, &[], vec![caller]);
         }
@@ -98,7 +98,7 @@ impl Control {
     /// Dials for callers of `connect`, unless a session or a dial in progress already leads to their address.
     fn dial(&mut self, target: Target, resolved: Vec<SocketAddr>, deadline: Monotonic) {
         let Target::New { address, asked, waiting } = target else { return };
-        if let Some(peer) = self.session_at(&address, &resolved) {
+        if let Some(peer) = self.sessions.at_address(&address, &resolved) {
             return self.join_by_name(peer, address, &resolved, waiting);
         }
         if let Some(waiting) = self.wait_with(&address, &resolved, asked, deadline, waiting) {
@@ -109,7 +109,7 @@ impl Control {
 
     /// Dials a peer whose session lost its connection.
     pub(super) fn redial(&mut self, peer: PeerId) {
-        let Some(session) = self.sessions.get(&peer) else { return };
+        let Some(session) = self.sessions.get(peer) else { return };
         let addresses = session.dial_at.clone();
         let deadline = clock::monotonic_ns() + Duration::from_millis(self.context.config.connect_timeout_ms);
         let target = Target::Again { peer };
@@ -192,7 +192,7 @@ impl Control {
                     && !refusal.is_some_and(RefusalCode::passes)
                     && !lacks_room(&error, refusal);
                 let mut actions = Vec::new();
-                if let Some(session) = self.sessions.get_mut(&peer) {
+                if let Some(session) = self.sessions.get_mut(peer) {
                     session.machine.dial_failed(clock::monotonic_ns(), Status::PeerLost, fatal, &mut actions);
                 }
                 self.act(peer, actions);
@@ -299,13 +299,13 @@ impl Control {
         // The engine may have connected meanwhile, by its own dial or under another name. That session stays. This
         // side sends no Start on this connection: the peer might give up the other connection for it.
         let theirs = (established.peer.engine_id, established.peer.incarnation);
-        let connected = self.session_of(theirs).filter(|peer| !self.is_down(*peer));
+        let connected = self.sessions.of(theirs).filter(|peer| !self.sessions.is_down(*peer));
         let Some(target) = self.instead_of_a_clone(target, theirs, remote) else { return };
         let target = match (target, connected) {
             (Target::New { address, waiting, .. }, Some(peer)) => {
                 return self.join_by_name(peer, address, &[remote], waiting)
             }
-            (Target::Again { peer }, _) if !self.is_down(peer) => return,
+            (Target::Again { peer }, _) if !self.sessions.is_down(peer) => return,
             (target, _) => target,
         };
         if let Err(error) = self.prepare() {
@@ -327,7 +327,7 @@ impl Control {
         remote: SocketAddr,
     ) -> Option<Target> {
         let Target::Again { peer } = target else { return Some(target) };
-        let Some(session) = self.sessions.get(&peer).filter(|_| self.is_down(peer)) else {
+        let Some(session) = self.sessions.get(peer).filter(|_| self.sessions.is_down(peer)) else {
             return Some(target);
         };
         let is_it = (session.identity.engine_id, session.identity.incarnation) == theirs;

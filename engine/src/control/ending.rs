@@ -1,8 +1,8 @@
 //! Ends lanes, connections and sessions: releases the records of closed lanes, handles broken connections, and
 //! removes peers that are given up, closed or fenced. `session::machine` decides; `sessions` begins the sessions.
 
+use super::beginning::Actions;
 use super::conn::{ControlConn, State};
-use super::sessions::Actions;
 use super::Control;
 use crate::command::Reply;
 use crate::complete::Fence;
@@ -29,7 +29,7 @@ impl Control {
         if self.poller.add(pidfd.as_raw_fd(), token, Interest { read: true, write: false }).is_err() {
             return;
         }
-        if let Some(session) = self.sessions.get_mut(&peer) {
+        if let Some(session) = self.sessions.get_mut(peer) {
             if let Some(old) = session.pidfd.replace(token) {
                 self.forget_process(old);
             }
@@ -65,14 +65,14 @@ impl Control {
                 Loss::of(Cause::Ours, "a transfer that was stopped did not end in time"),
             );
         }
-        if let Some(session) = self.sessions.get_mut(&peer).filter(|_| !transfer.is_final()) {
+        if let Some(session) = self.sessions.get_mut(peer).filter(|_| !transfer.is_final()) {
             session.machine.drain_on(clock::monotonic_ns(), handle);
         }
     }
 
     /// Closes a lane of any transport and fences its records. Does nothing if the lane was closed before.
     pub(super) fn lane_lost(&mut self, peer: PeerId, lane: LaneId, loss: Loss) {
-        let is_late = self.sessions.get(&peer).is_some_and(|it| it.late_lanes.contains_key(&lane));
+        let is_late = self.sessions.get(peer).is_some_and(|it| it.late_lanes.contains_key(&lane));
         if let Some(closed) = self.close_lane(peer, lane) {
             self.lane_closed(peer, lane, closed, loss);
             if is_late {
@@ -85,7 +85,7 @@ impl Control {
     }
 
     pub(super) fn release(&mut self, handle: PeerId, records: Vec<Posted>, fence: Fence) {
-        let Some(peer) = self.sessions.get(&handle).map(|session| session.peer.clone()) else { return };
+        let Some(peer) = self.sessions.get(handle).map(|session| session.peer.clone()) else { return };
         let mut after = peer.after();
         // Back to front: slices that are queued again keep their order.
         for posted in records.into_iter().rev() {
@@ -103,8 +103,9 @@ impl Control {
 
     /// Closes a session's control connection and lanes. The machine goes to `Down`.
     pub(super) fn drop_connection(&mut self, peer: PeerId, loss: Loss) {
-        let Some(session) = self.sessions.get_mut(&peer) else { return };
+        let Some(session) = self.sessions.get_mut(peer) else { return };
         let Some(token) = session.conn.take() else { return };
+        self.announcer.end(peer);
         session.machine.control_lost(clock::monotonic_ns());
         if !session.dial_at.is_empty() {
             session.machine.dial_too();
@@ -150,7 +151,7 @@ impl Control {
     pub(super) fn lose(&mut self, peer: PeerId, status: Status, fence: Option<Fence>, loss: Loss) {
         self.drop_connection(peer, loss);
         let mut actions = Actions::new();
-        if let Some(session) = self.sessions.get_mut(&peer) {
+        if let Some(session) = self.sessions.get_mut(peer) {
             session.ended = fence.map(|fence| (status, fence)).or(session.ended);
             session.machine.give_up(status, fence, &mut actions);
         }
@@ -158,10 +159,10 @@ impl Control {
     }
 
     pub(super) fn given_up(&mut self, handle: PeerId, status: Status) {
-        let Some(session) = self.sessions.get_mut(&handle) else { return };
+        let Some(session) = self.sessions.get_mut(handle) else { return };
         let peer = session.peer.clone();
-        let (conn, place) = (session.conn.take(), session.identity.place);
-        self.names.set(handle, Vec::new());
+        let conn = session.conn.take();
+        self.announcer.end(handle);
         peer.set_lost(status);
         let (waiting, dial_at) = (std::mem::take(&mut session.waiting), session.dial_at.clone());
         for (_, _, reply) in session.probes.drain(..) {
@@ -173,12 +174,7 @@ impl Control {
         if let Some(token) = conn {
             self.take(token);
         }
-        if self.by_engine.get(&peer.identity.engine_id) == Some(&handle) {
-            self.by_engine.remove(&peer.identity.engine_id);
-        }
-        if let Some(place) = place.filter(|place| self.by_place.get(place) == Some(&handle)) {
-            self.by_place.remove(&place);
-        }
+        self.sessions.disown(handle);
         self.end_transports(handle);
         let error = Error::new(status, "the peer was lost before its session was up");
         match status {
@@ -199,13 +195,13 @@ impl Control {
             if let Err(full) = self.fenced.add(theirs) {
                 return reply.send(Err(full));
             }
-            let latest = self.by_engine.get(&theirs.0).filter(|latest| **latest != peer);
-            let is_it = |latest: &&PeerId| {
+            let latest = self.sessions.of_engine(&theirs.0).filter(|latest| *latest != peer);
+            let is_it = |latest: &PeerId| {
                 self.sessions.get(*latest).is_some_and(|it| it.identity.incarnation == theirs.1)
             };
             fenced.extend(latest.filter(is_it));
             // A device may copy for an earlier session for long.
-            fenced.extend(self.draining_of(theirs).filter(|earlier| *earlier != peer));
+            fenced.extend(self.sessions.lost.draining_of(theirs).filter(|earlier| *earlier != peer));
         }
         // The last of them to be drained answers.
         let awaited = reply.with(|_| ());
@@ -216,21 +212,21 @@ impl Control {
             }
         };
         for peer in fenced {
-            if self.sessions.contains_key(&peer) {
+            if self.sessions.has(peer) {
                 self.farewell(peer, Status::Refused, Loss::of(Cause::Ours, "the peer was fenced here"));
             }
             let reply = reply.clone();
-            self.answer_when_drained(peer, awaited.with(move |result| answer(reply, result)));
+            self.sessions.lost.answer_when_drained(peer, awaited.with(move |result| answer(reply, result)));
         }
         answer(reply, Ok(()));
     }
 
     pub(super) fn close_peer(&mut self, peer: PeerId, reply: Reply<()>) {
-        if !self.sessions.contains_key(&peer) {
+        if !self.sessions.has(peer) {
             return reply.send(Ok(()));
         }
         self.farewell(peer, Status::Closed, Loss::of(Cause::Ours, "the peer was closed here"));
-        match self.sessions.get_mut(&peer) {
+        match self.sessions.get_mut(peer) {
             Some(session) => {
                 session.closing.retain(Reply::is_awaited);
                 session.closing.push(reply)
@@ -251,7 +247,7 @@ impl Control {
     /// arrived: once the workers have received them, closing our lanes confirms everything.
     pub(super) fn bye(&mut self, peer: PeerId) {
         if self.lanes.part(peer, Parting::Receives) {
-            let Some(session) = self.sessions.get_mut(&peer) else { return };
+            let Some(session) = self.sessions.get_mut(peer) else { return };
             session.has_parted = true;
             // The peer sends nothing after its Bye. If it connects again meanwhile, this session ends at once.
             if let Some(token) = session.conn {
@@ -269,7 +265,7 @@ impl Control {
 
     /// Handles a worker's report that the last bytes of a lane are sent or received, so that the lane can be closed.
     pub(super) fn lane_parted(&mut self, peer: PeerId, lane: LaneId) {
-        let Some(session) = self.sessions.get(&peer) else { return };
+        let Some(session) = self.sessions.get(peer) else { return };
         if session.late_lanes.contains_key(&lane) {
             self.lane_lost(peer, lane, Loss::of(Cause::Ours, "the session is over"));
         }
@@ -280,7 +276,7 @@ impl Control {
 
     /// Ends the session of a peer that has said Bye, if it has not ended yet.
     pub(super) fn end_parted(&mut self, peer: PeerId) {
-        let session = self.sessions.get_mut(&peer).filter(|session| session.has_parted);
+        let session = self.sessions.get_mut(peer).filter(|session| session.has_parted);
         if session.map(|session| session.has_parted = false).is_some() {
             self.lose(
                 peer,
@@ -294,13 +290,13 @@ impl Control {
     /// Ends a session on purpose. The lanes are closed before the Bye is sent.
     pub(super) fn farewell(&mut self, peer: PeerId, status: Status, loss: Loss) {
         self.lanes.part(peer, Parting::Sends);
-        if let Some(session) = self.sessions.get_mut(&peer) {
+        if let Some(session) = self.sessions.get_mut(peer) {
             // No fence is asked for any more: the Bye confirms all lanes.
             session.machine.control_lost(clock::monotonic_ns());
         }
         // The peer takes a Bye as CONFIRMED, so the lanes must be closed before it is sent.
         self.end_transports(peer);
-        let token = self.sessions.get(&peer).and_then(|session| session.conn);
+        let token = self.sessions.conn(peer);
         let conn = token.and_then(|token| Some((token, self.take(token)?.state)));
         self.lose(peer, status, None, loss);
         if let Some((token, State::Control(control))) = conn {

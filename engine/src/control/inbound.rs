@@ -209,8 +209,8 @@ impl Control {
         if ours_stays && self.dials.is_answered_by((theirs.engine_id, theirs.incarnation)) {
             return Some(RefusalCode::Duplicate);
         }
-        let ours = self.session_of((theirs.engine_id, theirs.incarnation)).filter(|_| ours_stays)?;
-        if self.is_down(ours) || !self.has_role(ours, Role::Dialer) {
+        let ours = self.sessions.of((theirs.engine_id, theirs.incarnation)).filter(|_| ours_stays)?;
+        if self.sessions.is_down(ours) || !self.sessions.has_role(ours, Role::Dialer) {
             return None;
         }
         // The peer may know of a loss that this side has not noticed.

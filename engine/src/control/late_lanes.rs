@@ -11,50 +11,31 @@ use crate::peer::Closed;
 use crate::session::message::Message;
 use crate::sys::atomic::Ordering;
 use crate::sys::clock;
-use crate::sys::map::{Entry, HashMap};
 use crate::sys::stream::Input;
-use crate::types::{EngineId, LaneId, Monotonic, PeerId};
+use crate::types::{LaneId, Monotonic, PeerId};
 use std::time::Duration;
-
-#[derive(Default)]
-pub struct LateLanes {
-    /// The number of late lanes of each engine.
-    by_engine: HashMap<EngineId, usize>,
-    /// Connections of sessions that are over, by peer; only the Bye is still to be sent.
-    parting: HashMap<PeerId, (u64, Message)>,
-}
-
-impl LateLanes {
-    /// Returns whether this engine has late lanes, in any of its sessions.
-    pub fn has(&self, engine: &EngineId) -> bool {
-        self.by_engine.contains_key(engine)
-    }
-}
 
 impl Control {
     /// Handles a lane that is closed, or becomes late because its device may still access memory.
     pub(super) fn lane_closed(&mut self, peer: PeerId, lane: LaneId, closed: Closed, loss: Loss) {
-        let Some(session) = self.sessions.get_mut(&peer) else { return };
+        let Some(session) = self.sessions.get(peer) else { return };
+        let was_late = session.late_lanes.contains_key(&lane);
         // The first close recorded the reason.
-        if !session.late_lanes.contains_key(&lane) {
+        if !was_late {
             self.context.stats.lanes_lost.fetch_add(1, Ordering::Relaxed);
             session.peer.note_loss(loss);
         }
-        let was_late = session.late_lanes.contains_key(&lane);
-        let (records, quiet) = match closed {
-            Closed::Quiet(records) => (records, Some(session.late_lanes.remove(&lane))),
+        let (records, is_asked) = match closed {
+            Closed::Quiet(records) => (records, self.sessions.remove_late(peer, lane)),
             Closed::Soon(records) => {
-                // An entry that exists keeps its flag: the answer to the peer's fence is still owed.
-                if let Entry::Vacant(late) = session.late_lanes.entry(lane) {
-                    late.insert(false);
-                    *self.late.by_engine.entry(session.identity.engine_id).or_default() += 1;
-                }
+                self.sessions.add_late(peer, lane);
                 if records.is_empty() {
                     return;
                 }
                 (records, None)
             }
         };
+        let Some(session) = self.sessions.get_mut(peer) else { return };
         let mut actions = Vec::new();
         session.machine.lane_lost(clock::monotonic_ns(), lane, records, &mut actions);
         let ended = session.ended.filter(|_| session.machine.is_given_up());
@@ -62,22 +43,15 @@ impl Control {
             // The fence of the session's other lanes holds for this lane too.
             session.machine.give_up(status, Some(fence), &mut actions);
         }
-        let was_late = quiet.flatten();
-        if let Some(is_asked) = was_late {
+        if let Some(is_asked) = is_asked {
             self.late_lane_closed(peer, lane, is_asked);
         }
         self.act(peer, actions);
     }
 
     fn late_lane_closed(&mut self, peer: PeerId, lane: LaneId, is_asked: bool) {
-        let Some(session) = self.sessions.get(&peer) else { return };
+        let Some(session) = self.sessions.get(peer) else { return };
         let (engine, is_last) = (session.identity.engine_id, session.late_lanes.is_empty());
-        if let Some(count) = self.late.by_engine.get_mut(&engine) {
-            *count -= 1;
-            if *count == 0 {
-                self.late.by_engine.remove(&engine);
-            }
-        }
         if is_asked {
             self.answer(peer, Message::FenceAck { lane });
         }
@@ -85,14 +59,14 @@ impl Control {
             self.part(peer);
         }
         self.drained(peer);
-        if let Some(current) = self.by_engine.get(&engine).copied().filter(|_| !self.late.has(&engine)) {
-            self.queue_announcements(current);
+        if let Some(current) = self.sessions.of_engine(&engine).filter(|_| !self.sessions.has_late(&engine)) {
+            self.announcer.queue(current);
         }
     }
 
     /// Returns true if the peer's fence of this lane is answered later, because the lane is late.
     pub(super) fn answers_late(&mut self, peer: PeerId, lane: LaneId) -> bool {
-        let late = self.sessions.get_mut(&peer).and_then(|session| session.late_lanes.get_mut(&lane));
+        let late = self.sessions.get_mut(peer).and_then(|session| session.late_lanes.get_mut(&lane));
         late.map(|is_asked| *is_asked = true).is_some()
     }
 
@@ -104,17 +78,17 @@ impl Control {
         control: Box<ControlConn>,
         message: Message,
     ) {
-        let is_late = self.sessions.get(&peer).is_some_and(|session| !session.late_lanes.is_empty());
+        let is_late = self.sessions.get(peer).is_some_and(|session| !session.late_lanes.is_empty());
         let deadline = Some(self.handshake_deadline());
         self.insert(token, State::Parting(control), deadline);
-        self.late.parting.insert(peer, (token, message));
+        self.partings.insert(peer, (token, message));
         if !is_late {
             self.part(peer);
         }
     }
 
     fn part(&mut self, peer: PeerId) {
-        let Some((token, message)) = self.late.parting.remove(&peer) else { return };
+        let Some((token, message)) = self.partings.remove(&peer) else { return };
         let Some(State::Parting(mut control)) = self.take(token).map(|conn| conn.state) else { return };
         // On failure the connection just ends.
         if control.channel.seal(&message.encode(), control.stream.out()).is_ok() {

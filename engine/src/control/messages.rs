@@ -1,7 +1,7 @@
 //! Sends messages on the control connection of a session, and carries out the messages that the peer sends.
 
+use super::beginning::Actions;
 use super::conn::State;
-use super::sessions::Actions;
 use super::Control;
 use crate::command::Reply;
 use crate::loss::{Cause, Loss};
@@ -18,7 +18,7 @@ impl Control {
 
     /// Sends messages in this order, with as few system calls as possible.
     pub(super) fn send_all(&mut self, peer: PeerId, messages: impl IntoIterator<Item = Message>) {
-        let Some(token) = self.sessions.get(&peer).and_then(|session| session.conn) else { return };
+        let Some(token) = self.sessions.conn(peer) else { return };
         let Some(State::Control(control)) = self.conns.get_mut(&token).map(|conn| &mut conn.state) else {
             return;
         };
@@ -32,7 +32,7 @@ impl Control {
 
     /// Answers a message of the peer. Ends the session if too many answers wait, because the peer does not read them.
     pub(super) fn answer(&mut self, peer: PeerId, message: Message) {
-        let Some(token) = self.sessions.get(&peer).and_then(|session| session.conn) else { return };
+        let Some(token) = self.sessions.conn(peer) else { return };
         if let Some(State::Control(control)) = self.conns.get_mut(&token).map(|conn| &mut conn.state) {
             if !control.answers.make_room(control.stream.progress().0) {
                 return self.misbehaved(peer);
@@ -45,7 +45,7 @@ impl Control {
     }
 
     pub(super) fn message(&mut self, peer: PeerId, mut message: Message) {
-        let Some(session) = self.sessions.get_mut(&peer) else { return };
+        let Some(session) = self.sessions.get_mut(peer) else { return };
         if !session.machine.expects(&message) {
             return self.misbehaved(peer);
         }
@@ -92,7 +92,7 @@ impl Control {
             _ => {}
         }
         let mut actions = Actions::new();
-        if let Some(session) = self.sessions.get_mut(&peer) {
+        if let Some(session) = self.sessions.get_mut(peer) {
             session.machine.message(now_ns, &message, &mut actions);
         }
         self.act(peer, actions);
@@ -104,7 +104,7 @@ impl Control {
     /// Fences a lane for the peer: nothing of the lane can land here when the answer is sent. The fence also covers a
     /// lane that is not attached yet, because its greeting or its welcome is still in flight.
     fn fence(&mut self, peer: PeerId, lane: LaneId) {
-        if let Some(session) = self.sessions.get(&peer) {
+        if let Some(session) = self.sessions.get(peer) {
             session.lane_numbers.fence(lane);
         }
         self.lanes.give_up(peer, lane);
@@ -119,7 +119,7 @@ impl Control {
     /// answer.
     pub(super) fn probe_again(&mut self, peer: PeerId) {
         let mut actions = Actions::new();
-        let Some(session) = self.sessions.get_mut(&peer).filter(|it| !it.probes.is_empty()) else { return };
+        let Some(session) = self.sessions.get_mut(peer).filter(|it| !it.probes.is_empty()) else { return };
         let now_ns = clock::monotonic_ns();
         let asked = session.machine.ping(now_ns, &mut actions);
         session.probes.iter_mut().for_each(|probe| (probe.0, probe.1) = asked);
@@ -127,7 +127,7 @@ impl Control {
     }
 
     pub(super) fn ask(&mut self, peer: PeerId) {
-        if let Some(session) = self.sessions.get(&peer) {
+        if let Some(session) = self.sessions.get(peer) {
             session.peer.asked();
         }
         self.ping(peer, None);
@@ -136,7 +136,7 @@ impl Control {
     pub(super) fn ping(&mut self, peer: PeerId, reply: Option<Reply<u64>>) {
         let mut actions = Actions::new();
         let now_ns = clock::monotonic_ns();
-        match self.sessions.get_mut(&peer).filter(|session| !session.machine.is_given_up()) {
+        match self.sessions.get_mut(peer).filter(|session| !session.machine.is_given_up()) {
             Some(session) => {
                 let (nonce, asked_ns) = session.machine.ping(now_ns, &mut actions);
                 session.probes.retain(|(_, _, reply)| reply.is_awaited());

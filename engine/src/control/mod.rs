@@ -1,9 +1,21 @@
 //! The control loop: one thread of the engine that accepts and dials connections, authenticates peers, and drives
-//! each peer's session. The control loop moves no payload. `inbound` and `dial` open and authenticate connections,
-//! `sessions` carries out what the session machines decide, `announce` announces this engine's regions to peers,
-//! `deadlines` handles timers.
+//! each peer's session. The control loop moves no payload.
+//!
+//! Four owners keep the state. None knows another, and each tells `Control` what follows:
+//! ```text
+//! Doors      the listeners, and the connections behind them that are not authenticated
+//! Dials      the callers of `connect`, look-ups of names, connections without a session by name, repeated dials
+//! Sessions   the sessions by peer, engine, place and name; their timers; late lanes; lost peers
+//! Announcer  the log of regions, and what was announced of it to each peer
+//! ```
+//! `Control` has the connections, and does what its owners, the machines of the sessions and the transports ask for:
+//! `inbound` and `dial` open and authenticate connections, `beginning` and `ending` begin and end sessions,
+//! `messages` carries out what peers say, `announce` sends the regions, `transports` connects the transports to the
+//! sessions, `deadlines` handles timers.
 
-pub mod announce;
+mod announce;
+pub mod announcer;
+mod beginning;
 mod conn;
 mod deadlines;
 mod dial;
@@ -29,7 +41,6 @@ use crate::context::Context;
 use crate::loss::{Cause, Loss};
 use crate::peer::transport::{LaneService, LANE_TOKENS};
 use crate::peer::Installed;
-use crate::schedule::Schedule;
 use crate::session::handshake::ProofTable;
 use crate::session::machine::Timing;
 use crate::session::message::Message;
@@ -42,19 +53,17 @@ use crate::sys::poller::{Poller, Ready};
 use crate::sys::tcp::Listener;
 use crate::sys::thread::JoinHandle;
 use crate::sys::turns::{self, Next, Turns};
-use crate::types::{EngineId, Monotonic, PeerId, PlaceId};
-use announce::RegionLog;
+use crate::types::{Monotonic, PeerId};
+use announcer::Announcer;
 use conn::{Conn, State};
 use dials::Dials;
 use doors::{Doors, LISTENER, PROOFS};
-use late_lanes::LateLanes;
-use names::{names_of, Names};
+use names::names_of;
 use room::Fenced;
-use sessions::PeerSession;
+use sessions::Sessions;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
-use transports::DrainingPeer;
 
 const FIRST_TOKEN: u64 = 16;
 /// The pause between two looks at the lane threads, while they work. A thread that two looks find in the same call is
@@ -80,17 +89,7 @@ pub struct Control {
     lanes: Arc<dyn LaneService>,
     services: Vec<Installed>,
     conns: HashMap<u64, Conn>,
-    sessions: HashMap<PeerId, PeerSession>,
-    /// Sessions that are not given up, by the names of their peers.
-    names: Names<PeerId>,
-    /// The current session of each engine.
-    by_engine: HashMap<EngineId, PeerId>,
-    /// The latest peer that listened at each place (`Identity::place`).
-    by_place: HashMap<PlaceId, PeerId>,
-    /// When the timer of each session's machine, or of its lanes, is due.
-    alarms: Schedule<Monotonic, PeerId>,
-    /// When each peer's transfers are checked for deadlines, and its lanes for progress.
-    checks: Schedule<Monotonic, PeerId>,
+    sessions: Sessions,
     /// Peers that have transfers to end, in turns. A peer may be queued twice.
     sweeping: VecDeque<PeerId>,
     /// Peers that have newly draining transfers: `touch` runs once for all transfers of a peer.
@@ -101,14 +100,9 @@ pub struct Control {
     issued: ProofTable,
     /// Received messages, with their connection and its peer. Handled when the connection is back in `conns`.
     inbox: VecDeque<(u64, PeerId, Message)>,
-    /// Lost peers that may still access this engine's memory. The PeerLost event follows when they no longer can.
-    draining: HashMap<PeerId, DrainingPeer>,
-    /// Closed lanes that their devices still use.
-    late: LateLanes,
-    /// Regions that were added or removed and are not yet announced to all peers.
-    region_log: RegionLog,
-    /// Lost peers in the order of their loss.
-    lost: VecDeque<PeerId>,
+    /// Connections of sessions that are over, by peer; only the Bye is still to be sent.
+    partings: HashMap<PeerId, (u64, Message)>,
+    announcer: Announcer,
     next_token: u64,
     /// When to look at the lane threads again; NEVER while none works.
     watch_at_ns: Monotonic,
@@ -130,23 +124,16 @@ impl Control {
             dials,
             lanes: parts.lanes,
             services: parts.services,
-            draining: HashMap::default(),
-            late: LateLanes::default(),
             conns: HashMap::default(),
-            sessions: HashMap::default(),
-            names: Names::default(),
-            by_engine: HashMap::default(),
-            by_place: HashMap::default(),
-            alarms: Schedule::new(),
-            checks: Schedule::new(),
+            sessions: Sessions::default(),
+            partings: HashMap::default(),
             sweeping: VecDeque::new(),
             drained: HashSet::default(),
             pidfds: HashMap::default(),
             fenced: Fenced::default(),
             issued: ProofTable::new(handshake_ns),
             inbox: VecDeque::new(),
-            region_log: RegionLog::default(),
-            lost: VecDeque::new(),
+            announcer: Announcer::default(),
             next_token: FIRST_TOKEN,
             watch_at_ns: Monotonic::NEVER,
             stopping: false,
@@ -161,7 +148,7 @@ impl Control {
 
     fn next_turn(&self) -> Next {
         if self.sweeping.is_empty() {
-            Next::at(self.next_timer_ns().into_iter().chain(self.region_log.next_ns()).min())
+            Next::at(self.next_timer_ns().into_iter().chain(self.announcer.next_ns()).min())
         } else {
             Next::AFTER_A_LOOK
         }
@@ -177,10 +164,10 @@ impl Control {
     /// still wait for its fence.
     fn is_over(&self) -> bool {
         self.stopping
-            && self.draining.is_empty()
+            && !self.sessions.lost.is_any_draining()
             // Since the loop was told to stop, only strangers and connections with a Bye are half open.
             && self.doors.are_all_strangers()
-            && self.sessions.values().all(|session| session.peer.active() == 0)
+            && self.sessions.all().all(|(_, session)| session.peer.active() == 0)
     }
 
     fn token(&mut self) -> u64 {
@@ -263,7 +250,7 @@ impl Control {
             Command::RegionsRemoved(ids) => self.note_removed(&ids),
             Command::Drain { peer, transfer } => {
                 let now_ns = clock::monotonic_ns();
-                if let Some(session) = self.sessions.get_mut(&peer) {
+                if let Some(session) = self.sessions.get_mut(peer) {
                     session.machine.drain(now_ns, transfer.handle);
                     // Once for all transfers that drain together: `touch` visits every fenced record.
                     self.drained.insert(peer);
@@ -281,7 +268,7 @@ impl Control {
                 self.send_service_message(peer, session_id, transport, body, why)
             }
             Command::Misbehaved { peer, session_id } => {
-                if self.sessions.get(&peer).is_some_and(|session| session.session_id == session_id) {
+                if self.sessions.is_current(peer, session_id) {
                     self.misbehaved(peer);
                 }
             }
@@ -295,7 +282,7 @@ impl Control {
             Command::Grant { peer, limit } => self.send(peer, Message::Grant { limit }),
             Command::Ask { peer } => self.ask(peer),
             Command::PeerIdle { peer } => self.touch(peer),
-            Command::Check { peer, at_ns } => self.checks.lower(peer, at_ns),
+            Command::Check { peer, at_ns } => self.sessions.check_by(peer, at_ns),
             Command::Sweep { peer } => self.sweeping.push_back(peer),
             Command::Probe { peer, reply } => self.ping(peer, Some(reply)),
             Command::FencePeer { peer, reply } => self.fence_peer(peer, reply),
@@ -314,7 +301,7 @@ impl Control {
         let is_parting = |token: &u64| self.conns.get(token).is_some_and(|conn| parts(&conn.state));
         let half_open: Vec<u64> = self.doors.half_open().filter(|token| !is_parting(token)).collect();
         half_open.into_iter().for_each(|token| drop(self.take(token)));
-        let peers: Vec<PeerId> = self.sessions.keys().copied().collect();
+        let peers: Vec<PeerId> = self.sessions.all().map(|(peer, _)| peer).collect();
         for peer in peers {
             self.farewell(peer, Status::Closed, Loss::of(Cause::Ours, "this engine is closed"));
         }

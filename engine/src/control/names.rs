@@ -3,9 +3,8 @@
 
 use super::conn::State;
 use super::dials::Target;
-use super::Control;
 use crate::sys::map::{Entry, HashMap};
-use crate::types::{EngineId, PeerId};
+use crate::types::EngineId;
 use std::collections::BTreeSet;
 use std::hash::Hash;
 use std::net::{IpAddr, SocketAddr};
@@ -87,24 +86,6 @@ pub fn names_of(state: &State) -> Vec<Name> {
 pub fn address_names<'a>(address: &'a str, resolved: &'a [SocketAddr]) -> impl Iterator<Item = Name> + 'a {
     let claimed = resolved.iter().map(|at| Name::Claimed(address.to_owned(), at.ip()));
     std::iter::once(Name::Given(address.to_owned())).chain(claimed)
-}
-
-impl Control {
-    /// Updates the names of a session that has begun or whose names may have changed.
-    pub(super) fn name_session(&mut self, peer: PeerId) {
-        let named = self.sessions.get(&peer).filter(|session| !session.machine.is_given_up());
-        let names = named.map(|session| {
-            let dialed = (!session.dialed.is_empty()).then(|| Name::Given(session.dialed.clone()));
-            let claimed = Name::Claimed(session.identity.address.clone(), session.remote.ip());
-            dialed.into_iter().chain([claimed]).collect()
-        });
-        self.names.set(peer, names.unwrap_or_default());
-    }
-
-    /// Returns the session that a caller of `connect` with this address gets. The session need not be UP.
-    pub(super) fn session_at(&self, address: &str, resolved: &[SocketAddr]) -> Option<PeerId> {
-        address_names(address, resolved).find_map(|name| self.names.latest(&name))
-    }
 }
 
 #[cfg(test)]

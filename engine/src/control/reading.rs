@@ -64,7 +64,7 @@ impl Control {
                 if let (Some(peer), None) = (peer, before) {
                     self.started(peer, token);
                 }
-                peer.into_iter().for_each(|peer| self.queue_announcements(peer));
+                peer.into_iter().for_each(|peer| self.announcer.queue(peer));
                 self.drain_inbox();
             }
             Ok(false) => {
@@ -121,7 +121,7 @@ impl Control {
     /// belong to a question on the next.
     fn drain_inbox(&mut self) {
         while let Some((token, peer, message)) = self.inbox.pop_front() {
-            if self.sessions.get(&peer).is_some_and(|session| session.conn == Some(token)) {
+            if self.sessions.get(peer).is_some_and(|session| session.conn == Some(token)) {
                 self.message(peer, message);
             }
         }

@@ -32,8 +32,8 @@ impl Control {
     /// of a running machine differ only in that address.
     pub(super) fn forerunner(&self, control: &ControlConn) -> Option<PeerId> {
         let theirs = &control.identity;
-        let known = *self.by_place.get(&theirs.place?)?;
-        let session = self.sessions.get(&known)?;
+        let known = self.sessions.at_place(&theirs.place?)?;
+        let session = self.sessions.get(known)?;
         let is_other = session.identity.engine_id != theirs.engine_id;
         (is_other && session.remote.ip() == control.remote.ip()).then_some(known)
     }
@@ -43,7 +43,7 @@ impl Control {
     /// still run, as a clone behind one translated address. Each new engine causes one Ping, however many clones exist.
     pub(super) fn namesake(&self, control: &ControlConn) -> Option<PeerId> {
         let name = Name::Claimed(control.identity.address.clone(), control.remote.ip());
-        self.names.latest(&name)
+        self.sessions.latest(&name)
     }
 
     /// Replaces `old` by `peer`, whose engine is at the same place: callers that wait for `old` get `peer`, and `old`
@@ -51,7 +51,7 @@ impl Control {
     pub(super) fn succeed(&mut self, old: PeerId, peer: PeerId) {
         let waiting = self.take_waiting(old);
         self.join(peer, waiting);
-        if let Some(session) = self.sessions.get_mut(&peer) {
+        if let Some(session) = self.sessions.get_mut(peer) {
             if !session.forerunners.contains(&old) {
                 session.forerunners.push(old);
             }
@@ -61,7 +61,7 @@ impl Control {
 
     /// Asks a new peer whether the processes of its forerunners have ended.
     pub(super) fn ask_for_forerunners(&mut self, peer: PeerId) {
-        let Some(session) = self.sessions.get(&peer) else { return };
+        let Some(session) = self.sessions.get(peer) else { return };
         let asked: Vec<Process> = self.attested(session).map(|(_, process)| process).collect();
         for Process { pid, started, .. } in asked {
             self.send(peer, Message::HasEnded { pid, started });
@@ -70,7 +70,7 @@ impl Control {
 
     /// Returns the forerunners whose sessions still wait and whose processes this peer's host can identify.
     fn attested<'a>(&'a self, session: &'a PeerSession) -> impl Iterator<Item = (PeerId, Process)> + 'a {
-        let olds = session.forerunners.iter().filter_map(|old| self.sessions.get(old));
+        let olds = session.forerunners.iter().filter_map(|old| self.sessions.get(*old));
         olds.filter(move |old| old.is_proven && session.is_proven && old.remote.ip() == session.remote.ip())
             .filter_map(move |old| {
                 let (before, now) = (old.identity.process?, session.identity.process?);
@@ -80,7 +80,7 @@ impl Control {
 
     /// Answers a peer's question whether a process of this host has ended. A process that runs is not answered.
     pub(super) fn tell_if_ended(&mut self, peer: PeerId, pid: u32, started: u64) {
-        let is_proven = self.sessions.get(&peer).is_some_and(|session| session.is_proven);
+        let is_proven = self.sessions.get(peer).is_some_and(|session| session.is_proven);
         if is_proven && host::has_ended(pid, started) {
             self.answer(peer, Message::Ended { pid, started });
         }
@@ -89,7 +89,7 @@ impl Control {
     /// Handles the host's answer: the process has ended and accesses no memory any more.
     pub(super) fn ended(&mut self, peer: PeerId, pid: u32, started: u64) {
         // Contract 5: an answer counts only from a proven engine on the old peer's host (`attested`).
-        let Some(session) = self.sessions.get(&peer) else { return };
+        let Some(session) = self.sessions.get(peer) else { return };
         let is_it = |process: &Process| (process.pid, process.started) == (pid, started);
         let olds = self.attested(session).filter(|(_, process)| is_it(process)).map(|(old, _)| old);
         for old in olds.collect::<Vec<PeerId>>() {

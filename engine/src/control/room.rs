@@ -59,7 +59,7 @@ impl Control {
     /// refused with the reason.
     pub(super) fn full_for(&self, theirs: &Identity) -> Option<String> {
         let peers_max = self.context.config.peers_max as usize;
-        if self.by_engine.contains_key(&theirs.engine_id) {
+        if self.sessions.of_engine(&theirs.engine_id).is_some() {
             return None;
         }
         let events_max = peers_max * NOTIFY_CREDITS as usize;
@@ -68,7 +68,7 @@ impl Control {
                 "{events_max} events wait for the application (1024 for each of peers_max)"
             ));
         }
-        let known = self.context.peers.count().saturating_sub(self.lost.len());
+        let known = self.context.peers.count().saturating_sub(self.sessions.lost.kept());
         if known + self.doors.half_open().len() < peers_max {
             return None;
         }
@@ -83,7 +83,7 @@ impl Control {
     /// Forgets the handle that was lost first if the table of peers is full: lost peers take no place from others.
     pub(super) fn make_room_for_a_peer(&mut self) {
         if self.context.peers.count() >= self.context.config.peers_max as usize {
-            if let Some(oldest) = self.lost.pop_front() {
+            if let Some(oldest) = self.sessions.lost.take_oldest() {
                 let _ = self.context.peers.remove(oldest);
             }
         }

@@ -1,6 +1,6 @@
 //! Tests that need access to the control loop's inside: commands, timers, and the bound on lost peers.
 
-use super::deadlines::LOST_PEERS_KEPT;
+use super::sessions::LOST_PEERS_KEPT;
 use crate::command::{Command, Reply};
 use crate::status::Result;
 use crate::sys::clock;

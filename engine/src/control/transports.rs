@@ -3,23 +3,14 @@
 
 use super::announce;
 use super::Control;
-use crate::command::Reply;
 use crate::loss::{Cause, Loss};
 use crate::notify::EventBody;
 use crate::peer::transport::{ALL, EXPRESS};
 use crate::peer::{Closed, PathStatus, Peer, TransportService};
 use crate::route::FASTER;
 use crate::status::{Result, Status};
-use crate::types::{Incarnation, LaneId, PeerId, SessionId, TransferId, Transport};
+use crate::types::{LaneId, PeerId, SessionId, TransferId, Transport};
 use std::sync::Arc;
-
-/// A lost peer whose posted data may still land here.
-pub struct DrainingPeer {
-    peer: Arc<Peer>,
-    why: Status,
-    /// Replies to send when nothing of the peer can land here any more.
-    waiting: Vec<Reply<()>>,
-}
 
 impl Control {
     fn service(&self, transport: Transport) -> Option<Arc<dyn TransportService>> {
@@ -53,11 +44,11 @@ impl Control {
     /// Begins every transport for a session whose connection stands. If this engine lacks a transport, the peer is told
     /// not to wait for it.
     pub(super) fn begin_transports(&mut self, peer: PeerId, dialer: bool) {
-        let Some(session) = self.sessions.get(&peer) else { return };
+        let Some(session) = self.sessions.get(peer) else { return };
         session.lane_numbers.begin(session.late_lanes.keys().copied());
         self.lanes.begin(session.session_info(dialer));
         for at in 0..self.services.len() {
-            let Some(session) = self.sessions.get(&peer) else { return };
+            let Some(session) = self.sessions.get(peer) else { return };
             let beside = &self.services[at];
             match &beside.service {
                 Ok(service) => service.begin(session.session_info(dialer)),
@@ -82,7 +73,7 @@ impl Control {
         body: Vec<u8>,
         why: String,
     ) {
-        if self.sessions.get(&peer).is_some_and(|session| session.session_id == session_id) {
+        if self.sessions.is_current(peer, session_id) {
             self.queue_service_message(peer, transport, body, why);
         }
     }
@@ -104,7 +95,7 @@ impl Control {
 
     /// Opens lanes before a transfer needs them, if TCP is the best path or may soon be.
     fn foresee_lanes(&mut self, peer: PeerId) {
-        let Some(session) = self.sessions.get(&peer).filter(|session| session.conn.is_some()) else { return };
+        let Some(session) = self.sessions.get(peer).filter(|session| session.conn.is_some()) else { return };
         if !self.context.config.transports.allows(Transport::Tcp) {
             return;
         }
@@ -124,7 +115,7 @@ impl Control {
 
     /// Returns whether a transfer that is submitted now finds a faster path or the express lane, or may not use TCP.
     pub(super) fn has_lane_it_needs(&self, peer: PeerId) -> bool {
-        let Some(session) = self.sessions.get(&peer) else { return false };
+        let Some(session) = self.sessions.get(peer) else { return false };
         let is_faster = FASTER
             .iter()
             .any(|transport| matches!(session.peer.path_status(*transport), PathStatus::Open(..)));
@@ -142,7 +133,7 @@ impl Control {
             (None, Some(service)) => service.path(peer),
             _ => None,
         };
-        let Some(session) = self.sessions.get_mut(&peer).filter(|session| session.conn.is_some()) else {
+        let Some(session) = self.sessions.get_mut(peer).filter(|session| session.conn.is_some()) else {
             return;
         };
         session.paths_settled |= transport.bit();
@@ -166,7 +157,7 @@ impl Control {
     /// path if possible (`path_mended`).
     pub(super) fn path_broken(&mut self, peer: PeerId, transport: Transport) {
         let Some(session) =
-            self.sessions.get_mut(&peer).filter(|session| session.paths_settled & transport.bit() != 0)
+            self.sessions.get_mut(peer).filter(|session| session.paths_settled & transport.bit() != 0)
         else {
             return;
         };
@@ -179,7 +170,7 @@ impl Control {
 
     /// Connects the session again after a path broke: the peer has answered.
     pub(super) fn path_mended(&mut self, peer: PeerId) {
-        if self.sessions.get(&peer).is_some_and(|session| session.path_broken) {
+        if self.sessions.get(peer).is_some_and(|session| session.path_broken) {
             let text = "the session is connected anew, to make a broken path again";
             self.drop_connection(peer, Loss::of(Cause::Ours, text));
         }
@@ -192,7 +183,7 @@ impl Control {
 
     /// Ends every path: the session is over, or its connection is lost.
     pub(super) fn end_transports(&mut self, peer: PeerId) {
-        let Some(session) = self.sessions.get_mut(&peer) else { return };
+        let Some(session) = self.sessions.get_mut(peer) else { return };
         session.paths_settled = 0;
         session.path_broken = false;
         let object = session.peer.clone();
@@ -215,38 +206,20 @@ impl Control {
             peer.set_path(transport, PathStatus::Shut("the peer is lost".into()));
         }
         self.lanes.forget(handle);
-        self.draining.insert(handle, DrainingPeer { peer, why, waiting: Vec::new() });
+        self.sessions.lost.drain(peer, why);
         self.drained(handle);
-    }
-
-    /// Replies when nothing of this peer, whose session is over, can land here any more.
-    pub(super) fn answer_when_drained(&mut self, peer: PeerId, reply: Reply<()>) {
-        match self.draining.get_mut(&peer) {
-            Some(draining) => {
-                draining.waiting.retain(Reply::is_awaited);
-                draining.waiting.push(reply)
-            }
-            None => reply.send(Ok(())),
-        }
-    }
-
-    /// Returns the lost peers of this incarnation whose data can still land here.
-    pub(super) fn draining_of(&self, theirs: Incarnation) -> impl Iterator<Item = PeerId> + '_ {
-        let all = self.draining.iter();
-        let is_theirs = move |peer: &Peer| (peer.identity.engine_id, peer.identity.incarnation) == theirs;
-        all.filter(move |(_, draining)| is_theirs(&draining.peer)).map(|(handle, _)| *handle)
     }
 
     /// Delivers the PeerLost event and the replies if the peer's transfers are struck and every transport is quiet.
     pub(super) fn drained(&mut self, peer: PeerId) {
         // The peer's transfers are struck first: their events come before the event of the loss.
-        if self.draining.get(&peer).is_some_and(|draining| !draining.peer.is_swept()) {
+        if self.sessions.lost.draining(peer).is_none_or(|draining| !draining.peer.is_swept()) {
             return;
         }
         if !self.each_transport().all(|transport| transport.is_quiet(peer)) {
             return;
         }
-        let Some(draining) = self.draining.remove(&peer) else { return };
+        let Some(draining) = self.sessions.lost.end_drain(peer) else { return };
         self.each_service().for_each(|(_, service)| service.all_quiet(peer));
         draining.peer.set_over();
         let loss = draining.peer.last_loss();

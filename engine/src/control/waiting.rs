@@ -44,7 +44,7 @@ impl Control {
 
     /// Adds callers of `connect` that get the session's peer, now or when the session is UP.
     pub(super) fn join(&mut self, peer: PeerId, waiting: Vec<u64>) {
-        let Some(session) = self.sessions.get_mut(&peer) else { return };
+        let Some(session) = self.sessions.get_mut(peer) else { return };
         session.waiting.extend(waiting);
         self.answer_connects(peer);
     }
@@ -54,7 +54,7 @@ impl Control {
     pub(super) fn answer_connects(&mut self, peer: PeerId) {
         let mask = self.services_mask();
         let has_lane = self.has_lane_it_needs(peer);
-        let Some(session) = self.sessions.get_mut(&peer) else { return };
+        let Some(session) = self.sessions.get_mut(peer) else { return };
         if session.machine.is_up() && session.paths_settled & mask == mask && has_lane {
             let waiting = std::mem::take(&mut session.waiting);
             self.dials.answer(waiting, &Ok(peer));
@@ -64,7 +64,7 @@ impl Control {
     /// Answers the callers that waited for a connection on which no session began. They get the session that the peer
     /// has of another connection, if any.
     pub(super) fn not_begun(&mut self, control: &mut ControlConn, error: Error) {
-        if let Some(peer) = self.session_of((control.identity.engine_id, control.identity.incarnation)) {
+        if let Some(peer) = self.sessions.of((control.identity.engine_id, control.identity.incarnation)) {
             self.leave_callers(control, peer);
         }
         if let Some(target) = control.target.take() {
@@ -84,7 +84,7 @@ impl Control {
 
     /// Takes the callers that wait for a session. They asked for the engine at an address, not for this session.
     pub(super) fn take_waiting(&mut self, peer: PeerId) -> Vec<u64> {
-        self.sessions.get_mut(&peer).map(|session| std::mem::take(&mut session.waiting)).unwrap_or_default()
+        self.sessions.get_mut(peer).map(|session| std::mem::take(&mut session.waiting)).unwrap_or_default()
     }
 
     /// Dials for the callers that waited for a session which is lost: another engine, or the restarted one, may listen
@@ -114,7 +114,7 @@ impl Control {
         at: &[SocketAddr],
         waiting: Vec<u64>,
     ) {
-        let Some(session) = self.sessions.get_mut(&peer) else { return };
+        let Some(session) = self.sessions.get_mut(peer) else { return };
         session.peer.ask_if_silent();
         if !session.was_reached && !at.is_empty() {
             session.dial_at = at.to_vec();
@@ -124,7 +124,7 @@ impl Control {
         }
         if session.dialed.is_empty() {
             session.dialed = address;
-            self.name_session(peer);
+            self.sessions.name(peer);
         }
         self.touch(peer);
         self.join(peer, waiting);
@@ -133,7 +133,7 @@ impl Control {
     /// Repeats a dial after its pause, if its deadline has not passed by then. If the engine dials us and its session
     /// exists already, the callers get that session; it is found by engine id and incarnation.
     pub(super) fn repeat_dial(&mut self, repeated: RepeatedDial) {
-        let here = repeated.awaited.and_then(|engine| self.session_of(engine));
+        let here = repeated.awaited.and_then(|engine| self.sessions.of(engine));
         match (here, repeated) {
             (Some(peer), RepeatedDial { target: Target::New { address, waiting, .. }, addresses, .. }) => {
                 self.join_by_name(peer, address, &addresses, waiting)
@@ -149,16 +149,9 @@ impl Control {
         }
     }
 
-    /// Returns the peer of this engine and incarnation if its session is not given up.
-    pub(super) fn session_of(&self, (engine_id, incarnation): Incarnation) -> Option<PeerId> {
-        let peer = *self.by_engine.get(&engine_id)?;
-        let session = self.sessions.get(&peer)?;
-        (session.identity.incarnation == incarnation && !session.machine.is_given_up()).then_some(peer)
-    }
-
     pub(super) fn dial_again(&mut self, now: Monotonic) {
         for repeated in self.dials.due(now) {
-            match repeated.awaited.and_then(|engine| self.session_of(engine)) {
+            match repeated.awaited.and_then(|engine| self.sessions.of(engine)) {
                 Some(_) => self.repeat_dial(repeated),
                 None => {
                     let RepeatedDial { target, addresses, deadline, error, .. } = repeated;
@@ -178,7 +171,7 @@ impl Control {
                 self.join_by_name(peer, address, &addresses, waiting);
             }
         }
-        let Some(session) = self.sessions.get(&peer) else { return };
+        let Some(session) = self.sessions.get(peer) else { return };
         let (claimed, ip) = (session.identity.address.clone(), session.remote.ip());
         for token in self.dials.pending_at(&claimed, &[]) {
             let Some(State::Dialing(dialing)) = self.conns.get_mut(&token).map(|conn| &mut conn.state) else {

@@ -3,12 +3,13 @@
 
 use super::*;
 use crate::command::Command;
+use crate::control::announce::{described, transport_message};
 use crate::handle::Tag;
 use crate::peer::PeerState;
 use crate::region::remote::RemoteRegions;
 use crate::region::{RegionSpec, Registry};
 use crate::sys::map::HashSet;
-use crate::types::RegionId;
+use crate::types::{RegionId, Transport};
 use crate::{Config, Engine, RegionOptions};
 use proptest::prelude::*;
 use std::io::{self, Read, Write};
@@ -17,6 +18,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{mpsc, Mutex};
 use std::time::{Duration, Instant};
 
+const PEER: PeerId = PeerId::from_raw(1);
 const BOUND: Duration = Duration::from_secs(20);
 
 #[derive(Clone, Debug)]
@@ -49,8 +51,7 @@ struct World {
     next_address: u64,
     /// Commands that the loop has not handled: (regions, gone).
     commands: VecDeque<(Vec<RegionId>, bool)>,
-    region_log: RegionLog,
-    announced: Announced,
+    announcer: Announcer,
     /// The peer's view, and the regions that were announced on this connection.
     remote: RemoteRegions,
     announced_now: HashSet<RegionId>,
@@ -63,8 +64,7 @@ impl World {
             live: Vec::new(),
             next_address: 1 << 20,
             commands: VecDeque::new(),
-            region_log: RegionLog::default(),
-            announced: Announced::default(),
+            announcer: Announcer::default(),
             remote: RemoteRegions::new(),
             announced_now: HashSet::default(),
         };
@@ -75,7 +75,7 @@ impl World {
     fn begin(&mut self) {
         self.remote.renew();
         self.announced_now.clear();
-        self.announced.begin(self.registry.snapshot(), self.region_log.end());
+        self.announcer.begin(PEER, self.registry.snapshot());
     }
 
     fn register(&mut self, count: u64) {
@@ -106,12 +106,12 @@ impl World {
 
     fn command(&mut self) {
         if let Some((ids, gone)) = self.commands.pop_front() {
-            self.region_log.push(&ids, gone);
+            self.announcer.note(&ids, gone);
         }
     }
 
     fn take(&mut self) {
-        let piece = self.announced.take(&self.region_log, &self.registry.snapshot());
+        let Some(piece) = self.announcer.take(PEER, &self.registry.snapshot()) else { return };
         assert!(piece.came.len() <= REGIONS_PER_MESSAGE && piece.gone.len() <= REGIONS_PER_MESSAGE);
         for region in &piece.came {
             assert!(!region.is_revoked(), "announced after its end");
@@ -128,7 +128,7 @@ impl World {
         while !self.commands.is_empty() {
             self.command();
         }
-        while !self.announced.is_up_to(self.region_log.end()) {
+        while !self.announcer.is_up_to_date(PEER) {
             self.take();
         }
         let known: HashSet<RegionId> = self.remote.snapshot().iter().map(|region| region.id).collect();
@@ -160,23 +160,16 @@ fn a_message_waits_for_the_regions_registered_before_it() {
     let mut world = World::new();
     world.register(600);
     world.command();
-    let waiting = |world: &World, nth: u8| WaitingMessage {
-        before: world.region_log.end(),
-        bytes: 1,
-        message: transport_message(Transport::Rdma, vec![nth], String::new()),
-    };
     let say = |world: &mut World, nth| {
-        let waiting = waiting(world, nth);
-        world.announced.waiting_bytes += waiting.bytes;
-        world.announced.waiting.push_back(waiting);
+        let message = transport_message(Transport::Rdma, vec![nth], String::new());
+        assert!(!world.announcer.hold(PEER, message, 1));
     };
     say(&mut world, 1);
     world.register(1);
     world.command();
     say(&mut world, 2);
     let mut received = Vec::new();
-    while !world.announced.is_up_to(world.region_log.end()) {
-        let piece = world.announced.take(&world.region_log, &world.registry.snapshot());
+    while let Some(piece) = world.announcer.take(PEER, &world.registry.snapshot()) {
         received.extend(piece.came.iter().map(|_| 0));
         received.extend(piece.messages.iter().map(|waiting| match waiting {
             Message::Transport { body, .. } => body[0],

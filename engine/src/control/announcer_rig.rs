@@ -1,19 +1,20 @@
 //! Announces regions to one peer without a connection, for the fuzz targets. A fuzz target plays the registry, the
 //! control loop and the peer.
 
-use super::{described, Announced, RegionLog};
+use super::Announcer;
+use crate::control::announce::described;
 use crate::region::remote::RemoteRegion;
 use crate::region::Registry;
-use crate::types::RegionId;
+use crate::types::{PeerId, RegionId};
+
+const PEER: PeerId = PeerId::from_raw(1);
 
 /// The log of regions, and what was announced of it to one peer.
 #[derive(Default)]
-pub struct Announcements {
-    log: RegionLog,
-    announced: Announced,
-}
+pub struct Announcements(Announcer);
 
 /// One piece of the announcements.
+#[derive(Default)]
 pub struct Told {
     pub came: Vec<RemoteRegion>,
     pub gone: Vec<RegionId>,
@@ -26,17 +27,17 @@ pub struct Told {
 impl Announcements {
     /// Begins a connection.
     pub fn begin(&mut self, registry: &Registry) {
-        self.announced.begin(registry.snapshot(), self.log.end());
+        self.0.begin(PEER, registry.snapshot());
     }
 
     /// Notes that regions were added, or are gone.
     pub fn note(&mut self, regions: &[RegionId], gone: bool) {
-        self.log.push(regions, gone);
+        self.0.note(regions, gone);
     }
 
-    /// Takes the next piece.
+    /// Takes the next piece, which is empty if the peer has been told everything.
     pub fn take(&mut self, registry: &Registry) -> Told {
-        let piece = self.announced.take(&self.log, &registry.snapshot());
+        let Some(piece) = self.0.take(PEER, &registry.snapshot()) else { return Told::default() };
         Told {
             came: piece.came.iter().map(|region| described(region)).collect(),
             has_revoked: piece.came.iter().any(|region| region.is_revoked()),
@@ -47,13 +48,11 @@ impl Announcements {
 
     /// Forgets the changes that the peer has been told, as the loop does when the log is long.
     pub fn trim(&mut self) {
-        let lowest = self.announced.next.max(self.log.first);
-        self.log.changes.drain(..(lowest - self.log.first) as usize);
-        self.log.first = lowest;
+        self.0.trim_now();
     }
 
     /// Returns whether the peer has been told everything.
     pub fn is_complete(&self) -> bool {
-        self.announced.is_up_to(self.log.end())
+        self.0.is_up_to_date(PEER)
     }
 }
