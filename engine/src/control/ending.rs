@@ -1,5 +1,5 @@
 //! Ends lanes, connections and sessions: releases the records of closed lanes, handles broken connections, and
-//! removes peers that are given up, closed or fenced. `session::machine` decides; `sessions` begins the sessions.
+//! removes peers that are given up, closed or fenced. `session::machine` decides; `beginning` begins the sessions.
 
 use super::beginning::Actions;
 use super::conn::{ControlConn, State};

@@ -1,5 +1,5 @@
 //! The bounds of tables that grow with the peers that an engine has known: the table of peers, and the incarnations
-//! that the application fenced. `inbound` and `sessions` ask before they add a peer, `ending` before it fences.
+//! that the application fenced. `inbound` and `beginning` ask before they add a peer, `ending` before it fences.
 
 use super::conn::State;
 use super::Control;

@@ -83,8 +83,10 @@ impl Control {
         let Some(service) = self.service(Transport::from_number(transport as u32)) else { return };
         let taken = if why.is_empty() { service.message(peer, &body) } else { service.refused(peer, why) };
         if !taken {
-            self.misbehaved(peer);
+            return self.misbehaved(peer);
         }
+        // The service may have a timer now.
+        self.touch(peer);
     }
 
     /// Lets a transport's service do what its path to the peer needs.

@@ -196,3 +196,54 @@ fn what_waits_for_a_lane_is_cancelled_and_ends_at_its_deadline() {
         let _ = connecting.join();
     });
 }
+
+/// The acceptor asks for lanes, accepts them, and welcomes none. Nothing else wakes the dialer.
+#[test]
+fn a_lane_that_is_not_welcomed_is_given_up_and_dialed_again() {
+    let settings = [("handshake_timeout_ms", "300"), ("keepalive_ms", "0")];
+    let (engine, listener) = (engine(&settings), HostileListener::open(Who::new()));
+    std::thread::scope(|scope| {
+        let connecting = scope.spawn(|| engine.connect(&listener.address, Some(PATIENCE)).unwrap());
+        let mut peer = listener.accept();
+        peer.start();
+        peer.ready();
+        let _express = peer.lane(0);
+        let handle = connecting.join().unwrap();
+        // Timers of the connection's beginning are over.
+        std::thread::sleep(Duration::from_millis(500));
+        peer.send(&open_lanes(2));
+        let dialed = || {
+            let mut socket = peer.listener().unwrap().accept().unwrap().0;
+            socket.set_read_timeout(Some(PATIENCE)).unwrap();
+            let mut bytes = [0; GREETING_BYTES];
+            socket.read_exact(&mut bytes).unwrap();
+            (Greeting::decode(&bytes).0, socket)
+        };
+        let (first, mut socket) = dialed();
+        assert_eq!(socket.read(&mut [0]).unwrap(), 0, "the dialer waits for a welcome without end");
+        // Other slots may come first.
+        let again = (0..=peer.slots).map(|_| dialed().0).find(|greeting| greeting.slot == first.slot);
+        assert!(again.is_some_and(|again| again.lane > first.lane), "it is dialed again: {again:?}");
+        let tcp = engine.peer_paths(handle).unwrap().into_iter().find(|it| it.transport == Transport::Tcp);
+        let why = tcp.unwrap().why;
+        assert!(why.contains("no welcome within handshake_timeout_ms"), "{why}");
+    });
+}
+
+/// A request for lanes is four bytes. Anything else in its place is malformed, and so is the word that TCP is missing.
+#[test]
+fn a_request_for_lanes_that_is_malformed_ends_the_session() {
+    let transport = Transport::Tcp as u8;
+    let of = |body: &[u8], why: &str| Message::Transport { transport, why: why.into(), body: body.into() };
+    for bad in [of(b"", ""), of(&[3, 0, 0], ""), of(&[3, 0, 0, 0, 0], ""), of(&[3, 0, 0, 0], "no TCP here")] {
+        let (engine, listener) = (engine(&[]), HostileListener::open(Who::new()));
+        std::thread::scope(|scope| {
+            let connecting = scope.spawn(|| engine.connect(&listener.address, Some(PATIENCE)).unwrap());
+            let mut peer = listener.accept();
+            let _lanes = peer.up();
+            connecting.join().unwrap();
+            peer.send(&bad);
+            assert_eq!(peer.receive_end(), Some(Status::Corrupt as i32), "{bad:?}");
+        });
+    }
+}

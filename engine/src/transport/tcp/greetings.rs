@@ -1,5 +1,5 @@
-//! The greetings that open a lane: dials lanes and waits until the peer welcomes them; finds the session of a lane that
-//! a peer has dialed. The control loop polls the connections. `service` decides what is dialed, and attaches lanes.
+//! The greetings of lanes that this side opens: dials a lane, and waits until the peer welcomes it. The control loop
+//! polls the connections. `service` decides what is dialed, and attaches the lanes.
 
 use crate::loss::{Cause, Failure};
 use crate::peer::transport::LANE_TOKENS;
@@ -140,3 +140,7 @@ impl Pending {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "greetings_tests.rs"]
+mod tests;

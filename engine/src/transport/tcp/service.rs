@@ -169,8 +169,8 @@ impl Service {
     ) -> std::result::Result<Arc<Lane>, Failure> {
         let Greeting { lane: id, slot, .. } = *greeting;
         let peer = session.peer.handle;
-        if !session.takes(greeting) || !session.numbers.take(id) {
-            return Err(Failure::new(Cause::Ours, "the session has ended or the lane is fenced"));
+        if self.has_too_many_late(peer) || !session.takes(greeting) || !session.numbers.take(id) {
+            return Err(Failure::new(Cause::Ours, "the session has ended, or takes no such lane now"));
         }
         self.tune(&socket, session.peer.identity.is_near());
         let spec = LaneSpec {
@@ -211,14 +211,16 @@ impl Service {
     /// Returns the peer and the session's answer to a greeting that belongs to a session which takes the lane.
     fn welcome(&self, greeting: &Greeting, mac: &[u8; 16]) -> Option<(PeerId, [u8; 16])> {
         let peer = *self.by_id.lock().get(&greeting.session_id)?;
-        // A peer that makes threads stick in memory faults gets no further ones.
-        if self.late_lanes(peer).len() >= LATE_LANES_MAX {
-            return None;
-        }
         self.with(peer, |session| {
-            let is_theirs = !session.dialed && greeting.verify(&session.key, mac) && session.takes(greeting);
-            is_theirs.then(|| (peer, greeting.welcome(&session.key)))
+            let is_theirs = !session.dialed && greeting.verify(&session.key, mac);
+            let takes = session.takes(greeting) && !self.has_too_many_late(peer);
+            (is_theirs && takes).then(|| (peer, greeting.welcome(&session.key)))
         })?
+    }
+
+    /// Returns whether the peer gets no further lanes, because it makes threads stick in memory faults.
+    fn has_too_many_late(&self, peer: PeerId) -> bool {
+        self.late.lock().get(&peer).is_some_and(|late| late.len() >= LATE_LANES_MAX)
     }
 
     fn late_lanes(&self, peer: PeerId) -> Vec<Arc<Lane>> {
@@ -236,9 +238,6 @@ impl Service {
         let attached = self.with(peer, |session| {
             let lane = session.lanes.remove(&lane)?;
             session.path.remove(&lane);
-            let has_moved = lane.has_moved.load(Ordering::Relaxed);
-            let step = session.opening.lost(clock::monotonic_ns(), lane.id, has_moved);
-            self.carry_out(session, step);
             Some(lane)
         });
         attached.flatten().or_else(|| {
@@ -309,6 +308,12 @@ impl TransportService for Service {
             // Under no lock of the service: a thread that holds the lane's locks may request a lane.
             lane.close()
         };
+        // After the close, which frees the descriptor.
+        self.with(peer, |session| {
+            let has_moved = lane.has_moved.load(Ordering::Relaxed);
+            let step = session.opening.lost(clock::monotonic_ns(), lane.id, has_moved);
+            self.carry_out(session, step);
+        });
         if closing.is_quiet {
             if !self.is_parting(peer) {
                 self.partings.lock().remove(&peer);
@@ -388,7 +393,8 @@ impl LaneService for Service {
     }
 
     fn give_up(&self, peer: PeerId, lane: LaneId) {
-        if let Some(greeting) = self.greetings.lock().give_up(peer, lane) {
+        let dialed = self.greetings.lock().give_up(peer, lane);
+        if let Some(greeting) = dialed {
             let failure = Failure::new(Cause::Closed, "the peer gave up the lane");
             self.with(peer, |session| self.not_opened(session, &greeting, failure));
         }
@@ -442,3 +448,7 @@ impl LaneService for Service {
         self.workers.watch()
     }
 }
+
+#[cfg(test)]
+#[path = "service_tests.rs"]
+mod tests;
