@@ -14,14 +14,14 @@
 //! | [`Error`], [`Status`] | why a call failed |
 //! | [`Engine::close`] | after its Ok nothing touches the memory |
 //!
-//! Two programs that can be pasted are in `engine/README.md`, and the promises in `docs/contracts.md`.
+//! Two complete programs are in `engine/README.md`, and the promises in `docs/contracts.md`.
 //!
 //! Modules are private. The public modules and the names below are the library's interface in Rust.
 //!
 //! Imports between these modules point down the data path only (see `ARCHITECTURE.md`); `tests/imports.rs` has the
 //! order and enforces it.
 
-/// Tests that are compiled into the engine and beside it name the engine alike.
+/// Tests use the same name for the engine, whether they are compiled into the crate or beside it.
 #[cfg(test)]
 extern crate self as ferry;
 

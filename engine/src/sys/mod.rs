@@ -1,8 +1,8 @@
 //! The interface to the operating system: clocks, and thin, safe wrappers around system calls that the standard
 //! library lacks. Unsafe code is only here, in `transport`, in `ffi`, and in the files that `tests/imports.rs` names.
 //!
-//! `os` is the operating system; the feature `sim` takes `sim` in its place, which has the same modules, made of the
-//! simulated kernel. What stands here is made of either.
+//! `os` is the operating system. The feature `sim` puts `sim` in its place, which has the same modules over the
+//! simulated kernel. The other modules are built on either.
 
 #[cfg_attr(feature = "sim", path = "sim/mod.rs")]
 mod os;

@@ -36,7 +36,7 @@ pub fn local_address(socket: &impl AsFd) -> Option<SocketAddr> {
 /// Never said in the simulation.
 pub const NO_PORT: &str = "";
 
-/// Nobody connects to itself: the simulated kernel refuses connections to ports where nobody listens.
+/// No socket connects to itself: the simulated kernel refuses connections to ports where nobody listens.
 pub fn refuse_itself(_socket: &impl AsFd) -> Option<io::Error> {
     None
 }

@@ -184,7 +184,7 @@ impl Sharing {
         self.end_unused();
     }
 
-    /// Imports memory. An allocation's properties stay as they were at its first import.
+    /// Imports memory. Another import of the same allocation must state the same properties as the first one.
     pub fn import(&mut self, borrowed: &Borrowed<'_>) -> Result<u64> {
         let peer = borrowed.peer;
         let Exported { device, offset, length, methods } = Exported::decode(borrowed.exported)?;

@@ -100,7 +100,7 @@ impl CudaQueue {
             || Ok(Slot { event: Event::new(context.api, context.handle())?, by_stream: false, failed: None });
         let parts = Parts {
             slots: (0..depth).map(|_| slot()).collect::<Result<_>>()?,
-            // Without memory or a compiler for it batches are copied piece by piece.
+            // Without memory for the kernel, or a driver that compiles it, batches are copied piece by piece.
             gather: Gather::new(&context, streams[0].raw, batch_bytes, depth).ok(),
             has_batches: true,
             reach: Reach::new(contexts),
