@@ -52,8 +52,8 @@ mod stage;
 mod stats;
 pub mod status;
 mod sys;
-/// Threads for libraries above ferry, which signals leave alone as they do the engine's threads; and what a fork of
-/// another thread waits for.
+/// For libraries above ferry: threads that get no signals, like the engine's own, and work that a fork by another
+/// thread waits for.
 pub mod thread {
     pub use crate::sys::thread::{spawn_outside as spawn, JoinHandle};
     pub use crate::sys::unforked::unforked;

@@ -45,7 +45,8 @@ impl Proven {
     /// which the number means another descriptor.
     pub fn descriptor(&self, number: RawFd) -> io::Result<OwnedFd> {
         let taken = unix::descriptor_of(self.pidfd.as_fd(), number)?;
-        // An exec closes the other end before the new program runs: if it is open now, the proven program was there before.
+        // An exec closes the other end before the new program runs: if that end is open now, the descriptor was taken
+        // from the proven program.
         let is_same = |socket: &Weak<OwnedFd>| socket.upgrade().is_some_and(|it| !is_hung_up((*it).as_fd()));
         if self.program.as_ref().is_none_or(is_same) {
             Ok(taken)

@@ -39,8 +39,10 @@ fn check_file_limit(length: usize) -> io::Result<()> {
     if limit.rlim_cur == libc::RLIM_INFINITY || length as u64 <= limit.rlim_cur {
         return Ok(());
     }
-    let text =
-        format!("{length} bytes are above this process's limit of file sizes, {} (ulimit -f)", limit.rlim_cur);
+    let text = format!(
+        "{length} bytes are above this process's limit of file sizes, {} (ulimit -f)",
+        limit.rlim_cur
+    );
     Err(io::Error::new(io::ErrorKind::FileTooLarge, text))
 }
 

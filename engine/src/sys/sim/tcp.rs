@@ -33,7 +33,7 @@ pub fn local_address(socket: &impl AsFd) -> Option<SocketAddr> {
     Some(net::ends(socket.as_fd().as_raw_fd()).ok()?.0)
 }
 
-/// Never said in the simulation.
+/// Unused: the simulated kernel does not run out of ports.
 pub const NO_PORT: &str = "";
 
 /// No socket connects to itself: the simulated kernel refuses connections to ports where nobody listens.
