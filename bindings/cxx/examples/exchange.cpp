@@ -35,8 +35,7 @@ bool holds(const ferry::Memory &memory, unsigned char (*pattern)(std::size_t))
     return true;
 }
 
-// Waits for an event of this kind; false if none came in time. Each event may take the whole time: of other events there
-// are few.
+// Waits for an event of this kind; false if none came in time. The timeout is for each event: other events are few.
 bool await(const ferry::Queue &queue, std::uint32_t kind, const char *text, std::chrono::seconds timeout)
 {
     for (;;) {
