@@ -48,7 +48,7 @@ class Transfer:
             try:
                 raise error
             finally:
-                # The error's traceback has this frame. With the error in it, both would keep the transfer.
+                # The error's traceback refers to this frame: a reference back would keep the transfer alive.
                 del error
         assert result is not None  # Without an error there is a result.
         return result
