@@ -863,7 +863,7 @@ private:
     ferry_blocks c_{};
 };
 
-/// Blocks of layers of equal shape, one layer behind the other, as in a cache that is one tensor; the fields are
+/// Blocks of layers of equal shape, one layer after the other, as in a cache that is one tensor; the fields are
 /// those of ferry_layers, which has the formula. Set them, or start from two dense caches of the same shape:
 ///
 ///     ferry::Layers layers(memory.data(), *peer.region("kv"), layer_bytes, block_bytes);

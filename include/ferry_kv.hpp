@@ -326,7 +326,7 @@ struct Part {
     /// @}
 };
 
-/// Who sends what, for two instances. It never changes. The destructor frees it.
+/// Which rank sends what to which, for two instances. A plan never changes. The destructor frees it.
 class Plan {
 public:
     /// Empty; assign a plan to it.
@@ -723,9 +723,9 @@ public:
                                                result.slot()));
         return result;
     }
-    /// Takes back the tokens from `from_token` on, and the seal. Returns when nothing reads or writes them any more: the
-    /// blocks that hold only such tokens are the caller's, and the offer goes on. FERRY_ERR_BUSY: nothing is free; call
-    /// again. FERRY_ERR_STALE: the offer has ended or ends.
+    /// Takes back the tokens from `from_token` on, and the seal. Returns when nothing reads or writes them any more:
+    /// the blocks that hold only such tokens are the caller's, and the offer continues. FERRY_ERR_BUSY: nothing is
+    /// free; call again. FERRY_ERR_STALE: the offer has ended or is ending.
     Result<void> retract(const Id &id, std::uint64_t from_token, Timeout timeout = forever) const noexcept
     {
         Result<void> result;
@@ -969,7 +969,7 @@ public:
         c_.open_timeout_ms = kv::detail::milliseconds(timeout);
         return *this;
     }
-    /// Directory::open does not wait for etcd: the directory goes on trying.
+    /// Directory::open does not wait for etcd: the directory keeps trying to reach it.
     DirectoryOptions &no_wait(bool no_wait = true) noexcept
     {
         c_.flags = no_wait ? FERRY_DIRECTORY_NO_WAIT : 0;

@@ -48,7 +48,7 @@ type Event struct {
 	Peer    Peer
 	Status  Status
 	Reason  string        // a sentence; empty if the reason is not known
-	OSError syscall.Errno // behind the loss, or 0
+	OSError syscall.Errno // the cause of the loss, or 0
 	Data    []byte
 	Channel uint32 // of a notification
 	Region  Region

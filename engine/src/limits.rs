@@ -117,7 +117,7 @@ pub const RDMA_OWED_MAX: usize = 16 * NOTIFY_CREDITS as usize;
 /// Bytes of a notification that goes over RDMA; longer notifications go over TCP.
 pub const RDMA_NOTIFY_BYTES_MAX: usize = 1015;
 /// Holds of the program's streams in one device library at a time. The queue of a CUDA stream takes about 1,000 holds
-/// (a wait and an event each, measured on an H200): CUDA does not return from the next call until the stream goes on.
+/// (a wait and an event each, measured on an H200): CUDA does not return from the next call until the stream continues.
 pub const HOLDS_MAX: usize = 512;
 /// The most slots of staging in one direction.
 pub const STAGING_SLOTS_MAX: u64 = 64;
@@ -138,5 +138,5 @@ pub const FENCED_MAX: usize = 1 << 20;
 /// Answers to one peer's messages that may wait to be written. A correct peer waits for an answer before it asks again.
 pub const ANSWERS_UNWRITTEN_MAX: u32 = 1024;
 
-/// Warnings about an engine's environment that name a variable; one more tells how many were left out.
+/// Warnings about an engine's environment that name a variable; one more says how many were left out.
 pub const WARNINGS_MAX: usize = 16;

@@ -2,7 +2,7 @@
 // them can talk.
 //
 //   exchange serve              prints "ADDRESS host:port", waits for "done", checks its memory
-//   exchange connect HOST:PORT  reads and checks the server's memory, writes it anew with "done" behind it
+//   exchange connect HOST:PORT  reads and checks the server's memory, writes it again, and then sends "done"
 //
 // Each prints OK and exits 0, or says why not and exits 1.
 #include <ferry.hpp>

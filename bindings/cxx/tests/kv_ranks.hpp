@@ -19,7 +19,7 @@ inline constexpr std::uint64_t kv_blocks = 24, kv_tokens = 75;
 // How one instance divides the model. All its ranks have the same shape.
 struct Shape {
     std::uint32_t tp = 1, block_tokens = 8, arrangement = FERRY_KV_BLOCK_PAIR_HEAD_TOKEN;
-    std::uint32_t padding = 0; // elements behind each row; then the layout has strides of its own
+    std::uint32_t padding = 0; // elements after each row; then the layout has strides of its own
 };
 
 // The layers of the model: full attention, a window, and latents. Each is the only layer of its group.

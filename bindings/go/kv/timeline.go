@@ -52,7 +52,7 @@ type TimelineEntry struct {
 	// Layers of transfers are those of the consumer's layout.
 	FirstLayer, EndLayer uint32
 	FirstToken, EndToken uint64
-	// Bytes, Peer and Transfer are of a transfer: its payload, the other side, and its number.
+	// Bytes, Peer and Transfer belong to a transfer: its payload, the other side, and its number.
 	Bytes    uint64
 	Peer     ferry.Peer
 	Transfer uint64

@@ -33,7 +33,7 @@ pub fn caught<T>(name: &str, body: impl FnOnce() -> Result<T>) -> Result<T> {
             set_hook(Box::new(|panic| log::line(format_args!("a bug in ferry: {panic}"))));
         }
     });
-    // Unwind safety: a panic can leave only state behind locks half changed, and `lock` ignores poison.
+    // Unwind safety: a panic can leave only state under locks half changed, and `lock` ignores poison.
     let outcome = catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|payload| {
         // The payload may panic when it is dropped.
         std::mem::forget(payload);

@@ -39,7 +39,7 @@ pub trait Driver: Send + Sync {
     /// streams. UNSUPPORTED if the library has no such thing.
     fn point(&self, at: Start) -> Result<Box<dyn Point>>;
 
-    /// Returns the point of an event as it is recorded now: the program may record it anew afterwards, or destroy it.
+    /// Returns the point of an event as it is recorded now: the program may record it again afterwards, or destroy it.
     /// UNSUPPORTED if the library has no such thing.
     fn capture(&self, _event: u64) -> Result<Box<dyn Point>> {
         let text =
@@ -200,7 +200,7 @@ pub struct Piece {
 
 /// Copies on one device. Neither the batches under way nor the pieces of one batch have an order; the ends of batches
 /// are reported in the order of the batches. An error belongs to its batch and has the library's code in
-/// `vendor_error`. UNAVAILABLE and PEER_LOST mean that the device is of no further use.
+/// `vendor_error`. UNAVAILABLE and PEER_LOST mean that the device cannot be used any more.
 pub trait Queue {
     /// Starts a batch. An error means that nothing of the batch was started, or that all started copies have ended.
     fn copy(&mut self, direction: Direction, pieces: &[Piece]) -> Result<Batch>;

@@ -244,7 +244,7 @@ impl Turns for Loop {
     }
 
     /// Waits until the copies under way have ended, or stops them. If they cannot be stopped, the queue is leaked, and
-    /// their memory stays in use for ever.
+    /// their memory is never freed.
     fn abandon(self: Box<Self>) {
         let Loop { worker, queue, limits, running, .. } = *self;
         let mut queue = ManuallyDrop::new(queue);
@@ -398,7 +398,7 @@ impl Loop {
         }
     }
 
-    /// Remembers an error after which the device is of no further use.
+    /// Remembers an error after which the device cannot be used any more.
     fn note(&mut self, error: &Error) {
         if matches!(error.status, Status::Unavailable | Status::PeerLost) {
             self.failed.get_or_insert_with(|| error.clone());
@@ -426,7 +426,7 @@ mod tests {
         }
     }
 
-    /// Orders that wait behind a full device do not keep the thread from its pauses between two polls.
+    /// Orders that wait for room on a full device do not keep the thread from its pauses between two polls.
     #[test]
     fn a_full_device_is_polled_with_pauses() {
         let at = Location { kind: MemoryKind::Cuda, device: 0 };

@@ -33,7 +33,7 @@ pub struct Layer {
     pub remote_region: RegionId,
 }
 
-/// Layers of equal shape, one behind the other at equal distances, as in a cache that is one tensor.
+/// Layers of equal shape, one after the other at equal distances, as in a cache that is one tensor.
 #[derive(Clone, Copy, Debug)]
 pub struct EqualLayers {
     /// Address of block 0 of layer 0.

@@ -25,7 +25,7 @@ pub mod turns;
 
 pub use os::*;
 
-/// Returns a number that nobody can guess.
+/// Returns a number that cannot be guessed.
 pub fn random_u64() -> u64 {
     // The kernel's generator fails only before it is seeded at boot. The clock then still tells runs apart.
     random_bytes().map_or_else(|_| clock::boottime_ns().ns().rotate_left(32), u64::from_le_bytes)

@@ -149,7 +149,7 @@ pub fn start<W: Turns>(
 }
 
 /// Starts a thread that touches no registered memory and runs the program's code, which can't be stopped. If the engine
-/// breaks, the thread runs `after` once the engine is over. A panic in `after` is reported to nobody.
+/// breaks, the thread runs `after` once the engine is over. A panic in `after` is not reported.
 pub fn start_apart<W: Turns, A: Turns>(
     name: impl Into<String>,
     doing: &'static str,

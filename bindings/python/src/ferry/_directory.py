@@ -40,7 +40,7 @@ class ChangeKind(enum.IntEnum):
     ADDED = 1
     CHANGED = 2
     REMOVED = 3
-    #: More names have changed than are remembered: list them anew.
+    #: More names have changed than are remembered: list them again.
     LIST_ANEW = 4
 
 

@@ -75,7 +75,7 @@ class Event(NamedTuple):
     address: int
     length: int
     os_error: int = 0
-    """errno behind PEER_DOWN, PEER_LOST or a failed PEER_CONNECTED, or 0."""
+    """The errno that caused PEER_DOWN, PEER_LOST or a failed PEER_CONNECTED, or 0."""
     channel: int = 0
     """The channel of a notification."""
 

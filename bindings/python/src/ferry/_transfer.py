@@ -73,7 +73,7 @@ class Transfer:
     async def wait_async(self, *, progress: Callable[[int, int], object] | None = None) -> Result:
         """`wait` in an event loop, for a transfer that was submitted with a queue. If the task is cancelled,
         the wait ends and the transfer goes on. Several tasks may wait for one transfer; the wait for a final
-        transfer ends at once, whoever has taken its event."""
+        transfer ends at once, even if another task has taken its event."""
         if progress is None:
             await self.final_async()
         else:

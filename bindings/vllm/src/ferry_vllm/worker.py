@@ -147,7 +147,7 @@ class WorkerHalf:
                 quietly(self.cache.abort, offer.id)
 
     def _tell(self, first: int, end: int) -> None:
-        """Tells that the layers before `end` are computed, if those before `first` are. A call that is refused, because
+        """Reports the layers before `end` as computed, if those before `first` are. A call that is refused, because
         too many wait for the device, is repeated with the others at the end of the step."""
         for offer in self.computing:
             if first <= offer.told < end and quietly(self._ready, offer.id, offer.tokens, (offer.told, end)):

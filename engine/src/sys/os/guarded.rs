@@ -63,7 +63,7 @@ pub unsafe fn get_shared(from: *const u8, to: *mut u8, length: usize) -> Result<
     unsafe { by_pipe(from, to, done, length) }
 }
 
-/// Copies what is left behind the first `done` bytes.
+/// Copies the bytes after the first `done` bytes.
 ///
 /// # Safety
 /// As for `through`.

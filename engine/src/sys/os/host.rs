@@ -91,7 +91,7 @@ pub fn is_being_dumped(process: BorrowedFd<'_>) -> bool {
     seen == threads && pid() == Some(found)
 }
 
-/// Returns the number behind a name at the beginning of a line.
+/// Returns the number after a name at the beginning of a line.
 fn line(text: &str, name: &str) -> Option<i64> {
     text.lines().find_map(|line| line.strip_prefix(name))?.trim().parse().ok()
 }

@@ -7,7 +7,7 @@ use crate::sys::random_u64;
 use std::io;
 use std::ptr::NonNull;
 
-/// Where a landmark is, and what is there. A READ finds the secret; a WRITE stores `BYTES` behind it.
+/// The place of a landmark, and its secret. A READ finds the secret; a WRITE stores `BYTES` after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
     /// 0: there is no landmark.

@@ -39,7 +39,7 @@ impl Pagemap {
         while count < most {
             let mut entries = [0u8; ENTRIES * ENTRY_BYTES];
             let wanted = &mut entries[..(most - count).min(ENTRIES as u64) as usize * ENTRY_BYTES];
-            // Reads nothing behind the end of the process's address space, and nothing when the program is gone.
+            // Reads nothing beyond the end of the process's address space, and nothing when the program is gone.
             let told = file.read_at(wanted, (first + count) * ENTRY_BYTES as u64).ok()? / ENTRY_BYTES;
             if told == 0 {
                 return (count > 0).then_some(count);

@@ -288,7 +288,7 @@ impl Queue for Attached {
         Ok(true)
     }
 
-    /// Operations that cannot be stopped go on in memory that is kept for good.
+    /// Operations that cannot be stopped continue in memory that is never freed.
     fn abort(&mut self) -> bool {
         if !self.running.is_empty() {
             self.lose(Error::new(Status::Unavailable, "the copies between the devices were given up"));

@@ -463,7 +463,7 @@ mod tests {
             Exported::decode(&bytes)
         };
         assert!(with(0, 2).is_err() && with(1, 0).is_err() && with(1, 4).is_err());
-        // The offset is the allocation's last valid byte, and the byte behind it.
+        // The offset is the allocation's last valid byte, and the byte after it.
         let last = Exported { offset: 8191, ..example() };
         assert!(Exported::decode(&last.encode()).is_ok());
         assert!(Exported::decode(&Exported { offset: 8192, ..example() }.encode()).is_err());

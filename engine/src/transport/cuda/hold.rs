@@ -1,7 +1,7 @@
 //! Makes a stream of the program's wait until ferry releases it.
 //!
 //! The device waits for a 32-bit flag in pinned memory to become 1 (cuStreamWaitValue32, which every device supports
-//! since CUDA 12.0; a driver may still answer NOT_SUPPORTED). An event is recorded behind the wait. A flag is used
+//! since CUDA 12.0; a driver may still answer NOT_SUPPORTED). An event is recorded after the wait. A flag is used
 //! again only after its event is reached, because a device that has not yet looked would miss the release. If the
 //! device cannot wait, the stream runs a host function that waits (`sys::cuda::Gate`).
 
@@ -50,7 +50,7 @@ impl UnusedFlags {
 }
 
 struct Flag {
-    /// Of the stream's context, because events can only be recorded in streams of their own context.
+    /// Made in the stream's context, because events can only be recorded in streams of their own context.
     event: Event,
     context: Handle,
     at: usize,
@@ -150,7 +150,7 @@ pub fn hold(contexts: &Contexts, flags: &Flags, stream: u64) -> Result<Box<dyn H
     let held = AtFlag { flag, released: AtomicBool::new(false) };
     // On an error the stream is released at once. The event was not recorded, so the flag would count as free too
     // early: it is taken off the list and never used again.
-    // SAFETY: the event is of the stream's context, which is current.
+    // SAFETY: the event belongs to the stream's context, which is current.
     if let Err(failure) = unsafe { held.flag.event.record(stream) } {
         flags.lock().list.retain(|flag| !Arc::ptr_eq(flag, &held.flag));
         held.release();

@@ -27,7 +27,7 @@ pub struct Imports {
 }
 
 /// The key of an allocation, within its peer. The driver makes a new handle when memory is allocated at the same
-/// address again. Descriptors are numbered anew, so for them the export's number counts.
+/// address again. Descriptors get new numbers, so for them the export's number counts.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum Key {
     Handle { peer: PeerId, handle: IpcHandle },

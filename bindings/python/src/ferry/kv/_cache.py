@@ -135,7 +135,7 @@ class Cache:
             call(library.ferry_kv_offer, self._handle.pointer, id_of(id), addressof(options))
 
     def extend(self, id: bytes, blocks: BlocksLike) -> None:
-        """Adds blocks to an offer, behind those that it has. Their `first_token` counts only for a group that
+        """Adds blocks to an offer, after those that it has. Their `first_token` counts only for a group that
         has no blocks."""
         with Lists(blocks, self._group_count) as lists:
             call(library.ferry_kv_offer_extend, self._handle.pointer, id_of(id), lists.address, lists.count)

@@ -17,9 +17,9 @@ class GroupKind(Number):
     WINDOW = 2
     """The keys and values of the last `window_tokens` tokens."""
     LATENT = 3
-    """A latent vector for each token, as of MLA; the layers have one head and pairs=1."""
+    """A latent vector for each token, as in MLA; the layers have one head and pairs=1."""
     STATE = 4
-    """A state of fixed size, as of Mamba."""
+    """A state of fixed size, as in Mamba."""
 
 
 class Arrangement(Number):

@@ -341,7 +341,7 @@ fn a_dropped_queue_pair_leaves_its_completions() {
     }
     let (mut a, b) = pair();
     let (local, lkey) = (a.address(0), a.lkey());
-    // One that is done, and one that waits for a receive.
+    // One SEND is done, and one waits for a receive.
     b.receive(1, 0, 64);
     a.cq.arm().unwrap();
     for id in [1, 2] {
