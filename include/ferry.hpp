@@ -335,8 +335,8 @@ class Engine;
 
 namespace detail {
 
-/// An object's share of its engine, which is closed and freed with the last share. Of an engine that
-/// comes from ferry.h as a bare pointer there is none: the program keeps that engine.
+/// An object's share of its engine, which is closed and freed with the last share. An engine that comes from ferry.h as
+/// a bare pointer has no shares: the program keeps that engine.
 using Share = std::shared_ptr<ferry_engine>;
 /// Wraps a bare pointer. Allocates nothing.
 inline Share borrowed(ferry_engine *engine) noexcept { return Share(std::shared_ptr<void>(), engine); }
@@ -669,7 +669,7 @@ public:
 class Memory : public detail::Owned<ferry_region> {
 public:
     Memory() noexcept = default;
-    /// Takes ownership of memory of ferry_memory_alloc. The engine is an Engine, which this object keeps alive, or a
+    /// Takes ownership of memory from ferry_memory_alloc. The engine is an Engine, which this object keeps alive, or a
     /// pointer of ferry.h.
     template <class Origin>
     Memory(Origin &&engine, ferry_region region, void *address, std::size_t size) noexcept
@@ -863,7 +863,7 @@ private:
     ferry_blocks c_{};
 };
 
-/// Blocks of layers of equal shape, one layer behind the other, as in a cache that is one tensor; the fields are
+/// Blocks of layers of equal shape, one layer after the other, as in a cache that is one tensor; the fields are
 /// those of ferry_layers, which has the formula. Set them, or start from two dense caches of the same shape:
 ///
 ///     ferry::Layers layers(memory.data(), *peer.region("kv"), layer_bytes, block_bytes);
@@ -1018,8 +1018,8 @@ public:
             *result = Transfer(engine_, transfer);
         return result;
     }
-    /// Sends bytes to the peer's application on channel 0. Returns when the peer has taken them in. A deadline
-    /// of zero means the setting deadline_ms. A write of an empty list has other channels.
+    /// Sends bytes to the peer's application on channel 0. Returns when the peer has taken them in. A deadline of zero
+    /// means the setting deadline_ms. For another channel, write an empty list with TransferOptions::channel.
     Result<void> notify(Bytes bytes, Timeout deadline = std::chrono::nanoseconds(0)) const noexcept
     {
         Result<void> result;
@@ -1042,8 +1042,8 @@ public:
                 return ferry_peer_regions(engine(), handle_, items, sizeof *items, capacity, count, error);
             });
     }
-    /// Returns the region of this name, of several the region that was registered last; FERRY_ERR_NOT_REGISTERED if
-    /// the peer has announced no such region.
+    /// Returns the region of this name, or the last registered one if several have the name; FERRY_ERR_NOT_REGISTERED
+    /// if the peer has announced no such region.
     Result<RegionInfo> region(std::string_view name) const
     {
         const std::string terminated(name);
@@ -1073,7 +1073,7 @@ public:
             *result = std::chrono::nanoseconds(static_cast<std::int64_t>(round_trip_ns));
         return result;
     }
-    /// Fences the peer: returns when nothing of the peer can land here any more.
+    /// Fences the peer: returns when nothing that the peer sends can land here any more.
     Result<void> fence(Timeout timeout = forever) const noexcept
     {
         Result<void> result;
@@ -1336,7 +1336,7 @@ public:
         });
     }
 
-    /// Returns what the owner of the engine should know although the engine has opened: one sentence on each line.
+    /// Returns the warnings of an engine that has opened nevertheless: one sentence on each line.
     Result<std::string> warnings() const
     {
         return detail::text<std::string>([&](char *buffer, std::size_t size, std::size_t *length, ferry_error *error) {

@@ -7,7 +7,7 @@
  * and timeouts are the same. Further:
  *
  * - Lists of blocks and of peers are borrowed for the length of a call. Layers own their names, events their lists.
- * - What takes a Description or a list may also throw std::bad_alloc. Cache::poll, Cache::wait, Cache::mark and
+ * - Calls that take a Description or a list may also throw std::bad_alloc. Cache::poll, Cache::wait, Cache::mark and
  *   Directory::poll allocate nothing here.
  *
  * Above 500 lines, because a user copies and includes one file.
@@ -24,12 +24,12 @@ namespace ferry::kv {
 
 /// Layers that share their block ids; the fields are those of ferry_kv_group.
 struct Group : ferry_kv_group {
-    /// Takes FERRY_KV_GROUP_*, the tokens of a block, and of a window its tokens.
+    /// Takes FERRY_KV_GROUP_*, the tokens of a block and, for a window group, the tokens of the window.
     explicit Group(std::uint32_t of_kind, std::uint32_t tokens = 1, std::uint32_t window = 0) noexcept
         : ferry_kv_group{static_cast<std::uint32_t>(sizeof(ferry_kv_group)), of_kind, tokens, window}
     {
     }
-    /// Each kind with what it needs.
+    /// Makes a group of each kind.
     /// @{
     static Group full(std::uint32_t tokens) noexcept { return Group(FERRY_KV_GROUP_FULL, tokens); }
     static Group window(std::uint32_t tokens, std::uint32_t window) noexcept
@@ -42,7 +42,7 @@ struct Group : ferry_kv_group {
 };
 static_assert(sizeof(Group) == sizeof(ferry_kv_group), "a list of Group is one of ferry_kv_group");
 
-/// From one block, pair, head, token or element of a layer to the next, in bytes.
+/// The distances in bytes from one block, pair, head, token or element of a layer to the next.
 struct Strides {
     /// The strides of ferry_kv_layer.
     /// @{
@@ -72,7 +72,7 @@ struct Layer {
     std::uint64_t blocks = 0;
     /// FERRY_KV_BLOCK_* or FERRY_KV_PAIR_* of a contiguous tensor; 0 if `strides` says how the tensor lies.
     std::uint32_t arrangement = FERRY_KV_BLOCK_PAIR_HEAD_TOKEN;
-    /// Looked at if arrangement is 0.
+    /// Used only if arrangement is 0.
     Strides strides;
 };
 
@@ -88,7 +88,7 @@ struct Description {
     /// @}
     /// Context parallel ranks take turns of this many tokens.
     std::uint32_t turn_tokens = 1;
-    /// 1 to 64.
+    /// The groups, 1 to 64.
     std::vector<Group> groups;
     /// The layers of all stages in the order of computation, 1 to 1,024.
     std::vector<Layer> layers;
@@ -118,7 +118,7 @@ inline bool whole(const std::string &text, const std::string &of, Outcome &outco
     return false;
 }
 
-/// The handles of peers, which must be peers of this engine: of another they would be mistaken.
+/// The handles of peers, which must be peers of this engine: another engine's handles could be mistaken for its own.
 inline Result<std::vector<ferry_peer>> handles(Span<const Peer> peers, ferry_engine *engine, const char *of)
 {
     Result<std::vector<ferry_peer>> result;
@@ -173,7 +173,7 @@ public:
         if (result.take(ferry_kv_layout_new(&desc, &layout, result.slot()))) result->c_.reset(layout);
         return result;
     }
-    /// Makes a layout from the bytes of `exported`, which may be anyone's.
+    /// Makes a layout from the bytes of `exported`, which need not be trusted.
     static Result<Layout> load(Bytes bytes) noexcept
     {
         Result<Layout> result;
@@ -233,8 +233,7 @@ private:
         out.head_stride = from.strides.head;
         out.token_stride = from.strides.token;
         out.element_stride = from.strides.element;
-        // Without an address nobody looks at strides. What is wrong with the group ferry_kv_layout_new says, with its
-        // layer.
+        // Without an address the strides are not used. ferry_kv_layout_new reports a wrong group, with its layer.
         if (from.address == nullptr || from.arrangement == 0 || from.group >= desc.group_count) return true;
         Result<void> arranged;
         if (arranged.take(ferry_kv_layer_arrange(&desc, from.arrangement, &out, arranged.slot()))) return true;
@@ -303,7 +302,7 @@ public:
     }
     /// The moves for ferry_kv.h; this object still owns them.
     const ferry_kv_moves *c() const noexcept { return c_.get(); }
-    /// True if this object owns moves, also if there are none of them.
+    /// True if this object owns a list of moves, which may be empty.
     explicit operator bool() const noexcept { return c_ != nullptr; }
 
 private:
@@ -327,12 +326,13 @@ struct Part {
     /// @}
 };
 
-/// Who sends what, for two instances. It never changes. The destructor frees it.
+/// Which rank sends what to which, for two instances. A plan never changes. The destructor frees it.
 class Plan {
 public:
     /// Empty; assign a plan to it.
     Plan() noexcept = default;
-    /// Plans how the instance of `target` gets what the instance of `source` holds. The layouts may go before the plan.
+    /// Plans how the instance of `target` gets what the instance of `source` holds. The layouts may be destroyed before
+    /// the plan.
     static Result<Plan> create(const Layout &source, const Layout &target) noexcept
     {
         Result<Plan> result;
@@ -502,7 +502,7 @@ inline Result<std::string> timeline_svg(Span<const TimelineEntry> entries)
 
 namespace detail {
 
-/// Milliseconds for a field in which 0 means the default: never 0, so no time is the shortest.
+/// Milliseconds for a field in which 0 means the default: a time of zero becomes 1 ms, the shortest.
 inline std::uint32_t milliseconds(Timeout time) noexcept
 {
     const std::uint64_t ms = time.ns() / 1000000 + (time.ns() % 1000000 != 0);
@@ -534,14 +534,14 @@ class CacheOptions {
 public:
     /// The struct of ferry_kv.h.
     using C = ferry_kv_cache_options;
-    /// After how long a peer that should answer, and says nothing, is given up. 1 second if this is not called.
+    /// How long a peer that should answer may be silent before it is given up. 1 second if this is not called.
     CacheOptions &silence(Timeout silence) noexcept
     {
         c_.silence_ms = detail::milliseconds(silence);
         return *this;
     }
-    /// Blocks of offers that are sealed and that nobody has taken; a seal that exceeds it ends the oldest of them. No
-    /// bound if this is not called.
+    /// The most blocks in offers that are sealed and that nobody has taken; a seal that exceeds this ends the oldest of
+    /// them. No bound if this is not called.
     CacheOptions &leased_blocks_max(std::uint64_t blocks) noexcept
     {
         c_.leased_blocks_max = blocks;
@@ -606,13 +606,13 @@ public:
         c_.skip_tokens = tokens;
         return *this;
     }
-    /// The take fails with FERRY_ERR_TIMEOUT if it is not complete by then. A deadline that has passed, 0 too, is one.
+    /// The take fails with FERRY_ERR_TIMEOUT if it is not complete by then. Zero is not the default: it has passed.
     TakeOptions &deadline(Timeout deadline) noexcept
     {
         c_.deadline_ns = deadline.ns() == 0 ? 1 : deadline.ns();
         return *this;
     }
-    /// Tells of layers by FERRY_KV_EVENT_LAYERS as they are complete.
+    /// Reports layers by FERRY_KV_EVENT_LAYERS as they become complete.
     TakeOptions &layers(bool tell = true) noexcept
     {
         c_.flags = tell ? FERRY_KV_TAKE_LAYERS : 0;
@@ -723,16 +723,16 @@ public:
                                                result.slot()));
         return result;
     }
-    /// Takes back the tokens from `from_token` on, and the seal. Returns when nothing reads or writes them any more: the
-    /// blocks that hold only such tokens are the caller's, and the offer goes on. FERRY_ERR_BUSY: nothing is free; call
-    /// again. FERRY_ERR_STALE: the offer has ended or ends.
+    /// Takes back the tokens from `from_token` on, and the seal. Returns when nothing reads or writes them any more:
+    /// the blocks that hold only such tokens are the caller's, and the offer continues. FERRY_ERR_BUSY: nothing is
+    /// free; call again. FERRY_ERR_STALE: the offer has ended or is ending.
     Result<void> retract(const Id &id, std::uint64_t from_token, Timeout timeout = forever) const noexcept
     {
         Result<void> result;
         result.take(ferry_kv_offer_retract(handle_, &id, from_token, timeout.ns(), result.slot()));
         return result;
     }
-    /// Frees the blocks of a window group that have only tokens before `before_token`. Statuses as of retract().
+    /// Frees the blocks of a window group that have only tokens before `before_token`. Fails as retract() does.
     Result<void> retract_window(const Id &id, std::uint32_t group, std::uint64_t before_token,
                                 Timeout timeout = forever) const noexcept
     {
@@ -825,7 +825,7 @@ public:
         result.take(ferry_kv_unfenced_blocks(handle_, &*result, result.slot()));
         return result;
     }
-    /// Returns what the cache has counted, and what there is now.
+    /// Returns the cache's counters and its current numbers.
     Result<Metrics> metrics() const noexcept
     {
         Result<Metrics> result;
@@ -898,11 +898,11 @@ public:
     }
 };
 
-/// Marks the work on a layer that goes on from its construction to its destruction: Cache::mark for a scope. What fails
-/// is not told. Borrows the cache, which must outlive it.
+/// Marks the work on a layer from this object's construction to its destruction: Cache::mark for a scope. A failure is
+/// not reported. Borrows the cache, which must outlive it.
 class Mark {
 public:
-    /// The work begins. `kind` as of Cache::mark.
+    /// The work begins. `kind` is as in Cache::mark.
     Mark(const Cache &cache, const Id &id, std::uint32_t layer, std::uint32_t kind = FERRY_KV_MARK_COMPUTE) noexcept
         : cache_(cache), id_(id), layer_(layer), kind_(kind)
     {
@@ -939,11 +939,11 @@ static_assert(sizeof(DirectoryEntry) == sizeof(ferry_directory_entry),
 struct DirectoryChange {
     /// FERRY_DIRECTORY_ADDED, _CHANGED, _REMOVED or _LIST_ANEW.
     std::uint32_t kind = 0;
-    /// The entry; as it was if it is removed, empty for FERRY_DIRECTORY_LIST_ANEW.
+    /// The entry, for a removal as it was; empty for FERRY_DIRECTORY_LIST_ANEW.
     DirectoryEntry entry;
 };
 
-/// How a directory stands; the fields are those of ferry_directory_status.
+/// The state of a directory; the fields are those of ferry_directory_status.
 struct DirectoryStatus : ferry_directory_status {
     DirectoryStatus() noexcept : ferry_directory_status{} { struct_size = sizeof(ferry_directory_status); }
 };
@@ -969,7 +969,7 @@ public:
         c_.open_timeout_ms = kv::detail::milliseconds(timeout);
         return *this;
     }
-    /// Directory::open does not wait for etcd: the directory goes on trying.
+    /// Directory::open does not wait for etcd: the directory keeps trying to reach it.
     DirectoryOptions &no_wait(bool no_wait = true) noexcept
     {
         c_.flags = no_wait ? FERRY_DIRECTORY_NO_WAIT : 0;
@@ -982,7 +982,7 @@ public:
         c_.password = password.c_str();
         return *this;
     }
-    /// File with the certificates of who may sign etcd's, in PEM, for https.
+    /// File with the certificates of the authorities that etcd's certificate may come from, in PEM, for https.
     DirectoryOptions &ca_file(Text file) noexcept
     {
         c_.ca_file = file.c_str();

@@ -62,7 +62,7 @@ func (b *Blocks) check(op string) error {
 	return samePairs(op, b.LocalBlocks, b.RemoteBlocks)
 }
 
-// samePairs compares two lists of ids, of which ferry gets one length and one size.
+// samePairs compares two lists of ids, because ferry gets one length and one id size for both.
 func samePairs(op string, local, remote BlockIDs) error {
 	if local.count != remote.count {
 		return invalid(op, "RemoteBlocks has %d ids, LocalBlocks has %d", remote.count, local.count)
@@ -122,7 +122,7 @@ func (p Peer) SubmitBlocks(op Op, blocks *Blocks, options *TransferOptions) (*Tr
 	})
 }
 
-// start submits a transfer of blocks by the call, and expects its end.
+// start submits a transfer of blocks by `call`, and registers the transfer for its end.
 func (p Peer) start(op Op, options *TransferOptions, call func(*C.ferry_go_options, unsafe.Pointer, C.size_t,
 	*Transfer, *C.ferry_error) C.ferry_status) (*Transfer, error) {
 	e := p.engine

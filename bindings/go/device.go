@@ -108,7 +108,7 @@ func (t *Transfer) StreamWait(stream uintptr) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.ended.Load() {
-		return nil // and there is nothing to wait for
+		return nil // there is nothing to wait for
 	}
 	return t.engine.call("stream wait", func(c *C.ferry_error) C.ferry_status {
 		return C.ferry_transfer_stream_wait(t.engine.handle, t.handle, C.uint64_t(stream), C.FERRY_MEMORY_CUDA, c)

@@ -17,7 +17,7 @@ import (
 )
 
 // A Directory finds peers of an engine by name, in a list or in etcd; docs/directory.md has the rules. Close it:
-// nothing else frees it. directory_table.go has what it tells.
+// nothing else frees it. directory_table.go has its entries, changes and status.
 type Directory struct {
 	engine *Engine
 	// Locked for reading in every call into ferry, for writing when the directory is freed.
@@ -27,18 +27,21 @@ type Directory struct {
 	source  *watch.Source
 }
 
-// DirectoryOptions are the options of a directory in etcd; nil means the defaults. A "static:" directory has no use for
-// them. An empty text means the variable of the environment that is named.
+// DirectoryOptions are the options of a directory in etcd; nil means the defaults. A "static:" directory ignores them.
+// An empty text means the value of the environment variable that the field's comment names.
 type DirectoryOptions struct {
-	// TTL is how long etcd keeps the names of an engine that it does not hear from: 1 to 3,600 whole seconds; 0 means 10.
+	// TTL is how long etcd keeps an engine's names after it last heard from the engine: 1 to 3,600 whole seconds; 0
+	// means 10.
 	TTL time.Duration
-	// NoWait opens the directory without waiting for etcd: the directory goes on trying.
+	// NoWait opens the directory without waiting for etcd. The directory keeps trying to reach etcd.
 	NoWait bool
-	// User is etcd's user, with the password: FERRY_ETCD_USER and FERRY_ETCD_PASSWORD.
+	// User and Password are the user's name and password at etcd: FERRY_ETCD_USER and FERRY_ETCD_PASSWORD.
 	User, Password string
-	// CAFile has the certificates of who may sign etcd's, in PEM, for https: FERRY_ETCD_CA.
+	// CAFile names a file with the authorities' certificates that etcd's certificate is checked against, in PEM, for
+	// https: FERRY_ETCD_CA.
 	CAFile string
-	// CertFile and KeyFile have this client's certificate and its key, in PEM: FERRY_ETCD_CERT and FERRY_ETCD_KEY.
+	// CertFile and KeyFile name files with this client's certificate and key, in PEM: FERRY_ETCD_CERT and
+	// FERRY_ETCD_KEY.
 	CertFile, KeyFile string
 }
 
@@ -96,7 +99,7 @@ func (d *Directory) open(op, url string, options *DirectoryOptions, timeoutMs C.
 		}
 		return text(option)
 	}
-	// In C's memory: it has pointers.
+	// The struct is in C's memory, because it has pointers.
 	full := (*C.ferry_directory_options)(C.calloc(1, C.sizeof_ferry_directory_options))
 	texts = append(texts, unsafe.Pointer(full))
 	*full = C.ferry_directory_options{struct_size: C.sizeof_ferry_directory_options,
@@ -111,7 +114,8 @@ func (d *Directory) open(op, url string, options *DirectoryOptions, timeoutMs C.
 	})
 }
 
-// asideOrUndo is aside for a call whose success is undone if its context has ended before.
+// asideOrUndo makes a call as aside does. If the context ends first and the call succeeds later, asideOrUndo undoes the
+// call.
 func asideOrUndo(ctx context.Context, op string, call func() error, undo func()) error {
 	var settled atomic.Bool
 	err := aside(ctx, op, func() error {
@@ -163,12 +167,12 @@ func (d *Directory) named(op, name string, f func(name *C.char, c *C.ferry_error
 	return d.call(op, func(c *C.ferry_error) C.ferry_status { return f(text, c) })
 }
 
-// How long a thread stays in a waiting call of a directory before the context is checked. A dial has that long, too.
+// How long a thread stays in a waiting call of a directory before the context is checked. It also bounds each dial.
 const directoryTurn = 2 * time.Second
 
-// repeat makes a call that waits, again and again for a turn at most, until it returns before its turn is over or with
-// a status that is not one of `passing`, or the context has ended. A turn that the context cuts short says less than the
-// one before it.
+// repeat makes a waiting call in turns, each with a timeout of directoryTurn at most. It stops when the context has
+// ended, when a call returns before its timeout, or when the status is none of `passing`. If the context cuts the last
+// turn short, repeat returns the error of the turn before, which had more time to find the reason.
 func (d *Directory) repeat(ctx context.Context, op, name string,
 	call func(name *C.char, timeout C.uint64_t, c *C.ferry_error) C.ferry_status, passing ...Status) error {
 	var earlier *Error
@@ -198,7 +202,8 @@ func (d *Directory) repeat(ctx context.Context, op, name string,
 // While another engine has the name, Register waits. It holds a thread.
 //
 // If the context ends first, the error holds the context's error, and the name is not registered; after a cancellation
-// that is so a little later. ErrBusy: another engine has the name. ErrUnreachable: etcd does not answer.
+// the name may be registered for a short time before it is withdrawn. ErrBusy: another engine has the name.
+// ErrUnreachable: etcd does not answer.
 func (d *Directory) Register(ctx context.Context, name string) error {
 	const op = "register"
 	register := func() error {
@@ -225,10 +230,11 @@ func (d *Directory) Unregister(ctx context.Context, name string) error {
 	})
 }
 
-// A withdrawal is what Unregister does in turns.
+// A withdrawal is the state of an Unregister, which ferry does in turns.
 type withdrawal struct{ goesOn bool }
 
-// turn returns the outcome of a turn by what ferry says. A name that ferry no longer knows went between two turns.
+// turn converts ferry's status of one turn. If ferry no longer knows the name, the name was withdrawn between two
+// turns, which is a success.
 func (w *withdrawal) turn(status Status) Status {
 	if w.goesOn && status == ErrInvalid {
 		return OK
@@ -249,9 +255,10 @@ func (d *Directory) Lookup(name string) (DirectoryEntry, error) {
 	return newDirectoryEntry(&entry), nil
 }
 
-// Connect connects to the incarnation that has the name. It goes on trying while the name is missing, nothing answers,
-// or another engine does; but a name that a "static:" directory lacks ends the call at once. It holds a thread. If the
-// context ends first, the error is ErrUnreachable, ErrTimeout or ErrStale with the context's error, or ErrCancelled.
+// Connect connects to the incarnation that has the name. It keeps trying while the name is missing, while nothing
+// answers, or while another engine answers; but if a "static:" directory lacks the name, it fails at once. It holds a
+// thread. If the context ends first, the error is ErrUnreachable, ErrTimeout or ErrStale with the context's error, or
+// ErrCancelled.
 func (d *Directory) Connect(ctx context.Context, name string) (Peer, error) {
 	const op = "connect"
 	var peer C.ferry_peer
@@ -280,7 +287,7 @@ func (d *Directory) List(prefix string) ([]DirectoryEntry, error) {
 	return entries, err
 }
 
-// Status tells whether etcd answers, and which names are published.
+// Status returns whether etcd answers, and which names are published.
 func (d *Directory) Status() (DirectoryStatus, error) {
 	s := C.ferry_directory_status{struct_size: C.sizeof_ferry_directory_status}
 	err := d.call("status", func(c *C.ferry_error) C.ferry_status {

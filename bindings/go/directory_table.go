@@ -15,8 +15,8 @@ import (
 type DirectoryEntry struct {
 	Name    string
 	Address string // "host:port"
-	// HasIdentity is true in etcd: EngineID and Incarnation are those of the engine that has the name. Otherwise they are
-	// zero.
+	// HasIdentity is true in etcd: EngineID and Incarnation are then set to those of the engine that has the name.
+	// Otherwise both are zero.
 	HasIdentity bool
 	EngineID    [16]byte
 	Incarnation uint64
@@ -27,7 +27,7 @@ func newDirectoryEntry(e *C.ferry_directory_entry) DirectoryEntry {
 		*(*[16]byte)(unsafe.Pointer(&e.engine_id)), uint64(e.incarnation)}
 }
 
-// ChangeKind is what has become of a name.
+// ChangeKind is what has happened to a name.
 type ChangeKind uint32
 
 // The kinds of changes.
@@ -38,31 +38,31 @@ const (
 	ListAnew    ChangeKind = C.FERRY_DIRECTORY_LIST_ANEW // more names have changed than are remembered; the entry is zero
 )
 
-// A DirectoryChange is a change of a directory. Several changes of one name are told as one.
+// A DirectoryChange is a change of a directory. Several changes of one name are reported as one.
 type DirectoryChange struct {
 	Kind  ChangeKind
 	Entry DirectoryEntry
 }
 
-// DirectoryStatus is how a directory stands.
+// DirectoryStatus is the state of a directory.
 type DirectoryStatus struct {
-	// Connected is true while the table is kept up to date, as always in a "static:" directory.
+	// Connected is true while the table is kept up to date. It is always true in a "static:" directory.
 	Connected bool
-	// CutOff is for how long etcd has not answered; 0 while it does, and before its first answer.
+	// CutOff is how long etcd has not answered; 0 while it answers, and before its first answer.
 	CutOff  time.Duration
 	Entries int
-	// Ignored counts the values of etcd that were left out: no entries, or beyond the bound.
+	// Ignored counts the values in etcd that were left out because they are no entries or exceed the bound.
 	Ignored uint64
-	// Names are those that this directory registers, NamesPublished how many of them etcd has.
+	// Names counts the names that this directory registers, NamesPublished those of them that etcd has.
 	Names, NamesPublished int
-	// Sessions is how often etcd was reached anew.
+	// Sessions counts how often etcd was reached again.
 	Sessions uint64
-	// Why says why etcd is not reached, or a name is not published; or "".
+	// Why says why etcd is not reached, or why a name is not published; "" otherwise.
 	Why string
 }
 
-// Poll takes the next change; false if there is none. It never waits. The first changes of a directory in etcd tell the
-// entries that were there at the beginning.
+// Poll takes the next change; false if there is none. It never waits. The first changes of a directory in etcd report
+// the entries that were there at the beginning.
 func (d *Directory) Poll() (DirectoryChange, bool, error) {
 	var (
 		kind   C.uint32_t

@@ -15,8 +15,8 @@ import (
 	"time"
 )
 
-// Directories: lists, files and addresses. Their work in etcd is tested in Rust; here, that calls of Go reach it, and
-// end with their contexts, in a build that has etcd (scripts/etcd.sh).
+// Directories: lists, files and addresses. Rust tests cover their work in etcd; the tests here check that Go calls
+// reach it and end with their contexts, in a build with etcd (scripts/etcd.sh).
 
 func openDirectory(t *testing.T, e *Engine, url string) *Directory {
 	t.Helper()
@@ -174,8 +174,8 @@ func TestWithoutEtcdInTheBuildItIsUnsupported(t *testing.T) {
 	}
 }
 
-// passes makes a call whose deadline passes, until it has told the reason: on a busy machine ferry may answer later than
-// aside waits.
+// passes makes a call whose deadline passes, again until its error has the reason: on a busy machine ferry may answer
+// later than aside waits.
 func passes(t *testing.T, limit time.Duration, reason string, call func(ctx context.Context) error) {
 	t.Helper()
 	var err error
@@ -192,7 +192,7 @@ func passes(t *testing.T, limit time.Duration, reason string, call func(ctx cont
 	t.Fatal(err)
 }
 
-// Nobody listens there, so Connect goes on trying until its context ends.
+// Nothing listens there, so Connect retries until its context ends.
 func TestConnectByNameEndsWithItsContext(t *testing.T) {
 	d, _ := named(t)
 	const limit = directoryTurn + 200*time.Millisecond
@@ -221,7 +221,7 @@ func TestConnectByNameEndsWithItsContext(t *testing.T) {
 	}
 }
 
-// A call that succeeds when nobody waits for it any more is undone, and one that succeeds just then counts.
+// A call that succeeds after its caller has left is undone; a call that succeeds just before counts.
 func TestWhatSucceedsTooLateIsUndone(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	goOn, undone := make(chan struct{}), make(chan struct{})
@@ -231,14 +231,14 @@ func TestWhatSucceedsTooLateIsUndone(t *testing.T) {
 	}
 	select {
 	case <-undone:
-		t.Fatal("a call that goes on is undone")
+		t.Fatal("a call that still runs was undone")
 	default:
 	}
 	close(goOn)
 	select {
 	case <-undone:
 	case <-soon(t).Done():
-		t.Fatal("a call that succeeded too late is not undone")
+		t.Fatal("a call that succeeded too late was not undone")
 	}
 	var counted []chan struct{}
 	for range 1000 {
@@ -252,12 +252,12 @@ func TestWhatSucceedsTooLateIsUndone(t *testing.T) {
 		select {
 		case <-undone:
 		case <-soon(t).Done():
-			t.Fatal("a call that succeeded, and told an error, is not undone")
+			t.Fatal("a call that succeeded and returned an error was not undone")
 		}
 	}
 	for _, undone := range counted {
 		if len(undone) != 0 {
-			t.Fatal("a call that counts is undone")
+			t.Fatal("a call that counts was undone")
 		}
 	}
 }
@@ -327,7 +327,7 @@ func TestAClosedDirectoryLeavesNoDescriptor(t *testing.T) {
 	}
 }
 
-// scripts/etcd.sh builds a library with etcd, and says so.
+// scripts/etcd.sh builds a library with etcd, and sets this variable.
 func hasEtcd() bool { return os.Getenv("FERRY_TEST_HAS_ETCD") != "" }
 
 // startEtcd starts a server of etcd until the end of the test.
@@ -383,7 +383,7 @@ func TestNamesInEtcdComeAndGo(t *testing.T) {
 	if status, err := names.Status(); err != nil || !status.Connected || status.Names != 1 || status.NamesPublished != 1 {
 		t.Fatalf("%+v %v", status, err)
 	}
-	// Who waits for a name gets it in a later turn: the next call takes longer than one.
+	// The waiter gets the name in a later turn: it waits for longer than one turn.
 	third, waits := openDirectory(t, newEngine(t, nil), url), make(chan error, 1)
 	go func() { waits <- third.Register(soon(t), "prefill/0") }()
 	passes(t, directoryTurn+300*time.Millisecond, "BUSY: ", func(ctx context.Context) error {
@@ -408,7 +408,7 @@ func TestNamesInEtcdComeAndGo(t *testing.T) {
 	}
 }
 
-// The name becomes free when nobody waits for it any more, but the call still goes on in the background.
+// The name becomes free when no caller waits for it any more, but the call still runs in the background.
 func TestARegistrationThatIsCancelledIsUndone(t *testing.T) {
 	url := "etcd:" + startEtcd(t) + "/test"
 	finder, names := openDirectory(t, newEngine(t, nil), url), openDirectory(t, newEngine(t, nil), url)
@@ -466,6 +466,6 @@ func TestOpenWaitsForEtcdUntilItsContextEnds(t *testing.T) {
 	if status, err := d.Status(); err != nil || status.Connected {
 		t.Fatal(status, err)
 	}
-	// etcd is not there: a call of a name ends in the background, a turn later at most.
+	// etcd is not running: a call with a name ends in the background, one turn later at most.
 	passes(t, 100*time.Millisecond, "UNREACHABLE: ", func(ctx context.Context) error { return d.Register(ctx, "a") })
 }

@@ -151,9 +151,9 @@ func (e *Engine) Address() string {
 	return string(text)
 }
 
-// Warnings returns what the owner of the engine should know although the engine has opened: FERRY_* variables of the
-// environment that are no settings, each with the setting of the nearest name. Empty if there is nothing, or the engine
-// is closed.
+// Warnings returns the warnings of an engine that has opened nevertheless: one for each FERRY_* variable of the
+// environment that is no setting, with the setting whose name is nearest. It returns nil if there are no warnings, or
+// if the engine is closed.
 func (e *Engine) Warnings() []string {
 	text, err := e.bytes("warnings", func(buffer unsafe.Pointer, capacity C.size_t, length *C.size_t,
 		c *C.ferry_error) C.ferry_status {

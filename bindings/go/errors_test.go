@@ -158,7 +158,7 @@ func TestAConnectWhoseDeadlinePassesSaysWhy(t *testing.T) {
 	}
 }
 
-// A context that ends before the deadline that it tells, which ferry has too.
+// A context that ends before its stated deadline, which ferry has too.
 type early struct {
 	context.Context
 	deadline time.Time
@@ -166,7 +166,7 @@ type early struct {
 
 func (e early) Deadline() (time.Time, bool) { return e.deadline, true }
 
-// The context's timer fires first: the reason of ferry is waited for, for a short time.
+// The context's timer fires first; the call then waits a short time for ferry's reason.
 func TestAContextThatIsFirstLearnsTheReason(t *testing.T) {
 	address := silent(t)
 	e := newEngine(t, nil)
@@ -181,7 +181,7 @@ func TestAContextThatIsFirstLearnsTheReason(t *testing.T) {
 	}
 }
 
-// The same for goroutines that connect at once and wait elsewhere.
+// The same for connects of other goroutines, whose contexts have no deadline.
 func TestConnectsInTheBackgroundSayWhy(t *testing.T) {
 	e := newEngine(t, Config{"connect_timeout_ms": "50"})
 	address := silent(t)
@@ -205,7 +205,7 @@ func TestConnectsInTheBackgroundSayWhy(t *testing.T) {
 	}
 }
 
-// Connects that their contexts end leave their events behind; these are swept, and the count stays right.
+// Connects that end with their contexts leave their events behind; these are swept, and the count stays right.
 func TestAbandonedConnectsAreSwept(t *testing.T) {
 	e := newEngine(t, nil)
 	address := silent(t)
@@ -267,7 +267,7 @@ func TestEveryStatusHasAConstant(t *testing.T) {
 	}
 }
 
-// A variable that looks like a setting and is none is told, and does not stop the engine.
+// A variable that looks like a setting and is none causes a warning, and does not stop the engine.
 func TestWarnings(t *testing.T) {
 	if told := newEngine(t, nil).Warnings(); told != nil {
 		t.Errorf("nothing to warn of: %q", told)

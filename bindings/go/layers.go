@@ -8,8 +8,8 @@ import (
 	"unsafe"
 )
 
-// Layers are blocks of layers of equal shape, one layer behind the other, as in a cache that is one tensor on each
-// side. ferry makes one request for each layer l of Count layers, from First on, and for each pair i of blocks:
+// Layers are blocks of layers of equal shape, one layer after the other, as in a cache that is one tensor on each side.
+// ferry makes one request for each of Count layers l, from First on, and each pair i of blocks:
 //
 //	local  = LocalBase  + (First + l) * LayerBytes       + LocalBlocks[i]  * LocalStride
 //	remote = RemoteBase + (First + l) * RemoteLayerBytes + RemoteBlocks[i] * RemoteStride

@@ -175,7 +175,7 @@ func (e *Engine) Import(ctx context.Context, descriptor []byte) (Peer, error) {
 	return Peer{e, uint64(peer)}, nil
 }
 
-// Peers lists the known peers, in no order; lost peers stay for a while.
+// Peers lists the known peers, in no particular order; lost peers stay for a while.
 func (e *Engine) Peers() ([]Peer, error) {
 	handles, err := listOf(func(out *C.ferry_peer, capacity C.size_t, count *C.size_t) error {
 		return e.call("peers", func(c *C.ferry_error) C.ferry_status {
@@ -229,8 +229,8 @@ func (p Peer) Regions() ([]RegionInfo, error) {
 	return listFrom(p, "regions", ask, newRegionInfo)
 }
 
-// Region returns the region of this name, of several the region that was registered last; ErrNotRegistered if the peer
-// has announced no such region.
+// Region returns the region of this name, or the last registered one if several have the name; ErrNotRegistered if the
+// peer has announced no such region.
 func (p Peer) Region(name string) (RegionInfo, error) {
 	if strings.IndexByte(name, 0) >= 0 { // C would see the name end there
 		err := newError("region", ErrNotRegistered, nil)
@@ -279,10 +279,11 @@ func listFrom[T, R any](p Peer, op string,
 	return converted, err
 }
 
-// Notify sends bytes to the peer's application on channel 0, in order with the notifications of transfers to the peer
-// there, and returns when the peer has taken them in. It holds a thread while it waits. If the context ends first, the
-// call ends by itself in the background, within the setting deadline_ms, and it is unknown whether the peer
-// gets the bytes. A Write of no requests with TransferOptions.Notify holds no thread, and has every channel.
+// Notify sends bytes to the peer's application on channel 0, and returns when the peer has received them. They keep
+// their order with the notifications of transfers to the peer on that channel. It holds a thread while it waits. If the
+// context ends first, the call ends by itself in the background, within the setting deadline_ms, and it is unknown
+// whether the peer gets the bytes. A Write of no requests with TransferOptions.Notify holds no thread, and can use
+// every channel.
 func (p Peer) Notify(ctx context.Context, bytes []byte) error {
 	const op = "notify"
 	var deadline C.uint64_t
@@ -317,9 +318,9 @@ func (p Peer) Probe(ctx context.Context) (time.Duration, error) {
 	return <-trip, nil
 }
 
-// Fence returns when nothing of this peer can land here any more. The peer's transfers to this engine are cut
-// off, and this incarnation of the peer is refused until this engine connects to it. If the error holds the
-// context's error, the fence is not complete; call again.
+// Fence returns when nothing that this peer sends can land here any more. The peer's transfers to this engine are cut
+// off, and this incarnation of the peer is refused until this engine connects to it. If the error holds the context's
+// error, the fence is not complete; call again.
 func (p Peer) Fence(ctx context.Context) error {
 	return p.inTurns(ctx, "fence", func(e *C.ferry_engine, peer C.ferry_peer, timeout C.uint64_t, c *C.ferry_error) C.ferry_status {
 		return C.ferry_peer_fence(e, peer, timeout, c)

@@ -12,7 +12,7 @@ import (
 	"ferry/internal/watch"
 )
 
-// The kinds of events that a queue takes.
+// What has the kinds of events that a queue takes.
 type What uint32
 
 const (
@@ -35,7 +35,7 @@ const (
 	// EventPeerDown: the connection is lost and made again; EventPeerUp or EventPeerLost follows. Status, Reason
 	// and OSError are set.
 	EventPeerDown EventKind = C.FERRY_EVENT_PEER_DOWN
-	// EventPeerLost: nothing of the peer can land here any more. Status, Reason and OSError are set.
+	// EventPeerLost: nothing that the peer sends can land here any more. Status, Reason and OSError are set.
 	EventPeerLost EventKind = C.FERRY_EVENT_PEER_LOST
 	// EventLateApply: bytes of a peer were applied here after their lease had ended. Region, Address and Length
 	// are set; the contents of that memory are undefined.
@@ -48,7 +48,7 @@ type Event struct {
 	Peer    Peer
 	Status  Status
 	Reason  string        // a sentence; empty if the reason is not known
-	OSError syscall.Errno // behind the loss, or 0
+	OSError syscall.Errno // the cause of the loss, or 0
 	Data    []byte
 	Channel uint32 // of a notification
 	Region  Region
@@ -103,7 +103,7 @@ func (e *Engine) ChannelQueue(what What, channel uint32) (*Queue, error) {
 // the engine is closed.
 func (q *Queue) Next(ctx context.Context) (Event, error) {
 	const op = "next"
-	// Without what the wait allocates.
+	// The first try avoids the allocations of the wait.
 	if event, ok, err := q.drain(op); ok || err != nil {
 		return event, err
 	}

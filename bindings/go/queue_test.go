@@ -60,7 +60,7 @@ func TestAChannelHasAQueueOfItsOwn(t *testing.T) {
 	if _, err := p.far.Queue(Notifications); !errors.Is(err, ErrBusy) {
 		t.Fatal("Queue takes another channel than 0:", err)
 	}
-	// Without data and without waiting, without data, and behind data.
+	// First without data and without waiting, then without data, then after data.
 	last := &TransferOptions{Notify: []byte("last"), Channel: ChannelsMax - 1}
 	if transfer, err := p.peer.Submit(Write, nil, last); err != nil {
 		t.Fatal(err)

@@ -16,7 +16,7 @@ import (
 // A reactor gets the ends of an engine's transfers and connects from a ferry queue, and completes their
 // waiters.
 //
-// A transfer that ends while its submitter polls leaves an event that nobody needs. While the queue has only
+// A transfer that ends while its submitter polls leaves an event that is not needed. While the queue has only
 // such events, it is left alone: its eventfd, raised once, costs no system call, and a submitter sweeps the
 // queue now and then. A goroutine watches the queue only while a waiter is registered.
 //

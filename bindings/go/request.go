@@ -26,7 +26,7 @@ func (op Op) String() string {
 	return "transfer"
 }
 
-// A Request is one range of a transfer. ferry reads a slice of them in place.
+// A Request is one range of a transfer. ferry reads a slice of Requests in place.
 type Request struct {
 	// Local is an address in this process, Remote an address in the peer's process.
 	Local, Remote uint64
@@ -44,7 +44,7 @@ var (
 	_ [C.sizeof_ferry_request - unsafe.Sizeof(Request{})]struct{}
 )
 
-// Flags of a transfer.
+// Flags are the flags of a transfer.
 type Flags uint32
 
 const (
@@ -115,10 +115,10 @@ const (
 	NoNotification Delivery = C.FERRY_NOTIFICATION_NONE      // the transfer had none
 	Delivered      Delivery = C.FERRY_NOTIFICATION_DELIVERED // the peer has it
 	NotSent        Delivery = C.FERRY_NOTIFICATION_NOT_SENT  // the peer doesn't have it, and never will
-	Unknown        Delivery = C.FERRY_NOTIFICATION_UNKNOWN   // given up, or the peer lost, before it said so
+	Unknown        Delivery = C.FERRY_NOTIFICATION_UNKNOWN   // given up, or peer lost, before the peer confirmed it
 )
 
-// A Result is how a transfer ended.
+// A Result is the outcome of a transfer.
 type Result struct {
 	State          State
 	Status         Status
@@ -127,13 +127,14 @@ type Result struct {
 	Transport      Transport
 	BytesConfirmed uint64
 	RequestsFailed uint64
-	// ferry made SlicesOut slices of the RequestsIn submitted requests.
+	// ferry made SlicesOut slices from the RequestsIn submitted requests.
 	RequestsIn, SlicesOut uint64
-	// Submitted, Started and Finished are CLOCK_MONOTONIC, in nanoseconds; Started is 0 if nothing was posted.
+	// Submitted, Started and Finished are times on CLOCK_MONOTONIC, in nanoseconds; Started is 0 if nothing was
+	// posted.
 	Submitted, Started, Finished uint64
 }
 
-// A RequestResult is how one request of a transfer ended.
+// A RequestResult is the outcome of one request of a transfer.
 type RequestResult struct {
 	// Index in the caller's list; for blocks, layer * pairs + pair.
 	Index          uint64

@@ -1,4 +1,4 @@
-/* The calls that are made often, each with one crossing from Go into C. */
+/* The frequent calls, each with one crossing from Go into C. */
 #ifndef FERRY_GO_SHIM_H
 #define FERRY_GO_SHIM_H
 

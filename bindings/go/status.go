@@ -13,15 +13,15 @@ import (
 // compare with errors.Is(err, ferry.ErrTimeout). The numbers are fixed; ferry.h documents each.
 type Status int32
 
-// These are not errors.
+// Statuses that are not errors.
 const (
 	OK       Status = C.FERRY_OK
 	Pending  Status = C.FERRY_PENDING
 	Draining Status = C.FERRY_DRAINING
 )
 
-// The caller made a mistake, or the call is not possible now; the call did nothing. The exception is ErrBusy of a
-// Free, Disconnect or Shutdown that its context ended: the memory, the peer or the engine stays closed for new work.
+// The caller made a mistake, or the call is not possible now; the call did nothing. There is one exception: after an
+// ErrBusy of a Free, Disconnect or Shutdown whose context ended, the memory, peer or engine stays closed for new work.
 const (
 	ErrInvalid       Status = C.FERRY_ERR_INVALID
 	ErrNotRegistered Status = C.FERRY_ERR_NOT_REGISTERED
@@ -62,7 +62,7 @@ const (
 // String returns the name of the status: its C constant without FERRY_ and FERRY_ERR_.
 func (s Status) String() string { return C.GoString(C.ferry_status_name(C.ferry_status(s))) }
 
-// Error returns the name too: package fmt prints an error by this function, also a Status of a result.
+// Error returns the name too, because package fmt prints errors with Error, even for a Status in a Result.
 func (s Status) Error() string { return s.String() }
 
 // An Error says why a call or a transfer failed. It unwraps to its Status, to the errno of the failure, and
@@ -116,7 +116,8 @@ func (e *Error) Unwrap() []error {
 		causes = append(causes, e.Context)
 	}
 	if e.Status != ErrTimeout && isDeadline(e.Context) {
-		// Whether ferry's deadline or the context's passed first is a matter of nanoseconds, and a call whose work goes on
+		// Ferry's deadline and the context's are nanoseconds apart, and either may pass first. A call whose
+		// work continues
 		// in the background answers BUSY.
 		causes = append(causes, ErrTimeout)
 	}

@@ -4,7 +4,7 @@
 # AscendCL, which need a C++ compiler.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-# No other toolchain, and no module from the network.
+# The tests use no other toolchain, and no module from the network.
 export GOTOOLCHAIN=local GOPROXY=off GOFLAGS= GOWORK=off
 wanted=$(sed -n 's/^go //p' bindings/go/go.mod)
 if ! command -v go >/dev/null; then

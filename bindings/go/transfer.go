@@ -40,8 +40,8 @@ type Transfer struct {
 // never decreases, never exceeds BytesTotal, and equals the Result's once the transfer is final.
 type Progress struct{ BytesConfirmed, BytesTotal uint64 }
 
-// How long the submitter of a small transfer polls, and the size of a small transfer. At most GOMAXPROCS
-// goroutines poll at a time: more would take threads for nothing.
+// How long the submitter of a small transfer polls, and the size of a small transfer. At most GOMAXPROCS goroutines
+// poll at a time, because more would occupy threads in vain.
 const (
 	look      = 20 * time.Microsecond
 	lookBytes = 64 << 10
@@ -100,8 +100,9 @@ func (p Peer) transfer(ctx context.Context, op Op, requests []Request, options *
 	return result, err
 }
 
-// try completes a small transfer with a peer on this host by one copy in this thread: no handle, no event, no
-// wait. It returns false if that is not possible; then submit the transfer, which also finds wrong arguments.
+// try completes a small transfer with a peer on this host by one copy in this thread, without a handle, an event or a
+// wait. It returns false if that is not possible; the caller then submits the transfer, which also reports wrong
+// arguments.
 func (p Peer) try(op Op, requests []Request, options *TransferOptions) (Result, bool) {
 	e := p.engine
 	if e == nil || !options.atOnce() || e.enter(op.String()) != nil {
@@ -187,13 +188,13 @@ func (r *reactor) options(options *TransferOptions, id uint64, deadline C.uint64
 	full.transports_allowed = C.uint64_t(options.Transports)
 	full.event_kind, full.event = C.uint32_t(options.StartAfter.kind), C.uint64_t(options.StartAfter.handle)
 	if deadline == 0 && options.Deadline != 0 {
-		// 0 would mean the setting; a time in the past must not.
+		// 0 would mean the setting, and a time in the past must not mean it.
 		full.deadline_ns = max(nanoseconds(options.Deadline), 1)
 	}
 	return full, unsafe.Pointer(unsafe.SliceData(options.Notify)), C.size_t(len(options.Notify))
 }
 
-// atOnce returns true if the transfer needs only the copy. A Channel without Notify is an error, which try does not see.
+// atOnce returns true if the transfer needs only the copy. A Channel without Notify is an error that try does not see.
 func (o *TransferOptions) atOnce() bool {
 	return o == nil || (o.Notify == nil && o.Channel == 0 && o.StartAfter == StartAfter{})
 }
@@ -213,8 +214,8 @@ func (t *Transfer) expect() {
 // complete ends the transfer; the reactor calls it with the transfer's event.
 func (t *Transfer) complete(event *C.ferry_event) { t.settle(event) }
 
-// settle checks whether the transfer is final, and ends it if so; with an event, it is final. The check frees
-// a transfer that is done, so only one check may find that.
+// settle checks whether the transfer is final, and ends it if so. With an event, the transfer is final. The check frees
+// a transfer that is done, so only one check may find it done.
 func (t *Transfer) settle(event *C.ferry_event) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -320,8 +321,8 @@ func (t *Transfer) Cancel() {
 	C.ferry_transfer_cancel(t.engine.handle, t.handle, nil)
 }
 
-// WaitAll returns when every transfer is final, with the error of the first in the list that is not done. It behaves as
-// Transfer.Wait otherwise: if the context ends first, all are cancelled.
+// WaitAll returns when every transfer is final. It returns the error of the first transfer in the list that is not
+// done. It behaves as Transfer.Wait otherwise: if the context ends first, all transfers are cancelled.
 func WaitAll(ctx context.Context, transfers ...*Transfer) error {
 	var first error
 	for _, t := range transfers {

@@ -131,7 +131,7 @@ func TestBlocksMergeNeighbours(t *testing.T) {
 			}
 		}
 	}
-	runtime.GC() // what was pinned is no more
+	runtime.GC() // nothing is pinned any more
 
 	wrong := *blocks
 	wrong.BlockBytes = wrong.BlockBytes[:1]

@@ -14,7 +14,7 @@ const Forever time.Duration = 1<<63 - 1
 
 func isDeadline(err error) bool { return errors.Is(err, context.DeadlineExceeded) }
 
-// nanoseconds converts a duration to ferry's, in which the largest number means no end.
+// nanoseconds converts a duration to ferry's nanoseconds, in which the largest number means no limit.
 func nanoseconds(d time.Duration) C.uint64_t {
 	switch {
 	case d == Forever:
@@ -89,8 +89,8 @@ func aside(ctx context.Context, op string, call func() error) error {
 	}
 }
 
-// How long a call whose deadline has passed waits for the error of ferry, which has the same deadline: that error has
-// the reason.
+// How long a call whose deadline has passed waits for ferry's error. Ferry has the same deadline, and its error has the
+// reason.
 const grace = 100 * time.Millisecond
 
 // late returns what ferry answers shortly after the context's deadline; false if nothing comes, or if the context ended
@@ -109,7 +109,7 @@ func late[T any](ctx context.Context, answers <-chan T) (answer T, ok bool) {
 	}
 }
 
-// because adds the end of the context to an error of ferry that it explains: nothing answered until then.
+// because adds the context's end to ferry's ErrTimeout error, if the context has ended.
 func because(err error, ctx context.Context) error {
 	var e *Error
 	if errors.As(err, &e) && e.Context == nil && e.Status == ErrTimeout {

@@ -1,4 +1,4 @@
-//! Sets the SONAME of libferry_mooncake.so. The number is that of the interface: it rises when programs
+//! Sets the SONAME of libferry_mooncake.so. Its number is the version of the interface, which rises when programs
 //! linked to an earlier library cannot use this one.
 
 fn main() {

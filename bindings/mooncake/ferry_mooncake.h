@@ -77,13 +77,13 @@ struct nic_load_stat {
 typedef struct nic_load_stat nic_load_stat_t;
 
 /* Creates an engine that listens on a free port of `local_server_name`, whose own port is ignored; NULL on failure.
- * `metadata_conn_string` must be "P2PHANDSHAKE"; `ip_or_host_name` and `rpc_port` then have no meaning. With
- * `auto_discover` every transport is installed. An address that other hosts can reach requires FERRY_SECRET_FILE or
+ * `metadata_conn_string` must be "P2PHANDSHAKE"; `ip_or_host_name` and `rpc_port` are ignored. With `auto_discover`
+ * every transport is installed. An address that other hosts can reach requires FERRY_SECRET_FILE or
  * FERRY_ALLOW_UNAUTHENTICATED=1. */
 transfer_engine_t createTransferEngine(const char *metadata_conn_string, const char *local_server_name,
                                        const char *ip_or_host_name, uint64_t rpc_port, int auto_discover);
 
-/* Makes all transfers final and frees the engine; no other call may use the engine then. After the call registered
+/* Makes all transfers final and frees the engine; no other call may use the engine then. After the call, registered
  * memory is the caller's alone. */
 void destroyTransferEngine(transfer_engine_t engine);
 
@@ -94,7 +94,9 @@ int getLocalIpAndPort(transfer_engine_t engine, char *buf_out, size_t buf_len);
 /* Installs "tcp"; "rdma", which uses TCP if a side has no RDMA device; or "ascend", the best path for NPU memory.
  * Returns NULL for others. Don't dereference the result. */
 transport_t installTransport(transfer_engine_t engine, const char *proto, void **args);
+/* Checks its arguments only: installed transports stay installed. */
 int uninstallTransport(transfer_engine_t engine, const char *proto);
+/* Checks its argument only: ferry finds the devices when the engine is created. */
 int discoverTopology(transfer_engine_t engine);
 
 /* Returns the number of the engine at "host:port", above zero, or a failure. The number stays valid when the peer is
@@ -102,11 +104,13 @@ int discoverTopology(transfer_engine_t engine);
 segment_id_t openSegment(transfer_engine_t engine, const char *segment_name);
 /* Opens a segment whose peer must answer now. */
 segment_id_t openSegmentNoCache(transfer_engine_t engine, const char *segment_name);
-/* Checks the number; keeps it and the connection, because other code may use them. */
+/* Checks the number. The number and the connection stay, because other code may use them. */
 int closeSegment(transfer_engine_t engine, segment_id_t segment_id);
-/* Forgets the number. */
+/* Forgets the segment's number. Transfers in progress continue. */
 int removeLocalSegment(transfer_engine_t engine, const char *segment_name);
+/* Checks its argument only: peers announce their memory themselves. */
 int syncSegmentCache(transfer_engine_t engine);
+/* Checks its arguments only: openSegment makes the connections. */
 int warmupEfaSegment(transfer_engine_t engine, const char *segment_name);
 
 /* Registers memory of the host, or of a CUDA or Ascend device. `location` "cuda:0" or "npu:0" names the device and is
@@ -116,15 +120,15 @@ int registerLocalMemory(transfer_engine_t engine, void *addr, size_t length, con
                         int remote_accessible);
 /* Unregisters memory; waits until nothing reaches it any more. -3 if it is not registered. */
 int unregisterLocalMemory(transfer_engine_t engine, void *addr);
-/* Registers all of it or none. */
+/* Registers all ranges or none. */
 int registerLocalMemoryBatch(transfer_engine_t engine, buffer_entry_t *buffer_list, size_t buffer_len,
                              const char *location);
-/* Unregisters all that is registered; -3 if some is not. */
+/* Unregisters every registered range; -3 if some are not registered. */
 int unregisterLocalMemoryBatch(transfer_engine_t engine, void **addr_list, size_t addr_len);
 
 /* Allocates a batch with room for `batch_size` tasks over all its submits; or returns INVALID_BATCH. */
 batch_id_t allocateBatchID(transfer_engine_t engine, size_t batch_size);
-/* Adds tasks, numbered from 0 in the order of submission. A failed submit adds no task, and nothing of it moves. */
+/* Adds tasks, numbered from 0 in the order of submission. A failed submit adds no task and moves nothing. */
 int submitTransfer(transfer_engine_t engine, batch_id_t batch_id, struct transfer_request *entries, size_t count);
 /* Adds tasks of one target and one opcode. The target gets the message when their data has arrived. */
 int submitTransferWithNotify(transfer_engine_t engine, batch_id_t batch_id, struct transfer_request *entries,
@@ -136,10 +140,10 @@ int getTransferStatus(transfer_engine_t engine, batch_id_t batch_id, size_t task
 /* Frees a batch; 4 while a task is not final. */
 int freeBatchID(transfer_engine_t engine, batch_id_t batch_id);
 
-/* Returns the messages that have arrived, `size` of them; NULL for none. freeNotifsMsgBuf frees the list. */
+/* Returns the messages that have arrived, and their number in `size`; NULL for none. freeNotifsMsgBuf frees them. */
 notify_msg_t *getNotifsFromEngine(transfer_engine_t engine, int *size);
 int freeNotifsMsgBuf(notify_msg_t *msg, int size);
-/* Sends a message, and waits until the peer has taken it in. */
+/* Sends a message, and waits until the peer has received it. */
 int genNotifyInEngine(transfer_engine_t engine, uint64_t target_id, notify_msg_t notify_msg);
 
 /* Writes the segments and the paths to them, for people or as JSON. A text that does not fit is cut, and the call

@@ -1,6 +1,7 @@
 #!/bin/bash
-# Tests the plugin for NIXL: under a stand-in for NIXL's core, with two sanitizers; then in the unmodified wheel, which is
-# installed into a virtual environment (67 MB). For the record, the test of releases also runs over the wheel's own UCX.
+# Tests the plugin for NIXL: under a stand-in for NIXL's core, with two sanitizers; then in the unmodified wheel, which
+# is installed into a virtual environment (67 MB). For the record, the test of releases also runs over the wheel's own
+# UCX.
 #
 # usage: test.sh [VERSION]    of nixl-cu12; default 1.5.1
 set -euo pipefail
@@ -42,7 +43,7 @@ NIXL_PLUGIN_DIR=$plugin "$python" -m pytest -q -p no:cacheprovider "$here/tests"
 UCX_TLS=tcp NIXL_TEST_BACKEND=UCX "$python" -m pytest -q -p no:cacheprovider "$here/tests" -k a_release_returns ||
     echo "UCX's process ended with status $?"
 
-# The measurement runs, a round of it.
+# One round of the measurement, to check that it runs.
 "${CXX:-g++}" -std=c++17 -O2 -Wall -Wextra -Werror -Iinclude "$here/tests/host/overhead.cpp" "$plugin/libcore.so" \
     "$plugin/libferry.so.0" -Wl,-rpath,"$plugin" -pthread -o "$work/overhead"
 "$work/overhead" "$plugin/libplugin_FERRY.so" 1

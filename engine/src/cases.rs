@@ -1,8 +1,9 @@
-//! How many random cases the properties of this crate's own tests get; below all modules, and no part of the library.
+//! The number of random cases for this crate's property tests; below all modules, and no part of the library.
 
 use proptest::prelude::ProptestConfig;
 
-/// `cases`, or as many as PROPTEST_CASES says under Miri, which is some thousand times slower.
+/// Returns a configuration with this number of cases. Under Miri, which is some thousand times slower, PROPTEST_CASES
+/// sets the number.
 pub(crate) fn most(cases: u32) -> ProptestConfig {
     if cfg!(miri) {
         ProptestConfig::default()

@@ -16,8 +16,8 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 pub enum Command {
-    /// Connect to `address`. `resolved`: where the address leads; None if its name must be looked up. The reply is the
-    /// peer's handle once the peer is up.
+    /// Connect to `address`. `resolved`: the socket addresses that `address` stands for; None if its name must be
+    /// looked up. The reply is the peer's handle once the peer is up.
     Dial {
         address: String,
         resolved: Option<Vec<SocketAddr>>,
@@ -48,14 +48,14 @@ pub enum Command {
         peer: PeerId,
         lane: LaneId,
     },
-    /// A lane thread works: look from time to time whether it comes back from registered memory.
+    /// A lane thread is at work: check from time to time whether it has returned from registered memory.
     WatchWorkers,
     /// A path to the peer needs its service: see `TransportService::wanted`.
     PathWants {
         peer: PeerId,
         transport: Transport,
     },
-    /// The peer has a path of this transport now, or has none, and `why` says the reason. `pending`: the path is being
+    /// The peer now has a path of this transport, or has none for the reason in `why`. `pending`: the path is being
     /// made again.
     PathSettled {
         peer: PeerId,
@@ -68,8 +68,8 @@ pub enum Command {
         peer: PeerId,
         transport: Transport,
     },
-    /// A message of a transport's service to the peer's service in this session: either `body`, or in `why` the reason
-    /// for which no path will exist.
+    /// A message from a transport's service to the peer's service in this session: either `body` or, in `why`, the
+    /// reason that no path will exist.
     ServiceMessage {
         peer: PeerId,
         session_id: SessionId,
@@ -82,7 +82,7 @@ pub enum Command {
         peer: PeerId,
         session_id: SessionId,
     },
-    /// A transport's service reports that nothing of a lost peer can land here any more over that transport.
+    /// A transport's service reports that nothing from a lost peer can land here over that transport any more.
     TransportQuiet {
         peer: PeerId,
     },
@@ -117,7 +117,7 @@ pub enum Command {
         peer: PeerId,
         reply: Reply<u64>,
     },
-    /// Fence the peer: nothing of it may land here any more.
+    /// Fence the peer: nothing that it sends may land here any more.
     FencePeer {
         peer: PeerId,
         reply: Reply<()>,
@@ -153,7 +153,7 @@ impl<T: Send + 'static> Reply<T> {
         (Reply { answer: Some(Box::new(fill)), place: Some(Arc::downgrade(&answer)) }, answer)
     }
 
-    /// Returns a reply that answers by `answer`, and is awaited as long as this reply is.
+    /// Returns a reply that calls `answer`, and that is awaited as long as this reply is.
     pub fn with(&self, answer: impl FnOnce(Result<T>) + Send + 'static) -> Reply<T> {
         Reply { answer: Some(Box::new(answer)), place: self.place.clone() }
     }
@@ -166,8 +166,8 @@ impl<T> Reply<T> {
         }
     }
 
-    /// Returns false when the caller has stopped waiting. A list that drops such replies before it takes another has as
-    /// many as threads wait, however often the application calls with a short timeout.
+    /// Returns false when the caller has stopped waiting. If a list drops such replies before it takes another one, it
+    /// never has more replies than threads wait, however often the application calls with a short timeout.
     pub fn is_awaited(&self) -> bool {
         self.place.as_ref().is_none_or(|place| place.strong_count() > 0)
     }

@@ -1,7 +1,7 @@
-//! The settings of an engine: one table with the default, the valid values and the documentation of each.
-//! Stands beside the data path; `api` reads the configuration once at open and passes numbers to the steps
-//! below. `value` has the types of settings, `secret` the setting that must never be shown, `ascend` the
-//! names that other software has for some settings, `environment` what the process's variables gave.
+//! The settings of an engine: one table with the default, the valid values and the documentation of each setting.
+//! This module is beside the data path: `api` reads the configuration once at open and passes numbers to the steps
+//! below. `value` has the types of settings, `secret` the settings that must never be shown, `ascend` the names that
+//! other software uses for some settings, and `environment` the record of what the environment variables set.
 
 mod ascend;
 mod environment;
@@ -207,8 +207,8 @@ impl Config {
         Config::from_variables(|name| lookup(name).filter(|_| !is_privileged))
     }
 
-    /// Returns what the environment has that looks like a setting and is none, as sentences. `Engine::warnings` repeats
-    /// them.
+    /// Returns a sentence for each environment variable that looks like a setting and is none. `Engine::warnings`
+    /// repeats them.
     pub fn warnings(&self) -> &[String] {
         &self.environment.warnings
     }
@@ -278,7 +278,7 @@ impl Config {
         self.secret.bytes().or(self.secret_file.bytes())
     }
 
-    /// Returns the host of an `advertise_address` with port 0, which stands for the bound port.
+    /// Returns the host of `advertise_address` if its port is 0, which stands for the bound port.
     pub fn advertised_host(&self) -> Option<&str> {
         let (_, port) = value::split_address(&self.advertise_address)?;
         self.advertise_address.rsplit_once(':').filter(|_| port == 0).map(|(host, _)| host)
@@ -329,8 +329,8 @@ fn unknown(key: &str) -> Error {
     Error::new(Status::Invalid, format!("unknown setting {key:?}{hint}"))
 }
 
-/// Returns the setting that `key` likely means: one of a similar name, or one whose name goes on after it, as with a
-/// unit.
+/// Returns the setting that `key` likely means: one with a similar name, or one whose name is `key` with more words
+/// after it, for example a unit.
 fn nearest(key: &str) -> Option<&'static Setting> {
     let distance = |setting: &&Setting| edit_distance(key, setting.name);
     let near = SETTINGS.iter().min_by_key(distance).filter(|it| distance(it) <= (it.name.len() / 3).max(2));

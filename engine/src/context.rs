@@ -23,7 +23,8 @@ pub struct Context {
     pub local: Local,
     pub registry: Arc<Registry>,
     pub stats: Arc<Stats>,
-    /// Small transfers to and from all peers. The calls of bulk lanes are shorter meanwhile.
+    /// Notes small transfers to and from all peers. While they follow one another, bulk lanes make smaller system
+    /// calls.
     pub conversation: Arc<Conversation>,
     pub commands: Arc<Commands>,
     pub hub: Arc<Hub>,

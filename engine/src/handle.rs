@@ -5,10 +5,10 @@
 //! 63   62 61              48 47                    20 19         0
 //! [kind ][  engine tag: 14  ][   generation: 28     ][ index: 20 ]
 //! ```
-//! Engines of one process have different tags, 16,383 of them in sequence, so a handle of another one is recognised.
-//! The first one's is random, so that a handle of the same program before its restart is, too. A generation rises with
-//! each reuse of its index. The first generation is 1, but random for regions, which peers name, because a restart
-//! draws the previous tag once in 16,383 times.
+//! The tags of a process's engines follow one another through 16,383 values, so a handle of another engine is
+//! recognised. The first tag is random, so a handle from before the program's restart is recognised too, except once
+//! in 16,383 restarts. A generation rises with each reuse of its index. The first generation is 1; only for regions,
+//! which peers name, it is random, because of that exception.
 
 use crate::status::{Error, Result, Status};
 

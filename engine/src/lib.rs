@@ -14,14 +14,14 @@
 //! | [`Error`], [`Status`] | why a call failed |
 //! | [`Engine::close`] | after its Ok nothing touches the memory |
 //!
-//! Two programs that can be pasted are in `engine/README.md`, and the promises in `docs/contracts.md`.
+//! Two complete programs are in `engine/README.md`, and the promises in `docs/contracts.md`.
 //!
 //! Modules are private. The public modules and the names below are the library's interface in Rust.
 //!
 //! Imports between these modules point down the data path only (see `ARCHITECTURE.md`); `tests/imports.rs` has the
 //! order and enforces it.
 
-/// Tests that are compiled into the engine and beside it name the engine alike.
+/// Tests use the same name for the engine, whether they are compiled into the crate or beside it.
 #[cfg(test)]
 extern crate self as ferry;
 
@@ -52,8 +52,8 @@ mod stage;
 mod stats;
 pub mod status;
 mod sys;
-/// Threads for libraries above ferry, which signals leave alone as they do the engine's threads; and what a fork of
-/// another thread waits for.
+/// For libraries above ferry: threads that get no signals, like the engine's own, and work that a fork by another
+/// thread waits for.
 pub mod thread {
     pub use crate::sys::thread::{spawn_outside as spawn, JoinHandle};
     pub use crate::sys::unforked::unforked;

@@ -73,17 +73,17 @@ pub const SILENCE_NS: u64 = 1_000_000_000;
 pub const LOOK_UPS_MAX: usize = 16;
 /// Handshakes in progress on the accepting side; others wait in the listener's backlog.
 pub const HANDSHAKES_MAX: usize = 512;
-/// Handshakes in progress take at most one in so many of the descriptors that the process may have (`ulimit -n`).
+/// The share of the process's descriptors (`ulimit -n`) for handshakes in progress: at most one in this many.
 pub const STRANGERS_SHARE: usize = 8;
 /// Data lanes per peer, the express lane not counted.
 pub const LANES_MAX: u32 = 16;
-/// Lost lanes of one session whose fence the peer has not acknowledged: more than an unstable network produces in an
-/// answer's time.
+/// Lost lanes of one session whose fence the peer has not acknowledged: more than an unstable network produces before
+/// an answer arrives.
 pub const FENCES_WAITING_MAX: usize = 4096;
 /// Lane numbers of one session, taken or fenced, that are remembered one by one.
 pub const LANE_NUMBERS_KEPT: usize = 256;
-/// Closed lanes of one peer on which threads of this process still are, because a page that they need does not come. A
-/// peer that has so many gets no further lane.
+/// Closed lanes of one peer that threads of this process cannot leave yet, because a page that they need does not come.
+/// A peer with this many gets no further lane.
 pub const LATE_LANES_MAX: usize = 16;
 /// Lane threads of an engine that wait for pages and are replaced by others.
 pub const STUCK_THREADS_MAX: usize = 64;
@@ -95,7 +95,7 @@ pub const SHARED_MEMORIES_MAX: usize = 256;
 /// Allocations of one peer that are mapped here: twice as many, because new ones may arrive before old ones are
 /// unmapped.
 pub const PEER_MAPS_MAX: usize = 2 * SHARED_MEMORIES_MAX;
-/// Packets that are read of one same-host path in one turn.
+/// Packets that are read from one same-host path in one turn.
 pub const LOCAL_PACKETS_PER_TURN: usize = 64;
 /// Queue pairs for large transfers of one endpoint.
 pub const QPS_MAX: u32 = 16;
@@ -117,7 +117,7 @@ pub const RDMA_OWED_MAX: usize = 16 * NOTIFY_CREDITS as usize;
 /// Bytes of a notification that goes over RDMA; longer notifications go over TCP.
 pub const RDMA_NOTIFY_BYTES_MAX: usize = 1015;
 /// Holds of the program's streams in one device library at a time. The queue of a CUDA stream takes about 1,000 holds
-/// (a wait and an event each, measured on an H200): CUDA does not return from the next call until the stream goes on.
+/// (a wait and an event each, measured on an H200): CUDA does not return from the next call until the stream continues.
 pub const HOLDS_MAX: usize = 512;
 /// The most slots of staging in one direction.
 pub const STAGING_SLOTS_MAX: u64 = 64;
@@ -129,7 +129,7 @@ pub const DEVICE_EXPORTS_MAX: usize = 1024;
 pub const DEVICE_TIMEOUT_MS_MAX: u64 = 600_000;
 /// Time that a device gets to become idle after it was given up, and to report that.
 pub const DEVICE_IDLE_MS: u64 = 250;
-/// Bytes that the control loop reads of one connection in one turn.
+/// Bytes that the control loop reads from one connection in one turn.
 pub const CONTROL_TURN_BYTES: usize = 8 << 10;
 /// Bytes that are still read from a control connection that can no longer be written to.
 pub const BROKEN_BYTES_MAX: usize = 1 << 20;
@@ -138,5 +138,5 @@ pub const FENCED_MAX: usize = 1 << 20;
 /// Answers to one peer's messages that may wait to be written. A correct peer waits for an answer before it asks again.
 pub const ANSWERS_UNWRITTEN_MAX: u32 = 1024;
 
-/// Warnings about an engine's environment that name a variable; one more tells how many were left out.
+/// Warnings about an engine's environment that name a variable; one more says how many were left out.
 pub const WARNINGS_MAX: usize = 16;

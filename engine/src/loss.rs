@@ -91,7 +91,7 @@ impl Loss {
         Loss { cause, transport: Transport::Tcp, os_error, text, at: clock::wall() }
     }
 
-    /// Returns the loss for a cause that has its own text, for example of a device.
+    /// Returns the loss for a cause that comes with its own text, for example from a device.
     pub fn of(cause: Cause, text: impl Into<String>) -> Loss {
         Loss { cause, transport: Transport::Tcp, os_error: 0, text: text.into(), at: clock::wall() }
     }

@@ -122,7 +122,7 @@ mod tests {
     }
 
     proptest! {
-        /// Compares with a list that is searched.
+        /// Compares the schedule with a plain list that is searched.
         #[test]
         fn each_has_one_time_and_what_is_due_comes_in_order(
             steps in prop::collection::vec((0..4u8, 0..8u64, 0..20u64), 0..60),

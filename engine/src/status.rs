@@ -27,7 +27,8 @@ statuses! {
     Pending = 1, "PENDING";
     /// Struck by failure, cancel or deadline; the memory is not yet the caller's.
     Draining = 2, "DRAINING";
-    /// An argument is wrong; the message names it. Nothing was done (all of -1xx; `Busy` names the exception).
+    /// An argument is wrong; the message names it. Nothing was done. The same holds for all of -1xx, except as `Busy`
+    /// says.
     Invalid = -100, "INVALID";
     NotRegistered = -101, "NOT_REGISTERED";
     Overlap = -102, "OVERLAP";
@@ -106,8 +107,8 @@ impl Error {
         Error { os_error, ..Error::new(status, format!("{}: {}", what.into(), reason(error))) }
     }
 
-    /// Returns the error for an address that cannot be reached. A limit of this machine does not mean that, and is an
-    /// error as of `system`.
+    /// Returns the error for an address that cannot be reached. If a limit of this machine is the cause, the error is
+    /// that of `system`.
     pub fn unreachable(address: impl Into<String>, error: &std::io::Error) -> Error {
         let system = Error::system(address, error);
         match system.os_error {

@@ -186,7 +186,7 @@ macro_rules! transports {
         pub enum Transport { $($(#[doc = $doc])* $(#[cfg($cfg)])? $variant = $number,)* }
 
         impl Transport {
-            /// By their numbers.
+            /// In the order of their numbers.
             pub const ALL: &'static [Transport] = &[$($(#[cfg($cfg)])? Transport::$variant,)*];
 
             pub fn name(self) -> &'static str {
@@ -206,8 +206,8 @@ transports! {
     /// Internal to the engine: splits transfers of device memory into parts, which the other transports carry. Results
     /// name the transport of the parts.
     Staged = 6, "staged";
-    /// In the engine's own tests alone (`transport/loopback.rs`). Its number is no part of the ABI: it is the next one
-    /// that is free.
+    /// For the engine's own tests alone (`transport/loopback.rs`). Its number is no part of the ABI: it is the next
+    /// free one.
     #[cfg(test)] Loopback = 7, "loopback";
 }
 
@@ -215,7 +215,7 @@ impl Transport {
     /// The number of values.
     pub const COUNT: usize = Transport::ALL.len();
 
-    /// Those that settings name and that a person is told of.
+    /// Returns the transports that settings and messages name.
     pub fn named() -> impl Iterator<Item = Transport> {
         let is_named = |transport: &Transport| !matches!(transport, Transport::None | Transport::Staged);
         Transport::ALL.iter().copied().filter(is_named)

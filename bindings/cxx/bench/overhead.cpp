@@ -1,5 +1,5 @@
 // Measures what ferry.hpp adds to ferry.h, between two engines of one process on the same-host path: a
-// synchronous 64 B WRITE, and the submission of 100,000 pairs of blocks of which nothing merges. C and C++
+// synchronous 64 B WRITE, and the submission of 100,000 pairs of blocks that do not merge. C and C++
 // alternate, each first in every second round; difference and ratio are taken per round. The data is checked.
 //
 // usage: overhead [rounds [calls]]
@@ -97,7 +97,7 @@ void blocks(const ferry::Engine &a, const ferry::Engine &b, int rounds)
     const ferry::Memory local = a.alloc(pairs * bytes).value(),
                         remote = b.alloc(2 * pairs * bytes, ferry::AllocOptions().name("inbox")).value();
     const ferry::Peer peer = a.connect(b.address().value()).value();
-    peer.probe().value(); // behind the news of the region
+    peer.probe().value(); // after it the region has been announced
     const ferry::RegionInfo inbox = peer.region("inbox").value();
     std::iota(local.as<std::uint64_t>().begin(), local.as<std::uint64_t>().end(), 1);
     std::vector<std::int64_t> from(pairs), to(pairs);

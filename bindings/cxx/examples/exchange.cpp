@@ -2,7 +2,7 @@
 // them can talk.
 //
 //   exchange serve              prints "ADDRESS host:port", waits for "done", checks its memory
-//   exchange connect HOST:PORT  reads and checks the server's memory, writes it anew with "done" behind it
+//   exchange connect HOST:PORT  reads and checks the server's memory, writes it again, and then sends "done"
 //
 // Each prints OK and exits 0, or says why not and exits 1.
 #include <ferry.hpp>
@@ -35,8 +35,7 @@ bool holds(const ferry::Memory &memory, unsigned char (*pattern)(std::size_t))
     return true;
 }
 
-// Waits for an event of this kind; false if none came in time. Each event may take the whole time: of other events there
-// are few.
+// Waits for an event of this kind; false if none came in time. The timeout is for each event: other events are few.
 bool await(const ferry::Queue &queue, std::uint32_t kind, const char *text, std::chrono::seconds timeout)
 {
     for (;;) {

@@ -62,7 +62,7 @@ void decode()
         } else if (event->kind == FERRY_EVENT_NOTIFICATION && text == "pull") {
             break;
         } else if (event->kind == FERRY_EVENT_NOTIFICATION) {
-            // Every byte of the layer is here: the notification comes behind the data.
+            // Every byte of the layer is here: the notification comes after the data.
             check(cache, std::stoul(text.substr(std::strlen("layer "))), "pushed");
             come++;
         } else if (event->kind != FERRY_EVENT_LATE_APPLY && prefill && event->peer == prefill.handle()) {

@@ -1,6 +1,6 @@
-// ferry.hpp with device memory: registered, moved both ways, after an event, before a stream. run.sh builds
-// it with the stand-in for the CUDA driver, and with ASCEND with that for AscendCL; ferry opens the same
-// library.
+// ferry.hpp with device memory: registration, transfers both ways, starts after an event, and streams that wait. run.sh
+// builds it with the stand-in for the CUDA driver, or, with ASCEND defined, with the one for AscendCL; ferry opens the
+// same library.
 #include "engines.hpp"
 
 #include <gtest/gtest.h>
@@ -29,7 +29,7 @@ static Words words(std::size_t bytes, std::uint64_t seed)
     return made;
 }
 
-// At the end all objects have been freed in the library, ferry's included.
+// Checks at the end that all objects of the library have been freed, ferry's included.
 class Audit : public testing::Environment {
     void SetUp() override { program_begin(); }
     void TearDown() override { EXPECT_EQ(program_end(), 0); }
@@ -129,7 +129,7 @@ TEST(Devices, MemoryIsMovedBothWays)
     EXPECT_EQ(devices.a_device.get(), words(LENGTH, 2));
 }
 
-// If the library lets a process map its own exports: AscendCL refuses a key of its own process.
+// They do if the library lets a process map its own exports; AscendCL refuses a key of its own process.
 TEST(Devices, OnOneHostTheyCopyByThemselves)
 {
 #ifdef ASCEND

@@ -1,5 +1,5 @@
-// Directories of ferry_kv.hpp: lists, files and addresses, and their lifetimes. Their work in etcd is tested in Rust;
-// here, that calls of C++ reach it, in a build that has etcd (scripts/etcd.sh).
+// Directories of ferry_kv.hpp: lists, files and addresses, and their lifetimes. Rust tests cover their work in etcd;
+// the tests here check that C++ calls reach it, in a build with etcd (scripts/etcd.sh).
 #include "engines.hpp"
 
 #include <ferry_kv.hpp>
@@ -21,7 +21,7 @@ using namespace std::chrono_literals;
 
 namespace {
 
-// scripts/etcd.sh builds a library with etcd, and says so.
+// scripts/etcd.sh builds a library with etcd, and sets this variable.
 const bool has_etcd = std::getenv("FERRY_TEST_HAS_ETCD") != nullptr;
 
 std::string said(const ferry::Outcome &call) { return std::string(call.name()) + ": " + call.message(); }
@@ -108,7 +108,7 @@ TEST(Directories, WhatIsWrongIsNamed)
            "INVALID: name: the list of the static: directory has no decode");
     begins(said(named.directory.unregister_name("a b")), "INVALID: name is \"a b\"");
     begins(said(named.directory.list("a b")), "INVALID: prefix is \"a b\"");
-    // Nobody listens there, so the call goes on trying until its timeout.
+    // Nothing listens there, so the call retries until its timeout.
     const auto began = std::chrono::steady_clock::now();
     const auto nobody = named.directory.connect("prefill/1", 200ms);
     EXPECT_TRUE(nobody.status() == FERRY_ERR_UNREACHABLE || nobody.status() == FERRY_ERR_TIMEOUT) << said(nobody);
@@ -119,7 +119,7 @@ TEST(Directories, WhatIsWrongIsNamed)
 TEST(Directories, WithoutEtcdInTheBuildItIsUnsupported)
 {
     if (has_etcd) GTEST_SKIP() << "this build has etcd";
-    // The options are checked all the same.
+    // The options are converted in this build too.
     const auto no_wait = ferry::DirectoryOptions().no_wait();
     const auto opened = ferry::Directory::open(open_engine(), "etcd:http://127.0.0.1:1", no_wait);
     EXPECT_EQ(said(opened).find("UNSUPPORTED: url: this ferry was built without etcd"), 0u) << said(opened);
@@ -140,7 +140,7 @@ TEST(Directories, AClosedOneSaysSo)
     EXPECT_EQ(named.directory.unregister_name("prefill/0").status(), FERRY_ERR_CLOSED);
 }
 
-// A directory is moved, keeps its engine alive, and its peers outlive it. ASan sees what is not freed.
+// A directory is moved, keeps its engine alive, and its peers outlive it. ASan reports what is not freed.
 TEST(Directories, OwnWhatTheyHave)
 {
     std::optional<ferry::Engine> own = open_engine();

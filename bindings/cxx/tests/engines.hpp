@@ -98,8 +98,8 @@ inline ferry::Event next_event(const ferry::Queue &queue, std::uint32_t kind)
     }
 }
 
-// A transfer that stays pending until b's notifications are drained: as many wait at b's application as a
-// peer may send ahead (engine/src/limits.rs).
+// The number of notifications that may wait at b's application (engine/src/limits.rs). hold_transfer sends one more, so
+// its transfer stays pending until b's notifications are drained.
 inline constexpr int notifications_ahead = 1024;
 inline ferry::Transfer hold_transfer(const Pair &pair, ferry::TransferOptions options)
 {

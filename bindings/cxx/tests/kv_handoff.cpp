@@ -105,7 +105,7 @@ TEST(Handoffs, ByLayersAndChunks)
         EXPECT_FALSE(event.terminal());
         EXPECT_EQ(event->layers, layer + 1);
         EXPECT_EQ(event.id(), two.id);
-        // What was told may be read.
+        // The announced layers may be read.
         std::vector<std::uint32_t> expected(two.consumer.model.size);
         for (std::uint32_t told = 0; told <= layer; told++)
             two.consumer.model.write(expected.data(), told, 0, kv_tokens);
@@ -156,7 +156,8 @@ TEST(Handoffs, AnOfferHasAsManyTakersAsItSays)
     expect_end(two.producer, two.id, FERRY_KV_EVENT_SENT, FERRY_OK);
 }
 
-// The second of two consumers with one number is refused: its rank has taken already. The number is 1 if none is given.
+// The second of two consumers with the same number is refused: its rank has taken already. The number is 1 if none is
+// given.
 TEST(Handoffs, ConsumersAreToldApartByTheirNumbers)
 {
     Two two;
@@ -295,7 +296,7 @@ TEST(Ends, ATakeWhoseDeadlinePassesFails)
     expect_end(two.consumer, two.id, FERRY_KV_EVENT_RECEIVED, FERRY_OK);
 }
 
-// An engine without a cache answers nothing, and nothing of it can land: a take waits for the cache.
+// An engine without a cache does not answer, and nothing that it sends can land: a take waits for the cache.
 TEST(Ends, AnEngineWithoutACacheIsWaitedFor)
 {
     const Rank hasty(consumer_shape, 0, 50ms);
@@ -389,7 +390,7 @@ TEST(Caches, AreClosedByTheirDestructor)
     const kv::Layout layout = two.producer.model.layout(two.producer.words());
     EXPECT_EQ(kv::Cache::open(two.producer.engine, layout, two.producer.memory).status(), FERRY_ERR_BUSY);
     two.producer.cache = kv::Cache();
-    // Closed at once: the engine takes the next cache.
+    // Closed at once: the engine accepts the next cache.
     two.producer.cache = must(kv::Cache::open(two.producer.engine, layout, two.producer.memory));
     EXPECT_EQ(must(two.producer.cache.status(two.id)).kind, static_cast<std::uint32_t>(FERRY_KV_STATE_UNKNOWN));
     two.id = must(kv::new_id());

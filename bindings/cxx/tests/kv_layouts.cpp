@@ -213,7 +213,7 @@ TEST(Plans, SayWhoSendsToWhom)
     const Host source({4, 8}), target({2, 8});
     const kv::Plan plan = must(kv::Plan::create(source.layout, target.layout));
     const std::vector<std::uint32_t> to_first = must(plan.sources(0)), of_last = must(plan.targets(3));
-    // Heads come from two ranks; latents, which all have, from any.
+    // Heads come from two ranks; latents, which all ranks have, come from any.
     EXPECT_EQ(std::vector<std::uint32_t>(to_first.begin(), to_first.begin() + 2), (std::vector<std::uint32_t>{0, 1}));
     EXPECT_EQ(of_last.back(), 1u);
     EXPECT_EQ(plan.sources(2).status(), FERRY_ERR_INVALID);

@@ -16,10 +16,10 @@ namespace kv = ferry::kv;
 inline constexpr std::uint32_t kv_elements = 4, kv_window = 20;
 inline constexpr std::uint64_t kv_blocks = 24, kv_tokens = 75;
 
-// How one instance divides the model. All its ranks have the same.
+// How one instance divides the model. All its ranks have the same shape.
 struct Shape {
     std::uint32_t tp = 1, block_tokens = 8, arrangement = FERRY_KV_BLOCK_PAIR_HEAD_TOKEN;
-    std::uint32_t padding = 0; // elements behind each row; then the layout has strides of its own
+    std::uint32_t padding = 0; // elements after each row; then the layout has strides of its own
 };
 
 // The layers of the model: full attention, a window, and latents. Each is the only layer of its group.
@@ -215,7 +215,7 @@ struct Rank {
         if (!event) give_up(event.pending() ? "no event came" : event.message());
         return std::move(event).value();
     }
-    // The terminal event, behind those of layers.
+    // The terminal event, after the events of layers.
     kv::Event end() const
     {
         for (;;) {
@@ -230,7 +230,7 @@ struct Rank {
     kv::Cache cache;
 };
 
-// Ranks are moved nowhere, so a deque holds them.
+// Ranks cannot be moved, so a deque holds them.
 inline std::deque<Rank> instance(Shape shape)
 {
     std::deque<Rank> ranks;

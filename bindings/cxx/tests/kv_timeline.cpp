@@ -1,4 +1,4 @@
-// The timeline of ferry_kv.hpp: what a handoff leaves in it, the application's marks and their clock, and the picture.
+// The timeline of ferry_kv.hpp: the entries of a handoff, the application's marks and their clock, and the picture.
 #include "kv_ranks.hpp"
 
 #include <gtest/gtest.h>

@@ -32,8 +32,8 @@ static std::ptrdiff_t threads()
     return count;
 }
 
-// Whether no more threads than that are left: an engine has several. The target looks at each peer's memory with a thread
-// that may outlast the peer.
+// Waits until at most `count` threads are left, and returns whether that has happened. An engine has several threads.
+// The target looks at each peer's memory with a thread that may outlast the peer.
 static bool threads_fall_to(std::ptrdiff_t count)
 {
     for (int waited_ms = 0; threads() > count && waited_ms < 10000; waited_ms++)
@@ -57,7 +57,7 @@ struct Kinds {
         must(transfer->wait(patience));
     }
 
-    // Calls the library by this object; the call needs the engine, open.
+    // Calls the library through this object; the call needs the open engine.
     bool works(int kind) const
     {
         ferry_stats stats = FERRY_STATS_INIT;
@@ -177,7 +177,7 @@ TEST(Lifetimes, AClosedEngineAnswersClosed)
     memory.data()[0] = std::byte(1);
 }
 
-// Objects of a bare pointer of ferry.h have no share: the program frees that engine itself.
+// Objects made from a bare pointer of ferry.h have no share: the program frees that engine itself.
 TEST(Lifetimes, OfABarePointerTheProgramKeepsTheEngine)
 {
     const auto before = threads();
@@ -240,7 +240,7 @@ TEST(Lifetimes, AQueueThatIsDestroyedWhileTheEngineClosesWaitsForItsCallback)
     while (status != FERRY_ERR_CLOSED && std::chrono::steady_clock::now() < last)
         status = pair.peer.write(pair.range(0, 0, 8)).status();
     EXPECT_EQ(status, FERRY_ERR_CLOSED);
-    // The destructor is to begin before; that it has begun cannot be seen.
+    // The destructor should begin first, but the test cannot see that it has begun.
     std::thread helper([&] {
         std::this_thread::sleep_for(std::chrono::milliseconds(100));
         go_on.set_value();

@@ -1,7 +1,7 @@
 #!/bin/bash
 # Tests the C++ binding against the shipped libferry: the suites of ferry.hpp and ferry_kv.hpp under ASan and UBSan over
-# TCP and over the same-host path, the same for device memory with stand-ins for the CUDA driver and AscendCL, programs without
-# exceptions and with coroutines, the examples, the README's programs, and a few rounds of the benchmark.
+# TCP and over the same-host path, the same for device memory with stand-ins for the CUDA driver and AscendCL, programs
+# without exceptions and with coroutines, the examples, the README's programs, and a few rounds of the benchmark.
 # Warnings are errors. Arguments go to the suite (--gtest_filter=...).
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)

@@ -59,7 +59,7 @@ TEST(Results, PendingIsNeitherOkNorAFailure)
     EXPECT_THROW(result.value(), ferry::Error);
 }
 
-// The initializers of ferry.h are C++ too, also with all warnings.
+// The initializers of ferry.h are valid C++ too, without a warning.
 TEST(Structs, AreInitializedAsInC)
 {
     ferry_transfer_options options = FERRY_TRANSFER_OPTIONS_INIT;
@@ -145,7 +145,7 @@ TEST(Transfers, WriteAndReadPutEachByteInItsPlace)
     must(pair.peer.read({pair.range(64, 4096, 8192), pair.range(65536, 0, 64)}));
     EXPECT_EQ(misplaced(pair.a_memory, 64, 8192, 2, 4096), 0u);
     EXPECT_EQ(misplaced(pair.a_memory, 65536, 64, 2, 0), 0u);
-    EXPECT_EQ(misplaced(pair.a_memory, 64 + 8192, 32768, 1, 64 + 8192), 0u) << "what was not named was touched";
+    EXPECT_EQ(misplaced(pair.a_memory, 64 + 8192, 32768, 1, 64 + 8192), 0u) << "other bytes were touched";
 }
 
 TEST(Transfers, SubmittedOnesAreWaitedForAndGivenBack)
@@ -470,7 +470,7 @@ TEST(Queues, ANotificationComesBehindItsData)
     EXPECT_EQ(pair.peer.notify(std::string(FERRY_NOTIFY_BYTES_MAX + 1, 'x')).status(), FERRY_ERR_LIMIT);
 }
 
-// Nothing but its notification is submitted, also as an empty container.
+// Transfers without requests submit only their notification, also with an empty container.
 TEST(Queues, AChannelHasAQueueOfItsOwn)
 {
     Pair pair;

@@ -15,8 +15,8 @@ import (
 	"ferry/internal/watch"
 )
 
-// A Cache is one rank's cache in registered memory of an engine: it hands sequences over to the caches of other engines,
-// and takes theirs. Close it: nothing else frees it.
+// A Cache is one rank's cache in registered memory of an engine. It hands sequences over to the caches of other
+// engines, and takes sequences from them. Close it: nothing else frees it.
 type Cache struct {
 	engine *ferry.Engine
 	// Locked for reading in every call into ferry, for writing when the cache is freed.
@@ -33,10 +33,10 @@ type Cache struct {
 
 // CacheOptions are the options of a cache; nil means the defaults.
 type CacheOptions struct {
-	// Silence is after how long a peer that should answer, and says nothing, is given up; 0 means 1 second.
+	// Silence is how long a peer that should answer may be silent before the cache gives it up; 0 means 1 second.
 	Silence time.Duration
-	// LeasedBlocksMax bounds the blocks of offers that are sealed and that nobody has taken: a seal that exceeds it ends
-	// the oldest of them. 0 means no bound.
+	// LeasedBlocksMax bounds the blocks of offers that are sealed and that no consumer has taken: a seal that exceeds
+	// it ends the oldest of these offers. 0 means no bound.
 	LeasedBlocksMax uint64
 }
 
@@ -156,7 +156,8 @@ func closed(op string) *ferry.Error {
 	return &ferry.Error{Op: op, Status: ferry.ErrClosed, Message: "the cache is closed", RequestIndex: -1}
 }
 
-// handles returns the peers for C. They must be peers of this cache's engine: those of another would be mistaken.
+// handles returns the peers for C. They must be peers of this cache's engine, because another engine's handle could be
+// mistaken for one of this engine's.
 func (c *Cache) handles(op, name string, peers []ferry.Peer) ([]C.ferry_peer, error) {
 	handles := make([]C.ferry_peer, len(peers))
 	for i, peer := range peers {
@@ -169,7 +170,7 @@ func (c *Cache) handles(op, name string, peers []ferry.Peer) ([]C.ferry_peer, er
 	return handles, nil
 }
 
-// lists are the pinned lists of blocks.
+// lists pins the lists of blocks for C.
 func lists(m *arguments, blocks []Blocks) (*C.ferry_kv_block_list, C.uint64_t) {
 	all := make([]C.ferry_kv_block_list, len(blocks))
 	for i, of := range blocks {

@@ -16,15 +16,15 @@ import (
 type EventKind uint32
 
 const (
-	// EventLayers is of a take with TakeOptions.Layers: the layers before Layers are complete, and may be read. All other
-	// kinds are terminal.
+	// EventLayers, for a take with TakeOptions.Layers: the layers before Layers are complete, and may be read. All
+	// other kinds are terminal.
 	EventLayers    EventKind = C.FERRY_KV_EVENT_LAYERS
-	EventSent      EventKind = C.FERRY_KV_EVENT_SENT      // of an offer: all takers have it
-	EventReceived  EventKind = C.FERRY_KV_EVENT_RECEIVED  // of a take: all of its tokens are in their blocks
+	EventSent      EventKind = C.FERRY_KV_EVENT_SENT      // for an offer: all takers have it
+	EventReceived  EventKind = C.FERRY_KV_EVENT_RECEIVED  // for a take: all of its tokens are in their blocks
 	EventFailed    EventKind = C.FERRY_KV_EVENT_FAILED    // Status and Message say why
 	EventCancelled EventKind = C.FERRY_KV_EVENT_CANCELLED // by Abort, Cancel, a context, or because the cache was closed
-	EventExpired   EventKind = C.FERRY_KV_EVENT_EXPIRED   // of an offer: its lease was over, or it was reclaimed
-	EventPeerLost  EventKind = C.FERRY_KV_EVENT_PEER_LOST // nothing of the peer can land here any more
+	EventExpired   EventKind = C.FERRY_KV_EVENT_EXPIRED   // for an offer: its lease was over, or it was reclaimed
+	EventPeerLost  EventKind = C.FERRY_KV_EVENT_PEER_LOST // nothing that the peer sends can land here any more
 )
 
 // A Block is a block of a group.
@@ -33,11 +33,11 @@ type Block struct {
 	Group, Block uint32
 }
 
-// An Event says what has become of an offer or a take. Each has exactly one terminal event, after which nothing touches
-// its blocks. Fields that the kind doesn't set are zero.
+// An Event reports what has happened to an offer or a take. Each has exactly one terminal event, after which nothing
+// touches its blocks. Fields that the kind doesn't set are zero.
 type Event struct {
 	Kind EventKind
-	// ID is that of the offer or take.
+	// ID is the ID of the offer or take.
 	ID ID
 	// Status and Message say why the offer or take has ended: OK and "", or a sentence.
 	Status  ferry.Status
@@ -108,7 +108,7 @@ func (c *Cache) taken(op string) (Event, bool, error) {
 
 // Wait waits for the next event and takes it. The goroutine is parked, and holds no thread. Several goroutines may call
 // it; each event goes to one of them. If the context ends, the error holds the context's error, and no event is lost.
-// ErrClosed as of Poll; closing the cache ends the wait.
+// Wait returns ErrClosed as Poll does; closing the cache ends the wait.
 func (c *Cache) Wait(ctx context.Context) (Event, error) {
 	const op = "wait"
 	var (
@@ -130,7 +130,7 @@ func (c *Cache) Wait(ctx context.Context) (Event, error) {
 	return event, err
 }
 
-// StateKind is what an ID is to a cache.
+// StateKind is the state of an ID in a cache.
 type StateKind uint32
 
 // The kinds of states.
@@ -168,7 +168,7 @@ func (c *Cache) Status(id ID) (State, error) {
 }
 
 // UnfencedBlocks returns how many blocks belong to handoffs with silent peers that could not be fenced: processes of
-// this host that were stopped in the midst of a copy. Their handoffs end when the process goes on, or ends.
+// this host that were stopped in the middle of a copy. Their handoffs end when the process continues or ends.
 func (c *Cache) UnfencedBlocks() (int, error) {
 	var count C.size_t
 	err := c.call("unfenced blocks", func(ce *C.ferry_error) C.ferry_status {

@@ -65,7 +65,7 @@ func (w *worker) close() {
 }
 
 // A prefill worker hands the cache of a sequence to a decode worker that has other blocks and another arrangement. Both
-// are in one process here; between processes only the address and the ID must be told.
+// are in one process here; between processes, only the address and the ID must be passed on.
 func Example() {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()

@@ -95,7 +95,7 @@ func TestLayersAreToldWhileLaterOnesAreComputed(t *testing.T) {
 		if event.Kind != kv.EventLayers || event.Layers != uint32(layer+1) || event.ID != id || event.Terminal() {
 			t.Fatalf("%+v", event)
 		}
-		// What was told may be read.
+		// The announced layers may be read.
 		consumer.write(expected, layer, 0, tokens)
 		if end := consumer.starts[layer+1]; !slices.Equal(consumer.words[:end], expected[:end]) {
 			t.Fatal(layer)
@@ -131,7 +131,8 @@ func TestAnOfferHasAsManyTakersAsItSays(t *testing.T) {
 	producer.end(t, id, kv.EventSent, ferry.OK)
 }
 
-// The second of two consumers with one number is refused: its rank has taken already. The number is 1 if none is given.
+// The second of two consumers with the same number is refused: its rank has taken already. The number is 1 if none is
+// given.
 func TestConsumersAreToldApartByTheirNumbers(t *testing.T) {
 	producer, consumer, peers, id := two(t)
 	third := open(t, consumerShape, 0)
@@ -233,7 +234,7 @@ func TestAContextThatIsCancelledCancelsItsTake(t *testing.T) {
 	consumer.holds(t, 0, tokens)
 }
 
-// An observed context tells when nobody is to be told of its end any more.
+// An observed context counts the callbacks on its end that were stopped.
 type observed struct {
 	context.Context
 	done    chan struct{}
@@ -263,7 +264,7 @@ func TestATakeThatHasEndedLeavesItsContext(t *testing.T) {
 	}
 }
 
-// The lists of events are freed: of a megabyte each here.
+// The lists of events are freed; each has a megabyte here.
 func TestEventsLeaveNothingInC(t *testing.T) {
 	const count = 1 << 17
 	open := func() *rank {
@@ -357,7 +358,7 @@ func TestMemoryPressureEndsOffersThatNobodyTakes(t *testing.T) {
 	}
 }
 
-// An engine without a cache answers nothing, and nothing of it can land: a take waits for the cache.
+// An engine without a cache does not answer, and nothing that it sends can land: a take waits for the cache.
 func TestAnEngineWithoutACacheIsWaitedFor(t *testing.T) {
 	hasty := openWith(t, consumerShape, 0, kv.CacheOptions{Silence: 50 * time.Millisecond})
 	late, err := ferry.Open(nil)
@@ -447,7 +448,7 @@ func TestClosingEndsWhatIsOpenAndWhoWaits(t *testing.T) {
 	if _, err := cache.Status(id); !errors.Is(err, ferry.ErrClosed) {
 		t.Fatal(err)
 	}
-	// The engine takes the next cache.
+	// The engine accepts the next cache.
 	next, err := kv.OpenCache(producer.engine, producer.layout(t, producer.memory.Address()), []*ferry.Memory{producer.memory}, nil)
 	must(t, err)
 	ends := make(chan error)
@@ -462,7 +463,7 @@ func TestClosingEndsWhatIsOpenAndWhoWaits(t *testing.T) {
 	}
 }
 
-// Events that are left when a cache closes come once, whoever waits.
+// Events that are left when a cache closes are delivered once, whichever goroutine waits.
 func TestNoEventIsLostWhileTheCacheCloses(t *testing.T) {
 	for range 20 {
 		producer := open(t, producerShape, 0)
@@ -495,7 +496,7 @@ func TestNoEventIsLostWhileTheCacheCloses(t *testing.T) {
 		for id := range got {
 			seen[id] = true
 		}
-		// Who waited may have left when the cache closed, before all events were there.
+		// The waiters may have returned when the cache closed, before all events were there.
 		for {
 			event, ok, _ := producer.cache.Poll()
 			if !ok {

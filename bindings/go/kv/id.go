@@ -8,8 +8,8 @@ import (
 	"unsafe"
 )
 
-// An ID is 128 random bits that name one attempt to hand a sequence over: drawn by whoever routes the request, told to
-// both sides, and never used again. Whoever knows an ID may take its offer.
+// An ID is 128 random bits that name one attempt to hand a sequence over. The program that routes the request draws it,
+// tells it to both sides, and never uses it again. Any peer that knows an ID may take its offer.
 type ID [16]byte
 
 // NewID draws an ID.

@@ -4,7 +4,7 @@
 // A [Layout] describes what one rank holds of a paged cache, and a [Plan] says who sends what between two instances
 // that divide their caches differently. Both need no engine. A [Cache] is one rank's cache in registered memory of an
 // engine: a producer offers the blocks of a sequence, consumers take them into blocks of their own, and the [Event] of
-// the end gives each side its blocks back. A timeline tells when which layer was computed and moved.
+// the end gives each side its blocks back. A timeline shows when each layer was computed and moved.
 //
 // Errors are those of package ferry. Layouts and plans are freed by the garbage collector, caches by Close. Any
 // goroutine may call any method.
@@ -78,7 +78,7 @@ type Layer struct {
 	// Blocks is how many blocks the tensor has.
 	Blocks      uint64
 	Arrangement Arrangement
-	// Strides are looked at if Arrangement is Strided.
+	// Strides are used only if Arrangement is Strided.
 	Strides Strides
 }
 
@@ -86,7 +86,7 @@ type Layer struct {
 type Description struct {
 	// The four texts that are equal on both sides. Cache is the data type with its scales.
 	Model, Revision, Cache, RoPE string
-	// This rank, and how many there are: of tensor, pipeline and prefill context parallelism. A size of 0 means 1.
+	// The rank and the number of ranks for tensor, pipeline and prefill context parallelism. A size of 0 means 1.
 	TPRank, TPSize, PPRank, PPSize, PCPRank, PCPSize uint32
 	// DCPSize is the size of decode context parallelism; context parallel ranks take turns of TurnTokens tokens. 0
 	// means 1.
@@ -130,11 +130,11 @@ func NewLayout(from *Description) (*Layout, error) {
 	return newLayout(handle), nil
 }
 
-// LoadLayout makes a layout from the bytes of Export. The bytes may be anyone's.
+// LoadLayout makes a layout from the bytes of Export. The bytes need not be trusted.
 func LoadLayout(bytes []byte) (*Layout, error) {
 	var handle *C.ferry_kv_layout
 	c := newCError()
-	// Not NULL, which would be another mistake than bytes that are no layout.
+	// The pointer is never NULL: C reports NULL differently from bytes that are no layout.
 	first := unsafe.Pointer(unsafe.SliceData(append(bytes[:len(bytes):len(bytes)], 0)))
 	err := failure("layout", C.ferry_kv_layout_import(first, C.size_t(len(bytes)), &handle, &c), &c)
 	if err != nil {
@@ -165,7 +165,7 @@ func (l *Layout) Export() ([]byte, error) {
 	})
 }
 
-// c is the layout for C; NULL of a nil Layout, which C names as the wrong argument.
+// c returns the layout for C; NULL for a nil Layout, which C reports as the wrong argument.
 func (l *Layout) c() *C.ferry_kv_layout {
 	if l == nil {
 		return nil
@@ -186,7 +186,7 @@ func (m *arguments) free() {
 	}
 }
 
-// pinned returns the first element of a slice, which does not move until free; nil of an empty slice.
+// pinned returns the first element of a slice, which does not move until free; nil for an empty slice.
 func pinned[T any](m *arguments, slice []T) *T {
 	if len(slice) == 0 {
 		return nil
@@ -254,7 +254,7 @@ func (m *arguments) layer(op, name string, from *Layer, desc *C.ferry_kv_layout_
 		head_stride: C.uint64_t(from.Strides.Head), token_stride: C.uint64_t(from.Strides.Token),
 		element_stride: C.uint64_t(from.Strides.Element),
 	}
-	// Without an address nobody looks at strides. What is wrong with the group ferry_kv_layout_new says, with its layer.
+	// Without an address the strides are not used. ferry_kv_layout_new reports a wrong group, with its layer.
 	if from.Address == 0 || from.Arrangement == Strided || uint64(from.Group) >= uint64(desc.group_count) {
 		return nil
 	}

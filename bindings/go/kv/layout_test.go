@@ -15,7 +15,7 @@ import (
 	"ferry/kv"
 )
 
-// A host is a side with memory of Go's, which no engine sees.
+// A host is a side with memory of Go, which no engine knows.
 type host struct {
 	*side
 	memory []uint32
@@ -128,7 +128,7 @@ func TestAPlanSaysWhoSendsToWhom(t *testing.T) {
 	source, target := newHost(t, shape{4, 8, kv.BlockPairHeadToken, 0}, 0), newHost(t, shape{2, 8, kv.BlockPairHeadToken, 0}, 1)
 	plan, err := kv.NewPlan(source.layout, target.layout)
 	must(t, err)
-	// Heads come from two ranks; latents, which all have, from any.
+	// Heads come from two ranks; latents, which all ranks have, come from any.
 	sources, err := plan.Sources(0)
 	if err != nil || !slices.Equal(sources[:2], []uint32{0, 1}) {
 		t.Fatal(sources, err)
@@ -300,8 +300,8 @@ func TestWhatDoesNotFitIsRefused(t *testing.T) {
 	}
 }
 
-// Layouts and plans are freed when nobody has them, and not before, and moves at once. Each is of hundreds of KiB here, in
-// C's memory.
+// Layouts and plans are freed when nothing refers to them, and not before; moves are freed at once. Each takes hundreds
+// of KiB of C's memory here.
 func TestTheCollectorFreesWhatNobodyHas(t *testing.T) {
 	d := newSide(shape{1, 8, kv.BlockPairHeadToken, 0}, 0).describe(4096)
 	for i := range 1021 {

@@ -22,8 +22,9 @@ type OfferOptions struct {
 	Lease time.Duration
 }
 
-// Offer offers blocks of a sequence, one list for each group of the layout. Nothing is ready yet: Ready says what is
-// computed. The blocks belong to the offer until its terminal event, and what is ready must not be written.
+// Offer offers blocks of a sequence, one list for each group of the layout. Nothing is ready yet: Ready declares what
+// is computed. The blocks belong to the offer until its terminal event, and the application must not write tokens that
+// are ready.
 func (c *Cache) Offer(id ID, blocks []Blocks, options *OfferOptions) error {
 	const op = "offer"
 	if options == nil {
@@ -50,7 +51,8 @@ func (c *Cache) Offer(id ID, blocks []Blocks, options *OfferOptions) error {
 	return c.call(op, func(ce *C.ferry_error) C.ferry_status { return C.ferry_kv_offer(c.handle, id.c(), &full, ce) })
 }
 
-// Extend adds blocks to an offer, as they are allocated: one list for each group, whose FirstToken is not looked at.
+// Extend adds blocks to an offer, as they are allocated: one list for each group. A list's FirstToken counts only if
+// the group has no blocks yet and FirstToken is above that of the offer.
 func (c *Cache) Extend(id ID, blocks []Blocks) error {
 	var m arguments
 	defer m.free()
@@ -60,11 +62,11 @@ func (c *Cache) Extend(id ID, blocks []Blocks) error {
 	})
 }
 
-// Ready says that the first tokens of the sequence are in their blocks, in all layers.
+// Ready declares that the first `tokens` tokens of the sequence are in their blocks, in all layers.
 func (c *Cache) Ready(id ID, tokens uint64) error { return c.ready(id, 0, C.UINT32_MAX, tokens) }
 
-// ReadyLayers says so of the layers from first to before end. Layers become ready in their order, anew for each chunk of
-// a prefill; what is ready may move at once.
+// ReadyLayers declares the same for the layers from first to before end. Layers become ready in their order, again for
+// each chunk of a prefill; ready tokens may move at once.
 func (c *Cache) ReadyLayers(id ID, first, end uint32, tokens uint64) error {
 	return c.ready(id, C.uint32_t(first), C.uint32_t(end), tokens)
 }
@@ -75,24 +77,24 @@ func (c *Cache) ready(id ID, first, end C.uint32_t, tokens uint64) error {
 	})
 }
 
-// Retract takes back the tokens from the first one on that it names, and the seal. It returns when nothing reads or
-// writes them any more: the blocks that hold only such tokens are the caller's, and the offer goes on with Extend. If the
-// context ends first, the error is ErrBusy and nothing is free: call again. ErrStale: the offer has ended or ends.
+// Retract takes back the tokens from fromToken on, and the seal. It returns when nothing reads or writes them any more:
+// the blocks that hold only such tokens are the caller's, and the offer continues with Extend. If the context ends
+// first, the error is ErrBusy and no block is free: call again. ErrStale: the offer has ended or is ending.
 func (c *Cache) Retract(ctx context.Context, id ID, fromToken uint64) error {
 	return c.inTurns(ctx, "retract", func(timeout C.uint64_t, ce *C.ferry_error) C.ferry_status {
 		return C.ferry_kv_offer_retract(c.handle, id.c(), C.uint64_t(fromToken), timeout, ce)
 	})
 }
 
-// RetractWindow frees the blocks of a window, the group of that number, that have only tokens before beforeToken. It waits
-// and fails as Retract does; a take that needs the blocks and has not begun with them fails.
+// RetractWindow frees the blocks of a window group, given by its number, that have only tokens before beforeToken. It
+// waits and fails as Retract does. A take that needs the blocks and has not begun to copy them fails.
 func (c *Cache) RetractWindow(ctx context.Context, id ID, group uint32, beforeToken uint64) error {
 	return c.inTurns(ctx, "retract window", func(timeout C.uint64_t, ce *C.ferry_error) C.ferry_status {
 		return C.ferry_kv_offer_retract_window(c.handle, id.c(), C.uint32_t(group), C.uint64_t(beforeToken), timeout, ce)
 	})
 }
 
-// inTurns makes calls that go on with what an earlier one began.
+// inTurns makes a call in turns; each turn continues the work of the turn before it.
 func (c *Cache) inTurns(ctx context.Context, op string, f func(timeout C.uint64_t, ce *C.ferry_error) C.ferry_status) error {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -104,8 +106,8 @@ func (c *Cache) inTurns(ctx context.Context, op string, f func(timeout C.uint64_
 	})
 }
 
-// Seal says that the sequence has so many tokens, and no more blocks come. The lease begins. Layers may still become
-// ready.
+// Seal declares that the sequence has `tokens` tokens, and that no more blocks follow. The lease begins. Layers may
+// still become ready.
 func (c *Cache) Seal(id ID, tokens uint64) error {
 	return c.call("seal", func(ce *C.ferry_error) C.ferry_status {
 		return C.ferry_kv_offer_seal(c.handle, id.c(), C.uint64_t(tokens), ce)
@@ -117,8 +119,8 @@ func (c *Cache) Abort(id ID) error {
 	return c.call("abort", func(ce *C.ferry_error) C.ferry_status { return C.ferry_kv_offer_abort(c.handle, id.c(), ce) })
 }
 
-// Reclaim ends sealed offers that nobody has taken, those first whose lease ends first, until so many blocks are free;
-// it returns how many are. Their terminal event is EventExpired.
+// Reclaim ends sealed offers that no consumer has taken, first those whose lease ends first, until `blocks` blocks are
+// free. It returns how many are. Their terminal event is EventExpired.
 func (c *Cache) Reclaim(blocks int) (int, error) {
 	if blocks < 0 {
 		return 0, invalid("reclaim", "blocks is %d; it must not be negative", blocks)

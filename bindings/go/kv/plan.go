@@ -10,8 +10,8 @@ import (
 	"ferry/internal/bridge"
 )
 
-// A Plan says who sends what, for two instances. Any rank of either makes the same plan, without a word to the others.
-// It never changes.
+// A Plan says which rank sends what to which, for two instances. Every rank of either instance makes the same plan,
+// without communication. It never changes.
 type Plan struct{ handle *C.ferry_kv_plan }
 
 // NewPlan plans how the instance of target gets what the instance of source holds. Each layout may be that of any rank
@@ -76,8 +76,8 @@ func (p *Plan) Explain() (string, error) {
 // not needed, or has no blocks yet.
 type Blocks struct {
 	IDs []uint32
-	// FirstToken is the position of the first block's first token among the tokens that the rank holds. Above 0 for a
-	// window.
+	// FirstToken is the position of the first block's first token among the tokens that the rank holds. It is above 0
+	// only for a window.
 	FirstToken uint64
 }
 
@@ -195,7 +195,7 @@ func copied(op string, moves *C.ferry_kv_moves) ([]Move, error) {
 			Counts:      *(*[4]uint64)(unsafe.Pointer(&move.counts)),
 			SourceSteps: *(*[4]uint64)(unsafe.Pointer(&move.source_steps)),
 			TargetSteps: *(*[4]uint64)(unsafe.Pointer(&move.target_steps)),
-			// Equal shapes share no lists: a caller may change them.
+			// Moves of equal shape do not share lists, because a caller may change them.
 			SourceBlocks: list(move.source_blocks), TargetBlocks: list(move.target_blocks),
 		}
 	}

@@ -32,14 +32,14 @@ var model = []modelLayer{
 	{"model.layers.2.mla", kv.GroupLatent, 1, 1},
 }
 
-// A shape is how one instance divides the model. With padding behind each row the layout has strides of its own.
+// A shape is how one instance divides the model. With padding after each row the layout has strides of its own.
 type shape struct {
 	tp, block   int
 	arrangement kv.Arrangement
 	padding     int
 }
 
-// A place is that of a row in a layer.
+// A place is the place of a row in a layer.
 type place struct{ block, pair, head, token int }
 
 // A side is what one rank holds: the model's part, and the blocks of the sequence.
@@ -238,7 +238,7 @@ func (r *rank) next(t testing.TB) kv.Event {
 	return event
 }
 
-// end expects the terminal event of an ID, behind those of layers.
+// end expects the terminal event of an ID, after the events of layers.
 func (r *rank) end(t testing.TB, id kv.ID, kind kv.EventKind, status ferry.Status) kv.Event {
 	t.Helper()
 	event := r.next(t)
@@ -262,7 +262,7 @@ func (r *rank) end(t testing.TB, id kv.ID, kind kv.EventKind, status ferry.Statu
 func (r *rank) holds(t testing.TB, first, end int) {
 	t.Helper()
 	if !slices.Equal(r.words, r.expected(first, end)) {
-		t.Fatalf("rank %d of %d has not exactly the tokens %d to %d", r.rank, r.tp, first, end)
+		t.Fatalf("rank %d of %d does not have exactly the tokens %d to %d", r.rank, r.tp, first, end)
 	}
 }
 

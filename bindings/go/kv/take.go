@@ -29,16 +29,16 @@ type TakeOptions struct {
 	Taker uint64
 	// SkipTokens are the tokens at the beginning that the consumer has already.
 	SkipTokens uint64
-	// Layers tells layers by EventLayers as they are complete.
+	// Layers asks for an EventLayers as layers become complete.
 	Layers bool
 }
 
 // Take takes the first tokens of a handoff into blocks, one list for each group of the layout. producers are all ranks
-// of the producer, by their numbers. Take does not wait: the take may come before its offer, and its events tell how it
-// goes on. The blocks belong to the take until its terminal event.
+// of the producer, by their numbers. Take does not wait, and may be called before the offer is made; its events report
+// its progress. The blocks belong to the take until its terminal event.
 //
-// The context is that of the take. When it is cancelled, the take is, as by Cancel. When its deadline passes, the take
-// fails with ErrTimeout. In both cases the terminal event follows.
+// The context belongs to the take. If it is cancelled, the take is cancelled, as by Cancel. If its deadline passes, the
+// take fails with ErrTimeout. In both cases the terminal event follows.
 func (c *Cache) Take(ctx context.Context, id ID, producers []ferry.Peer, blocks []Blocks, tokens uint64, options *TakeOptions) error {
 	const op = "take"
 	if cause := ctx.Err(); cause != nil {
@@ -66,7 +66,7 @@ func (c *Cache) Take(ctx context.Context, id ID, producers []ferry.Peer, blocks 
 		full.deadline_ns = C.uint64_t(max(time.Until(deadline), 1)) // 0 would mean none
 	}
 	return c.call(op, func(ce *C.ferry_error) C.ferry_status {
-		// Until the stop is kept, forget waits.
+		// The lock makes forget wait until the stop function is stored.
 		c.takes.Lock()
 		defer c.takes.Unlock()
 		status := C.ferry_kv_take(c.handle, id.c(), &full, ce)
@@ -77,15 +77,15 @@ func (c *Cache) Take(ctx context.Context, id ID, producers []ferry.Peer, blocks 
 	})
 }
 
-// cancelWith cancels the take of a context that has ended. A deadline is the take's own.
+// cancelWith cancels the take when its context has been cancelled. ferry itself enforces the context's deadline.
 func (c *Cache) cancelWith(ctx context.Context, id ID) {
 	if _, ok := ctx.Deadline(); ok && errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return
 	}
-	c.Cancel(id) // or it has ended
+	c.Cancel(id) // fails if the take has ended
 }
 
-// forget parts a take that has ended from its context.
+// forget detaches a take that has ended from its context.
 func (c *Cache) forget(id ID) {
 	c.takes.Lock()
 	stop := c.stops[id]

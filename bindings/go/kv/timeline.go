@@ -21,12 +21,12 @@ const (
 	TimelineOffered TimelineKind = C.FERRY_KV_TIMELINE_OFFERED // an offer was made
 	TimelineTaken   TimelineKind = C.FERRY_KV_TIMELINE_TAKEN   // a take was made
 	TimelineReady   TimelineKind = C.FERRY_KV_TIMELINE_READY   // the layers are ready up to EndToken
-	// TimelineGranted is of a take by Pull: the producer told, or was told by Peer, what may be read.
+	// TimelineGranted belongs to a take by Pull: the producer tells Peer what may be read, or Peer tells the consumer.
 	TimelineGranted TimelineKind = C.FERRY_KV_TIMELINE_GRANTED
 	TimelinePosted  TimelineKind = C.FERRY_KV_TIMELINE_POSTED  // a transfer of the layers and tokens was posted
 	TimelineFinal   TimelineKind = C.FERRY_KV_TIMELINE_FINAL   // the transfer is final, with Detail as its status
-	TimelineArrived TimelineKind = C.FERRY_KV_TIMELINE_ARRIVED // of a take by Push: layers and tokens have arrived
-	TimelineLayers  TimelineKind = C.FERRY_KV_TIMELINE_LAYERS  // of a take: the layers before EndLayer are complete
+	TimelineArrived TimelineKind = C.FERRY_KV_TIMELINE_ARRIVED // for a take by Push: layers and tokens have arrived
+	TimelineLayers  TimelineKind = C.FERRY_KV_TIMELINE_LAYERS  // for a take: the layers before EndLayer are complete
 	TimelineSealed  TimelineKind = C.FERRY_KV_TIMELINE_SEALED  // the offer is whole, with EndToken tokens
 	TimelineEnded   TimelineKind = C.FERRY_KV_TIMELINE_ENDED   // FirstLayer is the EventKind, Detail the status
 	TimelineMarked  TimelineKind = C.FERRY_KV_TIMELINE_MARK    // by Mark: FirstLayer is the layer, Detail the MarkKind
@@ -43,16 +43,16 @@ type TimelineEntry struct {
 	What TimelineKind
 	// Number rises by one with each entry of a recording, from 0 on.
 	Number uint64
-	// Begin and End are times on CLOCK_MONOTONIC, the same in all processes of a host. They are equal for what takes no
-	// time.
+	// Begin and End are times on CLOCK_MONOTONIC, which all processes of a host share. They are equal for a step that
+	// takes no time.
 	Begin, End time.Duration
-	// ID is the beginning of the handoff's: its first four bytes, the first one highest.
+	// ID is the first four bytes of the handoff's ID, the first byte highest.
 	ID     uint32
 	Detail int32
 	// Layers of transfers are those of the consumer's layout.
 	FirstLayer, EndLayer uint32
 	FirstToken, EndToken uint64
-	// Bytes, Peer and Transfer are of a transfer: its payload, the other side, and its number.
+	// Bytes, Peer and Transfer belong to a transfer: its payload, the other side, and its number.
 	Bytes    uint64
 	Peer     ferry.Peer
 	Transfer uint64
@@ -161,8 +161,8 @@ func TimelineSVG(entries []TimelineEntry) (string, error) {
 	return string(text[:length]), nil
 }
 
-// origin is one moment as Go's time and on CLOCK_MONOTONIC. Go's times have the same clock, counted from another start.
-// It keeps the closest pair of a few readings.
+// origin is one moment, as a Go time and on CLOCK_MONOTONIC. Go's times use the same clock, counted from another start.
+// origin is the closest pair of a few readings.
 var origin = sync.OnceValue(func() (found struct {
 	at        time.Time
 	monotonic time.Duration

@@ -22,7 +22,7 @@ use std::sync::{Arc, Mutex};
 /// The batches of one engine that are not freed.
 const BATCHES_MAX: usize = 1 << 20;
 
-/// Any thread may use it.
+/// The batches of one engine. Any thread may use them.
 #[derive(Default)]
 pub struct Batches(Mutex<Table>);
 
@@ -105,7 +105,7 @@ impl Batches {
         let (mut placed, groups) = sort(entries)?;
         if notice.is_some() && groups.len() != 1 {
             return Err(Error::invalid(
-                "entries: with a notice they must have one target_id and one opcode, and not be none",
+                "entries: with a notice there must be at least one, and all must have one target_id and one opcode",
             ));
         }
         // Connecting may take long; the batch is not locked during that time.
@@ -119,7 +119,7 @@ impl Batches {
         }
         if entries.len() > batch.size - tasks.list.len() {
             let (size, used) = (batch.size, tasks.list.len());
-            let text = format!("batch {number} has room for {size} tasks and {used} of them");
+            let text = format!("batch {number} has room for {size} tasks and holds {used} already");
             return Err(Error::new(Status::Limit, text));
         }
         reserve(&mut tasks.list, placed.len())?;
@@ -162,7 +162,7 @@ impl Part {
 fn outcomes(transfer: &Transfer, result: &TransferResult) -> Vec<TransferStatus> {
     let all = transfer.results().into_iter();
     all.map(|request| {
-        // All bytes may have arrived without the notice: then no task is done.
+        // If all bytes have arrived but the notice has not, no task is done.
         let cause = if result.requests_failed == 0 { result.status } else { request.status };
         let status = match cause {
             Status::Ok => STATUS_COMPLETED,
@@ -202,7 +202,7 @@ fn sort(entries: &[TransferRequest]) -> Result<(Vec<Task>, Vec<Group>)> {
             local: entry.source as u64,
             remote: entry.target_offset,
             length: entry.length,
-            // 0 means whatever region is registered there: the interface names memory by address alone.
+            // NONE means the region that is registered there now: the interface names memory by address alone.
             remote_region: RegionId::NONE,
         });
     }
@@ -229,7 +229,7 @@ fn start(
                 }
                 if groups.len() > 1 {
                     let (op, target) = (group.op, group.target);
-                    error.message = format!("of the {op:?}s for segment {target}: {}", error.message);
+                    error.message = format!("{op:?}s for segment {target}: {}", error.message);
                 }
                 return Err(error);
             }
@@ -270,7 +270,7 @@ pub unsafe extern "C" fn submitTransferWithNotify(
 ) -> c_int {
     positive("submitTransferWithNotify", || {
         let engine = opened(engine)?;
-        // SAFETY: NULL or that many entries, which the caller keeps for the length of the call.
+        // SAFETY: NULL or `count` entries, which the caller keeps for the length of the call.
         let entries = unsafe { list(entries, count, "entries") }?;
         // SAFETY: its strings are NULL or terminated, and the caller keeps them for the length of the call.
         let notice = unsafe { encode(&notify_msg) }?;
@@ -286,7 +286,7 @@ pub extern "C" fn getTransferStatus(
     status: Out<TransferStatus>,
 ) -> c_int {
     positive("getTransferStatus", || {
-        // Callers that look only at the status must not take the task for done.
+        // A caller that reads only `status` must not take a failed call for a finished task.
         let nothing = TransferStatus { status: STATUS_INVALID, transferred_bytes: 0 };
         let status = status.ok_or_else(|| null("status"))?.write(nothing);
         *status = opened(engine)?.batches.status(batch_id, task_id)?;

@@ -26,14 +26,14 @@ pub fn value<T>(name: &str, failed: T, body: impl FnOnce() -> Result<T>) -> T {
 /// Runs the body of the entry point `name` and logs a failure.
 pub fn caught<T>(name: &str, body: impl FnOnce() -> Result<T>) -> Result<T> {
     static QUIET: Once = Once::new();
-    // The standard library's hook prints. This library has its own copy of it, so other code's panics are not
-    // affected; under `cargo test` the harness prints panics.
+    // The standard library's panic hook prints. This library has its own copy of the hook, so other code's panics are
+    // not affected; under `cargo test` the harness prints panics.
     QUIET.call_once(|| {
         if !cfg!(test) {
             set_hook(Box::new(|panic| log::line(format_args!("a bug in ferry: {panic}"))));
         }
     });
-    // Unwind safety: a panic can leave only state behind locks half done, and these locks ignore poison.
+    // Unwind safety: a panic can leave only state under locks half changed, and `lock` ignores poison.
     let outcome = catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|payload| {
         // The payload may panic when it is dropped.
         std::mem::forget(payload);

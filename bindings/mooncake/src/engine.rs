@@ -18,7 +18,7 @@ use std::sync::Mutex;
 
 /// The only supported kind of metadata.
 const METADATA: &str = "P2PHANDSHAKE";
-/// "tcp" allows these: between processes and devices of one host a copy replaces TCP with less work.
+/// The transports that "tcp" allows: on one host, a copy between processes or devices does TCP's work at less cost.
 const TCP: u64 =
     Transport::Local.bit() | Transport::Tcp.bit() | Transport::Cuda.bit() | Transport::Ascend.bit();
 const ANY: u64 = 0;
@@ -30,7 +30,7 @@ pub struct Engine {
     pub memory: Registered,
     pub batches: Batches,
     pub inbox: Inbox,
-    /// "host:port" with the host in the caller's words: the name by which peers open the segment.
+    /// "host:port" with the host as the caller wrote it: the name by which peers open the segment.
     address: String,
     /// The installed transports of ferry; None until one is installed.
     installed: Mutex<Option<u64>>,
@@ -82,7 +82,7 @@ impl Engine {
             ));
         }
         let mut installed = lock(&self.installed);
-        // With two installed transports, the best path of either may be used.
+        // With two different transports installed, every path may be used.
         *installed = Some(installed.map_or(wanted, |before| if before == wanted { wanted } else { ANY }));
         Ok(())
     }
@@ -112,7 +112,8 @@ fn host_of(name: &str) -> &str {
     }
 }
 
-/// True if only this host can reach the address, or peers must prove themselves, or proof is not wanted.
+/// Succeeds if only this host can reach the address, if peers must authenticate, or if the configuration allows peers
+/// that do not.
 fn check_may_listen(host: &str, config: &Config) -> Result<()> {
     if host.is_empty() {
         return Err(Error::invalid("local_server_name names no host"));
@@ -164,7 +165,7 @@ pub unsafe extern "C" fn getLocalIpAndPort(
 ) -> c_int {
     negative("getLocalIpAndPort", || {
         let engine = opened(engine);
-        // Callers that ignore the status must then read an empty text.
+        // A caller that ignores a failure then reads an empty text.
         let address = engine.as_ref().map_or("", |engine| engine.address.as_str());
         // SAFETY: the buffer is NULL or the caller's to write, for the length of the call.
         unsafe { put_text(buf_out, buf_len, address) }?;
@@ -182,7 +183,7 @@ pub unsafe extern "C" fn installTransport(
         let engine = opened(engine)?;
         // SAFETY: NULL or a terminated string that the caller keeps for the length of the call.
         engine.install(unsafe { text(proto, "proto") }?)?;
-        // Not NULL, and nothing to look into.
+        // The result is not NULL, and the caller must not dereference it.
         Ok(ptr::from_ref(engine).cast())
     })
 }
@@ -197,7 +198,7 @@ pub unsafe extern "C" fn uninstallTransport(engine: Option<&Engine>, proto: *con
     })
 }
 
-/// Devices are found when the engine is made.
+/// Checks its argument only: devices are found when the engine is made.
 #[no_mangle]
 pub extern "C" fn discoverTopology(engine: Option<&Engine>) -> c_int {
     negative("discoverTopology", || opened(engine).map(|_| ()))

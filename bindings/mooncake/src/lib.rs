@@ -1,7 +1,6 @@
-//! The C interface of Mooncake's Transfer Engine over the crate `ferry`: `ferry_mooncake.h` beside this
-//! crate declares it, `README.md` says what differs from Mooncake's own. It checks pointers, turns
-//! ferry's errors into that interface's numbers, and keeps what the interface keeps: segments by number,
-//! memory by address, batches of tasks.
+//! The C interface of Mooncake's Transfer Engine over the crate `ferry`. `ferry_mooncake.h` beside this crate declares
+//! it; `README.md` lists the differences from Mooncake's own. The crate checks pointers, turns ferry's errors into that
+//! interface's numbers, and keeps the interface's state: segments by number, memory by address, batches of tasks.
 //!
 //! ```text
 //! call      every entry point: panics and errors become numbers, and lines of the log
@@ -13,8 +12,8 @@
 
 // The names are the interface's.
 #![allow(non_snake_case)]
-// What an entry point asks of its caller is in the header, the same for all of them: pointers are NULL or
-// point to what their types say, for the length of the call; an engine is not used once it is destroyed.
+// The header states what every entry point requires of its caller: pointers are NULL or point to what their types say,
+// for the length of the call; an engine is not used after it is destroyed.
 #![allow(clippy::missing_safety_doc)]
 
 pub mod batches;

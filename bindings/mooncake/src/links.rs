@@ -49,7 +49,7 @@ fn json(links: &[Link]) -> String {
     format!("[{}]", links.iter().map(link).collect::<Vec<_>>().join(","))
 }
 
-/// As a JSON string.
+/// Returns the text as a JSON string.
 fn quoted(text: &str) -> String {
     let mut out = String::from('"');
     for character in text.chars() {

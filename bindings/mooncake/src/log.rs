@@ -1,5 +1,5 @@
-//! Log lines for people, on stderr, only if the environment asks for them (`FERRY_LOG=1`). The interface
-//! returns only numbers and cannot tell the reason of a failure.
+//! Log lines for people, on stderr, only if the environment asks for them (`FERRY_LOG=1`). The interface returns only
+//! numbers and cannot give the reason of a failure.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -16,9 +16,9 @@ pub fn line(text: fmt::Arguments) {
     }
 }
 
-/// True for a set-user-id or set-group-id process, or one with capabilities of its file.
+/// True for a set-user-id or set-group-id process, or one that got capabilities from its file.
 fn is_privileged() -> bool {
-    // SAFETY: getauxval takes a number and looks it up in what the kernel gave this process.
+    // SAFETY: getauxval only looks up a number in the vector that the kernel gave this process.
     unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
 }
 

@@ -16,7 +16,7 @@ use std::sync::Mutex;
 pub struct Registered(Mutex<HashMap<u64, RegionId>>);
 
 impl Registered {
-    /// Registers all of them or none.
+    /// Registers all ranges or none.
     ///
     /// # Safety
     /// The memory stays mapped, readable and writable until `unregister` has returned.
@@ -36,14 +36,14 @@ impl Registered {
         Ok(())
     }
 
-    /// Unregisters all that are known; fails if some are unknown.
+    /// Unregisters the memory at all addresses that are known; fails if some are unknown.
     fn unregister(&self, engine: &ferry::Engine, addresses: impl Iterator<Item = u64>) -> Result<()> {
         let mut outcome = Ok(());
         for address in addresses {
             let region = lock(&self.0).remove(&address);
             let done = match region {
-                // Waits for every user of the memory, however long: it is the caller's again when this
-                // returns.
+                // This waits until nothing uses the memory, however long that takes: when it returns, the memory is the
+                // caller's again.
                 Some(region) => engine.unregister(region, None),
                 None => {
                     let text = format!("addr: no memory at {address:#x} is registered");

@@ -27,14 +27,14 @@ pub unsafe fn encode(notice: &NotifyMsg) -> Result<Vec<u8>> {
     Ok([&length.to_le_bytes(), name, message].concat())
 }
 
-/// Returns name and message; None for bytes that this library did not send.
+/// Returns name and message; None for bytes in another format.
 fn decode(data: &[u8]) -> Option<(&[u8], &[u8])> {
     let (length, rest) = data.split_first_chunk::<LENGTH>()?;
     rest.split_at_checked(u32::from_le_bytes(*length) as usize)
 }
 
-/// Notices that have arrived and were not asked for. ferry bounds them: 1,024 of each peer wait here, its
-/// further notices wait at the peer.
+/// Notices that have arrived and that the caller has not taken yet. ferry bounds them: 1,024 notices of each peer wait
+/// here, and further notices wait at the peer.
 pub struct Inbox {
     queue: Arc<Queue>,
     /// Drained, and not yet returned to the caller.
@@ -55,7 +55,7 @@ impl Inbox {
         let list = if notices.is_empty() { ptr::null_mut() } else { allocate_list(&notices)? };
         let count = notices.len() as c_int;
         drop(notices);
-        // Each drained notice makes room for one more of its sender.
+        // Each drained notice makes room for one more from its sender.
         found.clear();
         Ok((list, count))
     }
@@ -104,7 +104,7 @@ fn allocate_text(text: &[u8]) -> *mut c_char {
 }
 
 /// # Safety
-/// NULL, or a list of `allocate_list` with this many entries that no code uses any more.
+/// `list` is NULL, or a list from `allocate_list` with `count` entries that no code uses any more.
 unsafe fn free_list(list: *mut NotifyMsg, count: usize) {
     if list.is_null() {
         return;
@@ -134,13 +134,13 @@ pub extern "C" fn getNotifsFromEngine(engine: Option<&Engine>, size: Out<c_int>)
 pub unsafe extern "C" fn freeNotifsMsgBuf(msg: *mut NotifyMsg, size: c_int) -> c_int {
     negative("freeNotifsMsgBuf", || {
         let size = usize::try_from(size).map_err(|_| Error::invalid(format!("size is {size}")))?;
-        // SAFETY: the result of `getNotifsFromEngine` with its size, as the header demands.
+        // SAFETY: `msg` is a result of `getNotifsFromEngine` with its size, as the header demands.
         unsafe { free_list(msg, size) };
         Ok(())
     })
 }
 
-/// Sends a notice, and waits until the peer has taken it in.
+/// Sends a notice, and waits until the peer has received it.
 #[no_mangle]
 pub unsafe extern "C" fn genNotifyInEngine(
     engine: Option<&Engine>,

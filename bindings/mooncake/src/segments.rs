@@ -1,5 +1,5 @@
-//! Segments: engines that transfers name by a number. A segment is opened by its session, "host:port", and
-//! means that session from then on, whichever engine answers there: ferry connects again to a lost peer.
+//! Segments: engines, which transfers name by numbers. A segment is opened by its session, "host:port". Its number then
+//! means that session, whichever engine answers there: ferry connects again if the peer is lost.
 
 use crate::call::{lock, negative};
 use crate::engine::Engine;
@@ -14,12 +14,12 @@ use std::ffi::{c_char, c_int};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// The segments of one engine.
+/// The largest number of segments of one engine.
 const SEGMENTS_MAX: usize = 65_536;
 const CONNECT: Duration = Duration::from_secs(10);
 const PROBE: Duration = Duration::from_secs(5);
 
-/// Any thread may use it.
+/// The segments of one engine. Any thread may use them.
 #[derive(Default)]
 pub struct Segments(Mutex<Known>);
 
@@ -160,7 +160,7 @@ pub extern "C" fn closeSegment(engine: Option<&Engine>, segment_id: i32) -> c_in
     })
 }
 
-/// Forgets the segment's number. Transfers in progress go on.
+/// Forgets the segment's number. Transfers in progress continue.
 #[no_mangle]
 pub unsafe extern "C" fn removeLocalSegment(engine: Option<&Engine>, segment_name: *const c_char) -> c_int {
     negative("removeLocalSegment", || {

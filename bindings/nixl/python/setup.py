@@ -1,8 +1,9 @@
 """Builds the plugin for NIXL, and puts it into the package with the libferry.so.0 that it needs.
 
 FERRY_LIBRARY names a libferry.so that is already built; otherwise scripts/build.sh builds one. The library
-of the package `ferry` would not do: the plugin names libferry.so.0, which is no file there. If a process has
-that library loaded, the loader takes it for the plugin too, because both have the same SONAME.
+of the package `ferry` cannot serve: the plugin needs a file libferry.so.0, which that package does not have.
+If a process has already loaded that library, the loader uses it for the plugin too, because both have the
+same SONAME.
 """
 
 import os
@@ -44,7 +45,7 @@ class PlatformWheel(bdist_wheel):
         self.root_is_pure = False
 
     def get_tag(self) -> tuple[str, str, str]:
-        """Returns py3-none and the oldest glibc that has every symbol of the two files."""
+        """Returns the tag: py3, none, and the oldest glibc that has every symbol that the two files need."""
         machine = sysconfig.get_platform().rpartition("-")[2]
         folder = Path(self.bdist_dir, "ferry_nixl", "plugins")
         symbols = b"".join((folder / file).read_bytes() for file in FILES)

@@ -10,7 +10,7 @@ namespace {
 
 const char MAGIC[] = "FERRYNX1";
 constexpr std::size_t MAGIC_BYTES = sizeof MAGIC - 1, HEAD_BYTES = MAGIC_BYTES + 16;
-// Notifications without a transfer that are on their way at one time.
+// The largest number of notifications without a transfer that are on their way at one time.
 constexpr std::size_t QUEUE_CAPACITY = 65'536;
 constexpr std::uint64_t CLOSE_NS = 5'000'000'000;
 
@@ -82,7 +82,7 @@ void Endpoint::close()
     for (;;) {
         ferry_error error = FERRY_ERROR_INIT;
         if (ferry_engine_close(engine, CLOSE_NS, &error) != FERRY_ERR_BUSY) return;
-        log(Level::Warning, "the end of the agent waits: " + text_of(error));
+        log(Level::Warning, "closing the agent's engine still waits: " + text_of(error));
     }
 }
 

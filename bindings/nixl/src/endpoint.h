@@ -1,4 +1,4 @@
-// One engine of ferry with the queue of its events, and what peers must know to reach it.
+// One engine of ferry with its event queue, and the information that peers need to reach it.
 #pragma once
 
 #include <ferry.h>
@@ -13,9 +13,9 @@
 
 namespace ferry_nixl {
 
-// An agent's connection information. `mailbox` is memory of the engine whose contents mean nothing: NIXL
-// sends notifications without a transfer and without waiting, and ferry attaches notifications to transfers. So such
-// a notification goes with a WRITE of the mailbox.
+// An agent's connection information. NIXL sends notifications without a transfer and without waiting, but ferry
+// attaches notifications to transfers. So such a notification goes with a WRITE to `mailbox`, memory of the engine
+// whose contents mean nothing.
 struct Address {
     std::string descriptor;
     std::uint64_t mailbox = 0;
@@ -28,7 +28,7 @@ struct Address {
 
 class Notification;
 
-// The notifications that are on their way, by the number that the event of their end brings back. Any thread.
+// The notifications that are on their way, by the number that the event of their end returns. Any thread may use it.
 class Underway {
 public:
     std::uint64_t add(std::shared_ptr<Notification> notification);
@@ -49,7 +49,7 @@ public:
     Endpoint(const Endpoint &) = delete;
     Endpoint &operator=(const Endpoint &) = delete;
 
-    // Makes every transfer final, and ends every wait. Again: does nothing.
+    // Makes every transfer final, and ends every wait. A second call does nothing.
     void close();
 
     ferry_engine *engine = nullptr;

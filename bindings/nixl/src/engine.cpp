@@ -16,7 +16,7 @@ namespace {
 // How long the first release of a request that is under way waits. A cancel is confirmed within a round trip, unless
 // the peer does not answer.
 constexpr std::uint64_t FIRST_RELEASE_NS = 100'000'000;
-// The second waits in steps, and says so once in so many.
+// The second release waits in steps, and logs a warning after each RELEASE_STEPS_SILENT of them.
 constexpr std::uint64_t RELEASE_STEP_NS = 50'000'000;
 constexpr int RELEASE_STEPS_SILENT = 100;
 const char REGION_MAGIC[] = "FERRYMD1";
@@ -65,7 +65,7 @@ Engine::Engine(const nixlBackendInitParams &init, Config with, std::unique_ptr<E
     readers.push_back(quiet_thread([this] { read(*endpoint); }));
 }
 
-// The core calls nothing else meanwhile. First all that is under way ends, then the threads, then the engines.
+// The core makes no other call meanwhile. First everything under way ends, then the threads, then the engines.
 Engine::~Engine()
 {
     if (getpid() != process) {
@@ -103,7 +103,8 @@ nixl_status_t Engine::deregisterMem(nixlBackendMD *metadata)
     return memory.remove(registration->region);
 }
 
-// The core does not wait for transfers of memory that it deregisters. Nothing lands there afterwards all the same.
+// The core does not end the transfers of memory that it deregisters. They are cancelled here, and Memory::remove then
+// waits until nothing can land there.
 void Engine::cancel_those_that_touch(const Region &region) const
 {
     std::vector<std::shared_ptr<Request>> found;
@@ -224,7 +225,7 @@ nixl_status_t Engine::prepXfer(const nixl_xfer_op_t &op, const nixl_meta_dlist_t
         const auto *target = static_cast<const Target *>(to.metadataP);
         if (from.len != to.len || from.metadataP == nullptr || target == nullptr)
             return refuse(NIXL_ERR_INVALID_PARAM,
-                          "range " + std::to_string(i) + " has two lengths or is not registered");
+                          "range " + std::to_string(i) + ": the lengths differ, or a side is not registered");
         ranges[i] = {from.addr, to.addr, from.len, target->own == nullptr ? target->remote : target->own->mirror};
     }
     const std::uint32_t direction = op == NIXL_READ ? FERRY_OP_READ : FERRY_OP_WRITE;
@@ -253,8 +254,8 @@ nixl_status_t Engine::postXfer(const nixl_xfer_op_t &, const nixl_meta_dlist_t &
 
 nixl_status_t Engine::checkXfer(nixlBackendReqH *handle) const { return request_of(handle)->check(); }
 
-// The core's first call may be refused. The result of the second is ignored, and the core frees its side: so that call
-// returns when nothing of the transfer can land any more.
+// The first release may be refused. The core ignores the result of the second and frees its side, so the second returns
+// only when nothing of the transfer can land any more.
 nixl_status_t Engine::releaseReqH(nixlBackendReqH *handle) const
 {
     const std::shared_ptr<Request> request = request_of(handle);
@@ -267,8 +268,8 @@ nixl_status_t Engine::releaseReqH(nixlBackendReqH *handle) const
     for (int step = 1; !request->end(RELEASE_STEP_NS); step++) {
         if (step % RELEASE_STEPS_SILENT == 0)
             log(Level::Warning, "the release of a transfer waits until nothing can land");
-        // The ends of its notification's pieces are events, and no reader takes events while the spool is full. Each
-        // step puts at most 64 notifications more into a full spool.
+        // The pieces of its notification end by events, and the readers take no events while the spool is full. So each
+        // step takes up to 64 events itself, even into a full spool.
         const std::lock_guard<std::mutex> lock(spool_mutex);
         drain(*endpoint);
     }
@@ -295,7 +296,7 @@ nixl_status_t Engine::genNotif(const std::string &agent, const std::string &mess
     if (agent == localAgent) {
         const std::lock_guard<std::mutex> lock(spool_mutex);
         if (spool.is_full())
-            return refuse(NIXL_ERR_NOT_ALLOWED, "as many notifications wait for the application as may wait");
+            return refuse(NIXL_ERR_NOT_ALLOWED, "too many notifications wait: the application must take some first");
         spool.put(localAgent, message);
         return NIXL_SUCCESS;
     }
@@ -306,7 +307,7 @@ nixl_status_t Engine::genNotif(const std::string &agent, const std::string &mess
     for (const std::string &piece : cut(localAgent, message, id)) {
         const nixl_status_t status = peer->notify(piece, otherwise)->wait(0);
         if (status < 0) return status;
-        // The peer holds a message of which it has pieces until it hears that the rest does not come.
+        // The peer keeps the pieces of an incomplete message until it hears that the rest will not come.
         otherwise = give_up(localAgent, id);
     }
     return NIXL_SUCCESS;

@@ -1,4 +1,4 @@
-// The backend of one agent: NIXL's calls, in terms of ferry's. NIXL makes them from several threads at the same time,
+// The backend of one agent: NIXL's calls, in terms of ferry's. NIXL calls from several threads at the same time,
 // without a lock.
 #pragma once
 
@@ -69,8 +69,8 @@ private:
     // The same for the agent itself: its peer is a second engine of this process, the mirror, opened at first use,
     // because an engine of ferry has no session with itself.
     std::shared_ptr<Peer> self() const;
-    // Takes the events of an endpoint as they come. Each endpoint has a thread for this, so that a peer whose
-    // notifications nobody asks for is not held up.
+    // Takes the events of an endpoint as they come. Each endpoint has a thread for this, so that peers are not held up
+    // when the application does not ask for notifications.
     void read(const Endpoint &endpoint) const;
     // Takes the events that an endpoint has now, with `spool_mutex` held. False after the end of its engine.
     bool drain(const Endpoint &endpoint) const;

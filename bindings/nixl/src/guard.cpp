@@ -1,6 +1,7 @@
-// NIXL 0.9, 0.10 and 1.0 have the same api_version and three layouts of the engine. Two looks tell them apart, and
-// neither runs any code of the core: a symbol of the core that 1.0 brought, and the size of the engine's vtable, which
-// the ELF symbols of NIXL's own plugins name. The second look also finds a later release that adds a virtual function.
+// NIXL 0.9, 0.10 and 1.0 have the same api_version and three layouts of the engine. Two checks tell them apart without
+// running code of the core. The first looks for a symbol that the core has since 1.0. The second compares the size of
+// the engine's vtable, which the ELF symbols of NIXL's own plugins state; it also finds a later release that adds a
+// virtual function.
 #include "guard.h"
 
 #include <dirent.h>
@@ -23,7 +24,7 @@ namespace {
 const char SINCE_1_0[] = "_ZNK9nixlAgent11prepMemViewERK12nixlDescListI14nixlRemoteDescERPvPK21nixlAgentOptionalArgs";
 const char VTABLE[] = "_ZTV17nixlBackendEngine";
 
-// A file, mapped for reading. Every look is checked against its length: the file may be anything.
+// A file, mapped for reading. Every read is checked against its length, because the file may have any contents.
 class File {
 public:
     explicit File(const std::string &path)
@@ -45,7 +46,7 @@ public:
     File(const File &) = delete;
     File &operator=(const File &) = delete;
 
-    // Copies element `index` of an array at `offset`; false if the element is not all in the file.
+    // Copies element `index` of an array at `offset`; false if the element is not wholly in the file.
     template <typename T> bool read(std::uint64_t offset, std::uint64_t index, T &out) const
     {
         if (bytes == nullptr || offset > length || index >= (length - offset) / sizeof(T)) return false;
@@ -63,7 +64,7 @@ private:
     std::size_t length = 0;
 };
 
-// Returns the size of the vtable that a library defines or 0.
+// Returns the size of the vtable that a library defines, or 0.
 std::uint64_t vtable_bytes(const std::string &path)
 {
     const File file(path);
@@ -81,7 +82,7 @@ std::uint64_t vtable_bytes(const std::string &path)
     return 0;
 }
 
-// Returns the size of the vtable in the first of NIXL's own plugins that tells it, or 0.
+// Returns the size of the vtable in the first of NIXL's own plugins that defines it, or 0.
 std::uint64_t siblings_vtable_bytes(const std::string &folder, const char *own)
 {
     std::uint64_t found = 0;

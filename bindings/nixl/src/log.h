@@ -9,7 +9,7 @@ namespace ferry_nixl {
 
 enum class Level { Error, Warning, Info };
 
-// Writes a line if NIXL_LOG_LEVEL (WARN by default, as in NIXL) asks for the level. Any thread.
+// Writes a line if NIXL_LOG_LEVEL (WARN by default, as in NIXL) asks for the level. Any thread may call it.
 void log(Level level, const std::string &sentence);
 
 // Logs an error that ends a call of the core, and returns the call's status.

@@ -81,7 +81,7 @@ nixl_status_t Memory::remove(const std::shared_ptr<Region> &region)
         if (--region->uses > 0) return NIXL_SUCCESS;
         regions.erase(region->address);
     }
-    // Without the lock: to end a region may take as long as a peer's lease.
+    // The lock is not held, because ending a region may take as long as a peer's lease.
     const nixl_status_t mirrored = region->mirror == 0 ? NIXL_SUCCESS : unregister(mirror, region->mirror);
     const nixl_status_t status = unregister(engine, region->handle);
     return status == NIXL_SUCCESS ? mirrored : status;

@@ -13,8 +13,8 @@
 
 namespace ferry_nixl {
 
-// A region of the agent. NIXL lets an application register memory twice, and parts of what is registered; ferry's
-// regions don't overlap. So registrations share a region that covers them, and the last one ends it.
+// A region of the agent. NIXL lets an application register memory twice, and register parts of registered memory;
+// ferry's regions don't overlap. So registrations share a region that covers them, and the last one ends it.
 struct Region {
     std::uintptr_t address;
     std::size_t length;
@@ -30,8 +30,8 @@ struct Registration : nixlBackendMD {
     std::shared_ptr<Region> region;
 };
 
-// The handle that loadRemoteMD and loadLocalMD give out: the target's region. A request copies what it needs, because the
-// core may unload the metadata while the request is under way.
+// The handle that loadRemoteMD and loadLocalMD give out: the target's region. A request copies what it needs, because
+// the core may unload the metadata while the request is under way.
 struct Target : nixlBackendMD {
     explicit Target(ferry_region remote) : nixlBackendMD(false), remote(remote) {}
     explicit Target(std::shared_ptr<Region> own) : nixlBackendMD(false), own(std::move(own)) {}
@@ -39,7 +39,7 @@ struct Target : nixlBackendMD {
     std::shared_ptr<Region> own;
 };
 
-// The regions of an agent. Any thread.
+// The regions of an agent. Any thread may use them.
 class Memory {
 public:
     explicit Memory(ferry_engine *engine) : engine(engine) {}
@@ -49,7 +49,8 @@ public:
     bool is_last(const Region &region);
     // Returns when nothing can reach the memory any more, unless another registration covers it.
     nixl_status_t remove(const std::shared_ptr<Region> &region);
-    // Registers all memory of now and later in the mirror too: all, or none with the first error.
+    // From now on, registers all memory in the mirror too, also the memory that is registered already. After an error,
+    // no memory is in the mirror.
     nixl_status_t add_mirror(ferry_engine *mirror);
 
 private:

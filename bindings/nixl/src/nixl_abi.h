@@ -1,7 +1,8 @@
-// NIXL's plugin interface as it lies in memory, NIXL 1.0.0 to 1.5.1: what its core hands to a plugin and calls of a
-// plugin. Names and numbers are NIXL's; this file declares them anew, because the core is not linked and its headers
-// differ from release to release where plugins do not look. `guard.cpp` checks at run time that the core that loads
-// the plugin is of this layout; the assertions at the end check that this compiler lays the types out so.
+// NIXL's plugin interface as it is laid out in memory in NIXL 1.0.0 to 1.5.1: the types that its core passes to a
+// plugin, and the functions of a plugin that it calls. Names and numbers are NIXL's. This file declares them again,
+// because the plugin does not link the core, and the core's headers differ between releases in parts that plugins do
+// not use. `guard.cpp` checks at run time that the core that loads the plugin has this layout; the assertions at the
+// end check that this compiler lays the types out the same way.
 //
 // All strings, lists and maps are libstdc++'s, in its C++11 ABI. The core owns what it passes, and arguments live only
 // during a call. Everything that the plugin returns by pointer is given back to the plugin.
@@ -92,7 +93,7 @@ public:
     nixlBackendEngine(const nixlBackendEngine &) = delete;
     nixlBackendEngine &operator=(const nixlBackendEngine &) = delete;
 
-    // The order is the vtable's.
+    // The order of these functions is that of the vtable.
     virtual ~nixlBackendEngine() = default;
     virtual bool supportsRemote() const = 0;
     virtual bool supportsLocal() const = 0;
@@ -141,7 +142,7 @@ public:
     }
 
 private:
-    // The core reads these where they lie.
+    // The core reads these fields at their offsets.
     std::string backendType;
     nixl_b_params_t customParams;
     // Events for NIXL's telemetry. Their type differs between 1.0 and 1.5, so the plugin adds none.

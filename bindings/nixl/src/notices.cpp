@@ -76,7 +76,7 @@ void Spool::take(ferry_peer peer, const char *bytes, std::size_t length)
 {
     Head head;
     if (!decode(bytes, length, head)) {
-        log(Level::Warning, "a notification came that is not from ferry's plugin, and is dropped");
+        log(Level::Warning, "a notification that is not from ferry's plugin has come, and is dropped");
         return;
     }
     const char *body = bytes + HEAD_BYTES + head.name_length;

@@ -1,5 +1,5 @@
-// Notifications between agents: how their bytes travel in ferry's notifications, and where those that have come wait
-// for the application.
+// Notifications between agents: how their bytes travel in ferry's notifications, and where received ones wait for the
+// application.
 #pragma once
 
 #include <ferry.h>
@@ -13,25 +13,25 @@
 
 namespace ferry_nixl {
 
-// Bytes of one notification. NIXL has no bound; ferry's peers must not fill an agent's memory without one.
+// The most bytes of one notification. NIXL has no bound, but peers must not be able to fill an agent's memory.
 inline constexpr std::size_t NOTICE_BYTES_MAX = 64 << 20;
-// Bytes of an agent's name.
+// The most bytes of an agent's name.
 inline constexpr std::size_t NAME_BYTES_MAX = 1024;
 
 // Cuts a message of agent `sender` into pieces that fit ferry's notifications; at least one. `id` is the sender's own
 // number of the message. The message is complete at the receiver when the last piece has come.
 std::vector<std::string> cut(const std::string &sender, const std::string &message, std::uint64_t id);
-// A piece that ends message `id` without its end: the transfer that was to carry the last piece has failed.
+// Returns a piece that ends message `id` early, because the transfer that was to carry the last piece has failed.
 std::string give_up(const std::string &sender, std::uint64_t id);
 
-// The notifications that have come, of all peers. One thread at a time.
+// The received notifications of all peers. Only one thread may use it at a time.
 class Spool {
 public:
     // Takes in a piece. Pieces of one peer come in the order in which they were sent.
     void take(ferry_peer peer, const char *bytes, std::size_t length);
-    // A message of the agent to itself.
+    // Adds a complete message.
     void put(const std::string &sender, const std::string &message);
-    // Forgets what a peer has begun.
+    // Forgets the incomplete messages of a peer.
     void forget(ferry_peer peer);
     // Appends all complete messages to `out`, and forgets them.
     void give(notif_list_t &out);
@@ -40,7 +40,7 @@ public:
 
 private:
     static constexpr std::size_t HELD_MAX = 256 << 20, MESSAGES_MAX = 1 << 20;
-    // One peer's messages of which some pieces have come, and their bytes.
+    // Bounds of one peer's incomplete messages: their number, and their bytes.
     static constexpr std::size_t UNFINISHED_MAX = 256, UNFINISHED_BYTES_MAX = 2 * NOTICE_BYTES_MAX;
     struct Unfinished {
         std::string sender, bytes;

@@ -11,7 +11,7 @@
 namespace ferry_nixl {
 namespace {
 
-// Transfers and notifications that wait for one connection.
+// The largest number of transfers and notifications that wait for one connection.
 constexpr std::size_t WAITING_MAX = 65'536;
 
 struct Arrival : Waiter {
@@ -33,7 +33,7 @@ void Notification::reached(ferry_peer handle)
     ferry_error error = FERRY_ERROR_INIT;
     {
         const std::lock_guard<std::mutex> lock(mutex);
-        // It may have been cancelled while the peer was dialled.
+        // The notification may have been cancelled while the peer was dialled.
         if (result != NIXL_IN_PROG) return;
         options.user_data = peer->from.underway.add(shared_from_this());
         if (ferry_transfer_submit(peer->from.engine, handle, FERRY_OP_WRITE, &word, 1, &options, &transfer, &error) ==
@@ -177,7 +177,7 @@ void Peer::dial()
             batch.swap(waiting);
         }
         if (status != FERRY_OK) {
-            // Another incarnation answers there, or nobody does: the agent that was meant is gone.
+            // Another incarnation answers there, or nothing does: the intended agent is gone.
             const bool gone = status == FERRY_ERR_STALE || status == FERRY_ERR_TIMEOUT;
             const nixl_status_t told = gone ? NIXL_ERR_REMOTE_DISCONNECT : nixl_status(status);
             for (const auto &waiter : batch) waiter->failed(told, "agent " + agent + " is not reached: " + text_of(error));

@@ -1,5 +1,5 @@
 // A remote agent: its address, and the session with its engine. NIXL expects no call to wait for a connection, so a
-// thread of its own dials, and what is to be sent waits meanwhile.
+// separate thread dials, and transfers and notifications wait meanwhile.
 #pragma once
 
 #include <ferry.h>
@@ -15,7 +15,7 @@
 
 namespace ferry_nixl {
 
-// Something that is to be sent to a peer. Exactly one of the two is called, once for each `Peer::reach`.
+// A transfer or notification for a peer. Each `Peer::reach` calls exactly one of the two functions, once.
 class Waiter {
 public:
     virtual ~Waiter() = default;
@@ -23,7 +23,7 @@ public:
     virtual void failed(nixl_status_t status, const std::string &why) = 0;
 };
 
-// Counts the threads that dial, so that an agent ends after them.
+// Counts the threads that dial, so that an agent ends after they have.
 class Dials {
 public:
     void begin();
@@ -38,8 +38,8 @@ private:
 
 class Peer;
 
-// Bytes for the peer's application that go without a transfer of NIXL, with one of their own. The queue of the endpoint
-// is told of its end, and the engine passes that on.
+// Bytes for the peer's application that go without a NIXL transfer. They go with a ferry transfer of their own, whose
+// end is an event in the endpoint's queue; the engine then calls `end`.
 class Notification : public Waiter, public std::enable_shared_from_this<Notification> {
 public:
     // `otherwise`: bytes to send if these do not arrive; empty for none.
@@ -72,13 +72,14 @@ public:
     Peer(const Endpoint &from, Dials &dials, std::string agent, Address address)
         : from(from), dials(dials), agent(std::move(agent)), address(std::move(address)) {}
 
-    // Calls the waiter now, or from another thread as soon as the peer is connected or cannot be. In order.
+    // Calls the waiter now, or from another thread once the peer is connected or cannot be. Waiters are called in
+    // order.
     void reach(std::shared_ptr<Waiter> waiter);
     // Connects now, and waits for the outcome.
     nixl_status_t connect();
-    // Sends bytes to the peer's application, behind what was sent before, without waiting.
+    // Sends bytes to the peer's application, after those that were sent before, without waiting.
     std::shared_ptr<Notification> notify(std::string bytes, std::string otherwise = "");
-    // A call with this handle has failed. Returns true if the session is at its end: the next `reach` dials again.
+    // A call with this handle has failed. Returns true if the session has ended: the next `reach` dials again.
     bool lost(ferry_peer handle);
 
     const Endpoint &from;
@@ -88,7 +89,7 @@ public:
 
 private:
     void start_dialling();
-    // Connects, and calls those that wait until nobody does.
+    // Connects, and calls the waiters until none is left.
     void dial();
 
     std::mutex mutex;

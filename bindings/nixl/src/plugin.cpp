@@ -10,7 +10,7 @@
 
 namespace {
 
-// No exception may reach the core: an allocation that failed, for example.
+// No exception may reach the core, for example that of a failed allocation.
 nixlBackendEngine *create(const nixlBackendInitParams *init)
 {
     try {

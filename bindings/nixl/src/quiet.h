@@ -1,5 +1,5 @@
-// Threads of the plugin's own. Signals are the program's: a signal that is sent to the process must not find a thread
-// here that has not blocked it.
+// Threads of the plugin. They block the program's signals, so that a signal to the process is never delivered to one of
+// them.
 #pragma once
 
 #include <signal.h>
@@ -9,8 +9,8 @@
 
 namespace ferry_nixl {
 
-// Blocks all signals of this thread but those of faults, until the end of the scope. A thread that is started meanwhile
-// has them blocked for its life.
+// Blocks all signals of this thread, except those of faults, until the end of the scope. A thread that is started in
+// the scope has them blocked for its life.
 class Quiet {
 public:
     Quiet()

@@ -9,7 +9,8 @@ namespace {
 constexpr auto AT_ONCE = std::chrono::microseconds(20);
 constexpr std::uint64_t PATIENCE_NS = 200'000;
 
-// The status of a transfer for NIXL, which has one for all requests: that of the first request that failed.
+// Returns the status of a transfer for NIXL, which has one for all requests: the status of the first request that
+// failed.
 nixl_status_t status_of(ferry_engine *engine, ferry_transfer transfer, const ferry_result &result)
 {
     ferry_request_result first = FERRY_REQUEST_RESULT_INIT;
@@ -55,7 +56,7 @@ void Request::reached(ferry_peer handle)
         }
         ferry_engine *engine = peer->from.engine;
         ferry_error error = FERRY_ERROR_INIT;
-        // One small range of a peer on this host takes a single copy, and needs no transfer that is asked for later.
+        // One small range of a peer on this host takes a single copy, and needs no transfer that is polled later.
         const bool one = ranges.size() == 1 && notice.pieces.empty();
         if (one && ferry_transfer_try(engine, handle, op, ranges.data(), 1, nullptr, nullptr, nullptr) == FERRY_OK)
             return conclude(NIXL_SUCCESS, "");
@@ -101,18 +102,18 @@ void Request::look()
     ferry_engine *engine = peer->from.engine;
     ferry_result result = FERRY_RESULT_INIT;
     ferry_error error = FERRY_ERROR_INIT;
-    // An application that asks again at once has nothing else to do: its thread copies, or leaves the core to those that
-    // do, instead of asking a few thousand times.
+    // An application that asks again at once has nothing else to do. Its thread waits in ferry, where it copies or
+    // leaves the CPU to other threads, instead of asking a few thousand times.
     const auto now = Clock::now();
     const std::uint64_t patience_ns = now - looked < AT_ONCE ? PATIENCE_NS : 0;
     const ferry_status status = ferry_transfer_wait(engine, transfer, patience_ns, &result, &error);
     looked = patience_ns == 0 ? now : Clock::now();
     if (result.state == 0) {
-        // Without a result a negative status is the call's own: the engine is at its end, and moves nothing more.
+        // Without a result, a negative status is the call's own: the engine has ended, and moves nothing more.
         if (status < 0) conclude(nixl_status(status), text_of(error));
         return;
     }
-    // Notifications arrive in order, so the pieces that went ahead are at their end, or almost.
+    // Notifications arrive in order, so the pieces that went ahead have ended, or almost.
     if (!ahead_has_ended()) return;
     const nixl_status_t told = status_of(engine, transfer, result);
     ferry_transfer_release(engine, transfer, nullptr);
@@ -123,7 +124,7 @@ void Request::look()
     else if (result.notification == FERRY_NOTIFICATION_NONE || result.notification == FERRY_NOTIFICATION_DELIVERED)
         conclude(NIXL_SUCCESS, "");
     else
-        conclude(NIXL_ERR_REMOTE_DISCONNECT, "the data has arrived, but its notification perhaps not");
+        conclude(NIXL_ERR_REMOTE_DISCONNECT, "the data has arrived, but its notification may not have");
 }
 
 bool Request::end(std::uint64_t timeout_ns)

@@ -15,16 +15,16 @@
 
 namespace ferry_nixl {
 
-// The bytes that tell a peer's application of a transfer, cut into pieces. The last piece goes with the transfer, and
-// so arrives behind the data; the others go ahead.
+// The notification of a transfer, cut into pieces. The last piece goes with the transfer, and so arrives after the
+// data; the others go ahead.
 struct Notice {
     std::vector<std::string> pieces;
     // The message to send if the transfer fails; empty for one piece.
     std::string given_up;
 };
 
-// Any thread may call any function. ferry's transfer is final exactly when nothing can touch its memory any more; the
-// request passes that on: no call says that a transfer has ended, or that a request is released, before.
+// Any thread may call any function. ferry's transfer is final exactly when nothing can touch its memory any more, so no
+// call reports earlier that a transfer has ended or that a request is released.
 class Request : public Waiter, public std::enable_shared_from_this<Request> {
 public:
     Request(std::shared_ptr<Peer> peer, std::uint32_t op, std::vector<ferry_request> ranges)
@@ -47,7 +47,7 @@ public:
 private:
     enum class State { Idle, Waiting, Active, Final };
 
-    // With the mutex held.
+    // The caller of these functions holds the mutex.
     void conclude(nixl_status_t status, const std::string &why);
     void look();
     bool ahead_has_ended();
@@ -63,7 +63,7 @@ private:
     // The pieces of the notification that went ahead. The transfer is done only with all of them.
     std::vector<std::shared_ptr<Notification>> ahead;
     nixl_status_t ahead_status = NIXL_SUCCESS;
-    // A peer that was lost was dialled once more for this post.
+    // True if a lost peer was dialled again for this post.
     bool again = false;
     bool cancelled = false;
     using Clock = std::chrono::steady_clock;

@@ -10,9 +10,9 @@
 namespace ferry_nixl {
 namespace {
 
-// Where the plugin's default differs from ferry's. A serving engine must hear of a peer that is stopped or unreachable
-// within seconds, because it can compute again what it does not get: silence for 1.5 seconds, then 1.5 seconds for
-// the peer to come back.
+// The plugin's defaults that differ from ferry's. A serving engine must learn within seconds that a peer is stopped or
+// unreachable, because it can compute again what it does not get: after 1.5 seconds of silence the peer has 1.5 seconds
+// to come back.
 const std::pair<const char *, const char *> DEFAULTS[] = {
     {"connect_timeout_ms", "3000"},
     {"keepalive_ms", "1500"},
@@ -53,7 +53,7 @@ bool known(const std::string &key)
     return false;
 }
 
-// Agents of several hosts find each other without a setting, once they share a secret.
+// Agents on several hosts reach each other without a further setting if they share a secret.
 void listen_everywhere_if_guarded(ferry_config *config)
 {
     const bool guarded = !value_of(config, "secret").empty() || !value_of(config, "secret_file").empty() ||
@@ -96,8 +96,8 @@ Config configure(const std::string &backend, const nixl_b_params_t &given, std::
     Config config = from_environment(why);
     if (config == nullptr) return nullptr;
     for (const auto &[key, value] : given) {
-        // Applications hand back what `parameters` told them. To set `secret_file` to nothing, for example, would
-        // take back a secret of the environment.
+        // Applications pass back the values that `parameters` returned. Setting `secret_file` to nothing, for example,
+        // would discard a secret from the environment.
         if (value == value_of(config.get(), key.c_str())) continue;
         ferry_error error = FERRY_ERROR_INIT;
         if (ferry_config_set(config.get(), key.c_str(), value.c_str(), &error) == FERRY_OK) continue;

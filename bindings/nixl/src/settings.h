@@ -15,7 +15,7 @@ struct ConfigFree {
 };
 using Config = std::unique_ptr<ferry_config, ConfigFree>;
 
-// Returns every setting with the value that an engine would have now: that of the environment, else the plugin's
+// Returns every setting with the value that an engine would have now: that of the environment, or else the plugin's
 // default. A secret that is set is left out.
 nixl_b_params_t parameters();
 

@@ -1,4 +1,4 @@
-// How ferry's statuses become NIXL's, and how ferry's sentences reach the log.
+// Converts ferry's statuses to NIXL's, and ferry's errors to text for the log.
 #pragma once
 
 #include <ferry.h>

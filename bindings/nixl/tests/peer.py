@@ -46,7 +46,7 @@ def finish(of: nixl_agent, handle: Any, state: str) -> str:
 
 
 def told(of: nixl_agent, count: int) -> dict[str, list[bytes]]:
-    """Asks until so many notifications have come, in all."""
+    """Asks until this many notifications have come in total."""
     last = time.monotonic() + PATIENCE_S
     found: dict[str, list[bytes]] = {}
     while sum(map(len, found.values())) < count:

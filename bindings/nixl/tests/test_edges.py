@@ -1,6 +1,6 @@
-"""What a program may do out of the ordinary: other registrations, handles released early, bad input.
+"""Unusual use: other registrations, handles released early, bad input.
 
-test_plugin.py has the ordinary way.
+test_plugin.py has the usual way.
 """
 
 from __future__ import annotations

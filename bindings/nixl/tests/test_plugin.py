@@ -1,6 +1,6 @@
-"""What NIXL's interface promises, over the wheel `nixl-cu12` and the backend of NIXL_TEST_BACKEND (FERRY).
+"""The promises of NIXL's interface, over the wheel `nixl-cu12` and the backend of NIXL_TEST_BACKEND (FERRY).
 
-NIXL_PLUGIN_DIR names the folder of the plugin. What only ferry promises is skipped with another backend.
+NIXL_PLUGIN_DIR names the folder of the plugin. Promises of ferry alone are skipped with another backend.
 """
 
 from __future__ import annotations
@@ -203,7 +203,7 @@ def test_another_secret_is_refused_in_a_sentence(capfd: pytest.CaptureFixture[st
 
 @only_ferry
 def test_metadata_that_is_not_ferrys(capfd: pytest.CaptureFixture[str], two: Two) -> None:
-    # As of another backend under ferry's name: the head of ferry's connection information is overwritten.
+    # Metadata as from another backend under ferry's name: the head of ferry's information is overwritten.
     metadata = two.own.get_agent_metadata().replace(b"FERRYNX1", b"UCX-ep-1")
     third = agent("third")
     with pytest.raises(Exception, match="(?i)mismatch|invalid|backend"):
@@ -242,14 +242,14 @@ def test_memory_is_deregistered_under_a_transfer() -> None:
     two.own.transfer(handle)
     two.own.deregister_memory(two.registration)
     two.memory[:] = 1 << 63
-    # Whatever had arrived by then: nothing of after the call.
+    # Any part of the data may have arrived by then, but no bytes from after the call.
     assert (two.peer.ask("read") != 1 << 63).all()
     two.own.release_xfer_handle(handle)
     two.peer.close()
 
 
 def test_a_release_returns_when_nothing_can_land(capsys: pytest.CaptureFixture[str]) -> None:
-    # On a busy machine this thread may come when the transfer is over: then once more.
+    # On a busy machine this thread may come after the transfer's end; the test then tries again.
     assert any(released_in_the_middle(capsys) for _ in range(20))
 
 
@@ -263,7 +263,7 @@ def released_in_the_middle(capsys: pytest.CaptureFixture[str]) -> bool:
     try:
         two.own.release_xfer_handle(handle)
     except nixl.nixlRepostActiveError:
-        # As vLLM does: what is taken for released after the second call is used again.
+        # As in vLLM, the memory counts as released after the second call, and is used again.
         two.own.release_xfer_handle(handle)
     landed = np.count_nonzero(two.peer.memory)
     two.memory[:] = 1 << 63

@@ -57,7 +57,7 @@ def timed(work: Callable[[], object]) -> float:
 
 
 def compare(what: str, rounds: int, sides: dict[str, Callable[[], float]], scale: float) -> None:
-    """Returns the medians of the sides, and of the differences and ratios to C of the same round."""
+    """Prints the medians of the sides, and of the differences and ratios to C of the same round."""
     taken: dict[str, list[float]] = {side: [] for side in sides}
     for turn in range(rounds):
         order = list(sides) if turn % 2 else list(reversed(sides))

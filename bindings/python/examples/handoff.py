@@ -33,7 +33,7 @@ def decode() -> None:
             if event.kind == ferry.EventKind.PEER_UP:
                 prefill, layers = event.peer, 0
             elif event.kind == ferry.EventKind.NOTIFICATION:
-                # Every byte of the layer is here: the notification comes behind the data.
+                # Every byte of the layer is here: the notification comes after the data.
                 check(cache, int(event.data.removeprefix(b"layer ")), "pushed")
                 layers += 1
             elif prefill and event.peer == prefill and event.kind != ferry.EventKind.LATE_APPLY:

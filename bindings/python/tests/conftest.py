@@ -18,7 +18,7 @@ LENGTH = 1 << 16
 
 
 def positions(length: int, seed: int) -> bytes:
-    """Returns data of which every 8 bytes encode their position and `of`."""
+    """Returns data of which every 8 bytes encode their position and `seed`."""
     return b"".join(struct.pack("<II", place, seed) for place in range(length // 8))
 
 
@@ -69,7 +69,7 @@ def stuck(silent: Pair) -> ferry.Transfer:
     raise AssertionError("the peer takes any number of notifications")
 
 
-# Rounds of it are far more than can be moved while a test looks on.
+# ROUNDS requests of LONG bytes each are far more than can be moved during a test.
 LONG = 4 << 20
 ROUNDS = 1 << 14
 
@@ -80,7 +80,7 @@ class Long(NamedTuple):
     source: ferry.Engine
 
     def cancelled(self) -> int:
-        """Returns how many transfers have ended so; they are counted before they are final."""
+        """Returns how many transfers were cancelled; they are counted before they are final."""
         return self.source.stats()["transfers_cancelled"]
 
 
@@ -114,7 +114,7 @@ class Rang(Exception):
 
 @contextmanager
 def ringing(seconds: float) -> Iterator[None]:
-    """A signal arrives after some seconds, and what the block does raises Rang."""
+    """Sends a signal after some seconds; its handler must raise Rang in the block."""
 
     def ring(*_: object) -> None:
         raise Rang
@@ -131,7 +131,7 @@ def ringing(seconds: float) -> Iterator[None]:
 
 @contextmanager
 def interrupted(function: str) -> Iterator[None]:
-    """What the block does is interrupted behind a call of the library that has succeeded."""
+    """Interrupts the block right after a call of this function of the library has succeeded."""
     real = getattr(library, function)
 
     def interrupt(*arguments: Any) -> int:

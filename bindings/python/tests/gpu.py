@@ -2,10 +2,10 @@
 
     python3 bindings/python/tests/gpu.py      # needs torch with CUDA, and ferry
 
-Staged over TCP and over the same host, and directly, where one process maps the other's memory: READ and
-WRITE, whole and as scattered blocks; to and from host memory; behind a stream's work, and with a stream that
-waits. Prints GB/s beside those of a copy by torch. test_devices.py has the same against stand-ins, with
-faults; this shows that the driver does what they assume."""
+The transfers are staged over TCP and on one host, and direct where one process maps the other's memory: READ
+and WRITE, whole and as scattered blocks, to and from host memory, after a stream's work, and with a stream
+that waits. Prints GB/s beside those of a copy by torch. test_devices.py tests the same against stand-ins,
+with faults; this program shows that the driver does what the stand-ins assume."""
 
 import subprocess
 import sys
@@ -24,12 +24,12 @@ BYTES = 256 << 20
 WHOLE = np.arange(1)
 BLOCKS = np.random.default_rng(7).permutation(BYTES // (64 << 10))
 ROUNDS = 5
-# A kernel of so many cycles takes about 50 ms.
+# A kernel of this many cycles takes about 50 ms.
 CYCLES = 100_000_000
 
 
 def pattern(seed: int) -> torch.Tensor:
-    """Bytes that tell their place."""
+    """Returns bytes that encode their position and the seed."""
     at = torch.arange(BYTES // 8, dtype=torch.int64, device="cuda")
     return (at * 2654435761 + seed).view(torch.uint8)
 
@@ -151,7 +151,7 @@ def check(transports: str) -> None:
         assert torch.equal(mine, pattern(2)), "READ from the host: other bytes than were there"
         told(transports, "host memory", reads, writes, result)
 
-        # A WRITE that starts behind a kernel sends what the stream writes after that kernel.
+        # A WRITE that starts after a kernel sends the bytes that the stream writes after that kernel.
         stream, fresh = torch.cuda.Stream(), pattern(3)
         torch.cuda.synchronize()
         with torch.cuda.stream(stream):
@@ -162,7 +162,7 @@ def check(transports: str) -> None:
         transfer.wait(30)
         assert there.holds("sink", 3), "a WRITE began before its stream was there"
 
-        # A stream that waits for a READ computes with what came.
+        # A stream that waits for a READ computes with the READ's bytes.
         torch.cuda.synchronize()
         transfer = peer.submit_read(requests(near, source, WHOLE))
         transfer.stream_wait(stream)

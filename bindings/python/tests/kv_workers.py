@@ -32,7 +32,7 @@ AXES = {
 
 
 def code(layer: int, pair: Any, head: Any, token: Any, element: Any) -> Any:
-    """The value of an element: its place in the model and the sequence, none like another."""
+    """Returns an element's value, which encodes its place in the model and the sequence and is unique."""
     return ((((layer * 2 + pair) * 64 + head) * 4096 + token) * 64 + element).astype(np.uint32)
 
 
@@ -89,12 +89,12 @@ class Tensors:
         return LAYERS * BLOCKS * 2 * HEADS * block_tokens * ELEMENTS * 4
 
     def places(self, ids: Sequence[int], tokens: range, first_token: int = 0) -> Any:
-        """For each token its (block, place in the block)."""
+        """Returns for each token its (block, place in the block)."""
         offsets = np.arange(tokens.start, tokens.stop) - first_token
         return np.asarray(ids)[offsets // self.block_tokens], offsets % self.block_tokens
 
     def codes(self, layer: int, tokens: range) -> Words:
-        """What a layer holds of the tokens, by (token, pair, head, element)."""
+        """Returns a layer's values of the tokens, by (token, pair, head, element)."""
         shape: Any = self.layers[layer].shape
         _, pairs, heads, _, elements = shape
         token, pair, head, element = np.ix_(tokens, range(pairs), range(heads), range(elements))
@@ -106,7 +106,7 @@ class Tensors:
         self.layers[layer][blocks, :, :, offsets] = self.codes(layer, tokens)
 
     def check(self, ids: Sequence[int], tokens: range, layers: int = LAYERS, first_token: int = 0) -> None:
-        """Each element of the tokens is in its place, and all other memory is untouched."""
+        """Checks that each element of the tokens is in its place, and that all other memory is untouched."""
         for at, layer in enumerate(self.layers):
             expected = np.full(layer.shape, UNTOUCHED, np.uint32)
             if at < layers:

@@ -1,6 +1,6 @@
 """A program's use of a device library: one of the stand-ins of tests/standin, as ferry opens it.
 
-FERRY_TEST_STANDIN names the folder that tests/standin/build.sh made; test.sh sees to that.
+FERRY_TEST_STANDIN names the folder that tests/standin/build.sh made; test.sh sets it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ PATIENCE_S = 30
 
 
 class Library(NamedTuple):
-    """A device library, and what is called after it."""
+    """A device library, and the names that belong to it."""
 
     folder: str
     file: str
@@ -26,7 +26,7 @@ class Library(NamedTuple):
     transport: Transport
     event: StartAfter
     stream: StartAfter
-    # In attributes of torch's events and streams, and in locations.
+    # The word in attributes of torch's events and streams, and in locations.
     word: str
 
     @property
@@ -41,7 +41,7 @@ class Library(NamedTuple):
         return path
 
     def settings(self) -> dict[str, str]:
-        """With which an engine opens it."""
+        """The settings with which an engine opens the library."""
         return {f"{self.name}_library": self.path(self.file)}
 
 
@@ -116,12 +116,12 @@ class Program:
         assert self.functions.standin_set(knob.encode(), value.encode()) == 0
 
     def calls(self, function: str) -> int:
-        """How often it was called in this process, by whomever."""
+        """Returns how often the function was called in this process, by any caller."""
         return int(self.functions.standin_calls(function.encode()))
 
 
 class Stream:
-    """A stream of device 0 that can be held up, and its later work."""
+    """A stream of device 0 whose later work can be held up."""
 
     def __init__(self, functions: Any, length: int) -> None:
         self._functions = functions
@@ -132,7 +132,7 @@ class Stream:
         self._functions.program_stream_end(self._made)
 
     def block(self) -> None:
-        """Makes the work that the stream is given from here on wait for `go`."""
+        """Makes the work that the stream is given from now on wait for `go`."""
         self._functions.program_stream_block(self._made)
 
     def go(self) -> None:
@@ -151,7 +151,7 @@ class Stream:
         return ctypes.string_at(self._made.contents.staged, length)
 
     def record(self) -> int:
-        """Returns the stream's event, behind all work that it was given so far."""
+        """Returns the stream's event, recorded after all work that the stream was given so far."""
         self._functions.program_stream_record(self._made)
         return int(self._made.contents.event)
 
@@ -165,7 +165,8 @@ class Stream:
             os.sched_yield()
 
 
-# --- What other libraries' objects look like ----------------------------------------------------------------
+# --- Objects that look like those of other libraries
+# ---------------------------------------------------------
 
 
 class CudaArray:

@@ -185,8 +185,8 @@ def test_functions_have_the_header_s_parameters() -> None:
     for name, ours in {**fallible, **_abi._PLAIN, **kv_abi.PLAIN}.items():
         theirs = letters(functions.pop(name))
         assert theirs == (ours + "p" if name in fallible else ours), name
-    # Nothing calls back into the interpreter from ferry's threads, who waits has no need to try, each queue
-    # has a channel, and waits are in turns.
+    # The package does without these: nothing calls back into the interpreter from ferry's threads, a caller
+    # that waits need not try, each queue has a channel, and waits are made in turns.
     assert set(functions) == {"queue_callback", "transfer_try", "queue_create", "write", "read", "notify"}
 
 

@@ -308,7 +308,7 @@ def test_tasks_gather_one_transfer(pair: Pair) -> None:
 def test_a_wait_that_is_cancelled_with_its_event_gives_it_back(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As asyncio.wait_for cancels whose time is over when the event arrives."""
+    """The cancellation comes with the event, as from an asyncio.wait_for whose time is over just then."""
 
     async def main() -> None:
         with pair.source.queue(transfers=True) as queue:

@@ -58,7 +58,7 @@ def by_name(library: Library) -> str:
 
 @pytest.fixture(scope="module", params=LIBRARIES, ids=by_name)
 def program(request: pytest.FixtureRequest) -> Iterator[Program]:
-    """At the end all objects have been freed, ferry's included."""
+    """Checks at the end that all objects have been freed, ferry's included."""
     made = Program(request.param)
     yield made
     gc.collect()
@@ -106,8 +106,8 @@ def sent_and_filled(devices: Devices, array: Callable[[int, int], Any], device: 
     program.write(address, positions(LENGTH, 1))
     region = devices.source.register(array(address, LENGTH))
     assert (region.address, region.length) == (address, LENGTH)
-    # One way through memory of the host, the other as is best: devices of one host copy by themselves, if the
-    # library lets a process map what it has exported itself.
+    # One direction goes through host memory, the other by the best path: devices of one host copy by
+    # themselves, if the library lets a process map what it has exported itself.
     before = devices.source.stats()["bytes_device"]
     result = devices.peer.write(devices.request(region, LENGTH), transports=[ferry.Transport.TCP])
     assert (result.bytes_confirmed, result.transport) == (LENGTH, ferry.Transport.TCP)
@@ -191,7 +191,7 @@ def test_devices_of_two_processes_copy_by_themselves(program: Program) -> None:
             print(file=other.stdin, flush=True)
             assert other.stdout.readline() == "True\n"
             assert region.length == LENGTH
-        # AscendCL wants keys closed where they are imported before they are where they were exported.
+        # AscendCL requires that the importer closes its keys before the exporter does.
         other.stdin.close()
         assert other.wait(30) == 0
     program.free(address)

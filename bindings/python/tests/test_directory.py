@@ -1,4 +1,4 @@
-"""Directories: lists and files. Those in etcd are tested in Rust; here, that calls of Python reach them."""
+"""Directories: lists and files. Rust tests cover those in etcd; here, Python calls must reach them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 
 import ferry
 
-# scripts/etcd.sh builds a library with etcd, and says so.
+# scripts/etcd.sh builds a library with etcd, and sets this variable.
 HAS_ETCD = "FERRY_TEST_HAS_ETCD" in os.environ
 
 

@@ -31,7 +31,7 @@ def test_all_cases() -> None:
     cases = {name: (loaded, again) for name, loaded, again in re.findall(line, told, re.MULTILINE)}
     assert cases.pop("prefill is killed") == ("0", "200")
     assert re.search(r"^  decode: (PEER_LOST|FAILED) .+\n  prefill: dead$", told, re.MULTILINE)
-    # Every token of all others was moved. Their tokens are equal, but those of exchanged blocks.
+    # In all other cases every token was moved, and the output is equal, except with exchanged blocks.
     assert len(cases) == 7 and set(cases.values()) == {("200", "0")}, told
     assert told.count("  16 greedy tokens, equal to those of one process: ") == 7
     assert told.count("  WRONG: ") == told.count("  WRONG: the tokens differ ") == 1

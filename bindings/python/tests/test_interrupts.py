@@ -1,4 +1,4 @@
-"""A signal ends what waits for a peer, although the peer is silent, and what was interrupted stays usable."""
+"""A signal ends a wait for a peer even if the peer is silent, and the interrupted objects stay usable."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Layers that are ready behind a device's work, against a stand-in for its library: the producer's cache is
-in memory of the device, and a stream of the device computes it."""
+"""Layers that are ready after a device's work, against a stand-in for the device's library: the producer's
+cache is in memory of the device, and a stream of the device computes it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Prefill(Rank):
     def __init__(self, program: Program) -> None:
         self.program = program
         settings: dict[str, Any] = program.library.settings()
-        # The other library may be there: other tests have opened its stand-in.
+        # The other library may be loaded: other tests have opened its stand-in.
         settings["ascend" if program.library is CUDA else "cuda"] = False
         self.engine = ferry.Engine(**settings)
         self.address = program.alloc(SIZE)
@@ -56,7 +56,7 @@ class Prefill(Rank):
         return self
 
     def ready(self) -> list[tuple[int, int, int]]:
-        """What has become ready so far: the first layer, the one behind the last, and up to which token."""
+        """What has become ready so far: the first layer, the one after the last, and the number of tokens."""
         entries = [entry for entry in self.cache.timeline.read() if entry.kind is kv.EntryKind.READY]
         return [(entry.first_layer, entry.end_layer, entry.end_token) for entry in entries]
 
@@ -74,12 +74,12 @@ class Ends(NamedTuple):
         return id
 
     def still(self, layers: int) -> None:
-        """Nothing happens for a while, and the consumer has these layers and no byte of the others."""
+        """Checks that nothing happens for a while, and that the consumer has these layers and no others."""
         assert self.producer.cache.wait(0.1) is None and self.consumer.cache.wait(0) is None
         self.consumer.tensors.check(TARGET_IDS, range(TOKENS), layers)
 
     def come(self, layers: int) -> None:
-        """The consumer is told of layers, until it has so many."""
+        """Waits until the consumer has been told of this many layers."""
         told = 0
         while told < layers:
             event = self.consumer.cache.wait(20)
@@ -96,7 +96,7 @@ class Ends(NamedTuple):
 
 @pytest.fixture(scope="module", params=[CUDA, ASCEND], ids=by_name)
 def program(request: pytest.FixtureRequest) -> Iterator[Program]:
-    """At the end all objects have been freed, ferry's included."""
+    """Checks at the end that all objects have been freed, ferry's included."""
     made = Program(request.param)
     yield made
     gc.collect()
@@ -125,7 +125,7 @@ POINTS_OF_CUDA: dict[str, Callable[[Library, Stream], Any]] = {
 
 
 def comes_behind(ends: Ends, point: Callable[[Library, Stream], Any]) -> None:
-    """Each layer comes when its stream has computed it, and those before it have come."""
+    """Checks that each layer comes when its stream has computed it and those before it have come."""
     producer, id = ends.producer, ends.begin()
     for layer, stream in enumerate(producer.streams):
         producer.cache.ready_after(id, TOKENS, point(producer.program.library, stream), layer)
@@ -160,7 +160,7 @@ def test_an_event_may_be_recorded_anew_and_all_layers_be_ready_behind_it(ends: E
     producer, id = ends.producer, ends.begin()
     first, second, _ = producer.streams
     event = first.record()
-    # Tokens of the first block, in all layers: nothing of the first stream is behind another.
+    # The tokens of the first block, in all layers, wait for the first stream alone.
     producer.cache.ready_after(id, 16, event)
     cuda = producer.program.functions
     assert cuda.cuEventRecord(ctypes.c_void_p(event), ctypes.c_void_p(second.handle)) == 0

@@ -47,7 +47,7 @@ def test_open() -> None:
         with pytest.raises(ferry.Error) as caught:
             kv.Cache(engine, layout, [memory, freed])
         assert caught.value.status in (ferry.Status.STALE, ferry.Status.NOT_REGISTERED)
-        # A cache after another, of two regions.
+        # A second cache after the first, over two regions.
         buffer = bytearray(Tensors.size(16))
         region = engine.register(buffer)
         tensors = Tensors(buffer)

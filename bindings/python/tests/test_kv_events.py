@@ -222,7 +222,7 @@ def test_a_loop_watches_only_while_a_coroutine_waits(two: Two) -> None:
             cache.abort(id)
             select.select([cache], [], [], 20)
             await asyncio.sleep(0)
-            # The loop has found the descriptor readable, and looks at it behind this.
+            # The loop has found the descriptor readable, and looks at it after this.
             if is_cancelled:
                 task.cancel()
             (ended,) = await asyncio.gather(task, return_exceptions=True)

@@ -183,7 +183,7 @@ def test_processes_by_layers(count: int, mode: kv.Mode) -> None:
             event = consumer.cache.wait(20)
             assert event is not None and (event.kind, event.layers) == (kv.LAYERS, layer + 1)
             assert not event.terminal and event.id == id
-            # What LAYERS has told may be read, and later layers are not there.
+            # The layers of LAYERS events may be read, and later layers are not there.
             consumer.tensors.check([1, 6], range(TOKENS), layers=layer + 1)
         assert consumer.end(id).kind is kv.RECEIVED
         assert [line(producer) for producer in producers] == ["SENT"] * count

@@ -26,7 +26,7 @@ def layout(of: kv.Group = GROUP, **changes: Any) -> kv.Layout:
 
 
 def extents(arrangement: kv.Arrangement, tokens: int = 16, heads: int = 4) -> dict[str, int]:
-    """The bytes from one to the next, counted from the innermost dimension by the arrangement's name."""
+    """The bytes from one item to the next in each dimension, from the innermost outwards by the name."""
     sizes = {"BLOCK": 10, "PAIR": 2, "TOKEN": tokens, "HEAD": heads}
     found, at = {"ELEMENT": 2}, 2 * 8
     for word in reversed(arrangement.name.split("_")):

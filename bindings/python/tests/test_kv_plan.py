@@ -44,7 +44,7 @@ def model(target: Tensors, tokens: range, layers: range) -> list[Any]:
 
 
 CASES = [
-    # tensor parallel ranks, tokens of a block, arrangement; of the source, then of the target
+    # Tensor parallel ranks, tokens of a block, and arrangement: of the source, then of the target.
     ((1, 16, "BLOCK_PAIR_HEAD_TOKEN"), (1, 16, "BLOCK_PAIR_HEAD_TOKEN")),
     ((2, 16, "BLOCK_PAIR_HEAD_TOKEN"), (1, 32, "BLOCK_PAIR_TOKEN_HEAD")),
     ((1, 32, "PAIR_BLOCK_TOKEN_HEAD"), (2, 16, "PAIR_BLOCK_HEAD_TOKEN")),

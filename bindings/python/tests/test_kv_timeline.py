@@ -1,4 +1,4 @@
-"""The timeline of a cache: what is recorded of handoffs, the program's marks, what is kept, and picture."""
+"""The timeline of a cache: the entries of handoffs, the program's marks, the bound, and the picture."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What a program sees of types: members of enums in place of bare numbers, names under which classes print,
-and `with` blocks whose object is gone before their end."""
+"""The types that a program sees: members of enums instead of bare numbers, the names under which classes
+print, and `with` blocks whose object is gone before their end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Halves of FerryConnector without engines of vLLM: schedulers with made-up requests, workers with tensors."""
+"""The halves of FerryConnector without vLLM's engines: schedulers with made-up requests, workers with tensors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BLOCK, HEADS, ELEMENTS, LAYERS, BLOCKS = 32, 2, 8, 3, 16
 
 
 def config_of(extra: dict[str, Any] | None = None, ranks: int = 1) -> Any:
-    """What the connector reads of a VllmConfig."""
+    """The parts of a VllmConfig that the connector reads."""
     return SimpleNamespace(
         kv_transfer_config=SimpleNamespace(kv_connector_extra_config=extra or {}, is_kv_producer=True),
         parallel_config=parallel_of(ranks),
@@ -64,7 +64,7 @@ def request_of(name: str, tokens: int, **params: Any) -> Any:
 
 
 def output_of(scheduled: dict[str, int], blocks: dict[str, Any] | None = None, preempted: Any = ()) -> Any:
-    """What the connector reads of a SchedulerOutput."""
+    """The parts of a SchedulerOutput that the connector reads."""
     state = SimpleNamespace(get_block_ids=lambda name: (blocks or {})[name])
     return SimpleNamespace(
         num_scheduled_tokens=scheduled, preempted_req_ids=set(preempted), kv_connector_block_state=state
@@ -72,12 +72,12 @@ def output_of(scheduled: dict[str, int], blocks: dict[str, Any] | None = None, p
 
 
 def results_of(received: set[str]) -> Any:
-    """What the connector reads of a KVConnectorOutput."""
+    """The parts of a KVConnectorOutput that the connector reads."""
     return SimpleNamespace(finished_recving=received, finished_sending=set())
 
 
 class Rank:
-    """A scheduler's half and a worker's, with a cache whose every element is another number."""
+    """A scheduler's half and a worker's, with a cache whose elements are all different."""
 
     def __init__(
         self, extra: Any = None, first: float = 0.0, rank: int = 0, ranks: int = 1, caches: KVCacheConfig | None = None
@@ -163,7 +163,7 @@ def blocks_of(ids: list[int]) -> Any:
 
 
 def until(condition: Callable[[], bool], *ranks: Any, seconds: float = 10.0) -> None:
-    """Steps until it holds."""
+    """Steps the ranks until the condition holds."""
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "not in time"
@@ -178,7 +178,7 @@ class Instance:
     def __init__(self, ranks: int, first: float) -> None:
         self.ranks = [Rank(None, first + 1e5 * rank, rank, ranks) for rank in range(ranks)]
         self.scheduler = self.ranks[0].scheduler
-        # In no order, as from workers that answer.
+        # In no particular order, as workers answer.
         told = {(0, rank): self.ranks[rank].worker.get_handshake_metadata() for rank in reversed(range(ranks))}
         self.scheduler.set_xfer_handshake_metadata_pp_aware(told)
 

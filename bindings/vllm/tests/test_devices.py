@@ -1,5 +1,5 @@
-"""By layer where kernels are queued on a device: CUDA, whose driver's library is a stand-in (tests/standin) that has
-streams which can be held up. The cache itself is in memory of the host, and no kernel runs."""
+"""Transfers by layer, with kernels queued on a device. The device is CUDA, with a stand-in for the driver's library
+(tests/standin) whose streams can be held up. The cache itself is in host memory, and no kernel runs."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_a_layer_moves_when_the_device_has_computed_it(device: Device, ranks: tu
     producer, consumer = ranks
     first, _ = by_layer(producer, consumer)
     right, before = producer.memory.clone(), consumer.memory.clone()
-    # Until the device computes them, the blocks have something else.
+    # Until the device computes them, the blocks have other contents.
     producer.memory[:, SOURCE] = -7.0
     early, late = device.stream, device.held_up()
     device.stream = early

@@ -22,7 +22,7 @@ TOKENS = 2 * BLOCK + 5
 
 
 def same(producer: Rank, consumer: Rank, tokens: int = TOKENS) -> bool:
-    """Whether the tokens of the source's blocks are in the target's: keys, and values behind them."""
+    """Whether the tokens of the source's blocks are in the target's: keys, and values after them."""
     for at in range(tokens):
         block, token = divmod(at, BLOCK)
         mine, theirs = consumer.memory[:, TARGET[block]], producer.memory[:, SOURCE[block]]
@@ -39,7 +39,7 @@ def keys(block: torch.Tensor, token: int) -> torch.Tensor:
 
 
 def values(block: torch.Tensor, token: int) -> torch.Tensor:
-    """Its values, behind the keys: the elements of a token lie side by side."""
+    """Its values, after the keys: the elements of a token lie side by side."""
     half = block.reshape(-1, HEADS, 2 * BLOCK * ELEMENTS)[..., BLOCK * ELEMENTS :]
     return half.unflatten(2, (BLOCK, -1))[:, :, token]
 
@@ -193,7 +193,7 @@ FRESH = [11, 12, 13]
 
 
 def preempt(producer: Rank, consumer: Rank) -> Any:
-    """A prompt that loses its blocks in the second chunk, and is computed anew in others."""
+    """A prompt that loses its blocks in the second chunk, and is computed again in other blocks."""
     first, _ = by_layer(producer, consumer)
     producer.chunk(first, BLOCK, SOURCE[:1])
     producer.chunk(first, BLOCK, SOURCE[:2])
@@ -227,7 +227,7 @@ def test_an_offer_that_cannot_be_taken_back_ends_before_its_blocks_are_written(
     monkeypatch.setattr(kv.Cache, "retract", busy, raising=False)
     producer, consumer = pair
     preempt(producer, consumer)
-    # Nothing of the new blocks went over, and what is not lost is from before.
+    # Nothing of the new blocks was sent, and the blocks that are not lost have the earlier contents.
     assert set(TARGET[1:]) - consumer.lost <= {TARGET[1]}
     assert TARGET[2] in consumer.lost
     for block in set(TARGET) - consumer.lost:
@@ -246,7 +246,7 @@ def test_a_preemption_waits_for_the_end_of_an_offer_that_is_read(
         raise ferry.BusyError(ferry.Status.BUSY, "a taker has not answered")
 
     def wait(_: float) -> Any:
-        # Somebody reads the blocks until the third call.
+        # A taker reads the blocks until the third call.
         return cache.wait(10.0) if next(waits) else None
 
     slow = SimpleNamespace(retract=busy, abort=cache.abort, wait=wait)
@@ -267,7 +267,7 @@ def test_an_id_that_comes_twice_ends_the_second_request_alone(pair: tuple[Rank, 
     until(lambda: producer.sent == ["again"], producer, consumer)
     twice = request_of("twice", TOKENS, **{**second.kv_transfer_params, "do_remote_prefill": True})
     assert consumer.scheduler.get_num_new_matched_tokens(twice, 0) == (None, False), "the take serves both"
-    # Workers that are told all the same refuse the second take.
+    # Workers that are told to take it nevertheless refuse the second take.
     consumer.scheduler.update_state_after_alloc(twice, blocks_of([10, 11, 12]), TOKENS)
     until(lambda: consumer.received == ["twice"], consumer, producer)
     assert consumer.lost == {10, 11, 12}

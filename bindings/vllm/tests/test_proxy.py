@@ -1,4 +1,4 @@
-"""The proxy between engines that only note what they are asked."""
+"""The proxy between engines that only record the requests they get."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the scheduler's half decides, without workers; and what is refused before anything runs."""
+"""The decisions of the scheduler's half, without workers; and the configurations that are refused at the start."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ use crate::limits::WARNINGS_MAX;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 
-/// What the environment gave a configuration. Part of `Config`; programs need not know it.
+/// The values that a configuration has from the environment. Part of `Config`; programs need not know it.
 #[doc(hidden)]
 #[derive(Clone, Debug, Default)]
 pub struct Environment {

@@ -51,7 +51,7 @@ impl Drivers {
         Drivers { libraries, limits, open: Mutex::default(), last_check: Mutex::default() }
     }
 
-    /// Returns the time after which a copy that began has ended, or its device counts as broken.
+    /// Returns the time limit of a copy: when it is over, the copy has ended or its device counts as broken.
     pub fn timeout(&self) -> Duration {
         self.limits.timeout
     }
@@ -71,9 +71,9 @@ impl Drivers {
         Ok(self.lock().drivers.entry(kind).or_insert(driver).clone())
     }
 
-    /// Returns the drivers whose libraries the program has open, because no memory can be of other libraries' devices;
-    /// a library that does not work is left out. Looks for files only if the program has opened or closed a library
-    /// since the last look.
+    /// Returns the drivers of the libraries that the program has open: no memory can belong to another library's
+    /// devices. Leaves out a library that does not work. Looks for files only if the program has opened or closed a
+    /// library since the last look.
     pub fn loaded(&self) -> Vec<Arc<dyn Driver>> {
         let now = loader::changes();
         let mut last_check = self.last_check.lock();
@@ -230,7 +230,7 @@ mod tests {
             both.into_iter().map(|it| it.join().unwrap()).collect()
         });
         assert!(Arc::ptr_eq(&got[0], &got[1]));
-        assert_eq!(open.load(Ordering::SeqCst), 1, "the other thread goes on, and nobody knows it");
+        assert_eq!(open.load(Ordering::SeqCst), 1, "the other worker's thread still runs");
         drivers.stop();
         assert_eq!(open.load(Ordering::SeqCst), 0);
         // Unregistering a lent region asks for a worker after its engine was closed.
@@ -238,7 +238,8 @@ mod tests {
         assert_eq!(open.load(Ordering::SeqCst), 0);
     }
 
-    /// Registering memory asks each time, and looking for files takes longer than the rest of that call.
+    /// Each registration of memory asks for the libraries, and looking for files takes longer than the rest of the
+    /// call.
     #[test]
     fn libraries_are_looked_for_when_the_program_opens_some_and_not_each_time() {
         let checks = Arc::new(AtomicUsize::new(0));

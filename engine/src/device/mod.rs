@@ -39,11 +39,11 @@ pub trait Driver: Send + Sync {
     /// streams. UNSUPPORTED if the library has no such thing.
     fn point(&self, at: Start) -> Result<Box<dyn Point>>;
 
-    /// Returns the point of an event as it is recorded now: the program may record it anew afterwards, or destroy it.
+    /// Returns the point of an event as it is recorded now: the program may record it again afterwards, or destroy it.
     /// UNSUPPORTED if the library has no such thing.
     fn capture(&self, _event: u64) -> Result<Box<dyn Point>> {
         let text =
-            format!("events of {} cannot be taken as they are now; give their stream", self.kind().name());
+            format!("an event of {} cannot be captured as it is now; give its stream", self.kind().name());
         Err(Error::new(Status::Unsupported, text))
     }
 
@@ -79,8 +79,8 @@ pub trait Driver: Send + Sync {
         None
     }
 
-    /// Returns a dma-buf of device memory, by which a NIC reads and writes it. UNAVAILABLE with the reason; also if
-    /// the device needs an extra call to see what the NIC has written.
+    /// Returns a dma-buf of device memory, by which a NIC reads and writes it. UNAVAILABLE, with the reason, if there
+    /// is none, or if the device needs an extra call to see what the NIC has written.
     fn dmabuf(&self, _address: u64, _length: u64) -> Result<DmaBuf> {
         let text = format!("memory of {} has no dma-buf", self.kind().name());
         Err(Error::new(Status::Unavailable, text))
@@ -141,8 +141,8 @@ pub struct Borrowed<'a> {
     pub owner: &'a Proven,
 }
 
-/// The start condition of a transfer: a handle of the program's that it waits for before it touches memory here. The
-/// device's library reads what a handle points to, so making a `Start` of one is unsafe.
+/// The start condition of a transfer: an event or a stream of the program, for which the transfer waits before it
+/// touches memory here. The device's library reads what the handle points to, so making a `Start` of one is unsafe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Start {
     #[non_exhaustive]
@@ -155,16 +155,16 @@ impl Start {
     /// The point of the program's work that an event records: a CUevent, or an aclrtEvent.
     ///
     /// # Safety
-    /// The event is one of the library whose `MemoryKind` goes with the `Start`. It exists as long as the call that
-    /// takes the `Start` says; for a transfer, until it is final.
+    /// The event belongs to the library of the `MemoryKind` that goes with the `Start`. It exists as long as the call
+    /// that takes the `Start` says; for a transfer, until it is final.
     pub unsafe fn event(event: u64) -> Start {
         Start::Event(event)
     }
 
-    /// All work that a stream has been given at the call that takes the `Start`: a CUstream, or an aclrtStream.
+    /// All work that a stream has been given before the call that takes the `Start`: a CUstream, or an aclrtStream.
     ///
     /// # Safety
-    /// The stream is one of the library whose `MemoryKind` goes with the `Start`, and exists during that call.
+    /// The stream belongs to the library of the `MemoryKind` that goes with the `Start`, and exists during that call.
     pub unsafe fn stream(stream: u64) -> Start {
         Start::Stream(stream)
     }
@@ -198,9 +198,9 @@ pub struct Piece {
     pub length: u64,
 }
 
-/// Copies on one device. Neither batches under way nor the pieces of a batch have an order among each other; the ends
-/// of batches are reported in the order of the batches. An error belongs to its batch and has the library's code in
-/// `vendor_error`. UNAVAILABLE and PEER_LOST mean that the device is of no further use.
+/// Copies on one device. Neither the batches under way nor the pieces of one batch have an order; the ends of batches
+/// are reported in the order of the batches. An error belongs to its batch and has the library's code in
+/// `vendor_error`. UNAVAILABLE and PEER_LOST mean that the device cannot be used any more.
 pub trait Queue {
     /// Starts a batch. An error means that nothing of the batch was started, or that all started copies have ended.
     fn copy(&mut self, direction: Direction, pieces: &[Piece]) -> Result<Batch>;
@@ -219,11 +219,12 @@ pub trait Queue {
         Err(not_shared())
     }
 
-    /// Gives up the queue's state for future importers of an export. Processes that have imported it keep it.
+    /// Drops the state that the queue keeps for future importers of an export. Processes that have imported the memory
+    /// keep it.
     fn withdraw(&mut self, _exported: &[u8]) {}
 
-    /// Maps exported memory, and returns its address for the queue's device. All wanted bytes are mapped from there
-    /// on, whatever the exporting process claims.
+    /// Maps exported memory, and returns its address for the queue's device. At least `length` bytes are mapped from
+    /// there on, whatever the exporting process claims.
     fn import(&mut self, _borrowed: &Borrowed<'_>) -> Result<u64> {
         Err(not_shared())
     }

@@ -24,7 +24,7 @@ use std::time::Duration;
 const SPIN: Duration = Duration::from_micros(50);
 /// The pause between two tries to free concealed memory.
 const TIDY_PAUSE: Duration = Duration::from_millis(500);
-/// The later pause between two polls. A transfer that waits for an event is at most this late.
+/// The pause between two polls when SPIN is over. A transfer that waits for an event is at most this late.
 const PAUSE: Duration = Duration::from_micros(5);
 
 #[derive(Clone, Copy, Debug)]
@@ -243,8 +243,8 @@ impl Turns for Loop {
         self.next_turn(now)
     }
 
-    /// The copies under way end, or are stopped, before the thread ends. If they cannot be stopped, their memory stays
-    /// in use for ever.
+    /// Waits until the copies under way have ended, or stops them. If they cannot be stopped, the queue is leaked, and
+    /// their memory is never freed.
     fn abandon(self: Box<Self>) {
         let Loop { worker, queue, limits, running, .. } = *self;
         let mut queue = ManuallyDrop::new(queue);
@@ -290,13 +290,13 @@ impl Loop {
         }
     }
 
-    /// Returns the next order if it can begin. A failed device takes every order at once, and fails it.
+    /// Returns the next order if it can begin. If the device has failed, every order begins at once, and fails.
     fn next_order(&mut self) -> Option<Order> {
         let is_full = self.running.len() >= self.limits.depth && self.failed.is_none();
         (!is_full).then(|| self.worker.lock().list.pop_front())?
     }
 
-    /// Nothing has begun or ended in this turn.
+    /// Decides when the next turn is, after a turn in which nothing has begun or ended.
     fn next_turn(&mut self, now: Monotonic) -> Next {
         let polling = !self.running.is_empty() || !self.points.is_empty();
         if polling != self.polling {
@@ -380,7 +380,7 @@ impl Loop {
         let is_stopping = before > 0 && self.worker.lock().stopping;
         for (point, reached) in std::mem::take(&mut self.points) {
             match point.is_reached() {
-                // No transfer waits any more when the thread stops; who else does is told.
+                // No transfer waits any more when the thread stops; any other caller gets this error.
                 Ok(false) if is_stopping => reached(Err(Error::new(Status::Closed, "the engine was closed"))),
                 Ok(false) => self.points.push((point, reached)),
                 result => reached(result.map(|_| ())),
@@ -389,8 +389,7 @@ impl Loop {
         self.points.len() < before
     }
 
-    /// Stops the batches under way. Batches that cannot be stopped stay under way, and their memory in
-    /// use.
+    /// Stops the batches under way. If they cannot be stopped, they stay under way, and their memory stays in use.
     fn give_up(&mut self, error: Error) {
         self.given_up = true;
         self.failed = Some(error.clone());
@@ -399,7 +398,7 @@ impl Loop {
         }
     }
 
-    /// Remembers an error after which the device is of no further use.
+    /// Remembers an error after which the device cannot be used any more.
     fn note(&mut self, error: &Error) {
         if matches!(error.status, Status::Unavailable | Status::PeerLost) {
             self.failed.get_or_insert_with(|| error.clone());
@@ -427,7 +426,7 @@ mod tests {
         }
     }
 
-    /// Orders that wait behind a full device do not keep the thread from its pauses between two polls.
+    /// Orders that wait for room on a full device do not keep the thread from its pauses between two polls.
     #[test]
     fn a_full_device_is_polled_with_pauses() {
         let at = Location { kind: MemoryKind::Cuda, device: 0 };

@@ -18,7 +18,7 @@ use std::ops::Range;
 pub enum BlockIds<'a> {
     I32(&'a [i32]),
     I64(&'a [i64]),
-    /// The ids 0, 1, 2 and so on, this many.
+    /// The first ids, this many: 0, 1, 2 and so on.
     First(usize),
 }
 
@@ -33,7 +33,7 @@ pub struct Layer {
     pub remote_region: RegionId,
 }
 
-/// Layers of equal shape, one behind the other at equal distances, as in a cache that is one tensor.
+/// Layers of equal shape, one after the other at equal distances, as in a cache that is one tensor.
 #[derive(Clone, Copy, Debug)]
 pub struct EqualLayers {
     /// Address of block 0 of layer 0.
@@ -108,7 +108,7 @@ impl EqualLayers {
 /// Returns a request for each layer and pair of ids, layer by layer: index = layer * pairs + pair.
 ///
 /// INVALID, with the name of the argument: a list is empty, the id lists differ in length, an id is negative, a block
-/// has no bytes or is longer than a stride, an address overflows. LIMIT: too many requests.
+/// has no bytes or is longer than a stride, an address overflows. LIMIT: too many requests. NO_MEMORY.
 pub fn expand(layers: &[Layer], local_ids: BlockIds, remote_ids: BlockIds) -> Result<Vec<Request>> {
     let pairs = local_ids.len();
     if layers.is_empty() {

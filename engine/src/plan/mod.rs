@@ -65,7 +65,7 @@ pub fn plan(input: &PlanInput) -> Result<Plan> {
 }
 
 /// Returns the plan of a single request that fits into one slice and whose remote region is known. None for any other
-/// request, also for a request that `plan` would refuse with a reason.
+/// request, and for one that is not valid: `plan` then gives the reason.
 pub fn single<'a>(input: &PlanInput<'a>, slice_bytes_max: u64) -> Option<(Slice, &'a Arc<Region>)> {
     let [request] = input.requests else { return None };
     if request.length > slice_bytes_max.min(u64::from(u32::MAX)) {

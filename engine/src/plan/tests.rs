@@ -1,5 +1,5 @@
 //! Examples of planning: each error at its last valid and first invalid value, and which requests merge.
-//! `tests/plan_properties.rs` has the general statements.
+//! `tests/plan_properties.rs` has the general properties.
 
 use super::blocks::{expand, BlockIds, Layer};
 use super::*;
@@ -57,7 +57,7 @@ impl World {
         self.plan_as(Op::Write, true, requests)
     }
 
-    /// The status of the error, and the request that it names.
+    /// Returns the status of the error, the request that it names, and its message.
     fn fails(&self, requests: &[Request]) -> (Status, Option<u64>, String) {
         let error = self.plan(requests).unwrap_err();
         (error.status, error.request_index, error.message)

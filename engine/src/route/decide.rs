@@ -43,7 +43,7 @@ pub fn decide(facts: &Facts) -> Decision {
         }
     }
     // No path is left that stands or is sure to come, so the transfer waits for a faster path that is being made or
-    // made again. Not for device memory, which such a path may not reach when it stands.
+    // made again. A transfer of device memory does not wait: such a path may turn out not to reach the memory.
     let may_come = |transport: &Transport| {
         let state = matches!(obstacle(facts, *transport), Some(Why::Pending | Why::Broken | Why::Idle));
         state && !facts.is_lost && !facts.memory.has_device()
@@ -65,14 +65,14 @@ pub fn why(facts: &Facts, transport: Transport) -> Why {
     }
 }
 
-/// Returns the reason that keeps a path from carrying the transfer.
+/// Returns the reason that keeps a path from carrying the transfer; None if nothing does.
 fn obstacle(facts: &Facts, transport: Transport) -> Option<Why> {
     let Facts { asked, memory, .. } = facts;
     let device = memory.has_device() && !memory.is_part;
     let one_host = asked.allows(Transport::Local) && facts.state(Transport::Local) == PathState::Open;
     match transport {
-        // Contract 10: a replay goes over TCP whatever the transfer allows, because that target recognises the
-        // notification's number.
+        // Contract 10: a replay goes over TCP whatever the transfer allows, because the target of a TCP lane recognises
+        // the notification's number.
         Transport::Tcp if facts.is_replay => {}
         _ if facts.is_replay => return Some(Why::Replay),
         // The path of each part is decided when staging submits the part. With no allowed transport, no part has a
@@ -115,7 +115,7 @@ pub fn asks(facts: &Facts) -> Option<Transport> {
 }
 
 /// True if the calling thread may copy a small piece of host memory itself, without the queue, while the same-host path
-/// is open. `decide` names that path for the same transfer.
+/// is open. `decide` chooses that path for the same transfer.
 #[inline]
 pub fn copies_at_once(asked: &Asked) -> bool {
     let is_bare = !asked.notify && !asked.ordered && !asked.checksum && !asked.held;
@@ -132,7 +132,7 @@ pub fn stages_refused(has_unknown: bool, status: Status) -> bool {
 /// `NotificationPaths` leaves to it.
 pub const NOTIFIERS: &[Transport] = &[Transport::Tcp, Transport::Rdma];
 
-/// The paths that may carry a notification which is posted apart from its data. The path of the data has no bearing.
+/// The paths that may carry a notification which is posted apart from its data, whatever the path of the data is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotificationPaths {
     /// RDMA while its path is open, and TCP otherwise.
@@ -174,8 +174,8 @@ pub enum Between {
     Bridged,
 }
 
-/// Decides how slices move between devices of these kinds, and returns the reason if not directly. `crosses`: devices
-/// of this kind reach devices of other hosts.
+/// Decides how slices move between devices of these kinds. Also returns the reason if they move through the hosts.
+/// `crosses`: devices of this kind reach devices of other hosts.
 pub fn between_devices(
     asked: &Asked,
     (here, there): (MemoryKind, MemoryKind),

@@ -1,5 +1,5 @@
 //! Tests of the router: a row for each rule, and properties for arbitrary facts. `tests/plan_properties.rs` has the
-//! general statements about the bytes of slices.
+//! general properties of the bytes of slices.
 
 use super::*;
 use crate::limits::{NOTIFY_BYTES_MAX, RDMA_NOTIFY_BYTES_MAX};
@@ -17,7 +17,7 @@ fn mask(all: &[Transport]) -> u64 {
     all.iter().fold(0, |mask, transport| mask | transport.bit())
 }
 
-/// All paths are open but for that of the tests alone, everything is allowed.
+/// All paths except the test transport's are open, and everything is allowed.
 fn facts() -> Facts {
     let mut facts = Facts::new(7, [Open; Transport::COUNT], Asked::plain(u64::MAX));
     facts.set_state(Loopback, Shut);
@@ -65,32 +65,32 @@ fn rows_of_host_memory() -> Vec<Row> {
     };
     vec![
         ("the same-host path is the best", facts(), Local, 0, (Rdma, Why::Worse(Local))),
-        ("TCP is the last", apart(Open, Open), Rdma, 0, (Tcp, Why::Worse(Rdma))),
-        ("and carries what nothing else does", apart(Shut, Open), Tcp, 0, (Rdma, Why::Shut)),
-        ("what is not allowed is not taken", only(facts(), &[Tcp, Rdma]), Rdma, 0, (Local, Why::NotAllowed)),
-        ("nor is TCP", only(facts(), &[Cuda]), Nothing, 0, (Tcp, Why::NotAllowed)),
+        ("TCP is the last choice", apart(Open, Open), Rdma, 0, (Tcp, Why::Worse(Rdma))),
+        ("TCP carries what no other path does", apart(Shut, Open), Tcp, 0, (Rdma, Why::Shut)),
+        ("a transport must be allowed", only(facts(), &[Tcp, Rdma]), Rdma, 0, (Local, Why::NotAllowed)),
+        ("TCP must be allowed too", only(facts(), &[Cuda]), Nothing, 0, (Tcp, Why::NotAllowed)),
         ("TCP alone has checksums", summed(facts()), Tcp, 0, (Local, Why::Checksum)),
-        ("or nobody has", only(summed(facts()), &[Local]), Nothing, 0, (Local, Why::Checksum)),
-        ("a path says what it reaches", unreached(facts(), Local), Rdma, 0, (Local, Why::Unreached)),
+        ("no checksum without TCP", only(summed(facts()), &[Local]), Nothing, 0, (Local, Why::Checksum)),
+        ("a path must reach the ranges", unreached(facts(), Local), Rdma, 0, (Local, Why::Unreached)),
         ("a path that is being made is not waited for", apart(Pending, Open), Tcp, 0, (Rdma, Why::Pending)),
-        ("nor one that has failed", apart(Broken, Open), Tcp, 0, (Rdma, Why::Broken)),
+        ("a failed path is not waited for", apart(Broken, Open), Tcp, 0, (Rdma, Why::Broken)),
         ("an idle path is woken", apart(Idle, Open), Tcp, Rdma.bit(), (Rdma, Why::Idle)),
-        ("not for what it may not carry", only(apart(Idle, Open), &[Tcp]), Tcp, 0, (Rdma, Why::NotAllowed)),
-        ("nor for checksums", summed(apart(Idle, Open)), Tcp, 0, (Rdma, Why::Checksum)),
+        ("no wake if not allowed", only(apart(Idle, Open), &[Tcp]), Tcp, 0, (Rdma, Why::NotAllowed)),
+        ("no wake for checksums", summed(apart(Idle, Open)), Tcp, 0, (Rdma, Why::Checksum)),
         (
-            "nor where there is a better one",
+            "an idle path is not woken if a better one is open",
             with(|facts| facts.set_state(Rdma, Idle)),
             Local,
             0,
             (Tcp, Why::Worse(Local)),
         ),
         ("TCP is waited for first", apart(Pending, Pending), Tcp, 0, (Rdma, Why::Pending)),
-        ("then what may come", only(apart(Pending, Open), &[Rdma]), Rdma, 0, (Tcp, Why::NotAllowed)),
-        ("or comes again", only(apart(Broken, Open), &[Rdma]), Rdma, 0, (Rdma, Why::Broken)),
-        ("or is idle", only(apart(Idle, Open), &[Rdma]), Rdma, Rdma.bit(), (Rdma, Why::Idle)),
-        ("not what will not come", only(apart(Shut, Open), &[Rdma]), Nothing, 0, (Rdma, Why::Shut)),
+        ("RDMA alone is waited for", only(apart(Pending, Open), &[Rdma]), Rdma, 0, (Tcp, Why::NotAllowed)),
+        ("even if broken", only(apart(Broken, Open), &[Rdma]), Rdma, 0, (Rdma, Why::Broken)),
+        ("even if idle", only(apart(Idle, Open), &[Rdma]), Rdma, Rdma.bit(), (Rdma, Why::Idle)),
+        ("but not if shut", only(apart(Shut, Open), &[Rdma]), Nothing, 0, (Rdma, Why::Shut)),
         (
-            "nor what does not reach it",
+            "RDMA alone is no path if it does not reach the ranges",
             only(unreached(apart(Open, Open), Rdma), &[Rdma]),
             Nothing,
             0,
@@ -108,7 +108,7 @@ fn rows_of_host_memory() -> Vec<Row> {
             (Tcp, Why::Shut),
         ),
         (
-            "what may have come with its number goes by TCP again, whatever is allowed",
+            "a frame that may have arrived with its notification is sent again by TCP, whatever is allowed",
             only(with(|facts| facts.is_replay = true), &[Local]),
             Tcp,
             0,
@@ -119,37 +119,37 @@ fn rows_of_host_memory() -> Vec<Row> {
 
 fn rows_of_devices() -> Vec<Row> {
     vec![
-        ("NICs reach it at both ends", device(|_| ()), Rdma, 0, (Staged, Why::Worse(Rdma))),
+        ("the NICs reach the memory at both ends", device(|_| ()), Rdma, 0, (Staged, Why::Worse(Rdma))),
         (
-            "or at one, if the other is the host's",
+            "the NIC reaches the memory at one end, and the other end is host memory",
             device(|facts| facts.memory = Memory { device_there: true, ..Memory::default() }),
             Rdma,
             0,
             (Tcp, Why::DeviceMemory),
         ),
         (
-            "not without keys here",
+            "RDMA needs keys here",
             device(|facts| facts.memory.nics_here = false),
             Staged,
             0,
             (Rdma, Why::NicsHere),
         ),
         (
-            "not without keys there",
+            "RDMA needs keys at the peer",
             device(|facts| facts.set_reaches(Rdma, false)),
             Staged,
             0,
             (Rdma, Why::Unreached),
         ),
         (
-            "not within one host",
+            "device memory does not go by RDMA within one host",
             device(|facts| facts.set_state(Local, Open)),
             Staged,
             0,
             (Rdma, Why::OneHost),
         ),
         (
-            "unless what goes within it is not allowed",
+            "it does if the same-host path is not allowed",
             device(|facts| {
                 facts.set_state(Local, Open);
                 facts.asked.allowed &= !Local.bit();
@@ -159,28 +159,28 @@ fn rows_of_devices() -> Vec<Row> {
             (Local, Why::NotAllowed),
         ),
         (
-            "not with a checksum",
+            "device memory with a checksum is staged",
             device(|facts| facts.asked.checksum = true),
             Staged,
             0,
             (Rdma, Why::Checksum),
         ),
         (
-            "it is staged meanwhile",
+            "device memory is staged while RDMA is idle",
             device(|facts| facts.set_state(Rdma, Idle)),
             Staged,
             Rdma.bit(),
             (Rdma, Why::Idle),
         ),
         (
-            "and its parts ask again, whatever is allowed",
+            "staging needs some allowed transport, and its parts decide again",
             device(|facts| facts.asked.allowed = Local.bit()),
             Staged,
             0,
             (Tcp, Why::NotAllowed),
         ),
         (
-            "but nothing is carried where nothing is",
+            "nothing is staged if no transport is allowed",
             device(|facts| facts.asked.allowed = 0),
             Nothing,
             0,
@@ -197,7 +197,7 @@ fn rows_of_devices() -> Vec<Row> {
             (Rdma, Why::Pending),
         ),
         (
-            "a path of NICs is not, which may not reach it",
+            "RDMA is not waited for, because it may not reach device memory",
             device(|facts| {
                 facts.set_state(Rdma, Pending);
                 facts.set_state(Staged, Shut);
@@ -267,14 +267,14 @@ fn a_notification_apart_from_its_data_has_a_path_of_its_own() {
     let longest = RDMA_NOTIFY_BYTES_MAX;
     for (rule, allowed, bytes, open, path) in [
         ("RDMA carries short notifications", u64::MAX, 4, mask(&[Rdma]), Rdma),
-        ("also beside a better path for data", u64::MAX, 4, mask(&[Local, Rdma, Staged]), Rdma),
-        ("also if TCP is not allowed", mask(&[Rdma]), 0, mask(&[Rdma]), Rdma),
+        ("even if data has a better path", u64::MAX, 4, mask(&[Local, Rdma, Staged]), Rdma),
+        ("even if TCP is not allowed", mask(&[Rdma]), 0, mask(&[Rdma]), Rdma),
         ("TCP does while RDMA is not open", u64::MAX, 4, mask(&[Local, Staged, Loopback]), Tcp),
-        ("and while no path is", u64::MAX, 4, 0, Tcp),
-        ("and if RDMA is not allowed", !Rdma.bit(), 4, u64::MAX, Tcp),
-        ("whatever is allowed", mask(&[Local]), 4, mask(&[Local]), Tcp),
-        ("the longest one by RDMA", u64::MAX, longest, u64::MAX, Rdma),
-        ("is followed by the shortest one by TCP", u64::MAX, longest + 1, u64::MAX, Tcp),
+        ("TCP does while no path is open", u64::MAX, 4, 0, Tcp),
+        ("TCP does if RDMA is not allowed", !Rdma.bit(), 4, u64::MAX, Tcp),
+        ("TCP does whatever is allowed", mask(&[Local]), 4, mask(&[Local]), Tcp),
+        ("the longest notification by RDMA", u64::MAX, longest, u64::MAX, Rdma),
+        ("a longer one goes by TCP", u64::MAX, longest + 1, u64::MAX, Tcp),
     ] {
         assert_eq!(NotificationPaths::of(allowed, bytes).now(open), path, "{rule}");
     }
@@ -363,14 +363,14 @@ proptest! {
         if path != Nothing && !waits {
             prop_assert_eq!(Some(path), best);
         }
-        // TCP and staging are waited for, but not if another path stands.
+        // TCP and staging are waited for, but not if another path is open.
         prop_assert!(best.is_none() || !waits || matches!(path, Staged | Tcp) && facts.state(path) == Pending);
         prop_assert!(best.is_none() || path != Nothing);
         if waits {
             prop_assert!(path == Staged && facts.asked.allowed != 0 || facts.is_replay || facts.asked.allows(path));
             prop_assert!(facts.state(path) != Open && facts.state(path) != Shut);
         }
-        // Only an idle path is woken that may carry the transfer and is no worse than the chosen path.
+        // A woken path is idle, may carry the transfer, and would then be chosen.
         for transport in ALL.into_iter().filter(|transport| wake & transport.bit() != 0) {
             prop_assert_eq!(facts.state(transport), Idle);
             let mut awake = facts;
@@ -414,7 +414,7 @@ proptest! {
         let mut asked = Vec::new();
         while let Some(transport) = asks(&facts) {
             prop_assert!(!asked.contains(&transport) && FASTER.contains(&transport));
-            prop_assert!(facts.reaches(transport).is_none() && fits(&facts, transport), "nothing hangs on it");
+            prop_assert!(facts.reaches(transport).is_none() && fits(&facts, transport), "asked in vain");
             asked.push(transport);
             facts.set_reaches(transport, answers[asked.len() - 1]);
         }

@@ -18,7 +18,7 @@ pub fn of_default_route(v6: bool) -> Option<IpAddr> {
     is_outward(source).then_some(source)
 }
 
-/// Returns the addresses of the interfaces that are up, without those that only this host or link has.
+/// Returns the addresses of the interfaces that are up, except those that are valid only on this host or link.
 pub fn of_interfaces(v6: bool) -> io::Result<Vec<IpAddr>> {
     let mut first = std::ptr::null_mut();
     // SAFETY: the result lives on this stack; the list is freed below.
@@ -61,7 +61,7 @@ unsafe fn read(address: &libc::sockaddr) -> Option<IpAddr> {
     }
 }
 
-/// Whether other hosts can use the address without knowing an interface of this host's link.
+/// Whether other hosts can use the address without naming one of their interfaces.
 fn is_outward(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(v4) => !v4.is_loopback() && !v4.is_unspecified() && !v4.is_link_local(),

@@ -40,7 +40,7 @@ impl Bombs {
         bomb
     }
 
-    /// The next turn of a thread with this name begins, and does its work after this time.
+    /// Delays the next turn of a thread with this name: the turn begins, and does its work after this time.
     pub fn prolong(&self, thread: &'static str, length: Duration) {
         *self.prolonged.lock().unwrap() = Some((thread, length));
     }

@@ -4,7 +4,7 @@
 //! ```text
 //! sound ── a panic, marked before the locks of its thread are released ──▶ broken ──▶ over
 //! broken   every thread stops at its next lock, calls answer PANIC, memory stays in use
-//! over     nothing of the engine moves any more, here or under a lease: memory can be had back
+//! over     nothing of the engine moves any more, here or under a lease: memory can be freed
 //! ```
 //! `lock` marks the engine and stops threads, `thread` starts and ends the threads that are counted here, and `api`
 //! enters through `call`. An `Undertaker`, also from `api`, takes the engine from broken to over. A thread-local
@@ -460,8 +460,8 @@ pub fn never_ends() {
 /// breaks, and must neither wait nor lock.
 pub fn woken_by<T>(wake: &(dyn Fn() + Sync), body: impl FnOnce() -> T) -> T {
     let Some(health) = here() else { return body() };
-    // SAFETY: `Alarm` takes it out of the list again before `wake` ends, under the lock that is held for as long as
-    // it is being called.
+    // SAFETY: `Alarm` removes it from the list before the reference ends, under the lock that is held while it is
+    // called.
     let wake: &'static (dyn Fn() + Sync) =
         unsafe { std::mem::transmute::<&(dyn Fn() + Sync), &'static (dyn Fn() + Sync)>(wake) };
     let mut alarms = lock(&health.alarms);

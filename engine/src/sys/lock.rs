@@ -178,7 +178,7 @@ impl Condvar {
         guard
     }
 
-    /// Also returns true if the time was over.
+    /// Waits for a limited time. Returns true with the guard if the time was over.
     pub fn wait_timeout<'a, T>(&self, guard: MutexGuard<'a, T>, time: Duration) -> (MutexGuard<'a, T>, bool) {
         let MutexGuard { mark: _mark, inner } = guard;
         let (inner, waited) = self.0.wait_timeout(inner, time).unwrap_or_else(PoisonError::into_inner);

@@ -1,8 +1,8 @@
 //! The interface to the operating system: clocks, and thin, safe wrappers around system calls that the standard
 //! library lacks. Unsafe code is only here, in `transport`, in `ffi`, and in the files that `tests/imports.rs` names.
 //!
-//! `os` is the operating system; the feature `sim` takes `sim` in its place, which has the same modules, made of the
-//! simulated kernel. What stands here is made of either.
+//! `os` is the operating system. The feature `sim` puts `sim` in its place, which has the same modules over the
+//! simulated kernel. The other modules are built on either.
 
 #[cfg_attr(feature = "sim", path = "sim/mod.rs")]
 mod os;
@@ -26,7 +26,7 @@ pub mod turns;
 
 pub use os::*;
 
-/// Returns a number that nobody can guess.
+/// Returns a number that cannot be guessed.
 pub fn random_u64() -> u64 {
     // The kernel's generator fails only before it is seeded at boot. The clock then still tells runs apart.
     random_bytes().map_or_else(|_| clock::boottime_ns().ns().rotate_left(32), u64::from_le_bytes)

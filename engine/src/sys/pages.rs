@@ -1,6 +1,6 @@
-//! The pages that an access would not wait for: a thread of the program touches no others for a transfer. A page
-//! that was seen lately is believed to be there, because asking the kernel costs as much as a small copy. So a page
-//! that went away within `BELIEF_NS` is still waited for.
+//! Knows the pages that an access would not wait for: a thread of the program touches no other pages for a transfer. A
+//! page that was seen lately is believed to be there, because asking the kernel costs as much as a small copy. So a
+//! page that went away within `BELIEF_NS` is still waited for.
 
 use super::atomic::{AtomicU64, Ordering};
 use super::memory::page_bytes;
@@ -13,20 +13,21 @@ use std::ops::Range;
 const BELIEF_NS: u64 = 16_000_000;
 /// Pages that are remembered, by the low bits of their numbers: 16 MiB of small ones.
 const REMEMBERED: usize = 4096;
-/// Ranges of more pages are asked for, each time: they take longer to copy, and would displace the others.
+/// For a range of more pages the kernel is asked each time: the range takes longer to copy, and its pages would
+/// displace the others.
 const SMALL_PAGES: u64 = 32;
-/// Pages asked for at once by a walk that goes on from the page before.
+/// The pages of one question when an access continues from the page before.
 const AHEAD: u64 = 256;
 /// Bits of an entry for the time, in units of 2^20 ns; the others are the page's number.
 const TIME_BITS: u32 = 24;
-/// How often the kernel is asked for one piece. More costs as much as to leave the piece to another thread.
+/// The most questions to the kernel for one piece. More would cost as much as leaving the piece to another thread.
 pub const LOOKS_MAX: u32 = 4;
 
 /// The pages of one process.
 pub struct Pages {
     map: Pagemap,
     page_bytes: u64,
-    /// Allocated with the first page: most peers have mapped memory alone.
+    /// Allocated with the first page: most peers have only mapped memory.
     seen: OnceLock<Box<[AtomicU64]>>,
     maps: OnceLock<Option<File>>,
 }
@@ -46,7 +47,7 @@ impl Pages {
         address / self.page_bytes..address.saturating_add(length).div_ceil(self.page_bytes)
     }
 
-    /// Notes that a copy found the range there at this time.
+    /// Notes that a copy found the pages of the range present at this time.
     pub fn note(&self, address: u64, length: u64, now_ns: Monotonic) {
         let numbers = self.numbers(address, length);
         if numbers.end - numbers.start <= SMALL_PAGES {
@@ -91,7 +92,7 @@ impl Pages {
         one / self.page_bytes == other / self.page_bytes
     }
 
-    /// Returns the list of this process's mappings.
+    /// Returns the list of this process's mappings; None if it can't be opened.
     pub fn maps(&self) -> Option<&File> {
         self.maps.get_or_init(|| File::open("/proc/self/maps").ok()).as_ref()
     }
@@ -140,12 +141,12 @@ mod tests {
         go();
         assert!(has(page, 115, LOOKS_MAX), "it is believed");
         assert!(!has(page, 116, LOOKS_MAX) && !has(page, 99, LOOKS_MAX));
-        // A copy that found it renews the belief, but for ranges that would displace all others.
+        // A copy renews the belief in its pages, except for a range that would displace all others.
         pages.note(at, page as u64, ms(130));
         assert!(has(page, 140, 0));
         pages.note(at, 64 * page as u64, ms(200));
         assert!(!has(page, 200, 0));
-        // Another page of the same place is not that page.
+        // Another page with the same slot is not taken for that page.
         assert!(!pages.has(at + (REMEMBERED * page) as u64, 1, ms(140), &mut 0));
         let mut looks = LOOKS_MAX;
         assert!(!pages.has(at, 64 * page as u64, ms(300), &mut looks));

@@ -1,4 +1,4 @@
-//! Looks at memory that others write, part by part, through copies (`racing`, `guarded`).
+//! Reads memory that others write, part by part, through copies (`racing`, `guarded`).
 
 use super::guarded::{self, Faulted};
 use super::racing::copy_out;

@@ -1,4 +1,4 @@
-//! What identifies a process among all processes of all boots. `host` reads it.
+//! The identity of a process among all processes of all boots. `host` reads it.
 
 /// A process, with the namespaces that its pid and start time belong to. The inode of a namespace is reused only after
 /// the namespace and all its processes are gone. Equal inodes therefore mean either the same namespace, or that the

@@ -40,12 +40,13 @@ impl Proven {
         self.pid == host::pid()
     }
 
-    /// Duplicates a descriptor of that process, by its number there (pidfd_getfd; Linux 5.6), close-on-exec. Fails
-    /// with EPERM if this process may not trace that one, and with ESRCH if another program is in the process: the
-    /// number is another descriptor's there.
+    /// Duplicates a descriptor of that process, by its number there (pidfd_getfd; Linux 5.6), close-on-exec. Fails with
+    /// EPERM if this process may not trace that one, and with ESRCH if the process runs another program by now, for
+    /// which the number means another descriptor.
     pub fn descriptor(&self, number: RawFd) -> io::Result<OwnedFd> {
         let taken = unix::descriptor_of(self.pidfd.as_fd(), number)?;
-        // An exec closes the other end before the new program runs, so what was taken before that is the proven one's.
+        // An exec closes the other end before the new program runs: if that end is open now, the descriptor was taken
+        // from the proven program.
         let is_same = |socket: &Weak<OwnedFd>| socket.upgrade().is_some_and(|it| !is_hung_up((*it).as_fd()));
         if self.program.as_ref().is_none_or(is_same) {
             Ok(taken)

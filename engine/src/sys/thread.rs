@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 pub use super::bare::thread::{available_parallelism, panicking, scope, JoinHandle};
 
-/// Between two looks whether a thread has ended.
+/// The pause between two checks whether a thread has ended.
 const ENDS_PAUSE: Duration = Duration::from_micros(200);
 
 /// Starts a thread. If its starter works for an engine, that engine counts the thread until it ends.
@@ -32,7 +32,7 @@ pub(super) fn spawn(
     undisturbed(|| builder.spawn(body)).inspect_err(|_| health.ends())
 }
 
-/// Starts a thread that belongs to no engine: also for libraries above this one. The thread blocks all signals but
+/// Starts a thread that belongs to no engine. Libraries above this one use it too. The thread blocks all signals but
 /// those of faults, as every thread of ferry does.
 pub fn spawn_outside(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
     let builder = Builder::new().name(name.into());
@@ -67,7 +67,7 @@ pub(super) fn spawn_apart(
     }
 }
 
-/// Starts a helper that its starter waits for. A panic of the helper is the starter's.
+/// Starts a helper that its starter waits for. A panic of the helper reaches the starter.
 pub fn spawn_scoped<'scope, T: Send + 'scope>(
     scope: &'scope Scope<'scope, '_>,
     name: &str,

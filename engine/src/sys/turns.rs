@@ -8,8 +8,8 @@
 //! clock ─▶ turn(now, ready) ─▶ Next ── At, WhenWoken ─▶ sleeper ─▶ clock
 //!                               └───── Over ─▶ the thread ends
 //! ```
-//! A turn does not sleep, and takes `now` for timers alone: a lease is checked against the clock as it is at the moment
-//! of the access, because a turn may outlast it (contract 4). `tests/imports.rs` holds that threads sleep only here.
+//! A turn does not sleep, and uses `now` for timers alone: a lease is checked against the clock at the moment of the
+//! access, because a turn may outlast it (contract 4). `tests/imports.rs` checks that threads sleep only here.
 
 use super::clock;
 use super::health;
@@ -29,12 +29,13 @@ local! {
     static KEEPS_AWAY: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Returns whether this thread must not touch registered memory, where a page fault may never end: others need it.
+/// Returns whether this thread must not touch registered memory, where a page fault may never end: its other work would
+/// wait.
 pub fn keeps_away() -> bool {
     KEEPS_AWAY.with(Cell::get)
 }
 
-/// Lets this thread touch registered memory: another takes over what it serves if it does not come back.
+/// Lets this thread touch registered memory: another thread takes over its work if it does not return.
 pub fn may_touch_memory() {
     KEEPS_AWAY.with(|keeps_away| keeps_away.set(false));
 }
@@ -137,7 +138,7 @@ impl<T: HasWork + Send> Sleeper for Awaited<T> {
 }
 
 /// Starts a thread of the engine for which the calling thread works. The thread makes its work itself, by `make`, and
-/// ends if there is none. `doing` is its job, for the text of a panic.
+/// ends if `make` returns None. `doing` is its job, for the text of a panic.
 pub fn start<W: Turns>(
     name: impl Into<String>,
     doing: &'static str,
@@ -148,7 +149,7 @@ pub fn start<W: Turns>(
 }
 
 /// Starts a thread that touches no registered memory and runs the program's code, which can't be stopped. If the engine
-/// breaks, the thread runs `after` once the engine is over. A panic in `after` is reported to nobody.
+/// breaks, the thread runs `after` once the engine is over. A panic in `after` is not reported.
 pub fn start_apart<W: Turns, A: Turns>(
     name: impl Into<String>,
     doing: &'static str,

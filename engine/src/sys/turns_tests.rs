@@ -238,7 +238,7 @@ fn the_engine_is_broken_before_its_work_is_abandoned() {
     assert_eq!(answer.wait(None, "the work").unwrap_err().status, Status::Panic);
 }
 
-/// The work after a broken engine's end runs once, and a panic in it is told to nobody.
+/// The work after a broken engine's end runs once, and a panic in it is not reported.
 #[test]
 fn a_thread_apart_works_on_after_the_engine() {
     let health = Health::new();

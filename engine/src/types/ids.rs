@@ -115,19 +115,19 @@ macro_rules! drawn {
 }
 
 drawn! {
-    /// An engine, whatever number its incarnation has.
+    /// The id of an engine, drawn when the engine opens.
     EngineId
 }
 
 drawn! {
-    /// A session, as both of its sides call it: from the hash of their handshake.
+    /// The id of a session, which both of its sides take from the hash of their handshake.
     SessionId
 }
 
 drawn! {
-    /// The socket on which an engine listens: two engines that answer at one place are one after the other.
+    /// The id of the place at which an engine listens. Only one engine listens at a place at a time.
     PlaceId
 }
 
-/// An engine, and the number that tells it from a restarted one.
+/// An engine's id and its incarnation number, both drawn when the engine opens.
 pub type Incarnation = (EngineId, u64);

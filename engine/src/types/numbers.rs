@@ -1,5 +1,5 @@
 //! Numbers of notifications, as they go over the wire. A number has the channel in its upper 16 bits, and below them
-//! the notification's place in the order of that channel. A limit of numbers is a number too: the first that is not
+//! the notification's place in the order of that channel. A limit is also such a number: the first one that is not
 //! granted.
 
 const PLACE_BITS: u32 = 48;

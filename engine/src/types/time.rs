@@ -94,8 +94,8 @@ macro_rules! moment {
 }
 
 moment! {
-    /// A moment on CLOCK_MONOTONIC_RAW, which deadlines, timers and initiators' leases use: it goes at the rate of the
-    /// hardware, whatever a daemon does to set the time.
+    /// A moment on CLOCK_MONOTONIC_RAW, which deadlines, timers and initiators' leases use: it runs at the rate of the
+    /// hardware, even while a daemon adjusts the system's time.
     ///
     /// ```compile_fail,E0308
     /// use ferry::types::{Boottime, Monotonic};
@@ -104,7 +104,7 @@ moment! {
     Monotonic
 }
 
-/// The moment this long after; at most NEVER.
+/// Returns the moment this much later; at most NEVER.
 impl Add<Duration> for Monotonic {
     type Output = Monotonic;
     #[inline]

@@ -42,7 +42,7 @@ func main() {
 	fmt.Println("OK")
 }
 
-// serve takes no part in the transfers: its engine's threads do.
+// serve takes no part in the transfers: the engine's threads do the work.
 func serve(ctx context.Context) error {
 	engine, err := ferry.Open(nil)
 	if err != nil {
@@ -89,7 +89,7 @@ func connect(ctx context.Context, address string) error {
 		return err
 	}
 	if region.Length != size {
-		return fmt.Errorf("the region is of %d bytes, not %d", region.Length, size)
+		return fmt.Errorf("the region has %d bytes, not %d", region.Length, size)
 	}
 	all := []ferry.Request{{Local: memory.Address(), Remote: region.Address, Length: size, RemoteRegion: region.Region}}
 	if _, err := peer.Read(ctx, all, nil); err != nil {

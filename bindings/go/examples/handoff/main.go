@@ -99,14 +99,14 @@ func decode(ctx context.Context, engine *ferry.Engine, cache *ferry.Memory) erro
 			}
 			return pull(ctx, engine, worker)
 		case event.Kind == ferry.EventNotification:
-			// Every byte of the layer is here: the notification comes behind the data.
+			// Every byte of the layer is here: the notification comes after the data.
 			layer, _ := strconv.Atoi(strings.TrimPrefix(string(event.Data), "layer "))
 			if err := check(cache, layer, "pushed"); err != nil {
 				return err
 			}
 			come++
 		case event.Peer == worker && event.Kind != ferry.EventLateApply: // EventPeerDown, or EventPeerLost
-			// After the fence nothing of the dead worker lands in the cache: the next one may have it.
+			// After the fence, nothing that the dead worker sent can land in the cache; the next worker may use it.
 			if err := worker.Fence(ctx); err != nil {
 				return err
 			}

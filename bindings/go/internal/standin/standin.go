@@ -1,5 +1,5 @@
-// Package standin is a program's use of device libraries, for the tests. FERRY_TEST_STANDIN names the folder
-// of the stand-ins (tests/standin).
+// Package standin plays a program that uses device libraries, for the tests. FERRY_TEST_STANDIN names the folder of the
+// stand-ins (tests/standin).
 package standin
 
 /*
@@ -66,7 +66,7 @@ var work = sync.OnceValue(func() chan<- func() {
 	return list
 })
 
-// Do calls f on the program's thread, the only thread with a device's context.
+// Do makes a call on the program's thread, the only thread with a device's context, and waits for it.
 func Do(call func()) {
 	done := make(chan struct{})
 	work() <- func() {
@@ -97,14 +97,14 @@ func (l *Library) open() unsafe.Pointer {
 	return l.program
 }
 
-// Path returns the path of the library, opened and with its devices. It panics without one.
+// Path returns the path of the library, which is opened and has its devices. It panics if the library is missing.
 func (l *Library) Path() string {
 	l.open()
 	return l.path(l.file)
 }
 
-// Complaints frees what is left of this package's objects, once at the end. It returns the number of the
-// library's complaints about other objects.
+// Complaints ends every library's use, once at the end of the tests, which frees the remaining objects of this package.
+// It returns how often the libraries complained about other objects.
 func Complaints() (count int) {
 	for _, library := range []*Library{CUDA, Ascend} {
 		if library.program != nil {
@@ -156,7 +156,7 @@ func (l *Library) NewStream(length int) *Stream {
 	return s
 }
 
-// Close ends it, blocked or not.
+// Close ends the stream, blocked or not.
 func (s *Stream) Close() { Do(func() { C.stream_end(s.program, s.made) }) }
 
 // Handle returns the library's handle of the stream.
@@ -168,7 +168,7 @@ func (s *Stream) Event() uintptr { return uintptr(s.made.event) }
 // Staged returns the memory that Write sends, and that Read has filled when the stream IsDone.
 func (s *Stream) Staged() []byte { return unsafe.Slice((*byte)(s.made.staged), s.made.length) }
 
-// Block makes the work that the stream is given from here on wait for Go, once.
+// Block makes the work that the stream is given from now on wait for one Go.
 func (s *Stream) Block() { Do(func() { C.stream_block(s.program, s.made) }) }
 
 // Go opens the gate.

@@ -1,4 +1,4 @@
-// Package watch parks goroutines on the eventfds of ferry: of queues, and of caches.
+// Package watch parks goroutines on ferry's eventfds: those of queues, caches and directories.
 package watch
 
 import (
@@ -10,7 +10,7 @@ import (
 )
 
 // A Watch parks a goroutine on an eventfd. It watches a duplicate, so that Go and ferry each close their own. It never
-// reads the eventfd: ferry does when its events are taken.
+// reads the eventfd: ferry reads it when its events are taken.
 type Watch struct {
 	file *os.File
 	raw  syscall.RawConn
@@ -33,8 +33,8 @@ func New(fd int) (*Watch, error) {
 	return w, nil
 }
 
-// Until calls ready each time the eventfd may have become readable. It returns when ready returns true, or with an error
-// when the watch is closed or its deadline passes. One goroutine at a time.
+// Until calls ready each time the eventfd may have become readable. It returns when ready returns true, or with an
+// error when the watch is closed or its deadline passes. Only one goroutine may call it at a time.
 func (w *Watch) Until(ready func() bool) error {
 	return w.raw.Read(func(uintptr) bool { return ready() })
 }
@@ -60,9 +60,9 @@ func NewSource(fd int) (*Source, error) {
 	return &Source{watch: w, turn: make(chan struct{}, 1)}, nil
 }
 
-// Next calls take, now and each time that there may be events, until take returns true: it has an event, or an error.
-// Other errors are that of the context, which has ended, and ErrOver. take runs in one goroutine at a time, but for its
-// first call.
+// Next calls take, at once and whenever there may be events, until take returns true because it has an event or an
+// error. Next returns the context's error if the context ends first, and ErrOver if the source is closed. Except for
+// its first call, take runs in one goroutine at a time.
 func (s *Source) Next(ctx context.Context, take func() bool) error {
 	if take() {
 		return nil
@@ -90,5 +90,5 @@ func (s *Source) Next(ctx context.Context, take func() bool) error {
 	}
 }
 
-// Close ends every Next: who watches leaves, and so does each who has the turn next.
+// Close ends every Next: the goroutine that watches returns, and so does each one that gets the turn after it.
 func (s *Source) Close() { s.watch.Close() }

@@ -30,7 +30,7 @@ func newSource(t *testing.T) (source *Source, raise func()) {
 
 func nothing() bool { return false }
 
-// Who waits after somebody whose deadline has passed sleeps, and does not ask over and over.
+// A goroutine that waits after one whose deadline has passed sleeps, and does not ask over and over.
 func TestADeadlineIsOnlyThatOfItsWaiter(t *testing.T) {
 	source, raise := newSource(t)
 	defer source.Close()
@@ -82,7 +82,7 @@ func TestClosingEndsEveryWait(t *testing.T) {
 	}
 }
 
-// An end of a context that does not watch ends that wait alone.
+// If the context of a waiter that does not watch ends, that wait alone ends.
 func TestAContextEndsItsOwnWait(t *testing.T) {
 	source, raise := newSource(t)
 	defer source.Close()

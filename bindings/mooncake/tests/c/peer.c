@@ -84,8 +84,8 @@ long peer_ask(peer *it, const char *what, unsigned long seed, size_t offset, siz
 static transfer_engine_t engine;
 static unsigned char *memory;
 
-/* Waits for notices until `count` have come. They are named "layer" and numbered from `first` on, and with
- * each its bytes are there: `step` of them, of the seed that its number is. */
+/* Waits for notices until `count` have come. They are named "layer" and numbered from `first` on. When a notice
+ * comes, its `step` bytes must be there, with its number as their seed. */
 static int notices_come(unsigned long first, size_t count, size_t step)
 {
     unsigned long next = first;

@@ -41,7 +41,7 @@ static void begin(void)
     CHECK(segment > LOCAL_SEGMENT);
 }
 
-/* Begins over TCP with these variables and values, ended by NULL, which later engines do not see. */
+/* Begins over TCP with these variables and values. The list ends with NULL. Later engines do not see the variables. */
 static void begin_with(const char *const *settings)
 {
     const char *const *one;
@@ -185,7 +185,7 @@ static void a_batch_of_no_tasks_has_room_for_none(void)
     CHECK(batch != INVALID_BATCH);
     CHECK(submitTransfer(engine, batch, &one, 1) == 2);
     CHECK(freeBatchID(engine, batch) == 0);
-    /* Nothing bounds it but what is submitted. */
+    /* A batch of any size is allocated, because only submitted tasks take memory. */
     batch = allocateBatchID(engine, SIZE_MAX);
     CHECK(submitTransfer(engine, batch, &one, 1) == 0);
     CHECK(final(batch, 0).status == STATUS_COMPLETED);
@@ -730,7 +730,7 @@ static void destroying_ends_what_is_under_way(void)
     CHECK(pthread_join(poller, NULL) == 0);
     CHECK(freeBatchID(engine, batch) == 4);
     destroyTransferEngine(engine);
-    /* From here on the memory is this program's alone. */
+    /* From now on the memory is this program's alone. */
     pattern_fill(memory, 4, 0, MEMORY_BYTES);
     kill(other.pid, SIGCONT);
     CHECK(peer_ask(&other, "holds", 3, 0, MEMORY_BYTES) == 1);

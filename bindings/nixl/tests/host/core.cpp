@@ -5,7 +5,7 @@
 #include <cstdio>
 #include <cstdlib>
 
-// By this symbol the plugin knows a NIXL from 1.0 on.
+// The plugin recognises NIXL 1.0 and later by this symbol.
 extern "C" __attribute__((visibility("default"))) void
 _ZNK9nixlAgent11prepMemViewERK12nixlDescListI14nixlRemoteDescERPvPK21nixlAgentOptionalArgs()
 {
@@ -32,7 +32,7 @@ nixlBackendPlugin *load(const std::string &path)
     }
     const auto init = reinterpret_cast<nixlBackendPlugin *(*)()>(dlsym(library, "nixl_plugin_init"));
     nixlBackendPlugin *plugin = init();
-    // Not a tail call: the plugin looks where the call returns to.
+    // Not a tail call: the plugin looks up the library that the call returns to.
     asm volatile("" ::: "memory");
     return plugin;
 }

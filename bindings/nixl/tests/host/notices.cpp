@@ -1,4 +1,4 @@
-// Notifications: in order, behind their data, bounded; and their pieces.
+// Notifications: in order, after their data, bounded; and their pieces.
 #include <algorithm>
 #include <cstring>
 
@@ -75,13 +75,13 @@ TEST(Notices, NobodyAsksForDoNotHoldUpARelease)
     ASSERT_EQ(pair.a->connect("b"), NIXL_SUCCESS);
     const std::string long_one(ferry_nixl::NOTICE_BYTES_MAX, 'x');
     for (int i = 0; i < 5; i++) ASSERT_EQ(pair.a->genNotif("a", long_one), NIXL_SUCCESS);
-    ASSERT_EQ(pair.a->genNotif("a", "one more"), NIXL_ERR_NOT_ALLOWED) << "as many wait as may wait";
+    ASSERT_EQ(pair.a->genNotif("a", "one more"), NIXL_ERR_NOT_ALLOWED) << "the largest number waits already";
     // Two pieces go ahead. No thread of the agent takes the events of their ends.
     nixlBackendReqH *handle = pair.write();
     const nixlBackendOptionalArgs told = {std::string(40'000, 'y'), true, ""};
     const host::List none;
     ASSERT_EQ(pair.a->postXfer(NIXL_WRITE, none.get(), none.get(), "", handle, &told), NIXL_IN_PROG);
-    // Its data comes behind the pieces: all are submitted.
+    // Its data comes after the pieces: all are submitted.
     const auto last = Clock::now() + 30s;
     while (static_cast<volatile std::uint64_t &>(pair.there.back()) == 0 && Clock::now() < last) {}
     const auto start = Clock::now();
@@ -131,7 +131,7 @@ TEST(Pieces, OutOfOrderOrBeyondTheBoundsAreDropped)
     long_message[17] = '\x7f';
     other[0] = '\x03';
     EXPECT_EQ(told({long_name}) + told({long_message}) + told({other}), 0U);
-    // Nothing of a peer stays behind its end.
+    // Nothing of a peer is left after its end.
     ferry_nixl::Spool spool;
     spool.take(1, pieces[0].data(), pieces[0].size());
     spool.forget(1);

@@ -28,15 +28,15 @@ compile -fPIC -shared -Wl,-Bsymbolic "$here/core.cpp" -o "$out/libcore.so"
 compile "$here"/{suite,notices,stopped}.cpp "$root/bindings/nixl/src/notices.cpp" "$root/bindings/nixl/src/log.cpp" "$out/libcore.so" \
     "$out/libferry.so.0" -Wl,-rpath,"$out" -lgtest -pthread -o "$out/suite"
 
-# Copies of the core, beside plugins of engines with a vtable of so many bytes.
+# Copies of the core, each beside plugins of engines with a vtable of this many bytes.
 for bytes in 232 264 empty; do
     mkdir -p "$out/$bytes/plugins"
     cp "$out/libcore.so" "$out/$bytes/libcore.so"
     [ "$bytes" = empty ] || "$CC" -DBYTES="$bytes" -fPIC -shared "$here/sibling.c" -o "$out/$bytes/plugins/libplugin_X.so"
 done
-# ThreadSanitizer of older compilers wants memory where kernels with more random bits do not put it.
+# ThreadSanitizer of older compilers fails if the kernel randomises addresses with more bits.
 fixed=()
 if [ "$sanitizer" = thread ] && setarch "$(uname -m)" -R true 2>/dev/null; then fixed=(setarch "$(uname -m)" -R); fi
-# The core keeps metadata and requests of agents that end: leaks of the stand-in are not looked for.
+# The core keeps metadata and requests of agents that end, so leaks of the stand-in are not checked.
 ASAN_OPTIONS=detect_leaks=0 TSAN_OPTIONS="suppressions=$here/tsan.txt" \
     timeout 300 "${fixed[@]}" "$out/suite" "$out/libplugin_FERRY.so" "$out" "$@"

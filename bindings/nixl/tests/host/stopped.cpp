@@ -7,7 +7,7 @@ namespace {
 
 using namespace suite;
 
-// An agent of this process, as much memory of ones, and the target.
+// An agent of this process with memory full of ones, and a target with as much memory.
 struct Toward {
     Toward(const nixl_b_params_t &parameters, std::size_t bytes)
         : a(agent("a", parameters)), other(*a, bytes), here(bytes / 8, 1), local(host::add(*a, here.data(), bytes)) {}
@@ -21,9 +21,9 @@ struct Toward {
     nixlBackendMD *local;
 };
 
-// 67,108,864 bytes are on their way. The release is asked for as NIXL's core does: once, and a second time if the first
-// is refused. When it has returned, not one more byte may change at the target; a target that was stopped in the middle
-// may not go on with what its sockets hold.
+// 67,108,864 bytes are on their way. The test releases the transfer as NIXL's core does: once, and a second time if the
+// first release is refused. After that, not one more byte may change at the target; a target that was stopped in the
+// middle may not continue with the bytes that its sockets hold.
 //
 // Returns false if this thread came too late, on a busy machine: the transfer was over before.
 bool released_in_the_middle(bool stopped)
@@ -54,7 +54,7 @@ bool released_in_the_middle(bool stopped)
     if (landed == BYTES / 8) return false;
     std::fill(to.here.begin(), to.here.end(), 1);
     if (stopped) other.go_on();
-    // The target answers behind all that its sockets held; then a little more, for what a thread may still copy.
+    // The target answers after all that its sockets held; the test then waits a little for copies by other threads.
     std::string own;
     EXPECT_EQ(a->getConnInfo(own), NIXL_SUCCESS);
     EXPECT_EQ(a->genNotif("other", own), NIXL_SUCCESS);
@@ -70,7 +70,7 @@ bool released_in_the_middle(bool stopped)
         EXPECT_TRUE(more == 0 || other.said("bytes after its lease")) << more;
         while (Clock::now() < watched) EXPECT_EQ(other.landed(), landed + more);
     }
-    EXPECT_EQ(std::count(other.memory, other.memory + BYTES / 8, 1U), 0) << "bytes of after the release were sent";
+    EXPECT_EQ(std::count(other.memory, other.memory + BYTES / 8, 1U), 0) << "bytes from after the release were sent";
     return true;
 }
 
@@ -133,7 +133,7 @@ TEST(Notices, ThatAStoppedPeerHasNotTakenInFailTheTransferThoughItsDataIsThere)
     nixlBackendReqH *handle = to.prepare(NIXL_WRITE);
     EXPECT_EQ(run(*to.a, handle), NIXL_SUCCESS);
     std::fill(to.other.memory, to.other.memory + (1 << 13), 0);
-    // The copy needs nothing of the peer's threads; only they take the notification in.
+    // The copy needs nothing of the peer's threads; only they receive the notification.
     to.other.stop();
     const nixlBackendOptionalArgs told = {"not taken in", true, ""};
     EXPECT_EQ(run(*to.a, handle, &told), NIXL_ERR_REMOTE_DISCONNECT);

@@ -1,4 +1,4 @@
-// The plugin under a stand-in for NIXL's core: what the core does and the wheel's Python does not let a test do.
+// The plugin under a stand-in for NIXL's core: calls of the core that a test through the wheel's Python cannot make.
 //
 //   suite PLUGIN FOLDER [gtest's options]    FOLDER has copies of the core with other neighbours
 //   suite --target PLUGIN MEMORY BYTES       the target of transfers in a second process: other.h
@@ -21,7 +21,7 @@ using namespace suite;
 
 TEST(Guard, ACoreOfBefore10IsRefused)
 {
-    // This program is no NIXL: it lacks the symbol that 1.0 brought.
+    // This program is no NIXL: it lacks the symbol that NIXL has since 1.0.
     void *library = dlopen(plugin_path.c_str(), RTLD_NOW | RTLD_LOCAL);
     ASSERT_NE(library, nullptr) << dlerror();
     const auto init = reinterpret_cast<nixlBackendPlugin *(*)()>(dlsym(library, "nixl_plugin_init"));
@@ -248,7 +248,7 @@ TEST(Requests, ToOneselfMoveDataAndTell)
     EXPECT_EQ(all, (notif_list_t{{"a", "and alone"}, {"a", "to myself"}}));
     EXPECT_EQ(a->releaseReqH(handle), NIXL_SUCCESS);
     EXPECT_EQ(a->unloadMD(target), NIXL_SUCCESS);
-    // Memory of after the first transfer is the mirror's too.
+    // Memory that is registered after the first transfer is in the mirror too.
     std::vector<std::uint64_t> later(16, 0);
     nixlBackendMD *more = host::add(*a, later.data(), 128);
     ASSERT_EQ(a->loadLocalMD(more, target), NIXL_SUCCESS);

@@ -2,8 +2,8 @@
 
     python conformance.py [NAME...]
 
-Prints a line for each case: ok, or what was answered instead. With Mooncake's own wheel installed in place of
-ferry-mooncake it tells where the two differ.
+Prints a line for each case: ok, or the answer that came instead. With Mooncake's own wheel installed instead
+of ferry-mooncake, it shows where the two differ.
 """
 
 from __future__ import annotations

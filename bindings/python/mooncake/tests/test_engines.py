@@ -1,5 +1,6 @@
-"""What vLLM, SGLang and LMCache ask of `mooncake.engine`, in their order and with their types, prefill and
-decode in two processes. docs/engines.md says which configuration of each does so, and names what was read."""
+"""The calls that vLLM, SGLang and LMCache make to `mooncake.engine`, in their order and with their types,
+with prefill and decode in two processes. docs/engines.md says which configurations make these calls, and
+names the sources that were read."""
 
 import ctypes
 import json
@@ -36,8 +37,8 @@ class Cache:
         self.lengths = [ctypes.sizeof(layer) for layer in self.layers]
 
 
-# The other process of each test: makes an engine, says where it is, and prints for each line of block ids on
-# its standard input what is in those blocks of every layer.
+# The other process of each test. It makes an engine, prints where it is, and, for each line of block ids on
+# its standard input, prints the contents of those blocks in every layer.
 DECODE = """
 import json, sys
 from test_engines import *
@@ -67,7 +68,7 @@ class Decode:
         self.session = f"{host}:{self.port}"
 
     def blocks(self, ids):
-        """What is in these blocks, layer by layer."""
+        """Returns the contents of these blocks, layer by layer."""
         self.process.stdin.write(json.dumps(list(ids)) + "\n")
         self.process.stdin.flush()
         return json.loads(self.process.stdout.readline())
@@ -83,7 +84,7 @@ class Decode:
 
 
 def words(ids):
-    """What a filled cache has there."""
+    """Returns the contents of these blocks in a filled cache."""
     return [
         [[*range(at := (layer << 32) + block * BLOCK_WORDS, at + BLOCK_WORDS)] for block in ids]
         for layer in range(LAYERS)
@@ -157,7 +158,7 @@ def test_sglang_disaggregation():
             )
             assert engine.unregister_memory(at) == 0
         assert decode.blocks([0])[0] == words([0])[0]
-    # teardown: the same lists are given back, and the KVManager of the other role registers them anew.
+    # teardown: the same lists are given back, and the KVManager of the other role registers them again.
     assert engine.batch_unregister_memory(cache.addresses) == 0
     assert engine.batch_register_memory(cache.addresses, cache.lengths) == 0
     assert engine.send_probe(decode.session) < 0

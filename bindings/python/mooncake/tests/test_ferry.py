@@ -152,9 +152,8 @@ def test_a_peer_that_is_killed_fails_what_comes_and_its_successor_is_reached():
 
 @pytest.mark.parametrize("proof", ["a secret", "the same user"])
 def test_a_session_goes_on_with_who_is_started_anew_in_its_place(proof, tmp_path, monkeypatch):
-    """One call may fail with the first process, whether the kernel here tells of its end or not.
-
-    It waits neither for a lease nor for the time to reconnect."""
+    """One call may fail with the first process, whether or not this kernel reports its end. The call waits
+    neither for a lease nor for the time to reconnect."""
     if proof == "a secret":
         secret = tmp_path / "secret"
         secret.write_bytes(secrets.token_bytes(32))

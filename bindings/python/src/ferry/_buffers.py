@@ -77,7 +77,7 @@ def host_buffer(source: Any, name: str) -> Any:
 
 class Pin:
     """Keeps a buffer in place until `release`. Has no finaliser: memory that a peer may still touch must
-    rather leak than move."""
+    leak rather than move."""
 
     __slots__ = ("_view", "address", "length")
 
@@ -119,7 +119,7 @@ def numbers(source: Any, name: str, item_bytes: tuple[int, ...] = (8,)) -> memor
 
 def integers(source: Sequence[int], name: str) -> array[int]:
     try:
-        # "Q" is as wide, and takes more than twice as long.
+        # "Q" is as wide, but takes more than twice as long.
         return array("L", source)
     except (TypeError, OverflowError) as error:
         raise invalid(f"{name}: {error}") from None

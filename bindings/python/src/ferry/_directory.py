@@ -40,7 +40,7 @@ class ChangeKind(enum.IntEnum):
     ADDED = 1
     CHANGED = 2
     REMOVED = 3
-    #: More names have changed than are remembered: list them anew.
+    #: More names have changed than are remembered: list them again.
     LIST_ANEW = 4
 
 
@@ -52,13 +52,13 @@ class DirectoryChange(NamedTuple):
 
 
 class DirectoryStatus(NamedTuple):
-    """How a directory stands."""
+    """The state of a directory."""
 
     is_connected: bool
     #: For how many seconds etcd has not answered; 0 while it does, and before its first answer.
     cut_off: float
     entries: int
-    #: Values of etcd that were left out since open: no entries, or beyond the bound.
+    #: Values in etcd that were left out since open: they are no entries, or beyond the bound.
     ignored: int
     names: int
     names_published: int
@@ -83,7 +83,7 @@ class Directory:
     `url` is "static:name=host:port,...", "static:/file", "static:" (names are addresses), or
     "etcd:http://host:port/prefix". `ttl` is how many whole seconds etcd keeps the names of an engine that it
     does not hear from. `timeout` is how long to wait for etcd's first answer; with `wait=False` the directory
-    opens at once and goes on trying. What is not given of user, password and files comes from FERRY_ETCD_*
+    opens at once and goes on trying. A user, password or file that is not given comes from the FERRY_ETCD_*
     variables.
     """
 

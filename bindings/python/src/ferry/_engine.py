@@ -145,9 +145,9 @@ class Engine:
 
     @property
     def warnings(self) -> list[str]:
-        """What the owner of the engine should know although the engine has opened: FERRY_* variables of the
-        environment that are no settings, each with the setting of the nearest name. Opening the engine also
-        issues them as RuntimeWarning."""
+        """Warnings of an engine that has opened nevertheless: FERRY_* variables of the environment that are
+        no settings, each with the setting of the nearest name. Opening the engine also issues them as
+        RuntimeWarning."""
         return text(library.ferry_engine_warnings, self._pointer).decode().splitlines()
 
     @property
@@ -237,9 +237,9 @@ class Engine:
     ) -> Queue:
         """Creates a queue for the given kinds of events.
 
-        `peers` are those that come up or are lost, `peer_states` the connections of known peers that go down
-        (PEER_DOWN) and stand again (PEER_UP). `notifications` are those of `channel`, 0 to 15; one queue at a
-        time takes them (BusyError).
+        `peers` reports peers that come up or are lost, `peer_states` known peers whose connection goes down
+        (PEER_DOWN) or stands again (PEER_UP). `notifications` reports those of `channel`, 0 to 15; one queue
+        at a time takes them (BusyError).
         """
         return create_queue(self, transfers, notifications, peers, capacity, peer_states, channel)
 

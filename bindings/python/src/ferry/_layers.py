@@ -31,7 +31,7 @@ class LayerBlocks:
 
 
 class Layers:
-    """Two caches of equal shape, in which each layer begins `layer_bytes` behind the one before; see
+    """Two caches of equal shape, in which each layer begins `layer_bytes` after the one before; see
     ferry_layers in ferry.h.
 
     `local` is a `Memory` or an address, `remote` a region of the peer; layer 0 begins at the start of each.

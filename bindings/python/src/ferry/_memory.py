@@ -114,7 +114,7 @@ def register(
         )
     except BaseException:
         if any(handles):
-            # A signal's handler has raised behind the call, which has succeeded: peers can reach the memory.
+            # A signal handler has raised after the call had succeeded: peers can reach the memory.
             engine._pins.update(zip(handles, pins))
         else:
             for pin in pins:

@@ -1,5 +1,5 @@
 """The base of the enums that mirror numbers of the library (`Status`, `State`, `EventKind` and others), and
-the enum that both errors and results have."""
+the enum that both errors and results use."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Kind = TypeVar("Kind", bound="Number")
 
 
 class Number(IntEnum):
-    """A number of the library. Equal to the plain number, as in programs that compare with numbers."""
+    """A number of the library. It equals the plain number, with which programs may compare it."""
 
 
 def number(kind: type[Kind], value: int) -> Kind:

@@ -66,7 +66,7 @@ class PeerInfo(NamedTuple):
     engine_id: bytes
     incarnation: int
     round_trip: float
-    """Of the last probe, in seconds; 0 before the first probe."""
+    """The round trip of the last probe, in seconds; 0 before the first probe."""
     transfers_active: int
     lanes: int
     same_host: bool
@@ -142,8 +142,8 @@ class Peer:
         return [remote_region(row) for row in rows]
 
     def region(self, name: str) -> RemoteRegion:
-        """Returns the region of this name, of several the region that was registered last; KeyError if the
-        peer has announced no such region."""
+        """Returns the region of this name, or the last registered one if several have the name; KeyError if
+        the peer has announced no such region."""
         if "\0" in name:  # C would see the name end there.
             raise KeyError(name)
         found = CRegionInfo(struct_size=sizeof(CRegionInfo))
@@ -174,8 +174,8 @@ class Peer:
         return found.value / 1e9
 
     def fence(self, timeout: float | None = None) -> None:
-        """Fences the peer: returns when nothing of the peer can land here any more. This engine refuses
-        the peer until it connects to the peer."""
+        """Fences the peer: returns when nothing that the peer sends can land here any more. This engine
+        refuses the peer until it connects to the peer."""
         what = self._engine._pointer, self.handle, nanoseconds(timeout)
         apart(self._engine, library.ferry_peer_fence, *what)
 
@@ -280,7 +280,7 @@ class Peer:
             call(library.ferry_transfer_run, self._engine._pointer, self.handle, op, address, count, *places)
         except BaseException:
             if handle.value != 0:
-                # A signal's handler has raised behind the call.
+                # A signal handler has raised after the call.
                 Transfer(self._engine, handle.value, None)._settle()
             raise
         if handle.value == 0:
@@ -321,8 +321,8 @@ class Peer:
             call(function, self._engine._pointer, self.handle, *what, place, addressof(handle))
         except BaseException:
             if handle.value != 0:
-                # A signal's handler has raised behind the call, which has started the transfer. The code that
-                # handles the exception may use the memory.
+                # A signal handler has raised after the call had started the transfer. The code that handles
+                # the exception may use the memory.
                 Transfer(self._engine, handle.value, queue)._settle()
             raise
         if "start_after" in options:

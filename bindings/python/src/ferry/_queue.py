@@ -75,7 +75,7 @@ class Event(NamedTuple):
     address: int
     length: int
     os_error: int = 0
-    """errno behind PEER_DOWN, PEER_LOST or a failed PEER_CONNECTED, or 0."""
+    """The errno that caused PEER_DOWN, PEER_LOST or a failed PEER_CONNECTED, or 0."""
     channel: int = 0
     """The channel of a notification."""
 
@@ -121,7 +121,7 @@ class Queue:
         remaining = nanoseconds(timeout)
         until = time.monotonic_ns() + remaining
         while not self._backlog:
-            # In turns, so that the interpreter handles signals. An event may be another coroutine's.
+            # In turns, so that the interpreter handles signals. An event that is taken may go to a coroutine.
             if not self._take(min(max(remaining, 0), TURN_NS)) and remaining <= 0:
                 raise PendingError(Status.PENDING, "the queue has no event yet")
             remaining = until - time.monotonic_ns()
@@ -185,7 +185,7 @@ class Queue:
         try:
             self._pump()
             if future in waiting and transfer.poll() is not None:
-                # Whoever sees that the transfer is final finds its event in the queue.
+                # Once the transfer is seen to be final, its event is in the queue.
                 self._pump()
                 if future in waiting:
                     # The event has been taken.
@@ -195,7 +195,7 @@ class Queue:
                 other.get_loop().call_soon_threadsafe(_wake, other)
         except BaseException:
             if future.done() and not future.cancelled() and future.exception() is None:
-                # The task was cancelled when it had the event, which is for others now.
+                # The task was cancelled when it had the event, which goes to another.
                 self._pass_on(future.result())
             raise
         finally:
@@ -259,7 +259,7 @@ class Queue:
             else:
                 call(library.ferry_queue_wait, *queue, timeout_ns, *place)
         finally:
-            # Also if a signal's handler raises behind the call: the events have been taken.
+            # Also if a signal handler raises after the call: the events have been taken.
             for index in range(count.value):
                 self._hand_out(self._event(events[index]))
             self._wake_next()

@@ -62,9 +62,9 @@ class Options(TypedDict, total=False):
     """A number of the caller's, 0 to 2**64 - 1, for the result and the event; the default is 0."""
     start_after: object
     """The event or stream of a device after which the transfer starts; for a stream, after all its work so
-    far. Either an object of torch or torch_npu or with `__cuda_stream__`, which ferry holds; or a pair of
-    a `StartAfter` and a handle. The event of a handle must exist until the transfer is final; the stream of a
-    handle must exist until the call returns, and its context until the transfer is final."""
+    far. Either an object of torch or torch_npu, or one with `__cuda_stream__`, which ferry keeps alive; or a
+    pair of a `StartAfter` and a handle. The event of a handle must exist until the transfer is final; the
+    stream of a handle must exist until the call returns, and its context until the transfer is final."""
 
 
 class SubmitOptions(Options, total=False):
@@ -238,7 +238,7 @@ def options_of(options: dict[str, Any]) -> COptions:
     if "transports" in options:
         for transport in options["transports"]:
             made.transports_allowed |= 1 << unsigned(transport, "transports", 6)
-        # To the library no bit is every transport.
+        # The library takes no bits as every transport.
         if made.transports_allowed == 0:
             raise invalid("transports names no transport; without the option every transport is allowed")
     if "priority" in options:

@@ -48,7 +48,7 @@ class Transfer:
             try:
                 raise error
             finally:
-                # The error's traceback has this frame. With the error in it, both would keep the transfer.
+                # The error's traceback refers to this frame: a reference back would keep the transfer alive.
                 del error
         assert result is not None  # Without an error there is a result.
         return result
@@ -73,7 +73,7 @@ class Transfer:
     async def wait_async(self, *, progress: Callable[[int, int], object] | None = None) -> Result:
         """`wait` in an event loop, for a transfer that was submitted with a queue. If the task is cancelled,
         the wait ends and the transfer goes on. Several tasks may wait for one transfer; the wait for a final
-        transfer ends at once, whoever has taken its event."""
+        transfer ends at once, even if another task has taken its event."""
         if progress is None:
             await self.final_async()
         else:

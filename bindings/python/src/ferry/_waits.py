@@ -1,7 +1,7 @@
 """Calls that wait for peers, so that the interpreter handles signals meanwhile: control-C ends each at once.
 
-The library's own waits end only when they are over. A call that can be repeated waits in turns. A call that
-would begin anew with each turn has a thread of its own.
+A wait inside the library can't be interrupted. A call that can be repeated waits in turns. A call that would
+begin anew with each turn has a thread of its own.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ def apart(
     import threading
 
     if threading.current_thread() is not threading.main_thread():
-        # No handler runs here.
+        # Signal handlers run on the main thread only.
         return call(function, *arguments)
     outcome: list[int | BaseException] = []
-    # Who takes it first learns that the other is still there.
+    # The side that takes the ticket first knows that the other side is still there.
     tickets = [keep]
     over = _thread.allocate_lock()
     over.acquire()
@@ -75,7 +75,7 @@ def apart(
         try:
             raise found
         finally:
-            # The error's traceback has this frame.
+            # The error's traceback refers to this frame.
             del found
     return found
 

@@ -22,8 +22,9 @@ class FerryConnector(SchedulerHalf, WorkerHalf, KVConnectorBase_V1, SupportsHMA)
         options = Options(**self._kv_transfer_config.kv_connector_extra_config)
         groups = specs_of(vllm_config, kv_cache_config, options.draft)
         if role == KVConnectorRole.SCHEDULER:
-            # Blocks that leave a window before the prompt is complete would still be offered. If two halves of a batch
-            # take turns on a device, vLLM names a layer twice.
+            # With windows, blocks that leave one before the prompt is complete would still be offered. If two
+            # halves of a
+            # batch take turns on a device, vLLM names a layer twice.
             windows = [window_of(next(iter(group.values()))) for group in groups]
             by_layer = windows == [0] and (current_platform.is_cpu() or current_platform.is_cuda())
             by_layer = by_layer and not vllm_config.parallel_config.use_ubatching

@@ -24,7 +24,7 @@ KINDS = {FullAttentionSpec: kv.FULL, SlidingWindowSpec: kv.WINDOW, MLAAttentionS
 
 
 def specs_of(config: VllmConfig, caches: KVCacheConfig, draft: bool) -> list[dict[str, Any]]:
-    """The format of each layer's cache, by group. Refuses what would not be handed over rightly."""
+    """The format of each layer's cache, by group. Refuses caches that could not be handed over correctly."""
     for name in ("pipeline", "prefill_context", "decode_context"):
         if getattr(config.parallel_config, f"{name}_parallel_size", 1) > 1:
             raise ValueError(f"FerryConnector: {name}_parallel_size must be 1")
@@ -45,7 +45,7 @@ def specs_of(config: VllmConfig, caches: KVCacheConfig, draft: bool) -> list[dic
 
 
 def key_of(config: VllmConfig, model: str) -> dict[str, str]:
-    """What must be equal on both sides of a handoff."""
+    """The texts that must be equal on both sides of a handoff."""
     names = ("rope_parameters", "rope_theta", "rope_scaling", "partial_rotary_factor")
     found = {name: getattr(config.model_config.hf_text_config, name, None) for name in names}
     rope = json.dumps(found, sort_keys=True, default=str)
@@ -75,7 +75,7 @@ def describe(
 
 
 def window_of(spec: Any) -> int:
-    """How many tokens vLLM keeps: those that the next token attends to, which is one of its own window. 0: all."""
+    """How many tokens vLLM keeps: those that the next token attends to besides itself. 0: all."""
     return max(spec.sliding_window - 1, 1) if isinstance(spec, SlidingWindowSpec) else 0
 
 

@@ -24,13 +24,13 @@ class Offer:
     tokens: int
     # Tokens of the whole prompt, if this step completes it; 0 otherwise.
     sealed: int
-    # In the worker: of how many layers ferry was told that they have these tokens.
+    # In the worker: the number of layers that ferry knows to have these tokens.
     told: int = 0
 
 
 @dataclass
 class Take:
-    """Blocks of a request that want the tokens of an offer."""
+    """Blocks of a request that are to get the tokens of an offer."""
 
     request: str
     id: bytes

@@ -28,7 +28,7 @@ class Options:
     lease_s: float = 30.0
     take_s: float = 120.0
     connect_s: float = 2.0
-    # A peer that is silent so long while something is expected of it is lost.
+    # A peer that is silent for this long while something is expected of it is lost.
     silence_ms: int = 1000
 
     def __post_init__(self) -> None:

@@ -78,7 +78,7 @@ class SchedulerHalf:
             self.prefills[request.request_id] = Prefill(request, id)
 
     def _take(self, request: Request, found: tuple[bytes, list[bytes]], blocks: Any, external: int) -> None:
-        """Takes; of a request that needs nothing, lets the producer free its blocks."""
+        """Takes the tokens. If the request needs none, the take lets the producer free its blocks."""
         request.kv_transfer_params["do_remote_prefill"] = False
         name, tokens, awaited = request.request_id, request.num_prompt_tokens, external > 0
         skip = tokens - external
@@ -88,7 +88,7 @@ class SchedulerHalf:
         self.next.takes.append(Take(name, *found, secrets.randbits(64), wanted, skip, tokens, awaited))
 
     def _lists(self, blocks: Sequence[list[int]], first: int, end: int) -> Lists:
-        """Of each group, the blocks from the one with the first token on; those that have left a window are null."""
+        """For each group, the blocks from the one with the first token on, without those that have left a window."""
         lists = []
         config = self._kv_cache_config
         for group, ids in zip(config.transfer_groups, config.select_transfer_block_ids(blocks), strict=True):
@@ -139,7 +139,7 @@ class SchedulerHalf:
         if (prefill := self.prefills.pop(name, None)) and prefill.is_offered:
             whole = whole and prefill.is_sealed
         elif whole or id:
-            # Somebody may wait for the proxy's id: an offer that ends tells so.
+            # A consumer may wait for the proxy's id: an offer that ends tells it.
             id, tokens = id or kv.new_id(), request.num_prompt_tokens if whole else 0
             lists = self._lists(block_ids, 0, tokens)
             self.next.offers.append(Offer(name, id, lists, True, tokens, tokens, tokens))

@@ -7,7 +7,7 @@ from typing import Any
 
 from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorPromMetrics, KVConnectorStats
 
-# Beside ends by "offer SENT" and so on.
+# The key of taken tokens, beside those of ends, such as "offer SENT".
 TOKENS = "tokens taken"
 
 

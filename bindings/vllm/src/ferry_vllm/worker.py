@@ -43,7 +43,7 @@ class WorkerHalf:
         self.ids: dict[str, bytes] = {}
         self.offers: dict[bytes, str] = {}
         self.finished: set[str] = set()
-        # Takes that have not ended, by id; those of which vLLM has not been told, by request.
+        # Takes that have not ended, by id; takes whose end vLLM has not been told, by request.
         self.takes: dict[bytes, Take] = {}
         self.taken: dict[str, Take] = {}
         # Offers of tokens that this step computes.
@@ -116,7 +116,8 @@ class WorkerHalf:
         elif any(len(group.ids) for group in blocks):
             self.cache.extend(offer.id, blocks)
         if offer.cached:
-            # vLLM has had the last token of a whole prompt; the device may not have computed a cached prefix yet.
+            # For a whole prompt vLLM has the last token, so the device is done; it may still compute a cached
+            # prefix.
             ready = self._ready if offer.cached < offer.tokens else self.cache.ready
             ready(offer.id, offer.cached)
         if offer.sealed:
@@ -136,8 +137,8 @@ class WorkerHalf:
         self._tell(*self.places.get(layer_name, (0, 0)))
 
     def wait_for_save(self) -> None:
-        """Tells the layers that vLLM has not named: in a CUDA graph of the whole step it names none. vLLM calls also if
-        the step has failed; then they are not computed."""
+        """Tells the layers that vLLM has not named: in a CUDA graph of the whole step it names none. vLLM also calls
+        this if the step has failed; then they are not computed."""
         _, end = max(self.places.values())
         if sys.exc_info()[0] is None:
             self._tell(0, end)
@@ -146,8 +147,8 @@ class WorkerHalf:
                 quietly(self.cache.abort, offer.id)
 
     def _tell(self, first: int, end: int) -> None:
-        """The layers before `end` are computed, if those before `first` are. What is refused, because too many calls
-        wait for the device, comes with the others at the end of the step."""
+        """Reports the layers before `end` as computed, if those before `first` are. A call that is refused, because
+        too many wait for the device, is repeated with the others at the end of the step."""
         for offer in self.computing:
             if first <= offer.told < end and quietly(self._ready, offer.id, offer.tokens, (offer.told, end)):
                 offer.told = end
@@ -202,7 +203,7 @@ class WorkerHalf:
             self.done.finished_recving.add(take.request)
 
     def _fail(self, take: Take, why: str, valid: int, untrusted: set[int]) -> None:
-        """Names the blocks of a take that vLLM has to compute. With several groups a number names no block."""
+        """Names the blocks of a take that vLLM has to compute. With several groups a number alone names no block."""
         logger.warning("take of %s: %s", take.request, why)
         if take.is_owed and len(take.blocks) > 1:
             self.done.failed_recving.add(take.request)
@@ -261,7 +262,7 @@ class WorkerHalf:
 
 
 def quietly(call: Callable[..., None], *arguments: Any) -> bool:
-    """Calls for what may have ended meanwhile: its event says why. False if the call is refused for another reason."""
+    """Makes a call about what may have ended meanwhile: its event says why. False if refused for another reason."""
     try:
         call(*arguments)
     except ferry.StaleError as error:

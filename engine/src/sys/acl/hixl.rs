@@ -1,6 +1,6 @@
-//! HIXL: device memory that devices of other hosts read and write directly. A library of its own, opened when it is
-//! first needed; its objects are released when dropped. Each call is made under a context of the device whose memory
-//! it uses.
+//! HIXL, by which devices of other hosts read and write device memory directly. It is a library of its own, opened when
+//! it is first needed; its objects are released when dropped. Each call is made under a context of the device whose
+//! memory it uses.
 
 use super::bindings as ffi;
 use super::handles::DeviceMemory;
@@ -36,8 +36,8 @@ pub struct Hixl {
 }
 
 impl Hixl {
-    /// Opens `wanted`, or the system's library if `wanted` is empty, once. Fails with UNAVAILABLE and the reason; for
-    /// a library before 9.1 that is a missing function.
+    /// Opens `wanted`, or the system's library if `wanted` is empty, once. Fails with UNAVAILABLE and the reason; a
+    /// library before 9.1 lacks a function.
     pub fn open(wanted: &str) -> Result<&'static Hixl> {
         static OPEN: Mutex<Vec<&'static Hixl>> = Mutex::new(Vec::new());
         let name = if wanted.is_empty() { NAME } else { wanted };
@@ -84,7 +84,7 @@ pub struct Server {
     library: &'static Hixl,
     raw: *mut c_void,
     registered: *mut c_void,
-    /// None after the memory was leaked because the server could not be ended.
+    /// None once the memory was freed, or was leaked because the server could not be ended.
     memory: Option<DeviceMemory>,
 }
 
@@ -184,7 +184,7 @@ impl Client {
             remote,
             host: host.as_ptr(),
             port: port.into(),
-            // Zero means the library's defaults.
+            // 255 leaves the choice to the library.
             traffic_class: u8::MAX,
             service_level: u8::MAX,
             reserved: [0; 98],
@@ -197,7 +197,7 @@ impl Client {
         let region = of_device(&memory, length);
         let mut client = Client { library, raw, memory: Some(memory), remote: (0, 0), failed: false };
         let mut registered = null_mut();
-        // SAFETY: the memory is kept until the client has ended, with which the registration goes.
+        // SAFETY: the memory is kept until the client has ended, which also ends the registration.
         let code = unsafe { (calls.HixlCSClientRegMem)(raw, TAG.as_ptr(), &region, &mut registered) };
         library.check("HixlCSClientRegMem", code)?;
         // SAFETY: the client was made above.

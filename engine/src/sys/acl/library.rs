@@ -85,7 +85,7 @@ impl Library {
         if code == 0 {
             return Ok(());
         }
-        // SAFETY: NULL, or a C string of this thread that stands until its next call.
+        // SAFETY: NULL, or a C string of this thread, valid until its next call.
         let text = unsafe { text_of((self.calls.aclGetRecentErrMsg)()) };
         let text = text.map_or_else(String::new, |text| format!(": {text}"));
         let error = Error::new(status_of(code), format!("{function} failed with {code}{text}"));
@@ -187,7 +187,7 @@ fn candidates(wanted: &str) -> Vec<&str> {
 
 /// # Safety
 ///
-/// NULL, or a C string that stands for the call.
+/// NULL, or a C string that stays valid for the call.
 unsafe fn text_of(text: *const c_char) -> Option<String> {
     if text.is_null() {
         return None;

@@ -9,7 +9,7 @@ use std::ffi::{c_int, c_void, CStr, CString};
 macro_rules! calls {
     ($table:ident required: $($name:ident),+; $(mark: $mark:ident;)? $(optional: $($maybe:ident),+;)?) => {
         /// The library's functions. Fields have the functions' names, which errors repeat; some versions lack the
-        /// optional ones. The mark is not called: its presence tells of the version.
+        /// optional ones. The mark is never called: its presence shows that the version is new enough.
         #[allow(non_snake_case)]
         pub struct $table {
             $(pub $name: <ffi::$name as IntoIterator>::Item,)+
@@ -78,7 +78,7 @@ impl Object {
         if !object.is_null() {
             return Ok(Object(object));
         }
-        // SAFETY: NULL, or a C string of this thread that stands until its next call of the loader.
+        // SAFETY: NULL, or a C string of this thread, valid until its next call of the loader.
         let text = unsafe { libc::dlerror().as_ref().map(|text| CStr::from_ptr(text).to_string_lossy()) };
         Err(unavailable(text.map_or_else(
             || format!("{name} can't be opened"),

@@ -51,8 +51,8 @@ macro_rules! functions {
         /// Each method is the driver's function of that name.
         ///
         /// # Safety
-        /// Of every method: pointers lead to what the function reads or writes, for as long as it does, and
-        /// handles are of things that still exist.
+        /// For every method: each pointer is valid for what the function reads or writes, for as long as it does, and
+        /// each handle names an object that still exists.
         #[allow(clippy::too_many_arguments, clippy::missing_safety_doc)]
         impl Api {
             $($(#[$when])* pub unsafe fn $name(&'static self, $($arg: $type),*) -> Result<(), Failure> {
@@ -125,7 +125,7 @@ functions! {
     }
     optional {
         exchange_capture_mode = "cuThreadExchangeStreamCaptureMode" (mode: *mut i32);
-        // Of 12.8; the header of 13.0 has another one by this name, whose symbol ends in _v2.
+        // Since 12.8. The header of 13.0 has another function of this name, whose symbol ends in _v2.
         memcpy_batch = "cuMemcpyBatchAsync"
             (to: *mut u64, from: *mut u64, bytes: *mut usize, count: usize, attributes: *mut CopyAttributes,
             attribute_starts: *mut usize, attribute_count: usize, failed_at: *mut usize, stream: Handle);
@@ -270,7 +270,7 @@ impl Opened {
         Err(format!("the driver's library can't be opened: {text}"))
     }
 
-    /// Checked first: an old driver may lack other functions because of its age.
+    /// Returns the driver's version. It is checked first, because an old driver lacks other functions too.
     fn version(&self) -> Option<i32> {
         let address = self.symbol("cuDriverGetVersion\0")?;
         // SAFETY: the driver's function of this name has this signature in every version.

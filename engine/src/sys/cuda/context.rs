@@ -99,7 +99,7 @@ impl Entered {
         // SAFETY: the caller's promise.
         unsafe { api.ctx_push_current(context) }?;
         let mut capture_mode = CAPTURE_MODE_RELAXED;
-        // SAFETY: the mode lives on this stack. Where there is no such call there is no such mode.
+        // SAFETY: the mode lives on this stack. A driver without this call has no such mode.
         let _ = unsafe { api.exchange_capture_mode(&mut capture_mode) };
         Ok(Entered { api, capture_mode, _thread: PhantomData })
     }

@@ -82,8 +82,8 @@ pub const ATTRIBUTE_PCI_DEVICE: i32 = 34;
 pub const ATTRIBUTE_PCI_DOMAIN: i32 = 50;
 pub const ATTRIBUTE_RDMA_WRITES_ORDERING: i32 = 118;
 pub const ATTRIBUTE_DMA_BUF_SUPPORTED: i32 = 124;
-/// `CUGPUDirectRDMAWritesOrdering`: the device sees NICs' writes without a flush. The next higher value says so of all
-/// devices, 0 of none.
+/// `CUGPUDirectRDMAWritesOrdering`: this device sees NICs' writes without a flush. At the next higher value all devices
+/// do, at 0 none does.
 pub const RDMA_WRITES_ORDERED_FOR_OWNER: i32 = 100;
 
 /// `CUmemAllocationHandleType`.

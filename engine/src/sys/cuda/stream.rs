@@ -48,7 +48,7 @@ impl Drop for Stream {
     }
 }
 
-/// A position in a stream, recorded anew for each use.
+/// A position in a stream, recorded again for each use.
 pub struct Event {
     api: &'static Api,
     raw: Handle,
@@ -66,7 +66,7 @@ impl Event {
     }
 
     /// # Safety
-    /// The stream exists, and is of the event's context.
+    /// The stream exists, and belongs to the event's context.
     pub unsafe fn record(&self, stream: Handle) -> Result<(), Failure> {
         // SAFETY: the event lives; the stream is the caller's promise.
         unsafe { self.api.event_record(self.raw, stream) }

@@ -1,5 +1,5 @@
-//! Locks without `health`, for code that a model checker runs: its locks have the same methods. They are the standard
-//! library's. A simulation replaces them.
+//! Locks without `health`: the standard library's. Code that a model checker runs uses them, because the checker's
+//! locks have the same methods. A simulation replaces them.
 
 pub use std::sync::{
     Condvar, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError,

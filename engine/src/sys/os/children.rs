@@ -58,7 +58,7 @@ fn place(fd: RawFd) -> Option<(usize, u64)> {
     Some((fd / 64, 1 << (fd % 64)))
 }
 
-/// Lets children close their copies from now on. Once in a process; later calls do nothing.
+/// Registers the handlers: children close their copies from now on. Later calls in this process do nothing.
 pub fn watch() -> io::Result<()> {
     if !OWNER.load(Ordering::Acquire).is_null() || cfg!(miri) {
         return Ok(());

@@ -1,18 +1,18 @@
 //! Clocks. Deadlines, timers and leases use CLOCK_MONOTONIC_RAW. A daemon that sets the time slews CLOCK_MONOTONIC and
-//! CLOCK_BOOTTIME, by up to 8.3 % (chronyd) or 10 % and more (adjtimex), and a lease allows 0.1 %. The engine reads no
-//! clock but here: `tests/imports.rs` holds that.
+//! CLOCK_BOOTTIME, by up to 8.3 % (chronyd) or 10 % and more (adjtimex); a lease tolerates 0.1 %. The engine reads
+//! clocks only here, which `tests/imports.rs` checks.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Instant, SystemTime};
 
 use crate::types::{Boottime, Monotonic, Shown};
 
-/// What two readings in a row may differ. A sleep of the machine takes longer.
+/// The most that two readings in a row may differ. A sleep of the machine takes longer.
 const NOISE_NS: u64 = 20_000;
-/// How often the length of the sleep is measured until nothing interrupts the measurement.
+/// The most attempts to measure the length of the sleep without an interruption.
 const TRIES: usize = 64;
 
-/// The time that the machine slept, up to NOISE_NS, as it was found last.
+/// The time that the machine has slept, as it was found last, to within NOISE_NS.
 static SLEPT_NS: AtomicU64 = AtomicU64::new(0);
 
 /// Returns the time on CLOCK_MONOTONIC_RAW.
@@ -22,12 +22,12 @@ pub fn monotonic_ns() -> Monotonic {
 
 /// Returns the time on CLOCK_MONOTONIC_RAW plus the time that the machine slept.
 pub fn boottime_ns() -> Boottime {
-    // In this order: a thread that stands still between the two shows an early time, never one to come.
+    // In this order a thread that is preempted between the two readings returns an early time, never a future one.
     let awake_ns = read(libc::CLOCK_MONOTONIC_RAW);
     Boottime::from_ns(awake_ns + slept_ns())
 }
 
-/// Returns moments as CLOCK_MONOTONIC shows them, from the time of now by both clocks. ZERO stays ZERO.
+/// Converts moments to CLOCK_MONOTONIC, by their distance from now. ZERO stays ZERO.
 pub fn shown<const N: usize>(now: Monotonic, moments: [Monotonic; N]) -> [Shown; N] {
     let shown = Shown::from_ns(read(libc::CLOCK_MONOTONIC));
     moments.map(|moment| match moment {
@@ -36,7 +36,8 @@ pub fn shown<const N: usize>(now: Monotonic, moments: [Monotonic; N]) -> [Shown;
     })
 }
 
-/// CLOCK_BOOTTIME and CLOCK_MONOTONIC are slewed alike: the difference changes while the machine sleeps, and only then.
+/// Returns how long the machine has slept. CLOCK_BOOTTIME and CLOCK_MONOTONIC are slewed alike: their difference
+/// changes only while the machine sleeps.
 fn slept_ns() -> u64 {
     let known_ns = SLEPT_NS.load(Ordering::Relaxed);
     let awake_ns = read(libc::CLOCK_MONOTONIC);
@@ -47,7 +48,7 @@ fn slept_ns() -> u64 {
     slept_since_ns(known_ns)
 }
 
-/// The machine slept since, or this thread stood still between two readings.
+/// Measures again: the machine has slept since, or this thread was preempted between two readings.
 #[cold]
 fn slept_since_ns(known_ns: u64) -> u64 {
     let measure = || {
@@ -61,7 +62,7 @@ fn slept_since_ns(known_ns: u64) -> u64 {
     if found_ns.abs_diff(known_ns) < NOISE_NS {
         return known_ns;
     }
-    // All threads agree: the first to notice decides.
+    // The first thread to notice decides for all.
     let set = SLEPT_NS.compare_exchange(known_ns, found_ns, Ordering::Relaxed, Ordering::Relaxed);
     set.map_or_else(|other_ns| other_ns, |_| found_ns)
 }
@@ -88,7 +89,7 @@ pub fn wall() -> SystemTime {
 mod tests {
     use super::*;
 
-    /// The clocks agree with the kernel's: an engine of another process on this host may not, by NOISE_NS.
+    /// The clock agrees with the kernel's; it may differ by NOISE_NS from that of another process on this host.
     #[test]
     fn the_clock_of_leases_has_the_rate_of_the_hardware_and_counts_sleep() {
         let (raw, boot) = (monotonic_ns().ns(), boottime_ns().ns());

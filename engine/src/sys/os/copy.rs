@@ -6,11 +6,11 @@
 //!
 //! These stores are no atomics. One side of a copy belongs to another process, whose accesses Rust does not see: they
 //! are like a device's. The other side is memory of this program, and the language defines no result if a thread of
-//! this process accesses the same bytes meanwhile, be it by the atomic loads of `racing`: a program that reads what a
+//! this process accesses the same bytes meanwhile, even by the atomic loads of `racing`: a program that reads what a
 //! running READ writes has that race with any transport. In practice each byte is old or new, because the compiler
 //! knows nothing of either address and the CPUs store whole bytes. A non-temporal store may be seen later than an
-//! atomic store that follows it, until the fence at the end of `copy_all`: so the end of a transfer, which comes behind
-//! the fence, is the only sign that the bytes are there.
+//! atomic store that follows it, until the fence at the end of `copy_all`. So only the end of a transfer, which comes
+//! after the fence, shows that the bytes are there.
 
 /// From this many bytes in one call, stores bypass the cache. Below that, `memcpy` is four times faster in the cache,
 /// and a third slower out of it.
@@ -99,7 +99,7 @@ unsafe fn stream(kernel: x86::Kernel, piece: Piece) {
     let body = (length - head) / x86::LINE_BYTES * x86::LINE_BYTES;
     let tail = length - head - body;
     if head == 0 && tail == 0 {
-        // Blocks of whole pages, mostly. At 4 KiB two empty copies cost a sixth of the speed.
+        // Mostly blocks of whole pages. At 4 KiB the two empty copies would cost a sixth of the speed.
         // SAFETY: the caller's promise; `to` is a line's start and `length` a whole number of lines.
         return unsafe { kernel(from, to, length) };
     }

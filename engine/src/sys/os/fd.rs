@@ -22,7 +22,7 @@ impl<T: Into<std::os::fd::OwnedFd>> From<T> for OwnedFd {
 }
 
 /// Gives a descriptor another number if it has that of standard input, output or error, which a daemon may have closed:
-/// what the daemon prints then would go into the descriptor. The number stays where the limit leaves no other one.
+/// the daemon's output would go into the descriptor. The number stays if the limit leaves no other one.
 pub fn above_standard(fd: std::os::fd::OwnedFd) -> std::os::fd::OwnedFd {
     if fd.as_raw_fd() > libc::STDERR_FILENO {
         return fd;

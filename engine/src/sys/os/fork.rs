@@ -48,7 +48,7 @@ impl ForkGuard {
         Ok(guard)
     }
 
-    /// Makes this process the one that is no child.
+    /// Marks this process as the one that is not a child.
     pub(super) fn take_over(&self) {
         self.byte().store(1, Ordering::Relaxed);
     }

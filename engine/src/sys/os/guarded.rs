@@ -13,7 +13,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-/// At most as much as an empty pipe takes without a second process.
+/// No more than an empty pipe holds, so that a write needs no reader.
 const PIPE_BYTES: usize = 4096;
 
 /// A page of the range faults. A part of the range may have been copied.
@@ -23,7 +23,7 @@ pub struct Faulted;
 /// Copies to registered memory.
 ///
 /// # Safety
-/// Nothing in this process holds a reference to the `from.len()` bytes from `to` on, and `from` is none of them.
+/// Nothing in this process holds a reference to the `from.len()` bytes from `to` on, and `from` does not overlap them.
 pub unsafe fn put(to: *mut u8, from: &[u8]) -> Result<(), Faulted> {
     // SAFETY: the caller's promise; `from` is borrowed.
     unsafe { put_shared(to, from.as_ptr(), from.len()) }
@@ -44,7 +44,7 @@ pub unsafe fn put_shared(to: *mut u8, from: *const u8, length: usize) -> Result<
 /// Copies from registered memory.
 ///
 /// # Safety
-/// `into` is none of the bytes from `from` on.
+/// `into` does not overlap the bytes from `from` on.
 pub unsafe fn get(from: *const u8, into: &mut [u8]) -> Result<(), Faulted> {
     // SAFETY: the caller's promise; `into` is borrowed by nobody else.
     unsafe { get_shared(from, into.as_mut_ptr(), into.len()) }
@@ -63,7 +63,7 @@ pub unsafe fn get_shared(from: *const u8, to: *mut u8, length: usize) -> Result<
     unsafe { by_pipe(from, to, done, length) }
 }
 
-/// Copies what is left behind the first `done` bytes.
+/// Copies the bytes after the first `done` bytes.
 ///
 /// # Safety
 /// As for `through`.
@@ -146,7 +146,7 @@ mod tests {
         }
     }
 
-    /// The second way alone: what `process_vm_writev` can't reach.
+    /// The pipe alone, which serves ranges that `process_vm_writev` can't copy.
     #[test]
     fn a_pipe_copies_the_same() {
         let (read, write) = pipe().unwrap();

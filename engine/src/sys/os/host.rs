@@ -87,11 +87,11 @@ pub fn is_being_dumped(process: BorrowedFd<'_>) -> bool {
         }
         seen += 1;
     }
-    // The number was this process's all the time.
+    // The pid belonged to this process all the time.
     seen == threads && pid() == Some(found)
 }
 
-/// Returns the number behind a name at the beginning of a line.
+/// Returns the number after a name at the beginning of a line.
 fn line(text: &str, name: &str) -> Option<i64> {
     text.lines().find_map(|line| line.strip_prefix(name))?.trim().parse().ok()
 }
@@ -130,7 +130,7 @@ pub fn machine_id() -> Vec<u8> {
     fs::read("/etc/machine-id").unwrap_or_default()
 }
 
-/// Returns whom the kernel lets trace this process, as Yama counts it; nothing if the kernel has no Yama.
+/// Returns Yama's rule for who may trace this process; an empty text if the kernel has no Yama.
 pub fn ptrace_scope() -> String {
     let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
     scope.trim().to_owned()

@@ -1,13 +1,13 @@
-//! A page at a drawn address, by which copies recognise the memory of this program. A call that copies into or out of
+//! A page at a random address, by which copies recognise the memory of this program. A call that copies into or out of
 //! another process (`vm`) finds its memory by a pid, which exec keeps. The kernel takes the memory once in a call and
-//! goes through the ranges in their order until one is not there. So a call that names the landmark first copies
-//! nothing unless the memory has that page. `region::grants` tells its place to the peers; `transport::local` names it.
+//! goes through the ranges in order until one is missing. So a call that names the landmark first copies nothing unless
+//! the memory has that page. `region::grants` tells its place to the peers; `transport::local` names it.
 
 use crate::sys::random_u64;
 use std::io;
 use std::ptr::NonNull;
 
-/// Where a landmark is, and what is there. A READ finds the secret; a WRITE stores `BYTES` behind it.
+/// The place of a landmark, and its secret. A READ finds the secret; a WRITE stores `BYTES` after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
     /// 0: there is no landmark.
@@ -17,7 +17,7 @@ pub struct Place {
 
 /// The bytes that a call moves to or from a landmark.
 pub const BYTES: usize = size_of::<u64>();
-/// Draws at each zone, before the next zone is tried.
+/// Draws in each zone, before the next zone is tried.
 const DRAWS: usize = 8;
 
 /// Unmapped when dropped. A forked child does not have the page.
@@ -72,9 +72,9 @@ impl Drop for Landmark {
     }
 }
 
-/// Returns where to draw addresses, best first. In the first zone no program of 47 bits or more has memory: neither
-/// executables, heaps and libraries, nor Go, nor the sanitizers' shadows. The others are for smaller spaces, and for
-/// sanitizers, which allow no mappings elsewhere: nearer to this process's own memory.
+/// Returns where to draw addresses, best first. In the first zone no program with 47 or more address bits has memory:
+/// neither executables, heaps and libraries, nor Go, nor the sanitizers' shadows. The others are for smaller address
+/// spaces, and for sanitizers, which allow no mappings elsewhere: they are nearer to this process's own memory.
 fn zones() -> [(u64, u64); 3] {
     let on_the_stack = 0_u8;
     let here = (&raw const on_the_stack as u64 & !0xffff_ffff).max(1 << 32);
@@ -95,7 +95,7 @@ fn map(at: u64, bytes: usize) -> io::Result<NonNull<u8>> {
         return Err(io::Error::last_os_error());
     }
     if page as u64 != at {
-        // An old kernel, or a sanitizer, takes the address as a wish.
+        // An old kernel, or a sanitizer, takes the address as a hint.
         // SAFETY: mapped above, and unknown to others.
         unsafe { libc::munmap(page, bytes) };
         return Err(io::Error::from_raw_os_error(libc::EEXIST));

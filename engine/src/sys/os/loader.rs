@@ -1,4 +1,4 @@
-//! The dynamic loader: opens libraries, and counts those that were opened and closed. To count reads no file.
+//! The dynamic loader: opens libraries, and counts those that were opened and closed. Counting reads no file.
 
 use libc::{c_int, c_void, dl_phdr_info, size_t};
 use std::ffi::CStr;
@@ -42,7 +42,7 @@ unsafe extern "C" fn look(info: *mut dl_phdr_info, size: size_t, place: *mut c_v
 mod tests {
     use super::*;
 
-    /// Other tests may open libraries meanwhile: so often that no two looks agree they don't.
+    /// Other tests may open libraries meanwhile, but not so often that no two looks agree.
     #[test]
     fn a_library_that_is_opened_is_counted() {
         let before = changes().unwrap();

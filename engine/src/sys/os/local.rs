@@ -1,6 +1,5 @@
-//! Variables of a thread, and state that a process keeps outside of its engines. The first are the standard library's,
-//! the second are statics. A simulation replaces both: its threads and processes share one thread of the operating
-//! system.
+//! Variables of a thread, which are the standard library's, and state that a process keeps outside of its engines, in
+//! statics. A simulation replaces both: its threads and processes share one thread of the operating system.
 
 /// Declares variables of threads.
 pub use std::thread_local as local;

@@ -9,7 +9,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::AtomicU64;
 use std::sync::Arc;
 
-/// Pages that are allocated at a time: a multiple of every page's size.
+/// The bytes that are allocated at a time: a multiple of every page size.
 const CHUNK_BYTES: usize = 256 << 20;
 
 /// A mapped range, unmapped when dropped.
@@ -59,8 +59,8 @@ impl Mapping {
     /// Leaves the memory out of forked children, which would keep it allocated after the end of its process. Only for
     /// memory whose address the program does not have: a child of the program may read the program's memory.
     pub fn keep_from_children(&self) {
-        // SAFETY: the range is mapped, and the advice does not change what is in it. Nothing in a child comes to code
-        // that has the mapping: an engine that a child inherited is never dropped there.
+        // SAFETY: the range is mapped, and the advice does not change what is in it. No code in a child uses the
+        // mapping: an engine that a child inherited is never dropped there.
         unsafe { libc::madvise(self.address().cast(), self.length, libc::MADV_DONTFORK) };
     }
 
@@ -199,7 +199,7 @@ mod tests {
     use super::*;
     use std::cell::Cell;
 
-    /// Others take memory meanwhile: the pages that are there are given back with the mapping.
+    /// Other processes take memory meanwhile. The pages that were allocated are freed with the mapping.
     #[test]
     fn a_chunk_for_which_no_memory_is_left_is_not_allocated() {
         let fd = memfd::create(c"ferry-test", 3 * CHUNK_BYTES).unwrap();

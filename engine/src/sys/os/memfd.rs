@@ -28,8 +28,8 @@ pub fn create(name: &CStr, length: usize) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
-/// Refuses a length above the process's limit of files (`ulimit -f`): the kernel would answer `ftruncate` by SIGXFSZ,
-/// which ends the program.
+/// Refuses a length above the process's limit of file sizes (`ulimit -f`): the kernel would answer `ftruncate` by
+/// SIGXFSZ, which ends the program.
 fn check_file_limit(length: usize) -> io::Result<()> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: `limit` lives on this stack for the duration of the call.
@@ -39,8 +39,10 @@ fn check_file_limit(length: usize) -> io::Result<()> {
     if limit.rlim_cur == libc::RLIM_INFINITY || length as u64 <= limit.rlim_cur {
         return Ok(());
     }
-    let text =
-        format!("{length} bytes are above this process's limit of files, {} (ulimit -f)", limit.rlim_cur);
+    let text = format!(
+        "{length} bytes are above this process's limit of file sizes, {} (ulimit -f)",
+        limit.rlim_cur
+    );
     Err(io::Error::new(io::ErrorKind::FileTooLarge, text))
 }
 

@@ -43,7 +43,7 @@ pub fn lock_limit() -> io::Result<Option<u64>> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Left {
     pub bytes: u64,
-    /// What bounds the memory.
+    /// The limit that bounds the memory.
     pub of: String,
 }
 
@@ -58,7 +58,7 @@ pub fn left() -> Option<Left> {
     machine.into_iter().chain(groups).min_by_key(|left| left.bytes)
 }
 
-/// Returns the number behind a name at the begin of a line.
+/// Returns the number after a name at the beginning of a line.
 fn numbered(text: &str, name: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     line.split_whitespace().next()?.parse().ok()

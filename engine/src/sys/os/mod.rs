@@ -1,4 +1,4 @@
-//! The operating system: what the simulation replaces. Each module says what it and its twin in `sim` promise.
+//! The operating system, which the simulation replaces. Each module documents itself and its twin in `sim`.
 
 pub mod bare;
 pub(super) mod children;
@@ -52,9 +52,9 @@ pub mod map {
 }
 
 /// Moments: situations that the simulation must reach, or else it tests less than it seems to. The parts of the engine
-/// name them where they occur. In the product that is nothing; `sim` counts them.
+/// name them where they occur. The product does nothing then; `sim` counts them.
 pub mod moment {
-    /// The situation is there if `is_there` says so. The product does not ask.
+    /// Reports the moment if `is_there` returns true. The product does not call `is_there`.
     #[inline(always)]
     pub fn reached_if(_name: &'static str, _is_there: impl FnOnce() -> bool) {}
 }

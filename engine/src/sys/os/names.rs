@@ -34,7 +34,7 @@ pub fn look_up(address: &str) -> io::Result<Vec<SocketAddr>> {
         return found.map(|found| vec![found]);
     }
     let found = address.to_socket_addrs().map(Iterator::collect);
-    // The standard library's preface says what the caller says.
+    // The standard library's prefix repeats what the caller says.
     found.map_err(|error| match error.to_string().strip_prefix("failed to lookup address information: ") {
         Some(reason) if error.raw_os_error().is_none() => io::Error::new(error.kind(), reason),
         _ => error,

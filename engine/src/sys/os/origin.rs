@@ -1,5 +1,5 @@
-//! The CPUs of the thread that opened an engine, for every thread of the engine, and the signals and the scheduling
-//! of a thread of ferry. Some threads are started later by threads of the program, or by the control thread, whose
+//! Gives every thread of an engine the CPUs of the thread that opened the engine, and every thread of ferry its signal
+//! mask and its scheduling. Some threads are started later by threads of the program, or by the control thread, whose
 //! CPUs may be different by then.
 
 use std::mem::{size_of_val, MaybeUninit};
@@ -7,12 +7,12 @@ use std::mem::{size_of_val, MaybeUninit};
 const THIS_THREAD: libc::pid_t = 0;
 /// Words of a set of CPUs: more than any kernel is built for.
 const CPU_WORDS: usize = 8192 / 64;
-/// The signals of a thread's own faults. The kernel ends a program that blocks the signal of a fault, without a word to
-/// the program's handler.
+/// The signals of a thread's own faults. If a thread blocks the signal of its fault, the kernel ends the program
+/// without calling the program's handler.
 const FAULTS: [libc::c_int; 6] =
     [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];
 
-/// None where the kernel does not say.
+/// The CPUs; None if the kernel does not tell.
 pub struct Origin(Option<Box<[u64; CPU_WORDS]>>);
 
 impl Origin {
@@ -35,9 +35,8 @@ impl Origin {
     }
 }
 
-/// Takes the calling thread, a new one, from the real-time policy that it got from its starter. A thread of ferry
-/// works as long as there is work: it would starve others, and the kernel would end a program with a limit
-/// (RLIMIT_RTTIME).
+/// Takes the calling thread, a new one, off the real-time policy that it inherited. A thread of ferry works as long as
+/// there is work: it would starve others, and the kernel would end a program with a limit (RLIMIT_RTTIME).
 pub fn schedule_as_others() {
     let plain = libc::sched_param { sched_priority: 0 };
     // SAFETY: reads `plain`. Any thread may give its priority up.

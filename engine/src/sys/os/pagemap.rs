@@ -1,5 +1,5 @@
-//! Which pages of a process are in its memory, as the kernel tells in /proc: an access to another page may wait, for as
-//! long as the page takes to come (swap, NFS, FUSE, userfaultfd).
+//! Tells which pages of a process are in its memory, from /proc. An access to another page may wait for as long as the
+//! page takes to come (swap, NFS, FUSE, userfaultfd).
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -18,7 +18,7 @@ pub struct Pagemap {
 }
 
 impl Pagemap {
-    /// `pid`: of another process; None for this one. The answers are about the program that runs there now.
+    /// `pid`: of another process; None for this one. The answers are about the program that the process runs now.
     pub fn of(pid: Option<i32>) -> Pagemap {
         let path = pid.map_or("/proc/self/pagemap".to_owned(), |pid| format!("/proc/{pid}/pagemap"));
         Pagemap { file: File::open(path).ok(), page_bytes: super::memory::page_bytes() as u64 }
@@ -39,7 +39,7 @@ impl Pagemap {
         while count < most {
             let mut entries = [0u8; ENTRIES * ENTRY_BYTES];
             let wanted = &mut entries[..(most - count).min(ENTRIES as u64) as usize * ENTRY_BYTES];
-            // Nothing behind the end of the memory that the process can have, and when the program is gone.
+            // Reads nothing beyond the end of the process's address space, and nothing when the program is gone.
             let told = file.read_at(wanted, (first + count) * ENTRY_BYTES as u64).ok()? / ENTRY_BYTES;
             if told == 0 {
                 return (count > 0).then_some(count);

@@ -1,8 +1,8 @@
 //! Copies from and to memory that others write or read at the same time: registered memory that ferry allocated, which
-//! peers access at any time. No reference to such memory is formed, and each access is a relaxed atomic, so that copies
-//! of this file beside each other are defined: each aligned eight bytes read are old or new. Beside the kernel, a
-//! device or another process, each byte is old or new. `guarded` has the copies for memory that may fault, and `copy`
-//! those between mapped ranges, whose bytes are not looked at.
+//! peers access at any time. No reference to such memory is formed, and each access is a relaxed atomic, so that
+//! concurrent copies of this file are defined: each aligned eight bytes read are old or new. If the kernel, a device or
+//! another process writes meanwhile, each byte is old or new. `guarded` has the copies for memory that may fault, and
+//! `copy` those between mapped ranges, whose bytes are not looked at.
 
 use std::sync::atomic::{AtomicU64, AtomicU8, Ordering::Relaxed};
 
@@ -17,7 +17,7 @@ const TURN: usize = 8;
 /// Copies from shared memory.
 ///
 /// # Safety
-/// `into.len()` bytes from `from` on are mapped for reading until this returns, and `into` is none of them.
+/// `into.len()` bytes from `from` on are mapped for reading until this returns, and `into` does not overlap them.
 pub unsafe fn copy_out(from: *const u8, into: &mut [u8]) {
     let head = from.align_offset(WORD).min(into.len());
     let (first, rest) = into.split_at_mut(head);
@@ -45,7 +45,7 @@ pub unsafe fn copy_out(from: *const u8, into: &mut [u8]) {
 /// Copies to shared memory.
 ///
 /// # Safety
-/// `from.len()` bytes from `to` on are mapped for writing until this returns, and `from` is none of them.
+/// `from.len()` bytes from `to` on are mapped for writing until this returns, and `from` does not overlap them.
 pub unsafe fn copy_in(to: *mut u8, from: &[u8]) {
     let head = to.align_offset(WORD).min(from.len());
     let (first, rest) = from.split_at(head);
@@ -74,7 +74,8 @@ pub unsafe fn copy_in(to: *mut u8, from: &[u8]) {
 /// A mapped, aligned word. A relaxed load of a word writes nothing, so the word may be read-only.
 #[inline(always)]
 unsafe fn load(from: *const u8) -> u64 {
-    // SAFETY: the caller's promise; others of this process access it by atomics only, or in its application's care.
+    // SAFETY: the caller's promise; others in this process access it by atomics only, or the application answers for
+    // them.
     unsafe { AtomicU64::from_ptr(from.cast_mut().cast()) }.load(Relaxed)
 }
 

@@ -11,7 +11,7 @@ pub const IOV_MAX: usize = 1024;
 #[repr(transparent)]
 pub struct IoVec(libc::iovec);
 
-// SAFETY: an address and a length; it is the calls below that give them meaning.
+// SAFETY: an address and a length, which only the calls below use.
 unsafe impl Send for IoVec {}
 
 impl IoVec {
@@ -80,7 +80,7 @@ pub unsafe fn receive_vectors(fd: RawFd, vectors: &[IoVec]) -> io::Result<usize>
     counted(unsafe { libc::recvmsg(fd, &mut message, libc::MSG_DONTWAIT) })
 }
 
-/// Returns whether a send or receive failed because memory that a vector names faults. It moved nothing.
+/// Returns whether a send or receive failed because memory that a vector names faults. The call moved nothing.
 pub fn is_fault(error: &io::Error) -> bool {
     error.raw_os_error() == Some(libc::EFAULT)
 }
@@ -97,8 +97,8 @@ pub fn shutdown_writes(fd: RawFd) {
     unsafe { libc::shutdown(fd, libc::SHUT_WR) };
 }
 
-/// Sleeps until one of the descriptors is readable (or in error), a signal comes, or the timeout. Returns the last one
-/// that is.
+/// Sleeps until one of the first two descriptors is readable (or in error), a signal comes, or the timeout. Returns the
+/// last one that is readable.
 pub fn poll_readable(fds: &[RawFd], timeout_ns: u64) -> Option<RawFd> {
     let mut polled = [libc::pollfd { fd: -1, events: libc::POLLIN, revents: 0 }; 2];
     let count = fds.len().min(polled.len());
@@ -221,7 +221,7 @@ mod tests {
         if std::env::var_os(ROLE).is_none() {
             return;
         }
-        // SAFETY: no memory is involved. Rust's runtime has it ignored; other programs do not.
+        // SAFETY: no memory is involved. Rust's runtime ignores the signal; other programs do not.
         unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
         let (stream, other) = UnixStream::pair().unwrap();
         drop(other);

@@ -58,7 +58,7 @@ pub fn dial(remote: SocketAddr, buffer_bytes: usize) -> io::Result<OwnedFd> {
     }
 }
 
-/// What EADDRNOTAVAIL says of a connect.
+/// The text for EADDRNOTAVAIL from a connect.
 pub const NO_PORT: &str =
     "this host has no free port for another connection there (net.ipv4.ip_local_port_range), or no address for one";
 

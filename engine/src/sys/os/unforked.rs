@@ -1,10 +1,11 @@
-//! Work that no fork of another thread may cut in two: loading a library, or calling one that locks. A child would find
-//! the lock taken for good, and the work half done, by a thread that it does not have. `children` has the handlers.
+//! Work that a fork by another thread must not interrupt: loading a library, or calling one that locks. The child would
+//! find the lock taken for good, and the work half done, by a thread that it does not have. `children` has the
+//! handlers.
 
 use super::children;
 use std::cell::{Cell, UnsafeCell};
 
-/// The C library's, because a Rust lock cannot be released by another function than the one that took it.
+/// The C library's mutex, because a Rust lock cannot be released by a function other than the one that took it.
 struct Lock(UnsafeCell<libc::pthread_mutex_t>);
 
 // SAFETY: a mutex is for all threads.
@@ -13,7 +14,7 @@ unsafe impl Sync for Lock {}
 static LOCK: Lock = Lock(UnsafeCell::new(libc::PTHREAD_MUTEX_INITIALIZER));
 
 thread_local! {
-    /// This thread runs such work. A library that forks in it waits for nothing.
+    /// This thread runs such work. If the work itself forks, the fork does not wait.
     static INSIDE: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -50,8 +51,9 @@ pub(super) fn let_forks_go() {
     if !INSIDE.get() {
         // SAFETY: as above; this thread, or the one that it is a copy of, has locked it.
         let error = unsafe { libc::pthread_mutex_unlock(LOCK.0.get()) };
-        // With nothing behind it the call would be a jump, and to ThreadSanitizer the C library's: a program that has
-        // the calls of this library ignored (`called_from_lib`) would hear of an unlock without a lock.
-        assert_eq!(error, 0, "a lock that is held is let go of");
+        // Without the assertion the unlock would be a tail call, which ThreadSanitizer takes for a call by the C
+        // library: a program that ignores this library's calls (`called_from_lib`) would get a report of an unlock
+        // without a lock.
+        assert_eq!(error, 0, "the lock is held");
     }
 }

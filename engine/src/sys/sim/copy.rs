@@ -1,9 +1,9 @@
-//! The simulated side of `sys::copy`. As `racing`, a copy has points in between.
+//! The simulated side of `sys::copy`. As in `racing`, a copy goes piece by piece, and other tasks may run between them.
 
 use ferry_sim_kernel::memory::copied;
 use ferry_sim_kernel::point;
 
-/// Moved between two points.
+/// The bytes that are copied before other tasks may run.
 const PIECE_BYTES: usize = 4096;
 
 #[derive(Clone, Copy, Debug)]

@@ -21,7 +21,7 @@ pub unsafe fn put_shared(to: *mut u8, from: *const u8, length: usize) -> Result<
         if !is_reachable(to as u64, length, true) {
             return Err(Faulted);
         }
-        // SAFETY: the pages are there, and nobody runs before the copy; otherwise the caller's promise.
+        // SAFETY: the pages are there, and no other task runs before the copy; otherwise the caller's promise.
         unsafe { copied(from, to, length, "write") };
         Ok(())
     })

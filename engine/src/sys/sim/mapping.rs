@@ -14,7 +14,7 @@ pub struct Mapping {
     address: NonNull<u8>,
     length: usize,
     memfd: Option<Arc<OwnedFd>>,
-    /// Given back when this is dropped. Memory behind a descriptor stays until the run is over.
+    /// The memory is freed when this is dropped. Memory behind a descriptor stays until the run is over.
     is_own: bool,
 }
 

@@ -71,7 +71,7 @@ pub mod map {
     pub type HashSet<T> = std::collections::HashSet<T, BuildHasherDefault<DefaultHasher>>;
 }
 
-/// Counts.
+/// Counts the moments that a run reaches.
 pub mod moment {
     pub use ferry_sim_kernel::moment::reached_if;
 }

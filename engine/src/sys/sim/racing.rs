@@ -1,5 +1,5 @@
-//! The simulated side of `sys::racing`. A copy goes piece by piece, and others run between two pieces; each piece is
-//! told to those that watch registered memory.
+//! The simulated side of `sys::racing`. A copy goes piece by piece. Other tasks may run between two pieces, and each
+//! piece is reported to the watchers of registered memory.
 
 use ferry_sim_kernel::memory::copied;
 use ferry_sim_kernel::point;
@@ -10,11 +10,11 @@ pub use crate::sys::parts::for_each_part;
 pub use crate::sys::parts::{try_each_part, Unread};
 
 const WORD: usize = size_of::<u64>();
-/// Moved between two points.
+/// The bytes that are copied before other tasks may run.
 const PIECE_BYTES: usize = 1024;
 
-/// Calls `copy` with the place and the length of each piece, until one fails. Every piece but the first begins at a
-/// word's start.
+/// Calls `copy` with the offset and the length of each piece, until one fails. Every piece but the first begins at a
+/// word boundary.
 pub(super) fn pieces<E>(
     address: usize,
     length: usize,

@@ -12,7 +12,7 @@ pub fn fill(bytes: &mut [u8]) -> std::io::Result<()> {
     Ok(())
 }
 
-/// A process runs many seeds, which have nothing of each other.
+/// Draws from the seed: a process runs many seeds, and none may affect another.
 pub fn next_u64() -> u64 {
     draw()
 }

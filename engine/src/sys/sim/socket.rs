@@ -21,7 +21,7 @@ pub fn ends(socket: &impl AsFd) -> (Option<SocketAddr>, Option<SocketAddr>) {
 pub fn poll_readable(fds: &[RawFd], timeout_ns: u64) -> Option<RawFd> {
     let polled: Vec<(RawFd, Interest)> =
         fds.iter().map(|fd| (*fd, Interest { read: true, write: false })).collect();
-    // A descriptor that is none is not waited for, as in the product.
+    // As in the product, a descriptor that is not open is not waited for.
     let ready = poll(&polled, Some(timeout_ns)).ok()?;
     ready.iter().map(|event| event.token).max().map(|place| fds[place as usize])
 }
@@ -30,7 +30,7 @@ pub fn is_fault(error: &io::Error) -> bool {
     error.raw_os_error() == Some(libc::EFAULT)
 }
 
-/// The kernel does not say.
+/// The simulated kernel has no CPUs.
 pub fn incoming_and_own_cpu(_fd: RawFd) -> (i32, i32) {
     (-1, 0)
 }
@@ -44,7 +44,7 @@ pub fn congestion(_fd: RawFd) -> String {
     String::new()
 }
 
-/// One namespace on each host.
+/// Each host has one network namespace.
 pub fn network_namespace(_fd: RawFd) -> Option<u64> {
     Some(u64::from(process::current().host().number()))
 }

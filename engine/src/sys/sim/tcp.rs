@@ -33,10 +33,10 @@ pub fn local_address(socket: &impl AsFd) -> Option<SocketAddr> {
     Some(net::ends(socket.as_fd().as_raw_fd()).ok()?.0)
 }
 
-/// Never said in the simulation.
+/// Unused: the simulated kernel does not run out of ports.
 pub const NO_PORT: &str = "";
 
-/// Nobody connects to itself: the simulated kernel refuses connections to ports where nobody listens.
+/// No socket connects to itself: the simulated kernel refuses connections to ports where nobody listens.
 pub fn refuse_itself(_socket: &impl AsFd) -> Option<io::Error> {
     None
 }

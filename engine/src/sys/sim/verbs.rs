@@ -9,7 +9,7 @@ pub use ferry_sim_kernel::nic::{
     Srq,
 };
 
-/// The error says that there are none: their list is never empty, so that nobody looks for devices of this machine.
+/// Returns an error if there are none, never an empty list, so that no code looks for devices of this machine.
 pub fn device_names() -> Result<Vec<String>, String> {
     let names = nic::device_names();
     if names.is_empty() {

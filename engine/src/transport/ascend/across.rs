@@ -1,6 +1,6 @@
-//! Memory of devices of other hosts, by HIXL: one device writes to and reads from another's memory directly. A port of
-//! HIXL accepts every client, and the data is not sealed. So only memory of ferry's own is exposed, never the
-//! program's, and only if the settings allow it.
+//! Memory of devices of other hosts, by HIXL: one device reads and writes another's memory directly. A port of HIXL
+//! accepts every client, and the data is not encrypted. So only memory of ferry's own is exposed, never the program's,
+//! and only if the settings allow it.
 //!
 //! ```text
 //! exposing end    Shown: memory, a server, a port ──── offer, by the sealed channel ───▶ attaching end
@@ -26,7 +26,7 @@ const ADDRESSES: &str = "/etc/hccn.conf";
 const VERSION: u8 = 1;
 /// A free port may be taken by another process before the server opens it, so several are tried.
 const PORTS_TRIED: u32 = 3;
-/// The most pieces of memory that cannot be freed; beyond this no more are exposed.
+/// The most servers that cannot be ended yet; beyond this no more memory is exposed.
 const ENDING_MAX: usize = 16;
 /// The time for which the end of a queue waits for clients that are still attached.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -288,7 +288,7 @@ impl Queue for Attached {
         Ok(true)
     }
 
-    /// Operations that cannot be stopped go on in memory that is kept for good.
+    /// Operations that cannot be stopped continue in memory that is never freed.
     fn abort(&mut self) -> bool {
         if !self.running.is_empty() {
             self.lose(Error::new(Status::Unavailable, "the copies between the devices were given up"));

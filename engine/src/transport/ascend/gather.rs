@@ -28,7 +28,7 @@ pub struct Scratch {
     pub length: u64,
 }
 
-/// One after the other.
+/// A copy that begins after the step before it has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     Across(Piece),
@@ -37,7 +37,7 @@ pub enum Step {
 
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Plan {
-    /// Directly across, in any order.
+    /// Copies directly across, in any order.
     pub direct: Vec<Piece>,
     pub steps: Vec<Step>,
 }

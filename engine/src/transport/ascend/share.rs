@@ -184,7 +184,7 @@ impl Sharing {
         self.end_unused();
     }
 
-    /// Imports memory. An allocation's properties stay as they were at its first import.
+    /// Imports memory. Another import of the same allocation must state the same properties as the first one.
     pub fn import(&mut self, borrowed: &Borrowed<'_>) -> Result<u64> {
         let peer = borrowed.peer;
         let Exported { device, offset, length, methods } = Exported::decode(borrowed.exported)?;
@@ -463,7 +463,7 @@ mod tests {
             Exported::decode(&bytes)
         };
         assert!(with(0, 2).is_err() && with(1, 0).is_err() && with(1, 4).is_err());
-        // The offset is the allocation's last valid byte, and the byte behind it.
+        // The offset is the allocation's last valid byte, and the byte after it.
         let last = Exported { offset: 8191, ..example() };
         assert!(Exported::decode(&last.encode()).is_ok());
         assert!(Exported::decode(&Exported { offset: 8192, ..example() }.encode()).is_err());

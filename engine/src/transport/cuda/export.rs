@@ -148,7 +148,7 @@ impl Exports {
             );
             return Err(Error::new(Status::Unavailable, text));
         }
-        // The range is the reserved one, of which a part is mapped.
+        // For mapped memory the range above is the reserved one, of which only a part may be mapped.
         let (mut base, mut span) = (0, 0);
         // SAFETY: the results live on this stack; the driver checks the address.
         unsafe { api.mem_get_address_range(&mut base, &mut span, address) }?;
@@ -196,7 +196,7 @@ impl Exported {
         }
         let (address, length) = (self.address, self.length);
         let text =
-            format!("the {length} bytes at {address:#x} are of several allocations; one can be exported");
+            format!("the {length} bytes at {address:#x} span several allocations, and an export holds one");
         Err(Error::new(Status::Unavailable, text))
     }
 }

@@ -1,9 +1,9 @@
 //! Makes a stream of the program's wait until ferry releases it.
 //!
-//! The device waits for a 32-bit flag in pinned memory to become 1 (cuStreamWaitValue32; every device has it since
-//! CUDA 12.0, others answer NOT_SUPPORTED). An event is recorded behind the wait. A flag is used again only after its
-//! event is reached, because a device that has not yet looked would miss the release. If the device cannot wait, the
-//! stream runs a host function that waits (`sys::cuda::Gate`).
+//! The device waits for a 32-bit flag in pinned memory to become 1 (cuStreamWaitValue32, which every device supports
+//! since CUDA 12.0; a driver may still answer NOT_SUPPORTED). An event is recorded after the wait. A flag is used
+//! again only after its event is reached, because a device that has not yet looked would miss the release. If the
+//! device cannot wait, the stream runs a host function that waits (`sys::cuda::Gate`).
 
 use super::contexts::Contexts;
 use crate::device::Hold;
@@ -50,7 +50,7 @@ impl UnusedFlags {
 }
 
 struct Flag {
-    /// Of the stream's context, because events can only be recorded in streams of their own context.
+    /// Made in the stream's context, because events can only be recorded in streams of their own context.
     event: Event,
     context: Handle,
     at: usize,
@@ -68,12 +68,12 @@ impl Flag {
         unsafe { &*self.page.pointer::<AtomicU32>().add(self.at) }
     }
 
-    /// Release: what ferry wrote before is visible to the stream's next work.
+    /// Releases the stream: what ferry wrote before is visible to the stream's next work.
     fn let_go(&self) {
         self.word().store(1, Ordering::Release);
     }
 
-    /// Returns whether no stream waits for the flag, or will.
+    /// Returns whether no stream waits or will wait for the flag.
     fn is_free(&self) -> bool {
         self.word().load(Ordering::Relaxed) == 1 && self.event.is_reached().unwrap_or(false)
     }
@@ -125,8 +125,8 @@ impl Drop for Flags {
     }
 }
 
-/// See `Driver::hold`. Default streams count as in `point`. While a stream is held, the program's calls that wait for
-/// all work of the device wait for the hold too.
+/// See `Driver::hold`. `point` has the numbers of default streams. While a stream is held, the program's calls that
+/// wait for all work of the device wait for the hold too.
 pub fn hold(contexts: &Contexts, flags: &Flags, stream: u64) -> Result<Box<dyn Hold>> {
     let (api, stream) = (contexts.api, stream as Handle);
     // SAFETY: the program's promise is that the stream exists until this call returns, and its context until the
@@ -148,9 +148,9 @@ pub fn hold(contexts: &Contexts, flags: &Flags, stream: u64) -> Result<Box<dyn H
         return Ok(Box::new(AtGate(gate)));
     }
     let held = AtFlag { flag, released: AtomicBool::new(false) };
-    // On an error the stream is released, because `held` is dropped. If the event was never recorded, the flag would
-    // count as free too early; so it stays unused.
-    // SAFETY: the event is of the stream's context, which is current.
+    // On an error the stream is released at once. The event was not recorded, so the flag would count as free too
+    // early: it is taken off the list and never used again.
+    // SAFETY: the event belongs to the stream's context, which is current.
     if let Err(failure) = unsafe { held.flag.event.record(stream) } {
         flags.lock().list.retain(|flag| !Arc::ptr_eq(flag, &held.flag));
         held.release();

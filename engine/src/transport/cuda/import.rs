@@ -27,7 +27,7 @@ pub struct Imports {
 }
 
 /// The key of an allocation, within its peer. The driver makes a new handle when memory is allocated at the same
-/// address again. Descriptors are numbered anew, so for them the export's number counts.
+/// address again. Descriptors get new numbers, so for them the export's number counts.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum Key {
     Handle { peer: PeerId, handle: IpcHandle },
@@ -76,7 +76,7 @@ impl Imports {
         Ok(address)
     }
 
-    /// The driver refuses handles of its own process, which needs none.
+    /// Imports memory that this process exports. It needs no mapping, and the driver refuses a process's own handles.
     fn import_own(&mut self, exported: &Exported) -> Result<u64> {
         if !exported.is_own() {
             return Err(Error::invalid("exported: no queue of this process exports it"));
@@ -175,7 +175,7 @@ impl Imports {
         };
         match mapped {
             Ok(()) => Ok(address),
-            // What some drivers (13.0) say of an allocation that is shorter than the mapping; others say INVALID_VALUE.
+            // Some drivers (13.0) return this for an allocation shorter than the mapping; others return INVALID_VALUE.
             Err(failure) if failure.function == "cuMemMap" && failure.code == result::NOT_SUPPORTED => {
                 Err(Error { status: Status::Invalid, ..failure.into() })
             }

@@ -45,7 +45,7 @@ pub fn locate(contexts: &Contexts, address: u64) -> Result<Option<Allocation>> {
     else {
         return Ok(None);
     };
-    // Booleans are an int or a byte.
+    // A boolean is an int or a byte, so only its low byte is read.
     let kind = match memory_type as u32 as u64 {
         _ if managed as u8 != 0 => MemoryKind::Managed,
         MEMORY_TYPE_DEVICE if mapped as u8 != 0 => MemoryKind::Cuda,

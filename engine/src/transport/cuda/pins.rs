@@ -17,7 +17,7 @@ pub struct Pins(Mutex<HashMap<u64, Arc<Context>>>);
 const PORTABLE: u32 = 1;
 
 impl Pins {
-    /// Memory that the program has pinned itself is left as it is, and must stay pinned until `unpin`.
+    /// Pins host memory. Memory that the program has pinned itself is left alone, and must stay pinned until `unpin`.
     pub fn pin(&self, contexts: &Contexts, address: u64, length: usize) -> Result<()> {
         let context = contexts.any()?;
         let _entered = context.enter()?;

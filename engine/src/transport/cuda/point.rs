@@ -30,7 +30,7 @@ pub fn capture(contexts: &Contexts, event: u64) -> Result<Box<dyn Point>> {
     let behind = Event::new(contexts.api, context.handle())?;
     // SAFETY: the program's promise is that its event exists until this call returns.
     unsafe { stream.wait_for(event as Handle) }?;
-    // SAFETY: the stream lives, and both are of this context.
+    // SAFETY: the stream lives, and both belong to this context.
     unsafe { behind.record(stream.raw) }?;
     Ok(Box::new(Captured { event: behind, _stream: stream }))
 }
@@ -47,7 +47,7 @@ pub fn point(contexts: &Contexts, at: Start) -> Result<Box<dyn Point>> {
     let (_entered, context) = unsafe { contexts.enter_stream(stream) }?;
     refuse_capture(api, stream)?;
     let event = Event::new(api, context)?;
-    // SAFETY: as above; the event is of the stream's context, which is current.
+    // SAFETY: as above; the event belongs to the stream's context, which is current.
     unsafe { event.record(stream) }?;
     Ok(Box::new(Ours(event)))
 }

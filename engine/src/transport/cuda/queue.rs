@@ -1,7 +1,7 @@
 //! Copies on one device. Batches take turns on two streams, so that a gather overlaps the copy before it, and both
 //! directions of the bus are used.
 //!
-//! Each batch has a slot: a part of the scratch memory and of the kernel's table, and an event behind its last call.
+//! Each batch has a slot: a part of the scratch memory and of the kernel's table, and an event after its last call.
 //! All are made when the device is opened; starting a batch allocates nothing.
 
 use super::access::Reach;
@@ -100,7 +100,7 @@ impl CudaQueue {
             || Ok(Slot { event: Event::new(context.api, context.handle())?, by_stream: false, failed: None });
         let parts = Parts {
             slots: (0..depth).map(|_| slot()).collect::<Result<_>>()?,
-            // Without memory or a compiler for it batches are copied piece by piece.
+            // Without memory for the kernel, or a driver that compiles it, batches are copied piece by piece.
             gather: Gather::new(&context, streams[0].raw, batch_bytes, depth).ok(),
             has_batches: true,
             reach: Reach::new(contexts),
@@ -259,7 +259,7 @@ impl Parts {
         self.lists.copy_each(&self.context, direction, stream)
     }
 
-    /// Records the batch's end behind its calls.
+    /// Records the batch's end after its calls.
     fn close(&mut self, calls: Calls) -> Result<Batch> {
         let (number, at) = (self.next, self.slot_of(self.next));
         if let Some(failure) = calls.failed {
@@ -269,7 +269,7 @@ impl Parts {
             }
             self.slots[at].failed = Some(error);
         }
-        // SAFETY: the stream lives and is of the same context.
+        // SAFETY: the stream lives and belongs to the same context.
         let recorded = unsafe { self.slots[at].event.record(self.stream_of(number).raw) };
         if let Err(failure) = recorded {
             let error = self.note(failure);
@@ -410,7 +410,7 @@ impl Gather {
 }
 
 impl Calls {
-    /// Counts a call. Returns whether to go on.
+    /// Counts a call. Returns whether to continue.
     fn take(&mut self, call: Result<(), Failure>) -> bool {
         match call {
             Ok(()) => self.started += 1,

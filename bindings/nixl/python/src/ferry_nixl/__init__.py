@@ -1,7 +1,7 @@
-"""ferry as a backend of NIXL: where the plugin is, and folders of plugins that have it.
+"""ferry as a backend of NIXL: the location of the plugin, and folders of plugins that contain it.
 
-NIXL looks for plugins in one folder, NIXL_PLUGIN_DIR or its own. `plugins()` is a folder with ferry alone;
-`mirror` makes one in which NIXL's own plugins work too.
+NIXL looks for plugins in one folder, NIXL_PLUGIN_DIR or its own. `plugins()` returns a folder with ferry
+alone; `mirror` makes one in which NIXL's own plugins work too.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ def nixl() -> tuple[str, Path]:
 def mirror(root: Path, alias: str | None = None) -> Path:
     """Makes a tree of links to NIXL's libraries, with ferry among the plugins; returns its folder of plugins.
 
-    The tree has the shape of the installed wheel: NIXL's own plugins find their libraries by their place.
-    With an alias ferry also stands in for that backend, in place of NIXL's own. A tree of this function
-    is made anew. FolderError if there is no NIXL, if `root` holds anything else, or if the alias is no name
-    of a backend; then nothing is made.
+    The tree has the layout of the installed wheel, because NIXL's own plugins find their libraries by
+    relative paths. With an alias, ferry also replaces the backend of that name. A tree that this function
+    made earlier is replaced. Raises FolderError, and makes nothing, if NIXL is not installed, if `root` holds
+    anything else, or if the alias is no name of a backend.
     """
     # NIXL asks for libplugin_NAME.so: a name with a slash would be a file outside the tree.
     if alias is not None and re.fullmatch(r"[A-Za-z0-9_]+", alias) is None:

@@ -17,7 +17,7 @@ def main() -> int:
     commands = parser.add_subparsers(dest="command")
     folder = commands.add_parser("folder", help="make a folder that has NIXL's own plugins, too")
     folder.add_argument(
-        "root", type=Path, metavar="DIR", help="the folder to make; it must not exist, or be of ours"
+        "root", type=Path, metavar="DIR", help="the folder to make: missing, empty, or made by this command"
     )
     folder.add_argument(
         "--alias",

@@ -84,7 +84,7 @@ def requests_of(local: Sequence[int], remote: Sequence[int], lengths: Sequence[i
         raise ferry.InvalidError(ferry.Status.INVALID, message)
     if count == 0:
         return None
-    # A row has a fourth number, the remote region: 0 is whatever is registered there.
+    # A row has a fourth number, the remote region: 0 means the region that is registered there.
     rows = array("L", bytes(32 * count))
     rows[0::4], rows[1::4], rows[2::4] = local, remote, lengths
     return _requests(rows)

@@ -11,9 +11,10 @@ from itertools import chain
 import ferry
 
 _LENGTH = struct.Struct("<I")
-# Looking costs as much as a small transfer. A sender has room for 1,024 notices in between.
+# The pause between two looks: a look costs as much as a small transfer. A sender has room for 1,024 notices
+# in between.
 PAUSE_NS = 1_000_000
-# Notices that wait for `take`. A program that never asks keeps these, and not all that ever came.
+# The most notices that wait for `take`: a program that never asks does not keep all that ever came.
 KEPT_MAX = 65_536
 
 LOG = logging.getLogger("mooncake.engine")

@@ -36,8 +36,8 @@ class Own:
         self._peer: ferry.Peer | None = None
 
     def is_at(self, session: str) -> bool:
-        """Returns whether the session that the engine has just refused as INVALID is its own. ferry refuses
-        so a malformed address, and the engine itself."""
+        """Returns whether the session, which the engine has just refused as INVALID, is the engine's own. A
+        malformed address is refused in the same way."""
         port = self._engine.address.rpartition(":")[2]
         host, _, theirs = session.rpartition(":")
         if theirs != port or (":" in host and not host.startswith("[")):

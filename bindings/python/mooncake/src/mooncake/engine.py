@@ -376,8 +376,8 @@ class TransferEngine:
         opcode: TransferOpcode,
         notify: TransferNotify | None = None,
     ) -> int:
-        """Makes requests of the numbers, and moves them. This is the path of every call that waits: each
-        step of it counts beside a small transfer."""
+        """Makes requests from the numbers, and moves their bytes. Every call that waits takes this path, and
+        beside a small transfer each of its steps counts."""
         try:
             requests = make(*numbers)
             if self._engine is None:

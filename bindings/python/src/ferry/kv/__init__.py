@@ -39,7 +39,7 @@ CANCELLED = EventKind.CANCELLED
 EXPIRED = EventKind.EXPIRED
 PEER_LOST = EventKind.PEER_LOST
 
-# Set by Timeline.mark.
+# The default kind of Timeline.mark.
 COMPUTE = MARK_COMPUTE
 
 __all__ = [

@@ -110,7 +110,7 @@ class Lists:
 
 
 def layer_range(layers: tuple[int, int] | int | None, all_layers: int) -> tuple[int, int]:
-    """Returns the first layer, and the layer behind the last."""
+    """Returns the first layer, and the layer after the last."""
     if layers is None:
         return 0, all_layers
     if isinstance(layers, tuple):

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 
 def new_id() -> bytes:
-    """Draws an id: 16 random bytes that name one attempt to hand a sequence over. Whoever knows an id may
+    """Draws an id: 16 random bytes that name one attempt to hand a sequence over. A peer that knows an id may
     take its offer."""
     found = CId()
     call(library.ferry_kv_id_new, addressof(found))
@@ -56,11 +56,11 @@ def new_id() -> bytes:
 class Cache:
     """One rank's cache in registered memory of an engine. Any thread may use it.
 
-    Each layer of the layout that is of this rank's stage lies in one of `memory`, which stays registered
-    until the cache is closed. An engine has one cache; it takes the notifications of channel 1. A peer that
-    is silent for `silence_ms` (0 means 1,000) while something is expected of it is fenced, and its handoffs
-    end. Sealed offers that nobody has taken hold at most `leased_blocks_max` blocks (0 is no bound): a seal
-    that exceeds it ends the oldest of them. Blocks belong to their offer or take until its terminal event.
+    Each layer of this rank's stage lies in one item of `memory`, which stays registered until the cache is
+    closed. An engine has one cache; it takes the notifications of channel 1. A peer that is silent for
+    `silence_ms` (0 means 1,000) while something is expected of it is fenced, and its handoffs end. Sealed
+    offers that nobody has taken hold at most `leased_blocks_max` blocks (0 is no bound): a seal that exceeds
+    it ends the oldest of them. Blocks belong to their offer or take until its terminal event.
 
     A `with` block closes the cache at its end. In a forked child every call raises ClosedError, and closing
     does nothing.
@@ -101,7 +101,7 @@ class Cache:
         self._group_count = layout.group_count
         # The memory of a cache that is dropped without a close may still be written to.
         self._handle = Handle(pointer.value or 0, library.ferry_kv_cache_free, engine, regions)
-        # Events whose calls a signal's handler ended by an exception; older than those of the library.
+        # Events of calls that a signal handler then ended by an exception; older than those of the library.
         self._kept: deque[Event] = deque()
         self._waiters = Waiters(self.fileno, self._kept)
         self.timeline = Timeline(self._handle)
@@ -135,7 +135,7 @@ class Cache:
             call(library.ferry_kv_offer, self._handle.pointer, id_of(id), addressof(options))
 
     def extend(self, id: bytes, blocks: BlocksLike) -> None:
-        """Adds blocks to an offer, behind those that it has. Their `first_token` counts only for a group that
+        """Adds blocks to an offer, after those that it has. Their `first_token` counts only for a group that
         has no blocks."""
         with Lists(blocks, self._group_count) as lists:
             call(library.ferry_kv_offer_extend, self._handle.pointer, id_of(id), lists.address, lists.count)
@@ -172,11 +172,11 @@ class Cache:
         call(library.ferry_kv_offer_seal, self._handle.pointer, id_of(id), unsigned(tokens, "tokens", 64))
 
     def retract(self, id: bytes, from_token: int, timeout: float | None) -> None:
-        """Takes back the tokens of an offer from `from_token` on, and its seal, as of a sequence that is
-        preempted. Waits until nothing reads them any more.
+        """Takes back the tokens of an offer from `from_token` on, and its seal, for example when a sequence
+        is preempted. Waits until nothing reads them any more.
 
         Afterwards the blocks without a token before `from_token` are the caller's, and the block that stays
-        may be written from there on. The offer goes on: `extend`, `ready`, `seal`. A take that has told of
+        may be written from there on. The offer goes on: `extend`, `ready`, `seal`. A take that has reported
         complete layers with one of these tokens fails, with STALE.
 
         BusyError: a taker has not answered within the timeout. Nothing is free yet, and the tokens are taken
@@ -253,9 +253,9 @@ class Cache:
 
     def wait(self, timeout: float) -> Event | None:
         """Waits for the next event and takes it, on the calling thread; None if none came in `timeout`
-        seconds, of which math.inf has no end.
+        seconds. math.inf waits without end.
 
-        ClosedError as of `poll`; closing the cache or its engine ends the wait.
+        ClosedError as in `poll`; closing the cache or its engine ends the wait.
         """
         if timeout is None:
             raise invalid("timeout must be a number of seconds; math.inf waits without end")
@@ -281,14 +281,14 @@ class Cache:
         is closed.
 
         ferry owns the descriptor: neither read nor close it. Take events until `poll` returns None, then
-        watch it again. A call that a signal's handler ends by an exception may leave an event to `poll`.
+        watch it again. A call that a signal handler ends by an exception may leave an event to `poll`.
         """
         found = c_int()
         call(library.ferry_kv_event_fd, self._handle.pointer, addressof(found))
         return found.value
 
     def status(self, id: bytes) -> State:
-        """Returns what the cache knows of an id; also of a closed cache."""
+        """Returns what the cache knows of an id. A closed cache answers too."""
         found = CState(struct_size=sizeof(CState))
         call(library.ferry_kv_status, self._handle.pointer, id_of(id), addressof(found))
         return state_of(found)
@@ -296,14 +296,14 @@ class Cache:
     @property
     def unfenced_blocks(self) -> int:
         """How many blocks belong to handoffs with silent peers that could not be fenced: processes of this
-        host that were stopped in the midst of a copy."""
+        host that were stopped in the middle of a copy."""
         count = c_size_t()
         call(library.ferry_kv_unfenced_blocks, self._handle.pointer, addressof(count))
         return count.value
 
     def stats(self) -> dict[str, int]:
-        """Returns the counters since the cache was opened and the current number of what exists, by their
-        names in ferry_kv.h; also of a closed cache."""
+        """Returns the counters since the cache was opened and the current numbers of objects, by their names
+        in ferry_kv.h. A closed cache answers too."""
         found = CMetrics(struct_size=sizeof(CMetrics))
         call(library.ferry_kv_metrics_get, self._handle.pointer, addressof(found))
         return {name: getattr(found, name) for name in METRICS}
@@ -350,7 +350,7 @@ class Cache:
             status = call(function, self._handle.pointer, *timeout_ns, addressof(found))
         except BaseException:
             if found.kind != 0:
-                # A signal's handler has raised behind the call, which has taken an event.
+                # A signal handler has raised after the call, which has taken an event.
                 self._kept.append(event_of(found))
                 self._waiters.wake()
             raise

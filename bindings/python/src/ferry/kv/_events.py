@@ -28,15 +28,15 @@ class Event(NamedTuple):
     id: bytes
     """The offer or take."""
     status: Status
-    """Of a terminal event: OK, or why the offer or take has ended."""
+    """For a terminal event: OK, or why the offer or take has ended."""
     message: str
     """Why, in a sentence for people; empty for OK."""
     layers: int
-    """Of LAYERS: how many layers, in the order of the layout, are complete."""
+    """For LAYERS: how many layers, in the order of the layout, are complete."""
     valid_tokens: int
-    """Of a take's terminal event: the tokens from the beginning of the sequence that are complete."""
+    """For a take's terminal event: the tokens from the beginning of the sequence that are complete."""
     untrusted: list[tuple[int, int]]
-    """Of a take's terminal event: the (group, block)s whose contents are undefined."""
+    """For a take's terminal event: the (group, block)s whose contents are undefined."""
 
     @property
     def terminal(self) -> bool:
@@ -49,13 +49,13 @@ class State(NamedTuple):
 
     kind: StateKind
     sealed: bool
-    """Of OFFERED."""
+    """For OFFERED."""
     takers: int
-    """Of OFFERED: how many consumers have begun to take it."""
+    """For OFFERED: how many consumers have begun to take it."""
     valid_tokens: int
-    """Of TAKING: tokens from the beginning of the sequence that are complete in all layers and groups."""
+    """For TAKING: tokens from the beginning of the sequence that are complete in all layers and groups."""
     event: EventKind | None
-    """Of ENDED: the kind of the terminal event, which may not have been taken yet."""
+    """For ENDED: the kind of the terminal event, which may not have been taken yet."""
 
 
 def event_of(found: CCacheEvent) -> Event:
@@ -88,8 +88,8 @@ def state_of(found: CState) -> State:
 
 class Waiters:
     """The coroutines that wait until a descriptor is readable, by their loops. A loop watches the descriptor
-    only while one of its coroutines waits. Each loop's part is used by that loop's thread alone. Nobody waits
-    while an event is kept, of which the descriptor does not tell."""
+    only while one of its coroutines waits. Each loop's part is used by that loop's thread alone. No coroutine
+    waits while an event is kept, because the descriptor does not report it."""
 
     def __init__(self, fileno: Callable[[], int], kept: Collection[Event]) -> None:
         self._fileno = fileno

@@ -40,7 +40,7 @@ class Layer:
     blocks: int
     """How many blocks the tensor has."""
     address: int = 0
-    """Of block 0 in this process; 0 for a layer of another stage."""
+    """The address of block 0 in this process; 0 for a layer of another stage."""
     group: int = 0
     """Index into the groups of the layout."""
     stage: int = 0
@@ -108,7 +108,7 @@ class Layout:
 
     @classmethod
     def load(cls, exported: bytes | bytearray) -> Layout:
-        """Makes a layout from the bytes of `export`, which may be anyone's: they are checked."""
+        """Makes a layout from the bytes of `export`, which are checked and need not be trusted."""
         data = bytes(exported)
         pointer = c_void_p()
         call(library.ferry_kv_layout_import, data, len(data), addressof(pointer))
@@ -122,7 +122,7 @@ class Layout:
         return text(library.ferry_kv_layout_export, handle.pointer)
 
     def close(self) -> None:
-        """Frees the layout; plans and caches that were made from it stay."""
+        """Frees the layout; plans and caches that were made from it stay valid."""
         self._handle = None
 
     def __enter__(self) -> Layout:

@@ -17,9 +17,9 @@ class GroupKind(Number):
     WINDOW = 2
     """The keys and values of the last `window_tokens` tokens."""
     LATENT = 3
-    """A latent vector for each token, as of MLA; the layers have one head and pairs=1."""
+    """A latent vector for each token, as in MLA; the layers have one head and pairs=1."""
     STATE = 4
-    """A state of fixed size, as of Mamba."""
+    """A state of fixed size, as in Mamba."""
 
 
 class Arrangement(Number):
@@ -73,21 +73,21 @@ class EntryKind(Number):
     READY = 3
     """The layers from `first_layer` to before `end_layer` are ready up to `end_token`."""
     GRANTED = 4
-    """Of a take by pull: the producer told `peer`, or `peer` told the consumer, what may be read."""
+    """For a take by pull: the producer told `peer`, or `peer` told the consumer, what may be read."""
     POSTED = 5
     """The transfer of the number `transfer` was posted: all fields of transfers are set."""
     FINAL = 6
     """It is final, with `status`. It began when it was posted."""
     ARRIVED = 7
-    """Of a take by push: what `peer` has written is here."""
+    """For a take by push: the bytes that `peer` has written are here."""
     LAYERS = 8
-    """Of a take: the layers before `end_layer` are complete."""
+    """For a take: the layers before `end_layer` are complete."""
     SEALED = 9
     """The offer is whole, with `end_token` tokens."""
     ENDED = 10
     """The terminal event: its kind is `event`, its status `status`."""
     MARK = 11
-    """Of `Timeline.mark`: the layer is `first_layer`, the mark's kind `detail`."""
+    """A mark of `Timeline.mark`: the layer is `first_layer`, the mark's kind `detail`."""
 
 
 def id_of(id: bytes) -> bytes:

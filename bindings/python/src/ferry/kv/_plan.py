@@ -23,7 +23,7 @@ class Move(NamedTuple):
     """Bytes of one layer, by strides; see ferry_kv_move in ferry_kv.h.
 
     For each pair of blocks, and each step of the four nested loops, `bytes` contiguous bytes go from
-    `source` + block * `source_stride` + the sum of index * `source_steps`, and so at the target.
+    `source` + block * `source_stride` + the sum of index * `source_steps`, and likewise at the target.
     """
 
     layer: int

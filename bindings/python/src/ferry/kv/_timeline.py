@@ -25,20 +25,20 @@ class Entry(NamedTuple):
     number: int
     """Rises by one with each entry of a recording, from 0 on."""
     begin_ns: int
-    """Of the clock of `time.monotonic_ns`."""
+    """A time of `time.monotonic_ns`."""
     end_ns: int
-    """The same as `begin_ns` for what takes no time."""
+    """The same as `begin_ns` for a step that takes no time."""
     id: int
     """The first four bytes of the handoff's id, as messages show them: `int.from_bytes(id[:4], "big")`."""
     detail: int
     """`status`, or the kind of a mark."""
     first_layer: int
-    """Of transfers, in the consumer's layout."""
+    """For transfers, in the consumer's layout."""
     end_layer: int
-    """The layer behind the last one."""
+    """The layer after the last one."""
     first_token: int
     end_token: int
-    """The token behind the last one."""
+    """The token after the last one."""
     bytes: int
     """Payload of a transfer."""
     peer: int
@@ -48,13 +48,13 @@ class Entry(NamedTuple):
 
     @property
     def status(self) -> Status | None:
-        """Of FINAL and ENDED; None otherwise."""
+        """The status of FINAL and ENDED; None otherwise."""
         is_end = self.kind in (EntryKind.FINAL, EntryKind.ENDED)
         return number(Status, self.detail) if is_end else None
 
     @property
     def event(self) -> EventKind | None:
-        """Of ENDED: the kind of the terminal event. None otherwise."""
+        """The kind of the terminal event for ENDED; None otherwise."""
         return number(EventKind, self.first_layer) if self.kind == EntryKind.ENDED else None
 
 
@@ -84,9 +84,9 @@ class Timeline:
         call(library.ferry_kv_timeline_mark, self._handle.pointer, id_of(id), *numbers, *times)
 
     def read(self, first: int = 0) -> list[Entry]:
-        """Returns the entries from the number `first` on, the oldest first; also of a closed cache. They stay
-        recorded: read on from the last one's number + 1. If the first entry has a higher number than `first`,
-        those before it were overwritten."""
+        """Returns the entries from the number `first` on, the oldest first. A closed cache answers too. The
+        entries stay recorded: read on from the last one's number + 1. If the first entry has a higher number
+        than `first`, those before it were overwritten."""
         page, count = (CEntry * _PAGE)(), c_size_t(_PAGE)
         found: list[Entry] = []
         first = unsigned(first, "first", 64)

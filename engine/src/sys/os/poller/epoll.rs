@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub(super) struct Epoll {
     fd: OwnedFd,
     /// The kernel (before 5.11) or a sandbox has no `epoll_pwait2`. Only a hint that saves a failing call, so its
-    /// order does not matter.
+    /// memory order does not matter.
     coarse: AtomicBool,
 }
 

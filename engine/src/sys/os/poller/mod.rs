@@ -20,7 +20,7 @@ use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// The most readiness that one `wait` returns; the next wait returns the rest.
+/// The most registrations that one `wait` returns; the next wait returns the rest.
 const READY_MAX: usize = 256;
 /// The token under which the wake eventfd is registered; no caller may use it.
 const TOKEN_WAKE: u64 = u64::MAX;

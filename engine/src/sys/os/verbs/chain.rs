@@ -16,7 +16,7 @@ struct Entry {
     sge: ffi::ibv_sge,
 }
 
-/// Up to `capacity` requests. Adding a request is safe: nothing follows its addresses before `Qp::post`.
+/// Up to `capacity` requests. Adding a request is safe: nothing dereferences its addresses before `Qp::post`.
 pub struct Chain {
     /// A boxed slice of `capacity` entries; by pointer, because they point to each other.
     first: NonNull<Entry>,

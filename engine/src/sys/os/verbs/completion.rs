@@ -141,7 +141,7 @@ impl Completion {
         self.0.wr_id
     }
 
-    /// Returns one of `wc`.
+    /// Returns one of the numbers in `wc`.
     #[inline]
     pub fn status(&self) -> u32 {
         self.0.status

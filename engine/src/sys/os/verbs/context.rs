@@ -47,7 +47,7 @@ pub struct Context {
     raw: NonNull<ffi::ibv_context>,
     name: String,
     limits: Limits,
-    /// Those of commands and of events.
+    /// The descriptors of commands and of events.
     descriptors: [Listed; 2],
 }
 

@@ -94,7 +94,7 @@ impl Context {
             of_port
                 .map(|entry| Gid {
                     index: entry.gid_index,
-                    // SAFETY: bytes, however they are looked at.
+                    // SAFETY: a union of bytes, valid in every view.
                     raw: unsafe { entry.gid.raw },
                     kind: match entry.gid_type {
                         ffi::IBV_GID_TYPE_ROCE_V1 => GidKind::RoceV1,
@@ -115,7 +115,7 @@ impl Context {
             if unsafe { library::ibv_query_gid(self.raw(), port, index as libc::c_int, &mut gid) } != 0 {
                 continue;
             }
-            // SAFETY: bytes, however they are looked at.
+            // SAFETY: a union of bytes, valid in every view.
             let raw = unsafe { gid.raw };
             if raw == [0; 16] {
                 continue;

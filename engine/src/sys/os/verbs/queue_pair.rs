@@ -257,7 +257,7 @@ impl Qp {
 
     /// Posts a chain, which is not cleared. An error carries the number of requests, from the first on, that the
     /// device has taken, and ENOMEM if the queue was full. If the driver does not report a number, all count as taken:
-    /// they may be in flight, and a flush tells.
+    /// they may be in flight, and a flush then reports them.
     ///
     /// # Safety
     ///

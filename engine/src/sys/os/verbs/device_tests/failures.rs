@@ -210,15 +210,15 @@ fn links_go_down_and_come_back() {
     if skipped() {
         return;
     }
-    eprintln!("our own, and nothing under way");
+    eprintln!("our own link, with nothing under way");
     cycle_link("vb0", |_, _| ());
-    eprintln!("our own");
+    eprintln!("our own link");
     cycle_link("vb0", |a, b| {
         post_write(a, b);
         // This driver finds no route through an interface that is down, and calls that an error of the QP.
         assert_eq!(a.completion().status(), wc::LOC_QP_OP_ERR);
     });
-    eprintln!("the peer's");
+    eprintln!("the peer's link");
     cycle_link("vb1", |a, b| {
         post_write(a, b);
         // Nothing leaves; that counts as lost.

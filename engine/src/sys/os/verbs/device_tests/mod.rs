@@ -46,7 +46,7 @@ struct Patience {
     rnr_retries: u8,
 }
 
-/// Not 7 retries: this driver retries without end at 7, as InfiniBand's rules say of RNR retries.
+/// Six retries: this driver retries without end at 7, as InfiniBand prescribes for RNR retries.
 const PATIENT: Patience = Patience { timeout: 14, retries: 6, rnr_retries: 7 };
 
 impl End {
@@ -133,7 +133,7 @@ impl End {
         unsafe { self.srq.post_receive(id, self.address(offset), length, self.lkey()) }.unwrap();
     }
 
-    /// That many completions.
+    /// Waits for that many completions.
     fn completions(&self, count: usize) -> Vec<Completion> {
         let mut found = Vec::new();
         let mut slots = [Completion::default(); 8];
@@ -152,7 +152,7 @@ impl End {
         self.completions(1)[0]
     }
 
-    /// One WRITE of 4 KiB to there, and how it ended.
+    /// Posts one WRITE of 4 KiB to this address, and returns its status.
     fn try_write(&mut self, remote: u64, rkey: u32) -> u32 {
         let (local, lkey) = (self.address(HALF), self.lkey());
         self.chain.write(1, local, lkey, remote, rkey, 4096, false);
@@ -173,7 +173,7 @@ fn pair() -> (End, End) {
     pair_with("rva0", "rva1", PATIENT)
 }
 
-/// Until the descriptor is readable; false if it does not become so.
+/// Waits until the descriptor is readable; false if the time is over first.
 fn readable(fd: std::os::fd::RawFd, timeout_ms: i32) -> bool {
     let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
     // SAFETY: one pollfd, on this stack for the duration of the call.
@@ -251,7 +251,7 @@ fn bytes_go_there_and_come_back() {
     const LENGTH: usize = 200_000;
     a.fill(HALF, LENGTH, 0xa11ce);
     let (local, lkey, remote, rkey) = (a.address(HALF), a.lkey(), b.address(64), b.rkey());
-    // In two pieces, of which only the second completes: all before it has arrived by then.
+    // Two pieces, of which only the second completes: everything before it has arrived by then.
     a.chain.write(1, local, lkey, remote, rkey, 100_000, false);
     a.chain.write(2, local + 100_000, lkey, remote + 100_000, rkey, LENGTH as u32 - 100_000, false);
     a.chain.signal_last();
@@ -310,7 +310,7 @@ fn sends_wake_a_sleeper() {
     b.check(HALF + 8192, 4096, 0x5e9d);
     b.check(0, 4096, 0x5e9d);
     assert!(a.completion().is_success());
-    // Armed with a completion there already: no event for it, so a thread that arms polls once more.
+    // A queue that is armed when it has a completion may raise no event, so a thread that arms it polls once more.
     b.receive(73, HALF, 4096);
     a.chain.send(5, local, lkey, 8, true);
     a.chain.signal_last();
@@ -341,7 +341,7 @@ fn a_dropped_queue_pair_leaves_its_completions() {
     }
     let (mut a, b) = pair();
     let (local, lkey) = (a.address(0), a.lkey());
-    // One that is done, and one that waits for a receive.
+    // One SEND is done, and one waits for a receive.
     b.receive(1, 0, 64);
     a.cq.arm().unwrap();
     for id in [1, 2] {
