@@ -150,7 +150,8 @@ func (p Peer) submit(op Op, requests []Request, options *TransferOptions, deadli
 		looked C.ferry_status
 		c      C.ferry_error
 	)
-	keep := options.keep()
+	// A caller that waits here gets no Transfer to ask for the outcome of each request.
+	keep := options.keep() && patience == 0
 	status := C.ferry_go_submit(e.handle, C.ferry_peer(p.handle), C.uint32_t(op),
 		(*C.ferry_request)(unsafe.Pointer(unsafe.SliceData(requests))), C.size_t(len(requests)),
 		&full, notify, notifyLength, wait, keep, &handle, &result, &looked, &c)

@@ -480,3 +480,14 @@ func TestTransfersThatNobodyWaitsForAreReleased(t *testing.T) {
 		}
 	}
 }
+
+// Write returns no Transfer, so nobody could release a handle that is kept for its results.
+func TestWriteKeepsNothingWhenResultsAreAskedFor(t *testing.T) {
+	p := newPair(t, 64, Config{"transfers_max": "64"})
+	keep := &TransferOptions{KeepResults: true, Transports: AllowTCP}
+	for i := range 300 {
+		if _, err := p.peer.Write(soon(t), []Request{p.request(0, 64)}, keep); err != nil {
+			t.Fatalf("write %d: %v", i, err)
+		}
+	}
+}
