@@ -9,7 +9,7 @@ use crate::command::Reply;
 use crate::config::Congestion;
 use crate::context::Context;
 use crate::session::handshake::{
-    Dialer, Established, HandshakeError, HandshakeResult, Next, Nonce, Proof, RefusalCode, Step,
+    Dialer, Established, HandshakeError, HandshakeResult, HandshakeStep, Next, Nonce, Proof, RefusalCode,
 };
 use crate::status::{Error, Result, Status};
 use crate::sys::fd::{AsFd, OwnedFd};
@@ -240,7 +240,7 @@ impl Control {
         &mut self,
         token: u64,
         mut dialing: Box<Dialing>,
-        step: HandshakeResult<Step>,
+        step: HandshakeResult<HandshakeStep>,
         deadline: Option<Monotonic>,
     ) {
         let step = match step {
