@@ -44,6 +44,7 @@ use crate::route::{NOTIFIERS, ORDER};
 use crate::status::{Error, Result, Status};
 use crate::sys::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::sys::clock;
+use crate::sys::hook::Hook;
 use crate::sys::lock::{Mutex, RwLock};
 use crate::types::{PeerId, Slice, SliceRange, Transport};
 use inbox::Inboxes;
@@ -85,11 +86,9 @@ pub struct Peer {
     /// The last loss of a lane or of the control connection that this engine did not cause on purpose.
     last_loss: Mutex<Option<Loss>>,
     /// Called after a frame is taken from the outbox and before it is posted.
-    #[cfg(test)]
-    pub pulled: tests::Hook<Pulled>,
+    pub pulled: Hook<Pulled>,
     /// Called after an outcome is taken from a lane and before it is applied.
-    #[cfg(test)]
-    pub taken: tests::Hook<Arc<Transfer>>,
+    pub taken: Hook<Arc<Transfer>>,
 }
 
 /// See `Peer::busy`.
@@ -125,10 +124,8 @@ impl Peer {
             asking: AtomicBool::new(false),
             check_ns: AtomicU64::new(u64::MAX),
             last_loss: Mutex::new(None),
-            #[cfg(test)]
-            pulled: tests::Hook::default(),
-            #[cfg(test)]
-            taken: tests::Hook::default(),
+            pulled: Hook::default(),
+            taken: Hook::default(),
             engine,
         }
     }
@@ -321,8 +318,7 @@ impl Peer {
 
     pub fn pull(&self, transport: Transport, express: bool, limits: PullLimits) -> Option<Pulled> {
         let pulled = self.outbox.lock().pull(transport, express, limits);
-        #[cfg(test)]
-        self.pulled.call(pulled.as_ref());
+        pulled.iter().for_each(|pulled| self.pulled.call(pulled));
         pulled
     }
 
@@ -346,8 +342,7 @@ impl Peer {
         notified: bool,
         after: &mut After,
     ) {
-        #[cfg(test)]
-        self.taken.call(Some(transfer));
+        self.taken.call(transfer);
         if notified && failures.is_empty() {
             transfer.set_notification(Notification::Delivered);
         } else if notified {
