@@ -1,9 +1,9 @@
 //! A remote engine, as this engine sees it: the memory that it registered, the transfers that wait to be posted to it,
 //! the order of its notifications, and the ends of its leases. Independent of any transport: a `Path` posts the frames.
 //!
-//! `api` submits transfers. Paths pull frames from `outbox` and settle them by `Peer::confirm` and `Peer::abandon` (`finish`). The
-//! control loop strikes transfers and queues them again. No lock of a peer is held while a transfer is made final or a
-//! path is called.
+//! `api` submits transfers. Paths pull frames from `outbox` and settle them by `Peer::confirm` and `Peer::abandon`
+//! (`finish`). The control loop strikes transfers and queues them again. No lock of a peer is held while a transfer is
+//! made final or a path is called.
 
 mod after;
 mod finish;

@@ -33,7 +33,8 @@ impl Hook<Point> {
         bomb
     }
 
-    /// The next turn of a thread with this name begins, and does its work after this time. Returns whether it has begun.
+    /// The next turn of a thread with this name begins, and does its work after this time. Returns whether the turn has
+    /// begun.
     pub fn prolong(&self, thread: &'static str, length: Duration) -> Arc<AtomicBool> {
         let has_begun = Arc::new(AtomicBool::new(false));
         let begins = has_begun.clone();

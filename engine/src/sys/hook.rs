@@ -1,4 +1,5 @@
-//! Hooks: points at which a test acts in a thread of the engine. Outside tests a hook is empty, and its call is nothing.
+//! Hooks: points at which a test acts in a thread of the engine. Outside tests a hook is empty, and its call does
+//! nothing.
 
 use std::marker::PhantomData;
 #[cfg(test)]
@@ -7,7 +8,7 @@ use std::sync::{
     Arc, Mutex,
 };
 
-/// Whether hooks are called. Spares the product what only the call needs.
+/// Whether hooks are called. Without tests, code that only prepares a call is left out.
 pub const ARE_CALLED: bool = cfg!(test);
 
 /// A test's callback, which gets a `T`.
