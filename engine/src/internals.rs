@@ -188,8 +188,8 @@ pub mod session {
         pub use crate::session::handshake::wire::KIND_CONTROL;
         pub use crate::session::handshake::{
             derive_secret, peek_kind, preamble, refusal, Acceptor, Auth, AuthPolicy, Dialer, Established,
-            HandshakeError, Identity, Key, Local, Next, Nonce, Peek, Proof, ProofTable, RefusalCode, Step,
-            KIND_LANE,
+            HandshakeError, HandshakeStep, Identity, Key, Local, Next, Nonce, Peek, Proof, ProofTable,
+            RefusalCode, KIND_LANE,
         };
     }
 }

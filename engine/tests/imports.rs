@@ -191,7 +191,7 @@ const OF_SYS: &[(&str, &[&str])] = &[
 
 /// Places outside `sys` that may use them: (file, the path after its root, reason).
 const OF_SYS_EXCEPTIONS: &[(&str, &str, &str)] = &[
-    ("engine/src/config.rs", "env", "settings: a simulation passes its own"),
+    ("engine/src/config/mod.rs", "env", "settings: a simulation passes its own"),
     ("engine/src/config/secret.rs", "fs", "a setting that names a file"),
     ("engine/src/config/secret.rs", "os::unix::fs", "the same"),
     ("engine/src/transport/ascend/across.rs", "fs", "the addresses of real devices"),
@@ -203,7 +203,7 @@ const OF_SYS_EXCEPTIONS: &[(&str, &str, &str)] = &[
 /// Statics outside `sys` that are not a process's own (`sys::local::process_local`): (file, name, why all processes of
 /// a simulation may share it).
 const STATICS: &[(&str, &str, &str)] = &[
-    ("engine/src/config.rs", "SETTINGS", "a table of constants"),
+    ("engine/src/config/mod.rs", "SETTINGS", "a table of constants"),
     ("engine/src/transport/tcp/landing.rs", "SINK_BYTES", "nothing reads these bytes"),
 ];
 

@@ -3,8 +3,8 @@
 
 use arbitrary::{Arbitrary, Unstructured};
 use ferry::internals::session::handshake::{
-    derive_secret, Acceptor, Auth, AuthPolicy, Dialer, Established, HandshakeError, Key, Local, Next, Proof,
-    Step,
+    derive_secret, Acceptor, Auth, AuthPolicy, Dialer, Established, HandshakeError, HandshakeStep, Key,
+    Local, Next, Proof,
 };
 use ferry::types::{Boottime, EngineId, PlaceId};
 use ferry::Status;
@@ -141,7 +141,7 @@ pub fn run(data: &[u8]) {
         if !bytes.is_empty() && accepted.is_none() {
             let mut proofs = |nonce: &[u8; 32]| (issued == Some(*nonce)).then(|| proof.clone());
             match acceptor.input(&bytes, &mut proofs, NOW) {
-                Ok(Step { output, next }) => {
+                Ok(HandshakeStep { output, next }) => {
                     back.push(&output, &input.harms, false);
                     if let Next::Done(established) = next {
                         accepted = Some(Ok(established));
@@ -159,14 +159,14 @@ pub fn run(data: &[u8]) {
             continue;
         }
         let mut result = dialer.input(&bytes, NOW);
-        if let Ok(Step { next: Next::ProveSameUser { nonce, .. }, .. }) = &result {
+        if let Ok(HandshakeStep { next: Next::ProveSameUser { nonce, .. }, .. }) = &result {
             issued = input.is_one_host.then_some(*nonce);
             let none = || ferry::Error::new(Status::System, "no such socket");
             let got = if input.is_other_proof { other.clone() } else { proof.clone() };
             result = dialer.proof(issued.map(|_| got).ok_or_else(none), NOW);
         }
         match result {
-            Ok(Step { output, next }) => {
+            Ok(HandshakeStep { output, next }) => {
                 there.push(&output, &input.harms, true);
                 if let Next::Done(established) = next {
                     dialed = Some(Ok(established));
@@ -184,7 +184,7 @@ pub fn run(data: &[u8]) {
     judge(&input, dialed, accepted, is_harmed, leftover);
 }
 
-fn ended(result: Result<Step, HandshakeError>) -> Status {
+fn ended(result: Result<HandshakeStep, HandshakeError>) -> Status {
     result.map_or_else(|error| error.error.status, |_| Status::Ok)
 }
 

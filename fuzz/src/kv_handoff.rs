@@ -15,8 +15,8 @@ use ferry::Status;
 use ferry_kv::handoff::limits::{IN_FLIGHT_OF_PART_MAX, IN_FLIGHT_OF_PEER_MAX};
 use ferry_kv::handoff::wire::{Key, Message, Take};
 use ferry_kv::handoff::{
-    parts, Action, Blocks, End, Event, HandoffId, Machine, Mode, OfferSpec, Owner, PostId, State, TakeSpec,
-    Work,
+    parts, Action, Blocks, End, Event, HandoffId, HandoffState, Machine, Mode, OfferSpec, Owner, PostId,
+    TakeSpec, Work,
 };
 use ferry_kv::layout::{
     Arrangement, Group, GroupKind, Layer, LayerMemory, Layout, ModelKey, Shard, Sizes, Strides,
@@ -480,7 +480,7 @@ impl World {
                     let ids: BTreeSet<u32> = ids.map(|block| block / BLOCKS).collect();
                     assert_eq!(ids.len(), 1, "a transfer is of one handoff: {ids:?}");
                     let id = ids.first().map_or(0, |id| *id as u8);
-                    assert!(self.machine.status(self::id(id)) != State::Unknown);
+                    assert!(self.machine.status(self::id(id)) != HandoffState::Unknown);
                     assert!(self.open.contains_key(&id), "{op:?} of {id} after its end");
                     self.posts.push(Posted { post, peer, id, is_write, is_old: false });
                     self.check_bounds(peer, id, is_write);
@@ -539,7 +539,7 @@ impl World {
                 );
                 assert!(valid_tokens <= open.tokens.unwrap_or(0), "{valid_tokens} tokens are valid");
                 assert!(end != End::Received || Some(valid_tokens) == open.tokens);
-                assert_eq!(self.machine.status(id), State::Ended(end));
+                assert_eq!(self.machine.status(id), HandoffState::Ended(end));
             }
         }
     }

@@ -13,7 +13,7 @@ use super::names::{settle, Lease};
 use super::Plan;
 use crate::entry::{check_name, decode, Place};
 use crate::limits::ENTRIES_MAX;
-use crate::shared::{Link, Phase, Shared, State};
+use crate::shared::{DirectoryState, Link, Phase, Shared};
 
 /// Entries of one page of the list. A page that is too large for a message is asked for again in smaller ones.
 const PAGE: i64 = 512;
@@ -127,7 +127,7 @@ fn read<'a>(prefix: &str, pair: &'a KeyValue) -> (Option<&'a str>, Option<Place>
 }
 
 /// A session begins: the table is what etcd has, and each name of this engine's is looked at anew.
-fn begin(state: &mut State, listed: Listed) {
+fn begin(state: &mut DirectoryState, listed: Listed) {
     state.table.replace(listed.entries);
     state.malformed += listed.left_out;
     state.sessions += 1;

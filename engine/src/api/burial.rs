@@ -3,7 +3,7 @@
 //! themselves.
 
 use crate::context::Context;
-use crate::notify::{Event, EventBody, Wakers};
+use crate::notify::Wakers;
 use crate::peer::TransportService;
 use crate::status::Result;
 use crate::sys::clock;
@@ -80,14 +80,7 @@ impl Remains {
         for transfer in self.context.transfers.list() {
             // A transfer whose own state is broken stays as it is; its waiters get PANIC all the same.
             let _ = catch_unwind(AssertUnwindSafe(|| {
-                let Some(state) = transfer.condemn() else { return };
-                let Some(queue) = &transfer.spec.queue else { return transfer.publish(state) };
-                let status = transfer.concluded_status();
-                let (handle, user_data) = (transfer.handle, transfer.spec.user_data);
-                let body = EventBody::Transfer { transfer: handle, user_data, status };
-                queue.push_reserved(Event { peer: transfer.spec.peer, body, credit: None }, || {
-                    transfer.publish(state)
-                });
+                transfer.condemn().into_iter().for_each(|state| transfer.publish(state));
             }));
             transfer.waiter.notify_all(&mut Wakers::default());
         }

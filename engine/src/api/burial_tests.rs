@@ -175,7 +175,7 @@ pub fn initiator(transports: &str, thread: &'static str) {
             scope.spawn(|| (block_on(transfer.into_future()).unwrap_err(), Instant::now()))
         };
         until("there is traffic", || calls.load(Ordering::SeqCst) > 2);
-        let bomb = two.a.whole().health().bombs.lay(thread, left);
+        let bomb = two.a.whole().health().hook.lay(thread, left);
         until("it goes off", || bomb.gone_off.get().is_some());
         let woken = [waiter.join(), future.join(), toil.join(), caller.join()].map(|it| it.unwrap());
         let since = bomb.gone_off.get().copied().unwrap();
@@ -309,7 +309,7 @@ fn nothing_lands_at_a_target_that_broke() {
             let _close = CloseIfPanicking(&two.b);
             let toil = scope.spawn(|| two.toil(&two.b, &calls));
             until("there is traffic", || calls.load(Ordering::SeqCst) > 2);
-            let bomb = two.b.whole().health().bombs.lay(thread, left);
+            let bomb = two.b.whole().health().hook.lay(thread, left);
             until("it is broken", || two.b.check_health().is_err());
             let since = *bomb.gone_off.get().unwrap();
             two.to.unregister(Some(BOUND)).unwrap();

@@ -146,21 +146,6 @@ impl Engine {
         Ok(Engine { inner: Arc::new(inner) })
     }
 
-    #[cfg(test)]
-    pub fn stage(&self) -> &stage::Service {
-        &self.inner.stage
-    }
-
-    #[cfg(test)]
-    pub fn whole(&self) -> &Arc<Context> {
-        &self.inner.context
-    }
-
-    #[cfg(test)]
-    pub fn rdma(&self) -> Option<&Arc<rdma::Service>> {
-        self.inner.rdma.as_ref()
-    }
-
     /// Returns the "host:port" at which peers reach this engine; "" if the engine does not listen. If the engine
     /// listens at any address and `advertise_address` is not set, the host is the source address of the default route
     /// or, without one, the only address of an interface besides the loopback.
@@ -250,6 +235,22 @@ impl Engine {
     pub fn hub_of_closed(&self) -> Result<&Hub> {
         self.inner.check_not_forked()?;
         Ok(&self.inner.context.hub)
+    }
+}
+
+/// The parts that tests inside the crate look at.
+#[cfg(test)]
+impl Engine {
+    pub fn stage(&self) -> &stage::Service {
+        &self.inner.stage
+    }
+
+    pub fn whole(&self) -> &Arc<Context> {
+        &self.inner.context
+    }
+
+    pub fn rdma(&self) -> Option<&Arc<rdma::Service>> {
+        self.inner.rdma.as_ref()
     }
 }
 

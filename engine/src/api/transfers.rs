@@ -329,23 +329,23 @@ pub(super) fn prepare(
 }
 
 /// Regions that were entered for a transfer. Drop leaves them, unless the transfer has taken them over.
-struct Entered(Vec<Arc<Region>>);
+struct EnteredRegions(Vec<Arc<Region>>);
 
-impl Entered {
+impl EnteredRegions {
     /// Leaves the regions to the transfer; only the list is freed.
     fn hand_over(mut self) {
         self.0.clear();
     }
 }
 
-impl Drop for Entered {
+impl Drop for EnteredRegions {
     fn drop(&mut self) {
         self.0.iter().for_each(|region| region.leave());
     }
 }
 
-fn enter(regions: &[Arc<Region>]) -> Result<Entered> {
-    let mut entered = Entered(Vec::with_capacity(regions.len()));
+fn enter(regions: &[Arc<Region>]) -> Result<EnteredRegions> {
+    let mut entered = EnteredRegions(Vec::with_capacity(regions.len()));
     for region in regions {
         if !region.enter() {
             let text = format!("requests: local region {:#x} is being unregistered", region.id);

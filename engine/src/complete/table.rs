@@ -9,9 +9,6 @@
 //! A thread inserts into its own shard as long as that shard has room, so threads that submit do not share a lock or a
 //! cache line.
 
-#[cfg(test)]
-mod tests;
-
 use crate::handle::{self, Kind, Parts, Tag};
 use crate::status::{Error, Result, Status};
 use crate::sys::atomic::{AtomicUsize, Ordering};
@@ -291,3 +288,7 @@ fn home_shard() -> usize {
         home
     })
 }
+
+#[cfg(test)]
+#[path = "table_tests.rs"]
+mod tests;

@@ -13,7 +13,7 @@
 use crate::complete::flags::TransferFlags;
 use crate::complete::position::Position;
 use crate::complete::result::{Fence, Notification, Progress, RequestResult, State, TransferResult};
-use crate::notify::{Queue, Waiter, Wakers};
+use crate::notify::{Event, EventBody, Queue, Waiter, Wakers};
 use crate::region::Region;
 use crate::request_map::requests_of;
 use crate::status::Status;
@@ -354,8 +354,16 @@ impl Transfer {
         state
     }
 
-    /// Makes the transfer final.
+    /// Makes the transfer final, and adds its event to its queue: no thread sees only one of the two.
     pub(crate) fn publish(&self, state: State) {
+        let Some(queue) = &self.spec.queue else { return self.store_final(state) };
+        let (transfer, user_data, status) = (self.handle, self.spec.user_data, self.concluded_status());
+        let body = EventBody::Transfer { transfer, user_data, status };
+        let event = Event { peer: self.spec.peer, body, credit: None };
+        queue.push_reserved(event, || self.store_final(state));
+    }
+
+    fn store_final(&self, state: State) {
         // Pairs with the Acquire in `is_final`: a thread that sees the transfer final sees its result, and everything
         // that was counted and queued before.
         self.state.store(state as u32, Ordering::Release);

@@ -6,7 +6,7 @@ use super::dials::{Found, RepeatedDial, Target};
 use super::Control;
 use crate::command::Reply;
 use crate::session::handshake::{
-    Dialer, Established, HandshakeError, HandshakeResult, Next, Nonce, Proof, RefusalCode, Step,
+    Dialer, Established, HandshakeError, HandshakeResult, HandshakeStep, Next, Nonce, Proof, RefusalCode,
 };
 use crate::status::{Error, Result, Status};
 use crate::sys::fd::AsFd;
@@ -240,7 +240,7 @@ impl Control {
         &mut self,
         token: u64,
         mut dialing: Box<Dialing>,
-        step: HandshakeResult<Step>,
+        step: HandshakeResult<HandshakeStep>,
         deadline: Option<Monotonic>,
     ) {
         let step = match step {

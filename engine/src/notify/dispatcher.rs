@@ -30,14 +30,14 @@ pub type Callback = Arc<dyn Fn(&Event) + Send + Sync>;
 
 #[derive(Default)]
 pub(super) struct Dispatcher {
-    state: Arc<Awaited<State>>,
+    state: Arc<Awaited<DispatcherState>>,
     /// Other threads wait here for the end of a turn, or of the thread.
     turned: Condvar,
     health: OnceLock<Arc<Health>>,
 }
 
 #[derive(Default)]
-struct State {
+struct DispatcherState {
     /// Queues with events, each at most once (ensured by the queue's `scheduled`).
     ready: VecDeque<Weak<Queue>>,
     /// Handle of the queue whose turn it is, or NONE.
@@ -56,7 +56,7 @@ local! {
     static INSIDE: Cell<(usize, QueueId)> = const { Cell::new((0, QueueId::NONE)) };
 }
 
-impl HasWork for State {
+impl HasWork for DispatcherState {
     fn has_work(&self) -> bool {
         self.closing || !self.ready.is_empty()
     }

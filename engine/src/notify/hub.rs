@@ -23,7 +23,7 @@ pub struct Hub {
     /// notification, so that no notification is lost between two subscribers.
     routes: Mutex<Routes>,
     /// Separate from `routes`, because every submit looks up its queue.
-    slots: RwLock<Vec<Slot>>,
+    slots: RwLock<Vec<QueueSlot>>,
 }
 
 #[derive(Default)]
@@ -46,7 +46,7 @@ impl Routes {
     }
 }
 
-struct Slot {
+struct QueueSlot {
     generation: u32,
     queue: Option<Arc<Queue>>,
 }
@@ -100,7 +100,7 @@ impl Hub {
         // Unused slots are taken before vacant slots, so that the handle of a destroyed queue stays recognisable for
         // long.
         let index = if slots.len() < QUEUES_MAX {
-            slots.push(Slot { generation: 0, queue: None });
+            slots.push(QueueSlot { generation: 0, queue: None });
             slots.len() as u32 - 1
         } else {
             let full = || Error::new(Status::Limit, format!("an engine has at most {QUEUES_MAX} queues"));

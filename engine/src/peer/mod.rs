@@ -1,11 +1,12 @@
 //! A remote engine, as this engine sees it: the memory that it registered, the transfers that wait to be posted to it,
 //! the order of its notifications, and the ends of its leases. Independent of any transport: a `Path` posts the frames.
 //!
-//! `api` submits transfers. Paths pull frames from `outbox` and settle them by `Peer::confirm` and `Peer::abandon`. The
-//! control loop strikes transfers and queues them again. No lock of a peer is held while a transfer is made final or a
-//! path is called. The file is longer than most because it has all code that makes a transfer final.
+//! `api` submits transfers. Paths pull frames from `outbox` and settle them by `Peer::confirm` and `Peer::abandon`
+//! (`finish`). The control loop strikes transfers and queues them again. No lock of a peer is held while a transfer is
+//! made final or a path is called.
 
 mod after;
+mod finish;
 mod identity;
 pub mod inbox;
 mod incoming;
@@ -34,8 +35,7 @@ pub use posted::{Posted, What};
 pub use transport::{Closed, Installed, SessionInfo, TransportService};
 
 use crate::command::Command;
-use crate::complete::transfer::Failure;
-use crate::complete::{Fence, Notification, State, Transfer, TransferFlags};
+use crate::complete::Transfer;
 use crate::limits::SILENCE_NS;
 use crate::loss::{Cause, Loss};
 use crate::notify::{Event, EventBody};
@@ -44,11 +44,12 @@ use crate::route::{NOTIFIERS, ORDER};
 use crate::status::{Error, Result, Status};
 use crate::sys::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::sys::clock;
+use crate::sys::hook::Hook;
 use crate::sys::lock::{Mutex, RwLock};
-use crate::types::{PeerId, Slice, SliceRange, Transport};
+use crate::types::{PeerId, Slice, Transport};
 use inbox::Inboxes;
 use lease::LeaseClock;
-use outbox::{Class, OrderedNext, Outbox, PullLimits, Pulled};
+use outbox::{Class, Outbox, PullLimits, Pulled};
 use paths::Standing;
 use std::sync::Arc;
 use strike::SWEEP_TURN;
@@ -85,11 +86,9 @@ pub struct Peer {
     /// The last loss of a lane or of the control connection that this engine did not cause on purpose.
     last_loss: Mutex<Option<Loss>>,
     /// Called after a frame is taken from the outbox and before it is posted.
-    #[cfg(test)]
-    pub pulled: tests::Hook<Pulled>,
+    pub pulled: Hook<Pulled>,
     /// Called after an outcome is taken from a lane and before it is applied.
-    #[cfg(test)]
-    pub taken: tests::Hook<Arc<Transfer>>,
+    pub taken: Hook<Arc<Transfer>>,
 }
 
 /// See `Peer::busy`.
@@ -125,10 +124,8 @@ impl Peer {
             asking: AtomicBool::new(false),
             check_ns: AtomicU64::new(u64::MAX),
             last_loss: Mutex::new(None),
-            #[cfg(test)]
-            pulled: tests::Hook::default(),
-            #[cfg(test)]
-            taken: tests::Hook::default(),
+            pulled: Hook::default(),
+            taken: Hook::default(),
             engine,
         }
     }
@@ -288,14 +285,6 @@ impl Peer {
         after.post(transfer.transport(), class)
     }
 
-    /// Ends a transfer that was struck before it was queued. Its notification has no number yet, so none is skipped.
-    fn end_unqueued(&self, transfer: &Arc<Transfer>) {
-        if transfer.spec.notify.is_some() && transfer.take_notification() {
-            transfer.set_notification(Notification::NotSent);
-        }
-        self.abandon(transfer, transfer.units(), Fence::Confirmed, &mut self.after());
-    }
-
     /// Returns an empty list of work to do after this thread has released its locks.
     pub fn after(&self) -> After<'_> {
         After::new(self)
@@ -321,8 +310,7 @@ impl Peer {
 
     pub fn pull(&self, transport: Transport, express: bool, limits: PullLimits) -> Option<Pulled> {
         let pulled = self.outbox.lock().pull(transport, express, limits);
-        #[cfg(test)]
-        self.pulled.call(pulled.as_ref());
+        pulled.iter().for_each(|pulled| self.pulled.call(pulled));
         pulled
     }
 
@@ -335,89 +323,6 @@ impl Peer {
         self.outbox.lock().front(transport, express)
     }
 
-    /// Settles an acknowledged frame: its slices are done except `failures`. `notified`: the frame also carried the
-    /// transfer's notification.
-    pub fn confirm(
-        &self,
-        transfer: &Arc<Transfer>,
-        range: SliceRange,
-        bytes: u64,
-        failures: &[Failure],
-        notified: bool,
-        after: &mut After,
-    ) {
-        #[cfg(test)]
-        self.taken.call(Some(transfer));
-        if notified && failures.is_empty() {
-            transfer.set_notification(Notification::Delivered);
-        } else if notified {
-            // Contract 10: the target does not deliver the notification of data that it refused in part. It waits for
-            // this SKIP of the number.
-            transfer.set_notification(Notification::NotSent);
-            self.skip(transfer, after);
-        }
-        let last = transfer.confirm(range, bytes, failures, notified as u32);
-        self.settled(transfer, last, after);
-    }
-
-    /// Settles an acknowledged notification that was posted on its own.
-    pub fn confirm_notification(&self, transfer: &Arc<Transfer>, after: &mut After) {
-        transfer.set_notification(Notification::Delivered);
-        let last = transfer.settle(1);
-        self.settled(transfer, last, after);
-    }
-
-    /// Settles `units` of a struck transfer that were not confirmed and can no longer touch memory. If the peer is lost
-    /// and the sweep has not struck the transfer yet, this function strikes it.
-    pub fn abandon(&self, transfer: &Arc<Transfer>, units: u32, fence: Fence, after: &mut After) {
-        self.strike_if_lost(transfer, after);
-        let last = transfer.abandon(units, fence);
-        self.settled(transfer, last, after);
-    }
-
-    fn settled(&self, transfer: &Arc<Transfer>, last: bool, after: &mut After) {
-        if last {
-            return self.finish(transfer, after);
-        }
-        if transfer.awaits_notification() && transfer.take_notification() {
-            if self.queue_notification(transfer) {
-                self.post_notifications(after);
-            } else {
-                self.give_up_notification(transfer, after);
-            }
-        }
-    }
-
-    /// Queues a transfer's notification unless the transfer was struck. Checked under the outbox's lock, so that a
-    /// later strike finds the queued notification and drops it: a peer that is down might never take it.
-    fn queue_notification(&self, transfer: &Arc<Transfer>) -> bool {
-        let mut outbox = self.outbox.lock();
-        let queued = transfer.may_notify() && self.lost().is_none();
-        if queued {
-            outbox.push_notify(transfer.clone());
-        }
-        queued
-    }
-
-    /// Ends a notification that will not be sent, or not be sent again. Strikes the transfer as `abandon` does.
-    fn give_up_notification(&self, transfer: &Arc<Transfer>, after: &mut After) {
-        self.strike_if_lost(transfer, after);
-        transfer.give_up_notification();
-        self.skip(transfer, after);
-        if transfer.settle(1) {
-            self.finish(transfer, after);
-        }
-    }
-
-    /// Queues a SKIP of the notification's number, so that later notifications are not held up. If the target already
-    /// has the number, it treats the SKIP as a repetition.
-    fn skip(&self, transfer: &Transfer, after: &mut After) {
-        if self.lost().is_none() {
-            self.outbox.lock().push_skip(transfer.notify_sequence.load(Ordering::Relaxed));
-            self.post_notifications(after);
-        }
-    }
-
     /// Tells the transfer's path, once, that a thread will sleep until the transfer is final.
     pub fn attend(&self, transfer: &Transfer) {
         if !transfer.is_final() && !transfer.is_attended() {
@@ -425,52 +330,6 @@ impl Peer {
             if let Some(path) = self.path(transfer.transport()) {
                 path.attend(&mut self.after());
             }
-        }
-    }
-
-    /// Makes the transfer final. `publish` comes after everything that a thread may rely on when it sees the final
-    /// state: statistics, the order of later transfers, and the event in the queue.
-    fn finish(&self, transfer: &Arc<Transfer>, after: &mut After) {
-        if self.engine.commands.health.is_broken() {
-            return; // its outcome may be wrong: `api/burial.rs` makes the transfer final
-        }
-        let state = transfer.conclude();
-        if !transfer.spec.flags.has(TransferFlags::PART) {
-            self.engine.stats.finished(state, transfer);
-        }
-        let express_bytes_max = self.engine.express_bytes_max;
-        let next = self.outbox.lock().ended(transfer, state == State::Done, express_bytes_max);
-        match &transfer.spec.queue {
-            Some(queue) => {
-                let (handle, user_data) = (transfer.handle, transfer.spec.user_data);
-                let status = transfer.concluded_status();
-                let body = EventBody::Transfer { transfer: handle, user_data, status };
-                queue.push_reserved(Event { peer: self.handle, body, credit: None }, || {
-                    transfer.publish(state)
-                });
-            }
-            None => transfer.publish(state),
-        }
-        if transfer.is_orphan() {
-            // A handle that was dropped just now may have removed the transfer already.
-            let _ = self.engine.transfers.remove(transfer.handle);
-        }
-        self.one_less();
-        transfer.waiter.notify_all(after.wakers());
-        after.wake(transfer.transport());
-        match next {
-            OrderedNext::Nothing => {}
-            OrderedNext::Started(transport, class) => {
-                self.strike_stranded();
-                match transport {
-                    Transport::Tcp => {
-                        after.post(transport, class);
-                        self.post_notifications(after); // the next transfer may have no data
-                    }
-                    _ => after.nudge(transport),
-                }
-            }
-            OrderedNext::Doomed => self.sweep_soon(),
         }
     }
 

@@ -18,34 +18,10 @@ use crate::types::{
     Transport,
 };
 use std::net::Ipv4Addr;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 const KIB: u32 = 1 << 10;
 const CANCEL: Strike = Strike { status: Status::Cancelled, os_error: 0 };
-
-type Call<T> = dyn Fn(&T) + Send + Sync;
-
-/// A test's callback, called by a thread of the engine between two steps that nothing else separates.
-pub struct Hook<T>(Mutex<Option<Arc<Call<T>>>>);
-
-impl<T> Default for Hook<T> {
-    fn default() -> Self {
-        Hook(Mutex::new(None))
-    }
-}
-
-impl<T> Hook<T> {
-    pub fn set(&self, call: impl Fn(&T) + Send + Sync + 'static) {
-        *self.0.lock().unwrap() = Some(Arc::new(call));
-    }
-
-    pub fn call(&self, of: Option<&T>) {
-        let call = self.0.lock().unwrap().clone();
-        if let (Some(call), Some(of)) = (call, of) {
-            call(of);
-        }
-    }
-}
 
 pub fn peer() -> Arc<Peer> {
     peer_with(1)

@@ -42,12 +42,12 @@ pub trait Lender: Send + Sync {
 }
 
 /// The place of an optional part of the engine, which is created after the registry.
-pub struct Slot<T: ?Sized>(OnceLock<Arc<T>>);
+pub struct ServiceSlot<T: ?Sized>(OnceLock<Arc<T>>);
 
-pub type HolderSlot = Slot<dyn Holder>;
-pub type LenderSlot = Slot<dyn Lender>;
+pub type HolderSlot = ServiceSlot<dyn Holder>;
+pub type LenderSlot = ServiceSlot<dyn Lender>;
 
-impl<T: ?Sized> Slot<T> {
+impl<T: ?Sized> ServiceSlot<T> {
     pub fn set(&self, one: Arc<T>) {
         let _ = self.0.set(one);
     }
@@ -57,13 +57,13 @@ impl<T: ?Sized> Slot<T> {
     }
 }
 
-impl<T: ?Sized> Default for Slot<T> {
-    fn default() -> Slot<T> {
-        Slot(OnceLock::new())
+impl<T: ?Sized> Default for ServiceSlot<T> {
+    fn default() -> ServiceSlot<T> {
+        ServiceSlot(OnceLock::new())
     }
 }
 
-impl<T: ?Sized> fmt::Debug for Slot<T> {
+impl<T: ?Sized> fmt::Debug for ServiceSlot<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(if self.0.get().is_some() { "one" } else { "none" })
     }

@@ -9,7 +9,7 @@ use std::time::Duration;
 type Model = Vec<(RegionId, u64, u64)>;
 
 #[derive(Clone, Debug)]
-enum Step {
+enum RegistryStep {
     /// Registers all of the specs or none.
     Register(Vec<(u64, u64)>),
     /// Unregisters the region at this position of the list, modulo its length.
@@ -18,12 +18,12 @@ enum Step {
     Batch { first: u64, count: u64 },
 }
 
-fn any_step() -> impl Strategy<Value = Step> {
+fn any_step() -> impl Strategy<Value = RegistryStep> {
     let one = (1..4000u64, 1..40u64);
     prop_oneof![
-        4 => proptest::collection::vec(one, 1..6).prop_map(Step::Register),
-        6 => any::<usize>().prop_map(Step::Unregister),
-        1 => (1..4000u64, 1..400u64).prop_map(|(first, count)| Step::Batch { first, count }),
+        4 => proptest::collection::vec(one, 1..6).prop_map(RegistryStep::Register),
+        6 => any::<usize>().prop_map(RegistryStep::Unregister),
+        1 => (1..4000u64, 1..400u64).prop_map(|(first, count)| RegistryStep::Batch { first, count }),
     ]
 }
 
@@ -100,13 +100,13 @@ proptest! {
                 before.push((registry.snapshot(), model.clone()));
             }
             match step {
-                Step::Register(specs) => register(&registry, &mut model, &specs),
-                Step::Batch { first, count } => {
+                RegistryStep::Register(specs) => register(&registry, &mut model, &specs),
+                RegistryStep::Batch { first, count } => {
                     let specs: Vec<_> = (0..count).map(|nth| (first + nth * 2, 2)).collect();
                     register(&registry, &mut model, &specs);
                 }
-                Step::Unregister(_) if model.is_empty() => {}
-                Step::Unregister(at) => {
+                RegistryStep::Unregister(_) if model.is_empty() => {}
+                RegistryStep::Unregister(at) => {
                     let (id, ..) = model.remove(at % model.len());
                     registry.unregister(id, Some(Duration::ZERO)).unwrap();
                     prop_assert_eq!(registry.get(id).unwrap_err().status, Status::Stale);

@@ -45,7 +45,7 @@ struct Slots {
     /// The first generation of each index. It is random: the engine's tag has few bits, and by the tag alone one
     /// region in some thousands of a restarted engine would be taken for a region of the engine before.
     first: u32,
-    all: Vec<Slot>,
+    all: Vec<RegionSlot>,
     /// Indexes without a region. The capacity covers `all`, so that freeing never allocates.
     free: Vec<u32>,
     /// The number of regions registered so far.
@@ -55,7 +55,7 @@ struct Slots {
 /// `generation` belongs to the live region or, without one, to the next region. All handles given before have lower
 /// ones.
 #[derive(Debug)]
-struct Slot {
+struct RegionSlot {
     generation: u32,
     live: bool,
 }
@@ -343,7 +343,7 @@ impl Slots {
         for _ in 0..count {
             match self.free.pop() {
                 Some(index) => self.all[index as usize].live = true,
-                None => self.all.push(Slot { generation: self.first, live: true }),
+                None => self.all.push(RegionSlot { generation: self.first, live: true }),
             }
         }
     }

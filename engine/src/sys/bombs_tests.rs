@@ -1,17 +1,10 @@
 //! Makes an engine's thread panic where a test wants it: at a lock that the thread has just taken. Also makes a turn of
 //! a thread last longer than it would.
 
+use super::hook::{Hook, Point};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
-
-#[derive(Default)]
-pub struct Bombs {
-    laid: AtomicBool,
-    list: Mutex<Vec<Arc<Bomb>>>,
-    /// The name of a thread without its number, and what its next turn lasts at least.
-    prolonged: Mutex<Option<(&'static str, Duration)>>,
-}
 
 /// Panics in a thread with this name (and any number after it), at the lock taken after `left` others.
 pub struct Bomb {
@@ -20,61 +13,54 @@ pub struct Bomb {
     pub gone_off: OnceLock<Instant>,
 }
 
-impl Bomb {
-    fn is_for(&self, name: &str) -> bool {
-        is_named(name, self.thread)
-    }
+/// Returns the name of this thread if it is `thread`, with any number after it.
+fn name_if(thread: &str) -> Option<String> {
+    let name = std::thread::current().name()?.to_owned();
+    let number = name.strip_prefix(thread)?.trim_start_matches('-');
+    number.chars().all(|each| each.is_ascii_digit()).then_some(name)
 }
 
-/// True for this name, with any number after it.
-fn is_named(name: &str, thread: &str) -> bool {
-    let number = name.strip_prefix(thread).map(|rest| rest.trim_start_matches('-'));
-    number.is_some_and(|rest| rest.chars().all(|each| each.is_ascii_digit()))
-}
-
-impl Bombs {
+/// An engine's hook takes one bomb, or one prolonged turn, at a time.
+impl Hook<Point> {
     pub fn lay(&self, thread: &'static str, left: u32) -> Arc<Bomb> {
         let bomb = Arc::new(Bomb { thread, left: AtomicU32::new(left), gone_off: OnceLock::new() });
-        self.list.lock().unwrap().push(bomb.clone());
-        self.laid.store(true, Ordering::SeqCst);
+        let laid = bomb.clone();
+        self.set(move |point| {
+            if *point == Point::Lock {
+                laid.pass();
+            }
+        });
         bomb
     }
 
-    /// Delays the next turn of a thread with this name: the turn begins, and does its work after this time.
-    pub fn prolong(&self, thread: &'static str, length: Duration) {
-        *self.prolonged.lock().unwrap() = Some((thread, length));
+    /// The next turn of a thread with this name begins, and does its work after this time. Returns whether the turn has
+    /// begun.
+    pub fn prolong(&self, thread: &'static str, length: Duration) -> Arc<AtomicBool> {
+        let has_begun = Arc::new(AtomicBool::new(false));
+        let begins = has_begun.clone();
+        self.set(move |point| {
+            let is_it = *point == Point::Turn && name_if(thread).is_some();
+            if is_it && !begins.swap(true, Ordering::SeqCst) {
+                std::thread::sleep(length);
+            }
+        });
+        has_begun
     }
+}
 
-    pub fn prolong_turn(&self) {
-        let thread = std::thread::current();
-        let name = thread.name().unwrap_or_default();
-        let is_ours = |it: &mut (&str, Duration)| is_named(name, it.0);
-        let prolonged = self.prolonged.lock().unwrap().take_if(is_ours);
-        prolonged.into_iter().for_each(|(_, length)| std::thread::sleep(length));
-    }
-
-    /// Whether the turn has begun.
-    pub fn is_prolonged(&self) -> bool {
-        self.prolonged.lock().unwrap().is_none()
-    }
-
-    pub fn pass(&self) {
-        // Costs one load for threads without a bomb, as in the product.
-        if !self.laid.load(Ordering::Relaxed) || std::thread::panicking() {
+impl Bomb {
+    fn pass(&self) {
+        if std::thread::panicking() || self.gone_off.get().is_some() {
             return;
         }
-        let thread = std::thread::current();
-        let name = thread.name().unwrap_or_default();
-        let mut list = self.list.lock().unwrap();
-        let Some(at) = list.iter().position(|bomb| bomb.is_for(name)) else { return };
-        if list[at].left.load(Ordering::Relaxed) > 0 {
-            list[at].left.fetch_sub(1, Ordering::Relaxed);
+        let Some(name) = name_if(self.thread) else { return };
+        let count_down = |left: u32| left.checked_sub(1);
+        if self.left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, count_down).is_ok() {
             return;
         }
-        let bomb = list.remove(at);
-        drop(list);
-        let _ = bomb.gone_off.set(Instant::now());
-        // Without the panic hook: a backtrace with names takes seconds in the machine of `make test-rdma`.
-        std::panic::resume_unwind(Box::new(format!("a bomb in {name}")));
+        if self.gone_off.set(Instant::now()).is_ok() {
+            // Without the panic hook: a backtrace with names takes seconds in the machine of `make test-rdma`.
+            std::panic::resume_unwind(Box::new(format!("a bomb in {name}")));
+        }
     }
 }

@@ -14,6 +14,7 @@ use super::atomic::{fence, AtomicBool, AtomicUsize, Ordering};
 use super::bare::thread::{current, panicking, ThreadId};
 use super::bare::{Condvar, Mutex, MutexGuard, PoisonError};
 use super::clock;
+use super::hook::{Hook, Point, ARE_CALLED};
 use super::local::{local, process_local};
 use super::once::OnceLock;
 use super::origin::Origin;
@@ -72,14 +73,14 @@ pub struct Health {
     broken: AtomicBool,
     story: OnceLock<Story>,
     panic_text: OnceLock<String>,
-    state: Mutex<State>,
+    state: Mutex<HealthState>,
     changed: Condvar,
     alarms: Mutex<Alarms>,
     undertaker: Mutex<Option<Arc<dyn Undertaker>>>,
     /// The signal mask and CPUs of the thread that opened the engine.
     pub(super) origin: Origin,
-    #[cfg(test)]
-    pub bombs: super::bombs_tests::Bombs,
+    /// Called by each thread that works for the engine.
+    pub hook: Hook<Point>,
 }
 
 struct Story {
@@ -89,7 +90,7 @@ struct Story {
 }
 
 #[derive(Default)]
-struct State {
+struct HealthState {
     /// Counted threads that have not ended.
     threads: usize,
     /// Something moves that can't be stopped.
@@ -125,8 +126,7 @@ impl Health {
             alarms: Mutex::default(),
             undertaker: Mutex::new(None),
             origin: Origin::of_this_thread(),
-            #[cfg(test)]
-            bombs: Default::default(),
+            hook: Hook::default(),
         })
     }
 
@@ -330,7 +330,7 @@ impl Health {
         Ok(())
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, HealthState> {
         lock(&self.state)
     }
 }
@@ -389,16 +389,18 @@ pub fn doing(what: &'static str) {
 /// if the thread already unwinds, because destructors need its locks.
 #[inline]
 pub fn check() {
-    #[cfg(test)]
-    here().into_iter().filter(|_| !HERE.get().exempt).for_each(|health| health.bombs.pass());
+    pass(Point::Lock);
     if BROKEN.with(|broken| broken.load(Ordering::Relaxed)) != 0 {
         stop();
     }
 }
 
-#[cfg(test)]
-pub fn prolong_turn() {
-    here().into_iter().for_each(|health| health.bombs.prolong_turn());
+/// Calls the hook of this thread's engine.
+#[inline]
+pub fn pass(point: Point) {
+    if ARE_CALLED && !HERE.get().exempt {
+        here().into_iter().for_each(|health| health.hook.call(&point));
+    }
 }
 
 /// Like `check`, for a thread that has just announced itself without a lock. The fence guarantees that either this

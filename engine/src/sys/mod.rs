@@ -10,9 +10,10 @@ mod os;
 pub mod acl;
 pub mod addresses;
 #[cfg(test)]
-pub mod bombs_tests;
+mod bombs_tests;
 pub mod cuda;
 pub mod health;
+pub mod hook;
 pub mod lock;
 pub mod pages;
 mod parts;

@@ -13,6 +13,7 @@
 
 use super::clock;
 use super::health;
+use super::hook::Point;
 use super::local::local;
 use super::lock::{Condvar, Mutex, MutexGuard};
 use super::pause;
@@ -191,8 +192,7 @@ fn drive(work: &mut impl Turns, sleeper: &dyn Sleeper) {
     loop {
         health::check();
         let now = clock::monotonic_ns();
-        #[cfg(test)]
-        health::prolong_turn();
+        health::pass(Point::Turn);
         let timeout_ns = match work.turn(now, &ready) {
             Next::Again => {
                 ready.clear();

@@ -127,10 +127,10 @@ impl Path for LoopbackPath {
     }
 }
 
-pub struct Service(Arc<Context>, Mutex<State>, Arc<Poller>);
+pub struct Service(Arc<Context>, Mutex<LoopbackState>, Arc<Poller>);
 
 #[derive(Default)]
-struct State {
+struct LoopbackState {
     sessions: HashMap<PeerId, SessionInfo>,
     /// The lane to each peer, and which end is here.
     lanes: HashMap<PeerId, (Arc<Lane>, usize)>,
@@ -203,7 +203,7 @@ impl TransportService for Service {
         let Ok(number) = body.try_into().map(|bytes| LaneId::from_raw(u32::from_le_bytes(bytes))) else {
             return false;
         };
-        let State { sessions, lanes, .. } = &mut *self.1.lock();
+        let LoopbackState { sessions, lanes, .. } = &mut *self.1.lock();
         let Some(info) = sessions.get(&peer) else { return true };
         let mut why = None;
         if !info.dialer {

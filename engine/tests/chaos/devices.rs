@@ -1,4 +1,4 @@
-//! The hosts of the virtual machine with RDMA devices (tests/rdma/network.sh): two hosts with two NICs each, in one
+//! The hosts of the virtual machine with RDMA devices (tests/rdma-vm/network.sh): two hosts with two NICs each, in one
 //! network namespace. Sessions and TCP between them go over lo, which nothing disturbs. netem loses, delays and
 //! duplicates what RDMA sends; when a NIC's packets are all lost, the engines take the other NIC, or TCP.
 //!

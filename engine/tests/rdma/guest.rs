@@ -1,5 +1,5 @@
-//! The virtual machine: whether this is the guest, its links and NICs (tests/rdma/network.sh), and engines on its two
-//! hosts.
+//! The virtual machine: whether this is the guest, its links and NICs (tests/rdma-vm/network.sh), and engines on its
+//! two hosts.
 
 use crate::support::{self, alone, wait_until};
 use crate::times::EMULATED;

@@ -8,7 +8,7 @@ use crate::guard::call;
 use crate::pointers::Out;
 use crate::status::ferry_status;
 use crate::versioned::{self, Versioned};
-use ferry_kv::handoff::State;
+use ferry_kv::handoff::HandoffState;
 use std::mem::size_of;
 
 /// No offer and no take of this cache has the id, or it ended long ago.
@@ -88,7 +88,7 @@ pub unsafe extern "C" fn ferry_kv_unfenced_blocks(
 }
 
 impl ferry_kv_state {
-    fn of(state: State) -> ferry_kv_state {
+    fn of(state: HandoffState) -> ferry_kv_state {
         let mut out = ferry_kv_state {
             struct_size: size_of::<ferry_kv_state>() as u32,
             kind: FERRY_KV_STATE_UNKNOWN,
@@ -99,15 +99,15 @@ impl ferry_kv_state {
             reserved: 0,
         };
         match state {
-            State::Unknown => {}
-            State::Offered { sealed, takers } => {
+            HandoffState::Unknown => {}
+            HandoffState::Offered { sealed, takers } => {
                 (out.kind, out.is_sealed, out.takers) = (FERRY_KV_STATE_OFFERED, sealed.into(), takers);
             }
-            State::Taking { valid_tokens } => {
+            HandoffState::Taking { valid_tokens } => {
                 (out.kind, out.valid_tokens) = (FERRY_KV_STATE_TAKING, valid_tokens);
             }
-            State::Ending => out.kind = FERRY_KV_STATE_ENDING,
-            State::Ended(end) => (out.kind, out.event) = (FERRY_KV_STATE_ENDED, kind_of(end)),
+            HandoffState::Ending => out.kind = FERRY_KV_STATE_ENDING,
+            HandoffState::Ended(end) => (out.kind, out.event) = (FERRY_KV_STATE_ENDED, kind_of(end)),
         }
         out
     }
@@ -124,11 +124,11 @@ mod tests {
             let out = ferry_kv_state::of(state);
             (out.kind, out.is_sealed, out.takers, out.valid_tokens, out.event)
         };
-        assert_eq!(told(State::Unknown), (0, 0, 0, 0, 0));
-        assert_eq!(told(State::Offered { sealed: false, takers: 3 }), (1, 0, 3, 0, 0));
-        assert_eq!(told(State::Offered { sealed: true, takers: 0 }), (1, 1, 0, 0, 0));
-        assert_eq!(told(State::Taking { valid_tokens: 5 }), (2, 0, 0, 5, 0));
-        assert_eq!(told(State::Ending), (3, 0, 0, 0, 0));
-        assert_eq!(told(State::Ended(End::Expired)), (4, 0, 0, 0, 6));
+        assert_eq!(told(HandoffState::Unknown), (0, 0, 0, 0, 0));
+        assert_eq!(told(HandoffState::Offered { sealed: false, takers: 3 }), (1, 0, 3, 0, 0));
+        assert_eq!(told(HandoffState::Offered { sealed: true, takers: 0 }), (1, 1, 0, 0, 0));
+        assert_eq!(told(HandoffState::Taking { valid_tokens: 5 }), (2, 0, 0, 5, 0));
+        assert_eq!(told(HandoffState::Ending), (3, 0, 0, 0, 0));
+        assert_eq!(told(HandoffState::Ended(End::Expired)), (4, 0, 0, 0, 6));
     }
 }

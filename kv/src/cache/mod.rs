@@ -29,7 +29,7 @@ use ferry::types::RegionId;
 use ferry::{Engine, Status};
 
 use crate::handoff::{
-    Blocks, Entry, Event, HandoffId, Machine, MemoryRange, Metrics, OfferSpec, State, TakeSpec,
+    Blocks, Entry, Event, HandoffId, HandoffState, Machine, MemoryRange, Metrics, OfferSpec, TakeSpec,
 };
 use crate::layout::Layout;
 use crate::os::{monotonic_ns, AsFd, BorrowedFd, Condvar, EventFd, Instant, Mutex, MutexGuard, PoisonError};
@@ -187,7 +187,7 @@ impl Cache {
     }
 
     /// Returns the state of an id. A closed cache still answers.
-    pub fn status(&self, id: HandoffId) -> State {
+    pub fn status(&self, id: HandoffId) -> HandoffState {
         self.shared.lock().machine.status(id)
     }
 

@@ -33,7 +33,7 @@ struct Waiting {
 }
 
 /// The next part of a message.
-pub struct Part {
+pub struct MessagePart {
     pub peer: PeerId,
     pub bytes: Vec<u8>,
     pub of: Option<Owner>,
@@ -51,7 +51,7 @@ impl Outgoing {
     }
 
     /// Returns the next part that has room: peers take turns.
-    pub fn next(&mut self) -> Option<Part> {
+    pub fn next(&mut self) -> Option<MessagePart> {
         for _ in 0..self.ready.len() {
             let peer = self.ready.pop_front()?;
             let Some(waiting) = self.peers.get_mut(&peer) else { continue };
@@ -62,13 +62,13 @@ impl Outgoing {
             waiting.is_ready = false;
             let Some((message, of)) = waiting.messages.front() else { continue };
             let (bytes, is_last) = part(message, waiting.parts_sent, NOTIFY_BYTES_MAX);
-            return Some(Part { peer, bytes, of: *of, is_last });
+            return Some(MessagePart { peer, bytes, of: *of, is_last });
         }
         None
     }
 
     /// The part that `next` returned last is submitted; `is_awaited` if `ended` will be called for it.
-    pub fn submitted(&mut self, part: &Part, is_awaited: bool) {
+    pub fn submitted(&mut self, part: &MessagePart, is_awaited: bool) {
         let Some(waiting) = self.peers.get_mut(&part.peer) else { return };
         waiting.parts_sent += 1;
         if part.is_last {
@@ -81,12 +81,12 @@ impl Outgoing {
     }
 
     /// The engine has no room for the part that `next` returned last.
-    pub fn refused(&mut self, part: &Part) {
+    pub fn refused(&mut self, part: &MessagePart) {
         self.make_ready(part.peer);
     }
 
     /// The message of the part that `next` returned last cannot be sent.
-    pub fn failed(&mut self, part: &Part) {
+    pub fn failed(&mut self, part: &MessagePart) {
         let Some(waiting) = self.peers.get_mut(&part.peer) else { return };
         waiting.messages.pop_front();
         waiting.parts_sent = 0;

@@ -8,7 +8,7 @@ use ferry::status::Error;
 use ferry::types::{Op, PeerId};
 use ferry::{Deadline, Status, TransferOptions};
 
-use super::outgoing::Part;
+use super::outgoing::MessagePart;
 use super::state::{Inner, Sent, UnderWay};
 use super::{Shared, CHANNEL};
 use crate::handoff::{Action, Owner, PostId};
@@ -73,7 +73,7 @@ impl Shared {
                 Ok(transfer) => {
                     inner.next_number = number;
                     inner.outgoing.submitted(&part, is_awaited);
-                    let Part { peer, of, is_last, .. } = part;
+                    let MessagePart { peer, of, is_last, .. } = part;
                     if is_awaited {
                         let sent = Sent { peer, of, is_last, transfer };
                         inner.under_way.insert(number, UnderWay::Part(sent));

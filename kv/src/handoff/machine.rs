@@ -31,7 +31,7 @@ use super::regions::Regions;
 use super::remote::{Handoff, Hello, Owner, Post, Remote};
 use super::silence::Stake;
 use super::tombs::{Tomb, Tombs};
-use super::types::{Blocks, End, Event, State};
+use super::types::{Blocks, End, Event, HandoffState};
 use super::waiting::Waiting;
 use super::wire::{MemoryRange, Message};
 
@@ -142,14 +142,14 @@ impl Machine {
         !self.events.is_empty()
     }
 
-    pub fn status(&self, id: HandoffId) -> State {
+    pub fn status(&self, id: HandoffId) -> HandoffState {
         if let Some(offer) = self.offers.get(&id) {
             return offer.state();
         }
         if let Some(take) = self.takes.get(&id) {
             return take.state();
         }
-        self.tombs.get(id).map_or(State::Unknown, |tomb| State::Ended(tomb.end))
+        self.tombs.get(id).map_or(HandoffState::Unknown, |tomb| HandoffState::Ended(tomb.end))
     }
 
     /// This cache's layout, and for how long a peer may be silent.
@@ -559,8 +559,8 @@ impl Machine {
     /// Refuses an id that is in use or has ended.
     pub(super) fn check_new(&self, id: HandoffId) -> Result<()> {
         let what = match self.status(id) {
-            State::Unknown => return Ok(()),
-            State::Ended(end) => format!("has ended ({end:?}); an attempt needs an id of its own"),
+            HandoffState::Unknown => return Ok(()),
+            HandoffState::Ended(end) => format!("has ended ({end:?}); an attempt needs an id of its own"),
             _ => "is in use".into(),
         };
         Err(Error::invalid(format!("id: {id} {what}")))

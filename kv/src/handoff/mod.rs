@@ -42,5 +42,5 @@ pub use regions::Regions;
 pub use remote::Hello;
 #[doc(hidden)]
 pub use remote::{Handoff, Owner};
-pub use types::{Blocks, End, Event, Mode, OfferSpec, State, TakeSpec};
+pub use types::{Blocks, End, Event, HandoffState, Mode, OfferSpec, TakeSpec};
 pub use wire::{part, parts, MemoryRange};

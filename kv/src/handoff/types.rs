@@ -99,7 +99,7 @@ pub enum Event {
 
 /// The state of an id, as `status` returns it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum HandoffState {
     Unknown,
     /// An offer that has not ended.
     Offered {

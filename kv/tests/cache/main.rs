@@ -23,7 +23,7 @@ use ferry::types::{PeerId, RegionId};
 use ferry::{Config, Engine, Memory, RegionOptions, Status, TransferOptions};
 use ferry_kv::cache::CHANNEL;
 use ferry_kv::handoff::wire::{Key, Message, Take};
-use ferry_kv::handoff::{parts, Blocks, End, Event, HandoffId, Mode, OfferSpec, State, TakeSpec};
+use ferry_kv::handoff::{parts, Blocks, End, Event, HandoffId, HandoffState, Mode, OfferSpec, TakeSpec};
 use ferry_kv::layout::{Arrangement, Layout};
 use ferry_kv::{Cache, CacheMemory, CacheOptions};
 
@@ -193,7 +193,7 @@ fn what_is_taken_equals_what_was_offered_however_it_is_sharded() {
                     let (end, _, why, _) = rank.end(id(9));
                     assert_eq!(end, End::Received, "{why}");
                     rank.check(lists);
-                    assert_eq!(rank.cache.status(id(9)), State::Ended(End::Received));
+                    assert_eq!(rank.cache.status(id(9)), HandoffState::Ended(End::Received));
                 }
                 for rank in &producers {
                     let (end, _, why, _) = rank.end(id(9));
@@ -400,7 +400,7 @@ impl Talker {
         let (key, group, rank, skip, wanted) = (Talker::KEY, 0, 0, 0, 1);
         let take = Take { key, incarnation, group, rank, is_push, skip, tokens, wanted, blocks };
         talker.say(Message::Take(take));
-        while !matches!(producer.cache.status(id(7)), State::Offered { takers: 1, .. }) {
+        while !matches!(producer.cache.status(id(7)), HandoffState::Offered { takers: 1, .. }) {
             std::thread::yield_now();
         }
         talker
@@ -460,7 +460,7 @@ fn leases_are_bounded_by_an_option_of_the_cache() {
     }
     let (end, status, why, _) = producer.end(id(1));
     assert!((end, status) == (End::Expired, Status::Limit) && why.ends_with("(PRESSURE)"), "{why}");
-    assert_eq!(producer.cache.status(id(2)), State::Offered { sealed: true, takers: 0 });
+    assert_eq!(producer.cache.status(id(2)), HandoffState::Offered { sealed: true, takers: 0 });
 }
 
 /// The engine's LATE_APPLY comes to the handoffs that have the bytes, whoever's transfer it was, and to no others.
@@ -482,7 +482,7 @@ fn late_bytes_of_any_peer_fail_the_handoffs_that_have_them() {
     let (end, status, why, _) = producer.end(id(2));
     assert!((end, status) == (End::Failed, Status::Corrupt) && why.contains("LATE_APPLY"), "{why}");
     assert_eq!(producer.cache.metrics().late_applies, 1);
-    assert!(matches!(producer.cache.status(id(1)), State::Offered { .. }));
+    assert!(matches!(producer.cache.status(id(1)), HandoffState::Offered { .. }));
 }
 
 #[test]

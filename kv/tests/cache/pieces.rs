@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use ferry::limits::REQUESTS_MAX;
 use ferry::RegionOptions;
-use ferry_kv::handoff::{Blocks, End, Event, HandoffId, Mode, OfferSpec, State, TakeSpec};
+use ferry_kv::handoff::{Blocks, End, Event, HandoffId, HandoffState, Mode, OfferSpec, TakeSpec};
 use ferry_kv::layout::{
     Arrangement, Group, GroupKind, Layer, LayerMemory, Layout, ModelKey, Shard, Sizes, Strides,
 };
@@ -257,7 +257,10 @@ fn nobody_waits_behind_a_million_pieces() {
         let first = steps.until_event_of(small.1);
         assert!(is_received(&first, 2), "{transports}, {mode:?}, {is_same}: {first:?}");
         small.1.check_blocks(6, &block);
-        assert!(matches!(to.cache.status(id(1)), State::Taking { .. }), "{transports}, {mode:?}, {is_same}");
+        assert!(
+            matches!(to.cache.status(id(1)), HandoffState::Taking { .. }),
+            "{transports}, {mode:?}, {is_same}"
+        );
         let last = steps.until_event_of(&to);
         assert!(is_received(&last, 1), "{transports}, {mode:?}, {is_same}: {last:?}");
         steps.check();

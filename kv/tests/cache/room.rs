@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use ferry::types::{Op, Request};
 use ferry::{Config, Engine, Memory, RegionOptions, Status, Transfer, TransferOptions};
-use ferry_kv::handoff::{End, Mode, State};
+use ferry_kv::handoff::{End, HandoffState, Mode};
 use ferry_kv::{Cache, CacheMemory, CacheOptions};
 
 use super::caches::layout;
@@ -96,7 +96,7 @@ fn a_transfer_that_waits_for_room_can_be_cancelled() {
     let producer = &producers[0];
     producer.offer(id(9), 1);
     consumer.take_with(id(9), &producers, Mode::Pull, false);
-    while !matches!(producer.cache.status(id(9)), State::Offered { takers: 1, .. }) {
+    while !matches!(producer.cache.status(id(9)), HandoffState::Offered { takers: 1, .. }) {
         std::thread::yield_now();
     }
     let held = consumer.take_room(producer);

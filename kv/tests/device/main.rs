@@ -13,7 +13,7 @@ use std::time::Duration;
 use caches::{layout, Shape};
 use ferry::types::MemoryKind;
 use ferry::{Config, Engine, Memory, RegionOptions, Start, Status};
-use ferry_kv::handoff::{Blocks, End, Event, HandoffId, Mode, OfferSpec, State, TakeSpec};
+use ferry_kv::handoff::{Blocks, End, Event, HandoffId, HandoffState, Mode, OfferSpec, TakeSpec};
 use ferry_kv::{Cache, CacheMemory, CacheOptions};
 use program::Program;
 
@@ -201,5 +201,5 @@ fn what_is_wrong_is_named() {
     assert!(refused.message.starts_with("event: "), "{refused}");
     let ascend = producer.cache.offer_ready_after(id(1), 0..1, 1, MemoryKind::Ascend, unknown);
     assert_eq!(ascend.unwrap_err().status, Status::Unavailable);
-    assert_eq!(producer.cache.status(id(1)), State::Offered { sealed: false, takers: 0 });
+    assert_eq!(producer.cache.status(id(1)), HandoffState::Offered { sealed: false, takers: 0 });
 }

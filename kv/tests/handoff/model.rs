@@ -15,7 +15,7 @@ use ferry::status::Error;
 use ferry::types::{Op, PeerId};
 use ferry::Status;
 use ferry_kv::handoff::{
-    Action, Blocks, End, Event, HandoffId, Machine, Mode, OfferSpec, Owner, PostId, State, TakeSpec,
+    Action, Blocks, End, Event, HandoffId, HandoffState, Machine, Mode, OfferSpec, Owner, PostId, TakeSpec,
 };
 use ferry_kv::layout::{GroupKind, Layout};
 use ferry_kv::plan::Strided;
@@ -248,7 +248,7 @@ impl Model {
         let is_open = |side: usize| world.ends[side].is_none();
         let is_offered = world.produced > 0 && is_open(PRODUCER);
         let is_taking = world.is_taken && is_open(CONSUMER);
-        let stops = matches!(world.machines[PRODUCER].status(id()), State::Ending);
+        let stops = matches!(world.machines[PRODUCER].status(id()), HandoffState::Ending);
         let mut steps = Vec::new();
         let mut may = |is_so: bool, step: Step| steps.extend(is_so.then_some(step));
         let (faults, retracts) =
@@ -400,7 +400,7 @@ impl Model {
             return;
         }
         world.retracting = None;
-        if !matches!(world.machines[PRODUCER].status(id()), State::Offered { .. }) {
+        if !matches!(world.machines[PRODUCER].status(id()), HandoffState::Offered { .. }) {
             return;
         }
         world.is_again = true;

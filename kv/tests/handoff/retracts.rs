@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use ferry_kv::handoff::{Blocks, State};
+use ferry_kv::handoff::{Blocks, HandoffState};
 use ferry_kv::layout::{GroupKind, Layout};
 
 use crate::caches::{cells, held, Cell};
@@ -148,7 +148,7 @@ impl Story {
     pub fn look_at_retracts(&mut self) {
         for at in 0..self.sides.len() {
             let side = &self.sides[at];
-            let is_ending = self.world.nodes[side.node].machine.status(side.id) == State::Ending;
+            let is_ending = self.world.nodes[side.node].machine.status(side.id) == HandoffState::Ending;
             if !side.is_producer && is_ending && side.back.frozen.is_none() {
                 let frozen = (0..side.tokens).map(|token| self.least_version(at, token)).collect();
                 self.sides[at].back.frozen = Some(frozen);

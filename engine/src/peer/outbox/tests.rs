@@ -433,7 +433,7 @@ fn a_turn_of_a_lost_peer_strikes_a_few() {
 }
 
 #[derive(Clone, Debug)]
-enum Step {
+enum OutboxStep {
     Submit(Wish),
     Pull { local: bool, express: bool },
     Answer { at: prop::sample::Index, lost: bool },
@@ -467,18 +467,18 @@ fn wish() -> impl Strategy<Value = Wish> {
     })
 }
 
-fn step() -> impl Strategy<Value = Step> {
+fn step() -> impl Strategy<Value = OutboxStep> {
     use prop::sample::Index;
     prop_oneof![
-        6 => wish().prop_map(Step::Submit),
-        6 => any::<(bool, bool)>().prop_map(|(local, express)| Step::Pull { local, express }),
-        4 => any::<(Index, bool)>().prop_map(|(at, lost)| Step::Answer { at, lost }),
-        2 => any::<Index>().prop_map(Step::Strike),
-        2 => any::<Index>().prop_map(Step::Start),
-        2 => Just(Step::Sweep),
-        1 => (1..50u64).prop_map(Step::Pass),
-        1 => any::<(bool, bool)>().prop_map(|(open, pending)| Step::PathStatus { open, pending }),
-        1 => Just(Step::Grant),
+        6 => wish().prop_map(OutboxStep::Submit),
+        6 => any::<(bool, bool)>().prop_map(|(local, express)| OutboxStep::Pull { local, express }),
+        4 => any::<(Index, bool)>().prop_map(|(at, lost)| OutboxStep::Answer { at, lost }),
+        2 => any::<Index>().prop_map(OutboxStep::Strike),
+        2 => any::<Index>().prop_map(OutboxStep::Start),
+        2 => Just(OutboxStep::Sweep),
+        1 => (1..50u64).prop_map(OutboxStep::Pass),
+        1 => any::<(bool, bool)>().prop_map(|(open, pending)| OutboxStep::PathStatus { open, pending }),
+        1 => Just(OutboxStep::Grant),
     ]
 }
 
@@ -541,8 +541,8 @@ proptest! {
         let mut model = Model::default();
         for step in steps {
             match step {
-                Step::Submit(wish) => drop(world.submit(&wish)),
-                Step::Pull { local, express } => {
+                OutboxStep::Submit(wish) => drop(world.submit(&wish)),
+                OutboxStep::Pull { local, express } => {
                     let transport = if local { Transport::Local } else { Transport::Tcp };
                     model.catch_up(&world.all);
                     if world.pull(transport, express) {
@@ -551,7 +551,7 @@ proptest! {
                         }
                     }
                 }
-                Step::Answer { at, lost } if !world.out.is_empty() => {
+                OutboxStep::Answer { at, lost } if !world.out.is_empty() => {
                     let at = at.index(world.out.len());
                     let run = match &world.out[at] {
                         Out::Run(transfer, run, _) => Some((transfer.clone(), *run)),
@@ -564,14 +564,14 @@ proptest! {
                         model.queue(&transfer, run.indexes());
                     }
                 }
-                Step::Strike(at) if !world.all.is_empty() => {
+                OutboxStep::Strike(at) if !world.all.is_empty() => {
                     let transfer = at.get(&world.all).clone();
                     world.peer.strike(&transfer, Strike { status: Status::Cancelled, os_error: 0 });
                 }
-                Step::Start(at) if !world.all.is_empty() => world.peer.start(at.get(&world.all)),
-                Step::Sweep => drop(world.peer.sweep(world.now_ns)),
-                Step::Pass(ns) => world.now_ns += ns,
-                Step::PathStatus { open, pending } => {
+                OutboxStep::Start(at) if !world.all.is_empty() => world.peer.start(at.get(&world.all)),
+                OutboxStep::Sweep => drop(world.peer.sweep(world.now_ns)),
+                OutboxStep::Pass(ns) => world.now_ns += ns,
+                OutboxStep::PathStatus { open, pending } => {
                     let status = match (open, pending) {
                         (true, _) => PathStatus::Open(path.clone(), String::new()),
                         (_, true) => PathStatus::Pending(String::new()),
@@ -581,7 +581,7 @@ proptest! {
                     // The model has no runs that are being moved.
                     world.sweep();
                 }
-                Step::Grant => assert!(world.peer.grant(1 << 20)),
+                OutboxStep::Grant => assert!(world.peer.grant(1 << 20)),
                 _ => {}
             }
         }

@@ -5,7 +5,7 @@ use super::hello::{Agreement, Hello, Mode, Role};
 use super::key::Key;
 use super::refusal::{HandshakeError, HandshakeResult, RefusalCode};
 use super::wire::{self, Fields, FrameType, Frames};
-use super::{identity, noise, Auth, Established, Identity, Local, Next, Nonce, Proof, Step};
+use super::{identity, noise, Auth, Established, HandshakeStep, Identity, Local, Next, Nonce, Proof};
 use crate::session::channel::Channel;
 use crate::status::Result;
 use crate::types::Boottime;
@@ -18,11 +18,11 @@ pub type Proofs<'a> = dyn FnMut(&Nonce) -> Option<Proof> + 'a;
 pub struct Acceptor {
     local: Local,
     frames: Frames,
-    state: State,
+    state: AcceptorState,
 }
 
 #[derive(Debug)]
-enum State {
+enum AcceptorState {
     AwaitHello,
     AwaitOpen(Box<Negotiated>),
     AwaitConfirm(Box<Answered>),
@@ -49,7 +49,7 @@ impl Acceptor {
     /// Creates an acceptor. INVALID if `local` cannot be encoded.
     pub fn new(local: &Local) -> Result<Acceptor> {
         identity::check(local)?;
-        Ok(Acceptor { local: local.clone(), frames: Frames::default(), state: State::AwaitHello })
+        Ok(Acceptor { local: local.clone(), frames: Frames::default(), state: AcceptorState::AwaitHello })
     }
 
     /// Takes received bytes, including the preamble, in pieces of any size up to `INPUT_BYTES_MAX`. `proofs` is called
@@ -59,10 +59,10 @@ impl Acceptor {
         bytes: &[u8],
         proofs: &mut Proofs,
         boottime_ns: Boottime,
-    ) -> HandshakeResult<Step> {
+    ) -> HandshakeResult<HandshakeStep> {
         let result = self.advance(bytes, proofs, boottime_ns);
         if result.is_err() {
-            self.state = State::Over;
+            self.state = AcceptorState::Over;
         }
         result
     }
@@ -77,29 +77,34 @@ impl Acceptor {
         self.frames.capacity()
     }
 
-    fn advance(&mut self, bytes: &[u8], proofs: &mut Proofs, boottime_ns: Boottime) -> HandshakeResult<Step> {
-        if matches!(self.state, State::Over) {
+    fn advance(
+        &mut self,
+        bytes: &[u8],
+        proofs: &mut Proofs,
+        boottime_ns: Boottime,
+    ) -> HandshakeResult<HandshakeStep> {
+        if matches!(self.state, AcceptorState::Over) {
             return Err(HandshakeError::over());
         }
         self.frames.push(bytes)?;
         let mut output = Vec::new();
         while let Some((kind, fields)) = self.frames.next()? {
-            let next = match (std::mem::replace(&mut self.state, State::Over), kind) {
+            let next = match (std::mem::replace(&mut self.state, AcceptorState::Over), kind) {
                 (_, FrameType::Refusal) => return Err(HandshakeError::received(&fields)),
-                (State::AwaitHello, FrameType::Hello) => self.on_hello(&fields, &mut output)?,
-                (State::AwaitOpen(negotiated), FrameType::Open) => {
+                (AcceptorState::AwaitHello, FrameType::Hello) => self.on_hello(&fields, &mut output)?,
+                (AcceptorState::AwaitOpen(negotiated), FrameType::Open) => {
                     self.on_open(*negotiated, &fields, proofs, boottime_ns, &mut output)?
                 }
-                (State::AwaitConfirm(answered), FrameType::Confirm) => {
+                (AcceptorState::AwaitConfirm(answered), FrameType::Confirm) => {
                     on_confirm(*answered, &fields, &mut output)?
                 }
                 (_, kind) => return Err(HandshakeError::malformed(format!("{kind:?} frame out of turn"))),
             };
             if !matches!(next, Next::More) {
-                return Ok(Step { output, next });
+                return Ok(HandshakeStep { output, next });
             }
         }
-        Ok(Step { output, next: Next::More })
+        Ok(HandshakeStep { output, next: Next::More })
     }
 
     /// Answers with our HELLO, even if the handshake fails: from both HELLOs the dialer derives the reason (another
@@ -109,7 +114,7 @@ impl Acceptor {
         let agreed = Hello::decode(raw).and_then(|dialer| Ok((hello.agree(&dialer)?, dialer)));
         let (agreement, dialer) = agreed.map_err(|error| error.after(hello.opening()))?;
         output.extend_from_slice(&hello.opening());
-        self.state = State::AwaitOpen(Box::new(Negotiated { hello, dialer, agreement }));
+        self.state = AcceptorState::AwaitOpen(Box::new(Negotiated { hello, dialer, agreement }));
         Ok(Next::More)
     }
 
@@ -144,7 +149,7 @@ impl Acceptor {
         noise::write(&mut noise, &payload, &mut answer)?;
         wire::put_frame(output, FrameType::Answer, &answer);
         let (channel, hash) = noise::finish(noise)?;
-        self.state = State::AwaitConfirm(Box::new(Answered { channel, hash, share, peer, auth }));
+        self.state = AcceptorState::AwaitConfirm(Box::new(Answered { channel, hash, share, peer, auth }));
         Ok(Next::More)
     }
 }

@@ -4,7 +4,7 @@ use super::hello::{Agreement, Hello, Mode, Role};
 use super::key::Key;
 use super::refusal::{HandshakeError, HandshakeResult, RefusalCode};
 use super::wire::{self, Fields, FrameType, Frames};
-use super::{identity, noise, Auth, Established, Local, Next, Proof, Step};
+use super::{identity, noise, Auth, Established, HandshakeStep, Local, Next, Proof};
 use crate::status::{Error, Result};
 use crate::types::{Boottime, Incarnation};
 
@@ -14,11 +14,11 @@ pub struct Dialer {
     local: Local,
     hello: Hello,
     frames: Frames,
-    state: State,
+    state: DialerState,
 }
 
 #[derive(Debug)]
-enum State {
+enum DialerState {
     AwaitHello,
     /// The driver fetches the one-time key from the AF_UNIX socket.
     AwaitProof(Negotiated),
@@ -48,15 +48,15 @@ impl Dialer {
         let hello = Hello::new(local, Role::Dialer)?;
         let first = hello.opening();
         Ok((
-            Dialer { local: local.clone(), hello, frames: Frames::default(), state: State::AwaitHello },
+            Dialer { local: local.clone(), hello, frames: Frames::default(), state: DialerState::AwaitHello },
             first,
         ))
     }
 
     /// Takes received bytes, in pieces of any size up to `INPUT_BYTES_MAX`. `boottime_ns` is the current time.
-    pub fn input(&mut self, bytes: &[u8], boottime_ns: Boottime) -> HandshakeResult<Step> {
+    pub fn input(&mut self, bytes: &[u8], boottime_ns: Boottime) -> HandshakeResult<HandshakeStep> {
         self.ending_on_error(|dialer| {
-            if matches!(dialer.state, State::Over) {
+            if matches!(dialer.state, DialerState::Over) {
                 return Err(HandshakeError::over());
             }
             dialer.frames.push(bytes)?;
@@ -66,9 +66,10 @@ impl Dialer {
 
     /// Takes the result of `ProveSameUser`. Without a proof, the handshake continues only if both ends allow an
     /// unauthenticated session; else it ends as SameUserFailed. CLOSED if no proof was asked for.
-    pub fn proof(&mut self, proof: Result<Proof>, boottime_ns: Boottime) -> HandshakeResult<Step> {
+    pub fn proof(&mut self, proof: Result<Proof>, boottime_ns: Boottime) -> HandshakeResult<HandshakeStep> {
         self.ending_on_error(|dialer| {
-            let State::AwaitProof(negotiated) = std::mem::replace(&mut dialer.state, State::Over) else {
+            let DialerState::AwaitProof(negotiated) = std::mem::replace(&mut dialer.state, DialerState::Over)
+            else {
                 return Err(HandshakeError::over());
             };
             let mut output = Vec::new();
@@ -89,12 +90,14 @@ impl Dialer {
     /// Returns the engine id and incarnation that the other end claims, once they are known. They may be unproven.
     pub fn other_end(&self) -> Option<Incarnation> {
         match &self.state {
-            State::AwaitHello | State::Over => None,
-            State::AwaitProof(negotiated) => {
+            DialerState::AwaitHello | DialerState::Over => None,
+            DialerState::AwaitProof(negotiated) => {
                 Some((negotiated.acceptor.engine_id, negotiated.acceptor.incarnation))
             }
-            State::AwaitAnswer(opened) => Some((opened.acceptor.engine_id, opened.acceptor.incarnation)),
-            State::AwaitWelcome(established) => {
+            DialerState::AwaitAnswer(opened) => {
+                Some((opened.acceptor.engine_id, opened.acceptor.incarnation))
+            }
+            DialerState::AwaitWelcome(established) => {
                 Some((established.peer.engine_id, established.peer.incarnation))
             }
         }
@@ -116,19 +119,19 @@ impl Dialer {
     ) -> HandshakeResult<T> {
         let result = step(self);
         if result.is_err() {
-            self.state = State::Over;
+            self.state = DialerState::Over;
         }
         result
     }
 
-    fn advance(&mut self, mut output: Vec<u8>, boottime_ns: Boottime) -> HandshakeResult<Step> {
+    fn advance(&mut self, mut output: Vec<u8>, boottime_ns: Boottime) -> HandshakeResult<HandshakeStep> {
         while let Some((kind, fields)) = self.frames.next()? {
             let next = self.frame(kind, &fields, boottime_ns, &mut output)?;
             if !matches!(next, Next::More) {
-                return Ok(Step { output, next });
+                return Ok(HandshakeStep { output, next });
             }
         }
-        Ok(Step { output, next: Next::More })
+        Ok(HandshakeStep { output, next: Next::More })
     }
 
     fn frame(
@@ -138,17 +141,17 @@ impl Dialer {
         boottime_ns: Boottime,
         output: &mut Vec<u8>,
     ) -> HandshakeResult<Next> {
-        match (std::mem::replace(&mut self.state, State::Over), kind) {
+        match (std::mem::replace(&mut self.state, DialerState::Over), kind) {
             // The refusal is plaintext. A third party that can forge a refusal could also close the connection, so
             // trusting the refusal adds no risk.
-            (State::AwaitWelcome(established), FrameType::Refusal) => {
+            (DialerState::AwaitWelcome(established), FrameType::Refusal) => {
                 let by = Some((established.peer.engine_id, established.peer.incarnation));
                 Err(HandshakeError { by, ..HandshakeError::received(fields) })
             }
             (_, FrameType::Refusal) => Err(HandshakeError::received(fields)),
-            (State::AwaitHello, FrameType::Hello) => self.on_hello(fields, boottime_ns, output),
-            (State::AwaitAnswer(opened), FrameType::Answer) => self.on_answer(*opened, fields, output),
-            (State::AwaitWelcome(established), FrameType::Welcome) => on_welcome(established, fields),
+            (DialerState::AwaitHello, FrameType::Hello) => self.on_hello(fields, boottime_ns, output),
+            (DialerState::AwaitAnswer(opened), FrameType::Answer) => self.on_answer(*opened, fields, output),
+            (DialerState::AwaitWelcome(established), FrameType::Welcome) => on_welcome(established, fields),
             (_, kind) => Err(HandshakeError::malformed(format!("{kind:?} frame out of turn"))),
         }
     }
@@ -165,7 +168,7 @@ impl Dialer {
         let Some(name) = name else {
             return Err(HandshakeError::malformed("HELLO offers a same-user proof but names no socket"));
         };
-        self.state = State::AwaitProof(negotiated);
+        self.state = DialerState::AwaitProof(negotiated);
         Ok(Next::ProveSameUser { name, nonce: self.hello.nonce })
     }
 
@@ -186,7 +189,7 @@ impl Dialer {
         let mut fields = vec![mode as u8];
         noise::write(&mut noise, &payload, &mut fields)?;
         wire::put_frame(output, FrameType::Open, &fields);
-        self.state = State::AwaitAnswer(Box::new(Opened { noise, acceptor, mode, auth }));
+        self.state = DialerState::AwaitAnswer(Box::new(Opened { noise, acceptor, mode, auth }));
         Ok(())
     }
 
@@ -204,7 +207,7 @@ impl Dialer {
         wire::put_frame(output, FrameType::Confirm, &confirmation);
         let (session_id, lane_key) = noise::session_keys(&hash, &share, &Key::from(acceptor_share));
         let established = Established { peer, channel, session_id, lane_key, auth };
-        self.state = State::AwaitWelcome(Box::new(established));
+        self.state = DialerState::AwaitWelcome(Box::new(established));
         Ok(Next::More)
     }
 }

@@ -103,7 +103,7 @@ pub struct Established {
 /// The driver's next step: write `output` (may be empty), then do `next`.
 #[derive(Debug)]
 #[must_use]
-pub struct Step {
+pub struct HandshakeStep {
     pub output: Vec<u8>,
     pub next: Next,
 }

@@ -35,7 +35,7 @@ fn breaks(thread: &'static str, hangs: bool, aborts: bool) {
             two.fake.hangs.store(true, Ordering::SeqCst);
             until("a copy hangs", || two.fake.hung.load(Ordering::SeqCst) > before);
         }
-        let bomb = two.a.whole().health().bombs.lay(thread, left);
+        let bomb = two.a.whole().health().hook.lay(thread, left);
         until("it goes off", || bomb.gone_off.get().is_some());
         let (error, at) = toil.join().unwrap();
         assert_eq!(error.status, Status::Panic, "{error}");
@@ -82,7 +82,7 @@ fn a_thread_panics_while_a_device_copies_over_mapped_memory() {
         std::thread::scope(|scope| {
             let toil = scope.spawn(|| toil(&two, request));
             until("there are copies", || two.fake.copies.load(Ordering::SeqCst) > copies + 4);
-            let bomb = two.a.whole().health().bombs.lay(thread, 1);
+            let bomb = two.a.whole().health().hook.lay(thread, 1);
             until("it goes off", || bomb.gone_off.get().is_some());
             assert_eq!(toil.join().unwrap().status, Status::Panic);
         });

@@ -42,9 +42,9 @@ impl Context {
     }
 
     /// Makes the context current on this thread until the guard is dropped.
-    pub fn enter(&self) -> Result<Entered, Failure> {
+    pub fn enter(&self) -> Result<CurrentContext, Failure> {
         // SAFETY: retained, and borrowed by the caller; the program never destroys a primary context.
-        unsafe { Entered::new(self.api, self.raw) }
+        unsafe { CurrentContext::new(self.api, self.raw) }
     }
 
     /// Lets work of this context access memory of `peer`. Returns false if the hardware can't.
@@ -83,7 +83,7 @@ impl Drop for Context {
 ///
 /// Meanwhile the thread may make calls while another thread of the program captures a graph. Otherwise such calls
 /// would fail and spoil the capture (`cuThreadExchangeStreamCaptureMode`).
-pub struct Entered {
+pub struct CurrentContext {
     api: &'static Api,
     capture_mode: i32,
     /// Bound to this thread.
@@ -92,20 +92,20 @@ pub struct Entered {
 
 const CAPTURE_MODE_RELAXED: i32 = 2;
 
-impl Entered {
+impl CurrentContext {
     /// # Safety
     /// The context is one of the driver's, and lives until the guard goes.
-    pub unsafe fn new(api: &'static Api, context: Handle) -> Result<Entered, Failure> {
+    pub unsafe fn new(api: &'static Api, context: Handle) -> Result<CurrentContext, Failure> {
         // SAFETY: the caller's promise.
         unsafe { api.ctx_push_current(context) }?;
         let mut capture_mode = CAPTURE_MODE_RELAXED;
         // SAFETY: the mode lives on this stack. A driver without this call has no such mode.
         let _ = unsafe { api.exchange_capture_mode(&mut capture_mode) };
-        Ok(Entered { api, capture_mode, _thread: PhantomData })
+        Ok(CurrentContext { api, capture_mode, _thread: PhantomData })
     }
 }
 
-impl Drop for Entered {
+impl Drop for CurrentContext {
     fn drop(&mut self) {
         let mut context = 0;
         // SAFETY: both results live on this stack; what `new` pushed is popped.

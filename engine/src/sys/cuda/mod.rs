@@ -16,7 +16,7 @@ mod memory;
 mod stream;
 
 pub use api::{is_loaded, load, Api};
-pub use context::{Context, Entered};
+pub use context::{Context, CurrentContext};
 pub use failure::Failure;
 pub use gate::Gate;
 pub use memory::{DeviceMemory, PinnedMemory};

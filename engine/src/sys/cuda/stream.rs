@@ -1,6 +1,6 @@
 //! Streams and events that ferry creates.
 
-use super::{result, Api, Context, Entered, Failure, Handle};
+use super::{result, Api, Context, CurrentContext, Failure, Handle};
 use std::sync::Arc;
 
 /// No implicit ordering with the default stream: the program's work and ferry's are independent.
@@ -83,7 +83,7 @@ impl Drop for Event {
     fn drop(&mut self) {
         // A context that its owner has destroyed refuses to be entered, and has taken the event along.
         // SAFETY: the driver checks the handle.
-        if let Ok(_entered) = unsafe { Entered::new(self.api, self.context) } {
+        if let Ok(_entered) = unsafe { CurrentContext::new(self.api, self.context) } {
             // The driver destroys an event that is not reached yet once it is reached.
             // SAFETY: made by `new`, destroyed once.
             let _ = unsafe { self.api.event_destroy(self.raw) };

@@ -7,14 +7,14 @@ use std::time::Duration;
 
 pub use std::sync::mpsc::{RecvError, RecvTimeoutError, SendError, TryRecvError};
 
-struct State<T> {
+struct ChannelState<T> {
     queue: VecDeque<T>,
     senders: usize,
     is_received: bool,
 }
 
 struct Channel<T> {
-    state: Mutex<State<T>>,
+    state: Mutex<ChannelState<T>>,
     changed: Condvar,
 }
 
@@ -25,7 +25,7 @@ pub type SyncSender<T> = Sender<T>;
 pub struct Receiver<T>(Arc<Channel<T>>);
 
 pub fn channel<T>() -> (Sender<T>, Receiver<T>) {
-    let state = Mutex::new(State { queue: VecDeque::new(), senders: 1, is_received: true });
+    let state = Mutex::new(ChannelState { queue: VecDeque::new(), senders: 1, is_received: true });
     let channel = Arc::new(Channel { state, changed: Condvar::new() });
     (Sender(channel.clone()), Receiver(channel))
 }

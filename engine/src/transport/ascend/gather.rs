@@ -30,7 +30,7 @@ pub struct Scratch {
 
 /// A copy that begins after the step before it has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum CopyStep {
     Across(Piece),
     OnDevice(Piece),
 }
@@ -39,12 +39,12 @@ pub enum Step {
 pub struct Plan {
     /// Copies directly across, in any order.
     pub direct: Vec<Piece>,
-    pub steps: Vec<Step>,
+    pub steps: Vec<CopyStep>,
 }
 
 /// A part of a piece, with its addresses by side.
 #[derive(Clone, Copy)]
-struct Part {
+struct PiecePart {
     host: u64,
     device: u64,
     length: u64,
@@ -53,7 +53,7 @@ struct Part {
 /// Parts that are adjacent in host memory and together fit into the scratch buffer.
 #[derive(Default)]
 struct Run {
-    parts: Vec<Part>,
+    parts: Vec<PiecePart>,
     length: u64,
     has_imported: bool,
 }
@@ -73,7 +73,7 @@ pub fn plan(across: Across, pieces: &[Piece], scratch: Scratch, is_imported: imp
         let mut done = 0;
         while done < piece.length {
             let length = scratch.length.min(piece.length - done);
-            let part = Part { host: host + done, device: device + done, length };
+            let part = PiecePart { host: host + done, device: device + done, length };
             if !run.takes(part, scratch.length) {
                 run.finish(across, scratch, &mut plan);
             }
@@ -88,7 +88,7 @@ pub fn plan(across: Across, pieces: &[Piece], scratch: Scratch, is_imported: imp
 }
 
 impl Run {
-    fn takes(&self, part: Part, room: u64) -> bool {
+    fn takes(&self, part: PiecePart, room: u64) -> bool {
         let adjacent = self.parts.last().is_none_or(|last| last.host + last.length == part.host);
         adjacent && self.length + part.length <= room
     }
@@ -101,13 +101,13 @@ impl Run {
             plan.direct.push(piece(across, first.host, first.device, first.length));
             return;
         }
-        let whole = Step::Across(piece(across, first.host, scratch.address, run.length));
+        let whole = CopyStep::Across(piece(across, first.host, scratch.address, run.length));
         if across == Across::ToDevice {
             plan.steps.push(whole);
         }
         let mut place = scratch.address;
         for part in &run.parts {
-            plan.steps.push(Step::OnDevice(piece(across, place, part.device, part.length)));
+            plan.steps.push(CopyStep::OnDevice(piece(across, place, part.device, part.length)));
             place += part.length;
         }
         if across == Across::ToHost {
@@ -150,9 +150,9 @@ mod tests {
                 made(across, HOST + 4 * KIB + 1, DEVICE, 8 * KIB),
             ];
             let plan = plan(across, &pieces, SCRATCH, is_imported);
-            let whole = Step::Across(made(across, HOST, SCRATCH.address, 12 * KIB + 1));
-            let first = Step::OnDevice(made(across, SCRATCH.address, DEVICE + MIB, 4 * KIB + 1));
-            let second = Step::OnDevice(made(across, SCRATCH.address + 4 * KIB + 1, DEVICE, 8 * KIB));
+            let whole = CopyStep::Across(made(across, HOST, SCRATCH.address, 12 * KIB + 1));
+            let first = CopyStep::OnDevice(made(across, SCRATCH.address, DEVICE + MIB, 4 * KIB + 1));
+            let second = CopyStep::OnDevice(made(across, SCRATCH.address + 4 * KIB + 1, DEVICE, 8 * KIB));
             let expected = match across {
                 Across::ToDevice => vec![whole, first, second],
                 Across::ToHost => vec![first, second, whole],
@@ -180,7 +180,7 @@ mod tests {
         let blocks: Vec<Piece> =
             (0..5).map(|at| made(Across::ToHost, HOST + at * MIB, DEVICE + at * 2 * MIB, MIB)).collect();
         let found = plan(Across::ToHost, &blocks, SCRATCH, is_imported);
-        let across = |step: &&Step| matches!(step, Step::Across(_));
+        let across = |step: &&CopyStep| matches!(step, CopyStep::Across(_));
         assert_eq!(found.steps.iter().filter(across).count(), 1);
         assert_eq!(found.direct, [blocks[4]]);
     }
@@ -192,7 +192,10 @@ mod tests {
         let part = |at: u64, length| {
             let place = SCRATCH.address;
             let whole = made(Across::ToDevice, HOST + at, place, length);
-            [Step::Across(whole), Step::OnDevice(made(Across::ToDevice, place, IMPORTED + at, length))]
+            [
+                CopyStep::Across(whole),
+                CopyStep::OnDevice(made(Across::ToDevice, place, IMPORTED + at, length)),
+            ]
         };
         let steps = [part(0, 4 * MIB), part(4 * MIB, 4 * MIB), part(8 * MIB, MIB)].concat();
         assert_eq!(found, Plan { direct: vec![], steps });

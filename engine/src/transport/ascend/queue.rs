@@ -11,7 +11,7 @@
 use super::across::{Exposures, Fabric};
 use super::contexts::Contexts;
 use super::driver::location_of;
-use super::gather::{self, Across, Scratch, Step};
+use super::gather::{self, Across, CopyStep, Scratch};
 use super::share::Sharing;
 use crate::device::{Batch, Borrowed, Direction, Exposed, Piece, Queue};
 use crate::status::{Error, Result, Status};
@@ -149,8 +149,8 @@ impl AscendQueue {
         }
         for step in &plan.steps {
             match step {
-                Step::Across(piece) => self.add(kind, piece, begun)?,
-                Step::OnDevice(piece) => self.add(acl::ACL_COPY_DEVICE_TO_DEVICE, piece, begun)?,
+                CopyStep::Across(piece) => self.add(kind, piece, begun)?,
+                CopyStep::OnDevice(piece) => self.add(acl::ACL_COPY_DEVICE_TO_DEVICE, piece, begun)?,
             }
         }
         Ok(())

@@ -1,7 +1,9 @@
 //! The primary contexts in use. Each is retained once, while something needs it.
 
 use crate::status::Result;
-use crate::sys::cuda::{result, Api, Context, Entered, Failure, Handle, STREAM_LEGACY, STREAM_PER_THREAD};
+use crate::sys::cuda::{
+    result, Api, Context, CurrentContext, Failure, Handle, STREAM_LEGACY, STREAM_PER_THREAD,
+};
 use crate::sys::lock::{Mutex, MutexGuard};
 use crate::sys::map::HashMap;
 use std::sync::{Arc, Weak};
@@ -51,7 +53,7 @@ impl Contexts {
     ///
     /// # Safety
     /// The stream and its context exist until the guard is dropped.
-    pub unsafe fn enter_stream(&self, stream: Handle) -> Result<(Entered, Handle)> {
+    pub unsafe fn enter_stream(&self, stream: Handle) -> Result<(CurrentContext, Handle)> {
         let ask = || {
             let mut context = 0;
             // SAFETY: the stream is the caller's promise, the result lives on this stack.
@@ -61,7 +63,7 @@ impl Contexts {
         let is_default = [0, STREAM_LEGACY, STREAM_PER_THREAD].contains(&(stream as u64));
         let context = if is_default { ask() } else { self.with_some(ask) }?;
         // SAFETY: as above.
-        Ok((unsafe { Entered::new(self.api, context) }?, context))
+        Ok((unsafe { CurrentContext::new(self.api, context) }?, context))
     }
 
     pub fn active(&self) -> Option<Arc<Context>> {

@@ -10,7 +10,7 @@ use crate::device::Hold;
 use crate::limits::HOLDS_MAX;
 use crate::status::{Error, Result, Status};
 use crate::sys::atomic::{AtomicBool, AtomicU32, Ordering};
-use crate::sys::cuda::{result, Api, Entered, Event, Gate, Handle, PinnedMemory};
+use crate::sys::cuda::{result, Api, CurrentContext, Event, Gate, Handle, PinnedMemory};
 use crate::sys::lock::{Mutex, MutexGuard};
 use std::sync::Arc;
 
@@ -116,7 +116,7 @@ impl Drop for Flags {
         let made = self.made.get_mut();
         for flag in made.list.drain(..) {
             // SAFETY: the driver checks the handle, which may be of a context that its owner has destroyed.
-            let entered = unsafe { Entered::new(self.api, flag.context) };
+            let entered = unsafe { CurrentContext::new(self.api, flag.context) };
             if entered.is_ok() && !flag.is_free() {
                 // A device may still read the flag, so its memory is kept.
                 std::mem::forget(flag);

@@ -13,7 +13,8 @@ use super::shape::{self, Run};
 use crate::device::{Batch, Borrowed, Direction, Piece, Queue};
 use crate::status::{Error, Result, Status};
 use crate::sys::cuda::{
-    result, Context, CopyAttributes, DeviceMemory, Entered, Event, Failure, Handle, PinnedMemory, Stream,
+    result, Context, CopyAttributes, CurrentContext, DeviceMemory, Event, Failure, Handle, PinnedMemory,
+    Stream,
 };
 use std::ffi::c_void;
 use std::mem::ManuallyDrop;
@@ -25,7 +26,7 @@ const ENTRIES_MAX: usize = 1 << 16;
 
 pub struct CudaQueue {
     /// Restores the thread's context when dropped. The first field, because dropping the next may end the context.
-    _entered: Entered,
+    _entered: CurrentContext,
     /// Not dropped while the device may still use them.
     parts: ManuallyDrop<Parts>,
 }
@@ -34,7 +35,7 @@ struct Parts {
     contexts: Arc<Contexts>,
     context: Arc<Context>,
     streams: [Stream; 2],
-    slots: Vec<Slot>,
+    slots: Vec<BatchSlot>,
     gather: Option<Gather>,
     /// Whether the driver has cuMemcpyBatchAsync.
     has_batches: bool,
@@ -59,7 +60,7 @@ struct Gather {
     entries: usize,
 }
 
-struct Slot {
+struct BatchSlot {
     event: Event,
     /// The event could not be recorded or queried: the batch has ended when its stream is idle.
     by_stream: bool,
@@ -96,8 +97,13 @@ impl CudaQueue {
         let context = contexts.get(device)?;
         let entered = context.enter()?;
         let streams = [Stream::new(&context)?, Stream::new(&context)?];
-        let slot =
-            || Ok(Slot { event: Event::new(context.api, context.handle())?, by_stream: false, failed: None });
+        let slot = || {
+            Ok(BatchSlot {
+                event: Event::new(context.api, context.handle())?,
+                by_stream: false,
+                failed: None,
+            })
+        };
         let parts = Parts {
             slots: (0..depth).map(|_| slot()).collect::<Result<_>>()?,
             // Without memory for the kernel, or a driver that compiles it, batches are copied piece by piece.

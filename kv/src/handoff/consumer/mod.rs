@@ -32,7 +32,7 @@ use super::machine::{Due, Machine};
 use super::record::What;
 use super::remote::Handoff;
 use super::silence::Stake;
-use super::types::{Blocks, End, State, TakeSpec};
+use super::types::{Blocks, End, HandoffState, TakeSpec};
 use super::wire::Key;
 
 #[derive(Clone, Debug)]
@@ -100,10 +100,10 @@ impl TakePart {
 }
 
 impl Taking {
-    pub fn state(&self) -> State {
+    pub fn state(&self) -> HandoffState {
         match self.struck {
-            Some(_) => State::Ending,
-            None => State::Taking { valid_tokens: self.valid_tokens() },
+            Some(_) => HandoffState::Ending,
+            None => HandoffState::Taking { valid_tokens: self.valid_tokens() },
         }
     }
 

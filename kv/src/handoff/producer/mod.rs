@@ -31,7 +31,7 @@ use super::id::HandoffId;
 use super::machine::Machine;
 use super::remote::Handoff;
 use super::silence::Stake;
-use super::types::{Blocks, End, OfferSpec, State};
+use super::types::{Blocks, End, HandoffState, OfferSpec};
 use super::wire::{self, Key, Message};
 use retract::{Recall, Retract};
 
@@ -101,10 +101,10 @@ pub(super) struct OfferPart {
 }
 
 impl Offer {
-    pub fn state(&self) -> State {
+    pub fn state(&self) -> HandoffState {
         match self.struck {
-            Some(_) => State::Ending,
-            None => State::Offered { sealed: self.sealed.is_some(), takers: self.groups.len() as u32 },
+            Some(_) => HandoffState::Ending,
+            None => HandoffState::Offered { sealed: self.sealed.is_some(), takers: self.groups.len() as u32 },
         }
     }
 

@@ -8,7 +8,7 @@ use ferry_kv::handoff::limits::{
     TAKERS_MAX, TOMBSTONE_NS, UNSENT_MAX, WAITING_MAX, WAITING_OF_PEER_MAX,
 };
 use ferry_kv::handoff::wire::{Key, Message, Take};
-use ferry_kv::handoff::{End, HandoffId, Mode, OfferSpec, Owner, State};
+use ferry_kv::handoff::{End, HandoffId, HandoffState, Mode, OfferSpec, Owner};
 
 use super::rig::*;
 
@@ -180,9 +180,9 @@ fn an_id_that_has_ended_is_free_again_after_ten_minutes() {
     rig.machine.offer_abort(id(1), 5).unwrap();
     rig.settle();
     rig.tick(TOMBSTONE_NS + 4);
-    assert_eq!(rig.machine.status(id(1)), State::Ended(End::Cancelled));
+    assert_eq!(rig.machine.status(id(1)), HandoffState::Ended(End::Cancelled));
     rig.tick(TOMBSTONE_NS + 5);
-    assert_eq!(rig.machine.status(id(1)), State::Unknown);
+    assert_eq!(rig.machine.status(id(1)), HandoffState::Unknown);
 }
 
 #[test]

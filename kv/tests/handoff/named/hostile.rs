@@ -3,7 +3,7 @@
 use ferry::Status;
 use ferry_kv::handoff::limits::BLOCKS_MAX;
 use ferry_kv::handoff::wire::{Message, Take};
-use ferry_kv::handoff::{Blocks, End, Mode, State, TakeSpec};
+use ferry_kv::handoff::{Blocks, End, HandoffState, Mode, TakeSpec};
 
 use super::rig::*;
 use crate::caches::{layouts, Shape};
@@ -329,9 +329,17 @@ fn half_a_message_of_a_predecessor_is_passed_over() {
             rig.machine.notification(peer(1), part, 0);
         }
         rig.settle();
-        assert_eq!(rig.machine.status(id(1)), State::Offered { sealed: false, takers: 0 }, "{from}..{to}");
+        assert_eq!(
+            rig.machine.status(id(1)),
+            HandoffState::Offered { sealed: false, takers: 0 },
+            "{from}..{to}"
+        );
         rig.hear(peer(1), Message::Take(take(1, 6, true)));
-        assert_eq!(rig.machine.status(id(1)), State::Offered { sealed: false, takers: 1 }, "{from}..{to}");
+        assert_eq!(
+            rig.machine.status(id(1)),
+            HandoffState::Offered { sealed: false, takers: 1 },
+            "{from}..{to}"
+        );
         assert!(rig.fences.is_empty(), "{from}..{to}");
     }
 }

@@ -6,7 +6,7 @@ use ferry::status::Error;
 use ferry::types::Op;
 use ferry::Status;
 use ferry_kv::handoff::wire::{Message, Take};
-use ferry_kv::handoff::{Address, Blocks, End, Event, Handoff, OfferSpec, Owner, State};
+use ferry_kv::handoff::{Address, Blocks, End, Event, Handoff, HandoffState, OfferSpec, Owner};
 
 use super::rig::*;
 use crate::caches::{layouts, Shape};
@@ -142,7 +142,7 @@ fn a_take_that_is_given_up_before_its_offer_counts_as_a_taker_that_failed() {
     for is_push in [true, false] {
         let mut rig = given_up_before_the_offer(is_push);
         rig.offer(1, 2);
-        assert_eq!(rig.machine.status(id(1)), State::Offered { sealed: false, takers: 2 });
+        assert_eq!(rig.machine.status(id(1)), HandoffState::Offered { sealed: false, takers: 2 });
         assert_eq!(rig.end_of(1), None, "the other one goes on");
         rig.hear(
             peer(B),
@@ -176,14 +176,14 @@ fn who_says_to_have_read_what_was_not_granted_is_not_trusted() {
     rig.hear(peer(A), Message::Final { key: key(1, 5), epoch: 0, status: Status::Ok, why: String::new() });
     assert_eq!(rig.fences, [peer(A)]);
     rig.offer(1, 1);
-    assert_eq!(rig.machine.status(id(1)), State::Offered { sealed: false, takers: 0 });
+    assert_eq!(rig.machine.status(id(1)), HandoffState::Offered { sealed: false, takers: 0 });
 }
 
 #[test]
 fn one_that_waits_comes_before_one_that_gave_up() {
     let mut rig = given_up_before_the_offer(false);
     rig.offer(1, 1);
-    assert_eq!(rig.machine.status(id(1)), State::Offered { sealed: false, takers: 1 });
+    assert_eq!(rig.machine.status(id(1)), HandoffState::Offered { sealed: false, takers: 1 });
     assert_eq!(rig.end_of(1), None, "B takes the only place");
 }
 
@@ -194,7 +194,7 @@ fn a_peer_that_may_not_take_ends_no_offer_by_giving_up_before_it() {
         OfferSpec { id: id(1), blocks: blocks(0..4), takers: 2, only: vec![peer(B)], lease: Duration::ZERO };
     rig.machine.offer(spec, 0).unwrap();
     rig.settle();
-    assert_eq!(rig.machine.status(id(1)), State::Offered { sealed: false, takers: 1 }, "B alone");
+    assert_eq!(rig.machine.status(id(1)), HandoffState::Offered { sealed: false, takers: 1 }, "B alone");
 }
 
 #[test]
@@ -229,7 +229,7 @@ fn an_id_that_has_ended_is_refused() {
     assert_eq!(rig.machine.offer(spec, 0).unwrap_err().status, Status::Invalid);
     let error = rig.machine.offer_abort(id(1), 0).unwrap_err();
     assert_eq!(error.status, Status::Stale);
-    assert_eq!(rig.machine.status(id(1)), State::Ended(End::Cancelled));
+    assert_eq!(rig.machine.status(id(1)), HandoffState::Ended(End::Cancelled));
 }
 
 #[test]
@@ -472,7 +472,7 @@ fn a_struck_push_waits_for_its_writes_and_cancels_those_alone() {
     rig.machine.offer_abort(id(1), 0).unwrap();
     rig.settle();
     assert_eq!(rig.cancels, all[..2]);
-    assert_eq!((rig.end_of(1), rig.machine.status(id(1))), (None, State::Ending));
+    assert_eq!((rig.end_of(1), rig.machine.status(id(1))), (None, HandoffState::Ending));
     let error = rig.machine.offer_ready(id(1), 0..3, TOKENS, 0).unwrap_err();
     assert_eq!(error.status, Status::Stale);
     rig.hear(peer(C), Message::Take(Take { group: 0, rank: 0, ..take(1, 9, false) }));

@@ -4,7 +4,7 @@ use ferry::status::Error;
 use ferry::Status;
 use ferry_kv::handoff::limits::DEVICE_EVENTS_MAX;
 use ferry_kv::handoff::wire::Message;
-use ferry_kv::handoff::{Blocks, End, State};
+use ferry_kv::handoff::{Blocks, End, HandoffState};
 
 use super::rig::*;
 
@@ -124,7 +124,7 @@ fn work_that_fails_fails_its_offer_and_no_other() {
     assert_eq!(rig.awaited(), [9]);
     rig.reached(7, Ok(()));
     assert!(rig.posted().is_empty());
-    assert_eq!(rig.machine.status(id(2)), State::Offered { sealed: false, takers: 0 });
+    assert_eq!(rig.machine.status(id(2)), HandoffState::Offered { sealed: false, takers: 0 });
 }
 
 /// An offer that ends waits for nothing: aborted, with its lease, with its cache.
@@ -161,7 +161,7 @@ fn an_end_gives_up_what_waits() {
     rig.reached(7, Ok(()));
     assert!(rig.awaited().is_empty());
     assert!(rig.machine.recorded(0, 9).is_empty(), "nothing becomes ready of what is ending");
-    assert_eq!((rig.posts.len(), rig.machine.status(id(1))), (1, State::Ending));
+    assert_eq!((rig.posts.len(), rig.machine.status(id(1))), (1, HandoffState::Ending));
     rig.moved(Ok(()));
     assert_eq!(rig.end_of(1), Some((End::Cancelled, Status::Cancelled)));
 }

@@ -6,7 +6,7 @@ use ferry::types::Op;
 use ferry::Status;
 use ferry_kv::handoff::limits::{BLOCKS_MAX, UNSENT_MAX};
 use ferry_kv::handoff::wire::{Key, Message, Take};
-use ferry_kv::handoff::{Blocks, End, Event, Mode, State, TakeSpec};
+use ferry_kv::handoff::{Blocks, End, Event, HandoffState, Mode, TakeSpec};
 
 use super::rig::*;
 use crate::caches::{layouts, Shape};
@@ -97,7 +97,7 @@ fn preempted_in_the_second_chunk() {
         moved(&mut rigs, at, cancelled());
         deliver(&mut rigs);
         assert!(is_over(&rigs[0], number), "{mode:?}");
-        assert_eq!(rigs[1].machine.status(id(1)), State::Taking { valid_tokens: 6 });
+        assert_eq!(rigs[1].machine.status(id(1)), HandoffState::Taking { valid_tokens: 6 });
         // Block 1 has token 5 and stays; block 2 and 3 were the caller's, and others follow.
         let blocks = vec![Blocks { first_token: 0, ids: vec![9, 2] }];
         rigs[0].machine.offer_extend(id(1), &blocks, 0).unwrap();
@@ -121,7 +121,7 @@ fn a_read_that_is_in_flight_holds_a_retract() {
     assert!(!is_over(&rigs[0], number));
     // It has read everything all the same: what was taken back does not count.
     moved(&mut rigs, 1, Ok(()));
-    assert_eq!(rigs[1].machine.status(id(1)), State::Taking { valid_tokens: 8 });
+    assert_eq!(rigs[1].machine.status(id(1)), HandoffState::Taking { valid_tokens: 8 });
     assert!(!is_over(&rigs[0], number), "the answer is on its way");
     deliver(&mut rigs);
     assert!(is_over(&rigs[0], number));
@@ -139,7 +139,7 @@ fn a_write_that_is_in_flight_holds_a_retract_and_its_tokens_do_not_count() {
     moved(&mut rigs, 0, Ok(()));
     deliver(&mut rigs);
     assert!(is_over(&rigs[0], number));
-    assert_eq!(rigs[1].machine.status(id(1)), State::Taking { valid_tokens: 8 });
+    assert_eq!(rigs[1].machine.status(id(1)), HandoffState::Taking { valid_tokens: 8 });
     assert_eq!((rigs[0].end_of(1), rigs[1].end_of(1)), (None, None));
     // The rest is written, and nothing twice.
     rigs[0].machine.offer_extend(id(1), &blocks(4..6), 0).unwrap();
@@ -256,7 +256,7 @@ fn without_takers_a_retract_is_over_at_once_and_the_seal_is_open() {
     rig.seal(1);
     assert_eq!(rig.retract(1, 8), 1);
     assert!(is_over(&rig, 1));
-    assert_eq!(rig.machine.status(id(1)), State::Offered { sealed: false, takers: 0 });
+    assert_eq!(rig.machine.status(id(1)), HandoffState::Offered { sealed: false, takers: 0 });
     assert_eq!(rig.tick(10 * LEASE), None, "and there is no lease");
     // Blocks 2 and 3 are free, 0 and 1 are not.
     for (first, status) in [(1, Status::Invalid), (3, Status::Ok)] {
@@ -319,10 +319,10 @@ fn two_producers_have_epochs_of_their_own() {
     rig.sent.clear();
     rig.hear(peer(1), Message::Retract { key: take, epoch: 1, from: 8 });
     assert_eq!(rig.sent, [(peer(1), Message::Retracted { key: take, epoch: 1 })]);
-    assert_eq!(rig.machine.status(id(1)), State::Taking { valid_tokens: 8 });
+    assert_eq!(rig.machine.status(id(1)), HandoffState::Taking { valid_tokens: 8 });
     // Data of the epoch that has ended does not count.
     rig.hear(peer(1), data(take, 0, 8..TOKENS));
-    assert_eq!(rig.machine.status(id(1)), State::Taking { valid_tokens: 8 });
+    assert_eq!(rig.machine.status(id(1)), HandoffState::Taking { valid_tokens: 8 });
     rig.hear(peer(1), data(take, 1, 8..TOKENS));
     rig.pongs();
     assert_eq!((rig.end_of(1), rig.fences.len()), (Some((End::Received, Status::Ok)), 0));
@@ -533,7 +533,7 @@ fn a_retract_that_takes_back_more_overtakes_the_first() {
     assert!(rig.told(peer(1)).is_empty());
     rig.moved(Ok(()));
     assert_eq!(rig.told(peer(1)), [Message::Retracted { key, epoch: 2 }]);
-    assert_eq!(rig.machine.status(id(1)), State::Taking { valid_tokens: 3 });
+    assert_eq!(rig.machine.status(id(1)), HandoffState::Taking { valid_tokens: 3 });
 }
 
 #[test]
@@ -557,7 +557,7 @@ fn nothing_is_read_before_the_answer_to_a_retract() {
     rig.hear(peer(1), Message::Update { key, epoch: 1, ready: vec![8; 3], added: blocks(0..2) });
     assert!(!rig.posts.is_empty(), "what was not taken back is read now");
     rig.all_moved();
-    assert_eq!(rig.machine.status(id(1)), State::Taking { valid_tokens: 8 });
+    assert_eq!(rig.machine.status(id(1)), HandoffState::Taking { valid_tokens: 8 });
 }
 
 /// Blocks that replace others are not counted twice.
@@ -572,7 +572,7 @@ fn a_million_blocks_may_be_granted_again() {
         rig.hear(peer(1), Message::Update { key, epoch, ready: vec![0; 3], added });
         rig.hear(peer(1), Message::Retract { key, epoch: epoch + 1, from: 0 });
     }
-    assert_eq!(rig.machine.status(id(1)), State::Taking { valid_tokens: 0 });
+    assert_eq!(rig.machine.status(id(1)), HandoffState::Taking { valid_tokens: 0 });
 }
 
 #[test]

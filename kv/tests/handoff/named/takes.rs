@@ -7,7 +7,7 @@ use ferry::status::Error;
 use ferry::types::Op;
 use ferry::Status;
 use ferry_kv::handoff::wire::Message;
-use ferry_kv::handoff::{Blocks, End, Event, Mode, State, TakeSpec};
+use ferry_kv::handoff::{Blocks, End, Event, HandoffState, Mode, TakeSpec};
 use ferry_kv::layout::Arrangement;
 
 use super::rig::*;
@@ -63,7 +63,7 @@ fn a_pull_is_received_when_all_was_read() {
     rig.hear(peer(A), update(key, 8));
     assert_eq!(rig.posts.len(), 1);
     rig.moved(Ok(()));
-    assert_eq!(rig.machine.status(id(1)), State::Taking { valid_tokens: 8 });
+    assert_eq!(rig.machine.status(id(1)), HandoffState::Taking { valid_tokens: 8 });
     rig.hear(
         peer(A),
         Message::Update { key, epoch: 0, ready: vec![TOKENS; 3], added: vec![Blocks::default()] },
@@ -161,7 +161,7 @@ fn producers_of_another_number_or_order_or_shape_are_refused() {
     // Rank 1 of four holds half of what rank 1 of two does.
     rig.hello(peer(3), &tp(4)[1]);
     rig.take(TakeSpec { producers: vec![peer(A), peer(3)], ..take_spec(3, 2, Mode::Push) });
-    assert_eq!(rig.machine.status(id(3)), State::Ending, "{:?}", rig.events);
+    assert_eq!(rig.machine.status(id(3)), HandoffState::Ending, "{:?}", rig.events);
 }
 
 #[test]
@@ -188,7 +188,7 @@ fn a_struck_push_waits_for_its_producer_or_the_loss_of_that() {
         rig.machine.take_cancel(id(1), 0).unwrap();
         rig.settle();
         assert_eq!(rig.told(peer(A)), vec![Message::Cancel { key }]);
-        assert_eq!((rig.end_of(1), rig.machine.status(id(1))), (None, State::Ending));
+        assert_eq!((rig.end_of(1), rig.machine.status(id(1))), (None, HandoffState::Ending));
         if is_lost {
             rig.lost(peer(A))
         } else {
@@ -423,7 +423,7 @@ fn no_two_takes_write_one_block() {
     assert_eq!(refused(&mut rig, again(3..4)), text);
     rig.take(again(0..1));
     rig.take(TakeSpec { skip_tokens: 4, tokens: 4, ..take_spec(3, 1, Mode::Pull) });
-    assert_eq!(rig.machine.status(id(3)), State::Taking { valid_tokens: 4 });
+    assert_eq!(rig.machine.status(id(3)), HandoffState::Taking { valid_tokens: 4 });
     // They are free with the end of their take, and not before.
     rig.machine.take_cancel(id(1), 0).unwrap();
     rig.settle();

@@ -3,7 +3,7 @@
 
 use ferry::Status;
 use ferry_kv::handoff::wire::{Key, Message};
-use ferry_kv::handoff::{End, Mode, State};
+use ferry_kv::handoff::{End, HandoffState, Mode};
 
 use super::rig::*;
 
@@ -58,12 +58,15 @@ fn the_producer_of_the_earlier_part_is_asked_at_the_end() {
         assert!(!rig.told(peer(B)).contains(&Message::Ping(1)), "{mode:?}");
         assert_eq!(
             (rig.end_of(1), rig.machine.status(id(1))),
-            (None, State::Taking { valid_tokens: TOKENS })
+            (None, HandoffState::Taking { valid_tokens: TOKENS })
         );
         // It had taken tokens back: its part is not complete any more, and now the other one is the earlier.
         rig.hear(peer(A), Message::Retract { key, epoch: 1, from: 8 });
         rig.hear(peer(A), Message::Pong(1));
-        assert_eq!((rig.end_of(1), rig.machine.status(id(1))), (None, State::Taking { valid_tokens: 8 }));
+        assert_eq!(
+            (rig.end_of(1), rig.machine.status(id(1))),
+            (None, HandoffState::Taking { valid_tokens: 8 })
+        );
         rig.sent.clear();
         sends(&mut rig, mode, key, A, 1);
         assert_eq!(rig.end_of(1), None, "{mode:?}");

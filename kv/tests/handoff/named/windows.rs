@@ -7,7 +7,7 @@ use std::time::Duration;
 use ferry::status::Error;
 use ferry::Status;
 use ferry_kv::handoff::wire::{Message, Take};
-use ferry_kv::handoff::{Blocks, End, OfferSpec, State};
+use ferry_kv::handoff::{Blocks, End, HandoffState, OfferSpec};
 use ferry_kv::layout::{GroupKind, Layout};
 
 use super::rig::*;
@@ -243,7 +243,7 @@ fn a_window_is_dropped_as_a_whole() {
         rig.hear(peer(1), Message::Data { key, epoch: 0, work: work(layers, 0..end) });
     }
     let valid = |rig: &Rig| match rig.machine.status(id(1)) {
-        State::Taking { valid_tokens } => valid_tokens,
+        HandoffState::Taking { valid_tokens } => valid_tokens,
         state => panic!("{state:?}"),
     };
     assert_eq!(valid(&rig), 12);

@@ -12,7 +12,7 @@ use ferry::notify::WHAT_TRANSFERS;
 use ferry::status::Error;
 use ferry::types::{PeerId, RegionId};
 use ferry::{PeerState, RegionOptions};
-use ferry_kv::handoff::{Blocks, End, Event, HandoffId, Mode, State, TakeSpec};
+use ferry_kv::handoff::{Blocks, End, Event, HandoffId, HandoffState, Mode, TakeSpec};
 use ferry_kv::layout::Layout;
 use ferry_kv::{Cache, CacheMemory, CacheOptions};
 use ferry_sim_kernel::clock::virtual_ns;
@@ -357,7 +357,7 @@ impl Player {
                 (0..of.tokens).map(|token| of.least(token)).collect()
             });
             // Whatever was taken back before this call, the take does not have any more.
-            if matches!(cache.status(mine.id), State::Taking { .. }) {
+            if matches!(cache.status(mine.id), HandoffState::Taking { .. }) {
                 mine.least = least;
             }
         }

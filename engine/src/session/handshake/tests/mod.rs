@@ -218,7 +218,7 @@ fn what_follows_the_handshake_is_left_for_the_channel() {
     let open = dialer.input(&hello, Boottime::ZERO).unwrap().output;
     let answer = acceptor.input(&open, none, Boottime::ZERO).unwrap().output;
     let confirm = dialer.input(&answer, Boottime::ZERO).unwrap().output;
-    let Step { mut output, next: Next::Done(mut at_acceptor) } =
+    let HandshakeStep { mut output, next: Next::Done(mut at_acceptor) } =
         acceptor.input(&confirm, none, Boottime::ZERO).unwrap()
     else {
         panic!("not done")

@@ -8,7 +8,7 @@ use super::{policies, proof};
 use crate::status::Status;
 
 /// Returns the acceptor's result for an OPEN that is made for `mode`. A same-user proof exists.
-fn open_in(mode: Mode, dialer: &Local, acceptor: &Local) -> HandshakeResult<Step> {
+fn open_in(mode: Mode, dialer: &Local, acceptor: &Local) -> HandshakeResult<HandshakeStep> {
     let mut accepting = Acceptor::new(acceptor).unwrap();
     let ours = Hello::new(dialer, Role::Dialer).unwrap();
     let answer = accepting.input(&ours.opening(), &mut |_| None, ACCEPTOR_NS)?.output;

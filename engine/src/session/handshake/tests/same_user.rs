@@ -100,7 +100,7 @@ fn a_same_user_session_over_real_sockets() {
         .unwrap()
         .output;
     let confirm = dialer.input(&answer, Boottime::ZERO).unwrap().output;
-    let Step { output, next: Next::Done(at_acceptor) } =
+    let HandshakeStep { output, next: Next::Done(at_acceptor) } =
         acceptor.input(&confirm, &mut |_| None, Boottime::ZERO).unwrap()
     else {
         panic!("not done")

@@ -88,12 +88,14 @@ impl<'a> Pump<'a> {
         let (issued, proof) = (self.nonce, self.wire.proof.clone());
         let mut proofs = |nonce: &Nonce| proof.clone().filter(|_| issued == Some(*nonce));
         match self.acceptor.input(&bytes, &mut proofs, ACCEPTOR_NS) {
-            Ok(Step { output, next: Next::More }) => self.sent.1.extend(output),
-            Ok(Step { output, next: Next::Done(established) }) => {
+            Ok(HandshakeStep { output, next: Next::More }) => self.sent.1.extend(output),
+            Ok(HandshakeStep { output, next: Next::Done(established) }) => {
                 self.sent.1.extend(self.wire.turn_down.map_or(output, refusal));
                 self.ends.1 = Some(Ok(established));
             }
-            Ok(Step { next: Next::ProveSameUser { .. }, .. }) => panic!("an acceptor has nothing to prove"),
+            Ok(HandshakeStep { next: Next::ProveSameUser { .. }, .. }) => {
+                panic!("an acceptor has nothing to prove")
+            }
             Err(error) => {
                 self.sent.1.extend(&error.reply);
                 self.ends.1 = Some(Err(error));
@@ -112,9 +114,9 @@ impl<'a> Pump<'a> {
         true
     }
 
-    fn dialer_step(&mut self, result: HandshakeResult<Step>) {
+    fn dialer_step(&mut self, result: HandshakeResult<HandshakeStep>) {
         match result {
-            Ok(Step { output, next }) => {
+            Ok(HandshakeStep { output, next }) => {
                 self.sent.0.extend(output);
                 match next {
                     Next::More => (),

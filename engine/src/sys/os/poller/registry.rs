@@ -22,7 +22,7 @@ const ALWAYS: u32 = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
 #[derive(Default)]
 pub(super) struct Registry {
     by_fd: HashMap<RawFd, u32>,
-    slots: Vec<Slot>,
+    slots: Vec<PollSlot>,
     free: Vec<u32>,
     /// Slots that `plan` must look at, each once.
     changed: Vec<u32>,
@@ -30,7 +30,7 @@ pub(super) struct Registry {
     pub(super) sleeping: bool,
 }
 
-struct Slot {
+struct PollSlot {
     fd: RawFd,
     token: u64,
     interest: Interest,
@@ -48,7 +48,7 @@ struct Slot {
 
 /// A step to submit to the ring; `key` is the poll's user data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Step {
+pub(super) enum Submission {
     Arm { fd: RawFd, events: u32, key: u64 },
     Cancel { key: u64 },
 }
@@ -71,12 +71,12 @@ impl Registry {
             return Err(io::Error::from_raw_os_error(libc::EEXIST));
         }
         let index = self.free.pop().unwrap_or_else(|| {
-            self.slots.push(Slot::unused());
+            self.slots.push(PollSlot::unused());
             (self.slots.len() - 1) as u32
         });
         self.by_fd.insert(fd, index);
         let slot = &mut self.slots[index as usize];
-        *slot = Slot { fd, token, interest, live: true, ..*slot };
+        *slot = PollSlot { fd, token, interest, live: true, ..*slot };
         self.wish_changed(index);
         Ok(())
     }
@@ -107,16 +107,16 @@ impl Registry {
     }
 
     /// Submits the steps that bring the ring up to date. A step that can't be submitted now stays for the next call.
-    pub(super) fn plan(&mut self, mut submit: impl FnMut(Step) -> io::Result<()>) -> io::Result<()> {
+    pub(super) fn plan(&mut self, mut submit: impl FnMut(Submission) -> io::Result<()>) -> io::Result<()> {
         while let Some(&index) = self.changed.last() {
             let slot = &mut self.slots[index as usize];
             if slot.armed != 0 && slot.armed != slot.version {
-                submit(Step::Cancel { key: key(index, slot.armed) })?;
+                submit(Submission::Cancel { key: key(index, slot.armed) })?;
                 slot.armed = 0;
             }
             if slot.live && slot.armed == 0 && !slot.parked {
                 let key = key(index, slot.version);
-                submit(Step::Arm { fd: slot.fd, events: mask(slot.interest), key })?;
+                submit(Submission::Arm { fd: slot.fd, events: mask(slot.interest), key })?;
                 slot.armed = slot.version;
             }
             slot.queued = false;
@@ -199,10 +199,19 @@ impl Registry {
     }
 }
 
-impl Slot {
-    fn unused() -> Slot {
+impl PollSlot {
+    fn unused() -> PollSlot {
         let interest = Interest::default();
-        Slot { fd: -1, token: 0, interest, version: 0, armed: 0, live: false, queued: false, parked: false }
+        PollSlot {
+            fd: -1,
+            token: 0,
+            interest,
+            version: 0,
+            armed: 0,
+            live: false,
+            queued: false,
+            parked: false,
+        }
     }
 }
 
@@ -217,7 +226,7 @@ mod unit {
     const READ: Interest = Interest { read: true, write: false };
     const NONE: Interest = Interest { read: false, write: false };
 
-    fn planned(registry: &mut Registry) -> Vec<Step> {
+    fn planned(registry: &mut Registry) -> Vec<Submission> {
         let mut steps = Vec::new();
         registry
             .plan(|step| {
@@ -228,9 +237,9 @@ mod unit {
         steps
     }
 
-    fn only_arm(steps: &[Step]) -> u64 {
+    fn only_arm(steps: &[Submission]) -> u64 {
         match steps {
-            [Step::Arm { key, .. }] => *key,
+            [Submission::Arm { key, .. }] => *key,
             other => panic!("{other:?}"),
         }
     }
@@ -256,7 +265,7 @@ mod unit {
         let old = only_arm(&planned(&mut registry));
         assert!(!registry.remove(5, 51));
         registry.remove(5, 50);
-        assert_eq!(planned(&mut registry), [Step::Cancel { key: old }]);
+        assert_eq!(planned(&mut registry), [Submission::Cancel { key: old }]);
         registry.add(5, 51, READ).unwrap();
         let new = only_arm(&planned(&mut registry));
         assert_eq!(old >> 32, new >> 32);
@@ -272,7 +281,7 @@ mod unit {
         registry.plan(|_| Err(refusal())).unwrap_err();
         let old = only_arm(&planned(&mut registry));
         registry.set(5, 50, NONE).unwrap();
-        let cancel = Step::Cancel { key: old };
+        let cancel = Submission::Cancel { key: old };
         registry.plan(|step| if step == cancel { Ok(()) } else { Err(refusal()) }).unwrap_err();
         assert_ne!(only_arm(&planned(&mut registry)), old);
     }

@@ -7,7 +7,7 @@
 //! whatever that thread is doing by then.
 
 use super::epoll::Epoll;
-use super::registry::{Completion, Registry, Step};
+use super::registry::{Completion, Registry, Submission};
 use super::{Doorbell, Interest, Ready, READY_MAX};
 use crate::status::reason;
 use crate::sys::clock::monotonic_ns;
@@ -161,8 +161,10 @@ impl Uring {
         }
         let mut registry = self.registry.lock();
         registry.plan(|step| match step {
-            Step::Arm { fd, events, key } => ring.push(&poll(fd, events, key)),
-            Step::Cancel { key } => ring.push(&opcode::PollRemove::new(key).build().user_data(KEY_CANCEL)),
+            Submission::Arm { fd, events, key } => ring.push(&poll(fd, events, key)),
+            Submission::Cancel { key } => {
+                ring.push(&opcode::PollRemove::new(key).build().user_data(KEY_CANCEL))
+            }
         })?;
         registry.sleeping = sleeps;
         Ok(())

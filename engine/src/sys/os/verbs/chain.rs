@@ -30,7 +30,7 @@ unsafe impl Send for Chain {}
 unsafe impl Sync for Chain {}
 
 /// The fields that all requests have.
-struct Part {
+struct WorkRequest {
     id: u64,
     local: u64,
     lkey: u32,
@@ -91,22 +91,22 @@ impl Chain {
         length: u32,
         inline: bool,
     ) {
-        let part = Part { id, local, lkey, length, flags: if inline { INLINE } else { 0 } };
-        self.push(part, ffi::ibv_wr_opcode::IBV_WR_RDMA_WRITE, Some((remote, rkey)));
+        let request = WorkRequest { id, local, lkey, length, flags: if inline { INLINE } else { 0 } };
+        self.push(request, ffi::ibv_wr_opcode::IBV_WR_RDMA_WRITE, Some((remote, rkey)));
     }
 
     /// Adds an RDMA READ from `remote` to `local`.
     #[inline]
     pub fn read(&mut self, id: u64, local: u64, lkey: u32, remote: u64, rkey: u32, length: u32) {
-        let part = Part { id, local, lkey, length, flags: 0 };
-        self.push(part, ffi::ibv_wr_opcode::IBV_WR_RDMA_READ, Some((remote, rkey)));
+        let request = WorkRequest { id, local, lkey, length, flags: 0 };
+        self.push(request, ffi::ibv_wr_opcode::IBV_WR_RDMA_READ, Some((remote, rkey)));
     }
 
     /// Adds a SEND, which takes the next receive of the peer's SRQ.
     #[inline]
     pub fn send(&mut self, id: u64, local: u64, lkey: u32, length: u32, inline: bool) {
-        let part = Part { id, local, lkey, length, flags: if inline { INLINE } else { 0 } };
-        self.push(part, ffi::ibv_wr_opcode::IBV_WR_SEND, None);
+        let request = WorkRequest { id, local, lkey, length, flags: if inline { INLINE } else { 0 } };
+        self.push(request, ffi::ibv_wr_opcode::IBV_WR_SEND, None);
     }
 
     /// Makes the last request signalled; panics if there is none. Other requests complete only if they fail.
@@ -118,19 +118,19 @@ impl Chain {
     }
 
     #[inline(always)]
-    fn push(&mut self, part: Part, opcode: u32, remote: Option<(u64, u32)>) {
+    fn push(&mut self, request: WorkRequest, opcode: u32, remote: Option<(u64, u32)>) {
         assert!(self.length < self.capacity, "the chain is full");
         // SAFETY: an entry of the box (checked above), to which `&mut self` is the only way.
         let entry = unsafe { &mut *self.entry(self.length) };
-        entry.wr.wr_id = part.id;
+        entry.wr.wr_id = request.id;
         entry.wr.opcode = opcode;
-        entry.wr.send_flags = part.flags;
+        entry.wr.send_flags = request.flags;
         // No bytes means no piece: some devices take a length of 0 for 2 GiB.
-        entry.wr.num_sge = libc::c_int::from(part.length != 0);
+        entry.wr.num_sge = libc::c_int::from(request.length != 0);
         if let Some((address, rkey)) = remote {
             entry.wr.wr.rdma = ffi::rdma_t { remote_addr: address, rkey };
         }
-        entry.sge = ffi::ibv_sge { addr: part.local, length: part.length, lkey: part.lkey };
+        entry.sge = ffi::ibv_sge { addr: request.local, length: request.length, lkey: request.lkey };
         self.length += 1;
     }
 

@@ -212,5 +212,4 @@ fn groups_in(mut input: Reader) -> Result<Vec<Group>> {
 }
 
 #[cfg(test)]
-#[path = "wire_tests.rs"]
 mod tests;
