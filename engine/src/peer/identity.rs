@@ -97,7 +97,7 @@ impl Conversation {
         other.extend_to(now);
     }
 
-    fn extend_to(&self, now: Monotonic) {
+    pub fn extend_to(&self, now: Monotonic) {
         if now.saturating_sub(self.last()) > CONVERSATION_NS / 64 {
             self.0.store(now.ns(), Ordering::Relaxed);
         }
