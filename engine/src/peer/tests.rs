@@ -1,7 +1,7 @@
 //! A peer's queued, lost and given-up work, without a transport.
 
 use super::outbox::{PullLimits, Pulled};
-use super::{EngineParts, Path, PathStatus, Peer, PeerIdentity, PeerState};
+use super::{EngineParts, Path, PathStatus, Peer, PeerIdentity, PeerState, SessionInfo};
 use crate::complete::transfer::{Failure, Strike};
 use crate::complete::{Fence, Notification, State, Table, Transfer, TransferFlags, TransferSpec};
 use crate::handle::Tag;
@@ -14,7 +14,8 @@ use crate::route::{Asked, PathState};
 use crate::status::Status;
 use crate::sys::pages::Pages;
 use crate::types::{
-    EngineId, Monotonic, Op, PeerId, Range, RegionId, Request, Slice, SliceRange, TransferId, Transport,
+    EngineId, Monotonic, Op, PeerId, Range, RegionId, Request, SessionId, Slice, SliceRange, TransferId,
+    Transport,
 };
 use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex};
@@ -52,6 +53,17 @@ pub fn peer() -> Arc<Peer> {
 
 /// Returns a peer with this handle.
 pub fn peer_with(handle: u64) -> Arc<Peer> {
+    Arc::new(new_peer(handle, 64 * KIB))
+}
+
+/// Returns a session with this peer; its ID is of the peer's handle.
+pub fn session_with(peer: Arc<Peer>, dialer: bool) -> SessionInfo {
+    let mut session_id = SessionId([0; 16]);
+    session_id.0[..8].copy_from_slice(&peer.handle.raw().to_le_bytes());
+    SessionInfo { peer, dialer, session_id, key: [7; 32], lane_numbers: Arc::default() }
+}
+
+pub fn new_peer(handle: u64, express_bytes_max: u32) -> Peer {
     let identity = PeerIdentity {
         engine_id: EngineId([1; 16]),
         incarnation: 1,
@@ -70,10 +82,10 @@ pub fn peer_with(handle: u64) -> Arc<Peer> {
         conversation: Arc::default(),
         transfers: Arc::new(Table::new(Tag::from_random(1), 16)),
         lease_ns: 1_000_000_000,
-        express_bytes_max: u64::from(64 * KIB),
+        express_bytes_max: express_bytes_max.into(),
         pages: Arc::new(Pages::of(None)),
     };
-    Arc::new(Peer::new(PeerId::from_raw(handle), identity, 1, engine))
+    Peer::new(PeerId::from_raw(handle), identity, 1, engine)
 }
 
 /// Submits a WRITE of this many slices of 64 KiB, with a notification.

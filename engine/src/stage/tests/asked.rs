@@ -11,8 +11,8 @@ use crate::device::{Drivers, Limits};
 use crate::handle::Tag;
 use crate::limits::{BRIDGES_MAX, STAGE_QUEUED_BYTES_MAX};
 use crate::peer::outbox::Class;
-use crate::peer::tests::peer_with;
-use crate::peer::{After, Kept, Path, PathStatus, Peer, SameHost, SessionInfo, TransportService};
+use crate::peer::tests::{peer_with, session_with};
+use crate::peer::{After, Kept, Path, PathStatus, Peer, SameHost, TransportService};
 use crate::region::grants::{Grants, Use};
 use crate::region::holder::{Holder, Pin};
 use crate::region::{Region, RegionSpec, Registry, RemoteMap};
@@ -20,9 +20,7 @@ use crate::status::{Error, Result};
 use crate::sys::clock;
 use crate::sys::proven::Proven;
 use crate::sys::turns::Sleeper;
-use crate::types::{
-    Access, Boottime, BridgeId, Location, Monotonic, OperationId, Range, RegionId, SessionId, Slice,
-};
+use crate::types::{Access, Boottime, BridgeId, Location, Monotonic, OperationId, Range, RegionId, Slice};
 use std::collections::VecDeque;
 
 const PEER: u64 = 7;
@@ -101,13 +99,7 @@ impl Target {
     }
 
     fn begin(&mut self) {
-        self.service.begin(SessionInfo {
-            peer: self.peer.clone(),
-            dialer: false,
-            session_id: SessionId([1; 16]),
-            key: [7; 32],
-            lane_numbers: Arc::default(),
-        });
+        self.service.begin(session_with(self.peer.clone(), false));
         self.stage.inbox.take().into_iter().for_each(|event| self.stage.event(event));
         assert!(matches!(self.answers()[..], [Message::Live { .. }]));
     }

@@ -7,12 +7,12 @@ use super::super::wire::Message;
 use crate::complete::Transfer;
 use crate::device::{Drivers, Limits};
 use crate::handle::Tag;
-use crate::peer::tests::peer_with;
-use crate::peer::{Peer, SessionInfo, TransportService};
+use crate::peer::tests::{peer_with, session_with};
+use crate::peer::{Peer, TransportService};
 use crate::region::Registry;
 use crate::status::{Error, Result, Status};
 use crate::sys::clock;
-use crate::types::{OperationId, PeerId, SessionId, TransferId};
+use crate::types::{OperationId, PeerId, TransferId};
 use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
@@ -37,13 +37,7 @@ fn stage() -> (Stage, Arc<Service>) {
     let service = Service::new(Settings { slots: 2 }, registry, drivers, Arc::default(), Box::new(Nowhere));
     let mut stage = service.take_stage().unwrap();
     for handle in 1..=PEERS {
-        service.begin(SessionInfo {
-            peer: peer_with(handle),
-            dialer: true,
-            session_id: SessionId([1; 16]),
-            key: [7; 32],
-            lane_numbers: Arc::default(),
-        });
+        service.begin(session_with(peer_with(handle), true));
     }
     work_off(&mut stage);
     (stage, service)

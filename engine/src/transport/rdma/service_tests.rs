@@ -4,9 +4,9 @@
 use super::super::wire::Side;
 use super::*;
 use crate::handle::Tag;
-use crate::peer::tests::peer_with;
-use crate::peer::{Path, SessionInfo, TransportService};
-use crate::types::{LaneId, PeerId, SessionId};
+use crate::peer::tests::{peer_with, session_with};
+use crate::peer::{Path, TransportService};
+use crate::types::{LaneId, PeerId};
 
 const PEERS: u64 = 1000;
 
@@ -31,13 +31,7 @@ fn service() -> Arc<Service> {
     let registry = Arc::new(Registry::new(Tag::from_random(1), None));
     let service = Service::over(Vec::new(), settings, registry, Arc::default(), Direct::new(None)).unwrap();
     for handle in 1..=PEERS {
-        service.begin(SessionInfo {
-            peer: peer_with(handle),
-            dialer: handle % 2 == 0,
-            session_id: SessionId([1; 16]),
-            key: [7; 32],
-            lane_numbers: Arc::default(),
-        });
+        service.begin(session_with(peer_with(handle), handle % 2 == 0));
     }
     service
 }
