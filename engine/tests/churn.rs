@@ -3,7 +3,8 @@
 
 mod common;
 
-use common::{engine, eventually, role, run, Settings, PATIENCE};
+use common::role::Role;
+use common::{engine, eventually, run, Settings, PATIENCE};
 use ferry::notify::{WHAT_NOTIFICATIONS, WHAT_PEERS};
 use ferry::types::{Op, Request};
 use ferry::{Deadline, Engine, PeerState, RegionOptions, State, TransferOptions};
@@ -70,20 +71,20 @@ fn visitor() {
 /// Has `AT_ONCE` visitors, over TCP and by the same host, of which half are killed.
 fn one_group(at: &Engine) {
     let start = |transports| {
-        role::start("visitor", |command| {
+        Role::start("visitor", |command| {
             command.env("FERRY_TEST_VISITED", at.address()).env("FERRY_TEST_VISITS_BY", transports);
         })
     };
     let visitors: Vec<_> = (0..AT_ONCE).map(|nth| start(["tcp", "local,tcp"][nth % 2])).collect();
-    for (nth, (mut process, input, answers)) in visitors.into_iter().enumerate() {
-        assert_eq!(answers.recv_timeout(PATIENCE).unwrap(), "done");
+    for (nth, mut visitor) in visitors.into_iter().enumerate() {
+        assert_eq!(visitor.answer(), "done");
         if nth < AT_ONCE / 2 {
-            process.kill().unwrap();
+            visitor.kill();
+        } else {
+            visitor.ends_well();
         }
-        drop(input);
-        process.wait().unwrap();
         // The reader of its output ends.
-        assert!(answers.recv_timeout(PATIENCE).is_err());
+        assert!(visitor.answers.recv_timeout(PATIENCE).is_err());
     }
 }
 

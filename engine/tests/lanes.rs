@@ -24,6 +24,24 @@ fn alloc(engine: &Engine, bytes: usize) -> Memory {
     engine.alloc(bytes, &RegionOptions::default()).unwrap()
 }
 
+/// Connects `a` to `b` by a proxy; returns both, the handle of `b` at `a`, and the proxy.
+fn by_proxy(a: Engine, b: Engine) -> (Engine, Engine, PeerId, Proxy) {
+    let proxy = Proxy::new(b.address());
+    let peer = a.connect(&proxy.address, Some(PATIENCE)).unwrap();
+    (a, b, peer, proxy)
+}
+
+fn impatient() -> Engine {
+    let times = [
+        ("handshake_timeout_ms", "200"),
+        ("progress_timeout_ms", "200"),
+        ("reconnect_timeout_ms", "300"),
+        ("lease_ms", "500"),
+        ("drain_ms", "50"),
+    ];
+    engine("local,tcp", &times)
+}
+
 struct Pair {
     a: Engine,
     b: Engine,
@@ -113,10 +131,7 @@ fn an_engine_without_tcp_opens_no_lane_for_data() {
 
 #[test]
 fn lanes_that_were_open_are_opened_again_with_the_session() {
-    let b = engine("tcp", &[]);
-    let proxy = Proxy::new(b.address());
-    let a = engine("tcp", &[]);
-    let peer = a.connect(&proxy.address, Some(PATIENCE)).unwrap();
+    let (a, b, peer, proxy) = by_proxy(engine("tcp", &[]), engine("tcp", &[]));
     let count = || a.peer_info(peer).unwrap().lanes;
     assert_eq!(count(), 1);
     proxy.cut(true);
@@ -134,10 +149,7 @@ fn lanes_that_were_open_are_opened_again_with_the_session() {
 /// The control connection stands and answers; the proxy lets no other connection through.
 #[test]
 fn what_waits_for_a_lane_that_cannot_be_opened_ends_at_its_deadline_with_the_cause() {
-    let b = engine("tcp", &[]);
-    let proxy = Proxy::new(b.address());
-    let a = engine("tcp", &[]);
-    let peer = a.connect(&proxy.address, Some(PATIENCE)).unwrap();
+    let (a, b, peer, proxy) = by_proxy(engine("tcp", &[]), engine("tcp", &[]));
     let (local, remote) = (alloc(&a, MIB), alloc(&b, MIB));
     a.probe(peer, Some(PATIENCE)).unwrap();
     proxy.refuse(true);
@@ -161,10 +173,7 @@ fn what_waits_for_a_lane_that_cannot_be_opened_ends_at_its_deadline_with_the_cau
 /// Bulk lanes only add speed: if they can't be opened, the express lane does their work.
 #[test]
 fn the_express_lane_carries_everything_as_long_as_it_is_alone() {
-    let b = engine("tcp", &[]);
-    let proxy = Proxy::new(b.address());
-    let a = engine("tcp", &[]);
-    let peer = a.connect(&proxy.address, Some(PATIENCE)).unwrap();
+    let (a, b, peer, proxy) = by_proxy(engine("tcp", &[]), engine("tcp", &[]));
     let (local, remote) = (alloc(&a, 16 * MIB), alloc(&b, 16 * MIB));
     a.probe(peer, Some(PATIENCE)).unwrap();
     proxy.refuse(true);
@@ -179,41 +188,16 @@ fn the_express_lane_carries_everything_as_long_as_it_is_alone() {
 /// No connection ends or is refused, but the peer does not answer any more. No lane stands that would show it.
 #[test]
 fn a_peer_that_falls_silent_before_a_lane_is_open_is_lost() {
-    let b = engine("local,tcp", &[]);
-    let proxy = Proxy::new(b.address());
-    let times = [
-        ("handshake_timeout_ms", "200"),
-        ("progress_timeout_ms", "200"),
-        ("reconnect_timeout_ms", "300"),
-        ("lease_ms", "500"),
-        ("drain_ms", "50"),
-    ];
-    let a = engine("local,tcp", &times);
-    let peer = a.connect(&proxy.address, Some(PATIENCE)).unwrap();
+    let (a, _b, peer, proxy) = by_proxy(impatient(), engine("local,tcp", &[]));
     assert_eq!(a.peer_info(peer).unwrap().lanes, 0);
     proxy.judge(|_: &mut Passing| Verdict::Swallow);
-    let deadline = Deadline::After(PATIENCE);
-    assert_eq!(a.notify(peer, b"word", deadline).unwrap_err().status, Status::PeerLost);
-}
-
-fn impatient() -> Engine {
-    let times = [
-        ("handshake_timeout_ms", "200"),
-        ("progress_timeout_ms", "200"),
-        ("reconnect_timeout_ms", "300"),
-        ("lease_ms", "500"),
-        ("drain_ms", "50"),
-    ];
-    engine("local,tcp", &times)
+    assert_eq!(a.notify(peer, b"word", Deadline::After(PATIENCE)).unwrap_err().status, Status::PeerLost);
 }
 
 /// A dialer falls silent before it opens a lane; the dialed end can only ask for lanes.
 #[test]
 fn a_dialer_that_falls_silent_before_it_opens_a_lane_is_lost() {
-    let b = impatient();
-    let proxy = Proxy::new(b.address());
-    let a = engine("local,tcp", &[]);
-    a.connect(&proxy.address, Some(PATIENCE)).unwrap();
+    let (a, b, _, proxy) = by_proxy(engine("local,tcp", &[]), impatient());
     let peer = peer_of(&b, &a);
     assert_eq!(b.peer_info(peer).unwrap().lanes, 0);
     proxy.judge(|_: &mut Passing| Verdict::Swallow);
@@ -223,11 +207,9 @@ fn a_dialer_that_falls_silent_before_it_opens_a_lane_is_lost() {
 /// The dialer answers when it is asked for lanes, cannot open them, and falls silent later.
 #[test]
 fn a_dialer_that_falls_silent_while_it_cannot_open_a_lane_is_lost() {
-    let b = impatient();
-    let proxy = Proxy::new(b.address());
     // The engine does not end the connection by itself.
-    let a = engine("local,tcp", &[("progress_timeout_ms", "600000")]);
-    a.connect(&proxy.address, Some(PATIENCE)).unwrap();
+    let patient = engine("local,tcp", &[("progress_timeout_ms", "600000")]);
+    let (a, b, _, proxy) = by_proxy(patient, impatient());
     let peer = peer_of(&b, &a);
     proxy.refuse(true);
     std::thread::scope(|scope| {

@@ -327,7 +327,7 @@ fn a_deadline_behind_that_of_something_that_has_ended_is_met() {
     let pair = Pair::new(&[("progress_timeout_ms", "600000")]);
     let (local, remote) = pair.memories(64, 64);
     let one = [request(&local, 0, &remote, 0, 64)];
-    (0..NOTIFY_CREDITS).for_each(|_| pair.a.notify(pair.b_at_a, b"fill", Deadline::Default).unwrap());
+    pair.use_up_credits();
     let submit = |ms| {
         let deadline = Deadline::After(std::time::Duration::from_millis(ms));
         let options = TransferOptions { deadline, ..notifying(b"late") };

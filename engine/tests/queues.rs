@@ -4,7 +4,6 @@
 mod common;
 
 use common::{engine, eventually, request, Pair, PATIENCE};
-use ferry::limits::NOTIFY_CREDITS;
 use ferry::notify::{Callback, Event, EventBody, Queue, WHAT_NOTIFICATIONS, WHAT_PEERS, WHAT_TRANSFERS};
 use ferry::types::{Op, Request};
 use ferry::{Deadline, State, Status, Transfer, TransferOptions};
@@ -215,7 +214,7 @@ fn a_call_that_would_wait_is_busy_in_a_callback() {
     let (local, remote) = pair.memories(4096, 4096);
     let one = [request(&local, 0, &remote, 0, 64)];
     // The other end takes no notifications: the last one waits.
-    (0..NOTIFY_CREDITS).for_each(|_| pair.a.notify(pair.b_at_a, b"fill", Deadline::Default).unwrap());
+    pair.use_up_credits();
     let forever =
         TransferOptions { notify: Some(b"more"), deadline: Deadline::Never, ..TransferOptions::default() };
     let waiting = pair.a.submit_core(pair.b_at_a, Op::Write, &one, &forever).unwrap();
@@ -346,7 +345,7 @@ fn wait_all_ends_with_the_last_and_tells_the_first_that_is_not_done() {
         assert!(all.iter().all(|transfer| transfer.state() == State::Done));
     }
     // The other end takes no notifications: the third waits for room, and the fourth behind it.
-    (0..NOTIFY_CREDITS).for_each(|_| pair.a.notify(pair.b_at_a, b"fill", Deadline::Default).unwrap());
+    pair.use_up_credits();
     let with_word =
         |deadline| TransferOptions { notify: Some(b"word"), deadline, ..TransferOptions::default() };
     let late = with_word(Deadline::After(Duration::from_millis(20)));
@@ -455,13 +454,8 @@ fn threads_wait_for_small_transfers_of_their_own_at_once() {
 fn a_wait_that_is_too_short_changes_nothing() {
     let pair = Pair::new(&[]);
     let (local, remote) = pair.memories(64, 64);
-    // The thread blocks for certain: no credits are left.
-    for _ in 0..ferry::limits::NOTIFY_CREDITS {
-        pair.a.notify(pair.b_at_a, b"", Deadline::Default).unwrap();
-    }
-    let one = [request(&local, 0, &remote, 0, 64)];
-    let options = TransferOptions { notify: Some(b"last"), deadline: Deadline::Never, ..Default::default() };
-    let transfer = pair.a.submit(pair.b_at_a, Op::Write, &one, &options).unwrap();
+    // The thread blocks for certain.
+    let transfer = pair.held(&[request(&local, 0, &remote, 0, 64)]);
     for timeout in [Duration::ZERO, Duration::from_nanos(1), Duration::from_millis(30)] {
         let before = Instant::now();
         assert_eq!(transfer.wait(Some(timeout)).unwrap_err().status, Status::Timeout);

@@ -338,13 +338,8 @@ fn memory_in_use_is_not_freed() {
     let pair = Pair::new(&[]);
     let (local, remote) = pair.memories(64, 64);
     fill(&local, 78);
-    // Certainly pending: the target takes no notifications, and the last one has no credit.
-    for _ in 0..ferry::limits::NOTIFY_CREDITS {
-        pair.a.notify(pair.b_at_a, b"", ferry::Deadline::Default).unwrap();
-    }
     let one = [request(&local, 0, &remote, 0, 64)];
-    let options = TransferOptions { notify: Some(b"held"), ..plain() };
-    let transfer = pair.a.submit(pair.b_at_a, Op::Write, &one, &options).unwrap();
+    let transfer = pair.held(&one);
     let (local, error) = local.free(Some(Duration::ZERO)).err().unwrap();
     assert_eq!(error.status, Status::Busy);
     let (region, at) = (local.region(), local.address());
@@ -374,12 +369,7 @@ fn memory_dropped_in_use_stays_mapped() {
     // Not the pattern of another test, whose memory may get the same address.
     let (local, remote) = pair.memories(64, 64);
     fill(&local, 77);
-    for _ in 0..ferry::limits::NOTIFY_CREDITS {
-        pair.a.notify(pair.b_at_a, b"", ferry::Deadline::Default).unwrap();
-    }
-    let one = [request(&local, 0, &remote, 0, 64)];
-    let options = TransferOptions { notify: Some(b"held"), ..plain() };
-    let transfer = pair.a.submit(pair.b_at_a, Op::Write, &one, &options).unwrap();
+    let transfer = pair.held(&[request(&local, 0, &remote, 0, 64)]);
     let address = local.address();
     drop(local);
     assert!(holds(address, &pattern(77, 64)));

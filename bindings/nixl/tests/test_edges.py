@@ -38,6 +38,16 @@ def pair() -> tuple[nixl_agent, nixl_agent]:
     return agent("here"), agent("there")
 
 
+def pair_with_memory() -> tuple[nixl_agent, nixl_agent, np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Two agents, of which the first knows the second, and what each has registered: words, and zeros."""
+    here, there = pair()
+    source, target = np.arange(1, WORDS + 1, dtype="u8"), np.zeros(WORDS, dtype="u8")
+    registered(here, source)
+    registered(there, target)
+    here.add_remote_agent(there.get_agent_metadata())
+    return here, there, source, target
+
+
 def prepared(
     own: nixl_agent, here: np.ndarray[Any, Any], there: np.ndarray[Any, Any], message: bytes = b""
 ) -> Any:
@@ -65,11 +75,7 @@ def test_memory_is_registered_by_lists_and_arrays_and_moved_within_one_process()
 
 
 def test_a_transfer_is_found_by_its_tag() -> None:
-    here, there = pair()
-    source, target = np.arange(1, WORDS + 1, dtype="u8"), np.zeros(WORDS, dtype="u8")
-    registered(here, source)
-    registered(there, target)
-    here.add_remote_agent(there.get_agent_metadata())
+    here, there, source, target = pair_with_memory()
     assert not there.check_remote_xfer_done("here", b"block")
     handle = prepared(here, source, target, b"block 7")
     assert finish(here, handle, here.transfer(handle)) == "DONE"
@@ -81,11 +87,7 @@ def test_a_transfer_is_found_by_its_tag() -> None:
 
 
 def test_handles_are_released_unposted_and_twice() -> None:
-    here, there = pair()
-    source, target = np.arange(1, WORDS + 1, dtype="u8"), np.zeros(WORDS, dtype="u8")
-    registered(here, source)
-    registered(there, target)
-    here.add_remote_agent(there.get_agent_metadata())
+    here, there, source, target = pair_with_memory()
     unposted = prepared(here, source, target)
     here.release_xfer_handle(unposted)
     here.release_xfer_handle(unposted)
@@ -97,11 +99,7 @@ def test_handles_are_released_unposted_and_twice() -> None:
 
 
 def test_bad_input_is_refused_and_the_agent_serves_on() -> None:
-    here, there = pair()
-    source, target = np.arange(1, WORDS + 1, dtype="u8"), np.zeros(WORDS, dtype="u8")
-    registered(here, source)
-    registered(there, target)
-    here.add_remote_agent(there.get_agent_metadata())
+    here, there, source, target = pair_with_memory()
     one = here.get_xfer_descs(ranges(source), "DRAM")
     two = here.get_xfer_descs(ranges(target, 2), "DRAM")
     for local, remote in ((one, two), (two, one)):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +13,7 @@ import pytest
 np = pytest.importorskip("numpy")
 
 from kv_workers import Rank  # noqa: E402
-from test_fork import in_child  # noqa: E402
+from test_fork import each_is_refused, in_child  # noqa: E402
 
 import ferry  # noqa: E402
 from ferry import kv  # noqa: E402
@@ -65,12 +64,7 @@ def test_every_call_of_a_cache_in_a_child_is_refused() -> None:
         ]
 
         def child() -> None:
-            for place, use in enumerate(calls):
-                try:
-                    use()
-                except ferry.ClosedError:
-                    continue
-                sys.exit(f"call {place} was not refused")
+            each_is_refused(calls)
             cache.close(10)
             # Layouts and plans need no engine.
             layout = producer.tensors.layout

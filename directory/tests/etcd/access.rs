@@ -16,10 +16,7 @@ fn with_user(user: &str, password: &str) -> DirectoryOptions {
 
 #[test]
 fn etcd_may_ask_for_a_user_and_refuse_it() {
-    if is_missing("etcd_may_ask_for_a_user_and_refuse_it") {
-        return;
-    }
-    let server = Server::started();
+    let Some(server) = Server::started("etcd_may_ask_for_a_user_and_refuse_it") else { return };
     server.client(None, async |client| {
         client.user_add("root", "r", None).await.unwrap();
         client.role_add("root").await.unwrap();

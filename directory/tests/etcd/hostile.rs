@@ -3,15 +3,12 @@
 use ferry::Status;
 use ferry_directory::limits::VALUE_BYTES_MAX;
 
-use super::server::{is_missing, Server};
+use super::server::Server;
 use super::{until, Node, NOW};
 
 #[test]
 fn values_that_are_no_entries_are_counted_and_left_out() {
-    if is_missing("values_that_are_no_entries_are_counted_and_left_out") {
-        return;
-    }
-    let server = Server::started();
+    let Some(server) = Server::started("values_that_are_no_entries_are_counted_and_left_out") else { return };
     let id = "000102030405060708090a0b0c0d0e0f 0000000000000001";
     let bad: [(&str, Vec<u8>); 7] = [
         ("empty", Vec::new()),
@@ -44,10 +41,9 @@ fn values_that_are_no_entries_are_counted_and_left_out() {
 
 #[test]
 fn a_name_that_somebody_deletes_or_overwrites_comes_back() {
-    if is_missing("a_name_that_somebody_deletes_or_overwrites_comes_back") {
+    let Some(server) = Server::started("a_name_that_somebody_deletes_or_overwrites_comes_back") else {
         return;
-    }
-    let server = Server::started();
+    };
     let (node, watcher) = (Node::new(&server.url(), 2), Node::new(&server.url(), 2));
     node.register("a");
     server.delete("/test/a");
@@ -86,10 +82,7 @@ fn a_name_that_somebody_deletes_or_overwrites_comes_back() {
 
 #[test]
 fn long_lists_and_large_values_come_in_pages() {
-    if is_missing("long_lists_and_large_values_come_in_pages") {
-        return;
-    }
-    let server = Server::started();
+    let Some(server) = Server::started("long_lists_and_large_values_come_in_pages") else { return };
     let id = "000102030405060708090a0b0c0d0e0f 0000000000000001";
     server.client(None, async |client| {
         for at in 0..1_100 {

@@ -8,15 +8,12 @@ use ferry::internals::api::break_engine;
 use ferry::Status;
 use ferry_directory::{Change, Directory};
 
-use super::server::{free_port, is_missing, Server};
+use super::server::{free_port, Server};
 use super::{engine, options, until, Node, NOW, PATIENCE};
 
 #[test]
 fn a_name_is_found_by_those_who_came_before_and_after() {
-    if is_missing("a_name_is_found_by_those_who_came_before_and_after") {
-        return;
-    }
-    let server = Server::started();
+    let Some(server) = Server::started("a_name_is_found_by_those_who_came_before_and_after") else { return };
     let (before, node) = (Node::new(&server.url(), 10), Node::new(&server.url(), 10));
     assert_eq!(before.directory.lookup("prefill/0").unwrap_err().status, Status::Unreachable);
     node.register("prefill/0");
@@ -50,10 +47,7 @@ fn a_name_is_found_by_those_who_came_before_and_after() {
 #[test]
 fn the_descriptor_is_readable_while_there_are_changes() {
     use rustix::event::{poll, PollFd, PollFlags, Timespec};
-    if is_missing("the_descriptor_is_readable_while_there_are_changes") {
-        return;
-    }
-    let server = Server::started();
+    let Some(server) = Server::started("the_descriptor_is_readable_while_there_are_changes") else { return };
     let (watcher, node) = (Node::new(&server.url(), 10), Node::new(&server.url(), 10));
     let is_readable = |seconds| {
         let timeout = Timespec { tv_sec: seconds, tv_nsec: 0 };
@@ -77,10 +71,9 @@ fn the_descriptor_is_readable_while_there_are_changes() {
 
 #[test]
 fn the_second_of_a_name_is_refused_until_the_first_has_left() {
-    if is_missing("the_second_of_a_name_is_refused_until_the_first_has_left") {
+    let Some(server) = Server::started("the_second_of_a_name_is_refused_until_the_first_has_left") else {
         return;
-    }
-    let server = Server::started();
+    };
     let (first, second) = (Node::new(&server.url(), 2), Node::new(&server.url(), 2));
     first.register("a");
     let error = second.directory.register("a", Some(Duration::from_millis(300))).unwrap_err();
@@ -109,10 +102,7 @@ fn the_second_of_a_name_is_refused_until_the_first_has_left() {
 
 #[test]
 fn a_directory_that_is_closed_takes_its_names_along() {
-    if is_missing("a_directory_that_is_closed_takes_its_names_along") {
-        return;
-    }
-    let server = Server::started();
+    let Some(server) = Server::started("a_directory_that_is_closed_takes_its_names_along") else { return };
     let (watcher, node, other) =
         (Node::new(&server.url(), 3_600), Node::new(&server.url(), 3_600), Node::new(&server.url(), 3));
     ["a", "b"].iter().for_each(|name| node.register(name));
@@ -130,10 +120,7 @@ fn a_directory_that_is_closed_takes_its_names_along() {
 /// Nobody can connect to it, though its process lives.
 #[test]
 fn a_broken_engine_takes_its_names_along() {
-    if is_missing("a_broken_engine_takes_its_names_along") {
-        return;
-    }
-    let server = Server::started();
+    let Some(server) = Server::started("a_broken_engine_takes_its_names_along") else { return };
     let (watcher, node) = (Node::new(&server.url(), 3_600), Node::new(&server.url(), 3));
     node.register("a");
     watcher.finds("a", &node.engine);
@@ -144,10 +131,7 @@ fn a_broken_engine_takes_its_names_along() {
 /// To publish them all takes three times as long as the lease, which is kept alive meanwhile.
 #[test]
 fn many_names_are_published_under_one_lease() {
-    if is_missing("many_names_are_published_under_one_lease") {
-        return;
-    }
-    let server = Server::started();
+    let Some(server) = Server::started("many_names_are_published_under_one_lease") else { return };
     let node = &Node::new(&server.slow_url(Duration::from_millis(20)), 2);
     std::thread::scope(|threads| {
         for thread in 0..16 {
@@ -165,10 +149,10 @@ fn many_names_are_published_under_one_lease() {
 
 #[test]
 fn connecting_waits_for_a_name_and_finds_the_incarnation_that_it_names() {
-    if is_missing("connecting_waits_for_a_name_and_finds_the_incarnation_that_it_names") {
+    let Some(server) = Server::started("connecting_waits_for_a_name_and_finds_the_incarnation_that_it_names")
+    else {
         return;
-    }
-    let server = Server::started();
+    };
     let (node, peer) = (Node::new(&server.url(), 10), Node::new(&server.url(), 10));
     let error = node.directory.connect("a", Some(Duration::from_millis(200))).unwrap_err();
     assert!(error.status == Status::Unreachable && error.message.contains("no a"), "{error}");
@@ -199,10 +183,7 @@ fn connecting_waits_for_a_name_and_finds_the_incarnation_that_it_names() {
 
 #[test]
 fn the_next_server_is_tried_when_one_does_not_answer() {
-    if is_missing("the_next_server_is_tried_when_one_does_not_answer") {
-        return;
-    }
-    let server = Server::started();
+    let Some(server) = Server::started("the_next_server_is_tried_when_one_does_not_answer") else { return };
     let url = format!("etcd:http://127.0.0.1:{},{}/test", free_port(), server.host());
     let engine = engine("127.0.0.1:0");
     let directory = Directory::open(&engine, &url, options(10)).unwrap();

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use ferry::types::{PeerId, RegionId, Request};
 use ferry::{Status, TransferOptions};
 use ferry_directory::{Directory, DirectoryOptions};
-use ferry_kv::handoff::{End, Event, Mode, OfferSpec, TakeSpec};
+use ferry_kv::handoff::{End, Event, Mode};
 
-use super::big::{id, lists, rank, Rank, LAYERS, TOKENS};
+use super::big::{id, lists, offer_spec, rank, take_spec, Rank, LAYERS, TOKENS};
 use super::server::{is_missing, Server};
 use super::{engine, options, until, Node, NOW, PATIENCE};
 
@@ -43,25 +43,8 @@ impl Pair {
     /// Hands one sequence over, and reads its blocks.
     fn hand_over(&self, sequence: u64) {
         let (from, to) = (lists(3), lists(5));
-        let spec = OfferSpec {
-            id: id(sequence),
-            blocks: from.clone(),
-            takers: 1,
-            only: Vec::new(),
-            lease: PATIENCE,
-        };
-        self.producer.cache.offer(spec).unwrap();
-        let spec = TakeSpec {
-            id: id(sequence),
-            producers: vec![self.peer],
-            group: 1,
-            blocks: to.clone(),
-            skip_tokens: 0,
-            tokens: TOKENS,
-            mode: Mode::Pull,
-            deadline: None,
-            tell_layers: false,
-        };
+        self.producer.cache.offer(offer_spec(id(sequence), from.clone(), PATIENCE)).unwrap();
+        let spec = take_spec(id(sequence), vec![self.peer], to.clone(), Mode::Pull);
         self.consumer.cache.take(spec).unwrap();
         for layer in 0..LAYERS {
             self.producer.compute(sequence, layer, &from);
@@ -192,10 +175,11 @@ fn etcd_may_be_absent_at_the_start() {
 
 #[test]
 fn transfers_go_on_while_etcd_is_killed_and_comes_back_with_its_data() {
-    if is_missing("transfers_go_on_while_etcd_is_killed_and_comes_back_with_its_data") {
+    let Some(mut server) =
+        Server::started("transfers_go_on_while_etcd_is_killed_and_comes_back_with_its_data")
+    else {
         return;
-    }
-    let mut server = Server::started();
+    };
     let pair = Pair::new(&server, 3);
     pair.while_they_go_on(|more| {
         more();
@@ -218,10 +202,7 @@ fn transfers_go_on_while_etcd_is_killed_and_comes_back_with_its_data() {
 
 #[test]
 fn names_come_back_when_etcd_has_lost_its_data() {
-    if is_missing("names_come_back_when_etcd_has_lost_its_data") {
-        return;
-    }
-    let mut server = Server::started();
+    let Some(mut server) = Server::started("names_come_back_when_etcd_has_lost_its_data") else { return };
     let pair = Pair::new(&server, 3);
     pair.while_they_go_on(|more| {
         server.lose_data();
@@ -234,10 +215,10 @@ fn names_come_back_when_etcd_has_lost_its_data() {
 
 #[test]
 fn names_come_back_when_etcd_was_silent_for_longer_than_the_lease() {
-    if is_missing("names_come_back_when_etcd_was_silent_for_longer_than_the_lease") {
+    let Some(server) = Server::started("names_come_back_when_etcd_was_silent_for_longer_than_the_lease")
+    else {
         return;
-    }
-    let server = Server::started();
+    };
     let pair = Pair::new(&server, 2);
     pair.while_they_go_on(|more| {
         let began = Instant::now();
@@ -257,10 +238,11 @@ fn names_come_back_when_etcd_was_silent_for_longer_than_the_lease() {
 
 #[test]
 fn a_name_that_was_withdrawn_while_etcd_was_away_goes_when_it_is_back() {
-    if is_missing("a_name_that_was_withdrawn_while_etcd_was_away_goes_when_it_is_back") {
+    let Some(mut server) =
+        Server::started("a_name_that_was_withdrawn_while_etcd_was_away_goes_when_it_is_back")
+    else {
         return;
-    }
-    let mut server = Server::started();
+    };
     let (node, watcher) = (Node::new(&server.url(), 3_600), Node::new(&server.url(), 10));
     node.register("a");
     node.register("b");

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use ferry::Status;
 use ferry_directory::{Change, Directory};
 
-use super::server::{free_port, is_missing, Server};
+use super::server::{free_port, Server};
 use super::{engine, options, until, Node, PATIENCE};
 
 #[test]
@@ -58,10 +58,11 @@ fn incarnation_of(node: &Node, name: &str) -> Option<u64> {
 
 #[test]
 fn a_producer_that_is_started_again_has_its_name_and_another_incarnation() {
-    if is_missing("a_producer_that_is_started_again_has_its_name_and_another_incarnation") {
+    let Some(server) =
+        Server::started("a_producer_that_is_started_again_has_its_name_and_another_incarnation")
+    else {
         return;
-    }
-    let server = Server::started();
+    };
     let node = Node::new(&server.url(), 10);
     // The second producer listens at the first one's address, so it need not wait for the lease, which would outlast
     // its patience.
@@ -82,10 +83,10 @@ fn a_producer_that_is_started_again_has_its_name_and_another_incarnation() {
 
 #[test]
 fn the_name_of_a_producer_that_was_killed_is_free_after_its_lease() {
-    if is_missing("the_name_of_a_producer_that_was_killed_is_free_after_its_lease") {
+    let Some(server) = Server::started("the_name_of_a_producer_that_was_killed_is_free_after_its_lease")
+    else {
         return;
-    }
-    let server = Server::started();
+    };
     let node = Node::new(&server.url(), 10);
     let mut producer = Producer::start(&server, "127.0.0.1:0", "3");
     until("the producer is known", || incarnation_of(&node, "a") == Some(producer.1));

@@ -27,20 +27,20 @@ pub fn peer() -> Arc<Peer> {
     peer_with(1)
 }
 
-/// Returns a session with this peer.
-pub fn session_info(peer: Arc<Peer>, dialer: bool) -> SessionInfo {
-    SessionInfo {
-        peer,
-        dialer,
-        session_id: SessionId([1; 16]),
-        remote: (Ipv4Addr::LOCALHOST, 1).into(),
-        key: [7; 32],
-        lane_numbers: Arc::default(),
-    }
-}
-
 /// Returns a peer with this handle.
 pub fn peer_with(handle: u64) -> Arc<Peer> {
+    Arc::new(new_peer(handle, 64 * KIB))
+}
+
+/// Returns a session with this peer; its ID is of the peer's handle.
+pub fn session_with(peer: Arc<Peer>, dialer: bool) -> SessionInfo {
+    let mut session_id = SessionId([0; 16]);
+    session_id.0[..8].copy_from_slice(&peer.handle.raw().to_le_bytes());
+    let remote = (Ipv4Addr::LOCALHOST, 1).into();
+    SessionInfo { peer, dialer, session_id, remote, key: [7; 32], lane_numbers: Arc::default() }
+}
+
+pub fn new_peer(handle: u64, express_bytes_max: u32) -> Peer {
     let identity = PeerIdentity {
         engine_id: EngineId([1; 16]),
         incarnation: 1,
@@ -59,10 +59,10 @@ pub fn peer_with(handle: u64) -> Arc<Peer> {
         conversation: Arc::default(),
         transfers: Arc::new(Table::new(Tag::from_random(1), 16)),
         lease_ns: 1_000_000_000,
-        express_bytes_max: u64::from(64 * KIB),
+        express_bytes_max: express_bytes_max.into(),
         pages: Arc::new(Pages::of(None)),
     };
-    Arc::new(Peer::new(PeerId::from_raw(handle), identity, 1, engine))
+    Peer::new(PeerId::from_raw(handle), identity, 1, engine)
 }
 
 /// Submits a WRITE of this many slices of 64 KiB, with a notification.

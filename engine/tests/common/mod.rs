@@ -83,6 +83,24 @@ impl Pair {
         wait_for_region(&self.a, self.b_at_a, remote.region());
         (local.unwrap(), remote)
     }
+
+    /// Sends notifications until `b`, whose application takes none, has room for no more.
+    pub fn use_up_credits(&self) {
+        for _ in 0..ferry::limits::NOTIFY_CREDITS {
+            self.a.notify(self.b_at_a, b"fill", Deadline::Default).unwrap();
+        }
+    }
+
+    /// Submits a WRITE that is certainly pending: its notification has no credit.
+    pub fn held(&self, requests: &[Request]) -> Transfer {
+        self.use_up_credits();
+        let options = TransferOptions {
+            notify: Some(b"held"),
+            deadline: Deadline::Never,
+            ..TransferOptions::default()
+        };
+        self.a.submit(self.b_at_a, Op::Write, requests, &options).unwrap()
+    }
 }
 
 /// Returns the handle of `whom` at `at`, once `whom` has connected there.

@@ -1,14 +1,14 @@
 //! Two processes, and the commands that a test gives them.
 
 use crate::common::data::{check, pattern, Random, Span};
-use crate::common::{role, standin, PATIENCE};
+use crate::common::role::Role;
+use crate::common::standin;
 use crate::role::{FOLDER, LIBRARIES};
 use ferry::types::{Op, PeerId, RegionId};
-use std::io::Write;
+use std::ops::{Deref, DerefMut};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, Command};
+use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::mpsc::Receiver;
 
 pub const KIB: usize = 1 << 10;
 pub const MIB: usize = 1 << 20;
@@ -38,11 +38,9 @@ impl Memory {
     }
 }
 
-/// A process with an engine.
+/// A process with an engine; the answer of an error is its text.
 pub struct End {
-    process: Child,
-    input: Option<ChildStdin>,
-    answers: Receiver<String>,
+    role: Role,
     places: usize,
     pub address: String,
     audit: PathBuf,
@@ -68,46 +66,21 @@ impl End {
                 .env("FERRY_STANDIN_DIR", folder)
                 .env("FERRY_STANDIN_AUDIT", &audit);
         };
-        let (process, input, answers) = if apart {
-            let mut command = unshare();
-            command.arg(role::program());
-            role::launch(command, "role::role", set)
+        let role = if apart {
+            Role::start_under(&UNSHARE, "role::role", set)
         } else {
-            role::start("role::role", set)
+            Role::start("role::role", set)
         };
-        let input = Some(input);
-        let mut end = End { process, input, answers, places: 0, address: String::new(), audit };
+        let mut end = End { role, places: 0, address: String::new(), audit };
         let libraries = format!("cuda_library={cuda} ascend_library={ascend} hixl_library={hixl}");
         end.address = end.ask(&format!("open {libraries} {settings}"));
         assert!(end.address.contains(':'), "open: {}", end.address);
         end
     }
 
-    pub fn tell(&mut self, command: &str) {
-        writeln!(self.input.as_ref().unwrap(), "{command}").unwrap();
-    }
-
-    #[track_caller]
-    pub fn answer(&mut self) -> String {
-        self.answers.recv_timeout(2 * PATIENCE).expect("the process must answer")
-    }
-
-    /// Sends a command and returns the answer; an error's answer is its text.
-    #[track_caller]
-    pub fn ask(&mut self, command: &str) -> String {
-        self.tell(command);
-        self.answer()
-    }
-
     #[track_caller]
     pub fn ok(&mut self, command: &str) {
         assert_eq!(self.ask(command), "OK", "{command}");
-    }
-
-    #[track_caller]
-    pub fn number(&mut self, command: &str) -> u64 {
-        let answer = self.ask(command);
-        answer.parse().unwrap_or_else(|_| panic!("{command}: {answer}"))
     }
 
     /// Allocates memory of the host or a device, or returns why that failed.
@@ -161,25 +134,26 @@ impl End {
         self.number(&format!("calls {library} {function}"))
     }
 
-    pub fn kill(&mut self) {
-        self.process.kill().unwrap();
-        self.process.wait().unwrap();
-    }
-
     /// Makes the end close its engine and end, having given back all that its libraries gave out.
     pub fn end(mut self) {
         self.ok("close");
-        drop(self.input.take());
-        assert!(self.process.wait().unwrap().success());
+        self.ends_well();
         let audit = std::fs::read_to_string(&self.audit).unwrap_or_default();
         assert!(audit.is_empty(), "{audit}");
     }
 }
 
-impl Drop for End {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
+impl Deref for End {
+    type Target = Role;
+
+    fn deref(&self) -> &Role {
+        &self.role
+    }
+}
+
+impl DerefMut for End {
+    fn deref_mut(&mut self) -> &mut Role {
+        &mut self.role
     }
 }
 
@@ -237,7 +211,12 @@ impl Ends {
     /// Starts the ends in pid namespaces of their own, so that both have the same pid. None where namespaces are not
     /// allowed.
     pub fn in_namespaces(what: &str, settings: &str) -> Option<Ends> {
-        if !unshare().arg("true").status().is_ok_and(|status| status.success()) {
+        if !Command::new(UNSHARE[0])
+            .args(&UNSHARE[1..])
+            .arg("true")
+            .status()
+            .is_ok_and(|status| status.success())
+        {
             eprintln!("SKIPPED {what}: this process may make no pid namespaces (unshare)");
             return None;
         }
@@ -356,11 +335,7 @@ impl Ended {
 }
 
 /// Returns a command that runs a program as process 1 of a pid namespace, and kills the program when it is killed.
-fn unshare() -> Command {
-    let mut command = Command::new("unshare");
-    command.args(["--pid", "--fork", "--kill-child"]);
-    command
-}
+const UNSHARE: [&str; 4] = ["unshare", "--pid", "--fork", "--kill-child"];
 
 /// Formats requests as a process takes them.
 pub fn list(local: Memory, remote: Memory, spans: &[Span]) -> String {

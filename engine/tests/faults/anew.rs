@@ -79,25 +79,6 @@ fn enter(namespace: &str) -> std::io::Result<()> {
     }
 }
 
-pub fn is_root(test: &str) -> bool {
-    // SAFETY: no arguments, no memory.
-    let root = unsafe { libc::geteuid() } == 0;
-    if !root {
-        println!("SKIPPED {test}: only root can make namespaces");
-    }
-    root
-}
-
-#[track_caller]
-fn wait_for_loss(queue: &Arc<Queue>, peer: PeerId) {
-    let mut events = Vec::new();
-    wait_until("PEER_LOST comes", || {
-        queue.drain(&mut events, 16);
-        let is_it = |body: &EventBody| matches!(body, EventBody::PeerLost { status: Status::PeerLost, .. });
-        events.iter().any(|event| event.peer == peer && is_it(&event.body))
-    });
-}
-
 /// Far more data than sockets hold, sent to a process that is then stopped: some of it is posted and not acknowledged.
 struct Posted {
     _engine: Engine,
@@ -137,7 +118,7 @@ impl Posted {
 #[test]
 fn clones_that_listen_at_any_address_are_never_taken_for_one_another() {
     let _turn = alone();
-    if !is_root("clones_that_listen_at_any_address_are_never_taken_for_one_another") {
+    if !is_root("clones_that_listen_at_any_address_are_never_taken_for_one_another", "make namespaces") {
         return;
     }
     let a = engine(&[]);
@@ -185,7 +166,7 @@ fn what_was_posted_to_a_process_that_was_started_anew_is_dead_on_its_hosts_word(
     child.kill();
     let (_anew, again) = Child::engine(&format!("listen_address={address}"));
     assert_eq!(again, address);
-    wait_for_loss(&posted.events, posted.peer);
+    assert_eq!(wait_for_loss(&posted.events, posted.peer), Status::PeerLost);
     posted.ends_with(Fence::Dead);
     assert!(started.elapsed() < BOUND, "the lease was waited for");
 }
@@ -200,7 +181,7 @@ fn the_claim_of_a_peer_that_proves_nothing_is_no_proof() {
     let posted = Posted::to(&mut child, &address, &settings);
     child.kill();
     let (_anew, _) = Child::engine(&format!("{open} listen_address={address}"));
-    wait_for_loss(&posted.events, posted.peer);
+    assert_eq!(wait_for_loss(&posted.events, posted.peer), Status::PeerLost);
     posted.ends_with(Fence::Lease);
 }
 
@@ -217,7 +198,7 @@ fn a_process_that_lives_is_not_dead_because_another_answers_in_its_place() {
     let (mut other, there) = Child::engine(settings);
     relay.lead_to(&there);
     // The stopped peer's silence breaks the connection, and the redial reaches the other engine.
-    wait_for_loss(&posted.events, posted.peer);
+    assert_eq!(wait_for_loss(&posted.events, posted.peer), Status::PeerLost);
     assert!(!posted.transfer.state().is_final(), "lost at once, and not yet at an end");
     posted.ends_with(Fence::Lease);
     // The other engine was asked: it knew that the process was there.
@@ -228,7 +209,7 @@ fn a_process_that_lives_is_not_dead_because_another_answers_in_its_place() {
 #[test]
 fn a_restart_in_another_pid_namespace_ends_by_the_lease() {
     let _turn = alone();
-    if !is_root("a_restart_in_another_pid_namespace_ends_by_the_lease") {
+    if !is_root("a_restart_in_another_pid_namespace_ends_by_the_lease", "make namespaces") {
         return;
     }
     let (mut child, address) = Child::engine("lease_ms=2000");
@@ -236,7 +217,7 @@ fn a_restart_in_another_pid_namespace_ends_by_the_lease() {
     child.kill();
     let mut anew = Child::in_pid_namespace();
     assert_eq!(anew.ask(&format!("open listen_address={address}")), address);
-    wait_for_loss(&posted.events, posted.peer);
+    assert_eq!(wait_for_loss(&posted.events, posted.peer), Status::PeerLost);
     posted.ends_with(Fence::Lease);
 }
 
@@ -254,7 +235,7 @@ fn a_dialer_that_was_started_anew_is_lost_as_soon_as_it_comes_again() {
     child.kill();
     let (mut anew, _) = Child::engine(&format!("listen_address={address}"));
     anew.number(&format!("connect {}", b.address()));
-    wait_for_loss(&events, peer);
+    assert_eq!(wait_for_loss(&events, peer), Status::PeerLost);
     assert!(started.elapsed() < BOUND);
     let info = b.peer_info(peer).unwrap();
     assert_eq!(info.state, PeerState::Lost);

@@ -2,41 +2,49 @@
 //! one command per line and answers with one line. It ends with its input, so none outlives a test.
 
 use crate::role;
-use crate::support::{config, fill, pattern, rounds, BOUND};
+use crate::support::{config, fill, pattern, rounds};
 use ferry::internals::sys::unix;
 use ferry::notify::{EventBody, WHAT_PEERS};
 use ferry::types::{Op, PeerId, RegionId, Transport};
 use ferry::{Deadline, Engine, Memory, RegionOptions, TransferOptions};
 use std::io::{BufRead, ErrorKind, Write};
-use std::process::ChildStdin;
+use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::Receiver;
 use std::sync::Arc;
 use std::time::Duration;
 
 const ROLE: &str = "FAULTS_CHILD";
 
-pub struct Child {
-    process: std::process::Child,
-    input: ChildStdin,
-    answers: Receiver<String>,
+/// A child in its role; the answer of an error is its status.
+pub struct Child(role::Role);
+
+impl Deref for Child {
+    type Target = role::Role;
+
+    fn deref(&self) -> &role::Role {
+        &self.0
+    }
+}
+
+impl DerefMut for Child {
+    fn deref_mut(&mut self) -> &mut role::Role {
+        &mut self.0
+    }
 }
 
 impl Child {
     pub fn start() -> Child {
-        let (process, input, answers) = role::start("child::child_role", |command| {
+        Child(role::Role::start("child::child_role", |command| {
             command.env(ROLE, "1");
-        });
-        Child { process, input, answers }
+        }))
     }
 
     /// Starts a child that is the first process of its own pid namespace.
     pub fn in_pid_namespace() -> Child {
         let unshare = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"];
-        let (process, input, answers) = role::start_under(&unshare, "child::child_role", |command| {
+        Child(role::Role::start_under(&unshare, "child::child_role", |command| {
             command.env(ROLE, "1");
-        });
-        Child { process, input, answers }
+        }))
     }
 
     /// Starts a child with an open engine.
@@ -46,73 +54,32 @@ impl Child {
         (child, address)
     }
 
-    pub fn tell(&mut self, command: &str) {
-        writeln!(self.input, "{command}").unwrap();
-        self.input.flush().unwrap();
-    }
-
-    #[track_caller]
-    pub fn answer(&mut self) -> String {
-        self.answers.recv_timeout(BOUND).expect("the child must answer")
-    }
-
-    /// Sends a command and returns the answer; the answer of an error is its status.
-    #[track_caller]
-    pub fn ask(&mut self, command: &str) -> String {
-        self.tell(command);
-        self.answer()
-    }
-
-    #[track_caller]
-    pub fn number(&mut self, command: &str) -> u64 {
-        let answer = self.ask(command);
-        answer.parse().unwrap_or_else(|_| panic!("{command}: {answer}"))
+    /// Starts a child that always writes the `bytes` of its memory, of seed 3, to `target` of `engine`.
+    pub fn flooding(settings: &str, engine: &Engine, target: &Memory, bytes: usize) -> Child {
+        let (mut child, _) = Child::engine(settings);
+        child.alloc(bytes, 3);
+        let peer = child.number(&format!("connect {}", engine.address()));
+        child.ask(&format!("flood {peer} {} {} {bytes}", target.region(), target.address()));
+        child
     }
 
     /// Allocates memory of the child; returns (region, address).
     #[track_caller]
     pub fn alloc(&mut self, bytes: usize, seed: u64) -> (RegionId, u64) {
-        let answer = self.ask(&format!("alloc {bytes} {seed}"));
-        let (region, address) = answer.split_once(' ').unwrap_or_else(|| panic!("alloc: {answer}"));
-        (RegionId::from_raw(region.parse().unwrap()), address.parse().unwrap())
-    }
-
-    pub fn pid(&self) -> i32 {
-        self.process.id() as i32
+        self.memory(&format!("alloc {bytes} {seed}"))
     }
 
     /// Registers memory that ferry did not allocate; returns (region, address).
     #[track_caller]
     pub fn own(&mut self, bytes: usize) -> (RegionId, u64) {
-        let answer = self.ask(&format!("own {bytes}"));
-        let (region, address) = answer.split_once(' ').unwrap_or_else(|| panic!("own: {answer}"));
+        self.memory(&format!("own {bytes}"))
+    }
+
+    #[track_caller]
+    fn memory(&mut self, command: &str) -> (RegionId, u64) {
+        let answer = self.ask(command);
+        let (region, address) = answer.split_once(' ').unwrap_or_else(|| panic!("{command}: {answer}"));
         (RegionId::from_raw(region.parse().unwrap()), address.parse().unwrap())
-    }
-
-    fn signal(&self, signal: i32) {
-        // SAFETY: no memory is involved, and the process is ours and not yet waited for.
-        assert_eq!(unsafe { libc::kill(self.pid(), signal) }, 0);
-    }
-
-    /// Sends SIGSTOP, and waits until every thread has stopped.
-    pub fn stop(&self) {
-        self.signal(libc::SIGSTOP);
-        crate::support::wait_until("the child has stopped", || {
-            let tasks = std::fs::read_dir(format!("/proc/{}/task", self.pid())).unwrap();
-            tasks.flatten().all(|task| {
-                let stat = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
-                stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('T'))
-            })
-        });
-    }
-
-    pub fn resume(&self) {
-        self.signal(libc::SIGCONT);
-    }
-
-    pub fn kill(&mut self) {
-        self.process.kill().unwrap();
-        self.process.wait().unwrap();
     }
 
     /// Reads the child's memory from outside, also while it is stopped.
@@ -144,13 +111,6 @@ impl Child {
             assert!(count > 0, "{}", std::io::Error::last_os_error());
             done += count as usize;
         }
-    }
-}
-
-impl Drop for Child {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
     }
 }
 

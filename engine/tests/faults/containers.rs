@@ -1,6 +1,5 @@
 //! Engines in containers of one network, as in one pod: each in a pid namespace of its own (docs/containers.md).
 
-use crate::anew::is_root;
 use crate::child::Child;
 use crate::support::*;
 
@@ -9,7 +8,7 @@ use crate::support::*;
 #[test]
 fn containers_of_one_network_share_what_ferry_allocated() {
     let _turn = alone();
-    if !is_root("containers_of_one_network_share_what_ferry_allocated") {
+    if !is_root("containers_of_one_network_share_what_ferry_allocated", "make namespaces") {
         return;
     }
     let [mut one, mut other] = [Child::in_pid_namespace(), Child::in_pid_namespace()];

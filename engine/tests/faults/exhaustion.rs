@@ -47,9 +47,7 @@ const NOBODY_ELSE: u32 = 54_321;
 #[test]
 fn an_engine_without_all_its_threads_is_an_error_and_has_no_sessions() {
     let _turn = alone();
-    // SAFETY: no arguments, no memory.
-    if unsafe { libc::geteuid() } != 0 {
-        println!("SKIPPED an_engine_without_all_…: only root can be another user");
+    if !is_root("an_engine_without_all_…", "be another user") {
         return;
     }
     for child_dials in [false, true] {

@@ -64,10 +64,7 @@ fn peer_fence_of_a_stopped_initiator_returns_and_holds() {
     let _turn = alone();
     let b = engine(&[]);
     let target = alloc(&b, BYTES);
-    let (mut child, _) = Child::engine("");
-    child.alloc(BYTES, 3);
-    let there = child.ask(&format!("connect {}", b.address()));
-    child.ask(&format!("flood {there} {} {} {BYTES}", target.region(), target.address()));
+    let mut child = Child::flooding("", &b, &target, BYTES);
     wait_until("the flood flows", || b.stats().unwrap().counts.bytes_applied > BYTES as u64);
     child.stop();
     let peer = b.peers().unwrap()[0];

@@ -166,31 +166,35 @@ fn assert_all(transfers: &[Transfer], expected: impl Fn(&TransferResult) -> bool
     }
 }
 
-#[test]
-fn a_lost_peer_with_many_transfers_costs_little_and_nobody_waits() {
+/// Ends a flood of transfers by `event`; each must end as `expected` says.
+fn ends_a_flood(
+    what: &str,
+    ordered: bool,
+    event: impl Fn(&Scene, &[Transfer]),
+    expected: impl Fn(&TransferResult) -> bool,
+) {
     let _alone = alone();
     nobody_waits(|| {
         let scene = scene();
-        let transfers = scene.flood(|| Deadline::Never, false);
-        // The peer sends a Bye.
-        let waited = scene.end("losing", &transfers, || scene.deaf.close(None).unwrap());
-        assert_all(&transfers, |result| result.status == Status::PeerLost);
+        let transfers = scene.flood(|| Deadline::Never, ordered);
+        let waited = scene.end(what, &transfers, || event(&scene, &transfers));
+        assert_all(&transfers, &expected);
         waited
     });
 }
 
 #[test]
+fn a_lost_peer_with_many_transfers_costs_little_and_nobody_waits() {
+    // The peer sends a Bye.
+    let lose = |scene: &Scene, _: &[Transfer]| scene.deaf.close(None).unwrap();
+    ends_a_flood("losing", false, lose, |result| result.status == Status::PeerLost);
+}
+
+#[test]
 fn a_closed_peer_with_many_transfers_costs_little_and_nobody_waits() {
-    let _alone = alone();
-    nobody_waits(|| {
-        let scene = scene();
-        let transfers = scene.flood(|| Deadline::Never, false);
-        // Posted transfers wait for their lease.
-        let waited =
-            scene.end("closing", &transfers, || scene.a.close_peer(scene.peer, Some(BOUND)).unwrap());
-        assert_all(&transfers, |result| result.status == Status::Closed);
-        waited
-    });
+    // Posted transfers wait for their lease.
+    let close = |scene: &Scene, _: &[Transfer]| scene.a.close_peer(scene.peer, Some(BOUND)).unwrap();
+    ends_a_flood("closing", false, close, |result| result.status == Status::Closed);
 }
 
 #[test]
@@ -214,14 +218,10 @@ fn many_deadlines_at_once_cost_little_and_nobody_waits() {
 
 #[test]
 fn many_ordered_transfers_fail_with_the_first_and_nobody_waits() {
-    let _alone = alone();
-    nobody_waits(|| {
-        let scene = scene();
-        let transfers = scene.flood(|| Deadline::Never, true);
-        let waited = scene.end("failing the first of", &transfers, || transfers[0].cancel().unwrap());
-        assert_all(&transfers, |result| (result.state, result.bytes_confirmed) == (State::Cancelled, 0));
-        waited
-    });
+    let cancel = |_: &Scene, transfers: &[Transfer]| transfers[0].cancel().unwrap();
+    let is_cancelled =
+        |result: &TransferResult| (result.state, result.bytes_confirmed) == (State::Cancelled, 0);
+    ends_a_flood("failing the first of", true, cancel, is_cancelled);
 }
 
 /// A transfer without a handle is forgotten when it is final, and costs no later submit anything.

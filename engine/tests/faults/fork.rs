@@ -2,7 +2,7 @@
 
 use crate::child::Child;
 use crate::support::*;
-use ferry::notify::{EventBody, Queue, WHAT_PEERS, WHAT_TRANSFERS};
+use ferry::notify::{Queue, WHAT_PEERS, WHAT_TRANSFERS};
 use ferry::types::{Op, PeerId};
 use ferry::{Deadline, Engine, Memory, Status, TransferOptions};
 use std::os::fd::RawFd;
@@ -147,11 +147,7 @@ fn kill_the_parent(settings: &[(&str, &str)], child_settings: &str, load: bool) 
     let requests = rounds(local.address(), there, region, MIB, 10_000);
     let transfer = load.then(|| a.submit(peer, Op::Write, &requests, &options).unwrap());
     child.kill();
-    let mut events = Vec::new();
-    wait_until("PEER_LOST comes", || {
-        queue.drain(&mut events, 16);
-        events.iter().any(|event| matches!(event.body, EventBody::PeerLost { .. }))
-    });
+    assert_eq!(wait_for_loss(&queue, peer), Status::PeerLost);
     if let Some(transfer) = transfer {
         assert_eq!(finish(&transfer).status, Status::PeerLost);
     }

@@ -2,28 +2,12 @@
 
 use crate::child::Child;
 use crate::support::*;
-use ferry::notify::{EventBody, Queue, WHAT_PEERS};
-use ferry::types::{Op, PeerId};
+use ferry::notify::WHAT_PEERS;
+use ferry::types::Op;
 use ferry::{Deadline, Fence, PeerState, State, Status, TransferOptions};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const BYTES: usize = 64 * MIB;
-
-#[track_caller]
-fn wait_for_loss(queue: &Arc<Queue>, peer: PeerId) -> Status {
-    let mut events = Vec::new();
-    let mut lost = None;
-    wait_until("PEER_LOST comes", || {
-        queue.drain(&mut events, 16);
-        lost = events.iter().find_map(|event| match event.body {
-            EventBody::PeerLost { status, .. } if event.peer == peer => Some(status),
-            _ => None,
-        });
-        lost.is_some()
-    });
-    lost.unwrap()
-}
 
 fn kill_the_target(settings: &[(&str, &str)], child_settings: &str, fence: Fence) {
     let _turn = alone();
@@ -76,10 +60,7 @@ fn kill_the_initiator(settings: &[(&str, &str)], child_settings: &str) {
     let b = engine(settings);
     let queue = b.queue(WHAT_PEERS, 16).unwrap();
     let target = alloc(&b, BYTES);
-    let (mut child, _) = Child::engine(child_settings);
-    child.alloc(BYTES, 3);
-    let there = child.ask(&format!("connect {}", b.address()));
-    child.ask(&format!("flood {there} {} {} {BYTES}", target.region(), target.address()));
+    let mut child = Child::flooding(child_settings, &b, &target, BYTES);
     wait_until("the flood flows", || b.stats().unwrap().counts.bytes_applied > 2 * BYTES as u64);
     let peer = b.peers().unwrap()[0];
     child.kill();

@@ -76,14 +76,10 @@ fn a_killed_initiator_holds_nothing() {
     // With a secret too the kernel reports the end; no timeout is involved.
     let b = engine(&[LOCAL, ("reconnect_timeout_ms", "600000")]);
     let queue = b.queue(WHAT_PEERS, 16).unwrap();
-    let (mut child, _, memory) = stopped_in_a_copy(&b);
+    let (mut child, peer, memory) = stopped_in_a_copy(&b);
     child.kill();
     memory.free(Some(BOUND)).map_err(|(_, error)| error).unwrap();
-    let mut events = Vec::new();
-    wait_until("PEER_LOST comes", || {
-        queue.drain(&mut events, 16);
-        events.iter().any(|event| matches!(event.body, EventBody::PeerLost { .. }))
-    });
+    assert_eq!(wait_for_loss(&queue, peer), Status::PeerLost);
 }
 
 #[test]
@@ -383,9 +379,7 @@ fn memory_that_is_registered_anew_at_its_address_is_found_at_once() {
 #[test]
 fn another_user_goes_by_tcp() {
     let _turn = alone();
-    // SAFETY: no arguments, no memory.
-    if unsafe { libc::geteuid() } != 0 {
-        println!("SKIPPED another_user_goes_by_tcp: only root can become somebody else");
+    if !is_root("another_user_goes_by_tcp", "become somebody else") {
         return;
     }
     let a = engine(&[AUTO]);
@@ -416,9 +410,7 @@ fn another_user_goes_by_tcp() {
 #[test]
 fn processes_that_may_not_be_traced_share_what_ferry_allocated() {
     let _turn = alone();
-    // SAFETY: no arguments, no memory.
-    if unsafe { libc::geteuid() } != 0 {
-        println!("SKIPPED processes_that_may_not_be_traced_…: only root can become somebody else");
+    if !is_root("processes_that_may_not_be_traced_…", "become somebody else") {
         return;
     }
     let (mut x, mut y) = (Child::start(), Child::start());

@@ -1,5 +1,6 @@
 //! A program that runs with more rights than the user who starts it.
 
+use crate::support::is_root;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
@@ -50,9 +51,7 @@ impl Drop for Copy {
 
 #[test]
 fn a_set_user_id_program_does_not_heed_its_callers_environment() {
-    // SAFETY: no arguments, no memory.
-    if unsafe { libc::geteuid() } != 0 {
-        println!("SKIPPED a_set_user_id_program_…: only root can make one");
+    if !is_root("a_set_user_id_program_…", "make one") {
         return;
     }
     assert_eq!(Copy::new(0o755).says(), "0 7 /tmp/evil.so");

@@ -158,10 +158,7 @@ fn stopped_initiator_resumes_and_replays() {
     let _turn = alone();
     let b = engine(&[]);
     let target = alloc(&b, BYTES);
-    let (mut child, _) = Child::engine("");
-    child.alloc(BYTES, 3);
-    let peer = child.ask(&format!("connect {}", b.address()));
-    child.ask(&format!("flood {peer} {} {} {BYTES}", target.region(), target.address()));
+    let mut child = Child::flooding("", &b, &target, BYTES);
     for round in 0..3 {
         let before = child.number("rounds");
         wait_until("the flood flows", || child.number("rounds") > before);

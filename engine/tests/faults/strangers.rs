@@ -99,9 +99,7 @@ fn secrets_must_match() {
 #[test]
 fn another_user_of_the_host_is_refused() {
     let _turn = alone();
-    // SAFETY: no arguments, no memory.
-    if unsafe { libc::geteuid() } != 0 {
-        println!("SKIPPED another_user_of_the_host_is_refused: only root can become somebody else");
+    if !is_root("another_user_of_the_host_is_refused", "become somebody else") {
         return;
     }
     let a = engine(&[SAME_USER]);
@@ -235,9 +233,7 @@ fn names_of_this_process() -> Vec<(String, bool)> {
 #[test]
 fn another_user_takes_no_seat_at_the_sockets_for_this_one() {
     let _turn = alone();
-    // SAFETY: no arguments, no memory.
-    if unsafe { libc::geteuid() } != 0 {
-        println!("SKIPPED another_user_takes_no_seat_…: only root can become somebody else");
+    if !is_root("another_user_takes_no_seat_…", "become somebody else") {
         return;
     }
     let mut crowd = Child::start();

@@ -1,7 +1,8 @@
 //! Shared by all fault tests: quick configurations, positional data, bounded waiting.
 
-use ferry::types::{PeerId, RegionId, Request};
-use ferry::{Config, Engine, Memory, RegionOptions, Transfer, TransferOptions};
+use ferry::notify::{EventBody, Queue};
+use ferry::types::{Op, PeerId, RegionId, Request};
+use ferry::{Config, Deadline, Engine, Memory, RegionOptions, State, Status, Transfer, TransferOptions};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -149,10 +150,74 @@ pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
+/// Waits until the queue tells that a peer is lost; returns why.
+#[track_caller]
+pub fn wait_for_loss(queue: &Queue, peer: PeerId) -> Status {
+    let (mut events, mut lost) = (Vec::new(), None);
+    wait_until("PEER_LOST comes", || {
+        queue.drain(&mut events, 16);
+        lost = events.iter().find_map(|event| match event.body {
+            EventBody::PeerLost { status, .. } if event.peer == peer => Some(status),
+            _ => None,
+        });
+        lost.is_some()
+    });
+    lost.unwrap()
+}
+
+/// False, and says so, for a test that needs root `to` do something.
+pub fn is_root(test: &str, to: &str) -> bool {
+    // SAFETY: no arguments, no memory.
+    let is_root = unsafe { libc::geteuid() } == 0;
+    if !is_root {
+        println!("SKIPPED {test}: only root can {to}");
+    }
+    is_root
+}
+
 /// Waits for a final state of any kind.
 #[track_caller]
 pub fn finish(transfer: &Transfer) -> ferry::TransferResult {
     transfer.wait(Some(BOUND)).expect("a transfer must become final")
+}
+
+/// Cancels one of four transfers in mid-transfer. They share a memory of each side, of which each has a quarter, filled
+/// with seed 5 where it reads; `times` says how often it moves its quarter, the third one by READs. The others are done
+/// with the right bytes, and the cancelled one no longer uses its memory. Returns the first one, the cancelled one, and
+/// the time that the cancel took.
+pub fn cancel_between(
+    engine: &Engine,
+    peer: PeerId,
+    local: &Memory,
+    remote: &Memory,
+    times: [usize; 4],
+) -> (Transfer, Transfer, Duration) {
+    let bytes = remote.length() / 4;
+    remote.write(0, &vec![0; 4 * bytes]);
+    remote.write(2 * bytes, &pattern(5, 2 * bytes, bytes));
+    let mut all = std::array::from_fn(|n| {
+        let (offset, region) = ((n * bytes) as u64, remote.region());
+        let requests = rounds(local.address() + offset, remote.address() + offset, region, bytes, times[n]);
+        let options = TransferOptions { deadline: Deadline::After(BOUND), ..options() };
+        engine.submit(peer, if n == 2 { Op::Read } else { Op::Write }, &requests, &options).unwrap()
+    });
+    let [before, victim, reader, after] = &mut all;
+    wait_until("the victim is under way", || read(remote, bytes, 8) != [0; 8]);
+    let started = Instant::now();
+    victim.cancel().unwrap();
+    let result = finish(victim);
+    let took = started.elapsed();
+    assert_eq!((result.state, result.status), (State::Cancelled, Status::Cancelled));
+    // Final: the victim's range is the target's own again.
+    remote.write(bytes, &pattern(9, bytes, bytes));
+    for (n, neighbour) in [(0, before), (2, reader), (3, after)] {
+        let result = finish(neighbour);
+        assert_eq!(result.state, State::Done, "neighbour {n}: {result:?}");
+        assert_pattern(if n == 2 { local } else { remote }, 5, n * bytes, bytes);
+    }
+    assert_pattern(remote, 9, bytes, bytes);
+    let [before, victim, ..] = all;
+    (before, victim, took)
 }
 
 /// Random numbers: the seed is printed, and `FAULTS_SEED` repeats it.

@@ -2,7 +2,7 @@
 //! of its host.
 
 use crate::hostile::{Hostile, HostileLane, HostileListener, Who, PATIENCE};
-use crate::support::{alloc, engine, eventually, regions, REMOTE, REMOTE_REGION};
+use crate::support::{alloc, connect_with_memory, engine, eventually, REMOTE, REMOTE_REGION};
 use ferry::internals::session::handshake::AuthPolicy;
 use ferry::internals::session::message::Message;
 use ferry::internals::sys::host::Process;
@@ -64,15 +64,7 @@ impl Posted {
         let (engine, listener) =
             (engine(&[&[LEASE, MANY_TRIES], settings].concat()), HostileListener::open(who));
         let memory = alloc(&engine, 4096);
-        let (peer, mut lanes, handle) = std::thread::scope(|scope| {
-            let connecting = scope.spawn(|| engine.connect(&listener.address, Some(PATIENCE)).unwrap());
-            let mut peer = listener.accept();
-            let lanes = peer.up();
-            peer.send(&regions(&[(REMOTE_REGION, REMOTE, 1 << 20)]));
-            peer.sync();
-            (peer, lanes, connecting.join().unwrap())
-        });
-        eventually("all lanes stand", || engine.peer_info(handle).unwrap().lanes == lanes.len());
+        let (peer, mut lanes, handle) = connect_with_memory(&engine, &listener, 1 << 20);
         let request =
             Request { local: memory.address(), remote: REMOTE, length: 8, remote_region: REMOTE_REGION };
         let transfer = engine.submit(handle, Op::Write, &[request], &TransferOptions::default()).unwrap();

@@ -1,7 +1,7 @@
 //! False answers: acknowledgements and data for frames that were not sent, or READs that were not asked.
 
 use crate::hostile::{HostileListener, Who, PATIENCE};
-use crate::support::{alloc, engine, eventually, Attacked, REMOTE, REMOTE_REGION};
+use crate::support::{alloc, connect, engine, eventually, Attacked, MIB, REMOTE, REMOTE_REGION};
 use ferry::internals::notify::push;
 use ferry::internals::session::message::Message;
 use ferry::internals::transport::tcp::wire::{flags, Header, Kind};
@@ -10,7 +10,6 @@ use ferry::types::{Op, PeerId, Request};
 use ferry::{Fence, Memory, PeerState, State, Status, Transfer, TransferOptions};
 use std::time::{Duration, Instant};
 
-const MIB: usize = 1 << 20;
 /// The sockets hold less than a frame.
 const SMALL_BUFFERS: (&str, &str) = ("socket_buffer_bytes", "65536");
 
@@ -91,9 +90,7 @@ fn data_that_nobody_asked_for_ends_the_lane() {
     all.lanes[1].receive_end();
     assert_eq!(transfer.state(), State::Pending);
     all.replace_lane(1);
-    let asked = all.lanes[1].receive().unwrap().header;
-    assert!(all.lanes[1].answer(asked.sequence, &pattern(1)));
-    assert_eq!(transfer.wait(Some(PATIENCE)).unwrap().state, State::Done);
+    assert_is_answered(&mut all, &transfer, 1);
     let mut found = vec![0; MIB];
     memory.read(0, &mut found);
     assert!(found == pattern(1));
@@ -114,6 +111,14 @@ fn asked(all: &mut Attacked) -> (Memory, Transfer, u64) {
     let transfer = all.submit(Op::Read, &memory, MIB);
     let sequence = all.lanes[1].receive().unwrap().header.sequence;
     (memory, transfer, sequence)
+}
+
+/// Answers a READ, which is DONE then. Returns its sequence.
+fn assert_is_answered(all: &mut Attacked, transfer: &Transfer, seed: u64) -> u64 {
+    let sequence = all.lanes[1].receive().unwrap().header.sequence;
+    assert!(all.lanes[1].answer(sequence, &pattern(seed)));
+    assert_eq!(transfer.wait(Some(PATIENCE)).unwrap().state, State::Done);
+    sequence
 }
 
 /// Waits until the memory has the answer's bytes.
@@ -161,9 +166,7 @@ fn an_answer_that_is_not_followed_by_its_end_ends_the_lane() {
         assert_eq!(transfer.state(), State::Pending);
         all.replace_lane(1);
     }
-    let asked = all.lanes[1].receive().unwrap().header;
-    assert!(all.lanes[1].answer(asked.sequence, &pattern(9)));
-    assert_eq!(transfer.wait(Some(PATIENCE)).unwrap().state, State::Done);
+    assert_is_answered(&mut all, &transfer, 9);
     wait_until_filled(&memory, 9);
 }
 
@@ -176,9 +179,7 @@ fn an_end_without_an_answer_ends_the_lane() {
     all.lanes[1].receive_end();
     assert_eq!(transfer.state(), State::Pending);
     all.replace_lane(1);
-    let asked = all.lanes[1].receive().unwrap().header;
-    assert!(all.lanes[1].answer(asked.sequence, &pattern(1)));
-    assert_eq!(transfer.wait(Some(PATIENCE)).unwrap().state, State::Done);
+    assert_is_answered(&mut all, &transfer, 1);
 }
 
 /// A READ with a checksum whose answer was altered on the way is CORRUPT, but only when the peer has sent all of it.
@@ -216,10 +217,8 @@ fn an_altered_answer_is_corrupt_at_its_end() {
     assert_eq!(result.bytes_confirmed, 0);
     // The lane lives, and the next READ is answered on it.
     let transfer = all.submit(Op::Read, &memory, MIB);
-    let asked = all.lanes[1].receive().unwrap().header;
-    assert_eq!(asked.sequence, answer.sequence + 1);
-    assert!(all.lanes[1].answer(asked.sequence, &pattern(1)));
-    assert_eq!(transfer.wait(Some(PATIENCE)).unwrap().state, State::Done);
+    let sequence = assert_is_answered(&mut all, &transfer, 1);
+    assert_eq!(sequence, answer.sequence + 1);
     assert_eq!(all.engine.stats().unwrap().counts.lanes_lost, 0);
 }
 
@@ -259,11 +258,8 @@ fn a_transfer_is_not_final_before_its_event_is_queued() {
 fn a_probe_outlives_the_connection_that_it_was_asked_on() {
     let engine = engine(&[("reconnect_timeout_ms", "60000"), ("connect_timeout_ms", "60000")]);
     let (engine, listener) = (&engine, HostileListener::open(Who::new()));
+    let (mut first, _lanes, peer) = connect(engine, &listener);
     std::thread::scope(|scope| {
-        let connecting = scope.spawn(|| engine.connect(&listener.address, Some(PATIENCE)));
-        let mut first = listener.accept();
-        let _lanes = first.up();
-        let peer = connecting.join().unwrap().unwrap();
         let asked = scope.spawn(move || engine.probe(peer, None));
         while !matches!(first.receive_any(), Some(Message::Ping { .. })) {}
         let (association, known) = (first.association, first.known);

@@ -2,13 +2,14 @@
 //! end waits for a dial of the other that never comes.
 
 use crate::hostile::{Hostile, HostileLane, HostileListener, Taken, Who, PATIENCE};
-use crate::support::{engine, eventually};
+use crate::support::{connect, engine, eventually};
 use ferry::internals::session::handshake::RefusalCode;
 use ferry::internals::session::message::Message;
 use ferry::notify::{Event, EventBody, Queue, WHAT_PEERS};
 use ferry::types::{EngineId, PeerId};
 use ferry::{Engine, PeerState, Status};
 use std::net::{Shutdown, TcpStream};
+use std::sync::Arc;
 
 /// Times that nothing here comes to.
 const PATIENT: [(&str, &str); 3] =
@@ -48,12 +49,30 @@ impl Two {
 
     /// Connects the engine to the peer.
     fn connect(&self) -> (Hostile, Vec<HostileLane>, PeerId) {
-        std::thread::scope(|scope| {
-            let connecting = scope.spawn(|| self.engine.connect(&self.listener.address, Some(PATIENCE)));
-            let mut peer = self.listener.accept();
-            let lanes = peer.up();
-            (peer, lanes, connecting.join().unwrap().unwrap())
-        })
+        connect(&self.engine, &self.listener)
+    }
+
+    /// Lets the engine begin to connect to the peer; returns the queue that is told of the end.
+    fn begin_to_connect(&self) -> Arc<Queue> {
+        let queue = self.engine.queue(WHAT_PEERS, 8).unwrap();
+        self.engine.connect_async(&self.listener.address, Some(PATIENCE), &queue, 5).unwrap();
+        queue
+    }
+
+    /// The engine's next dial resumes the session of `from`.
+    fn redial_resumes(&self, from: &Hostile, handle: PeerId) {
+        let mut next = self.listener.accept();
+        resume(&mut next, from);
+        let _lanes = next.up();
+        next.sync();
+        assert_eq!(self.up(), handle);
+    }
+
+    /// Returns another identity at the peer's address.
+    fn another(&self) -> Who {
+        let mut another = Who(self.who.0.clone());
+        another.0.engine_id = EngineId([0xfe; 16]);
+        another
     }
 
     /// Connects the engine to the peer, cuts the connection, and lets the peer dial before it answers the redial.
@@ -180,11 +199,7 @@ fn an_engine_that_knows_the_peer_s_address_dials_although_the_peer_had_dialed() 
         assert_eq!(redial.finish().receive_any(), None);
         let handle = two.up();
         two.cut(&second, handle);
-        let mut third = two.listener.accept();
-        resume(&mut third, &second);
-        let _lanes = third.up();
-        third.sync();
-        assert_eq!(two.up(), handle);
+        two.redial_resumes(&second, handle);
     }
 }
 
@@ -192,8 +207,7 @@ fn an_engine_that_knows_the_peer_s_address_dials_although_the_peer_had_dialed() 
 #[test]
 fn a_connection_that_began_before_one_that_is_lost_is_not_taken() {
     let two = Two::new(true);
-    let queue = two.engine.queue(WHAT_PEERS, 8).unwrap();
-    two.engine.connect_async(&two.listener.address, Some(PATIENCE), &queue, 5).unwrap();
+    let _queue = two.begin_to_connect();
     let mut older = two.listener.accept();
     let mut later = two.dial();
     let _lanes = later.up();
@@ -202,11 +216,7 @@ fn a_connection_that_began_before_one_that_is_lost_is_not_taken() {
     two.cut(&later, handle);
     older.start();
     assert_eq!(older.receive_any(), None, "the engine went on with the older connection");
-    let mut next = two.listener.accept();
-    resume(&mut next, &later);
-    let _lanes = next.up();
-    next.sync();
-    assert_eq!(two.up(), handle);
+    two.redial_resumes(&later, handle);
 }
 
 /// The peer had dialed last, but the engine has reached it before: who answers in its place has replaced it.
@@ -215,9 +225,7 @@ fn an_engine_that_answers_where_the_peer_was_reached_replaces_it() {
     let mut two = Two::new(true);
     let (redial, second, _lanes, handle) = two.overtake(true);
     assert_eq!(redial.finish().receive_any(), None);
-    let mut anew = Who(two.who.0.clone());
-    anew.0.engine_id = EngineId([0xfe; 16]);
-    two.listener.hand_over_to(anew);
+    two.listener.hand_over_to(two.another());
     two.cut(&second, handle);
     let mut other = two.listener.accept();
     let _lanes = other.up();
@@ -231,8 +239,7 @@ fn an_engine_that_answers_where_the_peer_was_reached_replaces_it() {
 fn a_clone_that_answers_in_the_place_of_another_ends_nobody_s_session() {
     for (is_connected, refuses) in [(false, false), (true, false), (true, true)] {
         let two = Two::new(true);
-        let mut listens = Who(two.who.0.clone());
-        listens.0.engine_id = EngineId([0xfe; 16]);
+        let listens = two.another();
         let mut clone = is_connected.then(|| Hostile::dial(two.engine.address(), &listens));
         let _of_clone = clone.as_mut().map(Hostile::up);
         let mut first = two.dial();
@@ -300,8 +307,7 @@ fn gets_the_session_of_another(is_given_up: bool) {
         two.engine = engine(&[("handshake_timeout_ms", "4000"), ("connect_timeout_ms", "60000")]);
     }
     let mut first = Some(two.dial());
-    let queue = two.engine.queue(WHAT_PEERS, 8).unwrap();
-    two.engine.connect_async(&two.listener.address, Some(PATIENCE), &queue, 5).unwrap();
+    let queue = two.begin_to_connect();
     let mut second = two.dial();
     let _lanes = second.up();
     first.take_if(|_| is_given_up);
@@ -314,14 +320,11 @@ fn a_connect_that_waits_for_a_session_that_is_lost_gets_the_engine_that_listens_
     let mut two = Two::new(true);
     let (first, _lanes, handle) = two.connect();
     two.cut(&first, handle);
-    let queue = two.engine.queue(WHAT_PEERS, 8).unwrap();
-    two.engine.connect_async(&two.listener.address, Some(PATIENCE), &queue, 5).unwrap();
+    let queue = two.begin_to_connect();
     // The answer of an engine that has no such session and accepts nobody any more.
     two.listener.take().refuse(RefusalCode::AuthRequired);
     eventually("the peer is lost", || two.state(handle) == PeerState::Lost);
-    let mut anew = Who(two.who.0.clone());
-    anew.0.engine_id = EngineId([0xfe; 16]);
-    two.listener.hand_over_to(anew);
+    two.listener.hand_over_to(two.another());
     let mut other = two.listener.accept();
     let _lanes = other.up();
     assert_eq!(connected(&queue), (two.up(), Status::Ok));

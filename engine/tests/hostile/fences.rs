@@ -2,7 +2,7 @@
 
 use crate::hostile::{Hostile, HostileLane, HostileListener, Who, PATIENCE};
 use crate::proxy::{Passing, Proxy, Verdict, Way};
-use crate::support::{alloc, engine, eventually};
+use crate::support::{alloc, connect, engine, eventually};
 use ferry::internals::session::greeting::{Greeting, GREETING_BYTES};
 use ferry::internals::session::message::Message;
 use ferry::internals::transport::tcp::wire::{Descriptor, Header, Kind};
@@ -221,31 +221,31 @@ fn a_refused_lane_asks_whether_the_peer_is_still_there() {
     });
 }
 
+/// A peer's connection ends, and the application gives the peer up while the engine's redial is past the handshake and
+/// the peer has not sent Start. No session comes of the redial.
+fn given_up_in_a_redial(give_up: impl FnOnce(&Engine, PeerId)) -> (Engine, HostileListener, PeerId) {
+    let target = engine(&[("reconnect_timeout_ms", "20000"), ("connect_timeout_ms", "20000")]);
+    let listener = HostileListener::open(Who::new());
+    let (session, lanes, peer) = connect(&target, &listener);
+    drop(session);
+    let mut redialed = listener.accept();
+    give_up(&target, peer);
+    redialed.send(&Message::Start { association: 0, known: 0, fresh: 5 });
+    redialed.receive_end();
+    assert!(target.peers().unwrap().into_iter().all(|peer| lost(&target, peer)));
+    drop(lanes);
+    (target, listener, peer)
+}
+
 /// An engine redials a peer while its application fences that peer: the redial does not lift the fence.
 #[test]
 fn a_redial_does_not_lift_a_fence() {
-    let target = engine(&[("reconnect_timeout_ms", "20000"), ("connect_timeout_ms", "20000")]);
-    let listener = HostileListener::open(Who::new());
-    std::thread::scope(|scope| {
-        let connecting = scope.spawn(|| target.connect(&listener.address, Some(PATIENCE)));
-        let mut session = listener.accept();
-        let _lanes = session.up();
-        let peer = connecting.join().unwrap().unwrap();
-        drop(session);
-        // The redial is past the handshake; the peer has not sent Start.
-        let mut redialed = listener.accept();
-        target.fence(peer, Some(PATIENCE)).unwrap();
-        redialed.send(&Message::Start { association: 0, known: 0, fresh: 5 });
-        redialed.receive_end();
-        assert!(target.peers().unwrap().into_iter().all(|peer| lost(&target, peer)));
-        // Only a connect lifts the fence.
-        let connecting = scope.spawn(|| target.connect(&listener.address, Some(PATIENCE)));
-        let mut session = listener.accept();
-        let _lanes = session.up();
-        let again = connecting.join().unwrap().unwrap();
-        assert_eq!(target.peer_info(again).unwrap().state, PeerState::Up);
-        assert_eq!(target.probe(peer, Some(PATIENCE)).unwrap_err().status, Status::Refused);
-    });
+    let (target, listener, peer) =
+        given_up_in_a_redial(|target, peer| target.fence(peer, Some(PATIENCE)).unwrap());
+    // Only a connect lifts the fence.
+    let (_session, _lanes, again) = connect(&target, &listener);
+    assert_eq!(target.peer_info(again).unwrap().state, PeerState::Up);
+    assert_eq!(target.probe(peer, Some(PATIENCE)).unwrap_err().status, Status::Refused);
 }
 
 /// Both sides fence each other while one redials, and the redial is refused because of the other's fence: only a
@@ -277,21 +277,7 @@ fn a_refused_redial_does_not_lift_a_fence() {
 /// A peer is closed while its redial is past the handshake: the application hears of no new peer.
 #[test]
 fn a_redial_of_a_peer_that_was_given_up_makes_no_session() {
-    let target = engine(&[("reconnect_timeout_ms", "20000"), ("connect_timeout_ms", "20000")]);
-    let listener = HostileListener::open(Who::new());
-    std::thread::scope(|scope| {
-        let connecting = scope.spawn(|| target.connect(&listener.address, Some(PATIENCE)));
-        let mut session = listener.accept();
-        let _lanes = session.up();
-        let peer = connecting.join().unwrap().unwrap();
-        drop(session);
-        // The peer has not sent Start.
-        let mut redialed = listener.accept();
-        target.close_peer(peer, Some(PATIENCE)).unwrap();
-        redialed.send(&Message::Start { association: 0, known: 0, fresh: 5 });
-        redialed.receive_end();
-        assert!(target.peers().unwrap().into_iter().all(|peer| lost(&target, peer)));
-    });
+    given_up_in_a_redial(|target, peer| target.close_peer(peer, Some(PATIENCE)).unwrap());
 }
 
 /// A connect from before the fence whose connection is past the handshake does not lift the fence.

@@ -2,42 +2,12 @@
 //! the connection neither writes nor reads memory. Contracts 3 and 12.
 
 use crate::hostile::{Hostile, HostileLane, Who, PATIENCE};
-use crate::support::{alloc, engine, eventually};
+use crate::support::{eventually, Scene, MIB};
 use ferry::internals::session::message::Message;
 use ferry::internals::transport::tcp::wire::{Descriptor, Header, Kind};
-use ferry::{Engine, Memory};
+use ferry::Engine;
 use std::io::{Read, Write};
 use std::time::Duration;
-
-const MIB: usize = 1 << 20;
-
-struct Scene {
-    engine: Engine,
-    memory: Memory,
-    who: Who,
-    peer: Hostile,
-    lanes: Vec<HostileLane>,
-}
-
-impl Scene {
-    fn new(settings: &[(&str, &str)]) -> Scene {
-        let engine = engine(settings);
-        let (memory, who) = (alloc(&engine, MIB), Who::new());
-        let mut peer = Hostile::dial(engine.address(), &who);
-        let lanes = peer.up();
-        Scene { engine, memory, who, peer, lanes }
-    }
-
-    fn place(&self, length: usize) -> Descriptor {
-        Descriptor { address: self.memory.address(), region: self.memory.region(), length: length as u32 }
-    }
-
-    fn is_zero(&self) -> bool {
-        let mut found = vec![1; MIB];
-        self.memory.read(0, &mut found);
-        found.iter().all(|byte| *byte == 0)
-    }
-}
 
 /// Writes a WRITE that the engine may take or not; None when the lane ended without an answer.
 fn strike(lane: &mut HostileLane, place: Descriptor) -> Option<u64> {

@@ -1,50 +1,21 @@
 //! Frames whose lease is over, or ends while they are received. The initiator states its leases, so a hostile peer
 //! lets a test choose the exact moment. Contract 4.
 
-use crate::hostile::{Hostile, HostileLane, Who, PATIENCE};
-use crate::support::{alloc, engine, eventually, Attacked};
+use crate::hostile::PATIENCE;
+use crate::support::{alloc, eventually, Attacked, Scene, MIB};
 use ferry::internals::sys::clock;
-use ferry::internals::transport::tcp::wire::{Descriptor, Header, Kind};
+use ferry::internals::transport::tcp::wire::{Header, Kind};
 use ferry::notify::{EventBody, WHAT_PEERS};
 use ferry::types::{Boottime, Op};
-use ferry::{Engine, Fence, Memory, State};
+use ferry::{Fence, State};
 use std::io::{Read, Write};
 use std::time::Instant;
 
-const BYTES: usize = 1 << 20;
-
-struct Scene {
-    engine: Engine,
-    memory: Memory,
-    peer: Hostile,
-    lanes: Vec<HostileLane>,
-}
-
-impl Scene {
-    fn new() -> Scene {
-        let engine = engine(&[]);
-        let memory = alloc(&engine, BYTES);
-        let mut peer = Hostile::dial(engine.address(), &Who::new());
-        let lanes = peer.up();
-        Scene { engine, memory, peer, lanes }
-    }
-
-    fn place(&self, length: usize) -> Descriptor {
-        Descriptor { address: self.memory.address(), region: self.memory.region(), length: length as u32 }
-    }
-
-    fn is_zero(&self) -> bool {
-        let mut found = vec![1; BYTES];
-        self.memory.read(0, &mut found);
-        found.iter().all(|byte| *byte == 0)
-    }
-}
-
 #[test]
 fn a_frame_whose_lease_is_over_is_not_applied() {
-    let mut scene = Scene::new();
+    let mut scene = Scene::new(&[]);
     // In one piece with its head, and longer than one piece.
-    for length in [8, BYTES] {
+    for length in [8, MIB] {
         let place = scene.place(length);
         let lane = &mut scene.lanes[1];
         let header = Header {
@@ -62,19 +33,19 @@ fn a_frame_whose_lease_is_over_is_not_applied() {
 
 #[test]
 fn what_comes_of_a_frame_after_its_lease_is_not_applied() {
-    let mut scene = Scene::new();
-    let place = scene.place(BYTES);
+    let mut scene = Scene::new(&[]);
+    let place = scene.place(MIB);
     let lane = &mut scene.lanes[1];
     let not_after_ns = clock::boottime_ns() + 100_000_000;
     let header = Header { kind: Kind::Write, sequence: 1, not_after_ns, ..lane.header() };
-    let frame = lane.frame(header, &[place], b"", &vec![7; BYTES]);
-    let (first, rest) = frame.split_at(frame.len() - BYTES / 2);
+    let frame = lane.frame(header, &[place], b"", &vec![7; MIB]);
+    let (first, rest) = frame.split_at(frame.len() - MIB / 2);
     lane.socket.write_all(first).unwrap();
     eventually("the lease is over", || clock::boottime_ns() > not_after_ns);
     let _ = lane.socket.write_all(rest);
     assert!(lane.receive().is_none(), "the frame was acknowledged");
-    let mut last = vec![1; BYTES / 2];
-    scene.memory.read(BYTES / 2, &mut last);
+    let mut last = vec![1; MIB / 2];
+    scene.memory.read(MIB / 2, &mut last);
     assert!(last.iter().all(|byte| *byte == 0), "bytes landed after their lease");
 }
 
@@ -82,10 +53,10 @@ fn what_comes_of_a_frame_after_its_lease_is_not_applied() {
 /// moves the lease's end until it falls into a receive.
 #[test]
 fn a_receive_that_outlasts_its_lease_is_told() {
-    let mut scene = Scene::new();
+    let mut scene = Scene::new(&[]);
     let events = scene.engine.queue(WHAT_PEERS, 16).unwrap();
-    let place = scene.place(BYTES);
-    let payload = vec![7; BYTES];
+    let place = scene.place(MIB);
+    let payload = vec![7; MIB];
     let (mut sequence, mut ahead_ns) = (0, 500_000u64);
     let began = Instant::now();
     loop {
@@ -116,7 +87,7 @@ fn a_receive_that_outlasts_its_lease_is_told() {
         EventBody::LateApply { region, address, length } => Some((region, address, length)),
         _ => None,
     });
-    assert_eq!(late, Some((place.region, place.address, BYTES as u64)));
+    assert_eq!(late, Some((place.region, place.address, MIB as u64)));
 }
 
 /// The reader holds up its answer until its lease is over: the reader was then told that nothing reads the memory any
@@ -124,31 +95,25 @@ fn a_receive_that_outlasts_its_lease_is_told() {
 #[test]
 fn an_answer_is_not_read_after_its_lease() {
     // The sockets hold less than the answer.
-    let engine = engine(&[("socket_buffer_bytes", "65536")]);
-    let memory = alloc(&engine, BYTES);
-    let mut peer = Hostile::dial(engine.address(), &Who::new());
-    let mut lanes = peer.up();
-    let (place, lane) = (
-        Descriptor { address: memory.address(), region: memory.region(), length: BYTES as u32 },
-        &mut lanes[1],
-    );
+    let mut scene = Scene::new(&[("socket_buffer_bytes", "65536")]);
+    let (place, lane) = (scene.place(MIB), &mut scene.lanes[1]);
     let not_after_ns = clock::boottime_ns() + 100_000_000;
     let header = Header { kind: Kind::Read, sequence: 1, not_after_ns, ..lane.header() };
     lane.send(header, &[place], b"", b"");
     assert_eq!(lane.socket.peek(&mut [0; 16]).unwrap(), 16, "the answer has begun");
     eventually("the lease is over", || clock::boottime_ns() > not_after_ns);
     let mut found = Vec::new();
-    let _ = Read::take(&lane.socket, BYTES as u64).read_to_end(&mut found);
-    assert!(found.len() < BYTES, "all of the answer was sent, after the lease too");
+    let _ = Read::take(&lane.socket, MIB as u64).read_to_end(&mut found);
+    assert!(found.len() < MIB, "all of the answer was sent, after the lease too");
 }
 
 /// The target is silent: LEASE says that the target refuses all frames posted by now, so no frame has a later lease.
 #[test]
 fn lease_is_said_when_the_lease_of_each_frame_is_over() {
     let mut all = Attacked::new(&[("lease_ms", "400"), ("drain_ms", "20")]);
-    let memory = alloc(&all.engine, 2 * BYTES);
+    let memory = alloc(&all.engine, 2 * MIB);
     for op in [Op::Write, Op::Read] {
-        let transfer = all.submit(op, &memory, 2 * BYTES);
+        let transfer = all.submit(op, &memory, 2 * MIB);
         let mut not_after_ns = 0;
         for _ in 0..2 {
             not_after_ns =

@@ -3,6 +3,7 @@
 use crate::hostile::{Hostile, HostileLane, HostileListener, Who, PATIENCE, SECRET};
 use ferry::internals::region::RemoteRegion;
 use ferry::internals::session::message::Message;
+use ferry::internals::transport::tcp::wire::Descriptor;
 use ferry::types::{Access, Location, Op, PeerId, RegionId, Request};
 use ferry::{Config, Engine, Memory, RegionOptions, Transfer, TransferOptions};
 use std::time::Instant;
@@ -43,6 +44,67 @@ pub fn regions(all: &[(RegionId, u64, u64)]) -> Message {
     Message::RegionsAdd(all.iter().map(region).collect())
 }
 
+/// The length of a `Scene`'s memory, and of the answers to large READs.
+pub const MIB: usize = 1 << 20;
+
+/// An engine with memory, and a hostile peer that has dialed it.
+pub struct Scene {
+    pub engine: Engine,
+    pub memory: Memory,
+    pub who: Who,
+    pub peer: Hostile,
+    pub lanes: Vec<HostileLane>,
+}
+
+impl Scene {
+    pub fn new(settings: &[(&str, &str)]) -> Scene {
+        let engine = engine(settings);
+        let (memory, who) = (alloc(&engine, MIB), Who::new());
+        let mut peer = Hostile::dial(engine.address(), &who);
+        let lanes = peer.up();
+        Scene { engine, memory, who, peer, lanes }
+    }
+
+    /// Returns the first `length` bytes of the memory.
+    pub fn place(&self, length: usize) -> Descriptor {
+        Descriptor { address: self.memory.address(), region: self.memory.region(), length: length as u32 }
+    }
+
+    pub fn is_zero(&self) -> bool {
+        let mut found = vec![1; MIB];
+        self.memory.read(0, &mut found);
+        found.iter().all(|byte| *byte == 0)
+    }
+}
+
+/// Connects an engine to a hostile peer, which brings the session up.
+pub fn connect(engine: &Engine, listener: &HostileListener) -> (Hostile, Vec<HostileLane>, PeerId) {
+    std::thread::scope(|scope| {
+        let connecting = scope.spawn(|| engine.connect(&listener.address, Some(PATIENCE)));
+        let mut peer = listener.accept();
+        let lanes = peer.up();
+        (peer, lanes, connecting.join().unwrap().unwrap())
+    })
+}
+
+/// As `connect`; the engine knows `bytes` of memory at `REMOTE` then, and has taken in all lanes.
+pub fn connect_with_memory(
+    engine: &Engine,
+    listener: &HostileListener,
+    bytes: u64,
+) -> (Hostile, Vec<HostileLane>, PeerId) {
+    let (mut peer, lanes, handle) = connect(engine, listener);
+    peer.send(&regions(&[(REMOTE_REGION, REMOTE, bytes)]));
+    peer.sync();
+    wait_for_lanes(engine, handle, lanes.len());
+    (peer, lanes, handle)
+}
+
+/// The express lane carries everything until the engine has taken in a bulk lane.
+fn wait_for_lanes(engine: &Engine, handle: PeerId, count: usize) {
+    eventually("all lanes stand", || engine.peer_info(handle).unwrap().lanes == count);
+}
+
 /// An engine that has connected to a hostile peer, and may WRITE and READ 64 MiB at `REMOTE` there.
 pub struct Attacked {
     pub engine: Engine,
@@ -65,24 +127,8 @@ impl Attacked {
     pub fn by(who: Who, extra: &[(&str, &str)]) -> Attacked {
         let engine = engine(extra);
         let listener = HostileListener::open(who);
-        let (peer, lanes, handle) = std::thread::scope(|scope| {
-            let connecting = scope.spawn(|| engine.connect(&listener.address, Some(PATIENCE)).unwrap());
-            let mut peer = listener.accept();
-            let lanes = peer.up();
-            peer.send(&regions(&[(REMOTE_REGION, REMOTE, 64 << 20)]));
-            peer.sync();
-            (peer, lanes, connecting.join().unwrap())
-        });
-        let all = Attacked { engine, handle: handle.raw(), listener, peer, lanes };
-        all.wait_for_lanes();
-        all
-    }
-
-    /// The express lane carries everything until the engine has taken in a bulk lane.
-    fn wait_for_lanes(&self) {
-        let stand =
-            || self.engine.peer_info(PeerId::from_raw(self.handle)).unwrap().lanes == self.lanes.len();
-        eventually("all lanes stand", stand);
+        let (peer, lanes, handle) = connect_with_memory(&engine, &listener, 64 << 20);
+        Attacked { engine, handle: handle.raw(), listener, peer, lanes }
     }
 
     /// Submits a transfer of the first `length` bytes of the memory, from or to the peer's memory.
@@ -104,7 +150,7 @@ impl Attacked {
         self.peer.receive_until(|message| (*message == Message::Fence { lane: lost }).then_some(()));
         self.lanes[slot] = self.peer.lane(slot as u32);
         assert_eq!(self.lanes[slot].slot, slot as u32);
-        self.wait_for_lanes();
+        wait_for_lanes(&self.engine, PeerId::from_raw(self.handle), self.lanes.len());
         self.peer.send(&Message::FenceAck { lane: lost });
     }
 }

@@ -154,12 +154,12 @@ fn initiators(shared: &Arc<Shared>) -> Vec<thread::JoinHandle<()>> {
     (0..2).map(copy).collect()
 }
 
-#[test]
-fn no_process_copies_behind_a_shut_gate() {
-    explore(|| {
+/// Nobody copies any more when the gate is empty after this.
+fn ends_all_copies(end: fn(&Shared)) {
+    explore(move || {
         let shared = Shared::new();
         let threads = initiators(&shared);
-        shared_gate::shut(&shared.word);
+        end(&shared);
         while !shared.is_empty() {
             thread::yield_now();
         }
@@ -169,17 +169,13 @@ fn no_process_copies_behind_a_shut_gate() {
 }
 
 #[test]
+fn no_process_copies_behind_a_shut_gate() {
+    ends_all_copies(|shared| shared_gate::shut(&shared.word));
+}
+
+#[test]
 fn no_process_copies_for_a_closed_session() {
-    explore(|| {
-        let shared = Shared::new();
-        let threads = initiators(&shared);
-        shared_gate::close(&shared.closed);
-        while !shared.is_empty() {
-            thread::yield_now();
-        }
-        shared.memory.with_mut(|_| ());
-        join(threads);
-    });
+    ends_all_copies(|shared| shared_gate::close(&shared.closed));
 }
 
 #[test]

@@ -14,8 +14,6 @@
 
 #[path = "../common/hostile/mod.rs"]
 mod hostile;
-// Only parts of it are needed here.
-#[allow(dead_code)]
 #[path = "../common/role.rs"]
 mod role;
 
@@ -25,11 +23,9 @@ mod processors;
 
 use ferry::notify::WHAT_NOTIFICATIONS;
 use ferry::{Config, Engine, Memory, RegionOptions};
-use hostile::{PATIENCE, SECRET};
+use hostile::SECRET;
 use processors::{prioritise, Awake};
-use std::io::Write;
-use std::process::{Child, ChildStdin};
-use std::sync::mpsc::Receiver;
+use role::Role;
 use std::sync::Arc;
 
 /// Rounds of a flood. Odd, for the median; of twice as many, the upper one counts.
@@ -67,46 +63,21 @@ impl Hub {
     }
 }
 
-/// A child process in one of the roles.
-struct Actor {
-    process: Child,
-    input: ChildStdin,
-    answers: Receiver<String>,
-}
-
-impl Actor {
-    fn start(role: &str, hub: &str) -> Actor {
-        let (process, input, answers) = role::start(role, |command| {
-            command.env(HUB, hub);
-        });
-        let mut actor = Actor { process, input, answers };
-        assert_eq!(actor.answer(), "ready");
-        actor
-    }
-
-    fn answer(&mut self) -> String {
-        self.answers.recv_timeout(PATIENCE).expect("the child answers")
-    }
-
-    fn ask(&mut self, command: &str) -> String {
-        writeln!(self.input, "{command}").unwrap();
-        self.answer()
-    }
-}
-
-impl Drop for Actor {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
+/// Starts a child process in one of the roles.
+fn actor(role: &str, hub: &str) -> Role {
+    let mut actor = Role::start(role, |command| {
+        command.env(HUB, hub);
+    });
+    assert_eq!(actor.answer(), "ready");
+    actor
 }
 
 /// The engine that is flooded, and both peers.
 struct Scene {
     _hub: Engine,
     _ground: Memory,
-    honest: Actor,
-    floods: Actor,
+    honest: Role,
+    floods: Role,
 }
 
 impl Scene {
@@ -117,8 +88,7 @@ impl Scene {
         let queue = hub.queue(WHAT_NOTIFICATIONS, 1).unwrap();
         hub.hub().unwrap().set_callback(queue.handle(), Some(Arc::new(|_| ()))).unwrap();
         let place = format!("{} {} {}", hub.address(), ground.address(), ground.region().raw());
-        let (honest, floods) =
-            (Actor::start("honest::honest_role", &place), Actor::start("floods::flood_role", &place));
+        let (honest, floods) = (actor("honest::honest_role", &place), actor("floods::flood_role", &place));
         Scene { _hub: hub, _ground: ground, honest, floods }
     }
 

@@ -4,7 +4,7 @@ use crate::common::data::{check, contents, fill, pattern};
 use crate::common::{
     config, engine, eventually, peer_of, request, run, wait_for_region, Pair, Settings, PATIENCE,
 };
-use crate::role::{self, Role};
+use crate::role;
 use ferry::notify::{EventBody, WHAT_PEER_STATES};
 use ferry::types::Op;
 use ferry::{Engine, RegionOptions, State, TransferOptions};
@@ -100,7 +100,7 @@ fn kill_a_parent(how: &str) {
     let a = engine(settings(how));
     let states = a.queue(WHAT_PEER_STATES, 16).unwrap();
     let remote = a.alloc(MIB, &RegionOptions::default()).unwrap();
-    let mut role = Role::start("children::parent_role", &format!("{} {how}", a.address()));
+    let mut role = role::start("children::parent_role", &format!("{} {how}", a.address()));
     let address = role.answer();
     check("written", &contents(&remote), &pattern(3, MIB));
     role.tell("fork");
@@ -187,7 +187,7 @@ fn grandparent_role() {
 #[test]
 fn a_child_of_a_child_keeps_files_with_the_numbers_of_an_engine() {
     for how in ["fork", "raw"] {
-        let mut role = Role::start("children::grandparent_role", how);
+        let mut role = role::start("children::grandparent_role", how);
         assert_eq!(role.answer(), "0", "{how}");
         role.ends_well();
     }
@@ -230,7 +230,7 @@ fn a_child_opens_an_engine_of_its_own() {
     let pair = Pair::new(&SETTINGS);
     let (local, remote) = pair.memories(MIB, MIB);
     assert_eq!(peer_of(&pair.b, &pair.a), pair.a_at_b);
-    let mut role = Role::start("children::grandchild_role", "run");
+    let mut role = role::start("children::grandchild_role", "run");
     assert_eq!(role.answer(), "0 sockets left");
     role.ends_well();
     fill(&local, 7);

@@ -1,15 +1,14 @@
 //! Programs that take another program's place in its process, by exec: the pid lives on, the memory does not. And
 //! programs whose memory is dumped for a long time after their death.
 
-use crate::common::role;
+use crate::common::role::{program as this_program, Role};
 use ferry::notify::{EventBody, WHAT_PEERS};
 use ferry::types::{Op, PeerId, RegionId, Request};
 use ferry::{Config, Deadline, Engine, Memory, RegionOptions, State, TransferOptions};
 use std::io::Write;
 use std::os::unix::process::CommandExt;
-use std::process::{ChildStdin, Command};
+use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
 const ROLE: &str = "OUTSIDE_EXEC";
@@ -57,69 +56,26 @@ fn map(seed: u64) -> *mut u64 {
     }
 }
 
-pub struct Child {
-    process: std::process::Child,
-    input: ChildStdin,
-    answers: Receiver<String>,
+pub fn start() -> Role {
+    Role::start("exec::program", |command| {
+        command.env(ROLE, "1");
+    })
 }
 
-impl Child {
-    pub fn start() -> Child {
-        let (process, input, answers) = role::start("exec::program", |command| {
-            command.env(ROLE, "1");
-        });
-        Child { process, input, answers }
-    }
-
-    #[track_caller]
-    pub fn ask(&mut self, command: &str) -> String {
-        writeln!(self.input, "{command}").unwrap();
-        self.answers.recv_timeout(BOUND).unwrap_or_else(|_| panic!("{command}: no answer"))
-    }
-
-    fn pid(&self) -> i32 {
-        self.process.id() as i32
-    }
-
-    fn signal(&self, signal: i32) {
-        // SAFETY: no memory is involved, and the process is ours and not yet waited for.
-        assert_eq!(unsafe { libc::kill(self.pid(), signal) }, 0);
-    }
-
-    /// Stops every thread.
-    fn stop(&self) {
-        self.signal(libc::SIGSTOP);
-        wait_until("it has stopped", || {
-            let tasks = std::fs::read_dir(format!("/proc/{}/task", self.pid())).unwrap();
-            tasks.flatten().all(|task| {
-                let stat = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
-                stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('T'))
-            })
-        });
-    }
-
-    /// Returns the first word of the memory at `AT` that is not of this seed.
-    fn strange(&self, seed: u64) -> Option<u64> {
-        let mut found = vec![0_u64; BYTES / 8];
-        let local = libc::iovec { iov_base: found.as_mut_ptr().cast(), iov_len: BYTES };
-        let remote = libc::iovec { iov_base: AT as *mut _, iov_len: BYTES };
-        // SAFETY: `found` has as many bytes; the kernel checks the other process's.
-        let count = unsafe { libc::process_vm_readv(self.pid(), &local, 1, &remote, 1, 0) };
-        assert_eq!(count, BYTES as isize, "{}", std::io::Error::last_os_error());
-        found.into_iter().zip(words(seed)).find(|(found, expected)| found != expected).map(|(found, _)| found)
-    }
-
-    fn status(&self, name: &str) -> Option<String> {
-        let text = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).ok()?;
-        text.lines().find_map(|line| line.strip_prefix(name)).map(|value| value.trim().to_owned())
-    }
+/// Returns the first word of the memory at `AT` that is not of this seed.
+fn strange(child: &Role, seed: u64) -> Option<u64> {
+    let mut found = vec![0_u64; BYTES / 8];
+    let local = libc::iovec { iov_base: found.as_mut_ptr().cast(), iov_len: BYTES };
+    let remote = libc::iovec { iov_base: AT as *mut _, iov_len: BYTES };
+    // SAFETY: `found` has as many bytes; the kernel checks the other process's.
+    let count = unsafe { libc::process_vm_readv(child.pid(), &local, 1, &remote, 1, 0) };
+    assert_eq!(count, BYTES as isize, "{}", std::io::Error::last_os_error());
+    found.into_iter().zip(words(seed)).find(|(found, expected)| found != expected).map(|(found, _)| found)
 }
 
-impl Drop for Child {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
+fn status(child: &Role, name: &str) -> Option<String> {
+    let text = std::fs::read_to_string(format!("/proc/{}/status", child.pid())).ok()?;
+    text.lines().find_map(|line| line.strip_prefix(name)).map(|value| value.trim().to_owned())
 }
 
 #[track_caller]
@@ -212,7 +168,7 @@ fn obey() {
             // In a folder of its own, with so many untouched pages that the dump takes long.
             "be-large" => answer(be_large(words[1]).map_or_else(|error| error.to_string(), |()| "OK".into())),
             "exec" => {
-                let mut command = Command::new(role::program());
+                let mut command = Command::new(this_program());
                 command.args(["--exact", "exec::program", "--ignored", "--nocapture", "--test-threads=1"]);
                 let error = command.env(ROLE, "successor").exec();
                 answer(error.to_string());
@@ -268,7 +224,7 @@ fn be_large(folder: &str) -> std::io::Result<()> {
 fn a_program_in_place_of_the_target_is_neither_written_nor_read() {
     for op in ["write", "read"] {
         for round in 0..ROUNDS {
-            let (mut target, mut initiator) = (Child::start(), Child::start());
+            let (mut target, mut initiator) = (start(), start());
             let address = target.ask("open");
             let region = target.ask(&format!("own {OLD}"));
             initiator.ask("open");
@@ -278,10 +234,10 @@ fn a_program_in_place_of_the_target_is_neither_written_nor_read() {
             wait_until("it copies", || initiator.ask("done") != "0");
             initiator.stop();
             assert_eq!(target.ask("exec"), "ready");
-            initiator.signal(libc::SIGCONT);
+            initiator.resume();
             wait_until("the flood ends", || initiator.ask("ended") == "1");
             assert_eq!(
-                target.strange(NEW),
+                strange(&target, NEW),
                 None,
                 "{op}, round {round}: a word of the new program was overwritten"
             );
@@ -299,8 +255,8 @@ fn memory(engine: &Engine) -> Memory {
 }
 
 /// Starts an initiator that writes to memory of `engine` all the time.
-fn flooded(engine: &Engine, memory: &Memory) -> (Child, PeerId) {
-    let mut child = Child::start();
+fn flooded(engine: &Engine, memory: &Memory) -> (Role, PeerId) {
+    let mut child = start();
     child.ask("open");
     child.ask(&format!("own {INITIATOR}"));
     let peer = child.ask(&format!("connect {}", engine.address()));
@@ -328,7 +284,7 @@ fn an_initiator_that_execs_in_a_copy_holds_nothing() {
             lost |= events.drain(..).any(|event| matches!(event.body, EventBody::PeerLost { .. }));
             lost
         });
-        assert!(child.status("State:").is_some_and(|it| !it.starts_with('Z')), "round {round}: it lives");
+        assert!(status(&child, "State:").is_some_and(|it| !it.starts_with('Z')), "round {round}: it lives");
     }
     engine.close(Some(BOUND)).unwrap();
 }
@@ -353,11 +309,11 @@ fn an_initiator_whose_memory_is_dumped_holds_nothing() {
             return;
         }
         child.signal(libc::SIGABRT);
-        wait_until("it is dumped", || child.status("CoreDumping:").is_some_and(|it| it == "1"));
+        wait_until("it is dumped", || status(&child, "CoreDumping:").is_some_and(|it| it == "1"));
         engine.fence(peer, Some(BOUND)).unwrap();
         memory.free(Some(BOUND)).map_err(|(_, error)| error).unwrap();
         assert_eq!(
-            child.status("CoreDumping:").as_deref(),
+            status(&child, "CoreDumping:").as_deref(),
             Some("1"),
             "round {round}: the dump was too short"
         );

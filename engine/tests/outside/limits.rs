@@ -2,7 +2,7 @@
 
 use crate::common::data::{check, contents, fill, pattern};
 use crate::common::{engine, eventually, request, run, Pair, PATIENCE};
-use crate::role::{self, Role};
+use crate::role;
 use ferry::limits::STRANGERS_SHARE;
 use ferry::types::{Op, Transport};
 use ferry::{State, TransferOptions};
@@ -47,7 +47,7 @@ fn limited_role() {
 #[test]
 fn a_limit_of_files_switches_the_same_host_path_off_and_ends_no_program() {
     for when in ["before", "after"] {
-        let mut role = Role::start("limits::limited_role", when);
+        let mut role = role::start("limits::limited_role", when);
         let why = role.answer();
         assert!(why.contains("ulimit -f"), "{when}: {why}");
         role.ends_well();
@@ -84,7 +84,7 @@ fn daemon_role() {
 #[test]
 fn what_a_daemon_prints_does_not_go_into_the_engines_descriptors() {
     for transports in ["tcp", "local,tcp"] {
-        let mut role = Role::start("limits::daemon_role", transports);
+        let mut role = role::start("limits::daemon_role", transports);
         assert_eq!(role.answer(), "[]", "over {transports} the engine writes to these of 0, 1 and 2");
         role.ends_well();
     }
@@ -118,7 +118,7 @@ fn beset_role() {
 /// Connections that have not proven anything leave the program most of its descriptors.
 #[test]
 fn strangers_take_a_share_of_the_descriptors() {
-    let mut role = Role::start("limits::beset_role", "run");
+    let mut role = role::start("limits::beset_role", "run");
     let address = role.answer();
     let crowd: Vec<_> = (0..DESCRIPTORS).map(|_| std::net::TcpStream::connect(&address).unwrap()).collect();
     role.tell("all are there");

@@ -2,7 +2,7 @@
 
 use crate::common::data::{check, contents, fill, pattern};
 use crate::common::{engine, request, run, Pair, PATIENCE};
-use crate::role::{self, Role};
+use crate::role;
 use ferry::notify::{Event, WHAT_NOTIFICATIONS};
 use ferry::types::Op;
 use ferry::{Deadline, State, TransferOptions};
@@ -74,7 +74,7 @@ fn takes_signals() {
 
 #[test]
 fn a_program_with_a_signalfd_gets_its_signals() {
-    let mut role = Role::start("signals::signalfd_role", "run");
+    let mut role = role::start("signals::signalfd_role", "run");
     assert_eq!(role.answer(), SIGNALS.to_string());
     role.ends_well();
 }

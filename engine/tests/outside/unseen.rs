@@ -1,7 +1,7 @@
 //! A page of a peer's process that never comes, and that this process looks at to learn whether the memory is the
 //! peer's.
 
-use crate::exec::{engine, wait_until, Child, BOUND};
+use crate::exec::{engine, start, wait_until, BOUND};
 use ferry::types::Transport;
 use ferry::RegionOptions;
 
@@ -37,7 +37,7 @@ pub fn hide() -> Result<(), String> {
 fn a_peer_whose_memory_cannot_be_looked_at_holds_up_nobody() {
     let auto = [("transports", "auto")];
     let (ours, other) = (engine(&auto), engine(&auto));
-    let mut child = Child::start();
+    let mut child = start();
     child.ask("open");
     let hidden = child.ask("hide");
     if hidden != "OK" {

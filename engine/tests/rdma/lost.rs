@@ -4,28 +4,12 @@
 use crate::child::Child;
 use crate::guest::{connect, engine, enter, is_quiet, knows, words};
 use crate::support::*;
-use ferry::notify::{EventBody, Queue, WHAT_PEERS, WHAT_PEER_STATES};
-use ferry::types::{Op, PeerId, Transport};
+use ferry::notify::{EventBody, WHAT_PEERS, WHAT_PEER_STATES};
+use ferry::types::{Op, Transport};
 use ferry::{Deadline, Fence, State, Status, TransferOptions};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const BYTES: usize = 4 * MIB;
-
-#[track_caller]
-fn wait_for_loss(queue: &Arc<Queue>, peer: PeerId) -> Status {
-    let mut events = Vec::new();
-    let mut lost = None;
-    wait_until("PEER_LOST comes", || {
-        queue.drain(&mut events, 16);
-        lost = events.iter().find_map(|event| match event.body {
-            EventBody::PeerLost { status, .. } if event.peer == peer => Some(status),
-            _ => None,
-        });
-        lost.is_some()
-    });
-    lost.unwrap()
-}
 
 /// The last moment at which the child can be reached, and slack for a busy machine.
 const LOST_WITHIN: Duration = Duration::from_millis(3000 + 1500 + 3000);
@@ -127,10 +111,7 @@ fn a_killed_initiator_is_lost_and_leaves_the_target_its_memory() {
     let b = engine(1, &[]);
     let queue = b.queue(WHAT_PEERS, 16).unwrap();
     let target = alloc(&b, BYTES);
-    let (mut child, _) = Child::engine(&words(0, &[]));
-    child.alloc(BYTES, 3);
-    let there = child.ask(&format!("connect {}", b.address()));
-    child.ask(&format!("flood {there} {} {} {BYTES}", target.region(), target.address()));
+    let mut child = Child::flooding(&words(0, &[]), &b, &target, BYTES);
     wait_until("the flood flows", || child.number("rounds") > 1);
     let peer = b.peers().unwrap()[0];
     let started = Instant::now();
@@ -175,10 +156,7 @@ fn a_fence_against_a_stopped_initiator_returns_and_nothing_lands_behind_it() {
     let Some(_guest) = enter(name) else { return };
     let b = engine(1, &[]);
     let target = alloc(&b, BYTES);
-    let (mut child, _) = Child::engine(&words(0, &[]));
-    child.alloc(BYTES, 3);
-    let there = child.ask(&format!("connect {}", b.address()));
-    child.ask(&format!("flood {there} {} {} {BYTES}", target.region(), target.address()));
+    let mut child = Child::flooding(&words(0, &[]), &b, &target, BYTES);
     wait_until("the flood flows", || child.number("rounds") > 0);
     let peer = b.peers().unwrap()[0];
     child.stop();

@@ -5,7 +5,7 @@ use crate::child::Child;
 use crate::guest::{engine, enter, is_quiet, knows, memories, pair, words, LEASE};
 use crate::support::*;
 use ferry::types::{Op, PeerId};
-use ferry::{Deadline, Engine, Memory, State, Status, TransferOptions};
+use ferry::{Engine, Memory, State, Status};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -149,29 +149,8 @@ fn cancel_in_mid_transfer_leaves_the_neighbours_unharmed() {
     let (a, b, peer) = pair(&[]);
     let (local, remote) = memories(&a, &b, peer, 4 * BYTES, 5);
     for round in 0..2 {
-        remote.write(0, &vec![0; 4 * BYTES]);
-        remote.write(2 * BYTES, &pattern(5, 2 * BYTES, BYTES));
-        let part = |n: usize, times: usize| {
-            let offset = (n * BYTES) as u64;
-            let requests =
-                rounds(local.address() + offset, remote.address() + offset, remote.region(), BYTES, times);
-            let options = TransferOptions { deadline: Deadline::After(BOUND), ..options() };
-            a.submit(peer, if n == 2 { Op::Read } else { Op::Write }, &requests, &options).unwrap()
-        };
-        let (before, victim, reader, after) = (part(0, 4), part(1, 512), part(2, 4), part(3, 4));
-        wait_until("the victim is under way", || read(&remote, BYTES, 8) != [0; 8]);
-        let started = Instant::now();
-        victim.cancel().unwrap();
-        let result = finish(&victim);
-        println!("round {round}: cancelled after {:?}, {:?}", started.elapsed(), result.fence);
-        assert_eq!((result.state, result.status), (State::Cancelled, Status::Cancelled));
-        assert!(started.elapsed() < LEASE + SLACK, "{:?}", started.elapsed());
-        remote.write(BYTES, &pattern(9, BYTES, BYTES));
-        for (n, neighbour) in [(0, &before), (2, &reader), (3, &after)] {
-            let result = finish(neighbour);
-            assert_eq!(result.state, State::Done, "round {round}, neighbour {n}: {result:?}");
-            assert_pattern(if n == 2 { &local } else { &remote }, 5, n * BYTES, BYTES);
-        }
-        assert_pattern(&remote, 9, BYTES, BYTES);
+        let (_, victim, took) = cancel_between(&a, peer, &local, &remote, [4, 512, 4, 4]);
+        println!("round {round}: cancelled after {took:?}, {:?}", finish(&victim).fence);
+        assert!(took < LEASE + SLACK, "{took:?}");
     }
 }

@@ -38,6 +38,18 @@ fn a_moment() -> Duration {
     Duration::from_nanos(random_u64() % (1 << (random_u64() % 24)))
 }
 
+/// Runs a program on the first of two hosts, for many seeds. The hosts are prepared before.
+fn on_two_hosts(prepare: fn(HostId), program: fn(HostId, HostId)) {
+    for seed in seeds(100) {
+        seeded(seed, || {
+            let [a, b] = ["a", "b"].map(process::host);
+            [a, b].into_iter().for_each(prepare);
+            within(a.start("initiator"), "initiator", move || program(a, b));
+        })
+        .check();
+    }
+}
+
 fn writes_to_a_target_that_dies(host: HostId, settings: Settings) {
     let engine = open(0, settings);
     let memory = Buffer::new(&engine, BYTES);
@@ -67,27 +79,15 @@ fn writes_to_a_target_that_dies(host: HostId, settings: Settings) {
 
 #[test]
 fn a_killed_target_is_lost_and_its_successor_at_the_port_is_another_peer() {
-    for seed in seeds(100) {
-        seeded(seed, || {
-            let [a, b] = ["a", "b"].map(process::host);
-            within(a.start("initiator"), "initiator", move || writes_to_a_target_that_dies(b, TCP));
-        })
-        .check();
-    }
+    on_two_hosts(|_| (), |_, b| writes_to_a_target_that_dies(b, TCP));
 }
 
 #[test]
 fn a_killed_target_over_rdma_is_lost_and_its_successor_at_the_port_is_another_peer() {
-    for seed in seeds(100) {
-        seeded(seed, || {
-            let [a, b] = ["a", "b"].map(process::host);
-            for host in [a, b] {
-                nic::add(host, nic::Abilities::default());
-            }
-            within(a.start("initiator"), "initiator", move || writes_to_a_target_that_dies(b, RDMA));
-        })
-        .check();
-    }
+    let with_a_nic = |host| {
+        nic::add(host, nic::Abilities::default());
+    };
+    on_two_hosts(with_a_nic, |_, b| writes_to_a_target_that_dies(b, RDMA));
 }
 
 #[test]
@@ -134,13 +134,7 @@ fn writes_across_a_cut(host: HostId) {
 
 #[test]
 fn a_cut_times_transfers_out_and_nothing_lands_afterwards() {
-    for seed in seeds(100) {
-        seeded(seed, || {
-            let [a, b] = ["a", "b"].map(process::host);
-            within(a.start("initiator"), "initiator", move || writes_across_a_cut(b));
-        })
-        .check();
-    }
+    on_two_hosts(|_| (), |_, b| writes_across_a_cut(b));
 }
 
 /// A host crashes while its session rests, and comes back with another engine, which connects to us.
@@ -175,11 +169,5 @@ fn meets_the_successor_on_a_host_that_crashed(host: HostId) {
 
 #[test]
 fn an_engine_on_a_host_that_crashed_gives_way_to_its_successor() {
-    for seed in seeds(100) {
-        seeded(seed, || {
-            let [a, b] = ["a", "b"].map(process::host);
-            within(a.start("us"), "us", move || meets_the_successor_on_a_host_that_crashed(b));
-        })
-        .check();
-    }
+    on_two_hosts(|_| (), |_, b| meets_the_successor_on_a_host_that_crashed(b));
 }

@@ -93,6 +93,27 @@ fn id(number: u8) -> HandoffId {
     HandoffId::from_bytes([number; 16])
 }
 
+/// An offer for one taker.
+fn offer_spec(id: HandoffId, blocks: Vec<Blocks>) -> OfferSpec {
+    OfferSpec { id, blocks, takers: 1, only: Vec::new(), lease: Duration::from_secs(60) }
+}
+
+/// A take of all tokens by group 1.
+fn take_spec(id: HandoffId, producers: Vec<PeerId>, blocks: Vec<Blocks>, mode: Mode) -> TakeSpec {
+    let deadline = Some(PATIENCE);
+    TakeSpec {
+        id,
+        producers,
+        group: 1,
+        blocks,
+        skip_tokens: 0,
+        tokens: TOKENS,
+        mode,
+        deadline,
+        tell_layers: false,
+    }
+}
+
 impl Rank {
     fn lists(&self, first: u32) -> Vec<Blocks> {
         let lists = self.layout.groups.iter().map(|group| {
@@ -123,8 +144,7 @@ impl Rank {
 
     fn offer(&self, id: HandoffId, takers: u32) -> Vec<Blocks> {
         let blocks = self.lists(0);
-        let lease = Duration::from_secs(60);
-        self.cache.offer(OfferSpec { id, blocks: blocks.clone(), takers, only: Vec::new(), lease }).unwrap();
+        self.cache.offer(OfferSpec { takers, ..offer_spec(id, blocks.clone()) }).unwrap();
         blocks
     }
 
@@ -139,18 +159,8 @@ impl Rank {
 
     fn take_with(&self, id: HandoffId, producers: &[Rank], mode: Mode, tell_layers: bool) -> Vec<Blocks> {
         let blocks = self.lists(3);
-        let spec = TakeSpec {
-            id,
-            producers: self.connect(producers),
-            group: 1,
-            blocks: blocks.clone(),
-            skip_tokens: 0,
-            tokens: TOKENS,
-            mode,
-            deadline: Some(PATIENCE),
-            tell_layers,
-        };
-        self.cache.take(spec).unwrap();
+        let spec = take_spec(id, self.connect(producers), blocks.clone(), mode);
+        self.cache.take(TakeSpec { tell_layers, ..spec }).unwrap();
         blocks
     }
 
@@ -469,9 +479,7 @@ fn late_bytes_of_any_peer_fail_the_handoffs_that_have_them() {
     let producer = &rank(shape(1, 4), 0, &path(), 0);
     for number in 1..3 {
         let blocks = producer.lists(10 * u32::from(number));
-        let lease = Duration::from_secs(60);
-        let spec = OfferSpec { id: id(number), blocks, takers: 1, only: Vec::new(), lease };
-        producer.cache.offer(spec).unwrap();
+        producer.cache.offer(offer_spec(id(number), blocks)).unwrap();
     }
     // The last byte of the second offer's first block, in the last layer.
     let (blocks, layer) = (producer.lists(20), producer.layout.layers.len() as u32 - 1);
@@ -504,24 +512,13 @@ fn what_is_wrong_is_named() {
     let nowhere = CacheMemory { region: RegionId::from_raw(77), ..whole };
     let missing = refused(first.layout.clone(), &[whole, nowhere]);
     assert!(missing.contains(": memory[1].region: "), "{missing}");
-    let take = TakeSpec {
-        id: id(1),
-        producers: vec![PeerId::from_raw(77)],
-        group: 1,
-        blocks: first.lists(0),
-        skip_tokens: 0,
-        tokens: TOKENS,
-        mode: Mode::Auto,
-        deadline: None,
-        tell_layers: false,
-    };
+    let take = take_spec(id(1), vec![PeerId::from_raw(77)], first.lists(0), Mode::Auto);
     let refused = first.cache.take(take.clone()).unwrap_err().to_string();
     assert!(refused.contains(": producers[0]: "), "{refused}");
     let refused = first.cache.offer_ready(id(1), 0..1, 4).unwrap_err();
     assert_eq!(refused.to_string(), "INVALID: id: 01010101.. is no offer");
     first.cache.close(PATIENCE).unwrap();
-    let spec = OfferSpec { id: id(1), blocks: first.lists(0), takers: 1, only: Vec::new(), lease: PATIENCE };
-    assert_eq!(first.cache.offer(spec).unwrap_err().status, Status::Closed);
+    assert_eq!(first.cache.offer(offer_spec(id(1), first.lists(0))).unwrap_err().status, Status::Closed);
     assert_eq!(first.cache.take(take).unwrap_err().status, Status::Closed);
     // A cache that is closed leaves its place to another.
     Cache::open(&first.engine, first.layout.clone(), &[whole], CacheOptions::default()).unwrap();

@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use ferry::types::{PeerId, RegionId, Request};
 use ferry::{Config, Engine, Status, TransferOptions};
-use ferry_kv::handoff::{Blocks, End, Event, Mode, OfferSpec, TakeSpec};
+use ferry_kv::handoff::{Blocks, End, Event, Mode, TakeSpec};
 use ferry_kv::layout::Layout;
 use ferry_kv::{Cache, CacheMemory, CacheOptions};
 
 use super::caches::layout;
 use super::pages::{page_bytes, Blocked, Pages};
-use super::{id, path, rank_with, shape, Rank, PATIENCE, SECRET, TOKENS};
+use super::{id, offer_spec, path, rank_with, shape, take_spec, Rank, PATIENCE, SECRET, TOKENS};
 
 const SILENCE: Duration = Duration::from_millis(200);
 
@@ -96,21 +96,11 @@ fn a_push_from_a_page_that_never_comes_ends_for_its_taker() {
     let (producer, consumer) = (Lame::new(), rank_with(shape(1, 4), 0, "tcp", 1, impatient()));
     let Some((peer, blocked)) = producer.block(&consumer) else { return };
     let blocks = producer.lists();
-    let lease = Duration::from_secs(60);
-    producer.cache.offer(OfferSpec { id: id(1), blocks, takers: 1, only: Vec::new(), lease }).unwrap();
+    producer.cache.offer(offer_spec(id(1), blocks)).unwrap();
     producer.cache.offer_ready(id(1), 0..3, TOKENS).unwrap();
-    let spec = TakeSpec {
-        id: id(1),
-        producers: vec![peer],
-        group: 1,
-        blocks: consumer.lists(0),
-        skip_tokens: 0,
-        tokens: TOKENS,
-        mode: Mode::Push,
-        deadline: Some(Duration::from_millis(500)),
-        tell_layers: false,
-    };
-    consumer.cache.take(spec).unwrap();
+    let spec = take_spec(id(1), vec![peer], consumer.lists(0), Mode::Push);
+    let deadline = Some(Duration::from_millis(500));
+    consumer.cache.take(TakeSpec { deadline, ..spec }).unwrap();
     blocked.wait();
     assert_eq!(end(&consumer.cache), (End::Failed, Status::Timeout));
     drop(blocked);
@@ -122,18 +112,8 @@ fn a_pull_into_a_page_that_never_comes_ends_for_its_producer() {
     let (consumer, producer) = (Lame::new(), rank_with(shape(1, 4), 0, "tcp", 1, impatient()));
     let Some((_, blocked)) = consumer.block(&producer) else { return };
     producer.produce(id(1), 1);
-    let spec = TakeSpec {
-        id: id(1),
-        producers: consumer.engine.peers().unwrap(),
-        group: 1,
-        blocks: consumer.lists(),
-        skip_tokens: 0,
-        tokens: TOKENS,
-        mode: Mode::Pull,
-        deadline: None,
-        tell_layers: false,
-    };
-    consumer.cache.take(spec).unwrap();
+    let spec = take_spec(id(1), consumer.engine.peers().unwrap(), consumer.lists(), Mode::Pull);
+    consumer.cache.take(TakeSpec { deadline: None, ..spec }).unwrap();
     blocked.wait();
     producer.cache.offer_abort(id(1)).unwrap();
     assert_eq!(end(&producer.cache), (End::Cancelled, Status::Cancelled));

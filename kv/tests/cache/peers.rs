@@ -12,7 +12,8 @@ use ferry_kv::{Cache, CacheMemory, CacheOptions};
 
 use super::caches::layout;
 use super::{
-    engine, id, instance, path, paths, rank, rank_with, shape, Rank, CHANNEL, PATIENCE, SECRET, TOKENS,
+    engine, id, instance, offer_spec, path, paths, rank, rank_with, shape, take_spec, Rank, CHANNEL,
+    PATIENCE, SECRET, TOKENS,
 };
 
 const SILENCE: Duration = Duration::from_millis(300);
@@ -114,19 +115,9 @@ fn a_cache_that_opens_late_is_waited_for_and_its_engine_is_not_fenced() {
         let length = consumer.memory.length();
         let memory = late.alloc(length, &RegionOptions::default()).unwrap();
         let (own, theirs) = (other_memory(&late), other_memory(&consumer.engine));
-        let spec = TakeSpec {
-            id: id(1),
-            producers: vec![consumer.engine.connect(late.address(), Some(PATIENCE)).unwrap()],
-            group: 1,
-            blocks: consumer.lists(3),
-            skip_tokens: 0,
-            tokens: TOKENS,
-            mode,
-            deadline: Some(PATIENCE),
-            tell_layers: false,
-        };
-        let lists = spec.blocks.clone();
-        consumer.cache.take(spec).unwrap();
+        let peer = consumer.engine.connect(late.address(), Some(PATIENCE)).unwrap();
+        let lists = consumer.lists(3);
+        consumer.cache.take(take_spec(id(1), vec![peer], lists.clone(), mode)).unwrap();
         // Another library writes all the while.
         let back = late.connect(consumer.engine.address(), Some(PATIENCE)).unwrap();
         await_memory(&late, back, theirs.address());
@@ -156,9 +147,7 @@ fn a_cache_that_closes_when_it_has_everything_leaves_its_engine_to_others() {
         let first = rank_with(shape(1, 4), 0, &path(), 1, impatient());
         let (own, theirs) = (other_memory(&first.engine), other_memory(&producer.engine));
         let blocks = producer.lists(0);
-        let spec =
-            OfferSpec { id: id(5), blocks: blocks.clone(), takers: 2, only: Vec::new(), lease: PATIENCE };
-        producer.cache.offer(spec).unwrap();
+        producer.cache.offer(OfferSpec { takers: 2, ..offer_spec(id(5), blocks.clone()) }).unwrap();
         (0..3).for_each(|layer| producer.compute(&blocks, layer, 0, TOKENS));
         producer.cache.offer_ready(id(5), 0..3, TOKENS).unwrap();
         first.take_with(id(5), &producers, mode, false);
@@ -172,18 +161,8 @@ fn a_cache_that_closes_when_it_has_everything_leaves_its_engine_to_others() {
         }
         let second = rank_with(shape(1, 4), 0, &path(), 1, impatient());
         let lists = second.lists(3);
-        let spec = TakeSpec {
-            id: id(5),
-            producers: second.connect(&producers),
-            group: 2,
-            blocks: lists.clone(),
-            skip_tokens: 0,
-            tokens: TOKENS,
-            mode,
-            deadline: Some(PATIENCE),
-            tell_layers: false,
-        };
-        second.cache.take(spec).unwrap();
+        let spec = take_spec(id(5), second.connect(&producers), lists.clone(), mode);
+        second.cache.take(TakeSpec { group: 2, ..spec }).unwrap();
         assert_eq!(second.end(id(5)).0, End::Received);
         second.check(&lists);
         producer.cache.offer_seal(id(5), TOKENS).unwrap();

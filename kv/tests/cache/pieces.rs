@@ -4,13 +4,13 @@ use std::time::{Duration, Instant};
 
 use ferry::limits::REQUESTS_MAX;
 use ferry::RegionOptions;
-use ferry_kv::handoff::{Blocks, End, Event, HandoffId, HandoffState, Mode, OfferSpec, TakeSpec};
+use ferry_kv::handoff::{Blocks, End, Event, HandoffId, HandoffState, Mode, TakeSpec};
 use ferry_kv::layout::{
     Arrangement, Group, GroupKind, Layer, LayerMemory, Layout, ModelKey, Shard, Sizes, Strides,
 };
 use ferry_kv::{Cache, CacheMemory, CacheOptions};
 
-use super::{engine, id, path, paths, Rank, PATIENCE};
+use super::{engine, id, offer_spec, path, paths, take_spec, Rank, PATIENCE};
 
 const HEADS: u32 = 4;
 const BLOCK_TOKENS: u32 = 64;
@@ -131,23 +131,13 @@ impl Rank {
     }
 
     fn offer_blocks(&self, id: HandoffId, blocks: Vec<Blocks>) {
-        self.cache.offer(OfferSpec { id, blocks, takers: 1, only: Vec::new(), lease: PATIENCE }).unwrap();
+        self.cache.offer(offer_spec(id, blocks)).unwrap();
     }
 
     fn take_blocks(&self, id: HandoffId, of: &Rank, blocks: Vec<Blocks>, tokens: u64, mode: Mode) {
         let producers = vec![self.engine.connect(of.engine.address(), Some(PATIENCE)).unwrap()];
-        let spec = TakeSpec {
-            id,
-            producers,
-            group: 1,
-            blocks,
-            skip_tokens: 0,
-            tokens,
-            mode,
-            deadline: None,
-            tell_layers: false,
-        };
-        self.cache.take(spec).unwrap();
+        let spec = take_spec(id, producers, blocks, mode);
+        self.cache.take(TakeSpec { tokens, deadline: None, ..spec }).unwrap();
     }
 }
 

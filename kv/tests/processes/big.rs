@@ -3,8 +3,9 @@
 
 use std::time::Duration;
 
+use ferry::types::PeerId;
 use ferry::{Config, Engine, Memory, RegionOptions};
-use ferry_kv::handoff::{Blocks, HandoffId};
+use ferry_kv::handoff::{Blocks, HandoffId, Mode, OfferSpec, TakeSpec};
 use ferry_kv::layout::{
     Arrangement, Group, GroupKind, Layer, LayerMemory, Layout, ModelKey, Shard, Sizes, Strides,
 };
@@ -82,6 +83,26 @@ pub fn id(number: u64) -> HandoffId {
 /// All blocks, in an order that differs between the two sides.
 pub fn lists(step: u32) -> Vec<Blocks> {
     vec![Blocks { first_token: 0, ids: (0..BLOCKS as u32).map(|at| at * step % BLOCKS as u32).collect() }]
+}
+
+/// An offer for one taker.
+pub fn offer_spec(id: HandoffId, blocks: Vec<Blocks>, lease: Duration) -> OfferSpec {
+    OfferSpec { id, blocks, takers: 1, only: Vec::new(), lease }
+}
+
+/// A take of all tokens by group 1, without a deadline.
+pub fn take_spec(id: HandoffId, producers: Vec<PeerId>, blocks: Vec<Blocks>, mode: Mode) -> TakeSpec {
+    TakeSpec {
+        id,
+        producers,
+        group: 1,
+        blocks,
+        skip_tokens: 0,
+        tokens: TOKENS,
+        mode,
+        deadline: None,
+        tell_layers: false,
+    }
 }
 
 /// The bytes of the sequence's block `at` in a layer.

@@ -11,9 +11,8 @@ use std::io::{BufRead, BufReader};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use big::{id, lists, rank, rank_with, Rank, PATIENCE, TOKENS};
-use ferry::types::PeerId;
-use ferry_kv::handoff::{Blocks, End, Event, Mode, OfferSpec, TakeSpec};
+use big::{id, lists, offer_spec, rank, rank_with, take_spec, Rank, PATIENCE, TOKENS};
+use ferry_kv::handoff::{End, Event, Mode};
 
 /// A peer that is gone is told in this time, whatever it was doing: `silence`, and `lease_ms` of 1.5 s.
 const IN_TIME: Duration = Duration::from_secs(3);
@@ -151,7 +150,7 @@ fn producer_is_struck(how: Strike, transports: &str, mode: Mode, seed: u64) -> E
     let mut other = Other::start("producer", transports, "");
     let peer = own.engine.connect(&other.address, Some(PATIENCE)).unwrap();
     let blocks = lists(5);
-    take(&own, 0, peer, &blocks, mode);
+    own.cache.take(take_spec(id(0), vec![peer], blocks.clone(), mode)).unwrap();
     other.line("COMPUTING");
     std::thread::sleep(Duration::from_micros(draw(seed) % 20_000));
     let struck = Instant::now();
@@ -160,27 +159,10 @@ fn producer_is_struck(how: Strike, transports: &str, mode: Mode, seed: u64) -> E
         .ends(|valid| own.check(0, &blocks, valid))
 }
 
-fn take(own: &Rank, sequence: u64, peer: PeerId, blocks: &[Blocks], mode: Mode) {
-    let spec = TakeSpec {
-        id: id(sequence),
-        producers: vec![peer],
-        group: 1,
-        blocks: blocks.to_vec(),
-        skip_tokens: 0,
-        tokens: TOKENS,
-        mode,
-        deadline: None,
-        tell_layers: false,
-    };
-    own.cache.take(spec).unwrap();
-}
-
 fn consumer_is_struck(how: Strike, transports: &str, mode: &str, seed: u64) -> End {
     let own = rank(transports);
     let blocks = lists(3);
-    let lease = Duration::from_secs(1);
-    let spec = OfferSpec { id: id(0), blocks: blocks.clone(), takers: 1, only: Vec::new(), lease };
-    own.cache.offer(spec).unwrap();
+    own.cache.offer(offer_spec(id(0), blocks.clone(), Duration::from_secs(1))).unwrap();
     let mut other = Other::start(&format!("consumer {mode}"), transports, own.engine.address());
     other.line("TAKING");
     let ready = std::time::Instant::now();
@@ -245,14 +227,12 @@ fn a_transfer_that_takes_longer_than_a_peer_may_be_silent_arrives() {
         let address = slow::path(producer.engine.address(), 8 << 20);
         let peer = consumer.engine.connect(&address, Some(PATIENCE)).unwrap();
         let (from, into) = (lists(3), lists(5));
-        let lease = Duration::from_secs(60);
-        let spec = OfferSpec { id: id(0), blocks: from.clone(), takers: 1, only: Vec::new(), lease };
-        producer.cache.offer(spec).unwrap();
+        producer.cache.offer(offer_spec(id(0), from.clone(), Duration::from_secs(60))).unwrap();
         (0..big::LAYERS).for_each(|layer| producer.compute(0, layer, &from));
         producer.cache.offer_ready(id(0), 0..big::LAYERS, TOKENS).unwrap();
         producer.cache.offer_seal(id(0), TOKENS).unwrap();
         let began = Instant::now();
-        take(&consumer, 0, peer, &into, mode);
+        consumer.cache.take(take_spec(id(0), vec![peer], into.clone(), mode)).unwrap();
         let end = end_within(&consumer, PATIENCE);
         assert_eq!(end.as_ref().map(|(end, ..)| *end), Some(End::Received), "{mode:?}: {end:?}");
         assert!(began.elapsed() > Duration::from_secs(3), "{:?}", began.elapsed());

@@ -1,8 +1,8 @@
 //! The other process: a producer that computes layer by layer, or a consumer that takes, until it is struck.
 
-use ferry_kv::handoff::{Mode, OfferSpec, TakeSpec};
+use ferry_kv::handoff::Mode;
 
-use crate::big::{id, lists, rank, LAYERS, PATIENCE, TOKENS};
+use crate::big::{id, lists, offer_spec, rank, take_spec, LAYERS, PATIENCE, TOKENS};
 
 #[test]
 #[ignore = "the other process of the tests"]
@@ -14,9 +14,7 @@ fn plays_the_other_process() {
     match role.as_str() {
         "producer" => {
             let blocks = lists(3);
-            let spec =
-                OfferSpec { id: id(0), blocks: blocks.clone(), takers: 1, only: Vec::new(), lease: PATIENCE };
-            own.cache.offer(spec).unwrap();
+            own.cache.offer(offer_spec(id(0), blocks.clone(), PATIENCE)).unwrap();
             println!("COMPUTING");
             for layer in 0..LAYERS {
                 own.compute(0, layer, &blocks);
@@ -29,18 +27,7 @@ fn plays_the_other_process() {
             let target = std::env::var("FERRY_TEST_KV_TARGET").unwrap();
             let producer = own.engine.connect(&target, Some(PATIENCE)).unwrap();
             let mode = if consumer.ends_with("pull") { Mode::Pull } else { Mode::Push };
-            let spec = TakeSpec {
-                id: id(0),
-                producers: vec![producer],
-                group: 1,
-                blocks: lists(5),
-                skip_tokens: 0,
-                tokens: TOKENS,
-                mode,
-                deadline: None,
-                tell_layers: false,
-            };
-            own.cache.take(spec).unwrap();
+            own.cache.take(take_spec(id(0), vec![producer], lists(5), mode)).unwrap();
             println!("TAKING");
         }
     }

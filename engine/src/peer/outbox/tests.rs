@@ -3,22 +3,20 @@
 //! the end nothing is left. Above 500 lines because all tests share the model, its wishes and its world.
 
 use super::{Class, Ordered, Outbox, PullLimits, Pulled};
-use crate::command::{Command, Commands};
+use crate::command::Command;
 use crate::complete::position::Place;
 use crate::complete::transfer::{Failure, Strike};
-use crate::complete::{Fence, State, Table, Transfer, TransferFlags, TransferSpec};
-use crate::handle::Tag;
+use crate::complete::{Fence, State, Transfer, TransferFlags, TransferSpec};
 use crate::limits::{FRAME_DESCRIPTORS_MAX, NOTIFY_BYTES_MAX};
-use crate::notify::Hub;
 use crate::peer::strike::SWEEP_TURN;
+use crate::peer::tests::new_peer;
 use crate::peer::After;
-use crate::peer::{EngineParts, Path, PathStatus, Peer, PeerIdentity};
+use crate::peer::{Path, PathStatus, Peer};
 use crate::region::RemoteMap;
 use crate::status::Status;
 use crate::sys::map::HashSet;
-use crate::sys::pages::Pages;
 use crate::types::{
-    EngineId, Monotonic, Op, PeerId, Range, RegionId, Request, Slice, SliceRange, TransferId, Transport,
+    Monotonic, Op, PeerId, Range, RegionId, Request, Slice, SliceRange, TransferId, Transport,
 };
 use proptest::prelude::*;
 use std::sync::Arc;
@@ -34,31 +32,6 @@ impl Path for Silent {
     }
     fn post(&self, _: Class, _: Option<Monotonic>, _: &mut After) {}
     fn nudge(&self, _: &mut After) {}
-}
-
-fn peer() -> Peer {
-    let identity = PeerIdentity {
-        engine_id: EngineId([1; 16]),
-        incarnation: 1,
-        address: String::new(),
-        tag: Tag::from_random(1),
-        same_host: true,
-        hosts: ([127, 0, 0, 1].into(), [127, 0, 0, 1].into()),
-        frame_bytes_max: 1 << 20,
-        lanes_max: 1,
-        reads_max: 16,
-    };
-    let engine = EngineParts {
-        commands: Arc::new(Commands::default()),
-        hub: Arc::new(Hub::new(Tag::from_random(1))),
-        stats: Arc::default(),
-        conversation: Arc::default(),
-        transfers: Arc::new(Table::new(Tag::from_random(1), 16)),
-        lease_ns: 1_000_000_000,
-        express_bytes_max: 4000,
-        pages: Arc::new(Pages::of(None)),
-    };
-    Peer::new(PeerId::from_raw(7), identity, 1, engine)
 }
 
 #[derive(Clone, Debug)]
@@ -150,7 +123,7 @@ struct World {
 
 impl World {
     fn new() -> World {
-        let peer = peer();
+        let peer = new_peer(7, 4000);
         peer.set_tcp_path(Some(Arc::new(Silent)));
         World { peer, all: Vec::new(), out: Vec::new(), now_ns: Monotonic::ZERO }
     }

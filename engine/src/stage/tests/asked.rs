@@ -11,7 +11,7 @@ use crate::device::{Drivers, Limits};
 use crate::handle::Tag;
 use crate::limits::{BRIDGES_MAX, STAGE_QUEUED_BYTES_MAX};
 use crate::peer::outbox::Class;
-use crate::peer::tests::{peer_with, session_info};
+use crate::peer::tests::{peer_with, session_with};
 use crate::peer::{After, Kept, Path, PathStatus, Peer, SameHost, TransportService};
 use crate::region::grants::{Grants, Use};
 use crate::region::holder::{Holder, Pin};
@@ -99,7 +99,7 @@ impl Target {
     }
 
     fn begin(&mut self) {
-        self.service.begin(session_info(self.peer.clone(), false));
+        self.service.begin(session_with(self.peer.clone(), false));
         self.stage.inbox.take().into_iter().for_each(|event| self.stage.event(event));
         assert!(matches!(self.answers()[..], [Message::Live { .. }]));
     }

@@ -7,7 +7,7 @@ use super::super::wire::Message;
 use crate::complete::Transfer;
 use crate::device::{Drivers, Limits};
 use crate::handle::Tag;
-use crate::peer::tests::{peer_with, session_info};
+use crate::peer::tests::{peer_with, session_with};
 use crate::peer::{Peer, TransportService};
 use crate::region::Registry;
 use crate::status::{Error, Result, Status};
@@ -37,7 +37,7 @@ fn stage() -> (Stage, Arc<Service>) {
     let service = Service::new(Settings { slots: 2 }, registry, drivers, Arc::default(), Box::new(Nowhere));
     let mut stage = service.take_stage().unwrap();
     for handle in 1..=PEERS {
-        service.begin(session_info(peer_with(handle), true));
+        service.begin(session_with(peer_with(handle), true));
     }
     work_off(&mut stage);
     (stage, service)

@@ -4,7 +4,7 @@
 use super::*;
 use crate::complete::Fence;
 use crate::device::{Direction, Job, Limits, Piece, Worker};
-use crate::notify::{EventBody, WHAT_PEERS};
+use crate::notify::{EventBody, Queue, WHAT_PEERS};
 use crate::peer::TransportService;
 use crate::stage::wire::Message;
 use crate::sys::clock;
@@ -68,6 +68,21 @@ fn a_target_that_forgets_every_time_is_given_up() {
     two.fake.hangs.store(false, Ordering::SeqCst);
 }
 
+/// Waits until LATE_APPLY was told so often at least; returns the ranges that were told.
+fn late_applies(events: &Queue, count: usize) -> Vec<(RegionId, u64, u64)> {
+    let (mut seen, mut all) = (Vec::new(), Vec::new());
+    until("LATE_APPLY comes", || {
+        events.drain(&mut all, 8);
+        let found = all.drain(..).filter_map(|event| match event.body {
+            EventBody::LateApply { region, address, length } => Some((region, address, length)),
+            _ => None,
+        });
+        seen.extend(found);
+        seen.len() >= count
+    });
+    seen
+}
+
 /// The device took longer than the initiator's lease: the target counts that, and reports the range that was written.
 #[test]
 fn a_copy_that_ends_after_its_lease_is_a_late_apply() {
@@ -82,17 +97,7 @@ fn a_copy_that_ends_after_its_lease_is_a_late_apply() {
     let (result, _) = two.run(Op::Write, &[request(&local, &remote, (0, 64), 4096)], &options);
     // All copies had begun before the deadline, and their data is there.
     assert_eq!((result.state, result.fence), (State::Done, Fence::Confirmed));
-    let (mut seen, mut all) = (Vec::new(), Vec::new());
-    until("LATE_APPLY comes", || {
-        events.drain(&mut all, 8);
-        let found = all.drain(..).filter_map(|event| match event.body {
-            EventBody::LateApply { region, address, length } => Some((region, address, length)),
-            _ => None,
-        });
-        seen.extend(found);
-        !seen.is_empty()
-    });
-    assert_eq!(seen, [(remote.region, remote.address + 64, 4096)]);
+    assert_eq!(late_applies(&events, 1), [(remote.region, remote.address + 64, 4096)]);
     assert_eq!(late(), 1);
 }
 
@@ -109,16 +114,7 @@ fn a_late_copy_to_several_regions_is_told_whole() {
     let options = TransferOptions { deadline: Deadline::After(Duration::from_millis(100)), ..options() };
     let (result, _) = two.run(Op::Write, &requests(64), &options);
     assert_eq!((result.state, result.fence), (State::Done, Fence::Confirmed));
-    let (mut seen, mut all) = (Vec::new(), Vec::new());
-    until("LATE_APPLY comes for both", || {
-        events.drain(&mut all, 8);
-        let found = all.drain(..).filter_map(|event| match event.body {
-            EventBody::LateApply { region, address, length } => Some((region, address, length)),
-            _ => None,
-        });
-        seen.extend(found);
-        seen.len() >= 2
-    });
+    let mut seen = late_applies(&events, 2);
     let told = [0, 1].map(|nth| (remotes[nth].region, remotes[nth].address + 64 * (nth as u64 + 1), 4096));
     seen.sort_unstable();
     assert!(seen == told || seen == [told[1], told[0]], "{seen:?}");

@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::handle::Tag;
-use crate::peer::tests::{peer_with, session_info};
+use crate::peer::tests::{peer_with, session_with};
 use crate::region::grants::Grant;
 use crate::region::RegionSpec;
 use crate::sys::mapping::Mapping;
@@ -12,7 +12,6 @@ use crate::transport::local::copier::Copier;
 use crate::transport::local::process::Process;
 use crate::transport::local::proof::LOOK_PATIENCE;
 use crate::transport::local::session::Admitted;
-use crate::types::SessionId;
 
 const PEERS: u64 = 1000;
 
@@ -23,9 +22,7 @@ fn service() -> Arc<Service> {
     let registry = Arc::new(Registry::new(Tag::from_random(1), Some(grants.clone())));
     let service = Service::new(settings, registry, grants, Arc::default()).unwrap();
     for handle in 1..=PEERS {
-        let mut session_id = SessionId([0; 16]);
-        session_id.0[..8].copy_from_slice(&handle.to_le_bytes());
-        service.begin(SessionInfo { session_id, ..session_info(peer_with(handle), handle % 2 == 0) });
+        service.begin(session_with(peer_with(handle), handle % 2 == 0));
     }
     service
 }

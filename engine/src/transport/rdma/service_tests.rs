@@ -4,7 +4,7 @@
 use super::super::wire::Side;
 use super::*;
 use crate::handle::Tag;
-use crate::peer::tests::{peer_with, session_info};
+use crate::peer::tests::{peer_with, session_with};
 use crate::peer::{Path, TransportService};
 use crate::types::{LaneId, PeerId};
 
@@ -31,7 +31,7 @@ fn service() -> Arc<Service> {
     let registry = Arc::new(Registry::new(Tag::from_random(1), None));
     let service = Service::over(Vec::new(), settings, registry, Arc::default(), Direct::new(None)).unwrap();
     for handle in 1..=PEERS {
-        service.begin(session_info(peer_with(handle), handle % 2 == 0));
+        service.begin(session_with(peer_with(handle), handle % 2 == 0));
     }
     service
 }

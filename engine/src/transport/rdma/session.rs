@@ -414,7 +414,7 @@ impl Session {
 mod tests {
     use super::*;
     use crate::handle::Tag;
-    use crate::peer::tests::{peer_with, session_info};
+    use crate::peer::tests::{peer_with, session_with};
     use crate::region::Registry;
     use std::cell::Cell;
 
@@ -423,7 +423,7 @@ mod tests {
         let peer = peer_with(7);
         let registry = Arc::new(Registry::new(Tag::from_random(1), None));
         let path = Arc::new(RdmaPath::new(peer.clone(), registry, 0, Box::new(|| {})));
-        Session::new(session_info(peer, dialer), path, PATIENCE, None)
+        Session::new(session_with(peer, dialer), path, PATIENCE, None)
     }
 
     #[test]

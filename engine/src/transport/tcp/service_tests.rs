@@ -1,7 +1,7 @@
 //! Tests of the bound on late lanes, and of a lane that takes the place of another.
 
 use super::*;
-use crate::peer::tests::{peer, session_info};
+use crate::peer::tests::{peer, session_with};
 use crate::sys::poller::PollerKind;
 use crate::types::Transport;
 use crate::{Config, Engine};
@@ -24,13 +24,13 @@ impl Rig {
         let service = Service::new(engine.whole().clone(), workers, poller);
         let peer = peer();
         service.add(peer.clone());
-        service.begin(session_info(peer.clone(), dialer));
+        service.begin(session_with(peer.clone(), dialer));
         Rig { _engine: engine, service, peer }
     }
 
     fn greeting(&self, lane: u32) -> Greeting {
         Greeting {
-            session_id: session_info(self.peer.clone(), true).session_id,
+            session_id: session_with(self.peer.clone(), true).session_id,
             lane: LaneId::from_raw(lane),
             slot: 1,
         }
@@ -44,7 +44,7 @@ impl Rig {
     }
 
     fn is_welcome(&self, lane: u32) -> bool {
-        let (greeting, key) = (self.greeting(lane), session_info(self.peer.clone(), true).key);
+        let (greeting, key) = (self.greeting(lane), session_with(self.peer.clone(), true).key);
         let bytes = greeting.encode(&key);
         let (_, mac) = Greeting::decode(bytes[..].try_into().unwrap());
         self.service.welcome(&greeting, &mac).is_some()

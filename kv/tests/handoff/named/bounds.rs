@@ -1,11 +1,9 @@
 //! The limits that a test can reach, and that what waits for room goes on.
 
-use std::time::Duration;
-
 use ferry::Status;
 use ferry_kv::handoff::limits::{
     ANSWERS_BEFORE_PONG_MAX, ANSWERS_MAX, GREETINGS_MAX, IN_FLIGHT_OF_PART_MAX, IN_FLIGHT_OF_PEER_MAX,
-    TAKERS_MAX, TOMBSTONE_NS, UNSENT_MAX, WAITING_MAX, WAITING_OF_PEER_MAX,
+    TAKERS_MAX, TOMBSTONE_NS, WAITING_MAX, WAITING_OF_PEER_MAX,
 };
 use ferry_kv::handoff::wire::{Key, Message, Take};
 use ferry_kv::handoff::{End, HandoffId, HandoffState, Mode, OfferSpec, Owner};
@@ -26,8 +24,8 @@ fn waiting(number: u64) -> Message {
 fn takers_are_one_to_64() {
     let mut rig = Rig::new(one());
     for (takers, is_good) in [(0, false), (1, true), (TAKERS_MAX as u32, true), (65, false)] {
-        let (id, blocks, lease) = (wide(takers.into()), blocks(0..4), Duration::MAX);
-        let offered = rig.machine.offer(OfferSpec { id, blocks, takers, only: Vec::new(), lease }, 0);
+        let spec = OfferSpec { id: wide(takers.into()), ..offer_spec(0, takers) };
+        let offered = rig.machine.offer(spec, 0);
         assert_eq!(offered.is_ok(), is_good, "{takers}");
     }
 }
@@ -45,19 +43,16 @@ fn takes_of_a_peer_that_wait_are_bounded_and_counted_back() {
     }
     assert_eq!(rig.told_end(peer(1)), None);
     rig.hear(peer(1), waiting(most));
-    assert_eq!(rig.told_end(peer(1)).map(|told| told.0), Some(Status::Limit));
+    assert_eq!(rig.told_status(peer(1)), Some(Status::Limit));
     rig.hear(peer(2), waiting(most));
     assert_eq!(rig.told_end(peer(2)), None);
     // Room again: one is cancelled, one has its offer.
     rig.hear(peer(1), Message::Cancel { key: Key { id: wide(0), take: 5 } });
-    let (blocks, lease) = (blocks(0..4), Duration::MAX);
-    let spec = OfferSpec { id: wide(1), blocks, takers: 1, only: Vec::new(), lease };
-    rig.machine.offer(spec, 0).unwrap();
-    rig.settle();
+    rig.offer_as(OfferSpec { id: wide(1), ..offer_spec(0, 1) });
     rig.sent.clear();
     for (number, status) in [(most + 1, None), (most + 2, None), (most + 3, Some(Status::Limit))] {
         rig.hear(peer(1), waiting(number));
-        assert_eq!(rig.told_end(peer(1)).map(|told| told.0), status);
+        assert_eq!(rig.told_status(peer(1)), status);
     }
     rig.lost(peer(1));
     rig.hear(peer(1), waiting(most + 4));
@@ -72,7 +67,7 @@ fn takes_that_wait_are_bounded_together() {
     }
     assert_eq!(rig.sent, []);
     rig.hear(peer(100), waiting(1_000_000));
-    assert_eq!(rig.told_end(peer(100)).map(|told| told.0), Some(Status::Limit));
+    assert_eq!(rig.told_status(peer(100)), Some(Status::Limit));
     rig.lost(peer(1));
     rig.hear(peer(100), waiting(1_000_000));
     assert_eq!(rig.told_end(peer(100)), None);
@@ -80,8 +75,7 @@ fn takes_that_wait_are_bounded_together() {
 
 #[test]
 fn a_part_has_four_writes_in_flight_and_the_rest_follow() {
-    let mut rig = Rig::new(one());
-    rig.hello(peer(1), &one());
+    let mut rig = greeted([1], [one()]);
     rig.offer(1, 1);
     rig.hear(peer(1), Message::Take(take(1, 5, true)));
     // Each layer and block by itself, so that none move together.
@@ -105,10 +99,7 @@ fn a_part_has_four_writes_in_flight_and_the_rest_follow() {
 
 #[test]
 fn a_part_has_four_reads_in_flight_and_the_rest_follow() {
-    let mut rig = Rig::new(one());
-    rig.hello(peer(1), &one());
-    rig.take(take_spec(1, 1, Mode::Pull));
-    let key = rig.asked(peer(1));
+    let (mut rig, key) = asking(one(), take_spec(1, 1, Mode::Pull));
     for ready in [[4, 0, 0], [4, 4, 0], [4, 4, 4], [8, 4, 4], [8, 8, 8], [16, 16, 16]] {
         let added = if ready[1] == 0 { blocks(0..4) } else { vec![Default::default()] };
         rig.hear(peer(1), Message::Update { key, epoch: 0, ready: ready.to_vec(), added });
@@ -152,18 +143,14 @@ fn a_peer_has_64_transfers_in_flight_and_the_rest_follow() {
 
 #[test]
 fn news_wait_for_room_and_are_told_together() {
-    let mut rig = Rig::new(one());
-    rig.hello(peer(1), &one());
+    let mut rig = greeted([1], [one()]);
     rig.holds_messages = true;
     rig.offer(1, 1);
     rig.hear(peer(1), Message::Take(take(1, 5, false)));
-    for _ in 0..UNSENT_MAX {
-        rig.hear(peer(1), Message::Ping(1));
-    }
+    rig.fill(peer(1));
     rig.told(peer(1));
     rig.machine.offer_ready(id(1), 0..3, 4, 0).unwrap();
-    rig.machine.offer_ready(id(1), 0..3, 8, 0).unwrap();
-    rig.settle();
+    rig.ready(1, 0..3, 8);
     assert_eq!(rig.told(peer(1)), vec![], "no room");
     for _ in 0..3 {
         rig.machine.sent(peer(1), None, Ok(()), 0);
@@ -187,14 +174,11 @@ fn an_id_that_has_ended_is_free_again_after_ten_minutes() {
 
 #[test]
 fn a_push_writes_nothing_while_its_messages_have_no_room() {
-    let mut rig = Rig::new(one());
-    rig.hello(peer(1), &one());
+    let mut rig = greeted([1], [one()]);
     rig.offer(1, 1);
     rig.hear(peer(1), Message::Take(take(1, 5, true)));
     rig.holds_messages = true;
-    for _ in 0..UNSENT_MAX {
-        rig.hear(peer(1), Message::Ping(1));
-    }
+    rig.fill(peer(1));
     rig.seal(1);
     assert_eq!(rig.posts.len(), 0, "its DATA would have no room");
     rig.machine.sent(peer(1), None, Ok(()), 0);

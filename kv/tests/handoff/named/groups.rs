@@ -98,29 +98,27 @@ fn a_consumer_dies_after_one_of_two_producers_has_sent() {
 
 #[test]
 fn a_push_that_is_cancelled_before_any_token_is_answered_at_once() {
-    let mut rig = Rig::new(one());
-    rig.hello(peer(1), &one());
+    let mut rig = greeted([1], [one()]);
     rig.offer(1, 2);
     rig.hear(peer(1), Message::Take(take(1, 5, true)));
     rig.sent.clear();
     rig.hear(peer(1), Message::Cancel { key: key(1, 5) });
-    assert_eq!(rig.told_end(peer(1)).map(|told| told.0), Some(Status::Cancelled));
+    assert_eq!(rig.told_status(peer(1)), Some(Status::Cancelled));
     rig.seal(1);
     assert!(rig.posts.is_empty());
     // Its answer is the same when it asks again.
     rig.hear(peer(1), Message::Cancel { key: key(1, 5) });
-    assert_eq!(rig.told_end(peer(1)).map(|told| told.0), Some(Status::Cancelled));
+    assert_eq!(rig.told_status(peer(1)), Some(Status::Cancelled));
 }
 
 #[test]
 fn a_cancel_of_a_pull_is_answered_and_changes_nothing() {
-    let mut rig = Rig::new(one());
-    rig.hello(peer(1), &one());
+    let mut rig = greeted([1], [one()]);
     rig.offer(1, 1);
     rig.hear(peer(1), Message::Take(take(1, 5, false)));
     rig.sent.clear();
     rig.hear(peer(1), Message::Cancel { key: key(1, 5) });
-    assert_eq!(rig.told_end(peer(1)).map(|told| told.0), Some(Status::Cancelled));
+    assert_eq!(rig.told_status(peer(1)), Some(Status::Cancelled));
     rig.seal(1);
     assert!(matches!(rig.told(peer(1))[..], [Message::Update { .. }]));
     assert_eq!(rig.end_of(1), None);

@@ -36,7 +36,7 @@ fn busy(mode: Mode) -> (Rig, [ferry_kv::handoff::wire::Key; 2]) {
 /// The bad peer's handoffs end only when it is fenced, and those of the good one go on.
 fn is_fenced_alone(rig: &mut Rig, good: ferry_kv::handoff::wire::Key, status: Status) {
     assert_eq!(rig.fences, [peer(BAD)]);
-    assert_eq!(rig.told_end(peer(BAD)).map(|told| told.0), Some(status), "of its pull");
+    assert_eq!(rig.told_status(peer(BAD)), Some(status), "of its pull");
     assert_eq!(rig.end_of(1), None, "it may still read");
     rig.lost(peer(BAD));
     assert_eq!(rig.end_of(1), Some((End::Failed, status)));
@@ -95,8 +95,7 @@ fn data_of_a_take_that_reads_fences_its_peer() {
 
 #[test]
 fn data_in_too_many_ranges_fence_their_peer() {
-    let mut rig = Rig::new(one());
-    rig.hello(peer(BAD), &one());
+    let mut rig = greeted([BAD], [one()]);
     let mut spec = take_spec(3, 1, Mode::Push);
     (spec.producers, spec.blocks, spec.tokens) = (vec![peer(BAD)], blocks(0..40), 160);
     rig.take(spec);
@@ -203,7 +202,7 @@ fn a_take_that_is_not_its_peers_is_refused() {
     let mut rig = Rig::new(one());
     rig.offer(1, 64);
     rig.hear(peer(BAD), Message::Take(take(1, 5, false)));
-    assert_eq!(rig.told_end(peer(BAD)).map(|told| told.0), Some(Status::Invalid), "no layout");
+    assert_eq!(rig.told_status(peer(BAD)), Some(Status::Invalid), "no layout");
     rig.hello(peer(BAD), &one());
     let wrong = [
         Take { rank: 1, ..take(1, 5, false) },
@@ -213,7 +212,7 @@ fn a_take_that_is_not_its_peers_is_refused() {
     ];
     for wrong in wrong {
         rig.hear(peer(BAD), Message::Take(wrong));
-        assert_eq!(rig.told_end(peer(BAD)).map(|told| told.0), Some(Status::Invalid));
+        assert_eq!(rig.told_status(peer(BAD)), Some(Status::Invalid));
     }
     assert_eq!(rig.fences, []);
 }
@@ -224,8 +223,7 @@ fn a_pull_of_more_tokens_than_there_are_is_counted_up_to_what_was_told() {
     let turns = layouts(Shape { pcp: 2, ..Shape::plain(1, 1, 4) }, 0).remove(0);
     // It has every second token, each of three layers, two pairs, two heads and three elements.
     for (skip, counted) in [(0, TOKENS / 2), (TOKENS, 0), (u64::MAX - 1, 0)] {
-        let mut rig = Rig::new(one());
-        rig.hello(peer(BAD), &turns);
+        let mut rig = greeted([BAD], [turns.clone()]);
         rig.offer(1, 1);
         rig.ready(1, 0..3, TOKENS);
         rig.hear(peer(BAD), Message::Take(Take { skip, tokens: u64::MAX, ..take(1, 5, false) }));
@@ -300,8 +298,7 @@ fn silence_before_a_handoff_does_not_count() {
         rig.take(take_spec(number, 1, Mode::Push));
         rig.asked(peer(1))
     };
-    rig.machine.take_cancel(id(2), rig.now).unwrap();
-    rig.settle();
+    rig.cancel(2);
     assert!(rig.end_of(2).is_some());
     rig.hear(peer(2), Message::Pong(1));
     rig.tick(10 * SILENCE);
@@ -322,8 +319,7 @@ fn half_a_message_of_a_predecessor_is_passed_over() {
     let all = ferry_kv::handoff::parts(&message, 20);
     assert!(all.len() > 3);
     for (from, to) in [(1, all.len()), (all.len() - 1, all.len()), (0, 1), (0, all.len() - 1)] {
-        let mut rig = Rig::new(one());
-        rig.hello(peer(1), &one());
+        let mut rig = greeted([1], [one()]);
         rig.offer(1, 1);
         for part in &all[from..to] {
             rig.machine.notification(peer(1), part, 0);
@@ -347,8 +343,7 @@ fn half_a_message_of_a_predecessor_is_passed_over() {
 /// A transfer that the fence ends is lost with the peer, whatever the engine calls it.
 #[test]
 fn a_write_that_the_fence_ends_is_lost_with_its_peer() {
-    let mut rig = Rig::new(one());
-    rig.hello(peer(1), &one());
+    let mut rig = greeted([1], [one()]);
     rig.offer(1, 1);
     rig.seal(1);
     rig.hear(peer(1), Message::Take(take(1, 5, true)));

@@ -66,8 +66,7 @@ fn a_push_counts_at_both_sides_when_it_is_there() {
     assert_eq!((producer.metrics().takes_waiting, producer.metrics().parts), (1, 0));
     producer.offer(1, 1);
     assert_eq!((producer.metrics().takes_waiting, producer.metrics().parts), (0, 1));
-    producer.machine.offer_ready(id(1), 0..1, TOKENS, 0).unwrap();
-    producer.settle();
+    producer.ready(1, 0..1, TOKENS);
     assert_eq!((producer.metrics().transfers, producer.metrics().bytes_sent), (1, 0));
     let posted = producer.moved(Ok(()));
     let key = consumer.asked(peer(1));
@@ -76,8 +75,7 @@ fn a_push_counts_at_both_sides_when_it_is_there() {
     assert_eq!(bytes(&posted.moves), WHOLE / 3);
     assert_eq!((producer.metrics().transfers, producer.metrics().bytes_sent), (0, WHOLE / 3));
     assert_eq!(consumer.metrics().bytes_received, WHOLE / 3);
-    producer.machine.offer_ready(id(1), 1..3, TOKENS, 0).unwrap();
-    producer.settle();
+    producer.ready(1, 1..3, TOKENS);
     let posted = producer.moved(Err(Error::new(Status::Unreachable, "no path")));
     assert_eq!(bytes(&posted.moves), 2 * WHOLE / 3);
     assert_eq!(producer.metrics().bytes_sent, WHOLE / 3, "what failed is not sent");
@@ -90,14 +88,13 @@ fn a_push_counts_at_both_sides_when_it_is_there() {
 #[test]
 fn a_pull_counts_at_the_producer_by_its_final() {
     for (status, counted) in [(Status::Ok, WHOLE - WHOLE / 4), (Status::Timeout, 0)] {
-        let mut rig = Rig::new(one());
-        rig.hello(peer(2), &one());
+        let mut rig = greeted([2], [one()]);
         rig.offer(1, 1);
         rig.seal(1);
         let take = ferry_kv::handoff::wire::Take { skip: TOKENS / 4, ..take(1, 1, false) };
         rig.hear(peer(2), Message::Take(take));
         assert_eq!((rig.metrics().bytes_sent, rig.metrics().parts), (0, 1));
-        rig.hear(peer(2), Message::Final { key: key(1, 1), epoch: 0, status, why: String::new() });
+        rig.hear(peer(2), final_with(key(1, 1), status));
         // The same once more counts nothing.
         rig.hear(peer(2), done(key(1, 1)));
         assert_eq!((rig.metrics().bytes_sent, rig.metrics().parts), (counted, 0), "{status}");
@@ -107,10 +104,7 @@ fn a_pull_counts_at_the_producer_by_its_final() {
 
 #[test]
 fn a_pull_counts_at_the_consumer_by_its_reads() {
-    let mut rig = Rig::new(one());
-    rig.hello(peer(1), &one());
-    rig.take(take_spec(1, 1, Mode::Pull));
-    let key = rig.asked(peer(1));
+    let (mut rig, key) = asking(one(), take_spec(1, 1, Mode::Pull));
     rig.hear(peer(1), update(key, TOKENS));
     assert_eq!((rig.metrics().transfers, rig.metrics().bytes_received), (1, 0));
     rig.all_moved();
@@ -189,9 +183,7 @@ fn the_text_has_every_number() {
 /// In an offer and a take that go on, parts that are over do not count, and are not counted again.
 #[test]
 fn parts_that_are_over_do_not_count() {
-    let mut rig = Rig::new(one());
-    rig.hello(peer(2), &one());
-    rig.hello(peer(3), &one());
+    let mut rig = greeted([2, 3], [one(), one()]);
     rig.offer(1, 2);
     rig.seal(1);
     rig.hear(peer(2), Message::Take(take(1, 1, false)));

@@ -16,23 +16,12 @@ const B: u64 = 12;
 const C: u64 = 13;
 
 fn producer() -> Rig {
-    let mut rig = Rig::new(one());
-    for number in [A, B, C] {
-        rig.hello(peer(number), &one());
-    }
-    rig.sent.clear();
-    rig
+    greeted([A, B, C], [one(), one(), one()])
 }
 
 /// A producer of one rank, whose consumers are `A` and `B`: ranks 0 and 1 of a group.
 fn producer_of_two() -> Rig {
-    let mut rig = Rig::new(one());
-    for (number, layout) in [A, B].into_iter().zip(tp(2)) {
-        rig.hello(peer(number), &layout);
-    }
-    rig.hello(peer(C), &one());
-    rig.sent.clear();
-    rig
+    greeted([A, B, C], [tp(2), tp(1)].concat())
 }
 
 fn failed() -> Error {
@@ -81,12 +70,11 @@ fn a_group_that_has_failed_is_not_awaited() {
     rig.seal(1);
     rig.hear(peer(A), Message::Take(take(1, 5, false)));
     rig.hear(peer(C), Message::Take(Take { group: 1, ..take(1, 6, false) }));
-    let (key_a, key_c) = (key(1, 5), key(1, 6));
-    rig.hear(peer(A), Message::Final { key: key_a, epoch: 0, status: Status::Cancelled, why: "no".into() });
+    rig.hear(peer(A), final_with(key(1, 5), Status::Cancelled));
     rig.sent.clear();
     rig.tick(2 * LEASE);
     assert_eq!((rig.end_of(1), rig.told_end(peer(C))), (None, None), "the other group goes on");
-    rig.hear(peer(C), done(key_c));
+    rig.hear(peer(C), done(key(1, 6)));
     assert_eq!(rig.end_of(1), Some((End::Failed, Status::Cancelled)));
 }
 
@@ -101,8 +89,7 @@ fn an_offer_is_sent_after_the_seal_and_when_all_ranks_of_all_takers_have_it() {
         rig.all_moved();
     }
     assert_eq!(rig.end_of(1), None, "not sealed");
-    rig.machine.offer_seal(id(1), TOKENS, 0).unwrap();
-    rig.settle();
+    rig.seal_at(1, TOKENS);
     assert_eq!(rig.end_of(1), Some((End::Sent, Status::Ok)));
 }
 
@@ -127,11 +114,8 @@ fn given_up_before_the_offer(is_push: bool) -> Rig {
     let mut rig = producer();
     rig.hear(peer(A), Message::Take(take(1, 5, is_push)));
     rig.hear(peer(B), Message::Take(Take { group: 1, ..take(1, 5, is_push) }));
-    let gives_up = if is_push {
-        Message::Cancel { key: key(1, 5) }
-    } else {
-        Message::Final { key: key(1, 5), epoch: 0, status: Status::Cancelled, why: "given up".into() }
-    };
+    let gives_up =
+        if is_push { Message::Cancel { key: key(1, 5) } } else { final_with(key(1, 5), Status::Cancelled) };
     rig.hear(peer(A), gives_up);
     assert_eq!(rig.told_end(peer(A)).is_some(), is_push, "a cancel is answered");
     rig
@@ -144,10 +128,7 @@ fn a_take_that_is_given_up_before_its_offer_counts_as_a_taker_that_failed() {
         rig.offer(1, 2);
         assert_eq!(rig.machine.status(id(1)), HandoffState::Offered { sealed: false, takers: 2 });
         assert_eq!(rig.end_of(1), None, "the other one goes on");
-        rig.hear(
-            peer(B),
-            Message::Final { key: key(1, 5), epoch: 0, status: Status::Cancelled, why: "B".into() },
-        );
+        rig.hear(peer(B), final_with(key(1, 5), Status::Cancelled));
         rig.hear(peer(B), Message::Cancel { key: key(1, 5) });
         rig.settle();
         assert_eq!(rig.end_of(1), Some((End::Failed, Status::Cancelled)), "no lease is waited for");
@@ -158,22 +139,19 @@ fn a_take_that_is_given_up_before_its_offer_counts_as_a_taker_that_failed() {
 fn an_offer_whose_only_taker_gave_up_ends_at_once_and_others_are_told() {
     let mut rig = producer();
     rig.hear(peer(A), Message::Take(take(1, 5, false)));
-    rig.hear(
-        peer(A),
-        Message::Final { key: key(1, 5), epoch: 0, status: Status::Timeout, why: "late".into() },
-    );
+    rig.hear(peer(A), final_with(key(1, 5), Status::Timeout));
     rig.offer(1, 1);
     rig.settle();
     assert_eq!(rig.end_of(1), Some((End::Failed, Status::Timeout)));
     rig.hear(peer(B), Message::Take(Take { group: 1, ..take(1, 6, true) }));
-    assert_eq!(rig.told_end(peer(B)).map(|told| told.0), Some(Status::Stale));
+    assert_eq!(rig.told_status(peer(B)), Some(Status::Stale));
 }
 
 #[test]
 fn who_says_to_have_read_what_was_not_granted_is_not_trusted() {
     let mut rig = producer();
     rig.hear(peer(A), Message::Take(take(1, 5, false)));
-    rig.hear(peer(A), Message::Final { key: key(1, 5), epoch: 0, status: Status::Ok, why: String::new() });
+    rig.hear(peer(A), done(key(1, 5)));
     assert_eq!(rig.fences, [peer(A)]);
     rig.offer(1, 1);
     assert_eq!(rig.machine.status(id(1)), HandoffState::Offered { sealed: false, takers: 0 });
@@ -190,10 +168,7 @@ fn one_that_waits_comes_before_one_that_gave_up() {
 #[test]
 fn a_peer_that_may_not_take_ends_no_offer_by_giving_up_before_it() {
     let mut rig = given_up_before_the_offer(false);
-    let spec =
-        OfferSpec { id: id(1), blocks: blocks(0..4), takers: 2, only: vec![peer(B)], lease: Duration::ZERO };
-    rig.machine.offer(spec, 0).unwrap();
-    rig.settle();
+    rig.offer_as(OfferSpec { only: vec![peer(B)], lease: Duration::ZERO, ..offer_spec(1, 2) });
     assert_eq!(rig.machine.status(id(1)), HandoffState::Offered { sealed: false, takers: 1 }, "B alone");
 }
 
@@ -205,12 +180,12 @@ fn a_take_of_more_tokens_than_are_sealed_fails_before_and_after_the_seal() {
     rig.hear(peer(B), Message::Take(Take { tokens: 16, group: 1, ..take(1, 5, false) }));
     assert_eq!(rig.told_end(peer(A)), None);
     rig.seal(1);
-    assert_eq!(rig.told_end(peer(A)).map(|told| told.0), Some(Status::Invalid));
+    assert_eq!(rig.told_status(peer(A)), Some(Status::Invalid));
     assert_eq!(rig.told_end(peer(B)), None);
     rig.offer(2, 1);
     rig.seal(2);
     rig.hear(peer(A), Message::Take(Take { tokens: 17, ..take(2, 6, false) }));
-    assert_eq!(rig.told_end(peer(A)).map(|told| told.0), Some(Status::Invalid));
+    assert_eq!(rig.told_status(peer(A)), Some(Status::Invalid));
     assert_eq!(rig.end_of(2), Some((End::Failed, Status::Invalid)), "a refusal ends its taker");
 }
 
@@ -218,15 +193,12 @@ fn a_take_of_more_tokens_than_are_sealed_fails_before_and_after_the_seal() {
 fn an_id_that_has_ended_is_refused() {
     let mut rig = producer();
     rig.offer(1, 1);
-    rig.machine.offer_abort(id(1), 0).unwrap();
-    rig.settle();
+    rig.abort(1);
     assert_eq!(rig.end_of(1), Some((End::Cancelled, Status::Cancelled)));
     rig.hear(peer(A), Message::Take(take(1, 5, true)));
     let (status, why) = rig.told_end(peer(A)).unwrap();
     assert!(status == Status::Stale && why.contains("the producer aborted the offer"), "{why}");
-    let (blocks, lease) = (blocks(0..4), Duration::ZERO);
-    let spec = OfferSpec { id: id(1), blocks, takers: 1, only: Vec::new(), lease };
-    assert_eq!(rig.machine.offer(spec, 0).unwrap_err().status, Status::Invalid);
+    assert_eq!(rig.machine.offer(offer_spec(1, 1), 0).unwrap_err().status, Status::Invalid);
     let error = rig.machine.offer_abort(id(1), 0).unwrap_err();
     assert_eq!(error.status, Status::Stale);
     assert_eq!(rig.machine.status(id(1)), HandoffState::Ended(End::Cancelled));
@@ -241,11 +213,11 @@ fn a_repeated_take_is_the_same_and_another_number_is_refused() {
     rig.hear(peer(A), Message::Take(take(1, 5, false)));
     assert_eq!(rig.told_end(peer(A)), None);
     rig.hear(peer(A), Message::Take(take(1, 6, false)));
-    assert_eq!(rig.told_end(peer(A)).map(|told| told.0), Some(Status::Invalid));
+    assert_eq!(rig.told_status(peer(A)), Some(Status::Invalid));
     rig.hear(peer(B), Message::Take(take(1, 5, false)));
-    assert_eq!(rig.told_end(peer(B)).map(|told| told.0), Some(Status::Invalid), "the number is A's");
+    assert_eq!(rig.told_status(peer(B)), Some(Status::Invalid), "the number is A's");
     rig.hear(peer(B), Message::Take(Take { group: 1, ..take(1, 5, false) }));
-    assert_eq!(rig.told_end(peer(B)).map(|told| told.0), Some(Status::Limit), "there is one taker");
+    assert_eq!(rig.told_status(peer(B)), Some(Status::Limit), "there is one taker");
     rig.hear(peer(A), done(key(1, 5)));
     assert_eq!(rig.end_of(1), Some((End::Sent, Status::Ok)));
 }
@@ -253,11 +225,9 @@ fn a_repeated_take_is_the_same_and_another_number_is_refused() {
 #[test]
 fn an_offer_for_some_peers_refuses_others() {
     let mut rig = producer();
-    let (blocks, lease) = (blocks(0..4), Duration::MAX);
-    let spec = OfferSpec { id: id(1), blocks, takers: 1, only: vec![peer(A)], lease };
-    rig.machine.offer(spec, 0).unwrap();
+    rig.offer_as(OfferSpec { only: vec![peer(A)], ..offer_spec(1, 1) });
     rig.hear(peer(B), Message::Take(take(1, 5, false)));
-    assert_eq!(rig.told_end(peer(B)).map(|told| told.0), Some(Status::Refused));
+    assert_eq!(rig.told_status(peer(B)), Some(Status::Refused));
     rig.hear(peer(A), Message::Take(take(1, 5, false)));
     assert_eq!(rig.told_end(peer(A)), None);
 }
@@ -325,14 +295,12 @@ fn tokens_that_two_ranks_do_not_share_are_told_without_a_transfer() {
     rig.hear(peer(A), Message::Take(Take { tokens: 6, ..take(1, 5, true) }));
     // The other rank has the tokens 0, 1, 4 and 5.
     for tokens in [4, 6] {
-        rig.machine.offer_ready(id(1), 0..3, tokens, 0).unwrap();
-        rig.settle();
+        rig.ready(1, 0..3, tokens);
     }
     assert_eq!(rig.posts.len(), 1);
     assert_eq!(rig.told(peer(A)), [Message::Data { key: key(1, 5), epoch: 0, work: work(0..3, 4..6) }]);
     rig.all_moved();
-    rig.machine.offer_seal(id(1), 6, 0).unwrap();
-    rig.settle();
+    rig.seal_at(1, 6);
     assert_eq!(rig.end_of(1), Some((End::Sent, Status::Ok)));
 }
 
@@ -341,8 +309,7 @@ fn a_group_that_is_not_needed_may_lie_between_others() {
     let mut rig = Rig::new(mixed());
     rig.hello(peer(A), &mixed());
     let both = [blocks(0..4), blocks(0..4)].concat();
-    let spec = OfferSpec { id: id(1), blocks: both, takers: 1, only: Vec::new(), lease: Duration::MAX };
-    rig.machine.offer(spec, 0).unwrap();
+    rig.offer_as(OfferSpec { blocks: both, ..offer_spec(1, 1) });
     let some = [blocks(0..4), vec![Blocks::default()]].concat();
     rig.hear(peer(A), Message::Take(Take { blocks: some, ..take(1, 5, true) }));
     rig.seal(1);
@@ -401,7 +368,7 @@ fn blocks_are_within_the_layout_and_there_once() {
         vec![list(2, vec![3])],
     ];
     for blocks in bad {
-        let spec = OfferSpec { id: id(1), blocks, takers: 1, only: Vec::new(), lease: Duration::MAX };
+        let spec = OfferSpec { blocks, ..offer_spec(1, 1) };
         assert_eq!(rig.machine.offer(spec, 0).map_err(|e| e.status), Err(Status::Invalid));
     }
     rig.offer(1, 1);
@@ -425,8 +392,7 @@ fn a_pull_is_told_what_is_new() {
     rig.machine.offer_extend(id(1), &blocks(8..9), 0).unwrap();
     rig.settle();
     assert_eq!(rig.told(peer(A)), vec![], "blocks alone are no news");
-    rig.machine.offer_ready(id(1), 0..2, 20, 0).unwrap();
-    rig.settle();
+    rig.ready(1, 0..2, 20);
     assert_eq!(rig.told(peer(A)), says([20, 20, 0], vec![Blocks { first_token: 16, ids: vec![8] }]));
 }
 
@@ -442,11 +408,9 @@ fn a_pull_that_is_over_or_struck_is_told_nothing_more() {
     }
     rig.hear(peer(A), done(key(1, 5)));
     rig.sent.clear();
-    rig.machine.offer_seal(id(1), TOKENS, 0).unwrap();
-    rig.settle();
-    assert_eq!(rig.told_end(peer(B)).map(|told| told.0), Some(Status::Invalid));
-    rig.machine.offer_ready(id(1), 0..3, TOKENS, 0).unwrap();
-    rig.settle();
+    rig.seal_at(1, TOKENS);
+    assert_eq!(rig.told_status(peer(B)), Some(Status::Invalid));
+    rig.ready(1, 0..3, TOKENS);
     assert_eq!((rig.told(peer(A)), rig.told(peer(B))), (vec![], vec![]));
     assert!(matches!(rig.told(peer(C))[..], [Message::Update { .. }]));
     assert!(rig.posts.is_empty());
@@ -468,15 +432,14 @@ fn a_struck_push_waits_for_its_writes_and_cancels_those_alone() {
     assert_eq!(rig.cancels, all[..1]);
     assert_eq!(rig.told_end(peer(A)), None, "a write is under way");
     rig.moved(Err(Error::new(Status::Cancelled, "cancelled")));
-    assert_eq!(rig.told_end(peer(A)).map(|told| told.0), Some(Status::Cancelled));
-    rig.machine.offer_abort(id(1), 0).unwrap();
-    rig.settle();
+    assert_eq!(rig.told_status(peer(A)), Some(Status::Cancelled));
+    rig.abort(1);
     assert_eq!(rig.cancels, all[..2]);
     assert_eq!((rig.end_of(1), rig.machine.status(id(1))), (None, HandoffState::Ending));
     let error = rig.machine.offer_ready(id(1), 0..3, TOKENS, 0).unwrap_err();
     assert_eq!(error.status, Status::Stale);
     rig.hear(peer(C), Message::Take(Take { group: 0, rank: 0, ..take(1, 9, false) }));
-    assert_eq!(rig.told_end(peer(C)).map(|told| told.0), Some(Status::Cancelled), "nobody takes any more");
+    assert_eq!(rig.told_status(peer(C)), Some(Status::Cancelled), "nobody takes any more");
     rig.moved(Ok(()));
     assert_eq!(rig.end_of(1), Some((End::Cancelled, Status::Cancelled)));
     assert_eq!(rig.end_of(2), None);
@@ -489,9 +452,8 @@ fn a_struck_pull_keeps_the_blocks_until_its_final_or_its_peers_end() {
         rig.offer(1, 1);
         rig.seal(1);
         rig.hear(peer(A), Message::Take(take(1, 5, false)));
-        rig.machine.offer_abort(id(1), 0).unwrap();
-        rig.settle();
-        assert_eq!(rig.told_end(peer(A)).map(|told| told.0), Some(Status::Cancelled));
+        rig.abort(1);
+        assert_eq!(rig.told_status(peer(A)), Some(Status::Cancelled));
         rig.hear(peer(A), Message::Cancel { key: key(1, 5) });
         assert_eq!(rig.end_of(1), None, "it may still read");
         if is_lost {
@@ -529,7 +491,7 @@ fn a_write_that_fails_ends_its_part() {
     rig.seal(1);
     rig.hear(peer(A), Message::Take(take(1, 5, true)));
     rig.moved(Err(failed()));
-    assert_eq!(rig.told_end(peer(A)).map(|told| told.0), Some(Status::Partial));
+    assert_eq!(rig.told_status(peer(A)), Some(Status::Partial));
     assert_eq!(rig.end_of(1), Some((End::Failed, Status::Partial)));
 }
 
@@ -544,8 +506,7 @@ fn a_rank_that_has_failed_fails_its_sibling_that_has_all() {
         let (good, bad) = if other { ((B, 6), (A, 5)) } else { ((A, 5), (B, 6)) };
         rig.hear(peer(good.0), done(key(1, good.1)));
         assert_eq!(rig.end_of(1), None);
-        let why = "it broke".to_string();
-        rig.hear(peer(bad.0), Message::Final { key: key(1, bad.1), epoch: 0, status: Status::Corrupt, why });
+        rig.hear(peer(bad.0), final_with(key(1, bad.1), Status::Corrupt));
         assert_eq!(rig.end_of(1), Some((End::Failed, Status::Corrupt)));
     }
 }
@@ -570,16 +531,13 @@ fn blocks_that_were_added_let_a_push_go_on() {
     let mut rig = producer();
     rig.offer(1, 1);
     rig.hear(peer(A), Message::Take(Take { tokens: 20, blocks: blocks(0..5), ..take(1, 5, true) }));
-    rig.machine.offer_ready(id(1), 0..3, 16, 0).unwrap();
-    rig.settle();
+    rig.ready(1, 0..3, 16);
     rig.all_moved();
     rig.machine.offer_extend(id(1), &blocks(4..5), 0).unwrap();
     rig.settle();
     assert!(rig.posts.is_empty());
-    rig.machine.offer_ready(id(1), 0..3, 20, 0).unwrap();
-    rig.settle();
-    rig.machine.offer_seal(id(1), 20, 0).unwrap();
-    rig.settle();
+    rig.ready(1, 0..3, 20);
+    rig.seal_at(1, 20);
     assert_eq!(rig.end_of(1), None);
     rig.moved(Ok(()));
     assert_eq!(rig.end_of(1), Some((End::Sent, Status::Ok)));
@@ -645,8 +603,7 @@ fn a_seal_that_leases_too_many_blocks_ends_the_oldest_offers() {
     rig.now += 1;
     rig.seal(1);
     assert_eq!(rig.end_of(3), None);
-    rig.machine.offer_seal(id(2), 8, rig.now).unwrap();
-    rig.settle();
+    rig.seal_at(2, 8);
     assert_eq!([1, 2, 4].map(|number| rig.end_of(number)), [None; 3]);
     assert_eq!(rig.end_of(3), Some((End::Expired, Status::Limit)));
     let why = rig.events.iter().find_map(|event| match event {
@@ -678,8 +635,8 @@ fn close_ends_what_is_open_and_answers_what_waits() {
     rig.sent.clear();
     assert!(!rig.machine.close(0));
     rig.settle();
-    assert_eq!(rig.told_end(peer(A)).map(|told| told.0), Some(Status::Closed));
-    assert_eq!(rig.told_end(peer(B)).map(|told| told.0), Some(Status::Closed));
+    assert_eq!(rig.told_status(peer(A)), Some(Status::Closed));
+    assert_eq!(rig.told_status(peer(B)), Some(Status::Closed));
     assert!(!rig.machine.close(0), "A may read");
     rig.hear(peer(A), done(key(1, 5)));
     assert_eq!(rig.end_of(1), Some((End::Cancelled, Status::Closed)));

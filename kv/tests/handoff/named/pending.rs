@@ -4,14 +4,13 @@ use ferry::status::Error;
 use ferry::Status;
 use ferry_kv::handoff::limits::DEVICE_EVENTS_MAX;
 use ferry_kv::handoff::wire::Message;
-use ferry_kv::handoff::{Blocks, End, HandoffState};
+use ferry_kv::handoff::{Blocks, End, HandoffId, HandoffState, OfferSpec};
 
 use super::rig::*;
 
 /// An offer with a taker by push.
 fn offered() -> Rig {
-    let mut rig = Rig::new(one());
-    rig.hello(peer(2), &one());
+    let mut rig = greeted([2], [one()]);
     rig.offer(1, 1);
     rig.hear(peer(2), Message::Take(take(1, 1, true)));
     rig
@@ -51,8 +50,7 @@ fn readies_apply_in_the_order_of_their_calls() {
     rig.after(0..1, TOKENS, 7).unwrap();
     rig.after(1..2, TOKENS, 8).unwrap();
     // Without an event, and behind two.
-    rig.machine.offer_ready(id(1), 2..3, TOKENS, 0).unwrap();
-    rig.settle();
+    rig.ready(1, 2..3, TOKENS);
     rig.machine.offer_seal(id(1), TOKENS, 0).unwrap();
     assert_eq!(rig.awaited(), [7, 8]);
     rig.reached(8, Ok(()));
@@ -152,12 +150,10 @@ fn an_end_gives_up_what_waits() {
     }
     // While a WRITE of it is not final, the offer is ending, and an event changes nothing.
     let mut rig = offered();
-    rig.machine.offer_ready(id(1), 0..3, 8, 0).unwrap();
-    rig.settle();
+    rig.ready(1, 0..3, 8);
     rig.after(0..3, TOKENS, 7).unwrap();
     rig.machine.record(9, 0).unwrap();
-    rig.machine.offer_abort(id(1), 0).unwrap();
-    rig.settle();
+    rig.abort(1);
     rig.reached(7, Ok(()));
     assert!(rig.awaited().is_empty());
     assert!(rig.machine.recorded(0, 9).is_empty(), "nothing becomes ready of what is ending");
@@ -170,31 +166,10 @@ fn an_end_gives_up_what_waits() {
 fn what_waits_is_bounded() {
     let mut rig = Rig::new(one());
     for number in 0..DEVICE_EVENTS_MAX / 16 {
-        let (id, spec) = (
-            ferry_kv::handoff::HandoffId::from_bytes([
-                (number >> 8) as u8,
-                number as u8,
-                1,
-                1,
-                1,
-                1,
-                1,
-                1,
-                1,
-                1,
-                1,
-                1,
-                1,
-                1,
-                1,
-                1,
-            ]),
-            take_spec(1, 1, ferry_kv::handoff::Mode::Pull),
-        );
-        let lease = std::time::Duration::MAX;
-        let offer =
-            ferry_kv::handoff::OfferSpec { id, blocks: spec.blocks, takers: 1, only: Vec::new(), lease };
-        rig.machine.offer(offer, 0).unwrap();
+        let mut bytes = [1; 16];
+        (bytes[0], bytes[1]) = ((number >> 8) as u8, number as u8);
+        let id = HandoffId::from_bytes(bytes);
+        rig.offer_as(OfferSpec { id, ..offer_spec(1, 1) });
         for token in 1..=16 {
             rig.machine.offer_ready_after(id, 0..3, token, number as u64 * 16 + token, 0).unwrap();
         }

@@ -192,8 +192,7 @@ fn what_is_wrong_is_named_and_nothing_is_recorded_while_it_is_off() {
 /// A transfer that was posted before the recording began has no beginning to tell.
 #[test]
 fn a_recording_that_begins_in_the_middle_tells_what_it_saw() {
-    let mut rig = Rig::new(one());
-    rig.hello(peer(2), &one());
+    let mut rig = greeted([2], [one()]);
     rig.offer(1, 1);
     rig.hear(peer(2), Message::Take(take(1, 1, true)));
     rig.seal(1);

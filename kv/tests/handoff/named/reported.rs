@@ -2,8 +2,6 @@
 //! rank apart, an id that comes twice, a word that goes another way than its data. Each test has the order of events
 //! that went wrong there.
 
-use std::time::Duration;
-
 use ferry::status::Error;
 use ferry::Status;
 use ferry_kv::handoff::wire::{Message, Take};
@@ -17,20 +15,12 @@ const A: u64 = 1;
 const B: u64 = 2;
 
 fn producer() -> Rig {
-    let mut rig = Rig::new(one());
-    [A, B].iter().for_each(|from| rig.hello(peer(*from), &one()));
-    rig.sent.clear();
-    rig
+    greeted([A, B], [one(), one()])
 }
 
 /// A consumer of one rank; the layouts are those of its producers.
 fn consumer(producers: &[Layout]) -> Rig {
-    let mut rig = Rig::new(one());
-    for (number, layout) in (1..).zip(producers) {
-        rig.hello(peer(number), layout);
-    }
-    rig.sent.clear();
-    rig
+    greeted(1.., producers.iter().cloned())
 }
 
 fn lost() -> Error {
@@ -66,8 +56,7 @@ fn sglang_32564_a_cancelled_take_keeps_its_blocks_until_the_writes_into_them_are
     into.take(take_spec(1, 1, Mode::Push));
     let key = into.asked(peer(A));
     from.hear(peer(A), Message::Take(Take { key, ..take(1, key.take, true) }));
-    into.machine.take_cancel(id(1), 0).unwrap();
-    into.settle();
+    into.cancel(1);
     let told = into.told(peer(A));
     assert!(matches!(told[..], [Message::Cancel { .. }]), "{told:?}");
     assert_eq!(into.end_of(1), None, "a WRITE may be under way");
@@ -145,7 +134,7 @@ fn vllm_52234_an_id_that_has_ended_reads_nothing() {
     from.sent.clear();
     for is_push in [false, true] {
         from.hear(peer(B), Message::Take(take(1, 6, is_push)));
-        assert_eq!(from.told_end(peer(B)).map(|told| told.0), Some(Status::Stale));
+        assert_eq!(from.told_status(peer(B)), Some(Status::Stale));
     }
     assert!(from.posts.is_empty(), "nothing is written");
     // At the consumer, which had it.
@@ -163,8 +152,8 @@ fn vllm_52234_an_id_that_has_ended_reads_nothing() {
 fn vllm_51637_an_id_that_is_offered_twice_is_refused_and_the_first_one_lives() {
     let mut rig = producer();
     rig.offer(1, 1);
-    let spec = |blocks| OfferSpec { id: id(1), blocks, takers: 1, only: Vec::new(), lease: Duration::MAX };
-    let error = rig.machine.offer(spec(blocks(8..12)), 0).unwrap_err();
+    let again = OfferSpec { blocks: blocks(8..12), ..offer_spec(1, 1) };
+    let error = rig.machine.offer(again.clone(), 0).unwrap_err();
     assert!(error.status == Status::Invalid && error.message.contains("in use"), "{error:?}");
     rig.seal(1);
     rig.hear(peer(A), Message::Take(take(1, 5, true)));
@@ -175,7 +164,7 @@ fn vllm_51637_an_id_that_is_offered_twice_is_refused_and_the_first_one_lives() {
     );
     rig.all_moved();
     assert_eq!(rig.end_of(1), Some((End::Sent, Status::Ok)));
-    assert_eq!(rig.machine.offer(spec(blocks(8..12)), 0).unwrap_err().status, Status::Invalid);
+    assert_eq!(rig.machine.offer(again, 0).unwrap_err().status, Status::Invalid);
 }
 
 /// vLLM 46283: the decoder and the prefiller both gave up; each waited for the other's word, and the blocks leaked.

@@ -4,7 +4,7 @@
 use ferry::status::Error;
 use ferry::types::Op;
 use ferry::Status;
-use ferry_kv::handoff::limits::{BLOCKS_MAX, UNSENT_MAX};
+use ferry_kv::handoff::limits::BLOCKS_MAX;
 use ferry_kv::handoff::wire::{Key, Message, Take};
 use ferry_kv::handoff::{Blocks, End, Event, HandoffState, Mode, TakeSpec};
 
@@ -15,10 +15,7 @@ const A: u64 = 11;
 const B: u64 = 12;
 
 fn producer() -> Rig {
-    let mut rig = Rig::new(one());
-    [A, B].into_iter().for_each(|number| rig.hello(peer(number), &one()));
-    rig.sent.clear();
-    rig
+    greeted([A, B], [one(), one()])
 }
 
 /// A producer, which has offered, and a consumer, which has taken: peers 1 and 2.
@@ -60,10 +57,6 @@ fn retract(number: u8, take: u64, epoch: u64, from: u64) -> Message {
 
 fn retracted(take: u64, epoch: u64) -> Message {
     Message::Retracted { key: key(1, take), epoch }
-}
-
-fn done_in(epoch: u64, take: u64) -> Message {
-    Message::Final { key: key(1, take), epoch, status: Status::Ok, why: String::new() }
 }
 
 fn data(key: Key, epoch: u64, tokens: std::ops::Range<u64>) -> Message {
@@ -206,14 +199,14 @@ fn a_retract_is_over_when_the_silent_peer_is_fenced_and_the_others_go_on() {
     let added = vec![Blocks { first_token: 8, ids: vec![2, 3] }];
     let update = Message::Update { key: key(1, 6), epoch: 1, ready: vec![TOKENS; 3], added };
     assert_eq!(rig.told(peer(B)), [update]);
-    rig.hear(peer(B), done_in(1, 6));
+    rig.hear(peer(B), done_in(1, key(1, 6)));
     assert_eq!(rig.end_of(1), Some((End::PeerLost, Status::PeerLost)));
 }
 
 /// A consumer has read everything, and says so while the producer takes it back.
 #[test]
 fn a_final_of_an_old_epoch_does_not_count() {
-    for answer in [retracted(5, 1), done_in(1, 5)] {
+    for answer in [retracted(5, 1), done_in(1, key(1, 5))] {
         let mut rig = producer();
         rig.offer(1, 1);
         rig.seal(1);
@@ -221,7 +214,7 @@ fn a_final_of_an_old_epoch_does_not_count() {
         rig.told(peer(A));
         let number = rig.retract(1, 8);
         assert_eq!(rig.told(peer(A)), [retract(1, 5, 1, 8)]);
-        rig.hear(peer(A), done_in(0, 5));
+        rig.hear(peer(A), done(key(1, 5)));
         assert!(!is_over(&rig, number) && rig.end_of(1).is_none());
         let is_final = matches!(answer, Message::Final { .. });
         rig.hear(peer(A), answer);
@@ -230,9 +223,9 @@ fn a_final_of_an_old_epoch_does_not_count() {
         rig.seal(1);
         // A take that had ended has what it took; one that goes on has to read again.
         assert_eq!(rig.end_of(1).is_some(), is_final);
-        rig.hear(peer(A), done_in(0, 5));
+        rig.hear(peer(A), done(key(1, 5)));
         assert_eq!(rig.end_of(1).is_some(), is_final, "old");
-        rig.hear(peer(A), done_in(1, 5));
+        rig.hear(peer(A), done_in(1, key(1, 5)));
         assert_eq!(rig.end_of(1), Some((End::Sent, Status::Ok)));
     }
 }
@@ -245,7 +238,7 @@ fn a_final_of_an_old_epoch_ends_a_part_that_is_struck() {
     rig.hear(peer(A), Message::Take(take(1, 5, false)));
     rig.retract(1, 4);
     rig.machine.offer_abort(id(1), 0).unwrap();
-    rig.hear(peer(A), done_in(0, 5));
+    rig.hear(peer(A), done(key(1, 5)));
     assert_eq!(rig.end_of(1), Some((End::Cancelled, Status::Cancelled)));
 }
 
@@ -285,8 +278,7 @@ fn a_taker_that_comes_later_knows_nothing_of_it() {
         rig.hear(peer(A), Message::Take(take(1, 5, is_push)));
         rig.machine.offer_extend(id(1), &blocks(7..9), 0).unwrap();
         rig.ready(1, 0..3, TOKENS);
-        rig.machine.offer_seal(id(1), TOKENS, 0).unwrap();
-        rig.settle();
+        rig.seal_at(1, TOKENS);
         if is_push {
             // The first chunk, then all.
             assert_eq!(read_from(&rig.posts[0]), [0]);
@@ -300,7 +292,7 @@ fn a_taker_that_comes_later_knows_nothing_of_it() {
                 Message::Update { key: key(1, 5), epoch: 1, ready: vec![ready; 3], added }
             };
             assert_eq!(rig.told(peer(A)), [update(5, 0, vec![0, 1]), update(16, 8, vec![7, 8])]);
-            rig.hear(peer(A), done_in(1, 5));
+            rig.hear(peer(A), done_in(1, key(1, 5)));
         }
         assert_eq!(rig.end_of(1), Some((End::Sent, Status::Ok)));
     }
@@ -308,10 +300,7 @@ fn a_taker_that_comes_later_knows_nothing_of_it() {
 
 #[test]
 fn two_producers_have_epochs_of_their_own() {
-    let mut rig = Rig::new(one());
-    for (number, layout) in (1..).zip(tp(2)) {
-        rig.hello(peer(number), &layout);
-    }
+    let mut rig = greeted(1.., tp(2));
     rig.take(take_spec(1, 2, Mode::Push));
     let take = rig.asked(peer(1));
     rig.hear(peer(1), data(take, 0, 0..12));
@@ -375,8 +364,7 @@ fn a_take_that_has_ended_keeps_what_it_has() {
             deliver(&mut rigs);
             assert!(is_over(&rigs[0], number));
         }
-        rigs[0].machine.offer_seal(id(1), 0, 0).unwrap();
-        rigs[0].settle();
+        rigs[0].seal_at(1, 0);
         assert_eq!(rigs[0].end_of(1), Some((End::Sent, Status::Ok)));
     }
 }
@@ -391,7 +379,7 @@ fn a_taker_that_had_everything_and_is_lost_is_not_asked() {
         rig.hear(peer(A), Message::Take(take(1, 5, is_push)));
         rig.all_moved();
         if !is_push {
-            rig.hear(peer(A), done_in(0, 5));
+            rig.hear(peer(A), done(key(1, 5)));
         }
         rig.lost(peer(A));
         rig.hello(peer(A), &one());
@@ -409,12 +397,11 @@ fn a_retract_that_was_not_told_does_not_open_what_was_over() {
     rig.offer(1, 1);
     rig.ready(1, 0..3, TOKENS);
     rig.hear(peer(A), Message::Take(take(1, 5, false)));
-    rig.hear(peer(A), done_in(0, 5));
-    (0..UNSENT_MAX).for_each(|_| rig.hear(peer(A), Message::Ping(1)));
+    rig.hear(peer(A), done(key(1, 5)));
+    rig.fill(peer(A));
     let number = rig.retract(1, 8);
     assert!(!is_over(&rig, number), "its take may go on");
-    rig.machine.offer_abort(id(1), 0).unwrap();
-    rig.settle();
+    rig.abort(1);
     assert_eq!(rig.end_of(1), Some((End::Cancelled, Status::Cancelled)));
 }
 
@@ -429,8 +416,7 @@ fn fewer_or_more_tokens_may_follow() {
         assert!(is_over(&rigs[0], number));
         rigs[0].machine.offer_extend(id(1), &blocks(4..7), 0).unwrap();
         rigs[0].ready(1, 0..3, tokens);
-        rigs[0].machine.offer_seal(id(1), tokens, 0).unwrap();
-        rigs[0].settle();
+        rigs[0].seal_at(1, tokens);
         all_moved(&mut rigs, 0);
         deliver(&mut rigs);
         assert_eq!(rigs[1].end_of(1), end.or(Some((End::Received, Status::Ok))), "{tokens}");
@@ -477,8 +463,7 @@ fn an_abort_ends_a_retract() {
     rig.hear(peer(A), Message::Take(take(1, 5, true)));
     rig.sent.clear();
     let number = rig.retract(1, 8);
-    rig.machine.offer_abort(id(1), 0).unwrap();
-    rig.settle();
+    rig.abort(1);
     assert_eq!(status_of(rig.machine.is_retracted(id(1), number)), Status::Stale);
     assert_eq!(status_of(rig.machine.offer_retract(id(1), 8, 0)), Status::Stale);
     rig.moved(cancelled());
@@ -494,8 +479,7 @@ fn a_cancel_crosses_a_retract() {
         rigs[0].ready(1, 0..3, 8);
         deliver(&mut rigs);
         rigs[0].retract(1, 4);
-        rigs[1].machine.take_cancel(id(1), 0).unwrap();
-        rigs[1].settle();
+        rigs[1].cancel(1);
         while !rigs[mover(mode)].posts.is_empty() {
             moved(&mut rigs, mover(mode), cancelled());
         }
@@ -522,10 +506,7 @@ fn a_retract_that_takes_back_more_overtakes_the_first() {
     rig.machine.offer_extend(id(1), &blocks(1..4), 0).unwrap();
     rig.machine.offer_ready(id(1), 0..3, 4, 0).unwrap();
     // The consumer's side of it.
-    let mut rig = Rig::new(one());
-    rig.hello(peer(1), &one());
-    rig.take(take_spec(1, 1, Mode::Pull));
-    let key = rig.asked(peer(1));
+    let (mut rig, key) = asking(one(), take_spec(1, 1, Mode::Pull));
     rig.hear(peer(1), update(key, TOKENS));
     for (epoch, from) in [(1, 12), (2, 3)] {
         rig.hear(peer(1), Message::Retract { key, epoch, from });
@@ -538,10 +519,7 @@ fn a_retract_that_takes_back_more_overtakes_the_first() {
 
 #[test]
 fn nothing_is_read_before_the_answer_to_a_retract() {
-    let mut rig = Rig::new(one());
-    rig.hello(peer(1), &one());
-    rig.take(take_spec(1, 1, Mode::Pull));
-    let key = rig.asked(peer(1));
+    let (mut rig, key) = asking(one(), take_spec(1, 1, Mode::Pull));
     for ready in [[4, 0, 0], [4, 4, 0], [4, 4, 4], [8, 4, 4], [8, 8, 4], [12, 12, 12]] {
         let added = if ready[1] == 0 { blocks(0..4) } else { vec![Blocks::default()] };
         rig.hear(peer(1), Message::Update { key, epoch: 0, ready: ready.to_vec(), added });
@@ -563,10 +541,7 @@ fn nothing_is_read_before_the_answer_to_a_retract() {
 /// Blocks that replace others are not counted twice.
 #[test]
 fn a_million_blocks_may_be_granted_again() {
-    let mut rig = Rig::new(one());
-    rig.hello(peer(1), &one());
-    rig.take(take_spec(1, 1, Mode::Pull));
-    let key = rig.asked(peer(1));
+    let (mut rig, key) = asking(one(), take_spec(1, 1, Mode::Pull));
     for epoch in 0..3 {
         let added = blocks(0..BLOCKS_MAX as u32);
         rig.hear(peer(1), Message::Update { key, epoch, ready: vec![0; 3], added });
@@ -581,7 +556,7 @@ fn a_retract_waits_for_room_among_the_messages() {
     rig.holds_messages = true;
     rig.offer(1, 1);
     rig.hear(peer(A), Message::Take(take(1, 5, false)));
-    (0..UNSENT_MAX).for_each(|_| rig.hear(peer(A), Message::Ping(1)));
+    rig.fill(peer(A));
     rig.told(peer(A));
     for from in [8, 7, 6] {
         rig.retract(1, from);
@@ -631,9 +606,9 @@ fn words_about_epochs_that_no_cache_says_fence_their_peer() {
     for (words, is_fenced) in [
         (retracted(5, 0), true),
         (retracted(5, 1), true),
-        (done_in(1, 5), true),
+        (done_in(1, key(1, 5)), true),
         (retracted(6, 1), false),
-        (done_in(0, 6), false),
+        (done(key(1, 6)), false),
     ] {
         let mut rig = producer();
         rig.offer(1, 1);
@@ -643,8 +618,7 @@ fn words_about_epochs_that_no_cache_says_fence_their_peer() {
     }
     // A producer's words: an epoch that does not follow, and data of one that has not begun.
     for wrong in [retract(1, 1, 3, 4), retract(1, 1, 2, 4), data(key(1, 1), 4, 0..4)] {
-        let mut rig = Rig::new(one());
-        rig.hello(peer(1), &one());
+        let mut rig = greeted([1], [one()]);
         rig.take(take_spec(1, 1, Mode::Push));
         let take = rig.asked(peer(1)).take;
         let wrong = match wrong {
@@ -666,10 +640,7 @@ fn grants_of_another_epoch_or_without_a_retract_are_corrupt() {
         Message::Update { key, epoch, ready: vec![ready; 3], added }
     };
     for (epoch, ready, first_token) in [(0, 12, 12), (2, 12, 12), (1, 4, 12), (1, 12, 8), (1, 12, 11)] {
-        let mut rig = Rig::new(one());
-        rig.hello(peer(1), &one());
-        rig.take(take_spec(1, 1, Mode::Pull));
-        let key = rig.asked(peer(1));
+        let (mut rig, key) = asking(one(), take_spec(1, 1, Mode::Pull));
         rig.hear(peer(1), grant(key, 0, TOKENS, 0, vec![0, 1, 2, 3]));
         rig.moved(Ok(()));
         // A take that is complete is over; another one is not.
@@ -686,10 +657,7 @@ fn grants_of_another_epoch_or_without_a_retract_are_corrupt() {
         assert_eq!(rig.valid(2).0, 8);
     }
     // A grant before the answer.
-    let mut rig = Rig::new(one());
-    rig.hello(peer(1), &one());
-    rig.take(take_spec(1, 1, Mode::Pull));
-    let key = rig.asked(peer(1));
+    let (mut rig, key) = asking(one(), take_spec(1, 1, Mode::Pull));
     rig.hear(peer(1), grant(key, 0, TOKENS, 0, vec![0, 1, 2, 3]));
     rig.hear(peer(1), Message::Retract { key, epoch: 1, from: 8 });
     rig.hear(peer(1), grant(key, 1, TOKENS, 8, vec![9, 8]));
@@ -699,12 +667,10 @@ fn grants_of_another_epoch_or_without_a_retract_are_corrupt() {
 
 #[test]
 fn a_retract_of_a_take_that_is_unknown_is_answered() {
-    let mut rig = Rig::new(one());
-    rig.hello(peer(1), &one());
+    let mut rig = greeted([1], [one()]);
     rig.take(take_spec(1, 1, Mode::Pull));
     let known = rig.asked(peer(1));
-    rig.machine.take_cancel(id(1), 0).unwrap();
-    rig.settle();
+    rig.cancel(1);
     rig.told(peer(1));
     for (key, status) in [(known, Status::Cancelled), (key(9, 4), Status::Ok)] {
         rig.hear(peer(1), Message::Retract { key, epoch: 7, from: 0 });
@@ -720,15 +686,11 @@ fn a_retract_of_a_take_that_is_unknown_is_answered() {
 /// A take that ends waits for its producer; the retract that crosses its CANCEL needs no answer of its own.
 #[test]
 fn a_take_that_is_ending_answers_for_what_it_has_let_go() {
-    let mut rig = Rig::new(one());
-    for (number, layout) in (1..).zip(tp(2)) {
-        rig.hello(peer(number), &layout);
-    }
+    let mut rig = greeted(1.., tp(2));
     rig.take(take_spec(1, 2, Mode::Push));
     let key = rig.asked(peer(1));
     rig.hear(peer(1), data(key, 0, 0..TOKENS));
-    rig.machine.take_cancel(id(1), 0).unwrap();
-    rig.settle();
+    rig.cancel(1);
     rig.sent.clear();
     for from in [1, 2] {
         rig.hear(peer(from), Message::Retract { key, epoch: 1, from: 4 });
@@ -747,15 +709,15 @@ fn a_push_that_had_everything_may_say_that_its_take_is_over() {
     rig.offer(1, 1);
     rig.ready(1, 0..3, TOKENS);
     rig.hear(peer(A), Message::Take(take(1, 5, true)));
-    rig.hear(peer(A), done_in(0, 5));
+    rig.hear(peer(A), done(key(1, 5)));
     assert_eq!(rig.posts[0].op, Op::Write);
     let number = rig.retract(1, 8);
-    rig.hear(peer(A), done_in(1, 5));
+    rig.hear(peer(A), done_in(1, key(1, 5)));
     assert!(!is_over(&rig, number), "a WRITE reads the blocks, whatever the consumer says");
     rig.moved(cancelled());
-    rig.hear(peer(A), done_in(0, 5));
+    rig.hear(peer(A), done(key(1, 5)));
     assert!(!is_over(&rig, number));
-    rig.hear(peer(A), done_in(1, 5));
+    rig.hear(peer(A), done_in(1, key(1, 5)));
     assert!(is_over(&rig, number));
 }
 

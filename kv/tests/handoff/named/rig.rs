@@ -7,6 +7,7 @@ use std::time::Duration;
 use ferry::status::Error;
 use ferry::types::{Op, PeerId};
 use ferry::Status;
+use ferry_kv::handoff::limits::UNSENT_MAX;
 use ferry_kv::handoff::wire::{Key, Message, Take};
 use ferry_kv::handoff::{
     parts, Action, Blocks, End, Event, HandoffId, Machine, Mode, OfferSpec, PostId, TakeSpec, Work,
@@ -97,6 +98,11 @@ pub fn take(number: u8, take: u64, is_push: bool) -> Take {
     Take { key, incarnation, group: 0, rank: 0, is_push, skip: 0, tokens: TOKENS, wanted, blocks }
 }
 
+pub fn offer_spec(number: u8, takers: u32) -> OfferSpec {
+    let lease = Duration::from_nanos(LEASE);
+    OfferSpec { id: id(number), blocks: blocks(0..4), takers, only: Vec::new(), lease }
+}
+
 /// A take into blocks of its own.
 pub fn take_spec(number: u8, producers: u64, mode: Mode) -> TakeSpec {
     let first = 4 * u32::from(number.saturating_sub(1));
@@ -118,7 +124,15 @@ pub fn work(layers: Range<u32>, tokens: Range<u64>) -> Work {
 }
 
 pub fn done(key: Key) -> Message {
-    Message::Final { key, epoch: 0, status: Status::Ok, why: String::new() }
+    done_in(0, key)
+}
+
+pub fn done_in(epoch: u64, key: Key) -> Message {
+    Message::Final { key, epoch, status: Status::Ok, why: String::new() }
+}
+
+pub fn final_with(key: Key, status: Status) -> Message {
+    Message::Final { key, epoch: 0, status, why: "given up".into() }
 }
 
 pub fn ended(key: Key, status: Status) -> Message {
@@ -127,6 +141,25 @@ pub fn ended(key: Key, status: Status) -> Message {
 
 pub fn update(key: Key, ready: u64) -> Message {
     Message::Update { key, epoch: 0, ready: vec![ready; 3], added: blocks(0..4) }
+}
+
+/// A machine of one rank that its peers have greeted, each with the next of these layouts.
+pub fn greeted(peers: impl IntoIterator<Item = u64>, layouts: impl IntoIterator<Item = Layout>) -> Rig {
+    let mut rig = Rig::new(one());
+    for (number, layout) in peers.into_iter().zip(layouts) {
+        rig.hello(peer(number), &layout);
+    }
+    rig.sent.clear();
+    rig
+}
+
+/// A consumer that has asked peer 1, whose layout is the same, for a take.
+pub fn asking(layout: Layout, spec: TakeSpec) -> (Rig, Key) {
+    let mut rig = Rig::new(layout.clone());
+    rig.hello(peer(1), &layout);
+    rig.take(spec);
+    let key = rig.asked(peer(1));
+    (rig, key)
 }
 
 /// Delivers all messages, and those that they cause.
@@ -229,6 +262,15 @@ impl Rig {
         told.into_iter().next()
     }
 
+    pub fn told_status(&mut self, peer: PeerId) -> Option<Status> {
+        self.told_end(peer).map(|(status, _)| status)
+    }
+
+    /// A peer's questions leave no room for other messages to it, as long as the rig holds messages.
+    pub fn fill(&mut self, peer: PeerId) {
+        (0..UNSENT_MAX).for_each(|_| self.hear(peer, Message::Ping(1)));
+    }
+
     /// The number of the take that a peer was asked for.
     pub fn asked(&mut self, peer: PeerId) -> Key {
         let mut takes = self.told(peer).into_iter().filter_map(|message| match message {
@@ -239,16 +281,28 @@ impl Rig {
     }
 
     pub fn offer(&mut self, number: u8, takers: u32) {
-        let lease = Duration::from_nanos(LEASE);
-        let spec = OfferSpec { id: id(number), blocks: blocks(0..4), takers, only: Vec::new(), lease };
+        self.offer_as(offer_spec(number, takers));
+    }
+
+    pub fn offer_as(&mut self, spec: OfferSpec) {
         self.machine.offer(spec, self.now).unwrap();
+        self.settle();
+    }
+
+    pub fn abort(&mut self, number: u8) {
+        self.machine.offer_abort(id(number), self.now).unwrap();
         self.settle();
     }
 
     /// All tokens are computed, and the offer is sealed.
     pub fn seal(&mut self, number: u8) {
         self.machine.offer_ready(id(number), 0..3, TOKENS, self.now).unwrap();
-        self.machine.offer_seal(id(number), TOKENS, self.now).unwrap();
+        self.seal_at(number, TOKENS);
+    }
+
+    /// Seals an offer without another word of what is computed.
+    pub fn seal_at(&mut self, number: u8, tokens: u64) {
+        self.machine.offer_seal(id(number), tokens, self.now).unwrap();
         self.settle();
     }
 
@@ -266,6 +320,11 @@ impl Rig {
 
     pub fn take(&mut self, spec: TakeSpec) {
         self.machine.take(spec, self.now).unwrap();
+        self.settle();
+    }
+
+    pub fn cancel(&mut self, number: u8) {
+        self.machine.take_cancel(id(number), self.now).unwrap();
         self.settle();
     }
 

@@ -4,7 +4,7 @@
 use ferry::Status;
 use ferry_kv::handoff::limits::SILENCES_TO_END;
 use ferry_kv::handoff::wire::{Message, Take};
-use ferry_kv::handoff::{End, HandoffState, Mode, Owner, TakeSpec};
+use ferry_kv::handoff::{End, HandoffState, Mode, OfferSpec, Owner, TakeSpec};
 
 use super::rig::*;
 
@@ -12,12 +12,7 @@ const A: u64 = 1;
 const B: u64 = 2;
 
 fn rig() -> Rig {
-    let mut rig = Rig::new(one());
-    for number in [A, B] {
-        rig.hello(peer(number), &one());
-    }
-    rig.sent.clear();
-    rig
+    greeted([A, B], [one(), one()])
 }
 
 /// Lets a peer be silent for so long that it is asked and given up, while the other one answers.
@@ -146,7 +141,7 @@ fn a_silent_consumer_that_is_written_to_is_not_fenced_and_the_other_one_is_serve
         let result = if posted.peer == peer(A) { cancelled() } else { Ok(()) };
         rig.moved(result);
     }
-    assert_eq!(rig.told_end(peer(A)).map(|told| told.0), Some(Status::PeerLost));
+    assert_eq!(rig.told_status(peer(A)), Some(Status::PeerLost));
     rig.seal(1);
     rig.all_moved();
     assert_eq!(rig.end_of(1), Some((End::PeerLost, Status::PeerLost)));
@@ -196,8 +191,7 @@ fn a_consumer_that_answers_and_does_not_end_its_reads_is_fenced() {
         if retracts {
             rig.retract(1, 8);
         } else {
-            rig.machine.offer_abort(id(1), rig.now).unwrap();
-            rig.settle();
+            rig.abort(1);
         }
         answers_and_does_not_end(&mut rig);
         assert_eq!((rig.end_of(1), &rig.fences[..]), (None, &[peer(A)][..]), "retracts: {retracts}");
@@ -307,7 +301,7 @@ fn a_take_that_the_offer_cannot_serve_ends_its_taker() {
             rig.seal(1);
             rig.hear(peer(A), refused);
         }
-        assert_eq!(rig.told_end(peer(A)).map(|told| told.0), Some(Status::Invalid));
+        assert_eq!(rig.told_status(peer(A)), Some(Status::Invalid));
         assert_eq!(rig.end_of(1), Some((End::Failed, Status::Invalid)));
     }
 }
@@ -337,16 +331,9 @@ fn a_refused_take_leaves_the_other_takers_to_the_offer() {
 #[test]
 fn who_may_not_take_ends_no_offer() {
     let mut rig = rig();
-    let spec = ferry_kv::handoff::OfferSpec {
-        id: id(1),
-        blocks: blocks(0..4),
-        takers: 1,
-        only: vec![peer(B)],
-        lease: std::time::Duration::MAX,
-    };
-    rig.machine.offer(spec, 0).unwrap();
+    rig.offer_as(OfferSpec { only: vec![peer(B)], ..offer_spec(1, 1) });
     rig.hear(peer(A), Message::Take(Take { skip: TOKENS + 1, ..take(1, 5, true) }));
-    assert_eq!(rig.told_end(peer(A)).map(|told| told.0), Some(Status::Refused));
+    assert_eq!(rig.told_status(peer(A)), Some(Status::Refused));
     rig.hear(peer(B), Message::Take(take(1, 5, true)));
     rig.seal(1);
     rig.all_moved();

@@ -18,12 +18,7 @@ const B: u64 = 2;
 
 /// A consumer of one rank, and producers of so many.
 fn consumer(producers: u32) -> Rig {
-    let mut rig = Rig::new(one());
-    for (number, layout) in (1..).zip(tp(producers)) {
-        rig.hello(peer(number), &layout);
-    }
-    rig.sent.clear();
-    rig
+    greeted(1.., tp(producers))
 }
 
 fn data(take: ferry_kv::handoff::wire::Key, layers: u32, tokens: u64) -> Message {
@@ -56,9 +51,7 @@ fn a_deadline_counts_from_the_latest_time() {
 
 #[test]
 fn a_pull_is_received_when_all_was_read() {
-    let mut rig = consumer(1);
-    rig.take(take_spec(1, 1, Mode::Pull));
-    let key = rig.asked(peer(A));
+    let (mut rig, key) = asking(one(), take_spec(1, 1, Mode::Pull));
     assert!(rig.posts.is_empty(), "nothing is granted");
     rig.hear(peer(A), update(key, 8));
     assert_eq!(rig.posts.len(), 1);
@@ -182,11 +175,8 @@ fn a_failed_rank_strikes_the_take_and_its_sibling_is_cancelled() {
 #[test]
 fn a_struck_push_waits_for_its_producer_or_the_loss_of_that() {
     for is_lost in [false, true] {
-        let mut rig = consumer(1);
-        rig.take(take_spec(1, 1, Mode::Push));
-        let key = rig.asked(peer(A));
-        rig.machine.take_cancel(id(1), 0).unwrap();
-        rig.settle();
+        let (mut rig, key) = asking(one(), take_spec(1, 1, Mode::Push));
+        rig.cancel(1);
         assert_eq!(rig.told(peer(A)), vec![Message::Cancel { key }]);
         assert_eq!((rig.end_of(1), rig.machine.status(id(1))), (None, HandoffState::Ending));
         if is_lost {
@@ -210,8 +200,7 @@ fn a_cancelled_pull_cancels_its_reads_alone_and_waits_for_them() {
     rig.hear(peer(A), update(other, TOKENS));
     rig.sent.clear();
     let own: Vec<_> = rig.posts[..2].iter().map(|posted| posted.post).collect();
-    rig.machine.take_cancel(id(1), 0).unwrap();
-    rig.settle();
+    rig.cancel(1);
     assert_eq!(rig.cancels, own);
     assert_eq!((rig.end_of(1), rig.sent.len()), (None, 0));
     rig.moved(Ok(()));
@@ -223,9 +212,7 @@ fn a_cancelled_pull_cancels_its_reads_alone_and_waits_for_them() {
 
 #[test]
 fn a_lost_producer_ends_the_take_when_its_reads_are_final() {
-    let mut rig = consumer(1);
-    rig.take(take_spec(1, 1, Mode::Pull));
-    let key = rig.asked(peer(A));
+    let (mut rig, key) = asking(one(), take_spec(1, 1, Mode::Pull));
     rig.hear(peer(A), update(key, TOKENS));
     rig.lost(peer(A));
     assert_eq!((rig.end_of(1), rig.cancels.len()), (None, 1));
@@ -265,9 +252,7 @@ fn what_one_producer_sends_goes_on_while_another_is_greeted() {
 
 #[test]
 fn layers_are_told_once_and_coalesce() {
-    let mut rig = consumer(1);
-    rig.take(TakeSpec { tell_layers: true, ..take_spec(1, 1, Mode::Push) });
-    let key = rig.asked(peer(A));
+    let (mut rig, key) = asking(one(), TakeSpec { tell_layers: true, ..take_spec(1, 1, Mode::Push) });
     let layer = |layer: u32| {
         Message::Data { key, epoch: 0, work: work(layer..layer + 1, 0..TOKENS) }.encode().unwrap()
     };
@@ -288,11 +273,8 @@ fn layers_are_told_once_and_coalesce() {
 
 #[test]
 fn a_group_that_is_not_needed_may_lie_between_others() {
-    let mut rig = Rig::new(mixed());
-    rig.hello(peer(A), &mixed());
     let some = [blocks(0..4), vec![Blocks::default()]].concat();
-    rig.take(TakeSpec { blocks: some, ..take_spec(1, 1, Mode::Pull) });
-    let key = rig.asked(peer(A));
+    let (mut rig, key) = asking(mixed(), TakeSpec { blocks: some, ..take_spec(1, 1, Mode::Pull) });
     let added = [blocks(0..4), blocks(0..4)].concat();
     rig.hear(peer(A), Message::Update { key, epoch: 0, ready: vec![TOKENS; 3], added });
     assert_eq!(rig.end_of(1), None);
@@ -302,13 +284,10 @@ fn a_group_that_is_not_needed_may_lie_between_others() {
 
 #[test]
 fn a_window_that_begins_above_token_0_is_read_from_there() {
-    let mut rig = Rig::new(mixed());
-    rig.hello(peer(A), &mixed());
     let window = |first_token, ids: std::ops::Range<u32>| Blocks { first_token, ids: ids.collect() };
     let ours = [blocks(0..4), vec![window(4, 10..13)]].concat();
     let theirs = [blocks(4..8), vec![window(8, 20..22)]].concat();
-    rig.take(TakeSpec { blocks: ours.clone(), ..take_spec(1, 1, Mode::Pull) });
-    let key = rig.asked(peer(A));
+    let (mut rig, key) = asking(mixed(), TakeSpec { blocks: ours.clone(), ..take_spec(1, 1, Mode::Pull) });
     rig.hear(peer(A), Message::Update { key, epoch: 0, ready: vec![TOKENS; 3], added: theirs.clone() });
     let requests = rig.posts.iter().flat_map(|posted| posted.moves.iter().flat_map(|moves| moves.requests()));
     let moved: BTreeSet<(u64, u64)> =
@@ -335,9 +314,7 @@ fn all_layers_of_nothing_are_complete() {
 
 #[test]
 fn layers_that_were_not_seen_are_told_in_one_event() {
-    let mut rig = consumer(1);
-    rig.take(TakeSpec { tell_layers: true, ..take_spec(1, 1, Mode::Push) });
-    let key = rig.asked(peer(A));
+    let (mut rig, key) = asking(one(), TakeSpec { tell_layers: true, ..take_spec(1, 1, Mode::Push) });
     for layer in 0..2 {
         let message =
             Message::Data { key, epoch: 0, work: work(layer..layer + 1, 0..TOKENS) }.encode().unwrap();
@@ -380,9 +357,7 @@ fn auto_pulls_on_the_same_host_and_is_pushed_to_from_others() {
 
 #[test]
 fn close_cancels_takes_and_waits_for_their_ends() {
-    let mut rig = consumer(1);
-    rig.take(take_spec(1, 1, Mode::Push));
-    let key = rig.asked(peer(A));
+    let (mut rig, key) = asking(one(), take_spec(1, 1, Mode::Push));
     assert!(!rig.machine.close(0));
     rig.settle();
     assert_eq!(rig.end_of(1), None);
@@ -425,8 +400,7 @@ fn no_two_takes_write_one_block() {
     rig.take(TakeSpec { skip_tokens: 4, tokens: 4, ..take_spec(3, 1, Mode::Pull) });
     assert_eq!(rig.machine.status(id(3)), HandoffState::Taking { valid_tokens: 4 });
     // They are free with the end of their take, and not before.
-    rig.machine.take_cancel(id(1), 0).unwrap();
-    rig.settle();
+    rig.cancel(1);
     assert_eq!(refused(&mut rig, TakeSpec { id: id(4), ..again(3..4) }), text);
     rig.lost(peer(A));
     assert!(rig.end_of(1).is_some());
@@ -483,9 +457,7 @@ fn a_late_byte_anywhere_in_a_block_fails_its_handoff() {
 fn nothing_of_a_take_is_valid_after_late_bytes() {
     let first = one().layers[0].memory.unwrap().address;
     for is_ending in [false, true] {
-        let mut rig = consumer(1);
-        rig.take(take_spec(1, 1, Mode::Push));
-        let key = rig.asked(peer(A));
+        let (mut rig, key) = asking(one(), take_spec(1, 1, Mode::Push));
         rig.hear(peer(A), data(key, 3, 8));
         if is_ending {
             rig.machine.take_cancel(id(1), rig.now).unwrap();
@@ -505,9 +477,7 @@ fn nothing_of_a_take_is_valid_after_late_bytes() {
 fn nothing_is_valid_of_a_producer_whose_memory_is_corrupt() {
     for mode in [Mode::Push, Mode::Pull] {
         for (status, valid) in [(Status::Corrupt, (4, 3)), (Status::NoMemory, (8, 2))] {
-            let mut rig = consumer(1);
-            rig.take(TakeSpec { skip_tokens: 4, ..take_spec(1, 1, mode) });
-            let key = rig.asked(peer(A));
+            let (mut rig, key) = asking(one(), TakeSpec { skip_tokens: 4, ..take_spec(1, 1, mode) });
             match mode {
                 Mode::Push => {
                     rig.hear(peer(A), Message::Data { key, epoch: 0, work: work(0..3, 4..8) });
@@ -525,9 +495,7 @@ fn nothing_is_valid_of_a_producer_whose_memory_is_corrupt() {
 #[test]
 fn a_second_harm_does_not_mend_the_first() {
     let first = one().layers[0].memory.unwrap().address;
-    let mut rig = consumer(1);
-    rig.take(TakeSpec { skip_tokens: 4, ..take_spec(1, 1, Mode::Push) });
-    let key = rig.asked(peer(A));
+    let (mut rig, key) = asking(one(), TakeSpec { skip_tokens: 4, ..take_spec(1, 1, Mode::Push) });
     rig.hear(peer(A), Message::Data { key, epoch: 0, work: work(0..3, 4..8) });
     assert_eq!(rig.machine.late_apply(&(first..first + 1), rig.now), 1);
     rig.hear(peer(A), ended(key, Status::Corrupt));

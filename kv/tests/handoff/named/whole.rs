@@ -14,10 +14,7 @@ const LOST: Option<(End, Status)> = Some((End::PeerLost, Status::PeerLost));
 
 /// A take from two producers, of which the first has sent everything.
 fn half_complete(mode: Mode) -> (Rig, Key) {
-    let mut rig = Rig::new(one());
-    for (number, layout) in (1..).zip(tp(2)) {
-        rig.hello(peer(number), &layout);
-    }
+    let mut rig = greeted(1.., tp(2));
     rig.take(take_spec(1, 2, mode));
     let key = rig.asked(peer(A));
     sends(&mut rig, mode, key, A, 0);
@@ -127,8 +124,7 @@ fn a_producer_that_said_goodbye_is_not_asked() {
 #[test]
 fn a_silent_taker_that_had_everything_is_told_that_it_is_given_up() {
     for is_push in [true, false] {
-        let mut rig = Rig::new(one());
-        rig.hello(peer(A), &one());
+        let mut rig = greeted([A], [one()]);
         rig.offer(1, 2);
         rig.ready(1, 0..3, TOKENS);
         rig.hear(peer(A), Message::Take(take(1, 5, is_push)));

@@ -1,13 +1,11 @@
-//! Blocks that leave a window, and states, of a sequence whose tokens are taken back. Above 500 lines: the stories share
-//! the producer and the helpers at the top, and each is short.
+//! Blocks that leave a window, and states, of a sequence whose tokens are taken back.
 
 use std::ops::Range;
-use std::time::Duration;
 
 use ferry::status::Error;
 use ferry::Status;
 use ferry_kv::handoff::wire::{Message, Take};
-use ferry_kv::handoff::{Blocks, End, HandoffState, OfferSpec};
+use ferry_kv::handoff::{Blocks, End, HandoffState, Mode, OfferSpec, TakeSpec};
 use ferry_kv::layout::{GroupKind, Layout};
 
 use super::rig::*;
@@ -30,8 +28,7 @@ fn producer(layout: &Layout) -> Rig {
     for number in [A, B] {
         rig.hello(peer(number), layout);
     }
-    let spec = OfferSpec { id: id(1), blocks: both(), takers: 2, only: Vec::new(), lease: Duration::MAX };
-    rig.machine.offer(spec, 0).unwrap();
+    rig.offer_as(OfferSpec { blocks: both(), ..offer_spec(1, 2) });
     rig.sent.clear();
     rig
 }
@@ -39,6 +36,10 @@ fn producer(layout: &Layout) -> Rig {
 fn with_state() -> Layout {
     let shape = Shape { middle: Some(GroupKind::State), ..Shape::plain(1, 1, 4) };
     layouts(shape, 0).remove(0)
+}
+
+fn of_both(mode: Mode, tokens: u64) -> TakeSpec {
+    TakeSpec { blocks: both(), tokens, ..take_spec(1, 1, mode) }
 }
 
 fn of_tokens(group: u64, number: u64, tokens: u64, is_push: bool) -> Message {
@@ -98,18 +99,14 @@ fn a_window_block_is_freed_at_layer_n() {
             assert_eq!(told.iter().map(news).collect::<Vec<_>>(), [list(16, 10..11)]);
             rig.hear(peer(A), done(key(1, 5)));
         }
-        rig.machine.offer_seal(id(1), TOKENS, 0).unwrap();
-        rig.settle();
+        rig.seal_at(1, TOKENS);
         assert_eq!(rig.end_of(1), None, "another taker");
         // A taker that comes now is told of what is left.
         rig.hear(peer(B), of_tokens(1, 6, TOKENS, false));
         let told = rig.told(peer(B));
         assert!(matches!(&told[..], [Message::Update { added, epoch: 1, .. }]
             if added[1] == Blocks { first_token: 8, ids: vec![12, 13, 10] }));
-        rig.hear(
-            peer(B),
-            Message::Final { key: key(1, 6), epoch: 1, status: Status::Ok, why: String::new() },
-        );
+        rig.hear(peer(B), done_in(1, key(1, 6)));
         assert_eq!(rig.end_of(1), Some((End::Sent, Status::Ok)));
     }
 }
@@ -233,12 +230,7 @@ fn a_state_goes_with_its_last_token() {
 /// A row that moves as a whole is complete or not.
 #[test]
 fn a_window_is_dropped_as_a_whole() {
-    let mut rig = Rig::new(mixed());
-    rig.hello(peer(1), &mixed());
-    let mut spec = take_spec(1, 1, ferry_kv::handoff::Mode::Push);
-    spec.blocks = both();
-    rig.take(spec);
-    let key = rig.asked(peer(1));
+    let (mut rig, key) = asking(mixed(), of_both(Mode::Push, TOKENS));
     for (layers, end) in [(0..2, TOKENS), (2..3, 12)] {
         rig.hear(peer(1), Message::Data { key, epoch: 0, work: work(layers, 0..end) });
     }
@@ -256,12 +248,7 @@ fn a_window_is_dropped_as_a_whole() {
 /// A consumer reads a state again from the blocks that it was told last.
 #[test]
 fn a_consumer_reads_a_state_again() {
-    let mut rig = Rig::new(with_state());
-    rig.hello(peer(1), &with_state());
-    let mut spec = take_spec(1, 1, ferry_kv::handoff::Mode::Pull);
-    (spec.blocks, spec.tokens) = (both(), 12);
-    rig.take(spec);
-    let key = rig.asked(peer(1));
+    let (mut rig, key) = asking(with_state(), of_both(Mode::Pull, 12));
     let grant = |epoch, added| Message::Update { key, epoch, ready: vec![12; 3], added };
     rig.hear(peer(1), Message::Update { key, epoch: 0, ready: vec![12, 12, 8], added: both() });
     rig.all_moved();
@@ -276,12 +263,7 @@ fn a_consumer_reads_a_state_again() {
 /// A state that nothing was taken back of may be given up all the same: it is not read before it is told anew.
 #[test]
 fn a_state_is_not_read_between_a_retract_and_the_next_grant() {
-    let mut rig = Rig::new(with_state());
-    rig.hello(peer(1), &with_state());
-    let mut spec = take_spec(1, 1, ferry_kv::handoff::Mode::Pull);
-    (spec.blocks, spec.tokens) = (both(), 8);
-    rig.take(spec);
-    let key = rig.asked(peer(1));
+    let (mut rig, key) = asking(with_state(), of_both(Mode::Pull, 8));
     rig.hear(peer(1), Message::Update { key, epoch: 0, ready: vec![8, 4, 0], added: both() });
     rig.all_moved();
     rig.hear(peer(1), Message::Retract { key, epoch: 1, from: 8 });
@@ -312,7 +294,7 @@ fn a_take_that_comes_when_its_window_blocks_are_freed_is_stale_and_ends_its_take
         assert_eq!(rig.told_end(peer(A)), None);
         assert_eq!(rig.end_of(1), None);
         rig.hear(peer(A), of_tokens(7, 7, TOKENS, is_push));
-        assert_eq!(rig.told_end(peer(A)).map(|told| told.0), Some(Status::Limit));
+        assert_eq!(rig.told_status(peer(A)), Some(Status::Limit));
     }
 }
 
@@ -336,11 +318,7 @@ fn a_window_block_that_was_freed_cannot_be_handed_over_again() {
             rig.told(peer(A));
             rig.hear(
                 peer(A),
-                if goes_on {
-                    Message::Retracted { key: key(1, 5), epoch: 2 }
-                } else {
-                    Message::Final { key: key(1, 5), epoch: 2, status: Status::Ok, why: String::new() }
-                },
+                if goes_on { Message::Retracted { key: key(1, 5), epoch: 2 } } else { done_in(2, key(1, 5)) },
             );
             let told = rig.told_end(peer(A)).map_or(Status::Ok, |told| told.0);
             assert_eq!(told, end, "from {from}, goes on: {goes_on}, push: {is_push}");
@@ -366,7 +344,7 @@ fn a_window_block_that_was_freed_and_taken_back_is_offered_to_those_who_come_lat
             assert!(!frees_more || rig.free(4) == number);
             // The window of 12 tokens begins at token 6.
             rig.hear(peer(A), of_tokens(0, 5, 12, is_push));
-            assert_eq!(rig.told_end(peer(A)).map(|told| told.0), end, "{from}, {frees_more}, {is_push}");
+            assert_eq!(rig.told_status(peer(A)), end, "{from}, {frees_more}, {is_push}");
         }
     }
 }
@@ -391,11 +369,11 @@ fn a_window_that_begins_later_than_it_was_taken_back_ends_those_that_need_more()
             let more = [list(0, 20..22), list(resumes, 20..23)];
             rig.machine.offer_extend(id(1), &more, 0).unwrap();
             rig.ready(1, 0..3, TOKENS);
-            assert_eq!(rig.told_end(peer(A)).map(|told| told.0), end, "from {resumes}, push: {is_push}");
+            assert_eq!(rig.told_status(peer(A)), end, "from {resumes}, push: {is_push}");
             assert_eq!(rig.posts.is_empty(), !is_push || end.is_some());
             // A taker that comes now needs the same.
             rig.hear(peer(B), of_tokens(1, 6, 12, is_push));
-            assert_eq!(rig.told_end(peer(B)).map(|told| told.0), end, "from {resumes}, push: {is_push}");
+            assert_eq!(rig.told_status(peer(B)), end, "from {resumes}, push: {is_push}");
         }
     }
 }
@@ -403,12 +381,7 @@ fn a_window_that_begins_later_than_it_was_taken_back_ends_those_that_need_more()
 /// Nothing of an epoch that has ended is read: not the blocks before those that the next one tells, either.
 #[test]
 fn what_was_granted_before_a_retract_is_not_read_after_it() {
-    let mut rig = Rig::new(mixed());
-    rig.hello(peer(1), &mixed());
-    let mut spec = take_spec(1, 1, ferry_kv::handoff::Mode::Pull);
-    (spec.blocks, spec.tokens) = (both(), 12);
-    rig.take(spec);
-    let key = rig.asked(peer(1));
+    let (mut rig, key) = asking(mixed(), of_both(Mode::Pull, 12));
     rig.hear(peer(1), Message::Update { key, epoch: 0, ready: vec![8; 3], added: both() });
     rig.all_moved();
     rig.hear(peer(1), Message::Retract { key, epoch: 1, from: 6 });
@@ -449,8 +422,7 @@ fn a_window_that_is_being_read_does_not_hold_tokens_that_are_taken_back() {
         if is_push {
             rig.all_moved()
         } else {
-            let done = Message::Final { key: key(1, 5), epoch: 2, status: Status::Ok, why: String::new() };
-            rig.hear(peer(A), done);
+            rig.hear(peer(A), done_in(2, key(1, 5)));
         }
         assert!(rig.is_free(window), "{is_push}");
     }
@@ -468,8 +440,7 @@ fn a_window_that_begins_late_serves_no_take_that_needs_more() {
             let mut rig = Rig::new(mixed());
             rig.hello(peer(A), &mixed());
             let blocks = vec![list(0, 0..4), list(8, 10..12)];
-            let (lease, only) = (Duration::MAX, Vec::new());
-            rig.machine.offer(OfferSpec { id: id(1), blocks, takers: 2, only, lease }, 0).unwrap();
+            rig.offer_as(OfferSpec { blocks, ..offer_spec(1, 2) });
             rig.sent.clear();
             if let Some(from) = retracts_to {
                 rig.retract(1, from);
@@ -477,7 +448,7 @@ fn a_window_that_begins_late_serves_no_take_that_needs_more() {
                 rig.machine.offer_extend(id(1), &more, 0).unwrap();
             }
             rig.hear(peer(A), of_tokens(0, 5, tokens, is_push));
-            let told = rig.told_end(peer(A)).map(|told| told.0);
+            let told = rig.told_status(peer(A));
             assert_eq!(told, end, "{retracts_to:?}, {tokens} tokens, push: {is_push}");
             // A take that does not want the window lacks nothing.
             let blocks = if is_push { vec![list(0, 0..4), list(0, 0..0)] } else { Vec::new() };
