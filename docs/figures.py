@@ -51,7 +51,7 @@ def peers(text: str, measured: str) -> str:
 
 
 def sockets(bench: dict, measured: str) -> str:
-    """The pairs of `ferry-bench compare`, and what engines cost that wait."""
+    """The pairs of `ferry-compare sockets`, and what engines cost that wait."""
     machine = bench["machine"]
     text = "*{cpu_model}, {cpus_allowed} CPUs, {memory_gib:.0f} GiB, Linux {kernel}; ".format(**machine) + f"{measured}.*\n\n"
     rows = []

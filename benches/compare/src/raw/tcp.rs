@@ -1,0 +1,243 @@
+//! The reference over TCP: a thread at each end of each connection, gathering and scattering in place.
+
+use std::io::{self, BufRead, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{ensure, Context};
+use serde::{Deserialize, Serialize};
+
+use super::lane::{answer, Lane};
+use super::passive;
+use super::pieces::Pieces;
+use super::reference::{fastest, on_threads, Ground, Ready, Reference, Way, TRY};
+use super::socket::{Link, SocketOptions, Wait};
+use crate::role::Role;
+use ferry_bench::child::{write_line, ChildProcess};
+use ferry_bench::dispense::Dispenser;
+use ferry_bench::layout::Layout;
+use ferry_bench::memory::private;
+use ferry_bench::workload::{format_bytes, Engine, LatencyWorkload, Operation, Workload, KIB, MIB};
+
+const CONNECTIONS: [usize; 3] = [1, 2, 4];
+const IN_FLIGHT: [usize; 4] = [1, 2, 4, 8];
+/// `SO_SNDBUF` = `SO_RCVBUF`. The small one keeps data under way in the cache if that helps (Zen 5: 7 % at 1 MiB);
+/// elsewhere 4 MiB was best, and autotuning is the default of every program.
+const BUFFERS: [Option<usize>; 3] = [Some(512 * KIB), Some(4 * MIB), None];
+/// ferry's default.
+const SPIN_DEFAULT: Duration = Duration::from_micros(50);
+/// The parent connects at once; after this time the parent is gone.
+const ACCEPT_TIMEOUT: Duration = Duration::from_secs(10);
+
+#[derive(Clone, Debug)]
+pub struct RawConfig {
+    /// This program: the running one, except in tests.
+    pub program: PathBuf,
+    /// Connections opened; a run may use fewer.
+    pub connections: usize,
+    /// Memory on each side: no workload may walk more.
+    pub memory_bytes: usize,
+    pub socket: SocketOptions,
+}
+
+impl RawConfig {
+    /// ferry's own choice between ends on one host.
+    pub const CONGESTION_CONTROL: &str = "reno";
+
+    /// Returns the configuration for comparisons.
+    pub fn compared(program: &Path, memory_bytes: usize, congestion_control: &str) -> RawConfig {
+        let socket =
+            SocketOptions { buffer_bytes: None, congestion_control: Some(congestion_control.to_owned()) };
+        let connections = CONNECTIONS[CONNECTIONS.len() - 1];
+        RawConfig { program: program.to_owned(), connections, memory_bytes, socket }
+    }
+}
+
+/// The target's task in a run: serve this many connections, on this CPU if set.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Told {
+    pub connections: usize,
+    /// If `None`, the target sleeps at once.
+    pub spin: Option<Duration>,
+    pub cpu: Option<usize>,
+}
+
+/// The options with which the parent starts the target.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct TargetOptions {
+    pub connections: usize,
+    pub memory_bytes: usize,
+    pub token: u64,
+    pub socket: SocketOptions,
+}
+
+/// Serves one parent, over the given control pipe, until the parent closes the pipe.
+pub fn serve(options: &TargetOptions, from: impl BufRead, mut to: impl Write) -> anyhow::Result<()> {
+    let mut memory = private(options.memory_bytes)?;
+    let links = accept(options, &mut to)?;
+    write_line(&mut to, &links.len())?;
+    passive::serve(&mut memory, from, to, |ground, told: Told| {
+        let links =
+            links.get(..told.connections).context("the run exceeds what this target was started with")?;
+        let wait = told.spin.map_or(Wait::Block, Wait::Spin);
+        on_threads(links.len(), |index| answer(&links[index], ground, wait, told.cpu))?;
+        Ok(())
+    })
+}
+
+fn accept(options: &TargetOptions, to: &mut impl Write) -> anyhow::Result<Vec<Link>> {
+    let socket = options.socket.socket().context("socket options")?;
+    socket.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into())?;
+    socket.listen(16)?;
+    // Bounds accept.
+    socket.set_read_timeout(Some(ACCEPT_TIMEOUT))?;
+    let listener = TcpListener::from(socket);
+    write_line(to, &listener.local_addr()?.port())?;
+    let mut links = Vec::new();
+    while links.len() < options.connections {
+        let accepted = listener.accept().context("waiting for the initiator's connections");
+        let link = Link::new(accepted?.0)?;
+        if link.receive_header(Wait::Block)? == options.token {
+            links.push(link);
+        }
+    }
+    Ok(links)
+}
+
+/// A run's use of the connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tuning {
+    pub connections: usize,
+    /// Transfers under way in total, at least one per connection.
+    pub in_flight: usize,
+}
+
+pub struct Tcp {
+    /// Closed before the child is told to end.
+    links: Vec<Link>,
+    buffer_bytes: Option<usize>,
+}
+
+pub type RawEngine = Reference<Tcp>;
+
+impl RawEngine {
+    /// Starts the target and connects to it.
+    pub fn start(config: &RawConfig) -> anyhow::Result<RawEngine> {
+        let RawConfig { program, connections, memory_bytes, socket } = config.clone();
+        let memory = private(memory_bytes).context("the initiator's memory")?;
+        // Sent to the child only. The token keeps stray connections apart, not attackers.
+        let token = ferry::internals::sys::random_u64();
+        let options = TargetOptions { connections, memory_bytes, token, socket };
+        let mut child = ChildProcess::start(&program, &Role::RawTarget(options))?;
+        let port = child.reply().context("the raw target")?;
+        let mut links = Vec::new();
+        for _ in 0..connections {
+            let link = Link::new(connect(port, &config.socket)?)?;
+            link.send_header(token)?;
+            links.push(link);
+        }
+        let accepted: usize = child.reply().context("the raw target")?;
+        ensure!(accepted == connections, "only {accepted} connections are open");
+        Ok(Reference::new(Tcp { links, buffer_bytes: config.socket.buffer_bytes }, child, memory))
+    }
+
+    /// Starts with the socket buffers of `BUFFERS` that move large transfers fastest here.
+    pub fn start_best(config: &RawConfig) -> anyhow::Result<RawEngine> {
+        let mut engines = Vec::with_capacity(BUFFERS.len());
+        for buffer_bytes in BUFFERS {
+            let socket = SocketOptions { buffer_bytes, ..config.socket.clone() };
+            engines.push(RawEngine::start(&RawConfig { socket, ..config.clone() })?);
+        }
+        let large = large(config.memory_bytes);
+        let fastest = fastest(&mut engines, |engine| engine.throughput(&large, TRY))?;
+        Ok(engines.swap_remove(fastest))
+    }
+}
+
+impl Tcp {
+    fn lane<'a>(&'a self, index: usize, ground: Ground<'a>, wait: Wait) -> Lane<'a> {
+        Lane { link: &self.links[index], ground, wait }
+    }
+}
+
+/// A run's use of the connections, and the state that synchronous transfers reuse.
+pub struct Run {
+    tuning: Tuning,
+    wait: Wait,
+    pieces: Pieces,
+}
+
+impl Way for Tcp {
+    type Setting = Tuning;
+    type Run = Run;
+    type Told = Told;
+
+    fn name(&self) -> &'static str {
+        "raw"
+    }
+
+    fn path(&self) -> String {
+        let congestion_control = self.links.first().map(Link::congestion_control).unwrap_or_default();
+        let buffers = self.buffer_bytes.map_or("autotuned".to_owned(), |bytes| format_bytes(bytes) + " each");
+        format!("tcp 127.0.0.1, {congestion_control}, socket buffers {buffers}")
+    }
+
+    /// The first is good everywhere, but nowhere the best.
+    fn settings(&self) -> Vec<Tuning> {
+        let usual = Tuning { connections: self.links.len().min(2), in_flight: 4 };
+        let connections = CONNECTIONS.into_iter().filter(|&c| c <= self.links.len());
+        let pairs = connections.flat_map(|c| IN_FLIGHT.map(|f| Tuning { connections: c, in_flight: f }));
+        let others = pairs.filter(|tuning| tuning.in_flight >= tuning.connections && *tuning != usual);
+        std::iter::once(usual).chain(others).collect()
+    }
+
+    fn describe(&self, Tuning { connections, in_flight }: Tuning, _: &Workload) -> String {
+        format!("{connections} connections, {in_flight} in flight")
+    }
+
+    fn ready(&self, _: &Workload, tuning: Tuning, latency: Option<&LatencyWorkload>) -> Ready<Self> {
+        let Tuning { connections, in_flight } = tuning;
+        ensure!(connections > 0 && in_flight >= connections, "each connection needs a transfer in flight");
+        ensure!(connections <= self.links.len(), "only {} connections are open", self.links.len());
+        let run = |wait| Run { tuning, wait, pieces: Pieces::default() };
+        let Some(latency) = latency else {
+            return Ok((run(Wait::Block), Told { connections, spin: None, cpu: None }));
+        };
+        let (spin, cpu) = (latency.spin.unwrap_or(SPIN_DEFAULT), latency.cpus.map(|[_, target]| target));
+        Ok((run(Wait::Spin(spin)), Told { connections: 1, spin: Some(spin), cpu }))
+    }
+
+    /// Uses a thread per connection.
+    fn drive(&self, ground: Ground, run: &mut Run, dispenser: &Dispenser) -> io::Result<Instant> {
+        let (Tuning { connections, in_flight }, wait) = (run.tuning, run.wait);
+        on_threads(connections, |index| {
+            let window = in_flight / connections + usize::from(index < in_flight % connections);
+            self.lane(index, ground, wait).run(window, dispenser)
+        })
+    }
+
+    /// Uses the first connection.
+    fn carry(&self, ground: Ground, run: &mut Run, number: u64) -> io::Result<()> {
+        self.lane(0, ground, run.wait).carry(number, &mut run.pieces)
+    }
+
+    fn end(&self) -> io::Result<()> {
+        self.links.first().map_or(Ok(()), |link| link.end(Wait::Block))
+    }
+}
+
+fn connect(port: u16, options: &SocketOptions) -> anyhow::Result<TcpStream> {
+    let socket = options.socket().context("socket options")?;
+    let address = SocketAddr::from(([127, 0, 0, 1], port));
+    socket.connect(&address.into()).context("connecting to the raw target")?;
+    Ok(socket.into())
+}
+
+/// Returns 1 MiB × 16, or the part of it that the memory holds.
+fn large(memory_bytes: usize) -> Workload {
+    let blocks = (memory_bytes / MIB).clamp(1, 16);
+    let block_bytes = MIB.min(memory_bytes);
+    let (operation, layout) = (Operation::Write, Layout::Contiguous);
+    Workload { operation, layout, block_bytes, blocks, walk_bytes: memory_bytes }
+}

@@ -1,0 +1,76 @@
+//! The reference over verbs: the least that a program can do to WRITE and READ lists of blocks over RC queue pairs, in
+//! two processes of one machine with two devices.
+//!
+//! A list is one chain of work requests, posted at once and signalled once, at its end; a window of lists is under
+//! way. Where ferry proves that WRITEs are visible by a READ behind them, each list here can have the same READ behind
+//! it. The target registers its memory, sends its place, and sleeps.
+//!
+//! `end` is either process's part of its device, through ferry's bindings; `initiator` is the active process. The
+//! target is here.
+
+mod end;
+mod initiator;
+
+use std::io::{BufRead, Write};
+
+use serde::{Deserialize, Serialize};
+
+use super::passive;
+use end::End;
+use ferry_bench::child::{read_line, write_line};
+use ferry_bench::memory::private;
+
+pub use initiator::{VerbsConfig, VerbsEngine};
+
+/// The target posts nothing, but a queue needs room.
+const TARGET_REQUESTS: usize = 1;
+
+/// One end's device, and the options of its queue pairs.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Port {
+    pub device: String,
+    pub gid_index: u8,
+    /// The largest path MTU; the smaller of both ends' counts.
+    pub mtu: u32,
+    pub queues: usize,
+}
+
+/// A queue pair's address for the other end.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+struct Address {
+    gid: [u8; 16],
+    queue: u32,
+    psn: u32,
+    mtu: u32,
+    /// READs that the queue pair can answer at one time.
+    reads_answered: u8,
+}
+
+/// The target's first line.
+#[derive(Debug, Serialize, Deserialize)]
+struct Place {
+    address: u64,
+    rkey: u32,
+    queues: Vec<Address>,
+}
+
+/// The options with which the parent starts the target.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct VerbsTargetOptions {
+    pub port: Port,
+    pub memory_bytes: usize,
+}
+
+/// Serves one parent, over the given control pipe, until the parent closes the pipe.
+pub fn serve(options: &VerbsTargetOptions, mut from: impl BufRead, mut to: impl Write) -> anyhow::Result<()> {
+    let mut memory = private(options.memory_bytes)?;
+    // Declared after the memory, and so dropped before it.
+    let end = End::open(&options.port, TARGET_REQUESTS, TARGET_REQUESTS)?;
+    let region = end.register(&memory)?;
+    let place = Place { address: memory.address() as u64, rkey: region.rkey(), queues: end.addresses() };
+    write_line(&mut to, &place)?;
+    let Some(others) = read_line::<Vec<Address>>(&mut from)? else { return Ok(()) };
+    end.connect(&others)?;
+    write_line(&mut to, &others.len())?;
+    passive::serve(&mut memory, from, to, |_, ()| Ok(()))
+}
