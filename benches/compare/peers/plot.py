@@ -12,7 +12,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plot  # noqa: E402  (the backend comes first)
 from matplotlib import colors, ticker  # noqa: E402
 
-# The colours of benches/src/palette.rs (Okabe and Ito), which colour-blind readers can tell apart.
+# The colours of benches/compare/src/screen.rs (Okabe and Ito), which colour-blind readers can tell apart.
 FAMILIES = {"raw": "#767676", "ferry": "#0072b2", "Mooncake": "#e69f00", "NIXL": "#009e73"}
 OTHER = "#d55e00"
 # Engines of one family differ in brightness and in hatching.
@@ -44,7 +44,7 @@ def main(source, out):
     figure.legend(handles, labels, loc="lower center", ncol=5, fontsize=8)
     machine = results["machine"]
     title = "%s, %d CPUs, Linux %s; medians of %d rounds in turn"
-    figure.suptitle(title % (machine["cpu_model"], machine["cpus_allowed"], machine["kernel"], results["rounds"]))
+    figure.suptitle(title % (machine["cpu_model"], machine["cpus_allowed"], machine["kernel"], results["plan"]["rounds"]))
     figure.tight_layout(rect=(0, 0.08 if len(panels) > 1 else 0.2, 1, 1))
     figure.savefig(out + ".png", dpi=120)
     # No date and no random ids: the same figures give the same file.
@@ -81,7 +81,7 @@ def draw(axis, engines, title, rows, quantity, scale):
 
 
 def median_of(row, engine, quantity):
-    cells = [cell for cell in row["cells"] if cell["engine"] == engine]
+    cells = [cell for cell in row["cells"] if cell["side"] == engine]
     return cells[0]["medians"].get(quantity) if cells else None
 
 

@@ -7,10 +7,9 @@ use std::time::Duration;
 
 use anyhow::{bail, Context};
 use ferry::Engine;
-use serde::{Deserialize, Serialize};
-
 use ferry_bench::child::{read_line, write_line};
 use ferry_bench::subject::Setup;
+use serde::{Deserialize, Serialize};
 
 /// Concurrent connects in each process. A handshake is work for both ends; more would only queue.
 const CONNECTING_MAX: usize = 8;

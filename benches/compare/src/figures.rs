@@ -1,16 +1,16 @@
-//! The quantities that are measured of an engine, and the figures of one run. `compare` and `peers` judge them.
+//! The quantities that are measured of an engine, and the figures of one run. `contest` judges them.
 
 use std::collections::BTreeMap;
 
-use serde::Serialize;
-
 use ferry_bench::stats::Latency;
 use ferry_bench::workload::{Engine, LatencyWorkload, Limit, Sample, Workload};
+use serde::Serialize;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Quantity {
     GbPerSecond,
+    MbPerSecond,
     CpuSecondsPerGib,
     MillionMessagesPerSecond,
     P50Us,
@@ -23,6 +23,7 @@ impl Quantity {
     pub fn unit(self) -> &'static str {
         match self {
             Quantity::GbPerSecond => "GB/s",
+            Quantity::MbPerSecond => "MB/s",
             Quantity::CpuSecondsPerGib => "CPU s/GiB",
             Quantity::MillionMessagesPerSecond => "M msg/s",
             Quantity::P50Us => "µs p50",
@@ -44,6 +45,7 @@ pub enum Job {
 }
 
 /// One run.
+#[derive(Clone, Debug)]
 pub struct Run {
     pub figures: Figures,
     /// The time of each transfer, if the run was about times.
@@ -51,19 +53,22 @@ pub struct Run {
 }
 
 impl Run {
+    pub fn of(figures: impl Into<Figures>) -> Run {
+        Run { figures: figures.into(), nanoseconds: Vec::new() }
+    }
+
     pub fn throughput(sample: &Sample) -> Run {
-        let figures = [
+        Run::of([
             (Quantity::GbPerSecond, sample.gb_per_second()),
             (Quantity::CpuSecondsPerGib, sample.cpu_seconds_per_gib()),
-        ];
-        Run { figures: figures.into(), nanoseconds: Vec::new() }
+        ])
     }
 
     /// Fails without samples.
     pub fn latency(nanoseconds: Vec<u64>) -> anyhow::Result<Run> {
         let latency = Latency::of(0, &nanoseconds)?;
         let figures = [(Quantity::P50Us, latency.p50_us), (Quantity::P99Us, latency.p99_us)];
-        Ok(Run { figures: figures.into(), nanoseconds })
+        Ok(Run { nanoseconds, ..Run::of(figures) })
     }
 }
 

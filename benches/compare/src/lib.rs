@@ -1,18 +1,18 @@
 //! ferry-compare: measures ferry beside raw references, perftest and other engines, in turn, and judges the ratios. It
 //! is not shipped.
 //!
-//! From the bottom up: the quantities and jobs of a run (`figures`), the order of rounds (`turns`), ratios and verdicts
-//! (`judge`), the references (`raw`), and the three comparisons: `sockets`, `peers` and `rdma`. `role` is what this
-//! program's child processes do.
+//! From the bottom up: the quantities and jobs of a run (`figures`), verdicts (`judge`), rows and their rounds
+//! (`contest`), the tables (`screen`), the references (`raw`), and the three comparisons: `sockets`, `peers` and `rdma`.
+//! `role` is what this program's child processes do.
 
 pub mod arguments;
+pub mod contest;
 pub mod crowd;
 pub mod figures;
 pub mod judge;
-pub mod palette;
 pub mod peers;
 pub mod raw;
 pub mod rdma;
 pub mod role;
+pub mod screen;
 pub mod sockets;
-pub mod turns;

@@ -4,15 +4,13 @@ use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Arg, Args, Parser, Subcommand};
 use ferry_bench::child::parse_role;
-use ferry_bench::options::Transport;
 use ferry_bench::plot;
 use ferry_bench::report::write_json;
-use ferry_bench::subject::{Origin, Pair, PairConfig, SecretFile, Setup};
-use ferry_compare::raw::{RawConfig, RawEngine};
+use ferry_bench::subject::SecretFile;
+use ferry_compare::contest::Plan;
 use ferry_compare::role::Role;
-use ferry_compare::sockets::WALK_BYTES;
 use ferry_compare::{peers, rdma, sockets};
 
 #[derive(Parser, Debug)]
@@ -25,11 +23,35 @@ struct Cli {
 #[derive(Subcommand, Debug)]
 enum Command {
     /// Measures ferry against the raw references, interleaved, and judges the ratios (`make bench`)
-    Sockets(SocketsArguments),
+    #[command(mut_args(|arg| with_defaults(arg, ["15", "0.4", "6667"])))]
+    Sockets {
+        #[command(flatten)]
+        options: sockets::Options,
+        /// Draw the ratios by row into this file, as SVG
+        #[arg(long)]
+        plot: Option<PathBuf>,
+        #[command(flatten)]
+        file: File,
+    },
     /// Measures ferry beside other engines, driven from Python (`make compare` installs and runs them)
-    Peers(PeersArguments),
+    Peers {
+        #[command(flatten)]
+        options: peers::Options,
+        #[command(flatten)]
+        file: File,
+    },
     /// Measures ferry beside perftest and a verbs program on two RDMA devices of this machine
-    Rdma(RdmaArguments),
+    #[command(mut_args(|arg| with_defaults(arg, ["6", "0.5", "1000"])))]
+    Rdma {
+        #[command(flatten)]
+        places: rdma::Places,
+        #[command(flatten)]
+        plan: Plan,
+        #[command(flatten)]
+        mooncake: rdma::Mooncake,
+        #[command(flatten)]
+        file: File,
+    },
     /// The other end of a measurement, which this program starts of itself
     #[command(hide = true)]
     Child {
@@ -38,56 +60,23 @@ enum Command {
     },
 }
 
-#[derive(Args, Debug)]
-struct SocketsArguments {
-    /// Write everything measured to this file as one JSON object
-    #[arg(long)]
-    json: Option<PathBuf>,
-    /// Draw the ratios by row into this file, as SVG
-    #[arg(long)]
-    plot: Option<PathBuf>,
-    #[command(flatten)]
-    plan: sockets::Plan,
-    /// ferry's memory in the rows over TCP; those of one machine have each kind
-    #[arg(long, value_enum, default_value_t = Origin::Own)]
-    memory: Origin,
-    /// Congestion control of both sides, where the host allows it
-    #[arg(long = "congestion-control", default_value = "reno")]
-    congestion_control: String,
+/// Gives a plan's rounds, seconds and samples other defaults.
+fn with_defaults(arg: Arg, values: [&'static str; 3]) -> Arg {
+    match ["rounds", "seconds", "samples"].iter().position(|name| arg.get_id() == name) {
+        Some(place) => arg.default_value(values[place]),
+        None => arg,
+    }
 }
 
 #[derive(Args, Debug)]
-struct PeersArguments {
-    #[command(flatten)]
-    places: peers::Places,
-    /// Write every figure of every round to this file as one JSON object
-    #[arg(long)]
-    json: Option<PathBuf>,
-    #[command(flatten)]
-    plan: peers::Plan,
-}
-
-#[derive(Args, Debug)]
-struct RdmaArguments {
-    #[command(flatten)]
-    places: rdma::Places,
-    #[command(flatten)]
-    plan: rdma::Plan,
-    #[command(flatten)]
-    mooncake: rdma::Mooncake,
+struct File {
     /// Write every figure of every round to this file as one JSON object
     #[arg(long)]
     json: Option<PathBuf>,
 }
 
 fn main() -> ExitCode {
-    let done = match Cli::parse().command {
-        Command::Sockets(arguments) => compare_sockets(&arguments),
-        Command::Peers(arguments) => compare_peers(arguments),
-        Command::Rdma(arguments) => compare_rdma(arguments),
-        Command::Child { role } => role.serve(),
-    };
-    match done {
+    match run(Cli::parse().command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("ferry-compare: {error:#}");
@@ -96,46 +85,31 @@ fn main() -> ExitCode {
     }
 }
 
-fn compare_sockets(arguments: &SocketsArguments) -> anyhow::Result<()> {
+fn run(command: Command) -> anyhow::Result<()> {
     let program = std::env::current_exe()?;
-    let reference = RawConfig::compared(&program, WALK_BYTES, &arguments.congestion_control);
-    let mut reference = RawEngine::start_best(&reference)?;
-    let end = compared_setup(arguments)?;
-    let (ends, memory) = ([end.clone(), end], arguments.memory);
-    let config = PairConfig { program, memory_bytes: WALK_BYTES, ends, memory, pingpong: false };
-    let mut pair = Pair::start(&config)?;
-    let out = &mut io::stdout().lock();
-    let comparison = sockets::run_with_ferry(&arguments.plan, &mut reference, &mut pair, &config, out)?;
-    write_json(arguments.json.as_deref(), &comparison)?;
-    plot::write(arguments.plot.as_deref(), || sockets::drawing(&comparison))
-}
-
-fn compare_peers(arguments: PeersArguments) -> anyhow::Result<()> {
-    let secret = SecretFile::create()?;
-    let places = peers::Places { secret: secret.path().to_owned(), ..arguments.places };
-    let program = std::env::current_exe()?;
-    let results = peers::run(&arguments.plan, &places, program, &mut io::stdout(), &mut io::stderr())?;
-    write_json(arguments.json.as_deref(), &results)
-}
-
-fn compare_rdma(arguments: RdmaArguments) -> anyhow::Result<()> {
-    let RdmaArguments { places, plan, mooncake, json } = arguments;
-    let places = rdma::Places { program: std::env::current_exe()?, mooncake: mooncake.asked(), ..places };
-    let results = rdma::run(&plan, &places, &mut io::stdout())?;
-    write_json(json.as_deref(), &results)?;
-    match results.failures()[..] {
-        [] => Ok(()),
-        [(side, reason), ..] => anyhow::bail!("{side}: {reason}"),
+    // Keeps colours for a terminal alone.
+    let out = &mut anstream::stdout();
+    match command {
+        Command::Sockets { options, plot: path, file } => {
+            let results = sockets::run(&options, program, out)?;
+            write_json(file.json.as_deref(), &results)?;
+            plot::write(path.as_deref(), || sockets::drawing(&results))
+        }
+        Command::Peers { mut options, file } => {
+            let secret = SecretFile::create()?;
+            secret.path().clone_into(&mut options.places.secret);
+            let results = peers::run(&options, program, out, &mut io::stderr())?;
+            write_json(file.json.as_deref(), &results)
+        }
+        Command::Rdma { places, plan, mooncake, file } => {
+            let places = rdma::Places { program, mooncake: mooncake.asked(), ..places };
+            let results = rdma::run(&plan, &places, out)?;
+            write_json(file.json.as_deref(), &results)?;
+            match results.failures()[..] {
+                [] => Ok(()),
+                [(side, reason), ..] => anyhow::bail!("{side}: {reason}"),
+            }
+        }
+        Command::Child { role } => role.serve(),
     }
-}
-
-/// Returns ferry's defaults, except where the reference differs from them: both then use the reference's.
-fn compared_setup(arguments: &SocketsArguments) -> anyhow::Result<Setup> {
-    let (spin_us, defaults) = (arguments.plan.spin_us, Setup::default().config()?);
-    let congestion_control = Some(&arguments.congestion_control);
-    // Raw sockets are the reference; the paths that ferry would choose on one host have rows of their own.
-    Ok(Setup::default()
-        .given("transports", Transport::Tcp.forced())
-        .given("spin_us", Some(spin_us).filter(|&spin_us| u64::from(spin_us) != defaults.spin_us))
-        .given("tcp_congestion", congestion_control.filter(|name| *name != RawConfig::CONGESTION_CONTROL)))
 }

@@ -3,14 +3,14 @@
 
 use std::io;
 
+use ferry_bench::cpu::raise_descriptor_limit;
+use ferry_bench::subject::{serve_child, Setup};
 use serde::{Deserialize, Serialize};
 
 use crate::crowd::serve_crowd;
 use crate::raw::same_host::{self, SameHostTargetOptions};
 use crate::raw::verbs::{self, VerbsTargetOptions};
 use crate::raw::{self, TargetOptions};
-use ferry_bench::cpu::raise_descriptor_limit;
-use ferry_bench::subject::{serve_child, Setup};
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]

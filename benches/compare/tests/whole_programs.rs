@@ -82,50 +82,38 @@ fn a_tiny_comparison_has_every_kind_of_row() {
     let rows = "^WRITE 4 KiB × 1,024|two CPUs|one CPU|submitted by|idle|peers connected";
     let plot = temporary("svg");
     let plot_path = plot.display().to_string();
-    let (ended, report) = json(&[
-        "sockets",
-        "--plot",
-        &plot_path,
-        "--rows",
-        rows,
-        "--pairs",
-        "1",
-        "--seconds",
-        "0.02",
-        "--samples",
-        "50",
-        "--idle-seconds",
-        "0.2",
-        "--peers",
-        "8",
-    ]);
-    assert!(ended.out.contains("Final table") && ended.out.contains("too few pairs"), "{}", ended.out);
-    let lines = report["lines"].as_array().expect("a list");
+    let words = "--rounds 1 --seconds 0.02 --samples 50 --idle-seconds 0.2 --peers 8";
+    let words: Vec<_> = words.split(' ').collect();
+    let (ended, report) = json(&[&["sockets", "--plot", &plot_path, "--rows", rows], &words[..]].concat());
+    assert!(ended.out.contains("Targets") && ended.out.contains("too few rounds"), "{}", ended.out);
+    let ratios = report["ratios"].as_array().expect("a list");
     let svg = std::fs::read_to_string(&plot).expect("the plot was written");
     std::fs::remove_file(&plot).expect("removable");
-    assert!(lines.iter().all(|line| svg.contains(line["row"].as_str().expect("a name"))), "{svg}");
+    assert!(ratios.iter().all(|it| svg.contains(it["row"].as_str().expect("a name"))), "{svg}");
     assert!(!ended.out.contains('\x1b'), "no terminal, no colours: {}", ended.out);
-    let has =
-        |text: &str| lines.iter().any(|line| line["row"].as_str().is_some_and(|row| row.contains(text)));
-    assert!(has("WRITE 4 KiB × 1,024 scattered") && has("WRITE 64 KiB submitted by 4 threads"), "{report}");
-    assert!(lines.iter().all(|line| line["verdict"] == "undecided" && line["ratio"]["n"] == 1), "{report}");
-    let costs = report["costs"].as_array().expect("a list");
-    let row = |text: &str| {
-        costs.iter().filter(|cost| cost["row"].as_str().is_some_and(|row| row.contains(text))).count()
+    let count = |list: &Value, text: &str| {
+        let rows = list.as_array().expect("a list").iter();
+        rows.filter(|it| it["row"].as_str().is_some_and(|row| row.contains(text))).count()
     };
-    assert_eq!((row("idle engine"), row("8 peers connected")), (2, 6), "{report}");
+    let rows = &report["rows"];
+    assert_eq!(count(rows, "WRITE 4 KiB × 1,024 scattered"), 1, "{report}");
+    assert_eq!(count(rows, "WRITE 64 KiB submitted by 4 threads"), 1, "{report}");
+    assert!(ratios.iter().all(|it| it["verdict"] == "undecided" && it["ratio"]["n"] == 1), "{report}");
+    let costs = &report["costs"];
+    assert_eq!((count(costs, "idle engine"), count(costs, "8 peers connected")), (2, 6), "{report}");
     assert_eq!(report["standings"].as_array().map(Vec::len), Some(1));
-    assert!(report["latencies"].as_array().is_some_and(|pairs| !pairs.is_empty()));
+    let latencies =
+        rows.as_array().expect("a list").iter().filter(|row| row["cells"][0]["latency"].is_object());
+    assert!(latencies.count() > 0);
 }
 
 /// The rows are measured if the same-host path is available, and otherwise named with the reason.
 #[test]
 fn rows_of_one_machine_are_measured_or_say_why_not() {
     let rows = "^local, .*(WRITE 4 KiB|synchronous)";
-    let options = ["--pairs", "1", "--seconds", "0.02", "--samples", "50"];
+    let options = ["--rounds", "1", "--seconds", "0.02", "--samples", "50"];
     let (ended, report) = json(&[&["sockets", "--rows", rows], &options[..]].concat());
-    let list = |key: &str| report[key].as_array().cloned().unwrap_or_default();
-    let rows = [list("lines"), list("unavailable")].concat();
+    let rows = report["rows"].as_array().expect("a list");
     let names: Vec<_> = rows.iter().filter_map(|row| row["row"].as_str()).collect();
     let expected = [
         "local, own: WRITE 4 KiB × 1,024 scattered",
@@ -133,9 +121,9 @@ fn rows_of_one_machine_are_measured_or_say_why_not() {
         "local, alloc: WRITE 4 KiB × 1,024 scattered",
     ];
     assert!(names.len() == 3 && expected.iter().all(|row| names.contains(row)), "{report}");
-    for row in list("unavailable") {
-        assert!(row["reason"].as_str().is_some_and(|reason| reason.contains("UNAVAILABLE")), "{row}");
-        assert!(ended.out.contains("unavailable"), "{}", ended.out);
+    for cell in rows.iter().map(|row| &row["cells"][1]).filter(|cell| cell["outcome"] != "measured") {
+        assert!(cell["reason"].as_str().is_some_and(|reason| reason.contains("UNAVAILABLE")), "{cell}");
+        assert!(ended.out.contains("UNAVAILABLE"), "{}", ended.out);
     }
 }
 
@@ -167,8 +155,11 @@ fn a_tiny_comparison_on_two_devices_has_every_kind_of_row() {
     let expected =
         ["WRITE 64 KiB", "WRITE 16 KiB × 1,024 contiguous", "WRITE 2 B ping-pong", "WRITE 2 B until done"];
     assert_eq!(names, expected, "{}", ended.out);
-    for side in found.iter().flat_map(|row| row["sides"].as_array().expect("a list")) {
-        assert!(side["values"].as_array().is_some_and(|values| values.len() == 1), "{side}");
+    for (row, cell) in found
+        .iter()
+        .flat_map(|row| row["cells"].as_array().expect("a list").iter().map(move |cell| (row, cell)))
+    {
+        assert!(cell["outcome"] == "measured", "{row}: {cell}");
     }
     assert!(ended.out.contains("undecided: too few rounds"), "{}", ended.out);
 }

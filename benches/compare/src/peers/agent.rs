@@ -1,38 +1,22 @@
 //! A process that runs one end of one engine (`benches/compare/peers/agent.py`), with a line of JSON for each command and
 //! answer. Other engines hang, crash and print: every answer has a deadline, and all other output goes to a log.
 
-use std::fmt;
 use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{anyhow, Context};
+use ferry_bench::child::ChildProcess;
 use rustix::process::{kill_process, Pid, Signal};
 use serde::de::DeserializeOwned;
 use serde::Deserialize;
 use serde_json::Value;
 
-use ferry_bench::child::ChildProcess;
+use crate::contest::Refusal;
 
 /// Importing an engine and opening it.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
-
-/// An agent's report instead of a result.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refusal {
-    pub reason: String,
-    /// The engine, or the requested path, is missing; otherwise the engine failed at its task.
-    pub unavailable: bool,
-}
-
-impl fmt::Display for Refusal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.reason)
-    }
-}
-
-impl std::error::Error for Refusal {}
 
 /// A line from an agent: a result, or the reason for its absence.
 #[derive(Debug, Deserialize)]
@@ -130,6 +114,7 @@ impl Drop for Agent {
 
 #[cfg(test)]
 mod tests {
+    use std::fmt;
     use std::sync::atomic::{AtomicU32, Ordering};
 
     use super::*;

@@ -4,15 +4,13 @@
 use std::path::PathBuf;
 
 use anyhow::{bail, Context};
+use ferry_bench::workload::Engine;
 
-use super::agent::Refusal;
 use super::python::PythonEngine;
-use super::results::{Outcome, Taker};
 use super::roster::Entry;
 use super::rows::{Row, PEER_WALK_BYTES, WALK_BYTES};
-use super::Plan;
-use crate::figures::{Figures, Job};
-use ferry_bench::workload::Engine;
+use crate::contest::{Outcome, Plan, Taker};
+use crate::figures::{Job, Run};
 
 /// An entry's running engines.
 struct Live {
@@ -50,9 +48,6 @@ pub struct Place {
     /// This binary, from which the raw reference starts its other end.
     program: PathBuf,
     spoil: bool,
-    /// The reason why the engine is out of the current row.
-    out: Option<Outcome>,
-    runs: Vec<Figures>,
 }
 
 impl Place {
@@ -60,22 +55,17 @@ impl Place {
         let settings = entry.settings.clone();
         let (version, path) = (String::new(), String::new());
         let taker = Taker { engine: entry.name, version, settings, path };
-        Place { entry, live: None, taker, program, spoil, out: None, runs: Vec::new() }
+        Place { entry, live: None, taker, program, spoil }
     }
 
-    pub fn in_row(&self) -> bool {
-        self.out.is_none()
-    }
-
-    /// Prepares for a row, untimed.
-    pub fn enter(&mut self, row: &Row, plan: &Plan) {
-        self.runs.clear();
-        self.out = self.inapplicable(row);
-        if self.out.is_none() {
+    /// Prepares for a row, untimed. Returns the reason why the engine is out of it, if it is.
+    pub fn enter(&mut self, row: &Row, plan: &Plan) -> Option<Outcome> {
+        let out = self.inapplicable(row).or_else(|| {
             let ready = self.prepare(row, plan);
-            self.note(ready);
-        }
+            self.settled(ready).err().map(|error| Outcome::of_error(&error))
+        });
         self.rest();
+        out
     }
 
     fn inapplicable(&self, row: &Row) -> Option<Outcome> {
@@ -120,30 +110,21 @@ impl Place {
     }
 
     /// Runs one round of the row.
-    pub fn run(&mut self, row: &Row, plan: &Plan) {
-        if self.out.is_some() {
-            return;
-        }
-        let round = self.runs.len() + 1;
-        let measured = self.measure(row, plan).with_context(|| format!("round {round}"));
-        let noted = measured.map(|figures| self.runs.push(figures));
-        self.note(noted);
+    pub fn run(&mut self, row: &Row, plan: &Plan) -> anyhow::Result<Run> {
+        let measured = self.measure(row, plan);
+        let measured = self.settled(measured);
         self.rest();
+        measured
     }
 
-    fn measure(&mut self, row: &Row, plan: &Plan) -> anyhow::Result<Figures> {
+    fn measure(&mut self, row: &Row, plan: &Plan) -> anyhow::Result<Run> {
         let Some(job) = row.job(plan.samples) else {
             let Some(launch) = &self.entry.python else { bail!("there is nothing to set up") };
             return PythonEngine::time_setup(launch);
         };
         let live = self.live.as_mut().context("it is not running")?;
         live.python.iter_mut().for_each(PythonEngine::wake);
-        Ok(job.run(live.engine(&job)?, plan.seconds)?.figures)
-    }
-
-    /// Returns the engine's outcome on the row.
-    pub fn leave(&mut self) -> Outcome {
-        self.out.take().unwrap_or_else(|| Outcome::measured(&self.runs))
+        job.run(live.engine(&job)?, plan.seconds)
     }
 
     /// Ends the engine's processes: they start again when a row needs them.
@@ -155,13 +136,11 @@ impl Place {
         self.live.iter_mut().filter_map(|live| live.python.as_mut()).for_each(PythonEngine::rest);
     }
 
-    fn note(&mut self, result: anyhow::Result<()>) {
-        let Err(error) = result else { return };
-        // The engine may be in any state, so the next row starts another.
-        self.live = None;
-        let unavailable = error.downcast_ref::<Refusal>().is_some_and(|refusal| refusal.unavailable);
-        let reason = format!("{error:#}");
-        self.out =
-            Some(if unavailable { Outcome::Unavailable { reason } } else { Outcome::Failed { reason } });
+    /// After an error the engine may be in any state, so the next row starts another.
+    fn settled<T>(&mut self, result: anyhow::Result<T>) -> anyhow::Result<T> {
+        if result.is_err() {
+            self.live = None;
+        }
+        result
     }
 }

@@ -7,7 +7,6 @@ use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
 
 use anyhow::Context;
-
 use ferry_bench::memory::Store;
 
 /// The memory of another process from an address on.

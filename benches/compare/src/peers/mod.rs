@@ -2,14 +2,13 @@
 //! and the raw references, on one set of workloads, in turn, with every byte checked.
 //!
 //! From the bottom up: a process that drives an engine (`agent`), access to its memory (`foreign`), a pair of processes
-//! as an `Engine` (`python`), the engines (`roster`), the workloads (`rows`), the measurements in turn (`field`), the
-//! results (`results`), the targets (`targets`), and the screen (`table`).
+//! as an `Engine` (`python`), the engines (`roster`), the workloads (`rows`), the engines during the measurements
+//! (`field`), the targets (`targets`), and the table (`table`).
 
 mod agent;
 mod field;
 mod foreign;
 mod python;
-mod results;
 mod roster;
 mod rows;
 mod table;
@@ -23,35 +22,25 @@ use anyhow::ensure;
 use clap::Args;
 use regex_lite::Regex;
 
-use crate::arguments::{from_to, parse_rows, parse_seconds};
-use crate::turns::order;
-use ferry_bench::cpu::Machine;
+use crate::arguments::parse_rows;
+use crate::contest::{self, Plan, Results, RowResult, Side};
 
 pub use python::{Launch, PythonEngine};
-pub use results::{Outcome, Results};
 pub use roster::Places;
 
 use field::Place;
-use results::{Cell, RowResult};
+use roster::Entry;
 use rows::Row;
 
 const SETUP_ROUNDS_MAX: usize = 5;
 
-/// What is measured.
+/// What is measured, and with what.
 #[derive(Args, Clone, Debug)]
-pub struct Plan {
-    /// Rounds of each row; below 6 nothing is decided
-    #[arg(long, default_value_t = 7, value_parser = from_to(1, 1_000))]
-    pub rounds: usize,
-    /// Seconds of each throughput run
-    #[arg(long, default_value_t = 0.3, value_parser = parse_seconds)]
-    pub seconds: f64,
-    /// Latency samples of each engine in each round
-    #[arg(long, default_value_t = 3_000, value_parser = from_to(1, 1_000_000))]
-    pub samples: usize,
-    /// Only rows whose name matches this regular expression
-    #[arg(long, value_parser = parse_rows)]
-    pub rows: Option<Regex>,
+pub struct Options {
+    #[command(flatten)]
+    pub plan: Plan,
+    #[command(flatten)]
+    pub places: Places,
     /// Only engines whose name matches this regular expression
     #[arg(long, value_parser = parse_rows)]
     pub engines: Option<Regex>,
@@ -62,64 +51,40 @@ pub struct Plan {
 
 /// Measures everything in the plan; writes progress to `progress` and the table to `out`.
 pub fn run(
-    plan: &Plan,
-    places: &Places,
+    options: &Options,
     program: PathBuf,
     out: &mut dyn Write,
     progress: &mut dyn Write,
 ) -> anyhow::Result<Results> {
-    let wants = |only: &Option<Regex>, name: &str| only.as_ref().is_none_or(|only| only.is_match(name));
-    let entries = roster::entries(places).into_iter().filter(|entry| wants(&plan.engines, entry.name));
-    let mut field: Vec<_> = entries.map(|entry| Place::new(entry, program.clone(), plan.spoil)).collect();
-    let rows: Vec<_> = rows::all().into_iter().filter(|row| wants(&plan.rows, &row.to_string())).collect();
+    let Options { plan, places, engines, spoil } = options;
+    let wanted = |entry: &Entry| engines.as_ref().is_none_or(|only| only.is_match(entry.name));
+    let entries = roster::entries(places).into_iter().filter(wanted);
+    let mut field: Vec<_> = entries.map(|entry| Place::new(entry, program.clone(), *spoil)).collect();
+    let rows: Vec<_> = rows::all().into_iter().filter(|row| plan.wants(&row.to_string())).collect();
     ensure!(!field.is_empty(), "no engine has such a name");
     ensure!(!rows.is_empty(), "no row has such a name");
-    let mut found = Vec::with_capacity(rows.len());
+    let mut results = Results::new(plan, Vec::new());
     for row in &rows {
         write!(progress, "{row}: ")?;
+        progress.flush()?;
         let start = Instant::now();
-        found.push(measure(plan, row, &mut field, progress)?);
-        writeln!(progress, " {:.0} s", start.elapsed().as_secs_f64())?;
+        results.add(measure(plan, row, &mut field), &targets::of(row));
+        writeln!(progress, "{:.0} s", start.elapsed().as_secs_f64())?;
     }
-    let mut results = Results {
-        machine: Machine::describe(),
-        units: "GB = 10^9 bytes, GiB = 2^30 bytes",
-        rounds: plan.rounds,
-        seconds: plan.seconds,
-        samples: plan.samples,
-        engines: field.iter().map(|place| place.taker.clone()).collect(),
-        rows: found,
-        targets: Vec::new(),
-    };
-    results.targets = targets::judge(&results);
+    results.engines = field.iter().map(|place| place.taker.clone()).collect();
     table::print(out, &results)?;
     Ok(results)
 }
 
 /// Measures one row: every engine prepares, then the rounds run in turn.
-fn measure(
-    plan: &Plan,
-    row: &Row,
-    field: &mut [Place],
-    progress: &mut dyn Write,
-) -> anyhow::Result<RowResult> {
+fn measure(plan: &Plan, row: &Row, field: &mut [Place]) -> RowResult {
     // These rows use several targets each, or pairs of their own: the pairs of the other rows only take memory.
     if matches!(row, Row::Setup | Row::Peers(_)) {
         field.iter_mut().for_each(Place::end);
     }
-    field.iter_mut().for_each(|place| place.enter(row, plan));
+    let enter = |place: &mut Place| Side { out: place.enter(row, plan), ..Side::new(place.taker.engine) };
+    let sides = field.iter_mut().map(enter).collect();
     // Pairs that start in each round take seconds, and no verdict depends on them.
     let rounds = if *row == Row::Setup { plan.rounds.min(SETUP_ROUNDS_MAX) } else { plan.rounds };
-    for round in 0..rounds {
-        for index in order(round, field.len()) {
-            field[index].run(row, plan);
-        }
-        write!(progress, ".")?;
-        progress.flush()?;
-        if !field.iter().any(Place::in_row) {
-            break;
-        }
-    }
-    let cells = field.iter_mut().map(|place| Cell::new(place.taker.engine, place.leave())).collect();
-    Ok(RowResult { row: row.to_string(), cells })
+    contest::measure(row.to_string(), sides, rounds, |index| field[index].run(row, plan))
 }

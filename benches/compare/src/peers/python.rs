@@ -5,16 +5,16 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{bail, ensure, Context};
-use serde_json::{json, Value};
-
-use super::agent::{field, Agent};
-use super::foreign::ForeignMemory;
-use crate::figures::{Figures, Quantity};
 use ferry_bench::cpu::child_cpu_seconds;
 use ferry_bench::layout::mix;
 use ferry_bench::memory::spoil;
 use ferry_bench::walk::{End, Walk};
 use ferry_bench::workload::{CpuSeconds, Engine, LatencyWorkload, Limit, Sample, Workload, MIB};
+use serde_json::{json, Value};
+
+use super::agent::{field, Agent};
+use super::foreign::ForeignMemory;
+use crate::figures::{Quantity, Run};
 
 /// For filling memory, registering it, and building the lists of a workload, on a slow machine.
 const SETUP_TIMEOUT: Duration = Duration::from_secs(60);
@@ -111,7 +111,7 @@ impl PythonEngine {
 
     /// Times the setup of a new pair: from two open engines to the first WRITE done, and 1 GiB made ready at the
     /// initiator.
-    pub fn time_setup(launch: &Launch) -> anyhow::Result<Figures> {
+    pub fn time_setup(launch: &Launch) -> anyhow::Result<Run> {
         let target = Member::start(launch, &launch.target, MIB).context("the target")?;
         let mut initiator = Member::start(launch, &launch.initiator, MIB)?;
         let first = json!({"do": "first", "introduction": target.introduction, "bytes": FIRST_BYTES});
@@ -120,7 +120,7 @@ impl PythonEngine {
             let seconds: f64 = field(&mut initiator.agent.ask(step, SETUP_TIMEOUT)?, "seconds")?;
             anyhow::Ok(seconds * 1e3)
         };
-        Ok([(Quantity::ConnectMs, ms(&first)?), (Quantity::RegisterMs, ms(&register)?)].into())
+        Ok(Run::of([(Quantity::ConnectMs, ms(&first)?), (Quantity::RegisterMs, ms(&register)?)]))
     }
 
     pub fn version(&self) -> &str {

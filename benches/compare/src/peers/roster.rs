@@ -4,13 +4,13 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use ferry_bench::workload::Engine;
 use serde_json::{json, Value};
 
 use super::python::Launch;
 use super::rows::WALK_BYTES;
 use crate::raw::same_host::{Kind, SameHostConfig, SameHostEngine};
 use crate::raw::{RawConfig, RawEngine};
-use ferry_bench::workload::Engine;
 
 /// Names by which the targets refer to engines.
 pub const RAW_TCP: &str = "raw TCP";

@@ -2,9 +2,10 @@
 
 use std::fmt;
 
-use crate::figures::Job;
 use ferry_bench::layout::Layout;
 use ferry_bench::workload::{format_bytes, LatencyWorkload, Operation, Workload, KIB, MIB};
+
+use crate::figures::Job;
 
 /// Larger than the caches; both sides walk it.
 pub const WALK_BYTES: usize = 256 * MIB;

@@ -3,56 +3,28 @@
 
 use std::io::{self, Write};
 
-use super::results::{Outcome, Results};
-use super::rows::{peers, workloads, Row, LATENCY_BYTES};
-use crate::figures::Quantity;
-use crate::judge::tally;
-use crate::palette;
 use ferry_bench::layout::Layout;
 use ferry_bench::workload::{format_bytes, format_count, Operation, Workload};
 
+use super::rows::{peers, workloads, Row, LATENCY_BYTES};
+use crate::contest::{Outcome, Results};
+use crate::figures::Quantity;
+use crate::screen;
+
 pub fn print(out: &mut dyn Write, results: &Results) -> io::Result<()> {
-    heading(out, results)?;
+    screen::heading(out, results)?;
+    screen::engines(out, results)?;
     let mut notes = Notes::default();
     for block in blocks() {
         let columns: Vec<_> =
             block.columns.into_iter().filter(|column| results.row(&column.row).is_some()).collect();
         if !columns.is_empty() {
             writeln!(out, "\n{}\n", block.title)?;
-            grid(out, &figures(results, &columns, &mut notes))?;
+            screen::grid(out, &figures(results, &columns, &mut notes))?;
         }
     }
     notes.print(out)?;
-    targets(out, results)
-}
-
-fn heading(out: &mut dyn Write, results: &Results) -> io::Result<()> {
-    let machine = &results.machine;
-    writeln!(
-        out,
-        "{}, {} CPUs, {:.0} GiB, Linux {}; the host's congestion control for those who choose none: {}",
-        machine.cpu_model,
-        machine.cpus_allowed,
-        machine.memory_gib,
-        machine.kernel,
-        machine.congestion_control_default
-    )?;
-    writeln!(
-        out,
-        "{} rounds in turn; runs of {} s, {} latency samples each; medians; every byte checked in its place.\n",
-        results.rounds, results.seconds, results.samples
-    )?;
-    let row = |[a, b, c]: [&str; 3]| vec![a.to_owned(), b.to_owned(), c.to_owned()];
-    let mut rows = vec![row(["engine", "version", "settings"])];
-    rows.extend(results.engines.iter().map(|engine| row([engine.engine, &engine.version, &engine.settings])));
-    grid(out, &rows)?;
-    // The choice of `auto` is part of the measurement.
-    let told = results.engines.iter().filter(|engine| engine.engine.starts_with("ferry"));
-    let told: Vec<_> = told.filter(|engine| !engine.path.is_empty()).collect();
-    told.iter().enumerate().try_for_each(|(index, engine)| {
-        let gap = if index == 0 { "\n" } else { "" };
-        writeln!(out, "{gap}{}: {}", engine.engine, engine.path)
-    })
+    screen::summary(out, results)
 }
 
 struct Column {
@@ -125,10 +97,11 @@ fn figures(results: &Results, columns: &[Column], notes: &mut Notes) -> Vec<Vec<
     let mut rows = vec![head.collect::<Vec<_>>()];
     for engine in &results.engines {
         let mut cell = |column: &Column| {
-            let outcome = results.row(&column.row).and_then(|row| row.outcome(engine.engine));
-            let Some(outcome) = outcome else { return String::new() };
-            let medians: Option<Vec<f64>> = column.quantities.iter().map(|it| outcome.median(*it)).collect();
-            medians.map_or_else(|| notes.mark(engine.engine, outcome), |medians| (column.show)(&medians))
+            let cell = results.row(&column.row).and_then(|row| row.cell(engine.engine));
+            let Some(cell) = cell else { return String::new() };
+            let medians: Option<Vec<f64>> = column.quantities.iter().map(|it| cell.median(*it)).collect();
+            medians
+                .map_or_else(|| notes.mark(engine.engine, &cell.outcome), |medians| (column.show)(&medians))
         };
         let name = std::iter::once(engine.engine.to_owned());
         rows.push(name.chain(columns.iter().map(&mut cell)).collect());
@@ -169,93 +142,38 @@ impl Notes {
     }
 }
 
-fn targets(out: &mut dyn Write, results: &Results) -> io::Result<()> {
-    if results.targets.is_empty() {
-        return Ok(());
-    }
-    writeln!(out, "\nTargets: medians of the ratios within a round, with 95 % intervals\n")?;
-    let mut rows =
-        vec![["row", "quantity", "ferry", "beside", "ratio", "95 % interval", "target", "verdict"]
-            .map(str::to_owned)
-            .to_vec()];
-    rows.extend(results.targets.iter().map(|target| {
-        let named = [target.row.as_str(), target.quantity.unit(), target.subject, target.beside];
-        named.map(str::to_owned).into_iter().chain(target.judged.cells("rounds")).collect()
-    }));
-    grid(out, &rows)?;
-    let verdicts: Vec<_> = results.targets.iter().filter_map(|target| target.judged.verdict).collect();
-    let unmeasured = results.targets.len() - verdicts.len();
-    writeln!(out, "\n{}, {unmeasured} not measured", tally(verdicts))
-}
-
-/// Prints a Markdown table whose columns are padded; the first row is its head.
-fn grid(out: &mut dyn Write, rows: &[Vec<String>]) -> io::Result<()> {
-    let Some(head) = rows.first() else { return Ok(()) };
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-    let widths: Vec<_> = (0..head.len()).map(width).collect();
-    let wanted = palette::is_wanted();
-    let line = |out: &mut dyn Write, row: &[String]| {
-        let cells = row.iter().zip(&widths).map(|(cell, width)| {
-            let padded = format!("{cell:<width$}");
-            let colour = palette::of_engine(cell);
-            format!(" {} |", colour.map_or(padded.clone(), |it| palette::paint(&padded, it, wanted)))
-        });
-        writeln!(out, "|{}", cells.collect::<String>())
-    };
-    line(out, head)?;
-    writeln!(
-        out,
-        "|{}",
-        widths.iter().map(|width| format!("{}|", "-".repeat(width + 2))).collect::<String>()
-    )?;
-    rows[1..].iter().try_for_each(|row| line(out, row))
-}
-
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
+
     use super::*;
-    use crate::figures::Figures;
-    use crate::peers::results::{Cell, RowResult, Taker};
+    use crate::contest::{Cell, Plan, RowResult, Side, Taker};
+    use crate::figures::Run;
     use crate::peers::roster::{FERRY_LOCAL, FERRY_TCP, MOONCAKE};
-    use crate::peers::targets::judge;
-    use ferry_bench::cpu::Machine;
+    use crate::peers::targets;
 
-    fn measured(values: [(Quantity, f64); 2]) -> Outcome {
-        Outcome::measured(&vec![Figures::from(values); 6])
-    }
-
-    fn results() -> Results {
-        let taker = |engine| Taker {
-            engine,
-            version: "1".to_owned(),
-            settings: "defaults".to_owned(),
-            path: String::new(),
-        };
-        let speed = |value| measured([(Quantity::GbPerSecond, value), (Quantity::CpuSecondsPerGib, 0.25)]);
-        let row = Row::Throughput(workloads(Operation::Write)[0]).to_string();
-        let cells = vec![
-            Cell::new(FERRY_TCP, speed(8.0)),
-            Cell::new(FERRY_LOCAL, Outcome::Unavailable { reason: "UNAVAILABLE: no such path".to_owned() }),
-            Cell::new(MOONCAKE, speed(2.0)),
-        ];
-        let mut results = Results {
-            machine: Machine::describe(),
-            units: "",
-            rounds: 6,
-            seconds: 0.3,
-            samples: 10,
-            engines: [FERRY_TCP, FERRY_LOCAL, MOONCAKE].map(taker).into(),
-            rows: vec![RowResult { row, cells }],
-            targets: Vec::new(),
-        };
-        results.targets = judge(&results);
-        results
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        plan: Plan,
     }
 
     #[test]
     fn figures_reasons_and_verdicts_are_all_there() {
+        let names = [FERRY_TCP, FERRY_LOCAL, MOONCAKE];
+        let taker = |engine| Taker { engine, settings: "defaults".to_owned(), ..Taker::default() };
+        let mut results = Results::new(&Line::parse_from(["x"]).plan, names.map(taker).into());
+        let row = Row::Throughput(workloads(Operation::Write)[0]);
+        let mut sides = names.map(Side::new);
+        for (side, speed) in [(0, 8.0), (2, 2.0)] {
+            let run = Run::of([(Quantity::GbPerSecond, speed), (Quantity::CpuSecondsPerGib, 0.25)]);
+            sides[side].runs = vec![run; 6];
+        }
+        sides[1].out = Some(Outcome::Unavailable { reason: "UNAVAILABLE: no such path".to_owned() });
+        let found = RowResult { row: row.to_string(), cells: sides.into_iter().map(Cell::of).collect() };
+        results.add(found, &targets::of(&row));
         let mut out = Vec::new();
-        print(&mut out, &results()).expect("written");
+        print(&mut out, &results).expect("written");
         let text = String::from_utf8(out).expect("text");
         for part in [
             "8.00 (0.25)",
@@ -268,13 +186,5 @@ mod tests {
             assert!(text.contains(part), "{part}: {text}");
         }
         assert!(!text.contains("READ, GB/s"), "rows that were not measured are not there: {text}");
-    }
-
-    #[test]
-    fn columns_are_as_wide_as_their_widest() {
-        let mut out = Vec::new();
-        let rows = [["a", "µs"], ["long", "1"]].map(|row| row.map(str::to_owned).to_vec());
-        grid(&mut out, &rows).expect("written");
-        assert_eq!(String::from_utf8(out).expect("text"), "| a    | µs |\n|------|----|\n| long | 1  |\n");
     }
 }

@@ -4,13 +4,14 @@
 use std::collections::VecDeque;
 use std::io;
 
-use super::pieces::Pieces;
-use super::reference::Ground;
-use super::socket::{header, number, Link, Wait, END, HEADER_BYTES};
 use ferry_bench::cpu::Pinned;
 use ferry_bench::dispense::Dispenser;
 use ferry_bench::walk::End;
 use ferry_bench::workload::Operation;
+
+use super::pieces::Pieces;
+use super::reference::Ground;
+use super::socket::{header, number, Link, Wait, END, HEADER_BYTES};
 
 /// One connection's part of a run.
 pub struct Lane<'a> {

@@ -4,14 +4,14 @@
 use std::io::{BufRead, Write};
 
 use anyhow::{bail, ensure};
-use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
-
-use super::reference::Ground;
 use ferry_bench::child::{read_line, write_line};
 use ferry_bench::memory::Memory;
 use ferry_bench::walk::{End, Walk};
 use ferry_bench::workload::Workload;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use super::reference::Ground;
 
 /// From the initiator, one JSON object per line.
 #[derive(Debug, Serialize, Deserialize)]

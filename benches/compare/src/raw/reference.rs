@@ -7,9 +7,6 @@ use std::thread;
 use std::time::Instant;
 
 use anyhow::{bail, ensure, Context};
-use serde::Serialize;
-
-use super::passive::{Command, Reply};
 use ferry_bench::child::ChildProcess;
 use ferry_bench::cpu::{child_cpu_seconds, own_cpu_seconds, Pinned};
 use ferry_bench::dispense::Dispenser;
@@ -18,6 +15,9 @@ use ferry_bench::memory::Memory;
 use ferry_bench::stats::median;
 use ferry_bench::walk::{End, Walk};
 use ferry_bench::workload::{CpuSeconds, Engine, LatencyWorkload, Limit, Sample, Workload};
+use serde::Serialize;
+
+use super::passive::{Command, Reply};
 
 /// Each setting is tried this often, in rounds, so that a busy moment spoils one try of each.
 const TRIES: usize = 3;

@@ -17,15 +17,15 @@ use ferry::internals::sys::copy::{self, Piece};
 use ferry::internals::sys::memory::page_bytes;
 use ferry::internals::sys::socket::IoVec;
 use ferry::internals::sys::vm;
+use ferry_bench::child::{write_line, ChildProcess};
+use ferry_bench::dispense::Dispenser;
+use ferry_bench::memory::{private, Memory};
+use ferry_bench::workload::{LatencyWorkload, Operation, Workload};
 use serde::{Deserialize, Serialize};
 
 use super::passive;
 use super::reference::{on_threads, Ground, Ready, Reference, Way};
 use crate::role::Role;
-use ferry_bench::child::{write_line, ChildProcess};
-use ferry_bench::dispense::Dispenser;
-use ferry_bench::memory::{private, Memory};
-use ferry_bench::workload::{LatencyWorkload, Operation, Workload};
 
 /// Blocks of each side in one system call.
 const BLOCKS_A_CALL: [usize; 3] = [64, 16, 1_024];

@@ -6,6 +6,11 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{ensure, Context};
+use ferry_bench::child::{write_line, ChildProcess};
+use ferry_bench::dispense::Dispenser;
+use ferry_bench::layout::Layout;
+use ferry_bench::memory::private;
+use ferry_bench::workload::{format_bytes, Engine, LatencyWorkload, Operation, Workload, KIB, MIB};
 use serde::{Deserialize, Serialize};
 
 use super::lane::{answer, Lane};
@@ -14,11 +19,6 @@ use super::pieces::Pieces;
 use super::reference::{fastest, on_threads, Ground, Ready, Reference, Way, TRY};
 use super::socket::{Link, SocketOptions, Wait};
 use crate::role::Role;
-use ferry_bench::child::{write_line, ChildProcess};
-use ferry_bench::dispense::Dispenser;
-use ferry_bench::layout::Layout;
-use ferry_bench::memory::private;
-use ferry_bench::workload::{format_bytes, Engine, LatencyWorkload, Operation, Workload, KIB, MIB};
 
 const CONNECTIONS: [usize; 3] = [1, 2, 4];
 const IN_FLIGHT: [usize; 4] = [1, 2, 4, 8];

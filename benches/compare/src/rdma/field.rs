@@ -5,16 +5,17 @@ use std::collections::HashMap;
 
 use anyhow::bail;
 use ferry::Error;
+use ferry_bench::stats::Latency;
+use ferry_bench::subject::{unavailable, Flight, Origin, Pair, PairConfig, Setup};
+use ferry_bench::workload::{Engine, LatencyWorkload, Limit, Operation, Workload};
 use serde_json::json;
 
 use super::perftest;
 use super::rows::{Row, Side, Throughput, Visibility, WALK_BYTES_MAX};
-use super::{Mooncake, Places, Plan};
+use super::{Mooncake, Places};
+use crate::contest::Plan;
 use crate::peers::{Launch, PythonEngine};
 use crate::raw::verbs::{Port, VerbsConfig, VerbsEngine};
-use ferry_bench::stats::Latency;
-use ferry_bench::subject::{unavailable, Flight, Origin, Pair, PairConfig, Setup};
-use ferry_bench::workload::{Engine, LatencyWorkload, Limit, Operation, Workload};
 
 /// The speed that is assumed of perftest before its first run of a row.
 const MB_PER_SECOND_GUESSED: f64 = 30.0;
@@ -46,10 +47,6 @@ impl Field {
             speeds: HashMap::new(),
             requests_per_transfer: None,
         }
-    }
-
-    pub fn sides(&self, row: &Row) -> Vec<Side> {
-        row.sides(self.places.mooncake.is_some())
     }
 
     /// Measures one value of the row's quantity.

@@ -2,12 +2,10 @@
 //! a verdict on each target. Meant for the virtual machine of `scripts/rdma-vm.sh`, in which absolute figures mean
 //! nothing and ratios within one boot do.
 //!
-//! `rows` has the workloads and their targets, `field` measures each side, with `perftest` for other programs;
-//! `results` computes ratios and prints them.
+//! `rows` has the workloads and their targets, `field` measures each side, with `perftest` for other programs.
 
 mod field;
 mod perftest;
-mod results;
 mod rows;
 
 use std::io::Write;
@@ -16,42 +14,18 @@ use std::path::PathBuf;
 use anyhow::ensure;
 use clap::Args;
 use ferry::limits::QPS_MAX;
-use regex_lite::Regex;
-use serde::Serialize;
-
-use crate::arguments::{from_to, parse_rows, parse_seconds};
-use crate::turns::order;
-use ferry_bench::cpu::Machine;
 use ferry_bench::options::{parse_count, parse_mtu, RdmaOptions, Transport};
 
-pub use results::Results;
+use crate::contest::{self, Cost, Plan, Results};
+use crate::figures::Run;
+use crate::screen;
 
 use field::Field;
-use results::RowResult;
 use rows::Row;
 
-/// How much is measured.
-#[derive(Args, Clone, Debug, Serialize)]
-pub struct Plan {
-    /// Rounds of each row; below 6 nothing is decided
-    #[arg(long, default_value_t = 6, value_parser = from_to(1, 1_000))]
-    pub rounds: usize,
-    /// Seconds of each throughput run
-    #[arg(long, default_value_t = 0.5, value_parser = parse_seconds)]
-    pub seconds: f64,
-    /// Latency samples of each side in each round
-    #[arg(long, default_value_t = 1_000, value_parser = from_to(5, 1_000_000))]
-    pub samples: usize,
-    /// Only rows whose name matches this regular expression
-    #[serde(skip)]
-    #[arg(long, value_parser = parse_rows)]
-    pub rows: Option<Regex>,
-}
-
 /// The devices and programs of the measurements.
-#[derive(Args, Clone, Debug, Serialize)]
+#[derive(Args, Clone, Debug)]
 pub struct Places {
-    #[serde(skip)]
     #[arg(skip)]
     pub program: PathBuf,
     /// The device that initiates
@@ -80,17 +54,15 @@ pub struct Places {
 }
 
 /// How Mooncake takes part.
-#[derive(Args, Clone, Debug, Serialize)]
+#[derive(Args, Clone, Debug)]
 pub struct Mooncake {
     /// A Python with Mooncake's wheel, which then takes part
-    #[serde(skip)]
     #[arg(long = "mooncake", value_name = "MOONCAKE")]
     python: Option<PathBuf>,
     /// Its batches in flight; 2 is what ferry has in the same rows
     #[arg(long = "mooncake-in-flight", value_name = "MOONCAKE_IN_FLIGHT", default_value_t = 2, value_parser = parse_count)]
     in_flight: usize,
     /// Where agent.py and its engines are
-    #[serde(skip)]
     #[arg(long, default_value = "benches/compare/peers")]
     scripts: PathBuf,
 }
@@ -116,42 +88,32 @@ impl Places {
 
 /// Measures everything in the plan, and prints each row as it is measured. A side that fails is out of its row.
 pub fn run(plan: &Plan, places: &Places, out: &mut dyn Write) -> anyhow::Result<Results> {
-    let wanted = |row: &Row| plan.rows.as_ref().is_none_or(|rows| rows.is_match(&row.name()));
-    let rows: Vec<Row> = rows::all().into_iter().filter(wanted).collect();
+    let rows: Vec<Row> = rows::all().into_iter().filter(|row| plan.wants(&row.name())).collect();
     ensure!(!rows.is_empty(), "no row has such a name");
-    let mut results = Results {
-        machine: Machine::describe(),
-        plan: plan.clone(),
-        places: places.clone(),
-        rows: Vec::new(),
-    };
-    results.heading(out)?;
+    let mut results = Results::new(plan, Vec::new());
+    screen::heading(out, &results)?;
+    let stated = |value: Option<u32>| value.map_or("each side's own".to_owned(), |value| value.to_string());
+    let [mtu, pairs, inline] = [places.mtu, places.queue_pairs, places.inline_bytes].map(stated);
+    let Places { initiator, target, gid_index, .. } = places;
+    let devices = format!("{initiator} to {target}, GID index {gid_index}");
+    writeln!(out, "{devices}; MTU {mtu}, queue pairs {pairs}, inline {inline}; perftest checks no data")?;
     let mut field = Field::new(plan.clone(), places.clone());
     for row in &rows {
-        let found = measure(plan, row, &mut field);
-        found.print(out)?;
-        results.rows.push(found);
-    }
-    results.summary(out)?;
-    Ok(results)
-}
-
-/// Runs the rounds, in an order that rotates and reverses.
-fn measure(plan: &Plan, row: &Row, field: &mut Field) -> RowResult {
-    let mut found = RowResult::new(row, field.sides(row));
-    for round in 0..plan.rounds {
-        for index in order(round, found.sides.len()) {
-            let taken = &mut found.sides[index];
-            if taken.failure.is_none() {
-                match field.measure(row, taken.side) {
-                    Ok(value) => taken.values.push(value),
-                    Err(error) => taken.failure = Some(format!("{error:#}")),
-                }
-                taken.settings = field.settings(row, taken.side);
-            }
+        let sides = row.sides(places.mooncake.is_some());
+        let named = sides.iter().map(|side| contest::Side::new(side.name())).collect();
+        let mut found = contest::measure(row.name(), named, plan.rounds, |index| {
+            Ok(Run::of([(row.quantity(), field.measure(row, sides[index])?)]))
+        });
+        for (cell, side) in found.cells.iter_mut().zip(sides) {
+            cell.settings = field.settings(row, side);
+        }
+        results.tell(found, &row.targets(), out)?;
+        if let (Some(count), Some(least)) = (field.take_requests(), row.requests_expected()) {
+            let cost = Cost::limited(&row.name(), "work requests of a transfer", count, least as f64);
+            results.costs.push(cost);
         }
     }
-    found.requests_per_transfer = field.take_requests();
-    found.judge(row);
-    found
+    screen::summary(out, &results)?;
+    screen::failures(out, &results)?;
+    Ok(results)
 }

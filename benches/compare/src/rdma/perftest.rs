@@ -9,10 +9,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure, Context};
-
-use super::Places;
 use ferry_bench::child::ended_within;
 use ferry_bench::workload::MIB;
+
+use super::Places;
 
 /// A server loads, opens its device and listens; a client then measures for a second or so.
 const START_TIMEOUT: Duration = Duration::from_secs(20);

@@ -1,11 +1,12 @@
 //! The workloads on two devices, their sides, and the ratios to reach.
 
-use serde::Serialize;
-
-use super::perftest::{Bandwidth, READ_BW, WRITE_BW};
-use crate::judge::Goal;
 use ferry_bench::layout::Layout;
 use ferry_bench::workload::{format_bytes, Operation, Workload, KIB, MIB};
+
+use super::perftest::{Bandwidth, READ_BW, WRITE_BW};
+use crate::contest::{Beside, Target};
+use crate::figures::Quantity;
+use crate::judge::Goal;
 
 /// Work requests under way, perftest's default.
 const REQUESTS: usize = 128;
@@ -18,8 +19,7 @@ pub const WALK_BYTES_MAX: usize = 2 * WALK_BYTES;
 const LATENCY_BYTES: usize = 2;
 
 /// A side, and the meaning of "done" for its WRITEs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     Perftest,
     /// Our own reference.
@@ -28,29 +28,21 @@ pub enum Side {
     Mooncake,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Visibility {
     Proven,
     AckedOnly,
 }
 
-impl Visibility {
-    fn name(self) -> &'static str {
-        match self {
-            Visibility::Proven => "proven",
-            Visibility::AckedOnly => "acked only",
-        }
-    }
-}
-
 impl Side {
-    pub fn name(self) -> String {
+    pub fn name(self) -> &'static str {
         match self {
-            Side::Perftest => "perftest".to_owned(),
-            Side::Verbs(visibility) => format!("verbs, {}", visibility.name()),
-            Side::Ferry(visibility) => format!("ferry, {}", visibility.name()),
-            Side::Mooncake => "Mooncake".to_owned(),
+            Side::Perftest => "perftest",
+            Side::Verbs(Visibility::Proven) => "verbs, proven",
+            Side::Verbs(Visibility::AckedOnly) => "verbs, acked only",
+            Side::Ferry(Visibility::Proven) => "ferry, proven",
+            Side::Ferry(Visibility::AckedOnly) => "ferry, acked only",
+            Side::Mooncake => "Mooncake",
         }
     }
 }
@@ -120,9 +112,6 @@ fn merged(workload: &Workload) -> Workload {
     }
 }
 
-/// A side, the side that it is compared with, and the goal; `None` is stated only.
-pub type Held = (Side, Side, Option<Goal>);
-
 impl Row {
     pub fn name(&self) -> String {
         match self {
@@ -137,10 +126,10 @@ impl Row {
         }
     }
 
-    pub fn quantity(&self) -> &'static str {
+    pub fn quantity(&self) -> Quantity {
         match self {
-            Row::Throughput(_) => "MB/s",
-            Row::PingPong(_) | Row::Done(_) => "µs p50",
+            Row::Throughput(_) => Quantity::MbPerSecond,
+            Row::PingPong(_) | Row::Done(_) => Quantity::P50Us,
         }
     }
 
@@ -163,21 +152,26 @@ impl Row {
         }
     }
 
-    /// Returns the ratios of one side to another, with their targets.
-    pub fn held(&self) -> Vec<Held> {
+    /// Returns the ratios of one side to another, with their goals.
+    pub fn targets(&self) -> Vec<Target> {
         let both = [Visibility::Proven, Visibility::AckedOnly];
-        let ferry = both.map(Side::Ferry);
+        let quantity = self.quantity();
+        let target = |subject: Side, beside: Side, goal| {
+            let beside = Beside::side(beside.name());
+            Target { quantity, subject: subject.name(), beside, goal }
+        };
+        let ferry = |beside, goal| both.map(|how| target(Side::Ferry(how), beside, Some(goal)));
         match self {
             Row::Throughput(_) => [
-                ferry.map(|side| (side, Side::Perftest, Some(Goal::AtLeast(0.95)))),
-                both.map(|how| (Side::Ferry(how), Side::Verbs(how), None)),
-                both.map(|how| (Side::Verbs(how), Side::Perftest, None)),
-                ferry.map(|side| (side, Side::Mooncake, Some(Goal::AtLeast(1.5)))),
+                ferry(Side::Perftest, Goal::AtLeast(0.95)),
+                both.map(|how| target(Side::Ferry(how), Side::Verbs(how), None)),
+                both.map(|how| target(Side::Verbs(how), Side::Perftest, None)),
+                ferry(Side::Mooncake, Goal::AtLeast(1.5)),
             ]
             .concat(),
-            Row::PingPong(_) => ferry.map(|side| (side, Side::Perftest, Some(Goal::AtMost(1.15)))).into(),
+            Row::PingPong(_) => ferry(Side::Perftest, Goal::AtMost(1.15)).into(),
             Row::Done(_) => {
-                both.map(|how| (Side::Ferry(how), Side::Verbs(how), Some(Goal::AtMost(1.2)))).into()
+                both.map(|how| target(Side::Ferry(how), Side::Verbs(how), Some(Goal::AtMost(1.2)))).into()
             }
         }
     }
@@ -194,6 +188,9 @@ impl Row {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::contest::{self, judge, Cell, RowResult};
+    use crate::figures::Run;
+    use crate::judge::Verdict;
 
     #[test]
     fn each_row_moves_the_same_bytes_on_every_side() {
@@ -222,5 +219,28 @@ mod tests {
         assert_eq!(names, expected);
         let requests: Vec<_> = all().iter().filter_map(Row::requests_expected).collect();
         assert_eq!(requests, [16]);
+    }
+
+    #[test]
+    fn ratios_are_judged_where_there_is_a_target() {
+        let row = all().remove(2);
+        let cell = |side: Side| {
+            let value = match side {
+                Side::Perftest => 100.0,
+                Side::Ferry(Visibility::Proven) => 90.0,
+                Side::Ferry(Visibility::AckedOnly) | Side::Verbs(_) => 99.0,
+                Side::Mooncake => 60.0,
+            };
+            Cell::of(contest::Side {
+                runs: vec![Run::of([(row.quantity(), value)]); 6],
+                ..contest::Side::new(side.name())
+            })
+        };
+        let found = RowResult { row: row.name(), cells: row.sides(true).into_iter().map(cell).collect() };
+        let ratios = judge(&found, &row.targets());
+        let verdicts: Vec<_> = ratios.iter().map(|ratio| ratio.judged.verdict).collect();
+        let (met, missed) = (Some(Verdict::Met), Some(Verdict::Missed));
+        assert_eq!(verdicts, [missed, met, None, None, None, None, met, met]);
+        assert_eq!((ratios[2].subject, ratios[2].beside), ("ferry, proven", "verbs, proven"));
     }
 }

@@ -1,256 +1,238 @@
-//! `ferry-compare sockets`, which `make bench` runs: compares a subject with the raw reference, row by row, in
-//! interleaved pairs, with a verdict on each target.
+//! `ferry-compare sockets`, which `make bench` runs: ferry over TCP beside raw sockets, ferry alone with several
+//! threads, beside bulk, idle and with many peers, and ferry's same-host path beside the least that a program can do.
 
-mod alone;
+mod costs;
 mod plot;
 mod rows;
 mod same_host;
-mod screen;
-mod standby;
 mod yardstick;
 
 use std::io::Write;
+use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::bail;
 use clap::Args;
-use regex_lite::Regex;
-use serde::Serialize;
+use ferry_bench::cpu::allowed_cpus;
+use ferry_bench::layout::Layout;
+use ferry_bench::options::Transport;
+use ferry_bench::subject::{Client, Flight, Origin, Pair, PairConfig, Setup};
+use ferry_bench::workload::{format_bytes, Engine, LatencyWorkload, Limit, Operation, Workload, KIB, MIB};
 
-use crate::arguments::{from_to, parse_rows, parse_seconds};
-use crate::figures::{Quantity, Run};
-use crate::judge::{Goal, Judged};
-use crate::turns;
-use ferry_bench::cpu::{allowed_cpus, Machine};
-use ferry_bench::options::parse_count;
-use ferry_bench::stats::{median, Latency};
-use ferry_bench::subject::{Pair, PairConfig};
-use ferry_bench::workload::{Engine, KIB};
+use crate::arguments::parse_seconds;
+use crate::contest::{measure, Beside, Plan, Results, Side, Taker, Target};
+use crate::figures::{Job, Quantity, Run};
+use crate::judge::Goal;
+use crate::raw::{RawConfig, RawEngine};
+use crate::screen;
 
 pub use plot::drawing;
-pub use rows::WALK_BYTES;
-pub use same_host::Unavailable;
-pub use standby::Cost;
-pub use yardstick::Standing;
 
-use rows::Row;
+use rows::{Goals, Row, WALK_BYTES};
 
 /// Bytes of each transfer whose time is taken.
 const BYTES: usize = 4 * KIB;
+const REFERENCE: &str = "raw";
+const SUBJECT: &str = "ferry";
 
-/// How much is measured.
+const THREADS: usize = 4;
+const IN_FLIGHT: usize = 64;
+/// Transfers of one request each, from several threads to one peer. Small ones are judged by their number, larger ones
+/// by bytes.
+const SUBMITTED: [(usize, Quantity); 2] =
+    [(4 * KIB, Quantity::MillionMessagesPerSecond), (64 * KIB, Quantity::GbPerSecond)];
+
+const BESIDE: &str = "WRITE 4 KiB synchronous beside 1 GiB bulk";
+const BULK: Workload = Workload {
+    operation: Operation::Write,
+    layout: Layout::Contiguous,
+    block_bytes: MIB,
+    blocks: 1_024,
+    walk_bytes: 1_024 * MIB,
+};
+/// The goal of the p99 only.
+const BESIDE_GOAL: Goal = Goal::AtMost(5.0);
+
+/// What is measured besides the plan's rows.
 #[derive(Args, Clone, Debug)]
-pub struct Plan {
-    /// Interleaved pairs per row; below 6 nothing is decided
-    #[arg(long, default_value_t = 15, value_parser = from_to(1, 1_000))]
-    pub pairs: usize,
-    /// Seconds of each throughput run
-    #[arg(long, default_value_t = 0.4, value_parser = parse_seconds)]
-    pub seconds: f64,
-    /// Latency samples of each side per row, over all pairs
-    #[arg(long, default_value_t = 100_000, value_parser = from_to(1, u32::MAX.into()))]
-    pub samples: usize,
-    /// Only rows whose name matches this regular expression
-    #[arg(long, value_parser = parse_rows)]
-    pub rows: Option<Regex>,
+pub struct Options {
+    #[command(flatten)]
+    pub plan: Plan,
     /// Seconds for which idle engines are watched
     #[arg(long, default_value_t = 10.0, value_parser = parse_seconds)]
     pub idle_seconds: f64,
     /// Engines that are connected to one
-    #[arg(long, default_value_t = 1_000, value_parser = parse_count)]
+    #[arg(long, default_value_t = 1_000, value_parser = ferry_bench::options::parse_count)]
     pub peers: usize,
     /// Both ends look for data this long before sleeping, in microseconds
     #[arg(long = "spin-us", default_value_t = 50)]
     pub spin_us: u32,
+    /// ferry's memory in the rows over TCP; those of one machine have each kind
+    #[arg(long, value_enum, default_value_t = Origin::Own)]
+    pub memory: Origin,
+    /// Congestion control of both sides, where the host allows it
+    #[arg(long = "congestion-control", default_value = RawConfig::CONGESTION_CONTROL)]
+    pub congestion_control: String,
 }
 
-impl Plan {
-    fn wants(&self, row: &str) -> bool {
-        self.rows.as_ref().is_none_or(|rows| rows.is_match(row))
-    }
-
-    /// Returns the samples of one latency run.
-    fn samples_each(&self) -> usize {
-        self.samples.div_ceil(self.pairs)
-    }
-}
-
-/// All results of a comparison; also its JSON.
-#[derive(Debug, Serialize)]
-pub struct Comparison {
-    pub machine: Machine,
-    pub reference: String,
-    pub reference_path: String,
-    pub subject: String,
-    pub subject_path: String,
-    pub spin_us: u32,
-    /// Whether the reference itself is near the limit of this machine.
-    pub standings: Vec<Standing>,
-    pub lines: Vec<Line>,
-    pub latencies: Vec<LatencyPair>,
-    /// Figures with limits of their own.
-    pub costs: Vec<Cost>,
-    /// Rows that could not be measured.
-    pub unavailable: Vec<Unavailable>,
-}
-
-/// All samples of a latency row, pooled over its pairs.
-#[derive(Debug, Serialize)]
-pub struct LatencyPair {
-    pub row: String,
-    pub reference: Latency,
-    pub subject: Latency,
-}
-
-/// One judged quantity of one row.
-#[derive(Clone, Debug, Serialize)]
-pub struct Line {
-    pub row: String,
-    pub quantity: &'static str,
-    pub reference_median: f64,
-    pub subject_median: f64,
-    #[serde(flatten)]
-    pub judged: Judged,
-    pub ratios: Vec<f64>,
-    /// The settings of each side for this row.
-    pub reference_settings: String,
-    pub subject_settings: String,
-}
-
-impl Line {
-    /// Judges values in pairs: the reference's and the subject's. Fails without a single pair.
-    pub fn judge(
-        row: &str,
-        quantity: &'static str,
-        goal: Goal,
-        pairs: &[(f64, f64)],
-    ) -> anyhow::Result<Line> {
-        let ratios: Vec<_> = pairs.iter().map(|(reference, subject)| subject / reference).collect();
-        let judged = Judged::of(Some(goal), &ratios);
-        judged.ratio.context("no pair was measured")?;
-        let (reference, subject): (Vec<_>, Vec<_>) = pairs.iter().copied().unzip();
-        Ok(Line {
-            row: row.to_owned(),
-            quantity,
-            reference_median: median(&reference),
-            subject_median: median(&subject),
-            judged,
-            ratios,
-            reference_settings: String::new(),
-            subject_settings: String::new(),
-        })
+impl Options {
+    /// Returns ferry's defaults, except where the reference differs from them: both then use the reference's.
+    fn setup(&self) -> anyhow::Result<Setup> {
+        let (spin_us, defaults) = (self.spin_us, Setup::default().config()?);
+        let congestion_control = Some(&self.congestion_control);
+        // Raw sockets are the reference; the paths that ferry would choose on one host have rows of their own.
+        Ok(Setup::default()
+            .given("transports", Transport::Tcp.forced())
+            .given("spin_us", Some(spin_us).filter(|&spin_us| u64::from(spin_us) != defaults.spin_us))
+            .given(
+                "tcp_congestion",
+                congestion_control.filter(|name| *name != RawConfig::CONGESTION_CONTROL),
+            ))
     }
 }
 
-/// A comparison under way: prints each line as it is measured, and keeps it.
+/// Measures everything, and prints each row as it is measured. `program` is this program.
+pub fn run(options: &Options, program: PathBuf, out: &mut dyn Write) -> anyhow::Result<Results> {
+    let reference = RawConfig::compared(&program, WALK_BYTES, &options.congestion_control);
+    let mut reference = RawEngine::start_best(&reference)?;
+    let (end, memory) = (options.setup()?, options.memory);
+    let ends = [end.clone(), end];
+    let config = PairConfig { program, memory_bytes: WALK_BYTES, ends, memory, pingpong: false };
+    let mut pair = Pair::start(&config)?;
+    let mut course = Course::start(options, [&reference, &pair.client], out)?;
+    course.sockets(&mut reference, &mut pair.client)?;
+    course.submission(&mut pair.client)?;
+    course.found.costs.extend(costs::idle(options, &pair)?);
+    course.found.costs.extend(costs::crowd(options, &config.program)?);
+    course.beside(&config)?;
+    same_host::measure(&mut course, &config)?;
+    screen::summary(course.out, &course.found)?;
+    screen::failures(course.out, &course.found)?;
+    Ok(course.found)
+}
+
+/// A comparison under way: prints each row as it is measured, and keeps it.
 struct Course<'a> {
+    options: &'a Options,
     plan: &'a Plan,
     out: &'a mut dyn Write,
-    found: Comparison,
-}
-
-/// Prints all of `make bench`: `run`, the figures of ferry alone, and the final table.
-pub fn run_with_ferry(
-    plan: &Plan,
-    reference: &mut dyn Engine,
-    pair: &mut Pair,
-    config: &PairConfig,
-    out: &mut dyn Write,
-) -> anyhow::Result<Comparison> {
-    let mut course = Course::start(plan, reference, &mut pair.client, out)?;
-    course.sockets(reference, &mut pair.client)?;
-    alone::submission(&mut course, &mut pair.client)?;
-    course.found.costs.extend(standby::idle(plan, pair)?);
-    course.found.costs.extend(standby::crowd(plan, &config.program)?);
-    alone::beside(&mut course, config)?;
-    same_host::measure(&mut course, config)?;
-    screen::standings(course.out, &course.found.standings)?;
-    screen::summary(course.out, &course.found)?;
-    Ok(course.found)
+    found: Results,
 }
 
 impl<'a> Course<'a> {
     fn start(
-        plan: &'a Plan,
-        reference: &mut dyn Engine,
-        subject: &mut dyn Engine,
+        options: &'a Options,
+        engines: [&dyn Engine; 2],
         out: &'a mut dyn Write,
     ) -> anyhow::Result<Course<'a>> {
-        let found = Comparison {
-            machine: Machine::describe(),
-            reference: reference.name().to_owned(),
-            reference_path: reference.path(),
-            subject: subject.name().to_owned(),
-            subject_path: subject.path(),
-            spin_us: plan.spin_us,
-            standings: Vec::new(),
-            lines: Vec::new(),
-            latencies: Vec::new(),
-            costs: Vec::new(),
-            unavailable: Vec::new(),
+        let taker = |(engine, it): (&'static str, &dyn Engine)| {
+            let settings = format!("spin {} µs before sleeping", options.spin_us);
+            Taker { engine, settings, path: it.path(), ..Taker::default() }
         };
+        let takers = [REFERENCE, SUBJECT].into_iter().zip(engines).map(taker).collect();
+        let found = Results::new(&options.plan, takers);
         screen::heading(out, &found)?;
-        Ok(Course { plan, out, found })
+        screen::engines(out, &found)?;
+        Ok(Course { options, plan: &options.plan, out, found })
     }
 
     /// Measures the rows over TCP, and whether the reference itself is near the limit.
     fn sockets(&mut self, reference: &mut dyn Engine, subject: &mut dyn Engine) -> anyhow::Result<()> {
-        let spin = Duration::from_micros(self.plan.spin_us.into());
-        let rows = rows::all(&allowed_cpus()?, spin, self.plan.samples_each());
+        let spin = Duration::from_micros(self.options.spin_us.into());
+        let rows = rows::all(&allowed_cpus()?, spin, self.plan.samples);
         for row in rows.iter().filter(|row| self.plan.wants(&row.name)) {
-            self.measure(row, reference, subject)?;
+            self.engines(row, [reference, subject])?;
         }
         self.found.standings.extend(yardstick::over_tcp(self.plan, reference)?);
         Ok(())
     }
 
-    fn measure(
-        &mut self,
-        row: &Row,
-        reference: &mut dyn Engine,
-        subject: &mut dyn Engine,
-    ) -> anyhow::Result<()> {
-        row.reference.prepare(reference)?;
-        row.subject.prepare(subject)?;
+    /// Measures a row of the reference and the subject.
+    fn engines(&mut self, row: &Row, mut engines: [&mut dyn Engine; 2]) -> anyhow::Result<()> {
+        for (job, engine) in row.jobs.iter().zip(&mut engines) {
+            job.prepare(*engine)?;
+        }
+        let settings = [0, 1].map(|side| row.jobs[side].settings(engines[side]));
         let seconds = self.plan.seconds;
-        let runs = turns::pairs(
-            self.plan.pairs,
-            || row.reference.run(reference, seconds),
-            || row.subject.run(subject, seconds),
-        )?;
-        let settings = [row.reference.settings(reference), row.subject.settings(subject)];
-        self.add(&row.name, &row.goals, runs, settings)
+        let run = |side: usize| row.jobs[side].run(engines[side], seconds);
+        self.row(&row.name, &row.goals, [REFERENCE, SUBJECT], settings, run)
     }
 
-    /// Judges the pairs of a row: a line for each goal. Samples are pooled over all pairs.
-    fn add(
+    /// Measures a row: the figures of the second side are judged beside the first's. A side that fails ends all.
+    fn row(
         &mut self,
         name: &str,
-        goals: &[(Quantity, Goal)],
-        runs: Vec<(Run, Run)>,
-        [reference_settings, subject_settings]: [String; 2],
+        goals: &Goals,
+        sides: [&'static str; 2],
+        settings: [String; 2],
+        run: impl FnMut(usize) -> anyhow::Result<Run>,
     ) -> anyhow::Result<()> {
-        for (quantity, goal) in goals {
-            let of = |run: &Run| run.figures[quantity];
-            let pairs: Vec<_> = runs.iter().map(|(left, right)| (of(left), of(right))).collect();
-            let line = Line {
-                reference_settings: reference_settings.clone(),
-                subject_settings: subject_settings.clone(),
-                ..Line::judge(name, quantity.unit(), *goal, &pairs)?
+        let mut row = measure(name.to_owned(), sides.map(Side::new).into(), self.plan.rounds, run);
+        for (cell, settings) in row.cells.iter_mut().zip(settings) {
+            if let Some(reason) = cell.outcome.reason() {
+                bail!("{name}: {}: {reason}", cell.side);
+            }
+            cell.settings = settings;
+        }
+        let [beside, subject] = sides;
+        let target = |&(quantity, goal): &(Quantity, Goal)| Target {
+            quantity,
+            subject,
+            beside: Beside::side(beside),
+            goal: Some(goal),
+        };
+        let targets: Vec<_> = goals.iter().map(target).collect();
+        Ok(self.found.tell(row, &targets, self.out)?)
+    }
+
+    /// Submits from several threads to one peer, and from one with the same number of transfers under way: the total
+    /// must not suffer.
+    fn submission(&mut self, client: &mut Client) -> anyhow::Result<()> {
+        let before = client.flight();
+        for (block_bytes, quantity) in SUBMITTED {
+            let name = format!("WRITE {} submitted by {THREADS} threads", format_bytes(block_bytes));
+            if !self.plan.wants(&name) {
+                continue;
+            }
+            let workload = Workload::single(Operation::Write, block_bytes, WALK_BYTES);
+            let limit = Limit::Seconds(self.plan.seconds);
+            let run = |side: usize| {
+                client.set_flight(Flight { threads: [1, THREADS][side], in_flight: IN_FLIGHT });
+                let sample = client.throughput(&workload, limit)?;
+                let mut run = Run::throughput(&sample);
+                let millions = sample.transfers as f64 / sample.seconds / 1e6;
+                run.figures.insert(Quantity::MillionMessagesPerSecond, millions);
+                Ok(run)
             };
-            screen::line(self.out, &line)?;
-            self.found.lines.push(line);
+            let settings = [(); 2].map(|()| format!("{IN_FLIGHT} in flight"));
+            let goals = vec![(quantity, Goal::AtLeast(1.0))];
+            self.row(&name, &goals, ["ferry, one thread", "ferry, 4 threads"], settings, run)?;
         }
-        let samples = |(left, right): (Run, Run)| (left.nanoseconds, right.nanoseconds);
-        let (left, right): (Vec<_>, Vec<_>) = runs.into_iter().map(samples).unzip();
-        if left.iter().any(|samples| !samples.is_empty()) {
-            let of = |samples: &[Vec<u64>]| Latency::of(BYTES, &samples.concat());
-            let (reference, subject) = (of(&left)?, of(&right)?);
-            let pooled = LatencyPair { row: name.to_owned(), reference, subject };
-            screen::latency(self.out, &pooled)?;
-            self.found.latencies.push(pooled);
-        }
+        client.set_flight(before);
         Ok(())
+    }
+
+    /// Times a small transfer beside a bulk transfer to the same peer, and alone. Uses a pair of its own, because the
+    /// bulk transfer needs more memory than all other rows.
+    fn beside(&mut self, config: &PairConfig) -> anyhow::Result<()> {
+        if !self.plan.wants(BESIDE) {
+            return Ok(());
+        }
+        let memory_bytes = Client::bytes_beside(&BULK, BYTES);
+        let Pair { client, .. } = &mut Pair::start(&PairConfig { memory_bytes, ..config.clone() })?;
+        let samples = self.plan.samples;
+        let job = Job::Latency(LatencyWorkload::of(Operation::Write, BYTES, samples));
+        let run = |side: usize| {
+            if side == 0 {
+                return job.run(client, 0.0);
+            }
+            let (nanoseconds, gb_per_second) = client.time_beside(&BULK, BYTES, samples)?;
+            let mut run = Run::latency(nanoseconds)?;
+            run.figures.insert(Quantity::GbPerSecond, gb_per_second);
+            Ok(run)
+        };
+        let goals = vec![(Quantity::P99Us, BESIDE_GOAL)];
+        self.row(BESIDE, &goals, ["ferry, alone", "ferry, beside bulk"], Default::default(), run)
     }
 }
 

@@ -2,28 +2,31 @@
 
 use std::time::Duration;
 
-use crate::figures::{Job, Quantity};
-use crate::judge::Goal;
 use ferry_bench::layout::Layout;
 use ferry_bench::workload::{LatencyWorkload, Operation, Workload, KIB, MIB};
+
+use crate::figures::{Job, Quantity};
+use crate::judge::Goal;
 
 /// Larger than any cache of the machines at hand; both sides walk it.
 pub const WALK_BYTES: usize = 256 * MIB;
 pub const OPERATIONS: [Operation; 2] = [Operation::Write, Operation::Read];
 
+/// The goals of the subject's figures, relative to the reference's.
+pub type Goals = Vec<(Quantity, Goal)>;
+
 #[derive(Clone, Debug)]
 pub struct Row {
     pub name: String,
-    pub reference: Job,
-    pub subject: Job,
-    /// The goals of the subject's figures, relative to the reference's.
-    pub goals: Vec<(Quantity, Goal)>,
+    /// The reference's and the subject's.
+    pub jobs: [Job; 2],
+    pub goals: Goals,
 }
 
 impl Row {
     /// Makes a row with the same work on both sides.
-    pub fn alike(name: String, job: Job, goals: Vec<(Quantity, Goal)>) -> Row {
-        Row { name, reference: job, subject: job, goals }
+    pub fn alike(name: String, job: Job, goals: Goals) -> Row {
+        Row { name, jobs: [job; 2], goals }
     }
 }
 
@@ -49,8 +52,7 @@ pub fn all(cpus: &[usize], spin: Duration, samples: usize) -> Vec<Row> {
 fn throughput(operation: Operation) -> [Row; 4] {
     let row = |subject: Workload, reference, goal| Row {
         name: subject.to_string(),
-        reference: Job::Throughput(reference),
-        subject: Job::Throughput(subject),
+        jobs: [reference, subject].map(Job::Throughput),
         goals: vec![(Quantity::GbPerSecond, Goal::AtLeast(goal))],
     };
     let mergeable = blocks(operation, Layout::Contiguous, 16 * KIB, 1_024);

@@ -3,29 +3,21 @@
 //! The program's own memory is compared with `process_vm_*` from as many threads as ferry has workers, memory that
 //! ferry allocated with copies through a shared mapping from two threads.
 
-use serde::Serialize;
-
-use super::rows::{large, scattered, synchronous, Row, OPERATIONS};
-use super::{screen, yardstick, Course, Plan};
-use crate::figures::{Job, Quantity};
-use crate::judge::Goal;
-use crate::raw::same_host::{Kind, SameHostConfig, SameHostEngine};
 use ferry_bench::cpu::allowed_cpus;
 use ferry_bench::options::Transport;
 use ferry_bench::subject::{unavailable, Origin, Pair, PairConfig};
-use ferry_bench::workload::Named;
-use ferry_bench::workload::{Operation, Workload, KIB};
+use ferry_bench::workload::{Named, Operation, Workload, KIB};
+
+use super::rows::{large, scattered, synchronous, Row, OPERATIONS};
+use super::{yardstick, Course, REFERENCE, SUBJECT};
+use crate::contest::{measure as measure_row, Outcome, Plan, Side};
+use crate::figures::{Job, Quantity};
+use crate::judge::Goal;
+use crate::raw::same_host::{Kind, SameHostConfig, SameHostEngine};
 
 /// ferry's default number of workers is the number of CPUs, up to this number.
 const WORKERS_MAX: usize = 4;
 const COPY_THREADS: usize = 2;
-
-/// A row that could not be measured, and the reason.
-#[derive(Debug, Serialize)]
-pub struct Unavailable {
-    pub row: String,
-    pub reason: String,
-}
 
 /// One kind of memory, with the share of the reference that ferry has to reach.
 struct Section {
@@ -79,14 +71,16 @@ impl Section {
         let ends = config.ends.clone().map(|end| end.with("transports", Transport::Local.name()));
         match Pair::start(&PairConfig { ends, memory: self.origin, ..config.clone() }) {
             Ok(mut pair) => {
-                screen::section(course.out, reference, &pair.client)?;
-                rows.iter().try_for_each(|row| course.measure(row, reference, &mut pair.client))?;
+                rows.iter().try_for_each(|row| course.engines(row, [&mut *reference, &mut pair.client]))?;
             }
             Err(error) if unavailable(&error).is_some() => {
-                for Row { name: row, .. } in rows {
-                    let unavailable = Unavailable { row, reason: format!("{error:#}") };
-                    screen::unavailable(course.out, &unavailable)?;
-                    course.found.unavailable.push(unavailable);
+                for row in rows {
+                    let mut sides = [REFERENCE, SUBJECT].map(Side::new);
+                    let reason = "the reference of a path that is not here".to_owned();
+                    sides[0].out = Some(Outcome::NotApplicable { reason });
+                    sides[1].out = Some(Outcome::of_error(&error));
+                    let found = measure_row(row.name, sides.into(), 0, |_| anyhow::bail!("both are out"));
+                    course.found.tell(found, &[], course.out)?;
                 }
             }
             Err(error) => return Err(error),
@@ -112,7 +106,7 @@ impl Section {
         let target_cpu = cpus.get(1).copied().unwrap_or(initiator_cpu);
         let latency = self.latency_goal.map(|goal| {
             let name = format!("local, {}: WRITE 4 KiB synchronous", self.origin.name());
-            let job = synchronous([initiator_cpu, target_cpu], None, plan.samples_each());
+            let job = synchronous([initiator_cpu, target_cpu], None, plan.samples);
             Row::alike(name, job, vec![(Quantity::P50Us, Goal::AtMost(goal))])
         });
         throughput.map(row).chain(latency).collect()

@@ -6,16 +6,15 @@
 
 use std::hint::black_box;
 
-use serde::Serialize;
-
-use super::rows::{large, scattered};
-use super::Plan;
 use ferry_bench::cpu::{allowed_cpus, own_cpu_seconds};
 use ferry_bench::dispense::Dispenser;
 use ferry_bench::memory::private;
 use ferry_bench::stats::median;
 use ferry_bench::walk::Walk;
 use ferry_bench::workload::{CpuSeconds, Engine, Limit, Operation, Sample, Workload, GB, GIB, KIB};
+
+use super::rows::{large, scattered};
+use crate::contest::{Plan, Standing};
 
 /// One-thread memcpy of 1 MiB blocks on the machine of those measurements.
 const MEASURED_MEMCPY_GB_PER_SECOND: f64 = 6.3;
@@ -26,20 +25,6 @@ const MEASURED_4_KIB: f64 = 4.8;
 /// The share of those figures that the reference must reach.
 const SHARE_MIN: f64 = 0.9;
 const ROUNDS: usize = 5;
-
-/// The reference on one workload, and the speed that it must reach on this machine.
-#[derive(Clone, Debug, Serialize)]
-pub struct Standing {
-    pub row: String,
-    pub memcpy_gb_per_second: f64,
-    pub reference_gb_per_second: f64,
-    pub reference_cpu_seconds_per_gib: f64,
-    /// CPU time of both ends over the machine's CPU time: near 1, tuning can gain nothing.
-    pub cpu_share_of_machine: f64,
-    pub required_gb_per_second: f64,
-    pub counts: bool,
-    pub settings: String,
-}
 
 /// Judges the reference on the rows over TCP.
 pub fn over_tcp(plan: &Plan, reference: &mut dyn Engine) -> anyhow::Result<Vec<Standing>> {

@@ -7,9 +7,9 @@ use anyhow::{anyhow, ensure, Context as _};
 use ferry::internals::sys::verbs::{
     device_names, wc, Chain, Completion, Context, Cq, LocalSide, Mr, Pd, PortState, Qp, QpSpec, Remote, Srq,
 };
+use ferry_bench::memory::Memory;
 
 use super::{Address, Port};
-use ferry_bench::memory::Memory;
 
 /// The first port of a device, as in perftest.
 const PORT_NUMBER: u8 = 1;

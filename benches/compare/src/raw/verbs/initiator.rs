@@ -11,15 +11,15 @@ use std::time::Instant;
 
 use anyhow::{ensure, Context};
 use ferry::internals::sys::verbs::{Chain, Mr};
+use ferry_bench::child::ChildProcess;
+use ferry_bench::dispense::Dispenser;
+use ferry_bench::memory::{private, Memory};
+use ferry_bench::workload::{LatencyWorkload, Operation, Workload};
 
 use super::end::{Completed, End};
 use super::{Place, Port, VerbsTargetOptions};
 use crate::raw::reference::{Ground, Ready, Reference, Way};
 use crate::role::Role;
-use ferry_bench::child::ChildProcess;
-use ferry_bench::dispense::Dispenser;
-use ferry_bench::memory::{private, Memory};
-use ferry_bench::workload::{LatencyWorkload, Operation, Workload};
 
 /// Work requests under way on all queue pairs together, as perftest's -t: more would only queue.
 const REQUESTS: usize = 128;

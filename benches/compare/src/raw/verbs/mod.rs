@@ -13,12 +13,13 @@ mod initiator;
 
 use std::io::{BufRead, Write};
 
+use ferry_bench::child::{read_line, write_line};
+use ferry_bench::memory::private;
 use serde::{Deserialize, Serialize};
 
 use super::passive;
+
 use end::End;
-use ferry_bench::child::{read_line, write_line};
-use ferry_bench::memory::private;
 
 pub use initiator::{VerbsConfig, VerbsEngine};
 

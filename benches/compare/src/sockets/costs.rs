@@ -7,15 +7,14 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{ensure, Context};
-use serde::Serialize;
-
-use super::Plan;
-use crate::crowd::CrowdReply;
-use crate::judge::Verdict;
-use crate::role::Role;
 use ferry_bench::child::ChildProcess;
 use ferry_bench::cpu::child_cpu_seconds;
 use ferry_bench::subject::{Listening, Pair, SecretFile, Setup};
+
+use super::Options;
+use crate::contest::Cost;
+use crate::crowd::CrowdReply;
+use crate::role::Role;
 
 const IDLE_ROW: &str = "idle engine with an idle peer";
 const CROWD_ROW: &str = "peers connected to one engine";
@@ -27,53 +26,31 @@ const CONNECT_SECONDS_MAX: f64 = 10.0;
 /// After this time sessions have settled: first heartbeats and measurements of the round trip are over.
 const SETTLE: Duration = Duration::from_secs(1);
 
-/// One figure.
-#[derive(Clone, Debug, Serialize)]
-pub struct Cost {
-    pub row: String,
-    pub quantity: &'static str,
-    pub value: f64,
-    /// The highest allowed value; `None` if the figure is only stated.
-    pub limit: Option<f64>,
-    pub verdict: Option<Verdict>,
-}
-
-impl Cost {
-    fn stated(row: &str, quantity: &'static str, value: f64) -> Cost {
-        Cost { row: row.to_owned(), quantity, value, limit: None, verdict: None }
-    }
-
-    fn limited(row: &str, quantity: &'static str, value: f64, limit: f64) -> Cost {
-        let verdict = if value <= limit { Verdict::Met } else { Verdict::Missed };
-        Cost { limit: Some(limit), verdict: Some(verdict), ..Cost::stated(row, quantity, value) }
-    }
-}
-
 /// Measures the CPU time of both processes of an idle pair.
-pub fn idle(plan: &Plan, pair: &Pair) -> anyhow::Result<Vec<Cost>> {
-    if !plan.wants(IDLE_ROW) {
+pub fn idle(options: &Options, pair: &Pair) -> anyhow::Result<Vec<Cost>> {
+    if !options.plan.wants(IDLE_ROW) {
         return Ok(Vec::new());
     }
-    let percents = idle_percents(plan, &[std::process::id(), pair.target_pid()])?;
+    let percents = idle_percents(options, &[std::process::id(), pair.target_pid()])?;
     let quantities = ["% of a core, initiator", "% of a core, target"].into_iter().zip(percents);
     let cost = |(quantity, percent)| Cost::limited(IDLE_ROW, quantity, percent, IDLE_PERCENT_MAX);
     Ok(quantities.map(cost).collect())
 }
 
 /// Returns the CPU time of each process, in percent of a core.
-fn idle_percents(plan: &Plan, processes: &[u32]) -> anyhow::Result<Vec<f64>> {
+fn idle_percents(options: &Options, processes: &[u32]) -> anyhow::Result<Vec<f64>> {
     thread::sleep(SETTLE);
     let cpu = || processes.iter().map(|pid| child_cpu_seconds(*pid)).collect::<io::Result<Vec<_>>>();
     let (before, start) = (cpu()?, Instant::now());
-    thread::sleep(Duration::from_secs_f64(plan.idle_seconds));
+    thread::sleep(Duration::from_secs_f64(options.idle_seconds));
     let (after, seconds) = (cpu()?, start.elapsed().as_secs_f64());
     Ok(before.iter().zip(after).map(|(before, after)| (after - before) / seconds * 100.0).collect())
 }
 
-/// Connects `plan.peers` engines to one engine, and states that engine's resources.
-pub fn crowd(plan: &Plan, program: &Path) -> anyhow::Result<Vec<Cost>> {
-    let row = format!("{} {CROWD_ROW}", plan.peers);
-    if !plan.wants(&row) || plan.peers == 0 {
+/// Connects `options.peers` engines to one engine, and states that engine's resources.
+pub fn crowd(options: &Options, program: &Path) -> anyhow::Result<Vec<Cost>> {
+    let row = format!("{} {CROWD_ROW}", options.peers);
+    if !options.plan.wants(&row) || options.peers == 0 {
         return Ok(Vec::new());
     }
     let secret = SecretFile::create()?;
@@ -83,7 +60,7 @@ pub fn crowd(plan: &Plan, program: &Path) -> anyhow::Result<Vec<Cost>> {
     let alone = Process::look(hub.pid())?;
     let mut crowds = Vec::with_capacity(CROWD_PROCESSES);
     for index in 0..CROWD_PROCESSES {
-        let peers = plan.peers * (index + 1) / CROWD_PROCESSES - plan.peers * index / CROWD_PROCESSES;
+        let peers = options.peers * (index + 1) / CROWD_PROCESSES - options.peers * index / CROWD_PROCESSES;
         let (engine, address) = (setup.clone().with("workers", 1), address.clone());
         let mut crowd = ChildProcess::start(program, &Role::FerryCrowd { engine, address, peers })?;
         expect(&mut crowd, CrowdReply::Opened)?;
@@ -93,9 +70,9 @@ pub fn crowd(plan: &Plan, program: &Path) -> anyhow::Result<Vec<Cost>> {
     crowds.iter_mut().try_for_each(|crowd| crowd.tell(&CrowdReply::Connect))?;
     crowds.iter_mut().try_for_each(|crowd| expect(crowd, CrowdReply::Connected))?;
     let seconds = start.elapsed().as_secs_f64();
-    let idle = idle_percents(plan, &[hub.pid()])?[0];
+    let idle = idle_percents(options, &[hub.pid()])?[0];
     let crowded = Process::look(hub.pid())?;
-    let per_peer = (crowded.resident_kib - alone.resident_kib) / plan.peers as f64;
+    let per_peer = (crowded.resident_kib - alone.resident_kib) / options.peers as f64;
     Ok(vec![
         Cost::limited(&row, "s until all are connected", seconds, CONNECT_SECONDS_MAX),
         Cost::stated(&row, "threads", crowded.threads),
@@ -135,12 +112,6 @@ impl Process {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_limit_is_met_at_the_limit_and_missed_above() {
-        let verdict = |value| Cost::limited("row", "s", value, 10.0).verdict;
-        assert_eq!((verdict(10.0), verdict(10.001)), (Some(Verdict::Met), Some(Verdict::Missed)));
-    }
 
     #[test]
     fn this_process_has_threads_memory_and_descriptors() {
