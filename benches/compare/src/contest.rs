@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::io::Write;
 
 use anyhow::Context;
 use clap::Args;
@@ -16,7 +15,6 @@ use serde::Serialize;
 use crate::arguments::{from_to, parse_rows, parse_seconds};
 use crate::figures::{Quantity, Run};
 use crate::judge::{Goal, Judged, MedianInterval, Verdict};
-use crate::screen;
 
 /// How much is measured.
 #[derive(Args, Clone, Debug, Serialize)]
@@ -382,13 +380,6 @@ impl Results {
     pub fn add(&mut self, row: RowResult, targets: &[Target]) {
         self.ratios.extend(judge(&row, targets));
         self.rows.push(row);
-    }
-
-    /// Keeps a row as `add` does, and prints it.
-    pub fn tell(&mut self, row: RowResult, targets: &[Target], out: &mut dyn Write) -> std::io::Result<()> {
-        screen::row(out, &row, &judge(&row, targets))?;
-        self.add(row, targets);
-        Ok(())
     }
 
     /// Returns the sides that failed on some row, each with its first reason.

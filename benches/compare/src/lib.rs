@@ -3,7 +3,7 @@
 //!
 //! From the bottom up: the quantities and jobs of a run (`figures`), verdicts (`judge`), rows and their rounds
 //! (`contest`), the tables (`screen`), the references (`raw`), and the three comparisons: `sockets`, `peers` and `rdma`.
-//! `role` is what this program's child processes do.
+//! `role` is what this program's child processes are.
 
 pub mod arguments;
 pub mod contest;

@@ -6,12 +6,14 @@ use std::process::ExitCode;
 
 use clap::{Arg, Args, Parser, Subcommand};
 use ferry_bench::child::parse_role;
+use ferry_bench::cpu::raise_descriptor_limit;
 use ferry_bench::plot;
 use ferry_bench::report::write_json;
-use ferry_bench::subject::SecretFile;
+use ferry_bench::subject::{serve_child, SecretFile};
 use ferry_compare::contest::Plan;
+use ferry_compare::crowd::serve_crowd;
 use ferry_compare::role::Role;
-use ferry_compare::{peers, rdma, sockets};
+use ferry_compare::{peers, raw, rdma, sockets};
 
 #[derive(Parser, Debug)]
 #[command(name = "ferry-compare", version, about = "Measures ferry beside references and other engines")]
@@ -110,6 +112,21 @@ fn run(command: Command) -> anyhow::Result<()> {
                 [(side, reason), ..] => anyhow::bail!("{side}: {reason}"),
             }
         }
-        Command::Child { role } => role.serve(),
+        Command::Child { role } => serve(&role),
+    }
+}
+
+/// Serves the parent at the other end of standard input and output until it closes them.
+fn serve(role: &Role) -> anyhow::Result<()> {
+    // The usual 1,024 do not suffice for a thousand peers.
+    raise_descriptor_limit()?;
+    match role {
+        Role::RawTarget { connections, memory_bytes, token, socket } => {
+            raw::serve(*connections, *memory_bytes, *token, socket)
+        }
+        Role::SameHostTarget { kind, memory_bytes } => raw::same_host::serve(*kind, *memory_bytes),
+        Role::VerbsTarget { port, memory_bytes } => raw::verbs::serve(port, *memory_bytes),
+        Role::FerryTarget(setup) => serve_child(setup),
+        Role::FerryCrowd { engine, address, peers } => serve_crowd(engine, address, *peers),
     }
 }

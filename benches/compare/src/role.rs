@@ -1,44 +1,73 @@
-//! The processes that this program starts for the other end of a measurement: one hidden command, with its role as
-//! JSON.
+//! What this program's child processes are told to be, as JSON: the other end of a measurement. `main` has what they do.
 
 use std::io;
+use std::os::fd::AsRawFd;
 
-use ferry_bench::cpu::raise_descriptor_limit;
-use ferry_bench::subject::{serve_child, Setup};
+use ferry::internals::sys::socket::set_congestion;
+use ferry_bench::subject::Setup;
 use serde::{Deserialize, Serialize};
-
-use crate::crowd::serve_crowd;
-use crate::raw::same_host::{self, SameHostTargetOptions};
-use crate::raw::verbs::{self, VerbsTargetOptions};
-use crate::raw::{self, TargetOptions};
+use socket2::{Domain, Socket, Type};
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Role {
-    /// The passive process of the raw reference
-    RawTarget(TargetOptions),
-    /// The passive process of the same-host references
-    SameHostTarget(SameHostTargetOptions),
-    /// The passive process of the verbs reference
-    VerbsTarget(VerbsTargetOptions),
+    /// The target of the reference over TCP. The token keeps stray connections apart, not attackers.
+    RawTarget { connections: usize, memory_bytes: usize, token: u64, socket: SocketOptions },
+    /// The target of the same-host references
+    SameHostTarget { kind: Kind, memory_bytes: usize },
+    /// The target of the reference over verbs
+    VerbsTarget { port: Port, memory_bytes: usize },
     /// ferry's server; ferry-bench has the same role
     FerryTarget(Setup),
     /// The peers that `sockets` connects to the engine at `address`
     FerryCrowd { engine: Setup, address: String, peers: usize },
 }
 
-impl Role {
-    /// Serves the parent at the other end of standard input and output until it closes them.
-    pub fn serve(&self) -> anyhow::Result<()> {
-        let (from, to) = (io::stdin(), io::stdout());
-        // The usual 1,024 do not suffice for a thousand peers.
-        raise_descriptor_limit()?;
-        match self {
-            Role::RawTarget(options) => raw::serve(options, from.lock(), to.lock()),
-            Role::SameHostTarget(options) => same_host::serve(options, from.lock(), to.lock()),
-            Role::VerbsTarget(options) => verbs::serve(options, from.lock(), to.lock()),
-            Role::FerryTarget(setup) => serve_child(setup),
-            Role::FerryCrowd { engine, address, peers } => serve_crowd(engine, address, *peers),
+/// Settings of every connection of a pair.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SocketOptions {
+    /// `SO_SNDBUF` and `SO_RCVBUF`; `None` leaves them to autotuning.
+    pub buffer_bytes: Option<usize>,
+    /// `TCP_CONGESTION`; `None` keeps the host's default.
+    pub congestion_control: Option<String>,
+}
+
+impl SocketOptions {
+    /// Makes a socket for 127.0.0.1, not yet connected or listening: after that the window scale may be too small for
+    /// the buffers.
+    pub fn socket(&self) -> io::Result<Socket> {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+        if let Some(bytes) = self.buffer_bytes {
+            socket.set_send_buffer_size(bytes)?;
+            socket.set_recv_buffer_size(bytes)?;
         }
+        if let Some(name) = &self.congestion_control {
+            match set_congestion(socket.as_raw_fd(), name) {
+                // The algorithm is not in tcp_allowed_congestion_control, or not loaded: the report states the
+                // algorithm in force, so continuing misleads nobody.
+                Err(e) if matches!(e.raw_os_error(), Some(libc::EPERM | libc::ENOENT)) => {}
+                other => other?,
+            }
+        }
+        Ok(socket)
     }
+}
+
+/// The kind of both ends' memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Kind {
+    /// Anonymous and private, like an application's own memory.
+    Own,
+    /// A memory file that others can map, like memory that ferry allocates.
+    Shared,
+}
+
+/// One end's device, and the options of its queue pairs.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Port {
+    pub device: String,
+    pub gid_index: u8,
+    /// The largest path MTU; the smaller of both ends' counts.
+    pub mtu: u32,
+    pub queues: usize,
 }

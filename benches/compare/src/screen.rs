@@ -5,7 +5,7 @@ use std::io::{self, Write};
 
 use ferry_bench::stats::Latency;
 
-use crate::contest::{Ratio, Results, RowResult};
+use crate::contest::{judge, Ratio, Results, RowResult, Target};
 use crate::judge::{tally, Goal};
 
 /// Colours of Okabe and Ito, which readers who are colour-blind tell apart: the nearest of a terminal's.
@@ -55,8 +55,20 @@ pub fn engines(out: &mut dyn Write, results: &Results) -> io::Result<()> {
     })
 }
 
+/// Judges the row's targets, prints it, and keeps it.
+pub fn tell(
+    out: &mut dyn Write,
+    results: &mut Results,
+    found: RowResult,
+    targets: &[Target],
+) -> io::Result<()> {
+    row(out, &found, &judge(&found, targets))?;
+    results.add(found, targets);
+    Ok(())
+}
+
 /// Prints a row's medians with the settings, or the reason for their absence, and its ratios.
-pub fn row(out: &mut dyn Write, row: &RowResult, ratios: &[Ratio]) -> io::Result<()> {
+fn row(out: &mut dyn Write, row: &RowResult, ratios: &[Ratio]) -> io::Result<()> {
     writeln!(out, "\n{}", row.row)?;
     for cell in &row.cells {
         let side = painted(&format!("{:<20}", cell.side));

@@ -9,8 +9,9 @@ use serde_json::{json, Value};
 
 use super::python::Launch;
 use super::rows::WALK_BYTES;
-use crate::raw::same_host::{Kind, SameHostConfig, SameHostEngine};
+use crate::raw::same_host::SameHostEngine;
 use crate::raw::{RawConfig, RawEngine};
+use crate::role::Kind;
 
 /// Names by which the targets refer to engines.
 pub const RAW_TCP: &str = "raw TCP";
@@ -89,9 +90,7 @@ impl Reference {
                 Box::new(RawEngine::start_best(&config)?)
             }
             Reference::SameHost { kind, threads } => {
-                let program = program.to_owned();
-                let config = SameHostConfig { program, kind, memory_bytes, threads };
-                Box::new(SameHostEngine::start(&config)?)
+                Box::new(SameHostEngine::start(program, kind, memory_bytes, threads)?)
             }
         })
     }

@@ -9,9 +9,9 @@ use ferry_bench::dispense::Dispenser;
 use ferry_bench::walk::End;
 use ferry_bench::workload::Operation;
 
-use super::pieces::Pieces;
-use super::reference::Ground;
-use super::socket::{header, number, Link, Wait, END, HEADER_BYTES};
+use super::passive::Ground;
+use super::pieces::{Pieces, HEADER_BYTES};
+use super::socket::{header, number, Link, Wait, END};
 
 /// One connection's part of a run.
 pub struct Lane<'a> {

@@ -14,5 +14,4 @@ mod socket;
 mod tcp;
 pub mod verbs;
 
-pub use socket::SocketOptions;
-pub use tcp::{serve, RawConfig, RawEngine, TargetOptions, Tuning};
+pub use tcp::{serve, RawConfig, RawEngine, Tuning};

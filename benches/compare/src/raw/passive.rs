@@ -1,7 +1,7 @@
 //! The target's part in a run: it fills its memory before and checks it afterwards. `reference` has the other side of
 //! that conversation, which goes over the child's standard input and output.
 
-use std::io::{BufRead, Write};
+use std::io::{self, stdin, stdout};
 
 use anyhow::{bail, ensure};
 use ferry_bench::child::{read_line, write_line};
@@ -10,8 +10,6 @@ use ferry_bench::walk::{End, Walk};
 use ferry_bench::workload::Workload;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-
-use super::reference::Ground;
 
 /// From the initiator, one JSON object per line.
 #[derive(Debug, Serialize, Deserialize)]
@@ -30,20 +28,31 @@ pub enum Reply {
     Failed { reason: String },
 }
 
-/// Serves one parent until it closes its end. `take_part` is the target's work during a run.
+/// One end's memory in a run, and the walk through it.
+#[derive(Clone, Copy)]
+pub struct Ground<'a> {
+    pub walk: &'a Walk,
+    pub memory: &'a Memory,
+}
+
+/// Sends the parent a line.
+pub fn tell_parent(message: &impl Serialize) -> io::Result<()> {
+    write_line(&mut stdout().lock(), message)
+}
+
+/// Serves the parent until it closes this process's input. `take_part` is the target's work during a run.
 pub fn serve<T: DeserializeOwned>(
     memory: &mut Memory,
-    mut from: impl BufRead,
-    mut to: impl Write,
     take_part: impl Fn(Ground, T) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
+    let mut from = stdin().lock();
     while let Some(command) = read_line(&mut from)? {
         let Command::Prepare { workload, seed, told } = command else { bail!("a check came before a run") };
         let workload = workload.validated()?;
         ensure!(workload.walk_bytes <= memory.length(), "the run exceeds this target's memory");
         let walk = Walk::new(workload);
         walk.fill(End::Target, memory, seed)?;
-        write_line(&mut to, &Reply::Ready)?;
+        tell_parent(&Reply::Ready)?;
         let served = take_part(Ground { walk: &walk, memory }, told);
         let Some(Command::<T>::Check { transfers }) = read_line(&mut from)? else { return Ok(()) };
         let checked = served.and_then(|()| walk.check(End::Target, memory, seed, transfers));
@@ -51,7 +60,7 @@ pub fn serve<T: DeserializeOwned>(
             Ok(()) => Reply::Right,
             Err(error) => Reply::Failed { reason: format!("{error:#}") },
         };
-        write_line(&mut to, &reply)?;
+        tell_parent(&reply)?;
     }
     Ok(())
 }

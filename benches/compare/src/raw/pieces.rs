@@ -1,7 +1,7 @@
 //! The memory of one transfer, gathered or scattered, cut to the limits of a system call.
 
-use super::socket::HEADER_BYTES;
-
+/// What a transfer has beside its blocks, in one call with them.
+pub const HEADER_BYTES: usize = 64;
 /// Bytes per system call. 64 KiB loses 15 %; more than 1 MiB gains nothing.
 const CALL_BYTES_MAX: usize = 1 << 20;
 /// The kernel takes no more buffers in one call.

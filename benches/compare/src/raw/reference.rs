@@ -17,18 +17,11 @@ use ferry_bench::walk::{End, Walk};
 use ferry_bench::workload::{CpuSeconds, Engine, LatencyWorkload, Limit, Sample, Workload};
 use serde::Serialize;
 
-use super::passive::{Command, Reply};
+use super::passive::{Command, Ground, Reply};
 
 /// Each setting is tried this often, in rounds, so that a busy moment spoils one try of each.
 const TRIES: usize = 3;
 pub const TRY: Limit = Limit::Seconds(0.15);
-
-/// The initiator's memory in a run, and the walk through it.
-#[derive(Clone, Copy)]
-pub struct Ground<'a> {
-    pub walk: &'a Walk,
-    pub memory: &'a Memory,
-}
 
 /// The state of a run, and the target's data about it.
 pub type Ready<W> = anyhow::Result<(<W as Way>::Run, <W as Way>::Told)>;

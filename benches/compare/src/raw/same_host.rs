@@ -7,9 +7,9 @@
 //! prepares and checks its memory. The target is a child of this same binary, like the target of the TCP reference.
 
 use std::fs::OpenOptions;
-use std::io::{self, BufRead, Write};
+use std::io;
 use std::os::fd::{AsFd, AsRawFd};
-use std::path::PathBuf;
+use std::path::Path;
 use std::time::Instant;
 
 use anyhow::{ensure, Context};
@@ -17,15 +17,15 @@ use ferry::internals::sys::copy::{self, Piece};
 use ferry::internals::sys::memory::page_bytes;
 use ferry::internals::sys::socket::IoVec;
 use ferry::internals::sys::vm;
-use ferry_bench::child::{write_line, ChildProcess};
+use ferry_bench::child::ChildProcess;
 use ferry_bench::dispense::Dispenser;
 use ferry_bench::memory::{private, Memory};
 use ferry_bench::workload::{LatencyWorkload, Operation, Workload};
 use serde::{Deserialize, Serialize};
 
-use super::passive;
-use super::reference::{on_threads, Ground, Ready, Reference, Way};
-use crate::role::Role;
+use super::passive::{self, tell_parent, Ground};
+use super::reference::{on_threads, Ready, Reference, Way};
+use crate::role::{Kind, Role};
 
 /// Blocks of each side in one system call.
 const BLOCKS_A_CALL: [usize; 3] = [64, 16, 1_024];
@@ -33,29 +33,11 @@ const BLOCKS_A_CALL: [usize; 3] = [64, 16, 1_024];
 const STREAMING: usize = 0;
 const MEMCPY: usize = 1;
 
-/// The kind of both ends' memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Kind {
-    /// Anonymous and private, like an application's own memory.
-    Own,
-    /// A memory file that others can map, like memory that ferry allocates.
-    Shared,
-}
-
-impl Kind {
-    fn map(self, bytes: usize) -> anyhow::Result<Memory> {
-        match self {
-            Kind::Own => private(bytes),
-            Kind::Shared => Ok(Memory::shared(bytes)?),
-        }
+fn map(kind: Kind, bytes: usize) -> anyhow::Result<Memory> {
+    match kind {
+        Kind::Own => private(bytes),
+        Kind::Shared => Ok(Memory::shared(bytes)?),
     }
-}
-
-/// The options with which the parent starts the target.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct SameHostTargetOptions {
-    pub kind: Kind,
-    pub memory_bytes: usize,
 }
 
 /// The place of the target's memory, as the target's first line states it.
@@ -66,23 +48,12 @@ struct Place {
     fd: Option<i32>,
 }
 
-/// Serves one parent, over the given control pipe, until the parent closes the pipe. The target sleeps during a run.
-pub fn serve(options: &SameHostTargetOptions, from: impl BufRead, mut to: impl Write) -> anyhow::Result<()> {
-    let mut memory = options.kind.map(options.memory_bytes)?;
+/// Serves the parent until it closes this process's input. The target sleeps during a run.
+pub fn serve(kind: Kind, memory_bytes: usize) -> anyhow::Result<()> {
+    let mut memory = map(kind, memory_bytes)?;
     let fd = memory.memfd().map(|file| file.as_raw_fd());
-    write_line(&mut to, &Place { address: memory.address() as u64, fd })?;
-    passive::serve(&mut memory, from, to, |_, ()| Ok(()))
-}
-
-#[derive(Clone, Debug)]
-pub struct SameHostConfig {
-    /// This program: the running one, except in tests.
-    pub program: PathBuf,
-    pub kind: Kind,
-    /// Memory on each side: no workload may walk more.
-    pub memory_bytes: usize,
-    /// Threads that move transfers, each its own.
-    pub threads: usize,
+    tell_parent(&Place { address: memory.address() as u64, fd })?;
+    passive::serve(&mut memory, |_, ()| Ok(()))
 }
 
 pub struct SameHost {
@@ -108,12 +79,16 @@ pub struct Run {
 pub type SameHostEngine = Reference<SameHost>;
 
 impl SameHostEngine {
-    pub fn start(config: &SameHostConfig) -> anyhow::Result<SameHostEngine> {
-        let SameHostConfig { ref program, kind, memory_bytes, threads } = *config;
+    /// Starts the target from `program`, this program. Each of the threads moves transfers of its own.
+    pub fn start(
+        program: &Path,
+        kind: Kind,
+        memory_bytes: usize,
+        threads: usize,
+    ) -> anyhow::Result<SameHostEngine> {
         ensure!(threads > 0, "at least one thread moves the data");
-        let memory = kind.map(memory_bytes).context("the initiator's memory")?;
-        let options = SameHostTargetOptions { kind, memory_bytes };
-        let mut child = ChildProcess::start(program, &Role::SameHostTarget(options))?;
+        let memory = map(kind, memory_bytes).context("the initiator's memory")?;
+        let mut child = ChildProcess::start(program, &Role::SameHostTarget { kind, memory_bytes })?;
         let Place { address, fd } = child.reply().context("the raw target")?;
         let access = match fd {
             None => Access::Kernel { pid: child.pid() as i32, address },

@@ -1,12 +1,12 @@
 //! The reference over TCP: a thread at each end of each connection, gathering and scattering in place.
 
-use std::io::{self, BufRead, Write};
+use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{ensure, Context};
-use ferry_bench::child::{write_line, ChildProcess};
+use ferry_bench::child::ChildProcess;
 use ferry_bench::dispense::Dispenser;
 use ferry_bench::layout::Layout;
 use ferry_bench::memory::private;
@@ -14,11 +14,11 @@ use ferry_bench::workload::{format_bytes, Engine, LatencyWorkload, Operation, Wo
 use serde::{Deserialize, Serialize};
 
 use super::lane::{answer, Lane};
-use super::passive;
+use super::passive::{self, tell_parent, Ground};
 use super::pieces::Pieces;
-use super::reference::{fastest, on_threads, Ground, Ready, Reference, Way, TRY};
-use super::socket::{Link, SocketOptions, Wait};
-use crate::role::Role;
+use super::reference::{fastest, on_threads, Ready, Reference, Way, TRY};
+use super::socket::{Link, Wait};
+use crate::role::{Role, SocketOptions};
 
 const CONNECTIONS: [usize; 3] = [1, 2, 4];
 const IN_FLIGHT: [usize; 4] = [1, 2, 4, 8];
@@ -63,21 +63,17 @@ pub struct Told {
     pub cpu: Option<usize>,
 }
 
-/// The options with which the parent starts the target.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct TargetOptions {
-    pub connections: usize,
-    pub memory_bytes: usize,
-    pub token: u64,
-    pub socket: SocketOptions,
-}
-
-/// Serves one parent, over the given control pipe, until the parent closes the pipe.
-pub fn serve(options: &TargetOptions, from: impl BufRead, mut to: impl Write) -> anyhow::Result<()> {
-    let mut memory = private(options.memory_bytes)?;
-    let links = accept(options, &mut to)?;
-    write_line(&mut to, &links.len())?;
-    passive::serve(&mut memory, from, to, |ground, told: Told| {
+/// Serves the parent until it closes this process's input.
+pub fn serve(
+    connections: usize,
+    memory_bytes: usize,
+    token: u64,
+    socket: &SocketOptions,
+) -> anyhow::Result<()> {
+    let mut memory = private(memory_bytes)?;
+    let links = accept(connections, token, socket)?;
+    tell_parent(&links.len())?;
+    passive::serve(&mut memory, |ground, told: Told| {
         let links =
             links.get(..told.connections).context("the run exceeds what this target was started with")?;
         let wait = told.spin.map_or(Wait::Block, Wait::Spin);
@@ -86,19 +82,19 @@ pub fn serve(options: &TargetOptions, from: impl BufRead, mut to: impl Write) ->
     })
 }
 
-fn accept(options: &TargetOptions, to: &mut impl Write) -> anyhow::Result<Vec<Link>> {
-    let socket = options.socket.socket().context("socket options")?;
+fn accept(connections: usize, token: u64, socket: &SocketOptions) -> anyhow::Result<Vec<Link>> {
+    let socket = socket.socket().context("socket options")?;
     socket.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into())?;
     socket.listen(16)?;
     // Bounds accept.
     socket.set_read_timeout(Some(ACCEPT_TIMEOUT))?;
     let listener = TcpListener::from(socket);
-    write_line(to, &listener.local_addr()?.port())?;
+    tell_parent(&listener.local_addr()?.port())?;
     let mut links = Vec::new();
-    while links.len() < options.connections {
+    while links.len() < connections {
         let accepted = listener.accept().context("waiting for the initiator's connections");
         let link = Link::new(accepted?.0)?;
-        if link.receive_header(Wait::Block)? == options.token {
+        if link.receive_header(Wait::Block)? == token {
             links.push(link);
         }
     }
@@ -126,10 +122,9 @@ impl RawEngine {
     pub fn start(config: &RawConfig) -> anyhow::Result<RawEngine> {
         let RawConfig { program, connections, memory_bytes, socket } = config.clone();
         let memory = private(memory_bytes).context("the initiator's memory")?;
-        // Sent to the child only. The token keeps stray connections apart, not attackers.
         let token = ferry::internals::sys::random_u64();
-        let options = TargetOptions { connections, memory_bytes, token, socket };
-        let mut child = ChildProcess::start(&program, &Role::RawTarget(options))?;
+        let role = Role::RawTarget { connections, memory_bytes, token, socket };
+        let mut child = ChildProcess::start(&program, &role)?;
         let port = child.reply().context("the raw target")?;
         let mut links = Vec::new();
         for _ in 0..connections {

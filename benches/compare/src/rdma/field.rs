@@ -15,7 +15,8 @@ use super::rows::{Row, Side, Throughput, Visibility, WALK_BYTES_MAX};
 use super::{Mooncake, Places};
 use crate::contest::Plan;
 use crate::peers::{Launch, PythonEngine};
-use crate::raw::verbs::{Port, VerbsConfig, VerbsEngine};
+use crate::raw::verbs::VerbsEngine;
+use crate::role::Port;
 
 /// The speed that is assumed of perftest before its first run of a row.
 const MB_PER_SECOND_GUESSED: f64 = 30.0;
@@ -152,12 +153,8 @@ fn start_verbs(places: &Places) -> anyhow::Result<VerbsEngine> {
         mtu: places.mtu.unwrap_or(MTU_MAX),
         queues: places.queue_pairs.unwrap_or(1) as usize,
     };
-    VerbsEngine::start(&VerbsConfig {
-        program: places.program.clone(),
-        memory_bytes: WALK_BYTES_MAX,
-        initiator: port(&places.initiator),
-        target: port(&places.target),
-    })
+    let ends = [&port(&places.initiator), &port(&places.target)];
+    VerbsEngine::start(&places.program, WALK_BYTES_MAX, ends)
 }
 
 fn start_ferry(places: &Places) -> anyhow::Result<Pair> {

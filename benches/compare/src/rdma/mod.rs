@@ -107,7 +107,7 @@ pub fn run(plan: &Plan, places: &Places, out: &mut dyn Write) -> anyhow::Result<
         for (cell, side) in found.cells.iter_mut().zip(sides) {
             cell.settings = field.settings(row, side);
         }
-        results.tell(found, &row.targets(), out)?;
+        screen::tell(out, &mut results, found, &row.targets())?;
         if let (Some(count), Some(least)) = (field.take_requests(), row.requests_expected()) {
             let cost = Cost::limited(&row.name(), "work requests of a transfer", count, least as f64);
             results.costs.push(cost);

@@ -182,7 +182,7 @@ impl<'a> Course<'a> {
             goal: Some(goal),
         };
         let targets: Vec<_> = goals.iter().map(target).collect();
-        Ok(self.found.tell(row, &targets, self.out)?)
+        Ok(screen::tell(self.out, &mut self.found, row, &targets)?)
     }
 
     /// Submits from several threads to one peer, and from one with the same number of transfers under way: the total

@@ -13,7 +13,9 @@ use super::{yardstick, Course, REFERENCE, SUBJECT};
 use crate::contest::{measure as measure_row, Outcome, Plan, Side};
 use crate::figures::{Job, Quantity};
 use crate::judge::Goal;
-use crate::raw::same_host::{Kind, SameHostConfig, SameHostEngine};
+use crate::raw::same_host::SameHostEngine;
+use crate::role::Kind;
+use crate::screen;
 
 /// ferry's default number of workers is the number of CPUs, up to this number.
 const WORKERS_MAX: usize = 4;
@@ -66,8 +68,7 @@ impl Section {
             Origin::Own => Kind::Own,
             Origin::Alloc => Kind::Shared,
         };
-        let (program, memory_bytes) = (config.program.clone(), config.memory_bytes);
-        let reference = &mut SameHostEngine::start(&SameHostConfig { program, kind, memory_bytes, threads })?;
+        let reference = &mut SameHostEngine::start(&config.program, kind, config.memory_bytes, threads)?;
         let ends = config.ends.clone().map(|end| end.with("transports", Transport::Local.name()));
         match Pair::start(&PairConfig { ends, memory: self.origin, ..config.clone() }) {
             Ok(mut pair) => {
@@ -80,7 +81,7 @@ impl Section {
                     sides[0].out = Some(Outcome::NotApplicable { reason });
                     sides[1].out = Some(Outcome::of_error(&error));
                     let found = measure_row(row.name, sides.into(), 0, |_| anyhow::bail!("both are out"));
-                    course.found.tell(found, &[], course.out)?;
+                    screen::tell(course.out, &mut course.found, found, &[])?;
                 }
             }
             Err(error) => return Err(error),

@@ -9,7 +9,8 @@ use ferry::internals::sys::verbs::{
 };
 use ferry_bench::memory::Memory;
 
-use super::{Address, Port};
+use super::Address;
+use crate::role::Port;
 
 /// The first port of a device, as in perftest.
 const PORT_NUMBER: u8 = 1;

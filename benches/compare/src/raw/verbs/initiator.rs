@@ -6,7 +6,7 @@
 //! ```
 
 use std::io;
-use std::path::PathBuf;
+use std::path::Path;
 use std::time::Instant;
 
 use anyhow::{ensure, Context};
@@ -17,9 +17,10 @@ use ferry_bench::memory::{private, Memory};
 use ferry_bench::workload::{LatencyWorkload, Operation, Workload};
 
 use super::end::{Completed, End};
-use super::{Place, Port, VerbsTargetOptions};
-use crate::raw::reference::{Ground, Ready, Reference, Way};
-use crate::role::Role;
+use super::Place;
+use crate::raw::passive::Ground;
+use crate::raw::reference::{Ready, Reference, Way};
+use crate::role::{Port, Role};
 
 /// Work requests under way on all queue pairs together, as perftest's -t: more would only queue.
 const REQUESTS: usize = 128;
@@ -29,17 +30,6 @@ const REQUESTS_MAX: usize = 4_096;
 const LISTS_MIN: usize = 2;
 /// The bytes read back to prove that all earlier bytes are in place.
 const FLUSH_BYTES: u32 = 8;
-
-#[derive(Clone, Debug)]
-pub struct VerbsConfig {
-    /// This program: the running one, except in tests.
-    pub program: PathBuf,
-    /// Memory on each side: no workload may walk more.
-    pub memory_bytes: usize,
-    pub initiator: Port,
-    /// The target's port, with as many queue pairs.
-    pub target: Port,
-}
 
 /// Fields are dropped in this order: queue pairs before the memory that they reach.
 pub struct Verbs {
@@ -58,15 +48,16 @@ pub type VerbsEngine = Reference<Verbs>;
 
 impl VerbsEngine {
     /// Starts with a READ behind each list of WRITEs that proves it visible; `set_flush` changes that.
-    pub fn start(config: &VerbsConfig) -> anyhow::Result<VerbsEngine> {
-        let VerbsConfig { program, memory_bytes, initiator: port, target } = config;
+    /// `program` is this program. The ends' ports have as many queue pairs.
+    pub fn start(program: &Path, memory_bytes: usize, ends: [&Port; 2]) -> anyhow::Result<VerbsEngine> {
+        let [port, target] = ends;
         ensure!(port.queues > 0 && port.queues == target.queues, "the ends differ in queue pairs");
-        let memory = private(*memory_bytes).context("mapping")?;
+        let memory = private(memory_bytes).context("mapping")?;
         let flushed = private(FLUSH_BYTES as usize).context("mapping")?;
         let end = End::open(port, REQUESTS_MAX, REQUESTS * port.queues)?;
         let (registered, flushed_region) = (end.register(&memory)?, end.register(&flushed)?);
-        let options = VerbsTargetOptions { port: target.clone(), memory_bytes: *memory_bytes };
-        let mut child = ChildProcess::start(program, &Role::VerbsTarget(options))?;
+        let mut child =
+            ChildProcess::start(program, &Role::VerbsTarget { port: target.clone(), memory_bytes })?;
         let remote: Place = child.reply().context("the verbs target")?;
         child.tell(&end.addresses())?;
         let connected: usize = child.reply().context("connecting the verbs target")?;

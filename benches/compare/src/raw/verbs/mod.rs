@@ -11,30 +11,21 @@
 mod end;
 mod initiator;
 
-use std::io::{BufRead, Write};
+use std::io::stdin;
 
-use ferry_bench::child::{read_line, write_line};
+use ferry_bench::child::read_line;
 use ferry_bench::memory::private;
 use serde::{Deserialize, Serialize};
 
-use super::passive;
+use super::passive::{self, tell_parent};
+use crate::role::Port;
 
 use end::End;
 
-pub use initiator::{VerbsConfig, VerbsEngine};
+pub use initiator::VerbsEngine;
 
 /// The target posts nothing, but a queue needs room.
 const TARGET_REQUESTS: usize = 1;
-
-/// One end's device, and the options of its queue pairs.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Port {
-    pub device: String,
-    pub gid_index: u8,
-    /// The largest path MTU; the smaller of both ends' counts.
-    pub mtu: u32,
-    pub queues: usize,
-}
 
 /// A queue pair's address for the other end.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
@@ -55,23 +46,15 @@ struct Place {
     queues: Vec<Address>,
 }
 
-/// The options with which the parent starts the target.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct VerbsTargetOptions {
-    pub port: Port,
-    pub memory_bytes: usize,
-}
-
-/// Serves one parent, over the given control pipe, until the parent closes the pipe.
-pub fn serve(options: &VerbsTargetOptions, mut from: impl BufRead, mut to: impl Write) -> anyhow::Result<()> {
-    let mut memory = private(options.memory_bytes)?;
+/// Serves the parent until it closes this process's input.
+pub fn serve(port: &Port, memory_bytes: usize) -> anyhow::Result<()> {
+    let mut memory = private(memory_bytes)?;
     // Declared after the memory, and so dropped before it.
-    let end = End::open(&options.port, TARGET_REQUESTS, TARGET_REQUESTS)?;
+    let end = End::open(port, TARGET_REQUESTS, TARGET_REQUESTS)?;
     let region = end.register(&memory)?;
-    let place = Place { address: memory.address() as u64, rkey: region.rkey(), queues: end.addresses() };
-    write_line(&mut to, &place)?;
-    let Some(others) = read_line::<Vec<Address>>(&mut from)? else { return Ok(()) };
+    tell_parent(&Place { address: memory.address() as u64, rkey: region.rkey(), queues: end.addresses() })?;
+    let Some(others) = read_line::<Vec<Address>>(&mut stdin().lock())? else { return Ok(()) };
     end.connect(&others)?;
-    write_line(&mut to, &others.len())?;
-    passive::serve(&mut memory, from, to, |_, ()| Ok(()))
+    tell_parent(&others.len())?;
+    passive::serve(&mut memory, |_, ()| Ok(()))
 }
