@@ -322,20 +322,6 @@ impl Cost {
     }
 }
 
-/// A reference on one workload, and the speed that it must reach on this machine for ratios to it to mean anything.
-#[derive(Clone, Debug, Serialize)]
-pub struct Standing {
-    pub row: String,
-    pub memcpy_gb_per_second: f64,
-    pub reference_gb_per_second: f64,
-    pub reference_cpu_seconds_per_gib: f64,
-    /// CPU time of both ends over the machine's CPU time: near 1, tuning can gain nothing.
-    pub cpu_share_of_machine: f64,
-    pub required_gb_per_second: f64,
-    pub counts: bool,
-    pub settings: String,
-}
-
 /// An engine, its version and settings, and the path in use, as far as the engine reports it.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Taker {
@@ -355,7 +341,6 @@ pub struct Results {
     pub rows: Vec<RowResult>,
     pub ratios: Vec<Ratio>,
     pub costs: Vec<Cost>,
-    pub standings: Vec<Standing>,
 }
 
 impl Results {
@@ -368,7 +353,6 @@ impl Results {
             rows: Vec::new(),
             ratios: Vec::new(),
             costs: Vec::new(),
-            standings: Vec::new(),
         }
     }
 
@@ -382,12 +366,16 @@ impl Results {
         self.rows.push(row);
     }
 
-    /// Returns the sides that failed on some row, each with its first reason.
+    /// Returns the sides that were not measured on some row, each with its first reason.
     pub fn failures(&self) -> Vec<(&'static str, &str)> {
         let mut found: Vec<(&'static str, &str)> = Vec::new();
         for cell in self.rows.iter().flat_map(|row| &row.cells) {
-            let is_new = found.iter().all(|(side, _)| *side != cell.side);
-            found.extend(cell.outcome.reason().filter(|_| is_new).map(|reason| (cell.side, reason)));
+            let (Outcome::Unavailable { reason } | Outcome::Failed { reason }) = &cell.outcome else {
+                continue;
+            };
+            if found.iter().all(|(side, _)| *side != cell.side) {
+                found.push((cell.side, reason));
+            }
         }
         found
     }

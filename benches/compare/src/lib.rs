@@ -2,13 +2,13 @@
 //! is not shipped.
 //!
 //! From the bottom up: the quantities and jobs of a run (`figures`), verdicts (`judge`), rows and their rounds
-//! (`contest`), the tables (`screen`), the references (`raw`), and the three comparisons: `sockets`, `peers` and `rdma`.
+//! (`contest`), the tables (`screen`), memory of children (`foreign`), the references (`raw`), and the three comparisons: `sockets`, `peers` and `rdma`.
 //! `role` is what this program's child processes are.
 
 pub mod arguments;
 pub mod contest;
-pub mod crowd;
 pub mod figures;
+pub mod foreign;
 pub mod judge;
 pub mod peers;
 pub mod raw;

@@ -11,7 +11,6 @@ use ferry_bench::plot;
 use ferry_bench::report::write_json;
 use ferry_bench::subject::{serve_child, SecretFile};
 use ferry_compare::contest::Plan;
-use ferry_compare::crowd::serve_crowd;
 use ferry_compare::role::Role;
 use ferry_compare::{peers, raw, rdma, sockets};
 
@@ -127,6 +126,6 @@ fn serve(role: &Role) -> anyhow::Result<()> {
         Role::SameHostTarget { kind, memory_bytes } => raw::same_host::serve(*kind, *memory_bytes),
         Role::VerbsTarget { port, memory_bytes } => raw::verbs::serve(port, *memory_bytes),
         Role::FerryTarget(setup) => serve_child(setup),
-        Role::FerryCrowd { engine, address, peers } => serve_crowd(engine, address, *peers),
+        Role::FerryCrowd { engine, address, peers } => sockets::serve_crowd(engine, address, *peers),
     }
 }

@@ -89,8 +89,7 @@ fn row(out: &mut dyn Write, row: &RowResult, ratios: &[Ratio]) -> io::Result<()>
     Ok(())
 }
 
-/// Prints all ratios, the figures with limits of their own, the references that are too slow, and the verdicts'
-/// number.
+/// Prints all ratios, the figures with limits of their own, and the verdicts' number.
 pub fn summary(out: &mut dyn Write, results: &Results) -> io::Result<()> {
     if !results.ratios.is_empty() {
         writeln!(out, "\nTargets: medians of the ratios within a round, with 95 % intervals\n")?;
@@ -115,7 +114,6 @@ pub fn summary(out: &mut dyn Write, results: &Results) -> io::Result<()> {
         }));
         grid(out, &rows)?;
     }
-    standings(out, results)?;
     let unmeasured = results.ratios.iter().filter(|ratio| ratio.judged.ratio.is_none()).count();
     writeln!(out, "\n{}, {unmeasured} not measured", tally(results.verdicts()))
 }
@@ -124,30 +122,6 @@ pub fn summary(out: &mut dyn Write, results: &Results) -> io::Result<()> {
 pub fn failures(out: &mut dyn Write, results: &Results) -> io::Result<()> {
     let mut failures = results.failures().into_iter();
     failures.try_for_each(|(side, reason)| writeln!(out, "{side} was not measured everywhere: {reason}"))
-}
-
-fn standings(out: &mut dyn Write, results: &Results) -> io::Result<()> {
-    if results.standings.is_empty() {
-        return Ok(());
-    }
-    let limit = "At least 0.9 of the best measured, scaled by one-thread memcpy:";
-    writeln!(out, "\nDoes the reference count? {limit}\n")?;
-    let head = ["row", "memcpy, GB/s", "reference", "required", "CPU s/GiB", "CPUs busy", "settings", ""];
-    let mut rows = vec![head.map(str::to_owned).to_vec()];
-    rows.extend(results.standings.iter().map(|it| {
-        let answer = if it.counts { "counts" } else { "DOES NOT COUNT" };
-        vec![
-            it.row.clone(),
-            format!("{:.2}", it.memcpy_gb_per_second),
-            format!("{:.2}", it.reference_gb_per_second),
-            format!("{:.2}", it.required_gb_per_second),
-            format!("{:.3}", it.reference_cpu_seconds_per_gib),
-            format!("{:.0} %", it.cpu_share_of_machine * 100.0),
-            it.settings.clone(),
-            answer.to_owned(),
-        ]
-    }));
-    grid(out, &rows)
 }
 
 /// Prints a Markdown table whose columns are padded; the first row is its head.

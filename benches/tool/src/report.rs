@@ -176,10 +176,9 @@ mod tests {
             [None, None],
             sizes.into(),
         );
-        let file = std::env::temp_dir().join(format!("ferry-bench-report-{}.json", std::process::id()));
-        write_json(Some(&file), &report).expect("written");
-        let text = fs::read_to_string(&file).expect("readable");
-        fs::remove_file(&file).expect("removable");
+        let file = tempfile::NamedTempFile::new().expect("a new file");
+        write_json(Some(file.path()), &report).expect("written");
+        let text = fs::read_to_string(file.path()).expect("readable");
         let value: serde_json::Value = serde_json::from_str(&text).expect("one object");
         assert_eq!(value["test"], "write_lat");
         assert_eq!(value["sizes"][0]["request_bytes"], 2);

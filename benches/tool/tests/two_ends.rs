@@ -142,10 +142,9 @@ fn an_endless_test_shows_row_after_row_until_it_is_stopped() {
 #[test]
 fn a_plot_is_drawn_of_every_size() {
     let file = support::temporary("svg");
-    let (client, _) = measure("read_bw", "", &format!("-a -n 5 --plot {}", file.display()));
+    let (client, _) = measure("read_bw", "", &format!("-a -n 5 --plot {}", file.path().display()));
     assert_success(&client);
-    let svg = std::fs::read_to_string(&file).expect("the file was written");
-    std::fs::remove_file(&file).expect("removable");
+    let svg = support::text(&file);
     // Two lines, average and peak, of 23 sizes.
     assert_eq!(svg.matches("<circle").count(), 46, "{svg}");
     assert!(
@@ -200,14 +199,13 @@ fn a_ping_pong_has_all_sizes_and_a_duration() {
 
 #[test]
 fn a_secret_is_shared_or_nothing_is_measured() {
-    let secrets = support::Secrets::new();
-    let with = |name| format!("--secret-file {}", secrets.path(name));
-    let (client, server) =
-        measure("write_bw", &with("one"), &format!("-n 10 --data_validation {}", with("one")));
+    let secrets = ["one", "two"].map(support::secret);
+    let [one, two] = secrets.each_ref().map(|file| format!("--secret-file {}", file.path().display()));
+    let (client, server) = measure("write_bw", &one, &format!("-n 10 --data_validation {one}"));
     assert_success(&client);
     assert_success(&server);
-    let server = Server::start("write_bw", &with("one"));
-    for other in [with("two"), String::new()] {
+    let server = Server::start("write_bw", &one);
+    for other in [two, String::new()] {
         let client = server.client("write_bw", &format!("-n 10 {other}"));
         assert_failure(&client, &["REFUSED"]);
     }

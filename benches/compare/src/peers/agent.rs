@@ -115,38 +115,24 @@ impl Drop for Agent {
 #[cfg(test)]
 mod tests {
     use std::fmt;
-    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use tempfile::NamedTempFile;
 
     use super::*;
 
     const TIMEOUT: Duration = Duration::from_secs(20);
     const OPENED: &str = r#"echo '{"ok": {"version": "1.2"}}'"#;
 
-    /// An agent that is a shell script; its log is removed when the test ends.
-    struct Fake {
-        agent: anyhow::Result<Agent>,
-        log: PathBuf,
+    /// Starts an agent that is a shell script, with a log that is removed when the test ends.
+    fn start(script: &str) -> (anyhow::Result<Agent>, NamedTempFile) {
+        let log = NamedTempFile::new().expect("a log");
+        let mut command = Command::new("sh");
+        (Agent::start(command.args(["-c", script]).env("GREETING", "hello"), log.path()), log)
     }
 
-    impl Fake {
-        fn start(script: &str) -> Fake {
-            static COUNT: AtomicU32 = AtomicU32::new(0);
-            let number = COUNT.fetch_add(1, Ordering::Relaxed);
-            let name = format!("ferry-bench-agent-{}-{number}.log", std::process::id());
-            let log = std::env::temp_dir().join(name);
-            let agent = Agent::start(Command::new("sh").args(["-c", script]).env("GREETING", "hello"), &log);
-            Fake { agent, log }
-        }
-
-        fn agent(&mut self) -> &mut Agent {
-            self.agent.as_mut().expect("it opened")
-        }
-    }
-
-    impl Drop for Fake {
-        fn drop(&mut self) {
-            let _ = std::fs::remove_file(&self.log);
-        }
+    fn opened(script: &str) -> (Agent, NamedTempFile) {
+        let (agent, log) = start(&format!("{OPENED}; {script}"));
+        (agent.expect("it opened"), log)
     }
 
     fn refusal<T: fmt::Debug>(result: anyhow::Result<T>) -> Refusal {
@@ -155,9 +141,7 @@ mod tests {
 
     #[test]
     fn it_opens_answers_and_ends_with_its_input() {
-        let mut fake =
-            Fake::start(&format!(r#"{OPENED}; while read -r line; do echo "{{\"ok\": $line}}"; done"#));
-        let agent = fake.agent();
+        let (mut agent, _log) = opened(r#"while read -r line; do echo "{\"ok\": $line}"; done"#);
         assert_eq!(agent.version(), "1.2");
         for number in 0..3 {
             let echo = agent.ask(&serde_json::json!({"do": number}), TIMEOUT).expect("an echo");
@@ -170,12 +154,11 @@ mod tests {
 
     #[test]
     fn a_refusal_keeps_its_kind_and_the_agent_lives_on() {
-        let script = format!(
-            r#"{OPENED}; read -r _; echo '{{"error": "no such path", "unavailable": true}}'
-               read -r _; echo '{{"error": "-1"}}'; read -r _; echo '{{"ok": "'$GREETING'"}}'; cat"#
+        let (mut agent, _log) = opened(
+            r#"read -r _; echo '{"error": "no such path", "unavailable": true}'
+               read -r _; echo '{"error": "-1"}'; read -r _; echo '{"ok": "'$GREETING'"}'; cat"#,
         );
-        let mut fake = Fake::start(&script);
-        let mut ask = || fake.agent().ask(&Value::from(0), TIMEOUT);
+        let mut ask = || agent.ask(&Value::from(0), TIMEOUT);
         assert_eq!(refusal(ask()), Refusal { reason: "no such path".to_owned(), unavailable: true });
         assert_eq!(refusal(ask()), Refusal { reason: "-1".to_owned(), unavailable: false });
         assert_eq!(ask().expect("an answer"), "hello");
@@ -184,23 +167,21 @@ mod tests {
     #[test]
     fn an_engine_that_does_not_open_says_why() {
         let script = r#"echo '{"error": "ModuleNotFoundError: No module", "unavailable": true}'"#;
-        let mut fake = Fake::start(script);
-        let opened = std::mem::replace(&mut fake.agent, Err(anyhow!("taken"))).map(|_| ());
-        assert!(refusal(opened).unavailable);
+        assert!(refusal(start(script).0.map(drop)).unavailable);
     }
 
     #[test]
     fn a_death_is_told_with_the_last_words() {
-        let mut fake = Fake::start(&format!("{OPENED}; read -r _; echo 'assertion failed' >&2; exit 3"));
-        let error = fake.agent().ask(&Value::from(0), TIMEOUT).expect_err("it died");
+        let (mut agent, _log) = opened("read -r _; echo 'assertion failed' >&2; exit 3");
+        let error = agent.ask(&Value::from(0), TIMEOUT).expect_err("it died");
         let text = format!("{error:#}");
         assert!(text.contains("exit status: 3") && text.contains("assertion failed"), "{text}");
     }
 
     #[test]
     fn one_that_hangs_is_not_waited_for() {
-        let mut fake = Fake::start(&format!("{OPENED}; while read -r _; do :; done"));
-        let error = fake.agent().ask(&Value::from(0), Duration::from_millis(50));
+        let (mut agent, _log) = opened("while read -r _; do :; done");
+        let error = agent.ask(&Value::from(0), Duration::from_millis(50));
         assert!(format!("{:#}", error.expect_err("nothing came")).contains("no answer"));
     }
 }

@@ -1,13 +1,12 @@
 //! `ferry-compare peers`, which `make compare` runs: ferry through its C ABI, the peers as their wheels install them,
 //! and the raw references, on one set of workloads, in turn, with every byte checked.
 //!
-//! From the bottom up: a process that drives an engine (`agent`), access to its memory (`foreign`), a pair of processes
+//! From the bottom up: a process that drives an engine (`agent`), a pair of processes
 //! as an `Engine` (`python`), the engines (`roster`), the workloads (`rows`), the engines during the measurements
 //! (`field`), the targets (`targets`), and the table (`table`).
 
 mod agent;
 mod field;
-mod foreign;
 mod python;
 mod roster;
 mod rows;

@@ -13,8 +13,8 @@ use ferry_bench::workload::{CpuSeconds, Engine, LatencyWorkload, Limit, Sample, 
 use serde_json::{json, Value};
 
 use super::agent::{field, Agent};
-use super::foreign::ForeignMemory;
 use crate::figures::{Quantity, Run};
+use crate::foreign::ForeignMemory;
 
 /// For filling memory, registering it, and building the lists of a workload, on a slow machine.
 const SETUP_TIMEOUT: Duration = Duration::from_secs(60);

@@ -262,12 +262,9 @@ mod tests {
 
     #[test]
     fn a_peer_that_did_not_install_is_absent_with_the_reason() {
-        let folder = std::env::temp_dir().join(format!("ferry-bench-roster-{}", std::process::id()));
-        std::fs::create_dir(&folder).expect("a new folder");
-        std::fs::write(folder.join("nixl.failed"), "no wheel for this Python\n").expect("written");
-        let found = entries(&places(Some(folder.clone())));
-        std::fs::remove_dir_all(&folder).expect("removable");
-        for entry in found {
+        let folder = tempfile::tempdir().expect("a new folder");
+        std::fs::write(folder.path().join("nixl.failed"), "no wheel for this Python\n").expect("written");
+        for entry in entries(&places(Some(folder.path().to_owned()))) {
             let expected = entry.name.starts_with("NIXL");
             let reason = "it does not install: no wheel for this Python";
             assert_eq!(entry.absent.as_deref(), expected.then_some(reason), "{}", entry.name);

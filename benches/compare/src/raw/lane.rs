@@ -9,8 +9,8 @@ use ferry_bench::dispense::Dispenser;
 use ferry_bench::walk::End;
 use ferry_bench::workload::Operation;
 
-use super::passive::Ground;
 use super::pieces::{Pieces, HEADER_BYTES};
+use super::reference::Ground;
 use super::socket::{header, number, Link, Wait, END};
 
 /// One connection's part of a run.

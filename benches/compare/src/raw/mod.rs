@@ -6,7 +6,6 @@
 //! with another engine's.
 
 mod lane;
-mod passive;
 mod pieces;
 mod reference;
 pub mod same_host;

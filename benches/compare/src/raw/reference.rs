@@ -2,12 +2,12 @@
 //! setting that is best for each workload.
 
 use std::collections::HashMap;
-use std::io;
+use std::io::{self, Read};
 use std::thread;
 use std::time::Instant;
 
-use anyhow::{bail, ensure, Context};
-use ferry_bench::child::ChildProcess;
+use anyhow::{ensure, Context};
+use ferry_bench::child::{write_line, ChildProcess};
 use ferry_bench::cpu::{child_cpu_seconds, own_cpu_seconds, Pinned};
 use ferry_bench::dispense::Dispenser;
 use ferry_bench::layout::mix;
@@ -17,22 +17,36 @@ use ferry_bench::walk::{End, Walk};
 use ferry_bench::workload::{CpuSeconds, Engine, LatencyWorkload, Limit, Sample, Workload};
 use serde::Serialize;
 
-use super::passive::{Command, Ground, Reply};
+use crate::foreign::ForeignMemory;
 
 /// Each setting is tried this often, in rounds, so that a busy moment spoils one try of each.
 const TRIES: usize = 3;
 pub const TRY: Limit = Limit::Seconds(0.15);
 
-/// The state of a run, and the target's data about it.
-pub type Ready<W> = anyhow::Result<(<W as Way>::Run, <W as Way>::Told)>;
+/// The initiator's memory in a run, or the target's, and the walk through it.
+#[derive(Clone, Copy)]
+pub struct Ground<'a> {
+    pub walk: &'a Walk,
+    pub memory: &'a Memory,
+}
+
+/// Sends the parent a line.
+pub fn tell_parent(message: &impl Serialize) -> io::Result<()> {
+    write_line(&mut io::stdout().lock(), message)
+}
+
+/// Waits until the parent closes this process's input: a target whose memory others reach does nothing.
+pub fn await_parent() -> anyhow::Result<()> {
+    let said = io::stdin().lock().read(&mut [0])?;
+    ensure!(said == 0, "the parent sent input after its last command");
+    Ok(())
+}
 
 /// A method to move bytes.
 pub trait Way {
     type Setting: Copy;
     /// The state of a run, made before its clock starts.
     type Run;
-    /// The target's data about a run, besides its workload.
-    type Told: Serialize;
 
     fn name(&self) -> &'static str;
     fn path(&self) -> String;
@@ -45,7 +59,11 @@ pub trait Way {
         workload: &Workload,
         setting: Self::Setting,
         latency: Option<&LatencyWorkload>,
-    ) -> Ready<Self>;
+    ) -> anyhow::Result<Self::Run>;
+    /// Makes the target ready for a run, if it has a part in it.
+    fn begin(&self, _: &Self::Run, _: &mut ChildProcess) -> anyhow::Result<()> {
+        Ok(())
+    }
     /// Carries out the dispenser's transfers, and returns when the last of them was done.
     fn drive(&self, ground: Ground, run: &mut Self::Run, dispenser: &Dispenser) -> io::Result<Instant>;
     /// Carries out transfer `number`, and returns when it is done.
@@ -61,17 +79,19 @@ pub struct Reference<W: Way> {
     way: W,
     target: ChildProcess,
     memory: Memory,
+    /// The target's, filled and checked here.
+    there: ForeignMemory,
     /// Of the last run's data.
     seed: u64,
     best: HashMap<Workload, W::Setting>,
 }
 
 impl<W: Way> Reference<W> {
-    /// `way` moves bytes between `memory` and the memory of `target`, which has sent everything that comes before its
-    /// first run.
-    pub fn new(way: W, target: ChildProcess, memory: Memory) -> Reference<W> {
+    /// `way` moves bytes between `memory` and the memory of `target` at `address`.
+    pub fn new(way: W, target: ChildProcess, memory: Memory, address: u64) -> anyhow::Result<Reference<W>> {
         let seed = mix(u64::from(target.pid()));
-        Reference { way, target, memory, seed, best: HashMap::new() }
+        let there = ForeignMemory::open(target.pid(), address)?;
+        Ok(Reference { way, target, memory, there, seed, best: HashMap::new() })
     }
 
     pub fn way_mut(&mut self) -> &mut W {
@@ -103,7 +123,7 @@ impl<W: Way> Reference<W> {
         Ok(Sample::of(workload, transfers, seconds, cpu_seconds))
     }
 
-    /// Makes both ends fill their memory with data that no run had before.
+    /// Fills the memory of both ends with data that no run had before.
     fn prepare_run(
         &mut self,
         workload: &Workload,
@@ -112,26 +132,18 @@ impl<W: Way> Reference<W> {
     ) -> anyhow::Result<(Walk, W::Run)> {
         let workload = workload.validated()?;
         ensure!(workload.walk_bytes <= self.memory.length(), "the workload walks more than there is memory");
-        let (run, told) = self.way.ready(&workload, setting, latency)?;
+        let run = self.way.ready(&workload, setting, latency)?;
         self.seed = mix(self.seed.wrapping_add(1));
-        let command = Command::Prepare { workload, seed: self.seed, told };
-        self.target.tell(&command).context("telling the raw target")?;
         let walk = Walk::new(workload);
         walk.fill(End::Initiator, &mut self.memory, self.seed)?;
-        match self.target.reply().context("the raw target")? {
-            Reply::Ready => Ok((walk, run)),
-            other => bail!("the raw target is not ready: {other:?}"),
-        }
+        walk.fill(End::Target, &mut self.there, self.seed)?;
+        self.way.begin(&run, &mut self.target).context("the raw target")?;
+        Ok((walk, run))
     }
 
-    /// Makes both ends check the data of the run.
-    fn check(&mut self, walk: &Walk, transfers: u64) -> anyhow::Result<()> {
-        self.target.tell(&Command::<()>::Check { transfers }).context("telling the raw target")?;
-        match self.target.reply().context("the raw target")? {
-            Reply::Right => {}
-            Reply::Failed { reason } => bail!("the raw target: {reason}"),
-            other => bail!("the raw target answered a check with {other:?}"),
-        }
+    /// Checks the data of the run at both ends.
+    fn check(&self, walk: &Walk, transfers: u64) -> anyhow::Result<()> {
+        walk.check(End::Target, &self.there, self.seed, transfers).context("the raw target")?;
         walk.check(End::Initiator, &self.memory, self.seed, transfers).context("the raw initiator")
     }
 

@@ -4,7 +4,7 @@
 //! For memory that only its owner maps, the kernel copies between the two address spaces (`process_vm_writev` and
 //! `process_vm_readv`). Memory that both processes map is copied here, by ferry's own kernel or by `memcpy`, whichever
 //! is faster for the workload. Whole transfers move from several threads without messages to the target, which only
-//! prepares and checks its memory. The target is a child of this same binary, like the target of the TCP reference.
+//! holds its memory. The target is a child of this same binary, like the target of the TCP reference.
 
 use std::fs::OpenOptions;
 use std::io;
@@ -23,8 +23,7 @@ use ferry_bench::memory::{private, Memory};
 use ferry_bench::workload::{LatencyWorkload, Operation, Workload};
 use serde::{Deserialize, Serialize};
 
-use super::passive::{self, tell_parent, Ground};
-use super::reference::{on_threads, Ready, Reference, Way};
+use super::reference::{await_parent, on_threads, tell_parent, Ground, Reference, Way};
 use crate::role::{Kind, Role};
 
 /// Blocks of each side in one system call.
@@ -50,10 +49,10 @@ struct Place {
 
 /// Serves the parent until it closes this process's input. The target sleeps during a run.
 pub fn serve(kind: Kind, memory_bytes: usize) -> anyhow::Result<()> {
-    let mut memory = map(kind, memory_bytes)?;
+    let memory = map(kind, memory_bytes)?;
     let fd = memory.memfd().map(|file| file.as_raw_fd());
     tell_parent(&Place { address: memory.address() as u64, fd })?;
-    passive::serve(&mut memory, |_, ()| Ok(()))
+    await_parent()
 }
 
 pub struct SameHost {
@@ -97,7 +96,7 @@ impl SameHostEngine {
                 Access::Mapped(mapped.context("reaching the raw target's memory")?)
             }
         };
-        Ok(Reference::new(SameHost { access, threads }, child, memory))
+        Reference::new(SameHost { access, threads }, child, memory, address)
     }
 }
 
@@ -174,7 +173,6 @@ fn by_copies(Ground { walk, memory }: Ground, remote: &Memory, run: &mut Run, nu
 impl Way for SameHost {
     type Setting = usize;
     type Run = Run;
-    type Told = ();
 
     fn name(&self) -> &'static str {
         match self.access {
@@ -210,8 +208,8 @@ impl Way for SameHost {
         }
     }
 
-    fn ready(&self, _: &Workload, setting: usize, _: Option<&LatencyWorkload>) -> Ready<Self> {
-        Ok((Run { setting, ..Run::default() }, ()))
+    fn ready(&self, _: &Workload, setting: usize, _: Option<&LatencyWorkload>) -> anyhow::Result<Run> {
+        Ok(Run { setting, ..Run::default() })
     }
 
     fn drive(&self, ground: Ground, run: &mut Run, dispenser: &Dispenser) -> io::Result<Instant> {

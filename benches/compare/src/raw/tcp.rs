@@ -6,17 +6,17 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{ensure, Context};
-use ferry_bench::child::ChildProcess;
+use ferry_bench::child::{read_line, ChildProcess};
 use ferry_bench::dispense::Dispenser;
 use ferry_bench::layout::Layout;
 use ferry_bench::memory::private;
+use ferry_bench::walk::Walk;
 use ferry_bench::workload::{format_bytes, Engine, LatencyWorkload, Operation, Workload, KIB, MIB};
 use serde::{Deserialize, Serialize};
 
 use super::lane::{answer, Lane};
-use super::passive::{self, tell_parent, Ground};
 use super::pieces::Pieces;
-use super::reference::{fastest, on_threads, Ready, Reference, Way, TRY};
+use super::reference::{fastest, on_threads, tell_parent, Ground, Reference, Way, TRY};
 use super::socket::{Link, Wait};
 use crate::role::{Role, SocketOptions};
 
@@ -55,12 +55,13 @@ impl RawConfig {
 }
 
 /// The target's task in a run: serve this many connections, on this CPU if set.
-#[derive(Debug, Serialize, Deserialize)]
-pub struct Told {
-    pub connections: usize,
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+struct Told {
+    workload: Workload,
+    connections: usize,
     /// If `None`, the target sleeps at once.
-    pub spin: Option<Duration>,
-    pub cpu: Option<usize>,
+    spin: Option<Duration>,
+    cpu: Option<usize>,
 }
 
 /// Serves the parent until it closes this process's input.
@@ -70,16 +71,17 @@ pub fn serve(
     token: u64,
     socket: &SocketOptions,
 ) -> anyhow::Result<()> {
-    let mut memory = private(memory_bytes)?;
+    let memory = private(memory_bytes)?;
+    tell_parent(&(memory.address() as u64))?;
     let links = accept(connections, token, socket)?;
     tell_parent(&links.len())?;
-    passive::serve(&mut memory, |ground, told: Told| {
-        let links =
-            links.get(..told.connections).context("the run exceeds what this target was started with")?;
-        let wait = told.spin.map_or(Wait::Block, Wait::Spin);
-        on_threads(links.len(), |index| answer(&links[index], ground, wait, told.cpu))?;
-        Ok(())
-    })
+    while let Some(Told { workload, connections, spin, cpu }) = read_line(&mut io::stdin().lock())? {
+        let walk = Walk::new(workload);
+        tell_parent(&())?;
+        let (ground, wait) = (Ground { walk: &walk, memory: &memory }, spin.map_or(Wait::Block, Wait::Spin));
+        on_threads(connections, |index| answer(&links[index], ground, wait, cpu))?;
+    }
+    Ok(())
 }
 
 fn accept(connections: usize, token: u64, socket: &SocketOptions) -> anyhow::Result<Vec<Link>> {
@@ -125,6 +127,7 @@ impl RawEngine {
         let token = ferry::internals::sys::random_u64();
         let role = Role::RawTarget { connections, memory_bytes, token, socket };
         let mut child = ChildProcess::start(&program, &role)?;
+        let address = child.reply().context("the raw target")?;
         let port = child.reply().context("the raw target")?;
         let mut links = Vec::new();
         for _ in 0..connections {
@@ -134,7 +137,8 @@ impl RawEngine {
         }
         let accepted: usize = child.reply().context("the raw target")?;
         ensure!(accepted == connections, "only {accepted} connections are open");
-        Ok(Reference::new(Tcp { links, buffer_bytes: config.socket.buffer_bytes }, child, memory))
+        let way = Tcp { links, buffer_bytes: config.socket.buffer_bytes };
+        Reference::new(way, child, memory, address)
     }
 
     /// Starts with the socket buffers of `BUFFERS` that move large transfers fastest here.
@@ -159,6 +163,7 @@ impl Tcp {
 /// A run's use of the connections, and the state that synchronous transfers reuse.
 pub struct Run {
     tuning: Tuning,
+    told: Told,
     wait: Wait,
     pieces: Pieces,
 }
@@ -166,7 +171,6 @@ pub struct Run {
 impl Way for Tcp {
     type Setting = Tuning;
     type Run = Run;
-    type Told = Told;
 
     fn name(&self) -> &'static str {
         "raw"
@@ -191,16 +195,29 @@ impl Way for Tcp {
         format!("{connections} connections, {in_flight} in flight")
     }
 
-    fn ready(&self, _: &Workload, tuning: Tuning, latency: Option<&LatencyWorkload>) -> Ready<Self> {
-        let Tuning { connections, in_flight } = tuning;
+    fn ready(
+        &self,
+        workload: &Workload,
+        tuning: Tuning,
+        latency: Option<&LatencyWorkload>,
+    ) -> anyhow::Result<Run> {
+        let (Tuning { connections, in_flight }, workload) = (tuning, *workload);
         ensure!(connections > 0 && in_flight >= connections, "each connection needs a transfer in flight");
         ensure!(connections <= self.links.len(), "only {} connections are open", self.links.len());
-        let run = |wait| Run { tuning, wait, pieces: Pieces::default() };
-        let Some(latency) = latency else {
-            return Ok((run(Wait::Block), Told { connections, spin: None, cpu: None }));
+        let told = match latency {
+            None => Told { workload, connections, spin: None, cpu: None },
+            Some(latency) => {
+                let (spin, cpu) =
+                    (latency.spin.or(Some(SPIN_DEFAULT)), latency.cpus.map(|[_, target]| target));
+                Told { workload, connections: 1, spin, cpu }
+            }
         };
-        let (spin, cpu) = (latency.spin.unwrap_or(SPIN_DEFAULT), latency.cpus.map(|[_, target]| target));
-        Ok((run(Wait::Spin(spin)), Told { connections: 1, spin: Some(spin), cpu }))
+        Ok(Run { tuning, told, wait: told.spin.map_or(Wait::Block, Wait::Spin), pieces: Pieces::default() })
+    }
+
+    fn begin(&self, run: &Run, target: &mut ChildProcess) -> anyhow::Result<()> {
+        target.tell(&run.told)?;
+        target.reply()
     }
 
     /// Uses a thread per connection.

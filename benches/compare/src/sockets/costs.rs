@@ -11,9 +11,9 @@ use ferry_bench::child::ChildProcess;
 use ferry_bench::cpu::child_cpu_seconds;
 use ferry_bench::subject::{Listening, Pair, SecretFile, Setup};
 
+use super::crowd::CrowdReply;
 use super::Options;
 use crate::contest::Cost;
-use crate::crowd::CrowdReply;
 use crate::role::Role;
 
 const IDLE_ROW: &str = "idle engine with an idle peer";

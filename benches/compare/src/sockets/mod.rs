@@ -2,6 +2,7 @@
 //! threads, beside bulk, idle and with many peers, and ferry's same-host path beside the least that a program can do.
 
 mod costs;
+mod crowd;
 mod plot;
 mod rows;
 mod same_host;
@@ -26,6 +27,7 @@ use crate::judge::Goal;
 use crate::raw::{RawConfig, RawEngine};
 use crate::screen;
 
+pub use crowd::serve_crowd;
 pub use plot::drawing;
 
 use rows::{Goals, Row, WALK_BYTES};
@@ -101,6 +103,7 @@ pub fn run(options: &Options, program: PathBuf, out: &mut dyn Write) -> anyhow::
     let mut pair = Pair::start(&config)?;
     let mut course = Course::start(options, [&reference, &pair.client], out)?;
     course.sockets(&mut reference, &mut pair.client)?;
+    yardstick::over_tcp(&mut course, &mut reference)?;
     course.submission(&mut pair.client)?;
     course.found.costs.extend(costs::idle(options, &pair)?);
     course.found.costs.extend(costs::crowd(options, &config.program)?);
@@ -136,14 +139,13 @@ impl<'a> Course<'a> {
         Ok(Course { options, plan: &options.plan, out, found })
     }
 
-    /// Measures the rows over TCP, and whether the reference itself is near the limit.
+    /// Measures the rows over TCP.
     fn sockets(&mut self, reference: &mut dyn Engine, subject: &mut dyn Engine) -> anyhow::Result<()> {
         let spin = Duration::from_micros(self.options.spin_us.into());
         let rows = rows::all(&allowed_cpus()?, spin, self.plan.samples);
         for row in rows.iter().filter(|row| self.plan.wants(&row.name)) {
             self.engines(row, [reference, subject])?;
         }
-        self.found.standings.extend(yardstick::over_tcp(self.plan, reference)?);
         Ok(())
     }
 

@@ -90,7 +90,7 @@ impl Section {
         if threads == 2 {
             let rows = self.workloads(Operation::Write).into_iter().zip(self.measured);
             let rows = rows.map(|(workload, measured)| (self.name(&workload), workload, measured));
-            course.found.standings.extend(yardstick::standings(course.plan, rows, reference)?);
+            yardstick::judge(course, rows, reference)?;
         }
         Ok(())
     }

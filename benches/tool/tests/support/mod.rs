@@ -1,13 +1,11 @@
 //! Starts processes of `ferry-bench`, or of `ferry-compare` for its tests, and reads their output.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Read};
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use serde_json::Value;
+use tempfile::NamedTempFile;
 
 /// The outcome of a process.
 #[derive(Debug)]
@@ -124,25 +122,18 @@ pub fn measure(test: &str, server_options: &str, client_options: &str) -> (Ended
 /// Runs a client that must succeed; returns the object that it wrote.
 pub fn json_of(test: &str, options: &str) -> (Ended, Value) {
     let file = temporary("json");
-    let (client, server) = measure(test, "", &format!("{options} --json {}", file.display()));
+    let (client, server) = measure(test, "", &format!("{options} --json {}", file.path().display()));
     assert_success(&client);
     assert_success(&server);
-    (client, object(&file))
+    (client, serde_json::from_str(&text(&file)).expect("one object"))
 }
 
 /// Runs a command that must succeed; returns the object that it wrote.
 pub fn json(arguments: &[&str]) -> (Ended, Value) {
     let file = temporary("json");
-    let ended = run(&[arguments, &["--json", &file.display().to_string()]].concat());
+    let ended = run(&[arguments, &["--json", &file.path().display().to_string()]].concat());
     assert_success(&ended);
-    (ended, object(&file))
-}
-
-/// Reads and removes a file of one object.
-fn object(file: &Path) -> Value {
-    let text = fs::read_to_string(file).expect("the file was written");
-    fs::remove_file(file).expect("removable");
-    serde_json::from_str(&text).expect("one object")
+    (ended, serde_json::from_str(&text(&file)).expect("one object"))
 }
 
 pub fn assert_success(ended: &Ended) {
@@ -157,39 +148,21 @@ pub fn assert_failure(ended: &Ended, said: &[&str]) {
     }
 }
 
-pub fn temporary(kind: &str) -> PathBuf {
-    static COUNT: AtomicU32 = AtomicU32::new(0);
-    let name = format!("ferry-bench-{}-{}.{kind}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
-    std::env::temp_dir().join(name)
+/// Makes a file that is removed when it is dropped.
+pub fn temporary(kind: &str) -> NamedTempFile {
+    NamedTempFile::with_suffix(format!(".{kind}")).expect("a new file")
 }
 
-/// Two secrets in files that only their owner may read.
-pub struct Secrets([(&'static str, PathBuf); 2]);
-
-impl Secrets {
-    pub fn new() -> Secrets {
-        let secrets = ["one", "two"].map(|name| {
-            let path = temporary("secret");
-            let mut options = fs::OpenOptions::new();
-            let mut file = options.write(true).create_new(true).mode(0o600).open(&path).expect("a new file");
-            std::io::Write::write_all(&mut file, name.repeat(20).as_bytes()).expect("written");
-            (name, path)
-        });
-        Secrets(secrets)
-    }
-
-    pub fn path(&self, name: &str) -> String {
-        let found = self.0.iter().find(|secret| secret.0 == name);
-        found.expect("one of the two").1.display().to_string()
-    }
+/// Returns what a process wrote into the file.
+pub fn text(file: &NamedTempFile) -> String {
+    fs::read_to_string(file.path()).expect("text")
 }
 
-impl Drop for Secrets {
-    fn drop(&mut self) {
-        for (_, path) in &self.0 {
-            let _ = fs::remove_file(path);
-        }
-    }
+/// Makes a file that only its owner may read, with a secret.
+pub fn secret(text: &str) -> NamedTempFile {
+    let mut file = temporary("secret");
+    file.write_all(text.repeat(20).as_bytes()).expect("written");
+    file
 }
 
 /// Returns whether the virtual machine's RDMA devices are present; prints if not.

@@ -18,8 +18,7 @@ use ferry_bench::workload::{LatencyWorkload, Operation, Workload};
 
 use super::end::{Completed, End};
 use super::Place;
-use crate::raw::passive::Ground;
-use crate::raw::reference::{Ready, Reference, Way};
+use crate::raw::reference::{Ground, Reference, Way};
 use crate::role::{Port, Role};
 
 /// Work requests under way on all queue pairs together, as perftest's -t: more would only queue.
@@ -66,8 +65,9 @@ impl VerbsEngine {
         let agreed =
             end.addresses().iter().zip(&remote.queues).map(|(own, other)| own.mtu.min(other.mtu)).min();
         let path = format!("rdma {} to {}, MTU {}", port.device, target.device, agreed.unwrap_or(0));
+        let address = remote.address;
         let way = Verbs { end, registered, flushed_region, flushed, remote, path, flush: true };
-        Ok(Reference::new(way, child, memory))
+        Reference::new(way, child, memory, address)
     }
 
     /// Chooses whether lists of WRITEs are proven visible, or acknowledged only.
@@ -118,7 +118,6 @@ impl Verbs {
 impl Way for Verbs {
     type Setting = ();
     type Run = Run;
-    type Told = ();
 
     fn name(&self) -> &'static str {
         "verbs"
@@ -140,14 +139,14 @@ impl Way for Verbs {
         format!("{queues}, {lists} lists under way, {visibility}")
     }
 
-    fn ready(&self, workload: &Workload, (): (), latency: Option<&LatencyWorkload>) -> Ready<Self> {
+    fn ready(&self, workload: &Workload, (): (), latency: Option<&LatencyWorkload>) -> anyhow::Result<Run> {
         let block_bytes = u32::try_from(workload.block_bytes).context("a block of 4 GiB or more")?;
         ensure!(workload.blocks < REQUESTS_MAX, "a list of {} work requests is too long", workload.blocks);
         let count = if latency.is_some() { 1 } else { self.lists(workload) };
         // Behind the blocks, the flush.
         let chains = (0..count).map(|_| Chain::new(workload.blocks + 1)).collect();
         let inline = block_bytes <= self.end.inline_bytes();
-        Ok((Run { chains, inline, done: Default::default() }, ()))
+        Ok(Run { chains, inline, done: Default::default() })
     }
 
     /// Keeps all chains under way, each on its queue pair.

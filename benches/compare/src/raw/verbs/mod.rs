@@ -17,7 +17,7 @@ use ferry_bench::child::read_line;
 use ferry_bench::memory::private;
 use serde::{Deserialize, Serialize};
 
-use super::passive::{self, tell_parent};
+use super::reference::{await_parent, tell_parent};
 use crate::role::Port;
 
 use end::End;
@@ -48,7 +48,7 @@ struct Place {
 
 /// Serves the parent until it closes this process's input.
 pub fn serve(port: &Port, memory_bytes: usize) -> anyhow::Result<()> {
-    let mut memory = private(memory_bytes)?;
+    let memory = private(memory_bytes)?;
     // Declared after the memory, and so dropped before it.
     let end = End::open(port, TARGET_REQUESTS, TARGET_REQUESTS)?;
     let region = end.register(&memory)?;
@@ -56,5 +56,5 @@ pub fn serve(port: &Port, memory_bytes: usize) -> anyhow::Result<()> {
     let Some(others) = read_line::<Vec<Address>>(&mut stdin().lock())? else { return Ok(()) };
     end.connect(&others)?;
     tell_parent(&others.len())?;
-    passive::serve(&mut memory, |_, ()| Ok(()))
+    await_parent()
 }

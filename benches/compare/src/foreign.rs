@@ -1,5 +1,5 @@
-//! Memory of an agent, filled and checked by this process: one pattern and one check serve every engine, in any
-//! language, and no engine checks itself.
+//! Memory of a child process, filled and checked by this process: one pattern and one check serve every reference and
+//! every engine, in any language, and none checks itself.
 //!
 //! Uses `/proc/PID/mem`, which a parent may open even if `process_vm_*` is forbidden.
 
@@ -27,12 +27,12 @@ impl ForeignMemory {
 impl Store for ForeignMemory {
     fn copy_in(&mut self, offset: usize, from: &[u8]) -> anyhow::Result<()> {
         let copied = self.memory.write_all_at(from, self.base + offset as u64);
-        copied.context("reaching an agent's memory")
+        copied.context("reaching another process's memory")
     }
 
     fn copy_out(&self, offset: usize, into: &mut [u8]) -> anyhow::Result<()> {
         let copied = self.memory.read_exact_at(into, self.base + offset as u64);
-        copied.context("reaching an agent's memory")
+        copied.context("reaching another process's memory")
     }
 }
 
