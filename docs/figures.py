@@ -63,11 +63,13 @@ def sockets(bench: dict, measured: str) -> str:
         found = [f"{ratio['median']:.3f}", f"{ratio['low']:.3f} to {ratio['high']:.3f}"] if ratio else ["–", "–"]
         medians = ["–" if line[side] is None else f"{line[side]:.3f}" for side in ("beside_median", "subject_median")]
         rows.append([line["row"], line["unit"], *medians, *found, goal or "stated", line["verdict"] or ""])
+    text += table(["row", "quantity", "reference", "ferry", "ratio", "95 % interval", "target", "verdict"], rows)
     costs = [[it["row"], it["quantity"], f"{it['value']:.3f}", it["verdict"] or ""] for it in bench["costs"]]
     if costs:
         text += "\n\n" + table(["row", "quantity", "value", "verdict"], costs)
-    judged = [line for line in bench["ratios"] if line["beside"] == "memcpy" and line["verdict"] != "met"]
-    short = [line["row"].removesuffix(": the reference") for line in judged]
+    judged = [line for line in bench["ratios"] if line["beside"] == "memcpy" and line["ratio"]]
+    below = [line["row"] for line in judged if line["ratio"]["median"] < line["goal"]["at_least"]]
+    short = [row.removesuffix(": the reference") for row in below]
     if short:
         text += f"\n\nThe reference is below 0.9 of the best measured, scaled by memcpy, in these rows: {', '.join(short)}."
     return tight(text)

@@ -16,7 +16,7 @@ pub fn drawing(results: &Results) -> String {
     let judged: Vec<_> = results.ratios.iter().filter_map(|line| Some((line, line.judged.ratio?))).collect();
     let height = TOP + BAR * judged.len() as f64 + 50.0;
     let title = "ferry beside its references: ratios";
-    let mut svg = Svg::new(NAMES + WIDTH + 40.0, height, &title);
+    let mut svg = Svg::new(NAMES + WIDTH + 40.0, height, title);
     let largest = judged.iter().map(|(_, ratio)| ratio.high).fold(1.0, f64::max) * 1.05;
     let x = |ratio: f64| NAMES + WIDTH * ratio / largest;
     let bottom = TOP + BAR * judged.len() as f64;
