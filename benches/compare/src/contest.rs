@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use anyhow::Context;
+use clap::builder::RangedU64ValueParser;
 use clap::Args;
 use ferry_bench::cpu::Machine;
 use ferry_bench::stats::{median, Latency};
@@ -12,7 +13,6 @@ use ferry_bench::subject::unavailable;
 use regex_lite::Regex;
 use serde::Serialize;
 
-use crate::arguments::{from_to, parse_rows, parse_seconds};
 use crate::figures::{Quantity, Run};
 use crate::judge::{Goal, Judged, MedianInterval, Verdict};
 
@@ -37,6 +37,22 @@ pub struct Plan {
 impl Plan {
     pub fn wants(&self, row: &str) -> bool {
         self.rows.as_ref().is_none_or(|rows| rows.is_match(row))
+    }
+}
+
+/// Parses numbers from `first` to `last`.
+fn from_to(first: u64, last: u64) -> RangedU64ValueParser<usize> {
+    RangedU64ValueParser::new().range(first..=last)
+}
+
+pub fn parse_rows(text: &str) -> Result<Regex, String> {
+    Regex::new(text).map_err(|error| error.to_string())
+}
+
+pub fn parse_seconds(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(seconds) if (0.01..=60.0).contains(&seconds) => Ok(seconds),
+        _ => Err("from 0.01 to 60 seconds".to_owned()),
     }
 }
 

@@ -127,13 +127,13 @@ impl Judged {
         Judged { goal, ratio, verdict }
     }
 
-    /// Returns the median, its interval, the goal and the verdict for a table. `rounds` is the table's word for them.
-    pub fn cells(&self, rounds: &str) -> [String; 4] {
+    /// Returns the median, its interval, the goal and the verdict for a table.
+    pub fn cells(&self) -> [String; 4] {
         let none = || "–".to_owned();
         let goal = self.goal.map_or("stated".to_owned(), |goal| goal.to_string());
         let verdict = match (self.ratio, self.verdict) {
             (None, _) => "not measured".to_owned(),
-            (Some(ratio), Some(_)) if !ratio.decides() => format!("undecided: too few {rounds}"),
+            (Some(ratio), Some(_)) if !ratio.decides() => "undecided: too few rounds".to_owned(),
             (_, verdict) => verdict.map_or(String::new(), |verdict| verdict.to_string()),
         };
         let median = self.ratio.map_or_else(none, |ratio| format!("{:.3}", ratio.median));
@@ -191,35 +191,32 @@ mod tests {
         assert!((i.width() - 1.96 * 5_000f64.sqrt()).abs() < 4.0, "{i:?}");
     }
 
-    fn interval(low: f64, high: f64) -> MedianInterval {
-        MedianInterval { n: 15, median: (low + high) / 2.0, low, high, coverage: 0.96 }
-    }
-
     #[test]
-    fn verdicts_at_least() {
-        let goal = Goal::AtLeast(0.95);
-        assert_eq!(verdict(goal, &interval(0.96, 1.00)), Verdict::Met);
-        assert_eq!(verdict(goal, &interval(0.90, 0.95)), Verdict::Met);
-        assert_eq!(verdict(goal, &interval(0.90, 0.949)), Verdict::Missed);
-        assert_eq!(verdict(goal, &interval(0.70, 0.90)), Verdict::Missed);
-        assert_eq!(verdict(goal, &interval(0.90, 1.10)), Verdict::Undecided);
-    }
-
-    #[test]
-    fn verdicts_at_most() {
-        let goal = Goal::AtMost(1.25);
-        assert_eq!(verdict(goal, &interval(1.15, 1.20)), Verdict::Met);
-        assert_eq!(verdict(goal, &interval(1.25, 1.30)), Verdict::Met);
-        assert_eq!(verdict(goal, &interval(1.26, 1.30)), Verdict::Missed);
-        assert_eq!(verdict(goal, &interval(1.10, 1.40)), Verdict::Undecided);
-        // Wide, and all of the interval is on the right side.
-        assert_eq!(verdict(goal, &interval(0.70, 1.25)), Verdict::Met);
-        assert_eq!(verdict(goal, &interval(0.70, 1.26)), Verdict::Undecided);
+    fn a_verdict_needs_an_interval_on_one_side_or_narrow() {
+        let (least, most) = (Goal::AtLeast(0.95), Goal::AtMost(1.25));
+        for (goal, low, high, expected) in [
+            (least, 0.96, 1.00, Verdict::Met),
+            (least, 0.90, 0.95, Verdict::Met),
+            (least, 0.90, 0.949, Verdict::Missed),
+            (least, 0.70, 0.90, Verdict::Missed),
+            (least, 0.90, 1.10, Verdict::Undecided),
+            (most, 1.15, 1.20, Verdict::Met),
+            (most, 1.25, 1.30, Verdict::Met),
+            (most, 1.26, 1.30, Verdict::Missed),
+            (most, 1.10, 1.40, Verdict::Undecided),
+            // Wide, and all of the interval is on the right side.
+            (most, 0.70, 1.25, Verdict::Met),
+            (most, 0.70, 1.26, Verdict::Undecided),
+        ] {
+            let median = (low + high) / 2.0;
+            let interval = MedianInterval { n: 15, median, low, high, coverage: 0.96 };
+            assert_eq!(verdict(goal, &interval), expected, "{goal}: {interval:?}");
+        }
     }
 
     #[test]
     fn a_table_says_why_there_is_no_verdict() {
-        let cells = |goal, ratios: &[f64]| Judged::of(goal, ratios).cells("rounds").join("|");
+        let cells = |goal, ratios: &[f64]| Judged::of(goal, ratios).cells().join("|");
         let goal = Some(Goal::AtLeast(0.9));
         assert_eq!(cells(goal, &[1.0; 6]), "1.000|1.000 to 1.000|≥ 0.9|met");
         assert_eq!(cells(goal, &[0.5; 6]), "0.500|0.500 to 0.500|≥ 0.9|MISSED");

@@ -2,10 +2,9 @@
 //! is not shipped.
 //!
 //! From the bottom up: the quantities and jobs of a run (`figures`), verdicts (`judge`), rows and their rounds
-//! (`contest`), the tables (`screen`), memory of children (`foreign`), the references (`raw`), and the three comparisons: `sockets`, `peers` and `rdma`.
-//! `role` is what this program's child processes are.
+//! (`contest`), the tables (`screen`), memory of children (`foreign`), the references (`raw`), and the three
+//! comparisons: `sockets`, `peers` and `rdma`. `role` is what this program's child processes are.
 
-pub mod arguments;
 pub mod contest;
 pub mod figures;
 pub mod foreign;

@@ -120,9 +120,7 @@ fn serve(role: &Role) -> anyhow::Result<()> {
     // The usual 1,024 do not suffice for a thousand peers.
     raise_descriptor_limit()?;
     match role {
-        Role::RawTarget { connections, memory_bytes, token, socket } => {
-            raw::serve(*connections, *memory_bytes, *token, socket)
-        }
+        Role::RawTarget { memory_bytes, token, socket } => raw::serve(*memory_bytes, *token, socket),
         Role::SameHostTarget { kind, memory_bytes } => raw::same_host::serve(*kind, *memory_bytes),
         Role::VerbsTarget { port, memory_bytes } => raw::verbs::serve(port, *memory_bytes),
         Role::FerryTarget(setup) => serve_child(setup),

@@ -1,18 +1,14 @@
-//! What this program's child processes are told to be, as JSON: the other end of a measurement. `main` has what they do.
+//! What this program's child processes are told to be, as JSON: the other end of a measurement. `main` has what they
+//! do.
 
-use std::io;
-use std::os::fd::AsRawFd;
-
-use ferry::internals::sys::socket::set_congestion;
 use ferry_bench::subject::Setup;
 use serde::{Deserialize, Serialize};
-use socket2::{Domain, Socket, Type};
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Role {
     /// The target of the reference over TCP. The token keeps stray connections apart, not attackers.
-    RawTarget { connections: usize, memory_bytes: usize, token: u64, socket: SocketOptions },
+    RawTarget { memory_bytes: usize, token: u64, socket: SocketOptions },
     /// The target of the same-host references
     SameHostTarget { kind: Kind, memory_bytes: usize },
     /// The target of the reference over verbs
@@ -30,27 +26,6 @@ pub struct SocketOptions {
     pub buffer_bytes: Option<usize>,
     /// `TCP_CONGESTION`; `None` keeps the host's default.
     pub congestion_control: Option<String>,
-}
-
-impl SocketOptions {
-    /// Makes a socket for 127.0.0.1, not yet connected or listening: after that the window scale may be too small for
-    /// the buffers.
-    pub fn socket(&self) -> io::Result<Socket> {
-        let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
-        if let Some(bytes) = self.buffer_bytes {
-            socket.set_send_buffer_size(bytes)?;
-            socket.set_recv_buffer_size(bytes)?;
-        }
-        if let Some(name) = &self.congestion_control {
-            match set_congestion(socket.as_raw_fd(), name) {
-                // The algorithm is not in tcp_allowed_congestion_control, or not loaded: the report states the
-                // algorithm in force, so continuing misleads nobody.
-                Err(e) if matches!(e.raw_os_error(), Some(libc::EPERM | libc::ENOENT)) => {}
-                other => other?,
-            }
-        }
-        Ok(socket)
-    }
 }
 
 /// The kind of both ends' memory.

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 
 use ferry_bench::stats::Latency;
 
-use crate::contest::{judge, Ratio, Results, RowResult, Target};
+use crate::contest::{Ratio, Results, RowResult, Target};
 use crate::judge::{tally, Goal};
 
 /// Colours of Okabe and Ito, which readers who are colour-blind tell apart: the nearest of a terminal's.
@@ -55,16 +55,16 @@ pub fn engines(out: &mut dyn Write, results: &Results) -> io::Result<()> {
     })
 }
 
-/// Judges the row's targets, prints it, and keeps it.
+/// Judges the row's targets, keeps the row, and prints it.
 pub fn tell(
     out: &mut dyn Write,
     results: &mut Results,
     found: RowResult,
     targets: &[Target],
 ) -> io::Result<()> {
-    row(out, &found, &judge(&found, targets))?;
+    let known = results.ratios.len();
     results.add(found, targets);
-    Ok(())
+    results.rows.last().map_or(Ok(()), |found| row(out, found, &results.ratios[known..]))
 }
 
 /// Prints a row's medians with the settings, or the reason for their absence, and its ratios.
@@ -82,7 +82,7 @@ fn row(out: &mut dyn Write, row: &RowResult, ratios: &[Ratio]) -> io::Result<()>
         }
     }
     for ratio in ratios {
-        let [median, interval, goal, verdict] = ratio.judged.cells("rounds");
+        let [median, interval, goal, verdict] = ratio.judged.cells();
         let sides = format!("{} : {}", ratio.subject, ratio.beside);
         writeln!(out, "  {sides:<42} {:<10} {median:>7} {interval:>17} {goal:>9}  {verdict}", ratio.unit)?;
     }
@@ -100,7 +100,7 @@ pub fn summary(out: &mut dyn Write, results: &Results) -> io::Result<()> {
             let named = [ratio.row.as_str(), ratio.unit, ratio.subject, ratio.beside].map(str::to_owned);
             let medians = [ratio.subject_median, ratio.beside_median];
             let medians = medians.map(|it| it.map_or("–".to_owned(), |median| format!("{median:.3}")));
-            named.into_iter().chain(medians).chain(ratio.judged.cells("rounds")).collect()
+            named.into_iter().chain(medians).chain(ratio.judged.cells()).collect()
         }));
         grid(out, &rows)?;
     }

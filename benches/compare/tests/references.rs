@@ -14,7 +14,7 @@ use ferry_bench::layout::Layout;
 use ferry_bench::workload::{Engine, LatencyWorkload, Limit, Operation, Workload, KIB, MIB};
 use ferry_compare::raw::same_host::SameHostEngine;
 use ferry_compare::raw::verbs::VerbsEngine;
-use ferry_compare::raw::{RawConfig, RawEngine, Tuning};
+use ferry_compare::raw::{RawEngine, Tuning};
 use ferry_compare::role::{Kind, Port, SocketOptions};
 use support::has_rdma;
 
@@ -24,8 +24,7 @@ const USUAL: Tuning = Tuning { connections: 2, in_flight: 4 };
 
 fn tcp() -> RawEngine {
     let socket = SocketOptions { buffer_bytes: Some(512 * KIB), congestion_control: Some("reno".to_owned()) };
-    let config = RawConfig { program: PROGRAM.into(), connections: 4, memory_bytes: MEMORY_BYTES, socket };
-    RawEngine::start(&config).expect("the raw pair starts")
+    RawEngine::start(Path::new(PROGRAM), MEMORY_BYTES, &socket).expect("the raw pair starts")
 }
 
 fn same_host(kind: Kind, threads: usize) -> anyhow::Result<SameHostEngine> {
@@ -171,9 +170,7 @@ fn dropping_a_reference_ends_its_target() {
 fn a_program_or_a_device_that_is_none_is_an_error() {
     let socket = SocketOptions { buffer_bytes: None, congestion_control: None };
     for program in ["/bin/true", "/nonexistent"] {
-        let config =
-            RawConfig { program: program.into(), connections: 1, memory_bytes: MIB, socket: socket.clone() };
-        assert!(RawEngine::start(&config).is_err(), "{program}");
+        assert!(RawEngine::start(Path::new(program), MIB, &socket).is_err(), "{program}");
     }
     let error = verbs("ferry_none0", 1).err().expect("there is no such device");
     let text = format!("{error:#}");

@@ -1,5 +1,5 @@
-//! A process that runs one end of one engine (`benches/compare/peers/agent.py`), with a line of JSON for each command and
-//! answer. Other engines hang, crash and print: every answer has a deadline, and all other output goes to a log.
+//! A process that runs one end of one engine (`benches/compare/peers/agent.py`), with a line of JSON for each command
+//! and answer. Other engines hang, crash and print: every answer has a deadline, and all other output goes to a log.
 
 use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};

@@ -21,8 +21,7 @@ use anyhow::ensure;
 use clap::Args;
 use regex_lite::Regex;
 
-use crate::arguments::parse_rows;
-use crate::contest::{self, Plan, Results, RowResult, Side};
+use crate::contest::{self, parse_rows, Plan, Results, RowResult, Side};
 
 pub use python::{Launch, PythonEngine};
 pub use roster::Places;

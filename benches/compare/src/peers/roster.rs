@@ -10,7 +10,7 @@ use serde_json::{json, Value};
 use super::python::Launch;
 use super::rows::WALK_BYTES;
 use crate::raw::same_host::SameHostEngine;
-use crate::raw::{RawConfig, RawEngine};
+use crate::raw::{RawEngine, CONGESTION_CONTROL};
 use crate::role::Kind;
 
 /// Names by which the targets refer to engines.
@@ -85,10 +85,7 @@ impl Reference {
     pub fn start(self, program: &Path) -> anyhow::Result<Box<dyn Engine>> {
         let memory_bytes = WALK_BYTES;
         Ok(match self {
-            Reference::Tcp => {
-                let config = RawConfig::compared(program, memory_bytes, RawConfig::CONGESTION_CONTROL);
-                Box::new(RawEngine::start_best(&config)?)
-            }
+            Reference::Tcp => Box::new(RawEngine::start_best(program, memory_bytes, CONGESTION_CONTROL)?),
             Reference::SameHost { kind, threads } => {
                 Box::new(SameHostEngine::start(program, kind, memory_bytes, threads)?)
             }

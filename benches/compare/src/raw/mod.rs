@@ -13,4 +13,4 @@ mod socket;
 mod tcp;
 pub mod verbs;
 
-pub use tcp::{serve, RawConfig, RawEngine, Tuning};
+pub use tcp::{serve, RawEngine, Tuning, CONGESTION_CONTROL};

@@ -1,4 +1,4 @@
-//! One TCP connection, driven directly: gather and scatter, and waiting.
+//! One TCP connection, driven directly: options, gather and scatter, and waiting.
 //!
 //! The connection carries 64-byte headers; a WRITE's payload follows its header, a READ's payload comes back without a
 //! header. Both ends know the layout, so no descriptor is sent: the reference has less work than any engine, and so is
@@ -9,9 +9,11 @@ use std::net::TcpStream;
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
-use ferry::internals::sys::socket::{congestion, incoming_and_own_cpu, poll_readable};
+use ferry::internals::sys::socket::{congestion, incoming_and_own_cpu, poll_readable, set_congestion};
+use socket2::{Domain, Socket, Type};
 
 use super::pieces::{Pieces, HEADER_BYTES};
+use crate::role::SocketOptions;
 
 /// A peer that moves nothing for this long is broken; the run fails instead of hanging.
 const PROGRESS_TIMEOUT: Duration = Duration::from_secs(10);
@@ -36,6 +38,25 @@ pub fn number(header: &[u8; HEADER_BYTES]) -> io::Result<u64> {
     } else {
         Err(io::Error::new(ErrorKind::InvalidData, "not a header: the stream is out of step"))
     }
+}
+
+/// Makes a socket for 127.0.0.1, not yet connected or listening: after that the window scale may be too small for
+/// the buffers.
+pub fn open(options: &SocketOptions) -> io::Result<Socket> {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+    if let Some(bytes) = options.buffer_bytes {
+        socket.set_send_buffer_size(bytes)?;
+        socket.set_recv_buffer_size(bytes)?;
+    }
+    if let Some(name) = &options.congestion_control {
+        match set_congestion(socket.as_raw_fd(), name) {
+            // The algorithm is not in tcp_allowed_congestion_control, or not loaded: the report states the
+            // algorithm in force, so continuing misleads nobody.
+            Err(e) if matches!(e.raw_os_error(), Some(libc::EPERM | libc::ENOENT)) => {}
+            other => other?,
+        }
+    }
+    Ok(socket)
 }
 
 /// How an end waits for data.

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{ensure, Context};
@@ -17,10 +17,12 @@ use serde::{Deserialize, Serialize};
 use super::lane::{answer, Lane};
 use super::pieces::Pieces;
 use super::reference::{fastest, on_threads, tell_parent, Ground, Reference, Way, TRY};
-use super::socket::{Link, Wait};
+use super::socket::{open, Link, Wait};
 use crate::role::{Role, SocketOptions};
 
-const CONNECTIONS: [usize; 3] = [1, 2, 4];
+/// Connections opened; a run may use fewer.
+const CONNECTIONS_MAX: usize = 4;
+const CONNECTIONS: [usize; 3] = [1, 2, CONNECTIONS_MAX];
 const IN_FLIGHT: [usize; 4] = [1, 2, 4, 8];
 /// `SO_SNDBUF` = `SO_RCVBUF`. The small one keeps data under way in the cache if that helps (Zen 5: 7 % at 1 MiB);
 /// elsewhere 4 MiB was best, and autotuning is the default of every program.
@@ -30,29 +32,8 @@ const SPIN_DEFAULT: Duration = Duration::from_micros(50);
 /// The parent connects at once; after this time the parent is gone.
 const ACCEPT_TIMEOUT: Duration = Duration::from_secs(10);
 
-#[derive(Clone, Debug)]
-pub struct RawConfig {
-    /// This program: the running one, except in tests.
-    pub program: PathBuf,
-    /// Connections opened; a run may use fewer.
-    pub connections: usize,
-    /// Memory on each side: no workload may walk more.
-    pub memory_bytes: usize,
-    pub socket: SocketOptions,
-}
-
-impl RawConfig {
-    /// ferry's own choice between ends on one host.
-    pub const CONGESTION_CONTROL: &str = "reno";
-
-    /// Returns the configuration for comparisons.
-    pub fn compared(program: &Path, memory_bytes: usize, congestion_control: &str) -> RawConfig {
-        let socket =
-            SocketOptions { buffer_bytes: None, congestion_control: Some(congestion_control.to_owned()) };
-        let connections = CONNECTIONS[CONNECTIONS.len() - 1];
-        RawConfig { program: program.to_owned(), connections, memory_bytes, socket }
-    }
-}
+/// ferry's own choice between ends on one host.
+pub const CONGESTION_CONTROL: &str = "reno";
 
 /// The target's task in a run: serve this many connections, on this CPU if set.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
@@ -65,15 +46,10 @@ struct Told {
 }
 
 /// Serves the parent until it closes this process's input.
-pub fn serve(
-    connections: usize,
-    memory_bytes: usize,
-    token: u64,
-    socket: &SocketOptions,
-) -> anyhow::Result<()> {
+pub fn serve(memory_bytes: usize, token: u64, socket: &SocketOptions) -> anyhow::Result<()> {
     let memory = private(memory_bytes)?;
     tell_parent(&(memory.address() as u64))?;
-    let links = accept(connections, token, socket)?;
+    let links = accept(token, socket)?;
     tell_parent(&links.len())?;
     while let Some(Told { workload, connections, spin, cpu }) = read_line(&mut io::stdin().lock())? {
         let walk = Walk::new(workload);
@@ -84,8 +60,8 @@ pub fn serve(
     Ok(())
 }
 
-fn accept(connections: usize, token: u64, socket: &SocketOptions) -> anyhow::Result<Vec<Link>> {
-    let socket = socket.socket().context("socket options")?;
+fn accept(token: u64, socket: &SocketOptions) -> anyhow::Result<Vec<Link>> {
+    let socket = open(socket).context("socket options")?;
     socket.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into())?;
     socket.listen(16)?;
     // Bounds accept.
@@ -93,7 +69,7 @@ fn accept(connections: usize, token: u64, socket: &SocketOptions) -> anyhow::Res
     let listener = TcpListener::from(socket);
     tell_parent(&listener.local_addr()?.port())?;
     let mut links = Vec::new();
-    while links.len() < connections {
+    while links.len() < CONNECTIONS_MAX {
         let accepted = listener.accept().context("waiting for the initiator's connections");
         let link = Link::new(accepted?.0)?;
         if link.receive_header(Wait::Block)? == token {
@@ -120,35 +96,41 @@ pub struct Tcp {
 pub type RawEngine = Reference<Tcp>;
 
 impl RawEngine {
-    /// Starts the target and connects to it.
-    pub fn start(config: &RawConfig) -> anyhow::Result<RawEngine> {
-        let RawConfig { program, connections, memory_bytes, socket } = config.clone();
+    /// Starts the target from `program`, this program, and connects to it.
+    pub fn start(program: &Path, memory_bytes: usize, socket: &SocketOptions) -> anyhow::Result<RawEngine> {
         let memory = private(memory_bytes).context("the initiator's memory")?;
         let token = ferry::internals::sys::random_u64();
-        let role = Role::RawTarget { connections, memory_bytes, token, socket };
-        let mut child = ChildProcess::start(&program, &role)?;
+        let role = Role::RawTarget { memory_bytes, token, socket: socket.clone() };
+        let mut child = ChildProcess::start(program, &role)?;
         let address = child.reply().context("the raw target")?;
         let port = child.reply().context("the raw target")?;
         let mut links = Vec::new();
-        for _ in 0..connections {
-            let link = Link::new(connect(port, &config.socket)?)?;
+        for _ in 0..CONNECTIONS_MAX {
+            let link = Link::new(connect(port, socket)?)?;
             link.send_header(token)?;
             links.push(link);
         }
         let accepted: usize = child.reply().context("the raw target")?;
-        ensure!(accepted == connections, "only {accepted} connections are open");
-        let way = Tcp { links, buffer_bytes: config.socket.buffer_bytes };
-        Reference::new(way, child, memory, address)
+        ensure!(accepted == CONNECTIONS_MAX, "only {accepted} connections are open");
+        Reference::new(Tcp { links, buffer_bytes: socket.buffer_bytes }, child, memory, address)
     }
 
     /// Starts with the socket buffers of `BUFFERS` that move large transfers fastest here.
-    pub fn start_best(config: &RawConfig) -> anyhow::Result<RawEngine> {
+    pub fn start_best(
+        program: &Path,
+        memory_bytes: usize,
+        congestion_control: &str,
+    ) -> anyhow::Result<RawEngine> {
         let mut engines = Vec::with_capacity(BUFFERS.len());
         for buffer_bytes in BUFFERS {
-            let socket = SocketOptions { buffer_bytes, ..config.socket.clone() };
-            engines.push(RawEngine::start(&RawConfig { socket, ..config.clone() })?);
+            let congestion_control = Some(congestion_control.to_owned());
+            engines.push(RawEngine::start(
+                program,
+                memory_bytes,
+                &SocketOptions { buffer_bytes, congestion_control },
+            )?);
         }
-        let large = large(config.memory_bytes);
+        let large = large(memory_bytes);
         let fastest = fastest(&mut engines, |engine| engine.throughput(&large, TRY))?;
         Ok(engines.swap_remove(fastest))
     }
@@ -184,9 +166,9 @@ impl Way for Tcp {
 
     /// The first is good everywhere, but nowhere the best.
     fn settings(&self) -> Vec<Tuning> {
-        let usual = Tuning { connections: self.links.len().min(2), in_flight: 4 };
-        let connections = CONNECTIONS.into_iter().filter(|&c| c <= self.links.len());
-        let pairs = connections.flat_map(|c| IN_FLIGHT.map(|f| Tuning { connections: c, in_flight: f }));
+        let usual = Tuning { connections: 2, in_flight: 4 };
+        let pairs =
+            CONNECTIONS.into_iter().flat_map(|c| IN_FLIGHT.map(|f| Tuning { connections: c, in_flight: f }));
         let others = pairs.filter(|tuning| tuning.in_flight >= tuning.connections && *tuning != usual);
         std::iter::once(usual).chain(others).collect()
     }
@@ -240,7 +222,7 @@ impl Way for Tcp {
 }
 
 fn connect(port: u16, options: &SocketOptions) -> anyhow::Result<TcpStream> {
-    let socket = options.socket().context("socket options")?;
+    let socket = open(options).context("socket options")?;
     let address = SocketAddr::from(([127, 0, 0, 1], port));
     socket.connect(&address.into()).context("connecting to the raw target")?;
     Ok(socket.into())

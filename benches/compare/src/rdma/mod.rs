@@ -1,5 +1,5 @@
-//! `ferry-compare rdma`: ferry beside perftest and the verbs reference on two RDMA devices of one machine, in turn, with
-//! a verdict on each target. Meant for the virtual machine of `scripts/rdma-vm.sh`, in which absolute figures mean
+//! `ferry-compare rdma`: ferry beside perftest and the verbs reference on two RDMA devices of one machine, in turn,
+//! with a verdict on each target. Meant for the virtual machine of `scripts/rdma-vm.sh`, in which absolute figures mean
 //! nothing and ratios within one boot do.
 //!
 //! `rows` has the workloads and their targets, `field` measures each side, with `perftest` for other programs.

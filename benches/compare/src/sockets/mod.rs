@@ -20,11 +20,10 @@ use ferry_bench::options::Transport;
 use ferry_bench::subject::{Client, Flight, Origin, Pair, PairConfig, Setup};
 use ferry_bench::workload::{format_bytes, Engine, LatencyWorkload, Limit, Operation, Workload, KIB, MIB};
 
-use crate::arguments::parse_seconds;
-use crate::contest::{measure, Beside, Plan, Results, Side, Taker, Target};
+use crate::contest::{measure, parse_seconds, Beside, Plan, Results, Side, Taker, Target};
 use crate::figures::{Job, Quantity, Run};
 use crate::judge::Goal;
-use crate::raw::{RawConfig, RawEngine};
+use crate::raw::{RawEngine, CONGESTION_CONTROL};
 use crate::screen;
 
 pub use crowd::serve_crowd;
@@ -73,7 +72,7 @@ pub struct Options {
     #[arg(long, value_enum, default_value_t = Origin::Own)]
     pub memory: Origin,
     /// Congestion control of both sides, where the host allows it
-    #[arg(long = "congestion-control", default_value = RawConfig::CONGESTION_CONTROL)]
+    #[arg(long = "congestion-control", default_value = CONGESTION_CONTROL)]
     pub congestion_control: String,
 }
 
@@ -86,17 +85,13 @@ impl Options {
         Ok(Setup::default()
             .given("transports", Transport::Tcp.forced())
             .given("spin_us", Some(spin_us).filter(|&spin_us| u64::from(spin_us) != defaults.spin_us))
-            .given(
-                "tcp_congestion",
-                congestion_control.filter(|name| *name != RawConfig::CONGESTION_CONTROL),
-            ))
+            .given("tcp_congestion", congestion_control.filter(|name| *name != CONGESTION_CONTROL)))
     }
 }
 
 /// Measures everything, and prints each row as it is measured. `program` is this program.
 pub fn run(options: &Options, program: PathBuf, out: &mut dyn Write) -> anyhow::Result<Results> {
-    let reference = RawConfig::compared(&program, WALK_BYTES, &options.congestion_control);
-    let mut reference = RawEngine::start_best(&reference)?;
+    let mut reference = RawEngine::start_best(&program, WALK_BYTES, &options.congestion_control)?;
     let (end, memory) = (options.setup()?, options.memory);
     let ends = [end.clone(), end];
     let config = PairConfig { program, memory_bytes: WALK_BYTES, ends, memory, pingpong: false };
