@@ -121,7 +121,7 @@ fn serve(role: &Role) -> anyhow::Result<()> {
     raise_descriptor_limit()?;
     match role {
         Role::RawTarget { memory_bytes, token, socket } => raw::serve(*memory_bytes, *token, socket),
-        Role::SameHostTarget { kind, memory_bytes } => raw::same_host::serve(*kind, *memory_bytes),
+        Role::SameHostTarget { origin, memory_bytes } => raw::same_host::serve(*origin, *memory_bytes),
         Role::VerbsTarget { port, memory_bytes } => raw::verbs::serve(port, *memory_bytes),
         Role::FerryTarget(setup) => serve_child(setup),
         Role::FerryCrowd { engine, address, peers } => sockets::serve_crowd(engine, address, *peers),

@@ -1,7 +1,7 @@
 //! What this program's child processes are told to be, as JSON: the other end of a measurement. `main` has what they
 //! do.
 
-use ferry_bench::subject::Setup;
+use ferry_bench::subject::{Origin, Setup};
 use serde::{Deserialize, Serialize};
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -10,7 +10,7 @@ pub enum Role {
     /// The target of the reference over TCP. The token keeps stray connections apart, not attackers.
     RawTarget { memory_bytes: usize, token: u64, socket: SocketOptions },
     /// The target of the same-host references
-    SameHostTarget { kind: Kind, memory_bytes: usize },
+    SameHostTarget { origin: Origin, memory_bytes: usize },
     /// The target of the reference over verbs
     VerbsTarget { port: Port, memory_bytes: usize },
     /// ferry's server; ferry-bench has the same role
@@ -26,15 +26,6 @@ pub struct SocketOptions {
     pub buffer_bytes: Option<usize>,
     /// `TCP_CONGESTION`; `None` keeps the host's default.
     pub congestion_control: Option<String>,
-}
-
-/// The kind of both ends' memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Kind {
-    /// Anonymous and private, like an application's own memory.
-    Own,
-    /// A memory file that others can map, like memory that ferry allocates.
-    Shared,
 }
 
 /// One end's device, and the options of its queue pairs.

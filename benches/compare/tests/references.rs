@@ -11,11 +11,12 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use ferry_bench::layout::Layout;
+use ferry_bench::subject::Origin;
 use ferry_bench::workload::{Engine, LatencyWorkload, Limit, Operation, Workload, KIB, MIB};
 use ferry_compare::raw::same_host::SameHostEngine;
 use ferry_compare::raw::verbs::VerbsEngine;
 use ferry_compare::raw::{RawEngine, Tuning};
-use ferry_compare::role::{Kind, Port, SocketOptions};
+use ferry_compare::role::{Port, SocketOptions};
 use support::has_rdma;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_ferry-compare");
@@ -27,8 +28,8 @@ fn tcp() -> RawEngine {
     RawEngine::start(Path::new(PROGRAM), MEMORY_BYTES, &socket).expect("the raw pair starts")
 }
 
-fn same_host(kind: Kind, threads: usize) -> anyhow::Result<SameHostEngine> {
-    SameHostEngine::start(Path::new(PROGRAM), kind, MEMORY_BYTES, threads)
+fn same_host(origin: Origin, threads: usize) -> anyhow::Result<SameHostEngine> {
+    SameHostEngine::start(Path::new(PROGRAM), origin, MEMORY_BYTES, threads)
 }
 
 fn verbs(initiator: &str, queues: usize) -> anyhow::Result<VerbsEngine> {
@@ -41,8 +42,8 @@ fn all() -> Vec<(Box<dyn Engine>, u32)> {
     let raw = tcp();
     let raw_pid = raw.target_pid();
     let mut all: Vec<(Box<dyn Engine>, u32)> = vec![(Box::new(raw), raw_pid)];
-    for kind in [Kind::Own, Kind::Shared] {
-        let engine = same_host(kind, 2).expect("the target starts");
+    for origin in [Origin::Own, Origin::Alloc] {
+        let engine = same_host(origin, 2).expect("the target starts");
         let pid = engine.target_pid();
         all.push((Box::new(engine), pid));
     }
@@ -80,8 +81,9 @@ fn every_operation_layout_and_setting_puts_the_data_in_place() {
         for (connections, in_flight) in [(1, 1), (2, 3), (4, 8)] {
             moves(operation, |workload| raw.run(workload, Tuning { connections, in_flight }, COUNTED));
         }
-        for (kind, threads) in [(Kind::Own, 1), (Kind::Shared, 1), (Kind::Own, 3), (Kind::Shared, 3)] {
-            let mut engine = same_host(kind, threads).expect("the target starts");
+        for (origin, threads) in [(Origin::Own, 1), (Origin::Alloc, 1), (Origin::Own, 3), (Origin::Alloc, 3)]
+        {
+            let mut engine = same_host(origin, threads).expect("the target starts");
             moves(operation, |workload| engine.throughput(workload, COUNTED));
         }
         for (queues, flush) in [(1, true), (1, false), (3, true), (3, false)] {
@@ -141,7 +143,7 @@ fn what_does_not_fit_is_refused_and_harms_nothing() {
         assert!(raw.run(&good, Tuning { connections, in_flight }, COUNTED).is_err());
     }
     assert!(raw.run(&good, USUAL, COUNTED).is_ok());
-    assert!(same_host(Kind::Own, 0).is_err());
+    assert!(same_host(Origin::Own, 0).is_err());
 }
 
 #[test]

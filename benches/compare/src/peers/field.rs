@@ -97,7 +97,7 @@ impl Place {
     fn start(&mut self, targets: usize) -> anyhow::Result<Live> {
         let (reference, launch) = (self.entry.reference, self.entry.python.as_ref());
         let reference = reference.filter(|_| targets == 1);
-        let reference = reference.map(|reference| reference.start(&self.program)).transpose()?;
+        let reference = reference.map(|start| start(&self.program)).transpose()?;
         let area_bytes = if targets == 1 { WALK_BYTES } else { PEER_WALK_BYTES };
         let start = |launch| PythonEngine::start(self.entry.name, launch, targets, area_bytes);
         let mut python = launch.map(start).transpose()?;

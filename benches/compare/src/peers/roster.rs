@@ -4,6 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use ferry_bench::subject::Origin;
 use ferry_bench::workload::Engine;
 use serde_json::{json, Value};
 
@@ -11,7 +12,6 @@ use super::python::Launch;
 use super::rows::WALK_BYTES;
 use crate::raw::same_host::SameHostEngine;
 use crate::raw::{RawEngine, CONGESTION_CONTROL};
-use crate::role::Kind;
 
 /// Names by which the targets refer to engines.
 pub const RAW_TCP: &str = "raw TCP";
@@ -37,7 +37,7 @@ pub const NIXL_FERRY_AUTO: &str = "NIXL over ferry, auto";
 pub struct Entry {
     pub name: &'static str,
     pub settings: String,
-    pub reference: Option<Reference>,
+    pub reference: Option<Start>,
     pub python: Option<Launch>,
     /// The reason why the engine cannot take part, if that is known beforehand.
     pub absent: Option<String>,
@@ -69,32 +69,33 @@ pub struct Places {
     pub secret: PathBuf,
 }
 
-/// A raw reference of this program.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reference {
-    Tcp,
-    /// This many threads reach the target's memory of this kind.
-    SameHost {
-        kind: Kind,
-        threads: usize,
-    },
+/// Starts a raw reference from a program, this one, whose child is the other end.
+pub type Start = fn(&Path) -> anyhow::Result<Box<dyn Engine>>;
+
+fn tcp(program: &Path) -> anyhow::Result<Box<dyn Engine>> {
+    Ok(Box::new(RawEngine::start_best(program, WALK_BYTES, CONGESTION_CONTROL)?))
 }
 
-impl Reference {
-    /// Starts the reference; `program` is this binary, whose child is the other end.
-    pub fn start(self, program: &Path) -> anyhow::Result<Box<dyn Engine>> {
-        let memory_bytes = WALK_BYTES;
-        Ok(match self {
-            Reference::Tcp => Box::new(RawEngine::start_best(program, memory_bytes, CONGESTION_CONTROL)?),
-            Reference::SameHost { kind, threads } => {
-                Box::new(SameHostEngine::start(program, kind, memory_bytes, threads)?)
-            }
-        })
-    }
+fn shared(program: &Path) -> anyhow::Result<Box<dyn Engine>> {
+    Ok(Box::new(SameHostEngine::start(program, Origin::Alloc, WALK_BYTES, 2)?))
+}
+
+fn vm<const THREADS: usize>(program: &Path) -> anyhow::Result<Box<dyn Engine>> {
+    Ok(Box::new(SameHostEngine::start(program, Origin::Own, WALK_BYTES, THREADS)?))
 }
 
 pub fn entries(places: &Places) -> Vec<Entry> {
-    let raw = [raw_tcp(), raw_vm(places, 1), raw_vm(places, 2), raw_shared()];
+    let raw = [
+        raw(
+            RAW_TCP,
+            "sockets, gathering and scattering in place; best of 1, 2, 4 connections and 1 to 8 in flight per row; \
+             reno; latency from Rust, spinning 50 µs",
+            tcp,
+        ),
+        raw_vm(places, RAW_VM_1, 1, vm::<1>),
+        raw_vm(places, RAW_VM_2, 2, vm::<2>),
+        raw(RAW_SHARED, "two threads copy into and out of the target's mapping; latency from Rust", shared),
+    ];
     let ferry = FERRY.map(|variant| ferry(places, variant));
     let mooncake = MOONCAKES.map(|variant| mooncake(places, variant));
     let nixl = NIXLS.map(|variant| nixl(places, variant));
@@ -102,31 +103,18 @@ pub fn entries(places: &Places) -> Vec<Entry> {
     raw.into_iter().chain(ferry).chain(mooncake).chain(nixl).chain(over_ferry).collect()
 }
 
-fn raw_tcp() -> Entry {
-    let settings =
-        "sockets, gathering and scattering in place; best of 1, 2, 4 connections and 1 to 8 in flight \
-                    per row; reno; latency from Rust, spinning 50 µs";
-    raw(RAW_TCP, settings, Reference::Tcp)
-}
-
-fn raw_shared() -> Entry {
-    let settings = "two threads copy into and out of the target's mapping; latency from Rust";
-    raw(RAW_SHARED, settings, Reference::SameHost { kind: Kind::Shared, threads: 2 })
-}
-
-fn raw(name: &'static str, settings: &str, reference: Reference) -> Entry {
+fn raw(name: &'static str, settings: &str, reference: Start) -> Entry {
     let settings = settings.to_owned();
     Entry { name, settings, reference: Some(reference), python: None, absent: None }
 }
 
-fn raw_vm(places: &Places, threads: usize) -> Entry {
-    let name = if threads == 1 { RAW_VM_1 } else { RAW_VM_2 };
+fn raw_vm(places: &Places, name: &'static str, threads: usize, reference: Start) -> Entry {
     let settings = format!(
         "process_vm_writev and readv from {threads} thread(s), best of several counts of blocks a call; latency, \
          and four peers, from Python"
     );
     let entry = python(places, name, settings, launch(places, "vm", json!({"threads": threads}), &[]));
-    Entry { reference: Some(Reference::SameHost { kind: Kind::Own, threads }), ..entry }
+    Entry { reference: Some(reference), ..entry }
 }
 
 /// Names, transports, and whether ferry allocates the memory.

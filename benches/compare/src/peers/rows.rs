@@ -12,7 +12,7 @@ pub const WALK_BYTES: usize = 256 * MIB;
 /// Targets of the row with several, and the memory walked at each.
 const PEERS: usize = 4;
 pub const PEER_WALK_BYTES: usize = 64 * MIB;
-pub const LATENCY_BYTES: [usize; 3] = [64, 4 * KIB, 64 * KIB];
+const LATENCY_BYTES: [usize; 3] = [64, 4 * KIB, 64 * KIB];
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Row {
@@ -56,7 +56,7 @@ impl Row {
 }
 
 /// Returns the workloads in the order of the table's columns.
-pub fn workloads(operation: Operation) -> Vec<Workload> {
+fn workloads(operation: Operation) -> Vec<Workload> {
     let walk_bytes = WALK_BYTES;
     let shapes = [
         (MIB, 16, Layout::Contiguous),
@@ -71,7 +71,7 @@ pub fn workloads(operation: Operation) -> Vec<Workload> {
 }
 
 /// Returns the row with several peers: the first shape.
-pub fn peers() -> Row {
+fn peers() -> Row {
     Row::Peers(Workload { walk_bytes: PEER_WALK_BYTES, ..workloads(Operation::Write)[0] })
 }
 

@@ -6,25 +6,42 @@ use std::io::{self, Write};
 use ferry_bench::layout::Layout;
 use ferry_bench::workload::{format_bytes, format_count, Operation, Workload};
 
-use super::rows::{peers, workloads, Row, LATENCY_BYTES};
+use super::rows::{self, Row};
 use crate::contest::{Outcome, Results};
 use crate::figures::Quantity;
 use crate::screen;
+
+/// WRITEs, READs, and all other rows.
+const TITLES: [&str; 3] = [
+    "WRITE, GB/s (CPU seconds per GiB of both ends)",
+    "READ, GB/s (CPU seconds per GiB of both ends)",
+    "One synchronous WRITE at a time, p50/p99; connecting until the first WRITE is done; registering; \
+     1 MiB × 16 WRITE to four targets, all together",
+];
 
 pub fn print(out: &mut dyn Write, results: &Results) -> io::Result<()> {
     screen::heading(out, results)?;
     screen::engines(out, results)?;
     let mut notes = Notes::default();
-    for block in blocks() {
-        let columns: Vec<_> =
-            block.columns.into_iter().filter(|column| results.row(&column.row).is_some()).collect();
+    for (block, title) in TITLES.into_iter().enumerate() {
+        let measured = rows::all().into_iter().filter(|row| results.row(&row.to_string()).is_some());
+        let columns: Vec<_> = measured.filter(|row| block_of(row) == block).flat_map(columns).collect();
         if !columns.is_empty() {
-            writeln!(out, "\n{}\n", block.title)?;
+            writeln!(out, "\n{title}\n")?;
             screen::grid(out, &figures(results, &columns, &mut notes))?;
         }
     }
     notes.print(out)?;
     screen::summary(out, results)
+}
+
+/// Returns the place of the row's title.
+fn block_of(row: &Row) -> usize {
+    match row {
+        Row::Throughput(Workload { operation: Operation::Write, .. }) => 0,
+        Row::Throughput(_) => 1,
+        _ => 2,
+    }
 }
 
 struct Column {
@@ -35,55 +52,31 @@ struct Column {
     show: fn(&[f64]) -> String,
 }
 
-struct Block {
-    title: &'static str,
-    columns: Vec<Column>,
-}
-
-fn blocks() -> [Block; 3] {
-    let bulk = |head, row: Row| Column {
-        head,
-        row: row.to_string(),
-        quantities: &[Quantity::GbPerSecond, Quantity::CpuSecondsPerGib],
-        show: |medians| format!("{:.2} ({:.2})", medians[0], medians[1]),
-    };
-    let throughput = |operation| {
-        let column = |workload: Workload| bulk(shape(&workload), Row::Throughput(workload));
-        workloads(operation).into_iter().map(column).collect()
-    };
-    let latency = |bytes| Column {
-        head: format!("{} WRITE, µs", format_bytes(bytes)),
-        row: Row::Latency(bytes).to_string(),
-        quantities: &[Quantity::P50Us, Quantity::P99Us],
-        show: |medians| format!("{:.1}/{:.1}", medians[0], medians[1]),
-    };
-    let setup = |head: &str, quantities| Column {
+fn columns(row: Row) -> Vec<Column> {
+    let column = |head: &str, quantities, show| Column {
         head: head.to_owned(),
-        row: Row::Setup.to_string(),
+        row: row.to_string(),
         quantities,
-        show: |medians| format!("{:.2}", medians[0]),
+        show,
     };
-    let mut rest: Vec<_> = LATENCY_BYTES.map(latency).into();
-    rest.extend([
-        setup("connect, ms", &[Quantity::ConnectMs]),
-        setup("register 1 GiB, ms", &[Quantity::RegisterMs]),
-        bulk("4 peers, GB/s".to_owned(), peers()),
-    ]);
-    [
-        Block {
-            title: "WRITE, GB/s (CPU seconds per GiB of both ends)",
-            columns: throughput(Operation::Write),
-        },
-        Block {
-            title: "READ, GB/s (CPU seconds per GiB of both ends)",
-            columns: throughput(Operation::Read),
-        },
-        Block {
-            title: "One synchronous WRITE at a time, p50/p99; connecting until the first WRITE is done; \
-                    registering; 1 MiB × 16 WRITE to four targets, all together",
-            columns: rest,
-        },
-    ]
+    let bulk = |head: &str| {
+        let quantities = &[Quantity::GbPerSecond, Quantity::CpuSecondsPerGib];
+        column(head, quantities, |medians| format!("{:.2} ({:.2})", medians[0], medians[1]))
+    };
+    let time = |head, quantity| column(head, quantity, |medians| format!("{:.2}", medians[0]));
+    match &row {
+        Row::Throughput(workload) => vec![bulk(&shape(workload))],
+        Row::Peers(_) => vec![bulk("4 peers, GB/s")],
+        Row::Latency(bytes) => {
+            let head = format!("{} WRITE, µs", format_bytes(*bytes));
+            let show = |medians: &[f64]| format!("{:.1}/{:.1}", medians[0], medians[1]);
+            vec![column(&head, &[Quantity::P50Us, Quantity::P99Us], show)]
+        }
+        Row::Setup => vec![
+            time("connect, ms", &[Quantity::ConnectMs]),
+            time("register 1 GiB, ms", &[Quantity::RegisterMs]),
+        ],
+    }
 }
 
 fn shape(workload: &Workload) -> String {
@@ -163,7 +156,7 @@ mod tests {
         let names = [FERRY_TCP, FERRY_LOCAL, MOONCAKE];
         let taker = |engine| Taker { engine, settings: "defaults".to_owned(), ..Taker::default() };
         let mut results = Results::new(&Line::parse_from(["x"]).plan, names.map(taker).into());
-        let row = Row::Throughput(workloads(Operation::Write)[0]);
+        let row = rows::all().remove(0);
         let mut sides = names.map(Side::new);
         for (side, speed) in [(0, 8.0), (2, 2.0)] {
             let run = Run::of([(Quantity::GbPerSecond, speed), (Quantity::CpuSecondsPerGib, 0.25)]);

@@ -20,11 +20,12 @@ use ferry::internals::sys::vm;
 use ferry_bench::child::ChildProcess;
 use ferry_bench::dispense::Dispenser;
 use ferry_bench::memory::{private, Memory};
+use ferry_bench::subject::Origin;
 use ferry_bench::workload::{LatencyWorkload, Operation, Workload};
 use serde::{Deserialize, Serialize};
 
 use super::reference::{await_parent, on_threads, tell_parent, Ground, Reference, Way};
-use crate::role::{Kind, Role};
+use crate::role::Role;
 
 /// Blocks of each side in one system call.
 const BLOCKS_A_CALL: [usize; 3] = [64, 16, 1_024];
@@ -32,10 +33,11 @@ const BLOCKS_A_CALL: [usize; 3] = [64, 16, 1_024];
 const STREAMING: usize = 0;
 const MEMCPY: usize = 1;
 
-fn map(kind: Kind, bytes: usize) -> anyhow::Result<Memory> {
-    match kind {
-        Kind::Own => private(bytes),
-        Kind::Shared => Ok(Memory::shared(bytes)?),
+/// Maps memory that is private, like an application's own, or a file that others can map, as ferry allocates it.
+fn map(origin: Origin, bytes: usize) -> anyhow::Result<Memory> {
+    match origin {
+        Origin::Own => private(bytes),
+        Origin::Alloc => Ok(Memory::shared(bytes)?),
     }
 }
 
@@ -48,8 +50,8 @@ struct Place {
 }
 
 /// Serves the parent until it closes this process's input. The target sleeps during a run.
-pub fn serve(kind: Kind, memory_bytes: usize) -> anyhow::Result<()> {
-    let memory = map(kind, memory_bytes)?;
+pub fn serve(origin: Origin, memory_bytes: usize) -> anyhow::Result<()> {
+    let memory = map(origin, memory_bytes)?;
     let fd = memory.memfd().map(|file| file.as_raw_fd());
     tell_parent(&Place { address: memory.address() as u64, fd })?;
     await_parent()
@@ -81,13 +83,13 @@ impl SameHostEngine {
     /// Starts the target from `program`, this program. Each of the threads moves transfers of its own.
     pub fn start(
         program: &Path,
-        kind: Kind,
+        origin: Origin,
         memory_bytes: usize,
         threads: usize,
     ) -> anyhow::Result<SameHostEngine> {
         ensure!(threads > 0, "at least one thread moves the data");
-        let memory = map(kind, memory_bytes).context("the initiator's memory")?;
-        let mut child = ChildProcess::start(program, &Role::SameHostTarget { kind, memory_bytes })?;
+        let memory = map(origin, memory_bytes).context("the initiator's memory")?;
+        let mut child = ChildProcess::start(program, &Role::SameHostTarget { origin, memory_bytes })?;
         let Place { address, fd } = child.reply().context("the raw target")?;
         let access = match fd {
             None => Access::Kernel { pid: child.pid() as i32, address },

@@ -14,7 +14,6 @@ use crate::contest::{measure as measure_row, Outcome, Plan, Side};
 use crate::figures::{Job, Quantity};
 use crate::judge::Goal;
 use crate::raw::same_host::SameHostEngine;
-use crate::role::Kind;
 use crate::screen;
 
 /// ferry's default number of workers is the number of CPUs, up to this number.
@@ -64,11 +63,8 @@ impl Section {
             return Ok(());
         }
         let threads = cpus.len().clamp(1, self.threads);
-        let kind = match self.origin {
-            Origin::Own => Kind::Own,
-            Origin::Alloc => Kind::Shared,
-        };
-        let reference = &mut SameHostEngine::start(&config.program, kind, config.memory_bytes, threads)?;
+        let reference =
+            &mut SameHostEngine::start(&config.program, self.origin, config.memory_bytes, threads)?;
         let ends = config.ends.clone().map(|end| end.with("transports", Transport::Local.name()));
         match Pair::start(&PairConfig { ends, memory: self.origin, ..config.clone() }) {
             Ok(mut pair) => {
