@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::path::PathBuf;
 
 use anyhow::Context;
 use clap::builder::RangedU64ValueParser;
@@ -32,6 +33,10 @@ pub struct Plan {
     #[serde(skip)]
     #[arg(long, value_parser = parse_rows)]
     pub rows: Option<Regex>,
+    /// Write every figure of every round to this file as one JSON object
+    #[serde(skip)]
+    #[arg(long)]
+    pub json: Option<PathBuf>,
 }
 
 impl Plan {

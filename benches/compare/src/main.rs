@@ -4,7 +4,7 @@ use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Arg, Args, Parser, Subcommand};
+use clap::{Arg, Parser, Subcommand};
 use ferry_bench::child::parse_role;
 use ferry_bench::cpu::raise_descriptor_limit;
 use ferry_bench::plot;
@@ -31,15 +31,11 @@ enum Command {
         /// Draw the ratios by row into this file, as SVG
         #[arg(long)]
         plot: Option<PathBuf>,
-        #[command(flatten)]
-        file: File,
     },
     /// Measures ferry beside other engines, driven from Python (`make compare` installs and runs them)
     Peers {
         #[command(flatten)]
         options: peers::Options,
-        #[command(flatten)]
-        file: File,
     },
     /// Measures ferry beside perftest and a verbs program on two RDMA devices of this machine
     #[command(mut_args(|arg| with_defaults(arg, ["6", "0.5", "1000"])))]
@@ -50,8 +46,6 @@ enum Command {
         plan: Plan,
         #[command(flatten)]
         mooncake: rdma::Mooncake,
-        #[command(flatten)]
-        file: File,
     },
     /// The other end of a measurement, which this program starts of itself
     #[command(hide = true)]
@@ -69,13 +63,6 @@ fn with_defaults(arg: Arg, values: [&'static str; 3]) -> Arg {
     }
 }
 
-#[derive(Args, Debug)]
-struct File {
-    /// Write every figure of every round to this file as one JSON object
-    #[arg(long)]
-    json: Option<PathBuf>,
-}
-
 fn main() -> ExitCode {
     match run(Cli::parse().command) {
         Ok(()) => ExitCode::SUCCESS,
@@ -91,21 +78,21 @@ fn run(command: Command) -> anyhow::Result<()> {
     // Keeps colours for a terminal alone.
     let out = &mut anstream::stdout();
     match command {
-        Command::Sockets { options, plot: path, file } => {
+        Command::Sockets { options, plot: path } => {
             let results = sockets::run(&options, program, out)?;
-            write_json(file.json.as_deref(), &results)?;
+            write_json(options.plan.json.as_deref(), &results)?;
             plot::write(path.as_deref(), || sockets::drawing(&results))
         }
-        Command::Peers { mut options, file } => {
+        Command::Peers { mut options } => {
             let secret = SecretFile::create()?;
             secret.path().clone_into(&mut options.places.secret);
             let results = peers::run(&options, program, out, &mut io::stderr())?;
-            write_json(file.json.as_deref(), &results)
+            write_json(options.plan.json.as_deref(), &results)
         }
-        Command::Rdma { places, plan, mooncake, file } => {
+        Command::Rdma { places, plan, mooncake } => {
             let places = rdma::Places { program, mooncake: mooncake.asked(), ..places };
             let results = rdma::run(&plan, &places, out)?;
-            write_json(file.json.as_deref(), &results)?;
+            write_json(plan.json.as_deref(), &results)?;
             match results.failures()[..] {
                 [] => Ok(()),
                 [(side, reason), ..] => anyhow::bail!("{side}: {reason}"),
@@ -125,5 +112,25 @@ fn serve(role: &Role) -> anyhow::Result<()> {
         Role::VerbsTarget { port, memory_bytes } => raw::verbs::serve(port, *memory_bytes),
         Role::FerryTarget(setup) => serve_child(setup),
         Role::FerryCrowd { engine, address, peers } => sockets::serve_crowd(engine, address, *peers),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn each_comparison_has_defaults_of_its_own() {
+        Cli::command().debug_assert();
+        let plan = |name| match Cli::parse_from(["x", name]).command {
+            Command::Sockets { options, .. } => options.plan,
+            Command::Peers { options } => options.plan,
+            Command::Rdma { plan, .. } => plan,
+            Command::Child { .. } => unreachable!("not asked for"),
+        };
+        let defaults = ["sockets", "peers", "rdma"].map(plan).map(|it| (it.rounds, it.seconds, it.samples));
+        assert_eq!(defaults, [(15, 0.4, 6_667), (7, 0.3, 3_000), (6, 0.5, 1_000)]);
     }
 }

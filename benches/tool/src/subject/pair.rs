@@ -1,4 +1,4 @@
-//! Both ends on this machine: the server as a child process, the client here. `compare` and `selftest` measure it,
+//! Both ends on this machine: the server as a child process, the client here. ferry-compare and `selftest` measure it,
 //! with one configuration for everything.
 
 use std::path::PathBuf;
