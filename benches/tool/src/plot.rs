@@ -36,44 +36,28 @@ pub fn write(path: Option<&Path>, draw: impl FnOnce() -> String) -> anyhow::Resu
 
 /// Draws the figures of a test by size: bandwidths from zero, latencies on a logarithmic axis.
 pub fn of_report(report: &Report, gbits: bool) -> String {
+    let is_latency = !report.test.is_bandwidth();
     let (unit, factor) = if gbits { ("Gb/s", 8.0) } else { ("GB/s", 1.0) };
-    let mut sizes = Vec::new();
-    let mut columns: [Vec<f64>; 3] = Default::default();
-    let mut is_latency = false;
-    for size in &report.sizes {
-        let (bytes, values) = match size {
-            SizeResult::Bandwidth(it) => {
-                let (average, peak) = (it.average_gb_per_second, it.peak_gb_per_second);
-                (it.request_bytes, [average * factor, peak * factor, 0.0])
-            }
-            SizeResult::Latency(it) => {
-                is_latency = true;
-                (it.request_bytes, [it.p50_us, it.p99_us, it.p99_9_us])
-            }
-        };
-        sizes.push(format_bytes(bytes));
-        columns.iter_mut().zip(values).for_each(|(column, value)| column.push(value));
-    }
-    let [first, second, third] = columns;
-    let line = |name, colour, dash, values| Series { name, colour, dash, values };
-    let (title, series) = if is_latency {
-        (
-            format!("{}, µs", report.test.title()),
-            vec![
-                line("p50", BLUE, "", first),
-                line("p99", ORANGE, "6 3", second),
-                line("p99.9", VERMILION, "2 3", third),
-            ],
-        )
+    let (unit, styles): (_, &[_]) = if is_latency {
+        ("µs", &[("p50", BLUE, ""), ("p99", ORANGE, "6 3"), ("p99.9", VERMILION, "2 3")])
     } else {
-        (
-            format!("{}, {unit}", report.test.title()),
-            vec![line("average", BLUE, "", first), line("peak", ORANGE, "6 3", second)],
-        )
+        (unit, &[("average", BLUE, ""), ("peak", ORANGE, "6 3")])
     };
-    let machine = &report.machine;
-    let note = format!("{}, {} CPUs, Linux {}", machine.cpu_model, machine.cpus_allowed, machine.kernel);
-    lines(&title, &note, &sizes, &series, is_latency)
+    let figures = |size: &SizeResult| match size {
+        SizeResult::Bandwidth(it) => {
+            let (average, peak) = (it.average_gb_per_second, it.peak_gb_per_second);
+            (format_bytes(it.request_bytes), vec![average * factor, peak * factor])
+        }
+        SizeResult::Latency(it) => (format_bytes(it.request_bytes), vec![it.p50_us, it.p99_us, it.p99_9_us]),
+    };
+    let (sizes, figures): (Vec<_>, Vec<_>) = report.sizes.iter().map(figures).unzip();
+    let line = |(place, &(name, colour, dash)): (usize, &(&'static str, &'static str, &'static str))| {
+        let values = figures.iter().map(|of_size| of_size[place]).collect();
+        Series { name, colour, dash, values }
+    };
+    let series: Vec<_> = styles.iter().enumerate().map(line).collect();
+    let title = format!("{}, {unit}", report.test.title());
+    lines(&title, &report.machine.to_string(), &sizes, &series, is_latency)
 }
 
 fn lines(title: &str, note: &str, sizes: &[String], series: &[Series], is_log: bool) -> String {
