@@ -18,7 +18,7 @@ override TARGET := $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR),target)
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -1)
 ABI := $(shell sed -n 's/^\#define FERRY_ABI_MAJOR //p' include/ferry.h)
 
-.PHONY: help setup setup-tests build demo docs test test-rdma test-cuda sim sim-mutants chaos soak scale test-engines test-etcd fuzz sanitize miri prove check bench bench-cuda compare figures overhead install install-nixl install-debug deb fmt clean
+.PHONY: help setup setup-tests build demo docs test test-rdma test-cuda sim sim-mutants chaos soak scale test-engines test-etcd fuzz sanitize miri prove check comparisons bench bench-cuda compare figures overhead install install-nixl install-debug deb fmt clean
 
 help:
 	@echo "make demo       two processes exchange a model's KV cache, by push and by pull"
@@ -104,19 +104,22 @@ scale: setup
 check: setup-tests
 	scripts/test.sh format clippy unit c
 
-bench: build
+bench: comparisons
 	mkdir -p $(TARGET)/bench
-	$(TARGET)/release/ferry-bench compare --json $(TARGET)/bench/compare.json
+	$(TARGET)/release/ferry-compare sockets --json $(TARGET)/bench/compare.json
 
 bench-cuda: setup
 	scripts/cuda.sh bench
 
+comparisons: build
+	$(CARGO) build --release -p ferry-compare
+
 # COMPARE="--rows 'WRITE 4 KiB' --engines 'ferry|NIXL' --rounds 3" runs a part of the comparison.
-compare: build
+compare: comparisons
 	scripts/compare.sh $(COMPARE)
 
 # FIGURES='peers bindings' takes only these parts.
-figures: build
+figures: comparisons
 	scripts/figures.sh $(FIGURES)
 
 overhead: setup-tests

@@ -51,21 +51,25 @@ def peers(text: str, measured: str) -> str:
 
 
 def sockets(bench: dict, measured: str) -> str:
-    """The pairs of `ferry-bench compare`, and what engines cost that wait."""
+    """The pairs of `ferry-compare sockets`, and what engines cost that wait."""
     machine = bench["machine"]
     text = "*{cpu_model}, {cpus_allowed} CPUs, {memory_gib:.0f} GiB, Linux {kernel}; ".format(**machine) + f"{measured}.*\n\n"
     rows = []
-    for line in bench["lines"]:
+    for line in bench["ratios"]:
+        if line["beside"] == "memcpy":
+            continue
         ratio = line["ratio"]
         goal = " ".join(f"{'≥' if side == 'at_least' else '≤'} {bound:g}" for side, bound in (line["goal"] or {}).items())
         found = [f"{ratio['median']:.3f}", f"{ratio['low']:.3f} to {ratio['high']:.3f}"] if ratio else ["–", "–"]
-        medians = [f"{line[side]:.3f}" for side in ("reference_median", "subject_median")]
-        rows.append([line["row"], line["quantity"], *medians, *found, goal or "stated", line["verdict"] or ""])
+        medians = ["–" if line[side] is None else f"{line[side]:.3f}" for side in ("beside_median", "subject_median")]
+        rows.append([line["row"], line["unit"], *medians, *found, goal or "stated", line["verdict"] or ""])
     text += table(["row", "quantity", "reference", "ferry", "ratio", "95 % interval", "target", "verdict"], rows)
     costs = [[it["row"], it["quantity"], f"{it['value']:.3f}", it["verdict"] or ""] for it in bench["costs"]]
     if costs:
         text += "\n\n" + table(["row", "quantity", "value", "verdict"], costs)
-    short = [standing["row"] for standing in bench["standings"] if not standing["counts"]]
+    judged = [line for line in bench["ratios"] if line["beside"] == "memcpy" and line["ratio"]]
+    below = [line["row"] for line in judged if line["ratio"]["median"] < line["goal"]["at_least"]]
+    short = [row.removesuffix(": the reference") for row in below]
     if short:
         text += f"\n\nThe reference is below 0.9 of the best measured, scaled by memcpy, in these rows: {', '.join(short)}."
     return tight(text)

@@ -1,7 +1,7 @@
 #!/bin/bash
 # Installs the wheels of the peers into a virtual environment under the build folder and measures ferry beside
-# them. The table, its figures as JSON, and a plot go to benches/results/. Options are those of `ferry-bench
-# peers`. If a peer cannot be installed, the table has the reason.
+# them. The table, its figures as JSON, and a plot go to benches/results/. Options are those of
+# `ferry-compare peers`. If a peer cannot be installed, the table has the reason.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 target=${CARGO_TARGET_DIR:-target}
@@ -53,8 +53,8 @@ else
 fi
 
 : >"$work/agents.log"
-"${namespace[@]}" "$target/release/ferry-bench" peers \
-    --python "$venv/bin/python" --scripts benches/peers --library "$target/release/libferry.so" \
+"${namespace[@]}" "$target/release/ferry-compare" peers \
+    --python "$venv/bin/python" --scripts benches/compare/peers --library "$target/release/libferry.so" \
     --plugins "$(cd "$work/plugin" && pwd)" \
     --install "$work" --log "$work/agents.log" --json "$results/compare.json" "$@" | tee "$results/compare.md"
-"$venv/bin/python" benches/peers/plot.py "$results/compare.json" "$results/compare"
+"$venv/bin/python" benches/compare/peers/plot.py "$results/compare.json" "$results/compare"

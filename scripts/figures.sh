@@ -19,7 +19,7 @@ echo "$(date -u +%F), commit $(git rev-parse --short=8 HEAD)" >"$out/measured"
 for part in "${parts[@]}"; do
     case $part in
     peers) RESULTS=$out scripts/compare.sh ;;
-    sockets) "$target/release/ferry-bench" compare --json "$out/bench.json" ;;
+    sockets) "$target/release/ferry-compare" sockets --json "$out/bench.json" ;;
     bindings)
         scripts/overhead.sh >"$out/overhead.md"
         cat "$out/overhead.md"

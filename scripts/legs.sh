@@ -143,7 +143,7 @@ agents() {
         echo "SKIPPED: python3 is not installed"
         return $SKIP
     fi
-    scripts/build.sh && python3 benches/peers/test_peers.py "$target/release/libferry.so"
+    scripts/build.sh && python3 benches/compare/peers/test_peers.py "$target/release/libferry.so"
 }
 # Runs with 4,096 tokens, as `make demo` does; the program is that of `cargo test`.
 demo() { suite ferry-examples --test programs --no-run && "$target/debug/kv_demo"; }

@@ -8,7 +8,7 @@ target=$(realpath "${CARGO_TARGET_DIR:-target}")
 logs=$target/test-logs/suites
 bound_s=600
 # The programs that wait most, by package and name; the others take about the same time together.
-waits=" ferry/faults ferry/devices ferry/hostile ferry/ferry kv/processes benches/two_ends benches/peers "
+waits=" ferry/faults ferry/devices ferry/hostile ferry/ferry kv/processes tool/two_ends compare/whole_programs "
 
 rm -rf "$logs"
 mkdir -p "$logs"

@@ -39,7 +39,7 @@ export PYTHONDONTWRITEBYTECODE=1
 NIXL_PLUGIN_DIR=$plugin "$python" -m pytest -q -p no:cacheprovider "$here/tests"
 # The agent of `make compare` imports NIXL by the package `nixl`, which could bring another wheel: no dependencies.
 "$python" -m pip install "${quiet[@]}" --no-deps "nixl==$version"
-"$python" benches/peers/test_peers.py "$FERRY_LIBRARY" "$plugin"
+"$python" benches/compare/peers/test_peers.py "$FERRY_LIBRARY" "$plugin"
 UCX_TLS=tcp NIXL_TEST_BACKEND=UCX "$python" -m pytest -q -p no:cacheprovider "$here/tests" -k a_release_returns ||
     echo "UCX's process ended with status $?"
 

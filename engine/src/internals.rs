@@ -1,5 +1,5 @@
-//! The parts of the engine that its own tests use, and the references of ferry-bench. No part of the library: programs
-//! do not switch the feature `internals` on, and every name here may change at any time.
+//! The parts of the engine that its own tests, ferry-bench and the references of ferry-compare use. No part of the
+//! library: programs do not switch the feature `internals` on, and every name here may change at any time.
 
 pub mod api {
     use crate::api::Engine;

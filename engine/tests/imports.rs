@@ -96,25 +96,26 @@ const ASSERTIONS: &[(&str, &str, usize, &str)] = &[
     ("engine/src/transport/tcp/wire.rs", "debug_assert", 1, "padding is below the alignment"),
 ];
 
-/// Internals of the engine that files of ferry-bench may name: (path's beginning, part of `ferry::internals`, reason).
-/// Other crates don't switch the feature on.
+/// Internals of the engine that files of ferry-bench and ferry-compare may name: (path's beginning, part of
+/// `ferry::internals`, reason). Other crates don't switch the feature on.
 const INTERNALS_IN: &[(&str, &str, &str)] = &[
-    ("benches/src/device", "sys::acl", "plays the host program that allocates a device's memory"),
-    ("benches/src/device", "sys::cuda", "the same"),
+    ("benches/tool/src/device", "sys::acl", "plays the host program that allocates a device's memory"),
+    ("benches/tool/src/device", "sys::cuda", "the same"),
     (
-        "benches/src/raw",
+        "benches/compare/src/raw",
         "sys",
         "a reference makes the engine's system calls by the engine's wrappers, and nothing else",
     ),
-    ("benches/src/memory.rs", "sys::mapping", "maps memory that ferry did not allocate"),
-    ("benches/src/subject", "sys::socket::poll_readable", "waits for a queue and a socket at once"),
-    ("benches/src/subject", "sys::random_bytes", "draws the secret of a run"),
+    ("benches/tool/src/memory.rs", "sys::mapping", "maps memory that ferry did not allocate"),
+    ("benches/tool/src/subject", "sys::socket::poll_readable", "waits for a queue and a socket at once"),
+    ("benches/tool/src/subject", "sys::random_bytes", "draws the secret of a run"),
 ];
 
 /// Manifests that name the feature `internals`. The libraries that are shipped are built without it.
 const INTERNALS_BY: &[(&str, &str)] = &[
     ("engine", "has the feature, and switches it on for its own tests"),
-    ("benches", "the references of ferry-bench use it"),
+    ("benches/tool", "allocates device memory, and waits for a queue as the engine does"),
+    ("benches/compare", "its references use it"),
     ("fuzz", "the fuzz targets call the parsers and the state machines"),
     ("kv", "a test breaks an engine; on the simulated kernel it takes what the engine takes"),
     ("directory", "a test breaks an engine"),
@@ -619,7 +620,17 @@ fn the_crates_above_the_engine_keep_their_house_rules() {
     for file in sources("benches") {
         check_internals(&file, &Scan::new(&file.text), &mut report);
     }
-    for folder in ["engine", "kv", "directory", "ffi", "bindings/mooncake", "benches", "examples", "fuzz"] {
+    for folder in [
+        "engine",
+        "kv",
+        "directory",
+        "ffi",
+        "bindings/mooncake",
+        "benches/tool",
+        "benches/compare",
+        "examples",
+        "fuzz",
+    ] {
         let manifest = std::fs::read_to_string(root().join(folder).join("Cargo.toml")).unwrap();
         let named = manifest.contains("internals");
         let listed = INTERNALS_BY.iter().any(|(by, _)| *by == folder);
@@ -668,7 +679,8 @@ fn every_file_is_named_by_a_module() {
         "engine/src",
         "ffi/src",
         "bindings/mooncake/src",
-        "benches/src",
+        "benches/tool/src",
+        "benches/compare/src",
         "examples/src",
         "sim/kernel/src",
         "sim/runs/src",
