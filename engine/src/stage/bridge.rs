@@ -13,7 +13,7 @@
 
 use super::event::{Event, Inbox};
 use super::mapped::Pair;
-use super::operation::{Method, Operation, Step};
+use super::operation::{Method, Operation, OperationStep};
 use super::service::Stage;
 use super::wire::{layout, BridgeSlotId, Message};
 use crate::complete::Fence;
@@ -128,7 +128,7 @@ impl Stage {
         let connected = side.is_connected();
         let Some(operation) = side.operations.get_mut(&op) else { return };
         let Method::Bridged(pair) = operation.method else { return };
-        operation.step = Step::Reach;
+        operation.step = OperationStep::Reach;
         match side.bridges.get(&pair) {
             Some(Bridge::Asked(_) | Bridge::Attaching(..)) => {}
             Some(Bridge::Refused | Bridge::Broken) => self.stage_instead(peer, op),
@@ -267,7 +267,7 @@ impl Stage {
     pub fn carry(&mut self, peer: PeerId, op: OperationId) {
         let Some(operation) = self.operation(peer, op) else { return };
         let Some(bridge_slot) = operation.bridge_slot.take() else { return };
-        operation.step = Step::Move;
+        operation.step = OperationStep::Move;
         let (_, length) = layout(operation.slices().iter().map(|slice| slice.length));
         let pieces = vec![bridge_slot.piece(operation.op(), length)];
         let direction = match operation.op() {
@@ -284,7 +284,7 @@ impl Stage {
             self.broken.insert(bridge_slot.span.id);
             self.refuse_bridge(peer, bridge_slot.span.id, error);
         }
-        let here = |operation: &&mut Operation| operation.step == Step::Move;
+        let here = |operation: &&mut Operation| operation.step == OperationStep::Move;
         let Some(operation) = self.operation(peer, op).filter(here) else {
             // The operation was struck and has ended.
             drop(bridge_slot);

@@ -1,7 +1,7 @@
 //! The work of a turn of the stage's thread: the peers and operations that have something to do. The cost of a turn
 //! does not depend on the number of other peers and operations.
 
-use super::operation::Step;
+use super::operation::OperationStep;
 use super::service::Stage;
 use crate::complete::Fence;
 use crate::schedule::Schedule;
@@ -70,7 +70,9 @@ impl Stage {
 
     /// Schedules the look at an operation that waits for the peer, after its times changed.
     pub fn plan(&mut self, peer: PeerId, op: OperationId) {
-        let waits = self.operation(peer, op).filter(|it| matches!(it.step, Step::Answer | Step::Grant));
+        let waits = self
+            .operation(peer, op)
+            .filter(|it| matches!(it.step, OperationStep::Answer | OperationStep::Grant));
         let waiting = waits.map(|operation| operation.check_ns());
         self.due.checks.set((peer, op), waiting.filter(|at_ns| *at_ns != Monotonic::NEVER));
     }
@@ -88,11 +90,11 @@ impl Stage {
     pub fn check_due(&mut self, now_ns: Monotonic) {
         for (peer, op) in self.due.checks.take_due(now_ns) {
             self.due.count_check();
-            if self.at(peer, op, Step::Grant).is_some() {
+            if self.at(peer, op, OperationStep::Grant).is_some() {
                 self.look_after(peer, op, now_ns);
                 continue;
             }
-            let Some(operation) = self.at(peer, op, Step::Answer) else { continue };
+            let Some(operation) = self.at(peer, op, OperationStep::Answer) else { continue };
             if operation.check_ns() > now_ns {
                 self.plan(peer, op); // its time was extended
                 continue;

@@ -7,7 +7,7 @@
 //! Memory that cannot be mapped is staged.
 
 use super::event::Event;
-use super::operation::{Method, Step};
+use super::operation::{Method, OperationStep};
 use super::service::Stage;
 use super::steps::{add, Batches};
 use super::wire::Message;
@@ -110,7 +110,7 @@ impl Stage {
         let ready = all().all(|reach| matches!(reach, Some(Reach::Mapped(_))));
         match (ready, self.operation(peer, op)) {
             (true, _) => self.copy_over(peer, op),
-            (false, Some(operation)) => operation.step = Step::Reach,
+            (false, Some(operation)) => operation.step = OperationStep::Reach,
             (false, None) => {}
         }
     }
@@ -226,7 +226,7 @@ impl Stage {
 
     pub fn check_waiting(&mut self, peer: PeerId) {
         let Some(side) = self.sides.get(&peer) else { return };
-        let waiting = side.operations.iter().filter(|(_, it)| it.step == Step::Reach);
+        let waiting = side.operations.iter().filter(|(_, it)| it.step == OperationStep::Reach);
         let waiting: Vec<OperationId> = waiting.map(|(op, _)| *op).collect();
         waiting.into_iter().for_each(|op| self.begin(peer, op));
     }

@@ -37,4 +37,4 @@ mod steps;
 pub mod tests;
 pub mod wire;
 
-pub use service::{Mover, Part, Service, Settings};
+pub use service::{Mover, StageService, StageSettings, StagedPart};

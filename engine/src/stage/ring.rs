@@ -16,14 +16,14 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// The stage's thread waits for no peer. With a timeout of zero, a region that is in use would stay registered.
 const AT_ONCE: Duration = Duration::from_nanos(1);
 
-pub struct Slot {
+pub struct StagingSlot {
     memory: Mapping,
     pub region: RegionId,
     /// The device libraries that have pinned the slot.
     locked_by: Vec<MemoryKind>,
 }
 
-impl Slot {
+impl StagingSlot {
     pub fn address(&self) -> u64 {
         self.memory.address() as u64
     }
@@ -35,9 +35,9 @@ pub struct Ring {
     access: Access,
     /// Slots that may still be made.
     unmade: u32,
-    free: Vec<Slot>,
+    free: Vec<StagingSlot>,
     /// Slots that were given up, and that someone may still reach.
-    leaving: Vec<Slot>,
+    leaving: Vec<StagingSlot>,
 }
 
 impl Ring {
@@ -47,7 +47,7 @@ impl Ring {
     }
 
     /// Takes a slot. The flag tells whether it must be announced to peers. None: all slots are taken.
-    pub fn take(&mut self) -> Result<Option<(Slot, bool)>> {
+    pub fn take(&mut self) -> Result<Option<(StagingSlot, bool)>> {
         if let Some(slot) = self.free.pop() {
             return Ok(Some((slot, false)));
         }
@@ -59,11 +59,11 @@ impl Ring {
         Ok(Some((slot, self.access.0 != 0)))
     }
 
-    pub fn give(&mut self, slot: Slot) {
+    pub fn give(&mut self, slot: StagingSlot) {
         self.free.push(slot);
     }
 
-    fn make(&self) -> Result<Slot> {
+    fn make(&self) -> Result<StagingSlot> {
         let length = STAGE_SLOT_BYTES.next_multiple_of(4096) as usize;
         let shares = self.registry.has_grants() && self.access.0 != 0;
         // Without a descriptor for the slot the peers of this host copy instead of mapping it.
@@ -83,11 +83,11 @@ impl Ring {
             Some(memfd) => self.registry.register_shared(spec, memfd.clone())?.id,
             None => self.registry.register(&[spec])?.remove(0).id,
         };
-        Ok(Slot { memory, region, locked_by: Vec::new() })
+        Ok(StagingSlot { memory, region, locked_by: Vec::new() })
     }
 
     /// Pins the slot with the library of this kind of device, once.
-    pub fn lock(&self, slot: &mut Slot, kind: MemoryKind) -> Result<()> {
+    pub fn lock(&self, slot: &mut StagingSlot, kind: MemoryKind) -> Result<()> {
         let kind = kind.driver();
         if !slot.locked_by.contains(&kind) {
             self.drivers.get(kind)?.pin(slot.address(), slot.memory.length())?;
@@ -99,7 +99,7 @@ impl Ring {
     /// Gives a slot up for good: data for its region is refused from here on. Nothing of this process uses the slot,
     /// but a peer may still have its keys; until the peer has released them, another slot is not made in its place
     /// (`tidy`). Returns the region, which must be announced as removed.
-    pub fn retire(&mut self, slot: Slot) -> RegionId {
+    pub fn retire(&mut self, slot: StagingSlot) -> RegionId {
         let region = slot.region;
         if self.free_memory(&slot, AT_ONCE) {
             self.unmade += 1
@@ -122,7 +122,7 @@ impl Ring {
     }
 
     /// Returns false if the slot's region still has a user.
-    fn free_memory(&self, slot: &Slot, patience: Duration) -> bool {
+    fn free_memory(&self, slot: &StagingSlot, patience: Duration) -> bool {
         if self.registry.unregister(slot.region, Some(patience)).is_err() {
             return false;
         }

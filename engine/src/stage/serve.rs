@@ -5,7 +5,7 @@
 use super::bridge_target::ExposedSlot;
 use super::event::Event;
 use super::mapped::device;
-use super::ring::Slot;
+use super::ring::StagingSlot;
 use super::service::{cause, Stage};
 use super::wire::{layout, Blocks, Fault, Message};
 use crate::command::Command;
@@ -21,7 +21,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum ServedState {
     /// Waits for a slot; or, with a slot, for the peer's next message.
     Waiting,
     Copying,
@@ -31,8 +31,8 @@ enum State {
 
 pub struct Served {
     op: Op,
-    state: State,
-    pub slot: Option<Slot>,
+    state: ServedState,
+    pub slot: Option<StagingSlot>,
     /// The operation's number in the queue for a slot.
     asked: u64,
     /// The slot, if it belongs to a bridge.
@@ -81,7 +81,7 @@ impl Served {
     fn new(op: Op, blocks: Option<Blocks>) -> Served {
         Served {
             op,
-            state: State::Waiting,
+            state: ServedState::Waiting,
             slot: None,
             asked: 0,
             exposed: None,
@@ -147,7 +147,7 @@ impl Stage {
                 self.send(peer, Message::Grant { op, region, address });
             }
             // Refused: the answer was lost with its connection.
-            Some(served) if served.state == State::Reported => self.report(peer, op),
+            Some(served) if served.state == ServedState::Reported => self.report(peer, op),
             Some(_) => {}
         }
     }
@@ -155,7 +155,7 @@ impl Stage {
     /// Gives out incoming slots, in the order of the requests.
     pub fn give_slots(&mut self) {
         while let Some((peer, op)) = self.slots_asked.values().next().copied() {
-            let waits = |served: &mut Served| served.slot.is_none() && served.state == State::Waiting;
+            let waits = |served: &mut Served| served.slot.is_none() && served.state == ServedState::Waiting;
             if !self.find_served(peer, op).is_some_and(waits) {
                 self.slots_asked.pop_first();
                 continue;
@@ -182,7 +182,7 @@ impl Stage {
                 }
                 Ok(None) => {}
                 Err(error) => {
-                    served.state = State::Reported;
+                    served.state = ServedState::Reported;
                     served.fail(0..1, cause(&error));
                     let faults = served.faults.clone();
                     self.send(peer, Message::Done { op, faults });
@@ -226,9 +226,9 @@ impl Stage {
         let Some(served) = self.find_served(peer, op) else { return };
         served.blocks = Some(blocks);
         match served.state {
-            State::Waiting if served.has_slot() => self.copy_blocks(peer, op),
-            State::Waiting | State::Copying => {}
-            State::Reported => self.report(peer, op),
+            ServedState::Waiting if served.has_slot() => self.copy_blocks(peer, op),
+            ServedState::Waiting | ServedState::Copying => {}
+            ServedState::Reported => self.report(peer, op),
         }
     }
 
@@ -241,7 +241,7 @@ impl Stage {
         }
         let batches = self.check(peer, op);
         let Some(served) = self.find_served(peer, op) else { return };
-        served.state = State::Copying;
+        served.state = ServedState::Copying;
         // Counts one extra, so that no batch is the last while others are being started.
         served.copying = 1;
         for batch in batches {
@@ -337,14 +337,14 @@ impl Stage {
         }
         if std::mem::take(&mut served.not_begun) && !served.released {
             // The copy's turn came too late. The initiator has asked again, will ask again, or has given up.
-            served.state = State::Waiting;
+            served.state = ServedState::Waiting;
             served.faults.clear();
             let regions = std::mem::take(&mut served.regions);
             regions.iter().for_each(|region| region.leave());
             self.end_peer_copy(peer);
             return self.copy_blocks(peer, op);
         }
-        served.state = State::Reported;
+        served.state = ServedState::Reported;
         served.faults.sort_unstable_by_key(|fault| fault.block);
         let (released, is_write) = (served.released, served.op == Op::Write);
         let regions = std::mem::take(&mut served.regions);
@@ -387,12 +387,12 @@ impl Stage {
     /// are queued or run, the answer is BUSY.
     pub fn stopped(&mut self, peer: PeerId, op: OperationId) {
         match self.find_served(peer, op).map(|served| served.state) {
-            Some(State::Copying) => {
+            Some(ServedState::Copying) => {
                 let timeout_ms = self.drivers.timeout().as_millis() as u64;
                 self.send(peer, Message::Busy { op, timeout_ms });
             }
-            Some(State::Reported) => self.report(peer, op),
-            Some(State::Waiting) => {
+            Some(ServedState::Reported) => self.report(peer, op),
+            Some(ServedState::Waiting) => {
                 self.released(peer, op);
                 self.send(peer, Message::Unknown { op });
             }
@@ -404,7 +404,7 @@ impl Stage {
     pub fn released(&mut self, peer: PeerId, op: OperationId) {
         let Some(side) = self.sides.get_mut(&peer) else { return };
         match side.served.get_mut(&op) {
-            Some(served) if served.state == State::Copying => served.released = true,
+            Some(served) if served.state == ServedState::Copying => served.released = true,
             Some(_) => {
                 let Some(served) = side.served.remove(&op) else { return };
                 self.due.ended.insert(peer);

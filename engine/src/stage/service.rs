@@ -32,7 +32,7 @@ use std::time::Duration;
 pub(super) const TIDY_PAUSE: Duration = Duration::from_millis(50);
 
 /// A transfer of host memory that staging submits for a transfer of device memory.
-pub struct Part<'a> {
+pub struct StagedPart<'a> {
     pub op: Op,
     pub requests: &'a [Request],
     pub allowed: u64,
@@ -43,13 +43,13 @@ pub struct Part<'a> {
 /// Submits parts; implemented by `api`.
 pub trait Mover: Send + Sync {
     /// Submits a part, which has no deadline and must be struck together with its transfer.
-    fn submit(&self, peer: &Arc<Peer>, part: Part) -> Result<Arc<Transfer>>;
+    fn submit(&self, peer: &Arc<Peer>, part: StagedPart) -> Result<Arc<Transfer>>;
     /// Forgets a final part, whose results were read.
     fn forget(&self, part: &Transfer);
 }
 
 #[derive(Clone, Copy, Debug)]
-pub struct Settings {
+pub struct StageSettings {
     /// The number of slots of each ring.
     pub slots: u32,
 }
@@ -71,7 +71,7 @@ struct ServedPeer {
     queued_bytes: usize,
 }
 
-pub struct Service {
+pub struct StageService {
     inbox: Arc<Inbox>,
     shared: Arc<Mutex<Shared>>,
     commands: Arc<Commands>,
@@ -84,14 +84,14 @@ pub struct Service {
     start: Arc<Mutex<Option<Stage>>>,
 }
 
-impl Service {
+impl StageService {
     pub fn new(
-        settings: Settings,
+        settings: StageSettings,
         registry: Arc<Registry>,
         drivers: Arc<Drivers>,
         commands: Arc<Commands>,
         mover: Box<dyn Mover>,
-    ) -> Arc<Service> {
+    ) -> Arc<StageService> {
         let (inbox, shared): (Arc<Inbox>, Arc<Mutex<Shared>>) = Default::default();
         let loans = Arc::new(Loans::new(inbox.clone(), drivers.clone()));
         let ring = |access| Ring::new(registry.clone(), drivers.clone(), settings.slots, access);
@@ -118,7 +118,7 @@ impl Service {
             next_bridge: 1,
             bridge_slots: settings.slots,
         };
-        Arc::new(Service {
+        Arc::new(StageService {
             inbox,
             shared,
             commands,
@@ -164,13 +164,13 @@ impl Service {
     }
 }
 
-impl TransportService for Service {
+impl TransportService for StageService {
     fn prepare(&self) -> Result<()> {
         self.start_thread()
     }
 
     fn stop(&self) {
-        Service::stop(self);
+        StageService::stop(self);
     }
 
     fn begin(&self, session_info: SessionInfo) {

@@ -4,7 +4,7 @@ use super::bridge::Bridge;
 use super::bridge_target::Exposure;
 use super::mapped::{MappingKey, Pair, Reach};
 use super::operation::Operation;
-use super::ring::Slot;
+use super::ring::StagingSlot;
 use super::serve::Served;
 use crate::command::{Command, Commands};
 use crate::peer::Peer;
@@ -38,7 +38,7 @@ pub struct StagedPeer {
     /// Encoded messages to send.
     pub out: Vec<u8>,
     /// Slots that the peer used when it was lost.
-    pub lost_slots: Vec<Slot>,
+    pub lost_slots: Vec<StagingSlot>,
     pub lost: bool,
 }
 

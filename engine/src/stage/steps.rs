@@ -11,9 +11,9 @@
 //! given up because its transfer was struck. In ANSWER the target acts alone, so it may do so for a lease only.
 
 use super::event::{waker, Event};
-use super::operation::{Method, Operation, Step};
-use super::ring::Slot;
-use super::service::{cause, Part, Stage};
+use super::operation::{Method, Operation, OperationStep};
+use super::ring::StagingSlot;
+use super::service::{cause, Stage, StagedPart};
 use super::wire::{Fault, Message};
 use crate::complete::transfer::{Failure, Strike};
 use crate::complete::{Fence, State, TransferFlags};
@@ -46,7 +46,7 @@ impl Stage {
     }
 
     /// Returns the operation if it is at this step.
-    pub fn at(&mut self, peer: PeerId, op: OperationId, step: Step) -> Option<&mut Operation> {
+    pub fn at(&mut self, peer: PeerId, op: OperationId, step: OperationStep) -> Option<&mut Operation> {
         self.operation(peer, op).filter(|operation| operation.step == step)
     }
 
@@ -59,7 +59,7 @@ impl Stage {
         }
         match (operation.remote_device, operation.op()) {
             (true, Op::Write) => {
-                operation.step = Step::Grant;
+                operation.step = OperationStep::Grant;
                 operation.ask_again_ns = clock::monotonic_ns() + LOOK_NS;
                 self.send(peer, Message::Want { op });
                 self.plan(peer, op);
@@ -86,14 +86,14 @@ impl Stage {
         if !operation.local_device {
             return self.move_part(peer, op);
         }
-        operation.step = Step::Slot;
+        operation.step = OperationStep::Slot;
         self.slots_wanted.push_back((peer, op));
         self.give_out_slots();
     }
 
     fn give_out_slots(&mut self) {
         while let Some((peer, op)) = self.slots_wanted.front().copied() {
-            if self.at(peer, op, Step::Slot).is_none() {
+            if self.at(peer, op, OperationStep::Slot).is_none() {
                 self.slots_wanted.pop_front();
                 continue;
             }
@@ -165,7 +165,7 @@ impl Stage {
         let Some(operation) = self.sides.get_mut(&peer).and_then(|side| side.operations.get_mut(&op)) else {
             return Ok(());
         };
-        operation.step = Step::Copy;
+        operation.step = OperationStep::Copy;
         for (at, pieces) in batches {
             if let Some(slot) = &mut operation.slot {
                 self.outgoing.lock(slot, at.kind)?;
@@ -202,11 +202,11 @@ impl Stage {
     fn move_part(&mut self, peer: PeerId, op: OperationId) {
         let Some(side) = self.sides.get_mut(&peer) else { return };
         let Some(operation) = side.operations.get_mut(&op) else { return };
-        operation.step = Step::Move;
+        operation.step = OperationStep::Move;
         let spec = &operation.transfer.spec;
         let submitted = self.mover.submit(
             &side.peer,
-            Part {
+            StagedPart {
                 op: spec.op,
                 requests: &operation.requests(),
                 allowed: spec.allowed,
@@ -230,13 +230,16 @@ impl Stage {
     }
 
     pub fn moved(&mut self, peer: PeerId, op: OperationId) {
-        let Some(part) = self.at(peer, op, Step::Move).and_then(|operation| operation.part.clone()) else {
+        let Some(part) = self.at(peer, op, OperationStep::Move).and_then(|operation| operation.part.clone())
+        else {
             return;
         };
         if !part.is_final() {
             part.waiter.register_own(&waker(&self.inbox, move || Event::Moved { peer, op }));
         }
-        let Some(operation) = self.at(peer, op, Step::Move).filter(|_| part.is_final()) else { return };
+        let Some(operation) = self.at(peer, op, OperationStep::Move).filter(|_| part.is_final()) else {
+            return;
+        };
         operation.part = None;
         let Some(result) = part.result() else { return };
         operation.transfer.report_transport(result.transport);
@@ -291,7 +294,7 @@ impl Stage {
         let Some(side) = self.sides.get_mut(&peer) else { return };
         let connected = side.is_connected();
         let Some(operation) = side.operations.get_mut(&op) else { return };
-        operation.step = Step::Answer;
+        operation.step = OperationStep::Answer;
         if !connected {
             operation.ask_again_ns = Monotonic::NEVER;
             return;
@@ -316,17 +319,17 @@ impl Stage {
     /// Repeats, on a new connection, the messages that the target may not have received.
     pub fn repeat_messages(&mut self, peer: PeerId, op: OperationId) {
         match self.operation(peer, op).map(|operation| (operation.step, operation.is_struck())) {
-            Some((Step::Reach, _)) => self.begin(peer, op),
-            Some((Step::Grant, _)) => self.send(peer, Message::Want { op }),
-            Some((Step::Answer, false)) => self.ask(peer, op),
-            Some((Step::Answer, true)) => self.stop(peer, op),
+            Some((OperationStep::Reach, _)) => self.begin(peer, op),
+            Some((OperationStep::Grant, _)) => self.send(peer, Message::Want { op }),
+            Some((OperationStep::Answer, false)) => self.ask(peer, op),
+            Some((OperationStep::Answer, true)) => self.stop(peer, op),
             _ => {}
         }
     }
 
     pub fn granted(&mut self, peer: PeerId, op: OperationId, slot: (RegionId, u64)) {
         match self.operation(peer, op) {
-            Some(operation) if operation.step == Step::Grant && operation.op() == Op::Write => {
+            Some(operation) if operation.step == OperationStep::Grant && operation.op() == Op::Write => {
                 operation.remote = Some(slot);
                 self.find_slot(peer, op);
             }
@@ -339,7 +342,7 @@ impl Stage {
         let Some(operation) = self.operation(peer, op) else {
             return self.send(peer, Message::Release { op });
         };
-        if operation.step != Step::Answer || operation.op() != Op::Read {
+        if operation.step != OperationStep::Answer || operation.op() != Op::Read {
             return;
         }
         operation.take_faults(faults);
@@ -360,11 +363,11 @@ impl Stage {
         let Some(operation) = self.operation(peer, op) else {
             return self.send(peer, Message::Release { op });
         };
-        if !matches!(operation.step, Step::Answer | Step::Grant) {
+        if !matches!(operation.step, OperationStep::Answer | OperationStep::Grant) {
             return;
         }
         operation.take_faults(faults);
-        if operation.step == Step::Grant || operation.op() == Op::Read {
+        if operation.step == OperationStep::Grant || operation.op() == Op::Read {
             let cause = faults.first().map(|fault| (fault.status, fault.vendor_error));
             operation.fail(cause.unwrap_or((Status::Unavailable, 0)));
         }
@@ -372,7 +375,7 @@ impl Stage {
     }
 
     pub fn unknown(&mut self, peer: PeerId, op: OperationId) {
-        match self.at(peer, op, Step::Answer).map(|operation| operation.is_struck()) {
+        match self.at(peer, op, OperationStep::Answer).map(|operation| operation.is_struck()) {
             Some(true) => self.finish(peer, op, Some(Fence::Confirmed)),
             Some(false) => {
                 self.retire_bridge(peer, op);
@@ -384,7 +387,7 @@ impl Stage {
 
     /// Handles BUSY: copies are queued or run at the target.
     pub fn busy(&mut self, peer: PeerId, op: OperationId, timeout_ms: u64) {
-        if let Some(operation) = self.at(peer, op, Step::Answer) {
+        if let Some(operation) = self.at(peer, op, OperationStep::Answer) {
             operation.await_copies(timeout_ms);
         }
     }
@@ -392,7 +395,7 @@ impl Stage {
     /// Asks the target to begin nothing more of a struck operation, and to report what still runs.
     pub fn stop(&mut self, peer: PeerId, op: OperationId) {
         let Some(lease_ns) = self.sides.get(&peer).map(|side| side.peer.clock.lease_ns()) else { return };
-        if let Some(operation) = self.at(peer, op, Step::Answer) {
+        if let Some(operation) = self.at(peer, op, OperationStep::Answer) {
             operation.ask_again_ns = clock::monotonic_ns() + lease_ns / 4;
             self.send(peer, Message::Stop { op });
         }
@@ -427,19 +430,23 @@ impl Stage {
         for op in ops {
             let Some(operation) = self.operation(peer, op) else { continue };
             match operation.step {
-                Step::Reach | Step::Grant | Step::Slot => self.finish(peer, op, Some(Fence::Confirmed)),
+                OperationStep::Reach | OperationStep::Grant | OperationStep::Slot => {
+                    self.finish(peer, op, Some(Fence::Confirmed))
+                }
                 // Without a part the bridge carries the data. Its slot stays taken until the devices have finished.
-                Step::Move if operation.part.is_none() => self.finish(peer, op, Some(Fence::Confirmed)),
-                Step::Move => {
+                OperationStep::Move if operation.part.is_none() => {
+                    self.finish(peer, op, Some(Fence::Confirmed))
+                }
+                OperationStep::Move => {
                     let part = operation.part.clone();
                     let object = self.sides.get(&peer).map(|side| side.peer.clone());
                     if let (Some(part), Some(object)) = (part, object) {
                         object.strike(&part, Strike { status: Status::Cancelled, os_error: 0 });
                     }
                 }
-                Step::Answer => self.stop(peer, op),
+                OperationStep::Answer => self.stop(peer, op),
                 // Copies end without help.
-                Step::Copy => {}
+                OperationStep::Copy => {}
             }
         }
     }
@@ -451,7 +458,7 @@ impl Stage {
         self.finish(peer, op, None);
     }
 
-    pub fn give_back(&mut self, slot: Option<Slot>) {
+    pub fn give_back(&mut self, slot: Option<StagingSlot>) {
         if let Some(slot) = slot {
             self.outgoing.give(slot);
             self.give_out_slots();

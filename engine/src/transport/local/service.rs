@@ -39,7 +39,7 @@ const ACCEPTS_PER_TURN: usize = 64;
 const LISTENER: u64 = 1;
 const READ: Interest = Interest { read: true, write: false };
 
-pub struct Settings {
+pub struct LocalSettings {
     /// How many threads may copy for one peer at one time.
     pub threads: usize,
     pub spin_ns: u64,
@@ -48,8 +48,8 @@ pub struct Settings {
     pub listen: bool,
 }
 
-pub struct Service {
-    settings: Settings,
+pub struct LocalService {
+    settings: LocalSettings,
     registry: Arc<Registry>,
     pub(super) grants: Arc<Grants>,
     pub(super) commands: Arc<Commands>,
@@ -68,13 +68,13 @@ pub struct Service {
     served: crate::sys::atomic::AtomicU64,
 }
 
-impl Service {
+impl LocalService {
     pub fn new(
-        settings: Settings,
+        settings: LocalSettings,
         registry: Arc<Registry>,
         grants: Arc<Grants>,
         commands: Arc<Commands>,
-    ) -> Result<Arc<Service>> {
+    ) -> Result<Arc<LocalService>> {
         let system = |error: std::io::Error| Error::system("the socket for peers on this host", &error);
         let poller = Arc::new(Poller::new(PollerKind::Epoll)?);
         let listener =
@@ -82,7 +82,7 @@ impl Service {
         if settings.any_tracer {
             vm::allow_any_tracer();
         }
-        Ok(Arc::new(Service {
+        Ok(Arc::new(LocalService {
             settings,
             registry,
             grants,
@@ -336,7 +336,7 @@ impl Service {
     }
 }
 
-impl TransportService for Service {
+impl TransportService for LocalService {
     fn start(self: Arc<Self>) -> Result<()> {
         let service = self.clone();
         let poller = self.poller.clone();
@@ -362,7 +362,7 @@ impl TransportService for Service {
     }
 
     fn bury(&self) -> bool {
-        Service::bury(self)
+        LocalService::bury(self)
     }
 
     fn begin(&self, session_info: SessionInfo) {
@@ -476,7 +476,7 @@ impl TransportService for Service {
     }
 }
 
-impl Turns for Arc<Service> {
+impl Turns for Arc<LocalService> {
     fn turn(&mut self, now: Monotonic, ready: &[Ready]) -> Next {
         let mut sessions = self.lock();
         let proofs_ended = std::mem::take(&mut *self.proofs_ended.lock());

@@ -17,11 +17,11 @@ use crate::types::SessionId;
 const PEERS: u64 = 1000;
 
 /// Returns a service with this many sessions that wait for their acceptors' messages.
-fn service() -> Arc<Service> {
-    let settings = Settings { threads: 1, spin_ns: 0, any_tracer: false, listen: true };
+fn service() -> Arc<LocalService> {
+    let settings = LocalSettings { threads: 1, spin_ns: 0, any_tracer: false, listen: true };
     let grants = Arc::new(Grants::new().unwrap());
     let registry = Arc::new(Registry::new(Tag::from_random(1), Some(grants.clone())));
-    let service = Service::new(settings, registry, grants, Arc::default()).unwrap();
+    let service = LocalService::new(settings, registry, grants, Arc::default()).unwrap();
     for handle in 1..=PEERS {
         let mut session_id = SessionId([0; 16]);
         session_id.0[..8].copy_from_slice(&handle.to_le_bytes());
@@ -37,14 +37,14 @@ fn service() -> Arc<Service> {
 }
 
 /// Does one turn of the thread. Returns how many sessions it looked after.
-fn turn(service: &Arc<Service>) -> u64 {
+fn turn(service: &Arc<LocalService>) -> u64 {
     let before = service.served.load(Ordering::Relaxed);
     service.clone().turn(clock::monotonic_ns(), &[]);
     service.served.load(Ordering::Relaxed) - before
 }
 
 /// Returns how long the thread may sleep.
-fn left(service: &Service) -> Option<Duration> {
+fn left(service: &LocalService) -> Option<Duration> {
     let now = clock::monotonic_ns();
     service.lock().next_due(now).map(|at| Duration::from_nanos(at.saturating_sub(now)))
 }

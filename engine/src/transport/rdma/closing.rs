@@ -4,7 +4,7 @@
 
 use super::batch::{Batch, Run, WrId};
 use super::endpoint::Endpoint;
-use super::service::Service;
+use super::service::RdmaService;
 use crate::complete::transfer::Failure;
 use crate::complete::Transfer;
 use crate::peer::{After, Posted, What};
@@ -36,7 +36,7 @@ impl End {
     }
 }
 
-impl Service {
+impl RdmaService {
     /// Destroys all endpoints because the engine is broken. When this returns, no device moves anything for the
     /// engine.
     pub fn destroy_all(&self) {

@@ -1,14 +1,14 @@
 //! Finds the RDMA devices of the host that an engine uses, once, when the engine opens.
 
 use super::device::Device;
-use super::service::Settings;
+use super::service::RdmaSettings;
 use crate::limits::DEVICES_MAX;
 use crate::status::{Error, Result};
 use crate::sys::verbs;
 use std::sync::Arc;
 
 /// Opens the devices to use. The inner error says why there are none.
-pub fn open(settings: &Settings) -> Result<std::result::Result<Vec<Arc<Device>>, String>> {
+pub fn open(settings: &RdmaSettings) -> Result<std::result::Result<Vec<Arc<Device>>, String>> {
     let there = match verbs::device_names() {
         Ok(names) if names.is_empty() => return Ok(Err(why_none())),
         Ok(names) => names,

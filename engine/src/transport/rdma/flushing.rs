@@ -4,7 +4,7 @@
 //! the peer is not quiet here.
 
 use super::endpoint::Endpoint;
-use super::service::Service;
+use super::service::RdmaService;
 use super::sessions::Sessions;
 use crate::command::Command;
 use crate::peer::{Closed, Posted};
@@ -98,7 +98,7 @@ impl Flushing {
     }
 }
 
-impl Service {
+impl RdmaService {
     /// Closes endpoints that were just taken out of their session. Endpoints that flush quickly have ended when this
     /// returns.
     pub(super) fn close(

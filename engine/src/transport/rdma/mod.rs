@@ -45,7 +45,7 @@ mod unacknowledged;
 pub mod wire;
 
 pub use direct::{why_staged, Direct};
-pub use service::{Service, Settings};
+pub use service::{RdmaService, RdmaSettings};
 
 /// Settings of the RDMA devices that an engine opens.
 #[derive(Clone, Debug)]

@@ -1,20 +1,20 @@
 //! The service's interface to the control loop: begins and ends sessions, takes messages and regions, closes lanes.
 
 use super::path::RdmaPath;
-use super::service::Service;
+use super::service::RdmaService;
 use super::session::Session;
 use super::wire::Message;
 use crate::peer::{Closed, Path, SessionInfo, TransportService};
 use crate::types::{LaneId, PeerId, RegionId, TransferId};
 use std::sync::Arc;
 
-impl TransportService for Service {
+impl TransportService for RdmaService {
     fn start(self: Arc<Self>) -> crate::status::Result<()> {
-        Service::start(&self)
+        RdmaService::start(&self)
     }
 
     fn stop(&self) {
-        Service::stop(self);
+        RdmaService::stop(self);
     }
 
     fn begin(&self, session_info: SessionInfo) {
