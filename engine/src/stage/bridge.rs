@@ -126,7 +126,7 @@ impl Stage {
     pub fn cross(&mut self, peer: PeerId, op: OperationId) {
         let Some(side) = self.sides.get_mut(&peer) else { return };
         let connected = side.is_connected();
-        let Some(operation) = side.operations.get_mut(&op) else { return };
+        let Some(operation) = self.operations.get_mut(peer, op) else { return };
         let Method::Bridged(pair) = operation.method else { return };
         operation.step = OperationStep::Reach;
         match side.bridges.get(&pair) {
@@ -258,14 +258,14 @@ impl Stage {
     /// Takes an operation's bridge out of use: the target may still use the slot there.
     pub fn retire_bridge(&mut self, peer: PeerId, op: OperationId) {
         let Some(side) = self.sides.get_mut(&peer) else { return };
-        let bridge_slot = side.operations.get(&op).and_then(|operation| operation.bridge_slot.as_ref());
+        let bridge_slot = self.operations.get(peer, op).and_then(|operation| operation.bridge_slot.as_ref());
         let Some(id) = bridge_slot.map(|bridge_slot| bridge_slot.span.id) else { return };
         side.bridges.retain(|_, bridge| bridge.id() != Some(id));
     }
 
     /// Copies between the two slots of a bridge, by the devices.
     pub fn carry(&mut self, peer: PeerId, op: OperationId) {
-        let Some(operation) = self.operation(peer, op) else { return };
+        let Some(operation) = self.operations.get_mut(peer, op) else { return };
         let Some(bridge_slot) = operation.bridge_slot.take() else { return };
         operation.step = OperationStep::Move;
         let (_, length) = layout(operation.slices().iter().map(|slice| slice.length));
@@ -285,7 +285,7 @@ impl Stage {
             self.refuse_bridge(peer, bridge_slot.span.id, error);
         }
         let here = |operation: &&mut Operation| operation.step == OperationStep::Move;
-        let Some(operation) = self.operation(peer, op).filter(here) else {
+        let Some(operation) = self.operations.get_mut(peer, op).filter(here) else {
             // The operation was struck and has ended.
             drop(bridge_slot);
             return self.check_waiting(peer);

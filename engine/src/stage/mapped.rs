@@ -7,7 +7,7 @@
 //! Memory that cannot be mapped is staged.
 
 use super::event::Event;
-use super::operation::{Method, OperationStep};
+use super::operation::{Method, Operation, OperationStep};
 use super::service::Stage;
 use super::steps::{add, Batches};
 use super::wire::Message;
@@ -108,7 +108,7 @@ impl Stage {
             return self.stage_instead(peer, op);
         }
         let ready = all().all(|reach| matches!(reach, Some(Reach::Mapped(_))));
-        match (ready, self.operation(peer, op)) {
+        match (ready, self.operations.get_mut(peer, op)) {
             (true, _) => self.copy_over(peer, op),
             (false, Some(operation)) => operation.step = OperationStep::Reach,
             (false, None) => {}
@@ -128,8 +128,7 @@ impl Stage {
 
     /// Returns each slice of an operation with its region, its device, and its offset in the region.
     fn spots(&self, peer: PeerId, op: OperationId) -> Option<Vec<(Slice, MappingKey, u64)>> {
-        let side = self.sides.get(&peer)?;
-        let operation = side.operations.get(&op)?;
+        let (side, operation) = (self.sides.get(&peer)?, self.operations.get(peer, op)?);
         let (local, remote) = (self.registry.snapshot(), side.peer.remote.snapshot());
         let spot = |slice: &Slice| {
             let length = u64::from(slice.length);
@@ -225,16 +224,14 @@ impl Stage {
     }
 
     pub fn check_waiting(&mut self, peer: PeerId) {
-        let Some(side) = self.sides.get(&peer) else { return };
-        let waiting = side.operations.iter().filter(|(_, it)| it.step == OperationStep::Reach);
-        let waiting: Vec<OperationId> = waiting.map(|(op, _)| *op).collect();
+        let waiting = self.operations.of(peer, |operation| operation.step == OperationStep::Reach);
         waiting.into_iter().for_each(|op| self.begin(peer, op));
     }
 
     /// Starts the copies over mapped memory, one batch for each device here.
     fn copy_over(&mut self, peer: PeerId, op: OperationId) {
         let Some((batches, held)) = self.plan_over(peer, op) else { return self.stage_instead(peer, op) };
-        if let Some(operation) = self.operation(peer, op) {
+        if let Some(operation) = self.operations.get_mut(peer, op) {
             operation.held = held;
         }
         let started = self.start_copies(peer, op, Direction::DeviceToDevice, batches);
@@ -243,8 +240,7 @@ impl Stage {
 
     /// Plans the copies. None: a region is being unregistered, or the session is over.
     fn plan_over(&self, peer: PeerId, op: OperationId) -> Option<(Batches, Vec<Held>)> {
-        let side = self.sides.get(&peer)?;
-        let operation = side.operations.get(&op)?;
+        let (side, operation) = (self.sides.get(&peer)?, self.operations.get(peer, op)?);
         let (mut batches, mut held, mut entered) = (Batches::new(), Vec::new(), Vec::new());
         for (slice, key, offset) in self.spots(peer, op)? {
             let Some(Reach::Mapped(mapped)) = side.reached.get(&key) else { return None };
@@ -266,7 +262,7 @@ impl Stage {
 
     /// Ends copies over mapped memory.
     pub fn copied_over(&mut self, peer: PeerId, op: OperationId) {
-        let Some(operation) = self.operation(peer, op) else { return };
+        let Some(operation) = self.operations.get_mut(peer, op) else { return };
         operation.held.clear();
         if let Method::Mapped(kind) = operation.method {
             operation.transfer.report_transport(Transport::of_devices(kind));
@@ -276,16 +272,12 @@ impl Stage {
 
     /// Stages the run through host memory instead.
     pub fn stage_instead(&mut self, peer: PeerId, op: OperationId) {
-        let Some(operation) = self.operation(peer, op) else { return };
+        let Some(operation) = self.operations.get_mut(peer, op) else { return };
         if operation.is_struck() {
             return self.finish(peer, op, Some(Fence::Confirmed));
         }
-        let (transfer, range) = (operation.transfer.clone(), operation.range);
-        if let Some(side) = self.sides.get_mut(&peer) {
-            side.operations.remove(&op);
-        }
+        let Some(Operation { transfer, range, .. }) = self.operations.take(peer, op) else { return };
         self.send(peer, Message::Release { op });
-        self.under_way -= 1;
         self.split(peer, &transfer, range, true, false);
     }
 }

@@ -14,7 +14,7 @@
 //! each other.
 //!
 //! `path` is the `Path` that `peer` sees. `runs` makes operations of queued slices; `operation` is an operation under
-//! way, and `steps` takes it from step to step. `serve` is the target's side. `mapped` maps device memory of other
+//! way, `operations` has all of them, and `steps` takes them from step to step. `serve` is the target's side. `mapped` maps device memory of other
 //! processes, which `lending` lends. `wire` has the messages of the two sides, `service` the thread of all this, `due`
 //! the work of a turn, `staged_peer` the state of one peer.
 
@@ -25,6 +25,7 @@ mod event;
 mod lending;
 mod mapped;
 mod operation;
+mod operations;
 mod path;
 mod quarantine;
 mod ring;

@@ -7,7 +7,8 @@ use crate::limits::STAGE_SLOT_BYTES;
 use crate::region::{RegionSpec, Registry};
 use crate::status::{Error, Result};
 use crate::sys::mapping::Mapping;
-use crate::types::{Access, MemoryKind, RegionId};
+use crate::types::{Access, MemoryKind, Monotonic, OperationId, PeerId, RegionId};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,6 +16,8 @@ use std::time::Duration;
 const PATIENCE: Duration = Duration::from_secs(1);
 /// The stage's thread waits for no peer. With a timeout of zero, a region that is in use would stay registered.
 const AT_ONCE: Duration = Duration::from_nanos(1);
+/// The pause between two looks at slots that were given up.
+const TIDY_PAUSE: Duration = Duration::from_millis(50);
 
 pub struct StagingSlot {
     memory: Mapping,
@@ -38,16 +41,59 @@ pub struct Ring {
     free: Vec<StagingSlot>,
     /// Slots that were given up, and that someone may still reach.
     leaving: Vec<StagingSlot>,
+    /// When slots that were given up are looked at again.
+    tidy_at: Option<Monotonic>,
+    /// Operations that wait for a slot, in order.
+    waiting: BTreeMap<u64, (PeerId, OperationId)>,
 }
 
 impl Ring {
     /// Makes a ring of up to `slots` slots, which are allocated on demand, with these rights for peers.
     pub fn new(registry: Arc<Registry>, drivers: Arc<Drivers>, slots: u32, access: Access) -> Ring {
-        Ring { registry, drivers, access, unmade: slots, free: Vec::new(), leaving: Vec::new() }
+        Ring {
+            registry,
+            drivers,
+            access,
+            unmade: slots,
+            free: Vec::new(),
+            leaving: Vec::new(),
+            tidy_at: None,
+            waiting: BTreeMap::new(),
+        }
+    }
+
+    /// Lets an operation wait for a slot, behind the others. Returns its place among them.
+    pub fn wait(&mut self, peer: PeerId, op: OperationId) -> u64 {
+        let place = self.waiting.last_key_value().map_or(0, |(place, _)| place + 1);
+        self.waiting.insert(place, (peer, op));
+        place
+    }
+
+    /// Takes an operation out of those that wait, if it still has this place.
+    pub fn leave(&mut self, place: u64, peer: PeerId, op: OperationId) {
+        if self.waiting.get(&place) == Some(&(peer, op)) {
+            self.waiting.remove(&place);
+        }
+    }
+
+    /// Gives a slot, or the error of making one, to the first operation that still waits. None if no operation waits or
+    /// all slots are taken.
+    pub fn serve(
+        &mut self,
+        still_waits: impl Fn(PeerId, OperationId) -> bool,
+    ) -> Option<((PeerId, OperationId), Result<(StagingSlot, bool)>)> {
+        while let Some((place, (peer, op))) = self.waiting.first_key_value().map(|(at, it)| (*at, *it)) {
+            let taken = if still_waits(peer, op) { Some(self.take().transpose()?) } else { None };
+            self.waiting.remove(&place);
+            if let Some(taken) = taken {
+                return Some(((peer, op), taken));
+            }
+        }
+        None
     }
 
     /// Takes a slot. The flag tells whether it must be announced to peers. None: all slots are taken.
-    pub fn take(&mut self) -> Result<Option<(StagingSlot, bool)>> {
+    fn take(&mut self) -> Result<Option<(StagingSlot, bool)>> {
         if let Some(slot) = self.free.pop() {
             return Ok(Some((slot, false)));
         }
@@ -109,8 +155,8 @@ impl Ring {
         region
     }
 
-    /// Frees the slots that were given up and that nobody reaches any more. Returns whether some are left.
-    pub fn tidy(&mut self) -> bool {
+    /// Frees the slots that were given up and that nobody reaches any more, and plans the next look if some are left.
+    pub fn tidy(&mut self, now: Monotonic) {
         for slot in std::mem::take(&mut self.leaving) {
             if self.free_memory(&slot, Duration::ZERO) {
                 self.unmade += 1
@@ -118,7 +164,12 @@ impl Ring {
                 self.leaving.push(slot)
             }
         }
-        !self.leaving.is_empty()
+        self.tidy_at = (!self.leaving.is_empty()).then(|| now + TIDY_PAUSE);
+    }
+
+    /// Returns when to call `tidy`.
+    pub fn next_tidy(&self) -> Option<Monotonic> {
+        self.tidy_at
     }
 
     /// Returns false if the slot's region still has a user.

@@ -33,8 +33,8 @@ pub struct Served {
     op: Op,
     state: ServedState,
     pub slot: Option<StagingSlot>,
-    /// The operation's number in the queue for a slot.
-    asked: u64,
+    /// The operation's place among those that wait for a slot.
+    place: u64,
     /// The slot, if it belongs to a bridge.
     exposed: Option<ExposedSlot>,
     blocks: Option<Blocks>,
@@ -83,7 +83,7 @@ impl Served {
             op,
             state: ServedState::Waiting,
             slot: None,
-            asked: 0,
+            place: 0,
             exposed: None,
             blocks,
             faults: Vec::new(),
@@ -131,10 +131,9 @@ impl Stage {
         if !self.enter(peer, op, served) {
             return;
         }
-        let number = self.slots_asked.last_key_value().map_or(0, |(number, _)| number + 1);
-        self.slots_asked.insert(number, (peer, op));
+        let place = self.incoming.wait(peer, op);
         if let Some(served) = self.find_served(peer, op) {
-            served.asked = number;
+            served.place = place;
         }
         self.give_slots();
     }
@@ -154,20 +153,14 @@ impl Stage {
 
     /// Gives out incoming slots, in the order of the requests.
     pub fn give_slots(&mut self) {
-        while let Some((peer, op)) = self.slots_asked.values().next().copied() {
-            let waits = |served: &mut Served| served.slot.is_none() && served.state == ServedState::Waiting;
-            if !self.find_served(peer, op).is_some_and(waits) {
-                self.slots_asked.pop_first();
-                continue;
-            }
-            let taken = match self.incoming.take() {
-                Ok(None) => return,
-                taken => taken,
-            };
-            self.slots_asked.pop_first();
+        let waits = |served: &Served| served.slot.is_none() && served.state == ServedState::Waiting;
+        while let Some(((peer, op), taken)) = self
+            .incoming
+            .serve(|peer, op| self.sides.get(&peer).and_then(|side| side.served.get(&op)).is_some_and(waits))
+        {
             let Some(served) = self.find_served(peer, op) else { continue };
             match taken {
-                Ok(Some((slot, is_new))) => {
+                Ok((slot, is_new)) => {
                     let (region, address) = (slot.region, slot.address());
                     served.slot = Some(slot);
                     let is_write = served.op == Op::Write;
@@ -180,7 +173,6 @@ impl Stage {
                         self.copy_blocks(peer, op)
                     }
                 }
-                Ok(None) => {}
                 Err(error) => {
                     served.state = ServedState::Reported;
                     served.fail(0..1, cause(&error));
@@ -409,9 +401,7 @@ impl Stage {
                 let Some(served) = side.served.remove(&op) else { return };
                 self.due.ended.insert(peer);
                 // Otherwise an initiator that asks and gives up repeatedly would fill the queue.
-                if self.slots_asked.get(&served.asked) == Some(&(peer, op)) {
-                    self.slots_asked.remove(&served.asked);
-                }
+                self.incoming.leave(served.place, peer, op);
                 let slot = served.slot;
                 match slot {
                     // A lost peer's data may still arrive in the slot.

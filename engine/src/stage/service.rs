@@ -5,6 +5,7 @@
 use super::due::Due;
 use super::event::{Event, Inbox};
 use super::lending::Loans;
+use super::operations::Operations;
 use super::path::StagedPath;
 use super::quarantine::Running;
 use super::ring::Ring;
@@ -22,14 +23,9 @@ use crate::sys::map::{HashMap, HashSet};
 use crate::sys::thread::JoinHandle;
 use crate::sys::{clock, thread, turns};
 use crate::types::{
-    Access, BridgeId, LaneId, MemoryKind, Monotonic, Op, OperationId, PeerId, RegionId, Request, Transport,
+    Access, BridgeId, LaneId, MemoryKind, Monotonic, Op, PeerId, RegionId, Request, Transport,
 };
-use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
-use std::time::Duration;
-
-/// The pause between two looks at slots that were given up.
-pub(super) const TIDY_PAUSE: Duration = Duration::from_millis(50);
 
 /// A transfer of host memory that staging submits for a transfer of device memory.
 pub struct StagedPart<'a> {
@@ -106,13 +102,8 @@ impl StageService {
             mover,
             loans: loans.clone(),
             sides: HashMap::default(),
+            operations: Operations::new(settings.slots as usize * 2),
             due: Due::new(),
-            slots_wanted: VecDeque::new(),
-            slots_asked: BTreeMap::new(),
-            tidy_at: None,
-            next_op: 1,
-            under_way: 0,
-            under_way_max: settings.slots as usize * 2,
             attached: HashMap::default(),
             broken: HashSet::default(),
             next_bridge: 1,
@@ -232,8 +223,7 @@ impl TransportService for StageService {
     /// Releases the mapped memory of peers that the kept stage's operations hold. The devices' threads have ended.
     fn bury(&self) -> bool {
         if let Some(stage) = &mut *self.start.lock() {
-            let operations = stage.sides.values_mut().flat_map(|side| side.operations.values_mut());
-            operations.for_each(|operation| operation.held.clear());
+            stage.operations.let_go();
         }
         true
     }
@@ -255,16 +245,8 @@ pub(super) struct Stage {
     pub mover: Box<dyn Mover>,
     pub loans: Arc<Loans>,
     pub sides: HashMap<PeerId, StagedPeer>,
+    pub operations: Operations,
     pub due: Due,
-    /// (peer, operation) that wait for an outgoing slot; below, peers' operations that wait for an incoming slot, in
-    /// order.
-    pub slots_wanted: VecDeque<(PeerId, OperationId)>,
-    pub slots_asked: BTreeMap<u64, (PeerId, OperationId)>,
-    /// When slots that were given up are looked at again.
-    pub tidy_at: Option<Monotonic>,
-    pub next_op: u64,
-    pub under_way: usize,
-    pub under_way_max: usize,
     /// The peers and threads of bridges, by bridge number.
     pub attached: HashMap<BridgeId, (PeerId, Arc<Worker>)>,
     /// Bridges that failed in use.
@@ -278,17 +260,12 @@ impl Stage {
     /// Does the work that events and time have made due.
     pub fn turn(&mut self, now: Monotonic) {
         self.check_due(now);
-        if self.tidy_at.is_some_and(|at| at <= now) {
-            self.tidy(now);
+        if self.incoming.next_tidy().is_some_and(|at| at <= now) {
+            self.incoming.tidy(now);
             self.give_slots();
         }
         self.pump();
         self.flush();
-    }
-
-    /// Frees slots that were given up, and plans the next look if some are left.
-    fn tidy(&mut self, now: Monotonic) {
-        self.tidy_at = self.incoming.tidy().then(|| now + TIDY_PAUSE);
     }
 
     pub fn end(&mut self) {
@@ -296,6 +273,7 @@ impl Stage {
             let served = side.served.into_values().filter_map(|served| served.slot);
             served.chain(side.lost_slots).for_each(|slot| self.incoming.give(slot));
         }
+        self.operations.end();
         std::mem::take(&mut self.attached).into_values().for_each(|(_, worker)| worker.quit());
         self.outgoing.end();
         self.incoming.end();
@@ -326,7 +304,7 @@ impl Stage {
                     slots.into_iter().flatten().map(|slot| self.incoming.retire(slot)).collect();
                 if !regions.is_empty() {
                     self.commands.push(Command::RegionsRemoved(regions));
-                    self.tidy(clock::monotonic_ns());
+                    self.incoming.tidy(clock::monotonic_ns());
                 }
                 self.due.ended.insert(peer);
                 self.give_slots();
@@ -370,7 +348,7 @@ impl Stage {
         side.bridges.retain(|_, bridge| bridge.stands());
         side.lost = false;
         self.due.queue(handle);
-        let ops: Vec<OperationId> = side.operations.keys().copied().collect();
+        let ops = self.operations.of(handle, |_| true);
         self.send(handle, Message::Live { ops: ops.clone(), bridges: self.bridges(handle) });
         ops.into_iter().for_each(|op| self.repeat_messages(handle, op));
     }
@@ -437,7 +415,8 @@ impl Stage {
     }
 
     pub fn forget_if_over(&mut self, peer: PeerId) {
-        if self.sides.get(&peer).is_some_and(StagedPeer::is_over) {
+        let is_over = |side: &StagedPeer| side.is_over() && !self.operations.has_any(peer);
+        if self.sides.get(&peer).is_some_and(is_over) {
             self.sides.remove(&peer);
             self.shared.lock().served.remove(&peer);
         }

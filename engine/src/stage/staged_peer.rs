@@ -3,14 +3,12 @@
 use super::bridge::Bridge;
 use super::bridge_target::Exposure;
 use super::mapped::{MappingKey, Pair, Reach};
-use super::operation::Operation;
 use super::ring::StagingSlot;
 use super::serve::Served;
 use crate::command::{Command, Commands};
 use crate::peer::Peer;
 use crate::sys::map::{HashMap, HashSet};
 use crate::types::{BridgeId, MemoryKind, OperationId, RegionId, SessionId, TransferId, Transport};
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::task::Waker;
 
@@ -19,7 +17,6 @@ pub struct StagedPeer {
     pub peer: Arc<Peer>,
     /// The current session, if any.
     pub session: Option<SessionId>,
-    pub operations: BTreeMap<OperationId, Operation>,
     pub served: HashMap<OperationId, Served>,
     /// The wakers that report when one of these transfers is struck.
     pub watched: HashMap<TransferId, Waker>,
@@ -47,7 +44,6 @@ impl StagedPeer {
         StagedPeer {
             peer,
             session: None,
-            operations: BTreeMap::new(),
             served: HashMap::default(),
             watched: HashMap::default(),
             reached: HashMap::default(),
@@ -74,9 +70,9 @@ impl StagedPeer {
         self.lost
     }
 
-    /// Returns whether a lost peer has nothing left here.
+    /// Returns whether a lost peer has nothing left here but perhaps operations of this side.
     pub fn is_over(&self) -> bool {
-        self.lost && self.operations.is_empty() && self.served.is_empty() && self.lost_slots.is_empty()
+        self.lost && self.served.is_empty() && self.lost_slots.is_empty()
     }
 
     /// Sends the queued messages; drops them while there is no session.

@@ -89,10 +89,8 @@ fn a_turn_looks_at_the_operations_whose_time_has_come() {
     turn(&mut stage);
     let soon_ns = crate::sys::clock::monotonic_ns() + 1_000_000_000;
     for op in 1..=PEERS {
-        stage.due.checks.set(
-            (PeerId::from_raw(op), OperationId::from_raw(op)),
-            Some(soon_ns + 1_000_000_000_000 * (op % 2)),
-        );
+        let at_ns = soon_ns + 1_000_000_000_000 * (op % 2);
+        stage.operations.check_at(PeerId::from_raw(op), OperationId::from_raw(op), at_ns);
     }
     let before = stage.due.checked;
     stage.check_due(soon_ns - 1);
