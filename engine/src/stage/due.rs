@@ -10,31 +10,21 @@ use crate::types::{Monotonic, PeerId};
 use std::collections::{BTreeSet, VecDeque};
 
 /// Peers that have something to do, by handle.
+#[derive(Default)]
 pub struct Due {
     /// Peers that may have queued slices, in turn, each once.
     queued: VecDeque<PeerId>,
     is_queued: HashSet<PeerId>,
     /// Peers with messages to send.
-    pub talking: BTreeSet<PeerId>,
+    talking: BTreeSet<PeerId>,
     /// Peers for which something has ended, perhaps the last thing of a lost peer.
-    pub ended: BTreeSet<PeerId>,
+    ended: BTreeSet<PeerId>,
     /// The number of peers and operations looked at.
     #[cfg(test)]
     pub checked: u64,
 }
 
 impl Due {
-    pub fn new() -> Due {
-        Due {
-            queued: VecDeque::new(),
-            is_queued: HashSet::default(),
-            talking: BTreeSet::new(),
-            ended: BTreeSet::new(),
-            #[cfg(test)]
-            checked: 0,
-        }
-    }
-
     /// Records that slices may be queued for this peer.
     pub fn queue(&mut self, peer: PeerId) {
         if self.is_queued.insert(peer) {
@@ -48,6 +38,16 @@ impl Due {
         self.is_queued.remove(&peer);
         self.count_check();
         Some(peer)
+    }
+
+    /// Records that messages are queued for this peer.
+    pub fn talk(&mut self, peer: PeerId) {
+        self.talking.insert(peer);
+    }
+
+    /// Records that something of this peer has ended.
+    pub fn end(&mut self, peer: PeerId) {
+        self.ended.insert(peer);
     }
 
     fn count_check(&mut self) {
@@ -67,7 +67,7 @@ impl Stage {
     /// Handles the loss of the peer: copies that its devices still run are awaited for at most one lease from now.
     pub fn lost(&mut self, peer: PeerId) {
         let Some(side) = self.sides.get_mut(&peer) else { return };
-        side.lost = true;
+        side.lose();
         let until_ns = clock::monotonic_ns() + side.peer.clock.lease_ns();
         for op in self.operations.of(peer, |_| true) {
             self.operations.get_mut(peer, op).into_iter().for_each(|it| it.wait_no_longer_than(until_ns));

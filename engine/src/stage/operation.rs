@@ -1,7 +1,7 @@
 //! A run of slices of one transfer under way: its step, and its requests to the target. All slices of a run are alike:
 //! device memory or host memory here, and there. `steps` takes it from one step to the next.
 
-use super::bridge::BridgeSlot;
+use super::bridges::BridgeSlot;
 use super::mapped::{Held, Pair};
 use super::ring::StagingSlot;
 use super::wire::{layout, Block, Blocks, Fault};

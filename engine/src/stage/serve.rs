@@ -14,7 +14,7 @@ use crate::limits::STAGE_OPERATIONS_MAX;
 use crate::region::Region;
 use crate::status::{Error, Result, Status};
 use crate::sys::clock;
-use crate::sys::map::HashSet;
+use crate::sys::map::{HashMap, HashSet};
 use crate::sys::moment;
 use crate::types::{Boottime, Location, Op, OperationId, PeerId, RegionId};
 use std::ops::Range;
@@ -29,10 +29,10 @@ enum ServedState {
     Reported,
 }
 
-pub struct Served {
+struct Served {
     op: Op,
     state: ServedState,
-    pub slot: Option<StagingSlot>,
+    slot: Option<StagingSlot>,
     /// The operation's place among those that wait for a slot.
     place: u64,
     /// The slot, if it belongs to a bridge.
@@ -47,6 +47,29 @@ pub struct Served {
     not_begun: bool,
     /// The initiator does not wait any more.
     released: bool,
+}
+
+/// The operations of one peer that this engine serves.
+#[derive(Default)]
+pub struct ServedOperations {
+    all: HashMap<OperationId, Served>,
+    /// Slots that the peer used when it was lost. Its data may still arrive in them.
+    lost_slots: Vec<StagingSlot>,
+}
+
+impl ServedOperations {
+    /// Returns whether nothing of the peer is left here.
+    pub fn is_over(&self) -> bool {
+        self.all.is_empty() && self.lost_slots.is_empty()
+    }
+
+    pub fn take_lost_slots(&mut self) -> Vec<StagingSlot> {
+        std::mem::take(&mut self.lost_slots)
+    }
+
+    pub fn into_slots(self) -> impl Iterator<Item = StagingSlot> {
+        self.all.into_values().filter_map(|served| served.slot).chain(self.lost_slots)
+    }
 }
 
 /// Blocks on one device, and the pieces to copy.
@@ -113,17 +136,17 @@ impl Served {
 
 impl Stage {
     fn find_served(&mut self, peer: PeerId, op: OperationId) -> Option<&mut Served> {
-        self.sides.get_mut(&peer)?.served.get_mut(&op)
+        self.sides.get_mut(&peer)?.served.all.get_mut(&op)
     }
 
     /// Adds an operation of the peer's. False when the peer has more of them than a correct engine.
     fn enter(&mut self, peer: PeerId, op: OperationId, served: Served) -> bool {
         let Some(side) = self.sides.get_mut(&peer) else { return false };
-        if side.served.len() >= STAGE_OPERATIONS_MAX {
+        if side.served.all.len() >= STAGE_OPERATIONS_MAX {
             self.misbehaved(peer);
             return false;
         }
-        side.served.insert(op, served);
+        side.served.all.insert(op, served);
         true
     }
 
@@ -154,10 +177,9 @@ impl Stage {
     /// Gives out incoming slots, in the order of the requests.
     pub fn give_slots(&mut self) {
         let waits = |served: &Served| served.slot.is_none() && served.state == ServedState::Waiting;
-        while let Some(((peer, op), taken)) = self
-            .incoming
-            .serve(|peer, op| self.sides.get(&peer).and_then(|side| side.served.get(&op)).is_some_and(waits))
-        {
+        while let Some(((peer, op), taken)) = self.incoming.serve(|peer, op| {
+            self.sides.get(&peer).and_then(|side| side.served.all.get(&op)).is_some_and(waits)
+        }) {
             let Some(served) = self.find_served(peer, op) else { continue };
             match taken {
                 Ok((slot, is_new)) => {
@@ -203,12 +225,11 @@ impl Stage {
 
     /// Gives an operation the bridge slot that its message names.
     fn take_exposed_slot(&mut self, peer: PeerId, op: OperationId, kind: Op, blocks: &Blocks) -> bool {
-        let Some(exposed) = blocks.bridge_slot.and_then(|id| self.exposed_slot(peer, id)) else {
-            return false;
-        };
-        let Some(side) = self.sides.get_mut(&peer) else { return false };
+        let Some(side) = self.sides.get(&peer) else { return false };
+        let Some(exposed) = blocks.bridge_slot.and_then(|id| side.exposures.slot(id)) else { return false };
         // The peer may take the slot for free while a copy still uses it.
-        if side.served.values().filter_map(|it| it.exposed.as_ref()).any(|taken| taken.is_same(&exposed)) {
+        if side.served.all.values().filter_map(|it| it.exposed.as_ref()).any(|taken| taken.is_same(&exposed))
+        {
             return false;
         }
         self.enter(peer, op, Served { exposed: Some(exposed), ..Served::new(kind, None) })
@@ -228,7 +249,7 @@ impl Stage {
     fn copy_blocks(&mut self, peer: PeerId, op: OperationId) {
         let now_ns = clock::boottime_ns();
         let in_time = |served: &mut Served| served.blocks.as_ref().is_some_and(|it| now_ns < it.not_after_ns);
-        if !self.find_served(peer, op).is_some_and(in_time) || !self.begin_peer_copy(peer) {
+        if !self.find_served(peer, op).is_some_and(in_time) || !self.shared.begin_copy(peer) {
             return; // the initiator asks again, or has given up
         }
         let batches = self.check(peer, op);
@@ -287,9 +308,8 @@ impl Stage {
     }
 
     fn start(&mut self, peer: PeerId, op: OperationId, Batch { at, pieces, begun }: Batch) {
-        let Some(served) = self.sides.get_mut(&peer).and_then(|side| side.served.get_mut(&op)) else {
-            return;
-        };
+        let side = self.sides.get_mut(&peer);
+        let Some(served) = side.and_then(|side| side.served.all.get_mut(&op)) else { return };
         let locked = match &mut served.slot {
             Some(slot) => self.incoming.lock(slot, at.kind),
             None => Ok(()),
@@ -333,7 +353,7 @@ impl Stage {
             served.faults.clear();
             let regions = std::mem::take(&mut served.regions);
             regions.iter().for_each(|region| region.leave());
-            self.end_peer_copy(peer);
+            self.shared.end_copy(peer);
             return self.copy_blocks(peer, op);
         }
         served.state = ServedState::Reported;
@@ -343,7 +363,7 @@ impl Stage {
         // The data is in place: the slot is free, even if the answer is lost.
         let slot = if is_write { served.slot.take() } else { None };
         regions.iter().for_each(|region| region.leave());
-        self.end_peer_copy(peer);
+        self.shared.end_copy(peer);
         if let Some(slot) = slot {
             self.incoming.give(slot);
         }
@@ -395,17 +415,17 @@ impl Stage {
     /// Handles RELEASE: the initiator does not need the operation any more.
     pub fn released(&mut self, peer: PeerId, op: OperationId) {
         let Some(side) = self.sides.get_mut(&peer) else { return };
-        match side.served.get_mut(&op) {
+        match side.served.all.get_mut(&op) {
             Some(served) if served.state == ServedState::Copying => served.released = true,
             Some(_) => {
-                let Some(served) = side.served.remove(&op) else { return };
-                self.due.ended.insert(peer);
+                let Some(served) = side.served.all.remove(&op) else { return };
+                self.due.end(peer);
                 // Otherwise an initiator that asks and gives up repeatedly would fill the queue.
                 self.incoming.leave(served.place, peer, op);
                 let slot = served.slot;
                 match slot {
                     // A lost peer's data may still arrive in the slot.
-                    Some(slot) if side.is_lost() => side.lost_slots.push(slot),
+                    Some(slot) if side.is_lost() => side.served.lost_slots.push(slot),
                     Some(slot) => self.incoming.give(slot),
                     None => {}
                 }
@@ -418,7 +438,7 @@ impl Stage {
     /// Releases all operations of the peer except those in `but`.
     pub fn drop_served(&mut self, peer: PeerId, but: &HashSet<OperationId>) {
         let Some(side) = self.sides.get(&peer) else { return };
-        let gone: Vec<OperationId> = side.served.keys().filter(|op| !but.contains(op)).copied().collect();
+        let gone: Vec<OperationId> = side.served.all.keys().filter(|op| !but.contains(op)).copied().collect();
         gone.into_iter().for_each(|op| self.released(peer, op));
     }
 }

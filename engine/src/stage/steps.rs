@@ -445,7 +445,7 @@ impl Stage {
     pub fn finish(&mut self, peer: PeerId, op: OperationId, given_up: Option<Fence>) {
         let Some(object) = self.sides.get(&peer).map(|side| side.peer.clone()) else { return };
         let Some(mut operation) = self.operations.take(peer, op) else { return };
-        self.due.ended.insert(peer);
+        self.due.end(peer);
         if operation.remote_device && !matches!(operation.method, Method::Mapped(_)) {
             self.send(peer, Message::Release { op });
         }
