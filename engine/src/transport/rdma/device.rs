@@ -350,7 +350,7 @@ impl Device {
         if !moves && !self.lacks_slots.load(Ordering::SeqCst) {
             self.ticking.store(false, Ordering::SeqCst);
             // A thread that posted before the store found the ticks on, and relies on them, at a new endpoint too.
-            self.all_endpoints().iter().filter(|endpoint| endpoint.has_work()).for_each(|it| {
+            self.all_endpoints().iter().filter(|endpoint| endpoint.watch.has_work()).for_each(|it| {
                 it.ensure_watched(&mut it.peer.after());
             });
             if self.lacks_slots.load(Ordering::SeqCst) {

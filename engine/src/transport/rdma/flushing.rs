@@ -111,7 +111,7 @@ impl RdmaService {
         // If other endpoints flush late already, don't wait again.
         let is_late = sessions.flushing.next().is_some();
         drop(sessions);
-        endpoints.iter().for_each(|endpoint| endpoint.begin_close());
+        endpoints.iter().for_each(|endpoint| endpoint.stop_posting());
         let patience = clock::monotonic_ns() + if is_late { Duration::ZERO } else { FLUSH_NOW };
         let close = |endpoint: Arc<Endpoint>| {
             let key = (peer, endpoint.lane);
