@@ -3,6 +3,7 @@
 
 use super::mappings::{Mapped, Mappings};
 use super::process::{CallFault, Process};
+use super::session::Why;
 use crate::complete::transfer::Failure;
 use crate::complete::{Fence, Transfer};
 use crate::limits::FRAME_DESCRIPTORS_MAX;
@@ -42,7 +43,7 @@ pub struct Copier {
     pub proven: Option<Arc<Proven>>,
     pub mappings: Mappings,
     /// Ok if system calls reach the process's memory; otherwise the reason.
-    pub by_call: Result<(), String>,
+    pub by_call: Result<(), Why>,
     /// The pages of the process.
     pub pages: Pages,
 }

@@ -16,6 +16,7 @@ use super::room::{Room, CHAINS_MAX};
 use super::unacknowledged::Unacknowledged;
 use super::watch::Watch;
 use super::wire::{DeviceOffer, Side};
+use super::Usable;
 use crate::command::{Command, Commands};
 use crate::complete::{Transfer, TransferFlags};
 use crate::limits::{FRAME_DESCRIPTORS_MAX, RDMA_NOTIFY_BYTES_MAX};
@@ -152,7 +153,7 @@ impl Endpoint {
     }
 
     /// Returns the data that the other end needs to connect; `psn` is the first packet's number on each queue pair.
-    pub fn side(&self, psn: u32) -> Result<Side, String> {
+    pub fn side(&self, psn: u32) -> Usable<Side> {
         let address = self.device.address()?;
         let qps = self.send.lock().qps.iter().map(|qp| (qp.number(), psn)).collect();
         let reads_max = self.device.pd.context().limits().rd_atom_target_max;
@@ -160,7 +161,7 @@ impl Endpoint {
     }
 
     /// Connects the queue pairs to the other end's. They can be used from then on.
-    pub fn connect(&self, own: &Side, other: &Side) -> Result<(), String> {
+    pub fn connect(&self, own: &Side, other: &Side) -> Usable<()> {
         let address = self.device.address()?;
         let mut sender = self.send.lock();
         // Each end has as many as its own settings allow. Both use those that have a partner.

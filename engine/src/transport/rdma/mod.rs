@@ -51,6 +51,9 @@ pub mod wire;
 pub use direct::{why_staged, Direct};
 pub use service::{RdmaService, RdmaSettings};
 
+/// A device, an address or an endpoint, or the sentence that says to a person why it can't be used.
+type Usable<T> = Result<T, String>;
+
 /// Settings of the RDMA devices that an engine opens.
 #[derive(Clone, Debug)]
 pub struct DeviceSettings {

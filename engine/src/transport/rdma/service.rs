@@ -13,7 +13,7 @@ use super::poller::Polling;
 use super::session::{EndpointStage, Pair, Session};
 use super::sessions::Sessions;
 use super::wire::Message;
-use super::DeviceSettings;
+use super::{DeviceSettings, Usable};
 use crate::command::{Command, Commands};
 use crate::loss::{Cause, Loss};
 use crate::region::holder::Holder;
@@ -73,7 +73,7 @@ impl RdmaService {
         registry: Arc<Registry>,
         commands: Arc<Commands>,
         direct: Direct,
-    ) -> Result<std::result::Result<Arc<RdmaService>, String>> {
+    ) -> Result<Usable<Arc<RdmaService>>> {
         let devices = match discovery::open(&settings)? {
             Ok(devices) => devices,
             Err(why) => return Ok(Err(why)),

@@ -15,6 +15,7 @@ use super::path::RdmaPath;
 use super::retries::Retries;
 use super::topology::pair;
 use super::wire::{DeviceOffer, Message, Side};
+use super::Usable;
 use crate::limits::{RDMA_ENDPOINTS_MAX, RDMA_MESSAGES_MAX, RDMA_REVOKES_MAX};
 use crate::peer::SessionInfo;
 use crate::sys::clock;
@@ -135,7 +136,7 @@ impl Session {
 
     /// Checks whether the peer may open an endpoint with this lane number, and takes the number. `patience`: as for
     /// `overdue`.
-    pub fn admit(&self, lane: LaneId, theirs: &Side, patience: Duration) -> std::result::Result<(), String> {
+    pub fn admit(&self, lane: LaneId, theirs: &Side, patience: Duration) -> Usable<()> {
         if self.session_info.dialer || theirs.qps.len() < 2 {
             return Err("only the dialer asks for endpoints, and each has at least two queue pairs".into());
         }
@@ -313,7 +314,7 @@ impl Session {
         }
         let usable = ours.iter().any(|device| device.is_up());
         if !usable {
-            let whys = ours.iter().filter_map(|device| device.address().err());
+            let whys = ours.iter().filter_map(|device| device.address().err().map(String::from));
             return Some((whys.collect::<Vec<_>>().join("; "), self.parted.is_some()));
         }
         match &self.theirs {

@@ -5,18 +5,14 @@ use super::endpoint::{Endpoint, Parts};
 use super::service::RdmaService;
 use super::session::{EndpointStage, Entry, Pair, Session, PATIENCE};
 use super::wire::{Message, Side};
+use super::Usable;
 use crate::peer::Closed;
 use crate::status::reason;
 use crate::sys::clock;
 use crate::types::{LaneId, PeerId, SessionId};
 
 impl RdmaService {
-    fn make(
-        &self,
-        peer: PeerId,
-        id: SessionId,
-        (lane, pair, qps): (LaneId, Pair, u32),
-    ) -> std::result::Result<Entry, String> {
+    fn make(&self, peer: PeerId, id: SessionId, (lane, pair, qps): (LaneId, Pair, u32)) -> Usable<Entry> {
         let device = self.devices.get(pair.0 as usize).ok_or("no such device")?.clone();
         device.address()?;
         let parts = self
