@@ -101,10 +101,10 @@ impl LocalService {
         &self,
         sessions: &mut Sessions,
         peer: PeerId,
-        step: PacketEffect,
+        effect: PacketEffect,
     ) -> std::result::Result<(), Why> {
-        let path = sessions.open.get(&peer);
-        match (step, path) {
+        let path = sessions.open.get(&peer).map(|(path, _)| path);
+        match (effect, path) {
             (PacketEffect::Attached, _) => self.prove(sessions, peer),
             (PacketEffect::Mapped(id, mapped), Some(path)) => {
                 let has_room = path.copier().mappings.add(id, mapped);

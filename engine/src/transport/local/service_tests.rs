@@ -93,7 +93,7 @@ fn a_lost_peer_is_not_quiet_while_this_process_copies() {
     let path = LocalPath::new(peer_with(3), copier, 1, 0, Box::new(|| ()));
     let mut sessions = service.lock();
     sessions.all.get_mut(&peer).unwrap().admitted = Some(admitted);
-    sessions.open.insert(peer, path.clone());
+    sessions.open.insert(peer, (path.clone(), String::new()));
     drop(sessions);
     assert!(path.gate.enter());
     service.end(peer);

@@ -144,7 +144,7 @@ impl RdmaService {
         }
         let let_go = sessions.flushing.let_go.remove(&peer).unwrap_or_default();
         self.key_holders.release(&let_go, peer);
-        if !sessions.all.contains_key(&peer) {
+        if sessions.all.get(&peer).is_none() {
             self.key_holders.release_all(peer);
             // After the records: the transfers that they belong to end first.
             self.commands.push(Command::TransportQuiet { peer });

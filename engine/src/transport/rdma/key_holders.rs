@@ -218,7 +218,7 @@ impl RdmaService {
                 self.send(session, &Message::Revoke(part.to_vec()));
             }
             session.asked.extend(regions.into_iter().map(|region| (now, region)));
-            sessions.work.insert(peer);
+            sessions.all.changed(peer);
         }
     }
 }

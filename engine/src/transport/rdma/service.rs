@@ -209,15 +209,13 @@ impl RdmaService {
             device.all_endpoints().iter().for_each(|endpoint| endpoint.fail("its port is down".into()));
         }
         let offer = self.offer();
-        let mut sessions = self.lock();
-        let Sessions { all, work, .. } = &mut *sessions;
-        for (peer, session) in all.iter_mut() {
+        let mut peers = Vec::new();
+        self.lock().all.change_all(|session| {
             self.send(session, &offer);
             session.plan(&self.devices);
-            work.insert(*peer);
-        }
-        let peers: Vec<PeerId> = all.keys().copied().collect();
-        drop(sessions);
+            peers.push(session.session_info.peer.handle);
+            true
+        });
         // If the last port is down, transfers that wait for an endpoint wait in vain, whichever thread closed the last
         // one.
         peers.into_iter().for_each(|peer| self.report_state(peer));
@@ -241,7 +239,7 @@ impl RdmaService {
         let next =
             |session: &Session| session.next_due(clock::monotonic_ns(), self.silence(), self.settings.idle);
         let at = sessions.all.get(&peer).and_then(next);
-        sessions.times.set(peer, at);
+        sessions.all.plan(peer, at);
     }
 
     fn next_message(&self, peer: PeerId) -> Option<(Message, SessionId)> {
