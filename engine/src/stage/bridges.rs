@@ -5,7 +5,7 @@ use super::mapped::Pair;
 use super::wire::BridgeSlotId;
 use crate::device::{Piece, Worker};
 use crate::limits::{BRIDGES_MAX, STAGE_SLOT_BYTES};
-use crate::sys::lock::{Mutex, MutexGuard};
+use crate::sys::lock::Mutex;
 use crate::sys::map::{HashMap, HashSet};
 use crate::types::{BridgeId, Op, PeerId};
 use std::sync::Arc;
@@ -79,12 +79,6 @@ struct Span {
     free: Mutex<Vec<u32>>,
 }
 
-impl Span {
-    fn free(&self) -> MutexGuard<'_, Vec<u32>> {
-        self.free.lock()
-    }
-}
-
 /// A slot at each end, for one operation.
 pub struct BridgeSlot {
     span: Arc<Span>,
@@ -93,7 +87,7 @@ pub struct BridgeSlot {
 
 impl BridgeSlot {
     fn take(span: &Arc<Span>) -> Option<BridgeSlot> {
-        let slot = span.free().pop()?;
+        let slot = span.free.lock().pop()?;
         Some(BridgeSlot { span: span.clone(), slot })
     }
 
@@ -120,7 +114,7 @@ impl BridgeSlot {
 
 impl Drop for BridgeSlot {
     fn drop(&mut self) {
-        self.span.free().push(self.slot);
+        self.span.free.lock().push(self.slot);
     }
 }
 

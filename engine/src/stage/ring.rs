@@ -32,6 +32,12 @@ impl StagingSlot {
     }
 }
 
+/// An operation that waits for a slot: its peer and its number.
+type Waiter = (PeerId, OperationId);
+
+/// A slot. The flag tells whether it must be announced to peers.
+type Taken = (StagingSlot, bool);
+
 pub struct Ring {
     registry: Arc<Registry>,
     drivers: Arc<Drivers>,
@@ -44,7 +50,7 @@ pub struct Ring {
     /// When slots that were given up are looked at again.
     tidy_at: Option<Monotonic>,
     /// Operations that wait for a slot, in order.
-    waiting: BTreeMap<u64, (PeerId, OperationId)>,
+    waiting: BTreeMap<u64, Waiter>,
 }
 
 impl Ring {
@@ -81,7 +87,7 @@ impl Ring {
     pub fn serve(
         &mut self,
         still_waits: impl Fn(PeerId, OperationId) -> bool,
-    ) -> Option<((PeerId, OperationId), Result<(StagingSlot, bool)>)> {
+    ) -> Option<(Waiter, Result<Taken>)> {
         while let Some((place, (peer, op))) = self.waiting.first_key_value().map(|(at, it)| (*at, *it)) {
             let taken = if still_waits(peer, op) { Some(self.take().transpose()?) } else { None };
             self.waiting.remove(&place);
@@ -92,8 +98,8 @@ impl Ring {
         None
     }
 
-    /// Takes a slot. The flag tells whether it must be announced to peers. None: all slots are taken.
-    fn take(&mut self) -> Result<Option<(StagingSlot, bool)>> {
+    /// Takes a slot. None: all slots are taken.
+    fn take(&mut self) -> Result<Option<Taken>> {
         if let Some(slot) = self.free.pop() {
             return Ok(Some((slot, false)));
         }
