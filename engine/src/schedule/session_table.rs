@@ -1,5 +1,5 @@
-//! The sessions of a transport's service, by peer, and which of them its thread must look after: those that changed, and
-//! those whose time has come. The service has the table under its lock. A turn costs the sessions that it concerns.
+//! The sessions of a transport's service, by peer, and which of them its thread must look after: those that changed,
+//! and those whose time has come. The service has the table under its lock. A turn costs the sessions that it concerns.
 
 use super::Schedule;
 use crate::sys::map::HashMap;

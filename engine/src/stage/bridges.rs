@@ -170,8 +170,9 @@ impl Bridges {
         self.find(peer, id).map(|(pair, bridge)| (pair, matches!(bridge, Bridge::Asked(_))))
     }
 
-    pub fn is_attaching(&mut self, peer: PeerId, id: BridgeId) -> bool {
-        matches!(self.find(peer, id), Some((_, Bridge::Attaching(..))))
+    pub fn is_attaching(&self, peer: PeerId, id: BridgeId) -> bool {
+        let is_so = |bridge: &Bridge| matches!(bridge, Bridge::Attaching(of, _) if *of == id);
+        self.all.get(&peer).is_some_and(|bridges| bridges.values().any(is_so))
     }
 
     /// Notes the thread that attaches the device here.

@@ -14,9 +14,10 @@
 //! each other.
 //!
 //! `path` is the `Path` that `peer` sees. `runs` makes operations of queued slices; `operation` is an operation under
-//! way, `operations` has all of them, and `steps` takes them from step to step. `serve` is the target's side. `mapped` maps device memory of other
-//! processes, which `lending` lends. `bridge` and `bridge_target` copy between devices of two hosts (`bridges`). `wire` has the messages of the two sides, `service` the thread of all this, `due` the work of a turn,
-//! `staged_peer` the state of one peer, `shared` what other threads see.
+//! way, `operations` has all of them, and `steps` takes them from step to step. `serve` is the target's side. `mapped`
+//! maps device memory of other processes, which `lending` lends. `bridge` and `bridge_target` copy between devices of
+//! two hosts (`bridges`). `wire` has the messages of the two sides, `service` the thread of all this, `due` the work
+//! of a turn, `staged_peer` the state of one peer, `shared` what other threads see.
 
 mod bridge;
 mod bridge_target;
