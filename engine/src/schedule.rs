@@ -1,6 +1,10 @@
 //! The times at which keys are due: at most one time for each key, with the first due key found at once.
+//! `session_table` keeps sessions by it.
+
+mod session_table;
 
 use crate::sys::map::HashMap;
+pub use session_table::SessionTable;
 use std::collections::BTreeSet;
 use std::hash::Hash;
 

@@ -25,7 +25,7 @@ pub struct Remains {
     pub context: Arc<Context>,
     pub lanes: Arc<Lanes>,
     pub services: Vec<Arc<dyn TransportService>>,
-    pub rdma: Option<Arc<rdma::Service>>,
+    pub rdma: Option<Arc<rdma::RdmaService>>,
 }
 
 impl Undertaker for Remains {

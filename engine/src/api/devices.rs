@@ -9,7 +9,7 @@ use crate::context::Context;
 use crate::device::{Drivers, Hold, Library, Limits, Point, Start, Worker};
 use crate::limits::STAGE_BYTES;
 use crate::peer::Peer;
-use crate::stage::{Mover, Part, Service, Settings};
+use crate::stage::{Mover, StageService, StageSettings, StagedPart};
 use crate::status::{Error, Result, Status};
 use crate::transport::ascend;
 use crate::types::{MemoryKind, Transport};
@@ -57,16 +57,16 @@ fn cuda_library(_config: &Config) -> Library {
     crate::stage::tests::fake::library()
 }
 
-pub(super) fn stage(context: &Arc<Context>, drivers: Arc<Drivers>) -> Arc<Service> {
-    let settings = Settings { slots: context.config.staging_slots };
+pub(super) fn stage(context: &Arc<Context>, drivers: Arc<Drivers>) -> Arc<StageService> {
+    let settings = StageSettings { slots: context.config.staging_slots };
     let mover = Box::new(Submitter(context.clone()));
-    Service::new(settings, context.registry.clone(), drivers, context.commands.clone(), mover)
+    StageService::new(settings, context.registry.clone(), drivers, context.commands.clone(), mover)
 }
 
 struct Submitter(Arc<Context>);
 
 impl Mover for Submitter {
-    fn submit(&self, peer: &Arc<Peer>, part: Part) -> Result<Arc<Transfer>> {
+    fn submit(&self, peer: &Arc<Peer>, part: StagedPart) -> Result<Arc<Transfer>> {
         let options = TransferOptions {
             deadline: Deadline::Never,
             transports_allowed: part.allowed,

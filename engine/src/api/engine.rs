@@ -26,7 +26,7 @@ use crate::sys::poller::{Poller, PollerKind};
 use crate::sys::tcp::Listener;
 use crate::sys::thread::JoinHandle;
 use crate::sys::{self, addresses, names, socket, thread, unix};
-use crate::transport::local::{self, Service};
+use crate::transport::local::{self, LocalService};
 #[cfg(test)]
 use crate::transport::loopback;
 use crate::transport::rdma;
@@ -55,10 +55,10 @@ pub(super) struct Inner {
     pub workers: Arc<Workers>,
     /// The services of the transports besides TCP that this engine has, in the order in which they start.
     pub services: Vec<Arc<dyn TransportService>>,
-    pub rdma: Option<Arc<rdma::Service>>,
+    pub rdma: Option<Arc<rdma::RdmaService>>,
     pub drivers: Arc<Drivers>,
     #[cfg(test)]
-    pub stage: Arc<stage::Service>,
+    pub stage: Arc<stage::StageService>,
     pub control: Mutex<Option<JoinHandle<()>>>,
     pub state: AtomicU32,
     pub closing: Mutex<()>,
@@ -241,7 +241,7 @@ impl Engine {
 /// The parts that tests inside the crate look at.
 #[cfg(test)]
 impl Engine {
-    pub fn stage(&self) -> &stage::Service {
+    pub fn stage(&self) -> &stage::StageService {
         &self.inner.stage
     }
 
@@ -249,7 +249,7 @@ impl Engine {
         &self.inner.context
     }
 
-    pub fn rdma(&self) -> Option<&Arc<rdma::Service>> {
+    pub fn rdma(&self) -> Option<&Arc<rdma::RdmaService>> {
         self.inner.rdma.as_ref()
     }
 }
@@ -299,27 +299,27 @@ fn grants(config: &Config) -> std::result::Result<Arc<Grants>, String> {
     Grants::new().map(Arc::new).map_err(|error| format!("shared memory: {}", reason(&error)))
 }
 
-fn new_service(context: &Context, grants: Arc<Grants>) -> Result<Arc<Service>> {
+fn new_service(context: &Context, grants: Arc<Grants>) -> Result<Arc<LocalService>> {
     let config = &context.config;
-    let settings = local::Settings {
+    let settings = local::LocalSettings {
         threads: if config.local_threads == 0 { cores() } else { config.local_threads } as usize,
         spin_ns: context.spin_ns,
         any_tracer: config.local_any_tracer,
         listen: !config.listen_address.is_empty(),
     };
-    Service::new(settings, context.registry.clone(), grants, context.commands.clone())
+    LocalService::new(settings, context.registry.clone(), grants, context.commands.clone())
 }
 
 /// Opens the RDMA devices. The inner Err says why RDMA is not used.
 fn new_rdma(
     context: &Context,
     drivers: &Arc<Drivers>,
-) -> Result<std::result::Result<Arc<rdma::Service>, String>> {
+) -> Result<std::result::Result<Arc<rdma::RdmaService>, String>> {
     let config = &context.config;
     if !config.rdma || !config.transports.allows(Transport::Rdma) {
         return Ok(Err("switched off by the settings".into()));
     }
-    let settings = rdma::Settings {
+    let settings = rdma::RdmaSettings {
         devices: rdma::DeviceSettings {
             gid_index: config.rdma_gid_index,
             mtu: config.rdma_mtu,
@@ -336,7 +336,7 @@ fn new_rdma(
         idle: Duration::from_millis(config.rdma_idle_ms),
     };
     let direct = rdma::Direct::new(config.rdma_gpudirect.then(|| drivers.clone()));
-    rdma::Service::new(settings, context.registry.clone(), context.commands.clone(), direct)
+    rdma::RdmaService::new(settings, context.registry.clone(), context.commands.clone(), direct)
 }
 
 fn new_workers(context: &Context) -> Result<Workers> {

@@ -1,7 +1,7 @@
 //! The target's side of bridges: device memory here, owned by ferry, that a peer's device fills and empties directly
 //! (see `bridge`). `serve` checks every copy between this memory and regions.
 
-use super::bridge::bytes_of;
+use super::bridges::bytes_of;
 use super::event::Event;
 use super::mapped::device;
 use super::service::Stage;
@@ -9,6 +9,7 @@ use super::wire::{BridgeSlotId, Message};
 use crate::device::Worker;
 use crate::limits::{BRIDGES_MAX, STAGE_SLOT_BYTES};
 use crate::status::{Error, Result, Status};
+use crate::sys::map::HashMap;
 use crate::types::{BridgeId, Location, PeerId};
 use std::sync::Arc;
 
@@ -51,6 +52,28 @@ impl ExposedSlot {
     }
 }
 
+/// The memory here for one peer's bridges.
+#[derive(Default)]
+pub struct Exposures {
+    /// None while a device makes it.
+    all: HashMap<BridgeId, Option<Arc<Exposure>>>,
+    /// The number of requests to devices, including those for bridges no longer wanted.
+    being_made: usize,
+}
+
+impl Exposures {
+    /// Takes the memory of all bridges but these back.
+    pub fn keep(&mut self, bridges: &[BridgeId]) {
+        self.all.retain(|bridge, _| bridges.contains(bridge));
+    }
+
+    /// Returns the slot that the peer names; None if it does not exist.
+    pub fn slot(&self, id: BridgeSlotId) -> Option<ExposedSlot> {
+        let exposure = self.all.get(&id.bridge)?.as_ref()?;
+        (id.slot < exposure.slots).then(|| ExposedSlot { exposure: exposure.clone(), slot: id.slot })
+    }
+}
+
 impl Stage {
     /// Handles EXPOSE: a peer wants memory of a device for a bridge.
     pub fn expose(&mut self, peer: PeerId, bridge: BridgeId, at: Location, slots: u32) {
@@ -62,18 +85,22 @@ impl Stage {
     fn try_expose(&mut self, peer: PeerId, bridge: BridgeId, at: Location, slots: u32) -> Result<()> {
         let Some(side) = self.sides.get_mut(&peer) else { return Ok(()) };
         // A bridge's number is never used again. Requests that devices still work on count too.
-        let is_known = side.exposures.contains_key(&bridge);
-        if slots == 0 || is_known || side.exposures.len() >= BRIDGES_MAX || side.exposing >= BRIDGES_MAX {
-            let text = format!("EXPOSE: {slots} slots on top of {} bridges", side.exposures.len());
+        let is_known = side.exposures.all.contains_key(&bridge);
+        if slots == 0
+            || is_known
+            || side.exposures.all.len() >= BRIDGES_MAX
+            || side.exposures.being_made >= BRIDGES_MAX
+        {
+            let text = format!("EXPOSE: {slots} slots on top of {} bridges", side.exposures.all.len());
             return Err(Error::invalid(text));
         }
-        let slots = slots.min(self.bridge_slots);
+        let slots = slots.min(self.bridges.slots());
         if !self.registry.snapshot().iter().any(|region| device(region.location) == at) {
             return Err(Error::new(Status::Unsupported, "EXPOSE: no region is memory of this device"));
         }
         let worker = self.drivers.worker(at)?;
-        side.exposures.insert(bridge, None);
-        side.exposing += 1;
+        side.exposures.all.insert(bridge, None);
+        side.exposures.being_made += 1;
         let (host, inbox, own) = (side.peer.identity.hosts.0, self.inbox.clone(), worker.clone());
         worker.with(move |queue| {
             let result = queue.and_then(|queue| queue.expose(bytes_of(slots), host)).map(|exposed| {
@@ -92,8 +119,8 @@ impl Stage {
         result: Result<(Arc<Exposure>, Vec<u8>)>,
     ) {
         let Some(side) = self.sides.get_mut(&peer) else { return };
-        side.exposing = side.exposing.saturating_sub(1);
-        let Some(entry @ None) = side.exposures.get_mut(&bridge) else { return };
+        side.exposures.being_made = side.exposures.being_made.saturating_sub(1);
+        let Some(entry @ None) = side.exposures.all.get_mut(&bridge) else { return };
         let message = match result {
             Ok((exposure, offer)) => {
                 let slots = exposure.slots;
@@ -101,7 +128,7 @@ impl Stage {
                 Message::Exposed { bridge, slots, offer }
             }
             Err(error) => {
-                side.exposures.remove(&bridge);
+                side.exposures.all.remove(&bridge);
                 Message::hidden(bridge, &error)
             }
         };
@@ -111,13 +138,7 @@ impl Stage {
     /// Handles CONCEAL: the peer's device has released the memory.
     pub fn conceal(&mut self, peer: PeerId, bridge: BridgeId) {
         if let Some(side) = self.sides.get_mut(&peer) {
-            side.exposures.remove(&bridge);
+            side.exposures.all.remove(&bridge);
         }
-    }
-
-    /// Returns the slot that a peer names; None if it does not exist.
-    pub fn exposed_slot(&self, peer: PeerId, id: BridgeSlotId) -> Option<ExposedSlot> {
-        let exposure = self.sides.get(&peer)?.exposures.get(&id.bridge)?.as_ref()?;
-        (id.slot < exposure.slots).then(|| ExposedSlot { exposure: exposure.clone(), slot: id.slot })
     }
 }

@@ -1,44 +1,30 @@
-//! The work of a turn of the stage's thread: the peers and operations that have something to do. The cost of a turn
-//! does not depend on the number of other peers and operations.
+//! The work of a turn of the stage's thread: the peers that have something to do, and the operations whose time has
+//! come. The cost of a turn does not depend on the number of other peers and operations.
 
-use super::operation::Step;
+use super::operation::OperationStep;
 use super::service::Stage;
 use crate::complete::Fence;
-use crate::schedule::Schedule;
 use crate::sys::clock;
 use crate::sys::map::HashSet;
-use crate::types::{Monotonic, OperationId, PeerId};
+use crate::types::{Monotonic, PeerId};
 use std::collections::{BTreeSet, VecDeque};
 
-/// Peers and operations, by handle.
+/// Peers that have something to do, by handle.
+#[derive(Default)]
 pub struct Due {
     /// Peers that may have queued slices, in turn, each once.
     queued: VecDeque<PeerId>,
     is_queued: HashSet<PeerId>,
     /// Peers with messages to send.
-    pub talking: BTreeSet<PeerId>,
+    talking: BTreeSet<PeerId>,
     /// Peers for which something has ended, perhaps the last thing of a lost peer.
-    pub ended: BTreeSet<PeerId>,
-    /// The times at which waiting operations are looked at. A time may be too early, never too late.
-    pub checks: Schedule<Monotonic, (PeerId, OperationId)>,
+    ended: BTreeSet<PeerId>,
     /// The number of peers and operations looked at.
     #[cfg(test)]
     pub checked: u64,
 }
 
 impl Due {
-    pub fn new() -> Due {
-        Due {
-            queued: VecDeque::new(),
-            is_queued: HashSet::default(),
-            talking: BTreeSet::new(),
-            ended: BTreeSet::new(),
-            checks: Schedule::new(),
-            #[cfg(test)]
-            checked: 0,
-        }
-    }
-
     /// Records that slices may be queued for this peer.
     pub fn queue(&mut self, peer: PeerId) {
         if self.is_queued.insert(peer) {
@@ -54,6 +40,16 @@ impl Due {
         Some(peer)
     }
 
+    /// Records that messages are queued for this peer.
+    pub fn talk(&mut self, peer: PeerId) {
+        self.talking.insert(peer);
+    }
+
+    /// Records that something of this peer has ended.
+    pub fn end(&mut self, peer: PeerId) {
+        self.ended.insert(peer);
+    }
+
     fn count_check(&mut self) {
         #[cfg(test)]
         {
@@ -65,36 +61,30 @@ impl Due {
 impl Stage {
     /// Returns the next time at which an operation, or slots that were given up, must be looked at.
     pub fn next_check_ns(&self) -> Option<Monotonic> {
-        self.due.checks.first().into_iter().chain(self.tidy_at).min()
-    }
-
-    /// Schedules the look at an operation that waits for the peer, after its times changed.
-    pub fn plan(&mut self, peer: PeerId, op: OperationId) {
-        let waits = self.operation(peer, op).filter(|it| matches!(it.step, Step::Answer | Step::Grant));
-        let waiting = waits.map(|operation| operation.check_ns());
-        self.due.checks.set((peer, op), waiting.filter(|at_ns| *at_ns != Monotonic::NEVER));
+        self.operations.next_check_ns().into_iter().chain(self.incoming.next_tidy()).min()
     }
 
     /// Handles the loss of the peer: copies that its devices still run are awaited for at most one lease from now.
     pub fn lost(&mut self, peer: PeerId) {
         let Some(side) = self.sides.get_mut(&peer) else { return };
-        side.lost = true;
+        side.lose();
         let until_ns = clock::monotonic_ns() + side.peer.clock.lease_ns();
-        side.operations.values_mut().for_each(|operation| operation.wait_no_longer_than(until_ns));
-        let ops: Vec<OperationId> = side.operations.keys().copied().collect();
-        ops.into_iter().for_each(|op| self.plan(peer, op));
+        for op in self.operations.of(peer, |_| true) {
+            self.operations.get_mut(peer, op).into_iter().for_each(|it| it.wait_no_longer_than(until_ns));
+            self.operations.plan(peer, op);
+        }
     }
 
     pub fn check_due(&mut self, now_ns: Monotonic) {
-        for (peer, op) in self.due.checks.take_due(now_ns) {
+        for (peer, op) in self.operations.take_due(now_ns) {
             self.due.count_check();
-            if self.at(peer, op, Step::Grant).is_some() {
+            if self.operations.at(peer, op, OperationStep::Grant).is_some() {
                 self.look_after(peer, op, now_ns);
                 continue;
             }
-            let Some(operation) = self.at(peer, op, Step::Answer) else { continue };
+            let Some(operation) = self.operations.at(peer, op, OperationStep::Answer) else { continue };
             if operation.check_ns() > now_ns {
-                self.plan(peer, op); // its time was extended
+                self.operations.plan(peer, op); // its time was extended
                 continue;
             }
             let until_ns = operation.exposed_until_ns;

@@ -1,7 +1,7 @@
 //! The events of the stage's thread, and the inbox in which other threads leave them.
 
-use super::bridge::BridgeSlot;
 use super::bridge_target::Exposure;
+use super::bridges::BridgeSlot;
 use super::mapped::{Mapped, MappingKey};
 use super::serve::Begun;
 use crate::peer::SessionInfo;

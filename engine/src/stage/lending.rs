@@ -11,7 +11,7 @@ use crate::region::holder::Lender;
 use crate::region::Region;
 use crate::status::{Error, Result, Status};
 use crate::sys::lock::{Mutex, MutexGuard};
-use crate::sys::map::HashMap;
+use crate::sys::map::{HashMap, HashSet};
 use crate::sys::mpsc;
 use crate::types::{Location, MemoryKind, PeerId, RegionId, Transport};
 use std::sync::Arc;
@@ -106,6 +106,22 @@ impl Lender for Loans {
     }
 }
 
+/// The regions that one peer wants to map and does not have yet.
+#[derive(Default)]
+pub struct Borrower {
+    /// Asked for while the peer's process is not known.
+    waiting: HashMap<RegionId, (MemoryKind, i32)>,
+    /// Regions that devices are exporting.
+    exporting: HashSet<RegionId>,
+}
+
+impl Borrower {
+    /// Forgets the requests of a session that is over. Devices still report the exports under way.
+    pub fn disconnected(&mut self) {
+        self.waiting.clear();
+    }
+}
+
 impl Stage {
     /// Handles BORROW: a peer wants to map a region.
     pub fn lend(&mut self, peer: PeerId, id: RegionId, kind: MemoryKind, process: i32) {
@@ -120,17 +136,17 @@ impl Stage {
     /// Answers the requests that came before the state of the same-host path was known here.
     pub fn lend_to_waiting(&mut self, peer: PeerId) {
         let Some(side) = self.sides.get_mut(&peer) else { return };
-        if side.borrowers.is_empty() || side.peer.is_pending(Transport::Local) {
+        if side.borrower.waiting.is_empty() || side.peer.is_pending(Transport::Local) {
             return;
         }
-        for (region, (kind, process)) in std::mem::take(&mut side.borrowers) {
+        for (region, (kind, process)) in std::mem::take(&mut side.borrower.waiting) {
             self.lend(peer, region, kind, process);
         }
     }
 
     fn try_lend(&mut self, peer: PeerId, id: RegionId, kind: MemoryKind, process: i32) -> Result<()> {
         let Some(side) = self.sides.get_mut(&peer) else { return Ok(()) };
-        if side.lending.contains(&id) {
+        if side.borrower.exporting.contains(&id) {
             return Ok(()); // the first request's answer serves all
         }
         let region = self.registry.get(id)?;
@@ -143,7 +159,7 @@ impl Stage {
         let Some(side) = self.sides.get_mut(&peer) else { return Ok(()) };
         // The peer's side of the same-host path may be settled before this side.
         if side.peer.is_pending(Transport::Local) {
-            side.borrowers.insert(id, (kind, process));
+            side.borrower.waiting.insert(id, (kind, process));
             return Ok(());
         }
         let path = side.peer.path(Transport::Local);
@@ -153,7 +169,7 @@ impl Stage {
         if !region.enter() {
             return Err(Error::new(Status::Stale, "the region is being unregistered"));
         }
-        side.lending.insert(id);
+        side.borrower.exporting.insert(id);
         let inbox = self.inbox.clone();
         worker.with(move |queue| {
             let result = queue.and_then(|queue| queue.export(region.address, region.length, process));
@@ -165,7 +181,7 @@ impl Stage {
     pub fn exported(&mut self, peer: PeerId, region: &Arc<Region>, result: Result<Vec<u8>>) {
         let id = region.id;
         if let Some(side) = self.sides.get_mut(&peer) {
-            side.lending.remove(&id);
+            side.borrower.exporting.remove(&id);
         }
         match result {
             Ok(memory) => {

@@ -7,7 +7,7 @@
 //! Memory that cannot be mapped is staged.
 
 use super::event::Event;
-use super::operation::{Method, Step};
+use super::operation::{Method, Operation, OperationStep};
 use super::service::Stage;
 use super::steps::{add, Batches};
 use super::wire::Message;
@@ -17,6 +17,7 @@ use crate::peer::{Kept, Path};
 use crate::region::grants::Use;
 use crate::status::{Error, Result, Status};
 use crate::sys::clock;
+use crate::sys::map::HashMap;
 use crate::types::{end_of, Location, Monotonic, Op, OperationId, PeerId, RegionId, Slice, Transport};
 use std::sync::Arc;
 
@@ -26,7 +27,17 @@ pub type MappingKey = (RegionId, Location);
 /// A device here and a device of the peer.
 pub type Pair = (Location, Location);
 
-pub enum Reach {
+/// The memory of one peer that devices here reach, in the current session.
+#[derive(Default)]
+pub struct Reached(HashMap<MappingKey, Reach>);
+
+impl Reached {
+    pub fn clear(&mut self) {
+        self.0.clear();
+    }
+}
+
+enum Reach {
     /// The peer was asked for the driver's description of the memory.
     Asked,
     /// The driver is mapping the memory.
@@ -97,20 +108,20 @@ impl Stage {
         let now_ns = clock::monotonic_ns();
         for key in &mapping_keys {
             let Some(side) = self.sides.get_mut(&peer) else { return };
-            if side.is_connected() && side.reached.get(key).is_none_or(|reach| reach.is_due(now_ns)) {
-                side.reached.insert(*key, Reach::Asked);
+            if side.is_connected() && side.reached.0.get(key).is_none_or(|reach| reach.is_due(now_ns)) {
+                side.reached.0.insert(*key, Reach::Asked);
                 self.borrow(peer, *key);
             }
         }
         let Some(side) = self.sides.get(&peer) else { return };
-        let all = || mapping_keys.iter().map(|key| side.reached.get(key));
+        let all = || mapping_keys.iter().map(|key| side.reached.0.get(key));
         if all().any(|reach| matches!(reach, Some(Reach::Refused { .. }))) {
             return self.stage_instead(peer, op);
         }
         let ready = all().all(|reach| matches!(reach, Some(Reach::Mapped(_))));
-        match (ready, self.operation(peer, op)) {
+        match (ready, self.operations.get_mut(peer, op)) {
             (true, _) => self.copy_over(peer, op),
-            (false, Some(operation)) => operation.step = Step::Reach,
+            (false, Some(operation)) => operation.step = OperationStep::Reach,
             (false, None) => {}
         }
     }
@@ -128,8 +139,7 @@ impl Stage {
 
     /// Returns each slice of an operation with its region, its device, and its offset in the region.
     fn spots(&self, peer: PeerId, op: OperationId) -> Option<Vec<(Slice, MappingKey, u64)>> {
-        let side = self.sides.get(&peer)?;
-        let operation = side.operations.get(&op)?;
+        let (side, operation) = (self.sides.get(&peer)?, self.operations.get(peer, op)?);
         let (local, remote) = (self.registry.snapshot(), side.peer.remote.snapshot());
         let spot = |slice: &Slice| {
             let length = u64::from(slice.length);
@@ -158,7 +168,7 @@ impl Stage {
     pub fn lent(&mut self, peer: PeerId, region: RegionId, memory: &[u8]) {
         let Some(side) = self.sides.get(&peer) else { return };
         let asked =
-            side.reached.iter().filter(|(key, reach)| key.0 == region && matches!(reach, Reach::Asked));
+            side.reached.0.iter().filter(|(key, reach)| key.0 == region && matches!(reach, Reach::Asked));
         let asked: Vec<MappingKey> = asked.map(|(key, _)| *key).collect();
         for key in asked {
             if let Err(error) = self.map(peer, key, memory.to_vec()) {
@@ -177,7 +187,7 @@ impl Stage {
         let length = side.peer.remote.snapshot().get(key.0).ok_or_else(none)?.length;
         let kept = here.keep_registered(key.0, Use::Map)?;
         let worker = self.drivers.worker(key.1)?;
-        side.reached.insert(key, Reach::Mapping);
+        side.reached.0.insert(key, Reach::Mapping);
         let (inbox, own, session) = (self.inbox.clone(), worker.clone(), side.session());
         worker.with(move |queue| {
             let borrowed = Borrowed { exported: &memory, length, peer, owner: &owner };
@@ -193,7 +203,7 @@ impl Stage {
     /// Handles the result of a device's mapping.
     pub fn mapped(&mut self, peer: PeerId, key: MappingKey, result: Result<Arc<Mapped>>) {
         let Some(side) = self.sides.get_mut(&peer) else { return };
-        let Some(reach @ Reach::Mapping) = side.reached.get_mut(&key) else { return };
+        let Some(reach @ Reach::Mapping) = side.reached.0.get_mut(&key) else { return };
         match result {
             Ok(mapped) => *reach = Reach::Mapped(mapped),
             Err(error) => self.refuse(peer, key, &error),
@@ -204,14 +214,14 @@ impl Stage {
     fn refuse(&mut self, peer: PeerId, key: MappingKey, error: &Error) {
         self.note_obstacle(peer, key.1.kind, &error.message);
         if let Some(side) = self.sides.get_mut(&peer) {
-            side.reached.insert(key, Reach::refused(error.status, clock::monotonic_ns()));
+            side.reached.0.insert(key, Reach::refused(error.status, clock::monotonic_ns()));
         }
     }
 
     pub fn refused(&mut self, peer: PeerId, region: RegionId, error: &Error) {
         let Some(side) = self.sides.get(&peer) else { return };
         let mapping_keys: Vec<MappingKey> =
-            side.reached.keys().filter(|key| key.0 == region).copied().collect();
+            side.reached.0.keys().filter(|key| key.0 == region).copied().collect();
         mapping_keys.into_iter().for_each(|key| self.refuse(peer, key, error));
         self.check_waiting(peer);
     }
@@ -219,22 +229,20 @@ impl Stage {
     /// Handles RECALLED: mappings of the region are closed as soon as the last copy has ended.
     pub fn recalled(&mut self, peer: PeerId, region: RegionId) {
         if let Some(side) = self.sides.get_mut(&peer) {
-            side.reached.retain(|key, _| key.0 != region);
+            side.reached.0.retain(|key, _| key.0 != region);
         }
         self.check_waiting(peer);
     }
 
     pub fn check_waiting(&mut self, peer: PeerId) {
-        let Some(side) = self.sides.get(&peer) else { return };
-        let waiting = side.operations.iter().filter(|(_, it)| it.step == Step::Reach);
-        let waiting: Vec<OperationId> = waiting.map(|(op, _)| *op).collect();
+        let waiting = self.operations.of(peer, |operation| operation.step == OperationStep::Reach);
         waiting.into_iter().for_each(|op| self.begin(peer, op));
     }
 
     /// Starts the copies over mapped memory, one batch for each device here.
     fn copy_over(&mut self, peer: PeerId, op: OperationId) {
         let Some((batches, held)) = self.plan_over(peer, op) else { return self.stage_instead(peer, op) };
-        if let Some(operation) = self.operation(peer, op) {
+        if let Some(operation) = self.operations.get_mut(peer, op) {
             operation.held = held;
         }
         let started = self.start_copies(peer, op, Direction::DeviceToDevice, batches);
@@ -243,11 +251,10 @@ impl Stage {
 
     /// Plans the copies. None: a region is being unregistered, or the session is over.
     fn plan_over(&self, peer: PeerId, op: OperationId) -> Option<(Batches, Vec<Held>)> {
-        let side = self.sides.get(&peer)?;
-        let operation = side.operations.get(&op)?;
+        let (side, operation) = (self.sides.get(&peer)?, self.operations.get(peer, op)?);
         let (mut batches, mut held, mut entered) = (Batches::new(), Vec::new(), Vec::new());
         for (slice, key, offset) in self.spots(peer, op)? {
-            let Some(Reach::Mapped(mapped)) = side.reached.get(&key) else { return None };
+            let Some(Reach::Mapped(mapped)) = side.reached.0.get(&key) else { return None };
             // The region's length may have changed since it was mapped.
             if end_of(offset, u64::from(slice.length)).is_none_or(|end| end > mapped.length) {
                 return None;
@@ -266,7 +273,7 @@ impl Stage {
 
     /// Ends copies over mapped memory.
     pub fn copied_over(&mut self, peer: PeerId, op: OperationId) {
-        let Some(operation) = self.operation(peer, op) else { return };
+        let Some(operation) = self.operations.get_mut(peer, op) else { return };
         operation.held.clear();
         if let Method::Mapped(kind) = operation.method {
             operation.transfer.report_transport(Transport::of_devices(kind));
@@ -276,16 +283,12 @@ impl Stage {
 
     /// Stages the run through host memory instead.
     pub fn stage_instead(&mut self, peer: PeerId, op: OperationId) {
-        let Some(operation) = self.operation(peer, op) else { return };
+        let Some(operation) = self.operations.get_mut(peer, op) else { return };
         if operation.is_struck() {
             return self.finish(peer, op, Some(Fence::Confirmed));
         }
-        let (transfer, range) = (operation.transfer.clone(), operation.range);
-        if let Some(side) = self.sides.get_mut(&peer) {
-            side.operations.remove(&op);
-        }
+        let Some(Operation { transfer, range, .. }) = self.operations.take(peer, op) else { return };
         self.send(peer, Message::Release { op });
-        self.under_way -= 1;
         self.split(peer, &transfer, range, true, false);
     }
 }

@@ -14,27 +14,31 @@
 //! each other.
 //!
 //! `path` is the `Path` that `peer` sees. `runs` makes operations of queued slices; `operation` is an operation under
-//! way, and `steps` takes it from step to step. `serve` is the target's side. `mapped` maps device memory of other
-//! processes, which `lending` lends. `wire` has the messages of the two sides, `service` the thread of all this, `due`
-//! the work of a turn, `staged_peer` the state of one peer.
+//! way, `operations` has all of them, and `steps` takes them from step to step. `serve` is the target's side. `mapped`
+//! maps device memory of other processes, which `lending` lends. `bridge` and `bridge_target` copy between devices of
+//! two hosts (`bridges`). `wire` has the messages of the two sides, `service` the thread of all this, `due` the work
+//! of a turn, `staged_peer` the state of one peer, `shared` what other threads see.
 
 mod bridge;
 mod bridge_target;
+mod bridges;
 mod due;
 mod event;
 mod lending;
 mod mapped;
 mod operation;
+mod operations;
 mod path;
 mod quarantine;
 mod ring;
 mod runs;
 mod serve;
 mod service;
+mod shared;
 mod staged_peer;
 mod steps;
 #[cfg(test)]
 pub mod tests;
 pub mod wire;
 
-pub use service::{Mover, Part, Service, Settings};
+pub use service::{Mover, StageService, StageSettings, StagedPart};

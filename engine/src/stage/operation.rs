@@ -1,9 +1,9 @@
 //! A run of slices of one transfer under way: its step, and its requests to the target. All slices of a run are alike:
 //! device memory or host memory here, and there. `steps` takes it from one step to the next.
 
-use super::bridge::BridgeSlot;
+use super::bridges::BridgeSlot;
 use super::mapped::{Held, Pair};
-use super::ring::Slot;
+use super::ring::StagingSlot;
 use super::wire::{layout, Block, Blocks, Fault};
 use crate::complete::transfer::Failure;
 use crate::complete::Transfer;
@@ -13,7 +13,7 @@ use crate::types::{Boottime, MemoryKind, Monotonic, Op, RegionId, Request, Slice
 use std::sync::Arc;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum OperationStep {
     Reach,
     Grant,
     Slot,
@@ -40,8 +40,8 @@ pub struct Operation {
     pub remote_device: bool,
     pub method: Method,
     pub held: Vec<Held>,
-    pub step: Step,
-    pub slot: Option<Slot>,
+    pub step: OperationStep,
+    pub slot: Option<StagingSlot>,
     /// BRIDGED: the slots, unless the devices are copying between them.
     pub bridge_slot: Option<BridgeSlot>,
     /// The target's slot: its region and address.
@@ -75,7 +75,7 @@ impl Operation {
             remote_device,
             method,
             held: Vec::new(),
-            step: Step::Grant,
+            step: OperationStep::Grant,
             slot: None,
             bridge_slot: None,
             remote: None,
@@ -151,7 +151,7 @@ impl Operation {
 
     /// Returns the part's requests: one for each good slice, or one for the whole slot.
     pub fn requests(&self) -> Vec<Request> {
-        let here = self.slot.as_ref().map(Slot::address);
+        let here = self.slot.as_ref().map(StagingSlot::address);
         if let (Some(local), Some((remote_region, remote))) = (here, self.remote) {
             let (_, length) = layout(self.slices().iter().map(|slice| slice.length));
             return vec![Request { local, remote, length, remote_region }];

@@ -14,7 +14,7 @@ use std::sync::Arc;
 impl Stage {
     /// Begins queued slices, as far as there is room.
     pub fn pump(&mut self) {
-        while self.under_way < self.under_way_max {
+        while self.operations.has_room() {
             let Some(peer) = self.due.next_queued() else { return };
             let Some(side) = self.sides.get(&peer) else { continue };
             let limits = PullLimits {
@@ -77,40 +77,27 @@ impl Stage {
                     _ => SliceRange { end: at + fitting(left.of(&transfer.spec.slices)), ..left },
                 };
                 let devices = (local_device, remote_device);
-                let operation = Operation::new(transfer.clone(), run, devices, method);
                 at = run.end;
-                let op = self.draw_operation();
-                self.under_way += 1;
-                if let Some(side) = self.sides.get_mut(&peer) {
-                    side.operations.insert(op, operation);
-                }
+                let op = self.operations.add(peer, Operation::new(transfer.clone(), run, devices, method));
                 self.begin(peer, op);
             }
         }
     }
 
-    /// Returns the number of a new operation.
-    pub fn draw_operation(&mut self) -> OperationId {
-        let number = self.next_op;
-        self.next_op += 1;
-        OperationId::from_raw(number)
-    }
-
     /// Splits an operation anew if some of the peer's memory was announced as device memory since the operation began.
     /// False: nothing changed.
     pub fn split_again(&mut self, peer: PeerId, op: OperationId) -> bool {
-        let Some(side) = self.sides.get_mut(&peer) else { return false };
+        let Some(side) = self.sides.get(&peer) else { return false };
         let remote = side.peer.remote.snapshot();
         let is_device = |slice: &Slice| {
             let at = remote.location_at(slice.region, slice.remote, u64::from(slice.length));
             at.is_some_and(|at| at.kind.is_device())
         };
         let changed = |it: &Operation| !it.remote_device && it.slices().iter().any(is_device);
-        if !side.operations.get(&op).is_some_and(changed) {
+        if !self.operations.get(peer, op).is_some_and(changed) {
             return false;
         }
-        let Some(operation) = side.operations.remove(&op) else { return false };
-        self.under_way -= 1;
+        let Some(operation) = self.operations.take(peer, op) else { return false };
         self.split(peer, &operation.transfer, operation.range, false, false);
         self.give_back(operation.slot);
         true

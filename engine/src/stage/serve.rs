@@ -5,7 +5,7 @@
 use super::bridge_target::ExposedSlot;
 use super::event::Event;
 use super::mapped::device;
-use super::ring::Slot;
+use super::ring::StagingSlot;
 use super::service::{cause, Stage};
 use super::wire::{layout, Blocks, Fault, Message};
 use crate::command::Command;
@@ -14,14 +14,14 @@ use crate::limits::STAGE_OPERATIONS_MAX;
 use crate::region::Region;
 use crate::status::{Error, Result, Status};
 use crate::sys::clock;
-use crate::sys::map::HashSet;
+use crate::sys::map::{HashMap, HashSet};
 use crate::sys::moment;
 use crate::types::{Boottime, Location, Op, OperationId, PeerId, RegionId};
 use std::ops::Range;
 use std::sync::Arc;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum ServedState {
     /// Waits for a slot; or, with a slot, for the peer's next message.
     Waiting,
     Copying,
@@ -29,12 +29,12 @@ enum State {
     Reported,
 }
 
-pub struct Served {
+struct Served {
     op: Op,
-    state: State,
-    pub slot: Option<Slot>,
-    /// The operation's number in the queue for a slot.
-    asked: u64,
+    state: ServedState,
+    slot: Option<StagingSlot>,
+    /// The operation's place among those that wait for a slot.
+    place: u64,
     /// The slot, if it belongs to a bridge.
     exposed: Option<ExposedSlot>,
     blocks: Option<Blocks>,
@@ -47,6 +47,29 @@ pub struct Served {
     not_begun: bool,
     /// The initiator does not wait any more.
     released: bool,
+}
+
+/// The operations of one peer that this engine serves.
+#[derive(Default)]
+pub struct ServedOperations {
+    all: HashMap<OperationId, Served>,
+    /// Slots that the peer used when it was lost. Its data may still arrive in them.
+    lost_slots: Vec<StagingSlot>,
+}
+
+impl ServedOperations {
+    /// Returns whether nothing of the peer is left here.
+    pub fn is_over(&self) -> bool {
+        self.all.is_empty() && self.lost_slots.is_empty()
+    }
+
+    pub fn take_lost_slots(&mut self) -> Vec<StagingSlot> {
+        std::mem::take(&mut self.lost_slots)
+    }
+
+    pub fn into_slots(self) -> impl Iterator<Item = StagingSlot> {
+        self.all.into_values().filter_map(|served| served.slot).chain(self.lost_slots)
+    }
 }
 
 /// Blocks on one device, and the pieces to copy.
@@ -81,9 +104,9 @@ impl Served {
     fn new(op: Op, blocks: Option<Blocks>) -> Served {
         Served {
             op,
-            state: State::Waiting,
+            state: ServedState::Waiting,
             slot: None,
-            asked: 0,
+            place: 0,
             exposed: None,
             blocks,
             faults: Vec::new(),
@@ -113,17 +136,17 @@ impl Served {
 
 impl Stage {
     fn find_served(&mut self, peer: PeerId, op: OperationId) -> Option<&mut Served> {
-        self.sides.get_mut(&peer)?.served.get_mut(&op)
+        self.sides.get_mut(&peer)?.served.all.get_mut(&op)
     }
 
     /// Adds an operation of the peer's. False when the peer has more of them than a correct engine.
     fn enter(&mut self, peer: PeerId, op: OperationId, served: Served) -> bool {
         let Some(side) = self.sides.get_mut(&peer) else { return false };
-        if side.served.len() >= STAGE_OPERATIONS_MAX {
+        if side.served.all.len() >= STAGE_OPERATIONS_MAX {
             self.misbehaved(peer);
             return false;
         }
-        side.served.insert(op, served);
+        side.served.all.insert(op, served);
         true
     }
 
@@ -131,10 +154,9 @@ impl Stage {
         if !self.enter(peer, op, served) {
             return;
         }
-        let number = self.slots_asked.last_key_value().map_or(0, |(number, _)| number + 1);
-        self.slots_asked.insert(number, (peer, op));
+        let place = self.incoming.wait(peer, op);
         if let Some(served) = self.find_served(peer, op) {
-            served.asked = number;
+            served.place = place;
         }
         self.give_slots();
     }
@@ -147,27 +169,20 @@ impl Stage {
                 self.send(peer, Message::Grant { op, region, address });
             }
             // Refused: the answer was lost with its connection.
-            Some(served) if served.state == State::Reported => self.report(peer, op),
+            Some(served) if served.state == ServedState::Reported => self.report(peer, op),
             Some(_) => {}
         }
     }
 
     /// Gives out incoming slots, in the order of the requests.
     pub fn give_slots(&mut self) {
-        while let Some((peer, op)) = self.slots_asked.values().next().copied() {
-            let waits = |served: &mut Served| served.slot.is_none() && served.state == State::Waiting;
-            if !self.find_served(peer, op).is_some_and(waits) {
-                self.slots_asked.pop_first();
-                continue;
-            }
-            let taken = match self.incoming.take() {
-                Ok(None) => return,
-                taken => taken,
-            };
-            self.slots_asked.pop_first();
+        let waits = |served: &Served| served.slot.is_none() && served.state == ServedState::Waiting;
+        while let Some(((peer, op), taken)) = self.incoming.serve(|peer, op| {
+            self.sides.get(&peer).and_then(|side| side.served.all.get(&op)).is_some_and(waits)
+        }) {
             let Some(served) = self.find_served(peer, op) else { continue };
             match taken {
-                Ok(Some((slot, is_new))) => {
+                Ok((slot, is_new)) => {
                     let (region, address) = (slot.region, slot.address());
                     served.slot = Some(slot);
                     let is_write = served.op == Op::Write;
@@ -180,9 +195,8 @@ impl Stage {
                         self.copy_blocks(peer, op)
                     }
                 }
-                Ok(None) => {}
                 Err(error) => {
-                    served.state = State::Reported;
+                    served.state = ServedState::Reported;
                     served.fail(0..1, cause(&error));
                     let faults = served.faults.clone();
                     self.send(peer, Message::Done { op, faults });
@@ -211,12 +225,11 @@ impl Stage {
 
     /// Gives an operation the bridge slot that its message names.
     fn take_exposed_slot(&mut self, peer: PeerId, op: OperationId, kind: Op, blocks: &Blocks) -> bool {
-        let Some(exposed) = blocks.bridge_slot.and_then(|id| self.exposed_slot(peer, id)) else {
-            return false;
-        };
-        let Some(side) = self.sides.get_mut(&peer) else { return false };
+        let Some(side) = self.sides.get(&peer) else { return false };
+        let Some(exposed) = blocks.bridge_slot.and_then(|id| side.exposures.slot(id)) else { return false };
         // The peer may take the slot for free while a copy still uses it.
-        if side.served.values().filter_map(|it| it.exposed.as_ref()).any(|taken| taken.is_same(&exposed)) {
+        if side.served.all.values().filter_map(|it| it.exposed.as_ref()).any(|taken| taken.is_same(&exposed))
+        {
             return false;
         }
         self.enter(peer, op, Served { exposed: Some(exposed), ..Served::new(kind, None) })
@@ -226,9 +239,9 @@ impl Stage {
         let Some(served) = self.find_served(peer, op) else { return };
         served.blocks = Some(blocks);
         match served.state {
-            State::Waiting if served.has_slot() => self.copy_blocks(peer, op),
-            State::Waiting | State::Copying => {}
-            State::Reported => self.report(peer, op),
+            ServedState::Waiting if served.has_slot() => self.copy_blocks(peer, op),
+            ServedState::Waiting | ServedState::Copying => {}
+            ServedState::Reported => self.report(peer, op),
         }
     }
 
@@ -236,12 +249,12 @@ impl Stage {
     fn copy_blocks(&mut self, peer: PeerId, op: OperationId) {
         let now_ns = clock::boottime_ns();
         let in_time = |served: &mut Served| served.blocks.as_ref().is_some_and(|it| now_ns < it.not_after_ns);
-        if !self.find_served(peer, op).is_some_and(in_time) || !self.begin_peer_copy(peer) {
+        if !self.find_served(peer, op).is_some_and(in_time) || !self.shared.begin_copy(peer) {
             return; // the initiator asks again, or has given up
         }
         let batches = self.check(peer, op);
         let Some(served) = self.find_served(peer, op) else { return };
-        served.state = State::Copying;
+        served.state = ServedState::Copying;
         // Counts one extra, so that no batch is the last while others are being started.
         served.copying = 1;
         for batch in batches {
@@ -295,9 +308,8 @@ impl Stage {
     }
 
     fn start(&mut self, peer: PeerId, op: OperationId, Batch { at, pieces, begun }: Batch) {
-        let Some(served) = self.sides.get_mut(&peer).and_then(|side| side.served.get_mut(&op)) else {
-            return;
-        };
+        let side = self.sides.get_mut(&peer);
+        let Some(served) = side.and_then(|side| side.served.all.get_mut(&op)) else { return };
         let locked = match &mut served.slot {
             Some(slot) => self.incoming.lock(slot, at.kind),
             None => Ok(()),
@@ -337,21 +349,21 @@ impl Stage {
         }
         if std::mem::take(&mut served.not_begun) && !served.released {
             // The copy's turn came too late. The initiator has asked again, will ask again, or has given up.
-            served.state = State::Waiting;
+            served.state = ServedState::Waiting;
             served.faults.clear();
             let regions = std::mem::take(&mut served.regions);
             regions.iter().for_each(|region| region.leave());
-            self.end_peer_copy(peer);
+            self.shared.end_copy(peer);
             return self.copy_blocks(peer, op);
         }
-        served.state = State::Reported;
+        served.state = ServedState::Reported;
         served.faults.sort_unstable_by_key(|fault| fault.block);
         let (released, is_write) = (served.released, served.op == Op::Write);
         let regions = std::mem::take(&mut served.regions);
         // The data is in place: the slot is free, even if the answer is lost.
         let slot = if is_write { served.slot.take() } else { None };
         regions.iter().for_each(|region| region.leave());
-        self.end_peer_copy(peer);
+        self.shared.end_copy(peer);
         if let Some(slot) = slot {
             self.incoming.give(slot);
         }
@@ -387,12 +399,12 @@ impl Stage {
     /// are queued or run, the answer is BUSY.
     pub fn stopped(&mut self, peer: PeerId, op: OperationId) {
         match self.find_served(peer, op).map(|served| served.state) {
-            Some(State::Copying) => {
+            Some(ServedState::Copying) => {
                 let timeout_ms = self.drivers.timeout().as_millis() as u64;
                 self.send(peer, Message::Busy { op, timeout_ms });
             }
-            Some(State::Reported) => self.report(peer, op),
-            Some(State::Waiting) => {
+            Some(ServedState::Reported) => self.report(peer, op),
+            Some(ServedState::Waiting) => {
                 self.released(peer, op);
                 self.send(peer, Message::Unknown { op });
             }
@@ -403,19 +415,17 @@ impl Stage {
     /// Handles RELEASE: the initiator does not need the operation any more.
     pub fn released(&mut self, peer: PeerId, op: OperationId) {
         let Some(side) = self.sides.get_mut(&peer) else { return };
-        match side.served.get_mut(&op) {
-            Some(served) if served.state == State::Copying => served.released = true,
+        match side.served.all.get_mut(&op) {
+            Some(served) if served.state == ServedState::Copying => served.released = true,
             Some(_) => {
-                let Some(served) = side.served.remove(&op) else { return };
-                self.due.ended.insert(peer);
+                let Some(served) = side.served.all.remove(&op) else { return };
+                self.due.end(peer);
                 // Otherwise an initiator that asks and gives up repeatedly would fill the queue.
-                if self.slots_asked.get(&served.asked) == Some(&(peer, op)) {
-                    self.slots_asked.remove(&served.asked);
-                }
+                self.incoming.leave(served.place, peer, op);
                 let slot = served.slot;
                 match slot {
                     // A lost peer's data may still arrive in the slot.
-                    Some(slot) if side.is_lost() => side.lost_slots.push(slot),
+                    Some(slot) if side.is_lost() => side.served.lost_slots.push(slot),
                     Some(slot) => self.incoming.give(slot),
                     None => {}
                 }
@@ -428,7 +438,7 @@ impl Stage {
     /// Releases all operations of the peer except those in `but`.
     pub fn drop_served(&mut self, peer: PeerId, but: &HashSet<OperationId>) {
         let Some(side) = self.sides.get(&peer) else { return };
-        let gone: Vec<OperationId> = side.served.keys().filter(|op| !but.contains(op)).copied().collect();
+        let gone: Vec<OperationId> = side.served.all.keys().filter(|op| !but.contains(op)).copied().collect();
         gone.into_iter().for_each(|op| self.released(peer, op));
     }
 }

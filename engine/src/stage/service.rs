@@ -2,18 +2,20 @@
 //! `event`. The control loop begins and ends sessions (`TransportService`), devices and transfers report the end of a
 //! step, and callers post or strike.
 
+use super::bridges::Bridges;
 use super::due::Due;
 use super::event::{Event, Inbox};
 use super::lending::Loans;
+use super::operations::Operations;
 use super::path::StagedPath;
 use super::quarantine::Running;
 use super::ring::Ring;
+use super::shared::Shared;
 use super::staged_peer::StagedPeer;
-use super::wire::{Message, MESSAGE_BYTES};
+use super::wire::Message;
 use crate::command::{Command, Commands};
 use crate::complete::Transfer;
-use crate::device::{Drivers, Worker};
-use crate::limits::STAGE_QUEUED_BYTES_MAX;
+use crate::device::Drivers;
 use crate::peer::{Closed, Path, Peer, SessionInfo, TransportService};
 use crate::region::Registry;
 use crate::status::{Error, Result, Status};
@@ -21,18 +23,11 @@ use crate::sys::lock::Mutex;
 use crate::sys::map::{HashMap, HashSet};
 use crate::sys::thread::JoinHandle;
 use crate::sys::{clock, thread, turns};
-use crate::types::{
-    Access, BridgeId, LaneId, MemoryKind, Monotonic, Op, OperationId, PeerId, RegionId, Request, Transport,
-};
-use std::collections::{BTreeMap, VecDeque};
+use crate::types::{Access, LaneId, MemoryKind, Monotonic, Op, PeerId, RegionId, Request, Transport};
 use std::sync::Arc;
-use std::time::Duration;
-
-/// The pause between two looks at slots that were given up.
-pub(super) const TIDY_PAUSE: Duration = Duration::from_millis(50);
 
 /// A transfer of host memory that staging submits for a transfer of device memory.
-pub struct Part<'a> {
+pub struct StagedPart<'a> {
     pub op: Op,
     pub requests: &'a [Request],
     pub allowed: u64,
@@ -43,37 +38,20 @@ pub struct Part<'a> {
 /// Submits parts; implemented by `api`.
 pub trait Mover: Send + Sync {
     /// Submits a part, which has no deadline and must be struck together with its transfer.
-    fn submit(&self, peer: &Arc<Peer>, part: Part) -> Result<Arc<Transfer>>;
+    fn submit(&self, peer: &Arc<Peer>, part: StagedPart) -> Result<Arc<Transfer>>;
     /// Forgets a final part, whose results were read.
     fn forget(&self, part: &Transfer);
 }
 
 #[derive(Clone, Copy, Debug)]
-pub struct Settings {
+pub struct StageSettings {
     /// The number of slots of each ring.
     pub slots: u32,
 }
 
-/// The state that other threads may look at.
-#[derive(Default)]
-struct Shared {
-    paths: HashMap<PeerId, Arc<StagedPath>>,
-    /// The peers' copies from and to devices here. An entry exists while the peer's session stands or copies are under
-    /// way.
-    served: HashMap<PeerId, ServedPeer>,
-}
-
-#[derive(Default)]
-struct ServedPeer {
-    copying: u32,
-    may_begin: bool,
-    /// Bytes of messages from the peer that the thread has not decoded yet.
-    queued_bytes: usize,
-}
-
-pub struct Service {
+pub struct StageService {
     inbox: Arc<Inbox>,
-    shared: Arc<Mutex<Shared>>,
+    shared: Arc<Shared>,
     commands: Arc<Commands>,
     drivers: Arc<Drivers>,
     registry: Arc<Registry>,
@@ -84,15 +62,15 @@ pub struct Service {
     start: Arc<Mutex<Option<Stage>>>,
 }
 
-impl Service {
+impl StageService {
     pub fn new(
-        settings: Settings,
+        settings: StageSettings,
         registry: Arc<Registry>,
         drivers: Arc<Drivers>,
         commands: Arc<Commands>,
         mover: Box<dyn Mover>,
-    ) -> Arc<Service> {
-        let (inbox, shared): (Arc<Inbox>, Arc<Mutex<Shared>>) = Default::default();
+    ) -> Arc<StageService> {
+        let (inbox, shared) = (Arc::<Inbox>::default(), Arc::new(Shared::new(commands.clone())));
         let loans = Arc::new(Loans::new(inbox.clone(), drivers.clone()));
         let ring = |access| Ring::new(registry.clone(), drivers.clone(), settings.slots, access);
         let stage = Stage {
@@ -106,19 +84,11 @@ impl Service {
             mover,
             loans: loans.clone(),
             sides: HashMap::default(),
-            due: Due::new(),
-            slots_wanted: VecDeque::new(),
-            slots_asked: BTreeMap::new(),
-            tidy_at: None,
-            next_op: 1,
-            under_way: 0,
-            under_way_max: settings.slots as usize * 2,
-            attached: HashMap::default(),
-            broken: HashSet::default(),
-            next_bridge: 1,
-            bridge_slots: settings.slots,
+            operations: Operations::new(settings.slots as usize * 2),
+            due: Due::default(),
+            bridges: Bridges::new(settings.slots),
         };
-        Arc::new(Service {
+        Arc::new(StageService {
             inbox,
             shared,
             commands,
@@ -164,37 +134,29 @@ impl Service {
     }
 }
 
-impl TransportService for Service {
+impl TransportService for StageService {
     fn prepare(&self) -> Result<()> {
         self.start_thread()
     }
 
     fn stop(&self) {
-        Service::stop(self);
+        StageService::stop(self);
     }
 
     fn begin(&self, session_info: SessionInfo) {
         let peer = session_info.peer.handle;
-        {
-            let mut shared = self.shared.lock();
-            let path = || Arc::new(StagedPath::new(peer, self.inbox.clone(), self.drivers.clone()));
-            shared.paths.entry(peer).or_insert_with(path);
-            shared.served.entry(peer).or_default().may_begin = true;
-        }
+        self.shared.begin(peer, || StagedPath::new(peer, self.inbox.clone(), self.drivers.clone()));
         self.inbox.push(Event::Begin(session_info));
         let transport = Transport::Staged;
         self.commands.push(Command::PathSettled { peer, transport, why: None, pending: false });
     }
 
     fn message(&self, peer: PeerId, body: &[u8]) -> bool {
-        if let Some(served_peer) = self.shared.lock().served.get_mut(&peer) {
-            served_peer.queued_bytes += body.len();
-            if served_peer.queued_bytes > STAGE_QUEUED_BYTES_MAX {
-                return false;
-            }
+        let is_taken = self.shared.received(peer, body.len());
+        if is_taken {
+            self.inbox.push(Event::Received(peer, body.to_vec()));
         }
-        self.inbox.push(Event::Received(peer, body.to_vec()));
-        true
+        is_taken
     }
 
     /// Every engine of this version has a stage, so a refusal changes nothing.
@@ -203,37 +165,34 @@ impl TransportService for Service {
     }
 
     fn path(&self, peer: PeerId) -> Option<(Arc<dyn Path>, String)> {
-        let path: Arc<dyn Path> = self.shared.lock().paths.get(&peer)?.clone();
+        let path: Arc<dyn Path> = self.shared.path(peer)?;
         Some((path, String::new()))
     }
 
     fn end(&self, peer: PeerId) -> Vec<(LaneId, Closed)> {
-        if let Some(served_peer) = self.shared.lock().served.get_mut(&peer) {
-            served_peer.may_begin = false;
-        }
+        self.shared.end(peer);
         self.inbox.push(Event::End(peer));
         Vec::new()
     }
 
     fn forget(&self, peer: PeerId) {
-        self.shared.lock().paths.remove(&peer);
+        self.shared.forget_path(peer);
         self.inbox.push(Event::Forget(peer));
     }
 
     fn is_quiet(&self, peer: PeerId) -> bool {
-        self.shared.lock().served.get(&peer).is_none_or(|served_peer| served_peer.copying == 0)
+        self.shared.copying(peer) == 0
     }
 
     fn unrest(&self, peer: PeerId) -> Option<String> {
-        let copying = self.shared.lock().served.get(&peer).map_or(0, |served_peer| served_peer.copying);
+        let copying = self.shared.copying(peer);
         (copying > 0).then(|| format!("{copying} of its copies run on devices here"))
     }
 
     /// Releases the mapped memory of peers that the kept stage's operations hold. The devices' threads have ended.
     fn bury(&self) -> bool {
         if let Some(stage) = &mut *self.start.lock() {
-            let operations = stage.sides.values_mut().flat_map(|side| side.operations.values_mut());
-            operations.for_each(|operation| operation.held.clear());
+            stage.operations.let_go();
         }
         true
     }
@@ -245,58 +204,39 @@ impl TransportService for Service {
 
 /// The thread's own state. `steps` and `serve` have the operations' steps.
 pub(super) struct Stage {
-    pub inbox: Arc<Inbox>,
-    shared: Arc<Mutex<Shared>>,
-    pub outgoing: Ring,
-    pub incoming: Ring,
-    pub registry: Arc<Registry>,
-    pub drivers: Arc<Drivers>,
-    pub commands: Arc<Commands>,
-    pub mover: Box<dyn Mover>,
-    pub loans: Arc<Loans>,
-    pub sides: HashMap<PeerId, StagedPeer>,
-    pub due: Due,
-    /// (peer, operation) that wait for an outgoing slot; below, peers' operations that wait for an incoming slot, in
-    /// order.
-    pub slots_wanted: VecDeque<(PeerId, OperationId)>,
-    pub slots_asked: BTreeMap<u64, (PeerId, OperationId)>,
-    /// When slots that were given up are looked at again.
-    pub tidy_at: Option<Monotonic>,
-    pub next_op: u64,
-    pub under_way: usize,
-    pub under_way_max: usize,
-    /// The peers and threads of bridges, by bridge number.
-    pub attached: HashMap<BridgeId, (PeerId, Arc<Worker>)>,
-    /// Bridges that failed in use.
-    pub broken: HashSet<BridgeId>,
-    pub next_bridge: u64,
-    /// The number of slots of each bridge.
-    pub bridge_slots: u32,
+    pub(super) inbox: Arc<Inbox>,
+    pub(super) shared: Arc<Shared>,
+    pub(super) outgoing: Ring,
+    pub(super) incoming: Ring,
+    pub(super) registry: Arc<Registry>,
+    pub(super) drivers: Arc<Drivers>,
+    pub(super) commands: Arc<Commands>,
+    pub(super) mover: Box<dyn Mover>,
+    pub(super) loans: Arc<Loans>,
+    pub(super) sides: HashMap<PeerId, StagedPeer>,
+    pub(super) operations: Operations,
+    pub(super) due: Due,
+    pub(super) bridges: Bridges,
 }
 
 impl Stage {
     /// Does the work that events and time have made due.
     pub fn turn(&mut self, now: Monotonic) {
         self.check_due(now);
-        if self.tidy_at.is_some_and(|at| at <= now) {
-            self.tidy(now);
+        if self.incoming.next_tidy().is_some_and(|at| at <= now) {
+            self.incoming.tidy(now);
             self.give_slots();
         }
         self.pump();
         self.flush();
     }
 
-    /// Frees slots that were given up, and plans the next look if some are left.
-    fn tidy(&mut self, now: Monotonic) {
-        self.tidy_at = self.incoming.tidy().then(|| now + TIDY_PAUSE);
-    }
-
     pub fn end(&mut self) {
         for side in std::mem::take(&mut self.sides).into_values() {
-            let served = side.served.into_values().filter_map(|served| served.slot);
-            served.chain(side.lost_slots).for_each(|slot| self.incoming.give(slot));
+            side.served.into_slots().for_each(|slot| self.incoming.give(slot));
         }
-        std::mem::take(&mut self.attached).into_values().for_each(|(_, worker)| worker.quit());
+        self.operations.end();
+        self.bridges.end();
         self.outgoing.end();
         self.incoming.end();
     }
@@ -306,29 +246,27 @@ impl Stage {
             Event::Begin(session_info) => self.begin_session(session_info),
             Event::End(peer) => {
                 if let Some(side) = self.sides.get_mut(&peer) {
-                    side.session = None;
-                    side.out.clear();
-                    side.reached.clear();
-                    side.borrowers.clear();
-                    side.bridges.retain(|_, bridge| bridge.stands());
+                    side.end();
                 }
+                self.bridges.disconnected(peer);
             }
             Event::Forget(peer) => {
                 self.lost(peer);
-                self.forget_bridges(peer);
+                self.bridges.forget(peer);
+                self.sides.get_mut(&peer).into_iter().for_each(|side| side.exposures.keep(&[]));
                 self.drop_served(peer, &HashSet::default());
-                self.due.ended.insert(peer);
+                self.due.end(peer);
             }
             Event::Quiet(peer) => {
                 self.loans.take_back_from(peer);
-                let slots = self.sides.get_mut(&peer).map(|side| std::mem::take(&mut side.lost_slots));
+                let slots = self.sides.get_mut(&peer).map(|side| side.served.take_lost_slots());
                 let regions: Vec<RegionId> =
                     slots.into_iter().flatten().map(|slot| self.incoming.retire(slot)).collect();
                 if !regions.is_empty() {
                     self.commands.push(Command::RegionsRemoved(regions));
-                    self.tidy(clock::monotonic_ns());
+                    self.incoming.tidy(clock::monotonic_ns());
                 }
-                self.due.ended.insert(peer);
+                self.due.end(peer);
                 self.give_slots();
             }
             Event::Received(peer, body) => self.received(peer, &body),
@@ -349,7 +287,7 @@ impl Stage {
             Event::Copied { peer, op, result } => self.copied(peer, op, result),
             Event::Served { peer, op, begun, result } => self.served(peer, op, begun, result),
             Event::Mapped { peer, session, key, result } => {
-                if self.sides.get(&peer).is_some_and(|side| side.session == session) {
+                if self.sides.get(&peer).is_some_and(|side| side.session() == session) {
                     self.mapped(peer, key, result);
                 }
             }
@@ -365,20 +303,17 @@ impl Stage {
     fn begin_session(&mut self, session_info: SessionInfo) {
         let handle = session_info.peer.handle;
         let side = self.sides.entry(handle).or_insert_with(|| StagedPeer::new(session_info.peer.clone()));
-        side.session = Some(session_info.session_id);
+        side.begin(session_info.session_id);
         // Some bridges may have failed after the last session had ended.
-        side.bridges.retain(|_, bridge| bridge.stands());
-        side.lost = false;
+        self.bridges.disconnected(handle);
         self.due.queue(handle);
-        let ops: Vec<OperationId> = side.operations.keys().copied().collect();
-        self.send(handle, Message::Live { ops: ops.clone(), bridges: self.bridges(handle) });
+        let ops = self.operations.of(handle, |_| true);
+        self.send(handle, Message::Live { ops: ops.clone(), bridges: self.bridges.kept(handle) });
         ops.into_iter().for_each(|op| self.repeat_messages(handle, op));
     }
 
     fn received(&mut self, peer: PeerId, body: &[u8]) {
-        if let Some(served_peer) = self.shared.lock().served.get_mut(&peer) {
-            served_peer.queued_bytes = served_peer.queued_bytes.saturating_sub(body.len());
-        }
+        self.shared.taken_in(peer, body.len());
         match Message::decode_all(body) {
             Ok(messages) => messages.into_iter().for_each(|message| self.message_from(peer, message)),
             Err(_) => self.misbehaved(peer),
@@ -400,10 +335,7 @@ impl Stage {
             Message::Release { op } => self.released(peer, op),
             Message::Live { ops, bridges } => {
                 self.drop_served(peer, &ops.into_iter().collect());
-                let bridges: HashSet<BridgeId> = bridges.into_iter().collect();
-                if let Some(side) = self.sides.get_mut(&peer) {
-                    side.exposures.retain(|bridge, _| bridges.contains(bridge));
-                }
+                self.sides.get_mut(&peer).into_iter().for_each(|side| side.exposures.keep(&bridges));
             }
             Message::Grant { op, region, address } => self.granted(peer, op, (region, address)),
             Message::Ready { op, region, address, faults } => {
@@ -428,42 +360,24 @@ impl Stage {
 
     /// Queues a message to the peer, which is sent at the end of this turn; drops it while there is no session.
     pub fn send(&mut self, peer: PeerId, message: Message) {
-        let Some(side) = self.sides.get_mut(&peer).filter(|side| side.session.is_some()) else { return };
-        message.encode(&mut side.out);
-        self.due.talking.insert(peer);
-        if side.out.len() > MESSAGE_BYTES {
-            side.flush(&self.commands);
+        if let Some(side) = self.sides.get_mut(&peer).filter(|side| side.is_connected()) {
+            side.push(&message, &self.commands);
+            self.due.talk(peer);
         }
     }
 
     pub fn forget_if_over(&mut self, peer: PeerId) {
-        if self.sides.get(&peer).is_some_and(StagedPeer::is_over) {
+        let is_over = |side: &StagedPeer| side.is_over() && !self.operations.has_any(peer);
+        if self.sides.get(&peer).is_some_and(is_over) {
             self.sides.remove(&peer);
-            self.shared.lock().served.remove(&peer);
+            self.shared.forget_copies(peer);
         }
     }
 
     /// Records why memory of this kind could not be mapped, for the reason of the route.
     pub fn note_obstacle(&self, peer: PeerId, kind: MemoryKind, why: &str) {
-        if let Some(path) = self.shared.lock().paths.get(&peer) {
+        if let Some(path) = self.shared.path(peer) {
             path.note_obstacle(kind, why);
-        }
-    }
-
-    /// Begins a copy that the peer asked for; false when its session is over.
-    pub fn begin_peer_copy(&self, peer: PeerId) -> bool {
-        let mut shared = self.shared.lock();
-        let served_peer = shared.served.get_mut(&peer).filter(|served_peer| served_peer.may_begin);
-        served_peer.map(|served_peer| served_peer.copying += 1).is_some()
-    }
-
-    /// Ends a copy that `begin_peer_copy` began.
-    pub fn end_peer_copy(&self, peer: PeerId) {
-        let mut shared = self.shared.lock();
-        let Some(served_peer) = shared.served.get_mut(&peer) else { return };
-        served_peer.copying -= 1;
-        if served_peer.copying == 0 && !served_peer.may_begin {
-            self.commands.push(Command::TransportQuiet { peer });
         }
     }
 }

@@ -1,16 +1,14 @@
 //! The stage's state of one peer.
 
-use super::bridge::Bridge;
-use super::bridge_target::Exposure;
-use super::mapped::{MappingKey, Pair, Reach};
-use super::operation::Operation;
-use super::ring::Slot;
-use super::serve::Served;
+use super::bridge_target::Exposures;
+use super::lending::Borrower;
+use super::mapped::Reached;
+use super::serve::ServedOperations;
+use super::wire::{Message, MESSAGE_BYTES};
 use crate::command::{Command, Commands};
 use crate::peer::Peer;
-use crate::sys::map::{HashMap, HashSet};
-use crate::types::{BridgeId, MemoryKind, OperationId, RegionId, SessionId, TransferId, Transport};
-use std::collections::BTreeMap;
+use crate::sys::map::HashMap;
+use crate::types::{SessionId, TransferId, Transport};
 use std::sync::Arc;
 use std::task::Waker;
 
@@ -18,28 +16,16 @@ use std::task::Waker;
 pub struct StagedPeer {
     pub peer: Arc<Peer>,
     /// The current session, if any.
-    pub session: Option<SessionId>,
-    pub operations: BTreeMap<OperationId, Operation>,
-    pub served: HashMap<OperationId, Served>,
+    session: Option<SessionId>,
+    /// Encoded messages to send.
+    out: Vec<u8>,
+    lost: bool,
+    pub served: ServedOperations,
     /// The wakers that report when one of these transfers is struck.
     pub watched: HashMap<TransferId, Waker>,
-    /// The peer's memory that devices here reach, in the current session.
-    pub reached: HashMap<MappingKey, Reach>,
-    /// Regions that the peer wants to map, while its process is not yet known.
-    pub borrowers: HashMap<RegionId, (MemoryKind, i32)>,
-    /// Pairs of devices that reach each other. They outlast connections.
-    pub bridges: HashMap<Pair, Bridge>,
-    /// Memory here for the peer's bridges; None while it is being made.
-    pub exposures: HashMap<BridgeId, Option<Arc<Exposure>>>,
-    /// The number of requests to devices for such memory, including those for bridges no longer wanted.
-    pub exposing: usize,
-    /// Regions that devices are exporting for the peer.
-    pub lending: HashSet<RegionId>,
-    /// Encoded messages to send.
-    pub out: Vec<u8>,
-    /// Slots that the peer used when it was lost.
-    pub lost_slots: Vec<Slot>,
-    pub lost: bool,
+    pub reached: Reached,
+    pub borrower: Borrower,
+    pub exposures: Exposures,
 }
 
 impl StagedPeer {
@@ -47,19 +33,30 @@ impl StagedPeer {
         StagedPeer {
             peer,
             session: None,
-            operations: BTreeMap::new(),
-            served: HashMap::default(),
-            watched: HashMap::default(),
-            reached: HashMap::default(),
-            borrowers: HashMap::default(),
-            bridges: HashMap::default(),
-            exposures: HashMap::default(),
-            exposing: 0,
-            lending: HashSet::default(),
             out: Vec::new(),
-            lost_slots: Vec::new(),
             lost: false,
+            served: ServedOperations::default(),
+            watched: HashMap::default(),
+            reached: Reached::default(),
+            borrower: Borrower::default(),
+            exposures: Exposures::default(),
         }
+    }
+
+    pub fn begin(&mut self, session: SessionId) {
+        (self.session, self.lost) = (Some(session), false);
+    }
+
+    /// Ends the session, and all that does not outlast it.
+    pub fn end(&mut self) {
+        self.session = None;
+        self.out.clear();
+        self.reached.clear();
+        self.borrower.disconnected();
+    }
+
+    pub fn lose(&mut self) {
+        self.lost = true;
     }
 
     pub fn is_connected(&self) -> bool {
@@ -74,9 +71,17 @@ impl StagedPeer {
         self.lost
     }
 
-    /// Returns whether a lost peer has nothing left here.
+    /// Returns whether a lost peer has nothing left here but perhaps operations of this side.
     pub fn is_over(&self) -> bool {
-        self.lost && self.operations.is_empty() && self.served.is_empty() && self.lost_slots.is_empty()
+        self.lost && self.served.is_over()
+    }
+
+    /// Queues a message until `flush`.
+    pub fn push(&mut self, message: &Message, commands: &Commands) {
+        message.encode(&mut self.out);
+        if self.out.len() > MESSAGE_BYTES {
+            self.flush(commands);
+        }
     }
 
     /// Sends the queued messages; drops them while there is no session.

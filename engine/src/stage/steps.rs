@@ -11,9 +11,9 @@
 //! given up because its transfer was struck. In ANSWER the target acts alone, so it may do so for a lease only.
 
 use super::event::{waker, Event};
-use super::operation::{Method, Operation, Step};
-use super::ring::Slot;
-use super::service::{cause, Part, Stage};
+use super::operation::{Method, Operation, OperationStep};
+use super::ring::StagingSlot;
+use super::service::{cause, Stage, StagedPart};
 use super::wire::{Fault, Message};
 use crate::complete::transfer::{Failure, Strike};
 use crate::complete::{Fence, State, TransferFlags};
@@ -41,17 +41,8 @@ pub fn add(batches: &mut Batches, at: Location, piece: Piece) {
 }
 
 impl Stage {
-    pub fn operation(&mut self, peer: PeerId, op: OperationId) -> Option<&mut Operation> {
-        self.sides.get_mut(&peer)?.operations.get_mut(&op)
-    }
-
-    /// Returns the operation if it is at this step.
-    pub fn at(&mut self, peer: PeerId, op: OperationId, step: Step) -> Option<&mut Operation> {
-        self.operation(peer, op).filter(|operation| operation.step == step)
-    }
-
     pub fn begin(&mut self, peer: PeerId, op: OperationId) {
-        let Some(operation) = self.operation(peer, op) else { return };
+        let Some(operation) = self.operations.get_mut(peer, op) else { return };
         match operation.method {
             Method::Mapped(_) => return self.reach(peer, op),
             Method::Bridged(_) => return self.cross(peer, op),
@@ -59,10 +50,10 @@ impl Stage {
         }
         match (operation.remote_device, operation.op()) {
             (true, Op::Write) => {
-                operation.step = Step::Grant;
+                operation.step = OperationStep::Grant;
                 operation.ask_again_ns = clock::monotonic_ns() + LOOK_NS;
                 self.send(peer, Message::Want { op });
-                self.plan(peer, op);
+                self.operations.plan(peer, op);
             }
             (true, Op::Read) => self.ask(peer, op),
             (false, _) => self.find_slot(peer, op),
@@ -72,46 +63,40 @@ impl Stage {
     /// Asks a silent peer that owes a slot whether it is there: nothing is posted that would show that its host has
     /// crashed.
     pub fn look_after(&mut self, peer: PeerId, op: OperationId, now_ns: Monotonic) {
-        let Some(side) = self.sides.get_mut(&peer) else { return };
+        let Some(side) = self.sides.get(&peer) else { return };
         side.peer.ask_if_silent();
-        if let Some(operation) = side.operations.get_mut(&op) {
+        if let Some(operation) = self.operations.get_mut(peer, op) {
             operation.ask_again_ns = now_ns + LOOK_NS;
         }
-        self.plan(peer, op);
+        self.operations.plan(peer, op);
     }
 
     /// Waits for a slot here if a device takes part here; otherwise starts the move.
     fn find_slot(&mut self, peer: PeerId, op: OperationId) {
-        let Some(operation) = self.operation(peer, op) else { return };
+        let Some(operation) = self.operations.get_mut(peer, op) else { return };
         if !operation.local_device {
             return self.move_part(peer, op);
         }
-        operation.step = Step::Slot;
-        self.slots_wanted.push_back((peer, op));
+        operation.step = OperationStep::Slot;
+        self.outgoing.wait(peer, op);
         self.give_out_slots();
     }
 
     fn give_out_slots(&mut self) {
-        while let Some((peer, op)) = self.slots_wanted.front().copied() {
-            if self.at(peer, op, Step::Slot).is_none() {
-                self.slots_wanted.pop_front();
-                continue;
-            }
-            match self.outgoing.take() {
-                Ok(None) => return,
-                Ok(Some((slot, _))) => {
-                    self.slots_wanted.pop_front();
-                    let Some(operation) = self.operation(peer, op) else { continue };
+        let waits = |operation: &Operation| operation.step == OperationStep::Slot;
+        while let Some(((peer, op), taken)) =
+            self.outgoing.serve(|peer, op| self.operations.get(peer, op).is_some_and(waits))
+        {
+            let Some(operation) = self.operations.get_mut(peer, op) else { continue };
+            match taken {
+                Ok((slot, _)) => {
                     operation.slot = Some(slot);
                     match operation.op() {
                         Op::Write => self.copy(peer, op),
                         Op::Read => self.move_part(peer, op),
                     }
                 }
-                Err(error) => {
-                    self.slots_wanted.pop_front();
-                    self.fail(peer, op, &error);
-                }
+                Err(error) => self.fail(peer, op, &error),
             }
         }
     }
@@ -125,7 +110,7 @@ impl Stage {
     pub fn note_start(&mut self, peer: PeerId, op: OperationId, started: Result<()>) {
         if let Err(error) = started {
             // Copies that were started report their end; the last of them ends the operation.
-            match self.operation(peer, op) {
+            match self.operations.get_mut(peer, op) {
                 Some(operation) if operation.copying > 0 => operation.fail(cause(&error)),
                 _ => self.fail(peer, op, &error),
             }
@@ -133,9 +118,7 @@ impl Stage {
     }
 
     fn try_copy(&mut self, peer: PeerId, op: OperationId) -> Result<()> {
-        let Some(operation) = self.sides.get_mut(&peer).and_then(|side| side.operations.get_mut(&op)) else {
-            return Ok(());
-        };
+        let Some(operation) = self.operations.get_mut(peer, op) else { return Ok(()) };
         let local = self.registry.snapshot();
         let slot_at = operation.slot_address();
         let write = operation.op() == Op::Write;
@@ -162,10 +145,8 @@ impl Stage {
         direction: Direction,
         batches: Batches,
     ) -> Result<()> {
-        let Some(operation) = self.sides.get_mut(&peer).and_then(|side| side.operations.get_mut(&op)) else {
-            return Ok(());
-        };
-        operation.step = Step::Copy;
+        let Some(operation) = self.operations.get_mut(peer, op) else { return Ok(()) };
+        operation.step = OperationStep::Copy;
         for (at, pieces) in batches {
             if let Some(slot) = &mut operation.slot {
                 self.outgoing.lock(slot, at.kind)?;
@@ -180,7 +161,7 @@ impl Stage {
     }
 
     pub fn copied(&mut self, peer: PeerId, op: OperationId, result: Result<()>) {
-        let Some(operation) = self.operation(peer, op) else { return };
+        let Some(operation) = self.operations.get_mut(peer, op) else { return };
         operation.copying -= 1;
         if let Err(error) = result {
             operation.fail(cause(&error));
@@ -200,13 +181,13 @@ impl Stage {
 
     /// Submits a part between the two sides' host memories, on any path.
     fn move_part(&mut self, peer: PeerId, op: OperationId) {
-        let Some(side) = self.sides.get_mut(&peer) else { return };
-        let Some(operation) = side.operations.get_mut(&op) else { return };
-        operation.step = Step::Move;
+        let Some(side) = self.sides.get(&peer) else { return };
+        let Some(operation) = self.operations.get_mut(peer, op) else { return };
+        operation.step = OperationStep::Move;
         let spec = &operation.transfer.spec;
         let submitted = self.mover.submit(
             &side.peer,
-            Part {
+            StagedPart {
                 op: spec.op,
                 requests: &operation.requests(),
                 allowed: spec.allowed,
@@ -230,13 +211,18 @@ impl Stage {
     }
 
     pub fn moved(&mut self, peer: PeerId, op: OperationId) {
-        let Some(part) = self.at(peer, op, Step::Move).and_then(|operation| operation.part.clone()) else {
+        let Some(part) =
+            self.operations.at(peer, op, OperationStep::Move).and_then(|operation| operation.part.clone())
+        else {
             return;
         };
         if !part.is_final() {
             part.waiter.register_own(&waker(&self.inbox, move || Event::Moved { peer, op }));
         }
-        let Some(operation) = self.at(peer, op, Step::Move).filter(|_| part.is_final()) else { return };
+        let Some(operation) = self.operations.at(peer, op, OperationStep::Move).filter(|_| part.is_final())
+        else {
+            return;
+        };
         operation.part = None;
         let Some(result) = part.result() else { return };
         operation.transfer.report_transport(result.transport);
@@ -261,7 +247,7 @@ impl Stage {
             }
         }
         self.mover.forget(&part);
-        let Some(operation) = self.operation(peer, op) else { return };
+        let Some(operation) = self.operations.get_mut(peer, op) else { return };
         match (struck, operation.op()) {
             (true, _) => self.finish(peer, op, Some(result.fence)),
             // The target has given its slot to another operation.
@@ -284,15 +270,14 @@ impl Stage {
     /// Asks the target to copy, or asks again to extend the time.
     pub fn ask(&mut self, peer: PeerId, op: OperationId) {
         self.try_ask(peer, op);
-        self.plan(peer, op);
+        self.operations.plan(peer, op);
     }
 
     fn try_ask(&mut self, peer: PeerId, op: OperationId) {
-        let Some(side) = self.sides.get_mut(&peer) else { return };
-        let connected = side.is_connected();
-        let Some(operation) = side.operations.get_mut(&op) else { return };
-        operation.step = Step::Answer;
-        if !connected {
+        let Some(side) = self.sides.get(&peer) else { return };
+        let Some(operation) = self.operations.get_mut(peer, op) else { return };
+        operation.step = OperationStep::Answer;
+        if !side.is_connected() {
             operation.ask_again_ns = Monotonic::NEVER;
             return;
         }
@@ -315,18 +300,18 @@ impl Stage {
 
     /// Repeats, on a new connection, the messages that the target may not have received.
     pub fn repeat_messages(&mut self, peer: PeerId, op: OperationId) {
-        match self.operation(peer, op).map(|operation| (operation.step, operation.is_struck())) {
-            Some((Step::Reach, _)) => self.begin(peer, op),
-            Some((Step::Grant, _)) => self.send(peer, Message::Want { op }),
-            Some((Step::Answer, false)) => self.ask(peer, op),
-            Some((Step::Answer, true)) => self.stop(peer, op),
+        match self.operations.get_mut(peer, op).map(|operation| (operation.step, operation.is_struck())) {
+            Some((OperationStep::Reach, _)) => self.begin(peer, op),
+            Some((OperationStep::Grant, _)) => self.send(peer, Message::Want { op }),
+            Some((OperationStep::Answer, false)) => self.ask(peer, op),
+            Some((OperationStep::Answer, true)) => self.stop(peer, op),
             _ => {}
         }
     }
 
     pub fn granted(&mut self, peer: PeerId, op: OperationId, slot: (RegionId, u64)) {
-        match self.operation(peer, op) {
-            Some(operation) if operation.step == Step::Grant && operation.op() == Op::Write => {
+        match self.operations.get_mut(peer, op) {
+            Some(operation) if operation.step == OperationStep::Grant && operation.op() == Op::Write => {
                 operation.remote = Some(slot);
                 self.find_slot(peer, op);
             }
@@ -336,10 +321,10 @@ impl Stage {
     }
 
     pub fn ready(&mut self, peer: PeerId, op: OperationId, slot: (RegionId, u64), faults: &[Fault]) {
-        let Some(operation) = self.operation(peer, op) else {
+        let Some(operation) = self.operations.get_mut(peer, op) else {
             return self.send(peer, Message::Release { op });
         };
-        if operation.step != Step::Answer || operation.op() != Op::Read {
+        if operation.step != OperationStep::Answer || operation.op() != Op::Read {
             return;
         }
         operation.take_faults(faults);
@@ -357,14 +342,14 @@ impl Stage {
 
     /// Handles DONE. For a WRITE at ANSWER: the data is in the blocks. Otherwise: the target could not begin.
     pub fn done(&mut self, peer: PeerId, op: OperationId, faults: &[Fault]) {
-        let Some(operation) = self.operation(peer, op) else {
+        let Some(operation) = self.operations.get_mut(peer, op) else {
             return self.send(peer, Message::Release { op });
         };
-        if !matches!(operation.step, Step::Answer | Step::Grant) {
+        if !matches!(operation.step, OperationStep::Answer | OperationStep::Grant) {
             return;
         }
         operation.take_faults(faults);
-        if operation.step == Step::Grant || operation.op() == Op::Read {
+        if operation.step == OperationStep::Grant || operation.op() == Op::Read {
             let cause = faults.first().map(|fault| (fault.status, fault.vendor_error));
             operation.fail(cause.unwrap_or((Status::Unavailable, 0)));
         }
@@ -372,7 +357,7 @@ impl Stage {
     }
 
     pub fn unknown(&mut self, peer: PeerId, op: OperationId) {
-        match self.at(peer, op, Step::Answer).map(|operation| operation.is_struck()) {
+        match self.operations.at(peer, op, OperationStep::Answer).map(|operation| operation.is_struck()) {
             Some(true) => self.finish(peer, op, Some(Fence::Confirmed)),
             Some(false) => {
                 self.retire_bridge(peer, op);
@@ -384,7 +369,7 @@ impl Stage {
 
     /// Handles BUSY: copies are queued or run at the target.
     pub fn busy(&mut self, peer: PeerId, op: OperationId, timeout_ms: u64) {
-        if let Some(operation) = self.at(peer, op, Step::Answer) {
+        if let Some(operation) = self.operations.at(peer, op, OperationStep::Answer) {
             operation.await_copies(timeout_ms);
         }
     }
@@ -392,15 +377,15 @@ impl Stage {
     /// Asks the target to begin nothing more of a struck operation, and to report what still runs.
     pub fn stop(&mut self, peer: PeerId, op: OperationId) {
         let Some(lease_ns) = self.sides.get(&peer).map(|side| side.peer.clock.lease_ns()) else { return };
-        if let Some(operation) = self.at(peer, op, Step::Answer) {
+        if let Some(operation) = self.operations.at(peer, op, OperationStep::Answer) {
             operation.ask_again_ns = clock::monotonic_ns() + lease_ns / 4;
             self.send(peer, Message::Stop { op });
         }
-        self.plan(peer, op);
+        self.operations.plan(peer, op);
     }
 
     fn begin_again(&mut self, peer: PeerId, op: OperationId) {
-        let Some(operation) = self.operation(peer, op) else { return };
+        let Some(operation) = self.operations.get_mut(peer, op) else { return };
         operation.restarts += 1;
         let again = operation.restarts <= RESTARTS_MAX && !operation.is_struck();
         let slot = operation.slot.take();
@@ -410,48 +395,45 @@ impl Stage {
             return self.fail(peer, op, &error);
         }
         self.send(peer, Message::Release { op });
-        let renewed = self.draw_operation();
-        let Some(side) = self.sides.get_mut(&peer) else { return };
-        let Some(mut operation) = side.operations.remove(&op) else { return };
+        let Some(mut operation) = self.operations.take(peer, op) else { return };
         operation.reset();
-        side.operations.insert(renewed, operation);
+        let renewed = self.operations.add(peer, operation);
         self.begin(peer, renewed);
     }
 
     /// Handles a struck transfer: gives up steps that have not begun; steps under way end soon.
     pub fn struck(&mut self, peer: PeerId, transfer: TransferId) {
-        let Some(side) = self.sides.get(&peer) else { return };
         let ours = |it: &Operation| it.transfer.handle == transfer && it.is_struck();
-        let ours = side.operations.iter().filter(|(_, operation)| ours(operation));
-        let ops: Vec<OperationId> = ours.map(|(op, _)| *op).collect();
-        for op in ops {
-            let Some(operation) = self.operation(peer, op) else { continue };
+        for op in self.operations.of(peer, ours) {
+            let Some(operation) = self.operations.get_mut(peer, op) else { continue };
             match operation.step {
-                Step::Reach | Step::Grant | Step::Slot => self.finish(peer, op, Some(Fence::Confirmed)),
+                OperationStep::Reach | OperationStep::Grant | OperationStep::Slot => {
+                    self.finish(peer, op, Some(Fence::Confirmed))
+                }
                 // Without a part the bridge carries the data. Its slot stays taken until the devices have finished.
-                Step::Move if operation.part.is_none() => self.finish(peer, op, Some(Fence::Confirmed)),
-                Step::Move => {
-                    let part = operation.part.clone();
-                    let object = self.sides.get(&peer).map(|side| side.peer.clone());
-                    if let (Some(part), Some(object)) = (part, object) {
-                        object.strike(&part, Strike { status: Status::Cancelled, os_error: 0 });
+                OperationStep::Move if operation.part.is_none() => {
+                    self.finish(peer, op, Some(Fence::Confirmed))
+                }
+                OperationStep::Move => {
+                    if let (Some(part), Some(side)) = (&operation.part, self.sides.get(&peer)) {
+                        side.peer.strike(part, Strike { status: Status::Cancelled, os_error: 0 });
                     }
                 }
-                Step::Answer => self.stop(peer, op),
+                OperationStep::Answer => self.stop(peer, op),
                 // Copies end without help.
-                Step::Copy => {}
+                OperationStep::Copy => {}
             }
         }
     }
 
     fn fail(&mut self, peer: PeerId, op: OperationId, error: &Error) {
-        if let Some(operation) = self.operation(peer, op) {
+        if let Some(operation) = self.operations.get_mut(peer, op) {
             operation.fail(cause(error));
         }
         self.finish(peer, op, None);
     }
 
-    pub fn give_back(&mut self, slot: Option<Slot>) {
+    pub fn give_back(&mut self, slot: Option<StagingSlot>) {
         if let Some(slot) = slot {
             self.outgoing.give(slot);
             self.give_out_slots();
@@ -461,12 +443,9 @@ impl Stage {
     /// Ends an operation that cannot touch memory any more. `given_up`: the transfer was struck, and this fence proves
     /// that the memory is the caller's again.
     pub fn finish(&mut self, peer: PeerId, op: OperationId, given_up: Option<Fence>) {
-        let Some(side) = self.sides.get_mut(&peer) else { return };
-        let Some(mut operation) = side.operations.remove(&op) else { return };
-        let object = side.peer.clone();
-        self.under_way -= 1;
-        self.due.checks.set((peer, op), None);
-        self.due.ended.insert(peer);
+        let Some(object) = self.sides.get(&peer).map(|side| side.peer.clone()) else { return };
+        let Some(mut operation) = self.operations.take(peer, op) else { return };
+        self.due.end(peer);
         if operation.remote_device && !matches!(operation.method, Method::Mapped(_)) {
             self.send(peer, Message::Release { op });
         }

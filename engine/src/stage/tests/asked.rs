@@ -2,7 +2,7 @@
 //! thread is not started; the tests call its turns, so each answer follows from the messages before it only.
 
 use super::super::event::Event;
-use super::super::service::{Mover, Part, Service, Settings, Stage};
+use super::super::service::{Mover, Stage, StageService, StageSettings, StagedPart};
 use super::super::wire::{Block, Blocks, BridgeSlotId, Fault, Message};
 use super::*;
 use crate::command::{Command, Commands};
@@ -35,7 +35,7 @@ const FOURTH: OperationId = OperationId::from_raw(4);
 struct Nowhere;
 
 impl Mover for Nowhere {
-    fn submit(&self, _: &Arc<Peer>, _: Part) -> Result<Arc<Transfer>> {
+    fn submit(&self, _: &Arc<Peer>, _: StagedPart) -> Result<Arc<Transfer>> {
         Err(Error::new(Status::Unavailable, "there is nothing to move"))
     }
 
@@ -73,7 +73,7 @@ struct Target {
     fake: Arc<Fake>,
     registry: Arc<Registry>,
     commands: Arc<Commands>,
-    service: Arc<Service>,
+    service: Arc<StageService>,
     stage: Stage,
     peer: Arc<Peer>,
     _turn: MutexGuard<'static, ()>,
@@ -90,8 +90,9 @@ impl Target {
         let limits = Limits { batch_bytes: MIB, depth: 4, timeout: BOUND };
         let drivers = Arc::new(Drivers::new(vec![fake::library()], limits));
         let (commands, peer) = (Arc::<Commands>::default(), peer_with(PEER));
-        let settings = Settings { slots: 2 };
-        let service = Service::new(settings, registry.clone(), drivers, commands.clone(), Box::new(Nowhere));
+        let settings = StageSettings { slots: 2 };
+        let service =
+            StageService::new(settings, registry.clone(), drivers, commands.clone(), Box::new(Nowhere));
         let stage = service.take_stage().unwrap();
         let mut target = Target { fake, registry, commands, service, stage, peer, _turn: turn };
         target.begin();

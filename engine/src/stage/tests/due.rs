@@ -2,7 +2,7 @@
 //! is not started; the tests call its turns.
 
 use super::super::event::Event;
-use super::super::service::{Mover, Part, Service, Settings, Stage};
+use super::super::service::{Mover, Stage, StageService, StageSettings, StagedPart};
 use super::super::wire::Message;
 use crate::complete::Transfer;
 use crate::device::{Drivers, Limits};
@@ -22,7 +22,7 @@ const PEERS: u64 = 1000;
 struct Nowhere;
 
 impl Mover for Nowhere {
-    fn submit(&self, _: &Arc<Peer>, _: Part) -> Result<Arc<Transfer>> {
+    fn submit(&self, _: &Arc<Peer>, _: StagedPart) -> Result<Arc<Transfer>> {
         Err(Error::new(Status::Unavailable, "there is nothing to move"))
     }
 
@@ -30,11 +30,12 @@ impl Mover for Nowhere {
 }
 
 /// A stage with PEERS peers, and its service.
-fn stage() -> (Stage, Arc<Service>) {
+fn stage() -> (Stage, Arc<StageService>) {
     let registry = Arc::new(Registry::new(Tag::from_random(1), None));
     let limits = Limits { batch_bytes: 1, depth: 1, timeout: Duration::from_secs(1) };
     let drivers = Arc::new(Drivers::new(Vec::new(), limits));
-    let service = Service::new(Settings { slots: 2 }, registry, drivers, Arc::default(), Box::new(Nowhere));
+    let service =
+        StageService::new(StageSettings { slots: 2 }, registry, drivers, Arc::default(), Box::new(Nowhere));
     let mut stage = service.take_stage().unwrap();
     for handle in 1..=PEERS {
         service.begin(session_with(peer_with(handle), true));
@@ -82,10 +83,8 @@ fn a_turn_looks_at_the_operations_whose_time_has_come() {
     turn(&mut stage);
     let soon_ns = crate::sys::clock::monotonic_ns() + 1_000_000_000;
     for op in 1..=PEERS {
-        stage.due.checks.set(
-            (PeerId::from_raw(op), OperationId::from_raw(op)),
-            Some(soon_ns + 1_000_000_000_000 * (op % 2)),
-        );
+        let at_ns = soon_ns + 1_000_000_000_000 * (op % 2);
+        stage.operations.check_at(PeerId::from_raw(op), OperationId::from_raw(op), at_ns);
     }
     let before = stage.due.checked;
     stage.check_due(soon_ns - 1);

@@ -3,6 +3,7 @@
 
 use super::mappings::{Mapped, Mappings};
 use super::process::{CallFault, Process};
+use super::session::Why;
 use crate::complete::transfer::Failure;
 use crate::complete::{Fence, Transfer};
 use crate::limits::FRAME_DESCRIPTORS_MAX;
@@ -11,14 +12,12 @@ use crate::region::grants::Grant;
 use crate::region::{range_contains, RemoteMap};
 use crate::status::Status;
 use crate::sys::atomic::Ordering;
-use crate::sys::clock;
 use crate::sys::copy::{self, Piece};
-use crate::sys::guarded;
-use crate::sys::health;
 use crate::sys::landmark::Place;
 use crate::sys::pages::{Pages, LOOKS_MAX};
 use crate::sys::proven::Proven;
 use crate::sys::socket::IoVec;
+use crate::sys::{clock, guarded, health};
 use crate::types::{Monotonic, Op, RegionId, Slice, SliceRange};
 use std::cell::OnceCell;
 use std::ops::Range;
@@ -42,7 +41,7 @@ pub struct Copier {
     pub proven: Option<Arc<Proven>>,
     pub mappings: Mappings,
     /// Ok if system calls reach the process's memory; otherwise the reason.
-    pub by_call: Result<(), String>,
+    pub by_call: Result<(), Why>,
     /// The pages of the process.
     pub pages: Pages,
 }

@@ -15,11 +15,11 @@ const PATIENCE: Duration = Duration::from_millis(500);
 pub struct CopyThreads {
     /// How many threads may copy at one time, including callers that wait.
     threads_max: usize,
-    state: Arc<Awaited<State>>,
+    state: Arc<Awaited<CopyThreadsState>>,
 }
 
 #[derive(Default)]
-struct State {
+struct CopyThreadsState {
     /// The threads that exist, and how many of them sleep.
     alive: usize,
     asleep: usize,
@@ -31,7 +31,7 @@ struct State {
     closed: bool,
 }
 
-impl HasWork for State {
+impl HasWork for CopyThreadsState {
     fn has_work(&self) -> bool {
         self.calls > 0 || self.closed
     }
@@ -42,7 +42,7 @@ impl CopyThreads {
         CopyThreads { threads_max, state: Arc::default() }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, CopyThreadsState> {
         self.state.lock()
     }
 
@@ -100,9 +100,9 @@ impl CopyThreads {
 
 /// A thread between its turns.
 struct CopyThread {
-    state: Arc<Awaited<State>>,
+    state: Arc<Awaited<CopyThreadsState>>,
     work: Arc<dyn Fn() + Send + Sync>,
-    /// It is counted in `State::asleep`.
+    /// It is counted in `CopyThreadsState::asleep`.
     is_asleep: bool,
     /// When it ends unless it is called before. None while it works.
     ends_ns: Option<Monotonic>,
@@ -160,7 +160,7 @@ mod tests {
     /// A thread ends when it has had no work for its patience, and not while it is called.
     #[test]
     fn a_thread_without_work_ends() {
-        let state = Arc::<Awaited<State>>::default();
+        let state = Arc::<Awaited<CopyThreadsState>>::default();
         state.lock().alive = 1;
         let work: Arc<dyn Fn() + Send + Sync> = Arc::new(|| ());
         let mut thread = CopyThread { state: state.clone(), work, is_asleep: false, ends_ns: None };

@@ -6,7 +6,7 @@
 //! an exec, the kernel closes the socket when the old program's threads have ended, and the other side sees that.
 
 use super::path::LocalPath;
-use super::service::{Service, RETRY};
+use super::service::{LocalService, RETRY};
 use super::session::Admitted;
 use super::sessions::Sessions;
 use crate::command::Command;
@@ -55,7 +55,7 @@ impl Draining {
     }
 }
 
-impl Service {
+impl LocalService {
     /// Ends the counts of processes that are gone. Returns whether, after `shut`, no thread of this process copies by a
     /// path and no other process copies here.
     pub fn bury(&self) -> bool {

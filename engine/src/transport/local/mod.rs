@@ -24,4 +24,4 @@ mod session;
 mod sessions;
 
 pub use path::PIECE_BYTES;
-pub use service::{Service, Settings};
+pub use service::{LocalService, LocalSettings};

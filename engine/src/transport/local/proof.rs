@@ -4,8 +4,8 @@
 
 use super::attach::PROOF_BYTES;
 use super::process::{Obstacle, Process};
-use super::service::Service;
-use super::session::{Step, Why, TOO_MANY};
+use super::service::LocalService;
+use super::session::{PacketEffect, Why, TOO_MANY};
 use super::sessions::Sessions;
 use crate::status::reason;
 use crate::sys::clock;
@@ -65,7 +65,7 @@ impl Proof {
     }
 }
 
-impl Service {
+impl LocalService {
     /// Starts the look at the memory of a peer that has attached. If an earlier look at the same peer is under way, the
     /// new look starts when the earlier one has ended.
     pub(super) fn prove(&self, sessions: &mut Sessions, peer: PeerId) {
@@ -101,17 +101,17 @@ impl Service {
         &self,
         sessions: &mut Sessions,
         peer: PeerId,
-        step: Step,
+        effect: PacketEffect,
     ) -> std::result::Result<(), Why> {
-        let path = sessions.open.get(&peer);
-        match (step, path) {
-            (Step::Attached, _) => self.prove(sessions, peer),
-            (Step::Mapped(id, mapped), Some(path)) => {
+        let path = sessions.open.get(&peer).map(|(path, _)| path);
+        match (effect, path) {
+            (PacketEffect::Attached, _) => self.prove(sessions, peer),
+            (PacketEffect::Mapped(id, mapped), Some(path)) => {
                 let has_room = path.copier().mappings.add(id, mapped);
                 path.note_change();
                 return has_room.then_some(()).ok_or(TOO_MANY.into());
             }
-            (Step::Unmapped(id), Some(path)) => {
+            (PacketEffect::Unmapped(id), Some(path)) => {
                 path.copier().mappings.remove(id);
                 path.note_change();
             }

@@ -39,7 +39,7 @@ const ACCEPTS_PER_TURN: usize = 64;
 const LISTENER: u64 = 1;
 const READ: Interest = Interest { read: true, write: false };
 
-pub struct Settings {
+pub struct LocalSettings {
     /// How many threads may copy for one peer at one time.
     pub threads: usize,
     pub spin_ns: u64,
@@ -48,8 +48,8 @@ pub struct Settings {
     pub listen: bool,
 }
 
-pub struct Service {
-    settings: Settings,
+pub struct LocalService {
+    settings: LocalSettings,
     registry: Arc<Registry>,
     pub(super) grants: Arc<Grants>,
     pub(super) commands: Arc<Commands>,
@@ -68,13 +68,13 @@ pub struct Service {
     served: crate::sys::atomic::AtomicU64,
 }
 
-impl Service {
+impl LocalService {
     pub fn new(
-        settings: Settings,
+        settings: LocalSettings,
         registry: Arc<Registry>,
         grants: Arc<Grants>,
         commands: Arc<Commands>,
-    ) -> Result<Arc<Service>> {
+    ) -> Result<Arc<LocalService>> {
         let system = |error: std::io::Error| Error::system("the socket for peers on this host", &error);
         let poller = Arc::new(Poller::new(PollerKind::Epoll)?);
         let listener =
@@ -82,7 +82,7 @@ impl Service {
         if settings.any_tracer {
             vm::allow_any_tracer();
         }
-        Ok(Arc::new(Service {
+        Ok(Arc::new(LocalService {
             settings,
             registry,
             grants,
@@ -194,9 +194,7 @@ impl Service {
             }
         }
         sessions.announce_gone();
-        let mut due = std::mem::take(&mut sessions.work);
-        due.extend(sessions.times.take_due(now));
-        due.into_iter().for_each(|peer| self.serve(sessions, peer));
+        sessions.all.take_due(now).into_iter().for_each(|peer| self.serve(sessions, peer));
         for peer in sessions.draining_times.take_due(now) {
             self.let_go(sessions, peer, now);
         }
@@ -215,7 +213,7 @@ impl Service {
             let retry = retries.then(|| clock::monotonic_ns() + RETRY);
             retry.into_iter().chain(session.deadline).min()
         });
-        sessions.times.set(peer, next);
+        sessions.all.plan(peer, next);
     }
 
     /// Sends and receives what the socket allows. Returns true when the path can be opened.
@@ -231,8 +229,8 @@ impl Service {
         for _ in 0..LOCAL_PACKETS_PER_TURN {
             let Some(session) = sessions.all.get_mut(&peer) else { return Ok(false) };
             let Some((packet, descriptors)) = session.receive()? else { break };
-            let step = session.handle(packet, descriptors)?;
-            self.follow(sessions, peer, step)?;
+            let effect = session.handle(packet, descriptors)?;
+            self.follow(sessions, peer, effect)?;
         }
         let Some(session) = sessions.all.get_mut(&peer) else { return Ok(false) };
         let is_late = session.deadline.is_some_and(|deadline| clock::monotonic_ns() >= deadline);
@@ -288,8 +286,7 @@ impl Service {
         }
         sessions.tokens.insert(token, peer);
         sessions.processes.insert(peer, (token, path.clone()));
-        sessions.open.insert(peer, path);
-        sessions.how.insert(peer, how);
+        sessions.open.insert(peer, (path, how));
         session.session_info.settled(Transport::Local, None);
     }
 
@@ -309,11 +306,9 @@ impl Service {
     /// Ends a path: nothing is posted on it from here on, and no new access of the peer is admitted. Copies in progress
     /// drain.
     fn take(&self, sessions: &mut Sessions, peer: PeerId) -> Option<Session> {
-        let mut session = sessions.all.remove(&peer)?;
+        let mut session = sessions.all.end(peer)?;
         sessions.by_id.remove(&session.session_info.session_id);
-        sessions.times.set(peer, None);
-        let path = sessions.open.remove(&peer);
-        sessions.how.remove(&peer);
+        let path = sessions.open.remove(&peer).map(|(path, _)| path);
         let socket = session.socket.take();
         if let Some(socket) = &socket {
             self.poller.remove(socket.as_raw_fd(), session.socket_token);
@@ -336,7 +331,7 @@ impl Service {
     }
 }
 
-impl TransportService for Service {
+impl TransportService for LocalService {
     fn start(self: Arc<Self>) -> Result<()> {
         let service = self.clone();
         let poller = self.poller.clone();
@@ -362,7 +357,7 @@ impl TransportService for Service {
     }
 
     fn bury(&self) -> bool {
-        Service::bury(self)
+        LocalService::bury(self)
     }
 
     fn begin(&self, session_info: SessionInfo) {
@@ -383,8 +378,7 @@ impl TransportService for Service {
             _ => {}
         }
         sessions.by_id.insert(session.session_info.session_id, peer);
-        sessions.all.insert(peer, session);
-        sessions.work.insert(peer);
+        sessions.all.begin(peer, session);
         if !dialer && self.listener.is_none() {
             self.fail(&mut sessions, peer, "this engine has no AF_UNIX listener".into());
         }
@@ -400,7 +394,7 @@ impl TransportService for Service {
         if unix::is_proof_name(body) {
             session.name = String::from_utf8_lossy(body).into_owned();
             session.deadline = Some(clock::monotonic_ns() + PATIENCE);
-            sessions.work.insert(peer);
+            sessions.all.changed(peer);
         } else {
             self.fail(&mut sessions, peer, "the peer sent an invalid name of its AF_UNIX listener".into());
         }
@@ -419,8 +413,8 @@ impl TransportService for Service {
 
     fn path(&self, peer: PeerId) -> Option<(Arc<dyn Path>, String)> {
         let sessions = self.lock();
-        let path: Arc<dyn Path> = sessions.open.get(&peer)?.clone();
-        Some((path, sessions.how.get(&peer).cloned().unwrap_or_default()))
+        let (path, how) = sessions.open.get(&peer)?;
+        Some((path.clone(), how.clone()))
     }
 
     fn regions_added(&self, peer: PeerId, ids: &[RegionId]) -> Vec<Vec<u8>> {
@@ -429,7 +423,7 @@ impl TransportService for Service {
         if let Some(session) = sessions.all.get_mut(&peer) {
             ids.iter().filter_map(|id| map.get(*id)).for_each(|region| session.announce(region));
             if session.has_outgoing() {
-                sessions.work.insert(peer);
+                sessions.all.changed(peer);
                 self.poller.wake();
             }
         }
@@ -439,7 +433,7 @@ impl TransportService for Service {
     /// The service's thread tells the peers: the caller is the control loop, which has other work.
     fn regions_removed(&self, ids: &[RegionId]) {
         let mut sessions = self.lock();
-        if !sessions.all.is_empty() {
+        if sessions.all.values().len() > 0 {
             sessions.gone.extend(ids);
             self.poller.wake();
         }
@@ -476,7 +470,7 @@ impl TransportService for Service {
     }
 }
 
-impl Turns for Arc<Service> {
+impl Turns for Arc<LocalService> {
     fn turn(&mut self, now: Monotonic, ready: &[Ready]) -> Next {
         let mut sessions = self.lock();
         let proofs_ended = std::mem::take(&mut *self.proofs_ended.lock());

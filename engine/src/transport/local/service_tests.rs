@@ -16,11 +16,11 @@ use crate::transport::local::session::Admitted;
 const PEERS: u64 = 1000;
 
 /// Returns a service with this many sessions that wait for their acceptors' messages.
-fn service() -> Arc<Service> {
-    let settings = Settings { threads: 1, spin_ns: 0, any_tracer: false, listen: true };
+fn service() -> Arc<LocalService> {
+    let settings = LocalSettings { threads: 1, spin_ns: 0, any_tracer: false, listen: true };
     let grants = Arc::new(Grants::new().unwrap());
     let registry = Arc::new(Registry::new(Tag::from_random(1), Some(grants.clone())));
-    let service = Service::new(settings, registry, grants, Arc::default()).unwrap();
+    let service = LocalService::new(settings, registry, grants, Arc::default()).unwrap();
     for handle in 1..=PEERS {
         service.begin(session_with(peer_with(handle), handle % 2 == 0));
     }
@@ -28,14 +28,14 @@ fn service() -> Arc<Service> {
 }
 
 /// Does one turn of the thread. Returns how many sessions it looked after.
-fn turn(service: &Arc<Service>) -> u64 {
+fn turn(service: &Arc<LocalService>) -> u64 {
     let before = service.served.load(Ordering::Relaxed);
     service.clone().turn(clock::monotonic_ns(), &[]);
     service.served.load(Ordering::Relaxed) - before
 }
 
 /// Returns how long the thread may sleep.
-fn left(service: &Service) -> Option<Duration> {
+fn left(service: &LocalService) -> Option<Duration> {
     let now = clock::monotonic_ns();
     service.lock().next_due(now).map(|at| Duration::from_nanos(at.saturating_sub(now)))
 }
@@ -84,7 +84,7 @@ fn a_lost_peer_is_not_quiet_while_this_process_copies() {
     let path = LocalPath::new(peer_with(3), copier, 1, 0, Box::new(|| ()));
     let mut sessions = service.lock();
     sessions.all.get_mut(&peer).unwrap().admitted = Some(admitted);
-    sessions.open.insert(peer, path.clone());
+    sessions.open.insert(peer, (path.clone(), String::new()));
     drop(sessions);
     assert!(path.gate.enter());
     service.end(peer);

@@ -76,7 +76,7 @@ pub struct Session {
 }
 
 /// The effect of a packet.
-pub enum Step {
+pub enum PacketEffect {
     Nothing,
     /// The other side has attached, and its memory must be looked at.
     Attached,
@@ -219,35 +219,35 @@ impl Session {
         receive((**socket).as_fd())
     }
 
-    pub fn handle(&mut self, packet: Packet, mut descriptors: Vec<OwnedFd>) -> Result<Step, Why> {
+    pub fn handle(&mut self, packet: Packet, mut descriptors: Vec<OwnedFd>) -> Result<PacketEffect, Why> {
         match (packet, &self.copier) {
             (attach @ Packet::Attach { .. }, None) if self.deadline.is_some() => {
                 let (copier, claim) = self.attached(&attach, &descriptors)?;
                 (self.copier, self.claim) = (Some(copier), Some(claim));
-                Ok(Step::Attached)
+                Ok(PacketEffect::Attached)
             }
             (Packet::Region { id, address, length }, _) => {
                 let mapped = map(descriptors.pop(), address, length)?;
                 match (&self.copier, self.deadline) {
                     (Some(copier), Some(_)) => {
                         if copier.mappings.add(id, mapped) {
-                            Ok(Step::Nothing)
+                            Ok(PacketEffect::Nothing)
                         } else {
                             Err(TOO_MANY.into())
                         }
                     }
-                    (_, None) => Ok(Step::Mapped(id, mapped)),
+                    (_, None) => Ok(PacketEffect::Mapped(id, mapped)),
                     (None, _) => Err("the peer sent AF_UNIX packets in a wrong order".into()),
                 }
             }
             (Packet::Gone { id }, Some(copier)) => {
                 copier.mappings.remove(id);
-                Ok(Step::Nothing)
+                Ok(PacketEffect::Nothing)
             }
-            (Packet::Gone { id }, None) if self.deadline.is_none() => Ok(Step::Unmapped(id)),
+            (Packet::Gone { id }, None) if self.deadline.is_none() => Ok(PacketEffect::Unmapped(id)),
             (Packet::Settled, Some(_)) => {
                 self.is_settled = true;
-                Ok(Step::Nothing)
+                Ok(PacketEffect::Nothing)
             }
             _ => Err("the peer sent AF_UNIX packets in a wrong order".into()),
         }

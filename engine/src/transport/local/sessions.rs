@@ -3,31 +3,26 @@
 use super::draining::Draining;
 use super::path::LocalPath;
 use super::session::Session;
-use crate::schedule::Schedule;
+use crate::schedule::{Schedule, SessionTable};
 use crate::sys::fd::OwnedFd;
 use crate::sys::map::HashMap;
 use crate::sys::thread::JoinHandle;
 use crate::types::{Monotonic, PeerId, RegionId, SessionId};
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// Sessions told of removed regions in one turn, before the lock is released to other threads.
 const ANNOUNCED_PER_TURN: usize = 4096;
 
 pub struct Sessions {
-    /// By the peer's handle, from the session's begin to its end.
-    pub all: HashMap<PeerId, Session>,
+    /// A thread that changes a session notes it there, except in `serve`.
+    pub all: SessionTable<Session>,
     /// The peers by session id, which the dialer's ATTACH names.
     pub by_id: HashMap<SessionId, PeerId>,
-    /// Sessions that have work: a thread that changes a session adds it, except in `serve`.
-    pub work: BTreeSet<PeerId>,
-    /// When the other sessions are looked after next.
-    pub times: Schedule<Monotonic, PeerId>,
     /// Removed regions that the sessions were not told of yet.
     pub gone: VecDeque<RegionId>,
-    pub open: HashMap<PeerId, Arc<LocalPath>>,
-    /// The text on each open path, for `ferry_peer_paths`.
-    pub how: HashMap<PeerId, String>,
+    /// The open paths, each with the text for `ferry_peer_paths`.
+    pub open: HashMap<PeerId, (Arc<LocalPath>, String)>,
     /// The processes of opened paths with their tokens, until another session begins or the peer is forgotten.
     pub processes: HashMap<PeerId, (u64, Arc<LocalPath>)>,
     /// Ended paths by which a process still copies, or whose peer has device memory mapped; by peer.
@@ -51,13 +46,10 @@ impl Sessions {
     /// Returns an empty state. Tokens begin above `next_token`.
     pub fn new(next_token: u64) -> Sessions {
         Sessions {
-            all: HashMap::default(),
+            all: SessionTable::new(),
             by_id: HashMap::default(),
-            work: BTreeSet::new(),
-            times: Schedule::new(),
             gone: VecDeque::new(),
             open: HashMap::default(),
-            how: HashMap::default(),
             processes: HashMap::default(),
             draining: HashMap::default(),
             draining_times: Schedule::new(),
@@ -79,16 +71,16 @@ impl Sessions {
     pub fn proofs_ended(&mut self, peers: Vec<PeerId>) {
         for peer in peers {
             self.ending_threads.extend(self.proving.remove(&peer));
-            self.work.insert(peer);
+            self.all.changed(peer);
         }
     }
 
     /// Returns when the next timer is due; `now` if work waits.
     pub fn next_due(&self, now: Monotonic) -> Option<Monotonic> {
-        if !self.work.is_empty() || !self.gone.is_empty() {
+        if !self.gone.is_empty() {
             return Some(now);
         }
-        [self.times.first(), self.draining_times.first(), self.strangers_times.first()]
+        [self.all.next_due(now), self.draining_times.first(), self.strangers_times.first()]
             .into_iter()
             .flatten()
             .min()
@@ -99,13 +91,11 @@ impl Sessions {
         let mut announced = 0;
         while announced < ANNOUNCED_PER_TURN {
             let Some(id) = self.gone.pop_front() else { return };
-            for (peer, session) in &mut self.all {
+            self.all.change_all(|session| {
                 session.announce_gone(id);
-                if session.has_outgoing() {
-                    self.work.insert(*peer);
-                }
-            }
-            announced += self.all.len().max(1);
+                session.has_outgoing()
+            });
+            announced += self.all.values().len().max(1);
         }
     }
 }

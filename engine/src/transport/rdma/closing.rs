@@ -2,9 +2,10 @@
 //! After that nothing of the endpoint moves at this end. Unconfirmed work becomes records, which are released behind a
 //! fence. `flushing` calls this code, for the control loop or on the service's thread.
 
-use super::batch::{Batch, Run, WrId};
+use super::batch::{Batch, Run};
 use super::endpoint::Endpoint;
-use super::service::Service;
+use super::flight::{Flight, WorkError};
+use super::service::RdmaService;
 use crate::complete::transfer::Failure;
 use crate::complete::Transfer;
 use crate::peer::{After, Posted, What};
@@ -36,7 +37,7 @@ impl End {
     }
 }
 
-impl Service {
+impl RdmaService {
     /// Destroys all endpoints because the engine is broken. When this returns, no device moves anything for the
     /// engine.
     pub fn destroy_all(&self) {
@@ -48,29 +49,14 @@ impl Service {
 impl Endpoint {
     /// Destroys the queue pairs with all posted work because the engine is broken. Nothing is settled.
     pub fn destroy(&self) {
-        self.broken.store(true, Ordering::Release);
-        let mut sender = self.send.lock();
-        sender.closing = true;
-        for qp in &sender.qps {
-            let _ = qp.to_error(); // destroyed below in any case
-        }
-        sender.qps.clear();
-    }
-
-    /// Stops posting, and starts to flush the queue pairs.
-    pub fn begin_close(&self) {
-        self.broken.store(true, Ordering::Release);
-        let mut sender = self.send.lock();
-        sender.closing = true;
-        for qp in &sender.qps {
-            let _ = qp.to_error(); // destroyed in the end in any case
-        }
+        self.stop_posting();
+        self.destroy_queue_pairs();
     }
 
     /// Reaps owed completions, at most until `until`. Returns true once no completion is owed.
     pub fn flush(&self, until: Monotonic) -> bool {
         let mut after = self.peer.after();
-        let owed = || self.flights.iter().any(|flight| flight.state.lock().last.is_some());
+        let owed = || self.flights.iter().any(Flight::owes);
         loop {
             let settled = self.reap(&mut after);
             if !owed() && !self.is_held() {
@@ -91,10 +77,10 @@ impl Endpoint {
         let mut after = self.peer.after();
         // Take in notifications and acknowledgements that have arrived.
         self.device.receive();
-        self.send.lock().qps.clear();
+        self.destroy_queue_pairs();
         // Taking the lock waits for a thread that still settles what it reaped.
         self.reap_with(self.reaper.lock(), &mut after);
-        self.device.forget(self.cookie, &self.qp_numbers, self);
+        self.leave_device();
         let end =
             End { lease_ns: self.peer.clock.lease_ns(), drained_ns: clock::monotonic_ns() + FABRIC_DRAIN_NS };
         let unknown = self.unacknowledged.take_unacked().into_iter();
@@ -102,10 +88,7 @@ impl Endpoint {
             .map(|(what, posted_ns)| Posted { sequence: 0, lease_until_ns: end.of(posted_ns), what })
             .collect();
         for flight in &self.flights {
-            let (batches, error) = {
-                let mut state = flight.state.lock();
-                (std::mem::take(&mut state.batches), state.error.take())
-            };
+            let (batches, error) = flight.take();
             for batch in batches {
                 self.give_back(batch, error, end, &mut records, &mut after);
             }
@@ -116,7 +99,7 @@ impl Endpoint {
     fn give_back(
         &self,
         batch: Batch,
-        error: Option<(WrId, u32, u32)>,
+        error: Option<WorkError>,
         end: End,
         records: &mut Vec<Posted>,
         after: &mut After,
@@ -183,7 +166,7 @@ impl Endpoint {
 /// sending the request again is of no use. The first REM_INV_REQ_ERRs do not: the target did not expect the packet at
 /// that point, which happens after retransmissions, and bad keys cause another error. A target that repeats
 /// REM_INV_REQ_ERR means it. An error of the READ behind WRITEs counts for the first slice.
-fn refused(transfer: &Transfer, first: u32, (id, status, _): (WrId, u32, u32)) -> Option<(u32, i32)> {
+fn refused(transfer: &Transfer, first: u32, (id, status, _): WorkError) -> Option<(u32, i32)> {
     let alone = matches!(status, wc::REM_ACCESS_ERR | wc::LOC_PROT_ERR | wc::LOC_LEN_ERR);
     if !alone && status != wc::REM_INV_REQ_ERR {
         return None;

@@ -4,9 +4,9 @@
 use super::endpoint::Endpoint;
 use super::locality::{Place, SYSFS};
 use super::notifications::{self, Notifications, SendBody};
-use super::topology::choose_gid;
+use super::topology::{choose_gid, NoAddress};
 use super::wire::DeviceOffer;
-use super::DeviceSettings;
+use super::{DeviceSettings, Usable};
 use crate::limits::SPLIT_BYTES_MIN;
 use crate::peer::{After, Left};
 use crate::status::{reason, Error};
@@ -61,7 +61,7 @@ pub struct Device {
     pub place: Place,
     settings: DeviceSettings,
     /// The error says why peers can't reach the device.
-    address: RwLock<Result<Address, String>>,
+    address: RwLock<Result<Address, NoAddress>>,
     /// Declared before `page`, so that the registration is dropped first.
     page_key: Mr,
     page: Mapping,
@@ -83,7 +83,7 @@ pub struct Device {
 }
 
 impl Device {
-    pub fn open(index: usize, name: &str, settings: &DeviceSettings) -> Result<Device, String> {
+    pub fn open(index: usize, name: &str, settings: &DeviceSettings) -> Usable<Device> {
         let context = Context::open(name)
             .map_err(|error| format!("{name}: the device can't be opened: {}", reason(&error)))?;
         if context.limits().is_iwarp {
@@ -113,7 +113,7 @@ impl Device {
             port: ports.clone().find(is_active).unwrap_or(1),
             place: Place::of_nic(Path::new(SYSFS), context.name()),
             settings: settings.clone(),
-            address: RwLock::new(Err("its port was not checked yet".into())),
+            address: RwLock::new(Err(NoAddress::Port("its port was not checked yet".into()))),
             page_key,
             page,
             endpoints: Mutex::default(),
@@ -151,7 +151,7 @@ impl Device {
     }
 
     /// Returns the device's address, or why peers can't reach it.
-    pub fn address(&self) -> Result<Address, String> {
+    pub fn address(&self) -> Result<Address, NoAddress> {
         self.address.read().clone()
     }
 
@@ -161,9 +161,9 @@ impl Device {
 
     /// Reads the state of the port again. Returns true if peers must be told.
     pub fn refresh_port(&self) -> bool {
-        let found = self.find_address().map_err(|why| format!("{} port {}: {why}", self.name(), self.port));
+        let found = self.find_address().map_err(|why| why.of(&format!("{} port {}", self.name(), self.port)));
         let mut address = self.address.write();
-        let key = |address: &Result<Address, String>| {
+        let key = |address: &Result<Address, NoAddress>| {
             address.as_ref().ok().map(|it| (it.gid.raw, it.gid.index, it.lid, it.mtu))
         };
         let changed = key(&address) != key(&found);
@@ -171,11 +171,11 @@ impl Device {
         changed
     }
 
-    fn find_address(&self) -> Result<Address, String> {
+    fn find_address(&self) -> Result<Address, NoAddress> {
         let context = self.pd.context();
-        let port = context.port(self.port).map_err(|error| reason(&error))?;
+        let port = context.port(self.port).map_err(|error| NoAddress::Port(reason(&error)))?;
         if port.state != PortState::Active {
-            return Err("the port is down".into());
+            return Err(NoAddress::Port("the port is down".into()));
         }
         let gid = choose_gid(&context.gids(self.port), port.is_ethernet, self.settings.gid_index)?;
         let mtu = match self.settings.mtu {
@@ -222,7 +222,7 @@ impl Device {
     }
 
     /// Returns the description of the device for peers, while they can reach it.
-    pub fn offer(&self) -> Result<DeviceOffer, String> {
+    pub fn offer(&self) -> Usable<DeviceOffer> {
         let address = self.address()?;
         Ok(DeviceOffer {
             index: self.index as u8,
@@ -350,7 +350,7 @@ impl Device {
         if !moves && !self.lacks_slots.load(Ordering::SeqCst) {
             self.ticking.store(false, Ordering::SeqCst);
             // A thread that posted before the store found the ticks on, and relies on them, at a new endpoint too.
-            self.all_endpoints().iter().filter(|endpoint| endpoint.has_work()).for_each(|it| {
+            self.all_endpoints().iter().filter(|endpoint| endpoint.watch.has_work()).for_each(|it| {
                 it.ensure_watched(&mut it.peer.after());
             });
             if self.lacks_slots.load(Ordering::SeqCst) {

@@ -4,6 +4,7 @@
 
 use super::locality::{Place, SYSFS};
 use super::memory::Pinned;
+use super::Usable;
 use crate::device::{DmaBuf, Drivers};
 use crate::region::{Region, RegionSpec};
 use crate::status::reason;
@@ -42,7 +43,7 @@ impl Direct {
         self.of_device(spec).unwrap_or_else(|why| Source { why: OnceLock::from(why), ..host })
     }
 
-    fn of_device(&self, spec: &RegionSpec) -> Result<Source, String> {
+    fn of_device(&self, spec: &RegionSpec) -> Usable<Source> {
         let Some(drivers) = &self.drivers else { return Err("rdma_gpudirect is false".into()) };
         let has = |right: Access| spec.access.0 & right.0 != 0;
         // Only a READ of the memory itself proves the WRITEs: a READ of host memory proves nothing about a GPU's.

@@ -1,14 +1,16 @@
 //! Finds the RDMA devices of the host that an engine uses, once, when the engine opens.
 
 use super::device::Device;
-use super::service::Settings;
+use super::service::RdmaSettings;
+use super::topology::NoAddress;
+use super::Usable;
 use crate::limits::DEVICES_MAX;
 use crate::status::{Error, Result};
 use crate::sys::verbs;
 use std::sync::Arc;
 
 /// Opens the devices to use. The inner error says why there are none.
-pub fn open(settings: &Settings) -> Result<std::result::Result<Vec<Arc<Device>>, String>> {
+pub fn open(settings: &RdmaSettings) -> Result<Usable<Vec<Arc<Device>>>> {
     let there = match verbs::device_names() {
         Ok(names) if names.is_empty() => return Ok(Err(why_none())),
         Ok(names) => names,
@@ -29,8 +31,11 @@ pub fn open(settings: &Settings) -> Result<std::result::Result<Vec<Arc<Device>>,
     }
     // A configured address that no device has is an error of the settings, not a device that is down.
     if settings.devices.gid_index.is_some() && devices.iter().all(|device| !device.is_up()) {
-        let wrong = devices.iter().filter_map(|device| device.address().err());
-        if let Some(why) = wrong.filter(|why| why.contains("rdma_gid_index")).min() {
+        let wrong = devices.iter().filter_map(|device| match device.address() {
+            Err(NoAddress::Setting(why)) => Some(why),
+            _ => None,
+        });
+        if let Some(why) = wrong.min() {
             return Err(Error::invalid(why));
         }
     }

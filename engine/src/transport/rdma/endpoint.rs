@@ -8,11 +8,15 @@
 
 use super::batch::{posted_ns, Batch, Builder, Maps, Run, WrId};
 use super::device::Device;
+use super::flight::Flight;
 use super::keys::Keys;
-use super::reaping::ASLEEP;
+use super::pace::Pace;
+use super::reaping::Reaper;
 use super::room::{Room, CHAINS_MAX};
 use super::unacknowledged::Unacknowledged;
+use super::watch::Watch;
 use super::wire::{DeviceOffer, Side};
+use super::Usable;
 use crate::command::{Command, Commands};
 use crate::complete::{Transfer, TransferFlags};
 use crate::limits::{FRAME_DESCRIPTORS_MAX, RDMA_NOTIFY_BYTES_MAX};
@@ -21,14 +25,12 @@ use crate::peer::outbox::{PullLimits, Pulled};
 use crate::peer::{After, Peer};
 use crate::region::{Registry, RemoteMap};
 use crate::status::reason;
-use crate::sys::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use crate::sys::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::sys::clock;
 use crate::sys::lock::Mutex;
-use crate::sys::moment;
 use crate::sys::once::OnceLock;
-use crate::sys::verbs::{Chain, Completion, Cq, LocalSide, Qp, QpSpec, Remote};
+use crate::sys::verbs::{Chain, Cq, LocalSide, Qp, QpSpec, Remote};
 use crate::types::{LaneId, Monotonic, TransferId, Transport};
-use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 
@@ -56,70 +58,42 @@ pub struct Endpoint {
     pub remote: DeviceOffer,
     pub(super) peer: Arc<Peer>,
     pub(super) keys: Arc<Keys>,
-    pub(super) registry: Arc<Registry>,
-    pub(super) commands: Arc<Commands>,
-    pub(super) cookie: u64,
+    registry: Arc<Registry>,
+    commands: Arc<Commands>,
+    cookie: u64,
     pub(super) qp_numbers: Box<[u32]>,
     /// Number of queue pairs that both ends have.
-    pub(super) qps_used: AtomicUsize,
+    qps_used: AtomicUsize,
     pub(super) cq: Arc<Cq>,
-    pub(super) send: Mutex<Sender>,
+    send: Mutex<Sender>,
+    /// By queue pair.
     pub(super) flights: Box<[Flight]>,
     pub(super) reaper: Mutex<Reaper>,
-    /// Chains in flight. Ordered with `watch`, so that some thread always sees the completions that are owed.
-    pub(super) chains: AtomicU32,
-    pub(super) watch: AtomicU32,
+    pub(super) watch: Watch,
     pub(super) unacknowledged: Unacknowledged,
-    /// Chains settled so far; also the sign that polling makes progress.
-    pub settled: AtomicU64,
-    /// The value of `settled` at the last tick.
-    pub(super) ticked: AtomicU64,
-    /// Payload in flight, and the measured bytes per second, by which `path` chooses.
-    pub(super) bytes_out: AtomicU64,
-    pub(super) rate: AtomicU64,
+    pub(super) pace: Pace,
     /// Nothing more is posted, and the loss was reported. `why` is unset if the endpoint did not fail.
-    pub(super) broken: AtomicBool,
-    pub(super) why: OnceLock<String>,
+    broken: AtomicBool,
+    why: OnceLock<String>,
     /// Tests only: the device is slow to flush.
     #[cfg(test)]
     held: AtomicBool,
 }
 
-pub(super) struct Sender {
+/// What posting takes. Only this file posts.
+struct Sender {
     /// Set under this lock before the queue pairs flush: a thread that waited for the lock posts nothing after that.
-    pub(super) closing: bool,
-    pub(super) qps: Vec<Qp>,
-    pub(super) chains: Vec<Chain>,
-    pub(super) staged: Vec<Batch>,
-    pub(super) next_sequence: u64,
-}
-
-/// The chains in flight on one queue pair.
-#[derive(Default)]
-pub(super) struct Flight {
-    pub(super) state: Mutex<FlightState>,
-    pub(super) chains: AtomicU32,
-}
-
-#[derive(Default)]
-pub(super) struct FlightState {
-    pub(super) batches: VecDeque<Batch>,
-    /// The last work request posted, until its completion has come, good or bad.
-    pub(super) last: Option<WrId>,
-    /// The first completion with an error other than a flush.
-    pub(super) error: Option<(WrId, u32, u32)>,
-}
-
-#[derive(Default)]
-pub(super) struct Reaper {
-    pub(super) completions: Vec<Completion>,
-    pub(super) done: Vec<Batch>,
+    closing: bool,
+    qps: Vec<Qp>,
+    chains: Vec<Chain>,
+    staged: Vec<Batch>,
+    next_sequence: u64,
 }
 
 /// An endpoint that never opened is dropped without being closed, and its device still lists it.
 impl Drop for Endpoint {
     fn drop(&mut self) {
-        self.device.forget(self.cookie, &self.qp_numbers, self);
+        self.leave_device();
     }
 }
 
@@ -151,7 +125,6 @@ impl Endpoint {
             sender.qps.push(qp);
         }
         let qp_numbers: Box<[u32]> = sender.qps.iter().map(Qp::number).collect();
-        let completions = vec![Completion::default(); 64];
         let endpoint = Arc::new(Endpoint {
             lane,
             remote,
@@ -165,14 +138,10 @@ impl Endpoint {
             cq,
             send: Mutex::new(sender),
             flights: (0..=room.bulk_qps).map(|_| Flight::default()).collect(),
-            reaper: Mutex::new(Reaper { completions, done: Vec::new() }),
-            chains: AtomicU32::new(0),
-            watch: AtomicU32::new(ASLEEP),
+            reaper: Mutex::new(Reaper::new()),
+            watch: Watch::default(),
             unacknowledged: Unacknowledged::default(),
-            settled: AtomicU64::new(0),
-            ticked: AtomicU64::new(0),
-            bytes_out: AtomicU64::new(0),
-            rate: AtomicU64::new(0),
+            pace: Pace::default(),
             broken: AtomicBool::new(false),
             why: OnceLock::new(),
             #[cfg(test)]
@@ -184,7 +153,7 @@ impl Endpoint {
     }
 
     /// Returns the data that the other end needs to connect; `psn` is the first packet's number on each queue pair.
-    pub fn side(&self, psn: u32) -> Result<Side, String> {
+    pub fn side(&self, psn: u32) -> Usable<Side> {
         let address = self.device.address()?;
         let qps = self.send.lock().qps.iter().map(|qp| (qp.number(), psn)).collect();
         let reads_max = self.device.pd.context().limits().rd_atom_target_max;
@@ -192,7 +161,7 @@ impl Endpoint {
     }
 
     /// Connects the queue pairs to the other end's. They can be used from then on.
-    pub fn connect(&self, own: &Side, other: &Side) -> Result<(), String> {
+    pub fn connect(&self, own: &Side, other: &Side) -> Usable<()> {
         let address = self.device.address()?;
         let mut sender = self.send.lock();
         // Each end has as many as its own settings allow. Both use those that have a partner.
@@ -258,7 +227,7 @@ impl Endpoint {
 
     /// True if each queue pair has completed a chain.
     pub fn is_proven(&self) -> bool {
-        self.settled.load(Ordering::Acquire) >= self.qps_used.load(Ordering::Acquire) as u64
+        self.watch.settled() >= self.qps_used.load(Ordering::Acquire) as u64
     }
 
     pub fn is_broken(&self) -> bool {
@@ -270,23 +239,12 @@ impl Endpoint {
         if self.is_broken() {
             return None;
         }
-        let free = |at: &usize| self.flights[*at].chains.load(Ordering::Acquire) < CHAINS_MAX;
+        let free = |at: &usize| self.flights[*at].has_room();
         if express {
             return Some(0).filter(free);
         }
-        let emptiest = |at: &usize| self.flights[*at].chains.load(Ordering::Relaxed);
+        let emptiest = |at: &usize| self.flights[*at].chains();
         (1..self.qps_used.load(Ordering::Acquire)).min_by_key(emptiest).filter(free)
-    }
-
-    /// Returns the nanoseconds after which one more chain would have left, at `rate` bytes per second.
-    pub fn delay_with(&self, rate: u64) -> u64 {
-        let queued = self.bytes_out.load(Ordering::Relaxed) + u64::from(CHAIN_BYTES);
-        ((queued as u128 * 1_000_000_000) / rate.max(1) as u128).min(u64::MAX as u128 / 2) as u64
-    }
-
-    /// Returns the measured bytes per second; 0 before the first measurement.
-    pub fn rate(&self) -> u64 {
-        self.rate.load(Ordering::Relaxed)
     }
 
     /// Posts one chain on queue pair `qp`: all that `pull` returns, while there is room. Returns false if `pull`
@@ -366,7 +324,7 @@ impl Endpoint {
             return has_settled;
         }
         let last = builder.finish(sender.next_sequence);
-        self.bytes_out.fetch_add(u64::from(total), Ordering::Relaxed);
+        self.pace.posted(total);
         self.commit(sender, qp, last);
         self.await_last(only, qp, after);
         true
@@ -401,17 +359,8 @@ impl Endpoint {
 
     /// Posts the chain of a queue pair, and enters the staged batches for it.
     fn commit(&self, sender: &mut Sender, qp: usize, last: WrId) {
-        {
-            // Enter the batches before posting: the completion may come at once.
-            let mut state = self.flights[qp].state.lock();
-            let mut runs = sender.staged.iter().filter_map(|batch| batch.run.as_ref());
-            let is_struck = || runs.any(|run| !run.transfer.is_pending());
-            moment::reached_if("a strike between pull and launch", is_struck);
-            state.last = Some(last);
-            state.batches.extend(sender.staged.drain(..));
-        }
-        self.flights[qp].chains.fetch_add(1, Ordering::AcqRel);
-        self.chains.fetch_add(1, Ordering::SeqCst);
+        self.flights[qp].enter(&mut sender.staged, last);
+        self.watch.posts();
         self.device.work_requests.fetch_add(sender.chains[qp].len() as u64, Ordering::Relaxed);
         let Sender { qps, chains, .. } = sender;
         // SAFETY: the local regions that the chain names were entered for their transfers. The transfers are not final
@@ -438,8 +387,24 @@ impl Endpoint {
         self.why.get().map_or("the peer gave it up", String::as_str)
     }
 
-    pub fn has_work(&self) -> bool {
-        self.chains.load(Ordering::SeqCst) > 0
+    /// Posts nothing more, and makes the queue pairs flush.
+    pub(super) fn stop_posting(&self) {
+        self.broken.store(true, Ordering::Release);
+        let mut sender = self.send.lock();
+        sender.closing = true;
+        for qp in &sender.qps {
+            let _ = qp.to_error(); // destroyed in the end in any case
+        }
+    }
+
+    /// Destroys the queue pairs with all posted work. Nothing of the endpoint moves at this end any more.
+    pub(super) fn destroy_queue_pairs(&self) {
+        self.send.lock().qps.clear();
+    }
+
+    /// Takes the endpoint out of its device's lists.
+    pub(super) fn leave_device(&self) {
+        self.device.forget(self.cookie, &self.qp_numbers, self);
     }
 
     /// Returns the sequence of the last batch. Once `is_past` returns true for it, none of these batches is in flight.
@@ -448,11 +413,7 @@ impl Endpoint {
     }
 
     pub fn is_past(&self, mark: u64) -> bool {
-        self.is_closed()
-            || self
-                .flights
-                .iter()
-                .all(|flight| flight.state.lock().batches.front().is_none_or(|batch| batch.sequence > mark))
+        self.is_closed() || self.flights.iter().all(|flight| flight.is_past(mark))
     }
 
     /// Puts one queue pair into its error state, as a device may do at any time.
@@ -467,6 +428,12 @@ impl Endpoint {
     #[cfg(test)]
     pub fn hold(&self, held: bool) {
         self.held.store(held, Ordering::SeqCst);
+    }
+
+    /// Lets the endpoint count as broken or not.
+    #[cfg(test)]
+    pub fn set_broken(&self, broken: bool) {
+        self.broken.store(broken, Ordering::SeqCst);
     }
 
     pub(super) fn is_held(&self) -> bool {
@@ -486,8 +453,6 @@ impl Endpoint {
     }
 
     pub fn carries(&self, transfer: TransferId) -> bool {
-        let ours = |batch: &Batch| batch.run.as_ref().is_some_and(|run| run.transfer.handle == transfer);
-        self.unacknowledged.carries(transfer)
-            || self.flights.iter().any(|flight| flight.state.lock().batches.iter().any(ours))
+        self.unacknowledged.carries(transfer) || self.flights.iter().any(|flight| flight.carries(transfer))
     }
 }

@@ -4,7 +4,7 @@
 //! the peer is not quiet here.
 
 use super::endpoint::Endpoint;
-use super::service::Service;
+use super::service::RdmaService;
 use super::sessions::Sessions;
 use crate::command::Command;
 use crate::peer::{Closed, Posted};
@@ -98,7 +98,7 @@ impl Flushing {
     }
 }
 
-impl Service {
+impl RdmaService {
     /// Closes endpoints that were just taken out of their session. Endpoints that flush quickly have ended when this
     /// returns.
     pub(super) fn close(
@@ -111,7 +111,7 @@ impl Service {
         // If other endpoints flush late already, don't wait again.
         let is_late = sessions.flushing.next().is_some();
         drop(sessions);
-        endpoints.iter().for_each(|endpoint| endpoint.begin_close());
+        endpoints.iter().for_each(|endpoint| endpoint.stop_posting());
         let patience = clock::monotonic_ns() + if is_late { Duration::ZERO } else { FLUSH_NOW };
         let close = |endpoint: Arc<Endpoint>| {
             let key = (peer, endpoint.lane);
@@ -144,7 +144,7 @@ impl Service {
         }
         let let_go = sessions.flushing.let_go.remove(&peer).unwrap_or_default();
         self.key_holders.release(&let_go, peer);
-        if !sessions.all.contains_key(&peer) {
+        if sessions.all.get(&peer).is_none() {
             self.key_holders.release_all(peer);
             // After the records: the transfers that they belong to end first.
             self.commands.push(Command::TransportQuiet { peer });

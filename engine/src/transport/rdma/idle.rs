@@ -2,12 +2,12 @@
 //! side wants them. Runs on the service's thread. `session` keeps the state, and `path` notes when endpoints are
 //! wanted.
 
-use super::service::Service;
+use super::service::RdmaService;
 use super::wire::Message;
 use crate::sys::clock;
 use crate::types::{PeerId, SessionId};
 
-impl Service {
+impl RdmaService {
     /// Handles IDLE: the peer has posted nothing for a while. If this side is idle, too, the dialer gives up the
     /// endpoints, and an acceptor answers IDLE.
     pub(super) fn peer_is_idle(&self, peer: PeerId, id: SessionId) {

@@ -4,7 +4,7 @@
 use super::device::Device;
 use super::direct::Direct;
 use super::memory::{self, Pinned};
-use super::service::Service;
+use super::service::RdmaService;
 use super::wire::{KeysOffer, Message};
 use crate::limits::{REGIONS_PER_MESSAGE, RKEYS_PER_MESSAGE};
 use crate::region::holder::{Holder, Pin};
@@ -22,14 +22,14 @@ use std::time::{Duration, Instant};
 pub struct KeyHolders {
     devices: Vec<Arc<Device>>,
     direct: Direct,
-    state: Mutex<State>,
+    state: Mutex<HeldKeys>,
     released: Condvar,
     /// Asks the holders of a region to give up its keys. Set once, before the first session.
     ask: OnceLock<Box<dyn Fn(RegionId) + Send + Sync>>,
 }
 
 #[derive(Default)]
-struct State {
+struct HeldKeys {
     /// Peers by region.
     holders: HashMap<RegionId, HashSet<PeerId>>,
     /// Regions by peer, the inverse of `holders`. Neither map keeps empty sets.
@@ -53,7 +53,7 @@ impl KeyHolders {
         let _ = self.ask.set(Box::new(ask));
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, HeldKeys> {
         self.state.lock()
     }
 
@@ -98,7 +98,7 @@ fn take<A: Eq + std::hash::Hash, B: Eq + std::hash::Hash>(sets: &mut HashMap<A, 
     }
 }
 
-impl State {
+impl HeldKeys {
     fn is_held(&self, region: RegionId) -> bool {
         self.holders.contains_key(&region)
     }
@@ -163,7 +163,7 @@ impl Holder for KeyHolders {
     }
 }
 
-impl Service {
+impl RdmaService {
     /// Returns the keys of a region as messages for a peer; none if the region is being unregistered.
     pub(super) fn keys_of(&self, region: &Region, peer: PeerId) -> Vec<Message> {
         let Some(pinned) = Pinned::of(region) else { return Vec::new() };
@@ -218,7 +218,7 @@ impl Service {
                 self.send(session, &Message::Revoke(part.to_vec()));
             }
             session.asked.extend(regions.into_iter().map(|region| (now, region)));
-            sessions.work.insert(peer);
+            sessions.all.changed(peer);
         }
     }
 }

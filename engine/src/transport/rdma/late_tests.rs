@@ -45,7 +45,7 @@ fn carried(two: &Two, local: &Memory, remote: &Memory, bytes: usize) -> Transfer
     let options = TransferOptions { deadline: Deadline::After(BOUND), ..TransferOptions::default() };
     let requests = [request(local, remote, 0, bytes)];
     let transfer = two.a.submit(two.peer, Op::Write, &requests, &options).unwrap();
-    until("the endpoint carries something", || ours.has_work());
+    until("the endpoint carries something", || ours.watch.has_work());
     transfer
 }
 
@@ -53,7 +53,7 @@ fn carried(two: &Two, local: &Memory, remote: &Memory, bytes: usize) -> Transfer
 fn run_dry(two: &Two) {
     let peer = two.a.whole().peers.get(two.peer).unwrap();
     until("nothing is queued or under way", || {
-        let idle = |path: &RdmaPath| !path.endpoints().iter().any(|it| it.has_work());
+        let idle = |path: &RdmaPath| !path.endpoints().iter().any(|it| it.watch.has_work());
         !peer.has_work(Transport::Rdma, false) && !peer.has_work(Transport::Rdma, true) && idle(&two.here)
     });
 }
@@ -164,13 +164,13 @@ fn nothing_is_posted_behind_the_beginning_of_the_end() {
         asked
     };
     assert!(asks());
-    endpoint.begin_close();
+    endpoint.stop_posting();
     // Simulates a thread that read `broken` before the close began.
-    endpoint.broken.store(false, Ordering::SeqCst);
+    endpoint.set_broken(false);
     assert!(!asks());
     endpoint.probe();
-    assert!(!endpoint.has_work());
-    endpoint.broken.store(true, Ordering::SeqCst);
+    assert!(!endpoint.watch.has_work());
+    endpoint.set_broken(true);
 }
 
 /// At the target, the fence of the peer, its keys and the end of the transfer wait for the endpoints to end.

@@ -5,8 +5,9 @@
 //!           `idle`; `transport` is its interface to the control loop
 //!    └ session ─ one peer: its devices and keys, and the pairs of devices with an endpoint; `setup` makes endpoints
 //! path ─ all endpoints to one peer: chooses the endpoint for each chain of work requests
-//!    └▶ endpoint ─ queue pairs between two devices: posts `batch`es, `reaping` settles them, `closing` flushes them,
-//!                `flushing` has the closed endpoints that still flush
+//!    └▶ endpoint ─ queue pairs between two devices: posts `batch`es, `flight` has them until `reaping` settles them,
+//!                `watch` says which thread reaps, `pace` how fast the endpoint is; `closing` ends it, `flushing` has
+//!                the closed endpoints that still flush
 //! poller ─ a thread per device: polls while requests are posted, otherwise sleeps on the completion channel
 //! discovery, device, memory, keys, topology: find and open devices, register memory, keep peers' keys, pair devices
 //! locality: how far a device is from memory
@@ -23,6 +24,7 @@ mod discovery;
 mod endpoint;
 #[cfg(test)]
 mod fault_tests;
+mod flight;
 mod flushing;
 mod idle;
 mod key_holders;
@@ -30,6 +32,7 @@ mod keys;
 mod locality;
 mod memory;
 mod notifications;
+mod pace;
 mod path;
 mod poller;
 mod reaping;
@@ -42,10 +45,14 @@ mod setup;
 mod topology;
 mod transport;
 mod unacknowledged;
+mod watch;
 pub mod wire;
 
 pub use direct::{why_staged, Direct};
-pub use service::{Service, Settings};
+pub use service::{RdmaService, RdmaSettings};
+
+/// A device, an address or an endpoint, or the sentence that says to a person why it can't be used.
+type Usable<T> = Result<T, String>;
 
 /// Settings of the RDMA devices that an engine opens.
 #[derive(Clone, Debug)]

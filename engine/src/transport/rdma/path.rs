@@ -112,7 +112,7 @@ impl RdmaPath {
             }
             // A caller that posts repeatedly settles its earlier chains here, so that no thread must be woken for
             // them. Work that this queues is posted below.
-            endpoints.iter().filter(|endpoint| endpoint.is_unwatched()).for_each(|it| {
+            endpoints.iter().filter(|endpoint| endpoint.watch.is_unwatched()).for_each(|it| {
                 it.reap(after);
             });
             for endpoint in endpoints.iter().filter(|endpoint| endpoint.owes()) {
@@ -140,7 +140,7 @@ impl RdmaPath {
             // Stop here, or a submitter would stay for as long as the transfer lasts. Chains in flight are reaped
             // after the lock is released, and the reaping thread continues.
             if chains >= TURN_CHAINS {
-                if endpoints.iter().any(|endpoint| endpoint.has_work()) {
+                if endpoints.iter().any(|endpoint| endpoint.watch.has_work()) {
                     return;
                 }
                 self.wanted.store(true, Ordering::SeqCst);
@@ -169,16 +169,16 @@ impl RdmaPath {
         let may_wait = !express && front.is_some_and(|(_, alone)| alone);
         let pinned = here.as_deref().and_then(Pinned::of);
         // An endpoint without a measured rate counts as fast as the fastest.
-        let fastest = endpoints.iter().map(|endpoint| endpoint.rate()).max().unwrap_or(0);
+        let fastest = endpoints.iter().map(|endpoint| endpoint.pace.rate()).max().unwrap_or(0);
         let candidates = endpoints.iter().map(|endpoint| {
-            let own = if endpoint.rate() == 0 { fastest } else { endpoint.rate() };
+            let own = if endpoint.pace.rate() == 0 { fastest } else { endpoint.pace.rate() };
             let near = pinned.map_or(0, |it| it.detour(endpoint.device.index));
             let far = there.as_ref().map_or(0, |it| it.detour(endpoint.remote.index as usize));
             Candidate {
-                delay_ns: endpoint.delay_with(own),
+                delay_ns: endpoint.pace.delay_with(own),
                 detour: near.saturating_add(far),
                 qp: endpoint.room(express),
-                moves: !endpoint.is_broken() && endpoint.has_work(),
+                moves: !endpoint.is_broken() && endpoint.watch.has_work(),
             }
         });
         let Some((at, qp)) = choose(candidates, may_wait) else { return false };
@@ -258,7 +258,7 @@ impl Path for RdmaPath {
             return self.drive_alone(transfer, deadline_ns);
         }
         let endpoints = self.endpoints();
-        let watched: Vec<bool> = endpoints.iter().map(|endpoint| endpoint.watch()).collect();
+        let watched: Vec<bool> = endpoints.iter().map(|endpoint| endpoint.watch.begin()).collect();
         let mut after = self.peer.after();
         let mut spin_end_ns = Monotonic::ZERO;
         let mut rounds = 0u32;
@@ -305,7 +305,7 @@ impl Path for RdmaPath {
 
     fn attend(&self, after: &mut After) {
         let endpoints = self.endpoints();
-        endpoints.iter().filter(|it| it.has_work()).for_each(|it| it.ensure_watched(after));
+        endpoints.iter().filter(|it| it.watch.has_work()).for_each(|it| it.ensure_watched(after));
     }
 
     fn condition(&self) -> Condition {

@@ -115,7 +115,7 @@ impl Loop {
                 continue;
             }
             let Some(endpoint) = device.endpoint(cookie) else { continue };
-            endpoint.watch_reported();
+            endpoint.watch.begin_reported();
             let until_ns = now.saturating_add(*spin_ns);
             if !self.watched.iter().any(|it| Arc::ptr_eq(&it.endpoint, &endpoint)) {
                 self.watched.push(Watched { endpoint, spin_ns: *spin_ns, until_ns });
@@ -134,7 +134,7 @@ impl Watched {
             after.nudge(Transport::Rdma);
             after.flush();
         }
-        if self.endpoint.has_work() && now < self.until_ns && !self.endpoint.is_broken() {
+        if self.endpoint.watch.has_work() && now < self.until_ns && !self.endpoint.is_broken() {
             pause::spin();
             return true;
         }

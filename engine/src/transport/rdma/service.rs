@@ -10,10 +10,10 @@ use super::key_holders::KeyHolders;
 #[cfg(test)]
 use super::path::RdmaPath;
 use super::poller::Polling;
-use super::session::{Pair, Session, Stage};
+use super::session::{EndpointStage, Pair, Session};
 use super::sessions::Sessions;
 use super::wire::Message;
-use super::DeviceSettings;
+use super::{DeviceSettings, Usable};
 use crate::command::{Command, Commands};
 use crate::loss::{Cause, Loss};
 use crate::region::holder::Holder;
@@ -33,7 +33,7 @@ use std::time::Duration;
 const FIRST_DEVICE: u64 = 16;
 
 #[derive(Clone)]
-pub struct Settings {
+pub struct RdmaSettings {
     pub devices: DeviceSettings,
     /// Names of the devices to use; empty means all.
     pub names: Vec<String>,
@@ -47,8 +47,8 @@ pub struct Settings {
     pub idle: Duration,
 }
 
-pub struct Service {
-    pub(super) settings: Settings,
+pub struct RdmaService {
+    pub(super) settings: RdmaSettings,
     pub(super) registry: Arc<Registry>,
     pub(super) commands: Arc<Commands>,
     pub(super) devices: Vec<Arc<Device>>,
@@ -65,35 +65,35 @@ pub struct Service {
     served: crate::sys::atomic::AtomicU64,
 }
 
-impl Service {
+impl RdmaService {
     /// Opens the devices of this host, or returns why RDMA can't be used here. The outer error is an error of the
     /// settings or of the system.
     pub fn new(
-        settings: Settings,
+        settings: RdmaSettings,
         registry: Arc<Registry>,
         commands: Arc<Commands>,
         direct: Direct,
-    ) -> Result<std::result::Result<Arc<Service>, String>> {
+    ) -> Result<Usable<Arc<RdmaService>>> {
         let devices = match discovery::open(&settings)? {
             Ok(devices) => devices,
             Err(why) => return Ok(Err(why)),
         };
-        Service::over(devices, settings, registry, commands, direct).map(Ok)
+        RdmaService::over(devices, settings, registry, commands, direct).map(Ok)
     }
 
     fn over(
         devices: Vec<Arc<Device>>,
-        settings: Settings,
+        settings: RdmaSettings,
         registry: Arc<Registry>,
         commands: Arc<Commands>,
         direct: Direct,
-    ) -> Result<Arc<Service>> {
+    ) -> Result<Arc<RdmaService>> {
         let poller = Arc::new(Poller::new(PollerKind::Epoll)?);
         for device in &devices {
             device.report_to(&poller, FIRST_DEVICE + device.index as u64)?;
         }
         let key_holders = Arc::new(KeyHolders::new(devices.clone(), direct));
-        let service = Arc::new(Service {
+        let service = Arc::new(RdmaService {
             settings,
             registry: registry.clone(),
             commands,
@@ -119,7 +119,7 @@ impl Service {
         Ok(service)
     }
 
-    pub fn start(self: &Arc<Service>) -> Result<()> {
+    pub fn start(self: &Arc<RdmaService>) -> Result<()> {
         let mut pollings = self.pollings.lock();
         for device in &self.devices {
             pollings.push(Polling::start(device.clone(), self.settings.spin_ns)?);
@@ -209,15 +209,13 @@ impl Service {
             device.all_endpoints().iter().for_each(|endpoint| endpoint.fail("its port is down".into()));
         }
         let offer = self.offer();
-        let mut sessions = self.lock();
-        let Sessions { all, work, .. } = &mut *sessions;
-        for (peer, session) in all.iter_mut() {
+        let mut peers = Vec::new();
+        self.lock().all.change_all(|session| {
             self.send(session, &offer);
             session.plan(&self.devices);
-            work.insert(*peer);
-        }
-        let peers: Vec<PeerId> = all.keys().copied().collect();
-        drop(sessions);
+            peers.push(session.session_info.peer.handle);
+            true
+        });
         // If the last port is down, transfers that wait for an endpoint wait in vain, whichever thread closed the last
         // one.
         peers.into_iter().for_each(|peer| self.report_state(peer));
@@ -241,7 +239,7 @@ impl Service {
         let next =
             |session: &Session| session.next_due(clock::monotonic_ns(), self.silence(), self.settings.idle);
         let at = sessions.all.get(&peer).and_then(next);
-        sessions.times.set(peer, at);
+        sessions.all.plan(peer, at);
     }
 
     fn next_message(&self, peer: PeerId) -> Option<(Message, SessionId)> {
@@ -280,7 +278,7 @@ impl Service {
             Message::Accept { lane, side } => self.accepted(peer, id, lane, side),
             Message::Refuse { lane, why } => self.close_quietly(peer, id, lane, &why),
             Message::Established { lane } => {
-                self.with(peer, id, |session| session.opened(lane, Stage::Answered));
+                self.with(peer, id, |session| session.opened(lane, EndpointStage::Answered));
                 self.report_state(peer);
             }
             Message::Idle => self.peer_is_idle(peer, id),
@@ -320,7 +318,7 @@ impl Service {
         stuck.into_iter().for_each(|lane| self.give_up(peer, lane));
         for lane in &proven {
             self.with(peer, id, |session| {
-                session.opened(*lane, Stage::Probing);
+                session.opened(*lane, EndpointStage::Probing);
                 self.send(session, &Message::Established { lane: *lane });
             });
         }
@@ -354,7 +352,7 @@ impl Service {
             }
         }
         let proven = session.entries.iter().filter(|(_, entry)| {
-            entry.stage == Stage::Probing && entry.endpoint.is_proven() && !entry.endpoint.is_broken()
+            entry.stage == EndpointStage::Probing && entry.endpoint.is_proven() && !entry.endpoint.is_broken()
         });
         let proven = proven.map(|(lane, _)| *lane).collect();
         Some((session.session_info.session_id, session.due(now), stuck, proven))
@@ -389,7 +387,7 @@ impl Service {
     }
 }
 
-impl Turns for Arc<Service> {
+impl Turns for Arc<RdmaService> {
     fn turn(&mut self, now: Monotonic, ready: &[Ready]) -> Next {
         for event in ready {
             if let Some(device) = event.token.checked_sub(FIRST_DEVICE) {

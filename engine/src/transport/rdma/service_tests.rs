@@ -10,7 +10,7 @@ use crate::types::{LaneId, PeerId};
 
 const PEERS: u64 = 1000;
 
-fn service() -> Arc<Service> {
+fn service() -> Arc<RdmaService> {
     let devices = DeviceSettings {
         gid_index: None,
         mtu: 0,
@@ -19,7 +19,7 @@ fn service() -> Arc<Service> {
         retries: 1,
         mr_bytes_max: 0,
     };
-    let settings = Settings {
+    let settings = RdmaSettings {
         devices,
         names: Vec::new(),
         qps: 1,
@@ -29,7 +29,8 @@ fn service() -> Arc<Service> {
         idle: Duration::ZERO,
     };
     let registry = Arc::new(Registry::new(Tag::from_random(1), None));
-    let service = Service::over(Vec::new(), settings, registry, Arc::default(), Direct::new(None)).unwrap();
+    let service =
+        RdmaService::over(Vec::new(), settings, registry, Arc::default(), Direct::new(None)).unwrap();
     for handle in 1..=PEERS {
         service.begin(session_with(peer_with(handle), handle % 2 == 0));
     }
@@ -37,7 +38,7 @@ fn service() -> Arc<Service> {
 }
 
 /// Runs a turn of the service's thread. Returns the number of sessions that were looked after.
-fn turn(service: &Arc<Service>) -> u64 {
+fn turn(service: &Arc<RdmaService>) -> u64 {
     let before = service.served.load(Ordering::Relaxed);
     service.clone().turn(clock::monotonic_ns(), &[]);
     service.served.load(Ordering::Relaxed) - before
@@ -66,7 +67,7 @@ fn an_event_costs_the_sessions_that_it_concerns() {
 }
 
 /// Returns the service's reason for refusing a CONNECT of this lane, if it refuses.
-fn refusal(service: &Arc<Service>, peer: PeerId, lane: LaneId) -> Option<String> {
+fn refusal(service: &Arc<RdmaService>, peer: PeerId, lane: LaneId) -> Option<String> {
     let side = Side { mtu: 1024, reads_max: 1, qps: vec![(1, 1), (2, 2)] };
     service.commands.take();
     assert!(service.message(peer, &Message::Connect { lane, own: 0, other: 0, side }.encode()));

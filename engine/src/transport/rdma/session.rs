@@ -15,6 +15,7 @@ use super::path::RdmaPath;
 use super::retries::Retries;
 use super::topology::pair;
 use super::wire::{DeviceOffer, Message, Side};
+use super::Usable;
 use crate::limits::{RDMA_ENDPOINTS_MAX, RDMA_MESSAGES_MAX, RDMA_REVOKES_MAX};
 use crate::peer::SessionInfo;
 use crate::sys::clock;
@@ -31,7 +32,7 @@ pub const PATIENCE: Duration = Duration::from_secs(3);
 pub type Pair = (u8, u8);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stage {
+pub enum EndpointStage {
     Asked,
     Probing,
     Answered,
@@ -42,7 +43,7 @@ pub struct Entry {
     pub endpoint: Arc<Endpoint>,
     pub pair: Pair,
     pub own: Side,
-    pub stage: Stage,
+    pub stage: EndpointStage,
     /// Applies to every stage except Open.
     pub deadline: Monotonic,
 }
@@ -135,7 +136,7 @@ impl Session {
 
     /// Checks whether the peer may open an endpoint with this lane number, and takes the number. `patience`: as for
     /// `overdue`.
-    pub fn admit(&self, lane: LaneId, theirs: &Side, patience: Duration) -> std::result::Result<(), String> {
+    pub fn admit(&self, lane: LaneId, theirs: &Side, patience: Duration) -> Usable<()> {
         if self.session_info.dialer || theirs.qps.len() < 2 {
             return Err("only the dialer asks for endpoints, and each has at least two queue pairs".into());
         }
@@ -255,9 +256,9 @@ impl Session {
 
     /// Opens an endpoint that works both ways. Ignored if the lane is not at this `stage`. An acceptor learns by this
     /// that the endpoints are wanted again.
-    pub fn opened(&mut self, lane: LaneId, stage: Stage) {
+    pub fn opened(&mut self, lane: LaneId, stage: EndpointStage) {
         if let Some(entry) = self.entries.get_mut(&lane).filter(|entry| entry.stage == stage) {
-            entry.stage = Stage::Open;
+            entry.stage = EndpointStage::Open;
             self.given_up &= self.session_info.dialer;
             self.tried.insert(entry.pair, String::new());
             self.retries.opened(entry.pair);
@@ -270,7 +271,7 @@ impl Session {
         let mut open: Vec<(u8, Arc<Endpoint>)> = self
             .entries
             .values()
-            .filter(|entry| entry.stage == Stage::Open)
+            .filter(|entry| entry.stage == EndpointStage::Open)
             .map(|entry| (entry.pair.0, entry.endpoint.clone()))
             .collect();
         open.sort_by_key(|(device, _)| *device);
@@ -284,7 +285,7 @@ impl Session {
 
     /// Returns when the last endpoint was lost: now, if the session ends while endpoints are open or given up as idle.
     pub fn parted(&self) -> Option<Monotonic> {
-        let open = self.given_up || self.entries.values().any(|entry| entry.stage == Stage::Open);
+        let open = self.given_up || self.entries.values().any(|entry| entry.stage == EndpointStage::Open);
         if open {
             Some(clock::monotonic_ns())
         } else {
@@ -298,7 +299,7 @@ impl Session {
         self.session_info.dialer
             && self.theirs.is_some()
             && self.retries.pairs().all(tried)
-            && self.entries.values().all(|entry| entry.stage == Stage::Open || tried(&entry.pair))
+            && self.entries.values().all(|entry| entry.stage == EndpointStage::Open || tried(&entry.pair))
     }
 
     /// Returns true, once, when devices that are down have been waited for long enough.
@@ -308,12 +309,12 @@ impl Session {
 
     /// Returns why there is no endpoint, and whether there may be one soon; None if there is one.
     pub fn why_not(&self, ours: &[Arc<Device>]) -> Option<(String, bool)> {
-        if self.entries.values().any(|entry| entry.stage == Stage::Open) {
+        if self.entries.values().any(|entry| entry.stage == EndpointStage::Open) {
             return None;
         }
         let usable = ours.iter().any(|device| device.is_up());
         if !usable {
-            let whys = ours.iter().filter_map(|device| device.address().err());
+            let whys = ours.iter().filter_map(|device| device.address().err().map(String::from));
             return Some((whys.collect::<Vec<_>>().join("; "), self.parted.is_some()));
         }
         match &self.theirs {
@@ -334,7 +335,7 @@ impl Session {
 
     /// Describes the path for a person.
     pub fn how(&self) -> String {
-        let open = self.entries.values().filter(|entry| entry.stage == Stage::Open);
+        let open = self.entries.values().filter(|entry| entry.stage == EndpointStage::Open);
         if self.given_up {
             return "idle, made again when something is queued".into();
         }
@@ -380,9 +381,9 @@ impl Session {
         let asks = self.session_info.dialer && !idle.is_zero() && !self.entries.is_empty();
         let idle = asks.then_some(self.idle_asked + idle);
         let soon = now + Duration::from_millis(1);
-        let probing = self.entries.values().any(|entry| entry.stage == Stage::Probing);
+        let probing = self.entries.values().any(|entry| entry.stage == EndpointStage::Probing);
         let acks = (probing || !self.acks.0.is_empty()).then_some(soon);
-        let stages = self.entries.values().filter(|entry| entry.stage != Stage::Open);
+        let stages = self.entries.values().filter(|entry| entry.stage != EndpointStage::Open);
         let stages = stages.map(|entry| entry.deadline);
         let retries = self.retries.next();
         let asked = self.asked.iter().map(|(since, _)| *since + silence);
@@ -405,7 +406,7 @@ impl Session {
 
     /// Returns the lanes that did not reach their next stage in time.
     pub fn stuck(&self, now: Monotonic) -> Vec<LaneId> {
-        let late = |entry: &Entry| entry.stage != Stage::Open && entry.deadline <= now;
+        let late = |entry: &Entry| entry.stage != EndpointStage::Open && entry.deadline <= now;
         self.entries.iter().filter(|(_, entry)| late(entry)).map(|(lane, _)| *lane).collect()
     }
 }

@@ -2,7 +2,7 @@
 
 use super::flushing::Flushing;
 use super::session::Session;
-use crate::schedule::Schedule;
+use crate::schedule::SessionTable;
 use crate::sys::map::HashMap;
 use crate::types::{Monotonic, PeerId, RegionId};
 use std::collections::BTreeSet;
@@ -12,14 +12,10 @@ use std::time::Duration;
 const EARLY: Duration = Duration::from_millis(1);
 
 pub struct Sessions {
-    /// By the peer's handle, from a session's beginning to its end.
-    pub all: HashMap<PeerId, Session>,
+    /// Every change outside `serve` is noted there.
+    pub all: SessionTable<Session>,
     /// When the last endpoint of each peer without a session was lost, if it had one.
     pub parted: HashMap<PeerId, Monotonic>,
-    /// Peers whose session changed and must be looked after. Every change outside `serve` enters its peer here.
-    pub work: BTreeSet<PeerId>,
-    /// When each session is due if no message arrives, as of the last time it was looked after.
-    pub times: Schedule<Monotonic, PeerId>,
     /// Regions that are being unregistered, whose holders have not been asked yet.
     pub revoking: Vec<RegionId>,
     /// Closed endpoints whose devices still owe completions.
@@ -31,10 +27,8 @@ pub struct Sessions {
 impl Sessions {
     pub fn new() -> Sessions {
         Sessions {
-            all: HashMap::default(),
+            all: SessionTable::new(),
             parted: HashMap::default(),
-            work: BTreeSet::new(),
-            times: Schedule::new(),
             revoking: Vec::new(),
             flushing: Flushing::new(),
             suspected: BTreeSet::new(),
@@ -43,16 +37,14 @@ impl Sessions {
 
     /// Returns when the service must act next if no event arrives.
     pub fn next_due(&self, now: Monotonic) -> Option<Monotonic> {
-        if !self.work.is_empty() || !self.revoking.is_empty() || !self.suspected.is_empty() {
+        if !self.revoking.is_empty() || !self.suspected.is_empty() {
             return Some(now);
         }
-        self.times.first().into_iter().chain(self.flushing.next()).min()
+        self.all.next_due(now).into_iter().chain(self.flushing.next()).min()
     }
 
     /// Takes the peers whose session changed or is due.
     pub fn take_due(&mut self, now: Monotonic) -> BTreeSet<PeerId> {
-        let mut due = std::mem::take(&mut self.work);
-        due.extend(self.times.take_due(now + EARLY));
-        due
+        self.all.take_due(now + EARLY)
     }
 }

@@ -2,21 +2,17 @@
 //! picture). Runs on the service's thread, and makes queue pairs under no lock.
 
 use super::endpoint::{Endpoint, Parts};
-use super::service::Service;
-use super::session::{Entry, Pair, Session, Stage, PATIENCE};
+use super::service::RdmaService;
+use super::session::{EndpointStage, Entry, Pair, Session, PATIENCE};
 use super::wire::{Message, Side};
+use super::Usable;
 use crate::peer::Closed;
 use crate::status::reason;
 use crate::sys::clock;
 use crate::types::{LaneId, PeerId, SessionId};
 
-impl Service {
-    fn make(
-        &self,
-        peer: PeerId,
-        id: SessionId,
-        (lane, pair, qps): (LaneId, Pair, u32),
-    ) -> std::result::Result<Entry, String> {
+impl RdmaService {
+    fn make(&self, peer: PeerId, id: SessionId, (lane, pair, qps): (LaneId, Pair, u32)) -> Usable<Entry> {
         let device = self.devices.get(pair.0 as usize).ok_or("no such device")?.clone();
         device.address()?;
         let parts = self
@@ -37,7 +33,13 @@ impl Service {
         let endpoint =
             Endpoint::new(parts).map_err(|error| format!("{}: {}", device.name(), reason(&error)))?;
         let own = endpoint.side(crate::sys::random_u64() as u32 & 0xff_ffff)?;
-        Ok(Entry { endpoint, pair, own, stage: Stage::Asked, deadline: clock::monotonic_ns() + PATIENCE })
+        Ok(Entry {
+            endpoint,
+            pair,
+            own,
+            stage: EndpointStage::Asked,
+            deadline: clock::monotonic_ns() + PATIENCE,
+        })
     }
 
     /// The dialer's first step: makes its end, and sends CONNECT.
@@ -74,7 +76,11 @@ impl Service {
         let made = admitted.and_then(|()| self.make(peer, id, (lane, pair, qps)));
         let connected = made.and_then(|entry| {
             entry.endpoint.connect(&entry.own, &theirs)?;
-            Ok(Entry { stage: Stage::Answered, deadline: clock::monotonic_ns() + 2 * PATIENCE, ..entry })
+            Ok(Entry {
+                stage: EndpointStage::Answered,
+                deadline: clock::monotonic_ns() + 2 * PATIENCE,
+                ..entry
+            })
         });
         self.with(peer, id, |session| match connected {
             Ok(entry) => {
@@ -93,8 +99,8 @@ impl Service {
     /// The dialer's second step: connects its end, and probes whether the other end answers.
     pub(super) fn accepted(&self, peer: PeerId, id: SessionId, lane: LaneId, theirs: Side) {
         let found = self.with(peer, id, |session| {
-            let entry = session.entries.get_mut(&lane).filter(|entry| entry.stage == Stage::Asked)?;
-            entry.stage = Stage::Probing;
+            let entry = session.entries.get_mut(&lane).filter(|entry| entry.stage == EndpointStage::Asked)?;
+            entry.stage = EndpointStage::Probing;
             entry.deadline = clock::monotonic_ns() + PATIENCE;
             Some((entry.endpoint.clone(), entry.own.clone()))
         });
@@ -109,8 +115,8 @@ impl Service {
     pub(super) fn close_quietly(&self, peer: PeerId, id: SessionId, lane: LaneId, why: &str) {
         let mut sessions = self.lock();
         let session = sessions.all.get_mut(&peer).filter(|session| session.session_info.session_id == id);
-        let unused =
-            session.filter(|it| it.entries.get(&lane).is_some_and(|entry| entry.stage != Stage::Open));
+        let unused = session
+            .filter(|it| it.entries.get(&lane).is_some_and(|entry| entry.stage != EndpointStage::Open));
         let Some(endpoint) = unused.and_then(|session| session.take(lane, why)) else { return };
         if let Some((lane, Closed::Soon(_))) = self.close(sessions, peer, vec![endpoint]).pop() {
             self.give_up(peer, lane); // the control loop collects its records

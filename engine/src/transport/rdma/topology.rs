@@ -3,17 +3,45 @@
 use super::wire::DeviceOffer;
 use crate::sys::verbs::{Gid, GidKind};
 
+/// Why a port has no address at which peers reach it.
+#[derive(Clone, Debug)]
+pub enum NoAddress {
+    /// The setting `rdma_gid_index` names an address that the port does not have.
+    Setting(String),
+    /// The port is down, or has no address yet.
+    Port(String),
+}
+
+impl NoAddress {
+    /// Adds the port's name to the sentence.
+    pub fn of(self, port: &str) -> NoAddress {
+        match self {
+            NoAddress::Setting(why) => NoAddress::Setting(format!("{port}: {why}")),
+            NoAddress::Port(why) => NoAddress::Port(format!("{port}: {why}")),
+        }
+    }
+}
+
+impl From<NoAddress> for String {
+    fn from(why: NoAddress) -> String {
+        match why {
+            NoAddress::Setting(why) | NoAddress::Port(why) => why,
+        }
+    }
+}
+
 /// Chooses one of a port's addresses: the one with index `wanted`, or else the first of the best kind.
-pub fn choose_gid(gids: &[Gid], is_ethernet: bool, wanted: Option<u32>) -> Result<Gid, String> {
+pub fn choose_gid(gids: &[Gid], is_ethernet: bool, wanted: Option<u32>) -> Result<Gid, NoAddress> {
     if let Some(index) = wanted {
         let found = gids.iter().find(|gid| gid.index == index);
         return found.copied().ok_or_else(|| {
             let there: Vec<String> = gids.iter().map(|gid| gid.index.to_string()).collect();
-            format!("rdma_gid_index: the port has no GID {index}, only {}", there.join(", "))
+            let there = there.join(", ");
+            NoAddress::Setting(format!("rdma_gid_index: the port has no GID {index}, only {there}"))
         });
     }
     let best = gids.iter().min_by_key(|gid| (rank(gid, is_ethernet), gid.index));
-    best.copied().ok_or_else(|| "the port has no address (GID) yet".into())
+    best.copied().ok_or_else(|| NoAddress::Port("the port has no address (GID) yet".into()))
 }
 
 /// Ranks an address; smaller is better.
@@ -102,8 +130,10 @@ mod tests {
             assert_eq!(choose_gid(&all[..count], true, None).unwrap().index, best);
         }
         assert_eq!(choose_gid(&all, true, Some(4)).unwrap().index, 4);
-        let error = choose_gid(&all[..2], true, Some(9)).unwrap_err();
-        assert!(error.contains("rdma_gid_index") && error.contains("0, 1"), "{error}");
+        let Err(NoAddress::Setting(why)) = choose_gid(&all[..2], true, Some(9)) else {
+            panic!("it has none")
+        };
+        assert!(why.contains("rdma_gid_index") && why.contains("0, 1"), "{why}");
         assert!(choose_gid(&[], true, None).is_err());
         assert_eq!(choose_gid(&all, false, None).unwrap().index, 0, "InfiniBand takes the first");
     }

@@ -1,20 +1,20 @@
 //! The service's interface to the control loop: begins and ends sessions, takes messages and regions, closes lanes.
 
 use super::path::RdmaPath;
-use super::service::Service;
+use super::service::RdmaService;
 use super::session::Session;
 use super::wire::Message;
 use crate::peer::{Closed, Path, SessionInfo, TransportService};
 use crate::types::{LaneId, PeerId, RegionId, TransferId};
 use std::sync::Arc;
 
-impl TransportService for Service {
+impl TransportService for RdmaService {
     fn start(self: Arc<Self>) -> crate::status::Result<()> {
-        Service::start(&self)
+        RdmaService::start(&self)
     }
 
     fn stop(&self) {
-        Service::stop(self);
+        RdmaService::stop(self);
     }
 
     fn begin(&self, session_info: SessionInfo) {
@@ -32,8 +32,7 @@ impl TransportService for Service {
         // The control loop asks for the regions' keys in turns, and sends this offer after them, so that the peer has
         // the keys before an endpoint exists.
         self.send(&session, &self.offer());
-        sessions.all.insert(peer, session);
-        sessions.work.insert(peer);
+        sessions.all.begin(peer, session);
         drop(sessions);
         self.poller.wake();
     }
@@ -51,7 +50,7 @@ impl TransportService for Service {
             Message::Revoke(regions) => session.revoked(regions),
             message => session.queue_message(message),
         };
-        sessions.work.insert(peer);
+        sessions.all.changed(peer);
         drop(sessions);
         self.poller.wake();
         taken
@@ -61,7 +60,7 @@ impl TransportService for Service {
         let mut sessions = self.lock();
         let Some(session) = sessions.all.get_mut(&peer) else { return true };
         let taken = session.queue_message(Message::Offer { devices: Vec::new(), why });
-        sessions.work.insert(peer);
+        sessions.all.changed(peer);
         drop(sessions);
         self.poller.wake();
         taken
@@ -78,7 +77,7 @@ impl TransportService for Service {
 
     fn regions_added(&self, peer: PeerId, ids: &[RegionId]) -> Vec<Vec<u8>> {
         // Sessions begin and end on the calling thread, so a region revoked meanwhile finds the session to ask.
-        if !self.lock().all.contains_key(&peer) {
+        if self.lock().all.get(&peer).is_none() {
             return Vec::new();
         }
         let map = self.registry.snapshot();
@@ -101,7 +100,7 @@ impl TransportService for Service {
         let session = sessions.all.get_mut(&peer)?;
         let why = session.entries.get(&lane)?.endpoint.why().to_owned();
         let endpoint = session.take(lane, &why)?;
-        sessions.work.insert(peer);
+        sessions.all.changed(peer);
         // The device may be at fault. The service checks its port, and tells all peers if the port is down.
         sessions.suspected.insert(endpoint.device.index);
         let closed = self.close(sessions, peer, vec![endpoint]).pop().map(|(_, closed)| closed);
@@ -112,8 +111,7 @@ impl TransportService for Service {
 
     fn end(&self, peer: PeerId) -> Vec<(LaneId, Closed)> {
         let mut sessions = self.lock();
-        let Some(mut session) = sessions.all.remove(&peer) else { return Vec::new() };
-        sessions.times.set(peer, None);
+        let Some(mut session) = sessions.all.end(peer) else { return Vec::new() };
         // If the peer returns, its next session continues this wait for endpoints.
         if let Some(since) = session.parted() {
             sessions.parted.insert(peer, since);

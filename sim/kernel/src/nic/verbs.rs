@@ -2,6 +2,9 @@
 //! dropped. Objects of a killed process are taken back by the kernel, a while later. Above 500 lines because libibverbs
 //! has so many kinds of objects, each with a few lines.
 
+#[path = "../../../../engine/src/sys/os/verbs/data.rs"]
+mod data;
+
 use super::completion::{ChannelState, CqState, EventQueue, Wc};
 use super::wire::{Op, Request};
 use super::{status, Registered, MTU};
@@ -9,6 +12,7 @@ use crate::fd::{AsFd, FileId, Kind, OwnedFd};
 use crate::memory;
 use crate::process::ProcessId;
 use crate::world::{is_running, point, try_with, with, World};
+pub use data::{Gid, GidKind, Limits, LocalSide, Port, PortState, QpSpec, Remote};
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
@@ -51,18 +55,6 @@ impl Maker {
     }
 }
 
-#[derive(Clone, Debug)]
-pub struct Limits {
-    pub qp_wr_max: u32,
-    pub cqe_max: u32,
-    pub srq_wr_max: u32,
-    pub rd_atom_target_max: u8,
-    pub rd_atom_initiator_max: u8,
-    pub mr_bytes_max: u64,
-    pub ports: u8,
-    pub is_iwarp: bool,
-}
-
 /// An asynchronous event of a device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Event {
@@ -70,38 +62,6 @@ pub enum Event {
     PortError(u8),
     QpError(u32),
     CqError,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum PortState {
-    Down,
-    Init,
-    Armed,
-    Active,
-    Other,
-}
-
-#[derive(Clone, Copy, Debug)]
-pub struct Port {
-    pub state: PortState,
-    pub mtu_bytes: u32,
-    pub is_ethernet: bool,
-    pub lid: u16,
-    pub gids: u32,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum GidKind {
-    Ib,
-    RoceV1,
-    RoceV2,
-}
-
-#[derive(Clone, Copy, Debug)]
-pub struct Gid {
-    pub index: u32,
-    pub raw: [u8; 16],
-    pub kind: GidKind,
 }
 
 /// An open device.
@@ -454,40 +414,6 @@ impl Drop for Srq {
     fn drop(&mut self) {
         self.maker.destroy(|world| drop(world.nics.srqs.remove(&self.number)));
     }
-}
-
-#[derive(Clone, Copy, Debug)]
-pub struct QpSpec {
-    pub send_wr: u32,
-    /// A wish: `Qp::inline_bytes` has the result.
-    pub inline_bytes: u32,
-}
-
-/// The other end, and how packets reach it.
-#[derive(Clone, Copy, Debug)]
-pub struct Remote {
-    pub qp_number: u32,
-    pub psn: u32,
-    pub mtu_bytes: u32,
-    pub gid: [u8; 16],
-    pub lid: u16,
-    pub is_ethernet: bool,
-    pub gid_index: u32,
-    pub port: u8,
-    pub rd_atom: u8,
-    pub min_rnr_timer: u8,
-    pub traffic_class: u8,
-}
-
-#[derive(Clone, Copy, Debug)]
-pub struct LocalSide {
-    pub psn: u32,
-    pub rd_atom: u8,
-    /// 4.096 us × 2^timeout until a packet counts as lost; 0 is for ever.
-    pub timeout: u8,
-    pub retries: u8,
-    /// 7 is for ever.
-    pub rnr_retries: u8,
 }
 
 /// One end of a reliable connection. Only signalled and failed requests complete.

@@ -1,7 +1,7 @@
 //! An open RDMA device, its limits and its events. `port` has its ports.
 
 use super::device::{name_of, DeviceList};
-use super::{check, created, library, set_nonblocking};
+use super::{check, created, library, set_nonblocking, Limits};
 use crate::sys::children::Listed;
 use rdma_mummy_sys as ffi;
 use std::io;
@@ -9,21 +9,6 @@ use std::mem::MaybeUninit;
 use std::os::fd::RawFd;
 use std::ptr::{addr_of, NonNull};
 use std::sync::Arc;
-
-/// The device's limits, read when it was opened.
-#[derive(Clone, Debug)]
-pub struct Limits {
-    pub qp_wr_max: u32,
-    pub cqe_max: u32,
-    pub srq_wr_max: u32,
-    /// RDMA READs that one QP serves at a time.
-    pub rd_atom_target_max: u8,
-    /// RDMA READs that one QP may have in flight at a time.
-    pub rd_atom_initiator_max: u8,
-    pub mr_bytes_max: u64,
-    pub ports: u8,
-    pub is_iwarp: bool,
-}
 
 /// An asynchronous event of a device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -13,6 +13,7 @@
 mod chain;
 mod completion;
 mod context;
+mod data;
 mod device;
 mod library;
 mod memory;
@@ -28,10 +29,10 @@ mod tests;
 pub use chain::Chain;
 pub use completion::{Channel, Completion, Cq};
 pub use context::Context;
+pub use data::{Gid, GidKind, Limits, LocalSide, Port, PortState, QpSpec, Remote};
 pub use device::device_names;
 pub use memory::{Mr, Pd};
-pub use port::{Gid, GidKind, PortState};
-pub use queue_pair::{LocalSide, Qp, QpSpec, Remote, Srq};
+pub use queue_pair::{Qp, Srq};
 
 use rdma_mummy_sys as ffi;
 use std::io;

@@ -1,42 +1,8 @@
 //! The ports of a device: their state, addresses and packet sizes.
 
-use super::{check, library, Context};
+use super::{check, library, Context, Gid, GidKind, Port, PortState};
 use rdma_mummy_sys as ffi;
 use std::io;
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum PortState {
-    Down,
-    Init,
-    Armed,
-    Active,
-    Other,
-}
-
-#[derive(Clone, Copy, Debug)]
-pub struct Port {
-    pub state: PortState,
-    /// The active MTU.
-    pub mtu_bytes: u32,
-    pub is_ethernet: bool,
-    pub lid: u16,
-    /// Entries of the GID table, used or not.
-    pub gids: u32,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum GidKind {
-    Ib,
-    RoceV1,
-    RoceV2,
-}
-
-#[derive(Clone, Copy, Debug)]
-pub struct Gid {
-    pub index: u32,
-    pub raw: [u8; 16],
-    pub kind: GidKind,
-}
 
 impl Context {
     /// Returns the state of a port. Ports count from 1.

@@ -6,7 +6,7 @@
 //! ```
 
 use super::port::mtu_of;
-use super::{check, created, library, Chain, Cq, Pd};
+use super::{check, created, library, Chain, Cq, LocalSide, Pd, QpSpec, Remote};
 use ffi::ibv_qp_attr_mask as Fields;
 use rdma_mummy_sys as ffi;
 use std::io;
@@ -61,48 +61,6 @@ impl Drop for Srq {
         // SAFETY: made by `new`; QPs that use it hold an Arc, so none is left.
         unsafe { library::ibv_destroy_srq(self.raw.as_ptr()) };
     }
-}
-
-#[derive(Clone, Copy, Debug)]
-pub struct QpSpec {
-    pub send_wr: u32,
-    /// A wish: `Qp::inline_bytes` has the result.
-    pub inline_bytes: u32,
-}
-
-/// The other end, and how packets reach it.
-#[derive(Clone, Copy, Debug)]
-pub struct Remote {
-    pub qp_number: u32,
-    /// Packet sequence number of its first packet; 24 bits.
-    pub psn: u32,
-    pub mtu_bytes: u32,
-    pub gid: [u8; 16],
-    pub lid: u16,
-    /// Addressed by GID if true, by LID otherwise.
-    pub is_ethernet: bool,
-    /// Index of the local GID that packets come from.
-    pub gid_index: u32,
-    pub port: u8,
-    /// READs of the other end that are served at a time.
-    pub rd_atom: u8,
-    /// How long a sender waits when there is no receive, in InfiniBand's code.
-    pub min_rnr_timer: u8,
-    pub traffic_class: u8,
-}
-
-#[derive(Clone, Copy, Debug)]
-pub struct LocalSide {
-    /// Packet sequence number of our first packet; 24 bits.
-    pub psn: u32,
-    /// READs that may be in flight at a time.
-    pub rd_atom: u8,
-    /// 4.096 us × 2^timeout until a packet counts as lost; 0 is forever.
-    pub timeout: u8,
-    /// At most 7. Soft-RoCE retries without end at 7, so 6 is the most that ends everywhere.
-    pub retries: u8,
-    /// 7 is forever.
-    pub rnr_retries: u8,
 }
 
 /// One end of a reliable connection. Only signalled and failed requests complete.
