@@ -117,7 +117,7 @@ impl Engine {
             poller: poller.clone(),
             listener,
             proofs: proof_listener,
-            lanes: Arc::new(tcp::service::Service::new(context.clone(), workers.clone(), poller)),
+            lanes: Arc::new(tcp::service::TcpService::new(context.clone(), workers.clone(), poller)),
             services: installed,
         })?;
         let inner = Inner {

@@ -14,7 +14,7 @@ use crate::notify::{check_channel, Queue};
 use crate::peer::Peer;
 use crate::plan::blocks::{expand, BlockIds, Layer};
 use crate::plan::{self, PlanInput};
-use crate::region::Region;
+use crate::region::enter_all;
 use crate::route;
 use crate::status::{Error, Result, Status};
 use crate::sys::clock;
@@ -232,7 +232,10 @@ impl Engine {
 
 /// Puts a transfer into the table and queues it.
 pub(super) fn submit_to(context: &Context, peer: &Peer, spec: TransferSpec) -> Result<Arc<Core>> {
-    let entered = enter(&spec.regions)?;
+    let entered = enter_all(spec.regions.to_vec()).map_err(|region| {
+        let text = format!("requests: local region {region:#x} is being unregistered");
+        Error::new(Status::NotRegistered, text)
+    })?;
     let is_part = spec.flags.has(TransferFlags::PART);
     let make = |handle| Arc::new(Core::new(handle, spec));
     let core = if is_part {
@@ -326,34 +329,6 @@ pub(super) fn prepare(
         transport,
         allowed: facts.asked.allowed,
     })
-}
-
-/// Regions that were entered for a transfer. Drop leaves them, unless the transfer has taken them over.
-struct EnteredRegions(Vec<Arc<Region>>);
-
-impl EnteredRegions {
-    /// Leaves the regions to the transfer; only the list is freed.
-    fn hand_over(mut self) {
-        self.0.clear();
-    }
-}
-
-impl Drop for EnteredRegions {
-    fn drop(&mut self) {
-        self.0.iter().for_each(|region| region.leave());
-    }
-}
-
-fn enter(regions: &[Arc<Region>]) -> Result<EnteredRegions> {
-    let mut entered = EnteredRegions(Vec::with_capacity(regions.len()));
-    for region in regions {
-        if !region.enter() {
-            let text = format!("requests: local region {:#x} is being unregistered", region.id);
-            return Err(Error::new(Status::NotRegistered, text));
-        }
-        entered.0.push(region.clone());
-    }
-    Ok(entered)
 }
 
 /// A transfer of this engine. Dropping this does not stop the transfer, which is forgotten once it is final.

@@ -10,7 +10,7 @@
 //! A region that was revoked meanwhile is not announced as added. A transport's message waits until all regions that
 //! were registered before it are announced, because the message may name them.
 
-use super::conn::{ControlConn, State};
+use super::conn::{ConnState, ControlConn};
 use super::Control;
 use crate::limits::{ANNOUNCE_BACKLOG_BYTES_MAX, ANNOUNCE_TURN_NS, ANNOUNCE_WAITING_BYTES_MAX};
 use crate::region::remote::RemoteRegion;
@@ -132,7 +132,7 @@ impl Control {
     pub(super) fn control_of(&mut self, peer: PeerId) -> Option<&mut ControlConn> {
         let token = self.sessions.get(peer)?.conn?;
         match &mut self.conns.get_mut(&token)?.state {
-            State::Control(control) => Some(control),
+            ConnState::Control(control) => Some(control),
             _ => None,
         }
     }

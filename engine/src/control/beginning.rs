@@ -1,7 +1,7 @@
 //! Begins sessions on authenticated connections and carries out the actions that `session::machine` decides.
 //! `messages` handles the messages of a session, `ending` handles lost lanes, lost connections and lost peers.
 
-use super::conn::{ControlConn, Offered, State};
+use super::conn::{ConnState, ControlConn, Offered};
 use super::dials::Target;
 use super::restarts::IN_ITS_PLACE;
 use super::sessions::PeerSession;
@@ -243,7 +243,7 @@ impl Control {
 
     /// Begins the transports and announces our regions: the session's connection stands.
     pub(super) fn started(&mut self, peer: PeerId, token: u64) {
-        let Some(State::Control(control)) = self.conns.get_mut(&token).map(|conn| &mut conn.state) else {
+        let Some(ConnState::Control(control)) = self.conns.get_mut(&token).map(|conn| &mut conn.state) else {
             return;
         };
         let (role, pidfd, clock_ns) = (control.role, control.pidfd.take(), control.identity.boottime_ns);

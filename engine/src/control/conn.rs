@@ -125,7 +125,7 @@ pub struct Offered {
     pub session_id: Option<SessionId>,
 }
 
-pub enum State {
+pub enum ConnState {
     /// Just accepted: the first bytes decide between a handshake and a lane.
     Fresh {
         stream: Stream,
@@ -159,15 +159,15 @@ pub enum State {
     Parting(Box<ControlConn>),
 }
 
-impl State {
+impl ConnState {
     /// Returns true for a connection that another process opened and that is not authenticated.
     pub fn is_stranger(&self) -> bool {
         matches!(
             self,
-            State::Fresh { .. }
-                | State::Accepting { .. }
-                | State::Ending { is_refused: true, .. }
-                | State::ProofIn { .. }
+            ConnState::Fresh { .. }
+                | ConnState::Accepting { .. }
+                | ConnState::Ending { is_refused: true, .. }
+                | ConnState::ProofIn { .. }
         )
     }
 }
@@ -189,7 +189,7 @@ pub struct Dialing {
 }
 
 pub struct Conn {
-    pub state: State,
+    pub state: ConnState,
     /// When the connection is closed unless its state has advanced. None once the connection carries a session.
     pub deadline: Option<Monotonic>,
 }

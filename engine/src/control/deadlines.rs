@@ -1,7 +1,7 @@
 //! Timers: deadlines of transfers, progress of lanes, alarms of sessions, and time limits of connections that are not
 //! yet authenticated.
 
-use super::conn::State;
+use super::conn::ConnState;
 use super::{Control, WATCH_NS};
 use crate::status::{Error, Status};
 use crate::sys::atomic::Ordering;
@@ -101,12 +101,12 @@ impl Control {
         while let Some(token) = self.doors.expired(now) {
             let Some(conn) = self.take(token) else { return };
             match conn.state {
-                State::Dialing(dialing) => self.dial_expired(*dialing, now),
-                State::Control(mut control) => {
+                ConnState::Dialing(dialing) => self.dial_expired(*dialing, now),
+                ConnState::Control(mut control) => {
                     let text = format!("{}: no session in time", control.remote);
                     self.not_begun(&mut control, Error::new(Status::Timeout, text));
                 }
-                State::Parting(_) | State::Ending { is_refused: false, .. } => {}
+                ConnState::Parting(_) | ConnState::Ending { is_refused: false, .. } => {}
                 _ => {
                     self.context.stats.handshakes_refused.fetch_add(1, Ordering::Relaxed);
                 }

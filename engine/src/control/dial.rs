@@ -1,7 +1,7 @@
 //! Connections that this engine opens: control connections to engines, and connections to their proof sockets, where
 //! this engine proves that it runs as the same user.
 
-use super::conn::{ControlConn, Dialing, State};
+use super::conn::{ConnState, ControlConn, Dialing};
 use super::dials::{Found, RepeatedDial, Target};
 use super::Control;
 use crate::command::Reply;
@@ -144,7 +144,7 @@ impl Control {
                         pidfd: None,
                         deadline,
                     };
-                    return self.insert(token, State::Dialing(Box::new(dialing)), Some(until));
+                    return self.insert(token, ConnState::Dialing(Box::new(dialing)), Some(until));
                 }
                 Err(error) => failed = Failed::from(error).after(failed),
             }
@@ -213,7 +213,7 @@ impl Control {
                 return self.leave_address(*dialing, error.into());
             }
             if !event.writable {
-                return self.insert(token, State::Dialing(dialing), deadline);
+                return self.insert(token, ConnState::Dialing(dialing), deadline);
             }
             dialing.connected = true;
         }
@@ -223,7 +223,7 @@ impl Control {
         }
         let step = match dialing.stream.read(usize::MAX) {
             Ok(Input::Bytes(bytes)) => dialing.dialer.input(&bytes, clock::boottime_ns()),
-            Ok(Input::Nothing) => return self.insert(token, State::Dialing(dialing), deadline),
+            Ok(Input::Nothing) => return self.insert(token, ConnState::Dialing(dialing), deadline),
             Ok(Input::End) => {
                 let text = format!("{}: the peer closed the connection during the handshake", dialing.remote);
                 return self.leave_address(*dialing, Error::new(Status::Unreachable, text).into());
@@ -253,10 +253,10 @@ impl Control {
             return self.leave_address(*dialing, error.into());
         }
         match step.next {
-            Next::More => self.insert(token, State::Dialing(dialing), deadline),
+            Next::More => self.insert(token, ConnState::Dialing(dialing), deadline),
             Next::ProveSameUser { name, nonce } => {
                 dialing.nonce = Some(nonce);
-                self.insert(token, State::Dialing(dialing), deadline);
+                self.insert(token, ConnState::Dialing(dialing), deadline);
                 if let Err(error) = self.start_proof(token, &name, &nonce, deadline) {
                     self.proof_result(token, Err(error));
                 }
@@ -365,10 +365,10 @@ impl Control {
         let mut stream = Stream::new(socket, token, &self.poller, false).map_err(refused)?;
         stream.out().extend_from_slice(nonce);
         stream.flush().map_err(refused)?;
-        if let Some(State::Dialing(dialing)) = self.conns.get_mut(&dial).map(|conn| &mut conn.state) {
+        if let Some(ConnState::Dialing(dialing)) = self.conns.get_mut(&dial).map(|conn| &mut conn.state) {
             dialing.pidfd = pidfd;
         }
-        self.insert(token, State::ProofOut { stream, dial, seen: Vec::new() }, deadline);
+        self.insert(token, ConnState::ProofOut { stream, dial, seen: Vec::new() }, deadline);
         Ok(())
     }
 
@@ -387,7 +387,7 @@ impl Control {
             Ok(Input::End) | Err(_) => return self.proof_result(dial, Err(ended())),
         }
         let Ok(key) = <[u8; 32]>::try_from(seen.as_slice()) else {
-            return self.insert(token, State::ProofOut { stream, dial, seen }, deadline);
+            return self.insert(token, ConnState::ProofOut { stream, dial, seen }, deadline);
         };
         let proof =
             unix::same_user_credentials(stream.as_fd()).map_err(|_| ended()).map(|credentials| Proof {
@@ -400,7 +400,7 @@ impl Control {
 
     fn proof_result(&mut self, dial: u64, proof: Result<Proof>) {
         let Some(conn) = self.take(dial) else { return };
-        let State::Dialing(mut dialing) = conn.state else { return };
+        let ConnState::Dialing(mut dialing) = conn.state else { return };
         let step = dialing.dialer.proof(proof, clock::boottime_ns());
         self.dial_step(dial, dialing, step, conn.deadline);
     }

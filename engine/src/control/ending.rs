@@ -2,7 +2,7 @@
 //! removes peers that are given up, closed or fenced. `session::machine` decides; `beginning` begins the sessions.
 
 use super::beginning::Actions;
-use super::conn::{ControlConn, State};
+use super::conn::{ConnState, ControlConn};
 use super::Control;
 use crate::command::Reply;
 use crate::complete::Fence;
@@ -299,7 +299,7 @@ impl Control {
         let token = self.sessions.conn(peer);
         let conn = token.and_then(|token| Some((token, self.take(token)?.state)));
         self.lose(peer, status, None, loss);
-        if let Some((token, State::Control(control))) = conn {
+        if let Some((token, ConnState::Control(control))) = conn {
             self.send_last(peer, token, control, Message::Bye { status: status as i32 });
         }
     }

@@ -1,7 +1,7 @@
 //! Connections that other processes open: handshakes of engines, lanes of sessions, and proofs that a process runs as
 //! our user. Unauthenticated connections (strangers) are bounded in number, memory and time.
 
-use super::conn::{ControlConn, State};
+use super::conn::{ConnState, ControlConn};
 use super::doors::{Knock, Room};
 use super::Control;
 use crate::session::greeting::GREETING_BYTES;
@@ -42,14 +42,14 @@ impl Control {
         let token = self.token();
         let Ok(stream) = Stream::new(socket, token, &self.poller, false) else { return };
         let deadline = Some(self.handshake_deadline());
-        self.insert(token, State::Fresh { stream, seen: Vec::new(), remote }, deadline);
+        self.insert(token, ConnState::Fresh { stream, seen: Vec::new(), remote }, deadline);
     }
 
     /// Refuses a stranger that has had its time, because another stranger waits for its place.
     fn refuse_stranger(&mut self, token: u64) {
         let Some(conn) = self.take(token) else { return };
         self.count_refusal();
-        if let State::Fresh { mut stream, .. } | State::Accepting { mut stream, .. } = conn.state {
+        if let ConnState::Fresh { mut stream, .. } | ConnState::Accepting { mut stream, .. } = conn.state {
             stream.out().extend_from_slice(&refusal(RefusalCode::TooMany));
             let _ = stream.flush();
         }
@@ -83,7 +83,7 @@ impl Control {
                 self.lanes.greeted(stream, &seen).into_iter().for_each(|peer| self.answer_connects(peer))
             }
             Peek::Lane | Peek::NeedMore => {
-                self.insert(token, State::Fresh { stream, seen, remote }, deadline)
+                self.insert(token, ConnState::Fresh { stream, seen, remote }, deadline)
             }
         }
     }
@@ -100,7 +100,7 @@ impl Control {
             Ok(Input::Bytes(bytes)) => self.feed_acceptor(token, stream, acceptor, remote, deadline, &bytes),
             Ok(Input::Nothing) => {
                 if stream.flush().is_ok() {
-                    self.insert(token, State::Accepting { stream, acceptor, remote }, deadline);
+                    self.insert(token, ConnState::Accepting { stream, acceptor, remote }, deadline);
                 }
             }
             Ok(Input::End) | Err(_) => self.count_refusal(),
@@ -128,7 +128,7 @@ impl Control {
                 _ => {
                     stream.out().extend_from_slice(&step.output);
                     if stream.flush().is_ok() {
-                        self.insert(token, State::Accepting { stream, acceptor, remote }, deadline);
+                        self.insert(token, ConnState::Accepting { stream, acceptor, remote }, deadline);
                     }
                 }
             },
@@ -141,7 +141,7 @@ impl Control {
         self.count_refusal();
         stream.out().extend_from_slice(reply);
         if stream.flush().is_ok() && !reply.is_empty() {
-            self.insert(token, State::Ending { stream, is_refused: true }, deadline);
+            self.insert(token, ConnState::Ending { stream, is_refused: true }, deadline);
         }
     }
 
@@ -160,7 +160,7 @@ impl Control {
                         // Both sides may say farewell at once: each waits for the other's end of writing.
                         socket::shutdown_writes(stream.fd());
                     }
-                    self.insert(token, State::Ending { stream, is_refused }, deadline);
+                    self.insert(token, ConnState::Ending { stream, is_refused }, deadline);
                 }
             }
             Ok(Input::End) | Err(_) => {}
@@ -232,7 +232,7 @@ impl Control {
             let token = self.token();
             let Ok(stream) = Stream::new(socket, token, &self.poller, false) else { return };
             let deadline = Some(self.handshake_deadline());
-            self.insert(token, State::ProofIn { stream, seen: Vec::new() }, deadline);
+            self.insert(token, ConnState::ProofIn { stream, seen: Vec::new() }, deadline);
         }
     }
 
@@ -249,7 +249,7 @@ impl Control {
             Ok(Input::End) | Err(_) => return,
         }
         let Ok(nonce) = seen.as_slice().try_into() else {
-            return self.insert(token, State::ProofIn { stream, seen }, deadline);
+            return self.insert(token, ConnState::ProofIn { stream, seen }, deadline);
         };
         let Ok(credentials) = unix::same_user_credentials(stream.as_fd()) else {
             return self.count_refusal();

@@ -3,7 +3,7 @@
 //! Ready, which confirms all lanes of earlier connections, and the Bye that ends the session. The session is not
 //! removed before.
 
-use super::conn::{ControlConn, State};
+use super::conn::{ConnState, ControlConn};
 use super::Control;
 use crate::limits::{CONTROL_TURN_BYTES, FAREWELL_NS};
 use crate::loss::Loss;
@@ -80,7 +80,7 @@ impl Control {
     ) {
         let is_late = self.sessions.get(peer).is_some_and(|session| !session.late_lanes.is_empty());
         let deadline = Some(self.handshake_deadline());
-        self.insert(token, State::Parting(control), deadline);
+        self.insert(token, ConnState::Parting(control), deadline);
         self.partings.insert(peer, (token, message));
         if !is_late {
             self.part(peer);
@@ -89,7 +89,7 @@ impl Control {
 
     fn part(&mut self, peer: PeerId) {
         let Some((token, message)) = self.partings.remove(&peer) else { return };
-        let Some(State::Parting(mut control)) = self.take(token).map(|conn| conn.state) else { return };
+        let Some(ConnState::Parting(mut control)) = self.take(token).map(|conn| conn.state) else { return };
         // On failure the connection just ends.
         if control.channel.seal(&message.encode(), control.stream.out()).is_ok() {
             let deadline = Some(clock::monotonic_ns() + Duration::from_nanos(FAREWELL_NS));
@@ -103,7 +103,7 @@ impl Control {
         if let (true, Ok(Input::Bytes(_) | Input::Nothing)) =
             (stands, control.stream.read(CONTROL_TURN_BYTES))
         {
-            self.insert(token, State::Parting(control), deadline);
+            self.insert(token, ConnState::Parting(control), deadline);
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Sends messages on the control connection of a session, and carries out the messages that the peer sends.
 
 use super::beginning::Actions;
-use super::conn::State;
+use super::conn::ConnState;
 use super::Control;
 use crate::command::Reply;
 use crate::loss::{Cause, Loss};
@@ -19,7 +19,7 @@ impl Control {
     /// Sends messages in this order, with as few system calls as possible.
     pub(super) fn send_all(&mut self, peer: PeerId, messages: impl IntoIterator<Item = Message>) {
         let Some(token) = self.sessions.conn(peer) else { return };
-        let Some(State::Control(control)) = self.conns.get_mut(&token).map(|conn| &mut conn.state) else {
+        let Some(ConnState::Control(control)) = self.conns.get_mut(&token).map(|conn| &mut conn.state) else {
             return;
         };
         let mut messages = messages.into_iter();
@@ -33,13 +33,13 @@ impl Control {
     /// Answers a message of the peer. Ends the session if too many answers wait, because the peer does not read them.
     pub(super) fn answer(&mut self, peer: PeerId, message: Message) {
         let Some(token) = self.sessions.conn(peer) else { return };
-        if let Some(State::Control(control)) = self.conns.get_mut(&token).map(|conn| &mut conn.state) {
+        if let Some(ConnState::Control(control)) = self.conns.get_mut(&token).map(|conn| &mut conn.state) {
             if !control.answers.make_room(control.stream.progress().0) {
                 return self.misbehaved(peer);
             }
         }
         self.send(peer, message);
-        if let Some(State::Control(control)) = self.conns.get_mut(&token).map(|conn| &mut conn.state) {
+        if let Some(ConnState::Control(control)) = self.conns.get_mut(&token).map(|conn| &mut conn.state) {
             control.answers.add(control.stream.progress().1);
         }
     }

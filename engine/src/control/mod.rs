@@ -55,7 +55,7 @@ use crate::sys::thread::JoinHandle;
 use crate::sys::turns::{self, Next, Turns};
 use crate::types::{Monotonic, PeerId};
 use announcer::Announcer;
-use conn::{Conn, State};
+use conn::{Conn, ConnState};
 use dials::Dials;
 use doors::{Doors, LISTENER, PROOFS};
 use names::names_of;
@@ -191,7 +191,7 @@ impl Control {
         clock::monotonic_ns() + Duration::from_millis(self.context.config.handshake_timeout_ms)
     }
 
-    fn insert(&mut self, token: u64, state: State, deadline: Option<Monotonic>) {
+    fn insert(&mut self, token: u64, state: ConnState, deadline: Option<Monotonic>) {
         self.take(token);
         if let Some(at) = deadline {
             self.doors.enter(at, token, state.is_stranger());
@@ -225,16 +225,16 @@ impl Control {
         let Some(conn) = self.take(token) else { return };
         let deadline = conn.deadline;
         match conn.state {
-            State::Fresh { stream, seen, remote } => self.fresh(token, stream, seen, remote, deadline),
-            State::Accepting { stream, acceptor, remote } => {
+            ConnState::Fresh { stream, seen, remote } => self.fresh(token, stream, seen, remote, deadline),
+            ConnState::Accepting { stream, acceptor, remote } => {
                 self.accepting(token, stream, acceptor, remote, deadline)
             }
-            State::Ending { stream, is_refused } => self.ending(token, stream, is_refused, deadline),
-            State::ProofIn { stream, seen } => self.proof_in(token, stream, seen, deadline),
-            State::Dialing(dialing) => self.dialing(token, dialing, event, deadline),
-            State::ProofOut { stream, dial, seen } => self.proof_out(token, stream, dial, seen, deadline),
-            State::Control(control) => self.control(token, control, deadline),
-            State::Parting(control) => self.parting(token, control, deadline),
+            ConnState::Ending { stream, is_refused } => self.ending(token, stream, is_refused, deadline),
+            ConnState::ProofIn { stream, seen } => self.proof_in(token, stream, seen, deadline),
+            ConnState::Dialing(dialing) => self.dialing(token, dialing, event, deadline),
+            ConnState::ProofOut { stream, dial, seen } => self.proof_out(token, stream, dial, seen, deadline),
+            ConnState::Control(control) => self.control(token, control, deadline),
+            ConnState::Parting(control) => self.parting(token, control, deadline),
         }
     }
 
@@ -296,8 +296,9 @@ impl Control {
         self.stopping = true;
         self.dials.stop();
         self.doors.close();
-        let parts =
-            |state: &State| matches!(state, State::Parting(_) | State::Ending { is_refused: false, .. });
+        let parts = |state: &ConnState| {
+            matches!(state, ConnState::Parting(_) | ConnState::Ending { is_refused: false, .. })
+        };
         let is_parting = |token: &u64| self.conns.get(token).is_some_and(|conn| parts(&conn.state));
         let half_open: Vec<u64> = self.doors.half_open().filter(|token| !is_parting(token)).collect();
         half_open.into_iter().for_each(|token| drop(self.take(token)));

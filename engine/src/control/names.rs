@@ -1,7 +1,7 @@
 //! The names under which `connect` finds sessions, and connections that have no session yet. A search costs the same
 //! however many sessions there are.
 
-use super::conn::State;
+use super::conn::ConnState;
 use super::dials::Target;
 use crate::sys::map::{Entry, HashMap};
 use crate::types::EngineId;
@@ -62,9 +62,9 @@ impl<W: Copy + Eq + Hash + Ord, N: Clone + Eq + Hash> Names<W, N> {
 }
 
 /// Returns the names under which callers of `connect` find a connection that has no session yet.
-pub fn names_of(state: &State) -> Vec<Name> {
+pub fn names_of(state: &ConnState) -> Vec<Name> {
     match state {
-        State::Dialing(dialing) => {
+        ConnState::Dialing(dialing) => {
             let given = match &dialing.target {
                 Target::New { address, .. } => Some(Name::Given(address.clone())),
                 Target::Again { .. } => None,
@@ -75,7 +75,7 @@ pub fn names_of(state: &State) -> Vec<Name> {
                 .chain(answered.map(|(engine, incarnation)| Name::Engine(engine, incarnation)))
                 .collect()
         }
-        State::Control(control) if control.peer.is_none() => {
+        ConnState::Control(control) if control.peer.is_none() => {
             vec![Name::Claimed(control.identity.address.clone(), control.remote.ip())]
         }
         _ => Vec::new(),

@@ -1,7 +1,7 @@
 //! Reads authenticated control connections, a bounded piece at a time. Messages are opened, decoded and checked for
 //! their order, then passed to their session. `messages` carries them out.
 
-use super::conn::{ControlConn, Offered, State};
+use super::conn::{ConnState, ControlConn, Offered};
 use super::Control;
 use crate::limits::{BROKEN_BYTES_MAX, CONTROL_TURN_BYTES};
 use crate::loss::{Cause, Failure};
@@ -60,7 +60,7 @@ impl Control {
         match handled {
             Ok(true) => {
                 let deadline = deadline.filter(|_| peer.is_none());
-                self.insert(token, State::Control(control), deadline);
+                self.insert(token, ConnState::Control(control), deadline);
                 if let (Some(peer), None) = (peer, before) {
                     self.started(peer, token);
                 }
@@ -81,7 +81,7 @@ impl Control {
                 self.control_ended(*control, failure)
             }
             Err(_) => {
-                self.insert(token, State::Control(control), None);
+                self.insert(token, ConnState::Control(control), None);
                 self.drain_inbox();
                 peer.into_iter().for_each(|peer| self.misbehaved(peer));
             }

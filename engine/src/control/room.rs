@@ -1,7 +1,7 @@
 //! The bounds of tables that grow with the peers that an engine has known: the table of peers, and the incarnations
 //! that the application fenced. `inbound` and `beginning` ask before they add a peer, `ending` before it fences.
 
-use super::conn::State;
+use super::conn::ConnState;
 use super::Control;
 use crate::complete::table;
 use crate::limits::{FENCED_MAX, NOTIFY_CREDITS};
@@ -73,7 +73,7 @@ impl Control {
             return None;
         }
         let has_no_peer = |token: &u64| match self.conns.get(token).map(|conn| &conn.state) {
-            Some(State::Control(control)) => control.peer.is_none(),
+            Some(ConnState::Control(control)) => control.peer.is_none(),
             _ => false,
         };
         let begun = self.doors.half_open().filter(has_no_peer).count();

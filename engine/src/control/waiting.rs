@@ -1,7 +1,7 @@
 //! Conditions that callers of `connect` wait for: a session that is UP, a peer that has room for another handshake, or
 //! a peer that dials us at the same time. `Dials` has the callers; `dial` passes them on to this file.
 
-use super::conn::{ControlConn, State};
+use super::conn::{ConnState, ControlConn};
 use super::dials::{RepeatedDial, Target};
 use super::Control;
 use crate::status::{Error, Status};
@@ -21,12 +21,12 @@ impl Control {
     ) -> Option<Vec<u64>> {
         for token in self.dials.pending_at(address, resolved) {
             let target = match self.conns.get_mut(&token).map(|conn| &mut conn.state) {
-                Some(State::Dialing(dialing)) => {
+                Some(ConnState::Dialing(dialing)) => {
                     dialing.deadline = dialing.deadline.max(deadline);
                     &mut dialing.target
                 }
                 // The peer dialed us.
-                Some(State::Control(control)) => control.target.get_or_insert_with(|| Target::New {
+                Some(ConnState::Control(control)) => control.target.get_or_insert_with(|| Target::New {
                     address: address.to_owned(),
                     asked: since,
                     waiting: Vec::new(),
@@ -174,7 +174,8 @@ impl Control {
         let Some(session) = self.sessions.get(peer) else { return };
         let (claimed, ip) = (session.identity.address.clone(), session.remote.ip());
         for token in self.dials.pending_at(&claimed, &[]) {
-            let Some(State::Dialing(dialing)) = self.conns.get_mut(&token).map(|conn| &mut conn.state) else {
+            let Some(ConnState::Dialing(dialing)) = self.conns.get_mut(&token).map(|conn| &mut conn.state)
+            else {
                 continue;
             };
             let is_other = dialing.dialer.other_end().is_some_and(|other| other != engine);

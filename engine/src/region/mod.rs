@@ -5,6 +5,7 @@
 //! keys that peers hold (`holder`).
 
 mod admit;
+mod entered;
 pub(crate) mod gate;
 pub mod grants;
 pub mod holder;
@@ -23,6 +24,7 @@ pub mod tree;
 mod unregister_tests;
 
 pub use admit::admit;
+pub use entered::enter_all;
 pub use map::RegionMap;
 pub use registry::Registry;
 pub use remote::{RemoteMap, RemoteRegion};

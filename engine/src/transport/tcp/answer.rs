@@ -96,33 +96,10 @@ pub fn clock_is_past(until_ns: Boottime) -> bool {
     until_ns != Boottime::NEVER && clock::boottime_ns() > until_ns
 }
 
-/// Regions that stay entered until this is dropped.
-pub struct Entered<'a>(&'a [Arc<Region>]);
-
-/// Enters all regions, or none if one is revoked.
-pub fn enter_all(regions: &[Arc<Region>]) -> Option<Entered<'_>> {
-    for (index, region) in regions.iter().enumerate() {
-        if !region.enter() {
-            regions[..index].iter().for_each(|entered| entered.leave());
-            return None;
-        }
-    }
-    Some(Entered(regions))
-}
-
-impl Drop for Entered<'_> {
-    fn drop(&mut self) {
-        self.0.iter().for_each(|region| region.leave());
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::handle::Tag;
-    use crate::region::{RegionSpec, Registry};
     use crate::status::Status;
-    use std::time::Duration;
 
     #[test]
     fn faults_beyond_one_frame_follow_with_their_own_sequences() {
@@ -167,20 +144,5 @@ mod tests {
         assert_eq!(answers.take_read().map(|job| job.sequence), Some(1));
         assert!(answers.push_read(job(credits + 1)));
         assert!(!answers.push_read(job(credits + 2)));
-    }
-
-    /// A use that stayed would keep the region from being unregistered, for ever.
-    #[test]
-    fn regions_before_one_that_is_gone_are_left() {
-        let registry = Registry::new(Tag::from_random(3), None);
-        let spec = |address| RegionSpec { address, length: 64, ..RegionSpec::default() };
-        let regions = registry.register(&[4096, 8192, 12288].map(spec)).unwrap();
-        registry.unregister(regions[1].id, Some(Duration::ZERO)).unwrap();
-        assert!(enter_all(&regions).is_none());
-        assert!(regions.iter().all(|region| region.is_idle()));
-        let entered = enter_all(&regions[2..]);
-        assert!(entered.is_some() && !regions[2].is_idle());
-        drop(entered);
-        assert!(regions[2].is_idle());
     }
 }

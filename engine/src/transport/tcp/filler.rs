@@ -12,9 +12,10 @@
 use crate::complete::transfer::Strike;
 use crate::loss::{Cause, Failure};
 use crate::peer::{After, What};
+use crate::region::enter_all;
 use crate::status::Status;
 use crate::sys::racing::{self, Unread};
-use crate::transport::tcp::answer::{clock_is_past, enter_all, ReadJob, LEASE_OVER, REGION_GONE};
+use crate::transport::tcp::answer::{clock_is_past, ReadJob, LEASE_OVER, REGION_GONE};
 use crate::transport::tcp::lane::Lane;
 use crate::transport::tcp::wire::Fault;
 use crate::types::Slice;
@@ -132,7 +133,7 @@ pub fn fail_own(
 /// or once its lease is over: a READ may wait long behind a peer that does not receive, and this thread may be stopped
 /// between two parts.
 pub fn checksum_of_answer(job: &mut ReadJob) -> Result<u32, Failure> {
-    let entered = enter_all(&job.regions).ok_or(REGION_GONE)?;
+    let entered = enter_all(&job.regions).map_err(|_| REGION_GONE)?;
     let is_ours = job.regions.iter().all(|region| region.is_ours());
     let in_time = || if clock_is_past(job.not_after_ns) { Err(LEASE_OVER) } else { Ok(()) };
     let mut hasher = crc32fast::Hasher::new();

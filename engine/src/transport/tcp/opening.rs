@@ -34,7 +34,7 @@ pub fn asked(message: &[u8]) -> Option<u32> {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum LaneStep {
     /// Dial a lane for this slot.
     Open(u32),
     /// Ask the dialer for these kinds.
@@ -48,7 +48,7 @@ pub struct Pauses {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Slot {
+enum LaneSlot {
     Idle,
     /// `pause_ns`: the pause before the next try if nothing moves on this lane.
     Attached {
@@ -67,7 +67,7 @@ enum Slot {
 
 pub struct Opening {
     pauses: Pauses,
-    slots: Vec<Slot>,
+    slots: Vec<LaneSlot>,
     /// The kinds of lanes that must be attached whenever the session is up.
     wanted: u32,
     /// Whether this side dialed the session's connection. None: there is no connection.
@@ -82,7 +82,7 @@ impl Opening {
     pub fn new(lanes: u32, pauses: Pauses) -> Opening {
         Opening {
             pauses,
-            slots: vec![Slot::Idle; lanes as usize],
+            slots: vec![LaneSlot::Idle; lanes as usize],
             wanted: 0,
             dialed: None,
             used: vec![LaneId::NONE; lanes as usize],
@@ -90,9 +90,9 @@ impl Opening {
     }
 
     /// Begins on a new connection; every lane of an earlier one is closed. Lanes that were wanted are wanted again.
-    pub fn begin(&mut self, dialed: bool) -> Vec<Step> {
+    pub fn begin(&mut self, dialed: bool) -> Vec<LaneStep> {
         self.dialed = Some(dialed);
-        self.slots.fill(Slot::Idle);
+        self.slots.fill(LaneSlot::Idle);
         self.used.fill(LaneId::NONE);
         let wanted = std::mem::take(&mut self.wanted);
         self.want(wanted)
@@ -101,7 +101,7 @@ impl Opening {
     /// Ends with the connection. The caller closes all lanes.
     pub fn end(&mut self) {
         self.dialed = None;
-        self.slots.fill(Slot::Idle);
+        self.slots.fill(LaneSlot::Idle);
     }
 
     /// Returns whether the peer may ask for lanes: not if the peer dials them.
@@ -110,11 +110,11 @@ impl Opening {
     }
 
     /// Requests lanes of these kinds from now on.
-    pub fn want(&mut self, kinds: u32) -> Vec<Step> {
+    pub fn want(&mut self, kinds: u32) -> Vec<LaneStep> {
         let fresh = kinds & ALL & !self.wanted;
         self.wanted |= fresh;
         match self.dialed {
-            Some(false) if fresh != 0 => vec![Step::Ask(fresh)],
+            Some(false) if fresh != 0 => vec![LaneStep::Ask(fresh)],
             Some(true) => {
                 let slots = 0..self.slots.len();
                 slots.filter_map(|slot| self.open(slot, self.pauses.min_ns)).collect()
@@ -124,13 +124,13 @@ impl Opening {
     }
 
     /// Opens the lane of an idle slot, if the lane is wanted and this side dials.
-    fn open(&mut self, slot: usize, pause_ns: u64) -> Option<Step> {
-        let is_due = self.slots[slot] == Slot::Idle && self.wanted & kind(slot as u32) != 0;
+    fn open(&mut self, slot: usize, pause_ns: u64) -> Option<LaneStep> {
+        let is_due = self.slots[slot] == LaneSlot::Idle && self.wanted & kind(slot as u32) != 0;
         if !is_due || self.dialed != Some(true) {
             return None;
         }
-        self.slots[slot] = Slot::Opening { pause_ns };
-        Some(Step::Open(slot as u32))
+        self.slots[slot] = LaneSlot::Opening { pause_ns };
+        Some(LaneStep::Open(slot as u32))
     }
 
     /// Returns whether a lane with this number may be attached in this slot.
@@ -141,10 +141,10 @@ impl Opening {
     pub fn attached(&mut self, slot: u32, lane: LaneId) {
         if let Some(place) = self.slots.get_mut(slot as usize) {
             let pause_ns = match *place {
-                Slot::Opening { pause_ns } => pause_ns,
+                LaneSlot::Opening { pause_ns } => pause_ns,
                 _ => self.pauses.min_ns,
             };
-            *place = Slot::Attached { lane, pause_ns };
+            *place = LaneSlot::Attached { lane, pause_ns };
             self.used[slot as usize] = lane;
         }
     }
@@ -152,42 +152,42 @@ impl Opening {
     /// Notes that opening a lane failed. The next try follows a pause that doubles each time.
     pub fn failed(&mut self, now_ns: Monotonic, slot: u32) {
         if let Some(place) = self.slots.get_mut(slot as usize) {
-            if let Slot::Opening { pause_ns } = *place {
-                *place = Slot::Pausing { until_ns: now_ns.saturating_add(pause_ns), pause_ns };
+            if let LaneSlot::Opening { pause_ns } = *place {
+                *place = LaneSlot::Pausing { until_ns: now_ns.saturating_add(pause_ns), pause_ns };
             }
         }
     }
 
     /// Notes that an attached lane is lost. A lane on which nothing moved was no better than one that could not be
     /// opened: without the pause, a peer that ends each lane at its first frame would be dialed in a loop.
-    pub fn lost(&mut self, now_ns: Monotonic, lane: LaneId, has_moved: bool) -> Option<Step> {
+    pub fn lost(&mut self, now_ns: Monotonic, lane: LaneId, has_moved: bool) -> Option<LaneStep> {
         let (slot, pause_ns) = self.slots.iter().enumerate().find_map(|(at, slot)| match *slot {
-            Slot::Attached { lane: its, pause_ns } if its == lane => Some((at, pause_ns)),
+            LaneSlot::Attached { lane: its, pause_ns } if its == lane => Some((at, pause_ns)),
             _ => None,
         })?;
         if has_moved || self.dialed != Some(true) {
-            self.slots[slot] = Slot::Idle;
+            self.slots[slot] = LaneSlot::Idle;
             return self.open(slot, self.pauses.min_ns);
         }
-        self.slots[slot] = Slot::Pausing { until_ns: now_ns.saturating_add(pause_ns), pause_ns };
+        self.slots[slot] = LaneSlot::Pausing { until_ns: now_ns.saturating_add(pause_ns), pause_ns };
         None
     }
 
     /// Returns when to call `timer` next.
     pub fn next_timer(&self) -> Option<Monotonic> {
-        let until = |slot: &Slot| match slot {
-            Slot::Pausing { until_ns, .. } => Some(*until_ns),
+        let until = |slot: &LaneSlot| match slot {
+            LaneSlot::Pausing { until_ns, .. } => Some(*until_ns),
             _ => None,
         };
         self.slots.iter().filter_map(until).min()
     }
 
-    pub fn timer(&mut self, now_ns: Monotonic) -> Vec<Step> {
+    pub fn timer(&mut self, now_ns: Monotonic) -> Vec<LaneStep> {
         let mut steps = Vec::new();
         for slot in 0..self.slots.len() {
             match self.slots[slot] {
-                Slot::Pausing { until_ns, pause_ns } if until_ns <= now_ns => {
-                    self.slots[slot] = Slot::Idle;
+                LaneSlot::Pausing { until_ns, pause_ns } if until_ns <= now_ns => {
+                    self.slots[slot] = LaneSlot::Idle;
                     steps.extend(self.open(slot, (pause_ns * 2).min(self.pauses.max_ns)));
                 }
                 _ => {}

@@ -21,9 +21,9 @@ fn dialer() -> Opening {
 #[test]
 fn no_lane_is_opened_before_it_is_wanted_and_each_kind_once() {
     let mut opening = dialer();
-    assert_eq!(opening.want(EXPRESS), [Step::Open(0)]);
+    assert_eq!(opening.want(EXPRESS), [LaneStep::Open(0)]);
     assert_eq!(opening.want(EXPRESS), []);
-    assert_eq!(opening.want(ALL), [Step::Open(1), Step::Open(2)]);
+    assert_eq!(opening.want(ALL), [LaneStep::Open(1), LaneStep::Open(2)]);
     assert_eq!(opening.want(ALL), []);
     assert_eq!(opening.want(!ALL), [], "there are no such kinds");
 }
@@ -32,12 +32,12 @@ fn no_lane_is_opened_before_it_is_wanted_and_each_kind_once() {
 fn an_acceptor_asks_for_lanes_and_asks_again_on_the_next_connection() {
     let mut opening = Opening::new(3, PAUSES);
     assert_eq!(opening.want(BULK), [], "there is nobody to ask");
-    assert_eq!(opening.begin(false), [Step::Ask(BULK)]);
-    assert_eq!(opening.want(ALL), [Step::Ask(EXPRESS)]);
+    assert_eq!(opening.begin(false), [LaneStep::Ask(BULK)]);
+    assert_eq!(opening.want(ALL), [LaneStep::Ask(EXPRESS)]);
     opening.attached(0, lane(1));
     assert_eq!(opening.lost(NOW, lane(1), false), None, "the dialer opens the next one");
     opening.end();
-    assert_eq!(opening.begin(false), [Step::Ask(ALL)]);
+    assert_eq!(opening.begin(false), [LaneStep::Ask(ALL)]);
 }
 
 #[test]
@@ -47,7 +47,7 @@ fn what_was_wanted_is_opened_on_the_next_connection() {
     opening.attached(0, lane(1));
     opening.end();
     assert_eq!(opening.lost(NOW, lane(1), true), None, "there is no connection");
-    assert_eq!(opening.begin(true), [Step::Open(0)]);
+    assert_eq!(opening.begin(true), [LaneStep::Open(0)]);
 }
 
 #[test]
@@ -55,7 +55,7 @@ fn a_lost_lane_is_opened_again_at_once() {
     let mut opening = dialer();
     opening.want(ALL);
     opening.attached(1, lane(2));
-    assert_eq!(opening.lost(NOW, lane(2), true), Some(Step::Open(1)));
+    assert_eq!(opening.lost(NOW, lane(2), true), Some(LaneStep::Open(1)));
     assert_eq!(opening.lost(NOW, lane(2), true), None);
 }
 
@@ -71,7 +71,7 @@ fn a_lane_on_which_nothing_moved_is_opened_again_after_pauses_that_double() {
         pauses.push((at - now) / MS);
         assert_eq!(opening.timer(at - 1), []);
         now = at;
-        assert_eq!(opening.timer(now), [Step::Open(0)]);
+        assert_eq!(opening.timer(now), [LaneStep::Open(0)]);
     }
     assert_eq!(pauses, [20, 40, 80, 160, 320, 640, 1000, 1000]);
     // A lane that fails to open meanwhile pauses no less.
@@ -80,7 +80,7 @@ fn a_lane_on_which_nothing_moved_is_opened_again_after_pauses_that_double() {
     opening.timer(now + 1000 * MS);
     // After something moved, the pauses begin anew.
     opening.attached(0, lane(9));
-    assert_eq!(opening.lost(now, lane(9), true), Some(Step::Open(0)));
+    assert_eq!(opening.lost(now, lane(9), true), Some(LaneStep::Open(0)));
     opening.attached(0, lane(10));
     assert_eq!(opening.lost(now, lane(10), false), None);
     assert_eq!(opening.next_timer(), Some(now + 20 * MS));
@@ -96,7 +96,7 @@ fn a_lane_that_cannot_be_opened_is_tried_after_pauses_that_double() {
         pauses.push((at - now) / MS);
         assert_eq!(opening.timer(at - 1), []);
         now = at;
-        assert!(matches!(opening.timer(now)[..], [Step::Open(0)]));
+        assert!(matches!(opening.timer(now)[..], [LaneStep::Open(0)]));
         assert_eq!(opening.next_timer(), None);
     }
     assert_eq!(pauses, [20, 40, 80, 160, 320, 640, 1000, 1000]);
@@ -159,12 +159,12 @@ proptest! {
                     Vec::new()
                 }
                 _ => match opening.slots[slot as usize] {
-                    Slot::Attached { lane, .. } => opening.lost(now, lane, what == 6).into_iter().collect(),
+                    LaneSlot::Attached { lane, .. } => opening.lost(now, lane, what == 6).into_iter().collect(),
                     _ => Vec::new(),
                 },
             };
             for step in taken {
-                let Step::Open(slot) = step else { panic!("{step:?}") };
+                let LaneStep::Open(slot) = step else { panic!("{step:?}") };
                 last += 1;
                 under_way.push((slot, lane(last)));
             }
@@ -172,10 +172,10 @@ proptest! {
                 let is_wanted = opening.wanted & kind(slot) != 0 && opening.dialed.is_some();
                 let is_under_way = under_way.iter().any(|(its, _)| *its == slot);
                 let is_on_its_way = match opening.slots[slot as usize] {
-                    Slot::Idle => false,
-                    Slot::Attached { .. } => !is_under_way,
-                    Slot::Opening { .. } => is_under_way,
-                    Slot::Pausing { until_ns, .. } => !is_under_way && opening.next_timer() <= Some(until_ns),
+                    LaneSlot::Idle => false,
+                    LaneSlot::Attached { .. } => !is_under_way,
+                    LaneSlot::Opening { .. } => is_under_way,
+                    LaneSlot::Pausing { until_ns, .. } => !is_under_way && opening.next_timer() <= Some(until_ns),
                 };
                 prop_assert_eq!(is_on_its_way, is_wanted, "slot {}", slot);
             }

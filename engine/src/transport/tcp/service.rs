@@ -3,7 +3,7 @@
 
 use super::greetings::{Dial, Dialed, Greetings};
 use super::lane::{Closing, Lane, LaneSpec};
-use super::opening::{self, Opening, Pauses, Step};
+use super::opening::{self, LaneStep, Opening, Pauses};
 use super::path::TcpPath;
 use super::wire;
 use super::worker::Workers;
@@ -34,7 +34,7 @@ const PAUSE_NS_MAX: u64 = 1_000_000_000;
 /// How long the lanes of a session that ends may take to send or receive the last bytes.
 const PARTING_NS: u64 = 1_000_000_000;
 
-pub struct Service {
+pub struct TcpService {
     context: Arc<Context>,
     workers: Arc<Workers>,
     sessions: Mutex<HashMap<PeerId, Session>>,
@@ -84,13 +84,13 @@ impl Session {
     }
 }
 
-impl Service {
+impl TcpService {
     /// `poller`: the control loop's, which reports the events of connections that greet.
-    pub fn new(context: Arc<Context>, workers: Arc<Workers>, poller: Arc<Poller>) -> Service {
+    pub fn new(context: Arc<Context>, workers: Arc<Workers>, poller: Arc<Poller>) -> TcpService {
         let (sessions, by_id, late, partings) = Default::default();
         let greetings = Mutex::new(Greetings::new(poller));
         let next_token = AtomicU64::new(1);
-        Service { context, workers, sessions, by_id, greetings, late, partings, next_token }
+        TcpService { context, workers, sessions, by_id, greetings, late, partings, next_token }
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<PeerId, Session>> {
@@ -101,11 +101,11 @@ impl Service {
         self.lock().get_mut(&peer).map(body)
     }
 
-    fn carry_out(&self, session: &mut Session, steps: impl IntoIterator<Item = Step>) {
+    fn carry_out(&self, session: &mut Session, steps: impl IntoIterator<Item = LaneStep>) {
         for step in steps {
             match step {
-                Step::Open(slot) => self.dial(session, slot),
-                Step::Ask(kinds) => session.peer.engine().commands.push(Command::ServiceMessage {
+                LaneStep::Open(slot) => self.dial(session, slot),
+                LaneStep::Ask(kinds) => session.peer.engine().commands.push(Command::ServiceMessage {
                     peer: session.peer.handle,
                     session_id: session.id,
                     transport: Transport::Tcp,
@@ -257,7 +257,7 @@ impl Service {
     }
 }
 
-impl TransportService for Service {
+impl TransportService for TcpService {
     fn prepare(&self) -> Result<()> {
         self.workers.start()
     }
@@ -342,7 +342,7 @@ impl TransportService for Service {
     }
 }
 
-impl LaneService for Service {
+impl LaneService for TcpService {
     fn add(&self, peer: Arc<Peer>) {
         let config = &self.context.config;
         let theirs = peer.identity.lanes_max;

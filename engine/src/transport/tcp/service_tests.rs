@@ -10,7 +10,7 @@ use std::os::unix::net::UnixStream;
 /// A service with one session. The peers of the engine are not its own.
 struct Rig {
     _engine: Engine,
-    service: Service,
+    service: TcpService,
     peer: Arc<Peer>,
 }
 
@@ -21,7 +21,7 @@ impl Rig {
         let engine = Engine::open(config).unwrap();
         let workers = Arc::new(Workers::new(1, PollerKind::Epoll, 0).unwrap());
         let poller = Arc::new(Poller::new(PollerKind::Epoll).unwrap());
-        let service = Service::new(engine.whole().clone(), workers, poller);
+        let service = TcpService::new(engine.whole().clone(), workers, poller);
         let peer = peer();
         service.add(peer.clone());
         service.begin(session_with(peer.clone(), dialer));

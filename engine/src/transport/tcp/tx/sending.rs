@@ -3,9 +3,10 @@
 use super::{Place, Tx};
 use crate::loss::Failure;
 use crate::peer::After;
+use crate::region::enter_all;
 use crate::sys::atomic::Ordering;
 use crate::sys::socket::{self, IoVec};
-use crate::transport::tcp::answer::{clock_is_past, enter_all, LEASE_OVER, REGION_GONE};
+use crate::transport::tcp::answer::{clock_is_past, LEASE_OVER, REGION_GONE};
 use crate::transport::tcp::filler::{self, Gathered, Of, FILLER, UNREADABLE};
 use crate::transport::tcp::flight;
 use crate::transport::tcp::incoming::settle;
@@ -36,7 +37,7 @@ impl Tx {
             }
         }
         // A peer's READ is answered only while its regions are registered and its lease runs.
-        let entered = enter_all(&self.serving).ok_or(REGION_GONE)?;
+        let entered = enter_all(&self.serving).map_err(|_| REGION_GONE)?;
         if clock_is_past(self.serve_until_ns) {
             return Err(LEASE_OVER);
         }

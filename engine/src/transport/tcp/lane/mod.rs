@@ -459,5 +459,4 @@ impl Lane {
 mod ending;
 
 #[cfg(test)]
-#[path = "lane_tests.rs"]
 mod tests;

@@ -383,5 +383,4 @@ impl Tx {
 }
 
 #[cfg(test)]
-#[path = "tx_tests.rs"]
 mod tests;
