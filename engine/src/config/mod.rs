@@ -159,7 +159,7 @@ settings! {
     keepalive_ms: u64 = 60_000, Valid::Range(0, 3_600_000),
         "How long a peer may be silent before its connection counts as lost (event PEER_DOWN); a peer that is silent for two thirds of it is asked for a sign of life; 0 asks only while something is under way.";
     handshake_timeout_ms: u64 = 5000, Valid::Range(1, 600_000),
-        "How long a new connection may take to authenticate.";
+        "How long a new connection may take to authenticate, and a TCP lane to be welcomed.";
     transfers_max: u32 = 65_536, Valid::Range(1, HANDLES),
         "Transfers that are not yet released, and the parts in which transfers of device memory are staged; further \
          transfers are refused with LIMIT, while parts have 128 places more.";

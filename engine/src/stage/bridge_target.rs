@@ -9,7 +9,7 @@ use super::wire::{BridgeSlotId, Message};
 use crate::device::Worker;
 use crate::limits::{BRIDGES_MAX, STAGE_SLOT_BYTES};
 use crate::status::{Error, Result, Status};
-use crate::sys::map::HashMap;
+use crate::sys::map::{HashMap, HashSet};
 use crate::types::{BridgeId, Location, PeerId};
 use std::sync::Arc;
 
@@ -64,7 +64,9 @@ pub struct Exposures {
 impl Exposures {
     /// Takes the memory of all bridges but these back.
     pub fn keep(&mut self, bridges: &[BridgeId]) {
-        self.all.retain(|bridge, _| bridges.contains(bridge));
+        // A message may name many more bridges than there are.
+        let kept: HashSet<&BridgeId> = bridges.iter().collect();
+        self.all.retain(|bridge, _| kept.contains(bridge));
     }
 
     /// Returns the slot that the peer names; None if it does not exist.
