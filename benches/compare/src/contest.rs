@@ -1,4 +1,4 @@
-//! What all comparisons share: rows whose sides are measured in turn, round after round, the ratios of their figures
+//! The frame of all comparisons: rows whose sides are measured in turn, round after round, the ratios of their figures
 //! with a verdict on each target, and all results, which are also the JSON. `screen` prints them.
 
 use std::collections::BTreeMap;

@@ -1,4 +1,4 @@
-//! What this program's child processes are told to be, as JSON: the other end of a measurement. `main` has what they
+//! The roles of this program's child processes, as JSON: the other end of a measurement. `main` has what they
 //! do.
 
 use ferry_bench::subject::{Origin, Setup};

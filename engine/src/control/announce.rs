@@ -112,7 +112,7 @@ impl Control {
         if !ahead {
             self.announce_ahead(peer);
         }
-        let bytes = body.len() + why.len() + size_of::<Message>();
+        let bytes = body.len() + why.len();
         let message = transport_message(transport, body, why);
         if ahead || self.announcer.is_up_to_date(peer) {
             self.send(peer, message);

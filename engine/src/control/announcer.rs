@@ -120,11 +120,12 @@ impl Announcer {
         (!announced.is_up_to(self.log.end())).then(|| announced.take(&self.log, now))
     }
 
-    /// Holds a message back until all regions that are registered now are announced to the peer. Returns whether too
-    /// much is held back: the peer does not read.
+    /// Holds a message back until all regions that are registered now are announced to the peer. `bytes`: the length of
+    /// its contents. Returns whether too much is held back: the peer does not read.
     pub fn hold(&mut self, peer: PeerId, message: Message, bytes: usize) -> bool {
         let before = self.log.end();
         let Some(announced) = self.peers.get_mut(&peer) else { return false };
+        let bytes = bytes + size_of::<WaitingMessage>();
         announced.waiting_bytes += bytes;
         announced.waiting.push_back(WaitingMessage { before, bytes, message });
         announced.waiting_bytes > ANNOUNCE_WAITING_BYTES_MAX
@@ -158,7 +159,7 @@ struct WaitingMessage {
     message: Message,
 }
 
-/// What was announced to a peer on its connection so far.
+/// The state of the announcements to a peer on its connection.
 #[derive(Default)]
 struct Announced {
     /// The regions at the connection's beginning, and the address from which on they are still to be announced. None

@@ -1,5 +1,5 @@
-//! What other threads see of the stage: the paths to the peers, and how much of what peers asked for is still under
-//! way here. Everything else of the stage belongs to its thread.
+//! The part of the stage that other threads see: the paths to the peers, and how much of what peers asked for is still
+//! under way here. Everything else of the stage belongs to its thread.
 
 use super::path::StagedPath;
 use crate::command::{Command, Commands};

@@ -32,7 +32,7 @@ use rows::Row;
 
 const SETUP_ROUNDS_MAX: usize = 5;
 
-/// What is measured, and with what.
+/// The measurement and its means.
 #[derive(Args, Clone, Debug)]
 pub struct Options {
     #[command(flatten)]

@@ -1,6 +1,6 @@
 //! The memory of one transfer, gathered or scattered, cut to the limits of a system call.
 
-/// What a transfer has beside its blocks, in one call with them.
+/// The parts of a transfer that go in one call with its blocks.
 pub const HEADER_BYTES: usize = 64;
 /// Bytes per system call. 64 KiB loses 15 %; more than 1 MiB gains nothing.
 const CALL_BYTES_MAX: usize = 1 << 20;

@@ -54,7 +54,7 @@ const BULK: Workload = Workload {
 /// The goal of the p99 only.
 const BESIDE_GOAL: Goal = Goal::AtMost(5.0);
 
-/// What is measured besides the plan's rows.
+/// The measurements besides the plan's rows.
 #[derive(Args, Clone, Debug)]
 pub struct Options {
     #[command(flatten)]

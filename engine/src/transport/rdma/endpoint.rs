@@ -80,7 +80,7 @@ pub struct Endpoint {
     held: AtomicBool,
 }
 
-/// What posting takes. Only this file posts.
+/// The state that posting takes. Only this file posts.
 struct Sender {
     /// Set under this lock before the queue pairs flush: a thread that waited for the lock posts nothing after that.
     closing: bool,

@@ -9,7 +9,7 @@ use crate::sys::lock::MutexGuard;
 use crate::sys::verbs::{wc, Completion};
 use crate::types::Transport;
 
-/// What reaping takes, so that nothing is allocated for it.
+/// The buffers of reaping, so that nothing is allocated for it.
 pub struct Reaper {
     completions: Vec<Completion>,
     done: Vec<Batch>,

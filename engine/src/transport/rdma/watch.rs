@@ -11,8 +11,8 @@
 
 use crate::sys::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// What sees the next completion: nothing, because none is owed or their owner reaps them; the completion channel; a
-/// polling thread.
+/// The observer of the next completion: nobody, because none is owed or their owner reaps them; the completion channel;
+/// a polling thread.
 const ASLEEP: u32 = 0;
 const ARMED: u32 = 1;
 const WATCHED: u32 = 2;
