@@ -1126,8 +1126,8 @@ ferry_status ferry_transfer_submit_blocks(ferry_engine *engine,
 ///
 /// with the index l * pair_count + i. Zero the struct, set struct_size to sizeof, then set the other fields. ferry
 /// borrows nothing after the call.
-typedef struct ferry_layers {
-    /// sizeof(ferry_layers).
+typedef struct ferry_uniform_blocks {
+    /// sizeof(ferry_uniform_blocks).
     uint32_t struct_size;
     /// Size of one block id: 4 for int32_t, 8 for int64_t. Not looked at without lists of ids.
     uint32_t id_bytes;
@@ -1157,20 +1157,20 @@ typedef struct ferry_layers {
     const void *local_blocks;
     /// Ids of the peer's blocks, paired with local_blocks. NULL means 0 to pair_count - 1.
     const void *remote_blocks;
-} ferry_layers;
+} ferry_uniform_blocks;
 
-/// Initializes a ferry_layers: its struct_size, and zero in all other fields.
-#define FERRY_LAYERS_INIT \
-    { (uint32_t)sizeof(ferry_layers), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, NULL, NULL }
+/// Initializes a ferry_uniform_blocks: its struct_size, and zero in all other fields.
+#define FERRY_UNIFORM_BLOCKS_INIT \
+    { (uint32_t)sizeof(ferry_uniform_blocks), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, NULL, NULL }
 
 /// Starts a transfer of blocks in layers of equal shape. Behaves as ferry_transfer_submit otherwise.
-ferry_status ferry_transfer_submit_layers(ferry_engine *engine,
-                                          ferry_peer peer,
-                                          uint32_t op,
-                                          const ferry_layers *layers,
-                                          const ferry_transfer_options *options,
-                                          ferry_transfer *out_transfer,
-                                          ferry_error *error);
+ferry_status ferry_transfer_submit_uniform(ferry_engine *engine,
+                                           ferry_peer peer,
+                                           uint32_t op,
+                                           const ferry_uniform_blocks *layers,
+                                           const ferry_transfer_options *options,
+                                           ferry_transfer *out_transfer,
+                                           ferry_error *error);
 
 /* ---- Notifications ----------------------------------------------------------------------------- */
 
@@ -1318,10 +1318,10 @@ ferry_status ferry_queue_create_channel(ferry_engine *engine,
 /// ferry owns the descriptor: don't read, write or close it. It becomes readable with the first event after a
 /// drain that returned fewer events than it had room for. So poll, drain until a drain returns fewer, and
 /// poll again. The descriptor is valid until the queue is destroyed or the engine freed.
-ferry_status ferry_queue_eventfd(ferry_engine *engine,
-                                 ferry_queue queue,
-                                 int *out_fd,
-                                 ferry_error *error);
+ferry_status ferry_queue_fd(ferry_engine *engine,
+                            ferry_queue queue,
+                            int *out_fd,
+                            ferry_error *error);
 
 /// Takes up to `capacity` (not 0) events, oldest first; *out_count gets their number. Never waits.
 ///
@@ -1442,9 +1442,9 @@ typedef struct ferry_stats {
     { (uint32_t)sizeof(ferry_stats), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
 /// Reads the engine's statistics.
-ferry_status ferry_engine_stats(const ferry_engine *engine,
-                                ferry_stats *out_stats,
-                                ferry_error *error);
+ferry_status ferry_engine_get_stats(const ferry_engine *engine,
+                                    ferry_stats *out_stats,
+                                    ferry_error *error);
 
 /// Returns the statistics in Prometheus' text format. The text grows with the counters, so leave some room in
 /// the buffer. Returns texts as ferry_config_get does.

@@ -864,14 +864,14 @@ private:
 };
 
 /// Blocks of layers of equal shape, one layer after the other, as in a cache that is one tensor; the fields are
-/// those of ferry_layers, which has the formula. Set them, or start from two dense caches of the same shape:
+/// those of ferry_uniform_blocks, which has the formula. Set them, or start from two dense caches of the same shape:
 ///
 ///     ferry::Layers layers(memory.data(), *peer.region("kv"), layer_bytes, block_bytes);
 ///     layers.range(5).blocks(count);                  // the first blocks of layer 5
 ///     auto push = peer.submit(FERRY_OP_WRITE, layers);
-struct Layers : ferry_layers {
+struct Layers : ferry_uniform_blocks {
     /// No layers and no blocks.
-    Layers() noexcept : ferry_layers{} { struct_size = sizeof(ferry_layers); }
+    Layers() noexcept : ferry_uniform_blocks{} { struct_size = sizeof(ferry_uniform_blocks); }
     /// Layers of `layer_bytes`, which begin at `local` and at the start of the region.
     Layers(const void *local, const RegionInfo &remote, std::uint64_t layer_bytes, std::uint64_t block_size) noexcept
         : Layers()
@@ -1013,7 +1013,7 @@ public:
     {
         Result<Transfer> result;
         ferry_transfer transfer = 0;
-        if (result.take(ferry_transfer_submit_layers(engine(), handle_, op, &layers, options.c(), &transfer,
+        if (result.take(ferry_transfer_submit_uniform(engine(), handle_, op, &layers, options.c(), &transfer,
                                                      result.slot())))
             *result = Transfer(engine_, transfer);
         return result;
@@ -1199,7 +1199,7 @@ public:
     Result<int> fd() const noexcept
     {
         Result<int> result;
-        result.take(ferry_queue_eventfd(engine(), handle_, &*result, result.slot()));
+        result.take(ferry_queue_fd(engine(), handle_, &*result, result.slot()));
         return result;
     }
     /// Takes up to storage.size() events, oldest first; returns the filled part of `storage`. Never
@@ -1485,7 +1485,7 @@ public:
     Result<Stats> stats() const noexcept
     {
         Result<Stats> result;
-        result.take(ferry_engine_stats(c(), &*result, result.slot()));
+        result.take(ferry_engine_get_stats(c(), &*result, result.slot()));
         return result;
     }
     /// Returns the statistics in Prometheus' text format.

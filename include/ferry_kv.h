@@ -302,10 +302,10 @@ ferry_status ferry_kv_plan_explain(const ferry_kv_plan *plan,
 typedef struct ferry_kv_moves ferry_kv_moves;
 
 /// The blocks of one sequence in one group of the target, on both sides. Each list holds the ids of blocks that store
-/// consecutive tokens of the rank. In a state group, the two lists pair their blocks one to one. FERRY_KV_BLOCKS_INIT
+/// consecutive tokens of the rank. In a state group, the two lists pair their blocks one to one. FERRY_KV_BLOCK_PAIRS_INIT
 /// sets struct_size.
-typedef struct ferry_kv_blocks {
-    /// sizeof(ferry_kv_blocks).
+typedef struct ferry_kv_block_pairs {
+    /// sizeof(ferry_kv_block_pairs).
     uint32_t struct_size;
     /// Must be 0.
     uint32_t reserved;
@@ -322,11 +322,11 @@ typedef struct ferry_kv_blocks {
     uint64_t target_count;
     /// The same position among the tokens of the target's rank.
     uint64_t target_first_token;
-} ferry_kv_blocks;
+} ferry_kv_block_pairs;
 
-/// Initializes a ferry_kv_blocks: its struct_size, and zero in all other fields.
-#define FERRY_KV_BLOCKS_INIT \
-    { (uint32_t)sizeof(ferry_kv_blocks), 0, NULL, 0, 0, NULL, 0, 0 }
+/// Initializes a ferry_kv_block_pairs: its struct_size, and zero in all other fields.
+#define FERRY_KV_BLOCK_PAIRS_INIT \
+    { (uint32_t)sizeof(ferry_kv_block_pairs), 0, NULL, 0, 0, NULL, 0, 0 }
 
 /// Which part of a sequence to move. FERRY_KV_PART_INIT sets struct_size.
 typedef struct ferry_kv_part {
@@ -344,7 +344,7 @@ typedef struct ferry_kv_part {
     /// One past the last layer; not below first_layer. UINT32_MAX means all layers from first_layer on.
     uint32_t end_layer;
     /// Array with one element for each group of the target. The elements lie struct_size apart.
-    const ferry_kv_blocks *blocks;
+    const ferry_kv_block_pairs *blocks;
     /// Length of blocks.
     uint64_t group_count;
 } ferry_kv_part;
@@ -685,9 +685,9 @@ ferry_status ferry_kv_offer_retract_window(ferry_kv_cache *cache,
 /// Asks an offer to end. The caller owns the offer's blocks after the terminal event: FERRY_KV_EVENT_CANCELLED, or
 /// another kind if the offer ended for another reason first. FERRY_ERR_INVALID: the id is no offer. FERRY_ERR_STALE:
 /// the offer has ended or is ending.
-ferry_status ferry_kv_offer_abort(ferry_kv_cache *cache,
-                                  const ferry_kv_id *id,
-                                  ferry_error *error);
+ferry_status ferry_kv_offer_cancel(ferry_kv_cache *cache,
+                                   const ferry_kv_id *id,
+                                   ferry_error *error);
 
 /// Ends sealed offers that nobody has taken until they free at least `blocks` blocks or no such offer is left. The
 /// offer whose lease ends first goes first. *out_freed gets the number of blocks in the ended offers. Their terminal
@@ -783,7 +783,7 @@ ferry_status ferry_kv_take_cancel(ferry_kv_cache *cache,
 /// The offer or take has failed; status and message say why.
 #define FERRY_KV_EVENT_FAILED 4
 
-/// The offer or take was ended by ferry_kv_offer_abort or ferry_kv_take_cancel (FERRY_ERR_CANCELLED), or because the
+/// The offer or take was ended by ferry_kv_offer_cancel or ferry_kv_take_cancel (FERRY_ERR_CANCELLED), or because the
 /// cache was closed (FERRY_ERR_CLOSED).
 #define FERRY_KV_EVENT_CANCELLED 5
 
@@ -855,9 +855,9 @@ ferry_status ferry_kv_wait(ferry_kv_cache *cache,
 ///
 /// ferry owns the descriptor: don't read, write or close it. So poll, take events until ferry_kv_poll returns
 /// FERRY_PENDING, and poll again. The descriptor is valid until the cache is freed.
-ferry_status ferry_kv_event_fd(ferry_kv_cache *cache,
-                               int *out_fd,
-                               ferry_error *error);
+ferry_status ferry_kv_fd(ferry_kv_cache *cache,
+                         int *out_fd,
+                         ferry_error *error);
 
 /// Frees the list and the text of an event and sets them to NULL. The call does nothing for NULL, for an event without
 /// them, and for the same struct a second time. Release only one copy of an event. Any thread; also after the
@@ -905,10 +905,10 @@ typedef struct ferry_kv_state {
     { (uint32_t)sizeof(ferry_kv_state), 0, 0, 0, 0, 0, 0 }
 
 /// Returns the state of an id. A closed cache still answers.
-ferry_status ferry_kv_status(const ferry_kv_cache *cache,
-                             const ferry_kv_id *id,
-                             ferry_kv_state *out_state,
-                             ferry_error *error);
+ferry_status ferry_kv_get_state(const ferry_kv_cache *cache,
+                                const ferry_kv_id *id,
+                                ferry_kv_state *out_state,
+                                ferry_error *error);
 
 /// Returns how many blocks belong to handoffs with silent peers that could not be fenced. Such a peer is a process of
 /// this host that was stopped in the middle of a copy. Its handoffs end when the process continues or ends. The call
@@ -921,8 +921,8 @@ ferry_status ferry_kv_unfenced_blocks(const ferry_kv_cache *cache,
 
 /// Counters since the cache was opened, and the current number of what exists, all of one moment. The caller sets
 /// struct_size before the call.
-typedef struct ferry_kv_metrics {
-    /// In: sizeof(ferry_kv_metrics). Out: how many bytes were written.
+typedef struct ferry_kv_stats {
+    /// In: sizeof(ferry_kv_stats). Out: how many bytes were written.
     uint32_t struct_size;
     /// Always 0.
     uint32_t reserved;
@@ -950,7 +950,7 @@ typedef struct ferry_kv_metrics {
     uint64_t ended_sent;
     /// Ends of takes by FERRY_KV_EVENT_RECEIVED.
     uint64_t ended_received;
-    /// Ends by FERRY_KV_EVENT_FAILED; by status from ferry_kv_metrics_failed.
+    /// Ends by FERRY_KV_EVENT_FAILED; by status from ferry_kv_ended_failed.
     uint64_t ended_failed;
     /// Ends by FERRY_KV_EVENT_CANCELLED.
     uint64_t ended_cancelled;
@@ -964,31 +964,31 @@ typedef struct ferry_kv_metrics {
     uint64_t late_applies;
     /// Entries of the timeline that newer ones have overwritten.
     uint64_t timeline_overwritten;
-} ferry_kv_metrics;
+} ferry_kv_stats;
 
-/// Initializes a ferry_kv_metrics: its struct_size, and zero in all other fields.
-#define FERRY_KV_METRICS_INIT \
-    { (uint32_t)sizeof(ferry_kv_metrics), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+/// Initializes a ferry_kv_stats: its struct_size, and zero in all other fields.
+#define FERRY_KV_STATS_INIT \
+    { (uint32_t)sizeof(ferry_kv_stats), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
 /// Reads the cache's counts. A closed cache still answers.
-ferry_status ferry_kv_metrics_get(const ferry_kv_cache *cache,
-                                  ferry_kv_metrics *out_metrics,
-                                  ferry_error *error);
+ferry_status ferry_kv_get_stats(const ferry_kv_cache *cache,
+                                ferry_kv_stats *out_metrics,
+                                ferry_error *error);
 
 /// Returns how many offers and takes have ended by FERRY_KV_EVENT_FAILED with this status, one of FERRY_ERR_*. A
 /// closed cache still answers.
-ferry_status ferry_kv_metrics_failed(const ferry_kv_cache *cache,
-                                     ferry_status status,
-                                     uint64_t *out_count,
-                                     ferry_error *error);
+ferry_status ferry_kv_ended_failed(const ferry_kv_cache *cache,
+                                   ferry_status status,
+                                   uint64_t *out_count,
+                                   ferry_error *error);
 
 /// Returns all of these numbers in Prometheus' text format. The text grows with the counters, so leave some room in the
 /// buffer. Returns texts as ferry_config_get does. A closed cache still answers.
-ferry_status ferry_kv_metrics_text(const ferry_kv_cache *cache,
-                                   char *buffer,
-                                   size_t capacity,
-                                   size_t *out_length,
-                                   ferry_error *error);
+ferry_status ferry_kv_metrics(const ferry_kv_cache *cache,
+                              char *buffer,
+                              size_t capacity,
+                              size_t *out_length,
+                              ferry_error *error);
 
 /* ---- Timeline of a cache ----------------------------------------------------------------------- */
 
@@ -1066,7 +1066,7 @@ typedef struct ferry_kv_timeline_entry {
     { (uint32_t)sizeof(ferry_kv_timeline_entry), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
 /// Starts to record a timeline of the cache's handoffs, and discards an earlier recording. The recording holds at
-/// most `entries_max` entries, 1 to 1,048,576. New entries overwrite the oldest; ferry_kv_metrics counts the
+/// most `entries_max` entries, 1 to 1,048,576. New entries overwrite the oldest; ferry_kv_stats counts the
 /// overwritten entries. A cache records nothing until this call.
 ferry_status ferry_kv_timeline_start(ferry_kv_cache *cache,
                                      size_t entries_max,
@@ -1166,8 +1166,8 @@ typedef struct ferry_directory_entry {
     { (uint32_t)sizeof(ferry_directory_entry), 0, {0}, 0, {0}, {0} }
 
 /// How a directory stands. The caller sets struct_size before the call.
-typedef struct ferry_directory_status {
-    /// In: sizeof(ferry_directory_status). Out: how many bytes were written.
+typedef struct ferry_directory_info {
+    /// In: sizeof(ferry_directory_info). Out: how many bytes were written.
     uint32_t struct_size;
     /// 1 while the table is kept up to date, as always in a `static:` directory; else 0.
     uint32_t is_connected;
@@ -1186,11 +1186,11 @@ typedef struct ferry_directory_status {
     uint64_t sessions;
     /// Why etcd is not reached, or a name is not published; terminated, cut if it is too long.
     char why[240];
-} ferry_directory_status;
+} ferry_directory_info;
 
-/// Initializes a ferry_directory_status: its struct_size, and zero in all other fields.
-#define FERRY_DIRECTORY_STATUS_INIT \
-    { (uint32_t)sizeof(ferry_directory_status), 0, 0, 0, 0, 0, 0, 0, {0} }
+/// Initializes a ferry_directory_info: its struct_size, and zero in all other fields.
+#define FERRY_DIRECTORY_INFO_INIT \
+    { (uint32_t)sizeof(ferry_directory_info), 0, 0, 0, 0, 0, 0, 0, {0} }
 
 /* ---- Directories ------------------------------------------------------------------------------- */
 
@@ -1295,9 +1295,9 @@ ferry_status ferry_directory_fd(const ferry_directory *directory,
                                 ferry_error *error);
 
 /// Tells how the directory stands: whether etcd answers, and which names are published.
-ferry_status ferry_directory_get_status(const ferry_directory *directory,
-                                        ferry_directory_status *out_status,
-                                        ferry_error *error);
+ferry_status ferry_directory_get_info(const ferry_directory *directory,
+                                      ferry_directory_info *out_status,
+                                      ferry_error *error);
 
 /// Closes a directory: its names are withdrawn, its thread ends, and all calls return FERRY_ERR_CLOSED. Peers stay
 /// connected. If etcd does not answer within a second, the names stay until their lease is over. After FERRY_OK the

@@ -372,10 +372,10 @@ public:
             result.fail(FERRY_ERR_INVALID, "the lists of source and target blocks have different lengths");
             return result;
         }
-        std::vector<ferry_kv_blocks> blocks(part.target.size());
+        std::vector<ferry_kv_block_pairs> blocks(part.target.size());
         for (std::size_t i = 0; i < blocks.size(); i++) {
             const Blocks &from = part.source[i], &to = part.target[i];
-            blocks[i] = {sizeof(ferry_kv_blocks), 0,         from.blocks,    from.block_count,
+            blocks[i] = {sizeof(ferry_kv_block_pairs), 0,         from.blocks,    from.block_count,
                          from.first_token,        to.blocks, to.block_count, to.first_token};
         }
         ferry_kv_part c_part = FERRY_KV_PART_INIT;
@@ -473,9 +473,9 @@ struct State : ferry_kv_state {
     State() noexcept : ferry_kv_state{} { struct_size = sizeof(ferry_kv_state); }
 };
 
-/// A cache's counters; the fields are those of ferry_kv_metrics.
-struct Metrics : ferry_kv_metrics {
-    Metrics() noexcept : ferry_kv_metrics{} { struct_size = sizeof(ferry_kv_metrics); }
+/// A cache's counters; the fields are those of ferry_kv_stats.
+struct Metrics : ferry_kv_stats {
+    Metrics() noexcept : ferry_kv_stats{} { struct_size = sizeof(ferry_kv_stats); }
 };
 
 /* ---- Timelines --------------------------------------------------------------------------------- */
@@ -751,7 +751,7 @@ public:
     Result<void> abort(const Id &id) const noexcept
     {
         Result<void> result;
-        result.take(ferry_kv_offer_abort(handle_, &id, result.slot()));
+        result.take(ferry_kv_offer_cancel(handle_, &id, result.slot()));
         return result;
     }
     /// Ends sealed offers that nobody has taken until `blocks` blocks are free; returns how many are.
@@ -807,7 +807,7 @@ public:
     Result<int> fd() const noexcept
     {
         Result<int> result;
-        result.take(ferry_kv_event_fd(handle_, &*result, result.slot()));
+        result.take(ferry_kv_fd(handle_, &*result, result.slot()));
         return result;
     }
 
@@ -815,7 +815,7 @@ public:
     Result<State> status(const Id &id) const noexcept
     {
         Result<State> result;
-        result.take(ferry_kv_status(handle_, &id, &*result, result.slot()));
+        result.take(ferry_kv_get_state(handle_, &id, &*result, result.slot()));
         return result;
     }
     /// Returns how many blocks belong to handoffs with silent peers that could not be fenced.
@@ -829,14 +829,14 @@ public:
     Result<Metrics> metrics() const noexcept
     {
         Result<Metrics> result;
-        result.take(ferry_kv_metrics_get(handle_, &*result, result.slot()));
+        result.take(ferry_kv_get_stats(handle_, &*result, result.slot()));
         return result;
     }
     /// Returns the same in Prometheus' text format.
     Result<std::string> metrics_text() const
     {
         return detail::text<std::string>([&](char *buffer, std::size_t size, std::size_t *length, ferry_error *error) {
-            return ferry_kv_metrics_text(handle_, buffer, size, length, error);
+            return ferry_kv_metrics(handle_, buffer, size, length, error);
         });
     }
     /// Records a timeline of the cache's handoffs from now on, and forgets an earlier one. It has at most `entries_max`
@@ -943,9 +943,9 @@ struct DirectoryChange {
     DirectoryEntry entry;
 };
 
-/// The state of a directory; the fields are those of ferry_directory_status.
-struct DirectoryStatus : ferry_directory_status {
-    DirectoryStatus() noexcept : ferry_directory_status{} { struct_size = sizeof(ferry_directory_status); }
+/// The state of a directory; the fields are those of ferry_directory_info.
+struct DirectoryInfo : ferry_directory_info {
+    DirectoryInfo() noexcept : ferry_directory_info{} { struct_size = sizeof(ferry_directory_info); }
 };
 
 /// Options of a directory in etcd; a `static:` directory has no use for them. Texts are borrowed until the call that
@@ -1088,10 +1088,10 @@ public:
         return result;
     }
     /// Tells whether etcd answers, and which names are published.
-    Result<DirectoryStatus> status() const noexcept
+    Result<DirectoryInfo> status() const noexcept
     {
-        Result<DirectoryStatus> result;
-        result.take(ferry_directory_get_status(handle_, &*result, result.slot()));
+        Result<DirectoryInfo> result;
+        result.take(ferry_directory_get_info(handle_, &*result, result.slot()));
         return result;
     }
     /// Withdraws the names and ends the directory: other calls then return FERRY_ERR_CLOSED. Peers stay connected.

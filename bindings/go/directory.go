@@ -288,15 +288,15 @@ func (d *Directory) List(prefix string) ([]DirectoryEntry, error) {
 }
 
 // Status returns whether etcd answers, and which names are published.
-func (d *Directory) Status() (DirectoryStatus, error) {
-	s := C.ferry_directory_status{struct_size: C.sizeof_ferry_directory_status}
+func (d *Directory) Status() (DirectoryInfo, error) {
+	s := C.ferry_directory_info{struct_size: C.sizeof_ferry_directory_info}
 	err := d.call("status", func(c *C.ferry_error) C.ferry_status {
-		return C.ferry_directory_get_status(d.handle, &s, c)
+		return C.ferry_directory_get_info(d.handle, &s, c)
 	})
 	if err != nil {
-		return DirectoryStatus{}, err
+		return DirectoryInfo{}, err
 	}
-	return DirectoryStatus{
+	return DirectoryInfo{
 		Connected: s.is_connected != 0,
 		CutOff:    time.Duration(s.cut_off_ms) * time.Millisecond,
 		Entries:   int(s.entries), Ignored: uint64(s.ignored),

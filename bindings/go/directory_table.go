@@ -44,8 +44,8 @@ type DirectoryChange struct {
 	Entry DirectoryEntry
 }
 
-// DirectoryStatus is the state of a directory.
-type DirectoryStatus struct {
+// DirectoryInfo is the state of a directory.
+type DirectoryInfo struct {
 	// Connected is true while the table is kept up to date. It is always true in a "static:" directory.
 	Connected bool
 	// CutOff is how long etcd has not answered; 0 while it answers, and before its first answer.

@@ -61,7 +61,7 @@ func TestAListNamesPeers(t *testing.T) {
 	if list, err := d.List("decode"); err != nil || len(list) != 0 {
 		t.Fatal(list, err)
 	}
-	if status, err := d.Status(); err != nil || status != (DirectoryStatus{Connected: true, Entries: 2}) {
+	if status, err := d.Status(); err != nil || status != (DirectoryInfo{Connected: true, Entries: 2}) {
 		t.Fatalf("%+v %v", status, err)
 	}
 	if change, ok, err := d.Poll(); ok || err != nil {

@@ -211,7 +211,7 @@ type Stats struct {
 func (e *Engine) Stats() (Stats, error) {
 	var s C.ferry_stats
 	s.struct_size = C.sizeof_ferry_stats
-	err := e.call("stats", func(c *C.ferry_error) C.ferry_status { return C.ferry_engine_stats(e.handle, &s, c) })
+	err := e.call("stats", func(c *C.ferry_error) C.ferry_status { return C.ferry_engine_get_stats(e.handle, &s, c) })
 	if err != nil {
 		return Stats{}, err
 	}

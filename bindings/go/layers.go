@@ -56,8 +56,8 @@ func (p Peer) SubmitLayers(op Op, layers *Layers, options *TransferOptions) (*Tr
 		return nil, err
 	}
 	defer e.leave()
-	full := C.ferry_layers{
-		struct_size:         C.sizeof_ferry_layers,
+	full := C.ferry_uniform_blocks{
+		struct_size:         C.sizeof_ferry_uniform_blocks,
 		id_bytes:            C.uint32_t(layers.LocalBlocks.idBytes),
 		first_layer:         C.size_t(layers.First),
 		layer_count:         C.size_t(layers.Count),

@@ -197,7 +197,7 @@ func (r *reactor) stop() {
 func eventfd(engine *Engine, queue C.ferry_queue) (int, error) {
 	var fd C.int
 	c := newCError()
-	err := failure("eventfd", C.ferry_queue_eventfd(engine.handle, queue, &fd, &c), &c)
+	err := failure("eventfd", C.ferry_queue_fd(engine.handle, queue, &fd, &c), &c)
 	return int(fd), err
 }
 

@@ -51,13 +51,13 @@ ferry_status ferry_go_submit_blocks(ferry_engine *engine, ferry_peer peer, uint3
     return ferry_transfer_submit_blocks(engine, peer, op, blocks, &all, out_transfer, error);
 }
 
-ferry_status ferry_go_submit_layers(ferry_engine *engine, ferry_peer peer, uint32_t op, const ferry_layers *layers,
+ferry_status ferry_go_submit_layers(ferry_engine *engine, ferry_peer peer, uint32_t op, const ferry_uniform_blocks *layers,
                                     const ferry_go_options *options, const void *notify, size_t notify_length,
                                     ferry_transfer *out_transfer, ferry_error *error)
 {
     ferry_transfer_options all = full(options, notify, notify_length);
     error->struct_size = sizeof *error;
-    return ferry_transfer_submit_layers(engine, peer, op, layers, &all, out_transfer, error);
+    return ferry_transfer_submit_uniform(engine, peer, op, layers, &all, out_transfer, error);
 }
 
 ferry_status ferry_go_look(ferry_engine *engine, ferry_transfer transfer, bool keep, ferry_result *out_result,

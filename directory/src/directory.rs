@@ -37,7 +37,7 @@ enum Kind {
 
 /// How a directory stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DirectoryStatus {
+pub struct DirectoryInfo {
     /// The table is up to date. Always true of a `static:` directory.
     pub is_connected: bool,
     /// For how long etcd has not answered. None while it does, and before its first answer.
@@ -275,7 +275,7 @@ impl Directory {
     }
 
     /// How the directory stands.
-    pub fn status(&self) -> Result<DirectoryStatus> {
+    pub fn status(&self) -> Result<DirectoryInfo> {
         let state = self.shared.lock_open()?;
         let registrations = state.registrations.values();
         let refused = registrations.clone().find_map(|known| known.refused.as_ref());
@@ -284,7 +284,7 @@ impl Directory {
             Link::Never(why) => (false, None, why.as_ref()),
             Link::Down { since, why } => (false, Some(since.elapsed()), Some(why)),
         };
-        Ok(DirectoryStatus {
+        Ok(DirectoryInfo {
             is_connected,
             cut_off,
             why: why.map(|error| error.message.clone()).unwrap_or_default(),

@@ -36,7 +36,7 @@ pub mod parts {
     pub use crate::url::{parse, parse_file, Etcd, Url};
 }
 
-pub use directory::{Directory, DirectoryStatus};
+pub use directory::{Directory, DirectoryInfo};
 pub use entry::{Entry, Identity};
 pub use options::{read as read_pem, DirectoryOptions};
 pub use table::Change;

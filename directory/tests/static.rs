@@ -4,7 +4,7 @@ use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
 use ferry::{Config, Engine, Status};
-use ferry_directory::{Directory, DirectoryOptions, DirectoryStatus};
+use ferry_directory::{Directory, DirectoryOptions, DirectoryInfo};
 
 const SECRET: &str = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
 const PATIENCE: Option<Duration> = Some(Duration::from_secs(20));
@@ -49,7 +49,7 @@ fn a_list_and_a_file_name_peers() {
         assert_eq!(directory.register("", PATIENCE).unwrap_err().status, Status::Invalid);
     }
     let status = list.status().unwrap();
-    let expected = DirectoryStatus {
+    let expected = DirectoryInfo {
         is_connected: true,
         cut_off: None,
         why: String::new(),

@@ -56,10 +56,10 @@ static unsigned char *allocate(void)
 }
 
 /* Returns the places of all layers, here and in the peer's cache. */
-static ferry_layers both(ferry_peer peer, const unsigned char *cache)
+static ferry_uniform_blocks both(ferry_peer peer, const unsigned char *cache)
 {
     ferry_region_info remote = FERRY_REGION_INFO_INIT;
-    ferry_layers layers = FERRY_LAYERS_INIT;
+    ferry_uniform_blocks layers = FERRY_UNIFORM_BLOCKS_INIT;
     must(ferry_peer_region(engine, peer, "kv", &remote, &error), "region");
     layers.layer_count = LAYERS;
     layers.local_base = (uint64_t)(uintptr_t)cache;
@@ -88,9 +88,9 @@ static int says(const ferry_event *event, const char *text)
 static void pull(ferry_peer peer)
 {
     unsigned char *copy = allocate();
-    ferry_layers all = both(peer, copy);
+    ferry_uniform_blocks all = both(peer, copy);
     ferry_transfer transfer;
-    must(ferry_transfer_submit_layers(engine, peer, FERRY_OP_READ, &all, NULL, &transfer, &error), "submit");
+    must(ferry_transfer_submit_uniform(engine, peer, FERRY_OP_READ, &all, NULL, &transfer, &error), "submit");
     must(ferry_transfer_wait(engine, transfer, FERRY_FOREVER, NULL, &error), "pull");
     for (size_t layer = 0; layer < LAYERS; layer++) check(copy, layer, "pulled");
     must(ferry_notify(engine, peer, "done", 4, 0, &error), "notify");
@@ -142,7 +142,7 @@ static void prefill(const char *address, size_t dies_in)
     unsigned char *cache = allocate();
     ferry_transfer_options options = FERRY_TRANSFER_OPTIONS_INIT;
     ferry_transfer pushes[LAYERS];
-    ferry_layers one;
+    ferry_uniform_blocks one;
     ferry_peer peer;
     ferry_queue queue;
     ferry_event event;
@@ -156,7 +156,7 @@ static void prefill(const char *address, size_t dies_in)
         one.first_layer = layer;
         options.notify = told;
         options.notify_length = (size_t)snprintf(told, sizeof told, "layer %zu", layer);
-        must(ferry_transfer_submit_layers(engine, peer, FERRY_OP_WRITE, &one, &options, &pushes[layer], &error), "push");
+        must(ferry_transfer_submit_uniform(engine, peer, FERRY_OP_WRITE, &one, &options, &pushes[layer], &error), "push");
         if (layer == dies_in) raise(SIGKILL);
     }
     must(ferry_transfer_wait_all(engine, pushes, LAYERS, FERRY_FOREVER, NULL, &error), "push");

@@ -35,7 +35,7 @@ static ferry_event next_event(ferry_engine *engine, ferry_queue queue)
     struct pollfd entry = {-1, POLLIN, 0};
     ferry_event event;
     size_t count = 0;
-    must(ferry_queue_eventfd(engine, queue, &entry.fd, &error), "eventfd");
+    must(ferry_queue_fd(engine, queue, &entry.fd, &error), "eventfd");
     for (;;) {
         must(ferry_queue_drain(engine, queue, &event, sizeof event, 1, &count, &error), "drain");
         if (count == 1) return event;

@@ -1,4 +1,4 @@
-//! `ferry_transfer_submit_layers`: blocks of layers of equal shape, without a table for each layer.
+//! `ferry_transfer_submit_uniform`: blocks of layers of equal shape, without a table for each layer.
 
 use crate::blocks::ids;
 use crate::engine::ferry_engine;
@@ -26,8 +26,8 @@ use std::ffi::c_void;
 /// borrows nothing after the call.
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct ferry_layers {
-    /// sizeof(ferry_layers).
+pub struct ferry_uniform_blocks {
+    /// sizeof(ferry_uniform_blocks).
     pub struct_size: u32,
     /// Size of one block id: 4 for int32_t, 8 for int64_t. Not looked at without lists of ids.
     pub id_bytes: u32,
@@ -60,17 +60,17 @@ pub struct ferry_layers {
 }
 
 // SAFETY: repr(C), begins with struct_size, integers and raw pointers, no padding (asserted from C).
-unsafe impl Versioned for ferry_layers {
+unsafe impl Versioned for ferry_uniform_blocks {
     const SIZE_MIN: usize = 112;
 }
 
 /// Starts a transfer of blocks in layers of equal shape. Behaves as ferry_transfer_submit otherwise.
 #[no_mangle]
-pub unsafe extern "C" fn ferry_transfer_submit_layers(
+pub unsafe extern "C" fn ferry_transfer_submit_uniform(
     engine: *mut ferry_engine,
     peer: ferry_peer,
     op: u32,
-    layers: *const ferry_layers,
+    layers: *const ferry_uniform_blocks,
     options: *const ferry_transfer_options,
     out_transfer: *mut ferry_transfer,
     error: *mut ferry_error,
@@ -101,7 +101,7 @@ pub unsafe extern "C" fn ferry_transfer_submit_layers(
     }
 }
 
-impl ferry_layers {
+impl ferry_uniform_blocks {
     fn numbered(&self) -> Result<Vec<engine::blocks::Layer>> {
         let end = self.first_layer.checked_add(self.layer_count);
         let end = end.ok_or_else(|| Error::invalid("layers.first_layer + layers.layer_count overflows"))?;

@@ -90,7 +90,7 @@ pub unsafe extern "C" fn ferry_queue_create_channel(
 /// drain that returned fewer events than it had room for. So poll, drain until a drain returns fewer, and
 /// poll again. The descriptor is valid until the queue is destroyed or the engine freed.
 #[no_mangle]
-pub unsafe extern "C" fn ferry_queue_eventfd(
+pub unsafe extern "C" fn ferry_queue_fd(
     engine: *mut ferry_engine,
     queue: ferry_queue,
     out_fd: *mut c_int,

@@ -78,7 +78,7 @@ unsafe impl Versioned for ferry_stats {
 
 /// Reads the engine's statistics.
 #[no_mangle]
-pub unsafe extern "C" fn ferry_engine_stats(
+pub unsafe extern "C" fn ferry_engine_get_stats(
     engine: *const ferry_engine,
     out_stats: *mut ferry_stats,
     error: *mut ferry_error,

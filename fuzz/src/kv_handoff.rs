@@ -292,7 +292,7 @@ impl World {
                 let _ = self.machine.offer_seal(id(of), tokens.get(), now);
             }
             Step::Abort { id: of } => {
-                let _ = self.machine.offer_abort(id(of), now);
+                let _ = self.machine.offer_cancel(id(of), now);
             }
             Step::Take { id: of, lists, producers, mode, range, deadline } => {
                 self.take(of, lists, producers, mode, (range.0.get(), range.1.get()), deadline);

@@ -29,8 +29,8 @@ static void null_for_configurations_and_engines(void)
     CHECK_NULL(ferry_engine_warnings(engine, NULL, 8, &length, &error), "buffer");
     CHECK_NULL(ferry_engine_warnings(engine, text, 8, NULL, &error), "out_length");
     stats.struct_size = sizeof stats;
-    CHECK_NULL(ferry_engine_stats(NULL, &stats, &error), "engine");
-    CHECK_NULL(ferry_engine_stats(engine, NULL, &error), "out_stats");
+    CHECK_NULL(ferry_engine_get_stats(NULL, &stats, &error), "engine");
+    CHECK_NULL(ferry_engine_get_stats(engine, NULL, &error), "out_stats");
     CHECK_NULL(ferry_engine_metrics(NULL, text, 8, &length, &error), "engine");
     CHECK_NULL(ferry_engine_metrics(engine, NULL, 8, &length, &error), "buffer");
     CHECK_NULL(ferry_engine_metrics(engine, text, 8, NULL, &error), "out_length");
@@ -113,7 +113,7 @@ static void null_for_transfers(void)
     ferry_request request = range(&pair, 0, 0, 64);
     ferry_transfer transfer = 0;
     ferry_blocks blocks = {0};
-    ferry_layers layers = FERRY_LAYERS_INIT;
+    ferry_uniform_blocks layers = FERRY_UNIFORM_BLOCKS_INIT;
     uint64_t done = 7;
     size_t index = 0;
     blocks.struct_size = sizeof blocks;
@@ -132,11 +132,11 @@ static void null_for_transfers(void)
                "blocks");
     CHECK_NULL(ferry_transfer_submit_blocks(a, pair.peer, FERRY_OP_READ, &blocks, NULL, NULL, &error),
                "out_transfer");
-    CHECK_NULL(ferry_transfer_submit_layers(NULL, pair.peer, FERRY_OP_READ, &layers, NULL, &transfer, &error),
+    CHECK_NULL(ferry_transfer_submit_uniform(NULL, pair.peer, FERRY_OP_READ, &layers, NULL, &transfer, &error),
                "engine");
-    CHECK_NULL(ferry_transfer_submit_layers(a, pair.peer, FERRY_OP_READ, NULL, NULL, &transfer, &error),
+    CHECK_NULL(ferry_transfer_submit_uniform(a, pair.peer, FERRY_OP_READ, NULL, NULL, &transfer, &error),
                "layers");
-    CHECK_NULL(ferry_transfer_submit_layers(a, pair.peer, FERRY_OP_READ, &layers, NULL, NULL, &error),
+    CHECK_NULL(ferry_transfer_submit_uniform(a, pair.peer, FERRY_OP_READ, &layers, NULL, NULL, &error),
                "out_transfer");
     CHECK_NULL(ferry_transfer_wait(NULL, 1, 0, NULL, &error), "engine");
     CHECK_NULL(ferry_transfer_wait_any(NULL, &transfer, 1, 0, &index, &error), "engine");
@@ -188,8 +188,8 @@ static void null_for_queues(void)
     CHECK_NULL(ferry_queue_create_channel(NULL, FERRY_QUEUE_PEERS, 1, 1, &queue, &error), "engine");
     CHECK_NULL(ferry_queue_create_channel(engine, FERRY_QUEUE_PEERS, 1, 1, NULL, &error), "out_queue");
     CHECK_OK(ferry_queue_create(engine, FERRY_QUEUE_PEERS, 1, &queue, NULL));
-    CHECK_NULL(ferry_queue_eventfd(NULL, queue, &fd, &error), "engine");
-    CHECK_NULL(ferry_queue_eventfd(engine, queue, NULL, &error), "out_fd");
+    CHECK_NULL(ferry_queue_fd(NULL, queue, &fd, &error), "engine");
+    CHECK_NULL(ferry_queue_fd(engine, queue, NULL, &error), "out_fd");
     CHECK_NULL(ferry_queue_drain(NULL, queue, &event, sizeof event, 1, &count, &error), "engine");
     CHECK_NULL(ferry_queue_drain(engine, queue, NULL, sizeof event, 1, &count, &error), "out_events");
     CHECK_NULL(ferry_queue_drain(engine, queue, &event, sizeof event, 1, NULL, &error), "out_count");

@@ -93,11 +93,11 @@ static void statistics_count(void)
     CHECK_OK(ferry_write(pair.a, pair.peer, &request, 1, NULL, NULL, NULL));
     memset(&stats, 0x5a, sizeof stats);
     stats.struct_size = sizeof stats;
-    CHECK_OK(ferry_engine_stats(pair.a, &stats, NULL));
+    CHECK_OK(ferry_engine_get_stats(pair.a, &stats, NULL));
     CHECK(stats.transfers_submitted == 1 && stats.transfers_done == 1 && stats.requests_in == 1);
     CHECK(stats.bytes_written == 4096 && stats.peers_up == 1 && stats.regions == 1);
     CHECK(stats.transfers == 0 && stats.struct_size == sizeof stats && stats.bytes_device == 0);
-    CHECK_OK(ferry_engine_stats(pair.b, &stats, NULL));
+    CHECK_OK(ferry_engine_get_stats(pair.b, &stats, NULL));
     CHECK(stats.bytes_applied == 4096 && stats.bytes_written == 0);
     CHECK_OK(ferry_engine_metrics(pair.a, text, sizeof text, &length, NULL));
     CHECK(strlen(text) == length);

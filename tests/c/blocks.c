@@ -165,9 +165,9 @@ static void wrong_lists_are_named(void)
     end_pair(&pair);
 }
 
-static ferry_layers new_layers(const pair *pair)
+static ferry_uniform_blocks new_layers(const pair *pair)
 {
-    ferry_layers layers = FERRY_LAYERS_INIT;
+    ferry_uniform_blocks layers = FERRY_UNIFORM_BLOCKS_INIT;
     layers.layer_count = LAYERS;
     layers.local_base = (uintptr_t)pair->a_memory;
     layers.remote_base = (uintptr_t)pair->b_memory;
@@ -181,7 +181,7 @@ static ferry_layers new_layers(const pair *pair)
 static void layers_of_equal_shape_need_no_table(void)
 {
     pair pair = open_pair(LAYERS * BLOCKS * BLOCK_BYTES);
-    ferry_layers layers = new_layers(&pair);
+    ferry_uniform_blocks layers = new_layers(&pair);
     ferry_transfer transfers[LAYERS];
     ferry_result result = new_result();
     size_t index = 0;
@@ -192,7 +192,7 @@ static void layers_of_equal_shape_need_no_table(void)
     layers.local_blocks = local32;
     layers.remote_blocks = remote32;
     for (; layers.first_layer < LAYERS; layers.first_layer++)
-        CHECK_OK(ferry_transfer_submit_layers(pair.a, pair.peer, FERRY_OP_WRITE, &layers, NULL,
+        CHECK_OK(ferry_transfer_submit_uniform(pair.a, pair.peer, FERRY_OP_WRITE, &layers, NULL,
                                               &transfers[layers.first_layer], NULL));
     CHECK_OK(ferry_transfer_wait_all(pair.a, transfers, LAYERS, PATIENCE_NS, NULL, NULL));
     CHECK(is_in_place(&pair, 5));
@@ -203,7 +203,7 @@ static void layers_of_equal_shape_need_no_table(void)
     layers.first_layer = 1;
     layers.layer_count = 2;
     layers.local_stride = 2 * BLOCK_BYTES;
-    CHECK_OK(ferry_transfer_submit_layers(pair.a, pair.peer, FERRY_OP_READ, &layers, NULL, transfers, NULL));
+    CHECK_OK(ferry_transfer_submit_uniform(pair.a, pair.peer, FERRY_OP_READ, &layers, NULL, transfers, NULL));
     CHECK_OK(ferry_transfer_wait_all(pair.a, transfers, 1, PATIENCE_NS, &index, NULL));
     CHECK_OK(ferry_transfer_wait(pair.a, transfers[0], 0, &result, NULL));
     CHECK(result.requests_in == 2 * PAIRS);
@@ -219,14 +219,14 @@ static void layers_of_equal_shape_need_no_table(void)
 static void wrong_layers_are_named(void)
 {
     pair pair = open_pair(LAYERS * BLOCKS * BLOCK_BYTES);
-    ferry_layers layers;
+    ferry_uniform_blocks layers;
     ferry_transfer transfer = 0;
     ferry_error error = new_error();
 #define CHECK_REFUSED(change, part)                                                                \
     do {                                                                                           \
         layers = new_layers(&pair);                                                                \
         change;                                                                                    \
-        CHECK_INVALID(ferry_transfer_submit_layers(pair.a, pair.peer, FERRY_OP_WRITE, &layers, NULL, \
+        CHECK_INVALID(ferry_transfer_submit_uniform(pair.a, pair.peer, FERRY_OP_WRITE, &layers, NULL, \
                                                    &transfer, &error));                            \
         CHECK_MESSAGE(error, part);                                                                \
     } while (0)

@@ -151,13 +151,13 @@ static void a_callback_may_not_wait_nor_close(void)
     before.struct_size = after.struct_size = sizeof before;
     CHECK_OK(ferry_queue_callback(shared.pair.a, shared.queue, wait_inside, &shared, NULL));
     submit_one(&shared);
-    CHECK_OK(ferry_engine_stats(shared.pair.a, &before, NULL));
+    CHECK_OK(ferry_engine_get_stats(shared.pair.a, &before, NULL));
     wait_for(&shared.done);
     for (int i = 0; i < 14; i++)
         if (shared.statuses[i] != FERRY_ERR_BUSY)
             FAIL("call %d returned %s", i, ferry_status_name(shared.statuses[i]));
     CHECK(shared.statuses[14] == FERRY_PENDING && shared.statuses[15] == FERRY_PENDING);
-    CHECK_OK(ferry_engine_stats(shared.pair.a, &after, NULL));
+    CHECK_OK(ferry_engine_get_stats(shared.pair.a, &after, NULL));
     CHECK(before.transfers_submitted == after.transfers_submitted);
     let_go(&shared.pair);
     end_shared(&shared);

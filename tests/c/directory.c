@@ -40,7 +40,7 @@ static void end_directory(void)
 static void a_list_names_peers(void)
 {
     ferry_directory_entry entry = FERRY_DIRECTORY_ENTRY_INIT, entries[3];
-    ferry_directory_status status = FERRY_DIRECTORY_STATUS_INIT;
+    ferry_directory_info status = FERRY_DIRECTORY_INFO_INIT;
     ferry_peer_info info = FERRY_PEER_INFO_INIT;
     ferry_peer connected = 0;
     uint32_t kind = 7;
@@ -60,7 +60,7 @@ static void a_list_names_peers(void)
     CHECK(count == 2);
     CHECK_OK(ferry_directory_list(directory, "decode", NULL, sizeof entries[0], 0, &count, NULL));
     CHECK(count == 0);
-    CHECK_OK(ferry_directory_get_status(directory, &status, NULL));
+    CHECK_OK(ferry_directory_get_info(directory, &status, NULL));
     CHECK(status.is_connected == 1 && status.entries == 2 && status.names == 0 && status.why[0] == 0);
     CHECK_STATUS(ferry_directory_poll(directory, &kind, &entry, NULL), FERRY_PENDING);
     CHECK(kind == 7 && strcmp(entry.name, "prefill/0") == 0);
@@ -98,7 +98,7 @@ static void null_pointers(void)
 {
     ferry_directory *other = NULL;
     ferry_directory_entry entry = FERRY_DIRECTORY_ENTRY_INIT;
-    ferry_directory_status status = FERRY_DIRECTORY_STATUS_INIT;
+    ferry_directory_info status = FERRY_DIRECTORY_INFO_INIT;
     ferry_peer connected = 0;
     uint32_t kind = 7;
     size_t count = 7;
@@ -126,8 +126,8 @@ static void null_pointers(void)
     CHECK_NULL(ferry_directory_poll(directory, &kind, NULL, &error), "out_entry");
     CHECK_NULL(ferry_directory_fd(NULL, &fd, &error), "directory");
     CHECK_NULL(ferry_directory_fd(directory, NULL, &error), "out_fd");
-    CHECK_NULL(ferry_directory_get_status(NULL, &status, &error), "directory");
-    CHECK_NULL(ferry_directory_get_status(directory, NULL, &error), "out_status");
+    CHECK_NULL(ferry_directory_get_info(NULL, &status, &error), "directory");
+    CHECK_NULL(ferry_directory_get_info(directory, NULL, &error), "out_status");
     CHECK_NULL(ferry_directory_close(NULL, &error), "directory");
     CHECK(other == NULL && connected == 0 && kind == 7 && count == 7 && fd == -7);
     end_directory();
@@ -191,7 +191,7 @@ static void wrong_arguments(void)
 static void a_directory_need_not_wait_for_etcd(void)
 {
     ferry_directory_options options = FERRY_DIRECTORY_OPTIONS_INIT;
-    ferry_directory_status status = FERRY_DIRECTORY_STATUS_INIT;
+    ferry_directory_info status = FERRY_DIRECTORY_INFO_INIT;
     ferry_directory_entry entry = FERRY_DIRECTORY_ENTRY_INIT;
     ferry_directory *other = NULL;
     if (!has_etcd()) return;
@@ -200,7 +200,7 @@ static void a_directory_need_not_wait_for_etcd(void)
     CHECK_OK(ferry_directory_open(engine, "etcd:http://127.0.0.1:1/a", &options, &other, NULL));
     CHECK_NAMES(ferry_directory_lookup(other, "a", &entry, &error), FERRY_ERR_UNREACHABLE, "has not answered yet");
     CHECK_NAMES(ferry_directory_register(other, "a", 1000000, &error), FERRY_ERR_UNREACHABLE, "is not published");
-    CHECK_OK(ferry_directory_get_status(other, &status, NULL));
+    CHECK_OK(ferry_directory_get_info(other, &status, NULL));
     CHECK(status.is_connected == 0 && status.cut_off_ms == 0 && status.sessions == 0 && status.names_published == 0);
     ferry_directory_free(other);
     end_directory();
@@ -210,7 +210,7 @@ static void a_directory_need_not_wait_for_etcd(void)
 static const char *first_not_closed_directory(void)
 {
     ferry_directory_entry entry = FERRY_DIRECTORY_ENTRY_INIT;
-    ferry_directory_status status = FERRY_DIRECTORY_STATUS_INIT;
+    ferry_directory_info status = FERRY_DIRECTORY_INFO_INIT;
     ferry_peer connected = 0;
     uint32_t kind = 0;
     size_t count = 0;
@@ -221,7 +221,7 @@ static const char *first_not_closed_directory(void)
     REFUSES(ferry_directory_connect(directory, "prefill/0", FERRY_FOREVER, &connected, NULL));
     REFUSES(ferry_directory_list(directory, "", &entry, sizeof entry, 1, &count, NULL));
     REFUSES(ferry_directory_poll(directory, &kind, &entry, NULL));
-    REFUSES(ferry_directory_get_status(directory, &status, NULL));
+    REFUSES(ferry_directory_get_info(directory, &status, NULL));
     return NULL;
 }
 

@@ -139,7 +139,7 @@ int readable(int fd, int timeout_ms)
 ferry_event next_event(ferry_engine *engine, ferry_queue queue)
 {
     int fd = -1;
-    CHECK_OK(ferry_queue_eventfd(engine, queue, &fd, NULL));
+    CHECK_OK(ferry_queue_fd(engine, queue, &fd, NULL));
     for (;;) {
         ferry_event event;
         size_t count = 0;

@@ -20,7 +20,7 @@ static const char *first_of_transfers(const pair *pair, ferry_queue queue, ferry
     uint64_t address = (uintptr_t)pair->a_memory, stride = 8;
     int32_t block = 0;
     ferry_blocks blocks;
-    ferry_layers layers = FERRY_LAYERS_INIT;
+    ferry_uniform_blocks layers = FERRY_UNIFORM_BLOCKS_INIT;
     uint64_t done = 0, total = 0;
     size_t count = 0;
     memset(&blocks, 0, sizeof blocks);
@@ -36,7 +36,7 @@ static const char *first_of_transfers(const pair *pair, ferry_queue queue, ferry
     options.queue = queue;
     REFUSES(ferry_transfer_submit(a, pair->peer, FERRY_OP_WRITE, &request, 1, &options, &transfer, NULL));
     REFUSES(ferry_transfer_submit_blocks(a, pair->peer, FERRY_OP_WRITE, &blocks, NULL, &transfer, NULL));
-    REFUSES(ferry_transfer_submit_layers(a, pair->peer, FERRY_OP_WRITE, &layers, NULL, &transfer, NULL));
+    REFUSES(ferry_transfer_submit_uniform(a, pair->peer, FERRY_OP_WRITE, &layers, NULL, &transfer, NULL));
     REFUSES(ferry_transfer_wait(a, transfer, FERRY_FOREVER, NULL, NULL));
     REFUSES(ferry_transfer_wait(a, transfer, 0, NULL, NULL));
     REFUSES(ferry_transfer_wait_any(a, &transfer, 1, FERRY_FOREVER, &count, NULL));
@@ -98,7 +98,7 @@ static const char *first_of_the_rest(const pair *pair, ferry_queue queue)
     REFUSES(ferry_memory_free(a, pair->a_region, FERRY_FOREVER, NULL));
     REFUSES(ferry_queue_create(a, FERRY_QUEUE_PEERS, 1, &other, NULL));
     REFUSES(ferry_queue_create_channel(a, FERRY_QUEUE_PEERS, 1, 1, &other, NULL));
-    REFUSES(ferry_queue_eventfd(a, queue, &fd, NULL));
+    REFUSES(ferry_queue_fd(a, queue, &fd, NULL));
     REFUSES(ferry_queue_drain(a, queue, &event, sizeof event, 1, &count, NULL));
     REFUSES(ferry_queue_wait(a, queue, FERRY_FOREVER, &event, sizeof event, 1, &count, NULL));
     REFUSES(ferry_queue_callback(a, queue, ignore, NULL, NULL));
@@ -106,7 +106,7 @@ static const char *first_of_the_rest(const pair *pair, ferry_queue queue)
     REFUSES(ferry_queue_destroy(a, queue, NULL));
     REFUSES(ferry_engine_address(a, text, sizeof text, &count, NULL));
     REFUSES(ferry_engine_warnings(a, text, sizeof text, &count, NULL));
-    REFUSES(ferry_engine_stats(a, &stats, NULL));
+    REFUSES(ferry_engine_get_stats(a, &stats, NULL));
     REFUSES(ferry_engine_metrics(a, NULL, 0, &count, NULL));
     return NULL;
 }
@@ -130,7 +130,7 @@ const char *first_kv_not_closed(ferry_kv_cache *cache, const ferry_kv_id *id, co
     REFUSES(ferry_kv_offer_seal(cache, id, 1, NULL));
     REFUSES(ferry_kv_offer_retract(cache, id, 0, FERRY_FOREVER, NULL));
     REFUSES(ferry_kv_offer_retract_window(cache, id, 0, 0, FERRY_FOREVER, NULL));
-    REFUSES(ferry_kv_offer_abort(cache, id, NULL));
+    REFUSES(ferry_kv_offer_cancel(cache, id, NULL));
     REFUSES(ferry_kv_reclaim(cache, 1, &freed, NULL));
     REFUSES(ferry_kv_take(cache, id, take, NULL));
     REFUSES(ferry_kv_take_cancel(cache, id, NULL));

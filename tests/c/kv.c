@@ -9,7 +9,7 @@ static ferry_kv_moves *lower(const kv_cache *source, const kv_cache *target, uin
     ferry_error error = new_error();
     ferry_kv_plan *plan = NULL;
     ferry_kv_moves *moves = NULL;
-    ferry_kv_blocks blocks = FERRY_KV_BLOCKS_INIT;
+    ferry_kv_block_pairs blocks = FERRY_KV_BLOCK_PAIRS_INIT;
     ferry_kv_part part = FERRY_KV_PART_INIT;
     blocks.source_blocks = source->ids;
     blocks.source_count = (TOKENS + source->block_tokens - 1) / source->block_tokens;
@@ -121,7 +121,7 @@ static void a_part_of_the_layers(void)
     kv_cache source = kv_open(FERRY_KV_BLOCK_PAIR_TOKEN_HEAD, 0, 1, 16, NULL);
     kv_cache target = kv_open(FERRY_KV_BLOCK_PAIR_TOKEN_HEAD, 0, 1, 16, NULL);
     ferry_kv_plan *plan = NULL;
-    ferry_kv_blocks blocks = FERRY_KV_BLOCKS_INIT;
+    ferry_kv_block_pairs blocks = FERRY_KV_BLOCK_PAIRS_INIT;
     ferry_kv_part part = FERRY_KV_PART_INIT;
     kv_write(&source, 0, TOKENS);
     blocks.source_blocks = &source.ids[1];

@@ -22,7 +22,7 @@ static void null_pointers(void)
     ferry_kv_part part = FERRY_KV_PART_INIT;
     ferry_kv_moves *moves = NULL;
     ferry_kv_move move = FERRY_KV_MOVE_INIT;
-    ferry_kv_blocks blocks = FERRY_KV_BLOCKS_INIT;
+    ferry_kv_block_pairs blocks = FERRY_KV_BLOCK_PAIRS_INIT;
     unsigned char bytes[8];
     uint32_t rank = 7;
     size_t length = 7;
@@ -106,7 +106,7 @@ static void parts_and_ranks(void)
     kv_cache next = kv_open(FERRY_KV_BLOCK_PAIR_TOKEN_HEAD, 0, 4, 16, NULL);
     ferry_kv_plan *plan = NULL;
     ferry_kv_moves *moves = NULL;
-    ferry_kv_blocks blocks = FERRY_KV_BLOCKS_INIT;
+    ferry_kv_block_pairs blocks = FERRY_KV_BLOCK_PAIRS_INIT;
     ferry_kv_part part = FERRY_KV_PART_INIT;
     ferry_kv_move move = FERRY_KV_MOVE_INIT;
     size_t count = 7;

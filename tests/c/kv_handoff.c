@@ -240,7 +240,7 @@ static void an_aborted_offer_ends_its_take(void)
         kv_offer(&producer, &id, TOKENS, 0);
         take_with(&id, modes[i], 0, 0);
         await_taker(&id);
-        CHECK_OK(ferry_kv_offer_abort(producer.kv, &id, NULL));
+        CHECK_OK(ferry_kv_offer_cancel(producer.kv, &id, NULL));
         event = kv_next(&producer, &id, FERRY_KV_EVENT_CANCELLED);
         CHECK(event.status == FERRY_ERR_CANCELLED);
         check_message(&event, "the producer aborted the offer");
@@ -250,7 +250,7 @@ static void an_aborted_offer_ends_its_take(void)
         check_message(&event, "the producer aborted the offer");
         check_untrusted(&event, 0);
         ferry_kv_event_release(&event);
-        CHECK_STATUS(ferry_kv_offer_abort(producer.kv, &id, NULL), FERRY_ERR_STALE);
+        CHECK_STATUS(ferry_kv_offer_cancel(producer.kv, &id, NULL), FERRY_ERR_STALE);
         CHECK_STATUS(ferry_kv_offer_ready(producer.kv, &id, 0, 1, 1, NULL), FERRY_ERR_STALE);
         close_both();
     }
@@ -371,12 +371,12 @@ static void the_descriptor_is_readable_while_there_are_events(void)
     ferry_kv_event event = FERRY_KV_EVENT_INIT;
     int fd = -1;
     open_both();
-    CHECK_OK(ferry_kv_event_fd(producer.kv, &fd, NULL));
+    CHECK_OK(ferry_kv_fd(producer.kv, &fd, NULL));
     CHECK(!readable(fd, 0));
     CHECK_STATUS(ferry_kv_poll(producer.kv, &event, NULL), FERRY_PENDING);
     CHECK(event.kind == 0);
     kv_offer(&producer, &id, TOKENS, 0);
-    CHECK_OK(ferry_kv_offer_abort(producer.kv, &id, NULL));
+    CHECK_OK(ferry_kv_offer_cancel(producer.kv, &id, NULL));
     CHECK(readable(fd, 60000));
     CHECK_OK(ferry_kv_poll(producer.kv, &event, NULL));
     CHECK(event.kind == FERRY_KV_EVENT_CANCELLED);

@@ -60,8 +60,8 @@ static void null_pointers(void)
     CHECK_NULL(ferry_kv_offer_retract(rank.kv, NULL, 0, 0, &error), "id");
     CHECK_NULL(ferry_kv_offer_retract_window(NULL, &id, 0, 0, 0, &error), "cache");
     CHECK_NULL(ferry_kv_offer_retract_window(rank.kv, NULL, 0, 0, 0, &error), "id");
-    CHECK_NULL(ferry_kv_offer_abort(NULL, &id, &error), "cache");
-    CHECK_NULL(ferry_kv_offer_abort(rank.kv, NULL, &error), "id");
+    CHECK_NULL(ferry_kv_offer_cancel(NULL, &id, &error), "cache");
+    CHECK_NULL(ferry_kv_offer_cancel(rank.kv, NULL, &error), "id");
     CHECK_NULL(ferry_kv_reclaim(NULL, 1, &count, &error), "cache");
     CHECK_NULL(ferry_kv_reclaim(rank.kv, 1, NULL, &error), "out_freed");
     CHECK_NULL(ferry_kv_take(NULL, &id, &take, &error), "cache");
@@ -69,17 +69,17 @@ static void null_pointers(void)
     CHECK_NULL(ferry_kv_take(rank.kv, &id, NULL, &error), "options");
     CHECK_NULL(ferry_kv_take_cancel(NULL, &id, &error), "cache");
     CHECK_NULL(ferry_kv_take_cancel(rank.kv, NULL, &error), "id");
-    CHECK_NULL(ferry_kv_status(NULL, &id, &state, &error), "cache");
-    CHECK_NULL(ferry_kv_status(rank.kv, NULL, &state, &error), "id");
-    CHECK_NULL(ferry_kv_status(rank.kv, &id, NULL, &error), "out_state");
+    CHECK_NULL(ferry_kv_get_state(NULL, &id, &state, &error), "cache");
+    CHECK_NULL(ferry_kv_get_state(rank.kv, NULL, &state, &error), "id");
+    CHECK_NULL(ferry_kv_get_state(rank.kv, &id, NULL, &error), "out_state");
     CHECK_NULL(ferry_kv_unfenced_blocks(NULL, &count, &error), "cache");
     CHECK_NULL(ferry_kv_unfenced_blocks(rank.kv, NULL, &error), "out_count");
     CHECK_NULL(ferry_kv_poll(NULL, &event, &error), "cache");
     CHECK_NULL(ferry_kv_poll(rank.kv, NULL, &error), "out_event");
     CHECK_NULL(ferry_kv_wait(NULL, 0, &event, &error), "cache");
     CHECK_NULL(ferry_kv_wait(rank.kv, FERRY_FOREVER, NULL, &error), "out_event");
-    CHECK_NULL(ferry_kv_event_fd(NULL, &fd, &error), "cache");
-    CHECK_NULL(ferry_kv_event_fd(rank.kv, NULL, &error), "out_fd");
+    CHECK_NULL(ferry_kv_fd(NULL, &fd, &error), "cache");
+    CHECK_NULL(ferry_kv_fd(rank.kv, NULL, &error), "out_fd");
     CHECK(cache == NULL && count == 7 && fd == -7);
     kv_rank_close(&rank);
 }
@@ -171,7 +171,7 @@ static void options_of_an_offer(void)
     CHECK_OK(ferry_kv_offer_seal(rank.kv, &id, 64, &error));
     CHECK_BAD(ferry_kv_offer_seal(rank.kv, &id, 64, &error), "is sealed");
     CHECK_BAD(ferry_kv_take_cancel(rank.kv, &id, &error), "is no take");
-    CHECK_OK(ferry_kv_offer_abort(rank.kv, &id, NULL));
+    CHECK_OK(ferry_kv_offer_cancel(rank.kv, &id, NULL));
     kv_expect(&rank, &id, FERRY_KV_EVENT_CANCELLED);
     CHECK_BAD(ferry_kv_offer(rank.kv, &id, &offer, &error), "has ended");
     CHECK_BAD(ferry_kv_take(rank.kv, &id, &take, &error), "producers[0]");
@@ -243,7 +243,7 @@ static void struct_sizes_of_outputs(void)
     event.newer = 7;
     open_rank();
     CHECK_OK(ferry_kv_offer(rank.kv, &id, &offer, NULL));
-    CHECK_OK(ferry_kv_offer_abort(rank.kv, &id, NULL));
+    CHECK_OK(ferry_kv_offer_cancel(rank.kv, &id, NULL));
     CHECK_BAD(ferry_kv_poll(rank.kv, &event.known, &error), "out_event.struct_size is 0");
     event.known.struct_size = sizeof event.known - 1;
     CHECK_BAD(ferry_kv_wait(rank.kv, PATIENCE_NS, &event.known, &error), "out_event.struct_size is 71");
@@ -253,7 +253,7 @@ static void struct_sizes_of_outputs(void)
     CHECK(event.known.kind == FERRY_KV_EVENT_CANCELLED);
     ferry_kv_event_release(&event.known);
     state.struct_size--;
-    CHECK_BAD(ferry_kv_status(rank.kv, &id, &state, &error), "out_state.struct_size is 31");
+    CHECK_BAD(ferry_kv_get_state(rank.kv, &id, &state, &error), "out_state.struct_size is 31");
     kv_rank_close(&rank);
 }
 
@@ -269,7 +269,7 @@ static void a_closed_cache_refuses_work(void)
     if (call != NULL) FAIL("%s", call);
     CHECK(kv_state(&rank, &id).kind == FERRY_KV_STATE_UNKNOWN);
     CHECK_OK(ferry_kv_unfenced_blocks(rank.kv, &count, NULL));
-    CHECK_OK(ferry_kv_event_fd(rank.kv, &fd, NULL));
+    CHECK_OK(ferry_kv_fd(rank.kv, &fd, NULL));
     CHECK(count == 0 && fd >= 0);
     kv_rank_close(&rank);
 }
@@ -284,9 +284,9 @@ static int in_the_child(const ferry_kv_id *id)
     int fd = -1;
     const char *call = first_kv_not_closed(rank.kv, id, &offer, &take);
     if (call != NULL) return write(STDOUT_FILENO, call, strlen(call)) < 0 ? 8 : 9;
-    if (ferry_kv_status(rank.kv, id, &state, NULL) != FERRY_ERR_CLOSED) return 1;
+    if (ferry_kv_get_state(rank.kv, id, &state, NULL) != FERRY_ERR_CLOSED) return 1;
     if (ferry_kv_unfenced_blocks(rank.kv, &count, NULL) != FERRY_ERR_CLOSED) return 2;
-    if (ferry_kv_event_fd(rank.kv, &fd, NULL) != FERRY_ERR_CLOSED) return 3;
+    if (ferry_kv_fd(rank.kv, &fd, NULL) != FERRY_ERR_CLOSED) return 3;
     if (ferry_kv_cache_open(rank.engine, rank.cache.layout, &rank.memory, 1, NULL, &cache, NULL) !=
         FERRY_ERR_CLOSED)
         return 4;
@@ -310,7 +310,7 @@ static void a_forked_child_is_refused(void)
     CHECK(waitpid(child, &status, 0) == child);
     if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) FAIL("the child ended with %d", WEXITSTATUS(status));
     CHECK(kv_state(&rank, &id).kind == FERRY_KV_STATE_OFFERED);
-    CHECK_OK(ferry_kv_offer_abort(rank.kv, &id, NULL));
+    CHECK_OK(ferry_kv_offer_cancel(rank.kv, &id, NULL));
     kv_expect(&rank, &id, FERRY_KV_EVENT_CANCELLED);
     kv_rank_close(&rank);
 }

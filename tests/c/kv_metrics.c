@@ -15,10 +15,10 @@ enum { TOKENS = 150 };
 /* Kept reachable for the child. */
 static kv_rank producer, consumer;
 
-static ferry_kv_metrics metrics_of(const kv_rank *rank)
+static ferry_kv_stats metrics_of(const kv_rank *rank)
 {
-    ferry_kv_metrics metrics = FERRY_KV_METRICS_INIT;
-    CHECK_OK(ferry_kv_metrics_get(rank->kv, &metrics, NULL));
+    ferry_kv_stats metrics = FERRY_KV_STATS_INIT;
+    CHECK_OK(ferry_kv_get_stats(rank->kv, &metrics, NULL));
     CHECK(metrics.struct_size == sizeof metrics && metrics.reserved == 0);
     return metrics;
 }
@@ -26,11 +26,11 @@ static ferry_kv_metrics metrics_of(const kv_rank *rank)
 static uint64_t failed_with(const kv_rank *rank, ferry_status status)
 {
     uint64_t count = 77;
-    CHECK_OK(ferry_kv_metrics_failed(rank->kv, status, &count, NULL));
+    CHECK_OK(ferry_kv_ended_failed(rank->kv, status, &count, NULL));
     return count;
 }
 
-static void check_nothing_is_left(const ferry_kv_metrics *metrics)
+static void check_nothing_is_left(const ferry_kv_stats *metrics)
 {
     CHECK(metrics->offers == 0 && metrics->takes == 0 && metrics->takes_waiting == 0);
     CHECK(metrics->parts == 0 && metrics->transfers == 0 && metrics->unfenced_blocks == 0);
@@ -55,7 +55,7 @@ static void a_handoff_is_counted_at_both_sides(void)
     const uint32_t modes[] = {FERRY_KV_MODE_PULL, FERRY_KV_MODE_PUSH};
     for (size_t i = 0; i < 2; i++) {
         const ferry_kv_id id = kv_new_id();
-        ferry_kv_metrics sent, received;
+        ferry_kv_stats sent, received;
         ferry_kv_block_list list;
         ferry_kv_take_options options;
         ferry_peer peer;
@@ -87,7 +87,7 @@ static void a_handoff_is_counted_at_both_sides(void)
 static void ends_are_counted_by_their_cause(void)
 {
     const ferry_kv_id aborted = kv_new_id(), lapsed = kv_new_id(), reclaimed = kv_new_id(), late = kv_new_id();
-    ferry_kv_metrics metrics;
+    ferry_kv_stats metrics;
     ferry_kv_block_list list;
     ferry_kv_take_options options;
     ferry_peer peer;
@@ -95,7 +95,7 @@ static void ends_are_counted_by_their_cause(void)
     open_both();
     peer = kv_connect(&consumer, &producer);
     kv_offer(&producer, &aborted, TOKENS, 0);
-    CHECK_OK(ferry_kv_offer_abort(producer.kv, &aborted, NULL));
+    CHECK_OK(ferry_kv_offer_cancel(producer.kv, &aborted, NULL));
     kv_expect(&producer, &aborted, FERRY_KV_EVENT_CANCELLED);
     kv_offer(&producer, &lapsed, TOKENS, 1);
     CHECK_OK(ferry_kv_offer_seal(producer.kv, &lapsed, TOKENS, NULL));
@@ -129,13 +129,13 @@ static void the_text_has_the_numbers(void)
     size_t length = 0, needed = 0;
     open_both();
     kv_offer(&producer, &id, TOKENS, 0);
-    CHECK_OK(ferry_kv_metrics_text(producer.kv, text, sizeof text, &length, NULL));
+    CHECK_OK(ferry_kv_metrics(producer.kv, text, sizeof text, &length, NULL));
     CHECK(length == strlen(text) && strstr(text, "\nferry_kv_offers 1\n") != NULL);
-    CHECK_OK(ferry_kv_metrics_text(producer.kv, NULL, 0, &needed, NULL));
+    CHECK_OK(ferry_kv_metrics(producer.kv, NULL, 0, &needed, NULL));
     CHECK(needed == length);
-    CHECK_STATUS(ferry_kv_metrics_text(producer.kv, text, length, &needed, NULL), FERRY_ERR_LIMIT);
+    CHECK_STATUS(ferry_kv_metrics(producer.kv, text, length, &needed, NULL), FERRY_ERR_LIMIT);
     CHECK_OK(ferry_kv_cache_close(producer.kv, PATIENCE_NS, NULL));
-    CHECK_OK(ferry_kv_metrics_text(producer.kv, text, sizeof text, &length, NULL));
+    CHECK_OK(ferry_kv_metrics(producer.kv, text, sizeof text, &length, NULL));
     CHECK(strstr(text, "\nferry_kv_offers 0\n") != NULL);
     CHECK(strstr(text, "\nferry_kv_handoffs_total{end=\"cancelled\"} 1\n") != NULL);
     CHECK(metrics_of(&producer).ended_cancelled == 1 && failed_with(&producer, FERRY_ERR_CLOSED) == 0);
@@ -144,23 +144,23 @@ static void the_text_has_the_numbers(void)
 
 static void wrong_arguments(void)
 {
-    ferry_kv_metrics metrics = FERRY_KV_METRICS_INIT;
+    ferry_kv_stats metrics = FERRY_KV_STATS_INIT;
     uint64_t count = 77;
     size_t length = 77;
     char text[8];
     producer = kv_rank_open(FERRY_KV_BLOCK_PAIR_TOKEN_HEAD, 0, 1, 16);
-    CHECK_NULL(ferry_kv_metrics_get(NULL, &metrics, &error), "cache");
-    CHECK_NULL(ferry_kv_metrics_get(producer.kv, NULL, &error), "out_metrics");
-    CHECK_NULL(ferry_kv_metrics_failed(NULL, FERRY_ERR_LIMIT, &count, &error), "cache");
-    CHECK_NULL(ferry_kv_metrics_failed(producer.kv, FERRY_ERR_LIMIT, NULL, &error), "out_count");
-    CHECK_BAD(ferry_kv_metrics_failed(producer.kv, FERRY_OK, &count, &error), "status: 0 is no error");
-    CHECK_BAD(ferry_kv_metrics_failed(producer.kv, FERRY_PENDING, &count, &error), "status: 1 is no error");
-    CHECK_BAD(ferry_kv_metrics_failed(producer.kv, -999, &count, &error), "status: -999 is no error");
-    CHECK_NULL(ferry_kv_metrics_text(NULL, text, sizeof text, &length, &error), "cache");
-    CHECK_NULL(ferry_kv_metrics_text(producer.kv, NULL, 8, &length, &error), "buffer");
-    CHECK_NULL(ferry_kv_metrics_text(producer.kv, text, sizeof text, NULL, &error), "out_length");
+    CHECK_NULL(ferry_kv_get_stats(NULL, &metrics, &error), "cache");
+    CHECK_NULL(ferry_kv_get_stats(producer.kv, NULL, &error), "out_metrics");
+    CHECK_NULL(ferry_kv_ended_failed(NULL, FERRY_ERR_LIMIT, &count, &error), "cache");
+    CHECK_NULL(ferry_kv_ended_failed(producer.kv, FERRY_ERR_LIMIT, NULL, &error), "out_count");
+    CHECK_BAD(ferry_kv_ended_failed(producer.kv, FERRY_OK, &count, &error), "status: 0 is no error");
+    CHECK_BAD(ferry_kv_ended_failed(producer.kv, FERRY_PENDING, &count, &error), "status: 1 is no error");
+    CHECK_BAD(ferry_kv_ended_failed(producer.kv, -999, &count, &error), "status: -999 is no error");
+    CHECK_NULL(ferry_kv_metrics(NULL, text, sizeof text, &length, &error), "cache");
+    CHECK_NULL(ferry_kv_metrics(producer.kv, NULL, 8, &length, &error), "buffer");
+    CHECK_NULL(ferry_kv_metrics(producer.kv, text, sizeof text, NULL, &error), "out_length");
     metrics.struct_size--;
-    CHECK_BAD(ferry_kv_metrics_get(producer.kv, &metrics, &error), "out_metrics.struct_size is 159");
+    CHECK_BAD(ferry_kv_get_stats(producer.kv, &metrics, &error), "out_metrics.struct_size is 159");
     CHECK(count == 77 && length == 77);
     kv_rank_close(&producer);
 }
@@ -168,12 +168,12 @@ static void wrong_arguments(void)
 /* Makes only async-signal-safe calls and ferry's. */
 static int in_the_child(void)
 {
-    ferry_kv_metrics metrics = FERRY_KV_METRICS_INIT;
+    ferry_kv_stats metrics = FERRY_KV_STATS_INIT;
     uint64_t count = 0;
     size_t length = 0;
-    if (ferry_kv_metrics_get(producer.kv, &metrics, NULL) != FERRY_ERR_CLOSED) return 1;
-    if (ferry_kv_metrics_failed(producer.kv, FERRY_ERR_LIMIT, &count, NULL) != FERRY_ERR_CLOSED) return 2;
-    if (ferry_kv_metrics_text(producer.kv, NULL, 0, &length, NULL) != FERRY_ERR_CLOSED) return 3;
+    if (ferry_kv_get_stats(producer.kv, &metrics, NULL) != FERRY_ERR_CLOSED) return 1;
+    if (ferry_kv_ended_failed(producer.kv, FERRY_ERR_LIMIT, &count, NULL) != FERRY_ERR_CLOSED) return 2;
+    if (ferry_kv_metrics(producer.kv, NULL, 0, &length, NULL) != FERRY_ERR_CLOSED) return 3;
     return 0;
 }
 

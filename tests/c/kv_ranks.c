@@ -114,7 +114,7 @@ ferry_kv_id kv_new_id(void)
 ferry_kv_state kv_state(const kv_rank *rank, const ferry_kv_id *id)
 {
     ferry_kv_state state = FERRY_KV_STATE_INIT;
-    CHECK_OK(ferry_kv_status(rank->kv, id, &state, NULL));
+    CHECK_OK(ferry_kv_get_state(rank->kv, id, &state, NULL));
     CHECK(state.struct_size == sizeof state);
     return state;
 }

@@ -102,7 +102,7 @@ static void an_offer_that_nobody_takes_is_taken_back_at_once(void)
     CHECK_MESSAGE(error, "is no offer");
     CHECK_STATUS(ferry_kv_offer_retract_window(producer.kv, &id, 0, 16, PATIENCE_NS, &error), FERRY_ERR_INVALID);
     CHECK_MESSAGE(error, "group: 0 is no window");
-    CHECK_OK(ferry_kv_offer_abort(producer.kv, &id, NULL));
+    CHECK_OK(ferry_kv_offer_cancel(producer.kv, &id, NULL));
     kv_expect(&producer, &id, FERRY_KV_EVENT_CANCELLED);
     kv_rank_close(&producer);
 }

@@ -131,14 +131,14 @@ static void the_oldest_entries_are_overwritten(void)
 {
     const ferry_kv_id id = kv_new_id();
     ferry_kv_timeline_entry entries[4];
-    ferry_kv_metrics metrics = FERRY_KV_METRICS_INIT;
+    ferry_kv_stats metrics = FERRY_KV_STATS_INIT;
     producer = kv_rank_open(FERRY_KV_BLOCK_PAIR_TOKEN_HEAD, 0, 1, 16);
     CHECK_OK(ferry_kv_timeline_start(producer.kv, 3, NULL));
     for (uint32_t layer = 0; layer < 5; layer++)
         CHECK_OK(ferry_kv_timeline_mark(producer.kv, &id, 7, layer, layer, layer + 1, NULL));
     CHECK(read_all(&producer, 0, entries, 4) == 3);
     for (size_t i = 0; i < 3; i++) CHECK(entries[i].number == i + 2 && entries[i].first_layer == i + 2);
-    CHECK_OK(ferry_kv_metrics_get(producer.kv, &metrics, NULL));
+    CHECK_OK(ferry_kv_get_stats(producer.kv, &metrics, NULL));
     CHECK(metrics.timeline_overwritten == 2);
     kv_rank_close(&producer);
 }

@@ -24,7 +24,7 @@ static uint64_t bytes_local(ferry_engine *engine)
     ferry_stats stats;
     memset(&stats, 0, sizeof stats);
     stats.struct_size = sizeof stats;
-    CHECK_OK(ferry_engine_stats(engine, &stats, NULL));
+    CHECK_OK(ferry_engine_get_stats(engine, &stats, NULL));
     return stats.bytes_local;
 }
 

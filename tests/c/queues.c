@@ -40,7 +40,7 @@ static void the_descriptor_is_readable_until_a_drain_comes_short(void)
     size_t count = 0, seen = 0;
     int fd = -1;
     CHECK_OK(ferry_queue_create(pair.a, FERRY_QUEUE_TRANSFERS, 8, &queue, NULL));
-    CHECK_OK(ferry_queue_eventfd(pair.a, queue, &fd, NULL));
+    CHECK_OK(ferry_queue_fd(pair.a, queue, &fd, NULL));
     CHECK(fd >= 0 && !readable(fd, 0));
     CHECK_OK(ferry_queue_drain(pair.a, queue, events, sizeof events[0], 4, &count, NULL));
     CHECK(count == 0);
@@ -155,7 +155,7 @@ static void a_wait_ends_with_an_event_and_with_the_queue_and_with_the_engine(voi
     CHECK(pthread_join(thread, NULL) == 0);
     CHECK_STATUS(sleeper.status, FERRY_ERR_STALE);
     CHECK_OK(ferry_queue_create(pair.a, FERRY_QUEUE_TRANSFERS, 8, &sleeper.queue, NULL));
-    CHECK_OK(ferry_queue_eventfd(pair.a, sleeper.queue, &fd, NULL));
+    CHECK_OK(ferry_queue_fd(pair.a, sleeper.queue, &fd, NULL));
     CHECK(!readable(fd, 0));
     CHECK(pthread_create(&thread, NULL, sleep_on_queue, &sleeper) == 0);
     CHECK_OK(ferry_engine_close(pair.a, PATIENCE_NS, NULL));
@@ -176,7 +176,7 @@ static void destroyed_and_foreign_queues_are_stale(void)
     CHECK_STATUS(ferry_queue_destroy(b, queue, NULL), FERRY_ERR_STALE);
     CHECK_OK(ferry_queue_destroy(a, queue, NULL));
     CHECK_STATUS(ferry_queue_destroy(a, queue, NULL), FERRY_ERR_STALE);
-    CHECK_STATUS(ferry_queue_eventfd(a, queue, &fd, NULL), FERRY_ERR_STALE);
+    CHECK_STATUS(ferry_queue_fd(a, queue, &fd, NULL), FERRY_ERR_STALE);
     CHECK_STATUS(ferry_queue_drain(a, queue, &event, sizeof event, 1, &count, NULL), FERRY_ERR_STALE);
     CHECK_STATUS(ferry_queue_wait(a, queue, FERRY_FOREVER, &event, sizeof event, 1, &count, NULL),
                  FERRY_ERR_STALE);
@@ -214,7 +214,7 @@ static void elements_stand_as_far_apart_as_the_caller_says(void)
     size_t count = 0;
     int fd = -1;
     CHECK_OK(ferry_queue_create(pair.a, FERRY_QUEUE_TRANSFERS, 2, &queue, NULL));
-    CHECK_OK(ferry_queue_eventfd(pair.a, queue, &fd, NULL));
+    CHECK_OK(ferry_queue_fd(pair.a, queue, &fd, NULL));
     memset(events, 0x5a, sizeof events);
     for (uint64_t i = 0; i < 2; i++) submit_to(&pair, queue, i);
     for (size_t seen = 0; seen < 2; seen += count) {

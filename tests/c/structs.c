@@ -48,14 +48,14 @@ static void initializers(void)
     CHECK_INIT(ferry_request_result, FERRY_REQUEST_RESULT_INIT);
     CHECK_INIT(ferry_result, FERRY_RESULT_INIT);
     CHECK_INIT(ferry_blocks, FERRY_BLOCKS_INIT);
-    CHECK_INIT(ferry_layers, FERRY_LAYERS_INIT);
+    CHECK_INIT(ferry_uniform_blocks, FERRY_UNIFORM_BLOCKS_INIT);
     CHECK_INIT(ferry_event, FERRY_EVENT_INIT);
     CHECK_INIT(ferry_stats, FERRY_STATS_INIT);
     CHECK_INIT(ferry_kv_group, FERRY_KV_GROUP_INIT);
     CHECK_INIT(ferry_kv_layer, FERRY_KV_LAYER_INIT);
     CHECK_INIT(ferry_kv_layout_desc, FERRY_KV_LAYOUT_DESC_INIT);
     CHECK_INIT(ferry_kv_layout_info, FERRY_KV_LAYOUT_INFO_INIT);
-    CHECK_INIT(ferry_kv_blocks, FERRY_KV_BLOCKS_INIT);
+    CHECK_INIT(ferry_kv_block_pairs, FERRY_KV_BLOCK_PAIRS_INIT);
     CHECK_INIT(ferry_kv_part, FERRY_KV_PART_INIT);
     CHECK_INIT(ferry_kv_move, FERRY_KV_MOVE_INIT);
     CHECK_INIT(ferry_kv_memory, FERRY_KV_MEMORY_INIT);
@@ -67,7 +67,7 @@ static void initializers(void)
     CHECK_INIT(ferry_kv_state, FERRY_KV_STATE_INIT);
     CHECK_INIT(ferry_directory_options, FERRY_DIRECTORY_OPTIONS_INIT);
     CHECK_INIT(ferry_directory_entry, FERRY_DIRECTORY_ENTRY_INIT);
-    CHECK_INIT(ferry_directory_status, FERRY_DIRECTORY_STATUS_INIT);
+    CHECK_INIT(ferry_directory_info, FERRY_DIRECTORY_INFO_INIT);
 }
 
 static void structs_of_other_sizes(void)
@@ -185,7 +185,7 @@ static void transfer_options_that_mean_nothing(void)
     CHECK_BAD(ferry_transfer_submit(pair.a, pair.peer, 0, &request, 1, NULL, &transfer, &error), "op is 0");
     CHECK_BAD(ferry_transfer_submit(pair.a, pair.peer, 3, &request, 1, NULL, &transfer, &error), "op is 3");
     stats.struct_size = sizeof stats;
-    CHECK_OK(ferry_engine_stats(pair.a, &stats, NULL));
+    CHECK_OK(ferry_engine_get_stats(pair.a, &stats, NULL));
     CHECK(stats.transfers_submitted == 0 && transfer == 0);
     end_pair(&pair);
 }

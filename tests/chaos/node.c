@@ -118,7 +118,7 @@ static void *take_events(void *unused)
     ferry_event events[BATCH];
     struct pollfd entry = {-1, POLLIN, 0};
     (void)unused;
-    demand(ferry_queue_eventfd(engine, queue, &entry.fd, NULL) == FERRY_OK, "the queue has no descriptor");
+    demand(ferry_queue_fd(engine, queue, &entry.fd, NULL) == FERRY_OK, "the queue has no descriptor");
     while (!atomic_load(&closing)) {
         size_t count = 0;
         ferry_status status = ferry_queue_drain(engine, queue, events, sizeof events[0], BATCH, &count, NULL);

@@ -72,7 +72,7 @@ static void *check_what_comes(void *unused)
 {
     struct pollfd entry = {-1, POLLIN, 0};
     (void)unused;
-    if (ferry_queue_eventfd(engine, queue, &entry.fd, NULL) != FERRY_OK) abort();
+    if (ferry_queue_fd(engine, queue, &entry.fd, NULL) != FERRY_OK) abort();
     while (!atomic_load(&ending)) {
         ferry_event event;
         size_t count = 0;

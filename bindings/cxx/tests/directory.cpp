@@ -62,7 +62,7 @@ TEST(Directories, AListNamesPeers)
     EXPECT_STREQ(all[1].address, "127.0.0.1:1");
     EXPECT_EQ(must(directory.list("prefill/1")).size(), 1u);
     EXPECT_TRUE(must(directory.list("decode")).empty());
-    const ferry::DirectoryStatus status = must(directory.status());
+    const ferry::DirectoryInfo status = must(directory.status());
     EXPECT_EQ(status.is_connected, 1u);
     EXPECT_EQ(status.entries, 2u);
     EXPECT_STREQ(status.why, "");

@@ -66,8 +66,8 @@ struct Kinds {
         case ENGINE: return engine->stats().ok();
         case MEMORY:
             memory->data()[4095] = std::byte(7); // a fault if the engine has unmapped it
-            return ferry_engine_stats(memory->engine(), &stats, nullptr) == FERRY_OK && stats.regions > 0;
-        case REGION: return ferry_engine_stats(region->engine(), &stats, nullptr) == FERRY_OK && stats.regions > 0;
+            return ferry_engine_get_stats(memory->engine(), &stats, nullptr) == FERRY_OK && stats.regions > 0;
+        case REGION: return ferry_engine_get_stats(region->engine(), &stats, nullptr) == FERRY_OK && stats.regions > 0;
         case PEER: return peer->info().ok();
         case TRANSFER: return transfer->wait(std::chrono::seconds(0)).ok();
         default: return queue->drain(events).ok();
@@ -190,7 +190,7 @@ TEST(Lifetimes, OfABarePointerTheProgramKeepsTheEngine)
         ferry::Memory memory(bare, region, address, 64);
     }
     ferry_stats stats = FERRY_STATS_INIT;
-    EXPECT_EQ(ferry_engine_stats(bare, &stats, nullptr), FERRY_OK);
+    EXPECT_EQ(ferry_engine_get_stats(bare, &stats, nullptr), FERRY_OK);
     EXPECT_EQ(stats.regions, 0u);
     ferry_engine_free(bare);
     EXPECT_TRUE(threads_fall_to(before));

@@ -84,7 +84,7 @@ func OpenCache(engine *ferry.Engine, layout *Layout, memory []*ferry.Memory, opt
 func newSource(op string, handle *C.ferry_kv_cache) (*watch.Source, error) {
 	var fd C.int
 	c := newCError()
-	if err := failure(op, C.ferry_kv_event_fd(handle, &fd, &c), &c); err != nil {
+	if err := failure(op, C.ferry_kv_fd(handle, &fd, &c), &c); err != nil {
 		return nil, err
 	}
 	source, err := watch.NewSource(int(fd))

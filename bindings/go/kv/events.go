@@ -158,7 +158,7 @@ type State struct {
 func (c *Cache) Status(id ID) (State, error) {
 	state := C.ferry_kv_state{struct_size: C.sizeof_ferry_kv_state}
 	err := c.call("status", func(ce *C.ferry_error) C.ferry_status {
-		return C.ferry_kv_status(c.handle, id.c(), &state, ce)
+		return C.ferry_kv_get_state(c.handle, id.c(), &state, ce)
 	})
 	if err != nil {
 		return State{}, err

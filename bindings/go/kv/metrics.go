@@ -19,7 +19,7 @@ func (c *Cache) Metrics() (string, error) {
 	}
 	text, err := bridge.Bytes("metrics", func(buffer unsafe.Pointer, capacity uintptr, length *uintptr, ce unsafe.Pointer) int32 {
 		var count C.size_t
-		status := C.ferry_kv_metrics_text(c.handle, (*C.char)(buffer), C.size_t(capacity), &count, (*C.ferry_error)(ce))
+		status := C.ferry_kv_metrics(c.handle, (*C.char)(buffer), C.size_t(capacity), &count, (*C.ferry_error)(ce))
 		*length = uintptr(count)
 		return int32(status)
 	})

@@ -116,7 +116,7 @@ func (c *Cache) Seal(id ID, tokens uint64) error {
 
 // Abort asks an offer to end; its terminal event follows.
 func (c *Cache) Abort(id ID) error {
-	return c.call("abort", func(ce *C.ferry_error) C.ferry_status { return C.ferry_kv_offer_abort(c.handle, id.c(), ce) })
+	return c.call("abort", func(ce *C.ferry_error) C.ferry_status { return C.ferry_kv_offer_cancel(c.handle, id.c(), ce) })
 }
 
 // Reclaim ends sealed offers that no consumer has taken, first those whose lease ends first, until `blocks` blocks are

@@ -135,11 +135,11 @@ func (p *Plan) Lower(source, target *Layout, part *Part) ([]Move, error) {
 	}
 	var m arguments
 	defer m.free()
-	blocks := make([]C.ferry_kv_blocks, len(part.Target))
+	blocks := make([]C.ferry_kv_block_pairs, len(part.Target))
 	for i := range blocks {
 		from, to := part.Source[i], part.Target[i]
-		blocks[i] = C.ferry_kv_blocks{
-			struct_size:   C.sizeof_ferry_kv_blocks,
+		blocks[i] = C.ferry_kv_block_pairs{
+			struct_size:   C.sizeof_ferry_kv_block_pairs,
 			source_blocks: ids(&m, from.IDs), source_count: C.uint64_t(len(from.IDs)), source_first_token: C.uint64_t(from.FirstToken),
 			target_blocks: ids(&m, to.IDs), target_count: C.uint64_t(len(to.IDs)), target_first_token: C.uint64_t(to.FirstToken),
 		}

@@ -65,7 +65,7 @@ ferry_status Endpoint::prepare(const ferry_config *config, ferry_error &error)
     if (status != FERRY_OK) return status;
     const std::uint32_t what = FERRY_QUEUE_TRANSFERS | FERRY_QUEUE_NOTIFICATIONS | FERRY_QUEUE_PEERS;
     status = ferry_queue_create(engine, what, QUEUE_CAPACITY, &queue, &error);
-    if (status == FERRY_OK) status = ferry_queue_eventfd(engine, queue, &readable, &error);
+    if (status == FERRY_OK) status = ferry_queue_fd(engine, queue, &readable, &error);
     if (status == FERRY_OK)
         status = ferry_region_register(engine, &mailbox, sizeof mailbox, nullptr, &address.mailbox_region, &error);
     address.mailbox = reinterpret_cast<std::uint64_t>(&mailbox);

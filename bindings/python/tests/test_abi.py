@@ -43,7 +43,7 @@ STRUCTS = {
     "ferry_request_result": _abi.CRequestResult,
     "ferry_result": _abi.CResult,
     "ferry_blocks": _abi.CBlocks,
-    "ferry_layers": _abi.CLayers,
+    "ferry_uniform_blocks": _abi.CLayers,
     "ferry_event": _abi.CEvent,
     "ferry_stats": _abi.CStats,
     "ferry_setting_info": _abi.CSetting,
@@ -51,7 +51,7 @@ STRUCTS = {
     "ferry_kv_layer": kv_abi.CLayer,
     "ferry_kv_layout_desc": kv_abi.CLayoutDesc,
     "ferry_kv_layout_info": kv_abi.CLayoutInfo,
-    "ferry_kv_blocks": kv_abi.CPairedBlocks,
+    "ferry_kv_block_pairs": kv_abi.CPairedBlocks,
     "ferry_kv_part": kv_abi.CPart,
     "ferry_kv_move": kv_abi.CMove,
     "ferry_kv_id": kv_abi.CId,
@@ -63,11 +63,11 @@ STRUCTS = {
     "ferry_kv_block": kv_abi.CBlock,
     "ferry_kv_event": kv_abi.CCacheEvent,
     "ferry_kv_state": kv_abi.CState,
-    "ferry_kv_metrics": kv_abi.CMetrics,
+    "ferry_kv_stats": kv_abi.CMetrics,
     "ferry_kv_timeline_entry": kv_abi.CEntry,
     "ferry_directory_options": _abi.CDirectoryOptions,
     "ferry_directory_entry": _abi.CDirectoryEntry,
-    "ferry_directory_status": _abi.CDirectoryStatus,
+    "ferry_directory_info": _abi.CDirectoryInfo,
 }
 
 

@@ -1,6 +1,6 @@
 //! `ferry_directory`: peers by name, from open to free.
 
-use super::directory_info::{ferry_directory_entry, ferry_directory_options, ferry_directory_status};
+use super::directory_info::{ferry_directory_entry, ferry_directory_options, ferry_directory_info};
 use crate::engine::ferry_engine;
 use crate::error::ferry_error;
 use crate::guard::{call, quietly};
@@ -274,9 +274,9 @@ pub unsafe extern "C" fn ferry_directory_fd(
 
 /// Tells how the directory stands: whether etcd answers, and which names are published.
 #[no_mangle]
-pub unsafe extern "C" fn ferry_directory_get_status(
+pub unsafe extern "C" fn ferry_directory_get_info(
     directory: *const ferry_directory,
-    out_status: *mut ferry_directory_status,
+    out_status: *mut ferry_directory_info,
     error: *mut ferry_error,
 ) -> ferry_status {
     // SAFETY: the pointers are the caller's for the length of the call.

@@ -2,7 +2,7 @@
 
 use crate::pointers::{copy_text, text};
 use crate::versioned::Versioned;
-use ::ferry_directory::{read_pem, DirectoryOptions, DirectoryStatus, Entry};
+use ::ferry_directory::{read_pem, DirectoryOptions, DirectoryInfo, Entry};
 use engine::status::Result;
 use engine::Error;
 use std::ffi::c_char;
@@ -68,8 +68,8 @@ unsafe impl Versioned for ferry_directory_entry {
 /// How a directory stands. The caller sets struct_size before the call.
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct ferry_directory_status {
-    /// In: sizeof(ferry_directory_status). Out: how many bytes were written.
+pub struct ferry_directory_info {
+    /// In: sizeof(ferry_directory_info). Out: how many bytes were written.
     pub struct_size: u32,
     /// 1 while the table is kept up to date, as always in a `static:` directory; else 0.
     pub is_connected: u32,
@@ -91,7 +91,7 @@ pub struct ferry_directory_status {
 }
 
 // SAFETY: repr(C), begins with struct_size, integers only, no padding (asserted from C).
-unsafe impl Versioned for ferry_directory_status {
+unsafe impl Versioned for ferry_directory_info {
     const SIZE_MIN: usize = 288;
 }
 
@@ -160,10 +160,10 @@ impl From<&Entry> for ferry_directory_entry {
     }
 }
 
-impl From<&DirectoryStatus> for ferry_directory_status {
-    fn from(status: &DirectoryStatus) -> ferry_directory_status {
-        let mut out = ferry_directory_status {
-            struct_size: size_of::<ferry_directory_status>() as u32,
+impl From<&DirectoryInfo> for ferry_directory_info {
+    fn from(status: &DirectoryInfo) -> ferry_directory_info {
+        let mut out = ferry_directory_info {
+            struct_size: size_of::<ferry_directory_info>() as u32,
             is_connected: status.is_connected.into(),
             cut_off_ms: status.cut_off.map_or(0, |time| time.as_millis().min(u64::MAX.into()) as u64),
             entries: status.entries as u64,
@@ -199,7 +199,7 @@ mod tests {
         let out = ferry_directory_entry::from(&Entry { identity: None, ..entry });
         assert_eq!((out.has_identity, out.engine_id, out.incarnation), (0, [0; 16], 0));
 
-        let status = DirectoryStatus {
+        let status = DirectoryInfo {
             is_connected: true,
             cut_off: Some(Duration::from_micros(2_999)),
             why: "because".into(),
@@ -209,7 +209,7 @@ mod tests {
             names_published: 6,
             sessions: 7,
         };
-        let out = ferry_directory_status::from(&status);
+        let out = ferry_directory_info::from(&status);
         assert_eq!((out.is_connected, out.cut_off_ms, out.entries, out.ignored), (1, 2, 3, 4));
         assert_eq!((out.names, out.names_published, out.sessions, words(&out.why)), (5, 6, 7, "because"));
     }

@@ -26,7 +26,7 @@ pub const FERRY_KV_EVENT_SENT: u32 = 2;
 pub const FERRY_KV_EVENT_RECEIVED: u32 = 3;
 /// The offer or take has failed; status and message say why.
 pub const FERRY_KV_EVENT_FAILED: u32 = 4;
-/// The offer or take was ended by ferry_kv_offer_abort or ferry_kv_take_cancel (FERRY_ERR_CANCELLED), or because the
+/// The offer or take was ended by ferry_kv_offer_cancel or ferry_kv_take_cancel (FERRY_ERR_CANCELLED), or because the
 /// cache was closed (FERRY_ERR_CLOSED).
 pub const FERRY_KV_EVENT_CANCELLED: u32 = 5;
 /// The offer's lease ended before all takers arrived (FERRY_ERR_TIMEOUT), or the offer was reclaimed
@@ -114,7 +114,7 @@ pub unsafe extern "C" fn ferry_kv_wait(
 /// ferry owns the descriptor: don't read, write or close it. So poll, take events until ferry_kv_poll returns
 /// FERRY_PENDING, and poll again. The descriptor is valid until the cache is freed.
 #[no_mangle]
-pub unsafe extern "C" fn ferry_kv_event_fd(
+pub unsafe extern "C" fn ferry_kv_fd(
     cache: *mut ferry_kv_cache,
     out_fd: *mut c_int,
     error: *mut ferry_error,

@@ -1,4 +1,4 @@
-//! `ferry_kv_metrics`: what a cache counts, as numbers and as text for Prometheus.
+//! `ferry_kv_stats`: what a cache counts, as numbers and as text for Prometheus.
 
 use super::cache::ferry_kv_cache;
 use crate::error::ferry_error;
@@ -15,8 +15,8 @@ use std::mem::size_of;
 /// struct_size before the call.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ferry_kv_metrics {
-    /// In: sizeof(ferry_kv_metrics). Out: how many bytes were written.
+pub struct ferry_kv_stats {
+    /// In: sizeof(ferry_kv_stats). Out: how many bytes were written.
     pub struct_size: u32,
     /// Always 0.
     pub reserved: u32,
@@ -44,7 +44,7 @@ pub struct ferry_kv_metrics {
     pub ended_sent: u64,
     /// Ends of takes by FERRY_KV_EVENT_RECEIVED.
     pub ended_received: u64,
-    /// Ends by FERRY_KV_EVENT_FAILED; by status from ferry_kv_metrics_failed.
+    /// Ends by FERRY_KV_EVENT_FAILED; by status from ferry_kv_ended_failed.
     pub ended_failed: u64,
     /// Ends by FERRY_KV_EVENT_CANCELLED.
     pub ended_cancelled: u64,
@@ -61,15 +61,15 @@ pub struct ferry_kv_metrics {
 }
 
 // SAFETY: repr(C), begins with struct_size, integers only, no padding (asserted from C).
-unsafe impl Versioned for ferry_kv_metrics {
+unsafe impl Versioned for ferry_kv_stats {
     const SIZE_MIN: usize = 160;
 }
 
 /// Reads the cache's counts. A closed cache still answers.
 #[no_mangle]
-pub unsafe extern "C" fn ferry_kv_metrics_get(
+pub unsafe extern "C" fn ferry_kv_get_stats(
     cache: *const ferry_kv_cache,
-    out_metrics: *mut ferry_kv_metrics,
+    out_metrics: *mut ferry_kv_stats,
     error: *mut ferry_error,
 ) -> ferry_status {
     // SAFETY: the pointers are the caller's for the length of the call.
@@ -86,7 +86,7 @@ pub unsafe extern "C" fn ferry_kv_metrics_get(
 /// Returns how many offers and takes have ended by FERRY_KV_EVENT_FAILED with this status, one of FERRY_ERR_*. A
 /// closed cache still answers.
 #[no_mangle]
-pub unsafe extern "C" fn ferry_kv_metrics_failed(
+pub unsafe extern "C" fn ferry_kv_ended_failed(
     cache: *const ferry_kv_cache,
     status: ferry_status,
     out_count: *mut u64,
@@ -107,7 +107,7 @@ pub unsafe extern "C" fn ferry_kv_metrics_failed(
 /// Returns all of these numbers in Prometheus' text format. The text grows with the counters, so leave some room in the
 /// buffer. Returns texts as ferry_config_get does. A closed cache still answers.
 #[no_mangle]
-pub unsafe extern "C" fn ferry_kv_metrics_text(
+pub unsafe extern "C" fn ferry_kv_metrics(
     cache: *const ferry_kv_cache,
     buffer: *mut c_char,
     capacity: usize,
@@ -124,11 +124,11 @@ pub unsafe extern "C" fn ferry_kv_metrics_text(
     }
 }
 
-impl From<Metrics> for ferry_kv_metrics {
-    fn from(metrics: Metrics) -> ferry_kv_metrics {
+impl From<Metrics> for ferry_kv_stats {
+    fn from(metrics: Metrics) -> ferry_kv_stats {
         let ends = metrics.ends;
-        ferry_kv_metrics {
-            struct_size: size_of::<ferry_kv_metrics>() as u32,
+        ferry_kv_stats {
+            struct_size: size_of::<ferry_kv_stats>() as u32,
             reserved: 0,
             offers: metrics.offers,
             takes: metrics.takes,
@@ -179,7 +179,7 @@ mod tests {
             late_applies: 18,
             timeline_overwritten: 19,
         };
-        let out = ferry_kv_metrics::from(metrics);
+        let out = ferry_kv_stats::from(metrics);
         // SAFETY: repr(C), u64 from offset 8 on.
         let fields = unsafe { std::slice::from_raw_parts((&raw const out.offers), 19) };
         assert_eq!(fields[..12], [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12]);

@@ -18,7 +18,7 @@
 //! take      what a consumer says                     │
 //! events    ferry_kv_event: what has become of it    │
 //! state     ferry_kv_state: what is known of an id   │
-//! metrics   ferry_kv_metrics: what a cache counts    │
+//! metrics   ferry_kv_stats: what a cache counts    │
 //! timeline  what happened when, and its picture      ┘
 //! directory, directory_info   ferry_directory: peers by name, by the crate `ferry_directory`
 //! ```

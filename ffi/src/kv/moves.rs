@@ -18,12 +18,12 @@ use ferry_kv::plan::{BlockList, GroupBlocks, Strided};
 use std::mem::size_of;
 
 /// The blocks of one sequence in one group of the target, on both sides. Each list holds the ids of blocks that store
-/// consecutive tokens of the rank. In a state group, the two lists pair their blocks one to one. FERRY_KV_BLOCKS_INIT
+/// consecutive tokens of the rank. In a state group, the two lists pair their blocks one to one. FERRY_KV_BLOCK_PAIRS_INIT
 /// sets struct_size.
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct ferry_kv_blocks {
-    /// sizeof(ferry_kv_blocks).
+pub struct ferry_kv_block_pairs {
+    /// sizeof(ferry_kv_block_pairs).
     pub struct_size: u32,
     /// Must be 0.
     pub reserved: u32,
@@ -43,7 +43,7 @@ pub struct ferry_kv_blocks {
 }
 
 // SAFETY: repr(C), begins with struct_size, integers and raw pointers, no padding (asserted from C).
-unsafe impl Versioned for ferry_kv_blocks {
+unsafe impl Versioned for ferry_kv_block_pairs {
     const SIZE_MIN: usize = 56;
 }
 
@@ -65,7 +65,7 @@ pub struct ferry_kv_part {
     /// One past the last layer; not below first_layer. UINT32_MAX means all layers from first_layer on.
     pub end_layer: u32,
     /// Array with one element for each group of the target. The elements lie struct_size apart.
-    pub blocks: *const ferry_kv_blocks,
+    pub blocks: *const ferry_kv_block_pairs,
     /// Length of blocks.
     pub group_count: u64,
 }
@@ -233,7 +233,7 @@ impl ferry_kv_part {
     }
 }
 
-impl ferry_kv_blocks {
+impl ferry_kv_block_pairs {
     /// # Safety
     /// Each list is NULL or as long as its count says, and is not written to for `'a`.
     unsafe fn lists<'a>(&self, index: usize) -> Result<GroupBlocks<'a>> {

@@ -252,13 +252,13 @@ pub unsafe extern "C" fn ferry_kv_offer_retract_window(
 /// another kind if the offer ended for another reason first. FERRY_ERR_INVALID: the id is no offer. FERRY_ERR_STALE:
 /// the offer has ended or is ending.
 #[no_mangle]
-pub unsafe extern "C" fn ferry_kv_offer_abort(
+pub unsafe extern "C" fn ferry_kv_offer_cancel(
     cache: *mut ferry_kv_cache,
     id: *const ferry_kv_id,
     error: *mut ferry_error,
 ) -> ferry_status {
     // SAFETY: the pointers are the caller's for the length of the call.
-    unsafe { call(error, || ferry_kv_cache::own(cache)?.cache.offer_abort(self::id(id)?)) }
+    unsafe { call(error, || ferry_kv_cache::own(cache)?.cache.offer_cancel(self::id(id)?)) }
 }
 
 /// Ends sealed offers that nobody has taken until they free at least `blocks` blocks or no such offer is left. The

@@ -50,7 +50,7 @@ unsafe impl Versioned for ferry_kv_state {
 
 /// Returns the state of an id. A closed cache still answers.
 #[no_mangle]
-pub unsafe extern "C" fn ferry_kv_status(
+pub unsafe extern "C" fn ferry_kv_get_state(
     cache: *const ferry_kv_cache,
     id: *const ferry_kv_id,
     out_state: *mut ferry_kv_state,

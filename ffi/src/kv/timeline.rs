@@ -88,7 +88,7 @@ unsafe impl Versioned for ferry_kv_timeline_entry {
 }
 
 /// Starts to record a timeline of the cache's handoffs, and discards an earlier recording. The recording holds at
-/// most `entries_max` entries, 1 to 1,048,576. New entries overwrite the oldest; ferry_kv_metrics counts the
+/// most `entries_max` entries, 1 to 1,048,576. New entries overwrite the oldest; ferry_kv_stats counts the
 /// overwritten entries. A cache records nothing until this call.
 #[no_mangle]
 pub unsafe extern "C" fn ferry_kv_timeline_start(

@@ -152,8 +152,8 @@ impl Cache {
     }
 
     /// Asks an offer to end. Its blocks are the caller's with its terminal event.
-    pub fn offer_abort(&self, id: HandoffId) -> Result<()> {
-        self.shared.call(|machine, now| machine.offer_abort(id, now))
+    pub fn offer_cancel(&self, id: HandoffId) -> Result<()> {
+        self.shared.call(|machine, now| machine.offer_cancel(id, now))
     }
 
     /// Ends the oldest offers that nobody has taken, until `blocks` blocks are free. Returns how many are.

@@ -248,7 +248,7 @@ fn the_descriptor_tells_of_events() {
     };
     assert!(!readable(0));
     producer.offer(id(1), 1);
-    producer.cache.offer_abort(id(1)).unwrap();
+    producer.cache.offer_cancel(id(1)).unwrap();
     assert!(readable(900));
     assert!(matches!(producer.cache.poll(), Some(Event::Ended { end: End::Cancelled, .. })));
     assert!(!readable(0) && producer.cache.poll().is_none());
@@ -313,7 +313,7 @@ fn after_the_end_nothing_lands() {
             std::thread::yield_now();
             let _ = match round % 2 {
                 0 => consumers[0].cache.take_cancel(id(3)),
-                _ => producers[0].cache.offer_abort(id(3)),
+                _ => producers[0].cache.offer_cancel(id(3)),
             };
             let (end, ..) = consumers[0].end(id(3));
             assert!([End::Cancelled, End::Failed, End::Received].contains(&end), "{end:?}");
@@ -322,7 +322,7 @@ fn after_the_end_nothing_lands() {
             all.iter()
                 .for_each(|cell| consumers[0].memory.write((cell.address - base) as usize, &[!cell.value]));
             // A take that was cancelled before it reached the producer leaves the offer to its lease.
-            let _ = producers[0].cache.offer_abort(id(3));
+            let _ = producers[0].cache.offer_cancel(id(3));
             producers[0].end(id(3));
             // Whatever was under way is over when both sides have closed.
             consumers[0].cache.close(PATIENCE).unwrap();

@@ -115,7 +115,7 @@ fn a_pull_into_a_page_that_never_comes_ends_for_its_producer() {
     let spec = take_spec(id(1), consumer.engine.peers().unwrap(), consumer.lists(), Mode::Pull);
     consumer.cache.take(TakeSpec { deadline: None, ..spec }).unwrap();
     blocked.wait();
-    producer.cache.offer_abort(id(1)).unwrap();
+    producer.cache.offer_cancel(id(1)).unwrap();
     assert_eq!(end(&producer.cache), (End::Cancelled, Status::Cancelled));
     drop(blocked);
     consumer.heal(&producer);

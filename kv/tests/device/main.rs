@@ -169,7 +169,7 @@ fn an_end_does_not_wait_for_the_device() {
     let at = stream.event();
     producer.offer(1);
     producer.after(1, 0..3, at).unwrap();
-    producer.cache.offer_abort(id(1)).unwrap();
+    producer.cache.offer_cancel(id(1)).unwrap();
     assert_eq!(producer.end().0, End::Cancelled);
     producer.offer(2);
     producer.after(2, 0..3, at).unwrap();

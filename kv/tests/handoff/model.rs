@@ -288,7 +288,7 @@ impl Model {
             Step::Produce => self.produce(&mut world),
             Step::Abort => {
                 world.has_aborted = true;
-                world.machines[PRODUCER].offer_abort(id(), 0).expect("is open");
+                world.machines[PRODUCER].offer_cancel(id(), 0).expect("is open");
             }
             Step::Retract => {
                 world.has_retracted = true;

@@ -184,7 +184,7 @@ impl Story {
         let machine = &mut self.world.nodes[side.node].machine;
         if side.begun && gives_up {
             let _ = if side.is_producer {
-                machine.offer_abort(side.id, now)
+                machine.offer_cancel(side.id, now)
             } else {
                 machine.take_cancel(side.id, now)
             };

@@ -5,7 +5,7 @@ contracts (who owns memory when, what a result promises) are those of the C libr
 """
 
 from ._devices import StartAfter
-from ._directory import ChangeKind, Directory, DirectoryChange, DirectoryEntry, DirectoryStatus
+from ._directory import ChangeKind, Directory, DirectoryChange, DirectoryEntry, DirectoryInfo
 from ._engine import Engine, Setting, settings, version
 from ._errors import (
     BusyError,
@@ -59,7 +59,7 @@ __all__ = [
     "Directory",
     "DirectoryChange",
     "DirectoryEntry",
-    "DirectoryStatus",
+    "DirectoryInfo",
     "Engine",
     "EngineError",
     "Error",

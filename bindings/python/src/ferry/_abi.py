@@ -260,7 +260,7 @@ class CDirectoryEntry(ctypes.Structure):
     ]
 
 
-class CDirectoryStatus(ctypes.Structure):
+class CDirectoryInfo(ctypes.Structure):
     _fields_ = [
         ("struct_size", c_uint32),
         ("is_connected", c_uint32),
@@ -286,7 +286,7 @@ _FALLIBLE = {
     "engine_close": "pi",
     "engine_address": "ppzp",
     "engine_warnings": "ppzp",
-    "engine_stats": "pp",
+    "engine_get_stats": "pp",
     "engine_metrics": "ppzp",
     "region_register": "ppzpp",
     "region_register_batch": "pppzpp",
@@ -308,7 +308,7 @@ _FALLIBLE = {
     "transfer_results": "piupzzp",
     "transfer_submit": "piupzpp",
     "transfer_submit_blocks": "piuppp",
-    "transfer_submit_layers": "piuppp",
+    "transfer_submit_uniform": "piuppp",
     "transfer_wait": "piip",
     "transfer_wait_any": "ppzip",
     "transfer_wait_all": "ppzip",
@@ -318,7 +318,7 @@ _FALLIBLE = {
     "transfer_stream_wait": "piiu",
     "transfer_run": "piupzpipp",
     "queue_create_channel": "puzup",
-    "queue_eventfd": "pip",
+    "queue_fd": "pip",
     "queue_drain": "pipzzp",
     "queue_wait": "piipzzp",
     "queue_destroy": "pi",
@@ -330,7 +330,7 @@ _FALLIBLE = {
     "directory_list": "pspzzp",
     "directory_poll": "ppp",
     "directory_fd": "pp",
-    "directory_get_status": "pp",
+    "directory_get_info": "pp",
     "directory_close": "p",
 }
 _PLAIN = {"config_free": "p", "engine_free": "p", "event_release": "p", "directory_free": "p"}

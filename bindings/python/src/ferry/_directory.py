@@ -11,7 +11,7 @@ from ._abi import (
     DIRECTORY_NO_WAIT,
     CDirectoryEntry,
     CDirectoryOptions,
-    CDirectoryStatus,
+    CDirectoryInfo,
     library,
 )
 from ._errors import Status, call, invalid, nanoseconds
@@ -51,7 +51,7 @@ class DirectoryChange(NamedTuple):
     entry: DirectoryEntry | None
 
 
-class DirectoryStatus(NamedTuple):
+class DirectoryInfo(NamedTuple):
     """The state of a directory."""
 
     is_connected: bool
@@ -215,11 +215,11 @@ class Directory:
         return fd.value
 
     @property
-    def status(self) -> DirectoryStatus:
+    def status(self) -> DirectoryInfo:
         """Whether etcd answers, and which names are published."""
-        found = CDirectoryStatus(sizeof(CDirectoryStatus))
-        call(library.ferry_directory_get_status, self._pointer, addressof(found))
-        return DirectoryStatus(
+        found = CDirectoryInfo(sizeof(CDirectoryInfo))
+        call(library.ferry_directory_get_info, self._pointer, addressof(found))
+        return DirectoryInfo(
             bool(found.is_connected),
             found.cut_off_ms / 1000,
             found.entries,

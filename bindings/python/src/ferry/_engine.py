@@ -295,7 +295,7 @@ class Engine:
         """Returns the counters since the engine was opened and the current number of objects, by their
         names in ferry.h."""
         found = CStats(struct_size=sizeof(CStats))
-        call(library.ferry_engine_stats, self._pointer, addressof(found))
+        call(library.ferry_engine_get_stats, self._pointer, addressof(found))
         return {name: getattr(found, name) for name in STATISTICS}
 
     def metrics(self) -> str:

@@ -32,7 +32,7 @@ class LayerBlocks:
 
 class Layers:
     """Two caches of equal shape, in which each layer begins `layer_bytes` after the one before; see
-    ferry_layers in ferry.h.
+    ferry_uniform_blocks in ferry.h.
 
     `local` is a `Memory` or an address, `remote` a region of the peer; layer 0 begins at the start of each.
     Blocks of `block_bytes` follow each other without gaps. The other arguments are for caches whose strides

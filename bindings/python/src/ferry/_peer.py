@@ -307,7 +307,7 @@ class Peer:
 
     def _submit_blocks(self, op: int, blocks: Blocks | LayerBlocks, options: Any) -> Transfer:
         equal = isinstance(blocks, LayerBlocks)
-        function = library.ferry_transfer_submit_layers if equal else library.ferry_transfer_submit_blocks
+        function = library.ferry_transfer_submit_uniform if equal else library.ferry_transfer_submit_blocks
         return self._start(function, options, op, blocks._address)
 
     def _start(self, function: Any, options: Any, *what: int) -> Transfer:

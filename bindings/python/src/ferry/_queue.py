@@ -102,7 +102,7 @@ class Queue:
         ferry owns the descriptor: neither read nor close it.
         """
         found = c_int()
-        call(library.ferry_queue_eventfd, self._engine._pointer, self.handle, addressof(found))
+        call(library.ferry_queue_fd, self._engine._pointer, self.handle, addressof(found))
         return found.value
 
     def drain(self) -> list[Event]:

@@ -187,7 +187,7 @@ impl Machine {
     }
 
     /// Ends an offer; the blocks are the caller's with its terminal event.
-    pub fn offer_abort(&mut self, id: HandoffId, now: u64) -> Result<()> {
+    pub fn offer_cancel(&mut self, id: HandoffId, now: u64) -> Result<()> {
         self.now = self.now.max(now);
         self.open_offer(id)?;
         let why = "the producer aborted the offer".into();

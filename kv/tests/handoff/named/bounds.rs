@@ -164,7 +164,7 @@ fn news_wait_for_room_and_are_told_together() {
 fn an_id_that_has_ended_is_free_again_after_ten_minutes() {
     let mut rig = Rig::new(one());
     rig.offer(1, 1);
-    rig.machine.offer_abort(id(1), 5).unwrap();
+    rig.machine.offer_cancel(id(1), 5).unwrap();
     rig.settle();
     rig.tick(TOMBSTONE_NS + 4);
     assert_eq!(rig.machine.status(id(1)), HandoffState::Ended(End::Cancelled));

@@ -117,7 +117,7 @@ fn a_pull_counts_at_the_consumer_by_its_reads() {
 fn each_end_has_its_counter() {
     let mut rig = Rig::new(one());
     rig.offer(1, 1);
-    rig.machine.offer_abort(id(1), 0).unwrap();
+    rig.machine.offer_cancel(id(1), 0).unwrap();
     assert_eq!(rig.ends().cancelled, 1);
     rig.hello(peer(1), &one());
     rig.take(take_spec(2, 1, Mode::Pull));
@@ -146,7 +146,7 @@ fn the_text_has_every_number() {
     }
     rig.machine.reclaim(1, 0);
     rig.offer(9, 1);
-    rig.machine.offer_abort(id(9), 0).unwrap();
+    rig.machine.offer_cancel(id(9), 0).unwrap();
     rig.take(TakeSpec { deadline: Some(Duration::from_nanos(5)), ..take_spec(8, 1, Mode::Pull) });
     rig.tick(1_500_000_000 - LEASE);
     let text = rig.metrics().prometheus();

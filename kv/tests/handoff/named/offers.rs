@@ -199,7 +199,7 @@ fn an_id_that_has_ended_is_refused() {
     let (status, why) = rig.told_end(peer(A)).unwrap();
     assert!(status == Status::Stale && why.contains("the producer aborted the offer"), "{why}");
     assert_eq!(rig.machine.offer(offer_spec(1, 1), 0).unwrap_err().status, Status::Invalid);
-    let error = rig.machine.offer_abort(id(1), 0).unwrap_err();
+    let error = rig.machine.offer_cancel(id(1), 0).unwrap_err();
     assert_eq!(error.status, Status::Stale);
     assert_eq!(rig.machine.status(id(1)), HandoffState::Ended(End::Cancelled));
 }
@@ -612,7 +612,7 @@ fn a_seal_that_leases_too_many_blocks_ends_the_oldest_offers() {
     });
     assert_eq!(why, Some("the cache leases more blocks than its leased_blocks_max (PRESSURE)"));
     // Aborted and expired ones are not counted any more, and one that alone is too large ends at once.
-    rig.machine.offer_abort(id(1), rig.now).unwrap();
+    rig.machine.offer_cancel(id(1), rig.now).unwrap();
     rig.offer(5, 1);
     rig.now += 1;
     rig.seal(5);

@@ -133,7 +133,7 @@ fn an_end_gives_up_what_waits() {
         rig.offer(1, 1);
         rig.after(0..1, TOKENS, 7).unwrap();
         match way {
-            0 => rig.machine.offer_abort(id(1), 0).unwrap(),
+            0 => rig.machine.offer_cancel(id(1), 0).unwrap(),
             1 => {
                 rig.machine.offer_seal(id(1), TOKENS, 0).unwrap();
                 rig.tick(LEASE);

@@ -181,7 +181,7 @@ fn vllm_46283_both_sides_give_up_and_both_have_their_blocks() {
             if is_consumer {
                 into.machine.take_cancel(id(1), 0).unwrap()
             } else {
-                from.machine.offer_abort(id(1), 0).unwrap()
+                from.machine.offer_cancel(id(1), 0).unwrap()
             }
         }
         into.settle();

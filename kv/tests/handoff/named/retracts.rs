@@ -237,7 +237,7 @@ fn a_final_of_an_old_epoch_ends_a_part_that_is_struck() {
     rig.ready(1, 0..3, 8);
     rig.hear(peer(A), Message::Take(take(1, 5, false)));
     rig.retract(1, 4);
-    rig.machine.offer_abort(id(1), 0).unwrap();
+    rig.machine.offer_cancel(id(1), 0).unwrap();
     rig.hear(peer(A), done(key(1, 5)));
     assert_eq!(rig.end_of(1), Some((End::Cancelled, Status::Cancelled)));
 }

@@ -290,7 +290,7 @@ impl Rig {
     }
 
     pub fn abort(&mut self, number: u8) {
-        self.machine.offer_abort(id(number), self.now).unwrap();
+        self.machine.offer_cancel(id(number), self.now).unwrap();
         self.settle();
     }
 

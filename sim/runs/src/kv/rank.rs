@@ -134,7 +134,7 @@ impl Player {
             // After the last fault, what is left makes room for the exam.
             let (id, cache) = (self.mine[at].id, self.cache.as_ref().expect("it is open"));
             let _ = match self.mine[at].role {
-                Role::Producer => cache.offer_abort(id),
+                Role::Producer => cache.offer_cancel(id),
                 Role::Taker(_) => cache.take_cancel(id),
             };
         } else if self.mine[at].role == Role::Producer {

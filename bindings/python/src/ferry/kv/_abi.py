@@ -80,7 +80,7 @@ class CLayoutInfo(ctypes.Structure):
 
 
 class CPairedBlocks(ctypes.Structure):
-    """ferry_kv_blocks."""
+    """ferry_kv_block_pairs."""
 
     _fields_ = [
         ("struct_size", c_uint32),
@@ -276,18 +276,18 @@ FALLIBLE = {
     "kv_offer_seal": "ppi",
     "kv_offer_retract": "ppii",
     "kv_offer_retract_window": "ppuii",
-    "kv_offer_abort": "pp",
+    "kv_offer_cancel": "pp",
     "kv_reclaim": "pzp",
     "kv_take": "ppp",
     "kv_take_cancel": "pp",
     "kv_poll": "pp",
     "kv_wait": "pip",
-    "kv_event_fd": "pp",
-    "kv_status": "ppp",
+    "kv_fd": "pp",
+    "kv_get_state": "ppp",
     "kv_unfenced_blocks": "pp",
-    "kv_metrics_get": "pp",
-    "kv_metrics_failed": "ptp",
-    "kv_metrics_text": "ppzp",
+    "kv_get_stats": "pp",
+    "kv_ended_failed": "ptp",
+    "kv_metrics": "ppzp",
     "kv_timeline_start": "pz",
     "kv_timeline_stop": "p",
     "kv_timeline_mark": "ppuuii",

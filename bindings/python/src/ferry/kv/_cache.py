@@ -198,7 +198,7 @@ class Cache:
 
     def abort(self, id: bytes) -> None:
         """Asks an offer to end. Its blocks are the caller's with its terminal event."""
-        call(library.ferry_kv_offer_abort, self._handle.pointer, id_of(id))
+        call(library.ferry_kv_offer_cancel, self._handle.pointer, id_of(id))
 
     def reclaim(self, blocks: int) -> int:
         """Ends sealed offers that nobody has taken, until `blocks` blocks are free; returns how many are."""
@@ -284,13 +284,13 @@ class Cache:
         watch it again. A call that a signal handler ends by an exception may leave an event to `poll`.
         """
         found = c_int()
-        call(library.ferry_kv_event_fd, self._handle.pointer, addressof(found))
+        call(library.ferry_kv_fd, self._handle.pointer, addressof(found))
         return found.value
 
     def status(self, id: bytes) -> State:
         """Returns what the cache knows of an id. A closed cache answers too."""
         found = CState(struct_size=sizeof(CState))
-        call(library.ferry_kv_status, self._handle.pointer, id_of(id), addressof(found))
+        call(library.ferry_kv_get_state, self._handle.pointer, id_of(id), addressof(found))
         return state_of(found)
 
     @property
@@ -305,7 +305,7 @@ class Cache:
         """Returns the counters since the cache was opened and the current numbers of objects, by their names
         in ferry_kv.h. A closed cache answers too."""
         found = CMetrics(struct_size=sizeof(CMetrics))
-        call(library.ferry_kv_metrics_get, self._handle.pointer, addressof(found))
+        call(library.ferry_kv_get_stats, self._handle.pointer, addressof(found))
         return {name: getattr(found, name) for name in METRICS}
 
     def failed(self, status: int) -> int:
@@ -313,12 +313,12 @@ class Cache:
         count = c_uint64()
         # A status is negative, and has 32 bits: ctypes would cut larger numbers short.
         number = unsigned(operator.neg(operator.index(status)), "-status", 31)
-        call(library.ferry_kv_metrics_failed, self._handle.pointer, -number, addressof(count))
+        call(library.ferry_kv_ended_failed, self._handle.pointer, -number, addressof(count))
         return count.value
 
     def metrics(self) -> str:
         """Returns the numbers of `stats` and `failed` in Prometheus' text format."""
-        return text(library.ferry_kv_metrics_text, self._handle.pointer).decode()
+        return text(library.ferry_kv_metrics, self._handle.pointer).decode()
 
     def close(self, timeout: float | None = None) -> None:
         """Closes the cache: ends all offers and takes, and waits until nothing touches their blocks and the
