@@ -1454,6 +1454,32 @@ ferry_status ferry_engine_metrics(const ferry_engine *engine,
                                   size_t *out_length,
                                   ferry_error *error);
 
+/* ---- Names of numbers -------------------------------------------------------------------------- */
+
+/* For logs. */
+
+/// Returns the name of a kind of event: its constant without FERRY_EVENT_, for example "PEER_LOST". Returns "UNKNOWN"
+/// for any other number, as all functions here do. The text is static. Never fails; any thread.
+const char *ferry_event_name(uint32_t kind);
+
+/// Returns the name of a FERRY_TRANSPORT_*, for example "TCP".
+const char *ferry_transport_name(uint32_t transport);
+
+/// Returns the name of a FERRY_MEMORY_*, for example "CUDA".
+const char *ferry_memory_name(uint32_t kind);
+
+/// Returns the name of a peer's state, a FERRY_PEER_*, for example "UP".
+const char *ferry_peer_state_name(uint32_t state);
+
+/// Returns the name of a transfer's final state, a FERRY_STATE_*, for example "TIMED_OUT".
+const char *ferry_state_name(uint32_t state);
+
+/// Returns the name of a FERRY_FENCE_*, for example "CONFIRMED".
+const char *ferry_fence_name(uint32_t fence);
+
+/// Returns the name of the state of a transfer's notification, a FERRY_NOTIFICATION_*, for example "DELIVERED".
+const char *ferry_notification_name(uint32_t notification);
+
 #ifdef __cplusplus
 } /* extern "C" */
 #endif

@@ -428,6 +428,9 @@ ferry_status ferry_kv_moves_get(const ferry_kv_moves *moves,
 /* A producer offers blocks, consumers take them. ferry moves the tokens as they become ready, and tells both
    sides when their blocks are theirs again. docs/internals/handoff.md has the rules. */
 
+/// Length of an id as text: 32 hexadecimal digits and the terminating zero.
+#define FERRY_KV_ID_TEXT_BYTES 33
+
 /// 128 random bits that name one attempt to hand a sequence over. The router of the request draws the id, sends it to
 /// the producer and the consumer, and never uses it again. Anyone who knows an id may take its offer.
 typedef struct ferry_kv_id {
@@ -437,6 +440,19 @@ typedef struct ferry_kv_id {
 
 /// Draws an id. Needs no engine. FERRY_ERR_SYSTEM: the system gives no random bits.
 ferry_status ferry_kv_id_new(ferry_kv_id *out_id, ferry_error *error);
+
+/// Writes an id as 32 hexadecimal digits, for the message that carries the id to another process. `buffer` has room for
+/// FERRY_KV_ID_TEXT_BYTES; `capacity` is its size. Keep the text out of logs: anyone who knows an id may take its offer.
+/// FERRY_ERR_LIMIT: the buffer is smaller.
+ferry_status ferry_kv_id_format(const ferry_kv_id *id,
+                                char *buffer,
+                                size_t capacity,
+                                ferry_error *error);
+
+/// Reads an id as ferry_kv_id_format writes it. FERRY_ERR_INVALID: `text` is not 32 hexadecimal digits.
+ferry_status ferry_kv_id_parse(const char *text,
+                               ferry_kv_id *out_id,
+                               ferry_error *error);
 
 /* ---- Caches ------------------------------------------------------------------------------------ */
 
@@ -1308,6 +1324,20 @@ ferry_status ferry_directory_close(ferry_directory *directory,
 /// Closes a directory, as ferry_directory_close does, and frees it. NULL does nothing. Call it while no other call uses
 /// the directory. The engine may be freed before or after. In a forked child the call does nothing.
 void ferry_directory_free(ferry_directory *directory);
+
+/* ---- Names of numbers -------------------------------------------------------------------------- */
+
+/* For logs. */
+
+/// Returns the name of a kind of event: its constant without FERRY_KV_EVENT_, for example "RECEIVED". Returns "UNKNOWN"
+/// for any other number, as all functions here do. The text is static. Never fails; any thread.
+const char *ferry_kv_event_name(uint32_t kind);
+
+/// Returns the name of a FERRY_KV_STATE_*, for example "OFFERED".
+const char *ferry_kv_state_name(uint32_t kind);
+
+/// Returns the name of a directory's change, for example "ADDED".
+const char *ferry_directory_change_name(uint32_t kind);
 
 #ifdef __cplusplus
 } /* extern "C" */

@@ -4,7 +4,7 @@ use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
 use ferry::{Config, Engine, Status};
-use ferry_directory::{Directory, DirectoryOptions, DirectoryInfo};
+use ferry_directory::{Directory, DirectoryInfo, DirectoryOptions};
 
 const SECRET: &str = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
 const PATIENCE: Option<Duration> = Some(Duration::from_secs(20));

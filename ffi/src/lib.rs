@@ -8,7 +8,7 @@
 //! versioned  struct_size in, struct_size out          ├ what comes in and goes out
 //! handles    handles, timeouts, operations            ┘
 //! status error config engine memory peers descriptor transfers options blocks layers results notify queues
-//! events stats                one C concept each
+//! events stats names          one C concept each
 //! kv         ferry_kv.h: layouts of KV caches, plans, handing sequences over
 //! ```
 //! `README.md` beside this crate states the contract as a whole.
@@ -31,6 +31,7 @@ pub mod handles;
 pub mod kv;
 pub mod layers;
 pub mod memory;
+pub mod names;
 pub mod notify;
 pub mod options;
 pub mod peer_info;

@@ -50,6 +50,7 @@ const SECTIONS: &[Section] = &[
         "Each event goes to one queue, and is never taken from the reader of another queue.",
     ),
     ("stats", "Statistics", ""),
+    ("names", "Names of numbers", "For logs."),
 ];
 
 const OPENING: &str = r#"/** @file
@@ -105,6 +106,7 @@ const KV_SECTIONS: &[Section] = &[
         "A directory finds peers by name: in a list, or in etcd. docs/directory.md has examples.",
     ),
     ("kv/directory", "Directories", ""),
+    ("kv/names", "Names of numbers", "For logs."),
 ];
 
 const KV_OPENING: &str = r#"/** @file

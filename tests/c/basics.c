@@ -1,5 +1,6 @@
 /* Names, versions, errors, statistics: everything that needs no peer. */
 #include "engines.h"
+#include "ferry_kv.h"
 
 static void status_names(void)
 {
@@ -9,6 +10,47 @@ static void status_names(void)
     CHECK(strcmp(ferry_status_name(FERRY_ERR_PANIC), "PANIC") == 0);
     CHECK(strcmp(ferry_status_name(-1), "UNKNOWN") == 0);
     CHECK(strcmp(ferry_status_name(INT32_MIN), "UNKNOWN") == 0);
+}
+
+static void numbers_have_names(void)
+{
+    CHECK(strcmp(ferry_event_name(FERRY_EVENT_LATE_APPLY), "LATE_APPLY") == 0);
+    CHECK(strcmp(ferry_event_name(0), "UNKNOWN") == 0);
+    CHECK(strcmp(ferry_transport_name(FERRY_TRANSPORT_NONE), "NONE") == 0);
+    CHECK(strcmp(ferry_transport_name(UINT32_MAX), "UNKNOWN") == 0);
+    CHECK(strcmp(ferry_memory_name(FERRY_MEMORY_CUDA_PINNED), "CUDA_PINNED") == 0);
+    CHECK(strcmp(ferry_peer_state_name(FERRY_PEER_LOST), "LOST") == 0);
+    CHECK(strcmp(ferry_state_name(FERRY_STATE_TIMED_OUT), "TIMED_OUT") == 0);
+    CHECK(strcmp(ferry_fence_name(FERRY_FENCE_LEASE), "LEASE") == 0);
+    CHECK(strcmp(ferry_notification_name(FERRY_NOTIFICATION_NOT_SENT), "NOT_SENT") == 0);
+    CHECK(strcmp(ferry_kv_event_name(FERRY_KV_EVENT_RECEIVED), "RECEIVED") == 0);
+    CHECK(strcmp(ferry_kv_event_name(8), "UNKNOWN") == 0);
+    CHECK(strcmp(ferry_kv_state_name(FERRY_KV_STATE_ENDED), "ENDED") == 0);
+    CHECK(strcmp(ferry_directory_change_name(FERRY_DIRECTORY_LIST_ANEW), "LIST_ANEW") == 0);
+}
+
+static void ids_are_read_as_they_are_written(void)
+{
+    ferry_kv_id id, other;
+    ferry_error error = new_error();
+    char text[FERRY_KV_ID_TEXT_BYTES], full[FERRY_KV_ID_TEXT_BYTES];
+    CHECK_OK(ferry_kv_id_new(&id, &error));
+    CHECK_OK(ferry_kv_id_format(&id, text, sizeof text, &error));
+    CHECK(strlen(text) == 32 && strspn(text, "0123456789abcdef") == 32);
+    CHECK_OK(ferry_kv_id_parse(text, &other, &error));
+    CHECK(memcmp(&id, &other, sizeof id) == 0);
+    strcpy(full, "unchanged");
+    CHECK(ferry_kv_id_format(&id, full, sizeof full - 1, &error) == FERRY_ERR_LIMIT);
+    CHECK(ferry_kv_id_format(&id, NULL, 0, &error) == FERRY_ERR_LIMIT);
+    CHECK(strcmp(full, "unchanged") == 0);
+    text[31] = 'g';
+    CHECK_INVALID(ferry_kv_id_parse(text, &other, &error));
+    CHECK_MESSAGE(error, "32 hexadecimal digits");
+    text[31] = 0;
+    CHECK_INVALID(ferry_kv_id_parse(text, &other, &error));
+    CHECK(memcmp(&id, &other, sizeof id) == 0);
+    CHECK_INVALID(ferry_kv_id_parse(NULL, &other, &error));
+    CHECK_INVALID(ferry_kv_id_format(NULL, text, sizeof text, &error));
 }
 
 static void version_is_the_header_s(void)
@@ -131,7 +173,8 @@ static void the_address_is_returned_by_the_rules_of_texts(void)
     end_engine(engine);
 }
 
-SUITE(basics, CASE(status_names), CASE(version_is_the_header_s),
+SUITE(basics, CASE(status_names), CASE(numbers_have_names), CASE(ids_are_read_as_they_are_written),
+      CASE(version_is_the_header_s),
       CASE(errors_are_filled_on_failure_only), CASE(an_error_of_a_wrong_size_stops_the_call),
       CASE(a_zeroed_error_is_one_of_the_first_version),
       CASE(an_error_of_a_newer_version_is_filled_as_far_as_known), CASE(statistics_count),

@@ -1,6 +1,6 @@
 //! `ferry_directory`: peers by name, from open to free.
 
-use super::directory_info::{ferry_directory_entry, ferry_directory_options, ferry_directory_info};
+use super::directory_info::{ferry_directory_entry, ferry_directory_info, ferry_directory_options};
 use crate::engine::ferry_engine;
 use crate::error::ferry_error;
 use crate::guard::{call, quietly};

@@ -18,8 +18,9 @@
 //! take      what a consumer says                     │
 //! events    ferry_kv_event: what has become of it    │
 //! state     ferry_kv_state: what is known of an id   │
-//! metrics   ferry_kv_stats: what a cache counts    │
+//! metrics   ferry_kv_stats: what a cache counts      │
 //! timeline  what happened when, and its picture      ┘
+//! names     of the numbers in all of these
 //! directory, directory_info   ferry_directory: peers by name, by the crate `ferry_directory`
 //! ```
 
@@ -36,6 +37,7 @@ pub mod layout;
 pub mod lists;
 pub mod metrics;
 pub mod moves;
+pub mod names;
 pub mod offer;
 pub mod plan;
 pub mod state;

@@ -563,7 +563,7 @@ impl Machine {
             HandoffState::Ended(end) => format!("has ended ({end:?}); an attempt needs an id of its own"),
             _ => "is in use".into(),
         };
-        Err(Error::invalid(format!("id: {id} {what}")))
+        Err(Error::invalid(format!("id: {id:?} {what}")))
     }
 
     fn pump_peer(&mut self, peer: PeerId) {

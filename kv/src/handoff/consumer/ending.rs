@@ -20,7 +20,7 @@ impl Machine {
             let has_ended = self.tombs.get(id).is_some();
             let status = if has_ended { Status::Stale } else { Status::Invalid };
             let what = if has_ended { "has ended" } else { "is no take" };
-            return Err(Error::new(status, format!("id: {id} {what}")));
+            return Err(Error::new(status, format!("id: {id:?} {what}")));
         }
         self.strike_take(id, End::Cancelled, Status::Cancelled, "the consumer cancelled the take");
         Ok(())

@@ -89,7 +89,7 @@ impl Machine {
         }
         let is_known = asked.is_some_and(|asked| asked.enter(epoch) && asked.flow.progress.arrived(work));
         if !is_known {
-            let text = format!("the producer wrote what handoff {} did not ask for", key.id);
+            let text = format!("the producer wrote what handoff {:?} did not ask for", key.id);
             return Err(Error::new(Status::Corrupt, text));
         }
         self.count_data(peer, key, work);

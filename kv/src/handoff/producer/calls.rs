@@ -61,7 +61,7 @@ impl Machine {
         let offer = self.open_offer(id)?;
         offer.check_retracted(id)?;
         if offer.sealed.is_some() {
-            return Err(Error::invalid(format!("id: {id} is sealed")));
+            return Err(Error::invalid(format!("id: {id:?} is sealed")));
         }
         let mut all = offer.spec.blocks.clone();
         if blocks.len() != all.len() {
@@ -154,7 +154,7 @@ impl Machine {
         let offer = self.open_offer(id)?;
         offer.check_retracted(id)?;
         if offer.sealed.is_some() {
-            return Err(Error::invalid(format!("id: {id} is sealed")));
+            return Err(Error::invalid(format!("id: {id:?} is sealed")));
         }
         if let Some(most) = offer.ready.iter().copied().chain([waiting]).max().filter(|most| *most > tokens) {
             return Err(Error::invalid(format!("tokens: {tokens} are less than the {most} that are ready")));
@@ -200,9 +200,9 @@ impl Machine {
         let ended = self.tombs.get(id).map(|tomb| tomb.end);
         match self.offers.get_mut(&id) {
             Some(offer) if offer.struck.is_none() => Ok(offer),
-            Some(_) => Err(Error::new(Status::Stale, format!("id: {id} is ending"))),
-            None if ended.is_some() => Err(Error::new(Status::Stale, format!("id: {id} has ended"))),
-            None => Err(Error::invalid(format!("id: {id} is no offer"))),
+            Some(_) => Err(Error::new(Status::Stale, format!("id: {id:?} is ending"))),
+            None if ended.is_some() => Err(Error::new(Status::Stale, format!("id: {id:?} has ended"))),
+            None => Err(Error::invalid(format!("id: {id:?} is no offer"))),
         }
     }
 

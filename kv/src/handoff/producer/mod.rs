@@ -218,5 +218,5 @@ impl Machine {
 }
 
 fn too_many(id: HandoffId, tokens: u64) -> String {
-    format!("the take wants more tokens than the {tokens} of offer {id}")
+    format!("the take wants more tokens than the {tokens} of offer {id:?}")
 }

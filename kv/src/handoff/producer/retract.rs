@@ -64,7 +64,7 @@ impl Offer {
         match self.retract.as_ref().and_then(|retract| retract.from) {
             None => Ok(()),
             Some(from) => {
-                let text = format!("id: the tokens of {id} from {from} on are being taken back");
+                let text = format!("id: the tokens of {id:?} from {from} on are being taken back");
                 Err(Error::new(Status::Busy, text))
             }
         }
@@ -280,7 +280,7 @@ impl Machine {
     pub fn is_retracted(&self, id: HandoffId, number: u64) -> Result<bool> {
         match self.offers.get(&id).filter(|offer| offer.struck.is_none()) {
             Some(offer) => Ok(offer.finished >= number),
-            None => Err(Error::new(Status::Stale, format!("id: {id} has ended or is ending"))),
+            None => Err(Error::new(Status::Stale, format!("id: {id:?} has ended or is ending"))),
         }
     }
 
