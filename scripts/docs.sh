@@ -1,6 +1,6 @@
 #!/bin/bash
 # Builds the pages of this repository as one site with search (mdBook), with the API references that it links:
-# rustdoc, Doxygen (C and C++), pdoc (Python), a program over Go's own parser of comments. Argument: the output folder, which is created anew.
+# rustdoc, Doxygen (C and C++), pdoc (Python), docs/reference.go. Argument: the output folder, which is created anew.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 target=${CARGO_TARGET_DIR:-target}
