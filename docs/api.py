@@ -35,14 +35,14 @@ def c_and_cxx(out: Path, wanted: str) -> Iterator[Entry]:
                 continue
             members = [it for it in owner.iter("memberdef") if it.get("kind") in ("function", "define")]
             for it in [*([owner] if kind in ("class", "struct") else []), *members]:
-                place, name = it.find("location"), it.findtext("name") or space
+                place, name = it.find("location"), it.findtext("name") or space.split("::")[-1]
                 header = Path(place.get("file", "")).name
                 page = {"ferry.h": "ferry-h", "ferry_kv.h": "ferry-kv-h"}.get(header, "cxx")
                 brief = plain(ElementTree.tostring(it.find("briefdescription"), "unicode"))
                 if page != wanted or not brief or not re.match(r"(?!operator\b)\w(?!.*_INIT$)", name):
                     continue
                 file, _, anchor = (at, "", "") if it is owner else it.get("id", "").rpartition("_1")
-                full = name if page != "cxx" or it is owner else f"{space}::{name}"
+                full = name if page != "cxx" else space if it is owner else f"{space}::{name}"
                 line = int(place.get("line"))
                 section = part_of(header, line) if page != "cxx" else space
                 found.append((line if page != "cxx" else 0, (section, name, full, f"c/{file}.html#{anchor}".rstrip("#"), brief)))
@@ -91,7 +91,7 @@ def markdown(out: Path, page: str) -> str:
     title, references = PAGES[page]
     full = ", ".join(f"[`{name}`](../{link})" for name, link in references.items())
     lines = [
-        f'# {title}\n\nEvery public name with its first sentence. The full reference: {full}.\n\n<div class="names"></div>\n'
+        f'# Reference: {title}\n\nEvery public name with its first sentence. The full reference: {full}.\n\n<div class="names"></div>\n'
     ]
     sections: dict[str, list[Entry]] = {}
     for entry in entries:

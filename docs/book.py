@@ -116,6 +116,9 @@ def copied(page: str, source: Path, out: Path) -> None:
         place.write_text(api.markdown(out, place.stem))
         return
     text = landing.markdown() if page == "docs/landing.md" else (ROOT / page).read_text()
+    for above in (it for it in BELOW if page in below(it)):
+        up = f"*Part of [{heading(above)}]({os.path.relpath(above, Path(page).parent)}).*"
+        text = text.replace("\n", f"\n\n{up}\n", 1)
     linked = {link: (ROOT / page).parent.joinpath(link).resolve() for link in links(text)}
     unlinked = [it for it in below(page) if ROOT / it not in linked.values()]
     if unlinked:
