@@ -106,8 +106,8 @@ unsafe impl Versioned for ferry_kv_tensor {
 }
 
 /// Places a layer in a tensor: sets pairs, elements, element_bytes, address, blocks and the five strides. The caller
-/// sets name, group and stage. heads stays as it is if it is not 0; otherwise it becomes the tensor's heads times tp_size,
-/// which is right unless heads are replicated. The call reads the ranks and groups of `desc`, not its layers.
+/// sets name, group and stage. heads stays as it is if it is not 0; otherwise it becomes the tensor's heads times
+/// tp_size, which is right unless heads are replicated. The call reads the ranks and groups of `desc`, not its layers.
 ///
 /// FERRY_ERR_INVALID: order does not fit the tensor, or the tensor does not fit block_tokens or heads; the message
 /// names the dimension. ferry_kv_layout_new checks the rest of the layer.
