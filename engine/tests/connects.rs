@@ -106,16 +106,13 @@ fn an_unknown_name_is_unreachable_and_a_malformed_address_invalid() {
         "{error}"
     );
     assert_eq!(by_event(&engine, unknown, Some(PATIENCE)), told(&error));
-    for malformed in
-        ["", "nowhere", "127.0.0.1", "127.0.0.1:99999", "no.such.host.invalid:", "two words:1", "::1:1"]
-    {
+    // `config::address` has a table of these.
+    for malformed in ["", "nowhere", "127.0.0.1:0", "127.0.0.1:99999", "two words:1", "::1:1", "tcp://h:1"] {
         let error = engine.connect(malformed, Some(PATIENCE)).unwrap_err();
-        assert_eq!(
-            (error.status, error.message),
-            (Status::Invalid, format!("address: {malformed:?} is no \"host:port\""))
-        );
-        let error = engine.connect_async(malformed, Some(PATIENCE), &queue, 5).unwrap_err();
-        assert_eq!(error.status, Status::Invalid, "{error}");
+        assert!(error.message.starts_with(&format!("address: {malformed:?} ")), "{error}");
+        assert!(error.status == Status::Invalid && error.message.contains(": write "), "{error}");
+        let told_at_once = engine.connect_async(malformed, Some(PATIENCE), &queue, 5).unwrap_err();
+        assert_eq!(told(&told_at_once), told(&error));
     }
     assert_eq!(queue.drain(&mut Vec::new(), 8), 0, "a call that fails reports nothing to the queue");
 }

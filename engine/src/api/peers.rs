@@ -3,7 +3,7 @@
 use super::unrest::name_of;
 use super::Engine;
 use crate::command::{Answer, Command, Reply};
-use crate::config::is_address;
+use crate::config::check_address;
 use crate::notify::{Event, EventBody, Queue};
 use crate::peer::{Peer, PeerState};
 use crate::status::{Error, Result, Status};
@@ -101,9 +101,7 @@ impl Engine {
     /// Returns where the address leads; None if its name must be looked up. INVALID for a text that is no host:port.
     fn resolve_open(&self, address: &str) -> Result<Option<Vec<SocketAddr>>> {
         self.context()?;
-        if !is_address(address) {
-            return Err(Error::invalid(format!("address: {address:?} is no \"host:port\"")));
-        }
+        check_address(address, "address")?;
         let found = names::numeric(address).transpose();
         let found = found.map_err(|error| Error::unreachable(address, &error))?;
         Ok(found.map(|found| vec![found]))
