@@ -2,7 +2,7 @@
 
 use crate::pointers::{copy_text, text};
 use crate::versioned::Versioned;
-use ::ferry_directory::{read_pem, DirectoryOptions, DirectoryInfo, Entry};
+use ::ferry_directory::{read_pem, DirectoryInfo, DirectoryOptions, Entry};
 use engine::status::Result;
 use engine::Error;
 use std::ffi::c_char;
