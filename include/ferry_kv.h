@@ -1320,7 +1320,7 @@ ferry_status ferry_directory_connect(ferry_directory *directory,
                                      ferry_error *error);
 
 /// Lists the entries whose names begin with `prefix`, in order of the names; "" lists all. Returns lists as
-/// ferry_config_settings does.
+/// ferry_config_settings does. FERRY_ERR_INVALID: no name can begin with `prefix`.
 ferry_status ferry_directory_list(const ferry_directory *directory,
                                   const char *prefix,
                                   ferry_directory_entry *out_entries,
