@@ -21,10 +21,11 @@ constexpr std::uint64_t tokens = 100;
 
 // How one side lays its cache out. The rest of a layout is the model's.
 struct Side {
-    std::uint32_t ranks, block_tokens, arrangement;
+    std::uint32_t ranks, block_tokens;
+    kv::Arrangement arrangement;
 };
-constexpr Side prefill_side = {prefill_ranks, 16, FERRY_KV_BLOCK_PAIR_HEAD_TOKEN};
-constexpr Side decode_side = {1, 32, FERRY_KV_PAIR_BLOCK_TOKEN_HEAD};
+constexpr Side prefill_side = {prefill_ranks, 16, kv::Arrangement::block_pair_head_token};
+constexpr Side decode_side = {1, 32, kv::Arrangement::pair_block_token_head};
 
 // One rank: an engine, memory for the layers, and the cache over both.
 struct Worker {
@@ -86,7 +87,7 @@ private:
     {
         const std::size_t block = ids[token / side.block_tokens], offset = token % side.block_tokens;
         const std::size_t here = heads_here(), in_block = side.block_tokens;
-        if (side.arrangement == FERRY_KV_BLOCK_PAIR_HEAD_TOKEN)
+        if (side.arrangement == kv::Arrangement::block_pair_head_token)
             return (((block * 2 + pair) * here + head) * in_block + offset) * elements;
         return (((pair * blocks + block) * in_block + offset) * here + head) * elements;
     }
@@ -115,7 +116,7 @@ template <class Told> void prefill(std::uint32_t rank, Told told)
     if (request.bytes().size() != sizeof id.bytes) throw std::runtime_error("the request is no id");
     std::memcpy(id.bytes, request.bytes().data(), sizeof id.bytes);
 
-    worker.cache.offer(id, kv::Blocks(worker.ids)).value();
+    worker.cache.offer(id, kv::BlockList(worker.ids)).value();
     for (std::uint32_t layer = 0; layer < layers; layer++) {
         worker.walk(layer, [](float &element, float value) { element = value; }); // the model computes
         worker.cache.ready(id, tokens, layer, layer + 1).value();                 // and the layer goes
@@ -132,7 +133,7 @@ void decode(const std::vector<std::string> &addresses)
     // This program is its own router: it draws the id, and tells it to the producer's ranks.
     const kv::Id id = kv::new_id().value();
     const auto options = kv::TakeOptions().layers().deadline(60s);
-    worker.cache.take(id, producers, kv::Blocks(worker.ids), tokens, options).value();
+    worker.cache.take(id, producers, kv::BlockList(worker.ids), tokens, options).value();
     for (const ferry::Peer &producer : producers) producer.notify({id.bytes, sizeof id.bytes}).value();
     await_end(worker, FERRY_KV_EVENT_RECEIVED);
     for (std::uint32_t layer = 0; layer < layers; layer++)

@@ -18,7 +18,7 @@ struct Host {
     Model model;
     std::vector<std::uint32_t> memory;
     kv::Layout layout;
-    std::vector<kv::Blocks> lists;
+    std::vector<kv::BlockList> lists;
 };
 
 kv::Part part_of(const Host &source, const Host &target, std::uint64_t first, std::uint64_t end)
@@ -59,8 +59,8 @@ void reshard(Shape from, Shape to, std::uint64_t first, std::uint64_t end)
             (void)copy(must(plan.lower(source.layout, target.layout, part_of(source, target, first, end))));
         }
         EXPECT_EQ(target.memory, target.model.expected(first, end))
-            << "rank " << rank << " of " << to.tp << ", from " << from.tp << ", arrangements " << from.arrangement
-            << " and " << to.arrangement << ", blocks of " << from.block_tokens << " and " << to.block_tokens;
+            << "rank " << rank << " of " << to.tp << ", from " << from.tp << ", arrangements "
+            << static_cast<int>(from.arrangement) << " and " << static_cast<int>(to.arrangement) << ", blocks of " << from.block_tokens << " and " << to.block_tokens;
     }
 }
 
@@ -124,7 +124,7 @@ TEST(Layouts, EveryFieldOfTheDescriptionArrives)
     differs([](kv::Description &d) { d.layers[0].element_bytes = 2; });
     differs([](kv::Description &d) { d.layers[0].blocks = 3; });
     differs([](kv::Description &d) { d.layers[0].pairs = 1; });
-    differs([](kv::Description &d) { d.layers[0].arrangement = FERRY_KV_PAIR_BLOCK_TOKEN_HEAD; });
+    differs([](kv::Description &d) { d.layers[0].arrangement = kv::Arrangement::pair_block_token_head; });
     differs([&](kv::Description &d) { d.layers[0].address = memory.data() + 1; });
 }
 
@@ -136,7 +136,7 @@ TEST(Layouts, LayersOfOtherStagesNeedNoMemory)
     desc.pp_size = 2;
     desc.layers[2].stage = 1;
     desc.layers[2].address = nullptr;
-    desc.layers[2].arrangement = 99;
+    desc.layers[2].arrangement = static_cast<kv::Arrangement>(99);
     EXPECT_TRUE(kv::Layout::create(desc).ok());
     desc.layers[1].address = nullptr;
     EXPECT_EQ(kv::Layout::create(desc).status(), FERRY_ERR_INVALID);
@@ -155,12 +155,13 @@ TEST(Layouts, WhatIsWrongIsNamed)
               "INVALID: layers[1].name has a zero");
     EXPECT_EQ(refused([](kv::Description &d) { d.model = std::string("\0", 1); }), "INVALID: model has a zero");
     EXPECT_EQ(refused([](kv::Description &d) { d.rope = std::string("r\0", 2); }), "INVALID: rope has a zero");
-    EXPECT_EQ(refused([](kv::Description &d) { d.layers[2].arrangement = 9; }),
-              "INVALID: layers[2]: arrangement is 9, which is none of FERRY_KV_*");
+    const std::string unknown =
+        refused([](kv::Description &d) { d.layers[2].arrangement = static_cast<kv::Arrangement>(9); });
+    EXPECT_EQ(unknown.rfind("INVALID: layers[2], model.layers.2.mla: arrangement is 9", 0), 0u) << unknown;
     const std::string group = refused([](kv::Description &d) { d.layers[2].group = 3; });
     EXPECT_NE(group.find("model.layers.2.mla"), std::string::npos) << group;
     const std::string overlap = refused([](kv::Description &d) {
-        d.layers[0].arrangement = 0;
+        d.layers[0].arrangement = kv::Arrangement::none;
         d.layers[0].strides = {8, 8, 8, 8, 4};
     });
     EXPECT_NE(overlap.find("model.layers.0.attn"), std::string::npos) << overlap;
@@ -172,19 +173,23 @@ TEST(Layouts, WhatIsWrongIsNamed)
 
 TEST(Plans, MovesEqualTheModel)
 {
-    for (std::uint32_t from = FERRY_KV_PAIR_BLOCK_TOKEN_HEAD; from <= FERRY_KV_BLOCK_HEAD_PAIR_TOKEN; from++)
-        for (std::uint32_t to = FERRY_KV_PAIR_BLOCK_TOKEN_HEAD; to <= FERRY_KV_BLOCK_HEAD_PAIR_TOKEN; to++) {
+    using kv::Arrangement;
+    constexpr Arrangement all[] = {Arrangement::pair_block_token_head, Arrangement::pair_block_head_token,
+                                   Arrangement::block_pair_token_head, Arrangement::block_pair_head_token,
+                                   Arrangement::block_head_pair_token};
+    for (const Arrangement from : all)
+        for (const Arrangement to : all) {
             reshard({2, 8, from}, {1, 12, to}, 0, kv_tokens);
             reshard({1, 16, from}, {4, 4, to, 3}, 0, kv_tokens);
         }
-    reshard({4, 8, FERRY_KV_BLOCK_PAIR_TOKEN_HEAD, 1}, {2, 8, FERRY_KV_BLOCK_PAIR_TOKEN_HEAD, 2}, 0, kv_tokens);
+    reshard({4, 8, kv::Arrangement::block_pair_token_head, 1}, {2, 8, kv::Arrangement::block_pair_token_head, 2}, 0, kv_tokens);
     reshard({1, 8}, {1, 8}, 0, kv_tokens);
 }
 
 TEST(Plans, APartOfTheTokens)
 {
-    reshard({2, 8}, {1, 12, FERRY_KV_PAIR_BLOCK_TOKEN_HEAD}, 17, kv_tokens);
-    reshard({2, 8}, {1, 12, FERRY_KV_PAIR_BLOCK_TOKEN_HEAD}, 60, 61 + 14);
+    reshard({2, 8}, {1, 12, kv::Arrangement::pair_block_token_head}, 17, kv_tokens);
+    reshard({2, 8}, {1, 12, kv::Arrangement::pair_block_token_head}, 60, 61 + 14);
 }
 
 TEST(Plans, APartOfTheLayers)
@@ -238,10 +243,10 @@ TEST(Plans, WhatDoesNotFitIsRefused)
 
     const kv::Plan plan = must(kv::Plan::create(source.layout, target.layout));
     kv::Part part = part_of(source, target, 0, kv_tokens);
-    part.source = {part.source.data(), 2};
+    part.source = ferry::Span<const kv::BlockList>(source.lists.data(), 2);
     EXPECT_EQ(why(plan.lower(source.layout, target.layout, part)),
               "INVALID: the lists of source and target blocks have different lengths");
-    part.target = {part.target.data(), 2};
+    part.target = ferry::Span<const kv::BlockList>(target.lists.data(), 2);
     EXPECT_EQ(plan.lower(source.layout, target.layout, part).status(), FERRY_ERR_INVALID);
     part = part_of(source, target, 0, kv_tokens + 8);
     EXPECT_EQ(plan.lower(source.layout, target.layout, part).status(), FERRY_ERR_INVALID);
