@@ -292,20 +292,20 @@ private:
                from.blocks,   to.block,      to.pair,            to.head,    to.token,
                to.element};
         // Without an address the strides are not used. ferry_kv_layout_new reports a wrong group, with its layer.
-        if (from.address == nullptr || from.group >= desc.group_count) return true;
+        const bool has_tensor = !from.order.empty() || !from.shape.empty();
+        if (from.group >= desc.group_count || (from.address == nullptr && !has_tensor)) return true;
         Result<void> made;
-        if (!from.order.empty() || !from.shape.empty()) {
-            const bool strided = !from.steps.empty();
+        if (has_tensor) {
             const ferry_kv_tensor tensor = {sizeof tensor,       from.element_bytes, out.address,
                                             from.order.c_str(),  from.shape.size(),  from.shape.data(),
-                                            strided ? from.steps.data() : nullptr};
-            if (strided && from.steps.size() != from.shape.size())
-                made.fail(FERRY_ERR_INVALID, "strides and shape have different lengths");
-            else
+                                            from.steps.empty() ? nullptr : from.steps.data()};
+            if (from.steps.empty() || from.steps.size() == from.shape.size())
                 made = detail::run(ferry_kv_layer_of, &desc, &tensor, &out);
+            else
+                made.fail(FERRY_ERR_INVALID, "strides and shape have different lengths");
         } else if (from.arrangement != Arrangement::none) {
             made = detail::run(ferry_kv_layer_arrange, &desc, detail::number(from.arrangement), &out);
-        } else if (from.strides.block == 0 && from.strides.element == 0) {
+        } else if (to.block == 0 && to.element == 0) {
             made.fail(FERRY_ERR_INVALID, "neither arrangement nor strides are set; Layer::of needs neither");
         }
         if (made) return true;

@@ -4,7 +4,9 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
 #include <set>
+#include <sstream>
 #include <unordered_set>
 
 namespace {
@@ -140,6 +142,44 @@ TEST(Layouts, LayersOfOtherStagesNeedNoMemory)
     EXPECT_TRUE(kv::Layout::create(desc).ok());
     desc.layers[1].address = nullptr;
     EXPECT_EQ(kv::Layout::create(desc).status(), FERRY_ERR_INVALID);
+}
+
+// A tensor in words makes the same layout as an arrangement, contiguous or with its strides.
+TEST(Layouts, ATensorInWordsMakesTheSame)
+{
+    const std::pair<kv::Arrangement, const char *> orders[] = {
+        {kv::Arrangement::pair_block_token_head, "pair block token head element"},
+        {kv::Arrangement::pair_block_head_token, "pair block head token element"},
+        {kv::Arrangement::block_pair_token_head, "block pair token head element"},
+        {kv::Arrangement::block_pair_head_token, "block pair head token element"},
+        {kv::Arrangement::block_head_pair_token, "block head pair token element"}};
+    for (const auto &[arrangement, order] : orders) {
+        const Model model({2, 8, arrangement}, 1);
+        std::vector<std::uint32_t> memory(model.size);
+        const kv::Description desc = model.describe(memory.data());
+        for (const bool strided : {false, true}) {
+            kv::Description in_words = desc;
+            for (std::uint32_t i = 0; i < model_layer_count; i++) {
+                const std::map<std::string, std::uint64_t> sizes = {{"block", kv_blocks},
+                                                                    {"pair", model_layers[i].pairs},
+                                                                    {"head", model.heads(i)},
+                                                                    {"token", 8},
+                                                                    {"element", kv_elements}};
+                std::vector<std::uint64_t> shape, strides;
+                std::istringstream words(order);
+                for (std::string word; words >> word;) shape.push_back(sizes.at(word));
+                for (std::uint64_t inside = sizeof(std::uint32_t), at = shape.size(); strided && at-- > 0;) {
+                    strides.insert(strides.begin(), inside);
+                    inside *= shape[at];
+                }
+                const auto *data = static_cast<const std::uint32_t *>(desc.layers[i].address);
+                in_words.layers[i] = kv::Layer::of(desc.layers[i].name, order, data, shape, strides);
+                in_words.layers[i].group = i;
+            }
+            EXPECT_EQ(must(must(kv::Layout::create(in_words)).exported()), must(model.layout(memory.data()).exported()))
+                << order;
+        }
+    }
 }
 
 TEST(Layouts, WhatIsWrongIsNamed)
@@ -301,4 +341,7 @@ TEST(Ids, AreRandomAndComparable)
     EXPECT_EQ(ids.size(), 2u);
     EXPECT_EQ(ids.count(second), 1u);
     EXPECT_NE(std::hash<kv::Id>()(first), std::hash<kv::Id>()(second));
+    EXPECT_EQ(must(kv::Id::parse(to_string(first))), first);
+    EXPECT_EQ(to_string(kv::Id()), std::string(32, '0'));
+    EXPECT_EQ(kv::Id::parse("12").status(), FERRY_ERR_INVALID);
 }

@@ -22,8 +22,24 @@ compile() { # program, then flags and sources
     shift
     "$CXX" "${warnings[@]}" -I"$root/include" -I"$here" "$@" "$out/libferry.so.0" -Wl,-rpath,"$out" -pthread -o "$program"
 }
+refused() { # the compiler refuses each case of refused.cpp, and says why
+    local check=("$CXX" "${warnings[@]}" -I"$root/include" -std=c++17 -fsyntax-only "$here/refused.cpp") case words cases=0
+    "${check[@]}" || return 1
+    while read -r case words; do
+        cases=$((cases + 1))
+        if "${check[@]}" -D"CASE=$case" 2>"$out/refused.err"; then
+            echo "refused.cpp: the compiler takes case $case"
+            return 1
+        fi
+        grep -qE "$words" "$out/refused.err" || { cat "$out/refused.err"; echo "case $case lacks: $words"; return 1; }
+    done < <(sed -nE 's/^#(el)?if CASE == ([0-9]+) \/\/ /\2 /p' "$here/refused.cpp")
+    echo "refused: $cases passed"
+    [ $cases -gt 0 ]
+}
+refused
 compile suite -std=c++17 "${sanitizers[@]}" "$here/suite.cpp" "$here/lifetimes.cpp" "$here/count.cpp" -lgtest -lgtest_main
-kv_suite=("$here/kv_layouts.cpp" "$here/kv_handoff.cpp" "$here/kv_timeline.cpp" "$here/directory.cpp")
+kv_suite=("$here/kv_layouts.cpp" "$here/kv_handoff.cpp" "$here/kv_timeline.cpp" "$here/directory.cpp"
+    "$here/mistakes.cpp")
 compile kv-suite -std=c++17 "${sanitizers[@]}" "${kv_suite[@]}" -lgtest -lgtest_main
 standin=$target/standin
 "$root/tests/standin/build.sh" "$standin"
