@@ -9,10 +9,12 @@
 
 #ifdef ASCEND
 static constexpr ferry::MemoryKind KIND = ferry::MemoryKind::ascend;
-static constexpr ferry::StartAfter AFTER_EVENT = ferry::StartAfter::acl_event, AFTER_STREAM = ferry::StartAfter::acl_stream;
+static constexpr ferry::StartAfter AFTER_EVENT = ferry::StartAfter::acl_event;
+static constexpr ferry::StartAfter AFTER_STREAM = ferry::StartAfter::acl_stream;
 #else
 static constexpr ferry::MemoryKind KIND = ferry::MemoryKind::cuda;
-static constexpr ferry::StartAfter AFTER_EVENT = ferry::StartAfter::cuda_event, AFTER_STREAM = ferry::StartAfter::cuda_stream;
+static constexpr ferry::StartAfter AFTER_EVENT = ferry::StartAfter::cuda_event;
+static constexpr ferry::StartAfter AFTER_STREAM = ferry::StartAfter::cuda_stream;
 #endif
 
 // More than a piece of staging memory.
@@ -116,7 +118,7 @@ struct Devices : Pair {
 TEST(Devices, MemoryIsMovedBothWays)
 {
     Devices devices(LENGTH);
-    EXPECT_EQ(devices.there.kind, KIND);
+    EXPECT_EQ(ferry::MemoryKind(devices.there.kind), KIND);
     EXPECT_EQ(devices.there.device, 1);
     EXPECT_EQ(devices.remote.kind, static_cast<std::uint32_t>(FERRY_MEMORY_HOST));
     devices.a_device.put(words(LENGTH, 1));
@@ -177,7 +179,7 @@ TEST(Devices, AWrongStatementIsRefused)
 }
 
 // A transfer waits for the pending writes of a stream, by the stream's event or by the stream itself.
-static void starts_after(std::uint32_t kind)
+static void starts_after(ferry::StartAfter kind)
 {
     Devices devices(SMALL);
     Stream stream;
@@ -214,7 +216,7 @@ TEST(Streams, AnotherThreadNamesAnEventRatherThanTheStream)
     Devices devices(SMALL);
     Stream stream;
     const void *event = stream.write(devices.a_device, words(SMALL, 7));
-    const auto write = [&](std::uint32_t kind, const void *handle) {
+    const auto write = [&](ferry::StartAfter kind, const void *handle) {
         return devices.peer.write(devices.request, ferry::TransferOptions().start_after(kind, handle));
     };
     std::thread([&] {
@@ -249,9 +251,10 @@ TEST(Streams, AStreamWaitsForATransfer)
 TEST(Streams, WhatIsNoEventIsRefused)
 {
     Pair pair;
-    const auto submit = [&](std::uint32_t kind) {
-        return pair.peer.submit(ferry::Op::write, pair.range(0, 0, 8), ferry::TransferOptions().start_after(kind, nullptr));
+    const auto submit = [&](ferry::StartAfter kind) {
+        return pair.peer.submit(ferry::Op::write, pair.range(0, 0, 8),
+                                ferry::TransferOptions().start_after(kind, nullptr));
     };
     EXPECT_EQ(submit(AFTER_EVENT).status(), FERRY_ERR_INVALID);
-    EXPECT_EQ(submit(99).status(), FERRY_ERR_INVALID);
+    EXPECT_EQ(submit(static_cast<ferry::StartAfter>(99)).status(), FERRY_ERR_INVALID);
 }

@@ -8,6 +8,7 @@
 #include <thread>
 
 using namespace std::chrono_literals;
+using kv::Arrangement;
 
 namespace {
 
@@ -69,8 +70,8 @@ TEST(Handoffs, WhatIsTakenEqualsWhatWasOffered)
 {
     for (const kv::Mode mode : {kv::Mode::automatic, kv::Mode::pull, kv::Mode::push}) {
         hand_over({1, 8}, {1, 8}, mode);
-        hand_over({2, 8, kv::Arrangement::pair_block_token_head}, {1, 12, kv::Arrangement::block_head_pair_token}, mode);
-        hand_over({1, 16, kv::Arrangement::block_pair_head_token, 3}, {2, 4, kv::Arrangement::pair_block_head_token}, mode);
+        hand_over({2, 8, Arrangement::pair_block_token_head}, {1, 12, Arrangement::block_head_pair_token}, mode);
+        hand_over({1, 16, Arrangement::block_pair_head_token, 3}, {2, 4, Arrangement::pair_block_head_token}, mode);
     }
 }
 
@@ -474,7 +475,8 @@ TEST(Arguments, WhatIsWrongIsNamed)
     EXPECT_EQ(two.consumer.cache.take(two.id, {}, lists, kv_tokens).status(), FERRY_ERR_INVALID);
     EXPECT_EQ(two.consumer.cache.take(two.id, two.peer, {}, kv_tokens).status(), FERRY_ERR_INVALID);
     EXPECT_EQ(two.consumer.cache.take(two.id, two.peer, lists, kv_tokens + 100).status(), FERRY_ERR_INVALID);
-    EXPECT_EQ(said(two.consumer.cache.take(two.id, two.peer, lists, kv_tokens, kv::TakeOptions().mode(static_cast<kv::Mode>(3)))),
+    const auto no_mode = kv::TakeOptions().mode(static_cast<kv::Mode>(3));
+    EXPECT_EQ(said(two.consumer.cache.take(two.id, two.peer, lists, kv_tokens, no_mode)),
               "INVALID: options.mode is 3, which is none of FERRY_KV_MODE_*");
     EXPECT_EQ(said(two.consumer.cache.offer(two.id, lists, kv::OfferOptions().only({}))),
               "INVALID: only has no peers: nobody could take the offer");

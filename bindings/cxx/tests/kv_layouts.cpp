@@ -62,7 +62,8 @@ void reshard(Shape from, Shape to, std::uint64_t first, std::uint64_t end)
         }
         EXPECT_EQ(target.memory, target.model.expected(first, end))
             << "rank " << rank << " of " << to.tp << ", from " << from.tp << ", arrangements "
-            << static_cast<int>(from.arrangement) << " and " << static_cast<int>(to.arrangement) << ", blocks of " << from.block_tokens << " and " << to.block_tokens;
+            << static_cast<int>(from.arrangement) << " and " << static_cast<int>(to.arrangement)
+            << ", blocks of " << from.block_tokens << " and " << to.block_tokens;
     }
 }
 
@@ -222,7 +223,8 @@ TEST(Plans, MovesEqualTheModel)
             reshard({2, 8, from}, {1, 12, to}, 0, kv_tokens);
             reshard({1, 16, from}, {4, 4, to, 3}, 0, kv_tokens);
         }
-    reshard({4, 8, kv::Arrangement::block_pair_token_head, 1}, {2, 8, kv::Arrangement::block_pair_token_head, 2}, 0, kv_tokens);
+    const Arrangement usual = Arrangement::block_pair_token_head;
+    reshard({4, 8, usual, 1}, {2, 8, usual, 2}, 0, kv_tokens);
     reshard({1, 8}, {1, 8}, 0, kv_tokens);
 }
 

@@ -5,7 +5,8 @@
 namespace kv = ferry::kv;
 
 // The same calls as they should be.
-inline void accepted(const ferry::Engine &engine, const ferry::Peer &peer, const ferry::Request &request, const kv::Id &id)
+inline void accepted(const ferry::Engine &engine, const ferry::Peer &peer, const ferry::Request &request,
+                     const kv::Id &id)
 {
     const std::string told = "layer " + std::to_string(7);
     const std::vector<std::uint32_t> ids = {1, 2};
