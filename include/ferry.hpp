@@ -9,6 +9,8 @@
  *   else here throws, except std::bad_alloc where a std::string or std::vector is returned.
  * - Ownership. A type that owns a resource is move-only and releases it in its destructor. An engine and the
  *   objects made from it are destroyed in any order: each object keeps its engine alive.
+ * - Views. A list or text is borrowed for the length of a call. What options keep is borrowed until the call that takes
+ *   them; a temporary does not compile there.
  * - Threads. Calls are const: any thread may make them at any time on one object. Moving, assigning and
  *   destroying an object needs exclusive access.
  * - Waiting. A timeout is any std::chrono duration, or ferry::forever; zero only looks. The documentation
