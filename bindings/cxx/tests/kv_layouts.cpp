@@ -145,7 +145,7 @@ TEST(Layouts, LayersOfOtherStagesNeedNoMemory)
     EXPECT_EQ(kv::Layout::create(desc).status(), FERRY_ERR_INVALID);
 }
 
-// A tensor in words makes the same layout as an arrangement, contiguous or with its strides.
+// A tensor in words makes the same layout as an arrangement, and one with padding the same as strides.
 TEST(Layouts, ATensorInWordsMakesTheSame)
 {
     const std::pair<kv::Arrangement, const char *> orders[] = {
@@ -155,10 +155,10 @@ TEST(Layouts, ATensorInWordsMakesTheSame)
         {kv::Arrangement::block_pair_head_token, "block pair head token element"},
         {kv::Arrangement::block_head_pair_token, "block head pair token element"}};
     for (const auto &[arrangement, order] : orders) {
-        const Model model({2, 8, arrangement}, 1);
-        std::vector<std::uint32_t> memory(model.size);
-        const kv::Description desc = model.describe(memory.data());
-        for (const bool strided : {false, true}) {
+        for (const std::uint32_t padding : {0u, 3u}) {
+            const Model model({2, 8, arrangement, padding}, 1);
+            std::vector<std::uint32_t> memory(model.size);
+            const kv::Description desc = model.describe(memory.data());
             kv::Description in_words = desc;
             for (std::uint32_t i = 0; i < model_layer_count; i++) {
                 const std::map<std::string, std::uint64_t> sizes = {{"block", kv_blocks},
@@ -169,10 +169,9 @@ TEST(Layouts, ATensorInWordsMakesTheSame)
                 std::vector<std::uint64_t> shape, strides;
                 std::istringstream words(order);
                 for (std::string word; words >> word;) shape.push_back(sizes.at(word));
-                for (std::uint64_t inside = sizeof(std::uint32_t), at = shape.size(); strided && at-- > 0;) {
-                    strides.insert(strides.begin(), inside);
-                    inside *= shape[at];
-                }
+                if (padding != 0) strides = {(kv_elements + padding) * sizeof(std::uint32_t), sizeof(std::uint32_t)};
+                for (std::size_t at = 3; padding != 0 && at > 0; at--)
+                    strides.insert(strides.begin(), strides[0] * shape[at]);
                 const auto *data = static_cast<const std::uint32_t *>(desc.layers[i].address);
                 in_words.layers[i] = kv::Layer::of(desc.layers[i].name, order, data, shape, strides);
                 in_words.layers[i].group = i;
