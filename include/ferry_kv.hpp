@@ -305,7 +305,7 @@ private:
                 made.fail(FERRY_ERR_INVALID, "strides and shape have different lengths");
         } else if (from.arrangement != Arrangement::none) {
             made = detail::run(ferry_kv_layer_arrange, &desc, detail::number(from.arrangement), &out);
-        } else if (to.block == 0 && to.element == 0) {
+        } else if ((to.block | to.pair | to.head | to.token | to.element) == 0) {
             made.fail(FERRY_ERR_INVALID, "neither arrangement nor strides are set; Layer::of needs neither");
         }
         if (made) return true;
@@ -496,8 +496,8 @@ inline std::string to_string(const Id &id)
 /// A block of a group.
 using Block = ferry_kv_block;
 
-/// An event of an offer or a take, with its lists. operator-> gives the fields of ferry_kv_event. It may outlive
-/// the cache and the engine.
+/// An event of an offer or a take, with its lists. operator-> gives the fields of ferry_kv_event, such as `peer` and
+/// `rank`, which say who has ended the handoff. It may outlive the cache and the engine.
 class Event {
 public:
     Event() noexcept : c_(none()) {}
