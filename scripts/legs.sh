@@ -117,20 +117,22 @@ python() {
 }
 # Tests the plugin for NIXL under a stand-in for NIXL's core, and in the wheel.
 nixl() { scripts/setup.sh python && bindings/nixl/test.sh; }
-# Runs two programs in five languages, each with each; the legs of the languages build them. Rust's are those of
+# Runs three programs in five languages, each with each; the legs of the languages build them. Rust's are those of
 # `cargo test`.
 exchange() {
-    local program programs python=$target/python/venv/bin/python
+    local program command programs python=$target/python/venv/bin/python
     suite ferry-examples --test programs --no-run || return 1
     [ ! -x "$target/go/exchange" ] || export LD_LIBRARY_PATH=$target/go/prefix/lib
-    for program in exchange handoff; do
-        programs=("rust=$target/debug/$program" "c=$target/cxx-tests/$program-c" "c++=$target/cxx-tests/$program")
-        programs+=("python=$python bindings/python/examples/$program.py")
-        if [ -x "$target/go/$program" ]; then
-            programs+=("go=$target/go/$program")
-        else
-            echo "SKIPPED: the pairs with Go, because its program was not built"
-        fi
+    for program in exchange kv_handoff handoff; do
+        programs=()
+        for command in "rust=$target/debug/$program" "c=$target/cxx-tests/$program-c" "c++=$target/cxx-tests/$program" \
+            "python=$python bindings/python/examples/$program.py" "go=$target/go/$program"; do
+            if [ -e "${command##*[= ]}" ]; then
+                programs+=("$command")
+            else
+                echo "SKIPPED: $program with ${command%%=*}, because its program was not built"
+            fi
+        done
         "tests/$program.sh" "${programs[@]}" || return 1
     done
     FERRY_TRANSPORTS=tcp tests/handoff.sh "${programs[@]}"
