@@ -329,10 +329,10 @@ func (p Peer) Fence(ctx context.Context) error {
 
 // Close closes the session with the peer. Its transfers fail with ErrClosed; Close returns when they are
 // final.
-func (p Peer) Close() error { return p.Disconnect(context.Background()) }
+func (p Peer) Close() error { return p.CloseContext(context.Background()) }
 
-// Disconnect is Close with a context; if the context ends first, the peer is still closing: call again.
-func (p Peer) Disconnect(ctx context.Context) error {
+// CloseContext is Close with a context; if the context ends first, the peer is still closing: call again.
+func (p Peer) CloseContext(ctx context.Context) error {
 	return p.inTurns(ctx, "disconnect", func(e *C.ferry_engine, peer C.ferry_peer, timeout C.uint64_t, c *C.ferry_error) C.ferry_status {
 		return C.ferry_peer_close(e, peer, timeout, c)
 	})

@@ -64,7 +64,7 @@ func TestAChannelHasAQueueOfItsOwn(t *testing.T) {
 	last := &TransferOptions{Notify: []byte("last"), Channel: ChannelsMax - 1}
 	if transfer, err := p.peer.Submit(Write, nil, last); err != nil {
 		t.Fatal(err)
-	} else if result, err := transfer.Wait(soon(t)); err != nil || result.Notification != Delivered {
+	} else if result, err := transfer.Wait(soon(t)); err != nil || result.Notification != NotificationDelivered {
 		t.Fatal(result, err)
 	}
 	if _, err := p.peer.Write(soon(t), []Request{}, &TransferOptions{Notify: []byte{}, Channel: 1}); err != nil {

@@ -93,29 +93,29 @@ type State uint32
 
 // The final states; a transfer reaches exactly one.
 const (
-	Done      State = C.FERRY_STATE_DONE
-	Failed    State = C.FERRY_STATE_FAILED
-	Cancelled State = C.FERRY_STATE_CANCELLED
-	TimedOut  State = C.FERRY_STATE_TIMED_OUT
+	StateDone      State = C.FERRY_STATE_DONE
+	StateFailed    State = C.FERRY_STATE_FAILED
+	StateCancelled State = C.FERRY_STATE_CANCELLED
+	StateTimedOut  State = C.FERRY_STATE_TIMED_OUT
 )
 
 // Fence says why the memory is the caller's again.
 type Fence uint32
 
 const (
-	Confirmed Fence = C.FERRY_FENCE_CONFIRMED // the target said that nothing can land any more
-	Dead      Fence = C.FERRY_FENCE_DEAD      // the peer's process is known to be gone
-	Lease     Fence = C.FERRY_FENCE_LEASE     // the target's lease on the data has run out
+	FenceConfirmed Fence = C.FERRY_FENCE_CONFIRMED // the target said that nothing can land any more
+	FenceDead      Fence = C.FERRY_FENCE_DEAD      // the peer's process is known to be gone
+	FenceLease     Fence = C.FERRY_FENCE_LEASE     // the target's lease on the data has run out
 )
 
-// Delivery is the outcome of a transfer's notification.
-type Delivery uint32
+// Notification is the outcome of a transfer's notification.
+type Notification uint32
 
 const (
-	NoNotification Delivery = C.FERRY_NOTIFICATION_NONE      // the transfer had none
-	Delivered      Delivery = C.FERRY_NOTIFICATION_DELIVERED // the peer has it
-	NotSent        Delivery = C.FERRY_NOTIFICATION_NOT_SENT  // the peer doesn't have it, and never will
-	Unknown        Delivery = C.FERRY_NOTIFICATION_UNKNOWN   // given up, or peer lost, before the peer confirmed it
+	NotificationNone      Notification = C.FERRY_NOTIFICATION_NONE      // the transfer had none
+	NotificationDelivered Notification = C.FERRY_NOTIFICATION_DELIVERED // the peer has it
+	NotificationNotSent   Notification = C.FERRY_NOTIFICATION_NOT_SENT  // the peer doesn't have it, and never will
+	NotificationUnknown   Notification = C.FERRY_NOTIFICATION_UNKNOWN   // given up, or peer lost, before the peer confirmed it
 )
 
 // A Result is the outcome of a transfer.
@@ -123,7 +123,7 @@ type Result struct {
 	State          State
 	Status         Status
 	Fence          Fence
-	Notification   Delivery
+	Notification   Notification
 	Transport      Transport
 	BytesConfirmed uint64
 	RequestsFailed uint64
@@ -150,7 +150,7 @@ func newResult(r *C.ferry_result) Result {
 		State:          State(r.state),
 		Status:         Status(r.status),
 		Fence:          Fence(r.fence),
-		Notification:   Delivery(r.notification),
+		Notification:   Notification(r.notification),
 		Transport:      Transport(r.transport),
 		BytesConfirmed: uint64(r.bytes_confirmed),
 		RequestsFailed: uint64(r.requests_failed),

@@ -105,13 +105,13 @@ func (c *Cache) call(op string, f func(ce *C.ferry_error) C.ferry_status) error 
 	return failure(op, f(&ce), &ce)
 }
 
-// Close is Shutdown without a time limit.
-func (c *Cache) Close() error { return c.Shutdown(context.Background()) }
+// Close is CloseContext without a time limit.
+func (c *Cache) Close() error { return c.CloseContext(context.Background()) }
 
-// Shutdown closes the cache: new work is refused, and all offers and takes end. Then nothing touches their blocks, and
+// CloseContext closes the cache: new work is refused, and all offers and takes end. Then nothing touches their blocks, and
 // their events can still be taken. If the context ends first, the error is ErrBusy: the cache is still closing; call
 // again. For a closed cache it returns nil. The engine may be closed before or after.
-func (c *Cache) Shutdown(ctx context.Context) error {
+func (c *Cache) CloseContext(ctx context.Context) error {
 	c.closing.Lock()
 	defer c.closing.Unlock()
 	if c.handle == nil { // written under closing
@@ -171,7 +171,7 @@ func (c *Cache) handles(op, name string, peers []ferry.Peer) ([]C.ferry_peer, er
 }
 
 // lists pins the lists of blocks for C.
-func lists(m *arguments, blocks []Blocks) (*C.ferry_kv_block_list, C.uint64_t) {
+func lists(m *arguments, blocks []BlockList) (*C.ferry_kv_block_list, C.uint64_t) {
 	all := make([]C.ferry_kv_block_list, len(blocks))
 	for i, of := range blocks {
 		all[i] = C.ferry_kv_block_list{struct_size: C.sizeof_ferry_kv_block_list, first_token: C.uint64_t(of.FirstToken),

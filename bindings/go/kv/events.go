@@ -22,7 +22,7 @@ const (
 	EventSent      EventKind = C.FERRY_KV_EVENT_SENT      // for an offer: all takers have it
 	EventReceived  EventKind = C.FERRY_KV_EVENT_RECEIVED  // for a take: all of its tokens are in their blocks
 	EventFailed    EventKind = C.FERRY_KV_EVENT_FAILED    // Status and Message say why
-	EventCancelled EventKind = C.FERRY_KV_EVENT_CANCELLED // by Abort, Cancel, a context, or because the cache was closed
+	EventCancelled EventKind = C.FERRY_KV_EVENT_CANCELLED // by CancelOffer, CancelTake, a context, or because the cache was closed
 	EventExpired   EventKind = C.FERRY_KV_EVENT_EXPIRED   // for an offer: its lease was over, or it was reclaimed
 	EventPeerLost  EventKind = C.FERRY_KV_EVENT_PEER_LOST // nothing that the peer sends can land here any more
 )
@@ -106,11 +106,11 @@ func (c *Cache) taken(op string) (Event, bool, error) {
 	return event, true, nil
 }
 
-// Wait waits for the next event and takes it. The goroutine is parked, and holds no thread. Several goroutines may call
+// Next waits for the next event and takes it. The goroutine is parked, and holds no thread. Several goroutines may call
 // it; each event goes to one of them. If the context ends, the error holds the context's error, and no event is lost.
-// Wait returns ErrClosed as Poll does; closing the cache ends the wait.
-func (c *Cache) Wait(ctx context.Context) (Event, error) {
-	const op = "wait"
+// Next returns ErrClosed as Poll does; closing the cache ends the wait.
+func (c *Cache) Next(ctx context.Context) (Event, error) {
+	const op = "next"
 	var (
 		event Event
 		ok    bool
@@ -135,11 +135,11 @@ type StateKind uint32
 
 // The kinds of states.
 const (
-	Unknown StateKind = C.FERRY_KV_STATE_UNKNOWN // no offer and no take, or one that ended long ago
-	Offered StateKind = C.FERRY_KV_STATE_OFFERED // an offer that has not ended: Sealed and Takers are set
-	Taking  StateKind = C.FERRY_KV_STATE_TAKING  // a take that has not ended: ValidTokens is set
-	Ending  StateKind = C.FERRY_KV_STATE_ENDING  // stopped; the blocks are not the caller's yet
-	Ended   StateKind = C.FERRY_KV_STATE_ENDED   // Event is set; it may not have been taken yet
+	StateUnknown StateKind = C.FERRY_KV_STATE_UNKNOWN // no offer and no take, or one that ended long ago
+	StateOffered StateKind = C.FERRY_KV_STATE_OFFERED // an offer that has not ended: Sealed and Takers are set
+	StateTaking  StateKind = C.FERRY_KV_STATE_TAKING  // a take that has not ended: ValidTokens is set
+	StateEnding  StateKind = C.FERRY_KV_STATE_ENDING  // stopped; the blocks are not the caller's yet
+	StateEnded   StateKind = C.FERRY_KV_STATE_ENDED   // Event is set; it may not have been taken yet
 )
 
 // A State is what a cache knows of an ID.
@@ -154,10 +154,10 @@ type State struct {
 	Event EventKind
 }
 
-// Status returns what the cache knows of an ID.
-func (c *Cache) Status(id ID) (State, error) {
+// State returns what the cache knows of an ID.
+func (c *Cache) State(id ID) (State, error) {
 	state := C.ferry_kv_state{struct_size: C.sizeof_ferry_kv_state}
-	err := c.call("status", func(ce *C.ferry_error) C.ferry_status {
+	err := c.call("state", func(ce *C.ferry_error) C.ferry_status {
 		return C.ferry_kv_get_state(c.handle, id.c(), &state, ce)
 	})
 	if err != nil {

@@ -136,13 +136,13 @@ func draw(cache *kv.Cache) (string, error) {
 
 func take(ctx context.Context, cache *kv.Cache, id kv.ID, producer ferry.Peer) error {
 	const tokens = exampleTokens
-	err := cache.Take(ctx, id, []ferry.Peer{producer}, []kv.Blocks{{IDs: []uint32{1, 6}}}, tokens, nil)
+	err := cache.Take(ctx, id, []ferry.Peer{producer}, []kv.BlockList{{IDs: []uint32{1, 6}}}, tokens, nil)
 	return err
 }
 
 func offer(cache *kv.Cache, id kv.ID, compute func(layer uint32)) error {
 	const layers, tokens = exampleLayers, exampleTokens
-	if err := cache.Offer(id, []kv.Blocks{{IDs: []uint32{5, 0, 3}}}, nil); err != nil {
+	if err := cache.Offer(id, []kv.BlockList{{IDs: []uint32{5, 0, 3}}}, nil); err != nil {
 		return err
 	}
 	for layer := range uint32(layers) {
@@ -156,7 +156,7 @@ func offer(cache *kv.Cache, id kv.ID, compute func(layer uint32)) error {
 
 func await(ctx context.Context, cache *kv.Cache) error {
 	for {
-		event, err := cache.Wait(ctx)
+		event, err := cache.Next(ctx)
 		if err != nil {
 			return err
 		}

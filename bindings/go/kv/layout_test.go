@@ -31,6 +31,14 @@ func newHost(t testing.TB, of shape, rank int) *host {
 
 func (h *host) address() uint64 { return uint64(uintptr(unsafe.Pointer(&h.memory[0]))) }
 
+// pairs has both sides' lists of each group of the source's lists.
+func pairs(source, target []kv.BlockList) (both []kv.BlockPairs) {
+	for i := range source {
+		both = append(both, kv.BlockPairs{Source: source[i], Target: target[i]})
+	}
+	return both
+}
+
 // copied applies the moves; returns the bytes.
 func copied(t testing.TB, moves []kv.Move, source, target *host) (sum uint64) {
 	t.Helper()
@@ -65,7 +73,7 @@ func reshard(t *testing.T, from, to shape, first, end int) {
 		must(t, err)
 		for _, sender := range senders {
 			source := sources[sender]
-			part := &kv.Part{FirstToken: uint64(first), EndToken: uint64(end), Source: source.lists(), Target: target.lists()}
+			part := &kv.Part{FirstToken: uint64(first), EndToken: uint64(end), Blocks: pairs(source.lists(), target.lists())}
 			moves, err := plan.Lower(source.layout, target.layout, part)
 			must(t, err)
 			copied(t, moves, source, target)
@@ -96,7 +104,7 @@ func TestAPartOfTheLayers(t *testing.T) {
 	plan, err := kv.NewPlan(source.layout, target.layout)
 	must(t, err)
 	expected := make([]uint32, target.size)
-	part := &kv.Part{EndToken: tokens, Source: source.lists(), Target: target.lists()}
+	part := &kv.Part{EndToken: tokens, Blocks: pairs(source.lists(), target.lists())}
 	for layer := range model {
 		part.FirstLayer, part.EndLayer = uint32(layer), uint32(layer+1)
 		moves, err := plan.Lower(source.layout, target.layout, part)
@@ -289,10 +297,9 @@ func TestWhatDoesNotFitIsRefused(t *testing.T) {
 	lists := source.lists()
 	for i, part := range []*kv.Part{
 		nil,
-		{EndToken: tokens, Source: lists[:2], Target: lists},
-		{EndToken: tokens, Source: lists[:2], Target: lists[:2]},
-		{EndToken: tokens + 8, Source: lists, Target: lists},
-		{FirstToken: 1, EndToken: 0, Source: lists, Target: lists},
+		{EndToken: tokens, Blocks: pairs(lists[:2], lists)},
+		{EndToken: tokens + 8, Blocks: pairs(lists, lists)},
+		{FirstToken: 1, EndToken: 0, Blocks: pairs(lists, lists)},
 	} {
 		if _, err := plan.Lower(source.layout, target.layout, part); !errors.Is(err, ferry.ErrInvalid) {
 			t.Errorf("%d: %v", i, err)
@@ -314,12 +321,12 @@ func TestTheCollectorFreesWhatNobodyHas(t *testing.T) {
 		must(t, err)
 		plan, err := kv.NewPlan(layout, layout)
 		must(t, err)
-		first := make([]kv.Blocks, len(model))
+		first := make([]kv.BlockPairs, len(model))
 		for i := range first {
-			first[i].IDs = []uint32{0}
+			first[i].Source.IDs, first[i].Target.IDs = []uint32{0}, []uint32{0}
 		}
 		for range 4 {
-			moves, err := plan.Lower(layout, layout, &kv.Part{EndToken: 8, Source: first, Target: first})
+			moves, err := plan.Lower(layout, layout, &kv.Part{EndToken: 8, Blocks: first})
 			if err != nil || len(moves) != len(d.Layers) {
 				t.Fatal(len(moves), err)
 			}

@@ -21,11 +21,11 @@ const (
 	TimelineOffered TimelineKind = C.FERRY_KV_TIMELINE_OFFERED // an offer was made
 	TimelineTaken   TimelineKind = C.FERRY_KV_TIMELINE_TAKEN   // a take was made
 	TimelineReady   TimelineKind = C.FERRY_KV_TIMELINE_READY   // the layers are ready up to EndToken
-	// TimelineGranted belongs to a take by Pull: the producer tells Peer what may be read, or Peer tells the consumer.
+	// TimelineGranted belongs to a take by ModePull: the producer tells Peer what may be read, or Peer tells the consumer.
 	TimelineGranted TimelineKind = C.FERRY_KV_TIMELINE_GRANTED
 	TimelinePosted  TimelineKind = C.FERRY_KV_TIMELINE_POSTED  // a transfer of the layers and tokens was posted
 	TimelineFinal   TimelineKind = C.FERRY_KV_TIMELINE_FINAL   // the transfer is final, with Detail as its status
-	TimelineArrived TimelineKind = C.FERRY_KV_TIMELINE_ARRIVED // for a take by Push: layers and tokens have arrived
+	TimelineArrived TimelineKind = C.FERRY_KV_TIMELINE_ARRIVED // for a take by ModePush: layers and tokens have arrived
 	TimelineLayers  TimelineKind = C.FERRY_KV_TIMELINE_LAYERS  // for a take: the layers before EndLayer are complete
 	TimelineSealed  TimelineKind = C.FERRY_KV_TIMELINE_SEALED  // the offer is whole, with EndToken tokens
 	TimelineEnded   TimelineKind = C.FERRY_KV_TIMELINE_ENDED   // FirstLayer is the EventKind, Detail the status

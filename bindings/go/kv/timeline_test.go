@@ -31,7 +31,7 @@ func timeline(t *testing.T, c *kv.Cache, first uint64) []kv.TimelineEntry {
 func TestAHandoffIsRecordedAndDrawn(t *testing.T) {
 	producer, consumer, peers, id := two(t)
 	must(t, producer.cache.StartTimeline(64))
-	consumer.take(t, soon(t), id, peers, &kv.TakeOptions{Mode: kv.Push})
+	consumer.take(t, soon(t), id, peers, &kv.TakeOptions{Mode: kv.ModePush})
 	producer.offer(t, id, nil)
 	for layer := range model {
 		begin := time.Now()

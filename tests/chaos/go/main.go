@@ -208,9 +208,9 @@ func (n *node) submit(words []string) {
 
 // The names that Rust's types print.
 var (
-	states     = map[ferry.State]string{ferry.Done: "Done", ferry.Failed: "Failed", ferry.Cancelled: "Cancelled", ferry.TimedOut: "TimedOut"}
-	fences     = map[ferry.Fence]string{0: "?", ferry.Confirmed: "Confirmed", ferry.Dead: "Dead", ferry.Lease: "Lease"}
-	deliveries = map[ferry.Delivery]string{ferry.NoNotification: "None", ferry.Delivered: "Delivered", ferry.NotSent: "NotSent", ferry.Unknown: "Unknown"}
+	states     = map[ferry.State]string{ferry.StateDone: "Done", ferry.StateFailed: "Failed", ferry.StateCancelled: "Cancelled", ferry.StateTimedOut: "TimedOut"}
+	fences     = map[ferry.Fence]string{0: "?", ferry.FenceConfirmed: "Confirmed", ferry.FenceDead: "Dead", ferry.FenceLease: "Lease"}
+	deliveries = map[ferry.Notification]string{ferry.NotificationNone: "None", ferry.NotificationDelivered: "Delivered", ferry.NotificationNotSent: "NotSent", ferry.NotificationUnknown: "Unknown"}
 )
 
 func limit(what string, more int64) {
@@ -230,7 +230,7 @@ func (n *node) close() {
 		tell("%s %d %s", word, took.Milliseconds(), outcome(err))
 	}
 	timed("unregistered", 5*time.Second, n.memory.Free, func() {})
-	timed("closed", 10*time.Second, n.engine.Shutdown, func() {
+	timed("closed", 10*time.Second, n.engine.CloseContext, func() {
 		n.over()
 		n.waits.Wait()
 	})
