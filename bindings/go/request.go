@@ -6,6 +6,8 @@ import "C"
 import (
 	"time"
 	"unsafe"
+
+	"ferry/internal/clock"
 )
 
 // Op is the direction of a transfer.
@@ -129,9 +131,8 @@ type Result struct {
 	RequestsFailed uint64
 	// ferry made SlicesOut slices from the RequestsIn submitted requests.
 	RequestsIn, SlicesOut uint64
-	// Submitted, Started and Finished are times on CLOCK_MONOTONIC, in nanoseconds; Started is 0 if nothing was
-	// posted.
-	Submitted, Started, Finished uint64
+	// Started is the zero Time if nothing was posted.
+	Submitted, Started, Finished time.Time
 }
 
 // A RequestResult is the outcome of one request of a transfer.
@@ -156,8 +157,8 @@ func newResult(r *C.ferry_result) Result {
 		RequestsFailed: uint64(r.requests_failed),
 		RequestsIn:     uint64(r.requests_in),
 		SlicesOut:      uint64(r.slices_out),
-		Submitted:      uint64(r.submitted_ns),
-		Started:        uint64(r.started_ns),
-		Finished:       uint64(r.finished_ns),
+		Submitted:      clock.Time(uint64(r.submitted_ns)),
+		Started:        clock.Time(uint64(r.started_ns)),
+		Finished:       clock.Time(uint64(r.finished_ns)),
 	}
 }

@@ -45,7 +45,7 @@ func TestAHandoffIsRecordedAndDrawn(t *testing.T) {
 
 	entries := timeline(t, producer.cache, 0)
 	for i, entry := range entries {
-		if entry.Number != uint64(i) || entry.ID != binary.BigEndian.Uint32(id[:]) || entry.Begin > entry.End {
+		if entry.Number != uint64(i) || entry.ID != binary.BigEndian.Uint32(id[:]) || entry.Begin.After(entry.End) {
 			t.Fatalf("%d: %+v", i, entry)
 		}
 	}
@@ -129,7 +129,8 @@ func TestMarksHaveTheClockOfTheEntries(t *testing.T) {
 		t.Fatalf("%+v", entries)
 	}
 	mark := entries[1]
-	if mark.End-mark.Begin != 3*time.Microsecond || mark.Begin <= entries[0].End || mark.End >= entries[2].Begin {
+	if !mark.Begin.Equal(begin) || mark.End.Sub(mark.Begin) != 3*time.Microsecond || !mark.Begin.After(entries[0].End) ||
+		!mark.End.Before(entries[2].Begin) {
 		t.Fatalf("%+v", entries)
 	}
 }
