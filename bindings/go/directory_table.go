@@ -5,6 +5,7 @@ import "C"
 
 import (
 	"context"
+	"iter"
 	"time"
 	"unsafe"
 
@@ -100,4 +101,9 @@ func (d *Directory) Next(ctx context.Context) (DirectoryChange, error) {
 		return DirectoryChange{}, closedDirectory(op)
 	}
 	return DirectoryChange{}, ended(op, waited)
+}
+
+// Changes has each change, as Next takes it. It ends with Next's error.
+func (d *Directory) Changes(ctx context.Context) iter.Seq2[DirectoryChange, error] {
+	return watch.Each(ctx, d.Next)
 }

@@ -270,7 +270,12 @@ func main() {
 	n.waits.Add(1)
 	go func() {
 		defer n.waits.Done()
-		_ = queue.Each(ctx, n.take)
+		for event, err := range queue.Events(ctx) {
+			if err != nil {
+				return
+			}
+			n.take(event)
+		}
 	}()
 	tell("opened %d %s", memory.Region(), engine.Address())
 	for {
