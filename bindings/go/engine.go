@@ -86,6 +86,9 @@ func Open(config Config) (*Engine, error) {
 
 // enter keeps the engine from being freed until leave.
 func (e *Engine) enter(op string) error {
+	if e == nil {
+		return invalid(op, "the engine is nil; ferry.Open returns one")
+	}
 	e.mu.RLock()
 	if e.handle == nil {
 		e.mu.RUnlock()
@@ -114,6 +117,9 @@ func (e *Engine) Close() error { return e.CloseContext(context.Background()) }
 // must not be touched from then on. If the context ends first, the error is ErrBusy: the engine is still
 // closing; call again. For a closed engine it returns nil.
 func (e *Engine) CloseContext(ctx context.Context) error {
+	if e == nil {
+		return nil
+	}
 	e.closing.Lock()
 	defer e.closing.Unlock()
 	if e.closed.Load() {

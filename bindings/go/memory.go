@@ -182,20 +182,19 @@ func (m *Memory) Close() error { return m.CloseContext(context.Background()) }
 
 // CloseContext unregisters the memory, and unmaps memory of Alloc: after nil nothing can reach it through ferry. It
 // waits while the memory is in use. If the context ends first, the error is ErrBusy: the memory is still
-// there but closed for new work; call again.
+// there but closed for new work; call again. For closed memory, and for memory of a closed engine, it returns nil.
 func (m *Memory) CloseContext(ctx context.Context) error {
-	const op = "free"
 	e := m.engine
-	if err := e.enter(op); err != nil {
-		return err
+	if m.closed.Load() || e.enter("free") != nil {
+		return nil
 	}
 	defer e.leave()
-	err := inTurns(ctx, op, func(timeout C.uint64_t, c *C.ferry_error) C.ferry_status {
+	err := closing(inTurns(ctx, "free", func(timeout C.uint64_t, c *C.ferry_error) C.ferry_status {
 		if m.allocated {
 			return C.ferry_memory_free(e.handle, C.ferry_region(m.region), timeout, c)
 		}
 		return C.ferry_region_unregister(e.handle, C.ferry_region(m.region), timeout, c)
-	})
+	}))
 	if err == nil {
 		m.closed.Store(true)
 	}
