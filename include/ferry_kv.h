@@ -154,7 +154,7 @@ typedef struct ferry_kv_layout_desc {
 #define FERRY_KV_LAYOUT_DESC_INIT \
     { (uint32_t)sizeof(ferry_kv_layout_desc), 0, NULL, NULL, NULL, NULL, 0, 0, 0, 0, 0, 0, 0, 0, NULL, 0, NULL, 0 }
 
-/* ---- Usual arrangements ------------------------------------------------------------------------ */
+/* ---- Where a layer lies ------------------------------------------------------------------------ */
 
 /// The order of the dimensions of a contiguous tensor, from the outermost: [2][blocks][tokens][heads][elements], all
 /// keys, then all values. The engines call it NHD.
@@ -173,6 +173,30 @@ typedef struct ferry_kv_layout_desc {
 /// [blocks][heads][2][tokens][elements]: a head's keys, then its values.
 #define FERRY_KV_BLOCK_HEAD_PAIR_TOKEN 5
 
+/// A tensor of a framework that holds one layer's blocks. FERRY_KV_TENSOR_INIT sets struct_size.
+typedef struct ferry_kv_tensor {
+    /// sizeof(ferry_kv_tensor).
+    uint32_t struct_size;
+    /// Bytes of one element.
+    uint32_t element_bytes;
+    /// Address of the first element, in this process.
+    uint64_t address;
+    /// What each dimension counts, from the outermost: the words block, pair, token, head and element, each at most once,
+    /// for example "block pair token head element". A dimension without its word has size 1; block and element are
+    /// needed.
+    const char *order;
+    /// Length of shape and of strides; as many as order has words.
+    uint64_t dimension_count;
+    /// The sizes of the dimensions.
+    const uint64_t *shape;
+    /// Bytes from one element of a dimension to the next. NULL: the tensor is contiguous.
+    const uint64_t *strides;
+} ferry_kv_tensor;
+
+/// Initializes a ferry_kv_tensor: its struct_size, and zero in all other fields.
+#define FERRY_KV_TENSOR_INIT \
+    { (uint32_t)sizeof(ferry_kv_tensor), 0, 0, NULL, 0, NULL, NULL }
+
 /// Sets the five strides of a layer to those of a contiguous tensor, from its group, heads, pairs, elements,
 /// element_bytes and blocks. The call reads tp_rank, tp_size and groups of `desc`, not its layers.
 ///
@@ -182,6 +206,17 @@ ferry_status ferry_kv_layer_arrange(const ferry_kv_layout_desc *desc,
                                     uint32_t arrangement,
                                     ferry_kv_layer *layer,
                                     ferry_error *error);
+
+/// Places a layer in a tensor: sets pairs, elements, element_bytes, address, blocks and the five strides. The caller sets
+/// name, group and stage. heads stays as it is if it is not 0; otherwise it becomes the tensor's heads times tp_size,
+/// which is right unless heads are replicated. The call reads the ranks and groups of `desc`, not its layers.
+///
+/// FERRY_ERR_INVALID: order does not fit the tensor, or the tensor does not fit block_tokens or heads; the message names
+/// the dimension. ferry_kv_layout_new checks the rest of the layer.
+ferry_status ferry_kv_layer_of(const ferry_kv_layout_desc *desc,
+                               const ferry_kv_tensor *tensor,
+                               ferry_kv_layer *layer,
+                               ferry_error *error);
 
 /* ---- Layouts ----------------------------------------------------------------------------------- */
 

@@ -252,6 +252,16 @@ FIELD(ferry_kv_layer, token_stride, 80, 8)
 FIELD(ferry_kv_layer, element_stride, 88, 8)
 SIZE(ferry_kv_layer, 96)
 
+/* ferry_kv_tensor */
+FIELD(ferry_kv_tensor, struct_size, 0, 4)
+FIELD(ferry_kv_tensor, element_bytes, 4, 4)
+FIELD(ferry_kv_tensor, address, 8, 8)
+FIELD(ferry_kv_tensor, order, 16, 8)
+FIELD(ferry_kv_tensor, dimension_count, 24, 8)
+FIELD(ferry_kv_tensor, shape, 32, 8)
+FIELD(ferry_kv_tensor, strides, 40, 8)
+SIZE(ferry_kv_tensor, 48)
+
 /* ferry_kv_layout_desc */
 FIELD(ferry_kv_layout_desc, struct_size, 0, 4)
 FIELD(ferry_kv_layout_desc, reserved, 4, 4)

@@ -82,7 +82,7 @@ const KV_SECTIONS: &[Section] = &[
         "A layout says what one rank holds of a paged KV cache: groups of layers that share their block ids,\n\
          each layer's place in memory, and how the ranks share the heads, layers and tokens.",
     ),
-    ("kv/arrange", "Usual arrangements", ""),
+    ("kv/arrange", "Where a layer lies", ""),
     ("kv/layout", "Layouts", ""),
     ("kv/plan", "Plans", "Who sends what, from one instance to another that may be sharded differently."),
     ("kv/moves", "Bytes to move", ""),

@@ -114,6 +114,47 @@ static void arrangements(void)
     CHECK(layer.block_stride == 7);
 }
 
+static void layers_in_tensors(void)
+{
+    kv_cache cache;
+    ferry_kv_layer layer, expected;
+    ferry_kv_tensor tensor = FERRY_KV_TENSOR_INIT;
+    uint64_t shape[5] = {KV_BLOCKS, 2, 0, 0, KV_ELEMENTS}, strides[5];
+    describe(&cache);
+    expected = cache.layers[0];
+    CHECK_OK(ferry_kv_layer_arrange(&cache.desc, FERRY_KV_BLOCK_PAIR_TOKEN_HEAD, &expected, &error));
+    shape[2] = cache.block_tokens;
+    shape[3] = cache.heads;
+    strides[0] = expected.block_stride;
+    strides[1] = expected.pair_stride;
+    strides[2] = expected.token_stride;
+    strides[3] = expected.head_stride;
+    strides[4] = expected.element_stride;
+    tensor.element_bytes = sizeof(uint32_t);
+    tensor.address = expected.address;
+    tensor.order = "block pair token head element";
+    tensor.dimension_count = 5;
+    tensor.shape = shape;
+    for (int with_strides = 0; with_strides < 2; with_strides++) {
+        memset(&layer, 0, sizeof layer);
+        layer.struct_size = sizeof layer;
+        layer.name = expected.name;
+        tensor.strides = with_strides ? strides : NULL;
+        CHECK_OK(ferry_kv_layer_of(&cache.desc, &tensor, &layer, &error));
+        CHECK(memcmp(&layer, &expected, sizeof layer) == 0);
+    }
+    layer.heads = 1;
+    CHECK_BAD(ferry_kv_layer_of(&cache.desc, &tensor, &layer, &error), "counts those of the whole model");
+    tensor.order = "block kv token head element";
+    CHECK_BAD(ferry_kv_layer_of(&cache.desc, &tensor, &layer, &error), "\"kv\" is none of block, pair");
+    tensor.order = NULL;
+    CHECK_BAD(ferry_kv_layer_of(&cache.desc, &tensor, &layer, &error), "tensor.order is NULL");
+    layer.heads = expected.heads;
+    CHECK(memcmp(&layer, &expected, sizeof layer) == 0);
+    CHECK_BAD(ferry_kv_layer_of(&cache.desc, NULL, &layer, &error), "tensor is NULL");
+    CHECK_BAD(ferry_kv_layer_of(NULL, &tensor, &layer, &error), "desc is NULL");
+}
+
 static void struct_sizes(void)
 {
     struct {
@@ -159,5 +200,5 @@ static void bytes_that_are_no_layout(void)
     kv_close(&cache);
 }
 
-SUITE(kv_descriptions, CASE(fields_of_a_description), CASE(defaults_of_a_description), CASE(arrangements),
+SUITE(kv_descriptions, CASE(fields_of_a_description), CASE(defaults_of_a_description), CASE(arrangements), CASE(layers_in_tensors),
       CASE(struct_sizes), CASE(bytes_that_are_no_layout));

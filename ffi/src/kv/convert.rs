@@ -67,7 +67,8 @@ impl ferry_kv_group {
             FERRY_KV_GROUP_LATENT => GroupKind::Latent,
             FERRY_KV_GROUP_STATE => GroupKind::State,
             kind => {
-                let text = format!("desc.groups[{index}].kind is {kind}, which is none of FERRY_KV_GROUP_*");
+                let words = "set it to FERRY_KV_GROUP_FULL, _WINDOW, _LATENT or _STATE";
+                let text = format!("desc.groups[{index}].kind is {kind}: {words}");
                 return Err(Error::invalid(text));
             }
         };

@@ -5,6 +5,7 @@
 //! |---|---|
 //! | `shard` | numbers of ranks, and which heads a rank holds |
 //! | `memory` | strides of the usual arrangements; addresses that a layer spans |
+//! | `tensor` | a layer's memory from a tensor of a framework |
 //! | `check` | whether a layout makes sense |
 //! | `wire` | a layout as bytes |
 //! | [`limits`] | the bounds |
@@ -17,11 +18,13 @@ mod check;
 pub mod limits;
 mod memory;
 mod shard;
+mod tensor;
 #[cfg(test)]
 mod tests;
 mod wire;
 
 pub use memory::{Arrangement, Sizes};
+pub use tensor::Tensor;
 
 /// The layout of one rank's cache. `check` tells whether it makes sense; `plan` takes no other.
 #[derive(Clone, Debug, PartialEq, Eq)]
