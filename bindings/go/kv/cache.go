@@ -94,13 +94,25 @@ func newSource(op string, handle *C.ferry_kv_cache) (*watch.Source, error) {
 	return source, nil
 }
 
-// call makes one call into ferry.
-func (c *Cache) call(op string, f func(ce *C.ferry_error) C.ferry_status) error {
+// enter keeps the cache from being freed until mu is unlocked.
+func (c *Cache) enter(op string) error {
+	if c == nil {
+		return invalid(op, "the cache is nil; kv.OpenCache returns one")
+	}
 	c.mu.RLock()
-	defer c.mu.RUnlock()
 	if c.handle == nil {
+		c.mu.RUnlock()
 		return closed(op)
 	}
+	return nil
+}
+
+// call makes one call into ferry.
+func (c *Cache) call(op string, f func(ce *C.ferry_error) C.ferry_status) error {
+	if err := c.enter(op); err != nil {
+		return err
+	}
+	defer c.mu.RUnlock()
 	ce := newCError()
 	return failure(op, f(&ce), &ce)
 }
@@ -112,6 +124,9 @@ func (c *Cache) Close() error { return c.CloseContext(context.Background()) }
 // their events can still be taken. If the context ends first, the error is ErrBusy: the cache is still closing; call
 // again. For a closed cache it returns nil. The engine may be closed before or after.
 func (c *Cache) CloseContext(ctx context.Context) error {
+	if c == nil {
+		return nil
+	}
 	c.closing.Lock()
 	defer c.closing.Unlock()
 	if c.handle == nil { // written under closing
@@ -159,6 +174,10 @@ func closed(op string) *ferry.Error {
 // handles returns the peers for C. They must be peers of this cache's engine, because another engine's handle could be
 // mistaken for one of this engine's.
 func (c *Cache) handles(op, name string, peers []ferry.Peer) ([]C.ferry_peer, error) {
+	if err := c.enter(op); err != nil {
+		return nil, err
+	}
+	defer c.mu.RUnlock()
 	handles := make([]C.ferry_peer, len(peers))
 	for i, peer := range peers {
 		engine, handle := bridge.Peer(peer)

@@ -96,11 +96,10 @@ func (c *Cache) RetractWindow(ctx context.Context, id ID, group uint32, beforeTo
 
 // inTurns makes a call in turns; each turn continues the work of the turn before it.
 func (c *Cache) inTurns(ctx context.Context, op string, f func(timeout C.uint64_t, ce *C.ferry_error) C.ferry_status) error {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	if c.handle == nil {
-		return closed(op)
+	if err := c.enter(op); err != nil {
+		return err
 	}
+	defer c.mu.RUnlock()
 	return bridge.InTurns(ctx, op, func(timeoutNs uint64, ce unsafe.Pointer) int32 {
 		return int32(f(C.uint64_t(timeoutNs), (*C.ferry_error)(ce)))
 	})
