@@ -5,6 +5,7 @@ import "C"
 
 import (
 	"context"
+	"iter"
 	"unsafe"
 
 	"ferry"
@@ -42,6 +43,9 @@ type Event struct {
 	// Status and Message say why the offer or take has ended: OK and "", or a sentence.
 	Status  ferry.Status
 	Message string
+	// Rank and Peer say which rank of the other side ended the offer or take; -1 and the zero Peer if none did.
+	Rank int
+	Peer ferry.Peer
 	// Layers is how many layers are complete, in the order of the layout.
 	Layers uint32
 	// ValidTokens are the tokens from the beginning of a take that are complete in all layers and groups.
@@ -51,10 +55,10 @@ type Event struct {
 }
 
 // Terminal is true if the offer or take has ended: its blocks are the caller's.
-func (e *Event) Terminal() bool { return e.Kind != 0 && e.Kind != EventLayers }
+func (e Event) Terminal() bool { return e.Kind != 0 && e.Kind != EventLayers }
 
 // Err returns nil if nothing went wrong, and otherwise a *ferry.Error with the event's Status and Message.
-func (e *Event) Err() error {
+func (e Event) Err() error {
 	if e.Status == ferry.OK {
 		return nil
 	}
@@ -65,6 +69,9 @@ func (e *Event) Err() error {
 // closed, and there are no more events.
 func (c *Cache) Poll() (Event, bool, error) {
 	const op = "poll"
+	if c == nil {
+		return Event{}, false, c.enter(op)
+	}
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	if c.handle != nil {
@@ -93,6 +100,7 @@ func (c *Cache) taken(op string) (Event, bool, error) {
 		ID:          *(*ID)(unsafe.Pointer(&from.id)),
 		Status:      ferry.Status(from.status),
 		Message:     C.GoStringN(from.message, C.int(from.message_length)),
+		Rank:        -1,
 		Layers:      uint32(from.layers),
 		ValidTokens: uint64(from.valid_tokens),
 	}
@@ -105,6 +113,9 @@ func (c *Cache) taken(op string) (Event, bool, error) {
 	}
 	return event, true, nil
 }
+
+// Events has each event, as Next takes it. It ends with Next's error, when the context ends or the cache is closed.
+func (c *Cache) Events(ctx context.Context) iter.Seq2[Event, error] { return watch.Each(ctx, c.Next) }
 
 // Next waits for the next event and takes it. The goroutine is parked, and holds no thread. Several goroutines may call
 // it; each event goes to one of them. If the context ends, the error holds the context's error, and no event is lost.
