@@ -98,7 +98,7 @@ func (e *Engine) RegisterBatch(ranges []Range, options *RegionOptions) (register
 	defer func() {
 		// cgo panics if it finds an address of Go memory in the list.
 		if reason := recover(); reason != nil {
-			registered, err = nil, invalid("register", "address: it is Go memory, which cannot be registered (%v)", reason)
+			registered, err = nil, invalid("register", "address: it is Go memory, which cannot be registered; Engine.Alloc returns memory (%v)", reason)
 		}
 	}()
 	regions, err := e.register(lengths, options, func(lengths *C.size_t, full *C.ferry_region_options, out *C.ferry_region,

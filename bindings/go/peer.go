@@ -188,7 +188,7 @@ func (e *Engine) Peers() ([]Peer, error) {
 // call makes one call into ferry about the peer.
 func (p Peer) call(op string, f func(e *C.ferry_engine, peer C.ferry_peer, c *C.ferry_error) C.ferry_status) error {
 	if p.engine == nil {
-		return invalid(op, "peer: it is the zero Peer")
+		return invalid(op, "the peer is the zero Peer; Engine.Connect returns one")
 	}
 	return p.engine.call(op, func(c *C.ferry_error) C.ferry_status {
 		return f(p.engine.handle, C.ferry_peer(p.handle), c)
@@ -336,7 +336,7 @@ func (p Peer) CloseContext(ctx context.Context) error {
 
 func (p Peer) inTurns(ctx context.Context, op string, f func(*C.ferry_engine, C.ferry_peer, C.uint64_t, *C.ferry_error) C.ferry_status) error {
 	if p.engine == nil {
-		return invalid(op, "peer: it is the zero Peer")
+		return invalid(op, "the peer is the zero Peer; Engine.Connect returns one")
 	}
 	if err := p.engine.enter(op); err != nil {
 		return err

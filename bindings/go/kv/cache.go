@@ -44,6 +44,9 @@ type CacheOptions struct {
 // which stay registered until the cache is closed. An engine has one cache, which takes the notifications of channel 1.
 func OpenCache(engine *ferry.Engine, layout *Layout, memory []*ferry.Memory, options *CacheOptions) (*Cache, error) {
 	const op = "cache"
+	if layout == nil {
+		return nil, invalid(op, "layout is nil; kv.NewLayout returns one")
+	}
 	full := C.ferry_kv_cache_options{struct_size: C.sizeof_ferry_kv_cache_options}
 	if options != nil {
 		var err error
@@ -182,7 +185,7 @@ func (c *Cache) handles(op, name string, peers []ferry.Peer) ([]C.ferry_peer, er
 	for i, peer := range peers {
 		engine, handle := bridge.Peer(peer)
 		if of, _ := engine.(*ferry.Engine); of != c.engine {
-			return nil, invalid(op, "%s[%d] is no peer of the cache's engine", name, i)
+			return nil, invalid(op, "%s[%d] is no peer of the cache's engine; Connect of that engine returns one", name, i)
 		}
 		handles[i] = C.ferry_peer(handle)
 	}

@@ -224,8 +224,17 @@ func (m *arguments) text(op, name, text string) (*C.char, error) {
 }
 
 func (m *arguments) description(op string, from *Description) (*C.ferry_kv_layout_desc, error) {
+	if len(from.Groups) == 0 || len(from.Layers) == 0 {
+		return nil, invalid(op, "Groups has %d and Layers %d; set both: each layer belongs to a group", len(from.Groups), len(from.Layers))
+	}
 	groups := make([]C.ferry_kv_group, len(from.Groups))
 	for i, g := range from.Groups {
+		switch {
+		case g.Kind == 0:
+			return nil, invalid(op, "Groups[%d].Kind is 0; set it to GroupFull, GroupWindow, GroupLatent or GroupState", i)
+		case g.BlockTokens == 0:
+			return nil, invalid(op, "Groups[%d].BlockTokens is 0; set it to the tokens in a block, or 1 for a GroupState", i)
+		}
 		groups[i] = C.ferry_kv_group{C.sizeof_ferry_kv_group, C.uint32_t(g.Kind), C.uint32_t(g.BlockTokens), C.uint32_t(g.WindowTokens)}
 	}
 	size := func(ranks uint32) C.uint32_t { return C.uint32_t(max(ranks, 1)) }
@@ -273,8 +282,15 @@ func (m *arguments) layer(op, name string, from *Layer, desc *C.ferry_kv_layout_
 		head_stride: C.uint64_t(from.Strides.Head), token_stride: C.uint64_t(from.Strides.Token),
 		element_stride: C.uint64_t(from.Strides.Element),
 	}
-	if from.tensor != nil {
+	switch {
+	case from.tensor != nil:
 		return m.place(op, name, from, desc, to)
+	case from.ElementBytes == 0:
+		return invalid(op, "%s.ElementBytes is 0; set it to the bytes of one element", name)
+	case from.Address != 0 && from.Arrangement > BlockHeadPairToken:
+		return invalid(op, "%s.Arrangement is %v; set it to one from PairBlockTokenHead to BlockHeadPairToken", name, from.Arrangement)
+	case from.Address != 0 && from.Arrangement == Strided && from.Strides == (Strides{}):
+		return invalid(op, "%s has neither an Arrangement nor Strides; set one, or make the layer with LayerOf", name)
 	}
 	// Without an address the strides are not used. ferry_kv_layout_new reports a wrong group, with its layer.
 	if from.Address == 0 || from.Arrangement == Strided || uint64(from.Group) >= uint64(desc.group_count) {
@@ -294,6 +310,9 @@ func (m *arguments) place(op, name string, from *Layer, desc *C.ferry_kv_layout_
 		return err
 	}
 	tensor, c := from.tensor, newCError()
+	if tensor.ElementBytes == 0 {
+		return invalid(op, "%s: the tensor's ElementBytes is 0; set it to the bytes of one element", name)
+	}
 	if tensor.Strides != nil && len(tensor.Strides) != len(tensor.Shape) {
 		return invalid(op, "%s: the tensor has %d strides and %d dimensions", name, len(tensor.Strides), len(tensor.Shape))
 	}

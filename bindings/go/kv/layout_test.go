@@ -232,6 +232,48 @@ func TestEveryFieldOfADescriptionArrives(t *testing.T) {
 	}
 }
 
+// A layer in a tensor is the layer of the same arrangement, whose strides ferry computes.
+func TestALayerTakesItsPlaceFromATensor(t *testing.T) {
+	export := func(place func(of *kv.Layer)) string {
+		d := &kv.Description{TPSize: 2, Groups: []kv.Group{{Kind: kv.GroupFull, BlockTokens: 16}},
+			Layers: []kv.Layer{{Name: "layers.0", Heads: 4, Pairs: 2, Elements: 8, ElementBytes: 2, Address: 4096, Blocks: 5}}}
+		place(&d.Layers[0])
+		layout, err := kv.NewLayout(d)
+		must(t, err)
+		exported, err := layout.Export()
+		must(t, err)
+		return string(exported)
+	}
+	of := func(order string, tensor kv.Tensor) func(*kv.Layer) {
+		tensor.Address, tensor.ElementBytes = 4096, 2
+		return func(layer *kv.Layer) { *layer = kv.LayerOf(layer.Name, order, tensor) }
+	}
+	expected := export(func(layer *kv.Layer) { layer.Arrangement = kv.PairBlockHeadToken })
+	for _, it := range []struct {
+		order  string
+		tensor kv.Tensor
+	}{
+		{"pair block head token element", kv.Tensor{Shape: []uint64{2, 5, 2, 16, 8}}},
+		{"block pair head token element", kv.Tensor{Shape: []uint64{5, 2, 2, 16, 8}, Strides: []uint64{512, 2560, 256, 16, 2}}},
+	} {
+		if export(of(it.order, it.tensor)) != expected {
+			t.Errorf("%+v is elsewhere", it)
+		}
+	}
+	replicated := func(layer *kv.Layer) {
+		of("pair block head token element", kv.Tensor{Shape: []uint64{2, 5, 1, 16, 8}})(layer)
+		layer.Heads = 1
+	}
+	if export(replicated) != export(func(layer *kv.Layer) { layer.Heads, layer.Arrangement = 1, kv.PairBlockHeadToken }) {
+		t.Error("the model's heads are not the caller's")
+	}
+	layer := kv.LayerOf("layers.0", "block token element", kv.Tensor{Address: 1, ElementBytes: 2, Shape: []uint64{5, 16, 8}, Strides: []uint64{256}})
+	_, err := kv.NewLayout(&kv.Description{Groups: []kv.Group{{Kind: kv.GroupLatent, BlockTokens: 16}}, Layers: []kv.Layer{layer}})
+	if err == nil || !strings.Contains(err.Error(), "Layers[0]: the tensor has 1 strides and 3 dimensions") {
+		t.Error(err)
+	}
+}
+
 func TestWhatIsWrongWithADescriptionIsNamed(t *testing.T) {
 	s := newSide(shape{1, 8, kv.BlockPairHeadToken, 0}, 0)
 	for _, it := range []struct {
@@ -241,13 +283,13 @@ func TestWhatIsWrongWithADescriptionIsNamed(t *testing.T) {
 		{"Layers[1].Name has a zero", func(d *kv.Description) { d.Layers[1].Name = "a\x00b" }},
 		{"Model has a zero", func(d *kv.Description) { d.Model = "\x00" }},
 		{"RoPE has a zero", func(d *kv.Description) { d.RoPE = "r\x00" }},
-		{"Layers[2]: arrangement is 9, which is none", func(d *kv.Description) { d.Layers[2].Arrangement = 9 }},
+		{"Layers[2].Arrangement is 9; set it to one from", func(d *kv.Description) { d.Layers[2].Arrangement = 9 }},
 		{"model.layers.2.mla", func(d *kv.Description) { d.Layers[2].Group = 3 }},
 		{"model.layers.0.attn", func(d *kv.Description) {
 			d.Layers[0].Arrangement, d.Layers[0].Strides = kv.Strided, kv.Strides{8, 8, 8, 8, 4}
 		}},
-		{"groups", func(d *kv.Description) { d.Groups = nil }},
-		{"layers", func(d *kv.Description) { d.Layers = nil }},
+		{"Groups has 0 and Layers 3", func(d *kv.Description) { d.Groups = nil }},
+		{"Groups has 3 and Layers 0", func(d *kv.Description) { d.Layers = nil }},
 	} {
 		d := s.describe(4096)
 		it.change(d)

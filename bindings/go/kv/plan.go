@@ -17,6 +17,9 @@ type Plan struct{ handle *C.ferry_kv_plan }
 // NewPlan plans how the instance of target gets what the instance of source holds. Each layout may be that of any rank
 // of its instance.
 func NewPlan(source, target *Layout) (*Plan, error) {
+	if source == nil || target == nil {
+		return nil, invalid("plan", "source or target is nil; kv.NewLayout returns a layout")
+	}
 	p := &Plan{}
 	c := newCError()
 	err := failure("plan", C.ferry_kv_plan_new(source.c(), target.c(), &p.handle, &c), &c)
