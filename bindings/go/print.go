@@ -6,6 +6,7 @@ import "C"
 import (
 	"fmt"
 	"strings"
+	"time"
 )
 
 // String returns the name of the kind: its C constant without FERRY_EVENT_. The other kinds and states print likewise.
@@ -118,7 +119,7 @@ func (p Progress) String() string {
 // String returns one line: "DONE OK, 4096 bytes over TCP in 12µs, fence CONFIRMED, notification DELIVERED".
 func (r Result) String() string {
 	text := fmt.Sprintf("%v %v, %d bytes over %v in %v, fence %v, notification %v", r.State, r.Status, r.BytesConfirmed,
-		r.Transport, r.Finished.Sub(r.Submitted), r.Fence, r.Notification)
+		r.Transport, time.Duration(r.finished-r.submitted), r.Fence, r.Notification)
 	if r.RequestsFailed != 0 {
 		text += fmt.Sprintf(", %d of %d requests failed", r.RequestsFailed, r.RequestsIn)
 	}

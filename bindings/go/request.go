@@ -131,9 +131,18 @@ type Result struct {
 	RequestsFailed uint64
 	// ferry made SlicesOut slices from the RequestsIn submitted requests.
 	RequestsIn, SlicesOut uint64
-	// Started is the zero Time if nothing was posted.
-	Submitted, Started, Finished time.Time
+	// On CLOCK_MONOTONIC; the methods convert them, so that a small transfer need not.
+	submitted, started, finished uint64
 }
+
+// Submitted is when the transfer was submitted.
+func (r Result) Submitted() time.Time { return clock.Time(r.submitted) }
+
+// Started is when its first part was posted; the zero Time if nothing was posted.
+func (r Result) Started() time.Time { return clock.Time(r.started) }
+
+// Finished is when the transfer was final.
+func (r Result) Finished() time.Time { return clock.Time(r.finished) }
 
 // A RequestResult is the outcome of one request of a transfer.
 type RequestResult struct {
@@ -157,8 +166,8 @@ func newResult(r *C.ferry_result) Result {
 		RequestsFailed: uint64(r.requests_failed),
 		RequestsIn:     uint64(r.requests_in),
 		SlicesOut:      uint64(r.slices_out),
-		Submitted:      clock.Time(uint64(r.submitted_ns)),
-		Started:        clock.Time(uint64(r.started_ns)),
-		Finished:       clock.Time(uint64(r.finished_ns)),
+		submitted:      uint64(r.submitted_ns),
+		started:        uint64(r.started_ns),
+		finished:       uint64(r.finished_ns),
 	}
 }

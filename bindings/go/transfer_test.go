@@ -5,10 +5,12 @@ import (
 	"errors"
 	"io"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 	"unsafe"
 )
 
@@ -43,6 +45,23 @@ func TestWriteAndReadMoveEachByteToItsPlace(t *testing.T) {
 			}
 			check(t, p.here.Bytes()[bytes:bytes+length], seed)
 		}
+	}
+}
+
+// The times of a result lie between Go's before and after it; the two clocks are read less than a millisecond apart.
+func TestAResultHasTimesOfGo(t *testing.T) {
+	p := newPair(t, 64, nil)
+	times := []time.Time{time.Now().Add(-time.Millisecond)}
+	result, err := p.peer.Write(soon(t), []Request{p.request(0, 64)}, overTCP)
+	if err != nil {
+		t.Fatal(err)
+	}
+	times = append(times, result.Submitted(), result.Started(), result.Finished(), time.Now().Add(time.Millisecond))
+	if !slices.IsSortedFunc(times, time.Time.Compare) {
+		t.Error(times)
+	}
+	if !(Result{}).Started().IsZero() {
+		t.Error("what was never posted has a time")
 	}
 }
 

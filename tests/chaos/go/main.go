@@ -202,7 +202,7 @@ func (n *node) submit(words []string) {
 		delete(n.transfers, id)
 		n.mu.Unlock()
 		tell("final %d %s %s %s %s %s", id, states[result.State], statusOf(err), fences[result.Fence],
-			deliveries[result.Notification], result.Transport)
+			deliveries[result.Notification], strings.ToLower(result.Transport.String()))
 	}()
 }
 
@@ -229,7 +229,7 @@ func (n *node) close() {
 		after()
 		tell("%s %d %s", word, took.Milliseconds(), outcome(err))
 	}
-	timed("unregistered", 5*time.Second, n.memory.Free, func() {})
+	timed("unregistered", 5*time.Second, n.memory.CloseContext, func() {})
 	timed("closed", 10*time.Second, n.engine.CloseContext, func() {
 		n.over()
 		n.waits.Wait()
