@@ -36,7 +36,7 @@ const (
 	ChangeAdded    ChangeKind = C.FERRY_DIRECTORY_ADDED     // nobody had the name
 	ChangeChanged  ChangeKind = C.FERRY_DIRECTORY_CHANGED   // another engine, incarnation or address
 	ChangeRemoved  ChangeKind = C.FERRY_DIRECTORY_REMOVED   // nobody has the name any more; the entry is as it was
-	ChangeListAnew ChangeKind = C.FERRY_DIRECTORY_LIST_ANEW // more names have changed than are remembered; the entry is zero
+	ChangeListAnew ChangeKind = C.FERRY_DIRECTORY_LIST_ANEW // too many names have changed; the entry is zero
 )
 
 // A DirectoryChange is a change of a directory. Several changes of one name are reported as one.

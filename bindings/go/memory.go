@@ -185,7 +185,7 @@ func (m *Memory) Close() error { return m.CloseContext(context.Background()) }
 // there but closed for new work; call again. For closed memory, and for memory of a closed engine, it returns nil.
 func (m *Memory) CloseContext(ctx context.Context) error {
 	e := m.engine
-	if m.closed.Load() || e.enter("free") != nil {
+	if e.enter("free") != nil {
 		return nil
 	}
 	defer e.leave()

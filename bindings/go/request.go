@@ -117,7 +117,7 @@ const (
 	NotificationNone      Notification = C.FERRY_NOTIFICATION_NONE      // the transfer had none
 	NotificationDelivered Notification = C.FERRY_NOTIFICATION_DELIVERED // the peer has it
 	NotificationNotSent   Notification = C.FERRY_NOTIFICATION_NOT_SENT  // the peer doesn't have it, and never will
-	NotificationUnknown   Notification = C.FERRY_NOTIFICATION_UNKNOWN   // given up, or peer lost, before the peer confirmed it
+	NotificationUnknown   Notification = C.FERRY_NOTIFICATION_UNKNOWN   // given up, or peer lost, before it was confirmed
 )
 
 // A Result is the outcome of a transfer.

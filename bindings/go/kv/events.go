@@ -23,7 +23,7 @@ const (
 	EventSent      EventKind = C.FERRY_KV_EVENT_SENT      // for an offer: all takers have it
 	EventReceived  EventKind = C.FERRY_KV_EVENT_RECEIVED  // for a take: all of its tokens are in their blocks
 	EventFailed    EventKind = C.FERRY_KV_EVENT_FAILED    // Status and Message say why
-	EventCancelled EventKind = C.FERRY_KV_EVENT_CANCELLED // by CancelOffer, CancelTake, a context, or because the cache was closed
+	EventCancelled EventKind = C.FERRY_KV_EVENT_CANCELLED // by a call, a context, or because the cache was closed
 	EventExpired   EventKind = C.FERRY_KV_EVENT_EXPIRED   // for an offer: its lease was over, or it was reclaimed
 	EventPeerLost  EventKind = C.FERRY_KV_EVENT_PEER_LOST // nothing that the peer sends can land here any more
 )
@@ -65,8 +65,8 @@ func (e Event) Err() error {
 	return &ferry.Error{Op: "handoff", Status: e.Status, Message: e.Message, RequestIndex: -1}
 }
 
-// Poll takes the next event, oldest first; false if there is none. It never waits. ErrClosed: the cache or its engine is
-// closed, and there are no more events.
+// Poll takes the next event, oldest first; false if there is none. It never waits. ErrClosed: the cache or its engine
+// is closed, and there are no more events.
 func (c *Cache) Poll() (Event, bool, error) {
 	const op = "poll"
 	if c == nil {

@@ -48,7 +48,7 @@ type Group struct {
 // Arrangement is the order of the dimensions of a contiguous tensor.
 type Arrangement uint32
 
-// The usual arrangements, from the outermost dimension. Strided is none of them: Layer.Strides says how the tensor lies.
+// The usual arrangements, from the outermost dimension. Strided is none of them: Layer.Strides has the places.
 const (
 	Strided            Arrangement = 0
 	PairBlockTokenHead Arrangement = C.FERRY_KV_PAIR_BLOCK_TOKEN_HEAD // all keys, then all values; NHD
@@ -89,14 +89,14 @@ type Tensor struct {
 	// Address is that of the first element, as Memory.Address has it.
 	Address      uint64
 	ElementBytes uint32
-	// Shape has the sizes of the dimensions, Strides the bytes from one element of each dimension to the next; nil if the
-	// tensor is contiguous.
+	// Shape has the sizes of the dimensions, Strides the bytes from one element of each dimension to the next. nil
+	// Strides mean that the tensor is contiguous.
 	Shape, Strides []uint64
 }
 
 // LayerOf returns the layer that lies in a tensor. The order names the dimensions of Shape from the outermost:
-// "block pair token head element"; pair, token and head may be missing. The caller may set Group, Stage, and Heads, which
-// otherwise are those of the tensor times TPSize. NewLayout compares the tensor with the rest of the description.
+// "block pair token head element"; pair, token and head may be missing. The caller may set Group, Stage, and Heads,
+// which otherwise are those of the tensor times TPSize. NewLayout compares the tensor with the rest of the description.
 func LayerOf(name, order string, tensor Tensor) Layer {
 	return Layer{Name: name, order: order, tensor: &tensor}
 }

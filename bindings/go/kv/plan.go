@@ -75,8 +75,8 @@ func (p *Plan) Explain() (string, error) {
 	return string(text), err
 }
 
-// A BlockList has the blocks of one group that hold a sequence, in its order. The zero value is the list of a group that
-// is not needed, or has no blocks yet.
+// A BlockList has the blocks of one group that hold a sequence, in its order. The zero value is the list of a group
+// that is not needed, or has no blocks yet.
 type BlockList struct {
 	IDs []uint32
 	// FirstToken is the position of the first block's first token among the tokens that the rank holds. It is above 0

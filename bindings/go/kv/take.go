@@ -37,8 +37,8 @@ type TakeOptions struct {
 // of the producer, by their numbers. Take does not wait, and may be called before the offer is made; its events report
 // its progress. The blocks belong to the take until its terminal event.
 //
-// The context belongs to the take. If it is cancelled, the take is cancelled, as by CancelTake. If its deadline passes, the
-// take fails with ErrTimeout. In both cases the terminal event follows.
+// The context belongs to the take. If it is cancelled, the take is cancelled, as by CancelTake. If its deadline passes,
+// the take fails with ErrTimeout. In both cases the terminal event follows.
 func (c *Cache) Take(ctx context.Context, id ID, producers []ferry.Peer, blocks []BlockList, tokens uint64, options *TakeOptions) error {
 	const op = "take"
 	if cause := ctx.Err(); cause != nil {

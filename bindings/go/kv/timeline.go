@@ -20,7 +20,7 @@ const (
 	TimelineOffered TimelineKind = C.FERRY_KV_TIMELINE_OFFERED // an offer was made
 	TimelineTaken   TimelineKind = C.FERRY_KV_TIMELINE_TAKEN   // a take was made
 	TimelineReady   TimelineKind = C.FERRY_KV_TIMELINE_READY   // the layers are ready up to EndToken
-	// TimelineGranted belongs to a take by ModePull: the producer tells Peer what may be read, or Peer tells the consumer.
+	// TimelineGranted, in a take by ModePull: the producer tells Peer what may be read, or Peer tells the consumer.
 	TimelineGranted TimelineKind = C.FERRY_KV_TIMELINE_GRANTED
 	TimelinePosted  TimelineKind = C.FERRY_KV_TIMELINE_POSTED  // a transfer of the layers and tokens was posted
 	TimelineFinal   TimelineKind = C.FERRY_KV_TIMELINE_FINAL   // the transfer is final, with Detail as its status
