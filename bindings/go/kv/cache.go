@@ -124,9 +124,9 @@ func (c *Cache) call(op string, f func(ce *C.ferry_error) C.ferry_status) error 
 func (c *Cache) Close() error { return c.CloseContext(context.Background()) }
 
 // CloseContext closes the cache: new work is refused, and all offers and takes end. Then nothing touches their blocks,
-// and their events can still be taken. If the context ends first, the error is ErrBusy: the cache is still closing; call
-// again. For a closed cache it returns nil. The engine may be closed before or after; takes from several ranks go on
-// without a rank that closes its cache first.
+// and their events can still be taken. If the context ends first, the error is ErrBusy: the cache is still closing;
+// call again. For a closed cache it returns nil. The engine may be closed before or after; takes from several ranks go
+// on without a rank that closes its cache first.
 func (c *Cache) CloseContext(ctx context.Context) error {
 	if c == nil {
 		return nil

@@ -1,5 +1,5 @@
-// Kv_handoff hands the KV cache of a sequence from two prefill ranks to one decode rank that arranges it otherwise. Each
-// of ferry's languages has this program; any three can talk:
+// Kv_handoff hands the KV cache of a sequence from two prefill ranks to one decode rank that arranges it otherwise.
+// Each of ferry's languages has this program; any three can talk:
 //
 //	kv_handoff prefill RANK               prints "ADDRESS host:port", reads an ID, and offers its heads layer by layer
 //	kv_handoff decode ADDRESS0 ADDRESS1   prints "ID hex", takes, and checks the bytes; 3 if the take ends otherwise
