@@ -239,6 +239,7 @@ compare | rdma | deb | python | docs)
     exit 2
     ;;
 esac
+scripts/moved.sh
 rust_packages
 install_packages
 if lacks_rust; then
