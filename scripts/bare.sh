@@ -15,8 +15,8 @@ read -ra commands <<<"${RUN:-demo test}"
 # Settings of this machine's network that the new one gets too, so that its package managers reach theirs: proxies,
 # mirrors and certificates. Paths of this machine's own folders are not among them.
 PASSED='^([a-z]+_proxy|[A-Z]+_PROXY|PIP_.*|UV_.*|CARGO_(HTTP|NET|REGISTR|SOURCE)[A-Z_]*|RUSTUP_(DIST_SERVER|UPDATE_ROOT)|GO[A-Z]*(PROXY|SUMDB|PRIVATE|INSECURE)|[A-Z]*SSL_[A-Z_]*|[A-Z_]*CA_BUNDLE)$'
-# Their files.
-FILES="/etc/resolv.conf /etc/pip.conf ${CARGO_HOME:-$HOME/.cargo}/config.toml"
+# Files of the same kind, besides those that these settings name; Debian's package makes what is in /etc/ssl.
+FILES=(/etc/resolv.conf /etc/pip.conf "${CARGO_HOME:-$HOME/.cargo}/config.toml" /usr/local/share/ca-certificates/*.crt)
 
 # The mirror that this machine's apt-get uses; nothing elsewhere, and debootstrap takes its own.
 mirror() { # shellcheck disable=SC2016  # apt-get's own variables
@@ -37,8 +37,9 @@ make_root() {
     {
         apt-config dump 2>/dev/null | grep -E '^Acquire::(https?|ftp)::(Proxy|CaInfo|Verify)|^Acquire::(Check|Retries)' || true
     } >"$root/etc/apt/apt.conf.d/90-network"
-    named=$(env | sed -n 's|^\([A-Za-z_]*\)=\(/.*\)$|\1 \2|p' | grep -E "${PASSED%\$} " | cut -d' ' -f2-)
-    for file in $FILES $named; do
+    named=$(env | sed -n 's|^\([A-Za-z_]*\)=\(/.*\)$|\1 \2|p' | grep -E "${PASSED%\$} " | cut -d' ' -f2- |
+        grep -v '^/etc/ssl/')
+    for file in "${FILES[@]}" $named; do
         [ -f "$file" ] || continue
         mkdir -p "$root$(dirname "${file/#$HOME//root}")"
         cat "$file" >"$root${file/#$HOME//root}"
