@@ -336,7 +336,7 @@ fn a_deadline_without_credits_is_not_sent() {
     assert_eq!(&*collect(&queue, 1)[0].1, b"after");
 }
 
-/// ORDERED transfers behind one that waits for a credit: one whose deadline is first, and one that fails with the first.
+/// ORDERED transfers behind one that waits for a credit: a deadline that comes first, and a failure with the first.
 #[test]
 fn transfers_behind_a_notification_that_nobody_takes_say_so() {
     let pair = Pair::new(&[]);
