@@ -4,12 +4,11 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use anyhow::Context;
-use clap::Parser;
 use ferry_bench::commands::run_test;
 use ferry_bench::device::{find, DeviceOptions};
 use ferry_bench::options::{Cli, Command, SelftestArguments};
 use ferry_bench::report::write_json;
-use ferry_bench::selftest;
+use ferry_bench::selftest::{self, PARTS, PARTS_OF_DEVICES};
 use ferry_bench::subject::{Origin, Pair, PairConfig, Setup};
 use ferry_bench::workload::MIB;
 
@@ -17,7 +16,8 @@ use ferry_bench::workload::MIB;
 const WALK_BYTES: usize = 256 * MIB;
 
 fn main() -> ExitCode {
-    match run(Cli::parse().command) {
+    let line = Cli::read(std::env::args_os()).unwrap_or_else(|error| error.exit());
+    match run(line.command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("ferry-bench: {error:#}");
@@ -39,10 +39,10 @@ fn run(command: Command) -> anyhow::Result<()> {
 
 fn selftest(arguments: &SelftestArguments) -> anyhow::Result<()> {
     let out = &mut io::stdout().lock();
-    let json = arguments.json.as_deref();
+    let (json, verbose) = (arguments.json.as_deref(), arguments.verbose);
     let Some(at) = arguments.device.location() else {
         let mut pair = selftest_pair([DeviceOptions::default(); 2], arguments.spoil)?;
-        return write_json(json, &selftest::run(&mut pair.client, out)?);
+        return write_json(json, &selftest::run(&PARTS, verbose, &mut pair.client, out)?);
     };
     let said = arguments.device.argument().unwrap_or_default();
     let config = ferry::Config::new()?;
@@ -52,7 +52,7 @@ fn selftest(arguments: &SelftestArguments) -> anyhow::Result<()> {
     let mut results = Vec::new();
     for devices in [[device, host], [host, device], [device, device]] {
         let mut pair = selftest_pair(devices, arguments.spoil).with_context(|| said.clone())?;
-        results.push(selftest::run_devices(&mut pair.client, out)?);
+        results.push(selftest::run(&PARTS_OF_DEVICES, verbose, &mut pair.client, out)?);
     }
     write_json(json, &results)
 }

@@ -33,8 +33,9 @@ pub fn memory_bytes(settings: &Settings) -> anyhow::Result<usize> {
 
 /// Runs the test over all its sizes. The other end's user sees the rows too.
 pub fn run(settings: &Settings, engine: &mut dyn Engine, out: &mut dyn Write) -> anyhow::Result<Report> {
-    table::banner(out, settings, engine.name(), &engine.path(), &engine.devices())?;
     let said = &settings.said;
+    let path = if said.verbose { engine.path() } else { engine.path_taken() };
+    table::banner(out, settings, engine.name(), &path, &engine.devices())?;
     let no_peak = said.perftest.no_peak;
     let columns = BandwidthColumns { gbits: said.report_gbits, no_peak, cpu_util: said.cpu_util };
     let heading =

@@ -34,7 +34,7 @@ pub fn write(path: Option<&Path>, draw: impl FnOnce() -> String) -> anyhow::Resu
     fs::write(path, draw()).with_context(|| format!("writing {}", path.display()))
 }
 
-/// Draws the figures of a test by size: bandwidths from zero, latencies on a logarithmic axis.
+/// Draws the figures of a test by size. Sizes are on a logarithmic axis, and so are figures that span decades.
 pub fn of_report(report: &Report, gbits: bool) -> String {
     let is_latency = !report.test.is_bandwidth();
     let (unit, factor) = if gbits { ("Gb/s", 8.0) } else { ("GB/s", 1.0) };
@@ -46,9 +46,9 @@ pub fn of_report(report: &Report, gbits: bool) -> String {
     let figures = |size: &SizeResult| match size {
         SizeResult::Bandwidth(it) => {
             let (average, peak) = (it.average_gb_per_second, it.peak_gb_per_second);
-            (format_bytes(it.request_bytes), vec![average * factor, peak * factor])
+            (it.request_bytes, vec![average * factor, peak * factor])
         }
-        SizeResult::Latency(it) => (format_bytes(it.request_bytes), vec![it.p50_us, it.p99_us, it.p99_9_us]),
+        SizeResult::Latency(it) => (it.request_bytes, vec![it.p50_us, it.p99_us, it.p99_9_us]),
     };
     let (sizes, figures): (Vec<_>, Vec<_>) = report.sizes.iter().map(figures).unzip();
     let line = |(place, &(name, colour, dash)): (usize, &(&'static str, &'static str, &'static str))| {
@@ -57,36 +57,42 @@ pub fn of_report(report: &Report, gbits: bool) -> String {
     };
     let series: Vec<_> = styles.iter().enumerate().map(line).collect();
     let title = format!("{}, {unit}", report.test.title());
-    lines(&title, &report.machine.to_string(), &sizes, &series, is_latency)
+    lines(&title, &report.machine.to_string(), &sizes, &series)
 }
 
-fn lines(title: &str, note: &str, sizes: &[String], series: &[Series], is_log: bool) -> String {
+fn lines(title: &str, note: &str, sizes: &[usize], series: &[Series]) -> String {
     let mut svg = Svg::new(LEFT + WIDTH + 40.0, TOP + HEIGHT + 80.0, title);
-    let axis = Axis::of(series.iter().flat_map(|line| line.values.iter().copied()), is_log);
+    let axis = Axis::of(series.iter().flat_map(|line| line.values.iter().copied()));
     for tick in axis.ticks() {
         let y = axis.y(tick);
         svg.line([LEFT, y, LEFT + WIDTH, y], "#d0d7de", 0.5);
         svg.text(LEFT - 8.0, y + 4.0, "end", &figure(tick));
     }
-    let x = |index: usize| LEFT + WIDTH * (index as f64 + 0.5) / sizes.len() as f64;
+    let log2 = |bytes: &usize| (*bytes as f64).log2();
+    let ends = [sizes.first(), sizes.last()].map(|bytes| bytes.map_or(0.0, log2));
+    // Half a step is free at both ends, and a single size is in the middle.
+    let x = |bytes: &usize| LEFT + WIDTH * (log2(bytes) - ends[0] + 0.5) / (ends[1] - ends[0] + 1.0);
     // Labels of 23 sizes would touch: every second one.
-    for (index, size) in sizes.iter().enumerate().step_by(sizes.len().div_ceil(12).max(1)) {
-        svg.text(x(index), TOP + HEIGHT + 18.0, "middle", size);
+    for bytes in sizes.iter().step_by(sizes.len().div_ceil(12).max(1)) {
+        svg.line([x(bytes), TOP, x(bytes), TOP + HEIGHT], "#d0d7de", 0.5);
+        svg.text(x(bytes), TOP + HEIGHT + 18.0, "middle", &format_bytes(*bytes));
     }
     for (place, line) in series.iter().enumerate() {
-        let points = line.values.iter().enumerate().map(|(index, value)| (x(index), axis.y(*value)));
-        let points: Vec<_> = points.collect();
+        let points: Vec<_> =
+            sizes.iter().zip(&line.values).map(|(bytes, value)| (x(bytes), axis.y(*value))).collect();
         svg.path(&points, line.colour, line.dash);
         points.iter().for_each(|(x, y)| svg.circle(*x, *y, line.colour));
         let at = LEFT + 130.0 * place as f64;
         svg.path(&[(at, TOP - 14.0), (at + 30.0, TOP - 14.0)], line.colour, line.dash);
         svg.text(at + 36.0, TOP - 10.0, "start", line.name);
     }
-    svg.text(LEFT, TOP + HEIGHT + 50.0, "start", note);
+    let scale = if axis.is_log { "log2 to the right, log10 upwards" } else { "log2 to the right" };
+    svg.text(LEFT, TOP + HEIGHT + 40.0, "start", &format!("bytes of a request; {scale}"));
+    svg.text(LEFT, TOP + HEIGHT + 60.0, "start", note);
     svg.end()
 }
 
-/// The vertical axis: from zero, or logarithmic.
+/// The vertical axis: from zero, or logarithmic if the values span more than a decade.
 struct Axis {
     low: f64,
     high: f64,
@@ -94,11 +100,11 @@ struct Axis {
 }
 
 impl Axis {
-    fn of(values: impl Iterator<Item = f64>, is_log: bool) -> Axis {
+    fn of(values: impl Iterator<Item = f64>) -> Axis {
         let (low, high) =
             values.fold((f64::INFINITY, 0.0_f64), |(low, high), it| (low.min(it), high.max(it)));
-        if is_log && low > 0.0 {
-            Axis { low: decade(low), high: decade(high) * 10.0, is_log }
+        if low > 0.0 && high > 10.0 * low {
+            Axis { low: decade(low), high: decade(high) * 10.0, is_log: true }
         } else {
             Axis { low: 0.0, high: if high > 0.0 { high * 1.05 } else { 1.0 }, is_log: false }
         }
@@ -131,7 +137,7 @@ fn decade(value: f64) -> f64 {
 }
 
 fn figure(value: f64) -> String {
-    let text = format!("{value:.3}");
+    let text = format!("{value:.6}");
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
@@ -201,9 +207,12 @@ mod tests {
     use crate::options::settings_of;
     use crate::stats::Latency;
 
-    fn heights(svg: &str, colour: &str) -> Vec<f64> {
+    /// Returns x and y of a line's points.
+    fn points(svg: &str, colour: &str) -> Vec<[f64; 2]> {
         let circles = svg.lines().filter(|line| line.starts_with("<circle") && line.contains(colour));
-        circles.map(|line| line.split('"').nth(3).and_then(|y| y.parse().ok()).expect("cy")).collect()
+        let number =
+            |line: &str, place| line.split('"').nth(place).and_then(|it| it.parse().ok()).expect("a number");
+        circles.map(|line| [1, 3].map(|place| number(line, place))).collect()
     }
 
     fn latencies(microseconds: &[u64]) -> String {
@@ -215,10 +224,15 @@ mod tests {
     }
 
     #[test]
-    fn a_decade_of_latency_is_a_decade_of_the_axis() {
+    fn a_decade_is_a_decade_of_the_axis_and_a_doubling_of_the_size_a_step() {
         let svg = latencies(&[1, 10, 100]);
         // The axis has three decades, from 1 to 1,000.
-        assert_eq!(heights(&svg, BLUE), [TOP + HEIGHT, TOP + 200.0, TOP + 100.0]);
+        let heights: Vec<_> = points(&svg, BLUE).into_iter().map(|[_, y]| y).collect();
+        assert_eq!(heights, [TOP + HEIGHT, TOP + 200.0, TOP + 100.0]);
+        // Four doublings with half of one at both ends: fifths.
+        let places: Vec<_> =
+            points(&latencies(&[1, 2, 16]), BLUE).into_iter().map(|[x, _]| x - LEFT).collect();
+        assert_eq!(places, [WIDTH * 0.1, WIDTH * 0.3, WIDTH * 0.9]);
         for part in ["<title>WRITE Latency Test, µs</title>", ">p50<", ">p99.9<", ">1 B<", ">1000<", "</svg>"]
         {
             assert!(svg.contains(part), "{part}: {svg}");
@@ -226,11 +240,12 @@ mod tests {
     }
 
     #[test]
-    fn bandwidth_begins_at_zero() {
-        let axis = Axis::of([2.0, 4.0].into_iter(), false);
+    fn an_axis_is_logarithmic_from_a_decade_on() {
+        let axis = Axis::of([2.0, 4.0].into_iter());
         assert_eq!((axis.y(0.0), axis.y(4.2)), (TOP + HEIGHT, TOP));
         assert_eq!(axis.ticks(), [0.0, 1.0, 2.0, 3.0, 4.0]);
-        assert_eq!(Axis::of(std::iter::empty(), false).ticks().len(), 6);
+        assert_eq!(Axis::of(std::iter::empty()).ticks().len(), 6);
+        assert!(!Axis::of([1.0, 10.0].into_iter()).is_log && Axis::of([1.0, 10.1].into_iter()).is_log);
     }
 
     #[test]

@@ -2,7 +2,6 @@
 
 use std::io::Write;
 
-use clap::Parser;
 use serde::Serialize;
 
 use crate::measure;
@@ -11,7 +10,7 @@ use crate::report::Report;
 use crate::workload::Engine;
 
 /// The parts of the table, as command lines.
-const PARTS: [&str; 7] = [
+pub const PARTS: [&str; 7] = [
     "write_bw -s 1m -l 16 -D 1 -t 4 --cpu_util 127.0.0.1",
     "read_bw -s 1m -l 16 -D 1 -t 4 --cpu_util 127.0.0.1",
     "write_bw -s 16k -l 1024 -D 1 -t 4 --layout scattered --cpu_util 127.0.0.1",
@@ -22,7 +21,7 @@ const PARTS: [&str; 7] = [
 ];
 
 /// The parts for memory that may be a device's, as short as possible: a device's copies may be slow.
-const PARTS_OF_DEVICES: [&str; 6] = [
+pub const PARTS_OF_DEVICES: [&str; 6] = [
     "write_bw -s 1m -l 16 -n 12 -t 4 127.0.0.1",
     "read_bw -s 1m -l 16 -n 12 -t 4 127.0.0.1",
     "write_bw -s 16k -l 1024 -n 12 -t 4 --layout scattered 127.0.0.1",
@@ -37,25 +36,22 @@ pub struct Selftest {
     pub parts: Vec<Report>,
 }
 
-/// Runs the table over `engine`. Wrong data is an error, like any other failure.
-pub fn run(engine: &mut dyn Engine, out: &mut dyn Write) -> anyhow::Result<Selftest> {
-    run_parts(&PARTS, engine, out)
-}
-
-/// Runs the table if one end, or both, has memory of a device.
-pub fn run_devices(engine: &mut dyn Engine, out: &mut dyn Write) -> anyhow::Result<Selftest> {
-    run_parts(&PARTS_OF_DEVICES, engine, out)
-}
-
-fn run_parts(lines: &[&str], engine: &mut dyn Engine, out: &mut dyn Write) -> anyhow::Result<Selftest> {
-    let settings: Vec<_> = lines.iter().copied().map(settings).collect();
+/// Runs a table over `engine`. Wrong data is an error, like any other failure.
+pub fn run(
+    lines: &[&str],
+    verbose: bool,
+    engine: &mut dyn Engine,
+    out: &mut dyn Write,
+) -> anyhow::Result<Selftest> {
+    let mut settings: Vec<_> = lines.iter().copied().map(settings).collect();
+    settings.iter_mut().for_each(|part| part.said.verbose = verbose);
     let parts = settings.iter().map(|part| measure::run(part, engine, out)).collect::<anyhow::Result<_>>()?;
     Ok(Selftest { engine: engine.name().to_owned(), parts })
 }
 
 fn settings(line: &str) -> Settings {
     let words = std::iter::once("ferry-bench").chain(line.split_whitespace());
-    let command = Cli::try_parse_from(words).expect("a constant, parsed by the tests").command;
+    let command = Cli::read(words).expect("a constant, parsed by the tests").command;
     let (test, arguments) = command.into_test().expect("a constant, a test");
     // Users would have to ask for the check; a notification is always compared.
     let said = TestArguments { data_validation: test.is_memory(), ..arguments };

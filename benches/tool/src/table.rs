@@ -7,6 +7,7 @@ use std::io::{self, Write};
 
 use hdrhistogram::Histogram;
 
+use crate::cpu::Machine;
 use crate::options::{Settings, Test, Transport};
 use crate::report::Bandwidth;
 use crate::stats::Latency;
@@ -19,7 +20,6 @@ const LATENCY: &str = " #bytes #iterations    t_min[usec]    t_max[usec]  t_typi
 const BANDWIDTH: &str = " #bytes     #iterations    BW peak[_/sec]    BW average[_/sec]   MsgRate[Mpps]";
 const CPU_UTIL: &str = "    CPU_Util[%]";
 const STANDIN: &str = "no device has moved a byte; the figures are a stand-in's and say nothing about speed";
-const TERMINAL_COLUMNS: usize = 80;
 /// Three significant digits: no bucket is off by more than a thousandth.
 const HISTOGRAM_DIGITS: u8 = 3;
 
@@ -101,23 +101,6 @@ pub fn rule(out: &mut dyn Write) -> io::Result<()> {
     writeln!(out, "{RULE}")
 }
 
-/// Prints a long text under its name, in lines that fit a terminal. A word that is longer stays whole.
-fn wrapped(out: &mut dyn Write, name: &str, text: &str) -> io::Result<()> {
-    let mut line = name.to_owned();
-    let mut is_empty = true;
-    for word in text.split_whitespace() {
-        if !is_empty && line.chars().count() + 1 + word.chars().count() > TERMINAL_COLUMNS {
-            writeln!(out, "{line}")?;
-            line = " ".repeat(name.len());
-            is_empty = true;
-        }
-        let gap = if is_empty { "" } else { " " };
-        line = line + gap + word;
-        is_empty = false;
-    }
-    writeln!(out, "{line}")
-}
-
 /// Prints the devices of the memory, and that a stand-in's times mean nothing.
 fn devices(out: &mut dyn Write, devices: &[Option<Described>; 2]) -> io::Result<()> {
     for (end, device) in ["Client", "Server"].into_iter().zip(devices) {
@@ -156,7 +139,12 @@ pub fn banner(
     if is_rdma {
         writeln!(out, " RDMA            : {}", rdma(settings))?;
     }
-    wrapped(out, " Path            : ", path)?;
+    for (index, part) in path.split("; ").enumerate() {
+        writeln!(out, "{} : {part}", [" Path           ", "                "][index.min(1)])?;
+    }
+    if settings.said.verbose {
+        writeln!(out, " Machine         : {}", Machine::describe())?;
+    }
     let warm_up = match settings.warm_up {
         Some(limit) => format!("{limit} of each size, not counted"),
         None => "off: the first, cold transfers count".to_owned(),
@@ -284,24 +272,15 @@ mod tests {
     }
 
     #[test]
-    fn a_long_path_fits_a_terminal_and_loses_no_word() {
-        let path = "tcp (the best usable path); not used: local (the peer is on another host, or in another \
-                    network namespace), rdma (no device); lanes 4, workers 2";
-        let text = banner_of("write_bw host", path);
-        let from = text.find(" Path ").expect("a path");
-        let to = text.find(" Warm-up ").expect("a warm-up");
-        let lines: Vec<_> = text[from..to].lines().collect();
-        assert!(lines.len() > 2 && lines.iter().all(|line| line.chars().count() <= 80), "{text}");
-        assert!(lines[1..].iter().all(|line| line.starts_with(&" ".repeat(19))), "{text}");
-        let words: Vec<_> = lines.iter().flat_map(|line| line.split_whitespace()).collect();
-        assert_eq!(words.join(" "), format!("Path : {path}"));
-        let exact = format!("{} {}", "x".repeat(30), "y".repeat(30));
+    fn each_part_of_the_path_has_a_line_and_the_machine_is_for_those_who_ask() {
+        let text = banner_of("write_bw -v host", "tcp (why); not used: rdma (why not); defaults");
+        let blank = " ".repeat(16);
         assert!(
-            banner_of("write_bw host", &exact).contains(&format!(": {exact}\n")),
-            "80 columns are one line"
+            text.contains(&format!(" : tcp (why)\n{blank} : not used: rdma (why not)\n{blank} : defaults\n"))
         );
-        let longer = format!("{exact}y");
-        assert!(!banner_of("write_bw host", &longer).contains(&longer), "81 columns are two");
+        assert!(
+            text.contains(" Machine         : ") && !banner_of("write_bw host", "tcp").contains(" Machine ")
+        );
     }
 
     #[test]

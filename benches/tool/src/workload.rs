@@ -209,6 +209,11 @@ pub trait Engine {
     /// Returns the path in use, its settings, and the reason for the choice, in one line.
     fn path(&self) -> String;
 
+    /// Returns only the path in use and the reason for the choice.
+    fn path_taken(&self) -> String {
+        self.path()
+    }
+
     /// Returns the devices of the initiator's and the target's memory; `None`: host memory.
     fn devices(&self) -> [Option<Described>; 2] {
         [None, None]

@@ -132,9 +132,13 @@ fn without_a_peak_there_is_one_batch() {
 }
 
 #[test]
-fn an_endless_test_shows_row_after_row_until_it_is_stopped() {
+fn an_endless_test_shows_row_after_row_and_turns_others_away_until_it_is_stopped() {
     let server = Server::start("write_bw", "");
-    let rows = server.rows_of_endless_client("write_bw", "--run_infinitely -D 1 -s 64k -t 4", 2);
+    let rows = server.rows_of_endless_client("write_bw", "--run_infinitely -D 1 -s 64k -t 4", 2, || {
+        let address = format!("127.0.0.1:{}", server.address.rsplit(':').next().expect("a port"));
+        let second = support::run(&["read_bw", &address]);
+        assert_failure(&second, &[&format!("the server at {address}"), "busy with another client"]);
+    });
     assert!(rows.iter().all(|row| row.starts_with(" 65536 ")), "{rows:?}");
     assert_failure(&server.end(), &["the other end is lost"]);
 }
@@ -207,7 +211,7 @@ fn a_secret_is_shared_or_nothing_is_measured() {
     let server = Server::start("write_bw", &one);
     for other in [two, String::new()] {
         let client = server.client("write_bw", &format!("-n 10 {other}"));
-        assert_failure(&client, &["REFUSED"]);
+        assert_failure(&client, &["give both ends the same --secret-file", "REFUSED"]);
     }
 }
 
@@ -228,7 +232,7 @@ fn ends_that_were_told_different_things_say_so() {
     }
     let server = Server::start("read_bw", "");
     let client = server.client("write_bw", "-n 10");
-    assert_failure(&client, &["the test is READ BW Test at the server and WRITE BW Test at the client"]);
+    assert_failure(&client, &["the test is read_bw at the server and write_bw at the client"]);
 }
 
 #[test]
@@ -253,19 +257,52 @@ fn one_wrong_byte_fails_both_ends_where_it_is_found() {
 #[test]
 fn a_transport_that_is_not_there_is_named_with_the_reason() {
     let server = Server::start("write_bw", "");
-    let client =
-        server.client("write_bw", "-n 10 --transport rdma -d ferry_none0 -x 1 -q 2 -I 64 --acked-only");
-    assert_failure(&client, &["UNAVAILABLE", "rdma: "]);
+    if !support::has_rdma() {
+        let client = server.client("write_bw", "-n 10 --transport rdma -q 2 -I 64 --acked-only");
+        assert_failure(&client, &["UNAVAILABLE", "rdma: "]);
+    }
+    // Either end names a missing device before it looks for the other.
+    for end in [&["write_bw", "-d", "ferry_none0"][..], &["write_bw", "-d", "ferry_none0", "127.0.0.1:1"]] {
+        assert_failure(&support::run(end), &["-d ferry_none0: this host has no such RDMA device"]);
+    }
+}
+
+#[test]
+fn a_client_takes_the_address_that_the_server_prints() {
+    let environment = [("FERRY_ADVERTISE_ADDRESS", "localhost:0")];
+    let mut hosts = vec!["localhost"];
+    if std::net::TcpListener::bind("[::1]:0").is_ok() {
+        hosts.push("[::1]");
+    }
+    for host in hosts {
+        let server = Server::start_in(&environment, "write_bw", "");
+        let address = server.address.replace("localhost", host);
+        let client = support::run(&["write_bw", "-n", "10", &address]);
+        assert_success(&client);
+        assert_success(&server.end());
+        assert!(
+            client.out.contains(" Path            : ") && !client.out.contains("not used"),
+            "{}",
+            client.out
+        );
+    }
+    let (client, _) = measure("write_bw", "", "-v -n 10");
+    assert!(client.out.contains("not used: ") && client.out.contains(" Machine "), "{}", client.out);
 }
 
 #[test]
 fn no_server_and_no_port_are_errors() {
     let client = support::run(&["write_bw", "-n", "1", "-p", "1", "127.0.0.1"]);
-    assert_failure(&client, &["127.0.0.1:1", "UNREACHABLE"]);
+    let start = "nothing listens at 127.0.0.1:1: start `ferry-bench write_bw -p 1` there first";
+    assert_failure(&client, &[start, "UNREACHABLE"]);
+    let client = support::run(&["write_bw", "--json", "/nowhere/x.json", "127.0.0.1:1"]);
+    assert_failure(&client, &["writing /nowhere/x.json"]);
     let taken = std::net::TcpListener::bind("0.0.0.0:0").expect("a free port");
     let port = taken.local_addr().expect("bound").port().to_string();
     let server = support::run(&["write_bw", "-p", &port]);
-    assert_failure(&server, &["listening on", &port]);
+    assert_failure(&server, &[&format!("port {port} is taken; choose another -p"), "listening on"]);
+    let client = support::run(&["write_bw", "-s", "1g", "-l", "65", "127.0.0.1:1"]);
+    assert_failure(&client, &["make -s or -l smaller"]);
 }
 
 #[test]

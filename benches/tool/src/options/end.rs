@@ -1,11 +1,16 @@
 //! The options of one end's RDMA devices, in perftest's terms.
 
+use std::fs;
+
+use anyhow::bail;
 use clap::Args;
 use serde::{Deserialize, Serialize};
 
 use super::Transport;
 use crate::workload::Named;
 
+/// The kernel's list of RDMA devices.
+const DEVICES: &str = "/sys/class/infiniband";
 /// The path MTUs of InfiniBand.
 const MTUS: [u32; 5] = [256, 512, 1_024, 2_048, 4_096];
 const INLINE_BYTES_MAX: i64 = 1_024;
@@ -38,6 +43,18 @@ impl RdmaOptions {
             number("rdma_inline_bytes", self.inline_bytes),
         ];
         named.into_iter().flatten().collect()
+    }
+
+    /// Refuses devices that this host does not have: ferry would take another path instead.
+    pub fn refuse_missing_devices(&self) -> anyhow::Result<()> {
+        let list = fs::read_dir(DEVICES).into_iter().flatten().flatten();
+        let there: Vec<_> = list.map(|it| it.file_name().to_string_lossy().into_owned()).collect();
+        let mut named = self.devices.as_deref().into_iter().flat_map(|names| names.split(','));
+        let missing = named.find(|name| !there.iter().any(|it| it == name));
+        let only = if there.is_empty() { "none" } else { &there.join(", ") };
+        missing.map_or(Ok(()), |missing| {
+            bail!("-d {missing}: this host has no such RDMA device; {DEVICES} has {only}. Without -d ferry chooses")
+        })
     }
 
     /// Refuses options that mean nothing without RDMA, named by the letters that users type.

@@ -7,6 +7,7 @@ mod parse;
 mod perftest;
 mod settings;
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -22,10 +23,11 @@ use crate::workload::{Named, Operation};
 pub use end::{parse_mtu, RdmaOptions};
 pub use parse::parse_count;
 use parse::{parse_bytes, parse_warm_up};
+use perftest::explained;
 pub use perftest::PerftestOptions;
 pub use settings::{Settings, BATCHES};
 
-const PORT: u16 = 18_515;
+pub const PORT: u16 = 18_515;
 
 #[derive(Parser, Debug)]
 #[command(name = "ferry-bench", version, about = "Measures ferry, perftest's way")]
@@ -34,19 +36,26 @@ pub struct Cli {
     pub command: Command,
 }
 
+impl Cli {
+    /// Parses a command line. Words that perftest knows and ferry-bench does not are answered with a sentence.
+    pub fn read(words: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> Result<Cli, clap::Error> {
+        Cli::try_parse_from(words).map_err(explained)
+    }
+}
+
 #[derive(Subcommand, Debug)]
 pub enum Command {
     /// Bandwidth of WRITE; without HOST the server, with HOST the client (so for all tests)
-    #[command(name = "write_bw")]
+    #[command(name = "write_bw", alias = "ib_write_bw")]
     WriteBandwidth(TestArguments),
     /// Bandwidth of READ
-    #[command(name = "read_bw")]
+    #[command(name = "read_bw", alias = "ib_read_bw")]
     ReadBandwidth(TestArguments),
     /// Time of one synchronous WRITE, from the call until done at the target: the whole round trip
-    #[command(name = "write_lat")]
+    #[command(name = "write_lat", alias = "ib_write_lat")]
     WriteLatency(TestArguments),
     /// Time of one synchronous READ
-    #[command(name = "read_lat")]
+    #[command(name = "read_lat", alias = "ib_read_lat")]
     ReadLatency(TestArguments),
     /// Time of one notification to the peer and back, halved
     #[command(name = "notify_lat")]
@@ -75,8 +84,9 @@ impl Command {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[value(rename_all = "snake_case")]
 pub enum Test {
     WriteBw,
     ReadBw,
@@ -134,9 +144,9 @@ impl Transport {
 
 #[derive(Args, Debug, Clone)]
 pub struct TestArguments {
-    /// The server to measure against; absent, this is the server
+    /// The server to measure against, as HOST or HOST:PORT; absent, this is the server
     pub host: Option<String>,
-    /// Bytes of each request [default: 65536 for bandwidth, 2 for latency]; k and m are binary
+    /// Bytes of each request [default: 65536 for bandwidth, 2 for latency]; k, m and g are binary
     #[arg(short = 's', long, value_parser = parse_bytes)]
     pub size: Option<usize>,
     /// All sizes from 2 to 2^23
@@ -156,17 +166,20 @@ pub struct TestArguments {
     #[arg(short = 't', long = "tx-depth", value_parser = parse_count)]
     pub tx_depth: Option<usize>,
     /// Lanes to the peer, with --transport rdma queue pairs [default: ferry's own]
-    #[arg(short = 'q', long = "lanes", value_parser = clap::value_parser!(u32).range(1..=i64::from(LANES_MAX)))]
+    #[arg(short = 'q', long = "lanes", alias = "qp", value_parser = clap::value_parser!(u32).range(1..=i64::from(LANES_MAX)))]
     pub lanes: Option<u32>,
     /// Requests per transfer [default: 1]
-    #[arg(short = 'l', long = "requests", value_parser = parse_count)]
+    #[arg(short = 'l', long = "requests", alias = "post_list", value_parser = parse_count)]
     pub requests: Option<usize>,
     /// Both ends initiate at once; the sum is reported
     #[arg(short = 'b', long)]
     pub bidirectional: bool,
-    /// Port of the server
-    #[arg(short = 'p', long, default_value_t = PORT)]
-    pub port: u16,
+    /// Port of the server [default: 18515]
+    #[arg(short = 'p', long)]
+    pub port: Option<u16>,
+    /// Print every path with its reason, the settings and the machine, too
+    #[arg(short = 'v', long)]
+    pub verbose: bool,
     /// Print the latency histogram
     #[arg(short = 'H', long = "report-histogram")]
     pub histogram: bool,
@@ -225,6 +238,9 @@ pub struct SelftestArguments {
     /// With memory of the device at one end, the other and both
     #[command(flatten)]
     pub device: DeviceOptions,
+    /// Print every path with its reason, the settings and the machine, too
+    #[arg(short = 'v', long)]
+    pub verbose: bool,
     /// Damage a byte before each check, to see the check fail
     #[arg(long, hide = true)]
     pub spoil: bool,

@@ -6,7 +6,8 @@ use std::time::Duration;
 use ferry::limits::NOTIFY_BYTES_MAX;
 use ferry::Config;
 
-use super::{Test, TestArguments, Transport};
+use super::parse::address;
+use super::{Test, TestArguments, Transport, PORT};
 use crate::layout::Layout;
 use crate::subject::{Origin, Term};
 use crate::workload::{Limit, Named, Operation};
@@ -36,6 +37,8 @@ pub struct Settings {
     pub warm_up: Option<Limit>,
     pub tx_depth: usize,
     pub requests: usize,
+    /// The server's `host:port`; `None`: this is the server.
+    pub server: Option<String>,
     /// All other options, as given.
     pub said: TestArguments,
 }
@@ -52,6 +55,7 @@ impl TestArguments {
             warm_up: self.warm_up(test, limit)?,
             tx_depth: self.tx_depth.unwrap_or(default_depth(test)),
             requests: self.requests.unwrap_or(1),
+            server: self.host.as_deref().map(|host| address(host, self.port, PORT)).transpose()?,
             said: self,
         })
     }
@@ -66,7 +70,7 @@ impl TestArguments {
         };
         let lanes = if self.transport == Transport::Rdma { config.rdma_qps } else { config.lanes };
         vec![
-            Term::new("the test", Some(test.title()), ""),
+            Term::new("the test", Some(test.name()), ""),
             Term::new("-s or -a", self.sizes(test).map(describe), default_bytes(test)),
             Term::new("-n or -D", self.limit(), ITERATIONS),
             number("-t", self.tx_depth, default_depth(test)),
@@ -150,7 +154,7 @@ impl TestArguments {
         if self.acked_only && test.operation() != Some(Operation::Write) {
             return Err(format!("--acked-only belongs to WRITE tests, and {} is none", test.title()));
         }
-        self.perftest.refuse_meaningless(test)?;
+        self.perftest.refuse_contradictions(test)?;
         self.rdma.refuse_without_rdma(self.transport, self.acked_only)?;
         if let Some(option) = self.device.argument() {
             if test == Test::NotifyLat {

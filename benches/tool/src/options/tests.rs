@@ -10,7 +10,7 @@ use super::*;
 /// Parses and settles the words after `ferry-bench`.
 pub(crate) fn settle(line: &str) -> Result<Settings, String> {
     let words = std::iter::once("ferry-bench").chain(line.split_whitespace());
-    let command = Cli::try_parse_from(words).map_err(|e| e.to_string())?.command;
+    let command = Cli::read(words).map_err(|e| e.to_string())?.command;
     let (test, arguments) = command.into_test().expect("a line of these tests names a test");
     arguments.settle(test)
 }
@@ -28,12 +28,12 @@ fn the_definitions_are_consistent() {
 fn defaults_are_perftests() {
     let s = settle("write_bw").expect("a server");
     assert_eq!(
-        (s.said.host.as_deref(), s.said.port, &s.sizes[..], s.tx_depth),
-        (None, 18_515, &[65_536][..], 128)
+        (s.server.as_deref(), s.said.port, &s.sizes[..], s.tx_depth),
+        (None, None, &[65_536][..], 128)
     );
     assert_eq!((s.limit, s.requests, s.said.layout), (Limit::Transfers(1_000), 1, Layout::Contiguous));
     let s = settle("write_lat localhost").expect("a client");
-    assert_eq!((s.said.host.as_deref(), &s.sizes[..], s.tx_depth), (Some("localhost"), &[2][..], 1));
+    assert_eq!((s.server.as_deref(), &s.sizes[..], s.tx_depth), (Some("localhost:18515"), &[2][..], 1));
 }
 
 #[test]
@@ -44,8 +44,8 @@ fn all_sizes_are_2_to_2_to_the_23() {
 
 #[test]
 fn options_may_stand_before_and_after_the_host() {
-    let s =
-        settle("write_bw -s 16k -l 1024 host -D 3 --layout scattered -q 2 --report_gbits").expect("a client");
+    let s = settle("ib_write_bw -s 16k --post_list 1024 host -D 3 --layout scattered -q 2 --report_gbits")
+        .expect("a client");
     assert_eq!((&s.sizes[..], s.requests, s.limit), (&[16_384][..], 1_024, Limit::Seconds(3.0)));
     assert_eq!((s.said.layout, s.said.lanes, s.said.report_gbits), (Layout::Scattered, Some(2), true));
 }
@@ -98,8 +98,16 @@ fn cold_transfers_are_left_out_unless_they_are_wanted() {
 fn sizes_have_a_first_and_a_last() {
     assert_eq!(settle("write_bw -s 1 host").expect("the smallest").sizes, [1]);
     assert_eq!(settle("write_bw -s 1024m host").expect("the largest").sizes, [1 << 30]);
-    for size in ["0", "1073741825", "1025m", "x", "", "-1", "99999999999999999999m"] {
-        refusal(&format!("write_bw --size={size} host"));
+    for (size, bytes) in
+        [("1M", 1 << 20), ("1MiB", 1 << 20), ("64k", 65_536), ("64KiB", 65_536), ("1g", 1 << 30)]
+    {
+        assert_eq!(settle(&format!("write_bw -s {size} host")).expect(size).sizes, [bytes]);
+    }
+    for size in ["0", "1073741825", "1025m", "2g", "99999999999999999999m"] {
+        assert!(refusal(&format!("write_bw -s {size} host")).contains("from 1 byte to 1 GiB"), "{size}");
+    }
+    for size in ["x", "1kb", "1.5m", "k"] {
+        assert!(refusal(&format!("write_bw -s {size} host")).contains("as 65536, 64k or 64KiB"), "{size}");
     }
 }
 
@@ -118,9 +126,21 @@ fn contradictions_name_the_option() {
         ("notify_lat --data_validation host", "carries none"),
         ("write_bw --json out.json", "--json is the client's: name the HOST"),
         ("write_bw --plot out.svg", "--plot is the client's: name the HOST"),
-        ("write_bw -R host", "--transport rdma"),
+        ("write_bw -R host", "perftest's -R connects by rdma_cm"),
+        ("write_bw -Fz host", "--transport rdma"),
         ("write_bw -r 512 host", "-t sets the transfers in flight"),
-        ("write_bw -c UC host", "-c UC: over RDMA ferry uses RC"),
+        ("write_bw -S 3 host", "perftest's -S sets a field of the packets' headers"),
+        ("write_bw -i1 host", "the first active one of each device. -d chooses"),
+        ("write_bw --output=message_rate host", "here --json FILE has all"),
+        ("write_bw --output bandwidth host", "here --json FILE has all"),
+        ("ib_read_bw --use_rocm=0 host", "--use_cuda=N and --use_ascend=N"),
+        ("write_bw --wait_destroy 1 host", "Leave it out"),
+        ("write_bw --nonsense host", "unexpected argument '--nonsense'"),
+        ("write_bw -c UC host", "over RDMA ferry uses RC"),
+        ("write_bw -s -1 host", "no option takes a negative number such as -1"),
+        ("write_bw -n 1M host", "\"1M\" is no whole number, or too large, for --iters"),
+        ("write_bw host:7000 -p 7001", "host:7000 says port 7000, and -p says 7001"),
+        ("ib_send_bw host", "ib_send_bw is no test; the first word is write_bw"),
         ("write_lat -N host", "-N belongs to bandwidth"),
         ("write_bw --run_infinitely -n 5 host", "--iters"),
         ("write_bw --run_infinitely -a host", "--all"),
@@ -184,7 +204,7 @@ fn every_difference_is_named_with_both_values() {
                   --memory own --transport rdma -q 4 --spin-us 0";
     let text = accept(server, "read_bw -l 16 -q 2 --spin-us 50 host").expect_err("all differ");
     for part in [
-        "the test is WRITE BW Test at the server and READ BW Test at the client",
+        "the test is write_bw at the server and read_bw at the client",
         "-s or -a is 23 sizes from 2 to 8388608 at the server and 65536 at the client",
         "-n or -D is 3 s at the server and 1000 transfers",
         "-t is 1 at the server and 128",
@@ -201,5 +221,6 @@ fn every_difference_is_named_with_both_values() {
         assert!(text.contains(part), "{part}: {text}");
     }
     let text = accept("write_lat --pingpong", "write_lat host").expect_err("one differs");
-    assert!(text.ends_with("--pingpong is on at the server and off at the client"), "{text}");
+    let only = "differ: --pingpong is on at the server and off at the client. Give both ends the same, or";
+    assert!(text.contains(only), "{text}");
 }

@@ -18,6 +18,9 @@ const DRAIN_MAX: usize = 64;
 /// A peer that does not take a message in for this long is gone.
 const SEND_TIMEOUT: Duration = Duration::from_secs(20);
 
+/// A peer that is only turned away must not delay the others.
+const ANSWER_DEADLINE: Deadline = Deadline::After(Duration::from_secs(1));
+
 const LOST: &str = "the other end is lost";
 
 pub struct Channel {
@@ -25,12 +28,20 @@ pub struct Channel {
     queue: Arc<Queue>,
     /// Drained events that were not yet looked at. Bounded by `DRAIN_MAX`.
     events: VecDeque<Event>,
+    /// The answer to peers that send a message while another peer is listened to.
+    answer_to_others: Option<Vec<u8>>,
 }
 
 impl Channel {
     pub fn new(engine: &Engine) -> anyhow::Result<Channel> {
         let queue = engine.queue(WHAT_NOTIFICATIONS | WHAT_PEERS, DRAIN_MAX)?;
-        Ok(Channel { engine: engine.clone(), queue, events: VecDeque::new() })
+        Ok(Channel { engine: engine.clone(), queue, events: VecDeque::new(), answer_to_others: None })
+    }
+
+    /// Answers every peer but the one that is listened to with this message, from now on.
+    pub fn answer_others(&mut self, message: &impl Serialize) -> anyhow::Result<()> {
+        self.answer_to_others = Some(serde_json::to_vec(message)?);
+        Ok(())
     }
 
     pub fn send(&self, peer: PeerId, message: &impl Serialize) -> anyhow::Result<()> {
@@ -52,10 +63,9 @@ impl Channel {
         understand(&self.receive_bytes(peer, timeout)?)
     }
 
-    /// Returns the next message of any peer, with the peer. Waits without a limit.
-    pub fn receive_first<T: DeserializeOwned>(&mut self) -> anyhow::Result<(PeerId, T)> {
-        let (peer, bytes) = self.next(None, None)?;
-        Ok((peer, understand(&bytes)?))
+    /// Returns the next message of any peer, with the peer, for `understand`. Waits without a limit.
+    pub fn receive_first(&mut self) -> anyhow::Result<(PeerId, Box<[u8]>)> {
+        self.next(None, None)
     }
 
     /// Returns the next notification of `peer`. Sleeps on the queue's eventfd at once, as applications do: the
@@ -76,6 +86,11 @@ impl Channel {
                 continue;
             };
             match event.body {
+                EventBody::Notification { .. } if from.is_some_and(|from| from != event.peer) => {
+                    // The other peer may be gone again.
+                    let answer = self.answer_to_others.iter();
+                    answer.for_each(|answer| drop(self.engine.notify(event.peer, answer, ANSWER_DEADLINE)));
+                }
                 _ if from.is_some_and(|from| from != event.peer) => {}
                 EventBody::Notification { bytes, .. } => return Ok((event.peer, bytes)),
                 EventBody::PeerLost { status, why, .. } if from.is_some() => {
@@ -101,6 +116,7 @@ impl Channel {
     }
 }
 
-fn understand<T: DeserializeOwned>(bytes: &[u8]) -> anyhow::Result<T> {
-    serde_json::from_slice(bytes).context("a message that this version does not understand")
+pub fn understand<T: DeserializeOwned>(bytes: &[u8]) -> anyhow::Result<T> {
+    let what = "the ends do not understand each other: install the same version of ferry-bench at both";
+    serde_json::from_slice(bytes).context(what)
 }

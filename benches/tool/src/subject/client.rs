@@ -18,6 +18,7 @@ use crate::memory::{spoil, MEMORY_BYTES_MAX};
 use crate::walk::{End, Walk};
 use crate::workload::{CpuSeconds, Described, Engine, LatencyWorkload, Limit, Sample, Workload};
 
+const GONE: &str = "no answer; the server may have served another client and ended";
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// For filling and checking the largest memory, on a slow machine.
 pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(120);
@@ -54,7 +55,7 @@ impl Client {
     ) -> anyhow::Result<Client> {
         ensure!(
             memory_bytes <= MEMORY_BYTES_MAX,
-            "the test would walk {memory_bytes} bytes, which is too much"
+            "the test would walk {memory_bytes} bytes, and {MEMORY_BYTES_MAX} are the most: make -s or -l smaller"
         );
         let device = setup.device.location();
         ensure!(device.is_none() || !manner.pingpong, "--pingpong polls its memory, not a device's");
@@ -69,8 +70,8 @@ impl Client {
         let inward = inward.context("memory for the server's own transfers")?;
         let area = inward.as_ref().map(Registered::area);
         let hello = Command::Hello { version: VERSION, manner, terms, memory_bytes, inward: area };
-        channel.send(peer, &hello).context("introducing this end to the server")?;
-        let (remote, there) = match channel.receive(peer, ANSWER_TIMEOUT).context("the server")? {
+        channel.send(peer, &hello).context(GONE)?;
+        let (remote, there) = match channel.receive(peer, ANSWER_TIMEOUT).context(GONE)? {
             Reply::Welcome { inward, device } => (inward, device),
             Reply::Refused { reason } => bail!("the server refuses: {reason}"),
             other => bail!("the server answers with {other:?}"),
@@ -113,6 +114,13 @@ impl Client {
     /// Damages one byte before each later check, which must find it.
     pub fn spoil_checks(&mut self) {
         self.spoil = true;
+    }
+
+    /// Returns the paths to the server that are chosen, or those that are not, each with the reason.
+    fn paths(&self, chosen: bool) -> String {
+        let paths = self.engine.peer_paths(self.peer).unwrap_or_default();
+        let text = |path: &PathInfo| format!("{} ({})", path.transport.name(), path.why);
+        paths.iter().filter(|path| path.chosen == chosen).map(text).collect::<Vec<_>>().join(", ")
     }
 
     pub(super) fn route(&self) -> Route<'_> {
@@ -222,13 +230,12 @@ impl Engine for Client {
     /// Returns the paths to the server, chosen or not, each with the reason, and the settings that differ from ferry's
     /// defaults.
     fn path(&self) -> String {
-        let paths = self.engine.peer_paths(self.peer).unwrap_or_default();
-        let (chosen, others): (Vec<_>, Vec<_>) = paths.iter().partition(|path| path.chosen);
-        let text = |paths: &[&PathInfo]| {
-            let each = paths.iter().map(|path| format!("{} ({})", path.transport.name(), path.why));
-            each.collect::<Vec<_>>().join(", ")
-        };
-        format!("{}; not used: {}; {}", text(&chosen), text(&others), describe(self.engine.config()))
+        let [taken, others] = [true, false].map(|chosen| self.paths(chosen));
+        format!("{taken}; not used: {others}; {}", describe(self.engine.config()))
+    }
+
+    fn path_taken(&self) -> String {
+        self.paths(true)
     }
 
     fn devices(&self) -> [Option<Described>; 2] {

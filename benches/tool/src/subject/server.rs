@@ -8,7 +8,7 @@ use anyhow::{bail, ensure, Context};
 use ferry::types::PeerId;
 use ferry::Engine;
 
-use super::channel::Channel;
+use super::channel::{understand, Channel};
 use super::drive::{Driven, Route};
 use super::registered::Registered;
 use super::setup::Setup;
@@ -23,6 +23,9 @@ use crate::walk::{End, Walk};
 /// A client checks its data, prints, and may be stopped for a look; none of that takes hours.
 const CLIENT_SILENCE_MAX: Duration = Duration::from_secs(6 * 3_600);
 
+const BUSY: &str =
+    "it is busy with another client; try again when that client has ended, or start another server with -p";
+
 /// Serves one client and returns after the client's goodbye. First passes the address to `listening`. The client's
 /// table goes to `out`.
 pub fn serve(
@@ -35,7 +38,8 @@ pub fn serve(
     let mut channel = Channel::new(&engine)?;
     listening(engine.address(), out)?;
     let (peer, hello) = channel.receive_first()?;
-    let mut session = match welcome(&engine, &mut channel, peer, (setup, terms), hello) {
+    channel.answer_others(&Reply::Refused { reason: BUSY.to_owned() })?;
+    let mut session = match welcome(&engine, &mut channel, peer, (setup, terms), &hello) {
         Ok(session) => session,
         Err(error) => {
             let reason = format!("{error:#}");
@@ -51,12 +55,13 @@ fn welcome<'a>(
     channel: &'a mut Channel,
     peer: PeerId,
     (setup, terms): (&Setup, &[Term]),
-    hello: Command,
+    hello: &[u8],
 ) -> anyhow::Result<Session<'a>> {
-    let Command::Hello { version, manner, terms: stated, memory_bytes, inward: remote } = hello else {
+    let Command::Hello { version, manner, terms: stated, memory_bytes, inward: remote } = understand(hello)?
+    else {
         bail!("the client did not introduce itself");
     };
-    ensure!(version == VERSION, "the client's ferry-bench speaks version {version}, this one {VERSION}");
+    ensure!(version == VERSION, "the client's ferry-bench speaks version {version}, this one {VERSION}: install the same at both ends");
     accept(terms, &stated).map_err(anyhow::Error::msg)?;
     ensure!((1..=MEMORY_BYTES_MAX).contains(&memory_bytes), "the client asks for {memory_bytes} bytes");
     let (origin, device) = (manner.memory, setup.device.location());
@@ -65,7 +70,10 @@ fn welcome<'a>(
         "--pingpong polls its memory, and the server's is a device's"
     );
     let described = setup.described(engine.config())?;
-    let alloc = || Registered::new(engine, origin, device, memory_bytes).context("memory for the client");
+    let alloc = || {
+        Registered::new(engine, origin, device, memory_bytes)
+            .context("memory for the client (-s or -l may be too large)")
+    };
     let inward = alloc()?;
     let outward = remote.map(|area| alloc().map(|memory| (memory, area))).transpose()?;
     channel.send(peer, &Reply::Welcome { inward: inward.area(), device: described })?;

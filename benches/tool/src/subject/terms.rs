@@ -32,6 +32,9 @@ pub fn accept(server: &[Term], client: &[(String, String)]) -> Result<(), String
     if differences.is_empty() {
         Ok(())
     } else {
-        Err(format!("the two ends' options differ: {}", differences.join("; ")))
+        Err(format!(
+            "the two ends' options differ: {}. Give both ends the same, or leave an option out at the server",
+            differences.join("; ")
+        ))
     }
 }

@@ -41,6 +41,8 @@ pub fn run(arguments: &[&str]) -> Ended {
 pub struct Server {
     child: Child,
     out: BufReader<ChildStdout>,
+    /// The server's address, as the server prints it.
+    pub address: String,
     port: u16,
 }
 
@@ -62,9 +64,10 @@ impl Server {
         let mut out = BufReader::new(child.stdout.take().expect("piped"));
         let mut line = String::new();
         out.read_line(&mut line).expect("readable");
-        let port = line.trim().rsplit_once(':').and_then(|(_, port)| port.parse().ok());
+        let address = line.split_whitespace().last().unwrap_or_default().to_owned();
+        let port = address.rsplit_once(':').and_then(|(_, port)| port.parse().ok());
         let port = port.unwrap_or_else(|| panic!("no port in {line:?}"));
-        Server { child, out, port }
+        Server { child, out, address, port }
     }
 
     pub fn client(&self, test: &str, options: &str) -> Ended {
@@ -77,8 +80,14 @@ impl Server {
         run_in(environment, &words.collect::<Vec<_>>())
     }
 
-    /// Starts a client that never ends, reads this many rows of its table, and stops it.
-    pub fn rows_of_endless_client(&self, test: &str, options: &str, count: usize) -> Vec<String> {
+    /// Starts a client that never ends, reads this many rows of its table, does something else, and stops the client.
+    pub fn rows_of_endless_client(
+        &self,
+        test: &str,
+        options: &str,
+        count: usize,
+        meanwhile: impl FnOnce(),
+    ) -> Vec<String> {
         let mut child = program()
             .args([test, "-p", &self.port.to_string(), "127.0.0.1"])
             .args(options.split_whitespace())
@@ -86,8 +95,11 @@ impl Server {
             .spawn()
             .expect("the client starts");
         let out = BufReader::new(child.stdout.take().expect("piped"));
-        let lines = out.lines().map(|line| line.expect("readable"));
-        let rows = lines.skip_while(|line| !line.starts_with(" #bytes")).skip(1).take(count).collect();
+        let mut lines = out.lines().map(|line| line.expect("readable"));
+        // The client's output stays open: it would end at a closed one.
+        let rows =
+            lines.by_ref().skip_while(|line| !line.starts_with(" #bytes")).skip(1).take(count).collect();
+        meanwhile();
         child.kill().expect("it runs until it is stopped");
         child.wait().expect("a child of ours");
         rows
