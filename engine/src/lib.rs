@@ -8,9 +8,9 @@
 //! | [`Engine::open`] | opens an engine, with the settings of a [`Config`] |
 //! | [`Engine::alloc`], [`Engine::register`] | memory that peers reach; [`Memory::view`] reads and writes its bytes |
 //! | [`Engine::connect`], [`Engine::peer_regions`] | a peer, by its `host:port`, and the memory that it offers |
-//! | [`Engine::write`], [`Engine::read`] | moves bytes by lists of [`types::Request`], and waits |
+//! | [`Engine::write`], [`Engine::read`] | moves bytes by lists of [`Request`], and waits |
 //! | [`Engine::submit`] | the same without waiting: a [`Transfer`], which can be waited for or awaited |
-//! | [`Engine::queue`] | events: transfers, notifications, peers ([`notify`]) |
+//! | [`Engine::queue`] | [`Event`]s: transfers, notifications, peers |
 //! | [`Error`], [`Status`] | why a call failed |
 //! | [`Engine::close`] | after its Ok nothing touches the memory |
 //!
@@ -20,6 +20,8 @@
 //!
 //! Imports between these modules point down the data path only (see `ARCHITECTURE.md`); `tests/imports.rs` has the
 //! order and enforces it.
+
+#![cfg_attr(not(feature = "internals"), deny(missing_debug_implementations))]
 
 /// Tests use the same name for the engine, whether they are compiled into the crate or beside it.
 #[cfg(test)]
@@ -63,15 +65,18 @@ mod try_reserve;
 pub mod types;
 
 pub use api::*;
-pub use complete::{
-    Fence, Notification, Progress, RequestResult, State, Transfer as TransferCore, TransferResult,
-};
+#[doc(hidden)]
+pub use complete::Transfer as TransferCore;
+pub use complete::{Fence, Notification, Progress, RequestResult, State, TransferResult};
 pub use config::Config;
 pub use device::Start;
+pub use notify::{Event, EventBody, Queue, WHAT_NOTIFICATIONS, WHAT_PEERS, WHAT_PEER_STATES, WHAT_TRANSFERS};
 pub use peer::PeerState;
 pub use plan::blocks;
+#[doc(hidden)]
 pub use region::RegionSpec;
 pub use status::{Error, Status};
+pub use types::{Access, MemoryKind, Op, PeerId, QueueId, RegionId, Request, TransferId, Transport};
 
 /// Compiles the Rust program in engine/README.md.
 #[cfg(doctest)]

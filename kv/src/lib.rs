@@ -10,6 +10,8 @@
 //!
 //! This crate uses ferry's public interface alone.
 
+#![deny(missing_debug_implementations)]
+
 pub mod cache;
 pub mod handoff;
 pub mod layout;

@@ -37,8 +37,31 @@ echo "== docs/kv.md"
 for number in 1 2; do
     block c "$root/docs/kv.md" $number >kv$number.c
     cc -std=c99 -Wall -Wextra -Wpedantic -Werror kv$number.c "${flags[@]}" -o kv$number
-    [ "$(./kv$number | tail -n 1)" = 7 ]
 done
+[ "$(./kv2 | tail -n 1)" = 7 ]
+# Both workers, as a person runs them: once to the end, and once with the prefill worker killed while it computes.
+for dies in no yes; do
+    rm -f ids && mkfifo ids
+    ./kv1 <ids >prefill.out.$dies 2>&1 &
+    prefill=$!
+    exec 9>ids
+    address=
+    for _ in {1..300}; do
+        address=$(sed -n 's/^ADDRESS //p' prefill.out.$dies)
+        if [ -n "$address" ]; then break; fi
+        sleep 0.1
+    done
+    ./kv1 "$address" 2>&1 | while read -r line; do
+        if [ ! -e decode.$dies ]; then echo "$line" >&9; fi # the id
+        echo "$line" >>decode.$dies
+        if [ "$line $dies" = "LAYERS 3 yes" ]; then kill -9 "$prefill"; fi
+    done
+    exec 9>&-
+    wait "$prefill" && died=no || died=yes
+    [ $died = $dies ] || { cat prefill.out.$dies decode.$dies; exit 1; }
+done
+[ "$(tail -n 1 decode.no)" = 31 ] && grep -q '^SENT: ' prefill.out.no
+grep -q '^PEER_LOST: .*, 0 tokens are valid$' decode.yes
 
 echo "== docs/directory.md"
 block c "$root/docs/directory.md" >directory.c

@@ -32,6 +32,7 @@ use crate::transport::loopback;
 use crate::transport::rdma;
 use crate::transport::tcp::{self, worker::Workers};
 use crate::types::{EngineId, PlaceId, Transport};
+use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
@@ -46,6 +47,12 @@ pub(super) const CLOSED: u32 = 2;
 #[derive(Clone)]
 pub struct Engine {
     pub(super) inner: Arc<Inner>,
+}
+
+impl fmt::Debug for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Engine").field("address", &self.inner.address).finish_non_exhaustive()
+    }
 }
 
 pub(super) struct Inner {

@@ -6,6 +6,7 @@ use super::Engine;
 use crate::complete::TransferResult;
 use crate::notify::{Event, Queue};
 use crate::status::Result;
+use std::fmt;
 use std::future::{Future, IntoFuture};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -17,6 +18,12 @@ use std::task::{Context, Poll};
 /// The waker is called under no lock of ferry's, so an executor may run the task inside the waker, and the task may
 /// submit. The task should not block: the thread may be one of ferry's, and everything that thread serves would wait.
 pub struct TransferFuture(Transfer);
+
+impl fmt::Debug for TransferFuture {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("TransferFuture").field(&self.0).finish()
+    }
+}
 
 impl IntoFuture for Transfer {
     type Output = Result<TransferResult>;
@@ -65,6 +72,12 @@ pub struct EventFuture {
     queue: Arc<Queue>,
     /// The number under which the queue knows the task; 0 before the first poll.
     number: u64,
+}
+
+impl fmt::Debug for EventFuture {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EventFuture").field("queue", &self.queue).finish_non_exhaustive()
+    }
 }
 
 impl Engine {

@@ -10,6 +10,7 @@ use crate::sys::mapping::Mapping;
 use crate::sys::pages::Pages;
 use crate::sys::{clock, memory, vm};
 use crate::types::{Access, Location, MemoryKind, RegionId};
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -266,6 +267,14 @@ pub struct Memory {
     engine: Engine,
     region: RegionId,
     mapping: Option<Mapping>,
+}
+
+impl fmt::Debug for Memory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Memory { region, mapping, .. } = self;
+        let place = mapping.as_ref().map(|mapping| (mapping.address(), mapping.length()));
+        f.debug_struct("Memory").field("region", region).field("place", &place).finish_non_exhaustive()
+    }
 }
 
 impl Memory {

@@ -10,6 +10,7 @@ use crate::status::{Error, Result, Status};
 use crate::sys::atomic::Ordering;
 use crate::sys::{clock, names};
 use crate::types::{Access, EngineId, Location, PeerId, RegionId, Transport};
+use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,6 +38,12 @@ pub struct PeerInfo {
 
 /// A probe that is under way. Dropping it gives it up.
 pub struct Probe(Arc<Answer<u64>>);
+
+impl fmt::Debug for Probe {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Probe")
+    }
+}
 
 impl Probe {
     /// Returns the round trip, or why there is none, once when it is known.

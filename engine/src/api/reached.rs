@@ -8,6 +8,7 @@ use crate::status::{Error, Result, Status};
 use crate::sys::atomic::{AtomicBool, Ordering};
 use crate::sys::lock::Mutex;
 use crate::types::MemoryKind;
+use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -15,6 +16,12 @@ use std::task::{Context, Poll, Waker};
 
 /// Resolves when the program's work has come to the point: see [`Engine::reached`]. Dropping the future ends the wait.
 pub struct ReachedFuture(Arc<Awaited>);
+
+impl fmt::Debug for ReachedFuture {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ReachedFuture")
+    }
+}
 
 #[derive(Default)]
 struct Awaited {

@@ -20,6 +20,7 @@ use crate::status::{Error, Result, Status};
 use crate::sys::clock;
 use crate::transport::local;
 use crate::types::{MemoryKind, Monotonic, Op, PeerId, Request, TransferId, Transport};
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -36,7 +37,8 @@ pub enum Deadline {
     Never,
 }
 
-#[derive(Clone, Default)]
+/// How a transfer is to run; the default is a plain transfer with the engine's deadline.
+#[derive(Clone, Debug, Default)]
 pub struct TransferOptions<'a> {
     /// Post each request as it is, in the caller's order.
     pub no_coalesce: bool,
@@ -335,6 +337,12 @@ pub(super) fn prepare(
 pub struct Transfer {
     pub(super) engine: Engine,
     pub(super) core: Arc<Core>,
+}
+
+impl fmt::Debug for Transfer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Transfer").field("core", &self.core).finish_non_exhaustive()
+    }
 }
 
 impl Transfer {

@@ -3,6 +3,7 @@
 
 use super::Memory;
 use crate::status::{Error, Result, Status};
+use std::fmt;
 use std::ops::{Bound, RangeBounds};
 
 /// A range of a [`Memory`], inside of it.
@@ -20,6 +21,17 @@ pub struct MemoryView<'a> {
     memory: &'a Memory,
     offset: usize,
     length: usize,
+}
+
+impl fmt::Debug for MemoryView<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let MemoryView { memory, offset, length } = self;
+        f.debug_struct("MemoryView")
+            .field("memory", memory)
+            .field("offset", offset)
+            .field("length", length)
+            .finish()
+    }
 }
 
 impl Memory {

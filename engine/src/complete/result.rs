@@ -5,6 +5,9 @@ use crate::status::Status;
 use crate::sys::clock;
 use crate::types::{Monotonic, Shown, Transport};
 
+crate::types::display_as_debug!(State, Fence, Notification);
+
+/// Where a transfer stands. Only Done, Failed, Cancelled and TimedOut are final.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum State {
@@ -34,6 +37,7 @@ pub enum Fence {
     Lease = 3,
 }
 
+/// Whether the peer has the notification of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Notification {

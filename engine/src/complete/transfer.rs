@@ -21,6 +21,7 @@ use crate::sys::atomic::{fence, AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::sys::clock;
 use crate::sys::lock::{Mutex, MutexGuard};
 use crate::types::{Monotonic, Op, PeerId, Request, Slice, SliceRange, TransferId, Transport};
+use std::fmt;
 use std::sync::Arc;
 
 const PENDING: u32 = State::Pending as u32;
@@ -92,6 +93,17 @@ pub struct Transfer {
     /// The transfer's handle was dropped. Partner: `state`; the second of the two threads forgets the transfer.
     orphan: AtomicBool,
     pub(crate) waiter: Waiter,
+}
+
+impl fmt::Debug for Transfer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (handle, state, progress) = (self.handle, self.state(), self.progress());
+        f.debug_struct("Transfer")
+            .field("handle", &handle)
+            .field("state", &state)
+            .field("progress", &progress)
+            .finish()
+    }
 }
 
 #[derive(Default)]

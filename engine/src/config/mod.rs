@@ -21,6 +21,7 @@ use crate::limits;
 use crate::status::{Error, Result, Status};
 use crate::sys::host;
 use std::ffi::OsString;
+use std::fmt;
 use value::Value;
 
 /// One row of the table.
@@ -34,6 +35,15 @@ pub struct Setting {
     read: fn(&Config) -> String,
     write: fn(&mut Config, &str, &Valid) -> Result<()>,
     is_valid: fn(&Config, &Valid) -> bool,
+}
+
+impl fmt::Debug for Setting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Setting")
+            .field("name", &self.name)
+            .field("valid", &self.valid)
+            .finish_non_exhaustive()
+    }
 }
 
 /// Makes the struct, its defaults and the table from one list, so that they cannot disagree.

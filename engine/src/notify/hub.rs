@@ -13,6 +13,7 @@ use crate::sys::health::Health;
 use crate::sys::lock::{Mutex, RwLock};
 use crate::types::QueueId;
 use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -24,6 +25,12 @@ pub struct Hub {
     routes: Mutex<Routes>,
     /// Separate from `routes`, because every submit looks up its queue.
     slots: RwLock<Vec<QueueSlot>>,
+}
+
+impl fmt::Debug for Hub {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Hub")
+    }
 }
 
 #[derive(Default)]

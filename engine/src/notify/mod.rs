@@ -25,8 +25,11 @@ mod wake;
 
 pub(crate) use deferred::{is_waking, wake_task, Wakers};
 pub use dispatcher::Callback;
-pub use event::{Credit, Event, EventBody};
+#[doc(hidden)]
+pub use event::Credit;
+pub use event::{Event, EventBody};
 pub(crate) use hub::check_channel;
+#[doc(hidden)]
 pub use hub::Hub;
 pub use queue::Queue;
 pub(crate) use waiter::{wait_any, Waiter};

@@ -17,6 +17,7 @@ use crate::sys::eventfd::EventFd;
 use crate::sys::fd::{AsFd, BorrowedFd};
 use crate::sys::lock::Mutex;
 use crate::types::QueueId;
+use std::fmt;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::{Arc, Weak};
 
@@ -31,6 +32,18 @@ pub struct Queue {
     pub(super) inner: Mutex<Inner>,
     /// Raised for the threads that sleep until there is an event.
     pub(super) signal: Signal,
+}
+
+impl fmt::Debug for Queue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Queue { handle, what, capacity, .. } = self;
+        let kinds = format_args!("{what:#b}");
+        f.debug_struct("Queue")
+            .field("handle", handle)
+            .field("what", &kinds)
+            .field("capacity", capacity)
+            .finish()
+    }
 }
 
 #[derive(Default)]

@@ -12,6 +12,9 @@ use crate::types::{EngineId, Monotonic, TransferId};
 use std::net::IpAddr;
 use std::sync::Arc;
 
+crate::types::display_as_debug!(PeerState);
+
+/// How the session with a peer stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum PeerState {

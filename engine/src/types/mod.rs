@@ -6,8 +6,23 @@ pub(crate) mod numbers;
 mod time;
 
 pub(crate) use ids::{BridgeId, Incarnation, OperationId};
-pub use ids::{EngineId, LaneId, PeerId, PlaceId, QueueId, RegionId, SessionId, TransferId};
+pub use ids::{EngineId, PeerId, QueueId, RegionId, TransferId};
+#[doc(hidden)]
+pub use ids::{LaneId, PlaceId, SessionId};
 pub use time::{Boottime, Monotonic, Shown};
+
+/// Displays types by the names of their variants, as their Debug does.
+macro_rules! display_as_debug {
+    ($($name:ty),*) => {
+        $(impl std::fmt::Display for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                std::fmt::Debug::fmt(self, f)
+            }
+        })*
+    };
+}
+pub(crate) use display_as_debug;
+display_as_debug!(Op, MemoryKind, Transport);
 
 /// Direction of a transfer, seen from the initiator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -39,6 +54,7 @@ pub struct Request {
     pub remote_region: RegionId,
 }
 
+#[doc(hidden)]
 /// A range of memory that is contiguous on both sides and within one region on each. `plan` makes ranges of requests,
 /// and `route` cuts them into slices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,6 +70,7 @@ pub struct Range {
     pub count: u32,
 }
 
+#[doc(hidden)]
 /// The unit that a transport posts: contiguous on both sides, no longer than the path's limit. `first` is the position
 /// in the plan's order of the first request that the slice covers; the slice begins at `first_offset` in that request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,6 +83,7 @@ pub struct Slice {
     pub first: u32,
 }
 
+#[doc(hidden)]
 /// Consecutive slices of one transfer: those from `first` on, without `end`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SliceRange {

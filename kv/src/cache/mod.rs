@@ -18,6 +18,7 @@ mod state;
 mod submit;
 mod thread;
 
+use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -67,6 +68,12 @@ impl Default for CacheOptions {
 pub struct Cache {
     shared: Arc<Shared>,
     thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl fmt::Debug for Cache {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Cache").field("engine", &self.shared.engine).finish_non_exhaustive()
+    }
 }
 
 struct Shared {
