@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from .._abi import library
 from .._errors import Status
-from .._numbers import number
+from .._numbers import described, number
 from ._abi import CBlock, CCacheEvent, CState
-from ._numbers import EventKind, StateKind
+from ._numbers import EventKind, Id, StateKind
 
 if TYPE_CHECKING:
     import asyncio
@@ -25,7 +25,7 @@ class Event(NamedTuple):
 
     kind: EventKind
     """Ignore kinds that you don't know: a newer library may add some."""
-    id: bytes
+    id: Id
     """The offer or take."""
     status: Status
     """For a terminal event: OK, or why the offer or take has ended."""
@@ -42,6 +42,9 @@ class Event(NamedTuple):
     def terminal(self) -> bool:
         """True if the blocks are the caller's again."""
         return self.kind in _TERMINAL
+
+    def __repr__(self) -> str:
+        return described(self)
 
 
 class State(NamedTuple):
@@ -67,7 +70,7 @@ def event_of(found: CCacheEvent) -> Event:
     library.ferry_kv_event_release(addressof(found))
     return Event(
         number(EventKind, found.kind),
-        bytes(found.id.bytes),
+        Id(bytes(found.id.bytes)),
         number(Status, found.status),
         message.decode(errors="replace"),
         found.layers,
