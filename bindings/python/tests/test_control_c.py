@@ -189,3 +189,18 @@ def test_a_constructor_that_is_interrupted_keeps_nothing() -> None:
     with interrupted("ferry_engine_open"):
         ferry.Engine()
     assert len(os.listdir("/proc/self/task")) == threads
+
+
+def test_a_cache_whose_constructor_is_interrupted_leaves_its_engine() -> None:
+    pytest.importorskip("numpy")
+    from conftest import interrupted
+    from kv_workers import Rank
+
+    from ferry import kv
+
+    with Rank() as rank:
+        rank.cache.close(10)
+        with interrupted("ferry_kv_cache_open"):
+            kv.Cache(rank.engine, rank.tensors.layout, rank.memory)
+        # An engine has one cache at a time.
+        kv.Cache(rank.engine, rank.tensors.layout, rank.memory).close(10)
