@@ -189,6 +189,7 @@ def test_a_constructor_that_is_interrupted_keeps_nothing() -> None:
     threads = len(os.listdir("/proc/self/task"))
     with interrupted("ferry_engine_open"):
         ferry.Engine()
+    gc.collect()
     assert len(os.listdir("/proc/self/task")) == threads
 
 
