@@ -5,7 +5,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := build
 
 # The folders where rustup and Go install their toolchains, for shells without them in PATH.
-export PATH := $(HOME)/.cargo/bin:$(PATH):/usr/local/go/bin
+export PATH := $(if $(CARGO_HOME),$(CARGO_HOME),$(HOME)/.cargo)/bin:$(PATH):/usr/local/go/bin
 CARGO ?= cargo
 PREFIX ?= /usr/local
 LIBDIR ?= $(PREFIX)/lib

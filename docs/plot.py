@@ -53,9 +53,9 @@ def writes() -> dict[str, dict[str, str]]:
     return {row["engine"]: row for row in first}
 
 
-def caption() -> str:
-    """The machine, the date and the commit of that table."""
-    (found,) = re.findall(r"<!-- figures: peers -->\n\n\*(.*?)\.\*", (DOCS / "results.md").read_text())
+def caption(part: str = "peers") -> str:
+    """The machine, the date and the commit of that table, or of another part of the page."""
+    (found,) = re.findall(rf"<!-- figures: {part} -->\n\n\*(.*?)\.\*", (DOCS / "results.md").read_text())
     return found
 
 

@@ -74,8 +74,9 @@ typedef int32_t ferry_status;
 #define FERRY_ERR_STALE (-104)
 
 /// The object is in use, an operation is still in progress, or a callback made the call. Try again later. The call
-/// did nothing, unless its timeout has passed while it unregistered a region or closed a peer or an engine: that
-/// object then stays closed for new work. A region is unchanged if the timeout was 0.
+/// did nothing, unless its timeout has passed while it unregistered a region or closed a peer, an engine or a KV cache
+/// (that object then stays closed for new work), or retracted tokens of an offer (they stay taken back, but no block is
+/// free yet). A region is unchanged if the timeout was 0.
 #define FERRY_ERR_BUSY (-105)
 
 /// A limit is reached: room in a queue or table, a size, the caller's buffer.
@@ -594,10 +595,10 @@ ferry_status ferry_peer_paths(ferry_engine *engine,
 /// If the two engines are connected already, whichever side connected, the call returns the existing handle.
 /// A restarted peer has a new handle. The attempt ends after the setting connect_timeout_ms at the latest.
 ///
-/// FERRY_ERR_UNREACHABLE: nothing answers, or nobody knows the name. FERRY_ERR_TIMEOUT: nothing answers in time,
-/// neither the peer nor a name server.
-/// FERRY_ERR_NOT_FERRY, FERRY_ERR_VERSION, FERRY_ERR_REFUSED. FERRY_ERR_INVALID: `address` is no "host:port".
-/// FERRY_ERR_BUSY inside a callback.
+/// FERRY_ERR_UNREACHABLE: nothing answers, nobody knows the name, or the connection is closed at once.
+/// FERRY_ERR_TIMEOUT: nothing answers in time, neither the peer nor a name server; the message names the bound.
+/// FERRY_ERR_NOT_FERRY, FERRY_ERR_VERSION, FERRY_ERR_REFUSED. FERRY_ERR_INVALID: `address` is no "host:port"; the
+/// message says what to write. FERRY_ERR_BUSY inside a callback.
 ferry_status ferry_peer_connect(ferry_engine *engine,
                                 const char *address,
                                 uint64_t timeout_ns,
@@ -1182,8 +1183,8 @@ ferry_status ferry_transfer_submit_uniform(ferry_engine *engine,
 ///
 /// `deadline_ns` is counted from now; 0 means the setting deadline_ms, FERRY_FOREVER no deadline.
 /// FERRY_ERR_TIMEOUT: the deadline has passed, for example because the peer's application does not drain its
-/// notifications. A peer that does not answer may have taken them in, or may do so later. FERRY_ERR_LIMIT above
-/// FERRY_NOTIFY_BYTES_MAX. FERRY_ERR_BUSY inside a callback.
+/// notifications; then the message counts those that wait there. A peer that does not answer may have taken them in, or
+/// may do so later. FERRY_ERR_LIMIT above FERRY_NOTIFY_BYTES_MAX. FERRY_ERR_BUSY inside a callback.
 ferry_status ferry_notify(ferry_engine *engine,
                           ferry_peer peer,
                           const void *bytes,

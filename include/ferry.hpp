@@ -9,6 +9,8 @@
  *   else here throws, except std::bad_alloc where a std::string or std::vector is returned.
  * - Ownership. A type that owns a resource is move-only and releases it in its destructor. An engine and the
  *   objects made from it are destroyed in any order: each object keeps its engine alive.
+ * - Views. A list or text is borrowed for the length of a call. What options keep is borrowed until the call that takes
+ *   them; a temporary does not compile there.
  * - Threads. Calls are const: any thread may make them at any time on one object. Moving, assigning and
  *   destroying an object needs exclusive access.
  * - Waiting. A timeout is any std::chrono duration, or ferry::forever; zero only looks. The documentation
@@ -353,12 +355,13 @@ public:
     Owned(ferry_engine *engine, Handle handle) noexcept : engine_(borrowed(engine)), handle_(handle) {}
     /// Leaves `other` empty.
     Owned(Owned &&other) noexcept
-        : engine_(std::move(other.engine_)), handle_(std::exchange(other.handle_, Handle{}))
+        : engine_(std::move(other.engine_)), handle_(std::exchange(other.handle_, Handle{})),
+          has_ended_(std::exchange(other.has_ended_, false))
     {
     }
     /// The engine of the handle; NULL if empty.
     ferry_engine *engine() const noexcept { return engine_.get(); }
-    /// The handle for ferry.h; this object still owns it. 0 if empty.
+    /// The handle for ferry.h; this object still owns it. 0 if empty; stale after the object has been ended early.
     Handle handle() const noexcept { return handle_; }
     /// Gives up ownership of the handle, and the share of the engine.
     Handle detach() noexcept
@@ -368,7 +371,7 @@ public:
         return handle;
     }
     /// True if this object owns a handle.
-    explicit operator bool() const noexcept { return handle_ != Handle{}; }
+    explicit operator bool() const noexcept { return handle_ != Handle{} && !has_ended_; }
 
 protected:
     ~Owned() = default;
@@ -378,19 +381,50 @@ protected:
     {
         engine_.swap(other.engine_);
         std::swap(handle_, other.handle_);
+        std::swap(has_ended_, other.has_ended_);
     }
-    Share engine_;    ///< Empty if this object is.
-    Handle handle_{}; ///< 0 if empty.
+    /// Ends what the handle names, before the destructor does. Does nothing the second time.
+    template <class Call, class... Arguments> Result<void> end(Call call, Arguments... arguments) noexcept
+    {
+        Result<void> result;
+        if (!has_ended_) has_ended_ = result.take(call(engine(), handle_, arguments..., result.slot()));
+        return result;
+    }
+    Share engine_;           ///< Empty if this object is.
+    Handle handle_{};        ///< 0 if empty.
+    bool has_ended_ = false; ///< end() has succeeded.
 };
 
-/// Fetches a list in two steps: asks for the number of elements, then for all of them.
-template <class Item, class Call> Result<std::vector<Item>> list(Call &&call)
+/// Makes a call of ferry.h. The error is its last argument.
+template <class Call, class... Arguments> Result<void> run(Call call, Arguments... arguments) noexcept
+{
+    Result<void> result;
+    result.take(call(arguments..., result.slot()));
+    return result;
+}
+
+/// Makes a call that writes a value before its error.
+template <class T, class Call, class... Arguments> Result<T> get(Call call, Arguments... arguments) noexcept
+{
+    Result<T> result;
+    result.take(call(arguments..., &*result, result.slot()));
+    return result;
+}
+
+/// Fetches a list in two steps: asks for the number of elements, then for all of them. Most lists take the size of an
+/// element.
+template <class Item, class Call, class... Arguments> Result<std::vector<Item>> list(Call call, Arguments... arguments)
 {
     Result<std::vector<Item>> result;
     std::size_t count = 0;
+    ferry_status status;
     do {
         result->resize(count);
-        if (!result.take(call(result->data(), result->size(), &count, result.slot()))) return result;
+        if constexpr (std::is_invocable_v<Call, Arguments..., Item *, std::size_t, std::size_t *, ferry_error *>)
+            status = call(arguments..., result->data(), result->size(), &count, result.slot());
+        else
+            status = call(arguments..., result->data(), sizeof(Item), result->size(), &count, result.slot());
+        if (!result.take(status)) return result;
     } while (count > result->size());
     result->resize(count);
     return result;
@@ -398,15 +432,15 @@ template <class Item, class Call> Result<std::vector<Item>> list(Call &&call)
 
 /// Fetches a text or bytes in two steps. Some extra room and more tries allow for growth between the
 /// steps.
-template <class Buffer, class Call> Result<Buffer> text(Call &&call)
+template <class Buffer, class Call, class... Arguments> Result<Buffer> text(Call call, Arguments... arguments)
 {
     Result<Buffer> result;
     Buffer buffer;
     std::size_t length = 0;
-    if (!result.take(call(nullptr, std::size_t{0}, &length, result.slot()))) return result;
+    if (!result.take(call(arguments..., nullptr, 0, &length, result.slot()))) return result;
     for (int tries = 0; tries < 8; ++tries) {
         buffer.resize(length + 512);
-        const ferry_status status = call(buffer.data(), buffer.size(), &length, result.slot());
+        const ferry_status status = call(arguments..., buffer.data(), buffer.size(), &length, result.slot());
         if (status == FERRY_ERR_LIMIT) {
             length = 2 * buffer.size();
             continue;
@@ -420,7 +454,135 @@ template <class Buffer, class Call> Result<Buffer> text(Call &&call)
     return result;
 }
 
+/// True if a view of this argument is valid after the call: of a variable, a literal, a pointer, or another view, whose
+/// data() is the same for const. A temporary that owns its elements is gone by then.
+/// @{
+template <class From, class = void>
+struct Stays : std::bool_constant<std::is_lvalue_reference_v<From> || std::is_pointer_v<From>> {};
+template <class From>
+struct Stays<From, std::enable_if_t<!std::is_reference_v<From> &&
+                                    std::is_same_v<decltype(std::declval<From &>().data()),
+                                                   decltype(std::declval<const From &>().data())>>>
+    : std::is_trivially_destructible<From> {};
+/// @}
+
+/// Text, Bytes or a Span that is kept after the call. A temporary is refused.
+template <class View> class Kept : public View {
+public:
+    constexpr Kept() = default;
+    /// As View's constructor.
+    template <class From, class = std::enable_if_t<std::is_constructible_v<View, From &&> &&
+                                                   !std::is_base_of_v<Kept, std::decay_t<From>>>>
+    constexpr Kept(From &&from) noexcept : View(std::forward<From>(from))
+    {
+        static_assert(Stays<From>::value, "a temporary is gone before ferry reads it: keep it in a variable");
+    }
+};
+
+/// An address as ferry.h takes it.
+inline std::uint64_t address_of(const void *pointer) noexcept
+{
+    return static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(pointer));
+}
+
+/// Ids of blocks on both sides: two lists of std::int32_t or std::int64_t, borrowed and of one length.
+template <class Fields, class LocalIds, class RemoteIds>
+void set_pairs(Fields &fields, Outcome &outcome, LocalIds &&local_ids, RemoteIds &&remote_ids) noexcept
+{
+    using Id = std::remove_cv_t<std::remove_reference_t<decltype(*std::data(local_ids))>>;
+    using RemoteId = std::remove_cv_t<std::remove_reference_t<decltype(*std::data(remote_ids))>>;
+    static_assert(std::is_same_v<Id, RemoteId>, "both lists have ids of one type");
+    static_assert(std::is_same_v<Id, std::int32_t> || std::is_same_v<Id, std::int64_t>);
+    static_assert(Stays<LocalIds>::value && Stays<RemoteIds>::value, "keep the ids in variables until the submit");
+    if (std::size(local_ids) != std::size(remote_ids))
+        return outcome.fail(FERRY_ERR_INVALID, "the lists of local and remote block ids have different lengths");
+    fields.id_bytes = sizeof(Id);
+    fields.pair_count = std::size(local_ids);
+    fields.local_blocks = std::data(local_ids);
+    fields.remote_blocks = std::data(remote_ids);
+}
+
 } // namespace detail
+
+/* ---- Numbers with names -------------------------------------------------------------------------- */
+
+/// Numbers of ferry.h, which says what each means; `TransferState(result.state)` is that of a field. A newer library
+/// may have numbers that are not here.
+/// @{
+enum class Op : std::uint32_t { read = FERRY_OP_READ, write = FERRY_OP_WRITE };
+enum class EventKind : std::uint32_t {
+    transfer = FERRY_EVENT_TRANSFER,
+    notification = FERRY_EVENT_NOTIFICATION,
+    peer_up = FERRY_EVENT_PEER_UP,
+    peer_lost = FERRY_EVENT_PEER_LOST,
+    late_apply = FERRY_EVENT_LATE_APPLY,
+    peer_connected = FERRY_EVENT_PEER_CONNECTED,
+    peer_down = FERRY_EVENT_PEER_DOWN
+};
+enum class TransferState : std::uint32_t {
+    done = FERRY_STATE_DONE,
+    failed = FERRY_STATE_FAILED,
+    cancelled = FERRY_STATE_CANCELLED,
+    timed_out = FERRY_STATE_TIMED_OUT
+};
+enum class Fence : std::uint32_t {
+    confirmed = FERRY_FENCE_CONFIRMED,
+    dead = FERRY_FENCE_DEAD,
+    lease = FERRY_FENCE_LEASE
+};
+enum class Notification : std::uint32_t {
+    none = FERRY_NOTIFICATION_NONE,
+    delivered = FERRY_NOTIFICATION_DELIVERED,
+    not_sent = FERRY_NOTIFICATION_NOT_SENT,
+    unknown = FERRY_NOTIFICATION_UNKNOWN
+};
+enum class Results : std::uint32_t { all = FERRY_RESULTS_ALL, failed = FERRY_RESULTS_FAILED };
+enum class PeerState : std::uint32_t {
+    connecting = FERRY_PEER_CONNECTING,
+    up = FERRY_PEER_UP,
+    down = FERRY_PEER_DOWN,
+    lost = FERRY_PEER_LOST
+};
+enum class Transport : std::uint32_t {
+    none = FERRY_TRANSPORT_NONE,
+    tcp = FERRY_TRANSPORT_TCP,
+    local = FERRY_TRANSPORT_LOCAL,
+    rdma = FERRY_TRANSPORT_RDMA,
+    cuda = FERRY_TRANSPORT_CUDA,
+    ascend = FERRY_TRANSPORT_ASCEND
+};
+enum class MemoryKind : std::uint32_t {
+    detect = FERRY_MEMORY_AUTO,
+    host = FERRY_MEMORY_HOST,
+    cuda = FERRY_MEMORY_CUDA,
+    ascend = FERRY_MEMORY_ASCEND,
+    cuda_managed = FERRY_MEMORY_CUDA_MANAGED,
+    cuda_pinned = FERRY_MEMORY_CUDA_PINNED
+};
+enum class StartAfter : std::uint32_t {
+    nothing = FERRY_START_NOW,
+    cuda_event = FERRY_START_AFTER_CUDA_EVENT,
+    cuda_stream = FERRY_START_AFTER_CUDA_STREAM,
+    acl_event = FERRY_START_AFTER_ACL_EVENT,
+    acl_stream = FERRY_START_AFTER_ACL_STREAM
+};
+/// @}
+
+namespace detail {
+/// The number for ferry.h.
+template <class Enum> constexpr std::uint32_t number(Enum value) noexcept { return static_cast<std::uint32_t>(value); }
+} // namespace detail
+
+/// The name of a number: "PEER_LOST", or "UNKNOWN". For logs.
+/// @{
+inline const char *to_string(EventKind kind) noexcept { return ferry_event_name(detail::number(kind)); }
+inline const char *to_string(TransferState state) noexcept { return ferry_state_name(detail::number(state)); }
+inline const char *to_string(Fence fence) noexcept { return ferry_fence_name(detail::number(fence)); }
+inline const char *to_string(Notification state) noexcept { return ferry_notification_name(detail::number(state)); }
+inline const char *to_string(PeerState state) noexcept { return ferry_peer_state_name(detail::number(state)); }
+inline const char *to_string(Transport transport) noexcept { return ferry_transport_name(detail::number(transport)); }
+inline const char *to_string(MemoryKind kind) noexcept { return ferry_memory_name(detail::number(kind)); }
+/// @}
 
 /* ---- Structs of ferry.h that start with their size --------------------------------------------- */
 
@@ -453,13 +615,13 @@ using PathInfo = ferry_path_info;
 inline Request request(const void *local, std::uint64_t length, const RegionInfo &remote,
                        std::uint64_t remote_offset = 0) noexcept
 {
-    return {static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(local)), remote.address + remote_offset,
+    return {detail::address_of(local), remote.address + remote_offset,
             length, remote.region};
 }
 
 /* ---- Options ----------------------------------------------------------------------------------- */
 
-/// Options of a region. The name is borrowed until the call that takes the options returns.
+/// Options of a region. The name is borrowed until the call that takes the options returns; a temporary is refused.
 template <class COptions> class MemoryOptions {
 public:
     /// The struct of ferry.h.
@@ -471,7 +633,7 @@ public:
         c_.access = FERRY_ACCESS_REMOTE_READ | FERRY_ACCESS_REMOTE_WRITE;
     }
     /// Name under which peers find the region; at most 63 bytes.
-    MemoryOptions &name(Text name) noexcept
+    MemoryOptions &name(detail::Kept<Text> name) noexcept
     {
         c_.name = name.c_str();
         return *this;
@@ -482,10 +644,10 @@ public:
         c_.access = access;
         return *this;
     }
-    /// FERRY_MEMORY_*, and the number of the device for the kinds that have one.
-    MemoryOptions &kind(std::uint32_t kind, std::int32_t device = 0) noexcept
+    /// The kind of the memory, and the number of the device for the kinds that have one.
+    MemoryOptions &kind(MemoryKind kind, std::int32_t device = 0) noexcept
     {
-        c_.kind = kind;
+        c_.kind = detail::number(kind);
         c_.device = device;
         return *this;
     }
@@ -504,7 +666,7 @@ class Queue;
 struct Completion;
 
 /// Options of a transfer. Reusable: submit copies the options; the bytes of a notification are borrowed
-/// until submit returns.
+/// until submit returns, so a temporary is refused.
 class TransferOptions {
 public:
     /// The struct of ferry.h.
@@ -536,7 +698,7 @@ public:
     /// user_data. The completion must not move until it has been called.
     inline TransferOptions &queue(const Queue &queue, Completion &completion) noexcept;
     /// Bytes for the peer's application, delivered after the data is visible there.
-    TransferOptions &notify(Bytes bytes) noexcept
+    TransferOptions &notify(detail::Kept<Bytes> bytes) noexcept
     {
         // Empty bytes may have no address, but NULL would mean no notification.
         c_.notify = bytes.data() ? bytes.data() : "";
@@ -561,15 +723,14 @@ public:
         c_.priority = priority;
         return *this;
     }
-    /// Starts the transfer after an event, or after the work that a stream has been given so far. `kind`
-    /// is FERRY_START_AFTER_*; `handle` is the CUevent, CUstream, aclrtEvent or aclrtStream, and nullptr
-    /// is CUDA's default stream. An event must exist until the transfer is final. A stream must exist until the
-    /// submit returns, and its context until the transfer is final. The context of an aclrtStream must be
-    /// current in the submitting thread.
-    TransferOptions &start_after(std::uint32_t kind, const void *handle) noexcept
+    /// Starts the transfer after an event, or after the work that a stream has been given so far. `handle` is the
+    /// CUevent, CUstream, aclrtEvent or aclrtStream, and nullptr is CUDA's default stream. An event must exist until the
+    /// transfer is final. A stream must exist until the submit returns, and its context until the transfer is final. The
+    /// context of an aclrtStream must be current in the submitting thread.
+    TransferOptions &start_after(StartAfter kind, const void *handle) noexcept
     {
-        c_.event_kind = kind;
-        c_.event = static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(handle));
+        c_.event_kind = detail::number(kind);
+        c_.event = detail::address_of(handle);
         return *this;
     }
     /// The struct for ferry.h.
@@ -598,9 +759,7 @@ public:
     /// Changes one setting: set("lanes", "4"). After FERRY_ERR_INVALID the configuration is unchanged.
     Result<void> set(Text key, Text value)
     {
-        Result<void> result;
-        result.take(ferry_config_set(c_.get(), key.c_str(), value.c_str(), result.slot()));
-        return result;
+        return detail::run(ferry_config_set, c_.get(), key.c_str(), value.c_str());
     }
     /// Changes a number or bool: set("lanes", 4).
     template <class Number, class = std::enable_if_t<std::is_integral_v<Number>>>
@@ -612,20 +771,15 @@ public:
     /// Returns one setting as text; a secret reads as "(hidden)".
     Result<std::string> get(Text key) const
     {
-        return detail::text<std::string>([&](char *buffer, std::size_t size, std::size_t *length, ferry_error *error) {
-            return ferry_config_get(c_.get(), key.c_str(), buffer, size, length, error);
-        });
+        return detail::text<std::string>(ferry_config_get, c_.get(), key.c_str());
     }
     /// Lists every setting that the library knows.
     static Result<std::vector<ferry_setting_info>> settings()
     {
-        return detail::list<ferry_setting_info>(
-            [](ferry_setting_info *items, std::size_t capacity, std::size_t *count, ferry_error *error) {
-                return ferry_config_settings(items, sizeof *items, capacity, count, error);
-            });
+        return detail::list<ferry_setting_info>(ferry_config_settings);
     }
     /// The configuration for ferry.h; this object still owns it.
-    ferry_config *c() const noexcept { return c_.get(); }
+    ferry_config *handle() const noexcept { return c_.get(); }
 
 private:
     struct Free {
@@ -658,9 +812,7 @@ public:
     /// Unregisters early. After FERRY_ERR_BUSY the region is in use, and this object still owns it.
     Result<void> unregister(Timeout timeout = forever)
     {
-        Result<void> result;
-        if (result.take(ferry_region_unregister(engine(), handle_, timeout.ns(), result.slot()))) detach();
-        return result;
+        return end(ferry_region_unregister, timeout.ns());
     }
 };
 
@@ -705,11 +857,8 @@ public:
     /// Frees the memory early. After FERRY_ERR_BUSY the memory is in use, and this object still owns it.
     Result<void> free(Timeout timeout = forever)
     {
-        Result<void> result;
-        if (!result.take(ferry_memory_free(engine(), handle_, timeout.ns(), result.slot()))) return result;
-        detach();
-        address_ = nullptr;
-        size_ = 0;
+        const Result<void> result = end(ferry_memory_free, timeout.ns());
+        if (result) address_ = nullptr, size_ = 0;
         return result;
     }
 
@@ -753,9 +902,7 @@ public:
     /// timeout passes first. Writes `out_result` when the transfer is final.
     Result<void> wait(Timeout timeout = forever, TransferResult *out_result = nullptr) const noexcept
     {
-        Result<void> result;
-        result.take(ferry_transfer_wait(engine(), handle_, timeout.ns(), out_result, result.slot()));
-        return result;
+        return detail::run(ferry_transfer_wait, engine(), handle_, timeout.ns(), out_result);
     }
     /// Returns the progress: bytes confirmed at their destination, and all bytes. Never waits.
     Result<Progress> progress() const noexcept
@@ -768,52 +915,41 @@ public:
     /// Cancels the transfer; the final state has the outcome.
     Result<void> cancel() const noexcept
     {
-        Result<void> result;
-        result.take(ferry_transfer_cancel(engine(), handle_, result.slot()));
-        return result;
+        return detail::run(ferry_transfer_cancel, engine(), handle_);
     }
     /// Makes a CUstream or cudaStream_t wait until the transfer is final, however it ended; nullptr is
     /// the default stream. The call itself doesn't wait. FERRY_ERR_UNSUPPORTED for FERRY_MEMORY_ASCEND.
-    Result<void> stream_wait(const void *stream, std::uint32_t kind = FERRY_MEMORY_CUDA) const noexcept
+    Result<void> stream_wait(const void *stream, MemoryKind kind = MemoryKind::cuda) const noexcept
     {
-        Result<void> result;
-        const auto handle = static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(stream));
-        result.take(ferry_transfer_stream_wait(engine(), handle_, handle, kind, result.slot()));
-        return result;
+        return detail::run(ferry_transfer_stream_wait, engine(), handle_, detail::address_of(stream),
+                           detail::number(kind));
     }
     /// Releases a final transfer early. FERRY_ERR_BUSY before it is final.
     Result<void> release() noexcept
     {
-        Result<void> result;
-        if (result.take(ferry_transfer_release(engine(), handle_, result.slot()))) detach();
-        return result;
+        return end(ferry_transfer_release);
     }
-    /// Lists the outcome of each request of a final transfer; FERRY_RESULTS_ALL or FERRY_RESULTS_FAILED.
-    Result<std::vector<RequestResult>> results(std::uint32_t which = FERRY_RESULTS_ALL) const
+    /// Lists the outcome of each request of a final transfer.
+    Result<std::vector<RequestResult>> results(Results which = Results::all) const
     {
-        return detail::list<RequestResult>(
-            [&](RequestResult *items, std::size_t capacity, std::size_t *count, ferry_error *error) {
-                return ferry_transfer_results(engine(), handle_, which, items, sizeof *items, capacity, count, error);
-            });
+        return detail::list<RequestResult>(ferry_transfer_results, engine(), handle_, detail::number(which));
     }
     /// Writes the outcomes into the caller's array. Returns the number of outcomes; if it is above the
     /// size of the array, some are missing.
-    Result<std::size_t> results(std::uint32_t which, Span<RequestResult> out_results) const noexcept
+    Result<std::size_t> results(Results which, Span<RequestResult> out_results) const noexcept
     {
-        Result<std::size_t> result;
-        result.take(ferry_transfer_results(engine(), handle_, which, out_results.data(), sizeof(RequestResult),
-                                           out_results.size(), &*result, result.slot()));
-        return result;
+        return detail::get<std::size_t>(ferry_transfer_results, engine(), handle_, detail::number(which),
+                                        out_results.data(), sizeof(RequestResult), out_results.size());
     }
 };
 
 /// The tables of paged memory: each list has one entry per layer. ferry_blocks has the formula.
-/// remote_region may be empty. The lists are borrowed, so build it from variables, not from temporaries.
+/// remote_region may be empty. The lists are borrowed; temporaries are refused.
 struct BlockLayers {
     /// The fields of ferry_blocks.
     /// @{
-    Span<const std::uint64_t> local_base, remote_base, local_stride, remote_stride, block_bytes;
-    Span<const ferry_region> remote_region;
+    detail::Kept<Span<const std::uint64_t>> local_base, remote_base, local_stride, remote_stride, block_bytes;
+    detail::Kept<Span<const ferry_region>> remote_region;
     /// @}
 };
 
@@ -824,36 +960,26 @@ public:
     /// Checks and borrows the lists. FERRY_ERR_INVALID if their lengths differ. Ids are std::int32_t or
     /// std::int64_t.
     template <class LocalIds, class RemoteIds>
-    static Result<Blocks> create(const BlockLayers &layers, const LocalIds &local_ids,
-                                 const RemoteIds &remote_ids) noexcept
+    static Result<Blocks> create(const BlockLayers &layers, LocalIds &&local_ids, RemoteIds &&remote_ids) noexcept
     {
-        using Id = std::remove_cv_t<std::remove_reference_t<decltype(*std::data(local_ids))>>;
-        using RemoteId = std::remove_cv_t<std::remove_reference_t<decltype(*std::data(remote_ids))>>;
-        static_assert(std::is_same_v<Id, RemoteId>, "both lists have ids of one type");
-        static_assert(std::is_same_v<Id, std::int32_t> || std::is_same_v<Id, std::int64_t>);
         Result<Blocks> result;
+        ferry_blocks &c = result->c_;
         const std::size_t count = layers.local_base.size();
         if (layers.remote_base.size() != count || layers.local_stride.size() != count ||
             layers.remote_stride.size() != count || layers.block_bytes.size() != count ||
             (!layers.remote_region.empty() && layers.remote_region.size() != count)) {
             result.fail(FERRY_ERR_INVALID, "the lists of layers have different lengths");
-        } else if (std::size(local_ids) != std::size(remote_ids)) {
-            result.fail(FERRY_ERR_INVALID, "the lists of local and remote block ids have different lengths");
-        } else {
-            ferry_blocks &c = result->c_;
-            c.struct_size = sizeof c;
-            c.id_bytes = sizeof(Id);
-            c.layer_count = count;
-            c.local_base = layers.local_base.data();
-            c.remote_base = layers.remote_base.data();
-            c.local_stride = layers.local_stride.data();
-            c.remote_stride = layers.remote_stride.data();
-            c.block_bytes = layers.block_bytes.data();
-            c.remote_region = layers.remote_region.data();
-            c.pair_count = std::size(local_ids);
-            c.local_blocks = std::data(local_ids);
-            c.remote_blocks = std::data(remote_ids);
+            return result;
         }
+        c.struct_size = sizeof c;
+        c.layer_count = count;
+        c.local_base = layers.local_base.data();
+        c.remote_base = layers.remote_base.data();
+        c.local_stride = layers.local_stride.data();
+        c.remote_stride = layers.remote_stride.data();
+        c.block_bytes = layers.block_bytes.data();
+        c.remote_region = layers.remote_region.data();
+        detail::set_pairs(c, result, std::forward<LocalIds>(local_ids), std::forward<RemoteIds>(remote_ids));
         return result;
     }
     /// The struct for ferry.h.
@@ -866,31 +992,32 @@ private:
 /// Blocks of layers of equal shape, one layer after the other, as in a cache that is one tensor; the fields are
 /// those of ferry_uniform_blocks, which has the formula. Set them, or start from two dense caches of the same shape:
 ///
-///     ferry::Layers layers(memory.data(), *peer.region("kv"), layer_bytes, block_bytes);
-///     layers.range(5).blocks(count);                  // the first blocks of layer 5
-///     auto push = peer.submit(FERRY_OP_WRITE, layers);
-struct Layers : ferry_uniform_blocks {
+///     ferry::UniformBlocks blocks(memory.data(), *peer.region("kv"), layer_bytes, block_bytes);
+///     blocks.range(5).blocks(count);                  // the first blocks of layer 5
+///     auto push = peer.submit(ferry::Op::write, blocks);
+struct UniformBlocks : ferry_uniform_blocks {
     /// No layers and no blocks.
-    Layers() noexcept : ferry_uniform_blocks{} { struct_size = sizeof(ferry_uniform_blocks); }
+    UniformBlocks() noexcept : ferry_uniform_blocks{} { struct_size = sizeof(ferry_uniform_blocks); }
     /// Layers of `layer_bytes`, which begin at `local` and at the start of the region.
-    Layers(const void *local, const RegionInfo &remote, std::uint64_t layer_bytes, std::uint64_t block_size) noexcept
-        : Layers()
+    UniformBlocks(const void *local, const RegionInfo &remote, std::uint64_t layer_bytes,
+                  std::uint64_t block_size) noexcept
+        : UniformBlocks()
     {
-        local_base = static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(local));
+        local_base = detail::address_of(local);
         remote_base = remote.address;
         local_layer_stride = remote_layer_stride = layer_bytes;
         block_bytes = block_size;
         remote_region = remote.region;
     }
     /// Moves these layers.
-    Layers &range(std::size_t first, std::size_t count = 1) noexcept
+    UniformBlocks &range(std::size_t first, std::size_t count = 1) noexcept
     {
         first_layer = first;
         layer_count = count;
         return *this;
     }
     /// Moves the first blocks of each layer.
-    Layers &blocks(std::size_t count) noexcept
+    UniformBlocks &blocks(std::size_t count) noexcept
     {
         pair_count = count;
         local_blocks = remote_blocks = nullptr;
@@ -898,22 +1025,10 @@ struct Layers : ferry_uniform_blocks {
     }
     /// Moves these pairs of blocks. Borrows the lists, which have ids of std::int32_t or std::int64_t.
     /// FERRY_ERR_INVALID if their lengths differ.
-    template <class LocalIds, class RemoteIds>
-    Result<void> pairs(const LocalIds &local_ids, const RemoteIds &remote_ids) noexcept
+    template <class LocalIds, class RemoteIds> Result<void> pairs(LocalIds &&local_ids, RemoteIds &&remote_ids) noexcept
     {
-        using Id = std::remove_cv_t<std::remove_reference_t<decltype(*std::data(local_ids))>>;
-        using RemoteId = std::remove_cv_t<std::remove_reference_t<decltype(*std::data(remote_ids))>>;
-        static_assert(std::is_same_v<Id, RemoteId>, "both lists have ids of one type");
-        static_assert(std::is_same_v<Id, std::int32_t> || std::is_same_v<Id, std::int64_t>);
         Result<void> result;
-        if (std::size(local_ids) != std::size(remote_ids)) {
-            result.fail(FERRY_ERR_INVALID, "the lists of local and remote block ids have different lengths");
-        } else {
-            id_bytes = sizeof(Id);
-            pair_count = std::size(local_ids);
-            local_blocks = std::data(local_ids);
-            remote_blocks = std::data(remote_ids);
-        }
+        detail::set_pairs(*this, result, std::forward<LocalIds>(local_ids), std::forward<RemoteIds>(remote_ids));
         return result;
     }
 };
@@ -951,70 +1066,62 @@ public:
     Result<void> write(Span<const Request> requests, OrDefault<TransferOptions> options = {},
                        TransferResult *out_result = nullptr) const noexcept
     {
-        Result<void> result;
-        result.take(ferry_write(engine(), handle_, requests.data(), requests.size(), options.c(), out_result,
-                                result.slot()));
-        return result;
+        return detail::run(ferry_write, engine(), handle_, requests.data(), requests.size(), options.c(), out_result);
     }
     /// READs the peer's memory into local memory. Returns when the bytes are here, or the failure.
     Result<void> read(Span<const Request> requests, OrDefault<TransferOptions> options = {},
                       TransferResult *out_result = nullptr) const noexcept
     {
-        Result<void> result;
-        result.take(ferry_read(engine(), handle_, requests.data(), requests.size(), options.c(), out_result,
-                               result.slot()));
-        return result;
+        return detail::run(ferry_read, engine(), handle_, requests.data(), requests.size(), options.c(), out_result);
     }
     /// Completes a small transfer with a peer on this host at once: ok() if it is done. pending():
-    /// nothing was done; submit the transfer. Never waits. `op` is FERRY_OP_READ or FERRY_OP_WRITE. The
+    /// nothing was done; submit the transfer. Never waits. The
     /// options must have no queue.
-    Result<void> at_once(std::uint32_t op, Span<const Request> requests, OrDefault<TransferOptions> options = {},
+    Result<void> at_once(Op op, Span<const Request> requests, OrDefault<TransferOptions> options = {},
                          TransferResult *out_result = nullptr) const noexcept
     {
-        Result<void> result;
-        result.take(ferry_transfer_try(engine(), handle_, op, requests.data(), requests.size(), options.c(), out_result,
-                                       result.slot()));
-        return result;
+        return detail::run(ferry_transfer_try, engine(), handle_, detail::number(op), requests.data(), requests.size(),
+                           options.c(), out_result);
     }
-    /// Starts a transfer; `op` is FERRY_OP_READ or FERRY_OP_WRITE. Never waits. The memory that the
+    /// Starts a transfer; Never waits. The memory that the
     /// requests name belongs to the transfer until it is final; the list itself is not borrowed. A WRITE
     /// of an empty list sends its notification alone.
     /// @{
-    Result<Transfer> submit(std::uint32_t op, Span<const Request> requests,
+    Result<Transfer> submit(Op op, Span<const Request> requests,
                             OrDefault<TransferOptions> options = {}) const noexcept
     {
         Result<Transfer> result;
         ferry_transfer transfer = 0;
-        if (result.take(ferry_transfer_submit(engine(), handle_, op, requests.data(), requests.size(), options.c(),
-                                              &transfer, result.slot())))
+        if (result.take(ferry_transfer_submit(engine(), handle_, detail::number(op), requests.data(), requests.size(),
+                                              options.c(), &transfer, result.slot())))
             *result = Transfer(engine_, transfer);
         return result;
     }
-    Result<Transfer> submit(std::uint32_t op, std::initializer_list<Request> requests,
+    Result<Transfer> submit(Op op, std::initializer_list<Request> requests,
                             OrDefault<TransferOptions> options = {}) const noexcept
     {
         return submit(op, Span<const Request>(requests), options);
     }
     /// @}
     /// Starts a transfer of blocks.
-    Result<Transfer> submit(std::uint32_t op, const Blocks &blocks,
+    Result<Transfer> submit(Op op, const Blocks &blocks,
                             OrDefault<TransferOptions> options = {}) const noexcept
     {
         Result<Transfer> result;
         ferry_transfer transfer = 0;
-        if (result.take(ferry_transfer_submit_blocks(engine(), handle_, op, blocks.c(), options.c(), &transfer,
-                                                     result.slot())))
+        if (result.take(ferry_transfer_submit_blocks(engine(), handle_, detail::number(op), blocks.c(), options.c(),
+                                                     &transfer, result.slot())))
             *result = Transfer(engine_, transfer);
         return result;
     }
     /// Starts a transfer of blocks in layers of equal shape.
-    Result<Transfer> submit(std::uint32_t op, const Layers &layers,
+    Result<Transfer> submit(Op op, const UniformBlocks &blocks,
                             OrDefault<TransferOptions> options = {}) const noexcept
     {
         Result<Transfer> result;
         ferry_transfer transfer = 0;
-        if (result.take(ferry_transfer_submit_uniform(engine(), handle_, op, &layers, options.c(), &transfer,
-                                                     result.slot())))
+        if (result.take(ferry_transfer_submit_uniform(engine(), handle_, detail::number(op), &blocks, options.c(),
+                                                      &transfer, result.slot())))
             *result = Transfer(engine_, transfer);
         return result;
     }
@@ -1022,25 +1129,18 @@ public:
     /// means the setting deadline_ms. For another channel, write an empty list with TransferOptions::channel.
     Result<void> notify(Bytes bytes, Timeout deadline = std::chrono::nanoseconds(0)) const noexcept
     {
-        Result<void> result;
-        result.take(ferry_notify(engine(), handle_, bytes.data(), bytes.size(), deadline.ns(), result.slot()));
-        return result;
+        return detail::run(ferry_notify, engine(), handle_, bytes.data(), bytes.size(), deadline.ns());
     }
 
     /// Returns information about the peer.
     Result<PeerInfo> info() const noexcept
     {
-        Result<PeerInfo> result;
-        result.take(ferry_peer_get_info(engine(), handle_, &*result, result.slot()));
-        return result;
+        return detail::get<PeerInfo>(ferry_peer_get_info, engine(), handle_);
     }
     /// Lists the regions that the peer has announced, in order of address.
     Result<std::vector<RegionInfo>> regions() const
     {
-        return detail::list<RegionInfo>(
-            [&](RegionInfo *items, std::size_t capacity, std::size_t *count, ferry_error *error) {
-                return ferry_peer_regions(engine(), handle_, items, sizeof *items, capacity, count, error);
-            });
+        return detail::list<RegionInfo>(ferry_peer_regions, engine(), handle_);
     }
     /// Returns the region of this name, or the last registered one if several have the name; FERRY_ERR_NOT_REGISTERED
     /// if the peer has announced no such region.
@@ -1059,10 +1159,7 @@ public:
     /// Lists every path to the peer, chosen or not, and why.
     Result<std::vector<PathInfo>> paths() const
     {
-        return detail::list<PathInfo>(
-            [&](PathInfo *items, std::size_t capacity, std::size_t *count, ferry_error *error) {
-                return ferry_peer_paths(engine(), handle_, items, sizeof *items, capacity, count, error);
-            });
+        return detail::list<PathInfo>(ferry_peer_paths, engine(), handle_);
     }
     /// Sends a probe and waits for the answer; returns the round trip.
     Result<std::chrono::nanoseconds> probe(Timeout timeout = forever) const noexcept
@@ -1076,16 +1173,13 @@ public:
     /// Fences the peer: returns when nothing that the peer sends can land here any more.
     Result<void> fence(Timeout timeout = forever) const noexcept
     {
-        Result<void> result;
-        result.take(ferry_peer_fence(engine(), handle_, timeout.ns(), result.slot()));
-        return result;
+        return detail::run(ferry_peer_fence, engine(), handle_, timeout.ns());
     }
-    /// Closes the session, for every user of this peer.
+    /// Closes the session, for every user of this peer. Does nothing if the session is closed.
     Result<void> close(Timeout timeout = forever) const noexcept
     {
-        Result<void> result;
-        result.take(ferry_peer_close(engine(), handle_, timeout.ns(), result.slot()));
-        return result;
+        const Result<void> result = detail::run(ferry_peer_close, engine(), handle_, timeout.ns());
+        return result.status() == FERRY_ERR_CLOSED ? Result<void>() : result;
     }
 
 private:
@@ -1146,7 +1240,9 @@ public:
     const ferry_event *operator->() const noexcept { return &c_; }
     const ferry_event &operator*() const noexcept { return c_; }
     /// @}
-    /// The bytes of a notification; valid as long as the event.
+    /// The kind, by which to switch.
+    EventKind kind() const noexcept { return static_cast<EventKind>(c_.kind); }
+    /// The bytes of a notification, or the sentence of another event; valid as long as the event.
     /// @{
     Span<const std::byte> bytes() const noexcept { return {static_cast<const std::byte *>(c_.data), c_.data_length}; }
     std::string_view text() const noexcept { return {static_cast<const char *>(c_.data), c_.data_length}; }
@@ -1198,9 +1294,7 @@ public:
     /// descriptor: only poll it.
     Result<int> fd() const noexcept
     {
-        Result<int> result;
-        result.take(ferry_queue_fd(engine(), handle_, &*result, result.slot()));
-        return result;
+        return detail::get<int>(ferry_queue_fd, engine(), handle_);
     }
     /// Takes up to storage.size() events, oldest first; returns the filled part of `storage`. Never
     /// waits. Frees the old events in `storage` first, so one array can be reused.
@@ -1272,16 +1366,12 @@ public:
     /// Removes the callback. Returns when it no longer runs.
     Result<void> no_callback() const noexcept
     {
-        Result<void> result;
-        result.take(ferry_queue_callback(engine(), handle_, nullptr, nullptr, result.slot()));
-        return result;
+        return detail::run(ferry_queue_callback, engine(), handle_, nullptr, nullptr);
     }
     /// Destroys the queue early. FERRY_ERR_BUSY while a transfer or connect has yet to report to it.
     Result<void> destroy() noexcept
     {
-        Result<void> result;
-        if (result.take(ferry_queue_destroy(engine(), handle_, result.slot()))) detach();
-        return result;
+        return end(ferry_queue_destroy);
     }
 };
 
@@ -1293,7 +1383,7 @@ inline TransferOptions &TransferOptions::queue(const Queue &queue) noexcept
 
 inline TransferOptions &TransferOptions::queue(const Queue &queue, Completion &completion) noexcept
 {
-    c_.user_data = static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(&completion));
+    c_.user_data = detail::address_of(&completion);
     return this->queue(queue);
 }
 
@@ -1317,31 +1407,25 @@ public:
     {
         Result<Engine> result;
         ferry_engine *engine = nullptr;
-        if (result.take(ferry_engine_open(config.c(), &engine, result.slot()))) result->c_.reset(engine, Free());
+        if (result.take(ferry_engine_open(config.handle(), &engine, result.slot()))) result->c_.reset(engine, Free());
         return result;
     }
     /// Refuses new work and makes all transfers final; nothing touches registered memory afterwards.
     /// FERRY_ERR_BUSY: the engine is still closing; call again.
     Result<void> close(Timeout timeout = forever) const noexcept
     {
-        Result<void> result;
-        result.take(ferry_engine_close(c(), timeout.ns(), result.slot()));
-        return result;
+        return detail::run(ferry_engine_close, handle(), timeout.ns());
     }
     /// Returns the "host:port" at which peers reach the engine.
     Result<std::string> address() const
     {
-        return detail::text<std::string>([&](char *buffer, std::size_t size, std::size_t *length, ferry_error *error) {
-            return ferry_engine_address(c(), buffer, size, length, error);
-        });
+        return detail::text<std::string>(ferry_engine_address, handle());
     }
 
     /// Returns the warnings of an engine that has opened nevertheless: one sentence on each line.
     Result<std::string> warnings() const
     {
-        return detail::text<std::string>([&](char *buffer, std::size_t size, std::size_t *length, ferry_error *error) {
-            return ferry_engine_warnings(c(), buffer, size, length, error);
-        });
+        return detail::text<std::string>(ferry_engine_warnings, handle());
     }
 
     /// Allocates `size` bytes of registered memory.
@@ -1350,7 +1434,7 @@ public:
         Result<Memory> result;
         void *address = nullptr;
         ferry_region region = 0;
-        if (result.take(ferry_memory_alloc(c(), size, options.c(), &address, &region, result.slot())))
+        if (result.take(ferry_memory_alloc(handle(), size, options.c(), &address, &region, result.slot())))
             *result = Memory(c_, region, address, size);
         return result;
     }
@@ -1362,7 +1446,7 @@ public:
     {
         Result<Region> result;
         ferry_region region = 0;
-        if (result.take(ferry_region_register(c(), address, size, options.c(), &region, result.slot())))
+        if (result.take(ferry_region_register(handle(), address, size, options.c(), &region, result.slot())))
             *result = Region(c_, region);
         return result;
     }
@@ -1378,8 +1462,8 @@ public:
         }
         std::vector<ferry_region> regions(addresses.size());
         result->reserve(regions.size());
-        if (result.take(ferry_region_register_batch(c(), addresses.data(), sizes.data(), addresses.size(), options.c(),
-                                                    regions.data(), result.slot())))
+        if (result.take(ferry_region_register_batch(handle(), addresses.data(), sizes.data(), addresses.size(),
+                                                    options.c(), regions.data(), result.slot())))
             for (ferry_region region : regions) result->emplace_back(c_, region);
         return result;
     }
@@ -1389,7 +1473,7 @@ public:
     {
         Result<Peer> result;
         ferry_peer peer = 0;
-        if (result.take(ferry_peer_connect(c(), address.c_str(), timeout.ns(), &peer, result.slot())))
+        if (result.take(ferry_peer_connect(handle(), address.c_str(), timeout.ns(), &peer, result.slot())))
             *result = Peer(c_, peer);
         return result;
     }
@@ -1398,15 +1482,13 @@ public:
     Result<void> connect_async(Text address, Timeout timeout, const Queue &queue,
                                std::uint64_t user_data = 0) const noexcept
     {
-        Result<void> result;
-        result.take(ferry_peer_connect_async(c(), address.c_str(), timeout.ns(), queue.handle(), user_data,
-                                             result.slot()));
-        return result;
+        return detail::run(ferry_peer_connect_async, handle(), address.c_str(), timeout.ns(), queue.handle(),
+                           user_data);
     }
     /// Starts to connect, without waiting; Queue::dispatch calls the completion.
     Result<void> connect_async(Text address, Timeout timeout, const Queue &queue, Completion &completion) const noexcept
     {
-        const auto user_data = static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(&completion));
+        const auto user_data = detail::address_of(&completion);
         return connect_async(address, timeout, queue, user_data);
     }
     /// Connects to the engine that a descriptor names.
@@ -1414,7 +1496,7 @@ public:
     {
         Result<Peer> result;
         ferry_peer peer = 0;
-        if (result.take(ferry_descriptor_import(c(), descriptor.data(), descriptor.size(), timeout.ns(), &peer,
+        if (result.take(ferry_descriptor_import(handle(), descriptor.data(), descriptor.size(), timeout.ns(), &peer,
                                                 result.slot())))
             *result = Peer(c_, peer);
         return result;
@@ -1422,18 +1504,12 @@ public:
     /// Returns this engine's descriptor, with which other engines connect; at most 300 bytes.
     Result<std::vector<std::byte>> descriptor() const
     {
-        return detail::text<std::vector<std::byte>>(
-            [&](std::byte *buffer, std::size_t capacity, std::size_t *length, ferry_error *error) {
-                return ferry_descriptor_export(c(), buffer, capacity, length, error);
-            });
+        return detail::text<std::vector<std::byte>>(ferry_descriptor_export, handle());
     }
     /// Lists the known peers; lost peers stay for a while.
     Result<std::vector<Peer>> peers() const
     {
-        auto handles = detail::list<ferry_peer>(
-            [&](ferry_peer *items, std::size_t capacity, std::size_t *count, ferry_error *error) {
-                return ferry_peer_list(c(), items, capacity, count, error);
-            });
+        const auto handles = detail::list<ferry_peer>(ferry_peer_list, handle());
         if (!handles) return Result<std::vector<Peer>>(handles);
         Result<std::vector<Peer>> result;
         for (ferry_peer handle : *handles) result->emplace_back(c_, handle);
@@ -1446,7 +1522,7 @@ public:
     {
         Result<Queue> result;
         ferry_queue queue = 0;
-        if (result.take(ferry_queue_create_channel(c(), what, capacity, channel, &queue, result.slot())))
+        if (result.take(ferry_queue_create_channel(handle(), what, capacity, channel, &queue, result.slot())))
             *result = Queue(c_, queue);
         return result;
     }
@@ -1454,10 +1530,8 @@ public:
     /// timeout passes first.
     Result<std::size_t> wait_any(Span<const ferry_transfer> transfers, Timeout timeout = forever) const noexcept
     {
-        Result<std::size_t> result;
-        result.take(ferry_transfer_wait_any(c(), transfers.data(), transfers.size(), timeout.ns(), &*result,
-                                            result.slot()));
-        return result;
+        return detail::get<std::size_t>(ferry_transfer_wait_any, handle(), transfers.data(), transfers.size(),
+                                        timeout.ns());
     }
 
     /// Waits until every transfer of the list is final: ok() if each is done, otherwise the failure of the first that is
@@ -1466,10 +1540,8 @@ public:
     Result<void> wait_all(Span<const ferry_transfer> transfers, Timeout timeout = forever,
                           std::size_t *out_index = nullptr) const noexcept
     {
-        Result<void> result;
-        result.take(ferry_transfer_wait_all(c(), transfers.data(), transfers.size(), timeout.ns(), out_index,
-                                            result.slot()));
-        return result;
+        return detail::run(ferry_transfer_wait_all, handle(), transfers.data(), transfers.size(), timeout.ns(),
+                           out_index);
     }
     /// Waits until all of these transfers are final.
     Result<void> wait_all(Span<const Transfer> transfers, Timeout timeout = forever,
@@ -1484,20 +1556,16 @@ public:
     /// Returns the counters since the engine was opened, and the current number of objects.
     Result<Stats> stats() const noexcept
     {
-        Result<Stats> result;
-        result.take(ferry_engine_get_stats(c(), &*result, result.slot()));
-        return result;
+        return detail::get<Stats>(ferry_engine_get_stats, handle());
     }
     /// Returns the statistics in Prometheus' text format.
     Result<std::string> metrics() const
     {
-        return detail::text<std::string>([&](char *buffer, std::size_t size, std::size_t *length, ferry_error *error) {
-            return ferry_engine_metrics(c(), buffer, size, length, error);
-        });
+        return detail::text<std::string>(ferry_engine_metrics, handle());
     }
 
     /// The engine for ferry.h; this object still owns it.
-    ferry_engine *c() const noexcept { return c_.get(); }
+    ferry_engine *handle() const noexcept { return c_.get(); }
     /// True if this object owns an engine.
     explicit operator bool() const noexcept { return c_ != nullptr; }
 
@@ -1521,7 +1589,7 @@ inline Peer::Peer(const Engine &engine, ferry_peer handle) noexcept : Peer(engin
 
 #ifdef FERRY_HAS_COROUTINES
 
-/// co_await Move(peer, FERRY_OP_WRITE, requests, queue) submits a transfer and resumes when it is final,
+/// co_await Move(peer, Op::write, requests, queue) submits a transfer and resumes when it is final,
 /// on the thread that calls queue.dispatch. The result is a Result<void>: the outcome of the transfer,
 /// or why it was not submitted. It allocates nothing: the awaiter lives in the coroutine's frame, which
 /// must not be destroyed before the coroutine resumes.
@@ -1529,7 +1597,7 @@ class Move : Completion {
 public:
     /// As Peer::submit. Borrows the requests until it is awaited. Writes `out_result` when the transfer
     /// is final.
-    Move(const Peer &peer, std::uint32_t op, Span<const Request> requests, const Queue &queue,
+    Move(const Peer &peer, Op op, Span<const Request> requests, const Queue &queue,
          TransferOptions options = {}, TransferResult *out_result = nullptr) noexcept
         : Completion(&Move::ended), peer_(peer), op_(op), requests_(requests), options_(options), out_result_(out_result)
     {
@@ -1545,8 +1613,8 @@ public:
         waiting_ = waiting;
         // After submit the transfer may end on another thread, which may destroy this object before the
         // call returns.
-        if (submitted.take(ferry_transfer_submit(peer_.engine(), peer_.handle(), op_, requests_.data(), requests_.size(),
-                                                 options_.c(), &transfer, submitted.slot())))
+        if (submitted.take(ferry_transfer_submit(peer_.engine(), peer_.handle(), detail::number(op_), requests_.data(),
+                                                 requests_.size(), options_.c(), &transfer, submitted.slot())))
             return true;
         result_ = submitted;
         return false;
@@ -1567,7 +1635,7 @@ private:
     }
 
     Peer peer_;
-    std::uint32_t op_;
+    Op op_;
     Span<const Request> requests_;
     TransferOptions options_;
     TransferResult *out_result_;

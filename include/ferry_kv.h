@@ -181,9 +181,9 @@ typedef struct ferry_kv_tensor {
     uint32_t element_bytes;
     /// Address of the first element, in this process.
     uint64_t address;
-    /// What each dimension counts, from the outermost: the words block, pair, token, head and element, each at most once,
-    /// for example "block pair token head element". A dimension without its word has size 1; block and element are
-    /// needed.
+    /// What each dimension counts, from the outermost: the words block, pair, token, head and element, each at most
+    /// once, for example "block pair token head element". A dimension without its word has size 1; block and element
+    /// are needed.
     const char *order;
     /// Length of shape and of strides; as many as order has words.
     uint64_t dimension_count;
@@ -207,12 +207,12 @@ ferry_status ferry_kv_layer_arrange(const ferry_kv_layout_desc *desc,
                                     ferry_kv_layer *layer,
                                     ferry_error *error);
 
-/// Places a layer in a tensor: sets pairs, elements, element_bytes, address, blocks and the five strides. The caller sets
-/// name, group and stage. heads stays as it is if it is not 0; otherwise it becomes the tensor's heads times tp_size,
+/// Places a layer in a tensor: sets pairs, elements, element_bytes, address, blocks and the five strides. The caller
+/// sets name, group and stage. heads stays as it is if it is not 0; otherwise it becomes the tensor's heads times tp_size,
 /// which is right unless heads are replicated. The call reads the ranks and groups of `desc`, not its layers.
 ///
-/// FERRY_ERR_INVALID: order does not fit the tensor, or the tensor does not fit block_tokens or heads; the message names
-/// the dimension. ferry_kv_layout_new checks the rest of the layer.
+/// FERRY_ERR_INVALID: order does not fit the tensor, or the tensor does not fit block_tokens or heads; the message
+/// names the dimension. ferry_kv_layout_new checks the rest of the layer.
 ferry_status ferry_kv_layer_of(const ferry_kv_layout_desc *desc,
                                const ferry_kv_tensor *tensor,
                                ferry_kv_layer *layer,
@@ -337,8 +337,8 @@ ferry_status ferry_kv_plan_explain(const ferry_kv_plan *plan,
 typedef struct ferry_kv_moves ferry_kv_moves;
 
 /// The blocks of one sequence in one group of the target, on both sides. Each list holds the ids of blocks that store
-/// consecutive tokens of the rank. In a state group, the two lists pair their blocks one to one. FERRY_KV_BLOCK_PAIRS_INIT
-/// sets struct_size.
+/// consecutive tokens of the rank. In a state group, the two lists pair their blocks one to one.
+/// FERRY_KV_BLOCK_PAIRS_INIT sets struct_size.
 typedef struct ferry_kv_block_pairs {
     /// sizeof(ferry_kv_block_pairs).
     uint32_t struct_size;
@@ -477,8 +477,8 @@ typedef struct ferry_kv_id {
 ferry_status ferry_kv_id_new(ferry_kv_id *out_id, ferry_error *error);
 
 /// Writes an id as 32 hexadecimal digits, for the message that carries the id to another process. `buffer` has room for
-/// FERRY_KV_ID_TEXT_BYTES; `capacity` is its size. Keep the text out of logs: anyone who knows an id may take its offer.
-/// FERRY_ERR_LIMIT: the buffer is smaller.
+/// FERRY_KV_ID_TEXT_BYTES; `capacity` is its size. Keep the text out of logs: anyone who knows an id may take its
+/// offer. FERRY_ERR_LIMIT: the buffer is smaller.
 ferry_status ferry_kv_id_format(const ferry_kv_id *id,
                                 char *buffer,
                                 size_t capacity,
@@ -1320,7 +1320,7 @@ ferry_status ferry_directory_connect(ferry_directory *directory,
                                      ferry_error *error);
 
 /// Lists the entries whose names begin with `prefix`, in order of the names; "" lists all. Returns lists as
-/// ferry_config_settings does.
+/// ferry_config_settings does. FERRY_ERR_INVALID: no name can begin with `prefix`.
 ferry_status ferry_directory_list(const ferry_directory *directory,
                                   const char *prefix,
                                   ferry_directory_entry *out_entries,

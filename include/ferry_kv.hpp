@@ -20,15 +20,52 @@
 
 namespace ferry::kv {
 
+/* ---- Numbers with names -------------------------------------------------------------------------- */
+
+/// Numbers of ferry_kv.h, which says what each means. A newer library may have numbers that are not here.
+/// @{
+enum class EventKind : std::uint32_t {
+    layers = FERRY_KV_EVENT_LAYERS,
+    sent = FERRY_KV_EVENT_SENT,
+    received = FERRY_KV_EVENT_RECEIVED,
+    failed = FERRY_KV_EVENT_FAILED,
+    cancelled = FERRY_KV_EVENT_CANCELLED,
+    expired = FERRY_KV_EVENT_EXPIRED,
+    peer_lost = FERRY_KV_EVENT_PEER_LOST
+};
+enum class StateKind : std::uint32_t {
+    unknown = FERRY_KV_STATE_UNKNOWN,
+    offered = FERRY_KV_STATE_OFFERED,
+    taking = FERRY_KV_STATE_TAKING,
+    ending = FERRY_KV_STATE_ENDING,
+    ended = FERRY_KV_STATE_ENDED
+};
+enum class Mode : std::uint32_t {
+    automatic = FERRY_KV_MODE_AUTO,
+    pull = FERRY_KV_MODE_PULL,
+    push = FERRY_KV_MODE_PUSH
+};
+enum class Arrangement : std::uint32_t {
+    none, ///< The layer has a tensor or strides instead.
+    pair_block_token_head = FERRY_KV_PAIR_BLOCK_TOKEN_HEAD,
+    pair_block_head_token = FERRY_KV_PAIR_BLOCK_HEAD_TOKEN,
+    block_pair_token_head = FERRY_KV_BLOCK_PAIR_TOKEN_HEAD,
+    block_pair_head_token = FERRY_KV_BLOCK_PAIR_HEAD_TOKEN,
+    block_head_pair_token = FERRY_KV_BLOCK_HEAD_PAIR_TOKEN
+};
+/// @}
+
+/// The name of a number: "RECEIVED", or "UNKNOWN". For logs.
+/// @{
+inline const char *to_string(EventKind kind) noexcept { return ferry_kv_event_name(ferry::detail::number(kind)); }
+inline const char *to_string(StateKind kind) noexcept { return ferry_kv_state_name(ferry::detail::number(kind)); }
+/// @}
+
 /* ---- Descriptions of layouts ------------------------------------------------------------------- */
 
-/// Layers that share their block ids; the fields are those of ferry_kv_group.
+/// Layers that share their block ids: `Group::full(16)` has blocks of 16 tokens. The fields are those of
+/// ferry_kv_group.
 struct Group : ferry_kv_group {
-    /// Takes FERRY_KV_GROUP_*, the tokens of a block and, for a window group, the tokens of the window.
-    explicit Group(std::uint32_t of_kind, std::uint32_t tokens = 1, std::uint32_t window = 0) noexcept
-        : ferry_kv_group{static_cast<std::uint32_t>(sizeof(ferry_kv_group)), of_kind, tokens, window}
-    {
-    }
     /// Makes a group of each kind.
     /// @{
     static Group full(std::uint32_t tokens) noexcept { return Group(FERRY_KV_GROUP_FULL, tokens); }
@@ -37,8 +74,14 @@ struct Group : ferry_kv_group {
         return Group(FERRY_KV_GROUP_WINDOW, tokens, window);
     }
     static Group latent(std::uint32_t tokens) noexcept { return Group(FERRY_KV_GROUP_LATENT, tokens); }
-    static Group state() noexcept { return Group(FERRY_KV_GROUP_STATE); }
+    static Group state() noexcept { return Group(FERRY_KV_GROUP_STATE, 1); }
     /// @}
+
+private:
+    explicit Group(std::uint32_t of_kind, std::uint32_t tokens, std::uint32_t window = 0) noexcept
+        : ferry_kv_group{static_cast<std::uint32_t>(sizeof(ferry_kv_group)), of_kind, tokens, window}
+    {
+    }
 };
 static_assert(sizeof(Group) == sizeof(ferry_kv_group), "a list of Group is one of ferry_kv_group");
 
@@ -50,8 +93,27 @@ struct Strides {
     /// @}
 };
 
-/// One tensor of the cache; the fields are those of ferry_kv_layer, which has their meaning.
+/// One tensor of the cache; the fields are those of ferry_kv_layer, which has their meaning. Layer::of describes a
+/// tensor as frameworks do. Without it, set all fields down to `blocks`, and `arrangement` or `strides`.
 struct Layer {
+    /// Describes a tensor: `order` names its dimensions from the outermost, such as "block pair head token element",
+    /// and `shape` has their sizes. pair, head and token may be missing. `strides` are the bytes from one element of a
+    /// dimension to the next; without them the tensor is contiguous. If `heads` stays 0, the model has the heads of the
+    /// shape, times tp_size. Layout::create reports what is wrong.
+    template <class Element>
+    static Layer of(std::string name, std::string order, const Element *data, std::vector<std::uint64_t> shape,
+                    std::vector<std::uint64_t> strides = {})
+    {
+        static_assert(!std::is_void_v<Element>, "cast the address to a pointer to the type of the elements");
+        Layer layer;
+        layer.name = std::move(name);
+        layer.address = data;
+        layer.element_bytes = sizeof(Element);
+        layer.order = std::move(order);
+        layer.shape = std::move(shape);
+        layer.steps = std::move(strides);
+        return layer;
+    }
     /// The same on all ranks and both sides.
     std::string name;
     /// Index into Description::groups.
@@ -70,10 +132,15 @@ struct Layer {
     const void *address = nullptr;
     /// How many blocks the tensor has.
     std::uint64_t blocks = 0;
-    /// FERRY_KV_BLOCK_* or FERRY_KV_PAIR_* of a contiguous tensor; 0 if `strides` says how the tensor lies.
-    std::uint32_t arrangement = FERRY_KV_BLOCK_PAIR_HEAD_TOKEN;
-    /// Used only if arrangement is 0.
+    /// The order of the dimensions of a contiguous tensor.
+    Arrangement arrangement = Arrangement::none;
+    /// Used only without an arrangement.
     Strides strides;
+    /// What Layer::of was given; then pairs, elements, blocks, arrangement and `strides` are not used.
+    /// @{
+    std::string order;
+    std::vector<std::uint64_t> shape, steps;
+    /// @}
 };
 
 /// One rank's cache; the fields are those of ferry_kv_layout_desc, which has their meaning.
@@ -96,8 +163,13 @@ struct Description {
 
 namespace detail {
 
+using ferry::detail::address_of;
+using ferry::detail::get;
+using ferry::detail::Kept;
 using ferry::detail::list;
+using ferry::detail::number;
 using ferry::detail::Owned;
+using ferry::detail::run;
 using ferry::detail::text;
 
 /// Frees what ferry_kv.h has made.
@@ -185,20 +257,15 @@ public:
     /// Returns the layout as bytes, for the other ranks: at most 64 KiB.
     Result<std::vector<std::byte>> exported() const
     {
-        return detail::text<std::vector<std::byte>>(
-            [&](std::byte *buffer, std::size_t capacity, std::size_t *length, ferry_error *error) {
-                return ferry_kv_layout_export(c(), buffer, capacity, length, error);
-            });
+        return detail::text<std::vector<std::byte>>(ferry_kv_layout_export, handle());
     }
     /// Returns this rank's number, how many ranks there are, and how many groups and layers.
     Result<LayoutInfo> info() const noexcept
     {
-        Result<LayoutInfo> result;
-        result.take(ferry_kv_layout_get_info(c(), &*result, result.slot()));
-        return result;
+        return detail::get<LayoutInfo>(ferry_kv_layout_get_info, handle());
     }
     /// The layout for ferry_kv.h; this object still owns it.
-    const ferry_kv_layout *c() const noexcept { return c_.get(); }
+    const ferry_kv_layout *handle() const noexcept { return c_.get(); }
     /// True if this object owns a layout.
     explicit operator bool() const noexcept { return c_ != nullptr; }
 
@@ -217,27 +284,32 @@ private:
     static bool layer(const Layer &from, const std::string &of, const ferry_kv_layout_desc &desc, ferry_kv_layer &out,
                       Outcome &outcome)
     {
-        if (!detail::whole(from.name, of + ".name", outcome)) return false;
-        out.struct_size = sizeof out;
-        out.group = from.group;
-        out.name = from.name.c_str();
-        out.stage = from.stage;
-        out.heads = from.heads;
-        out.pairs = from.pairs;
-        out.elements = from.elements;
-        out.element_bytes = from.element_bytes;
-        out.address = static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(from.address));
-        out.blocks = from.blocks;
-        out.block_stride = from.strides.block;
-        out.pair_stride = from.strides.pair;
-        out.head_stride = from.strides.head;
-        out.token_stride = from.strides.token;
-        out.element_stride = from.strides.element;
+        if (!detail::whole(from.name, of + ".name", outcome) || !detail::whole(from.order, of + ".order", outcome))
+            return false;
+        const Strides &to = from.strides;
+        out = {sizeof out,    from.group,    from.name.c_str(),  from.stage, from.heads,
+               from.pairs,    from.elements, from.element_bytes, 0,          detail::address_of(from.address),
+               from.blocks,   to.block,      to.pair,            to.head,    to.token,
+               to.element};
         // Without an address the strides are not used. ferry_kv_layout_new reports a wrong group, with its layer.
-        if (from.address == nullptr || from.arrangement == 0 || from.group >= desc.group_count) return true;
-        Result<void> arranged;
-        if (arranged.take(ferry_kv_layer_arrange(&desc, from.arrangement, &out, arranged.slot()))) return true;
-        outcome.fail(arranged.status(), (of + ": " + arranged.message()).c_str());
+        const bool has_tensor = !from.order.empty() || !from.shape.empty();
+        if (from.group >= desc.group_count || (from.address == nullptr && !has_tensor)) return true;
+        Result<void> made;
+        if (has_tensor) {
+            const ferry_kv_tensor tensor = {sizeof tensor,       from.element_bytes, out.address,
+                                            from.order.c_str(),  from.shape.size(),  from.shape.data(),
+                                            from.steps.empty() ? nullptr : from.steps.data()};
+            if (from.steps.empty() || from.steps.size() == from.shape.size())
+                made = detail::run(ferry_kv_layer_of, &desc, &tensor, &out);
+            else
+                made.fail(FERRY_ERR_INVALID, "strides and shape have different lengths");
+        } else if (from.arrangement != Arrangement::none) {
+            made = detail::run(ferry_kv_layer_arrange, &desc, detail::number(from.arrangement), &out);
+        } else if ((to.block | to.pair | to.head | to.token | to.element) == 0) {
+            made.fail(FERRY_ERR_INVALID, "neither arrangement nor strides are set; Layer::of needs neither");
+        }
+        if (made) return true;
+        outcome.fail(made.status(), (of + ", " + from.name + ": " + made.message()).c_str());
         return false;
     }
 
@@ -247,16 +319,16 @@ private:
 /* ---- Lists of blocks --------------------------------------------------------------------------- */
 
 /// The blocks of one group that hold a sequence; the fields are those of ferry_kv_block_list. Borrows the ids, which
-/// must outlive it. Without ids: a group that is not needed, or has no blocks yet.
-struct Blocks : ferry_kv_block_list {
-    Blocks() noexcept : Blocks(Span<const std::uint32_t>()) {}
+/// must outlive it; temporaries are refused. Without ids: a group that is not needed, or has no blocks yet.
+struct BlockList : ferry_kv_block_list {
+    BlockList() noexcept : BlockList(detail::Kept<Span<const std::uint32_t>>()) {}
     /// Takes the ids, and which of the rank's tokens the first block begins with.
-    explicit Blocks(Span<const std::uint32_t> ids, std::uint64_t first = 0) noexcept
+    explicit BlockList(detail::Kept<Span<const std::uint32_t>> ids, std::uint64_t first = 0) noexcept
         : ferry_kv_block_list{static_cast<std::uint32_t>(sizeof(ferry_kv_block_list)), 0, first, ids.data(), ids.size()}
     {
     }
 };
-static_assert(sizeof(Blocks) == sizeof(ferry_kv_block_list), "a list of Blocks is one of ferry_kv_block_list");
+static_assert(sizeof(BlockList) == sizeof(ferry_kv_block_list), "a list of BlockList is one of ferry_kv_block_list");
 
 /* ---- Plans ------------------------------------------------------------------------------------- */
 
@@ -289,19 +361,15 @@ public:
     /// Returns how many moves there are.
     Result<std::size_t> count() const noexcept
     {
-        Result<std::size_t> result;
-        result.take(ferry_kv_moves_count(c(), &*result, result.slot()));
-        return result;
+        return detail::get<std::size_t>(ferry_kv_moves_count, handle());
     }
     /// Returns one move; valid as long as the moves.
     Result<Move> get(std::size_t index) const noexcept
     {
-        Result<Move> result;
-        result.take(ferry_kv_moves_get(c(), index, &*result, result.slot()));
-        return result;
+        return detail::get<Move>(ferry_kv_moves_get, handle(), index);
     }
     /// The moves for ferry_kv.h; this object still owns them.
-    const ferry_kv_moves *c() const noexcept { return c_.get(); }
+    const ferry_kv_moves *handle() const noexcept { return c_.get(); }
     /// True if this object owns a list of moves, which may be empty.
     explicit operator bool() const noexcept { return c_ != nullptr; }
 
@@ -322,7 +390,7 @@ struct Part {
     /// @}
     /// Both sides' blocks, one list for each group of the target.
     /// @{
-    Span<const Blocks> source, target;
+    detail::Kept<Span<const BlockList>> source, target;
     /// @}
 };
 
@@ -337,31 +405,24 @@ public:
     {
         Result<Plan> result;
         ferry_kv_plan *plan = nullptr;
-        if (result.take(ferry_kv_plan_new(source.c(), target.c(), &plan, result.slot()))) result->c_.reset(plan);
+        if (result.take(ferry_kv_plan_new(source.handle(), target.handle(), &plan, result.slot())))
+            result->c_.reset(plan);
         return result;
     }
     /// Lists the ranks of the source that send to a rank of the target.
     Result<std::vector<std::uint32_t>> sources(std::uint32_t target_rank) const
     {
-        return detail::list<std::uint32_t>(
-            [&](std::uint32_t *ranks, std::size_t capacity, std::size_t *count, ferry_error *error) {
-                return ferry_kv_plan_sources(c(), target_rank, ranks, capacity, count, error);
-            });
+        return detail::list<std::uint32_t>(ferry_kv_plan_sources, handle(), target_rank);
     }
     /// Lists the ranks of the target to which a rank of the source sends.
     Result<std::vector<std::uint32_t>> targets(std::uint32_t source_rank) const
     {
-        return detail::list<std::uint32_t>(
-            [&](std::uint32_t *ranks, std::size_t capacity, std::size_t *count, ferry_error *error) {
-                return ferry_kv_plan_targets(c(), source_rank, ranks, capacity, count, error);
-            });
+        return detail::list<std::uint32_t>(ferry_kv_plan_targets, handle(), source_rank);
     }
     /// Returns a page for people: who sends how much to whom, and in pieces of what size.
     Result<std::string> explain() const
     {
-        return detail::text<std::string>([&](char *buffer, std::size_t size, std::size_t *length, ferry_error *error) {
-            return ferry_kv_plan_explain(c(), buffer, size, length, error);
-        });
+        return detail::text<std::string>(ferry_kv_plan_explain, handle());
     }
     /// Finds the bytes that the rank of `source` sends to the rank of `target`. Nothing is moved. FERRY_ERR_INVALID
     /// also if the part's lists have different lengths.
@@ -374,7 +435,7 @@ public:
         }
         std::vector<ferry_kv_block_pairs> blocks(part.target.size());
         for (std::size_t i = 0; i < blocks.size(); i++) {
-            const Blocks &from = part.source[i], &to = part.target[i];
+            const BlockList &from = part.source[i], &to = part.target[i];
             blocks[i] = {sizeof(ferry_kv_block_pairs), 0,         from.blocks,    from.block_count,
                          from.first_token,        to.blocks, to.block_count, to.first_token};
         }
@@ -386,12 +447,13 @@ public:
         c_part.blocks = blocks.data();
         c_part.group_count = blocks.size();
         ferry_kv_moves *moves = nullptr;
-        if (result.take(ferry_kv_plan_lower(c(), source.c(), target.c(), &c_part, &moves, result.slot())))
+        if (result.take(ferry_kv_plan_lower(handle(), source.handle(), target.handle(), &c_part, &moves,
+                                            result.slot())))
             result->c_.reset(moves);
         return result;
     }
     /// The plan for ferry_kv.h; this object still owns it.
-    const ferry_kv_plan *c() const noexcept { return c_.get(); }
+    const ferry_kv_plan *handle() const noexcept { return c_.get(); }
     /// True if this object owns a plan.
     explicit operator bool() const noexcept { return c_ != nullptr; }
 
@@ -401,12 +463,15 @@ private:
 
 /* ---- Ids and events ---------------------------------------------------------------------------- */
 
-/// 128 bits that name one attempt to hand a sequence over; `bytes` has them.
+/// 128 bits that name one attempt to hand a sequence over; `bytes` has them. to_string and parse carry an id to another
+/// process as 32 hexadecimal digits. Keep ids out of logs: anyone who knows an id may take its offer.
 struct Id : ferry_kv_id {
     /// All zeros: no id that new_id draws.
     Id() noexcept : ferry_kv_id{} {}
     /// Takes an id of ferry_kv.h.
     Id(const ferry_kv_id &id) noexcept : ferry_kv_id(id) {}
+    /// Reads what to_string wrote.
+    static Result<Id> parse(Text text) noexcept { return detail::get<Id>(ferry_kv_id_parse, text.c_str()); }
     /// Compares the bits.
     /// @{
     friend bool operator==(const Id &a, const Id &b) noexcept { return compare(a, b) == 0; }
@@ -419,18 +484,20 @@ private:
 };
 
 /// Draws an id.
-inline Result<Id> new_id() noexcept
+inline Result<Id> new_id() noexcept { return detail::get<Id>(ferry_kv_id_new); }
+/// The id as 32 hexadecimal digits.
+inline std::string to_string(const Id &id)
 {
-    Result<Id> result;
-    result.take(ferry_kv_id_new(&*result, result.slot()));
-    return result;
+    char text[FERRY_KV_ID_TEXT_BYTES];
+    (void)ferry_kv_id_format(&id, text, sizeof text, nullptr);
+    return text;
 }
 
 /// A block of a group.
 using Block = ferry_kv_block;
 
-/// An event of an offer or a take, with its lists. operator-> gives the fields of ferry_kv_event. It may outlive
-/// the cache and the engine.
+/// An event of an offer or a take, with its lists. operator-> gives the fields of ferry_kv_event, such as `peer` and
+/// `rank`, which say who has ended the handoff. It may outlive the cache and the engine.
 class Event {
 public:
     Event() noexcept : c_(none()) {}
@@ -450,6 +517,8 @@ public:
     const ferry_kv_event *operator->() const noexcept { return &c_; }
     const ferry_kv_event &operator*() const noexcept { return c_; }
     /// @}
+    /// The kind, by which to switch.
+    EventKind kind() const noexcept { return static_cast<EventKind>(c_.kind); }
     /// The offer or take.
     Id id() const noexcept { return c_.id; }
     /// True if the offer or take has ended: its blocks are the caller's.
@@ -474,8 +543,8 @@ struct State : ferry_kv_state {
 };
 
 /// A cache's counters; the fields are those of ferry_kv_stats.
-struct Metrics : ferry_kv_stats {
-    Metrics() noexcept : ferry_kv_stats{} { struct_size = sizeof(ferry_kv_stats); }
+struct Stats : ferry_kv_stats {
+    Stats() noexcept : ferry_kv_stats{} { struct_size = sizeof(ferry_kv_stats); }
 };
 
 /* ---- Timelines --------------------------------------------------------------------------------- */
@@ -493,9 +562,7 @@ static_assert(sizeof(TimelineEntry) == sizeof(ferry_kv_timeline_entry),
 /// 1,048,576 entries.
 inline Result<std::string> timeline_svg(Span<const TimelineEntry> entries)
 {
-    return detail::text<std::string>([&](char *buffer, std::size_t size, std::size_t *length, ferry_error *error) {
-        return ferry_kv_timeline_svg(entries.data(), entries.size(), buffer, size, length, error);
-    });
+    return detail::text<std::string>(ferry_kv_timeline_svg, entries.data(), entries.size());
 }
 
 /* ---- Options ----------------------------------------------------------------------------------- */
@@ -523,7 +590,7 @@ struct Range : ferry_kv_memory {
 private:
     Range(ferry_region of, const void *start, std::size_t bytes) noexcept
         : ferry_kv_memory{static_cast<std::uint32_t>(sizeof(ferry_kv_memory)), 0, of,
-                          static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(start)), bytes}
+                          detail::address_of(start), bytes}
     {
     }
 };
@@ -588,10 +655,10 @@ private:
 /// Options of a take. Reusable.
 class TakeOptions {
 public:
-    /// FERRY_KV_MODE_*. AUTO if this is not called.
-    TakeOptions &mode(std::uint32_t mode) noexcept
+    /// Which side moves the bytes. Mode::automatic if this is not called.
+    TakeOptions &mode(Mode mode) noexcept
     {
-        c_.mode = mode;
+        c_.mode = detail::number(mode);
         return *this;
     }
     /// Any number that all ranks of one consumer have, and no other consumer of the offer. 1 if this is not called.
@@ -661,8 +728,8 @@ public:
     {
         Result<Cache> result;
         ferry_kv_cache *cache = nullptr;
-        if (result.take(ferry_kv_cache_open(engine.c(), layout.c(), memory.data(), memory.size(), options.c(), &cache,
-                                            result.slot())))
+        if (result.take(ferry_kv_cache_open(engine.handle(), layout.handle(), memory.data(), memory.size(),
+                                            options.c(), &cache, result.slot())))
             *result = Cache(engine, cache);
         return result;
     }
@@ -675,7 +742,7 @@ public:
 
     /// Offers blocks of a sequence, one list for each group of the layout. Nothing is ready yet. The blocks belong to
     /// the offer until its terminal event.
-    Result<void> offer(const Id &id, Span<const Blocks> blocks, const OfferOptions &options = {}) const
+    Result<void> offer(const Id &id, Span<const BlockList> blocks, const OfferOptions &options = {}) const
     {
         Result<void> result;
         const auto only = detail::handles(options.only_, engine(), "only");
@@ -695,11 +762,9 @@ public:
         return result;
     }
     /// Adds blocks to an offer, one list for each group.
-    Result<void> extend(const Id &id, Span<const Blocks> blocks) const noexcept
+    Result<void> extend(const Id &id, Span<const BlockList> blocks) const noexcept
     {
-        Result<void> result;
-        result.take(ferry_kv_offer_extend(handle_, &id, blocks.data(), blocks.size(), result.slot()));
-        return result;
+        return detail::run(ferry_kv_offer_extend, handle_, &id, blocks.data(), blocks.size());
     }
     /// Says that the first `tokens` tokens are in their blocks: in all layers, or in those from `first_layer` to before
     /// `end_layer`.
@@ -708,63 +773,49 @@ public:
     Result<void> ready(const Id &id, std::uint64_t tokens, std::uint32_t first_layer,
                        std::uint32_t end_layer) const noexcept
     {
-        Result<void> result;
-        result.take(ferry_kv_offer_ready(handle_, &id, first_layer, end_layer, tokens, result.slot()));
-        return result;
+        return detail::run(ferry_kv_offer_ready, handle_, &id, first_layer, end_layer, tokens);
     }
     /// @}
-    /// The same, once the program's own work on a device has come to a point: FERRY_START_AFTER_* and its event or
-    /// stream. The point is taken in the call. If the work fails, so does the offer.
+    /// The same, once the program's own work on a device has come to a point: its event or stream, as in
+    /// TransferOptions::start_after. The point is taken in the call. If the work fails, so does the offer.
     Result<void> ready_after(const Id &id, std::uint64_t tokens, std::uint32_t first_layer, std::uint32_t end_layer,
-                             std::uint32_t kind, std::uint64_t event) const noexcept
+                             StartAfter kind, const void *handle) const noexcept
     {
-        Result<void> result;
-        result.take(ferry_kv_offer_ready_after(handle_, &id, first_layer, end_layer, tokens, kind, event,
-                                               result.slot()));
-        return result;
+        return detail::run(ferry_kv_offer_ready_after, handle_, &id, first_layer, end_layer, tokens,
+                           detail::number(kind), detail::address_of(handle));
     }
     /// Takes back the tokens from `from_token` on, and the seal. Returns when nothing reads or writes them any more:
     /// the blocks that hold only such tokens are the caller's, and the offer continues. FERRY_ERR_BUSY: nothing is
     /// free; call again. FERRY_ERR_STALE: the offer has ended or is ending.
     Result<void> retract(const Id &id, std::uint64_t from_token, Timeout timeout = forever) const noexcept
     {
-        Result<void> result;
-        result.take(ferry_kv_offer_retract(handle_, &id, from_token, timeout.ns(), result.slot()));
-        return result;
+        return detail::run(ferry_kv_offer_retract, handle_, &id, from_token, timeout.ns());
     }
     /// Frees the blocks of a window group that have only tokens before `before_token`. Fails as retract() does.
     Result<void> retract_window(const Id &id, std::uint32_t group, std::uint64_t before_token,
                                 Timeout timeout = forever) const noexcept
     {
-        Result<void> result;
-        result.take(ferry_kv_offer_retract_window(handle_, &id, group, before_token, timeout.ns(), result.slot()));
-        return result;
+        return detail::run(ferry_kv_offer_retract_window, handle_, &id, group, before_token, timeout.ns());
     }
     /// Says that the sequence has `tokens` tokens, and no more blocks come. The lease begins.
     Result<void> seal(const Id &id, std::uint64_t tokens) const noexcept
     {
-        Result<void> result;
-        result.take(ferry_kv_offer_seal(handle_, &id, tokens, result.slot()));
-        return result;
+        return detail::run(ferry_kv_offer_seal, handle_, &id, tokens);
     }
     /// Asks an offer to end; its terminal event follows.
-    Result<void> abort(const Id &id) const noexcept
+    Result<void> cancel_offer(const Id &id) const noexcept
     {
-        Result<void> result;
-        result.take(ferry_kv_offer_cancel(handle_, &id, result.slot()));
-        return result;
+        return detail::run(ferry_kv_offer_cancel, handle_, &id);
     }
     /// Ends sealed offers that nobody has taken until `blocks` blocks are free; returns how many are.
     Result<std::size_t> reclaim(std::size_t blocks) const noexcept
     {
-        Result<std::size_t> result;
-        result.take(ferry_kv_reclaim(handle_, blocks, &*result, result.slot()));
-        return result;
+        return detail::get<std::size_t>(ferry_kv_reclaim, handle_, blocks);
     }
 
     /// Takes the first `tokens` tokens of a handoff into blocks, one list for each group of the layout. `producers` are
     /// all ranks of the producer, by their numbers. The blocks belong to the take until its terminal event.
-    Result<void> take(const Id &id, Span<const Peer> producers, Span<const Blocks> blocks, std::uint64_t tokens,
+    Result<void> take(const Id &id, Span<const Peer> producers, Span<const BlockList> blocks, std::uint64_t tokens,
                       const TakeOptions &options = {}) const
     {
         Result<void> result;
@@ -780,11 +831,9 @@ public:
         return result;
     }
     /// Asks a take to end; its terminal event follows.
-    Result<void> cancel(const Id &id) const noexcept
+    Result<void> cancel_take(const Id &id) const noexcept
     {
-        Result<void> result;
-        result.take(ferry_kv_take_cancel(handle_, &id, result.slot()));
-        return result;
+        return detail::run(ferry_kv_take_cancel, handle_, &id);
     }
 
     /// Takes the next event, oldest first. Never waits: pending() if there is none. FERRY_ERR_CLOSED: the cache or its
@@ -806,53 +855,39 @@ public:
     /// closed. Take events until poll() is pending(). ferry owns the descriptor: only poll it.
     Result<int> fd() const noexcept
     {
-        Result<int> result;
-        result.take(ferry_kv_fd(handle_, &*result, result.slot()));
-        return result;
+        return detail::get<int>(ferry_kv_fd, handle_);
     }
 
     /// Returns what the cache knows of an id.
-    Result<State> status(const Id &id) const noexcept
+    Result<State> state(const Id &id) const noexcept
     {
-        Result<State> result;
-        result.take(ferry_kv_get_state(handle_, &id, &*result, result.slot()));
-        return result;
+        return detail::get<State>(ferry_kv_get_state, handle_, &id);
     }
     /// Returns how many blocks belong to handoffs with silent peers that could not be fenced.
     Result<std::size_t> unfenced_blocks() const noexcept
     {
-        Result<std::size_t> result;
-        result.take(ferry_kv_unfenced_blocks(handle_, &*result, result.slot()));
-        return result;
+        return detail::get<std::size_t>(ferry_kv_unfenced_blocks, handle_);
     }
     /// Returns the cache's counters and its current numbers.
-    Result<Metrics> metrics() const noexcept
+    Result<Stats> stats() const noexcept
     {
-        Result<Metrics> result;
-        result.take(ferry_kv_get_stats(handle_, &*result, result.slot()));
-        return result;
+        return detail::get<Stats>(ferry_kv_get_stats, handle_);
     }
     /// Returns the same in Prometheus' text format.
-    Result<std::string> metrics_text() const
+    Result<std::string> metrics() const
     {
-        return detail::text<std::string>([&](char *buffer, std::size_t size, std::size_t *length, ferry_error *error) {
-            return ferry_kv_metrics(handle_, buffer, size, length, error);
-        });
+        return detail::text<std::string>(ferry_kv_metrics, handle_);
     }
     /// Records a timeline of the cache's handoffs from now on, and forgets an earlier one. It has at most `entries_max`
-    /// entries, 1 to 1,048,576; new ones overwrite the oldest, which Metrics::timeline_overwritten counts.
+    /// entries, 1 to 1,048,576; new ones overwrite the oldest, which Stats::timeline_overwritten counts.
     Result<void> timeline_start(std::size_t entries_max) const noexcept
     {
-        Result<void> result;
-        result.take(ferry_kv_timeline_start(handle_, entries_max, result.slot()));
-        return result;
+        return detail::run(ferry_kv_timeline_start, handle_, entries_max);
     }
     /// Ends the recording, and forgets it. Does nothing while there is none.
     Result<void> timeline_stop() const noexcept
     {
-        Result<void> result;
-        result.take(ferry_kv_timeline_stop(handle_, result.slot()));
-        return result;
+        return detail::run(ferry_kv_timeline_stop, handle_);
     }
     /// Returns the recorded entries from the number `first` on, the oldest first; they stay recorded. The next ones are
     /// read from the last one's number + 1 on. Entries that were overwritten are missing. A closed cache answers too.
@@ -883,18 +918,14 @@ public:
             return static_cast<std::uint64_t>(
                 std::chrono::duration_cast<std::chrono::nanoseconds>(at.time_since_epoch()).count());
         };
-        Result<void> result;
-        result.take(ferry_kv_timeline_mark(handle_, &id, kind, layer, ns(begin), ns(end), result.slot()));
-        return result;
+        return detail::run(ferry_kv_timeline_mark, handle_, &id, kind, layer, ns(begin), ns(end));
     }
 
     /// Refuses new work, ends all offers and takes, and waits until nothing touches their blocks. Their events can
     /// still be taken. FERRY_ERR_BUSY: the cache is still closing; call again.
     Result<void> close(Timeout timeout = forever) const noexcept
     {
-        Result<void> result;
-        result.take(ferry_kv_cache_close(handle_, timeout.ns(), result.slot()));
-        return result;
+        return detail::run(ferry_kv_cache_close, handle_, timeout.ns());
     }
 };
 
@@ -935,11 +966,21 @@ struct DirectoryEntry : ferry_directory_entry {
 static_assert(sizeof(DirectoryEntry) == sizeof(ferry_directory_entry),
               "a list of DirectoryEntry is one of ferry_directory_entry");
 
+/// What has changed in a directory; ferry_kv.h says what each means.
+enum class ChangeKind : std::uint32_t {
+    added = FERRY_DIRECTORY_ADDED,
+    changed = FERRY_DIRECTORY_CHANGED,
+    removed = FERRY_DIRECTORY_REMOVED,
+    list_anew = FERRY_DIRECTORY_LIST_ANEW
+};
+/// The name of a change: "ADDED". For logs.
+inline const char *to_string(ChangeKind kind) noexcept { return ferry_directory_change_name(detail::number(kind)); }
+
 /// A change of a directory.
 struct DirectoryChange {
-    /// FERRY_DIRECTORY_ADDED, _CHANGED, _REMOVED or _LIST_ANEW.
-    std::uint32_t kind = 0;
-    /// The entry, for a removal as it was; empty for FERRY_DIRECTORY_LIST_ANEW.
+    /// What has happened.
+    ChangeKind kind{};
+    /// The entry, for a removal as it was; empty for ChangeKind::list_anew.
     DirectoryEntry entry;
 };
 
@@ -949,7 +990,8 @@ struct DirectoryInfo : ferry_directory_info {
 };
 
 /// Options of a directory in etcd; a `static:` directory has no use for them. Texts are borrowed until the call that
-/// takes the options returns. A user or file that is not set comes from the environment, FERRY_ETCD_*.
+/// takes the options returns; temporaries are refused. A user or file that is not set comes from the environment,
+/// FERRY_ETCD_*.
 class DirectoryOptions {
 public:
     /// The struct of ferry_kv.h.
@@ -976,20 +1018,20 @@ public:
         return *this;
     }
     /// etcd's user, and the password.
-    DirectoryOptions &user(Text user, Text password) noexcept
+    DirectoryOptions &user(detail::Kept<Text> user, detail::Kept<Text> password) noexcept
     {
         c_.user = user.c_str();
         c_.password = password.c_str();
         return *this;
     }
     /// File with the certificates of the authorities that etcd's certificate may come from, in PEM, for https.
-    DirectoryOptions &ca_file(Text file) noexcept
+    DirectoryOptions &ca_file(detail::Kept<Text> file) noexcept
     {
         c_.ca_file = file.c_str();
         return *this;
     }
     /// Files with this client's certificate and its key, in PEM.
-    DirectoryOptions &certificate(Text cert_file, Text key_file) noexcept
+    DirectoryOptions &certificate(detail::Kept<Text> cert_file, detail::Kept<Text> key_file) noexcept
     {
         c_.cert_file = cert_file.c_str();
         c_.key_file = key_file.c_str();
@@ -1025,7 +1067,7 @@ public:
     {
         Result<Directory> result;
         ferry_directory *directory = nullptr;
-        if (result.take(ferry_directory_open(engine.c(), url.c_str(), options.c(), &directory, result.slot())))
+        if (result.take(ferry_directory_open(engine.handle(), url.c_str(), options.c(), &directory, result.slot())))
             *result = Directory(engine, directory);
         return result;
     }
@@ -1035,31 +1077,22 @@ public:
     /// A call that fails registers nothing.
     Result<void> register_name(Text name, Timeout timeout = forever) const noexcept
     {
-        Result<void> result;
-        result.take(ferry_directory_register(handle_, name.c_str(), timeout.ns(), result.slot()));
-        return result;
+        return detail::run(ferry_directory_register, handle_, name.c_str(), timeout.ns());
     }
     /// Withdraws a name, and returns when etcd has it no longer. FERRY_ERR_TIMEOUT: it is withdrawn when etcd answers.
     Result<void> unregister_name(Text name, Timeout timeout = forever) const noexcept
     {
-        Result<void> result;
-        result.take(ferry_directory_unregister(handle_, name.c_str(), timeout.ns(), result.slot()));
-        return result;
+        return detail::run(ferry_directory_unregister, handle_, name.c_str(), timeout.ns());
     }
     /// Returns what the directory knows of a name. Never waits. FERRY_ERR_UNREACHABLE: nobody has it.
     Result<DirectoryEntry> lookup(Text name) const noexcept
     {
-        Result<DirectoryEntry> result;
-        result.take(ferry_directory_lookup(handle_, name.c_str(), &*result, result.slot()));
-        return result;
+        return detail::get<DirectoryEntry>(ferry_directory_lookup, handle_, name.c_str());
     }
     /// Lists the entries whose names begin with the prefix, in order of the names. Never waits.
     Result<std::vector<DirectoryEntry>> list(Text prefix = "") const
     {
-        return detail::list<DirectoryEntry>(
-            [&](DirectoryEntry *entries, std::size_t capacity, std::size_t *count, ferry_error *error) {
-                return ferry_directory_list(handle_, prefix.c_str(), entries, sizeof *entries, capacity, count, error);
-            });
+        return detail::list<DirectoryEntry>(ferry_directory_list, handle_, prefix.c_str());
     }
     /// Connects to the incarnation that has the name, and waits until transfers can be submitted. Goes on trying while
     /// the name is missing, nothing answers or another engine does. When the timeout has passed: FERRY_ERR_UNREACHABLE,
@@ -1076,30 +1109,26 @@ public:
     Result<DirectoryChange> poll() const noexcept
     {
         Result<DirectoryChange> result;
-        result.take(ferry_directory_poll(handle_, &result->kind, &result->entry, result.slot()));
+        std::uint32_t kind = 0;
+        if (result.take(ferry_directory_poll(handle_, &kind, &result->entry, result.slot())))
+            result->kind = static_cast<ChangeKind>(kind);
         return result;
     }
     /// Returns a descriptor for poll or an event loop; it is readable while poll() has a change, and when the directory
     /// is closed. ferry owns the descriptor: only poll it.
     Result<int> fd() const noexcept
     {
-        Result<int> result;
-        result.take(ferry_directory_fd(handle_, &*result, result.slot()));
-        return result;
+        return detail::get<int>(ferry_directory_fd, handle_);
     }
     /// Tells whether etcd answers, and which names are published.
-    Result<DirectoryInfo> status() const noexcept
+    Result<DirectoryInfo> info() const noexcept
     {
-        Result<DirectoryInfo> result;
-        result.take(ferry_directory_get_info(handle_, &*result, result.slot()));
-        return result;
+        return detail::get<DirectoryInfo>(ferry_directory_get_info, handle_);
     }
     /// Withdraws the names and ends the directory: other calls then return FERRY_ERR_CLOSED. Peers stay connected.
     Result<void> close() const noexcept
     {
-        Result<void> result;
-        result.take(ferry_directory_close(handle_, result.slot()));
-        return result;
+        return detail::run(ferry_directory_close, handle_);
     }
 };
 

@@ -1,6 +1,6 @@
 #!/bin/bash
 # Builds the pages of this repository as one site with search (mdBook), with the API references that it links:
-# rustdoc, Doxygen (C and C++), pdoc (Python), `go doc`. Argument: the output folder, which is created anew.
+# rustdoc, Doxygen (C and C++), pdoc (Python), docs/reference.go. Argument: the output folder, which is created anew.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 target=${CARGO_TARGET_DIR:-target}
@@ -9,7 +9,7 @@ rm -rf "$out"
 mkdir -p "$out/go"
 out=$(cd "$out" && pwd)
 
-RUSTDOCFLAGS="-D warnings" cargo doc -p ferry --no-deps
+RUSTDOCFLAGS="-D warnings" cargo doc -p ferry -p ferry-kv --no-deps
 cp -r "$target/doc" "$out/rust"
 
 FERRY_DOCS=$out doxygen docs/Doxyfile
@@ -23,8 +23,9 @@ FERRY_LIBRARY=$(realpath "$target/release/libferry.so") PYTHONPATH=bindings/pyth
     "$venv/bin/python" docs/reference.py "$out/python"
 
 if command -v go >/dev/null; then
-    (cd bindings/go && GOTOOLCHAIN=local GOPROXY=off go doc -all .) >"$out/go/ferry.txt"
-    (cd bindings/go && GOTOOLCHAIN=local GOPROXY=off go doc -all ./kv) >"$out/go/kv.txt"
+    for package in ferry ferry/kv; do
+        (cd bindings/go && GOTOOLCHAIN=local GOPROXY=off go run ../../docs/reference.go ".${package#ferry}" "$package" "$out/go")
+    done
 else
     echo "SKIPPED: the Go reference, because go is not installed"
 fi
@@ -37,4 +38,5 @@ mdbook=${FERRY_MDBOOK:-$target/mdbook-$mdbook_version/bin/mdbook}
     --no-default-features --features search --root "$target/mdbook-$mdbook_version"
 rm -rf "$target/mdbook-build"
 python3 docs/book.py "$mdbook" "$out"
+rm -rf "$out"/xml "$out"/{go,python}/*.tsv
 echo "written: $out/index.html"

@@ -20,10 +20,20 @@ suite() {
     cargo test "${packages[@]}" "${@:2}"
 }
 
+# ferry builds with an older Rust than its lints are for, and than mdBook needs.
+TOOLS_RUST=1.88
+has_tools() {
+    local found
+    found=$(rustc --version | cut -d' ' -f2)
+    [ "$(printf '%s\n%s\n' $TOOLS_RUST "$found" | sort -V | head -1)" = $TOOLS_RUST ] ||
+        { echo "SKIPPED: $1 Rust $TOOLS_RUST or later, and rustc is $found"; return $SKIP; }
+}
+
 format() { cargo fmt --all --check && cargo fmt --manifest-path sim/runs/Cargo.toml --check; }
 # Checks everything, and then what is shipped, which has less: the tests' feature `internals` is off. Code that
-# only tests use is dead there.
+# only tests use is dead there. Clippy reports what Rust of `rust-version` lacks (incompatible_msrv).
 clippy() {
+    has_tools "the lints are those of" || return
     cargo clippy --workspace --all-targets -- -D warnings &&
         cargo clippy -p ferry -p ferry-ffi -p ferry-mooncake -p ferry-examples -- -D warnings &&
         cargo clippy --locked --manifest-path sim/runs/Cargo.toml --target-dir "$target/sim" --all-targets -- -D warnings
@@ -97,7 +107,10 @@ cuda() {
     fi
 }
 # Builds the references, checks that they document everything public, and checks the links of all pages.
-docs() { scripts/setup.sh docs && scripts/docs.sh "$target/docs" && python3 tests/docs.py "$target/docs"; }
+docs() {
+    has_tools "mdBook needs" || return
+    scripts/setup.sh docs && scripts/docs.sh "$target/docs" && python3 tests/docs.py "$target/docs"
+}
 c() { tests/c/run.sh; }
 cxx() { bindings/cxx/tests/run.sh; }
 mooncake_c() { bindings/mooncake/tests/run.sh; }
@@ -117,20 +130,22 @@ python() {
 }
 # Tests the plugin for NIXL under a stand-in for NIXL's core, and in the wheel.
 nixl() { scripts/setup.sh python && bindings/nixl/test.sh; }
-# Runs two programs in five languages, each with each; the legs of the languages build them. Rust's are those of
+# Runs three programs in five languages, each with each; the legs of the languages build them. Rust's are those of
 # `cargo test`.
 exchange() {
-    local program programs python=$target/python/venv/bin/python
+    local program command programs python=$target/python/venv/bin/python
     suite ferry-examples --test programs --no-run || return 1
     [ ! -x "$target/go/exchange" ] || export LD_LIBRARY_PATH=$target/go/prefix/lib
-    for program in exchange handoff; do
-        programs=("rust=$target/debug/$program" "c=$target/cxx-tests/$program-c" "c++=$target/cxx-tests/$program")
-        programs+=("python=$python bindings/python/examples/$program.py")
-        if [ -x "$target/go/$program" ]; then
-            programs+=("go=$target/go/$program")
-        else
-            echo "SKIPPED: the pairs with Go, because its program was not built"
-        fi
+    for program in exchange kv_handoff handoff; do
+        programs=()
+        for command in "rust=$target/debug/$program" "c=$target/cxx-tests/$program-c" "c++=$target/cxx-tests/$program" \
+            "python=$python bindings/python/examples/$program.py" "go=$target/go/$program"; do
+            if [ -e "${command##*[= ]}" ]; then
+                programs+=("$command")
+            else
+                echo "SKIPPED: $program with ${command%%=*}, because its program was not built"
+            fi
+        done
         "tests/$program.sh" "${programs[@]}" || return 1
     done
     FERRY_TRANSPORTS=tcp tests/handoff.sh "${programs[@]}"

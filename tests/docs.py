@@ -1,8 +1,10 @@
 """Checks documentation: links within the repository's Markdown pages, the length of the two long ones, that tables which
 repeat something are still right; and with a folder that scripts/docs.sh has written, that everything public is in the
-references, that every page is on the site, and that every link of the site leads somewhere."""
+references and found by the site's search, that every page is on the site, that every link of the site leads somewhere, and
+that its sidebar is short."""
 
 import ast
+import json
 import re
 import subprocess
 import sys
@@ -12,10 +14,13 @@ from xml.etree import ElementTree
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "docs"))
+import api  # noqa: E402
+import book  # noqa: E402
 import plot  # noqa: E402
 
 # Pages that are read from top to bottom, and the lines they may have.
 LINES_MAX = {"README.md": 180, "ARCHITECTURE.md": 300}
+SIDEBAR_MAX = 40
 
 
 def prose(text):
@@ -110,28 +115,66 @@ def out_of_date():
 
 def site(out):
     """The pages that mdBook has written: whether they are all there, and their links."""
-    book = out.parent / "book/html"
+    built = out.parent / "book/html"
     # mdBook writes a README as the index of its folder.
     for page in pages():
-        name = re.sub(r"README\.html$", "index.html", str(page.relative_to(ROOT).with_suffix(".html")))
-        if not (book / name).exists():
+        name = str(page.relative_to(ROOT))
+        name = book.NAMES.get(name, name.replace("README.md", "index.md"))
+        if not (built / name).with_suffix(".html").exists():
             yield f"the site lacks {page.relative_to(ROOT)}: add it to docs/book.py"
     ids = {}
-    for html in sorted(book.rglob("*.html")):
+    for html in sorted(built.rglob("*.html")):
         if html.name in ("print.html", "404.html", "toc.html"):
             continue
         for link in re.findall(r'(?:href|src)="([^"]+)"', html.read_text()):
             if re.match(r"\w+:", link):
                 continue
             name, _, anchor = unquote(link).partition("#")
-            place = (out / html.relative_to(book).parent / name).resolve() if name else out / html.relative_to(book)
+            place = (out / html.relative_to(built).parent / name).resolve() if name else out / html.relative_to(built)
             if not place.exists():
-                yield f"site, {html.relative_to(book)}: {link} is not there"
+                yield f"site, {html.relative_to(built)}: {link} is not there"
             elif anchor and place.suffix == ".html":
                 if place not in ids:
                     ids[place] = set(re.findall(r'\bid="([^"]+)"', place.read_text()))
                 if anchor not in ids[place]:
-                    yield f"site, {html.relative_to(book)}: {link}: there is no such heading"
+                    yield f"site, {html.relative_to(built)}: {link}: there is no such heading"
+
+
+def searched(out):
+    """Whether the site's search finds each function of the C ABI, and the main types of each language."""
+    (file,) = out.glob("searchindex-*.js")
+    text = re.search(r"JSON\.parse\('(.*)'\)", file.read_text(), re.S)[1]
+    found = json.loads(re.sub(r"\\(.)", r"\1", text))
+    documents, words = found["index"]["documentStore"]["docs"], found["index"]["index"]["title"]["root"]
+    titles = {(it["title"], found["doc_urls"][int(number)].split("#")[0]) for number, it in documents.items()}
+    for name in (ROOT / "ffi/abi/symbols.txt").read_text().split():
+        # The index is a tree of letters, of words whose endings it may cut.
+        node = words
+        for letter in name[:-6]:
+            node = node.get(letter, {})
+        if name.startswith("ferry_") and not (node and titles & {(name, f"reference/{it}.html") for it in ("ferry-h", "ferry-kv-h")}):
+            yield f"the site's search does not find {name}"
+    for page in api.pages(out).keys() - {"ferry-h", "ferry-kv-h"}:
+        for name in ("Engine", "Cache"):
+            if not any(title.split("::")[-1] == name for title, url in titles if url == f"reference/{page}.html"):
+                yield f"reference/{page}.html lacks {name}"
+
+
+def shown(out):
+    """The sidebar's length, what the first page takes from other pages, and the way back from the references."""
+    entries = (out / "toc.html").read_text().count("chapter-link-wrapper")
+    if not 0 < entries <= SIDEBAR_MAX:
+        yield f"the sidebar has {entries} entries, {SIDEBAR_MAX} at most: put a page below another in docs/book.py"
+    first = (out / "index.html").read_text()
+    programs = [it.strip().count("\n") + 1 for it in re.findall(r'<div class="tab">.*?<code[^>]*>(.*?)</code>', first, re.S)]
+    if len(programs) != 5 or not all(5 <= lines <= 14 for lines in programs):
+        yield f"the first page has not five programs of 5 to 14 lines: {programs}"
+    if len(re.findall(r"<strong>[\d.]+×</strong>", first)) != 3:
+        yield "the first page has not three figures"
+    for _, full in api.pages(out).values():
+        for link in full.values():
+            if 'class="back"' not in (out / link).read_text():
+                yield f"{link} has no link back to the site"
 
 
 def missing(out):
@@ -162,6 +205,6 @@ def missing(out):
 found = [*broken_links(), *too_long(), *out_of_date()]
 if len(sys.argv) > 1:
     written = Path(sys.argv[1]).resolve()
-    found += [*missing(written), *site(written)]
+    found += [*missing(written), *site(written), *searched(written), *shown(written)]
 print(*found, sep="\n", end="\n" if found else "")
 sys.exit(bool(found))

@@ -83,7 +83,7 @@ func (p Peer) SubmitBlocks(op Op, blocks *Blocks, options *TransferOptions) (*Tr
 	}
 	e := p.engine
 	if e == nil {
-		return nil, invalid(op.String(), "peer: it is the zero Peer")
+		return nil, invalid(op.String(), "the peer is the zero Peer; Engine.Connect returns one")
 	}
 	if err := e.enter(op.String()); err != nil {
 		return nil, err

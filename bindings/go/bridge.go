@@ -13,10 +13,7 @@ import (
 // The other packages of this module reach the engine through internal/bridge.
 func init() {
 	bridge.Enter = func(engine any, op string) (unsafe.Pointer, func(), error) {
-		e, _ := engine.(*Engine)
-		if e == nil {
-			return nil, nil, invalid(op, "engine is nil")
-		}
+		e := engine.(*Engine)
 		if err := e.enter(op); err != nil {
 			return nil, nil, err
 		}

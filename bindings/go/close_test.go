@@ -64,7 +64,42 @@ func TestClosingAnEngineEndsWhatIsInFlight(t *testing.T) {
 	if s.engine.Address() != "" {
 		t.Error("a closed engine has an address")
 	}
-	if err := view.Close(); !errors.Is(err, ErrClosed) {
+}
+
+// Each close does nothing for what is closed, also after its engine is closed.
+func TestASecondCloseDoesNothing(t *testing.T) {
+	p := newPair(t, 4096, nil)
+	queue, err := p.near.Queue(Peers)
+	if err != nil {
+		t.Fatal(err)
+	}
+	transfer, err := p.peer.Submit(Write, []Request{p.request(0, 8)}, overTCP)
+	if err != nil {
+		t.Fatal(err)
+	}
+	directory, err := p.near.OpenDirectory(soon(t), "static:", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, err := p.near.Alloc(4096, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const rounds = 3
+	for round := range rounds {
+		if round == rounds-1 { // p.here goes with its engine
+			if err := p.near.Close(); err != nil {
+				t.Fatal(err)
+			}
+			other = p.here
+		}
+		for _, it := range []interface{ Close() error }{transfer, queue, p.peer, other, directory, (*Engine)(nil)} {
+			if err := it.Close(); err != nil {
+				t.Errorf("round %d: %T: %v", round, it, err)
+			}
+		}
+	}
+	if _, err := p.peer.Info(); !errors.Is(err, ErrClosed) {
 		t.Error(err)
 	}
 }

@@ -73,13 +73,13 @@ func TestAContextThatEndsCancelsTheTransferAndWaitsForIt(t *testing.T) {
 	}
 	cancel()
 	result, err := transfer.Wait(ctx)
-	if !errors.Is(err, ErrCancelled) || !errors.Is(err, context.Canceled) || result.State != Cancelled {
+	if !errors.Is(err, ErrCancelled) || !errors.Is(err, context.Canceled) || result.State != StateCancelled {
 		t.Fatal(result, err)
 	}
 	// A final transfer has released the memory.
 	ctx, cancel = context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
-	if err := s.here.Free(ctx); err != nil {
+	if err := s.here.CloseContext(ctx); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := s.peer.Write(ctx, s.requests(), overTCP); !errors.Is(err, ErrNotRegistered) {
@@ -158,7 +158,7 @@ func TestMemoryInUseIsNotFreed(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 80*time.Millisecond)
 	defer cancel()
-	if err := s.here.Free(ctx); !errors.Is(err, ErrBusy) || !errors.Is(err, context.DeadlineExceeded) {
+	if err := s.here.CloseContext(ctx); !errors.Is(err, ErrBusy) || !errors.Is(err, context.DeadlineExceeded) {
 		t.Fatal(err)
 	}
 	check(t, s.here.Bytes(), 1) // it is still there
@@ -166,7 +166,7 @@ func TestMemoryInUseIsNotFreed(t *testing.T) {
 	if _, err := transfer.Wait(soon(t)); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.here.Free(soon(t)); err != nil || s.here.Bytes() != nil {
+	if err := s.here.CloseContext(soon(t)); err != nil || s.here.Bytes() != nil {
 		t.Fatal(err)
 	}
 }

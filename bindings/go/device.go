@@ -19,14 +19,6 @@ const (
 	MemoryCUDAPinned  MemoryKind = C.FERRY_MEMORY_CUDA_PINNED
 )
 
-func (k MemoryKind) String() string {
-	names := [...]string{"auto", "host", "cuda", "ascend", "cuda_managed", "cuda_pinned"}
-	if int(k) < len(names) {
-		return names[k]
-	}
-	return "unknown"
-}
-
 // RegisterDevice registers memory that the CPU may not touch, by its address: a CUdeviceptr, or the result of
 // cudaMalloc or aclrtMalloc. The memory must stay allocated as Register demands. Bytes of the result is nil.
 func (e *Engine) RegisterDevice(address uintptr, length int, options *RegionOptions) (*Memory, error) {

@@ -140,7 +140,7 @@ func memoryOfDevicesIsNotForTheCPU(t *testing.T, l library) {
 	if d.near.Bytes() != nil || d.near.Address() != uint64(d.source.Address) || d.near.Len() != smallBytes {
 		t.Error(d.near.Bytes(), d.near.Address(), d.near.Len())
 	}
-	if d.there.Kind != l.kind || d.there.Device != 1 || d.there.Kind.String() != l.Name {
+	if d.there.Kind != l.kind || d.there.Device != 1 || d.there.Kind.String() != strings.ToUpper(l.Name) {
 		t.Error(d.there)
 	}
 	if plain := d.region(t, "there"); plain.Kind != MemoryHost || plain.Device != 0 {

@@ -287,10 +287,10 @@ func (d *Directory) List(prefix string) ([]DirectoryEntry, error) {
 	return entries, err
 }
 
-// Status returns whether etcd answers, and which names are published.
-func (d *Directory) Status() (DirectoryInfo, error) {
+// Info returns whether etcd answers, and which names are published.
+func (d *Directory) Info() (DirectoryInfo, error) {
 	s := C.ferry_directory_info{struct_size: C.sizeof_ferry_directory_info}
-	err := d.call("status", func(c *C.ferry_error) C.ferry_status {
+	err := d.call("info", func(c *C.ferry_error) C.ferry_status {
 		return C.ferry_directory_get_info(d.handle, &s, c)
 	})
 	if err != nil {

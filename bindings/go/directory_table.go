@@ -5,6 +5,7 @@ import "C"
 
 import (
 	"context"
+	"iter"
 	"time"
 	"unsafe"
 
@@ -32,10 +33,10 @@ type ChangeKind uint32
 
 // The kinds of changes.
 const (
-	NameAdded   ChangeKind = C.FERRY_DIRECTORY_ADDED     // nobody had the name
-	NameChanged ChangeKind = C.FERRY_DIRECTORY_CHANGED   // another engine, incarnation or address
-	NameRemoved ChangeKind = C.FERRY_DIRECTORY_REMOVED   // nobody has the name any more; the entry is as it was
-	ListAnew    ChangeKind = C.FERRY_DIRECTORY_LIST_ANEW // more names have changed than are remembered; the entry is zero
+	ChangeAdded    ChangeKind = C.FERRY_DIRECTORY_ADDED     // nobody had the name
+	ChangeChanged  ChangeKind = C.FERRY_DIRECTORY_CHANGED   // another engine, incarnation or address
+	ChangeRemoved  ChangeKind = C.FERRY_DIRECTORY_REMOVED   // nobody has the name any more; the entry is as it was
+	ChangeListAnew ChangeKind = C.FERRY_DIRECTORY_LIST_ANEW // too many names have changed; the entry is zero
 )
 
 // A DirectoryChange is a change of a directory. Several changes of one name are reported as one.
@@ -100,4 +101,9 @@ func (d *Directory) Next(ctx context.Context) (DirectoryChange, error) {
 		return DirectoryChange{}, closedDirectory(op)
 	}
 	return DirectoryChange{}, ended(op, waited)
+}
+
+// Changes has each change, as Next takes it. It ends with Next's error.
+func (d *Directory) Changes(ctx context.Context) iter.Seq2[DirectoryChange, error] {
+	return watch.Each(ctx, d.Next)
 }

@@ -61,7 +61,7 @@ func TestAListNamesPeers(t *testing.T) {
 	if list, err := d.List("decode"); err != nil || len(list) != 0 {
 		t.Fatal(list, err)
 	}
-	if status, err := d.Status(); err != nil || status != (DirectoryInfo{Connected: true, Entries: 2}) {
+	if status, err := d.Info(); err != nil || status != (DirectoryInfo{Connected: true, Entries: 2}) {
 		t.Fatalf("%+v %v", status, err)
 	}
 	if change, ok, err := d.Poll(); ok || err != nil {
@@ -284,7 +284,7 @@ func TestAClosedDirectorySaysSo(t *testing.T) {
 	_, lookup := d.Lookup("prefill/0")
 	_, list := d.List("")
 	_, _, poll := d.Poll()
-	_, status := d.Status()
+	_, status := d.Info()
 	_, connect := d.Connect(soon(t), "prefill/0")
 	for i, err := range []error{lookup, list, poll, status, connect, d.Register(soon(t), "prefill/0"), d.Unregister(soon(t), "prefill/0")} {
 		if !errors.Is(err, ErrClosed) {
@@ -369,7 +369,7 @@ func TestNamesInEtcdComeAndGo(t *testing.T) {
 		t.Fatal(err)
 	}
 	change, err := finder.Next(soon(t))
-	if err != nil || change.Kind != NameAdded || !change.Entry.HasIdentity {
+	if err != nil || change.Kind != ChangeAdded || !change.Entry.HasIdentity {
 		t.Fatal(change, err)
 	}
 	found, err := finder.Connect(soon(t), "prefill/0")
@@ -380,7 +380,7 @@ func TestNamesInEtcdComeAndGo(t *testing.T) {
 	if err != nil || info.EngineID != change.Entry.EngineID || info.Incarnation != change.Entry.Incarnation {
 		t.Fatal(info, change, err)
 	}
-	if status, err := names.Status(); err != nil || !status.Connected || status.Names != 1 || status.NamesPublished != 1 {
+	if status, err := names.Info(); err != nil || !status.Connected || status.Names != 1 || status.NamesPublished != 1 {
 		t.Fatalf("%+v %v", status, err)
 	}
 	// The waiter gets the name in a later turn: it waits for longer than one turn.
@@ -401,7 +401,7 @@ func TestNamesInEtcdComeAndGo(t *testing.T) {
 	if err := third.Close(); err != nil {
 		t.Fatal(err)
 	}
-	for change.Kind != NameRemoved {
+	for change.Kind != ChangeRemoved {
 		if change, err = finder.Next(soon(t)); err != nil {
 			t.Fatal(err)
 		}
@@ -423,7 +423,7 @@ func TestARegistrationThatIsCancelledIsUndone(t *testing.T) {
 		}
 	}
 	registers := func() bool {
-		status, err := finder.Status()
+		status, err := finder.Info()
 		return err == nil && status.Names == 1
 	}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -463,7 +463,7 @@ func TestOpenWaitsForEtcdUntilItsContextEnds(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer d.Close()
-	if status, err := d.Status(); err != nil || status.Connected {
+	if status, err := d.Info(); err != nil || status.Connected {
 		t.Fatal(status, err)
 	}
 	// etcd is not running: a call with a name ends in the background, one turn later at most.

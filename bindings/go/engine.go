@@ -86,6 +86,9 @@ func Open(config Config) (*Engine, error) {
 
 // enter keeps the engine from being freed until leave.
 func (e *Engine) enter(op string) error {
+	if e == nil {
+		return invalid(op, "the engine is nil; ferry.Open returns one")
+	}
 	e.mu.RLock()
 	if e.handle == nil {
 		e.mu.RUnlock()
@@ -106,14 +109,17 @@ func (e *Engine) call(op string, f func(c *C.ferry_error) C.ferry_status) error 
 	return failure(op, f(&c), &c)
 }
 
-// Close is Shutdown without a time limit; lease_ms bounds the wait for transfers.
-func (e *Engine) Close() error { return e.Shutdown(context.Background()) }
+// Close is CloseContext without a time limit; lease_ms bounds the wait for transfers.
+func (e *Engine) Close() error { return e.CloseContext(context.Background()) }
 
-// Shutdown closes the engine: new work is refused, every transfer becomes final, waits return, and neither
+// CloseContext closes the engine: new work is refused, every transfer becomes final, waits return, and neither
 // the engine nor a peer touches registered memory any more. Then it frees the memory of Alloc, whose views
 // must not be touched from then on. If the context ends first, the error is ErrBusy: the engine is still
 // closing; call again. For a closed engine it returns nil.
-func (e *Engine) Shutdown(ctx context.Context) error {
+func (e *Engine) CloseContext(ctx context.Context) error {
+	if e == nil {
+		return nil
+	}
 	e.closing.Lock()
 	defer e.closing.Unlock()
 	if e.closed.Load() {

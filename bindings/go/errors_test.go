@@ -8,36 +8,28 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"runtime"
 	"slices"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
-	"unsafe"
 )
 
 func TestErrorsNameTheArgument(t *testing.T) {
 	p := newPair(t, 4096, nil)
-	array := new([4096]byte)
 	for _, c := range []struct {
 		name   string
 		status Status
 		says   string
 		call   func() error
 	}{
-		{"no such setting", ErrInvalid, "lanes", func() error { _, err := Open(Config{"lane": "2"}); return err }},
 		{"a bad value", ErrInvalid, "lanes", func() error { _, err := Open(Config{"lanes": "many"}); return err }},
 		{"no length", ErrInvalid, "length", func() error { _, err := p.near.Alloc(0, nil); return err }},
 		{"a long name", ErrInvalid, "name", func() error {
 			_, err := p.near.Alloc(1, &RegionOptions{Name: strings.Repeat("x", 64)})
 			return err
 		}},
-		{"Go memory", ErrInvalid, "address", func() error { _, err := p.near.Register(unsafe.Pointer(array), 4096, nil); return err }},
 		{"memory twice", ErrOverlap, "", func() error { _, err := p.near.Register(p.here.address, 4096, nil); return err }},
-		{"no address", ErrInvalid, "address", func() error { _, err := p.near.Connect(soon(t), "nowhere"); return err }},
-		{"no requests", ErrInvalid, "requests", func() error { _, err := p.peer.Write(soon(t), nil, nil); return err }},
-		{"no peer", ErrInvalid, "peer", func() error { _, err := Peer{}.Write(soon(t), nil, nil); return err }},
 		{"no operation", ErrInvalid, "op", func() error { _, err := p.peer.Submit(7, []Request{p.request(0, 8)}, nil); return err }},
 		{"no blocks", ErrInvalid, "blocks", func() error { _, err := p.peer.SubmitBlocks(Write, nil, nil); return err }},
 		{"a queue for nothing", ErrInvalid, "what", func() error { _, err := p.near.Queue(0); return err }},
@@ -61,7 +53,6 @@ func TestErrorsNameTheArgument(t *testing.T) {
 			t.Errorf("%s: %v", c.name, err)
 		}
 	}
-	runtime.KeepAlive(array)
 }
 
 func TestAFailedSubmitSaysWhichRequest(t *testing.T) {

@@ -192,7 +192,7 @@ func TestReadme(t *testing.T) {
 		return string(text)
 	}
 	pieces := regexp.MustCompile("(?s)```go\n(.*?)```").FindAllStringSubmatch(read("README.md"), -1)
-	if len(pieces) != 13 {
+	if len(pieces) != 14 {
 		t.Fatal(len(pieces))
 	}
 	source := strings.ReplaceAll(read("example_test.go")+read("kv/example_test.go"), "\n\t", "\n")

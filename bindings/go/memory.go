@@ -98,7 +98,7 @@ func (e *Engine) RegisterBatch(ranges []Range, options *RegionOptions) (register
 	defer func() {
 		// cgo panics if it finds an address of Go memory in the list.
 		if reason := recover(); reason != nil {
-			registered, err = nil, invalid("register", "address: it is Go memory, which cannot be registered (%v)", reason)
+			registered, err = nil, invalid("register", "address: it is Go memory, which cannot be registered; Engine.Alloc returns memory (%v)", reason)
 		}
 	}()
 	regions, err := e.register(lengths, options, func(lengths *C.size_t, full *C.ferry_region_options, out *C.ferry_region,
@@ -158,7 +158,7 @@ func (o *RegionOptions) full() (C.uint32_t, *C.char) {
 }
 
 // Bytes is a view of the memory; nil after Close, and for memory of RegisterDevice. A view must not be
-// touched after Close or Free of the memory, or Close of its engine, has returned nil. Only the end of a
+// touched after Close or CloseContext of the memory, or Close of its engine, has returned nil. Only the end of a
 // transfer and a notification order the accesses of peers and transfers with the reads and writes of this
 // process.
 func (m *Memory) Bytes() []byte {
@@ -177,25 +177,24 @@ func (m *Memory) Len() int { return m.length }
 // Region is the handle of the memory, for Request.RemoteRegion at peers.
 func (m *Memory) Region() Region { return m.region }
 
-// Close is Free without a time limit.
-func (m *Memory) Close() error { return m.Free(context.Background()) }
+// Close is CloseContext without a time limit.
+func (m *Memory) Close() error { return m.CloseContext(context.Background()) }
 
-// Free unregisters the memory, and unmaps memory of Alloc: after nil nothing can reach it through ferry. It
+// CloseContext unregisters the memory, and unmaps memory of Alloc: after nil nothing can reach it through ferry. It
 // waits while the memory is in use. If the context ends first, the error is ErrBusy: the memory is still
-// there but closed for new work; call again.
-func (m *Memory) Free(ctx context.Context) error {
-	const op = "free"
+// there but closed for new work; call again. For closed memory, and for memory of a closed engine, it returns nil.
+func (m *Memory) CloseContext(ctx context.Context) error {
 	e := m.engine
-	if err := e.enter(op); err != nil {
-		return err
+	if e.enter("free") != nil {
+		return nil
 	}
 	defer e.leave()
-	err := inTurns(ctx, op, func(timeout C.uint64_t, c *C.ferry_error) C.ferry_status {
+	err := closing(inTurns(ctx, "free", func(timeout C.uint64_t, c *C.ferry_error) C.ferry_status {
 		if m.allocated {
 			return C.ferry_memory_free(e.handle, C.ferry_region(m.region), timeout, c)
 		}
 		return C.ferry_region_unregister(e.handle, C.ferry_region(m.region), timeout, c)
-	})
+	}))
 	if err == nil {
 		m.closed.Store(true)
 	}

@@ -33,14 +33,6 @@ const (
 	TransportAscend Transport = C.FERRY_TRANSPORT_ASCEND
 )
 
-func (t Transport) String() string {
-	names := [...]string{"none", "tcp", "local", "rdma", "cuda", "ascend"}
-	if int(t) < len(names) {
-		return names[t]
-	}
-	return "unknown"
-}
-
 // PeerState is the state of a session.
 type PeerState uint32
 
@@ -110,11 +102,15 @@ func (e *Engine) Connect(ctx context.Context, address string) (Peer, error) {
 	if cause := ctx.Err(); cause != nil {
 		return Peer{}, ended(op, cause)
 	}
-	r := e.connects
-	id, wait := r.ids.Add(1), make(connect, 1)
-	text := C.CString(address)
+	var (
+		r  *reactor
+		id uint64
+	)
+	wait, text := make(connect, 1), C.CString(address)
 	defer C.free(unsafe.Pointer(text))
 	err := e.call(op, func(c *C.ferry_error) C.ferry_status {
+		r = e.connects
+		id = r.ids.Add(1)
 		r.add(id, wait)
 		status := C.ferry_peer_connect_async(e.handle, text, timeoutOf(ctx), r.queue, C.uint64_t(id), c)
 		if status < 0 {
@@ -192,7 +188,7 @@ func (e *Engine) Peers() ([]Peer, error) {
 // call makes one call into ferry about the peer.
 func (p Peer) call(op string, f func(e *C.ferry_engine, peer C.ferry_peer, c *C.ferry_error) C.ferry_status) error {
 	if p.engine == nil {
-		return invalid(op, "peer: it is the zero Peer")
+		return invalid(op, "the peer is the zero Peer; Engine.Connect returns one")
 	}
 	return p.engine.call(op, func(c *C.ferry_error) C.ferry_status {
 		return f(p.engine.handle, C.ferry_peer(p.handle), c)
@@ -327,20 +323,20 @@ func (p Peer) Fence(ctx context.Context) error {
 	})
 }
 
-// Close closes the session with the peer. Its transfers fail with ErrClosed; Close returns when they are
-// final.
-func (p Peer) Close() error { return p.Disconnect(context.Background()) }
+// Close closes the session with the peer. Its transfers fail with ErrClosed; Close returns when they are final. For a
+// closed peer, and for a peer of a closed engine, it returns nil.
+func (p Peer) Close() error { return p.CloseContext(context.Background()) }
 
-// Disconnect is Close with a context; if the context ends first, the peer is still closing: call again.
-func (p Peer) Disconnect(ctx context.Context) error {
-	return p.inTurns(ctx, "disconnect", func(e *C.ferry_engine, peer C.ferry_peer, timeout C.uint64_t, c *C.ferry_error) C.ferry_status {
+// CloseContext is Close with a context; if the context ends first, the peer is still closing: call again.
+func (p Peer) CloseContext(ctx context.Context) error {
+	return closing(p.inTurns(ctx, "disconnect", func(e *C.ferry_engine, peer C.ferry_peer, timeout C.uint64_t, c *C.ferry_error) C.ferry_status {
 		return C.ferry_peer_close(e, peer, timeout, c)
-	})
+	}))
 }
 
 func (p Peer) inTurns(ctx context.Context, op string, f func(*C.ferry_engine, C.ferry_peer, C.uint64_t, *C.ferry_error) C.ferry_status) error {
 	if p.engine == nil {
-		return invalid(op, "peer: it is the zero Peer")
+		return invalid(op, "the peer is the zero Peer; Engine.Connect returns one")
 	}
 	if err := p.engine.enter(op); err != nil {
 		return err

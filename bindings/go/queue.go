@@ -5,6 +5,7 @@ import "C"
 
 import (
 	"context"
+	"iter"
 	"sync"
 	"syscall"
 	"unsafe"
@@ -59,10 +60,12 @@ type Event struct {
 // A Queue passes the events of an engine to the goroutines that ask for them. It does not report ends of
 // transfers.
 type Queue struct {
-	engine *Engine
-	handle C.ferry_queue
-	source *watch.Source
-	once   sync.Once
+	engine  *Engine
+	handle  C.ferry_queue
+	what    What
+	channel uint32
+	source  *watch.Source
+	once    sync.Once
 }
 
 // Queue creates a queue for the kinds of events in what, with the notifications of channel 0. A queue that takes
@@ -74,13 +77,13 @@ func (e *Engine) Queue(what What) (*Queue, error) { return e.ChannelQueue(what, 
 func (e *Engine) ChannelQueue(what What, channel uint32) (*Queue, error) {
 	const op = "queue"
 	if what == 0 || what&^(Notifications|Peers|PeerStates) != 0 {
-		return nil, invalid(op, "what is %#x; it must be one or more of Notifications, Peers and PeerStates", uint32(what))
+		return nil, invalid(op, "what is %v; it must be one or more of Notifications, Peers and PeerStates", what)
 	}
 	if err := e.enter(op); err != nil {
 		return nil, err
 	}
 	defer e.leave()
-	q := &Queue{engine: e}
+	q := &Queue{engine: e, what: what, channel: channel}
 	c := newCError()
 	status := C.ferry_queue_create_channel(e.handle, C.uint32_t(what), 1, C.uint32_t(channel), &q.handle, &c)
 	if err := failure(op, status, &c); err != nil {
@@ -125,18 +128,9 @@ func (q *Queue) Next(ctx context.Context) (Event, error) {
 	return Event{}, ended(op, waited)
 }
 
-// Each calls f with each event, one event at a time. It returns with Next's error when the context ends or
-// the queue or the engine is closed; no call of f is running then. f may make any call, also calls that wait.
-func (q *Queue) Each(ctx context.Context, f func(Event)) error {
-	for ctx.Err() == nil {
-		event, err := q.Next(ctx)
-		if err != nil {
-			return err
-		}
-		f(event)
-	}
-	return ended("each", ctx.Err())
-}
+// Events has each event, as Next takes it. It ends with Next's error, when the context ends or the queue or the engine
+// is closed.
+func (q *Queue) Events(ctx context.Context) iter.Seq2[Event, error] { return watch.Each(ctx, q.Next) }
 
 // drain takes an event if the queue has one; a drain that finds none arms the eventfd.
 func (q *Queue) drain(op string) (Event, bool, error) {

@@ -64,7 +64,7 @@ func TestAChannelHasAQueueOfItsOwn(t *testing.T) {
 	last := &TransferOptions{Notify: []byte("last"), Channel: ChannelsMax - 1}
 	if transfer, err := p.peer.Submit(Write, nil, last); err != nil {
 		t.Fatal(err)
-	} else if result, err := transfer.Wait(soon(t)); err != nil || result.Notification != Delivered {
+	} else if result, err := transfer.Wait(soon(t)); err != nil || result.Notification != NotificationDelivered {
 		t.Fatal(result, err)
 	}
 	if _, err := p.peer.Write(soon(t), []Request{}, &TransferOptions{Notify: []byte{}, Channel: 1}); err != nil {
@@ -86,7 +86,7 @@ func TestAChannelHasAQueueOfItsOwn(t *testing.T) {
 	}
 }
 
-func TestEachCallsUntilItsContextEnds(t *testing.T) {
+func TestEventsComeUntilTheirContextEnds(t *testing.T) {
 	p := newPair(t, 64, nil)
 	queue, err := p.far.Queue(Notifications)
 	if err != nil {
@@ -99,17 +99,21 @@ func TestEachCallsUntilItsContextEnds(t *testing.T) {
 		}
 	}
 	ctx, cancel := context.WithCancel(soon(t))
+	defer cancel()
 	var got string
-	err = queue.Each(ctx, func(event Event) {
+	var event Event
+	for event, err = range queue.Events(ctx) {
+		if err != nil {
+			break
+		}
 		got += string(event.Data)
-		// f may wait, even for the engine that calls it.
 		if _, err := event.Peer.Probe(soon(t)); err != nil {
 			t.Error(err)
 		}
 		if len(got) == words-1 {
 			cancel()
 		}
-	})
+	}
 	if !errors.Is(err, context.Canceled) || got != "0123456" {
 		t.Fatal(got, err)
 	}
@@ -118,7 +122,11 @@ func TestEachCallsUntilItsContextEnds(t *testing.T) {
 		t.Fatal(event, err)
 	}
 	ended := make(chan error)
-	go func() { ended <- queue.Each(soon(t), func(Event) {}) }()
+	go func() {
+		for _, err := range queue.Events(soon(t)) {
+			ended <- err
+		}
+	}()
 	if err := queue.Close(); err != nil {
 		t.Fatal(err)
 	}

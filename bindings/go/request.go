@@ -6,6 +6,8 @@ import "C"
 import (
 	"time"
 	"unsafe"
+
+	"ferry/internal/clock"
 )
 
 // Op is the direction of a transfer.
@@ -93,29 +95,29 @@ type State uint32
 
 // The final states; a transfer reaches exactly one.
 const (
-	Done      State = C.FERRY_STATE_DONE
-	Failed    State = C.FERRY_STATE_FAILED
-	Cancelled State = C.FERRY_STATE_CANCELLED
-	TimedOut  State = C.FERRY_STATE_TIMED_OUT
+	StateDone      State = C.FERRY_STATE_DONE
+	StateFailed    State = C.FERRY_STATE_FAILED
+	StateCancelled State = C.FERRY_STATE_CANCELLED
+	StateTimedOut  State = C.FERRY_STATE_TIMED_OUT
 )
 
 // Fence says why the memory is the caller's again.
 type Fence uint32
 
 const (
-	Confirmed Fence = C.FERRY_FENCE_CONFIRMED // the target said that nothing can land any more
-	Dead      Fence = C.FERRY_FENCE_DEAD      // the peer's process is known to be gone
-	Lease     Fence = C.FERRY_FENCE_LEASE     // the target's lease on the data has run out
+	FenceConfirmed Fence = C.FERRY_FENCE_CONFIRMED // the target said that nothing can land any more
+	FenceDead      Fence = C.FERRY_FENCE_DEAD      // the peer's process is known to be gone
+	FenceLease     Fence = C.FERRY_FENCE_LEASE     // the target's lease on the data has run out
 )
 
-// Delivery is the outcome of a transfer's notification.
-type Delivery uint32
+// Notification is the outcome of a transfer's notification.
+type Notification uint32
 
 const (
-	NoNotification Delivery = C.FERRY_NOTIFICATION_NONE      // the transfer had none
-	Delivered      Delivery = C.FERRY_NOTIFICATION_DELIVERED // the peer has it
-	NotSent        Delivery = C.FERRY_NOTIFICATION_NOT_SENT  // the peer doesn't have it, and never will
-	Unknown        Delivery = C.FERRY_NOTIFICATION_UNKNOWN   // given up, or peer lost, before the peer confirmed it
+	NotificationNone      Notification = C.FERRY_NOTIFICATION_NONE      // the transfer had none
+	NotificationDelivered Notification = C.FERRY_NOTIFICATION_DELIVERED // the peer has it
+	NotificationNotSent   Notification = C.FERRY_NOTIFICATION_NOT_SENT  // the peer doesn't have it, and never will
+	NotificationUnknown   Notification = C.FERRY_NOTIFICATION_UNKNOWN   // given up, or peer lost, before it was confirmed
 )
 
 // A Result is the outcome of a transfer.
@@ -123,16 +125,24 @@ type Result struct {
 	State          State
 	Status         Status
 	Fence          Fence
-	Notification   Delivery
+	Notification   Notification
 	Transport      Transport
 	BytesConfirmed uint64
 	RequestsFailed uint64
 	// ferry made SlicesOut slices from the RequestsIn submitted requests.
 	RequestsIn, SlicesOut uint64
-	// Submitted, Started and Finished are times on CLOCK_MONOTONIC, in nanoseconds; Started is 0 if nothing was
-	// posted.
-	Submitted, Started, Finished uint64
+	// On CLOCK_MONOTONIC; the methods convert them, so that a small transfer need not.
+	submitted, started, finished uint64
 }
+
+// Submitted is when the transfer was submitted.
+func (r Result) Submitted() time.Time { return clock.Time(r.submitted) }
+
+// Started is when its first part was posted; the zero Time if nothing was posted.
+func (r Result) Started() time.Time { return clock.Time(r.started) }
+
+// Finished is when the transfer was final.
+func (r Result) Finished() time.Time { return clock.Time(r.finished) }
 
 // A RequestResult is the outcome of one request of a transfer.
 type RequestResult struct {
@@ -150,14 +160,14 @@ func newResult(r *C.ferry_result) Result {
 		State:          State(r.state),
 		Status:         Status(r.status),
 		Fence:          Fence(r.fence),
-		Notification:   Delivery(r.notification),
+		Notification:   Notification(r.notification),
 		Transport:      Transport(r.transport),
 		BytesConfirmed: uint64(r.bytes_confirmed),
 		RequestsFailed: uint64(r.requests_failed),
 		RequestsIn:     uint64(r.requests_in),
 		SlicesOut:      uint64(r.slices_out),
-		Submitted:      uint64(r.submitted_ns),
-		Started:        uint64(r.started_ns),
-		Finished:       uint64(r.finished_ns),
+		submitted:      uint64(r.submitted_ns),
+		started:        uint64(r.started_ns),
+		finished:       uint64(r.finished_ns),
 	}
 }

@@ -32,7 +32,7 @@ ferry_status ferry_go_submit_blocks(ferry_engine *engine, ferry_peer peer, uint3
                                     ferry_transfer *out_transfer, ferry_error *error);
 
 /* Submits layers of equal shape, without polling. */
-ferry_status ferry_go_submit_layers(ferry_engine *engine, ferry_peer peer, uint32_t op, const ferry_uniform_blocks *layers,
+ferry_status ferry_go_submit_uniform(ferry_engine *engine, ferry_peer peer, uint32_t op, const ferry_uniform_blocks *layers,
                                     const ferry_go_options *options, const void *notify, size_t notify_length,
                                     ferry_transfer *out_transfer, ferry_error *error);
 

@@ -21,7 +21,7 @@ const (
 )
 
 // The caller made a mistake, or the call is not possible now; the call did nothing. There is one exception: after an
-// ErrBusy of a Free, Disconnect or Shutdown whose context ended, the memory, peer or engine stays closed for new work.
+// ErrBusy of a CloseContext whose context ended, the memory, peer or engine stays closed for new work.
 const (
 	ErrInvalid       Status = C.FERRY_ERR_INVALID
 	ErrNotRegistered Status = C.FERRY_ERR_NOT_REGISTERED

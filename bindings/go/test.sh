@@ -37,7 +37,7 @@ fi
 go vet ./...
 go test -race -timeout 300s ./...
 go test -timeout 300s ./...
-for example in exchange handoff; do go build -o "$built/$example" "./examples/$example"; done
+for example in exchange handoff kv_handoff; do go build -o "$built/$example" "./examples/$example"; done
 
 # The program of README.md, in a new module that is made as README.md says.
 fresh=$(mktemp -d)
@@ -48,7 +48,7 @@ awk '/^```go$/ { inside = 1; next } /^```$/ { if (inside) exit } inside' README.
     go mod init first
     go mod edit -require ferry@v0.0.0 -replace ferry="$root/bindings/go"
     printed=$(go run .)
-    [ "$printed" = "5 bytes over local: written hello" ] || { echo "README.md's program printed: $printed"; exit 1; }
+    [ "$printed" = "5 bytes over LOCAL: written hello" ] || { echo "README.md's program printed: $printed"; exit 1; }
 )
 "$root/tests/exchange.sh" "go=$built/exchange"
 "$root/tests/handoff.sh" "go=$built/handoff"

@@ -131,7 +131,7 @@ func (p Peer) try(op Op, requests []Request, options *TransferOptions) (Result, 
 func (p Peer) submit(op Op, requests []Request, options *TransferOptions, deadline, patience C.uint64_t) (*Transfer, Result, error) {
 	e := p.engine
 	if e == nil {
-		return nil, Result{}, invalid(op.String(), "peer: it is the zero Peer")
+		return nil, Result{}, invalid(op.String(), "the peer is the zero Peer; Engine.Connect returns one")
 	}
 	if err := e.enter(op.String()); err != nil {
 		return nil, Result{}, err

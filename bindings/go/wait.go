@@ -67,6 +67,14 @@ func inTurns(ctx context.Context, op string, call func(timeout C.uint64_t, c *C.
 	}
 }
 
+// closing is the error of a close, which has nothing to do if what it closes is gone.
+func closing(err error) error {
+	if errors.Is(err, ErrStale) || errors.Is(err, ErrClosed) {
+		return nil
+	}
+	return err
+}
+
 // aside makes a call that cannot be interrupted. If the context ends first, aside returns, and the call ends
 // by itself in the background, at its timeout at the latest.
 func aside(ctx context.Context, op string, call func() error) error {

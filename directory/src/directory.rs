@@ -5,12 +5,13 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use ferry::config::check_address;
 use ferry::status::{Error, Result};
 use ferry::thread::JoinHandle;
 use ferry::types::PeerId;
 use ferry::{Descriptor, Engine, Status};
 
-use crate::entry::{check_address, check_name, check_path, Entry, Identity, Place};
+use crate::entry::{check_name, check_path, Entry, Identity, Place};
 use crate::limits::{LIST_BYTES_MAX, REGISTRATIONS_MAX};
 use crate::options::{read_bounded, DirectoryOptions};
 use crate::shared::{Deadline, Link, Phase, Registration, Shared};
@@ -207,7 +208,8 @@ impl Directory {
 
     /// Returns the entries whose names begin with `prefix`, sorted by name. INVALID if no name can begin with `prefix`.
     pub fn list(&self, prefix: &str) -> Result<Vec<Entry>> {
-        check_path(prefix.strip_suffix('/').unwrap_or(prefix), "prefix")?;
+        // "/" alone begins no name, and is not the empty prefix.
+        check_path(prefix.strip_suffix('/').filter(|path| !path.is_empty()).unwrap_or(prefix), "prefix")?;
         Ok(self.shared.lock_open()?.table.list(prefix))
     }
 

@@ -5,7 +5,8 @@
 //! ```
 //! A reader ignores what follows the address, so later versions may say more.
 
-use crate::limits::{ADDRESS_BYTES_MAX, NAME_BYTES_MAX, VALUE_BYTES_MAX};
+use crate::limits::{NAME_BYTES_MAX, VALUE_BYTES_MAX};
+use ferry::config::check_address;
 use ferry::status::{Error, Result};
 use ferry::types::EngineId;
 use ferry::{Descriptor, Status};
@@ -110,19 +111,6 @@ pub fn check_path(path: &str, what: &str) -> Result<()> {
     )))
 }
 
-/// INVALID unless the text may be "host:port".
-pub fn check_address(address: &str, what: &str) -> Result<()> {
-    let (host, port) = address.rsplit_once(':').unwrap_or_default();
-    let is_port = port.parse::<u16>().is_ok_and(|port| port != 0) && !port.starts_with('+');
-    let is_text = !address.contains(|char: char| char.is_whitespace() || char.is_control());
-    if host.is_empty() || !is_port || !is_text || address.len() > ADDRESS_BYTES_MAX {
-        return Err(Error::invalid(format!(
-            "{what} is no \"host:port\" of at most {ADDRESS_BYTES_MAX} bytes"
-        )));
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -175,9 +163,6 @@ mod tests {
         for bytes in [&b""[..], b" ", b"ferry 1 \xff", b"\xff\xfe"] {
             assert_eq!(decode(bytes), None);
         }
-        let host = |bytes: usize| format!("{}:1", "h".repeat(bytes - 2));
-        assert!(check_address(&host(255), "address").is_ok());
-        assert!(check_address(&host(256), "address").is_err());
     }
 
     /// Any change of one byte gives an entry or nothing, and never a panic; so does any cut.

@@ -2,8 +2,6 @@
 
 /// Bytes of a name, and of a prefix.
 pub const NAME_BYTES_MAX: usize = 127;
-/// Bytes of an address, as in descriptors.
-pub const ADDRESS_BYTES_MAX: usize = 255;
 /// Bytes of an entry's value in etcd.
 pub const VALUE_BYTES_MAX: usize = 512;
 /// Entries of a directory. Later ones are left out and counted.

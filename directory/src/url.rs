@@ -3,10 +3,11 @@
 
 use std::collections::BTreeMap;
 
+use ferry::config::check_address;
 use ferry::status::{Error, Result};
 use ferry::Status;
 
-use crate::entry::{check_address, check_name, check_path, Place};
+use crate::entry::{check_name, check_path, Place};
 use crate::limits::{ENTRIES_MAX, LIST_BYTES_MAX, SERVERS_MAX};
 
 const PREFIX: &str = "ferry";
@@ -101,12 +102,10 @@ fn server(scheme: &str, host: &str) -> Result<String> {
     let has_port = host.rsplit_once(':').is_some_and(|(_, port)| !port.contains(']'));
     let address = if has_port { host.to_owned() } else { format!("{host}:{PORT}") };
     check_address(&address, "a server in url")?;
-    let is_host = |char: char| char.is_ascii_alphanumeric() || ".-_:[]".contains(char);
-    if address.chars().all(is_host) {
-        Ok(format!("{scheme}://{address}"))
-    } else {
-        Err(Error::invalid("a server in url is no host:port"))
+    if address.contains('%') {
+        return Err(Error::invalid("a server in url names an interface, which a URL cannot"));
     }
+    Ok(format!("{scheme}://{address}"))
 }
 
 #[cfg(test)]
@@ -144,8 +143,10 @@ mod tests {
             ("static", "url begins neither"),
             ("static:a", "entry 0 of url is no name=address"),
             ("static:a=h:1,", "entry 1 of url is no name=address"),
-            ("static:a=h", "the address in entry 0 of url"),
-            ("static:a=h:1,b=h:0", "the address in entry 1 of url"),
+            ("static:a=h", "the address in entry 0 of url: \"h\" has no port: write h:PORT"),
+            ("static:a=h:1,b=h:0", "the address in entry 1 of url: \"h:0\" has port 0"),
+            ("static:a=tcp://h:1", "is a URL: write h:1 without tcp://"),
+            ("etcd:http://[::1%lo]:1", "names an interface"),
             ("static:=h:1", "the name in entry 0 of url is empty"),
             ("static:a b=h:1", "the name in entry 0 of url"),
             ("static:a=h:1,b=h:2,a=h:3", "entry 2 of url has the name a again"),

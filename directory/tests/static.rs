@@ -40,7 +40,10 @@ fn a_list_and_a_file_name_peers() {
         assert!(error.status == Status::Unreachable && error.message.contains("prefill/1"), "{error}");
         assert!(began.elapsed() < Duration::from_secs(5));
         assert_eq!(directory.connect("a b", PATIENCE).unwrap_err().status, Status::Invalid);
-        assert_eq!(directory.list("a b").unwrap_err().status, Status::Invalid);
+        for prefix in ["a b", "/", "//", "/prefill"] {
+            assert_eq!(directory.list(prefix).unwrap_err().status, Status::Invalid, "{prefix}");
+        }
+        assert_eq!(directory.list("prefill/").unwrap(), directory.list("prefill").unwrap());
         // The list makes this engine known, or it does not.
         directory.register("prefill/0", PATIENCE).unwrap();
         directory.unregister("prefill/0", PATIENCE).unwrap();
@@ -69,7 +72,8 @@ fn without_a_list_names_are_addresses() {
     let connected = directory.connect(peer.address(), PATIENCE).unwrap();
     assert_eq!(own.peer_info(connected).unwrap().address, peer.address());
     assert_eq!(directory.lookup("[::1]:7000").unwrap().address, "[::1]:7000");
-    assert_eq!(directory.lookup("prefill").unwrap_err().status, Status::Invalid);
+    let error = directory.lookup("prefill").unwrap_err();
+    assert_eq!(error.to_string(), "INVALID: name: \"prefill\" has no port: write prefill:PORT");
     directory.register("anything", PATIENCE).unwrap();
     assert!(directory.list("").unwrap().is_empty());
 }

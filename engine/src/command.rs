@@ -198,13 +198,13 @@ impl<T> Answer<T> {
         self.slot.lock().take()
     }
 
-    /// Waits for the answer. TIMEOUT, with `what` in the message, if the answer does not come in time.
-    pub fn wait(&self, timeout: Option<Duration>, what: &str) -> Result<T> {
+    /// Waits for the answer. TIMEOUT, with the message `late`, if the answer does not come in time.
+    pub fn wait(&self, timeout: Option<Duration>, late: &str) -> Result<T> {
         let filled = &self.filled;
-        health::woken_by(&|| filled.notify_all(), || self.wait_here(timeout, what))
+        health::woken_by(&|| filled.notify_all(), || self.wait_here(timeout, late))
     }
 
-    fn wait_here(&self, timeout: Option<Duration>, what: &str) -> Result<T> {
+    fn wait_here(&self, timeout: Option<Duration>, late: &str) -> Result<T> {
         let deadline = timeout.and_then(|timeout| clock::now().checked_add(timeout));
         let mut slot = self.slot.lock();
         loop {
@@ -214,7 +214,7 @@ impl<T> Answer<T> {
             let left =
                 deadline.map_or(Duration::from_secs(3600), |at| at.saturating_duration_since(clock::now()));
             if left.is_zero() {
-                return Err(Error::new(Status::Timeout, format!("{what}: no answer in time")));
+                return Err(Error::new(Status::Timeout, late));
             }
             slot = self.filled.wait_timeout(slot, left).0;
         }

@@ -86,7 +86,10 @@ pub fn parse(kind: Kind, tag: Tag, handle: u64) -> Result<Parts> {
     if Tag::of(handle) != tag {
         return Err(Error::new(
             Status::Stale,
-            format!("{} handle {handle:#x} belongs to another engine", name(kind)),
+            format!(
+                "the {} belongs to another engine, or to an earlier start of it ({handle:#x})",
+                name(kind)
+            ),
         ));
     }
     let generation = (handle >> INDEX_BITS) as u32 & GENERATION_MAX;

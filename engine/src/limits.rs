@@ -48,6 +48,8 @@ pub const ANNOUNCE_LOG_MAX: u64 = 4 << 20;
 pub const ANNOUNCE_WAITING_BYTES_MAX: usize = 16 << 20;
 /// Bytes of a region's name.
 pub const REGION_NAME_BYTES_MAX: usize = 63;
+/// Bytes of an engine's address.
+pub const ADDRESS_BYTES_MAX: usize = 255;
 /// Bytes of one handshake frame.
 pub const HANDSHAKE_BYTES_MAX: usize = 1024;
 /// Payload of one piece that is copied from or to a device; the slot has extra room for aligning its blocks.

@@ -35,8 +35,8 @@ statuses! {
     Access = -103, "ACCESS";
     /// A handle or region that was replaced or unregistered, or belonged to an engine that has restarted since.
     Stale = -104, "STALE";
-    /// In use, in progress, or called in a callback. After the timeout of an unregister or a close, the region, peer
-    /// or engine stays closed for new work; a region is unchanged if the timeout was 0.
+    /// In use, in progress, or called in a callback. After the timeout of an unregister or a close, the region, peer,
+    /// engine or KV cache stays closed for new work; a region is unchanged if the timeout was 0.
     Busy = -105, "BUSY";
     Limit = -106, "LIMIT";
     Unsupported = -107, "UNSUPPORTED";

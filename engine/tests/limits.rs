@@ -33,14 +33,14 @@ const BOUNDS: &[Bound] = &[
         name: "transfers of a queue",
         most: 3,
         status: Status::Limit,
-        words: &["room for 3 transfers and connects", "capacity"],
+        words: &["3 of 3 places are taken", "in progress (", "drain it, or create it with a larger capacity"],
         meet: transfers_of_a_queue,
     },
     Bound {
         name: "connects of a queue",
         most: 2,
         status: Status::Limit,
-        words: &["room for 2 transfers and connects", "capacity"],
+        words: &["2 of 2 places are taken", "in progress (", "drain it, or create it with a larger capacity"],
         meet: connects_of_a_queue,
     },
     Bound {

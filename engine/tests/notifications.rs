@@ -314,11 +314,56 @@ fn a_deadline_without_credits_is_not_sent() {
     let soon = Deadline::After(std::time::Duration::from_millis(20));
     let error = pair.a.notify(pair.b_at_a, b"late", soon).unwrap_err();
     assert_eq!(error.status, Status::Timeout);
-    assert!(error.message.starts_with("the peer did not confirm the notification: TIMEOUT"), "{error}");
+    let reason =
+        "the notification was not sent before the deadline: 1024 notifications of channel 0 wait at the \
+                  peer; its program takes none (a queue of notifications takes them)";
+    assert_eq!(error.message, reason);
+    // The data of a WRITE arrives, its notification does not. Another channel has credits of its own.
+    let (local, remote) = pair.memories(64, 64);
+    let one = [request(&local, 0, &remote, 0, 64)];
+    let options = TransferOptions { notify: Some(b"late"), deadline: soon, ..TransferOptions::default() };
+    let error = pair.a.write(pair.b_at_a, &one, &options).unwrap_err();
+    assert_eq!((error.status, error.message.as_str()), (Status::Timeout, reason));
+    let channel = TransferOptions { channel: 1, deadline: Deadline::Default, ..options.clone() };
+    pair.a.write(pair.b_at_a, &one, &channel).unwrap();
+    let submitted = pair.a.submit(pair.b_at_a, Op::Write, &one, &options).unwrap();
+    eventually("the deadline", || submitted.state() == State::TimedOut);
     let queue = listen(&pair.b);
     collect(&queue, credits);
+    let error = submitted.wait_done().unwrap_err();
+    assert_eq!(error.message, reason, "also when the peer takes notifications by now");
     pair.a.notify(pair.b_at_a, b"after", Deadline::Default).unwrap();
     assert_eq!(&*collect(&queue, 1)[0].1, b"after");
+}
+
+/// ORDERED transfers behind one that waits for a credit: one whose deadline is first, and one that fails with the first.
+#[test]
+fn transfers_behind_a_notification_that_nobody_takes_say_so() {
+    let pair = Pair::new(&[]);
+    let (local, remote) = pair.memories(64, 64);
+    let one = [request(&local, 0, &remote, 0, 64)];
+    pair.use_up_credits();
+    let submit = |notify, deadline| {
+        let options = TransferOptions { ordered: true, notify, deadline, ..TransferOptions::default() };
+        pair.a.submit(pair.b_at_a, Op::Write, &one, &options).unwrap()
+    };
+    let first = submit(Some(&b"x"[..]), Deadline::Never);
+    let soon = Deadline::After(std::time::Duration::from_millis(20));
+    let error = submit(None, soon).wait_done().unwrap_err();
+    let turn = "1 of 1 requests failed, the first with TIMEOUT; it waited for an earlier ORDERED transfer to the peer, \
+                which has not ended";
+    assert_eq!((error.status, error.message.as_str()), (Status::Timeout, turn));
+    eventually("the failed transfer is forgotten", || {
+        pair.a.peer_info(pair.b_at_a).unwrap().transfers_active == 1
+    });
+    let behind = submit(None, Deadline::Never);
+    first.cancel().unwrap();
+    let error = behind.wait_done().unwrap_err();
+    let failed =
+        "1 of 1 requests failed, the first with CANCELLED; an earlier ORDERED transfer to the peer failed";
+    assert_eq!((error.status, error.message.as_str()), (Status::Cancelled, failed));
+    let cancelled = first.wait_done().unwrap_err();
+    assert_eq!(cancelled.message, "the peer did not confirm the notification: CANCELLED");
 }
 
 /// A check planned for the deadline of a transfer that has ended meanwhile finds the next deadline.

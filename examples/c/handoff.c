@@ -1,6 +1,7 @@
 /*
- * A prefill worker hands a KV cache to a decode worker, layer by layer. Each of ferry's languages has this program; any
- * two can talk.
+ * A prefill worker pushes a KV cache to a decode worker, layer by layer, with transfers and notifications of ferry.h; both
+ * have the same layout. Each of ferry's languages has this program; any two can talk. kv_handoff.c is the program of the
+ * KV layer, which does the bookkeeping, and arranges the cache as the decode worker has it.
  *
  *   handoff decode                        prints "ADDRESS host:port", and OK when it has a whole cache
  *   handoff prefill HOST:PORT [DIES_IN]   pushes a cache; with DIES_IN it kills itself while that layer moves

@@ -19,8 +19,8 @@ const _: () = assert!(FERRY_NOTIFY_BYTES_MAX == engine::limits::NOTIFY_BYTES_MAX
 ///
 /// `deadline_ns` is counted from now; 0 means the setting deadline_ms, FERRY_FOREVER no deadline.
 /// FERRY_ERR_TIMEOUT: the deadline has passed, for example because the peer's application does not drain its
-/// notifications. A peer that does not answer may have taken them in, or may do so later. FERRY_ERR_LIMIT above
-/// FERRY_NOTIFY_BYTES_MAX. FERRY_ERR_BUSY inside a callback.
+/// notifications; then the message counts those that wait there. A peer that does not answer may have taken them in, or
+/// may do so later. FERRY_ERR_LIMIT above FERRY_NOTIFY_BYTES_MAX. FERRY_ERR_BUSY inside a callback.
 #[no_mangle]
 pub unsafe extern "C" fn ferry_notify(
     engine: *mut ferry_engine,

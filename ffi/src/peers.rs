@@ -15,10 +15,10 @@ use std::time::Duration;
 /// If the two engines are connected already, whichever side connected, the call returns the existing handle.
 /// A restarted peer has a new handle. The attempt ends after the setting connect_timeout_ms at the latest.
 ///
-/// FERRY_ERR_UNREACHABLE: nothing answers, or nobody knows the name. FERRY_ERR_TIMEOUT: nothing answers in time,
-/// neither the peer nor a name server.
-/// FERRY_ERR_NOT_FERRY, FERRY_ERR_VERSION, FERRY_ERR_REFUSED. FERRY_ERR_INVALID: `address` is no "host:port".
-/// FERRY_ERR_BUSY inside a callback.
+/// FERRY_ERR_UNREACHABLE: nothing answers, nobody knows the name, or the connection is closed at once.
+/// FERRY_ERR_TIMEOUT: nothing answers in time, neither the peer nor a name server; the message names the bound.
+/// FERRY_ERR_NOT_FERRY, FERRY_ERR_VERSION, FERRY_ERR_REFUSED. FERRY_ERR_INVALID: `address` is no "host:port"; the
+/// message says what to write. FERRY_ERR_BUSY inside a callback.
 #[no_mangle]
 pub unsafe extern "C" fn ferry_peer_connect(
     engine: *mut ferry_engine,

@@ -30,8 +30,9 @@ pub const FERRY_ERR_ACCESS: ferry_status = -103;
 /// engine or to an earlier incarnation of this engine.
 pub const FERRY_ERR_STALE: ferry_status = -104;
 /// The object is in use, an operation is still in progress, or a callback made the call. Try again later. The call
-/// did nothing, unless its timeout has passed while it unregistered a region or closed a peer or an engine: that
-/// object then stays closed for new work. A region is unchanged if the timeout was 0.
+/// did nothing, unless its timeout has passed while it unregistered a region or closed a peer, an engine or a KV cache
+/// (that object then stays closed for new work), or retracted tokens of an offer (they stay taken back, but no block is
+/// free yet). A region is unchanged if the timeout was 0.
 pub const FERRY_ERR_BUSY: ferry_status = -105;
 /// A limit is reached: room in a queue or table, a size, the caller's buffer.
 pub const FERRY_ERR_LIMIT: ferry_status = -106;

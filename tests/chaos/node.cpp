@@ -197,7 +197,7 @@ private:
         if (has('n')) options.notify(note);
         options.deadline(deadline_of(deadline)).user_data(id).queue(queue_);
         const std::lock_guard<std::mutex> locked(lock_);
-        auto transfer = ferry::Peer(engine_, peer).submit(op == "w" ? FERRY_OP_WRITE : FERRY_OP_READ, requests, options);
+        auto transfer = ferry::Peer(engine_, peer).submit(op == "w" ? ferry::Op::write : ferry::Op::read, requests, options);
         if (transfer) transfers_.emplace(id, std::move(*transfer));
         else tell("refused ", id, ' ', transfer.name(), ' ', transfer.message());
     }

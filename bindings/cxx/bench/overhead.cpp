@@ -110,17 +110,17 @@ void blocks(const ferry::Engine &a, const ferry::Engine &b, int rounds)
         ferry_error error = {sizeof(ferry_error), 0, 0, 0, 0, 0, 0, {0}};
         ferry_transfer transfer = 0;
         const double taken = nanoseconds([&] {
-            must(ferry_transfer_submit_blocks(a.c(), peer.handle(), FERRY_OP_WRITE, held.c(), nullptr, &transfer,
+            must(ferry_transfer_submit_blocks(a.handle(), peer.handle(), FERRY_OP_WRITE, held.c(), nullptr, &transfer,
                                               &error) == FERRY_OK,
                  "a submission failed");
         });
-        ferry::Transfer(a.c(), transfer).wait().value();
+        ferry::Transfer(a.handle(), transfer).wait().value();
         return taken;
     };
     compare("submit_blocks", "C++", rounds, in_c, [&] {
         ferry::Transfer transfer;
         const double taken = nanoseconds([&] {
-            transfer = peer.submit(FERRY_OP_WRITE, ferry::Blocks::create(layers, from, to).value()).value();
+            transfer = peer.submit(ferry::Op::write, ferry::Blocks::create(layers, from, to).value()).value();
         });
         transfer.wait().value();
         return taken;

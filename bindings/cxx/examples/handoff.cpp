@@ -38,8 +38,8 @@ ferry::Memory allocate(const ferry::Engine &engine)
 void pull(const ferry::Engine &engine, const ferry::Peer &peer)
 {
     const ferry::Memory copy = engine.alloc(layers * layer_bytes).value();
-    ferry::Layers both(copy.data(), peer.region("kv").value(), layer_bytes, block_bytes);
-    peer.submit(FERRY_OP_READ, both.range(0, layers).blocks(blocks)).value().wait().check();
+    ferry::UniformBlocks both(copy.data(), peer.region("kv").value(), layer_bytes, block_bytes);
+    peer.submit(ferry::Op::read, both.range(0, layers).blocks(blocks)).value().wait().check();
     for (std::size_t layer = 0; layer < layers; layer++) check(copy, layer, "pulled");
 }
 
@@ -85,13 +85,13 @@ void prefill(const char *address, std::size_t dies_in)
     const ferry::Memory cache = allocate(engine);
     const ferry::Queue queue = engine.queue(FERRY_QUEUE_NOTIFICATIONS, 8).value();
     const ferry::Peer peer = engine.connect(address, 10s).value();
-    ferry::Layers both(cache.data(), peer.region("kv").value(), layer_bytes, block_bytes);
+    ferry::UniformBlocks both(cache.data(), peer.region("kv").value(), layer_bytes, block_bytes);
     std::vector<ferry::Transfer> pushes;
     for (std::size_t layer = 0; layer < layers; layer++) {
         compute(cache, layer);
         const std::string told = "layer " + std::to_string(layer);
         both.range(layer).blocks(blocks);
-        pushes.push_back(peer.submit(FERRY_OP_WRITE, both, ferry::TransferOptions().notify(told)).value());
+        pushes.push_back(peer.submit(ferry::Op::write, both, ferry::TransferOptions().notify(told)).value());
         if (layer == dies_in) std::raise(SIGKILL);
     }
     engine.wait_all(pushes).check();

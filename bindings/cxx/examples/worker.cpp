@@ -137,7 +137,7 @@ private:
                                            block_bytes,        remote_.region};
         const ferry::Blocks blocks = ferry::Blocks::create(tables, slot.local, slot.remote).value();
         // The transfer's event takes over its ownership.
-        peer_.submit(FERRY_OP_WRITE, blocks, options).value().detach();
+        peer_.submit(ferry::Op::write, blocks, options).value().detach();
     }
 
     // Stands for the model: writes the layer's bytes into the request's blocks.

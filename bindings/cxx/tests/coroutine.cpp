@@ -29,8 +29,8 @@ static Detached there_and_back(const Pair &pair, const ferry::Queue &queue, std:
     ferry::TransferResult result;
     const ferry::Request write = pair.range(part * 64, part * 64, 64);
     const ferry::Request read = pair.range(2048 + part * 64, part * 64, 64);
-    must(co_await ferry::Move(pair.peer, FERRY_OP_WRITE, write, queue));
-    must(co_await ferry::Move(pair.peer, FERRY_OP_READ, read, queue, {}, &result));
+    must(co_await ferry::Move(pair.peer, ferry::Op::write, write, queue));
+    must(co_await ferry::Move(pair.peer, ferry::Op::read, read, queue, {}, &result));
     check(result.bytes_confirmed == 64, "the result is not the transfer's");
     finished++;
 }
@@ -39,7 +39,7 @@ static Detached refused(const Pair &pair, const ferry::Queue &queue)
 {
     ferry::Request wrong = pair.range(0, 0, 8);
     wrong.local += 1 << 30;
-    ferry::Result<void> result = co_await ferry::Move(pair.peer, FERRY_OP_WRITE, wrong, queue);
+    ferry::Result<void> result = co_await ferry::Move(pair.peer, ferry::Op::write, wrong, queue);
     check(result.status() == FERRY_ERR_NOT_REGISTERED, "it was not refused");
     finished++;
 }

@@ -8,11 +8,13 @@
 #include <thread>
 
 #ifdef ASCEND
-static constexpr std::uint32_t KIND = FERRY_MEMORY_ASCEND, AFTER_EVENT = FERRY_START_AFTER_ACL_EVENT,
-                               AFTER_STREAM = FERRY_START_AFTER_ACL_STREAM;
+static constexpr ferry::MemoryKind KIND = ferry::MemoryKind::ascend;
+static constexpr ferry::StartAfter AFTER_EVENT = ferry::StartAfter::acl_event;
+static constexpr ferry::StartAfter AFTER_STREAM = ferry::StartAfter::acl_stream;
 #else
-static constexpr std::uint32_t KIND = FERRY_MEMORY_CUDA, AFTER_EVENT = FERRY_START_AFTER_CUDA_EVENT,
-                               AFTER_STREAM = FERRY_START_AFTER_CUDA_STREAM;
+static constexpr ferry::MemoryKind KIND = ferry::MemoryKind::cuda;
+static constexpr ferry::StartAfter AFTER_EVENT = ferry::StartAfter::cuda_event;
+static constexpr ferry::StartAfter AFTER_STREAM = ferry::StartAfter::cuda_stream;
 #endif
 
 // More than a piece of staging memory.
@@ -116,7 +118,7 @@ struct Devices : Pair {
 TEST(Devices, MemoryIsMovedBothWays)
 {
     Devices devices(LENGTH);
-    EXPECT_EQ(devices.there.kind, KIND);
+    EXPECT_EQ(ferry::MemoryKind(devices.there.kind), KIND);
     EXPECT_EQ(devices.there.device, 1);
     EXPECT_EQ(devices.remote.kind, static_cast<std::uint32_t>(FERRY_MEMORY_HOST));
     devices.a_device.put(words(LENGTH, 1));
@@ -171,13 +173,13 @@ TEST(Devices, AWrongStatementIsRefused)
     };
     using Options = ferry::RegionOptions;
     EXPECT_NE(refused(memory.data(), Options().kind(KIND, 0)).find("options.device"), std::string::npos);
-    EXPECT_NE(refused(memory.data(), Options().kind(FERRY_MEMORY_HOST)).find("options.kind"), std::string::npos);
+    EXPECT_NE(refused(memory.data(), Options().kind(ferry::MemoryKind::host)).find("options.kind"), std::string::npos);
     std::vector<std::uint64_t> plain(SMALL / 8);
     EXPECT_NE(refused(plain.data(), Options().kind(KIND)).find("options.kind"), std::string::npos);
 }
 
 // A transfer waits for the pending writes of a stream, by the stream's event or by the stream itself.
-static void starts_after(std::uint32_t kind)
+static void starts_after(ferry::StartAfter kind)
 {
     Devices devices(SMALL);
     Stream stream;
@@ -185,7 +187,7 @@ static void starts_after(std::uint32_t kind)
     const void *event = stream.write(devices.a_device, words(SMALL, 5));
     const void *handle = kind == AFTER_EVENT ? event : stream.handle();
     const ferry::Transfer transfer = must(devices.peer.submit(
-        FERRY_OP_WRITE, devices.request, ferry::TransferOptions().start_after(kind, handle)));
+        ferry::Op::write, devices.request, ferry::TransferOptions().start_after(kind, handle)));
     EXPECT_TRUE(transfer.wait(std::chrono::milliseconds(50)).pending());
     EXPECT_EQ(devices.b_device.get(), Words(SMALL / 8));
     stream.go();
@@ -201,7 +203,7 @@ TEST(Streams, NoStreamWaitsForATransfer)
 {
     Devices devices(SMALL);
     Stream stream;
-    const ferry::Transfer transfer = must(devices.peer.submit(FERRY_OP_WRITE, devices.request));
+    const ferry::Transfer transfer = must(devices.peer.submit(ferry::Op::write, devices.request));
     const ferry::Result<void> refused = transfer.stream_wait(stream.handle(), KIND);
     EXPECT_EQ(refused.status(), FERRY_ERR_UNSUPPORTED);
     EXPECT_NE(std::string(refused.message()).find("no way to hold a stream"), std::string::npos);
@@ -214,7 +216,7 @@ TEST(Streams, AnotherThreadNamesAnEventRatherThanTheStream)
     Devices devices(SMALL);
     Stream stream;
     const void *event = stream.write(devices.a_device, words(SMALL, 7));
-    const auto write = [&](std::uint32_t kind, const void *handle) {
+    const auto write = [&](ferry::StartAfter kind, const void *handle) {
         return devices.peer.write(devices.request, ferry::TransferOptions().start_after(kind, handle));
     };
     std::thread([&] {
@@ -234,7 +236,7 @@ TEST(Streams, AStreamWaitsForATransfer)
     held_up.block();
     const void *event = held_up.write(devices.a_device, Words(SMALL / 8));
     const ferry::Transfer transfer = must(devices.peer.submit(
-        FERRY_OP_READ, devices.request, ferry::TransferOptions().start_after(AFTER_EVENT, event)));
+        ferry::Op::read, devices.request, ferry::TransferOptions().start_after(AFTER_EVENT, event)));
     must(transfer.stream_wait(waiting.handle()));
     waiting.read(devices.a_device);
     EXPECT_FALSE(waiting.is_done());
@@ -242,16 +244,17 @@ TEST(Streams, AStreamWaitsForATransfer)
     waiting.wait();
     EXPECT_EQ(waiting.staged(), words(SMALL, 6));
     must(transfer.wait(patience));
-    EXPECT_EQ(transfer.stream_wait(waiting.handle(), FERRY_MEMORY_HOST).status(), FERRY_ERR_INVALID);
+    EXPECT_EQ(transfer.stream_wait(waiting.handle(), ferry::MemoryKind::host).status(), FERRY_ERR_INVALID);
 }
 #endif
 
 TEST(Streams, WhatIsNoEventIsRefused)
 {
     Pair pair;
-    const auto submit = [&](std::uint32_t kind) {
-        return pair.peer.submit(FERRY_OP_WRITE, pair.range(0, 0, 8), ferry::TransferOptions().start_after(kind, nullptr));
+    const auto submit = [&](ferry::StartAfter kind) {
+        return pair.peer.submit(ferry::Op::write, pair.range(0, 0, 8),
+                                ferry::TransferOptions().start_after(kind, nullptr));
     };
     EXPECT_EQ(submit(AFTER_EVENT).status(), FERRY_ERR_INVALID);
-    EXPECT_EQ(submit(99).status(), FERRY_ERR_INVALID);
+    EXPECT_EQ(submit(static_cast<ferry::StartAfter>(99)).status(), FERRY_ERR_INVALID);
 }

@@ -54,7 +54,7 @@ TEST(Directories, AListNamesPeers)
     EXPECT_EQ(entry.address, must(named.peer.address()));
     EXPECT_EQ(entry.has_identity, 0u);
     const ferry::Peer peer = must(directory.connect("prefill/0", patience));
-    EXPECT_EQ(peer.engine(), named.own.c());
+    EXPECT_EQ(peer.engine(), named.own.handle());
     EXPECT_EQ(must(peer.info()).address, must(named.peer.address()));
     const std::vector<ferry::DirectoryEntry> all = must(directory.list());
     ASSERT_EQ(all.size(), 2u);
@@ -62,7 +62,7 @@ TEST(Directories, AListNamesPeers)
     EXPECT_STREQ(all[1].address, "127.0.0.1:1");
     EXPECT_EQ(must(directory.list("prefill/1")).size(), 1u);
     EXPECT_TRUE(must(directory.list("decode")).empty());
-    const ferry::DirectoryInfo status = must(directory.status());
+    const ferry::DirectoryInfo status = must(directory.info());
     EXPECT_EQ(status.is_connected, 1u);
     EXPECT_EQ(status.entries, 2u);
     EXPECT_STREQ(status.why, "");
@@ -134,7 +134,7 @@ TEST(Directories, AClosedOneSaysSo)
     EXPECT_EQ(named.directory.lookup("prefill/0").status(), FERRY_ERR_CLOSED);
     EXPECT_EQ(named.directory.list().status(), FERRY_ERR_CLOSED);
     EXPECT_EQ(named.directory.poll().status(), FERRY_ERR_CLOSED);
-    EXPECT_EQ(named.directory.status().status(), FERRY_ERR_CLOSED);
+    EXPECT_EQ(named.directory.info().status(), FERRY_ERR_CLOSED);
     EXPECT_EQ(named.directory.connect("prefill/0").status(), FERRY_ERR_CLOSED);
     EXPECT_EQ(named.directory.register_name("prefill/0").status(), FERRY_ERR_CLOSED);
     EXPECT_EQ(named.directory.unregister_name("prefill/0").status(), FERRY_ERR_CLOSED);
@@ -222,16 +222,16 @@ TEST(DirectoriesInEtcd, NamesComeAndGo)
     must(names.register_name("prefill/0", patience));
     ASSERT_TRUE(readable(finder, 60000));
     const ferry::DirectoryChange change = must(finder.poll());
-    EXPECT_EQ(change.kind, static_cast<std::uint32_t>(FERRY_DIRECTORY_ADDED));
+    EXPECT_EQ(change.kind, ferry::ChangeKind::added);
     const ferry::PeerInfo info = must(must(finder.connect("prefill/0", patience)).info());
     EXPECT_EQ(change.entry.incarnation, info.incarnation);
     EXPECT_EQ(std::memcmp(change.entry.engine_id, info.engine_id, 16), 0);
-    EXPECT_EQ(must(names.status()).names_published, 1u);
+    EXPECT_EQ(must(names.info()).names_published, 1u);
     const auto taken = finder.register_name("prefill/0", 3s);
     EXPECT_EQ(taken.status(), FERRY_ERR_BUSY) << said(taken);
     names = ferry::Directory(); // the destructor withdraws the name
     ASSERT_TRUE(readable(finder, 60000));
-    EXPECT_EQ(must(finder.poll()).kind, static_cast<std::uint32_t>(FERRY_DIRECTORY_REMOVED));
+    EXPECT_EQ(must(finder.poll()).kind, ferry::ChangeKind::removed);
     EXPECT_EQ(finder.connect("prefill/0", 100ms).status(), FERRY_ERR_UNREACHABLE);
 }
 
@@ -246,5 +246,5 @@ TEST(DirectoriesInEtcd, OpenWaitsAsLongAsItIsTold)
     const auto took = std::chrono::steady_clock::now() - began;
     EXPECT_TRUE(200ms <= took && took < 4s);
     const auto trying = must(ferry::Directory::open(own, nobody, ferry::DirectoryOptions().no_wait()));
-    EXPECT_EQ(must(trying.status()).is_connected, 0u);
+    EXPECT_EQ(must(trying.info()).is_connected, 0u);
 }

@@ -104,7 +104,7 @@ inline constexpr int notifications_ahead = 1024;
 inline ferry::Transfer hold_transfer(const Pair &pair, ferry::TransferOptions options)
 {
     for (int i = 0; i < notifications_ahead; i++) must(pair.peer.notify("ahead"));
-    return must(pair.peer.submit(FERRY_OP_WRITE, pair.range(0, 0, 8), options.notify("ahead").deadline(ferry::forever)));
+    return must(pair.peer.submit(ferry::Op::write, pair.range(0, 0, 8), options.notify("ahead").deadline(ferry::forever)));
 }
 
 #endif

@@ -8,10 +8,11 @@
 #include <thread>
 
 using namespace std::chrono_literals;
+using kv::Arrangement;
 
 namespace {
 
-constexpr Shape producer_shape = {1, 8, FERRY_KV_BLOCK_PAIR_TOKEN_HEAD}, consumer_shape = {1, 12};
+constexpr Shape producer_shape = {1, 8, kv::Arrangement::block_pair_token_head}, consumer_shape = {1, 12};
 
 // A producer and a consumer of one rank each.
 struct Two {
@@ -32,12 +33,12 @@ void expect_end(const Rank &rank, const kv::Id &id, std::uint32_t kind, ferry_st
     EXPECT_EQ(event->kind, kind) << event.message();
     EXPECT_EQ(event->status, status) << event.message();
     EXPECT_EQ(event.message()[0] == 0, status == FERRY_OK);
-    EXPECT_EQ(must(rank.cache.status(id)).kind, static_cast<std::uint32_t>(FERRY_KV_STATE_ENDED));
-    EXPECT_EQ(must(rank.cache.status(id)).event, kind);
+    EXPECT_EQ(must(rank.cache.state(id)).kind, static_cast<std::uint32_t>(FERRY_KV_STATE_ENDED));
+    EXPECT_EQ(must(rank.cache.state(id)).event, kind);
     EXPECT_TRUE(rank.cache.poll().pending());
 }
 
-void hand_over(Shape from, Shape to, std::uint32_t mode)
+void hand_over(Shape from, Shape to, kv::Mode mode)
 {
     const std::deque<Rank> producers = instance(from), consumers = instance(to);
     const kv::Id id = must(kv::new_id());
@@ -52,7 +53,7 @@ void hand_over(Shape from, Shape to, std::uint32_t mode)
         EXPECT_EQ(event->kind, static_cast<std::uint32_t>(FERRY_KV_EVENT_RECEIVED)) << event.message();
         EXPECT_EQ(event->valid_tokens, kv_tokens);
         EXPECT_TRUE(event.untrusted().empty());
-        EXPECT_TRUE(consumer.holds(0, kv_tokens)) << from.tp << " to " << to.tp << ", mode " << mode;
+        EXPECT_TRUE(consumer.holds(0, kv_tokens)) << from.tp << " to " << to.tp << ", mode " << static_cast<int>(mode);
     }
     for (const Rank &producer : producers) expect_end(producer, id, FERRY_KV_EVENT_SENT, FERRY_OK);
 }
@@ -67,10 +68,10 @@ bool readable(const kv::Cache &cache, int timeout_ms)
 
 TEST(Handoffs, WhatIsTakenEqualsWhatWasOffered)
 {
-    for (const std::uint32_t mode : {FERRY_KV_MODE_AUTO, FERRY_KV_MODE_PULL, FERRY_KV_MODE_PUSH}) {
+    for (const kv::Mode mode : {kv::Mode::automatic, kv::Mode::pull, kv::Mode::push}) {
         hand_over({1, 8}, {1, 8}, mode);
-        hand_over({2, 8, FERRY_KV_PAIR_BLOCK_TOKEN_HEAD}, {1, 12, FERRY_KV_BLOCK_HEAD_PAIR_TOKEN}, mode);
-        hand_over({1, 16, FERRY_KV_BLOCK_PAIR_HEAD_TOKEN, 3}, {2, 4, FERRY_KV_PAIR_BLOCK_HEAD_TOKEN}, mode);
+        hand_over({2, 8, Arrangement::pair_block_token_head}, {1, 12, Arrangement::block_head_pair_token}, mode);
+        hand_over({1, 16, Arrangement::block_pair_head_token, 3}, {2, 4, Arrangement::pair_block_head_token}, mode);
     }
 }
 
@@ -80,7 +81,7 @@ TEST(Handoffs, ByLayersAndChunks)
     two.consumer.take(two.id, two.peer, kv::TakeOptions().layers());
     // The blocks come in two parts: those of the first chunk, then the rest.
     constexpr std::uint64_t chunk = 40, split = chunk / producer_shape.block_tokens, whole = (kv_tokens + 7) / 8;
-    std::vector<kv::Blocks> first, rest;
+    std::vector<kv::BlockList> first, rest;
     for (const std::vector<std::uint32_t> &ids : two.producer.model.ids) {
         first.emplace_back(ferry::Span<const std::uint32_t>(ids.data(), split));
         rest.emplace_back(ferry::Span<const std::uint32_t>(ids.data() + split, whole - split));
@@ -147,7 +148,7 @@ TEST(Handoffs, AnOfferHasAsManyTakersAsItSays)
     two.consumer.take(two.id, two.peer, kv::TakeOptions().taker(7));
     expect_end(two.consumer, two.id, FERRY_KV_EVENT_RECEIVED, FERRY_OK);
     EXPECT_TRUE(two.producer.cache.poll().pending());
-    const kv::State state = must(two.producer.cache.status(two.id));
+    const kv::State state = must(two.producer.cache.state(two.id));
     EXPECT_EQ(state.kind, static_cast<std::uint32_t>(FERRY_KV_STATE_OFFERED));
     EXPECT_EQ(state.takers, 1u);
     EXPECT_EQ(state.is_sealed, 1u);
@@ -197,9 +198,9 @@ TEST(Handoffs, WhatIsTakenBackIsHandedOverAnew)
     must(two.producer.cache.ready(two.id, kv_tokens, 0, 1));
     must(two.producer.cache.seal(two.id, kv_tokens));
     must(two.producer.cache.retract(two.id, 40, 1s));
-    EXPECT_EQ(must(two.producer.cache.status(two.id)).is_sealed, 0u);
+    EXPECT_EQ(must(two.producer.cache.state(two.id)).is_sealed, 0u);
     EXPECT_EQ(two.producer.cache.ready(two.id, kv_tokens, 0, 1).status(), FERRY_ERR_INVALID); // its blocks are gone
-    std::vector<kv::Blocks> rest;
+    std::vector<kv::BlockList> rest;
     for (const std::vector<std::uint32_t> &ids : two.producer.model.ids)
         rest.emplace_back(ferry::Span<const std::uint32_t>(ids.data() + 5, ids.size() - 5));
     must(two.producer.cache.extend(two.id, rest));
@@ -210,11 +211,11 @@ TEST(Handoffs, WhatIsTakenBackIsHandedOverAnew)
     EXPECT_TRUE(two.consumer.holds(0, kv_tokens));
     EXPECT_EQ(two.producer.cache.retract(two.id, 0, 1s).status(), FERRY_ERR_STALE);
     EXPECT_EQ(two.producer.cache.retract_window(two.id, 1, 8, 1s).status(), FERRY_ERR_STALE);
-    EXPECT_EQ(two.producer.cache.ready_after(two.id, 1, 0, 1, FERRY_START_AFTER_ACL_EVENT, 1).status() == FERRY_OK, false);
-    const kv::Metrics metrics = must(two.producer.cache.metrics());
+    EXPECT_EQ(two.producer.cache.ready_after(two.id, 1, 0, 1, ferry::StartAfter::acl_event, nullptr).ok(), false);
+    const kv::Stats metrics = must(two.producer.cache.stats());
     EXPECT_EQ(metrics.ended_sent, 1u);
     EXPECT_EQ(metrics.offers, 0u);
-    EXPECT_NE(must(two.producer.cache.metrics_text()).find("ferry_kv_handoffs_total{end=\"sent\"} 1"), std::string::npos);
+    EXPECT_NE(must(two.producer.cache.metrics()).find("ferry_kv_handoffs_total{end=\"sent\"} 1"), std::string::npos);
 }
 
 TEST(Handoffs, LeasesAreBounded)
@@ -233,7 +234,7 @@ TEST(Ends, AnAbortedOfferEndsItsTake)
     must(two.producer.cache.ready(two.id, kv_tokens, 0, 1));
     two.consumer.take(two.id, two.peer, kv::TakeOptions().layers());
     EXPECT_EQ(two.consumer.next()->layers, 1u); // the handoff is under way
-    must(two.producer.cache.abort(two.id));
+    must(two.producer.cache.cancel_offer(two.id));
     expect_end(two.producer, two.id, FERRY_KV_EVENT_CANCELLED, FERRY_ERR_CANCELLED);
     const kv::Event event = two.consumer.end();
     EXPECT_EQ(event->kind, static_cast<std::uint32_t>(FERRY_KV_EVENT_FAILED));
@@ -244,7 +245,7 @@ TEST(Ends, AnAbortedOfferEndsItsTake)
     const auto &ids = two.consumer.model.ids[2];
     EXPECT_EQ(std::set<std::uint32_t>(of_latents.begin(), of_latents.end()),
               std::set<std::uint32_t>(ids.begin(), ids.begin() + (kv_tokens + 11) / 12));
-    EXPECT_EQ(two.producer.cache.abort(two.id).status(), FERRY_ERR_STALE);
+    EXPECT_EQ(two.producer.cache.cancel_offer(two.id).status(), FERRY_ERR_STALE);
     EXPECT_EQ(two.producer.cache.ready(two.id, kv_tokens, 1, 2).status(), FERRY_ERR_STALE);
     EXPECT_EQ(two.producer.cache.offer(two.id, two.producer.model.lists()).status(), FERRY_ERR_INVALID);
 }
@@ -253,11 +254,11 @@ TEST(Ends, ACancelledTakeGivesItsBlocksBack)
 {
     Two two;
     two.consumer.take(two.id, two.peer);
-    EXPECT_EQ(must(two.consumer.cache.status(two.id)).kind, static_cast<std::uint32_t>(FERRY_KV_STATE_TAKING));
-    must(two.consumer.cache.cancel(two.id));
+    EXPECT_EQ(must(two.consumer.cache.state(two.id)).kind, static_cast<std::uint32_t>(FERRY_KV_STATE_TAKING));
+    must(two.consumer.cache.cancel_take(two.id));
     expect_end(two.consumer, two.id, FERRY_KV_EVENT_CANCELLED, FERRY_ERR_CANCELLED);
-    EXPECT_EQ(two.consumer.cache.cancel(two.id).status(), FERRY_ERR_STALE);
-    EXPECT_EQ(two.consumer.cache.cancel(must(kv::new_id())).status(), FERRY_ERR_INVALID);
+    EXPECT_EQ(two.consumer.cache.cancel_take(two.id).status(), FERRY_ERR_STALE);
+    EXPECT_EQ(two.consumer.cache.cancel_take(must(kv::new_id())).status(), FERRY_ERR_INVALID);
     EXPECT_TRUE(two.consumer.holds(0, 0));
 }
 
@@ -276,7 +277,7 @@ TEST(Ends, MemoryPressureEndsOffersThatNobodyTakes)
     EXPECT_EQ(must(two.producer.cache.reclaim(1)), 0u); // not sealed
     must(two.producer.cache.seal(two.id, kv_tokens));
     std::size_t blocks = 0;
-    for (const kv::Blocks &list : two.producer.model.lists()) blocks += list.block_count;
+    for (const kv::BlockList &list : two.producer.model.lists()) blocks += list.block_count;
     EXPECT_EQ(must(two.producer.cache.reclaim(1)), blocks);
     expect_end(two.producer, two.id, FERRY_KV_EVENT_EXPIRED, FERRY_ERR_LIMIT);
     EXPECT_EQ(must(two.producer.cache.unfenced_blocks()), 0u);
@@ -304,7 +305,7 @@ TEST(Ends, AnEngineWithoutACacheIsWaitedFor)
     const kv::Id id = must(kv::new_id());
     hasty.take(id, must(hasty.engine.connect(must(late.address()), patience)));
     EXPECT_TRUE(hasty.cache.wait(300ms).pending());
-    EXPECT_EQ(must(hasty.cache.status(id)).kind, static_cast<std::uint32_t>(FERRY_KV_STATE_TAKING));
+    EXPECT_EQ(must(hasty.cache.state(id)).kind, static_cast<std::uint32_t>(FERRY_KV_STATE_TAKING));
     must(late.close());
     expect_end(hasty, id, FERRY_KV_EVENT_PEER_LOST, FERRY_ERR_PEER_LOST);
 }
@@ -317,7 +318,7 @@ TEST(Events, ArriveByPollWaitAndDescriptor)
     EXPECT_TRUE(two.producer.cache.wait(1ms).pending());
     EXPECT_FALSE(readable(two.producer.cache, 0));
     two.producer.offer(two.id);
-    must(two.producer.cache.abort(two.id));
+    must(two.producer.cache.cancel_offer(two.id));
     EXPECT_TRUE(readable(two.producer.cache, 60000));
     EXPECT_EQ(must(two.producer.cache.poll())->kind, static_cast<std::uint32_t>(FERRY_KV_EVENT_CANCELLED));
     EXPECT_TRUE(two.producer.cache.poll().pending());
@@ -337,7 +338,7 @@ TEST(Events, OutliveTheCacheAndMove)
         must(two.producer.cache.ready(two.id, kv_tokens, 0, 1));
         two.consumer.take(two.id, two.peer, kv::TakeOptions().layers());
         two.consumer.next();
-        must(two.consumer.cache.cancel(two.id));
+        must(two.consumer.cache.cancel_take(two.id));
         event = two.consumer.end();
     }
     const std::string message = event.message();
@@ -392,7 +393,7 @@ TEST(Caches, AreClosedByTheirDestructor)
     two.producer.cache = kv::Cache();
     // Closed at once: the engine accepts the next cache.
     two.producer.cache = must(kv::Cache::open(two.producer.engine, layout, two.producer.memory));
-    EXPECT_EQ(must(two.producer.cache.status(two.id)).kind, static_cast<std::uint32_t>(FERRY_KV_STATE_UNKNOWN));
+    EXPECT_EQ(must(two.producer.cache.state(two.id)).kind, static_cast<std::uint32_t>(FERRY_KV_STATE_UNKNOWN));
     two.id = must(kv::new_id());
     two.consumer.take(two.id, two.peer);
     two.producer.offer(two.id);
@@ -474,7 +475,8 @@ TEST(Arguments, WhatIsWrongIsNamed)
     EXPECT_EQ(two.consumer.cache.take(two.id, {}, lists, kv_tokens).status(), FERRY_ERR_INVALID);
     EXPECT_EQ(two.consumer.cache.take(two.id, two.peer, {}, kv_tokens).status(), FERRY_ERR_INVALID);
     EXPECT_EQ(two.consumer.cache.take(two.id, two.peer, lists, kv_tokens + 100).status(), FERRY_ERR_INVALID);
-    EXPECT_EQ(said(two.consumer.cache.take(two.id, two.peer, lists, kv_tokens, kv::TakeOptions().mode(3))),
+    const auto no_mode = kv::TakeOptions().mode(static_cast<kv::Mode>(3));
+    EXPECT_EQ(said(two.consumer.cache.take(two.id, two.peer, lists, kv_tokens, no_mode)),
               "INVALID: options.mode is 3, which is none of FERRY_KV_MODE_*");
     EXPECT_EQ(said(two.consumer.cache.offer(two.id, lists, kv::OfferOptions().only({}))),
               "INVALID: only has no peers: nobody could take the offer");
@@ -483,11 +485,11 @@ TEST(Arguments, WhatIsWrongIsNamed)
     EXPECT_EQ(two.consumer.cache.offer(two.id, lists, kv::OfferOptions().takers(65)).status(), FERRY_ERR_INVALID);
     const std::vector<std::uint32_t> twice = {1, 1}, beyond = {kv_blocks};
     for (const auto &ids : {twice, beyond})
-        EXPECT_EQ(two.consumer.cache.offer(two.id, {kv::Blocks(ids), kv::Blocks(), kv::Blocks()}).status(),
+        EXPECT_EQ(two.consumer.cache.offer(two.id, {kv::BlockList(ids), kv::BlockList(), kv::BlockList()}).status(),
                   FERRY_ERR_INVALID);
     EXPECT_EQ(two.consumer.cache.seal(two.id, 1).status(), FERRY_ERR_INVALID);
     // None of this has left anything behind.
-    EXPECT_EQ(must(two.consumer.cache.status(two.id)).kind, static_cast<std::uint32_t>(FERRY_KV_STATE_UNKNOWN));
+    EXPECT_EQ(must(two.consumer.cache.state(two.id)).kind, static_cast<std::uint32_t>(FERRY_KV_STATE_UNKNOWN));
     const kv::Layout layout = two.consumer.model.layout(two.consumer.words());
     EXPECT_EQ(kv::Cache::open(ferry::Engine(), layout, two.consumer.memory).status(), FERRY_ERR_INVALID);
     EXPECT_EQ(kv::Cache::open(open_engine(), kv::Layout(), two.consumer.memory).status(), FERRY_ERR_INVALID);

@@ -4,7 +4,9 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
 #include <set>
+#include <sstream>
 #include <unordered_set>
 
 namespace {
@@ -18,7 +20,7 @@ struct Host {
     Model model;
     std::vector<std::uint32_t> memory;
     kv::Layout layout;
-    std::vector<kv::Blocks> lists;
+    std::vector<kv::BlockList> lists;
 };
 
 kv::Part part_of(const Host &source, const Host &target, std::uint64_t first, std::uint64_t end)
@@ -59,8 +61,9 @@ void reshard(Shape from, Shape to, std::uint64_t first, std::uint64_t end)
             (void)copy(must(plan.lower(source.layout, target.layout, part_of(source, target, first, end))));
         }
         EXPECT_EQ(target.memory, target.model.expected(first, end))
-            << "rank " << rank << " of " << to.tp << ", from " << from.tp << ", arrangements " << from.arrangement
-            << " and " << to.arrangement << ", blocks of " << from.block_tokens << " and " << to.block_tokens;
+            << "rank " << rank << " of " << to.tp << ", from " << from.tp << ", arrangements "
+            << static_cast<int>(from.arrangement) << " and " << static_cast<int>(to.arrangement)
+            << ", blocks of " << from.block_tokens << " and " << to.block_tokens;
     }
 }
 
@@ -124,7 +127,7 @@ TEST(Layouts, EveryFieldOfTheDescriptionArrives)
     differs([](kv::Description &d) { d.layers[0].element_bytes = 2; });
     differs([](kv::Description &d) { d.layers[0].blocks = 3; });
     differs([](kv::Description &d) { d.layers[0].pairs = 1; });
-    differs([](kv::Description &d) { d.layers[0].arrangement = FERRY_KV_PAIR_BLOCK_TOKEN_HEAD; });
+    differs([](kv::Description &d) { d.layers[0].arrangement = kv::Arrangement::pair_block_token_head; });
     differs([&](kv::Description &d) { d.layers[0].address = memory.data() + 1; });
 }
 
@@ -136,10 +139,47 @@ TEST(Layouts, LayersOfOtherStagesNeedNoMemory)
     desc.pp_size = 2;
     desc.layers[2].stage = 1;
     desc.layers[2].address = nullptr;
-    desc.layers[2].arrangement = 99;
+    desc.layers[2].arrangement = static_cast<kv::Arrangement>(99);
     EXPECT_TRUE(kv::Layout::create(desc).ok());
     desc.layers[1].address = nullptr;
     EXPECT_EQ(kv::Layout::create(desc).status(), FERRY_ERR_INVALID);
+}
+
+// A tensor in words makes the same layout as an arrangement, and one with padding the same as strides.
+TEST(Layouts, ATensorInWordsMakesTheSame)
+{
+    const std::pair<kv::Arrangement, const char *> orders[] = {
+        {kv::Arrangement::pair_block_token_head, "pair block token head element"},
+        {kv::Arrangement::pair_block_head_token, "pair block head token element"},
+        {kv::Arrangement::block_pair_token_head, "block pair token head element"},
+        {kv::Arrangement::block_pair_head_token, "block pair head token element"},
+        {kv::Arrangement::block_head_pair_token, "block head pair token element"}};
+    for (const auto &[arrangement, order] : orders) {
+        for (const std::uint32_t padding : {0u, 3u}) {
+            const Model model({2, 8, arrangement, padding}, 1);
+            std::vector<std::uint32_t> memory(model.size);
+            const kv::Description desc = model.describe(memory.data());
+            kv::Description in_words = desc;
+            for (std::uint32_t i = 0; i < model_layer_count; i++) {
+                const std::map<std::string, std::uint64_t> sizes = {{"block", kv_blocks},
+                                                                    {"pair", model_layers[i].pairs},
+                                                                    {"head", model.heads(i)},
+                                                                    {"token", 8},
+                                                                    {"element", kv_elements}};
+                std::vector<std::uint64_t> shape, strides;
+                std::istringstream words(order);
+                for (std::string word; words >> word;) shape.push_back(sizes.at(word));
+                if (padding != 0) strides = {(kv_elements + padding) * sizeof(std::uint32_t), sizeof(std::uint32_t)};
+                for (std::size_t at = 3; padding != 0 && at > 0; at--)
+                    strides.insert(strides.begin(), strides[0] * shape[at]);
+                const auto *data = static_cast<const std::uint32_t *>(desc.layers[i].address);
+                in_words.layers[i] = kv::Layer::of(desc.layers[i].name, order, data, shape, strides);
+                in_words.layers[i].group = i;
+            }
+            EXPECT_EQ(must(must(kv::Layout::create(in_words)).exported()), must(model.layout(memory.data()).exported()))
+                << order;
+        }
+    }
 }
 
 TEST(Layouts, WhatIsWrongIsNamed)
@@ -155,12 +195,13 @@ TEST(Layouts, WhatIsWrongIsNamed)
               "INVALID: layers[1].name has a zero");
     EXPECT_EQ(refused([](kv::Description &d) { d.model = std::string("\0", 1); }), "INVALID: model has a zero");
     EXPECT_EQ(refused([](kv::Description &d) { d.rope = std::string("r\0", 2); }), "INVALID: rope has a zero");
-    EXPECT_EQ(refused([](kv::Description &d) { d.layers[2].arrangement = 9; }),
-              "INVALID: layers[2]: arrangement is 9, which is none of FERRY_KV_*");
+    const std::string unknown =
+        refused([](kv::Description &d) { d.layers[2].arrangement = static_cast<kv::Arrangement>(9); });
+    EXPECT_EQ(unknown.rfind("INVALID: layers[2], model.layers.2.mla: arrangement is 9", 0), 0u) << unknown;
     const std::string group = refused([](kv::Description &d) { d.layers[2].group = 3; });
     EXPECT_NE(group.find("model.layers.2.mla"), std::string::npos) << group;
     const std::string overlap = refused([](kv::Description &d) {
-        d.layers[0].arrangement = 0;
+        d.layers[0].arrangement = kv::Arrangement::none;
         d.layers[0].strides = {8, 8, 8, 8, 4};
     });
     EXPECT_NE(overlap.find("model.layers.0.attn"), std::string::npos) << overlap;
@@ -172,19 +213,24 @@ TEST(Layouts, WhatIsWrongIsNamed)
 
 TEST(Plans, MovesEqualTheModel)
 {
-    for (std::uint32_t from = FERRY_KV_PAIR_BLOCK_TOKEN_HEAD; from <= FERRY_KV_BLOCK_HEAD_PAIR_TOKEN; from++)
-        for (std::uint32_t to = FERRY_KV_PAIR_BLOCK_TOKEN_HEAD; to <= FERRY_KV_BLOCK_HEAD_PAIR_TOKEN; to++) {
+    using kv::Arrangement;
+    constexpr Arrangement all[] = {Arrangement::pair_block_token_head, Arrangement::pair_block_head_token,
+                                   Arrangement::block_pair_token_head, Arrangement::block_pair_head_token,
+                                   Arrangement::block_head_pair_token};
+    for (const Arrangement from : all)
+        for (const Arrangement to : all) {
             reshard({2, 8, from}, {1, 12, to}, 0, kv_tokens);
             reshard({1, 16, from}, {4, 4, to, 3}, 0, kv_tokens);
         }
-    reshard({4, 8, FERRY_KV_BLOCK_PAIR_TOKEN_HEAD, 1}, {2, 8, FERRY_KV_BLOCK_PAIR_TOKEN_HEAD, 2}, 0, kv_tokens);
+    const Arrangement usual = Arrangement::block_pair_token_head;
+    reshard({4, 8, usual, 1}, {2, 8, usual, 2}, 0, kv_tokens);
     reshard({1, 8}, {1, 8}, 0, kv_tokens);
 }
 
 TEST(Plans, APartOfTheTokens)
 {
-    reshard({2, 8}, {1, 12, FERRY_KV_PAIR_BLOCK_TOKEN_HEAD}, 17, kv_tokens);
-    reshard({2, 8}, {1, 12, FERRY_KV_PAIR_BLOCK_TOKEN_HEAD}, 60, 61 + 14);
+    reshard({2, 8}, {1, 12, kv::Arrangement::pair_block_token_head}, 17, kv_tokens);
+    reshard({2, 8}, {1, 12, kv::Arrangement::pair_block_token_head}, 60, 61 + 14);
 }
 
 TEST(Plans, APartOfTheLayers)
@@ -238,10 +284,10 @@ TEST(Plans, WhatDoesNotFitIsRefused)
 
     const kv::Plan plan = must(kv::Plan::create(source.layout, target.layout));
     kv::Part part = part_of(source, target, 0, kv_tokens);
-    part.source = {part.source.data(), 2};
+    part.source = ferry::Span<const kv::BlockList>(source.lists.data(), 2);
     EXPECT_EQ(why(plan.lower(source.layout, target.layout, part)),
               "INVALID: the lists of source and target blocks have different lengths");
-    part.target = {part.target.data(), 2};
+    part.target = ferry::Span<const kv::BlockList>(target.lists.data(), 2);
     EXPECT_EQ(plan.lower(source.layout, target.layout, part).status(), FERRY_ERR_INVALID);
     part = part_of(source, target, 0, kv_tokens + 8);
     EXPECT_EQ(plan.lower(source.layout, target.layout, part).status(), FERRY_ERR_INVALID);
@@ -296,4 +342,7 @@ TEST(Ids, AreRandomAndComparable)
     EXPECT_EQ(ids.size(), 2u);
     EXPECT_EQ(ids.count(second), 1u);
     EXPECT_NE(std::hash<kv::Id>()(first), std::hash<kv::Id>()(second));
+    EXPECT_EQ(must(kv::Id::parse(to_string(first))), first);
+    EXPECT_EQ(to_string(kv::Id()), std::string(32, '0'));
+    EXPECT_EQ(kv::Id::parse("12").status(), FERRY_ERR_INVALID);
 }

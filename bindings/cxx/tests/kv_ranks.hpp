@@ -18,7 +18,8 @@ inline constexpr std::uint64_t kv_blocks = 24, kv_tokens = 75;
 
 // How one instance divides the model. All its ranks have the same shape.
 struct Shape {
-    std::uint32_t tp = 1, block_tokens = 8, arrangement = FERRY_KV_BLOCK_PAIR_HEAD_TOKEN;
+    std::uint32_t tp = 1, block_tokens = 8;
+    kv::Arrangement arrangement = kv::Arrangement::block_pair_head_token;
     std::uint32_t padding = 0; // elements after each row; then the layout has strides of its own
 };
 
@@ -63,19 +64,19 @@ public:
         const std::uint64_t pairs = model_layers[layer].pairs, of_heads = heads(layer), tokens = shape.block_tokens;
         std::uint64_t index = 0;
         switch (shape.arrangement) {
-        case FERRY_KV_PAIR_BLOCK_TOKEN_HEAD:
+        case kv::Arrangement::pair_block_token_head:
             index = ((at.pair * kv_blocks + at.block) * tokens + at.token) * of_heads + at.head;
             break;
-        case FERRY_KV_PAIR_BLOCK_HEAD_TOKEN:
+        case kv::Arrangement::pair_block_head_token:
             index = ((at.pair * kv_blocks + at.block) * of_heads + at.head) * tokens + at.token;
             break;
-        case FERRY_KV_BLOCK_PAIR_TOKEN_HEAD:
+        case kv::Arrangement::block_pair_token_head:
             index = ((at.block * pairs + at.pair) * tokens + at.token) * of_heads + at.head;
             break;
-        case FERRY_KV_BLOCK_PAIR_HEAD_TOKEN:
+        case kv::Arrangement::block_pair_head_token:
             index = ((at.block * pairs + at.pair) * of_heads + at.head) * tokens + at.token;
             break;
-        case FERRY_KV_BLOCK_HEAD_PAIR_TOKEN:
+        case kv::Arrangement::block_head_pair_token:
             index = ((at.block * of_heads + at.head) * pairs + at.pair) * tokens + at.token;
             break;
         default: give_up("no such arrangement");
@@ -126,9 +127,9 @@ public:
     }
     kv::Layout layout(const std::uint32_t *memory) const { return must(kv::Layout::create(describe(memory))); }
     // The blocks that hold a sequence of `tokens` tokens, without those that the window has left behind.
-    std::vector<kv::Blocks> lists(std::uint64_t tokens = kv_tokens) const
+    std::vector<kv::BlockList> lists(std::uint64_t tokens = kv_tokens) const
     {
-        std::vector<kv::Blocks> lists;
+        std::vector<kv::BlockList> lists;
         for (std::uint32_t layer = 0; layer < model_layer_count; layer++) {
             const bool window = model_layers[layer].kind == FERRY_KV_GROUP_WINDOW && tokens > kv_window;
             const std::uint64_t first = window ? (tokens - kv_window) / shape.block_tokens : 0;
@@ -161,7 +162,7 @@ private:
         layer.arrangement = shape.arrangement;
         if (shape.padding != 0) {
             const auto stride = [&](Row next) { return (place(i, next) - starts[i]) * sizeof(std::uint32_t); };
-            layer.arrangement = 0;
+            layer.arrangement = kv::Arrangement::none;
             layer.strides = {stride({1, 0, 0, 0}), stride({0, 1, 0, 0}), stride({0, 0, 1, 0}), stride({0, 0, 0, 1}),
                              sizeof(std::uint32_t)};
         }

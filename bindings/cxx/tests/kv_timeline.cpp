@@ -43,7 +43,7 @@ TEST(Timelines, AHandoffIsRecordedAndDrawn)
                                  static_cast<std::uint32_t>(id.bytes[1]) << 16 |
                                  static_cast<std::uint32_t>(id.bytes[2]) << 8 | id.bytes[3];
     must(producer.cache.timeline_start(64));
-    consumer.take(id, consumer.connect(producer), kv::TakeOptions().mode(FERRY_KV_MODE_PUSH));
+    consumer.take(id, consumer.connect(producer), kv::TakeOptions().mode(kv::Mode::push));
     producer.offer(id);
     for (std::uint32_t layer = 0; layer < model_layer_count; layer++) {
         {
@@ -103,7 +103,7 @@ TEST(Timelines, AreReadWholeAndBounded)
         EXPECT_EQ(entries[i].first_layer, i + 100);
         EXPECT_EQ(entries[i].detail, 7);
     }
-    EXPECT_EQ(must(rank.cache.metrics()).timeline_overwritten, 100u);
+    EXPECT_EQ(must(rank.cache.stats()).timeline_overwritten, 100u);
     must(rank.cache.timeline_stop());
     EXPECT_TRUE(must(rank.cache.timeline()).empty());
     mark(0);

@@ -53,7 +53,7 @@ struct Kinds {
         peer = must(engine->connect(must(target.address()), patience));
         const ferry::RegionInfo remote = must(peer->region("target"));
         queue = must(engine->queue(FERRY_QUEUE_NOTIFICATIONS, 4));
-        transfer = must(peer->submit(FERRY_OP_WRITE, ferry::request(bytes.data(), bytes.size(), remote)));
+        transfer = must(peer->submit(ferry::Op::write, ferry::request(bytes.data(), bytes.size(), remote)));
         must(transfer->wait(patience));
     }
 
@@ -157,7 +157,7 @@ TEST(Lifetimes, ATransferOutlivesEngineAndPeer)
         ferry::Peer peer = must(engine.connect(must(pair.b.address()), patience));
         auto region = must(engine.register_memory(const_cast<std::byte *>(source.data()), source.size()));
         for (int i = 0; i < notifications_ahead; i++) must(peer.notify("ahead"));
-        transfer = must(peer.submit(FERRY_OP_WRITE, ferry::request(source.data(), 8, must(peer.region("b"))),
+        transfer = must(peer.submit(ferry::Op::write, ferry::request(source.data(), 8, must(peer.region("b"))),
                                     ferry::TransferOptions().notify("ahead").deadline(ferry::forever)));
         region.detach(); // its destructor would wait for the transfer
     }
@@ -205,7 +205,7 @@ TEST(Lifetimes, ObjectsOfEventsShareTheEngine)
         std::optional<ferry::Peer> peer = must(engine->connect(must(target.address()), patience));
         std::optional<ferry::Memory> memory = must(engine->alloc(64));
         std::optional<ferry::Queue> queue = must(engine->queue(FERRY_QUEUE_TRANSFERS, 4));
-        must(peer->submit(FERRY_OP_WRITE, ferry::request(memory->data(), 64, must(peer->region("target"))),
+        must(peer->submit(ferry::Op::write, ferry::request(memory->data(), 64, must(peer->region("target"))),
                           ferry::TransferOptions().queue(*queue)))
             .detach();
         const ferry::Event event = next_event(*queue, FERRY_EVENT_TRANSFER);
@@ -232,7 +232,7 @@ TEST(Lifetimes, AQueueThatIsDestroyedWhileTheEngineClosesWaitsForItsCallback)
     };
     std::optional<ferry::Queue> queue = must(pair.a.queue(FERRY_QUEUE_TRANSFERS, 4));
     must(queue->callback(stay));
-    must(pair.peer.submit(FERRY_OP_WRITE, pair.range(0, 0, 8), ferry::TransferOptions().queue(*queue))).detach();
+    must(pair.peer.submit(ferry::Op::write, pair.range(0, 0, 8), ferry::TransferOptions().queue(*queue))).detach();
     entered.get_future().wait();
     std::thread closing([&] { must(pair.a.close()); });
     const auto last = std::chrono::steady_clock::now() + std::chrono::seconds(60);

@@ -1,8 +1,8 @@
 #!/bin/bash
 # Tests the C++ binding against the shipped libferry: the suites of ferry.hpp and ferry_kv.hpp under ASan and UBSan over
 # TCP and over the same-host path, the same for device memory with stand-ins for the CUDA driver and AscendCL, programs
-# without exceptions and with coroutines, the examples, the README's programs, and a few rounds of the benchmark.
-# Warnings are errors. Arguments go to the suite (--gtest_filter=...).
+# without exceptions and with coroutines, mistakes that the compiler refuses, the examples, the README's programs, and a
+# few rounds of the benchmark. Warnings are errors. Arguments go to the suite (--gtest_filter=...).
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../../.." && pwd)
@@ -22,8 +22,24 @@ compile() { # program, then flags and sources
     shift
     "$CXX" "${warnings[@]}" -I"$root/include" -I"$here" "$@" "$out/libferry.so.0" -Wl,-rpath,"$out" -pthread -o "$program"
 }
+refused() { # the compiler refuses each case of refused.cpp, and says why
+    local check=("$CXX" "${warnings[@]}" -I"$root/include" -std=c++17 -fsyntax-only "$here/refused.cpp") case words cases=0
+    "${check[@]}" || return 1
+    while read -r case words; do
+        cases=$((cases + 1))
+        if "${check[@]}" -D"CASE=$case" 2>"$out/refused.err"; then
+            echo "refused.cpp: the compiler takes case $case"
+            return 1
+        fi
+        grep -qE "$words" "$out/refused.err" || { cat "$out/refused.err"; echo "case $case lacks: $words"; return 1; }
+    done < <(sed -nE 's/^#(el)?if CASE == ([0-9]+) \/\/ /\2 /p' "$here/refused.cpp")
+    echo "refused: $cases passed"
+    [ $cases -gt 0 ]
+}
+refused
 compile suite -std=c++17 "${sanitizers[@]}" "$here/suite.cpp" "$here/lifetimes.cpp" "$here/count.cpp" -lgtest -lgtest_main
-kv_suite=("$here/kv_layouts.cpp" "$here/kv_handoff.cpp" "$here/kv_timeline.cpp" "$here/directory.cpp")
+kv_suite=("$here/kv_layouts.cpp" "$here/kv_handoff.cpp" "$here/kv_timeline.cpp" "$here/directory.cpp"
+    "$here/mistakes.cpp")
 compile kv-suite -std=c++17 "${sanitizers[@]}" "${kv_suite[@]}" -lgtest -lgtest_main
 standin=$target/standin
 "$root/tests/standin/build.sh" "$standin"
@@ -41,10 +57,10 @@ if echo '#include <coroutine>' | "$CXX" -std=c++20 -x c++ -fsyntax-only - 2>/dev
 else
     echo "SKIPPED: coroutines; $CXX has none"
 fi
-for example in worker exchange handoff kv; do
+for example in worker exchange handoff kv_handoff; do
     compile "$example" -std=c++17 "${sanitizers[@]}" "$root/bindings/cxx/examples/$example.cpp"
 done
-for example in exchange handoff; do
+for example in exchange handoff kv_handoff; do
     "$CC" -std=c99 -g -O1 -Wall -Wextra -Wpedantic -Werror -Wconversion -Wno-sign-conversion -I"$root/include" \
         "$root/examples/c/$example.c" "$out/libferry.so.0" -Wl,-rpath,"$out" -o "$out/$example-c"
 done
@@ -60,23 +76,6 @@ for source in "$out"/readme-*.cpp; do
     programs+=("$name")
 done
 
-kv_processes() { # the example kv with each of its ranks in a process of its own
-    local rank rc=0 word address addresses=() producers=()
-    rm -f "$out/kv-lines"
-    mkfifo "$out/kv-lines"
-    exec 3<>"$out/kv-lines"
-    for rank in 0 1; do
-        timeout 60 "$out/kv" prefill $rank >&3 &
-        producers+=($!)
-        read -r -t 60 word address <&3
-        [ "$word" = ADDRESS ]
-        addresses+=("$address")
-    done
-    timeout 60 "$out/kv" decode "${addresses[@]}" >/dev/null || rc=1
-    for producer in "${producers[@]}"; do wait "$producer" || rc=1; done
-    return $rc
-}
-
 export FERRY_CUDA_LIBRARY=$standin/cuda-12.8/libcuda.so.1 FERRY_ASCEND_LIBRARY=$standin/cann-9.1/libascendcl.so
 for transports in tcp local,tcp; do
     export FERRY_TRANSPORTS=$transports
@@ -84,10 +83,10 @@ for transports in tcp local,tcp; do
     timeout 300 "$out/suite" --gtest_brief=1 "$@"
     timeout 300 "$out/kv-suite" --gtest_brief=1 "$@"
     for library in cuda ascend; do timeout 300 "$out/devices-$library" --gtest_brief=1; done
-    for program in "${programs[@]}" worker kv; do timeout 120 "$out/$program"; done
-    kv_processes
+    for program in "${programs[@]}" worker; do timeout 120 "$out/$program"; done
     "$root/tests/exchange.sh" "c++=$out/exchange" "c=$out/exchange-c"
     "$root/tests/handoff.sh" "c++=$out/handoff" "c=$out/handoff-c"
+    "$root/tests/kv_handoff.sh" "c++=$out/kv_handoff" "c=$out/kv_handoff-c"
 done
 if "$out/exchange" connect 127.0.0.1:1 2>/dev/null || "$out/exchange-c" connect 127.0.0.1:1 2>/dev/null; then
     echo "exchange: a client without a server did not fail"

@@ -155,19 +155,19 @@ TEST(Transfers, SubmittedOnesAreWaitedForAndGivenBack)
     fill(pair.a_memory, 3);
     {
         ferry::Transfer transfer =
-            must(pair.peer.submit(FERRY_OP_WRITE, pair.range(0, 0, 4096), ferry::TransferOptions().user_data(9)));
+            must(pair.peer.submit(ferry::Op::write, pair.range(0, 0, 4096), ferry::TransferOptions().user_data(9)));
         must(transfer.wait(patience, &result));
         EXPECT_EQ(result.user_data, 9u);
         EXPECT_EQ(must(transfer.results()).size(), 1u);
-        EXPECT_EQ(must(transfer.results(FERRY_RESULTS_FAILED)).size(), 0u);
+        EXPECT_EQ(must(transfer.results(ferry::Results::failed)).size(), 0u);
         ferry::RequestResult first{};
-        EXPECT_EQ(must(transfer.results(FERRY_RESULTS_ALL, first)), 1u);
+        EXPECT_EQ(must(transfer.results(ferry::Results::all, first)), 1u);
         EXPECT_EQ(first.bytes_confirmed, 4096u);
         must(transfer.release());
         EXPECT_FALSE(transfer);
     }
     {
-        ferry::Transfer transfer = must(pair.peer.submit(FERRY_OP_READ, pair.range(0, 0, 64)));
+        ferry::Transfer transfer = must(pair.peer.submit(ferry::Op::read, pair.range(0, 0, 64)));
         must(transfer.wait());
     }
     EXPECT_EQ(misplaced(pair.b_memory, 0, 4096, 3, 0), 0u);
@@ -180,7 +180,7 @@ TEST(Transfers, AnyOfSeveralIsWaitedFor)
     std::vector<ferry::Transfer> transfers;
     std::vector<ferry_transfer> handles;
     for (int i = 0; i < 3; i++) {
-        transfers.push_back(must(pair.peer.submit(FERRY_OP_WRITE, pair.range(0, 0, 64))));
+        transfers.push_back(must(pair.peer.submit(ferry::Op::write, pair.range(0, 0, 64))));
         handles.push_back(transfers.back().handle());
     }
     const std::size_t index = must(pair.a.wait_any(handles, patience));
@@ -191,7 +191,7 @@ TEST(Transfers, AllOfSeveralAreWaitedFor)
 {
     Pair pair;
     std::vector<ferry::Transfer> transfers;
-    for (int i = 0; i < 3; i++) transfers.push_back(must(pair.peer.submit(FERRY_OP_WRITE, pair.range(0, 0, 4096))));
+    for (int i = 0; i < 3; i++) transfers.push_back(must(pair.peer.submit(ferry::Op::write, pair.range(0, 0, 4096))));
     must(pair.a.wait_all(transfers, patience));
     for (const ferry::Transfer &transfer : transfers) must(transfer.wait(0ns));
     transfers.push_back(hold_transfer(pair, {}));
@@ -210,23 +210,23 @@ TEST(Transfers, LayersOfEqualShapeNeedNoTables)
     Pair pair(4 * layer_bytes);
     const ferry::RegionInfo remote = must(pair.peer.region("b"));
     fill(pair.a_memory, 5);
-    ferry::Layers layers(pair.a_memory.data(), remote, layer_bytes, size);
+    ferry::UniformBlocks layers(pair.a_memory.data(), remote, layer_bytes, size);
     std::vector<ferry::Transfer> pushes;
     for (std::size_t layer = 0; layer < 4; layer++)
-        pushes.push_back(must(pair.peer.submit(FERRY_OP_WRITE, layers.range(layer).blocks(blocks))));
+        pushes.push_back(must(pair.peer.submit(ferry::Op::write, layers.range(layer).blocks(blocks))));
     must(pair.a.wait_all(pushes, patience));
     EXPECT_EQ(misplaced(pair.b_memory, 0, 4 * layer_bytes, 5, 0), 0u);
-    const std::vector<std::int32_t> from = {1, 2, 7}, to = {0, 3, 5};
+    const std::vector<std::int32_t> from = {1, 2, 7}, to = {0, 3, 5}, short_list = {1};
     fill(pair.a_memory, 6);
     must(layers.pairs(from, to));
-    must(must(pair.peer.submit(FERRY_OP_WRITE, layers.range(2, 2))).wait(patience));
+    must(must(pair.peer.submit(ferry::Op::write, layers.range(2, 2))).wait(patience));
     for (std::size_t layer = 2; layer < 4; layer++)
         for (std::size_t i = 0; i < from.size(); i++)
             EXPECT_EQ(misplaced(pair.b_memory, layer * layer_bytes + to[i] * size, size, 6,
                                 layer * layer_bytes + from[i] * size), 0u);
     EXPECT_EQ(misplaced(pair.b_memory, 0, 2 * layer_bytes, 5, 0), 0u);
-    EXPECT_EQ(layers.pairs(from, std::vector<std::int32_t>{1}).status(), FERRY_ERR_INVALID);
-    EXPECT_EQ(pair.peer.submit(FERRY_OP_WRITE, ferry::Layers()).status(), FERRY_ERR_INVALID);
+    EXPECT_EQ(layers.pairs(from, short_list).status(), FERRY_ERR_INVALID);
+    EXPECT_EQ(pair.peer.submit(ferry::Op::write, ferry::UniformBlocks()).status(), FERRY_ERR_INVALID);
 }
 
 TEST(Transfers, OneThatFallsOutOfScopeIsQuietFirst)
@@ -249,7 +249,7 @@ TEST(Transfers, ProgressShowsHowFarOneIs)
     Pair pair(size);
     const std::vector<ferry::Request> list(rounds, pair.range(0, 0, size));
     ferry::Transfer transfer = must(
-        pair.peer.submit(FERRY_OP_WRITE, list, ferry::TransferOptions().flags(FERRY_TRANSFER_NO_COALESCE)));
+        pair.peer.submit(ferry::Op::write, list, ferry::TransferOptions().flags(FERRY_TRANSFER_NO_COALESCE)));
     std::uint64_t last = 0;
     for (int steps = 0; steps < 3;) {
         const ferry::Progress progress = must(transfer.progress());
@@ -275,15 +275,15 @@ TEST(Transfers, AtOnceIsDoneOrPending)
         local |= path.chosen && path.transport == FERRY_TRANSPORT_LOCAL;
     fill(pair.a_memory, 6);
     ferry::TransferResult result;
-    const ferry::Result<void> tried = pair.peer.at_once(FERRY_OP_WRITE, pair.range(64, 128, 512), {}, &result);
+    const ferry::Result<void> tried = pair.peer.at_once(ferry::Op::write, pair.range(64, 128, 512), {}, &result);
     EXPECT_EQ(tried.ok(), local);
     EXPECT_EQ(tried.pending(), !local);
     EXPECT_EQ(result.bytes_confirmed, local ? 512u : 0u);
     EXPECT_EQ(misplaced(pair.b_memory, 128, 512, 6, 64), local ? 0u : 64u);
-    EXPECT_TRUE(pair.peer.at_once(FERRY_OP_WRITE, {pair.range(0, 0, 8), pair.range(8, 8, 8)}).pending());
+    EXPECT_TRUE(pair.peer.at_once(ferry::Op::write, {pair.range(0, 0, 8), pair.range(8, 8, 8)}).pending());
     const ferry::Queue queue = must(pair.a.queue(FERRY_QUEUE_TRANSFERS, 1));
     const ferry::TransferOptions options = ferry::TransferOptions().queue(queue);
-    EXPECT_EQ(pair.peer.at_once(FERRY_OP_WRITE, pair.range(0, 0, 8), options).status(), FERRY_ERR_INVALID);
+    EXPECT_EQ(pair.peer.at_once(ferry::Op::write, pair.range(0, 0, 8), options).status(), FERRY_ERR_INVALID);
 }
 
 TEST(Transfers, CancelledOnesSaySo)
@@ -316,13 +316,13 @@ TEST(Transfers, FailedRequestsAreNamed)
     must(gone.free());
     ferry::TransferResult result;
     ferry::Result<ferry::Transfer> transfer =
-        pair.peer.submit(FERRY_OP_WRITE, {pair.range(0, 0, 64), ferry::request(pair.a_memory.data(), 64, remote)});
+        pair.peer.submit(ferry::Op::write, {pair.range(0, 0, 64), ferry::request(pair.a_memory.data(), 64, remote)});
     if (!transfer) {
         EXPECT_EQ(transfer.status(), FERRY_ERR_STALE); // the news was here first
         return;
     }
     EXPECT_EQ(transfer->wait(patience, &result).status(), FERRY_ERR_PARTIAL);
-    const auto failed = must(transfer->results(FERRY_RESULTS_FAILED));
+    const auto failed = must(transfer->results(ferry::Results::failed));
     ASSERT_EQ(failed.size(), 1u);
     EXPECT_EQ(failed[0].request_index, 1u);
     EXPECT_EQ(failed[0].status, FERRY_ERR_STALE);
@@ -333,17 +333,17 @@ TEST(Transfers, BlocksGoWhereTheirIdsSay)
     Pair pair(64 * 256);
     fill(pair.a_memory, 5);
     const std::uint64_t local = reinterpret_cast<std::uintptr_t>(pair.a_memory.data());
-    const std::vector<std::int32_t> from = {5, 6, 7, 12, 13}, to = {2, 3, 4, 8, 9};
+    const std::vector<std::int32_t> from = {5, 6, 7, 12, 13}, to = {2, 3, 4, 8, 9}, short_list = {1};
     const std::uint64_t size = 256;
     const ferry::BlockLayers layers = {local, pair.remote.address, size, size, size, pair.remote.region};
     const ferry::Blocks blocks = must(ferry::Blocks::create(layers, from, to));
     ferry::TransferResult result;
-    ferry::Transfer transfer = must(pair.peer.submit(FERRY_OP_WRITE, blocks));
+    ferry::Transfer transfer = must(pair.peer.submit(ferry::Op::write, blocks));
     must(transfer.wait(patience, &result));
     EXPECT_EQ(result.slices_out, 2u);
     for (std::size_t i = 0; i < from.size(); i++)
         EXPECT_EQ(misplaced(pair.b_memory, to[i] * size, size, 5, from[i] * size), 0u);
-    EXPECT_EQ(ferry::Blocks::create(layers, from, std::vector<std::int32_t>{1}).status(), FERRY_ERR_INVALID);
+    EXPECT_EQ(ferry::Blocks::create(layers, from, short_list).status(), FERRY_ERR_INVALID);
     const ferry::BlockLayers uneven = {local, {}, size, size, size, {}};
     EXPECT_EQ(ferry::Blocks::create(uneven, from, to).status(), FERRY_ERR_INVALID);
 }
@@ -359,18 +359,18 @@ TEST(Transfers, TheDataPathAllocatesNothing)
         ferry::TransferResult result;
         must(pair.peer.write(list, ferry::TransferOptions().notify("x").priority(1), &result));
         must(pair.peer.read(pair.range(0, 0, 8)));
-        must(pair.peer.submit(FERRY_OP_WRITE, {pair.range(0, 0, 8)}, ferry::TransferOptions().queue(queue))).detach();
+        must(pair.peer.submit(ferry::Op::write, {pair.range(0, 0, 8)}, ferry::TransferOptions().queue(queue))).detach();
         ferry::Span<ferry::Event> events = must(queue.drain(storage));
         for (; events.empty(); events = must(queue.drain(storage))) wait_readable(queue);
-        ferry::Transfer transfer(pair.a.c(), events[0]->transfer);
+        ferry::Transfer transfer(pair.a.handle(), events[0]->transfer);
         must(transfer.wait(0ns));
         must(transfer.progress());
-        must(pair.peer.submit(FERRY_OP_WRITE, {pair.range(0, 0, 8)}, ferry::TransferOptions().queue(queue))).detach();
+        must(pair.peer.submit(ferry::Op::write, {pair.range(0, 0, 8)}, ferry::TransferOptions().queue(queue))).detach();
         events = must(queue.wait(storage, patience));
-        ferry::Transfer another(pair.a.c(), events[0]->transfer);
+        ferry::Transfer another(pair.a.handle(), events[0]->transfer);
         const ferry_transfer both[] = {transfer.handle(), another.handle()};
         must(pair.a.wait_all(both, patience));
-        (void)pair.peer.at_once(FERRY_OP_WRITE, pair.range(0, 0, 8));
+        (void)pair.peer.at_once(ferry::Op::write, pair.range(0, 0, 8));
     }
     EXPECT_EQ(allocations.load(), before);
 }
@@ -462,11 +462,11 @@ TEST(Queues, ANotificationComesBehindItsData)
     EXPECT_EQ(misplaced(pair.b_memory, 0, 4096, 6, 0), 0u);
     EXPECT_EQ(event.text(), "layer 7");
     EXPECT_EQ(event.bytes().size(), 7u);
-    EXPECT_EQ(ferry::Peer(pair.b.c(), event->peer), pair.back());
+    EXPECT_EQ(ferry::Peer(pair.b.handle(), event->peer), pair.back());
     must(pair.peer.write(pair.range(0, 0, 8), ferry::TransferOptions().notify(ferry::Bytes(nullptr, 0))));
     event = next_event(inbox, FERRY_EVENT_NOTIFICATION);
     EXPECT_EQ(event.text(), "");
-    must(ferry::Peer(pair.b.c(), event->peer).notify(std::string(FERRY_NOTIFY_BYTES_MAX, 'x')));
+    must(ferry::Peer(pair.b.handle(), event->peer).notify(std::string(FERRY_NOTIFY_BYTES_MAX, 'x')));
     EXPECT_EQ(pair.peer.notify(std::string(FERRY_NOTIFY_BYTES_MAX + 1, 'x')).status(), FERRY_ERR_LIMIT);
 }
 
@@ -479,8 +479,8 @@ TEST(Queues, AChannelHasAQueueOfItsOwn)
     EXPECT_EQ(pair.b.queue(FERRY_QUEUE_NOTIFICATIONS, 4, FERRY_CHANNELS_MAX - 1).status(), FERRY_ERR_BUSY);
     const std::vector<ferry::Request> nothing;
     const auto options = ferry::TransferOptions().notify("fifteen").channel(FERRY_CHANNELS_MAX - 1);
-    must(must(pair.peer.submit(FERRY_OP_WRITE, {}, options)).wait(patience));
-    must(must(pair.peer.submit(FERRY_OP_WRITE, nothing, options)).wait(patience));
+    must(must(pair.peer.submit(ferry::Op::write, {}, options)).wait(patience));
+    must(must(pair.peer.submit(ferry::Op::write, nothing, options)).wait(patience));
     must(pair.peer.write({}, options));
     must(pair.peer.notify("zero"));
     for (int i = 0; i < 3; i++) {
@@ -495,7 +495,7 @@ TEST(Queues, AChannelHasAQueueOfItsOwn)
                  "options.channel: 16 is not 0 to 15");
     EXPECT_STREQ(pair.b.queue(FERRY_QUEUE_NOTIFICATIONS, 4, FERRY_CHANNELS_MAX).message(),
                  "channel: 16 is not 0 to 15");
-    EXPECT_EQ(pair.peer.submit(FERRY_OP_WRITE, {}).status(), FERRY_ERR_INVALID);
+    EXPECT_EQ(pair.peer.submit(ferry::Op::write, {}).status(), FERRY_ERR_INVALID);
 }
 
 TEST(Queues, AnEventOutlivesItsQueueAndEngine)
@@ -552,9 +552,9 @@ TEST(Queues, DispatchCallsCompletions)
     int others = 0;
     ferry::Event storage[4];
     ferry::Transfer known =
-        must(pair.peer.submit(FERRY_OP_WRITE, pair.range(0, 0, 8), ferry::TransferOptions().queue(queue, counted)));
+        must(pair.peer.submit(ferry::Op::write, pair.range(0, 0, 8), ferry::TransferOptions().queue(queue, counted)));
     ferry::Transfer plain =
-        must(pair.peer.submit(FERRY_OP_WRITE, pair.range(8, 8, 8), ferry::TransferOptions().queue(queue)));
+        must(pair.peer.submit(ferry::Op::write, pair.range(8, 8, 8), ferry::TransferOptions().queue(queue)));
     must(pair.a.connect_async(must(pair.b.address()), patience, queue, connected));
     must(pair.back().notify("hello"));
     bool greeted = false;
@@ -598,7 +598,7 @@ TEST(Queues, BusyOnesAreNotDestroyed)
     ferry::Transfer held = hold_transfer(pair, ferry::TransferOptions().queue(queue));
     EXPECT_EQ(queue.destroy().status(), FERRY_ERR_BUSY);
     EXPECT_TRUE(queue);
-    EXPECT_EQ(pair.peer.submit(FERRY_OP_WRITE, pair.range(0, 0, 8), ferry::TransferOptions().queue(queue)).status(),
+    EXPECT_EQ(pair.peer.submit(ferry::Op::write, pair.range(0, 0, 8), ferry::TransferOptions().queue(queue)).status(),
               FERRY_ERR_LIMIT);
     held = ferry::Transfer();
     next_event(queue, FERRY_EVENT_TRANSFER);
@@ -633,11 +633,11 @@ TEST(Moves, EmptyTheSourceAndEndWhatWasThere)
     queue = ferry::Queue();
     queue = must(pair.a.queue(FERRY_QUEUE_NOTIFICATIONS, 1)); // only one at a time
 
-    ferry::Transfer transfer = must(pair.peer.submit(FERRY_OP_WRITE, pair.range(0, 0, 8)));
+    ferry::Transfer transfer = must(pair.peer.submit(ferry::Op::write, pair.range(0, 0, 8)));
     must(transfer.wait());
     ferry::Transfer later = std::move(transfer);
     EXPECT_FALSE(transfer);
-    later = must(pair.peer.submit(FERRY_OP_WRITE, pair.range(0, 0, 8)));
+    later = must(pair.peer.submit(ferry::Op::write, pair.range(0, 0, 8)));
     EXPECT_EQ(must(pair.a.stats()).transfers, 1u);
 
     // Objects made from an engine still work when the engine is moved.

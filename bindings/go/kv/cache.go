@@ -44,6 +44,9 @@ type CacheOptions struct {
 // which stay registered until the cache is closed. An engine has one cache, which takes the notifications of channel 1.
 func OpenCache(engine *ferry.Engine, layout *Layout, memory []*ferry.Memory, options *CacheOptions) (*Cache, error) {
 	const op = "cache"
+	if layout == nil {
+		return nil, invalid(op, "layout is nil; kv.NewLayout returns one")
+	}
 	full := C.ferry_kv_cache_options{struct_size: C.sizeof_ferry_kv_cache_options}
 	if options != nil {
 		var err error
@@ -94,24 +97,40 @@ func newSource(op string, handle *C.ferry_kv_cache) (*watch.Source, error) {
 	return source, nil
 }
 
-// call makes one call into ferry.
-func (c *Cache) call(op string, f func(ce *C.ferry_error) C.ferry_status) error {
+// enter keeps the cache from being freed until mu is unlocked.
+func (c *Cache) enter(op string) error {
+	if c == nil {
+		return invalid(op, "the cache is nil; kv.OpenCache returns one")
+	}
 	c.mu.RLock()
-	defer c.mu.RUnlock()
 	if c.handle == nil {
+		c.mu.RUnlock()
 		return closed(op)
 	}
+	return nil
+}
+
+// call makes one call into ferry.
+func (c *Cache) call(op string, f func(ce *C.ferry_error) C.ferry_status) error {
+	if err := c.enter(op); err != nil {
+		return err
+	}
+	defer c.mu.RUnlock()
 	ce := newCError()
 	return failure(op, f(&ce), &ce)
 }
 
-// Close is Shutdown without a time limit.
-func (c *Cache) Close() error { return c.Shutdown(context.Background()) }
+// Close is CloseContext without a time limit.
+func (c *Cache) Close() error { return c.CloseContext(context.Background()) }
 
-// Shutdown closes the cache: new work is refused, and all offers and takes end. Then nothing touches their blocks, and
-// their events can still be taken. If the context ends first, the error is ErrBusy: the cache is still closing; call
-// again. For a closed cache it returns nil. The engine may be closed before or after.
-func (c *Cache) Shutdown(ctx context.Context) error {
+// CloseContext closes the cache: new work is refused, and all offers and takes end. Then nothing touches their blocks,
+// and their events can still be taken. If the context ends first, the error is ErrBusy: the cache is still closing;
+// call again. For a closed cache it returns nil. The engine may be closed before or after; takes from several ranks go
+// on without a rank that closes its cache first.
+func (c *Cache) CloseContext(ctx context.Context) error {
+	if c == nil {
+		return nil
+	}
 	c.closing.Lock()
 	defer c.closing.Unlock()
 	if c.handle == nil { // written under closing
@@ -159,11 +178,15 @@ func closed(op string) *ferry.Error {
 // handles returns the peers for C. They must be peers of this cache's engine, because another engine's handle could be
 // mistaken for one of this engine's.
 func (c *Cache) handles(op, name string, peers []ferry.Peer) ([]C.ferry_peer, error) {
+	if err := c.enter(op); err != nil {
+		return nil, err
+	}
+	defer c.mu.RUnlock()
 	handles := make([]C.ferry_peer, len(peers))
 	for i, peer := range peers {
 		engine, handle := bridge.Peer(peer)
 		if of, _ := engine.(*ferry.Engine); of != c.engine {
-			return nil, invalid(op, "%s[%d] is no peer of the cache's engine", name, i)
+			return nil, invalid(op, "%s[%d] is no peer of the cache's engine; Connect of that engine returns one", name, i)
 		}
 		handles[i] = C.ferry_peer(handle)
 	}
@@ -171,7 +194,7 @@ func (c *Cache) handles(op, name string, peers []ferry.Peer) ([]C.ferry_peer, er
 }
 
 // lists pins the lists of blocks for C.
-func lists(m *arguments, blocks []Blocks) (*C.ferry_kv_block_list, C.uint64_t) {
+func lists(m *arguments, blocks []BlockList) (*C.ferry_kv_block_list, C.uint64_t) {
 	all := make([]C.ferry_kv_block_list, len(blocks))
 	for i, of := range blocks {
 		all[i] = C.ferry_kv_block_list{struct_size: C.sizeof_ferry_kv_block_list, first_token: C.uint64_t(of.FirstToken),

@@ -5,6 +5,7 @@ import "C"
 
 import (
 	"context"
+	"iter"
 	"unsafe"
 
 	"ferry"
@@ -22,7 +23,7 @@ const (
 	EventSent      EventKind = C.FERRY_KV_EVENT_SENT      // for an offer: all takers have it
 	EventReceived  EventKind = C.FERRY_KV_EVENT_RECEIVED  // for a take: all of its tokens are in their blocks
 	EventFailed    EventKind = C.FERRY_KV_EVENT_FAILED    // Status and Message say why
-	EventCancelled EventKind = C.FERRY_KV_EVENT_CANCELLED // by Abort, Cancel, a context, or because the cache was closed
+	EventCancelled EventKind = C.FERRY_KV_EVENT_CANCELLED // by a call, a context, or because the cache was closed
 	EventExpired   EventKind = C.FERRY_KV_EVENT_EXPIRED   // for an offer: its lease was over, or it was reclaimed
 	EventPeerLost  EventKind = C.FERRY_KV_EVENT_PEER_LOST // nothing that the peer sends can land here any more
 )
@@ -42,6 +43,9 @@ type Event struct {
 	// Status and Message say why the offer or take has ended: OK and "", or a sentence.
 	Status  ferry.Status
 	Message string
+	// Rank and Peer say which rank of the other side ended the offer or take; -1 and the zero Peer if none did.
+	Rank int
+	Peer ferry.Peer
 	// Layers is how many layers are complete, in the order of the layout.
 	Layers uint32
 	// ValidTokens are the tokens from the beginning of a take that are complete in all layers and groups.
@@ -51,20 +55,23 @@ type Event struct {
 }
 
 // Terminal is true if the offer or take has ended: its blocks are the caller's.
-func (e *Event) Terminal() bool { return e.Kind != 0 && e.Kind != EventLayers }
+func (e Event) Terminal() bool { return e.Kind != 0 && e.Kind != EventLayers }
 
 // Err returns nil if nothing went wrong, and otherwise a *ferry.Error with the event's Status and Message.
-func (e *Event) Err() error {
+func (e Event) Err() error {
 	if e.Status == ferry.OK {
 		return nil
 	}
 	return &ferry.Error{Op: "handoff", Status: e.Status, Message: e.Message, RequestIndex: -1}
 }
 
-// Poll takes the next event, oldest first; false if there is none. It never waits. ErrClosed: the cache or its engine is
-// closed, and there are no more events.
+// Poll takes the next event, oldest first; false if there is none. It never waits. ErrClosed: the cache or its engine
+// is closed, and there are no more events.
 func (c *Cache) Poll() (Event, bool, error) {
 	const op = "poll"
+	if c == nil {
+		return Event{}, false, c.enter(op)
+	}
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	if c.handle != nil {
@@ -93,6 +100,7 @@ func (c *Cache) taken(op string) (Event, bool, error) {
 		ID:          *(*ID)(unsafe.Pointer(&from.id)),
 		Status:      ferry.Status(from.status),
 		Message:     C.GoStringN(from.message, C.int(from.message_length)),
+		Rank:        -1,
 		Layers:      uint32(from.layers),
 		ValidTokens: uint64(from.valid_tokens),
 	}
@@ -106,11 +114,14 @@ func (c *Cache) taken(op string) (Event, bool, error) {
 	return event, true, nil
 }
 
-// Wait waits for the next event and takes it. The goroutine is parked, and holds no thread. Several goroutines may call
+// Events has each event, as Next takes it. It ends with Next's error, when the context ends or the cache is closed.
+func (c *Cache) Events(ctx context.Context) iter.Seq2[Event, error] { return watch.Each(ctx, c.Next) }
+
+// Next waits for the next event and takes it. The goroutine is parked, and holds no thread. Several goroutines may call
 // it; each event goes to one of them. If the context ends, the error holds the context's error, and no event is lost.
-// Wait returns ErrClosed as Poll does; closing the cache ends the wait.
-func (c *Cache) Wait(ctx context.Context) (Event, error) {
-	const op = "wait"
+// Next returns ErrClosed as Poll does; closing the cache ends the wait.
+func (c *Cache) Next(ctx context.Context) (Event, error) {
+	const op = "next"
 	var (
 		event Event
 		ok    bool
@@ -135,11 +146,11 @@ type StateKind uint32
 
 // The kinds of states.
 const (
-	Unknown StateKind = C.FERRY_KV_STATE_UNKNOWN // no offer and no take, or one that ended long ago
-	Offered StateKind = C.FERRY_KV_STATE_OFFERED // an offer that has not ended: Sealed and Takers are set
-	Taking  StateKind = C.FERRY_KV_STATE_TAKING  // a take that has not ended: ValidTokens is set
-	Ending  StateKind = C.FERRY_KV_STATE_ENDING  // stopped; the blocks are not the caller's yet
-	Ended   StateKind = C.FERRY_KV_STATE_ENDED   // Event is set; it may not have been taken yet
+	StateUnknown StateKind = C.FERRY_KV_STATE_UNKNOWN // no offer and no take, or one that ended long ago
+	StateOffered StateKind = C.FERRY_KV_STATE_OFFERED // an offer that has not ended: Sealed and Takers are set
+	StateTaking  StateKind = C.FERRY_KV_STATE_TAKING  // a take that has not ended: ValidTokens is set
+	StateEnding  StateKind = C.FERRY_KV_STATE_ENDING  // stopped; the blocks are not the caller's yet
+	StateEnded   StateKind = C.FERRY_KV_STATE_ENDED   // Event is set; it may not have been taken yet
 )
 
 // A State is what a cache knows of an ID.
@@ -154,10 +165,10 @@ type State struct {
 	Event EventKind
 }
 
-// Status returns what the cache knows of an ID.
-func (c *Cache) Status(id ID) (State, error) {
+// State returns what the cache knows of an ID.
+func (c *Cache) State(id ID) (State, error) {
 	state := C.ferry_kv_state{struct_size: C.sizeof_ferry_kv_state}
-	err := c.call("status", func(ce *C.ferry_error) C.ferry_status {
+	err := c.call("state", func(ce *C.ferry_error) C.ferry_status {
 		return C.ferry_kv_get_state(c.handle, id.c(), &state, ce)
 	})
 	if err != nil {

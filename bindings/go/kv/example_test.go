@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log"
+	"os"
 	"strings"
 	"time"
 	"unsafe"
@@ -24,13 +25,14 @@ type worker struct {
 	cache  *kv.Cache
 }
 
-func openWorker(blockTokens uint32, arrangement kv.Arrangement) (*worker, error) {
+func openWorker(blockTokens uint32, order string, shape ...uint64) (*worker, error) {
 	engine, err := ferry.Open(nil)
 	if err != nil {
 		return nil, err
 	}
+	const layers = exampleLayers
 	layerBytes := 4 * exampleBlocks * 2 * int(blockTokens) * exampleHeads * exampleElements
-	memory, err := engine.Alloc(exampleLayers*layerBytes, nil)
+	memory, err := engine.Alloc(layers*layerBytes, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -38,12 +40,9 @@ func openWorker(blockTokens uint32, arrangement kv.Arrangement) (*worker, error)
 		Model: "llama", Cache: "fp32",
 		Groups: []kv.Group{{Kind: kv.GroupFull, BlockTokens: blockTokens}},
 	}
-	for i := range exampleLayers {
-		desc.Layers = append(desc.Layers, kv.Layer{
-			Name:  fmt.Sprintf("model.layers.%d.self_attn.attn", i),
-			Heads: exampleHeads, Pairs: 2, Elements: exampleElements, ElementBytes: 4,
-			Address: memory.Address() + uint64(i*layerBytes), Blocks: exampleBlocks, Arrangement: arrangement,
-		})
+	for i := range layers { // an order is "block pair token head element", for example
+		tensor := kv.Tensor{Address: memory.Address() + uint64(i*layerBytes), ElementBytes: 4, Shape: shape}
+		desc.Layers = append(desc.Layers, kv.LayerOf(fmt.Sprintf("layers.%d", i), order, tensor))
 	}
 	layout, err := kv.NewLayout(desc)
 	if err != nil {
@@ -69,12 +68,12 @@ func (w *worker) close() {
 func Example() {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
-	prefill, err := openWorker(16, kv.BlockPairHeadToken)
+	prefill, err := openWorker(16, "block pair head token element", exampleBlocks, 2, exampleHeads, 16, exampleElements)
 	if err != nil {
 		log.Fatal(err)
 	}
 	defer prefill.close()
-	decode, err := openWorker(32, kv.BlockPairTokenHead)
+	decode, err := openWorker(32, "block pair token head element", exampleBlocks, 2, 32, exampleHeads, exampleElements)
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -136,13 +135,13 @@ func draw(cache *kv.Cache) (string, error) {
 
 func take(ctx context.Context, cache *kv.Cache, id kv.ID, producer ferry.Peer) error {
 	const tokens = exampleTokens
-	err := cache.Take(ctx, id, []ferry.Peer{producer}, []kv.Blocks{{IDs: []uint32{1, 6}}}, tokens, nil)
+	err := cache.Take(ctx, id, []ferry.Peer{producer}, []kv.BlockList{{IDs: []uint32{1, 6}}}, tokens, nil)
 	return err
 }
 
 func offer(cache *kv.Cache, id kv.ID, compute func(layer uint32)) error {
 	const layers, tokens = exampleLayers, exampleTokens
-	if err := cache.Offer(id, []kv.Blocks{{IDs: []uint32{5, 0, 3}}}, nil); err != nil {
+	if err := cache.Offer(id, []kv.BlockList{{IDs: []uint32{5, 0, 3}}}, nil); err != nil {
 		return err
 	}
 	for layer := range uint32(layers) {
@@ -155,13 +154,14 @@ func offer(cache *kv.Cache, id kv.ID, compute func(layer uint32)) error {
 }
 
 func await(ctx context.Context, cache *kv.Cache) error {
-	for {
-		event, err := cache.Wait(ctx)
+	for event, err := range cache.Events(ctx) {
 		if err != nil {
 			return err
 		}
+		fmt.Fprintln(os.Stderr, event)
 		if event.Terminal() { // the blocks are yours again
 			return event.Err()
 		}
 	}
+	return nil
 }

@@ -29,7 +29,7 @@ func two(t testing.TB) (producer, consumer *rank, peers []ferry.Peer, id kv.ID) 
 }
 
 func TestWhatIsTakenEqualsWhatWasOffered(t *testing.T) {
-	for _, mode := range []kv.Mode{kv.Auto, kv.Pull, kv.Push} {
+	for _, mode := range []kv.Mode{kv.ModeAuto, kv.ModePull, kv.ModePush} {
 		for _, shapes := range [][2]shape{
 			{{1, 8, kv.BlockPairHeadToken, 0}, {1, 8, kv.BlockPairHeadToken, 0}},
 			{{2, 8, kv.PairBlockTokenHead, 0}, {1, 12, kv.BlockHeadPairToken, 0}},
@@ -57,15 +57,57 @@ func TestWhatIsTakenEqualsWhatWasOffered(t *testing.T) {
 	}
 }
 
+func TestACacheCountsWhatItDoes(t *testing.T) {
+	producer, consumer, peers, id := two(t)
+	producer.offer(t, id, nil)
+	consumer.take(t, soon(t), id, peers, nil)
+	if stats, err := consumer.cache.Stats(); err != nil || stats.Takes != 1 || stats.EndedReceived != 0 {
+		t.Fatal(stats, err)
+	}
+	producer.finish(t, id)
+	for event, err := range consumer.cache.Events(soon(t)) {
+		must(t, err)
+		if event.Terminal() {
+			break
+		}
+	}
+	producer.end(t, id, kv.EventSent, ferry.OK)
+	received, err := consumer.cache.Stats()
+	must(t, err)
+	sent, err := producer.cache.Stats()
+	must(t, err)
+	if received.EndedReceived != 1 || sent.EndedSent != 1 || received.BytesReceived == 0 || sent.BytesSent != received.BytesReceived || sent.Offers != 0 {
+		t.Errorf("%+v %+v", sent, received)
+	}
+	if failed, err := consumer.cache.EndedFailed(ferry.ErrStale); err != nil || failed != 0 {
+		t.Error(failed, err)
+	}
+	var last error
+	over, cancel := context.WithCancel(context.Background())
+	cancel()
+	for _, last = range consumer.cache.Events(over) {
+	}
+	if !errors.Is(last, context.Canceled) {
+		t.Error(last)
+	}
+	must(t, consumer.cache.Close())
+	must(t, consumer.cache.Close())
+	for _, last = range consumer.cache.Events(soon(t)) {
+	}
+	if !errors.Is(last, ferry.ErrClosed) {
+		t.Error(last)
+	}
+}
+
 func TestLayersAreToldWhileLaterOnesAreComputed(t *testing.T) {
 	producer, consumer, peers, id := two(t)
 	consumer.take(t, context.Background(), id, peers, &kv.TakeOptions{Layers: true})
 	// The blocks come in two parts: those of the first chunk, then the rest.
 	const chunk, split, whole = 40, 5, (tokens + 7) / 8
-	var first, rest []kv.Blocks
+	var first, rest []kv.BlockList
 	for _, ids := range producer.ids {
-		first = append(first, kv.Blocks{IDs: ids[:split]})
-		rest = append(rest, kv.Blocks{IDs: ids[split:whole]})
+		first = append(first, kv.BlockList{IDs: ids[:split]})
+		rest = append(rest, kv.BlockList{IDs: ids[split:whole]})
 	}
 	must(t, producer.cache.Offer(id, first, nil))
 	if err := producer.cache.Extend(id, rest[:1]); !errors.Is(err, ferry.ErrInvalid) {
@@ -123,7 +165,7 @@ func TestAnOfferHasAsManyTakersAsItSays(t *testing.T) {
 	producer.finish(t, id)
 	consumer.take(t, soon(t), id, peers, &kv.TakeOptions{Taker: 7})
 	consumer.end(t, id, kv.EventReceived, ferry.OK)
-	if state, err := producer.cache.Status(id); err != nil || state != (kv.State{Kind: kv.Offered, Sealed: true, Takers: 1}) {
+	if state, err := producer.cache.State(id); err != nil || state != (kv.State{Kind: kv.StateOffered, Sealed: true, Takers: 1}) {
 		t.Fatal(state, err)
 	}
 	third.take(t, soon(t), id, third.connect(t, producer), &kv.TakeOptions{Taker: 8})
@@ -168,7 +210,7 @@ func TestAnAbortedOfferEndsItsTake(t *testing.T) {
 	if event := consumer.next(t); event.Layers != 1 { // the handoff is under way
 		t.Fatalf("%+v", event)
 	}
-	must(t, producer.cache.Abort(id))
+	must(t, producer.cache.CancelOffer(id))
 	producer.end(t, id, kv.EventCancelled, ferry.ErrCancelled)
 	event := consumer.next(t)
 	if event.Kind != kv.EventFailed || event.ValidTokens != 0 {
@@ -188,7 +230,7 @@ func TestAnAbortedOfferEndsItsTake(t *testing.T) {
 	if err := event.Err(); !errors.As(err, &failed) || failed.Message != event.Message || !errors.Is(err, event.Status) {
 		t.Fatal(err)
 	}
-	if err := producer.cache.Abort(id); !errors.Is(err, ferry.ErrStale) {
+	if err := producer.cache.CancelOffer(id); !errors.Is(err, ferry.ErrStale) {
 		t.Fatal(err)
 	}
 	if err := producer.cache.Offer(id, producer.lists(), nil); !errors.Is(err, ferry.ErrInvalid) {
@@ -199,15 +241,15 @@ func TestAnAbortedOfferEndsItsTake(t *testing.T) {
 func TestACancelledTakeGivesItsBlocksBack(t *testing.T) {
 	_, consumer, peers, id := two(t)
 	consumer.take(t, soon(t), id, peers, nil)
-	if state, err := consumer.cache.Status(id); err != nil || state.Kind != kv.Taking {
+	if state, err := consumer.cache.State(id); err != nil || state.Kind != kv.StateTaking {
 		t.Fatal(state, err)
 	}
-	must(t, consumer.cache.Cancel(id))
+	must(t, consumer.cache.CancelTake(id))
 	consumer.end(t, id, kv.EventCancelled, ferry.ErrCancelled)
-	if err := consumer.cache.Cancel(id); !errors.Is(err, ferry.ErrStale) {
+	if err := consumer.cache.CancelTake(id); !errors.Is(err, ferry.ErrStale) {
 		t.Fatal(err)
 	}
-	if err := consumer.cache.Cancel(newID(t)); !errors.Is(err, ferry.ErrInvalid) {
+	if err := consumer.cache.CancelTake(newID(t)); !errors.Is(err, ferry.ErrInvalid) {
 		t.Fatal(err)
 	}
 	consumer.holds(t, 0, 0)
@@ -289,7 +331,7 @@ func TestEventsLeaveNothingInC(t *testing.T) {
 	}
 	producer, consumer := open(), open()
 	peers := consumer.connect(t, producer)
-	all := []kv.Blocks{{IDs: make([]uint32, count)}}
+	all := []kv.BlockList{{IDs: make([]uint32, count)}}
 	for i := range all[0].IDs {
 		all[0].IDs[i] = uint32(i)
 	}
@@ -301,11 +343,11 @@ func TestEventsLeaveNothingInC(t *testing.T) {
 		must(t, producer.cache.ReadyLayers(id, 0, 1, count))
 		must(t, consumer.cache.Take(soon(t), id, peers, all, count, &kv.TakeOptions{Layers: true}))
 		consumer.next(t)
-		must(t, consumer.cache.Cancel(id))
+		must(t, consumer.cache.CancelTake(id))
 		if event := consumer.end(t, id, kv.EventCancelled, ferry.ErrCancelled); len(event.Untrusted) != count {
 			t.Fatal(len(event.Untrusted))
 		}
-		producer.cache.Abort(id) // or the consumer's end has ended it
+		producer.cache.CancelOffer(id) // or the consumer's end has ended it
 		producer.next(t)
 		runtime.GC()
 		if i == 8 {
@@ -370,10 +412,10 @@ func TestAnEngineWithoutACacheIsWaitedFor(t *testing.T) {
 	hasty.take(t, soon(t), id, []ferry.Peer{peer}, nil)
 	ctx, cancel := context.WithTimeout(context.Background(), 300*time.Millisecond)
 	defer cancel()
-	if _, err := hasty.cache.Wait(ctx); !errors.Is(err, ferry.ErrTimeout) {
+	if _, err := hasty.cache.Next(ctx); !errors.Is(err, ferry.ErrTimeout) {
 		t.Fatal(err)
 	}
-	if state, err := hasty.cache.Status(id); err != nil || state.Kind != kv.Taking {
+	if state, err := hasty.cache.State(id); err != nil || state.Kind != kv.StateTaking {
 		t.Fatal(state, err)
 	}
 	must(t, late.Close())
@@ -390,7 +432,7 @@ func TestWaitEndsWithItsContextAndLosesNothing(t *testing.T) {
 			defer all.Done()
 			ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
 			defer cancel()
-			if _, err := producer.cache.Wait(ctx); !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, ferry.ErrTimeout) {
+			if _, err := producer.cache.Next(ctx); !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, ferry.ErrTimeout) {
 				t.Error(err)
 			}
 		}()
@@ -399,7 +441,7 @@ func TestWaitEndsWithItsContextAndLosesNothing(t *testing.T) {
 	got := make(chan kv.ID, askers)
 	for range askers {
 		go func() {
-			event, err := producer.cache.Wait(soon(t))
+			event, err := producer.cache.Next(soon(t))
 			if err != nil {
 				t.Error(err)
 			}
@@ -410,8 +452,8 @@ func TestWaitEndsWithItsContextAndLosesNothing(t *testing.T) {
 	for range askers {
 		id := newID(t)
 		want[id] = true
-		must(t, producer.cache.Offer(id, make([]kv.Blocks, len(model)), nil))
-		must(t, producer.cache.Abort(id))
+		must(t, producer.cache.Offer(id, make([]kv.BlockList, len(model)), nil))
+		must(t, producer.cache.CancelOffer(id))
 	}
 	for range askers {
 		delete(want, <-got)
@@ -439,13 +481,13 @@ func TestClosingEndsWhatIsOpenAndWhoWaits(t *testing.T) {
 	if _, ok, err := cache.Poll(); ok || !errors.Is(err, ferry.ErrClosed) {
 		t.Fatal(err)
 	}
-	if _, err := cache.Wait(soon(t)); !errors.Is(err, ferry.ErrClosed) {
+	if _, err := cache.Next(soon(t)); !errors.Is(err, ferry.ErrClosed) {
 		t.Fatal(err)
 	}
 	if err := cache.Offer(newID(t), producer.lists(), nil); !errors.Is(err, ferry.ErrClosed) {
 		t.Fatal(err)
 	}
-	if _, err := cache.Status(id); !errors.Is(err, ferry.ErrClosed) {
+	if _, err := cache.State(id); !errors.Is(err, ferry.ErrClosed) {
 		t.Fatal(err)
 	}
 	// The engine accepts the next cache.
@@ -453,7 +495,7 @@ func TestClosingEndsWhatIsOpenAndWhoWaits(t *testing.T) {
 	must(t, err)
 	ends := make(chan error)
 	for range 3 {
-		go func() { _, err := next.Wait(context.Background()); ends <- err }()
+		go func() { _, err := next.Next(context.Background()); ends <- err }()
 	}
 	must(t, next.Close())
 	for range 3 {
@@ -478,7 +520,7 @@ func TestNoEventIsLostWhileTheCacheCloses(t *testing.T) {
 			go func() {
 				defer all.Done()
 				for {
-					event, err := producer.cache.Wait(context.Background())
+					event, err := producer.cache.Next(context.Background())
 					if err != nil {
 						if !errors.Is(err, ferry.ErrClosed) {
 							t.Error(err)
@@ -540,10 +582,10 @@ func TestAnEngineThatClosesEndsItsCache(t *testing.T) {
 	if event := consumer.next(t); !event.Terminal() || event.ID != id {
 		t.Fatalf("%+v", event)
 	}
-	if _, err := consumer.cache.Wait(soon(t)); !errors.Is(err, ferry.ErrClosed) {
+	if _, err := consumer.cache.Next(soon(t)); !errors.Is(err, ferry.ErrClosed) {
 		t.Fatal(err)
 	}
-	if err := consumer.cache.Cancel(id); !errors.Is(err, ferry.ErrClosed) {
+	if err := consumer.cache.CancelTake(id); !errors.Is(err, ferry.ErrClosed) {
 		t.Fatal(err)
 	}
 	must(t, consumer.cache.Close())
@@ -582,13 +624,13 @@ func TestWhatIsWrongIsNamed(t *testing.T) {
 		{consumer.cache.Offer(id, lists, &kv.OfferOptions{Only: ofOther}), ferry.ErrInvalid, "Only[0] is no peer"},
 		{consumer.cache.Offer(id, lists, &kv.OfferOptions{Takers: 65}), ferry.ErrInvalid, "takers"},
 		{consumer.cache.Offer(id, lists, &kv.OfferOptions{Lease: -1}), ferry.ErrInvalid, "Lease is -1ns"},
-		{consumer.cache.Offer(id, []kv.Blocks{{IDs: []uint32{1, 1}}, {}, {}}, nil), ferry.ErrInvalid, "1"},
-		{consumer.cache.Offer(id, []kv.Blocks{{IDs: []uint32{blocks}}, {}, {}}, nil), ferry.ErrInvalid, "24"},
+		{consumer.cache.Offer(id, []kv.BlockList{{IDs: []uint32{1, 1}}, {}, {}}, nil), ferry.ErrInvalid, "1"},
+		{consumer.cache.Offer(id, []kv.BlockList{{IDs: []uint32{blocks}}, {}, {}}, nil), ferry.ErrInvalid, "24"},
 		{consumer.cache.Seal(id, 1), ferry.ErrInvalid, "is no offer"},
 		{func() error { _, err := consumer.cache.Reclaim(-1); return err }(), ferry.ErrInvalid, "blocks is -1"},
 		{open(nil, layout, []*ferry.Memory{consumer.memory}, nil), ferry.ErrInvalid, "engine is nil"},
 		{open(gone, layout, []*ferry.Memory{little}, nil), ferry.ErrClosed, "the engine is closed"},
-		{open(idle, nil, []*ferry.Memory{little}, nil), ferry.ErrInvalid, "layout is NULL"},
+		{open(idle, nil, []*ferry.Memory{little}, nil), ferry.ErrInvalid, "layout is nil; kv.NewLayout returns one"},
 		{open(idle, layout, []*ferry.Memory{little}, nil), ferry.ErrInvalid, "model.layers.0.attn"},
 		{open(idle, layout, []*ferry.Memory{nil}, nil), ferry.ErrInvalid, "memory[0] is nil"},
 		{open(idle, layout, nil, nil), ferry.ErrInvalid, ""},
@@ -600,7 +642,7 @@ func TestWhatIsWrongIsNamed(t *testing.T) {
 		}
 	}
 	// None of this has left anything behind.
-	if state, err := consumer.cache.Status(id); err != nil || state.Kind != kv.Unknown {
+	if state, err := consumer.cache.State(id); err != nil || state.Kind != kv.StateUnknown {
 		t.Fatal(state, err)
 	}
 }

@@ -1,10 +1,12 @@
 package kv
 
+// #include <stdlib.h>
 // #include <ferry_kv.h>
 import "C"
 
 import (
 	"encoding/hex"
+	"strings"
 	"unsafe"
 )
 
@@ -20,7 +22,26 @@ func NewID() (ID, error) {
 	return id, err
 }
 
-// String returns the ID in hexadecimal digits.
+// ParseID reads an ID as String writes it.
+func ParseID(text string) (ID, error) {
+	var id ID
+	c, digits := newCError(), C.CString(strings.ReplaceAll(text, "\x00", "?")) // C would see the text end at a zero
+	defer C.free(unsafe.Pointer(digits))
+	err := failure("parse id", C.ferry_kv_id_parse(digits, id.c(), &c), &c)
+	return id, err
+}
+
+// String returns the ID as 32 hexadecimal digits, for the message to the other process. Keep it out of logs: anyone who
+// knows an ID may take its offer.
 func (id ID) String() string { return hex.EncodeToString(id[:]) }
+
+// MarshalText returns the digits of String, for JSON.
+func (id ID) MarshalText() ([]byte, error) { return []byte(id.String()), nil }
+
+// UnmarshalText reads the digits as ParseID does.
+func (id *ID) UnmarshalText(text []byte) (err error) {
+	*id, err = ParseID(string(text))
+	return err
+}
 
 func (id *ID) c() *C.ferry_kv_id { return (*C.ferry_kv_id)(unsafe.Pointer(id)) }

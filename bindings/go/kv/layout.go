@@ -48,7 +48,7 @@ type Group struct {
 // Arrangement is the order of the dimensions of a contiguous tensor.
 type Arrangement uint32
 
-// The usual arrangements, from the outermost dimension. Strided is none of them: Layer.Strides says how the tensor lies.
+// The usual arrangements, from the outermost dimension. Strided is none of them: Layer.Strides has the places.
 const (
 	Strided            Arrangement = 0
 	PairBlockTokenHead Arrangement = C.FERRY_KV_PAIR_BLOCK_TOKEN_HEAD // all keys, then all values; NHD
@@ -80,6 +80,25 @@ type Layer struct {
 	Arrangement Arrangement
 	// Strides are used only if Arrangement is Strided.
 	Strides Strides
+	tensor  *Tensor // of LayerOf
+	order   string
+}
+
+// A Tensor is a tensor as frameworks describe it, in registered memory.
+type Tensor struct {
+	// Address is that of the first element, as Memory.Address has it.
+	Address      uint64
+	ElementBytes uint32
+	// Shape has the sizes of the dimensions, Strides the bytes from one element of each dimension to the next. nil
+	// Strides mean that the tensor is contiguous.
+	Shape, Strides []uint64
+}
+
+// LayerOf returns the layer that lies in a tensor. The order names the dimensions of Shape from the outermost:
+// "block pair token head element"; pair, token and head may be missing. The caller may set Group, Stage, and Heads,
+// which otherwise are those of the tensor times TPSize. NewLayout compares the tensor with the rest of the description.
+func LayerOf(name, order string, tensor Tensor) Layer {
+	return Layer{Name: name, order: order, tensor: &tensor}
 }
 
 // A Description says what one rank holds. ferry_kv_layout_desc has the meaning of each field.
@@ -205,8 +224,17 @@ func (m *arguments) text(op, name, text string) (*C.char, error) {
 }
 
 func (m *arguments) description(op string, from *Description) (*C.ferry_kv_layout_desc, error) {
+	if len(from.Groups) == 0 || len(from.Layers) == 0 {
+		return nil, invalid(op, "Groups has %d and Layers %d; set both: each layer belongs to a group", len(from.Groups), len(from.Layers))
+	}
 	groups := make([]C.ferry_kv_group, len(from.Groups))
 	for i, g := range from.Groups {
+		switch {
+		case g.Kind == 0:
+			return nil, invalid(op, "Groups[%d].Kind is 0; set it to GroupFull, GroupWindow, GroupLatent or GroupState", i)
+		case g.BlockTokens == 0:
+			return nil, invalid(op, "Groups[%d].BlockTokens is 0; set it to the tokens in a block, or 1 for a GroupState", i)
+		}
 		groups[i] = C.ferry_kv_group{C.sizeof_ferry_kv_group, C.uint32_t(g.Kind), C.uint32_t(g.BlockTokens), C.uint32_t(g.WindowTokens)}
 	}
 	size := func(ranks uint32) C.uint32_t { return C.uint32_t(max(ranks, 1)) }
@@ -254,12 +282,47 @@ func (m *arguments) layer(op, name string, from *Layer, desc *C.ferry_kv_layout_
 		head_stride: C.uint64_t(from.Strides.Head), token_stride: C.uint64_t(from.Strides.Token),
 		element_stride: C.uint64_t(from.Strides.Element),
 	}
+	switch {
+	case from.tensor != nil:
+		return m.place(op, name, from, desc, to)
+	case from.ElementBytes == 0:
+		return invalid(op, "%s.ElementBytes is 0; set it to the bytes of one element", name)
+	case from.Address != 0 && from.Arrangement > BlockHeadPairToken:
+		return invalid(op, "%s.Arrangement is %v; set it to one from PairBlockTokenHead to BlockHeadPairToken", name, from.Arrangement)
+	case from.Address != 0 && from.Arrangement == Strided && from.Strides == (Strides{}):
+		return invalid(op, "%s has neither an Arrangement nor Strides; set one, or make the layer with LayerOf", name)
+	}
 	// Without an address the strides are not used. ferry_kv_layout_new reports a wrong group, with its layer.
 	if from.Address == 0 || from.Arrangement == Strided || uint64(from.Group) >= uint64(desc.group_count) {
 		return nil
 	}
 	c := newCError()
 	if status := C.ferry_kv_layer_arrange(desc, C.uint32_t(from.Arrangement), to, &c); status < 0 {
+		return invalid(op, "%s: %s", name, C.GoString(&c.message[0]))
+	}
+	return nil
+}
+
+// place places a layer in its tensor.
+func (m *arguments) place(op, name string, from *Layer, desc *C.ferry_kv_layout_desc, to *C.ferry_kv_layer) error {
+	order, err := m.text(op, name+"'s order", from.order)
+	if err != nil {
+		return err
+	}
+	tensor, c := from.tensor, newCError()
+	if tensor.ElementBytes == 0 {
+		return invalid(op, "%s: the tensor's ElementBytes is 0; set it to the bytes of one element", name)
+	}
+	if tensor.Strides != nil && len(tensor.Strides) != len(tensor.Shape) {
+		return invalid(op, "%s: the tensor has %d strides and %d dimensions", name, len(tensor.Strides), len(tensor.Shape))
+	}
+	status := C.ferry_kv_layer_of(desc, &C.ferry_kv_tensor{
+		struct_size: C.sizeof_ferry_kv_tensor, element_bytes: C.uint32_t(tensor.ElementBytes),
+		address: C.uint64_t(tensor.Address), order: order, dimension_count: C.uint64_t(len(tensor.Shape)),
+		shape:   (*C.uint64_t)(unsafe.Pointer(pinned(m, tensor.Shape))),
+		strides: (*C.uint64_t)(unsafe.Pointer(pinned(m, tensor.Strides))),
+	}, to, &c)
+	if status < 0 {
 		return invalid(op, "%s: %s", name, C.GoString(&c.message[0]))
 	}
 	return nil

@@ -31,6 +31,14 @@ func newHost(t testing.TB, of shape, rank int) *host {
 
 func (h *host) address() uint64 { return uint64(uintptr(unsafe.Pointer(&h.memory[0]))) }
 
+// pairs has both sides' lists of each group of the source's lists.
+func pairs(source, target []kv.BlockList) (both []kv.BlockPairs) {
+	for i := range source {
+		both = append(both, kv.BlockPairs{Source: source[i], Target: target[i]})
+	}
+	return both
+}
+
 // copied applies the moves; returns the bytes.
 func copied(t testing.TB, moves []kv.Move, source, target *host) (sum uint64) {
 	t.Helper()
@@ -65,7 +73,7 @@ func reshard(t *testing.T, from, to shape, first, end int) {
 		must(t, err)
 		for _, sender := range senders {
 			source := sources[sender]
-			part := &kv.Part{FirstToken: uint64(first), EndToken: uint64(end), Source: source.lists(), Target: target.lists()}
+			part := &kv.Part{FirstToken: uint64(first), EndToken: uint64(end), Blocks: pairs(source.lists(), target.lists())}
 			moves, err := plan.Lower(source.layout, target.layout, part)
 			must(t, err)
 			copied(t, moves, source, target)
@@ -96,7 +104,7 @@ func TestAPartOfTheLayers(t *testing.T) {
 	plan, err := kv.NewPlan(source.layout, target.layout)
 	must(t, err)
 	expected := make([]uint32, target.size)
-	part := &kv.Part{EndToken: tokens, Source: source.lists(), Target: target.lists()}
+	part := &kv.Part{EndToken: tokens, Blocks: pairs(source.lists(), target.lists())}
 	for layer := range model {
 		part.FirstLayer, part.EndLayer = uint32(layer), uint32(layer+1)
 		moves, err := plan.Lower(source.layout, target.layout, part)
@@ -224,6 +232,48 @@ func TestEveryFieldOfADescriptionArrives(t *testing.T) {
 	}
 }
 
+// A layer in a tensor is the layer of the same arrangement, whose strides ferry computes.
+func TestALayerTakesItsPlaceFromATensor(t *testing.T) {
+	export := func(place func(of *kv.Layer)) string {
+		d := &kv.Description{TPSize: 2, Groups: []kv.Group{{Kind: kv.GroupFull, BlockTokens: 16}},
+			Layers: []kv.Layer{{Name: "layers.0", Heads: 4, Pairs: 2, Elements: 8, ElementBytes: 2, Address: 4096, Blocks: 5}}}
+		place(&d.Layers[0])
+		layout, err := kv.NewLayout(d)
+		must(t, err)
+		exported, err := layout.Export()
+		must(t, err)
+		return string(exported)
+	}
+	of := func(order string, tensor kv.Tensor) func(*kv.Layer) {
+		tensor.Address, tensor.ElementBytes = 4096, 2
+		return func(layer *kv.Layer) { *layer = kv.LayerOf(layer.Name, order, tensor) }
+	}
+	expected := export(func(layer *kv.Layer) { layer.Arrangement = kv.PairBlockHeadToken })
+	for _, it := range []struct {
+		order  string
+		tensor kv.Tensor
+	}{
+		{"pair block head token element", kv.Tensor{Shape: []uint64{2, 5, 2, 16, 8}}},
+		{"block pair head token element", kv.Tensor{Shape: []uint64{5, 2, 2, 16, 8}, Strides: []uint64{512, 2560, 256, 16, 2}}},
+	} {
+		if export(of(it.order, it.tensor)) != expected {
+			t.Errorf("%+v is elsewhere", it)
+		}
+	}
+	replicated := func(layer *kv.Layer) {
+		of("pair block head token element", kv.Tensor{Shape: []uint64{2, 5, 1, 16, 8}})(layer)
+		layer.Heads = 1
+	}
+	if export(replicated) != export(func(layer *kv.Layer) { layer.Heads, layer.Arrangement = 1, kv.PairBlockHeadToken }) {
+		t.Error("the model's heads are not the caller's")
+	}
+	layer := kv.LayerOf("layers.0", "block token element", kv.Tensor{Address: 1, ElementBytes: 2, Shape: []uint64{5, 16, 8}, Strides: []uint64{256}})
+	_, err := kv.NewLayout(&kv.Description{Groups: []kv.Group{{Kind: kv.GroupLatent, BlockTokens: 16}}, Layers: []kv.Layer{layer}})
+	if err == nil || !strings.Contains(err.Error(), "Layers[0]: the tensor has 1 strides and 3 dimensions") {
+		t.Error(err)
+	}
+}
+
 func TestWhatIsWrongWithADescriptionIsNamed(t *testing.T) {
 	s := newSide(shape{1, 8, kv.BlockPairHeadToken, 0}, 0)
 	for _, it := range []struct {
@@ -233,13 +283,13 @@ func TestWhatIsWrongWithADescriptionIsNamed(t *testing.T) {
 		{"Layers[1].Name has a zero", func(d *kv.Description) { d.Layers[1].Name = "a\x00b" }},
 		{"Model has a zero", func(d *kv.Description) { d.Model = "\x00" }},
 		{"RoPE has a zero", func(d *kv.Description) { d.RoPE = "r\x00" }},
-		{"Layers[2]: arrangement is 9, which is none", func(d *kv.Description) { d.Layers[2].Arrangement = 9 }},
+		{"Layers[2].Arrangement is 9; set it to one from", func(d *kv.Description) { d.Layers[2].Arrangement = 9 }},
 		{"model.layers.2.mla", func(d *kv.Description) { d.Layers[2].Group = 3 }},
 		{"model.layers.0.attn", func(d *kv.Description) {
 			d.Layers[0].Arrangement, d.Layers[0].Strides = kv.Strided, kv.Strides{8, 8, 8, 8, 4}
 		}},
-		{"groups", func(d *kv.Description) { d.Groups = nil }},
-		{"layers", func(d *kv.Description) { d.Layers = nil }},
+		{"Groups has 0 and Layers 3", func(d *kv.Description) { d.Groups = nil }},
+		{"Groups has 3 and Layers 0", func(d *kv.Description) { d.Layers = nil }},
 	} {
 		d := s.describe(4096)
 		it.change(d)
@@ -289,10 +339,9 @@ func TestWhatDoesNotFitIsRefused(t *testing.T) {
 	lists := source.lists()
 	for i, part := range []*kv.Part{
 		nil,
-		{EndToken: tokens, Source: lists[:2], Target: lists},
-		{EndToken: tokens, Source: lists[:2], Target: lists[:2]},
-		{EndToken: tokens + 8, Source: lists, Target: lists},
-		{FirstToken: 1, EndToken: 0, Source: lists, Target: lists},
+		{EndToken: tokens, Blocks: pairs(lists[:2], lists)},
+		{EndToken: tokens + 8, Blocks: pairs(lists, lists)},
+		{FirstToken: 1, EndToken: 0, Blocks: pairs(lists, lists)},
 	} {
 		if _, err := plan.Lower(source.layout, target.layout, part); !errors.Is(err, ferry.ErrInvalid) {
 			t.Errorf("%d: %v", i, err)
@@ -314,12 +363,12 @@ func TestTheCollectorFreesWhatNobodyHas(t *testing.T) {
 		must(t, err)
 		plan, err := kv.NewPlan(layout, layout)
 		must(t, err)
-		first := make([]kv.Blocks, len(model))
+		first := make([]kv.BlockPairs, len(model))
 		for i := range first {
-			first[i].IDs = []uint32{0}
+			first[i].Source.IDs, first[i].Target.IDs = []uint32{0}, []uint32{0}
 		}
 		for range 4 {
-			moves, err := plan.Lower(layout, layout, &kv.Part{EndToken: 8, Source: first, Target: first})
+			moves, err := plan.Lower(layout, layout, &kv.Part{EndToken: 8, Blocks: first})
 			if err != nil || len(moves) != len(d.Layers) {
 				t.Fatal(len(moves), err)
 			}

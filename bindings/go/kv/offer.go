@@ -25,7 +25,7 @@ type OfferOptions struct {
 // Offer offers blocks of a sequence, one list for each group of the layout. Nothing is ready yet: Ready declares what
 // is computed. The blocks belong to the offer until its terminal event, and the application must not write tokens that
 // are ready.
-func (c *Cache) Offer(id ID, blocks []Blocks, options *OfferOptions) error {
+func (c *Cache) Offer(id ID, blocks []BlockList, options *OfferOptions) error {
 	const op = "offer"
 	if options == nil {
 		options = &OfferOptions{}
@@ -53,7 +53,7 @@ func (c *Cache) Offer(id ID, blocks []Blocks, options *OfferOptions) error {
 
 // Extend adds blocks to an offer, as they are allocated: one list for each group. A list's FirstToken counts only if
 // the group has no blocks yet and FirstToken is above that of the offer.
-func (c *Cache) Extend(id ID, blocks []Blocks) error {
+func (c *Cache) Extend(id ID, blocks []BlockList) error {
 	var m arguments
 	defer m.free()
 	first, count := lists(&m, blocks)
@@ -96,11 +96,10 @@ func (c *Cache) RetractWindow(ctx context.Context, id ID, group uint32, beforeTo
 
 // inTurns makes a call in turns; each turn continues the work of the turn before it.
 func (c *Cache) inTurns(ctx context.Context, op string, f func(timeout C.uint64_t, ce *C.ferry_error) C.ferry_status) error {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	if c.handle == nil {
-		return closed(op)
+	if err := c.enter(op); err != nil {
+		return err
 	}
+	defer c.mu.RUnlock()
 	return bridge.InTurns(ctx, op, func(timeoutNs uint64, ce unsafe.Pointer) int32 {
 		return int32(f(C.uint64_t(timeoutNs), (*C.ferry_error)(ce)))
 	})
@@ -114,9 +113,9 @@ func (c *Cache) Seal(id ID, tokens uint64) error {
 	})
 }
 
-// Abort asks an offer to end; its terminal event follows.
-func (c *Cache) Abort(id ID) error {
-	return c.call("abort", func(ce *C.ferry_error) C.ferry_status { return C.ferry_kv_offer_cancel(c.handle, id.c(), ce) })
+// CancelOffer asks an offer to end; its terminal event follows.
+func (c *Cache) CancelOffer(id ID) error {
+	return c.call("cancel offer", func(ce *C.ferry_error) C.ferry_status { return C.ferry_kv_offer_cancel(c.handle, id.c(), ce) })
 }
 
 // Reclaim ends sealed offers that no consumer has taken, first those whose lease ends first, until `blocks` blocks are

@@ -17,6 +17,9 @@ type Plan struct{ handle *C.ferry_kv_plan }
 // NewPlan plans how the instance of target gets what the instance of source holds. Each layout may be that of any rank
 // of its instance.
 func NewPlan(source, target *Layout) (*Plan, error) {
+	if source == nil || target == nil {
+		return nil, invalid("plan", "source or target is nil; kv.NewLayout returns a layout")
+	}
 	p := &Plan{}
 	c := newCError()
 	err := failure("plan", C.ferry_kv_plan_new(source.c(), target.c(), &p.handle, &c), &c)
@@ -72,9 +75,9 @@ func (p *Plan) Explain() (string, error) {
 	return string(text), err
 }
 
-// Blocks are the blocks of one group that hold a sequence, in its order. The zero value is the list of a group that is
-// not needed, or has no blocks yet.
-type Blocks struct {
+// A BlockList has the blocks of one group that hold a sequence, in its order. The zero value is the list of a group
+// that is not needed, or has no blocks yet.
+type BlockList struct {
 	IDs []uint32
 	// FirstToken is the position of the first block's first token among the tokens that the rank holds. It is above 0
 	// only for a window.
@@ -88,9 +91,12 @@ type Part struct {
 	// The layers from FirstLayer to before EndLayer, as indices into the target's. An EndLayer of 0 means all from
 	// FirstLayer on.
 	FirstLayer, EndLayer uint32
-	// Both sides' blocks, one list for each group of the target.
-	Source, Target []Blocks
+	// Blocks are both sides' blocks, for each group of the target.
+	Blocks []BlockPairs
 }
+
+// BlockPairs are the blocks of one group on both sides.
+type BlockPairs struct{ Source, Target BlockList }
 
 // A Move is bytes of one layer, by strides; ferry_kv_move has the formula, and Pieces applies it.
 type Move struct {
@@ -130,14 +136,11 @@ func (p *Plan) Lower(source, target *Layout, part *Part) ([]Move, error) {
 	if part == nil {
 		return nil, invalid(op, "part is nil")
 	}
-	if len(part.Source) != len(part.Target) {
-		return nil, invalid(op, "Source has %d lists of blocks, Target has %d", len(part.Source), len(part.Target))
-	}
 	var m arguments
 	defer m.free()
-	blocks := make([]C.ferry_kv_block_pairs, len(part.Target))
-	for i := range blocks {
-		from, to := part.Source[i], part.Target[i]
+	blocks := make([]C.ferry_kv_block_pairs, len(part.Blocks))
+	for i, pair := range part.Blocks {
+		from, to := pair.Source, pair.Target
 		blocks[i] = C.ferry_kv_block_pairs{
 			struct_size:   C.sizeof_ferry_kv_block_pairs,
 			source_blocks: ids(&m, from.IDs), source_count: C.uint64_t(len(from.IDs)), source_first_token: C.uint64_t(from.FirstToken),

@@ -149,14 +149,14 @@ func (s *side) layout(t testing.TB, address uint64) *kv.Layout {
 }
 
 // lists are the blocks of the sequence, without those that the window has left behind.
-func (s *side) lists() []kv.Blocks {
-	var lists []kv.Blocks
+func (s *side) lists() []kv.BlockList {
+	var lists []kv.BlockList
 	for l, layer := range model {
 		first := 0
 		if layer.kind == kv.GroupWindow {
 			first = (tokens - window) / s.block
 		}
-		lists = append(lists, kv.Blocks{IDs: s.ids[l][first : (tokens+s.block-1)/s.block], FirstToken: uint64(first * s.block)})
+		lists = append(lists, kv.BlockList{IDs: s.ids[l][first : (tokens+s.block-1)/s.block], FirstToken: uint64(first * s.block)})
 	}
 	return lists
 }
@@ -233,7 +233,7 @@ func (r *rank) take(t testing.TB, ctx context.Context, id kv.ID, peers []ferry.P
 
 func (r *rank) next(t testing.TB) kv.Event {
 	t.Helper()
-	event, err := r.cache.Wait(soon(t))
+	event, err := r.cache.Next(soon(t))
 	must(t, err)
 	return event
 }
@@ -248,8 +248,8 @@ func (r *rank) end(t testing.TB, id kv.ID, kind kv.EventKind, status ferry.Statu
 	if event.ID != id || event.Kind != kind || event.Status != status || (event.Message == "") != (status == ferry.OK) {
 		t.Fatalf("%+v, not %v of %v with %v", event, kind, id, status)
 	}
-	state, err := r.cache.Status(id)
-	if err != nil || state.Kind != kv.Ended || state.Event != kind {
+	state, err := r.cache.State(id)
+	if err != nil || state.Kind != kv.StateEnded || state.Event != kind {
 		t.Fatal(state, err)
 	}
 	if event, ok, err := r.cache.Poll(); ok || err != nil {

@@ -19,15 +19,15 @@ func TestWhatIsTakenBackIsHandedOverAnew(t *testing.T) {
 	must(t, producer.cache.ReadyLayers(id, 0, 1, tokens))
 	must(t, producer.cache.Seal(id, tokens))
 	must(t, producer.cache.Retract(soon(t), id, 40))
-	if state, err := producer.cache.Status(id); err != nil || state.Sealed {
+	if state, err := producer.cache.State(id); err != nil || state.Sealed {
 		t.Fatal(state, err)
 	}
 	if err := producer.cache.ReadyLayers(id, 0, 1, tokens); !errors.Is(err, ferry.ErrInvalid) { // its blocks are gone
 		t.Fatal(err)
 	}
-	var rest []kv.Blocks
+	var rest []kv.BlockList
 	for _, ids := range producer.ids {
-		rest = append(rest, kv.Blocks{IDs: slices.Clone(ids[5:])})
+		rest = append(rest, kv.BlockList{IDs: slices.Clone(ids[5:])})
 	}
 	must(t, producer.cache.Extend(id, rest))
 	consumer.take(t, soon(t), id, peers, nil)

@@ -17,9 +17,9 @@ type Mode uint32
 
 // The modes.
 const (
-	Auto Mode = C.FERRY_KV_MODE_AUTO // Pull on the same host, else Push
-	Pull Mode = C.FERRY_KV_MODE_PULL // the consumer reads the producer's memory
-	Push Mode = C.FERRY_KV_MODE_PUSH // the producer writes into the consumer's memory
+	ModeAuto Mode = C.FERRY_KV_MODE_AUTO // ModePull on the same host, else ModePush
+	ModePull Mode = C.FERRY_KV_MODE_PULL // the consumer reads the producer's memory
+	ModePush Mode = C.FERRY_KV_MODE_PUSH // the producer writes into the consumer's memory
 )
 
 // TakeOptions are the options of a take; nil means the defaults.
@@ -37,9 +37,9 @@ type TakeOptions struct {
 // of the producer, by their numbers. Take does not wait, and may be called before the offer is made; its events report
 // its progress. The blocks belong to the take until its terminal event.
 //
-// The context belongs to the take. If it is cancelled, the take is cancelled, as by Cancel. If its deadline passes, the
-// take fails with ErrTimeout. In both cases the terminal event follows.
-func (c *Cache) Take(ctx context.Context, id ID, producers []ferry.Peer, blocks []Blocks, tokens uint64, options *TakeOptions) error {
+// The context belongs to the take. If it is cancelled, the take is cancelled, as by CancelTake. If its deadline passes,
+// the take fails with ErrTimeout. In both cases the terminal event follows.
+func (c *Cache) Take(ctx context.Context, id ID, producers []ferry.Peer, blocks []BlockList, tokens uint64, options *TakeOptions) error {
 	const op = "take"
 	if cause := ctx.Err(); cause != nil {
 		return bridge.Ended(op, cause)
@@ -82,7 +82,7 @@ func (c *Cache) cancelWith(ctx context.Context, id ID) {
 	if _, ok := ctx.Deadline(); ok && errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return
 	}
-	c.Cancel(id) // fails if the take has ended
+	c.CancelTake(id) // fails if the take has ended
 }
 
 // forget detaches a take that has ended from its context.
@@ -96,7 +96,7 @@ func (c *Cache) forget(id ID) {
 	}
 }
 
-// Cancel asks a take to end; its terminal event follows.
-func (c *Cache) Cancel(id ID) error {
-	return c.call("cancel", func(ce *C.ferry_error) C.ferry_status { return C.ferry_kv_take_cancel(c.handle, id.c(), ce) })
+// CancelTake asks a take to end; its terminal event follows.
+func (c *Cache) CancelTake(id ID) error {
+	return c.call("cancel take", func(ce *C.ferry_error) C.ferry_status { return C.ferry_kv_take_cancel(c.handle, id.c(), ce) })
 }

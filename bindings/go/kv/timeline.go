@@ -1,16 +1,15 @@
 package kv
 
-// #include <time.h>
 // #include <ferry_kv.h>
 import "C"
 
 import (
-	"sync"
 	"time"
 	"unsafe"
 
 	"ferry"
 	"ferry/internal/bridge"
+	"ferry/internal/clock"
 )
 
 // TimelineKind says what an entry of a timeline is.
@@ -21,11 +20,11 @@ const (
 	TimelineOffered TimelineKind = C.FERRY_KV_TIMELINE_OFFERED // an offer was made
 	TimelineTaken   TimelineKind = C.FERRY_KV_TIMELINE_TAKEN   // a take was made
 	TimelineReady   TimelineKind = C.FERRY_KV_TIMELINE_READY   // the layers are ready up to EndToken
-	// TimelineGranted belongs to a take by Pull: the producer tells Peer what may be read, or Peer tells the consumer.
+	// TimelineGranted, in a take by ModePull: the producer tells Peer what may be read, or Peer tells the consumer.
 	TimelineGranted TimelineKind = C.FERRY_KV_TIMELINE_GRANTED
 	TimelinePosted  TimelineKind = C.FERRY_KV_TIMELINE_POSTED  // a transfer of the layers and tokens was posted
 	TimelineFinal   TimelineKind = C.FERRY_KV_TIMELINE_FINAL   // the transfer is final, with Detail as its status
-	TimelineArrived TimelineKind = C.FERRY_KV_TIMELINE_ARRIVED // for a take by Push: layers and tokens have arrived
+	TimelineArrived TimelineKind = C.FERRY_KV_TIMELINE_ARRIVED // for a take by ModePush: layers and tokens have arrived
 	TimelineLayers  TimelineKind = C.FERRY_KV_TIMELINE_LAYERS  // for a take: the layers before EndLayer are complete
 	TimelineSealed  TimelineKind = C.FERRY_KV_TIMELINE_SEALED  // the offer is whole, with EndToken tokens
 	TimelineEnded   TimelineKind = C.FERRY_KV_TIMELINE_ENDED   // FirstLayer is the EventKind, Detail the status
@@ -43,9 +42,8 @@ type TimelineEntry struct {
 	What TimelineKind
 	// Number rises by one with each entry of a recording, from 0 on.
 	Number uint64
-	// Begin and End are times on CLOCK_MONOTONIC, which all processes of a host share. They are equal for a step that
-	// takes no time.
-	Begin, End time.Duration
+	// Begin and End are equal for a step that takes no time.
+	Begin, End time.Time
 	// ID is the first four bytes of the handoff's ID, the first byte highest.
 	ID     uint32
 	Detail int32
@@ -77,12 +75,12 @@ func (c *Cache) StopTimeline() error {
 	})
 }
 
-// Mark adds the application's own work on a layer to the timeline, from begin to end, which are times of time.Now. It
-// does nothing while no recording is on; the ID need not be that of an offer or a take.
+// Mark adds the application's own work on a layer to the timeline, from begin to end. It does
+// nothing while no recording is on; the ID need not be that of an offer or a take.
 func (c *Cache) Mark(id ID, kind MarkKind, layer uint32, begin, end time.Time) error {
 	return c.call("mark", func(ce *C.ferry_error) C.ferry_status {
 		return C.ferry_kv_timeline_mark(c.handle, id.c(), C.uint32_t(kind), C.uint32_t(layer),
-			C.uint64_t(monotonic(begin)), C.uint64_t(monotonic(end)), ce)
+			C.uint64_t(clock.Nanoseconds(begin)), C.uint64_t(clock.Nanoseconds(end)), ce)
 	})
 }
 
@@ -113,7 +111,7 @@ func (c *Cache) Timeline(first uint64) ([]TimelineEntry, error) {
 func (c *Cache) entry(e *C.ferry_kv_timeline_entry) TimelineEntry {
 	entry := TimelineEntry{
 		What: TimelineKind(e.what), Number: uint64(e.number),
-		Begin: time.Duration(e.begin_ns), End: time.Duration(e.end_ns),
+		Begin: clock.Time(uint64(e.begin_ns)), End: clock.Time(uint64(e.end_ns)),
 		ID: uint32(e.id), Detail: int32(e.detail),
 		FirstLayer: uint32(e.first_layer), EndLayer: uint32(e.end_layer),
 		FirstToken: uint64(e.first_token), EndToken: uint64(e.end_token),
@@ -136,7 +134,7 @@ func TimelineSVG(entries []TimelineEntry) (string, error) {
 		_, peer := bridge.Peer(e.Peer)
 		all[i] = C.ferry_kv_timeline_entry{
 			struct_size: C.sizeof_ferry_kv_timeline_entry, what: C.uint32_t(e.What), number: C.uint64_t(e.Number),
-			begin_ns: C.uint64_t(max(e.Begin, 0)), end_ns: C.uint64_t(max(e.End, 0)),
+			begin_ns: C.uint64_t(clock.Nanoseconds(e.Begin)), end_ns: C.uint64_t(clock.Nanoseconds(e.End)),
 			id: C.uint32_t(e.ID), detail: C.int32_t(e.Detail),
 			first_layer: C.uint32_t(e.FirstLayer), end_layer: C.uint32_t(e.EndLayer),
 			first_token: C.uint64_t(e.FirstToken), end_token: C.uint64_t(e.EndToken),
@@ -159,29 +157,4 @@ func TimelineSVG(entries []TimelineEntry) (string, error) {
 		return "", err
 	}
 	return string(text[:length]), nil
-}
-
-// origin is one moment, as a Go time and on CLOCK_MONOTONIC. Go's times use the same clock, counted from another start.
-// origin is the closest pair of a few readings.
-var origin = sync.OnceValue(func() (found struct {
-	at        time.Time
-	monotonic time.Duration
-}) {
-	closest := time.Duration(1<<63 - 1)
-	for range 16 {
-		var now C.struct_timespec
-		before := time.Now()
-		C.clock_gettime(C.CLOCK_MONOTONIC, &now)
-		if apart := time.Since(before); apart < closest {
-			closest, found.at = apart, before.Add(apart/2)
-			found.monotonic = time.Duration(now.tv_sec)*time.Second + time.Duration(now.tv_nsec)
-		}
-	}
-	return found
-})
-
-// monotonic is the time on CLOCK_MONOTONIC, in nanoseconds; 0 before it began.
-func monotonic(at time.Time) uint64 {
-	o := origin()
-	return uint64(max(o.monotonic+at.Sub(o.at), 0))
 }

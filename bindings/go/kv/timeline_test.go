@@ -31,7 +31,7 @@ func timeline(t *testing.T, c *kv.Cache, first uint64) []kv.TimelineEntry {
 func TestAHandoffIsRecordedAndDrawn(t *testing.T) {
 	producer, consumer, peers, id := two(t)
 	must(t, producer.cache.StartTimeline(64))
-	consumer.take(t, soon(t), id, peers, &kv.TakeOptions{Mode: kv.Push})
+	consumer.take(t, soon(t), id, peers, &kv.TakeOptions{Mode: kv.ModePush})
 	producer.offer(t, id, nil)
 	for layer := range model {
 		begin := time.Now()
@@ -45,7 +45,7 @@ func TestAHandoffIsRecordedAndDrawn(t *testing.T) {
 
 	entries := timeline(t, producer.cache, 0)
 	for i, entry := range entries {
-		if entry.Number != uint64(i) || entry.ID != binary.BigEndian.Uint32(id[:]) || entry.Begin > entry.End {
+		if entry.Number != uint64(i) || entry.ID != binary.BigEndian.Uint32(id[:]) || entry.Begin.After(entry.End) {
 			t.Fatalf("%d: %+v", i, entry)
 		}
 	}
@@ -129,7 +129,8 @@ func TestMarksHaveTheClockOfTheEntries(t *testing.T) {
 		t.Fatalf("%+v", entries)
 	}
 	mark := entries[1]
-	if mark.End-mark.Begin != 3*time.Microsecond || mark.Begin <= entries[0].End || mark.End >= entries[2].Begin {
+	if !mark.Begin.Equal(begin) || mark.End.Sub(mark.Begin) != 3*time.Microsecond || !mark.Begin.After(entries[0].End) ||
+		!mark.End.Before(entries[2].Begin) {
 		t.Fatalf("%+v", entries)
 	}
 }

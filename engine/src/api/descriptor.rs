@@ -8,6 +8,7 @@
 //! descriptor is trusted.
 
 use super::Engine;
+use crate::limits::ADDRESS_BYTES_MAX;
 use crate::status::{Error, Result, Status};
 use crate::types::{EngineId, PeerId};
 use std::time::Duration;
@@ -15,7 +16,6 @@ use std::time::Duration;
 const MAGIC: &[u8; 8] = b"FERRYDSC";
 const VERSION: u16 = 1;
 const FIXED_BYTES: usize = 8 + 2 + 16 + 8 + 2;
-const ADDRESS_BYTES_MAX: usize = 255;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Descriptor {

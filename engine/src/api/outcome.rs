@@ -2,8 +2,9 @@
 //! range that the peer refused. `complete` has the result; `waiting` and `future` bring it here.
 
 use super::Engine;
-use crate::complete::transfer::Failure;
+use crate::complete::transfer::{Awaited, Failure};
 use crate::complete::{RequestResult, State, Transfer, TransferFlags, TransferResult};
+use crate::limits::NOTIFY_CREDITS;
 use crate::status::{Error, Result, Status};
 use crate::types::{RegionId, Slice};
 
@@ -20,10 +21,24 @@ impl Engine {
         let vendor_error = first.map_or(0, |request| request.vendor_error);
         let code = if vendor_error == 0 { String::new() } else { format!(", code {vendor_error}") };
         let (failed, all) = (result.requests_failed, result.requests_in);
-        let mut text = match first {
-            Some(_) => format!("{failed} of {all} requests failed, the first with {why}{code}"),
-            None => format!("the peer did not confirm the notification: {why}"),
+        let mut text = match (first, core.awaited()) {
+            (Some(_), _) => format!("{failed} of {all} requests failed, the first with {why}{code}"),
+            (None, Some(Awaited::Credit)) => {
+                let channel = core.spec.channel;
+                format!(
+                    "the notification was not sent before the deadline: {NOTIFY_CREDITS} notifications of channel \
+                     {channel} wait at the peer; its program takes none (a queue of notifications takes them)"
+                )
+            }
+            (None, _) => format!("the peer did not confirm the notification: {why}"),
         };
+        if core.awaited() == Some(Awaited::Turn) {
+            text += "; it waited for an earlier ORDERED transfer to the peer, which has not ended";
+        }
+        // A cancel by request has the errno ECANCELED.
+        if why == Status::Cancelled && result.os_error == 0 && core.spec.flags.has(TransferFlags::ORDERED) {
+            text += "; an earlier ORDERED transfer to the peer failed";
+        }
         if let Some(refusal) = first.and_then(|first| refusal(core, &first)) {
             text += &format!("; the peer: {refusal}");
         }

@@ -3,7 +3,7 @@
 use super::unrest::name_of;
 use super::Engine;
 use crate::command::{Answer, Command, Reply};
-use crate::config::is_address;
+use crate::config::check_address;
 use crate::notify::{Event, EventBody, Queue};
 use crate::peer::{Peer, PeerState};
 use crate::status::{Error, Result, Status};
@@ -52,6 +52,33 @@ impl Probe {
     }
 }
 
+/// The address of a connect, how long the connect may take, and the name of the timeout or setting that says so.
+#[derive(Clone)]
+struct DialBound {
+    address: String,
+    patience: Duration,
+    name: String,
+}
+
+impl DialBound {
+    /// Completes the sentence of a connect that failed: with the bound if it has passed, and with the address as the
+    /// caller wrote it.
+    fn explain(&self, mut error: Error) -> Error {
+        if error.status == Status::Timeout {
+            let within = match self.patience.as_secs_f64() {
+                seconds if seconds < 1.0 => format!("{} ms", self.patience.as_millis()),
+                seconds => format!("{seconds:.1} s"),
+            };
+            error.message += &format!(" within {within} ({})", self.name);
+        }
+        let is_the_peers = error.status != Status::Closed && error.status != Status::Panic;
+        if is_the_peers && !error.message.contains(&self.address) {
+            error.message = format!("{}: {}", self.address, error.message);
+        }
+        error
+    }
+}
+
 /// A region of a peer, as announced here.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RemoteRegionInfo {
@@ -73,10 +100,12 @@ impl Engine {
         let resolved = self.resolve_open(address)?;
         self.call("connecting", || {
             let (reply, answer) = Reply::pair();
-            self.dial(address, resolved, timeout, reply)?;
+            let bound = self.dial_bound(address, timeout)?;
+            self.dial(&bound, resolved, reply)?;
             // The control loop answers when the timeout has passed, and says at which step the attempt stood.
             let patience = timeout.map(|timeout| timeout.saturating_add(ANSWER_GRACE));
-            answer.wait(patience, &format!("connecting to {address}"))
+            let connected = answer.wait(patience, &format!("no answer from {address}"));
+            connected.map_err(|error| bound.explain(error))
         })
     }
 
@@ -89,11 +118,12 @@ impl Engine {
         queue: &Arc<Queue>,
         user_data: u64,
     ) -> Result<()> {
-        let resolved = self.resolve_open(address)?;
+        let (resolved, bound) = (self.resolve_open(address)?, self.dial_bound(address, timeout)?);
+        self.context()?.hub.check_own(queue)?;
         queue.reserve_connect()?;
-        let queue = queue.clone();
+        let (queue, explained) = (queue.clone(), bound.clone());
         let reply = Reply::new(move |result: Result<PeerId>| {
-            let (peer, status, os_error, why) = match result {
+            let (peer, status, os_error, why) = match result.map_err(|error| explained.explain(error)) {
                 Ok(peer) => (peer, Status::Ok, 0, String::new()),
                 Err(error) => (PeerId::NONE, error.status, error.os_error, error.message),
             };
@@ -101,33 +131,32 @@ impl Engine {
             queue.push_reserved(Event::new(peer, body), || ());
         });
         // From here on the event reports the outcome: a reply that is dropped answers CLOSED.
-        let _ = self.call("connecting", || self.dial(address, resolved, timeout, reply));
+        let _ = self.call("connecting", || self.dial(&bound, resolved, reply));
         Ok(())
     }
 
     /// Returns where the address leads; None if its name must be looked up. INVALID for a text that is no host:port.
     fn resolve_open(&self, address: &str) -> Result<Option<Vec<SocketAddr>>> {
         self.context()?;
-        if !is_address(address) {
-            return Err(Error::invalid(format!("address: {address:?} is no \"host:port\"")));
-        }
+        check_address(address, "address")?;
         let found = names::numeric(address).transpose();
         let found = found.map_err(|error| Error::unreachable(address, &error))?;
         Ok(found.map(|found| vec![found]))
     }
 
-    fn dial(
-        &self,
-        address: &str,
-        resolved: Option<Vec<SocketAddr>>,
-        timeout: Option<Duration>,
-        reply: Reply<PeerId>,
-    ) -> Result<()> {
-        let context = self.context()?;
-        let configured = Duration::from_millis(context.config.connect_timeout_ms);
-        let patience = timeout.map_or(configured, |timeout| timeout.min(configured));
-        let deadline = clock::monotonic_ns() + patience;
-        context.commands.push(Command::Dial { address: address.to_owned(), resolved, deadline, reply });
+    fn dial_bound(&self, address: &str, timeout: Option<Duration>) -> Result<DialBound> {
+        let config = &self.context()?.config;
+        let setting = Duration::from_millis(config.connect_timeout_ms);
+        let (patience, name) = match timeout.filter(|timeout| *timeout < setting) {
+            Some(timeout) => (timeout, "the call's timeout".to_owned()),
+            None => (setting, config.name_of("connect_timeout_ms")),
+        };
+        Ok(DialBound { address: address.to_owned(), patience, name })
+    }
+
+    fn dial(&self, bound: &DialBound, resolved: Option<Vec<SocketAddr>>, reply: Reply<PeerId>) -> Result<()> {
+        let (address, deadline) = (bound.address.clone(), clock::monotonic_ns() + bound.patience);
+        self.context()?.commands.push(Command::Dial { address, resolved, deadline, reply });
         Ok(())
     }
 
@@ -196,7 +225,9 @@ impl Engine {
     /// Sends a probe to the peer and returns the round trip.
     pub fn probe(&self, peer: PeerId, timeout: Option<Duration>) -> Result<Duration> {
         let Probe(answer) = self.probe_begin(peer)?;
-        self.call("probing a peer", || answer.wait(timeout, "probing the peer").map(Duration::from_nanos))
+        self.call("probing a peer", || {
+            answer.wait(timeout, "no answer to the probe in time").map(Duration::from_nanos)
+        })
     }
 
     /// Sends a probe to the peer and does not wait for the answer.

@@ -190,6 +190,7 @@ impl Engine {
         let start = options.start.map(|(kind, at)| self.point(kind, at)).transpose()?;
         let spec = prepare(context, &peer, op, requests, options)?;
         if let Some(queue) = &options.queue {
+            context.hub.check_own(queue)?;
             queue.reserve()?;
         }
         let core = submit_to(context, &peer, spec).inspect_err(|_| {

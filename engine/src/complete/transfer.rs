@@ -114,7 +114,17 @@ struct Detail {
     confirmed: Vec<SliceRange>,
     fence: Option<Fence>,
     notification: Option<Notification>,
+    awaited: Option<Awaited>,
     result: Option<TransferResult>,
+}
+
+/// The event for which a transfer still waited at its deadline.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Awaited {
+    /// The peer's application takes a notification, so that this transfer's notification may be sent.
+    Credit,
+    /// An earlier ORDERED transfer ends.
+    Turn,
 }
 
 /// The reason for which a transfer was struck.
@@ -289,6 +299,15 @@ impl Transfer {
     /// Records that the notification will not be sent: NOT_SENT, unless another outcome is recorded already.
     pub(crate) fn give_up_notification(&self) {
         self.detail().notification.get_or_insert(Notification::NotSent);
+    }
+
+    /// Records that the transfer, which is being struck at its deadline, still waited for this.
+    pub(crate) fn note_awaited(&self, awaited: Awaited) {
+        self.detail().awaited = Some(awaited);
+    }
+
+    pub(crate) fn awaited(&self) -> Option<Awaited> {
+        self.detail().awaited
     }
 
     /// Records that these slices are in the target's memory (WRITE) or in local memory (READ), except `failures`.

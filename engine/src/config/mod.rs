@@ -1,8 +1,10 @@
 //! The settings of an engine: one table with the default, the valid values and the documentation of each setting.
 //! This module is beside the data path: `api` reads the configuration once at open and passes numbers to the steps
-//! below. `value` has the types of settings, `secret` the settings that must never be shown, `ascend` the names that
-//! other software uses for some settings, and `environment` the record of what the environment variables set.
+//! below. `value` has the types of settings, `address` the form of addresses, `secret` the settings that must never be
+//! shown, `ascend` the names that other software uses for some settings, and `environment` the record of what the
+//! environment variables set.
 
+mod address;
 mod ascend;
 mod environment;
 mod secret;
@@ -10,11 +12,11 @@ mod secret;
 mod tests;
 mod value;
 
+pub use address::check_address;
 #[cfg(feature = "internals")]
 pub(crate) use environment::is_known;
 pub use environment::Environment;
 pub use secret::{Secret, SecretFile};
-pub(crate) use value::is_address;
 pub use value::{AscendFabric, Congestion, Names, TcpPoller, Transports, Valid};
 
 use crate::limits;
@@ -34,7 +36,7 @@ pub struct Setting {
     pub doc: &'static str,
     read: fn(&Config) -> String,
     write: fn(&mut Config, &str, &Valid) -> Result<()>,
-    is_valid: fn(&Config, &Valid) -> bool,
+    check: fn(&Config, &Valid) -> Result<()>,
 }
 
 impl fmt::Debug for Setting {
@@ -68,7 +70,7 @@ macro_rules! settings {
             doc: $doc,
             read: |config| config.$name.show(),
             write: |config, text, valid| { config.$name = value::parse(text, valid)?; Ok(()) },
-            is_valid: |config, valid| config.$name.is_valid(valid),
+            check: |config, valid| config.$name.check(valid),
         },)*];
     };
 }
@@ -290,15 +292,16 @@ impl Config {
 
     /// Returns the host of `advertise_address` if its port is 0, which stands for the bound port.
     pub fn advertised_host(&self) -> Option<&str> {
-        let (_, port) = value::split_address(&self.advertise_address)?;
+        let (_, port) = address::split(&self.advertise_address).ok()?;
         self.advertise_address.rsplit_once(':').filter(|_| port == 0).map(|(host, _)| host)
     }
 
     /// Checks every setting (the fields are public) and the rules between settings. INVALID names the setting.
     pub fn validate(&self) -> Result<()> {
-        if let Some(setting) = SETTINGS.iter().find(|setting| !(setting.is_valid)(self, &setting.valid)) {
-            let cause = Error::invalid("out of range");
-            return Err(setting.refuse(&self.name_of(setting.name), &(setting.read)(self), &cause));
+        for setting in SETTINGS {
+            (setting.check)(self, &setting.valid).map_err(|cause| {
+                setting.refuse(&self.name_of(setting.name), &(setting.read)(self), &cause)
+            })?;
         }
         if self.drain_ms >= self.lease_ms {
             let (drain_ms, lease_ms) = (self.name_of("drain_ms"), self.name_of("lease_ms"));

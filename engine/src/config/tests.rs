@@ -175,6 +175,18 @@ fn addresses() {
     for text in ["0.0.0.0:80", "[::]:80", "0.0.0.0:0", "[::]:0", "[::1]", ":0"].into_iter().chain(nowhere) {
         refused("advertise_address", text);
     }
+    let says =
+        "listen_address: \"7000\" is refused: it has a port and no host: write HOST:7000, on this host \
+                127.0.0.1:7000; valid: host:port, [ipv6]:port, or empty";
+    assert_eq!(refused("listen_address", "7000"), says);
+    let nowhere = refused("advertise_address", "0.0.0.0:80");
+    assert!(nowhere.contains("it has a host that peers cannot connect to: write the address"), "{nowhere}");
+    let config = Config { listen_address: "::1:80".into(), ..Config::default() };
+    let assigned = config.validate().unwrap_err().message;
+    assert!(
+        assigned.contains("listen_address: \"::1:80\" is refused: it is an IPv6 address without"),
+        "{assigned}"
+    );
 }
 
 #[test]

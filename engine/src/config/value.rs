@@ -1,10 +1,10 @@
 //! The types of settings: how each is read from text, shown again and checked against the setting's valid values. Used
 //! by the table in `config`.
 
+use super::address;
 use crate::status::{Error, Result};
 use crate::types::Transport;
 use std::fmt;
-use std::net::IpAddr;
 
 /// The valid values of a setting. Its `Display` is the phrase in error messages and the documentation.
 #[derive(Clone, Copy, Debug)]
@@ -61,15 +61,17 @@ pub(super) trait Value: Sized {
     fn parse(text: &str) -> Result<Self>;
     fn show(&self) -> String;
     fn is_valid(&self, valid: &Valid) -> bool;
+
+    /// Returns INVALID, with the reason, unless the value is valid.
+    fn check(&self, valid: &Valid) -> Result<()> {
+        self.is_valid(valid).then_some(()).ok_or_else(|| Error::invalid("out of range"))
+    }
 }
 
 /// Reads a value and checks it.
 pub(super) fn parse<V: Value>(text: &str, valid: &Valid) -> Result<V> {
     let value = V::parse(text)?;
-    if value.is_valid(valid) {
-        return Ok(value);
-    }
-    Err(Error::invalid("out of range"))
+    value.check(valid).map(|()| value)
 }
 
 macro_rules! number {
@@ -131,18 +133,23 @@ impl Value for String {
     }
 
     fn is_valid(&self, valid: &Valid) -> bool {
-        if matches!(valid, Valid::Library) {
-            return self.len() <= 4096 && !self.contains('\0');
+        self.check(valid).is_ok()
+    }
+
+    fn check(&self, valid: &Valid) -> Result<()> {
+        let is_library = matches!(valid, Valid::Library);
+        if is_library && (self.len() > 4096 || self.contains('\0')) {
+            return Err(Error::invalid("out of range"));
         }
-        if split_address(self).is_none() {
-            return self.is_empty();
+        if is_library || self.is_empty() {
+            return Ok(());
         }
-        match valid {
-            Valid::ListenAddress => true,
+        let checked = address::split(self).and_then(|(host, _)| match valid {
             // Port 0 stands for the bound port.
-            Valid::PeerAddress => can_be_dialed(self),
-            _ => false,
-        }
+            Valid::PeerAddress => address::check_dialed(host),
+            _ => Ok(()),
+        });
+        checked.map_err(|flaw| Error::invalid(format!("it {flaw}")))
     }
 }
 
@@ -193,39 +200,6 @@ impl Value for Names {
             (1..=64).contains(&name.len()) && name.bytes().all(|byte| byte.is_ascii_graphic() && byte != b',')
         };
         self.0.len() <= 64 && self.0.iter().all(plain)
-    }
-}
-
-/// Splits `host:port` or `[ipv6]:port`. A bare IPv6 address is ambiguous and refused.
-pub(super) fn split_address(address: &str) -> Option<(&str, u16)> {
-    let (host, port) = address.rsplit_once(':')?;
-    let port = if port.bytes().all(|byte| byte.is_ascii_digit()) { port.parse().ok()? } else { return None };
-    if let Some(inner) = host.strip_prefix('[') {
-        let inner = inner.strip_suffix(']')?;
-        // A link-local address carries its interface: fe80::1%eth0.
-        let ip = inner.split_once('%').map_or(inner, |(ip, _)| ip);
-        return ip.parse::<std::net::Ipv6Addr>().ok().map(|_| (inner, port));
-    }
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_');
-    (!host.is_empty() && host.bytes().all(plain)).then_some((host, port))
-}
-
-/// True if the text has the form of an address that can be connected to.
-pub fn is_address(address: &str) -> bool {
-    split_address(address).is_some()
-}
-
-/// True if peers may connect to the host: it is a name, or the address of one interface. A peer that dials an address
-/// which stands for all of a host (`0.0.0.0`) would reach its own host, and a link-local address leads nowhere without
-/// an interface.
-fn can_be_dialed(address: &str) -> bool {
-    let Some((host, _)) = split_address(address) else { return false };
-    let (ip, interface) = host.split_once('%').map_or((host, None), |(ip, name)| (ip, Some(name)));
-    match ip.parse::<IpAddr>().map(|ip| ip.to_canonical()) {
-        Ok(ip) if ip.is_unspecified() || ip.is_multicast() => false,
-        Ok(IpAddr::V4(ip)) => !ip.is_broadcast(),
-        Ok(IpAddr::V6(ip)) => !ip.is_unicast_link_local() || interface.is_some(),
-        Err(_) => true,
     }
 }
 

@@ -103,7 +103,7 @@ impl Control {
             match conn.state {
                 ConnState::Dialing(dialing) => self.dial_expired(*dialing, now),
                 ConnState::Control(mut control) => {
-                    let text = format!("{}: no session in time", control.remote);
+                    let text = format!("{}: no session", control.remote);
                     self.not_begun(&mut control, Error::new(Status::Timeout, text));
                 }
                 ConnState::Parting(_) | ConnState::Ending { is_refused: false, .. } => {}

@@ -53,6 +53,10 @@ impl Failed {
 fn unreachable(remote: SocketAddr, error: &io::Error) -> Error {
     match error.raw_os_error() {
         Some(libc::EADDRNOTAVAIL) => Error::unreachable(format!("{remote}: {}", tcp::NO_PORT), error),
+        Some(libc::ECONNREFUSED) => {
+            let refused = Error::unreachable(remote.to_string(), error);
+            Error { message: format!("{}: nothing listens there", refused.message), ..refused }
+        }
         _ => Error::unreachable(remote.to_string(), error),
     }
 }
@@ -173,8 +177,12 @@ impl Control {
 
     /// Tries the next address: this one did not answer in its share of the time.
     pub(super) fn dial_expired(&mut self, dialing: Dialing, now: Monotonic) {
-        let what = if dialing.connected { "no answer to the handshake" } else { "no connection" };
-        let error = Error::new(Status::Timeout, format!("{}: {what} in time", dialing.remote));
+        // `connect` adds the time.
+        let text = match dialing.connected {
+            true => format!("something listens at {} but did not answer ferry's handshake", dialing.remote),
+            false => format!("no answer from {}", dialing.remote),
+        };
+        let error = Error::new(Status::Timeout, text);
         let mut dialing = dialing;
         if dialing.others.is_empty() && dialing.deadline > now {
             // Callers that joined later have time left. This connection may lead to a host that is gone: dial again.
@@ -218,22 +226,29 @@ impl Control {
             dialing.connected = true;
         }
         if let Err(error) = dialing.stream.flush() {
-            let error = unreachable(dialing.remote, &error);
-            return self.leave_address(*dialing, error.into());
+            return self.dial_cut(*dialing, Some(error));
         }
         let step = match dialing.stream.read(usize::MAX) {
             Ok(Input::Bytes(bytes)) => dialing.dialer.input(&bytes, clock::boottime_ns()),
             Ok(Input::Nothing) => return self.insert(token, ConnState::Dialing(dialing), deadline),
-            Ok(Input::End) => {
-                let text = format!("{}: the peer closed the connection during the handshake", dialing.remote);
-                return self.leave_address(*dialing, Error::new(Status::Unreachable, text).into());
-            }
-            Err(error) => {
-                let error = unreachable(dialing.remote, &error);
-                return self.leave_address(*dialing, error.into());
-            }
+            Ok(Input::End) => return self.dial_cut(*dialing, None),
+            Err(error) => return self.dial_cut(*dialing, Some(error)),
         };
         self.dial_step(token, dialing, step, deadline);
+    }
+
+    /// Tries the next address: this connection ended during the handshake.
+    fn dial_cut(&mut self, dialing: Dialing, cause: Option<io::Error>) {
+        let closed = || {
+            let text = format!("{}: the connection was closed during the handshake", dialing.remote);
+            Error::new(Status::Unreachable, text)
+        };
+        let mut error = cause.map_or_else(closed, |error| unreachable(dialing.remote, &error));
+        if dialing.dialer.other_end().is_none() {
+            // An engine that is being closed is as silent, so the status is not NOT_FERRY.
+            error.message += ": something listens there but does not speak ferry, or is being closed";
+        }
+        self.leave_address(dialing, error.into());
     }
 
     fn dial_step(

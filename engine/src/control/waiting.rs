@@ -141,7 +141,7 @@ impl Control {
             (_, RepeatedDial { at, target, deadline, mut error, awaited, .. }) if at >= deadline => {
                 if awaited.is_some() {
                     error.status = Status::Timeout;
-                    error.message += ": the peer dials this engine, but its session did not come in time";
+                    error.message += ": the peer dials this engine, but its session did not come";
                 }
                 self.dial_failed(target, error, None)
             }

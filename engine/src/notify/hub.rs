@@ -131,6 +131,11 @@ impl Hub {
         queue.ok_or_else(|| Error::new(Status::Stale, format!("queue {handle:#x} has been destroyed")))
     }
 
+    /// Returns STALE for a queue of another engine.
+    pub(crate) fn check_own(&self, queue: &Queue) -> Result<()> {
+        handle::parse(Kind::Queue, self.tag, queue.handle().raw()).map(|_| ())
+    }
+
     /// Destroys a queue. When this returns, the queue's callback has ended and will not run again (also if called
     /// inside another queue's callback). The queue's notifications wait for the next queue that takes notifications;
     /// its other events are dropped. BUSY while transfers have yet to report to the queue, and inside its own callback.

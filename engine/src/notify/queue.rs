@@ -124,8 +124,11 @@ impl Queue {
             return Err(Error::new(Status::Stale, "the queue has been destroyed"));
         }
         if inner.reserved + inner.pending_reserved >= self.capacity {
-            let capacity = self.capacity;
-            let text = format!("the queue's room for {capacity} transfers and connects is taken (capacity)");
+            let (capacity, open, over) = (self.capacity, inner.reserved, inner.pending_reserved);
+            let text = format!(
+                "the queue is full: {capacity} of {capacity} places are taken by transfers and connects that are in \
+                 progress ({open}) or wait to be drained ({over}): drain it, or create it with a larger capacity"
+            );
             return Err(Error::new(Status::Limit, text));
         }
         inner.reserved += 1;

@@ -7,6 +7,7 @@ use crate::command::Command;
 use crate::complete::position::Place;
 use crate::complete::transfer::Strike;
 use crate::complete::{Fence, Transfer};
+use crate::status::Status;
 use crate::sys::atomic::Ordering;
 use crate::types::Monotonic;
 use std::sync::Arc;
@@ -30,6 +31,9 @@ impl Peer {
             if transfer.position.place() == Place::New {
                 // `submit` has not queued the transfer yet. It will see the strike.
                 return true;
+            }
+            if let Some(awaited) = outbox.awaited(transfer).filter(|_| strike.status == Status::Timeout) {
+                transfer.note_awaited(awaited);
             }
             (outbox.drop_unposted(transfer), outbox.drop_notification(transfer), outbox.has_doomed())
         };

@@ -81,8 +81,8 @@ fn silence() {
 
     let begun = Instant::now();
     let error = a.connect("one.example:7000", Some(SHORT)).unwrap_err();
-    let expected = "TIMEOUT: one.example:7000: no name server has answered in time";
-    assert_eq!(error.to_string(), expected);
+    let expected = "TIMEOUT: one.example:7000: no name server has answered within ";
+    assert!(error.to_string().starts_with(expected), "{error}");
     assert!(begun.elapsed() >= SHORT && begun.elapsed() < SOON, "{:?}", begun.elapsed());
 
     // Many more names than are looked up at one time; the first is one whose look-up runs already.
@@ -104,8 +104,7 @@ fn silence() {
         let EventBody::PeerConnect { user_data, status, why, .. } = &event.body else { panic!("{event:?}") };
         assert_eq!(*status, Status::Timeout);
         let has_begun = *user_data < LOOK_UPS_MAX as u64;
-        let expected =
-            if has_begun { "no name server has answered in time" } else { "has not begun in time" };
+        let expected = if has_begun { "no name server has answered within" } else { "has not begun within" };
         assert!(why.contains(expected), "{user_data}: {why}");
     }
 

@@ -88,9 +88,9 @@ pub struct ferry_kv_tensor {
     pub element_bytes: u32,
     /// Address of the first element, in this process.
     pub address: u64,
-    /// What each dimension counts, from the outermost: the words block, pair, token, head and element, each at most once,
-    /// for example "block pair token head element". A dimension without its word has size 1; block and element are
-    /// needed.
+    /// What each dimension counts, from the outermost: the words block, pair, token, head and element, each at most
+    /// once, for example "block pair token head element". A dimension without its word has size 1; block and element
+    /// are needed.
     pub order: *const c_char,
     /// Length of shape and of strides; as many as order has words.
     pub dimension_count: u64,
@@ -105,12 +105,12 @@ unsafe impl Versioned for ferry_kv_tensor {
     const SIZE_MIN: usize = 48;
 }
 
-/// Places a layer in a tensor: sets pairs, elements, element_bytes, address, blocks and the five strides. The caller sets
-/// name, group and stage. heads stays as it is if it is not 0; otherwise it becomes the tensor's heads times tp_size,
-/// which is right unless heads are replicated. The call reads the ranks and groups of `desc`, not its layers.
+/// Places a layer in a tensor: sets pairs, elements, element_bytes, address, blocks and the five strides. The caller
+/// sets name, group and stage. heads stays as it is if it is not 0; otherwise it becomes the tensor's heads times
+/// tp_size, which is right unless heads are replicated. The call reads the ranks and groups of `desc`, not its layers.
 ///
-/// FERRY_ERR_INVALID: order does not fit the tensor, or the tensor does not fit block_tokens or heads; the message names
-/// the dimension. ferry_kv_layout_new checks the rest of the layer.
+/// FERRY_ERR_INVALID: order does not fit the tensor, or the tensor does not fit block_tokens or heads; the message
+/// names the dimension. ferry_kv_layout_new checks the rest of the layer.
 #[no_mangle]
 pub unsafe extern "C" fn ferry_kv_layer_of(
     desc: *const ferry_kv_layout_desc,

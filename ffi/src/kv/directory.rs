@@ -195,7 +195,7 @@ pub unsafe extern "C" fn ferry_directory_connect(
 }
 
 /// Lists the entries whose names begin with `prefix`, in order of the names; "" lists all. Returns lists as
-/// ferry_config_settings does.
+/// ferry_config_settings does. FERRY_ERR_INVALID: no name can begin with `prefix`.
 #[no_mangle]
 pub unsafe extern "C" fn ferry_directory_list(
     directory: *const ferry_directory,

@@ -35,8 +35,8 @@ pub unsafe extern "C" fn ferry_kv_id_new(out_id: *mut ferry_kv_id, error: *mut f
 }
 
 /// Writes an id as 32 hexadecimal digits, for the message that carries the id to another process. `buffer` has room for
-/// FERRY_KV_ID_TEXT_BYTES; `capacity` is its size. Keep the text out of logs: anyone who knows an id may take its offer.
-/// FERRY_ERR_LIMIT: the buffer is smaller.
+/// FERRY_KV_ID_TEXT_BYTES; `capacity` is its size. Keep the text out of logs: anyone who knows an id may take its
+/// offer. FERRY_ERR_LIMIT: the buffer is smaller.
 #[no_mangle]
 pub unsafe extern "C" fn ferry_kv_id_format(
     id: *const ferry_kv_id,

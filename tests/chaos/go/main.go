@@ -202,15 +202,15 @@ func (n *node) submit(words []string) {
 		delete(n.transfers, id)
 		n.mu.Unlock()
 		tell("final %d %s %s %s %s %s", id, states[result.State], statusOf(err), fences[result.Fence],
-			deliveries[result.Notification], result.Transport)
+			deliveries[result.Notification], strings.ToLower(result.Transport.String()))
 	}()
 }
 
 // The names that Rust's types print.
 var (
-	states     = map[ferry.State]string{ferry.Done: "Done", ferry.Failed: "Failed", ferry.Cancelled: "Cancelled", ferry.TimedOut: "TimedOut"}
-	fences     = map[ferry.Fence]string{0: "?", ferry.Confirmed: "Confirmed", ferry.Dead: "Dead", ferry.Lease: "Lease"}
-	deliveries = map[ferry.Delivery]string{ferry.NoNotification: "None", ferry.Delivered: "Delivered", ferry.NotSent: "NotSent", ferry.Unknown: "Unknown"}
+	states     = map[ferry.State]string{ferry.StateDone: "Done", ferry.StateFailed: "Failed", ferry.StateCancelled: "Cancelled", ferry.StateTimedOut: "TimedOut"}
+	fences     = map[ferry.Fence]string{0: "?", ferry.FenceConfirmed: "Confirmed", ferry.FenceDead: "Dead", ferry.FenceLease: "Lease"}
+	deliveries = map[ferry.Notification]string{ferry.NotificationNone: "None", ferry.NotificationDelivered: "Delivered", ferry.NotificationNotSent: "NotSent", ferry.NotificationUnknown: "Unknown"}
 )
 
 func limit(what string, more int64) {
@@ -229,8 +229,8 @@ func (n *node) close() {
 		after()
 		tell("%s %d %s", word, took.Milliseconds(), outcome(err))
 	}
-	timed("unregistered", 5*time.Second, n.memory.Free, func() {})
-	timed("closed", 10*time.Second, n.engine.Shutdown, func() {
+	timed("unregistered", 5*time.Second, n.memory.CloseContext, func() {})
+	timed("closed", 10*time.Second, n.engine.CloseContext, func() {
 		n.over()
 		n.waits.Wait()
 	})
@@ -270,7 +270,12 @@ func main() {
 	n.waits.Add(1)
 	go func() {
 		defer n.waits.Done()
-		_ = queue.Each(ctx, n.take)
+		for event, err := range queue.Events(ctx) {
+			if err != nil {
+				return
+			}
+			n.take(event)
+		}
 	}()
 	tell("opened %d %s", memory.Region(), engine.Address())
 	for {

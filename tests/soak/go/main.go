@@ -167,7 +167,12 @@ func run() error {
 	over := make(chan struct{})
 	go func() {
 		defer close(over)
-		_ = queue.Each(ctx, func(event ferry.Event) { check(soak.Bytes(), event) })
+		for event, err := range queue.Events(ctx) {
+			if err != nil {
+				return
+			}
+			check(soak.Bytes(), event)
+		}
 	}()
 	fmt.Println("ADDRESS", engine.Address())
 	for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {

@@ -72,9 +72,9 @@ func check(cache *ferry.Memory, layer int, whose string) error {
 }
 
 // both returns the places of the layers, here and in the peer's cache.
-func both(peer ferry.Peer, cache *ferry.Memory) (ferry.Layers, error) {
+func both(peer ferry.Peer, cache *ferry.Memory) (ferry.UniformBlocks, error) {
 	remote, err := peer.Region("kv")
-	return ferry.Layers{LocalBase: cache.Address(), RemoteBase: remote.Address, RemoteRegion: remote.Region,
+	return ferry.UniformBlocks{LocalBase: cache.Address(), RemoteBase: remote.Address, RemoteRegion: remote.Region,
 		LayerBytes: layerBytes, BlockBytes: blockBytes, Blocks: blocks}, err
 }
 
@@ -127,7 +127,7 @@ func pull(ctx context.Context, engine *ferry.Engine, worker ferry.Peer) error {
 		return err
 	}
 	all.Count = layers
-	transfer, err := worker.SubmitLayers(ferry.Read, &all, nil)
+	transfer, err := worker.SubmitUniform(ferry.Read, &all, nil)
 	if err == nil {
 		_, err = transfer.Wait(ctx)
 	}
@@ -157,7 +157,7 @@ func prefill(ctx context.Context, engine *ferry.Engine, cache *ferry.Memory, add
 	for one.Count = 1; one.First < layers; one.First++ {
 		copy(cache.Bytes()[one.First*layerBytes:], content(one.First)) // the model's work
 		told := []byte("layer " + strconv.Itoa(one.First))
-		push, err := peer.SubmitLayers(ferry.Write, &one, &ferry.TransferOptions{Notify: told})
+		push, err := peer.SubmitUniform(ferry.Write, &one, &ferry.TransferOptions{Notify: told})
 		if err != nil {
 			return err
 		}

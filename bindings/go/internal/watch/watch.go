@@ -4,9 +4,12 @@ package watch
 import (
 	"context"
 	"errors"
+	"iter"
 	"os"
 	"syscall"
 	"time"
+
+	"ferry/internal/bridge"
 )
 
 // A Watch parks a goroutine on an eventfd. It watches a duplicate, so that Go and ferry each close their own. It never
@@ -92,3 +95,21 @@ func (s *Source) Next(ctx context.Context, take func() bool) error {
 
 // Close ends every Next: the goroutine that watches returns, and so does each one that gets the turn after it.
 func (s *Source) Close() { s.watch.Close() }
+
+// Each has the results of next, one after the other; the last is its first error, or the end of the context.
+func Each[T any](ctx context.Context, next func(context.Context) (T, error)) iter.Seq2[T, error] {
+	return func(yield func(T, error) bool) {
+		for {
+			var result T
+			err := ctx.Err()
+			if err != nil {
+				err = bridge.Ended("events", err)
+			} else {
+				result, err = next(ctx)
+			}
+			if !yield(result, err) || err != nil {
+				return
+			}
+		}
+	}
+}

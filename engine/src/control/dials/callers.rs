@@ -7,8 +7,8 @@ use crate::sys::map::HashMap;
 use crate::types::{Monotonic, PeerId};
 use std::collections::BTreeSet;
 
-/// The text for a wait that ends without an answer, unless `tell` has set another.
-pub const UNANSWERED: &str = "no answer in time";
+/// The text for a wait that ends without an answer, unless `tell` has set another. `connect` adds the time.
+pub const UNANSWERED: &str = "no answer";
 
 struct Caller {
     address: String,
@@ -96,7 +96,7 @@ mod tests {
         callers.answer(other.0, Ok(PeerId::from_raw(7)));
         callers.expire(at(49));
         let error = early.1.wait(Some(Duration::ZERO), "").unwrap_err();
-        assert_eq!((error.status, error.message.as_str()), (Status::Timeout, "there:1: no answer in time"));
+        assert_eq!((error.status, error.message.as_str()), (Status::Timeout, "there:1: no answer"));
         assert_eq!(other.1.wait(Some(Duration::ZERO), "").unwrap(), PeerId::from_raw(7));
         callers.fail(vec![early.0, late.0], &Error::new(Status::Refused, "no"));
         assert_eq!(late.1.wait(Some(Duration::ZERO), "").unwrap_err().status, Status::Refused);

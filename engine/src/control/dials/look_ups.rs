@@ -15,9 +15,8 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, Weak};
 
-const ASKED: &str = "no name server has answered in time";
-const QUEUED: &str =
-    "the look-up of the name has not begun in time, because name servers leave others unanswered";
+const ASKED: &str = "no name server has answered";
+const QUEUED: &str = "name servers leave others unanswered, so the look-up of the name has not begun";
 /// The list of look-ups that have not begun is not searched for abandoned entries while it is this short.
 const QUEUE_SHORT: usize = 64;
 

@@ -2,9 +2,11 @@
 //! more. Each call does a bounded part of it, for `Peer::sweep`.
 
 use super::{Outbox, Spot};
-use crate::complete::transfer::Strike;
+use crate::complete::position::Place;
+use crate::complete::transfer::{Awaited, Strike};
 use crate::complete::Transfer;
 use crate::status::Status;
+use crate::sys::atomic::Ordering;
 use crate::types::{Monotonic, Transport};
 use std::ops::Bound;
 use std::sync::Arc;
@@ -52,6 +54,18 @@ impl Outbox {
             }
         }
         Some(Stray { after: Some(spot), ..at })
+    }
+
+    /// Returns what a transfer waits for besides its path.
+    pub fn awaited(&self, transfer: &Transfer) -> Option<Awaited> {
+        let number = transfer.notify_sequence.load(Ordering::Relaxed);
+        match transfer.position.place() {
+            Place::Behind => Some(Awaited::Turn),
+            Place::Out if transfer.awaits_notification() && !self.notifications.is_granted(number) => {
+                Some(Awaited::Credit)
+            }
+            _ => None,
+        }
     }
 
     /// Returns whether transfers have no path that may carry them.

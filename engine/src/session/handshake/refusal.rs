@@ -104,7 +104,7 @@ impl HandshakeError {
 
     /// Returns the error for an end that does not speak this protocol. Nothing is sent to such an end.
     pub(super) fn not_ferry() -> HandshakeError {
-        Error::new(Status::NotFerry, "the other end is not a ferry engine").into()
+        Error::new(Status::NotFerry, "something listens there but does not speak ferry").into()
     }
 
     /// Puts `output` before the refusal.
