@@ -301,8 +301,10 @@ def test_abort(two: Two) -> None:
     two.producer.cache.cancel_offer(id)
     aborted = two.producer.end(id)
     assert (aborted.kind, aborted.status) == (kv.CANCELLED, ferry.Status.CANCELLED)
+    assert (aborted.peer, aborted.rank) == (None, None)
     failed = two.consumer.end(id)
     assert failed.kind is kv.FAILED and failed.status != ferry.Status.OK and failed.message
+    assert (failed.peer, failed.rank) == (two.peers[0], 0)
     with pytest.raises(ferry.StaleError):
         two.producer.cache.cancel_offer(id)
     with pytest.raises(ferry.StaleError):

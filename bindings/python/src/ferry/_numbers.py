@@ -29,8 +29,8 @@ def number(kind: type[Kind], value: int) -> Kind:
 
 def described(event: Any) -> str:
     """Returns an event, a named tuple, as a text with the fields that are set."""
-    names = (name for name, value in event._asdict().items() if name != "kind" and value)
-    said = (f", {name} {_shown(name, getattr(event, name))}" for name in names)
+    fields = list(event._asdict().items())[1:]
+    said = [f", {name} {_shown(name, it)}" for name, it in fields if it or (name == "rank" and it == 0)]
     return f"<{type(event).__module__}.Event {event.kind.name}{''.join(said)}>"
 
 

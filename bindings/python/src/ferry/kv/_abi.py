@@ -12,6 +12,7 @@ from typing import NamedTuple
 from .._abi import declare, library
 
 ALL_LAYERS = 2**32 - 1
+NO_RANK = 2**32 - 1
 TAKE_LAYERS = 1
 MARK_COMPUTE = 1
 
@@ -214,6 +215,9 @@ class CCacheEvent(ctypes.Structure):
         ("untrusted_count", c_uint64),
         ("message", c_void_p),
         ("message_length", c_uint64),
+        ("peer", c_uint64),
+        ("rank", c_uint32),
+        ("reserved", c_uint32),
     ]
 
 

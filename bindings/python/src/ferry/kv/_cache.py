@@ -19,6 +19,7 @@ from .._errors import Error, Status, call, invalid, items_of, member, nanosecond
 from .._waits import TURN_NS, in_turns
 from ._abi import (
     ALL_LAYERS,
+    NO_RANK,
     TAKE_LAYERS,
     CCacheEvent,
     CCacheOptions,
@@ -354,16 +355,16 @@ class Cache:
         if self._kept and self._engine._process == os.getpid():
             with suppress(IndexError):  # Another thread has taken it.
                 return self._kept.popleft()
-        found = CCacheEvent(struct_size=sizeof(CCacheEvent))
+        found = CCacheEvent(struct_size=sizeof(CCacheEvent), rank=NO_RANK)
         try:
             status = call(function, self._handle.pointer, *timeout_ns, addressof(found))
         except BaseException:
             if found.kind != 0:
                 # A signal handler has raised after the call, which has taken an event.
-                self._kept.append(event_of(found))
+                self._kept.append(event_of(found, self._engine))
                 self._waiters.wake()
             raise
-        return event_of(found) if status == Status.OK else None
+        return event_of(found, self._engine) if status == Status.OK else None
 
     def _peers(self, peers: Sequence[Peer], name: str) -> ctypes.Array[c_uint64]:
         for at, peer in enumerate(items_of(peers, name, " of peers")):
