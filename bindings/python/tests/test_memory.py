@@ -115,6 +115,17 @@ def test_an_interrupted_registration_holds_what_peers_can_reach(pair: Pair) -> N
             buffer.extend(b"x")
 
 
+def test_an_interrupted_close_can_be_called_again(pair: Pair) -> None:
+    buffer = bytearray(64)
+    region, memory = pair.source.register(buffer), pair.source.alloc(64)
+    for end in (region.close, memory.close):
+        with interrupted("ferry_region_unregister"):
+            end()
+        end()
+    buffer.extend(b"x")
+    assert not is_mapped(memory.address)
+
+
 def test_many_regions_at_once(pair: Pair) -> None:
     regions = pair.source.register_many([bytearray(64) for _ in range(10)])
     assert len({region.handle for region in regions}) == 10

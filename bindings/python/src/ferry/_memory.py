@@ -41,8 +41,10 @@ class Region:
         the region is closed for new work; call again.
         """
         what = self._engine._pointer, self.handle
-        with suppress(ClosedError, StaleError):
-            in_turns(timeout, lambda turn: call(library.ferry_region_unregister, *what, turn))
+        with suppress(ClosedError):
+            # STALE: the region was unregistered before, and its pin may be left by a signal's handler.
+            with suppress(StaleError):
+                in_turns(timeout, lambda turn: call(library.ferry_region_unregister, *what, turn))
             pin = self._engine._pins.pop(self.handle, None)
             if pin is not None:
                 pin.release()
