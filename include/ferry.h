@@ -420,7 +420,7 @@ ferry_status ferry_region_register_batch(ferry_engine *engine,
 /// Waits while the region is in use, and until connected peers have given up its RDMA keys. FERRY_ERR_BUSY with a
 /// timeout of 0: the region cannot be unregistered at once, and nothing has changed. FERRY_ERR_BUSY with a longer
 /// timeout: the region is still in use, but closed for new work; call again. FERRY_ERR_STALE: the region was
-/// unregistered before. FERRY_ERR_INVALID: the memory is from ferry_memory_alloc; use ferry_memory_free.
+/// unregistered before. Memory of ferry_memory_alloc stays mapped until ferry_memory_free.
 ferry_status ferry_region_unregister(ferry_engine *engine,
                                      ferry_region region,
                                      uint64_t timeout_ns,
@@ -442,8 +442,8 @@ ferry_status ferry_memory_alloc(ferry_engine *engine,
                                 ferry_region *out_region,
                                 ferry_error *error);
 
-/// Unregisters memory of ferry_memory_alloc and unmaps it. Waits and fails as ferry_region_unregister does.
-/// FERRY_ERR_INVALID: ferry did not allocate the region.
+/// Unregisters memory of ferry_memory_alloc, unless that was done before, and unmaps it. Waits and fails as
+/// ferry_region_unregister does. FERRY_ERR_INVALID: ferry did not allocate the region.
 ferry_status ferry_memory_free(ferry_engine *engine,
                                ferry_region region,
                                uint64_t timeout_ns,

@@ -20,7 +20,7 @@ pub struct Allocations {
 
 enum Allocation {
     Held(Memory),
-    /// A call is freeing this memory; the entry becomes `Held` again if the call fails.
+    /// A call is freeing or unregistering this memory; the entry becomes `Held` again unless the memory is freed.
     Freeing,
 }
 
@@ -28,10 +28,6 @@ impl Allocations {
     fn lock(&self) -> MutexGuard<'_, Map> {
         // No code panics between two changes of the map.
         self.map.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub fn has(&self, region: ferry_region) -> bool {
-        self.lock().contains_key(&region)
     }
 
     pub fn add(&self, memory: Memory) -> Result<()> {
@@ -54,6 +50,14 @@ impl Allocations {
                 Err(error)
             }
         }
+    }
+
+    /// Unregisters the memory, which stays mapped until `free`. Returns false as `free` does.
+    pub fn unregister(&self, region: ferry_region, timeout: Option<Duration>) -> Result<bool> {
+        let Some((memory, left)) = self.take(region, timeout)? else { return Ok(false) };
+        let turn = Turn { allocations: self, region, kept: Some(memory) };
+        turn.kept.as_ref().map_or(Ok(()), |memory| memory.unregister(left))?;
+        Ok(true)
     }
 
     /// Returns the memory, whose entry is `Freeing` from now on, and what is left of the timeout.

@@ -167,7 +167,7 @@ pub unsafe extern "C" fn ferry_region_register_batch(
 /// Waits while the region is in use, and until connected peers have given up its RDMA keys. FERRY_ERR_BUSY with a
 /// timeout of 0: the region cannot be unregistered at once, and nothing has changed. FERRY_ERR_BUSY with a longer
 /// timeout: the region is still in use, but closed for new work; call again. FERRY_ERR_STALE: the region was
-/// unregistered before. FERRY_ERR_INVALID: the memory is from ferry_memory_alloc; use ferry_memory_free.
+/// unregistered before. Memory of ferry_memory_alloc stays mapped until ferry_memory_free.
 #[no_mangle]
 pub unsafe extern "C" fn ferry_region_unregister(
     engine: *mut ferry_engine,
@@ -179,8 +179,8 @@ pub unsafe extern "C" fn ferry_region_unregister(
     unsafe {
         call(error, || {
             let engine = ferry_engine::blocking(engine, timeout_ns)?;
-            if engine.allocations.has(region) {
-                return Err(Error::invalid("region is memory that ferry allocated; use ferry_memory_free"));
+            if engine.allocations.unregister(region, timeout(timeout_ns))? {
+                return Ok(());
             }
             engine.engine.unregister(RegionId::from_raw(region), timeout(timeout_ns))
         })
@@ -221,8 +221,8 @@ pub unsafe extern "C" fn ferry_memory_alloc(
     }
 }
 
-/// Unregisters memory of ferry_memory_alloc and unmaps it. Waits and fails as ferry_region_unregister does.
-/// FERRY_ERR_INVALID: ferry did not allocate the region.
+/// Unregisters memory of ferry_memory_alloc, unless that was done before, and unmaps it. Waits and fails as
+/// ferry_region_unregister does. FERRY_ERR_INVALID: ferry did not allocate the region.
 #[no_mangle]
 pub unsafe extern "C" fn ferry_memory_free(
     engine: *mut ferry_engine,

@@ -130,7 +130,7 @@ def strike(point: str, pid: int, how: str, note: str) -> None:
 
     def struck_ready(self: Any, id: bytes, tokens: int, layers: Any = None) -> None:
         until = time.monotonic() + 20
-        while self.status(id).takers == 0 and time.monotonic() < until:
+        while self.state(id).takers == 0 and time.monotonic() < until:
             time.sleep(0.001)
         # A layer of vLLM is two of ferry.
         if point == "granted" or (layers is not None and layers[0] == 6):
@@ -139,7 +139,7 @@ def strike(point: str, pid: int, how: str, note: str) -> None:
 
     def struck_seal(self: Any, id: bytes, tokens: int) -> None:
         until = time.monotonic() + 20
-        while self.status(id).takers == 0 and time.monotonic() < until:
+        while self.state(id).takers == 0 and time.monotonic() < until:
             time.sleep(0.001)
         seal(self, id, tokens)
         hit()

@@ -44,7 +44,9 @@ def decode() -> None:
                 prefill = None
         assert prefill and layers == LAYERS, f"{layers} layers of {LAYERS} have come"
         with engine.alloc(LAYERS * LAYER_BYTES) as copy:
-            both = ferry.Layers(copy, prefill.region("kv"), layer_bytes=LAYER_BYTES, block_bytes=BLOCK_BYTES)
+            both = ferry.UniformBlocks(
+                copy, prefill.region("kv"), layer_bytes=LAYER_BYTES, block_bytes=BLOCK_BYTES
+            )
             prefill.submit_read_blocks(both.blocks(range(LAYERS), BLOCKS)).wait()
             for layer in range(LAYERS):
                 check(copy, layer, "pulled")
@@ -56,7 +58,7 @@ def prefill(address: str, dies_in: int) -> None:
     with ferry.Engine() as engine, engine.alloc(LAYERS * LAYER_BYTES, name="kv") as cache:
         queue = engine.queue(notifications=True)
         peer = engine.connect(address, timeout=10)
-        both = ferry.Layers(cache, peer.region("kv"), layer_bytes=LAYER_BYTES, block_bytes=BLOCK_BYTES)
+        both = ferry.UniformBlocks(cache, peer.region("kv"), layer_bytes=LAYER_BYTES, block_bytes=BLOCK_BYTES)
         pushes = []
         for layer in range(LAYERS):
             cache.view[layer * LAYER_BYTES : (layer + 1) * LAYER_BYTES] = content(layer)  # the model's work

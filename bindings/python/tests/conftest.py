@@ -81,7 +81,7 @@ class Long(NamedTuple):
 
     def cancelled(self) -> int:
         """Returns how many transfers were cancelled; they are counted before they are final."""
-        return self.source.stats()["transfers_cancelled"]
+        return self.source.stats().transfers_cancelled
 
 
 @pytest.fixture

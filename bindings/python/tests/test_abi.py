@@ -43,15 +43,16 @@ STRUCTS = {
     "ferry_request_result": _abi.CRequestResult,
     "ferry_result": _abi.CResult,
     "ferry_blocks": _abi.CBlocks,
-    "ferry_uniform_blocks": _abi.CLayers,
+    "ferry_uniform_blocks": _abi.CUniformBlocks,
     "ferry_event": _abi.CEvent,
     "ferry_stats": _abi.CStats,
     "ferry_setting_info": _abi.CSetting,
     "ferry_kv_group": kv_abi.CGroup,
     "ferry_kv_layer": kv_abi.CLayer,
+    "ferry_kv_tensor": kv_abi.CTensor,
     "ferry_kv_layout_desc": kv_abi.CLayoutDesc,
     "ferry_kv_layout_info": kv_abi.CLayoutInfo,
-    "ferry_kv_block_pairs": kv_abi.CPairedBlocks,
+    "ferry_kv_block_pairs": kv_abi.CBlockPairs,
     "ferry_kv_part": kv_abi.CPart,
     "ferry_kv_move": kv_abi.CMove,
     "ferry_kv_id": kv_abi.CId,
@@ -63,7 +64,7 @@ STRUCTS = {
     "ferry_kv_block": kv_abi.CBlock,
     "ferry_kv_event": kv_abi.CCacheEvent,
     "ferry_kv_state": kv_abi.CState,
-    "ferry_kv_stats": kv_abi.CMetrics,
+    "ferry_kv_stats": kv_abi.CStats,
     "ferry_kv_timeline_entry": kv_abi.CEntry,
     "ferry_directory_options": _abi.CDirectoryOptions,
     "ferry_directory_entry": _abi.CDirectoryEntry,
@@ -186,8 +187,9 @@ def test_functions_have_the_header_s_parameters() -> None:
         theirs = letters(functions.pop(name))
         assert theirs == (ours + "p" if name in fallible else ours), name
     # The package does without these: nothing calls back into the interpreter from ferry's threads, a caller
-    # that waits need not try, each queue has a channel, and waits are made in turns.
-    assert set(functions) == {"queue_callback", "transfer_try", "queue_create", "write", "read", "notify"}
+    # that waits need not try, each queue has a channel, waits are made in turns, and bytes have hex().
+    others = {"queue_callback", "transfer_try", "queue_create", "write", "read", "notify", "kv_id_format"}
+    assert set(functions) == others
 
 
 def test_names_and_classes_of_statuses() -> None:

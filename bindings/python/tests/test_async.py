@@ -100,10 +100,10 @@ def test_a_cancelled_task_ends_when_the_memory_is_free() -> None:
 
         async def main() -> None:
             # On a busy machine the transfer may end before it is cancelled.
-            while source.stats()["transfers_cancelled"] < 5:
-                sent = source.stats()["send_calls"]
+            while source.stats().transfers_cancelled < 5:
+                sent = source.stats().send_calls
                 task = asyncio.create_task(work())
-                while source.stats()["send_calls"] < sent + 10 and not task.done():
+                while source.stats().send_calls < sent + 10 and not task.done():
                     await asyncio.sleep(0)
                 while not task.done():
                     task.cancel()
@@ -222,7 +222,7 @@ def test_destroying_a_queue_ends_the_waits() -> None:
             queue = target.queue(notifications=True)
             task = asyncio.create_task(queue.next())
             await asyncio.sleep(0)
-            queue.destroy()
+            queue.close()
             with pytest.raises(ferry.StaleError):
                 await task
 
@@ -239,11 +239,11 @@ def test_a_queue_that_cannot_be_destroyed_yet_goes_on(silent: Pair) -> None:
         task = asyncio.create_task(transfer.wait_async())
         await asyncio.sleep(0)
         with pytest.raises(ferry.BusyError):
-            queue.destroy()
+            queue.close()
         transfer.cancel()
         with pytest.raises(ferry.CancelledError):
             await task
-        queue.destroy()
+        queue.close()
 
     run(main())
     blocker.cancel()

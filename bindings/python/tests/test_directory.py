@@ -33,7 +33,7 @@ def test_a_list_and_a_file_name_peers(tmp_path: Path) -> None:
                 assert directory.connect("a", timeout=20).info().address == peer.address
                 assert directory.poll() is None
                 directory.register("a")
-                status = directory.status
+                status = directory.info()
                 assert status.is_connected and status.entries == 1 and status.why == ""
                 with pytest.raises(ferry.UnreachableError, match="no b"):
                     directory.connect("b")
@@ -60,7 +60,7 @@ def test_wrong_arguments_are_named() -> None:
         with pytest.raises(ferry.InvalidError, match="ttl"):
             ferry.Directory(own, "static:", ttl=0)
         with pytest.raises(ferry.InvalidError, match="timeout"):
-            ferry.Directory(own, "static:", timeout=0)
+            ferry.Directory(own, "static:", timeout=-1)
         with pytest.raises(ferry.InvalidError, match=r"options\.password"):
             ferry.Directory(own, "static:", user="u")
         with pytest.raises(ferry.InvalidError, match=r"options\.ca_file"):
@@ -74,7 +74,7 @@ def test_wrong_arguments_are_named() -> None:
             ferry.Directory(own, "etcd:http://127.0.0.1:1", timeout=0.2)
         assert time.monotonic() - began >= 0.2
         with ferry.Directory(own, "etcd:http://127.0.0.1:1", wait=False) as directory:
-            assert not directory.status.is_connected
+            assert not directory.info().is_connected
             with pytest.raises(TypeError):
                 pickle.dumps(directory)
 
@@ -116,7 +116,7 @@ def test_names_in_etcd_come_and_go(etcd: str) -> None:
             entry = finder.lookup("prefill/0")
             assert change.entry == entry
             assert (entry.engine_id, entry.incarnation) == (info.engine_id, info.incarnation)
-            assert (names.status.names, names.status.names_published) == (1, 1)
+            assert (names.info().names, names.info().names_published) == (1, 1)
             names.unregister("prefill/0", timeout=30)
             assert select.select([finder], [], [], 30)[0]
             assert finder.poll() == ferry.DirectoryChange(ferry.ChangeKind.REMOVED, entry)

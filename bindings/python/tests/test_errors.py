@@ -233,7 +233,7 @@ def test_knowing(pair: Pair) -> None:
     paths = {path.transport: path for path in pair.peer.paths()}
     assert sum(path.chosen for path in paths.values()) == 1 and all(path.why for path in paths.values())
     pair.peer.write([pair.request()], transports=[ferry.Transport.TCP])
-    assert pair.source.stats()["bytes_written"] == LENGTH
+    assert pair.source.stats().bytes_written == LENGTH
     assert "ferry_transfers_done" in pair.source.metrics()
     assert ferry.version().startswith("0.")
     assert "DONE" in repr(pair.peer.write([pair.request()]))

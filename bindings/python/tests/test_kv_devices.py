@@ -203,7 +203,7 @@ def test_work_that_fails_fails_the_offer(ends: Ends) -> None:
 def test_an_offer_that_ends_waits_for_no_event(ends: Ends) -> None:
     producer, id = ends.producer, ends.begin()
     producer.cache.ready_after(id, TOKENS, producer.streams[0].record())
-    producer.cache.abort(id)
+    producer.cache.cancel_offer(id)
     assert producer.end(id).kind is kv.CANCELLED
     assert ends.consumer.end(id).kind is kv.FAILED
 

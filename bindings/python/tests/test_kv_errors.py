@@ -53,9 +53,10 @@ def test_open() -> None:
         tensors = Tensors(buffer)
         with kv.Cache(engine, tensors.layout, [small, region], silence_ms=500) as again:
             again.offer(kv.new_id(), [1, 2])
-            assert repr(again).startswith("<ferry.kv.Cache at 0x")
+            assert repr(again) == "<ferry.kv.Cache of rank 0 of 1, 1 offers, 0 takes>"
             with pytest.raises(TypeError, match="cannot be pickled"):
                 pickle.dumps(again)
+        assert repr(again) == "<ferry.kv.Cache of rank 0 of 1, 0 offers, 0 takes, closed>"
         with pytest.raises(ferry.ClosedError, match="the cache is closed"):
             again.offer(kv.new_id(), [1, 2])
         layout.close()
@@ -77,8 +78,8 @@ BAD_BLOCKS: list[tuple[Any, str]] = [
     (7, "blocks must be block ids, not 7"),
     (None, "blocks must be block ids, not None"),
     ([[1], [2]], "group"),
-    (kv.Blocks([1], first_token=8), "first_token|first token"),
-    (kv.Blocks([1], first_token=-1), "blocks.first_token must be 0 to"),
+    (kv.BlockList([1], first_token=8), "first_token|first token"),
+    (kv.BlockList([1], first_token=-1), "blocks.first_token must be 0 to"),
     (np.array([[1, 2]], np.float32), "one-dimensional, contiguous"),
 ]
 
@@ -91,12 +92,12 @@ def test_blocks(two: tuple[Rank, list[ferry.Peer]], blocks: Any, names: str) -> 
         rank.cache.offer(id, blocks)
     with pytest.raises(ferry.InvalidError, match=names):
         rank.cache.take(id, peers, blocks, 1)
-    assert rank.cache.status(id).kind is kv.StateKind.UNKNOWN
-    if not isinstance(blocks, kv.Blocks):
+    assert rank.cache.state(id).kind is kv.StateKind.UNKNOWN
+    if not isinstance(blocks, kv.BlockList):
         rank.cache.offer(id, [])
         with pytest.raises(ferry.InvalidError, match=names):
             rank.cache.extend(id, blocks)
-        rank.cache.abort(id)
+        rank.cache.cancel_offer(id)
         assert rank.end(id).kind is kv.CANCELLED
 
 
@@ -122,8 +123,8 @@ BAD_CALLS: list[tuple[Call, str]] = [
     (lambda cache, peers: cache.take(ID, peers, [1], 2**64), "tokens must be 0 to"),
     (lambda cache, peers: cache.take(ID, peers, [1], 8, skip_tokens=9), "skip"),
     (lambda cache, peers: cache.take(ID, peers, [1], 8, skip_tokens=-9), "skip_tokens"),
-    (lambda cache, peers: cache.take(ID, peers, [1], 8, mode=3), "mode is 3"),
-    (lambda cache, peers: cache.take(ID, peers, [1], 8, mode=-1), "mode must be 0 to"),
+    (lambda cache, peers: cache.take(ID, peers, [1], 8, mode=3), "mode: one of AUTO, PULL, PUSH .*not 3"),
+    (lambda cache, peers: cache.take(ID, peers, [1], 8, mode=-1), "mode: one of AUTO, PULL, PUSH .*not -1"),
     (lambda cache, peers: cache.take(ID, peers, [1], 8, taker=-1), "taker must be 0 to"),
     (lambda cache, peers: cache.take(ID, peers, [1], 8, taker=1.0), "taker must be an integer"),  # type: ignore[arg-type]
     (lambda cache, peers: cache.take(ID, peers, [1], 8, deadline=-1), "deadline"),
@@ -136,10 +137,10 @@ BAD_CALLS: list[tuple[Call, str]] = [
     (lambda cache, peers: cache.ready(ID, 8, (0, 2**32)), r"layers\[1\]"),
     (lambda cache, peers: cache.seal(ID, 8), "id"),
     (lambda cache, peers: cache.seal(ID, 2**64), "tokens must be 0 to"),
-    (lambda cache, peers: cache.abort(ID), "id"),
-    (lambda cache, peers: cache.cancel(ID), "id"),
+    (lambda cache, peers: cache.cancel_offer(ID), "id"),
+    (lambda cache, peers: cache.cancel_take(ID), "id"),
     (lambda cache, peers: cache.reclaim(-1), "blocks must be 0 to"),
-    (lambda cache, peers: cache.status(b""), "id must be 16 bytes"),
+    (lambda cache, peers: cache.state(b""), "id must be 16 bytes"),
     (lambda cache, peers: cache.close(-1), "timeout"),
 ]
 
@@ -150,7 +151,7 @@ def test_calls(two: tuple[Rank, list[ferry.Peer]], at: int) -> None:
     use, names = BAD_CALLS[at]
     with pytest.raises(ferry.InvalidError, match=names):
         use(rank.cache, peers)
-    assert rank.cache.status(ID).kind is kv.StateKind.UNKNOWN
+    assert rank.cache.state(ID).kind is kv.StateKind.UNKNOWN
     assert rank.cache.poll() is None
 
 
@@ -175,7 +176,7 @@ def test_layers_in_order_and_as_far_as_the_blocks(two: tuple[Rank, list[ferry.Pe
         cache.seal(id, 32)
     with pytest.raises(ferry.InvalidError, match="sealed"):
         cache.extend(id, [3])
-    cache.abort(id)
+    cache.cancel_offer(id)
     assert two[0].end(id).kind is kv.CANCELLED
 
 
@@ -195,5 +196,5 @@ def test_peers_of_another_engine_and_lost_ones() -> None:
 def test_ids_may_be_bytearrays(two: tuple[Rank, list[ferry.Peer]]) -> None:
     id = kv.new_id()
     two[0].cache.offer(bytearray(id), [1])  # type: ignore[arg-type]
-    two[0].cache.abort(id)
+    two[0].cache.cancel_offer(id)
     assert two[0].end(id).id == id

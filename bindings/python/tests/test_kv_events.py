@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import math
+import pickle
 import re
 import select
 import threading
@@ -44,9 +45,40 @@ def two() -> Iterator[Two]:
         yield Two(producer, consumer, [consumer.engine.connect(producer.engine.address, 10)])
 
 
-def test_ids_are_drawn() -> None:
+def test_ids_are_drawn_and_travel_as_text() -> None:
     drawn = {kv.new_id() for _ in range(100)}
     assert len(drawn) == 100 and {len(id) for id in drawn} == {16}
+    for id in drawn:
+        assert str(id) == f"{id}" == id.hex() and len(str(id)) == 32
+        for same in (kv.Id.parse(str(id)), kv.Id.parse(str(id).upper()), pickle.loads(pickle.dumps(id))):
+            assert type(same) is kv.Id and same == id == bytes(id)
+        # Whoever reads a log must not be able to take the offer.
+        assert repr(id) == f"<ferry.kv.Id {str(id)[:8]}...>"
+    for wrong in ("", "0" * 31, "0" * 33, "g" * 32, "0" * 31 + "\0"):
+        with pytest.raises(ferry.InvalidError):
+            kv.Id.parse(wrong)
+    for size in (0, 15, 17):
+        with pytest.raises(ferry.InvalidError, match="id must be 16 bytes"):
+            kv.Id(bytes(size))
+
+
+def test_events_in_a_loop(two: Two) -> None:
+    two.take(id := kv.new_id(), layers=True)
+
+    async def main() -> list[kv.Event]:
+        two.producer.offer(id, SOURCE_IDS, TOKENS)
+        found = []
+        async for event in two.consumer.cache:
+            found.append(event)
+            if event.terminal:
+                return found
+        raise AssertionError("the events ended")
+
+    *layers, last = asyncio.run(asyncio.wait_for(main(), 20))
+    assert {event.kind for event in layers} <= {kv.LAYERS} and last.kind is kv.RECEIVED
+    assert type(last.id) is kv.Id and last.id == id
+    assert repr(last) == f"<ferry.kv.Event RECEIVED, id {id!r}, valid_tokens {TOKENS}>"
+    assert select.select([two.consumer.cache.fd], [], [], 0)[0] == []
 
 
 def test_poll_and_wait(two: Two) -> None:
@@ -56,15 +88,13 @@ def test_poll_and_wait(two: Two) -> None:
     began = time.monotonic()
     assert cache.wait(0.25) is None
     assert 0.25 <= time.monotonic() - began < 10
-    with pytest.raises(ferry.InvalidError, match="timeout must be a number of seconds"):
-        cache.wait(None)  # type: ignore[arg-type]
     with pytest.raises(ferry.InvalidError, match="timeout"):
         cache.wait(-1)
     id = kv.new_id()
     two.take(id)
     two.producer.offer(id, SOURCE_IDS, TOKENS)
-    event = cache.wait(math.inf)
-    assert event is not None and event.kind is kv.RECEIVED
+    event = cache.wait()
+    assert event.kind is kv.RECEIVED
     while (sent := two.producer.cache.poll()) is None:
         time.sleep(0.01)
     assert sent.kind is kv.SENT and sent.id == id
@@ -77,7 +107,7 @@ def test_waiting_leaves_the_interpreter_to_others(two: Two) -> None:
     thread.start()
     id = kv.new_id()
     two.producer.cache.offer(id, SOURCE_IDS)
-    two.producer.cache.abort(id)
+    two.producer.cache.cancel_offer(id)
     thread.join(20)
     (event,) = found
     assert event is not None and event.kind is kv.CANCELLED
@@ -90,7 +120,7 @@ def test_a_signal_costs_no_event(two: Two) -> None:
     """The signal comes while the library waits. Its handler raises when the library has taken the event."""
     cache = two.producer.cache
     cache.offer(id := kv.new_id(), SOURCE_IDS)
-    later = threading.Timer(0.05, cache.abort, (id,))
+    later = threading.Timer(0.05, cache.cancel_offer, (id,))
     later.start()
     with ringing(0.02):
         cache.wait(math.inf)
@@ -104,7 +134,7 @@ def test_an_event_that_is_kept_comes_first_and_wakes(two: Two) -> None:
 
     def abort() -> bytes:
         cache.offer(id := kv.new_id(), SOURCE_IDS)
-        cache.abort(id)
+        cache.cancel_offer(id)
         assert select.select([cache], [], [], 20)[0] == [cache]
         return id
 
@@ -136,7 +166,7 @@ def test_the_descriptor(two: Two) -> None:
     ids = [kv.new_id() for _ in range(3)]
     for id in ids:
         cache.offer(id, SOURCE_IDS)
-        cache.abort(id)
+        cache.cancel_offer(id)
     assert select.select([cache], [], [], 20)[0] == [cache]
     found: list[bytes] = []
     while len(found) < 3:
@@ -198,7 +228,7 @@ def test_several_coroutines_and_threads_share_the_events(two: Two) -> None:
         def produce() -> None:
             for id in ids:
                 cache.offer(id, SOURCE_IDS)
-                cache.abort(id)
+                cache.cancel_offer(id)
 
         await asyncio.to_thread(produce)
         found = [event.id for event in await asyncio.gather(*waiting)]
@@ -219,7 +249,7 @@ def test_a_loop_watches_only_while_a_coroutine_waits(two: Two) -> None:
             task = asyncio.create_task(cache.event())
             await asyncio.sleep(0.01)
             cache.offer(id := kv.new_id(), SOURCE_IDS)
-            cache.abort(id)
+            cache.cancel_offer(id)
             select.select([cache], [], [], 20)
             await asyncio.sleep(0)
             # The loop has found the descriptor readable, and looks at it after this.
@@ -268,13 +298,15 @@ def test_abort(two: Two) -> None:
     id = kv.new_id()
     two.take(id)
     two.producer.cache.offer(id, SOURCE_IDS)
-    two.producer.cache.abort(id)
+    two.producer.cache.cancel_offer(id)
     aborted = two.producer.end(id)
     assert (aborted.kind, aborted.status) == (kv.CANCELLED, ferry.Status.CANCELLED)
+    assert (aborted.peer, aborted.rank) == (None, None)
     failed = two.consumer.end(id)
     assert failed.kind is kv.FAILED and failed.status != ferry.Status.OK and failed.message
+    assert (failed.peer, failed.rank) == (two.peers[0], 0)
     with pytest.raises(ferry.StaleError):
-        two.producer.cache.abort(id)
+        two.producer.cache.cancel_offer(id)
     with pytest.raises(ferry.StaleError):
         two.producer.cache.ready(id, 16)
     with pytest.raises(ferry.InvalidError, match="id"):
@@ -284,21 +316,21 @@ def test_abort(two: Two) -> None:
 def test_cancel_a_take_without_an_offer(two: Two) -> None:
     id = kv.new_id()
     two.take(id)
-    state = two.consumer.cache.status(id)
+    state = two.consumer.cache.state(id)
     assert (state.kind, state.valid_tokens, state.event) == (kv.StateKind.TAKING, 0, None)
-    two.consumer.cache.cancel(id)
+    two.consumer.cache.cancel_take(id)
     event = two.consumer.end(id)
     assert (event.kind, event.status) == (kv.CANCELLED, ferry.Status.CANCELLED)
-    assert two.consumer.cache.status(id).event is kv.CANCELLED
+    assert two.consumer.cache.state(id).event is kv.CANCELLED
     with pytest.raises(ferry.StaleError):
-        two.consumer.cache.cancel(id)
-    assert two.consumer.cache.status(kv.new_id()).kind is kv.StateKind.UNKNOWN
+        two.consumer.cache.cancel_take(id)
+    assert two.consumer.cache.state(kv.new_id()).kind is kv.StateKind.UNKNOWN
 
 
 def test_a_lease_ends(two: Two) -> None:
     id = kv.new_id()
     two.producer.offer(id, SOURCE_IDS, TOKENS, lease=0.05)
-    assert two.producer.cache.status(id).sealed
+    assert two.producer.cache.state(id).sealed
     event = two.producer.end(id)
     assert (event.kind, event.status) == (kv.EXPIRED, ferry.Status.TIMEOUT)
 
@@ -320,7 +352,7 @@ def test_reclaim(two: Two) -> None:
     for id in (ids[2], ids[1]):
         event = two.producer.end(id)
         assert (event.kind, event.status) == (kv.EXPIRED, ferry.Status.LIMIT)
-    assert cache.status(ids[0]).kind is kv.StateKind.OFFERED
+    assert cache.state(ids[0]).kind is kv.StateKind.OFFERED
     assert cache.unfenced_blocks == 0
 
 
@@ -343,14 +375,14 @@ def test_close_with_open_offers_and_takes(two: Two) -> None:
         lambda: two.producer.cache.extend(ids[0], [1]),
         lambda: two.producer.cache.ready(ids[0], 1),
         lambda: two.producer.cache.seal(ids[0], 1),
-        lambda: two.producer.cache.abort(ids[0]),
+        lambda: two.producer.cache.cancel_offer(ids[0]),
         lambda: two.producer.cache.reclaim(1),
         lambda: two.consumer.cache.take(kv.new_id(), two.peers, [1], 1),
-        lambda: two.consumer.cache.cancel(ids[2]),
+        lambda: two.consumer.cache.cancel_take(ids[2]),
     ):
         with pytest.raises(ferry.ClosedError):
             use()
-    assert two.producer.cache.status(ids[0]).event is kv.CANCELLED
+    assert two.producer.cache.state(ids[0]).event is kv.CANCELLED
 
 
 def test_events_are_released(two: Two, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -370,7 +402,7 @@ def test_events_are_released(two: Two, monkeypatch: pytest.MonkeyPatch) -> None:
     two.producer.cache.ready(id, TOKENS, 0)
     event = two.consumer.cache.wait(20)
     assert event is not None and event.kind is kv.LAYERS
-    two.producer.cache.abort(id)
+    two.producer.cache.cancel_offer(id)
     event = two.consumer.end(id)
     assert sorted(event.untrusted) == sorted((0, block) for block in TARGET_IDS)
     assert released == [(0, 0), (len(TARGET_IDS), len(event.message))] and event.message
@@ -379,26 +411,26 @@ def test_events_are_released(two: Two, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_numbers(two: Two) -> None:
     """What is under way, what has moved, and how handoffs have ended."""
     sent, received = two.producer.cache, two.consumer.cache
-    assert set(sent.stats().values()) == {0}
+    assert set(sent.stats()) == {0}
     two.take(id := kv.new_id())
-    assert received.stats()["takes"] == 1
+    assert received.stats().takes == 1
     two.producer.offer(id, SOURCE_IDS, TOKENS)
     two.consumer.end(id)
     two.producer.end(id)
     moved = LAYERS * two.consumer.tensors.codes(0, range(TOKENS)).nbytes
-    assert (sent.stats()["bytes_sent"], received.stats()["bytes_received"]) == (moved, moved)
-    assert (sent.stats()["ended_sent"], received.stats()["ended_received"]) == (1, 1)
-    assert received.stats()["takes"] == 0
+    assert (sent.stats().bytes_sent, received.stats().bytes_received) == (moved, moved)
+    assert (sent.stats().ended_sent, received.stats().ended_received) == (1, 1)
+    assert received.stats().takes == 0
     two.take(id := kv.new_id(), deadline=0)
     two.consumer.end(id)
-    assert received.stats()["ended_failed"] == received.failed(ferry.Status.TIMEOUT) == 1
-    assert received.failed(ferry.Status.STALE) == 0
+    assert received.stats().ended_failed == received.ended_failed(ferry.Status.TIMEOUT) == 1
+    assert received.ended_failed(ferry.Status.STALE) == 0
     assert re.search(r"^ferry_kv_takes 0$", received.metrics(), re.MULTILINE), received.metrics()
     for wrong in (1, ferry.Status.STALE - 2**32):
         with pytest.raises(ferry.InvalidError, match="status"):
-            received.failed(wrong)
+            received.ended_failed(wrong)
     received.close(10)
-    assert received.stats()["ended_received"] == 1 and "ferry_kv_" in received.metrics()
+    assert received.stats().ended_received == 1 and "ferry_kv_" in received.metrics()
 
 
 def test_the_cache_keeps_what_it_needs_and_no_longer() -> None:

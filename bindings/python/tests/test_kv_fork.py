@@ -44,17 +44,17 @@ def test_every_call_of_a_cache_in_a_child_is_refused() -> None:
             lambda: cache.seal(id, 8),
             lambda: cache.retract(id, 0, 10),
             lambda: cache.retract_window(id, 0, 0, 10),
-            lambda: cache.abort(id),
+            lambda: cache.cancel_offer(id),
             lambda: cache.reclaim(1),
             lambda: consumer.cache.take(kv.new_id(), peers, [1], 8),
-            lambda: cache.cancel(id),
+            lambda: cache.cancel_take(id),
             lambda: cache.poll(),
             lambda: cache.wait(10),
             lambda: cache.fileno(),
-            lambda: cache.status(id),
+            lambda: cache.state(id),
             lambda: cache.unfenced_blocks,
             lambda: cache.stats(),
-            lambda: cache.failed(ferry.Status.STALE),
+            lambda: cache.ended_failed(ferry.Status.STALE),
             lambda: cache.metrics(),
             lambda: cache.timeline.start(),
             lambda: cache.timeline.mark(id, 0, 1, 2),
@@ -66,14 +66,15 @@ def test_every_call_of_a_cache_in_a_child_is_refused() -> None:
         def child() -> None:
             each_is_refused(calls)
             cache.close(10)
+            assert repr(cache) == "<ferry.kv.Cache CLOSED>"
             # Layouts and plans need no engine.
             layout = producer.tensors.layout
             assert kv.Layout.load(layout.export()).export() == layout.export()
             assert "0 -> 0" in kv.Plan(layout, layout).explain()
 
         in_child(child)
-        assert cache.status(id).kind is kv.StateKind.OFFERED
-        cache.abort(id)
+        assert cache.state(id).kind is kv.StateKind.OFFERED
+        cache.cancel_offer(id)
         assert producer.end(id).kind is kv.CANCELLED
         hand_over(producer, consumer)
 
@@ -95,8 +96,8 @@ def test_a_child_that_drops_a_cache_disturbs_nobody() -> None:
             os._exit(status)
     _, how = os.waitpid(process, 0)
     assert os.waitstatus_to_exitcode(how) == 0
-    assert producer.cache.status(id).kind is kv.StateKind.OFFERED
-    producer.cache.abort(id)
+    assert producer.cache.state(id).kind is kv.StateKind.OFFERED
+    producer.cache.cancel_offer(id)
     assert producer.end(id).kind is kv.CANCELLED
     hand_over(producer, consumer)
     for rank in (producer, consumer):

@@ -74,13 +74,13 @@ def test_chunks_and_blocks_that_come_later() -> None:
                 producer.tensors.fill(layer, SOURCE_IDS, range(first, end))
             producer.cache.ready(id, end, (0, 2))
             producer.cache.ready(id, end, 2)
-        assert producer.cache.status(id).kind is kv.StateKind.OFFERED
-        assert not producer.cache.status(id).sealed
+        assert producer.cache.state(id).kind is kv.StateKind.OFFERED
+        assert not producer.cache.state(id).sealed
         producer.cache.seal(id, TOKENS)
         assert consumer.end(id).kind is kv.RECEIVED
         consumer.tensors.check(TARGET_IDS, range(TOKENS))
         assert producer.end(id).kind is kv.SENT
-        state = producer.cache.status(id)
+        state = producer.cache.state(id)
         assert (state.kind, state.event) == (kv.StateKind.ENDED, kv.SENT)
 
 
@@ -115,6 +115,7 @@ def test_several_groups() -> None:
             memory = engine.alloc(2 * 65536)
             rows = np.frombuffer(memory.view, np.uint32).reshape(2, 16, 1024)
             shape: dict[str, Any] = {"heads": 4, "elements": 8, "element_bytes": 4, "blocks": 16}
+            shape["arrangement"] = kv.BLOCK_PAIR_HEAD_TOKEN
             layout = kv.Layout(
                 model="m",
                 groups=[kv.Group(16), kv.Group(16, kv.WINDOW, window_tokens=32)],
@@ -127,9 +128,9 @@ def test_several_groups() -> None:
         (source, offers, sent), (target, takes, received) = ends
         sent[:] = np.arange(sent.size).reshape(sent.shape)
         id = kv.new_id()
-        window = kv.Blocks([7, 8], first_token=32)
+        window = kv.BlockList([7, 8], first_token=32)
         takes.take(id, [target.connect(source.address, 10)], [np.array([1, 2, 3, 4]), window], 64)
-        lists: list[Any] = [[9, 10, 11, 12], kv.Blocks(np.array([3, 1], "u4"), first_token=32)]
+        lists: list[Any] = [[9, 10, 11, 12], kv.BlockList(np.array([3, 1], "u4"), first_token=32)]
         offers.offer(id, lists)
         offers.ready(id, 64)
         offers.seal(id, 64)
@@ -220,7 +221,7 @@ def test_a_close_that_has_to_wait() -> None:
             with pytest.raises(ferry.BusyError):
                 consumer.cache.close(timeout)
             assert time.monotonic() - began >= timeout
-        assert consumer.cache.status(id).kind is kv.StateKind.ENDING
+        assert consumer.cache.state(id).kind is kv.StateKind.ENDING
         threading.Timer(0.3, producer.send_signal, [signal.SIGCONT]).start()
         consumer.cache.close(20)
         event = consumer.cache.poll()

@@ -13,6 +13,7 @@ from ferry._abi import library
 
 GROUP = kv.Group(block_tokens=16)
 LAYER: dict[str, Any] = {"heads": 4, "elements": 8, "element_bytes": 2, "blocks": 10, "address": 1 << 20}
+LAYER["arrangement"] = kv.BLOCK_PAIR_HEAD_TOKEN
 
 
 def layout(of: kv.Group = GROUP, **changes: Any) -> kv.Layout:
@@ -112,7 +113,7 @@ def test_kinds_of_groups() -> None:
         ({"address": 0}, r"layers\[0\].*memory is missing"),
         ({"group": 1}, "group"),
         ({"stage": 1}, "stage"),
-        ({"arrangement": 6}, r"layers\[0\]: arrangement is 6"),
+        ({"arrangement": 6}, r"layers\[0\]: arrangement: one of PAIR_BLOCK_TOKEN_HEAD, .*not 6"),
         ({"strides": (1, 2, 3, 4)}, r"layers\[0\].strides must be five numbers"),
         ({"strides": (4096, 2048, 512, -16, 2)}, r"layers\[0\].strides: token_stride"),
         ({"strides": (4096, 2048, 512, 15, 2)}, r"layers\[0\].*token 15"),
@@ -194,3 +195,80 @@ def test_the_constants_are_members_of_enums() -> None:
         kind_ = getattr(kv, name)
         if isinstance(kind_, type):
             assert (kind_.__module__, kind_.__qualname__) == ("ferry.kv", name)
+
+
+ORDER = "block pair token head element"
+
+
+class Array:
+    """An array with an interface of numpy's or CUDA's form."""
+
+    def __init__(self, protocol: str, shape: tuple[int, ...], strides: tuple[int, ...] | None) -> None:
+        said = {"version": 3, "typestr": "<f2", "data": (1 << 20, False), "shape": shape, "strides": strides}
+        setattr(self, protocol, said)
+
+
+class Torch:
+    """What a tensor of torch has. Its array interface raises, as that of a tensor on a device does."""
+
+    def __init__(self, shape: tuple[int, ...], strides: tuple[int, ...]) -> None:
+        self.shape, self.strides = shape, strides
+
+    @property
+    def __array_interface__(self) -> Any:
+        raise TypeError("can't convert a tensor on a device to numpy")
+
+    def data_ptr(self) -> int:
+        return 1 << 20
+
+    def element_size(self) -> int:
+        return 2
+
+    def stride(self) -> tuple[int, ...]:
+        return self.strides
+
+
+def of(
+    tensor: Any, order: str = ORDER, groups: Any = (GROUP,), tp: Any = (0, 2), **of_layer: Any
+) -> kv.Layout:
+    return kv.Layout(model="m", groups=groups, layers=[kv.Layer.of(tensor, "a", order, **of_layer)], tp=tp)
+
+
+def test_a_layer_is_what_its_tensor_says() -> None:
+    expected = layout(arrangement=kv.BLOCK_PAIR_TOKEN_HEAD, tp=(0, 2)).export()
+    shape = (10, 2, 16, 2, 8)
+    dense = (512, 256, 16, 8, 1)
+    tensors: list[Any] = [Torch(shape, dense)]
+    for protocol in ("__array_interface__", "__cuda_array_interface__"):
+        tensors += [Array(protocol, shape, None), Array(protocol, shape, tuple(2 * step for step in dense))]
+    for tensor in tensors:
+        assert of(tensor).export() == of(tensor, heads=4).export() == expected
+    moved = of(Torch((2, 10, 8, 16, 2), (256, 512, 1, 16, 8)), "pair block element token head")
+    assert moved.export() == expected
+    gaps = layout(strides=(2000, 1000, 30, 60, 2), tp=(0, 2)).export()
+    assert of(Torch(shape, (1000, 500, 30, 15, 1))).export() == gaps != expected
+
+
+def test_a_latent_has_one_head_on_each_rank() -> None:
+    group = kv.Group(16, kind="latent")
+    made = of(Torch((10, 16, 8), (128, 8, 1)), "block token element", [group], heads=1)
+    strides = (256, 0, 0, 16, 2)  # those of dimensions of size 1 do not count
+    assert made.export() == layout(group, tp=(0, 2), heads=1, pairs=1, strides=strides).export()
+
+
+def test_a_tensor_that_does_not_fit_is_refused_by_its_dimension() -> None:
+    shape, dense = (10, 2, 16, 2, 8), (512, 256, 16, 8, 1)
+    wrong: list[tuple[Any, str, str]] = [
+        (Torch((10, 2, 32, 2, 8), dense), ORDER, "token"),
+        (Torch((10, 3, 16, 2, 8), dense), ORDER, "pair"),
+        (Torch(shape, dense), "block pair token element", "order"),
+        (Torch(shape, dense), "block pair token head elements", "elements"),
+        (Torch(shape, dense), "pair token head element", "order"),
+        (Torch(shape, (-512, 256, 16, 8, 1)), ORDER, "tensor.strides must be 0 to"),
+    ]
+    for tensor, order, words in wrong:
+        with pytest.raises(ferry.CallerError, match=rf"layers\[0\].*{words}"):
+            of(tensor, order)
+    for nothing in (b"bytes", [1.0], None, Array("__array_interface__", (), None)):
+        with pytest.raises(ferry.InvalidError, match="tensor must be|order|typestr"):
+            of(nothing)

@@ -100,11 +100,11 @@ def test_the_last_tokens_of_a_window() -> None:
         source.fill(layer, SOURCE_IDS, range(50))
     plan = kv.Plan(source.layout, target.layout)
     # Tokens 30 to 49 lie in the blocks that begin with tokens 16, 32 and 48.
-    of, to = kv.Blocks(SOURCE_IDS[1:4], first_token=16), kv.Blocks([1, 6, 2], first_token=16)
+    of, to = kv.BlockList(SOURCE_IDS[1:4], first_token=16), kv.BlockList([1, 6, 2], first_token=16)
     for move in plan.lower(source.layout, target.layout, [of], [to], 50):
         copy(move)
     target.check([1, 6, 2], range(30, 50), first_token=16)
-    assert repr(to) == "ferry.kv.Blocks([1, 6, 2], first_token=16)"
+    assert repr(to) == "ferry.kv.BlockList([1, 6, 2], first_token=16)"
 
 
 def test_a_latent_goes_to_every_rank() -> None:
@@ -133,7 +133,7 @@ def test_many_ranks() -> None:
 
     def wide(size: int) -> kv.Layout:
         shape: dict[str, Any] = {"elements": 8, "element_bytes": 2, "blocks": 4, "address": 4096}
-        layer = kv.Layer(name="a", heads=256, **shape)
+        layer = kv.Layer(name="a", heads=256, arrangement=kv.BLOCK_PAIR_HEAD_TOKEN, **shape)
         return kv.Layout(model="m", groups=[kv.Group(16)], layers=[layer], tp=(0, size))
 
     plan = kv.Plan(wide(1), wide(256))
@@ -146,7 +146,7 @@ def test_errors_of_plans() -> None:
     other = kv.Layout(
         model="other",
         groups=[kv.Group(16)],
-        layers=[kv.Layer(name="a", heads=4, elements=8, element_bytes=4, blocks=4, address=4096)],
+        layers=[kv.Layer("a", 4, 8, 4, 4, 4096, arrangement=kv.BLOCK_PAIR_HEAD_TOKEN)],
     )
     with pytest.raises(ferry.InvalidError, match='"other"'):
         kv.Plan(source.layout, other)
@@ -176,8 +176,8 @@ def test_errors_of_plans() -> None:
         ({"layers": (2, 1)}, "layer"),
         ({"layers": (0, 1, 2)}, r"layers must be None, a layer, or \(first, end\)"),
         ({"layers": "all"}, "layers must be an integer"),
-        ({"source_blocks": kv.Blocks([5, 0, 3], first_token=-16)}, "source_blocks.first_token"),
-        ({"source_blocks": kv.Blocks([5, 0, 3], first_token=16)}, "the source's list of group 0"),
+        ({"source_blocks": kv.BlockList([5, 0, 3], first_token=-16)}, "source_blocks.first_token"),
+        ({"source_blocks": kv.BlockList([5, 0, 3], first_token=16)}, "the source's list of group 0"),
     ):
         with pytest.raises(ferry.InvalidError, match=names):
             lower(**wrong)

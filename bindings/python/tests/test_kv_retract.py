@@ -43,13 +43,13 @@ def test_a_sequence_goes_on_in_other_blocks(mode: kv.Mode, is_early: bool) -> No
         cache.ready(id, 32)
         if is_early:
             take()
-            while (state := consumer.cache.status(id)).valid_tokens < 32:
+            while (state := consumer.cache.state(id)).valid_tokens < 32:
                 assert state.kind is kv.StateKind.TAKING
                 time.sleep(0.001)
         else:
             cache.seal(id, 32)
         cache.retract(id, 16, 20)
-        assert not cache.status(id).sealed
+        assert not cache.state(id).sealed
         for layer in range(LAYERS):
             producer.tensors.layers[layer][SOURCE_IDS[1:]] = 2  # the caller's again
             producer.tensors.fill(layer, [5, 9, 10], range(16, TOKENS))
@@ -95,11 +95,11 @@ def test_a_taker_that_does_not_answer() -> None:
         id = kv.new_id()
         producer.cache.offer(id, SOURCE_IDS)
         producer.cache.ready(id, TOKENS, 0)
-        assert producer.cache.status(id).takers == 0
+        assert producer.cache.state(id).takers == 0
         command = [sys.executable, "-c", CONSUMER, producer.engine.address, id.hex()]
         taker = subprocess.Popen(command, cwd=Path(__file__).parent, stdout=subprocess.PIPE, text=True)
         try:
-            while producer.cache.status(id).takers == 0:
+            while producer.cache.state(id).takers == 0:
                 time.sleep(0.01)
             taker.send_signal(signal.SIGSTOP)
             os.waitid(os.P_PID, taker.pid, os.WSTOPPED)
@@ -133,7 +133,7 @@ def test_a_window_frees_blocks() -> None:
             producer.tensors.layers[layer][SOURCE_IDS[:2]] = 7  # the caller's again
         producer.cache.seal(id, 48)
         for rank, end in ((consumer, 48), (early, 32)):
-            blocks = kv.Blocks([4], first_token=end - 16)
+            blocks = kv.BlockList([4], first_token=end - 16)
             peers = [rank.engine.connect(producer.engine.address, 10)]
             rank.cache.take(id, peers, blocks, end, taker=end)
         assert consumer.end(id).kind is kv.RECEIVED
@@ -150,7 +150,7 @@ def test_a_bound_on_blocks_that_nobody_takes() -> None:
             producer.offer(id, [3 * at, 3 * at + 1, 3 * at + 2], 48)
         event = producer.end(ids[0])
         assert (event.kind, event.status) == (kv.EXPIRED, ferry.Status.LIMIT)
-        assert producer.cache.status(ids[1]).sealed
+        assert producer.cache.state(ids[1]).sealed
 
 
 def test_errors() -> None:
@@ -171,7 +171,7 @@ def test_errors() -> None:
         cache.offer(id, SOURCE_IDS)
         with pytest.raises(ferry.InvalidError, match="window"):
             cache.retract_window(id, 0, 16, 1)
-        cache.abort(id)
+        cache.cancel_offer(id)
         with pytest.raises(ferry.StaleError):
             cache.retract(id, 0, 1)
         cache.close(10)

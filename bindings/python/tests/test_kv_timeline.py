@@ -65,7 +65,7 @@ def test_a_handoff_is_recorded_on_both_sides(mode: kv.Mode) -> None:
             assert entry.status is ferry.Status.OK and entry.begin_ns == posted[number].begin_ns
             assert entry.first_layer < entry.end_layer <= LAYERS
             assert 0 <= entry.first_token < entry.end_token <= TOKENS
-        received = consumer.cache.stats()["bytes_received"]
+        received = consumer.cache.stats().bytes_received
         assert received and sum(entry.bytes for entry in final.values()) == received
         if mode == kv.PULL:
             assert of_kind(ours, KIND.GRANTED) and of_kind(theirs, KIND.GRANTED)
@@ -120,7 +120,7 @@ def test_marks_are_read_page_by_page_and_the_newest_are_kept() -> None:
         for at in range(25):
             timeline.mark(id, at, at, at)
         assert [entry.number for entry in timeline.read(3)] == list(range(15, 25))
-        assert rank.cache.stats()["timeline_overwritten"] == 15
+        assert rank.cache.stats().timeline_overwritten == 15
         rank.cache.close(10)
         assert len(timeline.read()) == 10
 

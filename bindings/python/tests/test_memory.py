@@ -67,10 +67,10 @@ def test_a_registered_buffer_stays_where_it_is(pair: Pair) -> None:
     region = pair.source.register(buffer)
     with pytest.raises(BufferError):
         buffer.extend(b"x")
-    region.unregister()
+    region.close()
     buffer.extend(b"x")
-    with pytest.raises(ferry.StaleError):
-        region.unregister()
+    region.close()
+    assert "closed" in repr(region)
 
 
 def test_a_buffer_that_only_the_engine_holds_is_kept(pair: Pair) -> None:
@@ -109,34 +109,81 @@ def test_an_interrupted_registration_holds_what_peers_can_reach(pair: Pair) -> N
     buffers = [bytearray(64), bytearray(64)]
     with interrupted("ferry_region_register_batch"):
         pair.source.register_many(buffers)
-    assert pair.source.stats()["regions"] == 3
+    assert pair.source.stats().regions == 3
     for buffer in buffers:
         with pytest.raises(BufferError):
             buffer.extend(b"x")
 
 
+def test_an_interrupted_close_can_be_called_again(pair: Pair) -> None:
+    buffer = bytearray(64)
+    region, memory = pair.source.register(buffer), pair.source.alloc(64)
+    for end in (region.close, memory.close):
+        with interrupted("ferry_region_unregister"):
+            end()
+        end()
+    buffer.extend(b"x")
+    assert not is_mapped(memory.address)
+
+
 def test_many_regions_at_once(pair: Pair) -> None:
     regions = pair.source.register_many([bytearray(64) for _ in range(10)])
     assert len({region.handle for region in regions}) == 10
-    assert pair.source.stats()["regions"] == 11
+    assert pair.source.stats().regions == 11
 
 
-def test_allocated_memory_is_not_unmapped_under_a_view(pair: Pair) -> None:
+def is_mapped(address: int) -> bool:
+    for line in open("/proc/self/maps"):
+        first, end = (int(word, 16) for word in line.split()[0].split("-"))
+        if first <= address < end:
+            return True
+    return False
+
+
+@pytest.mark.parametrize("transports", ["local", "tcp"])
+def test_memory_is_unmapped_with_its_last_view(transports: str) -> None:
+    with ferry.Engine(transports=transports) as source, ferry.Engine(transports=transports) as target:
+        there = target.alloc(4096, name="inbox")
+        peer = source.connect(target.address, timeout=10)
+        inbox, here = peer.region("inbox"), source.alloc(4096)
+        part, address = there.view[8:16], there.address
+        with there:
+            part[:] = b"12345678"
+        assert (target.stats().regions, there.handle) == (0, 0)
+        with pytest.raises(ferry.StaleError):
+            # No peer reaches it any more.
+            peer.write([inbox.request(here)])
+        assert bytes(part) == b"12345678" and is_mapped(address)
+        copy = part[2:]
+        del part
+        gc.collect()
+        assert bytes(copy) == b"345678" and is_mapped(address)
+        del copy
+        gc.collect()
+        assert not is_mapped(address)
+        with pytest.raises(ferry.InvalidError, match="the memory is closed"):
+            there.view
+        there.close()
+        assert "closed" in repr(there)
+
+
+def test_memory_without_views_is_unmapped_at_once(pair: Pair) -> None:
     memory = pair.source.alloc(4096)
-    part = memory.view[8:16]
-    with pytest.raises(BufferError):
-        memory.free()
-    part[:] = b"12345678"
-    assert bytes(memory.view[8:16]) == b"12345678"
-    part.release()
-    whole = memory.view
-    memory.free()
-    with pytest.raises(ValueError):
-        whole[0]
-    with pytest.raises(ferry.InvalidError, match="freed"):
-        memory.view
-    with pytest.raises(ferry.Error):
-        memory.free()
+    memory.view[:4] = b"here"
+    memory.close()
+    assert not is_mapped(memory.address)
+
+
+def test_a_view_outlives_its_closed_engine_and_memory() -> None:
+    numpy = pytest.importorskip("numpy")
+    engine = ferry.Engine()
+    with engine.alloc(4096) as memory:
+        array = numpy.frombuffer(memory.view, "u1")
+        engine.close()
+    array[:4] = 7
+    del engine, memory
+    gc.collect()
+    assert array[:5].tolist() == [7, 7, 7, 7, 0]
 
 
 def test_a_view_outlives_its_engine() -> None:
@@ -169,11 +216,9 @@ def test_memory_is_a_buffer_itself(pair: Pair) -> None:
     view = memoryview(memory)
     view[:8] = positions(8, 4)
     assert bytes(memory)[:8] == positions(8, 4) and len(view) == LENGTH
-    with pytest.raises(BufferError):
-        pair.local.free()
-    view.release()
-    pair.local.free()
-    with pytest.raises(ferry.InvalidError, match="freed"):
+    pair.local.close()
+    assert bytes(view)[:8] == positions(8, 4)
+    with pytest.raises(ferry.InvalidError, match="the memory is closed"):
         memoryview(memory)
 
 

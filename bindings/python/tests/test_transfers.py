@@ -64,13 +64,13 @@ def test_wait_any_tells_which(pair: Pair) -> None:
 def test_dropped_transfers_are_forgotten(silent: Pair) -> None:
     source, peer, request = silent.source, silent.peer, silent.request(64)
     stuck(silent)  # and dropped
-    assert source.stats()["transfers"] == 1
+    assert source.stats().transfers == 1
     with silent.target.queue(notifications=True) as queue:
         while peer.info().transfers_active > 0:
             queue.drain()
     # The next submission releases it.
     peer.submit_write([request]).wait()
-    assert source.stats()["transfers"] == 0
+    assert source.stats().transfers == 0
 
 
 def test_options_reach_the_library(pair: Pair) -> None:
@@ -105,7 +105,7 @@ def test_threads_share_an_engine(pair: Pair) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert not wrong and pair.source.stats()["transfers_done"] == 1600
+    assert not wrong and pair.source.stats().transfers_done == 1600
 
 
 @pytest.mark.parametrize("via", [ferry.Transport.TCP, ferry.Transport.LOCAL])
@@ -234,7 +234,7 @@ def test_an_interrupted_submit_leaves_no_transfer(silent: Pair) -> None:
         with interrupted("ferry_transfer_submit"):
             submit()
         assert peer.info().transfers_active == 1 and blocker.poll() is None
-        assert source.stats()["transfers_cancelled"] == turn + 1
+        assert source.stats().transfers_cancelled == turn + 1
     blocker.cancel()
 
 
@@ -290,9 +290,9 @@ def test_a_channel_that_does_not_exist_is_refused(pair: Pair, wrong: int) -> Non
 
 def test_a_channel_is_a_number_and_has_a_notification(pair: Pair) -> None:
     for wrong in ("1", 1.0, None):
-        with pytest.raises(TypeError):
+        with pytest.raises(ferry.InvalidError, match="channel must be 0 to 15, not"):
             pair.peer.write([], notify=b"x", channel=wrong)  # type: ignore[arg-type]
-        with pytest.raises(TypeError):
+        with pytest.raises(ferry.InvalidError, match="channel must be 0 to 15, not"):
             pair.target.queue(notifications=True, channel=wrong)  # type: ignore[arg-type]
     with pytest.raises(ferry.InvalidError, match=r"options\.channel \(without notify\)"):
         pair.peer.write([pair.request(8)], channel=1)
@@ -345,3 +345,22 @@ def test_notifications_are_given_back(pair: Pair) -> None:
         assert taken == 6000 * 16384
     # They were 80 MB.
     assert resident_bytes() - before < 30_000_000
+
+
+def test_requests_of_a_region(pair: Pair) -> None:
+    whole = (pair.local.address, pair.inbox.address, LENGTH, pair.inbox.handle)
+    assert pair.inbox.request(pair.local) == whole
+    part = pair.inbox.request(pair.local, offset=4096, local_offset=64, length=128)
+    assert part == (whole[0] + 64, whole[1] + 4096, 128, whole[3])
+    assert pair.inbox.request(pair.local, local_offset=64)[2] == LENGTH - 64
+    pair.local.view[:] = positions(LENGTH, 8)
+    pair.peer.write([part])
+    assert pair.remote.view[4096 : 4096 + 128] == pair.local.view[64:192]
+    # The region itself in place of its handle, in one request and in several.
+    for count in (1, 2):
+        pair.peer.write([(*whole[:3], pair.inbox)] * count)
+    assert pair.remote.view == pair.local.view
+    # A region that was registered anew is another one: a request of the old one does not touch it.
+    pair.remote.close()
+    with pytest.raises(ferry.StaleError):
+        pair.peer.write([pair.inbox.request(pair.local)])

@@ -69,11 +69,11 @@ def test_types_print_under_the_name_of_the_package() -> None:
 
 def test_a_block_may_end_what_it_has_opened(pair: Pair) -> None:
     with pair.source.alloc(4096) as memory:
-        memory.free()
+        memory.close()
     with pair.source.register(bytearray(4096)) as region:
-        region.unregister()
+        region.close()
     with pair.source.queue(notifications=True) as queue:
-        queue.destroy()
+        queue.close()
     with pair.source.connect(pair.target.address, timeout=10) as peer:
         peer.close()
     with ferry.Engine() as engine:
@@ -81,9 +81,38 @@ def test_a_block_may_end_what_it_has_opened(pair: Pair) -> None:
 
 
 def test_a_block_still_frees_what_is_left(pair: Pair) -> None:
-    before = pair.source.stats()["regions"]
+    before = pair.source.stats().regions
     with pair.source.alloc(4096) as memory, pair.source.register(bytearray(4096)):
-        assert pair.source.stats()["regions"] == before + 2
-    assert pair.source.stats()["regions"] == before and memory.handle == 0
-    with pytest.raises(ferry.InvalidError):
-        memory.free()
+        assert pair.source.stats().regions == before + 2
+    assert pair.source.stats().regions == before and memory.handle == 0
+    memory.close()
+
+
+def test_objects_say_what_they_are_also_when_they_are_closed() -> None:
+    with ferry.Engine() as target, ferry.Engine() as source:
+        inbox = target.alloc(4096, name="inbox")
+        peer = source.connect(target.address, timeout=10)
+        assert repr(target) == f"<ferry.Engine at {target.address}, 1 peers, 1 regions>"
+        assert repr(peer) == f"<ferry.Peer at {target.address}, UP, 0 transfers>"
+        assert repr(inbox) == f"<ferry.Memory 4096 bytes at {inbox.address:#x}>"
+        here, region = source.alloc(4096), source.register(bytearray(64))
+        assert repr(region) == f"<ferry.Region 64 bytes at {region.address:#x}>"
+        queue = source.queue(transfers=True)
+        assert repr(queue) == f"<ferry.Queue {queue.handle:#x}, descriptor {queue.fd}>"
+        transfer = peer.submit_write([peer.region("inbox").request(here)], queue=queue)
+        event = queue.wait(10)
+        assert repr(event) == f"<ferry.Event TRANSFER, peer {peer!r}, transfer {transfer.handle:#x}>"
+        assert repr(transfer) == f"<ferry.Transfer {transfer.handle:#x}, {transfer.wait()!r}>"
+        directory = ferry.Directory(source, "static:a=h:1")
+        assert repr(directory) == "<ferry.Directory static:a=h:1, connected, 1 entries, 0 names>"
+        for held in (directory, transfer, queue, region, here, peer, inbox, source, target):
+            for _ in range(2):
+                held.close()  # the second time does nothing
+                assert repr(held).startswith("<ferry.")
+        assert repr(source) == "<ferry.Engine CLOSED>"
+        assert repr(here) == f"<ferry.Memory 4096 bytes at {here.address:#x}, closed>"
+        assert repr(directory) == "<ferry.Directory static:a=h:1, CLOSED>"
+
+
+def test_the_version_is_the_library_s() -> None:
+    assert ferry.__version__ == ferry.version()

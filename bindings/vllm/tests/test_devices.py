@@ -173,7 +173,7 @@ def test_layers_for_which_too_many_wait_come_at_the_end_or_the_consumer_computes
     # Ends of offers that the worker does not know.
     producer.worker.offers |= dict.fromkeys(others, "other")
     for other in others if has_room else ():
-        cache.abort(other)
+        cache.cancel_offer(other)
     producer.end()
     until(lambda: consumer.received == ["a"], consumer)
     if has_room:

@@ -161,7 +161,7 @@ def test_an_abort_of_the_consumer_is_told_once_and_nothing_is_written_after_it(p
     producer.chunk(first, BLOCK, SOURCE[:1])
     # A take that ends before its producer has heard of it leaves the offer to its lease.
     id = bytes.fromhex(first.kv_transfer_params["ferry_id"])
-    until(lambda: producer.worker.cache.status(id).takers == 1, consumer)
+    until(lambda: producer.worker.cache.state(id).takers == 1, consumer)
     assert consumer.finish(second, TARGET, status=RequestStatus.FINISHED_ABORTED) == (False, None)
     until(lambda: consumer.received == ["a"], consumer, producer, seconds=3)
     consumer.memory.fill_(-5.0)
@@ -249,7 +249,7 @@ def test_a_preemption_waits_for_the_end_of_an_offer_that_is_read(
         # A taker reads the blocks until the third call.
         return cache.wait(10.0) if next(waits) else None
 
-    slow = SimpleNamespace(retract=busy, abort=cache.abort, wait=wait)
+    slow = SimpleNamespace(retract=busy, cancel_offer=cache.cancel_offer, wait=wait)
     monkeypatch.setattr(producer.worker, "cache", slow)
     producer.worker.handle_preemptions(Step(retracted=["a"]))
     assert next(waits, None) is None

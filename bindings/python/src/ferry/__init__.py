@@ -4,17 +4,26 @@ Open an Engine, register or allocate memory, connect to a peer, and WRITE or REA
 contracts (who owns memory when, what a result promises) are those of the C library: docs/contracts.md.
 """
 
+from ._abi import Stats
 from ._devices import StartAfter
 from ._directory import ChangeKind, Directory, DirectoryChange, DirectoryEntry, DirectoryInfo
 from ._engine import Engine, Setting, settings, version
 from ._errors import (
+    AccessError,
     BusyError,
     CallerError,
     CancelledError,
     ClosedError,
+    CorruptError,
     EngineError,
     Error,
     InvalidError,
+    LimitError,
+    NoMemoryError,
+    NotFerryError,
+    NotRegisteredError,
+    OverlapError,
+    PanicError,
     PartialError,
     PeerError,
     PeerLostError,
@@ -22,12 +31,14 @@ from ._errors import (
     RefusedError,
     StaleError,
     Status,
+    SystemError,
     TimeoutError,
     TransferError,
+    UnavailableError,
     UnreachableError,
     UnsupportedError,
+    VersionError,
 )
-from ._layers import LayerBlocks, Layers
 from ._memory import Memory, Region
 from ._numbers import Transport
 from ._peer import Path, Peer, PeerInfo, PeerState, RemoteRegion
@@ -44,18 +55,20 @@ from ._results import (
     State,
 )
 from ._transfer import Transfer
+from ._uniform import LayerBlocks, UniformBlocks
 
 __version__ = version()
 
 __all__ = [
-    "REQUEST_DTYPE",
     "Access",
+    "AccessError",
     "Blocks",
     "BusyError",
     "CallerError",
     "CancelledError",
     "ChangeKind",
     "ClosedError",
+    "CorruptError",
     "Directory",
     "DirectoryChange",
     "DirectoryEntry",
@@ -68,11 +81,16 @@ __all__ = [
     "Fence",
     "InvalidError",
     "LayerBlocks",
-    "Layers",
+    "LimitError",
     "Memory",
     "MemoryKind",
+    "NoMemoryError",
+    "NotFerryError",
+    "NotRegisteredError",
     "NotificationState",
     "Options",
+    "OverlapError",
+    "PanicError",
     "PartialError",
     "Path",
     "Peer",
@@ -83,6 +101,7 @@ __all__ = [
     "PendingError",
     "Progress",
     "Queue",
+    "REQUEST_DTYPE",
     "RefusedError",
     "Region",
     "RemoteRegion",
@@ -93,14 +112,19 @@ __all__ = [
     "StaleError",
     "StartAfter",
     "State",
+    "Stats",
     "Status",
     "SubmitOptions",
+    "SystemError",
     "TimeoutError",
     "Transfer",
     "TransferError",
     "Transport",
+    "UnavailableError",
+    "UniformBlocks",
     "UnreachableError",
     "UnsupportedError",
+    "VersionError",
     "settings",
     "version",
 ]

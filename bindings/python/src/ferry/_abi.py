@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import os
 from ctypes import c_char, c_char_p, c_int, c_int32, c_size_t, c_uint8, c_uint32, c_uint64, c_void_p
+from typing import NamedTuple
 
 FOREVER = 2**64 - 1
 NO_INDEX = 2**64 - 1
@@ -168,7 +169,7 @@ class CBlocks(ctypes.Structure):
     ]
 
 
-class CLayers(ctypes.Structure):
+class CUniformBlocks(ctypes.Structure):
     _fields_ = [
         ("struct_size", c_uint32),
         ("id_bytes", c_uint32),
@@ -207,19 +208,42 @@ class CEvent(ctypes.Structure):
     ]
 
 
-STATISTICS = (
-    "transfers_submitted transfers_done transfers_failed transfers_cancelled transfers_timed_out requests_in "
-    "slices_out bytes_written bytes_read bytes_applied bytes_served requests_refused notifications_received "
-    "sessions_up sessions_lost lanes_lost handshakes_refused late_applies send_calls receive_calls peers_up "
-    "regions transfers bytes_local bytes_device"
-).split()
+class Stats(NamedTuple):
+    """Counters since the engine was opened, and current numbers of objects; ferry_stats in ferry.h says of
+    what."""
+
+    transfers_submitted: int
+    transfers_done: int
+    transfers_failed: int
+    transfers_cancelled: int
+    transfers_timed_out: int
+    requests_in: int
+    slices_out: int
+    bytes_written: int
+    bytes_read: int
+    bytes_applied: int
+    bytes_served: int
+    requests_refused: int
+    notifications_received: int
+    sessions_up: int
+    sessions_lost: int
+    lanes_lost: int
+    handshakes_refused: int
+    late_applies: int
+    send_calls: int
+    receive_calls: int
+    peers_up: int
+    regions: int
+    transfers: int
+    bytes_local: int
+    bytes_device: int
 
 
 class CStats(ctypes.Structure):
     _fields_ = [
         ("struct_size", c_uint32),
         ("reserved", c_uint32),
-        *[(name, c_uint64) for name in STATISTICS],
+        *[(name, c_uint64) for name in Stats._fields],
     ]
 
 

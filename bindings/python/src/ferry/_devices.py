@@ -89,7 +89,7 @@ def of_tensor(source: Any, name: str) -> Held | None:
     return Held(source, source.data_ptr(), length, False)
 
 
-_TYPE = re.compile(r"[<>|=][a-zA-Z](\d+)")
+ITEM_TYPE = re.compile(r"[<>|=][a-zA-Z](\d+)")
 
 
 def of_cuda_array(source: Any, name: str) -> Held | None:
@@ -100,7 +100,7 @@ def of_cuda_array(source: Any, name: str) -> Held | None:
     of = f"{name}.__cuda_array_interface__"
     try:
         version, (address, readonly), shape = said["version"], said["data"], tuple(said["shape"])
-        item = _TYPE.match(said["typestr"])
+        item = ITEM_TYPE.match(said["typestr"])
     except (KeyError, TypeError, ValueError) as error:
         raise invalid(f"{of}: {type(error).__name__}: {error}") from None
     if version not in (2, 3):

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ._abi import (
     DIRECTORY_NO_WAIT,
     CDirectoryEntry,
-    CDirectoryOptions,
     CDirectoryInfo,
+    CDirectoryOptions,
     library,
 )
-from ._errors import Status, call, invalid, nanoseconds
+from ._errors import Error, Status, call, encoded, invalid, nanoseconds, unsigned
 from ._peer import Peer
 from ._waits import apart
 
@@ -93,7 +93,7 @@ class Directory:
         url: str,
         *,
         ttl: int = 10,
-        timeout: float = 5.0,
+        timeout: float | None = 5.0,
         wait: bool = True,
         user: str | None = None,
         password: str | None = None,
@@ -103,10 +103,11 @@ class Directory:
     ) -> None:
         self._pointer = 0
         self._engine = engine
-        if not 1 <= ttl <= 3600:
+        self._url = url
+        if not 1 <= unsigned(ttl, "ttl") <= 3600:
             raise invalid(f"ttl must be 1 to 3600 seconds, not {ttl!r}")
-        if not 0.001 <= timeout <= 4e6:
-            raise invalid(f"timeout must be 0.001 to 4000000 seconds, not {timeout!r}")
+        # The library takes 0 for its default.
+        open_ms = min(max(nanoseconds(timeout) // 1_000_000, 1), 2**32 - 1)
 
         def file(path: str | os.PathLike[str] | None) -> bytes | None:
             return None if path is None else os.fsencode(path)
@@ -114,16 +115,16 @@ class Directory:
         options = CDirectoryOptions(
             sizeof(CDirectoryOptions),
             ttl,
-            int(timeout * 1000),
+            open_ms,
             0 if wait else DIRECTORY_NO_WAIT,
-            None if user is None else user.encode(),
-            None if password is None else password.encode(),
+            None if user is None else encoded(user, "user"),
+            None if password is None else encoded(password, "password"),
             file(ca_file),
             file(cert_file),
             file(key_file),
         )
         pointer = c_void_p()
-        where = url.encode(), addressof(options), addressof(pointer)
+        where = encoded(url, "url"), addressof(options), addressof(pointer)
         free = library.ferry_directory_free
         kept = engine, options, pointer
         apart(kept, library.ferry_directory_open, engine._pointer, *where, undo=lambda: free(pointer))
@@ -149,23 +150,31 @@ class Directory:
     def __reduce__(self) -> Any:
         raise TypeError("a directory belongs to its process and cannot be pickled: open one in each process")
 
+    def __repr__(self) -> str:
+        try:
+            found = self.info()
+        except Error as error:
+            return f"<ferry.Directory {self._url}, {error.status_name}>"
+        state = "connected" if found.is_connected else "not connected"
+        return f"<ferry.Directory {self._url}, {state}, {found.entries} entries, {found.names} names>"
+
     def register(self, name: str, timeout: float | None = None) -> None:
         """Makes the engine known under a name; returns when etcd has it. The directory keeps it by itself.
 
         BusyError: another engine has the name. UnreachableError: etcd has not answered within the timeout.
         """
-        what = self._pointer, name.encode(), nanoseconds(timeout)
+        what = self._pointer, encoded(name, "name"), nanoseconds(timeout)
         apart(self, library.ferry_directory_register, *what)
 
     def unregister(self, name: str, timeout: float | None = None) -> None:
         """Withdraws a name, and returns when etcd has it no longer."""
-        what = self._pointer, name.encode(), nanoseconds(timeout)
+        what = self._pointer, encoded(name, "name"), nanoseconds(timeout)
         apart(self, library.ferry_directory_unregister, *what)
 
     def lookup(self, name: str) -> DirectoryEntry:
         """Returns what the directory knows of a name; never waits. UnreachableError: nobody has it."""
         found = CDirectoryEntry(sizeof(CDirectoryEntry))
-        call(library.ferry_directory_lookup, self._pointer, name.encode(), addressof(found))
+        call(library.ferry_directory_lookup, self._pointer, encoded(name, "name"), addressof(found))
         return _entry(found)
 
     def entries(self, prefix: str = "") -> list[DirectoryEntry]:
@@ -177,7 +186,7 @@ class Directory:
             call(
                 library.ferry_directory_list,
                 self._pointer,
-                prefix.encode(),
+                encoded(prefix, "prefix"),
                 addressof(found),
                 sizeof(CDirectoryEntry),
                 capacity,
@@ -191,7 +200,7 @@ class Directory:
         """Connects to the incarnation that has the name. Goes on trying while the name is missing, or another
         engine answers; then UnreachableError, TimeoutError or StaleError."""
         peer = c_uint64()
-        what = self._pointer, name.encode(), nanoseconds(timeout), addressof(peer)
+        what = self._pointer, encoded(name, "name"), nanoseconds(timeout), addressof(peer)
         apart((self, peer), library.ferry_directory_connect, *what)
         return Peer(self._engine, peer.value)
 
@@ -215,7 +224,11 @@ class Directory:
         return fd.value
 
     @property
-    def status(self) -> DirectoryInfo:
+    def fd(self) -> int:
+        """The descriptor of `fileno`."""
+        return self.fileno()
+
+    def info(self) -> DirectoryInfo:
         """Whether etcd answers, and which names are published."""
         found = CDirectoryInfo(sizeof(CDirectoryInfo))
         call(library.ferry_directory_get_info, self._pointer, addressof(found))

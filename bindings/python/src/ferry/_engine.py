@@ -11,10 +11,10 @@ from ctypes import addressof, c_size_t, c_uint64, c_void_p, sizeof
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from ._abi import STATISTICS, CSetting, CStats, library
+from ._abi import CSetting, CStats, Stats, library
 from ._buffers import Pin, Registrable
 from ._devices import Held
-from ._errors import Error, PendingError, Status, call, nanoseconds, text
+from ._errors import Error, PendingError, Status, call, encoded, invalid, items_of, nanoseconds, text
 from ._memory import Memory, Region, allocate, register
 from ._peer import Peer
 from ._queue import Queue, create_queue
@@ -72,6 +72,10 @@ def listed(kind: type[Item], function: Callable[..., int], *arguments: object) -
         capacity = 2 * count.value
 
 
+def address_of(address: object) -> bytes:
+    return encoded(address, "address", ', like "node1:7000"')
+
+
 class Engine:
     """Registers memory, connects to peers, and moves bytes. Any thread may use it.
 
@@ -91,17 +95,17 @@ class Engine:
         self._loop_queues: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Queue] = (
             weakref.WeakKeyDictionary()
         )
-        config = c_void_p()
+        config, pointer = c_void_p(), c_void_p()
         call(library.ferry_config_new, addressof(config))
         try:
             for key, value in settings.items():
                 word = str(value).lower() if isinstance(value, bool) else str(value)
-                call(library.ferry_config_set, config, key.encode(), word.encode())
-            pointer = c_void_p()
+                call(library.ferry_config_set, config, encoded(key, "setting"), encoded(word, key))
             call(library.ferry_engine_open, config, addressof(pointer))
         finally:
+            # Also if a signal handler has raised after the call: the finaliser ends the engine.
+            self._pointer = pointer.value or 0
             library.ferry_config_free(config)
-        self._pointer = pointer.value or 0
         for sentence in self.warnings:
             warnings.warn(sentence, RuntimeWarning, stacklevel=2)
 
@@ -136,7 +140,12 @@ class Engine:
         raise TypeError("an engine belongs to its process and cannot be pickled: open one in each process")
 
     def __repr__(self) -> str:
-        return f"<ferry.Engine at {self._pointer:#x}>"
+        try:
+            found = self.stats()
+            address = self.address or "nowhere"
+        except Error as error:  # Closed, of a forked child, or broken.
+            return f"<ferry.Engine {error.status_name}>"
+        return f"<ferry.Engine at {address}, {found.peers_up} peers, {found.regions} regions>"
 
     @property
     def address(self) -> str:
@@ -159,9 +168,9 @@ class Engine:
         self,
         buffer: Registrable,
         *,
-        access: int | None = None,
+        access: int | str | None = None,
         name: str | None = None,
-        kind: int = MemoryKind.AUTO,
+        kind: int | str = MemoryKind.AUTO,
         device: int | None = None,
     ) -> Region:
         """Registers the memory of an object, of the host or of a device, and announces it to every peer.
@@ -172,10 +181,10 @@ class Engine:
         can, with `start_after`. For memory that has only an address, use a ctypes array made by
         `from_address`.
 
-        `access` takes bits of `Access`. The default lets peers READ, and WRITE if the buffer is writable.
-        The engine holds the object, so that its memory stays in place, until the region is unregistered or
-        the engine is gone. The engine detects the kind and device of the memory; `kind` and `device` state
-        them, and are checked.
+        `access` takes bits of `Access`, or the name of one. The default lets peers READ, and WRITE if the
+        buffer is writable. The engine holds the object, so that its memory stays in place, until the region
+        is unregistered or the engine is gone. The engine detects the kind and device of the memory; `kind`
+        and `device` state them, and are checked.
         """
         return register(self, [buffer], access, name, kind, device)[0]
 
@@ -183,36 +192,38 @@ class Engine:
         self,
         buffers: Sequence[Registrable],
         *,
-        access: int | None = None,
+        access: int | str | None = None,
         name: str | None = None,
-        kind: int = MemoryKind.AUTO,
+        kind: int | str = MemoryKind.AUTO,
         device: int | None = None,
     ) -> list[Region]:
         """Registers several buffers with the same options, all or none; request_index of an error is the
         index of the buffer that failed."""
         return register(self, buffers, access, name, kind, device)
 
-    def alloc(self, length: int, *, access: int | None = None, name: str | None = None) -> Memory:
+    def alloc(self, length: int, *, access: int | str | None = None, name: str | None = None) -> Memory:
         """Allocates zeroed, registered memory. Peers on this host can map it, which is the fastest path."""
         return allocate(self, length, access, name)
 
     def connect(self, address: str, timeout: float | None = None) -> Peer:
         """Connects to the engine at host:port; returns the existing peer if the two are connected already."""
         peer = c_uint64()
-        what = self._pointer, address.encode(), nanoseconds(timeout), addressof(peer)
+        what = self._pointer, address_of(address), nanoseconds(timeout), addressof(peer)
         apart((self, peer), library.ferry_peer_connect, *what)
         return Peer(self, peer.value)
 
     def connect_descriptor(self, descriptor: bytes, timeout: float | None = None) -> Peer:
         """Connects by the `descriptor` of another engine; StaleError if a different engine answers."""
         peer = c_uint64()
+        if not isinstance(descriptor, bytes):
+            raise invalid(f"descriptor must be the bytes of Engine.descriptor, not {descriptor!r}")
         what = self._pointer, descriptor, len(descriptor), nanoseconds(timeout), addressof(peer)
         apart((self, peer), library.ferry_descriptor_import, *what)
         return Peer(self, peer.value)
 
     async def connect_async(self, address: str, timeout: float | None = None) -> Peer:
         """Connects to the engine at host:port, in an event loop."""
-        return await self._loop_queue()._connect(address, timeout)
+        return await self._loop_queue()._connect(address_of(address), timeout)
 
     def peers(self) -> list[Peer]:
         """Lists the known peers, whichever side connected; lost peers stay for a while."""
@@ -257,6 +268,7 @@ class Engine:
 
     def wait_any(self, transfers: Sequence[Transfer], timeout: float | None = None) -> int:
         """Waits until one of the transfers is final, however it ended; returns its index in the list."""
+        items_of(transfers, "transfers", " of Transfers")
         index = c_size_t()
         status = self._wait_for(library.ferry_transfer_wait_any, transfers, timeout, index)
         if status != Status.OK:
@@ -266,6 +278,7 @@ class Engine:
     def wait_all(self, transfers: Sequence[Transfer], timeout: float | None = None) -> None:
         """Waits until all of the transfers are final; raises as `Transfer.wait` for the first that is not
         done. PendingError: the timeout has passed, and all go on."""
+        items_of(transfers, "transfers", " of Transfers")
         index = c_size_t()
         try:
             status = self._wait_for(library.ferry_transfer_wait_all, transfers, timeout, index)
@@ -291,12 +304,11 @@ class Engine:
             if status == Status.OK or remaining <= 0:
                 return status
 
-    def stats(self) -> dict[str, int]:
-        """Returns the counters since the engine was opened and the current number of objects, by their
-        names in ferry.h."""
+    def stats(self) -> Stats:
+        """Returns the counters since the engine was opened and the current numbers of objects."""
         found = CStats(struct_size=sizeof(CStats))
         call(library.ferry_engine_get_stats, self._pointer, addressof(found))
-        return {name: getattr(found, name) for name in STATISTICS}
+        return Stats(*(getattr(found, name) for name in Stats._fields))
 
     def metrics(self) -> str:
         """Returns the statistics in Prometheus' text format."""

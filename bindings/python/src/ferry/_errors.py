@@ -7,13 +7,16 @@ import math
 import operator
 from collections.abc import Callable, Sequence
 from ctypes import addressof, c_size_t, create_string_buffer, sizeof
-from typing import TYPE_CHECKING, Any
+from enum import IntEnum, IntFlag
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ._abi import CHANNELS_MAX, FOREVER, NO_INDEX, CError, library
 from ._numbers import Number, Transport, number
 
 if TYPE_CHECKING:
     from ._results import RequestResult, Result
+
+Item = TypeVar("Item", IntEnum, IntFlag)
 
 
 class Status(Number):
@@ -64,13 +67,13 @@ class Error(Exception):
         vendor_error: int = 0,
         transport: int = 0,
     ) -> None:
-        self.status = number(Status, status)
-        self.status_name = status_name(status)
-        self.message = message
-        self.request_index = request_index
-        self.os_error = os_error
-        self.vendor_error = vendor_error
-        self.transport = number(Transport, transport)
+        self.status: Status = number(Status, status)
+        self.status_name: str = status_name(status)
+        self.message: str = message
+        self.request_index: int | None = request_index
+        self.os_error: int = os_error
+        self.vendor_error: int = vendor_error
+        self.transport: Transport = number(Transport, transport)
         self.result: Result | None = None
         self.results: Sequence[RequestResult] = ()
         super().__init__(status, message)
@@ -88,6 +91,18 @@ class InvalidError(CallerError, ValueError):
     """INVALID: an argument is wrong; the message names it."""
 
 
+class NotRegisteredError(CallerError, KeyError):
+    """NOT_REGISTERED: no region has this memory, or this name."""
+
+
+class OverlapError(CallerError):
+    """OVERLAP: requests of one transfer write the same bytes, or a region overlaps another."""
+
+
+class AccessError(CallerError):
+    """ACCESS: the peer does not allow this to the region."""
+
+
 class StaleError(CallerError):
     """STALE: the object of the handle is gone."""
 
@@ -96,6 +111,10 @@ class BusyError(CallerError):
     """BUSY: the object is in use, or an operation is in progress; try again later. After the timeout of an
     unregister, a free or a close, the region, peer or engine stays closed for new work; a region is unchanged
     if the timeout was 0."""
+
+
+class LimitError(CallerError):
+    """LIMIT: a number or a length is beyond what ferry takes."""
 
 
 class UnsupportedError(CallerError):
@@ -122,6 +141,10 @@ class CancelledError(TransferError):
     """CANCELLED: by request, or because an earlier ordered transfer failed."""
 
 
+class CorruptError(TransferError):
+    """CORRUPT: a checksum is wrong."""
+
+
 class PartialError(TransferError):
     """PARTIAL: some requests failed; `results` lists them."""
 
@@ -142,25 +165,41 @@ class RefusedError(PeerError):
     """REFUSED: the peer refused the session: authentication failed, or the peer is at a limit."""
 
 
+class VersionError(PeerError):
+    """VERSION: the peer speaks another version of the protocol."""
+
+
+class NotFerryError(PeerError):
+    """NOT_FERRY: another program answers at the address."""
+
+
 class EngineError(Error):
     """This engine or machine failed."""
 
 
+class NoMemoryError(EngineError, MemoryError):
+    """NO_MEMORY: the machine has no memory left."""
+
+
+class SystemError(EngineError):
+    """SYSTEM: a call of the system failed; `os_error` has its errno."""
+
+
+class UnavailableError(EngineError):
+    """UNAVAILABLE: this machine or engine lacks what the call needs."""
+
+
+class PanicError(EngineError):
+    """PANIC: the engine is broken; close it."""
+
+
+# PEER_LOST is PeerLostError, and so on.
 _CLASSES: dict[int, type[Error]] = {
-    Status.PENDING: PendingError,
-    Status.DRAINING: PendingError,
-    Status.INVALID: InvalidError,
-    Status.STALE: StaleError,
-    Status.BUSY: BusyError,
-    Status.UNSUPPORTED: UnsupportedError,
-    Status.CLOSED: ClosedError,
-    Status.TIMEOUT: TimeoutError,
-    Status.CANCELLED: CancelledError,
-    Status.PARTIAL: PartialError,
-    Status.UNREACHABLE: UnreachableError,
-    Status.PEER_LOST: PeerLostError,
-    Status.REFUSED: RefusedError,
+    status: globals()[status.name.title().replace("_", "") + "Error"]
+    for status in Status
+    if status not in (Status.OK, Status.DRAINING)
 }
+_CLASSES[Status.DRAINING] = PendingError
 _GROUPS: dict[int, type[Error]] = {1: CallerError, 2: TransferError, 3: PeerError, 4: EngineError}
 
 
@@ -213,16 +252,15 @@ def nanoseconds(seconds: float | None, name: str = "timeout") -> int:
     """Converts seconds to nanoseconds; None and infinity mean no end."""
     if seconds is None or seconds == math.inf:
         return FOREVER
-    if not seconds >= 0:
-        raise invalid(f"{name} must be None or at least 0, not {seconds!r}")
+    if not isinstance(seconds, (int, float)) or not seconds >= 0:
+        raise invalid(f"{name} must be seconds, at least 0, or None for no end, not {seconds!r}")
     return min(int(seconds * 1e9), FOREVER - 1)
 
 
 def channel_number(channel: int) -> int:
     """Returns the number of a channel of notifications: ctypes would cut larger numbers short."""
-    value = operator.index(channel)
-    if not 0 <= value < CHANNELS_MAX:
-        raise invalid(f"channel must be 0 to {CHANNELS_MAX - 1}, not {value}")
+    if not hasattr(channel, "__index__") or not 0 <= (value := operator.index(channel)) < CHANNELS_MAX:
+        raise invalid(f"channel must be 0 to {CHANNELS_MAX - 1}, not {channel!r}")
     return value
 
 
@@ -235,6 +273,36 @@ def unsigned(value: Any, name: str, bits: int = 32) -> int:
     if not 0 <= found < 2**bits:
         raise invalid(f"{name} must be 0 to 2**{bits} - 1, not {found}")
     return found
+
+
+def member(kind: type[Item], value: Any, name: str) -> Item:
+    """Returns a member of an enum, by itself, its number or its name in any case."""
+    if isinstance(value, kind):
+        return value  # Perhaps of a newer library.
+    try:
+        return kind[value.upper()] if isinstance(value, str) else kind(value)
+    except (KeyError, ValueError):
+        choices = ", ".join(kind.__members__)
+        raise invalid(f"{name}: one of {choices} of ferry's {kind.__name__}, not {value!r}") from None
+
+
+def items_of(value: Any, name: str, what: str = "") -> Any:
+    """Returns a list of the caller, which could be one of its items by mistake."""
+    if not hasattr(value, "__len__") or isinstance(value, str):
+        raise invalid(f"{name} must be a list{what}, not {value!r}")
+    return value
+
+
+def encoded(value: Any, name: str, like: str = "") -> bytes:
+    """Returns a text for the library."""
+    if not isinstance(value, str):
+        raise invalid(f"{name} must be a str{like}, not {value!r}")
+    if "\0" in value:  # C would see the text end there.
+        raise invalid(f"{name} has a zero byte: {value!r}")
+    try:
+        return value.encode()
+    except UnicodeEncodeError as error:
+        raise invalid(f"{name} is no UTF-8: {error}") from None
 
 
 def text(function: Callable[..., int], *arguments: object) -> bytes:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ._abi import CRegionOptions, library
 from ._buffers import Pin, host_buffer
 from ._devices import Held, held
-from ._errors import ClosedError, Error, StaleError, call, invalid
+from ._errors import ClosedError, Error, StaleError, call, encoded, invalid, member, unsigned
 from ._results import Access, MemoryKind
 from ._waits import in_turns
 
@@ -29,21 +29,27 @@ class Region:
 
     def __init__(self, engine: Engine, handle: int, address: int, length: int) -> None:
         self._engine = engine
-        self.handle = handle
-        self.address = address
-        self.length = length
+        self.handle: int = handle
+        self.address: int = address
+        self.length: int = length
 
-    def unregister(self, timeout: float | None = None) -> None:
-        """Unregisters the region; afterwards nothing can reach the memory through ferry.
+    def close(self, timeout: float | None = None) -> None:
+        """Unregisters the region: afterwards nothing can reach the memory through ferry. Does nothing for a
+        region that is closed, or whose engine is.
 
         BusyError while the region is in use. With a timeout of 0 nothing has changed; with a longer timeout
         the region is closed for new work; call again.
         """
         what = self._engine._pointer, self.handle
-        in_turns(timeout, lambda turn: call(library.ferry_region_unregister, *what, turn))
-        pin = self._engine._pins.pop(self.handle, None)
-        if pin is not None:
-            pin.release()
+        with suppress(ClosedError):
+            # STALE: the region was unregistered before, and its pin may be left by a signal's handler.
+            with suppress(StaleError):
+                in_turns(timeout, lambda turn: call(library.ferry_region_unregister, *what, turn))
+            pin = self._engine._pins.pop(self.handle, None)
+            if pin is not None:
+                pin.release()
+
+    unregister = close
 
     def __enter__(self) -> Region:
         return self
@@ -51,29 +57,27 @@ class Region:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # A closed engine has no regions, and the block may have unregistered this one.
-        with suppress(ClosedError, StaleError):
-            self.unregister()
+        self.close()
 
     def __repr__(self) -> str:
-        return f"<ferry.Region {self.length} bytes at {self.address:#x}>"
+        closed = "" if self.handle in self._engine._pins else ", closed"
+        return f"<ferry.Region {self.length} bytes at {self.address:#x}{closed}>"
 
 
 def region_options(
-    access: int, name: str | None, kind: int = MemoryKind.AUTO, device: int | None = None
+    access: int | str, name: str | None, kind: int | str = MemoryKind.AUTO, device: int | None = None
 ) -> CRegionOptions:
-    if kind not in tuple(MemoryKind):
-        raise invalid(f"kind: {kind!r} is no MemoryKind")
+    kind = member(MemoryKind, kind, "kind")
     if device is not None and kind == MemoryKind.AUTO:
         raise invalid(f"device: {device} is stated without its kind")
     if device is not None and not 0 <= device < 2**31:
         raise invalid(f"device must be at least 0 and below 2**31, not {device}")
     return CRegionOptions(
         struct_size=sizeof(CRegionOptions),
-        access=access,
+        access=member(Access, access, "access"),
         kind=kind,
         device=device or 0,
-        name=None if name is None else name.encode(),
+        name=None if name is None else encoded(name, "name"),
     )
 
 
@@ -85,12 +89,14 @@ def place(source: Any, name: str, writable: bool) -> Pin | Held:
 def register(
     engine: Engine,
     buffers: Sequence[Any],
-    access: int | None,
+    access: int | str | None,
     name: str | None,
-    kind: int = MemoryKind.AUTO,
+    kind: int | str = MemoryKind.AUTO,
     device: int | None = None,
 ) -> list[Region]:
     """Registers buffers and passes their pins to the engine. The default access is all that they allow."""
+    if access is not None:
+        access = member(Access, access, "access")
     pins: list[Pin | Held] = []
     handles: Any = ()
     try:
@@ -125,48 +131,51 @@ def register(
 
 
 class Memory:
-    """Memory that ferry allocated. `view` has its bytes; numpy.frombuffer(view) makes an array of them."""
+    """Memory that ferry allocated. `view` has its bytes; numpy.frombuffer(view) makes an array of them.
 
-    __slots__ = ("_engine", "_mapped", "_view", "handle", "address", "length")
+    A `with` block closes the memory at its end.
+    """
+
+    __slots__ = ("_engine", "_mapped", "handle", "address", "length")
 
     def __init__(self, engine: Engine, handle: int, address: int, length: int) -> None:
         self._engine = engine
-        self._mapped: weakref.ref[Any] | None = None
-        self._view: memoryview | None = None
-        self.handle = handle
-        self.address = address
-        self.length = length
+        self.handle: int = handle
+        """What peers name in requests; 0 when the memory is closed."""
+        self.address: int = address
+        self.length: int = length
+        # Every view refers to it.
+        mapped: Any = (c_ubyte * length).from_address(address)
+        mapped._engine = engine
+        self._mapped: Any = mapped
 
     @property
     def view(self) -> memoryview:
-        """The bytes. The engine's memory stays mapped while the view, or an object made from it, lives."""
-        if self.handle == 0:
-            raise invalid("the memory has been freed")
-        if self._view is None:
-            mapped = (c_ubyte * self.length).from_address(self.address)
-            mapped._engine = self._engine  # type: ignore[attr-defined]
-            self._mapped = weakref.ref(mapped)
-            self._view = memoryview(mapped).cast("B")
-        return self._view
+        """The bytes. They stay mapped while the view, or an object made from it, lives, whatever is
+        closed."""
+        mapped = self._mapped
+        if mapped is None:
+            raise invalid("the memory is closed")
+        return memoryview(mapped).cast("B")
 
     def __buffer__(self, flags: int) -> memoryview:
         """Returns `view`. From Python 3.12 on, memoryview, bytes and numpy take the Memory itself."""
         return self.view
 
-    def free(self, timeout: float | None = None) -> None:
-        """Unregisters and unmaps the memory, and releases `view`.
-
-        BufferError, with the memory unchanged, while arrays or slices made from `view` live. BusyError as
-        in `Region.unregister`.
-        """
-        if self._view is not None:
-            self._view.release()
-            self._view = None
-        if self._mapped is not None and self._mapped() is not None:
-            raise BufferError("arrays or slices of this memory are still in use")
+    def close(self, timeout: float | None = None) -> None:
+        """Unregisters the memory: afterwards nothing can reach it through ferry. It is unmapped now, or, if
+        views or arrays made from `view` live, with the last of them. BusyError as in `Region.close`. Does
+        nothing for closed memory."""
         what = self._engine._pointer, self.handle
-        in_turns(timeout, lambda turn: call(library.ferry_memory_free, *what, turn))
-        self.handle = 0
+        # A closed engine unmaps its memory when the last view is gone.
+        with suppress(ClosedError, StaleError):
+            if self.handle != 0:
+                in_turns(timeout, lambda turn: call(library.ferry_region_unregister, *what, turn))
+        mapped, self._mapped, self.handle = self._mapped, None, 0
+        if mapped is not None:
+            weakref.finalize(mapped, _unmap, self._engine, what[1]).atexit = False
+
+    free = close
 
     def __enter__(self) -> Memory:
         return self
@@ -174,31 +183,26 @@ class Memory:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self.handle == 0:
-            # The block has freed the memory.
-            return
-        try:
-            self.free()
-        except ClosedError:
-            pass
-        except (BufferError, Error):
-            # Don't hide a failure of the `with` block; its traceback may hold arrays.
-            if error is None:
-                raise
+        self.close()
 
     def __len__(self) -> int:
         return self.length
 
     def __repr__(self) -> str:
-        return f"<ferry.Memory {self.length} bytes at {self.address:#x}>"
+        closed = ", closed" if self.handle == 0 else ""
+        return f"<ferry.Memory {self.length} bytes at {self.address:#x}{closed}>"
 
 
-def allocate(engine: Engine, length: int, access: int | None, name: str | None) -> Memory:
+def _unmap(engine: Engine, handle: int) -> None:
+    with suppress(Error):
+        call(library.ferry_memory_free, engine._pointer, handle, 0)
+
+
+def allocate(engine: Engine, length: int, access: int | str | None, name: str | None) -> Memory:
     options = region_options(_BOTH if access is None else access, name)
     address = c_void_p()
     handle = c_uint64()
-    if length < 0:
-        raise invalid(f"length must be at least 1, not {length}")
+    length = unsigned(length, "length", 63)
     call(
         library.ferry_memory_alloc,
         engine._pointer,

@@ -4,7 +4,7 @@ the enum that both errors and results use."""
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import TypeVar
+from typing import Any, TypeVar
 
 Kind = TypeVar("Kind", bound="Number")
 
@@ -25,6 +25,19 @@ def number(kind: type[Kind], value: int) -> Kind:
         found._name_ = str(value)
         found._value_ = value
     return found  # type: ignore[return-value]
+
+
+def described(event: Any) -> str:
+    """Returns an event, a named tuple, as a text with the fields that are set."""
+    fields = list(event._asdict().items())[1:]
+    said = [f", {name} {_shown(name, it)}" for name, it in fields if it or (name == "rank" and it == 0)]
+    return f"<{type(event).__module__}.Event {event.kind.name}{''.join(said)}>"
+
+
+def _shown(name: str, value: Any) -> str:
+    if isinstance(value, IntEnum):
+        return value.name
+    return hex(value) if name in ("transfer", "region", "address") else repr(value)
 
 
 class Transport(Number):

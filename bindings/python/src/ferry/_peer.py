@@ -8,18 +8,29 @@ from ctypes import addressof, c_uint64, sizeof
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ._abi import READ, WRITE, CPathInfo, CPeerInfo, CRegionInfo, CRequestResult, library
-from ._errors import ClosedError, Error, Status, call, nanoseconds
-from ._layers import LayerBlocks
+from ._errors import (
+    ClosedError,
+    Error,
+    NotRegisteredError,
+    StaleError,
+    call,
+    encoded,
+    invalid,
+    nanoseconds,
+    unsigned,
+)
 from ._numbers import Number, Transport, number
 from ._requests import Blocks, give_back, options_of, requests_of
 from ._results import RESULT_BYTES, Access, MemoryKind, RequestResult, Result
 from ._transfer import Transfer
+from ._uniform import LayerBlocks
 from ._waits import TURN_NS, apart, in_turns
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer, Unpack
 
     from ._engine import Engine
+    from ._memory import Memory, Region
     from ._requests import Options, RequestsLike, SubmitOptions
 
     ShowsProgress = Callable[[int, int], object]
@@ -33,7 +44,8 @@ class PeerState(Number):
 
 
 class RemoteRegion(NamedTuple):
-    """A region that a peer registered; requests use `handle` as remote_region."""
+    """A region that a peer registered. `request` makes requests of it, and a request's fourth element may
+    be the region itself."""
 
     handle: int
     address: int
@@ -46,6 +58,17 @@ class RemoteRegion(NamedTuple):
     """Number of the device in the peer's process, for the kinds that have one; otherwise 0."""
     order: int
     """Rises with each region that the peer registers: of two regions the lower number came first."""
+
+    def request(
+        self, local: Memory | Region, *, offset: int = 0, local_offset: int = 0, length: int | None = None
+    ) -> tuple[int, int, int, int]:
+        """Returns a request between `local`, from `local_offset` on, and this region, from `offset` on. The
+        default `length` is the rest of `local`."""
+        here, there = unsigned(local_offset, "local_offset", 64), unsigned(offset, "offset", 64)
+        if not hasattr(local, "address"):
+            raise invalid(f"local must be a Memory or a Region, not {local!r}")
+        rest = max(local.length - here, 0) if length is None else length
+        return local.address + here, self.address + there, rest, self.handle
 
 
 def remote_region(row: CRegionInfo) -> RemoteRegion:
@@ -102,7 +125,7 @@ class Peer:
 
     def __init__(self, engine: Engine, handle: int) -> None:
         self._engine = engine
-        self.handle = handle
+        self.handle: int = handle
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Peer) and other._engine is self._engine and other.handle == self.handle
@@ -111,14 +134,17 @@ class Peer:
         return hash(self.handle)
 
     def __repr__(self) -> str:
-        return f"<ferry.Peer {self.handle:#x}>"
+        try:
+            found = self.info()
+        except Error as error:
+            return f"<ferry.Peer {self.handle:#x}, {error.status_name}>"
+        return f"<ferry.Peer at {found.address}, {found.state.name}, {found.transfers_active} transfers>"
 
     def __enter__(self) -> Peer:
         return self
 
     def __exit__(self, *_: object) -> None:
-        with contextlib.suppress(ClosedError):
-            self.close()
+        self.close()
 
     def info(self) -> PeerInfo:
         found = CPeerInfo(struct_size=sizeof(CPeerInfo))
@@ -142,19 +168,24 @@ class Peer:
         return [remote_region(row) for row in rows]
 
     def region(self, name: str) -> RemoteRegion:
-        """Returns the region of this name, or the last registered one if several have the name; KeyError if
-        the peer has announced no such region."""
-        if "\0" in name:  # C would see the name end there.
-            raise KeyError(name)
+        """Returns the region of this name, or the last registered one if several have the name.
+        NotRegisteredError, a KeyError: the peer has announced no such region; the message lists those that it
+        has."""
         found = CRegionInfo(struct_size=sizeof(CRegionInfo))
-        place = addressof(found)
+        wanted, place = encoded(name, "name"), addressof(found)
         try:
-            call(library.ferry_peer_region, self._engine._pointer, self.handle, name.encode(), place)
-        except Error as error:
-            if error.status == Status.NOT_REGISTERED:
-                raise KeyError(name) from None
-            raise
+            call(library.ferry_peer_region, self._engine._pointer, self.handle, wanted, place)
+        except NotRegisteredError as error:
+            raise NotRegisteredError(error.status, self._no_region(name)) from None
         return remote_region(found)
+
+    def _no_region(self, name: str) -> str:
+        import difflib
+
+        names = sorted({region.name for region in self.regions()} - {""})
+        near = "".join(f"; did you mean {it!r}?" for it in difflib.get_close_matches(name, names, 1))
+        listed = ", ".join(map(repr, names[:20])) + (", ..." if len(names) > 20 else "")
+        return f"the peer has no region {name!r}{near} It has {listed or 'none with a name'}"
 
     def paths(self) -> list[Path]:
         """Lists every path to the peer, chosen or not, and why."""
@@ -180,9 +211,11 @@ class Peer:
         apart(self._engine, library.ferry_peer_fence, *what)
 
     def close(self, timeout: float | None = None) -> None:
-        """Closes the session; transfers fail with CLOSED. BusyError: they are not final yet; call again."""
+        """Closes the session; transfers fail with CLOSED. BusyError: they are not final yet; call again. Does
+        nothing if the peer or its engine is closed."""
         what = self._engine._pointer, self.handle
-        in_turns(timeout, lambda turn: call(library.ferry_peer_close, *what, turn))
+        with contextlib.suppress(ClosedError, StaleError):
+            in_turns(timeout, lambda turn: call(library.ferry_peer_close, *what, turn))
 
     def notify(self, data: Buffer, deadline: float | None = None) -> None:
         """Sends bytes to the peer's application on channel 0; returns when the peer has taken them in.
@@ -190,7 +223,7 @@ class Peer:
 
         `deadline` is in seconds; the default is the setting deadline_ms.
         """
-        options: Any = {"notify": bytes(data)}
+        options: Any = {"notify": data}
         if deadline is not None:
             options["deadline"] = deadline
         transfer = self._run(WRITE, None, 0, options, Result(RESULT_BYTES))
@@ -209,11 +242,13 @@ class Peer:
     ) -> Result:
         """WRITEs local memory to the peer, and waits until the bytes are visible there.
 
-        `requests` are tuples (local, remote, length[, remote_region]) of addresses, or `Requests`, or an
-        array with the layout REQUEST_DTYPE, which the library reads in place. If the transfer fails, the
+        `requests` are what `RemoteRegion.request` returns, or tuples (local, remote, length, remote_region)
+        of addresses and a region, or `Requests`, or an array with the layout REQUEST_DTYPE, which the
+        library reads in place. A tuple without the region means whatever region the peer has at the address
+        when the bytes arrive, which may be a newer one than the caller knows. If the transfer fails, the
         exception has its `result`, and its failed requests in `results`. `progress` is called as in
-        `Transfer.wait`; if `progress` raises, the transfer is cancelled. Control-C cancels the transfer, and
-        raises when the transfer is final and its memory is the caller's again.
+        `Transfer.wait`; if `progress` raises, the transfer is cancelled. Control-C cancels the transfer,
+        and raises when the transfer is final and its memory is the caller's again.
         """
         return self._move(WRITE, requests, progress, options)
 
@@ -232,7 +267,7 @@ class Peer:
         return self._submit(READ, requests, options)
 
     def submit_write_blocks(self, blocks: Blocks | LayerBlocks, **options: Unpack[SubmitOptions]) -> Transfer:
-        """Starts a WRITE of blocks: `Blocks`, or what `Layers.blocks` returns."""
+        """Starts a WRITE of blocks: `Blocks`, or what `UniformBlocks.blocks` returns."""
         return self._submit_blocks(WRITE, blocks, options)
 
     def submit_read_blocks(self, blocks: Blocks | LayerBlocks, **options: Unpack[SubmitOptions]) -> Transfer:
@@ -307,6 +342,8 @@ class Peer:
 
     def _submit_blocks(self, op: int, blocks: Blocks | LayerBlocks, options: Any) -> Transfer:
         equal = isinstance(blocks, LayerBlocks)
+        if not equal and not isinstance(blocks, Blocks):
+            raise invalid(f"blocks must be Blocks, or what UniformBlocks.blocks returns, not {blocks!r}")
         function = library.ferry_transfer_submit_uniform if equal else library.ferry_transfer_submit_blocks
         return self._start(function, options, op, blocks._address)
 

@@ -35,7 +35,7 @@ from ._errors import (
     error_class,
     nanoseconds,
 )
-from ._numbers import Number, number
+from ._numbers import Number, described, number
 from ._peer import Peer
 from ._transfer import Transfer
 from ._waits import TURN_NS
@@ -79,13 +79,16 @@ class Event(NamedTuple):
     channel: int = 0
     """The channel of a notification."""
 
+    def __repr__(self) -> str:
+        return described(self)
+
 
 class Queue:
-    """Events of an engine, of the chosen kinds. A `with` block destroys the queue at its end."""
+    """Events of an engine, of the chosen kinds. A `with` block closes the queue at its end."""
 
     def __init__(self, engine: Engine, handle: int) -> None:
         self._engine = engine
-        self.handle = handle
+        self.handle: int = handle
         self._backlog: deque[Event] = deque()
         self._only_awaited = False
         # The futures of waiting coroutines, by ("transfer", handle) or ("connect", user_data).
@@ -105,6 +108,11 @@ class Queue:
         call(library.ferry_queue_fd, self._engine._pointer, self.handle, addressof(found))
         return found.value
 
+    @property
+    def fd(self) -> int:
+        """The descriptor of `fileno`."""
+        return self.fileno()
+
     def drain(self) -> list[Event]:
         """Takes all events of the queue, oldest first. Never waits."""
         self._pump()
@@ -116,7 +124,7 @@ class Queue:
     def wait(self, timeout: float | None = None) -> Event:
         """Waits for the next event and takes it, on the calling thread; PendingError: none came in time.
 
-        Destroying the queue (StaleError) or closing the engine (ClosedError) ends the wait.
+        Closing the queue (StaleError) or the engine (ClosedError) ends the wait.
         """
         remaining = nanoseconds(timeout)
         until = time.monotonic_ns() + remaining
@@ -150,7 +158,7 @@ class Queue:
     async def __anext__(self) -> Event:
         return await self.next()
 
-    async def _connect(self, address: str, timeout: float | None = None) -> Peer:
+    async def _connect(self, address: bytes, timeout: float | None = None) -> Peer:
         """Connects in the event loop, on a queue that takes peer events."""
         number = next(self._connects)
         future = self._await("connect", number)
@@ -158,7 +166,7 @@ class Queue:
             call(
                 library.ferry_peer_connect_async,
                 self._engine._pointer,
-                address.encode(),
+                address,
                 nanoseconds(timeout),
                 self.handle,
                 number,
@@ -201,9 +209,9 @@ class Queue:
         finally:
             self._forget("transfer", handle, future)
 
-    def destroy(self) -> None:
-        """Destroys the queue; coroutines that wait for it get StaleError. Call it in the thread of the
-        queue's event loop, if a loop runs.
+    def close(self) -> None:
+        """Closes the queue; coroutines that wait for it get StaleError. Call it in the thread of the queue's
+        event loop, if a loop runs. Does nothing if the queue or its engine is closed.
 
         BusyError while transfers have yet to report to the queue.
         """
@@ -211,11 +219,14 @@ class Queue:
         self._stop_watching()
         try:
             call(library.ferry_queue_destroy, self._engine._pointer, self.handle)
+        except (ClosedError, StaleError) as error:
+            self._fail(error)
+            return
         except BusyError:
             if loop is not None:
                 self._watch(loop)
             raise
-        self._fail(StaleError(Status.STALE, "the queue has been destroyed"))
+        self._fail(StaleError(Status.STALE, "the queue is closed"))
 
     def __enter__(self) -> Queue:
         return self
@@ -224,10 +235,7 @@ class Queue:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            self.destroy()
-        except (ClosedError, StaleError):
-            # The engine is closed, or the block has destroyed the queue.
-            pass
+            self.close()
         except Error:
             if error is None:
                 raise
@@ -240,7 +248,11 @@ class Queue:
             pass
 
     def __repr__(self) -> str:
-        return f"<ferry.Queue {self.handle:#x}>"
+        try:
+            state = f"descriptor {self.fileno()}"
+        except Error as error:
+            state = error.status_name
+        return f"<ferry.Queue {self.handle:#x}, {state}>"
 
     def _pump(self) -> None:
         """Drains the library's queue to its end, which arms the descriptor, and delivers the events."""

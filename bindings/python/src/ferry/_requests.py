@@ -21,15 +21,17 @@ from ._abi import (
 )
 from ._buffers import Pin, integers, numbers
 from ._devices import point_of
-from ._errors import channel_number, invalid, nanoseconds, unsigned
+from ._errors import channel_number, invalid, items_of, member, nanoseconds, unsigned
+from ._numbers import Transport
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     from ._buffers import SupportsArrayInterface
+    from ._peer import RemoteRegion
     from ._queue import Queue
 
-    RequestTuple = Union[tuple[int, int, int], tuple[int, int, int, int]]
+    RequestTuple = Union[tuple[int, int, int], tuple[int, int, int, Union[int, RemoteRegion]]]
     RequestsLike = Union["Requests", Sequence[RequestTuple], Buffer, SupportsArrayInterface]
     Numbers = Union[Sequence[int], Buffer, SupportsArrayInterface]
 
@@ -54,8 +56,9 @@ class Options(TypedDict, total=False):
     acked_only: bool
     coalesce: bool
     """False: post each request as it is; do not merge neighbours."""
-    transports: Sequence[int]
-    """The allowed `Transport`s, at least one; if none of them is usable, the transfer fails."""
+    transports: Sequence[int | str]
+    """The allowed `Transport`s or their names, at least one; if none of them is usable, the transfer
+    fails."""
     priority: int
     """0 to 2**32 - 1; the default is 0."""
     user_data: int
@@ -75,22 +78,25 @@ class SubmitOptions(Options, total=False):
 class Requests:
     """A list of requests in the library's layout; build it once and use it many times.
 
-    `items` are (local, remote, length) or (local, remote, length, remote_region); local and remote are
-    addresses.
+    `items` are (local, remote, length, remote_region): two addresses, bytes, and a `RemoteRegion` or its
+    handle. The region keeps stale requests away from memory that the peer has registered anew since.
+    (local, remote, length) gives that protection up: the bytes go to whatever region the peer then has at
+    the address.
     """
 
     __slots__ = ("_words", "_address", "_count")
 
     def __init__(self, items: Sequence[RequestTuple]) -> None:
+        rows: Any = items
         try:
-            if len(items) == 1 and len(items[0]) == 4:
-                words = array("Q", items[0])
-            elif set(map(len, items)) == {4}:
-                words = array("Q", chain.from_iterable(items))
+            if len(rows) == 1 and len(rows[0]) == 4:
+                words = array("Q", rows[0])
+            elif set(map(len, rows)) == {4}:
+                words = array("Q", chain.from_iterable(rows))
             else:
-                words = words_of(items)
+                words = words_of(rows)
         except (TypeError, ValueError, OverflowError):
-            words = words_of(items)
+            words = words_of(rows)
         self._set(words)
 
     def _set(self, words: array[int]) -> None:
@@ -134,18 +140,20 @@ class Requests:
         return self._count
 
 
-def words_of(items: Sequence[RequestTuple]) -> array[int]:
+def words_of(items: Sequence[Any]) -> array[int]:
     """Converts requests of 3 or 4 numbers one by one, so that an error can name the request."""
     words = array("Q")
     for index, item in enumerate(items):
         try:
-            words.extend(item)
-            if len(item) == 3:
-                words.append(0)
-            elif len(item) != 4:
+            if len(item) not in (3, 4):
                 raise ValueError(f"{len(item)} numbers, not 3 or 4")
+            region = item[3] if len(item) == 4 else 0
+            words.extend((*item[:3], getattr(region, "handle", region)))
         except (TypeError, ValueError, OverflowError) as error:
-            message = f"requests[{index}] must be (local, remote, length[, remote_region]): {error}"
+            if isinstance(item, int) and index == 0 and len(items) in (3, 4):
+                raise invalid("requests is one request: give a list of them", 0) from None
+            shape = "(local, remote, length, remote_region), as RemoteRegion.request makes it"
+            message = f"requests[{index}] must be {shape}: {error}"
             raise invalid(message, index) from None
     return words
 
@@ -215,6 +223,13 @@ class COptions(CTransferOptions):
     address: int
 
 
+def notification(data: Any) -> bytes:
+    try:
+        return bytes(memoryview(data))
+    except TypeError:
+        raise invalid(f"notify must be bytes, not {data!r}") from None
+
+
 def options_of(options: dict[str, Any]) -> COptions:
     """Converts the caller's options to the library's struct."""
     made = COptions(struct_size=sizeof(CTransferOptions))
@@ -225,19 +240,21 @@ def options_of(options: dict[str, Any]) -> COptions:
         elif name == "coalesce":
             made.flags |= 0 if value else FLAG_NO_COALESCE
         elif name not in _PLAIN:
-            raise TypeError(f"unknown option {name!r}")
+            choices = ", ".join(sorted(_PLAIN | _FLAGS.keys() | {"coalesce"}))
+            raise TypeError(f"unknown option {name!r}; there are {choices}")
     if "deadline" in options:
         made.deadline_ns = max(nanoseconds(options["deadline"], "deadline"), 1)
     if "notify" in options:
-        data = bytes(memoryview(options["notify"]))
+        data = notification(options["notify"])
         # The copy ends with a zero byte: an empty notification needs an address too.
         made.held = held = array("B", data + b"\0")
         made.notify, made.notify_length = held.buffer_info()[0], len(data)
     if "channel" in options:
         made.channel = channel_number(options["channel"])
     if "transports" in options:
-        for transport in options["transports"]:
-            made.transports_allowed |= 1 << unsigned(transport, "transports", 6)
+        named = options["transports"]
+        for transport in named.split(",") if isinstance(named, str) else items_of(named, "transports"):
+            made.transports_allowed |= 1 << member(Transport, transport, "transports")
         # The library takes no bits as every transport.
         if made.transports_allowed == 0:
             raise invalid("transports names no transport; without the option every transport is allowed")
@@ -246,7 +263,9 @@ def options_of(options: dict[str, Any]) -> COptions:
     if "user_data" in options:
         made.user_data = unsigned(options["user_data"], "user_data", 64)
     if "queue" in options:
-        made.queue = options["queue"].handle
+        made.queue = getattr(options["queue"], "handle", 0)
+        if made.queue == 0:
+            raise invalid(f"queue must be a Queue, not {options['queue']!r}")
     if "start_after" in options:
         made.event_kind, made.event = point_of(options["start_after"], "start_after")
     return made

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 class Transfer:
     """A submitted transfer. The memory that it names is the caller's again when the transfer is final.
 
-    If a `with` block ends before the transfer is final, it cancels the transfer and waits. A dropped transfer
-    goes on; the engine releases it when it is final.
+    A `with` block closes the transfer at its end. A dropped transfer goes on; the engine releases it when
+    it is final.
     """
 
     __slots__ = ("_engine", "_queue", "handle", "__weakref__")
@@ -32,7 +32,7 @@ class Transfer:
     def __init__(self, engine: Engine, handle: int, queue: Queue | None) -> None:
         self._engine = engine
         self._queue = queue
-        self.handle = handle
+        self.handle: int = handle
 
     def wait(
         self, timeout: float | None = None, *, progress: Callable[[int, int], object] | None = None
@@ -106,19 +106,29 @@ class Transfer:
         handle, kind = stream_and_kind(stream, "stream")
         call(library.ferry_transfer_stream_wait, self._engine._pointer, self.handle, handle, kind)
 
+    def close(self) -> None:
+        """Cancels the transfer if it is not final, and waits until it is. The result can still be read.
+        Control-C ends the wait alone: close again. Does nothing for a final transfer."""
+        self._settle()
+
     def __enter__(self) -> Transfer:
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._settle()
+        self.close()
 
     def __del__(self) -> None:
         self._engine._release(self.handle)
 
     def __repr__(self) -> str:
-        return f"<ferry.Transfer {self.handle:#x}>"
+        try:
+            result = self.poll()
+            said = "{} of {} bytes".format(*self.progress()) if result is None else repr(result)
+        except Error as error:
+            said = error.status_name
+        return f"<ferry.Transfer {self.handle:#x}, {said}>"
 
     def _settle(self) -> None:
         """Cancels the transfer if it is not final, and waits until it is."""

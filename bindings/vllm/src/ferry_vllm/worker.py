@@ -84,7 +84,7 @@ class WorkerHalf:
             except ferry.Error as error:
                 # The consumer computes what it has not got.
                 logger.warning("offer of %s ends with its preemption: %s", name, error)
-                quietly(self.cache.abort, self.ids[name])
+                quietly(self.cache.cancel_offer, self.ids[name])
                 while self._is_open(name):
                     if event := self.cache.wait(1.0):
                         self._event(event)
@@ -102,14 +102,14 @@ class WorkerHalf:
                 logger.warning("offer of %s: %s", offer.request, error)
                 connector_metadata.aborted.append(offer.request)
         for name in filter(self._is_open, connector_metadata.aborted):
-            quietly(self.cache.abort, self.ids[name])
+            quietly(self.cache.cancel_offer, self.ids[name])
 
     def _is_open(self, name: str) -> bool:
         """Whether a request has an offer that has not ended. Another request may have presented the same id."""
         return self.offers.get(self.ids[name]) == name
 
     def _offer(self, offer: Offer) -> None:
-        blocks = [kv.Blocks(ids, first) for first, ids in offer.blocks]
+        blocks = [kv.BlockList(ids, first) for first, ids in offer.blocks]
         if offer.is_new:
             self.cache.offer(offer.id, blocks, lease=self.options.lease_s)
             self.offers[offer.id] = offer.request
@@ -144,7 +144,7 @@ class WorkerHalf:
             self._tell(0, end)
         for offer in self.computing:
             if offer.sealed and offer.told < end:
-                quietly(self.cache.abort, offer.id)
+                quietly(self.cache.cancel_offer, offer.id)
 
     def _tell(self, first: int, end: int) -> None:
         """Reports the layers before `end` as computed, if those before `first` are. A call that is refused, because
@@ -180,7 +180,7 @@ class WorkerHalf:
             return False
         # After a cancellation no byte may come; the producer learns that nothing is needed.
         with self.lock:
-            blocks = [kv.Blocks(ids if take.is_owed else [], first) for first, ids in take.blocks]
+            blocks = [kv.BlockList(ids if take.is_owed else [], first) for first, ids in take.blocks]
             options = {"taker": take.taker, "skip_tokens": take.skip, "deadline": self.options.take_s}
             try:
                 self.cache.take(take.id, peers, blocks, take.tokens, mode=self.mode, **options)
@@ -232,7 +232,7 @@ class WorkerHalf:
         for take in filter(None, map(self.taken.get, finished_req_ids)):
             with self.lock:
                 if self.takes.get(take.id) is take:
-                    quietly(self.cache.cancel, take.id)
+                    quietly(self.cache.cancel_take, take.id)
                 else:
                     self._report(take)
         self.finished |= finished_req_ids & self.ids.keys()

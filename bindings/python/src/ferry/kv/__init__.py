@@ -7,12 +7,12 @@ which bytes go where. docs/kv.md has the contracts.
 
 from __future__ import annotations
 
-from ._abi import MARK_COMPUTE
-from ._blocks import Blocks
-from ._cache import Cache, new_id
+from ._abi import MARK_COMPUTE, Stats
+from ._blocks import BlockList
+from ._cache import Cache
 from ._events import Event, State
 from ._layout import Group, Layer, Layout
-from ._numbers import Arrangement, EntryKind, EventKind, GroupKind, Mode, StateKind
+from ._numbers import Arrangement, EntryKind, EventKind, GroupKind, Id, Mode, StateKind, new_id
 from ._plan import Move, Plan
 from ._timeline import Entry, Timeline, timeline_svg
 
@@ -48,7 +48,7 @@ __all__ = [
     "BLOCK_HEAD_PAIR_TOKEN",
     "BLOCK_PAIR_HEAD_TOKEN",
     "BLOCK_PAIR_TOKEN_HEAD",
-    "Blocks",
+    "BlockList",
     "CANCELLED",
     "COMPUTE",
     "Cache",
@@ -61,6 +61,7 @@ __all__ = [
     "FULL",
     "Group",
     "GroupKind",
+    "Id",
     "LATENT",
     "LAYERS",
     "Layer",
@@ -78,6 +79,7 @@ __all__ = [
     "STATE",
     "State",
     "StateKind",
+    "Stats",
     "Timeline",
     "WINDOW",
     "new_id",

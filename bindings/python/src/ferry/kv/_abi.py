@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import ctypes
 from ctypes import c_char_p, c_int32, c_uint8, c_uint32, c_uint64, c_void_p
+from typing import NamedTuple
 
 from .._abi import declare, library
 
 ALL_LAYERS = 2**32 - 1
+NO_RANK = 2**32 - 1
 TAKE_LAYERS = 1
 MARK_COMPUTE = 1
 
@@ -42,6 +44,18 @@ class CLayer(ctypes.Structure):
         ("head_stride", c_uint64),
         ("token_stride", c_uint64),
         ("element_stride", c_uint64),
+    ]
+
+
+class CTensor(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("element_bytes", c_uint32),
+        ("address", c_uint64),
+        ("order", c_char_p),
+        ("dimension_count", c_uint64),
+        ("shape", c_void_p),
+        ("strides", c_void_p),
     ]
 
 
@@ -79,7 +93,7 @@ class CLayoutInfo(ctypes.Structure):
     ]
 
 
-class CPairedBlocks(ctypes.Structure):
+class CBlockPairs(ctypes.Structure):
     """ferry_kv_block_pairs."""
 
     _fields_ = [
@@ -201,6 +215,9 @@ class CCacheEvent(ctypes.Structure):
         ("untrusted_count", c_uint64),
         ("message", c_void_p),
         ("message_length", c_uint64),
+        ("peer", c_uint64),
+        ("rank", c_uint32),
+        ("reserved", c_uint32),
     ]
 
 
@@ -216,18 +233,35 @@ class CState(ctypes.Structure):
     ]
 
 
-METRICS = (
-    "offers takes takes_waiting parts transfers leased_blocks oldest_lease_ns unfenced_blocks bytes_sent "
-    "bytes_received ended_sent ended_received ended_failed ended_cancelled ended_expired_lease "
-    "ended_expired_pressure ended_peer_lost late_applies timeline_overwritten"
-).split()
+class Stats(NamedTuple):
+    """Counters since the cache was opened, and current numbers; ferry_kv_stats in ferry_kv.h says of what."""
+
+    offers: int
+    takes: int
+    takes_waiting: int
+    parts: int
+    transfers: int
+    leased_blocks: int
+    oldest_lease_ns: int
+    unfenced_blocks: int
+    bytes_sent: int
+    bytes_received: int
+    ended_sent: int
+    ended_received: int
+    ended_failed: int
+    ended_cancelled: int
+    ended_expired_lease: int
+    ended_expired_pressure: int
+    ended_peer_lost: int
+    late_applies: int
+    timeline_overwritten: int
 
 
-class CMetrics(ctypes.Structure):
+class CStats(ctypes.Structure):
     _fields_ = [
         ("struct_size", c_uint32),
         ("reserved", c_uint32),
-        *[(name, c_uint64) for name in METRICS],
+        *[(name, c_uint64) for name in Stats._fields],
     ]
 
 
@@ -255,6 +289,7 @@ class CEntry(ctypes.Structure):
 # In the letters of ferry/_abi.py.
 FALLIBLE = {
     "kv_layer_arrange": "pup",
+    "kv_layer_of": "ppp",
     "kv_layout_new": "pp",
     "kv_layout_get_info": "pp",
     "kv_layout_export": "ppzp",
@@ -267,6 +302,7 @@ FALLIBLE = {
     "kv_moves_count": "pp",
     "kv_moves_get": "pzp",
     "kv_id_new": "p",
+    "kv_id_parse": "sp",
     "kv_cache_open": "pppzpp",
     "kv_cache_close": "pi",
     "kv_offer": "ppp",

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from .._buffers import SupportsArrayInterface
 
     Ids = Union[Sequence[int], Buffer, SupportsArrayInterface]
-    BlocksLike = Union["Blocks", Ids, Sequence[Union["Blocks", Ids]]]
+    BlocksLike = Union["BlockList", Ids, Sequence[Union["BlockList", Ids]]]
 
 
-class Blocks:
+class BlockList:
     """The blocks of one group that hold a sequence, in its order.
 
     `first_token` is the position of the first block's first token among the tokens that the rank holds: above
@@ -31,22 +31,22 @@ class Blocks:
     __slots__ = ("ids", "first_token")
 
     def __init__(self, ids: Ids, first_token: int = 0) -> None:
-        self.ids = ids
-        self.first_token = first_token
+        self.ids: Ids = ids
+        self.first_token: int = first_token
 
     def __repr__(self) -> str:
-        return f"ferry.kv.Blocks({self.ids!r}, first_token={self.first_token})"
+        return f"ferry.kv.BlockList({self.ids!r}, first_token={self.first_token})"
 
 
-def by_group(blocks: BlocksLike, group_count: int, name: str) -> list[Blocks]:
+def by_group(blocks: BlocksLike, group_count: int, name: str) -> list[BlockList]:
     """Returns one list for each group. With one group, `blocks` may be the list itself."""
-    if isinstance(blocks, Blocks):
+    if isinstance(blocks, BlockList):
         blocks = [blocks]
     elif _is_flat(blocks, name):
         if group_count != 1:
             raise invalid(f"{name} must have one list of blocks for each of the {group_count} groups")
-        blocks = [Blocks(blocks)]  # type: ignore[arg-type]
-    return [item if isinstance(item, Blocks) else Blocks(item) for item in blocks]  # type: ignore[union-attr, arg-type]
+        blocks = [BlockList(blocks)]  # type: ignore[arg-type]
+    return [item if isinstance(item, BlockList) else BlockList(item) for item in blocks]  # type: ignore[union-attr, arg-type]
 
 
 def _is_flat(blocks: Any, name: str) -> bool:
@@ -56,7 +56,7 @@ def _is_flat(blocks: Any, name: str) -> bool:
     except TypeError:
         pass
     try:
-        return not any(isinstance(item, Blocks) or hasattr(item, "__len__") for item in blocks)
+        return not any(isinstance(item, BlockList) or hasattr(item, "__len__") for item in blocks)
     except TypeError:
         raise invalid(f"{name} must be block ids, not {blocks!r}") from None
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import math
-import operator
 import os
 import time
 from collections import deque
@@ -12,24 +11,24 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from ctypes import addressof, c_int, c_size_t, c_uint64, c_void_p, sizeof
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, overload
 
 from .._abi import library
 from .._devices import StartAfter, point_of
-from .._errors import Status, call, invalid, nanoseconds, text, unsigned
+from .._errors import Error, Status, call, invalid, items_of, member, nanoseconds, text, unsigned
 from .._waits import TURN_NS, in_turns
 from ._abi import (
     ALL_LAYERS,
-    METRICS,
+    NO_RANK,
     TAKE_LAYERS,
     CCacheEvent,
     CCacheOptions,
-    CId,
     CMemory,
-    CMetrics,
     COfferOptions,
     CState,
+    CStats,
     CTakeOptions,
+    Stats,
 )
 from ._blocks import Lists, layer_range
 from ._events import Event, State, Waiters, event_of, state_of
@@ -43,14 +42,6 @@ if TYPE_CHECKING:
     from .._memory import Memory, Region
     from .._peer import Peer
     from ._blocks import BlocksLike
-
-
-def new_id() -> bytes:
-    """Draws an id: 16 random bytes that name one attempt to hand a sequence over. A peer that knows an id may
-    take its offer."""
-    found = CId()
-    call(library.ferry_kv_id_new, addressof(found))
-    return bytes(found.bytes)
 
 
 class Cache:
@@ -75,6 +66,8 @@ class Cache:
         silence_ms: int = 0,
         leased_blocks_max: int = 0,
     ) -> None:
+        if not isinstance(layout, Layout):
+            raise invalid(f"layout must be a Layout, not {layout!r}")
         regions = list(memory) if isinstance(memory, Sequence) else [memory]
         for at, region in enumerate(regions):
             if getattr(region, "_engine", None) is not engine:
@@ -88,23 +81,21 @@ class Cache:
             unsigned(leased_blocks_max, "leased_blocks_max", 64),
         )
         pointer = c_void_p()
-        call(
-            library.ferry_kv_cache_open,
-            engine._pointer,
-            opened(layout._handle, "layout").pointer,
-            addressof(ranges),
-            len(regions),
-            addressof(options),
-            addressof(pointer),
-        )
+        what = engine._pointer, opened(layout._handle, "layout").pointer, addressof(ranges), len(regions)
+        try:
+            call(library.ferry_kv_cache_open, *what, addressof(options), addressof(pointer))
+        finally:
+            # The memory of a cache that is dropped without a close may still be written to. Also if a signal
+            # handler has raised after the call: the handle ends the cache.
+            self._handle = Handle(pointer.value or 0, library.ferry_kv_cache_free, engine, regions)
         self._engine = engine
         self._group_count = layout.group_count
-        # The memory of a cache that is dropped without a close may still be written to.
-        self._handle = Handle(pointer.value or 0, library.ferry_kv_cache_free, engine, regions)
+        self._layout = f"rank {layout.rank} of {layout.ranks}"
+        self._state = ""
         # Events of calls that a signal handler then ended by an exception; older than those of the library.
         self._kept: deque[Event] = deque()
         self._waiters = Waiters(self.fileno, self._kept)
-        self.timeline = Timeline(self._handle)
+        self.timeline: Timeline = Timeline(self._handle)
         """What happens to the cache's handoffs, recorded while a program asks for it."""
 
     def offer(
@@ -171,7 +162,7 @@ class Cache:
         """Says that the sequence has `tokens` tokens, and that no more blocks come. The lease begins."""
         call(library.ferry_kv_offer_seal, self._handle.pointer, id_of(id), unsigned(tokens, "tokens", 64))
 
-    def retract(self, id: bytes, from_token: int, timeout: float | None) -> None:
+    def retract(self, id: bytes, from_token: int, timeout: float | None = None) -> None:
         """Takes back the tokens of an offer from `from_token` on, and its seal, for example when a sequence
         is preempted. Waits until nothing reads them any more.
 
@@ -180,13 +171,13 @@ class Cache:
         complete layers with one of these tokens fails, with STALE.
 
         BusyError: a taker has not answered within the timeout. Nothing is free yet, and the tokens are taken
-        back all the same: call again with the same token or an earlier one, or abort the offer.
+        back all the same: call again with the same token or an earlier one, or cancel the offer.
         """
         token = unsigned(from_token, "from_token", 64)
         arguments = self._handle.pointer, id_of(id), token
         in_turns(timeout, lambda turn: call(library.ferry_kv_offer_retract, *arguments, turn))
 
-    def retract_window(self, id: bytes, group: int, before_token: int, timeout: float | None) -> None:
+    def retract_window(self, id: bytes, group: int, before_token: int, timeout: float | None = None) -> None:
         """Frees the blocks of a window that have only tokens before `before_token`. Waits until nothing reads
         them any more; afterwards they are the caller's. The offer stays as it is.
 
@@ -196,7 +187,7 @@ class Cache:
         arguments = self._handle.pointer, id_of(id), unsigned(group, "group"), token
         in_turns(timeout, lambda turn: call(library.ferry_kv_offer_retract_window, *arguments, turn))
 
-    def abort(self, id: bytes) -> None:
+    def cancel_offer(self, id: bytes) -> None:
         """Asks an offer to end. Its blocks are the caller's with its terminal event."""
         call(library.ferry_kv_offer_cancel, self._handle.pointer, id_of(id))
 
@@ -216,7 +207,7 @@ class Cache:
         *,
         taker: int = 1,
         skip_tokens: int = 0,
-        mode: int = Mode.AUTO,
+        mode: int | str = Mode.AUTO,
         deadline: float | None = None,
         layers: bool = False,
     ) -> None:
@@ -230,7 +221,7 @@ class Cache:
         options = CTakeOptions(struct_size=sizeof(CTakeOptions), flags=TAKE_LAYERS if layers else 0)
         peers = self._peers(producers, "producers")
         options.producers, options.producer_count = addressof(peers), len(peers)
-        options.mode = unsigned(mode, "mode")
+        options.mode = member(Mode, mode, "mode")
         options.taker = unsigned(taker, "taker", 64)
         options.skip_tokens = unsigned(skip_tokens, "skip_tokens", 64)
         options.tokens = unsigned(tokens, "tokens", 64)
@@ -240,7 +231,7 @@ class Cache:
             options.blocks, options.group_count = lists.address, lists.count
             call(library.ferry_kv_take, self._handle.pointer, id_of(id), addressof(options))
 
-    def cancel(self, id: bytes) -> None:
+    def cancel_take(self, id: bytes) -> None:
         """Asks a take to end. Its blocks are the caller's with its terminal event."""
         call(library.ferry_kv_take_cancel, self._handle.pointer, id_of(id))
 
@@ -251,14 +242,18 @@ class Cache:
         """
         return self._next(library.ferry_kv_poll)
 
-    def wait(self, timeout: float) -> Event | None:
+    @overload
+    def wait(self, timeout: None = None) -> Event: ...
+
+    @overload
+    def wait(self, timeout: float) -> Event | None: ...
+
+    def wait(self, timeout: float | None = None) -> Event | None:
         """Waits for the next event and takes it, on the calling thread; None if none came in `timeout`
-        seconds. math.inf waits without end.
+        seconds.
 
         ClosedError as in `poll`; closing the cache or its engine ends the wait.
         """
-        if timeout is None:
-            raise invalid("timeout must be a number of seconds; math.inf waits without end")
         remaining = nanoseconds(timeout)
         until = time.monotonic_ns() + remaining
         while True:
@@ -276,6 +271,17 @@ class Cache:
             await self._waiters.readable()
         return event
 
+    def __aiter__(self) -> Cache:
+        return self
+
+    async def __anext__(self) -> Event:
+        return await self.event()
+
+    @property
+    def fd(self) -> int:
+        """The descriptor of `fileno`."""
+        return self.fileno()
+
     def fileno(self) -> int:
         """Returns a descriptor for select, poll or an event loop; it is readable when the cache has events or
         is closed.
@@ -287,7 +293,7 @@ class Cache:
         call(library.ferry_kv_fd, self._handle.pointer, addressof(found))
         return found.value
 
-    def status(self, id: bytes) -> State:
+    def state(self, id: bytes) -> State:
         """Returns what the cache knows of an id. A closed cache answers too."""
         found = CState(struct_size=sizeof(CState))
         call(library.ferry_kv_get_state, self._handle.pointer, id_of(id), addressof(found))
@@ -301,23 +307,22 @@ class Cache:
         call(library.ferry_kv_unfenced_blocks, self._handle.pointer, addressof(count))
         return count.value
 
-    def stats(self) -> dict[str, int]:
-        """Returns the counters since the cache was opened and the current numbers of objects, by their names
-        in ferry_kv.h. A closed cache answers too."""
-        found = CMetrics(struct_size=sizeof(CMetrics))
+    def stats(self) -> Stats:
+        """Returns the counters since the cache was opened and the current numbers of objects. A closed cache
+        answers too."""
+        found = CStats(struct_size=sizeof(CStats))
         call(library.ferry_kv_get_stats, self._handle.pointer, addressof(found))
-        return {name: getattr(found, name) for name in METRICS}
+        return Stats(*(getattr(found, name) for name in Stats._fields))
 
-    def failed(self, status: int) -> int:
+    def ended_failed(self, status: int | str) -> int:
         """Returns how many offers and takes have ended by FAILED with this status, a `ferry.Status`."""
         count = c_uint64()
-        # A status is negative, and has 32 bits: ctypes would cut larger numbers short.
-        number = unsigned(operator.neg(operator.index(status)), "-status", 31)
-        call(library.ferry_kv_ended_failed, self._handle.pointer, -number, addressof(count))
+        number = member(Status, status, "status")
+        call(library.ferry_kv_ended_failed, self._handle.pointer, number, addressof(count))
         return count.value
 
     def metrics(self) -> str:
-        """Returns the numbers of `stats` and `failed` in Prometheus' text format."""
+        """Returns the numbers of `stats` and `ended_failed` in Prometheus' text format."""
         return text(library.ferry_kv_metrics, self._handle.pointer).decode()
 
     def close(self, timeout: float | None = None) -> None:
@@ -327,6 +332,7 @@ class Cache:
         BusyError: that took longer than the timeout. The cache is still closing; call again.
         """
         in_turns(timeout, lambda turn: call(library.ferry_kv_cache_close, self._handle.pointer, turn))
+        self._state = ", closed"
 
     def __enter__(self) -> Cache:
         return self
@@ -337,7 +343,11 @@ class Cache:
         self.close()
 
     def __repr__(self) -> str:
-        return f"<ferry.kv.Cache at {self._handle.pointer:#x}>"
+        try:
+            found = self.stats()
+        except Error as error:  # Of a forked child.
+            return f"<ferry.kv.Cache {error.status_name}>"
+        return f"<ferry.kv.Cache of {self._layout}, {found.offers} offers, {found.takes} takes{self._state}>"
 
     def _next(self, function: Callable[..., int], *timeout_ns: int) -> Event | None:
         """Takes the next event by a function of the library."""
@@ -345,19 +355,19 @@ class Cache:
         if self._kept and self._engine._process == os.getpid():
             with suppress(IndexError):  # Another thread has taken it.
                 return self._kept.popleft()
-        found = CCacheEvent(struct_size=sizeof(CCacheEvent))
+        found = CCacheEvent(struct_size=sizeof(CCacheEvent), rank=NO_RANK)
         try:
             status = call(function, self._handle.pointer, *timeout_ns, addressof(found))
         except BaseException:
             if found.kind != 0:
                 # A signal handler has raised after the call, which has taken an event.
-                self._kept.append(event_of(found))
+                self._kept.append(event_of(found, self._engine))
                 self._waiters.wake()
             raise
-        return event_of(found) if status == Status.OK else None
+        return event_of(found, self._engine) if status == Status.OK else None
 
     def _peers(self, peers: Sequence[Peer], name: str) -> ctypes.Array[c_uint64]:
-        for at, peer in enumerate(peers):
+        for at, peer in enumerate(items_of(peers, name, " of peers")):
             if getattr(peer, "_engine", None) is not self._engine:
                 raise invalid(f"{name}[{at}] is no peer of the cache's engine")
         return (c_uint64 * len(peers))(*(peer.handle for peer in peers))

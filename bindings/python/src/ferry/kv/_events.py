@@ -8,13 +8,16 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from .._abi import library
 from .._errors import Status
-from .._numbers import number
-from ._abi import CBlock, CCacheEvent, CState
-from ._numbers import EventKind, StateKind
+from .._numbers import described, number
+from .._peer import Peer
+from ._abi import NO_RANK, CBlock, CCacheEvent, CState
+from ._numbers import EventKind, Id, StateKind
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Collection
+
+    from .._engine import Engine
 
 _TERMINAL = frozenset(kind for kind in EventKind if kind != EventKind.LAYERS)
 
@@ -25,7 +28,7 @@ class Event(NamedTuple):
 
     kind: EventKind
     """Ignore kinds that you don't know: a newer library may add some."""
-    id: bytes
+    id: Id
     """The offer or take."""
     status: Status
     """For a terminal event: OK, or why the offer or take has ended."""
@@ -37,11 +40,18 @@ class Event(NamedTuple):
     """For a take's terminal event: the tokens from the beginning of the sequence that are complete."""
     untrusted: list[tuple[int, int]]
     """For a take's terminal event: the (group, block)s whose contents are undefined."""
+    peer: Peer | None = None
+    """For a terminal event: the peer that ended the offer or take, was lost, or failed."""
+    rank: int | None = None
+    """The rank of that peer in its instance."""
 
     @property
     def terminal(self) -> bool:
         """True if the blocks are the caller's again."""
         return self.kind in _TERMINAL
+
+    def __repr__(self) -> str:
+        return described(self)
 
 
 class State(NamedTuple):
@@ -58,7 +68,7 @@ class State(NamedTuple):
     """For ENDED: the kind of the terminal event, which may not have been taken yet."""
 
 
-def event_of(found: CCacheEvent) -> Event:
+def event_of(found: CCacheEvent, engine: Engine) -> Event:
     """Returns an event and releases what the library's struct owns."""
     untrusted = (CBlock * found.untrusted_count)()
     if found.untrusted_count:
@@ -67,12 +77,14 @@ def event_of(found: CCacheEvent) -> Event:
     library.ferry_kv_event_release(addressof(found))
     return Event(
         number(EventKind, found.kind),
-        bytes(found.id.bytes),
+        Id(bytes(found.id.bytes)),
         number(Status, found.status),
         message.decode(errors="replace"),
         found.layers,
         found.valid_tokens,
         [(row.group, row.block) for row in untrusted],
+        Peer(engine, found.peer) if found.peer else None,
+        None if found.rank == NO_RANK else found.rank,
     )
 
 

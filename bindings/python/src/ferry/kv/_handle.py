@@ -18,7 +18,7 @@ class Handle:
     __slots__ = ("pointer", "_free", "_held")
 
     def __init__(self, pointer: int, free: Callable[[int], None], *held: object) -> None:
-        self.pointer = pointer
+        self.pointer: int = pointer
         self._free = free
         self._held = held
 

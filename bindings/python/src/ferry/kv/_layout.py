@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from ctypes import addressof, c_void_p, sizeof
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
 
 from .._abi import library
-from .._errors import Error, call, invalid, text, unsigned
+from .._errors import Error, call, encoded, invalid, items_of, member, text, unsigned
 from ._abi import CGroup, CLayer, CLayoutDesc, CLayoutInfo
 from ._handle import Handle, opened
 from ._numbers import Arrangement, GroupKind
+from ._tensor import Tensor, c_tensor, tensor_of
 
 
 @dataclass(frozen=True)
@@ -21,14 +22,15 @@ class Group:
 
     block_tokens: int
     """Tokens of this rank in one block. 1 for a state."""
-    kind: int = GroupKind.FULL
+    kind: int | str = GroupKind.FULL
     window_tokens: int = 0
     """The window of a GroupKind.WINDOW; 0 otherwise."""
 
 
 @dataclass(frozen=True)
 class Layer:
-    """One tensor of the cache: of a layer, or of a sub-cache of a layer. See ferry_kv_layer in ferry_kv.h."""
+    """One tensor of the cache: of a layer, or of a sub-cache of a layer. `Layer.of` reads it from a tensor
+    of a framework. See ferry_kv_layer in ferry_kv.h."""
 
     name: str
     """The same on all ranks and both sides."""
@@ -47,10 +49,33 @@ class Layer:
     """The pipeline stage that holds this layer."""
     pairs: int = 2
     """2 for keys and values, 1 for a tensor with one kind of row."""
-    arrangement: int = Arrangement.BLOCK_PAIR_HEAD_TOKEN
-    """The order of the dimensions of a contiguous tensor."""
+    arrangement: int | str | None = None
+    """The order of the dimensions of a contiguous tensor, an `Arrangement`."""
     strides: tuple[int, int, int, int, int] | None = None
     """Bytes from one (block, pair, head, token, element) to the next, in place of `arrangement`."""
+    tensor: Tensor | None = field(default=None, repr=False)
+    """Of `of`: where the layer lies."""
+
+    @classmethod
+    def of(
+        cls,
+        tensor: Any,
+        name: str,
+        order: str = "block pair token head element",
+        group: int = 0,
+        stage: int = 0,
+        heads: int = 0,
+    ) -> Layer:
+        """Describes a layer that lies in a tensor: of torch, or an array with numpy's or CUDA's array
+        interface.
+
+        `order` names the tensor's dimensions from the outermost; pair, token and head may be missing, for a
+        size of 1. The layout checks them against its groups and ranks, and reads elements, pairs, blocks
+        and strides from the tensor. `heads` are those of the whole model, by default the tensor's times the
+        tensor parallel ranks: state them if ranks replicate heads, and as 1 for a latent.
+        """
+        placed = tensor_of(tensor, order)
+        return cls(name, heads, 0, placed.element_bytes, 0, placed.address, group, stage, tensor=placed)
 
 
 class Layout:
@@ -80,13 +105,15 @@ class Layout:
         desc = CLayoutDesc(struct_size=sizeof(CLayoutDesc))
         texts = {"model": model, "revision": revision, "cache": cache, "rope": rope}
         for name, value in texts.items():
-            setattr(desc, name, _text(value, name))
+            setattr(desc, name, encoded(value, name))
         for name, pair in {"tp": tp, "pp": pp, "pcp": pcp}.items():
             rank, size = _two(pair, name)
             setattr(desc, name + "_rank", rank)
             setattr(desc, name + "_size", size)
         desc.dcp_size = unsigned(dcp_size, "dcp_size")
         desc.turn_tokens = unsigned(turn_tokens, "turn_tokens")
+        items_of(groups, "groups", " of Groups")
+        items_of(layers, "layers", " of Layers")
         c_groups = (CGroup * len(groups))(*(_group(group, at) for at, group in enumerate(groups)))
         desc.groups, desc.group_count = addressof(c_groups), len(groups)
         c_layers = (CLayer * len(layers))(*(_layer(desc, layer, at) for at, layer in enumerate(layers)))
@@ -122,7 +149,8 @@ class Layout:
         return text(library.ferry_kv_layout_export, handle.pointer)
 
     def close(self) -> None:
-        """Frees the layout; plans and caches that were made from it stay valid."""
+        """Frees the layout; plans and caches that were made from it stay valid. Does nothing for a closed
+        one."""
         self._handle = None
 
     def __enter__(self) -> Layout:
@@ -137,18 +165,8 @@ class Layout:
         return Layout.load, (self.export(),)
 
     def __repr__(self) -> str:
-        return f"<ferry.kv.Layout of rank {self.rank} of {self.ranks}, {self.layer_count} layers>"
-
-
-def _text(value: str, name: str) -> bytes:
-    if not isinstance(value, str):
-        raise invalid(f"{name} must be a str, not {value!r}")
-    if "\0" in value:  # C would see the text end there.
-        raise invalid(f"{name} has a zero byte: {value!r}")
-    try:
-        return value.encode()
-    except UnicodeEncodeError as error:
-        raise invalid(f"{name} is no UTF-8: {error}") from None
+        closed = ", closed" if self._handle is None else ""
+        return f"<ferry.kv.Layout of rank {self.rank} of {self.ranks}, {self.layer_count} layers{closed}>"
 
 
 def _two(pair: tuple[int, int], name: str) -> tuple[int, int]:
@@ -163,8 +181,8 @@ def _two(pair: tuple[int, int], name: str) -> tuple[int, int]:
 
 
 def _group(group: Group, at: int) -> CGroup:
-    made = CGroup(struct_size=sizeof(CGroup))
-    for name in ("kind", "block_tokens", "window_tokens"):
+    made = CGroup(sizeof(CGroup), member(GroupKind, group.kind, f"groups[{at}].kind"))
+    for name in ("block_tokens", "window_tokens"):
         setattr(made, name, unsigned(getattr(group, name), f"groups[{at}].{name}"))
     return made
 
@@ -177,15 +195,22 @@ _FIELDS = {"address": 64, "blocks": 64} | dict.fromkeys(
 def _layer(desc: CLayoutDesc, layer: Layer, at: int) -> CLayer:
     """Returns a layer as the library's struct, with its strides. `desc` has its ranks and groups."""
     where = f"layers[{at}]"
-    made = CLayer(struct_size=sizeof(CLayer), name=_text(layer.name, f"{where}.name"))
+    made = CLayer(struct_size=sizeof(CLayer), name=encoded(layer.name, f"{where}.name"))
     for name, bits in _FIELDS.items():
         setattr(made, name, unsigned(getattr(layer, name), f"{where}.{name}", bits))
-    if layer.strides is None:
-        arrangement = unsigned(layer.arrangement, f"{where}.arrangement")
+    if layer.tensor is not None or (layer.strides is None and layer.address != 0):
         try:
-            call(library.ferry_kv_layer_arrange, addressof(desc), arrangement, addressof(made))
+            if layer.tensor is not None:
+                tensor, _held = c_tensor(layer.tensor)
+                call(library.ferry_kv_layer_of, addressof(desc), addressof(tensor), addressof(made))
+            elif layer.arrangement is None:
+                raise invalid("arrangement is missing: the order of the tensor's dimensions; or use Layer.of")
+            else:
+                arrangement = member(Arrangement, layer.arrangement, "arrangement")
+                call(library.ferry_kv_layer_arrange, addressof(desc), arrangement, addressof(made))
         except Error as error:
             raise type(error)(error.status, f"{where}: {error.message}") from None
+    if layer.strides is None:
         return made
     names = ("block_stride", "pair_stride", "head_stride", "token_stride", "element_stride")
     if len(layer.strides) != len(names):

@@ -1,10 +1,12 @@
-"""The numbers of ferry_kv.h as enums, and the check of ids."""
+"""The numbers of ferry_kv.h as enums, and the ids of handoffs."""
 
 from __future__ import annotations
 
-from ctypes import sizeof
+from ctypes import addressof, sizeof
+from typing import Any
 
-from .._errors import invalid
+from .._abi import library
+from .._errors import call, encoded, invalid
 from .._numbers import Number
 from ._abi import CId
 
@@ -90,8 +92,40 @@ class EntryKind(Number):
     """A mark of `Timeline.mark`: the layer is `first_layer`, the mark's kind `detail`."""
 
 
-def id_of(id: bytes) -> bytes:
+class Id(bytes):
+    """The id of a handoff: 16 bytes, which name one attempt to hand a sequence over. `str(id)` is 32 hex
+    digits for the message that carries the id to another process; `Id.parse` reads them. A peer that knows
+    an id may take its offer, so `repr`, which logs show, has only the first digits."""
+
+    __slots__ = ()
+
+    def __new__(cls, value: bytes | bytearray) -> Id:
+        if not isinstance(value, (bytes, bytearray)) or len(value) != sizeof(CId):
+            mend = ": Id.parse reads its 32 hex digits" if isinstance(value, str) else ""
+            raise invalid(f"id must be {sizeof(CId)} bytes, not {value!r}{mend}")
+        return super().__new__(cls, value)
+
+    @classmethod
+    def parse(cls, text: str) -> Id:
+        """Returns the id of 32 hex digits."""
+        found = CId()
+        call(library.ferry_kv_id_parse, encoded(text, "text"), addressof(found))
+        return cls(bytes(found.bytes))
+
+    def __str__(self) -> str:
+        return self.hex()
+
+    def __repr__(self) -> str:
+        return f"<ferry.kv.Id {self[:4].hex()}...>"
+
+
+def id_of(id: Any) -> bytes:
     """Returns the id of a handoff as the library takes it."""
-    if not isinstance(id, (bytes, bytearray)) or len(id) != sizeof(CId):
-        raise invalid(f"id must be {sizeof(CId)} bytes, not {id!r}")
-    return bytes(id)
+    return id if type(id) is Id else Id(id)
+
+
+def new_id() -> Id:
+    """Draws an id: 16 random bytes that name one attempt to hand a sequence over."""
+    found = CId()
+    call(library.ferry_kv_id_new, addressof(found))
+    return Id(bytes(found.bytes))

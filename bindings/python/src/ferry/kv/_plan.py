@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from .._abi import library
 from .._errors import call, invalid, text, unsigned
-from ._abi import ALL_LAYERS, CMove, CPairedBlocks, CPart
+from ._abi import ALL_LAYERS, CBlockPairs, CMove, CPart
 from ._blocks import Lists, layer_range
 from ._handle import Handle, opened
 from ._layout import Layout
@@ -53,16 +53,17 @@ class Plan:
         pointer = c_void_p()
         call(library.ferry_kv_plan_new, ends[0].pointer, ends[1].pointer, addressof(pointer))
         self._handle: Handle | None = Handle(pointer.value or 0, library.ferry_kv_plan_free)
+        self._ranks = f"from {source.ranks} to {target.ranks} ranks"
 
     def sources(self, rank: int) -> list[int]:
         """Lists the ranks of the source that send to a rank of the target."""
-        return self._ranks(library.ferry_kv_plan_sources, rank)
+        return self._listed(library.ferry_kv_plan_sources, rank)
 
     def targets(self, rank: int) -> list[int]:
         """Lists the ranks of the target to which a rank of the source sends."""
-        return self._ranks(library.ferry_kv_plan_targets, rank)
+        return self._listed(library.ferry_kv_plan_targets, rank)
 
-    def _ranks(self, function: Callable[..., int], rank: int) -> list[int]:
+    def _listed(self, function: Callable[..., int], rank: int) -> list[int]:
         handle, wanted = opened(self._handle, "plan"), unsigned(rank, "rank")
         count, capacity = c_size_t(), 64
         while True:
@@ -107,7 +108,7 @@ class Plan:
         ):
             if theirs.count != ours.count:
                 raise invalid(f"source_blocks has {theirs.count} lists, target_blocks {ours.count}")
-            pairs = (CPairedBlocks * ours.count)(*(_paired(theirs, ours, at) for at in range(ours.count)))
+            pairs = (CBlockPairs * ours.count)(*(_paired(theirs, ours, at) for at in range(ours.count)))
             part.blocks, part.group_count = addressof(pairs), ours.count
             found = c_void_p()
             pointers = plan.pointer, ends[0].pointer, ends[1].pointer
@@ -118,8 +119,11 @@ class Plan:
         return [_move(moves, at) for at in range(count.value)]
 
     def close(self) -> None:
-        """Frees the plan."""
+        """Frees the plan. Does nothing for a closed one."""
         self._handle = None
+
+    def __repr__(self) -> str:
+        return f"<ferry.kv.Plan {'closed' if self._handle is None else self._ranks}>"
 
     def __enter__(self) -> Plan:
         return self
@@ -130,10 +134,10 @@ class Plan:
         self.close()
 
 
-def _paired(theirs: Lists, ours: Lists, at: int) -> CPairedBlocks:
+def _paired(theirs: Lists, ours: Lists, at: int) -> CBlockPairs:
     source, target = theirs[at], ours[at]
-    return CPairedBlocks(
-        sizeof(CPairedBlocks),
+    return CBlockPairs(
+        sizeof(CBlockPairs),
         0,
         source.blocks,
         source.block_count,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ctypes import addressof, sizeof
 from typing import TYPE_CHECKING, Any
 
-from ._abi import CLayers
+from ._abi import CUniformBlocks
 from ._buffers import Pin, numbers
 from ._errors import invalid
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 
 class LayerBlocks:
-    """Blocks of some layers, for one transfer; `Layers.blocks` makes it."""
+    """Blocks of some layers, for one transfer; `UniformBlocks.blocks` makes it."""
 
     __slots__ = ("_held", "_c", "_address")
 
-    def __init__(self, c: CLayers, held: list[Any]) -> None:
+    def __init__(self, c: CUniformBlocks, held: list[Any]) -> None:
         self._held = held
         self._c = c
         self._address = addressof(c)
@@ -30,7 +30,7 @@ class LayerBlocks:
             pin.release()
 
 
-class Layers:
+class UniformBlocks:
     """Two caches of equal shape, in which each layer begins `layer_bytes` after the one before; see
     ferry_uniform_blocks in ferry.h.
 
@@ -73,7 +73,9 @@ class Layers:
         numbered = range(layers, layers + 1) if isinstance(layers, int) else layers
         if numbered.step != 1 or not 0 <= numbered.start <= numbered.stop < 2**63:
             raise invalid(f"layers: {layers!r} is not a number or a range of ascending layers")
-        made = CLayers(struct_size=sizeof(CLayers), first_layer=numbered.start, layer_count=len(numbered))
+        made = CUniformBlocks(
+            struct_size=sizeof(CUniformBlocks), first_layer=numbered.start, layer_count=len(numbered)
+        )
         for name, value in self._fields.items():
             if not 0 <= value < 2**64:
                 raise invalid(f"{name}: {value} is not 0 to 2**64 - 1")

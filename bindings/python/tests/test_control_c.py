@@ -1,0 +1,216 @@
+"""Control-C ends every call that waits, soon after it was pressed, and leaves the caller what it had."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from test_directory import HAS_ETCD
+from test_interrupts import Stopped, stopped_peer
+
+import ferry
+
+LEASE_MS = 500
+Call = Callable[[], object]
+
+
+def control_c(wait: Call) -> None:
+    """Presses control-C while this thread is in `wait`."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    pressed: list[float] = []
+
+    def press() -> None:
+        pressed.append(time.monotonic())
+        os.kill(os.getpid(), signal.SIGINT)
+
+    presses = threading.Timer(0.15, press)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            presses.start()
+            wait()
+            presses.cancel()
+        assert pressed, "the call has ended by itself"
+        # A transfer to a silent peer is final, and its memory free, after the lease.
+        assert time.monotonic() - pressed[0] < LEASE_MS / 1000 + 0.5
+    finally:
+        presses.cancel()
+        presses.join()
+        signal.signal(signal.SIGINT, before)
+
+
+class Stand:
+    """A peer that is stopped, and what a call needs that waits for it."""
+
+    def __init__(self, it: Stopped, ends: ExitStack) -> None:
+        self.engine, self.peer, self.request, self.address = it.engine, it.peer, it.request, it.address
+        self.ends = ends
+        self.transfer: ferry.Transfer | None = None
+
+    def other(self) -> ferry.Engine:
+        return self.ends.enter_context(ferry.Engine(transports="tcp"))
+
+    def submit(self, local: int | None = None) -> ferry.Transfer:
+        request = (local or self.request[0], *self.request[1:])
+        self.transfer = self.peer.submit_write([request], deadline=60)
+        return self.transfer
+
+    def busy(self, end: Call) -> Call:
+        self.submit()
+        return end
+
+    def region(self) -> ferry.Region:
+        region = self.engine.register(bytearray(4096))
+        self.submit(region.address)
+        return region
+
+    def memory(self) -> ferry.Memory:
+        memory = self.engine.alloc(4096)
+        self.submit(memory.address)
+        return memory
+
+    def queue(self) -> ferry.Queue:
+        return self.ends.enter_context(self.engine.queue(notifications=True))
+
+    def directory(self, url: str = "static:") -> ferry.Directory:
+        return self.ends.enter_context(ferry.Directory(self.other(), url, wait=False))
+
+    def etcd(self) -> str:
+        """A server that says nothing."""
+        listens = self.ends.enter_context(socket.create_server(("127.0.0.1", 0)))
+        return f"etcd:http://127.0.0.1:{listens.getsockname()[1]}"
+
+
+WAITS: dict[str, Callable[[Stand], Call]] = {
+    "Engine.connect": lambda it: lambda: it.other().connect(it.address, 60),
+    "Engine.wait_any": lambda it: lambda: it.engine.wait_any([it.submit()]),
+    "Engine.wait_all": lambda it: lambda: it.engine.wait_all([it.submit()]),
+    "Engine.close": lambda it: it.busy(it.engine.close),
+    "Peer.probe": lambda it: it.peer.probe,
+    "Peer.notify": lambda it: lambda: it.peer.notify(b"lost", 60),
+    "Peer.write": lambda it: lambda: it.peer.write([it.request], deadline=60),
+    "Peer.read": lambda it: lambda: it.peer.read([it.request], deadline=60),
+    "Peer.write of several": lambda it: lambda: it.peer.write([it.request] * 2, deadline=60),
+    "Peer.close": lambda it: it.busy(it.peer.close),
+    "Transfer.wait": lambda it: it.submit().wait,
+    "Region.close": lambda it: it.region().close,
+    "Memory.close": lambda it: it.memory().close,
+    "Queue.wait": lambda it: it.queue().wait,
+    "Directory.connect": lambda it: lambda d=it.directory(): d.connect(it.address, 60),  # type: ignore[misc]
+}
+ETCD: dict[str, Callable[[Stand], Call]] = {
+    "Directory": lambda it: lambda: ferry.Directory(it.other(), it.etcd(), timeout=60),
+    "Directory.register": lambda it: lambda d=it.directory(it.etcd()): d.register("a"),  # type: ignore[misc]
+    "Directory.unregister": lambda it: lambda d=it.directory(it.etcd()): d.unregister("a"),  # type: ignore[misc]
+}
+
+
+@pytest.mark.parametrize("name", [*WAITS, *(ETCD if HAS_ETCD else ())])
+def test_a_call_ends(name: str) -> None:
+    # What waits for the lease must not end by it.
+    lease_ms = 5 * LEASE_MS if "close" in name else LEASE_MS
+    with stopped_peer(lease_ms) as it, ExitStack() as ends:
+        stand = Stand(it, ends)
+        control_c({**WAITS, **ETCD}[name](stand))
+        if name in ("Peer.write", "Peer.read", "Peer.write of several"):
+            # It was cancelled and is final: the memory is the caller's.
+            assert it.peer.info().transfers_active == 0
+        elif stand.transfer is not None and name != "Engine.close":
+            # It is the caller's, and goes on.
+            assert stand.transfer.poll() is None or name == "Peer.close"
+        it.goes_on()
+        it.engine.close()
+
+
+def test_a_transfer_whose_close_was_interrupted_is_cancelled() -> None:
+    with stopped_peer(5 * LEASE_MS) as it:
+        transfer = it.peer.submit_write([it.request], deadline=60)
+        control_c(transfer.close)
+        assert transfer.poll() is None
+        it.goes_on()
+        transfer.close()
+        result = transfer.poll()
+        assert result is not None and result.state in (ferry.State.CANCELLED, ferry.State.DONE)
+
+
+CONSUMER = """
+import sys
+from kv_workers import Rank
+from ferry import kv
+with Rank(kind=kv.WINDOW, window_tokens=16) as consumer:
+    peers = [consumer.engine.connect(sys.argv[1], 10)]
+    consumer.cache.take(kv.Id.parse(sys.argv[2]), peers, kv.BlockList([4], first_token=16), 32)
+    consumer.end(kv.Id.parse(sys.argv[2]))
+"""
+
+
+def test_calls_of_a_cache_end() -> None:
+    pytest.importorskip("numpy")
+    from kv_workers import Rank
+
+    from ferry import kv
+
+    with Rank(kind=kv.WINDOW, window_tokens=16) as producer:
+        cache, id = producer.cache, kv.new_id()
+        cache.offer(id, [5, 0, 3])
+        cache.ready(id, 32, 0)
+        command = [sys.executable, "-c", CONSUMER, producer.engine.address, str(id)]
+        taker = subprocess.Popen(command, cwd=Path(__file__).parent)
+        try:
+            while cache.state(id).takers == 0:
+                time.sleep(0.01)
+            taker.send_signal(signal.SIGSTOP)
+            os.waitid(os.P_PID, taker.pid, os.WSTOPPED)
+            control_c(cache.wait)
+            control_c(lambda: cache.retract_window(id, 0, 32))
+            control_c(lambda: cache.retract(id, 16))
+            # The tokens are taken back all the same: the offer refuses others until the call succeeds.
+            with pytest.raises(ferry.BusyError):
+                cache.ready(id, 48)
+            control_c(cache.close)
+            assert cache.state(id).kind is kv.StateKind.ENDING
+        finally:
+            taker.kill()
+            taker.communicate()
+
+
+def test_a_constructor_that_is_interrupted_keeps_nothing() -> None:
+    from conftest import interrupted
+
+    threads = len(os.listdir("/proc/self/task"))
+    with interrupted("ferry_engine_open"):
+        ferry.Engine()
+    gc.collect()
+    assert len(os.listdir("/proc/self/task")) == threads
+
+
+def test_a_cache_whose_constructor_is_interrupted_leaves_its_engine() -> None:
+    pytest.importorskip("numpy")
+    from conftest import interrupted
+    from kv_workers import Rank
+
+    from ferry import kv
+
+    with Rank() as rank:
+        rank.cache.close(10)
+        with interrupted("ferry_kv_cache_open"):
+            kv.Cache(rank.engine, rank.tensors.layout, rank.memory)
+        until = time.monotonic() + 10
+        while time.monotonic() < until:
+            gc.collect()
+            try:
+                # An engine has one cache at a time.
+                kv.Cache(rank.engine, rank.tensors.layout, rank.memory).close(10)
+                return
+            except ferry.BusyError:
+                time.sleep(0.01)
+        pytest.fail("the cache of nobody is still open")
