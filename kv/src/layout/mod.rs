@@ -6,6 +6,7 @@
 //! | `shard` | numbers of ranks, and which heads a rank holds |
 //! | `memory` | strides of the usual arrangements; addresses that a layer spans |
 //! | `check` | whether a layout makes sense |
+//! | `overlap` | whether layers of a group share bytes |
 //! | `wire` | a layout as bytes |
 //! | [`limits`] | the bounds |
 //!
@@ -16,6 +17,7 @@
 mod check;
 pub mod limits;
 mod memory;
+mod overlap;
 mod shard;
 #[cfg(test)]
 mod tests;
