@@ -216,7 +216,8 @@ impl Valid {
                 element_bytes: layer.element_bytes,
             };
             let strides = Strides::of(arrangement, sizes);
-            let memory = LayerMemory { address: 1 << (self.at % 40), blocks: sizes.blocks, strides };
+            let address = (1 << (self.at % 40)) + ((index as u64) << 44);
+            let memory = LayerMemory { address, blocks: sizes.blocks, strides };
             layer.memory = (layer.stage == shard.pp_rank).then_some(memory);
             layer
         });

@@ -43,8 +43,8 @@ unsafe impl Versioned for ferry_kv_layout_info {
 /// it with ferry_kv_layout_free.
 ///
 /// The errors name layer and field. FERRY_ERR_INVALID: the description is inconsistent, for example strides that
-/// would place two bytes at one address. FERRY_ERR_LIMIT: a number is too large. FERRY_ERR_UNSUPPORTED: states with
-/// context parallelism.
+/// would place two bytes at one address, or two layers of one group that share a byte. Layers of different groups may
+/// share memory. FERRY_ERR_LIMIT: a number is too large. FERRY_ERR_UNSUPPORTED: states with context parallelism.
 #[no_mangle]
 pub unsafe extern "C" fn ferry_kv_layout_new(
     desc: *const ferry_kv_layout_desc,

@@ -1,9 +1,11 @@
 //! Whether a layout makes sense: every number is in its bounds, and every layer's memory can be walked without
 //! overflow. `wire` checks what it exports and imports, and `plan` relies on it. An error names layer and field.
 //!
-//! Layers may share memory: the groups of a hybrid cache use one tensor and different block ids.
+//! Layers of different groups may share memory: the groups of a hybrid cache use one tensor and different block ids.
+//! Those of one group must not (`overlap`).
 
 use super::limits::*;
+use super::overlap::Shared;
 use super::{GroupKind, Layer, Layout, ModelKey, Shard};
 use ferry::status::{Error, Result};
 use ferry::Status;
@@ -29,7 +31,18 @@ impl Layout {
                 return Err(Error::invalid(format!("{place}: another layer has this name")));
             }
         }
-        Ok(())
+        match self.shared() {
+            None => Ok(()),
+            Some(Shared { layers: [one, other], address }) => {
+                let name = |index: usize| self.layers.get(index).map_or("", |layer| &layer.name);
+                Err(Error::invalid(format!(
+                    "layers[{other}] {:?}: memory: the byte at {address:#x} is also that of layers[{one}] {:?} of the \
+                     same group",
+                    name(other),
+                    name(one),
+                )))
+            }
+        }
     }
 
     fn check_groups(&self) -> Result<()> {

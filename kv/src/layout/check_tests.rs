@@ -207,7 +207,10 @@ fn memory() {
     fn memory(it: &mut Layout) -> &mut crate::layout::LayerMemory {
         it.layers[0].memory.as_mut().unwrap()
     }
-    takes(|it| memory(it).blocks = 1 << 31);
+    takes(|it| {
+        memory(it).blocks = 1 << 31;
+        it.layers[1].memory.as_mut().unwrap().address = 1 << 60;
+    });
     limit("memory.blocks is 2147483649", |it| memory(it).blocks = (1 << 31) + 1);
     invalid("memory.blocks is 0", |it| memory(it).blocks = 0);
     takes(|it| memory(it).address = 1);

@@ -107,6 +107,21 @@ impl Layer {
         ]
     }
 
+    /// The layer's runs of bytes: how long one is, and the (stride, size) of the dimensions outside it, outermost first.
+    pub(super) fn runs(&self, memory: &LayerMemory, layout: &Layout) -> (u64, Vec<(u64, u64)>) {
+        let mut dimensions = self.dimensions(memory, layout);
+        dimensions.sort_by_key(|dimension| dimension.stride);
+        let (mut bytes, mut outside) = (u64::from(self.element_bytes), Vec::new());
+        for Dimension { stride, size, .. } in dimensions.into_iter().filter(|it| it.size > 1) {
+            if outside.is_empty() && stride == bytes {
+                bytes *= size;
+            } else {
+                outside.insert(0, (stride, size));
+            }
+        }
+        (bytes, outside)
+    }
+
     /// Says why two of the layer's bytes would share a place or lie above the last address. A dimension of one element
     /// has no say, whatever its stride.
     ///

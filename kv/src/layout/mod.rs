@@ -7,6 +7,7 @@
 //! | `memory` | strides of the usual arrangements; addresses that a layer spans |
 //! | `tensor` | a layer's memory from a tensor of a framework |
 //! | `check` | whether a layout makes sense |
+//! | `overlap` | whether layers of a group share bytes |
 //! | `wire` | a layout as bytes |
 //! | [`limits`] | the bounds |
 //!
@@ -17,6 +18,7 @@
 mod check;
 pub mod limits;
 mod memory;
+mod overlap;
 mod shard;
 mod tensor;
 #[cfg(test)]

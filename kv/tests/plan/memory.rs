@@ -131,6 +131,7 @@ fn many_geometries() {
         .map(|number| {
             let mut layer = layout.layers[0].clone();
             (layer.name, layer.elements) = (format!("layers.{number}"), 1 + number);
+            layer.memory.as_mut().unwrap().address += u64::from(number) << 48;
             layer
         })
         .collect();

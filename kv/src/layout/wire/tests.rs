@@ -207,7 +207,7 @@ fn large(layers: u32, name: impl Fn(u32) -> String) -> Layout {
     layout.layers = (0..layers).map(|number| layer(&name(number), 8)).collect();
     place(&mut layout, Arrangement::PairBlockTokenHead, 100_000);
     for (index, layer) in (0..).zip(&mut layout.layers) {
-        layer.memory.as_mut().unwrap().address = 0x7f00_0000_1000 - index * 0x1234_5000;
+        layer.memory.as_mut().unwrap().address = 0x7f00_0000_0000_1000 - index * 0x12_3456_7000;
     }
     layout
 }
