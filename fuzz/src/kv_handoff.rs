@@ -15,7 +15,7 @@ use ferry::Status;
 use ferry_kv::handoff::limits::{IN_FLIGHT_OF_PART_MAX, IN_FLIGHT_OF_PEER_MAX};
 use ferry_kv::handoff::wire::{Key, Message, Take};
 use ferry_kv::handoff::{
-    parts, Action, Blocks, End, Event, HandoffId, HandoffState, Machine, Mode, OfferSpec, Owner, PostId,
+    parts, Action, BlockList, End, Event, HandoffId, HandoffState, Machine, Mode, OfferSpec, Owner, PostId,
     TakeSpec, Work,
 };
 use ferry_kv::layout::{
@@ -146,13 +146,13 @@ enum List {
 }
 
 impl List {
-    fn blocks(self, id: u8) -> Blocks {
+    fn blocks(self, id: u8) -> BlockList {
         let own = u32::from(id % IDS) * BLOCKS;
         match self {
             List::Own { count } => {
-                Blocks { first_token: 0, ids: (own..own + u32::from(count) % (BLOCKS + 1)).collect() }
+                BlockList { first_token: 0, ids: (own..own + u32::from(count) % (BLOCKS + 1)).collect() }
             }
-            List::Any { first_token, first, count } => Blocks {
+            List::Any { first_token, first, count } => BlockList {
                 first_token: first_token.get(),
                 ids: (first..first.saturating_add(count.into())).collect(),
             },
@@ -346,7 +346,7 @@ impl World {
     }
 
     /// Only the id's own blocks: otherwise the application itself would share them.
-    fn is_own(&self, of: u8, lists: &[Blocks]) -> bool {
+    fn is_own(&self, of: u8, lists: &[BlockList]) -> bool {
         lists.iter().flat_map(|list| &list.ids).all(|block| block / BLOCKS == u32::from(of % IDS))
     }
 
@@ -363,7 +363,7 @@ impl World {
         let spec = TakeSpec {
             id: id(of),
             producers: from.iter().take(count).map(|number| peer(*number)).collect(),
-            group: 0,
+            taker: 0,
             blocks,
             skip_tokens: range.0,
             tokens: range.1,
@@ -437,9 +437,7 @@ impl World {
             Words::Retracted { key, epoch } => {
                 Message::Retracted { key: self.key(key), epoch: u64::from(epoch % 4) }
             }
-            Words::Read { key, epoch } => {
-                Message::Read { key: self.key(key), epoch: u64::from(epoch % 4) }
-            }
+            Words::Read { key, epoch } => Message::Read { key: self.key(key), epoch: u64::from(epoch % 4) },
         };
         self.hear(from, &message.encode().expect("small"));
     }
@@ -490,7 +488,7 @@ impl World {
                     let ids: BTreeSet<u32> = ids.map(|block| block / BLOCKS).collect();
                     assert_eq!(ids.len(), 1, "a transfer is of one handoff: {ids:?}");
                     let id = ids.first().map_or(0, |id| *id as u8);
-                    assert!(self.machine.status(self::id(id)) != HandoffState::Unknown);
+                    assert!(self.machine.state(self::id(id)) != HandoffState::Unknown);
                     assert!(self.open.contains_key(&id), "{op:?} of {id} after its end");
                     self.posts.push(Posted { post, peer, id, is_write, is_old: false });
                     self.check_bounds(peer, id, is_write);
@@ -543,14 +541,17 @@ impl World {
                 );
                 let has_it = [End::Sent, End::Received].contains(&end);
                 assert!(!has_it || (status == Status::Ok && why.is_empty() && untrusted.is_empty()));
-                assert!(by.is_none_or(|by| !has_it && !why.is_empty() && by.peer != PeerId::NONE), "{by:?}: {why}");
+                assert!(
+                    by.is_none_or(|by| !has_it && !why.is_empty() && by.peer != PeerId::NONE),
+                    "{by:?}: {why}"
+                );
                 assert_eq!(
                     open.tokens.is_none(),
                     end == End::Sent || (end != End::Received && open.tokens.is_none())
                 );
                 assert!(valid_tokens <= open.tokens.unwrap_or(0), "{valid_tokens} tokens are valid");
                 assert!(end != End::Received || Some(valid_tokens) == open.tokens);
-                assert_eq!(self.machine.status(id), HandoffState::Ended(end));
+                assert_eq!(self.machine.state(id), HandoffState::Ended(end));
             }
         }
     }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use ferry::types::{Op, PeerId, Request};
 use ferry::{Config, Deadline, Engine, Memory, RegionOptions, TransferOptions};
-use ferry_kv::handoff::{Blocks, End, Event, HandoffId, Mode, OfferSpec, TakeSpec};
+use ferry_kv::handoff::{BlockList, End, Event, HandoffId, Mode, OfferSpec, TakeSpec};
 use ferry_kv::layout::{
     Arrangement, Group, GroupKind, Layer, LayerMemory, Layout, ModelKey, Shard, Sizes, Strides,
 };
@@ -168,7 +168,7 @@ fn id(number: u64) -> HandoffId {
 
 fn end(rank: &Rank) -> End {
     loop {
-        if let Event::Ended { end, why, .. } = rank.cache.wait(PATIENCE).unwrap() {
+        if let Event::Ended { end, why, .. } = rank.cache.wait(Some(PATIENCE)).unwrap() {
             assert!(why.is_empty(), "{why}");
             return end;
         }
@@ -176,7 +176,7 @@ fn end(rank: &Rank) -> End {
 }
 
 fn offer(rank: &Rank, number: u64, ids: &[u32]) {
-    let blocks = vec![Blocks { first_token: 0, ids: ids.to_vec() }];
+    let blocks = vec![BlockList { first_token: 0, ids: ids.to_vec() }];
     let spec = OfferSpec { id: id(number), blocks, takers: 1, only: Vec::new(), lease: PATIENCE };
     rank.cache.offer(spec).unwrap();
 }
@@ -185,8 +185,8 @@ fn take(rank: &Rank, number: u64, producers: &[PeerId], ids: &[u32], mode: Mode)
     let spec = TakeSpec {
         id: id(number),
         producers: producers.to_vec(),
-        group: 1,
-        blocks: vec![Blocks { first_token: 0, ids: ids.to_vec() }],
+        taker: 1,
+        blocks: vec![BlockList { first_token: 0, ids: ids.to_vec() }],
         skip_tokens: 0,
         tokens: rank.tokens(),
         mode,

@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use ferry_kv::layout::{Group, GroupKind, Layer, LayerMemory, Layout, ModelKey, Shard, Strides};
-use ferry_kv::plan::{BlockList, GroupBlocks, Plan};
+use ferry_kv::plan::{BlockSlice, GroupBlocks, Plan};
 
 const BLOCK_TOKENS: u32 = 16;
 const ROUNDS: usize = 21;
@@ -40,8 +40,8 @@ fn run(name: &str, source: &Layout, target: &Layout, tokens: u64, moved: u64, li
     let blocks = |layout: &Layout| layout.layers[0].memory.expect("one stage").blocks as u32;
     let (source_ids, target_ids) = (shuffled(blocks(source), 1), shuffled(blocks(target), 2));
     let lists = [GroupBlocks {
-        source: BlockList { ids: &source_ids, first_token: 0 },
-        target: BlockList { ids: &target_ids, first_token: 0 },
+        source: BlockSlice { ids: &source_ids, first_token: 0 },
+        target: BlockSlice { ids: &target_ids, first_token: 0 },
     }];
     let layers = target.layers.len() as u32;
     let mut times: Vec<Duration> = (0..ROUNDS)

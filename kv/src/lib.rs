@@ -8,6 +8,8 @@
 //! | [`plan`] | which ranks exchange which bytes. Pure |
 //! | [`timeline`] | plots what a cache has recorded. Pure |
 //!
+//! A program of two processes is in `kv/README.md`, and the promises in `docs/kv.md`.
+//!
 //! This crate uses ferry's public interface alone.
 
 #![deny(missing_debug_implementations)]
@@ -20,3 +22,15 @@ pub mod plan;
 pub mod timeline;
 
 pub use cache::{Cache, CacheMemory, CacheOptions};
+pub use handoff::{
+    BlockList, End, Ends, Event, HandoffId, HandoffState, Mode, OfferSpec, Other, Stats, TakeSpec,
+};
+pub use layout::{
+    Arrangement, Group, GroupKind, Layer, LayerMemory, Layout, ModelKey, Shard, Strides, Tensor,
+};
+pub use plan::Plan;
+
+/// Compiles the program in kv/README.md.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+pub struct Readme;

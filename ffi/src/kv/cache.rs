@@ -155,7 +155,7 @@ pub unsafe extern "C" fn ferry_kv_cache_close(
                 return Ok(());
             }
             let cache = ferry_kv_cache::blocking(cache, timeout_ns)?;
-            cache.cache.close(timeout(timeout_ns).unwrap_or(Duration::MAX))
+            cache.cache.close(timeout(timeout_ns))
         })
     }
 }

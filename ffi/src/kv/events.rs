@@ -15,7 +15,6 @@ use std::ffi::{c_char, c_int};
 use std::mem::{size_of, take};
 use std::os::fd::{AsFd, AsRawFd};
 use std::ptr;
-use std::time::Duration;
 
 /// In a take with FERRY_KV_TAKE_LAYERS: the layers before `layers` are complete, and may be read. If more layers are
 /// complete before the event is taken, it tells the newest number. If the take fails later, these layers stay as they
@@ -175,7 +174,7 @@ unsafe fn next(
     let (cache, out) = unsafe {
         (ferry_kv_cache::blocking(cache, timeout_ns)?, versioned::Out::new(out_event, "out_event")?)
     };
-    match cache.cache.wait(timeout(timeout_ns).unwrap_or(Duration::MAX)) {
+    match cache.cache.wait(timeout(timeout_ns)) {
         Ok(event) => {
             out.set(&ferry_kv_event::give(event));
             Ok(FERRY_OK)

@@ -8,7 +8,7 @@ use engine::status::Result;
 use engine::types::PeerId;
 use engine::{Error, Status};
 use ferry_kv::handoff::limits::BLOCKS_MAX;
-use ferry_kv::handoff::Blocks;
+use ferry_kv::handoff::BlockList;
 use ferry_kv::layout::limits::GROUPS_MAX;
 
 /// The blocks of one group that hold a sequence, in the order of the sequence. Each block holds the rank's next
@@ -44,7 +44,7 @@ pub(super) unsafe fn read_lists(
     lists: *const ferry_kv_block_list,
     count: u64,
     what: &str,
-) -> Result<Vec<Blocks>> {
+) -> Result<Vec<BlockList>> {
     // SAFETY: the caller's promise.
     let lists = unsafe { read_array(lists, count, GROUPS_MAX, what) }?;
     let mut all = Vec::new();
@@ -58,7 +58,7 @@ pub(super) unsafe fn read_lists(
         }
         // SAFETY: the caller's promise.
         let ids = unsafe { slice(list.blocks, list.block_count as usize, &format!("{name}.blocks")) }?;
-        all.push(Blocks { first_token: list.first_token, ids: ids.to_vec() });
+        all.push(BlockList { first_token: list.first_token, ids: ids.to_vec() });
     }
     Ok(all)
 }

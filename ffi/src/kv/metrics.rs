@@ -7,7 +7,7 @@ use crate::pointers::{BytesOut, Out};
 use crate::status::ferry_status;
 use crate::versioned::{self, Versioned};
 use engine::{Error, Status};
-use ferry_kv::handoff::Metrics;
+use ferry_kv::handoff::Stats;
 use std::ffi::c_char;
 use std::mem::size_of;
 
@@ -77,7 +77,7 @@ pub unsafe extern "C" fn ferry_kv_get_stats(
         call(error, || {
             let cache = ferry_kv_cache::own(cache)?;
             let out = versioned::Out::new(out_metrics, "out_metrics")?;
-            out.set(&cache.cache.metrics().into());
+            out.set(&cache.cache.stats().into());
             Ok(())
         })
     }
@@ -98,7 +98,7 @@ pub unsafe extern "C" fn ferry_kv_ended_failed(
             let cache = ferry_kv_cache::own(cache)?;
             let known = Status::from_number(status).filter(|_| status < 0);
             let known = known.ok_or_else(|| Error::invalid(format!("status: {status} is no error")))?;
-            Out::new(out_count, "out_count")?.set(cache.cache.metrics().ends.failed_with(known));
+            Out::new(out_count, "out_count")?.set(cache.cache.stats().ends.failed_with(known));
             Ok(())
         })
     }
@@ -119,13 +119,13 @@ pub unsafe extern "C" fn ferry_kv_metrics(
         call(error, || {
             let cache = ferry_kv_cache::own(cache)?;
             let out = BytesOut::new(buffer.cast(), capacity, out_length)?;
-            out.put_text(&cache.cache.metrics().prometheus())
+            out.put_text(&cache.cache.metrics())
         })
     }
 }
 
-impl From<Metrics> for ferry_kv_stats {
-    fn from(metrics: Metrics) -> ferry_kv_stats {
+impl From<Stats> for ferry_kv_stats {
+    fn from(metrics: Stats) -> ferry_kv_stats {
         let ends = metrics.ends;
         ferry_kv_stats {
             struct_size: size_of::<ferry_kv_stats>() as u32,
@@ -164,7 +164,7 @@ mod tests {
         let mut ends = Ends::default();
         (ends.sent, ends.received, ends.cancelled) = (11, 12, 14);
         (ends.expired_lease, ends.expired_pressure, ends.peer_lost) = (15, 16, 17);
-        let metrics = Metrics {
+        let metrics = Stats {
             offers: 1,
             takes: 2,
             takes_waiting: 3,

@@ -14,7 +14,7 @@ use crate::versioned::{self, Versioned};
 use engine::status::Result;
 use engine::Error;
 use ferry_kv::layout::limits::GROUPS_MAX;
-use ferry_kv::plan::{BlockList, GroupBlocks, Strided};
+use ferry_kv::plan::{BlockSlice, GroupBlocks, Strided};
 use std::mem::size_of;
 
 /// The blocks of one sequence in one group of the target, on both sides. Each list holds the ids of blocks that store
@@ -238,11 +238,11 @@ impl ferry_kv_block_pairs {
     /// Each list is NULL or as long as its count says, and is not written to for `'a`.
     unsafe fn lists<'a>(&self, index: usize) -> Result<GroupBlocks<'a>> {
         check_reserved(self.reserved, &format!("part.blocks[{index}].reserved"))?;
-        let list = |ids, count: u64, side: &str, first_token| -> Result<BlockList<'a>> {
+        let list = |ids, count: u64, side: &str, first_token| -> Result<BlockSlice<'a>> {
             let count = usize::try_from(count).unwrap_or(usize::MAX);
             // SAFETY: the caller's promise.
             let ids = unsafe { slice(ids, count, &format!("part.blocks[{index}].{side}_blocks")) }?;
-            Ok(BlockList { ids, first_token })
+            Ok(BlockSlice { ids, first_token })
         };
         Ok(GroupBlocks {
             source: list(self.source_blocks, self.source_count, "source", self.source_first_token)?,

@@ -212,7 +212,7 @@ pub unsafe extern "C" fn ferry_kv_offer_retract(
     unsafe {
         call(error, || {
             let cache = ferry_kv_cache::blocking(cache, timeout_ns)?;
-            let timeout = timeout(timeout_ns).unwrap_or(Duration::MAX);
+            let timeout = timeout(timeout_ns);
             cache.cache.offer_retract(self::id(id)?, from_token, timeout)
         })
     }
@@ -242,7 +242,7 @@ pub unsafe extern "C" fn ferry_kv_offer_retract_window(
     unsafe {
         call(error, || {
             let cache = ferry_kv_cache::blocking(cache, timeout_ns)?;
-            let timeout = timeout(timeout_ns).unwrap_or(Duration::MAX);
+            let timeout = timeout(timeout_ns);
             cache.cache.offer_retract_window(self::id(id)?, group, before_token, timeout)
         })
     }

@@ -62,7 +62,7 @@ pub unsafe extern "C" fn ferry_kv_get_state(
             let cache = ferry_kv_cache::own(cache)?;
             let id = self::id(id)?;
             let out = versioned::Out::new(out_state, "out_state")?;
-            out.set(&ferry_kv_state::of(cache.cache.status(id)));
+            out.set(&ferry_kv_state::of(cache.cache.state(id)));
             Ok(())
         })
     }

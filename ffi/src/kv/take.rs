@@ -121,7 +121,7 @@ impl ferry_kv_take_options {
         Ok(TakeSpec {
             id,
             producers,
-            group: self.taker,
+            taker: self.taker,
             blocks,
             skip_tokens: self.skip_tokens,
             tokens: self.tokens,
@@ -171,7 +171,7 @@ mod tests {
         // SAFETY: all pointers are to what lives here.
         let spec = |options: ferry_kv_take_options| unsafe { options.spec(id) }.unwrap();
         let whole = spec(options);
-        assert_eq!((whole.id, whole.mode, whole.group, whole.tell_layers), (id, Mode::Push, 3, true));
+        assert_eq!((whole.id, whole.mode, whole.taker, whole.tell_layers), (id, Mode::Push, 3, true));
         assert_eq!((whole.skip_tokens, whole.tokens), (4, 5));
         assert_eq!(whole.producers.iter().map(|peer| peer.raw()).collect::<Vec<_>>(), producers);
         assert_eq!(whole.deadline, Some(Duration::from_nanos(6)));

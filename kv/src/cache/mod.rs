@@ -30,7 +30,7 @@ use ferry::types::RegionId;
 use ferry::{Engine, Status};
 
 use crate::handoff::{
-    Blocks, Entry, Event, HandoffId, HandoffState, Machine, MemoryRange, Metrics, OfferSpec, TakeSpec,
+    BlockList, Entry, Event, HandoffId, HandoffState, Machine, MemoryRange, OfferSpec, Stats, TakeSpec,
 };
 use crate::layout::Layout;
 use crate::os::{monotonic_ns, AsFd, BorrowedFd, Condvar, EventFd, Instant, Mutex, MutexGuard, PoisonError};
@@ -49,6 +49,14 @@ pub struct CacheMemory {
     pub length: u64,
 }
 
+impl CacheMemory {
+    /// All of the memory.
+    pub fn of(memory: &ferry::Memory) -> CacheMemory {
+        CacheMemory { region: memory.region(), address: memory.address(), length: memory.length() as u64 }
+    }
+}
+
+/// How a cache deals with silent peers and with offers that nobody takes.
 #[derive(Clone, Copy, Debug)]
 pub struct CacheOptions {
     /// A peer that is silent for half of this time while something is expected of it is asked for a sign of life. Without
@@ -143,7 +151,7 @@ impl Cache {
     }
 
     /// Adds blocks to the groups of an offer, as they are allocated.
-    pub fn offer_extend(&self, id: HandoffId, blocks: &[Blocks]) -> Result<()> {
+    pub fn offer_extend(&self, id: HandoffId, blocks: &[BlockList]) -> Result<()> {
         self.shared.call(|machine, now| machine.offer_extend(id, blocks, now))
     }
 
@@ -197,8 +205,8 @@ impl Cache {
     }
 
     /// Returns the state of an id. A closed cache still answers.
-    pub fn status(&self, id: HandoffId) -> HandoffState {
-        self.shared.lock().machine.status(id)
+    pub fn state(&self, id: HandoffId) -> HandoffState {
+        self.shared.lock().machine.state(id)
     }
 
     /// Returns how many blocks belong to handoffs with peers that are silent and could not be fenced: processes of this
@@ -209,8 +217,13 @@ impl Cache {
     }
 
     /// Returns the counts since the cache was opened, and what exists now. A closed cache still answers.
-    pub fn metrics(&self) -> Metrics {
-        self.shared.lock().machine.metrics(self.shared.now())
+    pub fn stats(&self) -> Stats {
+        self.shared.lock().machine.stats(self.shared.now())
+    }
+
+    /// Returns the stats in Prometheus' text format. A closed cache still answers.
+    pub fn metrics(&self) -> String {
+        self.stats().prometheus()
     }
 
     /// Records a timeline of the cache's handoffs from now on, and forgets an earlier one: at most `entries_max` entries,
@@ -243,10 +256,10 @@ impl Cache {
         self.shared.take_event(&mut self.shared.lock())
     }
 
-    /// Waits for the next event, and takes it. TIMEOUT if none comes in time; CLOSED when the cache is closed and has
+    /// Waits for the next event, and takes it; None waits for ever. TIMEOUT if none comes in time; CLOSED when the cache is closed and has
     /// no more events.
-    pub fn wait(&self, timeout: Duration) -> Result<Event> {
-        let deadline = Instant::now().checked_add(timeout);
+    pub fn wait(&self, timeout: Option<Duration>) -> Result<Event> {
+        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let mut inner = self.shared.lock();
         loop {
             if let Some(event) = self.shared.take_event(&mut inner) {
@@ -266,8 +279,8 @@ impl Cache {
     /// Ends all offers and takes, and waits until nothing touches their blocks and the peers have been told, for which a
     /// peer has the time of `CacheOptions::silence`. BUSY after the timeout: the cache is still closing, call again.
     /// Events can be taken afterwards.
-    pub fn close(&self, timeout: Duration) -> Result<()> {
-        let deadline = Instant::now().checked_add(timeout);
+    pub fn close(&self, timeout: Option<Duration>) -> Result<()> {
+        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let mut inner = self.shared.lock();
         inner.is_closing = true;
         self.shared.wake();

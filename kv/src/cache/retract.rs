@@ -19,7 +19,7 @@ impl Cache {
     /// offer but to abort it before a further call has returned: `offer_extend`, `offer_ready` and `offer_seal` are
     /// BUSY. A further call may take back more. STALE: the offer has ended or ends; its blocks are the caller's with
     /// its terminal event.
-    pub fn offer_retract(&self, id: HandoffId, from_token: u64, timeout: Duration) -> Result<()> {
+    pub fn offer_retract(&self, id: HandoffId, from_token: u64, timeout: Option<Duration>) -> Result<()> {
         self.retract(id, timeout, |machine, now| machine.offer_retract(id, from_token, now))
     }
 
@@ -32,7 +32,7 @@ impl Cache {
         id: HandoffId,
         group: u32,
         before_token: u64,
-        timeout: Duration,
+        timeout: Option<Duration>,
     ) -> Result<()> {
         self.retract(id, timeout, |machine, now| machine.offer_retract_window(id, group, before_token, now))
     }
@@ -40,10 +40,10 @@ impl Cache {
     fn retract(
         &self,
         id: HandoffId,
-        timeout: Duration,
+        timeout: Option<Duration>,
         begin: impl FnOnce(&mut Machine, u64) -> Result<u64>,
     ) -> Result<()> {
-        let deadline = Instant::now().checked_add(timeout);
+        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let number = self.shared.call(begin)?;
         let mut inner = self.shared.lock();
         while !inner.machine.is_retracted(id, number)? {

@@ -13,14 +13,14 @@ use ferry::types::{Op, PeerId};
 use ferry::Status;
 
 use crate::layout::Layout;
-use crate::plan::{BlockList, Exchange, GroupBlocks, Strided};
+use crate::plan::{BlockSlice, Exchange, GroupBlocks, Strided};
 
 use super::id::HandoffId;
 use super::limits::{IN_FLIGHT_OF_PART_MAX, IN_FLIGHT_OF_PEER_MAX, UNSENT_MAX};
 use super::machine::{end_of, Machine};
 use super::progress::{Progress, Work};
 use super::remote::{Handoff, Owner, Post, Remote};
-use super::types::{Blocks, Other};
+use super::types::{BlockList, Other};
 
 /// Names a part: of an offer by the rank of a consumer group that takes, of a take by the rank of its producer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -57,8 +57,8 @@ pub struct Mover<'a> {
     /// Tokens that are computed, by layer of the source.
     pub ready: &'a [u64],
     /// The blocks of both sides, by group.
-    pub source: &'a [Blocks],
-    pub target: &'a [Blocks],
+    pub source: &'a [BlockList],
+    pub target: &'a [BlockList],
 }
 
 impl Flow {
@@ -66,8 +66,8 @@ impl Flow {
     fn next(
         &mut self,
         ready: &[u64],
-        source: &[Blocks],
-        target: &[Blocks],
+        source: &[BlockList],
+        target: &[BlockList],
     ) -> Option<(Work, Result<Vec<Strided>>)> {
         let work = self.progress.next(|layer| ready.get(layer as usize).copied().unwrap_or(0))?;
         let (tokens, layers) = (work.tokens.clone(), work.layers.clone());
@@ -77,7 +77,7 @@ impl Flow {
     }
 
     /// The lists of both sides by group of the target. Groups are matched by the layers of the exchange.
-    fn pairs<'a>(&self, source: &'a [Blocks], target: &'a [Blocks]) -> Vec<GroupBlocks<'a>> {
+    fn pairs<'a>(&self, source: &'a [BlockList], target: &'a [BlockList]) -> Vec<GroupBlocks<'a>> {
         let mut pairs = vec![GroupBlocks::default(); self.target.groups.len()];
         let group = |layout: &Layout, layer: u32| Some(layout.layers.get(layer as usize)?.group as usize);
         for piece in &self.exchange.layers {
@@ -92,8 +92,8 @@ impl Flow {
     }
 }
 
-fn list(blocks: Option<&Blocks>) -> BlockList<'_> {
-    blocks.map_or(BlockList::default(), |list| BlockList { ids: &list.ids, first_token: list.first_token })
+fn list(blocks: Option<&BlockList>) -> BlockSlice<'_> {
+    blocks.map_or(BlockSlice::default(), |list| BlockSlice { ids: &list.ids, first_token: list.first_token })
 }
 
 impl Machine {

@@ -11,11 +11,11 @@ use crate::layout::{GroupKind, Layer, LayerMemory, Layout};
 use crate::plan::held;
 
 use super::limits::BLOCKS_MAX;
-use super::types::Blocks;
+use super::types::BlockList;
 
 /// INVALID unless there is one list for each group, and each has ids of the layout's blocks, none twice. LIMIT for too
 /// many blocks.
-pub fn check(layout: &Layout, lists: &[Blocks]) -> Result<()> {
+pub fn check(layout: &Layout, lists: &[BlockList]) -> Result<()> {
     if lists.len() != layout.groups.len() {
         let (lists, groups) = (lists.len(), layout.groups.len());
         return Err(Error::invalid(format!("blocks: {lists} lists, and the layout has {groups} groups")));
@@ -52,7 +52,13 @@ pub fn check(layout: &Layout, lists: &[Blocks]) -> Result<()> {
 
 /// INVALID unless the list of a group holds the last token of the range, and, if the list is no window's, the first.
 /// `what` names the call's argument that asks for the tokens.
-pub fn covers(layout: &Layout, group: usize, list: &Blocks, tokens: &Range<u64>, what: &str) -> Result<()> {
+pub fn covers(
+    layout: &Layout,
+    group: usize,
+    list: &BlockList,
+    tokens: &Range<u64>,
+    what: &str,
+) -> Result<()> {
     let Some(found) = layout.groups.get(group) else { return Ok(()) };
     let block = u64::from(found.block_tokens.max(1));
     let own = |token| held(&layout.shard, token);
@@ -84,19 +90,19 @@ pub fn steps(layout: &Layout) -> impl Iterator<Item = u64> + '_ {
 }
 
 /// Returns the rank's own token at which a list ends, whose blocks hold `step` tokens each.
-pub fn end(list: &Blocks, step: u64) -> u64 {
+pub fn end(list: &BlockList, step: u64) -> u64 {
     (list.ids.len() as u64).saturating_mul(step).saturating_add(list.first_token)
 }
 
 /// Takes the blocks out that have none of the rank's own tokens before `from`. The next addition begins at `from`.
-pub fn cut_back(list: &mut Blocks, step: u64, from: u64) -> Vec<u32> {
+pub fn cut_back(list: &mut BlockList, step: u64, from: u64) -> Vec<u32> {
     let kept = from.saturating_sub(list.first_token).div_ceil(step).min(list.ids.len() as u64);
     list.first_token = list.first_token.min(from - from % step);
     list.ids.split_off(kept as usize)
 }
 
 /// Takes the blocks out that have only the rank's own tokens before `before`.
-pub fn cut_front(list: &mut Blocks, step: u64, before: u64) -> Vec<u32> {
+pub fn cut_front(list: &mut BlockList, step: u64, before: u64) -> Vec<u32> {
     let gone = (before.saturating_sub(list.first_token) / step).min(list.ids.len() as u64);
     list.first_token = list.first_token.saturating_add(gone * step);
     list.ids.drain(..gone as usize).collect()
@@ -104,7 +110,7 @@ pub fn cut_front(list: &mut Blocks, step: u64, before: u64) -> Vec<u32> {
 
 /// Adds blocks behind a list, or in its place if they begin later than it ends. Returns false, and changes nothing, if
 /// they begin before the list's end.
-pub fn append(list: &mut Blocks, step: u64, added: Blocks) -> bool {
+pub fn append(list: &mut BlockList, step: u64, added: BlockList) -> bool {
     match added.first_token.cmp(&end(list, step)) {
         _ if added.ids.is_empty() => true,
         Ordering::Less => false,
@@ -120,13 +126,13 @@ pub fn append(list: &mut Blocks, step: u64, added: Blocks) -> bool {
 }
 
 /// The groups whose lists have blocks, a bit for each.
-pub fn wanted(lists: &[Blocks]) -> u64 {
+pub fn wanted(lists: &[BlockList]) -> u64 {
     let bits = lists.iter().take(GROUPS_MAX).enumerate();
     bits.fold(0, |wanted, (group, list)| wanted | u64::from(!list.ids.is_empty()) << group)
 }
 
 /// Returns the blocks of a take that hold tokens from `valid` on, as (group, block).
-pub fn beyond(layout: &Layout, lists: &[Blocks], valid: u64) -> Vec<(u32, u32)> {
+pub fn beyond(layout: &Layout, lists: &[BlockList], valid: u64) -> Vec<(u32, u32)> {
     let mut found = Vec::new();
     for (index, (list, group)) in lists.iter().zip(&layout.groups).enumerate() {
         let first = match group.kind {
@@ -143,7 +149,7 @@ pub fn beyond(layout: &Layout, lists: &[Blocks], valid: u64) -> Vec<(u32, u32)> 
 
 /// Returns whether a range of addresses may touch these blocks. All between a block's first and last byte of keys,
 /// or of values, counts as the block's.
-pub fn touches(layout: &Layout, lists: &[Blocks], range: &Range<u64>) -> bool {
+pub fn touches(layout: &Layout, lists: &[BlockList], range: &Range<u64>) -> bool {
     let touches = |layer: &Layer, memory: &LayerMemory| {
         let (strides, group) = (memory.strides, layer.group as usize);
         let tokens = layout.groups.get(group).map_or(1, |group| u64::from(group.block_tokens));
@@ -170,8 +176,8 @@ pub fn touches(layout: &Layout, lists: &[Blocks], range: &Range<u64>) -> bool {
 mod tests {
     use super::*;
 
-    fn list(first_token: u64, ids: Range<u32>) -> Blocks {
-        Blocks { first_token, ids: ids.collect() }
+    fn list(first_token: u64, ids: Range<u32>) -> BlockList {
+        BlockList { first_token, ids: ids.collect() }
     }
 
     #[test]
@@ -214,7 +220,7 @@ mod tests {
             let kept = whole.clone().unwrap_or(list(8, 0..3));
             let added = if whole.is_some() { 7..9 } else { 0..0 };
             assert_eq!(is_good, whole.is_some(), "{first}");
-            assert_eq!(into, Blocks { ids: kept.ids.into_iter().chain(added).collect(), ..kept });
+            assert_eq!(into, BlockList { ids: kept.ids.into_iter().chain(added).collect(), ..kept });
         }
         let mut into = list(8, 0..3);
         assert!(append(&mut into, 4, list(8, 0..0)) && into == list(8, 0..3));

@@ -32,7 +32,7 @@ use super::regions::Regions;
 use super::remote::{Handoff, Hello, Owner, Post, Remote};
 use super::silence::Stake;
 use super::tombs::{Tomb, Tombs};
-use super::types::{Blocks, End, Event, HandoffState};
+use super::types::{BlockList, End, Event, HandoffState};
 use super::waiting::Waiting;
 use super::wire::{MemoryRange, Message};
 
@@ -143,7 +143,7 @@ impl Machine {
         !self.events.is_empty()
     }
 
-    pub fn status(&self, id: HandoffId) -> HandoffState {
+    pub fn state(&self, id: HandoffId) -> HandoffState {
         if let Some(offer) = self.offers.get(&id) {
             return offer.state();
         }
@@ -352,7 +352,7 @@ impl Machine {
     pub fn late_apply(&mut self, range: &Range<u64>, now: u64) -> usize {
         self.now = self.now.max(now);
         let layout = self.layout.clone();
-        let touched = |lists: &[Blocks]| lists::touches(&layout, lists, range);
+        let touched = |lists: &[BlockList]| lists::touches(&layout, lists, range);
         let offers = self.offers.iter().filter(|(_, offer)| offer.lists().any(touched));
         let offers: Vec<HandoffId> = offers.map(|(id, _)| *id).collect();
         let takes = self.takes.iter().filter(|(_, take)| touched(take.lists()));
@@ -572,7 +572,7 @@ impl Machine {
 
     /// Refuses an id that is in use or has ended.
     pub(super) fn check_new(&self, id: HandoffId) -> Result<()> {
-        let what = match self.status(id) {
+        let what = match self.state(id) {
             HandoffState::Unknown => return Ok(()),
             HandoffState::Ended(end) => format!("has ended ({end:?}); an attempt needs an id of its own"),
             _ => "is in use".into(),

@@ -14,7 +14,7 @@ use crate::plan::Strided;
 
 /// Counters since the cache was opened, and the current number of what exists. Taken at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Metrics {
+pub struct Stats {
     /// Offers and takes that have not ended.
     pub offers: u64,
     pub takes: u64,
@@ -83,7 +83,7 @@ impl Ends {
     }
 }
 
-impl Metrics {
+impl Stats {
     /// Returns all of them in Prometheus' text format.
     pub fn prometheus(&self) -> String {
         let mut page = Page(String::new());
@@ -158,7 +158,7 @@ impl Page {
 /// The counters of a machine, and what the numbers of the present need besides the offers and takes.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Counts {
-    counted: Metrics,
+    counted: Stats,
     /// The bytes of transfers that are not final, and whether they are READs.
     bytes: BTreeMap<PostId, (u64, bool)>,
     /// When an offer was sealed.
@@ -212,12 +212,12 @@ impl Counts {
 
 impl Machine {
     /// Returns what was counted, and what there is at `now`.
-    pub fn metrics(&self, now: u64) -> Metrics {
+    pub fn stats(&self, now: u64) -> Stats {
         // A retract takes the seal back.
         let leases = || self.counts.sealed_at.iter().filter(|(id, _)| self.is_sealed(**id));
         let leased = leases().map(|(id, _)| self.blocks_offered(*id) as u64).sum();
         let oldest = leases().map(|(_, at)| *at).min().map_or(0, |at| now.saturating_sub(at));
-        Metrics {
+        Stats {
             offers: self.offers.len() as u64,
             takes: self.takes.len() as u64,
             takes_waiting: self.waiting.len() as u64,

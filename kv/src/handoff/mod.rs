@@ -34,14 +34,18 @@ pub mod wire;
 #[doc(hidden)]
 pub use flow::Address;
 pub use id::HandoffId;
+#[doc(hidden)]
 pub use machine::{Action, Machine, PostId};
-pub use metrics::{Ends, Metrics};
+pub use metrics::{Ends, Stats};
 #[doc(hidden)]
 pub use progress::Work;
 pub use record::{Entry, Moved, What, MARK_COMPUTE};
+#[doc(hidden)]
 pub use regions::Regions;
+#[doc(hidden)]
 pub use remote::Hello;
 #[doc(hidden)]
 pub use remote::{Handoff, Owner};
-pub use types::{Blocks, End, Event, HandoffState, Mode, OfferSpec, Other, TakeSpec};
+pub use types::{BlockList, End, Event, HandoffState, Mode, OfferSpec, Other, TakeSpec};
+#[doc(hidden)]
 pub use wire::{part, parts, MemoryRange};

@@ -7,7 +7,7 @@ use crate::layout::{GroupKind, Layout};
 use crate::plan::Exchange;
 
 use super::limits::RANGES_MAX;
-use super::types::Blocks;
+use super::types::BlockList;
 
 /// Tokens of layers that move together: one transfer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,7 +56,7 @@ impl Progress {
         exchange: &Exchange,
         source: &Layout,
         target: &Layout,
-        wanted: &[Blocks],
+        wanted: &[BlockList],
         range: Range<u64>,
     ) -> Progress {
         let mut rows: Vec<Row> = Vec::new();

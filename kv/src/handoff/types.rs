@@ -1,5 +1,6 @@
 //! The arguments and results of an application's calls about handoffs.
 
+use std::fmt;
 use std::time::Duration;
 
 use ferry::types::PeerId;
@@ -9,7 +10,7 @@ use super::id::HandoffId;
 
 /// The blocks of one group that hold a sequence, in its order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Blocks {
+pub struct BlockList {
     /// Position of the first block's first token among the tokens that the rank holds, a multiple of the group's
     /// `block_tokens`: 0, unless earlier tokens have left a window, or a take skips them. `offer_extend` reads it only for a
     /// group that has no blocks.
@@ -18,18 +19,38 @@ pub struct Blocks {
     pub ids: Vec<u32>,
 }
 
+impl BlockList {
+    /// A list that begins with the sequence.
+    pub fn of(ids: impl Into<Vec<u32>>) -> BlockList {
+        BlockList { first_token: 0, ids: ids.into() }
+    }
+}
+
+impl FromIterator<u32> for BlockList {
+    fn from_iter<I: IntoIterator<Item = u32>>(ids: I) -> BlockList {
+        BlockList { first_token: 0, ids: ids.into_iter().collect() }
+    }
+}
+
 /// A producer's offer. The memory of the blocks belongs to the offer until its terminal event.
 #[derive(Clone, Debug)]
 pub struct OfferSpec {
     pub id: HandoffId,
     /// By group of the layout. More may come by `offer_extend`.
-    pub blocks: Vec<Blocks>,
+    pub blocks: Vec<BlockList>,
     /// Consumer groups that take the offer, 1 to 64. The offer ends when that many have ended.
     pub takers: u32,
     /// The peers that may take the offer; empty for every authenticated peer.
     pub only: Vec<PeerId>,
     /// Counted from the seal: the offer ends when not all of its takers are there by then.
     pub lease: Duration,
+}
+
+impl OfferSpec {
+    /// An offer of these blocks to one consumer, whoever it is, with a lease of 30 seconds.
+    pub fn new(id: HandoffId, blocks: Vec<BlockList>) -> OfferSpec {
+        OfferSpec { id, blocks, takers: 1, only: Vec::new(), lease: Duration::from_secs(30) }
+    }
 }
 
 /// How the bytes move.
@@ -51,9 +72,9 @@ pub struct TakeSpec {
     /// The producer's ranks, by number.
     pub producers: Vec<PeerId>,
     /// The same for all ranks of one consumer, and different between consumers of one offer.
-    pub group: u64,
+    pub taker: u64,
     /// By group of the layout.
-    pub blocks: Vec<Blocks>,
+    pub blocks: Vec<BlockList>,
     /// Tokens at the beginning that the consumer has already.
     pub skip_tokens: u64,
     /// Where the tokens end.
@@ -63,6 +84,23 @@ pub struct TakeSpec {
     pub deadline: Option<Duration>,
     /// Whether to tell layers as they are complete.
     pub tell_layers: bool,
+}
+
+impl TakeSpec {
+    /// A take of the first `tokens` tokens into these blocks, by one consumer, without a deadline.
+    pub fn new(id: HandoffId, producers: Vec<PeerId>, blocks: Vec<BlockList>, tokens: u64) -> TakeSpec {
+        TakeSpec {
+            id,
+            producers,
+            taker: 0,
+            blocks,
+            skip_tokens: 0,
+            tokens,
+            mode: Mode::Auto,
+            deadline: None,
+            tell_layers: false,
+        }
+    }
 }
 
 /// How an offer or a take ended. Nothing touches its blocks any more.
@@ -79,6 +117,26 @@ pub enum End {
     Expired,
     /// A peer is gone.
     PeerLost,
+}
+
+impl End {
+    /// The name of the event in the C interface.
+    pub fn name(self) -> &'static str {
+        match self {
+            End::Sent => "SENT",
+            End::Received => "RECEIVED",
+            End::Failed => "FAILED",
+            End::Cancelled => "CANCELLED",
+            End::Expired => "EXPIRED",
+            End::PeerLost => "PEER_LOST",
+        }
+    }
+}
+
+impl fmt::Display for End {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
 }
 
 /// A rank of the other side: of an offer's taker, or of a take's producer.
@@ -109,7 +167,25 @@ pub enum Event {
     },
 }
 
-/// The state of an id, as `status` returns it.
+/// One line for people. It shows a part of the id only.
+impl fmt::Display for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Event::Layers { id, layers } => write!(f, "{id:?}: {layers} layers are complete"),
+            Event::Ended { id, end, status, why, valid_tokens, by, .. } => {
+                write!(f, "{id:?}: {end}, {status}, {valid_tokens} tokens are valid")?;
+                by.map_or(Ok(()), |by| write!(f, ", by rank {}", by.rank))?;
+                if why.is_empty() {
+                    Ok(())
+                } else {
+                    write!(f, ": {why}")
+                }
+            }
+        }
+    }
+}
+
+/// The state of an id, as `state` returns it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HandoffState {
     Unknown,

@@ -184,13 +184,13 @@ fn blocks_of(take: &Take) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::handoff::types::Blocks;
+    use crate::handoff::types::BlockList;
 
     fn take(number: u64, blocks: u32) -> Take {
         let mut bytes = [0; 16];
         bytes[..8].copy_from_slice(&number.to_le_bytes());
         let key = Key { id: HandoffId::from_bytes(bytes), take: number };
-        let blocks = vec![Blocks { first_token: 0, ids: (0..blocks).collect() }];
+        let blocks = vec![BlockList { first_token: 0, ids: (0..blocks).collect() }];
         let (is_push, wanted) = (true, 1);
         Take { key, incarnation: 1, group: 1, rank: 0, is_push, skip: 0, tokens: 1, wanted, blocks }
     }

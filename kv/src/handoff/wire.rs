@@ -28,7 +28,7 @@ use crate::layout::Layout;
 use super::id::HandoffId;
 use super::limits::{BLOCKS_MAX, MESSAGE_BYTES_MAX};
 use super::progress::Work;
-use super::types::Blocks;
+use super::types::BlockList;
 
 pub const VERSION: u16 = 5;
 
@@ -60,7 +60,7 @@ pub struct Take {
     /// The consumer's groups of which it wants blocks, a bit for each.
     pub wanted: u64,
     /// The consumer's, for a push.
-    pub blocks: Vec<Blocks>,
+    pub blocks: Vec<BlockList>,
 }
 
 impl Take {
@@ -74,7 +74,7 @@ impl Take {
 pub enum Message {
     Hello { incarnation: u64, regions: Vec<MemoryRange>, layout: Box<Layout> },
     Take(Take),
-    Update { key: Key, epoch: u64, ready: Vec<u64>, added: Vec<Blocks> },
+    Update { key: Key, epoch: u64, ready: Vec<u64>, added: Vec<BlockList> },
     Data { key: Key, epoch: u64, work: Work },
     Final { key: Key, epoch: u64, status: Status, why: String },
     Cancel { key: Key, status: Status, why: String },
@@ -257,7 +257,7 @@ impl Writer {
         self
     }
 
-    fn blocks(&mut self, lists: &[Blocks]) -> &mut Writer {
+    fn blocks(&mut self, lists: &[BlockList]) -> &mut Writer {
         self.u32(lists.len() as u32);
         for list in lists {
             let runs: Vec<&[u32]> = list.ids.chunk_by(|a, b| a.checked_add(1) == Some(*b)).collect();
@@ -342,10 +342,10 @@ impl<'a> Reader<'a> {
         Ok(ready)
     }
 
-    fn blocks(&mut self) -> Result<Vec<Blocks>> {
+    fn blocks(&mut self) -> Result<Vec<BlockList>> {
         let (mut lists, mut total) = (Vec::new(), 0);
         for _ in 0..self.count(GROUPS_MAX, 12)? {
-            let mut list = Blocks { first_token: self.u64()?, ids: Vec::new() };
+            let mut list = BlockList { first_token: self.u64()?, ids: Vec::new() };
             for _ in 0..self.count(BLOCKS_MAX, 8)? {
                 let (first, count) = (self.u32()?, self.u32()?);
                 total += count as usize;

@@ -49,6 +49,13 @@ pub struct ModelKey {
     pub rope: String,
 }
 
+impl ModelKey {
+    pub fn new(model: &str, revision: &str, cache: &str, rope: &str) -> ModelKey {
+        let [model, revision, cache, rope] = [model, revision, cache, rope].map(String::from);
+        ModelKey { model, revision, cache, rope }
+    }
+}
+
 /// How many ranks share a cache, and which of them this rank is. The number of a rank is
 /// `(pp_rank * pcp_size + pcp_rank) * tp_size + tp_rank`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,6 +77,22 @@ pub struct Shard {
     pub turn_tokens: u32,
 }
 
+/// One rank that has everything.
+impl Default for Shard {
+    fn default() -> Shard {
+        Shard {
+            tp_rank: 0,
+            tp_size: 1,
+            pp_rank: 0,
+            pp_size: 1,
+            pcp_rank: 0,
+            pcp_size: 1,
+            dcp_size: 1,
+            turn_tokens: 1,
+        }
+    }
+}
+
 /// Layers that share their block ids.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Group {
@@ -89,6 +112,24 @@ pub enum GroupKind {
     Latent,
     /// A state of fixed size instead of one for each token; the blocks are copied whole. Not with context parallelism.
     State,
+}
+
+impl Group {
+    pub const fn full(block_tokens: u32) -> Group {
+        Group { kind: GroupKind::Full, block_tokens }
+    }
+
+    pub const fn window(block_tokens: u32, tokens: u32) -> Group {
+        Group { kind: GroupKind::Window { tokens }, block_tokens }
+    }
+
+    pub const fn latent(block_tokens: u32) -> Group {
+        Group { kind: GroupKind::Latent, block_tokens }
+    }
+
+    pub const fn state() -> Group {
+        Group { kind: GroupKind::State, block_tokens: 1 }
+    }
 }
 
 /// One tensor of the cache: of a layer, or of a sub-cache of a layer.

@@ -23,6 +23,22 @@ pub struct Tensor<'a> {
 }
 
 impl Layer {
+    /// A layer of the shard's own stage that lies in a tensor; its heads are taken to be divided among the ranks.
+    /// INVALID if the tensor does not fit its group or its order; `Layout::check` judges the rest.
+    pub fn of(
+        name: impl Into<String>,
+        tensor: &Tensor<'_>,
+        group: u32,
+        groups: &[Group],
+        shard: &Shard,
+    ) -> Result<Layer> {
+        let (name, stage, element_bytes) = (name.into(), shard.pp_rank, tensor.element_bytes);
+        let mut layer =
+            Layer { name, group, stage, heads: 0, pairs: 1, elements: 1, element_bytes, memory: None };
+        layer.set_tensor(tensor, groups, shard)?;
+        Ok(layer)
+    }
+
     /// Places the layer in a tensor: sets `pairs`, `elements`, `element_bytes` and `memory`. `heads` stays as it is if
     /// it is not 0; otherwise each of the shard's ranks is taken to hold heads of its own. `groups` and `shard` are those
     /// of the layout.

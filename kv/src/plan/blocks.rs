@@ -9,7 +9,7 @@ use super::tokens::Side;
 
 /// Blocks that hold consecutive tokens of one sequence on one rank.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct BlockList<'a> {
+pub struct BlockSlice<'a> {
     pub ids: &'a [u32],
     /// The local position of the first block's first token, a multiple of the group's `block_tokens`. Without meaning
     /// for a State.
@@ -19,8 +19,8 @@ pub struct BlockList<'a> {
 /// The lists of one group of the target. For a State the blocks are paired one to one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GroupBlocks<'a> {
-    pub source: BlockList<'a>,
-    pub target: BlockList<'a>,
+    pub source: BlockSlice<'a>,
+    pub target: BlockSlice<'a>,
 }
 
 /// Refuses a list that lacks any token of its rank in the range. `list` names it: "the source's list of group 0".

@@ -17,7 +17,7 @@ mod shape;
 mod strided;
 mod tokens;
 
-pub use blocks::{BlockList, GroupBlocks};
+pub use blocks::{BlockSlice, GroupBlocks};
 pub use strided::{Bases, BlockPairs, Loop, Piece, Pieces, Place, Strided};
 
 use ferry::status::{Error, Result};

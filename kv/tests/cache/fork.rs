@@ -33,7 +33,7 @@ fn a_forked_child_can_drop_a_cache() {
         scope.spawn(|| {
             // Takes the lock again and again.
             while !is_over.load(Ordering::Relaxed) {
-                node.cache.metrics();
+                node.cache.stats();
             }
         });
         let drops = || {
@@ -45,5 +45,5 @@ fn a_forked_child_can_drop_a_cache() {
         all_end
     });
     assert!(all_end, "a child has not dropped its cache");
-    node.cache.metrics();
+    node.cache.stats();
 }

@@ -23,7 +23,7 @@ use ferry::types::{PeerId, RegionId};
 use ferry::{Config, Engine, Memory, RegionOptions, Status, TransferOptions};
 use ferry_kv::cache::CHANNEL;
 use ferry_kv::handoff::wire::{Key, Message, Take};
-use ferry_kv::handoff::{parts, Blocks, End, Event, HandoffId, HandoffState, Mode, OfferSpec, TakeSpec};
+use ferry_kv::handoff::{parts, BlockList, End, Event, HandoffId, HandoffState, Mode, OfferSpec, TakeSpec};
 use ferry_kv::layout::{Arrangement, Layout};
 use ferry_kv::{Cache, CacheMemory, CacheOptions};
 
@@ -94,17 +94,17 @@ fn id(number: u8) -> HandoffId {
 }
 
 /// An offer for one taker.
-fn offer_spec(id: HandoffId, blocks: Vec<Blocks>) -> OfferSpec {
+fn offer_spec(id: HandoffId, blocks: Vec<BlockList>) -> OfferSpec {
     OfferSpec { id, blocks, takers: 1, only: Vec::new(), lease: Duration::from_secs(60) }
 }
 
 /// A take of all tokens by group 1.
-fn take_spec(id: HandoffId, producers: Vec<PeerId>, blocks: Vec<Blocks>, mode: Mode) -> TakeSpec {
+fn take_spec(id: HandoffId, producers: Vec<PeerId>, blocks: Vec<BlockList>, mode: Mode) -> TakeSpec {
     let deadline = Some(PATIENCE);
     TakeSpec {
         id,
         producers,
-        group: 1,
+        taker: 1,
         blocks,
         skip_tokens: 0,
         tokens: TOKENS,
@@ -115,22 +115,22 @@ fn take_spec(id: HandoffId, producers: Vec<PeerId>, blocks: Vec<Blocks>, mode: M
 }
 
 impl Rank {
-    fn lists(&self, first: u32) -> Vec<Blocks> {
+    fn lists(&self, first: u32) -> Vec<BlockList> {
         let lists = self.layout.groups.iter().map(|group| {
             let count = TOKENS.div_ceil(group.block_tokens.into()) as u32;
-            Blocks { first_token: 0, ids: (0..count).map(|at| first + (at * 7) % count).collect() }
+            BlockList { first_token: 0, ids: (0..count).map(|at| first + (at * 7) % count).collect() }
         });
         lists.collect()
     }
 
-    fn compute(&self, lists: &[Blocks], layer: u32, from: u64, to: u64) {
+    fn compute(&self, lists: &[BlockList], layer: u32, from: u64, to: u64) {
         for cell in cells(&self.layout, lists, from..to, 5).into_iter().filter(|cell| cell.layer == layer) {
             self.memory.write((cell.address - self.memory.address()) as usize, &[cell.value]);
         }
     }
 
     /// Offers, in two chunks, layer by layer.
-    fn produce(&self, id: HandoffId, takers: u32) -> Vec<Blocks> {
+    fn produce(&self, id: HandoffId, takers: u32) -> Vec<BlockList> {
         let lists = self.offer(id, takers);
         for (from, to) in [(0, 20), (20, TOKENS)] {
             for layer in 0..self.layout.layers.len() as u32 {
@@ -142,7 +142,7 @@ impl Rank {
         lists
     }
 
-    fn offer(&self, id: HandoffId, takers: u32) -> Vec<Blocks> {
+    fn offer(&self, id: HandoffId, takers: u32) -> Vec<BlockList> {
         let blocks = self.lists(0);
         self.cache.offer(OfferSpec { takers, ..offer_spec(id, blocks.clone()) }).unwrap();
         blocks
@@ -153,11 +153,11 @@ impl Rank {
         producers.iter().map(to).collect()
     }
 
-    fn take(&self, id: HandoffId, producers: &[Rank], mode: Mode) -> Vec<Blocks> {
+    fn take(&self, id: HandoffId, producers: &[Rank], mode: Mode) -> Vec<BlockList> {
         self.take_with(id, producers, mode, true)
     }
 
-    fn take_with(&self, id: HandoffId, producers: &[Rank], mode: Mode, tell_layers: bool) -> Vec<Blocks> {
+    fn take_with(&self, id: HandoffId, producers: &[Rank], mode: Mode, tell_layers: bool) -> Vec<BlockList> {
         let blocks = self.lists(3);
         let spec = take_spec(id, self.connect(producers), blocks.clone(), mode);
         self.cache.take(TakeSpec { tell_layers, ..spec }).unwrap();
@@ -168,7 +168,7 @@ impl Rank {
     fn end(&self, id: HandoffId) -> (End, Status, String, u32) {
         let mut told = 0;
         loop {
-            match self.cache.wait(PATIENCE).unwrap() {
+            match self.cache.wait(Some(PATIENCE)).unwrap() {
                 Event::Layers { layers, .. } => {
                     assert!(layers > told, "layers are told once");
                     told = layers;
@@ -181,7 +181,7 @@ impl Rank {
         }
     }
 
-    fn check(&self, lists: &[Blocks]) {
+    fn check(&self, lists: &[BlockList]) {
         for cell in cells(&self.layout, lists, 0..TOKENS, 5) {
             let mut byte = [0];
             self.memory.read((cell.address - self.memory.address()) as usize, &mut byte);
@@ -203,14 +203,14 @@ fn what_is_taken_equals_what_was_offered_however_it_is_sharded() {
                     let (end, _, why, _) = rank.end(id(9));
                     assert_eq!(end, End::Received, "{why}");
                     rank.check(lists);
-                    assert_eq!(rank.cache.status(id(9)), HandoffState::Ended(End::Received));
+                    assert_eq!(rank.cache.state(id(9)), HandoffState::Ended(End::Received));
                 }
                 for rank in &producers {
                     let (end, _, why, _) = rank.end(id(9));
                     assert_eq!(end, End::Sent, "{source} to {target}, {mode:?}, {transports}: {why}");
-                    rank.cache.close(PATIENCE).unwrap();
+                    rank.cache.close(Some(PATIENCE)).unwrap();
                     assert_eq!(rank.cache.poll(), None);
-                    assert_eq!(rank.cache.wait(PATIENCE).unwrap_err().status, Status::Closed);
+                    assert_eq!(rank.cache.wait(Some(PATIENCE)).unwrap_err().status, Status::Closed);
                 }
             }
         }
@@ -228,7 +228,7 @@ fn layers_are_told_while_later_ones_are_computed() {
         producer.cache.offer_ready(id(1), layer..layer + 1, TOKENS).unwrap();
         if layer < 2 {
             let expected = Event::Layers { id: id(1), layers: layer + 1 };
-            assert_eq!(consumer.cache.wait(PATIENCE).unwrap(), expected);
+            assert_eq!(consumer.cache.wait(Some(PATIENCE)).unwrap(), expected);
         }
     }
     assert_eq!(consumer.end(id(1)).0, End::Received);
@@ -252,7 +252,7 @@ fn the_descriptor_tells_of_events() {
     assert!(readable(900));
     assert!(matches!(producer.cache.poll(), Some(Event::Ended { end: End::Cancelled, .. })));
     assert!(!readable(0) && producer.cache.poll().is_none());
-    producer.cache.close(PATIENCE).unwrap();
+    producer.cache.close(Some(PATIENCE)).unwrap();
     assert!(producer.cache.poll().is_none() && readable(0));
 }
 
@@ -266,7 +266,7 @@ fn a_peer_that_goes_is_told_in_time() {
             consumers[0].take(id(2), &producers, mode);
             producers[0].compute(&lists, 0, 0, TOKENS);
             producers[0].cache.offer_ready(id(2), 0..1, TOKENS).unwrap();
-            let told = consumers[0].cache.wait(PATIENCE).unwrap();
+            let told = consumers[0].cache.wait(Some(PATIENCE)).unwrap();
             assert_eq!(told, Event::Layers { id: id(2), layers: 1 });
             let gone = Instant::now();
             let (stays, goes) = if consumer_goes {
@@ -325,8 +325,8 @@ fn after_the_end_nothing_lands() {
             let _ = producers[0].cache.offer_cancel(id(3));
             producers[0].end(id(3));
             // Whatever was under way is over when both sides have closed.
-            consumers[0].cache.close(PATIENCE).unwrap();
-            producers[0].cache.close(PATIENCE).unwrap();
+            consumers[0].cache.close(Some(PATIENCE)).unwrap();
+            producers[0].cache.close(Some(PATIENCE)).unwrap();
             for cell in all {
                 let mut byte = [0];
                 consumers[0].memory.read((cell.address - base) as usize, &mut byte);
@@ -350,7 +350,7 @@ fn what_is_taken_back_is_the_producers_and_arrives_again() {
                 layers.clone().for_each(|layer| producer.compute(&lists, layer, 0, to));
                 producer.cache.offer_ready(id(4), layers, to).unwrap();
             }
-            producer.cache.offer_retract(id(4), 10, PATIENCE).unwrap();
+            producer.cache.offer_retract(id(4), 10, Some(PATIENCE)).unwrap();
             // Block 2 has tokens 8 and 9, which stay; those from 10 on are overwritten.
             for layer in 0..3 {
                 for cell in cells(&producer.layout, &lists, 10..TOKENS, 5) {
@@ -361,7 +361,7 @@ fn what_is_taken_back_is_the_producers_and_arrives_again() {
                 }
             }
             let tail = lists[0].ids.split_off(3);
-            let other = vec![Blocks { first_token: 0, ids: tail.iter().map(|id| id + 20).collect() }];
+            let other = vec![BlockList { first_token: 0, ids: tail.iter().map(|id| id + 20).collect() }];
             producer.cache.offer_extend(id(4), &other).unwrap();
             lists[0].ids.extend(&other[0].ids);
             for layer in 0..3 {
@@ -373,7 +373,7 @@ fn what_is_taken_back_is_the_producers_and_arrives_again() {
             assert_eq!(end, End::Received, "{why}");
             consumer.check(&taken);
             assert_eq!(producer.end(id(4)).0, End::Sent);
-            let error = producer.cache.offer_retract(id(4), 0, PATIENCE).unwrap_err();
+            let error = producer.cache.offer_retract(id(4), 0, Some(PATIENCE)).unwrap_err();
             assert_eq!(error.status, Status::Stale);
         }
     }
@@ -410,7 +410,7 @@ impl Talker {
         let (key, group, rank, skip, wanted) = (Talker::KEY, 0, 0, 0, 1);
         let take = Take { key, incarnation, group, rank, is_push, skip, tokens, wanted, blocks };
         talker.say(Message::Take(take));
-        while !matches!(producer.cache.status(id(7)), HandoffState::Offered { takers: 1, .. }) {
+        while !matches!(producer.cache.state(id(7)), HandoffState::Offered { takers: 1, .. }) {
             std::thread::yield_now();
         }
         talker
@@ -432,7 +432,7 @@ fn a_retract_returns_when_its_taker_has_answered() {
     let taker = Talker::take(producer);
     let began = Instant::now();
     std::thread::scope(|scope| {
-        let retract = scope.spawn(|| producer.cache.offer_retract(id(7), 8, 3 * PATIENCE));
+        let retract = scope.spawn(|| producer.cache.offer_retract(id(7), 8, Some(3 * PATIENCE)));
         // The call sleeps by then.
         std::thread::sleep(Duration::from_millis(200));
         taker.say(Message::Retracted { key: Talker::KEY, epoch: 1 });
@@ -449,13 +449,13 @@ fn a_retract_of_a_silent_taker_is_busy_until_it_is_fenced() {
     let _taker = Talker::take(producer);
     for wait in [Duration::ZERO, Duration::from_millis(50)] {
         let began = Instant::now();
-        let error = producer.cache.offer_retract(id(7), 8, wait).unwrap_err();
+        let error = producer.cache.offer_retract(id(7), 8, Some(wait)).unwrap_err();
         assert_eq!(error.to_string(), "BUSY: takers have not let go of the blocks in time");
         assert!(began.elapsed() >= wait && began.elapsed() < Duration::from_millis(900));
     }
     assert_eq!(producer.cache.offer_seal(id(7), 8).unwrap_err().status, Status::Busy);
     // The fence of the silent taker ends the offer, whose only one it is.
-    let error = producer.cache.offer_retract(id(7), 8, PATIENCE).unwrap_err();
+    let error = producer.cache.offer_retract(id(7), 8, Some(PATIENCE)).unwrap_err();
     assert_eq!(error.status, Status::Stale);
     assert_eq!(producer.end(id(7)).0, End::PeerLost);
 }
@@ -470,7 +470,7 @@ fn leases_are_bounded_by_an_option_of_the_cache() {
     }
     let (end, status, why, _) = producer.end(id(1));
     assert!((end, status) == (End::Expired, Status::Limit) && why.ends_with("(PRESSURE)"), "{why}");
-    assert_eq!(producer.cache.status(id(2)), HandoffState::Offered { sealed: true, takers: 0 });
+    assert_eq!(producer.cache.state(id(2)), HandoffState::Offered { sealed: true, takers: 0 });
 }
 
 /// The engine's LATE_APPLY comes to the handoffs that have the bytes, whoever's transfer it was, and to no others.
@@ -483,14 +483,14 @@ fn late_bytes_of_any_peer_fail_the_handoffs_that_have_them() {
     }
     // The last byte of the second offer's first block, in the last layer.
     let (blocks, layer) = (producer.lists(20), producer.layout.layers.len() as u32 - 1);
-    let first = vec![Blocks { first_token: 0, ids: blocks[0].ids[..1].to_vec() }];
+    let first = vec![BlockList { first_token: 0, ids: blocks[0].ids[..1].to_vec() }];
     let of_layer = cells(&producer.layout, &first, 0..4, 5).into_iter().filter(|cell| cell.layer == layer);
     let last = of_layer.map(|cell| cell.address).max().unwrap();
     late_apply(&producer.engine, PeerId::from_raw(77), producer.memory.region(), last, 1).unwrap();
     let (end, status, why, _) = producer.end(id(2));
     assert!((end, status) == (End::Failed, Status::Corrupt) && why.contains("LATE_APPLY"), "{why}");
-    assert_eq!(producer.cache.metrics().late_applies, 1);
-    assert!(matches!(producer.cache.status(id(1)), HandoffState::Offered { .. }));
+    assert_eq!(producer.cache.stats().late_applies, 1);
+    assert!(matches!(producer.cache.state(id(1)), HandoffState::Offered { .. }));
 }
 
 #[test]
@@ -517,7 +517,7 @@ fn what_is_wrong_is_named() {
     assert!(refused.contains(": producers[0]: "), "{refused}");
     let refused = first.cache.offer_ready(id(1), 0..1, 4).unwrap_err();
     assert_eq!(refused.to_string(), "INVALID: id: 01010101.. is no offer");
-    first.cache.close(PATIENCE).unwrap();
+    first.cache.close(Some(PATIENCE)).unwrap();
     assert_eq!(first.cache.offer(offer_spec(id(1), first.lists(0))).unwrap_err().status, Status::Closed);
     assert_eq!(first.cache.take(take).unwrap_err().status, Status::Closed);
     // A cache that is closed leaves its place to another.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use ferry::types::{PeerId, RegionId, Request};
 use ferry::{Config, Engine, Status, TransferOptions};
-use ferry_kv::handoff::{Blocks, End, Event, Mode, TakeSpec};
+use ferry_kv::handoff::{BlockList, End, Event, Mode, TakeSpec};
 use ferry_kv::layout::Layout;
 use ferry_kv::{Cache, CacheMemory, CacheOptions};
 
@@ -46,10 +46,10 @@ impl Lame {
         Lame { cache, layout, engine, pages }
     }
 
-    fn lists(&self) -> Vec<Blocks> {
+    fn lists(&self) -> Vec<BlockList> {
         let lists = self.layout.groups.iter().map(|group| {
             let count = TOKENS.div_ceil(group.block_tokens.into()) as u32;
-            Blocks { first_token: 0, ids: (0..count).collect() }
+            BlockList { first_token: 0, ids: (0..count).collect() }
         });
         lists.collect()
     }
@@ -77,15 +77,15 @@ impl Lame {
 
     /// Both sides end, since the page has come.
     fn heal(self, other: &Rank) {
-        other.cache.close(PATIENCE).unwrap();
-        self.cache.close(PATIENCE).unwrap();
+        other.cache.close(Some(PATIENCE)).unwrap();
+        self.cache.close(Some(PATIENCE)).unwrap();
         self.engine.close(Some(PATIENCE)).unwrap();
     }
 }
 
 fn end(cache: &Cache) -> (End, Status) {
     loop {
-        if let Event::Ended { end, status, .. } = cache.wait(PATIENCE).unwrap() {
+        if let Event::Ended { end, status, .. } = cache.wait(Some(PATIENCE)).unwrap() {
             return (end, status);
         }
     }

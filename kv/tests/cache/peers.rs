@@ -94,7 +94,7 @@ fn a_peer_that_asks_and_takes_no_answers_holds_up_nobody_else() {
     });
     // Nor does the peer hold up the close.
     let began = Instant::now();
-    producer.cache.close(PATIENCE).unwrap();
+    producer.cache.close(Some(PATIENCE)).unwrap();
     assert!(began.elapsed() < Duration::from_secs(8), "{:?}", began.elapsed());
 }
 
@@ -153,7 +153,7 @@ fn a_cache_that_closes_when_it_has_everything_leaves_its_engine_to_others() {
         producer.cache.offer_ready(id(5), 0..3, TOKENS).unwrap();
         first.take_with(id(5), &producers, mode, false);
         assert_eq!(first.end(id(5)).0, End::Received);
-        first.cache.close(PATIENCE).unwrap();
+        first.cache.close(Some(PATIENCE)).unwrap();
         let peer = first.connect(&producers)[0];
         await_memory(&first.engine, peer, theirs.address());
         let began = Instant::now();
@@ -163,7 +163,7 @@ fn a_cache_that_closes_when_it_has_everything_leaves_its_engine_to_others() {
         let second = rank_with(shape(1, 4), 0, &path(), 1, impatient());
         let lists = second.lists(3);
         let spec = take_spec(id(5), second.connect(&producers), lists.clone(), mode);
-        second.cache.take(TakeSpec { group: 2, ..spec }).unwrap();
+        second.cache.take(TakeSpec { taker: 2, ..spec }).unwrap();
         assert_eq!(second.end(id(5)).0, End::Received);
         second.check(&lists);
         producer.cache.offer_seal(id(5), TOKENS).unwrap();
@@ -187,10 +187,10 @@ fn a_rank_that_has_sent_its_part_may_close_before_the_others_have() {
             let lists = consumer.take_with(id(8), &producers, mode, false);
             let first = producers.remove(0);
             let bytes = cells(&first.layout, &first.produce(id(8), 1), 0..TOKENS, 5).len() as u64;
-            while consumer.cache.metrics().bytes_received < bytes {
+            while consumer.cache.stats().bytes_received < bytes {
                 std::thread::yield_now();
             }
-            first.cache.close(PATIENCE).unwrap();
+            first.cache.close(Some(PATIENCE)).unwrap();
             first.engine.close(Some(PATIENCE)).unwrap();
             producers[0].produce(id(8), 1);
             assert_eq!(producers[0].end(id(8)).0, End::Sent);

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use ferry::limits::REQUESTS_MAX;
 use ferry::RegionOptions;
-use ferry_kv::handoff::{Blocks, End, Event, HandoffId, HandoffState, Mode, TakeSpec};
+use ferry_kv::handoff::{BlockList, End, Event, HandoffId, HandoffState, Mode, TakeSpec};
 use ferry_kv::layout::{
     Arrangement, Group, GroupKind, Layer, LayerMemory, Layout, ModelKey, Shard, Sizes, Strides,
 };
@@ -83,9 +83,9 @@ fn consumer(transports: &str, blocks: usize) -> Rank {
 }
 
 /// `count` blocks from one on, in an order that is no run.
-fn list(first: usize, count: usize, step: usize) -> Vec<Blocks> {
+fn list(first: usize, count: usize, step: usize) -> Vec<BlockList> {
     let ids = (0..count).map(|at| (first + at * step % count) as u32);
-    vec![Blocks { first_token: 0, ids: ids.collect() }]
+    vec![BlockList { first_token: 0, ids: ids.collect() }]
 }
 
 /// Returns the value of the row of this token, pair and head.
@@ -110,7 +110,7 @@ impl Rank {
         id as usize * PIECES_OF_BLOCK * 8
     }
 
-    fn fill_blocks(&self, sequence: u64, lists: &[Blocks]) {
+    fn fill_blocks(&self, sequence: u64, lists: &[BlockList]) {
         let mut bytes = vec![0; PIECES_OF_BLOCK * 8];
         for (nth, id) in lists[0].ids.iter().enumerate() {
             rows(&self.layout, sequence, nth, |at, value| {
@@ -120,7 +120,7 @@ impl Rank {
         }
     }
 
-    fn check_blocks(&self, sequence: u64, lists: &[Blocks]) {
+    fn check_blocks(&self, sequence: u64, lists: &[BlockList]) {
         let mut bytes = vec![0; PIECES_OF_BLOCK * 8];
         for (nth, id) in lists[0].ids.iter().enumerate() {
             self.memory.read(self.block(*id), &mut bytes);
@@ -130,18 +130,18 @@ impl Rank {
         }
     }
 
-    fn offer_blocks(&self, id: HandoffId, blocks: Vec<Blocks>) {
+    fn offer_blocks(&self, id: HandoffId, blocks: Vec<BlockList>) {
         self.cache.offer(offer_spec(id, blocks)).unwrap();
     }
 
-    fn take_blocks(&self, id: HandoffId, of: &Rank, blocks: Vec<Blocks>, tokens: u64, mode: Mode) {
+    fn take_blocks(&self, id: HandoffId, of: &Rank, blocks: Vec<BlockList>, tokens: u64, mode: Mode) {
         let producers = vec![self.engine.connect(of.engine.address(), Some(PATIENCE)).unwrap()];
         let spec = take_spec(id, producers, blocks, mode);
         self.cache.take(TakeSpec { tokens, deadline: None, ..spec }).unwrap();
     }
 }
 
-fn tokens(lists: &[Blocks]) -> u64 {
+fn tokens(lists: &[BlockList]) -> u64 {
     lists[0].ids.len() as u64 * u64::from(BLOCK_TOKENS)
 }
 
@@ -174,9 +174,9 @@ impl Steps<'_> {
                 self.tokens += 1;
                 self.of.cache.offer_ready(id(Steps::ID), 0..1, self.tokens).unwrap();
             }
-            self.of.cache.status(id(Steps::ID));
+            self.of.cache.state(id(Steps::ID));
             self.longest = self.longest.max(began.elapsed());
-            if let Ok(event) = other.cache.wait(Duration::from_millis(5)) {
+            if let Ok(event) = other.cache.wait(Some(Duration::from_millis(5))) {
                 return event;
             }
         }
@@ -195,7 +195,7 @@ fn is_received(event: &Event, number: u8) -> bool {
 
 impl Rank {
     /// Hands the first tokens of a list over, all at once.
-    fn hand_over(&self, number: u8, source: &[Blocks], to: &Rank, target: &[Blocks], mode: Mode) {
+    fn hand_over(&self, number: u8, source: &[BlockList], to: &Rank, target: &[BlockList], mode: Mode) {
         self.offer_blocks(id(number), source.to_vec());
         self.cache.offer_ready(id(number), 0..1, tokens(source)).unwrap();
         self.cache.offer_seal(id(number), tokens(source)).unwrap();
@@ -237,7 +237,7 @@ fn nobody_waits_behind_a_million_pieces() {
             _ => (&to, (if is_same { &from } else { &other }, &to)),
         };
         from.hand_over(1, &list(2, count, 1), &to, &list(2, count, 7), mode);
-        while mover.cache.metrics().transfers == 0 {
+        while mover.cache.stats().transfers == 0 {
             std::thread::yield_now();
         }
         let block = list(1, 1, 1);
@@ -248,7 +248,7 @@ fn nobody_waits_behind_a_million_pieces() {
         assert!(is_received(&first, 2), "{transports}, {mode:?}, {is_same}: {first:?}");
         small.1.check_blocks(6, &block);
         assert!(
-            matches!(to.cache.status(id(1)), HandoffState::Taking { .. }),
+            matches!(to.cache.state(id(1)), HandoffState::Taking { .. }),
             "{transports}, {mode:?}, {is_same}"
         );
         let last = steps.until_event_of(&to);
@@ -266,14 +266,14 @@ fn a_take_of_many_pieces_can_be_cancelled_in_its_midst() {
         let (from, to) = (producer(&transports, count), consumer(&transports, count));
         from.hand_over(1, &list(0, count, 1), &to, &list(0, count, 7), mode);
         let mover = if mode == Mode::Push { &from } else { &to };
-        while mover.cache.metrics().transfers == 0 {
+        while mover.cache.stats().transfers == 0 {
             std::thread::yield_now();
         }
         to.cache.take_cancel(id(1)).unwrap();
-        let event = to.cache.wait(PATIENCE).unwrap();
+        let event = to.cache.wait(Some(PATIENCE)).unwrap();
         assert!(matches!(event, Event::Ended { end: End::Cancelled, .. }), "{event:?}");
-        let event = from.cache.wait(PATIENCE).unwrap();
+        let event = from.cache.wait(Some(PATIENCE)).unwrap();
         assert!(matches!(event, Event::Ended { end: End::Failed, .. }), "{event:?}");
-        assert_eq!(from.cache.metrics().transfers + to.cache.metrics().transfers, 0);
+        assert_eq!(from.cache.stats().transfers + to.cache.stats().transfers, 0);
     }
 }

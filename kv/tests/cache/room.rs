@@ -96,12 +96,12 @@ fn a_transfer_that_waits_for_room_can_be_cancelled() {
     let producer = &producers[0];
     producer.offer(id(9), 1);
     consumer.take_with(id(9), &producers, Mode::Pull, false);
-    while !matches!(producer.cache.status(id(9)), HandoffState::Offered { takers: 1, .. }) {
+    while !matches!(producer.cache.state(id(9)), HandoffState::Offered { takers: 1, .. }) {
         std::thread::yield_now();
     }
     let held = consumer.take_room(producer);
     producer.cache.offer_ready(id(9), 0..3, TOKENS).unwrap();
-    while consumer.cache.metrics().transfers == 0 {
+    while consumer.cache.stats().transfers == 0 {
         std::thread::yield_now();
     }
     consumer.cache.take_cancel(id(9)).unwrap();

@@ -13,7 +13,7 @@ use std::time::Duration;
 use caches::{layout, Shape};
 use ferry::types::MemoryKind;
 use ferry::{Config, Engine, Memory, RegionOptions, Start, Status};
-use ferry_kv::handoff::{Blocks, End, Event, HandoffId, HandoffState, Mode, OfferSpec, TakeSpec};
+use ferry_kv::handoff::{BlockList, End, Event, HandoffId, HandoffState, Mode, OfferSpec, TakeSpec};
 use ferry_kv::{Cache, CacheMemory, CacheOptions};
 use program::Program;
 
@@ -48,7 +48,7 @@ fn id(number: u8) -> HandoffId {
 
 impl Rank {
     fn offer(&self, number: u8) {
-        let blocks = vec![Blocks { first_token: 0, ids: vec![1, 2] }];
+        let blocks = vec![BlockList { first_token: 0, ids: vec![1, 2] }];
         let spec = OfferSpec { id: id(number), blocks, takers: 1, only: Vec::new(), lease: PATIENCE };
         self.cache.offer(spec).unwrap();
     }
@@ -58,8 +58,8 @@ impl Rank {
         let spec = TakeSpec {
             id: id(number),
             producers: vec![peer],
-            group: 1,
-            blocks: vec![Blocks { first_token: 0, ids: vec![3, 4] }],
+            taker: 1,
+            blocks: vec![BlockList { first_token: 0, ids: vec![3, 4] }],
             skip_tokens: 0,
             tokens: TOKENS,
             mode: Mode::Push,
@@ -74,14 +74,14 @@ impl Rank {
     }
 
     fn end(&self) -> (End, Status, String) {
-        match self.cache.wait(PATIENCE).unwrap() {
+        match self.cache.wait(Some(PATIENCE)).unwrap() {
             Event::Ended { end, status, why, .. } => (end, status, why),
             event => panic!("{event:?}"),
         }
     }
 
     fn told_layers(&self) -> u32 {
-        match self.cache.wait(PATIENCE).unwrap() {
+        match self.cache.wait(Some(PATIENCE)).unwrap() {
             Event::Layers { layers, .. } => layers,
             event => panic!("{event:?}"),
         }
@@ -89,7 +89,7 @@ impl Rank {
 
     /// No event comes for a while in which one would come.
     fn tells_nothing(&self) {
-        assert_eq!(self.cache.wait(Duration::from_millis(50)).unwrap_err().status, Status::Timeout);
+        assert_eq!(self.cache.wait(Some(Duration::from_millis(50))).unwrap_err().status, Status::Timeout);
     }
 }
 
@@ -173,7 +173,7 @@ fn an_end_does_not_wait_for_the_device() {
     assert_eq!(producer.end().0, End::Cancelled);
     producer.offer(2);
     producer.after(2, 0..3, at).unwrap();
-    producer.cache.close(PATIENCE).unwrap();
+    producer.cache.close(Some(PATIENCE)).unwrap();
     assert_eq!(producer.end().0, End::Cancelled);
     assert_eq!(producer.after(2, 0..3, at).unwrap_err().status, Status::Closed);
 
@@ -201,5 +201,5 @@ fn what_is_wrong_is_named() {
     assert!(refused.message.starts_with("event: "), "{refused}");
     let ascend = producer.cache.offer_ready_after(id(1), 0..1, 1, MemoryKind::Ascend, unknown);
     assert_eq!(ascend.unwrap_err().status, Status::Unavailable);
-    assert_eq!(producer.cache.status(id(1)), HandoffState::Offered { sealed: false, takers: 0 });
+    assert_eq!(producer.cache.state(id(1)), HandoffState::Offered { sealed: false, takers: 0 });
 }

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use ferry_kv::handoff::Blocks;
+use ferry_kv::handoff::BlockList;
 use ferry_kv::layout::{
     Arrangement, Group, GroupKind, Layer, LayerMemory, Layout, ModelKey, Shard, Sizes, Strides,
 };
@@ -123,7 +123,7 @@ fn holds(shard: &Shard, token: u64) -> bool {
 
 /// The tokens of a list that a rank holds: the token, the block, and the place in the block. The blocks of a State are
 /// those of the last token.
-fn places(layout: &Layout, group: u32, list: &Blocks, tokens: Range<u64>) -> Vec<(u64, u64, u64)> {
+fn places(layout: &Layout, group: u32, list: &BlockList, tokens: Range<u64>) -> Vec<(u64, u64, u64)> {
     let Group { kind, block_tokens } = layout.groups[group as usize];
     if kind == GroupKind::State {
         return list.ids.iter().map(|id| (tokens.end - 1, u64::from(*id), 0)).collect();
@@ -140,7 +140,7 @@ fn places(layout: &Layout, group: u32, list: &Blocks, tokens: Range<u64>) -> Vec
 }
 
 /// Every byte that the rank holds of the tokens that its lists have. The bytes of a State are others after each token.
-pub fn cells(layout: &Layout, lists: &[Blocks], tokens: Range<u64>, sequence: u64) -> Vec<Cell> {
+pub fn cells(layout: &Layout, lists: &[BlockList], tokens: Range<u64>, sequence: u64) -> Vec<Cell> {
     let mut all = Vec::new();
     for (number, layer) in layout.layers.iter().enumerate() {
         let (Some(memory), list) = (layer.memory, &lists[layer.group as usize]) else { continue };

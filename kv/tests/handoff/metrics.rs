@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use ferry::Status;
-use ferry_kv::handoff::{End, Event, Metrics};
+use ferry_kv::handoff::{End, Event, Stats};
 
 use crate::world::{Life, World};
 
 /// Checks a node's metrics when its story is over. `is_whole`: everything has arrived.
 pub fn check_metrics(world: &World, node: usize, is_whole: bool) {
     let it = &world.nodes[node];
-    let metrics = it.machine.metrics(world.now);
+    let metrics = it.machine.stats(world.now);
     let count = |end: End, status: Option<Status>| {
         let is_it = |event: &&Event| {
             matches!(event, Event::Ended { end: of, status: with, .. }
@@ -29,15 +29,15 @@ pub fn check_metrics(world: &World, node: usize, is_whole: bool) {
     check_bytes(world, node, &metrics, is_whole);
     // A dead machine stands still.
     if it.life == Life::Runs {
-        let Metrics { offers, takes, takes_waiting, parts, transfers, .. } = metrics;
+        let Stats { offers, takes, takes_waiting, parts, transfers, .. } = metrics;
         assert_eq!([offers, takes, takes_waiting, parts, transfers], [0; 5], "node {node}");
-        let Metrics { leased_blocks, oldest_lease, unfenced_blocks, .. } = metrics;
+        let Stats { leased_blocks, oldest_lease, unfenced_blocks, .. } = metrics;
         assert_eq!((leased_blocks, oldest_lease, unfenced_blocks), (0, Duration::ZERO, 0), "node {node}");
     }
 }
 
 /// A producer learns what was read of takes that end well, a consumer what was written for takes that have not ended.
-fn check_bytes(world: &World, node: usize, metrics: &Metrics, is_whole: bool) {
+fn check_bytes(world: &World, node: usize, metrics: &Stats, is_whole: bool) {
     let it = &world.nodes[node];
     let (sent, received) = (metrics.bytes_sent, metrics.bytes_received);
     assert!(sent >= it.written, "node {node}: {sent} sent, and {} written", it.written);

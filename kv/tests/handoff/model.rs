@@ -15,7 +15,7 @@ use ferry::status::Error;
 use ferry::types::{Op, PeerId};
 use ferry::Status;
 use ferry_kv::handoff::{
-    Action, Blocks, End, Event, HandoffId, HandoffState, Machine, Mode, OfferSpec, Owner, PostId, TakeSpec,
+    Action, BlockList, End, Event, HandoffId, HandoffState, Machine, Mode, OfferSpec, Owner, PostId, TakeSpec,
 };
 use ferry_kv::layout::{GroupKind, Layout};
 use ferry_kv::plan::Strided;
@@ -39,8 +39,8 @@ fn id() -> HandoffId {
     HandoffId::from_bytes([1; 16])
 }
 
-fn list(first_token: u64, ids: &[u32]) -> Blocks {
-    Blocks { first_token, ids: ids.into() }
+fn list(first_token: u64, ids: &[u32]) -> BlockList {
+    BlockList { first_token, ids: ids.into() }
 }
 
 /// A step that may happen next.
@@ -94,8 +94,8 @@ struct World {
     freeing: Option<u64>,
     is_again: bool,
     /// The producer's blocks that are offered, and those of the window that are being freed.
-    given: Vec<Blocks>,
-    freed: Blocks,
+    given: Vec<BlockList>,
+    freed: BlockList,
     /// Once each: abort, cancel, late at both sides, lost, a transfer that fails.
     has_aborted: bool,
     has_retracted: bool,
@@ -113,7 +113,7 @@ struct World {
 struct Model {
     layouts: [Arc<Layout>; 2],
     /// The consumer's blocks, and every byte of them.
-    taking: Vec<Blocks>,
+    taking: Vec<BlockList>,
     taken: Vec<Cell>,
     wanted: BTreeMap<u64, u8>,
     /// The readies of the producer in their order, and the first of them that comes again after a retract.
@@ -231,7 +231,7 @@ impl Model {
             freeing: None,
             is_again: false,
             given: self.first_given(),
-            freed: Blocks::default(),
+            freed: BlockList::default(),
             has_aborted: false,
             has_retracted: false,
             has_freed: false,
@@ -248,7 +248,7 @@ impl Model {
         let is_open = |side: usize| world.ends[side].is_none();
         let is_offered = world.produced > 0 && is_open(PRODUCER);
         let is_taking = world.is_taken && is_open(CONSUMER);
-        let stops = matches!(world.machines[PRODUCER].status(id()), HandoffState::Ending);
+        let stops = matches!(world.machines[PRODUCER].state(id()), HandoffState::Ending);
         let mut steps = Vec::new();
         let mut may = |is_so: bool, step: Step| steps.extend(is_so.then_some(step));
         let (faults, retracts) =
@@ -302,7 +302,7 @@ impl Model {
                 let spec = TakeSpec {
                     id: id(),
                     producers: [peer(PRODUCER), SILENT][..1 + usize::from(self.is_half)].to_vec(),
-                    group: 0,
+                    taker: 0,
                     blocks: self.taking.clone(),
                     skip_tokens: 0,
                     tokens: TOKENS,
@@ -366,7 +366,7 @@ impl Model {
     }
 
     /// The producer's blocks at first: of all groups alike.
-    fn first_given(&self) -> Vec<Blocks> {
+    fn first_given(&self) -> Vec<BlockList> {
         let ids: Vec<u32> = (0..(self.tokens as u32).div_ceil(BLOCK)).collect();
         vec![list(0, &ids); self.layouts[PRODUCER].groups.len()]
     }
@@ -379,7 +379,7 @@ impl Model {
         let window = &mut world.given[1];
         let count = ((FREED - window.first_token) / u64::from(BLOCK)) as usize;
         let count = count.min(window.ids.len());
-        world.freed = Blocks { first_token: window.first_token, ids: window.ids.drain(..count).collect() };
+        world.freed = BlockList { first_token: window.first_token, ids: window.ids.drain(..count).collect() };
         window.first_token += count as u64 * u64::from(BLOCK);
     }
 
@@ -394,13 +394,13 @@ impl Model {
             }
         };
         if world.freeing.is_some_and(|number| is_over(world, number)) {
-            (world.freeing, world.freed) = (None, Blocks::default());
+            (world.freeing, world.freed) = (None, BlockList::default());
         }
         if world.retracting.is_none_or(|number| !is_over(world, number)) {
             return;
         }
         world.retracting = None;
-        if !matches!(world.machines[PRODUCER].status(id()), HandoffState::Offered { .. }) {
+        if !matches!(world.machines[PRODUCER].state(id()), HandoffState::Offered { .. }) {
             return;
         }
         world.is_again = true;
@@ -417,7 +417,7 @@ impl Model {
             let first = list.first_token / step + list.ids.len() as u64;
             let more: Vec<u32> = (first..self.tokens / step).map(|at| at as u32 + 10).collect();
             list.ids.extend(&more);
-            added.push(Blocks { first_token: list.first_token, ids: more });
+            added.push(BlockList { first_token: list.first_token, ids: more });
         }
         let now = world.now(PRODUCER);
         world.machines[PRODUCER].offer_extend(id(), &added, now).expect("is open");

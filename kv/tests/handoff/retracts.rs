@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use ferry_kv::handoff::{Blocks, HandoffState};
+use ferry_kv::handoff::{BlockList, HandoffState};
 use ferry_kv::layout::{GroupKind, Layout};
 
 use crate::caches::{cells, held, Cell};
@@ -41,7 +41,7 @@ struct Waits {
 /// The cells of a sequence's version: their values differ from those of other versions.
 pub fn versioned(
     layout: &Layout,
-    lists: &[Blocks],
+    lists: &[BlockList],
     tokens: Range<u64>,
     sequence: u64,
     version: u64,
@@ -132,8 +132,8 @@ impl Story {
         if count == 0 {
             return false;
         }
-        let mut gone = vec![Blocks::default(); 2];
-        gone[1] = Blocks { first_token: list.first_token, ids: list.ids.drain(..count).collect() };
+        let mut gone = vec![BlockList::default(); 2];
+        gone[1] = BlockList { first_token: list.first_token, ids: list.ids.drain(..count).collect() };
         list.first_token += count as u64 * block;
         side.back.offered[1] -= count;
         let cells = cells(&layout, &gone, 0..side.tokens, side.sequence);
@@ -148,7 +148,7 @@ impl Story {
     pub fn look_at_retracts(&mut self) {
         for at in 0..self.sides.len() {
             let side = &self.sides[at];
-            let is_ending = self.world.nodes[side.node].machine.status(side.id) == HandoffState::Ending;
+            let is_ending = self.world.nodes[side.node].machine.state(side.id) == HandoffState::Ending;
             if !side.is_producer && is_ending && side.back.frozen.is_none() {
                 let frozen = (0..side.tokens).map(|token| self.least_version(at, token)).collect();
                 self.sides[at].back.frozen = Some(frozen);

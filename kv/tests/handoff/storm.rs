@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use ferry::Status;
-use ferry_kv::handoff::{Blocks, End, Event, HandoffId, Mode, OfferSpec, TakeSpec};
+use ferry_kv::handoff::{BlockList, End, Event, HandoffId, Mode, OfferSpec, TakeSpec};
 use ferry_kv::layout::{Arrangement, GroupKind, Layout};
 use ferry_kv::plan::Plan;
 
@@ -26,7 +26,7 @@ pub struct Side {
     pub node: usize,
     pub id: HandoffId,
     pub sequence: u64,
-    pub lists: Vec<Blocks>,
+    pub lists: Vec<BlockList>,
     pub tokens: u64,
     pub skip: u64,
     pub is_producer: bool,
@@ -140,9 +140,9 @@ impl Story {
                 // Every second block, from the end: neither in order nor adjacent.
                 let ids =
                     (first..first + count).map(|at| ((BLOCKS - 1).wrapping_sub(at * 7 % BLOCKS)) as u32);
-                Blocks { first_token, ids: ids.collect() }
+                BlockList { first_token, ids: ids.collect() }
             });
-            let mut lists: Vec<Blocks> = lists.collect();
+            let mut lists: Vec<BlockList> = lists.collect();
             if !is_producer && self.world.random.one_in(6) {
                 // The window or the state is not needed.
                 lists.iter_mut().skip(1).for_each(|list| list.ids.clear());
@@ -201,7 +201,7 @@ impl Story {
             let spec = TakeSpec {
                 id: side.id,
                 producers: (0..self.producers).map(peer).collect(),
-                group: side.group,
+                taker: side.group,
                 blocks: side.lists.clone(),
                 skip_tokens: side.skip,
                 tokens: side.tokens,
@@ -241,9 +241,9 @@ impl Story {
             let offered = side.lists.iter().zip(&mut side.back.offered);
             let rest = offered.map(|(list, offered)| {
                 let ids = list.ids[std::mem::replace(offered, list.ids.len())..].to_vec();
-                Blocks { first_token: list.first_token, ids }
+                BlockList { first_token: list.first_token, ids }
             });
-            let rest: Vec<Blocks> = rest.collect();
+            let rest: Vec<BlockList> = rest.collect();
             let _ = self.world.nodes[node].machine.offer_extend(side.id, &rest, now);
             return;
         }
@@ -412,7 +412,7 @@ impl Story {
                     "{} on {} ({:?})",
                     side.id,
                     side.node,
-                    self.world.nodes[side.node].machine.status(side.id)
+                    self.world.nodes[side.node].machine.state(side.id)
                 )
             })
             .collect();

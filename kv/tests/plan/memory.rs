@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 
 use ferry::Status;
 use ferry_kv::layout::{Arrangement, GroupKind, Layout};
-use ferry_kv::plan::{BlockList, GroupBlocks, Plan};
+use ferry_kv::plan::{BlockSlice, GroupBlocks, Plan};
 
 use crate::named::{layers, layout};
 
@@ -71,7 +71,7 @@ fn lacking(
         layout
     };
     let (source, target, ids) = (large(source), large(target), ids.collect::<Vec<u32>>());
-    let list = BlockList { ids: &ids, first_token: 0 };
+    let list = BlockSlice { ids: &ids, first_token: 0 };
     let blocks = [GroupBlocks { source: list, target: list }];
     let mut found = BTreeSet::new();
     for succeed in 0..1_000 {

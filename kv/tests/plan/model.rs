@@ -7,7 +7,7 @@ use std::ops::Range;
 use ferry_kv::layout::{
     Arrangement, Group, GroupKind, Layer, LayerMemory, Layout, ModelKey, Shard, Sizes, Strides,
 };
-use ferry_kv::plan::{BlockList, GroupBlocks};
+use ferry_kv::plan::{BlockSlice, GroupBlocks};
 
 /// A rank's memory begins here.
 pub const ADDRESS: u64 = 0x1000;
@@ -144,7 +144,7 @@ impl Instance {
         groups: &[usize],
         with_states: bool,
     ) -> Vec<GroupBlocks<'a>> {
-        let list = |(ids, first_token): &'a (Vec<u32>, u64)| BlockList { ids, first_token: *first_token };
+        let list = |(ids, first_token): &'a (Vec<u32>, u64)| BlockSlice { ids, first_token: *first_token };
         (0..groups.len())
             .map(|group| {
                 if target.ranks[to].groups[group].kind == GroupKind::State && !with_states {

@@ -1,7 +1,7 @@
 //! Cases by name: who sends to whom, and how large the pieces are.
 
 use ferry_kv::layout::{Arrangement, Group, GroupKind, Layer, LayerMemory, Layout, Shard, Sizes, Strides};
-use ferry_kv::plan::{BlockList, Exchange, GroupBlocks, Loop, Plan, Strided};
+use ferry_kv::plan::{BlockSlice, Exchange, GroupBlocks, Loop, Plan, Strided};
 
 use crate::model::key;
 
@@ -186,8 +186,8 @@ fn lower(source: &Layout, target: &Layout, tokens: u64) -> Vec<Strided> {
     };
     let (from, to) = (ids(source), ids(target));
     let blocks = [GroupBlocks {
-        source: BlockList { ids: &from, first_token: 0 },
-        target: BlockList { ids: &to, first_token: 0 },
+        source: BlockSlice { ids: &from, first_token: 0 },
+        target: BlockSlice { ids: &to, first_token: 0 },
     }];
     let exchange = Plan::between(source, target).unwrap().exchange(0, 0).unwrap();
     exchange.lower(source, target, &blocks, 0..tokens, 0..u32::MAX).unwrap()
@@ -245,7 +245,7 @@ fn equal_context_ranks_move_whole_blocks() {
     let mut layout = layout(1, 1, 16, NHD, &layers(1, 8));
     (layout.shard.pcp_size, layout.shard.turn_tokens) = (2, 1);
     let ids = [1, 2];
-    let list = BlockList { ids: &ids, first_token: 0 };
+    let list = BlockSlice { ids: &ids, first_token: 0 };
     let exchange = Plan::between(&layout, &layout).unwrap().exchange(0, 0).unwrap();
     let lists = [GroupBlocks { source: list, target: list }];
     let strided = exchange.lower(&layout, &layout, &lists, 0..63, 0..1).unwrap();

@@ -2,7 +2,7 @@
 
 use ferry::Status;
 use ferry_kv::layout::{Arrangement, GroupKind, Layout};
-use ferry_kv::plan::{BlockList, GroupBlocks, Plan};
+use ferry_kv::plan::{BlockSlice, GroupBlocks, Plan};
 
 use crate::named::{layers, layout, of_rank};
 
@@ -137,7 +137,7 @@ fn a_plan_of_too_many_steps_is_refused() {
 fn lowered(source: (&[u32], u64), target: (&[u32], u64), tokens: std::ops::Range<u64>) -> Result<(), String> {
     let base = base();
     let exchange = Plan::between(&base, &base).unwrap().exchange(0, 0).unwrap();
-    let list = |(ids, first_token)| BlockList { ids, first_token };
+    let list = |(ids, first_token)| BlockSlice { ids, first_token };
     let blocks = [GroupBlocks { source: list(source), target: list(target) }];
     let strided = exchange.lower(&base, &base, &blocks, tokens, 0..9);
     strided.map(|_| ()).map_err(|error| {
@@ -192,7 +192,7 @@ fn a_block_that_any_layer_lacks_is_refused() {
     let exchange = Plan::between(&base, &base).unwrap().exchange(0, 0).unwrap();
     small.layers[1].memory.as_mut().expect("placed").blocks = 50;
     let lower = |source: &Layout, target: &Layout, id, layers| {
-        let list = BlockList { ids: &[id], first_token: 0 };
+        let list = BlockSlice { ids: &[id], first_token: 0 };
         let blocks = [GroupBlocks { source: list, target: list }];
         exchange.lower(source, target, &blocks, 0..16, layers).map(|_| ()).map_err(|error| error.message)
     };
@@ -211,7 +211,7 @@ fn states_are_paired() {
     layout.groups[0].kind = GroupKind::State;
     let exchange = Plan::between(&layout, &layout).unwrap().exchange(0, 0).unwrap();
     let lower = |source, target| {
-        let list = |ids| BlockList { ids, first_token: 0 };
+        let list = |ids| BlockSlice { ids, first_token: 0 };
         let blocks = [GroupBlocks { source: list(source), target: list(target) }];
         exchange.lower(&layout, &layout, &blocks, 0..1, 0..1)
     };
@@ -270,7 +270,7 @@ fn memory_that_ends_beyond_all_addresses_is_refused() {
     let lower = |address: u64, id: u32| {
         let mut layout = base.clone();
         layout.layers[1].memory.as_mut().expect("placed").address = address;
-        let list = |ids| BlockList { ids, first_token: 0 };
+        let list = |ids| BlockSlice { ids, first_token: 0 };
         let blocks = [GroupBlocks { source: list(&[1]), target: list(std::slice::from_ref(&id)) }];
         exchange.lower(&base, &layout, &blocks, 0..16, 0..9).map(|_| ()).map_err(|error| error.message)
     };

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use ferry::types::PeerId;
 use ferry::{Config, Engine, Memory, RegionOptions};
-use ferry_kv::handoff::{Blocks, HandoffId, Mode, OfferSpec, TakeSpec};
+use ferry_kv::handoff::{BlockList, HandoffId, Mode, OfferSpec, TakeSpec};
 use ferry_kv::layout::{
     Arrangement, Group, GroupKind, Layer, LayerMemory, Layout, ModelKey, Shard, Sizes, Strides,
 };
@@ -81,21 +81,21 @@ pub fn id(number: u64) -> HandoffId {
 }
 
 /// All blocks, in an order that differs between the two sides.
-pub fn lists(step: u32) -> Vec<Blocks> {
-    vec![Blocks { first_token: 0, ids: (0..BLOCKS as u32).map(|at| at * step % BLOCKS as u32).collect() }]
+pub fn lists(step: u32) -> Vec<BlockList> {
+    vec![BlockList { first_token: 0, ids: (0..BLOCKS as u32).map(|at| at * step % BLOCKS as u32).collect() }]
 }
 
 /// An offer for one taker.
-pub fn offer_spec(id: HandoffId, blocks: Vec<Blocks>, lease: Duration) -> OfferSpec {
+pub fn offer_spec(id: HandoffId, blocks: Vec<BlockList>, lease: Duration) -> OfferSpec {
     OfferSpec { id, blocks, takers: 1, only: Vec::new(), lease }
 }
 
 /// A take of all tokens by group 1, without a deadline.
-pub fn take_spec(id: HandoffId, producers: Vec<PeerId>, blocks: Vec<Blocks>, mode: Mode) -> TakeSpec {
+pub fn take_spec(id: HandoffId, producers: Vec<PeerId>, blocks: Vec<BlockList>, mode: Mode) -> TakeSpec {
     TakeSpec {
         id,
         producers,
-        group: 1,
+        taker: 1,
         blocks,
         skip_tokens: 0,
         tokens: TOKENS,
@@ -118,14 +118,14 @@ impl Rank {
         (layer as usize * BLOCKS as usize + id as usize) * BLOCK_BYTES
     }
 
-    pub fn compute(&self, sequence: u64, layer: u32, lists: &[Blocks]) {
+    pub fn compute(&self, sequence: u64, layer: u32, lists: &[BlockList]) {
         for (at, id) in lists[0].ids.iter().enumerate() {
             self.memory.write(self.place(layer, *id), &block(sequence, layer, at));
         }
     }
 
     /// The first `valid` tokens are in their blocks.
-    pub fn check(&self, sequence: u64, lists: &[Blocks], valid: u64) {
+    pub fn check(&self, sequence: u64, lists: &[BlockList], valid: u64) {
         let mut found = vec![0; BLOCK_BYTES];
         for layer in 0..LAYERS {
             for (at, id) in lists[0].ids.iter().enumerate().take((valid / 16) as usize) {

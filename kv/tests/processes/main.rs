@@ -77,7 +77,7 @@ fn draw(seed: u64) -> u64 {
 }
 
 fn end_within(rank: &Rank, timeout: Duration) -> Option<(End, u64, String)> {
-    match rank.cache.wait(timeout) {
+    match rank.cache.wait(Some(timeout)) {
         Ok(Event::Ended { end, valid_tokens, why, .. }) => Some((end, valid_tokens, why)),
         Ok(other) => panic!("{other:?}"),
         Err(_) => None,

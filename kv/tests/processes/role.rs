@@ -32,5 +32,5 @@ fn plays_the_other_process() {
         }
     }
     // The other side's end kills this process; a test that panics does so too.
-    while own.cache.wait(PATIENCE).is_ok() {}
+    while own.cache.wait(Some(PATIENCE)).is_ok() {}
 }

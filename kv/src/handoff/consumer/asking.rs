@@ -13,7 +13,7 @@ use crate::handoff::lists;
 use crate::handoff::machine::Machine;
 use crate::handoff::progress::Progress;
 use crate::handoff::remote::Handoff;
-use crate::handoff::types::{Blocks, Mode, TakeSpec};
+use crate::handoff::types::{BlockList, Mode, TakeSpec};
 use crate::handoff::wire::{self, Key, Message};
 
 use super::{Asked, Stage, TakePart, Taking};
@@ -123,7 +123,7 @@ impl Machine {
         let blocks = if is_push { spec.blocks.clone() } else { Vec::new() };
         let incarnation = hello.incarnation;
         let message = Message::Take(wire::Take { incarnation, is_push, blocks, ..asked_by(key, spec, own) });
-        let blocks = vec![Blocks::default(); source.groups.len()];
+        let blocks = vec![BlockList::default(); source.groups.len()];
         let ready = vec![0; source.layers.len()];
         part.stage = Stage::Asked(Box::new(Asked {
             is_push,
@@ -186,7 +186,7 @@ fn asked_by(key: Key, spec: &TakeSpec, rank: u32) -> wire::Take {
     wire::Take {
         key,
         incarnation: 0,
-        group: spec.group,
+        group: spec.taker,
         rank,
         is_push: false,
         skip: spec.skip_tokens,

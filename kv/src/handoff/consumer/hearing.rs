@@ -11,7 +11,7 @@ use crate::handoff::lists;
 use crate::handoff::machine::{end_of, Machine};
 use crate::handoff::progress::Work;
 use crate::handoff::remote::Handoff;
-use crate::handoff::types::{Blocks, End, Other};
+use crate::handoff::types::{BlockList, End, Other};
 use crate::handoff::wire::Key;
 
 use super::{Asked, TakePart, Taking};
@@ -32,7 +32,7 @@ impl Asked {
         &mut self,
         epoch: u64,
         ready: Vec<u64>,
-        added: Vec<Blocks>,
+        added: Vec<BlockList>,
     ) -> Result<(), &'static str> {
         if ready.len() != self.ready.len() || added.len() != self.blocks.len() {
             return Err("the producer told of other layers or groups than its layout has");
@@ -74,7 +74,7 @@ impl Machine {
         key: Key,
         epoch: u64,
         ready: Vec<u64>,
-        added: Vec<Blocks>,
+        added: Vec<BlockList>,
     ) {
         let Some((rank, part)) = self.part_of(peer, key) else { return };
         let Some(asked) = part.asked_mut().filter(|asked| !asked.is_push) else { return };

@@ -34,7 +34,7 @@ use super::machine::{Due, Machine};
 use super::record::What;
 use super::remote::Handoff;
 use super::silence::Stake;
-use super::types::{Blocks, End, HandoffState, TakeSpec};
+use super::types::{BlockList, End, HandoffState, TakeSpec};
 use super::wire::Key;
 
 #[derive(Clone, Debug)]
@@ -78,7 +78,7 @@ pub(super) struct Asked {
     /// Moves in a pull only.
     pub flow: Flow,
     /// In a pull: the blocks that the producer granted in this epoch, and the tokens that it has computed by layer.
-    blocks: Vec<Blocks>,
+    blocks: Vec<BlockList>,
     ready: Vec<u64>,
     is_granted: bool,
     /// The producer's, as it has told; None before its first word of this take.
@@ -111,7 +111,7 @@ impl Taking {
         }
     }
 
-    pub fn lists(&self) -> &[Blocks] {
+    pub fn lists(&self) -> &[BlockList] {
         &self.spec.blocks
     }
 

@@ -12,7 +12,7 @@ use crate::handoff::flow::Address;
 use crate::handoff::id::HandoffId;
 use crate::handoff::machine::Machine;
 use crate::handoff::remote::Handoff;
-use crate::handoff::types::{Blocks, End, Other};
+use crate::handoff::types::{BlockList, End, Other};
 use crate::handoff::wire::{Key, Message};
 
 use super::{Asked, Stage, Taking};
@@ -25,7 +25,7 @@ impl Asked {
         self.is_recalled = true;
         self.flow.progress.recall(from);
         self.ready.fill(0);
-        self.blocks.fill(Blocks::default());
+        self.blocks.fill(BlockList::default());
     }
 }
 

@@ -12,7 +12,7 @@ use crate::handoff::limits::{OFFERS_MAX, TAKERS_MAX};
 use crate::handoff::lists;
 use crate::handoff::machine::{Due, Machine};
 use crate::handoff::record::What;
-use crate::handoff::types::{Blocks, End, OfferSpec};
+use crate::handoff::types::{BlockList, End, OfferSpec};
 
 use super::{too_many, Offer, Struck};
 
@@ -56,7 +56,7 @@ impl Machine {
 
     /// Adds blocks to the groups of an offer, as they are allocated. A list without blocks begins where the first ones
     /// that are added do, if that is later.
-    pub fn offer_extend(&mut self, id: HandoffId, blocks: &[Blocks], now: u64) -> Result<()> {
+    pub fn offer_extend(&mut self, id: HandoffId, blocks: &[BlockList], now: u64) -> Result<()> {
         self.now = self.now.max(now);
         let layout = self.layout.clone();
         let offer = self.open_offer(id)?;

@@ -33,7 +33,7 @@ use super::id::HandoffId;
 use super::machine::Machine;
 use super::remote::Handoff;
 use super::silence::Stake;
-use super::types::{Blocks, End, HandoffState, OfferSpec, Other};
+use super::types::{BlockList, End, HandoffState, OfferSpec, Other};
 use super::wire;
 use retract::{Recall, Retract};
 
@@ -108,7 +108,7 @@ impl Offer {
     }
 
     /// The blocks of the offer, and those that were taken back and are not the caller's yet.
-    pub fn lists(&self) -> impl Iterator<Item = &[Blocks]> {
+    pub fn lists(&self) -> impl Iterator<Item = &[BlockList]> {
         let retired = self.retract.as_ref().map(|retract| retract.retired.as_slice());
         std::iter::once(self.spec.blocks.as_slice()).chain(retired)
     }

@@ -24,7 +24,7 @@ use crate::handoff::limits::UNSENT_MAX;
 use crate::handoff::lists;
 use crate::handoff::machine::{Due, Machine};
 use crate::handoff::remote::Handoff;
-use crate::handoff::types::Blocks;
+use crate::handoff::types::BlockList;
 use crate::handoff::wire::{Key, Message};
 use crate::layout::{GroupKind, Layout};
 use crate::plan::held;
@@ -41,7 +41,7 @@ pub struct Retract {
     /// By group: the rank's own tokens before this one.
     windows: BTreeMap<u32, u64>,
     /// By group: blocks that are not the caller's yet.
-    pub retired: Vec<Blocks>,
+    pub retired: Vec<BlockList>,
 }
 
 /// The tokens of a part that are taken back, until the consumer has answered.
@@ -55,7 +55,12 @@ pub struct Recall {
 
 impl Retract {
     fn new(groups: usize) -> Retract {
-        Retract { number: 0, from: None, windows: BTreeMap::new(), retired: vec![Blocks::default(); groups] }
+        Retract {
+            number: 0,
+            from: None,
+            windows: BTreeMap::new(),
+            retired: vec![BlockList::default(); groups],
+        }
     }
 }
 

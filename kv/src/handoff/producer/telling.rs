@@ -9,7 +9,7 @@ use crate::handoff::lists;
 use crate::handoff::machine::Machine;
 use crate::handoff::progress::Work;
 use crate::handoff::remote::{Handoff, Owner};
-use crate::handoff::types::Blocks;
+use crate::handoff::types::BlockList;
 use crate::handoff::wire::Message;
 
 use super::Offer;
@@ -62,7 +62,7 @@ impl Machine {
             let first_token = list.first_token.max(*told);
             let from = (first_token - list.first_token) / step;
             *told = lists::end(list, step);
-            Blocks { first_token, ids: list.ids.get(from as usize..).unwrap_or_default().to_vec() }
+            BlockList { first_token, ids: list.ids.get(from as usize..).unwrap_or_default().to_vec() }
         });
         let added = added.collect();
         part.told_ready.clone_from(ready);

@@ -169,9 +169,9 @@ fn an_id_that_has_ended_is_free_again_after_ten_minutes() {
     rig.machine.offer_cancel(id(1), 5).unwrap();
     rig.settle();
     rig.tick(TOMBSTONE_NS + 4);
-    assert_eq!(rig.machine.status(id(1)), HandoffState::Ended(End::Cancelled));
+    assert_eq!(rig.machine.state(id(1)), HandoffState::Ended(End::Cancelled));
     rig.tick(TOMBSTONE_NS + 5);
-    assert_eq!(rig.machine.status(id(1)), HandoffState::Unknown);
+    assert_eq!(rig.machine.state(id(1)), HandoffState::Unknown);
 }
 
 #[test]

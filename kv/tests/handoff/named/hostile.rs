@@ -3,7 +3,7 @@
 use ferry::Status;
 use ferry_kv::handoff::limits::BLOCKS_MAX;
 use ferry_kv::handoff::wire::{Message, Take};
-use ferry_kv::handoff::{Blocks, End, HandoffState, Mode, TakeSpec};
+use ferry_kv::handoff::{BlockList, End, HandoffState, Mode, TakeSpec};
 
 use super::rig::*;
 use crate::caches::{layouts, Shape};
@@ -110,11 +110,11 @@ fn data_in_too_many_ranges_fence_their_peer() {
 
 #[test]
 fn an_update_that_does_not_fit_ends_its_take() {
-    let wrong: [(Vec<u64>, Vec<Blocks>); 4] = [
+    let wrong: [(Vec<u64>, Vec<BlockList>); 4] = [
         (vec![TOKENS; 2], blocks(0..4)),
         (vec![TOKENS; 4], blocks(0..4)),
         (vec![TOKENS; 3], vec![]),
-        (vec![TOKENS; 3], vec![Blocks::default(); 2]),
+        (vec![TOKENS; 3], vec![BlockList::default(); 2]),
     ];
     for (ready, added) in wrong {
         let (mut rig, [bad, good]) = busy(Mode::Pull);
@@ -133,7 +133,7 @@ fn blocks_that_are_granted_are_bounded_and_those_of_the_peer() {
     let (mut rig, [bad, _]) = busy(Mode::Pull);
     let grant = |first, count| {
         let first_token = 4 * u64::from(first);
-        let added = vec![Blocks { first_token, ids: (first..first + count).collect() }];
+        let added = vec![BlockList { first_token, ids: (first..first + count).collect() }];
         Message::Update { key: bad, epoch: 0, ready: vec![0; 3], added }
     };
     rig.hear(peer(BAD), grant(0, 600_000));
@@ -228,7 +228,7 @@ fn a_pull_of_more_tokens_than_there_are_is_counted_up_to_what_was_told() {
         rig.ready(1, 0..3, TOKENS);
         rig.hear(peer(BAD), Message::Take(Take { skip, tokens: u64::MAX, ..take(1, 5, false) }));
         rig.hear(peer(BAD), done(key(1, 5)));
-        assert_eq!(rig.machine.metrics(0).bytes_sent, counted * 3 * 2 * 2 * 3, "{skip}");
+        assert_eq!(rig.machine.stats(0).bytes_sent, counted * 3 * 2 * 2 * 3, "{skip}");
     }
 }
 
@@ -326,13 +326,13 @@ fn half_a_message_of_a_predecessor_is_passed_over() {
         }
         rig.settle();
         assert_eq!(
-            rig.machine.status(id(1)),
+            rig.machine.state(id(1)),
             HandoffState::Offered { sealed: false, takers: 0 },
             "{from}..{to}"
         );
         rig.hear(peer(1), Message::Take(take(1, 6, true)));
         assert_eq!(
-            rig.machine.status(id(1)),
+            rig.machine.state(id(1)),
             HandoffState::Offered { sealed: false, takers: 1 },
             "{from}..{to}"
         );

@@ -5,14 +5,14 @@ use std::time::Duration;
 use ferry::status::Error;
 use ferry::Status;
 use ferry_kv::handoff::wire::Message;
-use ferry_kv::handoff::{Ends, HandoffId, Metrics, Mode, TakeSpec};
+use ferry_kv::handoff::{Ends, HandoffId, Mode, Stats, TakeSpec};
 use ferry_kv::plan::Strided;
 
 use super::rig::*;
 
 impl Rig {
-    fn metrics(&self) -> Metrics {
-        self.machine.metrics(self.now)
+    fn metrics(&self) -> Stats {
+        self.machine.stats(self.now)
     }
 
     fn ends(&self) -> Ends {
@@ -59,7 +59,7 @@ fn a_push_counts_at_both_sides_when_it_is_there() {
     let (mut producer, mut consumer) = (Rig::new(one()), Rig::new(one()));
     producer.hello(peer(2), &one());
     consumer.hello(peer(1), &one());
-    consumer.take(TakeSpec { group: 0, ..take_spec(1, 1, Mode::Push) });
+    consumer.take(TakeSpec { taker: 0, ..take_spec(1, 1, Mode::Push) });
     let metrics = consumer.metrics();
     assert_eq!((metrics.takes, metrics.parts, metrics.transfers), (1, 1, 0));
     producer.hear(peer(2), Message::Take(take(1, 1, true)));

@@ -6,7 +6,7 @@ use ferry::status::Error;
 use ferry::types::Op;
 use ferry::Status;
 use ferry_kv::handoff::wire::{Message, Take};
-use ferry_kv::handoff::{Address, Blocks, End, Event, Handoff, HandoffState, OfferSpec, Owner};
+use ferry_kv::handoff::{Address, BlockList, End, Event, Handoff, HandoffState, OfferSpec, Owner};
 
 use super::rig::*;
 use crate::caches::{layouts, Shape};
@@ -128,7 +128,7 @@ fn a_take_that_is_given_up_before_its_offer_counts_as_a_taker_that_failed() {
     for is_push in [true, false] {
         let mut rig = given_up_before_the_offer(is_push);
         rig.offer(1, 2);
-        assert_eq!(rig.machine.status(id(1)), HandoffState::Offered { sealed: false, takers: 2 });
+        assert_eq!(rig.machine.state(id(1)), HandoffState::Offered { sealed: false, takers: 2 });
         assert_eq!(rig.end_of(1), None, "the other one goes on");
         rig.hear(peer(B), final_with(key(1, 5), Status::Cancelled));
         rig.hear(peer(B), cancelling(key(1, 5)));
@@ -156,14 +156,14 @@ fn who_says_to_have_read_what_was_not_granted_is_not_trusted() {
     rig.hear(peer(A), done(key(1, 5)));
     assert_eq!(rig.fences, [peer(A)]);
     rig.offer(1, 1);
-    assert_eq!(rig.machine.status(id(1)), HandoffState::Offered { sealed: false, takers: 0 });
+    assert_eq!(rig.machine.state(id(1)), HandoffState::Offered { sealed: false, takers: 0 });
 }
 
 #[test]
 fn one_that_waits_comes_before_one_that_gave_up() {
     let mut rig = given_up_before_the_offer(false);
     rig.offer(1, 1);
-    assert_eq!(rig.machine.status(id(1)), HandoffState::Offered { sealed: false, takers: 1 });
+    assert_eq!(rig.machine.state(id(1)), HandoffState::Offered { sealed: false, takers: 1 });
     assert_eq!(rig.end_of(1), None, "B takes the only place");
 }
 
@@ -171,7 +171,7 @@ fn one_that_waits_comes_before_one_that_gave_up() {
 fn a_peer_that_may_not_take_ends_no_offer_by_giving_up_before_it() {
     let mut rig = given_up_before_the_offer(false);
     rig.offer_as(OfferSpec { only: vec![peer(B)], lease: Duration::ZERO, ..offer_spec(1, 2) });
-    assert_eq!(rig.machine.status(id(1)), HandoffState::Offered { sealed: false, takers: 1 }, "B alone");
+    assert_eq!(rig.machine.state(id(1)), HandoffState::Offered { sealed: false, takers: 1 }, "B alone");
 }
 
 #[test]
@@ -203,7 +203,7 @@ fn an_id_that_has_ended_is_refused() {
     assert_eq!(rig.machine.offer(offer_spec(1, 1), 0).unwrap_err().status, Status::Invalid);
     let error = rig.machine.offer_cancel(id(1), 0).unwrap_err();
     assert_eq!(error.status, Status::Stale);
-    assert_eq!(rig.machine.status(id(1)), HandoffState::Ended(End::Cancelled));
+    assert_eq!(rig.machine.state(id(1)), HandoffState::Ended(End::Cancelled));
 }
 
 #[test]
@@ -279,7 +279,7 @@ fn a_cache_that_was_opened_anew_is_greeted_again() {
 #[test]
 fn nothing_to_send_is_sent_without_a_transfer() {
     let mut rig = producer();
-    for (number, skip, lists) in [(1, 0, vec![Blocks::default()]), (2, TOKENS, blocks(0..4))] {
+    for (number, skip, lists) in [(1, 0, vec![BlockList::default()]), (2, TOKENS, blocks(0..4))] {
         rig.offer(number, 1);
         rig.seal(number);
         rig.hear(peer(A), Message::Take(Take { skip, blocks: lists, ..take(number, 5, true) }));
@@ -315,7 +315,7 @@ fn a_group_that_is_not_needed_may_lie_between_others() {
     rig.hello(peer(A), &mixed());
     let both = [blocks(0..4), blocks(0..4)].concat();
     rig.offer_as(OfferSpec { blocks: both, ..offer_spec(1, 1) });
-    let some = [blocks(0..4), vec![Blocks::default()]].concat();
+    let some = [blocks(0..4), vec![BlockList::default()]].concat();
     rig.hear(peer(A), Message::Take(Take { blocks: some, ..take(1, 5, true) }));
     rig.seal(1);
     assert_eq!(rig.end_of(1), None);
@@ -371,7 +371,7 @@ fn layers_are_ready_in_order_and_within_the_blocks_and_the_seal() {
 #[test]
 fn blocks_are_within_the_layout_and_there_once() {
     let mut rig = producer();
-    let list = |first_token, ids: Vec<u32>| Blocks { first_token, ids };
+    let list = |first_token, ids: Vec<u32>| BlockList { first_token, ids };
     let bad = [
         vec![],
         vec![list(0, vec![0]), list(0, vec![])],
@@ -397,7 +397,7 @@ fn a_pull_is_told_what_is_new() {
     let mut rig = producer();
     rig.offer(1, 1);
     rig.hear(peer(A), Message::Take(take(1, 5, false)));
-    let says = |ready: [u64; 3], added: Vec<Blocks>| {
+    let says = |ready: [u64; 3], added: Vec<BlockList>| {
         vec![Message::Update { key: key(1, 5), epoch: 0, ready: ready.to_vec(), added }]
     };
     assert_eq!(rig.told(peer(A)), says([0; 3], blocks(0..4)), "the grant");
@@ -405,7 +405,7 @@ fn a_pull_is_told_what_is_new() {
     rig.settle();
     assert_eq!(rig.told(peer(A)), vec![], "blocks alone are no news");
     rig.ready(1, 0..2, 20);
-    assert_eq!(rig.told(peer(A)), says([20, 20, 0], vec![Blocks { first_token: 16, ids: vec![8] }]));
+    assert_eq!(rig.told(peer(A)), says([20, 20, 0], vec![BlockList { first_token: 16, ids: vec![8] }]));
 }
 
 #[test]
@@ -447,7 +447,7 @@ fn a_struck_push_waits_for_its_writes_and_cancels_those_alone() {
     assert_eq!(rig.told_status(peer(A)), Some(Status::Cancelled));
     rig.abort(1);
     assert_eq!(rig.cancels, all[..2]);
-    assert_eq!((rig.end_of(1), rig.machine.status(id(1))), (None, HandoffState::Ending));
+    assert_eq!((rig.end_of(1), rig.machine.state(id(1))), (None, HandoffState::Ending));
     let error = rig.machine.offer_ready(id(1), 0..3, TOKENS, 0).unwrap_err();
     assert_eq!(error.status, Status::Stale);
     rig.hear(peer(C), Message::Take(Take { group: 0, rank: 0, ..take(1, 9, false) }));

@@ -4,7 +4,7 @@ use ferry::status::Error;
 use ferry::Status;
 use ferry_kv::handoff::limits::DEVICE_EVENTS_MAX;
 use ferry_kv::handoff::wire::Message;
-use ferry_kv::handoff::{Blocks, End, HandoffId, HandoffState, OfferSpec};
+use ferry_kv::handoff::{BlockList, End, HandoffId, HandoffState, OfferSpec};
 
 use super::rig::*;
 
@@ -123,7 +123,7 @@ fn work_that_fails_fails_its_offer_and_no_other() {
     assert_eq!(rig.awaited(), [9]);
     rig.reached(7, Ok(()));
     assert!(rig.posted().is_empty());
-    assert_eq!(rig.machine.status(id(2)), HandoffState::Offered { sealed: false, takers: 0 });
+    assert_eq!(rig.machine.state(id(2)), HandoffState::Offered { sealed: false, takers: 0 });
 }
 
 /// An offer that ends waits for nothing: aborted, with its lease, with its cache.
@@ -146,7 +146,7 @@ fn an_end_gives_up_what_waits() {
         assert!(rig.awaited().is_empty(), "{way}");
         let end = rig.end_of(1);
         rig.reached(7, Err(Error::new(Status::Corrupt, "late")));
-        assert_eq!((rig.end_of(1), rig.machine.metrics(0).offers), (end, 0), "{way}");
+        assert_eq!((rig.end_of(1), rig.machine.stats(0).offers), (end, 0), "{way}");
         assert_eq!(rig.after(1..2, TOKENS, 8).unwrap_err(), "id: 01010101.. has ended", "{way}");
     }
     // While a WRITE of it is not final, the offer is ending, and an event changes nothing.
@@ -158,7 +158,7 @@ fn an_end_gives_up_what_waits() {
     rig.reached(7, Ok(()));
     assert!(rig.awaited().is_empty());
     assert!(rig.machine.recorded(0, 9).is_empty(), "nothing becomes ready of what is ending");
-    assert_eq!((rig.posts.len(), rig.machine.status(id(1))), (1, HandoffState::Ending));
+    assert_eq!((rig.posts.len(), rig.machine.state(id(1))), (1, HandoffState::Ending));
     rig.moved(Ok(()));
     assert_eq!(rig.end_of(1), Some((End::Cancelled, Status::Cancelled)));
 }
@@ -200,7 +200,7 @@ fn what_waits_for_an_event_and_is_taken_back_is_said_again() {
     rig.reached(8, Ok(()));
     rig.reached(7, Ok(()));
     assert_eq!(rig.posted(), [(0..3, 0..8)]);
-    rig.machine.offer_extend(id(1), &[Blocks { first_token: 0, ids: vec![8, 9] }], 0).unwrap();
+    rig.machine.offer_extend(id(1), &[BlockList { first_token: 0, ids: vec![8, 9] }], 0).unwrap();
     rig.after(0..3, TOKENS, 9).unwrap();
     rig.reached(9, Err(Error::new(Status::Unavailable, "the work has failed")));
     assert_eq!(rig.end_of(1), Some((End::Failed, Status::Unavailable)));

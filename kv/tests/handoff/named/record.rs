@@ -123,7 +123,7 @@ fn new_entries_overwrite_the_oldest() {
     let mut rig = Rig::new(one());
     rig.machine.record(3, ORIGIN).unwrap();
     for layer in 0..5 {
-        assert_eq!(rig.machine.metrics(0).timeline_overwritten, u64::from(layer).saturating_sub(3));
+        assert_eq!(rig.machine.stats(0).timeline_overwritten, u64::from(layer).saturating_sub(3));
         rig.machine.mark(id(1), 7, layer, 10..20 + u64::from(layer)).unwrap();
     }
     let entries = rig.machine.recorded(0, 2);
@@ -133,12 +133,12 @@ fn new_entries_overwrite_the_oldest() {
     assert_eq!(seen, [(2, 10, 22, mark(2)), (3, 10, 23, mark(3))]);
     assert_eq!(rig.machine.recorded(4, 9)[0].number, 4);
     assert!(rig.machine.recorded(5, 9).is_empty() && rig.machine.recorded(u64::MAX, 9).is_empty());
-    assert_eq!(rig.machine.metrics(0).timeline_overwritten, 2);
+    assert_eq!(rig.machine.stats(0).timeline_overwritten, 2);
     // A new recording begins anew; what was overwritten stays counted.
     rig.machine.record(3, ORIGIN).unwrap();
     rig.offer(1, 1);
     assert_eq!(rig.machine.recorded(0, 9)[0].number, 0);
-    assert_eq!(rig.machine.metrics(0).timeline_overwritten, 2);
+    assert_eq!(rig.machine.stats(0).timeline_overwritten, 2);
 }
 
 /// The cache's lock is held during a read, so the last entries of a long recording cost no more than the first ones.

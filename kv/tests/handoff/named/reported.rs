@@ -85,7 +85,7 @@ fn vllm_52516_the_data_of_one_rank_does_not_count_for_another() {
     // As many words as there are ranks that send.
     (0..=others.len()).for_each(|_| rig.hear(peer(first), all()));
     idle.iter().for_each(|rank| rig.hear(peer(1 + u64::from(*rank)), ended(key, Status::Ok)));
-    assert_eq!((rig.end_of(1), rig.machine.status(id(1))), (None, HandoffState::Taking { valid_tokens: 0 }));
+    assert_eq!((rig.end_of(1), rig.machine.state(id(1))), (None, HandoffState::Taking { valid_tokens: 0 }));
     for rank in others {
         assert_eq!(rig.end_of(1), None);
         rig.hear(peer(rank), all());
@@ -112,7 +112,7 @@ fn vllm_56033_a_stage_that_is_complete_does_not_count_for_another() {
         rig.hear(peer(B), Message::Data { key, epoch: 0, work: work(held(1), 0..TOKENS) });
     }
     assert!(rig.events.is_empty(), "the layers before are missing: {:?}", rig.events);
-    assert_eq!(rig.machine.status(id(1)), HandoffState::Taking { valid_tokens: 0 });
+    assert_eq!(rig.machine.state(id(1)), HandoffState::Taking { valid_tokens: 0 });
     rig.hear(peer(A), Message::Data { key, epoch: 0, work: work(held(0), 0..TOKENS) });
     rig.pongs();
     assert_eq!(rig.end_of(1), Some((End::Received, Status::Ok)));

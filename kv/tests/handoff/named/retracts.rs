@@ -6,7 +6,7 @@ use ferry::types::Op;
 use ferry::Status;
 use ferry_kv::handoff::limits::BLOCKS_MAX;
 use ferry_kv::handoff::wire::{Key, Message, Take};
-use ferry_kv::handoff::{Blocks, End, Event, HandoffState, Mode, TakeSpec};
+use ferry_kv::handoff::{BlockList, End, Event, HandoffState, Mode, TakeSpec};
 
 use super::rig::*;
 use crate::caches::{layouts, Shape};
@@ -90,9 +90,9 @@ fn preempted_in_the_second_chunk() {
         moved(&mut rigs, at, cancelled());
         deliver(&mut rigs);
         assert!(is_over(&rigs[0], number), "{mode:?}");
-        assert_eq!(rigs[1].machine.status(id(1)), HandoffState::Taking { valid_tokens: 6 });
+        assert_eq!(rigs[1].machine.state(id(1)), HandoffState::Taking { valid_tokens: 6 });
         // Block 1 has token 5 and stays; block 2 and 3 were the caller's, and others follow.
-        let blocks = vec![Blocks { first_token: 0, ids: vec![9, 2] }];
+        let blocks = vec![BlockList { first_token: 0, ids: vec![9, 2] }];
         rigs[0].machine.offer_extend(id(1), &blocks, 0).unwrap();
         rigs[0].seal(1);
         deliver(&mut rigs);
@@ -114,7 +114,7 @@ fn a_read_that_is_in_flight_holds_a_retract() {
     assert!(!is_over(&rigs[0], number));
     // It has read everything all the same: what was taken back does not count.
     moved(&mut rigs, 1, Ok(()));
-    assert_eq!(rigs[1].machine.status(id(1)), HandoffState::Taking { valid_tokens: 8 });
+    assert_eq!(rigs[1].machine.state(id(1)), HandoffState::Taking { valid_tokens: 8 });
     assert!(!is_over(&rigs[0], number), "the answer is on its way");
     deliver(&mut rigs);
     assert!(is_over(&rigs[0], number));
@@ -132,7 +132,7 @@ fn a_write_that_is_in_flight_holds_a_retract_and_its_tokens_do_not_count() {
     moved(&mut rigs, 0, Ok(()));
     deliver(&mut rigs);
     assert!(is_over(&rigs[0], number));
-    assert_eq!(rigs[1].machine.status(id(1)), HandoffState::Taking { valid_tokens: 8 });
+    assert_eq!(rigs[1].machine.state(id(1)), HandoffState::Taking { valid_tokens: 8 });
     assert_eq!((rigs[0].end_of(1), rigs[1].end_of(1)), (None, None));
     // The rest is written, and nothing twice.
     rigs[0].machine.offer_extend(id(1), &blocks(4..6), 0).unwrap();
@@ -196,7 +196,7 @@ fn a_retract_is_over_when_the_silent_peer_is_fenced_and_the_others_go_on() {
     assert!(is_over(&rig, number));
     rig.machine.offer_extend(id(1), &blocks(2..4), 0).unwrap();
     rig.seal(1);
-    let added = vec![Blocks { first_token: 8, ids: vec![2, 3] }];
+    let added = vec![BlockList { first_token: 8, ids: vec![2, 3] }];
     let update = Message::Update { key: key(1, 6), epoch: 1, ready: vec![TOKENS; 3], added };
     assert_eq!(rig.told(peer(B)), [update]);
     rig.hear(peer(B), done_in(1, key(1, 6)));
@@ -249,7 +249,7 @@ fn without_takers_a_retract_is_over_at_once_and_the_seal_is_open() {
     rig.seal(1);
     assert_eq!(rig.retract(1, 8), 1);
     assert!(is_over(&rig, 1));
-    assert_eq!(rig.machine.status(id(1)), HandoffState::Offered { sealed: false, takers: 0 });
+    assert_eq!(rig.machine.state(id(1)), HandoffState::Offered { sealed: false, takers: 0 });
     assert_eq!(rig.tick(10 * LEASE), None, "and there is no lease");
     // Blocks 2 and 3 are free, 0 and 1 are not.
     for (first, status) in [(1, Status::Invalid), (3, Status::Ok)] {
@@ -288,7 +288,7 @@ fn a_taker_that_comes_later_knows_nothing_of_it() {
             assert_eq!(rig.told(peer(A)), [data(key(1, 5), 1, 0..4), data(key(1, 5), 1, 4..16)]);
         } else {
             let update = |ready, first_token, ids: Vec<u32>| {
-                let added = vec![Blocks { first_token, ids }];
+                let added = vec![BlockList { first_token, ids }];
                 Message::Update { key: key(1, 5), epoch: 1, ready: vec![ready; 3], added }
             };
             assert_eq!(rig.told(peer(A)), [update(5, 0, vec![0, 1]), update(16, 8, vec![7, 8])]);
@@ -308,10 +308,10 @@ fn two_producers_have_epochs_of_their_own() {
     rig.sent.clear();
     rig.hear(peer(1), Message::Retract { key: take, epoch: 1, from: 8 });
     assert_eq!(rig.sent, [(peer(1), Message::Retracted { key: take, epoch: 1 })]);
-    assert_eq!(rig.machine.status(id(1)), HandoffState::Taking { valid_tokens: 8 });
+    assert_eq!(rig.machine.state(id(1)), HandoffState::Taking { valid_tokens: 8 });
     // Data of the epoch that has ended does not count.
     rig.hear(peer(1), data(take, 0, 8..TOKENS));
-    assert_eq!(rig.machine.status(id(1)), HandoffState::Taking { valid_tokens: 8 });
+    assert_eq!(rig.machine.state(id(1)), HandoffState::Taking { valid_tokens: 8 });
     rig.hear(peer(1), data(take, 1, 8..TOKENS));
     rig.pongs();
     assert_eq!((rig.end_of(1), rig.fences.len()), (Some((End::Received, Status::Ok)), 0));
@@ -494,14 +494,14 @@ fn a_retract_that_takes_back_more_overtakes_the_first() {
     assert!(rig.told(peer(1)).is_empty());
     rig.moved(Ok(()));
     assert_eq!(rig.told(peer(1)), [Message::Retracted { key, epoch: 2 }]);
-    assert_eq!(rig.machine.status(id(1)), HandoffState::Taking { valid_tokens: 3 });
+    assert_eq!(rig.machine.state(id(1)), HandoffState::Taking { valid_tokens: 3 });
 }
 
 #[test]
 fn nothing_is_read_before_the_answer_to_a_retract() {
     let (mut rig, key) = asking(one(), take_spec(1, 1, Mode::Pull));
     for ready in [[4, 0, 0], [4, 4, 0], [4, 4, 4], [8, 4, 4], [8, 8, 4], [12, 12, 12]] {
-        let added = if ready[1] == 0 { blocks(0..4) } else { vec![Blocks::default()] };
+        let added = if ready[1] == 0 { blocks(0..4) } else { vec![BlockList::default()] };
         rig.hear(peer(1), Message::Update { key, epoch: 0, ready: ready.to_vec(), added });
     }
     rig.hear(peer(1), Message::Retract { key, epoch: 1, from: 8 });
@@ -515,7 +515,7 @@ fn nothing_is_read_before_the_answer_to_a_retract() {
     rig.hear(peer(1), Message::Update { key, epoch: 1, ready: vec![8; 3], added: blocks(0..2) });
     assert!(!rig.posts.is_empty(), "what was not taken back is read now");
     rig.all_moved();
-    assert_eq!(rig.machine.status(id(1)), HandoffState::Taking { valid_tokens: 8 });
+    assert_eq!(rig.machine.state(id(1)), HandoffState::Taking { valid_tokens: 8 });
 }
 
 /// Blocks that replace others are not counted twice.
@@ -527,7 +527,7 @@ fn a_million_blocks_may_be_granted_again() {
         rig.hear(peer(1), Message::Update { key, epoch, ready: vec![0; 3], added });
         rig.hear(peer(1), Message::Retract { key, epoch: epoch + 1, from: 0 });
     }
-    assert_eq!(rig.machine.status(id(1)), HandoffState::Taking { valid_tokens: 0 });
+    assert_eq!(rig.machine.state(id(1)), HandoffState::Taking { valid_tokens: 0 });
 }
 
 #[test]
@@ -616,7 +616,7 @@ fn words_about_epochs_that_no_cache_says_fence_their_peer() {
 #[test]
 fn grants_of_another_epoch_or_without_a_retract_are_corrupt() {
     let grant = |key, epoch, ready, first_token, ids: Vec<u32>| {
-        let added = vec![Blocks { first_token, ids }];
+        let added = vec![BlockList { first_token, ids }];
         Message::Update { key, epoch, ready: vec![ready; 3], added }
     };
     for (epoch, ready, first_token) in [(0, 12, 12), (2, 12, 12), (1, 4, 12), (1, 12, 8), (1, 12, 11)] {

@@ -10,7 +10,7 @@ use ferry::Status;
 use ferry_kv::handoff::limits::UNSENT_MAX;
 use ferry_kv::handoff::wire::{Key, Message, Take};
 use ferry_kv::handoff::{
-    parts, Action, Blocks, End, Event, HandoffId, Machine, Mode, OfferSpec, Other, PostId, TakeSpec, Work,
+    parts, Action, BlockList, End, Event, HandoffId, Machine, Mode, OfferSpec, Other, PostId, TakeSpec, Work,
 };
 use ferry_kv::layout::{GroupKind, Layout};
 use ferry_kv::plan::{Plan, Strided};
@@ -86,8 +86,8 @@ pub fn mixed() -> Layout {
     layouts(shape, 0).remove(0)
 }
 
-pub fn blocks(ids: Range<u32>) -> Vec<Blocks> {
-    vec![Blocks { first_token: 0, ids: ids.collect() }]
+pub fn blocks(ids: Range<u32>) -> Vec<BlockList> {
+    vec![BlockList { first_token: 0, ids: ids.collect() }]
 }
 
 /// A TAKE of the first rank of group 0.
@@ -109,7 +109,7 @@ pub fn take_spec(number: u8, producers: u64, mode: Mode) -> TakeSpec {
     TakeSpec {
         id: id(number),
         producers: (1..=producers).map(peer).collect(),
-        group: 0,
+        taker: 0,
         blocks: blocks(first..first + 4),
         skip_tokens: 0,
         tokens: TOKENS,

@@ -219,7 +219,7 @@ fn a_silent_consumer_that_has_everything_is_given_up_without_a_fence() {
     assert_eq!(rig.told(peer(A)), [], "nothing is expected of it");
     let number = rig.retract(1, 8);
     assert!(rig.machine.is_retracted(id(1), number).unwrap());
-    assert_eq!(rig.machine.status(id(1)), HandoffState::Offered { sealed: false, takers: 1 });
+    assert_eq!(rig.machine.state(id(1)), HandoffState::Offered { sealed: false, takers: 1 });
 }
 
 #[test]

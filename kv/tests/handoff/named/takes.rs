@@ -7,7 +7,7 @@ use ferry::status::Error;
 use ferry::types::Op;
 use ferry::Status;
 use ferry_kv::handoff::wire::Message;
-use ferry_kv::handoff::{Blocks, End, Event, HandoffState, Mode, TakeSpec};
+use ferry_kv::handoff::{BlockList, End, Event, HandoffState, Mode, TakeSpec};
 use ferry_kv::layout::Arrangement;
 
 use super::rig::*;
@@ -56,10 +56,10 @@ fn a_pull_is_received_when_all_was_read() {
     rig.hear(peer(A), update(key, 8));
     assert_eq!(rig.posts.len(), 1);
     rig.moved(Ok(()));
-    assert_eq!(rig.machine.status(id(1)), HandoffState::Taking { valid_tokens: 8 });
+    assert_eq!(rig.machine.state(id(1)), HandoffState::Taking { valid_tokens: 8 });
     rig.hear(
         peer(A),
-        Message::Update { key, epoch: 0, ready: vec![TOKENS; 3], added: vec![Blocks::default()] },
+        Message::Update { key, epoch: 0, ready: vec![TOKENS; 3], added: vec![BlockList::default()] },
     );
     assert_eq!(rig.moved(Ok(())).op, Op::Read);
     assert_eq!((rig.end_of(1), rig.valid(1)), (Some((End::Received, Status::Ok)), (TOKENS, 0)));
@@ -103,7 +103,7 @@ fn an_id_that_has_ended_is_refused() {
 fn nothing_to_receive_is_received_without_a_transfer() {
     for mode in [Mode::Pull, Mode::Push] {
         let mut rig = consumer(1);
-        let nothing = TakeSpec { blocks: vec![Blocks::default()], ..take_spec(1, 1, mode) };
+        let nothing = TakeSpec { blocks: vec![BlockList::default()], ..take_spec(1, 1, mode) };
         for spec in [nothing, TakeSpec { skip_tokens: TOKENS, ..take_spec(2, 1, mode) }] {
             let number = spec.id.bytes()[0];
             rig.take(spec);
@@ -154,7 +154,7 @@ fn producers_of_another_number_or_order_or_shape_are_refused() {
     // Rank 1 of four holds half of what rank 1 of two does.
     rig.hello(peer(3), &tp(4)[1]);
     rig.take(TakeSpec { producers: vec![peer(A), peer(3)], ..take_spec(3, 2, Mode::Push) });
-    assert_eq!(rig.machine.status(id(3)), HandoffState::Ending, "{:?}", rig.events);
+    assert_eq!(rig.machine.state(id(3)), HandoffState::Ending, "{:?}", rig.events);
 }
 
 #[test]
@@ -178,7 +178,7 @@ fn a_struck_push_waits_for_its_producer_or_the_loss_of_that() {
         let (mut rig, key) = asking(one(), take_spec(1, 1, Mode::Push));
         rig.cancel(1);
         assert!(matches!(rig.told(peer(A))[..], [Message::Cancel { status: Status::Cancelled, .. }]));
-        assert_eq!((rig.end_of(1), rig.machine.status(id(1))), (None, HandoffState::Ending));
+        assert_eq!((rig.end_of(1), rig.machine.state(id(1))), (None, HandoffState::Ending));
         if is_lost {
             rig.lost(peer(A))
         } else {
@@ -273,7 +273,7 @@ fn layers_are_told_once_and_coalesce() {
 
 #[test]
 fn a_group_that_is_not_needed_may_lie_between_others() {
-    let some = [blocks(0..4), vec![Blocks::default()]].concat();
+    let some = [blocks(0..4), vec![BlockList::default()]].concat();
     let (mut rig, key) = asking(mixed(), TakeSpec { blocks: some, ..take_spec(1, 1, Mode::Pull) });
     let added = [blocks(0..4), blocks(0..4)].concat();
     rig.hear(peer(A), Message::Update { key, epoch: 0, ready: vec![TOKENS; 3], added });
@@ -284,7 +284,7 @@ fn a_group_that_is_not_needed_may_lie_between_others() {
 
 #[test]
 fn a_window_that_begins_above_token_0_is_read_from_there() {
-    let window = |first_token, ids: std::ops::Range<u32>| Blocks { first_token, ids: ids.collect() };
+    let window = |first_token, ids: std::ops::Range<u32>| BlockList { first_token, ids: ids.collect() };
     let ours = [blocks(0..4), vec![window(4, 10..13)]].concat();
     let theirs = [blocks(4..8), vec![window(8, 20..22)]].concat();
     let (mut rig, key) = asking(mixed(), TakeSpec { blocks: ours.clone(), ..take_spec(1, 1, Mode::Pull) });
@@ -293,7 +293,7 @@ fn a_window_that_begins_above_token_0_is_read_from_there() {
     let moved: BTreeSet<(u64, u64)> =
         requests.flat_map(|it| (0..it.bytes).map(move |at| (it.source + at, it.target + at))).collect();
     // The window is the last 6 tokens, and the group of the other layers is whole.
-    let places = |lists: &[Blocks]| {
+    let places = |lists: &[BlockList]| {
         let all = cells(&mixed(), lists, 0..TOKENS, 0).into_iter();
         let all = all.filter(|cell| cell.group == 0 || cell.token >= TOKENS - 6);
         all.map(|cell| cell.address).collect::<Vec<u64>>()
@@ -328,12 +328,12 @@ fn layers_that_were_not_seen_are_told_in_one_event() {
 fn wrong_arguments_of_a_take_are_refused() {
     let mut rig = consumer(1);
     let spec = || take_spec(1, 1, Mode::Pull);
-    let far = vec![Blocks { first_token: u64::MAX - 3, ids: vec![0, 1, 2, 3] }];
+    let far = vec![BlockList { first_token: u64::MAX - 3, ids: vec![0, 1, 2, 3] }];
     let bad = [
         TakeSpec { skip_tokens: TOKENS + 1, ..spec() },
         TakeSpec { tokens: TOKENS + 1, ..spec() },
         TakeSpec { blocks: far, ..spec() },
-        TakeSpec { blocks: vec![Blocks { first_token: 4, ids: vec![0, 1, 2] }], ..spec() },
+        TakeSpec { blocks: vec![BlockList { first_token: 4, ids: vec![0, 1, 2] }], ..spec() },
         TakeSpec { producers: Vec::new(), ..spec() },
         TakeSpec { blocks: Vec::new(), ..spec() },
         TakeSpec { blocks: blocks(61..65), ..spec() },
@@ -398,7 +398,7 @@ fn no_two_takes_write_one_block() {
     assert_eq!(refused(&mut rig, again(3..4)), text);
     rig.take(again(0..1));
     rig.take(TakeSpec { skip_tokens: 4, tokens: 4, ..take_spec(3, 1, Mode::Pull) });
-    assert_eq!(rig.machine.status(id(3)), HandoffState::Taking { valid_tokens: 4 });
+    assert_eq!(rig.machine.state(id(3)), HandoffState::Taking { valid_tokens: 4 });
     // They are free with the end of their take, and not before.
     rig.cancel(1);
     assert_eq!(refused(&mut rig, TakeSpec { id: id(4), ..again(3..4) }), text);

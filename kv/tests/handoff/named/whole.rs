@@ -54,14 +54,14 @@ fn the_producer_of_the_earlier_part_is_asked_at_the_end() {
         assert_eq!(rig.told(peer(A)), [Message::Ping(1)], "{mode:?}");
         assert!(!rig.told(peer(B)).contains(&Message::Ping(1)), "{mode:?}");
         assert_eq!(
-            (rig.end_of(1), rig.machine.status(id(1))),
+            (rig.end_of(1), rig.machine.state(id(1))),
             (None, HandoffState::Taking { valid_tokens: TOKENS })
         );
         // It had taken tokens back: its part is not complete any more, and now the other one is the earlier.
         rig.hear(peer(A), Message::Retract { key, epoch: 1, from: 8 });
         rig.hear(peer(A), Message::Pong(1));
         assert_eq!(
-            (rig.end_of(1), rig.machine.status(id(1))),
+            (rig.end_of(1), rig.machine.state(id(1))),
             (None, HandoffState::Taking { valid_tokens: 8 })
         );
         rig.sent.clear();

@@ -5,7 +5,7 @@ use std::ops::Range;
 use ferry::status::Error;
 use ferry::Status;
 use ferry_kv::handoff::wire::{Message, Take};
-use ferry_kv::handoff::{Blocks, End, HandoffState, Mode, OfferSpec, TakeSpec};
+use ferry_kv::handoff::{BlockList, End, HandoffState, Mode, OfferSpec, TakeSpec};
 use ferry_kv::layout::{GroupKind, Layout};
 
 use super::rig::*;
@@ -14,11 +14,11 @@ use crate::caches::{layouts, Shape};
 const A: u64 = 11;
 const B: u64 = 12;
 
-fn list(first_token: u64, ids: Range<u32>) -> Blocks {
-    Blocks { first_token, ids: ids.collect() }
+fn list(first_token: u64, ids: Range<u32>) -> BlockList {
+    BlockList { first_token, ids: ids.collect() }
 }
 
-fn both() -> Vec<Blocks> {
+fn both() -> Vec<BlockList> {
     vec![list(0, 0..4), list(0, 10..14)]
 }
 
@@ -106,7 +106,7 @@ fn a_window_block_is_freed_at_layer_n() {
         rig.hear(peer(B), of_tokens(1, 6, TOKENS, false));
         let told = rig.told(peer(B));
         assert!(matches!(&told[..], [Message::Update { added, epoch: 1, .. }]
-            if added[1] == Blocks { first_token: 8, ids: vec![12, 13, 10] }));
+            if added[1] == BlockList { first_token: 8, ids: vec![12, 13, 10] }));
         rig.hear(peer(B), done_in(1, key(1, 6)));
         assert_eq!(rig.end_of(1), Some((End::Sent, Status::Ok)));
     }
@@ -235,7 +235,7 @@ fn a_window_is_dropped_as_a_whole() {
     for (layers, end) in [(0..2, TOKENS), (2..3, 12)] {
         rig.hear(peer(1), Message::Data { key, epoch: 0, work: work(layers, 0..end) });
     }
-    let valid = |rig: &Rig| match rig.machine.status(id(1)) {
+    let valid = |rig: &Rig| match rig.machine.state(id(1)) {
         HandoffState::Taking { valid_tokens } => valid_tokens,
         state => panic!("{state:?}"),
     };
@@ -269,7 +269,7 @@ fn a_state_is_not_read_between_a_retract_and_the_next_grant() {
     rig.all_moved();
     rig.hear(peer(1), Message::Retract { key, epoch: 1, from: 8 });
     assert!(rig.posts.is_empty());
-    let added = vec![list(0, 0..2), Blocks::default()];
+    let added = vec![list(0, 0..2), BlockList::default()];
     rig.hear(peer(1), Message::Update { key, epoch: 1, ready: vec![8, 0, 8], added });
     assert!(window_of(&rig.posts).is_empty() && rig.posts.len() == 1);
 }
@@ -462,9 +462,9 @@ fn a_window_block_that_was_freed_is_not_leased() {
     let mut rig = producer(&mixed());
     rig.ready(1, 0..3, TOKENS);
     rig.machine.offer_seal(id(1), TOKENS, 0).unwrap();
-    assert_eq!(rig.machine.metrics(0).leased_blocks, 8);
+    assert_eq!(rig.machine.stats(0).leased_blocks, 8);
     rig.free(10);
-    assert_eq!(rig.machine.metrics(0).leased_blocks, 6);
+    assert_eq!(rig.machine.stats(0).leased_blocks, 6);
     assert_eq!(rig.machine.reclaim(1, 0), 6, "those that the offer has");
-    assert_eq!(rig.machine.metrics(0).leased_blocks, 0);
+    assert_eq!(rig.machine.stats(0).leased_blocks, 0);
 }

@@ -7,7 +7,7 @@ use super::rank::Mine;
 use crate::ledger::{Ledger, LifeId};
 use ferry::notify::EventBody;
 use ferry::status::Status;
-use ferry_kv::handoff::{Blocks, End};
+use ferry_kv::handoff::{BlockList, End};
 use ferry_kv::layout::{GroupKind, Layout};
 use ferry_kv::plan::Plan;
 use ferry_sim_kernel::memory::Access;
@@ -24,7 +24,7 @@ pub struct Ended {
 /// The cells of a sequence's version: their values differ from those of other versions.
 pub fn versioned(
     layout: &Layout,
-    lists: &[Blocks],
+    lists: &[BlockList],
     tokens: Range<u64>,
     sequence: usize,
     version: u64,

@@ -43,7 +43,7 @@ impl Player {
         let (book, life) = (self.actor.program.world.book.clone(), self.actor.program.life);
         let frozen = || book.with(|ledger| ledger.lives[life].frozen_ns());
         let (since, frozen_before) = (virtual_ns(), frozen());
-        while let Err(error) = cache.close(Duration::from_millis(500)) {
+        while let Err(error) = cache.close(Some(Duration::from_millis(500))) {
             let passed = virtual_ns() - since - (frozen() - frozen_before);
             if error.status != Status::Busy || passed > self.bound_ns() {
                 return book.with(|ledger| {
@@ -59,7 +59,7 @@ impl Player {
     pub fn see_the_end(&mut self) {
         let begun_ns = virtual_ns();
         while let Some(cache) = &self.cache {
-            match cache.wait(Duration::from_millis(200)) {
+            match cache.wait(Some(Duration::from_millis(200))) {
                 Ok(event) => self.learn(event),
                 Err(error) if error.status == Status::Closed => return self.forget_cache(),
                 Err(_) if virtual_ns() > begun_ns + 4 * self.bound_ns() => {

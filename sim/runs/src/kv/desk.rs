@@ -4,7 +4,7 @@
 use super::caches::{held, Cell};
 use crate::draw::Draw;
 use crate::ledger::{Ledger, LifeId};
-use ferry_kv::handoff::{Blocks, End, HandoffId};
+use ferry_kv::handoff::{BlockList, End, HandoffId};
 use ferry_kv::layout::{GroupKind, Layout};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -135,7 +135,7 @@ impl Rank {
     }
 
     /// Takes free blocks for a side of a sequence. None if there are too few.
-    pub fn allocate(&mut self, draw: &mut Draw, sequence: &Sequence, role: Role) -> Option<Vec<Blocks>> {
+    pub fn allocate(&mut self, draw: &mut Draw, sequence: &Sequence, role: Role) -> Option<Vec<BlockList>> {
         let tokens = sequence.tokens_of(role).0;
         let begins_late = role != Role::Producer || sequence.begins_late;
         let needs = (0..self.layout.groups.len()).map(|group| {
@@ -160,7 +160,7 @@ impl Rank {
         }
         let lists = needs.iter().zip(&mut self.free).map(|((first_token, count), free)| {
             let ids = (0..*count).map(|_| free.swap_remove(draw.below(free.len()))).collect();
-            Blocks { first_token: *first_token, ids }
+            BlockList { first_token: *first_token, ids }
         });
         Some(lists.collect())
     }

@@ -6,7 +6,7 @@ use super::check::versioned;
 use super::desk::{set_byte, Sequence};
 use super::rank::{Mine, Player};
 use ferry::status::{Error, Status};
-use ferry_kv::handoff::{Blocks, OfferSpec};
+use ferry_kv::handoff::{BlockList, OfferSpec};
 use ferry_kv::layout::{GroupKind, Layout};
 use ferry_sim_kernel::moment;
 use std::time::Duration;
@@ -29,7 +29,7 @@ pub struct Offer {
     /// The tokens from here on are being taken back.
     retracts: Option<u64>,
     /// The tokens before this one have left the window, and these blocks had them.
-    window: Option<(u64, Blocks)>,
+    window: Option<(u64, BlockList)>,
 }
 
 impl Offer {
@@ -100,9 +100,9 @@ impl Player {
             let offered = mine.lists.iter().zip(&mut offer.offered);
             let rest = offered.map(|(list, offered)| {
                 let ids = list.ids[std::mem::replace(offered, list.ids.len())..].to_vec();
-                Blocks { first_token: list.first_token, ids }
+                BlockList { first_token: list.first_token, ids }
             });
-            cache.offer_extend(mine.id, &rest.collect::<Vec<Blocks>>())
+            cache.offer_extend(mine.id, &rest.collect::<Vec<BlockList>>())
         } else if let Some(first) = offer.ready.iter().position(|ready| *ready < offer.chunk_end) {
             // The layers of a chunk, one or several at a time, in order.
             let count = draw.between(1, (offer.ready.len() - first) as u64) as usize;
@@ -167,7 +167,7 @@ impl Player {
         if count == 0 {
             return false;
         }
-        let gone = Blocks { first_token: list.first_token, ids: list.ids.drain(..count).collect() };
+        let gone = BlockList { first_token: list.first_token, ids: list.ids.drain(..count).collect() };
         list.first_token += count as u64 * block;
         mine.offer.offered[1] -= count;
         mine.offer.window = Some((before, gone));
@@ -179,10 +179,10 @@ impl Player {
     fn free_window(&mut self, at: usize, before: u64) {
         let patience = self.patience();
         let cache = self.cache.as_ref().expect("it is open");
-        match cache.offer_retract_window(self.mine[at].id, 1, before, patience) {
+        match cache.offer_retract_window(self.mine[at].id, 1, before, Some(patience)) {
             Ok(()) => {
                 let Some((_, gone)) = self.mine[at].offer.window.take() else { return };
-                self.poison(at, vec![Blocks::default(), gone.clone()]);
+                self.poison(at, vec![BlockList::default(), gone.clone()]);
                 let life = self.actor.program.life;
                 self.actor.program.world.book.with(|ledger| {
                     if let Some(rank) = ledger.kv.ranks.get_mut(&life) {
@@ -195,7 +195,7 @@ impl Player {
         }
     }
 
-    fn poison(&mut self, at: usize, lists: Vec<Blocks>) {
+    fn poison(&mut self, at: usize, lists: Vec<BlockList>) {
         let (poison, sequence) = (self.draw.between(0, 255) as u8, self.mine[at].sequence);
         let all = cells(&self.layout, &lists, 0..64, sequence as u64);
         all.iter().for_each(|cell| set_byte(cell.address, poison));
@@ -206,7 +206,7 @@ impl Player {
     fn take_back(&mut self, at: usize, from: u64) {
         let patience = self.patience();
         let cache = self.cache.as_ref().expect("it is open");
-        let result = cache.offer_retract(self.mine[at].id, from, patience);
+        let result = cache.offer_retract(self.mine[at].id, from, Some(patience));
         self.mine[at].offer.retracts = Some(from);
         match result {
             Ok(()) => self.begin_again(at, from),

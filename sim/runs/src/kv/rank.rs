@@ -12,7 +12,7 @@ use ferry::notify::WHAT_TRANSFERS;
 use ferry::status::Error;
 use ferry::types::{PeerId, RegionId};
 use ferry::{PeerState, RegionOptions};
-use ferry_kv::handoff::{Blocks, End, Event, HandoffId, HandoffState, Mode, TakeSpec};
+use ferry_kv::handoff::{BlockList, End, Event, HandoffId, HandoffState, Mode, TakeSpec};
 use ferry_kv::layout::Layout;
 use ferry_kv::{Cache, CacheMemory, CacheOptions};
 use ferry_sim_kernel::clock::virtual_ns;
@@ -35,7 +35,7 @@ pub struct Mine {
     pub side: usize,
     pub id: HandoffId,
     pub role: Role,
-    pub lists: Vec<Blocks>,
+    pub lists: Vec<BlockList>,
     /// The cells of a take, with what was there before.
     pub before: Vec<u8>,
     /// By token: the first version that the take may have. It may keep tokens that the producers take back later.
@@ -337,7 +337,7 @@ impl Player {
         cache.take(TakeSpec {
             id: mine.id,
             producers,
-            group: number as u64,
+            taker: number as u64,
             blocks: mine.lists.clone(),
             skip_tokens,
             tokens,
@@ -357,7 +357,7 @@ impl Player {
                 (0..of.tokens).map(|token| of.least(token)).collect()
             });
             // Whatever was taken back before this call, the take does not have any more.
-            if matches!(cache.status(mine.id), HandoffState::Taking { .. }) {
+            if matches!(cache.state(mine.id), HandoffState::Taking { .. }) {
                 mine.least = least;
             }
         }
