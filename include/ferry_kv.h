@@ -527,8 +527,9 @@ typedef struct ferry_kv_block_list {
     uint32_t struct_size;
     /// Must be 0.
     uint32_t reserved;
-    /// Position of the first block's first token among the tokens that the rank holds: a multiple of the group's
-    /// block_tokens. Above 0 for a window.
+    /// Position of the first block's first token among the tokens that the rank holds, a multiple of the group's
+    /// block_tokens: 0, unless earlier tokens have left a window, or a take skips them. ferry_kv_offer_extend reads it
+    /// only for a group that has no blocks.
     uint64_t first_token;
     /// Ids of the blocks; none twice.
     const uint32_t *blocks;
@@ -582,8 +583,8 @@ ferry_status ferry_kv_offer(ferry_kv_cache *cache,
                             ferry_error *error);
 
 /// Adds blocks to an offer, as they are allocated. `blocks` has one element for each group of the layout; its blocks
-/// follow those that the group already has. first_token of an element counts only if the group has no blocks yet and
-/// first_token is above that of the offer: the group's list then begins at first_token.
+/// follow those that the group already has. first_token of an element is read only if the group has no blocks: the list
+/// then begins there, or at the earlier list's first_token if that is later.
 ///
 /// FERRY_ERR_INVALID: the blocks are wrong, the offer is sealed, or the id is no offer. FERRY_ERR_STALE: the offer
 /// has ended or is ending. FERRY_ERR_BUSY: a ferry_kv_offer_retract of this offer has not succeeded yet.
@@ -771,10 +772,13 @@ ferry_status ferry_kv_take_cancel(ferry_kv_cache *cache,
 /* ---- Events of a cache ------------------------------------------------------------------------- */
 
 /// In a take with FERRY_KV_TAKE_LAYERS: the layers before `layers` are complete, and may be read. If more layers are
-/// complete before the event is taken, it tells the newest number. All other kinds are terminal.
+/// complete before the event is taken, it tells the newest number. If the take fails later, these layers stay as they
+/// are: the tokens of the take in them are right, unless its status is FERRY_ERR_STALE or FERRY_ERR_CORRUPT. All other
+/// kinds are terminal.
 #define FERRY_KV_EVENT_LAYERS 1
 
-/// All takers have received the offer.
+/// Every rank of every taker that takes from this rank has received its whole take, from all ranks of the producer.
+/// A handoff that failed is never SENT; until a take ends, the blocks of each rank that it takes from stay with the offer.
 #define FERRY_KV_EVENT_SENT 2
 
 /// All tokens of the take are in their blocks.
@@ -791,7 +795,8 @@ ferry_status ferry_kv_take_cancel(ferry_kv_cache *cache,
 /// (FERRY_ERR_LIMIT).
 #define FERRY_KV_EVENT_EXPIRED 6
 
-/// A peer is lost, and none of its transfers can touch the blocks any more.
+/// A peer is lost, or the other side ended the handoff because it lost one; `peer` says who. None of its transfers can
+/// touch the blocks any more.
 #define FERRY_KV_EVENT_PEER_LOST 7
 
 /// A block of a group. This struct never grows.
@@ -803,7 +808,7 @@ typedef struct ferry_kv_block {
 } ferry_kv_block;
 
 /// An event of an offer or a take, each of which has exactly one terminal event. Nothing touches its blocks after that.
-/// Fields that the kind doesn't set are 0. The caller sets struct_size before the call.
+/// Fields that the kind doesn't set are 0, and rank is UINT32_MAX. The caller sets struct_size before the call.
 typedef struct ferry_kv_event {
     /// In: sizeof(ferry_kv_event). Out: how many bytes were written.
     uint32_t struct_size;
@@ -827,11 +832,18 @@ typedef struct ferry_kv_event {
     const char *message;
     /// Bytes of message, without the terminating zero.
     uint64_t message_length;
+    /// In a terminal event: the peer that ended the offer or take, was lost, or failed. 0 if no peer is the cause. A peer
+    /// that ended it because of another one names that one in the message.
+    ferry_peer peer;
+    /// The rank of that peer in its instance; UINT32_MAX if there is none.
+    uint32_t rank;
+    /// Always 0.
+    uint32_t reserved;
 } ferry_kv_event;
 
 /// Initializes a ferry_kv_event: its struct_size, and zero in all other fields.
 #define FERRY_KV_EVENT_INIT \
-    { (uint32_t)sizeof(ferry_kv_event), 0, {{0}}, 0, 0, 0, NULL, 0, NULL, 0 }
+    { (uint32_t)sizeof(ferry_kv_event), 0, {{0}}, 0, 0, 0, NULL, 0, NULL, 0, 0, 0, 0 }
 
 /// Takes the next event, oldest first. Never waits. Release it with ferry_kv_event_release.
 ///

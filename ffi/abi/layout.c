@@ -388,7 +388,10 @@ FIELD(ferry_kv_event, untrusted, 40, 8)
 FIELD(ferry_kv_event, untrusted_count, 48, 8)
 FIELD(ferry_kv_event, message, 56, 8)
 FIELD(ferry_kv_event, message_length, 64, 8)
-SIZE(ferry_kv_event, 72)
+FIELD(ferry_kv_event, peer, 72, 8)
+FIELD(ferry_kv_event, rank, 80, 4)
+FIELD(ferry_kv_event, reserved, 84, 4)
+SIZE(ferry_kv_event, 88)
 
 /* ferry_kv_state */
 FIELD(ferry_kv_state, struct_size, 0, 4)

@@ -92,6 +92,7 @@ enum Words {
     },
     Cancel {
         key: MadeKey,
+        status: u8,
     },
     Ended {
         key: MadeKey,
@@ -109,6 +110,10 @@ enum Words {
         epoch: u8,
     },
     Goodbye,
+    Read {
+        key: MadeKey,
+        epoch: u8,
+    },
 }
 
 /// The key of this side's take of the id, or one with any number.
@@ -417,7 +422,9 @@ impl World {
             Words::Final { key, epoch, status: of } => {
                 Message::Final { key: self.key(key), epoch: u64::from(epoch % 4), status: status(of), why }
             }
-            Words::Cancel { key } => Message::Cancel { key: self.key(key) },
+            Words::Cancel { key, status: of } => {
+                Message::Cancel { key: self.key(key), status: status(of), why }
+            }
             Words::Ended { key, status: of } => {
                 Message::Ended { key: self.key(key), status: status(of), why }
             }
@@ -430,6 +437,7 @@ impl World {
             Words::Retracted { key, epoch } => {
                 Message::Retracted { key: self.key(key), epoch: u64::from(epoch % 4) }
             }
+            Words::Read { key, epoch } => Message::Read { key: self.key(key), epoch: u64::from(epoch % 4) },
         };
         self.hear(from, &message.encode().expect("small"));
     }
@@ -524,7 +532,7 @@ impl World {
                 assert!(open.tokens.is_some() && layers > open.layers && layers <= LAYERS);
                 open.layers = layers;
             }
-            Event::Ended { id, end, status, why, valid_tokens, untrusted } => {
+            Event::Ended { id, end, status, why, valid_tokens, untrusted, by } => {
                 let number = id.bytes()[0];
                 let open = self.open.remove(&number).expect("one terminal event");
                 assert!(
@@ -533,6 +541,10 @@ impl World {
                 );
                 let has_it = [End::Sent, End::Received].contains(&end);
                 assert!(!has_it || (status == Status::Ok && why.is_empty() && untrusted.is_empty()));
+                assert!(
+                    by.is_none_or(|by| !has_it && !why.is_empty() && by.peer != PeerId::NONE),
+                    "{by:?}: {why}"
+                );
                 assert_eq!(
                     open.tokens.is_none(),
                     end == End::Sent || (end != End::Received && open.tokens.is_none())

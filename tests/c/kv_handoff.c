@@ -226,6 +226,8 @@ static void a_cancelled_take_gives_its_blocks_back(void)
         /* The offer ends with its only taker, sealed or not. */
         event = kv_next(&producer, &id, FERRY_KV_EVENT_FAILED);
         CHECK(event.untrusted_count == 0 && event.valid_tokens == 0 && event.status != FERRY_OK);
+        CHECK(event.peer != 0 && event.rank == 0 && event.reserved == 0);
+        check_message(&event, "rank 0 of the consumer (");
         ferry_kv_event_release(&event);
         close_both();
     }
@@ -242,12 +244,13 @@ static void an_aborted_offer_ends_its_take(void)
         await_taker(&id);
         CHECK_OK(ferry_kv_offer_cancel(producer.kv, &id, NULL));
         event = kv_next(&producer, &id, FERRY_KV_EVENT_CANCELLED);
-        CHECK(event.status == FERRY_ERR_CANCELLED);
+        CHECK(event.status == FERRY_ERR_CANCELLED && event.peer == 0 && event.rank == UINT32_MAX);
         check_message(&event, "the producer aborted the offer");
         ferry_kv_event_release(&event);
         event = kv_next(&consumer, &id, FERRY_KV_EVENT_FAILED);
         CHECK(event.status == FERRY_ERR_CANCELLED && event.valid_tokens == 0);
-        check_message(&event, "the producer aborted the offer");
+        CHECK(event.peer != 0 && event.rank == 0);
+        check_message(&event, ") ended its offer: the producer aborted the offer");
         check_untrusted(&event, 0);
         ferry_kv_event_release(&event);
         CHECK_STATUS(ferry_kv_offer_cancel(producer.kv, &id, NULL), FERRY_ERR_STALE);

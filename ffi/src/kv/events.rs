@@ -4,7 +4,7 @@ use super::cache::ferry_kv_cache;
 use super::id::ferry_kv_id;
 use crate::error::ferry_error;
 use crate::guard::{call, quietly};
-use crate::handles::timeout;
+use crate::handles::{ferry_peer, timeout};
 use crate::pointers::Out;
 use crate::status::{ferry_status, FERRY_OK, FERRY_PENDING};
 use crate::versioned::{self, Versioned};
@@ -18,9 +18,12 @@ use std::ptr;
 use std::time::Duration;
 
 /// In a take with FERRY_KV_TAKE_LAYERS: the layers before `layers` are complete, and may be read. If more layers are
-/// complete before the event is taken, it tells the newest number. All other kinds are terminal.
+/// complete before the event is taken, it tells the newest number. If the take fails later, these layers stay as they
+/// are: the tokens of the take in them are right, unless its status is FERRY_ERR_STALE or FERRY_ERR_CORRUPT. All other
+/// kinds are terminal.
 pub const FERRY_KV_EVENT_LAYERS: u32 = 1;
-/// All takers have received the offer.
+/// Every rank of every taker that takes from this rank has received its whole take, from all ranks of the producer.
+/// A handoff that failed is never SENT; until a take ends, the blocks of each rank that it takes from stay with the offer.
 pub const FERRY_KV_EVENT_SENT: u32 = 2;
 /// All tokens of the take are in their blocks.
 pub const FERRY_KV_EVENT_RECEIVED: u32 = 3;
@@ -32,7 +35,8 @@ pub const FERRY_KV_EVENT_CANCELLED: u32 = 5;
 /// The offer's lease ended before all takers arrived (FERRY_ERR_TIMEOUT), or the offer was reclaimed
 /// (FERRY_ERR_LIMIT).
 pub const FERRY_KV_EVENT_EXPIRED: u32 = 6;
-/// A peer is lost, and none of its transfers can touch the blocks any more.
+/// A peer is lost, or the other side ended the handoff because it lost one; `peer` says who. None of its transfers can
+/// touch the blocks any more.
 pub const FERRY_KV_EVENT_PEER_LOST: u32 = 7;
 
 /// A block of a group. This struct never grows.
@@ -46,7 +50,7 @@ pub struct ferry_kv_block {
 }
 
 /// An event of an offer or a take, each of which has exactly one terminal event. Nothing touches its blocks after that.
-/// Fields that the kind doesn't set are 0. The caller sets struct_size before the call.
+/// Fields that the kind doesn't set are 0, and rank is UINT32_MAX. The caller sets struct_size before the call.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ferry_kv_event {
@@ -72,6 +76,13 @@ pub struct ferry_kv_event {
     pub message: *const c_char,
     /// Bytes of message, without the terminating zero.
     pub message_length: u64,
+    /// In a terminal event: the peer that ended the offer or take, was lost, or failed. 0 if no peer is the cause. A peer
+    /// that ended it because of another one names that one in the message.
+    pub peer: ferry_peer,
+    /// The rank of that peer in its instance; UINT32_MAX if there is none.
+    pub rank: u32,
+    /// Always 0.
+    pub reserved: u32,
 }
 
 // SAFETY: repr(C), begins with struct_size, integers and raw pointers, no padding (asserted from C).
@@ -198,6 +209,9 @@ impl ferry_kv_event {
         untrusted_count: 0,
         message: ptr::null(),
         message_length: 0,
+        peer: 0,
+        rank: u32::MAX,
+        reserved: 0,
     };
 
     /// Makes the event of the caller, who gets the list and the text.
@@ -207,7 +221,7 @@ impl ferry_kv_event {
             Event::Layers { id, layers } => {
                 ferry_kv_event { kind: FERRY_KV_EVENT_LAYERS, id: of(id), layers, ..ferry_kv_event::EMPTY }
             }
-            Event::Ended { id, end, status, why, valid_tokens, untrusted } => {
+            Event::Ended { id, end, status, why, valid_tokens, untrusted, by } => {
                 let (untrusted_count, message_length) = (untrusted.len() as u64, why.len() as u64);
                 ferry_kv_event {
                     kind: kind_of(end),
@@ -218,6 +232,8 @@ impl ferry_kv_event {
                     untrusted_count,
                     message: give_text(why),
                     message_length,
+                    peer: by.map_or(0, |by| by.peer.raw()),
+                    rank: by.map_or(u32::MAX, |by| by.rank),
                     ..ferry_kv_event::EMPTY
                 }
             }
@@ -246,7 +262,8 @@ fn give_text(text: String) -> *const c_char {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ferry_kv::handoff::HandoffId;
+    use engine::types::PeerId;
+    use ferry_kv::handoff::{HandoffId, Other};
 
     #[test]
     fn the_list_and_the_sentence_of_an_event_are_the_callers_until_released() {
@@ -259,9 +276,11 @@ mod tests {
             why: why.clone(),
             valid_tokens: 9,
             untrusted,
+            by: Some(Other { peer: PeerId::from_raw(77), rank: 3 }),
         };
         let mut event = ferry_kv_event::give(event);
         assert_eq!((event.kind, event.id.bytes, event.valid_tokens), (FERRY_KV_EVENT_FAILED, [7; 16], 9));
+        assert_eq!((event.peer, event.rank), (77, 3));
         assert_eq!((event.status, event.layers), (Status::Timeout as ferry_status, 0));
         // SAFETY: what the event owns until its release, which may come twice.
         unsafe {

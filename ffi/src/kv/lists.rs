@@ -21,8 +21,9 @@ pub struct ferry_kv_block_list {
     pub struct_size: u32,
     /// Must be 0.
     pub reserved: u32,
-    /// Position of the first block's first token among the tokens that the rank holds: a multiple of the group's
-    /// block_tokens. Above 0 for a window.
+    /// Position of the first block's first token among the tokens that the rank holds, a multiple of the group's
+    /// block_tokens: 0, unless earlier tokens have left a window, or a take skips them. ferry_kv_offer_extend reads it
+    /// only for a group that has no blocks.
     pub first_token: u64,
     /// Ids of the blocks; none twice.
     pub blocks: *const u32,

@@ -76,8 +76,8 @@ pub unsafe extern "C" fn ferry_kv_offer(
 }
 
 /// Adds blocks to an offer, as they are allocated. `blocks` has one element for each group of the layout; its blocks
-/// follow those that the group already has. first_token of an element counts only if the group has no blocks yet and
-/// first_token is above that of the offer: the group's list then begins at first_token.
+/// follow those that the group already has. first_token of an element is read only if the group has no blocks: the list
+/// then begins there, or at the earlier list's first_token if that is later.
 ///
 /// FERRY_ERR_INVALID: the blocks are wrong, the offer is sealed, or the id is no offer. FERRY_ERR_STALE: the offer
 /// has ended or is ending. FERRY_ERR_BUSY: a ferry_kv_offer_retract of this offer has not succeeded yet.

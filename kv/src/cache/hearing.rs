@@ -46,7 +46,11 @@ impl Shared {
     }
 
     fn hear(&self, peer: PeerId, heard: Result<Message>) {
+        let name = matches!(heard, Ok(Message::Hello { .. })).then(|| self.engine.peer_info(peer));
         let mut inner = self.lock();
+        if let Some(Ok(info)) = name {
+            inner.machine.set_name(peer, info.address);
+        }
         match heard {
             Ok(hello @ Message::Hello { .. }) if !has_plans(&inner, peer, &hello) => {
                 inner.inbox.hold(peer, hello);

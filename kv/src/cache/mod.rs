@@ -165,18 +165,21 @@ impl Cache {
     /// and for an id that is in use or has ended; LIMIT.
     pub fn take(&self, spec: TakeSpec) -> Result<()> {
         drop(self.shared.lock_open()?);
-        let here: Result<Vec<_>> = spec
+        let known: Result<Vec<_>> = spec
             .producers
             .iter()
             .enumerate()
             .map(|(at, peer)| {
                 let info = self.shared.engine.peer_info(*peer);
-                Ok((*peer, info.map_err(|error| named(error, &format!("producers[{at}]")))?.same_host))
+                Ok((*peer, info.map_err(|error| named(error, &format!("producers[{at}]")))?))
             })
             .collect();
-        let here = here?;
+        let known = known?;
         self.shared.call(|machine, now| {
-            here.into_iter().for_each(|(peer, is_here)| machine.set_here(peer, is_here));
+            for (peer, info) in known {
+                machine.set_here(peer, info.same_host);
+                machine.set_name(peer, info.address);
+            }
             machine.take(spec, now)
         })
     }

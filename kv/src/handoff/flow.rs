@@ -17,10 +17,10 @@ use crate::plan::{BlockList, Exchange, GroupBlocks, Strided};
 
 use super::id::HandoffId;
 use super::limits::{IN_FLIGHT_OF_PART_MAX, IN_FLIGHT_OF_PEER_MAX, UNSENT_MAX};
-use super::machine::Machine;
+use super::machine::{end_of, Machine};
 use super::progress::{Progress, Work};
 use super::remote::{Handoff, Owner, Post, Remote};
-use super::types::Blocks;
+use super::types::{Blocks, Other};
 
 /// Names a part: of an offer by the rank of a consumer group that takes, of a take by the rank of its producer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -166,9 +166,15 @@ impl Machine {
     }
 
     fn fail_part(&mut self, at: Address, error: &Error) {
+        let peer = match at.of {
+            Handoff::Offer(_) => self.offer_part(at).map(|part| part.peer),
+            Handoff::Take(id) => self.takes.get(&id).and_then(|take| take.peer_of(at.rank)),
+        };
+        let by = Other { peer: peer.unwrap_or(PeerId::NONE), rank: at.rank };
+        let cause = self.failed_with(at.of, by, error.status, &error.message);
         match at.of {
-            Handoff::Offer(_) => self.strike_part(at, error.status, &error.message),
-            Handoff::Take(id) => self.fail_take(id, error),
+            Handoff::Offer(_) => self.strike_part(at, cause),
+            Handoff::Take(id) => self.strike_take(id, end_of(cause.status), cause),
         }
     }
 }

@@ -10,6 +10,8 @@ pub const WAITING_MAX: usize = 16_384;
 /// Takes that ended before the offer came, and that are remembered for it: of one peer, and of all.
 pub const WAITING_ENDED_OF_PEER_MAX: usize = 1_024;
 pub const WAITING_ENDED_MAX: usize = 16_384;
+/// Takes that ended before their producer's HELLO, and of which it is told then.
+pub const DECLINED_OF_PEER_MAX: usize = 1_024;
 /// Blocks of takes that wait for their offers: of one peer, and of all.
 pub const WAITING_BLOCKS_OF_PEER_MAX: usize = BLOCKS_MAX;
 pub const WAITING_BLOCKS_MAX: usize = 4 * WAITING_BLOCKS_OF_PEER_MAX;

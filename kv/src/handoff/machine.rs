@@ -19,6 +19,7 @@ use ferry::Status;
 use crate::layout::Layout;
 use crate::plan::Strided;
 
+use super::cause::Cause;
 use super::consumer::Taking;
 use super::flow::Address;
 use super::id::HandoffId;
@@ -172,6 +173,11 @@ impl Machine {
         self.remote(peer).is_here = is_here;
     }
 
+    /// Tells a peer's address, for the sentences that name it.
+    pub fn set_name(&mut self, peer: PeerId, name: String) {
+        self.remote(peer).name = name;
+    }
+
     /// A message has reached the peer's cache, or never will: then `result` says why.
     pub fn sent(&mut self, peer: PeerId, of: Option<Owner>, result: Result<()>, now: u64) {
         self.now = self.now.max(now);
@@ -179,7 +185,7 @@ impl Machine {
         let was_full = remote.unsent >= UNSENT_MAX;
         remote.unsent = remote.unsent.saturating_sub(1);
         match of {
-            Some(Owner::Part(at)) => self.data_told(at, result),
+            Some(Owner::Part(at)) => result.err().iter().for_each(|error| self.data_untold(at, error)),
             Some(Owner::Answer) => {
                 remote.answers = remote.answers.saturating_sub(1);
                 if let Some(number) = remote.owed_pong.take() {
@@ -258,6 +264,7 @@ impl Machine {
                 remote.is_greeted &= !remote.hello.as_ref().is_some_and(is_another);
                 remote.past = remote.hello.replace(hello).or(remote.past.take());
                 self.greet(peer);
+                self.tell_declined(peer);
                 self.advance_takes(peer);
             }
             Message::Take(take) => self.taken(peer, take),
@@ -267,7 +274,7 @@ impl Machine {
                 self.count_final(peer, key, epoch, status);
                 self.read_final(peer, key, epoch, (status, &why))?
             }
-            Message::Cancel { key } => self.cancelled(peer, key),
+            Message::Cancel { key, status, why } => self.cancelled(peer, key, status, &why),
             Message::Ended { key, status, why } => self.ended(peer, key, status, &why),
             Message::Ping(number) if self.remote(peer).answers >= ANSWERS_BEFORE_PONG_MAX => {
                 self.remote(peer).owed_pong = Some(number);
@@ -276,6 +283,7 @@ impl Machine {
             Message::Pong(number) => self.ponged(peer, number),
             Message::Retract { key, epoch, from } => self.retract(peer, key, epoch, from)?,
             Message::Retracted { key, epoch } => self.retracted(peer, key, epoch)?,
+            Message::Read { key, epoch } => self.read_all(peer, key, epoch),
             Message::Goodbye => self.parted(peer),
         }
         Ok(())
@@ -334,6 +342,7 @@ impl Machine {
     /// A peer is lost, after its fence: nothing of it lands here any more.
     pub fn peer_lost(&mut self, peer: PeerId, why: &str, now: u64) {
         self.now = self.now.max(now);
+        self.remote(peer).is_lost = true;
         self.forsake(peer, Status::PeerLost, why);
         self.remotes.remove(&peer);
     }
@@ -403,7 +412,11 @@ impl Machine {
         self.close_offers();
         let takes: Vec<HandoffId> = self.takes.keys().copied().collect();
         for id in takes {
-            self.strike_take(id, End::Cancelled, Status::Closed, "the cache was closed");
+            self.strike_take(
+                id,
+                End::Cancelled,
+                Cause::own(Status::Closed, "the consumer's cache was closed"),
+            );
         }
         let is_quiet = self.is_idle() && self.remotes.values().all(|remote| remote.unsent == 0);
         if is_quiet {
@@ -480,7 +493,7 @@ impl Machine {
     /// Sends each message, but none to a lost peer.
     pub(super) fn send_to_known(&mut self, messages: Vec<(PeerId, Message)>) {
         for (peer, message) in messages {
-            if self.remotes.contains_key(&peer) {
+            if self.remotes.get(&peer).is_some_and(|remote| !remote.is_lost) {
                 self.send(peer, &message);
             }
         }
@@ -527,8 +540,9 @@ impl Machine {
         self.next
     }
 
-    /// Reports an end, once, and remembers the id. Nothing is expected of these peers for it any more.
-    pub(super) fn tell_end(&mut self, handoff: Handoff, peers: Vec<PeerId>, end: Event) {
+    /// Reports an end, once, and remembers the id, with what peers are told. Nothing is expected of these peers for it any
+    /// more.
+    pub(super) fn tell_end(&mut self, handoff: Handoff, peers: Vec<PeerId>, end: Event, told: String) {
         for peer in peers {
             if let Some(remote) = self.remotes.get_mut(&peer) {
                 remote.handoffs.remove(&handoff);
@@ -537,8 +551,8 @@ impl Machine {
         let id = handoff.id();
         self.counts.ended(&end);
         self.pending.remove(&id);
-        if let Event::Ended { end, status, why, .. } = &end {
-            let tomb = Tomb { end: *end, status: *status, why: why.clone() };
+        if let Event::Ended { end, status, .. } = &end {
+            let tomb = Tomb { end: *end, status: *status, why: told };
             self.tombs.add(id, tomb, self.now);
             let (end, status) = (*end, *status);
             self.note(id, || What::Ended(end, status));

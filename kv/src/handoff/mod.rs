@@ -11,6 +11,7 @@
 //! ```
 //! Nothing here does I/O or looks at a clock.
 
+mod cause;
 mod consumer;
 mod flow;
 mod id;
@@ -42,5 +43,5 @@ pub use regions::Regions;
 pub use remote::Hello;
 #[doc(hidden)]
 pub use remote::{Handoff, Owner};
-pub use types::{Blocks, End, Event, HandoffState, Mode, OfferSpec, TakeSpec};
+pub use types::{Blocks, End, Event, HandoffState, Mode, OfferSpec, Other, TakeSpec};
 pub use wire::{part, parts, MemoryRange};

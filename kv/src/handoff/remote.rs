@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use ferry::status::Error;
 use ferry::types::PeerId;
+use ferry::Status;
 
 use crate::layout::Layout;
 use crate::plan::Plan;
@@ -14,7 +15,7 @@ use super::flow::Address;
 use super::id::HandoffId;
 use super::progress::Work;
 use super::regions::Regions;
-use super::wire::{Joiner, MemoryRange};
+use super::wire::{self, Joiner, MemoryRange};
 
 type Planned = Result<Arc<Plan>, Error>;
 
@@ -44,6 +45,12 @@ pub struct Remote {
     pub pongs: u64,
     /// The last PING of the peer, if there was no room to answer it. One answer is for all before it.
     pub owed_pong: Option<u64>,
+    /// Its address, for people; "" if it has none.
+    pub name: String,
+    /// Takes that ended before the peer's HELLO: it is told then, so that its offers do not wait for them.
+    pub declined: Vec<(wire::Take, Status, String)>,
+    /// Its session has ended, and this entry is about to.
+    pub is_lost: bool,
     /// A fence was asked for.
     pub is_fencing: bool,
     /// A fence of the silent peer failed.

@@ -12,7 +12,7 @@
 //! | of an offer, push | this side's WRITEs | given up: WRITEs are cancelled |
 //! | of an offer, pull | the peer's READs | fenced |
 //! | of a take, over | nobody | awaited with the other parts, and given up if it does not answer at the end |
-//! | of an offer, over | nobody | given up, and told so: no retract waits for it |
+//! | of an offer, complete | nobody | given up, and told so: no retract waits for it |
 //!
 //! A peer may answer, and not end the transfers that it was asked to end: a page of its own never comes. It is fenced too.
 
@@ -88,10 +88,7 @@ impl Machine {
                 // Silence does not count before something is expected.
                 (_, Stake::Nothing) => self.remote(peer).heard(now),
                 (Patience::Fence, Stake::Theirs) => self.fence(peer),
-                (Patience::Fence, Stake::Own) => {
-                    self.tell_complete_takers(peer, SILENT);
-                    self.give_up(peer, Stake::Engine, SILENT)
-                }
+                (Patience::Fence, Stake::Own) => self.give_up(peer, Stake::Engine, SILENT),
                 (Patience::Fence, Stake::Engine) => {
                     self.give_up(peer, Stake::Engine, "the peer's engine is silent")
                 }
@@ -151,11 +148,6 @@ impl Machine {
     /// take up the takes that it was not asked for.
     pub(super) fn parted(&mut self, peer: PeerId) {
         self.waiting.remove_peer(peer);
-        for handoff in self.handoffs_with(peer) {
-            if let Handoff::Offer(id) = handoff {
-                self.takers_parted(peer, id);
-            }
-        }
         self.keep_from(peer);
         self.give_up(peer, Stake::Own, "the peer's cache was closed");
         let remote = self.remote(peer);

@@ -10,7 +10,9 @@ use super::id::HandoffId;
 /// The blocks of one group that hold a sequence, in its order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Blocks {
-    /// The rank's own token at which the list begins, a multiple of the group's `block_tokens`. Above 0 for a window.
+    /// Position of the first block's first token among the tokens that the rank holds, a multiple of the group's
+    /// `block_tokens`: 0, unless earlier tokens have left a window, or a take skips them. `offer_extend` reads it only for a
+    /// group that has no blocks.
     pub first_token: u64,
     /// Empty: the group is not needed.
     pub ids: Vec<u32>,
@@ -66,7 +68,7 @@ pub struct TakeSpec {
 /// How an offer or a take ended. Nothing touches its blocks any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// All takers have the offer.
+    /// Every rank of every taker that takes from this rank has received its take.
     Sent,
     /// All tokens of the take are in their blocks.
     Received,
@@ -79,9 +81,17 @@ pub enum End {
     PeerLost,
 }
 
+/// A rank of the other side: of an offer's taker, or of a take's producer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Other {
+    pub peer: PeerId,
+    pub rank: u32,
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// Layers before `layers`, in the order of the layout, are complete. Told to takes that asked.
+    /// Layers before `layers`, in the order of the layout, are complete. Told to takes that asked. If the take fails later,
+    /// they stay as they are, and are right unless its status is CORRUPT or STALE.
     Layers { id: HandoffId, layers: u32 },
     /// The terminal event of an offer or a take: exactly one each.
     Ended {
@@ -94,6 +104,8 @@ pub enum Event {
         valid_tokens: u64,
         /// For a take, each (group, block) that is not to be trusted.
         untrusted: Vec<(u32, u32)>,
+        /// The rank that ended it, was lost, or failed; None if no other rank is the cause.
+        by: Option<Other>,
     },
 }
 

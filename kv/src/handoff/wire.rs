@@ -6,14 +6,15 @@
 //! | 2 | TAKE | consumer | key, incarnation of the producer, group, rank, mode, skip, tokens, wanted groups, blocks (push) |
 //! | 3 | UPDATE | producer | key, epoch, ready tokens by layer as runs, blocks that were added (pull) |
 //! | 4 | DATA | producer | key, epoch, layers, tokens: the WRITE that moved them is DONE |
-//! | 5 | FINAL | consumer | key, epoch, status, sentence: it reads nothing any more |
-//! | 6 | CANCEL | consumer | key: the producer shall write nothing any more |
+//! | 5 | FINAL | consumer | key, epoch, status, sentence: the take has ended. OK: it has everything, from all ranks |
+//! | 6 | CANCEL | consumer | key, status, sentence: the producer shall write nothing any more |
 //! | 7 | ENDED | producer | key, status, sentence: it writes nothing any more, and grants nothing any more |
 //! | 8 | PING | both | number u64 |
 //! | 9 | PONG | both | number u64 of the PING that it answers |
 //! | 10 | RETRACT | producer | key, epoch that begins, token: what it told from that token on holds no more |
 //! | 11 | RETRACTED | consumer | key, epoch: it has dropped them, and reads none of them any more |
 //! | 12 | GOODBYE | both | the cache is closed: all its handoffs have ended, and nothing of them is under way |
+//! | 13 | READ | consumer | key, epoch: it has all of this rank, and reads nothing more unless tokens are taken back |
 //!
 //! A key is the handoff's id (16 bytes) and the number of the take. Lists of blocks are runs of consecutive ids; those
 //! of an UPDATE begin at the token that their `first_token` says. The lists of an epoch begin empty: RETRACT ends all
@@ -29,7 +30,7 @@ use super::limits::{BLOCKS_MAX, MESSAGE_BYTES_MAX};
 use super::progress::Work;
 use super::types::Blocks;
 
-pub const VERSION: u16 = 4;
+pub const VERSION: u16 = 5;
 
 /// A take: the handoff, and the number that the consumer drew for the take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -76,12 +77,13 @@ pub enum Message {
     Update { key: Key, epoch: u64, ready: Vec<u64>, added: Vec<Blocks> },
     Data { key: Key, epoch: u64, work: Work },
     Final { key: Key, epoch: u64, status: Status, why: String },
-    Cancel { key: Key },
+    Cancel { key: Key, status: Status, why: String },
     Ended { key: Key, status: Status, why: String },
     Ping(u64),
     Pong(u64),
     Retract { key: Key, epoch: u64, from: u64 },
     Retracted { key: Key, epoch: u64 },
+    Read { key: Key, epoch: u64 },
     Goodbye,
 }
 
@@ -120,8 +122,8 @@ impl Message {
             Message::Final { key, epoch, status, why } => {
                 out.byte(5).key(*key).u64(*epoch).u32(*status as i32 as u32).text(why);
             }
-            Message::Cancel { key } => {
-                out.byte(6).key(*key);
+            Message::Cancel { key, status, why } => {
+                out.byte(6).key(*key).u32(*status as i32 as u32).text(why);
             }
             Message::Ended { key, status, why } => {
                 out.byte(7).key(*key).u32(*status as i32 as u32).text(why);
@@ -140,6 +142,9 @@ impl Message {
             }
             Message::Goodbye => {
                 out.byte(12);
+            }
+            Message::Read { key, epoch } => {
+                out.byte(13).key(*key).u64(*epoch);
             }
         }
         Ok(out.0)
@@ -193,13 +198,14 @@ impl Message {
                 status: input.status()?,
                 why: input.text()?,
             },
-            6 => Message::Cancel { key: input.key()? },
+            6 => Message::Cancel { key: input.key()?, status: input.status()?, why: input.text()? },
             7 => Message::Ended { key: input.key()?, status: input.status()?, why: input.text()? },
             8 => Message::Ping(input.u64()?),
             9 => Message::Pong(input.u64()?),
             10 => Message::Retract { key: input.key()?, epoch: input.u64()?, from: input.u64()? },
             11 => Message::Retracted { key: input.key()?, epoch: input.u64()? },
             12 => Message::Goodbye,
+            13 => Message::Read { key: input.key()?, epoch: input.u64()? },
             kind => return Err(malformed(&format!("kind {kind} is unknown"))),
         };
         match input.0 {

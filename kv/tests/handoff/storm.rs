@@ -11,6 +11,7 @@ use std::time::Duration;
 use ferry::Status;
 use ferry_kv::handoff::{Blocks, End, Event, HandoffId, Mode, OfferSpec, TakeSpec};
 use ferry_kv::layout::{Arrangement, GroupKind, Layout};
+use ferry_kv::plan::Plan;
 
 use crate::caches::{cells, held, layouts, Cell, Shape, BLOCKS};
 use crate::metrics::check_metrics;
@@ -303,6 +304,10 @@ impl Story {
                 "{end:?} of {id} on {node}, and a transfer still touches it"
             );
             assert!(end != End::Sent || side.sealed, "an offer that is not whole is sent");
+            assert!(
+                end != End::Sent || self.is_received(at),
+                "{id} is sent of {node}, and a take has not everything"
+            );
             assert!(!self.is_calm || [End::Sent, End::Received].contains(&end), "{end:?} of {id}");
             if !side.is_producer {
                 self.check_take(at, &layout, &all);
@@ -311,6 +316,20 @@ impl Story {
             all.iter().for_each(|cell| *self.world.byte(node, cell) = scribble);
             self.sides[at].scribbled = Some(scribble);
         }
+    }
+
+    /// Whether every rank of every taker that takes from this one has received its take.
+    fn is_received(&self, at: usize) -> bool {
+        let offer = &self.sides[at];
+        let source = &self.world.nodes[offer.node].layout;
+        let takes = self.sides.iter().filter(|side| !side.is_producer && side.id == offer.id);
+        let mut of_this = takes.filter(|side| {
+            let target = &self.world.nodes[side.node].layout;
+            let plan = Plan::between(source, target).unwrap();
+            plan.targets_of(source.shard.rank()).contains(&target.shard.rank())
+        });
+        of_this
+            .all(|side| self.world.end_of(side.node, side.id).is_some_and(|(end, ..)| end == End::Received))
     }
 
     fn check_take(&mut self, at: usize, layout: &Layout, all: &[Cell]) {
@@ -322,6 +341,9 @@ impl Story {
         let (skip, tokens, node) = (side.skip, side.tokens, side.node);
         let before: Vec<(Cell, u8)> = side.before.clone();
         let versions = self.versions(at, layout);
+        // What was told stays as it is, whatever ends the take later, unless it was taken back or is harmed.
+        let told = self.world.nodes[node].layers_told.get(&self.sides[at].id).copied().unwrap_or(0);
+        let told = if [Status::Stale, Status::Corrupt].contains(&status) { 0 } else { told };
         for (nth, (cell, (_, was))) in all.iter().zip(before).enumerate() {
             let group = layout.groups[cell.group as usize];
             let first = match group.kind {
@@ -331,7 +353,7 @@ impl Story {
             let now = *self.world.byte(node, cell);
             if cell.token < skip {
                 assert_eq!(now, was, "a token that was skipped is written: {cell:?}");
-            } else if cell.token >= first && cell.token < valid {
+            } else if cell.token >= first && (cell.token < valid || cell.layer < told) {
                 let may_be =
                     versions.iter().enumerate().map(|(version, cells)| (version as u64, cells[nth].value));
                 let least = self.least_version(at, cell.token);
@@ -501,7 +523,7 @@ fn cancels_aborts_leases_and_deadlines_race() {
 fn with_faults_each_end_comes_once_and_nothing_lands_after_it() {
     let counts = stories(seeds(1_000_000, 3_000), true, false);
     println!("{counts:?}");
-    assert!(counts.sent > 4_500 && counts.received > 10_000 && counts.others > 16_000, "{counts:?}");
+    assert!(counts.sent > 4_000 && counts.received > 10_000 && counts.others > 16_000, "{counts:?}");
     assert!(counts.fenced > 5_000 && counts.retracts > 5_000, "{counts:?}");
 }
 

@@ -4,15 +4,17 @@ use std::collections::BTreeMap;
 
 use ferry::status::{Error, Result};
 use ferry::types::PeerId;
+use ferry::Status;
 
 use crate::handoff::flow::Flow;
 use crate::handoff::id::HandoffId;
+use crate::handoff::limits::DECLINED_OF_PEER_MAX;
 use crate::handoff::lists;
 use crate::handoff::machine::Machine;
 use crate::handoff::progress::Progress;
 use crate::handoff::remote::Handoff;
-use crate::handoff::types::{Blocks, Mode};
-use crate::handoff::wire::{self, Message};
+use crate::handoff::types::{Blocks, Mode, TakeSpec};
+use crate::handoff::wire::{self, Key, Message};
 
 use super::{Asked, Stage, TakePart, Taking};
 
@@ -83,7 +85,7 @@ impl Machine {
         let all = plan.sources_of(rank).iter().copied().chain(idle);
         let part = |rank: u32| {
             let peer = take.spec.producers.get(rank as usize).copied().unwrap_or(PeerId::NONE);
-            (rank, TakePart { peer, stage: Stage::Greeting, is_over: false, is_kept: false })
+            (rank, TakePart { peer, stage: Stage::Greeting, is_over: false, is_told: false, is_kept: false })
         };
         Ok(Some(all.map(part).collect()))
     }
@@ -118,17 +120,9 @@ impl Machine {
             Mode::Pull => false,
             Mode::Auto => !remote.is_here,
         };
-        let message = Message::Take(wire::Take {
-            key,
-            incarnation: hello.incarnation,
-            group: spec.group,
-            rank: own,
-            is_push,
-            skip: spec.skip_tokens,
-            tokens: spec.tokens,
-            wanted: lists::wanted(&spec.blocks),
-            blocks: if is_push { spec.blocks.clone() } else { Vec::new() },
-        });
+        let blocks = if is_push { spec.blocks.clone() } else { Vec::new() };
+        let incarnation = hello.incarnation;
+        let message = Message::Take(wire::Take { incarnation, is_push, blocks, ..asked_by(key, spec, own) });
         let blocks = vec![Blocks::default(); source.groups.len()];
         let ready = vec![0; source.layers.len()];
         part.stage = Stage::Asked(Box::new(Asked {
@@ -144,5 +138,60 @@ impl Machine {
 
         self.send(peer, &message);
         Ok(())
+    }
+
+    /// Tells the producers that were not asked yet that a take has ended. One whose HELLO has not come is told then.
+    pub(super) fn decline(&mut self, id: HandoffId) {
+        let Some(take) = self.takes.get(&id) else { return };
+        let Some((_, cause)) = &take.struck else { return };
+        let peers: Vec<PeerId> = match &take.parts {
+            None => take.spec.producers.clone(),
+            Some(parts) => {
+                let unasked = parts.values().filter(|part| part.asked().is_none());
+                unasked.map(|part| part.peer).collect()
+            }
+        };
+        let (status, why) = (cause.status, cause.told());
+        let asked = asked_by(take.key(), &take.spec, self.layout.shard.rank());
+        for peer in peers {
+            let remote = self.remote(peer);
+            if remote.is_lost {
+                continue;
+            }
+            if remote.declined.len() < DECLINED_OF_PEER_MAX {
+                remote.declined.push((asked.clone(), status, why.clone()));
+            }
+            // A cache that closes greets nobody.
+            if status != Status::Closed {
+                self.greet(peer);
+            }
+            self.tell_declined(peer);
+        }
+    }
+
+    /// A take and its end at once: the offer counts its taker as one that failed.
+    pub(in crate::handoff) fn tell_declined(&mut self, peer: PeerId) {
+        let remote = self.remote(peer);
+        let Some(incarnation) = remote.hello.as_ref().map(|hello| hello.incarnation) else { return };
+        for (take, status, why) in std::mem::take(&mut remote.declined) {
+            let key = take.key;
+            self.send(peer, &Message::Take(wire::Take { incarnation, ..take }));
+            self.send(peer, &Message::Final { key, epoch: 0, status, why });
+        }
+    }
+}
+
+/// A TAKE of a pull.
+fn asked_by(key: Key, spec: &TakeSpec, rank: u32) -> wire::Take {
+    wire::Take {
+        key,
+        incarnation: 0,
+        group: spec.group,
+        rank,
+        is_push: false,
+        skip: spec.skip_tokens,
+        tokens: spec.tokens,
+        wanted: lists::wanted(&spec.blocks),
+        blocks: Vec::new(),
     }
 }

@@ -4,13 +4,30 @@ use ferry::status::{Error, Result};
 use ferry::types::PeerId;
 use ferry::Status;
 
+use crate::handoff::cause::Cause;
 use crate::handoff::flow::Address;
 use crate::handoff::id::HandoffId;
 use crate::handoff::lists;
 use crate::handoff::machine::{end_of, Due, Machine};
 use crate::handoff::remote::Handoff;
-use crate::handoff::types::{End, Event};
-use crate::handoff::wire::Message;
+use crate::handoff::types::{End, Event, Other};
+use crate::handoff::wire::{Key, Message};
+
+use super::{Asked, TakePart};
+
+impl Asked {
+    /// The FINAL that says how the take ends.
+    fn end(&self, key: Key, status: Status, why: &str) -> Message {
+        Message::Final { key, epoch: self.epoch.unwrap_or(0), status, why: why.into() }
+    }
+}
+
+impl TakePart {
+    /// The message is the take's last word to this producer; None if that was said.
+    fn last_word(&mut self, message: Message) -> Option<(PeerId, Message)> {
+        (!std::mem::replace(&mut self.is_told, true)).then_some((self.peer, message))
+    }
+}
 
 impl Machine {
     /// Ends a take; the blocks are the caller's with its terminal event.
@@ -22,12 +39,13 @@ impl Machine {
             let what = if has_ended { "has ended" } else { "is no take" };
             return Err(Error::new(status, format!("id: {id} {what}")));
         }
-        self.strike_take(id, End::Cancelled, Status::Cancelled, "the consumer cancelled the take");
+        let cause = Cause::own(Status::Cancelled, "the consumer cancelled the take");
+        self.strike_take(id, End::Cancelled, cause);
         Ok(())
     }
 
     pub(in crate::handoff) fn fail_take(&mut self, id: HandoffId, error: &Error) {
-        self.strike_take(id, end_of(error.status), error.status, &error.message);
+        self.strike_take(id, end_of(error.status), error.into());
     }
 
     /// Ends a take that has a harmed block. None of its data is valid, even if it is ending already.
@@ -35,7 +53,7 @@ impl Machine {
         if let Some(take) = self.takes.get_mut(&id) {
             take.doubt(0);
         }
-        self.strike_take(id, End::Failed, status, why);
+        self.strike_take(id, End::Failed, Cause::own(status, why));
     }
 
     /// A peer is lost, or is not to be trusted any more: a take from it ends.
@@ -49,42 +67,65 @@ impl Machine {
     ) {
         let Some(take) = self.takes.get_mut(&id) else { return };
         let mut is_touched = take.parts.is_none();
-        for part in take.parts.iter_mut().flatten().map(|(_, part)| part).filter(|part| part.peer == peer) {
-            is_touched |= !part.is_over || part.may_be_recalled();
+        let place = take.spec.producers.iter().position(|producer| *producer == peer);
+        let mut by = Other { peer, rank: place.map_or(0, |place| place as u32) };
+        for (rank, part) in take.parts.iter_mut().flatten().filter(|(_, part)| part.peer == peer) {
+            let is_part = !part.is_over || part.may_be_recalled();
+            if is_part {
+                (by.rank, is_touched) = (*rank, true);
+            }
             if !part.is_over {
                 // Its own READs become final by themselves.
                 part.is_over = is_gone && part.asked().is_none_or(|asked| asked.is_push);
             }
         }
         if is_touched {
-            self.strike_take(id, end_of(status), status, why);
+            let cause = self.failed_with(Handoff::Take(id), by, status, why);
+            self.strike_take(id, end_of(status), cause);
             self.settle_take(id);
         }
     }
 
     pub(in crate::handoff) fn deadline_has_passed(&mut self, id: HandoffId) {
-        self.strike_take(id, End::Failed, Status::Timeout, "the deadline of the take has passed");
+        let cause = Cause::own(Status::Timeout, "the deadline of the take has passed");
+        self.strike_take(id, End::Failed, cause);
     }
 
     /// Begins the end of a take.
-    pub(in crate::handoff) fn strike_take(&mut self, id: HandoffId, end: End, status: Status, why: &str) {
+    pub(in crate::handoff) fn strike_take(&mut self, id: HandoffId, end: End, cause: Cause) {
         let Some(take) = self.takes.get_mut(&id).filter(|take| take.struck.is_none()) else { return };
-        (take.struck, take.struck_ns) = (Some((end, status, why.into())), self.now);
+        let (status, why) = (cause.status, cause.told());
+        (take.struck, take.struck_ns) = (Some((end, cause)), self.now);
+        self.decline(id);
+        let Some(take) = self.takes.get_mut(&id) else { return };
         let key = take.key();
-        let (mut reads, mut writes) = (Vec::new(), Vec::new());
-        for (rank, part) in take.parts.iter_mut().flatten().filter(|(_, part)| !part.is_over) {
-            match part.asked().map(|asked| asked.is_push) {
+        let (mut reads, mut told) = (Vec::new(), Vec::new());
+        for (rank, part) in take.parts.iter_mut().flatten() {
+            let is_over = part.is_over;
+            match part.asked() {
                 None => part.is_over = true,
-                Some(true) => writes.push(part.peer),
-                Some(false) => reads.push(*rank),
+                Some(asked) if is_over => told.extend(part.last_word(asked.end(key, status, &why))),
+                Some(asked) if asked.is_push => {
+                    let why = why.clone();
+                    told.extend(part.last_word(Message::Cancel { key, status, why }));
+                }
+                Some(_) => reads.push(*rank),
             }
         }
         for rank in reads {
             self.cancel_posts(Address::of_take(id, rank));
         }
-        for peer in writes {
-            self.send(peer, &Message::Cancel { key });
-        }
+        self.send_to_known(told);
+        self.settle_take(id);
+    }
+
+    /// Tells the producer of a part that is over how it ends, if it has not been told.
+    pub(super) fn tell_end_of_part(&mut self, id: HandoffId, rank: u32, status: Status) {
+        let Some(take) = self.takes.get_mut(&id) else { return };
+        let key = take.key();
+        let part = take.parts.as_mut().and_then(|parts| parts.get_mut(&rank));
+        let told = part.and_then(|part| part.last_word(part.asked()?.end(key, status, "")));
+        self.send_to_known(told.into_iter().collect());
         self.settle_take(id);
     }
 
@@ -93,9 +134,8 @@ impl Machine {
         let layers = self.layout.layers.len() as u32;
         let Some(take) = self.takes.get_mut(&id) else { return };
         let (key, struck) = (take.key(), take.struck.clone());
-        let (mut finals, mut last) = (Vec::new(), Vec::new());
+        let (mut finals, mut reads, mut last) = (Vec::new(), Vec::new(), Vec::new());
         for (rank, part) in take.parts.iter_mut().flatten().filter(|(_, part)| !part.is_over) {
-            let peer = part.peer;
             let Some(asked) = part.asked() else { continue };
             let is_complete = asked.flow.progress.is_complete() && !asked.flow.exchange.layers.is_empty();
             let is_over = match (asked.is_push, &struck) {
@@ -103,13 +143,12 @@ impl Machine {
                 (false, None) => is_complete && asked.is_granted,
                 (false, Some(_)) => asked.flow.in_flight == 0,
             };
-            if is_over && !asked.is_push {
-                let epoch = asked.epoch.unwrap_or(0);
-                let (status, why) = match &struck {
-                    None => (Status::Ok, String::new()),
-                    Some((_, status, why)) => (*status, why.clone()),
-                };
-                finals.push((peer, Message::Final { key, epoch, status, why }));
+            let end = struck.as_ref().map(|(_, cause)| asked.end(key, cause.status, &cause.told()));
+            if is_over && struck.is_none() && !asked.is_push {
+                reads.push((part.peer, Message::Read { key, epoch: asked.epoch.unwrap_or(0) }));
+            }
+            if let Some(end) = end.filter(|_| is_over) {
+                finals.extend(part.last_word(end));
             }
             part.is_over = is_over;
             last.extend(is_over.then_some(*rank));
@@ -122,6 +161,10 @@ impl Machine {
             None => struck.is_some(),
         };
         self.send_to_known(finals);
+        if !is_over {
+            // Of the last parts, FINAL says the same.
+            self.send_to_known(reads);
+        }
         if tells {
             self.tell_layers(id, complete);
         }
@@ -131,14 +174,20 @@ impl Machine {
     }
 
     pub(super) fn finish_take(&mut self, id: HandoffId) {
-        let Some(take) = self.takes.remove(&id) else { return };
+        let Some(mut take) = self.takes.remove(&id) else { return };
+        let key = take.key();
+        let parts = take.parts.iter_mut().flatten().map(|(_, part)| part);
+        // A take that was struck has said its last words.
+        let told = parts.filter_map(|part| part.last_word(part.asked()?.end(key, Status::Ok, ""))).collect();
+        self.send_to_known(told);
         for block in lists::beyond(&self.layout, &take.spec.blocks, take.spec.skip_tokens) {
             self.written.remove(&block);
         }
-        let received = (End::Received, Status::Ok, String::new());
         let arrived = take.valid_tokens();
         let valid_tokens = take.trusted.map_or(arrived, |trusted| trusted.min(arrived));
-        let (end, status, why) = take.struck.clone().unwrap_or(received);
+        let received = (End::Received, Cause::own(Status::Ok, ""));
+        let (end, cause) = take.struck.clone().unwrap_or(received);
+        let (told, Cause { status, why, by, .. }) = (cause.told(), cause);
         let untrusted = match end {
             End::Received => Vec::new(),
             _ => lists::beyond(&self.layout, &take.spec.blocks, valid_tokens),
@@ -148,7 +197,7 @@ impl Machine {
         }
         let mut peers = vec![self.first_producer(&take.spec)];
         peers.extend(take.parts.iter().flatten().map(|(_, part)| part.peer));
-        let event = Event::Ended { id, end, status, why, valid_tokens, untrusted };
-        self.tell_end(Handoff::Take(id), peers, event);
+        let event = Event::Ended { id, end, status, why, valid_tokens, untrusted, by };
+        self.tell_end(Handoff::Take(id), peers, event, told);
     }
 }

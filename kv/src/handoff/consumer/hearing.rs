@@ -10,12 +10,18 @@ use crate::handoff::limits::BLOCKS_MAX;
 use crate::handoff::lists;
 use crate::handoff::machine::{end_of, Machine};
 use crate::handoff::progress::Work;
-use crate::handoff::types::{Blocks, End};
+use crate::handoff::remote::Handoff;
+use crate::handoff::types::{Blocks, End, Other};
 use crate::handoff::wire::Key;
 
 use super::{Asked, TakePart, Taking};
 
 impl Asked {
+    /// Whether this side may READ for the part.
+    pub(super) fn is_read(&self) -> bool {
+        !self.is_push && !self.flow.exchange.layers.is_empty()
+    }
+
     /// Whether the producer may speak of this epoch: the one that it told last, or the first that it tells.
     pub(super) fn enter(&mut self, epoch: u64) -> bool {
         *self.epoch.get_or_insert(epoch) == epoch
@@ -73,7 +79,9 @@ impl Machine {
         let Some((rank, part)) = self.part_of(peer, key) else { return };
         let Some(asked) = part.asked_mut().filter(|asked| !asked.is_push) else { return };
         if let Err(text) = asked.grant(epoch, ready, added) {
-            return self.strike_take(key.id, End::Failed, Status::Corrupt, text);
+            let by = Other { peer, rank };
+            let cause = self.failed_with(Handoff::Take(key.id), by, Status::Corrupt, text);
+            return self.strike_take(key.id, End::Failed, cause);
         }
         self.pump_part(Address::of_take(key.id, rank));
         self.settle_take(key.id);
@@ -99,24 +107,35 @@ impl Machine {
 
     /// The producer neither writes nor grants anything for this take any more.
     pub(in crate::handoff) fn ended(&mut self, peer: PeerId, key: Key, status: Status, why: &str) {
-        let Some((_, part)) = self.part_of(peer, key) else { return };
-        let Some(asked) = part.asked_mut() else { return };
-        let has_nothing_more = status == Status::Ok && asked.flow.exchange.layers.is_empty();
-        if asked.is_push || has_nothing_more {
-            part.is_over = true;
+        let Some((rank, part)) = self.part_of(peer, key) else { return };
+        let Some(asked) = part.asked() else { return };
+        let (is_idle, is_read) = (asked.flow.exchange.layers.is_empty(), asked.is_read());
+        let was_over = part.is_over;
+        part.is_over |= !is_read;
+        if status == Status::Ok && is_idle {
+            return self.settle_take(key.id);
         }
-        if !has_nothing_more {
-            // The data that has arrived came from harmed memory.
-            let harmed = self.takes.get_mut(&key.id).filter(|_| status == Status::Corrupt);
-            if let Some(take) = harmed {
-                take.doubt(take.spec.skip_tokens);
+        // Its part of the offer is over, unless this side may read.
+        part.is_told |= !is_read;
+        if status == Status::Closed && was_over {
+            // It closes its cache, and takes nothing back: what the part has, it keeps.
+            part.is_kept = true;
+            return self.tell_end_of_part(key.id, rank, status);
+        }
+        // The data that has arrived came from harmed memory.
+        let harmed = self.takes.get_mut(&key.id).filter(|_| status == Status::Corrupt);
+        if let Some(take) = harmed {
+            take.doubt(take.spec.skip_tokens);
+        }
+        let (handoff, by) = (Handoff::Take(key.id), Other { peer, rank });
+        let cause = match status {
+            Status::Ok => {
+                let text = "it ended a take that is not complete";
+                self.failed_with(handoff, by, Status::Corrupt, text)
             }
-            let (status, why) = match status {
-                Status::Ok => (Status::Corrupt, "the producer ended a take that is not complete"),
-                status => (status, why),
-            };
-            self.strike_take(key.id, end_of(status), status, why);
-        }
+            status => self.ended_by(handoff, by, status, why),
+        };
+        self.strike_take(key.id, end_of(cause.status), cause);
         self.settle_take(key.id);
     }
 

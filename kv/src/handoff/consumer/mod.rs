@@ -8,7 +8,8 @@
 //!     │                  ├ pull, struck ──▶ READs are final ──▶ FINAL ──▶ over
 //!     └ struck ──▶ over  └ push, struck ──▶ CANCEL ──▶ ENDED, or the peer is lost ──▶ over
 //! ```
-//! The take ends when all of its parts are over. This side counts what has arrived (`Progress`) and never takes it from
+//! The take ends when all of its parts are over. Each producer has one last word of it: FINAL or CANCEL. FINAL(OK) comes
+//! when the whole take has ended. This side counts what has arrived (`Progress`) and never takes it from
 //! the other.
 
 mod asking;
@@ -24,6 +25,7 @@ use ferry::status::{Error, Result};
 use ferry::types::PeerId;
 use ferry::Status;
 
+use super::cause::Cause;
 use super::flow::{Address, Flow, Mover};
 use super::id::HandoffId;
 use super::limits::TAKES_MAX;
@@ -49,7 +51,7 @@ pub struct Taking {
     told_layers: u32,
     /// The tokens from here on are not to be trusted, although they have arrived.
     trusted: Option<u64>,
-    struck: Option<(End, Status, String)>,
+    struck: Option<(End, Cause)>,
     struck_ns: u64,
 }
 
@@ -58,6 +60,8 @@ struct TakePart {
     peer: PeerId,
     stage: Stage,
     is_over: bool,
+    /// The producer has the take's last word, or waits for none.
+    is_told: bool,
     /// The producer's cache is closed, and took nothing of this part back before.
     is_kept: bool,
 }
@@ -118,6 +122,10 @@ impl Taking {
     /// The tokens from `from` on are not valid, whatever has arrived. The caller strikes the take, unless it is struck.
     fn doubt(&mut self, from: u64) {
         self.trusted = Some(self.trusted.map_or(from, |before| before.min(from)));
+    }
+
+    pub(super) fn peer_of(&self, rank: u32) -> Option<PeerId> {
+        Some(self.parts.as_ref()?.get(&rank)?.peer)
     }
 
     fn parts(&self) -> impl Iterator<Item = (&u32, &TakePart)> {

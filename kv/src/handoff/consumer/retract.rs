@@ -11,12 +11,13 @@ use ferry::Status;
 use crate::handoff::flow::Address;
 use crate::handoff::id::HandoffId;
 use crate::handoff::machine::Machine;
-use crate::handoff::types::{Blocks, End};
+use crate::handoff::remote::Handoff;
+use crate::handoff::types::{Blocks, End, Other};
 use crate::handoff::wire::{Key, Message};
 
 use super::{Asked, Stage, Taking};
 
-const TOLD_LAYERS: &str = "the producer took back tokens of layers that were told as complete";
+const TOLD_LAYERS: &str = "it took back tokens of layers that were told as complete";
 
 impl Asked {
     /// Drops the tokens from `from` on, and all that was granted: what may be read after the answer is told anew.
@@ -57,15 +58,22 @@ impl Machine {
             Stage::Asked(asked) => Some((*rank, asked, &mut part.is_over)),
             Stage::Greeting => None,
         });
+        if let (None, Some((_, cause))) = (&asked, &struck) {
+            // The producer was told of the take and of its end at once.
+            let (status, why) = (cause.status, cause.told());
+            self.answer(peer, &Message::Final { key, epoch, status, why });
+            return Ok(());
+        }
         let in_order = asked.filter(|(_, asked, _)| asked.epoch.is_none_or(|known| known < epoch));
         let Some((rank, asked, is_over)) = in_order else {
             return Err(Error::new(Status::Corrupt, "the producer began an epoch out of order"));
         };
         asked.epoch = Some(epoch);
         asked.recall(from);
-        if let Some((_, status, why)) = struck {
+        if let Some((_, cause)) = struck {
             // A part that is not over reports its end later.
             if *is_over {
+                let (status, why) = (cause.status, cause.told());
                 self.answer(peer, &Message::Final { key, epoch, status, why });
             }
             return Ok(());
@@ -73,7 +81,9 @@ impl Machine {
         *is_over = false;
         take.asked_whole = None;
         if has_told {
-            self.strike_take(key.id, End::Failed, Status::Stale, TOLD_LAYERS);
+            let by = Other { peer, rank };
+            let cause = self.failed_with(Handoff::Take(key.id), by, Status::Stale, TOLD_LAYERS);
+            self.strike_take(key.id, End::Failed, cause);
             return Ok(());
         }
         self.cancel_posts_from(Address::of_take(key.id, rank), from);
@@ -96,8 +106,7 @@ impl Machine {
         self.answer(peer, &Message::Retracted { key, epoch });
     }
 
-    /// The answer to a retract of a take that is gone. If it was forgotten, it had everything of this
-    /// producer: another one has said FINAL or CANCEL before.
+    /// The answer to a retract of a take that is gone. If it was forgotten, the producer had FINAL or CANCEL long before.
     fn take_has_ended(&self, key: Key, epoch: u64) -> Message {
         let (status, why) = match self.tombs.get(key.id) {
             Some(tomb) => (tomb.status, tomb.why.clone()),

@@ -6,6 +6,7 @@ use std::ops::Range;
 use ferry::status::{Error, Result};
 use ferry::Status;
 
+use crate::handoff::cause::Cause;
 use crate::handoff::id::HandoffId;
 use crate::handoff::limits::{OFFERS_MAX, TAKERS_MAX};
 use crate::handoff::lists;
@@ -165,7 +166,7 @@ impl Machine {
         offer.lease_until = Some(until);
         let beyond = offer.addresses(|part| part.over.is_none() && part.take.tokens > tokens);
         for at in beyond {
-            self.strike_part(at, Status::Invalid, &too_many(id, tokens));
+            self.strike_part(at, Cause::own(Status::Invalid, too_many(id, tokens)));
         }
         self.due.insert((until, Due::Lease(id)));
         self.counts.sealed(id, now);
@@ -190,8 +191,8 @@ impl Machine {
     pub fn offer_cancel(&mut self, id: HandoffId, now: u64) -> Result<()> {
         self.now = self.now.max(now);
         self.open_offer(id)?;
-        let why = "the producer aborted the offer".into();
-        self.strike_offer(id, Struck { end: End::Cancelled, status: Status::Cancelled, why });
+        let cause = Cause::own(Status::Cancelled, "the producer aborted the offer");
+        self.strike_offer(id, Struck { end: End::Cancelled, cause });
         Ok(())
     }
 
@@ -219,8 +220,8 @@ impl Machine {
         while wants(self, free) {
             let Some((id, blocks)) = self.leases.oldest() else { break };
             free += blocks;
-            let (status, why) = (Status::Limit, format!("{why} (PRESSURE)"));
-            self.strike_offer(id, Struck { end: End::Expired, status, why });
+            let cause = Cause::own(Status::Limit, format!("{why} (PRESSURE)"));
+            self.strike_offer(id, Struck { end: End::Expired, cause });
         }
         free
     }

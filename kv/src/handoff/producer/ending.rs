@@ -3,11 +3,12 @@
 use ferry::types::PeerId;
 use ferry::Status;
 
+use crate::handoff::cause::Cause;
 use crate::handoff::flow::Address;
 use crate::handoff::id::HandoffId;
 use crate::handoff::machine::{end_of, Due, Machine};
 use crate::handoff::remote::Handoff;
-use crate::handoff::types::{End, Event};
+use crate::handoff::types::{End, Event, Other};
 use crate::handoff::wire::Message;
 
 use super::{Group, Offer, Struck};
@@ -20,18 +21,18 @@ impl Offer {
     }
 
     /// Returns how the offer ends, if nothing of it is under way any more and it has a reason to.
-    fn end(&self, rank: u32) -> Option<(End, Status, String)> {
+    fn end(&self, rank: u32) -> Option<(End, Cause)> {
         let (count, all_have_it) = self.ended_groups(rank);
         let all_over = self.parts().all(|part| part.over.is_some());
         match &self.struck {
-            Some(struck) => all_over.then(|| (struck.end, struck.status, struck.why.clone())),
+            Some(struck) => all_over.then(|| (struck.end, struck.cause.clone())),
             None if count < self.spec.takers as usize => None,
-            None if all_have_it => self.sealed.map(|_| (End::Sent, Status::Ok, String::new())),
+            None if all_have_it => self.sealed.map(|_| (End::Sent, Cause::own(Status::Ok, ""))),
             None => {
                 let refused = || self.groups.values().find_map(|group| group.refused.clone());
                 let struck = self.parts().find_map(|part| part.struck.clone()).or_else(refused);
-                let (status, why) = struck.unwrap_or((Status::Partial, "a taker failed".into()));
-                Some((end_of(status), status, why))
+                let cause = struck.unwrap_or_else(|| Cause::own(Status::Partial, "a taker failed"));
+                Some((end_of(cause.status), cause))
             }
         }
     }
@@ -56,7 +57,7 @@ impl Group {
 impl Machine {
     /// Ends an offer whose bytes are not to be trusted.
     pub(in crate::handoff) fn fail_offer(&mut self, id: HandoffId, status: Status, why: &str) {
-        self.strike_offer(id, Struck { end: End::Failed, status, why: why.into() });
+        self.strike_offer(id, Struck { end: End::Failed, cause: Cause::own(status, why) });
     }
 
     /// Ends all offers, and refuses the takes that wait for offers.
@@ -67,31 +68,32 @@ impl Machine {
         }
         let offers: Vec<HandoffId> = self.offers.keys().copied().collect();
         for id in offers {
-            self.strike_offer(id, Struck { end: End::Cancelled, status: Status::Closed, why: why.into() });
+            let cause = Cause::own(Status::Closed, why);
+            self.strike_offer(id, Struck { end: End::Cancelled, cause });
         }
     }
 
     pub(super) fn strike_offer(&mut self, id: HandoffId, struck: Struck) {
         let Some(offer) = self.offers.get_mut(&id).filter(|offer| offer.struck.is_none()) else { return };
-        let (status, why) = (struck.status, struck.why.clone());
+        let cause = struck.cause.clone();
         offer.struck = Some(struck);
         for at in offer.addresses(|_| true) {
-            self.strike_part(at, status, &why);
+            self.strike_part(at, cause.clone());
         }
         self.settle_offer(id);
     }
 
     /// Begins the end of one part.
-    pub(in crate::handoff) fn strike_part(&mut self, at: Address, status: Status, why: &str) {
+    pub(in crate::handoff) fn strike_part(&mut self, at: Address, cause: Cause) {
         let now = self.now;
         let part = self.offer_part(at).filter(|part| part.over.is_none() && part.struck.is_none());
         let Some(part) = part else { return };
-        (part.struck, part.struck_ns) = (Some((status, why.into())), now);
-        let (peer, key) = (part.peer, part.take.key);
-        if part.take.is_push {
-            self.cancel_posts(at);
+        let (peer, key, status, why) = (part.peer, part.take.key, cause.status, cause.told());
+        (part.struck, part.struck_ns) = (Some(cause), now);
+        if part.is_read() {
+            self.send_to_known(vec![(peer, Message::Ended { key, status, why })]);
         } else {
-            self.send(peer, &Message::Ended { key, status, why: why.into() });
+            self.cancel_posts(at);
         }
     }
 
@@ -105,20 +107,14 @@ impl Machine {
         is_gone: bool,
     ) {
         let Some(offer) = self.offers.get_mut(&id) else { return };
-        for at in offer.addresses(|part| is_gone && part.peer == peer && part.over.is_some()) {
-            // The part keeps what it has received; a later session of the peer knows nothing of it.
-            offer.part_mut(at).into_iter().for_each(|part| (part.recall, part.is_gone) = (None, true));
-        }
-        let all = offer.addresses(|part| part.peer == peer && part.over.is_none());
-        for at in &all {
+        for at in offer.addresses(|part| part.peer == peer && part.over.is_none()) {
+            let by = Other { peer, rank: at.rank };
+            let cause = self.failed_with(at.of, by, status, why);
             // Its READs cannot come any more; this side's own WRITEs become final by themselves.
-            if let Some(part) = offer.part_mut(*at).filter(|part| is_gone && !part.take.is_push) {
-                let (status, _) = part.struck.get_or_insert((status, why.into()));
-                part.over = Some(*status);
+            if let Some(part) = self.offer_part(at).filter(|part| is_gone && part.is_read()) {
+                part.over = Some(part.struck.get_or_insert(cause.clone()).status);
             }
-        }
-        for at in all {
-            self.strike_part(at, status, why);
+            self.strike_part(at, cause);
         }
         self.settle_offer(id);
     }
@@ -127,8 +123,8 @@ impl Machine {
     pub(in crate::handoff) fn lease_is_over(&mut self, id: HandoffId) {
         let rank = self.layout.shard.rank();
         if self.offers.get(&id).is_some_and(|offer| offer.is_awaited(rank)) {
-            let (status, why) = (Status::Timeout, "the lease of the offer is over".to_string());
-            self.strike_offer(id, Struck { end: End::Expired, status, why });
+            let cause = Cause::own(Status::Timeout, "the lease of the offer is over");
+            self.strike_offer(id, Struck { end: End::Expired, cause });
         }
     }
 
@@ -138,30 +134,27 @@ impl Machine {
         let mut told = self.tell_recalls(id);
         let Some(offer) = self.offers.get_mut(&id) else { return };
         for part in offer.groups.values_mut().flat_map(|group| group.parts.values_mut()) {
-            if part.over.is_some() || !part.take.is_push || part.flow.in_flight > 0 {
+            if part.over.is_some() || part.is_read() || part.flow.in_flight > 0 {
                 continue;
             }
-            match &part.struck {
-                Some((status, why)) => {
-                    part.over = Some(*status);
-                    let (key, status, why) = (part.take.key, *status, why.clone());
-                    told.push((part.peer, Message::Ended { key, status, why }));
-                }
-                None if part.flow.progress.is_complete() && part.untold == 0 => part.over = Some(Status::Ok),
-                None => {}
+            if let Some(cause) = &part.struck {
+                part.over = Some(cause.status);
+                let (key, status, why) = (part.take.key, cause.status, cause.told());
+                told.push((part.peer, Message::Ended { key, status, why }));
             }
         }
         offer.finish_retract(&self.layout);
         let end = offer.end(rank);
         self.send_to_known(told);
-        let Some((end, status, why)) = end else { return };
+        let Some((end, cause)) = end else { return };
+        let (told, Cause { status, why, by, .. }) = (cause.told(), cause);
         let Some(offer) = self.offers.remove(&id) else { return };
         if let Some(until) = offer.lease_until {
             self.due.remove(&(until, Due::Lease(id)));
         }
         self.leases.set(id, None);
         let peers = offer.parts().map(|part| part.peer).collect();
-        let event = Event::Ended { id, end, status, why, valid_tokens: 0, untrusted: Vec::new() };
-        self.tell_end(Handoff::Offer(id), peers, event);
+        let event = Event::Ended { id, end, status, why, valid_tokens: 0, untrusted: Vec::new(), by };
+        self.tell_end(Handoff::Offer(id), peers, event, told);
     }
 }

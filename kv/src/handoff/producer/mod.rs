@@ -4,8 +4,9 @@
 //! touches the blocks any more:
 //!
 //! ```text
-//! push:  Active ── all is written, and told ──▶ over(OK)    Active ── struck ──▶ writes are final ──▶ ENDED, over(why)
-//! pull:  Active ── FINAL(OK) ──▶ over(OK)              Active ── struck, ENDED ──▶ FINAL ──▶ over(why)
+//! both:  Active ── FINAL ──▶ over: OK if the take has everything, of all ranks of the producer
+//! push:  Active ── struck ──▶ writes are final ──▶ ENDED, over(why)
+//! pull:  Active ── struck, ENDED ──▶ FINAL ──▶ over(why)
 //! both:  the peer is lost, after its fence, and this side's writes are final ──▶ over(PEER_LOST)
 //! ```
 
@@ -26,13 +27,14 @@ use ferry::Status;
 
 use crate::plan::Plan;
 
+use super::cause::Cause;
 use super::flow::{Address, Flow, Mover};
 use super::id::HandoffId;
 use super::machine::Machine;
 use super::remote::Handoff;
 use super::silence::Stake;
-use super::types::{Blocks, End, HandoffState, OfferSpec};
-use super::wire::{self, Key, Message};
+use super::types::{Blocks, End, HandoffState, OfferSpec, Other};
+use super::wire;
 use retract::{Recall, Retract};
 
 pub use leases::Leases;
@@ -60,8 +62,7 @@ pub struct Offer {
 #[derive(Clone, Debug)]
 struct Struck {
     end: End,
-    status: Status,
-    why: String,
+    cause: Cause,
 }
 
 /// A consumer group: its ranks that took.
@@ -71,7 +72,7 @@ struct Group {
     plan: Option<Arc<Plan>>,
     parts: BTreeMap<u32, OfferPart>,
     /// Why the offer cannot serve one of its ranks.
-    refused: Option<(Status, String)>,
+    refused: Option<Cause>,
 }
 
 /// A rank of a consumer group.
@@ -81,20 +82,18 @@ pub(super) struct OfferPart {
     take: wire::Take,
     /// Moves in a push only.
     pub flow: Flow,
-    /// In a push: WRITEs that the consumer has not been told of yet.
-    untold: u32,
     /// In a pull: for this epoch the peer knows the blocks of each group up to this token of this rank, and these
     /// tokens of each layer.
     told_ends: Vec<u64>,
     told_ready: Vec<u64>,
+    /// In a pull: the consumer has all of this rank. It reads nothing more, unless tokens are taken back.
+    has_read: bool,
     /// The retract that this part has been told last, and of that what is not answered.
     epoch: u64,
     pub recall: Option<Recall>,
     /// It had begun with blocks of a window when they were freed, and nothing that it was told since may touch them.
     is_awaited: bool,
-    /// The take has ended, as it answered to a retract.
-    is_gone: bool,
-    struck: Option<(Status, String)>,
+    struck: Option<Cause>,
     struck_ns: u64,
     /// Nothing of this part touches the blocks any more.
     over: Option<Status>,
@@ -159,6 +158,15 @@ impl OfferPart {
     fn is_open(&self) -> bool {
         self.over.is_none() && self.struck.is_none() && self.recall.is_none()
     }
+
+    /// Whether the peer's READs may touch the blocks. Nobody reads of a rank that sends nothing.
+    fn is_read(&self) -> bool {
+        !self.take.is_push && !self.has_read && !self.flow.exchange.layers.is_empty()
+    }
+
+    fn other(&self) -> Other {
+        Other { peer: self.peer, rank: self.take.rank }
+    }
 }
 
 impl Group {
@@ -170,25 +178,12 @@ impl Group {
 }
 
 impl Machine {
-    /// Tells a silent peer that its complete parts are given up: a take that waits for other ranks would keep what is
-    /// taken back from now on.
-    pub(in crate::handoff) fn tell_complete_takers(&mut self, peer: PeerId, why: &str) {
-        let parts = self.offers.values().flat_map(Offer::parts);
-        let complete = parts.filter(|part| part.peer == peer && part.over.is_some() && part.is_recalled());
-        let keys: Vec<Key> = complete.map(|part| part.take.key).collect();
-        for key in keys {
-            self.send(peer, &Message::Ended { key, status: Status::PeerLost, why: why.into() });
-        }
-    }
-
-    /// Returns what this side expects of a peer in an offer. A complete part is asked whether it is there, because a
-    /// retract opens it again.
+    /// Returns what this side expects of a peer in an offer.
     pub(super) fn stake_of_offer(&self, id: HandoffId, peer: PeerId) -> Stake {
         let parts = self.offers.get(&id).into_iter().flat_map(Offer::parts).filter(|part| part.peer == peer);
         let stake = |part: &OfferPart| match part.over {
-            None if part.take.is_push => Stake::Own,
-            None => Stake::Theirs,
-            Some(_) if part.is_recalled() => Stake::Own,
+            None if part.is_read() => Stake::Theirs,
+            None => Stake::Own,
             Some(_) => Stake::Nothing,
         };
         parts.map(stake).max().unwrap_or(Stake::Nothing)
@@ -197,7 +192,7 @@ impl Machine {
     /// When the peer was first asked to end READs of an offer, which it has not said to have ended.
     pub(super) fn reads_end_since(&self, id: HandoffId, peer: PeerId) -> Option<u64> {
         let parts = self.offers.get(&id).into_iter().flat_map(Offer::parts);
-        let reads = parts.filter(|part| part.peer == peer && part.over.is_none() && !part.take.is_push);
+        let reads = parts.filter(|part| part.peer == peer && part.over.is_none() && part.is_read());
         let since = |part: &OfferPart| {
             let struck = part.struck.as_ref().map(|_| part.struck_ns);
             struck.into_iter().chain(part.recall.as_ref().map(|recall| recall.since)).min()

@@ -8,8 +8,8 @@
 //! tokens, pull:  RETRACT ──▶ (the consumer's READs of them are final) ──▶ RETRACTED ──▶ the part goes on
 //! a window:      a part that needs the blocks and has not begun with them fails; one that has is awaited
 //! ```
-//! A part that had everything is asked too, because its take may go on with other ranks. FINAL is the answer of a take
-//! that has ended.
+//! A part that had everything is asked too, until FINAL: its take may go on with other ranks. FINAL is also the answer of
+//! a take that has ended.
 
 use std::collections::BTreeMap;
 
@@ -17,6 +17,7 @@ use ferry::status::{Error, Result};
 use ferry::types::PeerId;
 use ferry::Status;
 
+use crate::handoff::cause::Cause;
 use crate::handoff::flow::Address;
 use crate::handoff::id::HandoffId;
 use crate::handoff::limits::UNSENT_MAX;
@@ -113,11 +114,7 @@ impl Offer {
             let is_in_windows = part.is_awaited && retract.windows.iter().any(in_window);
             part.struck.is_some() || part.recall.is_some() || is_in_windows
         };
-        let holds = |part: &OfferPart| match part.over {
-            None => touches(part),
-            Some(_) => part.struck.is_none() && part.recall.as_ref().is_some_and(|recall| !recall.is_told),
-        };
-        if !self.parts().any(holds) {
+        if !self.parts().any(|part| part.over.is_none() && touches(part)) {
             self.finished = retract.number;
             self.retract = None;
         }
@@ -127,11 +124,7 @@ impl Offer {
 impl OfferPart {
     /// Whether the part has to be told that tokens are taken back.
     pub(super) fn is_recalled(&self) -> bool {
-        let may_go_on = match self.over {
-            None => true,
-            Some(status) => status == Status::Ok && !self.flow.exchange.layers.is_empty() && !self.is_gone,
-        };
-        may_go_on && self.struck.is_none()
+        self.over.is_none() && self.struck.is_none() && !self.flow.exchange.layers.is_empty()
     }
 
     /// The RETRACT that can be sent now: nothing of a push is in flight, and its message is behind its last WRITE.
@@ -139,8 +132,7 @@ impl OfferPart {
         let is_quiet = !self.take.is_push || self.flow.in_flight == 0;
         let (key, epoch) = (self.take.key, self.epoch);
         let recall = self.recall.as_mut().filter(|recall| is_quiet && !recall.is_told)?;
-        // A part that was complete is open again from now on: before, nothing would answer.
-        (recall.is_told, self.over) = (true, None);
+        recall.is_told = true;
         let from = recall.from;
         self.flow.progress.resume();
         Some(Message::Retract { key, epoch, from })
@@ -171,7 +163,7 @@ impl OfferPart {
         let mut layers = self.flow.exchange.layers.iter().map(|piece| piece.source_layer);
         let is_told =
             |layer: u32| self.told_ready.get(layer as usize).is_some_and(|told| *told >= self.take.tokens);
-        (layers.all(|layer| !is_in(layout, group, layer) || is_told(layer)), false)
+        (self.has_read || layers.all(|layer| !is_in(layout, group, layer) || is_told(layer)), self.has_read)
     }
 }
 
@@ -270,7 +262,7 @@ impl Machine {
             let Some(part) = self.offer_part(at) else { continue };
             part.is_awaited = part.has_begun(&layout, group).0;
             if !part.is_awaited {
-                self.strike_part(at, Status::Stale, &no_window(group));
+                self.strike_part(at, Cause::own(Status::Stale, no_window(group)));
             }
         }
     }
@@ -293,6 +285,7 @@ impl Machine {
         };
         let since = part.recall.as_ref().map_or(self.now, |before| before.since);
         (part.epoch, part.recall) = (epoch, Some(Recall { from, is_told: false, since }));
+        part.has_read = false;
         part.flow.progress.recall(from);
         self.cancel_posts_from(at, from);
     }
@@ -317,7 +310,7 @@ impl Machine {
         let layout = self.layout.clone();
         let offer = self.offers.get_mut(&key.id).filter(|_| is_dropped);
         if let Some(group) = offer.and_then(|offer| offer.lacks_window(&layout, offer.part(at)?)) {
-            self.strike_part(at, Status::Stale, &no_window(group));
+            self.strike_part(at, Cause::own(Status::Stale, no_window(group)));
         }
         self.pump_offer(key.id);
         Ok(())
@@ -327,7 +320,7 @@ impl Machine {
     pub(super) fn tell_recalls(&mut self, id: HandoffId) -> Vec<(PeerId, Message)> {
         let Some(offer) = self.offers.get_mut(&id) else { return Vec::new() };
         let parts = offer.groups.values_mut().flat_map(|group| group.parts.values_mut());
-        let open = parts.filter(|part| part.struck.is_none());
+        let open = parts.filter(|part| part.over.is_none() && part.struck.is_none());
         let remotes = &self.remotes;
         let has_room = |peer: &PeerId| remotes.get(peer).is_some_and(|remote| remote.unsent < UNSENT_MAX);
         let open = open.filter(|part| has_room(&part.peer));

@@ -5,18 +5,16 @@ use ferry::types::PeerId;
 use ferry::Status;
 
 use crate::handoff::flow::{Address, Flow};
-use crate::handoff::id::HandoffId;
 use crate::handoff::lists;
 use crate::handoff::machine::{told, Machine};
 use crate::handoff::progress::Progress;
 use crate::handoff::remote::Handoff;
+use crate::handoff::types::Other;
 use crate::handoff::waiting::Ended;
 use crate::handoff::wire::{self, Key, Message};
 
 use super::retract::no_window;
 use super::{too_many, OfferPart};
-
-const CANCELLED: &str = "the consumer cancelled the take";
 
 impl Machine {
     /// A peer takes.
@@ -35,7 +33,10 @@ impl Machine {
         // A take that the offer cannot serve has failed, too.
         let _ = self.accept(peer, ended.take);
         if let Some(part) = self.taker_of(peer, key).filter(|part| part.over.is_none()) {
-            (part.struck, part.over) = (Some((ended.status, ended.why)), Some(ended.status));
+            part.over = Some(ended.status);
+            let by = part.other();
+            let cause = self.ended_by(Handoff::Offer(key.id), by, ended.status, &ended.why);
+            self.taker_of(peer, key).into_iter().for_each(|part| part.struck = Some(cause.clone()));
         }
         self.settle_offer(key.id);
     }
@@ -49,11 +50,13 @@ impl Machine {
             return self.waiting.add(peer, take);
         }
         let refused = self.add_part(peer, take).inspect_err(|error| {
+            let by = Other { peer, rank };
+            let cause = self.failed_with(Handoff::Offer(id), by, error.status, &error.message);
             let Some(offer) = self.offers.get_mut(&id) else { return };
             let group = offer.groups.entry(group).or_default();
             // Not for another take of a rank that is being served.
             if !group.parts.contains_key(&rank) {
-                group.refused.get_or_insert_with(|| told(error));
+                group.refused.get_or_insert(cause);
             }
         });
         self.note_lease(id);
@@ -75,7 +78,7 @@ impl Machine {
         }
         let Some(offer) = self.offers.get(&id) else { return Ok(()) };
         if let Some(struck) = &offer.struck {
-            return Err(Error::new(struck.status, struck.why.clone()));
+            return Err(Error::new(struck.cause.status, struck.cause.told()));
         }
         if !offer.spec.only.is_empty() && !offer.spec.only.contains(&peer) {
             return Err(Error::new(Status::Refused, "the offer is for other peers"));
@@ -128,16 +131,15 @@ impl Machine {
             peer,
             take,
             flow: Flow { source: self.layout.clone(), target, exchange, progress, in_flight: 0 },
-            untold: 0,
             told_ends: vec![0; self.layout.groups.len()],
             told_ready: Vec::new(),
+            has_read: false,
             epoch: offer.epoch,
             recall: None,
             is_awaited: false,
-            is_gone: false,
             struck: None,
             struck_ns: 0,
-            over: sends_nothing.then_some(Status::Ok),
+            over: None,
         };
         if let Some(group) = offer.lacks_window(&self.layout, &part) {
             return Err(Error::new(Status::Stale, no_window(group)));
@@ -164,8 +166,7 @@ impl Machine {
         parts.find(|part| part.peer == peer && part.take.key == key)
     }
 
-    /// The consumer reads nothing of this take any more. In a push it says so when a take had ended before it was told
-    /// of a retract. That it has everything does not count for an epoch that has ended.
+    /// A take has ended, and reads nothing any more. That it has everything does not count for an epoch that has ended.
     pub(in crate::handoff) fn read_final(
         &mut self,
         peer: PeerId,
@@ -177,46 +178,60 @@ impl Machine {
         if self.waiting.end(peer, key, status, why) && status == Status::Ok {
             return Err(Error::new(Status::Corrupt, "the consumer has read a take that was not granted"));
         }
-        let Some(part) = self.taker_of(peer, key).filter(|part| part.over.is_none()) else { return Ok(()) };
+        let by = self.taker_of(peer, key).filter(|part| part.over.is_none()).map(|part| part.other());
+        let Some(by) = by else { return Ok(()) };
+        let cause = self.ended_by(Handoff::Offer(key.id), by, status, why);
+        let Some(part) = self.taker_of(peer, key) else { return Ok(()) };
         if epoch > part.epoch {
             return Err(Error::new(
                 Status::Corrupt,
                 "the consumer ended a take of an epoch that has not begun",
             ));
         }
-        let answers = epoch == part.epoch && part.recall.as_ref().is_some_and(|recall| recall.is_told);
-        let is_old = status == Status::Ok && epoch < part.epoch && part.struck.is_none();
-        if !answers && (part.take.is_push || is_old) {
+        let sends_nothing = part.flow.exchange.layers.is_empty();
+        let is_before = epoch < part.epoch || part.recall.as_ref().is_some_and(|recall| !recall.is_told);
+        if status == Status::Ok && is_before && part.struck.is_none() && !sends_nothing {
             return Ok(());
         }
-        (part.recall, part.is_gone) = (None, answers);
-        if status != Status::Ok {
-            part.struck.get_or_insert((status, why.into()));
+        if part.flow.in_flight > 0 {
+            if status == Status::Ok && part.struck.is_none() {
+                return Err(Error::new(Status::Corrupt, "the consumer has received what is not written"));
+            }
+            // WRITEs are over when they are final.
+            let at = part.address();
+            self.strike_part(at, cause);
+            return Ok(());
         }
-        part.over = Some(part.struck.as_ref().map_or(Status::Ok, |(status, _)| *status));
+        part.recall = None;
+        if status != Status::Ok {
+            part.struck.get_or_insert(cause);
+        }
+        part.over = Some(part.struck.as_ref().map_or(Status::Ok, |cause| cause.status));
         self.settle_offer(key.id);
         Ok(())
     }
 
+    /// The consumer has read all of this rank, and its take goes on with others.
+    pub(in crate::handoff) fn read_all(&mut self, peer: PeerId, key: Key, epoch: u64) {
+        let part = self.taker_of(peer, key).filter(|part| part.over.is_none() && !part.take.is_push);
+        if let Some(part) = part.filter(|part| part.epoch == epoch && part.recall.is_none()) {
+            part.has_read = true;
+            self.settle_offer(key.id);
+        }
+    }
+
     /// The consumer wants nothing to be written any more. The answer always comes, and behind the last write.
-    pub(in crate::handoff) fn cancelled(&mut self, peer: PeerId, key: Key) {
-        self.waiting.end(peer, key, Status::Cancelled, CANCELLED);
+    pub(in crate::handoff) fn cancelled(&mut self, peer: PeerId, key: Key, status: Status, why: &str) {
+        let status = if status == Status::Ok { Status::Cancelled } else { status };
+        self.waiting.end(peer, key, status, why);
         let open = self.taker_of(peer, key).filter(|part| part.take.is_push && part.over.is_none());
-        match open.map(|part| part.address()) {
-            Some(at) => {
-                self.strike_part(at, Status::Cancelled, CANCELLED);
+        match open.map(|part| (part.address(), part.other())) {
+            Some((at, by)) => {
+                let cause = self.ended_by(at.of, by, status, why);
+                self.strike_part(at, cause);
                 self.settle_offer(key.id);
             }
             None => self.answer(peer, &Message::Ended { key, status: Status::Cancelled, why: String::new() }),
         }
-    }
-
-    /// The peer's cache has ended its takes. A push that it did not cancel has everything, also when the ends of the
-    /// DATA that said so come behind the GOODBYE.
-    pub(in crate::handoff) fn takers_parted(&mut self, peer: PeerId, id: HandoffId) {
-        let Some(offer) = self.offers.get_mut(&id) else { return };
-        let parts = offer.groups.values_mut().flat_map(|group| group.parts.values_mut());
-        parts.filter(|part| part.peer == peer).for_each(|part| part.untold = 0);
-        self.settle_offer(id);
     }
 }

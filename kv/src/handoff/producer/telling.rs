@@ -1,6 +1,6 @@
 //! Sends the takers what is ready: a push's data, and the news that it has landed; a pull's blocks and tokens.
 
-use ferry::status::Result;
+use ferry::status::Error;
 
 use crate::handoff::flow::Address;
 use crate::handoff::id::HandoffId;
@@ -31,7 +31,6 @@ impl Machine {
     /// it would hold up all later messages to the peer until its bytes have moved, signs of life among them.
     pub(in crate::handoff) fn tell_data(&mut self, at: Address, epoch: u64, work: Work) {
         let Some(part) = self.offer_part(at) else { return };
-        part.untold += 1;
         let (peer, key) = (part.peer, part.take.key);
         // A lost peer is not told.
         if self.remotes.contains_key(&peer) {
@@ -39,14 +38,11 @@ impl Machine {
         }
     }
 
-    /// The consumer's cache has a DATA. SENT waits for it: until then, the consumer may not know that it has everything.
-    /// If it never will have the DATA, it does not have the offer, although all bytes may be there.
-    pub(in crate::handoff) fn data_told(&mut self, at: Address, result: Result<()>) {
-        let Some(part) = self.offer_part(at) else { return };
-        match result {
-            Ok(()) => part.untold = part.untold.saturating_sub(1),
-            Err(error) => self.strike_part(at, error.status, &error.message),
-        }
+    /// The consumer's cache will never have a DATA: so it will never have the offer, although all bytes may be there.
+    pub(in crate::handoff) fn data_untold(&mut self, at: Address, error: &Error) {
+        let Some(by) = self.offer_part(at).map(|part| part.other()) else { return };
+        let cause = self.failed_with(at.of, by, error.status, &error.message);
+        self.strike_part(at, cause);
         self.settle_offer(at.of.id());
     }
 

@@ -47,7 +47,7 @@ fn takes_of_a_peer_that_wait_are_bounded_and_counted_back() {
     rig.hear(peer(2), waiting(most));
     assert_eq!(rig.told_end(peer(2)), None);
     // Room again: one is cancelled, one has its offer.
-    rig.hear(peer(1), Message::Cancel { key: Key { id: wide(0), take: 5 } });
+    rig.hear(peer(1), cancelling(Key { id: wide(0), take: 5 }));
     rig.offer_as(OfferSpec { id: wide(1), ..offer_spec(0, 1) });
     rig.sent.clear();
     for (number, status) in [(most + 1, None), (most + 2, None), (most + 3, Some(Status::Limit))] {
@@ -94,6 +94,7 @@ fn a_part_has_four_writes_in_flight_and_the_rest_follow() {
         rig.moved(Ok(()));
     }
     assert!(count > 4);
+    rig.hear(peer(1), done(key(1, 5)));
     assert_eq!(rig.end_of(1), Some((End::Sent, Status::Ok)));
 }
 
@@ -138,6 +139,7 @@ fn a_peer_has_64_transfers_in_flight_and_the_rest_follow() {
         rig.moved(Ok(()));
         assert!(rig.posts.len() <= IN_FLIGHT_OF_PEER_MAX as usize);
     }
+    (1..=50).for_each(|half| rig.hear(peer(1), done(key(2 * half, 5))));
     assert!((1..=100).all(|number| rig.end_of(number).is_some()));
 }
 
@@ -191,7 +193,7 @@ fn a_push_writes_nothing_while_its_messages_have_no_room() {
 fn answers_that_a_peer_does_not_take_are_bounded() {
     let of_nothing = |number: u64| Key { id: wide(number), take: 5 };
     let asks: [fn(Key) -> Message; 3] = [
-        |key| Message::Cancel { key },
+        cancelling,
         |key| Message::Retract { key, epoch: 1, from: 0 },
         // A take of another incarnation of this cache.
         |key| Message::Take(Take { key, incarnation: INCARNATION + 1, ..take(0, 5, false) }),

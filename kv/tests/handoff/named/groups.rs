@@ -3,7 +3,7 @@
 use ferry::status::Error;
 use ferry::Status;
 use ferry_kv::handoff::wire::Message;
-use ferry_kv::handoff::{End, Mode};
+use ferry_kv::handoff::{End, Mode, Other};
 
 use super::rig::*;
 use crate::caches::{layouts, Shape};
@@ -84,7 +84,7 @@ fn a_consumer_dies_after_one_of_two_producers_has_sent() {
             }
         }
         deliver(&mut rigs);
-        assert_eq!(ends(&rigs), [Some(End::Sent), None, Some(End::Received), None]);
+        assert_eq!(ends(&rigs), [None, None, Some(End::Received), None], "its take needs both producers");
         for producer in [0, 1] {
             rigs[producer].lost(peer(4));
         }
@@ -92,7 +92,10 @@ fn a_consumer_dies_after_one_of_two_producers_has_sent() {
             assert_eq!(ends(&rigs)[1], None, "a WRITE reads the blocks");
             moved(&mut rigs, 1, Err(Error::new(Status::PeerLost, "gone")));
         }
-        assert_eq!(ends(&rigs), [Some(End::Sent), Some(End::PeerLost), Some(End::Received), None]);
+        let lost = Some(End::PeerLost);
+        assert_eq!(ends(&rigs), [lost, lost, Some(End::Received), None]);
+        let by = Some(Other { peer: peer(4), rank: 1 });
+        assert_eq!(rigs[0].ended(1), ("rank 1 of the consumer is lost: it is gone".into(), by));
     }
 }
 
@@ -102,12 +105,12 @@ fn a_push_that_is_cancelled_before_any_token_is_answered_at_once() {
     rig.offer(1, 2);
     rig.hear(peer(1), Message::Take(take(1, 5, true)));
     rig.sent.clear();
-    rig.hear(peer(1), Message::Cancel { key: key(1, 5) });
+    rig.hear(peer(1), cancelling(key(1, 5)));
     assert_eq!(rig.told_status(peer(1)), Some(Status::Cancelled));
     rig.seal(1);
     assert!(rig.posts.is_empty());
     // Its answer is the same when it asks again.
-    rig.hear(peer(1), Message::Cancel { key: key(1, 5) });
+    rig.hear(peer(1), cancelling(key(1, 5)));
     assert_eq!(rig.told_status(peer(1)), Some(Status::Cancelled));
 }
 
@@ -117,7 +120,7 @@ fn a_cancel_of_a_pull_is_answered_and_changes_nothing() {
     rig.offer(1, 1);
     rig.hear(peer(1), Message::Take(take(1, 5, false)));
     rig.sent.clear();
-    rig.hear(peer(1), Message::Cancel { key: key(1, 5) });
+    rig.hear(peer(1), cancelling(key(1, 5)));
     assert_eq!(rig.told_status(peer(1)), Some(Status::Cancelled));
     rig.seal(1);
     assert!(matches!(rig.told(peer(1))[..], [Message::Update { .. }]));

@@ -4,6 +4,7 @@
 //! users of other handoffs met, `whole` the end of takes from several producers.
 
 mod bounds;
+mod causes;
 mod groups;
 mod hostile;
 mod metrics;

@@ -59,6 +59,7 @@ fn readies_apply_in_the_order_of_their_calls() {
     assert!(rig.posted().is_empty(), "layer 0 is not computed");
     rig.reached(7, Ok(()));
     assert_eq!(rig.posted(), [(0..3, 0..TOKENS)]);
+    rig.hear(peer(2), done(key(1, 1)));
     assert_eq!(rig.end_of(1), Some((End::Sent, Status::Ok)));
     // Nothing waits any more: the next one applies at once.
     rig.offer(2, 1);

@@ -198,5 +198,6 @@ fn a_recording_that_begins_in_the_middle_tells_what_it_saw() {
     rig.seal(1);
     rig.machine.record(9, ORIGIN).unwrap();
     rig.all_moved();
+    rig.hear(peer(2), done(key(1, 1)));
     assert_eq!(rig.recorded(0), [(0, What::Ended(End::Sent, Status::Ok))]);
 }

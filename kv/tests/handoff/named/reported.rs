@@ -163,6 +163,7 @@ fn vllm_51637_an_id_that_is_offered_twice_is_refused_and_the_first_one_lives() {
         "the first one's blocks are sent"
     );
     rig.all_moved();
+    rig.hear(peer(A), done(key(1, 5)));
     assert_eq!(rig.end_of(1), Some((End::Sent, Status::Ok)));
     assert_eq!(rig.machine.offer(again, 0).unwrap_err().status, Status::Invalid);
 }

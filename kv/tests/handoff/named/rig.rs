@@ -10,7 +10,7 @@ use ferry::Status;
 use ferry_kv::handoff::limits::UNSENT_MAX;
 use ferry_kv::handoff::wire::{Key, Message, Take};
 use ferry_kv::handoff::{
-    parts, Action, Blocks, End, Event, HandoffId, Machine, Mode, OfferSpec, PostId, TakeSpec, Work,
+    parts, Action, Blocks, End, Event, HandoffId, Machine, Mode, OfferSpec, Other, PostId, TakeSpec, Work,
 };
 use ferry_kv::layout::{GroupKind, Layout};
 use ferry_kv::plan::{Plan, Strided};
@@ -133,6 +133,10 @@ pub fn done_in(epoch: u64, key: Key) -> Message {
 
 pub fn final_with(key: Key, status: Status) -> Message {
     Message::Final { key, epoch: 0, status, why: "given up".into() }
+}
+
+pub fn cancelling(key: Key) -> Message {
+    Message::Cancel { key, status: Status::Cancelled, why: "given up".into() }
 }
 
 pub fn ended(key: Key, status: Status) -> Message {
@@ -362,6 +366,15 @@ impl Rig {
         let ends: Vec<(End, Status)> = ends.collect();
         assert!(ends.len() < 2, "one terminal event: {ends:?}");
         ends.first().copied()
+    }
+
+    /// Why a handoff has ended, and by whom.
+    pub fn ended(&self, number: u8) -> (String, Option<Other>) {
+        let ends = self.events.iter().find_map(|event| match event {
+            Event::Ended { id: of, why, by, .. } if *of == id(number) => Some((why.clone(), *by)),
+            _ => None,
+        });
+        ends.expect("has ended")
     }
 
     /// Returns the valid tokens of a take that has ended, and how many blocks are not to be trusted.

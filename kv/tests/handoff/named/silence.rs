@@ -144,6 +144,7 @@ fn a_silent_consumer_that_is_written_to_is_not_fenced_and_the_other_one_is_serve
     assert_eq!(rig.told_status(peer(A)), Some(Status::PeerLost));
     rig.seal(1);
     rig.all_moved();
+    rig.hear(peer(B), done(key(1, 5)));
     assert_eq!(rig.end_of(1), Some((End::PeerLost, Status::PeerLost)));
     assert!(rig.told(peer(B)).iter().any(|told| matches!(told, Message::Data { .. })));
 }
@@ -226,7 +227,7 @@ fn a_cache_that_closes_says_goodbye_once_to_those_that_know_it() {
     let mut rig = rig();
     rig.offer(1, 1);
     rig.holds_messages = true;
-    rig.hear(peer(A), Message::Cancel { key: key(9, 9) });
+    rig.hear(peer(A), cancelling(key(9, 9)));
     assert!(!rig.machine.close(0), "its answer is not there");
     rig.settle();
     assert!(matches!(rig.told(peer(A))[..], [Message::Ended { .. }]));
@@ -249,9 +250,7 @@ fn a_consumer_that_closed_after_it_had_everything_is_not_asked_and_not_fenced() 
         rig.holds_messages = holds_messages;
         rig.all_moved();
         rig.holds_messages = false;
-        if !is_push {
-            rig.hear(peer(A), done(key(1, 5)));
-        }
+        rig.hear(peer(A), done(key(1, 5)));
         rig.hear(peer(A), Message::Goodbye);
         rig.sent.clear();
         for _ in 0..4 {
@@ -264,6 +263,7 @@ fn a_consumer_that_closed_after_it_had_everything_is_not_asked_and_not_fenced() 
         rig.hear(peer(B), Message::Take(Take { group: 1, ..take(1, 6, true) }));
         rig.seal(1);
         rig.all_moved();
+        rig.hear(peer(B), done_in(1, key(1, 6)));
         assert_eq!(rig.end_of(1), Some((End::Sent, Status::Ok)));
     }
 }
@@ -318,6 +318,7 @@ fn a_refused_take_leaves_the_other_takers_to_the_offer() {
     rig.seal(1);
     rig.all_moved();
     assert!(rig.told(peer(B)).iter().any(|told| matches!(told, Message::Data { .. })));
+    rig.hear(peer(B), done(key(1, 5)));
     assert_eq!(rig.end_of(1), Some((End::Failed, Status::Invalid)), "with why the first one was refused");
     // Alone, the one that was served is what counts.
     rig.offer(2, 1);
@@ -325,6 +326,7 @@ fn a_refused_take_leaves_the_other_takers_to_the_offer() {
     rig.hear(peer(A), Message::Take(take(2, 7, true)));
     rig.seal(2);
     rig.all_moved();
+    rig.hear(peer(B), done(key(2, 5)));
     assert_eq!(rig.end_of(2), Some((End::Sent, Status::Ok)));
 }
 
@@ -337,5 +339,6 @@ fn who_may_not_take_ends_no_offer() {
     rig.hear(peer(B), Message::Take(take(1, 5, true)));
     rig.seal(1);
     rig.all_moved();
+    rig.hear(peer(B), done(key(1, 5)));
     assert_eq!(rig.end_of(1), Some((End::Sent, Status::Ok)));
 }

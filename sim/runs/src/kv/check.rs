@@ -2,13 +2,14 @@
 //! back; peers write to the blocks of takes alone, and not after their ends.
 
 use super::caches::{cells, held, Cell};
-use super::desk::{byte, Late, Stage, LABEL};
+use super::desk::{byte, Late, Role, Side, Stage, LABEL};
 use super::rank::Mine;
 use crate::ledger::{Ledger, LifeId};
 use ferry::notify::EventBody;
 use ferry::status::Status;
 use ferry_kv::handoff::{Blocks, End};
 use ferry_kv::layout::{GroupKind, Layout};
+use ferry_kv::plan::Plan;
 use ferry_sim_kernel::memory::Access;
 use std::ops::Range;
 
@@ -141,11 +142,35 @@ impl Ledger {
         None
     }
 
+    /// Returns a take that needs the rank of an offer which is SENT, and that has not everything.
+    fn sent_too_early(&self, sequence: usize) -> Option<String> {
+        let sides = &self.kv.sequences[sequence].sides;
+        let layout = |side: &Side| &self.kv.ranks[&side.life].layout;
+        let serves = |from: &Side, to: &Side| {
+            let plan = Plan::between(layout(from), layout(to)).expect("the plan of the seed");
+            plan.targets_of(layout(from).shard.rank()).contains(&layout(to).shard.rank())
+        };
+        let sent = (0..sides.len()).filter(|at| sides[*at].stage == Stage::Ended(End::Sent));
+        for (of, to) in sent.flat_map(|of| (0..sides.len()).map(move |to| (of, to))) {
+            let Stage::Ended(end) = sides[to].stage else { continue };
+            let is_whole = [End::Sent, End::Received].contains(&end);
+            if !is_whole && sides[to].role != Role::Producer && serves(&sides[of], &sides[to]) {
+                let [of, to] = [of, to].map(|side| self.named_side(sequence, side));
+                return Some(format!("{of} is SENT, and {to} ended {end:?}"));
+            }
+        }
+        None
+    }
+
     /// A side has ended: its blocks are its application's.
     pub fn side_ended(&mut self, mine: &Mine, end: End) {
         let of = &mut self.kv.sequences[mine.sequence];
         let life = of.sides[mine.side].life;
         of.sides[mine.side].stage = Stage::Ended(end);
+        if let Some(wrong) = self.sent_too_early(mine.sequence) {
+            self.fail(wrong);
+        }
+        let of = &mut self.kv.sequences[mine.sequence];
         let whole = |stage: Stage| matches!(stage, Stage::Ended(End::Sent | End::Received));
         self.kv.passed |= of.is_exam && of.sides.iter().all(|side| whole(side.stage));
         if let Some(rank) = self.kv.ranks.get_mut(&life) {
