@@ -178,9 +178,11 @@ impl Control {
     /// Tries the next address: this one did not answer in its share of the time.
     pub(super) fn dial_expired(&mut self, dialing: Dialing, now: Monotonic) {
         // `connect` adds the time.
-        let text = match dialing.connected {
-            true => format!("something listens at {} but did not answer ferry's handshake", dialing.remote),
-            false => format!("no answer from {}", dialing.remote),
+        let remote = dialing.remote;
+        let text = if dialing.connected {
+            format!("something listens at {remote} but did not answer ferry's handshake")
+        } else {
+            format!("no answer from {remote}")
         };
         let error = Error::new(Status::Timeout, text);
         let mut dialing = dialing;
