@@ -262,7 +262,7 @@ fn a_transport_that_is_not_there_is_named_with_the_reason() {
         assert_failure(&client, &["UNAVAILABLE", "rdma: "]);
     }
     // Either end names a missing device before it looks for the other.
-    for end in [&["write_bw", "-d", "ferry_none0"][..], &["write_bw", "-d", "ferry_none0", "127.0.0.1:1"]] {
+    for end in [&["write_bw", "-d", "ferry_none0", "127.0.0.1:1"][..], &["write_bw", "-d", "ferry_none0"]] {
         assert_failure(&support::run(end), &["-d ferry_none0: this host has no such RDMA device"]);
     }
 }
