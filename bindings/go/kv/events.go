@@ -43,9 +43,6 @@ type Event struct {
 	// Status and Message say why the offer or take has ended: OK and "", or a sentence.
 	Status  ferry.Status
 	Message string
-	// Rank and Peer say which rank of the other side ended the offer or take; -1 and the zero Peer if none did.
-	Rank int
-	Peer ferry.Peer
 	// Layers is how many layers are complete, in the order of the layout.
 	Layers uint32
 	// ValidTokens are the tokens from the beginning of a take that are complete in all layers and groups.
@@ -100,7 +97,6 @@ func (c *Cache) taken(op string) (Event, bool, error) {
 		ID:          *(*ID)(unsafe.Pointer(&from.id)),
 		Status:      ferry.Status(from.status),
 		Message:     C.GoStringN(from.message, C.int(from.message_length)),
-		Rank:        -1,
 		Layers:      uint32(from.layers),
 		ValidTokens: uint64(from.valid_tokens),
 	}
