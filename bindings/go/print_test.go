@@ -135,8 +135,8 @@ func TestWhatAProgramPrintsIsReadable(t *testing.T) {
 		{fmt.Sprint(state), "ENDED, CANCELLED"},
 		{fmt.Sprint(end), "CANCELLED CANCELLED: .*; 0 tokens valid; id " + id[:8]},
 		{fmt.Sprint(kv.Event{Kind: kv.EventLayers, Layers: 3, ID: m.id}), "LAYERS 3; id " + id[:8]},
-		{fmt.Sprint(kv.Event{Kind: kv.EventPeerLost, Status: ferry.ErrPeerLost, Message: "why", ValidTokens: 16}),
-			"PEER_LOST PEER_LOST: why; 16 tokens valid; id 00000000"},
+		{fmt.Sprint(kv.Event{Kind: kv.EventPeerLost, Status: ferry.ErrPeerLost, Rank: 1, Peer: m.peer, Message: "why", ValidTokens: 16}),
+			"PEER_LOST PEER_LOST by rank 1 \\(peer " + far + "\\): why; 16 tokens valid; id 00000000"},
 		{fmt.Sprint([]kv.Block{{Group: 1, Block: 5}}), `\[block 5 of group 1\]`},
 		{fmt.Sprint(entries[0]), "OFFERED of " + id[:8] + ` at [0-9:.]+ for 0s, layers 0 to 0, tokens 0 to 0, detail 0`},
 	} {

@@ -20,12 +20,12 @@ const (
 	// EventLayers, for a take with TakeOptions.Layers: the layers before Layers are complete, and may be read. All
 	// other kinds are terminal.
 	EventLayers    EventKind = C.FERRY_KV_EVENT_LAYERS
-	EventSent      EventKind = C.FERRY_KV_EVENT_SENT      // for an offer: all takers have it
+	EventSent      EventKind = C.FERRY_KV_EVENT_SENT      // for an offer: all takers have the whole sequence
 	EventReceived  EventKind = C.FERRY_KV_EVENT_RECEIVED  // for a take: all of its tokens are in their blocks
 	EventFailed    EventKind = C.FERRY_KV_EVENT_FAILED    // Status and Message say why
 	EventCancelled EventKind = C.FERRY_KV_EVENT_CANCELLED // by a call, a context, or because the cache was closed
 	EventExpired   EventKind = C.FERRY_KV_EVENT_EXPIRED   // for an offer: its lease was over, or it was reclaimed
-	EventPeerLost  EventKind = C.FERRY_KV_EVENT_PEER_LOST // nothing that the peer sends can land here any more
+	EventPeerLost  EventKind = C.FERRY_KV_EVENT_PEER_LOST // Peer is lost, or has lost another; nothing of it can land here
 )
 
 // A Block is a block of a group.
@@ -43,6 +43,10 @@ type Event struct {
 	// Status and Message say why the offer or take has ended: OK and "", or a sentence.
 	Status  ferry.Status
 	Message string
+	// Rank and Peer say which rank of the other side was lost, failed or ended the handoff; -1 and the zero Peer if
+	// none.
+	Rank int
+	Peer ferry.Peer
 	// Layers is how many layers are complete, in the order of the layout.
 	Layers uint32
 	// ValidTokens are the tokens from the beginning of a take that are complete in all layers and groups.
@@ -97,8 +101,12 @@ func (c *Cache) taken(op string) (Event, bool, error) {
 		ID:          *(*ID)(unsafe.Pointer(&from.id)),
 		Status:      ferry.Status(from.status),
 		Message:     C.GoStringN(from.message, C.int(from.message_length)),
+		Rank:        int(int32(from.rank)), // UINT32_MAX is none
 		Layers:      uint32(from.layers),
 		ValidTokens: uint64(from.valid_tokens),
+	}
+	if from.peer != 0 {
+		event.Peer = bridge.MakePeer(c.engine, uint64(from.peer)).(ferry.Peer)
 	}
 	for _, block := range unsafe.Slice(from.untrusted, int(from.untrusted_count)) {
 		event.Untrusted = append(event.Untrusted, Block{uint32(block.group), uint32(block.block)})

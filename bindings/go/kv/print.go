@@ -30,13 +30,16 @@ func named[T ~uint32](number T, names ...string) string {
 	return fmt.Sprint(uint32(number))
 }
 
-// String returns one line: "PEER_LOST PEER_LOST: why; 32 tokens valid; id cf8a03d1".
+// String returns one line: "PEER_LOST PEER_LOST by rank 1 (peer 127.0.0.1:7000): why; 32 tokens valid; id cf8a03d1".
 // The ID is cut as in ferry's messages, because anyone who knows the whole may take the offer.
 func (e Event) String() string {
 	if !e.Terminal() {
 		return fmt.Sprintf("%v %d; id %x", e.Kind, e.Layers, e.ID[:4])
 	}
 	text := fmt.Sprintf("%v %v", e.Kind, e.Status)
+	if e.Rank >= 0 {
+		text += fmt.Sprintf(" by rank %d (peer %v)", e.Rank, e.Peer)
+	}
 	if e.Message != "" {
 		text += ": " + e.Message
 	}

@@ -88,15 +88,16 @@ func TestTheCacheArrives(t *testing.T) {
 	}
 }
 
-func TestTheTakeEndsWhenARankDies(t *testing.T) {
+func TestTheTakeSaysWhichRankHasDied(t *testing.T) {
 	for range 10 {
-		prefill, decode, _ := three(t)
+		prefill, decode, addresses := three(t)
 		check(prefill[1].Process.Kill())
 		text, status := decode.rest(t)
 		if status == 0 { // the machine was so busy that the kill came after the last layer
 			continue
 		}
-		if status != 3 || !strings.Contains(text, "ended: PEER_LOST PEER_LOST: ") || !strings.Contains(text, "; 0 tokens valid") {
+		if status != 3 || !strings.Contains(text, "ended: PEER_LOST PEER_LOST by rank 1 (peer "+addresses[1]+"): ") ||
+			!strings.Contains(text, "; 0 tokens valid") {
 			t.Errorf("decode ended with %d: %s", status, text)
 		}
 		if text, status := prefill[0].rest(t); status != 3 {
