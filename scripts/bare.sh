@@ -49,16 +49,18 @@ make_root() {
 
 # Runs a command in the root, in namespaces that end with it, and its mounts with them.
 inside() {
-    local root=$1 passed
+    local root=$1 passed set
     shift
-    mapfile -t passed < <(env | grep -E "${PASSED%\$}=")
+    mapfile -t passed < <(env | grep -E "${PASSED%\$}=" | while IFS= read -r set; do
+        # A folder that only this machine has.
+        [ -d "${set#*=}" ] && [ ! -d "$root${set#*=}" ] || echo "$set"
+    done)
     # shellcheck disable=SC2016  # of the inner shell
     unshare --mount --pid --fork --kill-child bash -c 'root=$1; shift
         mount -t proc proc "$root/proc" && mount --rbind /sys "$root/sys" && mount --rbind /dev "$root/dev" &&
             exec chroot "$root" "$@"' - "$root" \
-        /usr/bin/env -i HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin LANG=C.UTF-8 "${passed[@]}" "${LIMITED[@]}" "$@" </dev/null
+        /usr/bin/env -i HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin LANG=C.UTF-8 "${passed[@]}" "$@" </dev/null
 }
-LIMITED=()
 
 try() {
     local release=$1 root=$2 command started

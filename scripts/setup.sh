@@ -94,6 +94,7 @@ rdma() {
     need qemu-system-x86_64 qemu-system-x86
     need cpio cpio
     need depmod kmod
+    need xz xz-utils
     need rdma iproute2
     need ibv_devinfo ibverbs-utils
     need ib_write_bw perftest
@@ -152,6 +153,7 @@ tests() {
     need g++ g++
     need pkg-config pkg-config
     need valgrind valgrind
+    need python3 python3
     need ip iproute2
     [ -z "${ETCD:-}" ] || need etcd etcd-server
     has_header gtest/gtest.h c++ || packages+=(libgtest-dev)
