@@ -208,8 +208,8 @@ ferry_status ferry_kv_layer_arrange(const ferry_kv_layout_desc *desc,
                                     ferry_error *error);
 
 /// Places a layer in a tensor: sets pairs, elements, element_bytes, address, blocks and the five strides. The caller
-/// sets name, group and stage. heads stays as it is if it is not 0; otherwise it becomes the tensor's heads times tp_size,
-/// which is right unless heads are replicated. The call reads the ranks and groups of `desc`, not its layers.
+/// sets name, group and stage. heads stays as it is if it is not 0; otherwise it becomes the tensor's heads times
+/// tp_size, which is right unless heads are replicated. The call reads the ranks and groups of `desc`, not its layers.
 ///
 /// FERRY_ERR_INVALID: order does not fit the tensor, or the tensor does not fit block_tokens or heads; the message
 /// names the dimension. ferry_kv_layout_new checks the rest of the layer.
@@ -829,7 +829,8 @@ ferry_status ferry_kv_take_cancel(ferry_kv_cache *cache,
 #define FERRY_KV_EVENT_LAYERS 1
 
 /// Every rank of every taker that takes from this rank has received its whole take, from all ranks of the producer.
-/// A handoff that failed is never SENT; until a take ends, the blocks of each rank that it takes from stay with the offer.
+/// A handoff that failed is never SENT. Until a take ends, the blocks of each rank that it takes from stay with the
+/// offer.
 #define FERRY_KV_EVENT_SENT 2
 
 /// All tokens of the take are in their blocks.
@@ -883,8 +884,8 @@ typedef struct ferry_kv_event {
     const char *message;
     /// Bytes of message, without the terminating zero.
     uint64_t message_length;
-    /// In a terminal event: the peer that ended the offer or take, was lost, or failed. 0 if no peer is the cause. A peer
-    /// that ended it because of another one names that one in the message.
+    /// In a terminal event: the peer that ended the offer or take, was lost, or failed. 0 if no peer is the cause. A
+    /// peer that ended it because of another one names that one in the message.
     ferry_peer peer;
     /// The rank of that peer in its instance; UINT32_MAX if there is none.
     uint32_t rank;
