@@ -20,10 +20,33 @@ suite() {
     cargo test "${packages[@]}" "${@:2}"
 }
 
+# ferry builds with an older Rust than its lints are for, and than mdBook needs.
+TOOLS_RUST=1.88
+has_tools() {
+    local found
+    found=$(rustc --version | cut -d' ' -f2)
+    [ "$(printf '%s\n%s\n' $TOOLS_RUST "$found" | sort -V | head -1)" = $TOOLS_RUST ] ||
+        { echo "SKIPPED: $1 Rust $TOOLS_RUST or later, and rustc is $found"; return $SKIP; }
+}
+
 format() { cargo fmt --all --check && cargo fmt --manifest-path sim/runs/Cargo.toml --check; }
+# Fails if a crate needs a newer Rust than `rust-version`. Arguments: a workspace, and cargo's about features.
+crates_are_old_enough() {
+    local host
+    host=$(rustc -vV | sed -n 's/^host: //p')
+    cargo metadata --locked --format-version 1 --filter-platform "$host" --manifest-path "$@" |
+        python3 -c 'import json, sys
+packages = json.load(sys.stdin)["packages"]
+number = lambda it: tuple(map(int, ((it["rust_version"] or "0") + ".0.0").split(".")[:2]))
+ours = next(number(it) for it in packages if it["name"] == "ferry")
+wrong = ["{name} {version} needs Rust {rust_version}".format(**it) for it in packages if number(it) > ours]
+sys.exit("\n".join(wrong) or None)'
+}
 # Checks everything, and then what is shipped, which has less: the tests' feature `internals` is off. Code that
-# only tests use is dead there.
+# only tests use is dead there. Clippy reports what Rust of `rust-version` lacks (incompatible_msrv).
 clippy() {
+    has_tools "the lints are those of" || return
+    crates_are_old_enough Cargo.toml --all-features && crates_are_old_enough sim/runs/Cargo.toml || return
     cargo clippy --workspace --all-targets -- -D warnings &&
         cargo clippy -p ferry -p ferry-ffi -p ferry-mooncake -p ferry-examples -- -D warnings &&
         cargo clippy --locked --manifest-path sim/runs/Cargo.toml --target-dir "$target/sim" --all-targets -- -D warnings
@@ -97,7 +120,10 @@ cuda() {
     fi
 }
 # Builds the references, checks that they document everything public, and checks the links of all pages.
-docs() { scripts/setup.sh docs && scripts/docs.sh "$target/docs" && python3 tests/docs.py "$target/docs"; }
+docs() {
+    has_tools "mdBook needs" || return
+    scripts/setup.sh docs && scripts/docs.sh "$target/docs" && python3 tests/docs.py "$target/docs"
+}
 c() { tests/c/run.sh; }
 cxx() { bindings/cxx/tests/run.sh; }
 mooncake_c() { bindings/mooncake/tests/run.sh; }

@@ -39,6 +39,7 @@ mod handle;
 #[doc(hidden)]
 pub mod internals;
 pub mod limits;
+mod lists;
 mod loss;
 pub mod notify;
 mod peer;

@@ -36,7 +36,7 @@ const LAYERS: &[&[&str]] = &[
     // Plain data and its rules from here on. Modules on every layer ask `route` about a path.
     &["route"],
     &["stats"],
-    &["request_map", "handle", "loss", "try_reserve"],
+    &["request_map", "handle", "lists", "loss", "try_reserve"],
     &["status"],
     &["limits", "types"],
 ];

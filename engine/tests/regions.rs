@@ -167,7 +167,7 @@ fn a_hundred_thousand_regions_come_and_go_one_by_one() {
     let b_at_a = a.connect(b.address(), Some(PATIENCE)).unwrap();
     let b_at_c = c.connect(b.address(), Some(PATIENCE)).unwrap();
     // From both ends to the middle, so that neither order is the order of addresses.
-    let place = |nth: usize| if nth.is_multiple_of(2) { nth / 2 } else { MANY - 1 - nth / 2 };
+    let place = |nth: usize| if nth % 2 == 0 { nth / 2 } else { MANY - 1 - nth / 2 };
     let specs: Vec<RegionSpec> = (0..MANY).map(|nth| crowd.spec(place(nth))).collect();
 
     let ((ids, cpu), took, longest) = probed(&c, b_at_c, || {

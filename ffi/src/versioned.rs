@@ -131,7 +131,7 @@ impl<T: Versioned> OutArray<T> {
         what: &str,
     ) -> Result<OutArray<T>, Error> {
         check_size::<T>(element_size, "element_size")?;
-        if !element_size.is_multiple_of(align_of::<T>()) {
+        if element_size % align_of::<T>() != 0 {
             return Err(Error::invalid(format!(
                 "element_size is {element_size}, not a multiple of the struct's alignment"
             )));

@@ -270,7 +270,7 @@ impl World {
         match step {
             Step::Offer { id: of, lists, takers, only, lease } => {
                 let blocks = lists.map(|list| list.blocks(of)).to_vec();
-                let only = if only.is_multiple_of(4) { vec![peer(only / 4)] } else { Vec::new() };
+                let only = if only % 4 == 0 { vec![peer(only / 4)] } else { Vec::new() };
                 let (takers, lease) = (u32::from(takers % 4), Duration::from_micros(lease.into()));
                 let is_new = self.is_own(of, &blocks);
                 let spec = OfferSpec { id: id(of), blocks, takers, only, lease };
@@ -402,7 +402,7 @@ impl World {
             }),
             Words::Update { key, epoch, ready, layers, lists } => {
                 let ready: Vec<u64> = ready.iter().map(|number| number.get()).collect();
-                let ready = if layers.is_multiple_of(8) { ready[..2].to_vec() } else { ready };
+                let ready = if layers % 8 == 0 { ready[..2].to_vec() } else { ready };
                 let added = lists.map(|list| list.blocks(key.id)).to_vec();
                 Message::Update { key: self.key(key), epoch: u64::from(epoch % 4), ready, added }
             }
@@ -440,7 +440,7 @@ impl World {
         }
         let posted = self.posts.swap_remove(usize::from(which) % self.posts.len());
         let result = match status(of / 2) {
-            _ if of.is_multiple_of(2) => Ok(()),
+            _ if of % 2 == 0 => Ok(()),
             Status::Ok => Ok(()),
             status => Err(Error::new(status, "any")),
         };

@@ -44,5 +44,5 @@ impl Arena {
 }
 
 fn words_of(bytes: &[u8]) -> impl Iterator<Item = u64> + '_ {
-    bytes.as_chunks::<WORD>().0.iter().map(|word| u64::from_ne_bytes(*word))
+    bytes.chunks_exact(WORD).map(|word| u64::from_ne_bytes(word.try_into().unwrap()))
 }

@@ -77,7 +77,7 @@ pub fn header(data: &[u8]) {
     assert!(header.meta_bytes() <= META_BYTES_MAX - HEADER_BYTES);
     let content = header.descriptors as usize * DESCRIPTOR_BYTES + header.extra_bytes as usize;
     assert!(header.meta_bytes() >= content);
-    assert!(header.payload_bytes == 0 || (HEADER_BYTES + header.meta_bytes()).is_multiple_of(64));
+    assert!(header.payload_bytes == 0 || (HEADER_BYTES + header.meta_bytes()) % 64 == 0);
     sealed(&header, &input.rest, content);
 }
 

@@ -199,7 +199,7 @@ impl RowResult {
 /// Returns the sides' order in a round. Each round begins with the next side and turns around. So every side begins
 /// equally often, none always follows the same side, and two sides alternate: a slow phase of the machine slows all.
 pub fn order(round: usize, count: usize) -> impl Iterator<Item = usize> {
-    let step = move |place| if round.is_multiple_of(2) { place } else { count - place };
+    let step = move |place| if round % 2 == 0 { place } else { count - place };
     (0..count).map(move |place| (round + step(place)) % count)
 }
 

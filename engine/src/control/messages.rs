@@ -4,6 +4,7 @@ use super::beginning::Actions;
 use super::conn::ConnState;
 use super::Control;
 use crate::command::Reply;
+use crate::lists::take_where;
 use crate::loss::{Cause, Loss};
 use crate::session::message::Message;
 use crate::status::{Error, Status};
@@ -61,7 +62,7 @@ impl Control {
             }
             Message::Pong { nonce, clock_ns } => {
                 session.peer.clock.sample(*clock_ns, clock::boottime_ns());
-                for (_, asked_ns, reply) in session.probes.extract_if(.., |(asked, _, _)| asked == nonce) {
+                for (_, asked_ns, reply) in take_where(&mut session.probes, |(asked, _, _)| asked == nonce) {
                     session.peer.stats.round_trip_ns.store(now_ns - asked_ns, Ordering::Relaxed);
                     reply.send(Ok(now_ns - asked_ns));
                 }

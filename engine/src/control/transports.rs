@@ -13,12 +13,12 @@ use crate::types::{LaneId, PeerId, SessionId, TransferId, Transport};
 use std::sync::Arc;
 
 impl Control {
-    fn service(&self, transport: Transport) -> Option<Arc<dyn TransportService>> {
+    fn service(&self, transport: Transport) -> Option<&dyn TransportService> {
         if transport == Transport::Tcp {
-            return Some(self.lanes.clone());
+            return Some(self.lanes.as_transport());
         }
         let beside = self.services.iter().find(|beside| beside.transport == transport)?;
-        beside.service.as_ref().ok().cloned()
+        Some(&**beside.service.as_ref().ok()?)
     }
 
     pub(super) fn each_service(&self) -> impl Iterator<Item = (Transport, &dyn TransportService)> {
@@ -27,8 +27,7 @@ impl Control {
 
     /// Returns every transport, TCP included.
     fn each_transport(&self) -> impl Iterator<Item = &dyn TransportService> {
-        let tcp: &dyn TransportService = &*self.lanes;
-        self.each_service().map(|(_, service)| service).chain([tcp])
+        self.each_service().map(|(_, service)| service).chain([self.lanes.as_transport()])
     }
 
     /// Closes a lane of any transport. Returns None if no transport has the lane.

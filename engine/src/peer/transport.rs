@@ -100,6 +100,7 @@ pub const LANE_TOKENS: u64 = 1 << 63;
 /// A transport whose lanes are connections to the engine's only listener, which `control` has. It dials its lanes
 /// itself; `control` polls their connections, and hands over those that greet as lanes. Called by the control loop.
 pub trait LaneService: TransportService {
+    fn as_transport(&self) -> &dyn TransportService;
     /// Adds a peer without lanes.
     fn add(&self, peer: Arc<Peer>);
     /// Requests lanes of these kinds whenever the session is up.

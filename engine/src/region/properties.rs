@@ -96,7 +96,7 @@ proptest! {
         let registry = Registry::new(Tag::from_random(77), None);
         let (mut model, mut before) = (Model::new(), Vec::new());
         for (nth, step) in steps.into_iter().enumerate() {
-            if nth.is_multiple_of(8) {
+            if nth % 8 == 0 {
                 before.push((registry.snapshot(), model.clone()));
             }
             match step {

@@ -164,7 +164,7 @@ fn a_second_unregister_does_not_shut_the_next_region_in_the_slot() {
     let mut id = register(&registry);
     for round in 0..ROUNDS {
         // With and without a look first; the call that gets OK registers again at once.
-        let timeout = if round.is_multiple_of(2) { BOUND } else { Some(Duration::from_millis(1)) };
+        let timeout = if round % 2 == 0 { BOUND } else { Some(Duration::from_millis(1)) };
         let race = || {
             both.wait();
             registry.unregister(id, timeout).map(|()| register(&registry))

@@ -15,6 +15,7 @@
 
 use crate::complete::Fence;
 use crate::limits::FENCES_WAITING_MAX;
+use crate::lists::take_where;
 use crate::session::message::Message;
 use crate::status::Status;
 use crate::types::{LaneId, Monotonic, TransferId};
@@ -260,7 +261,7 @@ impl<R: Carried> Machine<R> {
 
     /// Confirms lanes of earlier connections: the peer closed them before it said Ready.
     fn confirm_orphans(&mut self, out: &mut Vec<Action<R>>) {
-        for wait in self.fences.extract_if(.., |wait| wait.asked_ns.is_none()) {
+        for wait in take_where(&mut self.fences, |wait| wait.asked_ns.is_none()) {
             out.push(Action::Release(wait.records, Fence::Confirmed));
         }
     }
@@ -421,10 +422,8 @@ impl<R: Carried> Machine<R> {
         // Contract 4: without CONFIRMED or DEAD, a record is released only when its lease is over.
         for wait in &mut self.fences {
             let over = wait.records.iter().all(|record| record.lease_until_ns() <= now_ns);
-            let records: Vec<R> = wait
-                .records
-                .extract_if(.., |record| over || (record.is_struck() && record.lease_until_ns() <= now_ns))
-                .collect();
+            let is_over = |record: &R| over || (record.is_struck() && record.lease_until_ns() <= now_ns);
+            let records: Vec<R> = take_where(&mut wait.records, is_over).collect();
             if !records.is_empty() {
                 out.push(Action::Release(records, Fence::Lease));
             }

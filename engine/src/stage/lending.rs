@@ -7,6 +7,7 @@ use super::mapped::unproven;
 use super::service::Stage;
 use super::wire::Message;
 use crate::device::Drivers;
+use crate::lists::take_where;
 use crate::region::holder::Lender;
 use crate::region::Region;
 use crate::status::{Error, Result, Status};
@@ -79,7 +80,7 @@ impl Loans {
             !receivers.is_empty()
         });
         loans.retain(|region, loans| {
-            for loan in loans.extract_if(.., |loan| loan.peer == peer) {
+            for loan in take_where(loans, |loan| loan.peer == peer) {
                 // Done under the lock, so that a thread finds the loan in one of the two maps.
                 withdrawing.entry(*region).or_default().push(self.withdraw(loan));
             }

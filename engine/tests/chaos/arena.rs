@@ -59,14 +59,14 @@ impl Arena {
     }
 
     pub fn word(&self, at: usize) -> u64 {
-        assert!(at.is_multiple_of(8) && at < BYTES);
+        assert!(at % 8 == 0 && at < BYTES);
         // SAFETY: inside the mapping, and aligned.
         unsafe { self.base.add(at / 8).read_volatile() }
     }
 
     /// Writes the words of `seed` for the places from `place` on.
     pub fn fill(&self, at: usize, bytes: usize, seed: u64, place: usize) {
-        assert!(at.is_multiple_of(8) && bytes.is_multiple_of(8) && at + bytes <= BYTES);
+        assert!(at % 8 == 0 && bytes % 8 == 0 && at + bytes <= BYTES);
         for offset in (0..bytes).step_by(8) {
             // SAFETY: inside the mapping, and aligned.
             unsafe { self.base.add((at + offset) / 8).write_volatile(word(seed, place + offset)) }

@@ -85,7 +85,7 @@ pub fn word(seed: u64, offset: usize) -> u64 {
 }
 
 pub fn pattern(seed: u64, offset: usize, bytes: usize) -> Vec<u8> {
-    assert!(offset.is_multiple_of(8) && bytes.is_multiple_of(8));
+    assert!(offset % 8 == 0 && bytes % 8 == 0);
     (0..bytes / 8).flat_map(|i| word(seed, offset + i * 8).to_le_bytes()).collect()
 }
 

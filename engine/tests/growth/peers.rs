@@ -58,7 +58,7 @@ pub fn sessions(hub: &Hub) {
         let mut peer = Hostile::dial(&hub.address, &Who::new());
         peer.start();
         peer.ready();
-        let lane = nth.is_multiple_of(2).then(|| peer.lane(0));
+        let lane = (nth % 2 == 0).then(|| peer.lane(0));
         (peer, lane)
     };
     let all: Vec<_> = (0..hub.sessions).map(open).collect();

@@ -112,7 +112,7 @@ impl Scene {
         let mut best = 0;
         println!("{flood}: p50/p99 alone -> flooded, us (units of the flood a second)");
         for round in 0..ROUNDS {
-            let first = round.is_multiple_of(2).then(|| self.measure());
+            let first = (round % 2 == 0).then(|| self.measure());
             let (during, done) = self.flooded(flood);
             let without = first.unwrap_or_else(|| self.measure());
             let us = |ns: [f64; 2]| format!("{:.0}/{:.0}", ns[0] / 1e3, ns[1] / 1e3);

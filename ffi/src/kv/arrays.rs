@@ -34,7 +34,7 @@ pub unsafe fn read_array<T: Versioned>(
         if index == 0 {
             apart = size;
         }
-        if size != apart || !size.is_multiple_of(align_of::<T>()) {
+        if size != apart || size % align_of::<T>() != 0 {
             return Err(Error::invalid(format!(
                 "{name}.struct_size is {size}; the elements of an array have one size, a multiple of {}",
                 align_of::<T>()

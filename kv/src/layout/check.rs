@@ -80,9 +80,7 @@ impl Layout {
                 Err(Error::invalid(format!("heads is {heads}, not 1, in a Latent group")))
             }
             // The ranks that divide a head's tokens must hold the same head.
-            GroupKind::Full | GroupKind::Window { .. }
-                if !(tp_size / heads).max(1).is_multiple_of(dcp_size) =>
-            {
+            GroupKind::Full | GroupKind::Window { .. } if (tp_size / heads).max(1) % dcp_size != 0 => {
                 let words = "does not divide the replicas of each of";
                 Err(Error::invalid(format!(
                     "shard.dcp_size {dcp_size} {words} {heads} heads among {tp_size} ranks"
@@ -146,7 +144,7 @@ impl Shard {
             }
         }
         within("shard: tp_size * pp_size * pcp_size is", self.ranks(), 1..=RANKS_MAX)?;
-        if !tp_size.is_multiple_of(dcp_size) {
+        if tp_size.checked_rem(dcp_size) != Some(0) {
             return Err(Error::invalid(format!(
                 "shard.dcp_size {dcp_size} does not divide shard.tp_size {tp_size}"
             )));

@@ -66,8 +66,8 @@ fn heads(case: &Case, kind: GroupKind, random: &mut Random) -> u32 {
         _ => {}
     }
     let fits = |heads: u32, shard: &Shard| {
-        let divides = shard.tp_size <= heads || shard.tp_size.is_multiple_of(heads);
-        divides && (shard.tp_size / heads).max(1).is_multiple_of(shard.dcp_size)
+        let divides = shard.tp_size <= heads || shard.tp_size % heads == 0;
+        divides && (shard.tp_size / heads).max(1) % shard.dcp_size == 0
     };
     let all = 1..=12;
     random.pick(

@@ -60,3 +60,10 @@ pub fn random_u64() -> u64 {
     point();
     world::with(|world| world.draws.next())
 }
+
+/// Removes the items that `is_taken` names, and returns them in their order. The others keep theirs.
+pub fn take_where<T>(items: &mut Vec<T>, mut is_taken: impl FnMut(&T) -> bool) -> std::vec::Drain<'_, T> {
+    items.sort_by_key(&mut is_taken);
+    let first = items.partition_point(|item| !is_taken(item));
+    items.drain(first..)
+}

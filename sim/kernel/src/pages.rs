@@ -6,6 +6,7 @@
 
 use crate::fd::errno;
 use crate::moment;
+use crate::take_where;
 use crate::wait::{block_until, ticket, Ticket};
 use crate::world::{with, World};
 use std::io;
@@ -128,7 +129,7 @@ pub fn harm(address: u64, length: u64, page: Page) {
 pub fn mend(address: u64) {
     with(|world| {
         world.note("mend", &[address], |_| format!("the pages at {address:#x} are mended"));
-        for hole in world.holes.extract_if(.., |hole| hole.from == address).collect::<Vec<_>>() {
+        for hole in take_where(&mut world.holes, |hole| hole.from == address).collect::<Vec<_>>() {
             for ticket in hole.waiting {
                 world.wake(ticket);
             }

@@ -191,7 +191,7 @@ impl Director {
             return false;
         }
         let chosen = all[random_u64() as usize % all.len()].id;
-        let from_dialer = random_u64().is_multiple_of(2);
+        let from_dialer = random_u64() % 2 == 0;
         self.book().with(|ledger| ledger.is_altered |= fault != Fault::Reset);
         match fault {
             Fault::Flip => net::flip(chosen, from_dialer),

@@ -97,12 +97,12 @@ impl Memory {
 
 /// Fills memory so that each eight bytes say where they belong. `flip` is all zeroes or all ones.
 fn fill(into: &mut [u8], salt: u64, flip: u64) {
-    let (words, rest) = into.as_chunks_mut::<8>();
-    let behind = pattern(salt, words.len()) ^ flip;
-    for (at, word) in words.iter_mut().enumerate() {
-        *word = (pattern(salt, at) ^ flip).to_le_bytes();
+    let behind = pattern(salt, into.len() / 8) ^ flip;
+    let mut words = into.chunks_exact_mut(8);
+    for (at, word) in words.by_ref().enumerate() {
+        word.copy_from_slice(&(pattern(salt, at) ^ flip).to_le_bytes());
     }
-    rest.iter_mut().zip(behind.to_le_bytes()).for_each(|(byte, of)| *byte = of);
+    words.into_remainder().iter_mut().zip(behind.to_le_bytes()).for_each(|(byte, of)| *byte = of);
 }
 
 fn pattern(salt: u64, at: usize) -> u64 {
@@ -111,17 +111,17 @@ fn pattern(salt: u64, at: usize) -> u64 {
 
 /// Returns the place of the first byte that is not the pattern's.
 fn mismatch(bytes: &[u8], salt: u64) -> Option<usize> {
-    let (words, rest) = bytes.as_chunks::<8>();
-    let wrong = words.iter().enumerate().position(|(at, word)| *word != pattern(salt, at).to_le_bytes());
-    let behind = pattern(salt, words.len()).to_le_bytes();
-    wrong.or((*rest != behind[..rest.len()]).then_some(words.len())).map(|word| word * 8)
+    let words = bytes.chunks_exact(8);
+    let (count, rest) = (words.len(), words.remainder());
+    let wrong = words.enumerate().position(|(at, word)| *word != pattern(salt, at).to_le_bytes());
+    let behind = pattern(salt, count).to_le_bytes();
+    wrong.or((*rest != behind[..rest.len()]).then_some(count)).map(|word| word * 8)
 }
 
 /// Returns the place of the first byte that is not zero. Most memory is, so whole lines are looked at first.
 fn first_byte(bytes: &[u8]) -> Option<usize> {
-    let (lines, rest) = bytes.as_chunks::<64>();
-    let is_written = |line: &[u8; 64]| line.iter().fold(0, |all, byte| all | byte) != 0;
-    let at = lines.iter().position(is_written).map_or(bytes.len() - rest.len(), |line| line * 64);
+    let is_written = |line: &[u8]| line.iter().fold(0, |all, byte| all | byte) != 0;
+    let at = bytes.chunks_exact(64).position(is_written).unwrap_or(bytes.len() / 64) * 64;
     bytes[at..].iter().position(|byte| *byte != 0).map(|byte| at + byte)
 }
 

@@ -104,7 +104,7 @@ impl Director {
 
     /// Returns the slot of an end of a transfer of one host that has not ended, most often that of its target.
     fn end_of_a_copy(&self) -> Option<(usize, CopyEnd)> {
-        let (which, is_target) = (random_u64() as usize, !random_u64().is_multiple_of(3));
+        let (which, is_target) = (random_u64() as usize, random_u64() % 3 != 0);
         let plan = &self.world.plan;
         self.world.book.with(|ledger| {
             let slots = |wish: &crate::ledger::Wish| [wish.from, wish.to].map(|life| ledger.lives[life].slot);
@@ -133,7 +133,7 @@ impl Director {
         let Some(life) = self.live(slot) else { return false };
         let (which, place, pages) = (random_u64() as usize, random_u64(), 1 + random_u64() % 4);
         // As of a file that is cut to nothing.
-        let is_whole = page == Page::Missing && !random_u64().is_multiple_of(3);
+        let is_whole = page == Page::Missing && random_u64() % 3 != 0;
         let harmed = self.world.book.with(|ledger| {
             let all = ledger.lives[life].memories.iter().copied();
             let all: Vec<MemoryId> = all.filter(|id| ledger.memories[*id].device.is_none()).collect();

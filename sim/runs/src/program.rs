@@ -179,8 +179,7 @@ impl Program {
             (memory.address, memory.bytes, memory.access, memory.device)
         });
         // The program says where some memory is; for other memory, ferry finds out.
-        let stated =
-            device.filter(|_| id.is_multiple_of(2)).map(|device| Location { kind: MemoryKind::Cuda, device });
+        let stated = device.filter(|_| id % 2 == 0).map(|device| Location { kind: MemoryKind::Cuda, device });
         let options = RegionOptions { access: Access(access), location: stated, ..RegionOptions::default() };
         // SAFETY: memory of the arena, which stays until the run is over; nobody holds references to it across a point.
         let region = unsafe { self.engine.register(address as *mut u8, bytes as usize, &options) };
@@ -230,7 +229,7 @@ impl Program {
             true => self.call_back_on(events, is_slow, draw),
             false if is_slow => {}
             // The programs of every other life sleep until there are events.
-            false if self.life.is_multiple_of(2) => {
+            false if self.life % 2 == 0 => {
                 self.await_events(events, Duration::from_micros(self.plan.drain_us));
                 return false;
             }

@@ -105,7 +105,7 @@ fn throughput(workload: Workload) -> Row {
 fn merged(workload: &Workload) -> Workload {
     let bytes = workload.transfer_bytes();
     let block_bytes = bytes.min(SLICE_BYTES);
-    if workload.layout == Layout::Contiguous && bytes.is_multiple_of(block_bytes) {
+    if workload.layout == Layout::Contiguous && bytes % block_bytes == 0 {
         Workload { block_bytes, blocks: bytes / block_bytes, ..*workload }
     } else {
         *workload

@@ -119,7 +119,7 @@ fn look(memory: &Registered, offset: usize, width: usize) -> u64 {
     let end = offset.checked_add(width);
     assert!(end.is_some_and(|end| end <= area.bytes), "within the memory");
     let address = (area.address as usize + offset) as *mut u8;
-    assert!((address as usize).is_multiple_of(width), "aligned to its width");
+    assert!((address as usize) % width == 0, "aligned to its width");
     // A device, the kernel, another process, or ferry's lane thread on their behalf writes here, outside the
     // language's memory model. The best protection is an atomic: one load of the machine, neither torn nor cached nor
     // moved before the poll that precedes it; Acquire keeps later reads behind it.
@@ -233,8 +233,8 @@ mod tests {
             let terms = terms(bytes, 1, 3);
             for slot in 0..3 {
                 let end = terms.offset(slot) + bytes;
-                assert!(end.is_multiple_of(SLOT_ALIGN) && end <= PingPong::memory_bytes(bytes));
-                assert!(terms.mark_offset(slot).is_multiple_of(mark_bytes(bytes)), "{bytes}");
+                assert!(end % SLOT_ALIGN == 0 && end <= PingPong::memory_bytes(bytes));
+                assert!(terms.mark_offset(slot) % mark_bytes(bytes) == 0, "{bytes}");
                 assert!(slot == 0 || terms.offset(slot) >= terms.offset(slot - 1) + bytes);
             }
         }

@@ -94,6 +94,7 @@ impl RepeatedDials {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::lists::take_where;
     use crate::status::Status;
     use crate::types::{EngineId, PeerId};
     use proptest::prelude::*;
@@ -134,11 +135,11 @@ mod tests {
                         list.push((PeerId::from_raw(last), at, awaited));
                     }
                     1 => {
-                        gone.extend(list.extract_if(.., |it| it.1 <= at).map(|it| it.0));
+                        gone.extend(take_where(&mut list, |it| it.1 <= at).map(|it| it.0));
                         prop_assert_eq!(peers(dials.take_due(at)), gone);
                     }
                     _ => {
-                        gone.extend(list.extract_if(.., |it| it.2 == Some(engine)).map(|it| it.0));
+                        gone.extend(take_where(&mut list, |it| it.2 == Some(engine)).map(|it| it.0));
                         prop_assert_eq!(peers(dials.take_awaiting((EngineId([0; 16]), engine))), gone);
                     }
                 }

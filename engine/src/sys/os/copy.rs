@@ -209,9 +209,9 @@ mod x86 {
         const ROUND_BYTES: usize = REGISTERS * 32;
         let whole = bytes / ROUND_BYTES * ROUND_BYTES;
         for offset in (0..whole).step_by(ROUND_BYTES) {
-            let mut values = [_mm256_setzero_si256(); REGISTERS];
             // SAFETY: within `whole`, so within the ranges; a line's start is aligned for the stores.
             unsafe {
+                let mut values = [_mm256_setzero_si256(); REGISTERS];
                 for (index, value) in values.iter_mut().enumerate() {
                     *value = _mm256_loadu_si256(from.add(offset + index * 32).cast());
                 }

@@ -123,6 +123,7 @@ mod tests {
     use std::fs::File;
     use std::io::{Read, Write};
     use std::os::fd::AsFd;
+    use std::os::unix::net::UnixStream;
 
     fn pair() -> (OwnedFd, OwnedFd) {
         let (a, b) =
@@ -134,7 +135,7 @@ mod tests {
     #[test]
     fn packets_keep_their_bounds_and_their_descriptors() {
         let (a, b) = pair();
-        let (mut reader, writer) = std::io::pipe().unwrap();
+        let (mut reader, writer) = UnixStream::pair().unwrap();
         send(a.as_fd(), b"one", &[writer.as_fd()]).unwrap();
         send(a.as_fd(), b"three", &[]).unwrap();
         drop(writer);

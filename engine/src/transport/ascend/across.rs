@@ -9,6 +9,7 @@
 
 use super::driver::physical_device;
 use crate::device::{Attachment, Batch, Direction, Exposed, Piece, Queue};
+use crate::lists::take_where;
 use crate::status::{reason, Error, Result, Status};
 use crate::sys::acl::{self, Client, Context, DeviceMemory, Hixl, Moving, Runtime, Server};
 use crate::sys::clock;
@@ -161,7 +162,7 @@ impl Exposures {
     }
 
     pub fn conceal(&mut self, address: u64) {
-        self.ending.extend(self.servers.extract_if(.., |server| server.address() == address));
+        self.ending.extend(take_where(&mut self.servers, |server| server.address() == address));
         self.tidy();
     }
 

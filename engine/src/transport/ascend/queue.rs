@@ -270,7 +270,7 @@ impl Queue for AscendQueue {
                 return Err(lost.clone());
             }
             self.polls += 1;
-            if self.polls.is_multiple_of(POLLS_PER_QUERY) {
+            if self.polls % POLLS_PER_QUERY == 0 {
                 done = self.ask(batch.0)?;
             }
         }

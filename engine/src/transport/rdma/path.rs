@@ -272,7 +272,7 @@ impl Path for RdmaPath {
             }
             // Reading the clock may cost more than polling a completion queue.
             rounds = rounds.wrapping_add(1);
-            if rounds.is_multiple_of(CLOCK_ROUNDS) {
+            if rounds % CLOCK_ROUNDS == 0 {
                 let now_ns = clock::monotonic_ns();
                 spin_end_ns = if spin_end_ns == Monotonic::ZERO {
                     now_ns.saturating_add(self.spin_ns)

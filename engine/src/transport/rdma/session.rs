@@ -17,6 +17,7 @@ use super::topology::pair;
 use super::wire::{DeviceOffer, Message, Side};
 use super::Usable;
 use crate::limits::{RDMA_ENDPOINTS_MAX, RDMA_MESSAGES_MAX, RDMA_REVOKES_MAX};
+use crate::lists::take_where;
 use crate::peer::SessionInfo;
 use crate::sys::clock;
 use crate::sys::map::HashMap;
@@ -354,7 +355,7 @@ impl Session {
 
     /// Removes the regions that the peer was asked for, and returns them. The peer may still hold keys of any others.
     pub fn let_go(&mut self, regions: &[RegionId]) -> Vec<RegionId> {
-        let answered = self.asked.extract_if(.., |(_, region)| regions.contains(region));
+        let answered = take_where(&mut self.asked, |(_, region)| regions.contains(region));
         answered.map(|(_, region)| region).collect()
     }
 

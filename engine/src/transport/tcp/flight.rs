@@ -8,6 +8,7 @@
 //! ```
 //! Pure; `tx` and `incoming` call it under the lane's lock.
 
+use crate::lists::take_where;
 use crate::peer::{Posted, What};
 use crate::transport::tcp::wire::{Fault, Malformed};
 use crate::types::{Monotonic, Op, TransferId};
@@ -146,7 +147,7 @@ impl Flight {
         if self.own.is_empty() {
             return Vec::new();
         }
-        self.own.extract_if(.., |fault| fault.sequence == sequence).collect()
+        take_where(&mut self.own, |fault| fault.sequence == sequence).collect()
     }
 
     /// Returns the record of the READ that an answer with this sequence is for, which must be the oldest. The answer

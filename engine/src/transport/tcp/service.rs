@@ -343,6 +343,10 @@ impl TransportService for TcpService {
 }
 
 impl LaneService for TcpService {
+    fn as_transport(&self) -> &dyn TransportService {
+        self
+    }
+
     fn add(&self, peer: Arc<Peer>) {
         let config = &self.context.config;
         let theirs = peer.identity.lanes_max;

@@ -254,7 +254,7 @@ impl Fault {
 
     /// Decodes the faults in `extra`; None if the bytes are not faults.
     pub fn decode_all(extra: &[u8]) -> Option<Vec<Fault>> {
-        if !extra.len().is_multiple_of(FAULT_BYTES) {
+        if extra.len() % FAULT_BYTES != 0 {
             return None;
         }
         extra

@@ -480,7 +480,7 @@ impl LaneThread {
             if !is_wanted && !spin.lane.is_closed() {
                 pause::spin();
                 spin.tries += 1;
-                let looks = spin.tries.is_multiple_of(TRIES_PER_LOOK);
+                let looks = spin.tries % TRIES_PER_LOOK == 0;
                 self.spin = Some(spin);
                 return Polled::Nothing(if looks { Next::AFTER_A_LOOK } else { Next::Again });
             }

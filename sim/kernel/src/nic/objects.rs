@@ -7,6 +7,7 @@ use super::{Opened, QpState, Receive, Registered, SrqState, State, MTU};
 use crate::fd::{errno, Kind, OwnedFd};
 use crate::memory;
 use crate::process::ProcessId;
+use crate::take_where;
 use crate::world::World;
 use std::collections::VecDeque;
 use std::io;
@@ -63,7 +64,7 @@ impl World {
         let own: Vec<u64> = own.map(|(serial, _)| *serial).collect();
         for serial in own {
             let Some(qp) = self.nics.qps.get_mut(&serial) else { continue };
-            for landing in qp.landing.extract_if(.., |landing| landing.key == key).collect::<Vec<_>>() {
+            for landing in take_where(&mut qp.landing, |landing| landing.key == key).collect::<Vec<_>>() {
                 self.lands(serial, landing);
             }
         }

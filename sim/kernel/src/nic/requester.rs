@@ -4,6 +4,7 @@
 use super::completion::Finish;
 use super::wire::{Body, Due, Landing, Op, Packet, Psn, Read, Refusal, Send};
 use super::{status, QpState, State};
+use crate::take_where;
 use crate::timer::Event;
 use crate::world::World;
 
@@ -398,7 +399,7 @@ impl World {
     /// The READ's completion comes now: its pieces land, or never will.
     pub(super) fn end_landings(&mut self, serial: u64, of: Psn) {
         let Some(qp) = self.nics.qps.get_mut(&serial) else { return };
-        for landing in qp.landing.extract_if(.., |landing| landing.of == Some(of)).collect::<Vec<_>>() {
+        for landing in take_where(&mut qp.landing, |landing| landing.of == Some(of)).collect::<Vec<_>>() {
             if self.nics.rng.chance(500_000) {
                 self.lands(serial, landing);
             }

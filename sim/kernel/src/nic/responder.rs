@@ -6,6 +6,7 @@ use super::wire::{Body, Due, Packet, Psn, Read, Refusal, Reply};
 use super::{status, verbs, Registered, State};
 use crate::memory;
 use crate::process::ProcessId;
+use crate::take_where;
 use crate::timer::Event;
 use crate::world::World;
 
@@ -155,7 +156,7 @@ impl World {
     /// All that peers have written over this queue pair is in memory now.
     pub(super) fn land_all(&mut self, serial: u64) {
         let Some(qp) = self.nics.qps.get_mut(&serial) else { return };
-        for landing in qp.landing.extract_if(.., |landing| landing.of.is_none()).collect::<Vec<_>>() {
+        for landing in take_where(&mut qp.landing, |landing| landing.of.is_none()).collect::<Vec<_>>() {
             self.lands(serial, landing);
         }
     }

@@ -7,7 +7,7 @@ use ferry::types::Op;
 use ferry::{Fence, State};
 use ferry_sim_kernel::clock::virtual_ns;
 use ferry_sim_kernel::memory::{Access, Observer};
-use ferry_sim_kernel::{device, nic};
+use ferry_sim_kernel::{device, nic, take_where};
 
 /// Returns the observer of a run. It runs where nothing switches, so it may ask transfers for their states.
 pub fn observer(book: &Book) -> Observer {
@@ -168,7 +168,7 @@ impl Ledger {
             Some(result) => (result.fence, result.state, result.finished_ns.ns()),
             None => return,
         };
-        for suspect in self.suspects.extract_if(.., |it| it.until == ended).collect::<Vec<_>>() {
+        for suspect in take_where(&mut self.suspects, |it| it.until == ended).collect::<Vec<_>>() {
             let Suspect { transfer, told, at_ns, .. } = suspect;
             if suspect.is_late {
                 if self.proves_end(ended, fence, state) {

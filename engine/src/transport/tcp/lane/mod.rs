@@ -257,7 +257,7 @@ impl Lane {
         let mut after = self.peer.after();
         let held = RxTurn { is_held: true, ..RxTurn::default() };
         // A call on the socket would wait for the thread that sends, which may wait for a page.
-        if by == By::Caller && !self.sends().is_multiple_of(2) {
+        if by == By::Caller && self.sends() % 2 != 0 {
             return held;
         }
         let Some(mut rx) = self.rx.try_lock() else { return held };
