@@ -14,7 +14,7 @@ MOONCAKE=0.3.13.post1
 NIXL=1.5.1
 
 scripts/setup.sh compare || echo "compare: going on without the packages that could not be installed"
-[ -x "$venv/bin/pip" ] || python3 -m venv "$venv"
+[ -x "$venv/bin/python" ] || python3 -m venv "$venv"
 
 # Installs a peer with pip, once; keeps the reason of a failure for the table.
 install() {
@@ -23,7 +23,7 @@ install() {
     [ "$(cat "$done" 2>/dev/null)" = "$*" ] && return
     rm -f "$done" "$failed"
     echo "compare: installing $peer"
-    if timeout 900 "$venv/bin/pip" install --quiet --disable-pip-version-check "$@" >"$work/$peer.log" 2>&1; then
+    if timeout 900 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check "$@" >"$work/$peer.log" 2>&1; then
         echo "$*" >"$done"
     else
         reason=$(grep -v '^ *$' "$work/$peer.log" | tail -1 || true)

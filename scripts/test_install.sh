@@ -1,13 +1,14 @@
 #!/bin/bash
 # Installs into a folder, moves the folder, and builds the examples from there as a user would
 # (tests/installed/programs.sh), then the first programs of the pages (tests/installed/readme.sh). Checks before that
-# what building asks for (tests/installed/setup.sh), and that nothing installed has debug information
-# (tests/installed/stripped.sh).
+# what building asks for (tests/installed/setup.sh) and what a moved target folder needs (tests/installed/moved.sh), and
+# that nothing installed has debug information (tests/installed/stripped.sh).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 tests/installed/setup.sh
+tests/installed/moved.sh
 make install PREFIX=/opt/ferry DESTDIR="$work/stage"
 if find "$work/stage" -name '*.debug' | grep .; then echo "make install has installed debug information"; exit 1; fi
 make install-debug install-nixl PREFIX=/opt/ferry DESTDIR="$work/stage"
