@@ -54,6 +54,8 @@ fetch_kernel() {
             die "could not download $package, the guest's kernel"
         }
         dpkg -x "$new"/*.deb "$new/root" || die "could not unpack $package"
+        # From Debian 13 on the package has its modules in usr/lib.
+        [ -e "$new/root/lib" ] || ln -s usr/lib "$new/root/lib"
         rm "$new"/*.deb
         version=$(ls "$new/root/lib/modules")
         depmod -b "$new/root" "$version" || die "depmod failed"

@@ -1,14 +1,16 @@
 #!/bin/bash
 # Checks that this machine has what building ferry needs, and installs with apt-get what is missing. If nothing
 # is missing the script changes nothing and asks nothing. Without apt-get it prints the command of the machine's
-# package manager. The user installs a missing or old Rust toolchain; the script prints the exact commands.
-# docs/building.md lists the packages by distribution.
+# package manager. Rust comes from apt-get if that has it as new as ferry needs it, and from rustup's installer
+# otherwise. FERRY_NO_INSTALL=1 installs nothing: the script prints the exact commands. docs/building.md lists the
+# packages by distribution.
 #
 # usage: setup.sh [PART]   PART is `tests` (building, and what the tests run), or `compare`, `rdma`, `deb`,
 #                          `python` or `docs`, which install only what these need in addition to building
 set -euo pipefail
 cd "$(dirname "$0")/.."
-PATH=$PATH:/usr/sbin:/sbin
+# Where rustup's installer puts Rust, for shells without it in PATH.
+PATH=${CARGO_HOME:-${HOME:-}/.cargo}/bin:$PATH:/usr/sbin:/sbin
 
 packages=()
 need() { command -v "$1" >/dev/null 2>&1 || packages+=("$2"); }
@@ -45,8 +47,20 @@ command_of_this_machine() {
     done
 }
 
+as_root=()
+is_allowed() {
+    [ "$(id -u)" -ne 0 ] || return 0
+    as_root=(sudo)
+    command -v sudo >/dev/null 2>&1
+}
+# Reads the lists of packages, once.
+refresh() {
+    [ -n "${is_fresh:-}" ] || "${as_root[@]}" apt-get update -q
+    is_fresh=1
+}
+
 install_packages() {
-    local as_root=() command
+    local command
     [ ${#packages[@]} -gt 0 ] || return 0
     if ! command -v apt-get >/dev/null 2>&1; then
         command=$(command_of_this_machine)
@@ -54,16 +68,14 @@ install_packages() {
         [ -z "$command" ] || echo "setup: what building needs is installed by:  $command" >&2
         exit 1
     fi
-    echo "setup: installing ${packages[*]} with apt-get"
-    if [ "$(id -u)" -ne 0 ]; then
-        if ! command -v sudo >/dev/null 2>&1; then
-            echo "setup: run this as root, then try again:  apt-get install -y ${packages[*]}" >&2
-            exit 1
-        fi
-        as_root=(sudo)
+    if [ -n "${FERRY_NO_INSTALL:-}" ] || ! is_allowed; then
+        echo "setup: run this as root, then try again:  apt-get install -y ${packages[*]}" >&2
+        exit 1
     fi
-    "${as_root[@]}" apt-get update -q
+    echo "setup: installing ${packages[*]} with apt-get"
+    refresh
     "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -q "${packages[@]}"
+    packages=()
 }
 
 # A Python that can make virtual environments, and the library that Mooncake's wheel links but does not
@@ -82,6 +94,7 @@ rdma() {
     need qemu-system-x86_64 qemu-system-x86
     need cpio cpio
     need depmod kmod
+    need xz xz-utils
     need rdma iproute2
     need ibv_devinfo ibverbs-utils
     need ib_write_bw perftest
@@ -140,10 +153,82 @@ tests() {
     need g++ g++
     need pkg-config pkg-config
     need valgrind valgrind
+    need python3 python3
     need ip iproute2
     [ -z "${ETCD:-}" ] || need etcd etcd-server
     has_header gtest/gtest.h c++ || packages+=(libgtest-dev)
     has_header infiniband/verbs.h || packages+=(libibverbs-dev)
+}
+
+RUSTUP=https://sh.rustup.rs
+wanted=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
+is_enough() { [ "$(printf '%s\n%s\n' "$wanted" "$1" | sort -V | head -1)" = "$wanted" ]; }
+# Says in `why` what is missing of Rust.
+lacks_rust() {
+    local found
+    why="there is no cargo on this machine"
+    command -v cargo >/dev/null 2>&1 || return 0
+    found=$(rustc --version | cut -d' ' -f2)
+    why="rustc is $found"
+    ! is_enough "$found"
+}
+lacks_tools() {
+    local tool
+    [ "$part" = tests ] || return 1
+    for tool in fmt clippy; do
+        why="cargo $tool is missing (rustup component add rustfmt clippy)"
+        cargo "$tool" --version >/dev/null 2>&1 || return 0
+    done
+    return 1
+}
+advice() {
+    echo "setup: $why; ferry needs Rust $wanted or later. Install it with:" >&2
+    echo "    curl --proto '=https' --tlsv1.2 -sSf $RUSTUP | sh -s -- -y" >&2
+    echo "or, if rustup is installed:  rustup update stable" >&2
+    exit 1
+}
+
+# Adds apt's Rust to the packages, unless it is too old, or the user has a Rust of his own.
+rust_packages() {
+    local candidate
+    command -v apt-get >/dev/null 2>&1 && ! command -v rustup >/dev/null 2>&1 || return 0
+    if lacks_rust; then
+        [ -n "${FERRY_NO_INSTALL:-}" ] || ! is_allowed || refresh
+        candidate=$(LC_ALL=C apt-cache policy rustc 2>/dev/null | sed -n 's/^ *Candidate: \([0-9.]*\).*/\1/p') || true
+        is_enough "$candidate" || return 0
+        packages+=(cargo rustc)
+        # cargo fetches crates.
+        [ -e /etc/ssl/certs/ca-certificates.crt ] || packages+=(ca-certificates)
+    elif [ "$(command -v cargo)" != /usr/bin/cargo ]; then
+        return 0
+    fi
+    if [ "$part" = tests ]; then
+        need rustfmt rustfmt
+        need cargo-clippy rust-clippy
+    fi
+}
+
+# Runs rustup's installer. It writes below ~/.cargo and ~/.rustup alone; the Makefile has ~/.cargo/bin in PATH.
+install_rust() {
+    local installer place
+    if [ -n "${FERRY_NO_INSTALL:-}" ] || command -v rustup >/dev/null 2>&1; then advice; fi
+    echo "setup: $why, and ferry needs Rust $wanted or later. Running rustup's installer, which writes to" \
+        "${CARGO_HOME:-$HOME/.cargo} and ${RUSTUP_HOME:-$HOME/.rustup} (FERRY_NO_INSTALL=1 installs nothing)"
+    if command -v apt-get >/dev/null 2>&1; then
+        need curl curl
+        [ -e /etc/ssl/certs/ca-certificates.crt ] || packages+=(ca-certificates)
+        install_packages
+    fi
+    for place in ${RUSTUP_UPDATE_ROOT:+"$RUSTUP_UPDATE_ROOT/rustup-init.sh"} "$RUSTUP"; do
+        installer=$(curl --proto '=https' --tlsv1.2 -sSf "$place") && break
+    done
+    if [ -z "$installer" ] ||
+        ! RUSTUP_INIT_SKIP_PATH_CHECK=yes sh -s -- -y --profile minimal --no-modify-path -c rustfmt -c clippy <<<"$installer"; then
+        echo "setup: rustup has not installed Rust, for the reason above. If its servers cannot be reached from this machine," >&2
+        echo "set https_proxy, or RUSTUP_UPDATE_ROOT and RUSTUP_DIST_SERVER to a mirror, or install Rust $wanted or later" >&2
+        echo "in another way, with cargo and rustc in PATH; then try again." >&2
+        exit 1
+    fi
 }
 
 part=${1:-build}
@@ -159,20 +244,10 @@ compare | rdma | deb | python | docs)
     exit 2
     ;;
 esac
+scripts/moved.sh
+rust_packages
 install_packages
-
-wanted=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
-advice() {
-    echo "setup: $1; ferry needs Rust $wanted or later. Install it with:" >&2
-    echo "    curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs | sh -s -- -y" >&2
-    echo "or, if rustup is installed:  rustup update stable" >&2
-    exit 1
-}
-command -v cargo >/dev/null 2>&1 || advice "there is no cargo on this machine"
-found=$(rustc --version | cut -d' ' -f2)
-oldest=$(printf '%s\n%s\n' "$wanted" "$found" | sort -V | head -1)
-[ "$oldest" = "$wanted" ] || advice "rustc is $found"
-[ "$part" = tests ] || exit 0
-for tool in fmt clippy; do
-    cargo "$tool" --version >/dev/null 2>&1 || advice "cargo $tool is missing (rustup component add rustfmt clippy)"
-done
+if lacks_rust; then
+    install_rust
+fi
+if lacks_rust || lacks_tools; then advice; fi

@@ -1,7 +1,8 @@
 #!/bin/bash
 # Runs scripts/setup.sh on a machine that has what building needs, and nothing of what the tests need: a PATH of its
 # own, in which apt-get and sudo only record that they were called. Before a build nothing may be installed or
-# asked. Before the tests it must be; so the stand-ins are seen to work.
+# asked. Before the tests it must be; so the stand-ins are seen to work. Then on machines without Rust, or with an old
+# one.
 #
 # usage: setup.sh
 set -euo pipefail
@@ -47,6 +48,51 @@ for manager in dnf zypper pacman apk; do
     grep -q "installed by:  $manager .*cmake" "$work/said" || { cat "$work/said"; exit 1; }
     rm "$work/bin/$manager"
 done
+
+rm -rf "$work"/bin/apt-get "$work/said"
+echo "== on a machine without Rust, apt's is installed if it is new enough, and rustup's installer runs otherwise"
+wanted=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
+ln -s /bin/true "$work/bin/cmake"
+ln -s "$(command -v sh)" "$work/bin/sh"
+rm "$work"/bin/{cargo,rustc}
+rust() { # prints the commands that make a Rust of this version in this folder
+    echo "mkdir -p '$2'; printf '#!/bin/sh\necho rustc $1 of today\n' >'$2/rustc'; cp '$2/rustc' '$2/cargo'; chmod +x '$2/rustc' '$2/cargo'"
+}
+tool() { # a stand-in that records its call, and then runs these commands
+    printf '#!/bin/bash\necho "%s $*" >>"%s"\n%s\n' "$1" "$work/called" "${2:-}" >"$work/bin/$1"
+    chmod +x "$work/bin/$1"
+}
+ln -s "$(command -v mkdir)" "$(command -v chmod)" "$(command -v cp)" "$work/bin"
+expect() { # what setup.sh must say and call, each a pattern; `no PATTERN` must not be there
+    local pattern
+    for pattern; do
+        if [[ $pattern == "no "* ]]; then ! grep -q -- "${pattern#no }" "$work/called" "$work/said"
+        else grep -q -- "$pattern" "$work/called" "$work/said"; fi ||
+            { echo "$pattern? setup.sh said and called:"; cat "$work/said" "$work/called"; exit 1; }
+    done
+}
+bare() { # the version of apt's Rust, then what the machine's variables are
+    rm -rf "$work/home" "$work"/bin/{cargo,rustc}
+    mkdir "$work/home"
+    : >"$work/called"
+    tool apt-cache "printf '  Candidate: $1+dfsg1-1\\n'"
+    setup build HOME="$work/home" CARGO_HOME="$work/home/.cargo" "${@:2}"
+}
+tool apt-get "case \$* in *'cargo rustc'*) $(rust "$wanted.1" "$work/bin");; esac"
+tool curl "cat <<'END'
+echo installer \$* >>'$work/called'; $(rust 1.99.0 "$work/home/.cargo/bin")
+END"
+bare "$wanted.0" || { cat "$work/said"; exit 1; }
+expect 'apt-get install .*cargo rustc' 'no curl'
+bare 1.63.0 || { cat "$work/said"; exit 1; }
+expect 'there is no cargo.*rustup' 'installer -y --profile minimal --no-modify-path' 'no install .*rustc'
+bare 1.63.0 RUSTUP_UPDATE_ROOT=https://mirror.invalid/rustup || { cat "$work/said"; exit 1; }
+expect 'curl .*https://mirror.invalid/rustup/rustup-init.sh' 'installer -y'
+if bare 1.63.0 FERRY_NO_INSTALL=1; then echo "there is no Rust, and setup.sh did not say so"; exit 1; fi
+expect "there is no cargo on this machine; ferry needs Rust $wanted" 'curl --proto .* sh -s -- -y' 'no installer' 'no apt-get'
+tool curl "exit 6"
+if bare 1.63.0; then echo "there is no Rust, and setup.sh did not say so"; exit 1; fi
+expect 'rustup has not installed Rust' 'RUSTUP_DIST_SERVER' 'no installer -y'
 
 echo "== what make runs before each target"
 for target in build install demo docs deb; do
