@@ -30,12 +30,24 @@ def version() -> str:
     return re.search(r"^Version: (.+)", Path(__file__).with_name("PKG-INFO").read_text(), re.MULTILINE)[1]
 
 
+def say(text: str) -> None:
+    """Prints a line, also to the terminal: pip hides what a build prints, unless it is called with -v."""
+    print(f"ferry: {text}", flush=True)
+    try:
+        with open("/dev/tty", "w") as terminal:
+            terminal.write(f"\nferry: {text}\n")
+    except OSError:
+        pass  # there is no terminal
+
+
 def built_by_cargo() -> Path:
     """Returns the library of this checkout.
 
     The packages are those of scripts/build.sh: cargo chooses the features of dependencies by the packages
     that are named together, and so compiles nothing again after `make build`.
     """
+    say("cargo builds libferry.so, unless it is built: one to two minutes. `pip install -v` shows each crate.")
+    subprocess.run([REPOSITORY / "scripts" / "moved.sh"], check=True)
     command = ["cargo", "build", "--release", "-p", "ferry-ffi", "-p", "ferry-mooncake"]
     command += ["--message-format=json-render-diagnostics", *os.environ.get("FERRY_CARGO_ARGS", "").split()]
     built = subprocess.run(command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True)
@@ -88,7 +100,7 @@ class BuildWithLibrary(build_py):
         target = Path(self.build_lib, "ferry", "libferry.so")
         target.parent.mkdir(parents=True, exist_ok=True)
         found = library()
-        print(f"ferry: the package gets {found}")
+        say(f"the package gets {found}")
         shutil.copyfile(found, target)
         # A machine without a compiler has no strip; an installed library is stripped already.
         if shutil.which("strip") is not None:

@@ -50,4 +50,15 @@ for folder in "$checkout" "$archive"; do
     if package "$folder" 2>"$work/said"; then echo "the package of $folder has a library of another version"; exit 1; fi
     grep -q 'set FERRY_LIBRARY to a libferry.so of this version' "$work/said" || { cat "$work/said"; exit 1; }
 done
+
+# As under pip, which hides what a build prints: the terminal is told what goes on. cargo is a stand-in that has failed.
+printf '#!/bin/sh\nexit 1\n' >"$work/bin/cargo"
+chmod +x "$work/bin/cargo"
+mkdir "$work/checkout/scripts"
+cp "$root/scripts/moved.sh" "$work/checkout/scripts"
+ln -s "$(command -v bash)" "$(command -v dirname)" "$(command -v env)" "$work/bin"
+export -f package
+export work python checkout
+"$python" -c 'import pty; pty.spawn(["bash", "-c", "package $checkout >/dev/null 2>&1"])' </dev/null >"$work/said"
+grep -q 'ferry: cargo builds libferry.so' "$work/said" || { echo "the terminal was not told that cargo builds"; exit 1; }
 echo "the Python package takes a library that is already built"
