@@ -5,7 +5,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := build
 
 # The folders where rustup and Go install their toolchains, for shells without them in PATH.
-export PATH := $(HOME)/.cargo/bin:$(PATH):/usr/local/go/bin
+export PATH := $(if $(CARGO_HOME),$(CARGO_HOME),$(HOME)/.cargo)/bin:$(PATH):/usr/local/go/bin
 CARGO ?= cargo
 PREFIX ?= /usr/local
 LIBDIR ?= $(PREFIX)/lib
@@ -18,13 +18,14 @@ override TARGET := $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR),target)
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -1)
 ABI := $(shell sed -n 's/^\#define FERRY_ABI_MAJOR //p' include/ferry.h)
 
-.PHONY: help setup setup-tests build demo docs test test-rdma test-cuda sim sim-mutants chaos soak scale test-engines test-etcd fuzz sanitize miri prove check comparisons bench bench-cuda compare figures overhead install install-nixl install-debug deb fmt clean
+.PHONY: help setup setup-tests build demo docs test test-bare test-rdma test-cuda sim sim-mutants chaos soak scale test-engines test-etcd fuzz sanitize miri prove check comparisons bench bench-cuda compare figures overhead install install-nixl install-debug deb fmt clean
 
 help:
 	@echo "make demo       two processes exchange a model's KV cache, by push and by pull"
 	@echo "make test       format, lints, all tests, C ABI under valgrind, install, demo; prints the seconds of each leg"
 	@echo "make test-rdma  only the RDMA tests, in a virtual machine with Soft-RoCE devices"
 	@echo "make test-cuda  only the CUDA tests, on this machine's GPU; $(TARGET)/cuda-leg can be copied to another machine"
+	@echo "make test-bare  make demo and make test in a new Debian 13 and a new Debian 12, made by debootstrap: RELEASES=trixie RUN=demo; needs root (hours)"
 	@echo "make chaos      engines on hosts of their own under random real faults: ROUNDS=20 SEED=number; RDMA=1 in a virtual machine; needs root or user namespaces"
 	@echo "make sim        SEEDS=n runs of whole engines on a simulated kernel, with faults, each contract checked"
 	@echo "make sim-mutants each bug of sim/mutants planted in a copy of HEAD, and found by the simulation or its test: MUTANTS='name ...'"
@@ -64,6 +65,10 @@ demo: setup
 
 test: setup-tests
 	scripts/test.sh
+
+# RELEASES='trixie' takes only these, RUN=demo only this command.
+test-bare:
+	RUN='$(RUN)' scripts/bare.sh $(RELEASES)
 
 test-rdma: setup-tests
 	scripts/test.sh rdma
