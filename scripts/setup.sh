@@ -210,7 +210,7 @@ rust_packages() {
 
 # Runs rustup's installer. It writes below ~/.cargo and ~/.rustup alone; the Makefile has ~/.cargo/bin in PATH.
 install_rust() {
-    local installer
+    local installer place
     if [ -n "${FERRY_NO_INSTALL:-}" ] || command -v rustup >/dev/null 2>&1; then advice; fi
     echo "setup: $why, and ferry needs Rust $wanted or later. Running rustup's installer, which writes to" \
         "${CARGO_HOME:-$HOME/.cargo} and ${RUSTUP_HOME:-$HOME/.rustup} (FERRY_NO_INSTALL=1 installs nothing)"
@@ -219,7 +219,10 @@ install_rust() {
         [ -e /etc/ssl/certs/ca-certificates.crt ] || packages+=(ca-certificates)
         install_packages
     fi
-    if ! installer=$(curl --proto '=https' --tlsv1.2 -sSf "$RUSTUP") ||
+    for place in ${RUSTUP_UPDATE_ROOT:+"$RUSTUP_UPDATE_ROOT/rustup-init.sh"} "$RUSTUP"; do
+        installer=$(curl --proto '=https' --tlsv1.2 -sSf "$place") && break
+    done
+    if [ -z "$installer" ] ||
         ! RUSTUP_INIT_SKIP_PATH_CHECK=yes sh -s -- -y --profile minimal --no-modify-path -c rustfmt -c clippy <<<"$installer"; then
         echo "setup: rustup has not installed Rust, for the reason above. If its servers cannot be reached from this machine," >&2
         echo "set https_proxy, or RUSTUP_UPDATE_ROOT and RUSTUP_DIST_SERVER to a mirror, or install Rust $wanted or later" >&2

@@ -86,6 +86,8 @@ bare "$wanted.0" || { cat "$work/said"; exit 1; }
 expect 'apt-get install .*cargo rustc' 'no curl'
 bare 1.63.0 || { cat "$work/said"; exit 1; }
 expect 'there is no cargo.*rustup' 'installer -y --profile minimal --no-modify-path' 'no install .*rustc'
+bare 1.63.0 RUSTUP_UPDATE_ROOT=https://mirror.invalid/rustup || { cat "$work/said"; exit 1; }
+expect 'curl .*https://mirror.invalid/rustup/rustup-init.sh' 'installer -y'
 if bare 1.63.0 FERRY_NO_INSTALL=1; then echo "there is no Rust, and setup.sh did not say so"; exit 1; fi
 expect "there is no cargo on this machine; ferry needs Rust $wanted" 'curl --proto .* sh -s -- -y' 'no installer' 'no apt-get'
 tool curl "exit 6"
