@@ -302,8 +302,8 @@ ferry_status ferry_kv_plan_explain(const ferry_kv_plan *plan,
 typedef struct ferry_kv_moves ferry_kv_moves;
 
 /// The blocks of one sequence in one group of the target, on both sides. Each list holds the ids of blocks that store
-/// consecutive tokens of the rank. In a state group, the two lists pair their blocks one to one. FERRY_KV_BLOCK_PAIRS_INIT
-/// sets struct_size.
+/// consecutive tokens of the rank. In a state group, the two lists pair their blocks one to one.
+/// FERRY_KV_BLOCK_PAIRS_INIT sets struct_size.
 typedef struct ferry_kv_block_pairs {
     /// sizeof(ferry_kv_block_pairs).
     uint32_t struct_size;
@@ -778,7 +778,8 @@ ferry_status ferry_kv_take_cancel(ferry_kv_cache *cache,
 #define FERRY_KV_EVENT_LAYERS 1
 
 /// Every rank of every taker that takes from this rank has received its whole take, from all ranks of the producer.
-/// A handoff that failed is never SENT; until a take ends, the blocks of each rank that it takes from stay with the offer.
+/// A handoff that failed is never SENT. Until a take ends, the blocks of each rank that it takes from stay with the
+/// offer.
 #define FERRY_KV_EVENT_SENT 2
 
 /// All tokens of the take are in their blocks.
@@ -832,8 +833,8 @@ typedef struct ferry_kv_event {
     const char *message;
     /// Bytes of message, without the terminating zero.
     uint64_t message_length;
-    /// In a terminal event: the peer that ended the offer or take, was lost, or failed. 0 if no peer is the cause. A peer
-    /// that ended it because of another one names that one in the message.
+    /// In a terminal event: the peer that ended the offer or take, was lost, or failed. 0 if no peer is the cause. A
+    /// peer that ended it because of another one names that one in the message.
     ferry_peer peer;
     /// The rank of that peer in its instance; UINT32_MAX if there is none.
     uint32_t rank;

@@ -23,7 +23,8 @@ use std::time::Duration;
 /// kinds are terminal.
 pub const FERRY_KV_EVENT_LAYERS: u32 = 1;
 /// Every rank of every taker that takes from this rank has received its whole take, from all ranks of the producer.
-/// A handoff that failed is never SENT; until a take ends, the blocks of each rank that it takes from stay with the offer.
+/// A handoff that failed is never SENT. Until a take ends, the blocks of each rank that it takes from stay with the
+/// offer.
 pub const FERRY_KV_EVENT_SENT: u32 = 2;
 /// All tokens of the take are in their blocks.
 pub const FERRY_KV_EVENT_RECEIVED: u32 = 3;
@@ -76,8 +77,8 @@ pub struct ferry_kv_event {
     pub message: *const c_char,
     /// Bytes of message, without the terminating zero.
     pub message_length: u64,
-    /// In a terminal event: the peer that ended the offer or take, was lost, or failed. 0 if no peer is the cause. A peer
-    /// that ended it because of another one names that one in the message.
+    /// In a terminal event: the peer that ended the offer or take, was lost, or failed. 0 if no peer is the cause. A
+    /// peer that ended it because of another one names that one in the message.
     pub peer: ferry_peer,
     /// The rank of that peer in its instance; UINT32_MAX if there is none.
     pub rank: u32,

@@ -18,8 +18,8 @@ use ferry_kv::plan::{BlockList, GroupBlocks, Strided};
 use std::mem::size_of;
 
 /// The blocks of one sequence in one group of the target, on both sides. Each list holds the ids of blocks that store
-/// consecutive tokens of the rank. In a state group, the two lists pair their blocks one to one. FERRY_KV_BLOCK_PAIRS_INIT
-/// sets struct_size.
+/// consecutive tokens of the rank. In a state group, the two lists pair their blocks one to one.
+/// FERRY_KV_BLOCK_PAIRS_INIT sets struct_size.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ferry_kv_block_pairs {
