@@ -47,6 +47,7 @@ const OTHERS: &[(&str, &str)] = &[
     ("FERRY_GROWTH*", "a test of tables that grow"),
     ("FERRY_HOSTILE_*", "tests with hostile peers"),
     ("FERRY_MDBOOK", "the program that makes the book"),
+    ("FERRY_NO_INSTALL", "whether a set-up installs Rust"),
     ("FERRY_NIGHTLY", "the toolchain of sanitizers and fuzzing"),
     ("FERRY_SIM_*", "the simulation"),
     ("FERRY_SKIP_VALGRIND", "tests of the C interface"),
