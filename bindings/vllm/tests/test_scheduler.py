@@ -317,6 +317,14 @@ def test_layers_are_in_the_order_of_computation() -> None:
     assert places == {f"model.layers.{number}.attn": (2 * number, 2 * number + 2) for number in range(12)}
 
 
+def test_a_layer_that_reads_anothers_cache_is_handed_over_once() -> None:
+    caches = caches_of(layers=3)
+    first, second, third = caches.kv_cache_groups[0].layer_names
+    one, other = (torch.zeros(BLOCKS, HEADS, BLOCK, 2 * ELEMENTS) for _ in range(2))
+    places, _ = describe(config_of(), caches, {first: one, second: other, third: one}, 0, Options())
+    assert places == {first: (0, 2), second: (2, 4)}
+
+
 def test_the_key_tells_models_apart() -> None:
     config = config_of()
     assert key_of(config, "") == {**key_of(config, "tiny")}

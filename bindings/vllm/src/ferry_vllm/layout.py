@@ -65,7 +65,9 @@ def describe(
     for number, specs in enumerate(specs_of(config, caches, options.draft)):
         spec = next(iter(specs.values()))
         groups.append(kv.Group(spec.block_size, KINDS[type(spec)], window_of(spec)))
-        parts |= {name: parts_of(config, spec, name, tensors[name], number) for name, spec in specs.items()}
+        # A layer that reads another's cache has the same tensor: it is handed over once, by the first name.
+        own = {tensors[name].data_ptr(): name for name in reversed(specs)}.values()
+        parts |= {name: parts_of(config, specs[name], name, tensors[name], number) for name in own}
     layers, places = [], {}
     for name in sorted(parts, key=lambda name: [int(digits) for digits in re.findall(r"\d+", name)]):
         places[name] = (len(layers), len(layers) + len(parts[name]))
