@@ -237,7 +237,9 @@ TEST(Ends, AnAbortedOfferEndsItsTake)
     must(two.producer.cache.cancel_offer(two.id));
     expect_end(two.producer, two.id, FERRY_KV_EVENT_CANCELLED, FERRY_ERR_CANCELLED);
     const kv::Event event = two.consumer.end();
-    EXPECT_EQ(event->kind, static_cast<std::uint32_t>(FERRY_KV_EVENT_FAILED));
+    EXPECT_EQ(event.kind(), kv::EventKind::failed);
+    EXPECT_EQ(event->peer, two.peer.handle());
+    EXPECT_EQ(event->rank, 0u);
     EXPECT_EQ(event->valid_tokens, 0u);
     std::vector<std::uint32_t> of_latents;
     for (const kv::Block &block : event.untrusted())
