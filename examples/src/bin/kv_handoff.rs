@@ -38,9 +38,10 @@ impl Rank {
     fn open(rank: u64, prefills: bool) -> Outcome<Rank> {
         let (heads, tp_size) = if prefills { (HEADS / 2, 2) } else { (HEADS, 1) };
         let (blocks, tokens) = (u64::from(BLOCKS), u64::from(BLOCK_TOKENS));
-        let (order, shape) = match prefills {
-            true => ("block pair head token element", [blocks, 2, heads, tokens, ELEMENTS]),
-            false => ("block pair token head element", [blocks, 2, tokens, heads, ELEMENTS]),
+        let (order, shape) = if prefills {
+            ("block pair head token element", [blocks, 2, heads, tokens, ELEMENTS])
+        } else {
+            ("block pair token head element", [blocks, 2, tokens, heads, ELEMENTS])
         };
         let layer_bytes = 2 * shape.iter().product::<u64>();
         let engine = Engine::open(Config::new()?)?;

@@ -125,9 +125,10 @@ pub unsafe extern "C" fn ferry_kv_layer_of(
             let tensor = required(versioned::read(tensor, "tensor")?, "tensor")?;
             let value = required(versioned::read(layer.cast_const(), "layer")?, "layer")?;
             let count = usize::try_from(tensor.dimension_count).unwrap_or(usize::MAX);
-            let strides = match tensor.strides.is_null() {
-                true => None,
-                false => Some(slice(tensor.strides, count, "tensor.strides")?),
+            let strides = if tensor.strides.is_null() {
+                None
+            } else {
+                Some(slice(tensor.strides, count, "tensor.strides")?)
             };
             let described = Tensor {
                 address: tensor.address,

@@ -117,7 +117,13 @@ impl Cache {
         let eventfd = || EventFd::new().map_err(|error| Error::system("creating an eventfd", &error));
         let (news, wake) = (eventfd()?, eventfd()?);
         let what = WHAT_TRANSFERS | WHAT_NOTIFICATIONS | WHAT_PEERS;
-        let queue = engine.channel_queue(what, QUEUE_CAPACITY, CHANNEL)?;
+        let queue =
+            engine.channel_queue(what, QUEUE_CAPACITY, CHANNEL).map_err(|error| match error.status {
+                Status::Busy => {
+                    Error::new(Status::Busy, format!("the engine has a cache already: {}", error.message))
+                }
+                _ => error,
+            })?;
         let regions = memory.iter().map(|memory| MemoryRange {
             address: memory.address,
             bytes: memory.length,

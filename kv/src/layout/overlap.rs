@@ -99,7 +99,7 @@ impl<'a> Set<'a> {
         if wide.size == 1 {
             return Some(wide.start.max(start));
         }
-        let is_divided = stride > 0 && wide.stride.is_multiple_of(stride) && narrow.extent() > wide.stride;
+        let is_divided = stride > 0 && wide.stride % stride == 0 && narrow.extent() > wide.stride;
         if !is_divided {
             return wide.elements_meet(narrow, 1, steps);
         }

@@ -60,19 +60,26 @@ impl Layer {
                 group.block_tokens
             )));
         }
+        let Shard { tp_rank, tp_size, .. } = *shard;
+        if tp_rank >= tp_size {
+            let text = format!(
+                "tp_rank is {tp_rank}, and tp_size {tp_size}: ranks count from 0, and tp_size is at least 1"
+            );
+            return Err(Error::invalid(text));
+        }
         let heads = narrow("head");
         if self.heads == 0 {
             self.heads = match group.kind {
                 GroupKind::Latent => 1,
-                _ => heads.saturating_mul(shard.tp_size),
+                _ => heads.saturating_mul(tp_size),
             };
         }
         let own = self.heads_of(shard).len();
         if own != heads as usize {
             return Err(Error::invalid(format!(
-                "tensor has {heads} heads, but rank {} of {} holds {own} if the whole model has {}: layer.heads counts \
-                 those of the whole model",
-                shard.tp_rank, shard.tp_size, self.heads
+                "tensor has {heads} heads, but rank {tp_rank} of {tp_size} holds {own} if the whole model has {}: layer.heads \
+                 counts those of the whole model",
+                self.heads
             )));
         }
         (self.pairs, self.elements, self.element_bytes) =

@@ -505,7 +505,10 @@ fn what_is_wrong_is_named() {
         Cache::open(&first.engine, layout, memory, CacheOptions::default()).err().unwrap().to_string()
     };
     let busy = refused(first.layout.clone(), &[whole]);
-    assert_eq!(busy, "BUSY: another queue takes the notifications of channel 1");
+    assert_eq!(
+        busy,
+        "BUSY: the engine has a cache already: another queue takes the notifications of channel 1"
+    );
     let short = CacheMemory { length: 8, ..whole };
     let missing = refused(first.layout.clone(), &[short]);
     assert!(missing.starts_with("INVALID: memory: none has layer layers.0 at"), "{missing}");
