@@ -51,8 +51,8 @@ func (c *Cache) Offer(id ID, blocks []BlockList, options *OfferOptions) error {
 	return c.call(op, func(ce *C.ferry_error) C.ferry_status { return C.ferry_kv_offer(c.handle, id.c(), &full, ce) })
 }
 
-// Extend adds blocks to an offer, as they are allocated: one list for each group. A list's FirstToken counts only if
-// the group has no blocks yet and FirstToken is above that of the offer.
+// Extend adds blocks to an offer, as they are allocated: one list for each group. A list's FirstToken is read
+// only if the group has no blocks.
 func (c *Cache) Extend(id ID, blocks []BlockList) error {
 	var m arguments
 	defer m.free()

@@ -79,8 +79,8 @@ func (p *Plan) Explain() (string, error) {
 // that is not needed, or has no blocks yet.
 type BlockList struct {
 	IDs []uint32
-	// FirstToken is the position of the first block's first token among the tokens that the rank holds. It is above 0
-	// only for a window.
+	// FirstToken is the position of the first block's first token among the tokens that the rank holds, a multiple of
+	// the group's BlockTokens: 0, unless earlier tokens have left a window, or a take skips them.
 	FirstToken uint64
 }
 

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 class BlockList:
     """The blocks of one group that hold a sequence, in its order.
 
-    `first_token` is the position of the first block's first token among the tokens that the rank holds: above
-    0 for a window.
+    `first_token` is the position of the first block's first token among the tokens that the rank holds, a
+    multiple of the group's `block_tokens`: 0, unless earlier tokens have left a window, or a take skips them.
     """
 
     __slots__ = ("ids", "first_token")
