@@ -476,6 +476,9 @@ public:
     constexpr Kept(From &&from) noexcept : View(std::forward<From>(from))
     {
         static_assert(Stays<From>::value, "a temporary is gone before ferry reads it: keep it in a variable");
+        using Number = std::remove_cv_t<std::remove_reference_t<From>>;
+        static_assert(!std::is_arithmetic_v<Number> || std::is_constructible_v<View, Number (&)[1]>,
+                      "a number of another type is converted to a temporary: keep one of the element's type");
     }
 };
 

@@ -103,8 +103,8 @@ func (e Event) String() string {
 func (t *Transfer) String() string {
 	select {
 	case <-t.done:
-		if t.result.State == 0 { // the engine was closed before
-			return t.err.Error()
+		if t.result.State == 0 { // the engine was closed before the result was read
+			return fmt.Sprintf("%v of which no result is known", t.op)
 		}
 		return fmt.Sprintf("%v %v", t.op, t.result)
 	default:

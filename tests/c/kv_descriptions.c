@@ -151,6 +151,8 @@ static void layers_in_tensors(void)
     CHECK_BAD(ferry_kv_layer_of(&cache.desc, &tensor, &layer, &error), "tensor.order is NULL");
     layer.heads = expected.heads;
     CHECK(memcmp(&layer, &expected, sizeof layer) == 0);
+    tensor.dimension_count = 6;
+    CHECK_BAD(ferry_kv_layer_of(&cache.desc, &tensor, &layer, &error), "tensor.dimension_count is 6");
     CHECK_BAD(ferry_kv_layer_of(&cache.desc, NULL, &layer, &error), "tensor is NULL");
     CHECK_BAD(ferry_kv_layer_of(NULL, &tensor, &layer, &error), "desc is NULL");
 }

@@ -53,5 +53,8 @@ inline void refused(const ferry::Engine &engine, const ferry::Peer &peer, const 
     (void)kv::Group(FERRY_KV_GROUP_FULL, 1);
 #elif CASE == 13 // deleted
     ferry::Engine copy = engine;
+#elif CASE == 14 // a number of another type
+    const std::uint16_t one = 1;
+    const kv::BlockList list(one);
 #endif
 }

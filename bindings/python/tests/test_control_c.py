@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -191,6 +192,40 @@ def test_a_constructor_that_is_interrupted_keeps_nothing() -> None:
         ferry.Engine()
     gc.collect()
     assert len(os.listdir("/proc/self/task")) == threads
+
+
+def test_what_a_call_writes_to_outlives_its_caller() -> None:
+    from ferry._waits import apart
+
+    class Kept:
+        pass
+
+    is_over, was_alive = threading.Event(), threading.Event()
+
+    def answers(_error: int) -> int:
+        assert is_over.wait(10)
+        if alive() is not None:
+            was_alive.set()
+        ended.set()
+        return 0
+
+    kept, ended = Kept(), threading.Event()
+    alive = weakref.ref(kept)
+    waits = [kept]
+    del kept
+    control_c(lambda: apart(waits.pop(), answers))
+    gc.collect()
+    is_over.set()
+    assert ended.wait(10) and was_alive.is_set()
+
+
+def test_memory_whose_allocation_is_interrupted_is_freed() -> None:
+    from conftest import interrupted
+
+    with ferry.Engine() as engine:
+        with interrupted("ferry_memory_alloc"):
+            engine.alloc(4096, name="inbox")
+        assert engine.stats().regions == 0
 
 
 def test_a_cache_whose_constructor_is_interrupted_leaves_its_engine() -> None:

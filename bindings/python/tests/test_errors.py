@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import gc
 import pickle
 import threading
@@ -36,6 +37,7 @@ def test_connecting() -> None:
         with pytest.raises(ferry.UnreachableError) as caught:
             engine.connect("127.0.0.1:1", timeout=5)
         assert isinstance(caught.value, ConnectionError)
+        assert caught.value.errno == errno.ECONNREFUSED
         assert caught.value.status_name == "UNREACHABLE"
         for wrong in (-1, float("nan")):
             with pytest.raises(ferry.InvalidError, match="timeout"):

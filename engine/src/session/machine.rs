@@ -423,7 +423,7 @@ impl<R: Carried> Machine<R> {
         for wait in &mut self.fences {
             let over = wait.records.iter().all(|record| record.lease_until_ns() <= now_ns);
             let is_over = |record: &R| over || (record.is_struck() && record.lease_until_ns() <= now_ns);
-            let records: Vec<R> = take_where(&mut wait.records, is_over).collect();
+            let records = take_where(&mut wait.records, is_over);
             if !records.is_empty() {
                 out.push(Action::Release(records, Fence::Lease));
             }

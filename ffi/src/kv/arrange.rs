@@ -124,7 +124,13 @@ pub unsafe extern "C" fn ferry_kv_layer_of(
             let desc = required(versioned::read(desc, "desc")?, "desc")?;
             let tensor = required(versioned::read(tensor, "tensor")?, "tensor")?;
             let value = required(versioned::read(layer.cast_const(), "layer")?, "layer")?;
-            let count = usize::try_from(tensor.dimension_count).unwrap_or(usize::MAX);
+            let count = match tensor.dimension_count {
+                count @ 1..=5 => count as usize,
+                count => {
+                    let words = "tensor.dimension_count is";
+                    return Err(Error::invalid(format!("{words} {count}: a layer's tensor has 1 to 5 dimensions")));
+                }
+            };
             let strides = if tensor.strides.is_null() {
                 None
             } else {

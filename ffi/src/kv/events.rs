@@ -22,8 +22,8 @@ use std::ptr;
 /// kinds are terminal.
 pub const FERRY_KV_EVENT_LAYERS: u32 = 1;
 /// Every rank of every taker that takes from this rank has received its whole take, from all ranks of the producer.
-/// A handoff that failed is never SENT. Until a take ends, the blocks of each rank that it takes from stay with the
-/// offer.
+/// A take that fails leaves none of its offers SENT. Until a take ends, the blocks of each rank that it takes from stay
+/// with the offer.
 pub const FERRY_KV_EVENT_SENT: u32 = 2;
 /// All tokens of the take are in their blocks.
 pub const FERRY_KV_EVENT_RECEIVED: u32 = 3;

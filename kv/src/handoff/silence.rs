@@ -154,7 +154,7 @@ impl Machine {
         remote.past = remote.hello.take().or(remote.past.take());
         (remote.is_greeted, remote.asked_ns) = (false, None);
         let is_take = |handoff: &Handoff| matches!(handoff, Handoff::Take(_));
-        if remote.handoffs.iter().any(is_take) {
+        if remote.handoffs.iter().any(is_take) || !remote.declined.is_empty() {
             self.greet(peer);
         }
     }

@@ -167,7 +167,7 @@ impl Message {
                     Ok(MemoryRange { address: input.u64()?, bytes: input.u64()?, region: input.u64()? })
                 };
                 let regions = (0..count).map(|_| range(&mut input)).collect::<Result<_>>()?;
-                let layout = Box::new(Layout::import(std::mem::take(&mut input.0))?);
+                let layout = Box::new(Layout::import_of_peer(std::mem::take(&mut input.0))?);
                 Message::Hello { incarnation, regions, layout }
             }
             2 => Message::Take(Take {

@@ -107,10 +107,11 @@ impl<'a> Set<'a> {
         let room = wide.stride / stride;
         let (copies, rest) = (size / room, size % room);
         let found = wide.elements_meet(&narrow.part(start, room), copies, steps);
-        found.or_else(|| {
-            let start = start + copies * wide.stride;
-            (rest > 0).then(|| wide.elements_meet(&narrow.part(start, rest), 1, steps))?
-        })
+        if rest == 0 {
+            return found; // the rest would begin behind the set's end, perhaps above a u64
+        }
+        let start = start + copies * wide.stride;
+        found.or_else(|| wide.elements_meet(&narrow.part(start, rest), 1, steps))
     }
 
     /// Compares this set's elements with copies of another set, which lie this set's stride apart.

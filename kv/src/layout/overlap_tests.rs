@@ -161,7 +161,7 @@ fn layers_of_other_groups_may_share_a_tensor() {
 }
 
 #[test]
-fn a_layout_from_a_peer_is_checked_too() {
+fn imported_layers_are_compared_too_unless_they_are_a_peers() {
     let mut bytes = two(BLOCK, BLOCK, 320).export().unwrap();
     assert!(Layout::import(&bytes).is_ok());
     // The last field ends with the second layer's address, less that of the first.
@@ -169,6 +169,16 @@ fn a_layout_from_a_peer_is_checked_too() {
     bytes[at..].copy_from_slice(&319u64.to_le_bytes());
     let error = Layout::import(&bytes).unwrap_err();
     assert!(error.message.contains("the byte at 0x1a3 is also that of layers[0]"), "{error}");
+    assert!(Layout::import_of_peer(&bytes).is_ok(), "every HELLO would cost a million steps");
+}
+
+#[test]
+fn layers_at_the_end_of_all_addresses_are_compared() {
+    let one = Strides { block: 4, pair: 0, head: 0, token: 0, element: 1 };
+    let layers = [(0, u64::MAX - 13, 4, 1, 1, 1, one), (0, u64::MAX - 12, 2, 1, 1, 1, Strides { block: 8, ..one })];
+    let mut layout = with(&layers);
+    layout.groups[0].block_tokens = 1;
+    layout.check().unwrap();
 }
 
 /// 1,024 layers side by side in each block of a tensor, and then one byte too near: all pairs are compared.

@@ -65,8 +65,8 @@ impl Plan {
     /// each may be that of any rank. `Invalid` if the caches are of different models, `Unsupported` if the target
     /// cannot be filled from the source.
     pub fn between(source: &Layout, target: &Layout) -> Result<Plan> {
-        source.check()?;
-        target.check()?;
+        source.check_each()?;
+        target.check_each()?;
         let matched = shape::compare(source, target)?;
         let exchanges = routes::choose(source, target, &matched)?;
         let mut sources = vec![Vec::new(); target.shard.ranks() as usize];

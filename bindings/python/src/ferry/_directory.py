@@ -87,6 +87,9 @@ class Directory:
     variables.
     """
 
+    # What `__del__` looks at if the arguments of the constructor are wrong.
+    _pointer = 0
+
     def __init__(
         self,
         engine: Engine,

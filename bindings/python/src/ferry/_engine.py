@@ -84,6 +84,9 @@ class Engine:
     child every call raises ClosedError, and closing does nothing.
     """
 
+    # What `__del__` looks at if the arguments of the constructor are wrong.
+    _pointer = 0
+
     def __init__(self, **settings: str | int | bool) -> None:
         self._pointer = 0
         self._pins: dict[int, Pin | Held] = {}
@@ -133,7 +136,7 @@ class Engine:
         # cycle that run later pass NULL, for which the library returns INVALID.
         pointer, self._pointer = self._pointer, 0
         free(pointer)
-        for pin in self._pins.values():
+        for pin in getattr(self, "_pins", {}).values():
             pin.release()
 
     def __reduce__(self) -> Any:

@@ -77,6 +77,8 @@ class Error(Exception):
         self.result: Result | None = None
         self.results: Sequence[RequestResult] = ()
         super().__init__(status, message)
+        if isinstance(self, OSError):
+            self.errno = os_error or None
 
     def __str__(self) -> str:
         return f"{self.status_name}: {self.message}"

@@ -203,12 +203,12 @@ def allocate(engine: Engine, length: int, access: int | str | None, name: str | 
     address = c_void_p()
     handle = c_uint64()
     length = unsigned(length, "length", 63)
-    call(
-        library.ferry_memory_alloc,
-        engine._pointer,
-        length,
-        addressof(options),
-        addressof(address),
-        addressof(handle),
-    )
-    return Memory(engine, handle.value, address.value or 0, length)
+    out = addressof(address), addressof(handle)
+    try:
+        call(library.ferry_memory_alloc, engine._pointer, length, addressof(options), *out)
+        return Memory(engine, handle.value, address.value or 0, length)
+    except BaseException:
+        # A signal's handler may raise behind the call, which takes long for much memory.
+        if handle.value:
+            _unmap(engine, handle.value)
+        raise

@@ -185,7 +185,7 @@ class Peer:
         names = sorted({region.name for region in self.regions()} - {""})
         near = "".join(f"; did you mean {it!r}?" for it in difflib.get_close_matches(name, names, 1))
         listed = ", ".join(map(repr, names[:20])) + (", ..." if len(names) > 20 else "")
-        return f"the peer has no region {name!r}{near} It has {listed or 'none with a name'}"
+        return f"the peer has no region {name!r}{near or '.'} It has {listed or 'none with a name'}"
 
     def paths(self) -> list[Path]:
         """Lists every path to the peer, chosen or not, and why."""

@@ -50,7 +50,7 @@ def apart(
     over = _thread.allocate_lock()
     over.acquire()
 
-    def work() -> None:
+    def work(_kept: object) -> None:
         try:
             outcome.append(call(function, *arguments))
         except BaseException as error:
@@ -62,7 +62,7 @@ def apart(
         over.release()
 
     try:
-        _thread.start_new_thread(work, ())
+        _thread.start_new_thread(work, (keep,))
         over.acquire()
     except BaseException:
         try:

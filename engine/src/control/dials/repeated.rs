@@ -135,11 +135,11 @@ mod tests {
                         list.push((PeerId::from_raw(last), at, awaited));
                     }
                     1 => {
-                        gone.extend(take_where(&mut list, |it| it.1 <= at).map(|it| it.0));
+                        gone.extend(take_where(&mut list, |it| it.1 <= at).into_iter().map(|it| it.0));
                         prop_assert_eq!(peers(dials.take_due(at)), gone);
                     }
                     _ => {
-                        gone.extend(take_where(&mut list, |it| it.2 == Some(engine)).map(|it| it.0));
+                        gone.extend(take_where(&mut list, |it| it.2 == Some(engine)).into_iter().map(|it| it.0));
                         prop_assert_eq!(peers(dials.take_awaiting((EngineId([0; 16]), engine))), gone);
                     }
                 }

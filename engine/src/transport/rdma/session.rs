@@ -356,7 +356,7 @@ impl Session {
     /// Removes the regions that the peer was asked for, and returns them. The peer may still hold keys of any others.
     pub fn let_go(&mut self, regions: &[RegionId]) -> Vec<RegionId> {
         let answered = take_where(&mut self.asked, |(_, region)| regions.contains(region));
-        answered.map(|(_, region)| region).collect()
+        answered.into_iter().map(|(_, region)| region).collect()
     }
 
     /// Removes the keys of regions that the peer revokes. Returns false if the peer revokes more than it can have.

@@ -147,7 +147,7 @@ impl Flight {
         if self.own.is_empty() {
             return Vec::new();
         }
-        take_where(&mut self.own, |fault| fault.sequence == sequence).collect()
+        take_where(&mut self.own, |fault| fault.sequence == sequence)
     }
 
     /// Returns the record of the READ that an answer with this sequence is for, which must be the oldest. The answer

@@ -161,14 +161,15 @@ impl Machine {
             None => struck.is_some(),
         };
         self.send_to_known(finals);
-        if !is_over {
-            // Of the last parts, FINAL says the same.
+        let ends = is_over && (struck.is_some() || self.ask_whole(id, &last));
+        if !ends {
+            // At the end of the take, FINAL says the same.
             self.send_to_known(reads);
         }
         if tells {
             self.tell_layers(id, complete);
         }
-        if is_over && (struck.is_some() || self.ask_whole(id, &last)) {
+        if ends {
             self.finish_take(id);
         }
     }

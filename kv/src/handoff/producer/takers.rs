@@ -191,6 +191,8 @@ impl Machine {
         let sends_nothing = part.flow.exchange.layers.is_empty();
         let is_before = epoch < part.epoch || part.recall.as_ref().is_some_and(|recall| !recall.is_told);
         if status == Status::Ok && is_before && part.struck.is_none() && !sends_nothing {
+            // The take has ended, whatever its epoch: nothing reads here any more, and a strike needs no other word.
+            part.has_read = true;
             return Ok(());
         }
         if part.flow.in_flight > 0 {

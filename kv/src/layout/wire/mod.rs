@@ -61,9 +61,9 @@ const FIELDS: [&str; 8] = ["model", "revision", "cache", "rope", "shard", "group
 
 impl Layout {
     /// Returns the layout as bytes, which `import` takes. LIMIT if they are more than 64 KiB, which takes long names
-    /// without common starts or as many shapes as layers; otherwise the errors of `check`.
+    /// without common starts or as many shapes as layers; otherwise the errors of `check`, but that layers share memory.
     pub fn export(&self) -> Result<Vec<u8>> {
-        self.check()?;
+        self.check_each()?;
         let mut out = Writer(Vec::new());
         out.0.extend(MAGIC);
         out.u16(VERSION);
@@ -90,6 +90,13 @@ impl Layout {
     /// Reads what `export` wrote, and checks it. The bytes may be anyone's: INVALID if they make no sense, VERSION if a
     /// later ferry wrote them, LIMIT if something is too large, NO_MEMORY, or an error of `check`.
     pub fn import(bytes: &[u8]) -> Result<Layout> {
+        let layout = Layout::import_of_peer(bytes)?;
+        layout.check()?;
+        Ok(layout)
+    }
+
+    /// As `import`; the layout is checked by `check_each` alone.
+    pub(crate) fn import_of_peer(bytes: &[u8]) -> Result<Layout> {
         let fields = fields_in(bytes)?;
         let [model, revision, cache, rope, shard, groups, shapes, layers] = fields;
         let key = ModelKey {
@@ -100,7 +107,7 @@ impl Layout {
         };
         let layers = layers_in(layers, &shapes_in(shapes)?)?;
         let layout = Layout { key, shard: shard_in(shard)?, groups: groups_in(groups)?, layers };
-        layout.check()?;
+        layout.check_each()?;
         Ok(layout)
     }
 }
