@@ -2,8 +2,8 @@
 
 use ferry::{Config, Engine, Memory, RegionOptions, Request, Status, TransferOptions, WHAT_NOTIFICATIONS};
 use ferry_kv::{
-    BlockList, Cache, CacheMemory, CacheOptions, Group, HandoffId, Layer, Layout, ModelKey, OfferSpec, Shard, TakeSpec,
-    Tensor,
+    BlockList, Cache, CacheMemory, CacheOptions, Group, HandoffId, Layer, Layout, ModelKey, OfferSpec, Shard,
+    TakeSpec, Tensor,
 };
 use std::time::Duration;
 
@@ -11,7 +11,13 @@ const SHAPE: [u64; 5] = [4, 2, 16, 2, 8];
 const LAYER_BYTES: u64 = 4 * 2 * 16 * 2 * 8 * 2;
 const ORDER: &str = "block pair token head element";
 
-fn layer(memory: &Memory, number: u64, order: &str, groups: &[Group], shard: &Shard) -> ferry::status::Result<Layer> {
+fn layer(
+    memory: &Memory,
+    number: u64,
+    order: &str,
+    groups: &[Group],
+    shard: &Shard,
+) -> ferry::status::Result<Layer> {
     let address = memory.address() + number * LAYER_BYTES;
     let tensor = Tensor { address, element_bytes: 2, order, shape: &SHAPE, strides: None };
     Layer::of(format!("layers.{number}"), &tensor, 0, groups, shard)
@@ -35,7 +41,8 @@ fn check<T>(result: ferry::status::Result<T>, status: Status, words: &str) {
 #[test]
 fn the_engine_names_the_argument_and_the_mend() {
     use Status::*;
-    let (engine, other) = (Engine::open(Config::new().unwrap()).unwrap(), Engine::open(Config::new().unwrap()).unwrap());
+    let (engine, other) =
+        (Engine::open(Config::new().unwrap()).unwrap(), Engine::open(Config::new().unwrap()).unwrap());
     let memory = engine.alloc(4096, &RegionOptions::default()).unwrap();
     let peer = engine.connect(other.address(), Some(Duration::from_secs(20))).unwrap();
     let queue = other.queue(WHAT_NOTIFICATIONS, 4).unwrap();
@@ -47,7 +54,11 @@ fn the_engine_names_the_argument_and_the_mend() {
     check(engine.peer_region(peer, "inbx"), NotRegistered, "inbx");
     check(write(Request { length: 0, ..request }, &usual), Invalid, "length");
     check(write(Request { local: 64, ..request }, &usual), NotRegistered, "local");
-    check(write(request, &TransferOptions { channel: 99, notify: Some(b"x"), ..usual.clone() }), Invalid, "channel");
+    check(
+        write(request, &TransferOptions { channel: 99, notify: Some(b"x"), ..usual.clone() }),
+        Invalid,
+        "channel",
+    );
     let queued = TransferOptions { queue: Some(queue), ..usual.clone() };
     check(write(request, &queued), Stale, "belongs to another engine");
     check(engine.write(peer, &[], &usual), Invalid, "requests");
@@ -64,11 +75,27 @@ fn a_cache_names_the_argument_and_the_mend() {
     let memory = engine.alloc(2 * LAYER_BYTES as usize, &RegionOptions::default()).unwrap();
     let (groups, shard) = (vec![Group::full(16)], Shard::default());
     let of = |order, groups: &[Group], shard| layer(&memory, 0, order, groups, shard);
-    check(of("", &groups, &shard), Invalid, "lacks block; name the dimensions from the outermost, for example");
-    check(of("block kv token head element", &groups, &shard), Invalid, "\"kv\" is none of block, pair, token");
-    check(of("block pair token element", &groups, &shard), Invalid, "names 4 dimensions, but the tensor has 5");
+    check(
+        of("", &groups, &shard),
+        Invalid,
+        "lacks block; name the dimensions from the outermost, for example",
+    );
+    check(
+        of("block kv token head element", &groups, &shard),
+        Invalid,
+        "\"kv\" is none of block, pair, token",
+    );
+    check(
+        of("block pair token element", &groups, &shard),
+        Invalid,
+        "names 4 dimensions, but the tensor has 5",
+    );
     check(of(ORDER, &[], &shard), Invalid, "layer.group is 0, and desc has 0 groups");
-    check(of(ORDER, &[Group::full(32)], &shard), Invalid, "16 tokens in a block, but block_tokens of group 0 is 32");
+    check(
+        of(ORDER, &[Group::full(32)], &shard),
+        Invalid,
+        "16 tokens in a block, but block_tokens of group 0 is 32",
+    );
     check(of(ORDER, &groups, &Shard { tp_size: 0, ..shard }), Invalid, "tp_size is at least 1");
     let whole = [CacheMemory::of(&memory)];
     let open = |layout, memory: &[CacheMemory]| Cache::open(&engine, layout, memory, CacheOptions::default());

@@ -128,7 +128,9 @@ pub unsafe extern "C" fn ferry_kv_layer_of(
                 count @ 1..=5 => count as usize,
                 count => {
                     let words = "tensor.dimension_count is";
-                    return Err(Error::invalid(format!("{words} {count}: a layer's tensor has 1 to 5 dimensions")));
+                    return Err(Error::invalid(format!(
+                        "{words} {count}: a layer's tensor has 1 to 5 dimensions"
+                    )));
                 }
             };
             let strides = if tensor.strides.is_null() {

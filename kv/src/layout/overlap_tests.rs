@@ -175,7 +175,8 @@ fn imported_layers_are_compared_too_unless_they_are_a_peers() {
 #[test]
 fn layers_at_the_end_of_all_addresses_are_compared() {
     let one = Strides { block: 4, pair: 0, head: 0, token: 0, element: 1 };
-    let layers = [(0, u64::MAX - 13, 4, 1, 1, 1, one), (0, u64::MAX - 12, 2, 1, 1, 1, Strides { block: 8, ..one })];
+    let layers =
+        [(0, u64::MAX - 13, 4, 1, 1, 1, one), (0, u64::MAX - 12, 2, 1, 1, 1, Strides { block: 8, ..one })];
     let mut layout = with(&layers);
     layout.groups[0].block_tokens = 1;
     layout.check().unwrap();
