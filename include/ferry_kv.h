@@ -829,8 +829,8 @@ ferry_status ferry_kv_take_cancel(ferry_kv_cache *cache,
 #define FERRY_KV_EVENT_LAYERS 1
 
 /// Every rank of every taker that takes from this rank has received its whole take, from all ranks of the producer.
-/// A handoff that failed is never SENT. Until a take ends, the blocks of each rank that it takes from stay with the
-/// offer.
+/// A take that fails leaves none of its offers SENT. Until a take ends, the blocks of each rank that it takes from stay
+/// with the offer.
 #define FERRY_KV_EVENT_SENT 2
 
 /// All tokens of the take are in their blocks.
