@@ -527,7 +527,8 @@ TEST(Queues, OneArrayIsDrainedIntoForEver)
     int seen = 0;
     for (int i = 0; i < 10; i++) must(pair.peer.notify(std::to_string(i)));
     while (seen < 10) {
-        for (const ferry::Event &event : must(inbox.drain(storage))) EXPECT_EQ(event.text(), std::to_string(seen++));
+        const ferry::Span<ferry::Event> drained = must(inbox.drain(storage));
+        for (const ferry::Event &event : drained) EXPECT_EQ(event.text(), std::to_string(seen++));
         if (seen < 10) wait_readable(inbox);
     }
 }
