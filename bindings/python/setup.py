@@ -46,7 +46,7 @@ def built_by_cargo() -> Path:
     The packages are those of scripts/build.sh: cargo chooses the features of dependencies by the packages
     that are named together, and so compiles nothing again after `make build`.
     """
-    say("cargo builds libferry.so, unless it is built: one to two minutes. `pip install -v` shows each crate.")
+    say("cargo builds libferry.so if it has to, in one to two minutes; pip install -v shows each crate")
     subprocess.run([REPOSITORY / "scripts" / "moved.sh"], check=True)
     command = ["cargo", "build", "--release", "-p", "ferry-ffi", "-p", "ferry-mooncake"]
     command += ["--message-format=json-render-diagnostics", *os.environ.get("FERRY_CARGO_ARGS", "").split()]
