@@ -142,7 +142,7 @@ func TestAConnectWhoseDeadlinePassesSaysWhy(t *testing.T) {
 					t.Errorf("%s: %v is not %v", name, err, cause)
 				}
 			}
-			if !strings.Contains(err.Error(), address) || !strings.Contains(err.Error(), "no answer") {
+			if !strings.Contains(err.Error(), address) || !strings.Contains(err.Error(), "did not answer") {
 				t.Errorf("%s: no reason: %v", name, err)
 			}
 		}
@@ -166,7 +166,7 @@ func TestAContextThatIsFirstLearnsTheReason(t *testing.T) {
 		began := time.Now()
 		_, err := e.Connect(early{inner, began.Add(20*time.Millisecond + ferryLater)}, address)
 		cancel()
-		if !errors.Is(err, ErrTimeout) || !errors.Is(err, context.DeadlineExceeded) || strings.Contains(err.Error(), "no answer") != reason {
+		if !errors.Is(err, ErrTimeout) || !errors.Is(err, context.DeadlineExceeded) || strings.Contains(err.Error(), "did not answer") != reason {
 			t.Errorf("%v later: %v", ferryLater, err)
 		}
 	}

@@ -111,7 +111,7 @@ func TestMistakesAreExplained(t *testing.T) {
 		}},
 		{"closed engine", ferry.ErrClosed, []string{"the engine is closed"}, func() error { _, err := gone.Alloc(1, nil); return err }},
 		{"misspelt setting", ferry.ErrInvalid, []string{"lanez", "lanes"}, func() error { _, err := ferry.Open(ferry.Config{"lanez": "2"}); return err }},
-		{"missing port", ferry.ErrInvalid, []string{"address", "host:port"}, func() error { _, err := m.near.Connect(ctx, "127.0.0.1"); return err }},
+		{"missing port", ferry.ErrInvalid, []string{"address", "write 127.0.0.1:PORT"}, func() error { _, err := m.near.Connect(ctx, "127.0.0.1"); return err }},
 		{"Go memory", ferry.ErrInvalid, []string{"address", "Engine.Alloc"}, func() error { _, err := m.near.Register(unsafe.Pointer(array), len(array), nil); return err }},
 		{"name of no region", ferry.ErrNotRegistered, []string{"name", "inbox"}, func() error { _, err := m.peer.Region("inbox"); return err }},
 		{"no requests", ferry.ErrInvalid, []string{"requests"}, func() error { _, err := m.peer.Write(ctx, nil, nil); return err }},

@@ -356,6 +356,7 @@ func TestTheCollectorFreesWhatNobodyHas(t *testing.T) {
 	for i := range 1021 {
 		layer := d.Layers[0]
 		layer.Name = fmt.Sprintf("model.layers.%d.attn", i+3)
+		layer.Address += uint64(i+3) << 20
 		d.Layers = append(d.Layers, layer)
 	}
 	made := func() *kv.Plan {

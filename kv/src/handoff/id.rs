@@ -52,7 +52,10 @@ impl FromStr for HandoffId {
             Some(text).filter(|text| text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit()));
         let bits = digits.and_then(|text| u128::from_str_radix(text, 16).ok());
         bits.map(|bits| HandoffId(bits.to_be_bytes())).ok_or_else(|| {
-            Error::invalid("text: an id is 32 hexadecimal digits, as ferry_kv_id_format writes them")
+            let length = text.len();
+            Error::invalid(format!(
+                "text: an id is 32 hexadecimal digits, as it prints; this text has {length} bytes"
+            ))
         })
     }
 }

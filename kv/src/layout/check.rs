@@ -48,7 +48,7 @@ impl Layout {
                 let name = |index: usize| self.layers.get(index).map_or("", |layer| &layer.name);
                 Err(Error::invalid(format!(
                     "layers[{other}] {:?}: memory: the byte at {address:#x} is also that of layers[{one}] {:?} of the \
-                     same group",
+                     same group; each has memory of its own",
                     name(other),
                     name(one),
                 )))

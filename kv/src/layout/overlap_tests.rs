@@ -114,7 +114,8 @@ fn two(first: Strides, second: Strides, apart: u64) -> Layout {
 fn refused(layout: &Layout, place: u64) {
     let error = layout.check().unwrap_err();
     let words = format!(
-        "layers[1] \"layers.1\": memory: the byte at {place:#x} is also that of layers[0] \"layers.0\" of the same group"
+        "layers[1] \"layers.1\": memory: the byte at {place:#x} is also that of layers[0] \"layers.0\" of the same group; \
+         each has memory of its own"
     );
     assert_eq!((error.status, error.message), (Status::Invalid, words));
 }

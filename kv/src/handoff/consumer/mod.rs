@@ -181,7 +181,8 @@ impl Machine {
             lists::covers(&self.layout, group, list, &(spec.skip_tokens..spec.tokens), "tokens")?;
         }
         if spec.producers.is_empty() {
-            return Err(Error::invalid("producers: the list is empty"));
+            let mend = "pass the peers of all ranks of the producer, in the order of their ranks";
+            return Err(Error::invalid(format!("producers: the list is empty; {mend}")));
         }
         if self.takes.len() >= TAKES_MAX {
             return Err(Error::new(Status::Limit, format!("{TAKES_MAX} takes have not ended")));
