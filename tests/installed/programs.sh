@@ -45,7 +45,7 @@ for kind in shared static; do
             "${libraries[@]}" -o "$work/pc-$example-$kind"
         needs_ferry "$work/pc-$example-$kind" $kind
     done
-    for example in worker exchange kv; do
+    for example in worker exchange kv_handoff; do
         c++ -std=c++17 "${warnings[@]}" "${cflags[@]}" "$root/bindings/cxx/examples/$example.cpp" \
             "${libraries[@]}" -pthread -o "$work/pc-$example-cxx-$kind"
         needs_ferry "$work/pc-$example-cxx-$kind" $kind
@@ -54,7 +54,7 @@ for kind in shared static; do
     "$work/pc-verbs-$kind"
     "$root/tests/c/run-example.sh" "$work/pc-transfer-$kind"
     timeout 120 "$work/pc-worker-cxx-$kind"
-    timeout 120 "$work/pc-kv-cxx-$kind"
+    "$root/tests/kv_handoff.sh" "c++=$work/pc-kv_handoff-cxx-$kind"
     "$root/tests/exchange.sh" "c=$work/pc-exchange-$kind" "c++=$work/pc-exchange-cxx-$kind"
 done
 
@@ -75,11 +75,11 @@ cmake -S "$here" -B "$work/cmake" -DCMAKE_PREFIX_PATH="$prefix" -DCMAKE_BUILD_TY
 grep -q "^ferry_DIR:PATH=$libdir/cmake/ferry\$" "$work/cmake/CMakeCache.txt"
 cmake --build "$work/cmake" >"$work/cmake.log" || { cat "$work/cmake.log"; exit 1; }
 for kind in shared static; do
-    for program in transfer exchange-c exchange-cxx worker kv verbs; do needs_ferry "$work/cmake/$program-$kind" $kind; done
+    for program in transfer exchange-c exchange-cxx worker kv_handoff verbs; do needs_ferry "$work/cmake/$program-$kind" $kind; done
     "$work/cmake/verbs-$kind"
     "$root/tests/c/run-example.sh" "$work/cmake/transfer-$kind"
     timeout 120 "$work/cmake/worker-$kind"
-    timeout 120 "$work/cmake/kv-$kind"
+    "$root/tests/kv_handoff.sh" "c++=$work/cmake/kv_handoff-$kind"
     "$root/tests/exchange.sh" "c=$work/cmake/exchange-c-$kind" "c++=$work/cmake/exchange-cxx-$kind"
 done
 # A version that differs from the installed one.
