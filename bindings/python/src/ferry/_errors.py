@@ -78,7 +78,9 @@ class Error(Exception):
         self.results: Sequence[RequestResult] = ()
         super().__init__(status, message)
         if isinstance(self, OSError):
-            self.errno = os_error or None
+            # Its constructor has taken the status for an errno.
+            failure: OSError = self
+            failure.errno = os_error or None
 
     def __str__(self) -> str:
         return f"{self.status_name}: {self.message}"
