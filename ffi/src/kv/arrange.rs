@@ -125,11 +125,11 @@ pub unsafe extern "C" fn ferry_kv_layer_of(
             let tensor = required(versioned::read(tensor, "tensor")?, "tensor")?;
             let value = required(versioned::read(layer.cast_const(), "layer")?, "layer")?;
             let count = match tensor.dimension_count {
-                count @ 1..=5 => count as usize,
+                count @ 0..=5 => count as usize,
                 count => {
                     let words = "tensor.dimension_count is";
                     return Err(Error::invalid(format!(
-                        "{words} {count}: a layer's tensor has 1 to 5 dimensions"
+                        "{words} {count}: a layer's tensor has at most 5 dimensions"
                     )));
                 }
             };
