@@ -181,7 +181,7 @@ typedef struct ferry_kv_tensor {
     uint32_t element_bytes;
     /// Address of the first element, in this process.
     uint64_t address;
-    /// What each dimension counts, from the outermost: the words block, pair, token, head and element, each at most
+    /// Names of the dimensions, from the outermost: the words block, pair, token, head and element, each at most
     /// once, for example "block pair token head element". A dimension without its word has size 1; block and element
     /// are needed.
     const char *order;

@@ -73,7 +73,7 @@ try() {
     for command in "${commands[@]}"; do
         started=$SECONDS
         echo "== $release: make $command"
-        inside "$root" make -C /root/ferry "$command" || { echo "FAILED  $release: make $command ($((SECONDS - started)) s)"; return 1; }
+        inside "$root" sh -c 'cd && exec make -C ferry "$1"' - "$command" || { echo "FAILED  $release: make $command ($((SECONDS - started)) s)"; return 1; }
         echo "ok      $release: make $command ($((SECONDS - started)) s)"
     done
 }

@@ -97,16 +97,7 @@ fn layout(layers: u32, block_tokens: u32, blocks: u64) -> Layout {
     let key = || "speed".to_string();
     Layout {
         key: ModelKey { model: key(), revision: key(), cache: key(), rope: key() },
-        shard: Shard {
-            tp_rank: 0,
-            tp_size: 1,
-            pp_rank: 0,
-            pp_size: 1,
-            pcp_rank: 0,
-            pcp_size: 1,
-            dcp_size: 1,
-            turn_tokens: 1,
-        },
+        shard: Shard::default(),
         groups: vec![Group { kind: GroupKind::Full, block_tokens }],
         layers: (0..layers).map(layer).collect(),
     }

@@ -88,7 +88,7 @@ pub struct ferry_kv_tensor {
     pub element_bytes: u32,
     /// Address of the first element, in this process.
     pub address: u64,
-    /// What each dimension counts, from the outermost: the words block, pair, token, head and element, each at most
+    /// Names of the dimensions, from the outermost: the words block, pair, token, head and element, each at most
     /// once, for example "block pair token head element". A dimension without its word has size 1; block and element
     /// are needed.
     pub order: *const c_char,

@@ -48,7 +48,7 @@ impl Layout {
 #[derive(Clone, Copy)]
 struct Set<'a> {
     start: u64,
-    /// Of one run.
+    /// The length of one run.
     bytes: u64,
     /// The outermost dimension; of size 1 only if there is none.
     stride: u64,

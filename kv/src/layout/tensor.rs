@@ -14,7 +14,7 @@ pub struct Tensor<'a> {
     /// Address of the first element, in this process.
     pub address: u64,
     pub element_bytes: u32,
-    /// What each dimension counts, from the outermost: the words block, pair, token, head and element, each at most
+    /// Names of the dimensions, from the outermost: the words block, pair, token, head and element, each at most
     /// once. A dimension without its word has size 1; block and element are needed.
     pub order: &'a str,
     pub shape: &'a [u64],

@@ -33,16 +33,7 @@ fn rank(transports: &str, host: usize, arrangement: Arrangement, blocks: usize) 
     let memory = engine.alloc(length, &RegionOptions::default()).unwrap();
     let key =
         ModelKey { model: "small".into(), revision: String::new(), cache: "f64".into(), rope: String::new() };
-    let shard = Shard {
-        tp_rank: 0,
-        tp_size: 1,
-        pp_rank: 0,
-        pp_size: 1,
-        pcp_rank: 0,
-        pcp_size: 1,
-        dcp_size: 1,
-        turn_tokens: 1,
-    };
+    let shard = Shard::default();
     let layer = Layer {
         name: "layers.0".into(),
         group: 0,

@@ -42,16 +42,7 @@ pub fn rank_with(transports: &str, settings: &[(&str, &str)]) -> Rank {
     let memory = engine.alloc(layer_bytes * LAYERS as usize, &RegionOptions::default()).unwrap();
     let key =
         ModelKey { model: "big".into(), revision: String::new(), cache: "f16".into(), rope: String::new() };
-    let shard = Shard {
-        tp_rank: 0,
-        tp_size: 1,
-        pp_rank: 0,
-        pp_size: 1,
-        pcp_rank: 0,
-        pcp_size: 1,
-        dcp_size: 1,
-        turn_tokens: 1,
-    };
+    let shard = Shard::default();
     let layer = |number: u32| {
         let address = memory.address() + u64::from(number) * layer_bytes as u64;
         Layer {

@@ -87,7 +87,7 @@ class Directory:
     variables.
     """
 
-    # What `__del__` looks at if the arguments of the constructor are wrong.
+    # For `__del__`, if the arguments of the constructor are wrong.
     _pointer = 0
 
     def __init__(

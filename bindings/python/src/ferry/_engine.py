@@ -84,7 +84,7 @@ class Engine:
     child every call raises ClosedError, and closing does nothing.
     """
 
-    # What `__del__` looks at if the arguments of the constructor are wrong.
+    # For `__del__`, if the arguments of the constructor are wrong.
     _pointer = 0
 
     def __init__(self, **settings: str | int | bool) -> None:
