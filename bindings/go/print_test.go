@@ -66,7 +66,7 @@ func TestNumbersPrintAsTheirNames(t *testing.T) {
 	}
 }
 
-// What a program prints is a line for people.
+// Events, results and objects print as a line for people.
 func TestWhatAProgramPrintsIsReadable(t *testing.T) {
 	m := newMistaken(t)
 	ctx := context.Background()

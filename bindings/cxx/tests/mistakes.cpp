@@ -130,7 +130,7 @@ TEST(Mistakes, OfHandoffs)
     });
 }
 
-// What is closed is closed: once more does nothing, and a use says so.
+// Closing twice does nothing, and a use of a closed object says so.
 TEST(Mistakes, AfterTheEnd)
 {
     Pair pair;

@@ -117,7 +117,7 @@ ETCD: dict[str, Callable[[Stand], Call]] = {
 
 @pytest.mark.parametrize("name", [*WAITS, *(ETCD if HAS_ETCD else ())])
 def test_a_call_ends(name: str) -> None:
-    # What waits for the lease must not end by it.
+    # A transfer that waits for the lease must not end by it.
     lease_ms = 5 * LEASE_MS if "close" in name else LEASE_MS
     with stopped_peer(lease_ms) as it, ExitStack() as ends:
         stand = Stand(it, ends)

@@ -341,7 +341,7 @@ impl Story {
         let (skip, tokens, node) = (side.skip, side.tokens, side.node);
         let before: Vec<(Cell, u8)> = side.before.clone();
         let versions = self.versions(at, layout);
-        // What was told stays as it is, whatever ends the take later, unless it was taken back or is harmed.
+        // The layers that were told stay as they are, whatever ends the take later, unless taken back or harmed.
         let told = self.world.nodes[node].layers_told.get(&self.sides[at].id).copied().unwrap_or(0);
         let told = if [Status::Stale, Status::Corrupt].contains(&status) { 0 } else { told };
         for (nth, (cell, (_, was))) in all.iter().zip(before).enumerate() {

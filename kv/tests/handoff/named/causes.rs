@@ -76,7 +76,7 @@ fn a_rank_that_is_sending_hears_who_died() {
         let mut rigs = offered(mode);
         rigs[1].abort(1);
         deliver(&mut rigs);
-        // Those of the rank that ends its offer come first.
+        // The words of the rank that ends its offer come first.
         while let Some(at) = rigs.iter().rposition(|rig| !rig.posts.is_empty()) {
             moved(&mut rigs, at, Err(ferry::status::Error::new(Status::Cancelled, "cancelled")));
             deliver(&mut rigs);
@@ -176,7 +176,7 @@ fn who_may_not_take_ends_no_offer_by_giving_up() {
     rigs[..CONSUMER].iter().for_each(|rig| assert_eq!(rig.end_of(1), None));
 }
 
-/// What a cache has sent stays when it closes, though its offer does not wait for the end of the take.
+/// The tokens that a cache has sent stay when it closes, though its offer does not wait for the end of the take.
 #[test]
 fn a_producer_that_has_sent_all_may_close() {
     for mode in [Mode::Push, Mode::Pull] {
