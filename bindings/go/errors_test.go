@@ -162,9 +162,9 @@ func TestAContextThatIsFirstLearnsTheReason(t *testing.T) {
 	address := silent(t)
 	e := newEngine(t, nil)
 	for ferryLater, reason := range map[time.Duration]bool{30 * time.Millisecond: true, time.Hour: false} {
-		inner, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
+		inner, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
 		began := time.Now()
-		_, err := e.Connect(early{inner, began.Add(20*time.Millisecond + ferryLater)}, address)
+		_, err := e.Connect(early{inner, began.Add(200*time.Millisecond + ferryLater)}, address)
 		cancel()
 		if !errors.Is(err, ErrTimeout) || !errors.Is(err, context.DeadlineExceeded) || strings.Contains(err.Error(), "did not answer") != reason {
 			t.Errorf("%v later: %v", ferryLater, err)
