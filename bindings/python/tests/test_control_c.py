@@ -89,6 +89,13 @@ class Stand:
         listens = self.ends.enter_context(socket.create_server(("127.0.0.1", 0)))
         return f"etcd:http://127.0.0.1:{listens.getsockname()[1]}"
 
+    def leaving(self) -> ferry.Directory:
+        """A directory with a name that etcd has still to withdraw."""
+        directory = self.directory(self.etcd())
+        with pytest.raises(ferry.UnreachableError):
+            directory.register("a", timeout=0.1)
+        return directory
+
 
 WAITS: dict[str, Callable[[Stand], Call]] = {
     "Engine.connect": lambda it: lambda: it.other().connect(it.address, 60),
@@ -108,7 +115,7 @@ WAITS: dict[str, Callable[[Stand], Call]] = {
     "Directory.connect": lambda it: lambda d=it.directory(): d.connect(it.address, 60),  # type: ignore[misc]
     "Directory": lambda it: lambda: ferry.Directory(it.other(), it.etcd(), timeout=60),
     "Directory.register": lambda it: lambda d=it.directory(it.etcd()): d.register("a"),  # type: ignore[misc]
-    "Directory.unregister": lambda it: lambda d=it.directory(it.etcd()): d.unregister("a"),  # type: ignore[misc]
+    "Directory.unregister": lambda it: lambda d=it.leaving(): d.unregister("a"),  # type: ignore[misc]
 }
 
 
