@@ -18,7 +18,7 @@ override TARGET := $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR),target)
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -1)
 ABI := $(shell sed -n 's/^\#define FERRY_ABI_MAJOR //p' include/ferry.h)
 
-.PHONY: help setup setup-tests build demo docs test test-bare test-rdma test-cuda sim sim-mutants chaos soak scale test-engines test-etcd fuzz sanitize miri prove check comparisons bench bench-cuda compare figures overhead install install-nixl install-debug deb fmt clean
+.PHONY: help setup setup-tests build demo docs test test-bare test-rdma test-cuda sim sim-mutants chaos soak scale test-engines fuzz sanitize miri prove check comparisons bench bench-cuda compare figures overhead install install-nixl install-debug deb fmt clean
 
 help:
 	@echo "make demo       two processes exchange a model's KV cache, by push and by pull"
@@ -38,12 +38,11 @@ help:
 	@echo "make figures    measures what docs/results.md and README show, and rewrites them (about 40 minutes, on a quiet machine)"
 	@echo "make overhead   the time that the C++, Python and Go bindings add to a call in C (some minutes)"
 	@echo "make test-engines  vLLM and LMCache over ferry, on this CPU; installs their wheels (6 GB)"
-	@echo "make test-etcd  directories in etcd: builds ferry with its client (minutes), and starts servers of etcd"
 	@echo "make fuzz       each fuzz target for SECONDS=60; TARGET=lane takes one. Installs the pinned nightly Rust"
 	@echo "make sanitize   the suites in C, Python and Go under AddressSanitizer and ThreadSanitizer. Installs the pinned nightly Rust"
 	@echo "make miri       tests of the engine's own decisions and tables under Miri. Installs the pinned nightly Rust"
 	@echo "make prove      an hour of looking for faults: sanitize, miri, fuzz, chaos, soak and sim, each with a time limit; SEED=number"
-	@echo "make build      the libraries and ferry-bench, optimised; ETCD=1 with directories in etcd"
+	@echo "make build      the libraries and ferry-bench, optimised"
 	@echo "make docs       the pages as a site with search, and the references of all languages, in $(TARGET)/docs"
 	@echo "make install    installs below PREFIX=$(PREFIX); DESTDIR= stages it"
 	@echo "make install-debug  the same, with debug information in files of its own"
@@ -79,10 +78,6 @@ test-cuda: setup-tests
 # Real engines over ferry-vllm and the plugin for NIXL; installs their wheels, 6 GB. PARTS='matrix vllm' takes these.
 test-engines: setup-tests
 	scripts/engines.sh $(PARTS)
-
-# Directories in etcd: a build of its own, with Debian's etcd-server and protoc.
-test-etcd:
-	CARGO=$(CARGO) ETCD=1 scripts/etcd.sh
 
 # ROUNDS rounds; SEED repeats the rounds of a run that failed. The program enters namespaces of its own. RDMA=1 plays the
 # rounds in the virtual machine with RDMA devices. Needs python3 and, for the nodes in Go, Go; installs neither.

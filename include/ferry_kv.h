@@ -1279,7 +1279,7 @@ typedef struct ferry_directory ferry_directory;
 ///
 /// FERRY_ERR_INVALID names what is wrong in `url` or `options`. FERRY_ERR_UNREACHABLE: etcd does not answer in time;
 /// with FERRY_DIRECTORY_NO_WAIT the call does not wait. FERRY_ERR_REFUSED: etcd refuses the user.
-/// FERRY_ERR_UNSUPPORTED: this library was built without etcd (docs/directory.md). FERRY_ERR_BUSY inside a callback.
+/// FERRY_ERR_BUSY inside a callback.
 ferry_status ferry_directory_open(ferry_engine *engine,
                                   const char *url,
                                   const ferry_directory_options *options,

@@ -1062,7 +1062,6 @@ public:
     ~Directory() { ferry_directory_free(handle_); }
     /// Opens a directory of the engine's peers. `url` is "static:name=host:port,...", "static:/file", "static:" (names
     /// are addresses), or "etcd:http://host:port,.../prefix". FERRY_ERR_UNREACHABLE: etcd does not answer in time.
-    /// FERRY_ERR_UNSUPPORTED: the library was built without etcd.
     static Result<Directory> open(const Engine &engine, Text url, OrDefault<DirectoryOptions> options = {}) noexcept
     {
         Result<Directory> result;

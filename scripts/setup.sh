@@ -6,14 +6,15 @@
 # packages by distribution.
 #
 # usage: setup.sh [PART]   PART is `tests` (building, and what the tests run), or `compare`, `rdma`, `deb`,
-#                          `python` or `docs`, which install only what these need in addition to building
+#                          `etcd`, `python` or `docs`, which install only what these need in addition to building
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # Where rustup's installer puts Rust, for shells without it in PATH.
 PATH=${CARGO_HOME:-${HOME:-}/.cargo}/bin:$PATH:/usr/sbin:/sbin
 
 packages=()
-need() { command -v "$1" >/dev/null 2>&1 || packages+=("$2"); }
+# A file in PATH: parts of this script have names of programs.
+need() { type -P "$1" >/dev/null || packages+=("$2"); }
 has_header() { echo "#include <$1>" | cc -E -x "${2:-c}" - >/dev/null 2>&1; }
 
 # bindgen opens libclang to read the declarations of the verbs while ferry is built.
@@ -26,15 +27,6 @@ has_libclang() {
         done
     done
     return 1
-}
-
-# The crate etcd-client runs protoc while it is built. Its files import google/protobuf/*.proto, which Debian has in a
-# package of their own.
-has_messages() {
-    local found
-    found=$(command -v protoc) || return 1
-    [ -e "$(dirname "$(realpath "$found")")/../include/google/protobuf/struct.proto" ] ||
-        [ -e /usr/include/google/protobuf/struct.proto ] || [ -e /usr/local/include/google/protobuf/struct.proto ]
 }
 
 # Prints the command that installs what building needs, for package managers other than apt-get.
@@ -116,6 +108,12 @@ deb() {
     install_packages
 }
 
+# The server that the tests of directories start.
+etcd() {
+    need etcd etcd-server
+    install_packages
+}
+
 # Virtual environments; strip for the wheel's library; the library that Mooncake's wheel links but does not
 # contain.
 python() {
@@ -133,15 +131,11 @@ docs() {
 }
 
 # What a build needs: a C compiler with the headers of libc and Linux, CMake, libclang, and the tools that all of
-# these use; protoc with the messages that come with it for ETCD=1. The headers of libibverbs come with a crate.
+# these use. The headers of libibverbs come with a crate.
 build() {
     need cc gcc
     need make make
     need cmake cmake
-    if [ -n "${ETCD:-}" ]; then
-        need protoc protobuf-compiler
-        has_messages || packages+=(libprotobuf-dev)
-    fi
     need objcopy binutils
     has_header stdio.h || packages+=(libc6-dev)
     has_header rdma/ib_user_verbs.h || packages+=(linux-libc-dev)
@@ -155,7 +149,6 @@ tests() {
     need valgrind valgrind
     need python3 python3
     need ip iproute2
-    [ -z "${ETCD:-}" ] || need etcd etcd-server
     has_header gtest/gtest.h c++ || packages+=(libgtest-dev)
     has_header infiniband/verbs.h || packages+=(libibverbs-dev)
 }
@@ -235,12 +228,12 @@ part=${1:-build}
 case $part in
 build) build ;;
 tests) build && tests ;;
-compare | rdma | deb | python | docs)
+compare | rdma | deb | etcd | python | docs)
     "$part"
     exit
     ;;
 *)
-    echo "setup: $part is no part; the parts are build, tests, compare, rdma, deb, python and docs" >&2
+    echo "setup: $part is no part; the parts are build, tests, compare, rdma, deb, etcd, python and docs" >&2
     exit 2
     ;;
 esac

@@ -47,8 +47,8 @@ type DirectoryOptions struct {
 
 // OpenDirectory opens a directory of the engine's peers. The URL is "static:name=host:port,...", "static:/file",
 // "static:" (names are addresses), or "etcd:http://host:port,.../prefix". The context's deadline bounds the wait for
-// etcd's first answer; without one it is 5 seconds. ErrUnreachable: etcd does not answer in time. ErrUnsupported:
-// libferry was built without etcd. The engine may be closed before or after the directory.
+// etcd's first answer; without one it is 5 seconds. ErrUnreachable: etcd does not answer in time. The engine may
+// be closed before or after the directory.
 func (e *Engine) OpenDirectory(ctx context.Context, url string, options *DirectoryOptions) (*Directory, error) {
 	const op = "directory"
 	if options == nil {

@@ -21,6 +21,10 @@ use crate::url::{self, Url};
 /// The pause before `connect` dials again at an address that the directory still names.
 const REDIAL: Duration = Duration::from_millis(100);
 
+/// How long `close` waits for the thread. The look-up of a server's name cannot be interrupted: the thread then ends by
+/// itself.
+const CLOSE: Duration = Duration::from_secs(3);
+
 /// Peers by name. All calls may come from any thread.
 pub struct Directory {
     shared: Arc<Shared>,
@@ -62,7 +66,7 @@ impl Directory {
     /// `etcd:http://host:port,.../prefix`.
     ///
     /// INVALID names what is wrong in `url` or `options`. UNREACHABLE: etcd did not answer within
-    /// `options.open_timeout`. REFUSED: etcd refuses the user. UNSUPPORTED: this build has no etcd.
+    /// `options.open_timeout`. REFUSED: etcd refuses the user.
     pub fn open(engine: &Engine, url: &str, options: DirectoryOptions) -> Result<Directory> {
         engine.check_not_closed()?;
         let (kind, list) = match url::parse(url)? {
@@ -77,16 +81,6 @@ impl Directory {
         Ok(Directory { shared, kind, thread: Mutex::new(None) })
     }
 
-    #[cfg(not(feature = "etcd"))]
-    fn open_etcd(_: &Engine, etcd: url::Etcd, options: DirectoryOptions) -> Result<Directory> {
-        options.complete(&etcd, &|_| None)?;
-        Err(Error::new(
-            Status::Unsupported,
-            "url: this ferry was built without etcd; `make build ETCD=1` builds it with etcd",
-        ))
-    }
-
-    #[cfg(feature = "etcd")]
     fn open_etcd(engine: &Engine, etcd: url::Etcd, options: DirectoryOptions) -> Result<Directory> {
         let options = options.complete(&etcd, &|name| std::env::var(name).ok())?;
         let shared = Arc::new(Shared::new(engine, Table::default(), Link::Never(None))?);
@@ -150,7 +144,7 @@ impl Directory {
                 }
             }
         })?;
-        self.wake();
+        self.shared.wake();
         let published = self.shared.wait_for(deadline, |state| {
             let registration = state.registrations.get(name)?;
             match &registration.refused {
@@ -305,10 +299,16 @@ impl Directory {
             return;
         }
         self.shared.change(|state| state.is_closed = true);
-        #[cfg(feature = "etcd")]
-        self.shared.stop.notify_one();
+        self.shared.wake();
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(thread) = thread {
+        let Some(thread) = thread else { return };
+        let deadline = Deadline::after(Some(CLOSE));
+        let mut state = self.shared.lock();
+        while !state.is_over && !deadline.left().is_zero() {
+            state = self.shared.wait(state, deadline.left());
+        }
+        if state.is_over {
+            drop(state);
             // A panic of the thread has ended the directory already.
             let _ = thread.join();
         }
@@ -321,12 +321,7 @@ impl Directory {
                 (registration.phase, registration.is_due) = (Phase::Leaving, true);
             }
         });
-        self.wake();
-    }
-
-    fn wake(&self) {
-        #[cfg(feature = "etcd")]
-        self.shared.work.notify_one();
+        self.shared.wake();
     }
 
     /// Why a name is not published after the time that the caller gave.

@@ -11,15 +11,10 @@
 //! | [`Change`] | what has become of a name |
 //! | [`limits`] | the bounds |
 //!
-//! This crate uses ferry's public interface alone. `etcd:` needs the feature `etcd`, and is the only part that has a
-//! thread.
-
-// Without etcd a part of the table is not used; scripts/etcd.sh checks the whole.
-#![cfg_attr(not(feature = "etcd"), allow(dead_code))]
+//! This crate uses ferry's public interface alone. Only `etcd:` has a thread.
 
 mod directory;
 mod entry;
-#[cfg(feature = "etcd")]
 mod etcd;
 pub mod limits;
 mod options;

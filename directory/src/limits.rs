@@ -14,5 +14,7 @@ pub const REGISTRATIONS_MAX: usize = 1_024;
 pub const SERVERS_MAX: usize = 16;
 /// Bytes of a URL, or of the file that a `static:` URL names.
 pub const LIST_BYTES_MAX: usize = 16 << 20;
+/// Bytes of an answer of etcd, and of a message of a watch. A list is asked for in smaller pages, down to one entry.
+pub const ANSWER_BYTES_MAX: usize = 8 << 20;
 /// The shortest and the longest lease.
 pub const TTL_SECONDS: std::ops::RangeInclusive<u64> = 1..=3_600;

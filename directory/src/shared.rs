@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 
 use ferry::status::{Error, Result};
 use ferry::{Descriptor, Engine, Status};
-use rustix::event::{eventfd, EventfdFlags};
-use rustix::fd::OwnedFd;
+use rustix::event::{eventfd, poll, EventfdFlags, PollFd, PollFlags, Timespec};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::io::Errno;
 
 use crate::table::{Change, Table};
 
@@ -21,12 +22,8 @@ pub struct Shared {
     changed: Condvar,
     /// Readable while there are changes to take, and when the directory is closed.
     pub news: OwnedFd,
-    /// Wakes the directory's thread: something is to be registered or withdrawn.
-    #[cfg(feature = "etcd")]
-    pub work: tokio::sync::Notify,
-    /// Ends the directory's thread.
-    #[cfg(feature = "etcd")]
-    pub stop: tokio::sync::Notify,
+    /// Readable when the directory's thread has something to do: to register, to withdraw, or to end.
+    work: OwnedFd,
 }
 
 #[derive(Default)]
@@ -95,17 +92,15 @@ impl Registration {
 impl Shared {
     pub fn new(engine: &Engine, table: Table, link: Link) -> Result<Shared> {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-        let news = eventfd(0, flags).map_err(|error| Error::system("creating an eventfd", &error.into()))?;
+        let failed = |error: Errno| Error::system("creating an eventfd", &error.into());
+        let (news, work) = (eventfd(0, flags).map_err(failed)?, eventfd(0, flags).map_err(failed)?);
         Ok(Shared {
             engine: engine.clone(),
             own: engine.descriptor().ok(),
             state: Mutex::new(DirectoryState { table, link, ..DirectoryState::default() }),
             changed: Condvar::new(),
             news,
-            #[cfg(feature = "etcd")]
-            work: tokio::sync::Notify::new(),
-            #[cfg(feature = "etcd")]
-            stop: tokio::sync::Notify::new(),
+            work,
         })
     }
 
@@ -134,6 +129,24 @@ impl Shared {
         }
         self.changed.notify_all();
         result
+    }
+
+    /// Wakes the directory's thread.
+    pub fn wake(&self) {
+        let _ = rustix::io::write(&self.work, &1u64.to_ne_bytes());
+    }
+
+    /// The thread waits for work, for a socket, or for some time. CLOSED when the directory is closed.
+    pub fn pause(&self, socket: Option<(BorrowedFd<'_>, PollFlags)>, left: Duration) -> Result<()> {
+        let work = (self.work.as_fd(), PollFlags::IN);
+        wait_for_any(&[work, socket.unwrap_or(work)], left)?;
+        // Before the look at the state, which changes before `wake`.
+        let _ = rustix::io::read(&self.work, &mut [0; 8]);
+        if self.lock().is_closed {
+            Err(Error::new(Status::Closed, "the directory is closed"))
+        } else {
+            Ok(())
+        }
     }
 
     pub fn next_change(&self) -> Result<Option<Change>> {
@@ -180,6 +193,17 @@ impl Shared {
             }
             state = self.wait(state, left);
         }
+    }
+}
+
+/// Waits for one of some descriptors, for some time at most.
+pub fn wait_for_any(all: &[(BorrowedFd<'_>, PollFlags)], left: Duration) -> Result<()> {
+    let mut fds: Vec<PollFd<'_>> =
+        all.iter().map(|&(fd, wants)| PollFd::from_borrowed_fd(fd, wants)).collect();
+    let left = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+    match poll(&mut fds, Some(&left)) {
+        Ok(_) | Err(Errno::INTR) => Ok(()),
+        Err(error) => Err(Error::system("waiting for etcd", &error.into())),
     }
 }
 

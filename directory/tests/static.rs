@@ -127,3 +127,17 @@ fn wrong_urls_and_files_are_named() {
     assert!(error.status == Status::Invalid && error.message.contains("entry 1 of the file"), "{error}");
     assert!(open("etcd:https://h").message.starts_with("ca: "));
 }
+
+#[test]
+fn what_is_no_pem_is_named() {
+    let engine = engine("127.0.0.1:0");
+    let refused = |ca: &str, identity: Option<(String, String)>| {
+        let options = DirectoryOptions { ca: Some(ca.into()), identity, ..DirectoryOptions::default() };
+        Directory::open(&engine, "etcd:https://127.0.0.1:1", options).err().unwrap()
+    };
+    let certificate = |bytes| format!("-----BEGIN CERTIFICATE-----\n{bytes}\n-----END CERTIFICATE-----\n");
+    for ca in ["", "no PEM", &certificate("AAAA"), &certificate("?")] {
+        let error = refused(ca, None);
+        assert!(error.status == Status::Invalid && error.message.starts_with("ca: "), "{error}");
+    }
+}

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use ferry::status::{Error, Result};
 use ferry::thread::{self, JoinHandle};
 use ferry::Status;
-use tokio::time::{sleep, timeout};
+use rustls::ClientConfig;
 
 use crate::options::DirectoryOptions;
 use crate::shared::{Link, Shared};
@@ -36,6 +36,7 @@ const REVOKE: Duration = Duration::from_secs(1);
 struct Plan {
     etcd: Etcd,
     options: DirectoryOptions,
+    tls: Option<Arc<ClientConfig>>,
     /// Between two signs of life. Three fit into a lease.
     beat: Duration,
     /// How long etcd may take to answer.
@@ -43,20 +44,14 @@ struct Plan {
 }
 
 pub fn start(shared: &Arc<Shared>, etcd: Etcd, options: DirectoryOptions) -> Result<JoinHandle<()>> {
-    // Names of servers are looked up on a thread of their own, which has the same name.
-    let mut runtime = tokio::runtime::Builder::new_current_thread();
-    runtime.enable_io().enable_time().thread_name(THREAD).max_blocking_threads(1);
-    let runtime = runtime.build();
-    let runtime = runtime.map_err(|error| Error::system("starting the directory's runtime", &error))?;
+    let tls = if etcd.has_tls { Some(client::tls(&options)?) } else { None };
     let beat = options.ttl / 3;
     let patience = beat.min(Duration::from_secs(3));
-    let plan = Plan { etcd, options, beat, patience };
+    let plan = Plan { etcd, options, tls, beat, patience };
     let over = Over(shared.clone());
     let run = move || {
         let over = over;
-        runtime.block_on(run(&over.0, &plan));
-        // Does not wait for the look-up of a name.
-        runtime.shutdown_background();
+        run(&over.0, &plan);
     };
     let started = thread::spawn(THREAD, run);
     started.map_err(|error| Error::system(format!("starting the thread {THREAD}"), &error))
@@ -77,30 +72,25 @@ impl Drop for Over {
     }
 }
 
-async fn run(shared: &Shared, plan: &Plan) {
+fn run(shared: &Shared, plan: &Plan) {
     let mut lease = Lease::default();
     let mut pause = PAUSE_MIN;
     for server in plan.etcd.servers.iter().cycle() {
         let sessions = shared.lock().sessions;
-        let ended = tokio::select! {
-            () = shared.stop.notified() => break,
-            error = session::run(shared, plan, server, &mut lease) => error,
-        };
-        // The engine was closed, or is broken.
-        if ended.status == Status::Closed {
-            break;
+        let ended = session::run(shared, plan, server, &mut lease);
+        let is_closed = ended.status == Status::Closed;
+        if !is_closed {
+            shared.change(|state| cut_off(&mut state.link, ended));
         }
-        shared.change(|state| cut_off(&mut state.link, ended));
         if shared.lock().sessions != sessions {
             pause = PAUSE_MIN;
         }
-        tokio::select! {
-            () = shared.stop.notified() => break,
-            () = sleep(pause) => {}
+        // The directory or the engine was closed, or the engine is broken. A call ends the pause early.
+        if is_closed || shared.pause(None, pause).is_err() {
+            return lease.revoke(plan, server);
         }
         pause = (pause * 2).min(PAUSE_MAX);
     }
-    let _ = timeout(REVOKE, lease.revoke()).await;
 }
 
 fn cut_off(link: &mut Link, error: Error) {

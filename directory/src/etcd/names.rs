@@ -12,15 +12,12 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::time::Instant;
 
-use etcd_client::{
-    Client, Compare, CompareOp, KeyValue, LeaseGrantOptions, LeaseKeepAliveStream, LeaseKeeper, PutOptions,
-    Txn, TxnOp, TxnOpResponse,
-};
 use ferry::status::{Error, Result};
 use ferry::{Descriptor, Status};
+use serde_json::{json, Value};
 
-use super::client::{code, named, within, NOT_FOUND};
-use super::session::Server;
+use super::client::{base64, int, Client, Pair};
+use super::{Plan, REVOKE};
 use crate::entry::{decode, encode, Place};
 use crate::shared::{Phase, Registration, Shared};
 
@@ -33,96 +30,50 @@ const NAMES_PER_TURN: usize = 16;
 pub struct Lease {
     /// 0: none.
     id: i64,
-    keeper: Option<(LeaseKeeper, LeaseKeepAliveStream)>,
-    /// To revoke the lease when the session is gone.
-    client: Option<Client>,
     /// The name that was looked at last: the next one is behind it.
     last: String,
 }
 
 impl Lease {
-    pub fn id(&self) -> i64 {
-        self.id
-    }
-
     pub fn is_alive(&self) -> bool {
-        self.keeper.is_some()
+        self.id != 0
     }
 
-    /// Takes the lease into a new session, if etcd still has it.
-    pub async fn resume(&mut self, server: &mut Server<'_>) -> Result<()> {
-        (self.keeper, self.client) = (None, Some(server.client.clone()));
-        if self.id == 0 {
-            return Ok(());
-        }
-        let keeper = within(server.plan, server.name, server.client.lease_keep_alive(self.id)).await?;
-        match keeper {
-            Ok(keeper) => self.keeper = Some(keeper),
-            // The answer of etcd-client for a lease that etcd does not know.
-            Err(etcd_client::Error::LeaseKeepAliveError(_)) => self.id = 0,
-            Err(error) => return Err(named(server.name, &error)),
+    /// Gives a sign of life, if there is a lease, and learns whether the lease is over.
+    pub fn keep_alive(&mut self, client: &mut Client<'_>) -> Result<()> {
+        if self.is_alive() && int(&client.ask("lease/keepalive", &json!({ "ID": self.id }))?["TTL"]) <= 0 {
+            self.id = 0;
         }
         Ok(())
     }
 
     /// Makes a lease, if there is none.
-    async fn ensure(&mut self, server: &mut Server<'_>) -> Result<()> {
+    fn ensure(&mut self, client: &mut Client<'_>) -> Result<()> {
         if self.is_alive() {
             return Ok(());
         }
         let random =
             getrandom::u64().map_err(|_| Error::new(Status::System, "the kernel gives no random bits"))?;
         self.id = (random >> 1).max(1) as i64;
-        let options = LeaseGrantOptions::new().with_id(self.id);
-        let ttl = server.plan.options.ttl.as_secs() as i64;
-        let granted = within(server.plan, server.name, server.client.lease_grant(ttl, Some(options))).await?;
-        granted.map_err(|error| named(server.name, &error))?;
-        self.resume(server).await?;
-        if self.is_alive() {
-            Ok(())
-        } else {
-            Err(Error::new(Status::Unreachable, format!("{}: the lease is gone at once", server.name)))
-        }
-    }
-
-    /// Gives a sign of life, and learns whether the lease is over.
-    pub async fn keep_alive(&mut self, server: &Server<'_>) -> Result<()> {
-        let Some((keeper, answers)) = &mut self.keeper else { return Ok(()) };
-        let answer = within(server.plan, server.name, async {
-            keeper.keep_alive().await?;
-            answers.message().await
-        });
-        let answer = answer.await?.map_err(|error| named(server.name, &error))?;
-        let Some(answer) = answer else {
-            return Err(Error::new(
-                Status::Unreachable,
-                format!("{} has ended the lease's stream", server.name),
-            ));
-        };
-        if answer.ttl() <= 0 {
-            self.forget();
-        }
-        Ok(())
-    }
-
-    fn forget(&mut self) {
-        (self.id, self.keeper) = (0, None);
+        let ttl = client.plan.options.ttl.as_secs();
+        client.ask("lease/grant", &json!({ "ID": self.id, "TTL": ttl })).map(drop)
     }
 
     /// Ends the lease, and with it all names.
-    pub async fn revoke(&mut self) {
-        if let (Some(client), true) = (&mut self.client, self.id != 0) {
-            let _ = client.lease_revoke(self.id).await;
+    pub fn revoke(&self, plan: &Plan, server: &str) {
+        if self.is_alive() {
+            let client = Client::connect(plan, server, None, REVOKE);
+            let _ = client.and_then(|mut client| client.ask("lease/revoke", &json!({ "ID": self.id })));
         }
     }
 }
 
 /// Publishes and withdraws due names, but stops before a sign of life is late: otherwise a lease could expire before
 /// the last of many names is published. If names may be left, the session calls `settle` again at once.
-pub async fn settle(shared: &Shared, server: &mut Server<'_>, lease: &mut Lease) -> Result<()> {
+pub fn settle(shared: &Shared, client: &mut Client<'_>, lease: &mut Lease) -> Result<()> {
     let began = Instant::now();
     for _ in 0..NAMES_PER_TURN {
-        if began.elapsed() >= server.plan.beat {
+        if began.elapsed() >= client.plan.beat {
             break;
         }
         let due = shared.change(|state| {
@@ -135,9 +86,9 @@ pub async fn settle(shared: &Shared, server: &mut Server<'_>, lease: &mut Lease)
             lease.last.clone_from(name);
         }
         match (due, &shared.own) {
-            (Some((name, Phase::Leaving, _)), _) => withdraw(shared, server, lease, &name).await?,
+            (Some((name, Phase::Leaving, _)), _) => withdraw(shared, client, lease, &name)?,
             (Some((name, Phase::Wanted, is_new)), Some(own)) => {
-                let published = publish(server, lease, own, &name, is_new).await?;
+                let published = publish(client, lease, own, &name, is_new)?;
                 shared.change(|state| {
                     let Some(known) = state.registrations.get_mut(&name) else { return };
                     match published {
@@ -155,7 +106,7 @@ pub async fn settle(shared: &Shared, server: &mut Server<'_>, lease: &mut Lease)
             (None, _) => return Ok(()),
         }
     }
-    shared.work.notify_one();
+    shared.wake();
     Ok(())
 }
 
@@ -167,48 +118,51 @@ fn next_due(registrations: &BTreeMap<String, Registration>, last: &str) -> Optio
 }
 
 /// Takes a name. The inner error says why it is refused; the outer one ends the session.
-async fn publish(
-    server: &mut Server<'_>,
+fn publish(
+    client: &mut Client<'_>,
     lease: &mut Lease,
     own: &Descriptor,
     name: &str,
     is_new: bool,
 ) -> Result<Result<()>> {
-    let key = format!("{}{name}", server.plan.etcd.prefix);
+    let key = base64(format!("{}{name}", client.plan.etcd.prefix));
     // The revision of the entry that is to be replaced; 0 if there is none.
     let mut over = 0;
     for _ in 0..TRIES {
-        lease.ensure(server).await?;
-        let put = TxnOp::put(key.clone(), encode(own), Some(PutOptions::new().with_lease(lease.id())));
-        let unchanged = Compare::mod_revision(key.clone(), CompareOp::Equal, over);
-        let txn = Txn::new().when([unchanged]).and_then([put]).or_else([TxnOp::get(key.clone(), None)]);
-        let done = match within(server.plan, server.name, server.client.txn(txn)).await? {
-            Ok(done) => done,
-            Err(error) if code(&error) == Some(NOT_FOUND) => {
+        lease.ensure(client)?;
+        let unchanged = json!({ "key": key, "target": "MOD", "result": "EQUAL", "mod_revision": over });
+        let put = json!({ "key": key, "value": base64(encode(own)), "lease": lease.id });
+        let done = client.try_ask(
+            "kv/txn",
+            &json!({
+                "compare": [unchanged],
+                "success": [{ "request_put": put }],
+                "failure": [{ "request_range": { "key": key } }],
+            }),
+        );
+        let done = match done {
+            Ok(Some(done)) => done,
+            Ok(None) => {
                 // The lease has ended since its last sign of life.
-                lease.forget();
+                lease.id = 0;
                 continue;
             }
-            Err(error) => {
-                let error = named(server.name, &error);
-                let is_refused = error.status == Status::Refused;
-                return if is_refused { Ok(Err(error)) } else { Err(error) };
-            }
+            Err(error) if error.status == Status::Refused => return Ok(Err(error)),
+            Err(error) => return Err(error),
         };
-        if done.succeeded() {
+        if done["succeeded"] == true {
             return Ok(Ok(()));
         }
-        let holder = done.op_responses().into_iter().find_map(|answer| match answer {
-            TxnOpResponse::Get(got) => got.kvs().first().cloned(),
-            _ => None,
-        });
-        let Some(holder) = holder else {
-            over = 0;
-            continue;
+        let holder = match &done["responses"][0]["response_range"]["kvs"][0] {
+            Value::Null => {
+                over = 0;
+                continue;
+            }
+            holder => Pair::of(holder),
         };
-        match judge(&holder, lease.id(), own, name, is_new) {
+        match judge(&holder, lease.id, own, name, is_new) {
             Judgement::Ours => return Ok(Ok(())),
-            Judgement::GivesWay => over = holder.mod_revision(),
+            Judgement::GivesWay => over = holder.mod_revision,
             Judgement::Refused(error) => return Ok(Err(error)),
         }
     }
@@ -222,13 +176,13 @@ enum Judgement {
 }
 
 /// Judges a name that is in etcd already.
-fn judge(holder: &KeyValue, lease: i64, own: &Descriptor, name: &str, is_new: bool) -> Judgement {
-    let Some(place) = decode(holder.value()) else {
+fn judge(holder: &Pair, lease: i64, own: &Descriptor, name: &str, is_new: bool) -> Judgement {
+    let Some(place) = decode(&holder.value) else {
         let text = format!("name: {name} has a value in etcd that is no entry of ferry");
         return Judgement::Refused(Error::new(Status::Busy, text));
     };
     if place == Place::of(own) {
-        return if holder.lease() == lease { Judgement::Ours } else { Judgement::GivesWay };
+        return if holder.lease == lease { Judgement::Ours } else { Judgement::GivesWay };
     }
     if is_new && place.address == own.address {
         return Judgement::GivesWay;
@@ -238,13 +192,12 @@ fn judge(holder: &KeyValue, lease: i64, own: &Descriptor, name: &str, is_new: bo
 }
 
 /// Gives a name up, if this directory's lease keeps it.
-async fn withdraw(shared: &Shared, server: &mut Server<'_>, lease: &Lease, name: &str) -> Result<()> {
-    if lease.id() != 0 {
-        let key = format!("{}{name}", server.plan.etcd.prefix);
-        let own = Compare::lease(key.clone(), CompareOp::Equal, lease.id());
-        let txn = Txn::new().when([own]).and_then([TxnOp::delete(key, None)]);
-        let done = within(server.plan, server.name, server.client.txn(txn)).await?;
-        done.map_err(|error| named(server.name, &error))?;
+fn withdraw(shared: &Shared, client: &mut Client<'_>, lease: &Lease, name: &str) -> Result<()> {
+    if lease.is_alive() {
+        let key = base64(format!("{}{name}", client.plan.etcd.prefix));
+        let own = json!({ "key": key, "target": "LEASE", "result": "EQUAL", "lease": lease.id });
+        let delete = json!({ "request_delete_range": { "key": key } });
+        client.ask("kv/txn", &json!({ "compare": [own], "success": [delete] }))?;
     }
     shared.change(|state| {
         // The name may have been registered again meanwhile.

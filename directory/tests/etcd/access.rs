@@ -3,11 +3,11 @@
 use std::process::Command;
 use std::time::Duration;
 
-use etcd_client::{Permission, RoleRevokePermissionOptions};
 use ferry::Status;
 use ferry_directory::{read_pem, Directory, DirectoryOptions};
+use serde_json::json;
 
-use super::server::{is_missing, Server};
+use super::server::{base64, is_missing, Server};
 use super::{engine, options, until, PATIENCE};
 
 fn with_user(user: &str, password: &str) -> DirectoryOptions {
@@ -17,18 +17,21 @@ fn with_user(user: &str, password: &str) -> DirectoryOptions {
 #[test]
 fn etcd_may_ask_for_a_user_and_refuse_it() {
     let Some(server) = Server::started("etcd_may_ask_for_a_user_and_refuse_it") else { return };
-    server.client(None, async |client| {
-        client.user_add("root", "r", None).await.unwrap();
-        client.role_add("root").await.unwrap();
-        client.user_grant_role("root", "root").await.unwrap();
-        client.role_add("peers").await.unwrap();
-        let may = |permission: Permission| permission.with_prefix();
-        client.role_grant_permission("peers", may(Permission::read_write("/test/"))).await.unwrap();
-        client.role_grant_permission("peers", may(Permission::read("/other/"))).await.unwrap();
-        client.user_add("ferry", "geheim", None).await.unwrap();
-        client.user_grant_role("ferry", "peers").await.unwrap();
-        client.auth_enable().await.unwrap();
-    });
+    let grant = |token: &str, prefix: &str, kind: &str| {
+        let (key, range_end) = (base64(format!("{prefix}/")), base64(format!("{prefix}0")));
+        let permission = json!({ "permType": kind, "key": key, "range_end": range_end });
+        server.ask_as(token, "auth/role/grant", json!({ "name": "peers", "perm": permission }));
+    };
+    for (user, password, role) in [("root", "r", "root"), ("ferry", "geheim", "peers")] {
+        server.ask("auth/user/add", json!({ "name": user, "password": password }));
+        server.ask("auth/role/add", json!({ "name": role }));
+        server.ask("auth/user/grant", json!({ "user": user, "role": role }));
+    }
+    grant("", "/test", "READWRITE");
+    grant("", "/other", "READ");
+    server.ask("auth/enable", json!({}));
+    let root = server.ask("auth/authenticate", json!({ "name": "root", "password": "r" }));
+    let root = root["token"].as_str().unwrap();
     let engine = engine("127.0.0.1:0");
     for wrong in [with_user("ferry", "falsch"), with_user("nobody", "geheim"), options(10)] {
         let error = Directory::open(&engine, &server.url(), wrong).err().unwrap();
@@ -39,31 +42,24 @@ fn etcd_may_ask_for_a_user_and_refuse_it() {
     directory.register("a", Some(PATIENCE)).unwrap();
     assert_eq!(directory.lookup("a").unwrap().address, engine.address());
     // A user without write permission cannot restore a deleted name. The name comes back with the permission.
-    let may_write = |is_so: bool| {
-        server.client(Some(("root", "r")), async |client| {
-            let all = "/test/";
-            let may = if is_so { Permission::read_write(all) } else { Permission::read(all) };
-            client.role_grant_permission("peers", may.with_prefix()).await.unwrap();
-            if !is_so {
-                client.delete("/test/a", None).await.unwrap();
-            }
-        });
-    };
-    may_write(false);
+    grant(root, "/test", "READ");
+    server.ask_as(root, "kv/deleterange", json!({ "key": base64("/test/a") }));
     until("the loss is told", || directory.status().unwrap().why.contains("permission denied"));
     assert_eq!(directory.status().unwrap().names_published, 0);
-    may_write(true);
+    grant(root, "/test", "READWRITE");
     until("the name is back", || directory.status().unwrap().names_published == 1);
     directory.unregister("a", Some(PATIENCE)).unwrap();
+    // A changed password ends the tokens of its user. The session goes on with another token.
+    server.ask_as(root, "auth/user/changepw", json!({ "name": "ferry", "password": "geheim" }));
+    directory.register("b", Some(PATIENCE)).unwrap();
+    assert_eq!(directory.status().unwrap().sessions, 1);
     // One may read what one may not write.
     let url = format!("etcd:http://{}/other", server.host());
     let other = Directory::open(&engine, &url, with_user("ferry", "geheim")).unwrap();
     let error = other.register("a", Some(PATIENCE)).unwrap_err();
     assert_eq!(error.status, Status::Refused, "{error}");
-    server.client(Some(("root", "r")), async |client| {
-        let these = RoleRevokePermissionOptions::new().with_prefix();
-        client.role_revoke_permission("peers", "/test/", Some(these)).await.unwrap();
-    });
+    let revoked = json!({ "role": "peers", "key": base64("/test/"), "range_end": base64("/test0") });
+    server.ask_as(root, "auth/role/revoke", revoked);
     let error = directory.register("a", Some(PATIENCE)).unwrap_err();
     assert_eq!(error.status, Status::Refused, "{error}");
 }
@@ -83,9 +79,9 @@ fn certificate(folder: &std::path::Path, name: &str) -> Option<(String, String)>
 }
 
 #[test]
-fn tls_takes_the_server_that_the_certificates_vouch_for() {
+fn tls_takes_the_server_and_the_client_that_the_certificates_vouch_for() {
     use std::io::Write;
-    const TEST: &str = "tls_takes_the_server_that_the_certificates_vouch_for";
+    const TEST: &str = "tls_takes_the_server_and_the_client_that_the_certificates_vouch_for";
     if is_missing(TEST) {
         return;
     }
@@ -96,7 +92,7 @@ fn tls_takes_the_server_that_the_certificates_vouch_for() {
         let _ = writeln!(std::io::stderr(), "SKIPPED {TEST}: there is no openssl");
         return;
     };
-    let server = Server::with_tls(&cert, &key);
+    let server = Server::with_tls(&cert, &key, &[]);
     let url = format!("etcd:https://{}/test", server.host());
     let engine = engine("127.0.0.1:0");
     let trusts = |file: &str| DirectoryOptions { ca: Some(read_pem(file, "ca").unwrap()), ..options(10) };
@@ -108,4 +104,14 @@ fn tls_takes_the_server_that_the_certificates_vouch_for() {
     let brief = DirectoryOptions { open_timeout: Some(Duration::from_secs(1)), ..options(10) };
     let plain = url.replace("https", "http");
     assert_eq!(Directory::open(&engine, &plain, brief).err().unwrap().status, Status::Unreachable);
+
+    // This server asks the client for a certificate too.
+    let server = Server::with_tls(&cert, &key, &["--client-cert-auth", "--trusted-ca-file", &cert]);
+    let url = format!("etcd:https://{}/test", server.host());
+    let own = Some((read_pem(&cert, "cert").unwrap(), read_pem(&key, "key").unwrap()));
+    let known = DirectoryOptions { identity: own, ..trusts(&cert) };
+    Directory::open(&engine, &url, known).unwrap().register("a", Some(PATIENCE)).unwrap();
+    let brief = DirectoryOptions { open_timeout: Some(Duration::from_secs(1)), ..trusts(&cert) };
+    let error = Directory::open(&engine, &url, brief).err().unwrap();
+    assert_eq!(error.status, Status::Unreachable, "{error}");
 }

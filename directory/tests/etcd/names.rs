@@ -3,12 +3,12 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use etcd_client::GetOptions;
 use ferry::internals::api::break_engine;
 use ferry::Status;
 use ferry_directory::{Change, Directory};
+use serde_json::json;
 
-use super::server::{free_port, Server};
+use super::server::{base64, free_port, Server};
 use super::{engine, options, until, Node, NOW, PATIENCE};
 
 #[test]
@@ -138,12 +138,10 @@ fn many_names_are_published_under_one_lease() {
             threads.spawn(move || (0..20).for_each(|at| node.register(&format!("n{thread}/{at}"))));
         }
     });
-    let leases: Vec<i64> = server.client(None, async |client| {
-        let all = GetOptions::new().with_prefix();
-        let got = client.get("/test/", Some(all)).await.unwrap();
-        got.kvs().iter().map(|pair| pair.lease()).collect()
-    });
-    let different: BTreeSet<i64> = leases.iter().copied().collect();
+    let got = server.ask("kv/range", json!({ "key": base64("/test/"), "range_end": base64("/test0") }));
+    let leases: Vec<&str> =
+        got["kvs"].as_array().unwrap().iter().map(|pair| pair["lease"].as_str().unwrap()).collect();
+    let different: BTreeSet<&str> = leases.iter().copied().collect();
     assert_eq!((leases.len(), different.len()), (16 * 20, 1));
 }
 

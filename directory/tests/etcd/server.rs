@@ -1,4 +1,4 @@
-//! One server of etcd on loopback, with its own ports and its own folder, ended by its number. `client` does what
+//! One server of etcd on loopback, with its own ports and its own folder, ended by its number. `ask` does what
 //! another program would do to etcd.
 
 use std::fs::File;
@@ -8,8 +8,10 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use etcd_client::{Client, ConnectOptions};
+use base64::engine::general_purpose::STANDARD as BASE64;
+use base64::Engine as _;
 use rustix::process::{kill_process, Pid, Signal};
+use serde_json::{json, Value};
 
 pub struct Server {
     folder: tempfile::TempDir,
@@ -75,19 +77,18 @@ impl Server {
         let began = std::time::Instant::now();
         let mut server = Server::absent();
         server.start();
-        server.client(None, async |client| {
-            while let Err(error) = client.get("x", None).await {
-                assert!(began.elapsed() < super::PATIENCE, "{error}");
-                tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-            }
-        });
+        while let Err(error) = server.try_ask("", "kv/range", &json!({ "key": base64("x") })) {
+            assert!(began.elapsed() < super::PATIENCE, "{error}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
         Some(server)
     }
 
-    /// A server that speaks TLS with the certificate in these files.
-    pub fn with_tls(cert: &str, key: &str) -> Server {
+    /// A server that speaks TLS with the certificate in these files, with further arguments.
+    pub fn with_tls(cert: &str, key: &str, more: &[&str]) -> Server {
         let mut server = Server::absent();
-        server.arguments = vec!["--cert-file".into(), cert.into(), "--key-file".into(), key.into()];
+        let arguments = ["--cert-file", cert, "--key-file", key];
+        server.arguments = arguments.iter().chain(more).map(|text| text.to_string()).collect();
         server.start();
         server
     }
@@ -161,39 +162,60 @@ impl Server {
         kill_process(Pid::from_child(self.child.as_ref().unwrap()), signal).unwrap();
     }
 
-    /// Does something with a client of etcd's.
-    pub fn client<T>(&self, user: Option<(&str, &str)>, work: impl AsyncFnOnce(&mut Client) -> T) -> T {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(async {
-            let options = user.map(|(user, password)| ConnectOptions::new().with_user(user, password));
-            let mut client = Client::connect([self.host()], options).await.unwrap();
-            work(&mut client).await
-        })
+    /// Asks etcd's JSON gateway, with a user's token or "". HTTP/1.0 has neither chunks nor further answers.
+    fn try_ask(&self, token: &str, path: &str, question: &Value) -> Result<Value, String> {
+        let asked = TcpStream::connect(self.host()).and_then(|mut stream| {
+            let (body, mut answer) = (question.to_string(), String::new());
+            let token = if token.is_empty() { String::new() } else { format!("Authorization: {token}\r\n") };
+            write!(
+                stream,
+                "POST /v3/{path} HTTP/1.0\r\n{token}Content-Length: {}\r\n\r\n{body}",
+                body.len()
+            )?;
+            stream.read_to_string(&mut answer)?;
+            Ok(answer)
+        });
+        let answer = asked.map_err(|error| error.to_string())?;
+        let (head, body) = answer.split_once("\r\n\r\n").ok_or("no answer")?;
+        let is_well = head.split(' ').nth(1) == Some("200");
+        is_well.then(|| serde_json::from_str(body).unwrap()).ok_or_else(|| answer.clone())
     }
 
-    pub fn put(&self, key: &str, value: impl Into<Vec<u8>>) {
-        self.client(None, async |client| client.put(key, value, None).await.unwrap());
+    pub fn ask_as(&self, token: &str, path: &str, question: Value) -> Value {
+        self.try_ask(token, path, &question).unwrap_or_else(|error| panic!("{path} {question}: {error}"))
+    }
+
+    pub fn ask(&self, path: &str, question: Value) -> Value {
+        self.ask_as("", path, question)
+    }
+
+    pub fn put(&self, key: &str, value: impl AsRef<[u8]>) {
+        self.ask("kv/put", json!({ "key": base64(key), "value": base64(value) }));
     }
 
     pub fn delete(&self, key: &str) {
-        self.client(None, async |client| client.delete(key, None).await.unwrap());
+        self.ask("kv/deleterange", json!({ "key": base64(key) }));
     }
 
     /// When a key was made: the number changes if it was gone in between.
-    pub fn made(&self, key: &str) -> Option<i64> {
-        self.client(None, async |client| {
-            let got = client.get(key, None).await.unwrap();
-            got.kvs().first().map(|pair| pair.create_revision())
-        })
+    pub fn made(&self, key: &str) -> Option<String> {
+        self.pair(key)["create_revision"].as_str().map(str::to_owned)
     }
 
     /// The value of a key.
     pub fn get(&self, key: &str) -> Option<String> {
-        self.client(None, async |client| {
-            let got = client.get(key, None).await.unwrap();
-            got.kvs().first().map(|pair| pair.value_str().unwrap().to_owned())
-        })
+        let pair = self.pair(key);
+        pair.is_object()
+            .then(|| String::from_utf8(BASE64.decode(pair["value"].as_str().unwrap()).unwrap()).unwrap())
     }
+
+    fn pair(&self, key: &str) -> Value {
+        self.ask("kv/range", json!({ "key": base64(key) }))["kvs"][0].clone()
+    }
+}
+
+pub fn base64(bytes: impl AsRef<[u8]>) -> String {
+    BASE64.encode(bytes)
 }
 
 impl Drop for Server {

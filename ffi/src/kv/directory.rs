@@ -70,7 +70,7 @@ fn check_may_wait(engine: &Engine) -> Result<()> {
 ///
 /// FERRY_ERR_INVALID names what is wrong in `url` or `options`. FERRY_ERR_UNREACHABLE: etcd does not answer in time;
 /// with FERRY_DIRECTORY_NO_WAIT the call does not wait. FERRY_ERR_REFUSED: etcd refuses the user.
-/// FERRY_ERR_UNSUPPORTED: this library was built without etcd (docs/directory.md). FERRY_ERR_BUSY inside a callback.
+/// FERRY_ERR_BUSY inside a callback.
 #[no_mangle]
 pub unsafe extern "C" fn ferry_directory_open(
     engine: *mut ferry_engine,
