@@ -57,8 +57,8 @@ pub struct Parts {
     pub generation: u32,
 }
 
-/// The parts of the handle by which an engine names itself as a peer. A table would come to them after 2^28 peers in its
-/// last row.
+/// The parts of the handle by which an engine names itself as a peer. A table would come to them after 2^28 peers in
+/// its last row.
 pub const OWN: Parts = Parts { index: INDEX_MAX, generation: GENERATION_MAX };
 
 /// Returns whether a peer's handle names the engine itself.

@@ -2,7 +2,7 @@
 
 use super::burial::Remains;
 use super::devices;
-use super::own::Own;
+use super::own::{local_threads, Own};
 use crate::config::{Config, TcpPoller};
 use crate::context::Context;
 use crate::control::{Control, Parts};
@@ -294,17 +294,8 @@ impl Inner {
 }
 
 /// Returns the default number of threads for one purpose: the cores that this process may use, at most 4.
-fn cores() -> u32 {
+pub(super) fn cores() -> u32 {
     thread::available_parallelism().map_or(1, |count| count.get() as u32).clamp(1, 4)
-}
-
-/// Returns how many threads may copy at once with one peer of this host.
-fn local_threads(config: &Config) -> usize {
-    if config.local_threads == 0 {
-        cores() as usize
-    } else {
-        config.local_threads as usize
-    }
 }
 
 /// Creates the table of grants by which other processes of this host copy. Err says why the same-host path is off.

@@ -2,7 +2,9 @@
 //! session, no socket and no second engine. Host memory is copied by the same threads as between processes of one host,
 //! device memory by the same steps.
 
+use super::engine::cores;
 use super::Engine;
+use crate::config::Config;
 use crate::context::Context;
 use crate::handle::{self, Kind};
 use crate::peer::{Closed, LaneNumbers, Path, Peer, PeerIdentity, SessionInfo, TransportService};
@@ -19,8 +21,8 @@ use std::sync::Arc;
 const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
 impl Engine {
-    /// Returns the engine as a peer of itself: the handle takes part in every call that takes a peer, and is the same at
-    /// each call. It needs no connect and no listener, is UP until the engine is closed, and is not in `peers`.
+    /// Returns the engine as a peer of itself: the handle takes part in every call that takes a peer, and is the same
+    /// at each call. It needs no connect and no listener, is UP until the engine is closed, and is not in `peers`.
     ///
     /// A transfer between regions of this engine needs no access rights and takes one path whatever `transports` and
     /// `transports_allowed` name; CHECKSUM adds nothing, because no byte leaves the process. The regions at both ends
@@ -82,6 +84,14 @@ impl Own {
         let staged = staged.ok_or_else(|| Error::new(Status::Closed, "the engine is closed"))?;
         peer.open_own(path, staged, Arc::new(OwnNotifier(Arc::downgrade(&peer))));
         Ok(handle)
+    }
+}
+
+/// Returns how many threads may copy at once with one peer of this host.
+pub(super) fn local_threads(config: &Config) -> usize {
+    match config.local_threads {
+        0 => cores() as usize,
+        count => count as usize,
     }
 }
 

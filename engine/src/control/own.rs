@@ -1,4 +1,4 @@
-//! The engine's own peer, which has no session: the messages that cross a connection to other peers arrive here at once.
+//! The engine's own peer, which has no session: what crosses a connection to other peers arrives here at once.
 
 use super::Control;
 use crate::command::Command;
