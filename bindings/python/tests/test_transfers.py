@@ -37,7 +37,7 @@ def test_an_engine_is_its_own_peer() -> None:
         own = engine.own_peer()
         assert own == engine.own_peer() and engine.peers() == []
         memory.view[:LENGTH] = positions(LENGTH, 4)
-        result = own.write([(memory.address, memory.address + LENGTH, LENGTH, memory.region)])
+        result = own.write([(memory.address, memory.address + LENGTH, LENGTH)])
         assert bytes(memory.view[LENGTH:]) == positions(LENGTH, 4)
         assert result.transport == ferry.Transport.LOCAL
         queue = engine.queue(notifications=True)

@@ -230,8 +230,8 @@ class Engine:
 
     def own_peer(self) -> Peer:
         """Returns the engine as a peer of itself, for transfers between two of its own regions and for
-        notifications to its own queues. It needs no connect, no listener and no access rights. If the source of
-        a transfer overlaps its destination, the bytes in the destination are undefined."""
+        notifications to its own queues. It needs no connect, no listener and no access rights. If the source
+        of a transfer overlaps its destination, the bytes in the destination are undefined."""
         peer = c_uint64()
         call(library.ferry_engine_own_peer, self._pointer, addressof(peer))
         return Peer(self, peer.value)
