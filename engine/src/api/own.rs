@@ -8,6 +8,7 @@ use crate::config::Config;
 use crate::context::Context;
 use crate::handle::{self, Kind};
 use crate::peer::{Closed, LaneNumbers, Path, Peer, PeerIdentity, SessionInfo, TransportService};
+use crate::region::gate::Gate;
 use crate::stage::StageService;
 use crate::status::{Error, Result, Status};
 use crate::sys::once::OnceLock;
@@ -67,6 +68,7 @@ impl Own {
             registry: context.registry.clone(),
             pages: context.pages.clone(),
             process: process.ok(),
+            copies: Gate::new(),
         };
         let path = LocalPath::new(peer.clone(), memory, self.threads, context.spin_ns, Box::new(|| ()));
         let _ = self.path.set(path.clone());
@@ -130,10 +132,10 @@ impl TransportService for Own {
     }
 
     fn shut(&self) {
-        self.path.get().inspect(|path| path.shut());
+        self.path.get().inspect(|path| path.copier().copies.revoke());
     }
 
     fn bury(&self) -> bool {
-        self.path.get().is_none_or(|path| !path.is_copying())
+        self.path.get().is_none_or(|path| path.copier().copies.users() == 0)
     }
 }

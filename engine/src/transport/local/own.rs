@@ -6,8 +6,9 @@ use super::far::{Far, Outcome};
 use crate::limits::NOTIFY_BYTES_MAX;
 use crate::peer::outbox::{PullLimits, Pulled};
 use crate::peer::{After, Kept, Path, Peer};
+use crate::region::gate::Gate;
 use crate::region::grants::Use;
-use crate::region::{Region, Registry, RemoteMap};
+use crate::region::{enter_all, Registry, RemoteMap};
 use crate::status::{Error, Result, Status};
 use crate::sys::atomic::Ordering;
 use crate::sys::copy::Piece;
@@ -23,6 +24,8 @@ pub struct OwnMemory {
     pub pages: Arc<Pages>,
     /// This process, for devices that map memory which it exports. None: the kernel gives no descriptor of it.
     pub process: Option<Arc<Proven>>,
+    /// Entered while a thread copies; shut when the engine is broken.
+    pub copies: Gate,
 }
 
 impl OwnMemory {
@@ -47,9 +50,13 @@ impl Far for OwnMemory {
         if valid == 0 {
             return Outcome::Failed(0, Status::Invalid, 0);
         }
-        if !region.enter() {
+        let Ok(_inside) = enter_all(std::slice::from_ref(region)) else {
             return Outcome::Failed(0, Status::Stale, 0);
+        };
+        if !self.copies.enter() {
+            return Outcome::Broken(0);
         }
+        let _copying = Copying(&self.copies);
         let run_in = &run[..valid];
         // A plain copy of ranges that overlap is undefined for more than their bytes.
         let outcome = if is_ours && region.is_ours() && !run_in.iter().any(overlaps) {
@@ -57,7 +64,6 @@ impl Far for OwnMemory {
         } else {
             copy_guarded(op, run_in)
         };
-        region.leave();
         match outcome {
             Outcome::Copied if valid < run.len() => Outcome::Failed(valid, Status::Invalid, 0),
             outcome => outcome,
@@ -85,10 +91,7 @@ impl Far for OwnMemory {
     fn keep_registered(&self, region: RegionId, _use: Use) -> Result<Kept> {
         let stale = || Error::new(Status::Stale, format!("region {region:#x} is not registered any more"));
         let region = self.registry.snapshot().get(region).cloned().ok_or_else(stale)?;
-        if !region.enter() {
-            return Err(stale());
-        }
-        Ok(Box::new(Inside(region)))
+        Ok(Box::new(enter_all([region]).map_err(|_| stale())?))
     }
 
     fn process(&self) -> Option<Arc<Proven>> {
@@ -96,10 +99,10 @@ impl Far for OwnMemory {
     }
 }
 
-/// A region that is entered until this is dropped.
-struct Inside(Arc<Region>);
+/// A thread that copies, also while it unwinds.
+struct Copying<'a>(&'a Gate);
 
-impl Drop for Inside {
+impl Drop for Copying<'_> {
     fn drop(&mut self) {
         self.0.leave();
     }

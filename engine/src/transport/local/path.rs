@@ -86,11 +86,6 @@ impl<F: Far> LocalPath<F> {
         self.peer.note_change();
     }
 
-    /// Begins no piece from here on, and takes no lock.
-    pub fn shut(&self) {
-        self.gate.revoke();
-    }
-
     /// Begins no piece from here on; pieces in progress are finished and settled. Returns the copy threads for a caller
     /// that may block to join them.
     pub fn close(&self) -> Vec<JoinHandle<()>> {
