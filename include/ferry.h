@@ -302,6 +302,20 @@ ferry_status ferry_engine_warnings(const ferry_engine *engine,
                                    size_t *out_length,
                                    ferry_error *error);
 
+/// Returns the engine as a peer of itself. The handle takes part in every call that takes a peer, needs no connect and
+/// no listener, and is the same at each call. It is UP until the engine is closed; ferry_peer_list does not list it.
+///
+/// A transfer to oneself moves between two regions of this engine. It needs no access rights, and takes the transport
+/// FERRY_TRANSPORT_LOCAL (between devices that copy directly, theirs) whatever `transports` and `transports_allowed`
+/// name. FERRY_TRANSFER_CHECKSUM adds nothing, because no byte leaves the process. The regions at both ends are in use
+/// until the transfer is final. If the source overlaps the destination, the bytes in the destination are undefined.
+/// Notifications come to this engine's own queues. ferry_peer_probe and ferry_peer_fence return at once.
+///
+/// FERRY_ERR_LIMIT: a thread for device memory cannot be started; the message gives the cause.
+ferry_status ferry_engine_own_peer(ferry_engine *engine,
+                                   ferry_peer *out_peer,
+                                   ferry_error *error);
+
 /// Returns the "host:port" at which peers reach the engine, or "" if it does not listen. Returns texts as
 /// ferry_config_get does.
 ///

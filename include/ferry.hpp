@@ -1509,6 +1509,14 @@ public:
     {
         return detail::text<std::vector<std::byte>>(ferry_descriptor_export, handle());
     }
+    /// Returns the engine as a peer of itself, for transfers between its own regions (ferry_engine_own_peer).
+    Result<Peer> own_peer() const noexcept
+    {
+        Result<Peer> result;
+        ferry_peer peer = 0;
+        if (result.take(ferry_engine_own_peer(handle(), &peer, result.slot()))) *result = Peer(c_, peer);
+        return result;
+    }
     /// Lists the known peers; lost peers stay for a while.
     Result<std::vector<Peer>> peers() const
     {

@@ -171,6 +171,17 @@ func (e *Engine) Import(ctx context.Context, descriptor []byte) (Peer, error) {
 	return Peer{e, uint64(peer)}, nil
 }
 
+// OwnPeer returns the engine as a peer of itself, for transfers between two of its own regions and for notifications to
+// its own queues. It needs no connection, no listener and no access rights. If the source of a transfer overlaps its
+// destination, the bytes in the destination are undefined.
+func (e *Engine) OwnPeer() (Peer, error) {
+	var peer C.ferry_peer
+	err := e.call("own peer", func(c *C.ferry_error) C.ferry_status {
+		return C.ferry_engine_own_peer(e.handle, &peer, c)
+	})
+	return Peer{e, uint64(peer)}, err
+}
+
 // Peers lists the known peers, in no particular order; lost peers stay for a while.
 func (e *Engine) Peers() ([]Peer, error) {
 	handles, err := listOf(func(out *C.ferry_peer, capacity C.size_t, count *C.size_t) error {

@@ -387,6 +387,35 @@ func TestResultsOfEachRequestAreKeptWhenAskedFor(t *testing.T) {
 	}
 }
 
+func TestAnEngineIsItsOwnPeer(t *testing.T) {
+	e := newEngine(t, Config{"listen_address": "", "transports": "tcp"})
+	memory, err := e.Alloc(8192, &RegionOptions{Name: "own"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	own, err := e.OwnPeer()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again, err := e.OwnPeer(); err != nil || again != own {
+		t.Fatal(again, err)
+	}
+	if peers, err := e.Peers(); err != nil || len(peers) != 0 {
+		t.Fatal(peers, err)
+	}
+	memory.Bytes()[4095] = 7
+	halves := []Request{{memory.Address(), memory.Address() + 4096, 4096, memory.Region()}}
+	if result, err := own.Write(soon(t), halves, nil); err != nil || result.Transport != TransportLocal {
+		t.Fatal(result, err)
+	}
+	if memory.Bytes()[8191] != 7 {
+		t.Fatal("nothing has moved")
+	}
+	if err := own.Close(); !errors.Is(err, ErrInvalid) {
+		t.Fatal(err)
+	}
+}
+
 func TestThePeerInAllItsFunctions(t *testing.T) {
 	p := newPair(t, 4096, nil)
 	info, err := p.peer.Info()

@@ -10,7 +10,9 @@ use crate::peer::{Conversation, EngineParts, Peer};
 use crate::region::Registry;
 use crate::session::handshake::Local;
 use crate::stats::Stats;
+use crate::status::Result;
 use crate::sys::health::Health;
+use crate::sys::once::OnceLock;
 use crate::sys::pages::Pages;
 use crate::types::{PeerId, TransferId};
 use std::sync::Arc;
@@ -29,6 +31,8 @@ pub struct Context {
     pub commands: Arc<Commands>,
     pub hub: Arc<Hub>,
     pub peers: Table<PeerId, Peer>,
+    /// The engine as its own peer, once the program has asked for it. Not in `peers`: it has no session.
+    pub own: OnceLock<Arc<Peer>>,
     pub transfers: Arc<Table<TransferId, Transfer>>,
     pub spin_ns: u64,
     /// The pages of this process.
@@ -48,11 +52,25 @@ impl Context {
             commands,
             hub,
             peers: Table::new(tag, config.peers_max),
+            own: OnceLock::new(),
             transfers: Arc::new(Table::with_reserve(tag, config.transfers_max, PARTS_MAX)),
             spin_ns: config.spin_us * 1000,
             pages: Arc::new(Pages::of(None)),
             config,
         }
+    }
+
+    /// Returns the peer with this handle, which may be the engine itself.
+    pub fn peer(&self, handle: PeerId) -> Result<Arc<Peer>> {
+        match self.own_peer(handle) {
+            Some(own) => Ok(own.clone()),
+            None => self.peers.get(handle),
+        }
+    }
+
+    /// Returns the engine as its own peer if this is its handle.
+    pub fn own_peer(&self, handle: PeerId) -> Option<&Arc<Peer>> {
+        self.own.get().filter(|own| own.handle == handle)
     }
 
     pub fn health(&self) -> &Arc<Health> {

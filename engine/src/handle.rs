@@ -57,6 +57,16 @@ pub struct Parts {
     pub generation: u32,
 }
 
+/// The parts of the handle by which an engine names itself as a peer. A table would come to them after 2^28 peers in
+/// its last row.
+pub const OWN: Parts = Parts { index: INDEX_MAX, generation: GENERATION_MAX };
+
+/// Returns whether a peer's handle names the engine itself.
+pub fn is_own(peer: u64) -> bool {
+    const MASK: u64 = (GENERATION_MAX as u64) << INDEX_BITS | INDEX_MAX as u64;
+    peer & MASK == MASK
+}
+
 pub fn make(kind: Kind, tag: Tag, parts: Parts) -> u64 {
     debug_assert!(parts.index <= INDEX_MAX && (1..=GENERATION_MAX).contains(&parts.generation));
     (kind as u64) << 62

@@ -1,5 +1,5 @@
-//! The conformance suite over TCP and over the same-host path, in each of their configurations. Over RDMA it
-//! is in `rdma`.
+//! The conformance suite over TCP and over the same-host path, in each of their configurations, and from an engine to
+//! itself. Over RDMA it is in `rdma`.
 
 mod common;
 
@@ -34,6 +34,23 @@ fn same_host_with_a_secret_and_one_thread() {
 fn same_host_and_nothing_inline() {
     let settings = [("express_bytes_max", "0"), ("spin_us", "0"), ("local_threads", "3")];
     Setup::local("no express, no spin", &settings).all();
+}
+
+/// Without a listener, and with a setting that names another transport for peers.
+#[test]
+fn one_engine() {
+    Setup::own("one engine", &[("listen_address", ""), ("transports", "tcp")]).all();
+}
+
+#[test]
+fn one_engine_and_one_thread() {
+    Setup::own("one engine, one thread", &[("local_threads", "1")]).all();
+}
+
+#[test]
+fn one_engine_and_nothing_inline() {
+    let settings = [("express_bytes_max", "0"), ("spin_us", "0"), ("frame_bytes_max", "65536")];
+    Setup::own("one engine, no express, no spin", &settings).all();
 }
 
 /// Moves the largest class: its neighbours, and a short tail after many frames.

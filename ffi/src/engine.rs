@@ -4,7 +4,7 @@ use crate::allocations::Allocations;
 use crate::config::ferry_config;
 use crate::error::ferry_error;
 use crate::guard::{call, quietly};
-use crate::handles::timeout;
+use crate::handles::{ferry_peer, timeout};
 use crate::pointers::{reference, BytesOut, Out};
 use crate::status::ferry_status;
 use engine::status::Result;
@@ -129,6 +129,33 @@ pub unsafe extern "C" fn ferry_engine_warnings(
         call(error, || {
             let engine = ferry_engine::live(engine)?;
             BytesOut::new(buffer.cast(), capacity, out_length)?.put_text(&engine.engine.warnings().join("\n"))
+        })
+    }
+}
+
+/// Returns the engine as a peer of itself. The handle takes part in every call that takes a peer, needs no connect and
+/// no listener, and is the same at each call. It is UP until the engine is closed; ferry_peer_list does not list it.
+///
+/// A transfer to oneself moves between two regions of this engine. It needs no access rights, and takes the transport
+/// FERRY_TRANSPORT_LOCAL (between devices that copy directly, theirs) whatever `transports` and `transports_allowed`
+/// name. FERRY_TRANSFER_CHECKSUM adds nothing, because no byte leaves the process. The regions at both ends are in use
+/// until the transfer is final. If the source overlaps the destination, the bytes in the destination are undefined.
+/// Notifications come to this engine's own queues. ferry_peer_probe and ferry_peer_fence return at once.
+///
+/// FERRY_ERR_LIMIT: a thread for device memory cannot be started; the message gives the cause.
+#[no_mangle]
+pub unsafe extern "C" fn ferry_engine_own_peer(
+    engine: *mut ferry_engine,
+    out_peer: *mut ferry_peer,
+    error: *mut ferry_error,
+) -> ferry_status {
+    // SAFETY: the pointers are the caller's for the length of the call.
+    unsafe {
+        call(error, || {
+            let engine = ferry_engine::live(engine)?;
+            let out = Out::new(out_peer, "out_peer")?;
+            out.set(engine.engine.own_peer()?.raw());
+            Ok(())
         })
     }
 }

@@ -78,6 +78,8 @@ static void null_for_peers(void)
     CHECK_NULL(ferry_peer_connect(engine, "127.0.0.1:1", 0, NULL, &error), "out_peer");
     CHECK_NULL(ferry_peer_connect_async(NULL, "127.0.0.1:1", 0, 1, 0, &error), "engine");
     CHECK_NULL(ferry_peer_connect_async(engine, NULL, 0, 1, 0, &error), "address");
+    CHECK_NULL(ferry_engine_own_peer(NULL, &peer, &error), "engine");
+    CHECK_NULL(ferry_engine_own_peer(engine, NULL, &error), "out_peer");
     CHECK_NULL(ferry_peer_list(NULL, &peer, 1, &count, &error), "engine");
     CHECK_NULL(ferry_peer_list(engine, NULL, 1, &count, &error), "out_peers");
     CHECK_NULL(ferry_peer_list(engine, &peer, 1, NULL, &error), "out_count");

@@ -65,6 +65,7 @@ static const char *first_of_peers(const pair *pair, ferry_queue queue)
     info.struct_size = sizeof info;
     REFUSES(ferry_peer_connect(a, "127.0.0.1:1", FERRY_FOREVER, &peer, NULL));
     REFUSES(ferry_peer_connect_async(a, "127.0.0.1:1", FERRY_FOREVER, queue, 0, NULL));
+    REFUSES(ferry_engine_own_peer(a, &peer, NULL));
     REFUSES(ferry_peer_list(a, &peer, 1, &count, NULL));
     REFUSES(ferry_peer_probe(a, pair->peer, FERRY_FOREVER, NULL, NULL));
     REFUSES(ferry_peer_fence(a, pair->peer, FERRY_FOREVER, NULL));

@@ -61,6 +61,41 @@ static void write_and_read_of_every_size(void)
     end_pair(&pair);
 }
 
+/* Between two regions of one engine, whose setting names another transport for peers. */
+static void an_engine_moves_between_its_own_regions(void)
+{
+    ferry_engine *engine = open_engine_with("transports", "tcp");
+    void *from = NULL, *to = NULL;
+    ferry_region regions[2];
+    ferry_peer own = 0, again = 0, listed = 0;
+    ferry_peer_info info = {0};
+    ferry_result result = new_result();
+    size_t count = 1;
+    CHECK_OK(ferry_memory_alloc(engine, LARGE, NULL, &from, &regions[0], NULL));
+    CHECK_OK(ferry_memory_alloc(engine, LARGE, NULL, &to, &regions[1], NULL));
+    CHECK_OK(ferry_engine_own_peer(engine, &own, NULL));
+    CHECK_OK(ferry_engine_own_peer(engine, &again, NULL));
+    CHECK_OK(ferry_peer_list(engine, &listed, 1, &count, NULL));
+    CHECK(own != 0 && own == again && count == 0);
+    info.struct_size = sizeof info;
+    CHECK_OK(ferry_peer_get_info(engine, own, &info, NULL));
+    CHECK(info.state == FERRY_PEER_UP);
+    fill_places(from, LARGE);
+    for (size_t length = 8; length <= LARGE; length *= LARGE / 8) {
+        ferry_request request = {(uintptr_t)from, (uintptr_t)to, length, regions[1]};
+        memset(to, 0, LARGE);
+        CHECK_OK(ferry_write(engine, own, &request, 1, NULL, &result, NULL));
+        CHECK(result.transport == FERRY_TRANSPORT_LOCAL && result.bytes_confirmed == length);
+        CHECK(memcmp(from, to, length) == 0 && is_zero((unsigned char *)to + length, LARGE - length));
+    }
+    CHECK_OK(ferry_peer_probe(engine, own, 0, NULL, NULL));
+    CHECK_OK(ferry_peer_fence(engine, own, 0, NULL));
+    CHECK_STATUS(ferry_peer_close(engine, own, 0, NULL), FERRY_ERR_INVALID);
+    CHECK_OK(ferry_memory_free(engine, regions[0], 0, NULL));
+    CHECK_OK(ferry_memory_free(engine, regions[1], 0, NULL));
+    end_engine(engine);
+}
+
 static void a_try_is_done_at_once_or_not_at_all(void)
 {
     pair pair = local_pair(LARGE), tcp = open_pair(4096);
@@ -151,6 +186,6 @@ static void a_checksum_needs_something_that_is_sent(void)
     end_pair(&pair);
 }
 
-SUITE(local, CASE(write_and_read_of_every_size), CASE(a_try_is_done_at_once_or_not_at_all),
-      CASE(memory_of_the_caller_s_own), CASE(the_path_is_named_and_the_others_too),
+SUITE(local, CASE(write_and_read_of_every_size), CASE(an_engine_moves_between_its_own_regions),
+      CASE(a_try_is_done_at_once_or_not_at_all), CASE(memory_of_the_caller_s_own), CASE(the_path_is_named_and_the_others_too),
       CASE(a_checksum_needs_something_that_is_sent));

@@ -377,6 +377,19 @@ TEST(Transfers, TheDataPathAllocatesNothing)
 
 /* ---- Memory and peers -------------------------------------------------------------------------- */
 
+TEST(Peers, AnEngineIsItsOwn)
+{
+    const ferry::Engine engine = open_engine();
+    const ferry::Memory from = must(engine.alloc(4096)), to = must(engine.alloc(4096, ferry::AllocOptions().name("to")));
+    const ferry::Peer own = must(engine.own_peer());
+    EXPECT_EQ(own.handle(), must(engine.own_peer()).handle());
+    EXPECT_TRUE(must(engine.peers()).empty());
+    from.data()[4095] = std::byte{7};
+    must(own.write(ferry::request(from.data(), 4096, must(own.region("to")), 0)));
+    EXPECT_EQ(to.data()[4095], std::byte{7});
+    EXPECT_EQ(own.close().status(), FERRY_ERR_INVALID);
+}
+
 TEST(Memories, RegionsEndWithTheirObjects)
 {
     Pair pair;

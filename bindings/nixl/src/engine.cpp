@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <cstring>
+#include <vector>
 
 #include "log.h"
 #include "quiet.h"
@@ -42,15 +43,15 @@ Engine *Engine::open(const nixlBackendInitParams &init)
     std::string why;
     if (init.localAgent.size() > NAME_BYTES_MAX)
         why = "the agent's name has more than " + std::to_string(NAME_BYTES_MAX) + " bytes";
-    Config config = why.empty() ? configure(init.type, *init.customParams, why) : nullptr;
+    const Config config = why.empty() ? configure(init.type, *init.customParams, why) : nullptr;
     std::unique_ptr<Endpoint> endpoint = config == nullptr ? nullptr : Endpoint::open(config.get(), why);
-    if (endpoint != nullptr) return new Engine(init, std::move(config), std::move(endpoint));
+    if (endpoint != nullptr) return new Engine(init, std::move(endpoint));
     log(Level::Error, "no backend " + init.type + " for agent " + init.localAgent + ": " + why);
     return nullptr;
 }
 
-Engine::Engine(const nixlBackendInitParams &init, Config with, std::unique_ptr<Endpoint> opened)
-    : nixlBackendEngine(init), config(std::move(with)), endpoint(std::move(opened)), memory(endpoint->engine)
+Engine::Engine(const nixlBackendInitParams &init, std::unique_ptr<Endpoint> opened)
+    : nixlBackendEngine(init), endpoint(std::move(opened)), memory(endpoint->engine)
 {
     std::size_t length = 0;
     ferry_engine_warnings(endpoint->engine, nullptr, 0, &length, nullptr);
@@ -62,15 +63,15 @@ Engine::Engine(const nixlBackendInitParams &init, Config with, std::unique_ptr<E
     text.assign(length, '\0');
     ferry_engine_address(endpoint->engine, text.data(), length + 1, &length, nullptr);
     log(Level::Info, "agent " + localAgent + " is reached by ferry " + ferry_version() + " at " + text);
-    readers.push_back(quiet_thread([this] { read(*endpoint); }));
+    reader = quiet_thread([this] { read(); });
 }
 
-// The core makes no other call meanwhile. First everything under way ends, then the threads, then the engines.
+// The core makes no other call meanwhile. First everything under way ends, then the threads, then the engine.
 Engine::~Engine()
 {
     if (getpid() != process) {
-        // A forked child has neither the threads nor the engines' connections, and must not wait for them.
-        new std::vector<std::thread>(std::move(readers));
+        // A forked child has neither the threads nor the engine's connections, and must not wait for them.
+        new std::thread(std::move(reader));
         return;
     }
     {
@@ -80,8 +81,7 @@ Engine::~Engine()
     spool_has_room.notify_all();
     endpoint->close();
     dials.wait();
-    if (mirror != nullptr) mirror->close();
-    for (std::thread &reader : readers) reader.join();
+    reader.join();
     // The last events may have begun dials.
     dials.wait();
 }
@@ -126,7 +126,7 @@ nixl_status_t Engine::getPublicData(const nixlBackendMD *metadata, std::string &
 
 nixl_status_t Engine::loadLocalMD(nixlBackendMD *metadata, nixlBackendMD *&out)
 {
-    out = new Target(static_cast<Registration *>(metadata)->region);
+    out = new Target(static_cast<Registration *>(metadata)->region->handle);
     return NIXL_SUCCESS;
 }
 
@@ -195,18 +195,12 @@ std::shared_ptr<Peer> Engine::self() const
     const std::lock_guard<std::mutex> lock(mutex);
     std::shared_ptr<Peer> &peer = peers[localAgent];
     if (peer != nullptr) return peer;
-    std::string why;
-    ferry_config_set(config.get(), "listen_address", "127.0.0.1:0", nullptr);
-    ferry_config_set(config.get(), "advertise_address", "", nullptr);
-    std::unique_ptr<Endpoint> opened = Endpoint::open(config.get(), why);
-    if (opened == nullptr) {
-        log(Level::Error, "agent " + localAgent + " has no session with itself: " + why);
-        return nullptr;
-    }
-    if (memory.add_mirror(opened->engine) != NIXL_SUCCESS) return nullptr;
-    mirror = std::move(opened);
-    readers.push_back(quiet_thread([this, at = mirror.get()] { read(*at); }));
-    peer = std::make_shared<Peer>(*endpoint, dials, localAgent, mirror->address);
+    ferry_peer own = 0;
+    ferry_error error = FERRY_ERROR_INIT;
+    if (ferry_engine_own_peer(endpoint->engine, &own, &error) == FERRY_OK)
+        peer = std::make_shared<Peer>(*endpoint, dials, localAgent, endpoint->address, own);
+    else
+        log(Level::Error, "agent " + localAgent + " has no transfers to itself: " + text_of(error));
     return peer;
 }
 
@@ -226,7 +220,7 @@ nixl_status_t Engine::prepXfer(const nixl_xfer_op_t &op, const nixl_meta_dlist_t
         if (from.len != to.len || from.metadataP == nullptr || target == nullptr)
             return refuse(NIXL_ERR_INVALID_PARAM,
                           "range " + std::to_string(i) + ": the lengths differ, or a side is not registered");
-        ranges[i] = {from.addr, to.addr, from.len, target->own == nullptr ? target->remote : target->own->mirror};
+        ranges[i] = {from.addr, to.addr, from.len, target->remote};
     }
     const std::uint32_t direction = op == NIXL_READ ? FERRY_OP_READ : FERRY_OP_WRITE;
     auto request = std::make_shared<Request>(std::move(peer), direction, std::move(ranges));
@@ -271,7 +265,7 @@ nixl_status_t Engine::releaseReqH(nixlBackendReqH *handle) const
         // The pieces of its notification end by events, and the readers take no events while the spool is full. So each
         // step takes up to 64 events itself, even into a full spool.
         const std::lock_guard<std::mutex> lock(spool_mutex);
-        drain(*endpoint);
+        drain();
     }
     {
         const std::lock_guard<std::mutex> lock(requests_mutex);
@@ -284,7 +278,7 @@ nixl_status_t Engine::releaseReqH(nixlBackendReqH *handle) const
 nixl_status_t Engine::getNotifs(notif_list_t &out)
 {
     const std::lock_guard<std::mutex> lock(spool_mutex);
-    drain(*endpoint);
+    drain();
     spool.give(out);
     spool_has_room.notify_all();
     return NIXL_SUCCESS;
@@ -313,33 +307,33 @@ nixl_status_t Engine::genNotif(const std::string &agent, const std::string &mess
     return NIXL_SUCCESS;
 }
 
-void Engine::read(const Endpoint &from) const
+void Engine::read() const
 {
     for (;;) {
-        pollfd events = {from.readable, POLLIN, 0};
+        pollfd events = {endpoint->readable, POLLIN, 0};
         poll(&events, 1, -1);
         std::unique_lock<std::mutex> lock(spool_mutex);
         spool_has_room.wait(lock, [this] { return ending || !spool.is_full(); });
-        if (!drain(from)) return;
+        if (!drain()) return;
     }
 }
 
-bool Engine::drain(const Endpoint &from) const
+bool Engine::drain() const
 {
     ferry_event events[64];
     std::size_t count = 0;
     do {
-        if (ferry_queue_drain(from.engine, from.queue, events, sizeof *events, 64, &count, nullptr) != FERRY_OK)
+        if (ferry_queue_drain(endpoint->engine, endpoint->queue, events, sizeof *events, 64, &count, nullptr) != FERRY_OK)
             return false;
         for (std::size_t i = 0; i < count; i++) {
-            take(from, events[i]);
+            take(events[i]);
             ferry_event_release(&events[i]);
         }
     } while (count == 64 && (ending || !spool.is_full()));
     return true;
 }
 
-void Engine::take(const Endpoint &from, const ferry_event &event) const
+void Engine::take(const ferry_event &event) const
 {
     const char *data = static_cast<const char *>(event.data);
     switch (event.kind) {
@@ -347,8 +341,8 @@ void Engine::take(const Endpoint &from, const ferry_event &event) const
         if (data != nullptr) spool.take(event.peer, data, event.data_length);
         break;
     case FERRY_EVENT_TRANSFER:
-        from.underway.take(event.user_data)->end(event.status);
-        ferry_transfer_release(from.engine, event.transfer, nullptr);
+        endpoint->underway.take(event.user_data)->end(event.status);
+        ferry_transfer_release(endpoint->engine, event.transfer, nullptr);
         break;
     case FERRY_EVENT_PEER_LOST:
         spool.forget(event.peer);

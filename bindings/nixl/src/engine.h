@@ -13,7 +13,6 @@
 #include <set>
 #include <string>
 #include <thread>
-#include <vector>
 
 #include "endpoint.h"
 #include "memory.h"
@@ -62,22 +61,20 @@ public:
     nixl_status_t genNotif(const std::string &agent, const std::string &message) const override;
 
 private:
-    Engine(const nixlBackendInitParams &init, Config config, std::unique_ptr<Endpoint> endpoint);
+    Engine(const nixlBackendInitParams &init, std::unique_ptr<Endpoint> endpoint);
 
     // Returns the peer of an agent whose connection information was loaded, or nullptr.
     std::shared_ptr<Peer> find(const std::string &agent) const;
-    // The same for the agent itself: its peer is a second engine of this process, the mirror, opened at first use,
-    // because an engine of ferry has no session with itself.
+    // The same for the agent itself, whose engine is a peer of itself.
     std::shared_ptr<Peer> self() const;
-    // Takes the events of an endpoint as they come. Each endpoint has a thread for this, so that peers are not held up
-    // when the application does not ask for notifications.
-    void read(const Endpoint &endpoint) const;
-    // Takes the events that an endpoint has now, with `spool_mutex` held. False after the end of its engine.
-    bool drain(const Endpoint &endpoint) const;
-    void take(const Endpoint &endpoint, const ferry_event &event) const;
+    // Takes the events of the endpoint as they come, on a thread of its own, so that peers are not held up when the
+    // application does not ask for notifications.
+    void read() const;
+    // Takes the events that the endpoint has now, with `spool_mutex` held. False after the end of its engine.
+    bool drain() const;
+    void take(const ferry_event &event) const;
     void cancel_those_that_touch(const Region &region) const;
 
-    const Config config;
     const std::unique_ptr<Endpoint> endpoint;
     mutable Dials dials;
     mutable Memory memory;
@@ -85,7 +82,6 @@ private:
 
     mutable std::mutex mutex;
     mutable std::map<std::string, std::shared_ptr<Peer>> peers;
-    mutable std::unique_ptr<Endpoint> mirror;
 
     mutable std::mutex requests_mutex;
     // Requests that are prepared and not released.
@@ -96,7 +92,7 @@ private:
     mutable Spool spool;
     mutable bool ending = false;
 
-    mutable std::vector<std::thread> readers;
+    std::thread reader;
     const pid_t process = getpid();
 };
 

@@ -56,13 +56,8 @@ nixl_status_t Memory::add(const nixlBlobDesc &piece, std::shared_ptr<Region> &ou
         }
     }
     auto region = std::make_shared<Region>(Region{piece.addr, piece.len, 0});
-    nixl_status_t status = register_in(engine, *region, region->handle);
+    const nixl_status_t status = register_in(engine, *region, region->handle);
     if (status != NIXL_SUCCESS) return status;
-    status = mirror_region(*region);
-    if (status != NIXL_SUCCESS) {
-        unregister(engine, region->handle);
-        return status;
-    }
     regions.emplace(piece.addr, region);
     out = std::move(region);
     return NIXL_SUCCESS;
@@ -82,28 +77,7 @@ nixl_status_t Memory::remove(const std::shared_ptr<Region> &region)
         regions.erase(region->address);
     }
     // The lock is not held, because ending a region may take as long as a peer's lease.
-    const nixl_status_t mirrored = region->mirror == 0 ? NIXL_SUCCESS : unregister(mirror, region->mirror);
-    const nixl_status_t status = unregister(engine, region->handle);
-    return status == NIXL_SUCCESS ? mirrored : status;
-}
-
-nixl_status_t Memory::mirror_region(Region &region)
-{
-    return mirror == nullptr || region.mirror != 0 ? NIXL_SUCCESS : register_in(mirror, region, region.mirror);
-}
-
-nixl_status_t Memory::add_mirror(ferry_engine *made)
-{
-    const std::lock_guard<std::mutex> lock(mutex);
-    mirror = made;
-    nixl_status_t status = NIXL_SUCCESS;
-    for (auto at = regions.begin(); at != regions.end() && status == NIXL_SUCCESS; ++at)
-        status = mirror_region(*at->second);
-    if (status == NIXL_SUCCESS) return status;
-    // The caller ends the mirror, and with it these regions.
-    mirror = nullptr;
-    for (const auto &entry : regions) entry.second->mirror = 0;
-    return status;
+    return unregister(engine, region->handle);
 }
 
 } // namespace ferry_nixl

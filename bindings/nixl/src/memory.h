@@ -19,8 +19,6 @@ struct Region {
     std::uintptr_t address;
     std::size_t length;
     ferry_region handle;
-    // The same memory in the mirror, the engine to which the agent's transfers to itself go; 0 before the first.
-    ferry_region mirror = 0;
     std::size_t uses = 1;
 };
 
@@ -34,9 +32,7 @@ struct Registration : nixlBackendMD {
 // the core may unload the metadata while the request is under way.
 struct Target : nixlBackendMD {
     explicit Target(ferry_region remote) : nixlBackendMD(false), remote(remote) {}
-    explicit Target(std::shared_ptr<Region> own) : nixlBackendMD(false), own(std::move(own)) {}
-    ferry_region remote = 0;
-    std::shared_ptr<Region> own;
+    ferry_region remote;
 };
 
 // The regions of an agent. Any thread may use them.
@@ -49,15 +45,8 @@ public:
     bool is_last(const Region &region);
     // Returns when nothing can reach the memory any more, unless another registration covers it.
     nixl_status_t remove(const std::shared_ptr<Region> &region);
-    // From now on, registers all memory in the mirror too, also the memory that is registered already. After an error,
-    // no memory is in the mirror.
-    nixl_status_t add_mirror(ferry_engine *mirror);
-
 private:
-    nixl_status_t mirror_region(Region &region);
-
     ferry_engine *const engine;
-    ferry_engine *mirror = nullptr;
     std::mutex mutex;
     std::map<std::uintptr_t, std::shared_ptr<Region>> regions;
 };

@@ -69,8 +69,9 @@ private:
 
 class Peer : public std::enable_shared_from_this<Peer> {
 public:
-    Peer(const Endpoint &from, Dials &dials, std::string agent, Address address)
-        : from(from), dials(dials), agent(std::move(agent)), address(std::move(address)) {}
+    // `handle`: of a peer that needs no connection, the agent itself.
+    Peer(const Endpoint &from, Dials &dials, std::string agent, Address address, ferry_peer handle = 0)
+        : from(from), dials(dials), agent(std::move(agent)), address(std::move(address)), handle(handle) {}
 
     // Calls the waiter now, or from another thread once the peer is connected or cannot be. Waiters are called in
     // order.
@@ -93,7 +94,7 @@ private:
     void dial();
 
     std::mutex mutex;
-    ferry_peer handle = 0;
+    ferry_peer handle;
     bool dialling = false;
     std::deque<std::shared_ptr<Waiter>> waiting;
 };

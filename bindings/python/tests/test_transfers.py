@@ -31,6 +31,23 @@ def test_write_and_read_move_every_byte(pair: Pair) -> None:
     assert bytes(pair.local.view) == positions(LENGTH, 2)
 
 
+def test_an_engine_is_its_own_peer() -> None:
+    with ferry.Engine(listen_address="", transports="tcp") as engine:
+        memory = engine.alloc(2 * LENGTH, name="own")
+        own = engine.own_peer()
+        assert own == engine.own_peer() and engine.peers() == []
+        memory.view[:LENGTH] = positions(LENGTH, 4)
+        result = own.write([(memory.address, memory.address + LENGTH, LENGTH)])
+        assert bytes(memory.view[LENGTH:]) == positions(LENGTH, 4)
+        assert result.transport == ferry.Transport.LOCAL
+        queue = engine.queue(notifications=True)
+        own.notify(b"to myself")
+        event = queue.wait(timeout=60)
+        assert event is not None and (event.peer, event.data) == (own, b"to myself")
+        with pytest.raises(ferry.InvalidError, match="engine itself"):
+            own.close()
+
+
 def test_requests_without_a_region_and_in_pieces(pair: Pair) -> None:
     pair.local.view[:] = positions(LENGTH, 3)
     pieces = [

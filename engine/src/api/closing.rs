@@ -117,7 +117,7 @@ impl Inner {
         let (transfers, health) = (&self.context.transfers, self.context.health());
         loop {
             transfers.each(|transfer| {
-                if let Ok(peer) = self.context.peers.get(transfer.spec.peer) {
+                if let Ok(peer) = self.context.peer(transfer.spec.peer) {
                     peer.strike(&transfer, Strike { status: Status::Closed, os_error: 0 });
                 }
             });
@@ -156,8 +156,7 @@ impl Inner {
             services: self.services.clone(),
             rdma: self.rdma.clone(),
             drivers: self.drivers.clone(),
-            #[cfg(test)]
-            stage: self.stage.clone(),
+            own: self.own.clone(),
             control: Mutex::new(self.control.get_mut().take()),
             state: AtomicU32::new(self.state.load(Ordering::Acquire)),
             closing: Mutex::new(()),

@@ -2,6 +2,7 @@
 
 use super::burial::Remains;
 use super::devices;
+use super::own::{local_threads, Own};
 use crate::config::{Config, TcpPoller};
 use crate::context::Context;
 use crate::control::{Control, Parts};
@@ -64,8 +65,7 @@ pub(super) struct Inner {
     pub services: Vec<Arc<dyn TransportService>>,
     pub rdma: Option<Arc<rdma::RdmaService>>,
     pub drivers: Arc<Drivers>,
-    #[cfg(test)]
-    pub stage: Arc<stage::StageService>,
+    pub own: Arc<Own>,
     pub control: Mutex<Option<JoinHandle<()>>>,
     pub state: AtomicU32,
     pub closing: Mutex<()>,
@@ -117,7 +117,9 @@ impl Engine {
             },
         ];
         change(&context, &mut installed);
-        let services: Vec<_> = installed.iter().filter_map(|it| it.service.clone().ok()).collect();
+        let own = Own::new(context.clone(), stage, local_threads(&context.config));
+        let mut services: Vec<_> = installed.iter().filter_map(|it| it.service.clone().ok()).collect();
+        services.push(own.clone());
         let poller = Arc::new(Poller::new(PollerKind::Epoll)?);
         let control = Control::new(Parts {
             context: context.clone(),
@@ -135,8 +137,7 @@ impl Engine {
             services,
             rdma: rdma.ok(),
             drivers,
-            #[cfg(test)]
-            stage,
+            own,
             control: Mutex::new(None),
             state: AtomicU32::new(OPEN),
             closing: Mutex::new(()),
@@ -249,7 +250,7 @@ impl Engine {
 #[cfg(test)]
 impl Engine {
     pub fn stage(&self) -> &stage::StageService {
-        &self.inner.stage
+        &self.inner.own.stage
     }
 
     pub fn whole(&self) -> &Arc<Context> {
@@ -293,7 +294,7 @@ impl Inner {
 }
 
 /// Returns the default number of threads for one purpose: the cores that this process may use, at most 4.
-fn cores() -> u32 {
+pub(super) fn cores() -> u32 {
     thread::available_parallelism().map_or(1, |count| count.get() as u32).clamp(1, 4)
 }
 
@@ -309,7 +310,7 @@ fn grants(config: &Config) -> std::result::Result<Arc<Grants>, String> {
 fn new_service(context: &Context, grants: Arc<Grants>) -> Result<Arc<LocalService>> {
     let config = &context.config;
     let settings = local::LocalSettings {
-        threads: if config.local_threads == 0 { cores() } else { config.local_threads } as usize,
+        threads: local_threads(config),
         spin_ns: context.spin_ns,
         any_tracer: config.local_any_tracer,
         listen: !config.listen_address.is_empty(),

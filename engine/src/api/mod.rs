@@ -16,6 +16,7 @@ mod metrics;
 mod outcome;
 #[cfg(test)]
 mod outcome_tests;
+mod own;
 mod paths;
 mod peers;
 mod reached;

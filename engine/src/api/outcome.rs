@@ -43,7 +43,7 @@ impl Engine {
             text += &format!("; the peer: {refusal}");
         }
         let may_be = matches!(why, Status::PeerLost | Status::Timeout | Status::Corrupt);
-        let peer = self.inner.context.peers.get(core.spec.peer).ok().filter(|_| may_be);
+        let peer = self.inner.context.peer(core.spec.peer).ok().filter(|_| may_be);
         if let Some(loss) = peer.and_then(|peer| peer.last_loss()) {
             text += &format!("; last lost: {}", loss.text);
         }

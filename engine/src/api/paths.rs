@@ -5,14 +5,15 @@ use super::transfers::TransferOptions;
 use super::Engine;
 use crate::complete::TransferResult;
 use crate::context::Context;
-use crate::peer::{Condition, Path, PathStatus, Peer};
+use crate::peer::{Condition, Path, PathStatus, Peer, OWN};
 use crate::plan::{self, PlanInput};
-use crate::region::{Region, RemoteMap, RemoteRegion};
+use crate::region::{Region, RegionMap, RemoteMap, RemoteRegion};
 use crate::route::{self, Asked, Between, Decision, Facts, PathState, Why};
 use crate::status::{Error, Result, Status};
 use crate::sys::clock;
+use crate::sys::map::HashSet;
 use crate::transport::rdma::why_staged;
-use crate::types::{Location, MemoryKind, Op, PeerId, Range, Request, Transport};
+use crate::types::{Location, MemoryKind, Op, PeerId, Range, RegionId, Request, Transport};
 use std::sync::Arc;
 
 /// A path to a peer, and why the path is or is not used.
@@ -44,11 +45,11 @@ impl Engine {
         options: &TransferOptions,
     ) -> Result<Option<TransferResult>> {
         let context = self.context()?;
-        let may = route::copies_at_once(&asked(context, options));
+        let peer = context.peer(peer)?;
+        let may = route::copies_at_once(&asked(context, &peer, options));
         if !may || requests.len() != 1 || options.queue.is_some() {
             return Ok(None);
         }
-        let peer = context.peers.get(peer)?;
         let Some(path) = peer.path(Transport::Local) else { return Ok(None) };
         // Counted before the second check of the engine's state, because closing waits for this count.
         let _busy = peer.busy();
@@ -80,8 +81,8 @@ impl Engine {
     /// options. Wakes no idle path.
     pub fn peer_paths(&self, peer: PeerId) -> Result<Vec<PathInfo>> {
         let context = self.context()?;
-        let peer = context.peers.get(peer)?;
-        let facts = ask_paths(&peer, begin(context, &peer, asked_of_all(context)), |_, _| true);
+        let peer = context.peer(peer)?;
+        let facts = ask_paths(&peer, begin(context, &peer, asked_of_all(context, &peer)), |_, _| true);
         let Decision { path, waits, .. } = route::decide(&facts);
         // An idle path counts as existing, because a transfer that needs it wakes it.
         let is_there = !waits || facts.state(path) == PathState::Idle;
@@ -106,18 +107,20 @@ impl Engine {
 
 /// Returns the part of the options that bears on the path.
 #[inline]
-fn asked(context: &Context, options: &TransferOptions) -> Asked {
+fn asked(context: &Context, peer: &Peer, options: &TransferOptions) -> Asked {
+    // Nothing of a transfer to oneself leaves the process: it has one path, and nothing to verify.
+    let is_own = peer.is_own();
     Asked {
-        allowed: allowed(context, options),
-        checksum: options.checksum,
+        allowed: if is_own { u64::MAX } else { allowed(context, options) },
+        checksum: options.checksum && !is_own,
         ordered: options.ordered,
         notify: options.notify.is_some(),
         held: options.start.is_some(),
     }
 }
 
-fn asked_of_all(context: &Context) -> Asked {
-    Asked::plain(allowed(context, &TransferOptions::default()))
+fn asked_of_all(context: &Context, peer: &Peer) -> Asked {
+    asked(context, peer, &TransferOptions::default())
 }
 
 /// Returns the transports that both the engine's settings and the options allow.
@@ -135,7 +138,7 @@ fn begin(context: &Context, peer: &Peer, asked: Asked) -> Facts {
 
 /// Begins the facts of a transfer with these options.
 pub(super) fn begin_facts(context: &Context, peer: &Peer, options: &TransferOptions) -> Facts {
-    begin(context, peer, asked(context, options))
+    begin(context, peer, asked(context, peer, options))
 }
 
 /// Adds the kinds of memory that the transfer touches, and which paths reach the ranges.
@@ -154,6 +157,24 @@ pub(super) fn gather(
     memory.nics_here = memory.device_here
         && local.iter().filter(|region| region.is_device()).all(|region| why_staged(region).is_none());
     ask_paths(peer, facts, |path, alone| path.carries(ranges, remote, alone))
+}
+
+/// Adds the regions at the far end of an engine's transfer to itself, each once: they are in use like the others.
+pub(super) fn add_far_regions(map: &RegionMap, ranges: &[Range], regions: &mut Vec<Arc<Region>>) {
+    let mut seen: HashSet<RegionId> = regions.iter().map(|region| region.id).collect();
+    let mut last: Option<&Arc<Region>> = None;
+    for range in ranges {
+        let is_last = |it: &&Arc<Region>| it.id == range.region || it.contains(range.remote, range.length);
+        if last.filter(is_last).is_some() {
+            continue;
+        }
+        let found = match range.region {
+            RegionId::NONE => map.find(range.remote, range.length),
+            id => map.get(id),
+        };
+        last = found.filter(|region| !region.is_revoked());
+        regions.extend(last.filter(|region| seen.insert(region.id)).cloned());
+    }
 }
 
 /// Asks each path on which the decision depends for its state and, once, whether the path reaches all ranges.
@@ -206,6 +227,7 @@ pub(super) fn choose(peer: &Peer, facts: &Facts) -> Result<Transport> {
 fn sentence(peer: &Peer, facts: &Facts, transport: Transport) -> String {
     let why = route::why(facts, transport);
     let own = match transport {
+        Transport::Tcp if peer.is_own() => Some(OWN.to_owned()),
         Transport::Tcp => match peer.lost() {
             Some(why) => Some(format!("the peer is lost: {why}")),
             None => Some("the session is being established again".to_owned()),
@@ -231,7 +253,7 @@ fn by_device(context: &Context, peer: &Peer, transport: Transport) -> String {
     let path = peer.path(Transport::Staged);
     let crosses = path.as_ref().and_then(|path| path.devices()).is_some_and(|devices| devices.crosses(kind));
     let same_host = peer.path(Transport::Local).is_some();
-    let told = match route::between_devices(&asked_of_all(context), (kind, kind), same_host, crosses) {
+    let told = match route::between_devices(&asked_of_all(context, peer), (kind, kind), same_host, crosses) {
         (Between::Hosts, Some(why)) => match peer.path_status(Transport::Local) {
             PathStatus::Pending(own) | PathStatus::Shut(own) if why == Why::OtherHost => {
                 format!("{why}: {own}")

@@ -6,6 +6,7 @@ use crate::command::{Answer, Command, Reply};
 use crate::config::check_address;
 use crate::notify::{Event, EventBody, Queue};
 use crate::peer::{Peer, PeerState};
+use crate::region::RemoteRegion;
 use crate::status::{Error, Result, Status};
 use crate::sys::atomic::Ordering;
 use crate::sys::{clock, names};
@@ -161,13 +162,13 @@ impl Engine {
     }
 
     fn peer(&self, peer: PeerId) -> Result<Arc<Peer>> {
-        self.context()?.peers.get(peer)
+        self.context()?.peer(peer)
     }
 
     /// True if nothing of a lost peer can land here any more: PEER_LOST has been reported, or is about to be. Also true
     /// for a handle that is not known, or not any more.
     pub fn is_peer_over(&self, peer: PeerId) -> bool {
-        self.inner.context.peers.get(peer).map_or(true, |peer| peer.is_over())
+        self.inner.context.peer(peer).map_or(true, |peer| peer.is_over())
     }
 
     /// Returns every known peer, lost peers included.
@@ -192,7 +193,11 @@ impl Engine {
 
     /// Returns the peer's regions that have been announced here, in order of address.
     pub fn peer_regions(&self, peer: PeerId) -> Result<Vec<RemoteRegionInfo>> {
-        let map = self.peer(peer)?.remote.snapshot();
+        let peer = self.peer(peer)?;
+        let (map, own) = (peer.remote.snapshot(), self.inner.context.registry.snapshot());
+        // The engine itself may do anything with its regions; it is told what peers may.
+        let granted =
+            |region: &RemoteRegion| own.get(region.id).filter(|_| peer.is_own()).map(|it| it.access);
         let mut regions: Vec<RemoteRegionInfo> = map
             .iter()
             .filter(|region| !region.staging)
@@ -200,7 +205,7 @@ impl Engine {
                 region: region.id,
                 address: region.address,
                 length: region.length,
-                access: region.access,
+                access: granted(region).unwrap_or(region.access),
                 name: region.name.clone(),
                 location: region.location,
                 order: region.order,
@@ -238,15 +243,23 @@ impl Engine {
         }
         self.call("probing a peer", || {
             let (reply, answer) = Reply::pair();
+            if peer.is_own() {
+                reply.send(Ok(0));
+                return Ok(Probe(answer));
+            }
             self.context()?.commands.push(Command::Probe { peer: peer.handle, reply });
             Ok(Probe(answer))
         })
     }
 
     /// Fences a peer. Returns when nothing of the peer can land here any more: its lanes are closed, and this
-    /// incarnation of the peer is refused until this engine connects to it.
+    /// incarnation of the peer is refused until this engine connects to it. Returns at once for the engine itself:
+    /// what it moves ends with its transfers.
     pub fn fence(&self, peer: PeerId, timeout: Option<Duration>) -> Result<()> {
         let peer = self.peer(peer)?;
+        if peer.is_own() {
+            return Ok(());
+        }
         self.call("fencing a peer", || {
             let name = name_of(&peer);
             let (reply, answer) = Reply::pair();
@@ -263,9 +276,12 @@ impl Engine {
     }
 
     /// Ends the session with a peer and waits until its transfers are final. They fail with CLOSED. Over TCP what is
-    /// under way is final after `lease_ms`: wait for it, or cancel it, before.
+    /// under way is final after `lease_ms`: wait for it, or cancel it, before. INVALID for the engine itself.
     pub fn close_peer(&self, peer: PeerId, timeout: Option<Duration>) -> Result<()> {
         let peer = self.peer(peer)?;
+        if peer.is_own() {
+            return Err(Error::invalid("peer: this is the engine itself, which ends when it is closed"));
+        }
         let name = name_of(&peer);
         let closed = self.call("closing a peer", || {
             let (reply, answer) = Reply::pair();

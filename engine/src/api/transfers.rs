@@ -1,7 +1,7 @@
 //! Submits transfers, waits for them, cancels them, reads their results and releases them.
 
 use super::devices;
-use super::paths::{begin_facts, choose, gather};
+use super::paths::{add_far_regions, begin_facts, choose, gather};
 use super::Engine;
 use crate::complete::transfer::Strike;
 use crate::complete::{
@@ -185,7 +185,7 @@ impl Engine {
         options: &TransferOptions,
     ) -> Result<Arc<Core>> {
         let context = self.context()?;
-        let peer = context.peers.get(peer)?;
+        let peer = context.peer(peer)?;
         check_options(options)?;
         let start = options.start.map(|(kind, at)| self.point(kind, at)).transpose()?;
         let spec = prepare(context, &peer, op, requests, options)?;
@@ -217,7 +217,7 @@ impl Engine {
     /// Asks a transfer to stop. The final state says whether the transfer was cancelled or ended otherwise.
     pub fn cancel(&self, core: &Arc<Core>) -> Result<()> {
         self.call("cancelling a transfer", || {
-            let peer = self.context()?.peers.get(core.spec.peer)?;
+            let peer = self.context()?.peer(core.spec.peer)?;
             peer.strike(core, Strike { status: Status::Cancelled, os_error: libc::ECANCELED });
             Ok(())
         })
@@ -295,6 +295,9 @@ pub(super) fn prepare(
         });
         slices = route::slice(&plan.ranges, &plan.order, requests, slice_bytes_max)?;
         (order, regions, bytes, has_unknown) = (plan.order, plan.local_regions, plan.bytes, plan.has_unknown);
+        if peer.is_own() {
+            add_far_regions(&local, &plan.ranges, &mut regions);
+        }
     }
     let deadline = match options.deadline {
         Deadline::Never => None,
@@ -315,7 +318,7 @@ pub(super) fn prepare(
         slices,
         regions,
         bytes,
-        flags: TransferFlags::CHECKSUM.when(options.checksum)
+        flags: TransferFlags::CHECKSUM.when(facts.asked.checksum)
             | TransferFlags::ACKED_ONLY.when(options.acked_only)
             | TransferFlags::AWAITED.when(options.awaited)
             | TransferFlags::HELD.when(options.start.is_some())

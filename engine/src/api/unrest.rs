@@ -86,11 +86,7 @@ impl Engine {
     }
 
     fn name_of_handle(&self, peer: PeerId) -> String {
-        self.inner
-            .context
-            .peers
-            .get(peer)
-            .map_or_else(|_| "a forgotten peer".to_owned(), |peer| name_of(&peer))
+        self.inner.context.peer(peer).map_or_else(|_| "a forgotten peer".to_owned(), |peer| name_of(&peer))
     }
 
     /// For a fence that timed out: says which activity of the peer, whose sessions are over, may still land here.

@@ -18,7 +18,7 @@ impl Engine {
         if !core.is_final() {
             // A broken engine takes in nothing more.
             let _ = self.call("polling", || {
-                let peer = self.inner.context.peers.get(core.spec.peer)?;
+                let peer = self.inner.context.peer(core.spec.peer)?;
                 if let Some(path) = peer.path(core.transport()) {
                     path.poll();
                 }
@@ -31,7 +31,7 @@ impl Engine {
     /// the caller would sleep in vain.
     pub(super) fn attend(&self, core: &Core) -> Result<()> {
         self.call("waiting for a transfer", || {
-            if let Ok(peer) = self.inner.context.peers.get(core.spec.peer) {
+            if let Ok(peer) = self.inner.context.peer(core.spec.peer) {
                 peer.attend(core);
             }
             Ok(())
@@ -72,7 +72,7 @@ impl Engine {
             .map_or(Monotonic::NEVER, |timeout| clock::monotonic_ns().saturating_add_duration(timeout));
         // The waiting thread drives a small transfer itself, which avoids a hop through another thread. On this host
         // and over RDMA the thread drives large transfers too.
-        if let Ok(peer) = self.inner.context.peers.get(core.spec.peer) {
+        if let Ok(peer) = self.inner.context.peer(core.spec.peer) {
             if core.transport() != Transport::Tcp || peer.class_of(core) == Class::Express {
                 if let Some(path) = peer.path(core.transport()) {
                     path.drive(core, deadline_ns);

@@ -48,8 +48,7 @@ impl Control {
     /// Queues the strike of transfers that are past their deadlines, fails stuck lanes, and schedules the next look.
     fn check(&mut self, peer: PeerId, now_ns: Monotonic) {
         let progress_ns = self.context.progress_ns();
-        let Some(session) = self.sessions.get(peer) else { return };
-        let next_ns = session.peer.begin_check();
+        let Some(next_ns) = self.known(peer).map(|peer| peer.begin_check()) else { return };
         let since_ns = clock::boottime_ns().saturating_sub_ns(progress_ns);
         let stuck = self.lanes.stuck(peer, since_ns);
         match next_ns {
@@ -73,8 +72,7 @@ impl Control {
         let until_ns = clock::monotonic_ns() + SWEEP_NS;
         while let Some(handle) = self.sweeping.pop_front() {
             let now_ns = clock::monotonic_ns();
-            let peer = self.sessions.get(handle).map(|session| session.peer.clone());
-            if peer.is_some_and(|peer| peer.sweep(now_ns)) {
+            if self.known(handle).is_some_and(|peer| peer.sweep(now_ns)) {
                 self.sweeping.push_back(handle)
             } else {
                 self.swept(handle, now_ns)
@@ -88,8 +86,8 @@ impl Control {
     fn swept(&mut self, handle: PeerId, now_ns: Monotonic) {
         // The peer's session may have ended meanwhile.
         self.drained(handle);
-        let Some(session) = self.sessions.get(handle) else { return };
-        if let Some(next_ns) = session.peer.begin_check() {
+        let Some(peer) = self.known(handle) else { return };
+        if let Some(next_ns) = peer.begin_check() {
             // Due transfers are struck. The next deadline may come before the scheduled look.
             self.sessions.check_by(handle, next_ns.min(now_ns + self.context.progress_ns() / 4));
         }

@@ -11,7 +11,7 @@
 //! `Control` has the connections, and does what its owners, the machines of the sessions and the transports ask for:
 //! `inbound` and `dial` open and authenticate connections, `beginning` and `ending` begin and end sessions,
 //! `messages` carries out what peers say, `announce` sends the regions, `transports` connects the transports to the
-//! sessions, `deadlines` handles timers.
+//! sessions, `deadlines` handles timers. `own` is this engine as a peer of itself.
 
 mod announce;
 pub mod announcer;
@@ -26,6 +26,7 @@ mod inbound;
 mod late_lanes;
 mod messages;
 mod names;
+mod own;
 mod reading;
 mod restarts;
 mod room;
@@ -313,7 +314,9 @@ impl Turns for Control {
     fn turn(&mut self, now: Monotonic, ready: &[Ready]) -> Next {
         health::doing("working off commands");
         for command in self.context.commands.take() {
-            self.command(command);
+            if let Some(command) = self.command_to_own(command) {
+                self.command(command);
+            }
         }
         for peer in std::mem::take(&mut self.drained) {
             self.touch(peer);

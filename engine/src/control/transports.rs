@@ -13,7 +13,7 @@ use crate::types::{LaneId, PeerId, SessionId, TransferId, Transport};
 use std::sync::Arc;
 
 impl Control {
-    fn service(&self, transport: Transport) -> Option<&dyn TransportService> {
+    pub(super) fn service(&self, transport: Transport) -> Option<&dyn TransportService> {
         if transport == Transport::Tcp {
             return Some(self.lanes.as_transport());
         }

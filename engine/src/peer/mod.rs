@@ -31,11 +31,13 @@ pub use inbox::Arrival;
 pub use incoming::Arriving;
 pub use lane_numbers::LaneNumbers;
 pub use path::{Condition, Devices, Kept, Path, PathStatus, SameHost};
+pub use paths::OWN;
 pub use posted::{Posted, What};
 pub use transport::{Closed, Installed, SessionInfo, TransportService};
 
 use crate::command::Command;
 use crate::complete::Transfer;
+use crate::handle;
 use crate::limits::SILENCE_NS;
 use crate::loss::{Cause, Loss};
 use crate::notify::{Event, EventBody};
@@ -57,7 +59,7 @@ use strike::SWEEP_TURN;
 pub struct Peer {
     pub handle: PeerId,
     pub identity: PeerIdentity,
-    pub remote: RemoteRegions,
+    pub remote: Arc<RemoteRegions>,
     pub clock: LeaseClock,
     /// Identifies this object in session starts, so that each side learns whether the other side still has its state.
     association_id: u64,
@@ -105,7 +107,7 @@ impl Peer {
         Peer {
             handle,
             identity,
-            remote: RemoteRegions::new(),
+            remote: Arc::new(RemoteRegions::new()),
             clock: LeaseClock::new(engine.lease_ns),
             association_id,
             stats: PeerStats::default(),
@@ -128,6 +130,11 @@ impl Peer {
             taken: Hook::default(),
             engine,
         }
+    }
+
+    /// True if this is the engine itself (`Context::own`).
+    pub fn is_own(&self) -> bool {
+        handle::is_own(self.handle.raw())
     }
 
     pub fn state(&self) -> PeerState {

@@ -2,10 +2,14 @@
 
 use super::path::{Path, PathStatus};
 use super::{Peer, PeerState, SWEEP_TURN};
-use crate::route::{Asked, Facts, PathState};
+use crate::route::{Asked, Facts, PathState, ORDER};
 use crate::sys::atomic::{AtomicU64, Ordering};
+use crate::sys::clock;
 use crate::types::Transport;
 use std::sync::Arc;
+
+/// Why an engine reaches itself by the same-host path alone.
+pub const OWN: &str = "the peer is this engine itself";
 
 const STATE_BITS: u32 = 3;
 const LOST: u64 = 1 << (STATE_BITS * Transport::COUNT as u32);
@@ -108,6 +112,34 @@ impl Peer {
             state => outbox.shut(transport, state == PathState::Pending),
         }
         !outbox.relocate(SWEEP_TURN) || outbox.has_stranded()
+    }
+
+    /// Opens the paths of an engine to itself. `notifier` stands in TCP's place and carries notifications alone.
+    pub fn open_own(&self, local: Arc<dyn Path>, staged: Arc<dyn Path>, notifier: Arc<dyn Path>) {
+        self.set_state(PeerState::Up);
+        self.set_tcp_path(Some(notifier));
+        self.standing.set(Transport::Tcp, PathState::Shut);
+        for transport in ORDER.iter().copied().filter(|transport| *transport != Transport::Tcp) {
+            let status = match transport {
+                Transport::Local => PathStatus::Open(local.clone(), OWN.into()),
+                Transport::Staged => PathStatus::Open(staged.clone(), String::new()),
+                _ => PathStatus::Shut(OWN.into()),
+            };
+            self.set_path(transport, status);
+        }
+        self.note_time();
+    }
+
+    /// Ends the paths of an engine to itself.
+    pub fn close_own(&self) {
+        self.set_path(Transport::Local, PathStatus::Shut(OWN.into()));
+        self.set_tcp_path(None);
+    }
+
+    /// Takes a sample of the peer's clock, which is this engine's own.
+    pub fn note_time(&self) {
+        let now_ns = clock::boottime_ns();
+        self.clock.sample(now_ns, now_ns);
     }
 
     /// Derives the state of TCP's path from the session's.

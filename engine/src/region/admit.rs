@@ -13,6 +13,18 @@ pub fn admit(
     map: &RegionMap,
     tag: Tag,
     op: Op,
+    wanted: (RegionId, u64, u64),
+) -> Result<&Arc<Region>, Status> {
+    find_live(map, tag, wanted).and_then(|region| match region.access.allows(op) {
+        true => Ok(region),
+        false => Err(Status::Access),
+    })
+}
+
+/// As `admit`, without a look at the rights.
+pub fn find_live(
+    map: &RegionMap,
+    tag: Tag,
     (named, address, length): (RegionId, u64, u64),
 ) -> Result<&Arc<Region>, Status> {
     if length == 0 || end_of(address, length).is_none() {
@@ -30,9 +42,6 @@ pub fn admit(
     };
     if region.is_revoked() {
         return Err(Status::Stale);
-    }
-    if !region.access.allows(op) {
-        return Err(Status::Access);
     }
     Ok(region)
 }

@@ -2,10 +2,12 @@
 //! `RegionMap` after every change, which shares its unchanged nodes with the one before. `api` calls the registry;
 //! every part of the engine reads the map.
 
+use super::admit::{admit, find_live};
 use super::grants::{Grants, ProcessUse};
 use super::holder::{Holder, HolderSlot, Lender, LenderSlot};
+use super::remote::RemoteRegions;
 use super::teardown::Claimed;
-use super::{admit, reserve, Backing, Region, RegionMap, RegionSpec};
+use super::{reserve, Backing, Region, RegionMap, RegionSpec, RemoteRegion};
 use crate::handle::{self, Kind, Parts, Tag, GENERATION_MAX, INDEX_MAX};
 use crate::limits::REGION_NAME_BYTES_MAX;
 use crate::status::{Error, Result, Status};
@@ -14,6 +16,7 @@ use crate::sys::clock;
 use crate::sys::fd::OwnedFd;
 use crate::sys::health;
 use crate::sys::lock::{Mutex, MutexGuard, RwLock};
+use crate::sys::once::OnceLock;
 use crate::sys::random_u64;
 use crate::types::{end_of, Access, Op, PeerId, RegionId};
 use std::sync::Arc;
@@ -37,6 +40,8 @@ pub struct Registry {
     holder: HolderSlot,
     /// The part that lends device memory to other processes, if any.
     lender: LenderSlot,
+    /// The same regions as `map`, as the engine's own peer announces them. Written only under `slots`.
+    own: OnceLock<Arc<RemoteRegions>>,
 }
 
 /// The allocation of handle indexes.
@@ -65,7 +70,15 @@ impl Registry {
     pub fn new(tag: Tag, grants: Option<Arc<Grants>>) -> Registry {
         let (holder, lender) = Default::default();
         let slots = Mutex::new(Slots::new(random_u64()));
-        Registry { tag, slots, map: RwLock::default(), version: AtomicU64::new(0), grants, holder, lender }
+        let (map, version, own) = Default::default();
+        Registry { tag, slots, map, version, grants, holder, lender, own }
+    }
+
+    /// Keeps `own` in step with the regions from now on. Called once.
+    pub fn announce_to(&self, own: &Arc<RemoteRegions>) {
+        let _slots = self.lock_slots();
+        own.add(self.snapshot().iter().map(|region| announced(region)).collect());
+        let _ = self.own.set(own.clone());
     }
 
     /// Sets the lender, which is told of device memory that is unregistered.
@@ -130,6 +143,7 @@ impl Registry {
             }
         }
         self.publish(map);
+        self.own.get().inspect(|own| own.add(fresh.iter().map(|region| announced(region)).collect()));
         Ok(fresh)
     }
 
@@ -274,6 +288,11 @@ impl Registry {
         admit(&self.snapshot(), self.tag, op, wanted).cloned()
     }
 
+    /// Returns the region with this range for the engine itself, which needs no right.
+    pub fn admit_own(&self, wanted: (RegionId, u64, u64)) -> Result<Arc<Region>, Status> {
+        find_live(&self.snapshot(), self.tag, wanted).cloned()
+    }
+
     /// Returns the current map. Cheap: clones one `Arc`.
     pub fn snapshot(&self) -> Arc<RegionMap> {
         Arc::clone(&self.map.read())
@@ -291,6 +310,7 @@ impl Registry {
         map.remove(region);
         slots.give_back(region.index());
         self.publish(map);
+        self.own.get().inspect(|own| own.remove(&[region.id]));
     }
 
     fn publish(&self, map: RegionMap) {
@@ -374,6 +394,20 @@ pub struct Users {
     pub processes: Vec<ProcessUse>,
     /// Peers with RDMA keys.
     pub holders: Vec<PeerId>,
+}
+
+/// Returns a region as the engine's own peer announces it: the engine has all rights to its own memory.
+fn announced(region: &Region) -> RemoteRegion {
+    RemoteRegion {
+        id: region.id,
+        order: region.order,
+        address: region.address,
+        length: region.length,
+        access: Access::BOTH,
+        name: region.name.clone(),
+        location: region.location,
+        staging: region.staging,
+    }
 }
 
 fn gone(handle: RegionId) -> Error {

@@ -267,13 +267,15 @@ impl Stage {
     fn check(&mut self, peer: PeerId, op: OperationId) -> Vec<Batch> {
         let registry = self.registry.clone();
         let mut batches: Vec<Batch> = Vec::new();
+        let is_own = self.sides.get(&peer).is_some_and(|side| side.peer.is_own());
         let Some(served) = self.find_served(peer, op) else { return batches };
         let Some(blocks) = served.blocks.clone() else { return batches };
         let (slot_at, exposed) = (served.slot_address(), served.exposed.as_ref().map(ExposedSlot::at));
         let (offsets, _) = layout(blocks.list.iter().map(|block| block.length));
         for (at, (block, offset)) in blocks.list.iter().zip(offsets).enumerate() {
             let wanted = (block.region, block.address, u64::from(block.length));
-            let admitted = registry.admit(served.op, wanted).and_then(|region| match region {
+            let region = if is_own { registry.admit_own(wanted) } else { registry.admit(served.op, wanted) };
+            let admitted = region.and_then(|region| match region {
                 region if !region.is_device() => Err(Status::Unsupported),
                 region if exposed.is_some_and(|exposed| exposed.kind != device(region.location).kind) => {
                     Err(Status::Unsupported)

@@ -75,6 +75,12 @@ impl Pair {
         Pair { a, b, b_at_a, a_at_b }
     }
 
+    /// One engine as both ends.
+    pub fn own(a: Engine) -> Pair {
+        let own = a.own_peer().unwrap();
+        Pair { b: a.clone(), a, b_at_a: own, a_at_b: own }
+    }
+
     /// Allocates memory of `a`, and memory of `b` that has been announced to `a`.
     pub fn memories(&self, local_bytes: usize, remote_bytes: usize) -> (Memory, Memory) {
         let options = RegionOptions::default();

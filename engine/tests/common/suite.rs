@@ -34,6 +34,12 @@ impl Setup {
         Setup::over(Transport::Local, what, settings)
     }
 
+    /// Both ends are one engine, which moves between its own regions.
+    pub fn own(what: &str, settings: Settings) -> Setup {
+        let pair = Pair::own(super::engine(settings));
+        Setup { pair, transport: Transport::Local, random: Random::new(what) }
+    }
+
     /// Sets up Soft-RoCE's devices, in the virtual machine that has them.
     pub fn rdma(what: &str, settings: Settings) -> Setup {
         let over = |devices| [settings, &[("transports", "rdma"), ("rdma_devices", devices)]].concat();

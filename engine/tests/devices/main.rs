@@ -20,5 +20,6 @@ mod lost;
 mod moves;
 mod namespaces;
 mod order;
+mod own;
 mod refused;
 mod struck;

@@ -132,6 +132,7 @@ impl Role {
                 Ok(address)
             }
             ["connect", address] => Ok(self.engine().connect(address, Some(PATIENCE))?.to_string()),
+            ["own"] => Ok(self.engine().own_peer()?.to_string()),
             ["knows", peer, region] => {
                 let (peer, region) = (number(peer), RegionId::from_raw(number(region)));
                 eventually("the region is announced", || {

@@ -7,6 +7,7 @@ mod common;
 mod exec;
 mod limits;
 mod names;
+mod own;
 mod pages;
 mod pages_block;
 mod pages_fault;

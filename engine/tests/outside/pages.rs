@@ -13,6 +13,8 @@ pub fn page_bytes() -> usize {
 /// How a page is taken away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Loss {
+    /// Without rights, in place of a hole: the next mapping of another test would take the hole, and be unmapped with
+    /// this memory.
     Unmapped,
     /// The file behind the memory ends before the page: a processor's access raises SIGBUS.
     Truncated,
@@ -72,7 +74,7 @@ impl Pages {
         // SAFETY: a page of this mapping, to which no reference exists.
         let result = unsafe {
             match loss {
-                Loss::Unmapped => libc::munmap(at, page_bytes()),
+                Loss::Unmapped => libc::mprotect(at, page_bytes(), libc::PROT_NONE),
                 Loss::ReadOnly => libc::mprotect(at, page_bytes(), libc::PROT_READ),
                 Loss::Truncated => libc::ftruncate(self.file.as_raw_fd(), page as libc::off_t),
             }
@@ -83,7 +85,7 @@ impl Pages {
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        // SAFETY: this mapping, or the parts that are left of it.
+        // SAFETY: this mapping.
         unsafe { libc::munmap(self.address.cast(), self.length) };
     }
 }

@@ -4,7 +4,7 @@ import ctypes
 import time
 
 import pytest
-from mooncake._own import Own as OwnSession
+from mooncake._own import is_own
 
 import ferry
 from mooncake import engine as module
@@ -152,24 +152,14 @@ def test_memory_that_cannot_be_unregistered_now_can_be_later(own, monkeypatch):
     assert own.engine.batch_unregister_memory([own.ours]) == -3
 
 
-def test_a_mirror_that_cannot_be_made_is_tried_again(own, monkeypatch):
-    refuse_once(monkeypatch, ferry.Engine, "register_many")
-    assert own.engine.transfer_sync_write(own.session, own.ours, own.theirs, 8) < 0
-    spare = (ctypes.c_uint64 * 512)()
-    assert own.engine.register_memory(ctypes.addressof(spare), 4096) == 0
-    assert own.engine.transfer_sync_write(own.session, own.ours, own.theirs, BYTES) == 0 and own.holds()
-    assert own.engine.transfer_sync_write(own.session, own.ours, ctypes.addressof(spare), 4096) == 0
-
-
 def test_an_address_without_brackets_is_not_its_own():
     """ferry refuses it as malformed; read as one IPv6 address it could name another host."""
 
     class Engine:
         address = "127.0.0.1:5000"
 
-    own = OwnSession(Engine(), None, None)
-    assert own.is_at("127.0.0.1:5000") and own.is_at("[::1]:5000")
-    assert not own.is_at("2001:db8::1:5000") and not own.is_at("127.0.0.1:5001")
+    assert is_own(Engine(), "127.0.0.1:5000") and is_own(Engine(), "[::1]:5000")
+    assert not is_own(Engine(), "2001:db8::1:5000") and not is_own(Engine(), "127.0.0.1:5001")
 
 
 def test_every_name_of_itself_but_no_other(own):

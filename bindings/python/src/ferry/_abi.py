@@ -309,6 +309,7 @@ _FALLIBLE = {
     "engine_open": "pp",
     "engine_close": "pi",
     "engine_address": "ppzp",
+    "engine_own_peer": "pp",
     "engine_warnings": "ppzp",
     "engine_get_stats": "pp",
     "engine_metrics": "ppzp",

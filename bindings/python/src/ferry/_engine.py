@@ -228,6 +228,14 @@ class Engine:
         """Connects to the engine at host:port, in an event loop."""
         return await self._loop_queue()._connect(address_of(address), timeout)
 
+    def own_peer(self) -> Peer:
+        """Returns the engine as a peer of itself, for transfers between two of its own regions and for
+        notifications to its own queues. It needs no connect, no listener and no access rights. If the source
+        of a transfer overlaps its destination, the bytes in the destination are undefined."""
+        peer = c_uint64()
+        call(library.ferry_engine_own_peer, self._pointer, addressof(peer))
+        return Peer(self, peer.value)
+
     def peers(self) -> list[Peer]:
         """Lists the known peers, whichever side connected; lost peers stay for a while."""
         count = c_size_t()

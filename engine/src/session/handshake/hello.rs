@@ -160,7 +160,10 @@ impl Hello {
     /// engine itself.
     pub fn agree(&self, theirs: &Hello) -> HandshakeResult<Agreement> {
         if (self.engine_id, self.incarnation) == (theirs.engine_id, theirs.incarnation) {
-            return Err(Error::invalid("the address leads back to this engine itself").into());
+            return Err(Error::invalid(
+                "the address leads back to this engine itself; its own_peer needs no connection",
+            )
+            .into());
         }
         let (ours, theirs) = (self.offers, theirs.offers);
         let Some(mode) = choose(ours, theirs) else {

@@ -9,6 +9,7 @@ mod events;
 pub mod fake;
 mod forgotten;
 mod messages;
+mod own;
 mod panics;
 mod struck;
 mod unannounced;

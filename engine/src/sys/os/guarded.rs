@@ -6,6 +6,7 @@
 //! of some mappings of devices can't be pinned, and sandboxes may forbid the call. The kernel's copy between a pipe and
 //! memory is the access that a socket makes, so its failure is final.
 
+use super::copy::Piece;
 use super::fd::above_standard;
 use super::socket::IoVec;
 use super::vm;
@@ -15,6 +16,9 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 /// No more than an empty pipe holds, so that a write needs no reader.
 const PIPE_BYTES: usize = 4096;
+
+/// Ranges of one system call of `copy_all`. As many as of a copy to another process.
+const VECTORS: usize = 64;
 
 /// A page of the range faults. A part of the range may have been copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,6 +65,39 @@ pub unsafe fn get_shared(from: *const u8, to: *mut u8, length: usize) -> Result<
     let done = unsafe { vm::read(std::process::id() as i32, &local, &memory) }.unwrap_or(0);
     // SAFETY: as above.
     unsafe { by_pipe(from, to, done, length) }
+}
+
+/// Copies the pieces in order, with both sides in registered memory. Err: the index of the first piece that faults, of
+/// which a part may have been copied. Pieces that overlap get bytes of the sources in an undefined order.
+///
+/// # Safety
+/// Nothing in this process holds a reference to the bytes at any `to`. The kernel checks all ranges.
+pub unsafe fn copy_all(pieces: impl Iterator<Item = Piece>) -> Result<(), usize> {
+    let (mut first, mut pieces) = (0, pieces.peekable());
+    while pieces.peek().is_some() {
+        let mut batch =
+            [const { Piece { from: std::ptr::null(), to: std::ptr::null_mut(), length: 0 } }; VECTORS];
+        let mut vectors = [const { [const { IoVec::nothing() }; VECTORS] }; 2];
+        let mut count = 0;
+        for piece in pieces.by_ref().take(VECTORS) {
+            vectors[0][count] = IoVec::new(piece.from as u64, piece.length);
+            vectors[1][count] = IoVec::new(piece.to as u64, piece.length);
+            batch[count] = piece;
+            count += 1;
+        }
+        let [from, to] = &vectors;
+        // SAFETY: the caller's promise. The kernel also checks the local side.
+        let mut left =
+            unsafe { vm::write(std::process::id() as i32, &from[..count], &to[..count]) }.unwrap_or(0);
+        for (at, piece) in batch[..count].iter().enumerate() {
+            let done = left.min(piece.length);
+            left -= done;
+            // SAFETY: as above.
+            unsafe { by_pipe(piece.from, piece.to, done, piece.length) }.map_err(|Faulted| first + at)?;
+        }
+        first += count;
+    }
+    Ok(())
 }
 
 /// Copies the bytes after the first `done` bytes.
@@ -143,6 +180,33 @@ mod tests {
             protect(&mapping, 2, libc::PROT_NONE);
             assert_eq!((put(at(2 * page), &[1]), get(at(9), &mut back)), (Err(Faulted), Err(Faulted)));
             assert_eq!((put(at(page), &bytes[..page]), get(at(page), &mut back[..page])), (Ok(()), Ok(())));
+        }
+    }
+
+    #[test]
+    fn pieces_before_one_that_faults_are_copied_and_it_is_named() {
+        let page = page_bytes();
+        let mapping = Mapping::private(4 * page).unwrap();
+        let at = |offset: usize| mapping.address().wrapping_add(offset);
+        let count = VECTORS + 3;
+        mapping.write(0, &[7; VECTORS + 3]);
+        protect(&mapping, 3, libc::PROT_NONE);
+        let pieces = |bad: usize| {
+            let to = move |nth| if nth == bad { 3 * page } else { page + nth };
+            (0..count).map(move |nth| Piece { from: at(nth), to: at(to(nth)), length: 1 })
+        };
+        let copied = || {
+            let mut found = [0; VECTORS + 3];
+            mapping.read(page, &mut found);
+            mapping.write(page, &[0; VECTORS + 3]);
+            found.iter().take_while(|byte| **byte == 7).count()
+        };
+        // SAFETY: inside the mapping, of which no reference exists.
+        unsafe {
+            for bad in [0, 5, VECTORS, count - 1] {
+                assert_eq!((copy_all(pieces(bad)), copied()), (Err(bad), bad));
+            }
+            assert_eq!((copy_all(pieces(count)), copied()), (Ok(()), count));
         }
     }
 

@@ -1,5 +1,6 @@
 //! The simulated side of `sys::guarded`: copies by the kernel, piece by piece.
 
+use super::copy::Piece;
 use super::racing::pieces;
 use ferry_sim_kernel::memory::{copied, is_reachable};
 
@@ -46,4 +47,22 @@ pub unsafe fn get_shared(from: *const u8, to: *mut u8, length: usize) -> Result<
         unsafe { copied(from, to, length, "read") };
         Ok(())
     })
+}
+
+/// # Safety
+/// As in the product.
+pub unsafe fn copy_all(all: impl Iterator<Item = Piece>) -> Result<(), usize> {
+    for (at, Piece { from, to, length }) in all.enumerate() {
+        let copied = pieces(to as usize, length, |offset, length| {
+            let (from, to) = (from.wrapping_add(offset), to.wrapping_add(offset));
+            if !is_reachable(from as u64, length, false) || !is_reachable(to as u64, length, true) {
+                return Err(Faulted);
+            }
+            // SAFETY: as in `put`.
+            unsafe { copied(from, to, length, "copy") };
+            Ok(())
+        });
+        copied.map_err(|Faulted| at)?;
+    }
+    Ok(())
 }

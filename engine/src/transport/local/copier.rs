@@ -1,25 +1,22 @@
-//! Copies one piece of a transfer, region by region. Each region is entered by the peer's grant while the copy takes
-//! place. `path` passes the pieces; the copier settles their slices with the peer.
+//! Copies slices of one region of another process, which is entered by the peer's grant while the copy takes place.
+//! `far` passes the slices.
 
+use super::far::{Far, Outcome};
 use super::mappings::{Mapped, Mappings};
 use super::process::{CallFault, Process};
 use super::session::Why;
-use crate::complete::transfer::Failure;
-use crate::complete::{Fence, Transfer};
 use crate::limits::FRAME_DESCRIPTORS_MAX;
-use crate::peer::{After, Peer};
-use crate::region::grants::Grant;
+use crate::peer::Kept;
+use crate::region::grants::{Grant, Use};
 use crate::region::{range_contains, RemoteMap};
-use crate::status::Status;
-use crate::sys::atomic::Ordering;
+use crate::status::{Result as StatusResult, Status};
 use crate::sys::copy::{self, Piece};
 use crate::sys::landmark::Place;
-use crate::sys::pages::{Pages, LOOKS_MAX};
+use crate::sys::pages::Pages;
 use crate::sys::proven::Proven;
 use crate::sys::socket::IoVec;
-use crate::sys::{clock, guarded, health};
-use crate::types::{Monotonic, Op, RegionId, Slice, SliceRange};
-use std::cell::OnceCell;
+use crate::sys::{guarded, health};
+use crate::types::{self, Monotonic, Op, RegionId, Slice};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -28,10 +25,6 @@ const VECTORS: usize = 64;
 
 /// Pieces of one copy between mappings: those of a frame, so that the bytes of small ones are enough to stream.
 const MAPPED_PIECES: usize = FRAME_DESCRIPTORS_MAX;
-
-/// The most searches of the peer's board for the region at one address. The peer may register the region anew before
-/// each search.
-const BOARD_LOOKS_MAX: usize = 8;
 
 /// The parts of a peer's path that copies need.
 pub struct Copier {
@@ -46,153 +39,8 @@ pub struct Copier {
     pub pages: Pages,
 }
 
-/// The path does not reach the peer any more.
-#[derive(Debug)]
-pub struct Broken;
-
-/// The result of copying slices of one region.
-enum Outcome {
-    Copied,
-    /// This slice is at fault, and may have been copied in part. No later slice was copied.
-    Failed(usize, Status, i32),
-    /// Nothing is known to be copied from this slice on: the session or the process has ended, or the kernel no longer
-    /// allows the copy.
-    Broken(usize),
-}
-
-impl Copier {
-    /// Copies these slices and settles them. Broken: the slices that were not copied were released to the outbox.
-    pub fn run(
-        &self,
-        peer: &Peer,
-        transfer: &Arc<Transfer>,
-        range: SliceRange,
-        now_ns: Monotonic,
-        after: &mut After,
-    ) -> Result<(), Broken> {
-        let slices = range.of(&transfer.spec.slices);
-        let known = Known { peer, map: OnceCell::new() };
-        let (mut at, mut settled, mut failures) = (0, 0, Vec::new());
-        let broken = loop {
-            if at == slices.len() {
-                break false;
-            }
-            // Earlier regions may have taken longer than the process is believed to live.
-            let now_ns = if at == 0 { now_ns } else { clock::monotonic_ns() };
-            match self.copy_next(&known, transfer.spec.op, &slices[at..], transfer.is_ours, now_ns) {
-                (count, Outcome::Copied) => at += count,
-                (_, Outcome::Failed(slice, status, os_error)) => {
-                    at += slice;
-                    if is_unreachable(status, os_error) {
-                        settle(
-                            peer,
-                            transfer,
-                            part(range, settled, at),
-                            std::mem::take(&mut failures),
-                            after,
-                        );
-                        settled = at;
-                        if peer.detour(transfer, part(range, at, at + 1), after) {
-                            settled += 1;
-                        }
-                    }
-                    if settled <= at {
-                        failures.push(failure(range.first, at, status, os_error));
-                    }
-                    at += 1;
-                }
-                (_, Outcome::Broken(slice)) => {
-                    at += slice;
-                    break true;
-                }
-            }
-        };
-        settle(peer, transfer, part(range, settled, at), failures, after);
-        let left = part(range, at, slices.len());
-        if !left.is_empty() {
-            peer.release_run(transfer, left, false, Fence::Confirmed, after);
-        }
-        if broken {
-            return Err(Broken);
-        }
-        Ok(())
-    }
-
-    /// Returns whether these slices can be copied without waiting for a page, as far as that is known. `is_known`:
-    /// the local memory is not asked for.
-    pub fn finds(&self, peer: &Peer, slices: &[Slice], is_known: bool, now_ns: Monotonic) -> bool {
-        let (here, mut looks) = (&peer.engine().pages, LOOKS_MAX);
-        slices.iter().all(|slice| {
-            let length = slice.length.into();
-            (is_known || here.has(slice.local, length, now_ns, &mut looks))
-                && (self.is_mapped(slice) || self.pages.has(slice.remote, length, now_ns, &mut looks))
-        })
-    }
-
-    /// Notes that these slices were copied. `is_known` as above.
-    pub fn note(&self, peer: &Peer, slices: &[Slice], is_known: bool, now_ns: Monotonic) {
-        for slice in slices {
-            if !is_known {
-                peer.engine().pages.note(slice.local, slice.length.into(), now_ns);
-            }
-            if !self.is_mapped(slice) {
-                self.pages.note(slice.remote, slice.length.into(), now_ns);
-            }
-        }
-    }
-
-    /// All pages of a mapping are allocated.
-    fn is_mapped(&self, slice: &Slice) -> bool {
-        slice.region != RegionId::NONE && self.mappings.has(slice.region)
-    }
-
-    /// Copies one slice that belongs to no transfer. Returns true only if all of it was copied. `is_ours`: ferry
-    /// allocated the local memory.
-    pub fn copy_one(&self, peer: &Peer, op: Op, slice: &Slice, is_ours: bool, now_ns: Monotonic) -> bool {
-        let (known, slices) = (Known { peer, map: OnceCell::new() }, std::slice::from_ref(slice));
-        let copied = matches!(self.copy_next(&known, op, slices, is_ours, now_ns), (_, Outcome::Copied));
-        if copied {
-            peer.engine().stats.bytes_local.fetch_add(slice.length as u64, Ordering::Relaxed);
-        }
-        copied
-    }
-
-    /// Copies the slices that begin the list and are of one region, and returns how many these are.
-    fn copy_next(
-        &self,
-        known: &Known,
-        op: Op,
-        rest: &[Slice],
-        is_ours: bool,
-        now_ns: Monotonic,
-    ) -> (usize, Outcome) {
-        let first = &rest[0];
-        if first.region != RegionId::NONE {
-            let count = rest.iter().take_while(|slice| slice.region == first.region).count();
-            return (count, self.copy(op, first.region, &rest[..count], is_ours, now_ns));
-        }
-        let mut home = known.home_of(first);
-        // The peer's announcements lag behind its board. The board has each region that was registered before the call.
-        for _ in 0..BOARD_LOOKS_MAX {
-            if let Some((region, at)) = home {
-                let is_in = |slice: &&Slice| {
-                    let inside =
-                        range_contains(at.start, at.end - at.start, slice.remote, slice.length as u64);
-                    inside && slice.region == RegionId::NONE
-                };
-                let count = rest.iter().take_while(is_in).count();
-                match self.copy(op, region, &rest[..count], is_ours, now_ns) {
-                    Outcome::Failed(0, Status::Stale, _) => {}
-                    outcome => return (count, outcome),
-                }
-            }
-            home = self.grant.find(first.remote, first.length as u64);
-            if home.is_none() {
-                return (1, Outcome::Failed(0, Status::NotRegistered, 0));
-            }
-        }
-        (1, Outcome::Failed(0, Status::Stale, 0))
-    }
+impl Far for Copier {
+    const MAY_DETOUR: bool = true;
 
     fn copy(&self, op: Op, region: RegionId, run: &[Slice], is_ours: bool, now_ns: Monotonic) -> Outcome {
         let inside = match self.grant.enter(region) {
@@ -217,7 +65,7 @@ impl Copier {
         let valid = run.iter().take_while(within).count();
         let run = if valid == 0 { return Outcome::Failed(0, Status::Invalid, 0) } else { &run[..valid] };
         let outcome = match (self.mappings.get(region), &self.by_call) {
-            (Some(mapping), _) if is_ours => copy_mapped(op, &mapping, run),
+            (Some(mapping), _) if is_ours => copy_mapped(op, |it| mapping.find(it.remote, it.length), run),
             (Some(mapping), Err(_)) => copy_guarded(op, &mapping, run),
             // The program may have unmapped this memory, so the kernel copies.
             (_, Ok(())) => self.unless_ended(self.copy_by_call(op, run)),
@@ -229,6 +77,53 @@ impl Copier {
             Outcome::Copied if valid < all => Outcome::Failed(valid, Status::Invalid, 0),
             outcome => outcome,
         }
+    }
+
+    fn find(&self, address: u64, length: u64) -> Option<(RegionId, Range<u64>)> {
+        self.grant.find(address, length)
+    }
+
+    fn has_pages(&self, slice: &Slice, now_ns: Monotonic, looks: &mut u32) -> bool {
+        self.is_mapped(slice) || self.pages.has(slice.remote, slice.length.into(), now_ns, looks)
+    }
+
+    fn note_pages(&self, slice: &Slice, now_ns: Monotonic) {
+        if !self.is_mapped(slice) {
+            self.pages.note(slice.remote, slice.length.into(), now_ns);
+        }
+    }
+
+    fn carries(&self, ranges: &[types::Range], known: &RemoteMap, alone: bool) -> bool {
+        let mut last = None;
+        ranges.iter().all(|range| {
+            if last.is_some_and(|(id, named)| named && id == range.region) {
+                return true;
+            }
+            // The peer's board knows whether a named region exists, where it is, and what it grants. Only an unnamed
+            // range must be found in the announced regions. Memory that system calls don't reach must be mapped here.
+            let id = match range.region {
+                RegionId::NONE => known.find(range.remote, range.length).map(|region| region.id),
+                id => Some(id),
+            };
+            let Some(id) = id else { return alone };
+            last = Some((id, range.region != RegionId::NONE));
+            self.by_call.is_ok() || self.mappings.get(id).is_some()
+        })
+    }
+
+    fn keep_registered(&self, region: RegionId, use_: Use) -> StatusResult<Kept> {
+        self.grant.stay(region, use_).map(|stay| Box::new(stay) as Kept)
+    }
+
+    fn process(&self) -> Option<Arc<Proven>> {
+        self.proven.clone()
+    }
+}
+
+impl Copier {
+    /// All pages of a mapping are allocated.
+    fn is_mapped(&self, slice: &Slice) -> bool {
+        slice.region != RegionId::NONE && self.mappings.has(slice.region)
     }
 
     /// Turns a fault into Broken if the process has ended: a process that is killed may lose its memory during a copy.
@@ -306,34 +201,6 @@ impl Copier {
     }
 }
 
-/// A page is missing, or the kernel does not lend the memory to other processes. The peer's process may reach it.
-fn is_unreachable(status: Status, os_error: i32) -> bool {
-    status == Status::System && os_error == libc::EFAULT
-}
-
-fn part(range: SliceRange, from: usize, end: usize) -> SliceRange {
-    range.split_at(range.first + end as u32).0.split_at(range.first + from as u32).1
-}
-
-/// Settles slices, of which these have failed and the others were copied.
-fn settle(
-    peer: &Peer,
-    transfer: &Arc<Transfer>,
-    range: SliceRange,
-    failures: Vec<Failure>,
-    after: &mut After,
-) {
-    if range.is_empty() {
-        return;
-    }
-    let slices = range.of(&transfer.spec.slices);
-    let length = |slice: &Slice| u64::from(slice.length);
-    let bytes: u64 = slices.iter().map(length).sum();
-    let refused: u64 = failures.iter().map(|it| length(&slices[(it.slice - range.first) as usize])).sum();
-    peer.engine().stats.bytes_local.fetch_add(bytes - refused, Ordering::Relaxed);
-    peer.answered(transfer, range, bytes, &failures, false, after);
-}
-
 fn fault(slice: usize, fault: &CallFault) -> Outcome {
     match fault {
         CallFault::Strange => Outcome::Broken(slice),
@@ -365,12 +232,13 @@ fn copy_guarded(op: Op, mapped: &Mapped, run: &[Slice]) -> Outcome {
     Outcome::Copied
 }
 
-fn copy_mapped(op: Op, mapped: &Mapped, run: &[Slice]) -> Outcome {
+/// Copies between mapped memory of both ends. `find` returns where the far end of a slice is mapped; None outside.
+pub(super) fn copy_mapped(op: Op, find: impl Fn(&Slice) -> Option<*mut u8>, run: &[Slice]) -> Outcome {
     for (nth, batch) in run.chunks(MAPPED_PIECES).enumerate() {
         let none = Piece { from: std::ptr::null(), to: std::ptr::null_mut(), length: 0 };
         let (mut pieces, mut count) = ([none; MAPPED_PIECES], 0);
         for slice in batch {
-            let Some(there) = mapped.find(slice.remote, slice.length) else { break };
+            let Some(there) = find(slice) else { break };
             let (here, length) = (slice.local as *mut u8, slice.length as usize);
             pieces[count] = match op {
                 Op::Write => Piece { from: here, to: there, length },
@@ -388,31 +256,13 @@ fn copy_mapped(op: Op, mapped: &Mapped, run: &[Slice]) -> Outcome {
     Outcome::Copied
 }
 
-/// The peer's regions, loaded only if a slice names no region.
-struct Known<'a> {
-    peer: &'a Peer,
-    map: OnceCell<Arc<RemoteMap>>,
-}
-
-impl Known<'_> {
-    /// Returns the announced region at a slice that names none, and its range.
-    fn home_of(&self, slice: &Slice) -> Option<(RegionId, Range<u64>)> {
-        let map = self.map.get_or_init(|| self.peer.remote.snapshot());
-        let region = map.find(slice.remote, slice.length as u64)?;
-        Some((region.id, region.address..region.address + region.length))
-    }
-}
-
-fn failure(first: u32, at: usize, status: Status, os_error: i32) -> Failure {
-    Failure { slice: first + at as u32, status, os_error, vendor_error: 0 }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::handle::Tag;
     use crate::region::grants::{Grants, Tally};
     use crate::region::{RegionSpec, Registry};
+    use crate::sys::clock;
     use crate::sys::mapping::Mapping;
     use crate::types::Access;
 
@@ -490,7 +340,11 @@ mod tests {
         let (local, region) = (here.address() as u64, RegionId::NONE);
         let slice = |remote| Slice { local, remote, region, first_offset: 0, length: 4, first: 0 };
         let mapped = Mapped::new(1 << 40, there);
-        let outcome = copy_mapped(Op::Read, &mapped, &[slice(1 << 40), slice((1 << 40) + 4093)]);
+        let outcome = copy_mapped(
+            Op::Read,
+            |it| mapped.find(it.remote, it.length),
+            &[slice(1 << 40), slice((1 << 40) + 4093)],
+        );
         assert!(matches!(outcome, Outcome::Failed(1, Status::Invalid, 0)));
         let mut found = [0; 4];
         here.read(0, &mut found);

@@ -4,7 +4,9 @@
 //! ```text
 //! service ─ proves host, user and process over AF_UNIX (`attach`), passes grants and memfds
 //!    └▶ path ─ one to each peer: the submitter copies small transfers; `copy_threads` and waiters copy others
-//!         └▶ copier ─ one piece: enters by the grant, copies, leaves, settles the piece's slices
+//!         └▶ far ─ one piece, region by region; settles the piece's slices
+//!              ├ copier: another process's memory; enters by the grant, copies, leaves
+//!              ├ own: the engine's own memory, for transfers to itself
 //!              └ mappings, process: the peer's memory that is mapped here; whether its process still lives
 //! ```
 //! `draining` watches paths that have ended. `control` begins and ends the paths with the sessions
@@ -14,8 +16,10 @@ pub mod attach;
 mod copier;
 mod copy_threads;
 mod draining;
+mod far;
 mod listener;
 mod mappings;
+mod own;
 mod path;
 mod process;
 mod proof;
@@ -23,5 +27,6 @@ mod service;
 mod session;
 mod sessions;
 
-pub use path::PIECE_BYTES;
+pub use own::{OwnMemory, OwnNotifier};
+pub use path::{LocalPath, PIECE_BYTES};
 pub use service::{LocalService, LocalSettings};

@@ -1,8 +1,9 @@
 //! The same-host path to one peer. The submitter copies a small transfer in the submit call. Larger transfers are cut
 //! into pieces, which copy threads and waiting threads copy.
 
-use super::copier::{Broken, Copier};
+use super::copier::Copier;
 use super::copy_threads::CopyThreads;
+use super::far::{Broken, Far};
 use crate::complete::{Fence, Transfer};
 use crate::peer::outbox::{Class, PullLimits, Pulled};
 use crate::peer::{After, Kept, Path, Peer, SameHost};
@@ -37,9 +38,9 @@ enum By {
 /// Called when the path turns out to be broken.
 pub type OnBroken = Box<dyn Fn() + Send + Sync>;
 
-pub struct LocalPath {
+pub struct LocalPath<F = Copier> {
     peer: Arc<Peer>,
-    copier: Copier,
+    copier: F,
     copy_threads: CopyThreads,
     /// The work of a copy thread when it is called. Set once, when the path is made.
     work: OnceLock<Arc<dyn Fn() + Send + Sync>>,
@@ -49,14 +50,14 @@ pub struct LocalPath {
     on_broken: OnBroken,
 }
 
-impl LocalPath {
+impl<F: Far> LocalPath<F> {
     pub fn new(
         peer: Arc<Peer>,
-        copier: Copier,
+        copier: F,
         threads: usize,
         spin_ns: u64,
         on_broken: OnBroken,
-    ) -> Arc<LocalPath> {
+    ) -> Arc<LocalPath<F>> {
         let path = Arc::new(LocalPath {
             peer,
             copier,
@@ -67,7 +68,7 @@ impl LocalPath {
             gate: Gate::new(),
             on_broken,
         });
-        let weak: Weak<LocalPath> = Arc::downgrade(&path);
+        let weak: Weak<LocalPath<F>> = Arc::downgrade(&path);
         let _ = path.work.set(Arc::new(move || {
             if let Some(path) = weak.upgrade() {
                 path.work();
@@ -76,7 +77,7 @@ impl LocalPath {
         path
     }
 
-    pub fn copier(&self) -> &Copier {
+    pub fn copier(&self) -> &F {
         &self.copier
     }
 
@@ -183,23 +184,9 @@ impl LocalPath {
     }
 }
 
-impl Path for LocalPath {
+impl<F: Far> Path for LocalPath<F> {
     fn carries(&self, ranges: &[Range], known: &RemoteMap, alone: bool) -> bool {
-        let mut last = None;
-        ranges.iter().all(|range| {
-            if last.is_some_and(|(id, named)| named && id == range.region) {
-                return true;
-            }
-            // The peer's board knows whether a named region exists, where it is, and what it grants. Only an unnamed
-            // range must be found in the announced regions. Memory that system calls don't reach must be mapped here.
-            let id = match range.region {
-                RegionId::NONE => known.find(range.remote, range.length).map(|region| region.id),
-                id => Some(id),
-            };
-            let Some(id) = id else { return alone };
-            last = Some((id, range.region != RegionId::NONE));
-            self.copier.by_call.is_ok() || self.copier.mappings.get(id).is_some()
-        })
+        self.copier.carries(ranges, known, alone)
     }
 
     fn post(&self, class: Class, submitted_ns: Option<Monotonic>, after: &mut After) {
@@ -248,7 +235,7 @@ impl Path for LocalPath {
     }
 }
 
-impl SameHost for LocalPath {
+impl<F: Far> SameHost for LocalPath<F> {
     fn copy_now(&self, op: Op, slice: &Slice, is_ours: bool, now_ns: Monotonic) -> bool {
         if !self.gate.enter() {
             return false;
@@ -264,11 +251,11 @@ impl SameHost for LocalPath {
     }
 
     fn keep_registered(&self, region: RegionId, use_: Use) -> Result<Kept> {
-        self.copier.grant.stay(region, use_).map(|stay| Box::new(stay) as Kept)
+        self.copier.keep_registered(region, use_)
     }
 
     fn process(&self) -> Option<Arc<Proven>> {
-        self.copier.proven.clone()
+        self.copier.process()
     }
 }
 

@@ -1,5 +1,4 @@
-"""The memory of one engine: registered by callers by address, or allocated for them. While the engine has
-transfers with itself (_own.py), all of it is registered a second time."""
+"""The memory of one engine: registered by callers by address, or allocated for them."""
 
 from __future__ import annotations
 
@@ -53,23 +52,6 @@ class Registered:
         self._lock = threading.Lock()
         # In the order of registration, which peers can ask for.
         self._all: dict[int, Held] = {}
-        # The second registration, in the engine that is this engine's peer for transfers with itself.
-        self._mirror: ferry.Engine | None = None
-        self._mirrored: dict[int, ferry.Region] = {}
-        self._settle: Callable[[], None] = lambda: None
-
-    def mirror_in(self, engine: ferry.Engine, settle: Callable[[], None]) -> None:
-        """Registers all memory in another engine of this process too, now and from now on; `settle` waits
-        until peers of that engine know its memory."""
-        with self._lock:
-            self._mirror, self._settle = engine, settle
-            self._reflect([(address, held.length) for address, held in self._all.items()])
-
-    def mirror_no_more(self) -> None:
-        """Forgets the other engine, which is closed: its registrations are over."""
-        with self._lock:
-            self._mirror = None
-            self._mirrored.clear()
 
     def register(self, addresses: Sequence[int], lengths: Sequence[int], location: str) -> int:
         """Registers all of them or none."""
@@ -79,14 +61,8 @@ class Registered:
         if not len(addresses):
             return OK
         regions = self._engine.register_many(list(map(at, addresses, lengths)), kind=kind, device=device)
-        try:
-            with self._lock:
-                self._reflect(list(zip(addresses, lengths)))
-                self._all.update((it.address, Held(it, length)) for it, length in zip(regions, lengths))
-        except ferry.Error:
-            for region in regions:
-                region.unregister()
-            raise
+        with self._lock:
+            self._all.update((it.address, Held(it, length)) for it, length in zip(regions, lengths))
         return OK
 
     def unregister(self, addresses: Sequence[int]) -> int:
@@ -96,42 +72,24 @@ class Registered:
 
     def allocate(self, length: int) -> int:
         memory = self._engine.alloc(length)
-        try:
-            with self._lock:
-                self._reflect([(memory.address, length)])
-                self._all[memory.address] = Held(memory, length)
-        except ferry.Error:
-            memory.free()
-            raise
+        with self._lock:
+            self._all[memory.address] = Held(memory, length)
         return memory.address
 
     def free(self, address: int) -> int:
         return OK if self._end(address, ferry.Memory, ferry.Memory.free) else NOT_REGISTERED
 
-    def _reflect(self, places: list[tuple[int, int]]) -> None:
-        if self._mirror is not None and places:
-            regions = self._mirror.register_many([at(*place) for place in places])
-            self._mirrored.update((region.address, region) for region in regions)
-            self._settle()
-
     def _end(self, address: int, kind: type[Kind], end: Callable[[Kind], None]) -> bool:
-        """Ends memory of this kind, after nothing of the engine's own transfers can reach it as a target.
-        Memory that cannot be ended stays known. False if the memory is unknown."""
+        """Ends memory of this kind. Memory that cannot be ended stays known. False if it is unknown."""
         with self._lock:
             held = self._all.get(address)
             if held is None or not isinstance(held.it, kind):
                 return False
             del self._all[address]
-            mirrored = self._mirrored.pop(address, None)
         try:
-            if mirrored is not None:
-                mirrored.unregister()
-                mirrored = None
             end(held.it)
         except ferry.Error:
             with self._lock:
                 self._all[address] = held
-                if mirrored is not None:
-                    self._mirrored[address] = mirrored
             raise
         return True

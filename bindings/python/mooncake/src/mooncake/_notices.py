@@ -6,7 +6,6 @@ import logging
 import struct
 import time
 from collections import deque
-from itertools import chain
 
 import ferry
 
@@ -58,14 +57,10 @@ class Inbox:
     the oldest notices are dropped."""
 
     def __init__(self, engine: ferry.Engine) -> None:
-        self._queues: tuple[ferry.Queue, ...] = (engine.queue(notifications=True),)
+        self._queue = engine.queue(notifications=True)
         self._found: deque[TransferNotify] = deque(maxlen=KEPT_MAX)
         self._has_dropped = False
         self._due_ns = 0
-
-    def listen_to(self, engine: ferry.Engine) -> None:
-        """Collects the notices of another engine too."""
-        self._queues += (engine.queue(notifications=True),)
 
     def collect(self) -> None:
         now = time.monotonic_ns()
@@ -74,7 +69,7 @@ class Inbox:
             self._look()
 
     def _look(self) -> None:
-        for event in chain.from_iterable(queue.drain() for queue in self._queues):
+        for event in self._queue.drain():
             notice = decode(event.data) if event.kind == ferry.EventKind.NOTIFICATION else None
             if notice is None:
                 continue

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import ferry
 
-from ._own import Own
+from ._own import is_own
 
 LOG = logging.getLogger("mooncake.engine")
 CONNECT_SECONDS = 10.0
@@ -20,9 +20,8 @@ T = TypeVar("T")
 class Sessions:
     """The peers of one engine by their sessions. Any thread may use it."""
 
-    def __init__(self, engine: ferry.Engine, own: Own) -> None:
+    def __init__(self, engine: ferry.Engine) -> None:
         self._engine = engine
-        self._own = own
         self._lock = threading.Lock()
         self._peers: dict[str, ferry.Peer] = {}
 
@@ -55,9 +54,9 @@ class Sessions:
         try:
             peer = self._engine.connect(session, timeout=CONNECT_SECONDS)
         except ferry.InvalidError:
-            if not self._own.is_at(session):
+            if not is_own(self._engine, session):
                 raise
-            peer = self._own.peer(CONNECT_SECONDS)
+            peer = self._engine.own_peer()
         with self._lock:
             known = self._peers.setdefault(session, peer)
         if known is peer:

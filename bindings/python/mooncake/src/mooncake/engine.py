@@ -31,7 +31,7 @@ import ferry
 from ._codes import FAILED, code_of, coded, column, request_of, requests_of
 from ._memory import OK, Registered
 from ._notices import Inbox, TransferNotify, encode
-from ._own import Own, host_of
+from ._own import host_of, is_own
 from ._sessions import Sessions
 
 __all__ = ["Read", "TransferEngine", "TransferNotify", "TransferOpcode", "Write"]
@@ -105,8 +105,7 @@ class TransferEngine:
         engine = ferry.Engine(listen_address=f"{bracketed}:0", **settings)
         self._memory = Registered(engine)
         self._inbox = Inbox(engine)
-        self._own = Own(engine, self._memory, self._inbox)
-        self._sessions = Sessions(engine, self._own)
+        self._sessions = Sessions(engine)
         self._engine = engine
         LOG.info(
             "initialize: ferry %s at %s, transports %s",
@@ -155,7 +154,7 @@ class TransferEngine:
             engine.connect(peer, timeout=5.0).probe(timeout=5.0)
         except ferry.InvalidError:
             # The engine has refused to connect to itself: it answers.
-            if not self._own.is_at(peer):
+            if not is_own(engine, peer):
                 raise
         return OK
 
