@@ -26,6 +26,7 @@ use crate::sys::poller::{Poller, PollerKind};
 use crate::sys::tcp::Listener;
 use crate::sys::thread::JoinHandle;
 use crate::sys::{self, addresses, names, socket, thread, unix};
+use crate::transport::file::Files;
 use crate::transport::local::{self, LocalService};
 #[cfg(test)]
 use crate::transport::loopback;
@@ -64,6 +65,7 @@ pub(super) struct Inner {
     pub services: Vec<Arc<dyn TransportService>>,
     pub rdma: Option<Arc<rdma::RdmaService>>,
     pub drivers: Arc<Drivers>,
+    pub files: Arc<Files>,
     #[cfg(test)]
     pub stage: Arc<stage::StageService>,
     pub control: Mutex<Option<JoinHandle<()>>>,
@@ -97,7 +99,7 @@ impl Engine {
             Ok(grants) => Ok(new_service(&context, grants)?),
             Err(why) => Err(why),
         };
-        let drivers = Arc::new(devices::drivers(&context.config));
+        let (files, drivers) = devices::drivers(&context.config);
         let rdma = new_rdma(&context, &drivers)?;
         let stage = devices::stage(&context, drivers.clone());
         let mut installed = vec![
@@ -135,6 +137,7 @@ impl Engine {
             services,
             rdma: rdma.ok(),
             drivers,
+            files,
             #[cfg(test)]
             stage,
             control: Mutex::new(None),
