@@ -37,6 +37,7 @@ DOCS = {
         "docs/paths.md": "Paths",
         "docs/losses.md": "Losing a peer",
         "docs/devices.md": "Memory of devices",
+        "docs/files.md": "Files as memory",
         "docs/kv.md": "KV handoff",
         "docs/directory.md": "Peers by name",
         "docs/operations.md": "Operations",

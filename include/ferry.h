@@ -356,6 +356,9 @@ ferry_status ferry_engine_address(const ferry_engine *engine,
 /// Host memory that CUDA has pinned.
 #define FERRY_MEMORY_CUDA_PINNED 5
 
+/// A range of a file or of a block device: ferry_region_register_file.
+#define FERRY_MEMORY_FILE 6
+
 /// Options of a region. Zero the struct, set struct_size to sizeof, then set the fields that you need.
 typedef struct ferry_region_options {
     /// sizeof(ferry_region_options).
@@ -427,6 +430,27 @@ ferry_status ferry_region_register_batch(ferry_engine *engine,
                                          const ferry_region_options *options,
                                          ferry_region *out_regions,
                                          ferry_error *error);
+
+/// Registers `length` bytes of a file or of a block device, from `offset` on, and announces the region to every peer.
+/// Behaves as ferry_region_register otherwise; options.kind is FERRY_MEMORY_AUTO or FERRY_MEMORY_FILE.
+///
+/// *out_address is the address of the first byte, for requests here and of peers. Nothing is mapped there: no memory of
+/// a process or a device has such an address. The range of a file may lie beyond its end. A WRITE there extends the
+/// file; a READ there fails with FERRY_ERR_SYSTEM and ENODATA. ferry opens the file anew with the rights of `fd`, which
+/// the caller may close afterwards.
+///
+/// FERRY_ERR_INVALID: `fd` is no descriptor, or not of a file or a block device, or open with O_APPEND; zero length,
+/// overflow, or a range beyond the end of a block device. FERRY_ERR_ACCESS, with EBADF: `fd` is not open for what the
+/// access lets peers do. FERRY_ERR_LIMIT. FERRY_ERR_UNAVAILABLE: the setting file_io asks for io_uring, which the
+/// kernel refuses. FERRY_ERR_SYSTEM: the kernel's errno.
+ferry_status ferry_region_register_file(ferry_engine *engine,
+                                        int32_t fd,
+                                        uint64_t offset,
+                                        uint64_t length,
+                                        const ferry_region_options *options,
+                                        uint64_t *out_address,
+                                        ferry_region *out_region,
+                                        ferry_error *error);
 
 /// Unregisters a region. After FERRY_OK nothing can reach the memory through ferry any more. Transfers that
 /// name the region afterwards fail with FERRY_ERR_STALE at peers and FERRY_ERR_NOT_REGISTERED here.
@@ -710,6 +734,10 @@ ferry_status ferry_descriptor_import(ferry_engine *engine,
 /// A WRITE may be done when the peer's device has acknowledged the data, before the data is visible to the
 /// peer's CPU. Only RDMA makes this difference; the flag changes nothing on other transports.
 #define FERRY_TRANSFER_ACKED_ONLY 8
+
+/// The transfer is done when fdatasync has returned for the files that it has written (FERRY_MEMORY_FILE): at the
+/// target for a WRITE, here for a READ. The flag changes nothing for other memory.
+#define FERRY_TRANSFER_DURABLE 16
 
 /// In transports_allowed: the bit of FERRY_TRANSPORT_TCP.
 #define FERRY_ALLOW_TCP 2

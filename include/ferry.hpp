@@ -560,7 +560,8 @@ enum class MemoryKind : std::uint32_t {
     cuda = FERRY_MEMORY_CUDA,
     ascend = FERRY_MEMORY_ASCEND,
     cuda_managed = FERRY_MEMORY_CUDA_MANAGED,
-    cuda_pinned = FERRY_MEMORY_CUDA_PINNED
+    cuda_pinned = FERRY_MEMORY_CUDA_PINNED,
+    file = FERRY_MEMORY_FILE
 };
 enum class StartAfter : std::uint32_t {
     nothing = FERRY_START_NOW,
@@ -817,6 +818,14 @@ public:
     {
         return end(ferry_region_unregister, timeout.ns());
     }
+};
+
+/// A registered range of a file: see Engine::register_file.
+struct FileRegion {
+    /// Unregisters the range when it is destroyed.
+    Region region;
+    /// The address of the range's first byte, for requests here and of peers. Nothing is mapped there.
+    std::uint64_t address = 0;
 };
 
 /// Memory that ferry allocated and registered. The destructor unregisters and unmaps it, and waits while
@@ -1451,6 +1460,21 @@ public:
         ferry_region region = 0;
         if (result.take(ferry_region_register(handle(), address, size, options.c(), &region, result.slot())))
             *result = Region(c_, region);
+        return result;
+    }
+    /// Registers `size` bytes of a file or of a block device, from `offset` on. ferry opens the file anew with the
+    /// rights of `fd`, which may be closed afterwards. See ferry_region_register_file.
+    Result<FileRegion> register_file(int fd, std::uint64_t offset, std::uint64_t size,
+                                     OrDefault<RegionOptions> options = {}) const noexcept
+    {
+        Result<FileRegion> result;
+        std::uint64_t address = 0;
+        ferry_region region = 0;
+        if (result.take(ferry_region_register_file(handle(), fd, offset, size, options.c(), &address, &region,
+                                                   result.slot()))) {
+            result->region = Region(c_, region);
+            result->address = address;
+        }
         return result;
     }
     /// Registers several pieces of memory, all or none, and announces them together. Returns regions in

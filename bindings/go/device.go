@@ -17,6 +17,7 @@ const (
 	MemoryAscend      MemoryKind = C.FERRY_MEMORY_ASCEND
 	MemoryCUDAManaged MemoryKind = C.FERRY_MEMORY_CUDA_MANAGED
 	MemoryCUDAPinned  MemoryKind = C.FERRY_MEMORY_CUDA_PINNED
+	MemoryFile        MemoryKind = C.FERRY_MEMORY_FILE
 )
 
 // RegisterDevice registers memory that the CPU may not touch, by its address: a CUdeviceptr, or the result of

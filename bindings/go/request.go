@@ -54,6 +54,7 @@ const (
 	Ordered    Flags = C.FERRY_TRANSFER_ORDERED     // nothing before the earlier Ordered ones are done
 	Checksum   Flags = C.FERRY_TRANSFER_CHECKSUM    // verify the payload end to end
 	AckedOnly  Flags = C.FERRY_TRANSFER_ACKED_ONLY  // RDMA: done before the peer's CPU sees it
+	Durable    Flags = C.FERRY_TRANSFER_DURABLE     // done when fdatasync has returned for the files written
 )
 
 // Transports is a set of transports; 0 allows every transport that the engine may use.

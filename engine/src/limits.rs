@@ -57,8 +57,10 @@ pub const STAGE_BYTES: u32 = 2 << 20;
 const _: () = assert!(STAGE_BYTES >= FRAME_BYTES_MAX, "a slice fits a slot");
 /// Payload of one piece that a device moves by itself: large compared with the cost of its start.
 pub const DEVICE_PIECE_BYTES: u32 = 64 << 20;
-pub const STAGE_SLOT_BYTES: u64 = STAGE_BYTES as u64 + FRAME_DESCRIPTORS_MAX as u64 * STAGE_ALIGN;
+pub const STAGE_SLOT_BYTES: u64 = STAGE_BYTES as u64 + FRAME_DESCRIPTORS_MAX as u64 * STAGE_SECTOR;
 pub const STAGE_ALIGN: u64 = 16;
+/// Blocks of whole sectors begin at multiples of this: a disk reads and writes them without a copy.
+pub const STAGE_SECTOR: u64 = 512;
 /// Operations of one peer on device memory that are in progress here: more than a correct engine has.
 pub const STAGE_OPERATIONS_MAX: usize = 2048;
 /// Bytes of one peer's messages about these operations that are not processed yet.

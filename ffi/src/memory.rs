@@ -9,8 +9,9 @@ use crate::status::ferry_status;
 use crate::versioned::{self, Versioned};
 use engine::status::Result;
 use engine::types::{Access, Location, MemoryKind, RegionId};
-use engine::{Error, RegionOptions, RegionSpec, Status};
+use engine::{Error, FileRegion, RegionOptions, RegionSpec, Status};
 use std::ffi::{c_char, c_void};
+use std::os::fd::BorrowedFd;
 use std::ptr;
 
 /// Peers may READ the region.
@@ -32,12 +33,15 @@ pub const FERRY_MEMORY_ASCEND: u32 = 3;
 pub const FERRY_MEMORY_CUDA_MANAGED: u32 = 4;
 /// Host memory that CUDA has pinned.
 pub const FERRY_MEMORY_CUDA_PINNED: u32 = 5;
+/// A range of a file or of a block device: ferry_region_register_file.
+pub const FERRY_MEMORY_FILE: u32 = 6;
 
 const _: () = assert!(FERRY_MEMORY_HOST == MemoryKind::Host as u32);
 const _: () = assert!(FERRY_MEMORY_CUDA == MemoryKind::Cuda as u32);
 const _: () = assert!(FERRY_MEMORY_ASCEND == MemoryKind::Ascend as u32);
 const _: () = assert!(FERRY_MEMORY_CUDA_MANAGED == MemoryKind::Managed as u32);
 const _: () = assert!(FERRY_MEMORY_CUDA_PINNED == MemoryKind::Pinned as u32);
+const _: () = assert!(FERRY_MEMORY_FILE == MemoryKind::File as u32);
 
 /// Options of a region. Zero the struct, set struct_size to sizeof, then set the fields that you need.
 #[repr(C)]
@@ -156,6 +160,49 @@ pub unsafe extern "C" fn ferry_region_register_batch(
             }));
             let regions = engine.engine.register_batch(specs, location)?;
             out.fill(regions.into_iter().map(RegionId::raw));
+            Ok(())
+        })
+    }
+}
+
+/// Registers `length` bytes of a file or of a block device, from `offset` on, and announces the region to every peer.
+/// Behaves as ferry_region_register otherwise; options.kind is FERRY_MEMORY_AUTO or FERRY_MEMORY_FILE.
+///
+/// *out_address is the address of the first byte, for requests here and of peers. Nothing is mapped there: no memory of
+/// a process or a device has such an address. The range of a file may lie beyond its end. A WRITE there extends the
+/// file; a READ there fails with FERRY_ERR_SYSTEM and ENODATA. ferry opens the file anew with the rights of `fd`, which
+/// the caller may close afterwards.
+///
+/// FERRY_ERR_INVALID: `fd` is no descriptor, or not of a file or a block device, or open with O_APPEND; zero length,
+/// overflow, or a range beyond the end of a block device. FERRY_ERR_ACCESS, with EBADF: `fd` is not open for what the
+/// access lets peers do. FERRY_ERR_LIMIT. FERRY_ERR_UNAVAILABLE: the setting file_io asks for io_uring, which the
+/// kernel refuses. FERRY_ERR_SYSTEM: the kernel's errno.
+#[no_mangle]
+pub unsafe extern "C" fn ferry_region_register_file(
+    engine: *mut ferry_engine,
+    fd: i32,
+    offset: u64,
+    length: u64,
+    options: *const ferry_region_options,
+    out_address: *mut u64,
+    out_region: *mut ferry_region,
+    error: *mut ferry_error,
+) -> ferry_status {
+    // SAFETY: the pointers are the caller's for the length of the call, and so is the descriptor.
+    unsafe {
+        call(error, || {
+            let engine = ferry_engine::live(engine)?;
+            let out_address = Out::new(out_address, "out_address")?;
+            let out_region = Out::new(out_region, "out_region")?;
+            let options = region_options(options)?;
+            if fd < 0 {
+                return Err(Error::invalid(format!("fd: {fd} is no descriptor")));
+            }
+            let file = BorrowedFd::borrow_raw(fd);
+            let FileRegion { region, address } =
+                engine.engine.register_file(file, offset, length, &options)?;
+            out_address.set(address);
+            out_region.set(region.raw());
             Ok(())
         })
     }

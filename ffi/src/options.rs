@@ -21,8 +21,15 @@ pub const FERRY_TRANSFER_CHECKSUM: u32 = 4;
 /// peer's CPU. Only RDMA makes this difference; the flag changes nothing on other transports.
 pub const FERRY_TRANSFER_ACKED_ONLY: u32 = 8;
 
-const FLAGS: u32 =
-    FERRY_TRANSFER_NO_COALESCE | FERRY_TRANSFER_ORDERED | FERRY_TRANSFER_CHECKSUM | FERRY_TRANSFER_ACKED_ONLY;
+/// The transfer is done when fdatasync has returned for the files that it has written (FERRY_MEMORY_FILE): at the
+/// target for a WRITE, here for a READ. The flag changes nothing for other memory.
+pub const FERRY_TRANSFER_DURABLE: u32 = 16;
+
+const FLAGS: u32 = FERRY_TRANSFER_NO_COALESCE
+    | FERRY_TRANSFER_ORDERED
+    | FERRY_TRANSFER_CHECKSUM
+    | FERRY_TRANSFER_ACKED_ONLY
+    | FERRY_TRANSFER_DURABLE;
 
 /// In transports_allowed: the bit of FERRY_TRANSPORT_TCP.
 pub const FERRY_ALLOW_TCP: u64 = 2;
@@ -148,6 +155,7 @@ pub(crate) unsafe fn read<'a>(
         ordered: options.flags & FERRY_TRANSFER_ORDERED != 0,
         checksum: options.flags & FERRY_TRANSFER_CHECKSUM != 0,
         acked_only: options.flags & FERRY_TRANSFER_ACKED_ONLY != 0,
+        durable: options.flags & FERRY_TRANSFER_DURABLE != 0,
         deadline: deadline(options.deadline_ns),
         user_data: options.user_data,
         queue,

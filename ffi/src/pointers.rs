@@ -194,7 +194,7 @@ mod tests {
         let two = [1u32, 2];
         // SAFETY: refused before anything is read, or two values.
         unsafe {
-            assert_eq!(slice(ptr::null::<u32>(), 0, "list").unwrap(), []);
+            assert!(slice(ptr::null::<u32>(), 0, "list").unwrap().is_empty());
             assert_eq!(slice(two.as_ptr(), 2, "list").unwrap(), two);
             assert!(slice(ptr::null::<u32>(), 1, "list").is_err());
             assert!(slice(two.as_ptr(), usize::MAX / 4, "list").is_err());

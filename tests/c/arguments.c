@@ -46,6 +46,7 @@ static void null_for_memory(void)
     static unsigned char bytes[64];
     void *memory = bytes;
     size_t length = sizeof bytes;
+    uint64_t address = 0;
     ferry_region region = 0;
     CHECK_NULL(ferry_region_register(NULL, bytes, 64, NULL, &region, &error), "engine");
     CHECK_BAD(ferry_region_register(engine, NULL, 64, NULL, &region, &error), "address is null");
@@ -57,6 +58,9 @@ static void null_for_memory(void)
                "out_regions");
     CHECK_BAD(ferry_region_register_batch(engine, &memory, &length, 0, NULL, &region, &error),
               "count is 0");
+    CHECK_NULL(ferry_region_register_file(NULL, 0, 0, 64, NULL, &address, &region, &error), "engine");
+    CHECK_NULL(ferry_region_register_file(engine, 0, 0, 64, NULL, NULL, &region, &error), "out_address");
+    CHECK_NULL(ferry_region_register_file(engine, 0, 0, 64, NULL, &address, NULL, &error), "out_region");
     CHECK_NULL(ferry_region_unregister(NULL, 1, 0, &error), "engine");
     CHECK_NULL(ferry_memory_alloc(NULL, 64, NULL, &memory, &region, &error), "engine");
     CHECK_NULL(ferry_memory_alloc(engine, 64, NULL, NULL, &region, &error), "out_address");

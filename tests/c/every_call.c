@@ -85,6 +85,7 @@ static const char *first_of_the_rest(const pair *pair, ferry_queue queue)
     static unsigned char bytes[64];
     void *memory = bytes;
     size_t length = sizeof bytes, count = 0;
+    uint64_t address = 0;
     ferry_region region = 0;
     ferry_queue other = 0;
     ferry_event event;
@@ -94,6 +95,7 @@ static const char *first_of_the_rest(const pair *pair, ferry_queue queue)
     stats.struct_size = sizeof stats;
     REFUSES(ferry_region_register(a, bytes, 64, NULL, &region, NULL));
     REFUSES(ferry_region_register_batch(a, &memory, &length, 1, NULL, &region, NULL));
+    REFUSES(ferry_region_register_file(a, 0, 0, 64, NULL, &address, &region, NULL));
     REFUSES(ferry_region_unregister(a, pair->a_region, FERRY_FOREVER, NULL));
     REFUSES(ferry_memory_alloc(a, 64, NULL, &memory, &region, NULL));
     REFUSES(ferry_memory_free(a, pair->a_region, FERRY_FOREVER, NULL));

@@ -3,8 +3,11 @@
 #include "engines.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
+#include <stdlib.h>
 #include <time.h>
+#include <unistd.h>
 
 static unsigned char bytes[4][4096];
 
@@ -203,7 +206,50 @@ static void peers_see_names_and_access(void)
     end_pair(&pair);
 }
 
+static void a_file_is_read_and_written_as_memory(void)
+{
+    pair pair = open_pair(65536);
+    char path[] = "/tmp/ferry-file-XXXXXX";
+    const int fd = mkstemp(path);
+    static unsigned char found[8192];
+    uint64_t address = 0;
+    ferry_region region = 0;
+    ferry_region_options options = named(FERRY_ACCESS_REMOTE_READ | FERRY_ACCESS_REMOTE_WRITE, "file");
+    ferry_transfer_options durable = new_options();
+    ferry_request request = range(&pair, 0, 0, 8192);
+    ferry_error error = new_error();
+    int pipe_ends[2];
+    CHECK(fd >= 0 && unlink(path) == 0);
+    options.kind = FERRY_MEMORY_FILE;
+    CHECK_OK(ferry_region_register_file(pair.b, fd, 100, 65536, &options, &address, &region, NULL));
+    CHECK(region != 0 && address >= (uint64_t)1 << 62);
+    await_regions(pair.a, pair.peer, 2);
+    fill(pair.a_memory, 8192, 5);
+    request.remote = address + 4096;
+    request.remote_region = region;
+    durable.flags = FERRY_TRANSFER_DURABLE;
+    CHECK_OK(ferry_write(pair.a, pair.peer, &request, 1, &durable, NULL, NULL));
+    CHECK(pread(fd, found, 8192, 4196) == 8192 && holds(found, 0, 8192, 5, 0));
+    memset(pair.a_memory, 0, 8192);
+    CHECK_OK(ferry_read(pair.a, pair.peer, &request, 1, NULL, NULL, NULL));
+    CHECK(holds(pair.a_memory, 0, 8192, 5, 0));
+    request.remote = address + 40000;
+    CHECK_STATUS(ferry_read(pair.a, pair.peer, &request, 1, NULL, NULL, &error), FERRY_ERR_SYSTEM);
+    CHECK(error.os_error == ENODATA);
+    CHECK_OK(ferry_region_unregister(pair.b, region, PATIENCE_NS, NULL));
+    CHECK_INVALID(ferry_region_register_file(pair.b, -1, 0, 64, NULL, &address, &region, &error));
+    CHECK_MESSAGE(error, "no descriptor");
+    CHECK(pipe(pipe_ends) == 0);
+    CHECK_INVALID(ferry_region_register_file(pair.b, pipe_ends[0], 0, 64, NULL, &address, &region, &error));
+    CHECK_MESSAGE(error, "a pipe");
+    CHECK(close(pipe_ends[0]) == 0 && close(pipe_ends[1]) == 0);
+    CHECK_INVALID(ferry_region_register_file(pair.b, pipe_ends[0], 0, 64, NULL, &address, &region, &error));
+    CHECK(error.os_error == EBADF && close(fd) == 0);
+    end_pair(&pair);
+}
+
 SUITE(memory, CASE(register_and_unregister), CASE(what_cannot_be_registered),
       CASE(a_batch_is_registered_whole_or_not_at_all), CASE(handles_of_others_are_refused),
       CASE(allocated_memory_is_zero_and_goes_by_its_own_functions),
-      CASE(memory_that_several_threads_free_is_freed_once), CASE(peers_see_names_and_access));
+      CASE(memory_that_several_threads_free_is_freed_once), CASE(peers_see_names_and_access),
+      CASE(a_file_is_read_and_written_as_memory));

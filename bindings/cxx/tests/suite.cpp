@@ -5,8 +5,11 @@
 #include "engines.hpp"
 
 #include <array>
+#include <cstdio>
+#include <cstring>
 #include <gtest/gtest.h>
 #include <thread>
+#include <unistd.h>
 
 using namespace std::chrono_literals;
 
@@ -413,6 +416,31 @@ TEST(Memories, RegionsEndWithTheirObjects)
     }
     EXPECT_EQ(must(pair.a.stats()).regions, 1u);
     EXPECT_EQ(pair.a.register_memory(nullptr, 8).status(), FERRY_ERR_INVALID);
+}
+
+TEST(Memories, AFileIsReadAndWrittenAsMemory)
+{
+    Pair pair;
+    std::FILE *file = std::tmpfile();
+    ASSERT_NE(file, nullptr);
+    const int fd = fileno(file);
+    {
+        const ferry::FileRegion target =
+            must(pair.b.register_file(fd, 100, 4096, ferry::RegionOptions().kind(ferry::MemoryKind::file).name("file")));
+        for (auto found = pair.peer.region("file"); !found; found = pair.peer.region("file")) must(pair.peer.probe(patience));
+        ferry::Request request = pair.range(0, 0, 64);
+        request.remote = target.address + 8;
+        request.remote_region = target.region.handle();
+        std::memset(pair.a_memory.data(), 0x5a, 64);
+        must(pair.peer.write(request, ferry::TransferOptions().flags(FERRY_TRANSFER_DURABLE)));
+        char found[64] = {};
+        EXPECT_EQ(pread(fd, found, sizeof found, 108), 64);
+        EXPECT_EQ(std::memcmp(found, pair.a_memory.data(), 64), 0);
+        request.remote = target.address + 2000;
+        EXPECT_EQ(pair.peer.read(request).status(), FERRY_ERR_SYSTEM);
+    }
+    EXPECT_EQ(pair.b.register_file(-1, 0, 64).status(), FERRY_ERR_INVALID);
+    std::fclose(file);
 }
 
 TEST(Memories, AccessIsWhatWasGranted)

@@ -157,6 +157,7 @@ def test_numbers_are_the_header_s() -> None:
         "FLAG_ORDERED": "TRANSFER_ORDERED",
         "FLAG_CHECKSUM": "TRANSFER_CHECKSUM",
         "FLAG_ACKED_ONLY": "TRANSFER_ACKED_ONLY",
+        "FLAG_DURABLE": "TRANSFER_DURABLE",
         "RESULTS_ALL": "RESULTS_ALL",
         "RESULTS_FAILED": "RESULTS_FAILED",
         "CHANNELS_MAX": "CHANNELS_MAX",

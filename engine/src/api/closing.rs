@@ -88,6 +88,7 @@ impl Inner {
             let _ = catch_unwind(AssertUnwindSafe(|| service.stop()));
         }
         let _ = catch_unwind(AssertUnwindSafe(|| self.drivers.stop()));
+        let _ = catch_unwind(AssertUnwindSafe(|| self.files.close_all()));
     }
 
     /// Ends everything in good order.
@@ -108,6 +109,7 @@ impl Inner {
         control.into_iter().for_each(|thread| drop(thread.join()));
         self.services.iter().rev().for_each(|service| service.stop());
         self.drivers.stop();
+        self.files.close_all();
         self.workers.stop();
         Ok(())
     }
@@ -157,6 +159,7 @@ impl Inner {
             rdma: self.rdma.clone(),
             drivers: self.drivers.clone(),
             own: self.own.clone(),
+            files: self.files.clone(),
             control: Mutex::new(self.control.get_mut().take()),
             state: AtomicU32::new(self.state.load(Ordering::Acquire)),
             closing: Mutex::new(()),

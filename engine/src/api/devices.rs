@@ -12,6 +12,7 @@ use crate::peer::Peer;
 use crate::stage::{Mover, StageService, StageSettings, StagedPart};
 use crate::status::{Error, Result, Status};
 use crate::transport::ascend;
+use crate::transport::file::{self, Files};
 use crate::types::{MemoryKind, Transport};
 use std::sync::{Arc, Weak};
 use std::task::{Wake, Waker};
@@ -20,8 +21,9 @@ use std::time::Duration;
 /// Batches in progress on one device: one is copied, another waits behind it, and the next is prepared.
 const DEPTH: usize = 4;
 
-pub(super) fn drivers(config: &Config) -> Drivers {
-    let mut libraries: Vec<Library> = Vec::new();
+pub(super) fn drivers(config: &Config) -> (Arc<Files>, Arc<Drivers>) {
+    let files = Arc::new(Files::new(config.file_io));
+    let mut libraries: Vec<Library> = vec![file::library(files.clone())];
     if config.cuda {
         libraries.push(cuda_library(config));
     }
@@ -33,7 +35,7 @@ pub(super) fn drivers(config: &Config) -> Drivers {
         depth: DEPTH,
         timeout: Duration::from_millis(config.device_timeout_ms),
     };
-    Drivers::new(libraries, limits)
+    (files, Arc::new(Drivers::new(libraries, limits)))
 }
 
 fn fabric(config: &Config) -> Option<ascend::Fabric> {

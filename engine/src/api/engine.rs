@@ -27,6 +27,7 @@ use crate::sys::poller::{Poller, PollerKind};
 use crate::sys::tcp::Listener;
 use crate::sys::thread::JoinHandle;
 use crate::sys::{self, addresses, names, socket, thread, unix};
+use crate::transport::file::Files;
 use crate::transport::local::{self, LocalService};
 #[cfg(test)]
 use crate::transport::loopback;
@@ -66,6 +67,7 @@ pub(super) struct Inner {
     pub rdma: Option<Arc<rdma::RdmaService>>,
     pub drivers: Arc<Drivers>,
     pub own: Arc<Own>,
+    pub files: Arc<Files>,
     pub control: Mutex<Option<JoinHandle<()>>>,
     pub state: AtomicU32,
     pub closing: Mutex<()>,
@@ -97,7 +99,7 @@ impl Engine {
             Ok(grants) => Ok(new_service(&context, grants)?),
             Err(why) => Err(why),
         };
-        let drivers = Arc::new(devices::drivers(&context.config));
+        let (files, drivers) = devices::drivers(&context.config);
         let rdma = new_rdma(&context, &drivers)?;
         let stage = devices::stage(&context, drivers.clone());
         let mut installed = vec![
@@ -138,6 +140,7 @@ impl Engine {
             rdma: rdma.ok(),
             drivers,
             own,
+            files,
             control: Mutex::new(None),
             state: AtomicU32::new(OPEN),
             closing: Mutex::new(()),

@@ -85,6 +85,9 @@ impl Engine {
         stated: Option<Location>,
     ) -> Result<Vec<RegionId>> {
         let context = self.context()?;
+        if stated.is_some_and(|stated| stated.kind == MemoryKind::File) {
+            return Err(Error::invalid("options.kind: a file is registered by its descriptor"));
+        }
         if let Some(stated) = stated.filter(|stated| stated.kind.is_device()) {
             self.inner.drivers.get(stated.kind)?;
         }
@@ -161,6 +164,17 @@ impl Engine {
     fn unregister_any(&self, region: RegionId, timeout: Option<Duration>) -> Result<()> {
         // A closed engine still unregisters, because the owner wants the memory back.
         self.inner.check_not_forked()?;
+        let file = self.inner.context.registry.get(region).ok();
+        let file =
+            file.filter(|region| region.location.kind == MemoryKind::File).map(|region| region.address);
+        let result = self.take_back(region, timeout);
+        if let Some(base) = file.filter(|_| result.is_ok()) {
+            self.inner.files.close(base);
+        }
+        result
+    }
+
+    fn take_back(&self, region: RegionId, timeout: Option<Duration>) -> Result<()> {
         let context = &self.inner.context;
         let health = context.health();
         let deadline = timeout.and_then(|timeout| clock::now().checked_add(timeout));

@@ -10,6 +10,7 @@ mod closing;
 mod descriptor;
 mod devices;
 mod engine;
+mod files;
 mod future;
 mod memory;
 mod metrics;
@@ -27,6 +28,7 @@ mod waiting;
 
 pub use descriptor::Descriptor;
 pub use engine::Engine;
+pub use files::FileRegion;
 pub use future::{EventFuture, TransferFuture};
 pub use memory::{Memory, RegionOptions};
 pub use metrics::EngineStats;

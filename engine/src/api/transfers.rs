@@ -50,6 +50,9 @@ pub struct TransferOptions<'a> {
     /// RDMA only: the transfer is done when the target's NIC has acknowledged it; the target's CPU may not see the
     /// bytes yet.
     pub acked_only: bool,
+    /// The transfer is done when fdatasync has returned for the files that it has written: at the target for a WRITE,
+    /// here for a READ. Changes nothing for other memory.
+    pub durable: bool,
     pub deadline: Deadline,
     pub user_data: u64,
     /// Gets an event when the transfer is final.
@@ -320,6 +323,7 @@ pub(super) fn prepare(
         bytes,
         flags: TransferFlags::CHECKSUM.when(facts.asked.checksum)
             | TransferFlags::ACKED_ONLY.when(options.acked_only)
+            | TransferFlags::DURABLE.when(options.durable)
             | TransferFlags::AWAITED.when(options.awaited)
             | TransferFlags::HELD.when(options.start.is_some())
             | TransferFlags::ORDERED.when(options.ordered)

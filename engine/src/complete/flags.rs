@@ -5,7 +5,7 @@ use std::ops::BitOr;
 
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 #[repr(transparent)]
-pub struct TransferFlags(u8);
+pub struct TransferFlags(u16);
 
 impl TransferFlags {
     pub const NONE: TransferFlags = TransferFlags(0);
@@ -25,9 +25,11 @@ impl TransferFlags {
     pub const DEVICE: TransferFlags = TransferFlags(1 << 6);
     /// Some of the peer's memory is in no region that this engine knew at submit: the memory may be a device's.
     pub const UNKNOWN: TransferFlags = TransferFlags(1 << 7);
+    /// The transfer is done when what it wrote to files would survive a loss of power.
+    pub const DURABLE: TransferFlags = TransferFlags(1 << 8);
 
-    const NAMES: [&str; 8] =
-        ["CHECKSUM", "ACKED_ONLY", "AWAITED", "PART", "HELD", "ORDERED", "DEVICE", "UNKNOWN"];
+    const NAMES: [&str; 9] =
+        ["CHECKSUM", "ACKED_ONLY", "AWAITED", "PART", "HELD", "ORDERED", "DEVICE", "UNKNOWN", "DURABLE"];
 
     /// Returns these flags if `is_so` is true, otherwise none.
     pub fn when(self, is_so: bool) -> TransferFlags {
@@ -66,13 +68,13 @@ mod tests {
     #[test]
     fn each_flag_is_its_own() {
         use TransferFlags as F;
-        let all =
-            [F::CHECKSUM, F::ACKED_ONLY, F::AWAITED, F::PART, F::HELD, F::ORDERED, F::DEVICE, F::UNKNOWN];
-        for (at, flag) in all.into_iter().enumerate() {
+        let first = [F::CHECKSUM, F::ACKED_ONLY, F::AWAITED, F::PART, F::HELD];
+        let all = [&first[..], &[F::ORDERED, F::DEVICE, F::UNKNOWN, F::DURABLE]].concat();
+        for (at, flag) in all.iter().copied().into_iter().enumerate() {
             assert_eq!(format!("{flag:?}"), format!("[{:?}]", F::NAMES[at]));
             assert!(flag.has(flag) && !F::NONE.has(flag) && flag.has(F::NONE));
             assert_eq!((flag.when(true), flag.when(false)), (flag, F::NONE));
-            for (other, flags) in all.into_iter().enumerate() {
+            for (other, flags) in all.iter().copied().enumerate() {
                 assert_eq!(flags.has(flag), at == other);
                 assert!((flag | flags).has(flag) && (flag | flags).has(flags));
                 assert_eq!(flag.has(flag | flags), at == other, "not all of them");

@@ -17,7 +17,7 @@ pub use address::check_address;
 pub(crate) use environment::is_known;
 pub use environment::Environment;
 pub use secret::{Secret, SecretFile};
-pub use value::{AscendFabric, Congestion, Names, TcpPoller, Transports, Valid};
+pub use value::{AscendFabric, Congestion, FileIo, Names, TcpPoller, Transports, Valid};
 
 use crate::limits;
 use crate::status::{Error, Result, Status};
@@ -136,6 +136,8 @@ settings! {
         "Pieces of pinned host memory, 2 MiB each, that stage outgoing device memory; incoming memory uses as many more.";
     device_timeout_ms: u64 = 10_000, Valid::Range(10, limits::DEVICE_TIMEOUT_MS_MAX),
         "How long one copy on a device may take before the device counts as broken.";
+    file_io: FileIo = FileIo::Auto, Valid::Words(FileIo::WORDS),
+        "How registered files are read and written: io_uring, threads, or auto, which takes io_uring if the kernel allows it.";
     cuda_library: String = String::new(), Valid::Library,
         "Library of the CUDA driver to open instead of libcuda.so.1, for tests.";
     lanes: u32 = 2, Valid::Range(1, limits::LANES_MAX as u64),

@@ -279,6 +279,11 @@ words! {
 }
 
 words! {
+    /// How files are read and written.
+    FileIo: Auto "auto", IoUring "io_uring", Threads "threads"
+}
+
+words! {
     /// The fabric over which Ascend devices of different hosts reach each other.
     AscendFabric: /** None. */ Off "off", Hccs "hccs", Roce "roce"
 }

@@ -1,5 +1,5 @@
-//! The interface of device libraries, which CUDA and Ascend implement (`transport::cuda`, `transport::ascend`:
-//! `Driver`). `worker` runs one thread for each device in use, and `stage` plans the copies.
+//! The interface of device libraries, which CUDA, Ascend and files implement (`transport::cuda`, `transport::ascend`,
+//! `transport::file`: `Driver`). `worker` runs one thread for each device in use, and `stage` plans the copies.
 //!
 //! The host program's contexts, devices and streams stay as they are (contract 14). Calls that need a current context
 //! run on the device's thread (`Queue`); the few calls on a caller's thread restore all that they change.
@@ -16,10 +16,16 @@ use crate::sys::host;
 use crate::sys::proven::Proven;
 use crate::types::{Location, MemoryKind, PeerId};
 use std::net::IpAddr;
+use std::time::Duration;
+
+/// The time for which a device is polled without a pause after an event.
+pub const SPIN: Duration = Duration::from_micros(50);
+/// The pause between two polls when SPIN is over. A transfer that waits for an event is at most this late.
+const PAUSE: Duration = Duration::from_micros(5);
 
 /// A device library that is loaded and works. Any thread may call it.
 pub trait Driver: Send + Sync {
-    /// `Cuda` or `Ascend`.
+    /// `Cuda`, `Ascend` or `File`.
     fn kind(&self) -> MemoryKind;
 
     /// Returns the allocation at `address`: memory of one of the library's devices, or host memory that the library
@@ -198,16 +204,53 @@ pub struct Piece {
     pub length: u64,
 }
 
-/// Copies on one device. Neither the batches under way nor the pieces of one batch have an order; the ends of batches
-/// are reported in the order of the batches. An error belongs to its batch and has the library's code in
+/// A piece of a batch that could not be copied, by its position, while others were.
+#[derive(Clone, Debug)]
+pub struct PieceFault {
+    pub piece: usize,
+    pub error: Error,
+}
+
+/// Copies on one device. Neither the batches under way nor the pieces of one batch have an order (`is_ordered` is about
+/// their ends). An error belongs to its batch and has the library's code in
 /// `vendor_error`. UNAVAILABLE and PEER_LOST mean that the device cannot be used any more.
 pub trait Queue {
     /// Starts a batch. An error means that nothing of the batch was started, or that all started copies have ended.
     fn copy(&mut self, direction: Direction, pieces: &[Piece]) -> Result<Batch>;
 
-    /// Returns whether all batches up to this one have ended, with written device memory visible there. Called for
-    /// each batch in order, until true.
+    /// Starts a batch that ends when written pieces of files would survive a loss of power.
+    fn copy_durably(&mut self, direction: Direction, pieces: &[Piece]) -> Result<Batch> {
+        self.copy(direction, pieces)
+    }
+
+    /// Returns whether this batch, and if the queue is ordered all before it, have ended, with written device memory
+    /// visible there. Called for each batch until true, in order if the queue is ordered.
     fn poll_done(&mut self, batch: Batch) -> Result<bool>;
+
+    /// Returns the pieces that failed in the batch whose end `poll_done` has just told, if the library tells pieces
+    /// apart.
+    fn take_faults(&mut self) -> Vec<PieceFault> {
+        Vec::new()
+    }
+
+    /// Returns the pause before the next poll, while nothing has begun or ended for the time `quiet`.
+    fn pause(&self, quiet: Duration) -> Duration {
+        if quiet <= SPIN {
+            Duration::ZERO
+        } else {
+            PAUSE
+        }
+    }
+
+    /// Returns whether the ends of batches are reported in the order of the batches.
+    fn is_ordered(&self) -> bool {
+        true
+    }
+
+    /// Returns whether the device is used again once all that took too long has ended.
+    fn recovers(&self) -> bool {
+        false
+    }
 
     /// Stops everything under way. True: nothing under way touches memory any more. False: unknown, so the memory must
     /// be kept.

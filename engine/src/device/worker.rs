@@ -1,7 +1,7 @@
 //! The thread of one device. Only this thread makes the driver's calls that need a context, starts batches in order,
 //! and polls for their end. `stage` gives it work, and is called back on this thread.
 
-use super::{Batch, Direction, Driver, Piece, Point, Queue};
+use super::{Batch, Direction, Driver, Piece, PieceFault, Point, Queue};
 use crate::status::{Error, Result, Status};
 use crate::sys::atomic::{AtomicBool, Ordering};
 use crate::sys::health;
@@ -20,11 +20,9 @@ use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The time for which the thread polls without a pause after an event.
-const SPIN: Duration = Duration::from_micros(50);
 /// The pause between two tries to free concealed memory.
 const TIDY_PAUSE: Duration = Duration::from_millis(500);
-/// The pause between two polls when SPIN is over. A transfer that waits for an event is at most this late.
+/// The pause between two polls of copies that a panic has left.
 const PAUSE: Duration = Duration::from_micros(5);
 
 #[derive(Clone, Copy, Debug)]
@@ -38,6 +36,8 @@ pub struct Limits {
 }
 
 type Done = Box<dyn FnOnce(Result<()>) + Send>;
+/// Gets the pieces that failed alone, or the error of the whole batch.
+type Copied = Box<dyn FnOnce(Result<Vec<PieceFault>>) + Send>;
 type Work = Box<dyn FnOnce(Result<&mut dyn Queue>) + Send>;
 
 /// A batch of copies. `done` is called on the device's thread, once, when nothing of the batch touches memory any
@@ -47,7 +47,9 @@ pub struct Job {
     pub pieces: Vec<Piece>,
     /// On CLOCK_BOOTTIME: a batch that has not begun by then fails with TIMEOUT.
     pub not_after_ns: Boottime,
-    pub done: Done,
+    /// See `Queue::copy_durably`.
+    pub durable: bool,
+    pub done: Copied,
 }
 
 enum Order {
@@ -84,7 +86,7 @@ impl HasWork for Orders {
 struct Running {
     batch: Batch,
     since: Monotonic,
-    done: Done,
+    done: Copied,
 }
 
 impl Worker {
@@ -303,12 +305,14 @@ impl Loop {
             self.polling = polling;
             self.worker.lock().polling = polling;
         }
-        if polling && now <= self.busy_since + SPIN {
-            pause::spin();
-            return Next::Again;
-        }
         if polling {
-            return Next::At(clock::monotonic_ns() + PAUSE);
+            let quiet = Duration::from_nanos(now.saturating_sub(self.busy_since));
+            let pause = self.queue.pause(quiet);
+            if pause.is_zero() {
+                pause::spin();
+                return Next::Again;
+            }
+            return Next::At(clock::monotonic_ns() + pause);
         }
         let is_left = self.queue.tidy();
         let orders = self.worker.lock();
@@ -326,6 +330,7 @@ impl Loop {
                     None if clock::boottime_ns() >= job.not_after_ns => {
                         Err(Error::new(Status::Timeout, "the time to begin the copy is over"))
                     }
+                    None if job.durable => self.queue.copy_durably(job.direction, &job.pieces),
                     None => self.queue.copy(job.direction, &job.pieces),
                     Some(error) => Err(error.clone()),
                 };
@@ -352,25 +357,33 @@ impl Loop {
     /// Polls for ended batches and reached points. Returns whether any has ended.
     fn poll(&mut self, now: Monotonic) -> bool {
         let mut ended = self.poll_points();
-        while let Some(first) = self.running.front() {
-            match self.queue.poll_done(first.batch) {
+        let mut at = 0;
+        while let Some(running) = self.running.get(at) {
+            match self.queue.poll_done(running.batch) {
                 Ok(false) => {
-                    if now > first.since + self.limits.timeout && !self.given_up {
+                    if now > running.since + self.limits.timeout && !self.given_up {
                         let seconds = self.limits.timeout.as_secs_f32();
                         let text = format!("a copy on the device took longer than {seconds} s");
                         self.give_up(Error::new(Status::Unavailable, text));
                     }
-                    break;
+                    if self.queue.is_ordered() {
+                        break;
+                    }
+                    at += 1;
                 }
                 result => {
                     ended = true;
                     moment::reached_if("a copy ends after its device was given up", || self.given_up);
-                    let result = result.map(|_| ()).inspect_err(|error| self.note(error));
-                    if let Some(running) = self.running.pop_front() {
+                    let result =
+                        result.map(|_| self.queue.take_faults()).inspect_err(|error| self.note(error));
+                    if let Some(running) = self.running.remove(at) {
                         (running.done)(result);
                     }
                 }
             }
+        }
+        if self.given_up && self.running.is_empty() && self.queue.recovers() {
+            (self.given_up, self.failed) = (false, None);
         }
         ended
     }
@@ -408,6 +421,7 @@ impl Loop {
 
 #[cfg(test)]
 mod tests {
+    use super::super::SPIN;
     use super::*;
     use crate::types::MemoryKind;
 
@@ -436,7 +450,9 @@ mod tests {
         let mut thread = Loop::new(worker.clone(), Box::new(Hanging(done.clone())), limits, AtEnd(None));
         for _ in 0..2 {
             let (direction, not_after_ns) = (Direction::HostToDevice, Boottime::NEVER);
-            worker.copy(Job { direction, pieces: Vec::new(), not_after_ns, done: Box::new(|_| ()) });
+            let job =
+                Job { direction, pieces: Vec::new(), not_after_ns, durable: false, done: Box::new(|_| ()) };
+            worker.copy(job);
         }
         assert!(worker.lock().has_work());
         assert_eq!(thread.turn(Monotonic::ZERO, &[]), Next::Again, "the first copy has begun");

@@ -186,7 +186,7 @@ pub fn between_devices(
     match () {
         _ if !asked.allows(transport) => (Between::Hosts, Some(Why::NotAllowed)),
         _ if asked.checksum => (Between::Hosts, Some(Why::Checksum)),
-        _ if here != there => (Between::Hosts, Some(Why::OtherDevices)),
+        _ if here != there || here == MemoryKind::File => (Between::Hosts, Some(Why::OtherDevices)),
         _ if same_host => (Between::Mapped, None),
         _ if crosses => (Between::Bridged, None),
         _ => (Between::Hosts, Some(Why::OtherHost)),

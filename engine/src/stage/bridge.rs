@@ -144,8 +144,11 @@ impl Stage {
             Op::Read => Direction::HostToDevice,
         };
         let (inbox, worker) = (self.inbox.clone(), bridge_slot.worker());
-        let done = Box::new(move |result| inbox.push(Event::Carried { peer, op, bridge_slot, result }));
-        worker.copy(Job { direction, pieces, not_after_ns: Boottime::NEVER, done });
+        let done = Box::new(move |result: Result<_>| {
+            let result = result.map(drop);
+            inbox.push(Event::Carried { peer, op, bridge_slot, result });
+        });
+        worker.copy(Job { direction, pieces, not_after_ns: Boottime::NEVER, durable: false, done });
     }
 
     pub fn carried(&mut self, peer: PeerId, op: OperationId, bridge_slot: BridgeSlot, result: Result<()>) {

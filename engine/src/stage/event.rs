@@ -4,6 +4,8 @@ use super::bridge_target::Exposure;
 use super::bridges::BridgeSlot;
 use super::mapped::{Mapped, MappingKey};
 use super::serve::Begun;
+use crate::complete::transfer::Failure;
+use crate::device::PieceFault;
 use crate::peer::SessionInfo;
 use crate::region::Region;
 use crate::status::Result;
@@ -33,13 +35,14 @@ pub enum Event {
     Copied {
         peer: PeerId,
         op: OperationId,
-        result: Result<()>,
+        /// The slices that failed alone.
+        result: Result<Vec<Failure>>,
     },
     Served {
         peer: PeerId,
         op: OperationId,
         begun: Begun,
-        result: Result<()>,
+        result: Result<Vec<PieceFault>>,
     },
     /// A device here has mapped the memory that a peer lent in this session.
     Mapped {

@@ -266,7 +266,7 @@ impl Stage {
             }
             let (here, there) = (slice.local, mapped.address + offset);
             let (to, from) = if operation.op() == Op::Write { (there, here) } else { (here, there) };
-            add(&mut batches, key.1, Piece { to, from, length: u64::from(slice.length) });
+            add(&mut batches, key.1, 0, Piece { to, from, length: u64::from(slice.length) });
         }
         Some((batches, held))
     }

@@ -6,9 +6,8 @@ use super::mapped::{Held, Pair};
 use super::ring::StagingSlot;
 use super::wire::{layout, Block, Blocks, Fault};
 use crate::complete::transfer::Failure;
-use crate::complete::Transfer;
+use crate::complete::{Transfer, TransferFlags};
 use crate::limits::DEVICE_IDLE_MS;
-use crate::status::Status;
 use crate::types::{Boottime, MemoryKind, Monotonic, Op, RegionId, Request, Slice, SliceRange};
 use std::sync::Arc;
 
@@ -132,17 +131,25 @@ impl Operation {
         places.filter(move |(at, _)| !failed(*at)).map(|(_, place)| place)
     }
 
+    /// Returns the index of each slice that has not failed.
+    pub fn good_indexes(&self) -> Vec<u32> {
+        let failed = |slice: &u32| self.failures.iter().any(|it| it.slice == *slice);
+        self.range.indexes().filter(|slice| !failed(slice)).collect()
+    }
+
+    /// Returns whether files that the transfer writes are synced before its end.
+    pub fn is_durable(&self) -> bool {
+        self.transfer.spec.flags.has(TransferFlags::DURABLE)
+    }
+
     pub fn has_failed(&self) -> bool {
         self.failures.len() == self.slices().len()
     }
 
     /// Fails every slice that has not failed yet.
-    pub fn fail(&mut self, (status, vendor_error): (Status, i32)) {
-        for slice in self.range.indexes() {
-            if !self.failures.iter().any(|failure| failure.slice == slice) {
-                self.failures.push(Failure { slice, status, os_error: 0, vendor_error });
-            }
-        }
+    pub fn fail(&mut self, cause: Failure) {
+        let good = self.good_indexes();
+        self.failures.extend(good.into_iter().map(|slice| Failure { slice, ..cause }));
     }
 
     pub fn is_struck(&self) -> bool {
@@ -178,12 +185,8 @@ impl Operation {
         let block =
             |slice: &Slice| Block { region: slice.region, address: slice.remote, length: slice.length };
         let bridge_slot = self.bridge_slot.as_ref().map(BridgeSlot::id);
-        Blocks { not_after_ns, bridge_slot, list: self.slices().iter().map(block).collect() }
-    }
-
-    pub fn index_of(&self, slice: &Slice) -> u32 {
-        let at = self.slices().iter().position(|other| std::ptr::eq(other, slice));
-        self.range.first + at.unwrap_or(0) as u32
+        let durable = self.is_durable() && self.op() == Op::Write;
+        Blocks { not_after_ns, bridge_slot, durable, list: self.slices().iter().map(block).collect() }
     }
 
     pub fn take_faults(&mut self, faults: &[Fault]) {

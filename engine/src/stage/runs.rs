@@ -4,6 +4,7 @@ use super::event::{waker, Event};
 use super::mapped::{device, Pair};
 use super::operation::{Method, Operation};
 use super::service::Stage;
+use super::wire::Message;
 use crate::complete::{Transfer, TransferFlags};
 use crate::limits::{DEVICE_PIECE_BYTES, FRAME_DESCRIPTORS_MAX, STAGE_BYTES};
 use crate::peer::outbox::{PullLimits, Pulled};
@@ -101,6 +102,28 @@ impl Stage {
         self.split(peer, &operation.transfer, operation.range, false, false);
         self.give_back(operation.slot);
         true
+    }
+
+    /// Settles the slices that could not be read here, and begins the others anew: the target writes all slices of the
+    /// operation.
+    pub fn part_with_failed(&mut self, peer: PeerId, op: OperationId) {
+        let Some(object) = self.sides.get(&peer).map(|side| side.peer.clone()) else { return };
+        let Some(mut operation) = self.operations.take(peer, op) else { return };
+        self.send(peer, Message::Release { op });
+        let slot = operation.slot.take();
+        self.give_back(slot);
+        let Operation { transfer, range, failures, .. } = operation;
+        for failure in &failures {
+            let one = SliceRange { first: failure.slice, end: failure.slice + 1 };
+            let bytes = one.of(&transfer.spec.slices).iter().map(|slice| u64::from(slice.length)).sum();
+            object.confirm(&transfer, one, bytes, std::slice::from_ref(failure), false, &mut object.after());
+        }
+        let good: Vec<u32> =
+            range.indexes().filter(|slice| !failures.iter().any(|it| it.slice == *slice)).collect();
+        for run in good.chunk_by(|slice, next| slice + 1 == *next) {
+            let range = SliceRange { first: run[0], end: run[0] + run.len() as u32 };
+            self.split(peer, &transfer, range, true, false);
+        }
     }
 
     /// Returns the method between two devices: direct if that is allowed and possible.

@@ -9,7 +9,8 @@ use super::ring::StagingSlot;
 use super::service::{cause, Stage};
 use super::wire::{layout, Blocks, Fault, Message};
 use crate::command::Command;
-use crate::device::{Direction, Job, Piece};
+use crate::complete::transfer::Failure;
+use crate::device::{Direction, Job, Piece, PieceFault};
 use crate::limits::STAGE_OPERATIONS_MAX;
 use crate::region::Region;
 use crate::status::{Error, Result, Status};
@@ -117,8 +118,9 @@ impl Served {
         }
     }
 
-    fn fail(&mut self, blocks: impl Iterator<Item = u32>, (status, vendor_error): (Status, i32)) {
-        self.faults.extend(blocks.map(|block| Fault { block, status, vendor_error }));
+    fn fail(&mut self, blocks: impl Iterator<Item = u32>, cause: Failure) {
+        let Failure { status, os_error, vendor_error, .. } = cause;
+        self.faults.extend(blocks.map(|block| Fault { block, status, os_error, vendor_error }));
     }
 
     fn host_slot(&self) -> (RegionId, u64) {
@@ -260,7 +262,7 @@ impl Stage {
         for batch in batches {
             self.start(peer, op, batch);
         }
-        self.served(peer, op, Begun::default(), Ok(()));
+        self.served(peer, op, Begun::default(), Ok(Vec::new()));
     }
 
     /// Returns the blocks that may be copied, by device, with their regions entered. Refused blocks become faults.
@@ -286,7 +288,7 @@ impl Stage {
             let region = match admitted {
                 Ok(region) => region,
                 Err(status) => {
-                    served.fail(std::iter::once(at as u32), (status, 0));
+                    served.fail(std::iter::once(at as u32), cause(&Error::new(status, "")));
                     continue;
                 }
             };
@@ -328,13 +330,14 @@ impl Stage {
                 };
                 let (inbox, not_after_ns) = (self.inbox.clone(), begun.not_after_ns);
                 let done = Box::new(move |result| inbox.push(Event::Served { peer, op, begun, result }));
-                worker.copy(Job { direction, pieces, not_after_ns, done });
+                let durable = served.blocks.as_ref().is_some_and(|blocks| blocks.durable);
+                worker.copy(Job { direction, pieces, not_after_ns, durable, done });
             }
         }
     }
 
     /// Ends a batch. After the last batch it leaves the regions and tells the peer.
-    pub fn served(&mut self, peer: PeerId, op: OperationId, begun: Begun, result: Result<(), Error>) {
+    pub fn served(&mut self, peer: PeerId, op: OperationId, begun: Begun, result: Result<Vec<PieceFault>>) {
         let is_begun = !matches!(&result, Err(error) if error.status == Status::Timeout);
         if is_begun && clock::boottime_ns() >= begun.not_after_ns {
             self.wrote_late(peer, &begun.written);
@@ -344,7 +347,11 @@ impl Stage {
         match result {
             Err(_) if !is_begun => served.not_begun = true,
             Err(error) => served.fail(begun.blocks.into_iter(), cause(&error)),
-            Ok(()) => {}
+            Ok(faults) => {
+                for fault in faults {
+                    served.fail(begun.blocks.get(fault.piece).copied().into_iter(), cause(&fault.error));
+                }
+            }
         }
         if served.copying > 0 {
             return;

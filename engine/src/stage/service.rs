@@ -14,11 +14,12 @@ use super::shared::Shared;
 use super::staged_peer::StagedPeer;
 use super::wire::Message;
 use crate::command::{Command, Commands};
+use crate::complete::transfer::Failure;
 use crate::complete::Transfer;
 use crate::device::Drivers;
 use crate::peer::{Closed, Path, Peer, SessionInfo, TransportService};
 use crate::region::Registry;
-use crate::status::{Error, Result, Status};
+use crate::status::{Error, Result};
 use crate::sys::lock::Mutex;
 use crate::sys::map::{HashMap, HashSet};
 use crate::sys::thread::JoinHandle;
@@ -382,7 +383,8 @@ impl Stage {
     }
 }
 
-/// Returns the part of an error that a result can carry.
-pub(super) fn cause(error: &Error) -> (Status, i32) {
-    (error.status, error.vendor_error)
+/// Returns the part of an error that a result can carry, for any slice.
+pub(super) fn cause(error: &Error) -> Failure {
+    let Error { status, os_error, vendor_error, .. } = *error;
+    Failure { slice: 0, status, os_error, vendor_error }
 }

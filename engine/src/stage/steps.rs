@@ -16,8 +16,8 @@ use super::ring::StagingSlot;
 use super::service::{cause, Stage, StagedPart};
 use super::wire::{Fault, Message};
 use crate::complete::transfer::{Failure, Strike};
-use crate::complete::{Fence, State, TransferFlags};
-use crate::device::{Direction, Job, Piece};
+use crate::complete::{Fence, RequestResult, State, TransferFlags};
+use crate::device::{Direction, Job, Piece, PieceFault};
 use crate::status::{Error, Result, Status};
 use crate::sys::atomic::Ordering;
 use crate::sys::clock;
@@ -30,13 +30,16 @@ const LOOK_NS: u64 = 1_000_000_000;
 /// The number of times that a run begins again after the target forgot it.
 const RESTARTS_MAX: u32 = 3;
 
-/// Pieces to copy, by device.
-pub type Batches = Vec<(Location, Vec<Piece>)>;
+/// Pieces to copy, by device, and the slice of each, if pieces may fail alone.
+pub type Batches = Vec<(Location, Vec<Piece>, Vec<u32>)>;
 
-pub fn add(batches: &mut Batches, at: Location, piece: Piece) {
-    match batches.iter_mut().find(|(location, _)| *location == at) {
-        Some((_, pieces)) => pieces.push(piece),
-        None => batches.push((at, vec![piece])),
+pub fn add(batches: &mut Batches, at: Location, slice: u32, piece: Piece) {
+    match batches.iter_mut().find(|(location, ..)| *location == at) {
+        Some((_, pieces, slices)) => {
+            pieces.push(piece);
+            slices.push(slice);
+        }
+        None => batches.push((at, vec![piece], vec![slice])),
     }
 }
 
@@ -123,12 +126,12 @@ impl Stage {
         let slot_at = operation.slot_address();
         let write = operation.op() == Op::Write;
         let mut batches = Batches::new();
-        for (slice, offset) in operation.good() {
+        for (index, (slice, offset)) in operation.good_indexes().into_iter().zip(operation.good()) {
             let (here, slot, length) = (slice.local, slot_at + offset, u64::from(slice.length));
             let region = local.find(here, length);
             let at = region.map_or(Location::HOST, |region| region.location);
             let (to, from) = if write { (slot, here) } else { (here, slot) };
-            add(&mut batches, at, Piece { to, from, length });
+            add(&mut batches, at, index, Piece { to, from, length });
         }
         let direction = match operation.method {
             Method::Bridged(_) => Direction::DeviceToDevice,
@@ -147,24 +150,30 @@ impl Stage {
     ) -> Result<()> {
         let Some(operation) = self.operations.get_mut(peer, op) else { return Ok(()) };
         operation.step = OperationStep::Copy;
-        for (at, pieces) in batches {
+        let durable = operation.is_durable() && direction == Direction::HostToDevice;
+        for (at, pieces, slices) in batches {
             if let Some(slot) = &mut operation.slot {
                 self.outgoing.lock(slot, at.kind)?;
             }
             let worker = self.drivers.worker(at)?;
             operation.copying += 1;
             let inbox = self.inbox.clone();
-            let done = Box::new(move |result| inbox.push(Event::Copied { peer, op, result }));
-            worker.copy(Job { direction, pieces, not_after_ns: Boottime::NEVER, done });
+            let done = Box::new(move |result: Result<Vec<PieceFault>>| {
+                let failed = |it: &PieceFault| Failure { slice: slices[it.piece], ..cause(&it.error) };
+                let result = result.map(|faults| faults.iter().map(failed).collect());
+                inbox.push(Event::Copied { peer, op, result })
+            });
+            worker.copy(Job { direction, pieces, not_after_ns: Boottime::NEVER, durable, done });
         }
         Ok(())
     }
 
-    pub fn copied(&mut self, peer: PeerId, op: OperationId, result: Result<()>) {
+    pub fn copied(&mut self, peer: PeerId, op: OperationId, result: Result<Vec<Failure>>) {
         let Some(operation) = self.operations.get_mut(peer, op) else { return };
         operation.copying -= 1;
-        if let Err(error) = result {
-            operation.fail(cause(&error));
+        match result {
+            Ok(failed) => operation.failures.extend(failed),
+            Err(error) => operation.fail(cause(&error)),
         }
         if operation.copying > 0 {
             return;
@@ -173,6 +182,9 @@ impl Stage {
         match operation.op() {
             _ if matches!(operation.method, Method::Mapped(_)) => self.copied_over(peer, op),
             Op::Write if to_be_moved && operation.bridge_slot.is_some() => self.carry(peer, op),
+            Op::Write if to_be_moved && operation.remote_device && !operation.failures.is_empty() => {
+                self.part_with_failed(peer, op)
+            }
             Op::Write if to_be_moved => self.move_part(peer, op),
             Op::Write if operation.is_struck() => self.finish(peer, op, Some(Fence::Confirmed)),
             _ => self.finish(peer, op, None),
@@ -235,14 +247,14 @@ impl Stage {
             let whole = operation.slot.is_some() && operation.remote.is_some();
             let results = part.results();
             stale = operation.remote.is_some() && results.iter().any(|it| it.status == Status::Stale);
-            let good: Vec<u32> = operation.good().map(|(slice, _)| operation.index_of(slice)).collect();
+            let good = operation.good_indexes();
             for (at, result) in results.iter().enumerate().filter(|(_, it)| it.status != Status::Ok) {
-                let (status, vendor_error) = (result.status, result.vendor_error);
+                let RequestResult { status, os_error, vendor_error, .. } = *result;
+                let failure = Failure { slice: good[at], status, os_error, vendor_error };
                 if whole {
-                    operation.fail((status, vendor_error));
+                    operation.fail(failure);
                 } else {
-                    let os_error = result.os_error;
-                    operation.failures.push(Failure { slice: good[at], status, os_error, vendor_error });
+                    operation.failures.push(failure);
                 }
             }
         }
@@ -350,8 +362,8 @@ impl Stage {
         }
         operation.take_faults(faults);
         if operation.step == OperationStep::Grant || operation.op() == Op::Read {
-            let cause = faults.first().map(|fault| (fault.status, fault.vendor_error));
-            operation.fail(cause.unwrap_or((Status::Unavailable, 0)));
+            let told = faults.first().map(|fault| fault.at(0));
+            operation.fail(told.unwrap_or_else(|| cause(&Error::new(Status::Unavailable, ""))));
         }
         self.finish(peer, op, None);
     }

@@ -12,7 +12,7 @@
 use crate::complete::transfer::Failure;
 use crate::limits::{
     DEVICE_TIMEOUT_MS_MAX, FRAME_DESCRIPTORS_MAX, STAGE_ALIGN, STAGE_BYTES, STAGE_OPERATIONS_MAX,
-    STAGE_SLOT_BYTES,
+    STAGE_SECTOR, STAGE_SLOT_BYTES,
 };
 use crate::session::message::{BadMessage, Reader};
 use crate::status::{Error, Status};
@@ -48,6 +48,8 @@ pub struct Blocks {
     pub not_after_ns: Boottime,
     /// The slot, if it belongs to a bridge.
     pub bridge_slot: Option<BridgeSlotId>,
+    /// The answer waits until written blocks of files would survive a loss of power.
+    pub durable: bool,
     pub list: Vec<Block>,
 }
 
@@ -56,6 +58,7 @@ pub struct Blocks {
 pub struct Fault {
     pub block: u32,
     pub status: Status,
+    pub os_error: i32,
     pub vendor_error: i32,
 }
 
@@ -109,7 +112,8 @@ const NO_BRIDGE_SLOT: BridgeSlotId = BridgeSlotId { bridge: BridgeId::NONE, slot
 pub fn layout(lengths: impl Iterator<Item = u32>) -> (Vec<u64>, u64) {
     let mut end = 0u64;
     let offsets = lengths.map(|length| {
-        let at = end.next_multiple_of(STAGE_ALIGN);
+        let is_of_sectors = u64::from(length) % STAGE_SECTOR == 0;
+        let at = end.next_multiple_of(if is_of_sectors { STAGE_SECTOR } else { STAGE_ALIGN });
         end = at + u64::from(length);
         at
     });
@@ -119,8 +123,8 @@ pub fn layout(lengths: impl Iterator<Item = u32>) -> (Vec<u64>, u64) {
 impl Fault {
     /// Converts to a failure of a slice; `first` is the slice of the list's first block.
     pub fn at(self, first: u32) -> Failure {
-        let Fault { block, status, vendor_error } = self;
-        Failure { slice: first + block, status, os_error: 0, vendor_error }
+        let Fault { block, status, os_error, vendor_error } = self;
+        Failure { slice: first + block, status, os_error, vendor_error }
     }
 }
 
@@ -267,6 +271,7 @@ impl Blocks {
         out.extend_from_slice(&self.not_after_ns.ns().to_le_bytes());
         out.extend_from_slice(&bridge.raw().to_le_bytes());
         out.extend_from_slice(&slot.to_le_bytes());
+        out.push(self.durable.into());
         out.extend_from_slice(&(self.list.len() as u64).to_le_bytes());
         for block in &self.list {
             out.extend_from_slice(&block.region.raw().to_le_bytes());
@@ -280,6 +285,7 @@ impl Blocks {
         let not_after_ns = Boottime::from_ns(reader.u64()?);
         let bridge_slot = BridgeSlotId { bridge: decode_bridge(reader)?, slot: reader.u32()? };
         let bridge_slot = Some(bridge_slot).filter(|bridge_slot| *bridge_slot != NO_BRIDGE_SLOT);
+        let durable = bounded(reader.u8()?.into(), 1)? == 1;
         let count = bounded(reader.u64()?, FRAME_DESCRIPTORS_MAX)?;
         let block = |reader: &mut Reader| {
             Ok(Block { region: decode_region(reader)?, address: reader.u64()?, length: reader.u32()? })
@@ -289,7 +295,7 @@ impl Blocks {
         if list.is_empty() || bytes > u64::from(STAGE_BYTES) {
             return Err(BadMessage);
         }
-        Ok(Blocks { not_after_ns: Boottime::from_ns(not_after_ns.ns()), bridge_slot, list })
+        Ok(Blocks { not_after_ns: Boottime::from_ns(not_after_ns.ns()), bridge_slot, durable, list })
     }
 }
 
@@ -326,6 +332,7 @@ fn encode_faults(faults: &[Fault], out: &mut Vec<u8>) {
     for fault in faults {
         out.extend_from_slice(&fault.block.to_le_bytes());
         out.extend_from_slice(&(fault.status as i32).to_le_bytes());
+        out.extend_from_slice(&fault.os_error.to_le_bytes());
         out.extend_from_slice(&fault.vendor_error.to_le_bytes());
     }
 }
@@ -333,8 +340,8 @@ fn encode_faults(faults: &[Fault], out: &mut Vec<u8>) {
 fn decode_faults(reader: &mut Reader) -> Result<Vec<Fault>, BadMessage> {
     let count = bounded(reader.u64()?, FRAME_DESCRIPTORS_MAX)?;
     let fault = |reader: &mut Reader| {
-        let block = reader.u32()?;
-        Ok(Fault { block, status: decode_failure(reader)?, vendor_error: reader.u32()? as i32 })
+        let (block, status, os_error) = (reader.u32()?, decode_failure(reader)?, reader.u32()? as i32);
+        Ok(Fault { block, status, os_error, vendor_error: reader.u32()? as i32 })
     };
     (0..count).map(|_| fault(reader)).collect()
 }
@@ -378,13 +385,15 @@ mod tests {
         let blocks = Blocks {
             not_after_ns: Boottime::from_ns(77),
             bridge_slot: None,
+            durable: false,
             list: (1..4).map(block).collect(),
         };
         let placed = Blocks {
             bridge_slot: Some(BridgeSlotId { bridge: BridgeId::from_raw(1), slot: 63 }),
+            durable: true,
             ..blocks.clone()
         };
-        let faults = vec![Fault { block: 2, status: Status::Stale, vendor_error: -7 }];
+        let faults = vec![Fault { block: 2, status: Status::Stale, os_error: 28, vendor_error: -7 }];
         vec![
             Message::Want { op: OperationId::from_raw(1) },
             Message::Grant { op: OperationId::from_raw(1), region: RegionId::from_raw(2), address: 3 },
@@ -442,7 +451,12 @@ mod tests {
             let mut bytes = Vec::new();
             Message::Commit {
                 op: OperationId::from_raw(1),
-                blocks: Blocks { not_after_ns: Boottime::from_ns(1), bridge_slot: None, list },
+                blocks: Blocks {
+                    not_after_ns: Boottime::from_ns(1),
+                    bridge_slot: None,
+                    durable: false,
+                    list,
+                },
             }
             .encode(&mut bytes);
             Message::decode_all(&bytes).is_ok()
@@ -465,10 +479,13 @@ mod tests {
         let (offsets, end) = layout(list.iter().map(|block| block.length));
         assert!(end <= crate::limits::STAGE_SLOT_BYTES);
         assert!(offsets.iter().all(|offset| offset % STAGE_ALIGN == 0));
+        let (offsets, end) = layout((0..FRAME_DESCRIPTORS_MAX as u32).map(|at| [7673, 512][at as usize % 2]));
+        assert!(end <= crate::limits::STAGE_SLOT_BYTES, "{end}");
+        assert!(offsets.iter().skip(1).step_by(2).all(|offset| offset % STAGE_SECTOR == 0));
         let mut bytes = Vec::new();
         Message::Commit {
             op: OperationId::from_raw(1),
-            blocks: Blocks { not_after_ns: Boottime::from_ns(1), bridge_slot: None, list },
+            blocks: Blocks { not_after_ns: Boottime::from_ns(1), bridge_slot: None, durable: false, list },
         }
         .encode(&mut bytes);
         assert!(bytes.len() < MESSAGE_BYTES);

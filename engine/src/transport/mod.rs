@@ -4,6 +4,9 @@ pub mod ascend;
 // The feature `sim` takes the devices of the simulated kernel in place of CUDA's.
 #[cfg_attr(feature = "sim", path = "sim/cuda.rs")]
 pub mod cuda;
+// The simulated kernel has no files.
+#[cfg_attr(feature = "sim", path = "sim/file.rs")]
+pub mod file;
 pub mod local;
 #[cfg(test)]
 pub mod loopback;

@@ -150,13 +150,15 @@ pub enum MemoryKind {
     Managed = 4,
     /// The CPU's, pinned by CUDA.
     Pinned = 5,
+    /// A range of a file or of a block device.
+    File = 6,
 }
 
 impl MemoryKind {
     /// Returns the kind with this number.
     pub fn from_number(number: u32) -> Option<MemoryKind> {
         use MemoryKind::*;
-        [Host, Cuda, Ascend, Managed, Pinned].into_iter().find(|kind| *kind as u32 == number)
+        [Host, Cuda, Ascend, Managed, Pinned, File].into_iter().find(|kind| *kind as u32 == number)
     }
 
     /// Returns the kind of device whose library knows this memory.
@@ -179,6 +181,7 @@ impl MemoryKind {
             MemoryKind::Ascend => "ascend",
             MemoryKind::Managed => "cuda_managed",
             MemoryKind::Pinned => "pinned",
+            MemoryKind::File => "file",
         }
     }
 }

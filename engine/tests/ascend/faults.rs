@@ -265,6 +265,7 @@ fn a_worker_gives_a_hanging_copy_up() {
                 direction: Direction::HostToDevice,
                 pieces,
                 not_after_ns: Boottime::NEVER,
+                durable: false,
                 done,
             });
         }

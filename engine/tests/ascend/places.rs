@@ -180,6 +180,7 @@ fn the_programs_threads_stay_as_they_are() {
                     direction: Direction::HostToDevice,
                     pieces,
                     not_after_ns: Boottime::NEVER,
+                    durable: false,
                     done,
                 });
                 told.recv().unwrap().unwrap();

@@ -239,7 +239,8 @@ fn what_hangs_is_kept_until_it_has_ended() {
         not_after_ns: Boottime::NEVER,
         direction: Direction::DeviceToHost,
         pieces: vec![piece],
-        done: Box::new(move |result| drop(done.send(result))),
+        durable: false,
+        done: Box::new(move |result| drop(done.send(result.map(drop)))),
     };
     let (first, ended) = mpsc::channel();
     worker.copy(job(first));

@@ -28,6 +28,7 @@ FLAG_NO_COALESCE = 1
 FLAG_ORDERED = 2
 FLAG_CHECKSUM = 4
 FLAG_ACKED_ONLY = 8
+FLAG_DURABLE = 16
 
 RESULTS_ALL = 0
 RESULTS_FAILED = 1
@@ -315,6 +316,7 @@ _FALLIBLE = {
     "engine_metrics": "ppzp",
     "region_register": "ppzpp",
     "region_register_batch": "pppzpp",
+    "region_register_file": "piiippp",
     "region_unregister": "pii",
     "memory_alloc": "pzppp",
     "memory_free": "pii",

@@ -15,7 +15,7 @@ from ._abi import CSetting, CStats, Stats, library
 from ._buffers import Pin, Registrable
 from ._devices import Held
 from ._errors import Error, PendingError, Status, call, encoded, invalid, items_of, nanoseconds, text
-from ._memory import Memory, Region, allocate, register
+from ._memory import HasFileno, Memory, NoPin, Region, allocate, register, register_file
 from ._peer import Peer
 from ._queue import Queue, create_queue
 from ._results import MemoryKind
@@ -89,7 +89,7 @@ class Engine:
 
     def __init__(self, **settings: str | int | bool) -> None:
         self._pointer = 0
-        self._pins: dict[int, Pin | Held] = {}
+        self._pins: dict[int, Pin | Held | NoPin] = {}
         self._orphans: list[int] = []
         # The objects that unreleased transfers start after, by the transfers' handles.
         self._points: dict[int, object] = {}
@@ -203,6 +203,24 @@ class Engine:
         """Registers several buffers with the same options, all or none; request_index of an error is the
         index of the buffer that failed."""
         return register(self, buffers, access, name, kind, device)
+
+    def register_file(
+        self,
+        file: int | HasFileno,
+        offset: int,
+        length: int,
+        access: int | str | None = None,
+        *,
+        name: str | None = None,
+    ) -> Region:
+        """Registers `length` bytes of a file or of a block device, from `offset` on, and announces them to
+        every peer. `file` is a descriptor, or an object that has one. The engine opens the file anew with its
+        rights; it may be closed afterwards.
+
+        Requests name the bytes by the `address` of the result, at which nothing is mapped. The range of a
+        file may lie beyond its end: a WRITE there extends the file, and a READ there fails with ENODATA. The
+        default of `access` is all that the file is open for."""
+        return register_file(self, file, offset, length, access, name)
 
     def alloc(self, length: int, *, access: int | str | None = None, name: str | None = None) -> Memory:
         """Allocates zeroed, registered memory. Peers on this host can map it, which is the fastest path."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import weakref
 from collections.abc import Sequence
 from contextlib import suppress
 from ctypes import addressof, c_size_t, c_ubyte, c_uint64, c_void_p, sizeof
+from fcntl import F_GETFL, fcntl
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ._abi import CRegionOptions, library
 from ._buffers import Pin, host_buffer
@@ -22,8 +24,14 @@ if TYPE_CHECKING:
 _BOTH = Access.REMOTE_READ | Access.REMOTE_WRITE
 
 
+class HasFileno(Protocol):
+    """An object with a descriptor, such as an open file."""
+
+    def fileno(self) -> int: ...
+
+
 class Region:
-    """A registered buffer or array. Peers use `handle` as remote_region."""
+    """A registered buffer, array or range of a file. Peers use `handle` as remote_region."""
 
     __slots__ = ("_engine", "handle", "address", "length")
 
@@ -128,6 +136,34 @@ def register(
         raise
     engine._pins.update(zip(handles, pins))
     return [Region(engine, handle, pin.address, pin.length) for handle, pin in zip(handles, pins)]
+
+
+class NoPin:
+    """Stands for the pin of a region that borrows no memory of this process."""
+
+    def release(self) -> None:
+        pass
+
+
+def register_file(
+    engine: Engine,
+    file: int | HasFileno,
+    offset: int,
+    length: int,
+    access: int | str | None,
+    name: str | None,
+) -> Region:
+    fd = file if isinstance(file, int) else file.fileno()
+    if access is None:
+        mode = fcntl(fd, F_GETFL) & os.O_ACCMODE
+        access = {os.O_RDONLY: Access.REMOTE_READ, os.O_WRONLY: Access.REMOTE_WRITE}.get(mode, _BOTH)
+    options = region_options(access, name)
+    address, handle = c_uint64(), c_uint64()
+    what = unsigned(fd, "file", 31), unsigned(offset, "offset", 63), unsigned(length, "length", 63)
+    out = addressof(address), addressof(handle)
+    call(library.ferry_region_register_file, engine._pointer, *what, addressof(options), *out)
+    engine._pins[handle.value] = NoPin()
+    return Region(engine, handle.value, address.value, length)
 
 
 class Memory:

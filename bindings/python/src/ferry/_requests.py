@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, Union
 from ._abi import (
     FLAG_ACKED_ONLY,
     FLAG_CHECKSUM,
+    FLAG_DURABLE,
     FLAG_NO_COALESCE,
     FLAG_ORDERED,
     CBlocks,
@@ -54,6 +55,8 @@ class Options(TypedDict, total=False):
     ordered: bool
     checksum: bool
     acked_only: bool
+    durable: bool
+    """True: done when fdatasync has returned for the files that the transfer has written."""
     coalesce: bool
     """False: post each request as it is; do not merge neighbours."""
     transports: Sequence[int | str]
@@ -213,7 +216,12 @@ def give_back(requests: Requests | Lent) -> None:
 _PLAIN = frozenset(
     ("deadline", "notify", "channel", "transports", "priority", "user_data", "queue", "start_after")
 )
-_FLAGS = {"ordered": FLAG_ORDERED, "checksum": FLAG_CHECKSUM, "acked_only": FLAG_ACKED_ONLY}
+_FLAGS = {
+    "ordered": FLAG_ORDERED,
+    "checksum": FLAG_CHECKSUM,
+    "acked_only": FLAG_ACKED_ONLY,
+    "durable": FLAG_DURABLE,
+}
 
 
 class COptions(CTransferOptions):

@@ -30,6 +30,7 @@ class MemoryKind(Number):
     ASCEND = 3
     CUDA_MANAGED = 4
     CUDA_PINNED = 5
+    FILE = 6
 
 
 class State(Number):

@@ -16,8 +16,8 @@ pub const MAGIC: [u8; 6] = *b"FERRY\0";
 pub const KIND_CONTROL: u8 = 1;
 pub const KIND_LANE: u8 = 2;
 /// The wire version that this engine speaks, and the oldest version that it accepts.
-pub const WIRE_VERSION: u16 = 6;
-pub const WIRE_VERSION_MIN: u16 = 6;
+pub const WIRE_VERSION: u16 = 7;
+pub const WIRE_VERSION_MIN: u16 = 7;
 /// Bytes that one `input` may take. Input may include bytes that the peer sent behind the handshake.
 pub const INPUT_BYTES_MAX: usize = 64 << 10;
 

@@ -208,11 +208,11 @@ fn blocks_are_checked_against_the_rights_and_bounds_of_their_regions() {
             (block(&revoked, 0, 64), Some(Status::Stale)),
         ];
         let fault = |(at, case): (usize, &(Block, Option<Status>))| {
-            case.1.map(|status| Fault { block: at as u32, status, vendor_error: 0 })
+            case.1.map(|status| Fault { block: at as u32, status, os_error: 0, vendor_error: 0 })
         };
         let expected: Vec<Fault> = cases.iter().enumerate().filter_map(fault).collect();
         let list = cases.iter().map(|case| case.0).collect();
-        let blocks = Blocks { not_after_ns: later_ns(), bridge_slot: None, list };
+        let blocks = Blocks { not_after_ns: later_ns(), bridge_slot: None, durable: false, list };
         let before = target.fake.copies.load(Ordering::SeqCst);
         let faults = match op {
             Op::Write => {
@@ -247,7 +247,8 @@ fn nothing_begins_when_the_lease_is_over_and_all_of_it_when_there_is_another() {
     assert!(matches!(target.ask(Message::Want { op: FIRST }), Message::Grant { op: FIRST, .. }));
     let begun = target.begun();
     let list = vec![Block { region: region.id, address: region.address, length: 64 }];
-    let blocks = |not_after_ns| Blocks { not_after_ns, bridge_slot: None, list: list.clone() };
+    let blocks =
+        |not_after_ns| Blocks { not_after_ns, bridge_slot: None, durable: false, list: list.clone() };
     for message in [|op, blocks| Message::Commit { op, blocks }, |op, blocks| Message::Fetch { op, blocks }] {
         let op = if matches!(message(FIRST, blocks(Boottime::ZERO)), Message::Commit { .. }) {
             FIRST
@@ -333,14 +334,16 @@ fn a_bridge_has_its_number_and_its_slots_alone() {
     let mut commit = |op, (bridge, slot), region: &Region| {
         let list = vec![Block { region: region.id, address: region.address, length: 64 }];
         let bridge_slot = Some(BridgeSlotId { bridge: BridgeId::from_raw(bridge), slot });
-        let answer = target
-            .ask(Message::Commit { op, blocks: Blocks { not_after_ns: later_ns(), bridge_slot, list } });
+        let answer = target.ask(Message::Commit {
+            op,
+            blocks: Blocks { not_after_ns: later_ns(), bridge_slot, durable: false, list },
+        });
         target.receive(Message::Release { op });
         answer
     };
     assert_eq!(commit(FIRST, (1, 1), &region), Message::Unknown { op: FIRST }, "a slot beyond its last");
     assert_eq!(commit(SECOND, (2, 0), &region), Message::Unknown { op: SECOND }, "no such bridge");
-    let unsupported = Fault { block: 0, status: Status::Unsupported, vendor_error: 0 };
+    let unsupported = Fault { block: 0, status: Status::Unsupported, os_error: 0, vendor_error: 0 };
     let refused = Message::Done { op: THIRD, faults: vec![unsupported] };
     assert_eq!(commit(THIRD, (1, 0), &ascend), refused, "memory of another library's device");
     assert_eq!(commit(FOURTH, (1, 0), &region), Message::Done { op: FOURTH, faults: Vec::new() });

@@ -249,7 +249,7 @@ fn a_taken_slot_is_not_given_again() {
     let bridge_slot = Some(crate::stage::wire::BridgeSlotId { bridge: BridgeId::from_raw(1), slot: 3 });
     let mut body = Vec::new();
     for op in (1001..1100).map(OperationId::from_raw) {
-        let blocks = Blocks { not_after_ns: Boottime::NEVER, bridge_slot, list: vec![block] };
+        let blocks = Blocks { not_after_ns: Boottime::NEVER, bridge_slot, durable: false, list: vec![block] };
         Message::Commit { op, blocks }.encode(&mut body);
     }
     two.b.stage().message(initiator, &body);

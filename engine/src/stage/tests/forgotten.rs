@@ -137,7 +137,10 @@ fn what_waits_for_a_device_of_no_use_fails_at_once() {
             direction: Direction::DeviceToDevice,
             pieces: vec![Piece { to, from, length: 4096 }],
             not_after_ns: Boottime::NEVER,
-            done: Box::new(move |result| tell.send((number, result.map_err(|it| it.status))).unwrap()),
+            durable: false,
+            done: Box::new(move |result| {
+                tell.send((number, result.map(drop).map_err(|it| it.status))).unwrap()
+            }),
         });
     }
     let waiting: Vec<_> = (2..6).map(|_| told.recv_timeout(BOUND).expect("it fails at once")).collect();
@@ -166,7 +169,8 @@ fn a_turn_that_outlasts_a_lease_begins_no_copy() {
             direction: Direction::DeviceToDevice,
             pieces: vec![Piece { to, from, length: 4096 }],
             not_after_ns: clock::boottime_ns() + length.as_nanos() as u64,
-            done: Box::new(move |result| tell.send(result.map_err(|it| it.status)).unwrap()),
+            durable: false,
+            done: Box::new(move |result| tell.send(result.map(drop).map_err(|it| it.status)).unwrap()),
         });
         (told.recv_timeout(BOUND).unwrap(), two.fake.begun.load(Ordering::SeqCst) - begun)
     };

@@ -6,6 +6,8 @@ pub mod clock;
 pub mod copy;
 pub mod eventfd;
 pub mod fd;
+pub mod file;
+pub mod file_ring;
 pub mod fork;
 pub mod guarded;
 pub mod host;
