@@ -37,6 +37,11 @@ pub trait Driver: Send + Sync {
     fn pin(&self, address: u64, length: usize) -> Result<()>;
     fn unpin(&self, address: u64);
 
+    /// Returns the most batches under way on one device; `usual` suits a device that copies one after the other.
+    fn depth(&self, usual: usize) -> usize {
+        usual
+    }
+
     /// Opens a queue of copies on a device, for the calling thread only. At most `depth` batches are under way at
     /// once; a batch from or to the host has at most `batch_bytes`.
     fn open(&self, device: i32, batch_bytes: usize, depth: usize) -> Result<Box<dyn Queue>>;

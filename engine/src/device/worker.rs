@@ -92,6 +92,7 @@ struct Running {
 impl Worker {
     /// Starts the thread and opens the device on it; fails if opening fails.
     pub fn start(driver: Arc<dyn Driver>, at: Location, limits: Limits) -> Result<Arc<Worker>> {
+        let limits = Limits { depth: driver.depth(limits.depth), ..limits };
         let (tell, told) = mpsc::sync_channel(1);
         let open = move || {
             let (queue, result) = match driver.open(at.device, limits.batch_bytes, limits.depth) {

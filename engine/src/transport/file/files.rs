@@ -248,6 +248,11 @@ impl Driver for FileDriver {
 
     fn unpin(&self, _address: u64) {}
 
+    /// Disks are fast with many blocks in flight: all slots of a ring at once.
+    fn depth(&self, usual: usize) -> usize {
+        usual * 4
+    }
+
     fn open(&self, _device: i32, _batch_bytes: usize, _depth: usize) -> Result<Box<dyn Queue>> {
         Ok(Box::new(FileQueue::open(self.0.clone())?))
     }
