@@ -14,8 +14,6 @@ use crate::peer::{Installed, TransportService};
 use crate::region::grants::Grants;
 use crate::region::Registry;
 use crate::session::handshake::{derive_secret, AuthPolicy, Local};
-#[cfg(test)]
-use crate::stage;
 use crate::status::{reason, Error, Result, Status};
 use crate::sys::atomic::{AtomicU32, Ordering};
 use crate::sys::clock;
@@ -252,7 +250,7 @@ impl Engine {
 /// The parts that tests inside the crate look at.
 #[cfg(test)]
 impl Engine {
-    pub fn stage(&self) -> &stage::StageService {
+    pub fn stage(&self) -> &crate::stage::StageService {
         &self.inner.own.stage
     }
 
