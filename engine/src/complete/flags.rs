@@ -70,7 +70,7 @@ mod tests {
         use TransferFlags as F;
         let first = [F::CHECKSUM, F::ACKED_ONLY, F::AWAITED, F::PART, F::HELD];
         let all = [&first[..], &[F::ORDERED, F::DEVICE, F::UNKNOWN, F::DURABLE]].concat();
-        for (at, flag) in all.iter().copied().into_iter().enumerate() {
+        for (at, flag) in all.iter().copied().enumerate() {
             assert_eq!(format!("{flag:?}"), format!("[{:?}]", F::NAMES[at]));
             assert!(flag.has(flag) && !F::NONE.has(flag) && flag.has(F::NONE));
             assert_eq!((flag.when(true), flag.when(false)), (flag, F::NONE));

@@ -15,10 +15,8 @@ pub fn admit(
     op: Op,
     wanted: (RegionId, u64, u64),
 ) -> Result<&Arc<Region>, Status> {
-    find_live(map, tag, wanted).and_then(|region| match region.access.allows(op) {
-        true => Ok(region),
-        false => Err(Status::Access),
-    })
+    let region = find_live(map, tag, wanted)?;
+    region.access.allows(op).then_some(region).ok_or(Status::Access)
 }
 
 /// As `admit`, without a look at the rights.

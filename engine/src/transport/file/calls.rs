@@ -20,7 +20,7 @@ const RING_CALLS: u32 = 256;
 const THREADS: usize = 8;
 
 pub enum Calls {
-    Ring(FileRing),
+    Ring(Box<FileRing>),
     Threads(Threads),
 }
 
@@ -29,11 +29,11 @@ impl Calls {
         match files.io {
             FileIo::Threads => Threads::start(files).map(Calls::Threads),
             FileIo::Auto => match FileRing::new(RING_CALLS) {
-                Ok(ring) => Ok(Calls::Ring(ring)),
+                Ok(ring) => Ok(Calls::Ring(Box::new(ring))),
                 Err(_) => Threads::start(files).map(Calls::Threads),
             },
             FileIo::IoUring => match FileRing::new(RING_CALLS) {
-                Ok(ring) => Ok(Calls::Ring(ring)),
+                Ok(ring) => Ok(Calls::Ring(Box::new(ring))),
                 Err(why) => Err(Error::new(Status::Unavailable, format!("file_io: {why}"))),
             },
         }
