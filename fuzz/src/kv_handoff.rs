@@ -15,12 +15,13 @@ use ferry::Status;
 use ferry_kv::handoff::limits::{IN_FLIGHT_OF_PART_MAX, IN_FLIGHT_OF_PEER_MAX};
 use ferry_kv::handoff::wire::{Key, Message, Take};
 use ferry_kv::handoff::{
-    parts, Action, BlockList, End, Event, HandoffId, HandoffState, Machine, Mode, OfferSpec, Owner, PostId,
+    Action, BlockList, End, Event, HandoffId, HandoffState, Machine, Mode, OfferSpec, Owner, PostId,
     TakeSpec, Work,
 };
 use ferry_kv::layout::{
     Arrangement, Group, GroupKind, Layer, LayerMemory, Layout, ModelKey, Shard, Sizes, Strides,
 };
+use ferry_kv::messages::parts;
 
 const PEERS: u8 = 3;
 /// Handoffs, and the blocks of each.

@@ -17,7 +17,12 @@
 pub mod cache;
 pub mod handoff;
 pub mod layout;
-mod os;
+#[doc(hidden)]
+pub mod messages;
+#[doc(hidden)]
+pub mod os;
+#[doc(hidden)]
+pub mod page;
 pub mod plan;
 pub mod timeline;
 

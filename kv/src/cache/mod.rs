@@ -3,7 +3,7 @@
 //! ```text
 //! calls of the application ─▶ Machine ─▶ actions ─▶ submits (submit)     events ─▶ poll, wait, descriptor
 //! queue of the engine, time, events of devices (device) ─▶ ferry-kv (thread) ─▶ Machine ─▶ the same
-//! messages of peers ─▶ inbox ─▶ hearing ─▶ Machine       messages to peers ─▶ outgoing ─▶ submit
+//! messages of peers ─▶ inbox ─▶ hearing ─▶ Machine       messages to peers ─▶ messages::Outgoing ─▶ submit
 //! posts of the machine ─▶ moving ─▶ transfers of bounded numbers of pieces, made by ferry-kv under no lock
 //! ```
 //! The machine is under one lock, which is held for a call's bookkeeping and its messages, never while a thread waits.
@@ -12,7 +12,6 @@ mod device;
 mod hearing;
 mod inbox;
 mod moving;
-mod outgoing;
 mod retract;
 mod state;
 mod submit;

@@ -10,9 +10,9 @@ use ferry::{Probe, ReachedFuture, Transfer};
 
 use super::inbox::Inbox;
 use super::moving::Moving;
-use super::outgoing::Outgoing;
 use super::Shared;
 use crate::handoff::{Machine, Owner, PostId};
+use crate::messages::Outgoing;
 
 pub struct Inner {
     pub machine: Machine,
@@ -25,7 +25,7 @@ pub struct Inner {
     pub next_number: u64,
     /// Messages of peers that are not heard yet, and messages to peers that are not submitted.
     pub inbox: Inbox,
-    pub outgoing: Outgoing,
+    pub outgoing: Outgoing<Owner>,
     /// Peers that are gone, as a failed message to each showed. Earlier messages of theirs may still be in the queue.
     pub over: BTreeMap<PeerId, Error>,
     /// The goodbyes of a cache that closes, until they are final.

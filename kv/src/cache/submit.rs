@@ -8,10 +8,10 @@ use ferry::status::Error;
 use ferry::types::{Op, PeerId};
 use ferry::{Deadline, Status, TransferOptions};
 
-use super::outgoing::MessagePart;
 use super::state::{Inner, Sent, UnderWay};
 use super::{Shared, CHANNEL};
 use crate::handoff::{Action, Owner, PostId};
+use crate::messages::MessagePart;
 
 /// A fence returns when the peer's lanes are closed. It takes longer than this only while a stopped process of this host
 /// is in the midst of a copy; then it is asked for again.

@@ -23,7 +23,9 @@ use super::cause::Cause;
 use super::consumer::Taking;
 use super::flow::Address;
 use super::id::HandoffId;
-use super::limits::{ANSWERS_BEFORE_PONG_MAX, ANSWERS_MAX, GREETINGS_MAX, IN_FLIGHT_OF_PEER_MAX, UNSENT_MAX};
+use super::limits::{
+    ANSWERS_BEFORE_PONG_MAX, ANSWERS_MAX, GREETINGS_MAX, IN_FLIGHT_OF_PEER_MAX, MESSAGE_BYTES_MAX, UNSENT_MAX,
+};
 use super::lists;
 use super::metrics::Counts;
 use super::producer::{Leases, Offer, Pending};
@@ -218,7 +220,7 @@ impl Machine {
     /// Takes a notification of a peer's cache. Returns the message that it ends, for `hear`.
     pub fn join(&mut self, peer: PeerId, part: &[u8], now: u64) -> Result<Option<Vec<u8>>> {
         self.heard(peer, now);
-        self.remote(peer).joiner.add(part)
+        self.remote(peer).joiner.add(part, MESSAGE_BYTES_MAX)
     }
 
     /// Whether `hear` can handle a HELLO with the plans that exist. Planning takes long: see `set_plans`.

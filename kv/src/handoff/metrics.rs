@@ -2,7 +2,6 @@
 //! numbers of what exists are taken from the offers and takes themselves (`producer::counting`, `consumer::counting`).
 
 use std::collections::BTreeMap;
-use std::fmt::{Display, Write};
 use std::time::Duration;
 
 use ferry::Status;
@@ -10,6 +9,7 @@ use ferry::Status;
 use super::id::HandoffId;
 use super::machine::{Machine, PostId};
 use super::types::{End, Event};
+use crate::page::Page;
 use crate::plan::Strided;
 
 /// Counters since the cache was opened, and the current number of what exists. Taken at one moment.
@@ -86,7 +86,7 @@ impl Ends {
 impl Stats {
     /// Returns all of them in Prometheus' text format.
     pub fn prometheus(&self) -> String {
-        let mut page = Page(String::new());
+        let mut page = Page::default();
         page.one("ferry_kv_offers", "gauge", "Offers that have not ended.", self.offers);
         page.one("ferry_kv_takes", "gauge", "Takes that have not ended.", self.takes);
         let help = "Takes of peers that wait for an offer.";
@@ -124,34 +124,7 @@ impl Stats {
         page.one("ferry_kv_late_applies_total", "counter", help, self.late_applies);
         let help = "Entries of the timeline that newer ones have overwritten.";
         page.one("ferry_kv_timeline_overwritten_total", "counter", help, self.timeline_overwritten);
-        page.0
-    }
-}
-
-/// Prometheus' text. Writing to a String cannot fail.
-struct Page(String);
-
-impl Page {
-    fn head(&mut self, metric: &str, kind: &str, help: &str) {
-        let _ = writeln!(self.0, "# HELP {metric} {help}\n# TYPE {metric} {kind}");
-    }
-
-    fn one(&mut self, metric: &str, kind: &str, help: &str, value: impl Display) {
-        self.head(metric, kind, help);
-        let _ = writeln!(self.0, "{metric} {value}");
-    }
-
-    fn labelled<'a>(
-        &mut self,
-        metric: &str,
-        label: &str,
-        help: &str,
-        values: impl IntoIterator<Item = (&'a str, u64)>,
-    ) {
-        self.head(metric, "counter", help);
-        for (name, value) in values {
-            let _ = writeln!(self.0, "{metric}{{{label}=\"{name}\"}} {value}");
-        }
+        page.text()
     }
 }
 

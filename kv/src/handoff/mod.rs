@@ -48,4 +48,4 @@ pub use remote::Hello;
 pub use remote::{Handoff, Owner};
 pub use types::{BlockList, End, Event, HandoffState, Mode, OfferSpec, Other, TakeSpec};
 #[doc(hidden)]
-pub use wire::{part, parts, MemoryRange};
+pub use wire::MemoryRange;

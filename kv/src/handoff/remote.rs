@@ -9,13 +9,14 @@ use ferry::types::PeerId;
 use ferry::Status;
 
 use crate::layout::Layout;
+use crate::messages::Joiner;
 use crate::plan::Plan;
 
 use super::flow::Address;
 use super::id::HandoffId;
 use super::progress::Work;
 use super::regions::Regions;
-use super::wire::{self, Joiner, MemoryRange};
+use super::wire::{self, MemoryRange};
 
 type Planned = Result<Arc<Plan>, Error>;
 

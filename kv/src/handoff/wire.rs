@@ -1,4 +1,4 @@
-//! The messages of two caches: little-endian, in the notifications of channel 1. `parts` cuts a long message.
+//! The messages of two caches: little-endian, in the notifications of channel 1. `messages` cuts a long one.
 //!
 //! | kind | message | from | fields behind the kind |
 //! |---|---|---|---|
@@ -24,9 +24,10 @@ use ferry::status::{Error, Result};
 use ferry::Status;
 
 use crate::layout::Layout;
+use crate::messages::{malformed, Reader, Writer};
 
 use super::id::HandoffId;
-use super::limits::{BLOCKS_MAX, MESSAGE_BYTES_MAX};
+use super::limits::BLOCKS_MAX;
 use super::progress::Work;
 use super::types::BlockList;
 
@@ -91,11 +92,10 @@ pub enum Message {
 const REGIONS_MAX: usize = 1_024;
 const LAYERS_MAX: usize = 1_024;
 const GROUPS_MAX: usize = 64;
-const TEXT_BYTES_MAX: usize = 1_024;
 
 impl Message {
     pub fn encode(&self) -> Result<Vec<u8>> {
-        let mut out = Writer(Vec::new());
+        let mut out = Writer::default();
         match self {
             Message::Hello { incarnation, regions, layout } => {
                 out.byte(1).u16(VERSION).u64(*incarnation).u32(regions.len() as u32);
@@ -208,40 +208,12 @@ impl Message {
             13 => Message::Read { key: input.key()?, epoch: input.u64()? },
             kind => return Err(malformed(&format!("kind {kind} is unknown"))),
         };
-        match input.0 {
-            [] => Ok(message),
-            rest => Err(malformed(&format!("{} bytes follow its end", rest.len()))),
-        }
+        input.end()?;
+        Ok(message)
     }
 }
-
-fn malformed(what: &str) -> Error {
-    Error::invalid(format!("a message of the peer's cache is malformed: {what}"))
-}
-
-struct Writer(Vec<u8>);
 
 impl Writer {
-    fn byte(&mut self, value: u8) -> &mut Writer {
-        self.0.push(value);
-        self
-    }
-
-    fn u16(&mut self, value: u16) -> &mut Writer {
-        self.0.extend(value.to_le_bytes());
-        self
-    }
-
-    fn u32(&mut self, value: u32) -> &mut Writer {
-        self.0.extend(value.to_le_bytes());
-        self
-    }
-
-    fn u64(&mut self, value: u64) -> &mut Writer {
-        self.0.extend(value.to_le_bytes());
-        self
-    }
-
     fn key(&mut self, key: Key) -> &mut Writer {
         self.0.extend(key.id.bytes());
         self.u64(key.take)
@@ -268,50 +240,9 @@ impl Writer {
         }
         self
     }
-
-    /// At most `TEXT_BYTES_MAX` bytes of a text.
-    fn text(&mut self, text: &str) -> &mut Writer {
-        let mut end = text.len().min(TEXT_BYTES_MAX);
-        while !text.is_char_boundary(end) {
-            end -= 1;
-        }
-        self.u32(end as u32).0.extend(&text.as_bytes()[..end]);
-        self
-    }
 }
 
-struct Reader<'a>(&'a [u8]);
-
-impl<'a> Reader<'a> {
-    fn take<const N: usize>(&mut self) -> Result<[u8; N]> {
-        let (head, rest) = self.0.split_first_chunk().ok_or_else(|| malformed("it ends early"))?;
-        self.0 = rest;
-        Ok(*head)
-    }
-
-    fn byte(&mut self) -> Result<u8> {
-        self.take().map(|[byte]| byte)
-    }
-
-    fn flag(&mut self) -> Result<bool> {
-        match self.byte()? {
-            value @ 0..=1 => Ok(value == 1),
-            value => Err(malformed(&format!("a flag is {value}"))),
-        }
-    }
-
-    fn u16(&mut self) -> Result<u16> {
-        self.take().map(u16::from_le_bytes)
-    }
-
-    fn u32(&mut self) -> Result<u32> {
-        self.take().map(u32::from_le_bytes)
-    }
-
-    fn u64(&mut self) -> Result<u64> {
-        self.take().map(u64::from_le_bytes)
-    }
-
+impl Reader<'_> {
     fn key(&mut self) -> Result<Key> {
         Ok(Key { id: HandoffId::from_bytes(self.take()?), take: self.u64()? })
     }
@@ -319,15 +250,6 @@ impl<'a> Reader<'a> {
     fn status(&mut self) -> Result<Status> {
         let number = self.u32()? as i32;
         Status::from_number(number).ok_or_else(|| malformed(&format!("status {number} is unknown")))
-    }
-
-    /// A number of elements, each of at least `bytes` bytes: no more than the input has.
-    fn count(&mut self, max: usize, bytes: usize) -> Result<usize> {
-        let count = self.u32()? as usize;
-        if count > max || count > self.0.len() / bytes {
-            return Err(malformed(&format!("a list has {count} elements")));
-        }
-        Ok(count)
     }
 
     fn ready(&mut self) -> Result<Vec<u64>> {
@@ -359,60 +281,5 @@ impl<'a> Reader<'a> {
             lists.push(list);
         }
         Ok(lists)
-    }
-
-    fn text(&mut self) -> Result<String> {
-        let bytes = self.count(TEXT_BYTES_MAX, 1)?;
-        let (text, rest) = self.0.split_at(bytes);
-        self.0 = rest;
-        Ok(String::from_utf8_lossy(text).into_owned())
-    }
-}
-
-/// Bits of a part's first byte.
-const MORE_FOLLOW: u8 = 1;
-const CONTINUES: u8 = 2;
-
-/// Cuts a message into notifications of at most `bytes_max` bytes. The first byte of each says whether more follow, and
-/// whether the part continues a message.
-pub fn parts(message: &[u8], bytes_max: usize) -> Vec<Vec<u8>> {
-    let count = message.len().div_ceil(bytes_max.saturating_sub(1).max(1));
-    (0..count).map(|number| part(message, number, bytes_max).0).collect()
-}
-
-/// Returns one of the notifications of `parts`, from number 0 on, and whether it is the last one.
-pub fn part(message: &[u8], number: usize, bytes_max: usize) -> (Vec<u8>, bool) {
-    let size = bytes_max.saturating_sub(1).max(1);
-    let rest = message.get(number.saturating_mul(size)..).unwrap_or_default();
-    let (chunk, rest) = rest.split_at(size.min(rest.len()));
-    let head = if number == 0 { 0 } else { CONTINUES } | if rest.is_empty() { 0 } else { MORE_FOLLOW };
-    ([&[head], chunk].concat(), rest.is_empty())
-}
-
-/// Joins the parts of one peer's messages. An engine's cache that was closed and opened anew meets the rest of a message
-/// that its predecessor began to hear, or a message behind the half of one that the peer's predecessor began to say.
-#[derive(Clone, Debug, Default)]
-pub struct Joiner(Option<Vec<u8>>);
-
-impl Joiner {
-    /// Returns the message that this part ends. A rest without a beginning is passed over, and so is a beginning without
-    /// its rest. INVALID for a part that is none, LIMIT above `MESSAGE_BYTES_MAX`.
-    pub fn add(&mut self, part: &[u8]) -> Result<Option<Vec<u8>>> {
-        let (head, bytes) = match part {
-            [head @ 0..=3, bytes @ ..] => (*head, bytes),
-            _ => return Err(malformed("a part of it has no head")),
-        };
-        let joined = match self.0.take() {
-            Some(joined) if head & CONTINUES != 0 => joined,
-            None if head & CONTINUES != 0 => return Ok(None),
-            _ => Vec::new(),
-        };
-        if bytes.len() > MESSAGE_BYTES_MAX - joined.len().min(MESSAGE_BYTES_MAX) {
-            let text = format!("a message of the peer's cache has more than {MESSAGE_BYTES_MAX} bytes");
-            return Err(Error::new(Status::Limit, text));
-        }
-        let joined = self.0.insert(joined);
-        joined.extend_from_slice(bytes);
-        Ok(if head & MORE_FOLLOW == 0 { self.0.take() } else { None })
     }
 }

@@ -11,6 +11,7 @@ pub use std::thread::sleep;
 pub use std::time::Instant;
 
 /// A counter that a thread raises and a poller sees as readable. Non-blocking and close-on-exec.
+#[derive(Debug)]
 pub struct EventFd(rustix::fd::OwnedFd);
 
 impl EventFd {

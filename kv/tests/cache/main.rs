@@ -23,8 +23,9 @@ use ferry::types::{PeerId, RegionId};
 use ferry::{Config, Engine, Memory, RegionOptions, Status, TransferOptions};
 use ferry_kv::cache::CHANNEL;
 use ferry_kv::handoff::wire::{Key, Message, Take};
-use ferry_kv::handoff::{parts, BlockList, End, Event, HandoffId, HandoffState, Mode, OfferSpec, TakeSpec};
+use ferry_kv::handoff::{BlockList, End, Event, HandoffId, HandoffState, Mode, OfferSpec, TakeSpec};
 use ferry_kv::layout::{Arrangement, Layout};
+use ferry_kv::messages::parts;
 use ferry_kv::{Cache, CacheMemory, CacheOptions};
 
 const PATIENCE: Duration = Duration::from_secs(20);

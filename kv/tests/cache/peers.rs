@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use ferry::types::{Op, PeerId, Request};
 use ferry::{Config, Engine, RegionOptions, Status, TransferOptions};
 use ferry_kv::handoff::wire::{Key, Message};
-use ferry_kv::handoff::{parts, End, HandoffId, Mode, OfferSpec, TakeSpec};
+use ferry_kv::handoff::{End, HandoffId, Mode, OfferSpec, TakeSpec};
+use ferry_kv::messages::parts;
 use ferry_kv::{Cache, CacheMemory, CacheOptions};
 
 use super::caches::{cells, layout};

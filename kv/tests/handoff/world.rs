@@ -10,8 +10,9 @@ use std::time::Duration;
 use ferry::status::Error;
 use ferry::types::{Op, PeerId};
 use ferry::Status;
-use ferry_kv::handoff::{parts, Action, End, Event, HandoffId, Machine, Owner, PostId};
+use ferry_kv::handoff::{Action, End, Event, HandoffId, Machine, Owner, PostId};
 use ferry_kv::layout::Layout;
+use ferry_kv::messages::parts;
 use ferry_kv::plan::Strided;
 
 use crate::caches::{address, canary, Cell};

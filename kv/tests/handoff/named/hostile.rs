@@ -316,7 +316,7 @@ fn silence_before_a_handoff_does_not_count() {
 #[test]
 fn half_a_message_of_a_predecessor_is_passed_over() {
     let message = Message::Take(take(1, 5, true)).encode().unwrap();
-    let all = ferry_kv::handoff::parts(&message, 20);
+    let all = ferry_kv::messages::parts(&message, 20);
     assert!(all.len() > 3);
     for (from, to) in [(1, all.len()), (all.len() - 1, all.len()), (0, 1), (0, all.len() - 1)] {
         let mut rig = greeted([1], [one()]);

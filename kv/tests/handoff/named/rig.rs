@@ -10,9 +10,10 @@ use ferry::Status;
 use ferry_kv::handoff::limits::UNSENT_MAX;
 use ferry_kv::handoff::wire::{Key, Message, Take};
 use ferry_kv::handoff::{
-    parts, Action, BlockList, End, Event, HandoffId, Machine, Mode, OfferSpec, Other, PostId, TakeSpec, Work,
+    Action, BlockList, End, Event, HandoffId, Machine, Mode, OfferSpec, Other, PostId, TakeSpec, Work,
 };
 use ferry_kv::layout::{GroupKind, Layout};
+use ferry_kv::messages::parts;
 use ferry_kv::plan::{Plan, Strided};
 
 use crate::caches::{layouts, Shape};

@@ -256,7 +256,7 @@ fn layers_are_told_once_and_coalesce() {
     let layer = |layer: u32| {
         Message::Data { key, epoch: 0, work: work(layer..layer + 1, 0..TOKENS) }.encode().unwrap()
     };
-    let part = |layer_| ferry_kv::handoff::parts(&layer(layer_), 100).remove(0);
+    let part = |layer_| ferry_kv::messages::parts(&layer(layer_), 100).remove(0);
     rig.machine.notification(peer(A), &part(1), 0);
     assert!(!rig.machine.has_events(), "layer 0 is missing");
     rig.machine.notification(peer(A), &part(0), 0);
@@ -318,7 +318,7 @@ fn layers_that_were_not_seen_are_told_in_one_event() {
     for layer in 0..2 {
         let message =
             Message::Data { key, epoch: 0, work: work(layer..layer + 1, 0..TOKENS) }.encode().unwrap();
-        rig.machine.notification(peer(A), &ferry_kv::handoff::parts(&message, 100)[0], 0);
+        rig.machine.notification(peer(A), &ferry_kv::messages::parts(&message, 100)[0], 0);
     }
     rig.settle();
     assert_eq!(rig.events, [Event::Layers { id: id(1), layers: 2 }]);

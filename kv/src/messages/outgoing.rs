@@ -1,21 +1,22 @@
 //! Messages that wait to be submitted, by peer: a peer that takes none holds up nobody else's, and takes no more of the
-//! engine's room than its own. Beside `submit`, which submits them part by part.
+//! engine's room than its own. The owner submits them part by part.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use ferry::limits::NOTIFY_BYTES_MAX;
 use ferry::types::PeerId;
 
-use crate::handoff::{part, Owner};
+use super::parts::part;
 
 /// Parts of messages that are under way to one peer.
 const PARTS_OF_PEER_MAX: usize = 64;
 
 /// A message, and what counts it.
-type Message = (Vec<u8>, Option<Owner>);
+type Message<Of> = (Vec<u8>, Option<Of>);
 
-pub struct Outgoing {
-    peers: BTreeMap<PeerId, Waiting>,
+#[derive(Debug)]
+pub struct Outgoing<Of> {
+    peers: BTreeMap<PeerId, Waiting<Of>>,
     /// The peers that have messages and room of their own, in turn.
     ready: VecDeque<PeerId>,
     /// Parts that are under way to all peers, and at how many a peer that has one under way gets no more.
@@ -23,9 +24,9 @@ pub struct Outgoing {
     parts_max: usize,
 }
 
-#[derive(Default)]
-struct Waiting {
-    messages: VecDeque<Message>,
+#[derive(Debug)]
+struct Waiting<Of> {
+    messages: VecDeque<Message<Of>>,
     /// Parts of the first message that are submitted.
     parts_sent: usize,
     under_way: usize,
@@ -33,25 +34,32 @@ struct Waiting {
 }
 
 /// The next part of a message.
-pub struct MessagePart {
+#[derive(Debug)]
+pub struct MessagePart<Of> {
     pub peer: PeerId,
     pub bytes: Vec<u8>,
-    pub of: Option<Owner>,
+    pub of: Option<Of>,
     pub is_last: bool,
 }
 
-impl Outgoing {
-    pub fn new(parts_max: usize) -> Outgoing {
+impl<Of> Default for Waiting<Of> {
+    fn default() -> Waiting<Of> {
+        Waiting { messages: VecDeque::new(), parts_sent: 0, under_way: 0, is_ready: false }
+    }
+}
+
+impl<Of: Copy> Outgoing<Of> {
+    pub fn new(parts_max: usize) -> Outgoing<Of> {
         Outgoing { peers: BTreeMap::new(), ready: VecDeque::new(), under_way: 0, parts_max }
     }
 
-    pub fn add(&mut self, peer: PeerId, message: Vec<u8>, of: Option<Owner>) {
+    pub fn add(&mut self, peer: PeerId, message: Vec<u8>, of: Option<Of>) {
         self.peers.entry(peer).or_default().messages.push_back((message, of));
         self.make_ready(peer);
     }
 
     /// Returns the next part that has room: peers take turns.
-    pub fn next(&mut self) -> Option<MessagePart> {
+    pub fn next(&mut self) -> Option<MessagePart<Of>> {
         for _ in 0..self.ready.len() {
             let peer = self.ready.pop_front()?;
             let Some(waiting) = self.peers.get_mut(&peer) else { continue };
@@ -68,7 +76,7 @@ impl Outgoing {
     }
 
     /// The part that `next` returned last is submitted; `is_awaited` if `ended` will be called for it.
-    pub fn submitted(&mut self, part: &MessagePart, is_awaited: bool) {
+    pub fn submitted(&mut self, part: &MessagePart<Of>, is_awaited: bool) {
         let Some(waiting) = self.peers.get_mut(&part.peer) else { return };
         waiting.parts_sent += 1;
         if part.is_last {
@@ -81,12 +89,12 @@ impl Outgoing {
     }
 
     /// The engine has no room for the part that `next` returned last.
-    pub fn refused(&mut self, part: &MessagePart) {
+    pub fn refused(&mut self, part: &MessagePart<Of>) {
         self.make_ready(part.peer);
     }
 
     /// The message of the part that `next` returned last cannot be sent.
-    pub fn failed(&mut self, part: &MessagePart) {
+    pub fn failed(&mut self, part: &MessagePart<Of>) {
         let Some(waiting) = self.peers.get_mut(&part.peer) else { return };
         waiting.messages.pop_front();
         waiting.parts_sent = 0;
@@ -106,7 +114,7 @@ impl Outgoing {
     }
 
     /// Takes out what waits for a peer.
-    pub fn forget(&mut self, peer: PeerId) -> Vec<Option<Owner>> {
+    pub fn forget(&mut self, peer: PeerId) -> Vec<Option<Of>> {
         let Some(waiting) = self.peers.get_mut(&peer) else { return Vec::new() };
         let messages = std::mem::take(&mut waiting.messages);
         waiting.parts_sent = 0;
@@ -117,7 +125,7 @@ impl Outgoing {
     }
 
     /// Takes out all that waits.
-    pub fn forget_all(&mut self) -> Vec<(PeerId, Option<Owner>)> {
+    pub fn forget_all(&mut self) -> Vec<(PeerId, Option<Of>)> {
         let peers: Vec<PeerId> = self.peers.keys().copied().collect();
         peers.into_iter().flat_map(|peer| self.forget(peer).into_iter().map(move |of| (peer, of))).collect()
     }
@@ -144,7 +152,7 @@ mod tests {
         PeerId::from_raw(number)
     }
 
-    fn all(outgoing: &mut Outgoing) -> Vec<u64> {
+    fn all(outgoing: &mut Outgoing<u8>) -> Vec<u64> {
         let next = || {
             let part = outgoing.next()?;
             outgoing.submitted(&part, true);
@@ -181,7 +189,7 @@ mod tests {
     #[test]
     fn a_long_message_goes_in_parts_and_is_forgotten_whole() {
         let mut outgoing = Outgoing::new(1_000);
-        outgoing.add(peer(1), vec![7; 2 * NOTIFY_BYTES_MAX], Some(Owner::Answer));
+        outgoing.add(peer(1), vec![7; 2 * NOTIFY_BYTES_MAX], Some(1));
         outgoing.add(peer(1), vec![8], None);
         let first = outgoing.next().unwrap();
         assert_eq!((first.bytes.len(), first.bytes[0], first.is_last), (NOTIFY_BYTES_MAX, 1, false));
