@@ -6,7 +6,7 @@ use crate::notify::{Event, Queue};
 use crate::peer::outbox::Class;
 use crate::status::{Error, Result, Status};
 use crate::sys::clock;
-use crate::types::{Monotonic, Transport};
+use crate::types::{Monotonic, PeerId, Transport};
 use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
@@ -151,6 +151,22 @@ impl Engine {
             }
             looked => looked,
         }
+    }
+
+    /// Waits for an event as briefly as a small transfer of a conversation takes, for at most the engine's `spin_us`, and
+    /// receives on this thread meanwhile: an answer of `peer` then costs no hop through another thread. Returns whether
+    /// the queue has an event; it may return at once.
+    pub fn spin_for_event(&self, queue: &Queue, peer: PeerId) -> bool {
+        let has_event = || queue.pending() > 0;
+        if !has_event() {
+            let _ = self.call("waiting for an event", || {
+                if let Some(path) = self.inner.context.peers.get(peer)?.path(Transport::Tcp) {
+                    path.listen(&has_event);
+                }
+                Ok(())
+            });
+        }
+        has_event()
     }
 
     /// Takes the queue's next event. None if the queue has no event yet: then the next event wakes the task.

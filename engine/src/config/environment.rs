@@ -49,6 +49,7 @@ const OTHERS: &[(&str, &str)] = &[
     ("FERRY_MDBOOK", "the program that makes the book"),
     ("FERRY_NO_INSTALL", "whether a set-up installs Rust"),
     ("FERRY_NIGHTLY", "the toolchain of sanitizers and fuzzing"),
+    ("FERRY_POOL_*", "the program ferry-pool"),
     ("FERRY_SIM_*", "the simulation"),
     ("FERRY_SKIP_VALGRIND", "tests of the C interface"),
     ("FERRY_STANDIN_*", "the stand-ins for device libraries"),

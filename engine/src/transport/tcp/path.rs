@@ -107,45 +107,17 @@ impl TcpPath {
     pub fn attached(&self) -> Vec<Arc<Lane>> {
         self.slots.read().iter().flatten().cloned().collect()
     }
-}
 
-impl Path for TcpPath {
-    fn carries(&self, _ranges: &[Range], _known: &RemoteMap, _alone: bool) -> bool {
-        true
-    }
-
-    fn post(&self, class: Class, _submitted_ns: Option<Monotonic>, after: &mut After) {
-        if class == Class::Express {
-            return match self.get(0) {
-                Some(lane) => lane.send(after),
-                None => self.want(EXPRESS),
-            };
-        }
-        let lanes = self.attached();
-        let mut bulk = lanes.iter().filter(|lane| !lane.is_express()).peekable();
-        if bulk.peek().is_some() {
-            return bulk.for_each(|lane| lane.kick());
-        }
-        // The express lane carries bulk until the bulk lanes are attached.
-        self.want(BULK);
-        lanes.iter().for_each(|lane| lane.kick());
-    }
-
-    fn nudge(&self, after: &mut After) {
-        self.post(Class::Express, None, after);
-        self.post(Class::Large, None, after);
-    }
-
-    fn drive(&self, transfer: &Transfer, deadline_ns: Monotonic) {
-        if transfer.spec.bytes > self.express_bytes_max {
-            return;
-        }
+    /// Receives on the calling thread, which spins while that pays, and then sleeps. Without a time until which it may
+    /// sleep it returns instead of sleeping, and the caller answers for whether spinning pays.
+    fn receive_until(&self, is_over: &dyn Fn() -> bool, sleep_until_ns: Option<Monotonic>) {
         let Some(lane) = self.get(0) else { return };
         if !lane.claim_input() {
             return;
         }
         let started_ns = clock::monotonic_ns();
-        let mut may_spin = self.spin_ns > 0 && self.spin_pays.load(Ordering::Relaxed);
+        let until_ns = sleep_until_ns.unwrap_or(Monotonic::NEVER);
+        let mut may_spin = sleep_until_ns.is_none() || self.spin_pays.load(Ordering::Relaxed);
         let (mut spins, mut slept) = (false, false);
         let mut asked_cpu = false;
         // The call that sends on the lane (0 if none does), and how long this thread waits for that call.
@@ -156,9 +128,7 @@ impl Path for TcpPath {
             if turn.leaves {
                 break true;
             }
-            // A transfer that moved to another path completes without waking this thread. The move itself wakes it.
-            let is_over = || transfer.is_final() || transfer.transport() != Transport::Tcp;
-            if is_over() || now_ns >= deadline_ns || lane.is_closed() {
+            if is_over() || now_ns >= until_ns || lane.is_closed() {
                 break false;
             }
             if turn.is_held {
@@ -190,14 +160,59 @@ impl Path for TcpPath {
                 continue;
             }
             slept = true;
-            lane.sleep_for_input(deadline_ns.saturating_sub(now_ns), is_over);
+            if sleep_until_ns.is_none() {
+                break false;
+            }
+            lane.sleep_for_input(until_ns.saturating_sub(now_ns), is_over);
         };
         if spins && slept {
             lane.context.stats.spins_vain.fetch_add(1, Ordering::Relaxed);
         }
-        let pays = clock::monotonic_ns() - started_ns < GAP_SPINS * self.spin_ns;
-        self.spin_pays.store(pays, Ordering::Relaxed);
+        if sleep_until_ns.is_some() {
+            let pays = clock::monotonic_ns() - started_ns < GAP_SPINS * self.spin_ns;
+            self.spin_pays.store(pays, Ordering::Relaxed);
+        }
         lane.return_input(leaves);
+    }
+}
+
+impl Path for TcpPath {
+    fn carries(&self, _ranges: &[Range], _known: &RemoteMap, _alone: bool) -> bool {
+        true
+    }
+
+    fn post(&self, class: Class, _submitted_ns: Option<Monotonic>, after: &mut After) {
+        if class == Class::Express {
+            return match self.get(0) {
+                Some(lane) => lane.send(after),
+                None => self.want(EXPRESS),
+            };
+        }
+        let lanes = self.attached();
+        let mut bulk = lanes.iter().filter(|lane| !lane.is_express()).peekable();
+        if bulk.peek().is_some() {
+            return bulk.for_each(|lane| lane.kick());
+        }
+        // The express lane carries bulk until the bulk lanes are attached.
+        self.want(BULK);
+        lanes.iter().for_each(|lane| lane.kick());
+    }
+
+    fn nudge(&self, after: &mut After) {
+        self.post(Class::Express, None, after);
+        self.post(Class::Large, None, after);
+    }
+
+    fn drive(&self, transfer: &Transfer, deadline_ns: Monotonic) {
+        if transfer.spec.bytes <= self.express_bytes_max {
+            // A transfer that moved to another path completes without waking this thread. The move itself wakes it.
+            let is_over = || transfer.is_final() || transfer.transport() != Transport::Tcp;
+            self.receive_until(&is_over, Some(deadline_ns));
+        }
+    }
+
+    fn listen(&self, is_over: &dyn Fn() -> bool) {
+        self.receive_until(is_over, None);
     }
 
     fn wake(&self) {
