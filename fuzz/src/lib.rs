@@ -27,6 +27,7 @@ mod order;
 mod outbox;
 mod peer;
 mod plan;
+mod pool;
 mod remote;
 mod words;
 
@@ -72,5 +73,6 @@ pub const TARGETS: &[Target] = &[
     parser("stage_words", words::stage),
     parser("kv_layout", kv_layout::run),
     states("kv_handoff", kv_handoff::run),
+    states("pool", pool::run),
     states("directory", directory::run),
 ];

@@ -1,0 +1,129 @@
+//! The arguments. Each can be given by an environment variable, so that a unit file needs no arguments.
+
+use std::path::PathBuf;
+
+use anyhow::{bail, Context, Result};
+use clap::{Args, Parser, Subcommand};
+use ferry::{Config, Engine};
+
+#[derive(Parser)]
+#[command(name = "ferry-pool", version, about = "A node of ferry's KV pool")]
+pub struct Options {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Subcommand)]
+pub enum Command {
+    /// Lend memory to the pool until SIGTERM.
+    Serve(Serve),
+    /// Print the nodes that a node knows.
+    Status(Status),
+}
+
+#[derive(Args)]
+pub struct Serve {
+    /// Memory to lend: bytes, or a number with K, M, G or T.
+    #[arg(long, env = "FERRY_POOL_MEMORY", value_parser = bytes)]
+    pub memory: u64,
+    /// The host:port to listen at. Other nodes name it in --nodes.
+    #[arg(long, env = "FERRY_POOL_LISTEN", default_value = "0.0.0.0:7400")]
+    pub listen: String,
+    /// The host:port under which others reach this node, if it is not the one to listen at.
+    #[arg(long, env = "FERRY_POOL_ADVERTISE")]
+    pub advertise: Option<String>,
+    /// A name that no other node has; the address otherwise.
+    #[arg(long, env = "FERRY_POOL_NAME", default_value = "")]
+    pub name: String,
+    /// Values are stored on this many nodes.
+    #[arg(long, env = "FERRY_POOL_REPLICAS", default_value_t = 1)]
+    pub replicas: usize,
+    /// Serve metrics for Prometheus by HTTP at this host:port.
+    #[arg(long, env = "FERRY_POOL_METRICS")]
+    pub metrics: Option<String>,
+    #[command(flatten)]
+    pub cluster: Cluster,
+}
+
+#[derive(Args)]
+pub struct Status {
+    #[command(flatten)]
+    pub cluster: Cluster,
+}
+
+/// How to be one of a cluster.
+#[derive(Args)]
+pub struct Cluster {
+    /// The addresses of the nodes, separated by commas; a node's own may be among them.
+    #[arg(long, env = "FERRY_POOL_NODES", value_delimiter = ',')]
+    pub nodes: Vec<String>,
+    /// Nodes of other clusters are refused.
+    #[arg(long, env = "FERRY_POOL_CLUSTER", default_value = "ferry")]
+    pub cluster: String,
+    /// A file with the secret that all nodes and engines of the cluster share. Without one, only processes of the same
+    /// user on this host can connect, unless --allow-unauthenticated is given.
+    #[arg(long, env = "FERRY_POOL_SECRET_FILE")]
+    pub secret_file: Option<PathBuf>,
+    /// Anyone who reaches the port may read and write the pool.
+    #[arg(long, env = "FERRY_POOL_ALLOW_UNAUTHENTICATED")]
+    pub allow_unauthenticated: bool,
+    /// Tokens of one chunk; all nodes and engines of a cluster have the same.
+    #[arg(long, env = "FERRY_POOL_CHUNK_TOKENS", default_value_t = 256)]
+    pub chunk_tokens: u32,
+}
+
+impl Cluster {
+    pub fn engine(&self, listen: &str, advertise: Option<&str>) -> Result<Engine> {
+        let mut config = Config::new()?;
+        config.set("listen_address", listen)?;
+        if let Some(advertise) = advertise {
+            config.set("advertise_address", advertise)?;
+        }
+        if let Some(file) = &self.secret_file {
+            let file = file.to_str().context("--secret-file: the path is no UTF-8")?;
+            config.set("secret_file", file)?;
+        }
+        if self.allow_unauthenticated {
+            config.set("allow_unauthenticated", "true")?;
+        }
+        let engine = Engine::open(config)?;
+        engine.warnings().iter().for_each(|warning| eprintln!("ferry-pool: {warning}"));
+        Ok(engine)
+    }
+}
+
+/// Reads a number of bytes with a unit.
+fn bytes(text: &str) -> Result<u64> {
+    let text = text.trim();
+    let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
+    let shift = match text[digits.len()..].to_ascii_uppercase().as_str() {
+        "" | "B" => 0,
+        "K" | "KB" | "KIB" => 10,
+        "M" | "MB" | "MIB" => 20,
+        "G" | "GB" | "GIB" => 30,
+        "T" | "TB" | "TIB" => 40,
+        unit => bail!("{unit} is no unit: K, M, G or T"),
+    };
+    let number: u64 = digits.trim().parse().with_context(|| format!("{text:?} is no number of bytes"))?;
+    number.checked_mul(1 << shift).filter(|bytes| *bytes > 0).with_context(|| format!("{text:?} cannot be"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_have_units() {
+        let good = [("4096", 4096), ("16K", 16 << 10), ("3 GiB", 3 << 30), ("1t", 1 << 40)];
+        good.into_iter().for_each(|(text, expected)| assert_eq!(bytes(text).unwrap(), expected, "{text}"));
+        for text in ["", "0", "G", "-1", "1.5G", "5 parsecs", "99999999999T"] {
+            assert!(bytes(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_arguments_are_consistent() {
+        use clap::CommandFactory;
+        Options::command().debug_assert();
+    }
+}

@@ -1,0 +1,40 @@
+//! Runs a node until a signal ends it.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use ferry_pool::{Chain, Pool, PoolOptions};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use crate::metrics;
+use crate::options::Serve;
+
+/// How long requests that are being served may take when the node ends.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+pub fn run(serve: &Serve) -> Result<()> {
+    // Before anything is opened: a signal during the opening ends the node as one later does.
+    let mut signals = Signals::new([SIGINT, SIGTERM]).context("waiting for signals")?;
+    let engine = serve.cluster.engine(&serve.listen, serve.advertise.as_deref())?;
+    let options = PoolOptions {
+        name: serve.name.clone(),
+        cluster: serve.cluster.cluster.clone(),
+        nodes: serve.cluster.nodes.clone(),
+        memory_bytes: serve.memory,
+        chain: Chain::new(serve.cluster.chunk_tokens)?,
+        replicas: serve.replicas,
+        ..PoolOptions::default()
+    };
+    let pool = std::sync::Arc::new(Pool::open(&engine, options)?);
+    if let Some(address) = &serve.metrics {
+        let at = metrics::serve(address, pool.clone())?;
+        println!("metrics: http://{at}/metrics");
+    }
+    println!("ferry-pool: node {} lends {} bytes at {}", pool.name(), serve.memory, engine.address());
+    let ended = signals.forever().next();
+    println!("ferry-pool: leaving on signal {}", ended.unwrap_or_default());
+    pool.close(Some(PATIENCE))?;
+    engine.close(Some(PATIENCE))?;
+    Ok(())
+}

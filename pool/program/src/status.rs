@@ -1,0 +1,40 @@
+//! Prints the nodes of a cluster, as a client that knows some of them sees them.
+
+use std::time::Duration;
+
+use anyhow::{bail, Result};
+use ferry_pool::{Chain, Pool, PoolOptions};
+
+use crate::options::Status;
+
+const PATIENCE: Duration = Duration::from_secs(5);
+
+pub fn run(status: &Status) -> Result<()> {
+    let cluster = &status.cluster;
+    if cluster.nodes.is_empty() {
+        bail!("--nodes: name the nodes to ask, as host:port,host:port");
+    }
+    let engine = cluster.engine("127.0.0.1:0", None)?;
+    let options = PoolOptions {
+        name: format!("ferry-pool status {}", std::process::id()),
+        cluster: cluster.cluster.clone(),
+        nodes: cluster.nodes.clone(),
+        chain: Chain::new(cluster.chunk_tokens)?,
+        ..PoolOptions::default()
+    };
+    let pool = Pool::open(&engine, options)?;
+    // Those that are missing are told below, each with the reason.
+    let all = pool.wait_for_nodes(cluster.nodes.len() + 1, Some(PATIENCE));
+    println!("{:<24} {:<24} {:>16} {:>16}  state", "node", "address", "bytes", "free");
+    // The first one is this client.
+    for node in pool.nodes().into_iter().skip(1) {
+        let state = if node.why.is_empty() { "up" } else { &node.why };
+        println!("{:<24} {:<24} {:>16} {:>16}  {state}", node.name, node.address, node.capacity, node.free);
+    }
+    pool.close(Some(PATIENCE))?;
+    engine.close(Some(PATIENCE))?;
+    if all.is_err() {
+        bail!("not all nodes are up");
+    }
+    Ok(())
+}

@@ -1,0 +1,36 @@
+//! ferry-pool: a KV cache for a whole cluster, whose owners move the bytes.
+//!
+//! | | |
+//! |---|---|
+//! | [`Pool`] | a node on an engine: lends memory, puts, gets, says what exists |
+//! | [`key`] | digests of chunks, chains of token hashes, others' text keys. Pure |
+//! | [`Outcome`] | how one key of a call ended |
+//! | [`node`] | the node as a state machine: no I/O, no clock |
+//! | [`index`] | where keys live: members, homes, the table of one index member. Pure |
+//! | [`store`] | the objects of a node: space, holders, what goes next. Pure |
+//! | [`wire`] | messages of two nodes |
+//! | [`limits`] | every bound |
+//!
+//! This crate uses ferry's public interface alone.
+
+#![deny(missing_debug_implementations)]
+
+#[doc(hidden)]
+pub mod index;
+pub mod key;
+pub mod limits;
+mod metrics;
+#[doc(hidden)]
+pub mod node;
+mod outcome;
+mod pool;
+#[doc(hidden)]
+pub mod store;
+#[doc(hidden)]
+pub mod wire;
+
+pub use index::NodeId;
+pub use key::{Chain, Digest, Identity, Keyspace};
+pub use node::KeyEnd;
+pub use outcome::Outcome;
+pub use pool::{Call, Ended, NodeInfo, Pool, PoolOptions, PoolStats, PutOptions, Value, CHANNEL};

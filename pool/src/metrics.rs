@@ -1,0 +1,91 @@
+//! What a pool counts, as text for Prometheus.
+
+use ferry_kv::page::Page;
+
+use crate::outcome::Outcome;
+use crate::pool::{Pool, PoolStats};
+
+impl PoolStats {
+    /// Returns how many keys of gets have ended in this way.
+    pub fn gets_ended(&self, outcome: Outcome) -> u64 {
+        self.calls.gets_ended[outcome as usize]
+    }
+
+    /// Returns how many keys of puts have ended in this way.
+    pub fn puts_ended(&self, outcome: Outcome) -> u64 {
+        self.calls.puts_ended[outcome as usize]
+    }
+
+    /// Returns all of them in Prometheus' text format.
+    pub fn prometheus(&self) -> String {
+        let mut page = Page::default();
+        let by_outcome =
+            |ended: [u64; Outcome::ALL.len()]| Outcome::ALL.map(|it| (it.name(), ended[it as usize]));
+        let help = "Keys of gets, by their outcome: OK is a hit, all others are misses by their reason.";
+        page.labelled("ferry_pool_gets_total", "outcome", help, by_outcome(self.calls.gets_ended));
+        let help = "Keys of puts, by their outcome.";
+        page.labelled("ferry_pool_puts_total", "outcome", help, by_outcome(self.calls.puts_ended));
+        let (calls, owner) = (&self.calls, &self.owner);
+        let counters = [
+            ("ferry_pool_hits_here_total", "Hits that this node's own memory served.", calls.hits_here),
+            ("ferry_pool_bytes_got_total", "Bytes of values that gets brought.", calls.got_bytes),
+            ("ferry_pool_bytes_put_total", "Bytes of values that puts stored.", calls.put_bytes),
+            (
+                "ferry_pool_silent_nodes_total",
+                "Nodes that owed an answer, were silent, and were fenced.",
+                calls.silent,
+            ),
+            ("ferry_pool_values_stored_total", "Values that this node has stored.", owner.stored),
+            ("ferry_pool_bytes_stored_total", "Bytes of these values.", owner.stored_bytes),
+            ("ferry_pool_bytes_served_total", "Bytes that this node has sent for gets.", owner.served_bytes),
+            ("ferry_pool_evictions_total", "Values that this node has evicted.", owner.evicted),
+            (
+                "ferry_pool_corrupt_total",
+                "Values that did not match their checksum, and were dropped.",
+                owner.corrupt,
+            ),
+        ];
+        let gauges = [
+            ("ferry_pool_values", "Values that this node holds.", self.objects),
+            ("ferry_pool_capacity_bytes", "Bytes that this node lends.", self.capacity),
+            ("ferry_pool_free_bytes", "Bytes of these that hold no value.", self.free),
+            ("ferry_pool_index_entries", "Entries of this node's part of the index.", self.index_entries),
+            ("ferry_pool_index_bytes", "Bytes of that part.", self.index_bytes),
+            ("ferry_pool_nodes", "Nodes that are connected, this one included.", self.nodes),
+        ];
+        counters.into_iter().for_each(|(name, help, value)| page.one(name, "counter", help, value));
+        gauges.into_iter().for_each(|(name, help, value)| page.one(name, "gauge", help, value));
+        page.text()
+    }
+}
+
+impl Pool {
+    /// Returns the counts as text for Prometheus.
+    pub fn metrics(&self) -> String {
+        self.stats().prometheus()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_reason_of_a_miss_has_its_line() {
+        let mut stats = PoolStats { nodes: 3, ..PoolStats::default() };
+        stats.calls.gets_ended = std::array::from_fn(|number| 10 + number as u64);
+        stats.calls.puts_ended[Outcome::Here as usize] = 5;
+        let text = stats.prometheus();
+        for line in [
+            "ferry_pool_gets_total{outcome=\"OK\"} 10",
+            "ferry_pool_gets_total{outcome=\"EVICTED\"} 14",
+            "ferry_pool_gets_total{outcome=\"CLOSED\"} 21",
+            "ferry_pool_puts_total{outcome=\"HERE\"} 5",
+            "# TYPE ferry_pool_nodes gauge",
+            "ferry_pool_nodes 3",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line}\n{text}");
+        }
+        assert_eq!(stats.gets_ended(Outcome::OwnerLost), 15);
+    }
+}

@@ -1,0 +1,61 @@
+//! What a node counts: the program's calls, and what the owner did.
+
+use crate::index::NodeId;
+use crate::outcome::Outcome;
+
+use super::call::{Call, KeyEnd, Kind};
+
+/// What was asked of the pool through this node since it was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    pub gets: u64,
+    pub hits: u64,
+    pub hits_here: u64,
+    pub misses: u64,
+    pub puts: u64,
+    /// The keys of gets and of puts, by the numbers of their outcomes.
+    pub gets_ended: [u64; Outcome::ALL.len()],
+    pub puts_ended: [u64; Outcome::ALL.len()],
+    pub put_bytes: u64,
+    pub got_bytes: u64,
+    /// Nodes that were silent, and were fenced.
+    pub silent: u64,
+}
+
+/// What this node did as an owner: bytes of values, objects that were stored, evicted, and dropped because they were bad.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OwnerCounts {
+    pub served_bytes: u64,
+    pub stored_bytes: u64,
+    pub stored: u64,
+    pub evicted: u64,
+    pub corrupt: u64,
+}
+
+impl Counts {
+    /// Counts a call that has ended, at the node `me`.
+    pub fn add(&mut self, call: &Call, ends: &[KeyEnd], me: NodeId) {
+        for end in ends {
+            match call.kind {
+                Kind::Get { .. } => {
+                    self.gets += 1;
+                    self.gets_ended[end.outcome as usize] += 1;
+                    match end.outcome {
+                        Outcome::Ok => {
+                            self.hits += 1;
+                            self.hits_here += u64::from(end.node == Some(me));
+                            self.got_bytes += end.bytes;
+                        }
+                        _ => self.misses += 1,
+                    }
+                }
+                Kind::Put { .. } => {
+                    self.puts += 1;
+                    self.puts_ended[end.outcome as usize] += 1;
+                    self.put_bytes += if end.outcome == Outcome::Ok { end.bytes } else { 0 };
+                }
+                _ => {}
+            }
+        }
+    }
+}

@@ -1,0 +1,17 @@
+//! A node of the pool as a state machine (`Machine`): no I/O, no clock. `pool` carries out what it wants with ferry's
+//! transfers and notifications; the simulation and the tests carry it out by themselves.
+
+mod call;
+mod calls;
+mod counts;
+mod hints;
+mod machine;
+mod nodes;
+mod owner;
+mod placing;
+mod telling;
+
+pub use call::{Ask, KeyEnd};
+pub use counts::{Counts, OwnerCounts};
+pub use machine::{Action, End, Machine, SumOf};
+pub use owner::Asker;

@@ -1,0 +1,51 @@
+//! What a program asks of the pool, whether it waits for the end or takes it later.
+
+use std::time::Duration;
+
+use ferry::status::Result;
+use ferry::Access;
+
+use super::{check_count, Pool, PutOptions, Shared, Value};
+use crate::key::Digest;
+use crate::node::{Ask, KeyEnd};
+
+/// A call for many keys. `Pool::get` and its neighbours say what each does.
+#[derive(Clone, Copy, Debug)]
+pub enum Call<'a> {
+    Get(&'a [Value]),
+    Put(&'a [Value], &'a PutOptions),
+    Exists { keys: &'a [Digest], prefix: bool },
+    Remove(&'a [Digest]),
+}
+
+impl Pool {
+    /// Runs a call, and waits for its end. TIMEOUT: the call goes on, and an `Ended` with `user_data` follows.
+    pub fn run(&self, call: &Call<'_>, user_data: u64, timeout: Option<Duration>) -> Result<Vec<KeyEnd>> {
+        self.shared.run(self.shared.ask(call)?, user_data, timeout)
+    }
+
+    /// Begins a call, without waiting: an `Ended` with `user_data` follows.
+    pub fn submit(&self, call: &Call<'_>, user_data: u64) -> Result<()> {
+        self.shared.submit(self.shared.ask(call)?, user_data)
+    }
+}
+
+impl Shared {
+    fn ask(&self, call: &Call<'_>) -> Result<Ask> {
+        match *call {
+            Call::Get(values) => {
+                let (keys, check) = self.wanted(values, Access::REMOTE_WRITE, false)?;
+                Ok(Ask::Get { keys, check })
+            }
+            Call::Put(values, options) => self.ask_put(values, options),
+            Call::Exists { keys, prefix } => {
+                check_count(keys.len())?;
+                Ok(Ask::Exists { digests: keys.to_vec(), prefix })
+            }
+            Call::Remove(keys) => {
+                check_count(keys.len())?;
+                Ok(Ask::Remove { digests: keys.to_vec() })
+            }
+        }
+    }
+}

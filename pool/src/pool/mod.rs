@@ -1,0 +1,480 @@
+//! A node of the pool on an engine: carries out what `node::Machine` wants with ferry's transfers and notifications.
+//!
+//! ```text
+//! calls ─▶ Machine ─▶ actions ─▶ messages, transfers, sums, fences (acting)     ends ─▶ the caller, or poll and wait
+//! queue of the engine, time ─▶ whoever drives (driving): a caller that waits, or the thread ferry-pool ─▶ Machine
+//! addresses of nodes ─▶ dials
+//! ```
+//! A caller that waits drives the node itself, and receives on its own thread: a get costs no hop between threads. While
+//! no caller waits, the thread drives. The machine is under one lock, which is never held while a thread waits.
+
+mod acting;
+mod calls;
+mod dials;
+mod driving;
+mod options;
+mod values;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::fmt;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use ferry::notify::{Queue, WHAT_NOTIFICATIONS, WHAT_PEERS, WHAT_TRANSFERS};
+use ferry::status::{Error, Result};
+use ferry::thread::JoinHandle;
+use ferry::types::PeerId;
+use ferry::{Access, Engine, Memory, RegionOptions, Status, Transfer};
+use ferry_kv::messages::{Joiner, Outgoing};
+use ferry_kv::os::{random, AsFd, BorrowedFd, Condvar, EventFd, Instant, Mutex, MutexGuard, PoisonError};
+
+use crate::index::NodeId;
+use crate::key::Digest;
+use crate::limits::{CALLS_MAX, KEYS_OF_CALL_MAX, REPLICAS_MAX};
+use crate::node::{Ask, Counts, KeyEnd, Machine, OwnerCounts, SumOf};
+use crate::store::Store;
+use crate::wire::{Hello, Load};
+pub use calls::Call;
+use dials::Dials;
+use driving::Driver;
+pub use options::PoolOptions;
+pub use values::Value;
+
+/// The channel of notifications that pools use. An application that shares the engine uses others.
+pub const CHANNEL: u16 = 2;
+/// Transfers and connects of one node that may be under way at once; further ones wait here.
+const QUEUE_CAPACITY: usize = 1 << 14;
+
+/// How a call ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ended {
+    /// The number that the caller gave.
+    pub user_data: u64,
+    /// One for each key, in the order of the call.
+    pub keys: Vec<KeyEnd>,
+}
+
+/// What a call is to do beyond its keys.
+#[derive(Clone, Debug, Default)]
+pub struct PutOptions {
+    /// Nodes that shall hold the values; 0: as the pool's options say.
+    pub replicas: usize,
+    /// The name of the node that shall hold them if it has room.
+    pub preferred: Option<String>,
+}
+
+/// A node of the cluster: this one, or one that it is to be connected to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeInfo {
+    /// What `KeyEnd::node` says of it; None before the node has greeted.
+    pub id: Option<NodeId>,
+    /// As configured, or as the engine knows it.
+    pub address: String,
+    /// Empty before the node has greeted.
+    pub name: String,
+    pub is_member: bool,
+    pub capacity: u64,
+    pub free: u64,
+    /// Why the node is not connected, or cannot be one of this cluster; empty if it is.
+    pub why: String,
+}
+
+/// Counts since the pool was opened, and what is there now.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PoolStats {
+    pub calls: Counts,
+    pub owner: OwnerCounts,
+    pub objects: u64,
+    pub capacity: u64,
+    pub free: u64,
+    /// Entries of this node's part of the index, and their bytes.
+    pub index_entries: u64,
+    pub index_bytes: u64,
+    pub nodes: u64,
+}
+
+/// A node of the pool. All calls may come from any thread. The waiting ones wait for other nodes; no call waits for a
+/// silent node for much longer than one second.
+pub struct Pool {
+    shared: Arc<Shared>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl fmt::Debug for Pool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = &self.shared.name;
+        f.debug_struct("Pool")
+            .field("name", name)
+            .field("engine", &self.shared.engine)
+            .finish_non_exhaustive()
+    }
+}
+
+struct Shared {
+    engine: Engine,
+    queue: Arc<Queue>,
+    name: String,
+    replicas: usize,
+    /// The engine as a peer of itself.
+    own: PeerId,
+    inner: Mutex<Inner>,
+    /// Held by the thread that drives.
+    driver: Mutex<Driver>,
+    /// Signalled when a call has ended, and when the one that drove stops.
+    changed: Condvar,
+    /// Readable when a call has ended that nobody waits for.
+    news: EventFd,
+    /// Wakes the thread.
+    wake: EventFd,
+    /// The machine's time begins here.
+    began: Instant,
+    may_spin: bool,
+}
+
+struct Inner {
+    machine: Machine,
+    outgoing: Outgoing<()>,
+    joiners: BTreeMap<PeerId, Joiner>,
+    /// Transfers that are not final, by their numbers (`user_data`): the machine's number, the requests' count.
+    under_way: BTreeMap<u64, Flight>,
+    next_number: u64,
+    /// Transfers of the machine that have no room now.
+    waiting: VecDeque<crate::node::Action>,
+    sums: VecDeque<(SumOf, Vec<Vec<(u64, u64)>>)>,
+    dials: Dials,
+    /// Why peers cannot be nodes of this cluster.
+    refused: BTreeMap<PeerId, String>,
+    /// Calls of the program: the machine's number, and the program's.
+    open: BTreeMap<u64, u64>,
+    /// Open calls for which a thread waits, and the ends of those.
+    waited: BTreeSet<u64>,
+    ended: BTreeMap<u64, Ended>,
+    /// Ends of other calls.
+    news: VecDeque<Ended>,
+    /// The node's memory, until it is given back.
+    memory: Option<Memory>,
+    /// The node itself, for its threads.
+    me: Weak<Shared>,
+    is_closing: bool,
+    has_left: bool,
+    is_over: bool,
+}
+
+struct Flight {
+    number: u64,
+    requests: usize,
+    transfer: Transfer,
+}
+
+impl Pool {
+    /// Opens a node of the pool on an engine, which has one at a time: BUSY if another one is open. The node dials the
+    /// others in the background. INVALID names the option that cannot be; NO_MEMORY if the memory is not there.
+    pub fn open(engine: &Engine, options: PoolOptions) -> Result<Pool> {
+        options.check()?;
+        let system = |error: std::io::Error| Error::system("opening the pool", &error);
+        let name = if options.name.is_empty() { engine.address().to_owned() } else { options.name.clone() };
+        let mut incarnation = [0; 8];
+        random(&mut incarnation).map_err(system)?;
+        let is_member = options.memory_bytes > 0;
+        let memory = is_member.then(|| {
+            // Peers have no rights to it: this node moves its bytes itself.
+            engine.alloc(
+                options.memory_bytes as usize,
+                &RegionOptions { access: Access(0), ..RegionOptions::default() },
+            )
+        });
+        let memory = memory.transpose()?;
+        let store = Store::new(options.memory_bytes, options.unit_bytes);
+        let me = Hello {
+            scheme: options.chain.scheme().0,
+            incarnation: u64::from_le_bytes(incarnation),
+            is_member,
+            load: Load { capacity: store.capacity(), free: store.capacity() },
+            cluster: options.cluster.clone(),
+            name: name.clone(),
+        };
+        let machine = Machine::new(me, store, memory.as_ref().map_or(0, Memory::address))?;
+        let what = WHAT_TRANSFERS | WHAT_NOTIFICATIONS | WHAT_PEERS;
+        let queue =
+            engine.channel_queue(what, QUEUE_CAPACITY, CHANNEL).map_err(|error| match error.status {
+                Status::Busy => {
+                    Error::new(Status::Busy, format!("the engine has a pool already: {}", error.message))
+                }
+                _ => error,
+            })?;
+        let parts_max = QUEUE_CAPACITY.min(engine.config().transfers_max as usize) / 4;
+        let shared = Arc::new(Shared {
+            engine: engine.clone(),
+            queue,
+            name,
+            replicas: options.replicas,
+            own: engine.own_peer()?,
+            inner: Mutex::new(Inner {
+                machine,
+                outgoing: Outgoing::new(parts_max),
+                joiners: BTreeMap::new(),
+                under_way: BTreeMap::new(),
+                next_number: 0,
+                waiting: VecDeque::new(),
+                sums: VecDeque::new(),
+                dials: Dials::new(&options.nodes, engine.address(), options.redial),
+                refused: BTreeMap::new(),
+                open: BTreeMap::new(),
+                waited: BTreeSet::new(),
+                ended: BTreeMap::new(),
+                news: VecDeque::new(),
+                memory,
+                me: Weak::new(),
+                is_closing: false,
+                has_left: false,
+                is_over: false,
+            }),
+            driver: Mutex::new(Driver::default()),
+            changed: Condvar::new(),
+            news: EventFd::new().map_err(system)?,
+            wake: EventFd::new().map_err(system)?,
+            began: Instant::now(),
+            may_spin: std::thread::available_parallelism().is_ok_and(|cores| cores.get() > 1),
+        });
+        let thread = driving::start(&shared).inspect_err(|_| drop(shared.destroy_queue()))?;
+        Ok(Pool { shared, thread: Mutex::new(Some(thread)) })
+    }
+
+    pub fn name(&self) -> &str {
+        &self.shared.name
+    }
+
+    /// Gets values into the caller's registered memory, which belongs to the call until it has ended. An error for
+    /// memory that is not registered (NOT_REGISTERED), or that grants peers no WRITE (ACCESS). TIMEOUT: the call goes on,
+    /// and is cancelled by no one; its end comes by `poll`, with 0 for its number; `run` gives it another one.
+    pub fn get(&self, values: &[Value], timeout: Option<Duration>) -> Result<Vec<KeyEnd>> {
+        self.run(&Call::Get(values), 0, timeout)
+    }
+
+    /// Stores values from the caller's registered memory, which belongs to the call until it has ended. A value is
+    /// immutable: what is stored under a key already stays.
+    pub fn put(
+        &self,
+        values: &[Value],
+        options: &PutOptions,
+        timeout: Option<Duration>,
+    ) -> Result<Vec<KeyEnd>> {
+        self.run(&Call::Put(values, options), 0, timeout)
+    }
+
+    /// Says which keys exist: as the index knows it, so that a get may still find one gone. Holds nothing. `prefix`: the
+    /// keys are the chunks of a prefix, in order; what follows the first miss is a miss.
+    pub fn exists(&self, keys: &[Digest], prefix: bool, timeout: Option<Duration>) -> Result<Vec<KeyEnd>> {
+        self.run(&Call::Exists { keys, prefix }, 0, timeout)
+    }
+
+    /// Removes keys from all nodes. A node that is absent removes them when it comes again within ten minutes.
+    pub fn remove(&self, keys: &[Digest], timeout: Option<Duration>) -> Result<Vec<KeyEnd>> {
+        self.run(&Call::Remove(keys), 0, timeout)
+    }
+
+    /// As `get`, without waiting: an `Ended` with `user_data` follows.
+    pub fn submit_get(&self, values: &[Value], user_data: u64) -> Result<()> {
+        self.submit(&Call::Get(values), user_data)
+    }
+
+    /// As `put`, without waiting.
+    pub fn submit_put(&self, values: &[Value], options: &PutOptions, user_data: u64) -> Result<()> {
+        self.submit(&Call::Put(values, options), user_data)
+    }
+
+    /// As `exists`, without waiting.
+    pub fn submit_exists(&self, keys: &[Digest], prefix: bool, user_data: u64) -> Result<()> {
+        self.submit(&Call::Exists { keys, prefix }, user_data)
+    }
+
+    /// As `remove`, without waiting.
+    pub fn submit_remove(&self, keys: &[Digest], user_data: u64) -> Result<()> {
+        self.submit(&Call::Remove(keys), user_data)
+    }
+
+    /// Takes the end of a call that was submitted, if there is one.
+    pub fn poll(&self) -> Option<Ended> {
+        self.shared.take_news(&mut self.shared.lock())
+    }
+
+    /// Waits for the end of a call that was submitted. TIMEOUT if none comes in time; CLOSED when the pool is closed and
+    /// has no more.
+    pub fn wait(&self, timeout: Option<Duration>) -> Result<Ended> {
+        self.shared.drive_until(timeout, |shared, inner| shared.take_news(inner))
+    }
+
+    /// Waits until this many nodes, this one among them, are connected and have greeted. TIMEOUT says which are missing,
+    /// and why.
+    pub fn wait_for_nodes(&self, count: usize, timeout: Option<Duration>) -> Result<()> {
+        let waited = self.shared.drive_until(timeout, |_, inner| {
+            (!inner.is_over && inner.machine.nodes_known() + 1 >= count).then_some(())
+        });
+        waited.map_err(|error| {
+            if error.status != Status::Timeout {
+                return error;
+            }
+            let missing = self.nodes().into_iter().filter(|node| !node.why.is_empty());
+            let missing: Vec<String> =
+                missing.map(|node| format!("{}: {}", node.address, node.why)).collect();
+            let text = format!("{count} nodes are not there yet. {}", missing.join("; "));
+            Error { message: text, ..error }
+        })
+    }
+
+    /// This node, then those that it is, or is to be, connected to.
+    pub fn nodes(&self) -> Vec<NodeInfo> {
+        self.shared.node_infos()
+    }
+
+    /// Returns the counts since the pool was opened, and what is there now.
+    pub fn stats(&self) -> PoolStats {
+        let inner = self.shared.lock();
+        inner.machine.stats()
+    }
+
+    /// Ends the node: refuses further calls, waits for those that are open, tells the other nodes, and gives its memory
+    /// back: what only this node held is lost. BUSY after the timeout: the pool is still closing, call again.
+    pub fn close(&self, timeout: Option<Duration>) -> Result<()> {
+        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        let mut inner = self.shared.lock();
+        inner.is_closing = true;
+        self.shared.wake.raise();
+        while !inner.is_over {
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            if left == Some(Duration::ZERO) {
+                return Err(Error::new(Status::Busy, "calls or requests of other nodes have not ended"));
+            }
+            inner = self.shared.sleep(inner, left);
+        }
+        let memory = inner.memory.take();
+        drop(inner);
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let _ = thread.map(JoinHandle::join);
+        if let Some(memory) = memory {
+            if let Err((memory, error)) = memory.free(timeout) {
+                self.shared.lock().memory = Some(memory);
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The eventfd of the ends of submitted calls, for pollers: readable when `poll` has one. The pool owns it.
+impl AsFd for Pool {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.shared.news.as_fd()
+    }
+}
+
+/// Closes without waiting: what is under way ends in the background. In a forked child, the pool stays as it is.
+impl Drop for Pool {
+    fn drop(&mut self) {
+        if self.shared.engine.is_forked() {
+            return;
+        }
+        self.shared.lock().is_closing = true;
+        self.shared.wake.raise();
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn now(&self) -> u64 {
+        self.began.elapsed().as_nanos() as u64
+    }
+
+    fn sleep<'a>(&self, inner: MutexGuard<'a, Inner>, timeout: Option<Duration>) -> MutexGuard<'a, Inner> {
+        match timeout {
+            None => self.changed.wait(inner).unwrap_or_else(PoisonError::into_inner),
+            Some(timeout) => {
+                self.changed.wait_timeout(inner, timeout).unwrap_or_else(PoisonError::into_inner).0
+            }
+        }
+    }
+
+    fn destroy_queue(&self) -> Result<()> {
+        self.engine.hub_of_closed()?.destroy(self.queue.handle())
+    }
+
+    fn ask_put(&self, values: &[Value], options: &PutOptions) -> Result<Ask> {
+        if options.replicas > REPLICAS_MAX {
+            return Err(Error::invalid(format!(
+                "options.replicas: {}, and at most {REPLICAS_MAX} can be",
+                options.replicas
+            )));
+        }
+        let replicas = if options.replicas == 0 { self.replicas } else { options.replicas };
+        let preferred = options.preferred.as_deref().map(NodeId::of);
+        let (keys, _) = self.wanted(values, Access::REMOTE_READ, true)?;
+        Ok(Ask::Put { keys, replicas, preferred })
+    }
+
+    fn begin(&self, inner: &mut Inner, ask: Ask, user_data: u64) -> Result<u64> {
+        if inner.is_closing || inner.is_over || self.engine.is_over() {
+            return Err(Error::new(Status::Closed, "the pool is closed"));
+        }
+        if inner.open.len() >= CALLS_MAX {
+            return Err(Error::new(Status::Limit, format!("{CALLS_MAX} calls of the pool are open")));
+        }
+        let call = inner.machine.call(ask, self.now());
+        inner.open.insert(call, user_data);
+        Ok(call)
+    }
+
+    fn submit(&self, ask: Ask, user_data: u64) -> Result<()> {
+        let mut inner = self.lock();
+        self.begin(&mut inner, ask, user_data)?;
+        self.act(&mut inner);
+        drop(inner);
+        self.wake.raise();
+        Ok(())
+    }
+
+    /// Runs a call, and drives the node until the call has ended.
+    fn run(&self, ask: Ask, user_data: u64, timeout: Option<Duration>) -> Result<Vec<KeyEnd>> {
+        if self.engine.in_callback() {
+            return Err(Error::new(Status::Busy, "waiting inside a callback would stop all callbacks"));
+        }
+        let mut inner = self.lock();
+        let call = self.begin(&mut inner, ask, user_data)?;
+        inner.waited.insert(call);
+        self.act(&mut inner);
+        if let Some(ended) = inner.ended.remove(&call) {
+            return Ok(ended.keys);
+        }
+        drop(inner);
+        let ended = self.drive_until(timeout, |_, inner| inner.ended.remove(&call));
+        if ended.is_err() {
+            // Its end comes as that of a submitted call, so that the memory can be told free.
+            let mut inner = self.lock();
+            inner.waited.remove(&call);
+            if let Some(ended) = inner.ended.remove(&call) {
+                return Ok(ended.keys);
+            }
+        }
+        ended.map(|ended| ended.keys)
+    }
+
+    fn take_news(&self, inner: &mut Inner) -> Option<Ended> {
+        let ended = inner.news.pop_front();
+        if inner.news.is_empty() && !inner.is_over {
+            self.news.clear();
+        }
+        ended
+    }
+}
+
+fn check_count(keys: usize) -> Result<()> {
+    if keys > KEYS_OF_CALL_MAX {
+        return Err(Error::new(
+            Status::Limit,
+            format!("{keys} keys, and a call has at most {KEYS_OF_CALL_MAX}"),
+        ));
+    }
+    Ok(())
+}

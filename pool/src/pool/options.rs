@@ -1,0 +1,70 @@
+//! How a pool is opened.
+
+use std::time::Duration;
+
+use ferry::status::{Error, Result};
+
+use crate::key::Chain;
+use crate::limits::{NODES_MAX, REPLICAS_MAX, UNIT_BYTES_DEFAULT};
+
+/// How a node of a pool takes part. The default lends no memory: a client.
+#[derive(Clone, Debug)]
+pub struct PoolOptions {
+    /// The node's name, which no other node of the cluster has. Empty: the engine's address.
+    pub name: String,
+    /// Nodes of other clusters are refused.
+    pub cluster: String,
+    /// Addresses (`host:port`) of the engines of the other nodes; the node's own may be among them.
+    pub nodes: Vec<String>,
+    /// Bytes that the node lends; 0: the node is a client, which stores nothing.
+    pub memory_bytes: u64,
+    /// Bytes of the unit in which memory is given to objects.
+    pub unit_bytes: u64,
+    /// What hashes keys: nodes that hash in another way are refused.
+    pub chain: Chain,
+    /// Nodes that hold each value that is put.
+    pub replicas: usize,
+    /// The pause before a node that is not connected is dialed again.
+    pub redial: Duration,
+}
+
+impl Default for PoolOptions {
+    fn default() -> PoolOptions {
+        PoolOptions {
+            name: String::new(),
+            cluster: "ferry".into(),
+            nodes: Vec::new(),
+            memory_bytes: 0,
+            unit_bytes: UNIT_BYTES_DEFAULT,
+            chain: Chain::default(),
+            replicas: 1,
+            redial: Duration::from_millis(250),
+        }
+    }
+}
+
+impl PoolOptions {
+    /// INVALID names the option that cannot be.
+    pub(super) fn check(&self) -> Result<()> {
+        let power = self.unit_bytes.is_power_of_two() && (512..=1 << 30).contains(&self.unit_bytes);
+        let refused = match () {
+            _ if !power => "unit_bytes: a power of two from 512 to 1 GiB".into(),
+            _ if self.memory_bytes > 0 && self.memory_bytes < self.unit_bytes => {
+                format!("memory_bytes: {} are less than one unit of {}", self.memory_bytes, self.unit_bytes)
+            }
+            _ if self.memory_bytes / self.unit_bytes >= u64::from(u32::MAX) => {
+                format!(
+                    "unit_bytes: {} bytes of memory are more than 2^32 units; take larger units",
+                    self.memory_bytes
+                )
+            }
+            _ if self.replicas == 0 || self.replicas > REPLICAS_MAX => {
+                format!("replicas: {}, and 1 to {REPLICAS_MAX} can be", self.replicas)
+            }
+            _ if self.nodes.len() > NODES_MAX => format!("nodes: more than {NODES_MAX}"),
+            _ if self.redial.is_zero() => "redial: is 0".into(),
+            () => return Ok(()),
+        };
+        Err(Error::invalid(format!("options.{refused}")))
+    }
+}

@@ -1,0 +1,71 @@
+//! The values of a call: keys, and the caller's registered memory.
+
+use ferry::status::{Error, Result};
+use ferry::types::MemoryKind;
+use ferry::{Access, Status};
+use xxhash_rust::xxh3::Xxh3;
+
+use crate::key::Digest;
+use crate::limits::SEGMENTS_OF_VALUE_MAX;
+use crate::wire::{Segment, Wanted};
+
+use super::{check_count, Shared};
+
+/// A key, and the memory of its value: pieces (address, bytes) of registered memory, in the order of the value's bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Value {
+    pub key: Digest,
+    pub memory: Vec<(u64, u64)>,
+}
+
+impl Shared {
+    /// Looks the memory of values up. Returns whether the CPU can read all of it. The error names the value whose
+    /// memory is not registered (NOT_REGISTERED), or whose region does not grant `access` to peers (ACCESS). `sum`: the
+    /// values are summed, where the CPU can read them.
+    pub(super) fn wanted(&self, values: &[Value], access: Access, sum: bool) -> Result<(Vec<Wanted>, bool)> {
+        check_count(values.len())?;
+        let mut on_host = true;
+        let wanted = values.iter().enumerate().map(|(nth, value)| {
+            if value.memory.len() > SEGMENTS_OF_VALUE_MAX {
+                let pieces = value.memory.len();
+                let message = format!(
+                    "values[{nth}].memory: {pieces} pieces, and at most {SEGMENTS_OF_VALUE_MAX} can be"
+                );
+                return Err(Error { request_index: Some(nth as u64), ..Error::new(Status::Limit, message) });
+            }
+            let (mut segments, mut is_host) = (Vec::with_capacity(value.memory.len()), true);
+            for (at, (address, bytes)) in value.memory.iter().copied().enumerate() {
+                let named = |error: Error| {
+                    let message = format!("values[{nth}].memory[{at}]: {}", error.message);
+                    Error { message, request_index: Some(nth as u64), ..error }
+                };
+                if bytes == 0 {
+                    continue;
+                }
+                let region = self.engine.region_at(address, bytes).map_err(named)?;
+                if region.access.0 & access.0 != access.0 {
+                    let right = if access == Access::REMOTE_WRITE { "REMOTE_WRITE" } else { "REMOTE_READ" };
+                    let text =
+                        format!("its region grants peers no {right}: the value's owner moves the bytes");
+                    return Err(named(Error::new(Status::Access, text)));
+                }
+                is_host &= matches!(region.kind, MemoryKind::Host | MemoryKind::Pinned);
+                segments.push(Segment { address, bytes, region: region.region.raw() });
+            }
+            on_host &= is_host;
+            let ranges = segments.iter().map(|segment| (segment.address, segment.bytes));
+            let checksum = if sum && is_host { Some(self.sum(ranges)?) } else { None };
+            Ok(Wanted { digest: value.key, checksum, segments })
+        });
+        Ok((wanted.collect::<Result<_>>()?, on_host))
+    }
+
+    /// Sums ranges of registered host memory.
+    pub(super) fn sum(&self, ranges: impl Iterator<Item = (u64, u64)>) -> Result<u64> {
+        let mut sum = Xxh3::new();
+        for (address, bytes) in ranges.filter(|(_, bytes)| *bytes > 0) {
+            self.engine.look_at(address, bytes, |part| sum.update(part))?;
+        }
+        Ok(sum.digest())
+    }
+}

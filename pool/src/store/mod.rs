@@ -1,0 +1,354 @@
+//! The objects that a node holds: where each lies in the node's memory, who uses it, and which one goes next. No I/O, no
+//! clock, no messages: `node` says what arrives and what is read, and moves the bytes.
+//!
+//! ```text
+//! begin ─▶ writing ── commit ─▶ readable ⇄ hold, release      evict, remove ─▶ gone when nobody holds it
+//!             └ abort ─▶ gone
+//! ```
+//! An object that is being written is found by `begin` alone. Only objects that nobody holds are in the list of those
+//! that may go, least recently used first, so eviction never looks at one that it must skip.
+
+mod space;
+
+use std::fmt;
+
+use hashbrown::HashTable;
+
+use crate::key::Digest;
+use space::{Extents, Space};
+
+/// An object in the store. It stays valid while the object is written or held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Slot(u32);
+
+/// A piece of the node's memory: where it begins and its bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Piece {
+    pub offset: u64,
+    pub bytes: u64,
+}
+
+/// The answer to a wish to write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Begin {
+    /// Write here, then `commit` or `abort`.
+    Write(Slot),
+    /// The object is here.
+    Here,
+    /// Another writer is at it.
+    Written(Slot),
+    /// Too little is free. The object would fit into an empty node.
+    Full,
+    /// The object would not fit into an empty node.
+    TooLong,
+}
+
+const NONE: u32 = u32::MAX;
+
+struct Object {
+    digest: Digest,
+    length: u64,
+    checksum: u64,
+    extents: Extents,
+    /// Neighbours in the list of objects that may go; `next` of a free place is the next free place.
+    newer: u32,
+    older: u32,
+    holders: u32,
+    state: State,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Free,
+    Writing,
+    Readable,
+    /// Nobody finds it any more, and its last holder frees it.
+    Doomed,
+}
+
+pub struct Store {
+    unit_bytes: u64,
+    units: u32,
+    space: Space,
+    objects: Vec<Object>,
+    free: u32,
+    /// Objects that are written or readable.
+    by_digest: HashTable<u32>,
+    newest: u32,
+    oldest: u32,
+    readable: usize,
+}
+
+impl fmt::Debug for Store {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Store").field("objects", &self.readable).field("free", &self.free_bytes()).finish()
+    }
+}
+
+impl Store {
+    /// A store of `bytes` bytes, in units of `unit_bytes`; a rest is not used.
+    pub fn new(bytes: u64, unit_bytes: u64) -> Store {
+        let units = u32::try_from(bytes / unit_bytes.max(1)).unwrap_or(NONE - 1);
+        Store {
+            unit_bytes: unit_bytes.max(1),
+            units,
+            space: Space::new(units),
+            objects: Vec::new(),
+            free: NONE,
+            by_digest: HashTable::new(),
+            newest: NONE,
+            oldest: NONE,
+            readable: 0,
+        }
+    }
+
+    pub fn capacity(&self) -> u64 {
+        u64::from(self.units) * self.unit_bytes
+    }
+
+    pub fn free_bytes(&self) -> u64 {
+        u64::from(self.space.free()) * self.unit_bytes
+    }
+
+    /// The number of readable objects.
+    pub fn len(&self) -> usize {
+        self.readable
+    }
+
+    /// The number of objects that are held or written.
+    pub fn in_use(&self) -> usize {
+        let is_used = |object: &&Object| match object.state {
+            State::Free => false,
+            State::Readable => object.holders > 0,
+            State::Writing | State::Doomed => true,
+        };
+        self.objects.iter().filter(is_used).count()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.readable == 0
+    }
+
+    /// Returns the readable object of this key.
+    pub fn find(&self, digest: &Digest) -> Option<Slot> {
+        let slot = self.look_up(digest)?;
+        (self.object(slot).state == State::Readable).then_some(Slot(slot))
+    }
+
+    /// Makes room for an object, which becomes readable by `commit`.
+    pub fn begin(&mut self, digest: &Digest, length: u64) -> Begin {
+        if let Some(slot) = self.look_up(digest) {
+            return match self.object(slot).state {
+                State::Writing => Begin::Written(Slot(slot)),
+                _ => Begin::Here,
+            };
+        }
+        let Some(units) = self.units_of(length) else { return Begin::TooLong };
+        let Some(extents) = self.space.take(units) else { return Begin::Full };
+        let object = Object {
+            digest: *digest,
+            length,
+            checksum: 0,
+            extents,
+            newer: NONE,
+            older: NONE,
+            holders: 0,
+            state: State::Writing,
+        };
+        let slot = self.place(object);
+        let objects = &self.objects;
+        let hash = |slot: &u32| objects[*slot as usize].digest.fingerprint();
+        self.by_digest.insert_unique(digest.fingerprint(), slot, hash);
+        Begin::Write(Slot(slot))
+    }
+
+    /// The object is whole, and readable from now on. False: it was removed while it was written, and is gone.
+    pub fn commit(&mut self, slot: Slot, checksum: u64) -> bool {
+        let object = self.object_mut(slot.0);
+        if object.state == State::Doomed {
+            self.give_back(slot.0);
+            return false;
+        }
+        debug_assert_eq!(object.state, State::Writing);
+        (object.state, object.checksum) = (State::Readable, checksum);
+        self.readable += 1;
+        self.add_newest(slot.0);
+        true
+    }
+
+    /// Returns a readable object with this fingerprint.
+    pub fn find_fingerprint(&self, fingerprint: u64) -> Option<Slot> {
+        let is_it = |slot: &u32| {
+            let object = self.object(*slot);
+            object.digest.fingerprint() == fingerprint && object.state == State::Readable
+        };
+        self.by_digest.find(fingerprint, is_it).map(|slot| Slot(*slot))
+    }
+
+    /// The object could not be written.
+    pub fn abort(&mut self, slot: Slot) {
+        self.forget_digest(slot.0);
+        self.give_back(slot.0);
+    }
+
+    pub fn length(&self, slot: Slot) -> u64 {
+        self.object(slot.0).length
+    }
+
+    pub fn checksum(&self, slot: Slot) -> u64 {
+        self.object(slot.0).checksum
+    }
+
+    pub fn digest(&self, slot: Slot) -> Digest {
+        self.object(slot.0).digest
+    }
+
+    /// The pieces of the node's memory that have the object's bytes, in order.
+    pub fn pieces(&self, slot: Slot) -> impl Iterator<Item = Piece> + '_ {
+        let object = self.object(slot.0);
+        let mut left = object.length;
+        object.extents.as_slice().iter().map(move |extent| {
+            let bytes = left.min(u64::from(extent.units) * self.unit_bytes);
+            left -= bytes;
+            Piece { offset: u64::from(extent.first) * self.unit_bytes, bytes }
+        })
+    }
+
+    /// The object stays until `release`.
+    pub fn hold(&mut self, slot: Slot) {
+        if self.object(slot.0).holders == 0 {
+            self.unlink(slot.0);
+        }
+        self.object_mut(slot.0).holders += 1;
+    }
+
+    /// Ends a hold; the last one makes the object the most recently used.
+    pub fn release(&mut self, slot: Slot) {
+        let object = self.object_mut(slot.0);
+        object.holders -= 1;
+        match (object.holders, object.state) {
+            (0, State::Doomed) => self.give_back(slot.0),
+            (0, _) => self.add_newest(slot.0),
+            _ => {}
+        }
+    }
+
+    /// Makes an object the most recently used. The caller touches a prefix from its end on, so that its tail goes first.
+    pub fn touch(&mut self, slot: Slot) {
+        let object = self.object(slot.0);
+        if object.state == State::Readable && object.holders == 0 {
+            self.unlink(slot.0);
+            self.add_newest(slot.0);
+        }
+    }
+
+    /// Removes an object: nobody finds it any more. Whoever reads or writes it ends in peace. False if it is not here.
+    pub fn remove(&mut self, digest: &Digest) -> bool {
+        let Some(slot) = self.look_up(digest) else { return false };
+        self.forget_digest(slot);
+        let was = std::mem::replace(&mut self.object_mut(slot).state, State::Doomed);
+        if was == State::Readable {
+            self.readable -= 1;
+            if self.object(slot).holders == 0 {
+                self.unlink(slot);
+                self.give_back(slot);
+            }
+        }
+        was == State::Readable
+    }
+
+    /// Removes the object that was used least recently among those that nobody holds.
+    pub fn evict(&mut self) -> Option<Digest> {
+        let digest = self.object(self.some_oldest()?).digest;
+        self.remove(&digest);
+        Some(digest)
+    }
+
+    /// Returns readable objects from this place of the table on, at most `most`, and the place to go on from; None at
+    /// the end. Objects that come and go meanwhile may be missed: `node` tells of them one by one.
+    pub fn list(&self, from: u32, most: usize) -> (Vec<Digest>, Option<u32>) {
+        let places = self.objects.get(from as usize..).unwrap_or_default();
+        let part = &places[..most.min(places.len())];
+        let readable = part.iter().filter(|object| object.state == State::Readable);
+        let next = (part.len() < places.len()).then(|| from + part.len() as u32);
+        (readable.map(|object| object.digest).collect(), next)
+    }
+
+    fn some_oldest(&self) -> Option<u32> {
+        (self.oldest != NONE).then_some(self.oldest)
+    }
+
+    /// The units of an object; None if the whole node has fewer.
+    fn units_of(&self, length: u64) -> Option<u32> {
+        let units = u32::try_from(length.div_ceil(self.unit_bytes).max(1)).ok()?;
+        (units <= self.units).then_some(units)
+    }
+
+    fn look_up(&self, digest: &Digest) -> Option<u32> {
+        let is_it = |slot: &u32| self.object(*slot).digest == *digest;
+        self.by_digest.find(digest.fingerprint(), is_it).copied()
+    }
+
+    fn forget_digest(&mut self, slot: u32) {
+        let hash = self.object(slot).digest.fingerprint();
+        if let Ok(entry) = self.by_digest.find_entry(hash, |other| *other == slot) {
+            entry.remove();
+        }
+    }
+
+    fn place(&mut self, object: Object) -> u32 {
+        if self.free == NONE {
+            self.objects.push(object);
+            return self.objects.len() as u32 - 1;
+        }
+        let slot = self.free;
+        let place = self.object_mut(slot);
+        let next = std::mem::replace(place, object).newer;
+        self.free = next;
+        slot
+    }
+
+    fn give_back(&mut self, slot: u32) {
+        let free = self.free;
+        let object = self.object_mut(slot);
+        (object.state, object.newer) = (State::Free, free);
+        let none = Extents::Many(Box::default());
+        let extents = std::mem::replace(&mut object.extents, none);
+        extents.as_slice().iter().for_each(|extent| self.space.give(*extent));
+        self.free = slot;
+    }
+
+    fn add_newest(&mut self, slot: u32) {
+        let newest = self.newest;
+        let object = self.object_mut(slot);
+        (object.newer, object.older) = (NONE, newest);
+        match newest {
+            NONE => self.oldest = slot,
+            newest => self.object_mut(newest).newer = slot,
+        }
+        self.newest = slot;
+    }
+
+    fn unlink(&mut self, slot: u32) {
+        let Object { newer, older, .. } = *self.object(slot);
+        match newer {
+            NONE => self.newest = older,
+            newer => self.object_mut(newer).older = older,
+        }
+        match older {
+            NONE => self.oldest = newer,
+            older => self.object_mut(older).newer = newer,
+        }
+    }
+
+    fn object(&self, slot: u32) -> &Object {
+        &self.objects[slot as usize]
+    }
+
+    fn object_mut(&mut self, slot: u32) -> &mut Object {
+        &mut self.objects[slot as usize]
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,60 @@
+//! What a call has done is seen by the other nodes, and calls that nobody waits for have their numbers.
+
+use std::time::Duration;
+
+use ferry::Status;
+use ferry_pool::{Call, Digest, Outcome};
+
+use crate::{cluster, fill, key, values, PATIENCE};
+
+#[test]
+fn a_node_finds_what_another_one_has_just_put() {
+    let nodes = cluster(&[64 << 20, 64 << 20, 64 << 20, 0]);
+    let memories: Vec<_> = nodes.iter().map(|node| node.buffer(4096)).collect();
+    for number in 0..200 {
+        let from = number as usize % nodes.len();
+        fill(&memories[from], 0, 4096, number);
+        assert_eq!(nodes[from].put(&values(&memories[from], 4096, number..number + 1)), [Outcome::Ok]);
+        for (to, node) in nodes.iter().enumerate() {
+            let ends = node.pool.exists(&[key(number)], false, PATIENCE).unwrap();
+            assert_eq!(ends[0].outcome, Outcome::Ok, "{number}, from {from} to {to}");
+        }
+    }
+    nodes.iter().for_each(|node| node.pool.close(PATIENCE).unwrap());
+}
+
+#[test]
+fn a_call_that_passes_its_timeout_ends_later_with_its_number() {
+    let nodes = cluster(&[1 << 20, 0]);
+    let keys: Vec<Digest> = (0..50).map(key).collect();
+    let mut late = Vec::new();
+    for number in 1..=50 {
+        let call = Call::Exists { keys: &keys, prefix: false };
+        match nodes[1].pool.run(&call, number, Some(Duration::ZERO)) {
+            Ok(ends) => assert_eq!(ends.len(), 50),
+            Err(error) => {
+                assert_eq!(error.status, Status::Timeout, "{error}");
+                late.push(number);
+            }
+        }
+    }
+    let mut ended: Vec<u64> = late.iter().map(|_| nodes[1].pool.wait(PATIENCE).unwrap().user_data).collect();
+    ended.sort_unstable();
+    assert_eq!(ended, late);
+    nodes.iter().for_each(|node| node.pool.close(PATIENCE).unwrap());
+}
+
+#[test]
+fn nodes_are_listed_with_the_ids_of_results() {
+    let nodes = cluster(&[1 << 20, 1 << 20]);
+    let memory = nodes[0].buffer(64);
+    fill(&memory, 0, 64, 1);
+    let ends = nodes[0].pool.put(&values(&memory, 64, 1..2), &Default::default(), PATIENCE).unwrap();
+    let listed = nodes[1].pool.nodes();
+    assert_eq!(listed.len(), 2);
+    assert_eq!((&*listed[0].name, &*listed[0].address), (nodes[1].pool.name(), nodes[1].engine.address()));
+    assert_eq!((ends[0].node, &*listed[1].name), (listed[1].id, nodes[0].pool.name()));
+    nodes.iter().for_each(|node| node.pool.close(PATIENCE).unwrap());
+    let error = nodes[0].pool.wait_for_nodes(2, None).unwrap_err();
+    assert_eq!(error.status, Status::Closed);
+}

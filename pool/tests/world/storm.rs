@@ -1,0 +1,272 @@
+//! Random stories: programs put, get, look for and remove keys while nodes are killed, stopped, closed and parted, memory
+//! is short, bytes rot, transfers fail and clocks jump. Then the faults stop, and within five seconds everything is right.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use crate::program::KEYS_OF_CALL;
+use crate::world::{Life, World};
+
+/// What the index and all calls have after the last fault.
+const CALM_NS: u64 = 5_000_000_000;
+const SMALL_KEYS: usize = 12;
+const OTHER_KEYS: usize = 400;
+const FAULTS: usize = 8;
+
+pub struct Storm {
+    pub world: World,
+    /// Faults of this story, by their numbers.
+    faults: Vec<usize>,
+    is_stormy: bool,
+    /// A node that stays away when the faults stop.
+    away: Option<usize>,
+}
+
+impl Storm {
+    fn new(seed: u64, with_faults: bool) -> Storm {
+        let mut world = World::new(&[], seed);
+        let members = 2 + world.random.below(5);
+        let clients = world.random.below(3);
+        let lends = |world: &mut World| [512, 1024, 2048, 4096][world.random.below(4)];
+        let mut nodes: Vec<u64> = (0..members).map(|_| lends(&mut world)).collect();
+        nodes.extend(vec![0; clients.max(3usize.saturating_sub(members))]);
+        let mut world = World::new(&nodes, seed ^ 1);
+        let faults: Vec<usize> = (0..FAULTS).filter(|_| with_faults && world.random.one_in(2)).collect();
+        world.corrupts = faults.contains(&4);
+        (world.has_faults, world.had_faults) = (faults.contains(&5), faults.contains(&5));
+        world.is_hasty = with_faults && world.random.one_in(4);
+        let away = (with_faults && world.random.one_in(3)).then(|| world.random.below(nodes.len()));
+        Storm { world, faults, is_stormy: with_faults, away }
+    }
+
+    fn run(&mut self) {
+        let steps = 200 + self.world.random.below(800);
+        while self.world.connect_some() {}
+        for _ in 0..steps {
+            match self.world.random.below(60) {
+                0..=11 => self.program(),
+                12..=13 if !self.faults.is_empty() => self.fault(),
+                14..=15 => drop(self.world.connect_some()),
+                16..=19 => {
+                    self.world.now +=
+                        self.world.random.below(if self.is_stormy { 30_000_000 } else { 2_000_000 }) as u64
+                }
+                20 if self.is_stormy && self.world.random.one_in(3) => {
+                    self.world.now += self.world.random.below(700_000_000) as u64
+                }
+                21 => self.revive(),
+                _ => drop(self.world.advance()),
+            }
+            self.world.note_greeted();
+            self.close_on();
+        }
+        self.calm();
+        self.check_rest();
+        self.audit();
+        self.check_rest();
+        self.world.check_free_memory();
+    }
+
+    fn program(&mut self) {
+        let world = &mut self.world;
+        let node = world.random.below(world.nodes.len());
+        if !world.runs(node) || world.nodes[node].is_closing || world.nodes[node].calls.open.len() >= 3 {
+            return;
+        }
+        let count = 1 + world.random.below(KEYS_OF_CALL);
+        let is_small = !world.random.one_in(3);
+        let key = |world: &mut World| match is_small {
+            true => world.random.below(SMALL_KEYS) as u64,
+            false => (100 + world.random.below(OTHER_KEYS)) as u64,
+        };
+        let keys: Vec<u64> = (0..count).map(|_| key(world)).collect();
+        let what = [0, 0, 0, 1, 1, 1, 1, 2, 2, 3][world.random.below(10)];
+        world.begin(node, &keys, what);
+    }
+
+    fn fault(&mut self) {
+        let world = &mut self.world;
+        let node = world.random.below(world.nodes.len());
+        let runs = world.runs(node) && !world.nodes[node].is_closing;
+        match self.faults[world.random.below(self.faults.len())] {
+            0 if runs && world.random.one_in(2) => {
+                world.forget_calls(node);
+                world.kill(node);
+            }
+            1 if runs => world.nodes[node].life = Life::Stopped,
+            2 | 3 => {
+                let open: Vec<usize> =
+                    (0..world.sessions.len()).filter(|at| world.sessions[*at].is_open).collect();
+                if !open.is_empty() {
+                    let at = world.random.below(open.len());
+                    world.part(open[at]);
+                }
+            }
+            4 if runs => world.corrupt(node),
+            6 if world.random.one_in(2) => {
+                world.nodes[node].ahead_ns += world.random.below(3_000_000_000) as u64;
+            }
+            7 if runs && world.random.one_in(2) => {
+                world.nodes[node].is_closing = true;
+                world.nodes[node].machine.leave();
+                world.settle(node);
+            }
+            _ => {}
+        }
+    }
+
+    fn revive(&mut self) {
+        let node = self.world.random.below(self.world.nodes.len());
+        match self.world.nodes[node].life {
+            Life::Runs => {}
+            Life::Stopped => self.world.nodes[node].life = Life::Runs,
+            Life::Dead => self.world.restart(node),
+        }
+    }
+
+    /// A node that closes is over when nothing is open, and opens anew with nothing.
+    fn close_on(&mut self) {
+        for node in 0..self.world.nodes.len() {
+            if self.world.runs(node) && self.world.nodes[node].is_closing {
+                let is_idle = self.world.nodes[node].machine.is_idle() && !self.world.has_flights(node);
+                if is_idle {
+                    self.world.reopen(node);
+                }
+            }
+        }
+    }
+
+    /// The faults stop. All calls end, and nothing is under way any more.
+    fn calm(&mut self) {
+        let world = &mut self.world;
+        world.has_faults = false;
+        for node in 0..world.nodes.len() {
+            match world.nodes[node].life {
+                _ if self.away == Some(node) => {}
+                Life::Runs => {}
+                Life::Stopped => world.nodes[node].life = Life::Runs,
+                Life::Dead => world.restart(node),
+            }
+        }
+        if let Some(away) = self.away.filter(|away| world.runs(*away)) {
+            if world.random.one_in(2) {
+                world.forget_calls(away);
+                world.kill(away);
+            } else {
+                world.nodes[away].life = Life::Stopped;
+            }
+        }
+        self.quiet(CALM_NS);
+        if self.away.is_some_and(|away| self.world.nodes[away].life == Life::Stopped) {
+            // Who asks a stopped node finds out that it is silent.
+            for node in (0..self.world.nodes.len()).filter(|node| self.world.runs(*node)).collect::<Vec<_>>()
+            {
+                self.world.begin(node, &[0, 1, 2, 3, 4, 5, 6, 7], 2);
+            }
+            self.quiet(CALM_NS);
+        }
+        let world = &self.world;
+        for node in (0..world.nodes.len()).filter(|node| world.runs(*node)) {
+            let open = &world.nodes[node].calls.open;
+            assert!(open.is_empty(), "{node}: calls are open five seconds after the last fault: {open:?}");
+        }
+    }
+
+    /// Goes on until nothing is pending and this time has passed.
+    fn quiet(&mut self, ns: u64) {
+        let until = self.world.now + ns;
+        for _ in 0..400_000 {
+            self.close_on();
+            let moved = self.world.connect_some() || self.world.advance();
+            self.world.note_greeted();
+            if moved {
+                continue;
+            }
+            let next = self.world.next_due().unwrap_or(u64::MAX).min(until);
+            if self.world.now >= until {
+                return;
+            }
+            self.world.now = self.world.now.max(next);
+        }
+        panic!("the world does not become quiet");
+    }
+
+    fn check_rest(&mut self) {
+        let world = &self.world;
+        assert!(world.is_quiet());
+        for node in (0..world.nodes.len()).filter(|node| world.runs(*node)) {
+            let machine = &world.nodes[node].machine;
+            let left: Vec<_> = machine.leftovers().into_iter().filter(|(_, count)| *count > 0).collect();
+            assert!(left.is_empty(), "{node}: at rest there are {left:?}");
+            world.check_space(node);
+        }
+        world.check_removed();
+    }
+
+    /// Every node finds what is held, and nothing else.
+    fn audit(&mut self) {
+        self.world.all_is_sure();
+        let mut keys: Vec<u64> = (0..SMALL_KEYS as u64).collect();
+        keys.extend(self.world.nodes.iter().flat_map(|node| node.calls.held.keys().copied()));
+        keys.sort_unstable();
+        keys.dedup();
+        keys.push(1_000_000);
+        for node in (0..self.world.nodes.len()).filter(|node| self.world.runs(*node)).collect::<Vec<_>>() {
+            self.world.audit(node, &keys, false);
+            let from = self.world.random.below(keys.len());
+            let some: Vec<u64> = keys.iter().copied().cycle().skip(from).take(12).collect();
+            self.world.audit(node, &some, true);
+        }
+        self.quiet(CALM_NS);
+        let open =
+            self.world.nodes.iter().filter(|node| node.life == Life::Runs).map(|node| node.calls.open.len());
+        assert_eq!(open.sum::<usize>(), 0);
+    }
+}
+
+/// Runs stories, and counts how their keys ended.
+fn stories(seeds: Range<u64>, with_faults: bool) -> BTreeMap<&'static str, usize> {
+    let mut counts = BTreeMap::new();
+    for seed in seeds {
+        let told = std::panic::catch_unwind(|| {
+            let mut storm = Storm::new(seed, with_faults);
+            storm.run();
+            storm
+        });
+        let storm = told.unwrap_or_else(|panic| {
+            eprintln!("seed {seed}");
+            std::panic::resume_unwind(panic)
+        });
+        *counts.entry("fenced").or_default() += storm.world.fenced;
+        for (name, count) in storm.world.nodes.iter().flat_map(|node| &node.calls.ended) {
+            *counts.entry(*name).or_default() += count;
+        }
+    }
+    counts
+}
+
+/// The seeds from `first` on: as many as normally, or as the environment says.
+fn seeds(first: u64, normally: u64) -> Range<u64> {
+    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+    let first = first + number("FERRY_TEST_POOL_FROM").unwrap_or(0);
+    first..first + number("FERRY_TEST_POOL_STORIES").unwrap_or(normally)
+}
+
+#[test]
+fn what_nobody_disturbs_is_found() {
+    let counts = stories(seeds(0, 300), false);
+    println!("{counts:?}");
+    assert_eq!(counts["fenced"], 0, "nobody was silent");
+    assert!(counts["OK"] > 20_000 && counts["HERE"] > 1_000 && counts["ABSENT"] > 5_000, "{counts:?}");
+}
+
+#[test]
+fn with_faults_nothing_is_wrong_and_all_is_right_five_seconds_later() {
+    let counts = stories(seeds(1_000_000, 800), true);
+    println!("{counts:?}");
+    for (what, at_least) in
+        [("OK", 30_000), ("OWNER_LOST", 500), ("CORRUPT", 50), ("FULL", 500), ("fenced", 500)]
+    {
+        assert!(counts.get(what).is_some_and(|count| *count >= at_least), "{what}: {counts:?}");
+    }
+}

@@ -1,0 +1,500 @@
+//! Nodes of a pool in a world without engines: it carries out what the machines want, in an order that a seed draws. The
+//! bytes are real, so what comes too early, too late or to the wrong place is seen.
+//!
+//! Messages of two nodes come in order, late, or not at all with their session. A transfer copies each request at its own
+//! moment, in pieces, and nothing of it moves after its end was reported. Its notification comes behind all its bytes.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use ferry::types::{Op, PeerId, Request};
+use ferry_kv::messages::Joiner;
+use ferry_pool::index::NodeId;
+use ferry_pool::limits::MESSAGE_BYTES_MAX;
+use ferry_pool::node::{Action, Machine, SumOf};
+use ferry_pool::store::Store;
+use ferry_pool::wire::{Hello, Load, Message};
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::keys::{canary, value};
+use crate::program::{Calls, Story, CALLERS_BYTES};
+
+pub const UNIT: u64 = 64;
+const FAULT_PAUSE_NS: u64 = 50_000;
+
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn below(&mut self, end: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        (mix(self.0) % end.max(1) as u64) as usize
+    }
+
+    pub fn one_in(&mut self, count: usize) -> bool {
+        self.below(count) == 0
+    }
+}
+
+pub fn mix(mut bits: u64) -> u64 {
+    bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    bits ^ (bits >> 31)
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Life {
+    Runs,
+    /// Handles nothing until the world lets it go on.
+    Stopped,
+    Dead,
+}
+
+/// What a node has not handled yet, beside messages.
+#[derive(Debug)]
+pub enum Event {
+    Moved(u64, Vec<usize>),
+    Sum(SumOf, Vec<Vec<(u64, u64)>>),
+    Lost(PeerId),
+    Connected(PeerId),
+    Fence(PeerId),
+}
+
+pub struct Node {
+    pub machine: Machine,
+    /// The memory that it lends, and then its program's.
+    pub memory: Vec<u8>,
+    pub life: Life,
+    pub name: String,
+    pub lends: u64,
+    /// Its clock is ahead by this.
+    pub ahead_ns: u64,
+    /// When the machine is to be called again.
+    pub due_ns: Option<u64>,
+    pub events: Vec<Event>,
+    pub calls: Calls,
+    /// Nodes that it fences now.
+    pub fencing: BTreeSet<PeerId>,
+    pub is_closing: bool,
+}
+
+/// A connection of two nodes. Each knows the other by a number of its own.
+pub struct Session {
+    pub ends: [usize; 2],
+    pub peers: [PeerId; 2],
+    pub is_open: bool,
+    /// Messages to the second end, and to the first one.
+    pub wires: [VecDeque<Vec<u8>>; 2],
+}
+
+/// A transfer that is under way. Some of its bytes may have moved.
+pub struct Flight {
+    pub node: usize,
+    /// None: within the node.
+    pub session: Option<usize>,
+    pub number: u64,
+    op: Op,
+    /// What is left of each request, by its number in the transfer.
+    left: Vec<(usize, Request)>,
+    pub requests: usize,
+    failed: Vec<usize>,
+    notify: Option<Vec<u8>>,
+}
+
+pub struct World {
+    pub nodes: Vec<Node>,
+    pub sessions: Vec<Session>,
+    /// Who is behind a peer number: the session, and the end that uses the number.
+    pub peers: BTreeMap<PeerId, (usize, usize)>,
+    pub flights: Vec<Flight>,
+    pub now: u64,
+    pub step: usize,
+    pub random: Random,
+    next_number: u64,
+    /// Transfers fail, fences fail, sessions end.
+    pub has_faults: bool,
+    speaks: bool,
+    /// The memory of a stopped node is reached.
+    pub reaches_stopped: bool,
+    /// Transfers have failed, or may have.
+    pub had_faults: bool,
+    /// Bytes of objects change.
+    pub corrupts: bool,
+    /// Nodes connect again before they have handled the end of their last session.
+    pub is_hasty: bool,
+    pub fenced: usize,
+    pub deaths: usize,
+    pub stories: BTreeMap<u64, Story>,
+    /// Since when two nodes have been in touch.
+    pub greeted: BTreeMap<(usize, usize), usize>,
+}
+
+pub fn base(node: usize) -> u64 {
+    (node as u64 + 1) << 40
+}
+
+fn node_at(address: u64) -> usize {
+    (address >> 40) as usize - 1
+}
+
+impl World {
+    pub fn new(lends: &[u64], seed: u64) -> World {
+        let mut world = World {
+            nodes: Vec::new(),
+            sessions: Vec::new(),
+            peers: BTreeMap::new(),
+            flights: Vec::new(),
+            now: 1,
+            step: 0,
+            random: Random(seed),
+            next_number: 0,
+            has_faults: true,
+            speaks: std::env::var_os("FERRY_TEST_POOL_SPEAKS").is_some(),
+            reaches_stopped: false,
+            had_faults: true,
+            corrupts: false,
+            is_hasty: false,
+            fenced: 0,
+            deaths: 0,
+            stories: BTreeMap::new(),
+            greeted: BTreeMap::new(),
+        };
+        for (number, lends) in lends.iter().enumerate() {
+            let name = format!("node {number}");
+            let node = world.new_node(number, name, *lends);
+            world.nodes.push(node);
+        }
+        world.reaches_stopped = world.random.one_in(2);
+        world
+    }
+
+    pub fn new_node(&mut self, number: usize, name: String, lends: u64) -> Node {
+        self.next_number += 1;
+        let load = Load { capacity: lends, free: lends };
+        let me = Hello {
+            scheme: 1,
+            incarnation: mix(self.next_number),
+            is_member: lends > 0,
+            load,
+            cluster: "world".into(),
+            name: name.clone(),
+        };
+        let bytes = lends as usize + CALLERS_BYTES;
+        Node {
+            machine: Machine::new(me, Store::new(lends, UNIT), base(number)).expect("a valid name"),
+            memory: (0..bytes).map(|at| canary(number, at)).collect(),
+            life: Life::Runs,
+            name,
+            lends,
+            ahead_ns: 0,
+            due_ns: Some(0),
+            events: Vec::new(),
+            calls: Calls::default(),
+            fencing: BTreeSet::new(),
+            is_closing: false,
+        }
+    }
+
+    pub fn id(&self, node: usize) -> NodeId {
+        NodeId::of(&self.nodes[node].name)
+    }
+
+    pub fn time(&self, node: usize) -> u64 {
+        self.now + self.nodes[node].ahead_ns
+    }
+
+    pub fn runs(&self, node: usize) -> bool {
+        self.nodes[node].life == Life::Runs
+    }
+
+    /// The open session of two nodes, and the end that is the first one.
+    pub fn session_of(&self, one: usize, other: usize) -> Option<(usize, usize)> {
+        let open = self.sessions.iter().enumerate().filter(|(_, session)| session.is_open);
+        let mut ours =
+            open.filter(|(_, session)| session.ends.contains(&one) && session.ends.contains(&other));
+        ours.next().map(|(at, session)| (at, usize::from(session.ends[0] != one)))
+    }
+
+    /// Says what happens, if the environment wants it.
+    pub fn say(&self, what: impl FnOnce() -> String) {
+        if self.speaks {
+            println!("{:>12} {:>5} {}", self.now, self.step, what());
+        }
+    }
+
+    /// Whether two nodes have a session, and have greeted each other.
+    pub fn is_greeted(&self, one: usize, other: usize) -> bool {
+        let Some((session, _)) = self.session_of(one, other) else { return false };
+        let Session { ends, peers, .. } = &self.sessions[session];
+        let sees = |node: &Node, peer: &PeerId| node.machine.knows(*peer) && !node.fencing.contains(peer);
+        (0..2).all(|end| sees(&self.nodes[ends[end]], &peers[end]))
+    }
+
+    /// Carries out what a machine wants. Each turn of a node ends with this.
+    pub fn settle(&mut self, node: usize) {
+        let lost = self.missing(node);
+        self.nodes[node].machine.set_missing(lost);
+        while self.nodes[node].machine.has_actions() {
+            for action in self.nodes[node].machine.take_actions() {
+                self.act(node, action);
+            }
+        }
+        self.nodes[node].due_ns = Some(0);
+        self.take_ends(node);
+    }
+
+    /// Nodes of the list that this node does not know.
+    /// Whether each node that lends memory is in touch with this one, or with one that is.
+    pub fn sees_all(&self, node: usize) -> bool {
+        let lends = |at: &usize| self.nodes[*at].lends > 0;
+        let sees = |one: usize, other: usize| one == other || self.is_greeted(one, other);
+        let near: Vec<usize> = (0..self.nodes.len()).filter(lends).filter(|at| sees(node, *at)).collect();
+        (0..self.nodes.len()).filter(lends).all(|at| near.iter().any(|near| sees(*near, at)))
+    }
+
+    fn missing(&self, node: usize) -> usize {
+        let others = (0..self.nodes.len()).filter(|other| *other != node && self.nodes[*other].lends > 0);
+        others.filter(|other| !self.is_known(node, *other)).count()
+    }
+
+    pub fn is_known(&self, node: usize, other: usize) -> bool {
+        let session = self.session_of(node, other);
+        session.is_some_and(|(at, end)| self.nodes[node].machine.knows(self.sessions[at].peers[end]))
+    }
+
+    fn act(&mut self, node: usize, action: Action) {
+        match action {
+            Action::Send { peer, message } => {
+                let asks = matches!(message[0], 3 | 4 | 6 | 8 | 12);
+                assert!(!asks || !self.nodes[node].fencing.contains(&peer), "{node} asks a suspect");
+                let (session, end) = self.peers[&peer];
+                if self.sessions[session].is_open {
+                    self.sessions[session].wires[end].push_back(message);
+                }
+            }
+            Action::Move { number, peer, op, requests, notify } => {
+                let session = peer.map(|peer| self.peers[&peer].0);
+                let count = requests.len();
+                if session.is_some_and(|session| !self.sessions[session].is_open) {
+                    self.nodes[node].events.push(Event::Moved(number, (0..count).collect()));
+                    return;
+                }
+                let left = requests.into_iter().enumerate().collect();
+                let failed = Vec::new();
+                self.flights.push(Flight {
+                    node,
+                    session,
+                    number,
+                    op,
+                    left,
+                    requests: count,
+                    failed,
+                    notify,
+                });
+            }
+            Action::Sum { of, values } => self.nodes[node].events.push(Event::Sum(of, values)),
+            Action::Fence(peer) => {
+                self.nodes[node].fencing.insert(peer);
+                self.nodes[node].events.push(Event::Fence(peer));
+            }
+            // The other life of a node is not known to be over.
+            Action::Refused { why, .. } => assert!(self.is_hasty, "{node} is refused, or refuses: {why}"),
+        }
+    }
+
+    /// Does one thing that is pending. Returns false if nothing is.
+    pub fn advance(&mut self) -> bool {
+        self.step += 1;
+        self.now += self.random.below(2 * 10_000) as u64;
+        let first = self.random.below(4);
+        (0..4).any(|turn| match (first + turn) % 4 {
+            0 => self.deliver(),
+            1 => self.move_on(),
+            2 => self.handle_event(),
+            _ => self.tick(),
+        })
+    }
+
+    fn deliver(&mut self) -> bool {
+        let mut full = Vec::new();
+        for (at, session) in self.sessions.iter().enumerate().filter(|(_, session)| session.is_open) {
+            for end in 0..2 {
+                if !session.wires[end].is_empty() && self.runs(session.ends[1 - end]) {
+                    full.push((at, end));
+                }
+            }
+        }
+        if full.is_empty() {
+            return false;
+        }
+        let (at, end) = full[self.random.below(full.len())];
+        let Some(message) = self.sessions[at].wires[end].pop_front() else { return false };
+        self.hear(at, 1 - end, &message);
+        true
+    }
+
+    /// A node, which is an end of a session, handles a message.
+    fn hear(&mut self, session: usize, end: usize, message: &[u8]) {
+        let (node, peer) = (self.sessions[session].ends[end], self.sessions[session].peers[end]);
+        let message = Message::decode(message).expect("machines send what can be read");
+        let from = self.sessions[session].ends[1 - end];
+        self.say(|| format!("{from} -> {node}: {message:?}"));
+        if let Message::Remove { request, removal, digests, .. } = &message {
+            self.hears_removal(node, *removal, *request == 0, digests);
+        }
+        let now = self.time(node);
+        self.nodes[node].machine.heard(peer, message, now);
+        self.settle(node);
+    }
+
+    fn move_on(&mut self) -> bool {
+        let open: Vec<usize> = (0..self.flights.len()).filter(|at| self.moves(&self.flights[*at])).collect();
+        if open.is_empty() {
+            return false;
+        }
+        let at = open[self.random.below(open.len())];
+        if self.flights[at].left.is_empty() {
+            self.finish(at);
+        } else if self.has_faults && self.random.one_in(150) {
+            let request = self.random.below(self.flights[at].left.len());
+            let (number, _) = self.flights[at].left.swap_remove(request);
+            self.flights[at].failed.push(number);
+        } else {
+            self.move_piece(at);
+        }
+        true
+    }
+
+    fn moves(&self, flight: &Flight) -> bool {
+        let reached =
+            |node: usize| self.runs(node) || self.reaches_stopped && self.nodes[node].life != Life::Dead;
+        let ends = flight.session.map(|session| self.sessions[session].ends).unwrap_or([flight.node; 2]);
+        self.runs(flight.node) && ends.iter().all(|node| reached(*node))
+    }
+
+    fn move_piece(&mut self, at: usize) {
+        let nth = self.random.below(self.flights[at].left.len());
+        let cut = self.random.one_in(3);
+        let (op, request) = (self.flights[at].op, self.flights[at].left[nth].1);
+        let bytes = if cut { 1 + self.random.below(request.length as usize) as u64 } else { request.length };
+        let (from, to) = match op {
+            Op::Write => (request.local, request.remote),
+            Op::Read => (request.remote, request.local),
+        };
+        let place = |address: u64| (address - base(node_at(address))) as usize;
+        let piece = self.nodes[node_at(from)].memory[place(from)..][..bytes as usize].to_vec();
+        self.nodes[node_at(to)].memory[place(to)..][..bytes as usize].copy_from_slice(&piece);
+        let left = &mut self.flights[at].left[nth].1;
+        (left.local, left.remote, left.length) =
+            (left.local + bytes, left.remote + bytes, left.length - bytes);
+        if left.length == 0 {
+            self.flights[at].left.swap_remove(nth);
+        }
+    }
+
+    fn finish(&mut self, at: usize) {
+        let Flight { node, session, number, mut failed, notify, .. } = self.flights.swap_remove(at);
+        failed.sort_unstable();
+        let is_good = failed.is_empty();
+        self.nodes[node].events.push(Event::Moved(number, failed));
+        if let (Some(notify), Some(session), true) = (notify, session, is_good) {
+            let message = Joiner::default().add(&notify, MESSAGE_BYTES_MAX).expect("a part of a message");
+            let end = usize::from(self.sessions[session].ends[0] != node);
+            self.sessions[session].wires[end].push_back(message.expect("one part is the message"));
+        }
+    }
+
+    fn handle_event(&mut self) -> bool {
+        let some = |node: &usize| self.runs(*node) && !self.nodes[*node].events.is_empty();
+        let nodes: Vec<usize> = (0..self.nodes.len()).filter(some).collect();
+        if nodes.is_empty() {
+            return false;
+        }
+        let node = nodes[self.random.below(nodes.len())];
+        let at = self.random.below(self.nodes[node].events.len());
+        let event = self.nodes[node].events.swap_remove(at);
+        self.say(|| format!("{node}: {event:?}"));
+        let now = self.time(node);
+        match event {
+            Event::Moved(number, failed) => self.nodes[node].machine.moved(number, &failed, now),
+            Event::Sum(of, values) => {
+                let sums: Vec<Option<u64>> = values.iter().map(|value| Some(self.sum(value))).collect();
+                self.nodes[node].machine.summed(of, &sums, now);
+            }
+            Event::Connected(peer) => self.nodes[node].machine.greet(peer),
+            Event::Lost(peer) => self.lose(node, peer),
+            Event::Fence(peer) if self.has_faults && self.random.one_in(6) => {
+                self.nodes[node].machine.not_fenced(peer);
+                self.now += FAULT_PAUSE_NS;
+            }
+            Event::Fence(peer) => {
+                self.fenced += 1;
+                self.part(self.peers[&peer].0);
+                self.nodes[node].events.retain(|event| !matches!(event, Event::Lost(lost) if *lost == peer));
+                self.lose(node, peer);
+            }
+        }
+        self.settle(node);
+        true
+    }
+
+    fn lose(&mut self, node: usize, peer: PeerId) {
+        self.nodes[node].fencing.remove(&peer);
+        self.nodes[node].events.retain(|event| !matches!(event, Event::Fence(of) if *of == peer));
+        let now = self.time(node);
+        self.nodes[node].machine.lost(peer, now);
+    }
+
+    fn sum(&self, value: &[(u64, u64)]) -> u64 {
+        let mut bytes = Vec::new();
+        for (address, length) in value {
+            let node = node_at(*address);
+            bytes.extend_from_slice(
+                &self.nodes[node].memory[(address - base(node)) as usize..][..*length as usize],
+            );
+        }
+        xxh3_64(&bytes)
+    }
+
+    fn tick(&mut self) -> bool {
+        let due = |node: &usize| {
+            self.runs(*node) && self.nodes[*node].due_ns.is_some_and(|due| due <= self.time(*node))
+        };
+        let nodes: Vec<usize> = (0..self.nodes.len()).filter(due).collect();
+        if nodes.is_empty() {
+            return false;
+        }
+        let node = nodes[self.random.below(nodes.len())];
+        let now = self.time(node);
+        let due = self.nodes[node].machine.tick(now);
+        self.settle(node);
+        self.nodes[node].due_ns = due;
+        true
+    }
+
+    /// When the next node is due.
+    pub fn next_due(&self) -> Option<u64> {
+        let of =
+            |node: usize| self.nodes[node].due_ns.map(|due| due.saturating_sub(self.nodes[node].ahead_ns));
+        (0..self.nodes.len()).filter(|node| self.runs(*node)).filter_map(of).min()
+    }
+
+    /// The space of a node is that of its objects.
+    pub fn check_space(&self, node: usize) {
+        let stats = self.nodes[node].machine.stats();
+        let units = |key: &u64| (value(*key).len() as u64).div_ceil(UNIT).max(1);
+        let used: u64 = self.nodes[node].calls.held.keys().map(units).sum();
+        assert_eq!(stats.capacity - stats.free, used * UNIT, "{node}: space is lost");
+    }
+
+    /// Whether a transfer of this node, or into it, is under way.
+    pub fn has_flights(&self, node: usize) -> bool {
+        self.flights.iter().any(|flight| flight.node == node)
+    }
+
+    pub fn is_quiet(&self) -> bool {
+        let wires = self.sessions.iter().filter(|session| session.is_open).all(|session| {
+            (0..2).all(|end| session.wires[end].is_empty() || !self.runs(session.ends[1 - end]))
+        });
+        let events = (0..self.nodes.len()).all(|node| self.nodes[node].events.is_empty() || !self.runs(node));
+        wires && events && !self.flights.iter().any(|flight| self.moves(flight))
+    }
+}
