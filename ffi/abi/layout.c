@@ -5,6 +5,7 @@
  */
 #include "ferry.h"
 #include "ferry_kv.h"
+#include "ferry_pool.h"
 
 #define JOIN_(a, b) a##b
 #define JOIN(a, b) JOIN_(a, b)
@@ -486,3 +487,134 @@ FIELD(ferry_directory_info, names_published, 36, 4)
 FIELD(ferry_directory_info, sessions, 40, 8)
 FIELD(ferry_directory_info, why, 48, 240)
 SIZE(ferry_directory_info, 288)
+
+/* ferry_pool_key */
+FIELD(ferry_pool_key, bytes, 0, 32)
+SIZE(ferry_pool_key, 32)
+
+/* ferry_pool_pair */
+FIELD(ferry_pool_pair, name, 0, 8)
+FIELD(ferry_pool_pair, value, 8, 8)
+FIELD(ferry_pool_pair, value_length, 16, 8)
+SIZE(ferry_pool_pair, 24)
+
+/* ferry_pool_identity */
+FIELD(ferry_pool_identity, struct_size, 0, 4)
+FIELD(ferry_pool_identity, reserved, 4, 4)
+FIELD(ferry_pool_identity, tenant, 8, 8)
+FIELD(ferry_pool_identity, model, 16, 8)
+FIELD(ferry_pool_identity, revision, 24, 8)
+FIELD(ferry_pool_identity, dtype, 32, 8)
+FIELD(ferry_pool_identity, scales, 40, 8)
+FIELD(ferry_pool_identity, scales_length, 48, 8)
+FIELD(ferry_pool_identity, rope, 56, 8)
+FIELD(ferry_pool_identity, rope_length, 64, 8)
+FIELD(ferry_pool_identity, pairs, 72, 8)
+FIELD(ferry_pool_identity, pair_count, 80, 8)
+SIZE(ferry_pool_identity, 88)
+
+/* ferry_pool_hash */
+FIELD(ferry_pool_hash, bytes, 0, 32)
+SIZE(ferry_pool_hash, 32)
+
+/* ferry_pool_extra */
+FIELD(ferry_pool_extra, struct_size, 0, 4)
+FIELD(ferry_pool_extra, kind, 4, 4)
+FIELD(ferry_pool_extra, bytes, 8, 8)
+FIELD(ferry_pool_extra, length, 16, 8)
+FIELD(ferry_pool_extra, first_token, 24, 8)
+FIELD(ferry_pool_extra, token_count, 32, 4)
+FIELD(ferry_pool_extra, reserved, 36, 4)
+SIZE(ferry_pool_extra, 40)
+
+/* ferry_pool_chain_options */
+FIELD(ferry_pool_chain_options, struct_size, 0, 4)
+FIELD(ferry_pool_chain_options, chunk_tokens, 4, 4)
+FIELD(ferry_pool_chain_options, parent, 8, 8)
+FIELD(ferry_pool_chain_options, extras, 16, 8)
+FIELD(ferry_pool_chain_options, extra_count, 24, 8)
+SIZE(ferry_pool_chain_options, 32)
+
+/* ferry_pool_options */
+FIELD(ferry_pool_options, struct_size, 0, 4)
+FIELD(ferry_pool_options, chunk_tokens, 4, 4)
+FIELD(ferry_pool_options, name, 8, 8)
+FIELD(ferry_pool_options, cluster, 16, 8)
+FIELD(ferry_pool_options, nodes, 24, 8)
+FIELD(ferry_pool_options, node_count, 32, 8)
+FIELD(ferry_pool_options, memory_bytes, 40, 8)
+FIELD(ferry_pool_options, unit_bytes, 48, 8)
+FIELD(ferry_pool_options, replicas, 56, 4)
+FIELD(ferry_pool_options, redial_ms, 60, 4)
+SIZE(ferry_pool_options, 64)
+
+/* ferry_pool_node_info */
+FIELD(ferry_pool_node_info, struct_size, 0, 4)
+FIELD(ferry_pool_node_info, is_member, 4, 4)
+FIELD(ferry_pool_node_info, id, 8, 8)
+FIELD(ferry_pool_node_info, capacity, 16, 8)
+FIELD(ferry_pool_node_info, free, 24, 8)
+FIELD(ferry_pool_node_info, name, 32, 264)
+FIELD(ferry_pool_node_info, address, 296, 264)
+FIELD(ferry_pool_node_info, why, 560, 240)
+SIZE(ferry_pool_node_info, 800)
+
+/* ferry_pool_range */
+FIELD(ferry_pool_range, address, 0, 8)
+FIELD(ferry_pool_range, length, 8, 8)
+SIZE(ferry_pool_range, 16)
+
+/* ferry_pool_value */
+FIELD(ferry_pool_value, struct_size, 0, 4)
+FIELD(ferry_pool_value, reserved, 4, 4)
+FIELD(ferry_pool_value, key, 8, 32)
+FIELD(ferry_pool_value, memory, 40, 8)
+FIELD(ferry_pool_value, memory_count, 48, 8)
+SIZE(ferry_pool_value, 56)
+
+/* ferry_pool_call_options */
+FIELD(ferry_pool_call_options, struct_size, 0, 4)
+FIELD(ferry_pool_call_options, flags, 4, 4)
+FIELD(ferry_pool_call_options, user_data, 8, 8)
+FIELD(ferry_pool_call_options, preferred, 16, 8)
+FIELD(ferry_pool_call_options, replicas, 24, 4)
+FIELD(ferry_pool_call_options, reserved, 28, 4)
+SIZE(ferry_pool_call_options, 32)
+
+/* ferry_pool_result */
+FIELD(ferry_pool_result, outcome, 0, 4)
+FIELD(ferry_pool_result, reserved, 4, 4)
+FIELD(ferry_pool_result, bytes, 8, 8)
+FIELD(ferry_pool_result, node, 16, 8)
+SIZE(ferry_pool_result, 24)
+
+/* ferry_pool_event */
+FIELD(ferry_pool_event, struct_size, 0, 4)
+FIELD(ferry_pool_event, reserved, 4, 4)
+FIELD(ferry_pool_event, user_data, 8, 8)
+FIELD(ferry_pool_event, results, 16, 8)
+FIELD(ferry_pool_event, result_count, 24, 8)
+SIZE(ferry_pool_event, 32)
+
+/* ferry_pool_stats */
+FIELD(ferry_pool_stats, struct_size, 0, 4)
+FIELD(ferry_pool_stats, reserved, 4, 4)
+FIELD(ferry_pool_stats, gets, 8, 8)
+FIELD(ferry_pool_stats, hits, 16, 8)
+FIELD(ferry_pool_stats, hits_here, 24, 8)
+FIELD(ferry_pool_stats, got_bytes, 32, 8)
+FIELD(ferry_pool_stats, puts, 40, 8)
+FIELD(ferry_pool_stats, put_bytes, 48, 8)
+FIELD(ferry_pool_stats, silent_nodes, 56, 8)
+FIELD(ferry_pool_stats, values_stored, 64, 8)
+FIELD(ferry_pool_stats, bytes_stored, 72, 8)
+FIELD(ferry_pool_stats, bytes_served, 80, 8)
+FIELD(ferry_pool_stats, evictions, 88, 8)
+FIELD(ferry_pool_stats, corrupt, 96, 8)
+FIELD(ferry_pool_stats, values, 104, 8)
+FIELD(ferry_pool_stats, capacity, 112, 8)
+FIELD(ferry_pool_stats, free, 120, 8)
+FIELD(ferry_pool_stats, index_entries, 128, 8)
+FIELD(ferry_pool_stats, index_bytes, 136, 8)
+FIELD(ferry_pool_stats, nodes, 144, 8)
+SIZE(ferry_pool_stats, 152)

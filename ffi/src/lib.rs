@@ -1,6 +1,6 @@
-//! The C ABI of ferry. `include/ferry.h` and `include/ferry_kv.h` are generated from this crate, one section per file;
-//! the doc comments here are their documentation. The crate is a thin layer over `engine::api` and `ferry_kv`: it
-//! checks pointers and sizes, converts arguments, catches panics, and decides nothing.
+//! The C ABI of ferry. `include/ferry.h`, `ferry_kv.h` and `ferry_pool.h` are generated from this crate, one section
+//! per file; the doc comments here are their documentation. The crate is a thin layer over `engine::api`, `ferry_kv`
+//! and `ferry_pool`: it checks pointers and sizes, converts arguments, catches panics, and decides nothing.
 //!
 //! ```text
 //! guard      every entry point: panics become PANIC, errors go to the caller's ferry_error
@@ -10,6 +10,7 @@
 //! status error config engine memory peers descriptor transfers options blocks layers results notify queues
 //! events stats names          one C concept each
 //! kv         ferry_kv.h: layouts of KV caches, plans, handing sequences over
+//! pool       ferry_pool.h: a KV cache for the whole cluster
 //! ```
 //! `README.md` beside this crate states the contract as a whole.
 
@@ -37,6 +38,7 @@ pub mod options;
 pub mod peer_info;
 pub mod peers;
 mod pointers;
+pub mod pool;
 pub mod queues;
 pub mod results;
 pub mod stats;

@@ -7,7 +7,7 @@ use library::{check_compiles, check_needed, check_soname, crate_dir, lines, outp
 use std::process::Command;
 
 /// The headers, relative to the crate.
-const HEADERS: [&str; 2] = ["../include/ferry.h", "../include/ferry_kv.h"];
+const HEADERS: [&str; 3] = ["../include/ferry.h", "../include/ferry_kv.h", "../include/ferry_pool.h"];
 
 fn listed() -> Vec<String> {
     lines("abi/symbols.txt")

@@ -1,4 +1,4 @@
-//! include/ferry.h and include/ferry_kv.h are generated from the crate's source, one section per file, and checked in.
+//! The headers in include/ are generated from the crate's source, one section per file, and checked in.
 //! This test fails when they differ from it; `UPDATE=1 cargo test -p ferry-ffi --test header` regenerates the headers.
 
 use std::fmt::Write;
@@ -125,6 +125,42 @@ const KV_OPENING: &str = r#"/** @file
  */
 "#;
 
+/// The sections of ferry_pool.h in its order.
+const POOL_SECTIONS: &[Section] = &[
+    (
+        "pool/key",
+        "Keys",
+        "A value has a key of 32 bytes, equal in every process and language that means the same value.",
+    ),
+    ("pool/keyspace", "Keys of a model", ""),
+    ("pool/chain", "Keys of token ids", ""),
+    ("pool/node", "Nodes", ""),
+    ("pool/nodes", "The nodes of the cluster", ""),
+    ("pool/values", "Values", ""),
+    ("pool/results", "Results", ""),
+    ("pool/calls", "Calls", "Each call is for many keys, and each key has a result of its own."),
+    ("pool/events", "Ends of calls", ""),
+    ("pool/stats", "Statistics", ""),
+    ("pool/names", "Names of numbers", "For logs."),
+];
+
+const POOL_OPENING: &str = r#"/** @file
+ * ferry's pool: a KV cache for a whole cluster, whose owners move the bytes. Part of libferry.
+ *
+ * Generated from ffi/src/pool by `UPDATE=1 cargo test -p ferry-ffi --test header`; don't edit. Above 500
+ * lines, because a program includes one file. docs/pool.md has examples. The rules of ferry.h hold, and:
+ *
+ * - A node of the pool lives on an engine, and lends memory or is a client. Any number of threads may use it; only
+ *   ferry_pool_free must be alone. In a forked child each call returns FERRY_ERR_CLOSED, and closing and freeing do
+ *   nothing. Keys and keyspaces need no engine, never wait, and work in a child.
+ * - A value's memory belongs to its call until the call has ended: until a waiting call has returned something else
+ *   than FERRY_ERR_TIMEOUT, else until ferry_pool_poll or ferry_pool_wait has returned its end.
+ * - A call's status says whether the call was made. What became of each key is in its result.
+ * - In an array of structs with a struct_size that the caller fills, each element has its struct_size, all the same,
+ *   and the elements lie that far apart.
+ */
+"#;
+
 /// A header, and what it is made of.
 struct Header {
     path: &'static str,
@@ -134,7 +170,7 @@ struct Header {
     sections: &'static [Section],
 }
 
-const HEADERS: [Header; 2] = [
+const HEADERS: [Header; 3] = [
     Header {
         path: "include/ferry.h",
         opening: OPENING,
@@ -148,6 +184,13 @@ const HEADERS: [Header; 2] = [
         guard: "FERRY_KV_H",
         includes: &["\"ferry.h\""],
         sections: KV_SECTIONS,
+    },
+    Header {
+        path: "include/ferry_pool.h",
+        opening: POOL_OPENING,
+        guard: "FERRY_POOL_H",
+        includes: &["\"ferry.h\""],
+        sections: POOL_SECTIONS,
     },
 ];
 
@@ -227,7 +270,7 @@ fn initializer(name: &str, others: &[String]) -> String {
     let empty = |field: &String| match field {
         field if field.ends_with("];") => ", {0}",
         field if field.contains('*') => ", NULL",
-        field if field.starts_with("ferry_kv_id ") => ", {{0}}",
+        field if field.starts_with("ferry_kv_id ") || field.starts_with("ferry_pool_key ") => ", {{0}}",
         _ => ", 0",
     };
     let macro_name = format!("{}_INIT", name.to_uppercase());
@@ -289,11 +332,15 @@ fn the_headers_are_what_the_source_says() {
 
 #[test]
 fn every_file_with_an_entry_point_has_its_section() {
-    for folder in ["", "kv/"] {
+    let folders = ["kv/", "pool/"];
+    for folder in [""].iter().chain(&folders) {
         for entry in std::fs::read_dir(crate_dir().join("src").join(folder)).unwrap() {
             let path = entry.unwrap().path();
             if path.is_dir() {
-                assert!(path.ends_with("src/kv"), "{}: look into this folder too", path.display());
+                let is_known = folders
+                    .iter()
+                    .any(|folder| path.ends_with(format!("src/{}", &folder[..folder.len() - 1])));
+                assert!(is_known, "{}: look into this folder too", path.display());
                 continue;
             }
             let source = std::fs::read_to_string(&path).unwrap();

@@ -4,6 +4,7 @@
  */
 #include "arguments.h"
 #include "ferry_kv.h"
+#include "ferry_pool.h"
 
 static const char bytes_of_notification_max[FERRY_NOTIFY_BYTES_MAX + 1];
 
@@ -68,6 +69,15 @@ static void initializers(void)
     CHECK_INIT(ferry_directory_options, FERRY_DIRECTORY_OPTIONS_INIT);
     CHECK_INIT(ferry_directory_entry, FERRY_DIRECTORY_ENTRY_INIT);
     CHECK_INIT(ferry_directory_info, FERRY_DIRECTORY_INFO_INIT);
+    CHECK_INIT(ferry_pool_identity, FERRY_POOL_IDENTITY_INIT);
+    CHECK_INIT(ferry_pool_extra, FERRY_POOL_EXTRA_INIT);
+    CHECK_INIT(ferry_pool_chain_options, FERRY_POOL_CHAIN_OPTIONS_INIT);
+    CHECK_INIT(ferry_pool_options, FERRY_POOL_OPTIONS_INIT);
+    CHECK_INIT(ferry_pool_node_info, FERRY_POOL_NODE_INFO_INIT);
+    CHECK_INIT(ferry_pool_value, FERRY_POOL_VALUE_INIT);
+    CHECK_INIT(ferry_pool_call_options, FERRY_POOL_CALL_OPTIONS_INIT);
+    CHECK_INIT(ferry_pool_event, FERRY_POOL_EVENT_INIT);
+    CHECK_INIT(ferry_pool_stats, FERRY_POOL_STATS_INIT);
 }
 
 static void structs_of_other_sizes(void)

@@ -25,7 +25,7 @@
 //! ```
 
 pub mod arrange;
-mod arrays;
+pub(crate) mod arrays;
 pub mod cache;
 mod convert;
 pub mod desc;
