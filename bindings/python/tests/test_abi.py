@@ -1,5 +1,5 @@
-"""The structs, numbers and functions of _abi.py are those of ferry.h and of directories in ferry_kv.h, and
-those of kv/_abi.py are those of the rest of ferry_kv.h."""
+"""The structs, numbers and functions of _abi.py are those of ferry.h and of directories in ferry_kv.h, those
+of kv/_abi.py are those of the rest of ferry_kv.h, and those of pool/_abi.py are those of ferry_pool.h."""
 
 from __future__ import annotations
 
@@ -10,17 +10,19 @@ from pathlib import Path
 import pytest
 
 import ferry
-from ferry import _abi, _errors, _results, kv
+from ferry import _abi, _errors, _results, kv, pool
 from ferry.kv import _abi as kv_abi
+from ferry.pool import _abi as pool_abi
 
 INCLUDE = Path(__file__).resolve().parents[3] / "include"
-HEADERS = "".join((INCLUDE / name).read_text() for name in ("ferry.h", "ferry_kv.h"))
+HEADERS = "".join((INCLUDE / name).read_text() for name in ("ferry.h", "ferry_kv.h", "ferry_pool.h"))
 TEXT = re.sub(r"/\*.*?\*/", "", re.sub(r"///.*", "", HEADERS), flags=re.DOTALL)
 
 TYPES: dict[str, object] = {
     "uint8_t": ctypes.c_uint8,
     "uint32_t": ctypes.c_uint32,
     "int32_t": ctypes.c_int32,
+    "int64_t": ctypes.c_int64,
     "ferry_status": ctypes.c_int32,
     "uint64_t": ctypes.c_uint64,
     "ferry_region": ctypes.c_uint64,
@@ -30,6 +32,7 @@ TYPES: dict[str, object] = {
     "size_t": ctypes.c_size_t,
     "char": ctypes.c_char,
     "ferry_kv_id": kv_abi.CId,
+    "ferry_pool_key": pool_abi.CKey,
 }
 
 STRUCTS = {
@@ -69,6 +72,20 @@ STRUCTS = {
     "ferry_directory_options": _abi.CDirectoryOptions,
     "ferry_directory_entry": _abi.CDirectoryEntry,
     "ferry_directory_info": _abi.CDirectoryInfo,
+    "ferry_pool_key": pool_abi.CKey,
+    "ferry_pool_hash": pool_abi.CHash,
+    "ferry_pool_pair": pool_abi.CPair,
+    "ferry_pool_identity": pool_abi.CIdentity,
+    "ferry_pool_extra": pool_abi.CExtra,
+    "ferry_pool_chain_options": pool_abi.CChainOptions,
+    "ferry_pool_options": pool_abi.COptions,
+    "ferry_pool_node_info": pool_abi.CNodeInfo,
+    "ferry_pool_range": pool_abi.CRange,
+    "ferry_pool_value": pool_abi.CValue,
+    "ferry_pool_call_options": pool_abi.CCallOptions,
+    "ferry_pool_result": pool_abi.CResult,
+    "ferry_pool_event": pool_abi.CEvent,
+    "ferry_pool_stats": pool_abi.CStats,
 }
 
 
@@ -78,7 +95,7 @@ def declared(name: str) -> list[tuple[str, int]]:
     assert body, name
     fields = []
     for line in filter(None, (line.strip() for line in body[1].split(";"))):
-        found = re.fullmatch(r"(?:const )?(\w+) (\*?)(\w+)(?:\[(\d+)\])?", line)
+        found = re.fullmatch(r"(?:const )?(\w+) (\*?(?:const \*)?)(\w+)(?:\[(\d+)\])?", line)
         assert found, line
         kind, pointer, field, count = found.groups()
         bytes_ = 8 if pointer else ctypes.sizeof(TYPES[kind])  # type: ignore[arg-type]
@@ -131,6 +148,7 @@ def test_numbers_are_the_header_s() -> None:
         "KV_STATE_": kv.StateKind,
         "KV_TIMELINE_": kv.EntryKind,
         "DIRECTORY_": ferry.ChangeKind,
+        "POOL_OUTCOME_": pool.Outcome,
     }.items():
         of_header = {
             name.removeprefix(prefix): value
@@ -147,6 +165,8 @@ def test_numbers_are_the_header_s() -> None:
     takes = {name for name in numbers if name.startswith("KV_TAKE_")}
     assert takes == {"KV_TAKE_LAYERS"} and kv_abi.TAKE_LAYERS == numbers["KV_TAKE_LAYERS"]
     assert kv.COMPUTE == numbers["KV_MARK_COMPUTE"]
+    for ours in ("PREFIX", "EXTRA_LORA", "EXTRA_SALT", "EXTRA_IMAGE"):
+        assert getattr(pool_abi, ours) == numbers[f"POOL_{ours}"], ours
     for ours, theirs in {
         "READ": "OP_READ",
         "WRITE": "OP_WRITE",
@@ -183,13 +203,14 @@ def test_functions_have_the_header_s_parameters() -> None:
     functions = dict(
         re.findall(r"^(?:ferry_status|void) ferry_(\w+)\(([^;]*?)\);", TEXT, re.DOTALL | re.MULTILINE)
     )
-    fallible = {**_abi._FALLIBLE, **kv_abi.FALLIBLE}
-    for name, ours in {**fallible, **_abi._PLAIN, **kv_abi.PLAIN}.items():
+    fallible = {**_abi._FALLIBLE, **kv_abi.FALLIBLE, **pool_abi.FALLIBLE}
+    for name, ours in {**fallible, **_abi._PLAIN, **kv_abi.PLAIN, **pool_abi.PLAIN}.items():
         theirs = letters(functions.pop(name))
         assert theirs == (ours + "p" if name in fallible else ours), name
     # The package does without these: nothing calls back into the interpreter from ferry's threads, a caller
     # that waits need not try, each queue has a channel, waits are made in turns, and bytes have hex().
     others = {"queue_callback", "transfer_try", "queue_create", "write", "read", "notify", "kv_id_format"}
+    others.add("pool_key_format")
     assert set(functions) == others
 
 

@@ -1,0 +1,19 @@
+"""A KV cache for a whole cluster, whose owners move the bytes.
+
+A `Pool` is a node on an engine: it lends memory, or is a client. What one node puts, every node gets. A
+`Keyspace` makes the keys, of token ids or of a program's own hashes. docs/pool.md has the contracts.
+"""
+
+from __future__ import annotations
+
+from ._abi import Stats
+from ._keys import Image, Key, Keyspace
+from ._pool import Pool
+from ._results import Node, Outcome, Result
+
+__all__ = ["Image", "Key", "Keyspace", "Node", "Outcome", "Pool", "Result", "Stats"]
+
+# As in ferry: classes print under the name by which programs know them, ferry.pool.Pool.
+for _name in __all__:
+    globals()[_name].__module__ = __name__
+del _name

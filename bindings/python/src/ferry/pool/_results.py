@@ -1,0 +1,88 @@
+"""How the keys of a call ended, and what is known of nodes."""
+
+from __future__ import annotations
+
+from struct import iter_unpack
+from typing import NamedTuple
+
+from .._numbers import Number, number
+
+
+class Outcome(Number):
+    """How one key of a call ended. docs/pool.md says what to do about each."""
+
+    OK = 0
+    """Get: the value is in the memory. Put: it is stored. Exists: it exists. Remove: it is removed."""
+    HERE = 1
+    """Put: the value was stored already, and no byte was moved."""
+    ABSENT = 2
+    """No node has the value."""
+    UNKNOWN = 3
+    """The value was not found, and a node may still have it: nodes are missing, or the index is being
+    rebuilt."""
+    EVICTED = 4
+    """Get: the index named an owner, which has evicted the value since."""
+    OWNER_LOST = 5
+    """Each owner of the value is lost or silent."""
+    CORRUPT = 6
+    """Get: the bytes of each owner did not match their checksum. The owners drop them."""
+    FULL = 7
+    """Put: no node has room, even after eviction."""
+    TOO_LONG = 8
+    """Put: the value is longer than the memory of any node."""
+    LENGTH = 9
+    """Get: the memory has another length than the value, whose length is in `bytes`."""
+    FAILED = 10
+    """The memory was unregistered meanwhile, or cannot be read or written."""
+    CLOSED = 11
+    """The pool or its engine was closed."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether the call did what it was to do for the key: OK or HERE."""
+        return self <= Outcome.HERE
+
+
+class Result(NamedTuple):
+    """How one key of a call ended."""
+
+    outcome: Outcome
+    bytes: int
+    """The length of the value where it is known, else 0."""
+    node: int
+    """The node that served, stored or has it: the `id` of a `Node`. 0: no node did, or several."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether the call did what it was to do for the key."""
+        return self.outcome.ok
+
+
+class Node(NamedTuple):
+    """A node of the cluster, as another one knows it."""
+
+    name: str
+    """Empty before the node has greeted."""
+    address: str
+    id: int
+    """What `Result.node` says of it; 0 before it has greeted."""
+    member: bool
+    """True if it lends memory, False if it is a client or has not greeted."""
+    capacity: int
+    """Bytes that it lends."""
+    free: int
+    """Bytes of these that hold no value, as it said last."""
+    why: str
+    """Why it is not connected, or cannot be a node of this cluster; empty if it is one."""
+
+
+_OUTCOMES = tuple(Outcome)
+
+
+def results_of(found: bytes) -> list[Result]:
+    """Returns the results in an array of ferry_pool_result."""
+    known = len(_OUTCOMES)
+    return [
+        Result(_OUTCOMES[outcome] if outcome < known else number(Outcome, outcome), length, node)
+        for outcome, _, length, node in iter_unpack("<IIQQ", found)
+    ]
