@@ -152,10 +152,11 @@ FILL = sed -e 's|@PREFIX@|$(PREFIX)|; s|@LIBDIR@|$(call RELOCATABLE,$(LIBDIR))|'
 # `.debug/NAME.debug` beside it, which `make install-debug` installs, and where debuggers look.
 STRIP = scripts/strip.sh
 LIBRARIES = libferry libferry_mooncake
+PROGRAMS = ferry-bench ferry-pool
 install: build
 	install -d $(DESTDIR)$(LIBDIR)/pkgconfig $(DESTDIR)$(LIBDIR)/cmake/ferry $(DESTDIR)$(INCLUDEDIR) $(DESTDIR)$(BINDIR)
 	for name in $(LIBRARIES); do $(STRIP) $(TARGET)/release/$$name.so $(TARGET)/stripped/$$name.so.$(VERSION); done
-	$(STRIP) $(TARGET)/release/ferry-bench $(TARGET)/stripped/ferry-bench
+	for name in $(PROGRAMS); do $(STRIP) $(TARGET)/release/$$name $(TARGET)/stripped/$$name; done
 	install -m 755 $(TARGET)/stripped/libferry.so.$(VERSION) $(DESTDIR)$(LIBDIR)/libferry.so.$(VERSION)
 	ln -sf libferry.so.$(VERSION) $(DESTDIR)$(LIBDIR)/libferry.so.$(ABI)
 	ln -sf libferry.so.$(ABI) $(DESTDIR)$(LIBDIR)/libferry.so
@@ -165,13 +166,13 @@ install: build
 	ffi/abi/localize.sh $(TARGET)/release/libferry.a $(TARGET)/stripped/libferry.a
 	strip --strip-debug --enable-deterministic-archives $(TARGET)/stripped/libferry.a
 	install -m 644 $(TARGET)/stripped/libferry.a $(DESTDIR)$(LIBDIR)/libferry.a
-	install -m 644 include/ferry.h include/ferry_kv.h include/ferry.hpp include/ferry_kv.hpp \
+	install -m 644 include/ferry.h include/ferry_kv.h include/ferry_pool.h include/ferry.hpp include/ferry_kv.hpp \
 		bindings/mooncake/ferry_mooncake.h $(DESTDIR)$(INCLUDEDIR)
 	@$(FILL) ffi/ferry.pc.in > $(DESTDIR)$(LIBDIR)/pkgconfig/ferry.pc
 	@$(FILL) bindings/mooncake/ferry-mooncake.pc.in > $(DESTDIR)$(LIBDIR)/pkgconfig/ferry-mooncake.pc
 	@$(FILL) ffi/ferryConfig.cmake.in > $(DESTDIR)$(LIBDIR)/cmake/ferry/ferryConfig.cmake
 	@$(FILL) ffi/ferryConfigVersion.cmake.in > $(DESTDIR)$(LIBDIR)/cmake/ferry/ferryConfigVersion.cmake
-	install -m 755 $(TARGET)/stripped/ferry-bench $(DESTDIR)$(BINDIR)/ferry-bench
+	install -m 755 $(PROGRAMS:%=$(TARGET)/stripped/%) $(DESTDIR)$(BINDIR)
 
 # The plugin for NIXL, which needs a C++ compiler. NIXL_PLUGIN_DIR is then $(LIBDIR)/ferry/nixl.
 install-nixl: install
@@ -182,7 +183,7 @@ install-nixl: install
 install-debug: install
 	install -d $(DESTDIR)$(LIBDIR)/.debug $(DESTDIR)$(BINDIR)/.debug
 	install -m 644 $(LIBRARIES:%=$(TARGET)/stripped/.debug/%.so.$(VERSION).debug) $(DESTDIR)$(LIBDIR)/.debug
-	install -m 644 $(TARGET)/stripped/.debug/ferry-bench.debug $(DESTDIR)$(BINDIR)/.debug
+	install -m 644 $(PROGRAMS:%=$(TARGET)/stripped/.debug/%.debug) $(DESTDIR)$(BINDIR)/.debug
 
 docs: setup
 	@scripts/setup.sh docs

@@ -12,8 +12,9 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGES = {
     "ferry-h": ("C: ferry.h", {"ferry.h": "c/ferry_8h.html"}),
     "ferry-kv-h": ("C: ferry_kv.h", {"ferry_kv.h": "c/ferry__kv_8h.html"}),
+    "ferry-pool-h": ("C: ferry_pool.h", {"ferry_pool.h": "c/ferry__pool_8h.html"}),
     "cxx": ("C++", {"ferry.hpp": "c/ferry_8hpp.html", "ferry_kv.hpp": "c/ferry__kv_8hpp.html"}),
-    "python": ("Python", {it: f"python/{it.replace('.', '/')}.html" for it in ("ferry", "ferry.kv", "mooncake.engine")}),
+    "python": ("Python", {it: f"python/{it.replace('.', '/')}.html" for it in ("ferry", "ferry.kv", "ferry.pool", "mooncake.engine")}),
     "go": ("Go", {"ferry": "go/ferry.html", "ferry/kv": "go/kv.html"}),
     "rust": ("Rust", {"ferry": "rust/ferry/index.html", "ferry_kv": "rust/ferry_kv/index.html"}),
 }
@@ -37,7 +38,7 @@ def c_and_cxx(out: Path, wanted: str) -> Iterator[Entry]:
             for it in [*([owner] if kind in ("class", "struct") else []), *members]:
                 place, name = it.find("location"), it.findtext("name") or space.split("::")[-1]
                 header = Path(place.get("file", "")).name
-                page = {"ferry.h": "ferry-h", "ferry_kv.h": "ferry-kv-h"}.get(header, "cxx")
+                page = {"ferry.h": "ferry-h", "ferry_kv.h": "ferry-kv-h", "ferry_pool.h": "ferry-pool-h"}.get(header, "cxx")
                 brief = plain(ElementTree.tostring(it.find("briefdescription"), "unicode"))
                 if page != wanted or not brief or not re.match(r"(?!operator\b)\w(?!.*_INIT$)", name):
                     continue

@@ -39,6 +39,7 @@ DOCS = {
         "docs/devices.md": "Memory of devices",
         "docs/files.md": "Files as memory",
         "docs/kv.md": "KV handoff",
+        "docs/pool.md": "The pool",
         "docs/directory.md": "Peers by name",
         "docs/operations.md": "Operations",
         "docs/containers.md": "Containers and Kubernetes",

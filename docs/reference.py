@@ -10,12 +10,13 @@ import sys
 from pathlib import Path
 
 import ferry.kv  # noqa: F401
+import ferry.pool  # noqa: F401
 import pdoc
 
-MODULES = ["ferry", "ferry.kv", "mooncake.engine"]
+MODULES = ["ferry", "ferry.kv", "ferry.pool", "mooncake.engine"]
 out = Path(sys.argv[1])
 for name, module in list(sys.modules.items()):
-    if name.startswith(("ferry._", "ferry.kv._")):
+    if name.startswith(("ferry._", "ferry.kv._", "ferry.pool._")):
         for kind in re.findall(r"^class (\w+)", Path(module.__file__).read_text(), re.M):
             getattr(module, kind).__module__ = name
 pdoc.pdoc(*MODULES, output_directory=out)

@@ -1,6 +1,6 @@
 #!/bin/bash
-# Makes three Debian packages from `make install-debug`: the libraries, their debug information, and the files for
-# building programs (headers, static library, pkg-config and CMake files, ferry-bench). Names, version and licence come from Cargo's
+# Makes four Debian packages from `make install-debug`: the libraries, their debug information, the files for building
+# programs (headers, static library, pkg-config and CMake files, ferry-bench), and a node of the pool with its unit. Names, version and licence come from Cargo's
 # metadata of the crate ferry-ffi, the description from the crate ferry, dependencies from dpkg-shlibdeps. The
 # maintainer is in the metadata too; DEBEMAIL and DEBFULLNAME override it.
 #
@@ -98,5 +98,11 @@ section=$(field metadata.deb.section)
 pack "$library" "$(needs "${libraries[@]}")" "These are the shared libraries." "$section"
 pack "$debug" "$library (= $version)" "This is the debug information of the shared libraries." debug \
     "Auto-Built-Package: debug-symbols" "Build-Ids: ${build_ids[*]}"
+pool=ferry-pool
+mkdir -p "$work/$pool/usr/bin" "$work/$pool/usr/lib/systemd/system"
+mv "$work/$development/usr/bin/ferry-pool" "$work/$pool/usr/bin/"
+cp pool/program/ferry-pool.service "$work/$pool/usr/lib/systemd/system/"
+pack "$pool" "$(needs "$work/$pool/usr/bin/ferry-pool")" \
+    "This is a node of the KV pool: it lends memory of its host to the cluster." admin
 pack "$development" "$library (= $version), $(needs "$work/$development/usr/bin/ferry-bench")" \
     "These are the files for building programs in C and C++, and ferry-bench." libdevel

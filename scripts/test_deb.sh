@@ -50,11 +50,14 @@ done
 if [ "$(find "$root" -name '*.debug' | wc -l)" -ne 2 ]; then find "$root" -name '*.debug'; exit 1; fi
 tests/installed/programs.sh "$root/usr" "$libdir" "$work/build"
 "$root/usr/bin/ferry-bench" --version
+"$root/usr/bin/ferry-pool" --version
+[ -e "$root/usr/lib/systemd/system/ferry-pool.service" ]
 database --remove libferry-dev
 [ ! -e "$root/usr/include/ferry.h" ]
 [ ! -e "$root/usr/include/ferry_kv.h" ]
+[ ! -e "$root/usr/include/ferry_pool.h" ]
 [ ! -e "$root/usr/include/ferry_kv.hpp" ]
-database --purge libferry-dev libferry0-dbgsym libferry0
+database --purge ferry-pool libferry-dev libferry0-dbgsym libferry0
 after=$(listing)
 [ "$before" = "$after" ] || { diff <(echo "$before") <(echo "$after"); exit 1; }
 echo "the packages were installed, ran and were removed"

@@ -18,6 +18,7 @@ tests/installed/stripped.sh "$work/moved" "$work/moved/lib"
 tests/installed/programs.sh "$work/moved" "$work/moved/lib" "$work/build"
 tests/installed/readme.sh "$work/moved" "$work/build"
 "$work/moved/bin/ferry-bench" --version
+"$work/moved/bin/ferry-pool" --version
 # The plugin for NIXL finds the library that was installed with it, can be loaded, and is stripped.
 plugin=$work/moved/lib/ferry/nixl/libplugin_FERRY.so
 if readelf -SW "$plugin" | grep '\.symtab'; then echo "the plugin has symbols"; exit 1; fi

@@ -72,6 +72,7 @@ def out_of_date():
             yield f"docs/operations.md: no row for status {number}, {status}"
     sources = (ROOT / "engine/src/stats.rs").read_text() + (ROOT / "engine/src/api/metrics.rs").read_text()
     sources += (ROOT / "kv/src/handoff/metrics.rs").read_text()
+    sources += (ROOT / "pool/src/metrics.rs").read_text().split("#[cfg(test)]")[0]
     metrics = set(re.findall(r'"(ferry_\w+)"', sources))
     told = set(re.findall(r"^\| `(ferry_\w+)[^`]*` \| (?:counter|gauge) \|", operations, re.M))
     for metric in sorted(metrics - told):
@@ -152,9 +153,9 @@ def searched(out):
         node = words
         for letter in name[:-6]:
             node = node.get(letter, {})
-        if name.startswith("ferry_") and not (node and titles & {(name, f"reference/{it}.html") for it in ("ferry-h", "ferry-kv-h")}):
+        if name.startswith("ferry_") and not (node and titles & {(name, f"reference/{it}.html") for it in ("ferry-h", "ferry-kv-h", "ferry-pool-h")}):
             yield f"the site's search does not find {name}"
-    for page in api.pages(out).keys() - {"ferry-h", "ferry-kv-h"}:
+    for page in api.pages(out).keys() - {"ferry-h", "ferry-kv-h", "ferry-pool-h"}:
         for name in ("Engine", "Cache"):
             if not any(title.split("::")[-1] == name for title, url in titles if url == f"reference/{page}.html"):
                 yield f"reference/{page}.html lacks {name}"
@@ -191,7 +192,7 @@ def missing(out):
             for name in re.findall(r"^(?:template <.*> )?(?:class|struct) (?:\[\[\w+\]\] )?(\w+)\b(?!::)[^;\n]*\{$", part, re.M):
                 if not kinds & {f"{space}::{name}", f"{space}::detail::{name}"}:
                     yield f"Doxygen lacks class {space}::{name}"
-    packages = {"ferry/__init__": "ferry", "ferry/kv/__init__": "ferry/kv", "mooncake/engine": "mooncake/engine"}
+    packages = {"ferry/__init__": "ferry", "ferry/kv/__init__": "ferry/kv", "ferry/pool/__init__": "ferry/pool", "mooncake/engine": "mooncake/engine"}
     for package, html in packages.items():
         (source,) = ROOT.glob(f"bindings/python/**/src/{package}.py")
         page = (out / f"python/{html}.html").read_text()

@@ -63,6 +63,17 @@ done
 [ "$(tail -n 1 decode.no)" = 31 ] && grep -q '^SENT: ' prefill.out.no
 grep -q '^PEER_LOST: .*, 0 tokens are valid$' decode.yes
 
+echo "== docs/pool.md"
+block c "$root/docs/pool.md" >pool.c
+cc -std=c99 -Wall -Wextra -Wpedantic -Werror pool.c "${flags[@]}" -o pool
+exec 8< <(exec ./pool)
+lender=$!
+read -r address <&8
+[ "$(./pool "$address")" = "$(echo "0 of 4 chunks are in the pool"; for at in 0 1 2 3; do echo "chunk $at: OK, its last byte is $at"; done)" ]
+[ "$(./pool "$address" | head -n 1)" = "4 of 4 chunks are in the pool" ]
+kill "$lender"
+exec 8<&-
+
 echo "== docs/directory.md"
 block c "$root/docs/directory.md" >directory.c
 cc -std=c99 -Wall -Wextra -Wpedantic -Werror directory.c "${flags[@]}" -o directory
