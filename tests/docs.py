@@ -91,7 +91,7 @@ def out_of_date():
         if not re.search(rf"#\[test\]\n(?:\s*#\[.*\]\n)*\s*(?:async )?fn {test}\(", sources):
             yield f"ARCHITECTURE.md: {test} is no test of the engine"
     defects = [line.split("\t") for line in (ROOT / "tests/DEFECTS.tsv").read_text().splitlines() if not line.startswith("#")]
-    sources += "".join(file.read_text() for folder in ("sim/runs", "kv", "directory", "benches/tool") for file in (ROOT / folder).glob("**/*.rs"))
+    sources += "".join(file.read_text() for folder in ("sim/runs", "kv", "pool", "directory", "benches/tool") for file in (ROOT / folder).glob("**/*.rs"))
     sources += "".join(file.read_text() for file in (ROOT / "bindings/python").glob("**/*.py"))
     sources += "".join(file.read_text() for file in (ROOT / "tests/c").glob("*.c"))
     targets = re.findall(r'"(\w+)"', (ROOT / "fuzz/src/lib.rs").read_text())

@@ -334,9 +334,10 @@ impl Machine {
         };
         let failed = answers.len() != asked.keys.len();
         let end = |answer: &Answer| KeyEnd { outcome: answer.outcome, bytes: answer.length, node };
-        let ends: Vec<KeyEnd> = match failed {
-            true => vec![KeyEnd::of(Outcome::Failed); asked.keys.len()],
-            false => answers.iter().map(end).collect(),
+        let ends: Vec<KeyEnd> = if failed {
+            vec![KeyEnd::of(Outcome::Failed); asked.keys.len()]
+        } else {
+            answers.iter().map(end).collect()
         };
         let check = self.calls.get(&asked.call).is_some_and(|call| call.kind == (Kind::Get { check: true }));
         if asked.what == What::Get && check && !failed && ends.iter().any(|end| end.outcome == Outcome::Ok) {

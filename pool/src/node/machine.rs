@@ -93,6 +93,8 @@ pub struct Machine {
     told_ns: u64,
     /// Nodes whose names another connected node has: they are greeted when that one is gone.
     namesakes: BTreeMap<PeerId, Hello>,
+    /// This node closes: whom it meets is told.
+    has_left: bool,
 }
 
 impl Machine {
@@ -120,6 +122,7 @@ impl Machine {
             told_free: capacity,
             told_ns: 0,
             namesakes: BTreeMap::new(),
+            has_left: false,
         };
         machine.view_changed(0);
         Ok(machine)
@@ -152,6 +155,9 @@ impl Machine {
         let mut hello = self.nodes.me().clone();
         hello.load.free = self.owner.store.free_bytes();
         self.send(peer, &Message::Hello(hello));
+        if self.has_left {
+            self.send(peer, &Message::Leave);
+        }
     }
 
     /// How many nodes ought to be there and are not.
@@ -167,6 +173,8 @@ impl Machine {
         }
         if let Message::Refused(why) = message {
             self.actions.push(Action::Refused { peer, why: Error::invalid(why) });
+            // It has passed over what it was asked; when it takes this node in, it greets.
+            self.forget(peer, now);
             return self.settle(now);
         }
         // The messages of a node that was refused, or that is being fenced, count for nothing.
@@ -258,7 +266,6 @@ impl Machine {
             self.actions.push(Action::Fence(peer));
             self.view_changed(now);
         }
-        self.nodes.gone().into_iter().for_each(|peer| self.forget(peer, now));
         let mut has_more = self.tell_on(now);
         if self.owner.store.free_bytes() < self.free_kept / 2 {
             has_more |= self.owner.make_room(self.free_kept);
@@ -289,6 +296,7 @@ impl Machine {
 
     /// All calls end: CLOSED. The peers hear that this node is gone.
     pub fn leave(&mut self) {
+        self.has_left = true;
         let peers: Vec<PeerId> = self.nodes.iter().map(|(peer, _)| peer).collect();
         peers.into_iter().for_each(|peer| self.send(peer, &Message::Leave));
     }
@@ -326,7 +334,7 @@ impl Machine {
     }
 
     pub fn nodes_known(&self) -> usize {
-        self.nodes.iter().count()
+        self.nodes.iter().filter(|(_, node)| node.is_here()).count()
     }
 
     pub fn hello_of(&self, peer: PeerId) -> Option<&Hello> {

@@ -183,17 +183,12 @@ impl Nodes {
         }
     }
 
-    /// A node that closes is no member. It may be forgotten when it owes no answer: bytes of it may land until then.
+    /// A node that closes is no member. It is known until it is lost or greets anew: it answers, and is answered.
     pub fn leave(&mut self, peer: PeerId) {
         if let Some(node) = self.by_peer.get_mut(&peer) {
             node.is_leaving = true;
             let _ = self.renew();
         }
-    }
-
-    /// Nodes that have closed and owe nothing.
-    pub fn gone(&self) -> Vec<PeerId> {
-        self.iter().filter(|(_, node)| node.is_leaving && node.asked == 0).map(|(peer, _)| peer).collect()
     }
 
     /// The members that this node sees, itself among them if it lends memory.
@@ -293,13 +288,12 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_closes_is_no_member_and_is_gone_when_it_owes_nothing() {
+    fn a_node_that_closes_is_no_member_and_still_owes_its_answers() {
         let mut nodes = nodes();
         assert_eq!(nodes.members().list().len(), 2);
         nodes.expect(peer(1), 0);
         nodes.leave(peer(1));
-        assert_eq!((nodes.members().list().len(), nodes.gone(), nodes.candidates(0).len()), (1, vec![], 0));
-        nodes.answered(peer(1));
-        assert_eq!(nodes.gone(), [peer(1)]);
+        assert_eq!((nodes.members().list().len(), nodes.candidates(0).len()), (1, 0));
+        assert_eq!(nodes.silent(SILENCE_NS).0, [peer(1)]);
     }
 }

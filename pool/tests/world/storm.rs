@@ -75,9 +75,9 @@ impl Storm {
         }
         let count = 1 + world.random.below(KEYS_OF_CALL);
         let is_small = !world.random.one_in(3);
-        let key = |world: &mut World| match is_small {
-            true => world.random.below(SMALL_KEYS) as u64,
-            false => (100 + world.random.below(OTHER_KEYS)) as u64,
+        let key = |world: &mut World| {
+            let (first, count) = if is_small { (0, SMALL_KEYS) } else { (100, OTHER_KEYS) };
+            (first + world.random.below(count)) as u64
         };
         let keys: Vec<u64> = (0..count).map(|_| key(world)).collect();
         let what = [0, 0, 0, 1, 1, 1, 1, 2, 2, 3][world.random.below(10)];
@@ -245,6 +245,11 @@ fn stories(seeds: Range<u64>, with_faults: bool) -> BTreeMap<&'static str, usize
     counts
 }
 
+/// Whether the number of stories is the normal one, for which counts are known.
+fn is_whole() -> bool {
+    std::env::var_os("FERRY_TEST_POOL_STORIES").is_none()
+}
+
 /// The seeds from `first` on: as many as normally, or as the environment says.
 fn seeds(first: u64, normally: u64) -> Range<u64> {
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
@@ -257,7 +262,8 @@ fn what_nobody_disturbs_is_found() {
     let counts = stories(seeds(0, 300), false);
     println!("{counts:?}");
     assert_eq!(counts["fenced"], 0, "nobody was silent");
-    assert!(counts["OK"] > 20_000 && counts["HERE"] > 1_000 && counts["ABSENT"] > 5_000, "{counts:?}");
+    let seen = counts["OK"] > 20_000 && counts["HERE"] > 1_000 && counts["ABSENT"] > 5_000;
+    assert!(seen || !is_whole(), "{counts:?}");
 }
 
 #[test]
@@ -267,6 +273,18 @@ fn with_faults_nothing_is_wrong_and_all_is_right_five_seconds_later() {
     for (what, at_least) in
         [("OK", 30_000), ("OWNER_LOST", 500), ("CORRUPT", 50), ("FULL", 500), ("fenced", 500)]
     {
-        assert!(counts.get(what).is_some_and(|count| *count >= at_least), "{what}: {counts:?}");
+        assert!(
+            counts.get(what).is_some_and(|count| *count >= at_least) || !is_whole(),
+            "{what}: {counts:?}"
+        );
+    }
+}
+
+/// A put waited for the acknowledgement of a member that had forgotten its closing owner. A node waited for answers of
+/// one that had refused it, and then took it in.
+#[test]
+fn stories_that_have_failed_before() {
+    for seed in [1_002_141, 1_001_747] {
+        stories(seed..seed + 1, true);
     }
 }
