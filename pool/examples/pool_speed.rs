@@ -121,7 +121,7 @@ fn measure(mut client: Client, peer: ferry::PeerId) {
         let requests: Vec<Request> = (0..count).map(request).collect();
         let options = TransferOptions::default();
         let name = format!("{count} x {} KiB", bytes >> 10);
-        let mut own = timed(rounds, |_| drop(client.engine.write(peer, &requests, &options).unwrap()));
+        let mut own = timed(rounds, |_| assert!(client.engine.write(peer, &requests, &options).is_ok()));
         own.sort_by(f64::total_cmp);
         let first = client.next;
         let times = timed(rounds, |round| {
@@ -134,7 +134,7 @@ fn measure(mut client: Client, peer: ferry::PeerId) {
             assert!(ends.iter().all(|end| end.outcome == Outcome::Ok), "{ends:?}");
         });
         row(&format!("put {name}"), times, Some(own[own.len() / 2]));
-        let mut own = timed(rounds, |_| drop(client.engine.read(peer, &requests, &options).unwrap()));
+        let mut own = timed(rounds, |_| assert!(client.engine.read(peer, &requests, &options).is_ok()));
         own.sort_by(f64::total_cmp);
         let kept = ((LENT * 3 / 4) as usize / bytes / count).min(rounds);
         let times = timed(kept, |round| {

@@ -170,14 +170,8 @@ impl Message {
             Message::Load(load) => {
                 out.byte(2).u64(load.capacity).u64(load.free);
             }
-            Message::Get { request, keys } => {
-                out.byte(3).u64(*request);
-                wanted(&mut out, keys);
-            }
-            Message::Put { request, keys } => {
-                out.byte(4).u64(*request);
-                wanted(&mut out, keys);
-            }
+            Message::Get { request, keys } => wanted(out.byte(3).u64(*request), keys),
+            Message::Put { request, keys } => wanted(out.byte(4).u64(*request), keys),
             Message::Answer { request, answers } => {
                 out.byte(5).u64(*request).u32(answers.len() as u32);
                 for answer in answers {
@@ -185,18 +179,14 @@ impl Message {
                 }
             }
             Message::Find { request, view, fingerprints } => {
-                out.byte(6).u64(*request).u64(*view);
-                numbers(&mut out, fingerprints);
+                numbers(out.byte(6).u64(*request).u64(*view), fingerprints);
             }
             Message::Found { request, owners, found } => {
                 out.byte(7).u64(*request);
                 numbers(&mut out, owners);
                 out.u32(found.len() as u32).0.extend(found);
             }
-            Message::Have { request, digests } => {
-                out.byte(8).u64(*request);
-                many(&mut out, digests);
-            }
+            Message::Have { request, digests } => many(out.byte(8).u64(*request), digests),
             Message::Announce { number, came, went } => {
                 out.byte(9).u64(*number);
                 numbers(&mut out, came);
@@ -215,28 +205,14 @@ impl Message {
                 numbers(&mut out, asked);
                 many(&mut out, digests);
             }
-            Message::Touch(fingerprints) => {
-                out.byte(13);
-                numbers(&mut out, fingerprints);
-            }
-            Message::Ping => {
-                out.byte(14);
-            }
-            Message::Pong => {
-                out.byte(15);
-            }
-            Message::Again => {
-                out.byte(16);
-            }
-            Message::Leave => {
-                out.byte(17);
-            }
+            Message::Touch(fingerprints) => numbers(out.byte(13), fingerprints),
+            Message::Ping => bare(&mut out, 14),
+            Message::Pong => bare(&mut out, 15),
+            Message::Again => bare(&mut out, 16),
+            Message::Leave => bare(&mut out, 17),
+            Message::Doubt(digests) => many(out.byte(18), digests),
             Message::Refused(why) => {
                 out.byte(19).text(why);
-            }
-            Message::Doubt(digests) => {
-                out.byte(18);
-                many(&mut out, digests);
             }
         }
         out.0
@@ -306,6 +282,11 @@ impl Message {
         input.end()?;
         Ok(message)
     }
+}
+
+/// A message that is its kind alone.
+fn bare(out: &mut Writer, kind: u8) {
+    out.byte(kind);
 }
 
 fn wanted(out: &mut Writer, keys: &[Wanted]) {

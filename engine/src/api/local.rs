@@ -17,8 +17,8 @@ pub struct LocalRegion {
 }
 
 impl Engine {
-    /// Returns the region that has all of this memory. NOT_REGISTERED if no region has all of it. STALE if the region is
-    /// being unregistered.
+    /// Returns the region that has all of this memory. NOT_REGISTERED if no region has all of it. STALE if the region
+    /// is being unregistered.
     pub fn region_at(&self, address: u64, length: u64) -> Result<LocalRegion> {
         let region = self.find_region(address, length)?;
         Ok(LocalRegion { region: region.id, access: region.access, kind: region.location.kind })
@@ -39,8 +39,8 @@ impl Engine {
         let _entered = enter_all(&regions).map_err(|id| revoked(id, address))?;
         let always = || Ok::<(), std::convert::Infallible>(());
         let (from, bytes, is_ours) = (address as *const u8, length as usize, regions[0].is_ours());
-        // SAFETY: the region has all of the range, and stays registered while it is entered: memory that ferry allocated
-        // stays mapped, and the kernel checks any other. `look` gets copies.
+        // SAFETY: the region has all of the range, and stays registered while it is entered: memory that ferry
+        // allocated stays mapped, and the kernel checks any other. `look` gets copies.
         let read = unsafe { racing::try_each_part(from, bytes, is_ours, always, look) };
         read.map_err(|unread| match unread {
             Unread::Refused(never) => match never {},

@@ -153,9 +153,9 @@ impl Engine {
         }
     }
 
-    /// Waits for an event as briefly as a small transfer of a conversation takes, for at most the engine's `spin_us`, and
-    /// receives on this thread meanwhile: an answer of `peer` then costs no hop through another thread. Returns whether
-    /// the queue has an event; it may return at once.
+    /// Waits for an event as briefly as a small transfer of a conversation takes, for at most the engine's `spin_us`,
+    /// and receives on this thread meanwhile: an answer of `peer` then costs no hop through another thread. Returns
+    /// whether the queue has an event; it may return at once.
     pub fn spin_for_event(&self, queue: &Queue, peer: PeerId) -> bool {
         let has_event = || queue.pending() > 0;
         if !has_event() {

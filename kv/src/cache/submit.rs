@@ -61,7 +61,7 @@ impl Shared {
     /// Submits the parts of messages that have room.
     fn send_waiting(&self, inner: &mut Inner) {
         for _ in 0..PARTS_PER_TURN {
-            let Some(part) = inner.outgoing.next() else { return };
+            let Some(part) = inner.outgoing.next_part() else { return };
             let number = inner.next_number + 1;
             let mut options = self.options(number, Some(&part.bytes));
             let is_awaited = part.of != Some(Owner::Goodbye);

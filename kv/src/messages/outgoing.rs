@@ -59,7 +59,7 @@ impl<Of: Copy> Outgoing<Of> {
     }
 
     /// Returns the next part that has room: peers take turns.
-    pub fn next(&mut self) -> Option<MessagePart<Of>> {
+    pub fn next_part(&mut self) -> Option<MessagePart<Of>> {
         for _ in 0..self.ready.len() {
             let peer = self.ready.pop_front()?;
             let Some(waiting) = self.peers.get_mut(&peer) else { continue };
@@ -75,7 +75,7 @@ impl<Of: Copy> Outgoing<Of> {
         None
     }
 
-    /// The part that `next` returned last is submitted; `is_awaited` if `ended` will be called for it.
+    /// The part that `next_part` returned last is submitted; `is_awaited` if `ended` will be called for it.
     pub fn submitted(&mut self, part: &MessagePart<Of>, is_awaited: bool) {
         let Some(waiting) = self.peers.get_mut(&part.peer) else { return };
         waiting.parts_sent += 1;
@@ -88,12 +88,12 @@ impl<Of: Copy> Outgoing<Of> {
         self.make_ready(part.peer);
     }
 
-    /// The engine has no room for the part that `next` returned last.
+    /// The engine has no room for the part that `next_part` returned last.
     pub fn refused(&mut self, part: &MessagePart<Of>) {
         self.make_ready(part.peer);
     }
 
-    /// The message of the part that `next` returned last cannot be sent.
+    /// The message of the part that `next_part` returned last cannot be sent.
     pub fn failed(&mut self, part: &MessagePart<Of>) {
         let Some(waiting) = self.peers.get_mut(&part.peer) else { return };
         waiting.messages.pop_front();
@@ -154,7 +154,7 @@ mod tests {
 
     fn all(outgoing: &mut Outgoing<u8>) -> Vec<u64> {
         let next = || {
-            let part = outgoing.next()?;
+            let part = outgoing.next_part()?;
             outgoing.submitted(&part, true);
             Some(part.peer.raw())
         };
@@ -191,18 +191,18 @@ mod tests {
         let mut outgoing = Outgoing::new(1_000);
         outgoing.add(peer(1), vec![7; 2 * NOTIFY_BYTES_MAX], Some(1));
         outgoing.add(peer(1), vec![8], None);
-        let first = outgoing.next().unwrap();
+        let first = outgoing.next_part().unwrap();
         assert_eq!((first.bytes.len(), first.bytes[0], first.is_last), (NOTIFY_BYTES_MAX, 1, false));
         outgoing.refused(&first);
-        let again = outgoing.next().unwrap();
+        let again = outgoing.next_part().unwrap();
         assert_eq!(again.bytes, first.bytes);
         outgoing.submitted(&again, true);
-        let second = outgoing.next().unwrap();
+        let second = outgoing.next_part().unwrap();
         outgoing.submitted(&second, true);
-        let third = outgoing.next().unwrap();
+        let third = outgoing.next_part().unwrap();
         assert_eq!((third.bytes.len(), third.is_last), (3, true));
         outgoing.failed(&third);
-        assert_eq!(outgoing.next().unwrap().bytes, [0, 8]);
+        assert_eq!(outgoing.next_part().unwrap().bytes, [0, 8]);
         assert_eq!(outgoing.forget_all(), [(peer(1), None)]);
         (0..2).for_each(|_| outgoing.ended(peer(1)));
         assert_eq!((outgoing.under_way, outgoing.peers.len()), (0, 0));

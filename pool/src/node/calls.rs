@@ -272,7 +272,7 @@ impl Machine {
             self.asked.insert(request, Asked { call: id, keys, to, what });
             match (to, message) {
                 (Some(peer), message) => {
-                    self.nodes.expect(peer, now);
+                    self.nodes.await_answer(peer, now);
                     self.send(peer, &message);
                 }
                 (None, Message::Get { keys, .. }) => self.owner.get(None, request, keys),

@@ -441,7 +441,7 @@ impl Machine {
             match effect {
                 Effect::Move { number, asker, op, requests, notify } => {
                     // An asker that is stopped holds the memory of its request no longer than others wait for it.
-                    asker.into_iter().for_each(|peer| self.nodes.expect(peer, now));
+                    asker.into_iter().for_each(|peer| self.nodes.await_answer(peer, now));
                     self.actions.push(Action::Move { number, peer: asker, op, requests, notify });
                 }
                 Effect::Sum { number, objects } => {

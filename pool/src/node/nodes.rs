@@ -126,7 +126,7 @@ impl Nodes {
     }
 
     /// A node is to answer, and may not be silent until it has.
-    pub fn expect(&mut self, peer: PeerId, now: u64) {
+    pub fn await_answer(&mut self, peer: PeerId, now: u64) {
         if let Some(node) = self.by_peer.get_mut(&peer) {
             if node.asked == 0 {
                 node.heard_ns = now;
@@ -277,7 +277,7 @@ mod tests {
         let mut nodes = nodes();
         let half = SILENCE_NS / 2;
         assert_eq!(nodes.silent(u64::MAX), (vec![], vec![], None));
-        nodes.expect(peer(1), 10);
+        nodes.await_answer(peer(1), 10);
         assert_eq!(nodes.silent(9 + half), (vec![], vec![], Some(10 + half)));
         assert_eq!(nodes.silent(10 + half), (vec![peer(1)], vec![], None));
         nodes.get_mut(peer(1)).unwrap().pinged_ns = Some(10 + half);
@@ -291,7 +291,7 @@ mod tests {
     fn a_node_that_closes_is_no_member_and_still_owes_its_answers() {
         let mut nodes = nodes();
         assert_eq!(nodes.members().list().len(), 2);
-        nodes.expect(peer(1), 0);
+        nodes.await_answer(peer(1), 0);
         nodes.leave(peer(1));
         assert_eq!((nodes.members().list().len(), nodes.candidates(0).len()), (1, 0));
         assert_eq!(nodes.silent(SILENCE_NS).0, [peer(1)]);

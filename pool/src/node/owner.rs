@@ -228,7 +228,7 @@ impl Owner {
             begin = *end;
         }
         if moving.op == Op::Read {
-            return self.have_read(number, &bad);
+            return self.read_ended(number, &bad);
         }
         let Some(Moving { served, objects, is_answered, .. }) = self.moving.remove(&number) else { return };
         // The tail of a prefix is the less valuable end.
@@ -375,7 +375,7 @@ impl Owner {
     }
 
     /// The READ of a put has ended. What failed is given up; the sums of the others decide.
-    fn have_read(&mut self, number: u64, bad: &[(usize, Slot)]) {
+    fn read_ended(&mut self, number: u64, bad: &[(usize, Slot)]) {
         let Some(moving) = self.moving.get_mut(&number) else { return };
         let served = moving.served;
         moving.objects.retain(|(at, slot, _)| !bad.contains(&(*at, *slot)));

@@ -213,7 +213,7 @@ impl Machine {
             let number = self.telling.next;
             self.telling.awaited.insert((peer, number), commit);
             // A put waits no longer for a silent member than for a silent owner.
-            self.nodes.expect(peer, now);
+            self.nodes.await_answer(peer, now);
             self.send(peer, &Message::Announce { number, came, went: Vec::new() });
         }
     }

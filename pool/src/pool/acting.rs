@@ -79,7 +79,7 @@ impl Shared {
     /// Submits the parts of messages that have room.
     pub(super) fn send_waiting(&self, inner: &mut Inner) {
         for _ in 0..PARTS_PER_TURN {
-            let Some(part) = inner.outgoing.next() else { return };
+            let Some(part) = inner.outgoing.next_part() else { return };
             // Nobody waits for the end of a message: a lost peer has an event of its own.
             let options = TransferOptions { queue: None, notify: Some(&part.bytes), ..self.options() };
             match self.engine.submit(part.peer, Op::Write, &[], &options) {

@@ -29,7 +29,7 @@ const NO_ROOM: Duration = Duration::from_millis(1);
 const BROKEN_PAUSE: Duration = Duration::from_millis(5);
 
 /// The state of whoever drives.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Driver {
     /// The node that was heard last, whose next message may be received at once.
     talker: Option<PeerId>,
@@ -44,12 +44,6 @@ pub struct Driver {
 impl Driver {
     fn heard(&mut self, now: u64) {
         (self.gap_ns, self.last_ns) = (now - self.last_ns, now);
-    }
-}
-
-impl Default for Driver {
-    fn default() -> Driver {
-        Driver { talker: None, last_ns: 0, gap_ns: 0, ticked_ns: 0, due: None }
     }
 }
 

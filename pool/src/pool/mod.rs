@@ -131,6 +131,9 @@ struct Shared {
     may_spin: bool,
 }
 
+/// The memory of a value: addresses and bytes.
+type Ranges = Vec<(u64, u64)>;
+
 struct Inner {
     machine: Machine,
     outgoing: Outgoing<()>,
@@ -140,7 +143,7 @@ struct Inner {
     next_number: u64,
     /// Transfers of the machine that have no room now.
     waiting: VecDeque<crate::node::Action>,
-    sums: VecDeque<(SumOf, Vec<Vec<(u64, u64)>>)>,
+    sums: VecDeque<(SumOf, Vec<Ranges>)>,
     dials: Dials,
     /// Why peers cannot be nodes of this cluster.
     refused: BTreeMap<PeerId, String>,

@@ -169,7 +169,6 @@ impl Store {
             self.give_back(slot.0);
             return false;
         }
-        debug_assert_eq!(object.state, State::Writing);
         (object.state, object.checksum) = (State::Readable, checksum);
         self.readable += 1;
         self.add_newest(slot.0);

@@ -270,10 +270,10 @@ impl World {
         assert!(corrupt <= bad + removing.len() as u64, "{node} dropped good bytes");
         for key in now {
             calls.last_held.insert(key, step);
-            if !calls.held.contains_key(&key) {
-                calls.held.insert(key, Held { since: step, sure: None, is_bad: false });
+            calls.held.entry(key).or_insert_with(|| {
                 calls.came.entry(key).or_default().push(step);
-            }
+                Held { since: step, sure: None, is_bad: false }
+            });
         }
         news.into_iter().for_each(|news| self.say(|| news));
     }
