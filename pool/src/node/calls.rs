@@ -190,8 +190,8 @@ impl Machine {
         self.look_up(id, again, now);
     }
 
-    /// Asks the next owner of each key. If none of the owners that the index named has a key, all nodes are asked for it: a
-    /// replica is no miss. A key that none of those has is at its end.
+    /// Asks the next owner of each key. If none of the owners that the index named has a key, all nodes are asked for
+    /// it: a replica is no miss. A key that none of those has is at its end.
     fn ask_owners(&mut self, id: u64, keys: Vec<usize>, now: u64) {
         let me = self.nodes.my_id();
         let (mut by_owner, mut nobody) = (BTreeMap::<Asker, Vec<usize>>::new(), Vec::new());

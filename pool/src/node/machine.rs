@@ -1,5 +1,5 @@
-//! A node of the pool, without I/O and without a clock: takes calls of the program, messages, ends of transfers, sums, lost
-//! peers and the time; gives messages, transfers, sums to take, fences and ends of calls.
+//! A node of the pool, without I/O and without a clock: takes calls of the program, messages, ends of transfers, sums,
+//! lost peers and the time; gives messages, transfers, sums to take, fences and ends of calls.
 //!
 //! ```text
 //! calls ─▶ calls (asks owners, index members) ─▶ messages ─▶ owner (serves) ─▶ store
@@ -389,7 +389,8 @@ impl Machine {
     fn hello(&mut self, peer: PeerId, hello: Hello, now: u64) {
         match self.nodes.get(peer) {
             Some(node) if node.is_suspect || node.hello.incarnation == hello.incarnation => return,
-            // The pool of this engine was closed and opened again. Which of the two heard the last requests is not known.
+            // The pool of this engine was closed and opened again. Which of the two heard the last requests is not
+            // known.
             Some(node) if node.asked > 0 => return self.suspect(peer, now),
             Some(_) => self.forget(peer, now),
             None => {}
@@ -414,9 +415,9 @@ impl Machine {
 
     fn forget(&mut self, peer: PeerId, now: u64) {
         self.namesakes.remove(&peer);
-        if self.nodes.remove(peer).is_none() {
-            return;
-        }
+        let Some(node) = self.nodes.remove(peer) else { return };
+        // Until it is counted anew: calls that go on now do not say that no node has a key.
+        self.missing += usize::from(node.hello.is_member);
         for commit in self.telling.forget(peer) {
             self.owner.told(commit);
         }

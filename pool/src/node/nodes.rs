@@ -200,7 +200,8 @@ impl Nodes {
         self.members.index().stamp()
     }
 
-    /// Where an object may be placed on other nodes: their free bytes, of which a node that has come lately offers less.
+    /// Where an object may be placed on other nodes: their free bytes, of which a node that has come lately offers
+    /// less.
     pub fn candidates(&self, now: u64) -> Vec<Candidate> {
         let lends = |node: &&Node| node.hello.is_member && node.is_here();
         let candidate = |node: &Node| Candidate {
@@ -210,7 +211,8 @@ impl Nodes {
         self.by_peer.values().filter(lends).map(candidate).collect()
     }
 
-    /// Returns the nodes that are silent: those to ask for a sign of life, those that gave none, and when to look again.
+    /// Returns the nodes that are silent: those to ask for a sign of life, those that gave none, and when to look
+    /// again.
     pub fn silent(&self, now: u64) -> (Vec<PeerId>, Vec<PeerId>, Option<u64>) {
         let (mut to_ping, mut silent, mut due) = (Vec::new(), Vec::new(), None::<u64>);
         for (peer, node) in

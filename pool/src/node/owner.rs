@@ -5,7 +5,8 @@
 //! get   find ─▶ hold ─▶ WRITE to the asker's memory, with the answer ─▶ release
 //! put   begin ─▶ READ from the asker's memory ─▶ checksum ─▶ commit ─▶ told to the index ─▶ answer
 //! ```
-//! The owner has no I/O: it asks for it by `Effect`s, and hears how it ended. This node asks it in the same way as others.
+//! The owner has no I/O: it asks for it by `Effect`s, and hears how it ended. This node asks it in the same way as
+//! others.
 
 use std::collections::{BTreeMap, VecDeque};
 

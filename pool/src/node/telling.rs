@@ -152,7 +152,8 @@ impl Machine {
         }
     }
 
-    /// Sends the next part of each inventory, and tidies this member's table. Returns whether there is more to do at once.
+    /// Sends the next part of each inventory, and tidies this member's table. Returns whether there is more to do at
+    /// once.
     pub(super) fn tell_on(&mut self, now: u64) -> bool {
         if now >= self.telling.expire_ns {
             self.telling.table.expire(now);

@@ -30,7 +30,10 @@ impl Shared {
                     Action::Send { peer, message } => inner.outgoing.add(peer, message, None),
                     Action::Sum { of, values } => inner.sums.push_back((of, values)),
                     Action::Fence(peer) => self.fence(inner, peer),
-                    Action::Refused { peer, why } => drop(inner.refused.insert(peer, why.message)),
+                    Action::Refused { peer, why } => {
+                        inner.refused.insert(peer, why.message);
+                        self.count_missing(inner);
+                    }
                     Action::Move { .. } => inner.waiting.push_back(action),
                 }
             }

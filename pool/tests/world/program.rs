@@ -152,7 +152,8 @@ impl World {
         self.settle(node);
     }
 
-    /// A node hears of a removal. If it is passed on, and the node has heard of it, then what the node holds came later.
+    /// A node hears of a removal. If it is passed on, and the node has heard of it, then what the node holds came
+    /// later.
     pub fn hears_removal(&mut self, node: usize, removal: u64, is_passed_on: bool, digests: &[Digest]) {
         let heard = &mut self.nodes[node].calls.removals;
         let is_news = |digest: &&Digest| heard.insert((key_of(digest), removal)) || !is_passed_on;

@@ -116,4 +116,9 @@ impl World {
             }
         }
     }
+
+    /// Whether a transfer of this node, or into it, is under way.
+    pub fn has_flights(&self, node: usize) -> bool {
+        self.flights.iter().any(|flight| flight.node == node)
+    }
 }

@@ -1,8 +1,9 @@
-//! Nodes of a pool in a world without engines: it carries out what the machines want, in an order that a seed draws. The
-//! bytes are real, so what comes too early, too late or to the wrong place is seen.
+//! Nodes of a pool in a world without engines: it carries out what the machines want, in an order that a seed draws.
+//! The bytes are real, so what comes too early, too late or to the wrong place is seen.
 //!
-//! Messages of two nodes come in order, late, or not at all with their session. A transfer copies each request at its own
-//! moment, in pieces, and nothing of it moves after its end was reported. Its notification comes behind all its bytes.
+//! Messages of two nodes come in order, late, or not at all with their session. A transfer copies each request at its
+//! own moment, in pieces, and nothing of it moves after its end was reported. Its notification comes behind all its
+//! bytes.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -19,8 +20,6 @@ use crate::keys::{canary, value};
 use crate::program::{Calls, Story, CALLERS_BYTES};
 
 pub const UNIT: u64 = 64;
-const FAULT_PAUSE_NS: u64 = 50_000;
-
 pub struct Random(pub u64);
 
 impl Random {
@@ -204,7 +203,6 @@ impl World {
     pub fn runs(&self, node: usize) -> bool {
         self.nodes[node].life == Life::Runs
     }
-
     /// The open session of two nodes, and the end that is the first one.
     pub fn session_of(&self, one: usize, other: usize) -> Option<(usize, usize)> {
         let open = self.sessions.iter().enumerate().filter(|(_, session)| session.is_open);
@@ -242,12 +240,16 @@ impl World {
     }
 
     /// Nodes of the list that this node does not know.
-    /// Whether each node that lends memory is in touch with this one, or with one that is.
+    /// Whether each node that lends memory is in touch with this one, or with one that is. One may be in touch with none.
     pub fn sees_all(&self, node: usize) -> bool {
         let lends = |at: &usize| self.nodes[*at].lends > 0;
         let sees = |one: usize, other: usize| one == other || self.is_greeted(one, other);
         let near: Vec<usize> = (0..self.nodes.len()).filter(lends).filter(|at| sees(node, *at)).collect();
-        (0..self.nodes.len()).filter(lends).all(|at| near.iter().any(|near| sees(*near, at)))
+        let mut far =
+            (0..self.nodes.len()).filter(lends).filter(|at| !near.iter().any(|near| sees(*near, *at)));
+        let alone =
+            |at: usize| (0..self.nodes.len()).filter(lends).all(|other| other == at || !sees(other, at));
+        far.next().is_none_or(alone) && far.next().is_none()
     }
 
     fn missing(&self, node: usize) -> usize {
@@ -337,7 +339,8 @@ impl World {
         let message = Message::decode(message).expect("machines send what can be read");
         let from = self.sessions[session].ends[1 - end];
         self.say(|| format!("{from} -> {node}: {message:?}"));
-        if let Message::Remove { request, removal, digests, .. } = &message {
+        let counts = self.nodes[node].machine.knows(peer) && !self.nodes[node].fencing.contains(&peer);
+        if let (true, Message::Remove { request, removal, digests, .. }) = (counts, &message) {
             self.hears_removal(node, *removal, *request == 0, digests);
         }
         let now = self.time(node);
@@ -423,7 +426,7 @@ impl World {
             Event::Lost(peer) => self.lose(node, peer),
             Event::Fence(peer) if self.has_faults && self.random.one_in(6) => {
                 self.nodes[node].machine.not_fenced(peer);
-                self.now += FAULT_PAUSE_NS;
+                self.now += 50_000;
             }
             Event::Fence(peer) => {
                 self.fenced += 1;
@@ -483,11 +486,6 @@ impl World {
         let units = |key: &u64| (value(*key).len() as u64).div_ceil(UNIT).max(1);
         let used: u64 = self.nodes[node].calls.held.keys().map(units).sum();
         assert_eq!(stats.capacity - stats.free, used * UNIT, "{node}: space is lost");
-    }
-
-    /// Whether a transfer of this node, or into it, is under way.
-    pub fn has_flights(&self, node: usize) -> bool {
-        self.flights.iter().any(|flight| flight.node == node)
     }
 
     pub fn is_quiet(&self) -> bool {
