@@ -8,7 +8,7 @@ pub use simulated::bare::{Condvar, Mutex, MutexGuard, PoisonError};
 pub use simulated::{random, sleep, AsFd, BorrowedFd, EventFd};
 
 /// A time of the monotonic clock of this host.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub struct Instant(std::time::Instant);
 
 impl Instant {

@@ -395,8 +395,10 @@ impl World {
                     .came
                     .get(&key)
                     .map_or(0, |came| came.iter().filter(|at| **at >= open.begun).count());
-                if let Some(held) =
-                    calls.held.get_mut(&key).filter(|_| how.outcome == Outcome::Ok && came == 1)
+                if let Some(held) = calls
+                    .held
+                    .get_mut(&key)
+                    .filter(|_| how.outcome == Outcome::Ok && came == 1 && removal < open.begun)
                 {
                     held.sure = held.sure.or(Some(step));
                 }

@@ -21,6 +21,14 @@ impl World {
         false
     }
 
+    pub fn may_connect_some(&self) -> bool {
+        let lends = |node: usize| self.nodes[node].lends > 0;
+        let count = self.nodes.len();
+        (0..count).any(|one| {
+            (one + 1..count).any(|other| (lends(one) || lends(other)) && self.may_connect(one, other))
+        })
+    }
+
     pub fn may_connect(&self, one: usize, other: usize) -> bool {
         let both = [one, other];
         let knows = |node: usize, of: usize| {
@@ -30,7 +38,8 @@ impl World {
             };
             self.nodes[node].events.iter().any(is_of)
         };
-        both.iter().all(|node| self.runs(*node) && !self.nodes[*node].is_closing)
+        self.absent.is_none_or(|absent| !both.contains(&absent))
+            && both.iter().all(|node| self.runs(*node) && !self.nodes[*node].is_closing)
             && self.session_of(one, other).is_none()
             && (self.is_hasty || !knows(one, other) && !knows(other, one))
     }

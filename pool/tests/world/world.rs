@@ -20,6 +20,7 @@ use crate::keys::{canary, value};
 use crate::program::{Calls, Story, CALLERS_BYTES};
 
 pub const UNIT: u64 = 64;
+
 pub struct Random(pub u64);
 
 impl Random {
@@ -113,12 +114,12 @@ pub struct World {
     speaks: bool,
     /// The memory of a stopped node is reached.
     pub reaches_stopped: bool,
-    /// Transfers have failed, or may have.
     pub had_faults: bool,
-    /// Bytes of objects change.
     pub corrupts: bool,
     /// Nodes connect again before they have handled the end of their last session.
     pub is_hasty: bool,
+    /// A node that nobody connects to.
+    pub absent: Option<usize>,
     pub fenced: usize,
     pub deaths: usize,
     pub stories: BTreeMap<u64, Story>,
@@ -151,6 +152,7 @@ impl World {
             had_faults: true,
             corrupts: false,
             is_hasty: false,
+            absent: None,
             fenced: 0,
             deaths: 0,
             stories: BTreeMap::new(),
@@ -240,7 +242,7 @@ impl World {
     }
 
     /// Nodes of the list that this node does not know.
-    /// Whether each node that lends memory is in touch with this one, or with one that is. One may be in touch with none.
+    /// Whether each node that lends memory is in touch with this one or with one that is, but for one that is alone.
     pub fn sees_all(&self, node: usize) -> bool {
         let lends = |at: &usize| self.nodes[*at].lends > 0;
         let sees = |one: usize, other: usize| one == other || self.is_greeted(one, other);
@@ -294,6 +296,7 @@ impl World {
             }
             Action::Sum { of, values } => self.nodes[node].events.push(Event::Sum(of, values)),
             Action::Fence(peer) => {
+                self.say(|| format!("{node} suspects {peer:?}"));
                 self.nodes[node].fencing.insert(peer);
                 self.nodes[node].events.push(Event::Fence(peer));
             }
