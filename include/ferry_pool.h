@@ -311,7 +311,7 @@ ferry_status ferry_pool_wait_nodes(ferry_pool *pool,
 /* ---- Values ------------------------------------------------------------------------------------ */
 
 /// Exists: the keys are the chunks of a prefix, in order. The first key that is missing makes all later ones
-/// FERRY_POOL_OUTCOME_ABSENT, and fewer nodes are asked.
+/// FERRY_POOL_OUTCOME_ABSENT.
 #define FERRY_POOL_PREFIX 1
 
 /// A piece of registered memory of this engine. This struct never grows.

@@ -29,7 +29,7 @@ use ferry::Status;
 use ferry_kv::messages::{malformed, Reader, Writer};
 
 use crate::key::Digest;
-use crate::limits::{KEYS_OF_MESSAGE_MAX, SEGMENTS_OF_MESSAGE_MAX};
+use crate::limits::{KEYS_OF_MESSAGE_MAX, KEYS_OF_REQUEST_MAX, SEGMENTS_OF_MESSAGE_MAX};
 use crate::outcome::Outcome;
 
 pub const VERSION: u16 = 1;
@@ -347,7 +347,7 @@ fn answer(input: &mut Reader) -> Result<Answer> {
 fn read_wanted(input: &mut Reader) -> Result<Vec<Wanted>> {
     let mut segments_left = SEGMENTS_OF_MESSAGE_MAX;
     let mut keys = Vec::new();
-    for _ in 0..input.count(KEYS_OF_MESSAGE_MAX, 45)? {
+    for _ in 0..input.count(KEYS_OF_REQUEST_MAX, 45)? {
         let digest = Digest(input.take()?);
         let checksum = read_optional(input)?;
         let count = input.count(segments_left, 24)?;

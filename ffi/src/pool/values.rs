@@ -13,7 +13,7 @@ use engine::{Error, Status};
 use std::ffi::c_char;
 
 /// Exists: the keys are the chunks of a prefix, in order. The first key that is missing makes all later ones
-/// FERRY_POOL_OUTCOME_ABSENT, and fewer nodes are asked.
+/// FERRY_POOL_OUTCOME_ABSENT.
 pub const FERRY_POOL_PREFIX: u32 = 1;
 
 /// A piece of registered memory of this engine. This struct never grows.

@@ -8,10 +8,10 @@ use crate::wire::Wanted;
 /// A call of the program, for many keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ask {
-    /// The values come into the segments. `check`: the CPU can read the memory, and sums what came.
+    /// The values come into the segments. `checked`, for each key: the CPU can read the memory, and sums what came.
     Get {
         keys: Vec<Wanted>,
-        check: bool,
+        checked: Vec<bool>,
     },
     /// The values of the segments are stored, on `replicas` nodes; `preferred` is the first choice.
     Put {
@@ -49,7 +49,7 @@ pub struct Call {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    Get { check: bool },
+    Get,
     Put { replicas: usize, preferred: Option<NodeId> },
     Exists { prefix: bool },
     Remove,
@@ -63,6 +63,8 @@ pub struct Key {
     pub reason: Outcome,
     /// Owners that are not asked yet. The best is the last.
     pub owners: Vec<NodeId>,
+    /// The CPU sums what a get brings.
+    pub is_checked: bool,
     /// The owner that is asked is a hint's: the index was not asked.
     pub is_hinted: bool,
     /// Index members that were asked, and whether all nodes were.
@@ -78,8 +80,12 @@ pub struct Key {
 impl Call {
     pub fn new(ask: Ask) -> Call {
         let plain = |digest| Wanted { digest, checksum: None, segments: Vec::new() };
+        let mut checked = Vec::new();
         let (kind, wanted): (Kind, Vec<Wanted>) = match ask {
-            Ask::Get { keys, check } => (Kind::Get { check }, keys),
+            Ask::Get { keys, checked: which } => {
+                checked = which;
+                (Kind::Get, keys)
+            }
             Ask::Put { keys, replicas, preferred } => (Kind::Put { replicas, preferred }, keys),
             Ask::Exists { digests, prefix } => {
                 (Kind::Exists { prefix }, digests.into_iter().map(plain).collect())
@@ -91,6 +97,7 @@ impl Call {
             end: None,
             reason: Outcome::Absent,
             owners: Vec::new(),
+            is_checked: false,
             is_hinted: false,
             homes_asked: 0,
             all_asked: false,
@@ -98,7 +105,8 @@ impl Call {
             best: None,
             tried: Vec::new(),
         };
-        let keys: Vec<Key> = wanted.into_iter().map(key).collect();
+        let mut keys: Vec<Key> = wanted.into_iter().map(key).collect();
+        keys.iter_mut().zip(checked).for_each(|(key, is_checked)| key.is_checked = is_checked);
         Call { kind, open: keys.len(), keys }
     }
 

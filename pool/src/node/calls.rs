@@ -47,9 +47,9 @@ impl Machine {
         let (kind, all) = (call.kind, (0..call.keys.len()).collect::<Vec<usize>>());
         match kind {
             _ if all.is_empty() => self.end_empty(id),
-            Kind::Get { .. } | Kind::Exists { .. } => {
+            Kind::Get | Kind::Exists { .. } => {
                 let (here, elsewhere) = self.split_here(id, &all);
-                if matches!(kind, Kind::Get { .. }) {
+                if matches!(kind, Kind::Get) {
                     self.ask(id, here, None, What::Get, now);
                     self.take_hints(id, elsewhere, now);
                 } else {
@@ -151,8 +151,12 @@ impl Machine {
 
     /// An index member's answer.
     pub(super) fn found(&mut self, request: u64, from: PeerId, owners: &[u64], found: &[u8], now: u64) {
+        if self.asked.get(&request).is_some_and(|asked| asked.to == Some(from) && asked.what != What::Find) {
+            // Bytes may be on their way for this request: only the fence says when they are not.
+            return self.suspect(from, now);
+        }
         let Some(asked) = self.take_asked(request, Some(from)) else { return };
-        if asked.what != What::Find || found.len() != asked.keys.len() {
+        if found.len() != asked.keys.len() {
             return self.look_up(asked.call, asked.keys, now);
         }
         self.take_found(asked.call, &asked.keys, owners, found, now);
@@ -339,8 +343,11 @@ impl Machine {
         } else {
             answers.iter().map(end).collect()
         };
-        let check = self.calls.get(&asked.call).is_some_and(|call| call.kind == (Kind::Get { check: true }));
-        if asked.what == What::Get && check && !failed && ends.iter().any(|end| end.outcome == Outcome::Ok) {
+        let is_checked = |(at, end): (&usize, &KeyEnd)| {
+            let key = self.calls.get(&asked.call).map(|call| &call.keys[*at]);
+            end.outcome == Outcome::Ok && key.is_some_and(|key| key.is_checked)
+        };
+        if asked.what == What::Get && !failed && asked.keys.iter().zip(&ends).any(is_checked) {
             return self.sum_what_came(asked, ends, &answers);
         }
         self.take_ends(asked, &ends, now);
@@ -353,7 +360,7 @@ impl Machine {
         for ((at, end), answer) in asked.keys.iter().zip(&ends).zip(answers) {
             let key = &mut call.keys[*at];
             key.wanted.checksum = Some(answer.checksum);
-            if end.outcome == Outcome::Ok {
+            if end.outcome == Outcome::Ok && key.is_checked {
                 values.push(
                     key.wanted.segments.iter().map(|segment| (segment.address, segment.bytes)).collect(),
                 );
@@ -371,7 +378,11 @@ impl Machine {
         let mut doubted = Vec::new();
         for (at, end) in asked.keys.iter().zip(&mut ends).filter(|(_, end)| end.outcome == Outcome::Ok) {
             let Some(call) = self.calls.get(&asked.call) else { return };
-            let wanted = &call.keys[*at].wanted;
+            let key = &call.keys[*at];
+            if !key.is_checked {
+                continue;
+            }
+            let wanted = &key.wanted;
             match sums.next() {
                 Some(Some(sum)) if Some(*sum) == wanted.checksum => {}
                 Some(Some(_)) => {
@@ -432,8 +443,7 @@ impl Machine {
                         next.push(*at);
                         continue;
                     }
-                    let is_exists =
-                        !matches!(self.calls.get(&id).map(|call| call.kind), Some(Kind::Get { .. }));
+                    let is_exists = !matches!(self.calls.get(&id).map(|call| call.kind), Some(Kind::Get));
                     match (what, best.outcome) {
                         (What::Have, Outcome::Ok) if !is_exists => next.push(*at),
                         (What::Have, Outcome::Absent | Outcome::OwnerLost) => {

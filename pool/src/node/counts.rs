@@ -37,7 +37,7 @@ impl Counts {
     pub fn add(&mut self, call: &Call, ends: &[KeyEnd], me: NodeId) {
         for end in ends {
             match call.kind {
-                Kind::Get { .. } => {
+                Kind::Get => {
                     self.gets += 1;
                     self.gets_ended[end.outcome as usize] += 1;
                     match end.outcome {

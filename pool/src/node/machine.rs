@@ -6,13 +6,13 @@
 //!                └ nodes: who is there            └ telling: what the index is to know ─▶ index::Table of the members
 //! ```
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use ferry::status::{Error, Result};
 use ferry::types::{Op, PeerId, Request};
 
 use crate::index::Part;
-use crate::limits::LOAD_NS;
+use crate::limits::{AGAIN_NS, LOAD_NS, SILENCE_NS};
 use crate::store::Store;
 use crate::wire::{Hello, Load, Message};
 
@@ -88,11 +88,16 @@ pub struct Machine {
     /// Nodes that ought to be there and are not: a key that the others do not have may be with them.
     pub(super) missing: usize,
     pub(super) counts: Counts,
+    /// Peers that could not be fenced, and when it is tried again.
+    unfenced: BTreeMap<PeerId, u64>,
+    /// For a node that closes: peers that have not answered since they heard it, and until when they may.
+    parting: BTreeSet<PeerId>,
+    parting_until: u64,
     /// The free bytes that the others know of, and since when.
     told_free: u64,
     told_ns: u64,
     /// Nodes whose names another connected node has: they are greeted when that one is gone.
-    namesakes: BTreeMap<PeerId, Hello>,
+    pub(super) namesakes: BTreeMap<PeerId, Hello>,
     /// This node closes: whom it meets is told.
     has_left: bool,
 }
@@ -119,6 +124,9 @@ impl Machine {
             free_kept,
             missing: 0,
             counts: Counts::default(),
+            unfenced: BTreeMap::new(),
+            parting: BTreeSet::new(),
+            parting_until: 0,
             told_free: capacity,
             told_ns: 0,
             namesakes: BTreeMap::new(),
@@ -215,7 +223,7 @@ impl Machine {
             }
             Message::Again => self.hear_again(peer, now),
             Message::Ping => self.send(peer, &Message::Pong),
-            Message::Pong => {}
+            Message::Pong => drop(self.parting.remove(&peer)),
             Message::Leave => {
                 self.nodes.leave(peer);
                 self.view_changed(now);
@@ -248,9 +256,9 @@ impl Machine {
         self.settle(now);
     }
 
-    /// A silent peer could not be fenced. It is tried again when the peer is silent still.
-    pub fn not_fenced(&mut self, peer: PeerId) {
-        self.actions.push(Action::Fence(peer));
+    /// A silent peer could not be fenced. It is tried again after a pause.
+    pub fn not_fenced(&mut self, peer: PeerId, now: u64) {
+        self.unfenced.insert(peer, now.saturating_add(AGAIN_NS));
     }
 
     /// Does what is due. Returns when to call again; 0: at once.
@@ -258,7 +266,7 @@ impl Machine {
         let (to_ping, silent, mut due) = self.nodes.silent(now);
         for peer in to_ping {
             self.ping(peer, now);
-            due = Some(now.saturating_add(crate::limits::SILENCE_NS / 2));
+            due = Some(now.saturating_add(SILENCE_NS / 2));
         }
         for peer in silent {
             self.counts.silent += 1;
@@ -266,6 +274,13 @@ impl Machine {
             self.actions.push(Action::Fence(peer));
             self.view_changed(now);
         }
+        let again: Vec<PeerId> =
+            self.unfenced.iter().filter(|(_, at)| **at <= now).map(|(peer, _)| *peer).collect();
+        for peer in again {
+            self.unfenced.remove(&peer);
+            self.actions.push(Action::Fence(peer));
+        }
+        let fence_at = self.unfenced.values().copied().min();
         let mut has_more = self.tell_on(now);
         if self.owner.store.free_bytes() < self.free_kept / 2 {
             has_more |= self.owner.make_room(self.free_kept);
@@ -275,7 +290,7 @@ impl Machine {
         if has_more {
             return Some(0);
         }
-        due.into_iter().chain(self.tell_at(now)).chain(load_at).min()
+        due.into_iter().chain(self.tell_at(now)).chain(load_at).chain(fence_at).min()
     }
 
     /// Tells the others how much is free if that has changed, and not too often. Returns when to tell it.
@@ -289,21 +304,30 @@ impl Machine {
             return Some(at);
         }
         (self.told_free, self.told_ns) = (load.free, now);
-        let peers: Vec<PeerId> = self.nodes.iter().map(|(peer, _)| peer).collect();
+        let peers: Vec<PeerId> =
+            self.nodes.iter().filter(|(_, node)| node.is_here()).map(|(peer, _)| peer).collect();
         peers.into_iter().for_each(|peer| self.send(peer, &Message::Load(load)));
         None
     }
 
     /// All calls end: CLOSED. The peers hear that this node is gone.
-    pub fn leave(&mut self) {
+    pub fn leave(&mut self, now: u64) {
         self.has_left = true;
-        let peers: Vec<PeerId> = self.nodes.iter().map(|(peer, _)| peer).collect();
-        peers.into_iter().for_each(|peer| self.send(peer, &Message::Leave));
+        self.parting_until = now.saturating_add(SILENCE_NS);
+        let peers: Vec<PeerId> =
+            self.nodes.iter().filter(|(_, node)| node.is_here()).map(|(peer, _)| peer).collect();
+        for peer in peers {
+            self.send(peer, &Message::Leave);
+            // What it asked before it heard that comes before its answer.
+            self.send(peer, &Message::Ping);
+            self.parting.insert(peer);
+        }
     }
 
     /// Whether nothing moves between this node and others any more.
-    pub fn is_idle(&self) -> bool {
-        self.calls.is_empty() && self.owner.serving() == 0
+    pub fn is_idle(&self, now: u64) -> bool {
+        let is_heard = self.parting.is_empty() || now >= self.parting_until;
+        self.calls.is_empty() && self.owner.serving() == 0 && is_heard
     }
 
     /// The engine is over. Returns the calls that were open, and the number of their keys.
@@ -318,60 +342,6 @@ impl Machine {
             self.actions.push(Action::Fence(peer));
             self.view_changed(now);
         }
-    }
-
-    pub fn me(&self) -> &Hello {
-        self.nodes.me()
-    }
-
-    pub fn knows(&self, peer: PeerId) -> bool {
-        self.nodes.get(peer).is_some()
-    }
-
-    /// The nodes that have greeted.
-    pub fn peers(&self) -> impl Iterator<Item = PeerId> + '_ {
-        self.nodes.iter().map(|(peer, _)| peer)
-    }
-
-    pub fn nodes_known(&self) -> usize {
-        self.nodes.iter().filter(|(_, node)| node.is_here()).count()
-    }
-
-    pub fn hello_of(&self, peer: PeerId) -> Option<&Hello> {
-        self.nodes.get(peer).map(|node| &node.hello)
-    }
-
-    pub fn stats(&self) -> crate::PoolStats {
-        let store = &self.owner.store;
-        let (entries, bytes) = self.telling.entries();
-        crate::PoolStats {
-            calls: self.counts,
-            owner: self.owner.counts,
-            objects: store.len() as u64,
-            capacity: store.capacity(),
-            free: store.free_bytes(),
-            index_entries: entries as u64,
-            index_bytes: bytes as u64,
-            nodes: self.nodes_known() as u64 + 1,
-        }
-    }
-
-    /// The objects that this node holds.
-    pub fn store(&self) -> &Store {
-        &self.owner.store
-    }
-
-    /// Returns what is under way, by name: all zero when nothing is.
-    pub fn leftovers(&self) -> Vec<(&'static str, usize)> {
-        let asked = self.nodes.iter().map(|(_, node)| node.asked).sum();
-        let own = [
-            ("calls", self.calls.len()),
-            ("asked", self.asked.len()),
-            ("came", self.came.len()),
-            ("asked of nodes", asked),
-            ("namesakes", self.namesakes.len()),
-        ];
-        own.into_iter().chain(self.owner.leftovers()).chain(self.telling.leftovers()).collect()
     }
 
     pub(super) fn send(&mut self, peer: PeerId, message: &Message) {
@@ -415,6 +385,8 @@ impl Machine {
 
     fn forget(&mut self, peer: PeerId, now: u64) {
         self.namesakes.remove(&peer);
+        self.unfenced.remove(&peer);
+        self.parting.remove(&peer);
         let Some(node) = self.nodes.remove(peer) else { return };
         // Until it is counted anew: calls that go on now do not say that no node has a key.
         self.missing += usize::from(node.hello.is_member);
@@ -423,8 +395,9 @@ impl Machine {
         }
         self.view_changed(now);
         self.requests_lost(peer, now);
-        for (peer, hello) in std::mem::take(&mut self.namesakes) {
-            self.hello(peer, hello, now);
+        // It was refused, and hears that before this: it greets again, and asks nothing that it took for lost.
+        for (peer, _) in std::mem::take(&mut self.namesakes) {
+            self.greet(peer);
         }
     }
 
@@ -485,3 +458,7 @@ impl Machine {
         self.ends.push_back(End { call: id, keys: Vec::new() });
     }
 }
+
+#[cfg(test)]
+#[path = "machine_tests.rs"]
+mod tests;

@@ -5,6 +5,7 @@ mod call;
 mod calls;
 mod counts;
 mod hints;
+mod looks;
 mod machine;
 mod nodes;
 mod owner;

@@ -90,6 +90,7 @@ impl Nodes {
             );
             return Err(Error::new(Status::Version, text));
         }
+        Members::new([(hello.name.clone(), 0)])?;
         let id = NodeId::of(&hello.name);
         let is_mine = id == self.my_id();
         let other = self.by_id.get(&id).and_then(|other| self.by_peer.get(other));
@@ -109,7 +110,8 @@ impl Nodes {
         };
         self.by_peer.insert(peer, node);
         self.by_id.insert(id, peer);
-        self.renew()
+        // There may be more members than a cluster can have.
+        self.renew().inspect_err(|_| drop(self.remove(peer)))
     }
 
     /// Returns the peer that is known by the name of this HELLO, if it can still be asked.
@@ -271,7 +273,10 @@ mod tests {
         assert!(refused(hello("me", 7)).contains("two nodes have the name \"me\""));
         assert!(refused(hello("a", 7)).contains("two nodes have the name \"a\""));
         assert!(refused(Hello { cluster: "d".into(), ..hello("b", 7) }).contains("is of cluster \"d\""));
+        assert!(refused(hello("", 7)).contains("a name of 0 bytes"));
         assert!(refused(Hello { scheme: 2, ..hello("b", 7) }).contains("hashes keys in another way"));
+        // None of them keeps the next one out.
+        assert!(nodes.greet(peer(2), hello("b", 8), 0).is_ok());
     }
 
     #[test]

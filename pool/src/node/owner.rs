@@ -35,7 +35,7 @@ pub enum Effect {
         requests: Vec<Request>,
         notify: Option<Vec<u8>>,
     },
-    /// Sum the bytes of these objects, and call `summed`.
+    /// Sum these objects, and call `summed`.
     Sum {
         number: u64,
         objects: Vec<Vec<Piece>>,
@@ -217,13 +217,14 @@ impl Owner {
         self.served.get(&self.moving.get(&number)?.served)?.asker
     }
 
-    /// A transfer has ended; `failed` are the requests that did.
+    /// A transfer has ended; `failed` are the requests that did, in order.
     pub fn moved(&mut self, number: u64, failed: &[usize]) {
         let Some(moving) = self.moving.get(&number) else { return };
         let mut begin = 0;
         let mut bad = Vec::new();
         for (at, slot, end) in &moving.objects {
-            if failed.iter().any(|request| (begin..*end).contains(request)) {
+            let first = failed.partition_point(|request| *request < begin);
+            if failed.get(first).is_some_and(|request| request < end) {
                 bad.push((*at, *slot));
             }
             begin = *end;
@@ -482,11 +483,10 @@ fn lay_out(base: u64, pieces: impl Iterator<Item = Piece>, key: &Wanted, request
         while let Some(at) = segment.as_mut().filter(|_| piece.bytes > 0) {
             let length = at.bytes.min(piece.bytes);
             if length > 0 {
-                let (local, remote, remote_region) =
-                    (base + piece.offset, at.address, RegionId::from_raw(at.region));
-                requests.push(Request { local, remote, length, remote_region });
+                let (local, remote_region) = (base + piece.offset, RegionId::from_raw(at.region));
+                requests.push(Request { local, remote: at.address, length, remote_region });
             }
-            (at.address, at.bytes) = (at.address + length, at.bytes - length);
+            (at.address, at.bytes) = (at.address.wrapping_add(length), at.bytes - length);
             (piece.offset, piece.bytes) = (piece.offset + length, piece.bytes - length);
             if at.bytes == 0 {
                 segment = segments.next();

@@ -21,10 +21,15 @@ impl Machine {
             let Some(call) = self.calls.get_mut(&id) else { return };
             let Kind::Put { replicas, preferred } = call.kind else { return };
             let key = &mut call.keys[at];
+            let is_here = |node: &NodeId| *node == me.0 || self.nodes.peer_of(*node).is_some();
             let wanted = if key.tried.is_empty() { replicas } else { 1 };
             let order = order(key.wanted.digest.fingerprint(), &mut candidates, preferred, me, has_room);
-            let order: Vec<NodeId> =
-                order.into_iter().filter(|node| !key.tried.contains(node)).take(wanted).collect();
+            let order: Vec<NodeId> = order
+                .into_iter()
+                .filter(is_here)
+                .filter(|node| !key.tried.contains(node))
+                .take(wanted)
+                .collect();
             key.tried.extend(&order);
             let askers: Vec<Asker> = order
                 .iter()

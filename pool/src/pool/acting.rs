@@ -7,6 +7,7 @@ use ferry::types::{Op, PeerId};
 use ferry::{Deadline, Status, TransferOptions};
 use ferry_kv::messages::MessagePart;
 
+use super::values::Summing;
 use super::{Ended, Flight, Inner, NodeInfo, Shared, CHANNEL};
 use crate::index::NodeId;
 use crate::node::{Action, KeyEnd};
@@ -28,7 +29,7 @@ impl Shared {
             for action in inner.machine.take_actions() {
                 match action {
                     Action::Send { peer, message } => inner.outgoing.add(peer, message, None),
-                    Action::Sum { of, values } => inner.sums.push_back((of, values)),
+                    Action::Sum { of, values } => inner.sums.push_back(Summing::new(of, values)),
                     Action::Fence(peer) => self.fence(inner, peer),
                     Action::Refused { peer, why } => {
                         inner.refused.insert(peer, why.message);
@@ -153,23 +154,28 @@ impl Shared {
     /// Fences a silent peer on a thread of its own, because a fence waits.
     fn fence(&self, inner: &mut Inner, peer: PeerId) {
         let Some(shared) = inner.me.upgrade() else { return };
+        // The engine of a peer that dialed this one does not come back after a fence unless it is dialed.
+        let address = self.engine.peer_info(peer).map(|info| info.address).unwrap_or_default();
         let fence = move || {
             let fenced = shared.engine.fence(peer, Some(FENCE_TIMEOUT));
             let mut inner = shared.lock();
             match fenced {
-                Ok(()) => shared.lost(&mut inner, peer, "the node was silent, and is fenced"),
+                Ok(()) => {
+                    inner.dials.call_back(&address, peer);
+                    shared.lost(&mut inner, peer, "the node was silent, and is fenced");
+                }
                 // The engine does not know the peer any more: PEER_LOST is on its way, or was.
                 Err(_) if shared.engine.is_peer_over(peer) => {
                     shared.lost(&mut inner, peer, "the node is lost")
                 }
-                Err(_) => inner.machine.not_fenced(peer),
+                Err(_) => inner.machine.not_fenced(peer, shared.now()),
             }
             shared.act(&mut inner);
             drop(inner);
             shared.wake.raise();
         };
         if ferry::thread::spawn("ferry-pool-fence", fence).is_err() {
-            inner.machine.not_fenced(peer);
+            inner.machine.not_fenced(peer, self.now());
         }
     }
 

@@ -34,8 +34,8 @@ impl Shared {
     fn ask(&self, call: &Call<'_>) -> Result<Ask> {
         match *call {
             Call::Get(values) => {
-                let (keys, check) = self.wanted(values, Access::REMOTE_WRITE, false)?;
-                Ok(Ask::Get { keys, check })
+                let (keys, checked) = self.wanted(values, Access::REMOTE_WRITE, false)?;
+                Ok(Ask::Get { keys, checked })
             }
             Call::Put(values, options) => self.ask_put(values, options),
             Call::Exists { keys, prefix } => {

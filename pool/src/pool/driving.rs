@@ -9,7 +9,7 @@ use ferry::status::{Error, Result};
 use ferry::thread::{self, JoinHandle};
 use ferry::types::PeerId;
 use ferry::Status;
-use ferry_kv::os::{sleep, wait_readable, AsFd, Instant};
+use ferry_kv::os::{sleep, wait_readable, AsFd, Instant, MutexGuard};
 
 use super::acting::{failed, DIALS_FROM};
 use super::{Inner, Shared};
@@ -26,6 +26,8 @@ const NAP: Duration = Duration::from_micros(100);
 const CONVERSATION: Duration = Duration::from_micros(200);
 /// The longest sleep: what has no room now is tried again.
 const NO_ROOM: Duration = Duration::from_millis(1);
+/// The longest sleep of the thread.
+const SLEEP_MAX: Duration = Duration::from_millis(100);
 const BROKEN_PAUSE: Duration = Duration::from_millis(5);
 
 /// The state of whoever drives.
@@ -57,14 +59,13 @@ pub fn start(shared: &Arc<Shared>) -> Result<JoinHandle<()>> {
 impl Shared {
     fn run_thread(&self) {
         loop {
-            let timeout = match self.driver.try_lock() {
-                Err(TryLockError::WouldBlock) => {
+            let timeout = match self.try_drive() {
+                None => {
                     // A caller drives.
                     sleep(NAP);
                     continue;
                 }
-                Err(TryLockError::Poisoned(_)) => Some(BROKEN_PAUSE),
-                Ok(mut driver) => {
+                Some(mut driver) => {
                     let is_busy = self.turn(&mut driver);
                     if self.is_over() {
                         break;
@@ -73,7 +74,8 @@ impl Shared {
                         continue;
                     }
                     self.tick(&mut driver);
-                    driver.due
+                    // A caller that leaves may leave something due earlier.
+                    Some(driver.due.map_or(SLEEP_MAX, |due| due.min(SLEEP_MAX)))
                 }
             };
             if timeout == Some(Duration::ZERO) {
@@ -112,8 +114,8 @@ impl Shared {
         };
         loop {
             // Only the thread closes the node.
-            let is_closing = self.lock().is_closing;
-            let Some(mut driver) = self.driver.try_lock().ok().filter(|_| !is_closing) else {
+            let is_ending = self.lock().is_closing || self.engine.is_over();
+            let Some(mut driver) = self.try_drive().filter(|_| !is_ending) else {
                 let mut inner = self.lock();
                 if let Some(found) = look(&mut inner)? {
                     return Ok(found);
@@ -149,10 +151,21 @@ impl Shared {
                 let waited = self.engine.wait_event(&self.queue, pause);
                 if let Ok(event) = waited {
                     self.serve(&mut driver, vec![event]);
-                } else if self.engine.check_health().is_err() || self.engine.is_over() {
+                } else if self.engine.is_over() {
+                    break;
+                } else if self.engine.check_health().is_err() {
                     sleep(BROKEN_PAUSE);
                 }
             }
+        }
+    }
+
+    /// The role of the driver, unless another thread has it. A thread that panicked in it leaves it to the next one.
+    fn try_drive(&self) -> Option<MutexGuard<'_, Driver>> {
+        match self.driver.try_lock() {
+            Ok(driver) => Some(driver),
+            Err(TryLockError::Poisoned(driver)) => Some(driver.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
         }
     }
 
@@ -239,17 +252,19 @@ impl Shared {
         self.engine.spin_for_event(&self.queue, talker) || is_close(self.now() - driver.last_ns)
     }
 
-    /// Sums values, under no lock. Returns whether more are to be summed.
+    /// Sums values, under no lock and for a bounded time. Returns whether more are to be summed.
     fn sum_some(&self) -> bool {
-        let mut bytes = 0;
-        while bytes < SUMMED_PER_TURN {
-            let Some((of, values)) = self.lock().sums.pop_front() else { return false };
-            bytes += values.iter().flatten().map(|(_, bytes)| bytes).sum::<u64>();
-            let sums: Vec<Option<u64>> =
-                values.iter().map(|value| self.sum(value.iter().copied()).ok()).collect();
+        let mut left = SUMMED_PER_TURN;
+        while left > 0 {
+            let Some(mut summing) = self.lock().sums.pop_front() else { return false };
+            let is_over = summing.go_on(&self.engine, &mut left);
             let mut inner = self.lock();
-            inner.machine.summed(of, &sums, self.now());
-            self.act(&mut inner);
+            if is_over {
+                inner.machine.summed(summing.of, &summing.sums, self.now());
+                self.act(&mut inner);
+            } else {
+                inner.sums.push_front(summing);
+            }
         }
         true
     }
@@ -258,7 +273,8 @@ impl Shared {
     fn tick(&self, driver: &mut Driver) {
         let mut inner = self.lock();
         let now = self.now();
-        for (at, address) in inner.dials.due(now) {
+        let due = if inner.is_closing { Vec::new() } else { inner.dials.due(now) };
+        for (at, address) in due {
             let dialed = self.engine.connect_async(&address, None, &self.queue, DIALS_FROM + at as u64);
             if let Err(error) = dialed {
                 inner.dials.failed(at, &error.message, false, now);
@@ -284,10 +300,12 @@ impl Shared {
         }
         if !inner.has_left {
             inner.has_left = true;
-            inner.machine.leave();
+            inner.machine.leave(self.now());
             self.act(&mut inner);
         }
-        inner.machine.is_idle() && inner.under_way.is_empty() && !inner.outgoing.is_waiting()
+        // A connect that is under way keeps the queue.
+        let is_idle = inner.machine.is_idle(self.now()) && !inner.dials.is_dialing();
+        is_idle && inner.under_way.is_empty() && !inner.outgoing.is_waiting()
     }
 
     fn end(&self) {

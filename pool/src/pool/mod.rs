@@ -31,13 +31,14 @@ use ferry_kv::os::{random, AsFd, BorrowedFd, Condvar, EventFd, Instant, Mutex, M
 use crate::index::NodeId;
 use crate::key::Digest;
 use crate::limits::{CALLS_MAX, KEYS_OF_CALL_MAX, REPLICAS_MAX};
-use crate::node::{Ask, Counts, KeyEnd, Machine, OwnerCounts, SumOf};
+use crate::node::{Ask, Counts, KeyEnd, Machine, OwnerCounts};
 use crate::store::Store;
 use crate::wire::{Hello, Load};
 pub use calls::Call;
 use dials::Dials;
 use driving::Driver;
 pub use options::PoolOptions;
+use values::Summing;
 pub use values::Value;
 
 /// The channel of notifications that pools use. An application that shares the engine uses others.
@@ -131,9 +132,6 @@ struct Shared {
     may_spin: bool,
 }
 
-/// The memory of a value: addresses and bytes.
-type Ranges = Vec<(u64, u64)>;
-
 struct Inner {
     machine: Machine,
     outgoing: Outgoing<()>,
@@ -143,7 +141,7 @@ struct Inner {
     next_number: u64,
     /// Transfers of the machine that have no room now.
     waiting: VecDeque<crate::node::Action>,
-    sums: VecDeque<(SumOf, Vec<Ranges>)>,
+    sums: VecDeque<Summing>,
     dials: Dials,
     /// Why peers cannot be nodes of this cluster.
     refused: BTreeMap<PeerId, String>,
@@ -456,6 +454,8 @@ impl Shared {
             // Its end comes as that of a submitted call, so that the memory can be told free.
             let mut inner = self.lock();
             inner.waited.remove(&call);
+            // The thread goes on with what this one leaves.
+            self.wake.raise();
             if let Some(ended) = inner.ended.remove(&call) {
                 return Ok(ended.keys);
             }

@@ -2,11 +2,12 @@
 
 use ferry::status::{Error, Result};
 use ferry::types::MemoryKind;
-use ferry::{Access, Status};
+use ferry::{Access, Engine, Status};
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::key::Digest;
 use crate::limits::SEGMENTS_OF_VALUE_MAX;
+use crate::node::SumOf;
 use crate::wire::{Segment, Wanted};
 
 use super::{check_count, Shared};
@@ -18,13 +19,67 @@ pub struct Value {
     pub memory: Vec<(u64, u64)>,
 }
 
+/// Values whose sums are being taken, a bounded number of bytes at a time.
+pub(super) struct Summing {
+    pub of: SumOf,
+    values: Vec<Vec<(u64, u64)>>,
+    /// The sums of the first values. None: the memory could not be read.
+    pub sums: Vec<Option<u64>>,
+    /// Of the next value: its pieces that are summed, the bytes of the next piece that are, and their sum.
+    piece: usize,
+    offset: u64,
+    sum: Box<Xxh3>,
+}
+
+impl Summing {
+    pub fn new(of: SumOf, values: Vec<Vec<(u64, u64)>>) -> Summing {
+        Summing { of, values, sums: Vec::new(), piece: 0, offset: 0, sum: Box::default() }
+    }
+
+    /// Sums up to `left` bytes, and takes them off. Returns whether all values are summed.
+    pub fn go_on(&mut self, engine: &Engine, left: &mut u64) -> bool {
+        while let Some(value) = self.values.get(self.sums.len()) {
+            let Some((address, bytes)) = value.get(self.piece).copied() else {
+                let sum = self.sum.digest();
+                self.end_value(Some(sum));
+                continue;
+            };
+            if *left == 0 {
+                return false;
+            }
+            let part = (bytes - self.offset).min(*left);
+            let sum = &mut self.sum;
+            if part > 0 && engine.look_at(address + self.offset, part, |bytes| sum.update(bytes)).is_err() {
+                self.end_value(None);
+                continue;
+            }
+            (self.offset, *left) = (self.offset + part, *left - part);
+            if self.offset == bytes {
+                (self.piece, self.offset) = (self.piece + 1, 0);
+            }
+        }
+        true
+    }
+
+    fn end_value(&mut self, sum: Option<u64>) {
+        self.sums.push(sum);
+        (self.piece, self.offset) = (0, 0);
+        self.sum.reset();
+    }
+}
+
 impl Shared {
-    /// Looks the memory of values up. Returns whether the CPU can read all of it. The error names the value whose
+    /// Looks the memory of values up. Returns for each whether the CPU can read it. The error names the value whose
     /// memory is not registered (NOT_REGISTERED), or whose region does not grant `access` to peers (ACCESS). `sum`: the
     /// values are summed, where the CPU can read them.
-    pub(super) fn wanted(&self, values: &[Value], access: Access, sum: bool) -> Result<(Vec<Wanted>, bool)> {
+    pub(super) fn wanted(
+        &self,
+        values: &[Value],
+        access: Access,
+        sum: bool,
+    ) -> Result<(Vec<Wanted>, Vec<bool>)> {
         check_count(values.len())?;
-        let mut on_host = true;
+        let mut on_host = Vec::with_capacity(values.len());
         let wanted = values.iter().enumerate().map(|(nth, value)| {
             if value.memory.len() > SEGMENTS_OF_VALUE_MAX {
                 let pieces = value.memory.len();
@@ -52,7 +107,7 @@ impl Shared {
                 is_host &= matches!(region.kind, MemoryKind::Host | MemoryKind::Pinned);
                 segments.push(Segment { address, bytes, region: region.region.raw() });
             }
-            on_host &= is_host;
+            on_host.push(is_host);
             let ranges = segments.iter().map(|segment| (segment.address, segment.bytes));
             let checksum = if sum && is_host { Some(self.sum(ranges)?) } else { None };
             Ok(Wanted { digest: value.key, checksum, segments })

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use ferry::Status;
-use ferry_pool::{Call, Digest, Outcome};
+use ferry_pool::{Call, Digest, Outcome, Pool, PoolOptions, PutOptions};
 
-use crate::{cluster, fill, key, values, PATIENCE};
+use crate::{cluster, engine, fill, key, values, Node, PATIENCE};
 
 #[test]
 fn a_node_finds_what_another_one_has_just_put() {
@@ -57,4 +57,42 @@ fn nodes_are_listed_with_the_ids_of_results() {
     nodes.iter().for_each(|node| node.pool.close(PATIENCE).unwrap());
     let error = nodes[0].pool.wait_for_nodes(2, None).unwrap_err();
     assert_eq!(error.status, Status::Closed);
+}
+
+#[test]
+fn a_thread_that_waits_learns_that_the_engine_was_closed() {
+    let nodes = cluster(&[1 << 20, 0]);
+    let Node { engine, pool } = &nodes[1];
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| pool.wait(None));
+        assert_eq!(pool.exists(&[key(1)], false, PATIENCE).unwrap()[0].outcome, Outcome::Absent);
+        engine.close(PATIENCE).unwrap();
+        assert_eq!(waits.join().unwrap().unwrap_err().status, Status::Closed);
+    });
+    pool.close(PATIENCE).unwrap();
+}
+
+#[test]
+fn a_put_that_prefers_a_node_that_is_not_there_goes_elsewhere() {
+    let nodes = cluster(&[1 << 20, 0]);
+    let memory = nodes[1].buffer(64);
+    fill(&memory, 0, 64, 1);
+    let options = PutOptions { preferred: Some("nobody".into()), ..PutOptions::default() };
+    let ends = nodes[1].pool.put(&values(&memory, 64, 1..2), &options, PATIENCE).unwrap();
+    assert_eq!(ends[0].outcome, Outcome::Ok);
+}
+
+#[test]
+fn a_pool_that_was_closed_while_it_dialed_can_be_opened_again() {
+    let engine = engine();
+    // Nobody answers at this address, so a dial is under way nearly always.
+    let options = PoolOptions { nodes: vec!["192.0.2.1:1".into()], ..PoolOptions::default() };
+    for _ in 0..2 {
+        let pool = Pool::open(&engine, options.clone()).unwrap();
+        assert_eq!(
+            pool.wait_for_nodes(2, Some(Duration::from_millis(20))).unwrap_err().status,
+            Status::Timeout
+        );
+        pool.close(PATIENCE).unwrap();
+    }
 }

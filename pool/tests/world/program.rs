@@ -103,7 +103,10 @@ impl World {
         }
         let digests = || keys.iter().map(|key| digest(*key)).collect();
         let ask = match what {
-            0 => Ask::Get { keys: wanted, check: self.corrupts || !self.random.one_in(3) },
+            0 => {
+                let checked = vec![self.corrupts || !self.random.one_in(3); wanted.len()];
+                Ask::Get { keys: wanted, checked }
+            }
             1 => {
                 let preferred = self.random.one_in(4).then(|| self.random.below(self.nodes.len()));
                 let preferred = preferred.map(|node| self.id(node));
@@ -125,7 +128,12 @@ impl World {
                 wanted.push(Wanted { digest: digest(*key), checksum: None, segments });
                 slots.push(Some(slot));
             }
-            return self.call(node, Ask::Get { keys: wanted, check: true }, slots, true);
+            return self.call(
+                node,
+                Ask::Get { checked: vec![true; wanted.len()], keys: wanted },
+                slots,
+                true,
+            );
         } else {
             Ask::Exists { digests: keys.iter().map(|key| digest(*key)).collect(), prefix: false }
         };

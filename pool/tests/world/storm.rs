@@ -111,7 +111,7 @@ impl Storm {
             }
             7 if runs && world.random.one_in(2) => {
                 world.nodes[node].is_closing = true;
-                world.nodes[node].machine.leave();
+                world.nodes[node].machine.leave(world.now);
                 world.settle(node);
             }
             _ => {}
@@ -131,7 +131,8 @@ impl Storm {
     fn close_on(&mut self) {
         for node in 0..self.world.nodes.len() {
             if self.world.runs(node) && self.world.nodes[node].is_closing {
-                let is_idle = self.world.nodes[node].machine.is_idle() && !self.world.has_flights(node);
+                let is_idle =
+                    self.world.nodes[node].machine.is_idle(self.world.now) && !self.world.has_flights(node);
                 if is_idle {
                     self.world.reopen(node);
                 }

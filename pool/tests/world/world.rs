@@ -428,7 +428,7 @@ impl World {
             Event::Connected(peer) => self.nodes[node].machine.greet(peer),
             Event::Lost(peer) => self.lose(node, peer),
             Event::Fence(peer) if self.has_faults && self.random.one_in(6) => {
-                self.nodes[node].machine.not_fenced(peer);
+                self.nodes[node].machine.not_fenced(peer, self.now);
                 self.now += 50_000;
             }
             Event::Fence(peer) => {

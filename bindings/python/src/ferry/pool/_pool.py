@@ -138,7 +138,7 @@ class Pool:
         self, keys: Sequence[bytes], *, prefix: bool = False, timeout: float | None = None
     ) -> list[Result]:
         """Says which keys exist. Holds nothing: a get may still find a value gone. With `prefix` the keys are
-        the chunks of a prefix, in order: what follows the first miss is ABSENT, and fewer nodes are asked."""
+        the chunks of a prefix, in order: what follows the first miss is ABSENT."""
         return self._run(library.ferry_pool_exists, Keys(keys), _options(PREFIX if prefix else 0), timeout)
 
     def prefix(self, keys: Sequence[bytes], *, timeout: float | None = None) -> int:

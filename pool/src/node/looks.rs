@@ -1,0 +1,64 @@
+//! What can be seen of a node: whom it knows, what it counts, what is under way.
+
+use ferry::types::PeerId;
+
+use crate::store::Store;
+use crate::wire::Hello;
+
+use super::machine::Machine;
+
+impl Machine {
+    pub fn knows(&self, peer: PeerId) -> bool {
+        self.nodes.get(peer).is_some()
+    }
+
+    /// The nodes that have greeted.
+    pub fn peers(&self) -> impl Iterator<Item = PeerId> + '_ {
+        self.nodes.iter().map(|(peer, _)| peer)
+    }
+
+    pub fn nodes_known(&self) -> usize {
+        self.nodes.iter().filter(|(_, node)| node.is_here()).count()
+    }
+
+    pub fn hello_of(&self, peer: PeerId) -> Option<&Hello> {
+        self.nodes.get(peer).map(|node| &node.hello)
+    }
+
+    pub fn stats(&self) -> crate::PoolStats {
+        let store = &self.owner.store;
+        let (entries, bytes) = self.telling.entries();
+        crate::PoolStats {
+            calls: self.counts,
+            owner: self.owner.counts,
+            objects: store.len() as u64,
+            capacity: store.capacity(),
+            free: store.free_bytes(),
+            index_entries: entries as u64,
+            index_bytes: bytes as u64,
+            nodes: self.nodes_known() as u64 + 1,
+        }
+    }
+
+    /// Returns what is under way, by name: all zero when nothing is.
+    pub fn leftovers(&self) -> Vec<(&'static str, usize)> {
+        let asked = self.nodes.iter().map(|(_, node)| node.asked).sum();
+        let own = [
+            ("calls", self.calls.len()),
+            ("asked", self.asked.len()),
+            ("came", self.came.len()),
+            ("asked of nodes", asked),
+            ("namesakes", self.namesakes.len()),
+        ];
+        own.into_iter().chain(self.owner.leftovers()).chain(self.telling.leftovers()).collect()
+    }
+
+    /// The objects that this node holds.
+    pub fn store(&self) -> &Store {
+        &self.owner.store
+    }
+
+    pub fn me(&self) -> &Hello {
+        self.nodes.me()
+    }
+}

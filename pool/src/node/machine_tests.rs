@@ -1,0 +1,47 @@
+//! What the world of `tests/world` does not do: peers that answer what they were not asked, and fences that fail.
+
+use super::*;
+use crate::key::Digest;
+use crate::wire::{Segment, Wanted};
+
+fn hello(name: &str, incarnation: u64) -> Hello {
+    let load = Load { capacity: 1 << 20, free: 1 << 20 };
+    Hello { scheme: 1, incarnation, is_member: true, load, cluster: String::new(), name: name.into() }
+}
+
+/// The program's memory is in use while an owner may read it, whatever another node answers.
+#[test]
+fn an_index_members_answer_does_not_end_a_put() {
+    let mut machine = Machine::new(hello("me", 1), Store::new(1 << 20, 512), 0).unwrap();
+    let peer = PeerId::from_raw(1);
+    machine.heard(peer, Message::Hello(hello("other", 2)), 0);
+    let segments = vec![Segment { address: 4096, bytes: 8, region: 1 }];
+    let keys = vec![Wanted { digest: Digest([7; 32]), checksum: None, segments }];
+    let preferred = Some(crate::index::NodeId::of("other"));
+    machine.take_actions();
+    machine.call(Ask::Put { keys, replicas: 1, preferred }, 0);
+    let asked = machine.take_actions().into_iter().find_map(|action| match action {
+        Action::Send { message, .. } => match Message::decode(&message) {
+            Ok(Message::Put { request, .. }) => Some(request),
+            _ => None,
+        },
+        _ => None,
+    });
+    let request = asked.expect("the other node is asked");
+    machine.heard(peer, Message::Found { request, owners: Vec::new(), found: vec![1] }, 0);
+    assert_eq!(machine.take_end(), None);
+    assert!(machine.take_actions().iter().any(|action| matches!(action, Action::Fence(_))));
+}
+
+#[test]
+fn a_fence_that_fails_is_tried_again_after_a_pause() {
+    let mut machine = Machine::new(hello("me", 1), Store::new(1 << 20, 512), 0).unwrap();
+    let peer = PeerId::from_raw(1);
+    machine.not_fenced(peer, 5);
+    assert!(!machine.has_actions());
+    // The first turns tidy the table of the index.
+    let due = std::iter::repeat_with(|| machine.tick(5)).take(100).find(|due| *due != Some(0));
+    assert_eq!(due, Some(Some(5 + AGAIN_NS)));
+    machine.tick(5 + AGAIN_NS);
+    assert!(matches!(machine.take_actions()[..], [Action::Fence(fenced)] if fenced == peer));
+}
