@@ -27,7 +27,7 @@ def test_a_file_is_read_and_written_as_memory(pair: Pair) -> None:
         assert bytes(pair.local.view[:8192]) == positions(8192, 1)
         with pytest.raises(ferry.Error) as beyond:
             pair.peer.read([(pair.local.address, region.address + 40000, 8192, region.handle)])
-        assert (beyond.value.status, beyond.value.errno) == (ferry.Status.SYSTEM, errno.ENODATA)
+        assert (beyond.value.status, beyond.value.os_error) == (ferry.Status.SYSTEM, errno.ENODATA)
         region.close()
         region.close()
 
@@ -46,7 +46,7 @@ def test_access_is_what_the_file_is_open_for(pair: Pair) -> None:
             pass
         with pytest.raises(ferry.Error) as refused:
             pair.source.register_file(reading, 0, 64, ferry.Access.REMOTE_WRITE)
-        assert (refused.value.status, refused.value.errno) == (ferry.Status.ACCESS, errno.EBADF)
+        assert (refused.value.status, refused.value.os_error) == (ferry.Status.ACCESS, errno.EBADF)
 
 
 def test_what_is_no_file_is_refused(pair: Pair) -> None:
