@@ -306,7 +306,8 @@ impl Stage {
             operation.ask_again_ns = now_ns + CLOCK_PAUSE_NS;
             return side.peer.ask();
         };
-        operation.lend_until(now_ns + lease_ns);
+        // This engine's own devices are asked until they have ended, however long that takes.
+        operation.lend_until(if side.peer.is_own() { Monotonic::NEVER } else { now_ns + lease_ns });
         operation.ask_again_ns = now_ns + lease_ns / 2;
         let blocks = operation.blocks(not_after_ns);
         let message = match operation.op() {
