@@ -37,6 +37,8 @@ pub fn run(shared: &Shared, plan: &Plan, server: &str, lease: &mut Lease) -> Err
 
 fn session(shared: &Shared, plan: &Plan, server: &str, lease: &mut Lease) -> Result<Infallible> {
     let mut client = Client::connect(plan, server, Some(shared), plan.patience)?;
+    // First of all: the list may take longer than the lease has left.
+    lease.keep_alive(&mut client)?;
     let listed = list(&mut client)?;
     let prefix = plan.etcd.prefix.as_str();
     let (key, range_end) = keys(prefix);
@@ -44,7 +46,6 @@ fn session(shared: &Shared, plan: &Plan, server: &str, lease: &mut Lease) -> Res
         "key": base64(key), "range_end": base64(range_end), "start_revision": listed.revision + 1, "fragment": true,
     });
     let mut watch = client.watch(&json!({ "create_request": create }))?;
-    lease.keep_alive(&mut client)?;
     shared.change(|state| begin(state, listed));
     let mut beat = Instant::now() + plan.beat;
     loop {
@@ -98,6 +99,11 @@ fn list(client: &mut Client<'_>) -> Result<Listed> {
         };
         if listed.revision == 0 {
             listed.revision = int(&got["header"]["revision"]);
+        }
+        let pairs = got["kvs"].as_array().map_or(0, Vec::len);
+        if got["more"] == true && pairs == 0 {
+            let text = "etcd has more entries than its answer has, and the answer has none";
+            return Err(Error::new(Status::Unreachable, text));
         }
         for pair in got["kvs"].as_array().into_iter().flatten().map(Pair::of) {
             match read(prefix, &pair) {

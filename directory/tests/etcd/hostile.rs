@@ -143,6 +143,10 @@ fn answers_that_are_none_are_named() {
             ": bu sy",
         ),
         (
+            pretender(|_, mut stream| stream.write_all(b"HTTP/1.1 200 OK\r\n\r\n{\"more\":true}").unwrap()),
+            "and the answer has none",
+        ),
+        (
             pretender(|_, mut stream| while stream.write_all(&[b'x'; 1 << 16]).is_ok() {}),
             "the answer has more than 8388608 bytes",
         ),

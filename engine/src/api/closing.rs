@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// The pause between two checks whether another call has ended. Closing is rare.
-const PAUSE: Duration = Duration::from_micros(200);
+pub(super) const PAUSE: Duration = Duration::from_micros(200);
 
 impl Inner {
     pub(super) fn close(&self, timeout: Option<Duration>) -> Result<()> {
@@ -93,7 +93,10 @@ impl Inner {
 
     /// Ends everything in good order.
     fn end(&self, deadline: Option<Instant>) -> Result<()> {
+        // Refuses a submit to the engine itself that began before the close.
+        self.context.own.get().inspect(|own| own.set_lost(Status::Closed));
         self.finish_transfers(deadline)?;
+        self.own.wait_quiet(deadline)?;
         self.context.commands.push(Command::Stop);
         // The control loop ends first, because it starts threads and hands lanes to the workers.
         let mut held = self.control.lock();

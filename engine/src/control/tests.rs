@@ -85,6 +85,17 @@ fn an_engine_is_closed_when_the_last_use_ends_outside_the_loop() {
     closed.recv_timeout(BOUND).expect("the end of the last use is heard of").unwrap();
 }
 
+/// No session ends with the engine's own peer.
+#[test]
+fn an_engine_is_closed_when_the_last_copy_to_itself_has_ended() {
+    let a = engine(&[]);
+    let own = a.whole().peer(a.own_peer().unwrap()).unwrap();
+    let busy = own.busy();
+    assert_eq!(a.close(Some(Duration::ZERO)).unwrap_err().status, Status::Busy);
+    drop(busy);
+    a.close(Some(BOUND)).unwrap();
+}
+
 #[test]
 fn the_handles_of_the_last_peers_that_were_lost_are_known_and_no_others() {
     let (a, b) = (engine(&[]), engine(&[]));

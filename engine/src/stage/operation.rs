@@ -106,7 +106,7 @@ impl Operation {
     /// devices have `timeout_ms` for each, even if the target falls silent. Copies that last longer cannot be stopped;
     /// waiting on would let the target hold the transfer for ever.
     pub fn await_copies(&mut self, timeout_ms: u64) {
-        let last_ns = self.lease_until_ns + (timeout_ms + DEVICE_IDLE_MS) * 1_000_000;
+        let last_ns = self.lease_until_ns.saturating_add((timeout_ms + DEVICE_IDLE_MS) * 1_000_000);
         self.exposed_until_ns = self.exposed_until_ns.max(last_ns);
     }
 
@@ -143,7 +143,7 @@ impl Operation {
     }
 
     pub fn has_failed(&self) -> bool {
-        self.failures.len() == self.slices().len()
+        self.failures.len() >= self.slices().len()
     }
 
     /// Fails every slice that has not failed yet.
@@ -192,8 +192,14 @@ impl Operation {
     pub fn take_faults(&mut self, faults: &[Fault]) {
         let count = self.range.count();
         let known = faults.iter().filter(|fault| fault.block < count);
-        self.failures.extend(known.map(|fault| fault.at(self.range.first)));
-        self.failures.sort_unstable_by_key(|failure| failure.slice);
+        let first = self.range.first;
+        self.add_failures(known.map(|fault| fault.at(first)));
+    }
+
+    /// Adds failures. A slice keeps its first.
+    pub fn add_failures(&mut self, failed: impl IntoIterator<Item = Failure>) {
+        self.failures.extend(failed);
+        self.failures.sort_by_key(|failure| failure.slice);
         self.failures.dedup_by_key(|failure| failure.slice);
     }
 

@@ -151,6 +151,8 @@ impl Stage {
         let Some(operation) = self.operations.get_mut(peer, op) else { return Ok(()) };
         operation.step = OperationStep::Copy;
         let durable = operation.is_durable() && direction == Direction::HostToDevice;
+        // Between devices all slices fail together: the target may copy the whole slot of a bridge.
+        let alone = operation.method == Method::Hosts;
         for (at, pieces, slices) in batches {
             if let Some(slot) = &mut operation.slot {
                 self.outgoing.lock(slot, at.kind)?;
@@ -159,8 +161,12 @@ impl Stage {
             operation.copying += 1;
             let inbox = self.inbox.clone();
             let done = Box::new(move |result: Result<Vec<PieceFault>>| {
-                let failed = |it: &PieceFault| Failure { slice: slices[it.piece], ..cause(&it.error) };
-                let result = result.map(|faults| faults.iter().map(failed).collect());
+                let failed = |slice: u32, error: &Error| Failure { slice, ..cause(error) };
+                let result = match result {
+                    Ok(faults) => Ok(faults.iter().map(|it| failed(slices[it.piece], &it.error)).collect()),
+                    Err(error) if alone => Ok(slices.iter().map(|slice| failed(*slice, &error)).collect()),
+                    Err(error) => Err(error),
+                };
                 inbox.push(Event::Copied { peer, op, result })
             });
             worker.copy(Job { direction, pieces, not_after_ns: Boottime::NEVER, durable, done });
@@ -172,7 +178,7 @@ impl Stage {
         let Some(operation) = self.operations.get_mut(peer, op) else { return };
         operation.copying -= 1;
         match result {
-            Ok(failed) => operation.failures.extend(failed),
+            Ok(failed) => operation.add_failures(failed),
             Err(error) => operation.fail(cause(&error)),
         }
         if operation.copying > 0 {
@@ -300,7 +306,8 @@ impl Stage {
             operation.ask_again_ns = now_ns + CLOCK_PAUSE_NS;
             return side.peer.ask();
         };
-        operation.lend_until(now_ns + lease_ns);
+        // This engine's own devices are asked until they have ended, however long that takes.
+        operation.lend_until(if side.peer.is_own() { Monotonic::NEVER } else { now_ns + lease_ns });
         operation.ask_again_ns = now_ns + lease_ns / 2;
         let blocks = operation.blocks(not_after_ns);
         let message = match operation.op() {

@@ -1,6 +1,7 @@
 //! Two engines and a device whose memory only its own copies reach: what staging moves, and its behaviour when
 //! devices, transfers and sessions fail.
 
+mod alone;
 mod asked;
 mod bridged;
 mod direct;

@@ -69,3 +69,23 @@ fn a_strike_ends_what_the_device_has_not_begun() {
     }
     two.a.unregister(local.region, Some(BOUND)).unwrap();
 }
+
+/// This engine's own device has no lease.
+#[test]
+fn a_struck_transfer_to_oneself_is_final_when_the_device_has_ended() {
+    let mut two = Two::new(&[("transports", "tcp"), ("lease_ms", "1000"), ("device_timeout_ms", "50")]);
+    two.peer = two.a.own_peer().unwrap();
+    let (local, remote) = (two.place(&two.a, None, MIB), two.place(&two.a, Some(0), MIB));
+    two.fake.aborts.store(false, Ordering::SeqCst);
+    let hung = two.fake.hung.load(Ordering::SeqCst);
+    two.fake.hangs.store(true, Ordering::SeqCst);
+    let requests = [request(&local, &remote, (0, 0), MIB)];
+    let transfer = two.a.submit(two.peer, Op::Write, &requests, &options()).unwrap();
+    until("the device copies", || two.fake.hung.load(Ordering::SeqCst) > hung);
+    transfer.cancel().unwrap();
+    let beyond_the_lease = Duration::from_millis(1000 + 50 + crate::limits::DEVICE_IDLE_MS + 500);
+    assert!(transfer.wait(Some(beyond_the_lease)).is_err(), "the device may still write");
+    assert_eq!(two.a.close(Some(Duration::ZERO)).unwrap_err().status, Status::Busy);
+    two.fake.hangs.store(false, Ordering::SeqCst);
+    two.a.close(Some(BOUND)).unwrap();
+}

@@ -9,6 +9,7 @@ use crate::sys::atomic::{AtomicBool, AtomicU32, Ordering};
 use crate::sys::file::{self, DirectAlign, FileCall, FileDescriptors, FileKind, FileOp};
 use crate::sys::hook::Hook;
 use crate::sys::lock::Mutex;
+use crate::sys::memory::page_bytes;
 use crate::types::{Access, Location, MemoryKind, Op};
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -36,6 +37,8 @@ pub struct OpenFile {
     /// The errno of the first fdatasync that failed. The kernel reports lost data once, but more than one batch may
     /// have written it.
     sync_error: AtomicU32,
+    /// An fdatasync is under way.
+    syncing: AtomicBool,
 }
 
 impl OpenFile {
@@ -49,10 +52,8 @@ impl OpenFile {
     /// Makes a call on the bytes at `address`, past the page cache where the alignment allows it.
     pub fn call(&self, op: FileOp, memory: u64, address: u64, length: u32) -> FileCall {
         let offset = self.offset + (address - self.base);
-        let is_aligned = |align: &DirectAlign| {
-            memory % align.memory == 0 && offset % align.offset == 0 && u64::from(length) % align.offset == 0
-        };
         let may_be = op != FileOp::Sync && self.direct_works.load(Ordering::Relaxed);
+        let is_aligned = |align: &DirectAlign| is_aligned(align, op, memory, offset, length.into());
         let direct = self.descriptors.direct.as_ref().filter(|(_, align)| may_be && is_aligned(align));
         let fd = direct.map_or(self.descriptors.buffered.as_raw_fd(), |(fd, _)| fd.as_raw_fd());
         FileCall { fd, op, memory, offset, length }
@@ -68,6 +69,15 @@ impl OpenFile {
         is_refused || matches!(errno, libc::EINTR | libc::EAGAIN)
     }
 
+    /// Begins an fdatasync; false while another is under way: the kernel may report lost data to that one alone.
+    pub fn begin_sync(&self) -> bool {
+        !self.syncing.swap(true, Ordering::SeqCst)
+    }
+
+    pub fn end_sync(&self) {
+        self.syncing.store(false, Ordering::SeqCst);
+    }
+
     /// Records the result of an fdatasync. Returns the errno of the first that failed; 0 if none has.
     pub fn synced(&self, errno: i32) -> i32 {
         if errno != 0 {
@@ -76,6 +86,13 @@ impl OpenFile {
         }
         self.sync_error.load(Ordering::SeqCst) as i32
     }
+}
+
+/// Returns whether a call may go past the page cache. A write covers whole pages: the kernel may lose the bytes of one
+/// that shares its page with a write through the page cache.
+fn is_aligned(align: &DirectAlign, op: FileOp, memory: u64, offset: u64, length: u64) -> bool {
+    let unit = if op == FileOp::Write { align.offset.max(page_bytes() as u64) } else { align.offset };
+    memory % align.memory == 0 && offset % unit == 0 && length % unit == 0
 }
 
 #[derive(Default)]
@@ -177,6 +194,7 @@ impl Files {
             descriptors,
             direct_works: AtomicBool::new(true),
             sync_error: AtomicU32::new(0),
+            syncing: AtomicBool::new(false),
         });
         table.next = (base + length).saturating_add(GAP);
         table.open.insert(base, file.clone());
@@ -263,5 +281,25 @@ impl Driver for FileDriver {
 
     fn hold(&self, _stream: u64) -> Result<Box<dyn Hold>> {
         Err(Error::new(Status::Unsupported, "a file has no streams"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_writes_of_whole_pages_go_past_the_page_cache() {
+        let align = DirectAlign { memory: 4, offset: 512 };
+        let page = page_bytes() as u64;
+        assert!(
+            is_aligned(&align, FileOp::Read, 4, 512, 1024) && !is_aligned(&align, FileOp::Read, 4, 4, 512)
+        );
+        assert!(!is_aligned(&align, FileOp::Read, 2, 512, 1024));
+        assert!(is_aligned(&align, FileOp::Write, 4, page, 2 * page));
+        assert!(!is_aligned(&align, FileOp::Write, 4, 512, page));
+        assert!(!is_aligned(&align, FileOp::Write, 4, page, page + 512));
+        let wide = DirectAlign { memory: 4, offset: 2 * page };
+        assert!(!is_aligned(&wide, FileOp::Write, 4, page, 2 * page));
     }
 }

@@ -5,7 +5,7 @@ use super::calls::Calls;
 use super::files::{Files, OpenFile};
 use crate::device::{Batch, Direction, Piece, PieceFault, Queue};
 use crate::status::{Error, Result, Status};
-use crate::sys::file::FileOp;
+use crate::sys::file::{FileCall, FileOp};
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -44,6 +44,8 @@ struct FileWork {
     length: u32,
     moved: u32,
     pieces: Range<usize>,
+    /// The call under way.
+    begun: Option<FileCall>,
 }
 
 struct FileBatch {
@@ -53,6 +55,8 @@ struct FileBatch {
     faults: Vec<PieceFault>,
     /// The files that it writes, with the pieces in each, if they are to be synced before the end.
     unsynced: Vec<(Arc<OpenFile>, Vec<Range<usize>>)>,
+    /// It makes no further call.
+    given_up: bool,
 }
 
 impl FileQueue {
@@ -98,7 +102,8 @@ impl FileQueue {
                 continue;
             }
             let file = self.files.find(address, piece.length).ok_or_else(gone)?;
-            all.push(FileWork { file, op, batch, memory, address, length, moved: 0, pieces: at..at + 1 });
+            let (moved, pieces, begun) = (0, at..at + 1, None);
+            all.push(FileWork { file, op, batch, memory, address, length, moved, pieces, begun });
         }
         Ok(all)
     }
@@ -114,7 +119,8 @@ impl FileQueue {
         }
         let lengths = pieces.iter().map(|piece| piece.length).collect();
         let number = self.first + self.batches.len() as u64;
-        self.batches.push_back(Some(FileBatch { lengths, left: all.len(), faults: Vec::new(), unsynced }));
+        let (left, faults, given_up) = (all.len(), Vec::new(), false);
+        self.batches.push_back(Some(FileBatch { lengths, left, faults, unsynced, given_up }));
         all.into_iter().for_each(|work| self.add(work));
         self.advance();
         Ok(Batch(number))
@@ -140,16 +146,27 @@ impl FileQueue {
     }
 
     fn begin(&mut self) {
-        while self.under_way < self.calls.depth() {
-            let Some(number) = self.waiting.front().copied() else { break };
-            let Some(work) = &self.all[number] else { break };
+        for _ in 0..self.waiting.len() {
+            if self.under_way >= self.calls.depth() {
+                break;
+            }
+            let Some(number) = self.waiting.pop_front() else { break };
+            let Some(work) = &mut self.all[number] else { break };
+            if work.op == FileOp::Sync && !work.file.begin_sync() {
+                self.waiting.push_back(number);
+                continue;
+            }
             let call = work.call();
             // SAFETY: the caller of `copy` keeps slot and region until the batch has ended, which is not before this
             // call's result was reaped. `work` keeps the file open.
             if !unsafe { self.calls.begin(&call, number as u64) } {
+                if work.op == FileOp::Sync {
+                    work.file.end_sync();
+                }
+                self.waiting.push_front(number);
                 break;
             }
-            self.waiting.pop_front();
+            work.begun = Some(call);
             self.under_way += 1;
         }
         self.calls.flush();
@@ -165,11 +182,15 @@ impl FileQueue {
     /// Takes in the result of a call: continues what is left of it, or ends it.
     fn end_call(&mut self, number: usize, result: i32) {
         let Some(work) = self.all.get_mut(number).and_then(Option::as_mut) else { return };
-        let ended = (work.call(), Cell::new(result));
+        let begun = work.begun.take();
+        if begun.is_some() && work.op == FileOp::Sync {
+            work.file.end_sync();
+        }
+        let ended = (begun.unwrap_or_else(|| work.call()), Cell::new(result));
         self.files.hooks.ended.call(&ended);
         let (result, left) = (ended.1.get(), work.length - work.moved);
         let errno = match (result, work.op) {
-            (errno, _) if errno < 0 && work.file.retries(&work.call(), -errno) => None,
+            (errno, _) if errno < 0 && work.file.retries(&ended.0, -errno) => None,
             (errno, _) if errno < 0 => Some(-errno),
             (_, FileOp::Sync) => Some(0),
             (0, FileOp::Read) => Some(libc::ENODATA),
@@ -179,6 +200,9 @@ impl FileQueue {
                 (work.moved == work.length).then_some(0)
             }
         };
+        let batch = self.batches.get((work.batch - self.first) as usize).and_then(Option::as_ref);
+        let given_up = batch.is_some_and(|batch| batch.given_up);
+        let errno = errno.or(given_up.then_some(libc::ECANCELED));
         let Some(errno) = errno else { return self.waiting.push_back(number) };
         if let Some(work) = self.all[number].take() {
             self.free.push(number);
@@ -202,14 +226,30 @@ impl FileQueue {
             _ if errno != 0 => batch.fail_from(&work, errno),
             _ => {}
         }
+        if batch.left == 0 && batch.given_up {
+            let unsynced = std::mem::take(&mut batch.unsynced);
+            unsynced.into_iter().flat_map(|(_, pieces)| pieces).flatten().for_each(|piece| {
+                batch.fail(piece, libc::ECANCELED);
+            });
+        }
         // All is written: sync once for each file.
         if batch.left == 0 && work.op != FileOp::Sync {
             batch.left = batch.unsynced.len();
             let files: Vec<_> = batch.unsynced.iter().map(|(file, _)| file.clone()).collect();
             for file in files {
                 let (batch, address) = (work.batch, file.base);
-                let (op, pieces) = (FileOp::Sync, 0..0);
-                self.add(FileWork { file, op, batch, memory: 0, address, length: 0, moved: 0, pieces });
+                let (op, pieces, begun) = (FileOp::Sync, 0..0, None);
+                self.add(FileWork {
+                    file,
+                    op,
+                    batch,
+                    memory: 0,
+                    address,
+                    length: 0,
+                    moved: 0,
+                    pieces,
+                    begun,
+                });
             }
         }
     }
@@ -217,7 +257,7 @@ impl FileQueue {
 
 impl FileWork {
     /// The call for what is left.
-    fn call(&self) -> crate::sys::file::FileCall {
+    fn call(&self) -> FileCall {
         let moved = u64::from(self.moved);
         self.file.call(self.op, self.memory + moved, self.address + moved, self.length - self.moved)
     }
@@ -277,6 +317,7 @@ impl Queue for FileQueue {
 
     /// Begins nothing more. What the kernel does already can't be stopped.
     fn abort(&mut self) -> bool {
+        self.batches.iter_mut().flatten().for_each(|batch| batch.given_up = true);
         let mut ended = Vec::new();
         self.calls.cancel(&mut ended);
         self.take_in(&mut ended);

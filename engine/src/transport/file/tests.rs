@@ -13,7 +13,7 @@ use std::os::fd::FromRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{channel, Receiver, Sender};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Barrier, Mutex};
 use std::time::Duration;
 
 const BOUND: Duration = Duration::from_secs(60);
@@ -326,4 +326,95 @@ fn close_waits_for_a_disk_that_hangs() {
     drop(release);
     ends.a.close(Some(BOUND)).unwrap();
     assert_eq!(file.metadata().unwrap().len(), 4096, "the call has ended before close returned");
+}
+
+/// A second call that was past the page cache when the first was refused is made again, too.
+#[test]
+fn each_direct_call_that_is_refused_goes_through_the_page_cache() {
+    let ends = ends(&[("file_io", "threads")]);
+    let file = temporary();
+    let region = ends.register(&file);
+    let (both, count) = (Barrier::new(2), AtomicUsize::new(0));
+    ends.b.files().hooks.begins.set(move |_: &FileCall| {
+        if count.fetch_add(1, Ordering::SeqCst) < 2 {
+            both.wait();
+        }
+    });
+    let refused = Arc::new(AtomicUsize::new(0));
+    let counter = refused.clone();
+    ends.b.files().hooks.ended.set(move |(call, result): &(FileCall, Cell<i32>)| {
+        let flags = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", call.fd)).unwrap();
+        let flags = flags.lines().find_map(|line| line.strip_prefix("flags:")).unwrap().trim().to_owned();
+        if i32::from_str_radix(&flags, 8).unwrap() & libc::O_DIRECT != 0 {
+            counter.fetch_add(1, Ordering::SeqCst);
+            result.set(-libc::EINVAL);
+        }
+    });
+    let requests = [0, 1 << 20].map(|at| ends.request(&region, at, 65536));
+    assert_eq!(ends.run(Op::Write, &requests, false).1, [(Status::Ok, 0); 2]);
+    assert_eq!(refused.load(Ordering::SeqCst), 2);
+}
+
+/// The kernel tells of lost data once: to the fdatasync that fails, and not to one beside it.
+#[test]
+fn one_fdatasync_of_a_file_is_under_way_at_a_time() {
+    let ends = ends(&[("file_io", "threads")]);
+    let file = temporary();
+    let region = ends.register(&file);
+    let (tell, beside) = channel::<()>();
+    let (begun, first_begins) = channel::<()>();
+    let (syncs, beside) = (AtomicUsize::new(0), Mutex::new(beside));
+    ends.b.files().hooks.begins.set(move |call: &FileCall| {
+        if call.op == FileOp::Sync && syncs.fetch_add(1, Ordering::SeqCst) == 0 {
+            begun.send(()).unwrap();
+            let _ = beside.lock().unwrap().recv_timeout(Duration::from_millis(300));
+        }
+    });
+    let ended = AtomicUsize::new(0);
+    ends.b.files().hooks.ended.set(move |(call, result): &(FileCall, Cell<i32>)| {
+        if call.op == FileOp::Sync {
+            let _ = tell.send(());
+            // Two at once: the second ends first, and hears of nothing.
+            let is_last = ended.fetch_add(1, Ordering::SeqCst) == 1;
+            result.set(if is_last { 0 } else { -libc::EIO });
+        }
+    });
+    let options = TransferOptions { durable: true, ..TransferOptions::default() };
+    let submit =
+        |at| ends.a.submit(ends.peer, Op::Write, &[ends.request(&region, at, 4096)], &options).unwrap();
+    let first = submit(0);
+    first_begins.recv_timeout(BOUND).unwrap();
+    let second = submit(1 << 20);
+    for transfer in [first, second] {
+        transfer.wait(Some(BOUND)).unwrap();
+        assert_eq!(transfer.results()[0].status, Status::System);
+    }
+}
+
+/// Calls of a batch that was given up are not continued, and its files are not synced.
+#[test]
+fn a_batch_that_was_given_up_makes_no_further_call() {
+    let ends = ends(&[("file_io", "threads"), ("device_timeout_ms", "50"), ("lease_ms", "1000")]);
+    let file = temporary();
+    let region = ends.register(&file);
+    let (release, begun) = hang(&ends.b, &file);
+    let calls = Arc::new(Mutex::new(Vec::new()));
+    let log = calls.clone();
+    ends.b.files().hooks.ended.set(move |(call, result): &(FileCall, Cell<i32>)| {
+        log.lock().unwrap().push((call.op, call.offset));
+        result.set(result.get() / 2);
+    });
+    let submit = |durable| {
+        let deadline = Deadline::After(Duration::from_millis(100));
+        let options = TransferOptions { durable, deadline, ..TransferOptions::default() };
+        ends.a.submit(ends.peer, Op::Write, &[ends.request(&region, 0, 8192)], &options).unwrap()
+    };
+    let stuck = submit(true);
+    begun.recv_timeout(BOUND).unwrap();
+    while submit(false).wait(Some(BOUND)).unwrap().status != Status::Unavailable {}
+    assert_eq!(stuck.wait(Some(BOUND)).unwrap().state, State::TimedOut);
+    drop(release);
+    ends.b.unregister(region.region, Some(BOUND)).unwrap();
+    let calls = calls.lock().unwrap();
+    assert!(!calls.is_empty() && calls.iter().all(|call| *call == (FileOp::Write, 0)), "{calls:?}");
 }
