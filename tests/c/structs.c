@@ -165,7 +165,7 @@ static void transfer_options_that_mean_nothing(void)
     ferry_stats stats = {0};
 #define SUBMIT \
     ferry_transfer_submit(pair.a, pair.peer, FERRY_OP_WRITE, &request, 1, &options, &transfer, &error)
-    options.flags = 16;
+    options.flags = 32;
     CHECK_BAD(SUBMIT, "options.flags");
     options = new_options();
     options.transports_allowed = 1;
