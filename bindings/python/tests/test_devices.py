@@ -283,8 +283,8 @@ def test_what_is_stated_is_checked(devices: Devices) -> None:
         register(array, device=1)
     with pytest.raises(ferry.InvalidError, match="device must be at least 0.*-1"):
         register(array, kind=kind, device=-1)
-    with pytest.raises(ferry.InvalidError, match="kind: one of AUTO, .* of ferry.s MemoryKind, not 6"):
-        register(array, kind=6)
+    with pytest.raises(ferry.InvalidError, match="kind: one of AUTO, .* of ferry.s MemoryKind, not 7"):
+        register(array, kind=7)
     with pytest.raises(ferry.InvalidError, match="leaves the allocation") as caught:
         devices.source.register_many([plain, Tensor(address, 1 << 30)])
     assert caught.value.request_index == 1
