@@ -182,10 +182,10 @@ fn a_full_disk_fails_what_has_no_room_with_enospc() {
         let memory = pair.a.alloc(8 << 20, &open_region()).unwrap();
         fill(&memory, 5);
         let at = |at: usize, length| to_b(memory.address() + at as u64, &region, at, length);
-        let results =
-            results(&pair, Op::Write, &[at(0, 1 << 19), at(1 << 20, 1 << 20), at(4 << 20, 1 << 20)]);
-        assert_eq!(results[0], OK, "{way}");
-        assert!(results[1..].iter().all(|result| *result == (Status::System, libc::ENOSPC)), "{results:?}");
+        // Alone: blocks of one transfer take what room there is in any order.
+        done(way, &moved(&pair, Op::Write, &[at(0, 1 << 19)]));
+        let results = results(&pair, Op::Write, &[at(1 << 20, 1 << 20), at(4 << 20, 1 << 20)]);
+        assert!(results.iter().all(|result| *result == (Status::System, libc::ENOSPC)), "{results:?}");
         check_file(way, &file, 0, &pattern(5, 1 << 19));
         // Freed room is used again.
         file.set_len(0).unwrap();
