@@ -25,7 +25,7 @@ func (w What) String() string {
 }
 func (a Access) String() string { return set(uint64(a), "REMOTE_READ", "REMOTE_WRITE") }
 func (f Flags) String() string {
-	return set(uint64(f), "NO_COALESCE", "ORDERED", "CHECKSUM", "ACKED_ONLY")
+	return set(uint64(f), "NO_COALESCE", "ORDERED", "CHECKSUM", "ACKED_ONLY", "DURABLE")
 }
 func (t Transports) String() string {
 	return set(uint64(t), "1", "TCP", "LOCAL", "RDMA", "CUDA", "ASCEND")
