@@ -72,7 +72,7 @@ handoff() { # decoder, rank 0, rank 1, `kill` or nothing
         return
     fi
     [[ ${said[decode]} != *RECEIVED* ]] || return 2
-    says decode "*ended: PEER_LOST PEER_LOST by rank 1 (peer ${address[1]}): * tokens valid*"$'\n'"EXIT 3"$'\n' || return 1
+    says decode "*ended: PEER_LOST PEER_LOST by rank 1 (peer ${address[1]}): * tokens valid?(; id +([0-9a-f]))"$'\n'"EXIT 3"$'\n' || return 1
     says 1 "EXIT 137"$'\n' && says 0 "*ended its take*EXIT *" || return 1
     [[ ${said[0]} != *SENT* ]] || { echo "rank 0 says SENT, but the consumer has not everything"; return 1; }
 }

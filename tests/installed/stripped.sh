@@ -20,9 +20,9 @@ below() { # a file, and the bytes that it may have: about one and a half of what
     [ "$bytes" -lt "$2" ] || { echo "$1 has $bytes bytes, $2 or more"; exit 1; }
 }
 # With Rust 1.85 they are about a tenth larger than with 1.95.
-below "$libdir/libferry.so" 10500000
+below "$libdir/libferry.so" 8400000
 below "$libdir/libferry_mooncake.so" 4500000
-below "$libdir/libferry.a" 21000000
+below "$libdir/libferry.a" 18300000
 below "$prefix/bin/ferry-bench" 8000000
 for file in "$libdir"/libferry{,_mooncake}.so "$libdir/libferry.a" "$prefix/bin/ferry-bench"; do
     no_debug_information "$file"
