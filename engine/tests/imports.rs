@@ -216,7 +216,6 @@ const WAITS: &[&str] = &["Condvar", "sleep", "yield_now"];
 const WAITS_IN: &[(&str, &str)] = &[
     ("engine/src/api/burial.rs", "teardown of a broken engine, on its last thread"),
     ("engine/src/api/closing.rs", "a caller, for the threads to end"),
-    ("engine/src/api/own.rs", "a caller that closes, for copies within the engine's memory"),
     ("engine/src/command.rs", "a caller, for the control loop's answer"),
     ("engine/src/device/worker.rs", "for copies under way, after a panic"),
     ("engine/src/internals.rs", "hands the simulated sleep on to ferry-kv, in the feature `sim` alone"),

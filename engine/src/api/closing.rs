@@ -4,6 +4,7 @@ use super::engine::{Inner, CLOSED, CLOSING, OPEN};
 use crate::command::Command;
 use crate::complete::transfer::Strike;
 use crate::notify;
+use crate::peer::TransportService;
 use crate::status::{Error, Result, Status};
 use crate::sys::atomic::{AtomicU32, Ordering};
 use crate::sys::clock;
@@ -96,7 +97,7 @@ impl Inner {
         // Refuses a submit to the engine itself that began before the close.
         self.context.own.get().inspect(|own| own.set_lost(Status::Closed));
         self.finish_transfers(deadline)?;
-        self.own.wait_quiet(deadline)?;
+        self.wait_own_quiet(deadline)?;
         self.context.commands.push(Command::Stop);
         // The control loop ends first, because it starts threads and hands lanes to the workers.
         let mut held = self.control.lock();
@@ -114,6 +115,21 @@ impl Inner {
         self.drivers.stop();
         self.files.close_all();
         self.workers.stop();
+        Ok(())
+    }
+
+    /// Waits until no thread and no device copies between the engine's own regions. No session's end waits for them.
+    fn wait_own_quiet(&self, deadline: Option<Instant>) -> Result<()> {
+        let Some(own) = self.context.own.get() else { return Ok(()) };
+        while own.active() > 0 || !self.own.stage.is_quiet(own.handle) {
+            self.context.health().check()?;
+            if deadline.is_some_and(|deadline| clock::now() >= deadline) {
+                let text =
+                    "a copy between the engine's own regions has not ended; the engine is still closing";
+                return Err(Error::new(Status::Busy, text));
+            }
+            pause::sleep(PAUSE);
+        }
         Ok(())
     }
 

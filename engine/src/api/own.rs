@@ -2,7 +2,6 @@
 //! session, no socket and no second engine. Host memory is copied by the same threads as between processes of one host,
 //! device memory by the same steps.
 
-use super::closing::PAUSE;
 use super::engine::cores;
 use super::Engine;
 use crate::config::Config;
@@ -13,14 +12,12 @@ use crate::region::gate::Gate;
 use crate::stage::StageService;
 use crate::status::{Error, Result, Status};
 use crate::sys::once::OnceLock;
-use crate::sys::pause;
 use crate::sys::proven::Proven;
-use crate::sys::{clock, host, lock::Mutex, unix};
+use crate::sys::{host, lock::Mutex, unix};
 use crate::transport::local::{LocalPath, OwnMemory, OwnNotifier};
 use crate::types::{LaneId, PeerId, SessionId};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
-use std::time::Instant;
 
 const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
@@ -89,21 +86,6 @@ impl Own {
         let staged = staged.ok_or_else(|| Error::new(Status::Closed, "the engine is closed"))?;
         peer.open_own(path, staged, Arc::new(OwnNotifier(Arc::downgrade(&peer))));
         Ok(handle)
-    }
-
-    /// Waits until no thread and no device copies between the engine's own regions. No session's end waits for them.
-    pub fn wait_quiet(&self, deadline: Option<Instant>) -> Result<()> {
-        let Some(own) = self.context.own.get() else { return Ok(()) };
-        while own.active() > 0 || !self.stage.is_quiet(own.handle) {
-            self.context.health().check()?;
-            if deadline.is_some_and(|deadline| clock::now() >= deadline) {
-                let text =
-                    "a copy between the engine's own regions has not ended; the engine is still closing";
-                return Err(Error::new(Status::Busy, text));
-            }
-            pause::sleep(PAUSE);
-        }
-        Ok(())
     }
 }
 
