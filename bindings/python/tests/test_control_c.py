@@ -123,6 +123,7 @@ WAITS: dict[str, Callable[[Stand], Call]] = {
 def test_a_call_ends(name: str) -> None:
     # A transfer that waits for the lease must not end by it.
     lease_ms = 5 * LEASE_MS if "close" in name else LEASE_MS
+    threads = len(os.listdir("/proc/self/task"))
     with stopped_peer(lease_ms) as it, ExitStack() as ends:
         stand = Stand(it, ends)
         control_c(WAITS[name](stand))
@@ -134,6 +135,11 @@ def test_a_call_ends(name: str) -> None:
             assert stand.transfer.poll() is None or name == "Peer.close"
         it.goes_on()
         it.engine.close()
+    # A call that went on without its caller ends with its engine.
+    until = time.monotonic() + 20
+    while len(os.listdir("/proc/self/task")) > threads:
+        assert time.monotonic() < until, "the call goes on after its engine was closed"
+        time.sleep(0.01)
 
 
 def test_a_transfer_whose_close_was_interrupted_is_cancelled() -> None:

@@ -36,6 +36,8 @@ pub fn run(shared: &Shared, plan: &Plan, server: &str, lease: &mut Lease) -> Err
 }
 
 fn session(shared: &Shared, plan: &Plan, server: &str, lease: &mut Lease) -> Result<Infallible> {
+    // An engine that is closed wakes nobody here, and etcd may never answer.
+    check_open(shared)?;
     let mut client = Client::connect(plan, server, Some(shared), plan.patience)?;
     // First of all: the list may take longer than the lease has left.
     lease.keep_alive(&mut client)?;

@@ -2,6 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use ferry::Status;
@@ -171,4 +172,21 @@ fn a_directory_is_closed_while_etcd_tells_without_an_end() {
     let began = Instant::now();
     node.directory.close();
     assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
+}
+
+#[test]
+fn an_open_ends_with_its_engine_while_etcd_is_unreachable() {
+    let engine = engine("127.0.0.1:0");
+    static ASKED: AtomicBool = AtomicBool::new(false);
+    let url = pretender(|_, _| ASKED.store(true, Ordering::Relaxed));
+    let (began, patient) = (Instant::now(), Duration::from_secs(60));
+    let failed = std::thread::scope(|scope| {
+        let asks = DirectoryOptions { open_timeout: Some(patient), ..options(10) };
+        let open = scope.spawn(|| Directory::open(&engine, &url, asks).map(drop));
+        until("a question", || ASKED.load(Ordering::Relaxed));
+        engine.close(None).unwrap();
+        open.join().unwrap().unwrap_err()
+    });
+    assert_eq!(failed.status, Status::Closed, "{failed}");
+    assert!(began.elapsed() < patient / 4, "{:?}", began.elapsed());
 }
