@@ -546,6 +546,8 @@ FIELD(ferry_pool_options, memory_bytes, 40, 8)
 FIELD(ferry_pool_options, unit_bytes, 48, 8)
 FIELD(ferry_pool_options, replicas, 56, 4)
 FIELD(ferry_pool_options, redial_ms, 60, 4)
+FIELD(ferry_pool_options, file, 64, 8)
+FIELD(ferry_pool_options, file_bytes, 72, 8)
 SIZE(ferry_pool_options, 64)
 
 /* ferry_pool_node_info */

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use ferry_pool::{Chain, Pool, PoolOptions};
+use ferry_pool::{Chain, FileOptions, Pool, PoolOptions};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -22,6 +22,7 @@ pub fn run(serve: &Serve) -> Result<()> {
         cluster: serve.cluster.cluster.clone(),
         nodes: serve.cluster.nodes.clone(),
         memory_bytes: serve.memory,
+        file: serve.file.clone().zip(serve.file_bytes).map(|(path, bytes)| FileOptions { path, bytes }),
         chain: Chain::new(serve.cluster.chunk_tokens)?,
         replicas: serve.replicas,
         ..PoolOptions::default()

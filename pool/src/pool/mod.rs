@@ -12,6 +12,7 @@ mod acting;
 mod calls;
 mod dials;
 mod driving;
+mod file;
 mod options;
 mod values;
 
@@ -37,7 +38,8 @@ use crate::wire::{Hello, Load};
 pub use calls::Call;
 use dials::Dials;
 use driving::Driver;
-pub use options::PoolOptions;
+use file::TierFile;
+pub use options::{FileOptions, PoolOptions};
 use values::Summing;
 pub use values::Value;
 
@@ -88,6 +90,10 @@ pub struct PoolStats {
     pub objects: u64,
     pub capacity: u64,
     pub free: u64,
+    /// The same of the file behind the memory.
+    pub tier_objects: u64,
+    pub tier_capacity: u64,
+    pub tier_free: u64,
     /// Entries of this node's part of the index, and their bytes.
     pub index_entries: u64,
     pub index_bytes: u64,
@@ -152,8 +158,9 @@ struct Inner {
     ended: BTreeMap<u64, Ended>,
     /// Ends of other calls.
     news: VecDeque<Ended>,
-    /// The node's memory, until it is given back.
+    /// The node's memory, until it is given back, and its second tier.
     memory: Option<Memory>,
+    file: Option<TierFile>,
     /// The node itself, for its threads.
     me: Weak<Shared>,
     is_closing: bool,
@@ -194,7 +201,10 @@ impl Pool {
             cluster: options.cluster.clone(),
             name: name.clone(),
         };
-        let machine = Machine::new(me, store, memory.as_ref().map_or(0, Memory::address))?;
+        let mut machine = Machine::new(me, store, memory.as_ref().map_or(0, Memory::address))?;
+        let file = options.file.as_ref().map(|file| file::open(engine, file, options.chain.scheme()));
+        let (file, tier) = file.transpose()?.unzip();
+        tier.into_iter().for_each(|tier| machine.set_tier(tier));
         let what = WHAT_TRANSFERS | WHAT_NOTIFICATIONS | WHAT_PEERS;
         let queue =
             engine.channel_queue(what, QUEUE_CAPACITY, CHANNEL).map_err(|error| match error.status {
@@ -225,6 +235,7 @@ impl Pool {
                 ended: BTreeMap::new(),
                 news: VecDeque::new(),
                 memory,
+                file,
                 me: Weak::new(),
                 is_closing: false,
                 has_left: false,
@@ -349,9 +360,11 @@ impl Pool {
             inner = self.shared.sleep(inner, left);
         }
         let memory = inner.memory.take();
+        let file = inner.file.take();
         drop(inner);
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         let _ = thread.map(JoinHandle::join);
+        file.map_or(Ok(()), |file| file.close(&self.shared.engine, timeout))?;
         if let Some(memory) = memory {
             if let Err((memory, error)) = memory.free(timeout) {
                 self.shared.lock().memory = Some(memory);

@@ -1,11 +1,12 @@
 //! How a pool is opened.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use ferry::status::{Error, Result};
 
 use crate::key::Chain;
-use crate::limits::{NODES_MAX, REPLICAS_MAX, UNIT_BYTES_DEFAULT};
+use crate::limits::{FILE_BYTES_MIN, NODES_MAX, REPLICAS_MAX, UNIT_BYTES_DEFAULT};
 
 /// How a node of a pool takes part. The default lends no memory: a client.
 #[derive(Clone, Debug)]
@@ -18,6 +19,8 @@ pub struct PoolOptions {
     pub nodes: Vec<String>,
     /// Bytes that the node lends; 0: the node is a client, which stores nothing.
     pub memory_bytes: u64,
+    /// A file behind the memory: it has copies of the node's values, and those that memory has no room for.
+    pub file: Option<FileOptions>,
     /// Bytes of the unit in which memory is given to objects.
     pub unit_bytes: u64,
     /// What hashes keys: nodes that hash in another way are refused.
@@ -28,6 +31,16 @@ pub struct PoolOptions {
     pub redial: Duration,
 }
 
+/// The second tier of a node.
+#[derive(Clone, Debug)]
+pub struct FileOptions {
+    /// A file, which is made if it is missing, or a block device. It is the node's alone. What it has stays: a node that
+    /// begins anew with it has the values again.
+    pub path: PathBuf,
+    /// Bytes of it that the node uses, from its beginning on.
+    pub bytes: u64,
+}
+
 impl Default for PoolOptions {
     fn default() -> PoolOptions {
         PoolOptions {
@@ -35,6 +48,7 @@ impl Default for PoolOptions {
             cluster: "ferry".into(),
             nodes: Vec::new(),
             memory_bytes: 0,
+            file: None,
             unit_bytes: UNIT_BYTES_DEFAULT,
             chain: Chain::default(),
             replicas: 1,
@@ -57,6 +71,12 @@ impl PoolOptions {
                     "unit_bytes: {} bytes of memory are more than 2^32 units; take larger units",
                     self.memory_bytes
                 )
+            }
+            _ if self.file.is_some() && self.memory_bytes == 0 => {
+                "file: a node with a file lends memory too: give it memory_bytes".into()
+            }
+            _ if self.file.as_ref().is_some_and(|file| file.bytes < FILE_BYTES_MIN) => {
+                format!("file.bytes: at least {FILE_BYTES_MIN}")
             }
             _ if self.replicas == 0 || self.replicas > REPLICAS_MAX => {
                 format!("replicas: {}, and 1 to {REPLICAS_MAX} can be", self.replicas)

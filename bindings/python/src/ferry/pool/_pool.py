@@ -59,6 +59,9 @@ class Pool:
     (None: "ferry") or with other `chunk_tokens` are refused. Each value is held by `replicas` nodes (0 means
     1). A node that is not connected is dialed again every `redial_ms` (0 means 250).
 
+    `file` is a file, which is made if it is missing, or a block device, of which the node uses `file_bytes`:
+    values are copied there, and a node that is opened anew with it has them again.
+
     An engine has one pool, which takes the notifications of channel 2. A `with` block closes the pool at its
     end. In a forked child every call raises ClosedError, and closing does nothing.
     """
@@ -75,6 +78,8 @@ class Pool:
         replicas: int = 0,
         unit_bytes: int = 0,
         redial_ms: int = 0,
+        file: str | os.PathLike[str] | None = None,
+        file_bytes: int = 0,
     ) -> None:
         addresses = [
             encoded(it, f"nodes[{at}]") for at, it in enumerate(items_of(nodes, "nodes", " of addresses"))
@@ -91,6 +96,8 @@ class Pool:
             unsigned(unit_bytes, "unit_bytes", 64),
             unsigned(replicas, "replicas"),
             unsigned(redial_ms, "redial_ms"),
+            None if file is None else os.fsencode(file),
+            unsigned(file_bytes, "file_bytes", 64),
         )
         pointer = c_void_p()
         try:
