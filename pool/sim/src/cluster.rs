@@ -9,7 +9,7 @@ use ferry_pool::limits::{HOMES, INVENTORY_PLACES_MAX, RAMP_NS, SWEEP_BUCKETS};
 use ferry_pool::store::{Begin, Store};
 use ferry_pool::wire::Message;
 
-use crate::report::{Axis, Report, Series};
+use crate::report::{Axis, Report};
 use crate::{digest, random, Result};
 
 const NODES: usize = 1_000;
@@ -318,8 +318,7 @@ fn ramp(report: &mut Report, cluster: &Members) -> Result<()> {
         rows.push(row);
     }
     let [with, without] = both.map(|(_, points)| points);
-    let lines = [("60 s of ramp", with), ("none", without)];
-    let lines = lines.map(|(name, points)| Series { name: name.into(), points });
+    let lines = [("60 s of ramp".into(), with), ("none".into(), without)];
     report.table(&rows);
     report.say(format!(
         "  MB/s are means of up to 10 s; a link of 100 Gbit/s takes {:.0} MB/s",

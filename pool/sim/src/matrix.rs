@@ -1,7 +1,7 @@
 //! When loading a prefix from another node beats computing it: the time of the bytes on a link beside the time of the
 //! arithmetic. What a model needs is in its published configuration; the speed of devices is an assumption, and said.
 
-use crate::report::{Axis, Report, Series};
+use crate::report::{Axis, Report};
 use crate::Result;
 
 const LINKS_GBIT: [f64; 3] = [10.0, 100.0, 400.0];
@@ -95,7 +95,7 @@ pub fn write(folder: &str) -> Result<()> {
                     compute_s(model, tokens as f64, device_flops) / load_s(model, tokens as f64, 100.0)
                 };
                 let points = TOKENS.map(|tokens| (tokens as f64, gain(tokens)));
-                series.push(Series { name: model.name.into(), points: points.into() });
+                series.push((model.name.into(), points.into()));
             }
         }
     }

@@ -1,5 +1,6 @@
 //! What a part of the paper leaves behind: text that is printed and kept, and plots beside it.
 
+use std::io::Write;
 use std::path::PathBuf;
 
 use ferry_bench::plot::{decade, figure, Svg, BLUE, VERMILION};
@@ -25,11 +26,8 @@ pub struct Report {
     text: String,
 }
 
-/// A line of a plot.
-pub struct Series {
-    pub name: String,
-    pub points: Vec<(f64, f64)>,
-}
+/// A line of a plot: its name and points.
+pub type Series = (String, Vec<(f64, f64)>);
 
 impl Report {
     pub fn new(folder: &str) -> Report {
@@ -37,7 +35,8 @@ impl Report {
     }
 
     pub fn say(&mut self, line: impl AsRef<str>) {
-        println!("{}", line.as_ref());
+        // A reader who has seen enough closes the pipe; the file gets all.
+        let _ = writeln!(std::io::stdout(), "{}", line.as_ref());
         self.text.push_str(line.as_ref());
         self.text.push('\n');
     }
@@ -50,11 +49,9 @@ impl Report {
         };
         let widths: Vec<usize> = (0..columns).map(width).collect();
         for row in rows {
-            let cells = row.iter().zip(&widths).enumerate().map(|(at, (cell, &width))| match at {
-                0 => format!("{cell:width$}"),
-                _ => format!("{cell:>width$}"),
-            });
-            self.say(format!("  {}", cells.collect::<Vec<_>>().join("  ").trim_end()));
+            let others = row.iter().zip(&widths).skip(1).map(|(cell, &width)| format!("  {cell:>width$}"));
+            let first = format!("  {:1$}", row[0], widths[0]);
+            self.say((first + &others.collect::<String>()).trim_end());
         }
     }
 
@@ -67,7 +64,7 @@ impl Report {
     /// Draws lines into `NAME.svg`. Both axes begin at 0, unless one is logarithmic.
     pub fn plot(&self, name: &str, title: &str, [x, y]: [Axis; 2], series: &[Series]) -> Result<()> {
         let mut svg = Svg::new(LEFT + WIDTH + 40.0, TOP + HEIGHT + 60.0, title);
-        let all = || series.iter().flat_map(|line| &line.points);
+        let all = || series.iter().flat_map(|(_, points)| points);
         let (x_of, x_ticks) = x.over(all().map(|point| point.0));
         let (y_of, y_ticks) = y.over(all().map(|point| point.1));
         let place = |(at, value): (f64, f64)| (LEFT + WIDTH * x_of(at), TOP + HEIGHT * (1.0 - y_of(value)));
@@ -81,15 +78,15 @@ impl Report {
             svg.line([LEFT, at, LEFT + WIDTH, at], "#d0d7de", 0.5);
             svg.text(LEFT - 8.0, at + 4.0, "end", &figure(tick));
         }
-        for (at, (line, (colour, dash))) in series.iter().zip(STYLES.iter().cycle()).enumerate() {
-            let points: Vec<_> = line.points.iter().copied().map(place).collect();
+        for (at, ((name, points), (colour, dash))) in series.iter().zip(STYLES.iter().cycle()).enumerate() {
+            let points: Vec<_> = points.iter().copied().map(place).collect();
             svg.path(&points, colour, dash);
             if points.len() < 20 {
                 points.iter().for_each(|(x, y)| svg.circle(*x, *y, colour));
             }
             let (left, top) = (LEFT + 220.0 * (at % 3) as f64, TOP - 34.0 + 18.0 * (at / 3) as f64);
             svg.path(&[(left, top), (left + 30.0, top)], colour, dash);
-            svg.text(left + 36.0, top + 4.0, "start", &line.name);
+            svg.text(left + 36.0, top + 4.0, "start", name);
         }
         svg.text(LEFT, TOP + HEIGHT + 40.0, "start", &format!("right: {}; up: {}", x.0, y.0));
         std::fs::create_dir_all(&self.folder)?;
@@ -105,10 +102,9 @@ impl Axis {
     fn over(&self, values: impl Iterator<Item = f64>) -> (impl Fn(f64) -> f64, Vec<f64>) {
         let (low, high) =
             values.fold((f64::INFINITY, 0.0_f64), |(low, high), it| (low.min(it), high.max(it)));
-        let (is_log, low, high) = match self.1 {
-            true => (true, decade(low), decade(high * 0.999) * 10.0),
-            false => (false, 0.0, if high > 0.0 { high * 1.02 } else { 1.0 }),
-        };
+        let is_log = self.1;
+        let (low, high) =
+            if is_log { (decade(low), decade(high * 0.999) * 10.0) } else { (0.0, high.max(1e-9) * 1.02) };
         let ticks = if is_log {
             let decades = (high / low).log10().round() as i32;
             (0..=decades).map(|power| low * 10f64.powi(power)).collect()
@@ -117,10 +113,8 @@ impl Axis {
             let step = step.into_iter().find(|step| *step >= high / 6.0).unwrap_or(high);
             (0..).map(|nth| f64::from(nth) * step).take_while(|tick| *tick <= high).collect()
         };
-        let place = move |value: f64| match is_log {
-            true => (value / low).ln() / (high / low).ln(),
-            false => value / high,
-        };
+        let place =
+            move |value: f64| if is_log { (value / low).ln() / (high / low).ln() } else { value / high };
         (place, ticks)
     }
 }

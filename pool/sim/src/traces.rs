@@ -18,7 +18,7 @@ use crate::{digest, Result};
 const URL: &str = "https://raw.githubusercontent.com/kvcache-ai/Mooncake/3b5a594133958449a1feaf1c9e0fc1b553e34a28/FAST25-release/traces";
 const PERCENT: [usize; 5] = [2, 5, 10, 20, 40];
 /// 512 tokens of Qwen3-32B in 2 bytes an element.
-const BLOCK_BYTES: u64 = 512 * 256 << 10;
+const BLOCK_BYTES: u64 = (512 * 256) << 10;
 /// The node evicts from 1/40 of its memory free to 1/20.
 const KEPT: u64 = 20;
 
@@ -267,8 +267,7 @@ fn row(name: &str, cells: [String; 5]) -> Vec<String> {
 }
 
 fn line(name: &str, values: [f64; 5]) -> Series {
-    let points = PERCENT.iter().zip(values).map(|(percent, value)| (*percent as f64, value)).collect();
-    Series { name: name.into(), points }
+    (name.into(), PERCENT.iter().map(|percent| *percent as f64).zip(values).collect())
 }
 
 #[cfg(test)]
