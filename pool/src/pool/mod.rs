@@ -237,6 +237,7 @@ impl Pool {
             began: Instant::now(),
             may_spin: std::thread::available_parallelism().is_ok_and(|cores| cores.get() > 1),
         });
+        shared.count_missing(&mut shared.lock());
         let thread = driving::start(&shared).inspect_err(|_| drop(shared.destroy_queue()))?;
         Ok(Pool { shared, thread: Mutex::new(Some(thread)) })
     }
