@@ -3,7 +3,7 @@
 //! ```text
 //! calls ─▶ Machine ─▶ actions ─▶ messages, transfers, sums, fences (acting)     ends ─▶ the caller, or poll and wait
 //! queue of the engine, time ─▶ whoever drives (driving): a caller that waits, or the thread ferry-pool ─▶ Machine
-//! addresses of nodes ─▶ dials
+//! addresses of nodes, a directory (membership) ─▶ dials
 //! ```
 //! A caller that waits drives the node itself, and receives on its own thread: a get costs no hop between threads. While
 //! no caller waits, the thread drives. The machine is under one lock, which is never held while a thread waits.
@@ -12,6 +12,7 @@ mod acting;
 mod calls;
 mod dials;
 mod driving;
+mod membership;
 mod options;
 mod values;
 
@@ -37,6 +38,7 @@ use crate::wire::{Hello, Load};
 pub use calls::Call;
 use dials::Dials;
 use driving::Driver;
+use membership::Membership;
 pub use options::PoolOptions;
 use values::Summing;
 pub use values::Value;
@@ -118,6 +120,7 @@ struct Shared {
     replicas: usize,
     /// The engine as a peer of itself.
     own: PeerId,
+    membership: Option<Membership>,
     inner: Mutex<Inner>,
     /// Held by the thread that drives.
     driver: Mutex<Driver>,
@@ -169,7 +172,8 @@ struct Flight {
 
 impl Pool {
     /// Opens a node of the pool on an engine, which has one at a time: BUSY if another one is open. The node dials the
-    /// others in the background. INVALID names the option that cannot be; NO_MEMORY if the memory is not there.
+    /// others in the background. INVALID names the option that cannot be; NO_MEMORY if the memory is not there. BUSY, too,
+    /// if another node has the name in the directory; UNREACHABLE and REFUSED as `Directory::open`.
     pub fn open(engine: &Engine, options: PoolOptions) -> Result<Pool> {
         options.check()?;
         let system = |error: std::io::Error| Error::system("opening the pool", &error);
@@ -186,6 +190,8 @@ impl Pool {
         });
         let memory = memory.transpose()?;
         let store = Store::new(options.memory_bytes, options.unit_bytes);
+        let mut dials = Dials::new(&options.nodes, engine.address(), options.redial);
+        let membership = Membership::open(engine, &options, &name, &mut dials)?;
         let me = Hello {
             scheme: options.chain.scheme().0,
             incarnation: u64::from_le_bytes(incarnation),
@@ -210,6 +216,7 @@ impl Pool {
             name,
             replicas: options.replicas,
             own: engine.own_peer()?,
+            membership,
             inner: Mutex::new(Inner {
                 machine,
                 outgoing: Outgoing::new(parts_max),
@@ -218,7 +225,7 @@ impl Pool {
                 next_number: 0,
                 waiting: VecDeque::new(),
                 sums: VecDeque::new(),
-                dials: Dials::new(&options.nodes, engine.address(), options.redial),
+                dials,
                 refused: BTreeMap::new(),
                 open: BTreeMap::new(),
                 waited: BTreeSet::new(),
@@ -239,7 +246,11 @@ impl Pool {
         });
         shared.count_missing(&mut shared.lock());
         let thread = driving::start(&shared).inspect_err(|_| drop(shared.destroy_queue()))?;
-        Ok(Pool { shared, thread: Mutex::new(Some(thread)) })
+        let pool = Pool { shared, thread: Mutex::new(Some(thread)) };
+        // Whoever finds the name finds a node that greets.
+        let named = pool.shared.membership.iter().filter(|_| is_member).try_for_each(Membership::register);
+        named.inspect_err(|_| drop(pool.close(options.directory_options.open_timeout)))?;
+        Ok(pool)
     }
 
     pub fn name(&self) -> &str {
@@ -335,10 +346,11 @@ impl Pool {
         inner.machine.stats()
     }
 
-    /// Ends the node: refuses further calls, waits for those that are open, tells the other nodes, and gives its memory
-    /// back: what only this node held is lost. BUSY after the timeout: the pool is still closing, call again.
+    /// Ends the node: withdraws its name, refuses further calls, waits for those that are open, tells the other nodes, gives
+    /// its memory back: what only this node held is lost. BUSY after the timeout: the pool is still closing, call again.
     pub fn close(&self, timeout: Option<Duration>) -> Result<()> {
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        self.shared.membership.iter().for_each(|membership| membership.withdraw(timeout));
         let mut inner = self.shared.lock();
         inner.is_closing = true;
         self.shared.wake.raise();

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use ferry::status::{Error, Result};
+use ferry_directory::DirectoryOptions;
 
 use crate::key::Chain;
 use crate::limits::{NODES_MAX, REPLICAS_MAX, UNIT_BYTES_DEFAULT};
@@ -16,6 +17,11 @@ pub struct PoolOptions {
     pub cluster: String,
     /// Addresses (`host:port`) of the engines of the other nodes; the node's own may be among them.
     pub nodes: Vec<String>,
+    /// The URL of a directory that lists the members (`etcd:http://host:port/prefix`): under `pool/CLUSTER/`, where this
+    /// node registers its name if it lends memory.
+    pub directory: Option<String>,
+    /// How the directory is reached. `Pool::open` waits for it, and for the name, as long as `open_timeout` says.
+    pub directory_options: DirectoryOptions,
     /// Bytes that the node lends; 0: the node is a client, which stores nothing.
     pub memory_bytes: u64,
     /// Bytes of the unit in which memory is given to objects.
@@ -34,6 +40,8 @@ impl Default for PoolOptions {
             name: String::new(),
             cluster: "ferry".into(),
             nodes: Vec::new(),
+            directory: None,
+            directory_options: DirectoryOptions::default(),
             memory_bytes: 0,
             unit_bytes: UNIT_BYTES_DEFAULT,
             chain: Chain::default(),
@@ -62,6 +70,10 @@ impl PoolOptions {
                 format!("replicas: {}, and 1 to {REPLICAS_MAX} can be", self.replicas)
             }
             _ if self.nodes.len() > NODES_MAX => format!("nodes: more than {NODES_MAX}"),
+            // A node that does not know who is missing would say "no" where it has to say "unknown".
+            _ if self.directory_options.open_timeout.is_none() => {
+                "directory_options.open_timeout: is None, and a pool waits for its directory".into()
+            }
             _ if self.redial.is_zero() => "redial: is 0".into(),
             () => return Ok(()),
         };
