@@ -546,7 +546,10 @@ FIELD(ferry_pool_options, memory_bytes, 40, 8)
 FIELD(ferry_pool_options, unit_bytes, 48, 8)
 FIELD(ferry_pool_options, replicas, 56, 4)
 FIELD(ferry_pool_options, redial_ms, 60, 4)
-SIZE(ferry_pool_options, 64)
+FIELD(ferry_pool_options, directory, 64, 8)
+FIELD(ferry_pool_options, directory_ttl_s, 72, 4)
+FIELD(ferry_pool_options, directory_timeout_ms, 76, 4)
+SIZE(ferry_pool_options, 80)
 
 /* ferry_pool_node_info */
 FIELD(ferry_pool_node_info, struct_size, 0, 4)

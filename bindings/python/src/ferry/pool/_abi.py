@@ -80,6 +80,9 @@ class COptions(ctypes.Structure):
         ("unit_bytes", c_uint64),
         ("replicas", c_uint32),
         ("redial_ms", c_uint32),
+        ("directory", c_char_p),
+        ("directory_ttl_s", c_uint32),
+        ("directory_timeout_ms", c_uint32),
     ]
 
 
