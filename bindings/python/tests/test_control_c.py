@@ -19,6 +19,7 @@ import pytest
 from test_interrupts import Stopped, stopped_peer
 
 import ferry
+from ferry.pool import Pool
 
 LEASE_MS = 500
 Call = Callable[[], object]
