@@ -34,4 +34,6 @@ pub use index::NodeId;
 pub use key::{Chain, Digest, Identity, Keyspace};
 pub use node::KeyEnd;
 pub use outcome::Outcome;
-pub use pool::{Call, Ended, NodeInfo, Pool, PoolOptions, PoolStats, PutOptions, Value, CHANNEL};
+pub use pool::{
+    Call, Ended, FileOptions, NodeInfo, Pool, PoolOptions, PoolStats, PutOptions, Value, CHANNEL,
+};

@@ -48,6 +48,16 @@ pub const TOMBSTONE_NS: u64 = 600_000_000_000;
 pub const EXTENTS_MAX: usize = 16;
 /// The unit in which memory is given to objects, unless the options say otherwise.
 pub const UNIT_BYTES_DEFAULT: u64 = 16 << 10;
+/// The unit in which a file is given to objects, at least, and how many units a file has at most.
+pub const TIER_UNIT_BYTES: u64 = 64 << 10;
+pub const TIER_UNITS_MAX: u64 = 1 << 24;
+/// The smallest file of a node.
+pub const FILE_BYTES_MIN: u64 = 1 << 20;
+/// Bytes of objects that are being copied to the file, and objects that wait for it; more are not copied.
+pub const SAVING_BYTES_MAX: u64 = 32 << 20;
+pub const SAVES_MAX: usize = 1 << 16;
+/// Pages of the file's table that are written at once.
+pub const PAGES_OF_FLUSH: usize = 64;
 /// Calls of one node that are open, keys of one call, pieces of memory of one value.
 pub const CALLS_MAX: usize = 16_384;
 pub const KEYS_OF_CALL_MAX: usize = 65_536;

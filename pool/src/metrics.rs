@@ -44,11 +44,18 @@ impl PoolStats {
                 "Values that did not match their checksum, and were dropped.",
                 owner.corrupt,
             ),
+            ("ferry_pool_file_saved_total", "Values that were copied to this node's file.", owner.saved),
+            ("ferry_pool_file_loaded_total", "Values that gets brought back from it.", owner.loaded),
+            ("ferry_pool_file_evictions_total", "Values that the file has evicted.", owner.tier_evicted),
+            ("ferry_pool_file_failures_total", "Copies to or from it that have failed.", owner.tier_failed),
         ];
         let gauges = [
             ("ferry_pool_values", "Values that this node holds.", self.objects),
             ("ferry_pool_capacity_bytes", "Bytes that this node lends.", self.capacity),
             ("ferry_pool_free_bytes", "Bytes of these that hold no value.", self.free),
+            ("ferry_pool_file_values", "Values in this node's file.", self.tier_objects),
+            ("ferry_pool_file_capacity_bytes", "Bytes of the file for values.", self.tier_capacity),
+            ("ferry_pool_file_free_bytes", "Bytes of these that hold no value.", self.tier_free),
             ("ferry_pool_index_entries", "Entries of this node's part of the index.", self.index_entries),
             ("ferry_pool_index_bytes", "Bytes of that part.", self.index_bytes),
             ("ferry_pool_nodes", "Nodes that are connected, this one included.", self.nodes),

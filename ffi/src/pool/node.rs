@@ -11,10 +11,12 @@ use crate::pointers::{reference, slice, text, Out};
 use crate::status::ferry_status;
 use crate::versioned::{self, Versioned};
 use ::ferry_pool::limits::NODES_MAX;
-use ::ferry_pool::{Pool, PoolOptions};
+use ::ferry_pool::{FileOptions, Pool, PoolOptions};
 use engine::status::Result;
 use engine::{Engine, Error, Status};
-use std::ffi::c_char;
+use std::ffi::{c_char, CStr, OsStr};
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// A node of a pool: a cache for a whole cluster. All threads may use it at the same time; only ferry_pool_free must
@@ -76,6 +78,11 @@ pub struct ferry_pool_options {
     pub replicas: u32,
     /// The pause before a node that is not connected is dialed again, in milliseconds; 0 means 250.
     pub redial_ms: u32,
+    /// A file, which is made if it is missing, or a block device: the node copies its values there, and finds them again
+    /// when it is opened anew with it. Terminated. NULL: values are in memory alone. The file is this node's alone.
+    pub file: *const c_char,
+    /// Bytes of the file that the node uses, at least 1 MiB. The same each time.
+    pub file_bytes: u64,
     /// The URL of a directory that lists the nodes which lend memory, as for ferry_directory_open; terminated. A node that
     /// lends memory registers there, as pool/CLUSTER/NAME; variables FERRY_ETCD_* give access. NULL: none.
     pub directory: *const c_char,
@@ -96,10 +103,11 @@ unsafe impl Versioned for ferry_pool_options {
 /// engine's notifications of channel 2, has a thread, and allocates memory_bytes, which peers cannot reach.
 ///
 /// FERRY_ERR_BUSY: the engine has a pool, or another queue takes channel 2. FERRY_ERR_INVALID: an option cannot be;
-/// the message names it. FERRY_ERR_NO_MEMORY: there is no room for memory_bytes. FERRY_ERR_LIMIT: too many nodes.
-/// FERRY_ERR_SYSTEM: the system is out of descriptors or threads. With a directory: FERRY_ERR_UNREACHABLE if etcd does
-/// not answer in time, FERRY_ERR_REFUSED if it refuses the user, FERRY_ERR_BUSY if another node has the name there, and
-/// inside a callback.
+/// the message names it, as for a file that is another program's, or that has other keys, bytes or another format.
+/// FERRY_ERR_BUSY: another node has the file. FERRY_ERR_NO_MEMORY: there is no room for memory_bytes. FERRY_ERR_LIMIT:
+/// too many nodes. FERRY_ERR_SYSTEM: the system is out of descriptors or threads, or refuses the file. With a directory:
+/// FERRY_ERR_UNREACHABLE if etcd does not answer in time, FERRY_ERR_REFUSED if it refuses the user, FERRY_ERR_BUSY if
+/// another node has the name there, and inside a callback.
 #[no_mangle]
 pub unsafe extern "C" fn ferry_pool_open(
     engine: *mut ferry_engine,
@@ -190,6 +198,12 @@ impl ferry_pool_options {
                 options.nodes.push(text(*node, &format!("options.nodes[{at}]"))?.to_owned());
             }
         }
+        if !self.file.is_null() {
+            // SAFETY: the caller's promise.
+            let path = unsafe { CStr::from_ptr(self.file) }.to_bytes();
+            let path = PathBuf::from(OsStr::from_bytes(path));
+            options.file = Some(FileOptions { path, bytes: self.file_bytes });
+        }
         options.memory_bytes = self.memory_bytes;
         if self.unit_bytes != 0 {
             options.unit_bytes = self.unit_bytes;
@@ -219,7 +233,7 @@ mod tests {
     fn every_option_arrives_where_it_belongs() {
         let nodes = [c"a:1".as_ptr(), c"b:2".as_ptr()];
         let set = ferry_pool_options {
-            struct_size: 80,
+            struct_size: 96,
             chunk_tokens: 3,
             name: c"name".as_ptr(),
             cluster: c"cluster".as_ptr(),
@@ -229,9 +243,11 @@ mod tests {
             unit_bytes: 5,
             replicas: 6,
             redial_ms: 7,
+            file: c"file".as_ptr(),
+            file_bytes: 8,
             directory: c"static:".as_ptr(),
-            directory_ttl_s: 8,
-            directory_timeout_ms: 9,
+            directory_ttl_s: 9,
+            directory_timeout_ms: 10,
         };
         // SAFETY: static texts, and a list of this stack.
         let options = unsafe { set.options() }.unwrap();
@@ -239,8 +255,10 @@ mod tests {
         assert_eq!(options.nodes, ["a:1", "b:2"]);
         assert_eq!((options.chain.chunk_tokens(), options.memory_bytes, options.unit_bytes), (3, 4, 5));
         assert_eq!((options.replicas, options.redial), (6, Duration::from_millis(7)));
+        let file = options.file.unwrap();
+        assert_eq!((file.path.as_os_str(), file.bytes), (OsStr::new("file"), 8));
         let directory = options.directory_options;
-        assert_eq!((options.directory.as_deref(), directory.ttl.as_secs()), (Some("static:"), 8));
-        assert_eq!(directory.open_timeout, Some(Duration::from_millis(9)));
+        assert_eq!((options.directory.as_deref(), directory.ttl.as_secs()), (Some("static:"), 9));
+        assert_eq!(directory.open_timeout, Some(Duration::from_millis(10)));
     }
 }

@@ -56,6 +56,20 @@ pub struct ferry_pool_stats {
     pub index_bytes: u64,
     /// Nodes that are connected, this one included.
     pub nodes: u64,
+    /// Values in the node's file.
+    pub file_values: u64,
+    /// Bytes of the file for values.
+    pub file_capacity: u64,
+    /// Bytes of these that hold no value.
+    pub file_free: u64,
+    /// Values that were copied to the file.
+    pub file_saved: u64,
+    /// Values that were brought back from it, for gets.
+    pub file_loaded: u64,
+    /// Values that the file has evicted.
+    pub file_evictions: u64,
+    /// Copies to or from the file that have failed. If the file's table could not be written, nothing more is copied.
+    pub file_failures: u64,
 }
 
 // SAFETY: repr(C), begins with struct_size, integers only, no padding (asserted from C).
@@ -166,6 +180,13 @@ impl From<PoolStats> for ferry_pool_stats {
             index_entries: stats.index_entries,
             index_bytes: stats.index_bytes,
             nodes: stats.nodes,
+            file_values: stats.tier_objects,
+            file_capacity: stats.tier_capacity,
+            file_free: stats.tier_free,
+            file_saved: owner.saved,
+            file_loaded: owner.loaded,
+            file_evictions: owner.tier_evicted,
+            file_failures: owner.tier_failed,
         }
     }
 }
@@ -183,6 +204,9 @@ mod tests {
             index_entries: 16,
             index_bytes: 17,
             nodes: 18,
+            tier_objects: 19,
+            tier_capacity: 20,
+            tier_free: 21,
             ..PoolStats::default()
         };
         let (calls, owner) = (&mut stats.calls, &mut stats.owner);
@@ -190,10 +214,11 @@ mod tests {
         (calls.puts, calls.put_bytes, calls.silent) = (5, 6, 7);
         (owner.stored, owner.stored_bytes, owner.served_bytes) = (8, 9, 10);
         (owner.evicted, owner.corrupt) = (11, 12);
+        (owner.saved, owner.loaded, owner.tier_evicted, owner.tier_failed) = (22, 23, 24, 25);
         let out = ferry_pool_stats::from(stats);
         // SAFETY: repr(C), u64 from offset 8 on.
-        let fields = unsafe { std::slice::from_raw_parts(&raw const out.gets, 18) };
-        assert_eq!(fields, (1..=18).collect::<Vec<u64>>());
-        assert_eq!((out.struct_size, out.reserved), (152, 0));
+        let fields = unsafe { std::slice::from_raw_parts(&raw const out.gets, 25) };
+        assert_eq!(fields, (1..=25).collect::<Vec<u64>>());
+        assert_eq!((out.struct_size, out.reserved), (208, 0));
     }
 }

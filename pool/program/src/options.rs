@@ -37,6 +37,12 @@ pub struct Serve {
     /// A name that no other node has; the address otherwise.
     #[arg(long, env = "FERRY_POOL_NAME", default_value = "")]
     pub name: String,
+    /// A file or a block device for values beyond the memory; they are there again when the node is started again.
+    #[arg(long, env = "FERRY_POOL_FILE", requires = "file_bytes")]
+    pub file: Option<PathBuf>,
+    /// How much of it to use, as --memory.
+    #[arg(long, env = "FERRY_POOL_FILE_BYTES", value_parser = bytes)]
+    pub file_bytes: Option<u64>,
     /// Values are stored on this many nodes.
     #[arg(long, env = "FERRY_POOL_REPLICAS", default_value_t = 1)]
     pub replicas: usize,

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use ferry_pool::{Pool, PoolOptions};
+use ferry_pool::{FileOptions, Pool, PoolOptions};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -20,6 +20,7 @@ pub fn run(serve: &Serve) -> Result<()> {
     let options = PoolOptions {
         name: serve.name.clone(),
         memory_bytes: serve.memory,
+        file: serve.file.clone().zip(serve.file_bytes).map(|(path, bytes)| FileOptions { path, bytes }),
         replicas: serve.replicas,
         ..serve.cluster.options()?
     };

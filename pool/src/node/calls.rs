@@ -70,7 +70,7 @@ impl Machine {
 
     fn split_here(&self, id: u64, keys: &[usize]) -> (Vec<usize>, Vec<usize>) {
         let Some(call) = self.calls.get(&id) else { return Default::default() };
-        let is_here = |at: &&usize| self.owner.store.find(&call.keys[**at].wanted.digest).is_some();
+        let is_here = |at: &&usize| self.owner.held(&call.keys[**at].wanted.digest).is_some();
         keys.iter().partition(is_here)
     }
 
@@ -79,9 +79,8 @@ impl Machine {
         let me = self.nodes.my_id();
         for at in keys.iter().rev() {
             let Some(digest) = self.calls.get(&id).map(|call| call.keys[*at].wanted.digest) else { return };
-            let Some(slot) = self.owner.store.find(&digest) else { continue };
-            self.owner.store.touch(slot);
-            let bytes = self.owner.store.length(slot);
+            let Some((bytes, _)) = self.owner.held(&digest) else { continue };
+            self.owner.touch(digest.fingerprint());
             self.end_key(id, *at, KeyEnd { outcome: Outcome::Ok, bytes, node: Some(me) });
         }
     }

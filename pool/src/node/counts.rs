@@ -30,6 +30,11 @@ pub struct OwnerCounts {
     pub stored: u64,
     pub evicted: u64,
     pub corrupt: u64,
+    /// Values that were copied to the file, brought back from it, evicted there, and copies that failed.
+    pub saved: u64,
+    pub loaded: u64,
+    pub tier_evicted: u64,
+    pub tier_failed: u64,
 }
 
 impl Counts {

@@ -2,6 +2,7 @@
 
 use ferry::types::PeerId;
 
+use crate::key::Digest;
 use crate::store::Store;
 use crate::wire::Hello;
 
@@ -27,6 +28,7 @@ impl Machine {
 
     pub fn stats(&self) -> crate::PoolStats {
         let store = &self.owner.store;
+        let tier = self.tier();
         let (entries, bytes) = self.telling.entries();
         crate::PoolStats {
             calls: self.counts,
@@ -34,6 +36,9 @@ impl Machine {
             objects: store.len() as u64,
             capacity: store.capacity(),
             free: store.free_bytes(),
+            tier_objects: tier.map_or(0, Store::len) as u64,
+            tier_capacity: tier.map_or(0, Store::capacity),
+            tier_free: tier.map_or(0, Store::free_bytes),
             index_entries: entries as u64,
             index_bytes: bytes as u64,
             nodes: self.nodes_known() as u64 + 1,
@@ -53,7 +58,22 @@ impl Machine {
         own.into_iter().chain(self.owner.leftovers()).chain(self.telling.leftovers()).collect()
     }
 
-    /// The objects that this node holds.
+    /// The objects that this node holds, in memory and in its file. One may come twice.
+    pub fn held(&self) -> Vec<Digest> {
+        let (mut all, mut next) = (Vec::new(), Some(0));
+        while let Some(from) = next {
+            let part = self.owner.list(from, usize::MAX);
+            all.extend(part.0);
+            next = part.1;
+        }
+        all
+    }
+
+    pub fn tier(&self) -> Option<&Store> {
+        self.owner.tier.as_ref().map(|tier| &tier.store)
+    }
+
+    /// The objects in this node's memory.
     pub fn store(&self) -> &Store {
         &self.owner.store
     }

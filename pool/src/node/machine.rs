@@ -9,7 +9,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use ferry::status::{Error, Result};
-use ferry::types::{Op, PeerId, Request};
+use ferry::types::{Op, PeerId, RegionId, Request};
 
 use crate::index::Part;
 use crate::limits::{AGAIN_NS, LOAD_NS, SILENCE_NS};
@@ -23,6 +23,7 @@ use super::hints::Hints;
 use super::nodes::Nodes;
 use super::owner::{Asker, Effect, Owner};
 use super::telling::Telling;
+use super::tier::Tier;
 
 /// What the machine wants done.
 #[derive(Debug)]
@@ -38,6 +39,14 @@ pub enum Action {
         op: Op,
         requests: Vec<Request>,
         notify: Option<Vec<u8>>,
+        /// A file at the far end has the bytes for good when `moved` is called.
+        durable: bool,
+    },
+    /// Write these pages (address, bytes) of a region of this node's file, durably; then call `moved`.
+    Write {
+        number: u64,
+        region: RegionId,
+        pages: Vec<(u64, Vec<u8>)>,
     },
     /// Sum these ranges (address, bytes), value by value; then call `summed`.
     Sum {
@@ -134,6 +143,11 @@ impl Machine {
         };
         machine.view_changed(0);
         Ok(machine)
+    }
+
+    /// Has the node keep a second tier, before anything else.
+    pub fn set_tier(&mut self, tier: Tier) {
+        self.owner.tier = Some(tier);
     }
 
     pub fn take_actions(&mut self) -> Vec<Action> {
@@ -327,7 +341,8 @@ impl Machine {
     /// Whether nothing moves between this node and others any more.
     pub fn is_idle(&self, now: u64) -> bool {
         let is_heard = self.parting.is_empty() || now >= self.parting_until;
-        self.calls.is_empty() && self.owner.serving() == 0 && is_heard
+        let is_saved = self.owner.tier.as_ref().is_none_or(|tier| tier.busy() == 0);
+        self.calls.is_empty() && self.owner.serving() == 0 && is_saved && is_heard
     }
 
     /// The engine is over. Returns the calls that were open, and the number of their keys.
@@ -402,21 +417,26 @@ impl Machine {
     }
 
     fn touch(&mut self, fingerprints: &[u64]) {
-        for fingerprint in fingerprints {
-            if let Some(slot) = self.owner.store.find_fingerprint(*fingerprint) {
-                self.owner.store.touch(slot);
-            }
-        }
+        fingerprints.iter().for_each(|fingerprint| self.owner.touch(*fingerprint));
     }
 
     /// Carries out what the owner wants, and takes out the calls that are over.
     pub(super) fn settle(&mut self, now: u64) {
+        self.owner.go_on();
         while let Some(effect) = self.owner.next_effect() {
             match effect {
                 Effect::Move { number, asker, op, requests, notify } => {
                     // An asker that is stopped holds the memory of its request no longer than others wait for it.
                     asker.into_iter().for_each(|peer| self.nodes.await_answer(peer, now));
-                    self.actions.push(Action::Move { number, peer: asker, op, requests, notify });
+                    let durable = false;
+                    self.actions.push(Action::Move { number, peer: asker, op, requests, notify, durable });
+                }
+                Effect::Copy { number, op, requests } => {
+                    let (notify, durable) = (None, op == Op::Write);
+                    self.actions.push(Action::Move { number, peer: None, op, requests, notify, durable });
+                }
+                Effect::Table { number, region, pages } => {
+                    self.actions.push(Action::Write { number, region, pages });
                 }
                 Effect::Sum { number, objects } => {
                     let base = self.base;

@@ -10,9 +10,12 @@ mod machine;
 mod nodes;
 mod owner;
 mod placing;
+mod serving;
 mod telling;
+mod tier;
 
 pub use call::{Ask, KeyEnd};
 pub use counts::{Counts, OwnerCounts};
 pub use machine::{Action, End, Machine, SumOf};
 pub use owner::Asker;
+pub use tier::Tier;

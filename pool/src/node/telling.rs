@@ -176,7 +176,7 @@ impl Machine {
             return false;
         }
         let index = self.nodes.members().index();
-        let (digests, next) = self.owner.store.list(inventory.from, INVENTORY_PLACES_MAX);
+        let (digests, next) = self.owner.list(inventory.from, INVENTORY_PLACES_MAX);
         let is_new = |fingerprint: &u64| {
             let knows = |list: &IndexMembers| list.is_home(id, *fingerprint);
             knows(index) && !inventory.since.as_ref().is_some_and(knows)
@@ -311,7 +311,7 @@ impl Machine {
             u8::try_from(at + usize::from(FOUND_OWNER)).unwrap_or(FOUND_UNKNOWN)
         };
         let found = fingerprints.iter().zip(answers).map(|(fingerprint, answer)| {
-            if self.owner.store.find_fingerprint(*fingerprint).is_some() {
+            if self.owner.holds(*fingerprint) {
                 return place(me);
             }
             match answer {

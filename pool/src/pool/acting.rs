@@ -36,6 +36,13 @@ impl Shared {
                         self.count_missing(inner);
                     }
                     Action::Move { .. } => inner.waiting.push_back(action),
+                    Action::Write { number, region, pages } => {
+                        let requests = inner.file.as_ref().map(|file| file.requests(region, &pages));
+                        let (peer, op, notify) = (None, Op::Write, None);
+                        let requests = requests.unwrap_or_default();
+                        let action = Action::Move { number, peer, op, requests, notify, durable: true };
+                        inner.waiting.push_back(action);
+                    }
                 }
             }
             // Messages first: an answer that a transfer carries is behind them.
@@ -49,17 +56,18 @@ impl Shared {
     /// Submits the transfers for which there is room.
     pub(super) fn move_waiting(&self, inner: &mut Inner) {
         while let Some(action) = inner.waiting.pop_front() {
-            let Action::Move { number, peer, op, requests, notify } = action else { continue };
+            let Action::Move { number, peer, op, requests, notify, durable } = action else { continue };
             inner.next_number += 1;
             let user_data = inner.next_number;
-            let options = TransferOptions { user_data, notify: notify.as_deref(), ..self.options() };
+            let options = TransferOptions { user_data, notify: notify.as_deref(), durable, ..self.options() };
             match self.engine.submit(peer.unwrap_or(self.own), op, &requests, &options) {
                 Ok(transfer) => {
                     let flight = Flight { number, requests: requests.len(), transfer };
                     inner.under_way.insert(user_data, flight);
                 }
                 Err(error) if error.status == Status::Limit => {
-                    inner.waiting.push_front(Action::Move { number, peer, op, requests, notify });
+                    let action = Action::Move { number, peer, op, requests, notify, durable };
+                    inner.waiting.push_front(action);
                     return;
                 }
                 Err(_) => {

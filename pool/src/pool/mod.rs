@@ -12,6 +12,7 @@ mod acting;
 mod calls;
 mod dials;
 mod driving;
+mod file;
 mod membership;
 mod options;
 mod values;
@@ -31,15 +32,16 @@ use ferry_kv::os::{random, AsFd, BorrowedFd, Condvar, EventFd, Instant, Mutex, M
 
 use crate::index::NodeId;
 use crate::key::Digest;
-use crate::limits::{CALLS_MAX, KEYS_OF_CALL_MAX, REPLICAS_MAX};
+use crate::limits::CALLS_MAX;
 use crate::node::{Ask, Counts, KeyEnd, Machine, OwnerCounts};
 use crate::store::Store;
 use crate::wire::{Hello, Load};
 pub use calls::Call;
 use dials::Dials;
 use driving::Driver;
+use file::TierFile;
 use membership::Membership;
-pub use options::PoolOptions;
+pub use options::{FileOptions, PoolOptions};
 use values::Summing;
 pub use values::Value;
 
@@ -90,6 +92,10 @@ pub struct PoolStats {
     pub objects: u64,
     pub capacity: u64,
     pub free: u64,
+    /// The same of the file behind the memory.
+    pub tier_objects: u64,
+    pub tier_capacity: u64,
+    pub tier_free: u64,
     /// Entries of this node's part of the index, and their bytes.
     pub index_entries: u64,
     pub index_bytes: u64,
@@ -155,8 +161,9 @@ struct Inner {
     ended: BTreeMap<u64, Ended>,
     /// Ends of other calls.
     news: VecDeque<Ended>,
-    /// The node's memory, until it is given back.
+    /// The node's memory, until it is given back, and its second tier.
     memory: Option<Memory>,
+    file: Option<TierFile>,
     /// The node itself, for its threads.
     me: Weak<Shared>,
     is_closing: bool,
@@ -181,14 +188,9 @@ impl Pool {
         let mut incarnation = [0; 8];
         random(&mut incarnation).map_err(system)?;
         let is_member = options.memory_bytes > 0;
-        let memory = is_member.then(|| {
-            // Peers have no rights to it: this node moves its bytes itself.
-            engine.alloc(
-                options.memory_bytes as usize,
-                &RegionOptions { access: Access(0), ..RegionOptions::default() },
-            )
-        });
-        let memory = memory.transpose()?;
+        // Peers have no rights to it: this node moves its bytes itself.
+        let region = RegionOptions { access: Access(0), ..RegionOptions::default() };
+        let memory = is_member.then(|| engine.alloc(options.memory_bytes as usize, &region)).transpose()?;
         let store = Store::new(options.memory_bytes, options.unit_bytes);
         let mut dials = Dials::new(&options.nodes, engine.address(), options.redial);
         let membership = Membership::open(engine, &options, &name, &mut dials)?;
@@ -200,7 +202,10 @@ impl Pool {
             cluster: options.cluster.clone(),
             name: name.clone(),
         };
-        let machine = Machine::new(me, store, memory.as_ref().map_or(0, Memory::address))?;
+        let mut machine = Machine::new(me, store, memory.as_ref().map_or(0, Memory::address))?;
+        let file = options.file.as_ref().map(|file| file::open(engine, file, options.chain.scheme()));
+        let (file, tier) = file.transpose()?.unzip();
+        tier.into_iter().for_each(|tier| machine.set_tier(tier));
         let what = WHAT_TRANSFERS | WHAT_NOTIFICATIONS | WHAT_PEERS;
         let queue =
             engine.channel_queue(what, QUEUE_CAPACITY, CHANNEL).map_err(|error| match error.status {
@@ -232,6 +237,7 @@ impl Pool {
                 ended: BTreeMap::new(),
                 news: VecDeque::new(),
                 memory,
+                file,
                 me: Weak::new(),
                 is_closing: false,
                 has_left: false,
@@ -362,9 +368,11 @@ impl Pool {
             inner = self.shared.sleep(inner, left);
         }
         let memory = inner.memory.take();
+        let file = inner.file.take();
         drop(inner);
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         let _ = thread.map(JoinHandle::join);
+        file.map_or(Ok(()), |file| file.close(&self.shared.engine, timeout))?;
         if let Some(memory) = memory {
             if let Err((memory, error)) = memory.free(timeout) {
                 self.shared.lock().memory = Some(memory);
@@ -413,19 +421,6 @@ impl Shared {
 
     fn destroy_queue(&self) -> Result<()> {
         self.engine.hub_of_closed()?.destroy(self.queue.handle())
-    }
-
-    fn ask_put(&self, values: &[Value], options: &PutOptions) -> Result<Ask> {
-        if options.replicas > REPLICAS_MAX {
-            return Err(Error::invalid(format!(
-                "options.replicas: {}, and at most {REPLICAS_MAX} can be",
-                options.replicas
-            )));
-        }
-        let replicas = if options.replicas == 0 { self.replicas } else { options.replicas };
-        let preferred = options.preferred.as_deref().map(NodeId::of);
-        let (keys, _) = self.wanted(values, Access::REMOTE_READ, true)?;
-        Ok(Ask::Put { keys, replicas, preferred })
     }
 
     fn begin(&self, inner: &mut Inner, ask: Ask, user_data: u64) -> Result<u64> {
@@ -483,14 +478,4 @@ impl Shared {
         }
         ended
     }
-}
-
-fn check_count(keys: usize) -> Result<()> {
-    if keys > KEYS_OF_CALL_MAX {
-        return Err(Error::new(
-            Status::Limit,
-            format!("{keys} keys, and a call has at most {KEYS_OF_CALL_MAX}"),
-        ));
-    }
-    Ok(())
 }

@@ -1,12 +1,13 @@
 //! How a pool is opened.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use ferry::status::{Error, Result};
 use ferry_directory::DirectoryOptions;
 
 use crate::key::Chain;
-use crate::limits::{NODES_MAX, REPLICAS_MAX, UNIT_BYTES_DEFAULT};
+use crate::limits::{FILE_BYTES_MIN, NODES_MAX, REPLICAS_MAX, UNIT_BYTES_DEFAULT};
 
 /// How a node of a pool takes part. The default lends no memory: a client.
 #[derive(Clone, Debug)]
@@ -24,6 +25,8 @@ pub struct PoolOptions {
     pub directory_options: DirectoryOptions,
     /// Bytes that the node lends; 0: the node is a client, which stores nothing.
     pub memory_bytes: u64,
+    /// A file behind the memory: it has copies of the node's values, and those that memory has no room for.
+    pub file: Option<FileOptions>,
     /// Bytes of the unit in which memory is given to objects.
     pub unit_bytes: u64,
     /// What hashes keys: nodes that hash in another way are refused.
@@ -32,6 +35,16 @@ pub struct PoolOptions {
     pub replicas: usize,
     /// The pause before a node that is not connected is dialed again.
     pub redial: Duration,
+}
+
+/// The second tier of a node.
+#[derive(Clone, Debug)]
+pub struct FileOptions {
+    /// A file, which is made if it is missing, or a block device. It is the node's alone. What it has stays: a node that
+    /// begins anew with it has the values again.
+    pub path: PathBuf,
+    /// Bytes of it that the node uses, from its beginning on.
+    pub bytes: u64,
 }
 
 impl Default for PoolOptions {
@@ -43,6 +56,7 @@ impl Default for PoolOptions {
             directory: None,
             directory_options: DirectoryOptions::default(),
             memory_bytes: 0,
+            file: None,
             unit_bytes: UNIT_BYTES_DEFAULT,
             chain: Chain::default(),
             replicas: 1,
@@ -65,6 +79,12 @@ impl PoolOptions {
                     "unit_bytes: {} bytes of memory are more than 2^32 units; take larger units",
                     self.memory_bytes
                 )
+            }
+            _ if self.file.is_some() && self.memory_bytes == 0 => {
+                "file: a node with a file lends memory too: give it memory_bytes".into()
+            }
+            _ if self.file.as_ref().is_some_and(|file| file.bytes < FILE_BYTES_MIN) => {
+                format!("file.bytes: at least {FILE_BYTES_MIN}")
             }
             _ if self.replicas == 0 || self.replicas > REPLICAS_MAX => {
                 format!("replicas: {}, and 1 to {REPLICAS_MAX} can be", self.replicas)

@@ -9,17 +9,18 @@
 //! that may go, least recently used first, so eviction never looks at one that it must skip.
 
 mod space;
+pub mod table;
 
 use std::fmt;
 
 use hashbrown::HashTable;
 
 use crate::key::Digest;
-use space::{Extents, Space};
+use space::{Extent, Extents, Space};
 
 /// An object in the store. It stays valid while the object is written or held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Slot(u32);
+pub struct Slot(pub(crate) u32);
 
 /// A piece of the node's memory: where it begins and its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,6 +65,12 @@ enum State {
     Readable,
     /// Nobody finds it any more, and its last holder frees it.
     Doomed,
+}
+
+impl Object {
+    fn new(digest: Digest, length: u64, extents: Extents, state: State) -> Object {
+        Object { digest, length, checksum: 0, extents, newer: NONE, older: NONE, holders: 0, state }
+    }
 }
 
 pub struct Store {
@@ -145,20 +152,8 @@ impl Store {
         }
         let Some(units) = self.units_of(length) else { return Begin::TooLong };
         let Some(extents) = self.space.take(units) else { return Begin::Full };
-        let object = Object {
-            digest: *digest,
-            length,
-            checksum: 0,
-            extents,
-            newer: NONE,
-            older: NONE,
-            holders: 0,
-            state: State::Writing,
-        };
-        let slot = self.place(object);
-        let objects = &self.objects;
-        let hash = |slot: &u32| objects[*slot as usize].digest.fingerprint();
-        self.by_digest.insert_unique(digest.fingerprint(), slot, hash);
+        let slot = self.place(Object::new(*digest, length, extents, State::Writing));
+        self.index(slot);
         Begin::Write(Slot(slot))
     }
 
@@ -258,7 +253,7 @@ impl Store {
 
     /// Removes the object that was used least recently among those that nobody holds.
     pub fn evict(&mut self) -> Option<Digest> {
-        let digest = self.object(self.some_oldest()?).digest;
+        let digest = self.oldest()?;
         self.remove(&digest);
         Some(digest)
     }
@@ -273,8 +268,9 @@ impl Store {
         (readable.map(|object| object.digest).collect(), next)
     }
 
-    fn some_oldest(&self) -> Option<u32> {
-        (self.oldest != NONE).then_some(self.oldest)
+    /// The object that `evict` would remove.
+    pub fn oldest(&self) -> Option<Digest> {
+        (self.oldest != NONE).then(|| self.object(self.oldest).digest)
     }
 
     /// The units of an object; None if the whole node has fewer.
@@ -286,6 +282,12 @@ impl Store {
     fn look_up(&self, digest: &Digest) -> Option<u32> {
         let is_it = |slot: &u32| self.object(*slot).digest == *digest;
         self.by_digest.find(digest.fingerprint(), is_it).copied()
+    }
+
+    fn index(&mut self, slot: u32) {
+        let objects = &self.objects;
+        let hash = |slot: &u32| objects[*slot as usize].digest.fingerprint();
+        self.by_digest.insert_unique(hash(&slot), slot, hash);
     }
 
     fn forget_digest(&mut self, slot: u32) {

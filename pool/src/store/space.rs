@@ -81,6 +81,22 @@ impl Space {
         Some(Extents::Many(taken.into()))
     }
 
+    /// Takes these units. False if not all of them are free.
+    pub fn take_run(&mut self, wanted: Extent) -> bool {
+        let Some((&first, &units)) = self.by_first.range(..=wanted.first).next_back() else { return false };
+        let before = wanted.first - first;
+        let Some(after) = units.checked_sub(before).and_then(|left| left.checked_sub(wanted.units)) else {
+            return false;
+        };
+        self.remove(first, units);
+        let parts = [(first, before), (wanted.first.wrapping_add(wanted.units), after)];
+        parts
+            .into_iter()
+            .filter(|(_, units)| *units > 0)
+            .for_each(|(first, units)| self.insert(first, units));
+        true
+    }
+
     /// Gives a run back, and joins it with free neighbours.
     pub fn give(&mut self, extent: Extent) {
         let Extent { mut first, mut units } = extent;

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use ferry_pool::node::{Ask, End, KeyEnd};
+use ferry_pool::store::{Piece, Store};
 use ferry_pool::wire::{Segment, Wanted};
 use ferry_pool::{Digest, Outcome};
 use xxhash_rust::xxh3::xxh3_64;
@@ -78,7 +79,8 @@ pub struct Story {
 impl Calls {
     /// The calls of the node's next life.
     pub fn restarted(self) -> Calls {
-        Calls { last_held: self.last_held, ended: self.ended, losses: self.losses + 1, ..Calls::default() }
+        let Calls { last_held, evicted, ended, .. } = self;
+        Calls { last_held, evicted, ended, losses: self.losses + 1, ..Calls::default() }
     }
 }
 
@@ -243,9 +245,10 @@ impl World {
     fn look(&mut self, node: usize) {
         let step = self.step;
         let machine = &self.nodes[node].machine;
-        let (digests, _) = machine.store().list(0, usize::MAX);
-        let now: BTreeSet<u64> = digests.iter().map(key_of).collect();
+        let now: BTreeSet<u64> = machine.held().iter().map(key_of).collect();
         let counts = machine.stats().owner;
+        let evictions = counts.evicted + counts.tier_evicted + counts.tier_failed;
+        let has_file = machine.tier().is_some();
         let calls = &mut self.nodes[node].calls;
         let mut removing = std::mem::take(&mut calls.removing);
         for open in calls.open.values() {
@@ -264,8 +267,8 @@ impl World {
         }
         let others = gone.iter().filter(|(key, _)| !removing.contains(key));
         let bad = others.clone().filter(|(_, held)| held.is_bad).count() as u64;
-        let [evicted, corrupt] = [counts.evicted - calls.went[0], counts.corrupt - calls.went[1]];
-        calls.went = [counts.evicted, counts.corrupt];
+        let [evicted, corrupt] = [evictions - calls.went[0], counts.corrupt - calls.went[1]];
+        calls.went = [evictions, counts.corrupt];
         calls.evicted = if evicted > 0 { step } else { calls.evicted };
         let good = others.clone().count() as u64 - bad;
         let came: Vec<&u64> = now.iter().filter(|key| !calls.held.contains_key(*key)).collect();
@@ -276,12 +279,16 @@ impl World {
             "{node} lost {:?}: {evicted} evicted, {corrupt} bad",
             others.collect::<Vec<_>>()
         );
-        assert!(corrupt <= bad + removing.len() as u64, "{node} dropped good bytes");
+        // Of two copies the bad one goes.
+        let copies = calls.held.values().filter(|held| has_file && held.is_bad).count() as u64;
+        assert!(corrupt <= bad + copies + removing.len() as u64, "{node} dropped good bytes");
         for key in now {
             calls.last_held.insert(key, step);
             calls.held.entry(key).or_insert_with(|| {
                 calls.came.entry(key).or_default().push(step);
-                Held { since: step, sure: None, is_bad: false }
+                // What rotted in the file is bad in its node's next life too.
+                let is_bad = has_file && self.stories.get(&key).is_some_and(|story| story.was_bad);
+                Held { since: step, sure: None, is_bad }
             });
         }
         news.into_iter().for_each(|news| self.say(|| news));
@@ -353,8 +360,11 @@ impl World {
             && how.outcome == Outcome::Ok
             && ![Some(key), twin(key)].into_iter().flatten().any(|key| self.story(key).was_bad)
         {
-            let held =
-                |key: u64| (0..self.nodes.len()).any(|at| self.nodes[at].calls.held.contains_key(&key));
+            // A get from a file may make room meanwhile.
+            let was_held = |calls: &Calls, key: u64| {
+                calls.held.contains_key(&key) || calls.last_held.get(&key) >= Some(&open.begun)
+            };
+            let held = |key: u64| self.nodes.iter().any(|node| was_held(&node.calls, key));
             assert!(
                 held(key) || twin(key).is_some_and(held),
                 "{node}: key {key} exists, and nobody holds it"
@@ -464,12 +474,20 @@ impl World {
             return;
         }
         let key = keys[self.random.below(keys.len())];
-        let store = self.nodes[node].machine.store();
-        let pieces: Vec<_> =
-            store.find(&digest(key)).into_iter().flat_map(|slot| store.pieces(slot)).collect();
-        let piece = pieces[self.random.below(pieces.len())];
-        let at = piece.offset as usize + self.random.below(piece.bytes as usize);
-        self.nodes[node].memory[at] ^= 1 << self.random.below(8);
+        let machine = &self.nodes[node].machine;
+        let find = |store: &Store, begin: u64| {
+            let slot = store.find(&digest(key));
+            let at = move |piece: Piece| (begin + piece.offset, piece.bytes);
+            slot.into_iter().flat_map(|slot| store.pieces(slot)).map(at).collect::<Vec<_>>()
+        };
+        let mut pieces = find(machine.store(), base(node));
+        let in_file = machine.tier().map(|tier| find(tier, self.file_data(node))).unwrap_or_default();
+        if pieces.is_empty() || !in_file.is_empty() && self.random.one_in(2) {
+            pieces = in_file;
+        }
+        let (address, bytes) = pieces[self.random.below(pieces.len())];
+        let (at, bit) = (self.random.below(bytes as usize), self.random.below(8));
+        self.bytes(address)[at] ^= 1 << bit;
         self.stories.entry(key).or_default().was_bad = true;
         self.nodes[node].calls.held.entry(key).and_modify(|held| held.is_bad = true);
     }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use crate::program::KEYS_OF_CALL;
-use crate::world::{Life, World};
+use crate::world::{Life, World, UNIT};
 
 /// What the index and all calls have after the last fault.
 const CALM_NS: u64 = 5_000_000_000;
@@ -24,14 +24,21 @@ pub struct Storm {
 }
 
 impl Storm {
-    fn new(seed: u64, with_faults: bool) -> Storm {
+    fn new(seed: u64, with_faults: bool, with_files: bool) -> Storm {
         let mut world = World::new(&[], seed);
         let members = 2 + world.random.below(5);
         let clients = world.random.below(3);
         let lends = |world: &mut World| [512, 1024, 2048, 4096][world.random.below(4)];
         let mut nodes: Vec<u64> = (0..members).map(|_| lends(&mut world)).collect();
         nodes.extend(vec![0; clients.max(3usize.saturating_sub(members))]);
-        let mut world = World::new(&nodes, seed ^ 1);
+        let mut world = if with_files {
+            // More than its memory, or less.
+            let units = |lends: &u64| (*lends / UNIT) as u32 * world.random.below(4) as u32 / 2;
+            let units: Vec<u32> = nodes.iter().map(units).collect();
+            World::with_files(&nodes, &units, seed ^ 1)
+        } else {
+            World::new(&nodes, seed ^ 1)
+        };
         let faults: Vec<usize> = (0..FAULTS).filter(|_| with_faults && world.random.one_in(2)).collect();
         world.corrupts = faults.contains(&4);
         (world.has_faults, world.had_faults) = (faults.contains(&5), faults.contains(&5));
@@ -251,11 +258,11 @@ impl Storm {
 }
 
 /// Runs stories, and counts how their keys ended.
-fn stories(seeds: Range<u64>, with_faults: bool) -> BTreeMap<&'static str, usize> {
+fn stories(seeds: Range<u64>, with_faults: bool, with_files: bool) -> BTreeMap<&'static str, usize> {
     let mut counts = BTreeMap::new();
     for seed in seeds {
         let told = std::panic::catch_unwind(|| {
-            let mut storm = Storm::new(seed, with_faults);
+            let mut storm = Storm::new(seed, with_faults, with_files);
             storm.run();
             storm
         });
@@ -264,8 +271,14 @@ fn stories(seeds: Range<u64>, with_faults: bool) -> BTreeMap<&'static str, usize
             std::panic::resume_unwind(panic)
         });
         *counts.entry("fenced").or_default() += storm.world.fenced;
-        for (name, count) in storm.world.nodes.iter().flat_map(|node| &node.calls.ended) {
-            *counts.entry(*name).or_default() += count;
+        for (name, count) in storm.world.nodes.iter().flat_map(|node| {
+            let owner = node.machine.stats().owner;
+            let tier =
+                [("saved", owner.saved), ("loaded", owner.loaded), ("tier_evicted", owner.tier_evicted)];
+            let tier = tier.into_iter().map(|(name, count)| (name, count as usize));
+            node.calls.ended.iter().map(|(name, count)| (*name, *count)).chain(tier)
+        }) {
+            *counts.entry(name).or_default() += count;
         }
     }
     counts
@@ -285,7 +298,7 @@ fn seeds(first: u64, normally: u64) -> Range<u64> {
 
 #[test]
 fn what_nobody_disturbs_is_found() {
-    let counts = stories(seeds(0, 300), false);
+    let counts = stories(seeds(0, 300), false, false);
     println!("{counts:?}");
     assert_eq!(counts["fenced"], 0, "nobody was silent");
     let seen = counts["OK"] > 20_000 && counts["HERE"] > 1_000 && counts["ABSENT"] > 5_000;
@@ -294,7 +307,7 @@ fn what_nobody_disturbs_is_found() {
 
 #[test]
 fn with_faults_nothing_is_wrong_and_all_is_right_five_seconds_later() {
-    let counts = stories(seeds(1_000_000, 800), true);
+    let counts = stories(seeds(1_000_000, 800), true, false);
     println!("{counts:?}");
     for (what, at_least) in
         [("OK", 30_000), ("OWNER_LOST", 500), ("CORRUPT", 50), ("FULL", 500), ("fenced", 500)]
@@ -306,6 +319,23 @@ fn with_faults_nothing_is_wrong_and_all_is_right_five_seconds_later() {
     }
 }
 
+#[test]
+fn nodes_with_files_lose_nothing_that_the_file_has() {
+    let calm = stories(seeds(2_000_000, 200), false, true);
+    let stormy = stories(seeds(3_000_000, 400), true, true);
+    println!("{calm:?}\n{stormy:?}");
+    for (counts, name, least) in [
+        (&calm, "saved", 2_000),
+        (&calm, "loaded", 200),
+        (&calm, "tier_evicted", 500),
+        (&stormy, "loaded", 400),
+        (&stormy, "CORRUPT", 5),
+    ] {
+        let count = counts.get(name).copied().unwrap_or_default();
+        assert!(count >= least || !is_whole(), "{name}: {count}");
+    }
+}
+
 /// A put waited for the acknowledgement of a member that had forgotten its closing owner. A node waited for answers of one
 /// that had refused it, and then took it in. A key of a node that was just forgotten was said to be nowhere. The last four
 /// find the planted bugs that few others find: pool-silent-member-awaited, pool-told-twice, pool-views-differ-for-ever and
@@ -313,6 +343,6 @@ fn with_faults_nothing_is_wrong_and_all_is_right_five_seconds_later() {
 #[test]
 fn stories_that_have_failed_before() {
     for seed in [1_002_141, 1_001_747, 1_007_001, 1_000_975, 1_001_193, 1_001_237, 1_002_122] {
-        stories(seed..seed + 1, true);
+        stories(seed..seed + 1, true, false);
     }
 }

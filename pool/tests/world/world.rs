@@ -7,16 +7,18 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use ferry::types::{Op, PeerId, Request};
+use ferry::types::{Op, PeerId, RegionId, Request};
 use ferry_kv::messages::Joiner;
 use ferry_pool::index::NodeId;
 use ferry_pool::limits::MESSAGE_BYTES_MAX;
-use ferry_pool::node::{Action, Machine, SumOf};
+use ferry_pool::node::{Action, Machine, SumOf, Tier};
+use ferry_pool::store::table::{Layout, PAGE};
 use ferry_pool::store::Store;
 use ferry_pool::wire::{Hello, Load, Message};
+use ferry_pool::Digest;
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::keys::{canary, value};
+use crate::keys::{canary, key_of, value};
 use crate::program::{Calls, Story, CALLERS_BYTES};
 
 pub const UNIT: u64 = 64;
@@ -101,6 +103,10 @@ pub struct Flight {
 
 pub struct World {
     pub nodes: Vec<Node>,
+    /// The file of each node, which stays when the node dies; units of its data, or none. And pages on their way to it.
+    pub files: Vec<Vec<u8>>,
+    pub file_units: Vec<u32>,
+    pages: Vec<Vec<u8>>,
     pub sessions: Vec<Session>,
     /// Who is behind a peer number: the session, and the end that uses the number.
     pub peers: BTreeMap<PeerId, (usize, usize)>,
@@ -131,14 +137,31 @@ pub fn base(node: usize) -> u64 {
     (node as u64 + 1) << 40
 }
 
+/// A node's file, and the pages on their way to it, have addresses from here on.
+const FILE: u64 = 1 << 39;
+const PAGES: u64 = 1 << 38;
+
 fn node_at(address: u64) -> usize {
     (address >> 40) as usize - 1
 }
 
+fn layout(units: u32) -> Layout {
+    Layout { unit_bytes: UNIT, units }
+}
+
 impl World {
     pub fn new(lends: &[u64], seed: u64) -> World {
+        World::with_files(lends, &vec![0; lends.len()], seed)
+    }
+
+    /// Nodes that lend so many bytes, with files of so many units.
+    pub fn with_files(lends: &[u64], units: &[u32], seed: u64) -> World {
+        let file = |units: &u32| vec![0; layout(*units).data() as usize + *units as usize * UNIT as usize];
         let mut world = World {
             nodes: Vec::new(),
+            files: units.iter().map(file).collect(),
+            file_units: units.to_vec(),
+            pages: vec![Vec::new(); units.len()],
             sessions: Vec::new(),
             peers: BTreeMap::new(),
             flights: Vec::new(),
@@ -179,8 +202,16 @@ impl World {
             name: name.clone(),
         };
         let bytes = lends as usize + CALLERS_BYTES;
+        let mut machine = Machine::new(me, Store::new(lends, UNIT), base(number)).expect("a valid name");
+        if self.file_units[number] > 0 {
+            let layout = layout(self.file_units[number]);
+            let mut store = Store::new(u64::from(layout.units) * UNIT, UNIT);
+            let table = &self.files[number][layout.table() as usize..layout.data() as usize];
+            table.chunks(PAGE).zip(0..).for_each(|(page, number)| store.restore_page(number, page));
+            machine.set_tier(Tier::new(store, layout, RegionId::from_raw(2), base(number) + FILE));
+        }
         Node {
-            machine: Machine::new(me, Store::new(lends, UNIT), base(number)).expect("a valid name"),
+            machine,
             memory: (0..bytes).map(|at| canary(number, at)).collect(),
             life: Life::Runs,
             name,
@@ -274,7 +305,7 @@ impl World {
                     self.sessions[session].wires[end].push_back(message);
                 }
             }
-            Action::Move { number, peer, op, requests, notify } => {
+            Action::Move { number, peer, op, requests, notify, .. } => {
                 let session = peer.map(|peer| self.peers[&peer].0);
                 let count = requests.len();
                 if session.is_some_and(|session| !self.sessions[session].is_open) {
@@ -293,6 +324,20 @@ impl World {
                     failed,
                     notify,
                 });
+            }
+            Action::Write { number, region, pages } => {
+                let local = |at: usize| base(node) + PAGES + (at * PAGE) as u64;
+                let request = |(at, (remote, page)): (usize, &(u64, Vec<u8>))| Request {
+                    local: local(at),
+                    remote: *remote,
+                    length: page.len() as u64,
+                    remote_region: region,
+                };
+                let requests: Vec<Request> = pages.iter().enumerate().map(request).collect();
+                self.pages[node] = pages.into_iter().flat_map(|(_, page)| page).collect();
+                let (op, durable) = (Op::Write, true);
+                let action = Action::Move { number, peer: None, op, requests, notify: None, durable };
+                self.act(node, action);
             }
             Action::Sum { of, values } => self.nodes[node].events.push(Event::Sum(of, values)),
             Action::Fence(peer) => {
@@ -385,15 +430,30 @@ impl World {
             Op::Write => (request.local, request.remote),
             Op::Read => (request.remote, request.local),
         };
-        let place = |address: u64| (address - base(node_at(address))) as usize;
-        let piece = self.nodes[node_at(from)].memory[place(from)..][..bytes as usize].to_vec();
-        self.nodes[node_at(to)].memory[place(to)..][..bytes as usize].copy_from_slice(&piece);
+        let piece = self.bytes(from)[..bytes as usize].to_vec();
+        self.bytes(to)[..bytes as usize].copy_from_slice(&piece);
         let left = &mut self.flights[at].left[nth].1;
         (left.local, left.remote, left.length) =
             (left.local + bytes, left.remote + bytes, left.length - bytes);
         if left.length == 0 {
             self.flights[at].left.swap_remove(nth);
         }
+    }
+
+    /// The bytes from an address on.
+    pub fn bytes(&mut self, address: u64) -> &mut [u8] {
+        let (node, at) = (node_at(address), address - base(node_at(address)));
+        let (all, from) = match () {
+            _ if at >= FILE => (&mut self.files[node], FILE),
+            _ if at >= PAGES => (&mut self.pages[node], PAGES),
+            () => (&mut self.nodes[node].memory, 0),
+        };
+        &mut all[(at - from) as usize..]
+    }
+
+    /// Where the file of a node has the data of its objects.
+    pub fn file_data(&self, node: usize) -> u64 {
+        base(node) + FILE + layout(self.file_units[node]).data()
     }
 
     fn finish(&mut self, at: usize) {
@@ -485,10 +545,15 @@ impl World {
 
     /// The space of a node is that of its objects.
     pub fn check_space(&self, node: usize) {
-        let stats = self.nodes[node].machine.stats();
-        let units = |key: &u64| (value(*key).len() as u64).div_ceil(UNIT).max(1);
-        let used: u64 = self.nodes[node].calls.held.keys().map(units).sum();
-        assert_eq!(stats.capacity - stats.free, used * UNIT, "{node}: space is lost");
+        let machine = &self.nodes[node].machine;
+        let units = |digest: &Digest| (value(key_of(digest)).len() as u64).div_ceil(UNIT).max(1);
+        for store in [Some(machine.store()), machine.tier()].into_iter().flatten() {
+            let used: u64 = store.list(0, usize::MAX).0.iter().map(units).sum();
+            // The units of a file whose table could not be written are given to nobody.
+            let is_lost = std::ptr::eq(store, machine.store()) || machine.stats().owner.tier_failed == 0;
+            let taken = store.capacity() - store.free_bytes();
+            assert!(!is_lost || taken == used * UNIT, "{node}: {store:?}: {taken} bytes for {used} units");
+        }
     }
 
     pub fn is_quiet(&self) -> bool {

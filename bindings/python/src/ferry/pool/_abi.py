@@ -80,6 +80,8 @@ class COptions(ctypes.Structure):
         ("unit_bytes", c_uint64),
         ("replicas", c_uint32),
         ("redial_ms", c_uint32),
+        ("file", c_char_p),
+        ("file_bytes", c_uint64),
         ("directory", c_char_p),
         ("directory_ttl_s", c_uint32),
         ("directory_timeout_ms", c_uint32),
@@ -160,6 +162,13 @@ class Stats(NamedTuple):
     index_entries: int
     index_bytes: int
     nodes: int
+    file_values: int
+    file_capacity: int
+    file_free: int
+    file_saved: int
+    file_loaded: int
+    file_evictions: int
+    file_failures: int
 
 
 class CStats(ctypes.Structure):

@@ -59,6 +59,9 @@ class Pool:
     (None: "ferry") or with other `chunk_tokens` are refused. Each value is held by `replicas` nodes (0 means
     1). A node that is not connected is dialed again every `redial_ms` (0 means 250).
 
+    `file` is a file, which is made if it is missing, or a block device, of which the node uses `file_bytes`:
+    values are copied there, and a node that is opened anew with it has them again.
+
     `directory` is the URL of a directory that lists the nodes, as for `ferry.Directory`; a node that lends
     memory registers its name there. etcd lists a node that it does not hear from for `directory_ttl_s`
     seconds (0 means 10). The constructor waits for etcd, and for a name that another node has, for
@@ -80,6 +83,8 @@ class Pool:
         replicas: int = 0,
         unit_bytes: int = 0,
         redial_ms: int = 0,
+        file: str | os.PathLike[str] | None = None,
+        file_bytes: int = 0,
         directory: str | None = None,
         directory_ttl_s: int = 0,
         directory_timeout_ms: int = 0,
@@ -99,6 +104,8 @@ class Pool:
             unsigned(unit_bytes, "unit_bytes", 64),
             unsigned(replicas, "replicas"),
             unsigned(redial_ms, "redial_ms"),
+            None if file is None else os.fsencode(file),
+            unsigned(file_bytes, "file_bytes", 64),
             None if directory is None else encoded(directory, "directory"),
             unsigned(directory_ttl_s, "directory_ttl_s"),
             unsigned(directory_timeout_ms, "directory_timeout_ms"),

@@ -1,0 +1,128 @@
+//! The file of a node's second tier: opens it, reads its table, and writes pages of it.
+
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Seek, SeekFrom};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::time::Duration;
+
+use ferry::status::{Error, Result};
+use ferry::types::{RegionId, Request};
+use ferry::{Access, Engine, Memory, RegionOptions, Status};
+use rustix::fs::{fallocate, flock, FallocateFlags, FlockOperation};
+use rustix::io::Errno;
+
+use super::options::FileOptions;
+use crate::key::Scheme;
+use crate::limits::PAGES_OF_FLUSH;
+use crate::node::Tier;
+use crate::store::table::{Found, Layout, PAGE};
+use crate::store::Store;
+
+/// Pages of the table that are read at once.
+const PAGES_OF_READ: usize = 256;
+
+/// What the node needs of its file beside the values.
+pub struct TierFile {
+    region: RegionId,
+    /// Pages of the table on their way to the file.
+    pages: Memory,
+    /// Holds the lock.
+    _file: File,
+}
+
+/// Opens a node's file, and takes up what it has. INVALID: it is another program's, has another format or another size,
+/// or its keys were hashed in another way; nothing of it is changed. BUSY: another node has it.
+pub fn open(engine: &Engine, options: &FileOptions, scheme: Scheme) -> Result<(TierFile, Tier)> {
+    let (path, bytes) = (&options.path, options.bytes);
+    let failed = |error: std::io::Error| named(path, Error::system("", &error));
+    let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path);
+    let mut file = file.map_err(failed)?;
+    flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|error| match error {
+        Errno::WOULDBLOCK => named(path, Error::new(Status::Busy, "another node has it")),
+        error => failed(error.into()),
+    })?;
+    let layout = Layout::of(bytes);
+    let mut page = [0; PAGE];
+    let had = file.seek(SeekFrom::End(0)).map_err(failed)?;
+    file.rewind().map_err(failed)?;
+    (&file).take(had).read_exact(&mut page[..PAGE.min(had as usize)]).map_err(failed)?;
+    let mut store = Store::new(u64::from(layout.units) * layout.unit_bytes, layout.unit_bytes);
+    match Layout::find(&page, scheme.0) {
+        Found::Tier(found) if found == layout => restore(&file, layout, &mut store).map_err(failed)?,
+        Found::Nothing => begin(&file, layout, options, scheme).map_err(failed)?,
+        found => return Err(named(path, refusal(&found))),
+    }
+    let none = RegionOptions { access: Access(0), ..RegionOptions::default() };
+    let pages = engine.alloc(PAGES_OF_FLUSH * PAGE, &none)?;
+    let region = engine.register_file(&file, 0, bytes, &none).map_err(|error| named(path, error))?;
+    let tier = Tier::new(store, layout, region.region, region.address);
+    Ok((TierFile { region: region.region, pages, _file: file }, tier))
+}
+
+fn named(path: &Path, error: Error) -> Error {
+    Error { message: format!("options.file: {}: {}", path.display(), error.message), ..error }
+}
+
+fn refusal(found: &Found) -> Error {
+    Error::invalid(match found {
+        Found::Format(format) => format!("has format {format}, which this version does not read; remove it"),
+        Found::Scheme => {
+            "its values have keys that were hashed in another way; chunk_tokens is another one, or remove it"
+                .into()
+        }
+        Found::Tier(_) => "was made with another number of bytes; give that number, or remove it".into(),
+        Found::Nothing | Found::Other => "is no file of a pool; name another one, or remove it".into(),
+    })
+}
+
+/// Makes a file that has no values. Its space is taken now where the file system can, so that it is there later.
+fn begin(file: &File, layout: Layout, options: &FileOptions, scheme: Scheme) -> std::io::Result<()> {
+    if file.metadata()?.is_file() {
+        // What it had of the table is none.
+        file.set_len(0)?;
+        match fallocate(file, FallocateFlags::empty(), 0, options.bytes) {
+            Err(Errno::OPNOTSUPP) => file.set_len(options.bytes)?,
+            done => done?,
+        }
+    } else {
+        let blank = [0; PAGES_OF_READ * PAGE];
+        let mut left = u64::from(layout.pages()) * PAGE as u64;
+        while left > 0 {
+            let part = left.min(blank.len() as u64);
+            left -= part;
+            file.write_all_at(&blank[..part as usize], layout.table() + left)?;
+        }
+    }
+    file.sync_data()?;
+    // The last write: a file whose beginning was cut short has none, and is begun again.
+    file.write_all_at(&layout.superblock(scheme.0), 0)?;
+    file.sync_data()
+}
+
+fn restore(file: &File, layout: Layout, store: &mut Store) -> std::io::Result<()> {
+    let mut pages = vec![0; PAGES_OF_READ * PAGE];
+    for page in (0..layout.pages()).step_by(PAGES_OF_READ) {
+        let count = (layout.pages() - page).min(PAGES_OF_READ as u32) as usize;
+        let pages = &mut pages[..count * PAGE];
+        file.read_exact_at(pages, layout.table() + u64::from(page) * PAGE as u64)?;
+        pages.chunks_exact(PAGE).zip(page..).for_each(|(bytes, page)| store.restore_page(page, bytes));
+    }
+    Ok(())
+}
+
+impl TierFile {
+    /// Takes pages over, and returns the requests that write them.
+    pub fn requests(&self, region: RegionId, pages: &[(u64, Vec<u8>)]) -> Vec<Request> {
+        let requests = pages.iter().enumerate().map(|(at, (address, bytes))| {
+            self.pages.write(at * PAGE, bytes);
+            let (local, length) = (self.pages.address() + (at * PAGE) as u64, bytes.len() as u64);
+            Request { local, remote: *address, length, remote_region: region }
+        });
+        requests.collect()
+    }
+
+    pub fn close(self, engine: &Engine, timeout: Option<Duration>) -> Result<()> {
+        engine.unregister(self.region, timeout)
+    }
+}
