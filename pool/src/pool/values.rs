@@ -11,7 +11,7 @@ use crate::node::SumOf;
 use crate::wire::{Segment, Wanted};
 
 use super::calls::check_count;
-use super::{Shared};
+use super::Shared;
 
 /// A key, and the memory of its value: pieces (address, bytes) of registered memory, in the order of the value's bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
