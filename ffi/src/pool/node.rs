@@ -78,13 +78,14 @@ pub struct ferry_pool_options {
     pub replicas: u32,
     /// The pause before a node that is not connected is dialed again, in milliseconds; 0 means 250.
     pub redial_ms: u32,
-    /// A file, which is made if it is missing, or a block device: the node copies its values there, and finds them again
-    /// when it is opened anew with it. Terminated. NULL: values are in memory alone. The file is this node's alone.
+    /// A file, which is made if it is missing, or a block device: the node copies its values there, and finds them
+    /// again when it is opened anew with it. Terminated. NULL: values are in memory alone. The file is this node's
+    /// alone.
     pub file: *const c_char,
     /// Bytes of the file that the node uses, at least 1 MiB. The same each time.
     pub file_bytes: u64,
-    /// The URL of a directory that lists the nodes which lend memory, as for ferry_directory_open; terminated. A node that
-    /// lends memory registers there, as pool/CLUSTER/NAME; variables FERRY_ETCD_* give access. NULL: none.
+    /// The URL of a directory that lists the nodes which lend memory, as for ferry_directory_open; terminated. A node
+    /// that lends memory registers there, as pool/CLUSTER/NAME; variables FERRY_ETCD_* give access. NULL: none.
     pub directory: *const c_char,
     /// How long etcd lists a node that it does not hear from: 1 to 3,600 seconds; 0 means 10.
     pub directory_ttl_s: u32,
@@ -104,10 +105,10 @@ unsafe impl Versioned for ferry_pool_options {
 ///
 /// FERRY_ERR_BUSY: the engine has a pool, or another queue takes channel 2. FERRY_ERR_INVALID: an option cannot be;
 /// the message names it, as for a file that is another program's, or that has other keys, bytes or another format.
-/// FERRY_ERR_BUSY: another node has the file. FERRY_ERR_NO_MEMORY: there is no room for memory_bytes. FERRY_ERR_LIMIT:
-/// too many nodes. FERRY_ERR_SYSTEM: the system is out of descriptors or threads, or refuses the file. With a directory:
-/// FERRY_ERR_UNREACHABLE if etcd does not answer in time, FERRY_ERR_REFUSED if it refuses the user, FERRY_ERR_BUSY if
-/// another node has the name there, and inside a callback.
+/// FERRY_ERR_BUSY: another node has the file. FERRY_ERR_NO_MEMORY: there is no room for memory_bytes.
+/// FERRY_ERR_LIMIT: too many nodes. FERRY_ERR_SYSTEM: the system is out of descriptors or threads, or refuses the
+/// file. With a directory: FERRY_ERR_UNREACHABLE if etcd does not answer in time, FERRY_ERR_REFUSED if it refuses the
+/// user, FERRY_ERR_BUSY if another node has the name there, and inside a callback.
 #[no_mangle]
 pub unsafe extern "C" fn ferry_pool_open(
     engine: *mut ferry_engine,
