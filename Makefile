@@ -18,7 +18,7 @@ override TARGET := $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR),target)
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -1)
 ABI := $(shell sed -n 's/^\#define FERRY_ABI_MAJOR //p' include/ferry.h)
 
-.PHONY: help setup setup-tests build demo docs test test-bare test-rdma test-cuda sim sim-mutants chaos soak scale test-engines fuzz sanitize miri prove check comparisons bench bench-cuda compare figures overhead install install-nixl install-debug deb fmt clean
+.PHONY: help setup setup-tests build demo docs test test-bare test-rdma test-cuda sim sim-mutants chaos soak scale test-engines fuzz sanitize miri prove check comparisons bench bench-cuda compare figures overhead pool-paper install install-nixl install-debug deb fmt clean
 
 help:
 	@echo "make demo       two processes exchange a model's KV cache, by push and by pull"
@@ -37,6 +37,7 @@ help:
 	@echo "make compare    ferry beside Mooncake, NIXL and raw references (about 20 minutes, on a quiet machine)"
 	@echo "make figures    measures what docs/results.md and README show, and rewrites them (about 40 minutes, on a quiet machine)"
 	@echo "make overhead   the time that the C++, Python and Go bindings add to a call in C (some minutes)"
+	@echo "make pool-paper the pool on paper: 1,000 nodes, 10^8 keys, two published traces, when loading is worth it (a minute)"
 	@echo "make test-engines  vLLM and LMCache over ferry, on this CPU; installs their wheels (6 GB)"
 	@echo "make fuzz       each fuzz target for SECONDS=60; TARGET=lane takes one. Installs the pinned nightly Rust"
 	@echo "make sanitize   the suites in C, Python and Go under AddressSanitizer and ThreadSanitizer. Installs the pinned nightly Rust"
@@ -124,6 +125,10 @@ figures: comparisons
 
 overhead: setup-tests
 	scripts/overhead.sh
+
+# Fetches the traces, unless TRACES='PATH/conversation_trace.jsonl PATH/synthetic_trace.jsonl' names them.
+pool-paper: setup
+	$(CARGO) run --release -p ferry-pool-paper -- $(TARGET)/pool-paper $(PARTS) $(TRACES)
 
 fuzz:
 	scripts/fuzz.sh run $(or $(SECONDS),60) $(FUZZ_TARGET)

@@ -19,7 +19,7 @@ lanes=(
     "etcd cxx python golang exchange installed deb io_uring selftest agents demo nixl"
 )
 # Printed at the end of a full run.
-elsewhere="not run: make bench, bench-cuda, compare and overhead, which measure; sim, chaos and fuzz, which draw more faults; sanitize, miri and soak; make prove, which runs some of each; make test-engines, which runs vLLM and LMCache; make test-bare, which runs make demo and make test in a new Debian"
+elsewhere="not run: make bench, bench-cuda, compare, overhead and pool-paper, which measure; sim, chaos and fuzz, which draw more faults; sanitize, miri and soak; make prove, which runs some of each; make test-engines, which runs vLLM and LMCache; make test-bare, which runs make demo and make test in a new Debian"
 
 # The time limit of a leg in seconds: several times its time on two processors from an empty target folder.
 bound_s() {

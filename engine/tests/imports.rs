@@ -684,6 +684,7 @@ fn every_file_is_named_by_a_module() {
         "benches/tool/src",
         "benches/compare/src",
         "examples/src",
+        "pool/sim/src",
         "sim/kernel/src",
         "sim/runs/src",
     ] {
@@ -781,7 +782,7 @@ fn predicates_change_nothing() {
 #[test]
 fn the_simulation_keeps_heads_and_argues_unsafe_code() {
     let mut report = Report::default();
-    for file in read("sim/kernel/src").into_iter().chain(read("sim/runs/src")) {
+    for file in ["sim/kernel/src", "sim/runs/src", "pool/sim/src"].into_iter().flat_map(read) {
         check_head(&file, &mut report);
         let scan = Scan::new(&file.text);
         check_argued(&file, &scan, &mut report);

@@ -366,6 +366,26 @@ static void nodes_that_cannot_be_of_one_cluster(void)
     pool_close(nodes, 1);
 }
 
+static void files_that_cannot_be_taken(void)
+{
+    const ferry_pool_options empty = FERRY_POOL_OPTIONS_INIT;
+    ferry_pool_options options = empty;
+    ferry_engine *engine = open_engine();
+    ferry_pool *pool = NULL;
+    options.memory_bytes = 1 << 20;
+    options.file = "/no/such/folder/pool";
+    options.file_bytes = 1 << 20;
+    CHECK_NAMES(ferry_pool_open(engine, &options, &pool, &error), FERRY_ERR_SYSTEM, "options.file: /no/such/folder/pool");
+    options.file_bytes = 4096;
+    CHECK_NAMES(ferry_pool_open(engine, &options, &pool, &error), FERRY_ERR_INVALID, "options.file.bytes");
+    options.file = "/proc/self/cmdline";
+    options.file_bytes = 1 << 20;
+    CHECK(ferry_pool_open(engine, &options, &pool, &error) != FERRY_OK && strstr(error.message, "options.file: ") != NULL);
+    options.memory_bytes = 0;
+    CHECK_NAMES(ferry_pool_open(engine, &options, &pool, &error), FERRY_ERR_INVALID, "options.file: a node with a file");
+    end_engine(engine);
+}
+
 /* Returns NULL if each call is CLOSED, else the first that is not. Contains no checks: a forked child calls it too. */
 static const char *first_pool_not_closed(ferry_pool *pool, const ferry_pool_value *value)
 {
@@ -438,5 +458,5 @@ static void a_forked_child_is_refused(void)
 }
 
 SUITE(pool_arguments, CASE(null_pointers), CASE(identities_and_hashes), CASE(chains), CASE(options_of_nodes),
-      CASE(values_and_their_memory), CASE(a_value_longer_than_any_node), CASE(nodes_that_cannot_be_of_one_cluster),
+      CASE(values_and_their_memory), CASE(a_value_longer_than_any_node), CASE(nodes_that_cannot_be_of_one_cluster), CASE(files_that_cannot_be_taken),
       CASE(a_closed_pool_refuses_calls), CASE(a_forked_child_is_refused));

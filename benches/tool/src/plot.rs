@@ -132,11 +132,11 @@ impl Axis {
 }
 
 /// The power of ten that is not above the value.
-fn decade(value: f64) -> f64 {
+pub fn decade(value: f64) -> f64 {
     10f64.powf(value.log10().floor())
 }
 
-fn figure(value: f64) -> String {
+pub fn figure(value: f64) -> String {
     let text = format!("{value:.6}");
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
@@ -178,11 +178,11 @@ impl Svg {
         ));
     }
 
-    fn circle(&mut self, x: f64, y: f64, colour: &str) {
+    pub fn circle(&mut self, x: f64, y: f64, colour: &str) {
         self.push(format_args!("<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3\" fill=\"{colour}\"/>"));
     }
 
-    fn path(&mut self, points: &[(f64, f64)], colour: &str, dash: &str) {
+    pub fn path(&mut self, points: &[(f64, f64)], colour: &str, dash: &str) {
         let points: Vec<_> = points.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
         let points = points.join(" ");
         self.push(format_args!(

@@ -250,6 +250,22 @@ def test_what_is_counted() -> None:
         )
 
 
+def test_a_node_has_the_values_of_its_file_again(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"file": tmp_path / "pool", "file_bytes": 8 << 20}
+    with cluster(1 << 20, **options) as (node,):
+        assert node.put(1).outcome is Outcome.OK
+        while node.pool.stats().file_saved == 0:
+            assert node.pool.stats().file_failures == 0
+    with cluster(1 << 20, **options) as (node,):
+        assert node.pool.stats().file_values == 1
+        assert node.get(1).ok
+        stats = node.pool.stats()
+        assert (stats.file_loaded, stats.file_evictions) == (1, 0)
+        assert 0 < stats.file_free < stats.file_capacity < 8 << 20
+        with pytest.raises(ferry.BusyError, match="another node has it"), ferry.Engine() as engine:
+            Pool(engine, memory_bytes=1 << 20, **options)
+
+
 def mistakes(node: Node) -> dict[str, tuple[type[ferry.Error], Callable[[], object]]]:
     made, stranger = node.pool, bytearray(64)
     return {

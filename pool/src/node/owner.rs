@@ -247,7 +247,8 @@ impl Owner {
             return;
         }
         let Some(Moving { served, objects, .. }) = self.moving.remove(&number) else { return };
-        for ((at, slot, _), sum) in objects.into_iter().zip(sums) {
+        // The tail of a prefix first: it is to go before the head.
+        for ((at, slot, _), sum) in objects.into_iter().zip(sums).rev() {
             let expected = self.served.get(&served).and_then(|served| served.keys[at].checksum);
             match sum {
                 Some(sum) if expected.is_none_or(|expected| expected == *sum) => {

@@ -173,7 +173,7 @@ impl Owner {
             let objects = std::mem::take(&mut moving.objects);
             self.moving.remove(&number);
             bad.iter().for_each(|(at, slot)| self.give_up(served, *at, *slot, Outcome::Failed));
-            for (at, slot, _) in objects {
+            for (at, slot, _) in objects.into_iter().rev() {
                 let checksum = self.served.get(&served).and_then(|served| served.keys[at].checksum);
                 self.commit(served, at, slot, checksum.unwrap_or_default());
             }

@@ -318,12 +318,13 @@ impl Owner {
             self.store.commit(slot, checksum);
             self.counts.loaded += 1;
         } else {
+            // One that was removed meanwhile is nobody's loss.
             if tier.store.find(&digest) == Some(file) {
                 tier.forget(&digest);
-            }
-            match sum {
-                Some(_) => self.counts.corrupt += 1,
-                None => self.counts.tier_failed += 1,
+                match sum {
+                    Some(_) => self.counts.corrupt += 1,
+                    None => self.counts.tier_failed += 1,
+                }
             }
             self.store.abort(slot);
         }

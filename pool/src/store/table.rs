@@ -162,3 +162,7 @@ fn word(bytes: &[u8], at: usize) -> u64 {
 fn put(bytes: &mut [u8], at: usize, word: u64) {
     bytes[at..at + 8].copy_from_slice(&word.to_le_bytes());
 }
+
+#[cfg(test)]
+#[path = "table_tests.rs"]
+mod tests;

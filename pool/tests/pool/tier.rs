@@ -100,6 +100,34 @@ fn values_that_left_memory_come_from_the_file_also_after_a_restart() {
 }
 
 #[test]
+fn a_table_of_many_pages_is_written_whole() {
+    const MANY: u64 = 1_100;
+    let path = Scratch::new("many");
+    let node = open(options(&path.0, 2 * FILE));
+    let memory = node.buffer(MANY as usize * 64);
+    (0..MANY).for_each(|number| fill(&memory, number as usize * 64, 64, number));
+    let put = |numbers: std::ops::Range<u64>| {
+        let all = values(&memory, 64, 0..MANY);
+        node.put(&all[numbers.start as usize..numbers.end as usize])
+    };
+    // Memory has room for 256 of them.
+    for from in (0..MANY).step_by(100) {
+        assert!(put(from..from + 100).iter().all(|outcome| outcome.is_ok()));
+        while node.pool.stats().owner.saved < from + 100 {
+            std::thread::yield_now();
+        }
+    }
+    let keys: Vec<_> = (1..MANY).map(key).collect();
+    let ends = node.pool.remove(&keys, PATIENCE).unwrap();
+    assert!(ends.iter().all(|end| end.outcome == Outcome::Ok), "{ends:?}");
+    drop(memory);
+    close(node);
+    let node = open(options(&path.0, 2 * FILE));
+    assert_eq!(node.pool.stats().tier_objects, 1);
+    close(node);
+}
+
+#[test]
 fn a_value_that_rots_in_the_file_is_a_miss_and_is_dropped() {
     let path = Scratch::new("rot");
     let node = open(options(&path.0, FILE));

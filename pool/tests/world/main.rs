@@ -6,4 +6,5 @@ mod keys;
 mod program;
 mod sessions;
 mod storm;
+mod tier;
 mod world;
