@@ -226,16 +226,25 @@ typedef struct ferry_pool_options {
     uint32_t replicas;
     /// The pause before a node that is not connected is dialed again, in milliseconds; 0 means 250.
     uint32_t redial_ms;
-    /// A file, which is made if it is missing, or a block device: the node copies its values there, and finds them again
-    /// when it is opened anew with it. Terminated. NULL: values are in memory alone. The file is this node's alone.
+    /// A file, which is made if it is missing, or a block device: the node copies its values there, and finds them
+    /// again when it is opened anew with it. Terminated. NULL: values are in memory alone. The file is this node's
+    /// alone.
     const char *file;
     /// Bytes of the file that the node uses, at least 1 MiB. The same each time.
     uint64_t file_bytes;
+    /// The URL of a directory that lists the nodes which lend memory, as for ferry_directory_open; terminated. A node
+    /// that lends memory registers there, as pool/CLUSTER/NAME; variables FERRY_ETCD_* give access. NULL: none.
+    const char *directory;
+    /// How long etcd lists a node that it does not hear from: 1 to 3,600 seconds; 0 means 10.
+    uint32_t directory_ttl_s;
+    /// How long ferry_pool_open waits for the directory, and for a name that another node has: milliseconds; 0 means
+    /// 5,000.
+    uint32_t directory_timeout_ms;
 } ferry_pool_options;
 
 /// Initializes a ferry_pool_options: its struct_size, and zero in all other fields.
 #define FERRY_POOL_OPTIONS_INIT \
-    { (uint32_t)sizeof(ferry_pool_options), 0, NULL, NULL, NULL, 0, 0, 0, 0, 0, NULL, 0 }
+    { (uint32_t)sizeof(ferry_pool_options), 0, NULL, NULL, NULL, 0, 0, 0, 0, 0, NULL, 0, NULL, 0, 0 }
 
 /// Opens a node of a pool on an engine, and dials the other nodes in the background. End it with ferry_pool_close,
 /// then ferry_pool_free. `options` NULL means the defaults: a client that knows no other node. The node takes the
@@ -243,8 +252,10 @@ typedef struct ferry_pool_options {
 ///
 /// FERRY_ERR_BUSY: the engine has a pool, or another queue takes channel 2. FERRY_ERR_INVALID: an option cannot be;
 /// the message names it, as for a file that is another program's, or that has other keys, bytes or another format.
-/// FERRY_ERR_BUSY: another node has the file. FERRY_ERR_NO_MEMORY: there is no room for memory_bytes. FERRY_ERR_LIMIT: too many nodes.
-/// FERRY_ERR_SYSTEM: the system is out of descriptors or threads, or refuses the file.
+/// FERRY_ERR_BUSY: another node has the file. FERRY_ERR_NO_MEMORY: there is no room for memory_bytes.
+/// FERRY_ERR_LIMIT: too many nodes. FERRY_ERR_SYSTEM: the system is out of descriptors or threads, or refuses the
+/// file. With a directory: FERRY_ERR_UNREACHABLE if etcd does not answer in time, FERRY_ERR_REFUSED if it refuses the
+/// user, FERRY_ERR_BUSY if another node has the name there, and inside a callback.
 ferry_status ferry_pool_open(ferry_engine *engine,
                              const ferry_pool_options *options,
                              ferry_pool **out_pool,

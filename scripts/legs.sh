@@ -137,7 +137,9 @@ deb() {
 }
 golang() { bindings/go/test.sh; }
 # Starts servers of etcd, for directories in them. The legs of the languages find etcd then, and reach it too.
-etcd() { scripts/setup.sh etcd && suite ferry-directory --test etcd; }
+etcd() {
+    scripts/setup.sh etcd && suite ferry-directory --test etcd && suite ferry-pool-node --test membership
+}
 # Tests the package in a virtual environment, and the module of Mooncake's name on top of it.
 python() {
     scripts/setup.sh python || return 1

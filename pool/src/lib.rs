@@ -29,6 +29,7 @@ pub mod store;
 #[doc(hidden)]
 pub mod wire;
 
+pub use ferry_directory::DirectoryOptions;
 pub use index::NodeId;
 pub use key::{Chain, Digest, Identity, Keyspace};
 pub use node::KeyEnd;

@@ -19,6 +19,7 @@ import pytest
 from test_interrupts import Stopped, stopped_peer
 
 import ferry
+from ferry.pool import Pool
 
 LEASE_MS = 500
 Call = Callable[[], object]
@@ -114,6 +115,7 @@ WAITS: dict[str, Callable[[Stand], Call]] = {
     "Queue.wait": lambda it: it.queue().wait,
     "Directory.connect": lambda it: lambda d=it.directory(): d.connect(it.address, 60),  # type: ignore[misc]
     "Directory": lambda it: lambda: ferry.Directory(it.other(), it.etcd(), timeout=60),
+    "Pool": lambda it: lambda: Pool(it.other(), directory=it.etcd(), directory_timeout_ms=60_000),
     "Directory.register": lambda it: lambda d=it.directory(it.etcd()): d.register("a"),  # type: ignore[misc]
     "Directory.unregister": lambda it: lambda d=it.leaving(): d.unregister("a"),  # type: ignore[misc]
 }

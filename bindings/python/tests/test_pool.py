@@ -345,6 +345,21 @@ def test_nodes_that_cannot_be_of_one_cluster_say_why() -> None:
                         other.wait_nodes(2, 0.01)
 
 
+def test_nodes_of_a_directory() -> None:
+    """Rust tests cover those in etcd."""
+    with ferry.Engine() as one, ferry.Engine() as other:
+        url = f"static:pool/ferry/one={one.address}"
+        with pytest.raises(ferry.InvalidError, match="options.directory: url begins neither"):
+            Pool(one, directory="consul:a")
+        with pytest.raises(ferry.InvalidError, match="options.directory: ttl is 3601s"):
+            Pool(one, directory="etcd:http://127.0.0.1:1", directory_ttl_s=3601)
+        with pytest.raises(ferry.UnreachableError, match="options.directory: url: etcd does not answer"):
+            Pool(one, directory="etcd:http://127.0.0.1:1", directory_timeout_ms=100)
+        with Pool(one, memory_bytes=1 << 20, name="one", directory=url), Pool(other, directory=url) as client:
+            client.wait_nodes(2, timeout=20)
+            assert [it.name for it in client.nodes()][1:] == ["one"]
+
+
 def test_a_closed_pool_and_a_closed_engine_refuse_calls() -> None:
     with cluster(1 << 22, 1 << 22) as (first, second):
         first.pool.close()

@@ -56,7 +56,7 @@ impl ferry_directory {
     }
 }
 
-fn check_may_wait(engine: &Engine) -> Result<()> {
+pub(crate) fn check_may_wait(engine: &Engine) -> Result<()> {
     if engine.in_callback() {
         let message = "a call that waits is not allowed inside a callback: all callbacks would stop";
         return Err(Error::new(Status::Busy, message));

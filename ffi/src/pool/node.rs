@@ -6,6 +6,7 @@ use crate::engine::ferry_engine;
 use crate::error::ferry_error;
 use crate::guard::{call, quietly};
 use crate::handles::timeout;
+use crate::kv::directory::check_may_wait;
 use crate::pointers::{reference, slice, text, Out};
 use crate::status::ferry_status;
 use crate::versioned::{self, Versioned};
@@ -45,9 +46,8 @@ impl ferry_pool {
     pub(super) unsafe fn blocking<'a>(pointer: *const ferry_pool, timeout_ns: u64) -> Result<&'a ferry_pool> {
         // SAFETY: the caller's promise.
         let pool = unsafe { ferry_pool::own(pointer) }?;
-        if timeout_ns != 0 && pool.engine.in_callback() {
-            let message = "a call that waits is not allowed inside a callback: all callbacks would stop";
-            return Err(Error::new(Status::Busy, message));
+        if timeout_ns != 0 {
+            check_may_wait(&pool.engine)?;
         }
         Ok(pool)
     }
@@ -78,11 +78,20 @@ pub struct ferry_pool_options {
     pub replicas: u32,
     /// The pause before a node that is not connected is dialed again, in milliseconds; 0 means 250.
     pub redial_ms: u32,
-    /// A file, which is made if it is missing, or a block device: the node copies its values there, and finds them again
-    /// when it is opened anew with it. Terminated. NULL: values are in memory alone. The file is this node's alone.
+    /// A file, which is made if it is missing, or a block device: the node copies its values there, and finds them
+    /// again when it is opened anew with it. Terminated. NULL: values are in memory alone. The file is this node's
+    /// alone.
     pub file: *const c_char,
     /// Bytes of the file that the node uses, at least 1 MiB. The same each time.
     pub file_bytes: u64,
+    /// The URL of a directory that lists the nodes which lend memory, as for ferry_directory_open; terminated. A node
+    /// that lends memory registers there, as pool/CLUSTER/NAME; variables FERRY_ETCD_* give access. NULL: none.
+    pub directory: *const c_char,
+    /// How long etcd lists a node that it does not hear from: 1 to 3,600 seconds; 0 means 10.
+    pub directory_ttl_s: u32,
+    /// How long ferry_pool_open waits for the directory, and for a name that another node has: milliseconds; 0 means
+    /// 5,000.
+    pub directory_timeout_ms: u32,
 }
 
 // SAFETY: repr(C), begins with struct_size, integers and raw pointers, no padding (asserted from C).
@@ -96,8 +105,10 @@ unsafe impl Versioned for ferry_pool_options {
 ///
 /// FERRY_ERR_BUSY: the engine has a pool, or another queue takes channel 2. FERRY_ERR_INVALID: an option cannot be;
 /// the message names it, as for a file that is another program's, or that has other keys, bytes or another format.
-/// FERRY_ERR_BUSY: another node has the file. FERRY_ERR_NO_MEMORY: there is no room for memory_bytes. FERRY_ERR_LIMIT: too many nodes.
-/// FERRY_ERR_SYSTEM: the system is out of descriptors or threads, or refuses the file.
+/// FERRY_ERR_BUSY: another node has the file. FERRY_ERR_NO_MEMORY: there is no room for memory_bytes.
+/// FERRY_ERR_LIMIT: too many nodes. FERRY_ERR_SYSTEM: the system is out of descriptors or threads, or refuses the
+/// file. With a directory: FERRY_ERR_UNREACHABLE if etcd does not answer in time, FERRY_ERR_REFUSED if it refuses the
+/// user, FERRY_ERR_BUSY if another node has the name there, and inside a callback.
 #[no_mangle]
 pub unsafe extern "C" fn ferry_pool_open(
     engine: *mut ferry_engine,
@@ -112,7 +123,11 @@ pub unsafe extern "C" fn ferry_pool_open(
             let options =
                 versioned::read(options, "options")?.map(|options| options.options()).transpose()?;
             let out = Out::new(out_pool, "out_pool")?;
-            let pool = Pool::open(&engine, options.unwrap_or_default())?;
+            let options = options.unwrap_or_default();
+            if options.directory.is_some() {
+                check_may_wait(&engine)?;
+            }
+            let pool = Pool::open(&engine, options)?;
             out.set(Box::into_raw(Box::new(ferry_pool { pool, engine })));
             Ok(())
         })
@@ -176,6 +191,9 @@ impl ferry_pool_options {
             if !self.cluster.is_null() {
                 options.cluster = text(self.cluster, "options.cluster")?.to_owned();
             }
+            if !self.directory.is_null() {
+                options.directory = Some(text(self.directory, "options.directory")?.to_owned());
+            }
             for (at, node) in slice(self.nodes, self.node_count as usize, "options.nodes")?.iter().enumerate()
             {
                 options.nodes.push(text(*node, &format!("options.nodes[{at}]"))?.to_owned());
@@ -197,6 +215,13 @@ impl ferry_pool_options {
         if self.redial_ms != 0 {
             options.redial = Duration::from_millis(self.redial_ms.into());
         }
+        if self.directory_ttl_s != 0 {
+            options.directory_options.ttl = Duration::from_secs(self.directory_ttl_s.into());
+        }
+        if self.directory_timeout_ms != 0 {
+            let timeout = Duration::from_millis(self.directory_timeout_ms.into());
+            options.directory_options.open_timeout = Some(timeout);
+        }
         Ok(options)
     }
 }
@@ -209,7 +234,7 @@ mod tests {
     fn every_option_arrives_where_it_belongs() {
         let nodes = [c"a:1".as_ptr(), c"b:2".as_ptr()];
         let set = ferry_pool_options {
-            struct_size: 80,
+            struct_size: 96,
             chunk_tokens: 3,
             name: c"name".as_ptr(),
             cluster: c"cluster".as_ptr(),
@@ -221,6 +246,9 @@ mod tests {
             redial_ms: 7,
             file: c"file".as_ptr(),
             file_bytes: 8,
+            directory: c"static:".as_ptr(),
+            directory_ttl_s: 9,
+            directory_timeout_ms: 10,
         };
         // SAFETY: static texts, and a list of this stack.
         let options = unsafe { set.options() }.unwrap();
@@ -230,5 +258,8 @@ mod tests {
         assert_eq!((options.replicas, options.redial), (6, Duration::from_millis(7)));
         let file = options.file.unwrap();
         assert_eq!((file.path.as_os_str(), file.bytes), (OsStr::new("file"), 8));
+        let directory = options.directory_options;
+        assert_eq!((options.directory.as_deref(), directory.ttl.as_secs()), (Some("static:"), 9));
+        assert_eq!(directory.open_timeout, Some(Duration::from_millis(10)));
     }
 }

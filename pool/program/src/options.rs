@@ -1,10 +1,12 @@
 //! The arguments. Each can be given by an environment variable, so that a unit file needs no arguments.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::{bail, Context, Result};
 use clap::{Args, Parser, Subcommand};
 use ferry::{Config, Engine};
+use ferry_pool::{Chain, DirectoryOptions, PoolOptions};
 
 #[derive(Parser)]
 #[command(name = "ferry-pool", version, about = "A node of ferry's KV pool")]
@@ -63,6 +65,13 @@ pub struct Cluster {
     /// The addresses of the nodes, separated by commas; a node's own may be among them.
     #[arg(long, env = "FERRY_POOL_NODES", value_delimiter = ',')]
     pub nodes: Vec<String>,
+    /// A directory that lists the nodes, and where this one registers its name: etcd:http://host:port,.../prefix.
+    /// FERRY_ETCD_USER, FERRY_ETCD_PASSWORD, FERRY_ETCD_CA, FERRY_ETCD_CERT and FERRY_ETCD_KEY give access to it.
+    #[arg(long, env = "FERRY_POOL_DIRECTORY")]
+    pub directory: Option<String>,
+    /// How long etcd lists a node that it does not hear from, in seconds.
+    #[arg(long, env = "FERRY_POOL_DIRECTORY_TTL", default_value_t = 10)]
+    pub directory_ttl: u64,
     /// Nodes of other clusters are refused.
     #[arg(long, env = "FERRY_POOL_CLUSTER", default_value = "ferry")]
     pub cluster: String,
@@ -79,6 +88,21 @@ pub struct Cluster {
 }
 
 impl Cluster {
+    /// What is common to all nodes of the cluster.
+    pub fn options(&self) -> Result<PoolOptions> {
+        Ok(PoolOptions {
+            cluster: self.cluster.clone(),
+            nodes: self.nodes.clone(),
+            directory: self.directory.clone(),
+            directory_options: DirectoryOptions {
+                ttl: Duration::from_secs(self.directory_ttl),
+                ..DirectoryOptions::default()
+            },
+            chain: Chain::new(self.chunk_tokens)?,
+            ..PoolOptions::default()
+        })
+    }
+
     pub fn engine(&self, listen: &str, advertise: Option<&str>) -> Result<Engine> {
         let mut config = Config::new()?;
         config.set("listen_address", listen)?;

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use ferry_pool::{Chain, FileOptions, Pool, PoolOptions};
+use ferry_pool::{FileOptions, Pool, PoolOptions};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -20,13 +20,10 @@ pub fn run(serve: &Serve) -> Result<()> {
     let engine = serve.cluster.engine(&serve.listen, serve.advertise.as_deref())?;
     let options = PoolOptions {
         name: serve.name.clone(),
-        cluster: serve.cluster.cluster.clone(),
-        nodes: serve.cluster.nodes.clone(),
         memory_bytes: serve.memory,
         file: serve.file.clone().zip(serve.file_bytes).map(|(path, bytes)| FileOptions { path, bytes }),
-        chain: Chain::new(serve.cluster.chunk_tokens)?,
         replicas: serve.replicas,
-        ..PoolOptions::default()
+        ..serve.cluster.options()?
     };
     let pool = std::sync::Arc::new(Pool::open(&engine, options)?);
     if let Some(address) = &serve.metrics {

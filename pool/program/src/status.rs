@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{bail, Result};
-use ferry_pool::{Chain, Pool, PoolOptions};
+use ferry_pool::{Pool, PoolOptions};
 
 use crate::options::Status;
 
@@ -11,20 +11,15 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 pub fn run(status: &Status) -> Result<()> {
     let cluster = &status.cluster;
-    if cluster.nodes.is_empty() {
-        bail!("--nodes: name the nodes to ask, as host:port,host:port");
+    if cluster.nodes.is_empty() && cluster.directory.is_none() {
+        bail!("--nodes or --directory: name the nodes to ask, or who lists them");
     }
     let engine = cluster.engine("127.0.0.1:0", None)?;
-    let options = PoolOptions {
-        name: format!("ferry-pool status {}", std::process::id()),
-        cluster: cluster.cluster.clone(),
-        nodes: cluster.nodes.clone(),
-        chain: Chain::new(cluster.chunk_tokens)?,
-        ..PoolOptions::default()
-    };
+    let options =
+        PoolOptions { name: format!("ferry-pool status {}", std::process::id()), ..cluster.options()? };
     let pool = Pool::open(&engine, options)?;
     // Those that are missing are told below, each with the reason.
-    let all = pool.wait_for_nodes(cluster.nodes.len() + 1, Some(PATIENCE));
+    let all = pool.wait_for_nodes(pool.nodes().len(), Some(PATIENCE));
     println!("{:<24} {:<24} {:>16} {:>16}  state", "node", "address", "bytes", "free");
     // The first one is this client.
     for node in pool.nodes().into_iter().skip(1) {

@@ -168,6 +168,8 @@ impl Machine {
             let Some(call) = self.calls.get_mut(&id) else { return };
             match *found {
                 FOUND_UNKNOWN => again.push(*at),
+                // The index knows what those have who are there.
+                FOUND_NO if self.missing > 0 => self.end_key(id, *at, KeyEnd::of(Outcome::Unknown)),
                 FOUND_NO => self.end_key(id, *at, KeyEnd::of(Outcome::Absent)),
                 number => {
                     let Some(owner) = owners.get(usize::from(number - FOUND_OWNER)) else { continue };

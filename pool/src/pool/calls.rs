@@ -2,11 +2,13 @@
 
 use std::time::Duration;
 
-use ferry::status::Result;
-use ferry::Access;
+use ferry::status::{Error, Result};
+use ferry::{Access, Status};
 
-use super::{check_count, Pool, PutOptions, Shared, Value};
+use super::{Pool, PutOptions, Shared, Value};
+use crate::index::NodeId;
 use crate::key::Digest;
+use crate::limits::{KEYS_OF_CALL_MAX, REPLICAS_MAX};
 use crate::node::{Ask, KeyEnd};
 
 /// A call for many keys. `Pool::get` and its neighbours say what each does.
@@ -48,4 +50,27 @@ impl Shared {
             }
         }
     }
+
+    fn ask_put(&self, values: &[Value], options: &PutOptions) -> Result<Ask> {
+        if options.replicas > REPLICAS_MAX {
+            return Err(Error::invalid(format!(
+                "options.replicas: {}, and at most {REPLICAS_MAX} can be",
+                options.replicas
+            )));
+        }
+        let replicas = if options.replicas == 0 { self.replicas } else { options.replicas };
+        let preferred = options.preferred.as_deref().map(NodeId::of);
+        let (keys, _) = self.wanted(values, Access::REMOTE_READ, true)?;
+        Ok(Ask::Put { keys, replicas, preferred })
+    }
+}
+
+pub(super) fn check_count(keys: usize) -> Result<()> {
+    if keys > KEYS_OF_CALL_MAX {
+        return Err(Error::new(
+            Status::Limit,
+            format!("{keys} keys, and a call has at most {KEYS_OF_CALL_MAX}"),
+        ));
+    }
+    Ok(())
 }

@@ -12,6 +12,7 @@ use ferry::Status;
 use ferry_kv::os::{sleep, wait_readable, AsFd, Instant, MutexGuard};
 
 use super::acting::{failed, DIALS_FROM};
+use super::membership::Membership;
 use super::{Inner, Shared};
 use crate::limits::MESSAGE_BYTES_MAX;
 use crate::wire::Message;
@@ -273,6 +274,10 @@ impl Shared {
     fn tick(&self, driver: &mut Driver) {
         let mut inner = self.lock();
         let now = self.now();
+        if let Some(listed) = self.membership.as_ref().and_then(Membership::news) {
+            inner.dials.follow(listed);
+            self.count_missing(&mut inner);
+        }
         let due = if inner.is_closing { Vec::new() } else { inner.dials.due(now) };
         for (at, address) in due {
             let dialed = self.engine.connect_async(&address, None, &self.queue, DIALS_FROM + at as u64);
@@ -309,6 +314,7 @@ impl Shared {
     }
 
     fn end(&self) {
+        self.membership.iter().for_each(Membership::close);
         let mut inner = self.lock();
         self.give_up(&mut inner);
         (inner.is_closing, inner.is_over) = (true, true);

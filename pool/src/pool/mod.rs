@@ -3,7 +3,7 @@
 //! ```text
 //! calls ─▶ Machine ─▶ actions ─▶ messages, transfers, sums, fences (acting)     ends ─▶ the caller, or poll and wait
 //! queue of the engine, time ─▶ whoever drives (driving): a caller that waits, or the thread ferry-pool ─▶ Machine
-//! addresses of nodes ─▶ dials
+//! addresses of nodes, a directory (membership) ─▶ dials
 //! ```
 //! A caller that waits drives the node itself, and receives on its own thread: a get costs no hop between threads. While
 //! no caller waits, the thread drives. The machine is under one lock, which is never held while a thread waits.
@@ -13,6 +13,7 @@ mod calls;
 mod dials;
 mod driving;
 mod file;
+mod membership;
 mod options;
 mod values;
 
@@ -31,7 +32,7 @@ use ferry_kv::os::{random, AsFd, BorrowedFd, Condvar, EventFd, Instant, Mutex, M
 
 use crate::index::NodeId;
 use crate::key::Digest;
-use crate::limits::{CALLS_MAX, KEYS_OF_CALL_MAX, REPLICAS_MAX};
+use crate::limits::CALLS_MAX;
 use crate::node::{Ask, Counts, KeyEnd, Machine, OwnerCounts};
 use crate::store::Store;
 use crate::wire::{Hello, Load};
@@ -39,6 +40,7 @@ pub use calls::Call;
 use dials::Dials;
 use driving::Driver;
 use file::TierFile;
+use membership::Membership;
 pub use options::{FileOptions, PoolOptions};
 use values::Summing;
 pub use values::Value;
@@ -124,6 +126,7 @@ struct Shared {
     replicas: usize,
     /// The engine as a peer of itself.
     own: PeerId,
+    membership: Option<Membership>,
     inner: Mutex<Inner>,
     /// Held by the thread that drives.
     driver: Mutex<Driver>,
@@ -176,7 +179,8 @@ struct Flight {
 
 impl Pool {
     /// Opens a node of the pool on an engine, which has one at a time: BUSY if another one is open. The node dials the
-    /// others in the background. INVALID names the option that cannot be; NO_MEMORY if the memory is not there.
+    /// others in the background. INVALID names the option that cannot be; NO_MEMORY if the memory is not there. BUSY, too,
+    /// if another node has the name in the directory; UNREACHABLE and REFUSED as `Directory::open`.
     pub fn open(engine: &Engine, options: PoolOptions) -> Result<Pool> {
         options.check()?;
         let system = |error: std::io::Error| Error::system("opening the pool", &error);
@@ -184,15 +188,12 @@ impl Pool {
         let mut incarnation = [0; 8];
         random(&mut incarnation).map_err(system)?;
         let is_member = options.memory_bytes > 0;
-        let memory = is_member.then(|| {
-            // Peers have no rights to it: this node moves its bytes itself.
-            engine.alloc(
-                options.memory_bytes as usize,
-                &RegionOptions { access: Access(0), ..RegionOptions::default() },
-            )
-        });
-        let memory = memory.transpose()?;
+        // Peers have no rights to it: this node moves its bytes itself.
+        let region = RegionOptions { access: Access(0), ..RegionOptions::default() };
+        let memory = is_member.then(|| engine.alloc(options.memory_bytes as usize, &region)).transpose()?;
         let store = Store::new(options.memory_bytes, options.unit_bytes);
+        let mut dials = Dials::new(&options.nodes, engine.address(), options.redial);
+        let membership = Membership::open(engine, &options, &name, &mut dials)?;
         let me = Hello {
             scheme: options.chain.scheme().0,
             incarnation: u64::from_le_bytes(incarnation),
@@ -220,6 +221,7 @@ impl Pool {
             name,
             replicas: options.replicas,
             own: engine.own_peer()?,
+            membership,
             inner: Mutex::new(Inner {
                 machine,
                 outgoing: Outgoing::new(parts_max),
@@ -228,7 +230,7 @@ impl Pool {
                 next_number: 0,
                 waiting: VecDeque::new(),
                 sums: VecDeque::new(),
-                dials: Dials::new(&options.nodes, engine.address(), options.redial),
+                dials,
                 refused: BTreeMap::new(),
                 open: BTreeMap::new(),
                 waited: BTreeSet::new(),
@@ -248,8 +250,13 @@ impl Pool {
             began: Instant::now(),
             may_spin: std::thread::available_parallelism().is_ok_and(|cores| cores.get() > 1),
         });
+        shared.count_missing(&mut shared.lock());
         let thread = driving::start(&shared).inspect_err(|_| drop(shared.destroy_queue()))?;
-        Ok(Pool { shared, thread: Mutex::new(Some(thread)) })
+        let pool = Pool { shared, thread: Mutex::new(Some(thread)) };
+        // Whoever finds the name finds a node that greets.
+        let named = pool.shared.membership.iter().filter(|_| is_member).try_for_each(Membership::register);
+        named.inspect_err(|_| drop(pool.close(options.directory_options.open_timeout)))?;
+        Ok(pool)
     }
 
     pub fn name(&self) -> &str {
@@ -345,10 +352,11 @@ impl Pool {
         inner.machine.stats()
     }
 
-    /// Ends the node: refuses further calls, waits for those that are open, tells the other nodes, and gives its memory
-    /// back: what only this node held is lost. BUSY after the timeout: the pool is still closing, call again.
+    /// Ends the node: withdraws its name, refuses further calls, waits for those that are open, tells the other nodes, gives
+    /// its memory back: what only this node held is lost. BUSY after the timeout: the pool is still closing, call again.
     pub fn close(&self, timeout: Option<Duration>) -> Result<()> {
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        self.shared.membership.iter().for_each(|membership| membership.withdraw(timeout));
         let mut inner = self.shared.lock();
         inner.is_closing = true;
         self.shared.wake.raise();
@@ -415,19 +423,6 @@ impl Shared {
         self.engine.hub_of_closed()?.destroy(self.queue.handle())
     }
 
-    fn ask_put(&self, values: &[Value], options: &PutOptions) -> Result<Ask> {
-        if options.replicas > REPLICAS_MAX {
-            return Err(Error::invalid(format!(
-                "options.replicas: {}, and at most {REPLICAS_MAX} can be",
-                options.replicas
-            )));
-        }
-        let replicas = if options.replicas == 0 { self.replicas } else { options.replicas };
-        let preferred = options.preferred.as_deref().map(NodeId::of);
-        let (keys, _) = self.wanted(values, Access::REMOTE_READ, true)?;
-        Ok(Ask::Put { keys, replicas, preferred })
-    }
-
     fn begin(&self, inner: &mut Inner, ask: Ask, user_data: u64) -> Result<u64> {
         if inner.is_closing || inner.is_over || self.engine.is_over() {
             return Err(Error::new(Status::Closed, "the pool is closed"));
@@ -483,14 +478,4 @@ impl Shared {
         }
         ended
     }
-}
-
-fn check_count(keys: usize) -> Result<()> {
-    if keys > KEYS_OF_CALL_MAX {
-        return Err(Error::new(
-            Status::Limit,
-            format!("{keys} keys, and a call has at most {KEYS_OF_CALL_MAX}"),
-        ));
-    }
-    Ok(())
 }

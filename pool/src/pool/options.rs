@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use ferry::status::{Error, Result};
+use ferry_directory::DirectoryOptions;
 
 use crate::key::Chain;
 use crate::limits::{FILE_BYTES_MIN, NODES_MAX, REPLICAS_MAX, UNIT_BYTES_DEFAULT};
@@ -17,6 +18,11 @@ pub struct PoolOptions {
     pub cluster: String,
     /// Addresses (`host:port`) of the engines of the other nodes; the node's own may be among them.
     pub nodes: Vec<String>,
+    /// The URL of a directory that lists the members (`etcd:http://host:port/prefix`): under `pool/CLUSTER/`, where this
+    /// node registers its name if it lends memory.
+    pub directory: Option<String>,
+    /// How the directory is reached. `Pool::open` waits for it, and for the name, as long as `open_timeout` says.
+    pub directory_options: DirectoryOptions,
     /// Bytes that the node lends; 0: the node is a client, which stores nothing.
     pub memory_bytes: u64,
     /// A file behind the memory: it has copies of the node's values, and those that memory has no room for.
@@ -47,6 +53,8 @@ impl Default for PoolOptions {
             name: String::new(),
             cluster: "ferry".into(),
             nodes: Vec::new(),
+            directory: None,
+            directory_options: DirectoryOptions::default(),
             memory_bytes: 0,
             file: None,
             unit_bytes: UNIT_BYTES_DEFAULT,
@@ -82,6 +90,10 @@ impl PoolOptions {
                 format!("replicas: {}, and 1 to {REPLICAS_MAX} can be", self.replicas)
             }
             _ if self.nodes.len() > NODES_MAX => format!("nodes: more than {NODES_MAX}"),
+            // A node that does not know who is missing would say "no" where it has to say "unknown".
+            _ if self.directory_options.open_timeout.is_none() => {
+                "directory_options.open_timeout: is None, and a pool waits for its directory".into()
+            }
             _ if self.redial.is_zero() => "redial: is 0".into(),
             () => return Ok(()),
         };

@@ -10,7 +10,8 @@ use crate::limits::SEGMENTS_OF_VALUE_MAX;
 use crate::node::SumOf;
 use crate::wire::{Segment, Wanted};
 
-use super::{check_count, Shared};
+use super::calls::check_count;
+use super::Shared;
 
 /// A key, and the memory of its value: pieces (address, bytes) of registered memory, in the order of the value's bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use ferry::Status;
-use ferry_pool::{Call, Digest, Outcome, Pool, PoolOptions, PutOptions};
+use ferry_pool::{Call, Digest, NodeInfo, Outcome, Pool, PoolOptions, PutOptions};
 
 use crate::{cluster, engine, fill, key, values, Node, PATIENCE};
 
@@ -95,4 +95,21 @@ fn a_pool_that_was_closed_while_it_dialed_can_be_opened_again() {
         );
         pool.close(PATIENCE).unwrap();
     }
+}
+
+/// The node keeps the index alone, which is complete for whoever is there.
+#[test]
+fn what_a_missing_node_may_have_is_unknown() {
+    let engine = engine();
+    let nodes = vec!["127.0.0.1:1".into()];
+    let pool =
+        Pool::open(&engine, PoolOptions { nodes, memory_bytes: 1 << 20, ..PoolOptions::default() }).unwrap();
+    let says = || pool.exists(&[key(1)], false, PATIENCE).unwrap()[0].outcome;
+    assert_eq!(says(), Outcome::Unknown, "before the first dial has ended");
+    let is_refused = |node: &NodeInfo| node.why.contains("refused");
+    while !pool.nodes().iter().any(is_refused) {
+        std::thread::yield_now();
+    }
+    assert_eq!(says(), Outcome::Unknown);
+    pool.close(PATIENCE).unwrap();
 }

@@ -82,6 +82,9 @@ class COptions(ctypes.Structure):
         ("redial_ms", c_uint32),
         ("file", c_char_p),
         ("file_bytes", c_uint64),
+        ("directory", c_char_p),
+        ("directory_ttl_s", c_uint32),
+        ("directory_timeout_ms", c_uint32),
     ]
 
 

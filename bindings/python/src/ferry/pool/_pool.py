@@ -26,7 +26,7 @@ from .._errors import (
     text,
     unsigned,
 )
-from .._waits import TURN_NS, in_turns
+from .._waits import TURN_NS, apart, in_turns
 from ..kv._handle import Handle
 from ._abi import PREFIX, CCallOptions, CEvent, CNodeInfo, COptions, CResult, CStats, Stats
 from ._keys import CHUNK_TOKENS
@@ -62,6 +62,11 @@ class Pool:
     `file` is a file, which is made if it is missing, or a block device, of which the node uses `file_bytes`:
     values are copied there, and a node that is opened anew with it has them again.
 
+    `directory` is the URL of a directory that lists the nodes, as for `ferry.Directory`; a node that lends
+    memory registers its name there. etcd lists a node that it does not hear from for `directory_ttl_s`
+    seconds (0 means 10). The constructor waits for etcd, and for a name that another node has, for
+    `directory_timeout_ms` (0 means 5,000): UnreachableError, BusyError.
+
     An engine has one pool, which takes the notifications of channel 2. A `with` block closes the pool at its
     end. In a forked child every call raises ClosedError, and closing does nothing.
     """
@@ -80,6 +85,9 @@ class Pool:
         redial_ms: int = 0,
         file: str | os.PathLike[str] | None = None,
         file_bytes: int = 0,
+        directory: str | None = None,
+        directory_ttl_s: int = 0,
+        directory_timeout_ms: int = 0,
     ) -> None:
         addresses = [
             encoded(it, f"nodes[{at}]") for at, it in enumerate(items_of(nodes, "nodes", " of addresses"))
@@ -98,10 +106,19 @@ class Pool:
             unsigned(redial_ms, "redial_ms"),
             None if file is None else os.fsencode(file),
             unsigned(file_bytes, "file_bytes", 64),
+            None if directory is None else encoded(directory, "directory"),
+            unsigned(directory_ttl_s, "directory_ttl_s"),
+            unsigned(directory_timeout_ms, "directory_timeout_ms"),
         )
-        pointer = c_void_p()
+        pointer, opened = c_void_p(), c_void_p()
+        what = library.ferry_pool_open, engine._pointer, addressof(options)
         try:
-            call(library.ferry_pool_open, engine._pointer, addressof(options), addressof(pointer))
+            if directory is None:
+                call(*what, addressof(pointer))
+            else:
+                free, kept = library.ferry_pool_free, (engine, options, rows, opened)
+                apart(kept, *what, addressof(opened), undo=lambda: free(opened))
+                pointer = opened
         finally:
             # Also if a signal handler has raised after the call: the handle ends the pool.
             self._handle = Handle(pointer.value or 0, library.ferry_pool_free, engine)
