@@ -27,7 +27,6 @@ LENT, AREA, PRESS_AREA = 2 << 30, 256 * MIB, 64 * MIB
 #: Keys of a call that keeps a pool full, bytes of a value, seconds between two: 105 MB a second.
 PRESS = (16, 64 * KIB, 0.01)
 START_SECONDS = 20
-SMALL = (100_000, 4 * KIB)
 SHAPES = [(1, 64 * KIB), (1, MIB), (1, 16 * MIB), (64, 64 * KIB), (64, MIB)]
 #: What is timed, keys of a call, bytes of a value, whether eviction runs.
 ROWS = [(verb, *shape, False) for verb in ("put", "get") for shape in SHAPES]
@@ -43,9 +42,10 @@ def name_of(verb, batch, bytes, evicting):
 
 class Side:
     """A value has a number: its key is made of the number, and its bytes are at that slot, modulo the number of
-    slots, in the client's memory. Each verb returns a call, and a function that says what is wrong with its result."""
+    slots, in the client's memory. `verbs` make a call of numbers and the bytes of each value, and a function that says
+    what is wrong with its result."""
 
-    first, pressed, children = 0, False, ()
+    first, pressed, children, verbs = 0, False, (), {}
 
     def places(self, numbers, bytes):
         slots = self.memory.bytes // bytes
@@ -68,7 +68,7 @@ class Side:
     def run(self, verb, batch, bytes, calls, samples, seconds=0):
         """Makes the calls in turn, so many and for so many seconds; returns the nanoseconds of each."""
         firsts = range(self.first, self.first + calls * batch, batch)
-        made = [getattr(self, verb)(range(first, first + batch), bytes) for first in firsts]
+        made = [self.verbs[verb](range(first, first + batch), bytes) for first in firsts]
         taken, clock = [], time.perf_counter_ns
         gc.disable()
         start = clock()
@@ -78,7 +78,7 @@ class Side:
             start = clock()
             result = call()
             taken.append(clock() - start)
-            if wrong(result):
+            if verb != "remove" and wrong(result):
                 raise RuntimeError("%s, call %d: %s" % (verb, len(taken), wrong(result)))
         gc.enable()
         return taken
@@ -109,25 +109,14 @@ class Ferry(Side):
         self.pool = ferry.pool.Pool(self.engine, nodes=[options["address"]])
         self.pool.wait_nodes(2, START_SECONDS)
         self.view, self.keyspace = memoryview(memory.map), ferry.pool.Keyspace("compare", "compare")
+        self.verbs = {verb: partial(self.call, getattr(self.pool, verb)) for verb in ("put", "get", "exists", "remove")}
 
-    def call(self, method, numbers, bytes=0):
+    def call(self, method, numbers, bytes):
         keys = [self.keyspace.key(b"%d" % number) for number in numbers]
-        if bytes:
+        if method in (self.pool.put, self.pool.get):
             places = [place - self.memory.address for place in self.places(numbers, bytes)]
             keys = [(key, self.view[place : place + bytes]) for key, place in zip(keys, places)]
         return partial(method, keys), lambda results: next((it.outcome.name for it in results if not it.ok), None)
-
-    def put(self, numbers, bytes):
-        return self.call(self.pool.put, numbers, bytes)
-
-    def get(self, numbers, bytes):
-        return self.call(self.pool.get, numbers, bytes)
-
-    def exists(self, numbers, _):
-        return self.call(self.pool.exists, numbers)
-
-    def remove(self, numbers, _):
-        return self.call(self.pool.remove, numbers)[0], lambda _: None
 
 
 class Own(Side):
@@ -145,23 +134,14 @@ class Own(Side):
         self.node, address = self.other("lend")
         self.peer = self.engine.connect(address, START_SECONDS)
         self.region = self.peer.region("lent")
+        self.verbs = {"put": partial(self.call, self.peer.write), "get": partial(self.call, self.peer.read)}
+        self.verbs["exists"] = lambda numbers, _: self.call(self.peer.write, numbers[:1], 64)
+        self.verbs["remove"] = lambda *_: (lambda: None, None)
 
     def call(self, method, numbers, bytes):
         there = self.region.address - self.memory.address
         rows = [(place, place + there, bytes, self.region) for place in self.places(numbers, bytes)]
         return partial(method, rows), lambda _: None
-
-    def put(self, numbers, bytes):
-        return self.call(self.peer.write, numbers, bytes)
-
-    def get(self, numbers, bytes):
-        return self.call(self.peer.read, numbers, bytes)
-
-    def exists(self, numbers, _):
-        return self.call(self.peer.write, numbers[:1], 64)
-
-    def remove(self, *_):
-        return (lambda: None), lambda _: None
 
 
 class Mooncake(Side):
@@ -188,25 +168,24 @@ class Mooncake(Side):
         if any(codes):
             raise RuntimeError("setup and register_buffer: %s" % codes)
 
+        store, call = self.store, self.call
+        self.verbs = {
+            "put": lambda numbers, bytes: call(store.put_from, store.batch_put_from, 0, numbers, bytes),
+            "get": lambda numbers, bytes: call(store.get_into, store.batch_get_into, bytes, numbers, bytes),
+            "exists": lambda numbers, _: call(store.is_exist, store.batch_is_exist, 1, numbers),
+            # With `force`, because what was got is leased.
+            "remove": lambda numbers, _: (partial(store.batch_remove, self.keys(numbers), True), None),
+        }
+
+    def keys(self, numbers):
+        return ["%064x" % number for number in numbers]
+
     def call(self, one, several, good, numbers, bytes=0):
-        keys = ["%064x" % number for number in numbers]
+        keys = self.keys(numbers)
         columns = [keys, self.places(numbers, bytes), [bytes] * len(keys)] if bytes else [keys]
         if len(keys) == 1:
-            return partial(one, *(column[0] for column in columns)), lambda code: None if code == good else str(code)
+            return partial(one, *(column[0] for column in columns)), lambda code: str(code) * (code != good)
         return partial(several, *columns), lambda codes: next((str(code) for code in codes if code != good), None)
-
-    def put(self, numbers, bytes):
-        return self.call(self.store.put_from, self.store.batch_put_from, 0, numbers, bytes)
-
-    def get(self, numbers, bytes):
-        return self.call(self.store.get_into, self.store.batch_get_into, bytes, numbers, bytes)
-
-    def exists(self, numbers, _):
-        return self.call(self.store.is_exist, self.store.batch_is_exist, 1, numbers)
-
-    def remove(self, numbers, _):
-        """Removes what is leased too."""
-        return partial(self.store.batch_remove, ["%064x" % number for number in numbers], True), lambda _: None
 
 
 SIDES = {"ferry pool": Ferry, "Mooncake Store": Mooncake, "ferry's own transfer": Own}
@@ -220,8 +199,8 @@ def free_port():
 
 def lend_or_press(options):
     """The other roles of this program, until the standard input ends."""
-    out, kind = os.fdopen(os.dup(1), "w"), {it.__name__: it for it in SIDES.values()}[options["side"]]
-    os.dup2(2, 1)
+    out, kind = os.fdopen(os.dup(1), "w"), globals()[options["side"]]
+    os.dup2(2, 1)  # engines print
     memory = OwnMemory(PRESS_AREA) if options["role"] == "press" else None
     side, (batch, bytes, pause), put, ended = kind(options, memory), PRESS, 0, threading.Event()
     threading.Thread(target=lambda: (sys.stdin.read(), ended.set()), daemon=True).start()
@@ -229,18 +208,16 @@ def lend_or_press(options):
     if not memory:
         tell(side.engine.address if options["side"] == "Own" else "ready")
         ended.wait()
-        os._exit(0)  # some destructors wait for threads that wait for the peer
-    number = options["first"]
-    full = number + options["fill"]
+    number, full = options.get("first", 0), options.get("first", 0) + options.get("fill", 0)
     while not ended.wait(pause if number > full else 0):
         if number == full:
             tell("full")
-        call, wrong = side.put(range(number, number + batch), bytes)
+        call, wrong = side.verbs["put"](range(number, number + batch), bytes)
         put, number = put + batch * (not wrong(call())), number + batch
     tell(put)
-    if options["side"] == "Ferry":
+    if memory and options["side"] == "Ferry":
         side.pool.close(START_SECONDS)
-    os._exit(0)
+    os._exit(0)  # some destructors wait for threads that wait for the peer
 
 
 def opened(name, options, memory):
@@ -268,69 +245,62 @@ def run(side, row, args):
     data = args.random[side.first // AREA * 8 % MIB :][:used]
     side.memory.map[:used] = data
     taken = {}
-    for step in ("put", "exists", "get"):
-        if step == "get":
-            side.memory.map[:used] = args.random[:used]
-        again = step == verb and (verb == "exists" or evicting)
-        timed = (args.samples, args.seconds * evicting) if again else (calls, 0)
-        taken[step] = side.run(step, batch, bytes, calls, *timed)
-    if side.memory.map[:used] != data:
-        raise RuntimeError("wrong data")
-    if evicting and not (side.pressed and int(presser.communicate()[0])):
-        raise RuntimeError("no value was put meanwhile")
+    try:
+        for step in ("put", "exists", "get"):
+            if step == "get":
+                side.memory.map[:used] = args.random[:used]
+            again = step == verb and (verb == "exists" or evicting)
+            timed = (args.samples, args.seconds * evicting) if again else (calls, 0)
+            taken[step] = side.run(step, batch, bytes, calls, *timed)
+        if side.memory.map[:used] != data:
+            raise RuntimeError("wrong data")
+    finally:
+        if evicting and not int(presser.communicate(timeout=START_SECONDS)[0]):
+            raise RuntimeError("no value was put meanwhile")
     side.run("remove", batch, bytes, calls, calls)
     return taken[verb]
 
 
 def measure(args, row, live):
-    """Returns for each side its [p50, p99] of each round, in us, or why there are none."""
-    found = {name: [] for name in SIDES}
+    """Returns for each side its [p50, p99] of each round, in µs, and why sides have failed."""
+    found, failed = {name: [] for name in SIDES}, {name: why for name, why in live.items() if isinstance(why, str)}
     if row[3] or row[:2] == ("exists", 1000):
         del found["ferry's own transfer"]
     for number in range(args.rounds):
         # Each side is first equally often, and the order turns round.
         order = list(found)[number % len(found) :] + list(found)[: number % len(found)]
-        for name in order[:: -1 if number % 2 else 1]:
+        for name in filter(lambda name: name not in failed, order[:: -1 if number % 2 else 1]):
             try:
-                if isinstance(live[name], str):
-                    raise RuntimeError(live[name])
-                if isinstance(found[name], list):
-                    taken = sorted(run(live[name], row, args))
-                    found[name].append([taken[(len(taken) * part + 99) // 100 - 1] / 1e3 for part in (50, 99)])
+                taken = sorted(run(live[name], row, args))
+                found[name].append([taken[(len(taken) * part + 99) // 100 - 1] / 1e3 for part in (50, 99)])
             except Exception as error:  # whatever an engine raises is told, and the others go on
-                found[name] = "round %d: %s" % (number + 1, error)
-    return found
+                found[name], failed[name] = [], "round %d: %s" % (number + 1, error)
+    return dict(found, failed=failed, row=name_of(*row))
 
 
 def bytes_a_key(side):
-    (count, bytes), side.first, resident = SMALL, side.first + AREA, [side.resident()]
-    for verb in ("put", "exists", "remove"):
-        side.run(verb, 1000, bytes, count // 1000, count // 1000)
-        resident.append(side.resident())
-    return (resident[2] - resident[0]) / count
+    before, side.first = side.resident(), side.first + AREA
+    grown = [side.run(verb, 1000, 4 * KIB, 100, 100) and side.resident() - before for verb in ("put", "exists", "remove")]
+    return grown[1] / 100_000
 
 
 def cell(row, rounds):
-    if not rounds or isinstance(rounds, str):
-        return "failed" if rounds else "–"
+    if not rounds:
+        return "–"
     p50, p99 = (statistics.median(column) for column in zip(*rounds))
     return "%.0f/%.0f" % (p50, p99) + ("" if row[0] == "exists" else ", %.2f" % (row[1] * row[2] / p50 / 1e3))
 
 
 def ratio(found, name, which):
-    """The median of the ratios within a round, the least and the greatest."""
-    ours, theirs = found["ferry pool"], found.get(name)
-    if not isinstance(ours, list) or not isinstance(theirs, list):
-        return "–"
-    ratios = [own[which] / other[which] for own, other in zip(ours, theirs)]
-    return "%.2f (%.2f to %.2f)" % (statistics.median(ratios), min(ratios), max(ratios))
+    ratios = [ours[which] / theirs[which] for ours, theirs in zip(found["ferry pool"], found.get(name, []))]
+    return "%.2f (%.2f to %.2f)" % (statistics.median(ratios), min(ratios), max(ratios)) if ratios else "–"
 
 
 def told(rows, results):
-    machine = os.cpu_count(), os.uname().release, *results["load"][:2]
-    print("%d CPUs, Linux %s, load of the last 1 and 5 minutes %.1f and %.1f" % machine)
-    what = "%d rounds in turn; p50/p99 in us, GB/s at the p50; ratios in a round: the median, the least, the greatest\n"
-    print(what % results["rounds"])
+    machine = "%d CPUs, Linux %s, load of the last 1 and 5 minutes %.1f and %.1f"
+    print(machine % (os.cpu_count(), os.uname().release, *results["load"][:2]))
+    what = "p50/p99 in µs, GB/s at the p50; ratios within a round: the median, the least, the greatest"
+    print("%d rounds in turn; %s\n" % (results["rounds"], what))
     heads = [*SIDES, "pool : Mooncake", "p99 : Mooncake's", "pool : own"]
     print("| | %s |\n|%s" % (" | ".join(heads), "---|" * (len(heads) + 1)))
     for row, found in zip(rows, results["rows"]):
@@ -339,13 +309,12 @@ def told(rows, results):
         print("| %s | %s |" % (name_of(*row), " | ".join(cells)))
     for name, bytes in results["bytes_a_key"].items():
         print("\n%s: %.0f bytes of private memory a key where the metadata is, with 100,000 keys" % (name, bytes))
-    for name in SIDES:
-        for why in {row[name] for row in results["rows"] if isinstance(row.get(name), str)}:
-            print("\n%s failed: %s" % (name, why))
+    for name, why in {it for found in results["rows"] for it in found["failed"].items()}:
+        print("\n%s failed: %s" % (name, why))
 
 
 def main():
-    if sys.argv[1].startswith("{"):
+    if "".join(sys.argv[1:2]).startswith("{"):
         return lend_or_press(json.loads(sys.argv[1]))
     parser = argparse.ArgumentParser(description=__doc__)
     defaults = {"rounds": 7, "samples": 1000, "seconds": 1.0, "rows": "", "program": "ferry-pool", "json": os.devnull}
@@ -355,8 +324,7 @@ def main():
     args.random, memory, live, results = os.urandom(AREA + MIB), OwnMemory(AREA), {}, {"bytes_a_key": {}, "rows": []}
     rows = [row for row in ROWS if re.search(args.rows, name_of(*row))]
     with tempfile.NamedTemporaryFile("w") as secret:
-        secret.write(os.urandom(32).hex())
-        secret.flush()
+        print(os.urandom(32).hex(), file=secret, flush=True)
         try:
             for name in SIDES:
                 live[name] = opened(name, {"secret": secret.name, "program": args.program}, memory)
@@ -364,7 +332,7 @@ def main():
                     results["bytes_a_key"][name] = bytes_a_key(live[name])
             for row in rows:
                 print(name_of(*row), file=sys.stderr, flush=True)
-                results["rows"].append(dict(measure(args, row, live), row=name_of(*row)))
+                results["rows"].append(measure(args, row, live))
         finally:
             for side in filter(lambda side: isinstance(side, Side), live.values()):
                 side.close()
