@@ -34,7 +34,7 @@ help:
 	@echo "make check      format, lints, unit and C tests; the quick check while you work"
 	@echo "make bench      ferry beside raw sockets, row by row (about ten minutes, on a quiet machine)"
 	@echo "make bench-cuda ferry's copies from and to a GPU beside the driver's"
-	@echo "make compare    ferry beside Mooncake, NIXL and raw references (about 20 minutes, on a quiet machine)"
+	@echo "make compare    ferry beside Mooncake, NIXL and raw references, the pool beside Mooncake Store (about 25 minutes, on a quiet machine)"
 	@echo "make figures    measures what docs/results.md and README show, and rewrites them (about 40 minutes, on a quiet machine)"
 	@echo "make overhead   the time that the C++, Python and Go bindings add to a call in C (some minutes)"
 	@echo "make pool-paper the pool on paper: 1,000 nodes, 10^8 keys, two published traces, when loading is worth it (a minute)"
@@ -115,7 +115,7 @@ bench-cuda: setup
 comparisons: build
 	$(CARGO) build --release -p ferry-compare
 
-# COMPARE="--rows 'WRITE 4 KiB' --engines 'ferry|NIXL' --rounds 3" runs a part of the comparison.
+# COMPARE="--rows 'WRITE 4 KiB' --engines 'ferry|NIXL' --rounds 3" runs a part of the comparison, COMPARE=pool the pool's.
 compare: comparisons
 	scripts/compare.sh $(COMPARE)
 

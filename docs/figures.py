@@ -2,7 +2,7 @@
 
 usage: figures.py FOLDER
 
-The folder has `measured` (the date and the commit), compare.md, bench.json and overhead.md. A part that is missing keeps
+The folder has `measured` (the date and the commit), compare.md, pool.md, bench.json and overhead.md. A part that is missing keeps
 its figures, with their date. A part stands between `<!-- figures: NAME -->` and `<!-- /figures -->`."""
 
 import json
@@ -87,7 +87,7 @@ def bindings(text: str, measured: str) -> str:
 
 def main(folder: Path) -> None:
     measured = (folder / "measured").read_text().strip()
-    found = {name: folder / name for name in ("compare.md", "bench.json", "overhead.md") if (folder / name).exists()}
+    found = {name: folder / name for name in ("compare.md", "pool.md", "bench.json", "overhead.md") if (folder / name).exists()}
     if "compare.md" in found:
         put(RESULTS, "peers", peers(found["compare.md"].read_text(), measured))
         rows = plot.writes()
@@ -95,6 +95,9 @@ def main(folder: Path) -> None:
         machine = plot.caption().split(";")[0]
         put(README, "writes", table(["engine", *plot.COLUMNS], shown) + f"\n\n`make figures` measured these: {machine}; {measured}.")
         plot.PLOT.write_text(plot.drawn())
+    if "pool.md" in found:
+        machine, rest = found["pool.md"].read_text().split("\n", 1)
+        put(RESULTS, "pool", tight(f"*{machine}; {measured}.*\n{rest}"))
     if "bench.json" in found:
         put(RESULTS, "sockets", sockets(json.loads(found["bench.json"].read_text()), measured))
     if "overhead.md" in found:

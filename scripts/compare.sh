@@ -1,9 +1,19 @@
 #!/bin/bash
 # Installs the wheels of the peers into a virtual environment under the build folder and measures ferry beside
-# them. The table, its figures as JSON, and a plot go to benches/results/. Options are those of
-# `ferry-compare peers`. If a peer cannot be installed, the table has the reason.
+# them: `ferry-compare peers`, then the pool (benches/compare/peers/pool.py). Tables, figures as JSON, and a plot go to
+# benches/results/. If a peer cannot be installed, the table has the reason.
+#
+# usage: compare.sh                    both
+#        compare.sh OPTION...          the peers, with options of `ferry-compare peers`
+#        compare.sh pool [OPTION...]   the pool, with options of pool.py
 set -euo pipefail
 cd "$(dirname "$0")/.."
+parts="peers pool"
+[ $# -eq 0 ] || parts=peers
+if [ "${1:-}" = pool ]; then
+    parts=pool
+    shift
+fi
 target=${CARGO_TARGET_DIR:-target}
 work=$target/compare
 venv=$work/venv
@@ -53,8 +63,19 @@ else
 fi
 
 : >"$work/agents.log"
-"${namespace[@]}" "$target/release/ferry-compare" peers \
-    --python "$venv/bin/python" --scripts benches/compare/peers --library "$target/release/libferry.so" \
-    --plugins "$(cd "$work/plugin" && pwd)" \
-    --install "$work" --log "$work/agents.log" --json "$results/compare.json" "$@" | tee "$results/compare.md"
-"$venv/bin/python" benches/compare/peers/plot.py "$results/compare.json" "$results/compare"
+for part in $parts; do
+    case $part in
+    peers)
+        "${namespace[@]}" "$target/release/ferry-compare" peers \
+            --python "$venv/bin/python" --scripts benches/compare/peers --library "$target/release/libferry.so" \
+            --plugins "$(cd "$work/plugin" && pwd)" \
+            --install "$work" --log "$work/agents.log" --json "$results/compare.json" "$@" | tee "$results/compare.md"
+        "$venv/bin/python" benches/compare/peers/plot.py "$results/compare.json" "$results/compare"
+        ;;
+    pool)
+        "${namespace[@]}" env PYTHONPATH=bindings/python/src FERRY_LIBRARY="$target/release/libferry.so" \
+            "$venv/bin/python" benches/compare/peers/pool.py --program "$target/release/ferry-pool" \
+            --json "$results/pool.json" "$@" 2>>"$work/agents.log" | tee "$results/pool.md"
+        ;;
+    esac
+done

@@ -3,6 +3,7 @@ only, as agent.py and the ferry engine are. With a second argument, the folder o
 the engine of NIXL over ferry is tested, which needs the wheel: bindings/nixl/test.sh runs that."""
 
 import ctypes
+import importlib.util
 import json
 import os
 import shutil
@@ -12,6 +13,8 @@ import tempfile
 import unittest
 
 import ferry_c
+import pool
+from memory import OwnMemory
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 INCLUDE = os.path.join(HERE, "..", "..", "..", "include")
@@ -173,6 +176,31 @@ class NixlOverFerryTests(PairTests, unittest.TestCase):
             files = maps.read()
         self.assertIn(os.path.join(PLUGINS, "libplugin_FERRY.so"), files)
         self.assertNotIn("libplugin_UCX", files)
+
+
+class PoolTests(unittest.TestCase):
+    def test_bytes_that_do_not_arrive_are_told(self):
+        class Deaf(pool.Side):
+            memory = OwnMemory(pool.AREA)
+            verbs = dict.fromkeys(("put", "get", "exists", "remove"), lambda *_: (lambda: None, lambda _: None))
+
+        args = type("Args", (), {"samples": 2, "seconds": 0, "random": os.urandom(2 * pool.MIB)})
+        with self.assertRaisesRegex(RuntimeError, "wrong data"):
+            pool.run(Deaf(), ("put", 1, 64 * pool.KIB, False), args)
+
+    def test_values_arrive_and_an_absent_pool_is_told(self):
+        folder = os.path.dirname(LIBRARY)
+        package = os.path.join(HERE, "..", "..", "..", "bindings", "python", "src")
+        variables = dict(os.environ, PYTHONPATH=package, FERRY_LIBRARY=LIBRARY)
+        little = ["--rounds", "1", "--samples", "5", "--seconds", "0.1", "--rows", "64 KiB$|of 1$|exists.*eviction"]
+        with tempfile.NamedTemporaryFile() as file:
+            command = [sys.executable, os.path.join(HERE, "pool.py"), "--json", file.name] + little
+            told = subprocess.check_output(command + ["--program", folder + "/ferry-pool"], env=variables, text=True)
+            rows = json.load(file)["rows"]
+        found = [[len(row.get(side, "")) for side in ("ferry pool", "ferry's own transfer")] for row in rows]
+        self.assertEqual(found, [[1, 1]] * 5 + [[1, 0]], told)
+        if importlib.util.find_spec("mooncake") is None:
+            self.assertIn("Mooncake Store failed: ModuleNotFoundError", told)
 
 
 class DeclarationTests(unittest.TestCase):
