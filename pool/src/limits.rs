@@ -15,8 +15,6 @@ pub const CHAIN_TOKENS_MAX: usize = 1 << 24;
 /// Extra keys of one call, and bytes of one.
 pub const EXTRAS_MAX: usize = 4096;
 pub const EXTRA_BYTES_MAX: usize = 1024;
-/// Bytes of a text key in another pool's form.
-pub const FORM_BYTES_MAX: usize = 4096;
 
 /// Index members of a cluster, and how many of them keep each key.
 pub const INDEX_MEMBERS_MAX: usize = 8;

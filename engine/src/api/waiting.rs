@@ -154,19 +154,18 @@ impl Engine {
     }
 
     /// Waits for an event as briefly as a small transfer of a conversation takes, for at most the engine's `spin_us`,
-    /// and receives on this thread meanwhile: an answer of `peer` then costs no hop through another thread. Returns
-    /// whether the queue has an event; it may return at once.
+    /// and receives on this thread meanwhile: an answer of `peer` then costs no hop through another thread. False: the
+    /// queue has no event, and to spin is no use now, because another thread receives or `peer` needs this CPU.
     pub fn spin_for_event(&self, queue: &Queue, peer: PeerId) -> bool {
         let has_event = || queue.pending() > 0;
-        if !has_event() {
-            let _ = self.call("waiting for an event", || {
-                if let Some(path) = self.inner.context.peers.get(peer)?.path(Transport::Tcp) {
-                    path.listen(&has_event);
-                }
-                Ok(())
-            });
+        if has_event() {
+            return true;
         }
-        has_event()
+        let listened = self.call("waiting for an event", || {
+            let path = self.inner.context.peers.get(peer)?.path(Transport::Tcp);
+            Ok(path.is_some_and(|path| path.listen(&has_event)))
+        });
+        listened.unwrap_or(false) || has_event()
     }
 
     /// Takes the queue's next event. None if the queue has no event yet: then the next event wakes the task.

@@ -1,4 +1,4 @@
-//! The 32 bytes that name a chunk, and hexadecimal digits for them and for the hashes in `forms`.
+//! The 32 bytes that name a chunk, and their hexadecimal digits.
 
 use ferry::status::Result;
 use ferry::Error;
@@ -40,12 +40,12 @@ impl FromStr for Digest {
     }
 }
 
-pub(super) fn write_hex(f: &mut fmt::Formatter<'_>, bytes: &[u8]) -> fmt::Result {
+fn write_hex(f: &mut fmt::Formatter<'_>, bytes: &[u8]) -> fmt::Result {
     bytes.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
 }
 
 /// Returns the bytes that an even number of hexadecimal digits stands for.
-pub(super) fn parse_hex(text: &str) -> Option<Vec<u8>> {
+fn parse_hex(text: &str) -> Option<Vec<u8>> {
     if text.len() % 2 != 0 {
         return None;
     }

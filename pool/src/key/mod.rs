@@ -5,7 +5,6 @@
 //! |---|---|
 //! | [`Identity`], [`Keyspace`] | what the bytes of a chunk depend on besides its tokens; digests |
 //! | [`Chain`] | hashes of token ids, chunk by chunk |
-//! | [`forms`] | text keys of other pools, which name a rank |
 //!
 //! # Bytes
 //!
@@ -37,7 +36,6 @@
 
 mod chain;
 mod digest;
-pub mod forms;
 mod keyspace;
 #[cfg(test)]
 mod tests;

@@ -250,7 +250,7 @@ impl Shared {
         let Some(talker) = driver.talker.filter(|_| self.may_spin && is_close(driver.gap_ns)) else {
             return false;
         };
-        self.engine.spin_for_event(&self.queue, talker) || is_close(self.now() - driver.last_ns)
+        self.engine.spin_for_event(&self.queue, talker) && is_close(self.now() - driver.last_ns)
     }
 
     /// Sums values, under no lock and for a bounded time. Returns whether more are to be summed.

@@ -110,10 +110,10 @@ impl TcpPath {
 
     /// Receives on the calling thread, which spins while that pays, and then sleeps. Without a time until which it may
     /// sleep it returns instead of sleeping, and the caller answers for whether spinning pays.
-    fn receive_until(&self, is_over: &dyn Fn() -> bool, sleep_until_ns: Option<Monotonic>) {
-        let Some(lane) = self.get(0) else { return };
+    fn receive_until(&self, is_over: &dyn Fn() -> bool, sleep_until_ns: Option<Monotonic>) -> bool {
+        let Some(lane) = self.get(0) else { return false };
         if !lane.claim_input() {
-            return;
+            return false;
         }
         let started_ns = clock::monotonic_ns();
         let until_ns = sleep_until_ns.unwrap_or(Monotonic::NEVER);
@@ -173,6 +173,7 @@ impl TcpPath {
             self.spin_pays.store(pays, Ordering::Relaxed);
         }
         lane.return_input(leaves);
+        spins
     }
 }
 
@@ -211,8 +212,8 @@ impl Path for TcpPath {
         }
     }
 
-    fn listen(&self, is_over: &dyn Fn() -> bool) {
-        self.receive_until(is_over, None);
+    fn listen(&self, is_over: &dyn Fn() -> bool) -> bool {
+        self.receive_until(is_over, None)
     }
 
     fn wake(&self) {
