@@ -28,8 +28,8 @@ pub trait Path: Send + Sync {
     /// Drives the path from the calling thread until the transfer is final or `deadline_ns` has
     /// passed. May return earlier.
     fn drive(&self, _transfer: &Transfer, _deadline_ns: Monotonic) {}
-    /// Receives small messages of the peer on the calling thread, until `is_over` or for the engine's `spin_us`. Returns
-    /// whether it spun: it does nothing if another thread receives, or if the peer runs on the same CPU.
+    /// Receives small messages of the peer on the calling thread, until `is_over` or for the engine's `spin_us`.
+    /// Returns whether it spun: it does nothing if another thread receives, or if the peer runs on the same CPU.
     fn listen(&self, _is_over: &dyn Fn() -> bool) -> bool {
         false
     }
