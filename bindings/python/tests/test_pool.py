@@ -266,6 +266,24 @@ def test_a_node_has_the_values_of_its_file_again(tmp_path: Path) -> None:
             Pool(engine, memory_bytes=1 << 20, **options)
 
 
+def test_a_forked_child_does_not_keep_the_file(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"file": tmp_path / "pool", "file_bytes": 8 << 20}
+    ends, end = os.pipe()
+    try:
+        with cluster(1 << 20, **options):
+            child = os.fork()
+            if child == 0:
+                os.close(end)
+                os.read(ends, 1)
+                os._exit(0)
+        with cluster(1 << 20, **options):
+            pass
+    finally:
+        os.close(end)
+        os.waitpid(child, 0)
+        os.close(ends)
+
+
 def mistakes(node: Node) -> dict[str, tuple[type[ferry.Error], Callable[[], object]]]:
     made, stranger = node.pool, bytearray(64)
     return {

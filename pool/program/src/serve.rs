@@ -27,7 +27,7 @@ pub fn run(serve: &Serve) -> Result<()> {
     };
     let pool = std::sync::Arc::new(Pool::open(&engine, options)?);
     if let Some(address) = &serve.metrics {
-        let at = metrics::serve(address, pool.clone())?;
+        let at = metrics::serve(address, pool.clone()).inspect_err(|_| drop(pool.close(Some(PATIENCE))))?;
         say(&format!("metrics: http://{at}/metrics"));
     }
     say(&format!("ferry-pool: node {} lends {} bytes at {}", pool.name(), serve.memory, engine.address()));

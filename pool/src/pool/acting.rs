@@ -151,6 +151,14 @@ impl Shared {
         self.count_missing(inner);
     }
 
+    /// A node begins. Whoever is connected may have known this engine's last one, which is over.
+    pub(super) fn greet_all(&self, inner: &mut Inner) {
+        let peers = self.engine.peers().unwrap_or_default();
+        peers.into_iter().for_each(|peer| inner.machine.greet(peer));
+        self.count_missing(inner);
+        self.act(inner);
+    }
+
     pub(super) fn count_missing(&self, inner: &mut Inner) {
         // A node is refused while another one has its name, and may be known after that.
         inner.refused.retain(|peer, _| !inner.machine.knows(*peer));

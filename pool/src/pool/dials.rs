@@ -67,7 +67,7 @@ impl Dials {
         for entry in new.into_values() {
             match self.list.iter_mut().find(|dial| !dial.is_off && dial.address == entry.address) {
                 Some(dial) if dial.left.is_some() => (dial.left, dial.entry) = (None, Some(entry)),
-                // The program lists it too.
+                // The program lists it too, or another name has the address.
                 Some(_) => {}
                 None => {
                     let dial = Dial::new(&entry.address, "is being dialed");

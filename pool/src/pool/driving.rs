@@ -314,12 +314,15 @@ impl Shared {
     }
 
     fn end(&self) {
-        self.membership.iter().for_each(Membership::close);
         let mut inner = self.lock();
         self.give_up(&mut inner);
-        (inner.is_closing, inner.is_over) = (true, true);
-        self.news.raise();
+        inner.is_closing = true;
         drop(inner);
+        self.changed.notify_all();
+        // The directory may be silent.
+        self.membership.iter().for_each(Membership::close);
+        self.lock().is_over = true;
+        self.news.raise();
         // BUSY only if the engine is closed, which frees the queue.
         let _ = self.destroy_queue();
         self.changed.notify_all();

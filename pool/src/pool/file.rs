@@ -1,20 +1,20 @@
 //! The file of a node's second tier: opens it, reads its table, and writes pages of it.
 
 use std::fs::{File, OpenOptions};
-use std::io::{Read, Seek, SeekFrom};
-use std::os::unix::fs::FileExt;
+use std::io::{Seek, SeekFrom};
+use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::Duration;
 
 use ferry::status::{Error, Result};
 use ferry::types::{RegionId, Request};
 use ferry::{Access, Engine, Memory, RegionOptions, Status};
-use rustix::fs::{fallocate, flock, FallocateFlags, FlockOperation};
+use rustix::fs::{fallocate, flock, FallocateFlags, FlockOperation, OFlags};
 use rustix::io::Errno;
 
 use super::options::FileOptions;
 use crate::key::Scheme;
-use crate::limits::PAGES_OF_FLUSH;
+use crate::limits::{FILE_BYTES_MIN, PAGES_OF_FLUSH};
 use crate::node::Tier;
 use crate::store::table::{Found, Layout, PAGE};
 use crate::store::Store;
@@ -24,11 +24,12 @@ const PAGES_OF_READ: usize = 256;
 
 /// What the node needs of its file beside the values.
 pub struct TierFile {
+    engine: Engine,
     region: RegionId,
     /// Pages of the table on their way to the file.
     pages: Memory,
     /// Holds the lock.
-    _file: File,
+    file: File,
 }
 
 /// Opens a node's file, and takes up what it has. INVALID: it is another program's, has another format or another size,
@@ -36,28 +37,33 @@ pub struct TierFile {
 pub fn open(engine: &Engine, options: &FileOptions, scheme: Scheme) -> Result<(TierFile, Tier)> {
     let (path, bytes) = (&options.path, options.bytes);
     let failed = |error: std::io::Error| named(path, Error::system("", &error));
-    let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path);
-    let mut file = file.map_err(failed)?;
+    // A device that is in use, as by a file system, is refused.
+    let is_device = std::fs::metadata(path).is_ok_and(|found| found.file_type().is_block_device());
+    let flags = if is_device { OFlags::EXCL.bits() as i32 } else { 0 };
+    let mut file = OpenOptions::new();
+    file.read(true).write(true).create(!is_device).truncate(false).custom_flags(flags);
+    let mut file = file.open(path).map_err(failed)?;
     flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|error| match error {
         Errno::WOULDBLOCK => named(path, Error::new(Status::Busy, "another node has it")),
         error => failed(error.into()),
     })?;
     let layout = Layout::of(bytes);
-    let mut page = [0; PAGE];
-    let had = file.seek(SeekFrom::End(0)).map_err(failed)?;
-    file.rewind().map_err(failed)?;
-    (&file).take(had).read_exact(&mut page[..PAGE.min(had as usize)]).map_err(failed)?;
+    let mut first = vec![0; FILE_BYTES_MIN as usize];
+    let had = file.seek(SeekFrom::End(0)).map_err(failed)?.min(FILE_BYTES_MIN);
+    file.read_exact_at(&mut first[..had as usize], 0).map_err(failed)?;
+    // Others begin with some zeros, too.
+    let is_blank = first.iter().all(|byte| *byte == 0);
     let mut store = Store::new(u64::from(layout.units) * layout.unit_bytes, layout.unit_bytes);
-    match Layout::find(&page, scheme.0) {
+    match Layout::find(&first[..PAGE], scheme.0) {
         Found::Tier(found) if found == layout => restore(&file, layout, &mut store).map_err(failed)?,
-        Found::Nothing => begin(&file, layout, options, scheme).map_err(failed)?,
+        Found::Nothing if is_blank => begin(&file, layout, options, scheme).map_err(failed)?,
         found => return Err(named(path, refusal(&found))),
     }
     let none = RegionOptions { access: Access(0), ..RegionOptions::default() };
     let pages = engine.alloc(PAGES_OF_FLUSH * PAGE, &none)?;
     let region = engine.register_file(&file, 0, bytes, &none).map_err(|error| named(path, error))?;
     let tier = Tier::new(store, layout, region.region, region.address);
-    Ok((TierFile { region: region.region, pages, _file: file }, tier))
+    Ok((TierFile { engine: engine.clone(), region: region.region, pages, file }, tier))
 }
 
 fn named(path: &Path, error: Error) -> Error {
@@ -68,8 +74,7 @@ fn refusal(found: &Found) -> Error {
     Error::invalid(match found {
         Found::Format(format) => format!("has format {format}, which this version does not read; remove it"),
         Found::Scheme => {
-            "its values have keys that were hashed in another way; chunk_tokens is another one, or remove it"
-                .into()
+            "its keys were hashed in another way; use the chunk_tokens it was made with, or remove it".into()
         }
         Found::Tier(_) => "was made with another number of bytes; give that number, or remove it".into(),
         Found::Nothing | Found::Other => "is no file of a pool; name another one, or remove it".into(),
@@ -122,7 +127,18 @@ impl TierFile {
         requests.collect()
     }
 
-    pub fn close(self, engine: &Engine, timeout: Option<Duration>) -> Result<()> {
-        engine.unregister(self.region, timeout)
+    /// Nothing reaches the file any more. BUSY after the timeout.
+    pub fn close(&self, timeout: Option<Duration>) -> Result<()> {
+        self.engine.unregister(self.region, timeout)
+    }
+}
+
+/// A node that was not opened, or that nobody closed, keeps no file. A forked child leaves its parent's lock alone.
+impl Drop for TierFile {
+    fn drop(&mut self) {
+        if !self.engine.is_forked() {
+            let _ = self.close(Some(Duration::ZERO));
+            let _ = flock(&self.file, FlockOperation::Unlock);
+        }
     }
 }

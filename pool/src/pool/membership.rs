@@ -59,7 +59,8 @@ impl Membership {
     /// Withdraws this node's name, if it has one: nobody who comes now dials it any more.
     pub fn withdraw(&self, timeout: Option<Duration>) {
         // The lease ends what cannot be withdrawn now.
-        let _ = self.directory.unregister(&self.name, Some(timeout.unwrap_or(WITHDRAW).min(WITHDRAW)));
+        let patience = timeout.map_or(WITHDRAW, |timeout| WITHDRAW.min(timeout / 2));
+        let _ = self.directory.unregister(&self.name, Some(patience));
     }
 
     pub fn close(&self) {

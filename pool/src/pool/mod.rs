@@ -47,6 +47,8 @@ pub use values::Value;
 
 /// The channel of notifications that pools use. An application that shares the engine uses others.
 pub const CHANNEL: u16 = 2;
+/// How long a node that could not register may take to end: longer than a dial.
+const CLOSE_PATIENCE: Duration = Duration::from_secs(10);
 /// Transfers and connects of one node that may be under way at once; further ones wait here.
 const QUEUE_CAPACITY: usize = 1 << 14;
 
@@ -206,6 +208,8 @@ impl Pool {
         let file = options.file.as_ref().map(|file| file::open(engine, file, options.chain.scheme()));
         let (file, tier) = file.transpose()?.unzip();
         tier.into_iter().for_each(|tier| machine.set_tier(tier));
+        let own = engine.own_peer()?;
+        let (news, wake) = (EventFd::new().map_err(system)?, EventFd::new().map_err(system)?);
         let what = WHAT_TRANSFERS | WHAT_NOTIFICATIONS | WHAT_PEERS;
         let queue =
             engine.channel_queue(what, QUEUE_CAPACITY, CHANNEL).map_err(|error| match error.status {
@@ -220,7 +224,7 @@ impl Pool {
             queue,
             name,
             replicas: options.replicas,
-            own: engine.own_peer()?,
+            own,
             membership,
             inner: Mutex::new(Inner {
                 machine,
@@ -245,17 +249,17 @@ impl Pool {
             }),
             driver: Mutex::new(Driver::default()),
             changed: Condvar::new(),
-            news: EventFd::new().map_err(system)?,
-            wake: EventFd::new().map_err(system)?,
+            news,
+            wake,
             began: Instant::now(),
             may_spin: std::thread::available_parallelism().is_ok_and(|cores| cores.get() > 1),
         });
-        shared.count_missing(&mut shared.lock());
+        shared.greet_all(&mut shared.lock());
         let thread = driving::start(&shared).inspect_err(|_| drop(shared.destroy_queue()))?;
         let pool = Pool { shared, thread: Mutex::new(Some(thread)) };
         // Whoever finds the name finds a node that greets.
         let named = pool.shared.membership.iter().filter(|_| is_member).try_for_each(Membership::register);
-        named.inspect_err(|_| drop(pool.close(options.directory_options.open_timeout)))?;
+        named.inspect_err(|_| drop(pool.close(Some(CLOSE_PATIENCE))))?;
         Ok(pool)
     }
 
@@ -356,7 +360,9 @@ impl Pool {
     /// its memory back: what only this node held is lost. BUSY after the timeout: the pool is still closing, call again.
     pub fn close(&self, timeout: Option<Duration>) -> Result<()> {
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-        self.shared.membership.iter().for_each(|membership| membership.withdraw(timeout));
+        if !self.shared.lock().is_closing {
+            self.shared.membership.iter().for_each(|membership| membership.withdraw(timeout));
+        }
         let mut inner = self.shared.lock();
         inner.is_closing = true;
         self.shared.wake.raise();
@@ -367,12 +373,15 @@ impl Pool {
             }
             inner = self.shared.sleep(inner, left);
         }
-        let memory = inner.memory.take();
-        let file = inner.file.take();
+        let (memory, file) = (inner.memory.take(), inner.file.take());
         drop(inner);
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         let _ = thread.map(JoinHandle::join);
-        file.map_or(Ok(()), |file| file.close(&self.shared.engine, timeout))?;
+        if let Err(error) = file.as_ref().map_or(Ok(()), |file| file.close(timeout)) {
+            let mut inner = self.shared.lock();
+            (inner.memory, inner.file) = (memory, file);
+            return Err(error);
+        }
         if let Some(memory) = memory {
             if let Err((memory, error)) = memory.free(timeout) {
                 self.shared.lock().memory = Some(memory);

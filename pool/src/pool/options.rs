@@ -92,7 +92,10 @@ impl PoolOptions {
             _ if self.nodes.len() > NODES_MAX => format!("nodes: more than {NODES_MAX}"),
             // A node that does not know who is missing would say "no" where it has to say "unknown".
             _ if self.directory_options.open_timeout.is_none() => {
-                "directory_options.open_timeout: is None, and a pool waits for its directory".into()
+                "directory_options.open_timeout: must be set, because a pool waits for its directory".into()
+            }
+            _ if self.directory.is_some() && (self.cluster.contains('/') || self.name.contains('/')) => {
+                "cluster and name: have no '/' where a directory lists them".into()
             }
             _ if self.redial.is_zero() => "redial: is 0".into(),
             () => return Ok(()),

@@ -74,7 +74,7 @@ impl Layout {
         page
     }
 
-    pub fn find(page: &[u8; PAGE], scheme: u64) -> Found {
+    pub fn find(page: &[u8], scheme: u64) -> Found {
         if page.iter().all(|byte| *byte == 0) {
             return Found::Nothing;
         }

@@ -54,6 +54,7 @@ fn a_directory_that_cannot_be_is_named() {
             Status::Invalid,
             "options.directory: prefix is",
         ),
+        (PoolOptions { cluster: "a/b".into(), ..of("static:") }, Status::Invalid, "options.cluster and name"),
         (
             PoolOptions { directory_options: brief, ..etcd() },
             Status::Unreachable,

@@ -191,10 +191,14 @@ fn a_file_that_cannot_be_taken_is_named_and_stays_as_it_was() {
         assert_eq!(error.status, Status::Invalid, "{error}");
         assert!(error.message.contains(words) && error.message.contains("options.file"), "{error}");
     }
-    fs::write(&path.0, "a letter").unwrap();
-    let error = refused(options(&path.0, FILE));
-    assert!(error.message.contains("is no file of a pool"), "{error}");
-    assert_eq!(fs::read(&path.0).unwrap(), b"a letter");
+    let late = [vec![0; 300_000], b"a picture".to_vec()].concat();
+    for text in [&b"a letter"[..], &late] {
+        fs::write(&path.0, text).unwrap();
+        let error = refused(options(&path.0, FILE));
+        assert!(error.message.contains("is no file of a pool"), "{error}");
+        assert!(fs::read(&path.0).unwrap() == text, "the file was changed");
+    }
+    fs::write(&path.0, "").unwrap();
     for (options, words) in [
         (options(Path::new("/no/such/folder"), FILE), "/no/such/folder"),
         (options(&path.0, 4096), "file.bytes"),
@@ -203,5 +207,12 @@ fn a_file_that_cannot_be_taken_is_named_and_stays_as_it_was() {
         let error = refused(options);
         assert!(error.message.contains(words), "{error}");
     }
+    // A node that could not be opened keeps nothing: another one takes the file.
+    let memory_alone = PoolOptions { memory_bytes: MEMORY, ..PoolOptions::default() };
+    let pool = Pool::open(&engine, memory_alone).unwrap();
+    let error = refused(options(&path.0, FILE));
+    assert!(error.message.contains("has a pool already"), "{error}");
+    close(open(options(&path.0, FILE)));
+    pool.close(PATIENCE).unwrap();
     engine.close(PATIENCE).unwrap();
 }

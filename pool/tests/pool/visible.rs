@@ -113,3 +113,20 @@ fn what_a_missing_node_may_have_is_unknown() {
     assert_eq!(says(), Outcome::Unknown);
     pool.close(PATIENCE).unwrap();
 }
+
+#[test]
+fn a_pool_that_is_opened_again_is_found_by_whoever_is_connected() {
+    let mut nodes = cluster(&[1 << 20, 0]);
+    let client = nodes.pop().unwrap();
+    let Node { engine, pool } = nodes.pop().unwrap();
+    pool.close(PATIENCE).unwrap();
+    // It lists nobody: the client is there already.
+    let options = PoolOptions { memory_bytes: 1 << 20, ..PoolOptions::default() };
+    let pool = Pool::open(&engine, options).unwrap();
+    client.pool.wait_for_nodes(2, PATIENCE).unwrap();
+    let memory = client.buffer(64);
+    fill(&memory, 0, 64, 1);
+    assert_eq!(client.put(&values(&memory, 64, 1..2)), [Outcome::Ok]);
+    client.pool.close(PATIENCE).unwrap();
+    pool.close(PATIENCE).unwrap();
+}

@@ -104,7 +104,7 @@ class Pool:
             unsigned(unit_bytes, "unit_bytes", 64),
             unsigned(replicas, "replicas"),
             unsigned(redial_ms, "redial_ms"),
-            None if file is None else os.fsencode(file),
+            None if file is None else encoded(os.fsdecode(file), "file"),
             unsigned(file_bytes, "file_bytes", 64),
             None if directory is None else encoded(directory, "directory"),
             unsigned(directory_ttl_s, "directory_ttl_s"),
