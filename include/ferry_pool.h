@@ -227,7 +227,7 @@ typedef struct ferry_pool_options {
     /// The pause before a node that is not connected is dialed again, in milliseconds; 0 means 250.
     uint32_t redial_ms;
     /// A file, which is made if it is missing, or a block device: the node copies its values there, and finds them
-    /// again when it is opened anew with it. Terminated. NULL: values are in memory alone. The file is this node's
+    /// again when it is opened again with it. Terminated. NULL: values are in memory alone. The file is this node's
     /// alone.
     const char *file;
     /// Bytes of the file that the node uses, at least 1 MiB. The same each time.
@@ -251,19 +251,21 @@ typedef struct ferry_pool_options {
 /// engine's notifications of channel 2, has a thread, and allocates memory_bytes, which peers cannot reach.
 ///
 /// FERRY_ERR_BUSY: the engine has a pool, or another queue takes channel 2. FERRY_ERR_INVALID: an option cannot be;
-/// the message names it, as for a file that is another program's, or that has other keys, bytes or another format.
+/// the message names it: for example a file of another program, or one of another size, format or hashing.
 /// FERRY_ERR_BUSY: another node has the file. FERRY_ERR_NO_MEMORY: there is no room for memory_bytes.
 /// FERRY_ERR_LIMIT: too many nodes. FERRY_ERR_SYSTEM: the system is out of descriptors or threads, or refuses the
 /// file. With a directory: FERRY_ERR_UNREACHABLE if etcd does not answer in time, FERRY_ERR_REFUSED if it refuses the
-/// user, FERRY_ERR_BUSY if another node has the name there, and inside a callback.
+/// user, FERRY_ERR_BUSY if another node has the name there, and inside a callback; FERRY_ERR_UNAVAILABLE if a node that
+/// lends memory does not listen.
 ferry_status ferry_pool_open(ferry_engine *engine,
                              const ferry_pool_options *options,
                              ferry_pool **out_pool,
                              ferry_error *error);
 
-/// Closes a node: refuses further calls, waits for those that are open and for what the node serves, tells the other
-/// nodes, and gives its memory back. Values that only this node held are lost. ferry_pool_poll still returns all ends
-/// afterwards. A later call returns FERRY_OK again.
+/// Closes a node: withdraws its name from the directory, refuses further calls, waits for those that are open, for
+/// what the node serves and for what is copied to its file, tells the other nodes, and gives its memory back. Values
+/// that only its memory held are lost. ferry_pool_poll still returns all ends afterwards. A later call returns
+/// FERRY_OK again.
 ///
 /// FERRY_ERR_BUSY: that took longer than the timeout. The node is still closing; call again. Also FERRY_ERR_BUSY
 /// inside a callback, unless the timeout is 0. Closing the engine ends the node too, and all its calls with
@@ -622,7 +624,7 @@ typedef struct ferry_pool_stats {
     uint64_t file_loaded;
     /// Values that the file has evicted.
     uint64_t file_evictions;
-    /// Copies to or from the file that have failed. If the file's table could not be written, nothing more is copied.
+    /// Copies to or from the file, and writes of its table, that have failed.
     uint64_t file_failures;
 } ferry_pool_stats;
 

@@ -51,8 +51,13 @@ pub const TIER_UNIT_BYTES: u64 = 64 << 10;
 pub const TIER_UNITS_MAX: u64 = 1 << 24;
 /// The smallest file of a node.
 pub const FILE_BYTES_MIN: u64 = 1 << 20;
-/// Bytes of objects that are being copied to the file, and objects that wait for it; more are not copied.
+/// Bytes and number of objects that are being copied to the file, and objects that wait for it; more are not copied.
 pub const SAVING_BYTES_MAX: u64 = 32 << 20;
+pub const SAVING_MAX: usize = 64;
+/// Objects that are brought back from the file at once; further gets wait.
+pub const LOADS_MAX: usize = 256;
+/// The pause before a table that could not be written is tried again.
+pub const TABLE_PAUSE_NS: u64 = 1_000_000_000;
 pub const SAVES_MAX: usize = 1 << 16;
 /// Pages of the file's table that are written at once.
 pub const PAGES_OF_FLUSH: usize = 64;

@@ -68,7 +68,7 @@ pub struct ferry_pool_stats {
     pub file_loaded: u64,
     /// Values that the file has evicted.
     pub file_evictions: u64,
-    /// Copies to or from the file that have failed. If the file's table could not be written, nothing more is copied.
+    /// Copies to or from the file, and writes of its table, that have failed.
     pub file_failures: u64,
 }
 

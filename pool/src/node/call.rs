@@ -140,9 +140,11 @@ impl KeyEnd {
 }
 
 impl Key {
-    /// Notes one of several awaited answers: a success counts before any failure, and stored before there already.
-    pub fn note(&mut self, end: KeyEnd) {
+    /// Notes one of several awaited answers: a success counts before any failure, and stored before there already. A
+    /// removal has failed if one node has.
+    pub fn note(&mut self, end: KeyEnd, is_removal: bool) {
         let worth = |end: &KeyEnd| match end.outcome {
+            Outcome::Failed if is_removal => 4,
             Outcome::Ok => 3,
             Outcome::Here => 2,
             Outcome::Absent => 0,

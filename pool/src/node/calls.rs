@@ -424,7 +424,7 @@ impl Machine {
                 (What::Find, _) => next.push(*at),
                 (What::Have | What::Put | What::Remove, _) => {
                     key.awaited -= 1;
-                    key.note(*end);
+                    key.note(*end, what == What::Remove);
                     if what == What::Remove && end.outcome == Outcome::OwnerLost {
                         key.reason = Outcome::OwnerLost;
                     }

@@ -300,11 +300,12 @@ impl Machine {
             has_more |= self.owner.make_room(self.free_kept);
         }
         let load_at = self.tell_load(now);
+        let tier_at = self.owner.tier.as_mut().and_then(|tier| tier.retry(now));
         self.settle(now);
         if has_more {
             return Some(0);
         }
-        due.into_iter().chain(self.tell_at(now)).chain(load_at).chain(fence_at).min()
+        due.into_iter().chain(self.tell_at(now)).chain(load_at).chain(tier_at).chain(fence_at).min()
     }
 
     /// Tells the others how much is free if that has changed, and not too often. Returns when to tell it.

@@ -222,6 +222,9 @@ impl Owner {
         let Some(request) = self.served.get_mut(&served) else { return };
         bad.iter().for_each(|(at, _)| request.answers[*at] = Answer::of(Outcome::Failed));
         request.open -= objects.len();
+        if request.open == 0 {
+            self.touch_both(served);
+        }
         if is_answered && bad.is_empty() {
             self.forget(served);
         } else {

@@ -212,6 +212,18 @@ impl Owner {
         self.resume(slot, false);
     }
 
+    /// Ends the gets that waited for an object, which could not be brought. A put learns that it is here.
+    pub(super) fn end_waiting(&mut self, slot: Slot, outcome: Outcome) {
+        for (number, at) in self.waiting.remove(&slot).unwrap_or_default() {
+            if self.served.get(&number).is_some_and(|served| served.op == Op::Read) {
+                self.serve(number, vec![at]);
+            } else {
+                self.end_key(number, at, Answer::of(outcome));
+                self.end_if_over(number);
+            }
+        }
+    }
+
     /// Goes on with the keys that waited for an object, which is in memory now, or is not.
     pub(super) fn resume(&mut self, slot: Slot, is_stored: bool) {
         let mut waiting = BTreeMap::<u64, Vec<usize>>::new();

@@ -14,7 +14,9 @@ use ferry::types::{Op, RegionId, Request};
 use super::owner::{Effect, Owner};
 use super::serving::lay_out;
 use crate::key::Digest;
-use crate::limits::{EVICTIONS_OF_TURN_MAX, PAGES_OF_FLUSH, SAVES_MAX, SAVING_BYTES_MAX};
+use crate::limits::{
+    EVICTIONS_OF_TURN_MAX, LOADS_MAX, PAGES_OF_FLUSH, SAVES_MAX, SAVING_BYTES_MAX, SAVING_MAX, TABLE_PAUSE_NS,
+};
 use crate::outcome::Outcome;
 use crate::store::table::{Layout, ENTRIES_OF_PAGE, PAGE};
 use crate::store::{Begin, Slot, Store};
@@ -34,23 +36,28 @@ pub struct Tier {
     queue: VecDeque<Digest>,
     /// Copies under way: from or to this object in memory, to or from that one in the file.
     moving: BTreeMap<u64, (Op, Slot, Slot)>,
+    saving: usize,
     saving_bytes: u64,
-    /// Pages of the table that the file has as they were.
+    /// Pages of the table that the file has as they were, in the order in which they are written.
     dirty: BTreeSet<u32>,
-    /// Objects that are gone, and whose entries the file still has; answers that say so.
-    cleared: Vec<Slot>,
+    order: VecDeque<u32>,
+    written: u64,
+    /// Objects that are gone, and whose entries the file still has, by their pages; and the bytes of their units.
+    cleared: BTreeMap<u32, Vec<Slot>>,
     cleared_bytes: u64,
-    answers: Vec<Effect>,
+    /// Answers that are true when so many pages were written.
+    answers: VecDeque<(u64, Effect)>,
     flush: Option<Flush>,
-    /// The table cannot be written: nothing more is copied to the file.
-    pub is_broken: bool,
+    /// The table could not be written: nothing is copied to the file until it is tried again, at this time if it is set.
+    is_paused: bool,
+    retry_ns: Option<u64>,
 }
 
 #[derive(Debug)]
 struct Flush {
     number: u64,
-    cleared: Vec<Slot>,
-    answers: Vec<Effect>,
+    pages: Vec<u32>,
+    cleared: BTreeMap<u32, Vec<Slot>>,
 }
 
 impl Tier {
@@ -63,19 +70,37 @@ impl Tier {
             base,
             queue: VecDeque::new(),
             moving: BTreeMap::new(),
+            saving: 0,
             saving_bytes: 0,
             dirty: BTreeSet::new(),
-            cleared: Vec::new(),
+            order: VecDeque::new(),
+            written: 0,
+            cleared: BTreeMap::new(),
             cleared_bytes: 0,
-            answers: Vec::new(),
+            answers: VecDeque::new(),
             flush: None,
-            is_broken: false,
+            is_paused: false,
+            retry_ns: None,
         }
     }
 
-    /// Copies and writes of the table that are under way, and what waits for them.
+    /// Copies and writes of the table that are under way, and what waits for them; a node that closes does not wait for
+    /// a disk that fails.
     pub fn busy(&self) -> usize {
-        self.queue.len() + self.moving.len() + self.dirty.len() + usize::from(self.flush.is_some())
+        let waiting = if self.is_paused { 0 } else { self.queue.len() + self.dirty.len() };
+        waiting + self.moving.len() + usize::from(self.flush.is_some())
+    }
+
+    /// Tries a table that could not be written again after a pause. Returns when.
+    pub fn retry(&mut self, now: u64) -> Option<u64> {
+        if !self.is_paused {
+            return None;
+        }
+        let at = *self.retry_ns.get_or_insert(now.saturating_add(TABLE_PAUSE_NS));
+        if at <= now {
+            (self.is_paused, self.retry_ns) = (false, None);
+        }
+        Some(at)
     }
 
     pub fn is_moving(&self) -> bool {
@@ -98,8 +123,9 @@ impl Tier {
 
     /// The file's entry of this object is to be written.
     fn note_entry(&mut self, slot: Slot) {
-        if !self.is_broken {
-            self.dirty.insert(slot.0 / ENTRIES_OF_PAGE);
+        let page = slot.0 / ENTRIES_OF_PAGE;
+        if self.dirty.insert(page) {
+            self.order.push_back(page);
         }
     }
 
@@ -113,8 +139,8 @@ impl Tier {
         self.store.hold(slot);
         self.store.remove(digest);
         self.note_entry(slot);
-        self.cleared_bytes += self.store.length(slot);
-        self.cleared.push(slot);
+        self.cleared_bytes += self.store.taken(slot);
+        self.cleared.entry(slot.0 / ENTRIES_OF_PAGE).or_default().push(slot);
         true
     }
 
@@ -131,39 +157,55 @@ impl Tier {
 
     /// The next write of the table, if one is to be made now.
     fn begin_flush(&mut self, number: u64) -> Option<Effect> {
-        if self.flush.is_some() || self.dirty.is_empty() || self.is_broken {
+        if self.flush.is_some() || self.order.is_empty() || self.is_paused {
             return None;
         }
-        let numbers: Vec<u32> = self.dirty.iter().copied().take(PAGES_OF_FLUSH).collect();
-        self.dirty.retain(|page| numbers.binary_search(page).is_err());
-        let in_flush = |slot: &Slot| numbers.binary_search(&(slot.0 / ENTRIES_OF_PAGE)).is_ok();
-        let (cleared, kept) = std::mem::take(&mut self.cleared).into_iter().partition(in_flush);
-        self.cleared = kept;
-        // An answer waits for all pages that were dirty when it was given.
-        let answers = if self.dirty.is_empty() { std::mem::take(&mut self.answers) } else { Vec::new() };
-        self.flush = Some(Flush { number, cleared, answers });
+        let pages: Vec<u32> = self.order.drain(..PAGES_OF_FLUSH.min(self.order.len())).collect();
+        let mut cleared = BTreeMap::new();
+        for page in &pages {
+            self.dirty.remove(page);
+            cleared.extend(self.cleared.remove_entry(page));
+        }
         let address = |page: u32| self.base + self.layout.table() + u64::from(page) * PAGE as u64;
-        let pages = numbers.iter().map(|page| (address(*page), self.store.table_page(*page))).collect();
-        Some(Effect::Table { number, region: self.region, pages })
+        let bytes = pages.iter().map(|page| (address(*page), self.store.table_page(*page))).collect();
+        self.flush = Some(Flush { number, pages, cleared });
+        Some(Effect::Table { number, region: self.region, pages: bytes })
     }
 
-    /// A write of the table has ended. Returns the answers that it makes true.
+    /// A write of the table has ended. Returns the answers that it makes true, or that are given up.
     fn flushed(&mut self, has_failed: bool) -> Vec<Effect> {
-        let Some(Flush { cleared, mut answers, .. }) = self.flush.take() else { return Vec::new() };
+        let Some(Flush { pages, cleared, .. }) = self.flush.take() else { return Vec::new() };
         if has_failed {
-            // What the file says is not known now: its units are given to nobody.
-            self.is_broken = true;
-            self.queue.clear();
-            self.dirty.clear();
-            answers.append(&mut self.answers);
-            return answers;
+            // What the file says is not known now. Its units are given to nobody before it is.
+            self.is_paused = true;
+            for page in pages.into_iter().rev().filter(|page| self.dirty.insert(*page)) {
+                self.order.push_front(page);
+            }
+            for (page, slots) in cleared {
+                self.cleared.entry(page).or_default().extend(slots);
+            }
+            return std::mem::take(&mut self.answers)
+                .into_iter()
+                .map(|(_, answer)| not_cleared(answer))
+                .collect();
         }
-        for slot in cleared {
-            self.cleared_bytes -= self.store.length(slot);
+        self.written += pages.len() as u64;
+        for slot in cleared.into_values().flatten() {
+            self.cleared_bytes -= self.store.taken(slot);
             self.store.release(slot);
         }
-        answers
+        let is_true = |(at, _): &(u64, Effect)| *at <= self.written;
+        let count = self.answers.iter().take_while(|answer| is_true(answer)).count();
+        self.answers.drain(..count).map(|(_, answer)| answer).collect()
     }
+}
+
+/// The answer to a removal that the file may not have.
+fn not_cleared(mut answer: Effect) -> Effect {
+    if let Effect::Answer { answers, .. } = &mut answer {
+        answers.iter_mut().for_each(|answer| *answer = Answer::of(Outcome::Failed));
+    }
+    answer
 }
 
 impl Owner {
@@ -188,6 +230,14 @@ impl Owner {
         self.tier.iter_mut().for_each(|tier| touch(&mut tier.store));
     }
 
+    /// The keys of a get are used, in memory and in the file, and the tail of a prefix is the less valuable end: they may
+    /// have come from the file one by one.
+    pub(super) fn touch_both(&mut self, served: u64) {
+        let Some(served) = self.served.get(&served).filter(|_| self.tier.is_some()) else { return };
+        let keys: Vec<u64> = served.keys.iter().rev().map(|key| key.digest.fingerprint()).collect();
+        keys.into_iter().for_each(|key| self.touch(key));
+    }
+
     /// As `Store::list`, of both tiers. An object of both may come twice.
     pub fn list(&self, from: u32, most: usize) -> (Vec<Digest>, Option<u32>) {
         let of_tier = |from: u32| {
@@ -204,6 +254,9 @@ impl Owner {
     /// Brings an object of the file into memory. Returns where it will be, or what to answer.
     pub(super) fn load(&mut self, digest: &Digest) -> Result<Slot, Outcome> {
         let Some((length, _)) = self.held(digest) else { return Err(Outcome::Absent) };
+        if self.tier.as_ref().is_some_and(|tier| tier.moving.len() - tier.saving >= LOADS_MAX) {
+            return Err(Outcome::Full);
+        }
         let slot = match self.begin(digest, length) {
             Begin::Write(slot) => slot,
             Begin::Written(slot) => return Ok(slot),
@@ -229,15 +282,16 @@ impl Owner {
 
     /// Answers when the file's table is as the node's.
     pub(super) fn answer_when_cleared(&mut self, answer: Effect) {
-        match &mut self.tier {
-            Some(tier) if !tier.dirty.is_empty() => tier.answers.push(answer),
-            Some(Tier { flush: Some(flush), .. }) => flush.answers.push(answer),
-            _ => self.effects.push_back(answer),
+        let Some(tier) = &mut self.tier else { return self.effects.push_back(answer) };
+        let under_way = tier.flush.as_ref().map_or(0, |flush| flush.pages.len());
+        match tier.order.len() + under_way {
+            0 => self.effects.push_back(answer),
+            pages => tier.answers.push_back((tier.written + pages as u64, answer)),
         }
     }
 
     pub(super) fn save(&mut self, digest: Digest) {
-        let tier = self.tier.as_mut().filter(|tier| !tier.is_broken && tier.queue.len() < SAVES_MAX);
+        let tier = self.tier.as_mut().filter(|tier| tier.queue.len() < SAVES_MAX);
         tier.into_iter().for_each(|tier| tier.queue.push_back(digest));
     }
 
@@ -246,7 +300,8 @@ impl Owner {
         self.serve_deferred();
         let Some(tier) = self.tier.as_mut().filter(|tier| tier.busy() > 0) else { return };
         let mut gone = Vec::new();
-        while tier.saving_bytes < SAVING_BYTES_MAX && !tier.is_broken {
+        let has_room = |tier: &Tier| tier.saving < SAVING_MAX && tier.saving_bytes < SAVING_BYTES_MAX;
+        while has_room(tier) && !tier.is_paused {
             let Some(digest) = tier.queue.front().copied() else { break };
             let Some(slot) = self.store.find(&digest) else {
                 tier.queue.pop_front();
@@ -255,7 +310,9 @@ impl Owner {
             let length = self.store.length(slot);
             let begin = if length == 0 { Begin::TooLong } else { tier.store.begin(&digest, length) };
             if begin == Begin::Full {
-                gone.extend(tier.make_room((tier.store.capacity() / 20).max(length)));
+                // Also where what is free is too scattered.
+                let wanted = tier.store.free_bytes() + length;
+                gone.extend(tier.make_room((tier.store.capacity() / 20).max(wanted)));
                 if tier.cleared_bytes > 0 || !tier.moving.is_empty() {
                     break;
                 }
@@ -263,7 +320,7 @@ impl Owner {
             tier.queue.pop_front();
             let Begin::Write(file) = begin else { continue };
             self.store.hold(slot);
-            tier.saving_bytes += length;
+            (tier.saving, tier.saving_bytes) = (tier.saving + 1, tier.saving_bytes + length);
             self.next += 1;
             tier.moving.insert(self.next, (Op::Write, slot, file));
             let requests = tier.move_requests(&self.store, self.base, slot, file);
@@ -296,7 +353,7 @@ impl Owner {
             return true;
         }
         tier.moving.remove(&number);
-        tier.saving_bytes -= self.store.length(slot);
+        (tier.saving, tier.saving_bytes) = (tier.saving - 1, tier.saving_bytes - self.store.length(slot));
         if has_failed {
             tier.store.abort(file);
             self.counts.tier_failed += 1;
@@ -319,17 +376,20 @@ impl Owner {
             self.counts.loaded += 1;
         } else {
             // One that was removed meanwhile is nobody's loss.
-            if tier.store.find(&digest) == Some(file) {
+            if sum.is_some() && tier.store.find(&digest) == Some(file) {
                 tier.forget(&digest);
-                match sum {
-                    Some(_) => self.counts.corrupt += 1,
-                    None => self.counts.tier_failed += 1,
-                }
+                self.counts.corrupt += 1;
             }
+            self.counts.tier_failed += u64::from(sum.is_none());
             self.store.abort(slot);
         }
         if let Some(tier) = &mut self.tier {
             tier.store.release(file);
+        }
+        if sum.is_none() {
+            // The file may have it all the same: who waits does not try again at once.
+            self.end_waiting(slot, Outcome::Unknown);
+            return true;
         }
         if !is_good {
             self.gone(vec![digest.fingerprint()]);

@@ -1,7 +1,7 @@
 //! The file of a node's second tier: opens it, reads its table, and writes pages of it.
 
 use std::fs::{File, OpenOptions};
-use std::io::{Seek, SeekFrom};
+use std::io::{ErrorKind, Seek, SeekFrom};
 use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use ferry::status::{Error, Result};
 use ferry::types::{RegionId, Request};
 use ferry::{Access, Engine, Memory, RegionOptions, Status};
-use rustix::fs::{fallocate, flock, FallocateFlags, FlockOperation, OFlags};
+use rustix::fs::{fadvise, fallocate, flock, Advice, FallocateFlags, FlockOperation, OFlags};
 use rustix::io::Errno;
 
 use super::options::FileOptions;
@@ -42,21 +42,39 @@ pub fn open(engine: &Engine, options: &FileOptions, scheme: Scheme) -> Result<(T
     let flags = if is_device { OFlags::EXCL.bits() as i32 } else { 0 };
     let mut file = OpenOptions::new();
     file.read(true).write(true).create(!is_device).truncate(false).custom_flags(flags);
-    let mut file = file.open(path).map_err(failed)?;
+    let mut file = file.open(path).map_err(|error| match error.kind() {
+        ErrorKind::ResourceBusy => {
+            named(path, Error::new(Status::Busy, "another node or a file system has it"))
+        }
+        _ => failed(error),
+    })?;
     flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|error| match error {
         Errno::WOULDBLOCK => named(path, Error::new(Status::Busy, "another node has it")),
         error => failed(error.into()),
     })?;
     let layout = Layout::of(bytes);
     let mut first = vec![0; FILE_BYTES_MIN as usize];
-    let had = file.seek(SeekFrom::End(0)).map_err(failed)?.min(FILE_BYTES_MIN);
-    file.read_exact_at(&mut first[..had as usize], 0).map_err(failed)?;
+    let had = file.seek(SeekFrom::End(0)).map_err(failed)?;
+    if is_device && had < bytes {
+        return Err(named(
+            path,
+            Error::invalid(format!("the device has {had} bytes, and file.bytes is {bytes}")),
+        ));
+    }
+    // What the last node wrote and did not sync is not to be believed before it is.
+    file.sync_data().map_err(failed)?;
+    let _ = fadvise(&file, 0, None, Advice::DontNeed);
+    file.read_exact_at(&mut first[..had.min(FILE_BYTES_MIN) as usize], 0).map_err(failed)?;
     // Others begin with some zeros, too.
-    let is_blank = first.iter().all(|byte| *byte == 0);
+    let is_blank = first.iter().all(|byte| *byte == 0) && (is_device || had == 0 || had == bytes);
     let mut store = Store::new(u64::from(layout.units) * layout.unit_bytes, layout.unit_bytes);
     match Layout::find(&first[..PAGE], scheme.0) {
         Found::Tier(found) if found == layout => restore(&file, layout, &mut store).map_err(failed)?,
-        Found::Nothing if is_blank => begin(&file, layout, options, scheme).map_err(failed)?,
+        Found::Nothing if is_blank => begin(&file, layout, options, scheme).map_err(|error| {
+            // What there was room for is given back.
+            let _ = is_device || file.set_len(0).is_ok();
+            failed(error)
+        })?,
         found => return Err(named(path, refusal(&found))),
     }
     let none = RegionOptions { access: Access(0), ..RegionOptions::default() };
@@ -105,15 +123,21 @@ fn begin(file: &File, layout: Layout, options: &FileOptions, scheme: Scheme) -> 
     file.sync_data()
 }
 
+/// Takes the entries of the table. One that cannot be is taken out: its units are free, and another node's life may not
+/// find it.
 fn restore(file: &File, layout: Layout, store: &mut Store) -> std::io::Result<()> {
     let mut pages = vec![0; PAGES_OF_READ * PAGE];
     for page in (0..layout.pages()).step_by(PAGES_OF_READ) {
         let count = (layout.pages() - page).min(PAGES_OF_READ as u32) as usize;
         let pages = &mut pages[..count * PAGE];
         file.read_exact_at(pages, layout.table() + u64::from(page) * PAGE as u64)?;
-        pages.chunks_exact(PAGE).zip(page..).for_each(|(bytes, page)| store.restore_page(page, bytes));
+        for (bytes, page) in pages.chunks_exact(PAGE).zip(page..) {
+            if let Some(mended) = store.restore_page(page, bytes) {
+                file.write_all_at(&mended, layout.table() + u64::from(page) * PAGE as u64)?;
+            }
+        }
     }
-    Ok(())
+    file.sync_data()
 }
 
 impl TierFile {

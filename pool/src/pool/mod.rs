@@ -357,7 +357,7 @@ impl Pool {
     }
 
     /// Ends the node: withdraws its name, refuses further calls, waits for those that are open, tells the other nodes, gives
-    /// its memory back: what only this node held is lost. BUSY after the timeout: the pool is still closing, call again.
+    /// its memory back: what only its memory held is lost. It copies first what waits for its file. BUSY after the timeout: the pool is still closing, call again.
     pub fn close(&self, timeout: Option<Duration>) -> Result<()> {
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         if !self.shared.lock().is_closing {

@@ -189,6 +189,12 @@ impl Store {
         self.object(slot.0).length
     }
 
+    /// The bytes of the units that the object takes.
+    pub fn taken(&self, slot: Slot) -> u64 {
+        let extents = self.object(slot.0).extents.as_slice().iter();
+        extents.map(|extent| u64::from(extent.units)).sum::<u64>() * self.unit_bytes
+    }
+
     pub fn checksum(&self, slot: Slot) -> u64 {
         self.object(slot.0).checksum
     }

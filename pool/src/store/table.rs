@@ -110,8 +110,8 @@ impl Store {
     }
 
     /// Takes the entries of a page of the table into a store that has none yet; pages come in order. An entry that cannot
-    /// be is passed over.
-    pub fn restore_page(&mut self, page: u32, bytes: &[u8]) {
+    /// be is passed over; then the page is returned as it is to be.
+    pub fn restore_page(&mut self, page: u32, bytes: &[u8]) -> Option<Vec<u8>> {
         for (entry, slot) in bytes.chunks_exact(ENTRY).zip(page * ENTRIES_OF_PAGE..) {
             if word(entry, CHECK) != xxh3_64_with_seed(&entry[..CHECK], slot.into()) {
                 continue;
@@ -126,6 +126,7 @@ impl Store {
             self.index(slot);
             self.commit(Slot(slot), checksum);
         }
+        Some(self.table_page(page)).filter(|is| is != bytes)
     }
 
     fn restored(&mut self, entry: &[u8]) -> Option<(Digest, u64, u64, Extents)> {

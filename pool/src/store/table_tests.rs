@@ -17,7 +17,7 @@ fn pages(store: &Store) -> Vec<Vec<u8>> {
 
 fn restored(pages: &[Vec<u8>]) -> Store {
     let mut store = store();
-    pages.iter().zip(0..).for_each(|(bytes, page)| store.restore_page(page, bytes));
+    pages.iter().zip(0..).for_each(|(bytes, page)| drop(store.restore_page(page, bytes)));
     store
 }
 
@@ -108,6 +108,10 @@ proptest! {
         pages[page][at] ^= bits;
         let slot = page as u32 * ENTRIES_OF_PAGE + (at / ENTRY) as u32;
         let had = store.objects.get(slot as usize).is_some_and(|object| object.state == State::Readable);
-        prop_assert_eq!(restored(&pages).len(), store.len() - usize::from(had));
+        let again = restored(&pages);
+        prop_assert_eq!(again.len(), store.len() - usize::from(had));
+        // The page is written anew, so that nobody finds the entry later.
+        let mended = self::store().restore_page(0, &pages[0]);
+        prop_assert_eq!(mended.is_some(), page == 0);
     }
 }

@@ -76,3 +76,45 @@ fn a_crash_in_the_midst_of_anything_leaves_whole_values() {
     }
     assert!(found > 5_000, "{found} values were there after crashes");
 }
+
+#[test]
+fn a_removal_that_the_file_may_not_have_has_failed_and_is_made_later() {
+    for seed in 0..20 {
+        let keys = keys();
+        let mut world = node_with_values(seed, 128, &keys);
+        (world.tables_fail, world.had_faults) = (true, true);
+        let failed = |world: &World| world.nodes[0].calls.ended.get("FAILED").copied().unwrap_or_default();
+        for part in [&keys[..3], &keys[3..5]] {
+            let before = failed(&world);
+            world.begin(0, part, 3);
+            while !world.nodes[0].calls.open.is_empty() {
+                world.now = world.now.max(world.next_due().unwrap_or_default());
+                world.advance();
+            }
+            assert_eq!(failed(&world) - before, part.len(), "seed {seed}");
+        }
+        // The disk works again: what was removed goes from the file, and its units are free.
+        world.tables_fail = false;
+        for _ in 0..3 {
+            world.now += 1_000_000_000;
+            while world.advance() {}
+        }
+        world.check_space(0);
+        crash(&mut world);
+        assert_eq!(holds(&world), &keys[5..], "seed {seed}");
+    }
+}
+
+#[test]
+fn what_a_get_brings_back_goes_from_its_tail_on() {
+    let keys = keys();
+    let mut world = node_with_values(1, 128, &keys);
+    crash(&mut world);
+    world.begin(0, &keys[..4], 0);
+    while world.advance() {}
+    let machine = &world.nodes[0].machine;
+    assert_eq!(machine.store().oldest().as_ref().map(key_of), Some(keys[3]));
+    // In the file, what was not used goes before all of these.
+    let oldest = machine.tier().and_then(|tier| tier.oldest()).as_ref().map(key_of);
+    assert!(oldest.is_some_and(|oldest| !keys[..4].contains(&oldest)), "{oldest:?}");
+}
