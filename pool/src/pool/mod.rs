@@ -356,8 +356,9 @@ impl Pool {
         inner.machine.stats()
     }
 
-    /// Ends the node: withdraws its name, refuses further calls, waits for those that are open, tells the other nodes, gives
-    /// its memory back: what only its memory held is lost. It copies first what waits for its file. BUSY after the timeout: the pool is still closing, call again.
+    /// Ends the node: withdraws its name, refuses further calls, waits for those that are open and for what is copied to its
+    /// file, tells the other nodes, gives its memory back: what only its memory held is lost. BUSY after the timeout: the
+    /// pool is still closing, call again.
     pub fn close(&self, timeout: Option<Duration>) -> Result<()> {
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         if !self.shared.lock().is_closing {
