@@ -126,9 +126,10 @@ impl Owner {
     /// Begins an object, and evicts others where room is short.
     pub(super) fn begin(&mut self, digest: &Digest, length: u64) -> Begin {
         let mut gone = Vec::new();
+        let most = self.store.units_of(length).map_or(0, |units| units as usize).max(EVICTIONS_OF_TURN_MAX);
         let begin = loop {
             let begin = self.store.begin(digest, length);
-            if begin != Begin::Full || gone.len() >= EVICTIONS_OF_TURN_MAX {
+            if begin != Begin::Full || gone.len() >= most {
                 break begin;
             }
             match self.store.evict() {

@@ -280,7 +280,7 @@ impl Store {
     }
 
     /// The units of an object; None if the whole node has fewer.
-    fn units_of(&self, length: u64) -> Option<u32> {
+    pub fn units_of(&self, length: u64) -> Option<u32> {
         let units = u32::try_from(length.div_ceil(self.unit_bytes).max(1)).ok()?;
         (units <= self.units).then_some(units)
     }

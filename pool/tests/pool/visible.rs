@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use ferry::Status;
-use ferry_pool::{Call, Digest, NodeInfo, Outcome, Pool, PoolOptions, PutOptions};
+use ferry_pool::{Call, Digest, NodeInfo, Outcome, Pool, PoolOptions, PutOptions, Value};
 
 use crate::{cluster, engine, fill, key, values, Node, PATIENCE};
 
@@ -129,4 +129,16 @@ fn a_pool_that_is_opened_again_is_found_by_whoever_is_connected() {
     assert_eq!(client.put(&values(&memory, 64, 1..2)), [Outcome::Ok]);
     client.pool.close(PATIENCE).unwrap();
     pool.close(PATIENCE).unwrap();
+}
+
+#[test]
+fn a_long_value_takes_the_room_of_many_short_ones() {
+    const LONG: usize = 10 << 20;
+    let nodes = cluster(&[16 << 20]);
+    let memory = nodes[0].buffer(LONG);
+    fill(&memory, 0, LONG, 1);
+    let short: Vec<Value> = values(&memory, 64, 10..1_000);
+    assert!(nodes[0].put(&short).iter().all(|outcome| *outcome == Outcome::Ok));
+    assert_eq!(nodes[0].put(&values(&memory, LONG, 1..2)), [Outcome::Ok]);
+    nodes[0].pool.close(PATIENCE).unwrap();
 }
