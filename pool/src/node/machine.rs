@@ -195,8 +195,13 @@ impl Machine {
         }
         if let Message::Refused(why) = message {
             self.actions.push(Action::Refused { peer, why: Error::invalid(why) });
-            // It has passed over what it was asked; when it takes this node in, it greets.
-            self.forget(peer, now);
+            // It may have refused one greeting and taken the next one. Then it serves what it is asked, into memory that
+            // is the program's when the call ends: only a fence says when it does not. When it takes this node in, it
+            // greets.
+            match self.nodes.get(peer) {
+                Some(node) if node.asked > 0 => self.suspect(peer, now),
+                _ => self.forget(peer, now),
+            }
             return self.settle(now);
         }
         // The messages of a node that was refused, or that is being fenced, count for nothing.
@@ -214,7 +219,7 @@ impl Machine {
                     digests.retain(|digest| !self.telling.has_heard(digest, removal));
                 }
                 self.telling.bury(&digests, removal, now);
-                self.pass_on(request, removal, &asked, &digests);
+                self.pass_on(removal, asked, &digests);
                 self.owner.remove(asker, request, &digests);
             }
             Message::Touch(fingerprints) => self.touch(&fingerprints),

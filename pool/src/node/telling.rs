@@ -331,13 +331,14 @@ impl Machine {
         }
     }
 
-    /// Passes a removal on to nodes that the one who asks does not see. Request 0: it was passed on.
-    pub(super) fn pass_on(&mut self, request: u64, removal: u64, asked: &[u64], digests: &[Digest]) {
-        let is_asked = |id: NodeId| request == 0 || asked.contains(&id.0);
-        let others: Vec<PeerId> =
-            self.nodes.members_here().filter(|(_, id)| !is_asked(*id)).map(|(peer, _)| peer).collect();
-        for peer in others {
-            let (asked, digests) = (Vec::new(), digests.to_vec());
+    /// Passes a removal on to nodes that nobody before has seen. Each node passes it on once.
+    pub(super) fn pass_on(&mut self, removal: u64, mut asked: Vec<u64>, digests: &[Digest]) {
+        let is_asked = |id: NodeId| digests.is_empty() || asked.contains(&id.0);
+        let others: Vec<(PeerId, NodeId)> =
+            self.nodes.members_here().filter(|(_, id)| !is_asked(*id)).collect();
+        asked.extend(others.iter().map(|(_, id)| id.0));
+        for (peer, _) in others {
+            let (asked, digests) = (asked.clone(), digests.to_vec());
             self.send(peer, &Message::Remove { request: 0, removal, asked, digests });
         }
     }
