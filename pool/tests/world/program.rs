@@ -70,6 +70,8 @@ pub struct Story {
     lingers: bool,
     /// When the last removal that ended well began, if no put was under way, and how many nodes had died.
     removed: Option<(usize, usize)>,
+    /// Who removed it, if that node was told UNKNOWN: it has to meet those that it did not see.
+    remover: Option<usize>,
     /// When it was removed somewhere last.
     removal: usize,
     /// Some copy was made bad.
@@ -437,6 +439,7 @@ impl World {
             && story.put < open.begun
         {
             story.removed = Some((open.begun, self.deaths));
+            story.remover = (how.outcome == Outcome::Unknown).then_some(node);
         }
     }
 
@@ -497,7 +500,8 @@ impl World {
         for (key, story) in &self.stories {
             // The memory of a removal is lost with the nodes that have it.
             let is_firm = |(begun, deaths)| story.put < begun && deaths == self.deaths;
-            let is_removed = story.removed.is_some_and(is_firm) && !story.lingers;
+            let has_met = story.remover.is_none_or(|remover| self.runs(remover));
+            let is_removed = story.removed.is_some_and(is_firm) && !story.lingers && has_met;
             for node in (0..self.nodes.len()).filter(|node| is_removed && self.runs(*node)) {
                 let held = self.nodes[node].calls.held.get(key);
                 assert!(held.is_none(), "{node}: key {key} was removed, and is back: {held:?} {story:?}");
