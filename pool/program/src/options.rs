@@ -88,7 +88,7 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// What is common to all nodes of the cluster.
+    /// The options that all nodes of the cluster share.
     pub fn options(&self) -> Result<PoolOptions> {
         Ok(PoolOptions {
             cluster: self.cluster.clone(),

@@ -188,7 +188,7 @@ fn a_killed_node_loses_no_byte_that_a_replica_has() {
         }
         next = late.load(Ordering::Relaxed);
     }
-    // All nodes end at once. What they held is in their files.
+    // All nodes end at once. Their files have the values that they held.
     let memory = client.memory();
     let stored = next..next + 40;
     stored.clone().for_each(|number| assert_eq!(client.put(&memory, number), Outcome::Ok, "value {number}"));

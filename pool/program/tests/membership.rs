@@ -84,12 +84,12 @@ impl Node {
         assert!(bytes == words(number), "value {number} has wrong bytes");
     }
 
-    /// What the node says of a key that nobody has.
+    /// The node's answer for a key that nobody has.
     fn says_of_nothing(&self) -> Outcome {
         self.pool.exists(&[key(u64::MAX)], false, Some(PATIENCE)).unwrap()[0].outcome
     }
 
-    /// What is known of the node at this address; None if it is neither connected nor dialed.
+    /// The node at this address, as far as it is known; None if it is neither connected nor dialed.
     fn knows(&self, address: &str) -> Option<NodeInfo> {
         self.pool.nodes().into_iter().find(|node| node.address == address)
     }

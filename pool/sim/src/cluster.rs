@@ -17,7 +17,7 @@ const KEYS: u64 = 100_000_000;
 const KEYS_OF_NODE: u64 = KEYS / NODES as u64;
 const LENT_BYTES: u64 = 512 << 30;
 const VALUE_BYTES: u64 = 4 << 20;
-/// What inventories get of a member's link, and values of a node's.
+/// The share of a member's link that inventories get, and of a node's that values get.
 const INVENTORY_BYTES_S: f64 = 10e9 / 8.0;
 const LINK_BYTES_S: f64 = 100e9 / 8.0;
 /// Keys of the samples: one is placed, of the other the homes are computed.

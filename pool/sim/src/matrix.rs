@@ -1,12 +1,12 @@
 //! When loading a prefix from another node beats computing it: the time of the bytes on a link beside the time of the
-//! arithmetic. What a model needs is in its published configuration; the speed of devices is an assumption, and said.
+//! arithmetic. A model's needs are in its published configuration; the speed of devices is an assumption, and said.
 
 use crate::report::{Axis, Report};
 use crate::Result;
 
 const LINKS_GBIT: [f64; 3] = [10.0, 100.0, 400.0];
 const TOKENS: [u64; 6] = [128, 512, 2_048, 8_192, 32_768, 131_072];
-/// What a device does of a prefill: about half of the peak of an A100 or a 910B, and of an H100.
+/// The speed of a device in a prefill: about half of the peak of an A100 or a 910B, and of an H100.
 const DEVICE_FLOPS: [f64; 2] = [150e12, 500e12];
 /// The part of a link's rate that values get.
 const SHARE_OF_LINK: f64 = 0.9;

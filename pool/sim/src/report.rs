@@ -1,4 +1,4 @@
-//! What a part of the paper leaves behind: text that is printed and kept, and plots beside it.
+//! The output of a part of the paper: text that is printed and kept, and plots beside it.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -94,7 +94,7 @@ impl Report {
     }
 }
 
-/// What an axis shows, and whether it is logarithmic.
+/// The quantity of an axis, and whether it is logarithmic.
 pub struct Axis(pub &'static str, pub bool);
 
 impl Axis {

@@ -14,7 +14,7 @@ use ferry_pool::Digest;
 use crate::report::{Axis, Report, Series};
 use crate::{digest, Result};
 
-/// Of the repository kvcache-ai/Mooncake, at the commit whose traces the known figures are of.
+/// The repository kvcache-ai/Mooncake, at the commit whose traces gave the known figures.
 const URL: &str = "https://raw.githubusercontent.com/kvcache-ai/Mooncake/3b5a594133958449a1feaf1c9e0fc1b553e34a28/FAST25-release/traces";
 const PERCENT: [usize; 5] = [2, 5, 10, 20, 40];
 /// 512 tokens of Qwen3-32B in 2 bytes an element.
@@ -62,12 +62,12 @@ const TRACES: [Trace; 2] = [
     },
 ];
 
-/// What happens after a request.
+/// The step after a request.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Order {
     /// The whole chain becomes the most recently used, from its end on; the memory may be full.
     Chain,
-    /// What the node does: the order stays that of its requests, and a part of its memory is made free.
+    /// As the node does it: the order stays that of its requests, and a part of its memory is made free.
     Node,
 }
 
@@ -198,7 +198,7 @@ fn read(trace: &Trace, folder: &str, files: &[String]) -> Result<Vec<Vec<u64>>> 
     Ok(chains)
 }
 
-/// What is replayed: its name, nodes and order.
+/// A replay: its name, nodes and order.
 const RUNS: [(&str, usize, Order); 4] = [
     ("this store, tail first", 1, Order::Chain),
     ("the same, 8 nodes", 8, Order::Chain),

@@ -66,7 +66,7 @@ impl Owner {
                     objects.push((at, slot, requests.len()));
                 }
                 Ok(slot) => self.waiting.entry(slot).or_default().push((number, at)),
-                // What moves now gives room when it has ended.
+                // A transfer that is under way gives room when it has ended.
                 Err(Outcome::Full) if !objects.is_empty() || self.is_moving() => {
                     self.deferred.push_back((number, at));
                 }
@@ -163,7 +163,7 @@ impl Owner {
         self.effects.push_back(Effect::Move { number, asker, op, requests, notify });
     }
 
-    /// The READ of a put has ended. What failed is given up; the sums of the others decide.
+    /// The READ of a put has ended. Keys that failed are given up; the sums of the others decide.
     pub(super) fn read_ended(&mut self, number: u64, bad: &[(usize, Slot)]) {
         let Some(moving) = self.moving.get_mut(&number) else { return };
         let served = moving.served;
@@ -206,7 +206,7 @@ impl Owner {
         self.resume(slot, true);
     }
 
-    /// A put of one key has failed. Those that waited for it write themselves.
+    /// A put of one key has failed. The others that waited for it write themselves.
     pub(super) fn give_up(&mut self, number: u64, at: usize, slot: Slot, outcome: Outcome) {
         self.store.abort(slot);
         self.end_key(number, at, Answer::of(outcome));
@@ -251,7 +251,7 @@ impl Owner {
     pub(super) fn end_if_over(&mut self, number: u64) {
         let Some(served) = self.served.get_mut(&number).filter(|served| served.open == 0) else { return };
         let Some(mut came) = served.came.take() else { return };
-        // What has gone meanwhile was told already, and is not to be told after it.
+        // An object that has gone meanwhile was told already, and is not to be told after it.
         came.retain(|fingerprint| self.holds(*fingerprint));
         match came {
             came if came.is_empty() => self.told(number),

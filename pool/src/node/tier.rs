@@ -132,7 +132,7 @@ impl Tier {
     /// Nobody finds the object any more. Its units are free when the file has no entry of it.
     fn forget(&mut self, digest: &Digest) -> bool {
         let Some(slot) = self.store.find(digest) else {
-            // One that is being copied there ends in peace.
+            // A copy that is under way ends in peace.
             self.store.remove(digest);
             return false;
         };
@@ -176,7 +176,7 @@ impl Tier {
     fn flushed(&mut self, has_failed: bool) -> Vec<Effect> {
         let Some(Flush { pages, cleared, .. }) = self.flush.take() else { return Vec::new() };
         if has_failed {
-            // What the file says is not known now. Its units are given to nobody before it is.
+            // The contents of the table are not known now. Its units are given to nobody before they are.
             self.is_paused = true;
             for page in pages.into_iter().rev().filter(|page| self.dirty.insert(*page)) {
                 self.order.push_front(page);
@@ -375,7 +375,7 @@ impl Owner {
             self.store.commit(slot, checksum);
             self.counts.loaded += 1;
         } else {
-            // One that was removed meanwhile is nobody's loss.
+            // An object that was removed meanwhile is nobody's loss.
             if sum.is_some() && tier.store.find(&digest) == Some(file) {
                 tier.forget(&digest);
                 self.counts.corrupt += 1;
@@ -399,7 +399,7 @@ impl Owner {
     }
 }
 
-/// What a node says of keys that it holds.
+/// A node's answer for a key that it may hold.
 pub(super) fn have(held: Option<(u64, u64)>) -> Answer {
     match held {
         Some((length, checksum)) => Answer { outcome: Outcome::Ok, length, checksum },

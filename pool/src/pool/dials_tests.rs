@@ -29,7 +29,7 @@ fn what_the_directory_lists_is_dialed_and_dropped() {
     assert_eq!(dials.due(0), [(0, "a:1".into()), (1, "b:1".into())]);
     dials.connected(0, peer(7));
     dials.failed(1, "refused", false, 0);
-    // What is listed as before stays as it is.
+    // An entry that is listed as before stays as it is.
     dials.follow(vec![entry("b", "b:1", 1), entry("a", "a:1", 1)]);
     assert_eq!((dials.due(PAUSE - 1), dials.next_ns()), (vec![], Some(PAUSE)));
     dials.follow(vec![entry("a", "a:1", 1)]);

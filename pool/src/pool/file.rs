@@ -22,7 +22,7 @@ use crate::store::Store;
 /// Pages of the table that are read at once.
 const PAGES_OF_READ: usize = 256;
 
-/// What the node needs of its file beside the values.
+/// The node's hold on its file, beside the values.
 pub struct TierFile {
     engine: Engine,
     region: RegionId,
@@ -61,7 +61,7 @@ pub fn open(engine: &Engine, options: &FileOptions, scheme: Scheme) -> Result<(T
             Error::invalid(format!("the device has {had} bytes, and file.bytes is {bytes}")),
         ));
     }
-    // What the last node wrote and did not sync is not to be believed before it is.
+    // Writes of the last node that were not synced are not to be believed before they are.
     file.sync_data().map_err(failed)?;
     let _ = fadvise(&file, 0, None, Advice::DontNeed);
     file.read_exact_at(&mut first[..had.min(FILE_BYTES_MIN) as usize], 0).map_err(failed)?;
@@ -71,7 +71,7 @@ pub fn open(engine: &Engine, options: &FileOptions, scheme: Scheme) -> Result<(T
     match Layout::find(&first[..PAGE], scheme.0) {
         Found::Tier(found) if found == layout => restore(&file, layout, &mut store).map_err(failed)?,
         Found::Nothing if is_blank => begin(&file, layout, options, scheme).map_err(|error| {
-            // What there was room for is given back.
+            // The part that there was room for is given back.
             let _ = is_device || file.set_len(0).is_ok();
             failed(error)
         })?,
@@ -102,7 +102,7 @@ fn refusal(found: &Found) -> Error {
 /// Makes a file that has no values. Its space is taken now where the file system can, so that it is there later.
 fn begin(file: &File, layout: Layout, options: &FileOptions, scheme: Scheme) -> std::io::Result<()> {
     if file.metadata()?.is_file() {
-        // What it had of the table is none.
+        // The zeros that it had are no table.
         file.set_len(0)?;
         match fallocate(file, FallocateFlags::empty(), 0, options.bytes) {
             Err(Errno::OPNOTSUPP) => file.set_len(options.bytes)?,
@@ -123,8 +123,8 @@ fn begin(file: &File, layout: Layout, options: &FileOptions, scheme: Scheme) -> 
     file.sync_data()
 }
 
-/// Takes the entries of the table. One that cannot be is taken out: its units are free, and another node's life may not
-/// find it.
+/// Takes the entries of the table. An entry that cannot be is taken out: its units are free, and a later life of the
+/// node may not find it.
 fn restore(file: &File, layout: Layout, store: &mut Store) -> std::io::Result<()> {
     let mut pages = vec![0; PAGES_OF_READ * PAGE];
     for page in (0..layout.pages()).step_by(PAGES_OF_READ) {

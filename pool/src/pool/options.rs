@@ -40,7 +40,7 @@ pub struct PoolOptions {
 /// The second tier of a node.
 #[derive(Clone, Debug)]
 pub struct FileOptions {
-    /// A file, which is made if it is missing, or a block device. It is the node's alone. What it has stays: a node that
+    /// A file, which is made if it is missing, or a block device. It is the node's alone, and keeps its values: a node that
     /// begins anew with it has the values again.
     pub path: PathBuf,
     /// Bytes of it that the node uses, from its beginning on.

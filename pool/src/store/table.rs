@@ -1,4 +1,4 @@
-//! What the file of a node's second tier says of its objects, so that a node that begins anew finds them.
+//! The table in the file of a node's second tier: a node that begins anew finds its objects by it.
 //!
 //! ```text
 //! superblock, one page │ entries of 256 bytes, one for each unit │ data, in units

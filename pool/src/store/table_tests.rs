@@ -1,4 +1,4 @@
-//! What a table says is what the store had, and nothing else is taken.
+//! A table says what the store had, and nothing else is taken.
 
 use proptest::prelude::*;
 

@@ -78,7 +78,7 @@ fn values_that_left_memory_come_from_the_file_also_after_a_restart() {
     put_all(&node, &memory);
     assert!(node.pool.stats().objects < VALUES as u64 / 2, "memory has room for a part alone");
     get_all(&node, &memory);
-    // What is in the file alone is there already, and is removed there too.
+    // A value that is in the file alone is there already, and is removed there too.
     let removed: Vec<_> = (50..80).map(key).collect();
     assert_eq!(node.put(&values(&memory, BYTES, 50..51)), [Outcome::Here]);
     let ends = node.pool.remove(&removed, PATIENCE).unwrap();

@@ -281,14 +281,14 @@ impl World {
             "{node} lost {:?}: {evicted} evicted, {corrupt} bad",
             others.collect::<Vec<_>>()
         );
-        // Of two copies the bad one goes.
+        // The bad one of two copies goes.
         let copies = calls.held.values().filter(|held| has_file && held.is_bad).count() as u64;
         assert!(corrupt <= bad + copies + removing.len() as u64, "{node} dropped good bytes");
         for key in now {
             calls.last_held.insert(key, step);
             calls.held.entry(key).or_insert_with(|| {
                 calls.came.entry(key).or_default().push(step);
-                // What rotted in the file is bad in its node's next life too.
+                // A value that rotted in the file is bad in its node's next life too.
                 let is_bad = has_file && self.stories.get(&key).is_some_and(|story| story.was_bad);
                 Held { since: step, sure: None, is_bad }
             });
