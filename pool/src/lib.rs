@@ -3,11 +3,12 @@
 //! | | |
 //! |---|---|
 //! | [`Pool`] | a node on an engine: lends memory, puts, gets, says what exists |
-//! | [`key`] | digests of chunks, chains of token hashes, others' text keys. Pure |
+//! | [`key`] | digests of chunks, chains of token hashes. Pure |
 //! | [`Outcome`] | how one key of a call ended |
 //! | [`node`] | the node as a state machine: no I/O, no clock |
 //! | [`index`] | where keys live: members, homes, the table of one index member. Pure |
 //! | [`store`] | the objects of a node: space, holders, what goes next. Pure |
+//! | [`sum`] | the checksum of values |
 //! | [`wire`] | messages of two nodes |
 //! | [`limits`] | every bound |
 //!
@@ -26,6 +27,8 @@ mod outcome;
 mod pool;
 #[doc(hidden)]
 pub mod store;
+#[doc(hidden)]
+pub mod sum;
 #[doc(hidden)]
 pub mod wire;
 

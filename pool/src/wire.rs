@@ -32,7 +32,7 @@ use crate::key::Digest;
 use crate::limits::{KEYS_OF_MESSAGE_MAX, KEYS_OF_REQUEST_MAX, SEGMENTS_OF_MESSAGE_MAX};
 use crate::outcome::Outcome;
 
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 pub const FOUND_UNKNOWN: u8 = 0;
 pub const FOUND_NO: u8 = 1;
 /// The answer with this number or a higher one names an owner.
@@ -442,7 +442,7 @@ mod tests {
         let refused = |bytes: &[u8]| Message::decode(bytes).unwrap_err().message;
         let mut hello = all()[0].encode();
         hello[1] = 9;
-        assert_eq!(refused(&hello), "the peer's pool speaks version 9, this one 1");
+        assert_eq!(refused(&hello), "the peer's pool speaks version 9, this one 2");
         let found = Message::Found { request: 1, owners: vec![1], found: vec![3] }.encode();
         assert!(refused(&found).contains("an owner that it does not list"));
         let mut touch = Message::Touch(vec![1]).encode();

@@ -3,11 +3,11 @@
 use ferry::status::{Error, Result};
 use ferry::types::MemoryKind;
 use ferry::{Access, Engine, Status};
-use xxhash_rust::xxh3::Xxh3;
 
 use crate::key::Digest;
 use crate::limits::SEGMENTS_OF_VALUE_MAX;
 use crate::node::SumOf;
+use crate::sum::Sum;
 use crate::wire::{Segment, Wanted};
 
 use super::calls::check_count;
@@ -29,19 +29,19 @@ pub(super) struct Summing {
     /// Of the next value: its pieces that are summed, the bytes of the next piece that are, and their sum.
     piece: usize,
     offset: u64,
-    sum: Box<Xxh3>,
+    sum: Sum,
 }
 
 impl Summing {
     pub fn new(of: SumOf, values: Vec<Vec<(u64, u64)>>) -> Summing {
-        Summing { of, values, sums: Vec::new(), piece: 0, offset: 0, sum: Box::default() }
+        Summing { of, values, sums: Vec::new(), piece: 0, offset: 0, sum: Sum::default() }
     }
 
     /// Sums up to `left` bytes, and takes them off. Returns whether all values are summed.
     pub fn go_on(&mut self, engine: &Engine, left: &mut u64) -> bool {
         while let Some(value) = self.values.get(self.sums.len()) {
             let Some((address, bytes)) = value.get(self.piece).copied() else {
-                let sum = self.sum.digest();
+                let sum = self.sum.value();
                 self.end_value(Some(sum));
                 continue;
             };
@@ -50,7 +50,7 @@ impl Summing {
             }
             let part = (bytes - self.offset).min(*left);
             let sum = &mut self.sum;
-            if part > 0 && engine.look_at(address + self.offset, part, |bytes| sum.update(bytes)).is_err() {
+            if part > 0 && engine.look_at(address + self.offset, part, |bytes| sum.add(bytes)).is_err() {
                 self.end_value(None);
                 continue;
             }
@@ -65,7 +65,7 @@ impl Summing {
     fn end_value(&mut self, sum: Option<u64>) {
         self.sums.push(sum);
         (self.piece, self.offset) = (0, 0);
-        self.sum.reset();
+        self.sum = Sum::default();
     }
 }
 
@@ -118,10 +118,10 @@ impl Shared {
 
     /// Sums ranges of registered host memory.
     pub(super) fn sum(&self, ranges: impl Iterator<Item = (u64, u64)>) -> Result<u64> {
-        let mut sum = Xxh3::new();
+        let mut sum = Sum::default();
         for (address, bytes) in ranges.filter(|(_, bytes)| *bytes > 0) {
-            self.engine.look_at(address, bytes, |part| sum.update(part))?;
+            self.engine.look_at(address, bytes, |part| sum.add(part))?;
         }
-        Ok(sum.digest())
+        Ok(sum.value())
     }
 }

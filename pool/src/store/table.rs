@@ -6,15 +6,14 @@
 //! An entry stands at its object's place in the store. It is written when the object's bytes are durable, and is cleared
 //! before their units are given to another object: an entry that is found tells of its own bytes.
 
-use xxhash_rust::xxh3::xxh3_64_with_seed;
-
 use super::{Extent, Extents, Object, Slot, State, Store};
 use crate::key::Digest;
 use crate::limits::{EXTENTS_MAX, TIER_UNITS_MAX, TIER_UNIT_BYTES};
+use crate::sum::Sum;
 
 pub const PAGE: usize = 4096;
 const MAGIC: [u8; 8] = *b"ferry\0kv";
-const FORMAT: u64 = 1;
+const FORMAT: u64 = 2;
 const ENTRY: usize = 256;
 pub const ENTRIES_OF_PAGE: u32 = (PAGE / ENTRY) as u32;
 /// Where the entry's own checksum stands, behind all extents.
@@ -69,7 +68,7 @@ impl Layout {
         page[..8].copy_from_slice(&MAGIC);
         let words = [FORMAT, scheme, self.unit_bytes, self.units.into()];
         words.iter().enumerate().for_each(|(at, word)| put(&mut page, 8 + 8 * at, *word));
-        let sum = xxh3_64_with_seed(&page[..PAGE - 8], 0);
+        let sum = Sum::of(&page[..PAGE - 8]);
         put(&mut page, PAGE - 8, sum);
         page
     }
@@ -82,7 +81,7 @@ impl Layout {
         match () {
             _ if page[..8] != MAGIC => Found::Other,
             _ if word(page, 8) != FORMAT => Found::Format(word(page, 8)),
-            _ if xxh3_64_with_seed(&page[..PAGE - 8], 0) != word(page, PAGE - 8) => Found::Other,
+            _ if Sum::of(&page[..PAGE - 8]) != word(page, PAGE - 8) => Found::Other,
             _ if word(page, 16) != scheme => Found::Scheme,
             () => Found::Tier(layout),
         }
@@ -103,8 +102,8 @@ impl Store {
             for (at, extent) in extents.iter().enumerate() {
                 put(entry, 56 + 8 * at, u64::from(extent.first) << 32 | u64::from(extent.units));
             }
-            // An entry that stands at another's place counts for nothing.
-            put(entry, CHECK, xxh3_64_with_seed(&entry[..CHECK], slot.into()));
+            let sum = sum_of(entry, slot);
+            put(entry, CHECK, sum);
         }
         bytes
     }
@@ -113,7 +112,7 @@ impl Store {
     /// be is passed over; then the page is returned as it is to be.
     pub fn restore_page(&mut self, page: u32, bytes: &[u8]) -> Option<Vec<u8>> {
         for (entry, slot) in bytes.chunks_exact(ENTRY).zip(page * ENTRIES_OF_PAGE..) {
-            if word(entry, CHECK) != xxh3_64_with_seed(&entry[..CHECK], slot.into()) {
+            if word(entry, CHECK) != sum_of(entry, slot) {
                 continue;
             }
             let Some((digest, length, checksum, extents)) = self.restored(entry) else { continue };
@@ -154,6 +153,14 @@ impl Store {
         };
         Some((digest, length, checksum, extents))
     }
+}
+
+/// The sum of an entry at this place: at another one it counts for nothing.
+fn sum_of(entry: &[u8], slot: u32) -> u64 {
+    let mut sum = Sum::default();
+    sum.add(&slot.to_le_bytes());
+    sum.add(&entry[..CHECK]);
+    sum.value()
 }
 
 fn word(bytes: &[u8], at: usize) -> u64 {

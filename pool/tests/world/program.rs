@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ferry_pool::node::{Ask, End, KeyEnd};
 use ferry_pool::store::{Piece, Store};
+use ferry_pool::sum::Sum;
 use ferry_pool::wire::{Segment, Wanted};
 use ferry_pool::{Digest, Outcome};
-use xxhash_rust::xxh3::xxh3_64;
 
 use crate::keys::{canary, digest, key_of, twin, value};
 use crate::world::{base, World};
@@ -101,7 +101,7 @@ impl World {
                 break;
             }
             let segments = slot.map(|slot| self.segments(node, slot, &bytes, is_put)).unwrap_or_default();
-            let checksum = (is_put && !self.random.one_in(3)).then(|| xxh3_64(&bytes));
+            let checksum = (is_put && !self.random.one_in(3)).then(|| Sum::of(&bytes));
             wanted.push(Wanted { digest: digest(*key), checksum, segments });
             slots.push(slot);
         }

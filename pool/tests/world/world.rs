@@ -14,9 +14,9 @@ use ferry_pool::limits::MESSAGE_BYTES_MAX;
 use ferry_pool::node::{Action, Machine, SumOf, Tier};
 use ferry_pool::store::table::{Layout, PAGE};
 use ferry_pool::store::Store;
+use ferry_pool::sum::Sum;
 use ferry_pool::wire::{Hello, Load, Message};
 use ferry_pool::Digest;
-use xxhash_rust::xxh3::xxh3_64;
 
 use crate::keys::{canary, key_of, value};
 use crate::program::{Calls, Story, CALLERS_BYTES};
@@ -525,7 +525,7 @@ impl World {
                 &self.nodes[node].memory[(address - base(node)) as usize..][..*length as usize],
             );
         }
-        xxh3_64(&bytes)
+        Sum::of(&bytes)
     }
 
     fn tick(&mut self) -> bool {
