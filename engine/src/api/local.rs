@@ -24,7 +24,7 @@ impl Engine {
         Ok(LocalRegion { region: region.id, access: region.access, kind: region.location.kind })
     }
 
-    /// Passes the bytes of registered host memory to `look`, in parts of at most 16 KiB, each as it was when it was
+    /// Passes the bytes of registered host memory to `look`, in parts of at most 64 KiB, each as it was when it was
     /// copied. The region is in use meanwhile. Peers and the program may write the memory at the same time.
     ///
     /// NOT_REGISTERED, STALE as from `region_at`; UNSUPPORTED for memory of a device; SYSTEM with EFAULT if a page

@@ -9,6 +9,8 @@ use std::convert::Infallible;
 pub(super) const PART_BYTES: usize = 4096;
 /// The size of parts that the kernel copies: large enough that a system call costs little beside its bytes.
 const GUARDED_BYTES: usize = 16 << 10;
+/// The same for long ranges, which pay for a buffer that only the second cache holds.
+const LONG_BYTES: usize = 64 << 10;
 
 /// Why not all parts were looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,7 +62,10 @@ pub unsafe fn try_each_part<E>(
         (true, _) => each_part::<PART_BYTES, E>(from, length, ours, may_read, look),
         // A small range does not pay for a large buffer.
         (false, true) => each_part::<PART_BYTES, E>(from, length, theirs, may_read, look),
-        (false, false) => each_part::<GUARDED_BYTES, E>(from, length, theirs, may_read, look),
+        (false, false) if length < 4 * LONG_BYTES => {
+            each_part::<GUARDED_BYTES, E>(from, length, theirs, may_read, look)
+        }
+        (false, false) => each_part::<LONG_BYTES, E>(from, length, theirs, may_read, look),
     }
 }
 

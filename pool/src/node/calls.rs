@@ -114,10 +114,11 @@ impl Machine {
             let key = &mut call.keys[at];
             let homes = self.nodes.members().index().homes(key.wanted.digest.fingerprint());
             // This node is asked first if it is one of the two.
-            let mut homes = homes.ids().to_vec();
-            homes.sort_by_key(|home| *home != me);
+            let others = homes.ids().iter().filter(|home| **home != me);
+            let homes = homes.ids().iter().filter(|home| **home == me).chain(others);
+            let mut homes = homes.skip(key.homes_asked);
             loop {
-                let Some(home) = homes.get(key.homes_asked) else { break nobody.push(at) };
+                let Some(home) = homes.next() else { break nobody.push(at) };
                 key.homes_asked += 1;
                 if *home == me {
                     break mine.push(at);

@@ -1,33 +1,42 @@
 //! Who had a key when this node last heard of it: a get that follows an exists or a put asks the owner at once. A hint that
 //! is wrong costs a message, and the index is asked as without it.
 
-use std::collections::HashMap;
+use hashbrown::HashTable;
 
 use crate::index::NodeId;
 use crate::limits::HINTS_MAX;
 
-/// Hints in two generations: when the young one is full, it becomes the old one, and the old one is forgotten.
+/// Hints in two generations: when the young one is full, it becomes the old one, and the old one is forgotten. A
+/// fingerprint is a hash already.
 #[derive(Debug, Default)]
 pub struct Hints {
-    young: HashMap<u64, NodeId>,
-    old: HashMap<u64, NodeId>,
+    young: HashTable<(u64, NodeId)>,
+    old: HashTable<(u64, NodeId)>,
 }
 
 impl Hints {
     pub fn add(&mut self, fingerprint: u64, owner: NodeId) {
         if self.young.len() >= HINTS_MAX / 2 {
-            self.old = std::mem::take(&mut self.young);
+            std::mem::swap(&mut self.old, &mut self.young);
+            self.young.clear();
         }
-        self.young.insert(fingerprint, owner);
+        let hint = self.young.entry(fingerprint, |hint| hint.0 == fingerprint, |hint| hint.0);
+        hint.insert((fingerprint, owner));
     }
 
     pub fn get(&self, fingerprint: u64) -> Option<NodeId> {
-        self.young.get(&fingerprint).or_else(|| self.old.get(&fingerprint)).copied()
+        let of = |hints: &HashTable<(u64, NodeId)>| {
+            hints.find(fingerprint, |hint| hint.0 == fingerprint).map(|hint| hint.1)
+        };
+        of(&self.young).or_else(|| of(&self.old))
     }
 
     pub fn remove(&mut self, fingerprint: u64) {
-        self.young.remove(&fingerprint);
-        self.old.remove(&fingerprint);
+        for hints in [&mut self.young, &mut self.old] {
+            if let Ok(hint) = hints.find_entry(fingerprint, |hint| hint.0 == fingerprint) {
+                hint.remove();
+            }
+        }
     }
 }
 

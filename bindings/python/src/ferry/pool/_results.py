@@ -76,13 +76,8 @@ class Node(NamedTuple):
     """Why it is not connected, or cannot be a node of this cluster; empty if it is one."""
 
 
-_OUTCOMES = tuple(Outcome)
-
-
 def results_of(found: bytes) -> list[Result]:
-    """Returns the results in an array of ferry_pool_result."""
-    known = len(_OUTCOMES)
-    return [
-        Result(_OUTCOMES[outcome] if outcome < known else number(Outcome, outcome), length, node)
-        for outcome, _, length, node in iter_unpack("<IIQQ", found)
-    ]
+    """Returns the results in an array of ferry_pool_result. Keys that ended alike share one."""
+    rows = list(iter_unpack("<IIQQ", found))
+    made = {row: Result(number(Outcome, row[0]), row[2], row[3]) for row in set(rows)}
+    return [made[row] for row in rows]
