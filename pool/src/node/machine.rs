@@ -145,8 +145,9 @@ impl Machine {
         Ok(machine)
     }
 
-    /// Has the node keep a second tier, before anything else.
-    pub fn set_tier(&mut self, tier: Tier) {
+    /// Has the node keep a second tier, before anything else. Values that its memory is too small for are dropped.
+    pub fn set_tier(&mut self, mut tier: Tier) {
+        tier.forget_longer(self.owner.store.capacity());
         self.owner.tier = Some(tier);
     }
 

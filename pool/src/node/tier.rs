@@ -84,6 +84,16 @@ impl Tier {
         }
     }
 
+    /// Forgets the objects that have more bytes than this.
+    pub fn forget_longer(&mut self, most: u64) {
+        let is_longer =
+            |digest: &Digest| self.store.find(digest).is_some_and(|slot| self.store.length(slot) > most);
+        let longer: Vec<Digest> = self.store.list(0, usize::MAX).0.into_iter().filter(is_longer).collect();
+        for digest in &longer {
+            self.forget(digest);
+        }
+    }
+
     /// Copies and writes of the table that are under way, and what waits for them; a node that closes does not wait for
     /// a disk that fails.
     pub fn busy(&self) -> usize {

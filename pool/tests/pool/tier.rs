@@ -176,6 +176,31 @@ fn a_file_that_is_full_keeps_what_was_used_last() {
 }
 
 #[test]
+fn a_value_that_has_become_too_long_for_the_memory_is_dropped_at_the_open() {
+    let path = Scratch::new("longer");
+    let long = MEMORY as usize / 2;
+    let node = open(options(&path.0, FILE));
+    let memory = node.buffer(long);
+    fill(&memory, 0, long, 1);
+    assert_eq!(node.put(&values(&memory, long, 1..2)), [Outcome::Ok]);
+    assert_eq!(node.put(&values(&memory, BYTES, 2..3)), [Outcome::Ok]);
+    drop(memory);
+    close(node);
+
+    let node = open(PoolOptions { memory_bytes: MEMORY / 4, ..options(&path.0, FILE) });
+    let memory = node.buffer(long);
+    assert_eq!(node.get(&values(&memory, long, 1..2)), [Outcome::Absent]);
+    assert_eq!(node.get(&values(&memory, BYTES, 2..3)), [Outcome::Ok]);
+    drop(memory);
+    close(node);
+
+    // For good: the table in the file does not have it either.
+    let node = open(options(&path.0, FILE));
+    assert_eq!(node.pool.stats().tier_objects, 1);
+    close(node);
+}
+
+#[test]
 fn a_file_that_cannot_be_taken_is_named_and_stays_as_it_was() {
     let path = Scratch::new("refused");
     let engine = engine();
