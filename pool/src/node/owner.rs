@@ -103,6 +103,8 @@ pub struct Owner {
     pub(super) doubted: BTreeMap<u64, Vec<Slot>>,
     /// Keys of requests that wait until the object is written by another one, or is in memory.
     pub(super) waiting: BTreeMap<Slot, Vec<(u64, usize)>>,
+    /// Fingerprints that were committed by a request whose `told` is still to come.
+    pub(super) untold: BTreeMap<u64, u64>,
     /// Keys of gets for whose objects memory has no room now.
     pub(super) deferred: VecDeque<(u64, usize)>,
     pub(super) of_askers: BTreeMap<Asker, usize>,
@@ -121,6 +123,7 @@ impl Owner {
             moving: BTreeMap::new(),
             doubted: BTreeMap::new(),
             waiting: BTreeMap::new(),
+            untold: BTreeMap::new(),
             deferred: VecDeque::new(),
             of_askers: BTreeMap::new(),
             effects: VecDeque::new(),
@@ -267,6 +270,7 @@ impl Owner {
     pub fn told(&mut self, number: u64) {
         let Some(served) = self.served.remove(&number) else { return };
         self.leave(served.asker);
+        self.untold.retain(|_, by| *by != number);
         let Served { asker, request, answers, .. } = served;
         self.effects.push_back(Effect::Answer { asker, request, answers });
     }

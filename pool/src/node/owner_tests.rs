@@ -52,6 +52,37 @@ fn requests_cover_segments_and_pieces_that_are_cut_in_different_places() {
 }
 
 #[test]
+fn a_put_of_what_the_index_does_not_know_yet_ends_when_it_does() {
+    let mut owner = Owner::new(Store::new(64 * 4, 64), BASE);
+    owner.put(peer(1), 1, vec![wanted(1, &[(0, 64)])]);
+    let Some(Effect::Move { number, .. }) = owner.next_effect() else { panic!("no READ") };
+    // One that comes while the value is written, and one that comes while the index is told.
+    owner.put(peer(2), 2, vec![wanted(1, &[(0, 64)])]);
+    owner.moved(number, &[]);
+    let Some(Effect::Sum { number, .. }) = owner.next_effect() else { panic!("no sum") };
+    owner.summed(number, &[Some(5)]);
+    owner.put(peer(3), 3, vec![wanted(1, &[(0, 64)])]);
+    let mut told = Vec::new();
+    while let Some(effect) = owner.next_effect() {
+        match effect {
+            Effect::Tell { number, came } if came == [digest(1).fingerprint()] => told.push(number),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(told.len(), 3);
+    told.iter().for_each(|number| owner.told(*number));
+    let mut outcomes = Vec::new();
+    while let Some(Effect::Answer { request, answers, .. }) = owner.next_effect() {
+        outcomes.push((request, answers[0].outcome));
+    }
+    outcomes.sort_by_key(|(request, _)| *request);
+    assert_eq!(outcomes, [(1, Outcome::Ok), (2, Outcome::Here), (3, Outcome::Here)]);
+    // What the index knows is here at once.
+    owner.put(peer(2), 4, vec![wanted(1, &[(0, 64)])]);
+    assert!(matches!(owner.next_effect(), Some(Effect::Answer { request: 4, .. })));
+}
+
+#[test]
 fn an_asker_with_too_many_requests_is_told_that_the_node_is_full() {
     let mut owner = Owner::new(Store::new(64 * 4, 64), BASE);
     for request in 0..=SERVED_OF_NODE_MAX as u64 {

@@ -108,7 +108,10 @@ impl Owner {
                     self.waiting.entry(slot).or_default().push((number, at));
                     continue;
                 }
-                Begin::Here => Outcome::Here,
+                Begin::Here => {
+                    self.end_here(number, at);
+                    continue;
+                }
                 Begin::Full => Outcome::Full,
                 Begin::TooLong => Outcome::TooLong,
             };
@@ -195,6 +198,9 @@ impl Owner {
     pub(super) fn commit(&mut self, number: u64, at: usize, slot: Slot, checksum: u64) {
         let (digest, length) = (self.store.digest(slot), self.store.length(slot));
         let is_readable = self.store.commit(slot, checksum);
+        if is_readable {
+            self.untold.insert(digest.fingerprint(), number);
+        }
         self.counts.stored += 1;
         self.counts.stored_bytes += length;
         if let Some(served) = self.served.get_mut(&number) {
@@ -233,7 +239,7 @@ impl Owner {
         }
         for (number, keys) in waiting {
             if is_stored && self.served.get(&number).is_some_and(|served| served.op == Op::Read) {
-                keys.into_iter().for_each(|at| self.end_key(number, at, Answer::of(Outcome::Here)));
+                keys.into_iter().for_each(|at| self.end_here(number, at));
                 self.end_if_over(number);
             } else {
                 self.serve(number, keys);
@@ -246,6 +252,17 @@ impl Owner {
             served.answers[at] = answer;
             served.open -= 1;
         }
+    }
+
+    /// A put of what is here has ended. The index may not know that yet: then this request tells it, too, because its
+    /// caller takes the value for visible.
+    fn end_here(&mut self, number: u64, at: usize) {
+        let Some(served) = self.served.get_mut(&number) else { return };
+        let fingerprint = served.keys[at].digest.fingerprint();
+        if self.untold.contains_key(&fingerprint) {
+            served.came.iter_mut().for_each(|came| came.push(fingerprint));
+        }
+        self.end_key(number, at, Answer::of(Outcome::Here));
     }
 
     pub(super) fn end_if_over(&mut self, number: u64) {

@@ -418,7 +418,7 @@ impl World {
                 if let Some(held) = calls
                     .held
                     .get_mut(&key)
-                    .filter(|_| how.outcome == Outcome::Ok && came == 1 && removal < open.begun)
+                    .filter(|_| came == usize::from(how.outcome == Outcome::Ok) && removal < open.begun)
                 {
                     held.sure = held.sure.or(Some(step));
                 }
