@@ -66,8 +66,7 @@ def cluster(*lent: int, **options: Any) -> Iterator[list[Node]]:
                 nodes=nodes,
                 memory_bytes=memory_bytes,
                 name=f"node {number}",
-                chunk_tokens=SPACE.chunk_tokens,
-                **options,
+                **{"chunk_tokens": SPACE.chunk_tokens, **options},
             )
             made.append(Node(engine, stack.enter_context(opened)))
         for node in made:
