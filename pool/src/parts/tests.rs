@@ -23,7 +23,7 @@ fn what_one_engine_puts_another_one_gets_in_its_own_sharding() {
     let tp = |tp| Side { tp, ..NHD };
     let blocks = |block_tokens| Side { block_tokens, ..NHD };
     let blocks_first = Side { blocks_first: true, arrangement: BlockPairTokenHead, ..NHD };
-    let table: [(&str, Side, Side, &Rows, Cut); 17] = [
+    let table: [(&str, Side, Side, &Rows, Cut); 18] = [
         ("equal engines", NHD, NHD, LLAMA, cut(1, 1)),
         ("tp 1 to 2", NHD, tp(2), LLAMA, cut(2, 1)),
         ("tp 2 to 1", tp(2), NHD, LLAMA, cut(2, 1)),
@@ -45,6 +45,7 @@ fn what_one_engine_puts_another_one_gets_in_its_own_sharding() {
         ("layers first to blocks first", NHD, blocks_first, LLAMA, cut(1, 2)),
         ("blocks first to layers first", blocks_first, HND, LLAMA, cut(2, 4)),
         ("stages", Side { pp: 2, ..NHD }, Side { pp: 4, tp: 2, ..NHD }, LLAMA, cut(2, 4)),
+        ("stages of two layers", Side { pp: 2, ..NHD }, NHD, LLAMA, cut(1, 2)),
         ("latent vectors", tp(4), HND, MLA, cut(4, 3)),
         ("layers of many kinds", tp(4), Side { tp: 2, ..blocks_first }, MIXED, cut(4, 1)),
     ];
